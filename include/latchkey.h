@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define LATCHKEY_VERSION "0.1.0"
+#define LATCHKEY_VERSION        "0.1.0"
 #define LATCHKEY_VERSION_NUMBER 0x000100
 
 #define LK_MUST_CHECK __attribute__((warn_unused_result))
@@ -214,10 +214,9 @@ struct lk_fingerprint {
  * that were hashed are appended to it in a readable form, one field a line.
  * LK_INVALID: a pointer in `ignore` is not a JSON Pointer. LK_NOMEM.
  */
-LK_MUST_CHECK enum lk_status
-latchkey_fingerprint(const struct lk_request *request,
-                     struct lk_fingerprint *fingerprint,
-                     struct lk_buf *explain);
+LK_MUST_CHECK enum lk_status latchkey_fingerprint(
+    const struct lk_request *request, struct lk_fingerprint *fingerprint,
+    struct lk_buf *explain);
 
 /* Writes "1:<hex>" and a NUL: the form that goes over the wire. */
 void latchkey_fingerprint_text(const struct lk_fingerprint *fingerprint,
@@ -226,8 +225,8 @@ void latchkey_fingerprint_text(const struct lk_fingerprint *fingerprint,
 /* ---- Reference ----------------------------------------------------------- */
 
 #define LK_REFERENCE_TEXT 14 /* 7D3F-92AB-1C4E */
-#define LK_REFERENCE_KEY 16
-#define LK_REFERENCE_MAX ((UINT64_C(1) << 48) - 1)
+#define LK_REFERENCE_KEY  16
+#define LK_REFERENCE_MAX  ((UINT64_C(1) << 48) - 1)
 
 /*
  * A record's number (at most LK_REFERENCE_MAX) as a code for people: a keyed
@@ -238,12 +237,12 @@ void latchkey_reference_encode(uint64_t number,
                                const uint8_t secret[LK_REFERENCE_KEY],
                                char text[LK_REFERENCE_TEXT + 1]);
 /* Accepts lower case and missing dashes. LK_MALFORMED: not a reference. */
-LK_MUST_CHECK enum lk_status
-latchkey_reference_decode(struct lk_slice text,
-                          const uint8_t secret[LK_REFERENCE_KEY],
-                          uint64_t *number);
+LK_MUST_CHECK enum lk_status latchkey_reference_decode(
+    struct lk_slice text, const uint8_t secret[LK_REFERENCE_KEY],
+    uint64_t *number);
 
-/* ---- Stored response ------------------------------------------------------ */
+/* ---- Stored response ------------------------------------------------------
+ */
 
 /* The answer to an operation: what a replay sends, byte for byte. */
 struct lk_response {
@@ -253,17 +252,17 @@ struct lk_response {
 };
 
 /* Appends the response as one versioned record. */
-LK_MUST_CHECK enum lk_status
-latchkey_response_encode(const struct lk_response *response,
-                         struct lk_buf *record);
+LK_MUST_CHECK enum lk_status latchkey_response_encode(
+    const struct lk_response *response, struct lk_buf *record);
 /*
  * Reads a record; the slices point into it. LK_VERSION: a later format.
  * LK_CORRUPT: anything else that is wrong, trailing bytes included.
  */
-LK_MUST_CHECK enum lk_status
-latchkey_response_decode(struct lk_slice record, struct lk_response *response);
+LK_MUST_CHECK enum lk_status latchkey_response_decode(
+    struct lk_slice record, struct lk_response *response);
 
-/* ---- Problem documents ---------------------------------------------------- */
+/* ---- Problem documents ----------------------------------------------------
+ */
 
 /* name, status, title */
 #define LK_PROBLEM_MAP(X)                                                      \
@@ -298,15 +297,16 @@ struct lk_problem {
 };
 
 /* Appends an RFC 9457 document (application/problem+json). */
-LK_MUST_CHECK enum lk_status
-latchkey_problem_write(const struct lk_problem *problem, struct lk_buf *json);
+LK_MUST_CHECK enum lk_status latchkey_problem_write(
+    const struct lk_problem *problem, struct lk_buf *json);
 unsigned latchkey_problem_status(const struct lk_problem *problem);
 /* Appends `text` as a JSON string, quotes included; bytes that are not UTF-8
  * become U+FFFD. */
 LK_MUST_CHECK enum lk_status latchkey_json_quote(struct lk_slice text,
                                                  struct lk_buf *json);
 
-/* ---- Client ---------------------------------------------------------------- */
+/* ---- Client ----------------------------------------------------------------
+ */
 
 /*
  * A blocking connection to latchkeyd, for one thread at a time. The only part
@@ -331,9 +331,8 @@ struct lk_client_options {
  * still set (unless LK_NOMEM), so that latchkey_client_error can say why;
  * close it in either case.
  */
-LK_MUST_CHECK enum lk_status
-latchkey_client_open(const struct lk_client_options *options,
-                     struct lk_client **client);
+LK_MUST_CHECK enum lk_status latchkey_client_open(
+    const struct lk_client_options *options, struct lk_client **client);
 void latchkey_client_close(struct lk_client *client); /* NULL is fine */
 /* A sentence about the last failure; never NULL, valid until the next call. */
 const char *latchkey_client_error(const struct lk_client *client);
@@ -360,18 +359,16 @@ struct lk_reply {
  * latchkey_client_receive flushes by itself; *reply belongs to the client and
  * is valid until the next receive or call. An error reply is a reply: LK_OK.
  */
-LK_MUST_CHECK enum lk_status
-latchkey_client_queue(struct lk_client *client, const struct lk_slice *words,
-                      size_t count);
+LK_MUST_CHECK enum lk_status latchkey_client_queue(struct lk_client *client,
+                                                   const struct lk_slice *words,
+                                                   size_t count);
 LK_MUST_CHECK enum lk_status latchkey_client_flush(struct lk_client *client);
-LK_MUST_CHECK enum lk_status
-latchkey_client_receive(struct lk_client *client,
-                        const struct lk_reply **reply);
+LK_MUST_CHECK enum lk_status latchkey_client_receive(
+    struct lk_client *client, const struct lk_reply **reply);
 /* queue, flush, receive. `timeout_ms` 0: the client's own. */
-LK_MUST_CHECK enum lk_status
-latchkey_client_call(struct lk_client *client, const struct lk_slice *words,
-                     size_t count, unsigned timeout_ms,
-                     const struct lk_reply **reply);
+LK_MUST_CHECK enum lk_status latchkey_client_call(
+    struct lk_client *client, const struct lk_slice *words, size_t count,
+    unsigned timeout_ms, const struct lk_reply **reply);
 
 /* The name of an operation. */
 struct lk_name {
@@ -416,23 +413,21 @@ LK_MUST_CHECK enum lk_status latchkey_claim(struct lk_client *client,
                                             const struct lk_claim *claim,
                                             struct lk_answer *answer);
 /* DONE, KEPT (with the stored answer) or STALE. `ttl_ms` 0: as claimed. */
-LK_MUST_CHECK enum lk_status
-latchkey_complete(struct lk_client *client, struct lk_name name,
-                  uint64_t token, const struct lk_response *response,
-                  uint64_t ttl_ms, struct lk_answer *answer);
+LK_MUST_CHECK enum lk_status latchkey_complete(
+    struct lk_client *client, struct lk_name name, uint64_t token,
+    const struct lk_response *response, uint64_t ttl_ms,
+    struct lk_answer *answer);
 /* Completes without keeping the answer; `reason` says why ("too large"). */
-LK_MUST_CHECK enum lk_status
-latchkey_complete_omitted(struct lk_client *client, struct lk_name name,
-                          uint64_t token, unsigned status,
-                          struct lk_slice reason, uint64_t ttl_ms,
-                          struct lk_answer *answer);
+LK_MUST_CHECK enum lk_status latchkey_complete_omitted(
+    struct lk_client *client, struct lk_name name, uint64_t token,
+    unsigned status, struct lk_slice reason, uint64_t ttl_ms,
+    struct lk_answer *answer);
 LK_MUST_CHECK enum lk_status latchkey_release(struct lk_client *client,
                                               struct lk_name name,
                                               uint64_t token,
                                               struct lk_answer *answer);
 LK_MUST_CHECK enum lk_status latchkey_doubt(struct lk_client *client,
-                                            struct lk_name name,
-                                            uint64_t token,
+                                            struct lk_name name, uint64_t token,
                                             struct lk_slice reason,
                                             struct lk_answer *answer);
 LK_MUST_CHECK enum lk_status latchkey_extend(struct lk_client *client,

@@ -78,8 +78,7 @@ enum lk_status latchkey_buf_add(struct lk_buf *buf, const void *data,
     return LK_OK;
 }
 
-enum lk_status latchkey_buf_add_slice(struct lk_buf *buf,
-                                      struct lk_slice slice)
+enum lk_status latchkey_buf_add_slice(struct lk_buf *buf, struct lk_slice slice)
 {
     return latchkey_buf_add(buf, slice.data, slice.len);
 }
