@@ -1,0 +1,238 @@
+/* machine.c - the state machine: one pure function, its table beside it. */
+#include "lib/machine.h"
+
+/*
+ * record is                     event             becomes      caller is told
+ * ----------------------------  ----------------  -----------  --------------
+ * absent, released, expired     claim             in_progress  NEW, new token
+ *   the same, with no_new       claim             unchanged    REFUSED
+ * any other, other fingerprint  claim, accept     unchanged    MISMATCH
+ * in_progress, same owner       claim             unchanged    NEW, same token
+ * in_progress, lock valid       claim             unchanged    INFLIGHT
+ * in_progress, lock lapsed      claim, sweep      uncertain    UNCERTAIN
+ *   the same, with reexecute    claim             in_progress  NEW, next token
+ * uncertain                     claim             unchanged    UNCERTAIN
+ *   the same, with reexecute    claim             in_progress  NEW, next token
+ * completed                     claim             unchanged    REPLAY, OMITTED
+ * absent, released, expired     accept            accepted     ACCEPTED
+ * accepted                      claim, accept     unchanged    ACCEPTED
+ * accepted                      lease             in_progress  NEW
+ * in_progress, uncertain; T     complete          completed    OK
+ * in_progress, uncertain; T     release           released     OK
+ * in_progress, uncertain; T     doubt             uncertain    OK
+ * in_progress, uncertain; T     extend            in_progress  OK
+ * completed; T                  complete, release,
+ *                               doubt, extend     unchanged    KEPT
+ * anything else                 complete, release,
+ *                               doubt, extend     unchanged    STALE
+ * present                       keep              unchanged    OK, later expiry
+ * in_progress, uncertain        resolve           completed or OK
+ *                                                 released
+ * completed                     resolve           unchanged    KEPT
+ * completed                     evict             released     OK
+ * completed, released; expired  reap              absent       OK
+ * anything else                 keep, resolve, evict,
+ *                               sweep, reap       unchanged    NIL
+ *
+ * T: the event shows the current token. An expired record is absent for every
+ * event but the reaper's, whether or not the reaper has come by.
+ *
+ * Two rows are not in so many words in the design: `extend` by the holder of
+ * an uncertain record makes it in_progress again (a sign of life is what the
+ * lock asks for), and no_new wins over reexecute.
+ */
+
+static struct lk_step stay(struct lk_standing record, enum lk_verdict verdict)
+{
+    return (struct lk_step){verdict, record.state, LK_EFFECT_NONE};
+}
+
+static struct lk_step begin(struct lk_standing record)
+{
+    if (record.no_new) {
+        return stay(record, LK_VERDICT_REFUSED);
+    }
+    return (struct lk_step){LK_VERDICT_NEW, LK_STATE_IN_PROGRESS,
+                            LK_EFFECT_BEGIN};
+}
+
+static struct lk_step claim(struct lk_standing record)
+{
+    if (record.state == LK_STATE_ABSENT || record.state == LK_STATE_RELEASED) {
+        return begin(record);
+    }
+    if (!record.same_fingerprint) {
+        return stay(record, LK_VERDICT_MISMATCH);
+    }
+    switch (record.state) {
+    case LK_STATE_ACCEPTED:
+        return stay(record, LK_VERDICT_ACCEPTED);
+    case LK_STATE_COMPLETED:
+        return stay(record,
+                    record.omitted ? LK_VERDICT_OMITTED : LK_VERDICT_REPLAY);
+    case LK_STATE_UNCERTAIN:
+        return record.reexecute ? begin(record)
+                                : stay(record, LK_VERDICT_UNCERTAIN);
+    default: /* in progress */
+        break;
+    }
+    if (record.same_owner) {
+        return stay(record, LK_VERDICT_NEW);
+    }
+    if (!record.lapsed) {
+        return stay(record, LK_VERDICT_INFLIGHT);
+    }
+    if (record.reexecute) {
+        return begin(record);
+    }
+    return (struct lk_step){LK_VERDICT_UNCERTAIN, LK_STATE_UNCERTAIN,
+                            LK_EFFECT_DOUBT};
+}
+
+static struct lk_step accept(struct lk_standing record)
+{
+    switch (record.state) {
+    case LK_STATE_ABSENT:
+    case LK_STATE_RELEASED:
+        return (struct lk_step){LK_VERDICT_ACCEPTED, LK_STATE_ACCEPTED,
+                                LK_EFFECT_ACCEPT};
+    default:
+        /* Whatever else it is, an accept is told what a claim would be. */
+        record.same_owner = false;
+        record.reexecute = false;
+        return claim(record);
+    }
+}
+
+static bool is_open(enum lk_state state)
+{
+    return state == LK_STATE_IN_PROGRESS || state == LK_STATE_UNCERTAIN;
+}
+
+/* complete, release, doubt, extend: what a holder may do with its token. */
+static struct lk_step by_token(struct lk_standing record, enum lk_state next,
+                               enum lk_effect effect)
+{
+    if (!record.token_current) {
+        return stay(record, LK_VERDICT_STALE);
+    }
+    if (record.state == LK_STATE_COMPLETED) {
+        return stay(record, LK_VERDICT_KEPT);
+    }
+    if (!is_open(record.state)) {
+        return stay(record, LK_VERDICT_STALE);
+    }
+    if (effect == LK_EFFECT_DOUBT && record.state == LK_STATE_UNCERTAIN) {
+        return stay(record, LK_VERDICT_DONE); /* the first reason stands */
+    }
+    return (struct lk_step){LK_VERDICT_DONE, next, effect};
+}
+
+static struct lk_step resolve(struct lk_standing record, enum lk_state next,
+                              enum lk_effect effect)
+{
+    if (record.state == LK_STATE_COMPLETED) {
+        return stay(record, LK_VERDICT_KEPT);
+    }
+    if (!is_open(record.state)) {
+        return stay(record, LK_VERDICT_NIL);
+    }
+    return (struct lk_step){LK_VERDICT_DONE, next, effect};
+}
+
+static struct lk_step move_if(bool possible, struct lk_standing record,
+                              enum lk_state next, enum lk_effect effect)
+{
+    if (!possible) {
+        return stay(record, LK_VERDICT_NIL);
+    }
+    return (struct lk_step){LK_VERDICT_DONE, next, effect};
+}
+
+static struct lk_step reap(struct lk_standing record)
+{
+    bool finished =
+        record.state == LK_STATE_COMPLETED || record.state == LK_STATE_RELEASED;
+    return move_if(finished && record.expired, record, LK_STATE_ABSENT,
+                   LK_EFFECT_FORGET);
+}
+
+static struct lk_step lease(struct lk_standing record)
+{
+    if (record.state != LK_STATE_ACCEPTED) {
+        return stay(record, LK_VERDICT_NIL);
+    }
+    return (struct lk_step){LK_VERDICT_NEW, LK_STATE_IN_PROGRESS,
+                            LK_EFFECT_LEASE};
+}
+
+struct lk_step lk_machine_step(enum lk_event event, struct lk_standing record)
+{
+    bool present;
+
+    if (event == LK_EVENT_REAP) {
+        return reap(record);
+    }
+    if (record.expired && (record.state == LK_STATE_COMPLETED ||
+                           record.state == LK_STATE_RELEASED)) {
+        record.state = LK_STATE_ABSENT;
+    }
+    present =
+        record.state != LK_STATE_ABSENT && record.state != LK_STATE_RELEASED;
+
+    switch (event) {
+    case LK_EVENT_CLAIM:
+        return claim(record);
+    case LK_EVENT_ACCEPT:
+        return accept(record);
+    case LK_EVENT_LEASE:
+        return lease(record);
+    case LK_EVENT_COMPLETE:
+        return by_token(record, LK_STATE_COMPLETED, LK_EFFECT_FINISH);
+    case LK_EVENT_RELEASE:
+        return by_token(record, LK_STATE_RELEASED, LK_EFFECT_FREE);
+    case LK_EVENT_DOUBT:
+        return by_token(record, LK_STATE_UNCERTAIN, LK_EFFECT_DOUBT);
+    case LK_EVENT_EXTEND:
+        return by_token(record, LK_STATE_IN_PROGRESS, LK_EFFECT_LOCK);
+    case LK_EVENT_KEEP:
+        return move_if(present, record, record.state, LK_EFFECT_KEEP);
+    case LK_EVENT_RESOLVE_COMPLETED:
+        return resolve(record, LK_STATE_COMPLETED, LK_EFFECT_FINISH);
+    case LK_EVENT_RESOLVE_RELEASED:
+        return resolve(record, LK_STATE_RELEASED, LK_EFFECT_FREE);
+    case LK_EVENT_EVICT:
+        return move_if(record.state == LK_STATE_COMPLETED, record,
+                       LK_STATE_RELEASED, LK_EFFECT_FREE);
+    case LK_EVENT_SWEEP:
+        return move_if(record.state == LK_STATE_IN_PROGRESS && record.lapsed,
+                       record, LK_STATE_UNCERTAIN, LK_EFFECT_DOUBT);
+    case LK_EVENT_REAP:
+        break; /* above */
+    }
+    return stay(record, LK_VERDICT_NIL);
+}
+
+const char *lk_state_word(enum lk_state state)
+{
+    switch (state) {
+#define X(name, word)                                                          \
+    case LK_STATE_##name:                                                      \
+        return word;
+        LK_STATE_MAP(X)
+#undef X
+    }
+    return "?";
+}
+
+bool lk_state_parse(struct lk_slice word, enum lk_state *state)
+{
+#define X(name, text)                                                          \
+    if (latchkey_slice_equal(word, LK_SLICE(text))) {                          \
+        *state = LK_STATE_##name;                                              \
+        return true;                                                           \
+    }
+    LK_STATE_MAP(X)
+#undef X
+    return false;
+}

@@ -1,0 +1,275 @@
+/*
+ * store.h - what every store is: a small table of functions over batches.
+ *
+ * A store decides and remembers. The daemon hands it *batches* of operations
+ * on one thread, the store thread; whatever arrives while one batch is being
+ * made durable forms the next. A store may also answer, on any thread and
+ * without waiting, an operation that would change nothing (peek), and fetch
+ * what such an answer needs (load).
+ */
+#ifndef LK_STORE_H
+#define LK_STORE_H
+
+#include "latchkey.h"
+#include "lib/machine.h"
+#include "lib/siphash.h"
+
+#include <stdatomic.h>
+
+/* Bounds that hold for every store. */
+enum {
+    LK_TENANT_MAX = 255,
+    LK_SCOPE_MAX = 1024,
+    LK_FINGERPRINT_MAX = 128,
+    LK_OWNER_MAX = 64,
+    LK_REASON_MAX = 255,
+    LK_WHO_MAX = 255,
+    LK_WHY_MAX = 1024,
+};
+
+/*
+ * The stored answer of a finished operation, or the reason of a doubt. Never
+ * changes once made; shared by the cache and by replies under way.
+ */
+struct lk_kept {
+    atomic_uint refs;
+    uint64_t token;
+    uint64_t at_ms; /* completed, or doubted, when */
+    struct lk_response response;
+    struct lk_slice reason; /* not empty: omitted, or why it is uncertain */
+    size_t size;            /* bytes, for the cache's account */
+    char bytes[];
+};
+
+/* One reference belongs to the caller. NULL: out of memory. */
+struct lk_kept *lk_kept_make(uint64_t token, uint64_t at_ms,
+                             const struct lk_response *response,
+                             struct lk_slice reason);
+struct lk_kept *lk_kept_ref(struct lk_kept *kept);
+void lk_kept_unref(struct lk_kept *kept); /* NULL is fine */
+
+/* What was decided, filled in by the store. */
+struct lk_outcome {
+    enum lk_verdict verdict;
+    enum lk_state state; /* after the step */
+    uint64_t token;
+    uint64_t attempt;
+    uint64_t number;        /* of the record: latchkey_reference_encode */
+    uint64_t lock_until_ms; /* in progress */
+    uint64_t since_ms;      /* accepted, uncertain */
+    uint64_t expires_ms;    /* completed */
+    uint64_t now_ms;        /* the store's clock at the decision */
+    struct lk_kept *kept;   /* a reference of the op's own, or NULL */
+    bool needs_load;        /* decided, but `kept` is still to be loaded */
+};
+
+/*
+ * One operation. The slices belong to whoever made the op and must stay until
+ * the op is answered.
+ */
+struct lk_op {
+    enum lk_event event;
+    struct lk_name name;
+    struct lk_hash128 hash; /* lk_name_hash(store->secret, name) */
+
+    struct lk_slice fingerprint; /* claim */
+    struct lk_slice owner;       /* claim */
+    uint64_t ttl_ms;             /* claim, complete, keep; 0: not given */
+    uint64_t lock_ms;            /* claim, extend */
+    bool reexecute;
+    bool no_new;
+
+    uint64_t token;              /* complete, release, doubt, extend */
+    struct lk_response response; /* complete, resolve-completed */
+    struct lk_slice reason;      /* doubt; complete: not empty is OMIT */
+    struct lk_slice who;         /* resolve, evict: for the audit log */
+    struct lk_slice why;
+
+    enum lk_status status; /* LK_OK, or why there is no outcome */
+    struct lk_outcome out;
+};
+
+void lk_op_clear(struct lk_op *op); /* drops what the outcome holds */
+
+/* A batch, in the order in which the operations arrived. */
+struct lk_batch {
+    struct lk_op **ops;
+    size_t count;
+    bool keep; /* also sweep and reap what is due, within bounds */
+    /*
+     * Operations that stopped being in progress or accepted, by an op or by
+     * the sweeper: whoever waits for one of them is to be woken. Filled by
+     * the store, freed by lk_batch_clear.
+     */
+    struct lk_hash128 *settled;
+    size_t settled_count;
+    size_t settled_cap;
+};
+
+LK_MUST_CHECK enum lk_status lk_batch_settle(struct lk_batch *batch,
+                                             struct lk_hash128 hash);
+void lk_batch_clear(struct lk_batch *batch);
+
+/* A record as LOOKUP, FIND and LIST show it. Slices point into `text`. */
+struct lk_record {
+    struct lk_name name;
+    enum lk_state state;
+    uint64_t token;
+    uint64_t attempt;
+    uint64_t number;
+    uint64_t claimed_ms;
+    uint64_t lock_until_ms;
+    uint64_t since_ms;
+    uint64_t completed_ms;
+    uint64_t expires_ms;
+    uint64_t ttl_ms;
+    unsigned status;       /* completed */
+    uint64_t answer_bytes; /* headers and body, completed and kept */
+    bool omitted;
+    struct lk_slice reason; /* uncertain, omitted */
+    struct lk_slice fingerprint;
+    struct lk_buf text;
+};
+
+void lk_record_free(struct lk_record *record);
+
+struct lk_list_query {
+    bool any_state;
+    enum lk_state state;
+    struct lk_slice tenant; /* empty: every tenant */
+    uint64_t older_than_ms; /* claimed at least that long ago */
+    uint64_t cursor;        /* 0: from the oldest */
+    size_t limit;
+};
+
+struct lk_audit_entry {
+    uint64_t id;
+    uint64_t at_ms;
+    struct lk_slice who;
+    struct lk_slice why;
+    struct lk_slice action;
+    struct lk_name name;
+    uint64_t token;
+};
+
+/* Called for each row; false stops. */
+typedef bool (*lk_record_fn)(void *context, const struct lk_record *record);
+typedef bool (*lk_audit_fn)(void *context, const struct lk_audit_entry *entry);
+typedef void (*lk_progress_fn)(void *context, uint64_t done, uint64_t total);
+
+/* Numbers for INFO and STATS; all of one moment, read on any thread. */
+struct lk_store_stats {
+    uint64_t records;     /* live in the index */
+    uint64_t by_state[6]; /* indexed by enum lk_state */
+    uint64_t index_bytes;
+    uint64_t file_bytes; /* database and log */
+    uint64_t free_bytes; /* of these, reusable */
+    uint64_t dead_rows;  /* waiting for the reaper */
+    uint64_t batches;
+    uint64_t batch_ops;
+    uint64_t syncs_failed;
+    uint64_t reopened;
+    uint64_t checkpoints;
+    uint64_t swept;
+    uint64_t reaped;
+    uint64_t last_token;
+    uint64_t now_ms;
+    uint64_t hold_until_ms; /* restored file: unknown keys are held; 0: no */
+    bool clock_held;        /* an operator must accept the clock */
+    bool available;
+    char trouble[128]; /* why not available; escaped, one line */
+};
+
+struct lk_store_config {
+    const char *path;          /* what follows the scheme */
+    uint64_t default_ttl_ms;   /* 24 h */
+    uint64_t default_lock_ms;  /* 30 s */
+    uint64_t clock_jump_ms;    /* a longer gap across a reboot is doubted */
+    unsigned checkpoint_pages; /* log size that starts a checkpoint */
+    unsigned cache_pages;      /* of the writer, 4 KiB each */
+    unsigned reap_rows;        /* at most so many rows for each batch */
+    const char *vfs;           /* SQLite VFS by name; NULL: the default */
+    /* Told of everything an operator should read; one line, no newline. */
+    void (*log)(void *context, int level, const char *line);
+    void *log_context;
+};
+
+void lk_store_config_default(struct lk_store_config *config);
+
+struct lk_store;
+
+/* Which thread may call what stands with each function. */
+struct lk_store_class {
+    const char *scheme;
+    const char *promise; /* one sentence, for the start and INFO */
+
+    /* LK_BUSY: another process owns it. `error` gets a sentence that names
+     * the file and the remedy. Start-up thread. */
+    enum lk_status (*open)(const struct lk_store_config *config,
+                           struct lk_store **store, struct lk_buf *error);
+    void (*close)(struct lk_store *store);
+
+    /* Decides every op and makes the decisions durable in one step; each op
+     * has its status and outcome afterwards, op by op: LK_OK, LK_UNAVAILABLE
+     * or LK_UNKNOWN (the commit may or may not have happened: the caller
+     * sends the same claim again). Store thread. */
+    void (*apply)(struct lk_store *store, struct lk_batch *batch);
+
+    /* Decides an op that changes nothing, from what is durable: LK_OK and the
+     * outcome, or LK_AGAIN if it needs apply. Never waits. Any thread. May be
+     * NULL. */
+    enum lk_status (*peek)(struct lk_store *store, struct lk_op *op);
+
+    /* Fetches what a peeked outcome needs (`kept`). LK_AGAIN: the record has
+     * moved on meanwhile, decide again. Reader thread. */
+    enum lk_status (*load)(struct lk_store *store, struct lk_op *op);
+
+    /* LK_NOT_FOUND if there is none. Reader thread. */
+    enum lk_status (*lookup)(struct lk_store *store, struct lk_name name,
+                             struct lk_record *record);
+    enum lk_status (*find)(struct lk_store *store, struct lk_slice tenant,
+                           uint64_t number, struct lk_record *record);
+    /* *next is the cursor of the next call, 0 at the end. Looks at a bounded
+     * number of rows, so it may return few and still not be at the end.
+     * Reader thread. */
+    enum lk_status (*list)(struct lk_store *store,
+                           const struct lk_list_query *query, lk_record_fn row,
+                           void *context, uint64_t *next);
+    enum lk_status (*audit)(struct lk_store *store, uint64_t after,
+                            size_t limit, lk_audit_fn row, void *context);
+
+    /* Long work, on a thread of its own; claims go on meanwhile. `report`
+     * gets a line for each finding; LK_CORRUPT if there was one. */
+    enum lk_status (*verify)(struct lk_store *store, lk_progress_fn progress,
+                             void *context, struct lk_buf *report);
+    /* Writes a consistent copy to a file that must not exist. */
+    enum lk_status (*backup)(struct lk_store *store, const char *path,
+                             lk_progress_fn progress, void *context,
+                             struct lk_buf *error);
+
+    /* An operator vouches for the wall clock; audited. Store thread. */
+    enum lk_status (*accept_clock)(struct lk_store *store, struct lk_slice who,
+                                   struct lk_slice why);
+    void (*stats)(struct lk_store *store, struct lk_store_stats *stats);
+};
+
+/* Every store begins with this. */
+struct lk_store {
+    const struct lk_store_class *class;
+    uint8_t secret[16]; /* of lk_name_hash */
+    uint8_t reference_secret[LK_REFERENCE_KEY];
+};
+
+/*
+ * Opens the store that a URL names ("sqlite:PATH"). LK_INVALID: no such
+ * scheme. `config->path` is set from the URL.
+ */
+LK_MUST_CHECK enum lk_status lk_store_open(const char *url,
+                                           struct lk_store_config *config,
+                                           struct lk_store **store,
+                                           struct lk_buf *error);
+void lk_store_close(struct lk_store *store); /* NULL is fine */
+
+extern const struct lk_store_class lk_sqlite_class;
+
+#endif
