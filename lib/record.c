@@ -1,0 +1,110 @@
+/* record.c - a stored response as one versioned record. */
+#include "latchkey.h"
+
+#include <endian.h>
+#include <string.h>
+
+/*
+ *   offset  size
+ *        0     1  magic
+ *        1     1  version
+ *        2     4  status              all numbers little endian
+ *        6     4  length of headers
+ *       10     8  length of body
+ *       18        headers, body, and nothing after them
+ *
+ * There is no checksum: whoever stores records guards its own pages.
+ */
+enum {
+    MAGIC = 0xa1,
+    VERSION = 1,
+    STATUS_AT = 2,
+    HEADERS_AT = 6,
+    BODY_AT = 10,
+    PREFIX = 18
+};
+
+static void put32(uint8_t *at, uint32_t value)
+{
+    value = htole32(value);
+    memcpy(at, &value, sizeof(value));
+}
+
+static void put64(uint8_t *at, uint64_t value)
+{
+    value = htole64(value);
+    memcpy(at, &value, sizeof(value));
+}
+
+static uint32_t get32(const uint8_t *at)
+{
+    uint32_t value;
+
+    memcpy(&value, at, sizeof(value));
+    return le32toh(value);
+}
+
+static uint64_t get64(const uint8_t *at)
+{
+    uint64_t value;
+
+    memcpy(&value, at, sizeof(value));
+    return le64toh(value);
+}
+
+enum lk_status latchkey_response_encode(const struct lk_response *response,
+                                        struct lk_buf *record)
+{
+    struct lk_slice headers = response->headers;
+    struct lk_slice body = response->body;
+    uint8_t prefix[PREFIX] = {MAGIC, VERSION};
+
+    if (headers.len > UINT32_MAX ||
+        body.len > SIZE_MAX - PREFIX - headers.len) {
+        return LK_TOO_LARGE;
+    }
+    /* With the room reserved, none of the three appends can fail halfway. */
+    enum lk_status status =
+        latchkey_buf_reserve(record, PREFIX + headers.len + body.len);
+    if (status) {
+        return status;
+    }
+    put32(prefix + STATUS_AT, response->status);
+    put32(prefix + HEADERS_AT, (uint32_t)headers.len);
+    put64(prefix + BODY_AT, body.len);
+    status = latchkey_buf_add(record, prefix, PREFIX);
+    if (!status) {
+        status = latchkey_buf_add_slice(record, headers);
+    }
+    if (!status) {
+        status = latchkey_buf_add_slice(record, body);
+    }
+    return status;
+}
+
+enum lk_status latchkey_response_decode(struct lk_slice record,
+                                        struct lk_response *response)
+{
+    const uint8_t *bytes = (const uint8_t *)record.data;
+
+    if (record.len < 2 || bytes[0] != MAGIC || bytes[1] < VERSION) {
+        return LK_CORRUPT;
+    }
+    if (bytes[1] > VERSION) {
+        return LK_VERSION;
+    }
+    if (record.len < PREFIX) {
+        return LK_CORRUPT;
+    }
+    uint64_t payload = record.len - PREFIX;
+    uint32_t headers = get32(bytes + HEADERS_AT);
+    uint64_t body = get64(bytes + BODY_AT);
+    if (headers > payload || body != payload - headers) {
+        return LK_CORRUPT;
+    }
+    response->status = get32(bytes + STATUS_AT);
+    response->headers = (struct lk_slice){record.data + PREFIX, headers};
+    response->body =
+        (struct lk_slice){record.data + PREFIX + headers, (size_t)body};
+    return LK_OK;
+}
