@@ -128,6 +128,7 @@ struct lk_record {
     bool omitted;
     struct lk_slice reason; /* uncertain, omitted */
     struct lk_slice fingerprint;
+    struct lk_kept *kept; /* LOOKUP and FIND of a kept answer; else NULL */
     struct lk_buf text;
 };
 
