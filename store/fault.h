@@ -23,10 +23,10 @@ const char *lk_fault_vfs(void);
 
 #else
 
-#define lk_fault_point(name) ((void)0)
+#define lk_fault_point(name)      ((void)0)
 #define lk_fault_wall_offset_ms() ((int64_t)0)
-#define lk_fault_boot_id() ((const char *)0)
-#define lk_fault_vfs() ((const char *)0)
+#define lk_fault_boot_id()        ((const char *)0)
+#define lk_fault_vfs()            ((const char *)0)
 
 #endif
 

@@ -1,0 +1,127 @@
+/* store.c - what all stores share: kept answers, batches, opening by URL. */
+#include "store/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct lk_store_class *const classes[] = {
+    &lk_sqlite_class,
+};
+
+static struct lk_slice put(char **at, struct lk_slice slice)
+{
+    struct lk_slice copy = {*at, slice.len};
+
+    if (slice.len) {
+        memcpy(*at, slice.data, slice.len);
+    }
+    *at += slice.len;
+    return copy;
+}
+
+struct lk_kept *lk_kept_make(uint64_t token, uint64_t at_ms,
+                             const struct lk_response *response,
+                             struct lk_slice reason)
+{
+    size_t bytes = response->headers.len + response->body.len + reason.len;
+    struct lk_kept *kept = malloc(sizeof(*kept) + bytes);
+
+    if (!kept) {
+        return NULL;
+    }
+    char *at = kept->bytes;
+    atomic_init(&kept->refs, 1);
+    kept->token = token;
+    kept->at_ms = at_ms;
+    kept->size = sizeof(*kept) + bytes;
+    kept->response.status = response->status;
+    kept->response.headers = put(&at, response->headers);
+    kept->response.body = put(&at, response->body);
+    kept->reason = put(&at, reason);
+    return kept;
+}
+
+struct lk_kept *lk_kept_ref(struct lk_kept *kept)
+{
+    atomic_fetch_add_explicit(&kept->refs, 1, memory_order_relaxed);
+    return kept;
+}
+
+void lk_kept_unref(struct lk_kept *kept)
+{
+    if (kept &&
+        atomic_fetch_sub_explicit(&kept->refs, 1, memory_order_acq_rel) == 1) {
+        free(kept);
+    }
+}
+
+void lk_op_clear(struct lk_op *op)
+{
+    lk_kept_unref(op->out.kept);
+    op->out.kept = NULL;
+}
+
+void lk_record_free(struct lk_record *record)
+{
+    lk_kept_unref(record->kept);
+    latchkey_buf_free(&record->text);
+    *record = (struct lk_record){0};
+}
+
+enum lk_status lk_batch_settle(struct lk_batch *batch, struct lk_hash128 hash)
+{
+    if (batch->settled_count == batch->settled_cap) {
+        size_t cap = batch->settled_cap ? batch->settled_cap * 2 : 64;
+        struct lk_hash128 *settled =
+            realloc(batch->settled, cap * sizeof(*settled));
+        if (!settled) {
+            return LK_NOMEM;
+        }
+        batch->settled = settled;
+        batch->settled_cap = cap;
+    }
+    batch->settled[batch->settled_count++] = hash;
+    return LK_OK;
+}
+
+void lk_batch_clear(struct lk_batch *batch)
+{
+    free(batch->settled);
+    batch->settled = NULL;
+    batch->settled_count = batch->settled_cap = 0;
+}
+
+void lk_store_config_default(struct lk_store_config *config)
+{
+    *config = (struct lk_store_config){
+        .default_ttl_ms = UINT64_C(24) * 3600 * 1000,
+        .default_lock_ms = 30 * 1000,
+        .clock_jump_ms = 3600 * 1000,
+        .checkpoint_pages = 1000,
+        .cache_pages = 4096,
+        .reap_rows = 256,
+    };
+}
+
+enum lk_status lk_store_open(const char *url, struct lk_store_config *config,
+                             struct lk_store **store, struct lk_buf *error)
+{
+    *store = NULL;
+    for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
+        size_t len = strlen(classes[i]->scheme);
+        if (!strncmp(url, classes[i]->scheme, len) && url[len] == ':') {
+            config->path = url + len + 1;
+            return classes[i]->open(config, store, error);
+        }
+    }
+    enum lk_status status = latchkey_buf_printf(
+        error, "\"%s\" names no store; use sqlite:PATH", url);
+    return status ? status : LK_INVALID;
+}
+
+void lk_store_close(struct lk_store *store)
+{
+    if (store) {
+        store->class->close(store);
+    }
+}
