@@ -1,0 +1,170 @@
+/*
+ * config.h - the daemon's settings: from a file, from --set, or by default.
+ *
+ * The order at start and at each reload: lk_config_init, lk_config_load if
+ * there is a file, lk_config_set for each option of the command line,
+ * lk_config_check. Every setting is one row of the table in config_table.c.
+ */
+#ifndef LK_CONFIG_H
+#define LK_CONFIG_H
+
+#include "daemon/log.h"
+#include "latchkey.h"
+
+#include <sys/socket.h>
+
+#define LK_ROLE_MAP(X)                                                         \
+    X(NONE, "none")       /* may say HELLO, AUTH, PING and QUIT */             \
+    X(USE, "use")         /* data commands */                                  \
+    X(READ, "read")       /* operator commands that change nothing */          \
+    X(OPERATE, "operate") /* all operator commands */
+
+enum lk_role {
+#define X(name, word) LK_ROLE_##name,
+    LK_ROLE_MAP(X)
+#undef X
+};
+
+const char *lk_role_word(enum lk_role role);
+
+/* Where to listen. Ready for bind(2), or for uv_tcp_bind and uv_pipe_bind. */
+struct lk_listen {
+    char *text;                      /* as written in the configuration */
+    char *path;                      /* of a unix socket; NULL: TCP */
+    struct sockaddr_storage address; /* TCP; port 0 takes any free one */
+    bool loopback;                   /* not to be reached from outside */
+};
+
+struct lk_user {
+    char *name;
+    enum lk_role role;
+    char *password;
+};
+
+/* Which layer a list of settings is from: a later one replaces it whole. */
+enum lk_config_source {
+    LK_CONFIG_DEFAULT,
+    LK_CONFIG_FILE,
+    LK_CONFIG_OPTION,
+};
+
+/* Times are in milliseconds, sizes in bytes. 0 means off where noted. */
+struct lk_config {
+    /* [daemon] */
+    struct lk_listen *listen;
+    size_t listen_count;
+    enum lk_config_source listen_source;
+    uint64_t socket_mode; /* permissions of unix sockets, 0660 */
+    char *store_url;
+    uint64_t log_level; /* enum lk_log_level */
+
+    /* [limits] */
+    uint64_t connections;
+    uint64_t idle_timeout_ms;   /* silence on a connection; 0: off */
+    uint64_t client_timeout_ms; /* a command half sent, a reply not read */
+    uint64_t command_bytes;     /* one command */
+    uint64_t output_bytes;      /* replies waiting for one client */
+    uint64_t queue_ops;         /* commands waiting for the store */
+    uint64_t queue_bytes;
+    uint64_t batch_ops;   /* commands made durable together */
+    uint64_t cache_bytes; /* answers kept in memory; 0: off */
+    uint64_t waiters;     /* parked WAIT and AWAIT */
+
+    /* [store] */
+    uint64_t ttl_ms;
+    uint64_t lock_ms;
+    uint64_t max_ttl_ms;
+    uint64_t max_lock_ms;
+    uint64_t sweep_interval_ms;
+    uint64_t clock_jump_ms;
+    uint64_t checkpoint_pages;
+    uint64_t cache_pages;
+    uint64_t reap_rows;
+
+    /* [auth] and [users] */
+    char *password; /* NULL: none is needed for the role `use` */
+    char *password_file;
+    struct lk_user *users;
+    size_t user_count;
+
+    /* Line of the file that gave each setting, by row; 0: not given. */
+    unsigned given[64];
+};
+
+/* Every setting at its default. LK_NOMEM: there is nothing to free. */
+LK_MUST_CHECK enum lk_status lk_config_init(struct lk_config *config);
+void lk_config_free(struct lk_config *config); /* overwrites passwords */
+
+/*
+ * Reads a file over what `config` holds. LK_INVALID: `errors` gets a line for
+ * each thing that is wrong, "latchkeyd.conf:12: store.lock: ..."; LK_IO: it
+ * cannot be read, `errors` says why. Either way only lk_config_free makes
+ * sense afterwards.
+ */
+LK_MUST_CHECK enum lk_status lk_config_load(struct lk_config *config,
+                                            const char *path,
+                                            struct lk_buf *errors);
+
+/*
+ * One option of the command line, over what `config` holds: "store.lock=5s",
+ * or apart "store.lock" and "5s". The first daemon.listen replaces those of
+ * the file, the next ones are added. LK_INVALID: `errors` gets one line.
+ */
+LK_MUST_CHECK enum lk_status lk_config_set(struct lk_config *config,
+                                           const char *assignment,
+                                           struct lk_buf *errors);
+LK_MUST_CHECK enum lk_status lk_config_set_value(struct lk_config *config,
+                                                 const char *setting,
+                                                 const char *value,
+                                                 struct lk_buf *errors);
+
+/*
+ * Overwrites the value in "auth.password=..." and "users.NAME=..." (any other
+ * assignment is left alone), for an argv that the whole machine can read;
+ * whoever reloads keeps a copy of the argument from before.
+ */
+void lk_config_hide_secret(char *assignment);
+
+/*
+ * Looks at the settings together and reads password files; called once, after
+ * everything is set. LK_INVALID: `errors` gets a line each. `warnings` gets a
+ * line for each thing that works but should not stay so.
+ */
+LK_MUST_CHECK enum lk_status lk_config_check(struct lk_config *config,
+                                             struct lk_buf *errors,
+                                             struct lk_buf *warnings);
+
+/*
+ * A reload: takes every setting that may change while the daemon runs from
+ * `fresh` (checked) into `running`, and gives the old value to `fresh`, which
+ * the caller frees. `restart` gets a line for each setting that differs but
+ * needs a restart: "daemon.store". What pointed into running->users or
+ * running->password is invalid afterwards. LK_NOMEM: only `restart` is
+ * incomplete.
+ */
+LK_MUST_CHECK enum lk_status lk_config_adopt(struct lk_config *running,
+                                             struct lk_config *fresh,
+                                             struct lk_buf *restart);
+
+/* All settings as a file that loads; passwords are left out. */
+LK_MUST_CHECK enum lk_status lk_config_dump(const struct lk_config *config,
+                                            struct lk_buf *out);
+
+/* Value of "store.lock" as text. LK_NOT_FOUND: no such setting, or a secret. */
+LK_MUST_CHECK enum lk_status lk_config_get(const struct lk_config *config,
+                                           struct lk_slice setting,
+                                           struct lk_buf *out);
+
+/* ---- auth.c -------------------------------------------------------------- */
+
+/*
+ * The role that a name and a password give; LK_ROLE_NONE if they are wrong.
+ * The name "default" or none asks for the role `use` by auth.password. Takes
+ * the same time for a wrong password wherever it differs.
+ */
+enum lk_role lk_config_login(const struct lk_config *config,
+                             struct lk_slice name, struct lk_slice password);
+/* The role of a connection that has not said AUTH. */
+enum lk_role lk_config_initial_role(const struct lk_config *config);
+
+#endif
