@@ -1,0 +1,163 @@
+/* form.c - the one canonical spelling of an URL-encoded form. */
+#include "lib/form.h"
+
+#include "lib/sort.h"
+
+#include <string.h>
+
+/* A pair in the canonical text. Offsets fit: it is at most 3 times as long. */
+struct pair {
+    uint32_t start;
+    uint32_t name_end; /* where its name ends or has its first '[' */
+    uint32_t end;
+};
+
+static int hex_value(char c)
+{
+    char lower = (char)(c | 0x20);
+
+    if (c >= '0' && c <= '9') {
+        return c - '0';
+    }
+    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+static bool stands_for_itself(unsigned char c)
+{
+    unsigned char lower = c | 0x20;
+
+    return (c >= '0' && c <= '9') || (lower >= 'a' && lower <= 'z') ||
+           c == '-' || c == '.' || c == '_' || c == '~';
+}
+
+/* Appends one decoded byte; `text` has room. */
+static void put_byte(unsigned char c, struct lk_buf *text)
+{
+    static const char digits[] = "0123456789ABCDEF";
+
+    if (stands_for_itself(c)) {
+        text->data[text->len++] = (char)c;
+        return;
+    }
+    text->data[text->len++] = '%';
+    text->data[text->len++] = digits[c >> 4];
+    text->data[text->len++] = digits[c & 15];
+}
+
+/* Decodes the byte at *at and goes on to the next. False: a bad escape. */
+static bool read_byte(struct lk_slice body, size_t *at, unsigned char *c)
+{
+    char first = body.data[(*at)++];
+
+    if (first != '%') {
+        *c = first == '+' ? ' ' : (unsigned char)first;
+        return true;
+    }
+    if (body.len - *at < 2) {
+        return false;
+    }
+    int high = hex_value(body.data[*at]), low = hex_value(body.data[*at + 1]);
+    if (high < 0 || low < 0) {
+        return false;
+    }
+    *c = (unsigned char)(high << 4 | low);
+    *at += 2;
+    return true;
+}
+
+/* Respells the pair at *at, up to '&' or the end. */
+static bool read_pair(struct lk_slice body, size_t *at, struct lk_buf *text,
+                      struct pair *pair)
+{
+    bool in_name = true, in_base = true;
+    unsigned char c;
+
+    pair->start = pair->name_end = (uint32_t)text->len;
+    while (*at < body.len && body.data[*at] != '&') {
+        if (in_name && body.data[*at] == '=') {
+            in_name = in_base = false;
+            text->data[text->len++] = '=';
+            (*at)++;
+            continue;
+        }
+        if (!read_byte(body, at, &c)) {
+            return false;
+        }
+        in_base = in_base && c != '[';
+        put_byte(c, text);
+        if (in_base) {
+            pair->name_end = (uint32_t)text->len;
+        }
+    }
+    pair->end = (uint32_t)text->len;
+    return true;
+}
+
+/* Any order would do, if it is always the same: this is that of the escapes. */
+static int compare_pairs(const void *a, const void *b, const void *text)
+{
+    const struct pair *x = a, *y = b;
+    uint32_t x_len = x->name_end - x->start, y_len = y->name_end - y->start;
+    const char *base = text;
+    int order =
+        memcmp(base + x->start, base + y->start, x_len < y_len ? x_len : y_len);
+
+    return order ? order : (x_len > y_len) - (x_len < y_len);
+}
+
+static enum lk_status read_pairs(struct lk_slice body, struct lk_buf *text,
+                                 struct lk_buf *pairs)
+{
+    /* Beside the escapes, three bytes for one. */
+    enum lk_status status = latchkey_buf_reserve(text, 3 * body.len);
+
+    for (size_t at = 0; at < body.len && !status; at++) {
+        struct pair pair;
+        if (!read_pair(body, &at, text, &pair)) {
+            return LK_MALFORMED;
+        }
+        if (pair.end > pair.start) {
+            status = latchkey_buf_add(pairs, &pair, sizeof pair);
+        }
+    }
+    return status;
+}
+
+static enum lk_status emit_pairs(const struct lk_buf *text,
+                                 const struct lk_buf *pairs, struct lk_buf *out)
+{
+    const struct pair *pair = (const struct pair *)(const void *)pairs->data;
+    size_t count = pairs->len / sizeof *pair;
+    enum lk_status status = latchkey_buf_reserve(out, text->len + count);
+
+    for (size_t i = 0; i < count && !status; i++, pair++) {
+        if (i) {
+            status = latchkey_buf_add(out, "&", 1);
+        }
+        if (!status) {
+            status = latchkey_buf_add(out, text->data + pair->start,
+                                      pair->end - pair->start);
+        }
+    }
+    return status;
+}
+
+enum lk_status lk_form_canonical(struct lk_slice body, struct lk_buf *out)
+{
+    struct lk_buf text = {0}, pairs = {0};
+
+    if (body.len > LK_FORM_SIZE_MAX) {
+        return LK_TOO_LARGE;
+    }
+    enum lk_status status = read_pairs(body, &text, &pairs);
+    if (!status) {
+        status = lk_sort(pairs.data, pairs.len / sizeof(struct pair),
+                         sizeof(struct pair), compare_pairs, text.data);
+    }
+    if (!status) {
+        status = emit_pairs(&text, &pairs, out);
+    }
+    latchkey_buf_free(&text);
+    latchkey_buf_free(&pairs);
+    return status;
+}
