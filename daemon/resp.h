@@ -21,7 +21,8 @@ struct lk_resp_parser {
     struct lk_slice *argv; /* offsets until the command is complete */
     size_t argc;
     size_t argv_cap;
-    char error[96];
+    struct lk_buf words; /* of a command typed as a line, unquoted */
+    char error[96];      /* ready for lk_resp_error: "ERR Protocol ..." */
 };
 
 enum lk_resp_result {
@@ -34,10 +35,12 @@ enum lk_resp_result {
 
 /*
  * `input` begins with the current command and grows from call to call (it may
- * move). On COMMAND the slices of parser->argv point into `input`, and the
- * parser is ready for the next command. Memory taken depends on what has
- * arrived, never on what was announced. Inline commands (a line of words, as
- * typed into a terminal; quotes as redis-cli's) work too.
+ * move). On COMMAND the slices of parser->argv point into `input` (those of an
+ * inline command into the parser), good until the next call; `argc` is at
+ * least 1, and the parser is ready for the next command. Memory taken depends
+ * on what has arrived, never on what was announced. Inline commands (a line
+ * of words, as typed into a terminal; quotes as redis-cli's) work too. After
+ * BAD or NOMEM the connection is beyond repair.
  */
 enum lk_resp_result lk_resp_parse(struct lk_resp_parser *parser,
                                   const struct lk_resp_limits *limits,

@@ -1,0 +1,185 @@
+/* log.c - writes the daemon's log, one write(2) a line. */
+#include "daemon/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const level_words[] = {
+#define X(name, word) word,
+    LK_LOG_LEVEL_MAP(X)
+#undef X
+};
+
+#define LEVEL_COUNT (sizeof(level_words) / sizeof(level_words[0]))
+
+static atomic_int threshold = LK_LOG_INFO;
+static pthread_once_t journal_once = PTHREAD_ONCE_INIT;
+static bool journal;
+
+const char *lk_log_level_word(enum lk_log_level level)
+{
+    return (size_t)level < LEVEL_COUNT ? level_words[level] : "unknown";
+}
+
+bool lk_log_level_parse(struct lk_slice word, enum lk_log_level *level)
+{
+    for (size_t i = 0; i < LEVEL_COUNT; i++) {
+        if (latchkey_slice_equal(word, latchkey_slice(level_words[i]))) {
+            *level = (enum lk_log_level)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+void lk_log_set_level(enum lk_log_level level)
+{
+    atomic_store_explicit(&threshold, (int)level, memory_order_relaxed);
+}
+
+bool lk_log_enabled(enum lk_log_level level)
+{
+    return (int)level <= atomic_load_explicit(&threshold, memory_order_relaxed);
+}
+
+/*
+ * The variable alone is not enough: a child whose standard error was sent
+ * elsewhere inherits it too.
+ */
+static void detect_journal(void)
+{
+    const char *stream = getenv("JOURNAL_STREAM");
+    struct stat st;
+    char here[64];
+
+    if (!stream || fstat(STDERR_FILENO, &st) != 0) {
+        return;
+    }
+    snprintf(here, sizeof(here), "%ju:%ju", (uintmax_t)st.st_dev,
+             (uintmax_t)st.st_ino);
+    journal = strcmp(stream, here) == 0;
+}
+
+/* The journal has its own clock, and reads the urgency from "<6>". */
+static size_t write_prefix(char *line, size_t size, enum lk_log_level level)
+{
+    static const char priorities[] = {'3', '4', '6', '7'};
+    struct timespec now;
+    struct tm tm;
+    int len;
+
+    if (journal) {
+        len = snprintf(line, size, "<%c>", priorities[level]);
+    } else {
+        clock_gettime(CLOCK_REALTIME, &now);
+        gmtime_r(&now.tv_sec, &tm);
+        len = snprintf(line, size, "time=%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ ",
+                       tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour,
+                       tm.tm_min, tm.tm_sec, now.tv_nsec / 1000000);
+    }
+    return (size_t)len;
+}
+
+static void clean_line(char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) {
+            text[i] = '?';
+        }
+    }
+}
+
+void lk_log(enum lk_log_level level, const char *event, const char *format, ...)
+{
+    char line[LK_LOG_LINE];
+    size_t room = sizeof(line) - 1; /* the newline */
+    size_t len;
+    va_list args;
+
+    if ((size_t)level >= LEVEL_COUNT || !lk_log_enabled(level)) {
+        return;
+    }
+    pthread_once(&journal_once, detect_journal);
+    len = write_prefix(line, room, level);
+    len += (size_t)snprintf(line + len, room - len, "level=%s event=%.64s%s",
+                            level_words[level], event, *format ? " " : "");
+    va_start(args, format);
+    len += (size_t)vsnprintf(line + len, room - len, format, args);
+    va_end(args);
+    if (len >= room) {
+        len = room - 1;
+        memcpy(line + len - 3, "...", 3);
+    }
+    clean_line(line, len);
+    line[len++] = '\n';
+    if (write(STDERR_FILENO, line, len) < 0) {
+        return; /* there is nowhere left to say so */
+    }
+}
+
+/* The escape of one byte, 1 to 4 characters; returns how many. */
+static size_t escape_byte(unsigned char byte, char out[4])
+{
+    static const char digits[] = "0123456789abcdef";
+
+    out[0] = '\\';
+    switch (byte) {
+    case '"':
+    case '\\':
+        out[1] = (char)byte;
+        return 2;
+    case '\n':
+        out[1] = 'n';
+        return 2;
+    case '\r':
+        out[1] = 'r';
+        return 2;
+    case '\t':
+        out[1] = 't';
+        return 2;
+    default:
+        break;
+    }
+    if (byte >= 0x20 && byte < 0x7f) {
+        out[0] = (char)byte;
+        return 1;
+    }
+    out[1] = 'x';
+    out[2] = digits[byte >> 4];
+    out[3] = digits[byte & 15];
+    return 4;
+}
+
+const char *lk_log_quote(struct lk_slice text, char *buf, size_t size)
+{
+    size_t len = 0;
+    size_t fits = 1; /* where "..." can still be put */
+
+    buf[len++] = '"';
+    for (size_t i = 0; i < text.len; i++) {
+        char escaped[4];
+        size_t more = escape_byte((unsigned char)text.data[i], escaped);
+
+        /* The quote and the NUL must fit after it. */
+        if (len + more + 2 > size) {
+            memcpy(buf + fits, "...", 3);
+            len = fits + 3;
+            break;
+        }
+        memcpy(buf + len, escaped, more);
+        len += more;
+        if (len + 5 <= size) {
+            fits = len;
+        }
+    }
+    buf[len++] = '"';
+    buf[len] = '\0';
+    return buf;
+}

@@ -1,0 +1,411 @@
+/* resp_parse.c - requests of the Redis protocol, as they arrive. */
+#include "daemon/resp.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DIGITS_MAX  18          /* a number of so many fits in a long */
+#define INLINE_MAX  (64 * 1024) /* bytes in a command typed as a line */
+#define ARGV_FIRST  8
+#define ARGV_KEEP   64   /* more is given back before the next command */
+#define WORDS_KEEP  1024 /* likewise, bytes */
+#define HTTP_PREFIX LK_SLICE("HTTP/")
+
+static enum lk_resp_result refuse(struct lk_resp_parser *parser,
+                                  const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static enum lk_resp_result refuse(struct lk_resp_parser *parser,
+                                  const char *format, ...)
+{
+    int len = snprintf(parser->error, sizeof(parser->error), "%s",
+                       "ERR Protocol error: ");
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(parser->error + len, sizeof(parser->error) - (size_t)len, format,
+              args);
+    va_end(args);
+    return LK_RESP_BAD;
+}
+
+static enum lk_resp_result refuse_byte(struct lk_resp_parser *parser,
+                                       const char *expected, char byte)
+{
+    if (byte > 0x20 && byte < 0x7f) {
+        return refuse(parser, "expected %s, got '%c'", expected, byte);
+    }
+    return refuse(parser, "expected %s, got byte 0x%02x", expected,
+                  (unsigned char)byte);
+}
+
+/* The slices of a command under way hold offsets in place of pointers. */
+static enum lk_resp_result add_word(struct lk_resp_parser *parser,
+                                    const char *data, size_t len)
+{
+    if (parser->argc == parser->argv_cap) {
+        size_t cap = parser->argv_cap ? parser->argv_cap * 2 : ARGV_FIRST;
+        struct lk_slice *argv =
+            realloc(parser->argv, cap * sizeof(*parser->argv));
+
+        if (!argv) {
+            return LK_RESP_NOMEM;
+        }
+        parser->argv = argv;
+        parser->argv_cap = cap;
+    }
+    parser->argv[parser->argc++] = (struct lk_slice){data, len};
+    return LK_RESP_COMMAND;
+}
+
+/*
+ * Reads "<digits>\r\n" behind a type byte at the parser's offset, strictly
+ * from left to right: the same bytes give the same result however they are
+ * split. COMMAND: *number, and the offset is behind the line.
+ */
+static enum lk_resp_result read_number(struct lk_resp_parser *parser,
+                                       struct lk_slice input, long *number)
+{
+    const char *start = input.data + parser->offset + 1;
+    const char *end = input.data + input.len;
+    const char *at = start;
+    long value = 0;
+
+    while (at < end && *at >= '0' && *at <= '9') {
+        if (at - start == DIGITS_MAX) {
+            return refuse(parser, "a number has too many digits");
+        }
+        value = value * 10 + (*at - '0');
+        at++;
+    }
+    if (at == end) {
+        return LK_RESP_MORE;
+    }
+    if (at == start) {
+        return refuse_byte(parser, "a digit", *at);
+    }
+    if (*at != '\r') {
+        return refuse_byte(parser, "a digit or CR", *at);
+    }
+    if (at + 1 == end) {
+        return LK_RESP_MORE;
+    }
+    if (at[1] != '\n') {
+        return refuse_byte(parser, "LF after CR", at[1]);
+    }
+    parser->offset = (size_t)(at + 2 - input.data);
+    *number = value;
+    return LK_RESP_COMMAND;
+}
+
+/* "$<length>\r\n". COMMAND: parser->bulk is known. */
+static enum lk_resp_result read_length(struct lk_resp_parser *parser,
+                                       const struct lk_resp_limits *limits,
+                                       struct lk_slice input)
+{
+    enum lk_resp_result result;
+    long length;
+
+    if (parser->offset >= input.len) {
+        return LK_RESP_MORE;
+    }
+    if (input.data[parser->offset] != '$') {
+        return refuse_byte(parser, "'$'", input.data[parser->offset]);
+    }
+    result = read_number(parser, input, &length);
+    if (result != LK_RESP_COMMAND) {
+        return result;
+    }
+    if ((size_t)length > limits->bulk) {
+        return refuse(parser, "a word of %ld bytes is over the limit of %zu",
+                      length, limits->bulk);
+    }
+    /* By subtraction: the sum could pass the end of the numbers. */
+    if (parser->offset + 2 > limits->command ||
+        (size_t)length > limits->command - parser->offset - 2) {
+        return refuse(parser, "the command is over the limit of %zu bytes",
+                      limits->command);
+    }
+    parser->bulk = length;
+    return LK_RESP_COMMAND;
+}
+
+/* The bytes of a word and their CR LF. COMMAND: the word is in argv. */
+static enum lk_resp_result read_word(struct lk_resp_parser *parser,
+                                     struct lk_slice input)
+{
+    size_t length = (size_t)parser->bulk;
+    size_t here = input.len - parser->offset;
+    enum lk_resp_result result;
+    const char *tail;
+
+    if (here < 2 || here - 2 < length) {
+        return LK_RESP_MORE;
+    }
+    tail = input.data + parser->offset + length;
+    if (tail[0] != '\r' || tail[1] != '\n') {
+        return refuse(parser, "a word does not end with CR LF after %zu bytes",
+                      length);
+    }
+    result = add_word(parser, (const char *)(uintptr_t)parser->offset, length);
+    if (result == LK_RESP_COMMAND) {
+        parser->offset += length + 2;
+        parser->bulk = -1;
+        parser->remaining--;
+    }
+    return result;
+}
+
+static enum lk_resp_result finish(struct lk_resp_parser *parser,
+                                  enum lk_resp_result result, size_t *used)
+{
+    *used = parser->offset;
+    parser->offset = 0;
+    parser->remaining = 0;
+    parser->bulk = -1;
+    return result;
+}
+
+static enum lk_resp_result read_array(struct lk_resp_parser *parser,
+                                      const struct lk_resp_limits *limits,
+                                      struct lk_slice input, size_t *used)
+{
+    enum lk_resp_result result;
+
+    if (parser->remaining == 0) {
+        long count;
+
+        result = read_number(parser, input, &count);
+        if (result != LK_RESP_COMMAND) {
+            return result;
+        }
+        if (count == 0) {
+            return finish(parser, LK_RESP_EMPTY, used);
+        }
+        if ((size_t)count > limits->args) {
+            return refuse(parser,
+                          "a command of %ld words, over the limit of %zu",
+                          count, limits->args);
+        }
+        parser->remaining = count;
+        parser->bulk = -1;
+    }
+    while (parser->remaining > 0) {
+        if (parser->bulk < 0) {
+            result = read_length(parser, limits, input);
+            if (result != LK_RESP_COMMAND) {
+                return result;
+            }
+        }
+        result = read_word(parser, input);
+        if (result != LK_RESP_COMMAND) {
+            return result;
+        }
+    }
+    for (size_t i = 0; i < parser->argc; i++) {
+        parser->argv[i].data = input.data + (uintptr_t)parser->argv[i].data;
+    }
+    return finish(parser, LK_RESP_COMMAND, used);
+}
+
+/* ---- a command typed as a line --------------------------------------------
+ */
+
+static int hex_digit(char digit)
+{
+    if (digit >= '0' && digit <= '9') {
+        return digit - '0';
+    }
+    digit |= 0x20;
+    return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
+}
+
+/* What stands behind a backslash in double quotes; returns its length. */
+static size_t unescape(const char *at, const char *end, char *byte)
+{
+    static const char from[] = "nrtba";
+    static const char to[] = "\n\r\t\b\a";
+    const char *known = strchr(from, *at);
+
+    if (*at == 'x' && end - at > 2 && hex_digit(at[1]) >= 0 &&
+        hex_digit(at[2]) >= 0) {
+        *byte = (char)(hex_digit(at[1]) * 16 + hex_digit(at[2]));
+        return 3;
+    }
+    *byte = *at && known ? to[known - from] : *at;
+    return 1;
+}
+
+/*
+ * Decodes what stands in quotes at `at` to `words`, which has room. Returns
+ * the end of it, or NULL if the closing quote is missing or stands amidst a
+ * word.
+ */
+static const char *read_quoted(const char *at, const char *end,
+                               struct lk_buf *words)
+{
+    char quote = *at++;
+
+    while (at < end && *at != quote) {
+        char byte = *at++;
+
+        if (byte == '\\' && at < end) {
+            if (quote == '"') {
+                at += unescape(at, end, &byte);
+            } else if (*at == '\'') {
+                byte = *at++;
+            }
+        }
+        words->data[words->len++] = byte;
+    }
+    if (at == end || (at + 1 < end && at[1] != ' ' && at[1] != '\t')) {
+        return NULL;
+    }
+    return at + 1;
+}
+
+/* One word at `at`. Returns its end, or NULL if its quotes are wrong. */
+static const char *read_typed(const char *at, const char *end,
+                              struct lk_buf *words)
+{
+    while (at < end && *at != ' ' && *at != '\t') {
+        if (*at == '"' || *at == '\'') {
+            return read_quoted(at, end, words);
+        }
+        words->data[words->len++] = *at++;
+    }
+    return at;
+}
+
+static enum lk_resp_result split_line(struct lk_resp_parser *parser,
+                                      const struct lk_resp_limits *limits,
+                                      const char *at, const char *end)
+{
+    struct lk_buf *words = &parser->words;
+
+    /* Decoding never makes a word longer, so nothing moves from here on. */
+    if (latchkey_buf_reserve(words, (size_t)(end - at) + 1) != LK_OK) {
+        return LK_RESP_NOMEM;
+    }
+    for (;;) {
+        size_t start = words->len;
+
+        while (at < end && (*at == ' ' || *at == '\t')) {
+            at++;
+        }
+        if (at == end) {
+            return parser->argc > 0 ? LK_RESP_COMMAND : LK_RESP_EMPTY;
+        }
+        at = read_typed(at, end, words);
+        if (!at) {
+            return refuse(parser, "unbalanced quotes in request");
+        }
+        if (words->len - start > limits->bulk) {
+            return refuse(parser,
+                          "a word of %zu bytes is over the limit of %zu",
+                          words->len - start, limits->bulk);
+        }
+        if (parser->argc == limits->args) {
+            return refuse(parser, "more words than the limit of %zu",
+                          limits->args);
+        }
+        if (add_word(parser, words->data + start, words->len - start) !=
+            LK_RESP_COMMAND) {
+            return LK_RESP_NOMEM;
+        }
+    }
+}
+
+/*
+ * A browser can be made to send requests to any port, with commands in their
+ * bodies: the first line of HTTP ends the connection before they are read.
+ */
+static bool looks_like_http(const struct lk_resp_parser *parser)
+{
+    struct lk_slice prefix = HTTP_PREFIX;
+    struct lk_slice last = parser->argv[parser->argc - 1];
+
+    return parser->argc == 3 && last.len >= prefix.len &&
+           memcmp(last.data, prefix.data, prefix.len) == 0;
+}
+
+static bool is_typed(char byte)
+{
+    return (unsigned char)byte >= 0x20 || byte == '\t' || byte == '\r' ||
+           byte == '\n';
+}
+
+static enum lk_resp_result read_line(struct lk_resp_parser *parser,
+                                     const struct lk_resp_limits *limits,
+                                     struct lk_slice input, size_t *used)
+{
+    size_t max = limits->command < INLINE_MAX ? limits->command : INLINE_MAX;
+    size_t seen = input.len < max ? input.len : max;
+    enum lk_resp_result result;
+    const char *end;
+
+    /* What opens a TLS handshake, say, may never send a line's end. */
+    if (!is_typed(input.data[0])) {
+        return refuse_byte(parser, "'*'", input.data[0]);
+    }
+    end = memchr(input.data + parser->offset, '\n', seen - parser->offset);
+    if (!end) {
+        parser->offset = seen;
+        return seen < max
+                   ? LK_RESP_MORE
+                   : refuse(parser, "a line of more than %zu bytes", max);
+    }
+    parser->offset = (size_t)(end + 1 - input.data);
+    if (end > input.data && end[-1] == '\r') {
+        end--;
+    }
+    result = split_line(parser, limits, input.data, end);
+    if (result == LK_RESP_COMMAND && looks_like_http(parser)) {
+        return refuse(parser, "this port speaks RESP, not HTTP");
+    }
+    if (result == LK_RESP_COMMAND || result == LK_RESP_EMPTY) {
+        return finish(parser, result, used);
+    }
+    return result;
+}
+
+/* Forgets the command before; a rare long one does not keep its memory. */
+static void begin(struct lk_resp_parser *parser)
+{
+    parser->argc = 0;
+    if (parser->argv_cap > ARGV_KEEP) {
+        free(parser->argv);
+        parser->argv = NULL;
+        parser->argv_cap = 0;
+    }
+    parser->words.len = 0;
+    if (parser->words.cap > WORDS_KEEP) {
+        latchkey_buf_free(&parser->words);
+    }
+}
+
+enum lk_resp_result lk_resp_parse(struct lk_resp_parser *parser,
+                                  const struct lk_resp_limits *limits,
+                                  struct lk_slice input, size_t *used)
+{
+    *used = 0;
+    if (parser->remaining == 0) {
+        begin(parser);
+    }
+    if (input.len == 0) {
+        return LK_RESP_MORE;
+    }
+    if (input.data[0] == '*') {
+        return read_array(parser, limits, input, used);
+    }
+    return read_line(parser, limits, input, used);
+}
+
+void lk_resp_parser_free(struct lk_resp_parser *parser)
+{
+    free(parser->argv);
+    latchkey_buf_free(&parser->words);
+    *parser = (struct lk_resp_parser){0};
+}
