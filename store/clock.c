@@ -62,9 +62,10 @@ void lk_clock_start(struct lk_clock *clock, const struct lk_moment *last,
     read_boot_id(clock->boot_id);
     if (last->at_ms && same_boot(clock, last, boottime)) {
         now = last->at_ms + (boottime - last->boottime_ms);
-    } else if (floor && (wall < floor || wall - floor > jump_ms)) {
-        now = floor;
-        held = true;
+    } else if (floor) {
+        /* A little behind is drift; time then just waits at the floor. */
+        held = wall > floor ? wall - floor > jump_ms : floor - wall > jump_ms;
+        now = held ? floor : wall;
     }
     if (now < floor) {
         now = floor;

@@ -5,9 +5,9 @@
  * Time is a base plus CLOCK_BOOTTIME since the start. The base is
  *  - within the same boot: the time last stored plus the boot time that has
  *    really passed since, whatever the wall clock says;
- *  - after a reboot: the wall clock, if it lies between the time last stored
- *    and `jump_ms` later; else the time last stored: nothing expires early,
- *    and the clock is *held* until an operator accepts the wall clock.
+ *  - after a reboot: the wall clock, if it is within `jump_ms` of the time
+ *    last stored; else the time last stored: nothing expires early, and the
+ *    clock is *held* until an operator accepts the wall clock.
  * It is never below the highest time stored.
  */
 #ifndef LK_CLOCK_H

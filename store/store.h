@@ -85,7 +85,8 @@ struct lk_op {
     struct lk_slice who;         /* resolve, evict: for the audit log */
     struct lk_slice why;
 
-    enum lk_status status; /* LK_OK, or why there is no outcome */
+    enum lk_status status; /* LK_OK, or why there is no outcome: */
+    const char *error;     /* a constant sentence for the caller, or NULL */
     struct lk_outcome out;
 };
 

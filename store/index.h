@@ -1,0 +1,100 @@
+/*
+ * index.h - every live record of the embedded store, in memory.
+ *
+ * The index holds only what is durable: a batch works on copies (overlay.h)
+ * and merges them after its commit. A record costs 56 bytes and about 7 for
+ * the table that finds it; the rest of it is in its row.
+ *
+ * Names are told apart by a 128-bit keyed hash, fingerprints by a 64-bit one:
+ * nobody without the store's secret can aim at a collision, and by chance
+ * none is to be expected in the life of a store. Owners are told apart by a
+ * few bits that can only say "another one"; "the same" is confirmed from the
+ * row.
+ */
+#ifndef LK_INDEX_H
+#define LK_INDEX_H
+
+#include "lib/machine.h"
+#include "lib/siphash.h"
+
+#define LK_ENTRY_NONE UINT32_MAX
+/* Links at or above this name a slot of the wheel, not an entry. */
+#define LK_ENTRY_MAX (UINT32_C(1) << 31)
+
+struct lk_entry {
+    struct lk_hash128 hash;
+    uint64_t token : 48;
+    uint64_t attempt : 16; /* stops at its maximum */
+    uint64_t number : 48;
+    uint64_t state : 3;
+    uint64_t omitted : 1;
+    uint64_t evicted : 1;
+    uint64_t owner : 11;
+    /* in progress: end of the lock; completed, released: end of the TTL;
+     * uncertain, accepted: since when. Milliseconds. */
+    uint64_t deadline : 48;
+    uint64_t ttl : 16; /* lk_ttl_pack */
+    uint64_t fingerprint;
+    uint32_t next; /* in its list of the wheel, or in the free list */
+    uint32_t prev;
+};
+
+_Static_assert(sizeof(struct lk_entry) == 56, "the memory budget of a record");
+
+/* Five levels of 64 slots of 64 ms: up to two years; later ones come round
+ * again. */
+enum { LK_WHEEL_LEVELS = 5, LK_WHEEL_SLOTS = 64, LK_WHEEL_TICK_MS = 64 };
+
+struct lk_shard;
+
+struct lk_index {
+    struct lk_shard *shards;
+    struct lk_entry **chunks;
+    uint32_t chunk_count;
+    uint32_t chunk_cap;
+    uint32_t used; /* entries ever taken from the chunks */
+    uint32_t free; /* head of the free list */
+    uint64_t count;
+    uint64_t by_state[6];
+    uint64_t bytes; /* all memory of the index */
+    uint32_t wheel[LK_WHEEL_LEVELS * LK_WHEEL_SLOTS];
+    uint64_t tick; /* the wheel has turned so far */
+};
+
+/* `now_ms` is where the wheel starts. */
+LK_MUST_CHECK enum lk_status lk_index_init(struct lk_index *index,
+                                           uint64_t now_ms);
+void lk_index_free(struct lk_index *index);
+
+/* NULL if there is none. Valid until the next change of the index. */
+struct lk_entry *lk_index_find(const struct lk_index *index,
+                               struct lk_hash128 hash);
+struct lk_entry *lk_index_at(const struct lk_index *index, uint32_t ref);
+
+/*
+ * Adds the entry or replaces the one with the same hash; its links are kept
+ * and it is filed in the wheel by its deadline.
+ */
+LK_MUST_CHECK enum lk_status lk_index_put(struct lk_index *index,
+                                          const struct lk_entry *entry);
+void lk_index_remove(struct lk_index *index, struct lk_hash128 hash);
+
+/*
+ * The wheel: entries whose deadline has passed, at most `max` of them. They
+ * stay filed, at the present tick, until they are put or removed. Looks at a
+ * bounded number of entries; *more says that it stopped early.
+ */
+size_t lk_wheel_due(struct lk_index *index, uint64_t now_ms,
+                    struct lk_hash128 *hashes, size_t max, bool *more);
+void lk_wheel_file(struct lk_index *index, uint32_t ref);
+void lk_wheel_unfile(struct lk_index *index, uint32_t ref);
+
+/*
+ * A TTL in 16 bits: exact, or 0 for "look in the row". lk_ttl_pack_up rounds
+ * up to the next one that fits.
+ */
+unsigned lk_ttl_pack(uint64_t ttl_ms);
+unsigned lk_ttl_pack_up(uint64_t ttl_ms);
+uint64_t lk_ttl_unpack(unsigned packed);
+
+#endif
