@@ -1,0 +1,324 @@
+/* calls.c - the client's typed calls: commands out, verdicts in. */
+#include "lib/client.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Commands -------------------------------------------------------------
+ */
+
+enum { WORDS_MAX = 16, NUMBERS_MAX = 4, NUMBER_SIZE = 24 };
+
+/* Slices into what the caller gave, and room for the numbers. */
+struct command {
+    const char *verb;
+    struct lk_slice words[WORDS_MAX];
+    size_t count;
+    char numbers[NUMBERS_MAX][NUMBER_SIZE];
+    size_t number_count;
+};
+
+static void add_word(struct command *command, struct lk_slice word)
+{
+    command->words[command->count++] = word;
+}
+
+static void add_number(struct command *command, uint64_t number)
+{
+    char *text = command->numbers[command->number_count++];
+
+    snprintf(text, NUMBER_SIZE, "%" PRIu64, number);
+    add_word(command, latchkey_slice(text));
+}
+
+/* An option is left out where its value is zero or empty. */
+static void add_number_option(struct command *command, const char *name,
+                              uint64_t number)
+{
+    if (number) {
+        add_word(command, latchkey_slice(name));
+        add_number(command, number);
+    }
+}
+
+static void start_command(struct command *command, const char *verb,
+                          struct lk_name name)
+{
+    command->verb = verb;
+    command->count = 0;
+    command->number_count = 0;
+    add_word(command, latchkey_slice(verb));
+    add_word(command, name.tenant);
+    add_word(command, name.scope);
+    add_word(command, name.key);
+}
+
+/* ---- Replies --------------------------------------------------------------
+ */
+
+/*
+ * What follows the word of each verdict, a letter for each field (see
+ * read_field), and whether it answers a claim or the end of one. A later
+ * daemon may add fields behind these; they are ignored.
+ */
+struct shape {
+    enum lk_verdict verdict;
+    bool claims;
+    const char *fields;
+};
+
+static const struct shape shapes[] = {
+    {LK_VERDICT_NEW, true, "tuar"},      {LK_VERDICT_REPLAY, true, "shbcer"},
+    {LK_VERDICT_OMITTED, true, "socer"}, {LK_VERDICT_INFLIGHT, true, "wr"},
+    {LK_VERDICT_ACCEPTED, true, "nr"},   {LK_VERDICT_UNCERTAIN, true, "onr"},
+    {LK_VERDICT_MISMATCH, true, "r"},    {LK_VERDICT_LIMITED, true, "wo"},
+    {LK_VERDICT_REFUSED, true, ""},      {LK_VERDICT_DONE, false, ""},
+    {LK_VERDICT_KEPT, false, "shbcer"},  {LK_VERDICT_STALE, false, ""},
+};
+
+static uint64_t *number_field(struct lk_answer *answer, char field)
+{
+    switch (field) {
+    case 't':
+        return &answer->token;
+    case 'u':
+        return &answer->lock_until_ms;
+    case 'a':
+        return &answer->attempt;
+    case 'w':
+        return &answer->retry_after_ms;
+    case 'n':
+        return &answer->since_ms;
+    case 'c':
+        return &answer->completed_ms;
+    case 'e':
+        return &answer->expires_ms;
+    }
+    return NULL;
+}
+
+static struct lk_slice *text_field(struct lk_answer *answer, char field)
+{
+    switch (field) {
+    case 'h':
+        return &answer->response.headers;
+    case 'b':
+        return &answer->response.body;
+    case 'o':
+        return &answer->reason;
+    case 'r':
+        return &answer->reference;
+    }
+    return NULL;
+}
+
+static bool read_field(struct lk_answer *answer, char field,
+                       const struct lk_reply *reply)
+{
+    struct lk_slice *text = text_field(answer, field);
+    uint64_t *number = number_field(answer, field);
+
+    if (text) {
+        *text = reply->text;
+        return reply->type == LK_REPLY_TEXT;
+    }
+    if (reply->type != LK_REPLY_INTEGER || reply->integer < 0) {
+        return false;
+    }
+    if (number) {
+        *number = (uint64_t)reply->integer;
+        return true;
+    }
+    answer->response.status = (unsigned)reply->integer;
+    return reply->integer <= UINT_MAX;
+}
+
+static const struct shape *find_shape(struct lk_slice word, bool claims)
+{
+    enum lk_verdict verdict;
+
+    if (!latchkey_verdict_parse(word, &verdict)) {
+        return NULL;
+    }
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
+        if (shapes[i].verdict == verdict && shapes[i].claims == claims) {
+            return &shapes[i];
+        }
+    }
+    return NULL;
+}
+
+/* A word alone, or an array that begins with one. */
+static struct lk_slice reply_word(const struct lk_reply *reply)
+{
+    if (reply->type == LK_REPLY_ARRAY && reply->count > 0) {
+        reply = &reply->elements[0];
+    }
+    return reply->type == LK_REPLY_TEXT ? reply->text : (struct lk_slice){0};
+}
+
+static enum lk_status read_answer(struct lk_client *client, const char *verb,
+                                  const struct lk_reply *reply,
+                                  struct lk_answer *answer)
+{
+    struct lk_slice word = reply_word(reply);
+    const struct shape *shape = find_shape(word, !strcmp(verb, "CLAIM"));
+
+    if (!shape) {
+        return lk_client_fail(client, LK_MALFORMED,
+                              "%s: the reply is no verdict on it: \"%.*s\"",
+                              verb, word.len < 64 ? (int)word.len : 64,
+                              word.data ? word.data : "");
+    }
+    size_t given = reply->count > 0 ? reply->count - 1 : 0;
+    size_t wanted = strlen(shape->fields);
+    if (given < wanted) {
+        return lk_client_fail(
+            client, LK_MALFORMED, "%s: %s came with %zu fields instead of %zu",
+            verb, latchkey_verdict_word(shape->verdict), given, wanted);
+    }
+    for (size_t i = 0; i < wanted; i++) {
+        if (!read_field(answer, shape->fields[i], &reply->elements[i + 1])) {
+            return lk_client_fail(
+                client, LK_MALFORMED, "%s: field %zu of %s has the wrong type",
+                verb, i + 1, latchkey_verdict_word(shape->verdict));
+        }
+    }
+    answer->verdict = shape->verdict;
+    return LK_OK;
+}
+
+static enum lk_status run_command(struct lk_client *client,
+                                  const struct command *command,
+                                  unsigned timeout_ms, struct lk_answer *answer)
+{
+    /* Zero would be NEW: nobody who forgets the status may read that. */
+    const struct lk_answer nothing = {.verdict = LK_VERDICT_NIL};
+    const struct lk_reply *reply = NULL;
+
+    *answer = nothing;
+    enum lk_status status = latchkey_client_call(
+        client, command->words, command->count, timeout_ms, &reply);
+    if (status) {
+        return status;
+    }
+    if (reply->type == LK_REPLY_ERROR) {
+        return lk_client_fail_reply(client, reply);
+    }
+    status = read_answer(client, command->verb, reply, answer);
+    if (status) {
+        *answer = nothing;
+    }
+    return status;
+}
+
+/* ---- The public calls -----------------------------------------------------
+ */
+
+/* A parked claim is answered when its wait is over, at the latest. */
+static unsigned claim_timeout(const struct lk_client *client, uint64_t wait_ms)
+{
+    uint64_t spare = UINT_MAX - client->timeout_ms;
+
+    return client->timeout_ms + (unsigned)(wait_ms < spare ? wait_ms : spare);
+}
+
+enum lk_status latchkey_claim(struct lk_client *client,
+                              const struct lk_claim *claim,
+                              struct lk_answer *answer)
+{
+    struct command command;
+
+    start_command(&command, "CLAIM", claim->name);
+    add_word(&command, claim->fingerprint);
+    if (claim->owner.len > 0) {
+        add_word(&command, LK_SLICE("OWNER"));
+        add_word(&command, claim->owner);
+    }
+    add_number_option(&command, "TTL", claim->ttl_ms);
+    add_number_option(&command, "LOCK", claim->lock_ms);
+    add_number_option(&command, "WAIT", claim->wait_ms);
+    if (claim->reexecute) {
+        add_word(&command, LK_SLICE("REEXECUTE"));
+    }
+    if (claim->no_new) {
+        add_word(&command, LK_SLICE("NONEW"));
+    }
+    return run_command(client, &command, claim_timeout(client, claim->wait_ms),
+                       answer);
+}
+
+static void start_complete(struct command *command, struct lk_name name,
+                           uint64_t token, const struct lk_response *response,
+                           uint64_t ttl_ms)
+{
+    start_command(command, "COMPLETE", name);
+    add_number(command, token);
+    add_number(command, response->status);
+    add_word(command, response->headers);
+    add_word(command, response->body);
+    add_number_option(command, "TTL", ttl_ms);
+}
+
+enum lk_status latchkey_complete(struct lk_client *client, struct lk_name name,
+                                 uint64_t token,
+                                 const struct lk_response *response,
+                                 uint64_t ttl_ms, struct lk_answer *answer)
+{
+    struct command command;
+
+    start_complete(&command, name, token, response, ttl_ms);
+    return run_command(client, &command, 0, answer);
+}
+
+enum lk_status latchkey_complete_omitted(struct lk_client *client,
+                                         struct lk_name name, uint64_t token,
+                                         unsigned status,
+                                         struct lk_slice reason,
+                                         uint64_t ttl_ms,
+                                         struct lk_answer *answer)
+{
+    const struct lk_response response = {.status = status};
+    struct command command;
+
+    start_complete(&command, name, token, &response, ttl_ms);
+    add_word(&command, LK_SLICE("OMIT"));
+    add_word(&command, reason);
+    return run_command(client, &command, 0, answer);
+}
+
+enum lk_status latchkey_release(struct lk_client *client, struct lk_name name,
+                                uint64_t token, struct lk_answer *answer)
+{
+    struct command command;
+
+    start_command(&command, "RELEASE", name);
+    add_number(&command, token);
+    return run_command(client, &command, 0, answer);
+}
+
+enum lk_status latchkey_doubt(struct lk_client *client, struct lk_name name,
+                              uint64_t token, struct lk_slice reason,
+                              struct lk_answer *answer)
+{
+    struct command command;
+
+    start_command(&command, "DOUBT", name);
+    add_number(&command, token);
+    add_word(&command, reason);
+    return run_command(client, &command, 0, answer);
+}
+
+enum lk_status latchkey_extend(struct lk_client *client, struct lk_name name,
+                               uint64_t token, uint64_t lock_ms,
+                               struct lk_answer *answer)
+{
+    struct command command;
+
+    start_command(&command, "EXTEND", name);
+    add_number(&command, token);
+    add_number(&command, lock_ms);
+    return run_command(client, &command, 0, answer);
+}

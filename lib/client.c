@@ -1,0 +1,446 @@
+/*
+ * client.c - a blocking connection to latchkeyd.
+ *
+ * hiredis reads the replies; the socket is ours, because hiredis writes
+ * without MSG_NOSIGNAL, so that a daemon that goes away would kill the program,
+ * and because one deadline must hold for a whole reply, not for each read.
+ */
+#include "lib/client.h"
+#include "lib/socket.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    DEFAULT_CONNECT_MS = 2000,
+    DEFAULT_REPLY_MS = 10000,
+    READ_SIZE = 16 * 1024,
+    KEPT_OUT = 1024 * 1024, /* a larger output buffer is given back */
+};
+
+/* ---- Failures -------------------------------------------------------------
+ */
+
+/* Part of the text may come from the peer: keep it on one harmless line. */
+static void blot_controls(char *text)
+{
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c < 0x20 || c == 0x7f) {
+            *text = '?';
+        }
+    }
+}
+
+enum lk_status lk_client_fail(struct lk_client *client, enum lk_status status,
+                              const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(client->error, sizeof(client->error), format, args);
+    va_end(args);
+    blot_controls(client->error);
+    return status;
+}
+
+enum lk_status lk_client_fail_reply(struct lk_client *client,
+                                    const struct lk_reply *reply)
+{
+    static const char unavailable[] = "UNAVAILABLE";
+    const size_t len = sizeof(unavailable) - 1;
+    struct lk_slice text = reply->text;
+    bool is_unavailable = text.len >= len &&
+                          !memcmp(text.data, unavailable, len) &&
+                          (text.len == len || text.data[len] == ' ');
+    int shown =
+        text.len < LK_CLIENT_ERROR_MAX ? (int)text.len : LK_CLIENT_ERROR_MAX;
+
+    return lk_client_fail(client, is_unavailable ? LK_UNAVAILABLE : LK_REPLY,
+                          "%.*s", shown, text.data);
+}
+
+/* As lk_client_fail, and nothing more goes over this connection. */
+static enum lk_status kill_client(struct lk_client *client,
+                                  enum lk_status status, const char *text)
+{
+    client->dead = status;
+    return lk_client_fail(client, status, "%s", text);
+}
+
+static enum lk_status kill_by_errno(struct lk_client *client)
+{
+    bool closed = errno == EPIPE || errno == ECONNRESET;
+
+    return kill_client(client, closed ? LK_CLOSED : LK_IO, strerror(errno));
+}
+
+const char *latchkey_client_error(const struct lk_client *client)
+{
+    return client ? client->error : latchkey_status_text(LK_NOMEM);
+}
+
+/* ---- Replies --------------------------------------------------------------
+ */
+
+static void free_elements(struct lk_reply *reply)
+{
+    for (size_t i = 0; i < reply->count; i++) {
+        free_elements(&reply->elements[i]);
+    }
+    free(reply->elements);
+    *reply = (struct lk_reply){0};
+}
+
+static void forget_reply(struct lk_client *client)
+{
+    free_elements(&client->reply);
+    if (client->raw) {
+        freeReplyObject(client->raw);
+        client->raw = NULL;
+    }
+}
+
+static enum lk_status convert_reply(const redisReply *raw,
+                                    struct lk_reply *reply);
+
+/* On failure the elements so far are freed with the reply. */
+static enum lk_status convert_array(const redisReply *raw,
+                                    struct lk_reply *reply)
+{
+    reply->type = LK_REPLY_ARRAY;
+    if (raw->elements == 0) {
+        return LK_OK;
+    }
+    reply->elements = calloc(raw->elements, sizeof(*reply->elements));
+    if (!reply->elements) {
+        return LK_NOMEM;
+    }
+    reply->count = raw->elements;
+    for (size_t i = 0; i < reply->count; i++) {
+        enum lk_status status =
+            convert_reply(raw->element[i], &reply->elements[i]);
+        if (status) {
+            return status;
+        }
+    }
+    return LK_OK;
+}
+
+/* The depth is bounded by the reader, which refuses deeper nesting. */
+static enum lk_status convert_reply(const redisReply *raw,
+                                    struct lk_reply *reply)
+{
+    switch (raw->type) {
+    case REDIS_REPLY_NIL:
+        reply->type = LK_REPLY_NIL;
+        return LK_OK;
+    case REDIS_REPLY_INTEGER:
+        reply->type = LK_REPLY_INTEGER;
+        reply->integer = raw->integer;
+        return LK_OK;
+    case REDIS_REPLY_ARRAY:
+        return convert_array(raw, reply);
+    case REDIS_REPLY_ERROR:
+        reply->type = LK_REPLY_ERROR;
+        break;
+    default:
+        reply->type = LK_REPLY_TEXT;
+        break;
+    }
+    reply->text = (struct lk_slice){raw->str, raw->str ? raw->len : 0};
+    return LK_OK;
+}
+
+/* ---- Bytes in and out -----------------------------------------------------
+ */
+
+static bool has_unsent(const struct lk_client *client)
+{
+    return client->sent < client->out.len;
+}
+
+static enum lk_status read_some(struct lk_client *client)
+{
+    char bytes[READ_SIZE];
+    ssize_t got = recv(client->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+
+    if (got == 0) {
+        return kill_client(client, LK_CLOSED,
+                           "the daemon closed the connection");
+    }
+    if (got < 0) {
+        return errno == EAGAIN || errno == EINTR ? LK_OK
+                                                 : kill_by_errno(client);
+    }
+    if (redisReaderFeed(client->reader, bytes, (size_t)got) != REDIS_OK) {
+        return kill_client(client, LK_NOMEM, client->reader->errstr);
+    }
+    return LK_OK;
+}
+
+static enum lk_status write_some(struct lk_client *client)
+{
+    struct lk_buf *out = &client->out;
+    ssize_t put = send(client->fd, out->data + client->sent,
+                       out->len - client->sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+    if (put < 0) {
+        return errno == EAGAIN || errno == EINTR ? LK_OK
+                                                 : kill_by_errno(client);
+    }
+    client->sent += (size_t)put;
+    if (!has_unsent(client)) {
+        client->sent = 0;
+        out->len = 0;
+        if (out->cap > KEPT_OUT) {
+            latchkey_buf_free(out);
+        }
+    }
+    return LK_OK;
+}
+
+/*
+ * Waits, then reads what has come, or else writes. Reading comes first, and
+ * also while there is much to write: a daemon that waits for us to take its
+ * replies before it takes more commands must not wait for ever, and one that
+ * says why it hangs up must be heard.
+ */
+static enum lk_status move_bytes(struct lk_client *client, int64_t deadline)
+{
+    short events = has_unsent(client) ? POLLIN | POLLOUT : POLLIN;
+    short happened = 0;
+    enum lk_status status =
+        lk_socket_wait(client->fd, events, deadline, &happened);
+
+    if (status == LK_TIMEOUT) {
+        return kill_client(client, status, "the daemon did not answer in time");
+    }
+    if (status) {
+        return kill_by_errno(client);
+    }
+    return happened & ~POLLOUT ? read_some(client) : write_some(client);
+}
+
+/* Waits until a whole reply is there and makes it the client's own. */
+static enum lk_status await_reply(struct lk_client *client, unsigned timeout_ms)
+{
+    int64_t deadline = lk_socket_now() + timeout_ms;
+    void *raw = NULL;
+
+    for (;;) {
+        if (redisReaderGetReply(client->reader, &raw) != REDIS_OK) {
+            bool no_memory = client->reader->err == REDIS_ERR_OOM;
+            return kill_client(client, no_memory ? LK_NOMEM : LK_MALFORMED,
+                               client->reader->errstr);
+        }
+        if (raw) {
+            break;
+        }
+        enum lk_status status = move_bytes(client, deadline);
+        if (status) {
+            return status;
+        }
+    }
+    client->raw = raw;
+    client->owed -= client->owed > 0;
+    enum lk_status status = convert_reply(raw, &client->reply);
+    return status ? lk_client_fail(client, status, "out of memory") : LK_OK;
+}
+
+static enum lk_status receive(struct lk_client *client, unsigned timeout_ms,
+                              const struct lk_reply **reply)
+{
+    forget_reply(client);
+    if (client->dead) {
+        return client->dead;
+    }
+    enum lk_status status = await_reply(client, timeout_ms);
+    if (status) {
+        forget_reply(client);
+        return status;
+    }
+    *reply = &client->reply;
+    return LK_OK;
+}
+
+/* ---- The public calls -----------------------------------------------------
+ */
+
+static enum lk_status add_words(struct lk_buf *out,
+                                const struct lk_slice *words, size_t count)
+{
+    enum lk_status status = latchkey_buf_printf(out, "*%zu\r\n", count);
+
+    for (size_t i = 0; i < count && !status; i++) {
+        status = latchkey_buf_printf(out, "$%zu\r\n", words[i].len);
+        if (!status) {
+            status = latchkey_buf_add_slice(out, words[i]);
+        }
+        if (!status) {
+            status = latchkey_buf_add_text(out, "\r\n");
+        }
+    }
+    return status;
+}
+
+enum lk_status latchkey_client_queue(struct lk_client *client,
+                                     const struct lk_slice *words, size_t count)
+{
+    size_t before = client->out.len;
+
+    if (client->dead) {
+        return client->dead;
+    }
+    if (count == 0) {
+        return lk_client_fail(client, LK_INVALID, "a command has no words");
+    }
+    enum lk_status status = add_words(&client->out, words, count);
+    if (status) {
+        client->out.len = before;
+        return lk_client_fail(client, status, "%s",
+                              latchkey_status_text(status));
+    }
+    client->owed++;
+    return LK_OK;
+}
+
+/* The time-out begins anew whenever the daemon takes something. */
+enum lk_status latchkey_client_flush(struct lk_client *client)
+{
+    int64_t deadline = lk_socket_now() + client->timeout_ms;
+
+    if (client->dead) {
+        return client->dead;
+    }
+    while (has_unsent(client)) {
+        size_t sent = client->sent;
+        enum lk_status status = move_bytes(client, deadline);
+        if (status) {
+            return status;
+        }
+        if (client->sent != sent) {
+            deadline = lk_socket_now() + client->timeout_ms;
+        }
+    }
+    return LK_OK;
+}
+
+enum lk_status latchkey_client_receive(struct lk_client *client,
+                                       const struct lk_reply **reply)
+{
+    return receive(client, client->timeout_ms, reply);
+}
+
+enum lk_status latchkey_client_call(struct lk_client *client,
+                                    const struct lk_slice *words, size_t count,
+                                    unsigned timeout_ms,
+                                    const struct lk_reply **reply)
+{
+    /* The next reply would be the answer to something else. */
+    if (!client->dead && client->owed > 0) {
+        return lk_client_fail(client, LK_INVALID,
+                              "%zu earlier replies are not received yet",
+                              client->owed);
+    }
+    enum lk_status status = latchkey_client_queue(client, words, count);
+    if (status) {
+        return status;
+    }
+    return receive(client, timeout_ms ? timeout_ms : client->timeout_ms, reply);
+}
+
+static enum lk_status authenticate(struct lk_client *client, const char *user,
+                                   const char *password)
+{
+    struct lk_slice words[3] = {LK_SLICE("AUTH")};
+    const struct lk_reply *reply = NULL;
+    size_t count = 1;
+
+    if (user) {
+        words[count++] = latchkey_slice(user);
+    }
+    words[count++] = latchkey_slice(password);
+    enum lk_status status =
+        latchkey_client_call(client, words, count, 0, &reply);
+    if (client->out.data) {
+        explicit_bzero(client->out.data, client->out.cap);
+    }
+    if (status) {
+        return status;
+    }
+    if (reply->type == LK_REPLY_ERROR) {
+        status = lk_client_fail_reply(client, reply);
+        return status == LK_UNAVAILABLE ? status : LK_DENIED;
+    }
+    if (!latchkey_slice_equal(reply->text, LK_SLICE("OK"))) {
+        return lk_client_fail(client, LK_MALFORMED,
+                              "AUTH: the reply is not OK");
+    }
+    return LK_OK;
+}
+
+static enum lk_status open_client(struct lk_client *client,
+                                  const struct lk_client_options *options)
+{
+    unsigned connect_ms = options->connect_timeout_ms
+                              ? options->connect_timeout_ms
+                              : DEFAULT_CONNECT_MS;
+
+    client->timeout_ms =
+        options->timeout_ms ? options->timeout_ms : DEFAULT_REPLY_MS;
+    if (!options->address) {
+        return lk_client_fail(client, LK_INVALID, "no address is given");
+    }
+    if (options->user && !options->password) {
+        return lk_client_fail(client, LK_INVALID,
+                              "a user is given, but no password");
+    }
+    enum lk_status status =
+        lk_socket_connect(options->address, connect_ms, &client->fd,
+                          client->error, sizeof(client->error));
+    if (status || !options->password) {
+        return status;
+    }
+    return authenticate(client, options->user, options->password);
+}
+
+enum lk_status latchkey_client_open(const struct lk_client_options *options,
+                                    struct lk_client **client)
+{
+    struct lk_client *opened = calloc(1, sizeof(*opened));
+
+    *client = NULL;
+    if (!opened) {
+        return LK_NOMEM;
+    }
+    opened->fd = -1;
+    opened->reader = redisReaderCreate();
+    if (!opened->reader) {
+        free(opened);
+        return LK_NOMEM;
+    }
+    *client = opened;
+    opened->dead = open_client(opened, options);
+    return opened->dead;
+}
+
+void latchkey_client_close(struct lk_client *client)
+{
+    if (!client) {
+        return;
+    }
+    forget_reply(client);
+    if (client->fd >= 0) {
+        close(client->fd);
+    }
+    redisReaderFree(client->reader);
+    latchkey_buf_free(&client->out);
+    free(client);
+}

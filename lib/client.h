@@ -1,0 +1,33 @@
+/* client.h - what the files of the client share. */
+#ifndef LK_CLIENT_H
+#define LK_CLIENT_H
+
+#include "latchkey.h"
+
+#include <hiredis/hiredis.h>
+
+enum { LK_CLIENT_ERROR_MAX = 512 };
+
+struct lk_client {
+    int fd;              /* -1: never connected */
+    enum lk_status dead; /* LK_OK while the connection can be used */
+    redisReader *reader;
+    redisReply *raw; /* the last reply; `reply` points into it */
+    struct lk_reply reply;
+    struct lk_buf out; /* queued commands, of which `sent` bytes are gone */
+    size_t sent;
+    size_t owed; /* replies that have been asked for and not received */
+    unsigned timeout_ms;
+    char error[LK_CLIENT_ERROR_MAX];
+};
+
+/* Remembers the sentence for latchkey_client_error; returns `status`. */
+enum lk_status lk_client_fail(struct lk_client *client, enum lk_status status,
+                              const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* An error reply as a status: LK_UNAVAILABLE or LK_REPLY, and its text. */
+enum lk_status lk_client_fail_reply(struct lk_client *client,
+                                    const struct lk_reply *reply);
+
+#endif

@@ -1,0 +1,208 @@
+/* socket.c - sockets for the client: connect and wait, with a deadline. */
+#include "lib/socket.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char UNIX_PREFIX[] = "unix:";
+
+enum { PORT_MAX = 65535 };
+
+struct connecting {
+    const char *address;
+    int64_t deadline;
+    int fd;
+    char *why;
+    size_t why_size;
+};
+
+int64_t lk_socket_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+enum lk_status lk_socket_wait(int fd, short events, int64_t deadline,
+                              short *happened)
+{
+    for (;;) {
+        int64_t left = deadline - lk_socket_now();
+        struct pollfd item = {.fd = fd, .events = events};
+        left = left < 0 ? 0 : left > INT_MAX ? INT_MAX : left;
+        int ready = poll(&item, 1, (int)left);
+        if (ready > 0) {
+            *happened = item.revents;
+            return LK_OK;
+        }
+        if (ready < 0 && errno != EINTR) {
+            return LK_IO;
+        }
+        if (lk_socket_now() >= deadline) {
+            return LK_TIMEOUT;
+        }
+    }
+}
+
+static enum lk_status fail(struct connecting *to, enum lk_status status,
+                           const char *reason)
+{
+    snprintf(to->why, to->why_size, "cannot connect to %s: %s", to->address,
+             reason);
+    return status;
+}
+
+/*
+ * On Linux the send time-out of a blocking socket bounds connect too, also
+ * where poll cannot help: a unix socket whose backlog is full.
+ */
+static enum lk_status connect_socket(struct connecting *to,
+                                     const struct sockaddr *name, socklen_t len)
+{
+    for (;;) {
+        int64_t left = to->deadline - lk_socket_now();
+        if (left <= 0) {
+            return fail(to, LK_TIMEOUT, "timed out");
+        }
+        struct timeval limit = {left / 1000, left % 1000 * 1000};
+        if (setsockopt(to->fd, SOL_SOCKET, SO_SNDTIMEO, &limit,
+                       sizeof(limit))) {
+            return fail(to, LK_IO, strerror(errno));
+        }
+        if (!connect(to->fd, name, len) || errno == EISCONN) {
+            return LK_OK;
+        }
+        if (errno != EINTR && errno != EAGAIN && errno != EINPROGRESS &&
+            errno != EALREADY) {
+            return fail(to, LK_IO, strerror(errno));
+        }
+    }
+}
+
+static enum lk_status try_address(struct connecting *to, int family,
+                                  const struct sockaddr *name, socklen_t len)
+{
+    const int yes = 1;
+
+    to->fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (to->fd < 0) {
+        return fail(to, LK_IO, strerror(errno));
+    }
+    enum lk_status status = connect_socket(to, name, len);
+    if (status) {
+        close(to->fd);
+        to->fd = -1;
+    } else if (family != AF_UNIX) {
+        /* Without it we are slower, not wrong. */
+        (void)setsockopt(to->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    }
+    return status;
+}
+
+static enum lk_status connect_unix(struct connecting *to, const char *path)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    size_t len = strlen(path);
+
+    if (len == 0 || len >= sizeof(name.sun_path)) {
+        return fail(to, LK_INVALID,
+                    len ? "the path is too long" : "there is no path");
+    }
+    memcpy(name.sun_path, path, len);
+    return try_address(to, AF_UNIX, (const struct sockaddr *)&name,
+                       sizeof(name));
+}
+
+static bool is_port(const char *text)
+{
+    unsigned port = 0;
+
+    for (const char *c = text; *c; c++) {
+        if (*c < '0' || *c > '9' || port > PORT_MAX) {
+            return false;
+        }
+        port = port * 10 + (unsigned)(*c - '0');
+    }
+    return port >= 1 && port <= PORT_MAX;
+}
+
+/* Cuts "HOST:PORT" or "[HOST]:PORT" in two; false if it is neither. */
+static bool split_address(const char *address, char *host, size_t host_size,
+                          const char **port)
+{
+    const char *colon = strrchr(address, ':');
+
+    if (!colon) {
+        return false;
+    }
+    const char *start = address;
+    size_t len = (size_t)(colon - address);
+    if (len >= 2 && start[0] == '[' && start[len - 1] == ']') {
+        start++;
+        len -= 2;
+    } else if (memchr(start, ':', len)) {
+        return false;
+    }
+    if (len == 0 || len >= host_size) {
+        return false;
+    }
+    memcpy(host, start, len);
+    host[len] = '\0';
+    *port = colon + 1;
+    return is_port(*port);
+}
+
+static enum lk_status connect_tcp(struct connecting *to)
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                                   .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    char host[NI_MAXHOST];
+    const char *port;
+
+    if (!split_address(to->address, host, sizeof(host), &port)) {
+        return fail(to, LK_INVALID, "neither unix:PATH nor HOST:PORT");
+    }
+    int error = getaddrinfo(host, port, &hints, &found);
+    if (error) {
+        return fail(to, LK_IO, gai_strerror(error));
+    }
+    enum lk_status status = LK_IO;
+    for (struct addrinfo *at = found; at && status == LK_IO; at = at->ai_next) {
+        status = try_address(to, at->ai_family, at->ai_addr, at->ai_addrlen);
+    }
+    freeaddrinfo(found);
+    return status;
+}
+
+enum lk_status lk_socket_connect(const char *address, unsigned timeout_ms,
+                                 int *fd, char *why, size_t why_size)
+{
+    struct connecting to = {.address = address,
+                            .deadline = lk_socket_now() + timeout_ms,
+                            .fd = -1,
+                            .why = why,
+                            .why_size = why_size};
+    size_t prefix = sizeof(UNIX_PREFIX) - 1;
+    enum lk_status status;
+
+    if (!strncmp(address, UNIX_PREFIX, prefix)) {
+        status = connect_unix(&to, address + prefix);
+    } else {
+        status = connect_tcp(&to);
+    }
+    *fd = to.fd;
+    return status;
+}
