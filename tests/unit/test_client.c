@@ -196,7 +196,7 @@ static void assert_tcp_works(int family, const char *form)
     const struct lk_slice word = LK_SLICE("PING");
     const struct lk_reply *reply;
     struct lk_client *client;
-    unsigned port;
+    unsigned port = 0;
     char to[64];
 
     if (!listen_tcp(family, &peer.listener, &port)) {
