@@ -1,0 +1,76 @@
+"""Fixtures: real daemons, each with a store of its own."""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from support import build  # noqa: E402
+from support.daemon import Daemon  # noqa: E402
+
+
+def pytest_report_header(config):
+    return ["latchkey: %s" % build.BUILD,
+            "latchkey with faults: %s" % build.FAULTS_BUILD]
+
+
+def need(program):
+    """A program that is not built fails the test: it would prove nothing."""
+    if not program.exists():
+        pytest.fail("%s is not built" % program, pytrace=False)
+
+
+@pytest.fixture
+def make_daemon():
+    """Starts any number of daemons: make_daemon(tcp=True, settings=[...])."""
+    made = []
+
+    def make(start=True, **options):
+        folder = options.get("build") or build.BUILD
+        need(pathlib.Path(folder) / "latchkeyd")
+        daemon = Daemon(**options)
+        made.append(daemon)
+        return daemon.start() if start else daemon
+
+    yield make
+    errors = []
+    for daemon in made:
+        try:
+            daemon.finish()
+        except AssertionError as error:
+            errors.append(str(error))
+    assert not errors, "\n".join(errors)
+
+
+@pytest.fixture
+def daemon(make_daemon):
+    """A daemon with default settings, on a unix socket and on TCP."""
+    return make_daemon(tcp=True)
+
+
+@pytest.fixture
+def faulty(make_daemon):
+    """As make_daemon, with fault points: faulty("kill before_reply 3")."""
+
+    def make(*lines, **options):
+        need(build.FAULTS_BUILD / "latchkeyd")
+        start = options.pop("start", True)
+        daemon = make_daemon(start=False, build=build.FAULTS_BUILD, **options)
+        daemon.set_faults(*lines)
+        return daemon.start() if start else daemon
+
+    return make
+
+
+@pytest.fixture
+def raw(daemon):
+    """A connection to the daemon that speaks RESP2 and hides nothing."""
+    return daemon.raw()
+
+
+@pytest.fixture
+def operator(daemon):
+    """The same, with the right to operate."""
+    return daemon.raw(user="operator")
