@@ -29,8 +29,7 @@ const char *latchkey_body_form_word(enum lk_body_form form)
     return "?";
 }
 
-/* ---- Body
- * ------------------------------------------------------------------------ */
+/* ---- Body ---------------------------------------------------------------- */
 
 /* Appends the media type in lower case, without parameters. */
 static enum lk_status read_media_type(struct lk_slice content_type,
@@ -104,8 +103,7 @@ static enum lk_status read_body(const struct lk_request *request,
     return raw ? LK_OK : status;
 }
 
-/* ---- Writer: the digest, and the same for people
- * ------------------------------- */
+/* ---- Writer: the digest, and the same for people ------------------------- */
 
 struct writer {
     EVP_MD_CTX *digest;
@@ -196,8 +194,7 @@ static enum lk_status write_field(struct writer *w, const char *label,
     return status ? status : explain_line(w, label, bytes);
 }
 
-/* ---- Fields
- * ----------------------------------------------------------------------- */
+/* ---- Fields -------------------------------------------------------------- */
 
 static enum lk_status write_header(struct writer *w,
                                    const struct lk_header *header,
@@ -333,8 +330,7 @@ static enum lk_status write_request(struct writer *w,
     return status ? status : write_body(w, form, body);
 }
 
-/* ---- The fingerprint
- * ------------------------------------------------------------ */
+/* ---- The fingerprint ----------------------------------------------------- */
 
 static enum lk_status fingerprint_with(struct writer *w,
                                        const struct lk_request *request,

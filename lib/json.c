@@ -118,8 +118,7 @@ static char peek(struct reader *r)
     return '\0';
 }
 
-/* ---- Entries: members and elements -----------------------------------------
- */
+/* ---- Entries: members and elements --------------------------------------- */
 
 static int compare_names(const void *a, const void *b, const void *names)
 {
@@ -231,8 +230,7 @@ static void end_entry(struct reader *r)
     }
 }
 
-/* ---- Arrays and objects
- * ------------------------------------------------------ */
+/* ---- Arrays and objects -------------------------------------------------- */
 
 static enum lk_status open_frame(struct reader *r, char bracket)
 {
@@ -310,8 +308,7 @@ static enum lk_status close_frame(struct reader *r)
     return status;
 }
 
-/* ---- The reader
- * ---------------------------------------------------------------- */
+/* ---- The reader ---------------------------------------------------------- */
 
 static enum lk_status read_literal(struct reader *r, const char *literal)
 {
@@ -426,8 +423,7 @@ static enum lk_status read_text(struct reader *r)
     return status;
 }
 
-/* ---- The writer
- * ---------------------------------------------------------------- */
+/* ---- The writer ---------------------------------------------------------- */
 
 static enum lk_status emit_object(const struct reader *r,
                                   const struct object *object,

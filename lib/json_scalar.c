@@ -4,8 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- UTF-8 -----------------------------------------------------------------
- */
+/* ---- UTF-8 --------------------------------------------------------------- */
 
 /*
  * The length of the well-formed sequence of two to four bytes at `p`, or 0:
@@ -73,8 +72,7 @@ static enum lk_status add_code_point(uint32_t c, struct lk_buf *out)
     return latchkey_buf_add(out, bytes, length);
 }
 
-/* ---- Strings ---------------------------------------------------------------
- */
+/* ---- Strings ------------------------------------------------------------- */
 
 /* The four digits of \uXXXX at *at. */
 static bool read_hex4(struct lk_slice text, size_t *at, uint32_t *unit)
@@ -226,8 +224,7 @@ enum lk_status lk_json_write_string(struct lk_slice string, struct lk_buf *out)
     return status;
 }
 
-/* ---- Numbers ---------------------------------------------------------------
- */
+/* ---- Numbers ------------------------------------------------------------- */
 
 static size_t digit_run(struct lk_slice text, size_t at)
 {

@@ -19,8 +19,7 @@ static struct lk_slice cut(struct lk_slice *text, char mark)
     return head;
 }
 
-/* ---- Boundary
- * ------------------------------------------------------------------ */
+/* ---- Boundary ------------------------------------------------------------ */
 
 static bool is_boundary(struct lk_slice text)
 {
@@ -37,8 +36,7 @@ static bool is_boundary(struct lk_slice text)
            text.data[text.len - 1] != ' ';
 }
 
-/* Reads the value of a parameter off the front of `rest`, up to the next one.
- */
+/* Reads the value of a parameter off the front of `rest`, and its semicolon. */
 static bool read_parameter_value(struct lk_slice *rest, struct lk_slice *value)
 {
     *rest = lk_trim(*rest);
@@ -92,8 +90,7 @@ static enum lk_status find_boundary(struct lk_slice content_type,
     return found ? LK_OK : LK_MALFORMED;
 }
 
-/* ---- Parts
- * ----------------------------------------------------------------------- */
+/* ---- Parts --------------------------------------------------------------- */
 
 /* Reads a line that ends in CRLF off the front of `rest`. */
 static bool read_line(struct lk_slice *rest, struct lk_slice *line)
