@@ -1,0 +1,56 @@
+"""Writes histories by hand and runs race and check; see history/README.md."""
+
+import struct
+import subprocess
+
+from . import build
+
+KINDS = ("", "CLAIM", "COMPLETE", "RELEASE", "DOUBT", "EXTEND", "EVICT")
+VERDICTS = ("", "NEW", "REPLAY", "OMITTED", "INFLIGHT", "ACCEPTED",
+            "UNCERTAIN", "MISMATCH", "LIMITED", "REFUSED", "OK", "KEPT",
+            "STALE", "NIL", "UNAVAILABLE")
+FLAGS = {"REEXECUTE": 1, "OTHER": 2, "NONEW": 4}
+MS = 1000 * 1000
+
+
+def record(call, back, kind, verdict="", *flags, key=1, owner=0, token=0,
+           answer=0, lock=30000, ttl=0, connection=0):
+    """One record; `call` and `back` in ms, `back` None if there is no reply."""
+    return struct.pack(
+        "=qqQQQQIIIBBBB", call * MS, -1 if back is None else back * MS, key,
+        owner, token, answer, lock, ttl, connection, KINDS.index(kind),
+        VERDICTS.index(verdict), sum(FLAGS[flag] for flag in flags), 0)
+
+
+def check(*files):
+    """(violations found, what check printed)."""
+    result = subprocess.run(
+        [str(build.BUILD / "tests/history/check"), *map(str, files)],
+        capture_output=True, text=True, timeout=600)
+    assert result.returncode in (0, 1), result.stderr
+    return result.returncode == 1, result.stdout
+
+
+def race_command(daemon, history, **options):
+    command = [str(build.BUILD / "tests/history/race"),
+               "--server", daemon.address, "--history", str(history)]
+    for option, value in options.items():
+        command.append("--" + option.replace("_", "-"))
+        if value is not True:
+            command.append(str(value))
+    return command
+
+
+def race(daemon, history, timeout=300, **options):
+    """Runs a race to its end; what it printed."""
+    result = subprocess.run(
+        race_command(daemon, history, **options), capture_output=True,
+        text=True, timeout=timeout * build.patience())
+    assert result.returncode == 0, result.stderr + daemon.log_text()
+    return result.stdout
+
+
+def counts(report):
+    """The numbers of race's report by their names."""
+    words = report.split(": ", 1)[1].split()
+    return {name: int(number) for name, number in zip(words[::2], words[1::2])}
