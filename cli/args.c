@@ -1,0 +1,285 @@
+/* args.c - sorts the command line into a command, its words and options. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct lk_option lk_global_options[] = {
+    {"server", "ADDRESS",
+     "unix:PATH or HOST:PORT (LATCHKEY_SERVER;\n"
+     "unix:/run/latchkey/latchkeyd.sock)"},
+    {"user", "NAME", "a user of the daemon's [users] (LATCHKEY_USER)"},
+    {"password-file", "FILE", "its password (LATCHKEY_PASSWORD)"},
+    {"timeout", "DURATION", "how long to wait for a reply (10s)"},
+    {"json", NULL, "print one JSON document"},
+    {"help", NULL, "show help; after a command, that command's"},
+    {"version", NULL, "show the version"},
+    {0},
+};
+
+/* ---- Reading --------------------------------------------------------------
+ */
+
+static const struct lk_option *search(const struct lk_option *options,
+                                      const char *name, size_t length)
+{
+    for (; options->name != NULL; options++) {
+        if (strlen(options->name) == length &&
+            strncmp(options->name, name, length) == 0) {
+            return options;
+        }
+    }
+    return NULL;
+}
+
+/* An option of one command, or of any if it is not known yet. */
+static const struct lk_option *find_option(const struct lk_command *command,
+                                           const char *name, size_t length)
+{
+    const struct lk_option *found = search(lk_global_options, name, length);
+
+    if (found == NULL && command != NULL) {
+        return search(command->manual->options, name, length);
+    }
+    for (command = lk_commands; found == NULL && command->name != NULL;
+         command++) {
+        found = search(command->manual->options, name, length);
+    }
+    return found;
+}
+
+static bool is_option(const char *word)
+{
+    return word[0] == '-' && word[1] != '\0';
+}
+
+/* The name of an option without dashes, and the short ones by their names. */
+static const char *option_name(const char *word)
+{
+    if (strcmp(word, "-h") == 0) {
+        return "help";
+    }
+    if (strcmp(word, "-V") == 0) {
+        return "version";
+    }
+    return word[1] == '-' ? word + 2 : word + 1;
+}
+
+/*
+ * Where the command's name stands: the first word that is neither an option
+ * nor the value of one. An option means the same with every command that has
+ * it, so this needs no knowledge of the command. 0: there is none.
+ */
+static int find_command(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--") == 0) {
+            return i + 1 < argc ? i + 1 : 0;
+        }
+        if (!is_option(argv[i])) {
+            return i;
+        }
+        const char *name = option_name(argv[i]);
+        const struct lk_option *option =
+            find_option(NULL, name, strcspn(name, "="));
+        if (option != NULL && option->value != NULL &&
+            strchr(name, '=') == NULL) {
+            i++;
+        }
+    }
+    return 0;
+}
+
+static enum lk_exit refuse_option(const struct lk_command *command,
+                                  const char *word)
+{
+    const char *nearest = lk_help_nearest_option(command, option_name(word));
+    const char *name = command == NULL ? "" : command->name;
+    const char *gap = command == NULL ? "" : " ";
+
+    if (nearest != NULL) {
+        lk_complain("latchkey%s%s has no option %s; did you mean --%s?", gap,
+                    name, word, nearest);
+    } else {
+        lk_complain("latchkey%s%s has no option %s; see latchkey%s%s --help",
+                    gap, name, word, gap, name);
+    }
+    return LK_EXIT_USAGE;
+}
+
+/* Reads the option at argv[*at], and moves *at to its last word. */
+static enum lk_exit read_option(struct lk_args *args, char **argv, int *at)
+{
+    const char *word = argv[*at];
+    const char *name = option_name(word);
+    size_t length = strcspn(name, "=");
+    const char *value = name[length] == '=' ? name + length + 1 : NULL;
+    const struct lk_option *option = find_option(args->command, name, length);
+    /* Before the command is known, any option of any command would do. */
+    bool known = option != NULL && (word[1] == '-' || word[2] == '\0') &&
+                 (args->command != NULL ||
+                  search(lk_global_options, name, length) != NULL);
+
+    if (!known) {
+        return refuse_option(args->command, word);
+    }
+    if (option->value == NULL && value != NULL) {
+        lk_complain("--%s takes no value", option->name);
+        return LK_EXIT_USAGE;
+    }
+    if (option->value != NULL && value == NULL) {
+        value = argv[++*at];
+        if (value == NULL) {
+            lk_complain("--%s needs its value: --%s %s", option->name,
+                        option->name, option->value);
+            return LK_EXIT_USAGE;
+        }
+    }
+    args->given[args->given_count++] = (struct lk_given){option, value};
+    return LK_EXIT_DONE;
+}
+
+enum lk_exit lk_args_read(struct lk_args *args, int argc, char **argv)
+{
+    int command_at = find_command(argc, argv);
+    bool options_over = false;
+    enum lk_exit result = LK_EXIT_DONE;
+
+    args->words = calloc((size_t)argc + 1, sizeof(*args->words));
+    args->given = calloc((size_t)argc + 1, sizeof(*args->given));
+    lk_must(args->words == NULL || args->given == NULL ? LK_NOMEM : LK_OK);
+    if (command_at != 0) {
+        args->command = lk_help_find(argv[command_at]);
+        result = args->command == NULL ? LK_EXIT_USAGE : LK_EXIT_DONE;
+    }
+    for (int i = 1; i < argc && result == LK_EXIT_DONE; i++) {
+        if (!options_over && strcmp(argv[i], "--") == 0) {
+            options_over = true;
+        } else if (!options_over && is_option(argv[i])) {
+            result = read_option(args, argv, &i);
+        } else if (i != command_at) {
+            args->words[args->word_count++] = argv[i];
+        }
+    }
+    return result;
+}
+
+void lk_args_free(struct lk_args *args)
+{
+    free(args->words);
+    free(args->given);
+    *args = (struct lk_args){0};
+}
+
+/* ---- Asking ---------------------------------------------------------------
+ */
+
+bool lk_args_flag(const struct lk_args *args, const char *name)
+{
+    for (size_t i = 0; i < args->given_count; i++) {
+        if (strcmp(args->given[i].option->name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *lk_args_next(const struct lk_args *args, const char *name,
+                         size_t *at)
+{
+    while (*at < args->given_count) {
+        const struct lk_given *given = &args->given[(*at)++];
+
+        if (strcmp(given->option->name, name) == 0) {
+            return given->value;
+        }
+    }
+    return NULL;
+}
+
+const char *lk_args_value(const struct lk_args *args, const char *name)
+{
+    const char *last = NULL;
+    const char *value;
+    size_t at = 0;
+
+    while ((value = lk_args_next(args, name, &at)) != NULL) {
+        last = value;
+    }
+    return last;
+}
+
+/* A run of digits; NULL: there is none, or it does not fit. */
+static const char *read_digits(const char *text, uint64_t *number)
+{
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9') {
+        return NULL;
+    }
+    errno = 0;
+    *number = strtoull(text, &end, 10);
+    return errno != 0 ? NULL : end;
+}
+
+enum lk_exit lk_args_number(const struct lk_args *args, const char *name,
+                            uint64_t least, uint64_t most, uint64_t *number)
+{
+    const char *text = lk_args_value(args, name);
+    const char *end;
+    uint64_t value;
+
+    if (text == NULL) {
+        return LK_EXIT_DONE;
+    }
+    end = read_digits(text, &value);
+    if (end == NULL || *end != '\0' || value < least || value > most) {
+        lk_complain("--%s is \"%s\", but must be a number from %llu to %llu",
+                    name, text, (unsigned long long)least,
+                    (unsigned long long)most);
+        return LK_EXIT_USAGE;
+    }
+    *number = value;
+    return LK_EXIT_DONE;
+}
+
+/* Milliseconds of a unit, 0 if there is no such unit. */
+static uint64_t unit_ms(const char *unit)
+{
+    static const struct {
+        const char *name;
+        uint64_t ms;
+    } units[] = {{"", 1000},     {"ms", 1},      {"s", 1000},    {"m", 60000},
+                 {"min", 60000}, {"h", 3600000}, {"d", 86400000}};
+
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        if (strcmp(units[i].name, unit) == 0) {
+            return units[i].ms;
+        }
+    }
+    return 0;
+}
+
+enum lk_exit lk_args_duration(const struct lk_args *args, const char *name,
+                              uint64_t *ms)
+{
+    const char *text = lk_args_value(args, name);
+    const char *end;
+    uint64_t amount;
+    uint64_t unit;
+
+    if (text == NULL) {
+        return LK_EXIT_DONE;
+    }
+    end = read_digits(text, &amount);
+    unit = end == NULL ? 0 : unit_ms(end);
+    if (unit == 0 || amount > (UINT64_C(1) << 53) / unit) {
+        lk_complain("--%s is \"%s\", but must be a duration such as 500ms, "
+                    "10s, 5m, 2h or 7d",
+                    name, text);
+        return LK_EXIT_USAGE;
+    }
+    *ms = amount * unit;
+    return LK_EXIT_DONE;
+}

@@ -1,0 +1,204 @@
+/* cli.h - what the commands of `latchkey` share. */
+#ifndef LK_CLI_H
+#define LK_CLI_H
+
+#include "cli/put.h"
+#include "latchkey.h"
+
+/* What the program's exit status says; --help and the manual list them. */
+enum lk_exit {
+    LK_EXIT_DONE = 0,
+    LK_EXIT_NO = 1, /* not found, refused, damaged, KEPT or STALE */
+    LK_EXIT_USAGE = 2,
+    LK_EXIT_UNREACHABLE = 3, /* no daemon, or its store cannot decide */
+    LK_EXIT_DENIED = 4,
+    LK_EXIT_FAILED = 5,
+};
+
+/* ---- Commands and their options ----------------------------------------- */
+
+struct lk_option {
+    const char *name;  /* without the dashes; NULL ends a list */
+    const char *value; /* what it takes, for the help; NULL: a flag */
+    const char *help;
+};
+
+/* What `latchkey COMMAND --help` adds to the row of the command's table. */
+struct lk_manual {
+    const char *about;
+    const struct lk_option *options;
+};
+
+struct lk_cli;
+
+struct lk_command {
+    const char *name;
+    const char *usage; /* its words and the options that matter */
+    size_t least_words;
+    size_t most_words;
+    bool connects;
+    const char *summary;
+    enum lk_exit (*run)(struct lk_cli *cli);
+    const struct lk_manual *manual;
+};
+
+extern const struct lk_command lk_commands[]; /* a NULL name ends it */
+extern const struct lk_option lk_global_options[];
+
+/* One option as it was given. */
+struct lk_given {
+    const struct lk_option *option;
+    const char *value; /* NULL for a flag */
+};
+
+struct lk_args {
+    const struct lk_command *command; /* NULL: none was named */
+    const char **words;               /* those after the command's name */
+    size_t word_count;
+    struct lk_given *given;
+    size_t given_count;
+};
+
+/* Sorts argv into words and options, which may stand in any order. Complains
+ * and returns LK_EXIT_USAGE about what it does not know. */
+LK_MUST_CHECK enum lk_exit lk_args_read(struct lk_args *args, int argc,
+                                        char **argv);
+void lk_args_free(struct lk_args *args);
+
+bool lk_args_flag(const struct lk_args *args, const char *name);
+/* The last value given, or NULL. */
+const char *lk_args_value(const struct lk_args *args, const char *name);
+/* The next value of an option that may be repeated; start *at as 0. */
+const char *lk_args_next(const struct lk_args *args, const char *name,
+                         size_t *at);
+/* These complain and return LK_EXIT_USAGE. If the option was not given, the
+ * number stays as it is. */
+LK_MUST_CHECK enum lk_exit lk_args_number(const struct lk_args *args,
+                                          const char *name, uint64_t least,
+                                          uint64_t most, uint64_t *number);
+/* 500ms, 10s, 5m, 2h, 7d; a bare number is seconds. */
+LK_MUST_CHECK enum lk_exit lk_args_duration(const struct lk_args *args,
+                                            const char *name, uint64_t *ms);
+
+void lk_help_write(struct lk_buf *out, const struct lk_command *command);
+/* Complains, with a guess at what was meant, and returns NULL. */
+const struct lk_command *lk_help_find(const char *name);
+/* The name closest to `word`, or NULL if none is close. */
+const char *lk_help_nearest_option(const struct lk_command *command,
+                                   const char *word);
+
+/* ---- One run of the program --------------------------------------------- */
+
+struct lk_cli {
+    struct lk_args args;
+    struct lk_client_options where;
+    struct lk_client *client; /* opened by the first call */
+    struct lk_buf password;
+    struct lk_buf out; /* goes to standard output when the command ends */
+    bool json;
+    bool colour;
+    uint64_t now_ms;
+};
+
+/* A line on standard error; control characters in it are escaped. */
+void lk_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same, returning LK_EXIT_USAGE and naming the command's help. */
+enum lk_exit lk_complain_usage(const struct lk_cli *cli, const char *format,
+                               ...) __attribute__((format(printf, 2, 3)));
+/* A hint for people on standard error; nothing with --json. */
+void lk_hint(const struct lk_cli *cli, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Writes what stands in cli->out to standard output, and empties it. */
+LK_MUST_CHECK enum lk_exit lk_cli_flush(struct lk_cli *cli);
+
+/* Appends a file ("-": standard input); complains and gives LK_EXIT_USAGE. */
+LK_MUST_CHECK enum lk_exit lk_read_file(const char *path, struct lk_buf *data);
+
+/* ---- Talking to the daemon (connect.c) ----------------------------------- */
+
+enum { LK_WORDS_MAX = 16 };
+
+/* A command to the daemon. Start it as {0}; the words must outlive it. */
+struct lk_words {
+    struct lk_slice words[LK_WORDS_MAX];
+    size_t count;
+    char numbers[4][24];
+    size_t number_count;
+};
+
+void lk_words_add(struct lk_words *words, const char *text);
+void lk_words_add_slice(struct lk_words *words, struct lk_slice slice);
+void lk_words_add_number(struct lk_words *words, uint64_t number);
+
+/* Complains unless it returns LK_EXIT_DONE. */
+LK_MUST_CHECK enum lk_exit lk_connect(struct lk_cli *cli);
+/*
+ * Connects first where that has not been done, so that a wrong command line
+ * is told before anything else. Complains unless it returns LK_EXIT_DONE;
+ * then *reply is no error, and stays until the next call.
+ */
+LK_MUST_CHECK enum lk_exit lk_call(struct lk_cli *cli,
+                                   const struct lk_words *words,
+                                   const struct lk_reply **reply);
+/* The same for what may take hours; only an explicit --timeout bounds it. */
+LK_MUST_CHECK enum lk_exit lk_call_patiently(struct lk_cli *cli,
+                                             const struct lk_words *words,
+                                             const struct lk_reply **reply);
+/* The daemon's answer has another form than it should. */
+LK_MUST_CHECK enum lk_exit lk_complain_reply(const struct lk_cli *cli);
+
+bool lk_reply_is(const struct lk_reply *reply, const char *word);
+/* The value beside `name` in a flat list, or NULL. */
+const struct lk_reply *lk_field(const struct lk_reply *list, const char *name);
+struct lk_slice lk_field_text(const struct lk_reply *list, const char *name);
+/* 0 if there is none. */
+uint64_t lk_field_number(const struct lk_reply *list, const char *name);
+
+/* ---- What several commands share ----------------------------------------- */
+
+/* One record in full, for `get` and `find` (record.c). */
+void lk_record_show(struct lk_cli *cli, const struct lk_reply *record);
+void lk_record_missing(struct lk_cli *cli);
+enum lk_put_colour lk_record_colour(struct lk_slice state);
+
+/*
+ * What an operator did and why (operate.c). lk_deed_words completes the words
+ * of a command with WHO and WHY; lk_deed_send sends it and reports the answer,
+ * with the reference of the operation if it has a name.
+ */
+struct lk_deed {
+    const char *action;   /* "released", for people and for JSON */
+    const char *state;    /* the operation's state afterwards; NULL: no name */
+    struct lk_slice file; /* that was written; may be empty */
+    bool patient;         /* it may take hours */
+    struct lk_words words;
+};
+
+#define LK_OPTION_WHY                                                          \
+    {                                                                          \
+        "why", "TEXT", "the reason, kept in the audit log"                     \
+    }
+#define LK_OPTION_WHO                                                          \
+    {                                                                          \
+        "who", "NAME", "who does it (your login name)"                         \
+    }
+
+LK_MUST_CHECK enum lk_exit lk_deed_words(struct lk_cli *cli,
+                                         struct lk_deed *deed,
+                                         const char *default_why);
+LK_MUST_CHECK enum lk_exit lk_deed_send(struct lk_cli *cli,
+                                        struct lk_deed *deed);
+/* Adds TENANT SCOPE KEY from the command line. */
+void lk_words_add_name(struct lk_words *words, const struct lk_cli *cli);
+
+/*
+ * A progress bar on a terminal, drawn by a thread that asks the daemon on a
+ * connection of its own (progress.c). NULL where there is nothing to draw on.
+ */
+struct lk_progress;
+struct lk_progress *lk_progress_start(const struct lk_cli *cli,
+                                      const char *title);
+void lk_progress_stop(struct lk_progress *progress); /* NULL is fine */
+
+#endif

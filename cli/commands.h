@@ -1,0 +1,45 @@
+/* commands.h - the table of commands. */
+#ifndef LK_COMMANDS_H
+#define LK_COMMANDS_H
+
+#include "cli/cli.h"
+
+/*
+ * A command is a row here and a file of its own that defines lk_run_NAME and
+ * lk_manual_NAME. Columns: name, usage, least and most words, whether it
+ * talks to the daemon, summary.
+ */
+#define LK_NAME "TENANT SCOPE KEY"
+#define LK_COMMAND_MAP(X)                                                      \
+    X(get, LK_NAME " [--headers] [--body]", 3, 3, true,                        \
+      "show one operation by its name")                                        \
+    X(find, "TENANT REFERENCE", 2, 2, true,                                    \
+      "show one operation by its reference")                                   \
+    X(list, "[--state STATE] [--tenant TENANT] [--older DURATION] [--all]", 0, \
+      0, true, "list operations, the oldest first")                            \
+    X(release, LK_NAME " --why TEXT", 3, 3, true,                              \
+      "say that nothing happened: a retry may run")                            \
+    X(resolve, LK_NAME " (--completed STATUS | --released) --why TEXT", 3, 3,  \
+      true, "say what came of an unfinished operation")                        \
+    X(evict, LK_NAME " --why TEXT", 3, 3, true,                                \
+      "forget a stored answer: a retry runs anew")                             \
+    X(stats, "", 0, 0, true, "show the store's numbers")                       \
+    X(verify, "", 0, 0, true, "check everything that is stored")               \
+    X(backup, "FILE", 1, 1, true, "write a consistent copy of the store")      \
+    X(audit, "[--after ID] [--limit N]", 0, 0, true,                           \
+      "show what operators did")                                               \
+    X(clock, "accept --why TEXT", 1, 1, true,                                  \
+      "vouch for the clock after a jump")                                      \
+    X(ping, "", 0, 0, true, "see whether the daemon answers")                  \
+    X(key, "VALUE", 1, 1, false, "read an Idempotency-Key header")             \
+    X(fingerprint, "[--method M] [--path P] ... < BODY", 0, 0, false,          \
+      "compute the fingerprint of a request")                                  \
+    X(help, "[COMMAND]", 0, 1, false, "show help")
+
+#define X(name, usage, least, most, connects, summary)                         \
+    enum lk_exit lk_run_##name(struct lk_cli *cli);                            \
+    extern const struct lk_manual lk_manual_##name;
+LK_COMMAND_MAP(X)
+#undef X
+
+#endif

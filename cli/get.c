@@ -1,0 +1,82 @@
+/* get.c - `latchkey get`: one operation by its name. */
+#include "cli/commands.h"
+
+#include <unistd.h>
+
+static const struct lk_option options[] = {
+    {"headers", NULL, "print only the stored headers, as they are"},
+    {"body", NULL, "print only the stored body, byte for byte"},
+    {0},
+};
+
+const struct lk_manual lk_manual_get = {
+    "Shows the operation that TENANT, SCOPE and KEY name, and its answer. The\n"
+    "scope is by default the method and the path, as one word: 'POST /pay'.\n"
+    "With --headers and --body, the stored answer itself is printed. On a\n"
+    "terminal its control characters are escaped; in a file or a pipe it is\n"
+    "byte for byte what was stored.",
+    options};
+
+/* What was stored could drive a terminal; a file has nothing to fear. */
+static void put_stored(struct lk_buf *out, struct lk_slice bytes)
+{
+    if (isatty(STDOUT_FILENO)) {
+        lk_put_lines(out, bytes);
+    } else {
+        lk_put_raw(out, bytes);
+    }
+}
+
+static enum lk_exit show_answer(struct lk_cli *cli,
+                                const struct lk_reply *record)
+{
+    bool headers = lk_args_flag(&cli->args, "headers");
+    bool body = lk_args_flag(&cli->args, "body");
+
+    if (lk_field(record, "body") == NULL) {
+        struct lk_slice state = lk_field_text(record, "state");
+
+        lk_complain("there is no stored answer: the operation is %.*s%s",
+                    (int)state.len, state.data,
+                    lk_field(record, "omitted-reason") == NULL
+                        ? ""
+                        : ", but its answer was not kept");
+        return LK_EXIT_NO;
+    }
+    if (headers) {
+        put_stored(&cli->out, lk_field_text(record, "headers"));
+        lk_put(&cli->out, "%s", body ? "\r\n" : "");
+    }
+    if (body) {
+        put_stored(&cli->out, lk_field_text(record, "body"));
+    }
+    return LK_EXIT_DONE;
+}
+
+enum lk_exit lk_run_get(struct lk_cli *cli)
+{
+    bool answer_only =
+        lk_args_flag(&cli->args, "headers") || lk_args_flag(&cli->args, "body");
+    struct lk_words words = {0};
+    const struct lk_reply *reply;
+    enum lk_exit result;
+
+    lk_words_add(&words, "LOOKUP");
+    lk_words_add_name(&words, cli);
+    result = lk_call(cli, &words, &reply);
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (reply->type == LK_REPLY_NIL) {
+        lk_record_missing(cli);
+        return LK_EXIT_NO;
+    }
+    if (reply->type != LK_REPLY_ARRAY) {
+        return lk_complain_reply(cli);
+    }
+    if (answer_only && !cli->json) {
+        return show_answer(cli, reply);
+    }
+    lk_record_show(cli, reply);
+    return LK_EXIT_DONE;
+}

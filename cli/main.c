@@ -1,0 +1,257 @@
+/* main.c - one run of the program. */
+#include "cli/commands.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DEFAULT_SERVER "unix:/run/latchkey/latchkeyd.sock"
+
+const struct lk_command lk_commands[] = {
+#define X(name, usage, least, most, connects, summary)                         \
+    {#name,    usage,   least,         most,                                   \
+     connects, summary, lk_run_##name, &lk_manual_##name},
+    LK_COMMAND_MAP(X)
+#undef X
+        {0},
+};
+
+/* ---- Messages -------------------------------------------------------------
+ */
+
+static void complain(const char *prefix, const char *format, va_list values)
+{
+    struct lk_buf line = {0};
+    char *text = NULL;
+
+    lk_must(vasprintf(&text, format, values) < 0 ? LK_NOMEM : LK_OK);
+    lk_put_line(&line, latchkey_slice(text));
+    fprintf(stderr, "%s%.*s\n", prefix, (int)line.len, line.data);
+    latchkey_buf_free(&line);
+    free(text);
+}
+
+void lk_complain(const char *format, ...)
+{
+    va_list values;
+
+    va_start(values, format);
+    complain("latchkey: ", format, values);
+    va_end(values);
+}
+
+enum lk_exit lk_complain_usage(const struct lk_cli *cli, const char *format,
+                               ...)
+{
+    va_list values;
+
+    va_start(values, format);
+    complain("latchkey: ", format, values);
+    va_end(values);
+    fprintf(stderr, "usage: latchkey %s %s\n", cli->args.command->name,
+            cli->args.command->usage);
+    return LK_EXIT_USAGE;
+}
+
+void lk_hint(const struct lk_cli *cli, const char *format, ...)
+{
+    va_list values;
+
+    if (cli->json) {
+        return;
+    }
+    va_start(values, format);
+    complain("", format, values);
+    va_end(values);
+}
+
+/* ---- Files ----------------------------------------------------------------
+ */
+
+enum lk_exit lk_cli_flush(struct lk_cli *cli)
+{
+    size_t written = fwrite(cli->out.data, 1, cli->out.len, stdout);
+    bool failed = written < cli->out.len || fflush(stdout) != 0;
+
+    latchkey_buf_free(&cli->out);
+    if (failed) {
+        lk_complain("cannot write the output: %s", strerror(errno));
+        return LK_EXIT_FAILED;
+    }
+    return LK_EXIT_DONE;
+}
+
+enum lk_exit lk_read_file(const char *path, struct lk_buf *data)
+{
+    bool standard = strcmp(path, "-") == 0;
+    FILE *file = standard ? stdin : fopen(path, "rb");
+    char chunk[16384];
+    size_t length;
+    bool failed = file == NULL;
+
+    while (!failed && (length = fread(chunk, 1, sizeof(chunk), file)) > 0) {
+        lk_must(latchkey_buf_add(data, chunk, length));
+    }
+    failed = failed || ferror(file);
+    if (failed) {
+        lk_complain("cannot read %s: %s", standard ? "standard input" : path,
+                    strerror(errno));
+    }
+    if (file != NULL && !standard) {
+        fclose(file);
+    }
+    return failed ? LK_EXIT_USAGE : LK_EXIT_DONE;
+}
+
+/* ---- One run --------------------------------------------------------------
+ */
+
+/* The value of an option, else of an environment variable that is not empty. */
+static const char *setting(const struct lk_cli *cli, const char *option,
+                           const char *variable)
+{
+    const char *value = lk_args_value(&cli->args, option);
+
+    if (value == NULL) {
+        value = getenv(variable);
+        value = value != NULL && *value == '\0' ? NULL : value;
+    }
+    return value;
+}
+
+static enum lk_exit read_password(struct lk_cli *cli)
+{
+    const char *path = lk_args_value(&cli->args, "password-file");
+    struct lk_buf *password = &cli->password;
+
+    if (path == NULL) {
+        cli->where.password =
+            setting(cli, "password-file", "LATCHKEY_PASSWORD");
+    } else {
+        enum lk_exit result = lk_read_file(path, password);
+
+        if (result != LK_EXIT_DONE) {
+            return result;
+        }
+        while (password->len > 0 &&
+               strchr("\r\n", password->data[password->len - 1]) != NULL) {
+            password->len--;
+        }
+        lk_put_raw(password, (struct lk_slice){"", 1});
+        cli->where.password = password->data;
+    }
+    if (cli->where.user != NULL && cli->where.password == NULL) {
+        return lk_complain_usage(cli,
+                                 "user \"%s\" needs a password: give "
+                                 "--password-file or LATCHKEY_PASSWORD",
+                                 cli->where.user);
+    }
+    return LK_EXIT_DONE;
+}
+
+static enum lk_exit read_where(struct lk_cli *cli)
+{
+    const char *server = setting(cli, "server", "LATCHKEY_SERVER");
+    uint64_t timeout_ms = 0;
+    enum lk_exit result = lk_args_duration(&cli->args, "timeout", &timeout_ms);
+
+    cli->where.address = server == NULL ? DEFAULT_SERVER : server;
+    cli->where.user = setting(cli, "user", "LATCHKEY_USER");
+    if (result == LK_EXIT_DONE) {
+        timeout_ms = timeout_ms > INT_MAX ? INT_MAX : timeout_ms;
+        cli->where.timeout_ms = (unsigned)timeout_ms;
+        cli->where.connect_timeout_ms = (unsigned)timeout_ms;
+        result = read_password(cli);
+    }
+    return result;
+}
+
+static enum lk_exit check_words(const struct lk_cli *cli)
+{
+    const struct lk_command *command = cli->args.command;
+    size_t count = cli->args.word_count;
+
+    if (count < command->least_words) {
+        return lk_complain_usage(cli, "%zu %s after \"%s\", but it needs %zu",
+                                 count, count == 1 ? "word" : "words",
+                                 command->name, command->least_words);
+    }
+    if (count > command->most_words) {
+        return lk_complain_usage(cli, "what is \"%s\" after \"%s\"?",
+                                 cli->args.words[command->most_words],
+                                 command->name);
+    }
+    return LK_EXIT_DONE;
+}
+
+static bool has_colour(void)
+{
+    const char *terminal = getenv("TERM");
+    const char *refused = getenv("NO_COLOR");
+
+    return isatty(STDOUT_FILENO) && (refused == NULL || *refused == '\0') &&
+           terminal != NULL && strcmp(terminal, "dumb") != 0;
+}
+
+static uint64_t wall_clock_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static enum lk_exit run_command(struct lk_cli *cli)
+{
+    const struct lk_command *command = cli->args.command;
+    enum lk_exit result = check_words(cli);
+
+    cli->json = lk_args_flag(&cli->args, "json");
+    cli->colour = has_colour();
+    cli->now_ms = wall_clock_ms();
+    if (result == LK_EXIT_DONE && command->connects) {
+        result = read_where(cli);
+    }
+    return result == LK_EXIT_DONE ? command->run(cli) : result;
+}
+
+static enum lk_exit run(struct lk_cli *cli, int argc, char **argv)
+{
+    enum lk_exit result = lk_args_read(&cli->args, argc, argv);
+
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (lk_args_flag(&cli->args, "version")) {
+        lk_put(&cli->out, "latchkey %s\n", LATCHKEY_VERSION);
+    } else if (lk_args_flag(&cli->args, "help")) {
+        lk_help_write(&cli->out, cli->args.command);
+    } else if (cli->args.command == NULL) {
+        lk_complain("name a command; latchkey --help lists them");
+        result = LK_EXIT_USAGE;
+    } else {
+        result = run_command(cli);
+    }
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    struct lk_cli cli = {0};
+    enum lk_exit result = run(&cli, argc, argv);
+    enum lk_exit flushed;
+
+    if (result > LK_EXIT_NO) {
+        latchkey_buf_free(&cli.out); /* half an answer misleads */
+    }
+    flushed = lk_cli_flush(&cli);
+    latchkey_client_close(cli.client);
+    latchkey_buf_free(&cli.password);
+    lk_args_free(&cli.args);
+    return (int)(result == LK_EXIT_DONE ? flushed : result);
+}

@@ -1,0 +1,190 @@
+/* operate.c - what an operator does: with who and why, and with a report. */
+#include "cli/cli.h"
+
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *login_name(void)
+{
+    const char *name = getlogin();
+    struct passwd *entry;
+
+    if (name == NULL || *name == '\0') {
+        name = getenv("USER");
+    }
+    if (name == NULL || *name == '\0') {
+        entry = getpwuid(geteuid());
+        name = entry == NULL ? "unknown" : entry->pw_name;
+    }
+    return name;
+}
+
+void lk_words_add_name(struct lk_words *words, const struct lk_cli *cli)
+{
+    for (size_t i = 0; i < 3; i++) {
+        lk_words_add(words, cli->args.words[i]);
+    }
+}
+
+enum lk_exit lk_deed_words(struct lk_cli *cli, struct lk_deed *deed,
+                           const char *default_why)
+{
+    const char *why = lk_args_value(&cli->args, "why");
+    const char *who = lk_args_value(&cli->args, "who");
+
+    why = why == NULL ? default_why : why;
+    if (why == NULL || *why == '\0') {
+        return lk_complain_usage(
+            cli, "say why with --why TEXT: the audit log keeps it");
+    }
+    if (who != NULL && *who == '\0') {
+        return lk_complain_usage(cli, "--who is empty");
+    }
+    lk_words_add(&deed->words, "WHO");
+    lk_words_add(&deed->words, who == NULL ? login_name() : who);
+    lk_words_add(&deed->words, "WHY");
+    lk_words_add(&deed->words, why);
+    return LK_EXIT_DONE;
+}
+
+/* ---- Reports --------------------------------------------------------------
+ */
+
+/*
+ * Appends the reference of the operation that was named. It outlives what was
+ * done, so asking afterwards is safe; whoever may not ask does without it.
+ */
+static void fetch_reference(struct lk_cli *cli, struct lk_buf *reference)
+{
+    struct lk_words words = {0};
+    const struct lk_reply *reply;
+
+    lk_words_add(&words, "LOOKUP");
+    lk_words_add_name(&words, cli);
+    if (latchkey_client_call(cli->client, words.words, words.count, 0,
+                             &reply) == LK_OK &&
+        reply->type == LK_REPLY_ARRAY) {
+        lk_put_raw(reference, lk_field_text(reply, "reference"));
+    }
+}
+
+static void put_name(struct lk_buf *out, const struct lk_cli *cli)
+{
+    static const char *const labels[] = {"tenant ", ", scope ", ", key "};
+
+    for (size_t i = 0; i < 3; i++) {
+        lk_put(out, "%s", labels[i]);
+        lk_put_text(out, latchkey_slice(cli->args.words[i]));
+    }
+}
+
+static void report_done(struct lk_cli *cli, const struct lk_deed *deed)
+{
+    static const char *const names[] = {"tenant", "scope", "key"};
+    struct lk_doc doc = {.out = &cli->out};
+    struct lk_buf reference = {0};
+
+    if (deed->state != NULL) {
+        fetch_reference(cli, &reference);
+    }
+    if (cli->json) {
+        lk_doc_object(&doc, NULL);
+        lk_doc_text(&doc, "result", LK_SLICE("OK"));
+        lk_doc_text(&doc, "action", latchkey_slice(deed->action));
+        for (size_t i = 0; deed->state != NULL && i < 3; i++) {
+            lk_doc_text(&doc, names[i], latchkey_slice(cli->args.words[i]));
+        }
+        if (deed->state != NULL) {
+            lk_doc_text(&doc, "state", latchkey_slice(deed->state));
+            lk_doc_text(&doc, "reference", latchkey_buf_slice(&reference));
+        }
+        if (deed->file.len > 0) {
+            lk_doc_text(&doc, "file", deed->file);
+        }
+        lk_doc_end_object(&doc);
+    } else {
+        lk_put(&cli->out, "%s%s", deed->action, deed->file.len > 0 ? " " : "");
+        lk_put_text(&cli->out, deed->file);
+        if (deed->state != NULL) {
+            lk_put(&cli->out, " ");
+            lk_put_text(&cli->out, latchkey_buf_slice(&reference));
+            lk_put(&cli->out, "%s", reference.len == 0 ? "(" : " (");
+            put_name(&cli->out, cli);
+            lk_put(&cli->out, "), now %s", deed->state);
+        }
+        lk_put(&cli->out, "\n");
+    }
+    latchkey_buf_free(&reference);
+}
+
+/* KEPT status headers body completed-ms expires-ms reference, or, for an
+ * answer that was not kept, KEPT status reason completed-ms ... */
+static enum lk_exit report_kept(struct lk_cli *cli,
+                                const struct lk_reply *reply)
+{
+    const struct lk_reply *last = &reply->elements[reply->count - 1];
+    struct lk_doc doc = {.out = &cli->out};
+    struct lk_buf line = {0};
+
+    if (cli->json) {
+        lk_doc_object(&doc, NULL);
+        lk_doc_text(&doc, "result", LK_SLICE("KEPT"));
+        lk_doc_integer(&doc, "status", reply->elements[1].integer);
+        lk_doc_text(&doc, "reference", last->text);
+        lk_doc_end_object(&doc);
+    }
+    lk_put_text(&line, last->text);
+    lk_put_raw(&line, (struct lk_slice){"", 1});
+    lk_complain("nothing was changed: operation %s has been completed with "
+                "status %lld, and that stands; latchkey get shows it",
+                line.data, (long long)reply->elements[1].integer);
+    latchkey_buf_free(&line);
+    return LK_EXIT_NO;
+}
+
+static enum lk_exit report_no(struct lk_cli *cli, const char *result)
+{
+    struct lk_doc doc = {.out = &cli->out};
+    struct lk_buf name = {0};
+
+    if (cli->json) {
+        lk_doc_object(&doc, NULL);
+        lk_doc_text(&doc, "result", latchkey_slice(result));
+        lk_doc_end_object(&doc);
+    }
+    put_name(&name, cli);
+    lk_put_raw(&name, (struct lk_slice){"", 1});
+    lk_complain("nothing was changed: there is no operation to %s under %s",
+                cli->args.command->name, name.data);
+    latchkey_buf_free(&name);
+    return LK_EXIT_NO;
+}
+
+enum lk_exit lk_deed_send(struct lk_cli *cli, struct lk_deed *deed)
+{
+    const struct lk_reply *reply;
+    enum lk_exit result = deed->patient
+                              ? lk_call_patiently(cli, &deed->words, &reply)
+                              : lk_call(cli, &deed->words, &reply);
+
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (lk_reply_is(reply, "OK")) {
+        report_done(cli, deed);
+        return LK_EXIT_DONE;
+    }
+    if (deed->state != NULL && reply->type == LK_REPLY_NIL) {
+        return report_no(cli, "NIL");
+    }
+    if (deed->state != NULL && lk_reply_is(reply, "STALE")) {
+        return report_no(cli, "STALE");
+    }
+    if (reply->type == LK_REPLY_ARRAY && reply->count > 2 &&
+        lk_reply_is(&reply->elements[0], "KEPT")) {
+        return report_kept(cli, reply);
+    }
+    return lk_complain_reply(cli);
+}

@@ -1,0 +1,217 @@
+/* put.c - text for people: escaped, with readable times and sizes. */
+#include "cli/put.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "lib/json.h"
+
+void lk_must(enum lk_status status)
+{
+    if (status == LK_OK) {
+        return;
+    }
+    fprintf(stderr, "latchkey: %s\n", latchkey_status_text(status));
+    exit(5);
+}
+
+void lk_put_raw(struct lk_buf *out, struct lk_slice bytes)
+{
+    lk_must(latchkey_buf_add_slice(out, bytes));
+}
+
+/* ---- Escaping -------------------------------------------------------------
+ */
+
+/* Length of the UTF-8 character at the front of `text`, 0 if it is none. */
+static size_t character_length(struct lk_slice text)
+{
+    unsigned char lead = (unsigned char)text.data[0];
+    size_t length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+
+    if (length > text.len ||
+        !lk_utf8_valid((struct lk_slice){text.data, length})) {
+        return 0;
+    }
+    return length;
+}
+
+static uint32_t code_point(const char *text, size_t length)
+{
+    uint32_t rune = (unsigned char)text[0];
+
+    if (length > 1) {
+        rune &= 0x7fU >> length;
+    }
+    for (size_t i = 1; i < length; i++) {
+        rune = rune << 6 | ((unsigned char)text[i] & 0x3f);
+    }
+    return rune;
+}
+
+/* Control characters drive a terminal; the others make text look like what
+ * it is not: joiners, direction marks, line separators, a byte order mark. */
+static bool is_hostile(uint32_t rune)
+{
+    return rune < 0x20 || (rune >= 0x7f && rune < 0xa0) || rune == 0xad ||
+           rune == 0x61c || (rune >= 0x200b && rune <= 0x200f) ||
+           (rune >= 0x2028 && rune <= 0x202e) ||
+           (rune >= 0x2060 && rune <= 0x206f) || rune == 0xfeff ||
+           (rune >= 0xfff9 && rune <= 0xfffb) ||
+           (rune >= 0xe0000 && rune <= 0xe007f);
+}
+
+static void put_hex(struct lk_buf *out, const char *bytes, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        lk_put(out, "\\x%02x", (unsigned char)bytes[i]);
+    }
+}
+
+static void put_escaped(struct lk_buf *out, struct lk_slice text, bool lines,
+                        bool backslashes)
+{
+    while (text.len > 0) {
+        size_t length = character_length(text);
+        char c = text.data[0];
+
+        if (lines && (c == '\n' || c == '\t')) {
+            lk_put_raw(out, (struct lk_slice){text.data, 1});
+        } else if (backslashes && c == '\\') {
+            lk_put_raw(out, LK_SLICE("\\\\"));
+        } else if (length == 0) {
+            length = 1;
+            put_hex(out, text.data, 1);
+        } else if (is_hostile(code_point(text.data, length))) {
+            put_hex(out, text.data, length);
+        } else {
+            lk_put_raw(out, (struct lk_slice){text.data, length});
+        }
+        text.data += length;
+        text.len -= length;
+    }
+}
+
+void lk_put_text(struct lk_buf *out, struct lk_slice text)
+{
+    put_escaped(out, text, false, true);
+}
+
+void lk_put_lines(struct lk_buf *out, struct lk_slice text)
+{
+    put_escaped(out, text, true, false);
+}
+
+void lk_put_line(struct lk_buf *out, struct lk_slice text)
+{
+    put_escaped(out, text, false, false);
+}
+
+size_t lk_put_width(struct lk_slice text)
+{
+    size_t width = 0;
+
+    for (size_t i = 0; i < text.len; i++) {
+        width += ((unsigned char)text.data[i] & 0xc0) != 0x80;
+    }
+    return width;
+}
+
+/* ---- Quantities -----------------------------------------------------------
+ */
+
+static const struct unit {
+    const char *name;
+    uint64_t ms;
+} units[] = {
+    {"d", 86400000}, {"h", 3600000}, {"min", 60000}, {"s", 1000}, {"ms", 1},
+};
+
+/* A day is written as 24 h: the usual TTL should be recognised. */
+static size_t largest_unit(uint64_t ms)
+{
+    size_t i = ms < 2 * units[0].ms ? 1 : 0;
+
+    while (i + 1 < sizeof(units) / sizeof(units[0]) && ms < units[i].ms) {
+        i++;
+    }
+    return i;
+}
+
+void lk_put_duration(struct lk_buf *out, uint64_t ms, unsigned parts)
+{
+    size_t i = largest_unit(ms);
+    size_t last = i + parts;
+    const char *gap = "";
+
+    for (; i < last && i < sizeof(units) / sizeof(units[0]); i++) {
+        uint64_t amount = ms / units[i].ms;
+
+        if (amount > 0 || *gap == '\0') {
+            lk_put(out, "%s%llu %s", gap, (unsigned long long)amount,
+                   units[i].name);
+            gap = " ";
+        }
+        ms %= units[i].ms;
+    }
+}
+
+void lk_put_time(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
+{
+    time_t seconds = (time_t)(ms / 1000);
+    struct tm local;
+    char date[40];
+    char zone[8];
+
+    if (localtime_r(&seconds, &local) == NULL) {
+        lk_put(out, "%llu ms", (unsigned long long)ms);
+        return;
+    }
+    strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &local);
+    strftime(zone, sizeof(zone), "%z", &local); /* +0100 */
+    lk_put(out, "%s%.3s:%s (%s", date, zone, zone + 3,
+           ms > now_ms ? "in " : "");
+    lk_put_duration(out, ms > now_ms ? ms - now_ms : now_ms - ms, 1);
+    lk_put(out, "%s)", ms > now_ms ? "" : " ago");
+}
+
+void lk_put_bytes(struct lk_buf *out, uint64_t bytes)
+{
+    static const char *const names[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+    double size = (double)bytes / 1024;
+    size_t i = 0;
+
+    if (bytes < 1024) {
+        lk_put(out, "%llu bytes", (unsigned long long)bytes);
+        return;
+    }
+    while (size >= 1024 && i + 1 < sizeof(names) / sizeof(names[0])) {
+        size /= 1024;
+        i++;
+    }
+    lk_put(out, "%.1f %s", size, names[i]);
+}
+
+void lk_put_base64(struct lk_buf *out, struct lk_slice bytes)
+{
+    static const char digits[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+    for (size_t i = 0; i < bytes.len; i += 3) {
+        size_t left = bytes.len - i;
+        uint32_t group = (uint32_t)(unsigned char)bytes.data[i] << 16;
+        char text[4];
+
+        if (left > 1) {
+            group |= (uint32_t)(unsigned char)bytes.data[i + 1] << 8;
+        }
+        if (left > 2) {
+            group |= (unsigned char)bytes.data[i + 2];
+        }
+        for (size_t k = 0; k < 4; k++) {
+            text[k] = k > left ? '=' : digits[group >> (18 - 6 * k) & 0x3f];
+        }
+        lk_put_raw(out, (struct lk_slice){text, 4});
+    }
+}

@@ -1,0 +1,98 @@
+/* put.h - output: text for people, tables, JSON. */
+#ifndef LK_PUT_H
+#define LK_PUT_H
+
+#include "latchkey.h"
+
+/*
+ * All of these append to a buffer. Out of memory ends the program with a
+ * message: there is nothing that a command could still do about it.
+ */
+void lk_must(enum lk_status status);
+
+#define lk_put(out, ...) lk_must(latchkey_buf_printf((out), __VA_ARGS__))
+void lk_put_raw(struct lk_buf *out, struct lk_slice bytes);
+
+/*
+ * Text from outside, on one line: control characters, bytes that are not
+ * UTF-8 and characters that change the direction of text or hide become \xNN,
+ * a backslash becomes two.
+ */
+void lk_put_text(struct lk_buf *out, struct lk_slice text);
+/* Text of several lines: newlines, tabs and backslashes stay as they are. */
+void lk_put_lines(struct lk_buf *out, struct lk_slice text);
+/* One line, in which backslashes stay: for parts that are escaped already. */
+void lk_put_line(struct lk_buf *out, struct lk_slice text);
+/* Columns that escaped text takes on a terminal. */
+size_t lk_put_width(struct lk_slice text);
+
+/* "90 s" as "1 min 30 s"; with `parts` 1: "1 min". */
+void lk_put_duration(struct lk_buf *out, uint64_t ms, unsigned parts);
+/* "2026-01-02T03:04:05+01:00 (3 min ago)", local time. */
+void lk_put_time(struct lk_buf *out, uint64_t ms, uint64_t now_ms);
+/* "1.5 MiB" */
+void lk_put_bytes(struct lk_buf *out, uint64_t bytes);
+void lk_put_base64(struct lk_buf *out, struct lk_slice bytes);
+
+enum lk_put_colour {
+    LK_PLAIN,
+    LK_BOLD,
+    LK_DIM,
+    LK_ALARM, /* needs a person */
+    LK_BUSYING,
+    LK_GOOD,
+};
+
+/* ---- Tables (table.c) -----------------------------------------------------
+ */
+
+enum { LK_TABLE_COLUMNS = 10 };
+
+struct lk_cell {
+    struct lk_buf text;
+    enum lk_put_colour colour;
+};
+
+/* Start it as {.columns = n, .colour = ...}. */
+struct lk_table {
+    size_t columns;
+    bool colour;
+    unsigned right; /* a bit for each column that is aligned to the right */
+    size_t widths[LK_TABLE_COLUMNS]; /* only grow, so pages line up */
+    struct lk_cell *cells;
+    size_t count;
+    size_t cap;
+};
+
+/* The next cell, empty, to be filled before the next call. */
+struct lk_buf *lk_table_cell(struct lk_table *table, enum lk_put_colour colour);
+/* Writes the rows and forgets them; the widths stay. */
+void lk_table_flush(struct lk_table *table, struct lk_buf *out);
+
+/* ---- JSON (doc.c) ---------------------------------------------------------
+ */
+
+/* Start it as {.out = &buf}. Commas and the last newline come by themselves. */
+struct lk_doc {
+    struct lk_buf *out;
+    unsigned depth;
+    bool comma;
+};
+
+/* `name` is NULL within an array; a '-' in a name becomes '_'. */
+void lk_doc_object(struct lk_doc *doc, const char *name);
+void lk_doc_array(struct lk_doc *doc, const char *name);
+void lk_doc_end_object(struct lk_doc *doc);
+void lk_doc_end_array(struct lk_doc *doc);
+void lk_doc_integer(struct lk_doc *doc, const char *name, int64_t number);
+void lk_doc_bool(struct lk_doc *doc, const char *name, bool value);
+void lk_doc_null(struct lk_doc *doc, const char *name);
+/* Text that is not UTF-8 stands under NAME_base64. */
+void lk_doc_text(struct lk_doc *doc, const char *name, struct lk_slice text);
+/* A reply of the daemon, by its type. */
+void lk_doc_reply(struct lk_doc *doc, const char *name,
+                  const struct lk_reply *reply);
+/* The names and values of a flat list as members of the open object. */
+void lk_doc_members(struct lk_doc *doc, const struct lk_reply *list);
+
+#endif

@@ -1,0 +1,152 @@
+/* record.c - shows one operation in full. */
+#include "cli/cli.h"
+
+#include <string.h>
+
+enum lk_put_colour lk_record_colour(struct lk_slice state)
+{
+    static const struct {
+        const char *state;
+        enum lk_put_colour colour;
+    } colours[] = {
+        {"uncertain", LK_ALARM},  {"in_progress", LK_BUSYING},
+        {"accepted", LK_BUSYING}, {"completed", LK_GOOD},
+        {"released", LK_DIM},
+    };
+
+    for (size_t i = 0; i < sizeof(colours) / sizeof(colours[0]); i++) {
+        if (latchkey_slice_equal(state, latchkey_slice(colours[i].state))) {
+            return colours[i].colour;
+        }
+    }
+    return LK_PLAIN;
+}
+
+/* The line in which a field of the record stands, if the record has it. */
+struct line {
+    const char *field;
+    const char *label;
+    enum { TEXT, NUMBER, TIME, DURATION } form;
+};
+
+static const struct line lines[] = {
+    {"reference", "reference", TEXT},
+    {"state", "state", TEXT},
+    {"reason", "because", TEXT},
+    {"tenant", "tenant", TEXT},
+    {"scope", "scope", TEXT},
+    {"key", "key", TEXT},
+    {"attempt", "attempt", NUMBER},
+    {"token", "token", NUMBER},
+    {"fingerprint", "fingerprint", TEXT},
+    {"claimed-ms", "claimed", TIME},
+    {"lock-until-ms", "locked until", TIME},
+    {"since-ms", "since", TIME},
+    {"completed-ms", "completed", TIME},
+    {"expires-ms", "expires", TIME},
+    {"ttl-ms", "kept for", DURATION},
+    {"status", "status", NUMBER},
+    {"omitted-reason", "answer not kept", TEXT},
+};
+
+static void put_field(const struct lk_cli *cli, struct lk_buf *cell,
+                      const struct line *line, const struct lk_reply *value)
+{
+    uint64_t number = value->integer < 0 ? 0 : (uint64_t)value->integer;
+
+    switch (line->form) {
+    case TEXT:
+        lk_put_text(cell, value->text);
+        break;
+    case NUMBER:
+        lk_put(cell, "%llu", (unsigned long long)number);
+        break;
+    case TIME:
+        lk_put_time(cell, number, cli->now_ms);
+        break;
+    case DURATION:
+        lk_put_duration(cell, number, 2);
+        break;
+    }
+}
+
+static void put_answer(struct lk_table *table, const struct lk_reply *record)
+{
+    const struct lk_reply *body = lk_field(record, "body");
+    struct lk_slice headers = lk_field_text(record, "headers");
+    const char *label = "headers";
+
+    while (headers.len > 0) {
+        const char *end = memchr(headers.data, '\n', headers.len);
+        size_t length =
+            end == NULL ? headers.len : (size_t)(end - headers.data) + 1;
+        struct lk_slice line = {headers.data, length};
+
+        while (line.len > 0 && strchr("\r\n", line.data[line.len - 1])) {
+            line.len--;
+        }
+        lk_put(lk_table_cell(table, LK_DIM), "%s", label);
+        lk_put_text(lk_table_cell(table, LK_PLAIN), line);
+        label = "";
+        headers.data += length;
+        headers.len -= length;
+    }
+    if (body != NULL) {
+        lk_put(lk_table_cell(table, LK_DIM), "body");
+        lk_put_bytes(lk_table_cell(table, LK_PLAIN), body->text.len);
+    }
+}
+
+static void show_table(struct lk_cli *cli, const struct lk_reply *record)
+{
+    struct lk_table table = {.columns = 2, .colour = cli->colour};
+
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        const struct lk_reply *value = lk_field(record, lines[i].field);
+        enum lk_put_colour colour = LK_PLAIN;
+
+        if (value == NULL) {
+            continue;
+        }
+        if (strcmp(lines[i].field, "state") == 0) {
+            colour = lk_record_colour(value->text);
+        } else if (strcmp(lines[i].field, "reference") == 0) {
+            colour = LK_BOLD;
+        }
+        lk_put(lk_table_cell(&table, LK_DIM), "%s", lines[i].label);
+        put_field(cli, lk_table_cell(&table, colour), &lines[i], value);
+    }
+    put_answer(&table, record);
+    lk_table_flush(&table, &cli->out);
+}
+
+void lk_record_show(struct lk_cli *cli, const struct lk_reply *record)
+{
+    if (cli->json) {
+        struct lk_doc doc = {.out = &cli->out};
+
+        lk_doc_object(&doc, NULL);
+        lk_doc_members(&doc, record);
+        lk_doc_end_object(&doc);
+        return;
+    }
+    show_table(cli, record);
+    if (latchkey_slice_equal(lk_field_text(record, "state"),
+                             LK_SLICE("uncertain"))) {
+        lk_hint(cli, "It may or may not have happened. Once you know: latchkey "
+                     "resolve (it did) or latchkey release (it did not).");
+    }
+}
+
+void lk_record_missing(struct lk_cli *cli)
+{
+    struct lk_doc doc = {.out = &cli->out};
+    const struct lk_args *args = &cli->args;
+
+    if (cli->json) {
+        lk_doc_null(&doc, NULL);
+    }
+    lk_complain("tenant %s has no operation with %s %s", args->words[0],
+                args->word_count == 2 ? "reference" : "this scope and key:",
+                args->words[args->word_count - 1]);
+}

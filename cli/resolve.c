@@ -1,0 +1,174 @@
+/* resolve.c - `latchkey resolve`: an operator says what came of it. */
+#include "cli/commands.h"
+
+#include <string.h>
+
+static const struct lk_option options[] = {
+    {"completed", "STATUS", "it happened; retries get this HTTP status"},
+    {"headers-file", "FILE", "and these headers, a line each"},
+    {"body-file", "FILE", "and this body (-: standard input)"},
+    {"released", NULL, "nothing happened; a retry may run"},
+    LK_OPTION_WHY,
+    LK_OPTION_WHO,
+    {0},
+};
+
+const struct lk_manual lk_manual_resolve = {
+    "Says what came of an operation that is in progress or uncertain. With\n"
+    "--completed it is finished with the answer given here, which every retry\n"
+    "gets from then on; with --released a retry runs.",
+    options};
+
+/* ---- The headers ----------------------------------------------------------
+ */
+
+static bool is_token(struct lk_slice name)
+{
+    for (size_t i = 0; i < name.len; i++) {
+        char c = name.data[i];
+
+        if (c <= ' ' || c > '~' || strchr("\"(),/:;<=>?@[\\]{}", c) != NULL) {
+            return false;
+        }
+    }
+    return name.len > 0;
+}
+
+static bool is_header(struct lk_slice line)
+{
+    const char *colon = memchr(line.data, ':', line.len);
+
+    if (colon == NULL ||
+        !is_token((struct lk_slice){line.data, (size_t)(colon - line.data)})) {
+        return false;
+    }
+    for (const char *c = colon; c < line.data + line.len; c++) {
+        if (((unsigned char)*c < ' ' && *c != '\t') || *c == 0x7f) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Cuts the first line off `text`; its ending is not part of it. */
+static struct lk_slice take_line(struct lk_slice *text)
+{
+    const char *end = memchr(text->data, '\n', text->len);
+    struct lk_slice line = *text;
+
+    if (end != NULL) {
+        line.len = (size_t)(end - text->data);
+        text->data = end + 1;
+        text->len -= line.len + 1;
+    } else {
+        text->data += text->len;
+        text->len = 0;
+    }
+    if (line.len > 0 && line.data[line.len - 1] == '\r') {
+        line.len--;
+    }
+    return line;
+}
+
+/* Appends the lines of a file in the form that they have on the wire. */
+static enum lk_exit read_headers(struct lk_cli *cli, const char *path,
+                                 struct lk_buf *headers)
+{
+    struct lk_buf file = {0};
+    enum lk_exit result = lk_read_file(path, &file);
+    struct lk_slice left = latchkey_buf_slice(&file);
+
+    for (unsigned number = 1; left.len > 0 && result == LK_EXIT_DONE;
+         number++) {
+        struct lk_slice line = take_line(&left);
+
+        if (line.len == 0) {
+            continue;
+        }
+        if (!is_header(line)) {
+            result = lk_complain_usage(
+                cli, "%s, line %u is not of the form \"Name: value\"", path,
+                number);
+        } else {
+            lk_put_raw(headers, line);
+            lk_put(headers, "\r\n");
+        }
+    }
+    latchkey_buf_free(&file);
+    return result;
+}
+
+/* ---- The command ----------------------------------------------------------
+ */
+
+struct answer {
+    struct lk_buf headers;
+    struct lk_buf body;
+};
+
+static enum lk_exit add_completed(struct lk_cli *cli, struct lk_deed *deed,
+                                  struct answer *answer)
+{
+    const char *headers = lk_args_value(&cli->args, "headers-file");
+    const char *body = lk_args_value(&cli->args, "body-file");
+    uint64_t status = 0;
+    enum lk_exit result =
+        lk_args_number(&cli->args, "completed", 100, 599, &status);
+
+    if (result == LK_EXIT_DONE && headers != NULL) {
+        result = read_headers(cli, headers, &answer->headers);
+    }
+    if (result == LK_EXIT_DONE && body != NULL) {
+        result = lk_read_file(body, &answer->body);
+    }
+    lk_words_add(&deed->words, "COMPLETED");
+    lk_words_add_number(&deed->words, status);
+    lk_words_add_slice(&deed->words, latchkey_buf_slice(&answer->headers));
+    lk_words_add_slice(&deed->words, latchkey_buf_slice(&answer->body));
+    return result;
+}
+
+static enum lk_exit check_choice(struct lk_cli *cli)
+{
+    bool completed = lk_args_flag(&cli->args, "completed");
+    bool released = lk_args_flag(&cli->args, "released");
+
+    if (completed == released) {
+        return lk_complain_usage(cli, "say what came of it: either --completed "
+                                      "STATUS or --released");
+    }
+    if (released && (lk_args_flag(&cli->args, "headers-file") ||
+                     lk_args_flag(&cli->args, "body-file"))) {
+        return lk_complain_usage(cli, "an operation that is released has no "
+                                      "headers and no body");
+    }
+    return LK_EXIT_DONE;
+}
+
+enum lk_exit lk_run_resolve(struct lk_cli *cli)
+{
+    bool released = lk_args_flag(&cli->args, "released");
+    struct lk_deed deed = {
+        .action = "resolved",
+        .state = released ? "released" : "completed",
+    };
+    struct answer answer = {0};
+    enum lk_exit result = check_choice(cli);
+
+    lk_words_add(&deed.words, "RESOLVE");
+    lk_words_add_name(&deed.words, cli);
+    if (released) {
+        lk_words_add(&deed.words, "RELEASED");
+    } else if (result == LK_EXIT_DONE) {
+        result = add_completed(cli, &deed, &answer);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_deed_words(cli, &deed, NULL);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_deed_send(cli, &deed);
+    }
+    latchkey_buf_free(&answer.headers);
+    latchkey_buf_free(&answer.body);
+    return result;
+}

@@ -1,0 +1,82 @@
+/* stats.c - `latchkey stats`: the store's numbers. */
+#include "cli/commands.h"
+
+#include <string.h>
+
+static const struct lk_option options[] = {{0}};
+
+const struct lk_manual lk_manual_stats = {
+    "Shows the numbers of the daemon and its store: operations by state,\n"
+    "claims by verdict, sizes, batches.",
+    options};
+
+static bool ends_with(struct lk_slice name, const char *ending)
+{
+    size_t length = strlen(ending);
+
+    return name.len >= length &&
+           memcmp(name.data + name.len - length, ending, length) == 0;
+}
+
+/* What a number means for people, as far as its name tells; else nothing. */
+static void put_meaning(struct lk_buf *cell, const struct lk_cli *cli,
+                        struct lk_slice name, uint64_t number)
+{
+    const uint64_t year_2001_ms = UINT64_C(1000000000000);
+
+    if (ends_with(name, "bytes") && number >= 1024) {
+        lk_put_bytes(cell, number);
+    } else if (ends_with(name, "ms") && number >= year_2001_ms) {
+        lk_put_time(cell, number, cli->now_ms);
+    } else if (ends_with(name, "ms") && number >= 1000) {
+        lk_put_duration(cell, number, 2);
+    }
+}
+
+static void show_table(struct lk_cli *cli, const struct lk_reply *stats)
+{
+    struct lk_table table = {.columns = 3, .colour = cli->colour, .right = 2};
+
+    for (size_t i = 0; i + 1 < stats->count; i += 2) {
+        struct lk_slice name = stats->elements[i].text;
+        const struct lk_reply *value = &stats->elements[i + 1];
+        bool alarm = ends_with(name, "uncertain") && value->integer > 0;
+
+        lk_put_text(lk_table_cell(&table, LK_PLAIN), name);
+        if (value->type == LK_REPLY_INTEGER) {
+            lk_put(lk_table_cell(&table, alarm ? LK_ALARM : LK_PLAIN), "%lld",
+                   (long long)value->integer);
+            put_meaning(lk_table_cell(&table, LK_DIM), cli, name,
+                        value->integer < 0 ? 0 : (uint64_t)value->integer);
+        } else {
+            lk_table_cell(&table, LK_PLAIN);
+            lk_put_text(lk_table_cell(&table, LK_PLAIN), value->text);
+        }
+    }
+    lk_table_flush(&table, &cli->out);
+}
+
+enum lk_exit lk_run_stats(struct lk_cli *cli)
+{
+    struct lk_doc doc = {.out = &cli->out};
+    struct lk_words words = {0};
+    const struct lk_reply *reply;
+    enum lk_exit result;
+
+    lk_words_add(&words, "STATS");
+    result = lk_call(cli, &words, &reply);
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (reply->type != LK_REPLY_ARRAY) {
+        return lk_complain_reply(cli);
+    }
+    if (cli->json) {
+        lk_doc_object(&doc, NULL);
+        lk_doc_members(&doc, reply);
+        lk_doc_end_object(&doc);
+    } else {
+        show_table(cli, reply);
+    }
+    return LK_EXIT_DONE;
+}
