@@ -38,7 +38,8 @@ struct lk_listen {
 struct lk_user {
     char *name;
     enum lk_role role;
-    char *password;
+    char *password;      /* NULL until lk_config_check reads the file */
+    char *password_file; /* NULL: the password was given itself */
 };
 
 /* Which layer a list of settings is from: a later one replaces it whole. */
@@ -87,8 +88,10 @@ struct lk_config {
     struct lk_user *users;
     size_t user_count;
 
-    /* Line of the file that gave each setting, by row; 0: not given. */
-    unsigned given[64];
+    /* Where things were said, for error messages. */
+    char *file;      /* NULL: there was none */
+    bool file_open;  /* everybody on this machine may read it */
+    unsigned *given; /* line of the file for each row of the table, or 0 */
 };
 
 /* Every setting at its default. LK_NOMEM: there is nothing to free. */

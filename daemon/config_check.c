@@ -1,0 +1,196 @@
+/* config_check.c - settings that make no sense together. */
+#include "daemon/config_table.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* What was found so far. */
+struct report {
+    const struct lk_config *config;
+    struct lk_buf *errors;
+    struct lk_buf *warnings;
+    bool bad;
+    enum lk_status status; /* LK_NOMEM sticks */
+};
+
+/* "latchkeyd.conf:12: store.lock: ", or without a file if it gave nothing. */
+static void begin_line(struct report *report, struct lk_buf *to,
+                       const char *section, const char *name)
+{
+    const struct lk_config *config = report->config;
+    const struct lk_setting *setting =
+        lk_setting_find(latchkey_slice(section), latchkey_slice(name));
+    unsigned line = setting ? config->given[setting - lk_settings] : 0;
+    enum lk_status status = LK_OK;
+
+    /* Users share a row, so its line is only the last one's. */
+    if (line > 0 && setting->kind != &lk_kind_user) {
+        status = latchkey_buf_printf(to, "%s:%u: ", config->file, line);
+    }
+    if (status == LK_OK) {
+        status = latchkey_buf_printf(to, "%s.%s: ", section, name);
+    }
+    if (status != LK_OK) {
+        report->status = status;
+    }
+}
+
+static void end_line(struct report *report, struct lk_buf *to,
+                     const char *first, const char *second)
+{
+    if (latchkey_buf_printf(to, "%s%s\n", first, second) != LK_OK) {
+        report->status = LK_NOMEM;
+    }
+}
+
+static void fail(struct report *report, const char *section, const char *name,
+                 const char *text)
+{
+    report->bad = true;
+    begin_line(report, report->errors, section, name);
+    end_line(report, report->errors, text, "");
+}
+
+static void warn(struct report *report, const char *section, const char *name,
+                 const char *text)
+{
+    begin_line(report, report->warnings, section, name);
+    end_line(report, report->warnings, text, "");
+}
+
+static void require(struct report *report, bool truth, const char *section,
+                    const char *name, const char *text)
+{
+    if (!truth) {
+        fail(report, section, name, text);
+    }
+}
+
+static void check_numbers(struct report *report)
+{
+    const struct lk_config *config = report->config;
+
+    require(report, config->lock_ms <= config->max_lock_ms, "store", "lock",
+            "is longer than store.max_lock");
+    require(report, config->ttl_ms <= config->max_ttl_ms, "store", "ttl",
+            "is longer than store.max_ttl");
+    require(report, config->lock_ms < config->ttl_ms, "store", "lock",
+            "must be shorter than store.ttl: an answer is kept longer than a "
+            "claim goes without a sign of life");
+    require(report, config->output_bytes >= config->command_bytes, "limits",
+            "output_bytes",
+            "is less than limits.command_bytes: the largest answer that can "
+            "be kept could not be replayed");
+    require(report, config->queue_bytes >= config->command_bytes, "limits",
+            "queue_bytes",
+            "is less than limits.command_bytes: the largest command could "
+            "never be queued");
+    require(report, config->queue_ops >= config->batch_ops, "limits",
+            "queue_ops", "is less than limits.batch_ops");
+    if (config->sweep_interval_ms > config->lock_ms) {
+        warn(report, "store", "sweep_interval",
+             "is longer than store.lock: a lost holder is noticed late");
+    }
+}
+
+static void check_listen(struct report *report)
+{
+    const struct lk_config *config = report->config;
+    bool password = config->password || config->password_file;
+
+    for (size_t i = 0; i < config->listen_count; i++) {
+        const struct lk_listen *listen = &config->listen[i];
+
+        if (!listen->loopback && !password) {
+            report->bad = true;
+            begin_line(report, report->errors, "daemon", "listen");
+            end_line(report, report->errors, listen->text,
+                     " can be reached from other machines, so a password is "
+                     "needed; set auth.password_file, or listen on a unix "
+                     "socket or 127.0.0.1");
+        }
+        for (size_t j = 0; j < i; j++) {
+            if (strcmp(listen->text, config->listen[j].text) == 0) {
+                report->bad = true;
+                begin_line(report, report->errors, "daemon", "listen");
+                end_line(report, report->errors, listen->text,
+                         " is given twice");
+            }
+        }
+        if (listen->path && (config->socket_mode & S_IWOTH) && !password) {
+            warn(report, "daemon", "socket_mode",
+                 "everybody on this machine may claim and complete; use 660 "
+                 "and a group, or set auth.password_file");
+        }
+    }
+}
+
+/* Reads a password file for the setting that names it. */
+static void take_secret(struct report *report, const char *section,
+                        const char *name, const char *path, char **secret)
+{
+    struct lk_buf why = {0};
+    bool everybody = false;
+    enum lk_status status = lk_secret_read(path, secret, &everybody, &why);
+
+    if (status == LK_INVALID) {
+        status = latchkey_buf_add(&why, "", 1);
+        if (status == LK_OK) {
+            fail(report, section, name, why.data);
+        }
+    }
+    if (status != LK_OK) {
+        report->status = status;
+    }
+    if (everybody) {
+        warn(report, section, name,
+             "everybody on this machine can read the password file; chmod 640 "
+             "and give it the daemon's group");
+    }
+    latchkey_buf_free(&why);
+}
+
+static void check_secrets(struct report *report, struct lk_config *config)
+{
+    bool inside = config->password != NULL;
+
+    if (config->password && config->password_file) {
+        fail(report, "auth", "password_file",
+             "auth.password is given too; use one of them");
+    } else if (config->password_file) {
+        take_secret(report, "auth", "password_file", config->password_file,
+                    &config->password);
+    }
+    for (size_t i = 0; i < config->user_count; i++) {
+        struct lk_user *user = &config->users[i];
+
+        inside = inside || user->password;
+        if (user->password_file && !user->password) {
+            take_secret(report, "users", user->name, user->password_file,
+                        &user->password);
+        }
+    }
+    if (inside && config->file && config->file_open) {
+        end_line(report, report->warnings, config->file,
+                 ": everybody on this machine can read the passwords in it; "
+                 "chmod 640, or use password files");
+    }
+}
+
+enum lk_status lk_config_check(struct lk_config *config, struct lk_buf *errors,
+                               struct lk_buf *warnings)
+{
+    struct report report = {.config = config,
+                            .errors = errors,
+                            .warnings = warnings,
+                            .status = LK_OK};
+
+    check_numbers(&report);
+    check_listen(&report);
+    check_secrets(&report, config);
+    if (report.status != LK_OK) {
+        return report.status;
+    }
+    return report.bad ? LK_INVALID : LK_OK;
+}

@@ -1,0 +1,229 @@
+/* config_listen.c - addresses to listen on: unix:PATH and HOST:PORT. */
+#include "daemon/config_table.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+
+#define PATH_LONGEST (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
+
+/* Longest text of an IPv6 address, with room to spare. */
+#define HOST_MAX 64
+
+static enum lk_status invalid(struct lk_buf *why, struct lk_slice value,
+                              const char *text)
+{
+    char quoted[LK_LOG_QUOTED];
+
+    lk_log_quote(value, quoted, sizeof(quoted));
+    return latchkey_buf_printf(why, "%s %s", quoted, text) == LK_OK ? LK_INVALID
+                                                                    : LK_NOMEM;
+}
+
+static void free_listen(struct lk_listen *listen)
+{
+    free(listen->text);
+    free(listen->path);
+}
+
+static bool read_port(struct lk_slice text, in_port_t *port)
+{
+    unsigned value = 0;
+
+    if (text.len == 0 || text.len > 5) {
+        return false;
+    }
+    for (size_t i = 0; i < text.len; i++) {
+        if (text.data[i] < '0' || text.data[i] > '9') {
+            return false;
+        }
+        value = value * 10 + (unsigned)(text.data[i] - '0');
+    }
+    *port = htons((in_port_t)value);
+    return value <= UINT16_MAX;
+}
+
+static bool read_ipv4(const char *host, in_port_t port,
+                      struct lk_listen *listen)
+{
+    struct sockaddr_in *address = (struct sockaddr_in *)&listen->address;
+
+    if (inet_pton(AF_INET, host, &address->sin_addr) != 1) {
+        return false;
+    }
+    address->sin_family = AF_INET;
+    address->sin_port = port;
+    listen->loopback = ntohl(address->sin_addr.s_addr) >> 24 == 127;
+    return true;
+}
+
+static bool read_ipv6(const char *host, in_port_t port,
+                      struct lk_listen *listen)
+{
+    struct sockaddr_in6 *address = (struct sockaddr_in6 *)&listen->address;
+    const struct in6_addr *addr = &address->sin6_addr;
+
+    if (inet_pton(AF_INET6, host, &address->sin6_addr) != 1) {
+        return false;
+    }
+    address->sin6_family = AF_INET6;
+    address->sin6_port = port;
+    listen->loopback = IN6_IS_ADDR_LOOPBACK(addr) ||
+                       (IN6_IS_ADDR_V4MAPPED(addr) && addr->s6_addr[12] == 127);
+    return true;
+}
+
+/* HOST:PORT; a name that needs resolving could mean something else tomorrow,
+ * so `localhost` is the only one. */
+static bool read_tcp(struct lk_slice text, struct lk_listen *listen)
+{
+    const char *colon = memrchr(text.data, ':', text.len);
+    struct lk_slice host, port_text;
+    char name[HOST_MAX];
+    in_port_t port;
+    bool brackets;
+
+    if (!colon) {
+        return false;
+    }
+    host = (struct lk_slice){text.data, (size_t)(colon - text.data)};
+    port_text = (struct lk_slice){colon + 1,
+                                  text.len - (size_t)(colon + 1 - text.data)};
+    brackets =
+        host.len >= 2 && host.data[0] == '[' && host.data[host.len - 1] == ']';
+    if (brackets) {
+        host.data++;
+        host.len -= 2;
+    }
+    if (host.len >= sizeof(name) || !read_port(port_text, &port)) {
+        return false;
+    }
+    memcpy(name, host.data, host.len);
+    name[host.len] = '\0';
+    if (brackets) {
+        return read_ipv6(name, port, listen);
+    }
+    return read_ipv4(strcmp(name, "localhost") == 0 ? "127.0.0.1" : name, port,
+                     listen);
+}
+
+/* One address; `listen` owns what it points at. */
+static enum lk_status read_listen(struct lk_slice text,
+                                  struct lk_listen *listen, struct lk_buf *why)
+{
+    struct lk_slice prefix = LK_SLICE("unix:");
+
+    *listen = (struct lk_listen){.text = strndup(text.data, text.len)};
+    if (!listen->text) {
+        return LK_NOMEM;
+    }
+    if (text.len >= prefix.len &&
+        memcmp(text.data, prefix.data, prefix.len) == 0) {
+        size_t len = text.len - prefix.len;
+
+        if (len == 0) {
+            return invalid(why, text, "has no path; use unix:PATH");
+        }
+        if (len > PATH_LONGEST) {
+            return invalid(why, text,
+                           "is too long for a socket; 107 bytes are the most");
+        }
+        listen->path = strndup(text.data + prefix.len, len);
+        listen->loopback = true;
+        return listen->path ? LK_OK : LK_NOMEM;
+    }
+    if (!read_tcp(text, listen)) {
+        return invalid(why, text,
+                       "is not an address; use unix:PATH, ADDRESS:PORT, "
+                       "[IPv6]:PORT or localhost:PORT");
+    }
+    return LK_OK;
+}
+
+void lk_listen_clear(struct lk_config *config)
+{
+    for (size_t i = 0; i < config->listen_count; i++) {
+        free_listen(&config->listen[i]);
+    }
+    free(config->listen);
+    config->listen = NULL;
+    config->listen_count = 0;
+}
+
+static enum lk_status add_listen(struct lk_config *config, struct lk_slice text,
+                                 struct lk_buf *why)
+{
+    struct lk_listen *grown = realloc(
+        config->listen, (config->listen_count + 1) * sizeof(*config->listen));
+    enum lk_status status;
+
+    if (!grown) {
+        return LK_NOMEM;
+    }
+    config->listen = grown;
+    status = read_listen(text, &grown[config->listen_count], why);
+    if (status != LK_OK) {
+        free_listen(&grown[config->listen_count]);
+        return status;
+    }
+    config->listen_count++;
+    return LK_OK;
+}
+
+static bool is_blank(char byte)
+{
+    return byte == ' ' || byte == '\t';
+}
+
+static struct lk_slice trim(struct lk_slice text)
+{
+    while (text.len > 0 && is_blank(text.data[0])) {
+        text.data++;
+        text.len--;
+    }
+    while (text.len > 0 && is_blank(text.data[text.len - 1])) {
+        text.len--;
+    }
+    return text;
+}
+
+static enum lk_status parse_listen(const struct lk_assignment *assignment,
+                                   struct lk_buf *why)
+{
+    struct lk_config *config = assignment->config;
+    const char *at = assignment->value;
+    enum lk_status status = LK_OK;
+
+    if (config->listen_source != assignment->source) {
+        lk_listen_clear(config);
+        config->listen_source = assignment->source;
+    }
+    while (status == LK_OK) {
+        const char *end = strchrnul(at, ',');
+
+        status = add_listen(
+            config, trim((struct lk_slice){at, (size_t)(end - at)}), why);
+        if (*end == '\0') {
+            break;
+        }
+        at = end + 1;
+    }
+    return status;
+}
+
+static enum lk_status print_listen(const struct lk_config *config,
+                                   const struct lk_setting *setting,
+                                   struct lk_buf *out)
+{
+    enum lk_status status = LK_OK;
+
+    for (size_t i = 0; i < config->listen_count && status == LK_OK; i++) {
+        status = latchkey_buf_printf(out, "%s%s", i > 0 ? ", " : "",
+                                     config->listen[i].text);
+    }
+    return status;
+}
+
+const struct lk_setting_kind lk_kind_listen = {
+    .parse = parse_listen, .print = print_listen, .repeats = true};

@@ -1,0 +1,337 @@
+/* config_table.c - the table of settings, and what follows from it alone. */
+#include "daemon/config_table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define KIB    UINT64_C(1024)
+#define MIB    (1024 * KIB)
+#define GIB    (1024 * MIB)
+#define SECOND UINT64_C(1000)
+#define HOUR   (3600 * SECOND)
+#define DAY    (24 * HOUR)
+
+#define RELOAD  true
+#define RESTART false
+
+#define NUMBER(section, name, kind, field, initial, min, max, reload)          \
+    {                                                                          \
+        section, name, &lk_kind_##kind, offsetof(struct lk_config, field),     \
+            sizeof(uint64_t), initial, min, max, reload                        \
+    }
+#define TEXT(section, name, kind, field, initial, reload)                      \
+    {                                                                          \
+        section, name, &lk_kind_##kind, offsetof(struct lk_config, field),     \
+            sizeof(char *), initial, 0, 0, reload                              \
+    }
+
+/* A new setting is a row here and a field in struct lk_config. */
+/* clang-format off */
+const struct lk_setting lk_settings[] = {
+    TEXT("daemon", "listen", listen, listen,
+         "unix:/run/latchkey/latchkeyd.sock", RESTART),
+    NUMBER("daemon", "socket_mode", mode, socket_mode, "660", 0, 0777, RESTART),
+    TEXT("daemon", "store", url, store_url,
+         "sqlite:/var/lib/latchkey/latchkey.db", RESTART),
+    NUMBER("daemon", "log_level", level, log_level, "info", 0, 0, RELOAD),
+
+    NUMBER("limits", "connections", count, connections,
+           "10000", 1, 1000000, RELOAD),
+    NUMBER("limits", "idle_timeout", duration, idle_timeout_ms,
+           "0", 0, 30 * DAY, RELOAD),
+    NUMBER("limits", "client_timeout", duration, client_timeout_ms,
+           "30s", 100, HOUR, RELOAD),
+    NUMBER("limits", "command_bytes", size, command_bytes,
+           "16m", 4 * KIB, GIB, RELOAD),
+    NUMBER("limits", "output_bytes", size, output_bytes,
+           "64m", 64 * KIB, 64 * GIB, RELOAD),
+    NUMBER("limits", "queue_ops", count, queue_ops,
+           "65536", 1, 16000000, RELOAD),
+    NUMBER("limits", "queue_bytes", size, queue_bytes,
+           "256m", 64 * KIB, 1024 * GIB, RELOAD),
+    NUMBER("limits", "batch_ops", count, batch_ops, "1024", 1, 65536, RELOAD),
+    NUMBER("limits", "cache_bytes", size, cache_bytes,
+           "64m", 0, 1024 * GIB, RELOAD),
+    NUMBER("limits", "waiters", count, waiters, "100000", 0, 16000000, RELOAD),
+
+    NUMBER("store", "ttl", duration, ttl_ms, "1d", 1, 36500 * DAY, RELOAD),
+    NUMBER("store", "lock", duration, lock_ms, "30s", 1, 365 * DAY, RELOAD),
+    NUMBER("store", "max_ttl", duration, max_ttl_ms,
+           "400d", 1, 36500 * DAY, RELOAD),
+    NUMBER("store", "max_lock", duration, max_lock_ms,
+           "1d", 1, 365 * DAY, RELOAD),
+    NUMBER("store", "sweep_interval", duration, sweep_interval_ms,
+           "1s", 10, HOUR, RELOAD),
+    NUMBER("store", "clock_jump", duration, clock_jump_ms,
+           "1h", SECOND, 3650 * DAY, RESTART),
+    NUMBER("store", "checkpoint_pages", count, checkpoint_pages,
+           "1000", 1, 1000000, RESTART),
+    NUMBER("store", "cache_pages", count, cache_pages,
+           "4096", 16, 16000000, RESTART),
+    NUMBER("store", "reap_rows", count, reap_rows, "256", 1, 65536, RESTART),
+
+    TEXT("auth", "password", secret, password, NULL, RELOAD),
+    TEXT("auth", "password_file", path, password_file, NULL, RELOAD),
+    {"users", "*", &lk_kind_user, offsetof(struct lk_config, users),
+     sizeof(struct lk_user *) + sizeof(size_t), NULL, 0, 0, RELOAD},
+};
+/* clang-format on */
+
+const size_t lk_setting_count = sizeof(lk_settings) / sizeof(lk_settings[0]);
+
+/* A reload swaps the list and its length together. */
+_Static_assert(offsetof(struct lk_config, user_count) ==
+                   offsetof(struct lk_config, users) + sizeof(struct lk_user *),
+               "users and user_count stand side by side");
+
+const struct lk_setting *lk_setting_find(struct lk_slice section,
+                                         struct lk_slice name)
+{
+    for (size_t i = 0; i < lk_setting_count; i++) {
+        const struct lk_setting *setting = &lk_settings[i];
+
+        if (latchkey_slice_equal(section, latchkey_slice(setting->section)) &&
+            (strcmp(setting->name, "*") == 0 ||
+             latchkey_slice_equal(name, latchkey_slice(setting->name)))) {
+            return setting;
+        }
+    }
+    return NULL;
+}
+
+/* ---- what was probably meant ------------------------------------------------
+ */
+
+#define NAME_MAX_LEN 32
+
+/* How many letters must be changed, added or left out. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    size_t row[NAME_MAX_LEN + 1];
+    size_t a_len = strlen(a), b_len = strlen(b);
+
+    if (a_len > NAME_MAX_LEN || b_len > NAME_MAX_LEN) {
+        return NAME_MAX_LEN;
+    }
+    for (size_t j = 0; j <= b_len; j++) {
+        row[j] = j;
+    }
+    for (size_t i = 1; i <= a_len; i++) {
+        size_t diagonal = row[0];
+
+        row[0] = i;
+        for (size_t j = 1; j <= b_len; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+
+            diagonal = row[j];
+            best = row[j] + 1 < best ? row[j] + 1 : best;
+            row[j] = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+        }
+    }
+    return row[b_len];
+}
+
+const struct lk_setting *lk_setting_nearest(const char *section,
+                                            const char *name)
+{
+    const struct lk_setting *nearest = NULL;
+    size_t best = 2 * (3 + strlen(name) / 4); /* further off is no hint */
+
+    for (size_t i = 0; i < lk_setting_count; i++) {
+        const struct lk_setting *setting = &lk_settings[i];
+        size_t distance;
+
+        if (strcmp(setting->name, "*") == 0) {
+            continue;
+        }
+        /* A wrong section counts as half a letter. */
+        distance = 2 * edit_distance(name, setting->name) +
+                   (strcmp(section, setting->section) != 0);
+        if (distance < best) {
+            best = distance;
+            nearest = setting;
+        }
+    }
+    return nearest;
+}
+
+/* ---- defaults, output
+ * --------------------------------------------------------- */
+
+enum lk_status lk_config_init(struct lk_config *config)
+{
+    struct lk_buf why = {0};
+    enum lk_status status = LK_OK;
+
+    *config = (struct lk_config){0};
+    config->given = calloc(lk_setting_count, sizeof(*config->given));
+    if (!config->given) {
+        return LK_NOMEM;
+    }
+    for (size_t i = 0; i < lk_setting_count && status == LK_OK; i++) {
+        const struct lk_setting *setting = &lk_settings[i];
+        struct lk_assignment assignment = {config, setting, setting->name,
+                                           setting->initial, LK_CONFIG_DEFAULT};
+
+        if (setting->initial) {
+            status = setting->kind->parse(&assignment, &why);
+        }
+    }
+    latchkey_buf_free(&why);
+    if (status != LK_OK) {
+        lk_config_free(config);
+    }
+    return status;
+}
+
+void lk_config_free(struct lk_config *config)
+{
+    lk_listen_clear(config);
+    lk_users_clear(config);
+    lk_secret_free(config->password);
+    free(config->password_file);
+    free(config->store_url);
+    free(config->file);
+    free(config->given);
+    *config = (struct lk_config){0};
+}
+
+static enum lk_status dump_users(const struct lk_config *config,
+                                 struct lk_buf *out)
+{
+    enum lk_status status = LK_OK;
+
+    for (size_t i = 0; i < config->user_count && status == LK_OK; i++) {
+        const struct lk_user *user = &config->users[i];
+        const char *role = lk_role_word(user->role);
+
+        status = user->password_file
+                     ? latchkey_buf_printf(out, "%s = %s file:%s\n", user->name,
+                                           role, user->password_file)
+                     : latchkey_buf_printf(out, "# %s = %s (password)\n",
+                                           user->name, role);
+    }
+    return status;
+}
+
+static enum lk_status dump_setting(const struct lk_config *config,
+                                   const struct lk_setting *setting,
+                                   struct lk_buf *out)
+{
+    enum lk_status status = LK_OK;
+    struct lk_buf value = {0};
+
+    if (setting->kind == &lk_kind_user) {
+        return dump_users(config, out);
+    }
+    if (setting->kind == &lk_kind_listen) {
+        for (size_t i = 0; i < config->listen_count && status == LK_OK; i++) {
+            status = latchkey_buf_printf(out, "%s = %s\n", setting->name,
+                                         config->listen[i].text);
+        }
+        return status;
+    }
+    if (!setting->kind->print) {
+        return LK_OK;
+    }
+    status = setting->kind->print(config, setting, &value);
+    if (status == LK_OK && value.len > 0) {
+        status = latchkey_buf_printf(out, "%s = %.*s\n", setting->name,
+                                     (int)value.len, value.data);
+    }
+    latchkey_buf_free(&value);
+    return status;
+}
+
+enum lk_status lk_config_dump(const struct lk_config *config,
+                              struct lk_buf *out)
+{
+    const char *section = "";
+    enum lk_status status = LK_OK;
+
+    for (size_t i = 0; i < lk_setting_count && status == LK_OK; i++) {
+        const struct lk_setting *setting = &lk_settings[i];
+
+        if (strcmp(section, setting->section) != 0) {
+            section = setting->section;
+            status = latchkey_buf_printf(out, "%s[%s]\n", i > 0 ? "\n" : "",
+                                         section);
+        }
+        if (status == LK_OK) {
+            status = dump_setting(config, setting, out);
+        }
+    }
+    return status;
+}
+
+enum lk_status lk_config_get(const struct lk_config *config,
+                             struct lk_slice setting, struct lk_buf *out)
+{
+    const char *dot =
+        setting.len > 0 ? memchr(setting.data, '.', setting.len) : NULL;
+    const struct lk_setting *row;
+    struct lk_slice section, name;
+
+    if (!dot) {
+        return LK_NOT_FOUND;
+    }
+    section = (struct lk_slice){setting.data, (size_t)(dot - setting.data)};
+    name = (struct lk_slice){dot + 1, setting.len - section.len - 1};
+    row = lk_setting_find(section, name);
+    if (!row || !row->kind->print) {
+        return LK_NOT_FOUND;
+    }
+    return row->kind->print(config, row, out);
+}
+
+/* ---- reload
+ * ---------------------------------------------------------------------- */
+
+static void swap(char *a, char *b, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        char kept = a[i];
+
+        a[i] = b[i];
+        b[i] = kept;
+    }
+}
+
+static enum lk_status note_restart(const struct lk_config *running,
+                                   const struct lk_config *fresh,
+                                   const struct lk_setting *setting,
+                                   struct lk_buf *restart)
+{
+    struct lk_buf before = {0}, after = {0};
+    enum lk_status status = setting->kind->print(running, setting, &before);
+
+    if (status == LK_OK) {
+        status = setting->kind->print(fresh, setting, &after);
+    }
+    if (status == LK_OK && !latchkey_slice_equal(latchkey_buf_slice(&before),
+                                                 latchkey_buf_slice(&after))) {
+        status = latchkey_buf_printf(restart, "%s.%s\n", setting->section,
+                                     setting->name);
+    }
+    latchkey_buf_free(&before);
+    latchkey_buf_free(&after);
+    return status;
+}
+
+enum lk_status lk_config_adopt(struct lk_config *running,
+                               struct lk_config *fresh, struct lk_buf *restart)
+{
+    enum lk_status status = LK_OK;
+
+    for (size_t i = 0; i < lk_setting_count; i++) {
+        const struct lk_setting *setting = &lk_settings[i];
+
+        if (setting->reload) {
+            swap((char *)running + setting->offset,
+                 (char *)fresh + setting->offset, setting->size);
+        } else if (status == LK_OK) {
+            status = note_restart(running, fresh, setting, restart);
+        }
+    }
+    return status;
+}

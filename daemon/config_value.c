@@ -1,0 +1,296 @@
+/* config_value.c - values of settings: numbers, sizes, durations, text. */
+#include "daemon/config_table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct unit {
+    const char *word;
+    uint64_t factor;
+};
+
+/* Each list from the largest down; the last is the one that is counted in. */
+static const struct unit count_units[] = {{"", 1}, {NULL, 0}};
+static const struct unit size_units[] = {{"g", UINT64_C(1) << 30},
+                                         {"m", UINT64_C(1) << 20},
+                                         {"k", UINT64_C(1) << 10},
+                                         {"", 1},
+                                         {NULL, 0}};
+static const struct unit duration_units[] = {{"d", 86400000}, {"h", 3600000},
+                                             {"m", 60000},    {"s", 1000},
+                                             {"ms", 1},       {NULL, 0}};
+
+static uint64_t *number_at(struct lk_config *config,
+                           const struct lk_setting *setting)
+{
+    return (uint64_t *)((char *)config + setting->offset);
+}
+
+static uint64_t number_of(const struct lk_config *config,
+                          const struct lk_setting *setting)
+{
+    return *number_at((struct lk_config *)config, setting);
+}
+
+static char **text_at(struct lk_config *config,
+                      const struct lk_setting *setting)
+{
+    return (char **)((char *)config + setting->offset);
+}
+
+static enum lk_status invalid(struct lk_buf *why, const char *value,
+                              const char *text)
+{
+    char quoted[LK_LOG_QUOTED];
+
+    lk_log_quote(latchkey_slice(value), quoted, sizeof(quoted));
+    return latchkey_buf_printf(why, "%s %s", quoted, text) == LK_OK ? LK_INVALID
+                                                                    : LK_NOMEM;
+}
+
+/* False: not digits with one of the units, or beyond LK_CONFIG_MAX. */
+static bool read_units(const char *text, const struct unit *units,
+                       uint64_t *number)
+{
+    uint64_t value = 0;
+    const char *at = text;
+
+    while (*at >= '0' && *at <= '9') {
+        value = value * 10 + (uint64_t)(*at++ - '0');
+        if (value > LK_CONFIG_MAX) {
+            return false;
+        }
+    }
+    if (at == text) {
+        return false;
+    }
+    /* Nothing is nothing in any unit. */
+    if (value == 0 && *at == '\0') {
+        *number = 0;
+        return true;
+    }
+    for (; units->word; units++) {
+        if (strcmp(at, units->word) == 0) {
+            *number = value * units->factor;
+            return value <= LK_CONFIG_MAX / units->factor;
+        }
+    }
+    return false;
+}
+
+static enum lk_status print_units(struct lk_buf *out, const struct unit *units,
+                                  uint64_t number)
+{
+    if (number == 0) {
+        return latchkey_buf_add_text(out, "0");
+    }
+    while (number % units->factor != 0) {
+        units++;
+    }
+    return latchkey_buf_printf(out, "%llu%s",
+                               (unsigned long long)(number / units->factor),
+                               units->word);
+}
+
+static enum lk_status parse_units(const struct lk_assignment *assignment,
+                                  const struct unit *units, const char *text,
+                                  struct lk_buf *why)
+{
+    const struct lk_setting *setting = assignment->setting;
+    struct lk_buf range = {0};
+    enum lk_status status;
+    uint64_t number;
+
+    if (!read_units(assignment->value, units, &number)) {
+        return invalid(why, assignment->value, text);
+    }
+    if (number >= setting->min && number <= setting->max) {
+        *number_at(assignment->config, setting) = number;
+        return LK_OK;
+    }
+    status = latchkey_buf_add_text(&range, "is out of range; use ");
+    if (status == LK_OK) {
+        status = print_units(&range, units, setting->min);
+    }
+    if (status == LK_OK) {
+        status = latchkey_buf_add_text(&range, " to ");
+    }
+    if (status == LK_OK) {
+        status = print_units(&range, units, setting->max);
+    }
+    if (status == LK_OK) {
+        status = latchkey_buf_add(&range, "", 1);
+    }
+    if (status == LK_OK) {
+        status = invalid(why, assignment->value, range.data);
+    }
+    latchkey_buf_free(&range);
+    return status;
+}
+
+static enum lk_status parse_count(const struct lk_assignment *assignment,
+                                  struct lk_buf *why)
+{
+    return parse_units(assignment, count_units,
+                       "is not a number; use decimal digits", why);
+}
+
+static enum lk_status print_count(const struct lk_config *config,
+                                  const struct lk_setting *setting,
+                                  struct lk_buf *out)
+{
+    return print_units(out, count_units, number_of(config, setting));
+}
+
+static enum lk_status parse_size(const struct lk_assignment *assignment,
+                                 struct lk_buf *why)
+{
+    return parse_units(assignment, size_units,
+                       "is not a size; use a number of bytes, or one with k, "
+                       "m or g",
+                       why);
+}
+
+static enum lk_status print_size(const struct lk_config *config,
+                                 const struct lk_setting *setting,
+                                 struct lk_buf *out)
+{
+    return print_units(out, size_units, number_of(config, setting));
+}
+
+static enum lk_status parse_duration(const struct lk_assignment *assignment,
+                                     struct lk_buf *why)
+{
+    return parse_units(assignment, duration_units,
+                       "is not a duration; use a number with ms, s, m, h or d",
+                       why);
+}
+
+enum lk_status lk_duration_print(struct lk_buf *out, uint64_t ms)
+{
+    return print_units(out, duration_units, ms);
+}
+
+static enum lk_status print_duration(const struct lk_config *config,
+                                     const struct lk_setting *setting,
+                                     struct lk_buf *out)
+{
+    return lk_duration_print(out, number_of(config, setting));
+}
+
+static enum lk_status parse_mode(const struct lk_assignment *assignment,
+                                 struct lk_buf *why)
+{
+    size_t len = strlen(assignment->value);
+
+    if (len < 3 || len > 4 || strspn(assignment->value, "01234567") != len ||
+        strtoul(assignment->value, NULL, 8) > 0777) {
+        return invalid(why, assignment->value,
+                       "is not a mode; use three octal digits, as in 660");
+    }
+    *number_at(assignment->config, assignment->setting) =
+        strtoul(assignment->value, NULL, 8);
+    return LK_OK;
+}
+
+static enum lk_status print_mode(const struct lk_config *config,
+                                 const struct lk_setting *setting,
+                                 struct lk_buf *out)
+{
+    return latchkey_buf_printf(out, "%03llo",
+                               (unsigned long long)number_of(config, setting));
+}
+
+static enum lk_status parse_level(const struct lk_assignment *assignment,
+                                  struct lk_buf *why)
+{
+    enum lk_log_level level;
+
+    if (!lk_log_level_parse(latchkey_slice(assignment->value), &level)) {
+        return invalid(why, assignment->value,
+                       "is not a level; use error, warn, info or debug");
+    }
+    *number_at(assignment->config, assignment->setting) = level;
+    return LK_OK;
+}
+
+static enum lk_status print_level(const struct lk_config *config,
+                                  const struct lk_setting *setting,
+                                  struct lk_buf *out)
+{
+    uint64_t level = number_of(config, setting);
+
+    return latchkey_buf_add_text(out,
+                                 lk_log_level_word((enum lk_log_level)level));
+}
+
+static enum lk_status take_text(const struct lk_assignment *assignment)
+{
+    char **text = text_at(assignment->config, assignment->setting);
+    char *copy = strdup(assignment->value);
+
+    if (!copy) {
+        return LK_NOMEM;
+    }
+    lk_secret_free(*text);
+    *text = copy;
+    return LK_OK;
+}
+
+static enum lk_status print_text(const struct lk_config *config,
+                                 const struct lk_setting *setting,
+                                 struct lk_buf *out)
+{
+    const char *text = *text_at((struct lk_config *)config, setting);
+
+    return latchkey_buf_add_text(out, text ? text : "");
+}
+
+static enum lk_status parse_url(const struct lk_assignment *assignment,
+                                struct lk_buf *why)
+{
+    size_t scheme = strspn(assignment->value, "abcdefghijklmnopqrstuvwxyz");
+
+    if (scheme == 0 || assignment->value[scheme] != ':' ||
+        assignment->value[scheme + 1] == '\0') {
+        return invalid(why, assignment->value,
+                       "is not a store; use sqlite:PATH");
+    }
+    return take_text(assignment);
+}
+
+static enum lk_status parse_path(const struct lk_assignment *assignment,
+                                 struct lk_buf *why)
+{
+    if (assignment->value[0] != '/') {
+        return invalid(why, assignment->value, "is not an absolute path");
+    }
+    return take_text(assignment);
+}
+
+static enum lk_status parse_secret(const struct lk_assignment *assignment,
+                                   struct lk_buf *why)
+{
+    if (assignment->value[0] == '\0') {
+        return latchkey_buf_add_text(why, "must not be empty") == LK_OK
+                   ? LK_INVALID
+                   : LK_NOMEM;
+    }
+    return take_text(assignment);
+}
+
+const struct lk_setting_kind lk_kind_count = {.parse = parse_count,
+                                              .print = print_count};
+const struct lk_setting_kind lk_kind_size = {.parse = parse_size,
+                                             .print = print_size};
+const struct lk_setting_kind lk_kind_duration = {.parse = parse_duration,
+                                                 .print = print_duration};
+const struct lk_setting_kind lk_kind_mode = {.parse = parse_mode,
+                                             .print = print_mode};
+const struct lk_setting_kind lk_kind_level = {.parse = parse_level,
+                                              .print = print_level};
+const struct lk_setting_kind lk_kind_url = {.parse = parse_url,
+                                            .print = print_text};
+const struct lk_setting_kind lk_kind_path = {.parse = parse_path,
+                                             .print = print_text};
+const struct lk_setting_kind lk_kind_secret = {.parse = parse_secret};
