@@ -26,7 +26,7 @@ LK_MUST_CHECK enum lk_status lk_json_canonical(struct lk_slice text,
                                                const struct lk_pointers *ignore,
                                                struct lk_buf *out);
 
-/* ---- Scalars (json_scalar.c) -------------------------------------------- */
+/* ---- Scalars (json_scalar.c) --------------------------------------------- */
 
 /*
  * Both read at *at in `text` and leave *at after what they read. LK_MALFORMED

@@ -377,6 +377,9 @@ static void forms_compare_as_decoded_pairs(void **state)
     assert_true(same(form("&a=1&&b=2&"), form("a=1&b=2")));
     assert_true(same(form("a=1&b=2&a=3"), form("b=2&a=1&a=3")));
     assert_true(same(form("a=b=c"), form("a=b%3Dc")));
+    /* Pairs of one name keep their order wherever the others stand. */
+    assert_true(same(form("a=1&a=2&a=3&a=4&a=5&b=1&b=2&b=3"),
+                     form("b=1&a=1&b=2&b=3&a=2&a=3&a=4&a=5")));
 }
 
 static void forms_that_mean_something_else_differ(void **state)
@@ -499,6 +502,7 @@ static void multipart_that_parsers_may_read_differently_is_raw(void **state)
         "--x \r\n\r\n\r\n--x--",    /* padding */
         "--x\r\n\r\n\r\n--xy\r\n",  /* longer delimiter */
         "--x\r\n\r\na--x\r\n--x--", /* in the middle of a line */
+        "--x\r\n\r\nabc--x--",
         "--x\r\n\r\n\n--x--",
         "--x\r\nA : 1\r\n\r\n\r\n--x--",
         "--x\r\n: 1\r\n\r\n\r\n--x--",
