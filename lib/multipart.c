@@ -244,7 +244,7 @@ enum lk_status lk_multipart_canonical(struct lk_slice content_type,
 {
     char delimiter[LK_MULTIPART_BOUNDARY_MAX + 2] = "--";
     size_t mark = out->len;
-    struct lk_slice boundary;
+    struct lk_slice boundary = {0};
     enum lk_status status = find_boundary(content_type, &boundary);
 
     if (status) {
