@@ -131,6 +131,25 @@ static void explain_stays_on_its_line_and_is_safe_for_a_terminal(void **state)
     latchkey_buf_free(&explain);
 }
 
+static void explain_shows_what_has_one_name_in_the_order_sent(void **state)
+{
+    static const struct lk_header headers[] = {{LK_SLICE("b"), LK_SLICE("1")},
+                                               {LK_SLICE("A"), LK_SLICE("2")},
+                                               {LK_SLICE("a"), LK_SLICE("1")}};
+    struct lk_request request = form("b=1&a=2&a=1&a=%5b");
+    struct lk_fingerprint result;
+    struct lk_buf explain = {0};
+
+    request.headers = headers;
+    request.header_count = 3;
+    assert_int_equal(latchkey_fingerprint(&request, &result, &explain), LK_OK);
+    assert_int_equal(latchkey_buf_add(&explain, "", 1), LK_OK);
+    assert_non_null(
+        strstr(explain.data, "\nheader a: 2\nheader a: 1\nheader b: 1\n"));
+    assert_non_null(strstr(explain.data, "\nbody form a=2&a=1&a=%5B&b=1\n"));
+    latchkey_buf_free(&explain);
+}
+
 /* C04: every field counts, and no byte can move from one to the next. */
 static void moving_bytes_between_fields_changes_the_digest(void **state)
 {
@@ -649,6 +668,7 @@ int main(void)
         cmocka_unit_test(the_digest_of_a_fixed_request_is_pinned),
         cmocka_unit_test(explain_shows_one_field_a_line),
         cmocka_unit_test(explain_stays_on_its_line_and_is_safe_for_a_terminal),
+        cmocka_unit_test(explain_shows_what_has_one_name_in_the_order_sent),
         cmocka_unit_test(moving_bytes_between_fields_changes_the_digest),
         cmocka_unit_test(header_names_have_no_case_and_no_order),
         cmocka_unit_test(a_binding_is_part_of_it_but_not_shown),
