@@ -15,8 +15,8 @@
       "show one operation by its name")                                        \
     X(find, "TENANT REFERENCE", 2, 2, true,                                    \
       "show one operation by its reference")                                   \
-    X(list, "[--state STATE] [--tenant TENANT] [--older DURATION] [--all]", 0, \
-      0, true, "list operations, the oldest first")                            \
+    X(list, "[--state STATE] [--tenant TENANT] [--older DURATION] ...", 0, 0,  \
+      true, "list operations, the oldest first")                               \
     X(release, LK_NAME " --why TEXT", 3, 3, true,                              \
       "say that nothing happened: a retry may run")                            \
     X(resolve, LK_NAME " (--completed STATUS | --released) --why TEXT", 3, 3,  \

@@ -74,28 +74,58 @@ static enum lk_exit complain_error(const struct lk_cli *cli,
     return result;
 }
 
-static enum lk_exit complain_failure(const struct lk_cli *cli,
-                                     enum lk_status status)
+/* The client's sentence, without the address that ours names already. */
+static const char *failure_text(const struct lk_cli *cli, enum lk_status status)
 {
+    static const char opening[] = "cannot connect to ";
     const char *why = cli->client == NULL ? latchkey_status_text(status)
                                           : latchkey_client_error(cli->client);
+    size_t length = strlen(cli->where.address);
+
+    if (strncmp(why, opening, sizeof(opening) - 1) == 0 &&
+        strncmp(why + sizeof(opening) - 1, cli->where.address, length) == 0) {
+        why += sizeof(opening) - 1 + length;
+        why += strspn(why, ": ");
+    }
+    return why;
+}
+
+/* There is no connection. */
+static enum lk_exit complain_open(const struct lk_cli *cli,
+                                  enum lk_status status)
+{
+    const char *why = failure_text(cli, status);
 
     switch (status) {
     case LK_INVALID:
-        lk_complain("--server \"%s\": %s; give unix:PATH or HOST:PORT",
-                    cli->where.address, why);
+        lk_complain("--server \"%s\": %s", cli->where.address, why);
         return LK_EXIT_USAGE;
     case LK_DENIED:
         return complain_denied(cli, why);
     case LK_REPLY:
     case LK_UNAVAILABLE:
         return complain_error(cli, latchkey_slice(why));
+    case LK_MALFORMED:
+        return lk_complain_reply(cli);
     default:
         lk_complain("cannot reach latchkeyd at %s: %s; start latchkeyd or name "
                     "it with --server",
                     cli->where.address, why);
         return LK_EXIT_UNREACHABLE;
     }
+}
+
+/* The connection broke under a command that had perhaps been carried out. */
+static enum lk_exit complain_lost(const struct lk_cli *cli,
+                                  enum lk_status status)
+{
+    if (status == LK_MALFORMED) {
+        return lk_complain_reply(cli);
+    }
+    lk_complain("no answer from latchkeyd at %s: %s; it is not known whether "
+                "the command was carried out, latchkey get or audit tells",
+                cli->where.address, failure_text(cli, status));
+    return LK_EXIT_UNREACHABLE;
 }
 
 enum lk_exit lk_complain_reply(const struct lk_cli *cli)
@@ -114,7 +144,7 @@ enum lk_exit lk_connect(struct lk_cli *cli)
 {
     enum lk_status status = latchkey_client_open(&cli->where, &cli->client);
 
-    return status == LK_OK ? LK_EXIT_DONE : complain_failure(cli, status);
+    return status == LK_OK ? LK_EXIT_DONE : complain_open(cli, status);
 }
 
 static enum lk_exit call(struct lk_cli *cli, const struct lk_words *words,
@@ -128,14 +158,8 @@ static enum lk_exit call(struct lk_cli *cli, const struct lk_words *words,
     }
     status = latchkey_client_call(cli->client, words->words, words->count,
                                   timeout_ms, reply);
-    if (status == LK_TIMEOUT) {
-        lk_complain("latchkeyd at %s did not answer in time; whether it did "
-                    "what was asked is not known",
-                    cli->where.address);
-        return LK_EXIT_UNREACHABLE;
-    }
     if (status != LK_OK) {
-        return complain_failure(cli, status);
+        return complain_lost(cli, status);
     }
     if ((*reply)->type == LK_REPLY_ERROR) {
         return complain_error(cli, (*reply)->text);

@@ -1,0 +1,426 @@
+"""latchkey, the command line tool, against a real daemon."""
+
+import json
+import re
+import subprocess
+
+import pytest
+
+from support import build
+from support.resp import fields
+
+NAME = ("acme", "POST /pay", "k1")
+REFERENCE = re.compile(r"[0-9A-F]{4}-[0-9A-F]{4}-[0-9A-F]{4}")
+
+
+def claim(raw, name=NAME, *options):
+    answer = raw("CLAIM", *name, "1:00", *options)
+    assert answer[0] == b"NEW", answer
+    return answer[1]
+
+
+def complete(raw, name=NAME, body=b'{"ok":true}'):
+    token = claim(raw, name)
+    answer = raw("COMPLETE", *name, token, 201,
+                 "Content-Type: application/json\r\n", body)
+    assert answer == "OK", answer
+    return token
+
+
+def doubt(raw, name=NAME):
+    token = claim(raw, name)
+    assert raw("DOUBT", *name, token, "the app timed out") == "OK"
+    return token
+
+
+def state(raw, name=NAME):
+    return fields(raw("LOOKUP", *name))["state"].decode()
+
+
+def reference(raw, name=NAME):
+    return fields(raw("LOOKUP", *name))["reference"].decode()
+
+
+def audit(daemon):
+    result = daemon.cli("audit", "--json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)["entries"]
+
+
+def run(*args, input=""):
+    """Without a daemon."""
+    return subprocess.run([str(build.BUILD / "latchkey"), *args], input=input,
+                          capture_output=True, text=True, timeout=60,
+                          env={"LATCHKEY_SERVER": "unix:/nonexistent/s"})
+
+
+# ---- looking ----
+
+
+def test_get_shows_an_operation_and_its_answer(daemon, raw):
+    complete(raw)
+    result = daemon.cli("get", *NAME)
+    assert result.returncode == 0, result.stderr
+    for text in ("completed", "201", "Content-Type: application/json", "ago)",
+                 reference(raw)):
+        assert text in result.stdout
+    assert daemon.cli("get", *NAME, "--body").stdout == '{"ok":true}'
+
+
+def test_get_has_stable_names_in_json(daemon, raw):
+    complete(raw)
+    document = json.loads(daemon.cli("get", *NAME, "--json").stdout)
+    assert document["state"] == "completed"
+    assert document["status"] == 201
+    assert document["body"] == '{"ok":true}'
+    assert document["tenant"] == "acme"
+    assert {"completed_ms", "expires_ms", "ttl_ms", "claimed_ms", "token",
+            "attempt", "reference", "fingerprint"} <= set(document)
+
+
+def test_get_of_a_stored_answer_is_exit_1_where_there_is_none(daemon, raw):
+    claim(raw)
+    result = daemon.cli("get", *NAME, "--body")
+    assert result.returncode == 1
+    assert "in_progress" in result.stderr and result.stdout == ""
+
+
+def test_what_is_not_there_is_exit_1(daemon, raw):
+    for words in (("get", *NAME), ("find", "acme", "0000-0000-0000"),
+                  ("release", *NAME, "--why", "x"),
+                  ("evict", *NAME, "--why", "x")):
+        result = daemon.cli(*words)
+        assert result.returncode == 1, (words, result.stderr)
+        assert result.stderr.startswith("latchkey: ")
+    assert json.loads(daemon.cli("get", *NAME, "--json").stdout) is None
+
+
+def test_find_knows_a_reference_of_this_tenant_only_C35_C18(daemon, raw):
+    claim(raw)
+    code = reference(raw)
+    found = daemon.cli("find", "acme", code.lower().replace("-", ""), "--json")
+    assert json.loads(found.stdout)["key"] == "k1"
+    other = daemon.cli("find", "other", code)
+    assert other.returncode == 1 and other.stdout == ""
+
+
+def test_list_filters_and_pages(daemon, raw):
+    for i in range(7):
+        claim(raw, ("acme", "POST /pay", "k%d" % i))
+    doubt(raw, ("zeta", "POST /pay", "odd"))
+
+    def keys(*options):
+        result = daemon.cli("list", "--json", *options)
+        assert result.returncode == 0, result.stderr
+        document = json.loads(result.stdout)
+        return [r["key"] for r in document["records"]], document["next_cursor"]
+
+    assert keys("--state", "uncertain") == (["odd"], 0)
+    assert keys("--tenant", "zeta")[0] == ["odd"]
+    assert keys("--older", "1h")[0] == []
+    assert sorted(keys("--all")[0]) == sorted(
+        ["k%d" % i for i in range(7)] + ["odd"])
+    first, cursor = keys("--limit", "3")
+    assert len(first) == 3 and cursor != 0
+    rest, _ = keys("--cursor", str(cursor))
+    assert sorted(first + rest) == sorted(keys("--all")[0])
+
+
+def test_list_for_people_marks_what_is_uncertain(daemon, raw):
+    claim(raw)
+    doubt(raw, ("zeta", "POST /pay", "odd"))
+    lines = daemon.cli("list").stdout.splitlines()
+    assert len(lines) == 3
+    assert [line for line in lines if line.startswith("!")] == [
+        line for line in lines if "odd" in line]
+
+
+def test_stats_parse_and_count(daemon, raw):
+    claim(raw)
+    document = json.loads(daemon.cli("stats", "--json").stdout)
+    assert document["records"] == 1
+    assert daemon.cli("stats").returncode == 0
+
+
+def test_a_hostile_scope_and_body_are_escaped(daemon, raw):
+    name = ("a\x1b[2Jb", "POST /\n\x9b", "k")
+    complete(raw, name, body=b"\xff\xfe")
+    for result in (daemon.cli("get", *name), daemon.cli("list")):
+        assert result.returncode == 0, result.stderr
+        assert r"a\x1b[2Jb" in result.stdout
+        assert "\x1b" not in result.stdout and "\x9b" not in result.stdout
+    document = json.loads(daemon.cli("get", *name, "--json").stdout)
+    assert document["body_base64"] == "//4="
+    assert document["tenant"] == name[0]
+
+
+def test_ping_and_the_ways_to_name_the_daemon(daemon):
+    assert daemon.cli("ping").stdout.startswith("PONG")
+    assert daemon.cli("--server", daemon.tcp_address, "ping").returncode == 0
+    assert json.loads(daemon.cli("ping", "--json").stdout)["result"] == "PONG"
+
+
+# ---- operating ----
+
+
+def test_release_lets_a_retry_run_and_is_audited_C35(daemon, raw):
+    doubt(raw)
+    code = reference(raw)
+    result = daemon.cli("release", *NAME, "--why", "provider says no",
+                        "--who", "kim")
+    assert result.returncode == 0, result.stderr
+    assert code in result.stdout
+    claim(raw)
+    entry = audit(daemon)[-1]
+    assert entry["who"] == "kim" and entry["why"] == "provider says no"
+    assert (entry["tenant"], entry["scope"], entry["key"]) == NAME
+    assert entry["at_ms"] > 0 and entry["id"] > 0
+
+
+def test_resolve_as_completed_is_what_retries_get_C35(daemon, raw, tmp_path):
+    doubt(raw)
+    body = tmp_path / "body"
+    body.write_bytes(b"paid\x00")
+    result = daemon.cli("resolve", *NAME, "--completed", "200", "--body-file",
+                        body, "--why", "seen at the provider", "--json")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["result"] == "OK" and document["state"] == "completed"
+    assert document["reference"] == reference(raw)
+    again = raw("CLAIM", *NAME, "1:00")
+    assert again[:4] == [b"REPLAY", 200, b"", b"paid\x00"]
+    assert audit(daemon)[-1]["why"] == "seen at the provider"
+
+
+def test_resolve_as_released_is_release(daemon, raw):
+    doubt(raw)
+    result = daemon.cli("resolve", *NAME, "--released", "--why", "x")
+    assert result.returncode == 0, result.stderr
+    assert state(raw) == "released"
+
+
+def test_evict_forgets_the_answer_and_is_audited_C35(daemon, raw):
+    complete(raw)
+    before = len(audit(daemon))
+    result = daemon.cli("evict", *NAME, "--why", "wrong amount")
+    assert result.returncode == 0, result.stderr
+    assert REFERENCE.search(result.stdout)
+    claim(raw)
+    entries = audit(daemon)
+    assert len(entries) == before + 1
+    assert entries[-1]["why"] == "wrong amount" and entries[-1]["who"]
+
+
+def test_a_completed_operation_is_not_released(daemon, raw):
+    complete(raw)
+    result = daemon.cli("release", *NAME, "--why", "x")
+    assert result.returncode == 1
+    assert reference(raw) in result.stderr
+    assert state(raw) == "completed"
+
+
+def test_an_unfinished_operation_is_not_evicted(daemon, raw):
+    claim(raw)
+    result = daemon.cli("evict", *NAME, "--why", "x")
+    assert result.returncode in (1, 5)
+    assert state(raw) == "in_progress"
+
+
+def test_audit_goes_on_after_an_entry(daemon, raw):
+    for i in range(3):
+        name = ("acme", "s", "k%d" % i)
+        doubt(raw, name)
+        daemon.cli("release", *name, "--why", "reason %d" % i, check=True)
+    entries = audit(daemon)
+    assert [e["why"] for e in entries] == ["reason 0", "reason 1", "reason 2"]
+    result = daemon.cli("audit", "--json", "--limit", "1", "--after",
+                        str(entries[0]["id"]))
+    assert [e["why"] for e in json.loads(result.stdout)["entries"]] == \
+        ["reason 1"]
+    assert "reason 1" in daemon.cli("audit").stdout
+
+
+def test_the_clock_can_be_accepted(daemon):
+    result = daemon.cli("clock", "accept", "--why", "NTP was repaired")
+    assert result.returncode == 0, result.stderr
+    assert audit(daemon)[-1]["why"] == "NTP was repaired"
+    assert daemon.cli("clock", "set", "--why", "x").returncode == 2
+
+
+def test_verify_finds_a_healthy_store_healthy(daemon, raw):
+    complete(raw)
+    assert daemon.cli("verify").returncode == 0
+    document = json.loads(daemon.cli("verify", "--json").stdout)
+    assert document["result"] == "ok"
+
+
+def test_backup_writes_a_file_once(daemon, raw):
+    complete(raw)
+    copy = daemon.folder / "copy.db"
+    result = daemon.cli("backup", copy)
+    assert result.returncode == 0, result.stderr
+    assert copy.stat().st_size > 0
+    size = copy.stat().st_size
+    assert daemon.cli("backup", copy).returncode == 5
+    assert copy.stat().st_size == size
+
+
+# ---- roles ----
+
+
+def test_a_reader_looks_but_does_not_touch_C36(daemon, raw):
+    complete(raw)
+    for words in (("list",), ("stats",), ("audit",), ("verify",)):
+        result = daemon.cli(*words, user="reader")
+        assert result.returncode == 0, (words, result.stderr)
+    for words in (("evict", *NAME, "--why", "x"),
+                  ("release", *NAME, "--why", "x"),
+                  ("resolve", *NAME, "--completed", "200", "--why", "x"),
+                  ("backup", daemon.folder / "no.db"),
+                  ("clock", "accept", "--why", "x")):
+        result = daemon.cli(*words, user="reader")
+        assert result.returncode == 4, (words, result.stderr)
+        assert "not allowed" in result.stderr
+    assert state(raw) == "completed"
+    assert not (daemon.folder / "no.db").exists()
+    assert audit(daemon) == []
+
+
+def test_whoever_has_no_role_neither_looks_nor_touches_C36(daemon, raw):
+    complete(raw)
+    for words in (("list",), ("stats",), ("audit",), ("verify",),
+                  ("evict", *NAME, "--why", "x")):
+        result = daemon.cli(*words, user=None)
+        assert result.returncode == 4, (words, result.stderr)
+    assert state(raw) == "completed"
+
+
+def test_a_wrong_password_is_exit_4(daemon, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("wrong\n")
+    result = daemon.cli("stats", "--password-file", secret)
+    assert result.returncode == 4
+    assert "wrong" not in result.stderr.replace("WRONGPASS", "")
+
+
+# ---- without a daemon ----
+
+
+def test_a_daemon_out_of_reach_is_exit_3_with_the_remedy(daemon):
+    daemon.stop()
+    result = daemon.cli("stats")
+    assert result.returncode == 3
+    assert daemon.address in result.stderr and "--server" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("line, text", [
+    ("", "--help"),
+    ("lst", '"list"'),
+    ("frobnicate", "--help"),
+    ("get a b", "needs 3"),
+    ("get a b c d", '"d"'),
+    ("list --stat x", "--state"),
+    ("list --state odd", "uncertain"),
+    ("list --older soon", "5m"),
+    ("list --limit 0", "--limit"),
+    ("list --all --limit 5", "exclude"),
+    ("list --state", "--state STATE"),
+    ("list --all=5", "no value"),
+    ("release a b c", "--why"),
+    ("resolve a b c --why x", "--completed"),
+    ("resolve a b c --why x --completed 99", "100"),
+    ("resolve a b c --why x --completed 200 --released", "either"),
+    ("resolve a b c --why x --released --body-file f", "no body"),
+    ("resolve a b c --why x --completed 200 --body-file /nonexistent/f",
+     "cannot read"),
+    ("stats --user kim", "password"),
+    ("stats --timeout x", "--timeout"),
+    ("--server nowhere ping", "nowhere"),
+    ("fingerprint --header nonsense", "Name: value"),
+    ("fingerprint --ignore nonsense", "JSON Pointer"),
+    ("help frobnicate", "frobnicate"),
+])
+def test_a_wrong_command_line_is_exit_2_and_says_what_is_wrong(line, text):
+    result = run(*line.split())
+    assert result.returncode == 2, result
+    assert text in result.stderr
+    assert result.stdout == ""
+
+
+def test_every_command_has_help():
+    overview = run("--help")
+    commands = re.findall(r"^  ([a-z]+) {3,}", overview.stdout, re.M)
+    assert {"get", "list", "release", "fingerprint"} <= set(commands)
+    assert "Exit status" in overview.stdout
+    for command in commands:
+        for line in ((command, "--help"), ("help", command)):
+            result = run(*line)
+            assert result.returncode == 0
+            assert result.stdout.startswith("usage: latchkey " + command)
+            assert max(map(len, result.stdout.splitlines())) <= 80
+    assert run("--version").stdout.startswith("latchkey ")
+
+
+def test_both_spellings_of_a_key_are_one_C05():
+    for value in ("abc-1", '"abc-1"', '  "abc-1"\t'):
+        result = run("key", value)
+        assert (result.returncode, result.stdout) == (0, "abc-1\n")
+    assert run("key", r'"a\"b\\c"').stdout == 'a"b\\c\n'
+    assert json.loads(run("--json", "key", "abc").stdout) == {"key": "abc"}
+
+
+@pytest.mark.parametrize("value, fault, at", [
+    ("", "empty", 0),
+    ('""', "empty", 1),
+    ("a b", "bad-character", 1),
+    ("a\x1b", "bad-character", 1),
+    ('"abc', "unterminated", 4),
+    ('"a\\b"', "bad-escape", None),
+    ('"a" b', "trailing", 4),
+    ("x" * 256, "too-long", 255),
+])
+def test_a_refused_key_is_exit_1_with_reason_and_place_C05(value, fault, at):
+    result = run("key", value)
+    assert result.returncode == 1
+    assert result.stdout.startswith("refused: ")
+    assert "\x1b" not in result.stdout
+    answer = run("key", "--json", value)
+    assert answer.returncode == 1
+    document = json.loads(answer.stdout)
+    assert document["fault"] == fault and document["key"] is None
+    if at is not None:
+        assert document["at"] == at
+        assert "offset %d\n" % at in result.stdout
+
+
+def test_json_that_means_the_same_has_one_fingerprint_C04():
+    def digest(body, *options):
+        result = run("fingerprint", "--method", "POST", "--path", "/pay",
+                     "--content-type", "application/json", *options,
+                     input=body)
+        assert result.returncode == 0, result.stderr
+        assert re.fullmatch(r"[0-9a-f]{64}\n", result.stdout)
+        return result.stdout
+
+    base = digest('{"a":1,"b":[true,"x"]}')
+    assert digest('{ "b":[true, "\\u0078"],\n "a":10e-1 }') == base
+    assert digest('{"a":2,"b":[true,"x"]}') != base
+    assert digest('{"a":1,"b":["x",true]}') != base
+    assert digest('{"a":1,"b":[true,"x"]}', "--path", "/other") != base
+    assert digest('{"a":1,"b":[true,"x"]}', "--bind", "session") != base
+    assert digest('{"a":1,"b":[true,"x"]}', "--header", "X-A: b") != base
+    assert digest('{"a":1,"t":5,"b":[true,"x"]}', "--ignore", "/t") == base
+
+
+def test_a_fingerprint_can_be_explained():
+    command = ("fingerprint", "--content-type", "application/json")
+    plain = run(*command, input='{"b":1,"a":2}').stdout
+    shown = run(*command, "--explain", input='{"b":1,"a":2}').stdout
+    assert shown.startswith(plain)
+    assert '{"a":2,"b":1}' in shown
+    document = json.loads(run(*command, "--json", input='{"b":1}').stdout)
+    assert document["fingerprint"] == "1:" + document["digest"]
+    assert document["body_form"] == "json"
+    raw_form = json.loads(run("fingerprint", "--json", input="\x1b").stdout)
+    assert raw_form["body_form"] == "raw"

@@ -1,0 +1,401 @@
+"""latchkey, the command line tool, against a peer that says what it is told.
+
+The peer stands in for a daemon in trouble, for one that is hostile, and for
+answers that a healthy daemon gives only after hours.
+"""
+
+import base64
+import json
+import os
+import pty
+import select
+import socket
+import subprocess
+import threading
+
+import pytest
+
+from support import build
+from support.resp import Closed, Raw
+
+HOSTILE = "a\x1b[2J\nb\u202ec\\d\x9b\x07"
+
+
+def bulk(value):
+    if value is None:
+        return b"$-1\r\n"
+    if isinstance(value, int):
+        return b":%d\r\n" % value
+    if isinstance(value, list):
+        return b"*%d\r\n" % len(value) + b"".join(map(bulk, value))
+    data = value if isinstance(value, bytes) else value.encode()
+    return b"$%d\r\n%s\r\n" % (len(data), data)
+
+
+def flat(**fields):
+    out = []
+    for name, value in fields.items():
+        out += [name.replace("_", "-"), value]
+    return out
+
+
+def record(**more):
+    fields = dict(tenant="acme", scope="POST /pay", key="k1",
+                  state="in_progress", token=7, attempt=1,
+                  reference="7D3F-92AB-1C4E", fingerprint="1:00",
+                  claimed_ms=1700000000000, ttl_ms=86400000)
+    fields.update(more)
+    return flat(**fields)
+
+
+class Connection(Raw):
+    """The other end of a client's connection: reads commands."""
+
+    def __init__(self, sock):  # pylint: disable=super-init-not-called
+        self.sock = sock
+        self.buffer = b""
+
+
+class Peer:
+    """Answers each command by name; an answer may be a function of it."""
+
+    def __init__(self, path):
+        self.address = "unix:%s" % path
+        self.answers = {"AUTH": b"+OK\r\n"}
+        self.heard = []
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                sock, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(Connection(sock),),
+                             daemon=True).start()
+
+    def _serve(self, connection):
+        with connection:
+            try:
+                while True:
+                    words = [word.decode() for word in connection.read()]
+                    self.heard.append(words)
+                    answer = self.answers.get(words[0], b"-ERR what?\r\n")
+                    if callable(answer):
+                        answer = answer(words)
+                    if answer is None:
+                        return
+                    connection.send_bytes(answer)
+            except (Closed, OSError):
+                pass
+
+    def environment(self, **more):
+        env = dict(os.environ, LATCHKEY_SERVER=self.address, **more)
+        for name in ("LATCHKEY_USER", "LATCHKEY_PASSWORD", "NO_COLOR"):
+            if name not in more:
+                env.pop(name, None)
+        return env
+
+    def cli(self, *args, input=b"", **environment):
+        return subprocess.run(
+            [str(build.BUILD / "latchkey"), *args], input=input,
+            capture_output=True, env=self.environment(**environment),
+            timeout=60 * build.patience())
+
+    def cli_on_terminal(self, *args, **environment):
+        """What a terminal is sent, standard output and error together."""
+        ours, theirs = pty.openpty()
+        with subprocess.Popen([str(build.BUILD / "latchkey"), *args],
+                              stdin=theirs, stdout=theirs, stderr=theirs,
+                              env=self.environment(TERM="xterm",
+                                                   **environment)) as process:
+            os.close(theirs)
+            seen = b""
+            try:
+                while select.select([ours], [], [], 60)[0]:
+                    data = os.read(ours, 65536)
+                    if not data:
+                        break
+                    seen += data
+            except OSError:  # how Linux says that a terminal is gone
+                pass
+            os.close(ours)
+        return process.returncode, seen.decode()
+
+
+@pytest.fixture
+def peer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("p")
+    made = Peer(folder / "s")
+    yield made
+    made.listener.close()
+
+
+def is_clean(text):
+    return all(c == "\n" or c.isprintable() for c in text)
+
+
+# ---- text from outside ----
+
+
+def test_hostile_text_does_not_reach_the_terminal(peer):
+    hostile = {name: HOSTILE for name in
+               ("tenant", "scope", "key", "reason", "reference")}
+    peer.answers["LOOKUP"] = bulk(record(state="uncertain", **hostile))
+    peer.answers["LIST"] = bulk([0, [record(**hostile)]])
+    peer.answers["AUDIT"] = bulk([flat(id=1, at_ms=1, who=HOSTILE,
+                                       action="evict", why=HOSTILE)])
+    peer.answers["STATS"] = bulk([HOSTILE, 1, "trouble", HOSTILE])
+    peer.answers["VERIFY"] = bulk(["damaged", HOSTILE])
+    for command in ("get t s k", "list", "audit", "stats", "verify"):
+        result = peer.cli(*command.split())
+        for stream in (result.stdout.decode(), result.stderr.decode()):
+            assert is_clean(stream), (command, stream)
+        assert rb"\x1b[2J\x0ab" in result.stdout, command
+
+
+def test_a_hostile_error_does_not_reach_the_terminal(peer):
+    peer.answers["STATS"] = b"-ERR \x1b[2J bad\r\n"
+    result = peer.cli("stats")
+    assert result.returncode == 5
+    assert rb"\x1b[2J bad" in result.stderr
+    assert is_clean(result.stderr.decode())
+
+
+def test_hostile_words_of_the_command_line_are_escaped_in_messages(peer):
+    peer.answers["LOOKUP"] = bulk(None)
+    result = peer.cli("get", "t", "s", "x\x1b[2J\ny")
+    assert result.returncode == 1
+    assert rb"x\x1b[2J\x0ay" in result.stderr
+
+
+def test_json_keeps_hostile_text_as_it_is(peer):
+    peer.answers["LOOKUP"] = bulk(record(key=HOSTILE))
+    result = peer.cli("get", "t", "s", "k", "--json")
+    assert json.loads(result.stdout)["key"] == HOSTILE
+    assert not any(c < " " or "\x7f" <= c < "\xa0"
+                   for c in result.stdout.decode().rstrip("\n"))
+
+
+def test_a_binary_body_is_base64_in_json_and_itself_with_body(peer):
+    body = bytes(range(256))
+    peer.answers["LOOKUP"] = bulk(record(
+        state="completed", status=201, headers="A: b\r\n", body=body))
+    document = json.loads(peer.cli("get", "t", "s", "k", "--json").stdout)
+    assert base64.b64decode(document["body_base64"]) == body
+    assert "body" not in document
+    assert peer.cli("get", "t", "s", "k", "--body").stdout == body
+    both = peer.cli("get", "t", "s", "k", "--headers", "--body")
+    assert both.stdout == b"A: b\r\n\r\n" + body
+
+
+def test_base64_has_the_right_ending_for_every_length(peer):
+    for length in range(1, 7):
+        body = b"\xff" * length
+        peer.answers["LOOKUP"] = bulk(record(body=body))
+        text = peer.cli("get", "t", "s", "k", "--json").stdout
+        assert json.loads(text)["body_base64"] == \
+            base64.b64encode(body).decode()
+
+
+def test_a_body_on_a_terminal_cannot_drive_it(peer):
+    peer.answers["LOOKUP"] = bulk(record(state="completed", status=200,
+                                         headers="", body=b"\x1b[2Jx\n"))
+    status, seen = peer.cli_on_terminal("get", "t", "s", "k", "--body")
+    assert status == 0
+    assert seen == "\\x1b[2Jx\r\n"
+
+
+def test_colour_is_for_terminals_only_and_can_be_refused(peer):
+    peer.answers["LIST"] = bulk([0, [record(state="uncertain")]])
+    assert "\x1b[" in peer.cli_on_terminal("list")[1]
+    assert "\x1b[" not in peer.cli_on_terminal("list", NO_COLOR="1")[1]
+    assert b"\x1b[" not in peer.cli("list").stdout
+
+
+# ---- exit status ----
+
+
+@pytest.mark.parametrize("error, status", [
+    ("NOAUTH Authentication required.", 4),
+    ("NOPERM STATS needs the read role", 4),
+    ("WRONGPASS no such user", 4),
+    ("UNAVAILABLE the disk is full", 3),
+    ("ERR something else", 5),
+    ("UNAVAILABLES are not that code", 5),
+])
+def test_errors_of_the_daemon_have_their_exit_status(peer, error, status):
+    peer.answers["STATS"] = b"-%s\r\n" % error.encode()
+    result = peer.cli("stats")
+    assert result.returncode == status
+    assert error.split(" ", 1)[1].encode() in result.stderr
+    assert result.stdout == b""
+
+
+def test_a_wrong_password_is_not_allowed_and_is_not_shown(peer):
+    peer.answers["AUTH"] = b"-WRONGPASS invalid username-password pair\r\n"
+    result = peer.cli("ping", LATCHKEY_USER="u", LATCHKEY_PASSWORD="hush")
+    assert result.returncode == 4
+    assert b"hush" not in result.stdout + result.stderr
+
+
+def test_a_damaged_store_is_exit_1_and_every_finding_is_shown(peer):
+    peer.answers["VERIFY"] = bulk(["damaged", "row 5: bad", "row 9: bad"])
+    result = peer.cli("verify")
+    assert result.returncode == 1
+    assert result.stdout == b"damaged\nrow 5: bad\nrow 9: bad\n"
+    document = json.loads(peer.cli("verify", "--json").stdout)
+    assert document == {"result": "damaged",
+                        "lines": ["row 5: bad", "row 9: bad"]}
+
+
+@pytest.mark.parametrize("command", [
+    "get t s k", "find t r", "list", "stats", "audit", "verify", "ping",
+    "release t s k --why x", "evict t s k --why x"])
+def test_an_answer_of_another_form_is_an_error_not_a_crash(peer, command):
+    for answer in (b":5\r\n", b"$4\r\nwhat\r\n", b"*1\r\n:1\r\n", b"!\r\n"):
+        for name in ("LOOKUP", "FIND", "LIST", "STATS", "AUDIT", "VERIFY",
+                     "PING", "RESOLVE", "EVICT"):
+            peer.answers[name] = answer
+        result = peer.cli(*command.split())
+        assert result.returncode in (0, 1, 5), (command, answer, result)
+
+
+def test_a_peer_that_is_no_daemon_is_named(peer):
+    peer.answers["PING"] = b"+HELO\r\n"
+    result = peer.cli("ping")
+    assert result.returncode == 5
+    assert peer.address.encode() in result.stderr
+
+
+def test_a_connection_that_breaks_is_exit_3(peer):
+    peer.answers["EVICT"] = lambda words: None
+    result = peer.cli("evict", "t", "s", "k", "--why", "x")
+    assert result.returncode == 3
+    assert b"not known" in result.stderr
+
+
+def test_no_answer_within_the_timeout_is_exit_3(peer):
+    over = threading.Event()
+    peer.answers["STATS"] = lambda words: over.wait(60) and None
+    result = peer.cli("stats", "--timeout", "50ms")
+    over.set()
+    assert result.returncode == 3
+    assert b"in time" in result.stderr
+
+
+def test_kept_and_stale_are_exit_1_and_name_the_reference(peer):
+    peer.answers["RESOLVE"] = bulk(["KEPT", 201, "", "body", 1, 2,
+                                    "7D3F-92AB-1C4E"])
+    result = peer.cli("release", "t", "s", "k", "--why", "x")
+    assert result.returncode == 1
+    assert b"7D3F-92AB-1C4E" in result.stderr and b"201" in result.stderr
+    peer.answers["RESOLVE"] = b"+STALE\r\n"
+    assert peer.cli("release", "t", "s", "k", "--why", "x").returncode == 1
+
+
+# ---- what is asked of the daemon ----
+
+
+def test_a_list_goes_on_after_a_page_that_is_short_or_empty(peer):
+    pages = {"0": [5, [record(key="a")]], "5": [9, []],
+             "9": [0, [record(key="b")]]}
+
+    def answer(words):
+        return bulk(pages[words[words.index("CURSOR") + 1]])
+
+    peer.answers["LIST"] = answer
+    document = json.loads(peer.cli("list", "--json").stdout)
+    assert [r["key"] for r in document["records"]] == ["a", "b"]
+    assert document["next_cursor"] == 0
+
+
+def test_a_list_stops_at_its_limit_and_says_how_to_go_on(peer):
+    peer.answers["LIST"] = bulk([77, [record(), record()]])
+    result = peer.cli("list", "--limit", "2", "--state", "uncertain",
+                      "--tenant", "acme", "--older", "5m", "--cursor", "3")
+    assert peer.heard == [["LIST", "STATE", "uncertain", "TENANT", "acme",
+                           "OLDER", "300000", "LIMIT", "2", "CURSOR", "3"]]
+    assert b"--cursor 77" in result.stderr
+
+
+def test_uncertain_operations_stand_out_without_colour(peer):
+    peer.answers["LIST"] = bulk([0, [record(key="calm"),
+                                     record(key="odd", state="uncertain")]])
+    lines = peer.cli("list").stdout.decode().splitlines()
+    assert [line[0] for line in lines] == [" ", " ", "!"]
+    assert len({line.index("acme") for line in lines[1:]}) == 1
+
+
+def test_options_may_stand_anywhere_and_end_at_two_dashes(peer):
+    peer.answers["RESOLVE"] = b"+OK\r\n"
+    peer.answers["LOOKUP"] = bulk(record())
+    want = ["RESOLVE", "t", "s", "-k", "RELEASED", "WHO", "me", "WHY", "so"]
+    for line in ("--why so release --who=me -- t s -k",
+                 "release t --why=so s --who me -- -k",
+                 "--json --who me --why so release t s -- -k"):
+        peer.heard.clear()
+        assert peer.cli(*line.split()).returncode == 0
+        assert peer.heard[0] == want
+
+
+def test_headers_from_a_file_have_the_form_of_the_wire(peer, tmp_path):
+    peer.answers["RESOLVE"] = b"+OK\r\n"
+    headers = tmp_path / "headers"
+    headers.write_text("Content-Type: text/plain\n\nX-A:b\r\n")
+    result = peer.cli("resolve", "t", "s", "k", "--completed", "201",
+                      "--headers-file", str(headers), "--body-file", "-",
+                      "--why", "seen", "--who", "me", input=b"done\n")
+    assert result.returncode == 0
+    assert peer.heard[0] == [
+        "RESOLVE", "t", "s", "k", "COMPLETED", "201",
+        "Content-Type: text/plain\r\nX-A:b\r\n", "done\n",
+        "WHO", "me", "WHY", "seen"]
+
+
+def test_a_backup_is_asked_for_by_its_whole_path(peer):
+    peer.answers["BACKUP"] = b"+OK\r\n"
+    result = peer.cli("backup", "copy.db")
+    assert peer.heard[0][1] == os.path.join(os.getcwd(), "copy.db")
+    assert result.returncode == 0 and b"copy.db" in result.stdout
+
+
+def test_a_long_job_has_a_progress_bar_on_a_terminal(peer):
+    asked_twice = threading.Event()
+    count = []
+
+    def info(words):
+        count.append(words)
+        if len(count) > 1:
+            asked_twice.set()
+        return bulk("# Jobs\r\nverify_running:1\r\njob_done:5\r\n"
+                    "job_total:10\r\n")
+
+    def verify(words):
+        assert asked_twice.wait(60)
+        return bulk(["ok", "10 records"])
+
+    peer.answers.update(INFO=info, VERIFY=verify)
+    status, seen = peer.cli_on_terminal("verify")
+    assert status == 0
+    assert "verify [" in seen and "50%" in seen
+    assert seen.endswith("ok\r\n10 records\r\n")
+
+
+def test_there_is_no_progress_bar_in_a_file(peer):
+    peer.answers["VERIFY"] = bulk(["ok"])
+    result = peer.cli("verify")
+    assert (result.stdout, result.stderr) == (b"ok\n", b"")
+    assert [words[0] for words in peer.heard] == ["VERIFY"]
+
+
+def test_a_password_file_ends_at_its_line(peer, tmp_path):
+    peer.answers["PING"] = b"+PONG\r\n"
+    secret = tmp_path / "secret"
+    secret.write_text("open sesame\n")
+    result = peer.cli("ping", "--user", "ali", "--password-file", str(secret))
+    assert result.returncode == 0
+    assert peer.heard[0] == ["AUTH", "ali", "open sesame"]
