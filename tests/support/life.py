@@ -1,6 +1,9 @@
 """Short forms for what most tests do with a connection."""
 
 import itertools
+import time
+
+from .build import patience
 
 FINGERPRINT = "1:" + "ab" * 32
 OTHER_FINGERPRINT = "1:" + "cd" * 32
@@ -49,3 +52,14 @@ def verdict(reply):
     """The word of a verdict, whatever its form."""
     word = reply[0] if isinstance(reply, list) else reply
     return word.decode() if isinstance(word, bytes) else str(word)
+
+
+def until(condition, timeout=20, pause=0.01):
+    """Asks again and again, for what no event announces; what it answered."""
+    deadline = time.monotonic() + timeout * patience()
+    while True:
+        answer = condition()
+        if answer or time.monotonic() > deadline:
+            assert answer, "it did not happen in time"
+            return answer
+        time.sleep(pause)
