@@ -70,8 +70,8 @@ void lk_clock_start(struct lk_clock *clock, const struct lk_moment *last,
     if (now < floor) {
         now = floor;
     }
-    atomic_init(&clock->base_ms, now - boottime);
-    atomic_init(&clock->held, held);
+    atomic_store(&clock->base_ms, now - boottime);
+    atomic_store(&clock->held, held);
 }
 
 uint64_t lk_clock_now(const struct lk_clock *clock)

@@ -97,6 +97,7 @@ struct lk_batch {
     struct lk_op **ops;
     size_t count;
     bool keep; /* also sweep and reap what is due, within bounds */
+    bool more; /* set by the store: there is more to keep, call again soon */
     /*
      * Operations that stopped being in progress or accepted, by an op or by
      * the sweeper: whoever waits for one of them is to be woken. Filled by

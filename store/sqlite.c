@@ -1,0 +1,485 @@
+/*
+ * sqlite.c - the embedded store: opening, owning, reopening and closing it.
+ *
+ * Exactly one process owns the file: it holds a lock on the side file
+ * PATH-lock, which also notes how often the store has been opened (its
+ * incarnation). A database that knows of fewer openings than its side file,
+ * or that carries the mark of a backup, is an older copy: claims made since
+ * are missing in it. Then every key that it does not know is held until the
+ * locks of such claims must have run out, and tokens go on far above any that
+ * can have been handed out.
+ */
+#include "store/sqlite.h"
+#include "store/fault.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/rand.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Above all tokens that a lost stretch of history can have used. */
+#define TOKEN_LEAP (UINT64_C(1) << 32)
+
+enum { LEVEL_ERROR = 0, LEVEL_WARN = 1, LEVEL_INFO = 2 };
+
+void lk_sqlite_log(struct lk_sqlite *store, int level, const char *format, ...)
+{
+    char line[512];
+    va_list args;
+
+    if (!store->config.log) {
+        return;
+    }
+    va_start(args, format);
+    vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    store->config.log(store->config.log_context, level, line);
+}
+
+void lk_sqlite_set_trouble(struct lk_sqlite *store, enum lk_health health,
+                           const char *why)
+{
+    int before = atomic_exchange(&store->health, (int)health);
+
+    pthread_mutex_lock(&store->trouble_lock);
+    snprintf(store->trouble, sizeof(store->trouble), "%s", why ? why : "");
+    pthread_mutex_unlock(&store->trouble_lock);
+    if (before == (int)health) {
+        return;
+    }
+    if (health == LK_HEALTH_READY) {
+        lk_sqlite_log(store, LEVEL_INFO, "the store is available again");
+    } else {
+        lk_sqlite_log(store, LEVEL_ERROR, "the store is unavailable: %s",
+                      why ? why : "?");
+    }
+}
+
+/* ---- the side file
+ * ------------------------------------------------------------ */
+
+static enum lk_status own(struct lk_sqlite *store, struct lk_buf *error)
+{
+    char path[4096];
+    enum lk_status status;
+
+    snprintf(path, sizeof(path), "%s-lock", store->path);
+    store->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (store->lock_fd < 0) {
+        status = latchkey_buf_printf(error, "cannot open %s: %s", path,
+                                     strerror(errno));
+        return status ? status : LK_IO;
+    }
+    if (flock(store->lock_fd, LOCK_EX | LOCK_NB)) {
+        status = latchkey_buf_printf(
+            error, "%s is owned by another latchkeyd; stop that one first",
+            store->path);
+        return status ? status : LK_BUSY;
+    }
+    return LK_OK;
+}
+
+static uint64_t read_side(const struct lk_sqlite *store)
+{
+    char text[32] = "";
+
+    if (pread(store->lock_fd, text, sizeof(text) - 1, 0) <= 0) {
+        return 0;
+    }
+    return strtoull(text, NULL, 10);
+}
+
+static enum lk_status write_side(const struct lk_sqlite *store,
+                                 uint64_t incarnation)
+{
+    char text[32];
+    int len = snprintf(text, sizeof(text), "%020llu\n",
+                       (unsigned long long)incarnation);
+
+    if (pwrite(store->lock_fd, text, (size_t)len, 0) != len ||
+        fdatasync(store->lock_fd)) {
+        return LK_IO;
+    }
+    return LK_OK;
+}
+
+enum lk_status lk_sync_folder(const char *path)
+{
+    char folder[4096];
+    const char *slash = strrchr(path, '/');
+
+    snprintf(folder, sizeof(folder), "%.*s",
+             slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return LK_IO;
+    }
+    int failed = fsync(fd);
+    close(fd);
+    return failed ? LK_IO : LK_OK;
+}
+
+/* ---- connections
+ * --------------------------------------------------------------- */
+
+static int note_frames(void *context, sqlite3 *db, const char *name, int frames)
+{
+    struct lk_sqlite *store = context;
+
+    (void)db;
+    (void)name;
+    store->wal_frames = frames;
+    return SQLITE_OK;
+}
+
+static void disconnect(struct lk_sqlite *store)
+{
+    lk_sqlite_close_reader(store);
+    lk_sqlite_finalize(store);
+    sqlite3_close(store->writer);
+    store->writer = NULL;
+    store->writing = false;
+    store->wal_frames = store->wal_tried = 0;
+}
+
+/*
+ * Empties the log into the database. After a failed sync the system may show
+ * bytes that are not on the disk; this writes all of them once more, and the
+ * log, whose pages cannot be trusted, starts anew.
+ */
+static enum lk_status empty_log(struct lk_sqlite *store)
+{
+    return lk_sqlite_status(sqlite3_wal_checkpoint_v2(
+        store->writer, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL));
+}
+
+static enum lk_status make_secret(struct lk_sqlite *store, const char *name,
+                                  uint8_t secret[16])
+{
+    enum lk_status status = lk_meta_get_bytes(store->writer, name, secret, 16);
+
+    if (status != LK_NOT_FOUND) {
+        return status;
+    }
+    if (RAND_bytes(secret, 16) != 1) {
+        return LK_IO;
+    }
+    return lk_meta_put_bytes(store, name, secret, 16);
+}
+
+static enum lk_status make_secrets(struct lk_sqlite *store)
+{
+    enum lk_status status = lk_sqlite_run(store, LK_STATEMENT_BEGIN);
+
+    if (!status) {
+        status = make_secret(store, "secret", store->store.secret);
+    }
+    if (!status) {
+        status = make_secret(store, "reference_secret",
+                             store->store.reference_secret);
+    }
+    return status ? status : lk_sqlite_run(store, LK_STATEMENT_COMMIT);
+}
+
+/* Everything from the file up to the index. On failure all is closed. */
+static enum lk_status build(struct lk_sqlite *store, struct lk_buf *error)
+{
+    enum lk_status status =
+        lk_sqlite_connect(store, true, &store->writer, error);
+
+    if (!status) {
+        sqlite3_wal_hook(store->writer, note_frames, store);
+        status = empty_log(store);
+    }
+    if (!status) {
+        status = lk_sqlite_migrate(store, error);
+    }
+    if (!status) {
+        status = lk_sqlite_prepare(store);
+    }
+    if (!status) {
+        status = make_secrets(store);
+    }
+    if (!status) {
+        status = lk_sqlite_load(store);
+    }
+    if (!status) {
+        status = lk_sqlite_open_reader(store, error);
+    }
+    if (status && !error->len) {
+        enum lk_status said =
+            latchkey_buf_printf(error, "cannot open %s: %s", store->path,
+                                store->writer ? sqlite3_errmsg(store->writer)
+                                              : latchkey_status_text(status));
+        status = said ? said : status;
+    }
+    if (status) {
+        disconnect(store);
+    }
+    return status;
+}
+
+enum lk_status lk_sqlite_reopen(struct lk_sqlite *store)
+{
+    struct lk_buf error = {0};
+
+    atomic_store(&store->stopping, true);
+    pthread_rwlock_wrlock(&store->handles);
+    atomic_store(&store->stopping, false);
+    disconnect(store);
+    enum lk_status status = build(store, &error);
+    pthread_rwlock_unlock(&store->handles);
+    if (status) {
+        lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN,
+                              error.len ? error.data : "cannot reopen");
+    } else {
+        atomic_fetch_add(&store->counters.reopened, 1);
+        lk_sqlite_set_trouble(store, LK_HEALTH_READY, NULL);
+    }
+    latchkey_buf_free(&error);
+    return status;
+}
+
+/* ---- incarnations and copies
+ * ---------------------------------------------------- */
+
+static uint64_t longest_lock(struct lk_sqlite *store)
+{
+    int64_t longest = 0;
+
+    if (lk_sqlite_number(store->writer, "SELECT max(lock) FROM claim",
+                         &longest)) {
+        longest = 0;
+    }
+    uint64_t usual = store->config.default_lock_ms;
+    return (uint64_t)longest > usual ? (uint64_t)longest : usual;
+}
+
+static enum lk_status hold_unknown(struct lk_sqlite *store, int64_t backup_at)
+{
+    uint64_t hold = longest_lock(store);
+    uint64_t until = store->last_ms + hold;
+    enum lk_status status = lk_meta_put(store, "hold_until", (int64_t)until);
+
+    store->next_token += TOKEN_LEAP;
+    if (!status) {
+        status =
+            lk_meta_put(store, "high_token", (int64_t)store->next_token - 1);
+    }
+    atomic_store(&store->hold_until_ms, until);
+    lk_sqlite_log(store, LEVEL_WARN,
+                  "%s is an older copy%s: claims made since are missing. Keys "
+                  "that it does not know are held for %llu s; operations "
+                  "claimed since the copy can run again after that",
+                  store->path, backup_at ? " (a backup)" : "",
+                  (unsigned long long)(hold / 1000));
+    return status;
+}
+
+/* Counts this opening, in the database first: the side file never leads
+ * unless the database was replaced. */
+static enum lk_status count_opening(struct lk_sqlite *store)
+{
+    int64_t known = 0;
+    int64_t backup_at = 0;
+    int64_t hold_until = 0;
+    uint64_t side = read_side(store);
+    sqlite3 *db = store->writer;
+
+    if (lk_meta_get(db, "incarnation", &known) ||
+        lk_meta_get(db, "backup_at", &backup_at) ||
+        lk_meta_get(db, "hold_until", &hold_until)) {
+        /* Not found is zero; damage would have shown while loading. */
+    }
+    atomic_store(&store->hold_until_ms, (uint64_t)hold_until);
+    uint64_t next = ((uint64_t)known > side ? (uint64_t)known : side) + 1;
+    enum lk_status status = lk_sqlite_run(store, LK_STATEMENT_BEGIN);
+    if (!status && (backup_at || side > (uint64_t)known)) {
+        status = hold_unknown(store, backup_at);
+    }
+    if (!status) {
+        status = lk_meta_put(store, "backup_at", 0);
+    }
+    if (!status) {
+        status = lk_meta_put(store, "incarnation", (int64_t)next);
+    }
+    if (!status) {
+        status = lk_sqlite_run(store, LK_STATEMENT_COMMIT);
+    }
+    if (!status) {
+        status = lk_sync_folder(store->path);
+    }
+    return status ? status : write_side(store, next);
+}
+
+/* ---- the class
+ * ------------------------------------------------------------------ */
+
+static void release(struct lk_sqlite *store)
+{
+    disconnect(store);
+    if (store->lock_fd >= 0) {
+        close(store->lock_fd);
+    }
+    lk_overlay_free(&store->overlay);
+    lk_index_free(&store->index);
+    latchkey_buf_free(&store->scratch);
+    pthread_rwlock_destroy(&store->handles);
+    pthread_mutex_destroy(&store->reader_lock);
+    pthread_mutex_destroy(&store->index_lock);
+    pthread_mutex_destroy(&store->trouble_lock);
+    free(store->path);
+    free(store);
+}
+
+static struct lk_sqlite *create(const struct lk_store_config *config)
+{
+    struct lk_sqlite *store = calloc(1, sizeof(*store));
+
+    if (!store) {
+        return NULL;
+    }
+    store->store.class = &lk_sqlite_class;
+    store->config = *config;
+    store->config.path = store->path = strdup(config->path);
+    store->lock_fd = -1;
+    if (!store->config.vfs) {
+        store->config.vfs = lk_fault_vfs();
+    }
+    pthread_rwlock_init(&store->handles, NULL);
+    pthread_mutex_init(&store->reader_lock, NULL);
+    pthread_mutex_init(&store->index_lock, NULL);
+    pthread_mutex_init(&store->trouble_lock, NULL);
+    atomic_init(&store->health, LK_HEALTH_CLOSED);
+    return store;
+}
+
+static enum lk_status open_store(const struct lk_store_config *config,
+                                 struct lk_store **opened, struct lk_buf *error)
+{
+    struct lk_sqlite *store = create(config);
+    enum lk_status status = store && store->path ? LK_OK : LK_NOMEM;
+
+    if (!status) {
+        status = own(store, error);
+    }
+    if (!status) {
+        status = build(store, error);
+    }
+    if (!status) {
+        status = count_opening(store);
+    }
+    if (status) {
+        if (!error->len &&
+            latchkey_buf_printf(error, "cannot open %s: %s", config->path,
+                                latchkey_status_text(status))) {
+            status = LK_NOMEM;
+        }
+        if (store) {
+            release(store);
+        }
+        return status;
+    }
+    atomic_store(&store->health, LK_HEALTH_READY);
+    if (atomic_load(&store->clock.held)) {
+        lk_sqlite_log(store, LEVEL_WARN,
+                      "the wall clock is implausibly far from the time last "
+                      "stored; time goes on from there until an operator "
+                      "accepts the clock (latchkey clock accept)");
+    }
+    *opened = &store->store;
+    return LK_OK;
+}
+
+static void close_store(struct lk_store *base)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+
+    atomic_store(&store->stopping, true);
+    pthread_rwlock_wrlock(&store->handles);
+    if (store->writer && atomic_load(&store->health) == LK_HEALTH_READY) {
+        struct lk_moment moment = lk_clock_moment(&store->clock);
+        enum lk_status status =
+            lk_meta_put_bytes(store, "moment", &moment, sizeof(moment));
+        lk_sqlite_close_reader(store);
+        if (!status) {
+            status = empty_log(store);
+        }
+        if (status) {
+            lk_sqlite_log(store, LEVEL_WARN,
+                          "the log of %s could not be emptied at the stop; "
+                          "nothing is lost, the next start does it",
+                          store->path);
+        }
+    }
+    pthread_rwlock_unlock(&store->handles);
+    release(store);
+}
+
+static uint64_t size_of(const char *path, const char *suffix)
+{
+    char name[4096];
+    struct stat info;
+
+    snprintf(name, sizeof(name), "%s%s", path, suffix);
+    return stat(name, &info) ? 0 : (uint64_t)info.st_size;
+}
+
+static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    struct lk_counters *counters = &store->counters;
+    uint64_t hold = atomic_load(&store->hold_until_ms);
+
+    *stats = (struct lk_store_stats){
+        .file_bytes = size_of(store->path, "") + size_of(store->path, "-wal"),
+        .free_bytes = atomic_load(&counters->free_bytes),
+        .dead_rows = atomic_load(&counters->dead_rows),
+        .batches = atomic_load(&counters->batches),
+        .batch_ops = atomic_load(&counters->batch_ops),
+        .syncs_failed = atomic_load(&counters->syncs_failed),
+        .reopened = atomic_load(&counters->reopened),
+        .checkpoints = atomic_load(&counters->checkpoints),
+        .swept = atomic_load(&counters->swept),
+        .reaped = atomic_load(&counters->reaped),
+        .last_token = atomic_load(&store->last_token),
+        .now_ms = lk_clock_now(&store->clock),
+        .clock_held = atomic_load(&store->clock.held),
+        .available = atomic_load(&store->health) == LK_HEALTH_READY,
+    };
+    stats->hold_until_ms = hold > stats->now_ms ? hold : 0;
+    pthread_mutex_lock(&store->index_lock);
+    stats->records = store->index.count;
+    stats->index_bytes = store->index.bytes;
+    for (int i = 0; i < 6; i++) {
+        stats->by_state[i] = store->index.by_state[i];
+    }
+    pthread_mutex_unlock(&store->index_lock);
+    pthread_mutex_lock(&store->trouble_lock);
+    memcpy(stats->trouble, store->trouble, sizeof(stats->trouble));
+    pthread_mutex_unlock(&store->trouble_lock);
+}
+
+const struct lk_store_class lk_sqlite_class = {
+    .scheme = "sqlite",
+    .promise = "an acknowledged claim or result survives power loss",
+    .open = open_store,
+    .close = close_store,
+    .apply = lk_sqlite_apply,
+    .peek = lk_sqlite_peek,
+    .load = lk_sqlite_fetch,
+    .lookup = lk_sqlite_lookup,
+    .find = lk_sqlite_find,
+    .list = lk_sqlite_list,
+    .audit = lk_sqlite_audit,
+    .verify = lk_sqlite_verify,
+    .backup = lk_sqlite_backup,
+    .accept_clock = lk_sqlite_accept_clock,
+    .stats = read_stats,
+};

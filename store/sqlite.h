@@ -1,0 +1,261 @@
+/*
+ * sqlite.h - the embedded store's own types.
+ *
+ * The tables are a log: rows are appended, and deleted once nothing needs
+ * them. What is true now is in the index (index.h), which is what one gets by
+ * applying every row in order. Only the store thread writes; it alone decides
+ * and checkpoints.
+ *
+ * Lock order: handles, then reader, then index. The store thread reads the
+ * index without its lock, being the only one that changes it.
+ */
+#ifndef LK_SQLITE_H
+#define LK_SQLITE_H
+
+#include "store/clock.h"
+#include "store/overlay.h"
+#include "store/store.h"
+
+#include <pthread.h>
+#include <sqlite3.h>
+
+/* What happened to a claim; the numbers are stored. */
+enum lk_row_kind {
+    LK_ROW_COMPLETE = 1,
+    LK_ROW_OMIT = 2,
+    LK_ROW_RELEASE = 3,
+    LK_ROW_DOUBT = 4,
+    LK_ROW_LAPSE = 5, /* the sweeper's doubt: nobody gave a reason */
+    LK_ROW_EXTEND = 6,
+    LK_ROW_KEEP = 7,     /* until: the new expiry */
+    LK_ROW_KEEP_TTL = 8, /* until: the new TTL, for a record still open */
+    LK_ROW_EVICT = 9,
+};
+
+/* Statements of the writer. */
+#define LK_STATEMENT_MAP(X)                                                    \
+    X(BEGIN, "BEGIN IMMEDIATE")                                                \
+    X(COMMIT, "COMMIT")                                                        \
+    X(ROLLBACK, "ROLLBACK")                                                    \
+    X(CLAIM, "INSERT INTO claim VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)")           \
+    X(OUTCOME, "INSERT INTO outcome VALUES (?,?,?,?,?,?)")                     \
+    X(ANSWER, "INSERT OR REPLACE INTO answer VALUES (?,?,?,?)")                \
+    X(AUDIT, "INSERT INTO audit VALUES (NULL,?,?,?,?,?,?,?,?)")                \
+    X(META, "INSERT OR REPLACE INTO meta VALUES (?,?)")                        \
+    X(ROW, "SELECT number, generation, attempt, ttl, owner FROM claim "        \
+           "WHERE token = ?")                                                  \
+    X(REAP_CLAIMS, "SELECT token, hash FROM claim WHERE token > ? "            \
+                   "ORDER BY token LIMIT ?")                                   \
+    X(REAP_OUTCOMES, "SELECT id, token, hash FROM outcome WHERE id > ? "       \
+                     "ORDER BY id LIMIT ?")                                    \
+    X(DELETE_CLAIMS, "DELETE FROM claim WHERE token BETWEEN ? AND ?")          \
+    X(DELETE_OUTCOMES, "DELETE FROM outcome WHERE id BETWEEN ? AND ?")         \
+    X(DELETE_ANSWERS, "DELETE FROM answer WHERE token BETWEEN ? AND ?")
+
+enum lk_statement {
+#define X(name, sql) LK_STATEMENT_##name,
+    LK_STATEMENT_MAP(X)
+#undef X
+        LK_STATEMENTS
+};
+
+/* Statements of the reader. */
+#define LK_READ_MAP(X)                                                         \
+    X(CLAIM, "SELECT tenant, scope, key, fingerprint, at, ttl, attempt "       \
+             "FROM claim WHERE token = ?")                                     \
+    X(ANSWER, "SELECT at, reason, record FROM answer WHERE token = ?")         \
+    X(LIST, "SELECT claim.token, hash, tenant, scope, key, fingerprint, "      \
+            "claim.at, ttl, attempt, answer.at, reason, "                      \
+            "length(record) FROM claim LEFT JOIN answer "                      \
+            "ON answer.token = claim.token "                                   \
+            "WHERE claim.token > ? ORDER BY claim.token LIMIT ?")              \
+    X(AUDIT, "SELECT id, at, who, why, action, tenant, scope, key, token "     \
+             "FROM audit WHERE id > ? ORDER BY id LIMIT ?")
+
+enum lk_read {
+#define X(name, sql) LK_READ_##name,
+    LK_READ_MAP(X)
+#undef X
+        LK_READS
+};
+
+enum lk_health {
+    LK_HEALTH_READY,
+    LK_HEALTH_FULL,   /* no space: waits until a test write succeeds */
+    LK_HEALTH_BROKEN, /* a write failed: to be reopened and rebuilt */
+    LK_HEALTH_CLOSED,
+};
+
+/* Where the reaper is; see sqlite_keep.c. */
+struct lk_reaper {
+    bool claims_running;
+    bool outcomes_running;
+    uint64_t claim_cursor;
+    uint64_t outcome_cursor;
+    int64_t claim_rows;    /* in the table */
+    int64_t needed_rows;   /* of these, by a record of the index */
+    int64_t dead_outcomes; /* at least */
+};
+
+/* Written by the store thread, read by any. */
+struct lk_counters {
+    atomic_uint_fast64_t batches, batch_ops, syncs_failed, reopened,
+        checkpoints, swept, reaped, dead_rows, free_bytes;
+};
+
+struct lk_sqlite {
+    struct lk_store store;
+    struct lk_store_config config;
+    char *path;
+    int lock_fd;
+
+    /* Store thread. */
+    sqlite3 *writer;
+    sqlite3_stmt *statements[LK_STATEMENTS];
+    struct lk_overlay overlay;
+    struct lk_buf scratch;
+    struct lk_reaper reaper;
+    struct lk_reaper reaper_durable; /* as of the last commit */
+    uint64_t next_token;
+    uint64_t next_outcome;
+    uint64_t last_ms;      /* time of the last decision */
+    uint64_t moment_at_ms; /* when the moment was last stored */
+    uint64_t probe_at_ms;  /* when a failed store was last tried */
+    int wal_frames;
+    int wal_tried; /* frames at the last checkpoint that did not finish */
+    bool writing;  /* a transaction is open */
+
+    /* Readers. Whoever uses a connection other than the writer holds
+     * `handles` for reading; reopening holds it for writing. */
+    pthread_rwlock_t handles;
+    pthread_mutex_t reader_lock;
+    sqlite3 *reader;
+    sqlite3_stmt *reads[LK_READS];
+    atomic_bool stopping; /* long work ends early */
+
+    pthread_mutex_t index_lock;
+    struct lk_index index;
+
+    struct lk_clock clock;
+    atomic_int health;
+    atomic_uint_fast64_t last_token;
+    atomic_uint_fast64_t hold_until_ms;
+    struct lk_counters counters;
+    pthread_mutex_t trouble_lock;
+    char trouble[128];
+};
+
+/* sqlite_schema.c: files, tables, settings */
+LK_MUST_CHECK enum lk_status lk_sqlite_connect(struct lk_sqlite *store,
+                                               bool writer, sqlite3 **db,
+                                               struct lk_buf *error);
+LK_MUST_CHECK enum lk_status lk_sqlite_migrate(struct lk_sqlite *store,
+                                               struct lk_buf *error);
+LK_MUST_CHECK enum lk_status lk_sqlite_prepare(struct lk_sqlite *store);
+void lk_sqlite_finalize(struct lk_sqlite *store);
+/* LK_NOT_FOUND leaves *value alone. */
+LK_MUST_CHECK enum lk_status lk_meta_get(sqlite3 *db, const char *name,
+                                         int64_t *value);
+LK_MUST_CHECK enum lk_status lk_meta_get_bytes(sqlite3 *db, const char *name,
+                                               void *bytes, size_t len);
+LK_MUST_CHECK enum lk_status lk_meta_put(struct lk_sqlite *store,
+                                         const char *name, int64_t value);
+LK_MUST_CHECK enum lk_status lk_meta_put_bytes(struct lk_sqlite *store,
+                                               const char *name,
+                                               const void *bytes, size_t len);
+/* What a result code of SQLite means to us. */
+enum lk_status lk_sqlite_status(int code);
+/* A query of one number, without parameters. */
+LK_MUST_CHECK enum lk_status lk_sqlite_number(sqlite3 *db, const char *sql,
+                                              int64_t *number);
+
+/* sqlite.c: opening, closing, reopening */
+void lk_sqlite_log(struct lk_sqlite *store, int level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Closes everything and builds it anew from what is on disk. */
+LK_MUST_CHECK enum lk_status lk_sqlite_reopen(struct lk_sqlite *store);
+void lk_sqlite_set_trouble(struct lk_sqlite *store, enum lk_health health,
+                           const char *why);
+
+/* Makes a new or renamed file findable after a power loss. */
+LK_MUST_CHECK enum lk_status lk_sync_folder(const char *path);
+
+/* sqlite_load.c: the index from the rows */
+LK_MUST_CHECK enum lk_status lk_sqlite_load(struct lk_sqlite *store);
+/* Applies one stored outcome to an entry. Live and at the start alike. */
+void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
+                    uint64_t until);
+uint64_t lk_fingerprint_hash(const struct lk_sqlite *store,
+                             struct lk_slice fingerprint);
+unsigned lk_owner_hash(const struct lk_sqlite *store, struct lk_slice owner);
+
+/* sqlite_apply.c: deciding and writing */
+void lk_sqlite_apply(struct lk_store *store, struct lk_batch *batch);
+enum lk_status lk_sqlite_accept_clock(struct lk_store *store,
+                                      struct lk_slice who, struct lk_slice why);
+/* Opens the batch's transaction if it is not open yet. */
+LK_MUST_CHECK enum lk_status lk_sqlite_begin(struct lk_sqlite *store);
+/* Runs a prepared statement that returns no rows, and resets it. */
+LK_MUST_CHECK enum lk_status lk_sqlite_run(struct lk_sqlite *store,
+                                           enum lk_statement statement);
+LK_MUST_CHECK enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
+                                               const struct lk_entry *before,
+                                               enum lk_row_kind kind,
+                                               uint64_t until);
+/* How a record stands at this moment, as far as the index knows. */
+struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
+                                     const struct lk_entry *entry,
+                                     const struct lk_op *op, uint64_t now);
+void lk_entry_outcome(const struct lk_entry *entry, struct lk_step step,
+                      uint64_t now, struct lk_outcome *out);
+
+/* sqlite_keep.c: sweeper and reaper */
+LK_MUST_CHECK enum lk_status lk_sqlite_keep(struct lk_sqlite *store,
+                                            struct lk_batch *batch,
+                                            uint64_t now);
+/* A record's need of rows changed: `before` or `after` may be NULL. */
+void lk_reaper_account(struct lk_reaper *reaper, const struct lk_entry *before,
+                       const struct lk_entry *after);
+/* Counts anew, over the whole index. */
+void lk_reaper_count(struct lk_sqlite *store, int64_t claim_rows,
+                     int64_t dead_outcomes);
+
+/* sqlite_read.c */
+LK_MUST_CHECK enum lk_status lk_sqlite_open_reader(struct lk_sqlite *store,
+                                                   struct lk_buf *error);
+void lk_sqlite_close_reader(struct lk_sqlite *store);
+/* Takes the reader for this thread; NULL if there is none now. */
+sqlite3_stmt *lk_sqlite_read(struct lk_sqlite *store, enum lk_read read);
+void lk_sqlite_read_done(struct lk_sqlite *store);
+/* A copy of the entry; false if there is none. */
+bool lk_sqlite_entry(struct lk_sqlite *store, struct lk_hash128 hash,
+                     struct lk_entry *entry);
+/* State and times of a record, from its entry, as of now. */
+void lk_record_set(struct lk_record *record, const struct lk_entry *entry,
+                   uint64_t now);
+LK_MUST_CHECK enum lk_status lk_record_copy(struct lk_record *record,
+                                            struct lk_slice *slices[],
+                                            size_t count);
+struct lk_slice lk_column(sqlite3_stmt *statement, int column);
+enum lk_status lk_sqlite_peek(struct lk_store *store, struct lk_op *op);
+enum lk_status lk_sqlite_fetch(struct lk_store *store, struct lk_op *op);
+enum lk_status lk_sqlite_lookup(struct lk_store *store, struct lk_name name,
+                                struct lk_record *record);
+enum lk_status lk_sqlite_find(struct lk_store *store, struct lk_slice tenant,
+                              uint64_t number, struct lk_record *record);
+
+/* sqlite_list.c */
+enum lk_status lk_sqlite_list(struct lk_store *store,
+                              const struct lk_list_query *query,
+                              lk_record_fn row, void *context, uint64_t *next);
+enum lk_status lk_sqlite_audit(struct lk_store *store, uint64_t after,
+                               size_t limit, lk_audit_fn row, void *context);
+
+/* sqlite_copy.c */
+enum lk_status lk_sqlite_verify(struct lk_store *store, lk_progress_fn progress,
+                                void *context, struct lk_buf *report);
+enum lk_status lk_sqlite_backup(struct lk_store *store, const char *path,
+                                lk_progress_fn progress, void *context,
+                                struct lk_buf *error);
+
+#endif

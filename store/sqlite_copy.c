@@ -1,0 +1,293 @@
+/*
+ * sqlite_copy.c - long work beside the claims: verification and backup.
+ *
+ * Both hold one view of the file on a connection of their own. Claims go on;
+ * meanwhile the log cannot start over, so it grows until the work is done.
+ */
+#include "store/sqlite.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    STEP_PAGES = 256,
+    INTERRUPT_EVERY = 10000, /* instructions of SQLite's machine */
+    FINDINGS_MAX = 100,
+};
+
+static int stop_early(void *context)
+{
+    struct lk_sqlite *store = context;
+
+    return atomic_load(&store->stopping);
+}
+
+/* A connection for this work; close_own ends it. */
+static enum lk_status open_own(struct lk_sqlite *store, sqlite3 **db,
+                               struct lk_buf *error)
+{
+    *db = NULL;
+    pthread_rwlock_rdlock(&store->handles);
+    if (atomic_load(&store->health) == LK_HEALTH_BROKEN ||
+        atomic_load(&store->stopping)) {
+        return LK_UNAVAILABLE;
+    }
+    enum lk_status status = lk_sqlite_connect(store, false, db, error);
+    if (!status) {
+        sqlite3_progress_handler(*db, INTERRUPT_EVERY, stop_early, store);
+    }
+    return status;
+}
+
+static void close_own(struct lk_sqlite *store, sqlite3 *db)
+{
+    sqlite3_close(db);
+    pthread_rwlock_unlock(&store->handles);
+}
+
+/* ---- verify ----------------------------------------------------------------
+ */
+
+static enum lk_status find(struct lk_buf *report, size_t *findings,
+                           const char *text)
+{
+    if (++*findings > FINDINGS_MAX) {
+        return LK_OK;
+    }
+    return latchkey_buf_printf(report, "%s\n", text);
+}
+
+static enum lk_status check_pages(sqlite3 *db, struct lk_buf *report,
+                                  size_t *findings)
+{
+    sqlite3_stmt *row = NULL;
+    int code = sqlite3_prepare_v2(db, "PRAGMA integrity_check", -1, &row, NULL);
+    enum lk_status status = lk_sqlite_status(code);
+
+    while (!status && (code = sqlite3_step(row)) == SQLITE_ROW) {
+        const char *text = (const char *)sqlite3_column_text(row, 0);
+        if (text && strcmp(text, "ok")) {
+            status = find(report, findings, text);
+        }
+    }
+    sqlite3_finalize(row);
+    return status ? status : lk_sqlite_status(code);
+}
+
+/* Invariants of our own that no page check knows. */
+static const struct {
+    const char *sql;
+    const char *finding;
+} rules[] = {
+    {"SELECT count(*) FROM claim WHERE length(hash) <> 16",
+     "claims with a damaged hash"},
+    {"SELECT count(*) FROM outcome WHERE length(hash) <> 16",
+     "outcomes with a damaged hash"},
+    {"SELECT count(*) FROM outcome WHERE kind NOT BETWEEN 1 AND 9",
+     "outcomes of an unknown kind"},
+    {"SELECT count(*) FROM outcome o WHERE kind IN (1, 2) AND EXISTS "
+     "(SELECT 1 FROM claim c WHERE c.token = o.token) AND NOT EXISTS "
+     "(SELECT 1 FROM outcome e WHERE e.id > o.id AND e.token = o.token AND "
+     "e.kind = 9) AND NOT EXISTS (SELECT 1 FROM answer a WHERE "
+     "a.token = o.token)",
+     "completed operations without an answer"},
+};
+
+static enum lk_status check_rule(sqlite3 *db, size_t rule,
+                                 struct lk_buf *report, size_t *findings)
+{
+    int64_t count = 0;
+    char line[160];
+    enum lk_status status = lk_sqlite_number(db, rules[rule].sql, &count);
+
+    if (!status && count) {
+        snprintf(line, sizeof(line), "%lld %s", (long long)count,
+                 rules[rule].finding);
+        status = find(report, findings, line);
+    }
+    return status;
+}
+
+struct walk {
+    lk_progress_fn progress;
+    void *context;
+    uint64_t done;
+    uint64_t total;
+};
+
+/* Every claim must hash to its own hash, and every answer must decode. */
+static enum lk_status check_claims(struct lk_sqlite *store, sqlite3 *db,
+                                   struct walk *walk, struct lk_buf *report,
+                                   size_t *findings)
+{
+    sqlite3_stmt *row = NULL;
+    int code = sqlite3_prepare_v2(
+        db,
+        "SELECT hash, tenant, scope, key, claim.token, record FROM claim "
+        "LEFT JOIN answer ON answer.token = claim.token ORDER BY claim.token",
+        -1, &row, NULL);
+    enum lk_status status = lk_sqlite_status(code);
+
+    while (!status && (code = sqlite3_step(row)) == SQLITE_ROW) {
+        struct lk_name name = {lk_column(row, 1), lk_column(row, 2),
+                               lk_column(row, 3)};
+        struct lk_hash128 hash = lk_name_hash(store->store.secret, name);
+        struct lk_slice stored = lk_column(row, 0);
+        struct lk_response response;
+        char line[96];
+        long long token = sqlite3_column_int64(row, 4);
+        if (stored.len != sizeof(hash) ||
+            memcmp(stored.data, &hash, sizeof(hash))) {
+            snprintf(line, sizeof(line),
+                     "claim %lld: name and hash do not belong together", token);
+            status = find(report, findings, line);
+        } else if (sqlite3_column_type(row, 5) != SQLITE_NULL &&
+                   latchkey_response_decode(lk_column(row, 5), &response)) {
+            snprintf(line, sizeof(line), "claim %lld: damaged answer", token);
+            status = find(report, findings, line);
+        }
+        if (++walk->done % 1024 == 0 && walk->progress) {
+            walk->progress(walk->context, walk->done, walk->total);
+        }
+    }
+    sqlite3_finalize(row);
+    return status ? status : lk_sqlite_status(code);
+}
+
+enum lk_status lk_sqlite_verify(struct lk_store *base, lk_progress_fn progress,
+                                void *context, struct lk_buf *report)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    sqlite3 *db = NULL;
+    size_t findings = 0;
+    struct walk walk = {progress, context, 0, 0};
+    int64_t claims = 0;
+    enum lk_status status = open_own(store, &db, report);
+
+    if (!status) {
+        status = lk_sqlite_status(sqlite3_exec(db, "BEGIN", NULL, NULL, NULL));
+    }
+    if (!status) {
+        status = lk_sqlite_number(db, "SELECT count(*) FROM claim", &claims);
+        walk.total = (uint64_t)claims;
+    }
+    if (!status) {
+        status = check_claims(store, db, &walk, report, &findings);
+    }
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && !status; i++) {
+        status = check_rule(db, i, report, &findings);
+    }
+    if (!status) {
+        status = check_pages(db, report, &findings);
+    }
+    close_own(store, db);
+    return status ? status : findings ? LK_CORRUPT : LK_OK;
+}
+
+/* ---- backup
+ * ------------------------------------------------------------------ */
+
+static enum lk_status explain(struct lk_buf *error, const char *path,
+                              const char *why, enum lk_status status)
+{
+    enum lk_status said =
+        latchkey_buf_printf(error, "cannot write %s: %s", path, why);
+
+    return said ? said : status;
+}
+
+static enum lk_status copy_pages(struct lk_sqlite *store, sqlite3 *from,
+                                 sqlite3 *to, struct walk *walk)
+{
+    sqlite3_backup *backup = sqlite3_backup_init(to, "main", from, "main");
+    int code = SQLITE_OK;
+
+    if (!backup) {
+        return lk_sqlite_status(sqlite3_errcode(to));
+    }
+    while (code == SQLITE_OK && !atomic_load(&store->stopping)) {
+        code = sqlite3_backup_step(backup, STEP_PAGES);
+        walk->total = (uint64_t)sqlite3_backup_pagecount(backup);
+        walk->done = walk->total - (uint64_t)sqlite3_backup_remaining(backup);
+        if (walk->progress) {
+            walk->progress(walk->context, walk->done, walk->total);
+        }
+    }
+    sqlite3_backup_finish(backup);
+    if (code == SQLITE_OK) {
+        return LK_UNAVAILABLE; /* told to stop */
+    }
+    return lk_sqlite_status(code);
+}
+
+/* The mark by which a start from this file knows that it is a copy. */
+static enum lk_status mark_copy(struct lk_sqlite *store, sqlite3 *copy)
+{
+    char sql[128];
+
+    snprintf(sql, sizeof(sql),
+             "PRAGMA synchronous=FULL; PRAGMA journal_mode=DELETE;"
+             "INSERT OR REPLACE INTO meta VALUES ('backup_at', %llu)",
+             (unsigned long long)lk_clock_now(&store->clock));
+    return lk_sqlite_status(sqlite3_exec(copy, sql, NULL, NULL, NULL));
+}
+
+static enum lk_status sync_file(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0) {
+        return LK_IO;
+    }
+    int failed = fsync(fd);
+    close(fd);
+    return failed ? LK_IO : lk_sync_folder(path);
+}
+
+enum lk_status lk_sqlite_backup(struct lk_store *base, const char *path,
+                                lk_progress_fn progress, void *context,
+                                struct lk_buf *error)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    struct walk walk = {progress, context, 0, 0};
+    sqlite3 *from = NULL;
+    sqlite3 *to = NULL;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+    if (fd < 0) {
+        return explain(error, path, strerror(errno),
+                       errno == EEXIST ? LK_INVALID : LK_IO);
+    }
+    close(fd);
+    enum lk_status status = open_own(store, &from, error);
+    if (!status) {
+        /* One view for the whole copy, however long it takes. */
+        status = lk_sqlite_status(
+            sqlite3_exec(from, "BEGIN; SELECT 1 FROM meta", NULL, NULL, NULL));
+    }
+    if (!status) {
+        status = lk_sqlite_status(sqlite3_open_v2(
+            path, &to, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL));
+    }
+    if (!status) {
+        status = copy_pages(store, from, to, &walk);
+    }
+    if (!status) {
+        status = mark_copy(store, to);
+    }
+    if (status && to) {
+        status = explain(error, path, sqlite3_errmsg(to), status);
+    }
+    sqlite3_close(to);
+    close_own(store, from);
+    if (!status) {
+        status = sync_file(path);
+    }
+    if (status) {
+        unlink(path);
+    }
+    return status;
+}

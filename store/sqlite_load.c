@@ -1,0 +1,211 @@
+/*
+ * sqlite_load.c - the index from the rows: one scan of the claims, one of
+ * their outcomes, in the order in which they were written.
+ */
+#include "store/sqlite.h"
+
+#include <string.h>
+
+uint64_t lk_fingerprint_hash(const struct lk_sqlite *store,
+                             struct lk_slice fingerprint)
+{
+    return lk_siphash64(store->store.secret, fingerprint.data, fingerprint.len);
+}
+
+unsigned lk_owner_hash(const struct lk_sqlite *store, struct lk_slice owner)
+{
+    return lk_siphash64(store->store.secret, owner.data, owner.len) & 0x7ff;
+}
+
+void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
+                    uint64_t until)
+{
+    switch (kind) {
+    case LK_ROW_COMPLETE:
+    case LK_ROW_OMIT:
+        entry->state = LK_STATE_COMPLETED;
+        entry->omitted = kind == LK_ROW_OMIT;
+        entry->deadline = until;
+        break;
+    case LK_ROW_RELEASE:
+    case LK_ROW_EVICT:
+        entry->state = LK_STATE_RELEASED;
+        entry->evicted = kind == LK_ROW_EVICT;
+        entry->deadline = until;
+        break;
+    case LK_ROW_DOUBT:
+    case LK_ROW_LAPSE:
+        entry->state = LK_STATE_UNCERTAIN;
+        entry->deadline = until;
+        break;
+    case LK_ROW_EXTEND:
+        entry->state = LK_STATE_IN_PROGRESS;
+        entry->deadline = until;
+        break;
+    case LK_ROW_KEEP:
+        entry->deadline = until;
+        break;
+    case LK_ROW_KEEP_TTL:
+        entry->ttl = lk_ttl_pack_up(until);
+        break;
+    }
+}
+
+struct loading {
+    struct lk_sqlite *store;
+    struct lk_index *index;
+    int64_t claim_rows;
+    int64_t dead_outcomes;
+    uint64_t last_token;
+    uint64_t last_outcome;
+};
+
+static enum lk_status load_claim(struct loading *loading, sqlite3_stmt *row)
+{
+    struct lk_entry entry = {.state = LK_STATE_IN_PROGRESS};
+    uint64_t token = (uint64_t)sqlite3_column_int64(row, 0);
+    uint64_t number = (uint64_t)sqlite3_column_int64(row, 2);
+    uint64_t attempt = (uint64_t)sqlite3_column_int64(row, 3);
+    uint64_t at = (uint64_t)sqlite3_column_int64(row, 4);
+
+    if (sqlite3_column_bytes(row, 1) != sizeof(entry.hash)) {
+        return LK_CORRUPT;
+    }
+    memcpy(&entry.hash, sqlite3_column_blob(row, 1), sizeof(entry.hash));
+    entry.token = token;
+    entry.number = number ? number : token;
+    entry.attempt = attempt > UINT16_MAX ? UINT16_MAX : attempt;
+    entry.deadline = at + (uint64_t)sqlite3_column_int64(row, 5);
+    entry.ttl = lk_ttl_pack((uint64_t)sqlite3_column_int64(row, 6));
+    entry.owner = lk_owner_hash(loading->store, lk_column(row, 7));
+    entry.fingerprint = lk_fingerprint_hash(loading->store, lk_column(row, 8));
+    loading->claim_rows++;
+    loading->last_token = token;
+    return lk_index_put(loading->index, &entry);
+}
+
+static enum lk_status load_outcome(struct loading *loading, sqlite3_stmt *row)
+{
+    struct lk_hash128 hash;
+    uint64_t token = (uint64_t)sqlite3_column_int64(row, 1);
+
+    loading->last_outcome = (uint64_t)sqlite3_column_int64(row, 0);
+    if (sqlite3_column_bytes(row, 4) != sizeof(hash)) {
+        return LK_CORRUPT;
+    }
+    memcpy(&hash, sqlite3_column_blob(row, 4), sizeof(hash));
+    const struct lk_entry *found = lk_index_find(loading->index, hash);
+    if (!found || found->token != token) {
+        loading->dead_outcomes++; /* of a claim that was overtaken or reaped */
+        return LK_OK;
+    }
+    struct lk_entry entry = *found;
+    lk_entry_apply(&entry, (enum lk_row_kind)sqlite3_column_int(row, 2),
+                   (uint64_t)sqlite3_column_int64(row, 3));
+    return lk_index_put(loading->index, &entry);
+}
+
+static enum lk_status scan(struct loading *loading, const char *sql,
+                           enum lk_status (*load)(struct loading *,
+                                                  sqlite3_stmt *))
+{
+    sqlite3_stmt *rows = NULL;
+    int code = sqlite3_prepare_v2(loading->store->writer, sql, -1, &rows, NULL);
+    enum lk_status status = lk_sqlite_status(code);
+
+    while (!status && (code = sqlite3_step(rows)) == SQLITE_ROW) {
+        status = load(loading, rows);
+    }
+    sqlite3_finalize(rows);
+    return status ? status : lk_sqlite_status(code);
+}
+
+static uint64_t highest_time(sqlite3 *db)
+{
+    int64_t claimed = 0;
+    int64_t settled = 0;
+
+    /* Rows are in the order of time: the last one has the highest. */
+    if (lk_sqlite_number(db, "SELECT at FROM claim ORDER BY token DESC LIMIT 1",
+                         &claimed)) {
+        claimed = 0;
+    }
+    if (lk_sqlite_number(db, "SELECT at FROM outcome ORDER BY id DESC LIMIT 1",
+                         &settled)) {
+        settled = 0;
+    }
+    return (uint64_t)(claimed > settled ? claimed : settled);
+}
+
+static void start_clock(struct lk_sqlite *store)
+{
+    struct lk_moment moment = {0};
+    uint64_t highest = highest_time(store->writer);
+
+    if (lk_meta_get_bytes(store->writer, "moment", &moment, sizeof(moment))) {
+        moment = (struct lk_moment){0};
+    }
+    moment.boot_id[LK_BOOT_ID - 1] = '\0';
+    if (highest < store->last_ms) {
+        highest = store->last_ms; /* reopened: never behind our own answers */
+    }
+    lk_clock_start(&store->clock, &moment, highest,
+                   store->config.clock_jump_ms);
+    store->last_ms = lk_clock_now(&store->clock);
+}
+
+static uint64_t next_after(uint64_t last, sqlite3 *db, const char *mark)
+{
+    int64_t high = 0;
+
+    /* The newest rows may have been reaped; their numbers stay used. */
+    if (lk_meta_get(db, mark, &high)) {
+        high = 0;
+    }
+    return ((uint64_t)high > last ? (uint64_t)high : last) + 1;
+}
+
+static void adopt(struct lk_sqlite *store, struct loading *loading,
+                  struct lk_index *fresh)
+{
+    pthread_mutex_lock(&store->index_lock);
+    struct lk_index old = store->index;
+    store->index = *fresh;
+    pthread_mutex_unlock(&store->index_lock);
+    lk_index_free(&old);
+
+    store->next_token =
+        next_after(loading->last_token, store->writer, "high_token");
+    store->next_outcome =
+        next_after(loading->last_outcome, store->writer, "high_outcome");
+    atomic_store(&store->last_token, store->next_token - 1);
+    lk_overlay_drop(&store->overlay);
+    lk_reaper_count(store, loading->claim_rows, loading->dead_outcomes);
+}
+
+enum lk_status lk_sqlite_load(struct lk_sqlite *store)
+{
+    struct lk_index fresh;
+    struct loading loading = {.store = store, .index = &fresh};
+
+    start_clock(store);
+    enum lk_status status = lk_index_init(&fresh, store->last_ms);
+    if (!status) {
+        status = scan(&loading,
+                      "SELECT token, hash, number, attempt, at, lock, ttl, "
+                      "owner, fingerprint FROM claim ORDER BY token",
+                      load_claim);
+    }
+    if (!status) {
+        status = scan(&loading,
+                      "SELECT id, token, kind, until, hash FROM outcome "
+                      "ORDER BY id",
+                      load_outcome);
+    }
+    if (status) {
+        lk_index_free(&fresh);
+        return status;
+    }
+    adopt(store, &loading, &fresh);
+    return LK_OK;
+}

@@ -1,0 +1,359 @@
+/* sqlite_read.c - answers that change nothing: peek, fetch, lookup, find. */
+#include "store/sqlite.h"
+
+#include <string.h>
+
+static const char *const read_sql[] = {
+#define X(name, sql) sql,
+    LK_READ_MAP(X)
+#undef X
+};
+
+/* How often a reader looks again when a record changes under its eyes. */
+enum { TRIES = 8 };
+
+enum lk_status lk_sqlite_open_reader(struct lk_sqlite *store,
+                                     struct lk_buf *error)
+{
+    enum lk_status status =
+        lk_sqlite_connect(store, false, &store->reader, error);
+
+    for (int i = 0; i < LK_READS && !status; i++) {
+        status = lk_sqlite_status(sqlite3_prepare_v3(
+            store->reader, read_sql[i], -1, SQLITE_PREPARE_PERSISTENT,
+            &store->reads[i], NULL));
+    }
+    return status;
+}
+
+void lk_sqlite_close_reader(struct lk_sqlite *store)
+{
+    for (int i = 0; i < LK_READS; i++) {
+        sqlite3_finalize(store->reads[i]);
+        store->reads[i] = NULL;
+    }
+    sqlite3_close(store->reader);
+    store->reader = NULL;
+}
+
+sqlite3_stmt *lk_sqlite_read(struct lk_sqlite *store, enum lk_read read)
+{
+    pthread_rwlock_rdlock(&store->handles);
+    pthread_mutex_lock(&store->reader_lock);
+    if (!store->reads[read]) {
+        lk_sqlite_read_done(store);
+        return NULL;
+    }
+    return store->reads[read];
+}
+
+void lk_sqlite_read_done(struct lk_sqlite *store)
+{
+    /* A statement that is not reset would pin the log. */
+    for (int i = 0; i < LK_READS; i++) {
+        sqlite3_reset(store->reads[i]);
+    }
+    pthread_mutex_unlock(&store->reader_lock);
+    pthread_rwlock_unlock(&store->handles);
+}
+
+struct lk_slice lk_column(sqlite3_stmt *statement, int column)
+{
+    const void *data = sqlite3_column_blob(statement, column);
+
+    return (struct lk_slice){data,
+                             (size_t)sqlite3_column_bytes(statement, column)};
+}
+
+bool lk_sqlite_entry(struct lk_sqlite *store, struct lk_hash128 hash,
+                     struct lk_entry *entry)
+{
+    pthread_mutex_lock(&store->index_lock);
+    const struct lk_entry *found = lk_index_find(&store->index, hash);
+    if (found) {
+        *entry = *found;
+    }
+    pthread_mutex_unlock(&store->index_lock);
+    return found != NULL;
+}
+
+enum lk_status lk_sqlite_peek(struct lk_store *base, struct lk_op *op)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    struct lk_entry entry;
+
+    if (atomic_load_explicit(&store->health, memory_order_relaxed) !=
+        LK_HEALTH_READY) {
+        return LK_AGAIN;
+    }
+    bool found = lk_sqlite_entry(store, op->hash, &entry);
+    if (!found && op->event == LK_EVENT_CLAIM) {
+        return LK_AGAIN; /* by far the most common: spare the rest */
+    }
+    uint64_t now = lk_clock_now(&store->clock);
+    struct lk_standing standing =
+        lk_entry_standing(store, found ? &entry : NULL, op, now);
+    if (standing.state == LK_STATE_IN_PROGRESS && standing.same_owner) {
+        return LK_AGAIN; /* only the row can tell for certain */
+    }
+    struct lk_step step = lk_machine_step(op->event, standing);
+    if (step.effect != LK_EFFECT_NONE) {
+        return LK_AGAIN;
+    }
+    op->status = LK_OK;
+    lk_entry_outcome(found ? &entry : NULL, step, now, &op->out);
+    return LK_OK;
+}
+
+/* ---- what a retry is told
+ * ---------------------------------------------------- */
+
+static enum lk_status make_kept(sqlite3_stmt *row, uint64_t token,
+                                struct lk_kept **kept)
+{
+    struct lk_response response = {0};
+    enum lk_status status = LK_OK;
+
+    if (sqlite3_column_type(row, 2) != SQLITE_NULL) {
+        status = latchkey_response_decode(lk_column(row, 2), &response);
+    }
+    if (!status) {
+        *kept = lk_kept_make(token, (uint64_t)sqlite3_column_int64(row, 0),
+                             &response, lk_column(row, 1));
+        status = *kept ? LK_OK : LK_NOMEM;
+    }
+    return status;
+}
+
+/* LK_NOT_FOUND: nothing is stored for this token. */
+static enum lk_status read_answer(struct lk_sqlite *store, uint64_t token,
+                                  struct lk_kept **kept)
+{
+    sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_ANSWER);
+
+    if (!row) {
+        return LK_UNAVAILABLE;
+    }
+    sqlite3_bind_int64(row, 1, (int64_t)token);
+    int code = sqlite3_step(row);
+    enum lk_status status = code == SQLITE_ROW    ? make_kept(row, token, kept)
+                            : code == SQLITE_DONE ? LK_NOT_FOUND
+                                                  : lk_sqlite_status(code);
+    lk_sqlite_read_done(store);
+    return status;
+}
+
+static enum lk_status lapse_reason(uint64_t token, uint64_t since_ms,
+                                   struct lk_kept **kept)
+{
+    const struct lk_response none = {0};
+
+    *kept = lk_kept_make(token, since_ms, &none, LK_SLICE("lock lapsed"));
+    return *kept ? LK_OK : LK_NOMEM;
+}
+
+/* Is it still what the outcome says, so that the answer must be there? */
+static bool stands(struct lk_sqlite *store, const struct lk_op *op)
+{
+    struct lk_entry entry;
+
+    return lk_sqlite_entry(store, op->hash, &entry) &&
+           entry.token == op->out.token && entry.state == op->out.state;
+}
+
+enum lk_status lk_sqlite_fetch(struct lk_store *base, struct lk_op *op)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    struct lk_kept *kept = NULL;
+    bool doubted = op->out.verdict == LK_VERDICT_UNCERTAIN;
+    enum lk_status status = read_answer(store, op->out.token, &kept);
+
+    if (status == LK_NOT_FOUND && doubted) {
+        status = lapse_reason(op->out.token, op->out.since_ms, &kept);
+    }
+    if (status == LK_NOT_FOUND) {
+        return stands(store, op) ? LK_CORRUPT : LK_AGAIN;
+    }
+    if (!status && doubted == (kept->response.status != 0)) {
+        lk_kept_unref(kept);
+        return LK_AGAIN; /* completed meanwhile, or the other way round */
+    }
+    if (!status) {
+        op->out.kept = kept;
+        op->out.needs_load = false;
+    }
+    return status;
+}
+
+/* ---- records
+ * ------------------------------------------------------------------ */
+
+void lk_record_set(struct lk_record *record, const struct lk_entry *entry,
+                   uint64_t now)
+{
+    record->state = (enum lk_state)entry->state;
+    record->token = entry->token;
+    record->number = entry->number;
+    record->omitted = entry->omitted;
+    switch (entry->state) {
+    case LK_STATE_IN_PROGRESS:
+        record->lock_until_ms = entry->deadline;
+        if (entry->deadline <= now) {
+            /* The sweeper just has not come by. */
+            record->state = LK_STATE_UNCERTAIN;
+            record->since_ms = entry->deadline;
+        }
+        break;
+    case LK_STATE_ACCEPTED:
+    case LK_STATE_UNCERTAIN:
+        record->since_ms = entry->deadline;
+        break;
+    default:
+        record->expires_ms = entry->deadline;
+        break;
+    }
+}
+
+enum lk_status lk_record_copy(struct lk_record *record,
+                              struct lk_slice *slices[], size_t count)
+{
+    size_t total = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        total += slices[i]->len;
+    }
+    enum lk_status status = latchkey_buf_reserve(&record->text, total + 1);
+    for (size_t i = 0; i < count && !status; i++) {
+        const char *at = record->text.data + record->text.len;
+        status = latchkey_buf_add_slice(&record->text, *slices[i]);
+        slices[i]->data = at;
+    }
+    return status;
+}
+
+/* LK_AGAIN: the row is gone, so the entry was an old one. */
+static enum lk_status read_claim(struct lk_sqlite *store, uint64_t token,
+                                 struct lk_record *record)
+{
+    sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_CLAIM);
+    struct lk_slice *slices[] = {&record->name.tenant, &record->name.scope,
+                                 &record->name.key, &record->fingerprint};
+
+    if (!row) {
+        return LK_UNAVAILABLE;
+    }
+    sqlite3_bind_int64(row, 1, (int64_t)token);
+    int code = sqlite3_step(row);
+    enum lk_status status =
+        code == SQLITE_DONE ? LK_AGAIN : lk_sqlite_status(code);
+    if (!status) {
+        for (int i = 0; i < 4; i++) {
+            *slices[i] = lk_column(row, i);
+        }
+        record->claimed_ms = (uint64_t)sqlite3_column_int64(row, 4);
+        record->ttl_ms = (uint64_t)sqlite3_column_int64(row, 5);
+        record->attempt = (uint64_t)sqlite3_column_int64(row, 6);
+        status = lk_record_copy(record, slices, 4);
+    }
+    lk_sqlite_read_done(store);
+    return status;
+}
+
+static enum lk_status add_answer(struct lk_sqlite *store,
+                                 struct lk_record *record)
+{
+    enum lk_status status = LK_NOT_FOUND;
+
+    if (record->state != LK_STATE_COMPLETED &&
+        record->state != LK_STATE_UNCERTAIN) {
+        return LK_OK;
+    }
+    status = read_answer(store, record->token, &record->kept);
+    if (status == LK_NOT_FOUND && record->state == LK_STATE_UNCERTAIN) {
+        status = lapse_reason(record->token, record->since_ms, &record->kept);
+    }
+    if (status) {
+        return status == LK_NOT_FOUND ? LK_AGAIN : status;
+    }
+    record->reason = record->kept->reason;
+    if (record->state == LK_STATE_COMPLETED) {
+        record->completed_ms = record->kept->at_ms;
+        record->status = record->kept->response.status;
+        record->answer_bytes = record->kept->response.headers.len +
+                               record->kept->response.body.len;
+    }
+    return LK_OK;
+}
+
+static enum lk_status look_once(struct lk_sqlite *store, struct lk_hash128 hash,
+                                struct lk_record *record)
+{
+    struct lk_entry entry;
+    uint64_t now = lk_clock_now(&store->clock);
+
+    if (!lk_sqlite_entry(store, hash, &entry)) {
+        return LK_NOT_FOUND;
+    }
+    bool finished =
+        entry.state == LK_STATE_COMPLETED || entry.state == LK_STATE_RELEASED;
+    if (finished && entry.deadline <= now) {
+        return LK_NOT_FOUND;
+    }
+    lk_record_set(record, &entry, now);
+    enum lk_status status = read_claim(store, entry.token, record);
+    return status ? status : add_answer(store, record);
+}
+
+static bool names_equal(struct lk_name a, struct lk_name b)
+{
+    return latchkey_slice_equal(a.tenant, b.tenant) &&
+           latchkey_slice_equal(a.scope, b.scope) &&
+           latchkey_slice_equal(a.key, b.key);
+}
+
+enum lk_status lk_sqlite_lookup(struct lk_store *base, struct lk_name name,
+                                struct lk_record *record)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    struct lk_hash128 hash = lk_name_hash(base->secret, name);
+    enum lk_status status = LK_AGAIN;
+
+    if (atomic_load(&store->health) == LK_HEALTH_BROKEN) {
+        return LK_UNAVAILABLE;
+    }
+    *record = (struct lk_record){0};
+    for (int i = 0; i < TRIES && status == LK_AGAIN; i++) {
+        lk_record_free(record);
+        status = look_once(store, hash, record);
+    }
+    if (!status && !names_equal(record->name, name)) {
+        status = LK_CORRUPT;
+    }
+    if (status) {
+        lk_record_free(record);
+    }
+    return status == LK_AGAIN ? LK_CORRUPT : status;
+}
+
+enum lk_status lk_sqlite_find(struct lk_store *base, struct lk_slice tenant,
+                              uint64_t number, struct lk_record *record)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    struct lk_record first = {0};
+    enum lk_status status = read_claim(store, number, &first);
+
+    *record = (struct lk_record){0};
+    if (status == LK_AGAIN ||
+        (!status && !latchkey_slice_equal(first.name.tenant, tenant))) {
+        status = LK_NOT_FOUND;
+    }
+    if (!status) {
+        status = lk_sqlite_lookup(base, first.name, record);
+    }
+    if (!status && record->number != number) {
+        lk_record_free(record); /* the key was used anew since */
+        status = LK_NOT_FOUND;
+    }
+    lk_record_free(&first);
+    return status;
+}
