@@ -19,7 +19,8 @@
       true, "list operations, the oldest first")                               \
     X(release, LK_NAME " --why TEXT", 3, 3, true,                              \
       "say that nothing happened: a retry may run")                            \
-    X(resolve, LK_NAME " (--completed STATUS | --released) --why TEXT", 3, 3,  \
+    X(resolve,                                                                 \
+      LK_NAME "\n         (--completed STATUS | --released) --why TEXT", 3, 3, \
       true, "say what came of an unfinished operation")                        \
     X(evict, LK_NAME " --why TEXT", 3, 3, true,                                \
       "forget a stored answer: a retry runs anew")                             \

@@ -127,6 +127,7 @@ static enum lk_exit compute(struct lk_cli *cli, const struct lists *lists,
                                                  explained ? &explain : NULL);
 
     if (status == LK_INVALID) {
+        latchkey_buf_free(&explain);
         return lk_complain_usage(cli, "--ignore takes JSON Pointers, such as "
                                       "/sent_at or /meta/0/id; at most 64");
     }

@@ -75,8 +75,10 @@ void lk_hint(const struct lk_cli *cli, const char *format, ...)
 
 enum lk_exit lk_cli_flush(struct lk_cli *cli)
 {
-    size_t written = fwrite(cli->out.data, 1, cli->out.len, stdout);
-    bool failed = written < cli->out.len || fflush(stdout) != 0;
+    size_t length = cli->out.len;
+    bool failed =
+        length > 0 && (fwrite(cli->out.data, 1, length, stdout) < length ||
+                       fflush(stdout) != 0);
 
     latchkey_buf_free(&cli->out);
     if (failed) {

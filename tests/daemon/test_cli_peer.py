@@ -93,7 +93,9 @@ class Peer:
                 pass
 
     def environment(self, **more):
-        env = dict(os.environ, LATCHKEY_SERVER=self.address, **more)
+        env = dict(os.environ, LATCHKEY_SERVER=self.address,
+                   ASAN_OPTIONS="detect_leaks=1:exitcode=99",
+                   UBSAN_OPTIONS="halt_on_error=1:exitcode=99", **more)
         for name in ("LATCHKEY_USER", "LATCHKEY_PASSWORD", "NO_COLOR"):
             if name not in more:
                 env.pop(name, None)
