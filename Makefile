@@ -44,11 +44,11 @@ DAEMON_PARTS := $(filter-out $(BUILD)/obj/daemon/main.o,$(DAEMON_OBJS))
 
 UNIT_TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c tests/store/test_*.c))
 TEST_TOOLS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/unit/% tests/fuzz/% tests/store/test_%,$(wildcard tests/*/*.c)))
-TEST_SUPPORT  :=
 BENCH_TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c))
 FUZZERS       := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 
-.PHONY: all check check-unit fuzz bench crash fmt fmt-check lint install clean help tests tools
+SHELL := /bin/bash
+.PHONY: all check check-unit faults fuzz bench crash fmt fmt-check lint install clean help tests
 .SECONDARY:
 
 all: $(BUILD)/latchkeyd $(BUILD)/latchkey $(BUILD)/liblatchkey.a $(BUILD)/liblatchkey.so $(BUILD)/latchkey.pc
@@ -81,16 +81,11 @@ $(BUILD)/latchkey: $(CLI_OBJS) $(BUILD)/liblatchkey.a
 $(BUILD)/latchkey.pc: packaging/latchkey.pc.in Makefile
 	@mkdir -p $(@D)
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' \
-	  -e "s|@VERSION@|$$(sed -n 's/^.define LATCHKEY_VERSION "\(.*\)"/\1/p' include/latchkey.h)|" $< >$@
+	  -e "s|@VERSION@|$$(sed -n 's/^.define LATCHKEY_VERSION  *"\(.*\)"/\1/p' include/latchkey.h)|" $< >$@
 
 # ---- tests -------------------------------------------------------------------
 
 tests: $(UNIT_TESTS) $(TEST_TOOLS)
-
-$(BUILD)/tests/unit/%: $(BUILD)/obj/tests/unit/%.o $(DAEMON_PARTS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
-	@mkdir -p $(@D)
-	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(DAEMON_LIBS) -lcmocka
 
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(DAEMON_PARTS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	@mkdir -p $(@D)
@@ -101,8 +96,94 @@ check-unit: $(UNIT_TESTS)
 	$(Q)for test in $(UNIT_TESTS); do echo "== $$test"; $$test || exit 1; done
 
 # The whole run: unit and store tests, then pytest against the real programs.
-check: all tests
-	$(Q)$(MAKE) --no-print-directory check-unit
-	$(Q)LATCHKEY_BUILD=$(BUILD) $(PYTHON) -m pytest -q tests
+# Tests that need fault points use a second build beside this one.
+FAULTS_BUILD := build/$(if $(SANITIZE),$(subst $(comma),-,$(SANITIZE))-)faults
 
--include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
+faults:
+	$(Q)$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) all tests
+
+check: all tests faults
+	$(Q)$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) check-unit
+	$(Q)LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
+	  $(PYTHON) -m pytest -q -p no:cacheprovider $(PYTEST_ARGS) tests
+
+# Kills the daemon N times under load and checks what it had acknowledged.
+N ?= 10000
+crash: all tests faults
+	$(Q)LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
+	  LATCHKEY_KILLS=$(N) $(PYTHON) -m pytest -q -s -p no:cacheprovider tests/crash
+
+# ---- fuzzing -----------------------------------------------------------------
+
+SECONDS ?= 60
+FUZZ_CFLAGS := -std=gnu11 -g -O1 -D_GNU_SOURCE -Iinclude -I. -fsanitize=fuzzer-no-link,address,undefined \
+  -fno-sanitize-recover=undefined $(PKG_CFLAGS)
+FUZZ_OBJS := $(patsubst %.c,build/fuzz/obj/%.o,$(wildcard lib/*.c) daemon/resp_parse.c)
+
+build/fuzz/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(call say,FUZZ,$<)
+	$(Q)$(CLANG) $(FUZZ_CFLAGS) -MMD -MP -c -o $@ $<
+
+build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o $(FUZZ_OBJS)
+	$(call say,LD,$@)
+	$(Q)$(CLANG) -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIB_LIBS)
+
+# New inputs go to build/fuzz/corpus; the seeds in tests/fuzz/corpus stay.
+fuzz: $(FUZZERS)
+	$(Q)for fuzzer in $(FUZZERS); do \
+	  name=$${fuzzer##*/fuzz_}; mkdir -p build/fuzz/corpus/$$name; \
+	  echo "== fuzz $$name, $(SECONDS) s"; \
+	  $$fuzzer -max_total_time=$(SECONDS) -timeout=20 -rss_limit_mb=4096 \
+	    -print_final_stats=1 -artifact_prefix=build/fuzz/ \
+	    build/fuzz/corpus/$$name tests/fuzz/corpus/$$name >build/fuzz/$$name.log 2>&1 \
+	    || { tail -40 build/fuzz/$$name.log; exit 1; }; \
+	  sed -n 's/^stat::number_of_executed_units: */   inputs: /p' build/fuzz/$$name.log; \
+	done
+
+# ---- the rest ------------------------------------------------------------------
+
+bench: all $(BENCH_TOOLS)
+	$(Q)LATCHKEY_BUILD=$(BUILD) $(PYTHON) bench/run.py $(BENCH_ARGS)
+
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(STORE_OBJS) $(BUILD)/liblatchkey.a
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(DAEMON_LIBS)
+
+SOURCES = $(shell git ls-files '*.c' '*.h')
+
+fmt:
+	$(Q)clang-format -i $(SOURCES)
+
+fmt-check:
+	$(Q)clang-format --dry-run -Werror $(SOURCES)
+
+lint: fmt-check
+	$(Q)clang-tidy --quiet $(filter-out tests/%,$(filter %.c,$(SOURCES))) -- \
+	  -std=gnu11 -D_GNU_SOURCE -Iinclude -I. $(PKG_CFLAGS) 2>&1 | \
+	  grep -v -e 'warnings generated' -e 'Suppressed' -e 'Use -header-filter' || true; \
+	  test $${PIPESTATUS[0]} -eq 0
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin \
+	  $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+	  $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5 \
+	  $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/doc/latchkey
+	install -m 755 $(BUILD)/latchkey $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(BUILD)/latchkeyd $(DESTDIR)$(PREFIX)/sbin/
+	install -m 644 include/latchkey.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 $(BUILD)/liblatchkey.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(BUILD)/liblatchkey.so $(DESTDIR)$(PREFIX)/lib/liblatchkey.so.0
+	ln -sf liblatchkey.so.0 $(DESTDIR)$(PREFIX)/lib/liblatchkey.so
+	install -m 644 $(BUILD)/latchkey.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/
+	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
+	install -m 644 man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
+	install -m 644 README.md NEWS.md LICENSE packaging/latchkeyd.conf packaging/latchkeyd.service \
+	  docs/*.md $(DESTDIR)$(PREFIX)/share/doc/latchkey/
+
+clean:
+	rm -rf build
+
+-include $(shell find $(BUILD)/obj build/fuzz/obj -name '*.d' 2>/dev/null)
