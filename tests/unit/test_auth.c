@@ -1,0 +1,195 @@
+/* test_auth.c - passwords, users and roles (C36), and their reload (C40). */
+#include "tests/unit/config_bench.h"
+
+static void a_password_comes_from_a_file(void **state)
+{
+    struct bench *bench = *state;
+    char secret[96], assignment[128];
+
+    snprintf(secret, sizeof(secret), "%s/secret", bench->folder);
+    snprintf(assignment, sizeof(assignment), "auth.password_file=%s", secret);
+    write_file(secret, "tea and biscuits\nnot this\n", 0644);
+    assert_int_equal(set(bench, assignment), LK_OK);
+    assert_int_equal(check(bench), LK_OK);
+    assert_string_equal(bench->config.password, "tea and biscuits");
+    assert_int_equal(lk_config_initial_role(&bench->config), LK_ROLE_NONE);
+    assert_text(bench, &bench->warnings,
+                "auth.password_file: everybody on this machine can read the "
+                "password file; chmod 640 and give it the daemon's group\n");
+}
+
+static void a_password_given_twice_is_refused(void **state)
+{
+    struct bench *bench = *state;
+
+    assert_int_equal(load(bench, "[auth]\npassword = a\n"
+                                 "password_file = /nowhere\n"),
+                     LK_OK);
+    assert_int_equal(check(bench), LK_INVALID);
+    assert_text(bench, &bench->errors,
+                "l.conf:3: auth.password_file: auth.password is given too; "
+                "use one of them\n");
+}
+
+static void a_password_file_must_hold_a_password(void **state)
+{
+    struct bench *bench = *state;
+    char secret[96], assignment[128];
+
+    snprintf(secret, sizeof(secret), "%s/secret", bench->folder);
+    snprintf(assignment, sizeof(assignment), "auth.password_file=%s", secret);
+    assert_int_equal(set(bench, assignment), LK_OK);
+    assert_int_equal(check(bench), LK_INVALID);
+    assert_text(bench, &bench->errors,
+                "auth.password_file: \"secret\": No such file or directory\n");
+    write_file(secret, "\nsecond line\n", 0600);
+    assert_int_equal(check(bench), LK_INVALID);
+    assert_text(bench, &bench->errors,
+                "auth.password_file: \"secret\": the first line must be a "
+                "password of 1 to 512 bytes\n");
+}
+
+static void each_user_has_the_role_of_its_password(void **state)
+{
+    struct bench *bench = *state;
+    struct lk_config *config = &bench->config;
+    char secret[96], text[256];
+
+    snprintf(secret, sizeof(secret), "%s/secret", bench->folder);
+    write_file(secret, "from a file", 0600);
+    snprintf(text, sizeof(text),
+             "[auth]\npassword = hunter\n[users]\n"
+             "reader = read see everything\nboss=operate file:%s\n",
+             secret);
+    assert_int_equal(load(bench, text), LK_OK);
+    assert_int_equal(check(bench), LK_OK);
+#define LOGIN(name, password)                                                  \
+    lk_config_login(config, LK_SLICE(name), LK_SLICE(password))
+    assert_int_equal(LOGIN("", "hunter"), LK_ROLE_USE);
+    assert_int_equal(LOGIN("default", "hunter"), LK_ROLE_USE);
+    assert_int_equal(LOGIN("reader", "see everything"), LK_ROLE_READ);
+    assert_int_equal(LOGIN("boss", "from a file"), LK_ROLE_OPERATE);
+    assert_int_equal(LOGIN("", "hunte"), LK_ROLE_NONE);
+    assert_int_equal(LOGIN("", "hunter2"), LK_ROLE_NONE);
+    assert_int_equal(LOGIN("", "hunter\0"), LK_ROLE_NONE);
+    assert_int_equal(LOGIN("", ""), LK_ROLE_NONE);
+    assert_int_equal(LOGIN("reader", "hunter"), LK_ROLE_NONE);
+    assert_int_equal(LOGIN("reader", "from a file"), LK_ROLE_NONE);
+    assert_int_equal(LOGIN("Boss", "from a file"), LK_ROLE_NONE);
+    assert_int_equal(LOGIN("boss", ""), LK_ROLE_NONE);
+#undef LOGIN
+}
+
+static void without_a_password_no_password_is_right(void **state)
+{
+    struct bench *bench = *state;
+
+    assert_int_equal(
+        lk_config_login(&bench->config, LK_SLICE(""), LK_SLICE("")),
+        LK_ROLE_NONE);
+}
+
+static void errors_and_output_never_show_a_password(void **state)
+{
+    struct bench *bench = *state;
+    struct lk_buf out = {0};
+
+    assert_int_equal(load(bench, "[auth]\npassword = hunter\n[users]\n"
+                                 "ann = operate hunter\nbob = hunter\n"
+                                 "cid = boss hunter\nann = read hunter\n"
+                                 "dan = read file:hunter\neve = read\n"
+                                 "default = read hunter\n"),
+                     LK_INVALID);
+    assert_int_equal(lk_config_dump(&bench->config, &out), LK_OK);
+    assert_null(memmem(out.data, out.len, "hunter", 6));
+    assert_non_null(memmem(out.data, out.len, "# ann = operate", 15));
+    assert_null(memmem(bench->errors.data, bench->errors.len, "hunter", 6));
+    assert_non_null(memmem(bench->errors.data, bench->errors.len,
+                           "l.conf:7: users.ann: is given twice", 35));
+    assert_int_equal(
+        lk_config_get(&bench->config, LK_SLICE("auth.password"), &out),
+        LK_NOT_FOUND);
+    assert_int_equal(lk_config_get(&bench->config, LK_SLICE("users.ann"), &out),
+                     LK_NOT_FOUND);
+    latchkey_buf_free(&out);
+}
+
+static void a_readable_file_with_passwords_is_warned_of(void **state)
+{
+    struct bench *bench = *state;
+
+    write_file(bench->file, "[auth]\npassword = a\n", 0644);
+    assert_int_equal(
+        lk_config_load(&bench->config, bench->file, &bench->errors), LK_OK);
+    assert_int_equal(check(bench), LK_OK);
+    assert_text(bench, &bench->warnings,
+                "l.conf: everybody on this machine can read the passwords in "
+                "it; chmod 640, or use password files\n");
+}
+
+static void a_secret_on_the_command_line_can_be_hidden(void **state)
+{
+    char password[] = "auth.password=hunter", user[] = "users.ann=read hunter";
+    char file[] = "auth.password_file=/etc/x", lock[] = "store.lock=5s";
+
+    lk_config_hide_secret(password);
+    lk_config_hide_secret(user);
+    lk_config_hide_secret(file);
+    lk_config_hide_secret(lock);
+    assert_string_equal(password, "auth.password=******");
+    assert_string_equal(user, "users.ann=***********");
+    assert_string_equal(file, "auth.password_file=/etc/x");
+    assert_string_equal(lock, "store.lock=5s");
+}
+
+static void a_reload_takes_what_may_change_and_names_the_rest(void **state)
+{
+    struct bench *bench = *state;
+    struct lk_config *running = &bench->config;
+    struct lk_config fresh;
+    struct lk_buf restart = {0};
+
+    assert_int_equal(set(bench, "users.ann=read one"), LK_OK);
+    assert_int_equal(lk_config_init(&fresh), LK_OK);
+    assert_int_equal(lk_config_set(&fresh, "store.lock=5s", &restart), LK_OK);
+    assert_int_equal(lk_config_set(&fresh, "store.reap_rows=9", &restart),
+                     LK_OK);
+    assert_int_equal(lk_config_set(&fresh, "daemon.listen=unix:/b", &restart),
+                     LK_OK);
+    assert_int_equal(lk_config_set(&fresh, "auth.password=new", &restart),
+                     LK_OK);
+    assert_int_equal(lk_config_set(&fresh, "users.ann=operate two", &restart),
+                     LK_OK);
+    assert_int_equal(lk_config_set(&fresh, "users.bob=read three", &restart),
+                     LK_OK);
+    assert_int_equal(lk_config_adopt(running, &fresh, &restart), LK_OK);
+    assert_text(bench, &restart, "daemon.listen\nstore.reap_rows\n");
+    assert_value(bench, "store.lock", "5s");
+    assert_value(bench, "store.reap_rows", "256");
+    assert_string_equal(running->listen[0].path,
+                        "/run/latchkey/latchkeyd.sock");
+    assert_string_equal(running->password, "new");
+    assert_int_equal(running->user_count, 2);
+    assert_int_equal(lk_config_login(running, LK_SLICE("ann"), LK_SLICE("two")),
+                     LK_ROLE_OPERATE);
+    assert_int_equal(fresh.user_count, 1);
+    lk_config_free(&fresh);
+    latchkey_buf_free(&restart);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_password_comes_from_a_file),
+        TEST(a_password_given_twice_is_refused),
+        TEST(a_password_file_must_hold_a_password),
+        TEST(each_user_has_the_role_of_its_password),
+        TEST(without_a_password_no_password_is_right),
+        TEST(errors_and_output_never_show_a_password),
+        TEST(a_readable_file_with_passwords_is_warned_of),
+        TEST(a_secret_on_the_command_line_can_be_hidden),
+        TEST(a_reload_takes_what_may_change_and_names_the_rest),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
