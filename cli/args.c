@@ -146,9 +146,8 @@ enum lk_exit lk_args_read(struct lk_args *args, int argc, char **argv)
     bool options_over = false;
     enum lk_exit result = LK_EXIT_DONE;
 
-    args->words = calloc((size_t)argc + 1, sizeof(*args->words));
-    args->given = calloc((size_t)argc + 1, sizeof(*args->given));
-    lk_must(args->words == NULL || args->given == NULL ? LK_NOMEM : LK_OK);
+    args->words = lk_must_make((size_t)argc + 1, sizeof(*args->words));
+    args->given = lk_must_make((size_t)argc + 1, sizeof(*args->given));
     if (command_at != 0) {
         args->command = lk_help_find(argv[command_at]);
         result = args->command == NULL ? LK_EXIT_USAGE : LK_EXIT_DONE;

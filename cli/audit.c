@@ -18,6 +18,7 @@ struct reading {
     struct lk_cli *cli;
     uint64_t after;
     uint64_t left;
+    uint64_t shown;
     size_t last_page; /* entries in the last page */
     struct lk_table table;
     struct lk_doc doc;
@@ -73,11 +74,15 @@ static enum lk_exit show_page(struct reading *reading)
     if (reply->type != LK_REPLY_ARRAY) {
         return lk_complain_reply(reading->cli);
     }
+    if (reading->shown == 0 && reply->count > 0 && !reading->cli->json) {
+        put_heading(&reading->table);
+    }
     for (size_t i = 0; i < reply->count; i++) {
         show_entry(reading, &reply->elements[i]);
         reading->after = lk_field_number(&reply->elements[i], "id");
     }
     reading->last_page = reply->count;
+    reading->shown += reply->count;
     reading->left -=
         reply->count < reading->left ? reply->count : reading->left;
     lk_table_flush(&reading->table, &reading->cli->out);
@@ -105,8 +110,6 @@ enum lk_exit lk_run_audit(struct lk_cli *cli)
     if (cli->json) {
         lk_doc_object(&reading.doc, NULL);
         lk_doc_array(&reading.doc, "entries");
-    } else {
-        put_heading(&reading.table);
     }
     do {
         result = show_page(&reading);
@@ -115,6 +118,9 @@ enum lk_exit lk_run_audit(struct lk_cli *cli)
     if (result == LK_EXIT_DONE && cli->json) {
         lk_doc_end_array(&reading.doc);
         lk_doc_end_object(&reading.doc);
+    }
+    if (result == LK_EXIT_DONE && reading.shown == 0) {
+        lk_hint(cli, "no entries");
     }
     if (result == LK_EXIT_DONE && reading.left == 0) {
         lk_hint(cli, "there may be more: --after %llu",

@@ -50,9 +50,8 @@ static enum lk_exit read_lists(struct lk_cli *cli, struct lists *lists)
     const char *value;
     size_t at = 0;
 
-    lists->headers = calloc(most, sizeof(*lists->headers));
-    lists->ignore = calloc(most, sizeof(*lists->ignore));
-    lk_must(lists->headers == NULL || lists->ignore == NULL ? LK_NOMEM : LK_OK);
+    lists->headers = lk_must_make(most, sizeof(*lists->headers));
+    lists->ignore = lk_must_make(most, sizeof(*lists->ignore));
     while ((value = lk_args_next(&cli->args, "header", &at)) != NULL) {
         size_t length = strcspn(value, ":");
 

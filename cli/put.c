@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "lib/json.h"
@@ -14,6 +15,21 @@ void lk_must(enum lk_status status)
     }
     fprintf(stderr, "latchkey: %s\n", latchkey_status_text(status));
     exit(5);
+}
+
+void *lk_must_grow(void *memory, size_t size)
+{
+    memory = realloc(memory, size);
+    if (memory == NULL) {
+        lk_must(LK_NOMEM);
+        abort(); /* lk_must does not come back */
+    }
+    return memory;
+}
+
+void *lk_must_make(size_t count, size_t size)
+{
+    return memset(lk_must_grow(NULL, count * size), 0, count * size);
 }
 
 void lk_put_raw(struct lk_buf *out, struct lk_slice bytes)

@@ -9,6 +9,9 @@
  * message: there is nothing that a command could still do about it.
  */
 void lk_must(enum lk_status status);
+/* As realloc and calloc; the counts are small. */
+void *lk_must_grow(void *memory, size_t size) __attribute__((returns_nonnull));
+void *lk_must_make(size_t count, size_t size) __attribute__((returns_nonnull));
 
 #define lk_put(out, ...) lk_must(latchkey_buf_printf((out), __VA_ARGS__))
 void lk_put_raw(struct lk_buf *out, struct lk_slice bytes);

@@ -12,12 +12,9 @@ static const char *const colour_codes[] = {
 struct lk_buf *lk_table_cell(struct lk_table *table, enum lk_put_colour colour)
 {
     if (table->count == table->cap) {
-        size_t cap = table->cap == 0 ? 64 : table->cap * 2;
-        struct lk_cell *cells = realloc(table->cells, cap * sizeof(*cells));
-
-        lk_must(cells == NULL ? LK_NOMEM : LK_OK);
-        table->cells = cells;
-        table->cap = cap;
+        table->cap = table->cap == 0 ? 64 : table->cap * 2;
+        table->cells =
+            lk_must_grow(table->cells, table->cap * sizeof(*table->cells));
     }
     table->cells[table->count] = (struct lk_cell){.colour = colour};
     return &table->cells[table->count++].text;
