@@ -1,0 +1,228 @@
+"""Disks that fill up and disks that fail: nothing is acknowledged falsely."""
+
+import time
+
+import pytest
+
+from support.life import (FINGERPRINT, begin, claim, complete, finish, name,
+                          new_key, until, verdict)
+from support.resp import Closed, Error, encode, fields
+
+FAILURES = {
+    "full": "fail write ENOSPC wal forever",
+    "write": "fail write EIO wal forever",
+    "sync": "fail sync EIO wal forever",
+}
+
+
+@pytest.fixture
+def quick(faulty):
+    """A daemon with fault points that sweeps, and so probes, often."""
+    def make(*lines, settings=()):
+        return faulty(*lines, settings=["store.sweep_interval=20ms",
+                                        *settings])
+    return make
+
+
+def is_unavailable(reply):
+    return isinstance(reply, Error) and reply.code == "UNAVAILABLE"
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_a_failing_disk_is_told_and_recovers_without_a_restart(quick,
+                                                               failure):
+    # C19, C23
+    daemon = quick()
+    raw = daemon.raw()
+    done, running, fresh = new_key(), new_key(), new_key()
+    finish(raw, done, 200, b"", b"before")
+    token = begin(raw, running, "OWNER", "me")
+    daemon.set_faults(failure)
+    for _ in range(5):
+        assert is_unavailable(claim(raw, fresh, "OWNER", "me"))
+        assert is_unavailable(complete(raw, running, token, 200, b"", b"x"))
+    # What is kept may still be told, but nothing is started.
+    reply = claim(raw, done)
+    assert is_unavailable(reply) or reply[3] == b"before"
+    assert raw("PING") == "PONG"
+    daemon.set_faults()
+    until(lambda: not is_unavailable(claim(raw, done)))
+    assert claim(raw, done)[3] == b"before"
+    # Whatever became of the refused ones, the same words find out.
+    first = until(lambda: (reply := claim(raw, fresh, "OWNER", "me"))
+                  and not is_unavailable(reply) and reply)
+    assert first[0] == b"NEW"
+    assert verdict(claim(raw, fresh, "OWNER", "you")) == "INFLIGHT"
+    completed = complete(raw, running, token, 200, b"", b"x")
+    assert verdict(completed) in ("OK", "KEPT")
+    assert claim(raw, running)[3] == b"x"
+    daemon.kill()
+    daemon.set_faults()
+    daemon.start()
+    raw = daemon.raw()
+    assert claim(raw, fresh, "OWNER", "me") == first
+    assert claim(raw, running)[3] == b"x"
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_what_was_acknowledged_before_a_failure_survives_a_kill_in_it(
+        quick, failure):
+    # C20, C23
+    daemon = quick()
+    raw = daemon.raw()
+    done = {}
+    for _ in range(30):
+        key = new_key()
+        finish(raw, key, 200, b"", key.encode())
+        done[key] = key.encode()
+    daemon.set_faults(failure)
+    refused = new_key()
+    assert is_unavailable(claim(raw, refused, "OWNER", "me"))
+    daemon.kill()
+    daemon.set_faults()
+    daemon.start()
+    raw = daemon.raw()
+    for key, body in done.items():
+        assert claim(raw, key)[3] == body
+    assert claim(raw, refused, "OWNER", "me")[0] == b"NEW"
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
+@pytest.mark.parametrize("after", range(0, 12, 3))
+def test_a_failure_at_any_moment_never_leads_to_two_holders(quick, call,
+                                                            error, after):
+    # C23
+    daemon = quick("fail %s %s any after %d count 3" % (call, error,
+                                                        after + 20))
+    raw, other = daemon.raw(), daemon.raw()
+    for _ in range(10):
+        key = new_key()
+        mine = until(lambda: (reply := claim(raw, key, "OWNER", "me"))
+                     and not is_unavailable(reply) and reply)
+        assert mine[0] == b"NEW"
+        theirs = until(lambda: (reply := claim(other, key, "OWNER", "you"))
+                       and not is_unavailable(reply) and reply)
+        assert verdict(theirs) == "INFLIGHT"
+        answer = until(
+            lambda: (reply := complete(raw, key, mine[1], 200, b"", b"x"))
+            and not is_unavailable(reply) and reply)
+        assert verdict(answer) in ("OK", "KEPT")
+        assert until(lambda: (reply := claim(other, key))
+                     and not is_unavailable(reply) and reply)[3] == b"x"
+
+
+def test_a_failed_sync_reopens_the_store_from_what_is_there(quick):
+    # C23
+    daemon = quick()
+    raw, reader = daemon.raw(), daemon.raw(user="reader")
+    done = new_key()
+    finish(raw, done)
+    daemon.set_faults("fail sync EIO wal count 1")
+    assert is_unavailable(claim(raw, new_key()))
+    daemon.set_faults()
+    until(lambda: not is_unavailable(claim(raw, new_key())))
+    assert verdict(claim(raw, done)) == "REPLAY"
+    stats = fields(reader("STATS"))
+    assert stats["reopened"] >= 1
+    assert verdict(reader("VERIFY")) == "ok"
+
+
+def test_trouble_is_visible_to_whoever_watches(quick):
+    # C19
+    daemon = quick()
+    raw = daemon.raw()
+    since = len(daemon.lines)
+    daemon.set_faults(FAILURES["full"])
+    assert is_unavailable(claim(raw, new_key()))
+    daemon.wait_for_log("level=error", since=since)
+    info = raw("INFO").decode()
+    assert "available:0" in info or "available:no" in info, info
+    daemon.set_faults()
+    until(lambda: not is_unavailable(claim(raw, new_key())))
+
+
+def test_a_checkpoint_that_fails_loses_nothing(quick):
+    # C23
+    daemon = quick(settings=["store.checkpoint_pages=20"])
+    raw = daemon.raw()
+    done = []
+    daemon.set_faults("fail write EIO db count 5", "fail sync EIO db count 2")
+    for _ in range(300):
+        key = new_key()
+        token = until(lambda: (reply := claim(raw, key, "OWNER", "me"))
+                      and not is_unavailable(reply) and reply)[1]
+        until(lambda: not is_unavailable(
+            complete(raw, key, token, 200, b"", b"x" * 500)))
+        done.append(key)
+    daemon.kill()
+    daemon.set_faults()
+    daemon.start()
+    raw = daemon.raw()
+    assert all(claim(raw, key)[3] == b"x" * 500 for key in done)
+
+
+POINTS = ["before_append", "before_sync", "after_sync", "before_reply"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("command", ["CLAIM", "COMPLETE", "RELEASE", "DOUBT"])
+def test_killed_at_each_step_of_each_command(quick, point, command):
+    # C20, C41
+    daemon = quick()
+    raw = daemon.raw()
+    key = new_key()
+    token = None
+    if command != "CLAIM":
+        token = begin(raw, key, "OWNER", "me")
+    daemon.set_faults("kill " + point)
+    words = {"CLAIM": (FINGERPRINT, "OWNER", "me"),
+             "COMPLETE": (token, 200, "", "answer"), "RELEASE": (token,),
+             "DOUBT": (token, "why")}[command]
+    daemon.expected_exit = True
+    raw.send_bytes(encode(command, *name(key), *words))
+    with pytest.raises(Closed):
+        raw.read()
+    assert daemon.wait() == -9
+    daemon.set_faults()
+    daemon.start()
+    raw = daemon.raw()
+    if command == "CLAIM":
+        mine = claim(raw, key, "OWNER", "me")
+        assert mine[0] == b"NEW"
+        assert verdict(claim(raw, key, "OWNER", "you")) == "INFLIGHT"
+        assert complete(raw, key, mine[1]) == "OK"
+        return
+    # It happened or it did not; asked again, it has.
+    allowed = {"COMPLETE": ("INFLIGHT", "REPLAY"),
+               "RELEASE": ("INFLIGHT", "REFUSED"),
+               "DOUBT": ("INFLIGHT", "UNCERTAIN")}[command]
+    seen = verdict(claim(raw, key, "NONEW"))
+    assert seen in allowed
+    if point in ("after_sync", "before_reply"):
+        assert seen == allowed[1]
+    again = raw(command, *name(key), *words)
+    assert verdict(again) in ("OK", "KEPT", "STALE")
+    assert verdict(claim(raw, key, "NONEW")) == allowed[1]
+
+
+def test_a_daemon_that_is_stopped_and_goes_on_has_lost_nothing(quick):
+    """A machine that sleeps, or a debugger: SIGSTOP in the middle of it."""
+    daemon = quick("stop before_sync 20")
+    raw = daemon.raw()
+    keys = [new_key() for _ in range(40)]
+    raw.send_bytes(b"".join(
+        encode("CLAIM", *name(key), FINGERPRINT, "OWNER", "me")
+        for key in keys))
+    replies = []
+    for key in keys:
+        deadline = time.monotonic() + 30
+        while True:
+            raw.sock.settimeout(0.1)
+            try:
+                replies.append(raw.read())
+                break
+            except TimeoutError:
+                assert time.monotonic() < deadline
+                daemon.signal(18)  # SIGCONT
+    assert all(reply[0] == b"NEW" for reply in replies)
