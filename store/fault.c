@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- The fault file ------------------------------------------------------ */
+/* ---- The fault file --------------------------------------------------- */
 
 enum { FAULT_TEXT = 8192, FAULT_LINE = 200, FAULT_RULES = 64, FAULT_WORDS = 8 };
 
@@ -224,7 +224,7 @@ static void refresh(void)
     }
 }
 
-/* ---- Points -------------------------------------------------------------- */
+/* ---- Points ----------------------------------------------------------- */
 
 void lk_fault_point(const char *name)
 {
@@ -300,7 +300,7 @@ static int planned_failure(enum call call, enum target target)
     return error;
 }
 
-/* ---- The VFS: the default one, with failures --------------------------- */
+/* ---- The VFS: the default one, with failures -------------------------- */
 
 struct fault_file {
     sqlite3_file base;

@@ -262,7 +262,7 @@ void lk_index_remove(struct lk_index *index, struct lk_hash128 hash)
     shard->live--;
 }
 
-/* ---- TTLs in 16 bits --------------------------------------------------- */
+/* ---- TTLs in 16 bits -------------------------------------------------- */
 
 static const uint64_t ttl_units[] = {1, 1000, 60000, 3600000, 86400000};
 

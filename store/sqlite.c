@@ -61,8 +61,7 @@ void lk_sqlite_set_trouble(struct lk_sqlite *store, enum lk_health health,
     }
 }
 
-/* ---- the side file
- * ------------------------------------------------------------ */
+/* ---- the side file ---------------------------------------------------- */
 
 static enum lk_status own(struct lk_sqlite *store, struct lk_buf *error)
 {
@@ -125,8 +124,7 @@ enum lk_status lk_sync_folder(const char *path)
     return failed ? LK_IO : LK_OK;
 }
 
-/* ---- connections
- * --------------------------------------------------------------- */
+/* ---- connections ------------------------------------------------------ */
 
 static int note_frames(void *context, sqlite3 *db, const char *name, int frames)
 {
@@ -246,8 +244,7 @@ enum lk_status lk_sqlite_reopen(struct lk_sqlite *store)
     return status;
 }
 
-/* ---- incarnations and copies
- * ---------------------------------------------------- */
+/* ---- incarnations and copies ------------------------------------------ */
 
 static uint64_t longest_lock(struct lk_sqlite *store)
 {
@@ -318,8 +315,7 @@ static enum lk_status count_opening(struct lk_sqlite *store)
     return status ? status : write_side(store, next);
 }
 
-/* ---- the class
- * ------------------------------------------------------------------ */
+/* ---- the class -------------------------------------------------------- */
 
 static void release(struct lk_sqlite *store)
 {

@@ -189,25 +189,62 @@ uint64_t lk_fingerprint_hash(const struct lk_sqlite *store,
                              struct lk_slice fingerprint);
 unsigned lk_owner_hash(const struct lk_sqlite *store, struct lk_slice owner);
 
-/* sqlite_apply.c: deciding and writing */
-void lk_sqlite_apply(struct lk_store *store, struct lk_batch *batch);
-enum lk_status lk_sqlite_accept_clock(struct lk_store *store,
-                                      struct lk_slice who, struct lk_slice why);
+/* sqlite_write.c: rows. All of them open the batch's transaction first. */
+struct lk_claim_row {
+    uint64_t number;
+    uint64_t generation;
+    uint64_t attempt;
+    uint64_t ttl;
+    bool same_owner; /* as the one asked about */
+};
+
 /* Opens the batch's transaction if it is not open yet. */
 LK_MUST_CHECK enum lk_status lk_sqlite_begin(struct lk_sqlite *store);
 /* Runs a prepared statement that returns no rows, and resets it. */
 LK_MUST_CHECK enum lk_status lk_sqlite_run(struct lk_sqlite *store,
                                            enum lk_statement statement);
+/* LK_CORRUPT: a record of the index has no row. */
+LK_MUST_CHECK enum lk_status lk_sqlite_row(struct lk_sqlite *store,
+                                           uint64_t token,
+                                           struct lk_slice owner,
+                                           struct lk_claim_row *row);
+LK_MUST_CHECK enum lk_status lk_sqlite_claim(struct lk_sqlite *store,
+                                             const struct lk_op *op,
+                                             const struct lk_entry *entry,
+                                             const struct lk_claim_row *row,
+                                             uint64_t now);
+/* The row, and the entry that follows from it in place of `before`. */
 LK_MUST_CHECK enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
                                                const struct lk_entry *before,
                                                enum lk_row_kind kind,
                                                uint64_t until);
+LK_MUST_CHECK enum lk_status lk_sqlite_answer(
+    struct lk_sqlite *store, uint64_t token, uint64_t now,
+    struct lk_slice reason, const struct lk_response *response);
+LK_MUST_CHECK enum lk_status lk_sqlite_audit_row(struct lk_sqlite *store,
+                                                 const char *action,
+                                                 const struct lk_op *op,
+                                                 uint64_t token);
+/* Puts `after` in the place of `before` (NULL: absent) for this batch. */
+LK_MUST_CHECK enum lk_status lk_sqlite_replace(struct lk_sqlite *store,
+                                               const struct lk_entry *before,
+                                               const struct lk_entry *after);
+
+/* sqlite_decide.c: one operation */
+LK_MUST_CHECK enum lk_status lk_sqlite_decide(struct lk_sqlite *store,
+                                              struct lk_batch *batch,
+                                              struct lk_op *op, uint64_t now);
 /* How a record stands at this moment, as far as the index knows. */
 struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
                                      const struct lk_entry *entry,
                                      const struct lk_op *op, uint64_t now);
 void lk_entry_outcome(const struct lk_entry *entry, struct lk_step step,
                       uint64_t now, struct lk_outcome *out);
+
+/* sqlite_apply.c: the batch */
+void lk_sqlite_apply(struct lk_store *store, struct lk_batch *batch);
+enum lk_status lk_sqlite_accept_clock(struct lk_store *store,
+                                      struct lk_slice who, struct lk_slice why);
 
 /* sqlite_keep.c: sweeper and reaper */
 LK_MUST_CHECK enum lk_status lk_sqlite_keep(struct lk_sqlite *store,

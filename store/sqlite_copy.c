@@ -48,8 +48,7 @@ static void close_own(struct lk_sqlite *store, sqlite3 *db)
     pthread_rwlock_unlock(&store->handles);
 }
 
-/* ---- verify ----------------------------------------------------------------
- */
+/* ---- verify ----------------------------------------------------------- */
 
 static enum lk_status find(struct lk_buf *report, size_t *findings,
                            const char *text)
@@ -187,8 +186,7 @@ enum lk_status lk_sqlite_verify(struct lk_store *base, lk_progress_fn progress,
     return status ? status : findings ? LK_CORRUPT : LK_OK;
 }
 
-/* ---- backup
- * ------------------------------------------------------------------ */
+/* ---- backup ----------------------------------------------------------- */
 
 static enum lk_status explain(struct lk_buf *error, const char *path,
                               const char *why, enum lk_status status)

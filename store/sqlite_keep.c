@@ -23,8 +23,7 @@
 
 enum { DUE_MAX = 256, ROWS_MAX = 1024 };
 
-/* ---- accounts of dead rows ------------------------------------------------
- */
+/* ---- accounts of dead rows -------------------------------------------- */
 
 /* A record needs the row of its token, and that of its number, by which its
  * reference is found. */
@@ -61,8 +60,7 @@ void lk_reaper_count(struct lk_sqlite *store, int64_t claim_rows,
     store->reaper = store->reaper_durable = reaper;
 }
 
-/* ---- the sweeper, and the first step of the reaper -------------------------
- */
+/* ---- the sweeper, and the first step of the reaper -------------------- */
 
 static enum lk_status forget(struct lk_sqlite *store,
                              const struct lk_entry *entry)
@@ -126,8 +124,7 @@ static enum lk_status keep_due(struct lk_sqlite *store, struct lk_batch *batch,
     return status;
 }
 
-/* ---- the second step: rows --------------------------------------------------
- */
+/* ---- the second step: rows -------------------------------------------- */
 
 static bool enough_dead(int64_t dead, const struct lk_sqlite *store)
 {

@@ -105,8 +105,7 @@ enum lk_status lk_sqlite_peek(struct lk_store *base, struct lk_op *op)
     return LK_OK;
 }
 
-/* ---- what a retry is told
- * ---------------------------------------------------- */
+/* ---- what a retry is told --------------------------------------------- */
 
 static enum lk_status make_kept(sqlite3_stmt *row, uint64_t token,
                                 struct lk_kept **kept)
@@ -185,8 +184,7 @@ enum lk_status lk_sqlite_fetch(struct lk_store *base, struct lk_op *op)
     return status;
 }
 
-/* ---- records
- * ------------------------------------------------------------------ */
+/* ---- records ---------------------------------------------------------- */
 
 void lk_record_set(struct lk_record *record, const struct lk_entry *entry,
                    uint64_t now)

@@ -218,7 +218,7 @@ void lk_sqlite_finalize(struct lk_sqlite *store)
     }
 }
 
-/* ---- meta: single values ------------------------------------------------ */
+/* ---- meta: single values ---------------------------------------------- */
 
 static enum lk_status meta_row(sqlite3 *db, const char *name,
                                sqlite3_stmt **statement)

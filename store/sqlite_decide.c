@@ -1,0 +1,327 @@
+/*
+ * sqlite_decide.c - one operation of a batch: how its record stands, what the
+ * machine says, and the rows that this takes.
+ */
+#include "store/sqlite.h"
+
+struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
+                                     const struct lk_entry *entry,
+                                     const struct lk_op *op, uint64_t now)
+{
+    struct lk_standing standing = {
+        .state = LK_STATE_ABSENT,
+        .reexecute = op->reexecute,
+        .no_new = op->no_new,
+    };
+
+    if (!entry) {
+        return standing;
+    }
+    bool passed = entry->deadline <= now;
+    standing.state = (enum lk_state)entry->state;
+    standing.lapsed = passed && entry->state == LK_STATE_IN_PROGRESS;
+    standing.expired = passed && (entry->state == LK_STATE_COMPLETED ||
+                                  entry->state == LK_STATE_RELEASED);
+    standing.omitted = entry->omitted;
+    standing.token_current = op->token == entry->token;
+    if (op->event == LK_EVENT_CLAIM) {
+        standing.same_fingerprint =
+            lk_fingerprint_hash(store, op->fingerprint) == entry->fingerprint;
+        standing.same_owner =
+            op->owner.len && lk_owner_hash(store, op->owner) == entry->owner;
+    }
+    return standing;
+}
+
+void lk_entry_outcome(const struct lk_entry *entry, struct lk_step step,
+                      uint64_t now, struct lk_outcome *out)
+{
+    out->verdict = step.verdict;
+    out->state = step.next;
+    out->now_ms = now;
+    if (!entry) {
+        return;
+    }
+    out->token = entry->token;
+    out->attempt = entry->attempt;
+    out->number = entry->number;
+    switch (entry->state) {
+    case LK_STATE_IN_PROGRESS:
+        out->lock_until_ms = entry->deadline;
+        break;
+    case LK_STATE_ACCEPTED:
+    case LK_STATE_UNCERTAIN:
+        out->since_ms = entry->deadline;
+        break;
+    default:
+        out->expires_ms = entry->deadline;
+        break;
+    }
+    out->needs_load = step.verdict == LK_VERDICT_REPLAY ||
+                      step.verdict == LK_VERDICT_OMITTED ||
+                      step.verdict == LK_VERDICT_KEPT ||
+                      step.verdict == LK_VERDICT_UNCERTAIN;
+}
+
+/*
+ * NEW: a row and an entry with the next token. A record that was released or
+ * is run again keeps its number and its attempts; one past its TTL does not.
+ */
+static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
+                                  const struct lk_entry *before, bool renewed,
+                                  uint64_t now, struct lk_entry *after)
+{
+    uint64_t token = store->next_token;
+    struct lk_claim_row row = {.number = token, .generation = token};
+    enum lk_status status = LK_OK;
+
+    if (renewed) {
+        status = lk_sqlite_row(store, before->token, op->owner, &row);
+        if (!status && before->evicted) {
+            row.generation = token;
+        }
+    }
+    if (status) {
+        return status;
+    }
+    row.attempt++;
+    row.ttl = op->ttl_ms ? op->ttl_ms : store->config.default_ttl_ms;
+    *after = (struct lk_entry){
+        .hash = op->hash,
+        .token = token,
+        .number = row.number,
+        .attempt = row.attempt > UINT16_MAX ? UINT16_MAX : row.attempt,
+        .state = LK_STATE_IN_PROGRESS,
+        .owner = lk_owner_hash(store, op->owner),
+        .deadline =
+            now + (op->lock_ms ? op->lock_ms : store->config.default_lock_ms),
+        .ttl = lk_ttl_pack(row.ttl),
+        .fingerprint = lk_fingerprint_hash(store, op->fingerprint),
+    };
+    status = lk_sqlite_claim(store, op, after, &row, now);
+    if (!status) {
+        store->next_token++;
+        store->reaper.claim_rows++;
+        status = lk_sqlite_replace(store, before, after);
+    }
+    return status;
+}
+
+static enum lk_status ttl_of(struct lk_sqlite *store, const struct lk_op *op,
+                             const struct lk_entry *entry, uint64_t *ttl)
+{
+    struct lk_claim_row row = {0};
+    enum lk_status status = LK_OK;
+
+    *ttl = op->ttl_ms ? op->ttl_ms : lk_ttl_unpack(entry->ttl);
+    if (!*ttl) {
+        status = lk_sqlite_row(store, entry->token, (struct lk_slice){0}, &row);
+        *ttl = row.ttl;
+    }
+    return status;
+}
+
+static enum lk_status finish(struct lk_sqlite *store, struct lk_op *op,
+                             const struct lk_entry *entry, uint64_t now)
+{
+    struct lk_response status_only = {.status = op->response.status};
+    bool omit = op->reason.len != 0;
+    uint64_t ttl;
+    enum lk_status status = ttl_of(store, op, entry, &ttl);
+
+    if (!status) {
+        status = lk_sqlite_answer(store, entry->token, now, op->reason,
+                                  omit ? &status_only : &op->response);
+    }
+    return status ? status
+                  : lk_sqlite_outcome(store, entry,
+                                      omit ? LK_ROW_OMIT : LK_ROW_COMPLETE,
+                                      now + ttl);
+}
+
+/* Release and eviction: what was stored for a retry goes at once. */
+static enum lk_status set_free(struct lk_sqlite *store, struct lk_op *op,
+                               const struct lk_entry *entry, uint64_t now)
+{
+    bool evict = op->event == LK_EVENT_EVICT;
+    uint64_t ttl;
+    enum lk_status status = ttl_of(store, op, entry, &ttl);
+
+    if (!status) {
+        status = lk_sqlite_begin(store);
+    }
+    if (!status && entry->state != LK_STATE_IN_PROGRESS) {
+        sqlite3_stmt *gone = store->statements[LK_STATEMENT_DELETE_ANSWERS];
+        sqlite3_bind_int64(gone, 1, (int64_t)entry->token);
+        sqlite3_bind_int64(gone, 2, (int64_t)entry->token);
+        status = lk_sqlite_run(store, LK_STATEMENT_DELETE_ANSWERS);
+    }
+    return status ? status
+                  : lk_sqlite_outcome(store, entry,
+                                      evict ? LK_ROW_EVICT : LK_ROW_RELEASE,
+                                      now + ttl);
+}
+
+static enum lk_status doubt(struct lk_sqlite *store, struct lk_op *op,
+                            const struct lk_entry *entry, uint64_t now)
+{
+    bool lapsed = op->event == LK_EVENT_CLAIM;
+    enum lk_status status = LK_OK;
+
+    if (!lapsed) {
+        status = lk_sqlite_answer(store, entry->token, now, op->reason, NULL);
+    }
+    return status ? status
+                  : lk_sqlite_outcome(store, entry,
+                                      lapsed ? LK_ROW_LAPSE : LK_ROW_DOUBT,
+                                      lapsed ? entry->deadline : now);
+}
+
+/* A lock is only ever extended: a late, shorter wish does not cut it. */
+static enum lk_status extend(struct lk_sqlite *store, struct lk_op *op,
+                             const struct lk_entry *entry, uint64_t now)
+{
+    uint64_t until = now + op->lock_ms;
+
+    if (entry->state == LK_STATE_IN_PROGRESS && entry->deadline > until) {
+        until = entry->deadline;
+    }
+    return lk_sqlite_outcome(store, entry, LK_ROW_EXTEND, until);
+}
+
+static enum lk_status keep_longer(struct lk_sqlite *store, struct lk_op *op,
+                                  const struct lk_entry *entry, uint64_t now)
+{
+    uint64_t ttl;
+
+    if (entry->state == LK_STATE_COMPLETED) {
+        uint64_t until = now + op->ttl_ms;
+        return until <= entry->deadline
+                   ? LK_OK
+                   : lk_sqlite_outcome(store, entry, LK_ROW_KEEP, until);
+    }
+    struct lk_op asked = {0};
+    enum lk_status status = ttl_of(store, &asked, entry, &ttl);
+    if (status || op->ttl_ms <= ttl) {
+        return status;
+    }
+    return lk_sqlite_outcome(store, entry, LK_ROW_KEEP_TTL, op->ttl_ms);
+}
+
+static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
+                                  struct lk_step step,
+                                  struct lk_standing standing,
+                                  const struct lk_entry *before, uint64_t now)
+{
+    struct lk_entry begun;
+
+    switch (step.effect) {
+    case LK_EFFECT_BEGIN:
+        return begin_claim(store, op, before, before && !standing.expired, now,
+                           &begun);
+    case LK_EFFECT_FINISH:
+        return finish(store, op, before, now);
+    case LK_EFFECT_FREE:
+        return set_free(store, op, before, now);
+    case LK_EFFECT_DOUBT:
+        return doubt(store, op, before, now);
+    case LK_EFFECT_LOCK:
+        return extend(store, op, before, now);
+    case LK_EFFECT_KEEP:
+        return keep_longer(store, op, before, now);
+    case LK_EFFECT_NONE:
+    case LK_EFFECT_FORGET:
+        return LK_OK;
+    case LK_EFFECT_ACCEPT:
+    case LK_EFFECT_LEASE:
+        break;
+    }
+    return LK_INVALID;
+}
+
+static const char *audited(enum lk_event event)
+{
+    switch (event) {
+    case LK_EVENT_RESOLVE_COMPLETED:
+        return "resolve completed";
+    case LK_EVENT_RESOLVE_RELEASED:
+        return "resolve released";
+    case LK_EVENT_EVICT:
+        return "evict";
+    default:
+        return NULL;
+    }
+}
+
+/* Whoever waits is woken: a claim repeated by its owner settles nothing. */
+static bool settles(struct lk_step step, const struct lk_entry *before)
+{
+    return before &&
+           (before->state == LK_STATE_IN_PROGRESS ||
+            before->state == LK_STATE_ACCEPTED) &&
+           step.effect != LK_EFFECT_NONE && step.next != LK_STATE_IN_PROGRESS &&
+           step.next != LK_STATE_ACCEPTED;
+}
+
+static enum lk_status confirm_owner(struct lk_sqlite *store,
+                                    const struct lk_op *op,
+                                    const struct lk_entry *entry,
+                                    struct lk_standing *standing)
+{
+    struct lk_claim_row row = {0};
+    enum lk_status status = LK_OK;
+
+    if (entry && standing->state == LK_STATE_IN_PROGRESS &&
+        standing->same_owner) {
+        status = lk_sqlite_row(store, entry->token, op->owner, &row);
+        standing->same_owner = row.same_owner;
+    }
+    return status;
+}
+
+static bool is_held(struct lk_sqlite *store, uint64_t now)
+{
+    return now < atomic_load(&store->hold_until_ms);
+}
+
+enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
+                                struct lk_op *op, uint64_t now)
+{
+    const struct lk_entry *found =
+        lk_overlay_find(&store->overlay, &store->index, op->hash);
+    struct lk_entry copy;
+    const struct lk_entry *before = NULL;
+
+    if (found) {
+        copy = *found; /* the overlay may move while we write */
+        before = &copy;
+    }
+    struct lk_standing standing = lk_entry_standing(store, before, op, now);
+    enum lk_status status = confirm_owner(store, op, before, &standing);
+    struct lk_step step = lk_machine_step(op->event, standing);
+
+    if (!status && !before && step.effect == LK_EFFECT_BEGIN &&
+        is_held(store, now)) {
+        op->status = LK_UNAVAILABLE;
+        op->error = "the store was restored from an older copy: keys that it "
+                    "does not know are held until their locks have run out";
+        return LK_OK;
+    }
+    if (!status) {
+        status = take_effect(store, op, step, standing, before, now);
+    }
+    if (!status && step.effect != LK_EFFECT_NONE && audited(op->event)) {
+        status =
+            lk_sqlite_audit_row(store, audited(op->event), op, before->token);
+    }
+    if (!status && settles(step, before)) {
+        status = lk_batch_settle(batch, op->hash);
+    }
+    if (!status) {
+        op->status = LK_OK;
+        lk_entry_outcome(
+            lk_overlay_find(&store->overlay, &store->index, op->hash), step,
+            now, &op->out);
+    }
+    return status;
+}

@@ -1,0 +1,176 @@
+/* sqlite_write.c - the rows that a batch appends, one function for each. */
+#include "store/sqlite.h"
+
+enum lk_status lk_sqlite_run(struct lk_sqlite *store,
+                             enum lk_statement statement)
+{
+    int code = sqlite3_step(store->statements[statement]);
+
+    sqlite3_reset(store->statements[statement]);
+    return lk_sqlite_status(code);
+}
+
+enum lk_status lk_sqlite_begin(struct lk_sqlite *store)
+{
+    if (store->writing) {
+        return LK_OK;
+    }
+    enum lk_status status = lk_sqlite_run(store, LK_STATEMENT_BEGIN);
+    store->writing = !status;
+    return status;
+}
+
+static void bind_slice(sqlite3_stmt *statement, int column,
+                       struct lk_slice slice)
+{
+    sqlite3_bind_text(statement, column, slice.data ? slice.data : "",
+                      (int)slice.len, SQLITE_STATIC);
+}
+
+static void bind_bytes(sqlite3_stmt *statement, int column,
+                       struct lk_slice slice)
+{
+    sqlite3_bind_blob(statement, column, slice.data ? slice.data : "",
+                      (int)slice.len, SQLITE_STATIC);
+}
+
+enum lk_status lk_sqlite_row(struct lk_sqlite *store, uint64_t token,
+                             struct lk_slice owner, struct lk_claim_row *row)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_ROW];
+
+    sqlite3_bind_int64(statement, 1, (int64_t)token);
+    int code = sqlite3_step(statement);
+    if (code == SQLITE_ROW) {
+        uint64_t number = (uint64_t)sqlite3_column_int64(statement, 0);
+        uint64_t generation = (uint64_t)sqlite3_column_int64(statement, 1);
+        row->number = number ? number : token;
+        row->generation = generation ? generation : token;
+        row->attempt = (uint64_t)sqlite3_column_int64(statement, 2);
+        row->ttl = (uint64_t)sqlite3_column_int64(statement, 3);
+        struct lk_slice stored = {sqlite3_column_blob(statement, 4),
+                                  (size_t)sqlite3_column_bytes(statement, 4)};
+        row->same_owner = owner.len && latchkey_slice_equal(stored, owner);
+    }
+    sqlite3_reset(statement);
+    return code == SQLITE_DONE ? LK_CORRUPT : lk_sqlite_status(code);
+}
+
+enum lk_status lk_sqlite_claim(struct lk_sqlite *store, const struct lk_op *op,
+                               const struct lk_entry *entry,
+                               const struct lk_claim_row *row, uint64_t now)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_CLAIM];
+    bool first = row->number == entry->token;
+    bool same_generation = row->generation == entry->token;
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (status) {
+        return status;
+    }
+    sqlite3_bind_int64(statement, 1, (int64_t)entry->token);
+    sqlite3_bind_blob(statement, 2, &op->hash, sizeof(op->hash), SQLITE_STATIC);
+    if (first) {
+        sqlite3_bind_null(statement, 3);
+    } else {
+        sqlite3_bind_int64(statement, 3, (int64_t)row->number);
+    }
+    if (same_generation) {
+        sqlite3_bind_null(statement, 4);
+    } else {
+        sqlite3_bind_int64(statement, 4, (int64_t)row->generation);
+    }
+    sqlite3_bind_int64(statement, 5, (int64_t)row->attempt);
+    sqlite3_bind_int64(statement, 6, (int64_t)now);
+    sqlite3_bind_int64(statement, 7, (int64_t)(entry->deadline - now));
+    sqlite3_bind_int64(statement, 8, (int64_t)row->ttl);
+    bind_bytes(statement, 9, op->owner);
+    bind_bytes(statement, 10, op->fingerprint);
+    bind_slice(statement, 11, op->name.tenant);
+    bind_slice(statement, 12, op->name.scope);
+    bind_slice(statement, 13, op->name.key);
+    return lk_sqlite_run(store, LK_STATEMENT_CLAIM);
+}
+
+enum lk_status lk_sqlite_replace(struct lk_sqlite *store,
+                                 const struct lk_entry *before,
+                                 const struct lk_entry *after)
+{
+    lk_reaper_account(&store->reaper, before, after);
+    return lk_overlay_put(&store->overlay, after);
+}
+
+enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
+                                 const struct lk_entry *before,
+                                 enum lk_row_kind kind, uint64_t until)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_OUTCOME];
+    struct lk_entry after = *before;
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (status) {
+        return status;
+    }
+    sqlite3_bind_int64(statement, 1, (int64_t)store->next_outcome);
+    sqlite3_bind_int64(statement, 2, (int64_t)before->token);
+    sqlite3_bind_int(statement, 3, kind);
+    sqlite3_bind_int64(statement, 4, (int64_t)store->last_ms);
+    sqlite3_bind_int64(statement, 5, (int64_t)until);
+    sqlite3_bind_blob(statement, 6, &before->hash, sizeof(before->hash),
+                      SQLITE_TRANSIENT);
+    status = lk_sqlite_run(store, LK_STATEMENT_OUTCOME);
+    if (status) {
+        return status;
+    }
+    store->next_outcome++;
+    lk_entry_apply(&after, kind, until);
+    return lk_sqlite_replace(store, before, &after);
+}
+
+enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
+                                uint64_t now, struct lk_slice reason,
+                                const struct lk_response *response)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_ANSWER];
+    struct lk_buf *record = &store->scratch;
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (status) {
+        return status;
+    }
+    sqlite3_bind_int64(statement, 1, (int64_t)token);
+    sqlite3_bind_int64(statement, 2, (int64_t)now);
+    if (reason.len) {
+        bind_slice(statement, 3, reason);
+    } else {
+        sqlite3_bind_null(statement, 3);
+    }
+    record->len = 0;
+    if (response) {
+        status = latchkey_response_encode(response, record);
+        bind_bytes(statement, 4, latchkey_buf_slice(record));
+    } else {
+        sqlite3_bind_null(statement, 4);
+    }
+    return status ? status : lk_sqlite_run(store, LK_STATEMENT_ANSWER);
+}
+
+enum lk_status lk_sqlite_audit_row(struct lk_sqlite *store, const char *action,
+                                   const struct lk_op *op, uint64_t token)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_AUDIT];
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (status) {
+        return status;
+    }
+    sqlite3_bind_int64(statement, 1, (int64_t)store->last_ms);
+    bind_slice(statement, 2, op->who);
+    bind_slice(statement, 3, op->why);
+    sqlite3_bind_text(statement, 4, action, -1, SQLITE_STATIC);
+    bind_slice(statement, 5, op->name.tenant);
+    bind_slice(statement, 6, op->name.scope);
+    bind_slice(statement, 7, op->name.key);
+    sqlite3_bind_int64(statement, 8, (int64_t)token);
+    return lk_sqlite_run(store, LK_STATEMENT_AUDIT);
+}
