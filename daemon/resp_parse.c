@@ -106,7 +106,7 @@ static enum lk_resp_result read_length(struct lk_resp_parser *parser,
                                        struct lk_slice input)
 {
     enum lk_resp_result result;
-    long length;
+    long length = 0;
 
     if (parser->offset >= input.len) {
         return LK_RESP_MORE;
@@ -175,7 +175,7 @@ static enum lk_resp_result read_array(struct lk_resp_parser *parser,
     enum lk_resp_result result;
 
     if (parser->remaining == 0) {
-        long count;
+        long count = 0;
 
         result = read_number(parser, input, &count);
         if (result != LK_RESP_COMMAND) {

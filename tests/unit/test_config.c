@@ -92,6 +92,9 @@ static const struct row rows[] = {
     {"store.ttl=9007199254740991d",
      "store.ttl: \"9007199254740991d\" is not a duration; use a number with "
      "ms, s, m, h or d\n"},
+    {"store.lock=18446744073709551617ms",
+     "store.lock: \"18446744073709551617ms\" is not a duration; use a number "
+     "with ms, s, m, h or d\n"},
     {"store.ttl=36500d", NULL},
     {"store.ttl=36501d",
      "store.ttl: \"36501d\" is out of range; use 1ms to 36500d\n"},

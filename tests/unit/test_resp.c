@@ -159,6 +159,7 @@ static const struct row bad[] = {
     {"*1\r\n$0x4\r\nPING\r\n", "expected a digit or CR, got 'x'"},
     {"*1\r\n$4\nPING\r\n", "expected a digit or CR, got byte 0x0a"},
     {"*1\r\n$4\r\nPINGS\r\n", "a word does not end with CR LF after 4 bytes"},
+    {"*1\r\n$4\r\nPING\rx", "a word does not end with CR LF after 4 bytes"},
     {"*1\r\n$4\r\nPING\n\n", "a word does not end with CR LF after 4 bytes"},
     {"*9999999999999999999\r\n", "a number has too many digits"},
     {"*1\r\n$18446744073709551620\r\n", "a number has too many digits"},
@@ -277,6 +278,8 @@ static void a_line_without_an_end_is_refused_at_the_limit(void **state)
     for (size_t i = 0; i < limits.command; i++) {
         assert_int_not_equal(reader.last, LK_RESP_BAD);
         feed(&reader, "x", 1);
+        /* No byte is looked at twice. */
+        assert_int_equal(reader.parser.offset, reader.pending.len);
     }
     assert_bad(&reader, "a line of more than 4000 bytes");
     reader_free(&reader);
