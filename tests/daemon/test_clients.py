@@ -105,9 +105,6 @@ def test_redis_py_gets_what_it_awaits_as_a_message(daemon):
 
 # ---- redis-cli ----------------------------------------------------------------
 
-UNQUOTED = re.compile(rb'^\s*(?:\d+[)#] )*', re.M)
-
-
 def quote(word):
     """As redis-cli reads its standard input."""
     data = word if isinstance(word, bytes) else str(word).encode()
