@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# all.sh - the whole test run: plain, under sanitizers, fuzzed, linted.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+jobs=-j$(nproc)
+
+say "format and lint"
+make lint
+mandoc -Tlint -Wwarning man/*.[158]
+
+say "plain build"
+make "$jobs" all tests faults
+make check
+
+# The same tests on slower programs: fewer kills and shorter races.
+export LATCHKEY_KILLS=${LATCHKEY_KILLS:-24}
+export LATCHKEY_RACE_CLAIMS=${LATCHKEY_RACE_CLAIMS:-200000}
+export LK_SEEDS=${LK_SEEDS:-60}
+
+for sanitizer in address,undefined thread; do
+    say "sanitizer: $sanitizer"
+    make "$jobs" SANITIZE=$sanitizer all tests faults
+    make SANITIZE=$sanitizer check
+done
+
+say "fuzzing, a few seconds each"
+make "$jobs" fuzz SECONDS=10
+
+say "all tests passed"
