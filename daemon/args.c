@@ -1,0 +1,180 @@
+/* args.c - checks of command arguments and options. */
+#include "daemon/args.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <strings.h>
+
+enum { SHOWN = 80, TOKEN_BITS = 53 };
+
+bool lk_arg_is(struct lk_slice arg, const char *word)
+{
+    size_t len = strlen(word);
+
+    return arg.len == len && !strncasecmp(arg.data, word, len);
+}
+
+void lk_arg_error(struct lk_conn *conn, const char *what, const char *wrong,
+                  struct lk_slice arg)
+{
+    char shown[SHOWN];
+
+    lk_conn_error(conn, "ERR %s: %s %s, not %s", conn->command->name, what,
+                  wrong, lk_log_quote(arg, shown, sizeof(shown)));
+}
+
+bool lk_arg_bytes(struct lk_conn *conn, const char *what, struct lk_slice arg,
+                  size_t min, size_t max)
+{
+    if (arg.len >= min && arg.len <= max) {
+        return true;
+    }
+    lk_conn_error(conn, "ERR %s: %s must be %zu to %zu bytes long, not %zu",
+                  conn->command->name, what, min, max, arg.len);
+    return false;
+}
+
+static bool is_printable(struct lk_slice text)
+{
+    for (size_t i = 0; i < text.len; i++) {
+        if (text.data[i] < 0x20 || text.data[i] > 0x7e) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool lk_arg_name(struct lk_conn *conn, const struct lk_slice *argv,
+                 struct lk_name *name)
+{
+    *name = (struct lk_name){argv[1], argv[2], argv[3]};
+    if (!lk_arg_bytes(conn, "tenant", name->tenant, 1, LK_TENANT_MAX) ||
+        !lk_arg_bytes(conn, "scope", name->scope, 1, LK_SCOPE_MAX) ||
+        !lk_arg_bytes(conn, "key", name->key, 1, LK_KEY_MAX)) {
+        return false;
+    }
+    if (!is_printable(name->key)) {
+        lk_arg_error(conn, "key", "must be printable ASCII", name->key);
+        return false;
+    }
+    return true;
+}
+
+/* Digits only, no sign, no leading zero. */
+static bool parse_number(struct lk_slice arg, uint64_t *number)
+{
+    uint64_t value = 0;
+
+    if (arg.len == 0 || arg.len > 19 || (arg.len > 1 && arg.data[0] == '0')) {
+        return false;
+    }
+    for (size_t i = 0; i < arg.len; i++) {
+        unsigned digit = (unsigned)(unsigned char)arg.data[i] - '0';
+        if (digit > 9) {
+            return false;
+        }
+        value = value * 10 + digit;
+    }
+    *number = value;
+    return true;
+}
+
+bool lk_arg_number(struct lk_conn *conn, const char *what, struct lk_slice arg,
+                   uint64_t min, uint64_t max, uint64_t *number)
+{
+    char shown[SHOWN];
+
+    if (parse_number(arg, number) && *number >= min && *number <= max) {
+        return true;
+    }
+    lk_conn_error(conn,
+                  "ERR %s: %s must be a decimal number from %" PRIu64
+                  " to %" PRIu64 ", not %s",
+                  conn->command->name, what, min, max,
+                  lk_log_quote(arg, shown, sizeof(shown)));
+    return false;
+}
+
+bool lk_arg_token(struct lk_conn *conn, struct lk_slice arg, uint64_t *token)
+{
+    return lk_arg_number(conn, "token", arg, 0, (UINT64_C(1) << TOKEN_BITS) - 1,
+                         token);
+}
+
+bool lk_arg_status(struct lk_conn *conn, struct lk_slice arg, unsigned *status)
+{
+    uint64_t number;
+
+    if (!lk_arg_number(conn, "status", arg, 100, 999, &number)) {
+        return false;
+    }
+    *status = (unsigned)number;
+    return true;
+}
+
+static struct lk_option *find_option(struct lk_option *options, size_t count,
+                                     struct lk_slice word)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (lk_arg_is(word, options[i].word)) {
+            return &options[i];
+        }
+    }
+    return NULL;
+}
+
+static bool read_value(struct lk_conn *conn, struct lk_option *option,
+                       struct lk_slice value)
+{
+    if (option->kind == LK_OPTION_NUMBER) {
+        return lk_arg_number(conn, option->word, value, option->min,
+                             option->max, option->to.number);
+    }
+    *option->to.bytes = value;
+    return lk_arg_bytes(conn, option->word, value, option->min, option->max);
+}
+
+bool lk_arg_options(struct lk_conn *conn, const struct lk_slice *argv,
+                    size_t argc, size_t from, struct lk_option *options,
+                    size_t count)
+{
+    const char *command = conn->command->name;
+
+    for (size_t i = from; i < argc; i++) {
+        struct lk_option *option = find_option(options, count, argv[i]);
+        if (!option) {
+            char shown[SHOWN];
+            lk_conn_error(conn, "ERR %s: there is no option %s", command,
+                          lk_log_quote(argv[i], shown, sizeof(shown)));
+            return false;
+        }
+        if (option->given) {
+            lk_conn_error(conn, "ERR %s: option %s is given twice", command,
+                          option->word);
+            return false;
+        }
+        option->given = true;
+        if (option->kind == LK_OPTION_FLAG) {
+            *option->to.flag = true;
+            continue;
+        }
+        if (++i == argc) {
+            lk_conn_error(conn, "ERR %s: option %s has no value", command,
+                          option->word);
+            return false;
+        }
+        if (!read_value(conn, option, argv[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool lk_arg_needs(struct lk_conn *conn, const struct lk_option *option)
+{
+    if (!option->given) {
+        lk_conn_error(conn, "ERR %s: %s is missing", conn->command->name,
+                      option->word);
+    }
+    return option->given;
+}

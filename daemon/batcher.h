@@ -1,0 +1,32 @@
+/*
+ * batcher.h - the store thread: whatever arrives while one batch is being made
+ * durable forms the next.
+ */
+#ifndef LK_BATCHER_H
+#define LK_BATCHER_H
+
+#include "daemon/daemon.h"
+
+struct lk_batcher_stats {
+    struct lk_histogram ops; /* in a batch */
+    struct lk_histogram us;  /* to decide a batch and make it durable */
+    size_t waiting;          /* not yet in a batch */
+};
+
+/* Starts the thread. Answered tasks come back through `returns`. */
+LK_MUST_CHECK enum lk_status lk_batcher_start(struct lk_store *store,
+                                              struct lk_returns *returns,
+                                              size_t batch_ops,
+                                              uint64_t sweep_interval_ms,
+                                              struct lk_batcher **batcher);
+/* After a reload; takes effect from the next batch on. */
+void lk_batcher_set_sweep(struct lk_batcher *batcher,
+                          uint64_t sweep_interval_ms);
+/* Hands over all of `tasks` (kinds OP, AWAIT and CLOCK), in order. */
+void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks);
+void lk_batcher_stats(struct lk_batcher *batcher,
+                      struct lk_batcher_stats *stats);
+/* Finishes what is queued, then ends the thread. NULL is fine. */
+void lk_batcher_stop(struct lk_batcher *batcher);
+
+#endif

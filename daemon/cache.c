@@ -1,0 +1,155 @@
+/* cache.c - a hash table of answers with a list in order of use. */
+#include "daemon/cache.h"
+
+#include <stdlib.h>
+
+enum { FEWEST_BUCKETS = 256, LARGEST_SHARE = 8 };
+
+struct lk_cache_entry {
+    struct lk_cache_entry *chain;
+    struct lk_cache_entry *newer;
+    struct lk_cache_entry *older;
+    struct lk_kept *kept;
+    size_t cost;
+};
+
+void lk_cache_init(struct lk_cache *cache, size_t max_bytes)
+{
+    *cache = (struct lk_cache){.max_bytes = max_bytes};
+}
+
+/* Tokens are handed out in order: a multiplication spreads them well. */
+static size_t slot_of(uint64_t token, size_t bucket_count)
+{
+    return (size_t)((token * UINT64_C(0x9e3779b97f4a7c15)) >> 32) &
+           (bucket_count - 1);
+}
+
+static struct lk_cache_entry **find_entry(struct lk_cache *cache,
+                                          uint64_t token)
+{
+    struct lk_cache_entry **at =
+        &cache->buckets[slot_of(token, cache->bucket_count)];
+
+    while (*at && (*at)->kept->token != token) {
+        at = &(*at)->chain;
+    }
+    return at;
+}
+
+static void unlink_use(struct lk_cache *cache, struct lk_cache_entry *entry)
+{
+    *(entry->newer ? &entry->newer->older : &cache->newest) = entry->older;
+    *(entry->older ? &entry->older->newer : &cache->oldest) = entry->newer;
+}
+
+static void link_newest(struct lk_cache *cache, struct lk_cache_entry *entry)
+{
+    entry->newer = NULL;
+    entry->older = cache->newest;
+    *(cache->newest ? &cache->newest->newer : &cache->oldest) = entry;
+    cache->newest = entry;
+}
+
+static void drop_at(struct lk_cache *cache, struct lk_cache_entry **at)
+{
+    struct lk_cache_entry *entry = *at;
+
+    *at = entry->chain;
+    unlink_use(cache, entry);
+    cache->bytes -= entry->cost;
+    cache->count--;
+    lk_kept_unref(entry->kept);
+    free(entry);
+}
+
+void lk_cache_set_max(struct lk_cache *cache, size_t max_bytes)
+{
+    cache->max_bytes = max_bytes;
+    while (cache->bytes > max_bytes) {
+        drop_at(cache, find_entry(cache, cache->oldest->kept->token));
+    }
+}
+
+void lk_cache_free(struct lk_cache *cache)
+{
+    lk_cache_set_max(cache, 0);
+    free(cache->buckets);
+    *cache = (struct lk_cache){0};
+}
+
+struct lk_kept *lk_cache_get(struct lk_cache *cache, uint64_t token)
+{
+    struct lk_cache_entry *entry =
+        cache->count ? *find_entry(cache, token) : NULL;
+
+    if (!entry) {
+        cache->misses++;
+        return NULL;
+    }
+    cache->hits++;
+    if (cache->newest != entry) {
+        unlink_use(cache, entry);
+        link_newest(cache, entry);
+    }
+    return lk_kept_ref(entry->kept);
+}
+
+static bool grow_table(struct lk_cache *cache)
+{
+    size_t old_count = cache->bucket_count;
+    size_t count = old_count ? old_count * 2 : FEWEST_BUCKETS;
+    struct lk_cache_entry **buckets =
+        calloc(count, sizeof(struct lk_cache_entry *));
+
+    if (!buckets) {
+        return old_count > 0;
+    }
+    for (struct lk_cache_entry *entry = cache->newest; entry;
+         entry = entry->older) {
+        struct lk_cache_entry **head =
+            &buckets[slot_of(entry->kept->token, count)];
+        entry->chain = *head;
+        *head = entry;
+    }
+    free(cache->buckets);
+    cache->buckets = buckets;
+    cache->bucket_count = count;
+    return true;
+}
+
+void lk_cache_put(struct lk_cache *cache, struct lk_kept *kept)
+{
+    size_t cost = kept->size + sizeof(struct lk_cache_entry);
+
+    if (cost > cache->max_bytes / LARGEST_SHARE) {
+        return;
+    }
+    if (cache->count >= cache->bucket_count && !grow_table(cache)) {
+        return;
+    }
+    lk_cache_remove(cache, kept->token);
+    struct lk_cache_entry *entry = malloc(sizeof(*entry));
+    if (!entry) {
+        return;
+    }
+    struct lk_cache_entry **head =
+        &cache->buckets[slot_of(kept->token, cache->bucket_count)];
+    *entry = (struct lk_cache_entry){
+        .chain = *head, .kept = lk_kept_ref(kept), .cost = cost};
+    *head = entry;
+    link_newest(cache, entry);
+    cache->count++;
+    cache->bytes += cost;
+    lk_cache_set_max(cache, cache->max_bytes);
+}
+
+void lk_cache_remove(struct lk_cache *cache, uint64_t token)
+{
+    if (cache->count) {
+        struct lk_cache_entry **at = find_entry(cache, token);
+        if (*at) {
+            drop_at(cache, at);
+        }
+    }
+}

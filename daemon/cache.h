@@ -1,0 +1,38 @@
+/* cache.h - answers of finished operations in memory, by token. */
+#ifndef LK_CACHE_H
+#define LK_CACHE_H
+
+#include "store/store.h"
+
+struct lk_cache_entry;
+
+/*
+ * Bounded in bytes; what was not used for the longest time goes first. Only
+ * answers of *completed* operations may be put in: those never change under
+ * their token, so nothing in here is ever out of date. For one thread.
+ */
+struct lk_cache {
+    struct lk_cache_entry **buckets;
+    size_t bucket_count; /* a power of two */
+    struct lk_cache_entry *newest;
+    struct lk_cache_entry *oldest;
+    size_t count;
+    size_t bytes;
+    size_t max_bytes; /* 0: keeps nothing */
+    uint64_t hits;
+    uint64_t misses;
+};
+
+void lk_cache_init(struct lk_cache *cache, size_t max_bytes);
+void lk_cache_free(struct lk_cache *cache);
+/* A smaller bound drops what is over it at once. */
+void lk_cache_set_max(struct lk_cache *cache, size_t max_bytes);
+
+/* A reference for the caller, or NULL. Counts as a use. */
+struct lk_kept *lk_cache_get(struct lk_cache *cache, uint64_t token);
+/* Takes a reference of its own. Without memory, or if `kept` alone is more
+ * than an eighth of the bound, it is not kept, and nobody needs to know. */
+void lk_cache_put(struct lk_cache *cache, struct lk_kept *kept);
+void lk_cache_remove(struct lk_cache *cache, uint64_t token);
+
+#endif

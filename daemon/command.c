@@ -1,0 +1,239 @@
+/* command.c - the table of commands: who may run which, and how. */
+#include "daemon/daemon.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ANYBODY = 0,
+    USE = 1 << LK_ROLE_USE,
+    READ = 1 << LK_ROLE_READ,
+    OPERATE = 1 << LK_ROLE_OPERATE,
+    LOOK = USE | READ | OPERATE,
+    VIEW = READ | OPERATE,
+    MANY = LK_ARGS_MAX,
+    SLOTS = 128,
+    WORD = 8, /* letters in the longest name */
+};
+
+/* A new command is a row here and a handler; the slots are found at start. */
+static const struct lk_command commands[] = {
+    {"CLAIM", 5, 15, USE, LK_LANE_STORE, lk_run_claim,
+     "tenant scope key fingerprint [OWNER nonce] [TTL ms] [LOCK ms] [WAIT ms] "
+     "[REEXECUTE] [NONEW]"},
+    {"COMPLETE", 8, 12, USE, LK_LANE_STORE, lk_run_complete,
+     "tenant scope key token status headers body [TTL ms] [OMIT reason]"},
+    {"RELEASE", 5, 5, USE, LK_LANE_STORE, lk_run_release,
+     "tenant scope key token"},
+    {"DOUBT", 6, 6, USE, LK_LANE_STORE, lk_run_doubt,
+     "tenant scope key token reason"},
+    {"EXTEND", 6, 6, USE, LK_LANE_STORE, lk_run_extend,
+     "tenant scope key token lock-ms"},
+    {"KEEP", 5, 5, USE, LK_LANE_STORE, lk_run_keep, "tenant scope key ttl-ms"},
+    {"LOOKUP", 4, 4, LOOK, LK_LANE_READ, lk_run_lookup, "tenant scope key"},
+    {"FIND", 3, 3, LOOK, LK_LANE_READ, lk_run_find, "tenant reference"},
+    {"AWAIT", 6, 6, USE, LK_LANE_STORE, lk_run_await, "id tenant scope key ms"},
+
+    {"RESOLVE", 9, 12, OPERATE, LK_LANE_STORE, lk_run_resolve,
+     "tenant scope key (RELEASED | COMPLETED status headers body) WHO who WHY "
+     "why"},
+    {"EVICT", 8, 8, OPERATE, LK_LANE_STORE, lk_run_evict,
+     "tenant scope key WHO who WHY why"},
+    {"LIST", 1, 11, VIEW, LK_LANE_READ, lk_run_list,
+     "[STATE state] [TENANT tenant] [OLDER ms] [LIMIT n] [CURSOR cursor]"},
+    {"STATS", 1, 1, VIEW, LK_LANE_NONE, lk_run_stats, ""},
+    {"VERIFY", 1, 1, VIEW, LK_LANE_ALONE, lk_run_verify, ""},
+    {"AUDIT", 1, 5, VIEW, LK_LANE_READ, lk_run_audit, "[AFTER id] [LIMIT n]"},
+    {"BACKUP", 6, 6, OPERATE, LK_LANE_ALONE, lk_run_backup,
+     "path WHO who WHY why"},
+    {"CLOCK", 6, 6, OPERATE, LK_LANE_ALONE, lk_run_clock,
+     "ACCEPT WHO who WHY why"},
+
+    {"PING", 1, 2, LOOK, LK_LANE_NONE, lk_run_ping, "[message]"},
+    {"ECHO", 2, 2, LOOK, LK_LANE_NONE, lk_run_echo, "message"},
+    {"HELLO", 1, 8, ANYBODY, LK_LANE_NONE, lk_run_hello,
+     "[2|3 [AUTH user password] [SETNAME name]]"},
+    {"AUTH", 2, 3, ANYBODY, LK_LANE_NONE, lk_run_auth, "[user] password"},
+    {"SELECT", 2, 2, LOOK, LK_LANE_NONE, lk_run_select, "0"},
+    {"QUIT", 1, 1, ANYBODY, LK_LANE_NONE, lk_run_quit, ""},
+    {"RESET", 1, 1, ANYBODY, LK_LANE_NONE, lk_run_reset, ""},
+    {"INFO", 1, MANY, LOOK, LK_LANE_NONE, lk_run_info, "[section]"},
+    {"CLIENT", 2, MANY, LOOK, LK_LANE_NONE, lk_run_client,
+     "SETNAME name | GETNAME | ID | INFO | LIST | SETINFO name value"},
+    {"COMMAND", 1, MANY, LOOK, LK_LANE_NONE, lk_run_command, "[COUNT | DOCS]"},
+    {"CONFIG", 2, MANY, LOOK, LK_LANE_NONE, lk_run_config, "GET setting ..."},
+};
+
+enum { COUNT = sizeof(commands) / sizeof(commands[0]) };
+_Static_assert((int)COUNT <= (int)LK_COMMANDS_MAX, "metrics count each row");
+
+/*
+ * A name of up to eight letters is one number: its bytes with the bit cleared
+ * that tells lower case from upper. Names are letters only, so two words with
+ * the same number differ in case at most.
+ */
+static uint64_t fold(struct lk_slice name)
+{
+    uint64_t word = 0;
+
+    memcpy(&word, name.data, name.len);
+    return word & UINT64_C(0xdfdfdfdfdfdfdfdf);
+}
+
+static struct {
+    uint64_t word;
+    const struct lk_command *command;
+} slots[SLOTS];
+
+static size_t slot_of(uint64_t word)
+{
+    return (size_t)((word * UINT64_C(0x9e3779b97f4a7c15)) >> 32) % SLOTS;
+}
+
+__attribute__((constructor)) static void fill_slots(void)
+{
+    for (size_t i = 0; i < COUNT; i++) {
+        uint64_t word = fold(latchkey_slice(commands[i].name));
+        size_t slot = slot_of(word);
+        while (slots[slot].command) {
+            slot = (slot + 1) % SLOTS;
+        }
+        slots[slot].word = word;
+        slots[slot].command = &commands[i];
+    }
+}
+
+const struct lk_command *lk_command_find(struct lk_slice name)
+{
+    if (name.len == 0 || name.len > WORD) {
+        return NULL;
+    }
+    uint64_t word = fold(name);
+    size_t slot = slot_of(word);
+    while (slots[slot].command && slots[slot].word != word) {
+        slot = (slot + 1) % SLOTS;
+    }
+    return slots[slot].command;
+}
+
+const struct lk_command *lk_command_row(size_t index)
+{
+    return index < COUNT ? &commands[index] : NULL;
+}
+
+static const char *needed_role(const struct lk_command *command)
+{
+    if (command->roles & USE) {
+        return lk_role_word(LK_ROLE_USE);
+    }
+    return lk_role_word(command->roles & READ ? LK_ROLE_READ : LK_ROLE_OPERATE);
+}
+
+static bool is_allowed(struct lk_conn *conn, const struct lk_command *command)
+{
+    if (!command->roles || (command->roles & conn->roles)) {
+        return true;
+    }
+    if (!conn->roles) {
+        lk_conn_error(conn, "NOAUTH Authentication required.");
+    } else if (command->roles & USE) {
+        lk_conn_error(conn,
+                      "NOPERM %s needs the use role: AUTH with the password "
+                      "of the [auth] section",
+                      command->name);
+    } else {
+        lk_conn_error(conn,
+                      "NOPERM %s needs the %s role: AUTH with a user of the "
+                      "[users] section",
+                      command->name, needed_role(command));
+    }
+    return false;
+}
+
+static void refuse_unknown(struct lk_conn *conn, struct lk_slice name)
+{
+    char shown[64];
+
+    if (!conn->roles) {
+        lk_conn_error(conn, "NOAUTH Authentication required.");
+        return;
+    }
+    lk_conn_error(conn, "ERR unknown command %s",
+                  lk_log_quote(name, shown, sizeof(shown)));
+}
+
+bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
+                    size_t argc)
+{
+    struct lk_metrics *metrics = &conn->server->metrics;
+    const struct lk_command *command = lk_command_find(argv[0]);
+
+    if (!command) {
+        metrics->commands++;
+        refuse_unknown(conn, argv[0]);
+        return true;
+    }
+    if (conn->head && command->lane != LK_LANE_NONE &&
+        (command->lane != conn->lane || command->lane == LK_LANE_ALONE)) {
+        return false;
+    }
+    metrics->commands++;
+    metrics->by_command[command - commands]++;
+    conn->command = command;
+    if (!is_allowed(conn, command)) {
+        return true;
+    }
+    if (argc < command->min_args || argc > command->max_args) {
+        lk_conn_error(conn,
+                      "ERR wrong number of arguments for '%s' command: %s %s",
+                      command->name, command->name, command->usage);
+        return true;
+    }
+    command->run(conn, argv, argc);
+    return true;
+}
+
+static void hand_over(struct lk_server *server, struct lk_task *task)
+{
+    switch (task->demand.kind) {
+    case LK_TASK_CLOCK:
+        lk_task_queue_add(&server->to_store, task);
+        break;
+    case LK_TASK_LOOKUP:
+    case LK_TASK_FIND:
+    case LK_TASK_LIST:
+    case LK_TASK_AUDIT:
+        lk_task_queue_add(&server->to_reader, task);
+        break;
+    default:
+        break;
+    }
+}
+
+void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand)
+{
+    struct lk_server *server = conn->server;
+    bool is_job =
+        demand->kind == LK_TASK_VERIFY || demand->kind == LK_TASK_BACKUP;
+    struct lk_task *task = lk_task_make(conn, demand);
+    enum lk_status status = task ? LK_OK : LK_NOMEM;
+
+    if (!status && is_job) {
+        status = lk_jobs_start(server, task);
+    }
+    if (status) {
+        if (task) {
+            lk_task_free(server, task);
+        }
+        lk_conn_error(conn, "ERR %s: %s", conn->command->name,
+                      status == LK_BUSY ? "a verify or backup is running; "
+                                          "come back when it is done"
+                                        : latchkey_status_text(status));
+        return;
+    }
+    lk_conn_push(conn, task, conn->command->lane);
+    conn->hold = conn->command->lane == LK_LANE_ALONE;
+    if (!is_job) {
+        hand_over(server, task);
+    }
+}

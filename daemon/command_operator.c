@@ -1,0 +1,261 @@
+/* command_operator.c - the commands of operators: look, resolve, evict. */
+#include "daemon/args.h"
+
+#include <string.h>
+
+enum { LIST_MOST = 1000, LIST_USUAL = 100 };
+
+/* ---- Who and why
+ * ------------------------------------------------------------- */
+
+/* The audit log names whom AUTH vouched for, and whom that one speaks for. */
+struct signature {
+    struct lk_slice who;
+    struct lk_slice why;
+    char text[LK_WHO_MAX + 1];
+};
+
+static bool sign(struct lk_conn *conn, struct signature *signature,
+                 struct lk_op *op)
+{
+    struct lk_slice user = latchkey_slice(conn->user);
+    struct lk_slice who = signature->who;
+
+    op->why = signature->why;
+    op->who = who;
+    if (user.len == 0 || latchkey_slice_equal(user, who)) {
+        return true;
+    }
+    if (user.len + 1 + who.len > LK_WHO_MAX) {
+        lk_conn_error(conn,
+                      "ERR %s: WHO must be at most %zu bytes long, not %zu",
+                      conn->command->name, LK_WHO_MAX - 1 - user.len, who.len);
+        return false;
+    }
+    memcpy(signature->text, user.data, user.len);
+    signature->text[user.len] = '/';
+    memcpy(signature->text + user.len + 1, who.data, who.len);
+    op->who = (struct lk_slice){signature->text, user.len + 1 + who.len};
+    return true;
+}
+
+/* WHO and WHY, both needed, from argv[from] on. */
+static bool read_signature(struct lk_conn *conn, const struct lk_slice *argv,
+                           size_t argc, size_t from,
+                           struct signature *signature, struct lk_op *op)
+{
+    struct lk_option options[] = {
+        LK_BYTES("WHO", 1, LK_WHO_MAX, &signature->who),
+        LK_BYTES("WHY", 1, LK_WHY_MAX, &signature->why),
+    };
+
+    return lk_arg_options(conn, argv, argc, from, options, 2) &&
+           lk_arg_needs(conn, &options[0]) && lk_arg_needs(conn, &options[1]) &&
+           sign(conn, signature, op);
+}
+
+/* ---- What changes something
+ * -------------------------------------------------- */
+
+LK_COMMAND_HANDLER(resolve)
+{
+    struct lk_demand demand = {.kind = LK_TASK_OP};
+    struct lk_op *op = &demand.op;
+    struct signature signature = {0};
+    size_t from = 5;
+
+    if (!lk_arg_name(conn, argv, &op->name)) {
+        return;
+    }
+    if (lk_arg_is(argv[4], "RELEASED")) {
+        op->event = LK_EVENT_RESOLVE_RELEASED;
+    } else if (!lk_arg_is(argv[4], "COMPLETED")) {
+        lk_arg_error(conn, "the outcome", "must be RELEASED or COMPLETED",
+                     argv[4]);
+        return;
+    } else {
+        op->event = LK_EVENT_RESOLVE_COMPLETED;
+        from = 8;
+        if (!lk_arg_status(conn, argv[5], &op->response.status)) {
+            return;
+        }
+        op->response.headers = argv[6];
+        op->response.body = argv[7];
+    }
+    if (read_signature(conn, argv, argc, from, &signature, op)) {
+        lk_operation_start(conn, &demand);
+    }
+}
+
+LK_COMMAND_HANDLER(evict)
+{
+    struct lk_demand demand = {.kind = LK_TASK_OP,
+                               .op = {.event = LK_EVENT_EVICT}};
+    struct signature signature = {0};
+
+    if (lk_arg_name(conn, argv, &demand.op.name) &&
+        read_signature(conn, argv, argc, 4, &signature, &demand.op)) {
+        lk_operation_start(conn, &demand);
+    }
+}
+
+LK_COMMAND_HANDLER(clock)
+{
+    struct lk_demand demand = {.kind = LK_TASK_CLOCK};
+    struct signature signature = {0};
+
+    if (!lk_arg_is(argv[1], "ACCEPT")) {
+        lk_arg_error(conn, "the action", "must be ACCEPT", argv[1]);
+        return;
+    }
+    if (read_signature(conn, argv, argc, 2, &signature, &demand.op)) {
+        lk_command_queue(conn, &demand);
+    }
+}
+
+LK_COMMAND_HANDLER(backup)
+{
+    struct lk_demand demand = {.kind = LK_TASK_BACKUP};
+    struct signature signature = {0};
+
+    if (!lk_arg_bytes(conn, "path", argv[1], 1, 4095)) {
+        return;
+    }
+    if (argv[1].data[0] != '/' || memchr(argv[1].data, '\0', argv[1].len)) {
+        lk_arg_error(conn, "path", "must be absolute", argv[1]);
+        return;
+    }
+    demand.op.reason = argv[1];
+    if (read_signature(conn, argv, argc, 2, &signature, &demand.op)) {
+        lk_command_queue(conn, &demand);
+    }
+}
+
+/* ---- What only looks
+ * ------------------------------------------------------------ */
+
+LK_COMMAND_HANDLER(verify)
+{
+    struct lk_demand demand = {.kind = LK_TASK_VERIFY};
+
+    lk_command_queue(conn, &demand);
+}
+
+LK_COMMAND_HANDLER(list)
+{
+    struct lk_demand demand = {
+        .kind = LK_TASK_LIST, .list = {.any_state = true, .limit = LIST_USUAL}};
+    struct lk_list_query *query = &demand.list;
+    struct lk_slice state = {0};
+    uint64_t limit = LIST_USUAL;
+    struct lk_option options[] = {
+        LK_BYTES("STATE", 1, 32, &state),
+        LK_BYTES("TENANT", 1, LK_TENANT_MAX, &demand.op.name.tenant),
+        LK_NUMBER("OLDER", 0, INT64_MAX, &query->older_than_ms),
+        LK_NUMBER("LIMIT", 1, LIST_MOST, &limit),
+        LK_NUMBER("CURSOR", 0, INT64_MAX, &query->cursor),
+    };
+
+    if (!lk_arg_options(conn, argv, argc, 1, options, 5)) {
+        return;
+    }
+    if (options[0].given && !lk_state_parse(state, &query->state)) {
+        lk_arg_error(conn, "STATE",
+                     "must be accepted, in_progress, uncertain, completed or "
+                     "released",
+                     state);
+        return;
+    }
+    query->any_state = !options[0].given;
+    query->limit = limit;
+    lk_command_queue(conn, &demand);
+}
+
+LK_COMMAND_HANDLER(audit)
+{
+    struct lk_demand demand = {.kind = LK_TASK_AUDIT};
+    uint64_t limit = LIST_USUAL;
+    struct lk_option options[] = {
+        LK_NUMBER("AFTER", 0, INT64_MAX, &demand.op.token),
+        LK_NUMBER("LIMIT", 1, LIST_MOST, &limit),
+    };
+
+    if (lk_arg_options(conn, argv, argc, 1, options, 2)) {
+        demand.list.limit = limit;
+        lk_command_queue(conn, &demand);
+    }
+}
+
+/* ---- STATS
+ * ------------------------------------------------------------------------- */
+
+struct pairs {
+    struct lk_buf *out;
+    enum lk_status status;
+};
+
+static void add_pair(struct pairs *pairs, const char *name, uint64_t number)
+{
+    if (!pairs->status) {
+        pairs->status = lk_resp_bulk(pairs->out, latchkey_slice(name));
+    }
+    if (!pairs->status) {
+        pairs->status = lk_resp_integer(pairs->out, (int64_t)number);
+    }
+}
+
+static void add_store(struct pairs *pairs, const struct lk_store_stats *stats)
+{
+    add_pair(pairs, "records", stats->records);
+    add_pair(pairs, "records-accepted", stats->by_state[LK_STATE_ACCEPTED]);
+    add_pair(pairs, "records-in-progress",
+             stats->by_state[LK_STATE_IN_PROGRESS]);
+    add_pair(pairs, "records-uncertain", stats->by_state[LK_STATE_UNCERTAIN]);
+    add_pair(pairs, "records-completed", stats->by_state[LK_STATE_COMPLETED]);
+    add_pair(pairs, "records-released", stats->by_state[LK_STATE_RELEASED]);
+    add_pair(pairs, "index-bytes", stats->index_bytes);
+    add_pair(pairs, "file-bytes", stats->file_bytes);
+    add_pair(pairs, "free-bytes", stats->free_bytes);
+    add_pair(pairs, "dead-rows", stats->dead_rows);
+    add_pair(pairs, "batches", stats->batches);
+    add_pair(pairs, "batch-ops", stats->batch_ops);
+    add_pair(pairs, "syncs-failed", stats->syncs_failed);
+    add_pair(pairs, "reopened", stats->reopened);
+    add_pair(pairs, "checkpoints", stats->checkpoints);
+    add_pair(pairs, "swept", stats->swept);
+    add_pair(pairs, "reaped", stats->reaped);
+    add_pair(pairs, "now-ms", stats->now_ms);
+    add_pair(pairs, "hold-until-ms", stats->hold_until_ms);
+    add_pair(pairs, "clock-held", stats->clock_held);
+    add_pair(pairs, "available", stats->available);
+}
+
+static void add_claims(struct pairs *pairs, const struct lk_metrics *metrics)
+{
+    add_pair(pairs, "claims-new", metrics->claims[LK_VERDICT_NEW]);
+    add_pair(pairs, "claims-replay", metrics->claims[LK_VERDICT_REPLAY]);
+    add_pair(pairs, "claims-omitted", metrics->claims[LK_VERDICT_OMITTED]);
+    add_pair(pairs, "claims-inflight", metrics->claims[LK_VERDICT_INFLIGHT]);
+    add_pair(pairs, "claims-accepted", metrics->claims[LK_VERDICT_ACCEPTED]);
+    add_pair(pairs, "claims-uncertain", metrics->claims[LK_VERDICT_UNCERTAIN]);
+    add_pair(pairs, "claims-mismatch", metrics->claims[LK_VERDICT_MISMATCH]);
+    add_pair(pairs, "claims-limited", metrics->claims[LK_VERDICT_LIMITED]);
+    add_pair(pairs, "claims-refused", metrics->claims[LK_VERDICT_REFUSED]);
+    add_pair(pairs, "claims-unavailable", metrics->claims_unavailable);
+}
+
+enum { STORE_PAIRS = 21, CLAIM_PAIRS = 10 };
+
+LK_COMMAND_HANDLER(stats)
+{
+    struct lk_server *server = conn->server;
+    struct pairs pairs = {.out = lk_conn_out(conn)};
+    struct lk_store_stats stats = {0};
+
+    server->store->class->stats(server->store, &stats);
+    pairs.status =
+        lk_resp_map(pairs.out, conn->proto, STORE_PAIRS + CLAIM_PAIRS);
+    add_store(&pairs, &stats);
+    add_claims(&pairs, &server->metrics);
+    lk_conn_wrote(conn, pairs.status);
+}

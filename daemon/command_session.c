@@ -1,0 +1,400 @@
+/* command_session.c - what clients of the Redis protocol expect to find. */
+#include "daemon/args.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WRONG_PASSWORDS = 10 };
+
+static void reply_bulk(struct lk_conn *conn, struct lk_slice bytes)
+{
+    lk_conn_wrote(conn, lk_resp_bulk(lk_conn_out(conn), bytes));
+}
+
+LK_COMMAND_HANDLER(ping)
+{
+    if (argc == 1) {
+        lk_conn_simple(conn, "PONG");
+    } else {
+        reply_bulk(conn, argv[1]);
+    }
+}
+
+LK_COMMAND_HANDLER(echo)
+{
+    reply_bulk(conn, argv[1]);
+}
+
+LK_COMMAND_HANDLER(select)
+{
+    if (lk_arg_is(argv[1], "0")) {
+        lk_conn_simple(conn, "OK");
+    } else {
+        lk_conn_error(conn, "ERR SELECT: there is one database, 0");
+    }
+}
+
+LK_COMMAND_HANDLER(quit)
+{
+    lk_conn_simple(conn, "OK");
+    conn->quit = true;
+    lk_conn_stop_reading(conn);
+}
+
+LK_COMMAND_HANDLER(reset)
+{
+    enum lk_role role = lk_config_initial_role(&conn->server->config);
+
+    conn->roles = role == LK_ROLE_NONE ? 0 : 1U << role;
+    conn->proto = 2;
+    conn->name[0] = '\0';
+    free(conn->user);
+    conn->user = NULL;
+    lk_conn_simple(conn, "RESET");
+}
+
+/* ---- Who it is
+ * -------------------------------------------------------------------- */
+
+/* False after an error reply. The wrong password is in no log. */
+static bool log_in(struct lk_conn *conn, struct lk_slice user,
+                   struct lk_slice password)
+{
+    const struct lk_config *config = &conn->server->config;
+    enum lk_role role = lk_config_login(config, user, password);
+    enum lk_role initial = lk_config_initial_role(config);
+    char shown[LK_LOG_QUOTED];
+
+    if (role == LK_ROLE_NONE) {
+        conn->server->metrics.auth_failed++;
+        lk_log(LK_LOG_WARN, "auth-failed", "id=%" PRIu64 " address=%s user=%s",
+               conn->id, conn->address,
+               lk_log_quote(user, shown, sizeof(shown)));
+        lk_conn_error(conn,
+                      "WRONGPASS invalid username-password pair or user is "
+                      "disabled.");
+        if (++conn->wrong_passwords >= WRONG_PASSWORDS) {
+            conn->quit = true;
+            lk_conn_stop_reading(conn);
+        }
+        return false;
+    }
+    char *name = user.len ? strndup(user.data, user.len) : NULL;
+    if (user.len && !name) {
+        lk_conn_error(conn, "ERR AUTH: out of memory");
+        return false;
+    }
+    free(conn->user);
+    conn->user = name;
+    conn->wrong_passwords = 0;
+    conn->roles = 1U << role;
+    if (initial != LK_ROLE_NONE) {
+        conn->roles |= 1U << initial;
+    }
+    return true;
+}
+
+LK_COMMAND_HANDLER(auth)
+{
+    const struct lk_config *config = &conn->server->config;
+    struct lk_slice user = argc == 3 ? argv[1] : (struct lk_slice){"", 0};
+
+    if (argc == 2 && lk_config_initial_role(config) != LK_ROLE_NONE) {
+        lk_conn_error(conn, "ERR AUTH: no password is set in the [auth] "
+                            "section, none is needed");
+        return;
+    }
+    if (log_in(conn, user, argv[argc - 1])) {
+        lk_conn_simple(conn, "OK");
+    }
+}
+
+static bool set_name(struct lk_conn *conn, struct lk_slice name)
+{
+    if (!lk_arg_bytes(conn, "name", name, 0, LK_CLIENT_NAME)) {
+        return false;
+    }
+    for (size_t i = 0; i < name.len; i++) {
+        if (name.data[i] < '!' || name.data[i] > '~') {
+            lk_arg_error(conn, "name",
+                         "must be printable, without spaces or newlines", name);
+            return false;
+        }
+    }
+    memcpy(conn->name, name.data, name.len);
+    conn->name[name.len] = '\0';
+    return true;
+}
+
+static enum lk_status write_hello(struct lk_conn *conn, struct lk_buf *out)
+{
+    static const char *const texts[][2] = {{"server", "latchkey"},
+                                           {"version", LATCHKEY_VERSION},
+                                           {"mode", "standalone"},
+                                           {"role", "master"}};
+    enum lk_status status = lk_resp_map(out, conn->proto, 7);
+
+    for (size_t i = 0; !status && i < 4; i++) {
+        status = lk_resp_bulk(out, latchkey_slice(texts[i][0]));
+        if (!status) {
+            status = lk_resp_bulk(out, latchkey_slice(texts[i][1]));
+        }
+    }
+    if (!status) {
+        status = lk_resp_bulk(out, LK_SLICE("proto"));
+    }
+    if (!status) {
+        status = lk_resp_integer(out, conn->proto);
+    }
+    if (!status) {
+        status = lk_resp_bulk(out, LK_SLICE("id"));
+    }
+    if (!status) {
+        status = lk_resp_integer(out, (int64_t)conn->id);
+    }
+    if (!status) {
+        status = lk_resp_bulk(out, LK_SLICE("modules"));
+    }
+    return status ? status : lk_resp_array(out, 0);
+}
+
+/* The options of HELLO; nothing is changed before all of them are known. */
+struct hello {
+    uint8_t proto;
+    bool with_auth;
+    struct lk_slice user;
+    struct lk_slice password;
+    bool with_name;
+    struct lk_slice name;
+};
+
+static bool read_hello(struct lk_conn *conn, const struct lk_slice *argv,
+                       size_t argc, struct hello *hello)
+{
+    if (argc > 1) {
+        if (!lk_arg_is(argv[1], "2") && !lk_arg_is(argv[1], "3")) {
+            lk_conn_error(conn, "NOPROTO unsupported protocol version");
+            return false;
+        }
+        hello->proto = (uint8_t)(argv[1].data[0] - '0');
+    }
+    for (size_t i = 2; i < argc; i++) {
+        if (lk_arg_is(argv[i], "AUTH") && i + 2 < argc) {
+            hello->with_auth = true;
+            hello->user = argv[i + 1];
+            hello->password = argv[i + 2];
+            i += 2;
+        } else if (lk_arg_is(argv[i], "SETNAME") && i + 1 < argc) {
+            hello->with_name = true;
+            hello->name = argv[++i];
+        } else {
+            lk_conn_error(conn, "ERR HELLO: syntax is HELLO %s",
+                          conn->command->usage);
+            return false;
+        }
+    }
+    return true;
+}
+
+LK_COMMAND_HANDLER(hello)
+{
+    struct hello hello = {.proto = conn->proto};
+
+    if (!read_hello(conn, argv, argc, &hello)) {
+        return;
+    }
+    if (hello.with_auth && !log_in(conn, hello.user, hello.password)) {
+        return;
+    }
+    if (!conn->roles) {
+        lk_conn_error(conn,
+                      "NOAUTH HELLO must be called with the client already "
+                      "authenticated, otherwise the HELLO <proto> AUTH <user> "
+                      "<pass> option can be used");
+        return;
+    }
+    if (hello.with_name && !set_name(conn, hello.name)) {
+        return;
+    }
+    conn->proto = hello.proto;
+    lk_conn_wrote(conn, write_hello(conn, lk_conn_out(conn)));
+}
+
+/* ---- INFO and what redis-cli, redis-benchmark and drivers ask for
+ * --------------- */
+
+LK_COMMAND_HANDLER(info)
+{
+    struct lk_buf text = {0};
+    struct lk_slice section = argc > 1 ? argv[1] : (struct lk_slice){"", 0};
+    enum lk_status status = lk_info_write(conn->server, section, &text);
+
+    if (!status) {
+        status = lk_resp_bulk(lk_conn_out(conn), latchkey_buf_slice(&text));
+    }
+    latchkey_buf_free(&text);
+    lk_conn_wrote(conn, status);
+}
+
+static enum lk_status describe(const struct lk_conn *conn, uint64_t now_ms,
+                               struct lk_buf *text)
+{
+    char user[LK_LOG_QUOTED];
+
+    return latchkey_buf_printf(
+        text,
+        "id=%" PRIu64 " addr=%s name=%s age=%" PRIu64 " idle=%" PRIu64
+        " resp=%d user=%s qbuf=%zu obl=%zu cmd=%s\n",
+        conn->id, conn->address, conn->name,
+        (now_ms - conn->connected_ms) / 1000, (now_ms - conn->active_ms) / 1000,
+        conn->proto,
+        conn->user
+            ? lk_log_quote(latchkey_slice(conn->user), user, sizeof(user))
+            : "default",
+        conn->in.len - conn->in_start, conn->out.len + conn->writing.len,
+        conn->command ? conn->command->name : "-");
+}
+
+/* Others' connections are shown to operators only. */
+static void describe_clients(struct lk_conn *conn, bool all)
+{
+    struct lk_server *server = conn->server;
+    uint64_t now = uv_now(&server->loop);
+    struct lk_buf text = {0};
+    enum lk_status status = LK_OK;
+
+    if (all && (lk_conn_has_role(conn, LK_ROLE_READ) ||
+                lk_conn_has_role(conn, LK_ROLE_OPERATE))) {
+        for (struct lk_conn *at = server->conns; at && !status; at = at->next) {
+            status = describe(at, now, &text);
+        }
+    } else {
+        status = describe(conn, now, &text);
+    }
+    if (!status) {
+        status = lk_resp_bulk(lk_conn_out(conn), latchkey_buf_slice(&text));
+    }
+    latchkey_buf_free(&text);
+    lk_conn_wrote(conn, status);
+}
+
+LK_COMMAND_HANDLER(client)
+{
+    struct lk_slice what = argv[1];
+
+    if (lk_arg_is(what, "SETNAME") && argc == 3) {
+        if (set_name(conn, argv[2])) {
+            lk_conn_simple(conn, "OK");
+        }
+    } else if (lk_arg_is(what, "GETNAME") && argc == 2) {
+        reply_bulk(conn, latchkey_slice(conn->name));
+    } else if (lk_arg_is(what, "ID") && argc == 2) {
+        lk_conn_wrote(conn,
+                      lk_resp_integer(lk_conn_out(conn), (int64_t)conn->id));
+    } else if (lk_arg_is(what, "SETINFO") && argc == 4) {
+        lk_conn_simple(conn, "OK");
+    } else if (lk_arg_is(what, "INFO") && argc == 2) {
+        describe_clients(conn, false);
+    } else if (lk_arg_is(what, "LIST") && argc == 2) {
+        describe_clients(conn, true);
+    } else {
+        lk_arg_error(conn, "the subcommand and its arguments",
+                     "must be as in the documentation", what);
+    }
+}
+
+static enum lk_status write_command(struct lk_buf *out,
+                                    const struct lk_command *command)
+{
+    enum lk_status status = lk_resp_array(out, 6);
+    int arity = command->min_args == command->max_args ? command->min_args
+                                                       : -command->min_args;
+
+    if (!status) {
+        status = lk_resp_bulk(out, latchkey_slice(command->name));
+    }
+    if (!status) {
+        status = lk_resp_integer(out, arity);
+    }
+    if (!status) {
+        status = lk_resp_array(out, 0); /* flags; keys: first, last, step */
+    }
+    for (int i = 0; !status && i < 3; i++) {
+        status = lk_resp_integer(out, 0);
+    }
+    return status;
+}
+
+LK_COMMAND_HANDLER(command)
+{
+    struct lk_buf *out = lk_conn_out(conn);
+    size_t count = 0;
+    enum lk_status status;
+
+    while (lk_command_row(count)) {
+        count++;
+    }
+    if (argc == 1) {
+        status = lk_resp_array(out, count);
+        for (size_t i = 0; !status && i < count; i++) {
+            status = write_command(out, lk_command_row(i));
+        }
+    } else if (lk_arg_is(argv[1], "COUNT")) {
+        status = lk_resp_integer(out, (int64_t)count);
+    } else {
+        status = lk_resp_map(out, conn->proto, 0);
+    }
+    lk_conn_wrote(conn, status);
+}
+
+/* redis-benchmark asks for the first three; the rest are our own settings. */
+static bool find_setting(struct lk_conn *conn, struct lk_slice name,
+                         struct lk_buf *value)
+{
+    static const char *const fixed[][2] = {{"save", ""},
+                                           {"appendonly", "yes"},
+                                           {"maxmemory", "0"},
+                                           {"databases", "1"}};
+
+    value->len = 0;
+    for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++) {
+        if (lk_arg_is(name, fixed[i][0])) {
+            return latchkey_buf_add_text(value, fixed[i][1]) == LK_OK;
+        }
+    }
+    return lk_config_get(&conn->server->config, name, value) == LK_OK;
+}
+
+LK_COMMAND_HANDLER(config)
+{
+    struct lk_buf value = {0};
+    struct lk_buf pairs = {0};
+    enum lk_status status = LK_OK;
+    size_t count = 0;
+
+    if (!lk_arg_is(argv[1], "GET") || argc < 3) {
+        lk_conn_error(conn, "ERR CONFIG: only CONFIG GET setting is known; "
+                            "settings change in the file, by a reload");
+        return;
+    }
+    for (size_t i = 2; i < argc && !status; i++) {
+        if (find_setting(conn, argv[i], &value)) {
+            count++;
+            status = lk_resp_bulk(&pairs, argv[i]);
+            if (!status) {
+                status = lk_resp_bulk(&pairs, latchkey_buf_slice(&value));
+            }
+        }
+    }
+    if (!status) {
+        struct lk_buf *out = lk_conn_out(conn);
+        status = lk_resp_map(out, conn->proto, count);
+        if (!status) {
+            status = latchkey_buf_add_slice(out, latchkey_buf_slice(&pairs));
+        }
+    }
+    latchkey_buf_free(&value);
+    latchkey_buf_free(&pairs);
+    lk_conn_wrote(conn, status);
+}

@@ -1,0 +1,587 @@
+/*
+ * conn.c - one connection: input is read, parsed and run as far as it may be,
+ * replies are written in the order of the commands.
+ *
+ * Input that cannot be run yet stays in `in` and makes the connection `stuck`:
+ * a WAIT holds it, a command of another lane is under way, or the queue is
+ * full. In the first two cases it is run on when the last command under way
+ * has been answered, in the third when there is room (server->runnable).
+ */
+#include "daemon/daemon.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    KEEP_BUFFER = 64 * 1024, /* a larger buffer is freed when it is empty */
+    FLUSH_AT = 256 * 1024,   /* written before the end of the turn */
+    READ_AHEAD = 256 * 1024, /* input kept while nothing may be run */
+    /* Whoever has no role yet gets little memory. */
+    STRANGER_ARGS = 16,
+    STRANGER_BYTES = 16 * 1024,
+};
+
+/* ---- The end
+ * ----------------------------------------------------------------- */
+
+void lk_conn_close(struct lk_conn *conn, const char *why)
+{
+    if (conn->closing) {
+        return;
+    }
+    conn->closing = true;
+    lk_conn_stop_reading(conn);
+    lk_server_mark_closed(conn->server, conn);
+    if (why) {
+        conn->server->metrics.cut++;
+        lk_log(LK_LOG_WARN, "client-closed", "id=%llu address=%s why=%s",
+               (unsigned long long)conn->id, conn->address, why);
+    } else {
+        lk_log(LK_LOG_DEBUG, "client-left", "id=%llu address=%s",
+               (unsigned long long)conn->id, conn->address);
+    }
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct lk_conn *conn = handle->data;
+
+    latchkey_buf_free(&conn->in);
+    latchkey_buf_free(&conn->out);
+    latchkey_buf_free(&conn->writing);
+    lk_resp_parser_free(&conn->parser);
+    free(conn->user);
+    free(conn);
+}
+
+/* What is in a queue or with another thread stays there and loses its client;
+ * it is freed when it comes back. */
+static bool is_at_rest(const struct lk_task *task)
+{
+    return task->ready || task->waiter.waiting;
+}
+
+static void drop_tasks(struct lk_server *server, struct lk_task *task)
+{
+    while (task) {
+        struct lk_task *after = task->after;
+        bool at_rest = is_at_rest(task);
+        task->conn = NULL;
+        task->after = NULL;
+        if (at_rest) {
+            lk_task_free(server, task);
+        }
+        task = after;
+    }
+}
+
+void lk_conn_tear_down(struct lk_conn *conn)
+{
+    struct lk_server *server = conn->server;
+
+    drop_tasks(server, conn->head);
+    drop_tasks(server, conn->awaits);
+    conn->head = conn->tail = conn->awaits = NULL;
+    *(conn->prev ? &conn->prev->next : &server->conns) = conn->next;
+    if (conn->next) {
+        conn->next->prev = conn->prev;
+    }
+    server->conn_count--;
+    uv_close(&conn->uv.handle, on_closed);
+}
+
+/* Quits when the last reply is out. */
+static void finish_if_done(struct lk_conn *conn)
+{
+    if (!(conn->quit || conn->eof) || conn->head || conn->out.len ||
+        conn->writing.len) {
+        return;
+    }
+    if (conn->quit || !conn->stuck) {
+        lk_conn_close(conn, NULL);
+    }
+}
+
+/* ---- Writing
+ * ------------------------------------------------------------------ */
+
+static void on_written(uv_write_t *request, int result)
+{
+    struct lk_conn *conn = request->data;
+
+    conn->server->metrics.bytes_out += conn->writing.len;
+    latchkey_buf_free(&conn->writing);
+    if (conn->closing) {
+        return;
+    }
+    if (result < 0) {
+        lk_conn_close(conn, NULL);
+        return;
+    }
+    lk_server_mark_dirty(conn->server, conn);
+}
+
+/* What the kernel did not take at once goes on in the background. */
+static void write_rest(struct lk_conn *conn, size_t written)
+{
+    memmove(conn->out.data, conn->out.data + written, conn->out.len - written);
+    conn->out.len -= written;
+    conn->writing = conn->out;
+    conn->out = (struct lk_buf){0};
+    conn->write.data = conn;
+    conn->write_ms = uv_now(&conn->server->loop);
+    conn->write_left = conn->writing.len;
+
+    uv_buf_t buf = uv_buf_init(conn->writing.data, (unsigned)conn->writing.len);
+    if (uv_write(&conn->write, &conn->uv.stream, &buf, 1, on_written)) {
+        latchkey_buf_free(&conn->writing);
+        lk_conn_close(conn, NULL);
+    }
+}
+
+static void write_out(struct lk_conn *conn)
+{
+    uv_buf_t buf = uv_buf_init(conn->out.data, (unsigned)conn->out.len);
+    int written = uv_try_write(&conn->uv.stream, &buf, 1);
+
+    if (written == UV_EAGAIN) {
+        written = 0;
+    }
+    if (written < 0) {
+        lk_conn_close(conn, NULL);
+        return;
+    }
+    conn->server->metrics.bytes_out += (uint64_t)written;
+    if ((size_t)written < conn->out.len) {
+        write_rest(conn, (size_t)written);
+        return;
+    }
+    conn->out.len = 0;
+    if (conn->out.cap > KEEP_BUFFER) {
+        latchkey_buf_free(&conn->out);
+    }
+}
+
+void lk_conn_flush(struct lk_conn *conn)
+{
+    if (conn->closing) {
+        return;
+    }
+    if (conn->writing.len) {
+        if (conn->out.len + conn->writing.len >
+            conn->server->config.output_bytes) {
+            lk_conn_close(conn, "output-not-read");
+        }
+        return;
+    }
+    if (conn->out.len) {
+        write_out(conn);
+    }
+    finish_if_done(conn);
+}
+
+/* ---- Replies in order
+ * ------------------------------------------------------------ */
+
+void lk_conn_push(struct lk_conn *conn, struct lk_task *task, enum lk_lane lane)
+{
+    if (!conn->head) {
+        conn->head = task;
+    } else {
+        conn->tail->after = task;
+    }
+    conn->tail = task;
+    if (lane != LK_LANE_NONE) {
+        conn->lane = lane;
+    }
+}
+
+static void keep_await(struct lk_conn *conn, struct lk_task *task)
+{
+    task->before = NULL;
+    task->after = conn->awaits;
+    if (conn->awaits) {
+        conn->awaits->before = task;
+    }
+    conn->awaits = task;
+}
+
+/* Takes the task: it is freed, or kept as an await. */
+static enum lk_status emit_await(struct lk_conn *conn, struct lk_task *task)
+{
+    enum lk_status status = lk_resp_simple(&conn->out, "QUEUED");
+
+    task->queued = true;
+    if (!status && task->settled) {
+        conn->server->metrics.pushes++;
+        status =
+            lk_reply_settled(&conn->out, conn->proto, task->demand.op.reason);
+    }
+    if (task->waiter.waiting) {
+        keep_await(conn, task);
+    } else {
+        lk_task_free(conn->server, task);
+    }
+    return status;
+}
+
+static enum lk_status emit_task(struct lk_conn *conn, struct lk_task *task)
+{
+    struct lk_op *op = &task->demand.op;
+    enum lk_status status;
+
+    if (task->text.len || task->demand.kind == LK_TASK_TEXT) {
+        status =
+            latchkey_buf_add_slice(&conn->out, latchkey_buf_slice(&task->text));
+    } else if (task->demand.kind == LK_TASK_AWAIT && !op->status) {
+        return emit_await(conn, task);
+    } else {
+        status =
+            lk_reply_outcome(&conn->out, conn->server->store, task->proto, op);
+    }
+    lk_task_free(conn->server, task);
+    return status;
+}
+
+void lk_conn_emit(struct lk_conn *conn)
+{
+    while (conn->head && conn->head->ready && !conn->closing) {
+        struct lk_task *task = conn->head;
+        conn->head = task->after;
+        task->after = NULL;
+        if (!conn->head) {
+            conn->tail = NULL;
+        }
+        lk_conn_wrote(conn, emit_task(conn, task));
+    }
+    if (!conn->head) {
+        conn->hold = false;
+        if (conn->stuck) {
+            lk_server_mark_runnable(conn->server, conn);
+        }
+    }
+}
+
+struct lk_buf *lk_conn_out(struct lk_conn *conn)
+{
+    struct lk_demand demand = {.kind = LK_TASK_TEXT};
+
+    if (!conn->head) {
+        return &conn->out;
+    }
+    struct lk_task *task = lk_task_make(conn, &demand);
+    if (!task) {
+        lk_conn_close(conn, "out-of-memory");
+        conn->server->scratch.len = 0;
+        return &conn->server->scratch;
+    }
+    task->ready = true;
+    lk_conn_push(conn, task, LK_LANE_NONE);
+    return &task->text;
+}
+
+void lk_conn_wrote(struct lk_conn *conn, enum lk_status status)
+{
+    if (status) {
+        lk_conn_close(conn, "out-of-memory");
+        return;
+    }
+    lk_server_mark_dirty(conn->server, conn);
+    if (conn->out.len >= FLUSH_AT) {
+        lk_conn_flush(conn);
+    }
+}
+
+void lk_conn_simple(struct lk_conn *conn, const char *text)
+{
+    lk_conn_wrote(conn, lk_resp_simple(lk_conn_out(conn), text));
+}
+
+void lk_conn_error(struct lk_conn *conn, const char *format, ...)
+{
+    char message[512];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(message, sizeof(message), format, args);
+    va_end(args);
+    conn->server->metrics.errors++;
+    lk_conn_wrote(conn,
+                  lk_resp_error(lk_conn_out(conn), latchkey_slice(message)));
+}
+
+bool lk_conn_has_role(const struct lk_conn *conn, enum lk_role role)
+{
+    return conn->roles & 1U << role;
+}
+
+/* ---- Reading
+ * ------------------------------------------------------------------------ */
+
+static bool may_run(struct lk_conn *conn)
+{
+    if (conn->closing || conn->quit) {
+        return false;
+    }
+    if (conn->hold) {
+        conn->stuck = true;
+        return false;
+    }
+    if (lk_server_full(conn->server)) {
+        conn->stuck = true;
+        conn->server->metrics.stalls++;
+        lk_conn_stop_reading(conn);
+        lk_server_mark_runnable(conn->server, conn);
+        return false;
+    }
+    return true;
+}
+
+static void answer_bad_input(struct lk_conn *conn)
+{
+    lk_conn_error(conn, "ERR %s", conn->parser.error);
+    conn->quit = true;
+    lk_conn_stop_reading(conn);
+    lk_log(LK_LOG_INFO, "protocol-error", "id=%llu address=%s",
+           (unsigned long long)conn->id, conn->address);
+}
+
+/* Runs one command of `input`. Returns the bytes it took; 0: no more now. */
+static size_t run_one(struct lk_conn *conn, struct lk_slice input)
+{
+    const struct lk_config *config = &conn->server->config;
+    struct lk_resp_limits limits = {LK_ARGS_MAX, config->command_bytes,
+                                    config->command_bytes};
+    size_t used = 0;
+
+    if (!conn->roles) {
+        limits = (struct lk_resp_limits){STRANGER_ARGS, STRANGER_BYTES,
+                                         STRANGER_BYTES};
+    }
+    switch (lk_resp_parse(&conn->parser, &limits, input, &used)) {
+    case LK_RESP_COMMAND:
+        conn->partial = false;
+        if (!lk_command_run(conn, conn->parser.argv, conn->parser.argc)) {
+            conn->stuck = true;
+            return 0;
+        }
+        return used;
+    case LK_RESP_EMPTY:
+        return used;
+    case LK_RESP_MORE:
+        if (!conn->partial) {
+            conn->partial = true;
+            conn->partial_ms = uv_now(&conn->server->loop);
+        }
+        return 0;
+    case LK_RESP_BAD:
+        answer_bad_input(conn);
+        return 0;
+    case LK_RESP_NOMEM:
+        lk_conn_close(conn, "out-of-memory");
+        return 0;
+    }
+    return 0;
+}
+
+/* Returns how many bytes of `input` have been dealt with. */
+static size_t run_input(struct lk_conn *conn, struct lk_slice input)
+{
+    size_t done = 0;
+
+    conn->stuck = false;
+    while (done < input.len && may_run(conn)) {
+        struct lk_slice rest = {input.data + done, input.len - done};
+        size_t used = run_one(conn, rest);
+        if (used == 0) {
+            break;
+        }
+        done += used;
+    }
+    if (done == input.len) {
+        conn->partial = false;
+    }
+    return done;
+}
+
+static void run_kept_input(struct lk_conn *conn)
+{
+    struct lk_slice input = {conn->in.data + conn->in_start,
+                             conn->in.len - conn->in_start};
+
+    conn->in_start += run_input(conn, input);
+    if (conn->in_start < conn->in.len) {
+        return;
+    }
+    conn->in.len = conn->in_start = 0;
+    if (conn->in.cap > KEEP_BUFFER) {
+        latchkey_buf_free(&conn->in);
+    }
+}
+
+/* A partial command is read into the connection's own buffer; what begins
+ * with a command, as nearly all input does, into the one that all share. */
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    struct lk_conn *conn = handle->data;
+    struct lk_buf *in = &conn->in;
+
+    if (in->len == 0) {
+        *buf = uv_buf_init(conn->server->read_buf, LK_READ_CHUNK);
+        return;
+    }
+    if (conn->in_start > 0) {
+        memmove(in->data, in->data + conn->in_start, in->len - conn->in_start);
+        in->len -= conn->in_start;
+        conn->in_start = 0;
+    }
+    if (in->cap - in->len < LK_READ_CHUNK / 4 &&
+        latchkey_buf_reserve(in, LK_READ_CHUNK)) {
+        *buf = uv_buf_init(NULL, 0); /* read_cb gets UV_ENOBUFS */
+        return;
+    }
+    *buf = uv_buf_init(in->data + in->len, (unsigned)(in->cap - in->len));
+}
+
+static void take_shared(struct lk_conn *conn, size_t len)
+{
+    struct lk_slice input = {conn->server->read_buf, len};
+    size_t done = conn->stuck ? 0 : run_input(conn, input);
+
+    if (done < len && !conn->closing && !conn->quit &&
+        latchkey_buf_add(&conn->in, input.data + done, len - done)) {
+        lk_conn_close(conn, "out-of-memory");
+    }
+}
+
+static void on_end(struct lk_conn *conn, ssize_t result)
+{
+    /* A client that waits and hangs up has given up; one that only shut down
+     * its side after a pipeline still gets its replies. */
+    if (result != UV_EOF || conn->hold) {
+        lk_conn_close(conn, result == UV_ENOBUFS ? "out-of-memory" : NULL);
+        return;
+    }
+    conn->eof = true;
+    lk_conn_stop_reading(conn);
+    lk_server_mark_dirty(conn->server, conn);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t result, const uv_buf_t *buf)
+{
+    struct lk_conn *conn = stream->data;
+    struct lk_server *server = conn->server;
+
+    if (result == 0 || conn->closing) {
+        return;
+    }
+    if (result < 0) {
+        on_end(conn, result);
+        return;
+    }
+    conn->read_ns = uv_hrtime();
+    conn->active_ms = uv_now(&server->loop);
+    server->metrics.bytes_in += (uint64_t)result;
+    if (buf->base == server->read_buf) {
+        take_shared(conn, (size_t)result);
+    } else {
+        conn->in.len += (size_t)result;
+        if (!conn->stuck) {
+            run_kept_input(conn);
+        }
+    }
+    if (conn->stuck && conn->in.len - conn->in_start >= READ_AHEAD) {
+        lk_conn_stop_reading(conn);
+    }
+}
+
+static void start_reading(struct lk_conn *conn)
+{
+    if (conn->reading || conn->closing || conn->quit || conn->eof ||
+        conn->server->stop_by_ms) {
+        return;
+    }
+    if (uv_read_start(&conn->uv.stream, on_alloc, on_read)) {
+        lk_conn_close(conn, NULL);
+        return;
+    }
+    conn->reading = true;
+}
+
+void lk_conn_stop_reading(struct lk_conn *conn)
+{
+    if (conn->reading) {
+        uv_read_stop(&conn->uv.stream);
+        conn->reading = false;
+    }
+}
+
+void lk_conn_run(struct lk_conn *conn)
+{
+    if (conn->closing || conn->server->stop_by_ms) {
+        return;
+    }
+    conn->read_ns = uv_hrtime();
+    run_kept_input(conn);
+    if (!conn->stuck) {
+        start_reading(conn);
+    }
+    lk_server_mark_dirty(conn->server, conn);
+}
+
+void lk_conn_start(struct lk_conn *conn)
+{
+    struct lk_server *server = conn->server;
+    enum lk_role role = lk_config_initial_role(&server->config);
+
+    conn->id = ++server->last_conn_id;
+    conn->proto = 2;
+    conn->roles = role == LK_ROLE_NONE ? 0 : 1U << role;
+    conn->connected_ms = conn->active_ms = uv_now(&server->loop);
+    conn->next = server->conns;
+    if (conn->next) {
+        conn->next->prev = conn;
+    }
+    server->conns = conn;
+    server->metrics.connections++;
+    if (++server->conn_count > server->peak_conns) {
+        server->peak_conns = server->conn_count;
+    }
+    lk_log(LK_LOG_DEBUG, "client-connected", "id=%llu address=%s",
+           (unsigned long long)conn->id, conn->address);
+    start_reading(conn);
+}
+
+/* True while the client takes what it is sent, however slowly. */
+static bool is_taking(struct lk_conn *conn, uint64_t now_ms)
+{
+    size_t left = uv_stream_get_write_queue_size(&conn->uv.stream);
+
+    if (left == conn->write_left) {
+        return false;
+    }
+    conn->write_left = left;
+    conn->write_ms = now_ms;
+    return true;
+}
+
+void lk_conn_check_time(struct lk_conn *conn, uint64_t now_ms)
+{
+    const struct lk_config *config = &conn->server->config;
+    uint64_t patience = config->client_timeout_ms;
+
+    if (conn->closing) {
+        return;
+    }
+    if (patience && conn->writing.len && !is_taking(conn, now_ms) &&
+        now_ms - conn->write_ms > patience) {
+        lk_conn_close(conn, "output-not-read");
+    } else if (patience && conn->partial && !conn->stuck &&
+               now_ms - conn->partial_ms > patience) {
+        lk_conn_close(conn, "command-half-sent");
+    } else if (config->idle_timeout_ms && !conn->head && !conn->awaits &&
+               now_ms - conn->active_ms > config->idle_timeout_ms) {
+        lk_conn_close(conn, "idle");
+    }
+}

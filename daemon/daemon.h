@@ -1,0 +1,446 @@
+/*
+ * daemon.h - what the parts of latchkeyd share.
+ *
+ * Threads: the *loop* thread owns connections, tasks, waiters, cache and
+ * metrics, and runs everything declared here unless another thread is named.
+ * The *store* thread (batcher.h) applies batches, the *reader* thread
+ * (reader.h) fetches, a *job* thread verifies or copies. A task is in the
+ * hands of one thread at a time and changes hands under a queue's mutex; its
+ * `conn` is touched by the loop thread alone.
+ */
+#ifndef LK_DAEMON_H
+#define LK_DAEMON_H
+
+#include "daemon/cache.h"
+#include "daemon/config.h"
+#include "daemon/metrics.h"
+#include "daemon/resp.h"
+#include "daemon/waiters.h"
+#include "store/store.h"
+
+#include <stdatomic.h>
+#include <uv.h>
+
+enum {
+    LK_READ_CHUNK = 64 * 1024,
+    LK_WAIT_MAX_MS = 10 * 60 * 1000,
+    LK_STOP_BOUND_MS = 10 * 1000,
+    LK_ARGS_MAX = 1024,
+    LK_ADDRESS_TEXT = 128,
+    LK_CLIENT_NAME = 64,
+};
+
+struct lk_server;
+struct lk_conn;
+struct lk_command;
+
+/* ---- Demands and tasks ----------------------------------------------------
+ */
+
+enum lk_task_kind {
+    LK_TASK_OP,     /* an operation: the store decides */
+    LK_TASK_AWAIT,  /* likewise, to see whether there is something to await */
+    LK_TASK_CLOCK,  /* store thread */
+    LK_TASK_LOOKUP, /* reader thread, as the next three */
+    LK_TASK_FIND,
+    LK_TASK_LIST,
+    LK_TASK_AUDIT,
+    LK_TASK_VERIFY, /* job thread */
+    LK_TASK_BACKUP, /* job thread */
+    LK_TASK_TEXT,   /* a reply that waits for those before it */
+};
+
+/*
+ * What a command asks for. Slices point into the read buffer; a task has its
+ * own copies. Not only `op` uses the fields of `op`: op.reason is the id of an
+ * AWAIT and the path of a BACKUP, op.name.tenant the tenant of FIND and LIST,
+ * op.token the number of FIND and the AFTER of AUDIT.
+ */
+struct lk_demand {
+    enum lk_task_kind kind;
+    uint64_t wait_ms; /* WAIT, AWAIT */
+    struct lk_op op;
+    struct lk_list_query list; /* `tenant` is set by the reader */
+};
+
+struct lk_task {
+    struct lk_task *next;   /* in a queue */
+    struct lk_task *after;  /* on its connection: later command, or await */
+    struct lk_task *before; /* awaits only */
+    struct lk_conn *conn;   /* NULL: the client is gone */
+    uint64_t started_ns;
+    uint64_t deadline_ms;
+    size_t size; /* bytes, for the queue's account */
+    uint8_t proto;
+    bool counted; /* in server->queued_* */
+    bool ready;   /* the reply can be written */
+    bool loading; /* decided; the reader fetches what the reply needs */
+    bool waited;  /* was parked */
+    bool final;   /* not to be parked again */
+    bool settled; /* await: to be pushed right after QUEUED */
+    bool queued;  /* await: QUEUED has been written */
+    struct lk_waiter waiter;
+    struct lk_buf text; /* a reply made before its turn */
+    struct lk_demand demand;
+    char bytes[];
+};
+
+struct lk_task_queue {
+    struct lk_task *head;
+    struct lk_task *tail;
+    size_t count;
+};
+
+void lk_task_queue_add(struct lk_task_queue *queue, struct lk_task *task);
+struct lk_task *lk_task_queue_take(struct lk_task_queue *queue); /* or NULL */
+/* Appends all of `more` and leaves it empty. */
+void lk_task_queue_join(struct lk_task_queue *queue,
+                        struct lk_task_queue *more);
+
+/* Copies the demand. Not on a connection's list yet. NULL: out of memory. */
+struct lk_task *lk_task_make(struct lk_conn *conn,
+                             const struct lk_demand *demand);
+void lk_task_free(struct lk_server *server, struct lk_task *task);
+/* A counted task takes room in the queue of which the bounds are settings. */
+void lk_task_count(struct lk_server *server, struct lk_task *task);
+void lk_task_uncount(struct lk_server *server, struct lk_task *task);
+
+/* ---- The way back to the loop ---------------------------------------------
+ */
+
+/* Tasks and settled operations that other threads hand to the loop. */
+struct lk_returns {
+    uv_mutex_t mutex;
+    uv_async_t async;
+    struct lk_task_queue tasks;
+    struct lk_hash128 *settled;
+    size_t settled_count;
+    size_t settled_cap;
+};
+
+/*
+ * Any thread. Takes all of `tasks`, and copies the settled hashes of `batch`
+ * (NULL: none). The loop looks at tasks first, then at what settled: a claim
+ * that was told INFLIGHT in a batch is parked before the same or a later
+ * batch can wake it.
+ */
+void lk_returns_give(struct lk_returns *returns, struct lk_task_queue *tasks,
+                     const struct lk_batch *batch);
+
+/* ---- Connections ----------------------------------------------------------
+ */
+
+/*
+ * Commands of two lanes never run at the same time on one connection, so that
+ * none overtakes another in effect; those of one lane keep their order by
+ * themselves.
+ */
+enum lk_lane {
+    LK_LANE_NONE,  /* answered at once, changes nothing in the store */
+    LK_LANE_STORE, /* peek, batcher */
+    LK_LANE_READ,  /* reader */
+    LK_LANE_ALONE, /* starts when nothing is under way, holds what follows */
+};
+
+struct lk_conn {
+    union {
+        uv_handle_t handle;
+        uv_stream_t stream;
+        uv_tcp_t tcp;
+        uv_pipe_t pipe;
+    } uv;
+    struct lk_server *server;
+    struct lk_conn *prev;
+    struct lk_conn *next;
+    struct lk_conn *next_dirty;
+    struct lk_conn *next_runnable;
+    struct lk_conn *next_closed;
+    uint64_t id;
+    const struct lk_command *command; /* the one being run */
+
+    struct lk_resp_parser parser;
+    struct lk_buf in; /* from in_start on: received, not yet run */
+    size_t in_start;
+    uint64_t read_ns;      /* when the input being run was read */
+    struct lk_buf out;     /* complete replies, not yet handed to the kernel */
+    struct lk_buf writing; /* under way by uv_write */
+    uv_write_t write;
+    uint64_t write_ms; /* when the client last took some of it */
+    size_t write_left;
+
+    struct lk_task *head; /* commands not yet answered, in order */
+    struct lk_task *tail;
+    struct lk_task *awaits; /* told QUEUED, not yet pushed */
+    enum lk_lane lane;      /* of the commands in the list */
+
+    bool reading;
+    bool dirty;
+    bool runnable;
+    bool closing;
+    bool hold;    /* a WAIT or a job holds up what follows */
+    bool stuck;   /* input is left that could not be run yet */
+    bool partial; /* input ends within a command */
+    bool quit;    /* close when everything is answered */
+    bool eof;     /* nothing more will come; answer what has */
+
+    uint8_t proto;
+    unsigned roles; /* bits 1 << enum lk_role */
+    unsigned wrong_passwords;
+    char *user; /* name given to AUTH; NULL: none */
+    char name[LK_CLIENT_NAME + 1];
+    char address[LK_ADDRESS_TEXT];
+    uint64_t connected_ms;
+    uint64_t active_ms;
+    uint64_t partial_ms; /* since when `partial` */
+};
+
+/* Takes a connection that has been accepted; closes it on failure. */
+void lk_conn_start(struct lk_conn *conn);
+/*
+ * Ends the connection at the end of this turn of the loop; until then the
+ * memory stays valid. `why` goes to the log; NULL: the client left.
+ */
+void lk_conn_close(struct lk_conn *conn, const char *why);
+/* The end of lk_conn_close, called by the server. */
+void lk_conn_tear_down(struct lk_conn *conn);
+/* Runs what has been received and could not be run before. */
+void lk_conn_run(struct lk_conn *conn);
+/* Hands replies to the kernel. */
+void lk_conn_flush(struct lk_conn *conn);
+void lk_conn_stop_reading(struct lk_conn *conn);
+/* Closes what has been silent, half sent or unread for too long. */
+void lk_conn_check_time(struct lk_conn *conn, uint64_t now_ms);
+
+/* Puts a task at the end of the list of commands to be answered. */
+void lk_conn_push(struct lk_conn *conn, struct lk_task *task,
+                  enum lk_lane lane);
+/* Writes the replies that are ready and next in order. */
+void lk_conn_emit(struct lk_conn *conn);
+/*
+ * Where an immediate reply goes: after all earlier ones. Never NULL; without
+ * memory the connection is closed and the reply goes nowhere.
+ */
+struct lk_buf *lk_conn_out(struct lk_conn *conn);
+/* For the status of the writers: anything but LK_OK closes the connection. */
+void lk_conn_wrote(struct lk_conn *conn, enum lk_status status);
+void lk_conn_simple(struct lk_conn *conn, const char *text);
+/* `text` begins with its code: "ERR ...". */
+void lk_conn_error(struct lk_conn *conn, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+bool lk_conn_has_role(const struct lk_conn *conn, enum lk_role role);
+
+/* ---- Operations ------------------------------------------------------------
+ */
+
+/* Starts a demand of kind OP or AWAIT: answers at once, or queues a copy. */
+void lk_operation_start(struct lk_conn *conn, struct lk_demand *demand);
+/* Goes on with a task that the batcher or the reader has returned. */
+void lk_operation_returned(struct lk_server *server, struct lk_task *task);
+/* Goes on with everybody who waits for an operation that settled. */
+void lk_operation_settled(struct lk_server *server, struct lk_hash128 hash);
+/* Answers whoever has waited until `now_ms`; UINT64_MAX: everybody. */
+void lk_operation_expire(struct lk_server *server, uint64_t now_ms);
+
+/* ---- Commands ---------------------------------------------------------------
+ */
+
+struct lk_command {
+    const char *name; /* upper case, at most eight letters */
+    uint16_t min_args;
+    uint16_t max_args; /* the command word included */
+    uint8_t roles;     /* any of these bits; 0: everybody, always */
+    enum lk_lane lane;
+    void (*run)(struct lk_conn *conn, const struct lk_slice *argv, size_t argc);
+    const char *usage; /* the arguments */
+};
+
+/* False: not now, the same command has to be run again later. */
+bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
+                    size_t argc);
+/* NULL: there is no such command. */
+const struct lk_command *lk_command_find(struct lk_slice name);
+/* Row `index` of the table; NULL past its end. */
+const struct lk_command *lk_command_row(size_t index);
+
+#define LK_COMMAND_HANDLER(name)                                               \
+    void lk_run_##name(struct lk_conn *conn, const struct lk_slice *argv,      \
+                       size_t argc)
+
+LK_COMMAND_HANDLER(claim);
+LK_COMMAND_HANDLER(complete);
+LK_COMMAND_HANDLER(release);
+LK_COMMAND_HANDLER(doubt);
+LK_COMMAND_HANDLER(extend);
+LK_COMMAND_HANDLER(keep);
+LK_COMMAND_HANDLER(lookup);
+LK_COMMAND_HANDLER(find);
+LK_COMMAND_HANDLER(await);
+LK_COMMAND_HANDLER(resolve);
+LK_COMMAND_HANDLER(evict);
+LK_COMMAND_HANDLER(list);
+LK_COMMAND_HANDLER(stats);
+LK_COMMAND_HANDLER(verify);
+LK_COMMAND_HANDLER(audit);
+LK_COMMAND_HANDLER(backup);
+LK_COMMAND_HANDLER(clock);
+LK_COMMAND_HANDLER(ping);
+LK_COMMAND_HANDLER(echo);
+LK_COMMAND_HANDLER(hello);
+LK_COMMAND_HANDLER(auth);
+LK_COMMAND_HANDLER(select);
+LK_COMMAND_HANDLER(quit);
+LK_COMMAND_HANDLER(info);
+LK_COMMAND_HANDLER(client);
+LK_COMMAND_HANDLER(command);
+LK_COMMAND_HANDLER(config);
+LK_COMMAND_HANDLER(reset);
+
+/* Queues a demand that is no operation; NOMEM is answered with an error. */
+void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand);
+
+/* ---- Replies ----------------------------------------------------------------
+ */
+
+/* What became of an operation, whatever its event. */
+LK_MUST_CHECK enum lk_status lk_reply_outcome(struct lk_buf *out,
+                                              const struct lk_store *store,
+                                              int proto,
+                                              const struct lk_op *op);
+/* Any thread. `whole`: with headers and body, as LOOKUP and FIND show it. */
+LK_MUST_CHECK enum lk_status lk_reply_record(struct lk_buf *out,
+                                             const struct lk_store *store,
+                                             int proto,
+                                             const struct lk_record *record,
+                                             bool whole);
+/* Any thread. */
+LK_MUST_CHECK enum lk_status lk_reply_audit(struct lk_buf *out, int proto,
+                                            const struct lk_audit_entry *entry);
+/* "-UNAVAILABLE ..." for a status that is not LK_OK. Any thread. */
+LK_MUST_CHECK enum lk_status lk_reply_unavailable(struct lk_buf *out,
+                                                  enum lk_status status);
+LK_MUST_CHECK enum lk_status lk_reply_settled(struct lk_buf *out, int proto,
+                                              struct lk_slice id);
+
+/* ---- Jobs
+ * -------------------------------------------------------------------- */
+
+/* Long work, one at a time. */
+struct lk_jobs {
+    uv_thread_t thread;
+    struct lk_task *task; /* NULL: none is running; loop thread */
+    atomic_bool returned; /* the thread is done with `task` */
+    _Atomic uint64_t done;
+    _Atomic uint64_t total;
+};
+
+/* LK_BUSY: one is running. LK_OK: the task belongs to the job. */
+LK_MUST_CHECK enum lk_status lk_jobs_start(struct lk_server *server,
+                                           struct lk_task *task);
+/* The loop has got the task back. */
+void lk_jobs_finished(struct lk_server *server);
+
+/* ---- The server
+ * ---------------------------------------------------------------- */
+
+struct lk_listener {
+    union {
+        uv_handle_t handle;
+        uv_stream_t stream;
+        uv_tcp_t tcp;
+        uv_pipe_t pipe;
+    } uv;
+    struct lk_server *server;
+    char *path; /* of a unix socket; NULL: TCP */
+    unsigned port;
+};
+
+/* What the command line gave, for the start and each reload. */
+struct lk_options {
+    const char *config_path;
+    struct lk_option_value {
+        char *setting;
+        char *value;
+    } * values;
+    size_t count;
+};
+
+struct lk_batcher;
+struct lk_reader;
+
+struct lk_server {
+    uv_loop_t loop;
+    struct lk_config config;
+    const struct lk_options *options;
+    struct lk_store *store;
+    struct lk_batcher *batcher;
+    struct lk_reader *reader;
+    struct lk_jobs jobs;
+    struct lk_returns returns;
+    struct lk_waiters waiters;
+    struct lk_cache cache;
+    struct lk_metrics metrics;
+
+    struct lk_listener *listeners;
+    size_t listener_count;
+    uv_prepare_t prepare;
+    uv_check_t check;
+    uv_timer_t wait_timer; /* the earliest deadline of a waiter */
+    uv_timer_t tick;       /* time-outs of connections; bound of the stop */
+    uv_signal_t signals[3];
+    uint64_t armed_ms; /* what wait_timer is set to */
+
+    struct lk_conn *conns;
+    size_t conn_count;
+    uint64_t last_conn_id;
+    struct lk_conn *dirty;
+    struct lk_conn *runnable; /* first in, first out */
+    struct lk_conn *runnable_tail;
+    struct lk_conn *closed;
+
+    struct lk_task_queue to_store; /* of this turn, not yet handed over */
+    struct lk_task_queue to_reader;
+    size_t queued_ops; /* tasks counted, wherever they are */
+    size_t queued_bytes;
+    size_t peak_conns;
+
+    uint64_t started_ms;
+    uint64_t stop_by_ms; /* 0: not stopping */
+    struct lk_buf scratch;
+    char read_buf[LK_READ_CHUNK];
+};
+
+/* True while the queue is full: no more commands are to be run. */
+static inline bool lk_server_full(const struct lk_server *server)
+{
+    return server->queued_ops >= server->config.queue_ops ||
+           server->queued_bytes >= server->config.queue_bytes;
+}
+
+/* `server` is zeroed, with config and options set. A failure is logged, and
+ * everything is closed again. */
+LK_MUST_CHECK enum lk_status lk_server_open(struct lk_server *server);
+/* Serves until it is told to stop, then closes everything. */
+void lk_server_run(struct lk_server *server);
+
+void lk_server_mark_dirty(struct lk_server *server, struct lk_conn *conn);
+void lk_server_mark_runnable(struct lk_server *server, struct lk_conn *conn);
+void lk_server_mark_closed(struct lk_server *server, struct lk_conn *conn);
+/* Asks for a graceful stop; a second time: an immediate one. */
+void lk_server_stop(struct lk_server *server);
+
+/* listen.c: LK_OK, or a failure that has been logged. */
+LK_MUST_CHECK enum lk_status lk_server_listen(struct lk_server *server);
+void lk_server_stop_listening(struct lk_server *server);
+
+/* main.c: settings by file and command line, checked. `errors` says why not. */
+LK_MUST_CHECK enum lk_status lk_options_read(const struct lk_options *options,
+                                             struct lk_config *config,
+                                             struct lk_buf *errors,
+                                             struct lk_buf *warnings);
+
+/* info.c: the text of INFO; empty `section`: all. */
+LK_MUST_CHECK enum lk_status lk_info_write(struct lk_server *server,
+                                           struct lk_slice section,
+                                           struct lk_buf *text);
+
+#endif

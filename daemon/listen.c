@@ -1,0 +1,276 @@
+/* listen.c - where the daemon listens: unix sockets and TCP. */
+#include "daemon/daemon.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { BACKLOG = 1024 };
+
+/* ---- Accepting
+ * ---------------------------------------------------------------- */
+
+static void format_address(const struct sockaddr_storage *address, char *text,
+                           size_t size, unsigned *port)
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+
+    if (address->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)address;
+        inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
+        *port = ntohs(in6->sin6_port);
+        snprintf(text, size, "[%s]:%u", host, *port);
+    } else {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)address;
+        inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
+        *port = ntohs(in->sin_port);
+        snprintf(text, size, "%s:%u", host, *port);
+    }
+}
+
+static void note_address(struct lk_conn *conn, bool tcp)
+{
+    struct sockaddr_storage address;
+    int len = sizeof(address);
+    unsigned port;
+
+    if (!tcp) {
+        snprintf(conn->address, sizeof(conn->address), "unix");
+        return;
+    }
+    uv_tcp_nodelay(&conn->uv.tcp, 1);
+    if (!uv_tcp_getpeername(&conn->uv.tcp, (struct sockaddr *)&address, &len)) {
+        format_address(&address, conn->address, sizeof(conn->address), &port);
+    }
+}
+
+static void free_conn(uv_handle_t *handle)
+{
+    free(handle->data);
+}
+
+/* The client may never see the text; the closed connection it will. */
+static void refuse(struct lk_conn *conn)
+{
+    static const char text[] = "-ERR max number of clients reached\r\n";
+    uv_buf_t buf = uv_buf_init((char *)text, sizeof(text) - 1);
+
+    conn->server->metrics.refused++;
+    (void)uv_try_write(&conn->uv.stream, &buf, 1);
+    uv_close(&conn->uv.handle, free_conn);
+}
+
+static void on_connection(uv_stream_t *stream, int status)
+{
+    struct lk_listener *listener = stream->data;
+    struct lk_server *server = listener->server;
+    bool tcp = !listener->path;
+    struct lk_conn *conn = status ? NULL : calloc(1, sizeof(*conn));
+
+    if (!conn) {
+        lk_log(LK_LOG_ERROR, "accept-failed", "error=\"%s\"",
+               status ? uv_strerror(status) : "out of memory");
+        return;
+    }
+    conn->server = server;
+    if (tcp ? uv_tcp_init(&server->loop, &conn->uv.tcp)
+            : uv_pipe_init(&server->loop, &conn->uv.pipe, 0)) {
+        free(conn);
+        return;
+    }
+    conn->uv.handle.data = conn;
+    status = uv_accept(stream, &conn->uv.stream);
+    if (status) {
+        lk_log(LK_LOG_ERROR, "accept-failed", "error=\"%s\"",
+               uv_strerror(status));
+        uv_close(&conn->uv.handle, free_conn);
+    } else if (server->conn_count >= server->config.connections) {
+        refuse(conn);
+    } else {
+        note_address(conn, tcp);
+        lk_conn_start(conn);
+    }
+}
+
+/* ---- Listening
+ * ------------------------------------------------------------------ */
+
+static enum lk_status fail(const char *where, const char *why)
+{
+    char shown[LK_LOG_QUOTED];
+
+    lk_log(LK_LOG_ERROR, "listen-failed", "address=%s error=\"%s\"",
+           lk_log_quote(latchkey_slice(where), shown, sizeof(shown)), why);
+    return LK_IO;
+}
+
+/* A socket file that nobody listens on was left behind and is removed. */
+static enum lk_status remove_stale(const struct sockaddr_un *address,
+                                   const char *where)
+{
+    struct stat stat;
+
+    if (lstat(address->sun_path, &stat)) {
+        return errno == ENOENT ? LK_OK : fail(where, strerror(errno));
+    }
+    if (!S_ISSOCK(stat.st_mode)) {
+        return fail(where, "there is a file of that name that is no socket");
+    }
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return fail(where, strerror(errno));
+    }
+    int result =
+        connect(fd, (const struct sockaddr *)address, sizeof(*address));
+    int error = errno;
+    close(fd);
+    if (result == 0 || error != ECONNREFUSED) {
+        return fail(where, "another process listens there");
+    }
+    if (unlink(address->sun_path)) {
+        return fail(where, strerror(errno));
+    }
+    return LK_OK;
+}
+
+/* Bound by hand: the permissions have to be right from the first moment on. */
+static int bind_unix(const struct sockaddr_un *address, mode_t mode)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0) {
+        return -1;
+    }
+    mode_t old = umask(0777 & ~mode);
+    int result = bind(fd, (const struct sockaddr *)address, sizeof(*address));
+    int error = errno;
+    umask(old);
+    if (result) {
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+static enum lk_status open_unix(struct lk_listener *listener,
+                                const struct lk_listen *listen)
+{
+    struct lk_server *server = listener->server;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    if (strlen(listen->path) >= sizeof(address.sun_path)) {
+        return fail(listen->text, "the path is too long for a socket");
+    }
+    strcpy(address.sun_path, listen->path);
+    enum lk_status status = remove_stale(&address, listen->text);
+    if (status) {
+        return status;
+    }
+    int fd = bind_unix(&address, (mode_t)server->config.socket_mode);
+    if (fd < 0) {
+        return fail(listen->text, strerror(errno));
+    }
+    listener->path = strdup(listen->path);
+    if (!listener->path) {
+        close(fd);
+        return LK_NOMEM;
+    }
+    uv_pipe_init(&server->loop, &listener->uv.pipe, 0);
+    listener->uv.handle.data = listener;
+    int result = uv_pipe_open(&listener->uv.pipe, fd);
+    if (result) {
+        close(fd);
+        return fail(listen->text, uv_strerror(result));
+    }
+    return LK_OK;
+}
+
+static enum lk_status open_tcp(struct lk_listener *listener,
+                               const struct lk_listen *listen)
+{
+    uv_tcp_init(&listener->server->loop, &listener->uv.tcp);
+    listener->uv.handle.data = listener;
+    int result = uv_tcp_bind(&listener->uv.tcp,
+                             (const struct sockaddr *)&listen->address, 0);
+
+    return result ? fail(listen->text, uv_strerror(result)) : LK_OK;
+}
+
+static void log_listening(struct lk_listener *listener)
+{
+    struct sockaddr_storage address = {0};
+    int len = sizeof(address);
+    char text[LK_ADDRESS_TEXT] = "?";
+
+    if (listener->path) {
+        lk_log(LK_LOG_INFO, "listening", "address=unix:%s", listener->path);
+        return;
+    }
+    if (!uv_tcp_getsockname(&listener->uv.tcp, (struct sockaddr *)&address,
+                            &len)) {
+        format_address(&address, text, sizeof(text), &listener->port);
+    }
+    lk_log(LK_LOG_INFO, "listening", "address=%s", text);
+}
+
+static enum lk_status open_one(struct lk_server *server,
+                               const struct lk_listen *listen)
+{
+    struct lk_listener *listener = &server->listeners[server->listener_count];
+    enum lk_status status;
+
+    listener->server = server;
+    status =
+        listen->path ? open_unix(listener, listen) : open_tcp(listener, listen);
+    if (listener->uv.handle.data) {
+        server->listener_count++;
+    }
+    if (status) {
+        return status;
+    }
+    int result = uv_listen(&listener->uv.stream, BACKLOG, on_connection);
+    if (result) {
+        return fail(listen->text, uv_strerror(result));
+    }
+    log_listening(listener);
+    return LK_OK;
+}
+
+enum lk_status lk_server_listen(struct lk_server *server)
+{
+    const struct lk_config *config = &server->config;
+
+    server->listeners =
+        calloc(config->listen_count, sizeof(*server->listeners));
+    if (!server->listeners) {
+        return LK_NOMEM;
+    }
+    for (size_t i = 0; i < config->listen_count; i++) {
+        enum lk_status status = open_one(server, &config->listen[i]);
+        if (status) {
+            return status;
+        }
+    }
+    return LK_OK;
+}
+
+void lk_server_stop_listening(struct lk_server *server)
+{
+    for (size_t i = 0; i < server->listener_count; i++) {
+        struct lk_listener *listener = &server->listeners[i];
+        if (uv_is_closing(&listener->uv.handle)) {
+            continue;
+        }
+        if (listener->path) {
+            unlink(listener->path);
+        }
+        uv_close(&listener->uv.handle, NULL);
+    }
+}

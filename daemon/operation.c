@@ -1,0 +1,355 @@
+/*
+ * operation.c - the path of an operation: decided at once from what is
+ * durable, or by the store thread, then perhaps loaded, parked, answered.
+ *
+ * A peek is only tried when nothing else is under way on the connection, so
+ * no command overtakes an earlier one. A REPLAY whose answer has gone by the
+ * time it is to be loaded (evicted, expired) is decided again, as if it had
+ * arrived later.
+ */
+#include "daemon/daemon.h"
+
+enum step {
+    STEP_DECIDE, /* to the store thread */
+    STEP_LOAD,   /* decided; the reader thread fetches the answer */
+    STEP_PARK,   /* decided; wait until it settles */
+    STEP_ANSWER,
+};
+
+static uint64_t now_ms(const struct lk_server *server)
+{
+    return uv_now(&server->loop);
+}
+
+/* Only answers of completed operations are in the cache; see cache.h. */
+static bool is_final(enum lk_verdict verdict)
+{
+    return verdict == LK_VERDICT_REPLAY || verdict == LK_VERDICT_OMITTED ||
+           verdict == LK_VERDICT_KEPT;
+}
+
+static bool find_answer(struct lk_server *server, struct lk_op *op)
+{
+    if (!is_final(op->out.verdict)) {
+        return false;
+    }
+    op->out.kept = lk_cache_get(&server->cache, op->out.token);
+    op->out.needs_load = op->out.kept == NULL;
+    return op->out.kept != NULL;
+}
+
+static bool is_pending(const struct lk_op *op)
+{
+    return op->out.state == LK_STATE_IN_PROGRESS ||
+           op->out.state == LK_STATE_ACCEPTED;
+}
+
+static bool is_told_to_wait(const struct lk_op *op)
+{
+    return op->out.verdict == LK_VERDICT_INFLIGHT ||
+           op->out.verdict == LK_VERDICT_ACCEPTED;
+}
+
+/* What follows an outcome. `may_wait`: the caller asked for it, has time. */
+static enum step next_step(struct lk_server *server, struct lk_demand *demand,
+                           bool may_wait)
+{
+    struct lk_op *op = &demand->op;
+
+    if (op->status) {
+        return STEP_ANSWER;
+    }
+    if (demand->kind == LK_TASK_AWAIT) {
+        return is_pending(op) && may_wait ? STEP_PARK : STEP_ANSWER;
+    }
+    if (op->out.needs_load && !find_answer(server, op)) {
+        return STEP_LOAD;
+    }
+    return may_wait && is_told_to_wait(op) ? STEP_PARK : STEP_ANSWER;
+}
+
+static enum step peek(struct lk_server *server, struct lk_demand *demand,
+                      bool may_wait)
+{
+    struct lk_store *store = server->store;
+    struct lk_op *op = &demand->op;
+
+    op->out = (struct lk_outcome){0};
+    if (!store->class->peek || store->class->peek(store, op) != LK_OK) {
+        return STEP_DECIDE;
+    }
+    op->status = LK_OK;
+    server->metrics.peeked++;
+    return next_step(server, demand, may_wait);
+}
+
+static void count_claim(struct lk_server *server, const struct lk_op *op,
+                        uint64_t started_ns, bool waited)
+{
+    if (op->event != LK_EVENT_CLAIM) {
+        return;
+    }
+    if (op->status) {
+        server->metrics.claims_unavailable++;
+        return;
+    }
+    lk_metrics_claim(&server->metrics, op->out.verdict, waited,
+                     (uv_hrtime() - started_ns) / 1000);
+}
+
+/* An answer at once, without a task: nothing is copied. */
+static void answer_now(struct lk_conn *conn, struct lk_demand *demand)
+{
+    struct lk_server *server = conn->server;
+    struct lk_buf *out = lk_conn_out(conn);
+    enum lk_status status;
+
+    if (demand->kind == LK_TASK_AWAIT) {
+        status = lk_resp_simple(out, "QUEUED");
+        if (!status) {
+            status = lk_reply_settled(out, conn->proto, demand->op.reason);
+            server->metrics.pushes++;
+        }
+    } else {
+        count_claim(server, &demand->op, conn->read_ns, false);
+        status = lk_reply_outcome(out, server->store, conn->proto, &demand->op);
+    }
+    lk_op_clear(&demand->op);
+    lk_conn_wrote(conn, status);
+}
+
+static void answer_task(struct lk_server *server, struct lk_task *task)
+{
+    if (task->demand.kind == LK_TASK_AWAIT) {
+        task->settled =
+            task->demand.op.status == LK_OK && !is_pending(&task->demand.op);
+    } else {
+        count_claim(server, &task->demand.op, task->started_ns, task->waited);
+    }
+    task->ready = true;
+    lk_conn_emit(task->conn);
+}
+
+/* An await that cannot be parked is refused; a claim is told to come back. */
+static void refuse_to_park(struct lk_server *server, struct lk_task *task)
+{
+    if (task->demand.kind == LK_TASK_AWAIT) {
+        enum lk_status status = lk_resp_error(
+            &task->text, LK_SLICE("ERR AWAIT: limits.waiters are waiting, "
+                                  "come back later"));
+        task->demand.op.status = LK_TOO_LARGE;
+        if (status) {
+            lk_conn_close(task->conn, "out-of-memory");
+        }
+    }
+    answer_task(server, task);
+}
+
+static void park(struct lk_server *server, struct lk_task *task)
+{
+    if (server->waiters.count >= server->config.waiters ||
+        lk_waiters_add(&server->waiters, &task->waiter, task->demand.op.hash,
+                       task->deadline_ms)) {
+        refuse_to_park(server, task);
+        return;
+    }
+    lk_task_uncount(server, task);
+    if (task->demand.kind == LK_TASK_AWAIT) {
+        task->ready = true;
+        lk_conn_emit(task->conn);
+        return;
+    }
+    if (!task->waited) {
+        server->metrics.waits++;
+    }
+    task->waited = true;
+    lk_op_clear(&task->demand.op);
+}
+
+static void take_step(struct lk_server *server, struct lk_task *task,
+                      enum step step)
+{
+    switch (step) {
+    case STEP_DECIDE:
+        lk_op_clear(&task->demand.op);
+        task->demand.op.out = (struct lk_outcome){0};
+        lk_task_count(server, task);
+        lk_task_queue_add(&server->to_store, task);
+        break;
+    case STEP_LOAD:
+        task->loading = true;
+        lk_task_count(server, task);
+        lk_task_queue_add(&server->to_reader, task);
+        break;
+    case STEP_PARK:
+        park(server, task);
+        break;
+    case STEP_ANSWER:
+        answer_task(server, task);
+        break;
+    }
+}
+
+void lk_operation_start(struct lk_conn *conn, struct lk_demand *demand)
+{
+    struct lk_server *server = conn->server;
+    bool may_wait = demand->wait_ms > 0;
+    enum step step = STEP_DECIDE;
+
+    demand->op.hash = lk_name_hash(server->store->secret, demand->op.name);
+    if (!conn->head) {
+        step = peek(server, demand, may_wait);
+    }
+    if (step == STEP_ANSWER) {
+        answer_now(conn, demand);
+        return;
+    }
+    struct lk_task *task = lk_task_make(conn, demand);
+    if (!task) {
+        lk_op_clear(&demand->op);
+        lk_conn_error(conn, "UNAVAILABLE out of memory");
+        return;
+    }
+    task->deadline_ms = now_ms(server) + demand->wait_ms;
+    lk_conn_push(conn, task, LK_LANE_STORE);
+    conn->hold = may_wait && demand->kind == LK_TASK_OP;
+    take_step(server, task, step);
+}
+
+/* What everybody else may know of from now on, client or no client. */
+static void take_effect(struct lk_server *server, const struct lk_op *op)
+{
+    if (op->status || op->out.verdict != LK_VERDICT_DONE) {
+        return;
+    }
+    if (op->event == LK_EVENT_EVICT) {
+        lk_cache_remove(&server->cache, op->out.token);
+    }
+    if (op->event == LK_EVENT_COMPLETE && server->cache.max_bytes > 0) {
+        struct lk_kept *kept =
+            lk_kept_make(op->token, op->out.now_ms, &op->response, op->reason);
+        if (kept) {
+            lk_cache_put(&server->cache, kept);
+            lk_kept_unref(kept);
+        }
+    }
+}
+
+/* True: the load was in vain, the operation has to be decided again. */
+static bool take_load(struct lk_server *server, struct lk_task *task)
+{
+    struct lk_op *op = &task->demand.op;
+
+    task->loading = false;
+    if (op->status == LK_AGAIN) {
+        return true;
+    }
+    op->out.needs_load = false;
+    if (!op->status && op->out.kept && is_final(op->out.verdict)) {
+        lk_cache_put(&server->cache, op->out.kept);
+    }
+    return false;
+}
+
+static bool may_wait(const struct lk_server *server, const struct lk_task *task)
+{
+    return task->demand.wait_ms > 0 && !task->final && !server->stop_by_ms &&
+           now_ms(server) < task->deadline_ms;
+}
+
+void lk_operation_returned(struct lk_server *server, struct lk_task *task)
+{
+    bool loaded = task->loading;
+    bool again = loaded && take_load(server, task);
+
+    if (!loaded) {
+        take_effect(server, &task->demand.op);
+    }
+    if (!task->conn) {
+        lk_task_free(server, task);
+        return;
+    }
+    enum step step =
+        again ? STEP_DECIDE
+              : next_step(server, &task->demand, may_wait(server, task));
+    take_step(server, task, step);
+}
+
+/* Nothing else is under way on the connection of a claim that waits. */
+static void decide_again(struct lk_server *server, struct lk_task *task)
+{
+    enum step step = peek(server, &task->demand, may_wait(server, task));
+
+    take_step(server, task, step);
+}
+
+static void push_settled(struct lk_server *server, struct lk_task *task)
+{
+    struct lk_conn *conn = task->conn;
+
+    if (!task->queued) {
+        task->settled = true; /* goes out right behind QUEUED */
+        return;
+    }
+    if (!conn->closing) {
+        server->metrics.pushes++;
+        lk_conn_wrote(conn, lk_reply_settled(&conn->out, conn->proto,
+                                             task->demand.op.reason));
+        lk_server_mark_dirty(server, conn);
+    }
+    *(task->before ? &task->before->after : &conn->awaits) = task->after;
+    if (task->after) {
+        task->after->before = task->before;
+    }
+    lk_task_free(server, task);
+}
+
+static struct lk_task *task_of(struct lk_waiter *waiter)
+{
+    return (struct lk_task *)((char *)waiter -
+                              offsetof(struct lk_task, waiter));
+}
+
+void lk_operation_settled(struct lk_server *server, struct lk_hash128 hash)
+{
+    struct lk_waiter *waiter = lk_waiters_take(&server->waiters, hash);
+
+    while (waiter) {
+        struct lk_waiter *next = waiter->next;
+        struct lk_task *task = task_of(waiter);
+        if (task->demand.kind == LK_TASK_AWAIT) {
+            push_settled(server, task);
+        } else {
+            decide_again(server, task);
+        }
+        waiter = next;
+    }
+}
+
+/* An await whose time is up is forgotten; a claim gets its latest verdict. */
+static void expire(struct lk_server *server, struct lk_task *task)
+{
+    struct lk_conn *conn = task->conn;
+
+    if (task->demand.kind != LK_TASK_AWAIT) {
+        task->final = true;
+        decide_again(server, task);
+    } else if (task->queued) {
+        *(task->before ? &task->before->after : &conn->awaits) = task->after;
+        if (task->after) {
+            task->after->before = task->before;
+        }
+        lk_task_free(server, task);
+    } else {
+        task->final = true; /* freed once QUEUED is written */
+    }
+}
+
+void lk_operation_expire(struct lk_server *server, uint64_t until_ms)
+{
+    struct lk_waiter *waiter;
+
+    while ((waiter = lk_waiters_expire(&server->waiters, until_ms))) {
+        expire(server, task_of(waiter));
+    }
+}

@@ -1,0 +1,234 @@
+/* reader.c - the reader thread: answers by lookup, and loads for replays. */
+#include "daemon/reader.h"
+
+#include <stdlib.h>
+
+struct lk_reader {
+    struct lk_store *store;
+    struct lk_returns *returns;
+
+    uv_thread_t thread;
+    uv_mutex_t mutex; /* guards all below */
+    uv_cond_t wake;
+    struct lk_task_queue queue;
+    bool asleep;
+    bool stop;
+};
+
+static enum lk_status reply_single(const struct lk_store *store,
+                                   struct lk_task *task, enum lk_status found,
+                                   const struct lk_record *record)
+{
+    if (found == LK_NOT_FOUND) {
+        return lk_resp_nil(&task->text, task->proto);
+    }
+    if (found) {
+        return lk_reply_unavailable(&task->text, found);
+    }
+    return lk_reply_record(&task->text, store, task->proto, record, true);
+}
+
+static enum lk_status run_lookup(struct lk_store *store, struct lk_task *task)
+{
+    const struct lk_op *op = &task->demand.op;
+    struct lk_record record = {0};
+    enum lk_status found;
+
+    if (task->demand.kind == LK_TASK_FIND) {
+        found = store->class->find(store, op->name.tenant, op->token, &record);
+    } else {
+        found = store->class->lookup(store, op->name, &record);
+    }
+    enum lk_status status = reply_single(store, task, found, &record);
+    lk_record_free(&record);
+    return status;
+}
+
+/* Rows are written behind each other first: the count stands before them. */
+struct rows {
+    const struct lk_store *store;
+    int proto;
+    struct lk_buf text;
+    size_t count;
+    enum lk_status status;
+};
+
+static bool add_record(void *context, const struct lk_record *record)
+{
+    struct rows *rows = context;
+
+    rows->status =
+        lk_reply_record(&rows->text, rows->store, rows->proto, record, false);
+    rows->count++;
+    return rows->status == LK_OK;
+}
+
+static bool add_audit(void *context, const struct lk_audit_entry *entry)
+{
+    struct rows *rows = context;
+
+    rows->status = lk_reply_audit(&rows->text, rows->proto, entry);
+    rows->count++;
+    return rows->status == LK_OK;
+}
+
+static enum lk_status write_rows(struct lk_buf *out, const struct rows *rows)
+{
+    enum lk_status status = lk_resp_array(out, rows->count);
+
+    return status
+               ? status
+               : latchkey_buf_add_slice(out, latchkey_buf_slice(&rows->text));
+}
+
+static enum lk_status run_list(struct lk_store *store, struct lk_task *task)
+{
+    struct lk_list_query query = task->demand.list;
+    struct rows rows = {.store = store, .proto = task->proto};
+    uint64_t next = 0;
+    enum lk_status status;
+
+    query.tenant = task->demand.op.name.tenant;
+    status = store->class->list(store, &query, add_record, &rows, &next);
+    if (rows.status) {
+        status = rows.status;
+    } else if (status) {
+        status = lk_reply_unavailable(&task->text, status);
+    } else {
+        status = lk_resp_array(&task->text, 2);
+        if (!status) {
+            status = lk_resp_integer(&task->text, (int64_t)next);
+        }
+        if (!status) {
+            status = write_rows(&task->text, &rows);
+        }
+    }
+    latchkey_buf_free(&rows.text);
+    return status;
+}
+
+static enum lk_status run_audit(struct lk_store *store, struct lk_task *task)
+{
+    struct rows rows = {.store = store, .proto = task->proto};
+    enum lk_status status =
+        store->class->audit(store, task->demand.op.token,
+                            task->demand.list.limit, add_audit, &rows);
+
+    if (rows.status) {
+        status = rows.status;
+    } else if (status) {
+        status = lk_reply_unavailable(&task->text, status);
+    } else {
+        status = write_rows(&task->text, &rows);
+    }
+    latchkey_buf_free(&rows.text);
+    return status;
+}
+
+static void run_task(struct lk_store *store, struct lk_task *task)
+{
+    struct lk_op *op = &task->demand.op;
+
+    switch (task->demand.kind) {
+    case LK_TASK_LOOKUP:
+    case LK_TASK_FIND:
+        op->status = run_lookup(store, task);
+        break;
+    case LK_TASK_LIST:
+        op->status = run_list(store, task);
+        break;
+    case LK_TASK_AUDIT:
+        op->status = run_audit(store, task);
+        break;
+    default:
+        op->status = store->class->load(store, op);
+        break;
+    }
+}
+
+static bool take_all(struct lk_reader *reader, struct lk_task_queue *tasks)
+{
+    uv_mutex_lock(&reader->mutex);
+    while (!reader->queue.head && !reader->stop) {
+        reader->asleep = true;
+        uv_cond_wait(&reader->wake, &reader->mutex);
+        reader->asleep = false;
+    }
+    lk_task_queue_join(tasks, &reader->queue);
+    uv_mutex_unlock(&reader->mutex);
+    return tasks->head != NULL;
+}
+
+/* One at a time goes back, so that a slow one does not hold up the others. */
+static void run_thread(void *context)
+{
+    struct lk_reader *reader = context;
+    struct lk_task_queue tasks = {0};
+
+    while (take_all(reader, &tasks)) {
+        struct lk_task *task;
+        while ((task = lk_task_queue_take(&tasks))) {
+            struct lk_task_queue one = {0};
+            run_task(reader->store, task);
+            lk_task_queue_add(&one, task);
+            lk_returns_give(reader->returns, &one, NULL);
+        }
+    }
+}
+
+enum lk_status lk_reader_start(struct lk_store *store,
+                               struct lk_returns *returns,
+                               struct lk_reader **reader)
+{
+    struct lk_reader *made = calloc(1, sizeof(*made));
+
+    if (!made) {
+        return LK_NOMEM;
+    }
+    made->store = store;
+    made->returns = returns;
+    if (uv_mutex_init(&made->mutex)) {
+        goto no_mutex;
+    }
+    if (uv_cond_init(&made->wake)) {
+        goto no_cond;
+    }
+    if (uv_thread_create(&made->thread, run_thread, made)) {
+        goto no_thread;
+    }
+    *reader = made;
+    return LK_OK;
+
+no_thread:
+    uv_cond_destroy(&made->wake);
+no_cond:
+    uv_mutex_destroy(&made->mutex);
+no_mutex:
+    free(made);
+    return LK_NOMEM;
+}
+
+void lk_reader_give(struct lk_reader *reader, struct lk_task_queue *tasks)
+{
+    uv_mutex_lock(&reader->mutex);
+    lk_task_queue_join(&reader->queue, tasks);
+    if (reader->asleep) {
+        uv_cond_signal(&reader->wake);
+    }
+    uv_mutex_unlock(&reader->mutex);
+}
+
+void lk_reader_stop(struct lk_reader *reader)
+{
+    if (!reader) {
+        return;
+    }
+    uv_mutex_lock(&reader->mutex);
+    reader->stop = true;
+    uv_cond_signal(&reader->wake);
+    uv_mutex_unlock(&reader->mutex);
+    uv_thread_join(&reader->thread);
+    uv_cond_destroy(&reader->wake);
+    uv_mutex_destroy(&reader->mutex);
+    free(reader);
+}

@@ -1,0 +1,366 @@
+/* reply.c - outcomes, records and audit entries as replies. */
+#include "daemon/daemon.h"
+
+#include <string.h>
+
+/*
+ * The writers below return a status, and a reply is many of them in a row: W
+ * leaves at the first that fails.
+ */
+#define W(call)                                                                \
+    do {                                                                       \
+        enum lk_status written = (call);                                       \
+        if (written) {                                                         \
+            return written;                                                    \
+        }                                                                      \
+    } while (0)
+
+static enum lk_status write_number(struct lk_buf *out, uint64_t number)
+{
+    return lk_resp_integer(out, (int64_t)number);
+}
+
+static enum lk_status write_word(struct lk_buf *out, const char *word)
+{
+    return lk_resp_bulk(out, latchkey_slice(word));
+}
+
+static enum lk_status write_reference(struct lk_buf *out,
+                                      const struct lk_store *store,
+                                      uint64_t number)
+{
+    char text[LK_REFERENCE_TEXT + 1];
+
+    latchkey_reference_encode(number, store->reference_secret, text);
+    return lk_resp_bulk(out, (struct lk_slice){text, LK_REFERENCE_TEXT});
+}
+
+enum lk_status lk_reply_unavailable(struct lk_buf *out, enum lk_status status)
+{
+    struct lk_buf message = {0};
+    const char *advice = status == LK_UNKNOWN
+                             ? "; send the same again, with the same OWNER"
+                             : "";
+    enum lk_status made = latchkey_buf_printf(
+        &message, "UNAVAILABLE %s%s", latchkey_status_text(status), advice);
+
+    if (!made) {
+        made = lk_resp_error(out, latchkey_buf_slice(&message));
+    }
+    latchkey_buf_free(&message);
+    return made;
+}
+
+static enum lk_status reply_new(struct lk_buf *out,
+                                const struct lk_store *store,
+                                const struct lk_outcome *outcome)
+{
+    W(lk_resp_array(out, 5));
+    W(lk_resp_bulk(out, LK_SLICE("NEW")));
+    W(write_number(out, outcome->token));
+    W(write_number(out, outcome->lock_until_ms));
+    W(write_number(out, outcome->attempt));
+    return write_reference(out, store, outcome->number);
+}
+
+static enum lk_status reply_omitted(struct lk_buf *out,
+                                    const struct lk_store *store,
+                                    const struct lk_outcome *outcome)
+{
+    W(lk_resp_array(out, 6));
+    W(lk_resp_bulk(out, LK_SLICE("OMITTED")));
+    W(write_number(out, outcome->kept->response.status));
+    W(lk_resp_bulk(out, outcome->kept->reason));
+    W(write_number(out, outcome->kept->at_ms));
+    W(write_number(out, outcome->expires_ms));
+    return write_reference(out, store, outcome->number);
+}
+
+/* An answer that was not kept is told by an element of its own, the reason;
+ * headers and body are empty then. */
+static enum lk_status reply_kept(struct lk_buf *out,
+                                 const struct lk_store *store,
+                                 const struct lk_outcome *outcome)
+{
+    const struct lk_kept *kept = outcome->kept;
+    bool omitted = kept->reason.len > 0;
+
+    W(lk_resp_array(out, omitted ? 8 : 7));
+    W(write_word(out, latchkey_verdict_word(outcome->verdict)));
+    W(write_number(out, kept->response.status));
+    W(lk_resp_bulk(out, kept->response.headers));
+    W(lk_resp_bulk(out, kept->response.body));
+    W(write_number(out, kept->at_ms));
+    W(write_number(out, outcome->expires_ms));
+    W(write_reference(out, store, outcome->number));
+    return omitted ? lk_resp_bulk(out, kept->reason) : LK_OK;
+}
+
+/*
+ * When to ask again: after the lock, but at least every second, because most
+ * requests end long before their lock does; never sooner than a tenth of one.
+ */
+static uint64_t retry_after(const struct lk_outcome *outcome)
+{
+    uint64_t left = outcome->lock_until_ms > outcome->now_ms
+                        ? outcome->lock_until_ms - outcome->now_ms
+                        : 0;
+
+    if (left < 100) {
+        return 100;
+    }
+    return left < 1000 ? left : 1000;
+}
+
+static enum lk_status reply_inflight(struct lk_buf *out,
+                                     const struct lk_store *store,
+                                     const struct lk_outcome *outcome)
+{
+    W(lk_resp_array(out, 3));
+    W(lk_resp_bulk(out, LK_SLICE("INFLIGHT")));
+    W(write_number(out, retry_after(outcome)));
+    return write_reference(out, store, outcome->number);
+}
+
+static enum lk_status reply_accepted(struct lk_buf *out,
+                                     const struct lk_store *store,
+                                     const struct lk_outcome *outcome)
+{
+    W(lk_resp_array(out, 3));
+    W(lk_resp_bulk(out, LK_SLICE("ACCEPTED")));
+    W(write_number(out, outcome->since_ms));
+    return write_reference(out, store, outcome->number);
+}
+
+static enum lk_status reply_uncertain(struct lk_buf *out,
+                                      const struct lk_store *store,
+                                      const struct lk_outcome *outcome)
+{
+    struct lk_slice none = {"", 0};
+
+    W(lk_resp_array(out, 4));
+    W(lk_resp_bulk(out, LK_SLICE("UNCERTAIN")));
+    W(lk_resp_bulk(out, outcome->kept ? outcome->kept->reason : none));
+    W(write_number(out, outcome->since_ms));
+    return write_reference(out, store, outcome->number);
+}
+
+static enum lk_status reply_mismatch(struct lk_buf *out,
+                                     const struct lk_store *store,
+                                     const struct lk_outcome *outcome)
+{
+    W(lk_resp_array(out, 2));
+    W(lk_resp_bulk(out, LK_SLICE("MISMATCH")));
+    return write_reference(out, store, outcome->number);
+}
+
+static enum lk_status reply_limited(struct lk_buf *out)
+{
+    W(lk_resp_array(out, 3));
+    W(lk_resp_bulk(out, LK_SLICE("LIMITED")));
+    W(write_number(out, 1000));
+    return lk_resp_bulk(out, LK_SLICE("tenant"));
+}
+
+/* EVICT of something unfinished changes nothing, and has to say why. */
+static enum lk_status reply_nil(struct lk_buf *out, int proto,
+                                const struct lk_op *op)
+{
+    enum lk_state state = op->out.state;
+    struct lk_buf message = {0};
+
+    if (op->event != LK_EVENT_EVICT || state == LK_STATE_ABSENT ||
+        state == LK_STATE_RELEASED || state == LK_STATE_COMPLETED) {
+        return lk_resp_nil(out, proto);
+    }
+    enum lk_status status = latchkey_buf_printf(
+        &message, "ERR the record is %s; only a completed one can be evicted",
+        lk_state_word(state));
+    if (!status) {
+        status = lk_resp_error(out, latchkey_buf_slice(&message));
+    }
+    latchkey_buf_free(&message);
+    return status;
+}
+
+enum lk_status lk_reply_outcome(struct lk_buf *out,
+                                const struct lk_store *store, int proto,
+                                const struct lk_op *op)
+{
+    const struct lk_outcome *outcome = &op->out;
+
+    if (op->status) {
+        return lk_reply_unavailable(out, op->status);
+    }
+    switch (outcome->verdict) {
+    case LK_VERDICT_NEW:
+        return reply_new(out, store, outcome);
+    case LK_VERDICT_REPLAY:
+    case LK_VERDICT_KEPT:
+        if (!outcome->kept) {
+            return lk_reply_unavailable(out, LK_CORRUPT);
+        }
+        return reply_kept(out, store, outcome);
+    case LK_VERDICT_OMITTED:
+        if (!outcome->kept) {
+            return lk_reply_unavailable(out, LK_CORRUPT);
+        }
+        return reply_omitted(out, store, outcome);
+    case LK_VERDICT_INFLIGHT:
+        return reply_inflight(out, store, outcome);
+    case LK_VERDICT_ACCEPTED:
+        return reply_accepted(out, store, outcome);
+    case LK_VERDICT_UNCERTAIN:
+        return reply_uncertain(out, store, outcome);
+    case LK_VERDICT_MISMATCH:
+        return reply_mismatch(out, store, outcome);
+    case LK_VERDICT_LIMITED:
+        return reply_limited(out);
+    case LK_VERDICT_REFUSED:
+        W(lk_resp_array(out, 1));
+        return lk_resp_bulk(out, LK_SLICE("REFUSED"));
+    case LK_VERDICT_DONE:
+        return lk_resp_simple(out, "OK");
+    case LK_VERDICT_STALE:
+        return lk_resp_simple(out, "STALE");
+    case LK_VERDICT_NIL:
+        return reply_nil(out, proto, op);
+    }
+    return lk_reply_unavailable(out, LK_CORRUPT);
+}
+
+/* ---- Records ----------------------------------------------------------------
+ */
+
+static enum lk_status pair_number(struct lk_buf *out, const char *name,
+                                  uint64_t number)
+{
+    W(write_word(out, name));
+    return write_number(out, number);
+}
+
+static enum lk_status pair_bytes(struct lk_buf *out, const char *name,
+                                 struct lk_slice bytes)
+{
+    W(write_word(out, name));
+    return lk_resp_bulk(out, bytes);
+}
+
+static enum lk_status pair_name(struct lk_buf *out, struct lk_name name)
+{
+    W(pair_bytes(out, "tenant", name.tenant));
+    W(pair_bytes(out, "scope", name.scope));
+    return pair_bytes(out, "key", name.key);
+}
+
+enum { COMMON_PAIRS = 10 };
+
+static bool shows_answer(const struct lk_record *record, bool whole)
+{
+    return whole && !record->omitted && record->kept;
+}
+
+static size_t count_pairs(const struct lk_record *record, bool whole)
+{
+    switch (record->state) {
+    case LK_STATE_IN_PROGRESS:
+        return COMMON_PAIRS + 1;
+    case LK_STATE_ACCEPTED:
+        return COMMON_PAIRS + 1;
+    case LK_STATE_UNCERTAIN:
+        return COMMON_PAIRS + 2;
+    case LK_STATE_COMPLETED:
+        if (record->omitted) {
+            return COMMON_PAIRS + 4;
+        }
+        return COMMON_PAIRS + 3 + (whole ? 0 : 1) +
+               (shows_answer(record, whole) ? 2 : 0);
+    case LK_STATE_RELEASED:
+        return COMMON_PAIRS + 1;
+    case LK_STATE_ABSENT:
+        break;
+    }
+    return COMMON_PAIRS;
+}
+
+static enum lk_status reply_completed(struct lk_buf *out,
+                                      const struct lk_record *record,
+                                      bool whole)
+{
+    W(pair_number(out, "completed-ms", record->completed_ms));
+    W(pair_number(out, "expires-ms", record->expires_ms));
+    W(pair_number(out, "status", record->status));
+    if (record->omitted) {
+        return pair_bytes(out, "omitted-reason", record->reason);
+    }
+    if (!whole) {
+        return pair_number(out, "answer-bytes", record->answer_bytes);
+    }
+    if (shows_answer(record, whole)) {
+        W(pair_bytes(out, "headers", record->kept->response.headers));
+        W(pair_bytes(out, "body", record->kept->response.body));
+    }
+    return LK_OK;
+}
+
+static enum lk_status reply_state(struct lk_buf *out,
+                                  const struct lk_record *record, bool whole)
+{
+    switch (record->state) {
+    case LK_STATE_IN_PROGRESS:
+        return pair_number(out, "lock-until-ms", record->lock_until_ms);
+    case LK_STATE_ACCEPTED:
+        return pair_number(out, "since-ms", record->since_ms);
+    case LK_STATE_UNCERTAIN:
+        W(pair_number(out, "since-ms", record->since_ms));
+        return pair_bytes(out, "reason", record->reason);
+    case LK_STATE_COMPLETED:
+        return reply_completed(out, record, whole);
+    case LK_STATE_RELEASED:
+        return pair_number(out, "expires-ms", record->expires_ms);
+    case LK_STATE_ABSENT:
+        break;
+    }
+    return LK_OK;
+}
+
+enum lk_status lk_reply_record(struct lk_buf *out, const struct lk_store *store,
+                               int proto, const struct lk_record *record,
+                               bool whole)
+{
+    W(lk_resp_map(out, proto, count_pairs(record, whole)));
+    W(pair_name(out, record->name));
+    W(pair_bytes(out, "state", latchkey_slice(lk_state_word(record->state))));
+    W(pair_number(out, "token", record->token));
+    W(pair_number(out, "attempt", record->attempt));
+    W(write_word(out, "reference"));
+    W(write_reference(out, store, record->number));
+    W(pair_bytes(out, "fingerprint", record->fingerprint));
+    W(pair_number(out, "claimed-ms", record->claimed_ms));
+    W(pair_number(out, "ttl-ms", record->ttl_ms));
+    return reply_state(out, record, whole);
+}
+
+enum lk_status lk_reply_audit(struct lk_buf *out, int proto,
+                              const struct lk_audit_entry *entry)
+{
+    W(lk_resp_map(out, proto, 9));
+    W(pair_number(out, "id", entry->id));
+    W(pair_number(out, "at-ms", entry->at_ms));
+    W(pair_bytes(out, "who", entry->who));
+    W(pair_bytes(out, "action", entry->action));
+    W(pair_name(out, entry->name));
+    W(pair_number(out, "token", entry->token));
+    return pair_bytes(out, "why", entry->why);
+}
+
+enum lk_status lk_reply_settled(struct lk_buf *out, int proto,
+                                struct lk_slice id)
+{
+    W(lk_resp_push(out, proto, proto == 3 ? 2 : 3));
+    if (proto != 3) {
+        W(lk_resp_bulk(out, LK_SLICE("message")));
+    }
+    W(lk_resp_bulk(out, LK_SLICE("settled")));
+    return lk_resp_bulk(out, id);
+}

@@ -1,0 +1,574 @@
+/* server.c - the loop: its turns, its signals, its start and its end. */
+#include "daemon/batcher.h"
+#include "daemon/notify.h"
+#include "daemon/reader.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { TICK_MOST_MS = 1000, TICK_LEAST_MS = 20 };
+
+/* ---- Lists of connections
+ * -------------------------------------------------------- */
+
+void lk_server_mark_dirty(struct lk_server *server, struct lk_conn *conn)
+{
+    if (!conn->dirty) {
+        conn->dirty = true;
+        conn->next_dirty = server->dirty;
+        server->dirty = conn;
+    }
+}
+
+void lk_server_mark_runnable(struct lk_server *server, struct lk_conn *conn)
+{
+    if (conn->runnable) {
+        return;
+    }
+    conn->runnable = true;
+    conn->next_runnable = NULL;
+    if (server->runnable) {
+        server->runnable_tail->next_runnable = conn;
+    } else {
+        server->runnable = conn;
+    }
+    server->runnable_tail = conn;
+}
+
+void lk_server_mark_closed(struct lk_server *server, struct lk_conn *conn)
+{
+    conn->next_closed = server->closed;
+    server->closed = conn;
+}
+
+/* A connection that ends must be in no list when its memory goes. */
+static void forget_runnable(struct lk_server *server, struct lk_conn *conn)
+{
+    struct lk_conn *before = NULL;
+
+    for (struct lk_conn *at = server->runnable; at; at = at->next_runnable) {
+        if (at != conn) {
+            before = at;
+            continue;
+        }
+        *(before ? &before->next_runnable : &server->runnable) =
+            at->next_runnable;
+        if (server->runnable_tail == at) {
+            server->runnable_tail = before;
+        }
+        return;
+    }
+}
+
+/* ---- One turn
+ * ------------------------------------------------------------------------ */
+
+static void run_connections(struct lk_server *server)
+{
+    while (server->runnable && !lk_server_full(server)) {
+        struct lk_conn *conn = server->runnable;
+        server->runnable = conn->next_runnable;
+        conn->runnable = false;
+        lk_conn_run(conn);
+    }
+}
+
+static void hand_over(struct lk_server *server)
+{
+    if (server->to_store.head) {
+        lk_batcher_give(server->batcher, &server->to_store);
+    }
+    if (server->to_reader.head) {
+        lk_reader_give(server->reader, &server->to_reader);
+    }
+}
+
+static void flush_connections(struct lk_server *server)
+{
+    struct lk_conn *conn = server->dirty;
+
+    server->dirty = NULL;
+    while (conn) {
+        struct lk_conn *next = conn->next_dirty;
+        conn->dirty = false;
+        lk_conn_flush(conn);
+        conn = next;
+    }
+}
+
+static void close_connections(struct lk_server *server)
+{
+    while (server->closed) {
+        struct lk_conn *conn = server->closed;
+        server->closed = conn->next_closed;
+        if (conn->runnable) {
+            forget_runnable(server, conn);
+        }
+        lk_conn_tear_down(conn);
+    }
+}
+
+static void on_wait_timer(uv_timer_t *timer)
+{
+    struct lk_server *server = timer->data;
+
+    server->armed_ms = UINT64_MAX;
+    lk_operation_expire(server, uv_now(&server->loop));
+}
+
+static void arm_wait_timer(struct lk_server *server)
+{
+    uint64_t next = lk_waiters_next(&server->waiters);
+    uint64_t now = uv_now(&server->loop);
+
+    if (next == server->armed_ms) {
+        return;
+    }
+    server->armed_ms = next;
+    if (next == UINT64_MAX) {
+        uv_timer_stop(&server->wait_timer);
+    } else {
+        uv_timer_start(&server->wait_timer, on_wait_timer,
+                       next > now ? next - now : 0, 0);
+    }
+}
+
+static void go_on_stopping(struct lk_server *server);
+
+/*
+ * The end of a turn: everything that the events of this turn have led to is
+ * handed over and written at once, one lock for each queue and one write for
+ * each connection. The store gets its work before the replies are written.
+ */
+static void end_turn(struct lk_server *server)
+{
+    run_connections(server);
+    hand_over(server);
+    while (server->dirty || server->closed) {
+        flush_connections(server);
+        close_connections(server);
+    }
+    arm_wait_timer(server);
+    if (server->stop_by_ms) {
+        go_on_stopping(server);
+    }
+}
+
+static void on_prepare(uv_prepare_t *prepare)
+{
+    end_turn(prepare->data);
+}
+
+static void on_check(uv_check_t *check)
+{
+    end_turn(check->data);
+}
+
+/* ---- What other threads bring back
+ * ----------------------------------------------------- */
+
+static void take_back(struct lk_server *server, struct lk_task *task)
+{
+    enum lk_task_kind kind = task->demand.kind;
+
+    if (kind == LK_TASK_OP || kind == LK_TASK_AWAIT) {
+        lk_operation_returned(server, task);
+        return;
+    }
+    if (kind == LK_TASK_VERIFY || kind == LK_TASK_BACKUP) {
+        lk_jobs_finished(server);
+    }
+    if (!task->conn) {
+        lk_task_free(server, task);
+        return;
+    }
+    struct lk_conn *conn = task->conn;
+    if (kind == LK_TASK_CLOCK) {
+        task->demand.op.out.verdict = LK_VERDICT_DONE;
+    } else if (task->demand.op.status) {
+        lk_conn_close(conn, "out-of-memory"); /* the text is incomplete */
+    }
+    task->ready = true;
+    lk_conn_emit(conn);
+}
+
+static void on_returned(uv_async_t *async)
+{
+    struct lk_server *server = async->data;
+    struct lk_returns *returns = &server->returns;
+    struct lk_task *task;
+
+    uv_mutex_lock(&returns->mutex);
+    struct lk_task_queue tasks = returns->tasks;
+    struct lk_hash128 *settled = returns->settled;
+    size_t count = returns->settled_count;
+    returns->tasks = (struct lk_task_queue){0};
+    if (count) {
+        returns->settled = NULL;
+        returns->settled_count = returns->settled_cap = 0;
+    }
+    uv_mutex_unlock(&returns->mutex);
+
+    while ((task = lk_task_queue_take(&tasks))) {
+        take_back(server, task);
+    }
+    for (size_t i = 0; i < count; i++) {
+        lk_operation_settled(server, settled[i]);
+    }
+    if (count) {
+        free(settled);
+    }
+}
+
+/* ---- Time
+ * ----------------------------------------------------------------------------------
+ */
+
+static uint64_t tick_interval(const struct lk_config *config)
+{
+    uint64_t interval = TICK_MOST_MS;
+    uint64_t timeouts[] = {config->idle_timeout_ms, config->client_timeout_ms};
+
+    for (int i = 0; i < 2; i++) {
+        if (timeouts[i] && timeouts[i] / 4 < interval) {
+            interval = timeouts[i] / 4;
+        }
+    }
+    return interval > TICK_LEAST_MS ? interval : TICK_LEAST_MS;
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct lk_server *server = timer->data;
+    uint64_t now = uv_now(&server->loop);
+
+    for (struct lk_conn *conn = server->conns; conn; conn = conn->next) {
+        lk_conn_check_time(conn, now);
+    }
+    uv_timer_start(timer, on_tick, tick_interval(&server->config), 0);
+}
+
+/* ---- Stop
+ * ------------------------------------------------------------------------------------
+ */
+
+static bool has_unanswered(const struct lk_server *server)
+{
+    for (struct lk_conn *conn = server->conns; conn; conn = conn->next) {
+        if (conn->head || conn->out.len || conn->writing.len) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void close_all(struct lk_server *server)
+{
+    for (struct lk_conn *conn = server->conns; conn; conn = conn->next) {
+        lk_conn_close(conn, NULL);
+    }
+    close_connections(server);
+}
+
+/* Ends the loop when everything is answered and sent, or time is up. */
+static void go_on_stopping(struct lk_server *server)
+{
+    bool late = uv_now(&server->loop) >= server->stop_by_ms;
+
+    if (!late && (server->queued_ops || has_unanswered(server))) {
+        return;
+    }
+    if (late) {
+        lk_log(LK_LOG_WARN, "stop-cut-short", "unanswered=%zu connections=%zu",
+               server->queued_ops, server->conn_count);
+    }
+    close_all(server);
+    uv_stop(&server->loop);
+}
+
+static void say(enum lk_notify_event event, const char *text)
+{
+    enum lk_status status = lk_notify(event, text);
+
+    if (status) {
+        lk_log(LK_LOG_WARN, "notify-failed", "error=\"%s\"",
+               latchkey_status_text(status));
+    }
+}
+
+void lk_server_stop(struct lk_server *server)
+{
+    uint64_t now = uv_now(&server->loop);
+
+    if (server->stop_by_ms) {
+        server->stop_by_ms = now; /* asked again: at once */
+        return;
+    }
+    server->stop_by_ms = now + LK_STOP_BOUND_MS;
+    lk_log(LK_LOG_INFO, "stopping", "connections=%zu queued=%zu waiting=%zu",
+           server->conn_count, server->queued_ops, server->waiters.count);
+    say(LK_NOTIFY_STOPPING, NULL);
+    lk_server_stop_listening(server);
+    for (struct lk_conn *conn = server->conns; conn; conn = conn->next) {
+        lk_conn_stop_reading(conn);
+    }
+    lk_operation_expire(server, UINT64_MAX);
+    uv_timer_start(&server->tick, on_tick, TICK_LEAST_MS, 0);
+}
+
+/* ---- Signals
+ * ------------------------------------------------------------------------------------
+ */
+
+static void log_lines(enum lk_log_level level, const char *event,
+                      struct lk_buf *lines)
+{
+    char shown[LK_LOG_LINE];
+    struct lk_slice text = latchkey_buf_slice(lines);
+
+    while (text.len && text.data[text.len - 1] == '\n') {
+        text.len--;
+    }
+    if (text.len) {
+        lk_log(level, event, "text=%s",
+               lk_log_quote(text, shown, sizeof(shown) / 2));
+    }
+}
+
+static void reload(struct lk_server *server)
+{
+    struct lk_config fresh;
+    struct lk_buf errors = {0};
+    struct lk_buf notes = {0};
+    enum lk_status status;
+
+    say(LK_NOTIFY_RELOADING, NULL);
+    status = lk_options_read(server->options, &fresh, &errors, &notes);
+    if (status) {
+        log_lines(LK_LOG_ERROR, "reload-failed", &errors);
+    } else {
+        log_lines(LK_LOG_WARN, "setting-warning", &notes);
+        notes.len = 0;
+        if (lk_config_adopt(&server->config, &fresh, &notes)) {
+            lk_log(LK_LOG_WARN, "reload-incomplete", "error=\"out of memory\"");
+        }
+        log_lines(LK_LOG_WARN, "needs-restart", &notes);
+        lk_config_free(&fresh);
+        lk_log_set_level((enum lk_log_level)server->config.log_level);
+        lk_cache_set_max(&server->cache, server->config.cache_bytes);
+        lk_batcher_set_sweep(server->batcher, server->config.sweep_interval_ms);
+        lk_log(LK_LOG_INFO, "reloaded", "connections=%zu", server->conn_count);
+    }
+    latchkey_buf_free(&errors);
+    latchkey_buf_free(&notes);
+    say(LK_NOTIFY_READY, NULL);
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    struct lk_server *server = handle->data;
+
+    if (number == SIGHUP) {
+        reload(server);
+    } else {
+        lk_server_stop(server);
+    }
+}
+
+/* ---- End
+ * -------------------------------------------------------------------------------------------
+ */
+
+static void drop_returned(struct lk_server *server)
+{
+    struct lk_task *task;
+
+    while ((task = lk_task_queue_take(&server->returns.tasks))) {
+        lk_task_free(server, task);
+    }
+    free(server->returns.settled);
+}
+
+static void close_handle(uv_handle_t *handle, void *context)
+{
+    if (!uv_is_closing(handle)) {
+        uv_close(handle, NULL);
+    }
+}
+
+/* A job that still runs cannot be told to stop, and needs the store. What is
+ * durable stays so; the half-written copy of a backup is no database yet. */
+static void leave_running_job(struct lk_server *server)
+{
+    if (server->jobs.task && !atomic_load(&server->jobs.returned)) {
+        lk_log(LK_LOG_WARN, "job-cut-off", "job=%s",
+               server->jobs.task->demand.kind == LK_TASK_VERIFY ? "verify"
+                                                                : "backup");
+        _exit(0);
+    }
+    if (server->jobs.task) {
+        lk_jobs_finished(server);
+    }
+}
+
+static void close_server(struct lk_server *server)
+{
+    lk_server_stop_listening(server);
+    lk_batcher_stop(server->batcher);
+    lk_reader_stop(server->reader);
+    leave_running_job(server);
+    drop_returned(server);
+    lk_store_close(server->store);
+    lk_cache_free(&server->cache);
+    uv_walk(&server->loop, close_handle, NULL);
+    uv_run(&server->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&server->loop);
+    lk_waiters_free(&server->waiters);
+    uv_mutex_destroy(&server->returns.mutex);
+    latchkey_buf_free(&server->scratch);
+    for (size_t i = 0; i < server->listener_count; i++) {
+        free(server->listeners[i].path);
+    }
+    free(server->listeners);
+}
+
+/* ---- Start
+ * ----------------------------------------------------------------------------------------
+ */
+
+static void on_store_log(void *context, int level, const char *line)
+{
+    char shown[LK_LOG_LINE / 2];
+
+    lk_log((enum lk_log_level)level, "store", "text=%s",
+           lk_log_quote(latchkey_slice(line), shown, sizeof(shown)));
+}
+
+static enum lk_status open_store(struct lk_server *server)
+{
+    const struct lk_config *config = &server->config;
+    struct lk_store_config store;
+    struct lk_buf error = {0};
+    char shown[LK_LOG_LINE / 2];
+
+    lk_store_config_default(&store);
+    store.default_ttl_ms = config->ttl_ms;
+    store.default_lock_ms = config->lock_ms;
+    store.clock_jump_ms = config->clock_jump_ms;
+    store.checkpoint_pages = (unsigned)config->checkpoint_pages;
+    store.cache_pages = (unsigned)config->cache_pages;
+    store.reap_rows = (unsigned)config->reap_rows;
+    store.log = on_store_log;
+    enum lk_status status =
+        lk_store_open(config->store_url, &store, &server->store, &error);
+    if (status) {
+        struct lk_slice why =
+            error.len ? latchkey_buf_slice(&error)
+                      : latchkey_slice(latchkey_status_text(status));
+        lk_log(LK_LOG_ERROR, "store-failed", "error=%s",
+               lk_log_quote(why, shown, sizeof(shown)));
+    } else {
+        lk_log(LK_LOG_INFO, "store-open", "scheme=%s promise=\"%s\"",
+               server->store->class->scheme, server->store->class->promise);
+    }
+    latchkey_buf_free(&error);
+    return status;
+}
+
+/* Thousands of connections need more than the usual 1024 descriptors. */
+static void raise_limits(const struct lk_config *config)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit)) {
+        return;
+    }
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) ||
+        limit.rlim_cur < config->connections + 64) {
+        lk_log(LK_LOG_WARN, "few-descriptors",
+               "limit=%llu connections=%llu advice=\"raise LimitNOFILE\"",
+               (unsigned long long)limit.rlim_cur,
+               (unsigned long long)config->connections);
+    }
+}
+
+static bool open_loop(struct lk_server *server)
+{
+    static const int numbers[3] = {SIGTERM, SIGINT, SIGHUP};
+    uv_loop_t *loop = &server->loop;
+
+    signal(SIGPIPE, SIG_IGN);
+    if (uv_loop_init(loop)) {
+        return false;
+    }
+    bool ok = !uv_async_init(loop, &server->returns.async, on_returned) &&
+              !uv_mutex_init(&server->returns.mutex) &&
+              !uv_timer_init(loop, &server->wait_timer) &&
+              !uv_timer_init(loop, &server->tick) &&
+              !uv_prepare_init(loop, &server->prepare) &&
+              !uv_check_init(loop, &server->check);
+    if (!ok) {
+        return false;
+    }
+    server->returns.async.data = server;
+    server->wait_timer.data = server->tick.data = server;
+    server->prepare.data = server->check.data = server;
+    server->armed_ms = UINT64_MAX;
+    server->started_ms = uv_now(loop);
+    for (int i = 0; ok && i < 3; i++) {
+        server->signals[i].data = server;
+        ok = !uv_signal_init(loop, &server->signals[i]) &&
+             !uv_signal_start(&server->signals[i], on_signal, numbers[i]);
+    }
+    return ok && !uv_prepare_start(&server->prepare, on_prepare) &&
+           !uv_check_start(&server->check, on_check) &&
+           !uv_timer_start(&server->tick, on_tick,
+                           tick_interval(&server->config), 0);
+}
+
+enum lk_status lk_server_open(struct lk_server *server)
+{
+    const struct lk_config *config = &server->config;
+    enum lk_status status;
+
+    raise_limits(config);
+    lk_waiters_init(&server->waiters);
+    lk_cache_init(&server->cache, config->cache_bytes);
+    if (!open_loop(server)) {
+        lk_log(LK_LOG_ERROR, "loop-failed",
+               "error=\"the event loop could not "
+               "be set up\"");
+        return LK_IO;
+    }
+    status = open_store(server);
+    if (!status) {
+        status =
+            lk_batcher_start(server->store, &server->returns, config->batch_ops,
+                             config->sweep_interval_ms, &server->batcher);
+    }
+    if (!status) {
+        status =
+            lk_reader_start(server->store, &server->returns, &server->reader);
+    }
+    if (!status) {
+        status = lk_server_listen(server);
+    }
+    if (!status) {
+        lk_log(LK_LOG_INFO, "ready", "version=%s pid=%d", LATCHKEY_VERSION,
+               (int)getpid());
+        say(LK_NOTIFY_READY, NULL);
+        return LK_OK;
+    }
+    close_server(server);
+    return status;
+}
+
+void lk_server_run(struct lk_server *server)
+{
+    uv_run(&server->loop, UV_RUN_DEFAULT);
+    close_server(server);
+    lk_log(LK_LOG_INFO, "stopped", "pid=%d", (int)getpid());
+}

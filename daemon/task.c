@@ -1,0 +1,159 @@
+/* task.c - a command under way: its copy, its queues, its way back. */
+#include "daemon/daemon.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void lk_task_queue_add(struct lk_task_queue *queue, struct lk_task *task)
+{
+    task->next = NULL;
+    if (queue->tail) {
+        queue->tail->next = task;
+    } else {
+        queue->head = task;
+    }
+    queue->tail = task;
+    queue->count++;
+}
+
+struct lk_task *lk_task_queue_take(struct lk_task_queue *queue)
+{
+    struct lk_task *task = queue->head;
+
+    if (!task) {
+        return NULL;
+    }
+    queue->head = task->next;
+    if (!queue->head) {
+        queue->tail = NULL;
+    }
+    queue->count--;
+    task->next = NULL;
+    return task;
+}
+
+void lk_task_queue_join(struct lk_task_queue *queue, struct lk_task_queue *more)
+{
+    if (!more->head) {
+        return;
+    }
+    if (queue->tail) {
+        queue->tail->next = more->head;
+    } else {
+        queue->head = more->head;
+    }
+    queue->tail = more->tail;
+    queue->count += more->count;
+    *more = (struct lk_task_queue){0};
+}
+
+enum { SLICES = 10 };
+
+static void list_slices(struct lk_op *op, struct lk_slice *slices[SLICES])
+{
+    slices[0] = &op->name.tenant;
+    slices[1] = &op->name.scope;
+    slices[2] = &op->name.key;
+    slices[3] = &op->fingerprint;
+    slices[4] = &op->owner;
+    slices[5] = &op->response.headers;
+    slices[6] = &op->response.body;
+    slices[7] = &op->reason;
+    slices[8] = &op->who;
+    slices[9] = &op->why;
+}
+
+struct lk_task *lk_task_make(struct lk_conn *conn,
+                             const struct lk_demand *demand)
+{
+    struct lk_demand copy = *demand;
+    struct lk_slice *slices[SLICES];
+    size_t bytes = 0;
+
+    list_slices(&copy.op, slices);
+    for (int i = 0; i < SLICES; i++) {
+        bytes += slices[i]->len;
+    }
+    struct lk_task *task = malloc(sizeof(*task) + bytes);
+    if (!task) {
+        return NULL;
+    }
+    *task = (struct lk_task){.conn = conn,
+                             .started_ns = conn->read_ns,
+                             .proto = conn->proto,
+                             .size = sizeof(*task) + bytes};
+    char *at = task->bytes;
+    for (int i = 0; i < SLICES; i++) {
+        if (slices[i]->len) {
+            memcpy(at, slices[i]->data, slices[i]->len);
+            slices[i]->data = at;
+            at += slices[i]->len;
+        }
+    }
+    task->demand = copy;
+    lk_task_count(conn->server, task);
+    return task;
+}
+
+void lk_task_free(struct lk_server *server, struct lk_task *task)
+{
+    lk_task_uncount(server, task);
+    lk_waiters_remove(&server->waiters, &task->waiter);
+    lk_op_clear(&task->demand.op);
+    latchkey_buf_free(&task->text);
+    free(task);
+}
+
+void lk_task_count(struct lk_server *server, struct lk_task *task)
+{
+    if (!task->counted) {
+        task->counted = true;
+        server->queued_ops++;
+        server->queued_bytes += task->size;
+    }
+}
+
+void lk_task_uncount(struct lk_server *server, struct lk_task *task)
+{
+    if (task->counted) {
+        task->counted = false;
+        server->queued_ops--;
+        server->queued_bytes -= task->size;
+    }
+}
+
+/*
+ * Without memory the hashes are lost: whoever waits for them is then told at
+ * its time-out, by a fresh decision, so nothing wrong is ever said.
+ */
+static void copy_settled(struct lk_returns *returns,
+                         const struct lk_batch *batch)
+{
+    size_t need = returns->settled_count + batch->settled_count;
+
+    if (need > returns->settled_cap) {
+        size_t cap = need * 2;
+        struct lk_hash128 *settled =
+            realloc(returns->settled, cap * sizeof(*settled));
+        if (!settled) {
+            return;
+        }
+        returns->settled = settled;
+        returns->settled_cap = cap;
+    }
+    memcpy(returns->settled + returns->settled_count, batch->settled,
+           batch->settled_count * sizeof(*batch->settled));
+    returns->settled_count = need;
+}
+
+void lk_returns_give(struct lk_returns *returns, struct lk_task_queue *tasks,
+                     const struct lk_batch *batch)
+{
+    uv_mutex_lock(&returns->mutex);
+    lk_task_queue_join(&returns->tasks, tasks);
+    if (batch && batch->settled_count) {
+        copy_settled(returns, batch);
+    }
+    uv_mutex_unlock(&returns->mutex);
+    uv_async_send(&returns->async);
+}
