@@ -119,28 +119,27 @@ static void report_done(struct lk_cli *cli, const struct lk_deed *deed)
     latchkey_buf_free(&reference);
 }
 
-/* KEPT status headers body completed-ms expires-ms reference, or, for an
- * answer that was not kept, KEPT status reason completed-ms ... */
+/* KEPT status headers body completed-ms expires-ms reference, and the reason
+ * if the answer was not kept. */
+enum { KEPT_STATUS = 1, KEPT_REFERENCE = 6 };
+
 static enum lk_exit report_kept(struct lk_cli *cli,
                                 const struct lk_reply *reply)
 {
-    const struct lk_reply *last = &reply->elements[reply->count - 1];
+    long long status = reply->elements[KEPT_STATUS].integer;
+    struct lk_slice reference = reply->elements[KEPT_REFERENCE].text;
     struct lk_doc doc = {.out = &cli->out};
-    struct lk_buf line = {0};
 
     if (cli->json) {
         lk_doc_object(&doc, NULL);
         lk_doc_text(&doc, "result", LK_SLICE("KEPT"));
-        lk_doc_integer(&doc, "status", reply->elements[1].integer);
-        lk_doc_text(&doc, "reference", last->text);
+        lk_doc_integer(&doc, "status", status);
+        lk_doc_text(&doc, "reference", reference);
         lk_doc_end_object(&doc);
     }
-    lk_put_text(&line, last->text);
-    lk_put_raw(&line, (struct lk_slice){"", 1});
-    lk_complain("nothing was changed: operation %s has been completed with "
+    lk_complain("nothing was changed: operation %.*s has been completed with "
                 "status %lld, and that stands; latchkey get shows it",
-                line.data, (long long)reply->elements[1].integer);
-    latchkey_buf_free(&line);
+                (int)reference.len, reference.data, status);
     return LK_EXIT_NO;
 }
 
@@ -182,7 +181,7 @@ enum lk_exit lk_deed_send(struct lk_cli *cli, struct lk_deed *deed)
     if (deed->state != NULL && lk_reply_is(reply, "STALE")) {
         return report_no(cli, "STALE");
     }
-    if (reply->type == LK_REPLY_ARRAY && reply->count > 2 &&
+    if (reply->type == LK_REPLY_ARRAY && reply->count > KEPT_REFERENCE &&
         lk_reply_is(&reply->elements[0], "KEPT")) {
         return report_kept(cli, reply);
     }

@@ -173,6 +173,19 @@ void lk_put_duration(struct lk_buf *out, uint64_t ms, unsigned parts)
     }
 }
 
+static void put_relative(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
+{
+    uint64_t away = ms > now_ms ? ms - now_ms : now_ms - ms;
+
+    if (away < 1000) {
+        lk_put(out, "now");
+        return;
+    }
+    lk_put(out, "%s", ms > now_ms ? "in " : "");
+    lk_put_duration(out, away, 1);
+    lk_put(out, "%s", ms > now_ms ? "" : " ago");
+}
+
 void lk_put_time(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
 {
     time_t seconds = (time_t)(ms / 1000);
@@ -186,10 +199,9 @@ void lk_put_time(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
     }
     strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &local);
     strftime(zone, sizeof(zone), "%z", &local); /* +0100 */
-    lk_put(out, "%s%.3s:%s (%s", date, zone, zone + 3,
-           ms > now_ms ? "in " : "");
-    lk_put_duration(out, ms > now_ms ? ms - now_ms : now_ms - ms, 1);
-    lk_put(out, "%s)", ms > now_ms ? "" : " ago");
+    lk_put(out, "%s%.3s:%s (", date, zone, zone + 3);
+    put_relative(out, ms, now_ms);
+    lk_put(out, ")");
 }
 
 void lk_put_bytes(struct lk_buf *out, uint64_t bytes)

@@ -40,7 +40,7 @@ static void show_table(struct lk_cli *cli, const struct lk_reply *stats)
     for (size_t i = 0; i + 1 < stats->count; i += 2) {
         struct lk_slice name = stats->elements[i].text;
         const struct lk_reply *value = &stats->elements[i + 1];
-        bool alarm = ends_with(name, "uncertain") && value->integer > 0;
+        bool alarm = ends_with(name, "records-uncertain") && value->integer > 0;
 
         lk_put_text(lk_table_cell(&table, LK_PLAIN), name);
         if (value->type == LK_REPLY_INTEGER) {

@@ -61,7 +61,7 @@ def test_get_shows_an_operation_and_its_answer(daemon, raw):
     complete(raw)
     result = daemon.cli("get", *NAME)
     assert result.returncode == 0, result.stderr
-    for text in ("completed", "201", "Content-Type: application/json", "ago)",
+    for text in ("completed", "201", "Content-Type: application/json", "(in 2",
                  reference(raw)):
         assert text in result.stdout
     assert daemon.cli("get", *NAME, "--body").stdout == '{"ok":true}'
@@ -172,7 +172,9 @@ def test_release_lets_a_retry_run_and_is_audited_C35(daemon, raw):
     assert code in result.stdout
     claim(raw)
     entry = audit(daemon)[-1]
-    assert entry["who"] == "kim" and entry["why"] == "provider says no"
+    # The user that logged in cannot be hidden behind --who.
+    assert entry["who"] == "operator/kim"
+    assert entry["why"] == "provider says no"
     assert (entry["tenant"], entry["scope"], entry["key"]) == NAME
     assert entry["at_ms"] > 0 and entry["id"] > 0
 
@@ -219,10 +221,21 @@ def test_a_completed_operation_is_not_released(daemon, raw):
     assert state(raw) == "completed"
 
 
+def test_an_operation_whose_answer_was_not_kept_is_not_released(daemon, raw):
+    token = claim(raw)
+    assert raw("COMPLETE", *NAME, token, 200, "", "", "OMIT",
+               "too large") == "OK"
+    assert "too large" in daemon.cli("get", *NAME).stdout
+    result = daemon.cli("release", *NAME, "--why", "x")
+    assert result.returncode == 1
+    assert reference(raw) in result.stderr
+
+
 def test_an_unfinished_operation_is_not_evicted(daemon, raw):
     claim(raw)
     result = daemon.cli("evict", *NAME, "--why", "x")
-    assert result.returncode in (1, 5)
+    assert result.returncode == 5
+    assert "in_progress" in result.stderr
     assert state(raw) == "in_progress"
 
 
