@@ -45,7 +45,8 @@ static void fill_claim(struct lk_store *store, struct lk_op *op, char *key,
 
     *op = (struct lk_op){
         .event = LK_EVENT_CLAIM,
-        .name = {LK_SLICE("acct_19xPqL2"), LK_SLICE("POST /v1/payments"),
+        .name = {LK_SLICE("acct_19xPqL2"),
+                 LK_SLICE("POST /v1/payments"),
                  {key, (size_t)len}},
         .fingerprint = LK_SLICE(fingerprint),
         .owner = {key, 16},
@@ -62,7 +63,7 @@ static double run_store(const char *folder, const struct work *work,
     char url[4096];
     struct lk_op *ops = calloc(work->batch, sizeof(*ops));
     struct lk_op **list = calloc(work->batch, sizeof(*list));
-    char (*keys)[40] = calloc(work->batch, sizeof(*keys));
+    char(*keys)[40] = calloc(work->batch, sizeof(*keys));
     char *body = calloc(1, work->body + 1);
 
     lk_store_config_default(&config);
@@ -146,9 +147,8 @@ int main(int argc, char **argv)
     struct work work = {strtoul(argv[3], NULL, 10), strtoul(argv[4], NULL, 10),
                         strtoul(argv[5], NULL, 10)};
     unsigned pages = argc > 6 ? (unsigned)strtoul(argv[6], NULL, 10) : 0;
-    double seconds = !strcmp(argv[1], "log")
-                         ? run_log(argv[2], &work)
-                         : run_store(argv[2], &work, pages);
+    double seconds = !strcmp(argv[1], "log") ? run_log(argv[2], &work)
+                                             : run_store(argv[2], &work, pages);
     printf("%.0f\n", (double)work.pairs / seconds);
     return 0;
 }

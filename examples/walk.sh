@@ -75,7 +75,7 @@ say CLAIM acme "POST /payments" key-2 fp-20-euros
 
 step "8. what an operator sees" "latchkey list"
 LATCHKEY_SERVER=unix:$socket LATCHKEY_USER=demo LATCHKEY_PASSWORD=demo \
-    build/latchkey list | sed 's/^/    /'
+    build/latchkey list 2>&1 | sed 's/^/    /'
 
 cat <<EOF
 

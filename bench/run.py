@@ -1,0 +1,285 @@
+"""The comparisons: each measures Latchkey and something that people know side
+by side, alternately, several times, and prints the ratio of the medians.
+
+    ./run bench                      all of them
+    ./run bench claims replays       only these
+    ./run bench --rounds 3 --quick   faster and rougher
+"""
+import argparse
+import contextlib
+import csv
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BUILD = Path(os.environ.get("LATCHKEY_BUILD", "build"))
+TENANT, SCOPE = "tenant", "POST /v1/payments"
+FINGERPRINT = "1:" + "5f" * 32
+BODY = "x" * 256
+
+
+# ---- servers ---------------------------------------------------------------
+
+def wait_for(path, process):
+    """Until somebody accepts connections on the unix socket."""
+    for _ in range(60000):
+        if process.poll() is not None:
+            sys.exit(f"bench: {process.args[0]} ended with {process.returncode}")
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
+            try:
+                sock.connect(str(path))
+                return
+            except OSError:
+                time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def running(arguments, path):
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    try:
+        wait_for(path, process)
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def latchkeyd(folder, *extra, store=None):
+    path = folder / "latchkeyd.sock"
+    store = store or folder / "latchkey.db"
+    return path, running([BUILD / "latchkeyd", "--store", f"sqlite:{store}",
+                          "--listen", f"unix:{path}", *extra], path)
+
+
+def redis(folder):
+    path = folder / "redis.sock"
+    return path, running(
+        ["redis-server", "--port", "0", "--unixsocket", path, "--dir", folder,
+         "--save", "", "--appendonly", "yes", "--appendfsync", "always"], path)
+
+
+def cli(path, *words):
+    return subprocess.run(["redis-cli", "-s", path, *words], check=True,
+                          capture_output=True, text=True).stdout
+
+
+def info(path):
+    lines = cli(path, "INFO").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def benchmark(path, requests, *words, pipeline=1):
+    """Requests a second, by the stock redis-benchmark with 64 clients."""
+    out = subprocess.run(
+        ["redis-benchmark", "--csv", "-s", path, "-c", "64", "-n",
+         str(requests), "-P", str(pipeline), "-r", "1000000000", *words],
+        check=True, capture_output=True, text=True).stdout
+    return float(list(csv.reader(out.splitlines()))[-1][1])
+
+
+CLAIM = ("CLAIM", TENANT, SCOPE, "key-__rand_int__", FINGERPRINT)
+SETNX = ("SET", f"{TENANT}:{SCOPE}:key-__rand_int__", FINGERPRINT, "NX", "EX",
+         "86400")
+
+
+# ---- the form of every comparison --------------------------------------------
+
+class Results:
+    def __init__(self):
+        self.rows = []
+
+    def pair(self, name, target, ours, theirs, unit="/s", inverse=False):
+        """ours and theirs: the values of the alternating rounds. `inverse`:
+        smaller is better."""
+        a, b = statistics.median(ours), statistics.median(theirs)
+        ratio = b / a if inverse else a / b
+        self.add(name, f"{ratio:.2f}", target,
+                 f"{spread(ours)} against {spread(theirs)} {unit}")
+
+    def add(self, name, value, target, detail):
+        self.rows.append((name, value, target, detail))
+        print(f"  {name}: {value} (target {target}); {detail}", flush=True)
+
+    def table(self):
+        print("\n| measure | reached | target | median (lowest to highest) |")
+        print("|---|---|---|---|")
+        for row in self.rows:
+            print("| " + " | ".join(row) + " |")
+
+
+def spread(values):
+    return (f"{statistics.median(values):,.0f} "
+            f"({min(values):,.0f} to {max(values):,.0f})")
+
+
+def alternate(rounds, first, second):
+    """The two measurements in turn; a round that began first ends first."""
+    ours, theirs = [], []
+    for number in range(rounds):
+        for measure, values in ([(first, ours), (second, theirs)]
+                                if number % 2 == 0 else
+                                [(second, theirs), (first, ours)]):
+            values.append(measure())
+    return ours, theirs
+
+
+# ---- the comparisons -----------------------------------------------------------
+
+def bench_claims(args, folder, results):
+    """Durable claims against SET NX EX with appendfsync always."""
+    for pipeline, requests, target in ((1, 200_000, "2"), (16, 1_000_000, "3")):
+        requests //= args.divide
+        ours_at, ours = latchkeyd(folder)
+        theirs_at, theirs = redis(folder)
+        with ours, theirs:
+            results.pair(
+                f"durable claims/s, 64 clients, pipeline {pipeline}, against "
+                "Redis SET NX EX, appendfsync always", target,
+                *alternate(args.rounds,
+                           lambda: benchmark(ours_at, requests, *CLAIM,
+                                             pipeline=pipeline),
+                           lambda: benchmark(theirs_at, requests, *SETNX,
+                                             pipeline=pipeline)))
+        clear(folder)
+
+
+def bench_replays(args, folder, results):
+    """Replays against GET of a value of the same size."""
+    ours_at, ours = latchkeyd(folder)
+    theirs_at, theirs = redis(folder)
+    with ours, theirs:
+        name = (TENANT, SCOPE, "key-replayed")
+        token = cli(ours_at, "CLAIM", *name, FINGERPRINT).split()[1]
+        cli(ours_at, "COMPLETE", *name, token, "201",
+            "Content-Type: application/json\r\n", BODY)
+        cli(theirs_at, "SET", ":".join(name), BODY)
+        requests = 300_000 // args.divide
+        results.pair(
+            "replays/s, 64 clients, against Redis GET of the same size", "1",
+            *alternate(args.rounds,
+                       lambda: benchmark(ours_at, requests, "CLAIM", *name,
+                                         FINGERPRINT),
+                       lambda: benchmark(theirs_at, requests, "GET",
+                                         ":".join(name))))
+
+
+def bench_pairs(args, folder, results):
+    """Claim and completion pairs inside the store against a bare log."""
+    def pairs(kind):
+        clear(folder)
+        out = subprocess.run(
+            [BUILD / "bench/pairs", kind, folder, "64",
+             str(256_000 // args.divide), "256"],
+            check=True, capture_output=True, text=True).stdout
+        return float(out)
+
+    results.pair(
+        "claim and completion pairs/s inside the store, batches of 64, "
+        "against a bare log file with fdatasync for each batch", "0.5",
+        *alternate(args.rounds, lambda: pairs("store"), lambda: pairs("log")))
+
+
+def bench_latency(args, folder, results):
+    """p99 of a claim at half of what Redis can do."""
+    ours_at, ours = latchkeyd(folder)
+    theirs_at, theirs = redis(folder)
+
+    def latency(kind, path, rate):
+        out = subprocess.run(
+            [BUILD / "bench/latency", kind, path, "64", str(rate),
+             str(6 / args.divide)], check=True, capture_output=True, text=True)
+        return [float(word) for word in out.stdout.split()]
+
+    with ours, theirs:
+        rate = benchmark(theirs_at, 100_000, *SETNX) / 2
+        a, b = alternate(args.rounds,
+                         lambda: latency("claim", ours_at, rate),
+                         lambda: latency("setnx", theirs_at, rate))
+    for column, name, target in ((0, "p50", "report"), (1, "p99", "1")):
+        results.pair(
+            f"{name} of a claim at {rate:,.0f}/s, half load, Redis as above "
+            "(above 1: shorter)", target, [row[column] for row in a],
+            [row[column] for row in b], unit="µs", inverse=True)
+
+
+def resident(process):
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def bench_size(args, folder, results):
+    """Throughput, memory and start with many live keys."""
+    few, many = 100_000, 10_000_000 // args.divide
+    for keys in (few, many):
+        print(f"  filling a store with {keys:,} keys", flush=True)
+        subprocess.run([BUILD / "bench/fill", folder / f"{keys}.db",
+                        str(keys)], check=True)
+    servers = {}
+    with contextlib.ExitStack() as stack:
+        for keys in (few, many):
+            home = folder / str(keys)
+            home.mkdir()
+            path, server = latchkeyd(home, store=folder / f"{keys}.db")
+            began = time.monotonic()
+            process = stack.enter_context(server)
+            servers[keys] = (path, process, time.monotonic() - began)
+        numbers = info(servers[many][0])
+        memory = resident(servers[many][1]) - resident(servers[few][1])
+        requests = 200_000 // args.divide
+        results.pair(
+            f"claims/s, 64 clients, at {many:,} live keys against {few:,}",
+            "0.9",
+            *alternate(args.rounds,
+                       lambda: benchmark(servers[many][0], requests, *CLAIM),
+                       lambda: benchmark(servers[few][0], requests, *CLAIM)))
+    per_key = int(numbers["index_bytes"]) / int(numbers["records"])
+    results.add("memory per live key, index", f"{per_key:.1f} bytes", "64",
+                f"{memory / (many - few):.1f} bytes of resident memory")
+    seconds = servers[many][2]
+    results.add(f"start with {many:,} keys", f"{seconds:.1f} s", "report",
+                f"{seconds / many * 1e6:.2f} s for each million")
+
+
+COMPARISONS = {
+    "claims": bench_claims, "replays": bench_replays, "pairs": bench_pairs,
+    "latency": bench_latency, "size": bench_size,
+}
+
+
+def clear(folder):
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME",
+                        help=f"of {', '.join(COMPARISONS)}; default: all")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quick", dest="divide", action="store_const",
+                        const=10, default=1, help="a tenth of the work")
+    parser.add_argument("--folder", default="build",
+                        help="where the stores stand: the disk to measure")
+    args = parser.parse_args()
+    unknown = set(args.names) - set(COMPARISONS)
+    if unknown:
+        parser.error(f"no such comparison: {', '.join(sorted(unknown))}")
+    results = Results()
+    for name in args.names or COMPARISONS:
+        print(f"{name}: {COMPARISONS[name].__doc__}", flush=True)
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            COMPARISONS[name](args, Path(folder).resolve(), results)
+    results.table()
+
+
+if __name__ == "__main__":
+    main()
