@@ -436,7 +436,8 @@ def test_an_operator_resolves_what_is_uncertain_and_it_is_audited(raw,
     assert reply == "OK"
     assert claim(raw, key)[:4] == [b"REPLAY", 201, HEADERS, b"paid"]
     entry = last_audit(operator)
-    assert entry["who"] == b"ann"
+    # The name that was given, and the user that gave it.
+    assert entry["who"] == b"operator/ann"
     assert entry["why"] == b"seen at the provider"
     assert entry["key"] == key.encode()
     assert entry["token"] == token
@@ -467,7 +468,7 @@ def test_an_operator_evicts_an_answer_and_caches_forget_it(raw, operator):
     assert complete(raw, key, token) == "STALE"
     assert begin(raw, key) > token
     entry = last_audit(operator)
-    assert (entry["who"], entry["why"]) == (b"ann", b"wrong")
+    assert (entry["who"], entry["why"]) == (b"operator/ann", b"wrong")
 
 
 def test_only_a_completed_record_can_be_evicted(raw, operator):

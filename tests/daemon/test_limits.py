@@ -66,7 +66,7 @@ def test_one_connection_too_many_is_told_so(make_daemon):
     assert all(client("PING") == "PONG" for client in clients)
     surplus = daemon.raw()
     reply = surplus.read()
-    assert isinstance(reply, Error) and "connections" in reply
+    assert isinstance(reply, Error) and "max number of clients" in reply
     assert surplus.at_end()
     assert clients[0]("PING") == "PONG"
     clients[1].close()

@@ -282,7 +282,8 @@ def test_a_backup_is_audited_and_never_overwrites(daemon, operator):
     assert operator("BACKUP", str(good), *WHO) == "OK"
     entries = [fields(entry) for entry in operator("AUDIT")]
     assert [(entry["who"], entry["why"]) for entry in entries
-            if b"backup" in entry["action"].lower()] == [(b"ann", b"nightly")]
+            if b"backup" in entry["action"].lower()] == [
+                (b"operator/ann", b"nightly")]
     assert os.stat(good).st_mode & 0o007 == 0
 
 

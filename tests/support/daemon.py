@@ -85,6 +85,7 @@ class Daemon:
         self.expected_exit = False
         with self.changed:
             self.started_at = len(self.lines)
+            self.log_closed = False
         self.process = subprocess.Popen(
             self.command(), env=self.environment(), stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -106,7 +107,7 @@ class Daemon:
                 self.lines.append(line.decode("utf-8", "replace").rstrip("\n"))
                 self.changed.notify_all()
         with self.changed:
-            self.lines.append("")  # the end, for whoever waits
+            self.log_closed = True
             self.changed.notify_all()
 
     def _find_tcp_address(self):
@@ -125,8 +126,7 @@ class Daemon:
                         None)
 
         def over():
-            return found() or (self.process.poll() is not None and
-                               not self.reader.is_alive())
+            return found() or self.log_closed
 
         with self.changed:
             self.changed.wait_for(over, timeout)
@@ -137,7 +137,7 @@ class Daemon:
     @property
     def log(self):
         with self.changed:
-            return [line for line in self.lines if line]
+            return list(self.lines)
 
     def log_text(self):
         return "\n".join(self.log[-60:])
