@@ -12,9 +12,9 @@
  * part of what was pending, and no later sync brings it back, although reads
  * still find it: that is what a page cache does.
  *
- * A directory entry is durable after a sync of the file itself or of any
- * log in the same directory (SQLite syncs the directory then). A file whose
- * entry is not durable may be gone after power loss.
+ * A directory entry is durable after a sync of the file itself, or after the
+ * first sync of a new log (SQLite syncs the directory then). A file that was
+ * made or deleted since may be there or not after power loss.
  */
 #ifndef LK_TEST_POWERLOSS_VFS_H
 #define LK_TEST_POWERLOSS_VFS_H
@@ -58,7 +58,8 @@ struct disk_inode {
     bool exists;  /* for the running program */
     bool entered; /* the directory entry is durable */
     bool is_log;
-    char *image; /* durable bytes */
+    bool syncs_directory; /* a new log: its first sync does */
+    char *image;          /* durable bytes */
     size_t size;
     struct disk_change *first;
     struct disk_change **last;
@@ -77,6 +78,7 @@ static struct {
     bool lies; /* a sync is acknowledged and does nothing */
     struct disk_failure failure;
     uint64_t failed;
+    bool inside; /* at work: what it allocates is not the store's */
     uint64_t random;
 } disk = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -210,6 +212,17 @@ static struct disk_inode *make_inode(const char *name)
     return NULL;
 }
 
+/* What was made or deleted so far stays so. */
+static void sync_directory(void)
+{
+    for (size_t i = 0; i < DISK_FILES; i++) {
+        if (disk.inodes[i].used && !disk.inodes[i].exists) {
+            forget_inode(&disk.inodes[i]);
+        }
+        disk.inodes[i].entered = disk.inodes[i].exists;
+    }
+}
+
 static void sync_inode(struct disk_inode *inode)
 {
     for (struct disk_change *c = inode->first; c; c = c->next) {
@@ -217,10 +230,9 @@ static void sync_inode(struct disk_inode *inode)
     }
     drop_changes(inode);
     inode->entered = true;
-    for (size_t i = 0; inode->is_log && i < DISK_FILES; i++) {
-        if (disk.inodes[i].exists) {
-            disk.inodes[i].entered = true;
-        }
+    if (inode->syncs_directory) {
+        inode->syncs_directory = false;
+        sync_directory();
     }
 }
 
@@ -271,6 +283,18 @@ static bool must_fail(enum disk_call call, const struct disk_inode *inode)
     return fails;
 }
 
+static void enter_disk(void)
+{
+    pthread_mutex_lock(&disk.lock);
+    disk.inside = true;
+}
+
+static void leave_disk(void)
+{
+    disk.inside = false;
+    pthread_mutex_unlock(&disk.lock);
+}
+
 /* ---- What SQLite calls ----------------------------------------------------
  */
 
@@ -298,7 +322,7 @@ static int disk_write(sqlite3_file *file, const void *data, int len,
 {
     int result = SQLITE_IOERR_WRITE;
 
-    pthread_mutex_lock(&disk.lock);
+    enter_disk();
     bool was_off = disk.off;
     bool goes_on = powered();
     bool fails = !was_off && must_fail(DISK_WRITE, DISK_INODE(file));
@@ -314,7 +338,7 @@ static int disk_write(sqlite3_file *file, const void *data, int len,
     if (fails) {
         result = disk.failure.full ? SQLITE_FULL : SQLITE_IOERR_WRITE;
     }
-    pthread_mutex_unlock(&disk.lock);
+    leave_disk();
     return result;
 }
 
@@ -322,7 +346,7 @@ static int disk_truncate(sqlite3_file *file, sqlite3_int64 size)
 {
     int result = SQLITE_IOERR_TRUNCATE;
 
-    pthread_mutex_lock(&disk.lock);
+    enter_disk();
     bool was_off = disk.off;
     bool fails = !was_off && must_fail(DISK_TRUNCATE, DISK_INODE(file));
     bool goes_on = powered() && !fails;
@@ -332,7 +356,7 @@ static int disk_truncate(sqlite3_file *file, sqlite3_int64 size)
     if (goes_on) {
         result = DISK_PASS(file, xTruncate, size);
     }
-    pthread_mutex_unlock(&disk.lock);
+    leave_disk();
     return result;
 }
 
@@ -341,7 +365,7 @@ static int disk_sync(sqlite3_file *file, int flags)
     int result = SQLITE_IOERR_FSYNC;
     struct disk_inode *inode = DISK_INODE(file);
 
-    pthread_mutex_lock(&disk.lock);
+    enter_disk();
     if (!disk.off && must_fail(DISK_SYNC, inode)) {
         if (inode) {
             settle_inode(inode, inode->size);
@@ -355,7 +379,7 @@ static int disk_sync(sqlite3_file *file, int flags)
             (*(inode->is_log ? &disk.log_syncs : &disk.db_syncs))++;
         }
     }
-    pthread_mutex_unlock(&disk.lock);
+    leave_disk();
     return result;
 }
 
@@ -447,8 +471,12 @@ static struct disk_inode *open_inode(const char *name, int flags)
         /* The directory must have been empty when the test began. */
         inode = make_inode(name);
     }
+    bool created = !inode->exists;
     inode->exists = true;
     inode->is_log = flags & (SQLITE_OPEN_WAL | SQLITE_OPEN_MAIN_JOURNAL);
+    if (created && inode->is_log) {
+        inode->syncs_directory = true;
+    }
     return inode;
 }
 
@@ -470,32 +498,32 @@ static int disk_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *file,
         ours->base.pMethods = &disk_methods;
     }
     if (!result && name && flags & kinds) {
-        pthread_mutex_lock(&disk.lock);
+        enter_disk();
         ours->inode = open_inode(name, flags);
-        pthread_mutex_unlock(&disk.lock);
+        leave_disk();
     }
     return result;
 }
 
-static int disk_delete(sqlite3_vfs *vfs, const char *name, int sync_directory)
+static int disk_delete(sqlite3_vfs *vfs, const char *name, int with_directory)
 {
     int result = SQLITE_IOERR_DELETE;
 
-    pthread_mutex_lock(&disk.lock);
+    enter_disk();
     if (powered()) {
         struct disk_inode *inode = find_inode(name);
-        result = disk.real->xDelete(disk.real, name, sync_directory);
+        result = disk.real->xDelete(disk.real, name, with_directory);
         if (inode && !result) {
             inode->exists = false;
             /* A name that is used again starts from nothing. */
-            if (sync_directory || !inode->entered) {
+            if (with_directory || !inode->entered) {
                 forget_inode(inode);
             } else {
                 add_change(inode, true, 0, NULL, 0);
             }
         }
     }
-    pthread_mutex_unlock(&disk.lock);
+    leave_disk();
     return result;
 }
 

@@ -1,0 +1,512 @@
+/*
+ * test_faults.c - writes, syncs and allocations that fail at every n-th call:
+ * nothing is acknowledged that is not there, and the store recovers (C19, C23).
+ */
+#include "tests/store/model.h"
+#include "tests/store/powerloss_vfs.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+/* ---- A disk that fails
+ * -------------------------------------------------------- */
+
+static struct model *model_on_disk(struct bed *bed)
+{
+    struct model *model = malloc(sizeof(*model));
+
+    assert_non_null(model);
+    if (!is_embedded(bed)) {
+        free(model);
+        skip();
+    }
+    bed_close(bed);
+    bed->config.vfs = disk_vfs();
+    bed->config.checkpoint_pages = 6;
+    bed->config.reap_rows = 8;
+    return model;
+}
+
+static void start_empty(struct model *model, struct bed *bed, uint64_t seed)
+{
+    bed_close(bed);
+    remove_directory(bed->dir);
+    if (mkdir(bed->dir, 0700)) {
+        fail_msg("cannot make %s", bed->dir);
+    }
+    disk_reset(seed);
+    model_start(model, bed, seed);
+    bed_open(bed);
+}
+
+/* The store must come back by itself; nothing but batches is sent. */
+static void await_recovery(struct model *model)
+{
+    uint64_t give_up = monotonic_ms() + 20000;
+
+    turn(model->bed);
+    while (!stats_of(model->bed).available) {
+        if (monotonic_ms() > give_up) {
+            violate(model, "the store did not recover");
+            return;
+        }
+        pause_ms(2);
+        turn(model->bed);
+    }
+}
+
+/* Goes on until the failure has struck, and compares at once if it did. */
+static void work_with_failure(struct model *model, unsigned batches)
+{
+    for (unsigned i = 0; i < batches && !model->violations; i++) {
+        uint64_t failed = disk.failed;
+        send_random(model);
+        if (disk.failed != failed || !stats_of(model->bed).available) {
+            await_recovery(model);
+            observe_all(model);
+        }
+    }
+}
+
+static void lose_power(struct model *model)
+{
+    disk_power_off();
+    bed_close(model->bed);
+    disk_power_on();
+    bed_open(model->bed);
+}
+
+struct fault_plan {
+    enum disk_call call;
+    enum disk_target target;
+    unsigned calls; /* how many positions are tried */
+    unsigned step;
+};
+
+static bool run_plan(struct model *model, struct bed *bed,
+                     const struct fault_plan *plan, bool full, unsigned after)
+{
+    start_empty(model, bed, after * 8 + plan->call * 2 + full + 1);
+    disk.failure = (struct disk_failure){.call = plan->call,
+                                         .target = plan->target,
+                                         .full = full,
+                                         .after = after,
+                                         .count = 1 + after % 3};
+    work_with_failure(model, 14);
+    bool struck = disk.failed != 0;
+    disk.failure.count = 0;
+    await_recovery(model);
+    probe_all(model);
+    work_with_failure(model, 3);
+    verify_store(model);
+    /* What was acknowledged since the failure must be on the disk as well. */
+    lose_power(model);
+    observe_all(model);
+    verify_store(model);
+    return struck;
+}
+
+static void try_plan(struct bed *bed, struct fault_plan plan, bool full)
+{
+    struct model *model = model_on_disk(bed);
+    unsigned struck = 0;
+    uint64_t refused = 0;
+
+    for (unsigned after = 0; after < plan.calls; after += plan.step) {
+        struck += run_plan(model, bed, &plan, full, after);
+        refused += model->refused;
+        if (model->violations) {
+            fail_msg("call %u: %s", after, model->first);
+        }
+    }
+    print_message("failed in %u runs, %llu operations refused\n", struck,
+                  (unsigned long long)refused);
+    assert_true(struck > 0);
+    free(model);
+}
+
+/* C23 */
+static void a_log_write_that_fails_is_not_acknowledged(void **state)
+{
+    try_plan(*state, (struct fault_plan){DISK_WRITE, DISK_LOG, 90, 3}, false);
+}
+
+/* C19, C23 */
+static void a_log_write_without_space_is_not_acknowledged(void **state)
+{
+    try_plan(*state, (struct fault_plan){DISK_WRITE, DISK_LOG, 90, 3}, true);
+}
+
+/* C23 */
+static void a_log_sync_that_fails_is_not_acknowledged(void **state)
+{
+    try_plan(*state, (struct fault_plan){DISK_SYNC, DISK_LOG, 24, 1}, false);
+}
+
+/* C23 */
+static void a_checkpoint_write_that_fails_loses_nothing(void **state)
+{
+    try_plan(*state, (struct fault_plan){DISK_WRITE, DISK_DB, 40, 3}, false);
+}
+
+/* C19, C23 */
+static void a_checkpoint_write_without_space_loses_nothing(void **state)
+{
+    try_plan(*state, (struct fault_plan){DISK_WRITE, DISK_DB, 40, 3}, true);
+}
+
+/* C23 */
+static void a_checkpoint_sync_that_fails_loses_nothing(void **state)
+{
+    try_plan(*state, (struct fault_plan){DISK_SYNC, DISK_DB, 8, 1}, false);
+}
+
+/* C19: refused at once, answers still served, and it goes on by itself. */
+static void a_full_disk_refuses_and_work_resumes_with_space(void **state)
+{
+    struct bed *bed = *state;
+    struct model *model = model_on_disk(bed);
+
+    start_empty(model, bed, 1);
+    struct lk_outcome done = finish_new(bed, "done", "answer", 0);
+    uint64_t token = claim_new(bed, "running", "a");
+    disk.failure = (struct disk_failure){
+        .call = DISK_WRITE, .full = true, .count = UINT64_MAX};
+    for (int i = 0; i < 5; i++) {
+        struct lk_op ops[] = {claim_of(bed, "new", "a"),
+                              complete_of(bed, "running", token, "x")};
+        apply_all(bed, ops, 2, true);
+        assert_int_equal(ops[0].status, LK_UNAVAILABLE);
+        assert_int_equal(ops[1].status, LK_UNAVAILABLE);
+    }
+    assert_false(stats_of(bed).available);
+    assert_true(strlen(stats_of(bed).trouble) > 0);
+    struct lk_op retry = claim_of(bed, "done", "b");
+    if (bed->store->class->peek &&
+        bed->store->class->peek(bed->store, &retry) == LK_OK) {
+        expect_verdict(&retry, LK_VERDICT_REPLAY);
+        assert_int_equal(retry.out.token, done.token);
+        lk_op_clear(&retry);
+    }
+    assert_int_equal(look(bed, "new", NULL), LK_STATE_ABSENT);
+    assert_int_equal(look(bed, "running", NULL), LK_STATE_IN_PROGRESS);
+
+    disk.failure.count = 0;
+    await_recovery(model);
+    assert_int_equal(model->violations, 0);
+    claim_new(bed, "new", "b");
+    say(bed, complete_of(bed, "running", token, "x"), LK_VERDICT_DONE);
+    lose_power(model);
+    assert_int_equal(look(bed, "new", NULL), LK_STATE_IN_PROGRESS);
+    assert_int_equal(look(bed, "running", NULL), LK_STATE_COMPLETED);
+    expect_clean(bed);
+    free(model);
+}
+
+/* While the disk is broken nothing is promised; then all is as before. */
+static void a_disk_that_fails_for_a_while_is_survived(void **state)
+{
+    struct bed *bed = *state;
+    struct model *model = model_on_disk(bed);
+
+    for (unsigned call = DISK_WRITE; call <= DISK_SYNC; call++) {
+        start_empty(model, bed, call + 1);
+        for (int i = 0; i < 5; i++) {
+            send_random(model);
+        }
+        disk.failure = (struct disk_failure){.call = (enum disk_call)call,
+                                             .count = UINT64_MAX};
+        struct lk_op op = claim_of(bed, "never", "a");
+        apply_all(bed, &op, 1, false);
+        assert_int_not_equal(op.status, LK_OK);
+        uint64_t until = monotonic_ms() + 250;
+        while (monotonic_ms() < until) {
+            op = claim_of(bed, "never either", "a");
+            apply_all(bed, &op, 1, true);
+            assert_int_not_equal(op.status, LK_OK);
+            pause_ms(5);
+        }
+        disk.failure.count = 0;
+        await_recovery(model);
+        observe_all(model);
+        probe_all(model);
+        if (model->violations) {
+            fail_msg("%s", model->first);
+        }
+        expect_clean(bed);
+    }
+    free(model);
+}
+
+/* ---- Memory that runs out
+ * ---------------------------------------------------- */
+
+/* Counted only while a batch is applied; 0: never fails. */
+static uint64_t allocations_left;
+static uint64_t allocations_failed;
+
+static bool allocation_fails(void)
+{
+    if (!allocations_left || disk.inside || --allocations_left) {
+        return false;
+    }
+    allocations_failed++;
+    return true;
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+
+/* The sanitizer owns malloc: only SQLite's allocations can fail. */
+static sqlite3_mem_methods real_memory;
+
+static void *failing_malloc(int size)
+{
+    return allocation_fails() ? NULL : real_memory.xMalloc(size);
+}
+
+static void *failing_realloc(void *memory, int size)
+{
+    return allocation_fails() ? NULL : real_memory.xRealloc(memory, size);
+}
+
+static void hook_memory(void)
+{
+    sqlite3_config(SQLITE_CONFIG_GETMALLOC, &real_memory);
+    sqlite3_mem_methods failing = real_memory;
+    failing.xMalloc = failing_malloc;
+    failing.xRealloc = failing_realloc;
+    sqlite3_config(SQLITE_CONFIG_MALLOC, &failing);
+}
+
+#else
+
+/* Ours come before libc's, for the store and for SQLite alike. */
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *memory, size_t size);
+
+void *malloc(size_t size)
+{
+    return allocation_fails() ? NULL : __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size)
+{
+    return allocation_fails() ? NULL : __libc_calloc(count, size);
+}
+
+void *realloc(void *memory, size_t size)
+{
+    return allocation_fails() ? NULL : __libc_realloc(memory, size);
+}
+
+static void hook_memory(void)
+{
+}
+
+#endif
+
+/* As send_random, but the n-th allocation within apply() fails. */
+static void send_starved(struct model *model, uint64_t nth)
+{
+    static char bytes[MODEL_BATCH][MODEL_BODY];
+    struct lk_op ops[MODEL_BATCH];
+    struct lk_op *list[MODEL_BATCH];
+    struct lk_batch batch = {.ops = list, .keep = true};
+
+    batch.count = model->batch_count = 1 + pick(model, MODEL_BATCH);
+    for (size_t i = 0; i < batch.count; i++) {
+        model->batch[i] = pick_op(model);
+        ops[i] = store_op(model, &model->batch[i], bytes[i]);
+        ops[i].status = LK_INVALID;
+        list[i] = &ops[i];
+    }
+    allocations_left = nth;
+    model->bed->store->class->apply(model->bed->store, &batch);
+    allocations_left = 0;
+    model->unknown = false;
+    for (size_t i = 0; i < batch.count; i++) {
+        model->batch[i].status = ops[i].status;
+        if (ops[i].status == LK_OK) {
+            hear_outcome(model, &model->batch[i], &ops[i].out);
+        }
+        model->unknown |= ops[i].status == LK_UNKNOWN;
+        lk_op_clear(&ops[i]);
+    }
+    lk_batch_clear(&batch);
+}
+
+/* C23: refused or unknown, but never half. */
+static void a_failed_allocation_is_never_a_lost_or_invented_record(void **state)
+{
+    struct bed *bed = *state;
+    struct model *model = model_on_disk(bed);
+    uint64_t failed_before = allocations_failed;
+
+    bed->config.cache_pages = 16;
+    for (unsigned run = 0; run < 60; run++) {
+        start_empty(model, bed, run + 1);
+        for (unsigned i = 0; i < 6; i++) {
+            send_random(model);
+        }
+        for (unsigned i = 0; i < 4 && !model->violations; i++) {
+            send_starved(model, 1 + (run * 4 + i) % 48);
+            /* Refused means that it did not happen, restart or not. */
+            if (run % 2) {
+                bed_reopen(bed);
+            } else {
+                await_recovery(model);
+            }
+            observe_all(model);
+        }
+        lose_power(model);
+        observe_all(model);
+        probe_all(model);
+        verify_store(model);
+        if (model->violations) {
+            fail_msg("run %u: %s", run, model->first);
+        }
+    }
+    print_message("%llu allocations failed\n",
+                  (unsigned long long)(allocations_failed - failed_before));
+    assert_true(allocations_failed > failed_before);
+    free(model);
+}
+
+/* ---- The fault file, in builds that have it
+ * ------------------------------------ */
+
+#ifdef LK_FAULTS
+
+static char fault_path[512];
+
+/* Renamed into place: the store must never read half of it. */
+static void set_faults(const char *lines)
+{
+    char next[520];
+    snprintf(next, sizeof(next), "%.500s.next", fault_path);
+    FILE *out = fopen(next, "w");
+
+    assert_non_null(out);
+    fputs(lines, out);
+    fclose(out);
+    assert_int_equal(rename(next, fault_path), 0);
+}
+
+static void use_fault_file(struct bed *bed)
+{
+    if (!is_embedded(bed)) {
+        skip();
+    }
+    bed_close(bed);
+    snprintf(fault_path, sizeof(fault_path), "%s/faults", bed->dir);
+    set_faults("# none yet\n");
+    setenv("LATCHKEY_FAULT_FILE", fault_path, 1);
+    bed_open(bed);
+}
+
+static void failures_come_and_go_with_the_fault_file(void **state)
+{
+    struct bed *bed = *state;
+    struct model model = {.bed = bed};
+
+    use_fault_file(bed);
+    claim_new(bed, "before", "a");
+    set_faults("fail write ENOSPC wal forever\n");
+    struct lk_op op = claim_of(bed, "k", "a");
+    apply_all(bed, &op, 1, false);
+    assert_int_equal(op.status, LK_UNAVAILABLE);
+    set_faults("");
+    await_recovery(&model);
+    set_faults("fail sync EIO wal count 1\n");
+    op = claim_of(bed, "k", "a");
+    apply_all(bed, &op, 1, false);
+    assert_int_equal(op.status, LK_UNKNOWN);
+    await_recovery(&model);
+    assert_true(stats_of(bed).reopened > 0);
+    claim_new(bed, "k", "a");
+    assert_int_equal(look(bed, "before", NULL), LK_STATE_IN_PROGRESS);
+    expect_clean(bed);
+}
+
+/* Runs a claim in a child that the fault file kills. */
+static void claim_and_die(struct bed *bed, const char *lines, const char *key)
+{
+    bed_close(bed);
+    set_faults(lines);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct lk_op op;
+        if (bed_try_open(bed) != LK_OK) {
+            _exit(1);
+        }
+        op = claim_of(bed, key, "a");
+        apply_all(bed, &op, 1, true);
+        _exit(op.status == LK_OK ? 0 : 2);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGKILL);
+    set_faults("");
+    bed_open(bed);
+}
+
+/* C20 */
+static void a_store_killed_at_any_point_knows_what_it_promised(void **state)
+{
+    struct bed *bed = *state;
+
+    use_fault_file(bed);
+    uint64_t token = claim_new(bed, "before", "a");
+    claim_and_die(bed, "kill before_append\n", "one");
+    assert_int_equal(look(bed, "one", NULL), LK_STATE_ABSENT);
+    claim_and_die(bed, "kill after_sync\n", "two");
+    assert_int_equal(look(bed, "two", NULL), LK_STATE_IN_PROGRESS);
+    uint64_t two = claim_new(bed, "two", "a");
+    assert_true(two > token);
+    assert_int_equal(claim_new(bed, "two", "a"), two);
+    claim_and_die(bed, "kill before_sync\n", "three");
+    /* Written, not synced, and the machine lives: there or not. */
+    assert_true(claim_new(bed, "three", "a") > two);
+    assert_int_equal(claim_new(bed, "before", "a"), token);
+    expect_clean(bed);
+}
+
+#else
+
+static void failures_come_and_go_with_the_fault_file(void **state)
+{
+    skip();
+}
+
+static void a_store_killed_at_any_point_knows_what_it_promised(void **state)
+{
+    skip();
+}
+
+#endif
+
+#define IN_BED(test)                                                           \
+    cmocka_unit_test_setup_teardown(test, bed_setup, bed_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        IN_BED(a_log_write_that_fails_is_not_acknowledged),
+        IN_BED(a_log_write_without_space_is_not_acknowledged),
+        IN_BED(a_log_sync_that_fails_is_not_acknowledged),
+        IN_BED(a_checkpoint_write_that_fails_loses_nothing),
+        IN_BED(a_checkpoint_write_without_space_loses_nothing),
+        IN_BED(a_checkpoint_sync_that_fails_loses_nothing),
+        IN_BED(a_full_disk_refuses_and_work_resumes_with_space),
+        IN_BED(a_disk_that_fails_for_a_while_is_survived),
+        IN_BED(a_failed_allocation_is_never_a_lost_or_invented_record),
+        IN_BED(failures_come_and_go_with_the_fault_file),
+        IN_BED(a_store_killed_at_any_point_knows_what_it_promised),
+    };
+
+    hook_memory();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
