@@ -565,7 +565,7 @@ static void write_real_file(const struct disk_inode *inode)
     FILE *out = fopen(inode->name, "wb");
 
     assert(out);
-    size_t done = fwrite(inode->image, 1, inode->size, out);
+    size_t done = inode->size ? fwrite(inode->image, 1, inode->size, out) : 0;
     assert(done == inode->size);
     int result = fclose(out);
     assert(!result);

@@ -433,7 +433,6 @@ static void failures_come_and_go_with_the_fault_file(void **state)
 static void claim_and_die(struct bed *bed, const char *lines, const char *key)
 {
     bed_close(bed);
-    set_faults(lines);
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -441,6 +440,7 @@ static void claim_and_die(struct bed *bed, const char *lines, const char *key)
         if (bed_try_open(bed) != LK_OK) {
             _exit(1);
         }
+        set_faults(lines); /* opening has syncs of its own */
         op = claim_of(bed, key, "a");
         apply_all(bed, &op, 1, true);
         _exit(op.status == LK_OK ? 0 : 2);
