@@ -5,8 +5,7 @@
 
 enum { LIST_MOST = 1000, LIST_USUAL = 100 };
 
-/* ---- Who and why
- * ------------------------------------------------------------- */
+/* ---- Who and why --------------------------------------------------------- */
 
 /* The audit log names whom AUTH vouched for, and whom that one speaks for. */
 struct signature {
@@ -54,8 +53,7 @@ static bool read_signature(struct lk_conn *conn, const struct lk_slice *argv,
            sign(conn, signature, op);
 }
 
-/* ---- What changes something
- * -------------------------------------------------- */
+/* ---- What changes something ---------------------------------------------- */
 
 LK_COMMAND_HANDLER(resolve)
 {
@@ -131,8 +129,7 @@ LK_COMMAND_HANDLER(backup)
     }
 }
 
-/* ---- What only looks
- * ------------------------------------------------------------ */
+/* ---- What only looks ----------------------------------------------------- */
 
 LK_COMMAND_HANDLER(verify)
 {
@@ -186,8 +183,7 @@ LK_COMMAND_HANDLER(audit)
     }
 }
 
-/* ---- STATS
- * ------------------------------------------------------------------------- */
+/* ---- STATS --------------------------------------------------------------- */
 
 struct pairs {
     struct lk_buf *out;

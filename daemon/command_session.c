@@ -54,8 +54,7 @@ LK_COMMAND_HANDLER(reset)
     lk_conn_simple(conn, "RESET");
 }
 
-/* ---- Who it is
- * -------------------------------------------------------------------- */
+/* ---- Who it is ----------------------------------------------------------- */
 
 /* False after an error reply. The wrong password is in no log. */
 static bool log_in(struct lk_conn *conn, struct lk_slice user,
@@ -221,8 +220,7 @@ LK_COMMAND_HANDLER(hello)
     lk_conn_wrote(conn, write_hello(conn, lk_conn_out(conn)));
 }
 
-/* ---- INFO and what redis-cli, redis-benchmark and drivers ask for
- * --------------- */
+/* ---- INFO and what redis-cli, redis-benchmark and drivers ask for -------- */
 
 LK_COMMAND_HANDLER(info)
 {

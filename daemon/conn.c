@@ -9,21 +9,18 @@
  */
 #include "daemon/daemon.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     KEEP_BUFFER = 64 * 1024, /* a larger buffer is freed when it is empty */
-    FLUSH_AT = 256 * 1024,   /* written before the end of the turn */
     READ_AHEAD = 256 * 1024, /* input kept while nothing may be run */
     /* Whoever has no role yet gets little memory. */
     STRANGER_ARGS = 16,
     STRANGER_BYTES = 16 * 1024,
 };
 
-/* ---- The end
- * ----------------------------------------------------------------- */
+/* ---- The end ------------------------------------------------------------- */
 
 void lk_conn_close(struct lk_conn *conn, const char *why)
 {
@@ -91,233 +88,7 @@ void lk_conn_tear_down(struct lk_conn *conn)
     uv_close(&conn->uv.handle, on_closed);
 }
 
-/* Quits when the last reply is out. */
-static void finish_if_done(struct lk_conn *conn)
-{
-    if (!(conn->quit || conn->eof) || conn->head || conn->out.len ||
-        conn->writing.len) {
-        return;
-    }
-    if (conn->quit || !conn->stuck) {
-        lk_conn_close(conn, NULL);
-    }
-}
-
-/* ---- Writing
- * ------------------------------------------------------------------ */
-
-static void on_written(uv_write_t *request, int result)
-{
-    struct lk_conn *conn = request->data;
-
-    conn->server->metrics.bytes_out += conn->writing.len;
-    latchkey_buf_free(&conn->writing);
-    if (conn->closing) {
-        return;
-    }
-    if (result < 0) {
-        lk_conn_close(conn, NULL);
-        return;
-    }
-    lk_server_mark_dirty(conn->server, conn);
-}
-
-/* What the kernel did not take at once goes on in the background. */
-static void write_rest(struct lk_conn *conn, size_t written)
-{
-    memmove(conn->out.data, conn->out.data + written, conn->out.len - written);
-    conn->out.len -= written;
-    conn->writing = conn->out;
-    conn->out = (struct lk_buf){0};
-    conn->write.data = conn;
-    conn->write_ms = uv_now(&conn->server->loop);
-    conn->write_left = conn->writing.len;
-
-    uv_buf_t buf = uv_buf_init(conn->writing.data, (unsigned)conn->writing.len);
-    if (uv_write(&conn->write, &conn->uv.stream, &buf, 1, on_written)) {
-        latchkey_buf_free(&conn->writing);
-        lk_conn_close(conn, NULL);
-    }
-}
-
-static void write_out(struct lk_conn *conn)
-{
-    uv_buf_t buf = uv_buf_init(conn->out.data, (unsigned)conn->out.len);
-    int written = uv_try_write(&conn->uv.stream, &buf, 1);
-
-    if (written == UV_EAGAIN) {
-        written = 0;
-    }
-    if (written < 0) {
-        lk_conn_close(conn, NULL);
-        return;
-    }
-    conn->server->metrics.bytes_out += (uint64_t)written;
-    if ((size_t)written < conn->out.len) {
-        write_rest(conn, (size_t)written);
-        return;
-    }
-    conn->out.len = 0;
-    if (conn->out.cap > KEEP_BUFFER) {
-        latchkey_buf_free(&conn->out);
-    }
-}
-
-void lk_conn_flush(struct lk_conn *conn)
-{
-    if (conn->closing) {
-        return;
-    }
-    if (conn->writing.len) {
-        if (conn->out.len + conn->writing.len >
-            conn->server->config.output_bytes) {
-            lk_conn_close(conn, "output-not-read");
-        }
-        return;
-    }
-    if (conn->out.len) {
-        write_out(conn);
-    }
-    finish_if_done(conn);
-}
-
-/* ---- Replies in order
- * ------------------------------------------------------------ */
-
-void lk_conn_push(struct lk_conn *conn, struct lk_task *task, enum lk_lane lane)
-{
-    if (!conn->head) {
-        conn->head = task;
-    } else {
-        conn->tail->after = task;
-    }
-    conn->tail = task;
-    if (lane != LK_LANE_NONE) {
-        conn->lane = lane;
-    }
-}
-
-static void keep_await(struct lk_conn *conn, struct lk_task *task)
-{
-    task->before = NULL;
-    task->after = conn->awaits;
-    if (conn->awaits) {
-        conn->awaits->before = task;
-    }
-    conn->awaits = task;
-}
-
-/* Takes the task: it is freed, or kept as an await. */
-static enum lk_status emit_await(struct lk_conn *conn, struct lk_task *task)
-{
-    enum lk_status status = lk_resp_simple(&conn->out, "QUEUED");
-
-    task->queued = true;
-    if (!status && task->settled) {
-        conn->server->metrics.pushes++;
-        status =
-            lk_reply_settled(&conn->out, conn->proto, task->demand.op.reason);
-    }
-    if (task->waiter.waiting) {
-        keep_await(conn, task);
-    } else {
-        lk_task_free(conn->server, task);
-    }
-    return status;
-}
-
-static enum lk_status emit_task(struct lk_conn *conn, struct lk_task *task)
-{
-    struct lk_op *op = &task->demand.op;
-    enum lk_status status;
-
-    if (task->text.len || task->demand.kind == LK_TASK_TEXT) {
-        status =
-            latchkey_buf_add_slice(&conn->out, latchkey_buf_slice(&task->text));
-    } else if (task->demand.kind == LK_TASK_AWAIT && !op->status) {
-        return emit_await(conn, task);
-    } else {
-        status =
-            lk_reply_outcome(&conn->out, conn->server->store, task->proto, op);
-    }
-    lk_task_free(conn->server, task);
-    return status;
-}
-
-void lk_conn_emit(struct lk_conn *conn)
-{
-    while (conn->head && conn->head->ready && !conn->closing) {
-        struct lk_task *task = conn->head;
-        conn->head = task->after;
-        task->after = NULL;
-        if (!conn->head) {
-            conn->tail = NULL;
-        }
-        lk_conn_wrote(conn, emit_task(conn, task));
-    }
-    if (!conn->head) {
-        conn->hold = false;
-        if (conn->stuck) {
-            lk_server_mark_runnable(conn->server, conn);
-        }
-    }
-}
-
-struct lk_buf *lk_conn_out(struct lk_conn *conn)
-{
-    struct lk_demand demand = {.kind = LK_TASK_TEXT};
-
-    if (!conn->head) {
-        return &conn->out;
-    }
-    struct lk_task *task = lk_task_make(conn, &demand);
-    if (!task) {
-        lk_conn_close(conn, "out-of-memory");
-        conn->server->scratch.len = 0;
-        return &conn->server->scratch;
-    }
-    task->ready = true;
-    lk_conn_push(conn, task, LK_LANE_NONE);
-    return &task->text;
-}
-
-void lk_conn_wrote(struct lk_conn *conn, enum lk_status status)
-{
-    if (status) {
-        lk_conn_close(conn, "out-of-memory");
-        return;
-    }
-    lk_server_mark_dirty(conn->server, conn);
-    if (conn->out.len >= FLUSH_AT) {
-        lk_conn_flush(conn);
-    }
-}
-
-void lk_conn_simple(struct lk_conn *conn, const char *text)
-{
-    lk_conn_wrote(conn, lk_resp_simple(lk_conn_out(conn), text));
-}
-
-void lk_conn_error(struct lk_conn *conn, const char *format, ...)
-{
-    char message[512];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(message, sizeof(message), format, args);
-    va_end(args);
-    conn->server->metrics.errors++;
-    lk_conn_wrote(conn,
-                  lk_resp_error(lk_conn_out(conn), latchkey_slice(message)));
-}
-
-bool lk_conn_has_role(const struct lk_conn *conn, enum lk_role role)
-{
-    return conn->roles & 1U << role;
-}
-
-/* ---- Reading
- * ------------------------------------------------------------------------ */
+/* ---- Reading ------------------------------------------------------------- */
 
 static bool may_run(struct lk_conn *conn)
 {

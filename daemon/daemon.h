@@ -34,8 +34,7 @@ struct lk_server;
 struct lk_conn;
 struct lk_command;
 
-/* ---- Demands and tasks ----------------------------------------------------
- */
+/* ---- Demands and tasks --------------------------------------------------- */
 
 enum lk_task_kind {
     LK_TASK_OP,     /* an operation: the store decides */
@@ -105,8 +104,7 @@ void lk_task_free(struct lk_server *server, struct lk_task *task);
 void lk_task_count(struct lk_server *server, struct lk_task *task);
 void lk_task_uncount(struct lk_server *server, struct lk_task *task);
 
-/* ---- The way back to the loop ---------------------------------------------
- */
+/* ---- The way back to the loop -------------------------------------------- */
 
 /* Tasks and settled operations that other threads hand to the loop. */
 struct lk_returns {
@@ -127,8 +125,7 @@ struct lk_returns {
 void lk_returns_give(struct lk_returns *returns, struct lk_task_queue *tasks,
                      const struct lk_batch *batch);
 
-/* ---- Connections ----------------------------------------------------------
- */
+/* ---- Connections --------------------------------------------------------- */
 
 /*
  * Commands of two lanes never run at the same time on one connection, so that
@@ -229,8 +226,7 @@ void lk_conn_error(struct lk_conn *conn, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 bool lk_conn_has_role(const struct lk_conn *conn, enum lk_role role);
 
-/* ---- Operations ------------------------------------------------------------
- */
+/* ---- Operations ---------------------------------------------------------- */
 
 /* Starts a demand of kind OP or AWAIT: answers at once, or queues a copy. */
 void lk_operation_start(struct lk_conn *conn, struct lk_demand *demand);
@@ -241,8 +237,7 @@ void lk_operation_settled(struct lk_server *server, struct lk_hash128 hash);
 /* Answers whoever has waited until `now_ms`; UINT64_MAX: everybody. */
 void lk_operation_expire(struct lk_server *server, uint64_t now_ms);
 
-/* ---- Commands ---------------------------------------------------------------
- */
+/* ---- Commands ------------------------------------------------------------ */
 
 struct lk_command {
     const char *name; /* upper case, at most eight letters */
@@ -298,8 +293,7 @@ LK_COMMAND_HANDLER(reset);
 /* Queues a demand that is no operation; NOMEM is answered with an error. */
 void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand);
 
-/* ---- Replies ----------------------------------------------------------------
- */
+/* ---- Replies ------------------------------------------------------------- */
 
 /* What became of an operation, whatever its event. */
 LK_MUST_CHECK enum lk_status lk_reply_outcome(struct lk_buf *out,
@@ -321,8 +315,7 @@ LK_MUST_CHECK enum lk_status lk_reply_unavailable(struct lk_buf *out,
 LK_MUST_CHECK enum lk_status lk_reply_settled(struct lk_buf *out, int proto,
                                               struct lk_slice id);
 
-/* ---- Jobs
- * -------------------------------------------------------------------- */
+/* ---- Jobs ---------------------------------------------------------------- */
 
 /* Long work, one at a time. */
 struct lk_jobs {
@@ -339,8 +332,7 @@ LK_MUST_CHECK enum lk_status lk_jobs_start(struct lk_server *server,
 /* The loop has got the task back. */
 void lk_jobs_finished(struct lk_server *server);
 
-/* ---- The server
- * ---------------------------------------------------------------- */
+/* ---- The server ---------------------------------------------------------- */
 
 struct lk_listener {
     union {
@@ -427,12 +419,19 @@ void lk_server_mark_runnable(struct lk_server *server, struct lk_conn *conn);
 void lk_server_mark_closed(struct lk_server *server, struct lk_conn *conn);
 /* Asks for a graceful stop; a second time: an immediate one. */
 void lk_server_stop(struct lk_server *server);
+/* Ends the loop when everything is answered and sent, or time is up. */
+void lk_server_go_on_stopping(struct lk_server *server);
+
+/* turn.c */
+bool lk_turn_start(struct lk_server *server);
+void lk_turn_close_connections(struct lk_server *server);
 
 /* listen.c: LK_OK, or a failure that has been logged. */
 LK_MUST_CHECK enum lk_status lk_server_listen(struct lk_server *server);
 void lk_server_stop_listening(struct lk_server *server);
 
-/* main.c: settings by file and command line, checked. `errors` says why not. */
+/* options.c: settings by file and command line, checked. `errors` says why not.
+ */
 LK_MUST_CHECK enum lk_status lk_options_read(const struct lk_options *options,
                                              struct lk_config *config,
                                              struct lk_buf *errors,

@@ -13,8 +13,7 @@
 
 enum { BACKLOG = 1024 };
 
-/* ---- Accepting
- * ---------------------------------------------------------------- */
+/* ---- Accepting ----------------------------------------------------------- */
 
 static void format_address(const struct sockaddr_storage *address, char *text,
                            size_t size, unsigned *port)
@@ -98,8 +97,7 @@ static void on_connection(uv_stream_t *stream, int status)
     }
 }
 
-/* ---- Listening
- * ------------------------------------------------------------------ */
+/* ---- Listening ----------------------------------------------------------- */
 
 static enum lk_status fail(const char *where, const char *why)
 {

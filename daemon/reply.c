@@ -229,8 +229,7 @@ enum lk_status lk_reply_outcome(struct lk_buf *out,
     return lk_reply_unavailable(out, LK_CORRUPT);
 }
 
-/* ---- Records ----------------------------------------------------------------
- */
+/* ---- Records ------------------------------------------------------------- */
 
 static enum lk_status pair_number(struct lk_buf *out, const char *name,
                                   uint64_t number)

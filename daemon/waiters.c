@@ -86,8 +86,7 @@ static enum lk_status grow_table(struct lk_waiters *waiters)
     return LK_OK;
 }
 
-/* ---- The heap: the earliest deadline on top. ------------------------------
- */
+/* ---- The heap: the earliest deadline on top. ----------------------------- */
 
 static void heap_put(struct lk_waiters *waiters, size_t at,
                      struct lk_waiter *waiter)
@@ -160,8 +159,7 @@ static enum lk_status grow_heap(struct lk_waiters *waiters)
     return LK_OK;
 }
 
-/* ---- Both together --------------------------------------------------------
- */
+/* ---- Both together ------------------------------------------------------- */
 
 enum lk_status lk_waiters_add(struct lk_waiters *waiters,
                               struct lk_waiter *waiter, struct lk_hash128 hash,
