@@ -232,3 +232,38 @@ def test_a_daemon_that_is_stopped_and_goes_on_has_lost_nothing(quick):
                 assert time.monotonic() < deadline
                 daemon.signal(18)  # SIGCONT
     assert all(reply[0] == b"NEW" for reply in replies)
+
+
+@pytest.mark.parametrize("end", ["COMPLETE", "RELEASE"])
+@pytest.mark.parametrize("passes", [2, 3, 5, 8, 12, 17])
+def test_what_has_expired_does_not_come_back_when_the_reaper_is_killed(
+        quick, passes, end):
+    # C10, C20: the rows of a record go in several steps, or all stay
+    daemon = quick(settings=["store.reap_rows=8"])
+    raw = daemon.raw()
+    # Old records that stay, so that the reaper has a way to go.
+    for _ in range(100):
+        begin(raw, new_key())
+    expired = [new_key() for _ in range(30)]
+    for key in expired:
+        token = begin(raw, key, "TTL", 100)
+        more = (200, "", "x") if end == "COMPLETE" else ()
+        assert raw(end, *name(key), token, *more) == "OK"
+    until(lambda: all(verdict(claim(raw, key, "NONEW")) == "REFUSED"
+                      for key in expired))
+    daemon.expected_exit = True
+    daemon.set_faults("kill in_reaper %d" % passes)
+    # More that expires, until enough is dead for the reaper to come.
+    try:
+        while daemon.is_running():
+            key = new_key()
+            finish(raw, key, options=("TTL", 1))
+            expired.append(key)
+    except (Closed, OSError):
+        pass
+    assert daemon.wait() == -9
+    daemon.set_faults()
+    daemon.start()
+    raw = daemon.raw()
+    back = {key: verdict(claim(raw, key, "NONEW")) for key in expired[:30]}
+    assert set(back.values()) == {"REFUSED"}

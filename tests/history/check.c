@@ -300,9 +300,11 @@ static void check_within(struct story *story, const struct generation *it,
         complain("UNCERTAIN without a doubt or a lapsed lock", it->grant,
                  claim);
     }
-    if (claim->verdict == HISTORY_INFLIGHT && it->freed != NULL &&
-        it->freed->return_ns < claim->call_ns) {
-        complain("INFLIGHT after an acknowledged release", it->freed, claim);
+    record_ref end = it->done != NULL ? it->done : it->freed;
+    if (end != NULL && end->return_ns < claim->call_ns &&
+        (claim->verdict == HISTORY_INFLIGHT ||
+         claim->verdict == HISTORY_UNCERTAIN)) {
+        complain("running or uncertain after its acknowledged end", end, claim);
     }
 }
 

@@ -131,9 +131,15 @@ FORBIDDEN = {
         WON, record(6, 7, "CLAIM", "INFLIGHT", "OTHER", owner=8)],
     "UNCERTAIN without a doubt or a lapsed lock": [
         WON, record(6, 7, "CLAIM", "UNCERTAIN", owner=8)],
-    "INFLIGHT after an acknowledged release": [
+    "running or uncertain after its acknowledged end": [
         WON, record(10, 11, "RELEASE", "OK", token=100),
         record(12, 13, "CLAIM", "INFLIGHT", owner=8)],
+    "running or uncertain after its acknowledged end (expired)": [
+        WON, record(10, 20, "COMPLETE", "OK", token=100, answer=55, ttl=100),
+        record(200, 210, "CLAIM", "INFLIGHT", owner=8)],
+    "running or uncertain after its acknowledged end (lapsed)": [
+        WON, record(10, 20, "COMPLETE", "OK", token=100, answer=55, ttl=100),
+        record(40000, 40001, "CLAIM", "UNCERTAIN", owner=8)],
     "STALE for the current token": [
         WON, record(6, 7, "COMPLETE", "STALE", token=100, answer=55)],
 }
