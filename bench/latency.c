@@ -172,5 +172,7 @@ int main(int argc, char **argv)
     printf("%u %u %u %.0f\n", load.us[load.count / 2],
            load.us[load.count * 99 / 100], load.us[load.count * 999 / 1000],
            (double)load.count / took);
+    free(load.us);
+    free(conns);
     return 0;
 }

@@ -68,7 +68,7 @@ static enum lk_status check_pages(sqlite3 *db, struct lk_buf *report,
 
     while (!status && (code = sqlite3_step(row)) == SQLITE_ROW) {
         const char *text = (const char *)sqlite3_column_text(row, 0);
-        if (text && strcmp(text, "ok")) {
+        if (text && strcmp(text, "ok") != 0) {
             status = find(report, findings, text);
         }
     }
@@ -139,7 +139,7 @@ static enum lk_status check_claims(struct lk_sqlite *store, sqlite3 *db,
         char line[96];
         long long token = sqlite3_column_int64(row, 4);
         if (stored.len != sizeof(hash) ||
-            memcmp(stored.data, &hash, sizeof(hash))) {
+            memcmp(stored.data, &hash, sizeof(hash)) != 0) {
             snprintf(line, sizeof(line),
                      "claim %lld: name and hash do not belong together", token);
             status = find(report, findings, line);

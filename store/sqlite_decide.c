@@ -4,6 +4,8 @@
  */
 #include "store/sqlite.h"
 
+#include <assert.h>
+
 struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
                                      const struct lk_entry *entry,
                                      const struct lk_op *op, uint64_t now)
@@ -215,6 +217,9 @@ static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
 {
     struct lk_entry begun;
 
+    /* Only a claim makes something out of nothing. */
+    assert(before || step.effect == LK_EFFECT_NONE ||
+           step.effect == LK_EFFECT_BEGIN);
     switch (step.effect) {
     case LK_EFFECT_BEGIN:
         return begin_claim(store, op, before, before && !standing.expired, now,
@@ -310,7 +315,8 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
     if (!status) {
         status = take_effect(store, op, step, standing, before, now);
     }
-    if (!status && step.effect != LK_EFFECT_NONE && audited(op->event)) {
+    if (!status && before && step.effect != LK_EFFECT_NONE &&
+        audited(op->event)) {
         status =
             lk_sqlite_audit_row(store, audited(op->event), op, before->token);
     }

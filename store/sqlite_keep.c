@@ -268,7 +268,7 @@ static enum lk_status reap_rows(struct lk_sqlite *store, bool claims,
 static enum lk_status reap_claims(struct lk_sqlite *store)
 {
     struct lk_reaper *reaper = &store->reaper;
-    bool finished;
+    bool finished = false;
     enum lk_status status =
         reap_rows(store, true, &reaper->claim_cursor, &finished);
 
@@ -286,7 +286,7 @@ static enum lk_status reap_claims(struct lk_sqlite *store)
 static enum lk_status reap_outcomes(struct lk_sqlite *store)
 {
     struct lk_reaper *reaper = &store->reaper;
-    bool finished;
+    bool finished = false;
     enum lk_status status =
         reap_rows(store, false, &reaper->outcome_cursor, &finished);
 

@@ -173,15 +173,16 @@ enum lk_status lk_sqlite_fetch(struct lk_store *base, struct lk_op *op)
     if (status == LK_NOT_FOUND) {
         return stands(store, op) ? LK_CORRUPT : LK_AGAIN;
     }
-    if (!status && doubted == (kept->response.status != 0)) {
+    if (status || !kept) {
+        return status;
+    }
+    if (doubted == (kept->response.status != 0)) {
         lk_kept_unref(kept);
         return LK_AGAIN; /* completed meanwhile, or the other way round */
     }
-    if (!status) {
-        op->out.kept = kept;
-        op->out.needs_load = false;
-    }
-    return status;
+    op->out.kept = kept;
+    op->out.needs_load = false;
+    return LK_OK;
 }
 
 /* ---- records ---------------------------------------------------------- */
