@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { EXIT_USAGE = 2 };
 
@@ -145,6 +146,7 @@ static int serve(const struct command_line *line, struct lk_config *config)
     server->config = *config;
     server->options = &line->options;
     lk_log_set_level((enum lk_log_level)config->log_level);
+    umask(0077); /* stored answers are nobody else's to read */
     if (lk_server_open(server) == LK_OK) {
         lk_server_run(server);
         result = EXIT_SUCCESS;
