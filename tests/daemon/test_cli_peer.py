@@ -140,7 +140,7 @@ def is_clean(text):
     return all(c == "\n" or c.isprintable() for c in text)
 
 
-# ---- text from outside ----
+# ---- text from outside ------------------------------------------------------
 
 
 def test_hostile_text_does_not_reach_the_terminal(peer):
@@ -218,7 +218,7 @@ def test_colour_is_for_terminals_only_and_can_be_refused(peer):
     assert b"\x1b[" not in peer.cli("list").stdout
 
 
-# ---- exit status ----
+# ---- exit status ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error, status", [
@@ -299,7 +299,7 @@ def test_kept_and_stale_are_exit_1_and_name_the_reference(peer):
     assert peer.cli("release", "t", "s", "k", "--why", "x").returncode == 1
 
 
-# ---- what is asked of the daemon ----
+# ---- what is asked of the daemon --------------------------------------------
 
 
 def test_a_list_goes_on_after_a_page_that_is_short_or_empty(peer):

@@ -52,7 +52,7 @@ def live(call):
     assert not call("LOOKUP", *name[:2], "no-such-key")
 
 
-# ---- redis-py -----------------------------------------------------------------
+# ---- redis-py ---------------------------------------------------------------
 
 def test_redis_py(daemon):
     live(daemon.redis().execute_command)
@@ -103,7 +103,7 @@ def test_redis_py_gets_what_it_awaits_as_a_message(daemon):
     client.connection_pool.release(connection)
 
 
-# ---- redis-cli ----------------------------------------------------------------
+# ---- redis-cli --------------------------------------------------------------
 
 def quote(word):
     """As redis-cli reads its standard input."""
@@ -178,7 +178,7 @@ def test_redis_cli_over_tcp_and_with_a_user(daemon):
                                "--no-auth-warning", "STATS")
 
 
-# ---- redis-benchmark ------------------------------------------------------------
+# ---- redis-benchmark --------------------------------------------------------
 
 @pytest.mark.parametrize("protocol", [(), ("-3",)], ids=["RESP2", "RESP3"])
 def test_redis_benchmark(daemon, protocol):
@@ -196,7 +196,7 @@ def test_redis_benchmark(daemon, protocol):
     assert len(page) == 1000
 
 
-# ---- ioredis -------------------------------------------------------------------
+# ---- ioredis ----------------------------------------------------------------
 
 def node_modules():
     """ioredis, installed once for each build folder."""

@@ -26,7 +26,7 @@ def make_uncertain(raw, key):
     return token
 
 
-# ---- absent ------------------------------------------------------------------
+# ---- absent -----------------------------------------------------------------
 
 def test_the_first_claim_is_new_and_brings_token_lock_attempt_reference(raw):
     word, token, lock_until, attempt, reference = claim(raw, new_key())
@@ -59,7 +59,7 @@ def test_keep_lookup_and_find_of_what_is_not_there_are_nil(raw):
     assert raw("FIND", "acme", "7D3F-92AB-1C4E") is None
 
 
-# ---- in progress --------------------------------------------------------------
+# ---- in progress ------------------------------------------------------------
 
 def test_a_second_claim_is_told_to_wait(raw):
     key = new_key()
@@ -157,7 +157,7 @@ def test_a_late_completion_with_the_current_token_counts(make_daemon):
     assert claim(raw, key)[3] == b"late"
 
 
-# ---- uncertain ----------------------------------------------------------------
+# ---- uncertain --------------------------------------------------------------
 
 def test_a_doubted_operation_is_not_run_again_unless_asked(raw):
     key = new_key()
@@ -225,7 +225,7 @@ def test_an_uncertain_record_never_expires(make_daemon):
     assert verdict(claim(raw, doubted)) == "UNCERTAIN"
 
 
-# ---- completed ----------------------------------------------------------------
+# ---- completed --------------------------------------------------------------
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 @pytest.mark.parametrize("cache", ["64m", "0"])
@@ -319,7 +319,7 @@ def test_an_answer_that_is_not_kept_is_never_run_again(daemon, raw):
     assert claim(daemon.raw(), key) == omitted
 
 
-# ---- released -----------------------------------------------------------------
+# ---- released ---------------------------------------------------------------
 
 def test_a_released_operation_runs_fresh_with_its_reference(raw):
     key = new_key()
@@ -335,7 +335,7 @@ def test_a_released_operation_runs_fresh_with_its_reference(raw):
     assert again[4] == first[4]
 
 
-# ---- apart --------------------------------------------------------------------
+# ---- apart ------------------------------------------------------------------
 
 def test_two_tenants_with_one_key_never_meet(raw):
     # C13
@@ -389,7 +389,7 @@ def test_a_reference_is_found_however_it_is_spelled(raw):
     assert malformed is None or isinstance(malformed, Error)
 
 
-# ---- what LOOKUP tells ----------------------------------------------------------
+# ---- what LOOKUP tells ------------------------------------------------------
 
 def test_lookup_tells_the_story_of_a_record(raw):
     # C35
@@ -420,7 +420,7 @@ def test_lookup_tells_the_story_of_a_record(raw):
     assert record["expires-ms"] - record["completed-ms"] == 24 * 3600 * 1000
 
 
-# ---- the operator ----------------------------------------------------------------
+# ---- the operator -----------------------------------------------------------
 
 def last_audit(operator):
     return fields(operator("AUDIT", "LIMIT", 1000)[-1])

@@ -36,7 +36,7 @@ def wire(daemon, protocol):
     return daemon.raw(protocol=protocol)
 
 
-# ---- forms ---------------------------------------------------------------------
+# ---- forms ------------------------------------------------------------------
 
 def test_verdicts_are_a_bulk_word_and_integers(wire):
     key = new_key()
@@ -130,7 +130,7 @@ def test_hello_can_log_in_and_name_the_client(daemon):
     assert isinstance(wrong, Error) and wrong.code == "WRONGPASS"
 
 
-# ---- order -------------------------------------------------------------------
+# ---- order ------------------------------------------------------------------
 
 def test_replies_keep_the_order_of_commands(raw):
     # Claims that wait for the store, replays from memory, errors, reads.
@@ -195,7 +195,7 @@ def test_commands_and_options_are_read_in_any_case(raw):
     assert raw("Claim", *name(key), FINGERPRINT, "OWNER", "me")[0] == b"NEW"
 
 
-# ---- bad input ---------------------------------------------------------------
+# ---- bad input --------------------------------------------------------------
 
 K = ("acme", "POST /payments", "bad-input")
 BAD = {
@@ -332,7 +332,7 @@ def test_what_is_announced_takes_no_memory(daemon):
     assert memory_of(daemon) - before < 50 * 1024
 
 
-# ---- what Redis clients ask -----------------------------------------------------
+# ---- what Redis clients ask -------------------------------------------------
 
 def test_the_small_talk_of_redis_clients_is_answered(raw):
     assert raw("PING") == "PONG"
@@ -357,7 +357,7 @@ def test_config_get_tells_settings_and_no_secret(daemon):
     assert "operator-secret" not in raw("INFO").decode()
 
 
-# ---- roles -------------------------------------------------------------------
+# ---- roles ------------------------------------------------------------------
 
 READ = {"LIST": ("LIST",), "STATS": ("STATS",), "AUDIT": ("AUDIT",),
         "VERIFY": ("VERIFY",)}
@@ -443,7 +443,7 @@ def test_a_password_file_works_and_is_read_once_more_at_reload(make_daemon,
     assert daemon.raw()("AUTH", "first-one").code == "WRONGPASS"
 
 
-# ---- the start ----------------------------------------------------------------
+# ---- the start --------------------------------------------------------------
 
 def run(*arguments):
     return subprocess.run(

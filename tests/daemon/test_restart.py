@@ -108,7 +108,7 @@ def test_the_log_survives_kill_nine_again_and_again(daemon):
     assert verdict(daemon.raw(user="reader")("VERIFY")) == "ok"
 
 
-# ---- the graceful stop -----------------------------------------------------------
+# ---- the graceful stop ------------------------------------------------------
 
 def test_a_stop_answers_everything_it_was_sent(daemon):
     # C40, the daemon's part
@@ -191,7 +191,7 @@ def test_restarts_under_load_lose_nothing_and_run_nothing_twice(make_daemon,
     assert history.counts(out)["NEW"] > 0
 
 
-# ---- reload -------------------------------------------------------------------
+# ---- reload -----------------------------------------------------------------
 
 def test_sighup_takes_what_may_change_and_says_what_may_not(make_daemon,
                                                             tmp_path):
@@ -223,7 +223,7 @@ def test_sighup_takes_what_may_change_and_says_what_may_not(make_daemon,
     assert raw("PING") == "PONG"
 
 
-# ---- backup and restore -----------------------------------------------------------
+# ---- backup and restore -----------------------------------------------------
 
 WHO = ("WHO", "ann", "WHY", "nightly")
 

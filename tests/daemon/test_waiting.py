@@ -210,7 +210,7 @@ def test_beyond_the_limit_nobody_is_parked(make_daemon):
     assert verdict(reply) == "INFLIGHT" or isinstance(reply, Error)
 
 
-# ---- AWAIT -------------------------------------------------------------------
+# ---- AWAIT ------------------------------------------------------------------
 
 @pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
 def protocol(request):

@@ -23,7 +23,8 @@ FAULTS_BUILD = _folder("LATCHKEY_FAULTS_BUILD", _faults_default(BUILD))
 
 
 def is_sanitized(build=BUILD):
-    return any(word in build.name for word in ("address", "thread", "undefined"))
+    return any(word in build.name
+               for word in ("address", "thread", "undefined"))
 
 
 def patience():

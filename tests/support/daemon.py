@@ -75,9 +75,10 @@ class Daemon:
         env.pop("LATCHKEY_FAULT_FILE", None)
         if self.fault_file.exists():
             env["LATCHKEY_FAULT_FILE"] = str(self.fault_file)
-        env["ASAN_OPTIONS"] = "detect_leaks=1:abort_on_error=0:exitcode=99"
-        env["UBSAN_OPTIONS"] = "print_stacktrace=1:halt_on_error=1:exitcode=99"
-        env["TSAN_OPTIONS"] = "halt_on_error=0:exitcode=99"
+        env.setdefault("ASAN_OPTIONS", "detect_leaks=1:exitcode=99")
+        env.setdefault("UBSAN_OPTIONS",
+                       "print_stacktrace=1:halt_on_error=1:exitcode=99")
+        env.setdefault("TSAN_OPTIONS", "halt_on_error=0:exitcode=99")
         return env
 
     def launch(self):
@@ -224,8 +225,10 @@ class Daemon:
     # ---- the end ----
 
     def check_reports(self):
-        for line in self.log:
-            assert not REPORT.search(line), self.log_text()
+        lines = self.log
+        for number, line in enumerate(lines):
+            assert not REPORT.search(line), "\n".join(
+                lines[number:number + 80])
 
     def finish(self):
         """Ends it, and fails if it had died or complained on the way."""

@@ -143,7 +143,7 @@ class Raw:
         return [self.read() for _ in range(count)]
 
     def at_end(self):
-        """True once the daemon has closed the connection; reads what is left."""
+        """True once the daemon has closed it; reads what is left."""
         try:
             while True:
                 self.buffer = b""
