@@ -62,6 +62,7 @@ void lk_clock_start(struct lk_clock *clock, const struct lk_moment *last,
     read_boot_id(clock->boot_id);
     if (last->at_ms && same_boot(clock, last, boottime)) {
         now = last->at_ms + (boottime - last->boottime_ms);
+        held = last->held != 0;
     } else if (floor) {
         /* A little behind is drift; time then just waits at the floor. */
         held = wall > floor ? wall - floor > jump_ms : floor - wall > jump_ms;
@@ -85,6 +86,7 @@ struct lk_moment lk_clock_moment(const struct lk_clock *clock)
     struct lk_moment moment = {.boottime_ms = read_clock(CLOCK_BOOTTIME)};
 
     moment.at_ms = atomic_load(&clock->base_ms) + moment.boottime_ms;
+    moment.held = atomic_load(&clock->held);
     memcpy(moment.boot_id, clock->boot_id, LK_BOOT_ID);
     return moment;
 }

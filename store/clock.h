@@ -23,6 +23,7 @@ enum { LK_BOOT_ID = 40 };
 struct lk_moment {
     uint64_t at_ms;
     uint64_t boottime_ms;
+    uint64_t held; /* 1: nobody has accepted the clock yet */
     char boot_id[LK_BOOT_ID];
 };
 

@@ -1,10 +1,10 @@
 /*
  * sqlite.h - the embedded store's own types.
  *
- * The tables are a log: rows are appended, and deleted once nothing needs
- * them. What is true now is in the index (index.h), which is what one gets by
- * applying every row in order. Only the store thread writes; it alone decides
- * and checkpoints.
+ * Rows are appended, in the order of their tokens, and deleted once nothing
+ * needs them; a few small ones are replaced. What is true now is in the index
+ * (index.h), which is what one gets by reading every row. Only the store
+ * thread writes; it alone decides and checkpoints.
  *
  * Lock order: handles, then reader, then index. The store thread reads the
  * index without its lock, being the only one that changes it.
@@ -19,7 +19,7 @@
 #include <pthread.h>
 #include <sqlite3.h>
 
-/* What happened to a claim; the numbers are stored. */
+/* How a claim stands, unless it is as it was made; the numbers are stored. */
 enum lk_row_kind {
     LK_ROW_COMPLETE = 1,
     LK_ROW_OMIT = 2,
@@ -27,9 +27,7 @@ enum lk_row_kind {
     LK_ROW_DOUBT = 4,
     LK_ROW_LAPSE = 5, /* the sweeper's doubt: nobody gave a reason */
     LK_ROW_EXTEND = 6,
-    LK_ROW_KEEP = 7,     /* until: the new expiry */
-    LK_ROW_KEEP_TTL = 8, /* until: the new TTL, for a record still open */
-    LK_ROW_EVICT = 9,
+    LK_ROW_EVICT = 7,
 };
 
 /* Statements of the writer. */
@@ -38,18 +36,17 @@ enum lk_row_kind {
     X(COMMIT, "COMMIT")                                                        \
     X(ROLLBACK, "ROLLBACK")                                                    \
     X(CLAIM, "INSERT INTO claim VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)")           \
-    X(OUTCOME, "INSERT INTO outcome VALUES (?,?,?,?,?,?)")                     \
+    X(OUTCOME, "INSERT OR REPLACE INTO outcome VALUES (?,?,?,?,?)")            \
     X(ANSWER, "INSERT OR REPLACE INTO answer VALUES (?,?,?,?)")                \
     X(AUDIT, "INSERT INTO audit VALUES (NULL,?,?,?,?,?,?,?,?)")                \
     X(META, "INSERT OR REPLACE INTO meta VALUES (?,?)")                        \
+    X(TTL, "UPDATE claim SET ttl = ? WHERE token = ?")                         \
     X(ROW, "SELECT number, generation, attempt, ttl, owner FROM claim "        \
            "WHERE token = ?")                                                  \
-    X(REAP_CLAIMS, "SELECT token, hash FROM claim WHERE token > ? "            \
-                   "ORDER BY token LIMIT ?")                                   \
-    X(REAP_OUTCOMES, "SELECT id, token, hash FROM outcome WHERE id > ? "       \
-                     "ORDER BY id LIMIT ?")                                    \
+    X(REAP, "SELECT token, number, hash FROM claim WHERE token > ? "           \
+            "ORDER BY token LIMIT ?")                                          \
     X(DELETE_CLAIMS, "DELETE FROM claim WHERE token BETWEEN ? AND ?")          \
-    X(DELETE_OUTCOMES, "DELETE FROM outcome WHERE id BETWEEN ? AND ?")         \
+    X(DELETE_OUTCOMES, "DELETE FROM outcome WHERE token BETWEEN ? AND ?")      \
     X(DELETE_ANSWERS, "DELETE FROM answer WHERE token BETWEEN ? AND ?")
 
 enum lk_statement {
@@ -88,13 +85,12 @@ enum lk_health {
 
 /* Where the reaper is; see sqlite_keep.c. */
 struct lk_reaper {
-    bool claims_running;
-    bool outcomes_running;
-    uint64_t claim_cursor;
-    uint64_t outcome_cursor;
-    int64_t claim_rows;    /* in the table */
-    int64_t needed_rows;   /* of these, by a record of the index */
-    int64_t dead_outcomes; /* at least */
+    bool running;
+    uint64_t cursor;
+    int64_t claim_rows;  /* in the table */
+    int64_t needed_rows; /* of these, by a record of the index */
+    int64_t deleted;     /* in this pass */
+    int64_t stuck;       /* dead rows that the last pass could not delete */
 };
 
 /* Written by the store thread, read by any. */
@@ -117,13 +113,13 @@ struct lk_sqlite {
     struct lk_reaper reaper;
     struct lk_reaper reaper_durable; /* as of the last commit */
     uint64_t next_token;
-    uint64_t next_outcome;
     uint64_t last_ms;      /* time of the last decision */
     uint64_t moment_at_ms; /* when the moment was last stored */
     uint64_t probe_at_ms;  /* when a failed store was last tried */
     int wal_frames;
     int wal_tried; /* frames at the last checkpoint that did not finish */
     bool writing;  /* a transaction is open */
+    bool committing;
 
     /* Readers. Whoever uses a connection other than the writer holds
      * `handles` for reading; reopening holds it for writing. */
@@ -213,11 +209,16 @@ LK_MUST_CHECK enum lk_status lk_sqlite_claim(struct lk_sqlite *store,
                                              const struct lk_entry *entry,
                                              const struct lk_claim_row *row,
                                              uint64_t now);
-/* The row, and the entry that follows from it in place of `before`. */
+/* The row, in place of an earlier one, and the entry that follows from it in
+ * place of `before`. */
 LK_MUST_CHECK enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
                                                const struct lk_entry *before,
                                                enum lk_row_kind kind,
                                                uint64_t until);
+/* A longer TTL for a claim that is still open. */
+LK_MUST_CHECK enum lk_status lk_sqlite_ttl(struct lk_sqlite *store,
+                                           const struct lk_entry *before,
+                                           uint64_t ttl_ms);
 LK_MUST_CHECK enum lk_status lk_sqlite_answer(
     struct lk_sqlite *store, uint64_t token, uint64_t now,
     struct lk_slice reason, const struct lk_response *response);
@@ -254,8 +255,7 @@ LK_MUST_CHECK enum lk_status lk_sqlite_keep(struct lk_sqlite *store,
 void lk_reaper_account(struct lk_reaper *reaper, const struct lk_entry *before,
                        const struct lk_entry *after);
 /* Counts anew, over the whole index. */
-void lk_reaper_count(struct lk_sqlite *store, int64_t claim_rows,
-                     int64_t dead_outcomes);
+void lk_reaper_count(struct lk_sqlite *store, int64_t claim_rows);
 
 /* sqlite_read.c */
 LK_MUST_CHECK enum lk_status lk_sqlite_open_reader(struct lk_sqlite *store,

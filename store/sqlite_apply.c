@@ -54,27 +54,29 @@ static bool moment_is_due(const struct lk_sqlite *store, uint64_t now)
 static bool roll_back(struct lk_sqlite *store)
 {
     lk_overlay_drop(&store->overlay);
-    store->writing = false;
+    store->writing = store->committing = false;
     store->reaper = store->reaper_durable;
     return sqlite3_get_autocommit(store->writer) ||
            !lk_sqlite_run(store, LK_STATEMENT_ROLLBACK);
 }
 
 /*
- * Nothing of the batch is acknowledged. Too little space or memory: it is
- * rolled back, and that is all. Anything else: nobody knows what reached the
- * disk, so everything is built anew from there before the next answer.
+ * Nothing of the batch is acknowledged. Too little space, or too little memory
+ * before the commit: it is rolled back, and that is all. Anything else: nobody
+ * knows what reached the disk, so everything is built anew from there before
+ * the next answer.
  */
 static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
                        enum lk_status status)
 {
+    bool committing = store->committing;
     bool rolled_back = roll_back(store);
 
     atomic_fetch_add(&store->counters.syncs_failed, 1);
     if (rolled_back && status == LK_FULL) {
         lk_sqlite_set_trouble(store, LK_HEALTH_FULL, "the disk is full");
         refuse(batch, LK_UNAVAILABLE, "the disk is full");
-    } else if (rolled_back && status == LK_NOMEM) {
+    } else if (rolled_back && status == LK_NOMEM && !committing) {
         refuse(batch, LK_UNAVAILABLE, "out of memory");
     } else {
         lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN,
@@ -90,9 +92,10 @@ static enum lk_status commit(struct lk_sqlite *store)
         return LK_OK;
     }
     lk_fault_point("before_append");
+    store->committing = true;
     enum lk_status status = lk_sqlite_run(store, LK_STATEMENT_COMMIT);
     if (!status) {
-        store->writing = false;
+        store->writing = store->committing = false;
     }
     return status;
 }
@@ -228,9 +231,12 @@ enum lk_status lk_sqlite_accept_clock(struct lk_store *base,
     if (!recover(store)) {
         return LK_UNAVAILABLE;
     }
-    lk_clock_accept(&store->clock);
     enum lk_status status = lk_sqlite_audit_row(store, "accept clock", &op, 0);
     if (!status) {
+        status = commit(store);
+    }
+    if (!status) {
+        lk_clock_accept(&store->clock);
         status = store_moment(store);
     }
     if (!status) {

@@ -85,14 +85,14 @@ static const struct {
      "claims with a damaged hash"},
     {"SELECT count(*) FROM outcome WHERE length(hash) <> 16",
      "outcomes with a damaged hash"},
-    {"SELECT count(*) FROM outcome WHERE kind NOT BETWEEN 1 AND 9",
+    {"SELECT count(*) FROM outcome WHERE kind NOT BETWEEN 1 AND 7",
      "outcomes of an unknown kind"},
-    {"SELECT count(*) FROM outcome o WHERE kind IN (1, 2) AND EXISTS "
-     "(SELECT 1 FROM claim c WHERE c.token = o.token) AND NOT EXISTS "
-     "(SELECT 1 FROM outcome e WHERE e.id > o.id AND e.token = o.token AND "
-     "e.kind = 9) AND NOT EXISTS (SELECT 1 FROM answer a WHERE "
-     "a.token = o.token)",
+    {"SELECT count(*) FROM outcome o WHERE kind IN (1, 2) AND NOT EXISTS "
+     "(SELECT 1 FROM answer a WHERE a.token = o.token)",
      "completed operations without an answer"},
+    {"SELECT count(*) FROM outcome o WHERE NOT EXISTS "
+     "(SELECT 1 FROM claim c WHERE c.token = o.token)",
+     "outcomes without a claim"},
 };
 
 static enum lk_status check_rule(sqlite3 *db, size_t rule,

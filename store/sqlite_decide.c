@@ -197,17 +197,18 @@ static enum lk_status keep_longer(struct lk_sqlite *store, struct lk_op *op,
     uint64_t ttl;
 
     if (entry->state == LK_STATE_COMPLETED) {
+        enum lk_row_kind kind = entry->omitted ? LK_ROW_OMIT : LK_ROW_COMPLETE;
         uint64_t until = now + op->ttl_ms;
         return until <= entry->deadline
                    ? LK_OK
-                   : lk_sqlite_outcome(store, entry, LK_ROW_KEEP, until);
+                   : lk_sqlite_outcome(store, entry, kind, until);
     }
     struct lk_op asked = {0};
     enum lk_status status = ttl_of(store, &asked, entry, &ttl);
     if (status || op->ttl_ms <= ttl) {
         return status;
     }
-    return lk_sqlite_outcome(store, entry, LK_ROW_KEEP_TTL, op->ttl_ms);
+    return lk_sqlite_ttl(store, entry, op->ttl_ms);
 }
 
 static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
@@ -289,6 +290,15 @@ static bool is_held(struct lk_sqlite *store, uint64_t now)
     return now < atomic_load(&store->hold_until_ms);
 }
 
+/* No outcome for this one; the others of the batch are not concerned. */
+static enum lk_status refuse_one(struct lk_op *op, enum lk_status status,
+                                 const char *error)
+{
+    op->status = status;
+    op->error = error;
+    return LK_OK;
+}
+
 enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
                                 struct lk_op *op, uint64_t now)
 {
@@ -305,12 +315,14 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
     enum lk_status status = confirm_owner(store, op, before, &standing);
     struct lk_step step = lk_machine_step(op->event, standing);
 
-    if (!status && !before && step.effect == LK_EFFECT_BEGIN &&
-        is_held(store, now)) {
-        op->status = LK_UNAVAILABLE;
-        op->error = "the store was restored from an older copy: keys that it "
-                    "does not know are held until their locks have run out";
-        return LK_OK;
+    if (!status && step.effect == LK_EFFECT_BEGIN && is_held(store, now)) {
+        return refuse_one(op, LK_UNAVAILABLE,
+                          "the store was restored from an older copy: nothing "
+                          "starts until the locks of claims that it does not "
+                          "know have run out");
+    }
+    if (step.effect == LK_EFFECT_ACCEPT || step.effect == LK_EFFECT_LEASE) {
+        return refuse_one(op, LK_INVALID, "the store keeps no jobs");
     }
     if (!status) {
         status = take_effect(store, op, step, standing, before, now);

@@ -4,11 +4,16 @@
  * The sweeper asks the wheel which locks have lapsed and makes those records
  * uncertain. The reaper works in two steps. First, records past their TTL
  * leave the index: the wheel knows them, and from then on their rows are
- * dead. Second, once an eighth of the rows is dead, a pass walks the tables
+ * dead. Second, once an eighth of the rows is dead, a pass walks the claims
  * from the old end, some rows with each batch, in the batch's own
- * transaction, deletes the dead ones and steps over those that a record still
- * needs. It stops as soon as no dead row is left, so with equal TTLs it never
- * sees more than the dead.
+ * transaction, deletes the dead ones with their outcomes and answers, and
+ * steps over those that a record still needs. It stops as soon as no dead row
+ * is left, so with equal TTLs it never sees more than the dead.
+ *
+ * A start reads the rows and knows nothing of what was forgotten, so no
+ * half of a record may be left that says something else than the whole: a
+ * claim goes together with its outcome, and the later claims of a record only
+ * after its first one, that is, in a pass that began after the record died.
  *
  * Long-lived records among expired ones do not keep space: a B-tree page that
  * deletions have emptied by two thirds is merged with its neighbours by
@@ -39,19 +44,11 @@ void lk_reaper_account(struct lk_reaper *reaper, const struct lk_entry *before,
                        const struct lk_entry *after)
 {
     reaper->needed_rows += rows_needed(after) - rows_needed(before);
-    if (before && before->state != LK_STATE_IN_PROGRESS &&
-        before->token != after->token) {
-        reaper->dead_outcomes++;
-    }
 }
 
-void lk_reaper_count(struct lk_sqlite *store, int64_t claim_rows,
-                     int64_t dead_outcomes)
+void lk_reaper_count(struct lk_sqlite *store, int64_t claim_rows)
 {
-    struct lk_reaper reaper = {
-        .claim_rows = claim_rows,
-        .dead_outcomes = dead_outcomes,
-    };
+    struct lk_reaper reaper = {.claim_rows = claim_rows};
 
     /* A fresh index has no free entries yet. */
     for (uint32_t ref = 0; ref < store->index.used; ref++) {
@@ -68,7 +65,6 @@ static enum lk_status forget(struct lk_sqlite *store,
     struct lk_entry gone = *entry;
 
     gone.state = LK_STATE_ABSENT;
-    gone.token = 0;
     lk_reaper_account(&store->reaper, entry, &gone);
     atomic_fetch_add(&store->counters.reaped, 1);
     return lk_overlay_put(&store->overlay, &gone);
@@ -126,116 +122,127 @@ static enum lk_status keep_due(struct lk_sqlite *store, struct lk_batch *batch,
 
 /* ---- the second step: rows -------------------------------------------- */
 
-static bool enough_dead(int64_t dead, const struct lk_sqlite *store)
+static int64_t dead_rows(const struct lk_reaper *reaper)
 {
-    return dead > 0 && (uint64_t)dead * 8 >= store->index.count;
+    return reaper->claim_rows - reaper->needed_rows;
 }
 
-static enum lk_status delete_range(struct lk_sqlite *store,
-                                   enum lk_statement statement, int64_t first,
-                                   int64_t last)
+static bool should_start(const struct lk_sqlite *store)
 {
-    sqlite3_bind_int64(store->statements[statement], 1, first);
-    sqlite3_bind_int64(store->statements[statement], 2, last);
-    return lk_sqlite_run(store, statement);
+    int64_t dead = dead_rows(&store->reaper);
+
+    return dead > store->reaper.stuck &&
+           (uint64_t)dead * 8 >= store->index.count;
 }
 
 struct row {
-    int64_t id;
     uint64_t token;
-    bool needed;
+    uint64_t number;
+    bool dead;
 };
 
-static bool claim_needed(const struct lk_entry *entry, uint64_t token)
+static bool row_exists(struct lk_sqlite *store, uint64_t token,
+                       enum lk_status *status)
 {
-    return entry && (entry->token == token || entry->number == token);
+    struct lk_claim_row row;
+    enum lk_status found =
+        lk_sqlite_row(store, token, (struct lk_slice){0}, &row);
+
+    if (found && found != LK_CORRUPT) {
+        *status = found;
+    }
+    return !found;
 }
 
-static bool outcome_needed(const struct lk_entry *entry, uint64_t token)
+static bool is_needed(struct lk_sqlite *store, sqlite3_stmt *statement,
+                      const struct row *row)
 {
-    return entry && entry->token == token;
+    struct lk_hash128 hash = {0};
+    struct lk_slice bytes = lk_column(statement, 2);
+
+    if (bytes.len == sizeof(hash)) {
+        memcpy(&hash, bytes.data, sizeof(hash));
+    }
+    const struct lk_entry *entry =
+        lk_overlay_find(&store->overlay, &store->index, hash);
+    return entry && (entry->token == row->token || entry->number == row->token);
 }
 
-/* The next rows behind the cursor: id, token, hash. -1: a failure. */
-static int read_rows(struct lk_sqlite *store, bool claims, uint64_t cursor,
-                     struct row *rows, int max, enum lk_status *status)
+/* The next rows behind the cursor. */
+static int read_rows(struct lk_sqlite *store, struct row *rows, int max,
+                     enum lk_status *status)
 {
-    sqlite3_stmt *statement =
-        store->statements[claims ? LK_STATEMENT_REAP_CLAIMS
-                                 : LK_STATEMENT_REAP_OUTCOMES];
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_REAP];
     int count = 0;
     int code;
 
-    sqlite3_bind_int64(statement, 1, (int64_t)cursor);
+    sqlite3_bind_int64(statement, 1, (int64_t)store->reaper.cursor);
     sqlite3_bind_int(statement, 2, max);
     while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
-        struct lk_hash128 hash = {0};
-        struct lk_slice bytes = lk_column(statement, claims ? 1 : 2);
-        if (bytes.len == sizeof(hash)) {
-            memcpy(&hash, bytes.data, sizeof(hash));
-        }
-        const struct lk_entry *entry =
-            lk_overlay_find(&store->overlay, &store->index, hash);
         struct row *row = &rows[count++];
-        row->id = sqlite3_column_int64(statement, 0);
-        row->token = (uint64_t)sqlite3_column_int64(statement, claims ? 0 : 1);
-        row->needed = claims ? claim_needed(entry, row->token)
-                             : outcome_needed(entry, row->token);
+        row->token = (uint64_t)sqlite3_column_int64(statement, 0);
+        row->number = (uint64_t)sqlite3_column_int64(statement, 1);
+        row->dead = !is_needed(store, statement, row);
     }
     sqlite3_reset(statement);
     *status = lk_sqlite_status(code);
+    /* Later claims wait until the first one of their record is gone. */
+    for (int i = 0; i < count && !*status; i++) {
+        if (rows[i].dead && rows[i].number) {
+            rows[i].dead = !row_exists(store, rows[i].number, status);
+        }
+    }
     return count;
 }
 
-/* Deletes a run of dead claims, and what was stored for their retries. */
-static enum lk_status delete_claims(struct lk_sqlite *store, int64_t first,
-                                    int64_t last)
+static enum lk_status delete_range(struct lk_sqlite *store,
+                                   enum lk_statement statement, uint64_t first,
+                                   uint64_t last)
+{
+    sqlite3_bind_int64(store->statements[statement], 1, (int64_t)first);
+    sqlite3_bind_int64(store->statements[statement], 2, (int64_t)last);
+    return lk_sqlite_run(store, statement);
+}
+
+/* A run of dead claims, what became of them, and what was kept for retries. */
+static enum lk_status delete_run(struct lk_sqlite *store, uint64_t first,
+                                 uint64_t last)
 {
     enum lk_status status =
         delete_range(store, LK_STATEMENT_DELETE_CLAIMS, first, last);
 
     if (!status) {
-        store->reaper.claim_rows -= sqlite3_changes(store->writer);
+        int deleted = sqlite3_changes(store->writer);
+        store->reaper.claim_rows -= deleted;
+        store->reaper.deleted += deleted;
+        status = delete_range(store, LK_STATEMENT_DELETE_OUTCOMES, first, last);
+    }
+    if (!status) {
         status = delete_range(store, LK_STATEMENT_DELETE_ANSWERS, first, last);
     }
     return status;
 }
 
-static enum lk_status delete_outcomes(struct lk_sqlite *store, int64_t first,
-                                      int64_t last)
-{
-    enum lk_status status =
-        delete_range(store, LK_STATEMENT_DELETE_OUTCOMES, first, last);
-
-    store->reaper.dead_outcomes -= sqlite3_changes(store->writer);
-    return status;
-}
-
 /* Neighbouring dead rows go in one statement. */
-static enum lk_status delete_dead(struct lk_sqlite *store, bool claims,
+static enum lk_status delete_dead(struct lk_sqlite *store,
                                   const struct row *rows, int count)
 {
     enum lk_status status = LK_OK;
 
     for (int i = 0, first; i < count && !status; i++) {
-        if (rows[i].needed) {
+        if (!rows[i].dead) {
             continue;
         }
-        for (first = i; i + 1 < count && !rows[i + 1].needed;) {
+        for (first = i; i + 1 < count && rows[i + 1].dead;) {
             i++;
         }
-        status = claims ? delete_claims(store, rows[first].id, rows[i].id)
-                        : delete_outcomes(store, rows[first].id, rows[i].id);
+        status = delete_run(store, rows[first].token, rows[i].token);
     }
     return status;
 }
 
-/*
- * One stretch of a pass over one table. *cursor moves on; the return value
- * says through *finished that the pass is over.
- */
-static enum lk_status reap_rows(struct lk_sqlite *store, bool claims,
-                                uint64_t *cursor, bool *finished)
+/* One stretch of a pass; *end says that there are no rows behind it. */
+static enum lk_status reap_rows(struct lk_sqlite *store, bool *end)
 {
     struct row rows[ROWS_MAX];
     int max = (int)store->config.reap_rows;
@@ -247,55 +254,40 @@ static enum lk_status reap_rows(struct lk_sqlite *store, bool claims,
     if (status) {
         return status;
     }
-    int count = read_rows(store, claims, *cursor, rows, max, &status);
+    int count = read_rows(store, rows, max, &status);
     lk_fault_point("in_reaper");
     if (!status) {
-        status = delete_dead(store, claims, rows, count);
+        status = delete_dead(store, rows, count);
     }
     if (!status) {
-        status = claims ? lk_meta_put(store, "high_token",
-                                      (int64_t)store->next_token - 1)
-                        : lk_meta_put(store, "high_outcome",
-                                      (int64_t)store->next_outcome - 1);
+        status =
+            lk_meta_put(store, "high_token", (int64_t)store->next_token - 1);
     }
-    *finished = count < max;
+    *end = count < max;
     if (count) {
-        *cursor = (uint64_t)rows[count - 1].id;
+        store->reaper.cursor = rows[count - 1].token;
     }
     return status;
 }
 
-static enum lk_status reap_claims(struct lk_sqlite *store)
+static enum lk_status reap(struct lk_sqlite *store)
 {
     struct lk_reaper *reaper = &store->reaper;
-    bool finished = false;
-    enum lk_status status =
-        reap_rows(store, true, &reaper->claim_cursor, &finished);
+    bool end = false;
 
-    if (finished) {
-        reaper->claim_rows = reaper->needed_rows;
+    if (!reaper->running) {
+        if (!should_start(store)) {
+            return LK_OK;
+        }
+        reaper->running = true;
+        reaper->cursor = 0;
+        reaper->deleted = 0;
     }
-    reaper->claims_running =
-        !finished && reaper->claim_rows > reaper->needed_rows;
-    if (!reaper->claims_running) {
-        reaper->claim_cursor = 0;
-    }
-    return status;
-}
-
-static enum lk_status reap_outcomes(struct lk_sqlite *store)
-{
-    struct lk_reaper *reaper = &store->reaper;
-    bool finished = false;
-    enum lk_status status =
-        reap_rows(store, false, &reaper->outcome_cursor, &finished);
-
-    if (finished || reaper->dead_outcomes < 0) {
-        reaper->dead_outcomes = 0;
-    }
-    reaper->outcomes_running = !finished && reaper->dead_outcomes > 0;
-    if (!reaper->outcomes_running) {
-        reaper->outcome_cursor = 0;
+    enum lk_status status = reap_rows(store, &end);
+    if (end || dead_rows(reaper) == 0) {
+        reaper->running = false;
+        /* A pass that found nothing will not find it the next time. */
+        reaper->stuck = reaper->deleted ? 0 : dead_rows(reaper);
     }
     return status;
 }
@@ -303,22 +295,13 @@ static enum lk_status reap_outcomes(struct lk_sqlite *store)
 enum lk_status lk_sqlite_keep(struct lk_sqlite *store, struct lk_batch *batch,
                               uint64_t now)
 {
-    struct lk_reaper *reaper = &store->reaper;
     enum lk_status status = keep_due(store, batch, now);
 
-    if (!status &&
-        (reaper->claims_running ||
-         enough_dead(reaper->claim_rows - reaper->needed_rows, store))) {
-        reaper->claims_running = true;
-        status = reap_claims(store);
+    if (!status) {
+        status = reap(store);
     }
-    if (!status && (reaper->outcomes_running ||
-                    enough_dead(reaper->dead_outcomes, store))) {
-        reaper->outcomes_running = true;
-        status = reap_outcomes(store);
-    }
-    batch->more |= reaper->claims_running || reaper->outcomes_running;
-    int64_t dead = reaper->claim_rows - reaper->needed_rows;
+    batch->more |= store->reaper.running || should_start(store);
+    int64_t dead = dead_rows(&store->reaper);
     atomic_store(&store->counters.dead_rows, (uint64_t)(dead > 0 ? dead : 0));
     return status;
 }

@@ -1,6 +1,6 @@
 /*
- * sqlite_load.c - the index from the rows: one scan of the claims, one of
- * their outcomes, in the order in which they were written.
+ * sqlite_load.c - the index from the rows: one scan of the claims, the latest
+ * of each record counts, and one of their outcomes.
  */
 #include "store/sqlite.h"
 
@@ -42,12 +42,6 @@ void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
         entry->state = LK_STATE_IN_PROGRESS;
         entry->deadline = until;
         break;
-    case LK_ROW_KEEP:
-        entry->deadline = until;
-        break;
-    case LK_ROW_KEEP_TTL:
-        entry->ttl = lk_ttl_pack_up(until);
-        break;
     }
 }
 
@@ -55,10 +49,16 @@ struct loading {
     struct lk_sqlite *store;
     struct lk_index *index;
     int64_t claim_rows;
-    int64_t dead_outcomes;
     uint64_t last_token;
-    uint64_t last_outcome;
+    uint64_t highest_ms;
 };
+
+static void note_time(struct loading *loading, uint64_t at)
+{
+    if (at > loading->highest_ms) {
+        loading->highest_ms = at;
+    }
+}
 
 static enum lk_status load_claim(struct loading *loading, sqlite3_stmt *row)
 {
@@ -79,6 +79,7 @@ static enum lk_status load_claim(struct loading *loading, sqlite3_stmt *row)
     entry.ttl = lk_ttl_pack((uint64_t)sqlite3_column_int64(row, 6));
     entry.owner = lk_owner_hash(loading->store, lk_column(row, 7));
     entry.fingerprint = lk_fingerprint_hash(loading->store, lk_column(row, 8));
+    note_time(loading, at);
     loading->claim_rows++;
     loading->last_token = token;
     return lk_index_put(loading->index, &entry);
@@ -87,20 +88,18 @@ static enum lk_status load_claim(struct loading *loading, sqlite3_stmt *row)
 static enum lk_status load_outcome(struct loading *loading, sqlite3_stmt *row)
 {
     struct lk_hash128 hash;
-    uint64_t token = (uint64_t)sqlite3_column_int64(row, 1);
 
-    loading->last_outcome = (uint64_t)sqlite3_column_int64(row, 0);
     if (sqlite3_column_bytes(row, 4) != sizeof(hash)) {
         return LK_CORRUPT;
     }
+    note_time(loading, (uint64_t)sqlite3_column_int64(row, 2));
     memcpy(&hash, sqlite3_column_blob(row, 4), sizeof(hash));
     const struct lk_entry *found = lk_index_find(loading->index, hash);
-    if (!found || found->token != token) {
-        loading->dead_outcomes++; /* of a claim that was overtaken or reaped */
-        return LK_OK;
+    if (!found || found->token != (uint64_t)sqlite3_column_int64(row, 0)) {
+        return LK_OK; /* of a claim that was overtaken */
     }
     struct lk_entry entry = *found;
-    lk_entry_apply(&entry, (enum lk_row_kind)sqlite3_column_int(row, 2),
+    lk_entry_apply(&entry, (enum lk_row_kind)sqlite3_column_int(row, 1),
                    (uint64_t)sqlite3_column_int64(row, 3));
     return lk_index_put(loading->index, &entry);
 }
@@ -120,46 +119,33 @@ static enum lk_status scan(struct loading *loading, const char *sql,
     return status ? status : lk_sqlite_status(code);
 }
 
-static uint64_t highest_time(sqlite3 *db)
+static struct lk_moment last_moment(sqlite3 *db)
 {
-    int64_t claimed = 0;
-    int64_t settled = 0;
+    struct lk_moment moment;
 
-    /* Rows are in the order of time: the last one has the highest. */
-    if (lk_sqlite_number(db, "SELECT at FROM claim ORDER BY token DESC LIMIT 1",
-                         &claimed)) {
-        claimed = 0;
-    }
-    if (lk_sqlite_number(db, "SELECT at FROM outcome ORDER BY id DESC LIMIT 1",
-                         &settled)) {
-        settled = 0;
-    }
-    return (uint64_t)(claimed > settled ? claimed : settled);
-}
-
-static void start_clock(struct lk_sqlite *store)
-{
-    struct lk_moment moment = {0};
-    uint64_t highest = highest_time(store->writer);
-
-    if (lk_meta_get_bytes(store->writer, "moment", &moment, sizeof(moment))) {
-        moment = (struct lk_moment){0};
+    if (lk_meta_get_bytes(db, "moment", &moment, sizeof(moment))) {
+        return (struct lk_moment){0};
     }
     moment.boot_id[LK_BOOT_ID - 1] = '\0';
-    if (highest < store->last_ms) {
-        highest = store->last_ms; /* reopened: never behind our own answers */
-    }
-    lk_clock_start(&store->clock, &moment, highest,
+    return moment;
+}
+
+/* Reopened, it must not fall behind its own answers either. */
+static void start_clock(struct lk_sqlite *store, const struct lk_moment *last,
+                        uint64_t highest)
+{
+    lk_clock_start(&store->clock, last,
+                   highest > store->last_ms ? highest : store->last_ms,
                    store->config.clock_jump_ms);
     store->last_ms = lk_clock_now(&store->clock);
 }
 
-static uint64_t next_after(uint64_t last, sqlite3 *db, const char *mark)
+/* The newest rows may have been reaped; their tokens stay used. */
+static uint64_t token_after(uint64_t last, sqlite3 *db)
 {
     int64_t high = 0;
 
-    /* The newest rows may have been reaped; their numbers stay used. */
-    if (lk_meta_get(db, mark, &high)) {
+    if (lk_meta_get(db, "high_token", &high)) {
         high = 0;
     }
     return ((uint64_t)high > last ? (uint64_t)high : last) + 1;
@@ -174,22 +160,20 @@ static void adopt(struct lk_sqlite *store, struct loading *loading,
     pthread_mutex_unlock(&store->index_lock);
     lk_index_free(&old);
 
-    store->next_token =
-        next_after(loading->last_token, store->writer, "high_token");
-    store->next_outcome =
-        next_after(loading->last_outcome, store->writer, "high_outcome");
+    store->next_token = token_after(loading->last_token, store->writer);
     atomic_store(&store->last_token, store->next_token - 1);
     lk_overlay_drop(&store->overlay);
-    lk_reaper_count(store, loading->claim_rows, loading->dead_outcomes);
+    lk_reaper_count(store, loading->claim_rows);
 }
 
 enum lk_status lk_sqlite_load(struct lk_sqlite *store)
 {
     struct lk_index fresh;
     struct loading loading = {.store = store, .index = &fresh};
+    struct lk_moment last = last_moment(store->writer);
+    /* The wheel starts no later than the clock will, and turns to it. */
+    enum lk_status status = lk_index_init(&fresh, last.at_ms);
 
-    start_clock(store);
-    enum lk_status status = lk_index_init(&fresh, store->last_ms);
     if (!status) {
         status = scan(&loading,
                       "SELECT token, hash, number, attempt, at, lock, ttl, "
@@ -198,14 +182,15 @@ enum lk_status lk_sqlite_load(struct lk_sqlite *store)
     }
     if (!status) {
         status = scan(&loading,
-                      "SELECT id, token, kind, until, hash FROM outcome "
-                      "ORDER BY id",
+                      "SELECT token, kind, at, until, hash FROM outcome "
+                      "ORDER BY token",
                       load_outcome);
     }
     if (status) {
         lk_index_free(&fresh);
         return status;
     }
+    start_clock(store, &last, loading.highest_ms);
     adopt(store, &loading, &fresh);
     return LK_OK;
 }

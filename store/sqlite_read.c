@@ -82,8 +82,8 @@ enum lk_status lk_sqlite_peek(struct lk_store *base, struct lk_op *op)
     struct lk_sqlite *store = (struct lk_sqlite *)base;
     struct lk_entry entry;
 
-    if (atomic_load_explicit(&store->health, memory_order_relaxed) !=
-        LK_HEALTH_READY) {
+    if (atomic_load_explicit(&store->health, memory_order_relaxed) ==
+        LK_HEALTH_BROKEN) {
         return LK_AGAIN;
     }
     bool found = lk_sqlite_entry(store, op->hash, &entry);

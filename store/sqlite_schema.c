@@ -5,12 +5,13 @@
 #include <string.h>
 
 /*
- * Everything is appended in the order of its first column.
+ * Everything is appended in the order of tokens, or nearly so.
  *
  * claim    one row for each token handed out. `number` and `generation` are
  *          NULL where they equal the token: the first claim of a record.
- * outcome  what happened to a claim, in the order in which it happened
- *          (enum lk_row_kind); together with claim, all that the index needs.
+ * outcome  how a claim stands, once something happened to it (enum
+ *          lk_row_kind); together with claim, all that the index needs. Only
+ *          what came last counts, so a later outcome replaces an earlier one.
  * answer   what a retry is told: the stored response (lib/record.c), or the
  *          reason why there is none. Apart, because it is large and only
  *          read when asked for.
@@ -24,8 +25,8 @@ static const char *const migrations[] = {
     " fingerprint BLOB NOT NULL, tenant TEXT NOT NULL, scope TEXT NOT NULL,"
     " key TEXT NOT NULL);"
     "CREATE TABLE outcome ("
-    " id INTEGER PRIMARY KEY, token INTEGER NOT NULL, kind INTEGER NOT NULL,"
-    " at INTEGER NOT NULL, until INTEGER NOT NULL, hash BLOB NOT NULL);"
+    " token INTEGER PRIMARY KEY, kind INTEGER NOT NULL, at INTEGER NOT NULL,"
+    " until INTEGER NOT NULL, hash BLOB NOT NULL);"
     "CREATE TABLE answer ("
     " token INTEGER PRIMARY KEY, at INTEGER NOT NULL, reason TEXT,"
     " record BLOB);"

@@ -111,20 +111,32 @@ enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
     if (status) {
         return status;
     }
-    sqlite3_bind_int64(statement, 1, (int64_t)store->next_outcome);
-    sqlite3_bind_int64(statement, 2, (int64_t)before->token);
-    sqlite3_bind_int(statement, 3, kind);
-    sqlite3_bind_int64(statement, 4, (int64_t)store->last_ms);
-    sqlite3_bind_int64(statement, 5, (int64_t)until);
-    sqlite3_bind_blob(statement, 6, &before->hash, sizeof(before->hash),
-                      SQLITE_TRANSIENT);
+    sqlite3_bind_int64(statement, 1, (int64_t)before->token);
+    sqlite3_bind_int(statement, 2, kind);
+    sqlite3_bind_int64(statement, 3, (int64_t)store->last_ms);
+    sqlite3_bind_int64(statement, 4, (int64_t)until);
+    sqlite3_bind_blob(statement, 5, &before->hash, sizeof(before->hash),
+                      SQLITE_STATIC);
     status = lk_sqlite_run(store, LK_STATEMENT_OUTCOME);
+    lk_entry_apply(&after, kind, until);
+    return status ? status : lk_sqlite_replace(store, before, &after);
+}
+
+enum lk_status lk_sqlite_ttl(struct lk_sqlite *store,
+                             const struct lk_entry *before, uint64_t ttl_ms)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_TTL];
+    struct lk_entry after = *before;
+    enum lk_status status = lk_sqlite_begin(store);
+
     if (status) {
         return status;
     }
-    store->next_outcome++;
-    lk_entry_apply(&after, kind, until);
-    return lk_sqlite_replace(store, before, &after);
+    sqlite3_bind_int64(statement, 1, (int64_t)ttl_ms);
+    sqlite3_bind_int64(statement, 2, (int64_t)before->token);
+    status = lk_sqlite_run(store, LK_STATEMENT_TTL);
+    after.ttl = lk_ttl_pack(ttl_ms);
+    return status ? status : lk_sqlite_replace(store, before, &after);
 }
 
 enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
