@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -227,11 +228,10 @@ def decode(reply):
 @pytest.mark.skipif(not (shutil.which("node") and shutil.which("npm")),
                     reason="there is no Node here")
 def test_ioredis(daemon):
-    folder = node_modules()
-    shutil.copy(HERE / "clients" / "ioredis.js", folder / "client.js")
+    env = dict(os.environ, NODE_PATH=str(node_modules() / "node_modules"))
     node = subprocess.Popen(
-        ["node", "client.js", str(daemon.socket)], cwd=folder,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        ["node", str(HERE / "clients" / "ioredis.js"), str(daemon.socket)],
+        env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def call(*words):
         line = [base64.b64encode(

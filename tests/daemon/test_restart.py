@@ -168,13 +168,13 @@ def test_restarts_under_load_lose_nothing_and_run_nothing_twice(make_daemon,
     racer = subprocess.Popen(
         history.race_command(daemon, tmp_path / "h", reconnect=True,
                              readback=True, keys=3000, connections=32,
-                             claims=30000 if build.is_sanitized() else 300000),
+                             claims=50000 if build.is_sanitized() else 800000),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     turn = 0
     try:
         while True:
             try:
-                racer.wait(0.3)
+                racer.wait(0.2)
                 break
             except subprocess.TimeoutExpired:
                 if turn < 8:
