@@ -51,6 +51,7 @@ LK_COMMAND_HANDLER(reset)
     conn->name[0] = '\0';
     free(conn->user);
     conn->user = NULL;
+    lk_operation_forget_awaits(conn);
     lk_conn_simple(conn, "RESET");
 }
 
@@ -297,8 +298,8 @@ LK_COMMAND_HANDLER(client)
     } else if (lk_arg_is(what, "LIST") && argc == 2) {
         describe_clients(conn, true);
     } else {
-        lk_arg_error(conn, "the subcommand and its arguments",
-                     "must be as in the documentation", what);
+        lk_conn_error(conn, "ERR CLIENT: syntax is CLIENT %s",
+                      conn->command->usage);
     }
 }
 

@@ -236,6 +236,8 @@ void lk_operation_returned(struct lk_server *server, struct lk_task *task);
 void lk_operation_settled(struct lk_server *server, struct lk_hash128 hash);
 /* Answers whoever has waited until `now_ms`; UINT64_MAX: everybody. */
 void lk_operation_expire(struct lk_server *server, uint64_t now_ms);
+/* Drops the awaits of a connection that have been told QUEUED. */
+void lk_operation_forget_awaits(struct lk_conn *conn);
 
 /* ---- Commands ------------------------------------------------------------ */
 
@@ -397,6 +399,8 @@ struct lk_server {
 
     uint64_t started_ms;
     uint64_t stop_by_ms; /* 0: not stopping */
+    bool asked_twice;    /* to stop */
+    bool hung;           /* the store did not answer in time */
     struct lk_buf scratch;
     char read_buf[LK_READ_CHUNK];
 };

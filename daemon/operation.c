@@ -283,6 +283,14 @@ static void decide_again(struct lk_server *server, struct lk_task *task)
     take_step(server, task, step);
 }
 
+static void unlink_await(struct lk_task *task)
+{
+    *(task->before ? &task->before->after : &task->conn->awaits) = task->after;
+    if (task->after) {
+        task->after->before = task->before;
+    }
+}
+
 static void push_settled(struct lk_server *server, struct lk_task *task)
 {
     struct lk_conn *conn = task->conn;
@@ -297,10 +305,7 @@ static void push_settled(struct lk_server *server, struct lk_task *task)
                                              task->demand.op.reason));
         lk_server_mark_dirty(server, conn);
     }
-    *(task->before ? &task->before->after : &conn->awaits) = task->after;
-    if (task->after) {
-        task->after->before = task->before;
-    }
+    unlink_await(task);
     lk_task_free(server, task);
 }
 
@@ -329,16 +334,11 @@ void lk_operation_settled(struct lk_server *server, struct lk_hash128 hash)
 /* An await whose time is up is forgotten; a claim gets its latest verdict. */
 static void expire(struct lk_server *server, struct lk_task *task)
 {
-    struct lk_conn *conn = task->conn;
-
     if (task->demand.kind != LK_TASK_AWAIT) {
         task->final = true;
         decide_again(server, task);
     } else if (task->queued) {
-        *(task->before ? &task->before->after : &conn->awaits) = task->after;
-        if (task->after) {
-            task->after->before = task->before;
-        }
+        unlink_await(task);
         lk_task_free(server, task);
     } else {
         task->final = true; /* freed once QUEUED is written */
@@ -351,5 +351,14 @@ void lk_operation_expire(struct lk_server *server, uint64_t until_ms)
 
     while ((waiter = lk_waiters_expire(&server->waiters, until_ms))) {
         expire(server, task_of(waiter));
+    }
+}
+
+void lk_operation_forget_awaits(struct lk_conn *conn)
+{
+    while (conn->awaits) {
+        struct lk_task *task = conn->awaits;
+        unlink_await(task);
+        lk_task_free(conn->server, task);
     }
 }

@@ -39,6 +39,7 @@ void lk_server_go_on_stopping(struct lk_server *server)
     if (late) {
         lk_log(LK_LOG_WARN, "stop-cut-short", "unanswered=%zu connections=%zu",
                server->queued_ops, server->conn_count);
+        server->hung = server->queued_ops > 0 && !server->asked_twice;
     }
     close_all(server);
     uv_stop(&server->loop);
@@ -59,7 +60,8 @@ void lk_server_stop(struct lk_server *server)
     uint64_t now = uv_now(&server->loop);
 
     if (server->stop_by_ms) {
-        server->stop_by_ms = now; /* asked again: at once */
+        server->stop_by_ms = now;
+        server->asked_twice = true;
         return;
     }
     server->stop_by_ms = now + LK_STOP_BOUND_MS;
@@ -149,6 +151,17 @@ static void close_handle(uv_handle_t *handle, void *context)
     }
 }
 
+/* Waiting for a thread that hangs in the disk would break the bound. Nothing
+ * that was acknowledged is lost by leaving without it. */
+static void leave_hung_store(struct lk_server *server)
+{
+    if (server->hung) {
+        lk_log(LK_LOG_ERROR, "store-hangs", "unanswered=%zu",
+               server->queued_ops);
+        _exit(EXIT_FAILURE);
+    }
+}
+
 /* A job that still runs cannot be told to stop, and needs the store. What is
  * durable stays so; the half-written copy of a backup is no database yet. */
 static void leave_running_job(struct lk_server *server)
@@ -167,6 +180,7 @@ static void leave_running_job(struct lk_server *server)
 static void close_server(struct lk_server *server)
 {
     lk_server_stop_listening(server);
+    leave_hung_store(server);
     lk_batcher_stop(server->batcher);
     lk_reader_stop(server->reader);
     leave_running_job(server);
