@@ -265,6 +265,7 @@ static enum lk_status hold_unknown(struct lk_sqlite *store, int64_t backup_at)
     enum lk_status status = lk_meta_put(store, "hold_until", (int64_t)until);
 
     store->next_token += TOKEN_LEAP;
+    atomic_store(&store->last_token, store->next_token - 1);
     if (!status) {
         status =
             lk_meta_put(store, "high_token", (int64_t)store->next_token - 1);

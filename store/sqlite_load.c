@@ -191,6 +191,9 @@ enum lk_status lk_sqlite_load(struct lk_sqlite *store)
         return status;
     }
     start_clock(store, &last, loading.highest_ms);
+    if (fresh.count == 0) {
+        fresh.tick = store->last_ms / LK_WHEEL_TICK_MS;
+    }
     adopt(store, &loading, &fresh);
     return LK_OK;
 }
