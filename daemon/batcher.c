@@ -89,8 +89,8 @@ static void gather(struct lk_batcher *batcher)
 
 /*
  * Sleeps until there is work, the keeper is due or it is time to stop. Returns
- * false for the last. `batch` gets at most batch_ops tasks, in order; CLOCK,
- * which is no operation, comes alone.
+ * false for the last. `batch` gets at most batch_ops tasks, in order; what
+ * is no operation comes alone.
  */
 static bool take_batch(struct lk_batcher *batcher, uint64_t *keep_at_ns,
                        struct lk_task_queue *batch, bool *keep)
@@ -127,7 +127,8 @@ static bool take_batch(struct lk_batcher *batcher, uint64_t *keep_at_ns,
     return more;
 }
 
-static void apply_batch(struct lk_batcher *batcher, struct lk_task_queue *tasks,
+/* True: the keeper has more to do, and should not wait. */
+static bool apply_batch(struct lk_batcher *batcher, struct lk_task_queue *tasks,
                         bool keep)
 {
     struct lk_batch batch = {.ops = batcher->ops, .keep = keep};
@@ -150,15 +151,20 @@ static void apply_batch(struct lk_batcher *batcher, struct lk_task_queue *tasks,
         lk_returns_give(batcher->returns, tasks, &batch);
     }
     lk_batch_clear(&batch);
+    return batch.more;
 }
 
-static void accept_clock(struct lk_batcher *batcher,
-                         struct lk_task_queue *tasks)
+/* What an operator does to no record. */
+static void apply_alone(struct lk_batcher *batcher, struct lk_task_queue *tasks)
 {
-    struct lk_op *op = &tasks->head->demand.op;
+    struct lk_store *store = batcher->store;
+    struct lk_demand *demand = &tasks->head->demand;
+    struct lk_op *op = &demand->op;
 
     op->status =
-        batcher->store->class->accept_clock(batcher->store, op->who, op->why);
+        demand->kind == LK_TASK_CLOCK
+            ? store->class->accept_clock(store, op->who, op->why)
+            : store->class->note(store, LK_SLICE("backup"), op->who, op->why);
     lk_returns_give(batcher->returns, tasks, NULL);
 }
 
@@ -173,10 +179,10 @@ static void run_thread(void *context)
     prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
     while (take_batch(batcher, &keep_at_ns, &tasks, &keep)) {
         if (tasks.head && !is_operation(tasks.head)) {
-            accept_clock(batcher, &tasks);
+            apply_alone(batcher, &tasks);
         }
-        if (tasks.head || keep) {
-            apply_batch(batcher, &tasks, keep);
+        if ((tasks.head || keep) && apply_batch(batcher, &tasks, keep)) {
+            keep_at_ns = 0;
         }
     }
 }

@@ -45,7 +45,7 @@ enum lk_task_kind {
     LK_TASK_LIST,
     LK_TASK_AUDIT,
     LK_TASK_VERIFY, /* job thread */
-    LK_TASK_BACKUP, /* job thread */
+    LK_TASK_BACKUP, /* store thread, for the audit log; then job thread */
     LK_TASK_TEXT,   /* a reply that waits for those before it */
 };
 
@@ -74,6 +74,7 @@ struct lk_task {
     bool counted; /* in server->queued_* */
     bool ready;   /* the reply can be written */
     bool loading; /* decided; the reader fetches what the reply needs */
+    bool noted;   /* a backup: it is in the audit log */
     bool waited;  /* was parked */
     bool final;   /* not to be parked again */
     bool settled; /* await: to be pushed right after QUEUED */
@@ -311,9 +312,11 @@ LK_MUST_CHECK enum lk_status lk_reply_record(struct lk_buf *out,
 /* Any thread. */
 LK_MUST_CHECK enum lk_status lk_reply_audit(struct lk_buf *out, int proto,
                                             const struct lk_audit_entry *entry);
-/* "-UNAVAILABLE ..." for a status that is not LK_OK. Any thread. */
+/* "-UNAVAILABLE ..." for a status that is not LK_OK; `why` is the store's own
+ * sentence, or NULL. Any thread. */
 LK_MUST_CHECK enum lk_status lk_reply_unavailable(struct lk_buf *out,
-                                                  enum lk_status status);
+                                                  enum lk_status status,
+                                                  const char *why);
 LK_MUST_CHECK enum lk_status lk_reply_settled(struct lk_buf *out, int proto,
                                               struct lk_slice id);
 
@@ -332,6 +335,9 @@ struct lk_jobs {
 LK_MUST_CHECK enum lk_status lk_jobs_start(struct lk_server *server,
                                            struct lk_task *task);
 /* The loop has got the task back. */
+/* A backup that comes back from the store thread. False: it was refused, and
+ * the reply says why. */
+bool lk_jobs_start_backup(struct lk_server *server, struct lk_task *task);
 void lk_jobs_finished(struct lk_server *server);
 
 /* ---- The server ---------------------------------------------------------- */

@@ -52,7 +52,7 @@ static enum lk_status verify(struct lk_server *server, struct lk_task *task)
         status = write_lines(&task->text, found ? "damaged" : "ok",
                              latchkey_buf_slice(&report));
     } else {
-        status = lk_reply_unavailable(&task->text, found);
+        status = lk_reply_unavailable(&task->text, found, NULL);
     }
     lk_log(found ? LK_LOG_ERROR : LK_LOG_INFO, "verified", "result=%s",
            latchkey_status_name(found));
@@ -138,6 +138,31 @@ enum lk_status lk_jobs_start(struct lk_server *server, struct lk_task *task)
     }
     lk_task_uncount(server, task);
     return LK_OK;
+}
+
+static enum lk_status reply_refused(struct lk_task *task, enum lk_status status)
+{
+    if (status == LK_BUSY) {
+        return lk_resp_error(
+            &task->text, LK_SLICE("ERR BACKUP: a verify or backup is running; "
+                                  "come back when it is done"));
+    }
+    return lk_reply_unavailable(&task->text, status, NULL);
+}
+
+bool lk_jobs_start_backup(struct lk_server *server, struct lk_task *task)
+{
+    enum lk_status status = task->demand.op.status;
+
+    task->noted = true;
+    if (!status) {
+        status = lk_jobs_start(server, task);
+    }
+    if (!status) {
+        return true;
+    }
+    task->demand.op.status = reply_refused(task, status);
+    return false;
 }
 
 void lk_jobs_finished(struct lk_server *server)

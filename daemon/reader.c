@@ -23,7 +23,7 @@ static enum lk_status reply_single(const struct lk_store *store,
         return lk_resp_nil(&task->text, task->proto);
     }
     if (found) {
-        return lk_reply_unavailable(&task->text, found);
+        return lk_reply_unavailable(&task->text, found, NULL);
     }
     return lk_reply_record(&task->text, store, task->proto, record, true);
 }
@@ -93,7 +93,7 @@ static enum lk_status run_list(struct lk_store *store, struct lk_task *task)
     if (rows.status) {
         status = rows.status;
     } else if (status) {
-        status = lk_reply_unavailable(&task->text, status);
+        status = lk_reply_unavailable(&task->text, status, NULL);
     } else {
         status = lk_resp_array(&task->text, 2);
         if (!status) {
@@ -117,7 +117,7 @@ static enum lk_status run_audit(struct lk_store *store, struct lk_task *task)
     if (rows.status) {
         status = rows.status;
     } else if (status) {
-        status = lk_reply_unavailable(&task->text, status);
+        status = lk_reply_unavailable(&task->text, status, NULL);
     } else {
         status = write_rows(&task->text, &rows);
     }

@@ -35,14 +35,16 @@ static enum lk_status write_reference(struct lk_buf *out,
     return lk_resp_bulk(out, (struct lk_slice){text, LK_REFERENCE_TEXT});
 }
 
-enum lk_status lk_reply_unavailable(struct lk_buf *out, enum lk_status status)
+enum lk_status lk_reply_unavailable(struct lk_buf *out, enum lk_status status,
+                                    const char *why)
 {
     struct lk_buf message = {0};
     const char *advice = status == LK_UNKNOWN
                              ? "; send the same again, with the same OWNER"
                              : "";
-    enum lk_status made = latchkey_buf_printf(
-        &message, "UNAVAILABLE %s%s", latchkey_status_text(status), advice);
+    enum lk_status made =
+        latchkey_buf_printf(&message, "UNAVAILABLE %s%s",
+                            why ? why : latchkey_status_text(status), advice);
 
     if (!made) {
         made = lk_resp_error(out, latchkey_buf_slice(&message));
@@ -190,7 +192,7 @@ enum lk_status lk_reply_outcome(struct lk_buf *out,
     const struct lk_outcome *outcome = &op->out;
 
     if (op->status) {
-        return lk_reply_unavailable(out, op->status);
+        return lk_reply_unavailable(out, op->status, op->error);
     }
     switch (outcome->verdict) {
     case LK_VERDICT_NEW:
@@ -198,12 +200,12 @@ enum lk_status lk_reply_outcome(struct lk_buf *out,
     case LK_VERDICT_REPLAY:
     case LK_VERDICT_KEPT:
         if (!outcome->kept) {
-            return lk_reply_unavailable(out, LK_CORRUPT);
+            return lk_reply_unavailable(out, LK_CORRUPT, NULL);
         }
         return reply_kept(out, store, outcome);
     case LK_VERDICT_OMITTED:
         if (!outcome->kept) {
-            return lk_reply_unavailable(out, LK_CORRUPT);
+            return lk_reply_unavailable(out, LK_CORRUPT, NULL);
         }
         return reply_omitted(out, store, outcome);
     case LK_VERDICT_INFLIGHT:
@@ -226,7 +228,7 @@ enum lk_status lk_reply_outcome(struct lk_buf *out,
     case LK_VERDICT_NIL:
         return reply_nil(out, proto, op);
     }
-    return lk_reply_unavailable(out, LK_CORRUPT);
+    return lk_reply_unavailable(out, LK_CORRUPT, NULL);
 }
 
 /* ---- Records ------------------------------------------------------------- */

@@ -168,7 +168,11 @@ static void take_back(struct lk_server *server, struct lk_task *task)
         lk_operation_returned(server, task);
         return;
     }
-    if (kind == LK_TASK_VERIFY || kind == LK_TASK_BACKUP) {
+    if (kind == LK_TASK_BACKUP && !task->noted) {
+        if (lk_jobs_start_backup(server, task)) {
+            return;
+        }
+    } else if (kind == LK_TASK_VERIFY || kind == LK_TASK_BACKUP) {
         lk_jobs_finished(server);
     }
     if (!task->conn) {

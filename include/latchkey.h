@@ -261,6 +261,15 @@ LK_MUST_CHECK enum lk_status latchkey_response_encode(
 LK_MUST_CHECK enum lk_status latchkey_response_decode(
     struct lk_slice record, struct lk_response *response);
 
+/*
+ * Status and size of headers and body together, from the first
+ * LK_RESPONSE_PREFIX bytes of a record. Returns as decode does.
+ */
+#define LK_RESPONSE_PREFIX 18
+LK_MUST_CHECK enum lk_status latchkey_response_measure(struct lk_slice prefix,
+                                                       unsigned *status,
+                                                       uint64_t *bytes);
+
 /* ---- Problem documents ----------------------------------------------------
  */
 

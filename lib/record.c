@@ -21,7 +21,7 @@ enum {
     STATUS_AT = 2,
     HEADERS_AT = 6,
     BODY_AT = 10,
-    PREFIX = 18
+    PREFIX = LK_RESPONSE_PREFIX,
 };
 
 static void put32(uint8_t *at, uint32_t value)
@@ -82,8 +82,7 @@ enum lk_status latchkey_response_encode(const struct lk_response *response,
     return status;
 }
 
-enum lk_status latchkey_response_decode(struct lk_slice record,
-                                        struct lk_response *response)
+static enum lk_status check_prefix(struct lk_slice record)
 {
     const uint8_t *bytes = (const uint8_t *)record.data;
 
@@ -93,8 +92,17 @@ enum lk_status latchkey_response_decode(struct lk_slice record,
     if (bytes[1] > VERSION) {
         return LK_VERSION;
     }
-    if (record.len < PREFIX) {
-        return LK_CORRUPT;
+    return record.len < PREFIX ? LK_CORRUPT : LK_OK;
+}
+
+enum lk_status latchkey_response_decode(struct lk_slice record,
+                                        struct lk_response *response)
+{
+    const uint8_t *bytes = (const uint8_t *)record.data;
+    enum lk_status status = check_prefix(record);
+
+    if (status) {
+        return status;
     }
     uint64_t payload = record.len - PREFIX;
     uint32_t headers = get32(bytes + HEADERS_AT);
@@ -107,4 +115,17 @@ enum lk_status latchkey_response_decode(struct lk_slice record,
     response->body =
         (struct lk_slice){record.data + PREFIX + headers, (size_t)body};
     return LK_OK;
+}
+
+enum lk_status latchkey_response_measure(struct lk_slice prefix,
+                                         unsigned *status, uint64_t *bytes)
+{
+    const uint8_t *at = (const uint8_t *)prefix.data;
+    enum lk_status checked = check_prefix(prefix);
+
+    if (!checked) {
+        *status = get32(at + STATUS_AT);
+        *bytes = get32(at + HEADERS_AT) + get64(at + BODY_AT);
+    }
+    return checked;
 }

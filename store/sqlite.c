@@ -157,29 +157,41 @@ static enum lk_status empty_log(struct lk_sqlite *store)
         store->writer, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL));
 }
 
-static enum lk_status make_secret(struct lk_sqlite *store, const char *name,
+/*
+ * The secret of this name, made if there is none. Once in use it only has to
+ * be the same: other threads read it, and a file with another one is not ours.
+ */
+static enum lk_status take_secret(struct lk_sqlite *store, const char *name,
                                   uint8_t secret[16])
 {
-    enum lk_status status = lk_meta_get_bytes(store->writer, name, secret, 16);
+    uint8_t stored[16];
+    enum lk_status status =
+        lk_meta_get_bytes(store->writer, name, stored, sizeof(stored));
 
-    if (status != LK_NOT_FOUND) {
-        return status;
+    if (atomic_load(&store->health) != LK_HEALTH_CLOSED) {
+        bool same = !status && !memcmp(secret, stored, sizeof(stored));
+        return same ? LK_OK : status ? status : LK_CORRUPT;
     }
-    if (RAND_bytes(secret, 16) != 1) {
-        return LK_IO;
+    if (status == LK_NOT_FOUND) {
+        status = RAND_bytes(stored, sizeof(stored)) == 1
+                     ? lk_meta_put_bytes(store, name, stored, sizeof(stored))
+                     : LK_IO;
     }
-    return lk_meta_put_bytes(store, name, secret, 16);
+    if (!status) {
+        memcpy(secret, stored, sizeof(stored));
+    }
+    return status;
 }
 
-static enum lk_status make_secrets(struct lk_sqlite *store)
+static enum lk_status take_secrets(struct lk_sqlite *store)
 {
     enum lk_status status = lk_sqlite_run(store, LK_STATEMENT_BEGIN);
 
     if (!status) {
-        status = make_secret(store, "secret", store->store.secret);
+        status = take_secret(store, "secret", store->store.secret);
     }
     if (!status) {
-        status = make_secret(store, "reference_secret",
+        status = take_secret(store, "reference_secret",
                              store->store.reference_secret);
     }
     return status ? status : lk_sqlite_run(store, LK_STATEMENT_COMMIT);
@@ -202,7 +214,7 @@ static enum lk_status build(struct lk_sqlite *store, struct lk_buf *error)
         status = lk_sqlite_prepare(store);
     }
     if (!status) {
-        status = make_secrets(store);
+        status = take_secrets(store);
     }
     if (!status) {
         status = lk_sqlite_load(store);
@@ -477,6 +489,7 @@ const struct lk_store_class lk_sqlite_class = {
     .audit = lk_sqlite_audit,
     .verify = lk_sqlite_verify,
     .backup = lk_sqlite_backup,
+    .note = lk_sqlite_note,
     .accept_clock = lk_sqlite_accept_clock,
     .stats = read_stats,
 };

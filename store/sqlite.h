@@ -63,7 +63,7 @@ enum lk_statement {
     X(ANSWER, "SELECT at, reason, record FROM answer WHERE token = ?")         \
     X(LIST, "SELECT claim.token, hash, tenant, scope, key, fingerprint, "      \
             "claim.at, ttl, attempt, answer.at, reason, "                      \
-            "length(record) FROM claim LEFT JOIN answer "                      \
+            "substr(record, 1, 18) FROM claim LEFT JOIN answer "               \
             "ON answer.token = claim.token "                                   \
             "WHERE claim.token > ? ORDER BY claim.token LIMIT ?")              \
     X(AUDIT, "SELECT id, at, who, why, action, tenant, scope, key, token "     \
@@ -223,7 +223,7 @@ LK_MUST_CHECK enum lk_status lk_sqlite_answer(
     struct lk_sqlite *store, uint64_t token, uint64_t now,
     struct lk_slice reason, const struct lk_response *response);
 LK_MUST_CHECK enum lk_status lk_sqlite_audit_row(struct lk_sqlite *store,
-                                                 const char *action,
+                                                 struct lk_slice action,
                                                  const struct lk_op *op,
                                                  uint64_t token);
 /* Puts `after` in the place of `before` (NULL: absent) for this batch. */
@@ -244,6 +244,8 @@ void lk_entry_outcome(const struct lk_entry *entry, struct lk_step step,
 
 /* sqlite_apply.c: the batch */
 void lk_sqlite_apply(struct lk_store *store, struct lk_batch *batch);
+enum lk_status lk_sqlite_note(struct lk_store *store, struct lk_slice action,
+                              struct lk_slice who, struct lk_slice why);
 enum lk_status lk_sqlite_accept_clock(struct lk_store *store,
                                       struct lk_slice who, struct lk_slice why);
 

@@ -221,8 +221,8 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
     checkpoint(store);
 }
 
-enum lk_status lk_sqlite_accept_clock(struct lk_store *base,
-                                      struct lk_slice who, struct lk_slice why)
+enum lk_status lk_sqlite_note(struct lk_store *base, struct lk_slice action,
+                              struct lk_slice who, struct lk_slice why)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
     struct lk_op op = {.who = who, .why = why};
@@ -231,14 +231,30 @@ enum lk_status lk_sqlite_accept_clock(struct lk_store *base,
     if (!recover(store)) {
         return LK_UNAVAILABLE;
     }
-    enum lk_status status = lk_sqlite_audit_row(store, "accept clock", &op, 0);
+    enum lk_status status = lk_sqlite_audit_row(store, action, &op, 0);
     if (!status) {
         status = commit(store);
     }
-    if (!status) {
-        lk_clock_accept(&store->clock);
-        status = store_moment(store);
+    if (status) {
+        fail_batch(store, &none, status);
     }
+    return status;
+}
+
+/* Audited first: an accepted clock that nobody accepted would be worse. */
+enum lk_status lk_sqlite_accept_clock(struct lk_store *base,
+                                      struct lk_slice who, struct lk_slice why)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    struct lk_batch none = {0};
+    enum lk_status status =
+        lk_sqlite_note(base, LK_SLICE("accept clock"), who, why);
+
+    if (status) {
+        return status;
+    }
+    lk_clock_accept(&store->clock);
+    status = store_moment(store);
     if (!status) {
         status = commit(store);
     }

@@ -245,17 +245,18 @@ static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
     return LK_INVALID;
 }
 
-static const char *audited(enum lk_event event)
+/* Empty: not an operator's doing. */
+static struct lk_slice audited(enum lk_event event)
 {
     switch (event) {
     case LK_EVENT_RESOLVE_COMPLETED:
-        return "resolve completed";
+        return LK_SLICE("resolve completed");
     case LK_EVENT_RESOLVE_RELEASED:
-        return "resolve released";
+        return LK_SLICE("resolve released");
     case LK_EVENT_EVICT:
-        return "evict";
+        return LK_SLICE("evict");
     default:
-        return NULL;
+        return (struct lk_slice){0};
     }
 }
 
@@ -328,7 +329,7 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
         status = take_effect(store, op, step, standing, before, now);
     }
     if (!status && before && step.effect != LK_EFFECT_NONE &&
-        audited(op->event)) {
+        audited(op->event).len) {
         status =
             lk_sqlite_audit_row(store, audited(op->event), op, before->token);
     }

@@ -20,7 +20,10 @@ static void fill_record(sqlite3_stmt *row, const struct lk_entry *entry,
     lk_record_set(record, entry, now);
     if (record->state == LK_STATE_COMPLETED) {
         record->completed_ms = (uint64_t)sqlite3_column_int64(row, 9);
-        record->answer_bytes = (uint64_t)sqlite3_column_int64(row, 11);
+        if (latchkey_response_measure(lk_column(row, 11), &record->status,
+                                      &record->answer_bytes)) {
+            record->status = 0; /* damaged; `verify` says so */
+        }
     } else if (record->state == LK_STATE_UNCERTAIN && !record->reason.len) {
         record->reason = LK_SLICE("lock lapsed");
     }

@@ -167,7 +167,8 @@ enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
     return status ? status : lk_sqlite_run(store, LK_STATEMENT_ANSWER);
 }
 
-enum lk_status lk_sqlite_audit_row(struct lk_sqlite *store, const char *action,
+enum lk_status lk_sqlite_audit_row(struct lk_sqlite *store,
+                                   struct lk_slice action,
                                    const struct lk_op *op, uint64_t token)
 {
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_AUDIT];
@@ -179,7 +180,7 @@ enum lk_status lk_sqlite_audit_row(struct lk_sqlite *store, const char *action,
     sqlite3_bind_int64(statement, 1, (int64_t)store->last_ms);
     bind_slice(statement, 2, op->who);
     bind_slice(statement, 3, op->why);
-    sqlite3_bind_text(statement, 4, action, -1, SQLITE_STATIC);
+    bind_slice(statement, 4, action);
     bind_slice(statement, 5, op->name.tenant);
     bind_slice(statement, 6, op->name.scope);
     bind_slice(statement, 7, op->name.key);

@@ -250,6 +250,10 @@ struct lk_store_class {
                              lk_progress_fn progress, void *context,
                              struct lk_buf *error);
 
+    /* Appends to the audit log what an operator does to no record. Store
+     * thread. */
+    enum lk_status (*note)(struct lk_store *store, struct lk_slice action,
+                           struct lk_slice who, struct lk_slice why);
     /* An operator vouches for the wall clock; audited. Store thread. */
     enum lk_status (*accept_clock)(struct lk_store *store, struct lk_slice who,
                                    struct lk_slice why);
