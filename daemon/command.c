@@ -197,7 +197,6 @@ static void hand_over(struct lk_server *server, struct lk_task *task)
 {
     switch (task->demand.kind) {
     case LK_TASK_CLOCK:
-    case LK_TASK_BACKUP:
         lk_task_queue_add(&server->to_store, task);
         break;
     case LK_TASK_LOOKUP:
@@ -214,7 +213,8 @@ static void hand_over(struct lk_server *server, struct lk_task *task)
 void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand)
 {
     struct lk_server *server = conn->server;
-    bool is_job = demand->kind == LK_TASK_VERIFY;
+    bool is_job =
+        demand->kind == LK_TASK_VERIFY || demand->kind == LK_TASK_BACKUP;
     struct lk_task *task = lk_task_make(conn, demand);
     enum lk_status status = task ? LK_OK : LK_NOMEM;
 

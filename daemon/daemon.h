@@ -45,7 +45,7 @@ enum lk_task_kind {
     LK_TASK_LIST,
     LK_TASK_AUDIT,
     LK_TASK_VERIFY, /* job thread */
-    LK_TASK_BACKUP, /* store thread, for the audit log; then job thread */
+    LK_TASK_BACKUP, /* job thread; then store thread, for the audit log */
     LK_TASK_TEXT,   /* a reply that waits for those before it */
 };
 
@@ -74,7 +74,7 @@ struct lk_task {
     bool counted; /* in server->queued_* */
     bool ready;   /* the reply can be written */
     bool loading; /* decided; the reader fetches what the reply needs */
-    bool noted;   /* a backup: it is in the audit log */
+    bool to_note; /* a backup that worked: belongs in the audit log */
     bool waited;  /* was parked */
     bool final;   /* not to be parked again */
     bool settled; /* await: to be pushed right after QUEUED */
@@ -335,10 +335,9 @@ struct lk_jobs {
 LK_MUST_CHECK enum lk_status lk_jobs_start(struct lk_server *server,
                                            struct lk_task *task);
 /* The loop has got the task back. */
-/* A backup that comes back from the store thread. False: it was refused, and
- * the reply says why. */
-bool lk_jobs_start_backup(struct lk_server *server, struct lk_task *task);
 void lk_jobs_finished(struct lk_server *server);
+/* The copy stands; what the audit log made of it goes into the reply. */
+LK_MUST_CHECK enum lk_status lk_jobs_noted(struct lk_task *task);
 
 /* ---- The server ---------------------------------------------------------- */
 

@@ -65,8 +65,9 @@ static enum lk_status reply_backup(struct lk_task *task, enum lk_status result,
 {
     struct lk_buf message = {0};
 
+    task->to_note = !result;
     if (!result) {
-        return lk_resp_simple(&task->text, "OK");
+        return LK_OK;
     }
     enum lk_status status = latchkey_buf_printf(
         &message, "ERR BACKUP: %.*s",
@@ -140,33 +141,20 @@ enum lk_status lk_jobs_start(struct lk_server *server, struct lk_task *task)
     return LK_OK;
 }
 
-static enum lk_status reply_refused(struct lk_task *task, enum lk_status status)
-{
-    if (status == LK_BUSY) {
-        return lk_resp_error(
-            &task->text, LK_SLICE("ERR BACKUP: a verify or backup is running; "
-                                  "come back when it is done"));
-    }
-    return lk_reply_unavailable(&task->text, status, NULL);
-}
-
-bool lk_jobs_start_backup(struct lk_server *server, struct lk_task *task)
-{
-    enum lk_status status = task->demand.op.status;
-
-    task->noted = true;
-    if (!status) {
-        status = lk_jobs_start(server, task);
-    }
-    if (!status) {
-        return true;
-    }
-    task->demand.op.status = reply_refused(task, status);
-    return false;
-}
-
 void lk_jobs_finished(struct lk_server *server)
 {
     uv_thread_join(&server->jobs.thread);
     server->jobs.task = NULL;
+}
+
+enum lk_status lk_jobs_noted(struct lk_task *task)
+{
+    enum lk_status noted = task->demand.op.status;
+
+    if (!noted) {
+        return lk_resp_simple(&task->text, "OK");
+    }
+    return lk_reply_unavailable(
+        &task->text, noted,
+        "the backup was made, but could not be noted in the audit log");
 }

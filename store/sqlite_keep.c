@@ -141,17 +141,28 @@ struct row {
     bool dead;
 };
 
-static bool row_exists(struct lk_sqlite *store, uint64_t token,
-                       enum lk_status *status)
+/*
+ * Is the first claim of the record gone, or going in this very stretch? Only
+ * then may a later one go. A pass that deletes the first has all later ones
+ * before it, so it deletes them too, in order.
+ */
+static bool first_is_gone(struct lk_sqlite *store, const struct row *rows,
+                          int at, enum lk_status *status)
 {
     struct lk_claim_row row;
+
+    for (int i = 0; i < at; i++) {
+        if (rows[i].token == rows[at].number) {
+            return rows[i].dead;
+        }
+    }
     enum lk_status found =
-        lk_sqlite_row(store, token, (struct lk_slice){0}, &row);
+        lk_sqlite_row(store, rows[at].number, (struct lk_slice){0}, &row);
 
     if (found && found != LK_CORRUPT) {
         *status = found;
     }
-    return !found;
+    return found == LK_CORRUPT; /* there is no such row */
 }
 
 static bool is_needed(struct lk_sqlite *store, sqlite3_stmt *statement,
@@ -186,10 +197,9 @@ static int read_rows(struct lk_sqlite *store, struct row *rows, int max,
     }
     sqlite3_reset(statement);
     *status = lk_sqlite_status(code);
-    /* Later claims wait until the first one of their record is gone. */
     for (int i = 0; i < count && !*status; i++) {
         if (rows[i].dead && rows[i].number) {
-            rows[i].dead = !row_exists(store, rows[i].number, status);
+            rows[i].dead = first_is_gone(store, rows, i, status);
         }
     }
     return count;
