@@ -3,29 +3,12 @@
 #include "store/fault.h"
 
 #include <stdlib.h>
-#include <sys/prctl.h>
-
-/*
- * Clients that are answered together send their next commands one by one. A
- * batch that starts with the first of them leaves the others to wait for a
- * whole commit, so the thread gives them a moment: until half as many have
- * arrived as were in the largest of the last batches, but no longer than half
- * the time that a batch takes. A client that is alone never waits.
- */
-enum { RECENT = 4, WINDOW_MOST_US = 500, TIMER_SLACK_NS = 1000 };
-
-struct pace {
-    size_t sizes[RECENT];
-    size_t at;
-    uint64_t batch_us; /* a moving average */
-};
 
 struct lk_batcher {
     struct lk_store *store;
     struct lk_returns *returns;
     struct lk_op **ops; /* room for batch_ops; store thread */
     size_t batch_ops;
-    struct pace pace; /* store thread */
 
     uv_thread_t thread;
     uv_mutex_t mutex; /* guards all below; taken alone, never with another */
@@ -33,7 +16,6 @@ struct lk_batcher {
     struct lk_task_queue queue;
     uint64_t sweep_interval_ms;
     bool asleep;
-    size_t wanted; /* tasks in the queue that are worth waking up for */
     bool stop;
     struct lk_batcher_stats stats;
 };
@@ -42,49 +24,6 @@ static bool is_operation(const struct lk_task *task)
 {
     return task->demand.kind == LK_TASK_OP ||
            task->demand.kind == LK_TASK_AWAIT;
-}
-
-static size_t worth_waiting_for(const struct pace *pace)
-{
-    size_t most = 0;
-
-    for (int i = 0; i < RECENT; i++) {
-        most = pace->sizes[i] > most ? pace->sizes[i] : most;
-    }
-    return most / 2;
-}
-
-static void note_pace(struct pace *pace, size_t count, uint64_t us)
-{
-    pace->sizes[pace->at++ % RECENT] = count;
-    pace->batch_us = (pace->batch_us * 7 + us) / 8;
-}
-
-static void sleep_until(struct lk_batcher *batcher, uint64_t ns, size_t wanted)
-{
-    batcher->asleep = true;
-    batcher->wanted = wanted;
-    uv_cond_timedwait(&batcher->wake, &batcher->mutex, ns);
-    batcher->asleep = false;
-}
-
-/* With the mutex held, and something in the queue. */
-static void gather(struct lk_batcher *batcher)
-{
-    size_t wanted = worth_waiting_for(&batcher->pace);
-    uint64_t window_us = batcher->pace.batch_us / 2;
-
-    if (window_us > WINDOW_MOST_US) {
-        window_us = WINDOW_MOST_US;
-    }
-    uint64_t until = uv_hrtime() + window_us * 1000;
-    while (batcher->queue.count < wanted && !batcher->stop) {
-        uint64_t now = uv_hrtime();
-        if (now >= until) {
-            break;
-        }
-        sleep_until(batcher, until - now, wanted);
-    }
 }
 
 /*
@@ -103,10 +42,9 @@ static bool take_batch(struct lk_batcher *batcher, uint64_t *keep_at_ns,
         if (batcher->queue.head || batcher->stop || now >= *keep_at_ns) {
             break;
         }
-        sleep_until(batcher, *keep_at_ns - now, 1);
-    }
-    if (batcher->queue.head) {
-        gather(batcher);
+        batcher->asleep = true;
+        uv_cond_timedwait(&batcher->wake, &batcher->mutex, *keep_at_ns - now);
+        batcher->asleep = false;
     }
     bool more = batcher->queue.head || !batcher->stop;
     while (batcher->queue.head && batch->count < batcher->batch_ops) {
@@ -144,7 +82,6 @@ static bool apply_batch(struct lk_batcher *batcher, struct lk_task_queue *tasks,
         lk_histogram_add(&batcher->stats.ops, batch.count);
         lk_histogram_add(&batcher->stats.us, us);
         uv_mutex_unlock(&batcher->mutex);
-        note_pace(&batcher->pace, batch.count, us);
     }
     lk_fault_point("before_reply");
     if (batch.count || batch.settled_count) {
@@ -175,8 +112,6 @@ static void run_thread(void *context)
     struct lk_task_queue tasks = {0};
     bool keep;
 
-    /* The usual slack of 50 us would be a good part of a moment. */
-    prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
     while (take_batch(batcher, &keep_at_ns, &tasks, &keep)) {
         if (tasks.head && !is_operation(tasks.head)) {
             apply_alone(batcher, &tasks);
@@ -236,7 +171,7 @@ void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks)
 {
     uv_mutex_lock(&batcher->mutex);
     lk_task_queue_join(&batcher->queue, tasks);
-    if (batcher->asleep && batcher->queue.count >= batcher->wanted) {
+    if (batcher->asleep) {
         uv_cond_signal(&batcher->wake);
     }
     uv_mutex_unlock(&batcher->mutex);

@@ -105,6 +105,17 @@ struct lk_entry *lk_index_find(const struct lk_index *index,
     return slot < shard->cap ? lk_index_at(index, shard->refs[slot]) : NULL;
 }
 
+void lk_index_prefetch(const struct lk_index *index, struct lk_hash128 hash)
+{
+    const struct lk_shard *shard = shard_of(index, hash);
+
+    if (shard->cap) {
+        uint32_t slot = home_of(shard, hash);
+        __builtin_prefetch(&shard->tags[slot]);
+        __builtin_prefetch(&shard->refs[slot]);
+    }
+}
+
 /* There is an empty slot and the hash is not in the shard. */
 static void place(struct lk_shard *shard, struct lk_hash128 hash, uint32_t ref)
 {

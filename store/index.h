@@ -70,6 +70,8 @@ void lk_index_free(struct lk_index *index);
 struct lk_entry *lk_index_find(const struct lk_index *index,
                                struct lk_hash128 hash);
 struct lk_entry *lk_index_at(const struct lk_index *index, uint32_t ref);
+/* Lets the memory that a find or put will need arrive early. */
+void lk_index_prefetch(const struct lk_index *index, struct lk_hash128 hash);
 
 /*
  * Adds the entry or replaces the one with the same hash; its links are kept

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SMALLEST = 1024 };
+enum { SMALLEST = 1024, AHEAD = 8 };
 
 /* The slot with this hash, or the empty one where it belongs. */
 static size_t find_slot(const struct lk_overlay *overlay,
@@ -86,6 +86,9 @@ enum lk_status lk_overlay_merge(struct lk_overlay *overlay,
 
     for (size_t i = 0; i < overlay->count && !status; i++) {
         const struct lk_entry *entry = &overlay->entries[i];
+        if (i + AHEAD < overlay->count) {
+            lk_index_prefetch(index, entry[AHEAD].hash);
+        }
         if (entry->state == LK_STATE_ABSENT) {
             lk_index_remove(index, entry->hash);
         } else {

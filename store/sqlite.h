@@ -76,6 +76,8 @@ enum lk_read {
         LK_READS
 };
 
+enum { LK_PAGE_BYTES = 8192 };
+
 enum lk_health {
     LK_HEALTH_READY,
     LK_HEALTH_FULL,   /* no space: waits until a test write succeeds */

@@ -120,7 +120,8 @@ static void note_free_space(struct lk_sqlite *store)
     int64_t pages = 0;
 
     if (!lk_sqlite_number(store->writer, "PRAGMA freelist_count", &pages)) {
-        atomic_store(&store->counters.free_bytes, (uint64_t)pages * 4096);
+        atomic_store(&store->counters.free_bytes,
+                     (uint64_t)pages * LK_PAGE_BYTES);
     }
 }
 
@@ -199,6 +200,9 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
     }
     uint64_t now = lk_clock_now(&store->clock);
     now = store->last_ms = now > store->last_ms ? now : store->last_ms;
+    for (size_t i = 0; i < batch->count; i++) {
+        lk_index_prefetch(&store->index, batch->ops[i]->hash);
+    }
     for (size_t i = 0; i < batch->count && !status; i++) {
         status = lk_sqlite_decide(store, batch, batch->ops[i], now);
     }

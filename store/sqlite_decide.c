@@ -337,10 +337,12 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
         status = lk_batch_settle(batch, op->hash);
     }
     if (!status) {
+        bool changed = step.effect != LK_EFFECT_NONE;
         op->status = LK_OK;
         lk_entry_outcome(
-            lk_overlay_find(&store->overlay, &store->index, op->hash), step,
-            now, &op->out);
+            changed ? lk_overlay_find(&store->overlay, &store->index, op->hash)
+                    : before,
+            step, now, &op->out);
     }
     return status;
 }

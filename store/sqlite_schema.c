@@ -89,11 +89,13 @@ static int configure(struct lk_sqlite *store, sqlite3 *db, bool writer)
         code = sqlite3_wal_autocheckpoint(db, 0);
     }
     snprintf(sql, sizeof(sql),
-             "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"
-             "PRAGMA cache_size=%u; PRAGMA journal_size_limit=%llu;"
-             "PRAGMA temp_store=MEMORY; PRAGMA query_only=%d;",
-             store->config.cache_pages,
-             64 * 4096ULL * (store->config.checkpoint_pages + 1ULL), !writer);
+             "PRAGMA page_size=%d; PRAGMA journal_mode=WAL;"
+             "PRAGMA synchronous=FULL; PRAGMA cache_size=%u;"
+             "PRAGMA journal_size_limit=%llu; PRAGMA temp_store=MEMORY;"
+             "PRAGMA query_only=%d;",
+             LK_PAGE_BYTES, store->config.cache_pages,
+             16ULL * LK_PAGE_BYTES * (store->config.checkpoint_pages + 1ULL),
+             !writer);
     if (code == SQLITE_OK) {
         code = sqlite3_exec(db, sql, NULL, NULL, NULL);
     }
