@@ -169,7 +169,8 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin \
 	  $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \
 	  $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5 \
-	  $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/doc/latchkey
+	  $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/doc/latchkey \
+	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m 755 $(BUILD)/latchkey $(DESTDIR)$(PREFIX)/bin/
 	install -m 755 $(BUILD)/latchkeyd $(DESTDIR)$(PREFIX)/sbin/
 	install -m 644 include/latchkey.h $(DESTDIR)$(PREFIX)/include/
@@ -180,6 +181,7 @@ install: all
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
 	install -m 644 man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
+	install -m 644 packaging/completions/latchkey $(DESTDIR)$(PREFIX)/share/bash-completion/completions/
 	install -m 644 README.md NEWS.md LICENSE packaging/latchkeyd.conf packaging/latchkeyd.service \
 	  docs/*.md $(DESTDIR)$(PREFIX)/share/doc/latchkey/
 

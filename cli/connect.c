@@ -63,8 +63,7 @@ static enum lk_exit complain_error(const struct lk_cli *cli,
         begins_with(text, "WRONGPASS")) {
         result = complain_denied(cli, copy.data);
     } else if (begins_with(text, "UNAVAILABLE")) {
-        lk_complain("%s; nothing was changed, try again when the store is back",
-                    copy.data);
+        lk_complain("the store cannot decide now: %s", copy.data + 12);
         result = LK_EXIT_UNREACHABLE;
     } else {
         lk_complain("latchkeyd refused: %s",

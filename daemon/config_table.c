@@ -49,7 +49,7 @@ const struct lk_setting lk_settings[] = {
            "65536", 1, 16000000, RELOAD),
     NUMBER("limits", "queue_bytes", size, queue_bytes,
            "256m", 64 * KIB, 1024 * GIB, RELOAD),
-    NUMBER("limits", "batch_ops", count, batch_ops, "1024", 1, 65536, RELOAD),
+    NUMBER("limits", "batch_ops", count, batch_ops, "1024", 1, 65536, RESTART),
     NUMBER("limits", "cache_bytes", size, cache_bytes,
            "64m", 0, 1024 * GIB, RELOAD),
     NUMBER("limits", "waiters", count, waiters, "100000", 0, 16000000, RELOAD),
@@ -68,7 +68,7 @@ const struct lk_setting lk_settings[] = {
            "1000", 1, 1000000, RESTART),
     NUMBER("store", "cache_pages", count, cache_pages,
            "4096", 16, 16000000, RESTART),
-    NUMBER("store", "reap_rows", count, reap_rows, "256", 1, 65536, RESTART),
+    NUMBER("store", "reap_rows", count, reap_rows, "256", 1, 1024, RESTART),
 
     TEXT("auth", "password", secret, password, NULL, RELOAD),
     TEXT("auth", "password_file", path, password_file, NULL, RELOAD),

@@ -111,7 +111,7 @@ static bool may_run(struct lk_conn *conn)
 
 static void answer_bad_input(struct lk_conn *conn)
 {
-    lk_conn_error(conn, "ERR %s", conn->parser.error);
+    lk_conn_error(conn, "%s", conn->parser.error);
     conn->quit = true;
     lk_conn_stop_reading(conn);
     lk_log(LK_LOG_INFO, "protocol-error", "id=%llu address=%s",

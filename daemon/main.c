@@ -156,6 +156,19 @@ static int serve(const struct command_line *line, struct lk_config *config)
     return result;
 }
 
+static int print_settings(const struct lk_config *config)
+{
+    struct lk_buf settings = {0};
+    bool made = lk_config_dump(config, &settings) == LK_OK;
+
+    if (made) {
+        fwrite(settings.data, 1, settings.len, stdout);
+        fputs("# the settings are valid\n", stdout);
+    }
+    latchkey_buf_free(&settings);
+    return made ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
 static void free_command_line(struct command_line *line)
 {
     for (size_t i = 0; i < line->options.count; i++) {
@@ -178,7 +191,7 @@ int main(int argc, char **argv)
         if (!read_settings(&line, &config)) {
             result = EXIT_USAGE;
         } else if (line.check_only) {
-            puts("latchkeyd: the settings are valid");
+            result = print_settings(&config);
             lk_config_free(&config);
         } else {
             result = serve(&line, &config);

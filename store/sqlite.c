@@ -262,7 +262,11 @@ static uint64_t longest_lock(struct lk_sqlite *store)
 {
     int64_t longest = 0;
 
-    if (lk_sqlite_number(store->writer, "SELECT max(lock) FROM claim",
+    /* 6: LK_ROW_EXTEND */
+    if (lk_sqlite_number(store->writer,
+                         "SELECT max((SELECT ifnull(max(lock), 0) FROM claim),"
+                         " (SELECT ifnull(max(until - at), 0) FROM outcome"
+                         " WHERE kind = 6))",
                          &longest)) {
         longest = 0;
     }
@@ -284,9 +288,9 @@ static enum lk_status hold_unknown(struct lk_sqlite *store, int64_t backup_at)
     }
     atomic_store(&store->hold_until_ms, until);
     lk_sqlite_log(store, LEVEL_WARN,
-                  "%s is an older copy%s: claims made since are missing. Keys "
-                  "that it does not know are held for %llu s; operations "
-                  "claimed since the copy can run again after that",
+                  "%s is an older copy%s: claims made since are missing. "
+                  "Nothing new starts for %llu s; operations claimed since "
+                  "the copy can run again after that",
                   store->path, backup_at ? " (a backup)" : "",
                   (unsigned long long)(hold / 1000));
     return status;

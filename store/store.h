@@ -189,7 +189,7 @@ struct lk_store_config {
     uint64_t default_lock_ms;  /* 30 s */
     uint64_t clock_jump_ms;    /* a longer gap across a reboot is doubted */
     unsigned checkpoint_pages; /* log size that starts a checkpoint */
-    unsigned cache_pages;      /* of the writer, 4 KiB each */
+    unsigned cache_pages;      /* of each connection, 8 KiB each */
     unsigned reap_rows;        /* at most so many rows for each batch */
     const char *vfs;           /* SQLite VFS by name; NULL: the default */
     /* Told of everything an operator should read; one line, no newline. */

@@ -127,14 +127,14 @@ static void push_late(struct op *op)
 
 /* ---- what is asked ---- */
 
-/* A key keeps its habits: one in six has a short lock, one in ten a short
- * TTL. */
+/* A key keeps its habits: one in six has a short lock, one in three a short
+ * TTL: the reaper has something to do. */
 static void set_times(struct history_record *record)
 {
     unsigned habit = (unsigned)(mix(record->key ^ option.seed) % 60);
 
     record->lock_ms = habit < 10 ? SHORT_LOCK_MS : LONG_LOCK_MS;
-    record->ttl_ms = habit >= 10 && habit < 16 ? SHORT_TTL_MS : 0;
+    record->ttl_ms = habit >= 10 && habit < 30 ? SHORT_TTL_MS : 0;
 }
 
 /* Keys are fought for in a window that moves on; old ones are looked up. */
