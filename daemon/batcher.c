@@ -1,5 +1,6 @@
 /* batcher.c - the store thread and its queue. */
 #include "daemon/batcher.h"
+#include "daemon/thread.h"
 #include "store/fault.h"
 
 #include <stdlib.h>
@@ -145,7 +146,7 @@ enum lk_status lk_batcher_start(struct lk_store *store,
         uv_mutex_destroy(&made->mutex);
         goto failed;
     }
-    if (uv_thread_create(&made->thread, run_thread, made)) {
+    if (lk_thread_create(&made->thread, run_thread, made)) {
         uv_cond_destroy(&made->wake);
         uv_mutex_destroy(&made->mutex);
         goto failed;

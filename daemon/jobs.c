@@ -1,5 +1,6 @@
 /* jobs.c - verify and backup: long work on a thread of its own. */
 #include "daemon/daemon.h"
+#include "daemon/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -133,7 +134,7 @@ enum lk_status lk_jobs_start(struct lk_server *server, struct lk_task *task)
     jobs->task = task;
     atomic_store(&jobs->returned, false);
     note_progress(jobs, 0, 0);
-    if (uv_thread_create(&jobs->thread, run_thread, server)) {
+    if (lk_thread_create(&jobs->thread, run_thread, server)) {
         jobs->task = NULL;
         return LK_NOMEM;
     }

@@ -1,5 +1,6 @@
 /* reader.c - the reader thread: answers by lookup, and loads for replays. */
 #include "daemon/reader.h"
+#include "daemon/thread.h"
 
 #include <stdlib.h>
 
@@ -193,7 +194,7 @@ enum lk_status lk_reader_start(struct lk_store *store,
     if (uv_cond_init(&made->wake)) {
         goto no_cond;
     }
-    if (uv_thread_create(&made->thread, run_thread, made)) {
+    if (lk_thread_create(&made->thread, run_thread, made)) {
         goto no_thread;
     }
     *reader = made;
