@@ -162,7 +162,7 @@ fmt-check:
 # One file a run: clang-tidy mixes up files that it is given together.
 lint: fmt-check
 	$(Q)printf '%s\n' $(filter-out tests/%,$(filter %.c,$(SOURCES))) | \
-	  xargs -P 2 -I FILE clang-tidy --quiet FILE -- -std=gnu11 -D_GNU_SOURCE \
+	  xargs -P 2 -I {} clang-tidy --quiet {} -- -std=gnu11 -D_GNU_SOURCE \
 	  -Iinclude -I. $(PKG_CFLAGS) 2>/dev/null
 
 install: all

@@ -55,6 +55,9 @@ static void drop_at(struct lk_cache *cache, struct lk_cache_entry **at)
 {
     struct lk_cache_entry *entry = *at;
 
+    if (!entry) {
+        return;
+    }
     *at = entry->chain;
     unlink_use(cache, entry);
     cache->bytes -= entry->cost;

@@ -163,10 +163,12 @@ static enum lk_status open_unix(struct lk_listener *listener,
     struct lk_server *server = listener->server;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
-    if (strlen(listen->path) >= sizeof(address.sun_path)) {
+    size_t len = strlen(listen->path);
+
+    if (len >= sizeof(address.sun_path)) {
         return fail(listen->text, "the path is too long for a socket");
     }
-    strcpy(address.sun_path, listen->path);
+    memcpy(address.sun_path, listen->path, len + 1);
     enum lk_status status = remove_stale(&address, listen->text);
     if (status) {
         return status;

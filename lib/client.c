@@ -372,7 +372,7 @@ static enum lk_status authenticate(struct lk_client *client, const char *user,
     if (client->out.data) {
         explicit_bzero(client->out.data, client->out.cap);
     }
-    if (status) {
+    if (status || !reply) {
         return status;
     }
     if (reply->type == LK_REPLY_ERROR) {

@@ -314,7 +314,8 @@ static enum lk_status read_literal(struct reader *r, const char *literal)
 {
     size_t len = strlen(literal);
 
-    if (r->in.len - r->at < len || memcmp(r->in.data + r->at, literal, len)) {
+    if (r->in.len - r->at < len ||
+        memcmp(r->in.data + r->at, literal, len) != 0) {
         return LK_MALFORMED;
     }
     r->at += len;

@@ -226,7 +226,7 @@ static enum lk_status write_parts(struct lk_slice rest,
         }
         const char *next =
             memmem(rest.data, rest.len, delimiter.data, delimiter.len);
-        if (!next || next - rest.data < 2 || memcmp(next - 2, "\r\n", 2)) {
+        if (!next || next - rest.data < 2 || memcmp(next - 2, "\r\n", 2) != 0) {
             return LK_MALFORMED;
         }
         struct lk_slice part = {rest.data, (size_t)(next - rest.data) - 2};
