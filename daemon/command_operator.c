@@ -22,7 +22,8 @@ static bool sign(struct lk_conn *conn, struct signature *signature,
 
     op->why = signature->why;
     op->who = who;
-    if (!user.data || user.len == 0 || latchkey_slice_equal(user, who)) {
+    if (!user.data || !who.data || user.len == 0 ||
+        latchkey_slice_equal(user, who)) {
         return true;
     }
     if (user.len + 1 + who.len > LK_WHO_MAX) {
