@@ -1,14 +1,27 @@
-# Latchkey's build. `make help` lists the targets.
+# Latchkey's build.
 #
-#   make SANITIZE=address,undefined   a sanitizer build, in build/address-undefined
-#   make SANITIZE=thread              likewise, in build/thread
-#   make FAULTS=1                     with fault points for tests, in build/faults
-#   make V=1                          shows the commands
+#   make              the programs and the library, in build/
+#   make tests        the test programs; make faults: with fault points
+#   make check        every test; PYTEST_ARGS=... for pytest
+#   make check-unit   only those in C
+#   make crash        kills the daemon N=10000 times under load
+#   make fuzz         each fuzzer for SECONDS=60
+#   make bench        the comparisons; BENCH_ARGS=... as for ./run bench
+#   make fmt          formats the code; make fmt-check only looks
+#   make lint         fmt-check and clang-tidy
+#   make install      to PREFIX=/usr/local, LIBDIR=$(PREFIX)/lib, below DESTDIR
+#   make clean
+#
+#   SANITIZE=address,undefined   a sanitizer build, in build/address-undefined
+#   SANITIZE=thread              likewise, in build/thread
+#   FAULTS=1                     with fault points for tests, in build/faults
+#   V=1                          shows the commands
 
 CC       ?= cc
 CLANG    ?= clang
 PYTHON   ?= /usr/bin/python3
 PREFIX   ?= /usr/local
+LIBDIR   ?= $(PREFIX)/lib
 OPT      ?= -O2 -g
 SANITIZE ?=
 FAULTS   ?=
@@ -26,7 +39,7 @@ PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 
 CFLAGS_ALL := -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wpointer-arith \
   -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-unused-parameter \
-  -fPIC -fvisibility=default -D_GNU_SOURCE -Iinclude -I. $(OPT) $(PKG_CFLAGS) \
+  -fPIC -D_GNU_SOURCE -Iinclude -I. $(OPT) $(PKG_CFLAGS) \
   $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) \
   $(if $(FAULTS),-DLK_FAULTS) $(CFLAGS)
 LDFLAGS_ALL := $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
@@ -55,7 +68,6 @@ all: $(BUILD)/latchkeyd $(BUILD)/latchkey $(BUILD)/liblatchkey.a $(BUILD)/liblat
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
-	@echo "targets: all check check-unit fuzz bench crash fmt lint install clean"
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
@@ -66,9 +78,10 @@ $(BUILD)/liblatchkey.a: $(LIB_OBJS)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-$(BUILD)/liblatchkey.so: $(LIB_OBJS)
+$(BUILD)/liblatchkey.so: $(LIB_OBJS) lib/exports.map
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,liblatchkey.so.0 -o $@ $^ $(LIB_LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,liblatchkey.so.0 \
+	  -Wl,--version-script=lib/exports.map -o $@ $(LIB_OBJS) $(LIB_LIBS)
 
 $(BUILD)/latchkeyd: $(DAEMON_OBJS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	$(call say,LD,$@)
@@ -78,10 +91,13 @@ $(BUILD)/latchkey: $(CLI_OBJS) $(BUILD)/liblatchkey.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS)
 
-$(BUILD)/latchkey.pc: packaging/latchkey.pc.in Makefile
+# Written at each run that needs it: PREFIX may be another one.
+$(BUILD)/latchkey.pc: packaging/latchkey.pc.in FORCE
 	@mkdir -p $(@D)
-	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' \
+	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
 	  -e "s|@VERSION@|$$(sed -n 's/^.define LATCHKEY_VERSION  *"\(.*\)"/\1/p' include/latchkey.h)|" $< >$@
+
+FORCE:
 
 # ---- tests -------------------------------------------------------------------
 
@@ -103,6 +119,7 @@ faults:
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) all tests
 
 check: all tests faults
+	$(Q)$(MAKE) --no-print-directory check-unit
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) check-unit
 	$(Q)LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
 	  $(PYTHON) -m pytest -q -p no:cacheprovider $(PYTEST_ARGS) tests
@@ -167,17 +184,17 @@ lint: fmt-check
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin \
-	  $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+	  $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(LIBDIR)/pkgconfig \
 	  $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5 \
 	  $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/doc/latchkey \
 	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m 755 $(BUILD)/latchkey $(DESTDIR)$(PREFIX)/bin/
 	install -m 755 $(BUILD)/latchkeyd $(DESTDIR)$(PREFIX)/sbin/
 	install -m 644 include/latchkey.h $(DESTDIR)$(PREFIX)/include/
-	install -m 644 $(BUILD)/liblatchkey.a $(DESTDIR)$(PREFIX)/lib/
-	install -m 755 $(BUILD)/liblatchkey.so $(DESTDIR)$(PREFIX)/lib/liblatchkey.so.0
-	ln -sf liblatchkey.so.0 $(DESTDIR)$(PREFIX)/lib/liblatchkey.so
-	install -m 644 $(BUILD)/latchkey.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/
+	install -m 644 $(BUILD)/liblatchkey.a $(DESTDIR)$(LIBDIR)/
+	install -m 755 $(BUILD)/liblatchkey.so $(DESTDIR)$(LIBDIR)/liblatchkey.so.0
+	ln -sf liblatchkey.so.0 $(DESTDIR)$(LIBDIR)/liblatchkey.so
+	install -m 644 $(BUILD)/latchkey.pc $(DESTDIR)$(LIBDIR)/pkgconfig/
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
 	install -m 644 man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/

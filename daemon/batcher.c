@@ -98,11 +98,19 @@ static void apply_alone(struct lk_batcher *batcher, struct lk_task_queue *tasks)
     struct lk_store *store = batcher->store;
     struct lk_demand *demand = &tasks->head->demand;
     struct lk_op *op = &demand->op;
+    struct lk_buf action = {0};
 
-    op->status =
-        demand->kind == LK_TASK_CLOCK
-            ? store->class->accept_clock(store, op->who, op->why)
-            : store->class->note(store, LK_SLICE("backup"), op->who, op->why);
+    if (demand->kind == LK_TASK_CLOCK) {
+        op->status = store->class->accept_clock(store, op->who, op->why);
+    } else {
+        op->status = latchkey_buf_printf(&action, "backup %.*s",
+                                         (int)op->reason.len, op->reason.data);
+        if (!op->status) {
+            op->status = store->class->note(store, latchkey_buf_slice(&action),
+                                            op->who, op->why);
+        }
+    }
+    latchkey_buf_free(&action);
     lk_returns_give(batcher->returns, tasks, NULL);
 }
 

@@ -38,39 +38,39 @@ echo "latchkeyd runs as process $daemon on $socket"
 
 step "1. NEW" "The first claim of a key wins: run the payment. The numbers are" \
     "the token, the end of the lock, the attempt and a reference for people."
-say CLAIM acme "POST /payments" key-1 fp-10-euros OWNER alice
+say CLAIM acme "POST /payments" key-1 fp-10-euros OWNER web-1
 first=$(token)
 
 step "2. INFLIGHT" "A retry arrives while the first one still works: wait" \
     "that many milliseconds and ask again."
-say CLAIM acme "POST /payments" key-1 fp-10-euros OWNER bob
+say CLAIM acme "POST /payments" key-1 fp-10-euros OWNER web-2
 
 step "3. the same NEW" "The first caller lost the reply and asks again with" \
     "its OWNER: it gets the same token, not a second one."
-say CLAIM acme "POST /payments" key-1 fp-10-euros OWNER alice
+say CLAIM acme "POST /payments" key-1 fp-10-euros OWNER web-1
 
 step "4. MISMATCH" "The same key for another request is refused, always."
-say CLAIM acme "POST /payments" key-1 fp-99-euros OWNER bob
+say CLAIM acme "POST /payments" key-1 fp-99-euros OWNER web-2
 
 step "5. REPLAY" "The payment is done; its answer is stored durably. From now" \
     "on every retry gets it, byte for byte."
 say COMPLETE acme "POST /payments" key-1 "$first" 201 \
     $'Content-Type: application/json\r\n' '{"id":"pay_1","amount":10}'
-say CLAIM acme "POST /payments" key-1 fp-10-euros OWNER bob
+say CLAIM acme "POST /payments" key-1 fp-10-euros OWNER web-2
 
 step "6. UNCERTAIN" "A holder that vanishes: this lock lasts half a second," \
     "and nobody completes it. Did it happen? Nobody knows, and Latchkey says so."
-say CLAIM acme "POST /payments" key-2 fp-20-euros OWNER alice LOCK 500
+say CLAIM acme "POST /payments" key-2 fp-20-euros OWNER web-1 LOCK 500
 second=$(token)
 sleep 1
-say CLAIM acme "POST /payments" key-2 fp-20-euros OWNER bob
+say CLAIM acme "POST /payments" key-2 fp-20-euros OWNER web-2
 
-step "7. STALE" "Bob is told to run it again all the same (REEXECUTE) and gets" \
-    "the next token. Alice comes back late with the old one: it counts no more."
-say CLAIM acme "POST /payments" key-2 fp-20-euros OWNER bob REEXECUTE
+step "7. STALE" "web-2 asks to run it again all the same (REEXECUTE) and gets the" \
+    "next token. web-1 comes back late with the old one: it counts no more."
+say CLAIM acme "POST /payments" key-2 fp-20-euros OWNER web-2 REEXECUTE
 third=$(token)
-say COMPLETE acme "POST /payments" key-2 "$second" 201 "" "from alice"
-say COMPLETE acme "POST /payments" key-2 "$third" 201 "" "from bob"
+say COMPLETE acme "POST /payments" key-2 "$second" 201 "" "from web-1"
+say COMPLETE acme "POST /payments" key-2 "$third" 201 "" "from web-2"
 say CLAIM acme "POST /payments" key-2 fp-20-euros
 
 step "8. what an operator sees" "latchkey list"

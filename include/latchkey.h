@@ -246,7 +246,7 @@ LK_MUST_CHECK enum lk_status latchkey_reference_decode(
 
 /* The answer to an operation: what a replay sends, byte for byte. */
 struct lk_response {
-    unsigned status;         /* HTTP status, 100 to 599, or any number */
+    unsigned status;         /* HTTP status; on the wire 100 to 999 */
     struct lk_slice headers; /* lines of "Name: value\r\n" */
     struct lk_slice body;
 };
@@ -412,6 +412,14 @@ struct lk_answer {
     struct lk_slice reason;
     struct lk_slice reference;
 };
+
+/*
+ * Reads the reply to a CLAIM, COMPLETE, RELEASE, DOUBT or EXTEND that was
+ * queued by hand. Returns as latchkey_claim does, and LK_MALFORMED.
+ */
+LK_MUST_CHECK enum lk_status latchkey_client_answer(
+    struct lk_client *client, const struct lk_reply *reply,
+    struct lk_answer *answer);
 
 /*
  * LK_OK: `answer` holds the verdict. LK_UNAVAILABLE: the store cannot decide;

@@ -135,15 +135,18 @@ static bool read_field(struct lk_answer *answer, char field,
     return reply->integer <= UINT_MAX;
 }
 
-static const struct shape *find_shape(struct lk_slice word, bool claims)
+/* `verb` NULL: whatever was asked. */
+static const struct shape *find_shape(struct lk_slice word, const char *verb)
 {
+    bool claims = verb && !strcmp(verb, "CLAIM");
     enum lk_verdict verdict;
 
     if (!latchkey_verdict_parse(word, &verdict)) {
         return NULL;
     }
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
-        if (shapes[i].verdict == verdict && shapes[i].claims == claims) {
+        if (shapes[i].verdict == verdict &&
+            (!verb || shapes[i].claims == claims)) {
             return &shapes[i];
         }
     }
@@ -164,8 +167,9 @@ static enum lk_status read_answer(struct lk_client *client, const char *verb,
                                   struct lk_answer *answer)
 {
     struct lk_slice word = reply_word(reply);
-    const struct shape *shape = find_shape(word, !strcmp(verb, "CLAIM"));
+    const struct shape *shape = find_shape(word, verb);
 
+    verb = verb ? verb : "pipeline";
     if (!shape) {
         return lk_client_fail(client, LK_MALFORMED,
                               "%s: the reply is no verdict on it: \"%.*s\"",
@@ -186,32 +190,48 @@ static enum lk_status read_answer(struct lk_client *client, const char *verb,
                 verb, i + 1, latchkey_verdict_word(shape->verdict));
         }
     }
+    if (shape->verdict == LK_VERDICT_KEPT && given > wanted) {
+        answer->reason = reply->elements[wanted + 1].text; /* omitted */
+    }
     answer->verdict = shape->verdict;
     return LK_OK;
+}
+
+/* Zero would be NEW: nobody who forgets the status may read that. */
+static const struct lk_answer nothing = {.verdict = LK_VERDICT_NIL};
+
+static enum lk_status take_reply(struct lk_client *client, const char *verb,
+                                 const struct lk_reply *reply,
+                                 struct lk_answer *answer)
+{
+    *answer = nothing;
+    if (reply->type == LK_REPLY_ERROR) {
+        return lk_client_fail_reply(client, reply);
+    }
+    enum lk_status status = read_answer(client, verb, reply, answer);
+    if (status) {
+        *answer = nothing;
+    }
+    return status;
 }
 
 static enum lk_status run_command(struct lk_client *client,
                                   const struct command *command,
                                   unsigned timeout_ms, struct lk_answer *answer)
 {
-    /* Zero would be NEW: nobody who forgets the status may read that. */
-    const struct lk_answer nothing = {.verdict = LK_VERDICT_NIL};
     const struct lk_reply *reply = NULL;
 
     *answer = nothing;
     enum lk_status status = latchkey_client_call(
         client, command->words, command->count, timeout_ms, &reply);
-    if (status) {
-        return status;
-    }
-    if (reply->type == LK_REPLY_ERROR) {
-        return lk_client_fail_reply(client, reply);
-    }
-    status = read_answer(client, command->verb, reply, answer);
-    if (status) {
-        *answer = nothing;
-    }
-    return status;
+    return status ? status : take_reply(client, command->verb, reply, answer);
+}
+
+enum lk_status latchkey_client_answer(struct lk_client *client,
+                                      const struct lk_reply *reply,
+                                      struct lk_answer *answer)
+{
+    return take_reply(client, NULL, reply, answer);
 }
 
 /* ---- The public calls -----------------------------------------------------

@@ -19,7 +19,7 @@
 
 enum { FAULT_TEXT = 8192, FAULT_LINE = 200, FAULT_RULES = 64, FAULT_WORDS = 8 };
 
-enum act { ACT_KILL, ACT_STOP, ACT_DELAY, ACT_FAIL };
+enum act { ACT_KILL, ACT_STOP, ACT_DELAY, ACT_HOLD, ACT_FAIL };
 enum call { CALL_WRITE, CALL_SYNC, CALL_TRUNCATE, CALL_OPEN };
 enum target { TARGET_OTHER, TARGET_DB, TARGET_WAL, TARGET_ANY };
 
@@ -112,13 +112,13 @@ static void parse_fail(struct rule *rule, char **words, size_t count)
     }
 }
 
-/* kill POINT [N], stop POINT [N], delay POINT MS */
+/* kill POINT [N], stop POINT [N], delay POINT MS, hold POINT */
 static void parse_point(struct rule *rule, enum act act, char **words,
                         size_t count)
 {
     bool needs_number = act == ACT_DELAY;
 
-    if (count < (needs_number ? 3 : 2) || count > 3) {
+    if (count < (needs_number ? 3 : 2) || count > (act == ACT_HOLD ? 2 : 3)) {
         refuse_line(rule->line);
     }
     rule->act = act;
@@ -151,7 +151,7 @@ static uint64_t count_so_far(const struct rule *rules, size_t count,
 
 static void parse_line(char *line, const struct rule *before, size_t count)
 {
-    static const char *const acts[] = {"kill", "stop", "delay", "fail"};
+    static const char *const acts[] = {"kill", "stop", "delay", "hold", "fail"};
     char *words[FAULT_WORDS];
     struct rule rule = {0};
 
@@ -171,7 +171,7 @@ static void parse_line(char *line, const struct rule *before, size_t count)
         snprintf(faults.boot_id, sizeof(faults.boot_id), "%s", words[1]);
         return;
     }
-    int act = find_word(words[0], acts, 4);
+    int act = find_word(words[0], acts, 5);
     if (act < 0 || faults.rule_count == FAULT_RULES) {
         refuse_line(rule.line);
     } else if (act == ACT_FAIL) {
@@ -226,6 +226,27 @@ static void refresh(void)
 
 /* ---- Points ----------------------------------------------------------- */
 
+static void sleep_ms(uint64_t ms)
+{
+    struct timespec pause = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+
+    nanosleep(&pause, NULL);
+}
+
+static bool is_held(const char *name)
+{
+    bool held = false;
+
+    pthread_mutex_lock(&faults.lock);
+    refresh();
+    for (size_t i = 0; i < faults.rule_count && !held; i++) {
+        held = faults.rules[i].act == ACT_HOLD &&
+               !strcmp(faults.rules[i].point, name);
+    }
+    pthread_mutex_unlock(&faults.lock);
+    return held;
+}
+
 void lk_fault_point(const char *name)
 {
     uint64_t delay_ms = 0;
@@ -235,7 +256,8 @@ void lk_fault_point(const char *name)
     refresh();
     for (size_t i = 0; i < faults.rule_count; i++) {
         struct rule *rule = &faults.rules[i];
-        if (rule->act == ACT_FAIL || strcmp(rule->point, name)) {
+        if (rule->act == ACT_FAIL || rule->act == ACT_HOLD ||
+            strcmp(rule->point, name)) {
             continue;
         }
         rule->seen++;
@@ -250,9 +272,10 @@ void lk_fault_point(const char *name)
         kill(getpid(), deadly);
     }
     if (delay_ms) {
-        struct timespec pause = {(time_t)(delay_ms / 1000),
-                                 (long)(delay_ms % 1000) * 1000000};
-        nanosleep(&pause, NULL);
+        sleep_ms(delay_ms);
+    }
+    while (is_held(name)) {
+        sleep_ms(2);
     }
 }
 

@@ -90,6 +90,9 @@ static const struct {
     {"SELECT count(*) FROM outcome o WHERE kind IN (1, 2) AND NOT EXISTS "
      "(SELECT 1 FROM answer a WHERE a.token = o.token)",
      "completed operations without an answer"},
+    {"SELECT count(*) FROM answer a WHERE record IS NOT NULL AND NOT EXISTS "
+     "(SELECT 1 FROM outcome o WHERE o.token = a.token AND kind IN (1, 2))",
+     "stored answers of operations that are not completed"},
     {"SELECT count(*) FROM outcome o WHERE NOT EXISTS "
      "(SELECT 1 FROM claim c WHERE c.token = o.token)",
      "outcomes without a claim"},

@@ -141,6 +141,17 @@ static enum lk_status finish(struct lk_sqlite *store, struct lk_op *op,
                                       now + ttl);
 }
 
+/* What was stored for a retry, or the reason of a doubt. */
+static enum lk_status drop_answer(struct lk_sqlite *store, uint64_t token)
+{
+    sqlite3_stmt *gone = store->statements[LK_STATEMENT_DELETE_ANSWERS];
+    enum lk_status status = lk_sqlite_begin(store);
+
+    sqlite3_bind_int64(gone, 1, (int64_t)token);
+    sqlite3_bind_int64(gone, 2, (int64_t)token);
+    return status ? status : lk_sqlite_run(store, LK_STATEMENT_DELETE_ANSWERS);
+}
+
 /* Release and eviction: what was stored for a retry goes at once. */
 static enum lk_status set_free(struct lk_sqlite *store, struct lk_op *op,
                                const struct lk_entry *entry, uint64_t now)
@@ -149,14 +160,8 @@ static enum lk_status set_free(struct lk_sqlite *store, struct lk_op *op,
     uint64_t ttl;
     enum lk_status status = ttl_of(store, op, entry, &ttl);
 
-    if (!status) {
-        status = lk_sqlite_begin(store);
-    }
     if (!status && entry->state != LK_STATE_IN_PROGRESS) {
-        sqlite3_stmt *gone = store->statements[LK_STATEMENT_DELETE_ANSWERS];
-        sqlite3_bind_int64(gone, 1, (int64_t)entry->token);
-        sqlite3_bind_int64(gone, 2, (int64_t)entry->token);
-        status = lk_sqlite_run(store, LK_STATEMENT_DELETE_ANSWERS);
+        status = drop_answer(store, entry->token);
     }
     return status ? status
                   : lk_sqlite_outcome(store, entry,
@@ -184,11 +189,15 @@ static enum lk_status extend(struct lk_sqlite *store, struct lk_op *op,
                              const struct lk_entry *entry, uint64_t now)
 {
     uint64_t until = now + op->lock_ms;
+    enum lk_status status = LK_OK;
 
-    if (entry->state == LK_STATE_IN_PROGRESS && entry->deadline > until) {
+    if (entry->state == LK_STATE_UNCERTAIN) {
+        status = drop_answer(store, entry->token);
+    } else if (entry->deadline > until) {
         until = entry->deadline;
     }
-    return lk_sqlite_outcome(store, entry, LK_ROW_EXTEND, until);
+    return status ? status
+                  : lk_sqlite_outcome(store, entry, LK_ROW_EXTEND, until);
 }
 
 static enum lk_status keep_longer(struct lk_sqlite *store, struct lk_op *op,

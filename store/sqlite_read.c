@@ -178,7 +178,8 @@ enum lk_status lk_sqlite_fetch(struct lk_store *base, struct lk_op *op)
     }
     if (doubted == (kept->response.status != 0)) {
         lk_kept_unref(kept);
-        return LK_AGAIN; /* completed meanwhile, or the other way round */
+        /* Completed meanwhile, or the other way round; else it is damage. */
+        return stands(store, op) ? LK_CORRUPT : LK_AGAIN;
     }
     op->out.kept = kept;
     op->out.needs_load = false;

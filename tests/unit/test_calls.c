@@ -338,6 +338,24 @@ static void a_claims_verdict_does_not_end_a_claim(void **state)
     end_talk(&talk);
 }
 
+static void a_pipelined_reply_is_read_as_a_verdict(void **state)
+{
+    const struct lk_slice words[] = {LK_SLICE("RELEASE")};
+    const struct lk_reply *reply = NULL;
+    struct talk talk;
+
+    start_talk(&talk, "*8\r\n$4\r\nKEPT\r\n:201\r\n$0\r\n\r\n$0\r\n\r\n:5\r\n"
+                      ":6\r\n$14\r\n7D3F-92AB-1C4E\r\n$9\r\ntoo large\r\n");
+    assert_int_equal(latchkey_client_queue(talk.client, words, 1), LK_OK);
+    assert_int_equal(latchkey_client_receive(talk.client, &reply), LK_OK);
+    assert_int_equal(latchkey_client_answer(talk.client, reply, &talk.answer),
+                     LK_OK);
+    assert_int_equal(talk.answer.verdict, LK_VERDICT_KEPT);
+    assert_int_equal(talk.answer.response.status, 201);
+    assert_text(talk.answer.reason, "too large");
+    end_talk(&talk);
+}
+
 static void what_is_no_resp_ends_the_connection(void **state)
 {
     struct talk talk;
@@ -366,6 +384,7 @@ int main(void)
         cmocka_unit_test(any_other_error_reply_is_told_with_its_text),
         cmocka_unit_test(a_reply_of_another_shape_is_malformed_and_never_new),
         cmocka_unit_test(a_claims_verdict_does_not_end_a_claim),
+        cmocka_unit_test(a_pipelined_reply_is_read_as_a_verdict),
         cmocka_unit_test(what_is_no_resp_ends_the_connection),
     };
 
