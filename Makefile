@@ -97,7 +97,7 @@ $(BUILD)/latchkey.pc: packaging/latchkey.pc.in FORCE
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
 	  -e "s|@VERSION@|$$(sed -n 's/^.define LATCHKEY_VERSION  *"\(.*\)"/\1/p' include/latchkey.h)|" $< >$@
 
-FORCE:
+.PHONY: FORCE
 
 # ---- tests -------------------------------------------------------------------
 

@@ -167,13 +167,13 @@ def test_release_lets_a_retry_run_and_is_audited_C35(daemon, raw):
     doubt(raw)
     code = reference(raw)
     result = daemon.cli("release", *NAME, "--why", "provider says no",
-                        "--who", "kim")
+                        "--who", "oncall")
     assert result.returncode == 0, result.stderr
     assert code in result.stdout
     claim(raw)
     entry = audit(daemon)[-1]
     # The user that logged in cannot be hidden behind --who.
-    assert entry["who"] == "operator/kim"
+    assert entry["who"] == "operator/oncall"
     assert entry["why"] == "provider says no"
     assert (entry["tenant"], entry["scope"], entry["key"]) == NAME
     assert entry["at_ms"] > 0 and entry["id"] > 0
@@ -347,7 +347,7 @@ def test_a_daemon_out_of_reach_is_exit_3_with_the_remedy(daemon):
     ("resolve a b c --why x --released --body-file f", "no body"),
     ("resolve a b c --why x --completed 200 --body-file /nonexistent/f",
      "cannot read"),
-    ("stats --user kim", "password"),
+    ("stats --user oncall", "password"),
     ("stats --timeout x", "--timeout"),
     ("--server nowhere ping", "nowhere"),
     ("fingerprint --header nonsense", "Name: value"),

@@ -432,18 +432,19 @@ def test_an_operator_resolves_what_is_uncertain_and_it_is_audited(raw,
     key = new_key()
     token = make_uncertain(raw, key)
     reply = operator("RESOLVE", *name(key), "COMPLETED", 201, HEADERS, b"paid",
-                     "WHO", "ann", "WHY", "seen at the provider")
+                     "WHO", "oncall", "WHY", "seen at the provider")
     assert reply == "OK"
     assert claim(raw, key)[:4] == [b"REPLAY", 201, HEADERS, b"paid"]
     entry = last_audit(operator)
     # The name that was given, and the user that gave it.
-    assert entry["who"] == b"operator/ann"
+    assert entry["who"] == b"operator/oncall"
     assert entry["why"] == b"seen at the provider"
     assert entry["key"] == key.encode()
     assert entry["token"] == token
     assert entry["at-ms"] > 1600000000000
     # What is finished stays.
-    kept = operator("RESOLVE", *name(key), "RELEASED", "WHO", "ann", "WHY", "x")
+    kept = operator("RESOLVE", *name(key), "RELEASED", "WHO", "oncall",
+                    "WHY", "x")
     assert kept[:2] == [b"KEPT", 201]
 
 
@@ -451,7 +452,7 @@ def test_an_operator_releases_a_running_operation(raw, operator):
     # C35
     key = new_key()
     token = begin(raw, key)
-    assert operator("RESOLVE", *name(key), "RELEASED", "WHO", "ann", "WHY",
+    assert operator("RESOLVE", *name(key), "RELEASED", "WHO", "oncall", "WHY",
                     "the app never started") == "OK"
     assert complete(raw, key, token) == "STALE"
     assert begin(raw, key) > token
@@ -463,12 +464,13 @@ def test_an_operator_evicts_an_answer_and_caches_forget_it(raw, operator):
     key = new_key()
     token = finish(raw, key)
     assert verdict(claim(raw, key)) == "REPLAY"
-    assert operator("EVICT", *name(key), "WHO", "ann", "WHY", "wrong") == "OK"
+    assert operator("EVICT", *name(key), "WHO", "oncall", "WHY",
+                    "wrong") == "OK"
     assert verdict(claim(raw, key, "NONEW")) == "REFUSED"
     assert complete(raw, key, token) == "STALE"
     assert begin(raw, key) > token
     entry = last_audit(operator)
-    assert (entry["who"], entry["why"]) == (b"operator/ann", b"wrong")
+    assert (entry["who"], entry["why"]) == (b"operator/oncall", b"wrong")
 
 
 def test_only_a_completed_record_can_be_evicted(raw, operator):
@@ -487,9 +489,9 @@ def test_resolving_what_is_not_there_is_nil_and_leaves_no_entry(operator):
     assert operator("AUDIT", "LIMIT", 1000) == before
 
 
-@pytest.mark.parametrize("words", [("WHO", "ann"), ("WHY", "because"), (),
+@pytest.mark.parametrize("words", [("WHO", "oncall"), ("WHY", "because"), (),
                                    ("WHO", "", "WHY", "x"),
-                                   ("WHO", "ann", "WHY", "")])
+                                   ("WHO", "oncall", "WHY", "")])
 def test_nobody_acts_without_saying_who_and_why(raw, operator, words):
     # C35
     key = new_key()
@@ -538,7 +540,7 @@ def test_the_audit_log_is_read_on_from_an_entry(raw, operator):
     for i in range(3):
         key = new_key()
         finish(raw, key)
-        assert operator("EVICT", *name(key), "WHO", "ann", "WHY",
+        assert operator("EVICT", *name(key), "WHO", "oncall", "WHY",
                         "number %d" % i) == "OK"
     entries = [fields(entry) for entry in operator("AUDIT", "LIMIT", 2)]
     assert [entry["why"] for entry in entries] == [b"number 0", b"number 1"]

@@ -361,7 +361,7 @@ def test_config_get_tells_settings_and_no_secret(daemon):
 
 READ = {"LIST": ("LIST",), "STATS": ("STATS",), "AUDIT": ("AUDIT",),
         "VERIFY": ("VERIFY",)}
-WHO = ("WHO", "ann", "WHY", "because")
+WHO = ("WHO", "oncall", "WHY", "because")
 OPERATE = {
     "RESOLVE": ("RESOLVE", *K, "RELEASED", *WHO),
     "EVICT": ("EVICT", *K, *WHO),
@@ -519,7 +519,7 @@ def test_a_file_that_is_no_socket_is_not_removed(tmp_path):
 @pytest.mark.parametrize("setting, named", [
     ("store.lock=never", "store.lock"), ("store.lokc=5s", "store.lokc"),
     ("limits.connections=0", "limits.connections"),
-    ("nonsense", "nonsense"), ("users.bob=king secret-word", "users.bob"),
+    ("nonsense", "nonsense"), ("users.app=king secret-word", "users.app"),
     ("store.lock=2d", "store.lock")])
 def test_a_bad_setting_is_named_and_nothing_starts(tmp_path, setting, named):
     result = run("--store", "sqlite:%s" % (tmp_path / "db"),
@@ -600,7 +600,7 @@ def test_the_log_is_one_line_per_event_and_escapes_what_comes_from_outside(
         make_daemon):
     daemon = make_daemon(settings=["daemon.log_level=debug"])
     raw = daemon.raw()
-    raw("AUTH", b"eve\nevent=ready", "x")
+    raw("AUTH", b"odd\nevent=ready", "x")
     raw("CLIENT", "SETNAME", "a\x1b[31m")
     raw(b"FLY\r\n", b"level=error")
     raw("PING")

@@ -225,7 +225,7 @@ def test_sighup_takes_what_may_change_and_says_what_may_not(make_daemon,
 
 # ---- backup and restore -----------------------------------------------------
 
-WHO = ("WHO", "ann", "WHY", "nightly")
+WHO = ("WHO", "oncall", "WHY", "nightly")
 
 
 def restore(daemon, copy):
@@ -283,7 +283,7 @@ def test_a_backup_is_audited_and_never_overwrites(daemon, operator):
     entries = [fields(entry) for entry in operator("AUDIT")]
     assert [(entry["who"], entry["why"]) for entry in entries
             if b"backup" in entry["action"].lower()] == [
-                (b"operator/ann", b"nightly")]
+                (b"operator/oncall", b"nightly")]
     assert os.stat(good).st_mode & 0o007 == 0
 
 

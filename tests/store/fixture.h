@@ -117,6 +117,14 @@ HELPER void remove_directory(const char *dir)
     }
 }
 
+HELPER void empty_directory(struct bed *bed)
+{
+    remove_directory(bed->dir);
+    if (mkdir(bed->dir, 0700)) {
+        fail_msg("cannot make %s", bed->dir);
+    }
+}
+
 HELPER int bed_setup(void **state)
 {
     struct bed *bed = malloc(sizeof(*bed));
@@ -138,6 +146,40 @@ HELPER int bed_teardown(void **state)
     return 0;
 }
 
+/* ---- The fault file, in builds that have it ------------------------------ */
+
+#ifdef LK_FAULTS
+
+static char fault_path[512];
+
+/* Renamed into place: the store must never read half of it. */
+HELPER void set_faults(const char *lines)
+{
+    char next[520];
+    snprintf(next, sizeof(next), "%.500s.next", fault_path);
+    FILE *out = fopen(next, "w");
+
+    assert_non_null(out);
+    fputs(lines, out);
+    fclose(out);
+    assert_int_equal(rename(next, fault_path), 0);
+}
+
+/* Opens the store anew, with a fault file that says `lines`. */
+HELPER void use_fault_file(struct bed *bed, const char *lines)
+{
+    if (!is_embedded(bed)) {
+        skip();
+    }
+    bed_close(bed);
+    snprintf(fault_path, sizeof(fault_path), "%.500s/faults", bed->dir);
+    set_faults(lines);
+    setenv("LATCHKEY_FAULT_FILE", fault_path, 1);
+    bed_open(bed);
+}
+
+#endif
+
 /* ---- Operations ---------------------------------------------------------- */
 
 HELPER struct lk_op op_on(struct bed *bed, enum lk_event event, const char *key)
@@ -146,7 +188,7 @@ HELPER struct lk_op op_on(struct bed *bed, enum lk_event event, const char *key)
         .event = event,
         .name = {text(bed->tenant), LK_SLICE("POST /payments"), text(key)},
         .fingerprint = LK_SLICE("1:fingerprint"),
-        .who = LK_SLICE("alice"),
+        .who = LK_SLICE("oncall"),
         .why = LK_SLICE("ticket 4711"),
     };
 

@@ -7,35 +7,14 @@
 
 #ifdef LK_FAULTS
 
-static char fault_path[512];
-
-static void set_faults(const char *lines)
-{
-    char next[520];
-    snprintf(next, sizeof(next), "%.500s.next", fault_path);
-    FILE *out = fopen(next, "w");
-
-    assert_non_null(out);
-    fputs(lines, out);
-    fclose(out);
-    assert_int_equal(rename(next, fault_path), 0);
-}
-
 /* A claim and an answer, both with an hour to go, in the boot "one". */
 static struct bed *begin(void **state)
 {
     struct bed *bed = *state;
     struct lk_op op;
 
-    if (!is_embedded(bed)) {
-        skip();
-    }
-    bed_close(bed);
-    snprintf(fault_path, sizeof(fault_path), "%s/faults", bed->dir);
-    setenv("LATCHKEY_FAULT_FILE", fault_path, 1);
-    set_faults("boot one\n");
     bed->config.clock_jump_ms = HOUR_MS;
-    bed_open(bed);
+    use_fault_file(bed, "boot one\n");
     op = claim_of(bed, "running", "a");
     op.lock_ms = HOUR_MS;
     say(bed, op, LK_VERDICT_NEW);
@@ -117,7 +96,7 @@ static void hold_and_accept(struct bed *bed, const char *faults, bool forward)
     assert_true(stats_of(bed).clock_held);
     expect_nothing_moved(bed, before);
     assert_int_equal(bed->store->class->accept_clock(bed->store,
-                                                     LK_SLICE("alice"),
+                                                     LK_SLICE("oncall"),
                                                      LK_SLICE("new battery")),
                      LK_OK);
     assert_false(stats_of(bed).clock_held);
@@ -169,7 +148,7 @@ static bool see_clock(void *context, const struct lk_audit_entry *entry)
     bool *seen = context;
 
     *seen |= memmem(entry->action.data, entry->action.len, "clock", 5) &&
-             latchkey_slice_equal(entry->who, LK_SLICE("alice")) &&
+             latchkey_slice_equal(entry->who, LK_SLICE("oncall")) &&
              latchkey_slice_equal(entry->why, LK_SLICE("new battery"));
     return true;
 }

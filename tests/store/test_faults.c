@@ -3,7 +3,6 @@
  * nothing is acknowledged that is not there, and the store recovers (C19, C23).
  */
 #include "tests/store/model.h"
-#include "tests/store/powerloss_vfs.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -11,17 +10,10 @@
 /* ---- A disk that fails
  * -------------------------------------------------------- */
 
-static struct model *model_on_disk(struct bed *bed)
+static struct model *small_model_on_disk(struct bed *bed)
 {
-    struct model *model = malloc(sizeof(*model));
+    struct model *model = model_on_disk(bed);
 
-    assert_non_null(model);
-    if (!is_embedded(bed)) {
-        free(model);
-        skip();
-    }
-    bed_close(bed);
-    bed->config.vfs = disk_vfs();
     bed->config.checkpoint_pages = 6;
     bed->config.reap_rows = 8;
     return model;
@@ -30,10 +22,7 @@ static struct model *model_on_disk(struct bed *bed)
 static void start_empty(struct model *model, struct bed *bed, uint64_t seed)
 {
     bed_close(bed);
-    remove_directory(bed->dir);
-    if (mkdir(bed->dir, 0700)) {
-        fail_msg("cannot make %s", bed->dir);
-    }
+    empty_directory(bed);
     disk_reset(seed);
     model_start(model, bed, seed);
     bed_open(bed);
@@ -108,7 +97,7 @@ static bool run_plan(struct model *model, struct bed *bed,
 
 static void try_plan(struct bed *bed, struct fault_plan plan, bool full)
 {
-    struct model *model = model_on_disk(bed);
+    struct model *model = small_model_on_disk(bed);
     unsigned struck = 0;
     uint64_t refused = 0;
 
@@ -165,7 +154,7 @@ static void a_checkpoint_sync_that_fails_loses_nothing(void **state)
 static void a_full_disk_refuses_and_work_resumes_with_space(void **state)
 {
     struct bed *bed = *state;
-    struct model *model = model_on_disk(bed);
+    struct model *model = small_model_on_disk(bed);
 
     start_empty(model, bed, 1);
     struct lk_outcome done = finish_new(bed, "done", "answer", 0);
@@ -207,7 +196,7 @@ static void a_full_disk_refuses_and_work_resumes_with_space(void **state)
 static void a_disk_that_fails_for_a_while_is_survived(void **state)
 {
     struct bed *bed = *state;
-    struct model *model = model_on_disk(bed);
+    struct model *model = small_model_on_disk(bed);
 
     for (unsigned call = DISK_WRITE; call <= DISK_SYNC; call++) {
         start_empty(model, bed, call + 1);
@@ -340,7 +329,7 @@ static void send_starved(struct model *model, uint64_t nth)
 static void a_failed_allocation_is_never_a_lost_or_invented_record(void **state)
 {
     struct bed *bed = *state;
-    struct model *model = model_on_disk(bed);
+    struct model *model = small_model_on_disk(bed);
     uint64_t failed_before = allocations_failed;
 
     bed->config.cache_pages = 16;
@@ -378,39 +367,12 @@ static void a_failed_allocation_is_never_a_lost_or_invented_record(void **state)
 
 #ifdef LK_FAULTS
 
-static char fault_path[512];
-
-/* Renamed into place: the store must never read half of it. */
-static void set_faults(const char *lines)
-{
-    char next[520];
-    snprintf(next, sizeof(next), "%.500s.next", fault_path);
-    FILE *out = fopen(next, "w");
-
-    assert_non_null(out);
-    fputs(lines, out);
-    fclose(out);
-    assert_int_equal(rename(next, fault_path), 0);
-}
-
-static void use_fault_file(struct bed *bed)
-{
-    if (!is_embedded(bed)) {
-        skip();
-    }
-    bed_close(bed);
-    snprintf(fault_path, sizeof(fault_path), "%s/faults", bed->dir);
-    set_faults("# none yet\n");
-    setenv("LATCHKEY_FAULT_FILE", fault_path, 1);
-    bed_open(bed);
-}
-
 static void failures_come_and_go_with_the_fault_file(void **state)
 {
     struct bed *bed = *state;
     struct model model = {.bed = bed};
 
-    use_fault_file(bed);
+    use_fault_file(bed, "# none yet\n");
     claim_new(bed, "before", "a");
     set_faults("fail write ENOSPC wal forever\n");
     struct lk_op op = claim_of(bed, "k", "a");
@@ -458,7 +420,7 @@ static void a_store_killed_at_any_point_knows_what_it_promised(void **state)
 {
     struct bed *bed = *state;
 
-    use_fault_file(bed);
+    use_fault_file(bed, "# none yet\n");
     uint64_t token = claim_new(bed, "before", "a");
     claim_and_die(bed, "kill before_append\n", "one");
     assert_int_equal(look(bed, "one", NULL), LK_STATE_ABSENT);

@@ -4,7 +4,6 @@
  * LK_SEED runs a single one.
  */
 #include "tests/store/model.h"
-#include "tests/store/powerloss_vfs.h"
 
 enum { SEEDS = 300, CYCLES = 3, BATCHES = 24 };
 
@@ -13,14 +12,6 @@ static uint64_t number_from(const char *name, uint64_t otherwise)
     const char *value = getenv(name);
 
     return value ? strtoull(value, NULL, 10) : otherwise;
-}
-
-static void empty_directory(struct bed *bed)
-{
-    remove_directory(bed->dir);
-    if (mkdir(bed->dir, 0700)) {
-        fail_msg("cannot make %s", bed->dir);
-    }
 }
 
 /* Power may go while the store is opened; then it is opened again. */
@@ -83,20 +74,6 @@ static void live_and_die(struct model *model, struct bed *bed, uint64_t seed,
         }
     }
     bed_close(bed);
-}
-
-static struct model *model_on_disk(struct bed *bed)
-{
-    struct model *model = malloc(sizeof(*model));
-
-    assert_non_null(model);
-    if (!is_embedded(bed)) {
-        free(model);
-        skip();
-    }
-    bed_close(bed);
-    bed->config.vfs = disk_vfs();
-    return model;
 }
 
 static void power_loss_at_any_moment_loses_nothing_acknowledged(void **state)

@@ -282,7 +282,7 @@ static void an_operator_resolves_and_each_step_is_audited(void **state)
         assert_non_null(strstr(seen.actions[2], "evict"));
         assert_string_equal(seen.keys[0], "one");
         assert_string_equal(seen.keys[1], "two");
-        assert_string_equal(seen.who, "alice");
+        assert_string_equal(seen.who, "oncall");
         assert_string_equal(seen.why, "ticket 4711");
         assert_int_equal(seen.token, one);
         assert_int_equal(audit_of(bed, seen.last_id).count, 0);

@@ -236,6 +236,8 @@ class Daemon:
                 self.process.poll() is not None)
         for client in self.clients:
             client.close()
+        if self.fault_file.exists():
+            self.set_faults()
         try:
             assert not died, "the daemon died, status %d:\n%s" % (
                 self.process.returncode, self.log_text())

@@ -95,21 +95,21 @@ static void errors_and_output_never_show_a_password(void **state)
     struct lk_buf out = {0};
 
     assert_int_equal(load(bench, "[auth]\npassword = hunter\n[users]\n"
-                                 "ann = operate hunter\nbob = hunter\n"
+                                 "ops = operate hunter\nbob = hunter\n"
                                  "cid = boss hunter\nann = read hunter\n"
                                  "dan = read file:hunter\neve = read\n"
                                  "default = read hunter\n"),
                      LK_INVALID);
     assert_int_equal(lk_config_dump(&bench->config, &out), LK_OK);
     assert_null(memmem(out.data, out.len, "hunter", 6));
-    assert_non_null(memmem(out.data, out.len, "# ann = operate", 15));
+    assert_non_null(memmem(out.data, out.len, "# ops = operate", 15));
     assert_null(memmem(bench->errors.data, bench->errors.len, "hunter", 6));
     assert_non_null(memmem(bench->errors.data, bench->errors.len,
-                           "l.conf:7: users.ann: is given twice", 35));
+                           "l.conf:7: users.ops: is given twice", 35));
     assert_int_equal(
         lk_config_get(&bench->config, LK_SLICE("auth.password"), &out),
         LK_NOT_FOUND);
-    assert_int_equal(lk_config_get(&bench->config, LK_SLICE("users.ann"), &out),
+    assert_int_equal(lk_config_get(&bench->config, LK_SLICE("users.ops"), &out),
                      LK_NOT_FOUND);
     latchkey_buf_free(&out);
 }
@@ -129,7 +129,7 @@ static void a_readable_file_with_passwords_is_warned_of(void **state)
 
 static void a_secret_on_the_command_line_can_be_hidden(void **state)
 {
-    char password[] = "auth.password=hunter", user[] = "users.ann=read hunter";
+    char password[] = "auth.password=hunter", user[] = "users.ops=read hunter";
     char file[] = "auth.password_file=/etc/x", lock[] = "store.lock=5s";
 
     lk_config_hide_secret(password);
@@ -137,7 +137,7 @@ static void a_secret_on_the_command_line_can_be_hidden(void **state)
     lk_config_hide_secret(file);
     lk_config_hide_secret(lock);
     assert_string_equal(password, "auth.password=******");
-    assert_string_equal(user, "users.ann=***********");
+    assert_string_equal(user, "users.ops=***********");
     assert_string_equal(file, "auth.password_file=/etc/x");
     assert_string_equal(lock, "store.lock=5s");
 }
@@ -149,7 +149,7 @@ static void a_reload_takes_what_may_change_and_names_the_rest(void **state)
     struct lk_config fresh;
     struct lk_buf restart = {0};
 
-    assert_int_equal(set(bench, "users.ann=read one"), LK_OK);
+    assert_int_equal(set(bench, "users.ops=read one"), LK_OK);
     assert_int_equal(lk_config_init(&fresh), LK_OK);
     assert_int_equal(lk_config_set(&fresh, "store.lock=5s", &restart), LK_OK);
     assert_int_equal(lk_config_set(&fresh, "store.reap_rows=9", &restart),
@@ -158,9 +158,9 @@ static void a_reload_takes_what_may_change_and_names_the_rest(void **state)
                      LK_OK);
     assert_int_equal(lk_config_set(&fresh, "auth.password=new", &restart),
                      LK_OK);
-    assert_int_equal(lk_config_set(&fresh, "users.ann=operate two", &restart),
+    assert_int_equal(lk_config_set(&fresh, "users.ops=operate two", &restart),
                      LK_OK);
-    assert_int_equal(lk_config_set(&fresh, "users.bob=read three", &restart),
+    assert_int_equal(lk_config_set(&fresh, "users.app=read three", &restart),
                      LK_OK);
     assert_int_equal(lk_config_adopt(running, &fresh, &restart), LK_OK);
     assert_text(bench, &restart, "daemon.listen\nstore.reap_rows\n");
@@ -170,7 +170,7 @@ static void a_reload_takes_what_may_change_and_names_the_rest(void **state)
                         "/run/latchkey/latchkeyd.sock");
     assert_string_equal(running->password, "new");
     assert_int_equal(running->user_count, 2);
-    assert_int_equal(lk_config_login(running, LK_SLICE("ann"), LK_SLICE("two")),
+    assert_int_equal(lk_config_login(running, LK_SLICE("ops"), LK_SLICE("two")),
                      LK_ROLE_OPERATE);
     assert_int_equal(fresh.user_count, 1);
     lk_config_free(&fresh);
