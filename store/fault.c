@@ -251,18 +251,20 @@ void lk_fault_point(const char *name)
 {
     uint64_t delay_ms = 0;
     int deadly = 0;
+    bool held = false;
 
     pthread_mutex_lock(&faults.lock);
     refresh();
     for (size_t i = 0; i < faults.rule_count; i++) {
         struct rule *rule = &faults.rules[i];
-        if (rule->act == ACT_FAIL || rule->act == ACT_HOLD ||
-            strcmp(rule->point, name)) {
+        if (rule->act == ACT_FAIL || strcmp(rule->point, name)) {
             continue;
         }
         rule->seen++;
         if (rule->act == ACT_DELAY) {
             delay_ms += rule->number;
+        } else if (rule->act == ACT_HOLD) {
+            held = true;
         } else if (rule->seen == rule->number) {
             deadly = rule->act == ACT_KILL ? SIGKILL : SIGSTOP;
         }
@@ -274,8 +276,9 @@ void lk_fault_point(const char *name)
     if (delay_ms) {
         sleep_ms(delay_ms);
     }
-    while (is_held(name)) {
+    while (held) {
         sleep_ms(2);
+        held = is_held(name);
     }
 }
 

@@ -95,9 +95,9 @@ static void errors_and_output_never_show_a_password(void **state)
     struct lk_buf out = {0};
 
     assert_int_equal(load(bench, "[auth]\npassword = hunter\n[users]\n"
-                                 "ops = operate hunter\nbob = hunter\n"
-                                 "cid = boss hunter\nann = read hunter\n"
-                                 "dan = read file:hunter\neve = read\n"
+                                 "ops = operate hunter\napp = hunter\n"
+                                 "web = boss hunter\nops = read hunter\n"
+                                 "job = read file:hunter\nbot = read\n"
                                  "default = read hunter\n"),
                      LK_INVALID);
     assert_int_equal(lk_config_dump(&bench->config, &out), LK_OK);
