@@ -8,8 +8,8 @@
 /* What the program's exit status says; --help and the manual list them. */
 enum lk_exit {
     LK_EXIT_DONE = 0,
-    LK_EXIT_NO = 1, /* not found, refused, damaged, KEPT or STALE */
-    LK_EXIT_USAGE = 2,
+    LK_EXIT_NO = 1,          /* not found, refused, damaged, unchanged */
+    LK_EXIT_USAGE = 2,       /* a file that cannot be read included */
     LK_EXIT_UNREACHABLE = 3, /* no daemon, or its store cannot decide */
     LK_EXIT_DENIED = 4,
     LK_EXIT_FAILED = 5,
@@ -158,14 +158,17 @@ uint64_t lk_field_number(const struct lk_reply *list, const char *name);
 /* ---- What several commands share ----------------------------------------- */
 
 /* One record in full, for `get` and `find` (record.c). */
+/* As lk_call; then *record is the operation's. LK_EXIT_NO: there is none. */
+LK_MUST_CHECK enum lk_exit lk_record_fetch(struct lk_cli *cli,
+                                           const struct lk_words *words,
+                                           const struct lk_reply **record);
 void lk_record_show(struct lk_cli *cli, const struct lk_reply *record);
-void lk_record_missing(struct lk_cli *cli);
 enum lk_put_colour lk_record_colour(struct lk_slice state);
 
 /*
  * What an operator did and why (operate.c). lk_deed_words completes the words
  * of a command with WHO and WHY; lk_deed_send sends it and reports the answer,
- * with the reference of the operation if it has a name.
+ * with the reference of the operation if it has a name. lk_deed_run does both.
  */
 struct lk_deed {
     const char *action;   /* "released", for people and for JSON */
@@ -184,11 +187,18 @@ struct lk_deed {
         "who", "NAME", "who does it (your login name)"                         \
     }
 
+extern const struct lk_option lk_deed_options[]; /* these two alone */
+
 LK_MUST_CHECK enum lk_exit lk_deed_words(struct lk_cli *cli,
                                          struct lk_deed *deed,
                                          const char *default_why);
 LK_MUST_CHECK enum lk_exit lk_deed_send(struct lk_cli *cli,
                                         struct lk_deed *deed);
+LK_MUST_CHECK enum lk_exit lk_deed_run(struct lk_cli *cli,
+                                       struct lk_deed *deed);
+/* The state of the operation that was named; empty if it cannot be told. It
+ * stays until the next call. */
+struct lk_slice lk_deed_state(struct lk_cli *cli);
 /* Adds TENANT SCOPE KEY from the command line. */
 void lk_words_add_name(struct lk_words *words, const struct lk_cli *cli);
 

@@ -3,22 +3,18 @@
 
 #include <string.h>
 
-static const struct lk_option options[] = {
-    LK_OPTION_WHY,
-    LK_OPTION_WHO,
-    {0},
-};
-
 const struct lk_manual lk_manual_clock = {
-    "After an implausible jump of the clock across a restart nothing expires,\n"
-    "until an operator has looked at the daemon's clock and says with\n"
-    "latchkey clock accept that it is right.",
-    options};
+    "After an implausible jump of the clock across a reboot, time goes on "
+    "from\n"
+    "the moment last stored, so that things expire late, never early, until "
+    "an\n"
+    "operator has looked at the machine's clock and says with latchkey clock\n"
+    "accept that it is right.",
+    lk_deed_options};
 
 enum lk_exit lk_run_clock(struct lk_cli *cli)
 {
     struct lk_deed deed = {.action = "accepted the clock"};
-    enum lk_exit result;
 
     if (strcmp(cli->args.words[0], "accept") != 0) {
         return lk_complain_usage(cli,
@@ -27,6 +23,5 @@ enum lk_exit lk_run_clock(struct lk_cli *cli)
     }
     lk_words_add(&deed.words, "CLOCK");
     lk_words_add(&deed.words, "ACCEPT");
-    result = lk_deed_words(cli, &deed, NULL);
-    return result == LK_EXIT_DONE ? lk_deed_send(cli, &deed) : result;
+    return lk_deed_run(cli, &deed);
 }

@@ -41,12 +41,22 @@ static bool begins_with(struct lk_slice text, const char *word)
            (text.len == length || text.data[length] == ' ');
 }
 
+/* What is missing: a user at all, the role, or the right password. */
 static enum lk_exit complain_denied(const struct lk_cli *cli, const char *text)
 {
-    lk_complain("not allowed: %s; %s", text,
-                cli->where.password == NULL
-                    ? "name a user with --user and --password-file"
-                    : "is this the right --user and password?");
+    int length = (int)strlen(text);
+    bool role = begins_with(latchkey_slice(text), "NOPERM");
+
+    length -= length > 0 && text[length - 1] == '.';
+    if (role && cli->where.user != NULL) {
+        lk_complain("not allowed: %.*s; user \"%s\" has another role", length,
+                    text, cli->where.user);
+    } else {
+        lk_complain("not allowed: %.*s; %s", length, text,
+                    role || cli->where.password == NULL
+                        ? "name a user with --user and --password-file"
+                        : "is this the right --user and password?");
+    }
     return LK_EXIT_DENIED;
 }
 

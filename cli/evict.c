@@ -1,16 +1,30 @@
 /* evict.c - `latchkey evict`: forgets a stored answer. */
 #include "cli/commands.h"
 
-static const struct lk_option options[] = {
-    LK_OPTION_WHY,
-    LK_OPTION_WHO,
-    {0},
-};
-
 const struct lk_manual lk_manual_evict = {
     "Forgets the stored answer of a completed operation: the next request\n"
     "with this key runs anew.",
-    options};
+    lk_deed_options};
+
+/* Has the daemon refused because there is no answer to forget yet? Then that
+ * is a no like any other, and no failure. */
+static bool is_unfinished(struct lk_cli *cli)
+{
+    struct lk_doc doc = {.out = &cli->out};
+    struct lk_slice state = lk_deed_state(cli);
+
+    if (state.len == 0 || latchkey_slice_equal(state, LK_SLICE("completed")) ||
+        latchkey_slice_equal(state, LK_SLICE("released"))) {
+        return false;
+    }
+    if (cli->json) {
+        lk_doc_object(&doc, NULL);
+        lk_doc_text(&doc, "result", LK_SLICE("ERR"));
+        lk_doc_text(&doc, "state", state);
+        lk_doc_end_object(&doc);
+    }
+    return true;
+}
 
 enum lk_exit lk_run_evict(struct lk_cli *cli)
 {
@@ -19,6 +33,6 @@ enum lk_exit lk_run_evict(struct lk_cli *cli)
 
     lk_words_add(&deed.words, "EVICT");
     lk_words_add_name(&deed.words, cli);
-    result = lk_deed_words(cli, &deed, NULL);
-    return result == LK_EXIT_DONE ? lk_deed_send(cli, &deed) : result;
+    result = lk_deed_run(cli, &deed);
+    return result == LK_EXIT_FAILED && is_unfinished(cli) ? LK_EXIT_NO : result;
 }

@@ -14,7 +14,8 @@ static const struct lk_option options[] = {
     {"bind", "TEXT", "a session or credential to bind to"},
     {"ignore", "POINTER",
      "a JSON member to leave out (/sent_at); may be\nrepeated"},
-    {"explain", NULL, "show what was hashed after the digest"},
+    {"explain", NULL,
+     "show the form on the wire and what was hashed,\nafter the digest"},
     {0},
 };
 
@@ -22,7 +23,9 @@ const struct lk_manual lk_manual_fingerprint = {
     "Reads a request's body from standard input and prints its fingerprint,\n"
     "64 hexadecimal digits. Two requests with one fingerprint are the same\n"
     "request to Latchkey. What is not given takes part as absent; the body is\n"
-    "understood as --content-type says.",
+    "understood as --content-type says. In a CLAIM, a fingerprint is \"1:\" "
+    "and\n"
+    "these digits; --explain shows that form too, as \"wire\".",
     options};
 
 struct lists {
@@ -97,6 +100,7 @@ static void show(struct lk_cli *cli, const struct lk_fingerprint *fingerprint,
     }
     lk_put(&cli->out, "%s\n", digest);
     if (lk_args_flag(&cli->args, "explain")) {
+        lk_put(&cli->out, "wire %s\n", text);
         lk_put_lines(&cli->out, explain);
         if (explain.len > 0 && explain.data[explain.len - 1] != '\n') {
             lk_put(&cli->out, "\n");

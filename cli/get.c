@@ -63,16 +63,9 @@ enum lk_exit lk_run_get(struct lk_cli *cli)
 
     lk_words_add(&words, "LOOKUP");
     lk_words_add_name(&words, cli);
-    result = lk_call(cli, &words, &reply);
+    result = lk_record_fetch(cli, &words, &reply);
     if (result != LK_EXIT_DONE) {
         return result;
-    }
-    if (reply->type == LK_REPLY_NIL) {
-        lk_record_missing(cli);
-        return LK_EXIT_NO;
-    }
-    if (reply->type != LK_REPLY_ARRAY) {
-        return lk_complain_reply(cli);
     }
     if (answer_only && !cli->json) {
         return show_answer(cli, reply);

@@ -6,6 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
+const struct lk_option lk_deed_options[] = {
+    LK_OPTION_WHY,
+    LK_OPTION_WHO,
+    {0},
+};
+
 static const char *login_name(void)
 {
     const char *name = getlogin();
@@ -52,22 +58,27 @@ enum lk_exit lk_deed_words(struct lk_cli *cli, struct lk_deed *deed,
 /* ---- Reports --------------------------------------------------------------
  */
 
-/*
- * Appends the reference of the operation that was named. It outlives what was
- * done, so asking afterwards is safe; whoever may not ask does without it.
- */
-static void fetch_reference(struct lk_cli *cli, struct lk_buf *reference)
+/* A field of the operation that was named; whoever may not ask does without
+ * it. */
+static struct lk_slice ask_field(struct lk_cli *cli, const char *name)
 {
     struct lk_words words = {0};
     const struct lk_reply *reply;
 
     lk_words_add(&words, "LOOKUP");
     lk_words_add_name(&words, cli);
-    if (latchkey_client_call(cli->client, words.words, words.count, 0,
+    if (cli->client != NULL &&
+        latchkey_client_call(cli->client, words.words, words.count, 0,
                              &reply) == LK_OK &&
         reply->type == LK_REPLY_ARRAY) {
-        lk_put_raw(reference, lk_field_text(reply, "reference"));
+        return lk_field_text(reply, name);
     }
+    return (struct lk_slice){0};
+}
+
+struct lk_slice lk_deed_state(struct lk_cli *cli)
+{
+    return ask_field(cli, "state");
 }
 
 static void put_name(struct lk_buf *out, const struct lk_cli *cli)
@@ -87,7 +98,8 @@ static void report_done(struct lk_cli *cli, const struct lk_deed *deed)
     struct lk_buf reference = {0};
 
     if (deed->state != NULL) {
-        fetch_reference(cli, &reference);
+        /* It outlives what was done, so asking afterwards is safe. */
+        lk_put_raw(&reference, ask_field(cli, "reference"));
     }
     if (cli->json) {
         lk_doc_object(&doc, NULL);
@@ -186,4 +198,11 @@ enum lk_exit lk_deed_send(struct lk_cli *cli, struct lk_deed *deed)
         return report_kept(cli, reply);
     }
     return lk_complain_reply(cli);
+}
+
+enum lk_exit lk_deed_run(struct lk_cli *cli, struct lk_deed *deed)
+{
+    enum lk_exit result = lk_deed_words(cli, deed, NULL);
+
+    return result == LK_EXIT_DONE ? lk_deed_send(cli, deed) : result;
 }

@@ -138,7 +138,7 @@ void lk_record_show(struct lk_cli *cli, const struct lk_reply *record)
     }
 }
 
-void lk_record_missing(struct lk_cli *cli)
+static void report_missing(struct lk_cli *cli)
 {
     struct lk_doc doc = {.out = &cli->out};
     const struct lk_args *args = &cli->args;
@@ -149,4 +149,20 @@ void lk_record_missing(struct lk_cli *cli)
     lk_complain("tenant %s has no operation with %s %s", args->words[0],
                 args->word_count == 2 ? "reference" : "this scope and key:",
                 args->words[args->word_count - 1]);
+}
+
+enum lk_exit lk_record_fetch(struct lk_cli *cli, const struct lk_words *words,
+                             const struct lk_reply **record)
+{
+    enum lk_exit result = lk_call(cli, words, record);
+
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if ((*record)->type == LK_REPLY_NIL) {
+        report_missing(cli);
+        return LK_EXIT_NO;
+    }
+    return (*record)->type == LK_REPLY_ARRAY ? LK_EXIT_DONE
+                                             : lk_complain_reply(cli);
 }

@@ -4,7 +4,8 @@
 #include <string.h>
 
 static const struct lk_option options[] = {
-    {"completed", "STATUS", "it happened; retries get this HTTP status"},
+    {"completed", "STATUS",
+     "it happened; retries get this HTTP status,\n100 to 999"},
     {"headers-file", "FILE", "and these headers, a line each"},
     {"body-file", "FILE", "and this body (-: standard input)"},
     {"released", NULL, "nothing happened; a retry may run"},
@@ -113,7 +114,7 @@ static enum lk_exit add_completed(struct lk_cli *cli, struct lk_deed *deed,
     const char *body = lk_args_value(&cli->args, "body-file");
     uint64_t status = 0;
     enum lk_exit result =
-        lk_args_number(&cli->args, "completed", 100, 599, &status);
+        lk_args_number(&cli->args, "completed", 100, 999, &status);
 
     if (result == LK_EXIT_DONE && headers != NULL) {
         result = read_headers(cli, headers, &answer->headers);
@@ -163,10 +164,7 @@ enum lk_exit lk_run_resolve(struct lk_cli *cli)
         result = add_completed(cli, &deed, &answer);
     }
     if (result == LK_EXIT_DONE) {
-        result = lk_deed_words(cli, &deed, NULL);
-    }
-    if (result == LK_EXIT_DONE) {
-        result = lk_deed_send(cli, &deed);
+        result = lk_deed_run(cli, &deed);
     }
     latchkey_buf_free(&answer.headers);
     latchkey_buf_free(&answer.body);

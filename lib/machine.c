@@ -37,9 +37,10 @@
  * T: the event shows the current token. An expired record is absent for every
  * event but the reaper's, whether or not the reaper has come by.
  *
- * Two rows are not in so many words in the design: `extend` by the holder of
- * an uncertain record makes it in_progress again (a sign of life is what the
- * lock asks for), and no_new wins over reexecute.
+ * `extend` by the holder of an uncertain record makes it in_progress again: a
+ * sign of life is what the lock asks for. no_new wins over reexecute: whoever
+ * will not run it must not be told NEW. docs/concepts.md tells all this in
+ * sentences.
  */
 
 static struct lk_step stay(struct lk_standing record, enum lk_verdict verdict)

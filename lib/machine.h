@@ -78,7 +78,7 @@ struct lk_step {
     enum lk_effect effect;
 };
 
-/* The whole of section 3 of the design: pure, total, no clock, no I/O. */
+/* The table in machine.c as a function: pure, total, no clock, no I/O. */
 struct lk_step lk_machine_step(enum lk_event event, struct lk_standing record);
 
 const char *lk_state_word(enum lk_state state);

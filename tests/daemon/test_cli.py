@@ -194,6 +194,16 @@ def test_resolve_as_completed_is_what_retries_get_C35(daemon, raw, tmp_path):
     assert audit(daemon)[-1]["why"] == "seen at the provider"
 
 
+def test_a_resolution_may_have_any_status_of_the_wire(daemon, raw):
+    for status in (100, 999):
+        name = ("acme", "s", "k%d" % status)
+        doubt(raw, name)
+        result = daemon.cli("resolve", *name, "--completed", str(status),
+                            "--why", "x")
+        assert result.returncode == 0, result.stderr
+        assert raw("CLAIM", *name, "1:00")[:2] == [b"REPLAY", status]
+
+
 def test_resolve_as_released_is_release(daemon, raw):
     doubt(raw)
     result = daemon.cli("resolve", *NAME, "--released", "--why", "x")
@@ -234,9 +244,13 @@ def test_an_operation_whose_answer_was_not_kept_is_not_released(daemon, raw):
 def test_an_unfinished_operation_is_not_evicted(daemon, raw):
     claim(raw)
     result = daemon.cli("evict", *NAME, "--why", "x")
-    assert result.returncode == 5
+    assert result.returncode == 1
     assert "in_progress" in result.stderr
+    document = json.loads(
+        daemon.cli("evict", *NAME, "--why", "x", "--json").stdout)
+    assert document == {"result": "ERR", "state": "in_progress"}
     assert state(raw) == "in_progress"
+    assert audit(daemon) == []
 
 
 def test_audit_goes_on_after_an_entry(daemon, raw):
@@ -294,6 +308,9 @@ def test_a_reader_looks_but_does_not_touch_C36(daemon, raw):
         result = daemon.cli(*words, user="reader")
         assert result.returncode == 4, (words, result.stderr)
         assert "not allowed" in result.stderr
+        assert "needs the operate role" in result.stderr
+        assert '"reader"' in result.stderr
+        assert "password" not in result.stderr
     assert state(raw) == "completed"
     assert not (daemon.folder / "no.db").exists()
     assert audit(daemon) == []
@@ -314,6 +331,7 @@ def test_a_wrong_password_is_exit_4(daemon, tmp_path):
     result = daemon.cli("stats", "--password-file", secret)
     assert result.returncode == 4
     assert "wrong" not in result.stderr.replace("WRONGPASS", "")
+    assert ".;" not in result.stderr
 
 
 # ---- without a daemon ----
@@ -343,6 +361,10 @@ def test_a_daemon_out_of_reach_is_exit_3_with_the_remedy(daemon):
     ("release a b c", "--why"),
     ("resolve a b c --why x", "--completed"),
     ("resolve a b c --why x --completed 99", "100"),
+    ("resolve a b c --why x --completed 1000", "999"),
+    ("find a nonsense", "7D3F-92AB-1C4E"),
+    ("find a 7D3F-92AB1C4E", "7D3F-92AB-1C4E"),
+    ("stats --password-file /nonexistent/f", "cannot read"),
     ("resolve a b c --why x --completed 200 --released", "either"),
     ("resolve a b c --why x --released --body-file f", "no body"),
     ("resolve a b c --why x --completed 200 --body-file /nonexistent/f",
@@ -431,6 +453,7 @@ def test_a_fingerprint_can_be_explained():
     plain = run(*command, input='{"b":1,"a":2}').stdout
     shown = run(*command, "--explain", input='{"b":1,"a":2}').stdout
     assert shown.startswith(plain)
+    assert shown.splitlines()[1] == "wire 1:" + plain.strip()
     assert '{"a":2,"b":1}' in shown
     document = json.loads(run(*command, "--json", input='{"b":1}').stdout)
     assert document["fingerprint"] == "1:" + document["digest"]
