@@ -11,7 +11,7 @@ static const struct lk_option options[] = {
 
 const struct lk_manual lk_manual_get = {
     "Shows the operation that TENANT, SCOPE and KEY name, and its answer. The\n"
-    "scope is by default the method and the path, as one word: 'POST /pay'.\n"
+    "scope is usually the method and the path, as one word: 'POST /pay'.\n"
     "With --headers and --body, the stored answer itself is printed. On a\n"
     "terminal its control characters are escaped; in a file or a pipe it is\n"
     "byte for byte what was stored.",

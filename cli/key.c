@@ -1,13 +1,12 @@
-/* key.c - `latchkey key`: reads an Idempotency-Key as the gateway does. */
+/* key.c - `latchkey key`: reads the value of an Idempotency-Key. */
 #include "cli/commands.h"
 
 static const struct lk_option options[] = {{0}};
 
 const struct lk_manual lk_manual_key = {
     "Reads VALUE as the value of an Idempotency-Key header, quoted or bare,\n"
-    "and prints the key that it means, or why it is refused and where. A "
-    "value\n"
-    "that begins with a dash stands after --.",
+    "and prints the key that it means, or why it is refused and where. A\n"
+    "value that begins with a dash stands after --.",
     options};
 
 static void show_key(struct lk_cli *cli, struct lk_slice key)
