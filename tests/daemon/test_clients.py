@@ -13,6 +13,7 @@ import redis
 
 from support import build
 from support.life import FINGERPRINT, OTHER_FINGERPRINT, new_key
+from support.resp import fields
 
 HEADERS = b"Content-Type: application/json\r\nX-Odd: a\\b\r\n"
 BODY = b'{"id": 7}\r\n\x00\xff\x80' + bytes(range(256))
@@ -181,20 +182,57 @@ def test_redis_cli_over_tcp_and_with_a_user(daemon):
 
 # ---- redis-benchmark --------------------------------------------------------
 
-@pytest.mark.parametrize("protocol", [(), ("-3",)], ids=["RESP2", "RESP3"])
-def test_redis_benchmark(daemon, protocol):
-    count = 2000 if build.is_sanitized() else 20000
+COUNT = 2000 if build.is_sanitized() else 20000
+
+
+def benchmark(daemon, protocol, *words, count=COUNT):
+    """Runs one command `count` times; numbers of INFO, before and after."""
+    options = ["-c", "20", "-P", "16", "-r", "1000000"] if count > 1 else [
+        "-c", "1"]
+    before = claims_counted(daemon)
     result = subprocess.run(
-        ["redis-benchmark", "-s", str(daemon.socket), "-n", str(count), "-r",
-         "1000000", "-c", "20", "-P", "16", "-q", *protocol,
-         "CLAIM", "acme", "POST /payments", "key-__rand_int__", FINGERPRINT],
+        ["redis-benchmark", "-s", str(daemon.socket), "-n", str(count),
+         *options, "-q", *protocol, *map(str, words)],
         capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "rror" not in result.stdout + result.stderr
     assert "requests per second" in result.stdout
+    after = claims_counted(daemon)
+    return {verdict: after[verdict] - before[verdict] for verdict in after
+            if after[verdict] != before[verdict]}
+
+
+def claims_counted(daemon):
+    """Claims by verdict."""
+    text = daemon.raw()("INFO", "claims").decode()
+    return {verdict: int(number) for verdict, number in
+            re.findall(r"claims_(\w+):(\d+)", text)}
+
+
+@pytest.mark.parametrize("protocol", [(), ("-3",)], ids=["RESP2", "RESP3"])
+def test_redis_benchmark(daemon, protocol):
+    told = benchmark(daemon, protocol, "CLAIM", "acme", "POST /payments",
+                     "key-__rand_int__", FINGERPRINT)
+    assert set(told) <= {"new", "inflight"}
+    assert sum(told.values()) == COUNT
     raw = daemon.raw(user="reader")
     cursor, page = raw("LIST", "LIMIT", 1000)
     assert len(page) == 1000
+
+
+@pytest.mark.parametrize("protocol", [(), ("-3",)], ids=["RESP2", "RESP3"])
+def test_redis_benchmark_lives_the_life_of_an_operation(daemon, protocol):
+    # C02
+    name = ("acme", "POST /payments", new_key())
+    ask = ("CLAIM", *name, FINGERPRINT)
+    raw = daemon.raw()
+    assert benchmark(daemon, protocol, *ask, count=1) == {"new": 1}
+    assert benchmark(daemon, protocol, *ask) == {"inflight": COUNT}
+    token = fields(raw("LOOKUP", *name))["token"]
+    assert benchmark(daemon, protocol, "COMPLETE", *name, token, 201,
+                     "A: b\r\n", "paid", count=1) == {}
+    assert benchmark(daemon, protocol, *ask) == {"replay": COUNT}
+    assert raw(*ask)[:4] == [b"REPLAY", 201, b"A: b\r\n", b"paid"]
 
 
 # ---- ioredis ----------------------------------------------------------------
@@ -225,9 +263,17 @@ def decode(reply):
     return reply
 
 
-@pytest.mark.skipif(not (shutil.which("node") and shutil.which("npm")),
-                    reason="there is no Node here")
+def need_node():
+    """Where the tests are meant to be whole, what is missing is a failure."""
+    if shutil.which("node") and shutil.which("npm"):
+        return
+    if os.environ.get("CI") or os.environ.get("LATCHKEY_NEED_NODE") == "1":
+        pytest.fail("there is no Node here", pytrace=False)
+    pytest.skip("there is no Node here")
+
+
 def test_ioredis(daemon):
+    need_node()
     env = dict(os.environ, NODE_PATH=str(node_modules() / "node_modules"))
     node = subprocess.Popen(
         ["node", str(HERE / "clients" / "ioredis.js"), str(daemon.socket)],

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from support import build
-from support.life import (FINGERPRINT, begin, claim, complete, finish, name,
-                          new_key, until, verdict)
+from support.life import (FINGERPRINT, OTHER_FINGERPRINT, begin, claim,
+                          complete, finish, name, new_key, until, verdict)
 from support.resp import Closed, Error, Raw, encode, fields
 
 MANY = 300 if build.is_sanitized() else 2000
@@ -173,32 +173,77 @@ def test_a_body_as_large_as_the_limit_allows_is_replayed(daemon, raw):
     assert fields(raw("LOOKUP", *name(key)))["body"] == body
 
 
-def test_a_full_queue_slows_down_and_loses_nothing(make_daemon):
-    daemon = make_daemon(settings=["limits.queue_ops=8", "limits.batch_ops=4"])
-    clients = [daemon.raw() for _ in range(20)]
-    keys = {client: [new_key() for _ in range(50)] for client in clients}
-    for client in clients:
-        client.send_bytes(b"".join(
-            encode("CLAIM", *name(key), FINGERPRINT)
-            for key in keys[client]))
-    tokens = set()
-    for client in clients:
-        for _ in keys[client]:
-            reply = client.read()
-            assert reply[0] == b"NEW", reply
-            tokens.add(reply[1])
-    assert len(tokens) == 20 * 50
+def info(raw):
+    """INFO's numbers and words by name."""
+    lines = raw("INFO").decode().splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
-def test_a_queue_full_of_bytes_slows_down_and_loses_nothing(make_daemon):
-    daemon = make_daemon(settings=["limits.queue_bytes=1m",
-                                   "limits.command_bytes=1m"])
+def send_until_stuck(client, data):
+    """Sends for as long as the daemon reads; what it did not take."""
+    client.sock.settimeout(0.5 * build.patience())
+    sent = 0
+    try:
+        while sent < len(data):
+            sent += client.sock.send(data[sent:sent + 65536])
+    except TimeoutError:
+        pass
+    client.sock.settimeout(20 * build.patience())
+    return data[sent:]
+
+
+def test_a_full_queue_stops_reading_and_loses_nothing(faulty):
+    limit = 8
+    daemon = faulty(settings=["limits.queue_ops=%d" % limit,
+                              "limits.batch_ops=4"])
+    watcher = daemon.raw()
+    daemon.set_faults("hold before_sync")
+    early = [daemon.raw() for _ in range(limit - 1)]
+    for client in early:
+        client.send("CLAIM", *name(new_key()), FINGERPRINT)
+    until(lambda: info(watcher)["queued_ops"] == str(limit - 1))
+    assert info(watcher)["queue_stalls"] == "0"
+    # Far more than all buffers on the way take; the store stands still.
+    flood = daemon.raw()
+    keys = [new_key() for _ in range(30000)]
+    commands = b"".join(encode("CLAIM", *name(key), FINGERPRINT)
+                        for key in keys)
+    rest = send_until_stuck(flood, commands)
+    assert len(rest) > len(commands) // 2, "everything was read"
+    # Asked before there was room, answered when there is.
+    watcher.send("INFO")
+    daemon.set_faults()
+    seen = dict(line.split(":", 1) for line
+                in watcher.read().decode().splitlines() if ":" in line)
+    assert int(seen["queued_ops"]) <= limit
+    assert int(seen["queue_stalls"]) > 0
+    for client in early:
+        assert client.read()[0] == b"NEW"
+    # What was sent is answered; the last command may have been cut.
+    whole = commands[:len(commands) - len(rest)].count(b"*5\r\n$5\r\nCLAIM")
+    end = len(b"".join(encode("CLAIM", *name(key), FINGERPRINT)
+                       for key in keys[:whole]))
+    flood.send_bytes(commands[len(commands) - len(rest):end])
+    replies = [flood.read() for _ in range(whole)]
+    assert all(reply[0] == b"NEW" for reply in replies)
+    assert len({reply[1] for reply in replies}) == whole
+    until(lambda: info(watcher)["queued_ops"] == "0")
+
+
+def test_a_queue_full_of_bytes_stops_reading_and_loses_nothing(faulty):
+    daemon = faulty(settings=["limits.queue_bytes=1m",
+                              "limits.command_bytes=1m"])
     raw, other = daemon.raw(), daemon.raw()
     keys = [new_key() for _ in range(30)]
     tokens = [begin(raw, key) for key in keys]
     commands = b"".join(
         encode("COMPLETE", *name(key), token, 200, "", key * 40000)
         for key, token in zip(keys, tokens))
+    daemon.set_faults("hold before_sync")
+    whole = len(commands)
+    commands = send_until_stuck(raw, commands)
+    assert len(commands) > whole // 2, "everything was read"
+    daemon.set_faults()
     replies = 0
     raw.sock.setblocking(False)
     while commands or replies < len(keys):
@@ -213,6 +258,40 @@ def test_a_queue_full_of_bytes_slows_down_and_loses_nothing(make_daemon):
     assert raw.buffer == b"+OK\r\n" * len(keys)
     for key in keys:
         assert claim(other, key)[3] == key.encode() * 40000
+    assert int(info(other)["queue_stalls"]) > 0
+
+
+@pytest.mark.parametrize("cache", ["default", "none"])
+def test_what_is_known_does_not_wait_for_a_sync(faulty, cache):
+    """Replays, refusals and lookups are answered while a claim is held up."""
+    daemon = faulty(settings=["limits.cache_bytes=0"] if cache == "none"
+                    else [])
+    raw, other = daemon.raw(), daemon.raw()
+    done, omitted, running = new_key(), new_key(), new_key()
+    finish(other, done, 200, b"", b"known")
+    finish(other, omitted, 200, b"", b"", options=("OMIT", "too large"))
+    token = begin(other, running)
+    before = info(other)
+    daemon.set_faults("hold before_sync")
+    raw.send("CLAIM", *name(new_key()), FINGERPRINT)
+    until(lambda: info(other)["queued_ops"] == "1")
+    for _ in range(3):
+        assert claim(other, done)[3] == b"known"
+    assert verdict(claim(other, omitted)) == "OMITTED"
+    assert verdict(claim(other, running)) == "INFLIGHT"
+    assert verdict(claim(other, done,
+                         fingerprint=OTHER_FINGERPRINT)) == "MISMATCH"
+    assert complete(other, running, token + 1) == "STALE"
+    assert verdict(complete(other, done, 1)) in ("KEPT", "STALE")
+    assert fields(other("LOOKUP", *name(done)))["body"] == b"known"
+    assert other("LOOKUP", *name(new_key())) is None
+    after = info(other)
+    hits = int(after["cache_hits"]) - int(before["cache_hits"])
+    assert hits == 0 if cache == "none" else hits >= 3
+    # All of it while the claim was on its way.
+    assert after["queued_ops"] == "1"
+    daemon.set_faults()
+    assert raw.read()[0] == b"NEW"
 
 
 def test_a_client_that_leaves_in_the_middle_leaves_its_claims(daemon, raw):

@@ -1,8 +1,10 @@
 """Stops, kills, reloads, backups: what was acknowledged is still there."""
 
 import os
+import re
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import threading
@@ -287,24 +289,148 @@ def test_a_backup_is_audited_and_never_overwrites(daemon, operator):
     assert os.stat(good).st_mode & 0o007 == 0
 
 
-def test_a_restored_store_does_not_run_what_it_may_have_forgotten(daemon,
-                                                                  operator):
-    """What was claimed after the backup is unknown to it: a claim of an
-    unknown key is held back rather than run a second time."""
-    raw = daemon.raw()
-    known = new_key()
-    finish(raw, known, 200, b"", b"known")
+def copy_by_backup(daemon):
     copy = daemon.folder / "copy.db"
-    assert operator("BACKUP", str(copy), *WHO) == "OK"
-    forgotten = new_key()
-    finish(raw, forgotten)
-    highest = begin(raw, new_key())
-    restore(daemon, copy)
+    assert daemon.raw(user="operator")("BACKUP", str(copy), *WHO) == "OK"
+    return lambda: restore(daemon, copy)
+
+
+def copy_by_hand(daemon):
+    """Of the database alone; the file beside it knows how often it was
+    opened."""
+    copy = daemon.folder / "copy.db"
+    daemon.stop()
+    shutil.copy(daemon.store, copy)
+    daemon.start()
+
+    def put_back():
+        daemon.stop()
+        shutil.copy(copy, daemon.store)
+        daemon.start()
+
+    return put_back
+
+
+COPIES = {"backup": copy_by_backup, "copied file": copy_by_hand}
+
+
+def is_unavailable(reply):
+    return isinstance(reply, Error) and reply.code == "UNAVAILABLE"
+
+
+def held_until(daemon):
+    """As STATS says it; INFO says the same."""
+    stats = fields(daemon.raw(user="reader")("STATS"))["hold-until-ms"]
+    text = daemon.raw()("INFO", "store").decode()
+    assert "hold_until_ms:%d\r\n" % stats in text, text
+    return stats
+
+
+@pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES)
+def test_a_restored_store_does_not_run_what_it_may_have_forgotten(faulty,
+                                                                  copy):
+    """What was claimed after the copy is unknown to it: nothing new starts
+    until whoever claimed it must have given up."""
+    daemon = faulty("boot one", settings=["store.lock=20m"])
     raw = daemon.raw()
-    assert claim(raw, known)[3] == b"known"
-    reply = claim(raw, forgotten)
-    assert verdict(reply) != "NEW", reply
-    # An operator who knows better can say so.
-    if verdict(reply) == "UNCERTAIN":
-        again = claim(raw, forgotten, "REEXECUTE")
-        assert again[0] == b"NEW" and again[1] > highest
+    known, running = new_key(), new_key()
+    finish(raw, known, 200, b"", b"known")
+    token = begin(raw, running)
+    put_back = copy(daemon)
+    assert held_until(daemon) == 0
+    forgotten = new_key()
+    highest = finish(daemon.raw(), forgotten)
+    for _ in range(50):
+        highest = begin(daemon.raw(), new_key())
+    since = len(daemon.lines)
+    put_back()
+    line = daemon.wait_for_log("older copy", since=since)
+    assert "level=warn" in line and "1200 s" in line, line
+    for _ in range(2):
+        raw = daemon.raw()
+        until_ms = held_until(daemon)
+        assert until_ms > 0
+        assert claim(raw, known)[3] == b"known"
+        for key in (forgotten, new_key()):
+            assert is_unavailable(claim(raw, key)), key
+        # A restart is no way around it.
+        daemon.stop()
+        daemon.start()
+    assert held_until(daemon) == until_ms
+    raw = daemon.raw()
+    assert complete(raw, running, token, 200, b"", b"late") == "OK"
+    # Half an hour later all locks that it does not know of have run out.
+    daemon.stop()
+    daemon.set_faults("boot two", "wall +%d" % (30 * 60 * 1000))
+    daemon.start()
+    assert held_until(daemon) == 0
+    assert begin(daemon.raw(), forgotten) > highest
+
+
+def test_a_restored_store_works_again_when_the_hold_is_over(make_daemon):
+    daemon = make_daemon(settings=["store.lock=300ms",
+                                   "store.sweep_interval=50ms"])
+    raw = daemon.raw()
+    finish(raw, new_key())
+    put_back = copy_by_backup(daemon)
+    highest = begin(raw, new_key())
+    put_back()
+    raw = daemon.raw()
+    replies = []
+
+    def is_new():
+        replies.append(claim(raw, "after"))
+        return not is_unavailable(replies[-1])
+
+    until(is_new)
+    assert replies[-1][0] == b"NEW" and replies[-1][1] > highest
+    assert held_until(daemon) == 0
+
+
+# ---- readiness --------------------------------------------------------------
+
+@pytest.fixture
+def notices(tmp_path, monkeypatch):
+    """What a daemon tells its supervisor, one datagram at a time."""
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(path)
+        sock.settimeout(20 * build.patience())
+        monkeypatch.setenv("NOTIFY_SOCKET", path)
+
+        def following():
+            """The next that is more than a remark."""
+            while True:
+                lines = sock.recv(4096).decode().splitlines()
+                lines = [line for line in lines
+                         if not line.startswith("STATUS=")]
+                if lines:
+                    return lines
+
+        yield following
+
+
+def test_the_supervisor_is_told_of_start_reload_and_stop(notices, make_daemon,
+                                                         tmp_path):
+    # C40, the daemon's part
+    config = tmp_path / "latchkeyd.conf"
+    config.write_text("[store]\nlock = 20s\n")
+    daemon = make_daemon(config=config)
+    assert notices() == ["READY=1"]
+    # By then it can be reached.
+    assert daemon.raw()("PING") == "PONG"
+    daemon.signal(signal.SIGHUP)
+    reloading = notices()
+    assert reloading[0] == "RELOADING=1"
+    # systemd wants to know when, to tell one reload from the next.
+    assert re.fullmatch(r"MONOTONIC_USEC=\d+", reloading[1])
+    assert notices() == ["READY=1"]
+    # A reload that changes nothing is over as well.
+    config.write_text("[store]\nlock = banana\n")
+    daemon.signal(signal.SIGHUP)
+    assert notices()[0] == "RELOADING=1"
+    assert notices() == ["READY=1"]
+    daemon.expected_exit = True
+    daemon.signal(signal.SIGTERM)
+    assert notices() == ["STOPPING=1"]
+    assert daemon.wait() == 0
