@@ -29,7 +29,8 @@ struct lk_entry {
     uint64_t state : 3;
     uint64_t omitted : 1;
     uint64_t evicted : 1;
-    uint64_t owner : 11;
+    uint64_t keeps : 1; /* KEEP asked for a TTL; the row has it */
+    uint64_t owner : 10;
     /* in progress: end of the lock; completed, released: end of the TTL;
      * uncertain, accepted: since when. Milliseconds. */
     uint64_t deadline : 48;

@@ -23,8 +23,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Above all tokens that a lost stretch of history can have used. */
+/*
+ * Above all tokens that a lost stretch of history can have used. Each restored
+ * copy leaps further than the one before, so that two starts from the same
+ * copy share no token either.
+ */
 #define TOKEN_LEAP (UINT64_C(1) << 32)
+enum { LEAPS_MAX = 4096 };
 
 enum { LEVEL_ERROR = 0, LEVEL_WARN = 1, LEVEL_INFO = 2 };
 
@@ -63,25 +68,81 @@ void lk_sqlite_set_trouble(struct lk_sqlite *store, enum lk_health health,
 
 /* ---- the side file ---------------------------------------------------- */
 
-static enum lk_status own(struct lk_sqlite *store, struct lk_buf *error)
+static enum lk_status lock_file(const char *path, int *fd, struct lk_buf *error)
 {
-    char path[4096];
     enum lk_status status;
 
-    snprintf(path, sizeof(path), "%s-lock", store->path);
-    store->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (store->lock_fd < 0) {
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (*fd < 0) {
         status = latchkey_buf_printf(error, "cannot open %s: %s", path,
                                      strerror(errno));
         return status ? status : LK_IO;
     }
-    if (flock(store->lock_fd, LOCK_EX | LOCK_NB)) {
+    if (flock(*fd, LOCK_EX | LOCK_NB)) {
         status = latchkey_buf_printf(
             error, "%s is owned by another latchkeyd; stop that one first",
-            store->path);
+            path);
         return status ? status : LK_BUSY;
     }
     return LK_OK;
+}
+
+/*
+ * The side file and the database itself: whatever name another process knows
+ * the database by, it does not get both. Neither is closed before SQLite has
+ * closed the database, which would lose its own locks.
+ */
+static enum lk_status own(struct lk_sqlite *store, struct lk_buf *error)
+{
+    char side[4096];
+
+    snprintf(side, sizeof(side), "%s-lock", store->path);
+    enum lk_status status = lock_file(side, &store->lock_fd, error);
+    return status ? status : lock_file(store->path, &store->file_fd, error);
+}
+
+/*
+ * A backup is not in log mode. With a log beside it, that log belongs to the
+ * database that stood here before and must not be played into this one.
+ */
+static enum lk_status check_log(struct lk_sqlite *store, struct lk_buf *error)
+{
+    uint8_t mode[2] = {0};
+    char log[4096];
+    struct stat info;
+
+    snprintf(log, sizeof(log), "%s-wal", store->path);
+    if (pread(store->file_fd, mode, 2, 18) != 2 || mode[0] != 1 ||
+        stat(log, &info) || info.st_size == 0) {
+        return LK_OK;
+    }
+    enum lk_status status = latchkey_buf_printf(
+        error,
+        "%s is a restored backup, but %s is left of what stood there before; "
+        "move that file away",
+        store->path, log);
+    return status ? status : LK_INVALID;
+}
+
+/* The path with no link left in it; the file itself may not exist yet. */
+static char *resolve(const char *path)
+{
+    char *whole = realpath(path, NULL);
+    char folder[4096];
+    const char *slash = strrchr(path, '/');
+
+    if (whole) {
+        return whole;
+    }
+    snprintf(folder, sizeof(folder), "%.*s",
+             slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+    char *real = realpath(folder, NULL);
+    if (!real ||
+        asprintf(&whole, "%s/%s", real, slash ? slash + 1 : path) < 0) {
+        whole = strdup(path); /* opening it will say what is wrong */
+    }
+    free(real);
+    return whole;
 }
 
 static uint64_t read_side(const struct lk_sqlite *store)
@@ -245,6 +306,7 @@ enum lk_status lk_sqlite_reopen(struct lk_sqlite *store)
     disconnect(store);
     enum lk_status status = build(store, &error);
     pthread_rwlock_unlock(&store->handles);
+    store->reopened |= !status;
     if (status) {
         lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN,
                               error.len ? error.data : "cannot reopen");
@@ -274,13 +336,14 @@ static uint64_t longest_lock(struct lk_sqlite *store)
     return (uint64_t)longest > usual ? (uint64_t)longest : usual;
 }
 
-static enum lk_status hold_unknown(struct lk_sqlite *store, int64_t backup_at)
+static enum lk_status hold_unknown(struct lk_sqlite *store, int64_t backup_at,
+                                   uint64_t openings)
 {
     uint64_t hold = longest_lock(store);
     uint64_t until = store->last_ms + hold;
     enum lk_status status = lk_meta_put(store, "hold_until", (int64_t)until);
 
-    store->next_token += TOKEN_LEAP;
+    store->next_token += TOKEN_LEAP * (1 + openings % LEAPS_MAX);
     atomic_store(&store->last_token, store->next_token - 1);
     if (!status) {
         status =
@@ -315,7 +378,7 @@ static enum lk_status count_opening(struct lk_sqlite *store)
     uint64_t next = ((uint64_t)known > side ? (uint64_t)known : side) + 1;
     enum lk_status status = lk_sqlite_run(store, LK_STATEMENT_BEGIN);
     if (!status && (backup_at || side > (uint64_t)known)) {
-        status = hold_unknown(store, backup_at);
+        status = hold_unknown(store, backup_at, next - (uint64_t)known);
     }
     if (!status) {
         status = lk_meta_put(store, "backup_at", 0);
@@ -337,6 +400,9 @@ static enum lk_status count_opening(struct lk_sqlite *store)
 static void release(struct lk_sqlite *store)
 {
     disconnect(store);
+    if (store->file_fd >= 0) {
+        close(store->file_fd);
+    }
     if (store->lock_fd >= 0) {
         close(store->lock_fd);
     }
@@ -346,6 +412,7 @@ static void release(struct lk_sqlite *store)
     pthread_rwlock_destroy(&store->handles);
     pthread_mutex_destroy(&store->reader_lock);
     pthread_mutex_destroy(&store->index_lock);
+    pthread_mutex_destroy(&store->commit_lock);
     pthread_mutex_destroy(&store->trouble_lock);
     free(store->path);
     free(store);
@@ -360,14 +427,15 @@ static struct lk_sqlite *create(const struct lk_store_config *config)
     }
     store->store.class = &lk_sqlite_class;
     store->config = *config;
-    store->config.path = store->path = strdup(config->path);
-    store->lock_fd = -1;
+    store->config.path = store->path = resolve(config->path);
+    store->lock_fd = store->file_fd = -1;
     if (!store->config.vfs) {
         store->config.vfs = lk_fault_vfs();
     }
     pthread_rwlock_init(&store->handles, NULL);
     pthread_mutex_init(&store->reader_lock, NULL);
     pthread_mutex_init(&store->index_lock, NULL);
+    pthread_mutex_init(&store->commit_lock, NULL);
     pthread_mutex_init(&store->trouble_lock, NULL);
     atomic_init(&store->health, LK_HEALTH_CLOSED);
     return store;
@@ -381,6 +449,9 @@ static enum lk_status open_store(const struct lk_store_config *config,
 
     if (!status) {
         status = own(store, error);
+    }
+    if (!status) {
+        status = check_log(store, error);
     }
     if (!status) {
         status = build(store, error);

@@ -6,8 +6,8 @@
  * (index.h), which is what one gets by reading every row. Only the store
  * thread writes; it alone decides and checkpoints.
  *
- * Lock order: handles, then reader, then index. The store thread reads the
- * index without its lock, being the only one that changes it.
+ * Lock order: commit, then handles, then reader, then index. The store thread
+ * reads the index without its lock, being the only one that changes it.
  */
 #ifndef LK_SQLITE_H
 #define LK_SQLITE_H
@@ -35,14 +35,15 @@ enum lk_row_kind {
     X(BEGIN, "BEGIN IMMEDIATE")                                                \
     X(COMMIT, "COMMIT")                                                        \
     X(ROLLBACK, "ROLLBACK")                                                    \
-    X(CLAIM, "INSERT INTO claim VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)")           \
+    X(CLAIM, "INSERT INTO claim VALUES (?,?,?,?,?,?,?,?,NULL,?,?,?,?,?)")      \
     X(OUTCOME, "INSERT OR REPLACE INTO outcome VALUES (?,?,?,?,?)")            \
     X(ANSWER, "INSERT OR REPLACE INTO answer VALUES (?,?,?,?)")                \
     X(AUDIT, "INSERT INTO audit VALUES (NULL,?,?,?,?,?,?,?,?)")                \
     X(META, "INSERT OR REPLACE INTO meta VALUES (?,?)")                        \
-    X(TTL, "UPDATE claim SET ttl = ? WHERE token = ?")                         \
-    X(ROW, "SELECT number, generation, attempt, ttl, owner FROM claim "        \
+    X(KEEP, "UPDATE claim SET keep = ? WHERE token = ?")                       \
+    X(ROW, "SELECT number, generation, attempt, ttl, keep, owner FROM claim "  \
            "WHERE token = ?")                                                  \
+    X(REASON, "SELECT at, reason FROM answer WHERE token = ?")                 \
     X(REAP, "SELECT token, number, hash FROM claim WHERE token > ? "           \
             "ORDER BY token LIMIT ?")                                          \
     X(DELETE_CLAIMS, "DELETE FROM claim WHERE token BETWEEN ? AND ?")          \
@@ -58,11 +59,13 @@ enum lk_statement {
 
 /* Statements of the reader. */
 #define LK_READ_MAP(X)                                                         \
-    X(CLAIM, "SELECT tenant, scope, key, fingerprint, at, ttl, attempt "       \
+    X(CLAIM, "SELECT tenant, scope, key, fingerprint, at, "                    \
+             "max(ttl, ifnull(keep, 0)), attempt "                             \
              "FROM claim WHERE token = ?")                                     \
     X(ANSWER, "SELECT at, reason, record FROM answer WHERE token = ?")         \
     X(LIST, "SELECT claim.token, hash, tenant, scope, key, fingerprint, "      \
-            "claim.at, ttl, attempt, answer.at, reason, "                      \
+            "claim.at, max(ttl, ifnull(keep, 0)), attempt, "                   \
+            "answer.at, reason, "                                              \
             "substr(record, 1, 18) FROM claim LEFT JOIN answer "               \
             "ON answer.token = claim.token "                                   \
             "WHERE claim.token > ? ORDER BY claim.token LIMIT ?")              \
@@ -104,8 +107,9 @@ struct lk_counters {
 struct lk_sqlite {
     struct lk_store store;
     struct lk_store_config config;
-    char *path;
+    char *path; /* with no link left in it */
     int lock_fd;
+    int file_fd; /* holds the database itself; see own() */
 
     /* Store thread. */
     sqlite3 *writer;
@@ -122,6 +126,8 @@ struct lk_sqlite {
     int wal_tried; /* frames at the last checkpoint that did not finish */
     bool writing;  /* a transaction is open */
     bool committing;
+    bool reaper_off; /* the rows that it should delete are damaged */
+    bool reopened;   /* since the last batch */
 
     /* Readers. Whoever uses a connection other than the writer holds
      * `handles` for reading; reopening holds it for writing. */
@@ -130,6 +136,10 @@ struct lk_sqlite {
     sqlite3 *reader;
     sqlite3_stmt *reads[LK_READS];
     atomic_bool stopping; /* long work ends early */
+
+    /* Held from before a commit until the index shows it: whoever finds that
+     * rows and index do not fit together looks again under it. */
+    pthread_mutex_t commit_lock;
 
     pthread_mutex_t index_lock;
     struct lk_index index;
@@ -193,6 +203,7 @@ struct lk_claim_row {
     uint64_t generation;
     uint64_t attempt;
     uint64_t ttl;
+    uint64_t keep;   /* 0: nobody asked */
     bool same_owner; /* as the one asked about */
 };
 
@@ -217,10 +228,14 @@ LK_MUST_CHECK enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
                                                const struct lk_entry *before,
                                                enum lk_row_kind kind,
                                                uint64_t until);
-/* A longer TTL for a claim that is still open. */
-LK_MUST_CHECK enum lk_status lk_sqlite_ttl(struct lk_sqlite *store,
-                                           const struct lk_entry *before,
-                                           uint64_t ttl_ms);
+/* The TTL that KEEP asks for, of a claim that is still open. */
+LK_MUST_CHECK enum lk_status lk_sqlite_keep_row(struct lk_sqlite *store,
+                                                const struct lk_entry *before,
+                                                uint64_t ttl_ms);
+/* The reason of a doubt; LK_NOT_FOUND: none was given. */
+LK_MUST_CHECK enum lk_status lk_sqlite_reason(struct lk_sqlite *store,
+                                              uint64_t token,
+                                              struct lk_kept **kept);
 LK_MUST_CHECK enum lk_status lk_sqlite_answer(
     struct lk_sqlite *store, uint64_t token, uint64_t now,
     struct lk_slice reason, const struct lk_response *response);
@@ -265,6 +280,8 @@ void lk_reaper_count(struct lk_sqlite *store, int64_t claim_rows);
 LK_MUST_CHECK enum lk_status lk_sqlite_open_reader(struct lk_sqlite *store,
                                                    struct lk_buf *error);
 void lk_sqlite_close_reader(struct lk_sqlite *store);
+/* What is said of an operation whose lock has lapsed. */
+struct lk_kept *lk_kept_lapsed(uint64_t token, uint64_t since_ms);
 /* Takes the reader for this thread; NULL if there is none now. */
 sqlite3_stmt *lk_sqlite_read(struct lk_sqlite *store, enum lk_read read);
 void lk_sqlite_read_done(struct lk_sqlite *store);

@@ -10,6 +10,7 @@
 #include "store/fault.h"
 #include "store/sqlite.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -70,8 +71,10 @@ static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
                        enum lk_status status)
 {
     bool committing = store->committing;
-    bool rolled_back = roll_back(store);
+    char why[128];
 
+    snprintf(why, sizeof(why), "%s", sqlite3_errmsg(store->writer));
+    bool rolled_back = roll_back(store);
     atomic_fetch_add(&store->counters.syncs_failed, 1);
     if (rolled_back && status == LK_FULL) {
         lk_sqlite_set_trouble(store, LK_HEALTH_FULL, "the disk is full");
@@ -79,14 +82,13 @@ static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
     } else if (rolled_back && status == LK_NOMEM && !committing) {
         refuse(batch, LK_UNAVAILABLE, "out of memory");
     } else {
-        lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN,
-                              sqlite3_errmsg(store->writer));
+        lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, why);
         refuse(batch, LK_UNKNOWN,
                "a write to the store failed: whether it counts is not known");
     }
 }
 
-static enum lk_status commit(struct lk_sqlite *store)
+static enum lk_status commit_open(struct lk_sqlite *store)
 {
     if (!store->writing) {
         return LK_OK;
@@ -155,6 +157,17 @@ static void checkpoint(struct lk_sqlite *store)
                           sqlite3_errmsg(store->writer));
 }
 
+static enum lk_status commit(struct lk_sqlite *store)
+{
+    pthread_mutex_lock(&store->commit_lock);
+    enum lk_status status = commit_open(store);
+    if (!status) {
+        publish(store);
+    }
+    pthread_mutex_unlock(&store->commit_lock);
+    return status;
+}
+
 /* Is the store fit to decide? Tries to make it so, now and then. */
 static bool recover(struct lk_sqlite *store)
 {
@@ -186,20 +199,11 @@ static bool recover(struct lk_sqlite *store)
     return !lk_sqlite_reopen(store);
 }
 
-void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
+static enum lk_status decide_all(struct lk_sqlite *store,
+                                 struct lk_batch *batch, uint64_t now)
 {
-    struct lk_sqlite *store = (struct lk_sqlite *)base;
     enum lk_status status = LK_OK;
 
-    if (!recover(store)) {
-        refuse(batch, LK_UNAVAILABLE,
-               atomic_load(&store->health) == LK_HEALTH_FULL
-                   ? "the disk is full"
-                   : "the store is being reopened after a failed write");
-        return;
-    }
-    uint64_t now = lk_clock_now(&store->clock);
-    now = store->last_ms = now > store->last_ms ? now : store->last_ms;
     for (size_t i = 0; i < batch->count; i++) {
         lk_index_prefetch(&store->index, batch->ops[i]->hash);
     }
@@ -212,6 +216,45 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
     if (!status && moment_is_due(store, now)) {
         status = store_moment(store);
     }
+    return status;
+}
+
+/* Damage that only the reaper meets must not stop the claims. */
+static enum lk_status decide_without_reaper(struct lk_sqlite *store,
+                                            struct lk_batch *batch,
+                                            uint64_t now)
+{
+    lk_sqlite_log(store, 0,
+                  "the reaper met damaged rows and is switched off until the "
+                  "next start: %s; run latchkey verify",
+                  sqlite3_errmsg(store->writer));
+    if (!roll_back(store)) {
+        return LK_CORRUPT;
+    }
+    refuse(batch, LK_OK, NULL);
+    return decide_all(store, batch, now);
+}
+
+void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+
+    if (!recover(store)) {
+        refuse(batch, LK_UNAVAILABLE,
+               atomic_load(&store->health) == LK_HEALTH_FULL
+                   ? "the disk is full"
+                   : "the store is being reopened after a failed write");
+        return;
+    }
+    batch->settle_all = store->reopened;
+    store->reopened = false;
+    uint64_t now = lk_clock_now(&store->clock);
+    now = store->last_ms = now > store->last_ms ? now : store->last_ms;
+    bool reaping = !store->reaper_off;
+    enum lk_status status = decide_all(store, batch, now);
+    if (status == LK_CORRUPT && reaping && store->reaper_off) {
+        status = decide_without_reaper(store, batch, now);
+    }
     if (!status) {
         status = commit(store);
     }
@@ -219,7 +262,6 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
         fail_batch(store, batch, status);
         return;
     }
-    publish(store);
     atomic_fetch_add(&store->counters.batches, batch->count != 0);
     atomic_fetch_add(&store->counters.batch_ops, batch->count);
     checkpoint(store);
@@ -257,8 +299,16 @@ enum lk_status lk_sqlite_accept_clock(struct lk_store *base,
     if (status) {
         return status;
     }
+    uint64_t hold = atomic_load(&store->hold_until_ms);
+    uint64_t before = lk_clock_now(&store->clock);
     lk_clock_accept(&store->clock);
     status = store_moment(store);
+    if (!status && hold > before) {
+        /* The hold of a restored copy lasts as long as it was said to. */
+        hold += lk_clock_now(&store->clock) - before;
+        atomic_store(&store->hold_until_ms, hold);
+        status = lk_meta_put(store, "hold_until", (int64_t)hold);
+    }
     if (!status) {
         status = commit(store);
     }

@@ -6,6 +6,9 @@
 
 #include <assert.h>
 
+/* SQLite takes a little more in one value. */
+enum { ANSWER_MAX = 900 * 1000 * 1000 };
+
 struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
                                      const struct lk_entry *entry,
                                      const struct lk_op *op, uint64_t now)
@@ -109,16 +112,24 @@ static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
     return status;
 }
 
+/* As asked for now, else at the claim; but never less than KEEP was promised.
+ */
 static enum lk_status ttl_of(struct lk_sqlite *store, const struct lk_op *op,
                              const struct lk_entry *entry, uint64_t *ttl)
 {
     struct lk_claim_row row = {0};
-    enum lk_status status = LK_OK;
 
     *ttl = op->ttl_ms ? op->ttl_ms : lk_ttl_unpack(entry->ttl);
+    if (*ttl && !entry->keeps) {
+        return LK_OK;
+    }
+    enum lk_status status =
+        lk_sqlite_row(store, entry->token, (struct lk_slice){0}, &row);
     if (!*ttl) {
-        status = lk_sqlite_row(store, entry->token, (struct lk_slice){0}, &row);
         *ttl = row.ttl;
+    }
+    if (row.keep > *ttl) {
+        *ttl = row.keep;
     }
     return status;
 }
@@ -203,7 +214,7 @@ static enum lk_status extend(struct lk_sqlite *store, struct lk_op *op,
 static enum lk_status keep_longer(struct lk_sqlite *store, struct lk_op *op,
                                   const struct lk_entry *entry, uint64_t now)
 {
-    uint64_t ttl;
+    struct lk_claim_row row = {0};
 
     if (entry->state == LK_STATE_COMPLETED) {
         enum lk_row_kind kind = entry->omitted ? LK_ROW_OMIT : LK_ROW_COMPLETE;
@@ -212,12 +223,12 @@ static enum lk_status keep_longer(struct lk_sqlite *store, struct lk_op *op,
                    ? LK_OK
                    : lk_sqlite_outcome(store, entry, kind, until);
     }
-    struct lk_op asked = {0};
-    enum lk_status status = ttl_of(store, &asked, entry, &ttl);
-    if (status || op->ttl_ms <= ttl) {
+    enum lk_status status =
+        lk_sqlite_row(store, entry->token, (struct lk_slice){0}, &row);
+    if (status || op->ttl_ms <= row.keep) {
         return status;
     }
-    return lk_sqlite_ttl(store, entry, op->ttl_ms);
+    return lk_sqlite_keep_row(store, entry, op->ttl_ms);
 }
 
 static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
@@ -295,6 +306,21 @@ static enum lk_status confirm_owner(struct lk_sqlite *store,
     return status;
 }
 
+/* Decided here and now, with its reason: a later command of the same batch
+ * may take the reason away. */
+static enum lk_status add_reason(struct lk_sqlite *store,
+                                 struct lk_outcome *out)
+{
+    enum lk_status status = lk_sqlite_reason(store, out->token, &out->kept);
+
+    if (status == LK_NOT_FOUND) {
+        out->kept = lk_kept_lapsed(out->token, out->since_ms);
+        status = out->kept ? LK_OK : LK_NOMEM;
+    }
+    out->needs_load = false;
+    return status;
+}
+
 static bool is_held(struct lk_sqlite *store, uint64_t now)
 {
     return now < atomic_load(&store->hold_until_ms);
@@ -331,6 +357,16 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
                           "starts until the locks of claims that it does not "
                           "know have run out");
     }
+    if (!status && step.effect == LK_EFFECT_BEGIN &&
+        store->next_token > LK_REFERENCE_MAX) {
+        return refuse_one(op, LK_UNAVAILABLE, "the store is out of tokens");
+    }
+    if (!status && step.effect == LK_EFFECT_FINISH &&
+        op->response.headers.len + op->response.body.len > ANSWER_MAX) {
+        return refuse_one(op, LK_TOO_LARGE,
+                          "the answer is larger than the store can keep; "
+                          "complete it with OMIT");
+    }
     if (step.effect == LK_EFFECT_ACCEPT || step.effect == LK_EFFECT_LEASE) {
         return refuse_one(op, LK_INVALID, "the store keeps no jobs");
     }
@@ -352,6 +388,9 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
             changed ? lk_overlay_find(&store->overlay, &store->index, op->hash)
                     : before,
             step, now, &op->out);
+        if (op->out.verdict == LK_VERDICT_UNCERTAIN) {
+            status = add_reason(store, &op->out);
+        }
     }
     return status;
 }

@@ -12,8 +12,9 @@
  *
  * A start reads the rows and knows nothing of what was forgotten, so no
  * half of a record may be left that says something else than the whole: a
- * claim goes together with its outcome, and the later claims of a record only
- * after its first one, that is, in a pass that began after the record died.
+ * claim goes together with its outcome, and the later claims of a dead record
+ * only after its first one, that is, in a pass that began after it died. (Of
+ * a live record the newest claim counts, so the others may go in any order.)
  *
  * Long-lived records among expired ones do not keep space: a B-tree page that
  * deletions have emptied by two thirds is merged with its neighbours by
@@ -131,7 +132,7 @@ static bool should_start(const struct lk_sqlite *store)
 {
     int64_t dead = dead_rows(&store->reaper);
 
-    return dead > store->reaper.stuck &&
+    return !store->reaper_off && dead > store->reaper.stuck &&
            (uint64_t)dead * 8 >= store->index.count;
 }
 
@@ -139,6 +140,7 @@ struct row {
     uint64_t token;
     uint64_t number;
     bool dead;
+    bool of_live; /* a claim that was overtaken, of a record that lives */
 };
 
 /*
@@ -165,8 +167,8 @@ static bool first_is_gone(struct lk_sqlite *store, const struct row *rows,
     return found == LK_CORRUPT; /* there is no such row */
 }
 
-static bool is_needed(struct lk_sqlite *store, sqlite3_stmt *statement,
-                      const struct row *row)
+static void look_at(struct lk_sqlite *store, sqlite3_stmt *statement,
+                    struct row *row)
 {
     struct lk_hash128 hash = {0};
     struct lk_slice bytes = lk_column(statement, 2);
@@ -176,7 +178,11 @@ static bool is_needed(struct lk_sqlite *store, sqlite3_stmt *statement,
     }
     const struct lk_entry *entry =
         lk_overlay_find(&store->overlay, &store->index, hash);
-    return entry && (entry->token == row->token || entry->number == row->token);
+    row->token = (uint64_t)sqlite3_column_int64(statement, 0);
+    row->number = (uint64_t)sqlite3_column_int64(statement, 1);
+    row->dead =
+        !entry || (entry->token != row->token && entry->number != row->token);
+    row->of_live = entry != NULL;
 }
 
 /* The next rows behind the cursor. */
@@ -190,15 +196,12 @@ static int read_rows(struct lk_sqlite *store, struct row *rows, int max,
     sqlite3_bind_int64(statement, 1, (int64_t)store->reaper.cursor);
     sqlite3_bind_int(statement, 2, max);
     while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
-        struct row *row = &rows[count++];
-        row->token = (uint64_t)sqlite3_column_int64(statement, 0);
-        row->number = (uint64_t)sqlite3_column_int64(statement, 1);
-        row->dead = !is_needed(store, statement, row);
+        look_at(store, statement, &rows[count++]);
     }
     sqlite3_reset(statement);
     *status = lk_sqlite_status(code);
     for (int i = 0; i < count && !*status; i++) {
-        if (rows[i].dead && rows[i].number) {
+        if (rows[i].dead && rows[i].number && !rows[i].of_live) {
             rows[i].dead = first_is_gone(store, rows, i, status);
         }
     }
@@ -294,6 +297,7 @@ static enum lk_status reap(struct lk_sqlite *store)
         reaper->deleted = 0;
     }
     enum lk_status status = reap_rows(store, &end);
+    store->reaper_off = status == LK_CORRUPT;
     if (end || dead_rows(reaper) == 0) {
         reaper->running = false;
         /* A pass that found nothing will not find it the next time. */

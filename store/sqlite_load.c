@@ -14,7 +14,7 @@ uint64_t lk_fingerprint_hash(const struct lk_sqlite *store,
 
 unsigned lk_owner_hash(const struct lk_sqlite *store, struct lk_slice owner)
 {
-    return lk_siphash64(store->store.secret, owner.data, owner.len) & 0x7ff;
+    return lk_siphash64(store->store.secret, owner.data, owner.len) & 0x3ff;
 }
 
 void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
@@ -79,6 +79,7 @@ static enum lk_status load_claim(struct loading *loading, sqlite3_stmt *row)
     entry.ttl = lk_ttl_pack((uint64_t)sqlite3_column_int64(row, 6));
     entry.owner = lk_owner_hash(loading->store, lk_column(row, 7));
     entry.fingerprint = lk_fingerprint_hash(loading->store, lk_column(row, 8));
+    entry.keeps = sqlite3_column_type(row, 9) != SQLITE_NULL;
     note_time(loading, at);
     loading->claim_rows++;
     loading->last_token = token;
@@ -177,7 +178,7 @@ enum lk_status lk_sqlite_load(struct lk_sqlite *store)
     if (!status) {
         status = scan(&loading,
                       "SELECT token, hash, number, attempt, at, lock, ttl, "
-                      "owner, fingerprint FROM claim ORDER BY token",
+                      "owner, fingerprint, keep FROM claim ORDER BY token",
                       load_claim);
     }
     if (!status) {

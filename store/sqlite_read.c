@@ -9,9 +9,6 @@ static const char *const read_sql[] = {
 #undef X
 };
 
-/* How often a reader looks again when a record changes under its eyes. */
-enum { TRIES = 8 };
-
 enum lk_status lk_sqlite_open_reader(struct lk_sqlite *store,
                                      struct lk_buf *error)
 {
@@ -142,13 +139,34 @@ static enum lk_status read_answer(struct lk_sqlite *store, uint64_t token,
     return status;
 }
 
-static enum lk_status lapse_reason(uint64_t token, uint64_t since_ms,
-                                   struct lk_kept **kept)
+struct lk_kept *lk_kept_lapsed(uint64_t token, uint64_t since_ms)
 {
     const struct lk_response none = {0};
 
-    *kept = lk_kept_make(token, since_ms, &none, LK_SLICE("lock lapsed"));
-    return *kept ? LK_OK : LK_NOMEM;
+    return lk_kept_make(token, since_ms, &none, LK_SLICE("lock lapsed"));
+}
+
+/* LK_AGAIN: what is stored does not fit the outcome. */
+static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op)
+{
+    struct lk_kept *kept = NULL;
+    bool doubted = op->out.verdict == LK_VERDICT_UNCERTAIN;
+    enum lk_status status = read_answer(store, op->out.token, &kept);
+
+    if (status == LK_NOT_FOUND && doubted) {
+        kept = lk_kept_lapsed(op->out.token, op->out.since_ms);
+        status = kept ? LK_OK : LK_NOMEM;
+    }
+    if (status || !kept) {
+        return status == LK_NOT_FOUND ? LK_AGAIN : status;
+    }
+    if (doubted == (kept->response.status != 0)) {
+        lk_kept_unref(kept);
+        return LK_AGAIN;
+    }
+    op->out.kept = kept;
+    op->out.needs_load = false;
+    return LK_OK;
 }
 
 /* Is it still what the outcome says, so that the answer must be there? */
@@ -160,30 +178,25 @@ static bool stands(struct lk_sqlite *store, const struct lk_op *op)
            entry.token == op->out.token && entry.state == op->out.state;
 }
 
+/*
+ * A reader may see a commit before the index shows it. What does not fit is
+ * therefore looked at again while nothing can be committed: then it has moved
+ * on, or it is damaged.
+ */
 enum lk_status lk_sqlite_fetch(struct lk_store *base, struct lk_op *op)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
-    struct lk_kept *kept = NULL;
-    bool doubted = op->out.verdict == LK_VERDICT_UNCERTAIN;
-    enum lk_status status = read_answer(store, op->out.token, &kept);
+    enum lk_status status = fetch_once(store, op);
 
-    if (status == LK_NOT_FOUND && doubted) {
-        status = lapse_reason(op->out.token, op->out.since_ms, &kept);
+    if (status == LK_AGAIN) {
+        pthread_mutex_lock(&store->commit_lock);
+        status = fetch_once(store, op);
+        if (status == LK_AGAIN && stands(store, op)) {
+            status = LK_CORRUPT;
+        }
+        pthread_mutex_unlock(&store->commit_lock);
     }
-    if (status == LK_NOT_FOUND) {
-        return stands(store, op) ? LK_CORRUPT : LK_AGAIN;
-    }
-    if (status || !kept) {
-        return status;
-    }
-    if (doubted == (kept->response.status != 0)) {
-        lk_kept_unref(kept);
-        /* Completed meanwhile, or the other way round; else it is damage. */
-        return stands(store, op) ? LK_CORRUPT : LK_AGAIN;
-    }
-    op->out.kept = kept;
-    op->out.needs_load = false;
-    return LK_OK;
+    return status;
 }
 
 /* ---- records ---------------------------------------------------------- */
@@ -270,7 +283,8 @@ static enum lk_status add_answer(struct lk_sqlite *store,
     }
     status = read_answer(store, record->token, &record->kept);
     if (status == LK_NOT_FOUND && record->state == LK_STATE_UNCERTAIN) {
-        status = lapse_reason(record->token, record->since_ms, &record->kept);
+        record->kept = lk_kept_lapsed(record->token, record->since_ms);
+        status = record->kept ? LK_OK : LK_NOMEM;
     }
     if (status) {
         return status == LK_NOT_FOUND ? LK_AGAIN : status;
@@ -316,15 +330,18 @@ enum lk_status lk_sqlite_lookup(struct lk_store *base, struct lk_name name,
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
     struct lk_hash128 hash = lk_name_hash(base->secret, name);
-    enum lk_status status = LK_AGAIN;
 
     if (atomic_load(&store->health) == LK_HEALTH_BROKEN) {
         return LK_UNAVAILABLE;
     }
     *record = (struct lk_record){0};
-    for (int i = 0; i < TRIES && status == LK_AGAIN; i++) {
+    enum lk_status status = look_once(store, hash, record);
+    if (status == LK_AGAIN) {
+        /* As in lk_sqlite_fetch: now nothing moves. */
+        pthread_mutex_lock(&store->commit_lock);
         lk_record_free(record);
         status = look_once(store, hash, record);
+        pthread_mutex_unlock(&store->commit_lock);
     }
     if (!status && !names_equal(record->name, name)) {
         status = LK_CORRUPT;

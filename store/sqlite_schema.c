@@ -9,6 +9,7 @@
  *
  * claim    one row for each token handed out. `number` and `generation` are
  *          NULL where they equal the token: the first claim of a record.
+ *          `keep` is the TTL that KEEP asked for while it was open.
  * outcome  how a claim stands, once something happened to it (enum
  *          lk_row_kind); together with claim, all that the index needs. Only
  *          what came last counts, so a later outcome replaces an earlier one.
@@ -21,7 +22,7 @@ static const char *const migrations[] = {
     "CREATE TABLE claim ("
     " token INTEGER PRIMARY KEY, hash BLOB NOT NULL, number INTEGER,"
     " generation INTEGER, attempt INTEGER NOT NULL, at INTEGER NOT NULL,"
-    " lock INTEGER NOT NULL, ttl INTEGER NOT NULL, owner BLOB,"
+    " lock INTEGER NOT NULL, ttl INTEGER NOT NULL, keep INTEGER, owner BLOB,"
     " fingerprint BLOB NOT NULL, tenant TEXT NOT NULL, scope TEXT NOT NULL,"
     " key TEXT NOT NULL);"
     "CREATE TABLE outcome ("
@@ -102,6 +103,19 @@ static int configure(struct lk_sqlite *store, sqlite3 *db, bool writer)
     return code;
 }
 
+static bool has_log(sqlite3 *db)
+{
+    sqlite3_stmt *row = NULL;
+    bool is_wal =
+        sqlite3_prepare_v2(db, "PRAGMA journal_mode", -1, &row, NULL) ==
+            SQLITE_OK &&
+        sqlite3_step(row) == SQLITE_ROW &&
+        !sqlite3_stricmp((const char *)sqlite3_column_text(row, 0), "wal");
+
+    sqlite3_finalize(row);
+    return is_wal;
+}
+
 enum lk_status lk_sqlite_connect(struct lk_sqlite *store, bool writer,
                                  sqlite3 **db, struct lk_buf *error)
 {
@@ -112,6 +126,9 @@ enum lk_status lk_sqlite_connect(struct lk_sqlite *store, bool writer,
     if (code == SQLITE_OK) {
         sqlite3_extended_result_codes(*db, 1);
         code = configure(store, *db, writer);
+    }
+    if (code == SQLITE_OK && !has_log(*db)) {
+        code = SQLITE_CANTOPEN; /* a file system without shared memory */
     }
     if (code != SQLITE_OK) {
         enum lk_status status = explain(store, *db, code, "open", error);

@@ -48,8 +48,8 @@ enum lk_status lk_sqlite_row(struct lk_sqlite *store, uint64_t token,
         row->generation = generation ? generation : token;
         row->attempt = (uint64_t)sqlite3_column_int64(statement, 2);
         row->ttl = (uint64_t)sqlite3_column_int64(statement, 3);
-        struct lk_slice stored = {sqlite3_column_blob(statement, 4),
-                                  (size_t)sqlite3_column_bytes(statement, 4)};
+        row->keep = (uint64_t)sqlite3_column_int64(statement, 4);
+        struct lk_slice stored = lk_column(statement, 5);
         row->same_owner = owner.len && latchkey_slice_equal(stored, owner);
     }
     sqlite3_reset(statement);
@@ -122,10 +122,11 @@ enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
     return status ? status : lk_sqlite_replace(store, before, &after);
 }
 
-enum lk_status lk_sqlite_ttl(struct lk_sqlite *store,
-                             const struct lk_entry *before, uint64_t ttl_ms)
+enum lk_status lk_sqlite_keep_row(struct lk_sqlite *store,
+                                  const struct lk_entry *before,
+                                  uint64_t ttl_ms)
 {
-    sqlite3_stmt *statement = store->statements[LK_STATEMENT_TTL];
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_KEEP];
     struct lk_entry after = *before;
     enum lk_status status = lk_sqlite_begin(store);
 
@@ -134,9 +135,29 @@ enum lk_status lk_sqlite_ttl(struct lk_sqlite *store,
     }
     sqlite3_bind_int64(statement, 1, (int64_t)ttl_ms);
     sqlite3_bind_int64(statement, 2, (int64_t)before->token);
-    status = lk_sqlite_run(store, LK_STATEMENT_TTL);
-    after.ttl = lk_ttl_pack(ttl_ms);
+    status = lk_sqlite_run(store, LK_STATEMENT_KEEP);
+    after.keeps = true;
     return status ? status : lk_sqlite_replace(store, before, &after);
+}
+
+enum lk_status lk_sqlite_reason(struct lk_sqlite *store, uint64_t token,
+                                struct lk_kept **kept)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_REASON];
+    const struct lk_response none = {0};
+
+    sqlite3_bind_int64(statement, 1, (int64_t)token);
+    int code = sqlite3_step(statement);
+    enum lk_status status =
+        code == SQLITE_DONE ? LK_NOT_FOUND : lk_sqlite_status(code);
+    if (!status) {
+        *kept =
+            lk_kept_make(token, (uint64_t)sqlite3_column_int64(statement, 0),
+                         &none, lk_column(statement, 1));
+        status = *kept ? LK_OK : LK_NOMEM;
+    }
+    sqlite3_reset(statement);
+    return status;
 }
 
 enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
@@ -158,11 +179,15 @@ enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
         sqlite3_bind_null(statement, 3);
     }
     record->len = 0;
-    if (response) {
-        status = latchkey_response_encode(response, record);
-        bind_bytes(statement, 4, latchkey_buf_slice(record));
-    } else {
+    if (!response) {
         sqlite3_bind_null(statement, 4);
+        return lk_sqlite_run(store, LK_STATEMENT_ANSWER);
+    }
+    status = latchkey_response_encode(response, record);
+    if (!status) {
+        /* A record that SQLite does not take must not become NULL. */
+        status = lk_sqlite_status(sqlite3_bind_blob64(
+            statement, 4, record->data, record->len, SQLITE_STATIC));
     }
     return status ? status : lk_sqlite_run(store, LK_STATEMENT_ANSWER);
 }

@@ -103,6 +103,7 @@ struct lk_batch {
      * the sweeper: whoever waits for one of them is to be woken. Filled by
      * the store, freed by lk_batch_clear.
      */
+    bool settle_all; /* the store was reopened: anything may have settled */
     struct lk_hash128 *settled;
     size_t settled_count;
     size_t settled_cap;
