@@ -4,10 +4,14 @@ acknowledged is lost and nothing runs twice.
 Each turn runs a small race whose journal the racer keeps outside the daemon,
 kills the daemon in it, at a random moment or at a named point, starts it again
 and lets the racer finish and read every key back. Then the journal is checked.
+
+Only a kill that cut somebody off counts: the journal must have commands that
+got no reply. The test goes on until there are enough of them.
 """
 
 import os
 import random
+import struct
 import subprocess
 
 from support import build, history
@@ -17,6 +21,8 @@ POINTS = ["random", "before_append", "before_sync", "after_sync",
           "before_reply", "in_checkpoint", "in_checkpoint_sync", "in_reaper"]
 # How often a point may be passed in one race before the daemon is killed.
 PASSES = {"in_checkpoint_sync": 3, "in_reaper": 6}
+# The longest that a daemon lives in a race that is killed at random.
+RANDOM_DELAY = 0.1
 KEYS = 120
 BLOCK = 104  # turns on one store
 SETTINGS = ["store.sweep_interval=20ms", "store.checkpoint_pages=40",
@@ -28,15 +34,21 @@ def kills_wanted():
         24 if build.is_sanitized() else 104)
 
 
+def count_cut_off(path):
+    """Commands in a journal that were sent and got no reply."""
+    return sum(back == -1 for back, in struct.iter_unpack(
+        "=8xq48x", path.read_bytes()))
+
+
 class Turn:
     """One race with one kill in it."""
 
-    def __init__(self, daemon, number, folder, dice):
+    def __init__(self, daemon, number, point, folder, dice):
         self.daemon = daemon
         self.history = folder / ("history-%d" % number)
-        self.point = POINTS[number % len(POINTS)]
+        self.point = point
         self.passes = dice.randint(1, PASSES.get(self.point, 12))
-        self.delay = dice.uniform(0.005, 0.4)
+        self.delay = dice.uniform(0.002, RANDOM_DELAY)
         self.racer = subprocess.Popen(
             history.race_command(
                 daemon, self.history, reconnect=True, readback=True,
@@ -45,36 +57,27 @@ class Turn:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def kill(self):
-        """Kills the daemon, or sees it killed; false if the race was over."""
-        if self.point == "random":
-            try:
-                self.racer.wait(self.delay)
-            except subprocess.TimeoutExpired:
-                pass
-            self.daemon.kill()
-            return True
+        """Kills the daemon, or sees it killed, whether or not in the race."""
         self.daemon.expected_exit = True
-        self.daemon.set_faults("kill %s %d" % (self.point, self.passes))
-        while self.racer.poll() is None:
-            try:
-                assert self.daemon.process.wait(0.05) == -9
-                self.daemon.wait()
-                return True
-            except subprocess.TimeoutExpired:
+        if self.point == "random":
+            self.wait_for_racer(self.delay)
+        else:
+            self.daemon.set_faults("kill %s %d" % (self.point, self.passes))
+            while self.daemon.is_running() and not self.wait_for_racer(0.01):
                 pass
-        return self.kill_late()
+        self.daemon.kill()
+        assert self.daemon.process.returncode == -9, self.daemon.log_text()
 
-    def kill_late(self):
-        """The point was not passed in the race; it may be in what follows."""
+    def wait_for_racer(self, seconds):
+        """True once the race is over."""
         try:
-            self.daemon.process.wait(0.5)
+            self.racer.wait(seconds)
         except subprocess.TimeoutExpired:
-            self.daemon.kill()
             return False
-        self.daemon.wait()
         return True
 
     def finish(self):
+        """True if the kill cut somebody off."""
         self.daemon.set_faults()
         self.daemon.start()
         _, errors = self.racer.communicate(timeout=120 * build.patience())
@@ -82,29 +85,50 @@ class Turn:
         found, printed = history.check(self.history)
         assert not found, "killed at %s, %d: %s" % (self.point, self.passes,
                                                     printed)
+        return count_cut_off(self.history) > 0
+
+
+class Tally:
+    """How often the daemon was killed under load, by point."""
+
+    def __init__(self, wanted, dice):
+        self.wanted = wanted
+        self.dice = dice
+        self.hits = dict.fromkeys(POINTS, 0)
+        self.turns = 0
+
+    def is_enough(self):
+        return sum(self.hits.values()) >= self.wanted
+
+    def next_point(self):
+        """One of those that were met least often."""
+        self.turns += 1
+        # A point that is not met again and again proves nothing.
+        assert self.turns <= 4 * self.wanted + 20, self.hits
+        least = min(self.hits.values())
+        return self.dice.choice([point for point in POINTS
+                                 if self.hits[point] == least])
 
 
 def test_killed_at_every_step_nothing_acknowledged_is_lost(faulty, tmp_path):
     # C20, C41
     dice = random.Random(int(os.environ.get("LATCHKEY_SEED", 0)) or None)
-    hits = {point: 0 for point in POINTS}
-    wanted = kills_wanted()
-    for first in range(0, wanted, BLOCK):
-        run_block(faulty(settings=SETTINGS), tmp_path, dice, hits,
-                  min(BLOCK, wanted - first))
-    print("kills by point:", hits)
-    # Every point was really met; one that never is proves nothing.
-    for point, count in hits.items():
-        assert count >= max(1, wanted // len(POINTS) // 2), hits
+    tally = Tally(kills_wanted(), dice)
+    while not tally.is_enough():
+        run_block(faulty(settings=SETTINGS), tmp_path, dice, tally)
+    print("%d turns, kills by point:" % tally.turns, tally.hits)
+    assert min(tally.hits.values()) >= tally.wanted // len(POINTS), tally.hits
 
 
-def run_block(daemon, folder, dice, hits, turns):
+def run_block(daemon, folder, dice, tally):
     """Turns that share one store; the journals of all of them fit together."""
-    for number in range(turns):
-        turn = Turn(daemon, number, folder, dice)
+    turns = 0
+    while turns < BLOCK and not tally.is_enough():
+        turn = Turn(daemon, turns, tally.next_point(), folder, dice)
+        turns += 1
         try:
-            hits[turn.point] += turn.kill()
-            turn.finish()
+            turn.kill()
+            tally.hits[turn.point] += turn.finish()
         finally:
             turn.racer.kill()
             turn.racer.communicate()

@@ -1,6 +1,7 @@
 /*
  * fuzz_json.c - checks that any bytes are safe as JSON, that canonical text is
- * its own canonical form, and that spelling it otherwise changes no digest.
+ * its own canonical form, and that spelling it otherwise changes no digest,
+ * but changing one value does.
  */
 #include "lib/json.h"
 
@@ -24,10 +25,20 @@ static void put(struct lk_buf *out, const char *text, size_t len)
 /* ---- Another spelling of canonical text -----------------------------------
  */
 
+/* Which string, number or word of the text is changed on the way; names of
+ * members do not count. */
+static size_t scalars;
+static size_t changed;
+
+static bool is_changed(void)
+{
+    return scalars++ == changed;
+}
+
 static void respell_value(const char **at, struct lk_buf *out);
 
 /* Every ASCII character but those of an escape as \uXXXX. */
-static void respell_string(const char **at, struct lk_buf *out)
+static void respell_string(const char **at, struct lk_buf *out, bool change)
 {
     put(out, "\"", 1);
     for ((*at)++; **at != '"'; (*at)++) {
@@ -42,15 +53,19 @@ static void respell_string(const char **at, struct lk_buf *out)
         }
     }
     (*at)++;
-    put(out, "\"", 1);
+    put(out, change ? "x\"" : "\"", change ? 2 : 1);
 }
 
 /* With a fraction of zero and, where there is one, a longer exponent. */
-static void respell_number(const char **at, struct lk_buf *out)
+static void respell_number(const char **at, struct lk_buf *out, bool change)
 {
     size_t digits = strspn(*at, "-0123456789");
 
     put(out, *at, digits);
+    if (change) {
+        char *last = out->data + out->len - 1;
+        *last = *last == '7' ? '3' : '7';
+    }
     put(out, ".00", 3);
     *at += digits;
     if (**at != 'e') {
@@ -74,7 +89,7 @@ static void respell_object(const char **at, struct lk_buf *out)
     while (**at != '}') {
         struct lk_buf member = {0};
         *at += **at == ',';
-        respell_string(at, &member);
+        respell_string(at, &member, false);
         put(&member, "\t:", 2);
         (*at)++;
         respell_value(at, &member);
@@ -106,24 +121,44 @@ static void respell_array(const char **at, struct lk_buf *out)
     put(out, "]", 1);
 }
 
+static void respell_word(const char **at, struct lk_buf *out, size_t len,
+                         bool change)
+{
+    const char *other = **at == 't' ? "false" : "true";
+
+    put(out, change ? other : *at, change ? strlen(other) : len);
+    *at += len;
+}
+
 static void respell_value(const char **at, struct lk_buf *out)
 {
     size_t letters = strspn(*at, "truefalsn");
 
     put(out, " ", 1);
     if (**at == '"') {
-        respell_string(at, out);
+        respell_string(at, out, is_changed());
     } else if (**at == '{') {
         respell_object(at, out);
     } else if (**at == '[') {
         respell_array(at, out);
     } else if (letters) {
-        put(out, *at, letters);
-        *at += letters;
+        respell_word(at, out, letters, is_changed());
     } else {
-        respell_number(at, out);
+        respell_number(at, out, is_changed());
     }
     put(out, " ", 1);
+}
+
+/* Text that means the same, except for the value with this number. */
+static void respell(struct lk_slice canonical, size_t change,
+                    struct lk_buf *out)
+{
+    const char *at = canonical.data;
+
+    scalars = 0;
+    changed = change;
+    respell_value(&at, out);
+    demand(at == canonical.data + canonical.len);
 }
 
 /* ---- Checks ---------------------------------------------------------------
@@ -131,6 +166,41 @@ static void respell_value(const char **at, struct lk_buf *out)
 
 static const struct lk_slice ignored[] = {LK_SLICE("/a"), LK_SLICE("/b/0"),
                                           LK_SLICE("/c/d"), LK_SLICE("/1")};
+
+static struct lk_fingerprint digest_of(struct lk_slice body)
+{
+    struct lk_request request = {.content_type = LK_SLICE("application/json"),
+                                 .body = body};
+    struct lk_fingerprint digest;
+
+    demand(latchkey_fingerprint(&request, &digest, NULL) == LK_OK);
+    return digest;
+}
+
+static size_t pick_number(struct lk_slice text, size_t below)
+{
+    uint64_t number = 0;
+
+    for (size_t i = 0; i < text.len; i++) {
+        number = number * 1000003 + (unsigned char)text.data[i];
+    }
+    return (size_t)(number % below);
+}
+
+/* Another value anywhere is another request. */
+static void check_change(struct lk_slice canonical, size_t values)
+{
+    struct lk_buf other = {0};
+    struct lk_fingerprint a = digest_of(canonical), b;
+
+    if (values) {
+        respell(canonical, pick_number(canonical, values), &other);
+        b = digest_of(latchkey_buf_slice(&other));
+        demand(a.form == b.form);
+        demand(memcmp(a.digest, b.digest, sizeof a.digest) != 0);
+    }
+    latchkey_buf_free(&other);
+}
 
 static void check_digests(struct lk_slice one, struct lk_slice two)
 {
@@ -178,12 +248,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         put(&out, "", 1);
         canonical.data = out.data;
         check_same_canonical(canonical, canonical);
-        const char *at = out.data;
-        respell_value(&at, &other);
-        demand(at == canonical.data + canonical.len);
+        respell(canonical, SIZE_MAX, &other);
         check_same_canonical(latchkey_buf_slice(&other), canonical);
         check_left_out(text);
         check_digests(text, latchkey_buf_slice(&other));
+        check_change(canonical, scalars);
     } else {
         demand(status == LK_MALFORMED && out.len == 0);
         check_digests(text, text);
