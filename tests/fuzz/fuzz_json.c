@@ -1,7 +1,7 @@
 /*
  * fuzz_json.c - checks that any bytes are safe as JSON, that canonical text is
  * its own canonical form, and that spelling it otherwise changes no digest,
- * but changing one value does.
+ * but changing one value does (C04).
  */
 #include "lib/json.h"
 
