@@ -38,17 +38,32 @@ static bool same_secret(const char *expected, struct lk_slice given)
     return CRYPTO_memcmp(a, b, sizeof(a)) == 0;
 }
 
+static struct lk_user *find_user(const struct lk_config *config,
+                                 struct lk_slice name)
+{
+    for (size_t i = 0; i < config->user_count; i++) {
+        if (latchkey_slice_equal(name, latchkey_slice(config->users[i].name))) {
+            return &config->users[i];
+        }
+    }
+    return NULL;
+}
+
+bool lk_config_has_user(const struct lk_config *config, struct lk_slice name)
+{
+    return latchkey_slice_equal(name, LK_SLICE("default")) ||
+           find_user(config, name);
+}
+
 enum lk_role lk_config_login(const struct lk_config *config,
                              struct lk_slice name, struct lk_slice password)
 {
-    for (size_t i = 0; i < config->user_count; i++) {
-        const struct lk_user *user = &config->users[i];
+    const struct lk_user *user = find_user(config, name);
 
-        if (latchkey_slice_equal(name, latchkey_slice(user->name))) {
-            return user->password && same_secret(user->password, password)
-                       ? user->role
-                       : LK_ROLE_NONE;
-        }
+    if (user) {
+        return user->password && same_secret(user->password, password)
+                   ? user->role
+                   : LK_ROLE_NONE;
     }
     if (name.len > 0 && !latchkey_slice_equal(name, LK_SLICE("default"))) {
         return LK_ROLE_NONE;
@@ -175,22 +190,11 @@ static enum lk_status read_user(const struct lk_assignment *assignment,
     return LK_OK;
 }
 
-static struct lk_user *find_user(const struct lk_config *config,
-                                 const char *name)
-{
-    for (size_t i = 0; i < config->user_count; i++) {
-        if (strcmp(config->users[i].name, name) == 0) {
-            return &config->users[i];
-        }
-    }
-    return NULL;
-}
-
 static enum lk_status put_user(const struct lk_assignment *assignment,
                                const struct lk_user *user, struct lk_buf *why)
 {
     struct lk_config *config = assignment->config;
-    struct lk_user *place = find_user(config, user->name);
+    struct lk_user *place = find_user(config, latchkey_slice(user->name));
     struct lk_user *grown;
 
     if (place) {

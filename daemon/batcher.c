@@ -85,7 +85,7 @@ static bool apply_batch(struct lk_batcher *batcher, struct lk_task_queue *tasks,
         uv_mutex_unlock(&batcher->mutex);
     }
     lk_fault_point("before_reply");
-    if (batch.count || batch.settled_count) {
+    if (batch.count || batch.settled_count || batch.settle_all) {
         lk_returns_give(batcher->returns, tasks, &batch);
     }
     lk_batch_clear(&batch);

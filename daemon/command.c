@@ -34,11 +34,13 @@ static const struct lk_command commands[] = {
     {"FIND", 3, 3, LOOK, LK_LANE_READ, lk_run_find, "tenant reference"},
     {"AWAIT", 6, 6, USE, LK_LANE_STORE, lk_run_await, "id tenant scope key ms"},
 
-    {"RESOLVE", 9, 12, OPERATE, LK_LANE_STORE, lk_run_resolve,
+    /* These take answers away that earlier claims have yet to load. */
+    {"RESOLVE", 9, 12, OPERATE, LK_LANE_ALONE, lk_run_resolve,
      "tenant scope key (RELEASED | COMPLETED status headers body) WHO who WHY "
      "why"},
-    {"EVICT", 8, 8, OPERATE, LK_LANE_STORE, lk_run_evict,
+    {"EVICT", 8, 8, OPERATE, LK_LANE_ALONE, lk_run_evict,
      "tenant scope key WHO who WHY why"},
+
     {"LIST", 1, 11, VIEW, LK_LANE_READ, lk_run_list,
      "[STATE state] [TENANT tenant] [OLDER ms] [LIMIT n] [CURSOR cursor]"},
     {"STATS", 1, 1, VIEW, LK_LANE_NONE, lk_run_stats, ""},
@@ -56,7 +58,7 @@ static const struct lk_command commands[] = {
     {"AUTH", 2, 3, ANYBODY, LK_LANE_NONE, lk_run_auth, "[user] password"},
     {"SELECT", 2, 2, LOOK, LK_LANE_NONE, lk_run_select, "0"},
     {"QUIT", 1, 1, ANYBODY, LK_LANE_NONE, lk_run_quit, ""},
-    {"RESET", 1, 1, ANYBODY, LK_LANE_NONE, lk_run_reset, ""},
+    {"RESET", 1, 1, ANYBODY, LK_LANE_ALONE, lk_run_reset, ""},
     {"INFO", 1, MANY, LOOK, LK_LANE_NONE, lk_run_info, "[section]"},
     {"CLIENT", 2, MANY, LOOK, LK_LANE_NONE, lk_run_client,
      "SETNAME name | GETNAME | ID | INFO | LIST | SETINFO name value"},
@@ -162,6 +164,15 @@ static void refuse_unknown(struct lk_conn *conn, struct lk_slice name)
                   lk_log_quote(name, shown, sizeof(shown)));
 }
 
+/* Must it wait for those under way, so as not to overtake them in effect or
+ * to keep the reader from others? */
+static bool has_to_wait(const struct lk_conn *conn, enum lk_lane lane)
+{
+    return conn->head && lane != LK_LANE_NONE &&
+           (lane != conn->lane || lane == LK_LANE_ALONE ||
+            conn->in_reader >= LK_READER_SHARE);
+}
+
 bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
                     size_t argc)
 {
@@ -173,8 +184,7 @@ bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
         refuse_unknown(conn, argv[0]);
         return true;
     }
-    if (conn->head && command->lane != LK_LANE_NONE &&
-        (command->lane != conn->lane || command->lane == LK_LANE_ALONE)) {
+    if (has_to_wait(conn, command->lane)) {
         return false;
     }
     metrics->commands++;
@@ -203,6 +213,8 @@ static void hand_over(struct lk_server *server, struct lk_task *task)
     case LK_TASK_FIND:
     case LK_TASK_LIST:
     case LK_TASK_AUDIT:
+        task->loading = true;
+        task->conn->in_reader++;
         lk_task_queue_add(&server->to_reader, task);
         break;
     default:

@@ -57,7 +57,8 @@ LK_COMMAND_HANDLER(reset)
 
 /* ---- Who it is ----------------------------------------------------------- */
 
-/* False after an error reply. The wrong password is in no log. */
+/* False after an error reply. The wrong password is in no log, nor is a name
+ * that nobody has: it may be a password in the wrong place. */
 static bool log_in(struct lk_conn *conn, struct lk_slice user,
                    struct lk_slice password)
 {
@@ -68,6 +69,11 @@ static bool log_in(struct lk_conn *conn, struct lk_slice user,
 
     if (role == LK_ROLE_NONE) {
         conn->server->metrics.auth_failed++;
+        if (!user.len) {
+            user = LK_SLICE("default");
+        } else if (!lk_config_has_user(config, user)) {
+            user = LK_SLICE("unknown");
+        }
         lk_log(LK_LOG_WARN, "auth-failed", "id=%" PRIu64 " address=%s user=%s",
                conn->id, conn->address,
                lk_log_quote(user, shown, sizeof(shown)));

@@ -160,6 +160,9 @@ LK_MUST_CHECK enum lk_status lk_config_get(const struct lk_config *config,
 
 /* ---- auth.c -------------------------------------------------------------- */
 
+/* Is it "default", or in [users]? */
+bool lk_config_has_user(const struct lk_config *config, struct lk_slice name);
+
 /*
  * The role that a name and a password give; LK_ROLE_NONE if they are wrong.
  * The name "default" or none asks for the role `use` by auth.password. Takes

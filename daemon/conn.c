@@ -65,6 +65,7 @@ static void drop_tasks(struct lk_server *server, struct lk_task *task)
         struct lk_task *after = task->after;
         bool at_rest = is_at_rest(task);
         task->conn = NULL;
+        atomic_store_explicit(&task->gone, true, memory_order_relaxed);
         task->after = NULL;
         if (at_rest) {
             lk_task_free(server, task);
@@ -76,7 +77,11 @@ static void drop_tasks(struct lk_server *server, struct lk_task *task)
 void lk_conn_tear_down(struct lk_conn *conn)
 {
     struct lk_server *server = conn->server;
+    struct lk_task *task;
 
+    while ((task = lk_task_queue_take(&conn->to_load))) {
+        task->ready = true; /* with nobody else: at rest */
+    }
     drop_tasks(server, conn->head);
     drop_tasks(server, conn->awaits);
     conn->head = conn->tail = conn->awaits = NULL;
@@ -141,10 +146,7 @@ static size_t run_one(struct lk_conn *conn, struct lk_slice input)
     case LK_RESP_EMPTY:
         return used;
     case LK_RESP_MORE:
-        if (!conn->partial) {
-            conn->partial = true;
-            conn->partial_ms = uv_now(&conn->server->loop);
-        }
+        conn->partial = true;
         return 0;
     case LK_RESP_BAD:
         answer_bad_input(conn);
@@ -226,11 +228,16 @@ static void take_shared(struct lk_conn *conn, size_t len)
     }
 }
 
+static bool is_parked(const struct lk_conn *conn)
+{
+    return conn->hold && conn->tail->waiter.waiting;
+}
+
 static void on_end(struct lk_conn *conn, ssize_t result)
 {
     /* A client that waits and hangs up has given up; one that only shut down
      * its side after a pipeline still gets its replies. */
-    if (result != UV_EOF || conn->hold) {
+    if (result != UV_EOF || is_parked(conn)) {
         lk_conn_close(conn, result == UV_ENOBUFS ? "out-of-memory" : NULL);
         return;
     }
@@ -278,6 +285,7 @@ static void start_reading(struct lk_conn *conn)
         return;
     }
     conn->reading = true;
+    conn->active_ms = uv_now(&conn->server->loop);
 }
 
 void lk_conn_stop_reading(struct lk_conn *conn)
@@ -309,7 +317,7 @@ void lk_conn_start(struct lk_conn *conn)
     conn->id = ++server->last_conn_id;
     conn->proto = 2;
     conn->roles = role == LK_ROLE_NONE ? 0 : 1U << role;
-    conn->connected_ms = conn->active_ms = uv_now(&server->loop);
+    conn->connected_ms = uv_now(&server->loop);
     conn->next = server->conns;
     if (conn->next) {
         conn->next->prev = conn;
@@ -349,7 +357,7 @@ void lk_conn_check_time(struct lk_conn *conn, uint64_t now_ms)
         now_ms - conn->write_ms > patience) {
         lk_conn_close(conn, "output-not-read");
     } else if (patience && conn->partial && !conn->stuck &&
-               now_ms - conn->partial_ms > patience) {
+               now_ms - conn->active_ms > patience) {
         lk_conn_close(conn, "command-half-sent");
     } else if (config->idle_timeout_ms && !conn->head && !conn->awaits &&
                now_ms - conn->active_ms > config->idle_timeout_ms) {

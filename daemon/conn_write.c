@@ -1,6 +1,7 @@
 /* conn_write.c - replies of a connection: in order, then to the kernel. */
 #include "daemon/daemon.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,7 +70,7 @@ static void write_out(struct lk_conn *conn)
     }
 }
 
-/* Quits when the last reply is out. */
+/* Closes when the last command is run and the last reply is out. */
 static void finish_if_done(struct lk_conn *conn)
 {
     if (!(conn->quit || conn->eof) || conn->head || conn->out.len ||
@@ -81,21 +82,25 @@ static void finish_if_done(struct lk_conn *conn)
     }
 }
 
-void lk_conn_flush(struct lk_conn *conn)
+/* At once, libuv takes and tells no more than an int can hold. */
+static void flush(struct lk_conn *conn)
 {
+    size_t most =
+        conn->writing.len ? conn->server->config.output_bytes : INT_MAX;
+
     if (conn->closing) {
         return;
     }
-    if (conn->writing.len) {
-        if (conn->out.len + conn->writing.len >
-            conn->server->config.output_bytes) {
-            lk_conn_close(conn, "output-not-read");
-        }
-        return;
-    }
-    if (conn->out.len) {
+    if (conn->out.len + conn->writing.len > most) {
+        lk_conn_close(conn, "output-not-read");
+    } else if (conn->out.len && !conn->writing.len) {
         write_out(conn);
     }
+}
+
+void lk_conn_flush(struct lk_conn *conn)
+{
+    flush(conn);
     finish_if_done(conn);
 }
 
@@ -174,6 +179,7 @@ void lk_conn_emit(struct lk_conn *conn)
     }
     if (!conn->head) {
         conn->hold = false;
+        conn->active_ms = uv_now(&conn->server->loop);
         if (conn->stuck) {
             lk_server_mark_runnable(conn->server, conn);
         }
@@ -205,8 +211,11 @@ void lk_conn_wrote(struct lk_conn *conn, enum lk_status status)
         return;
     }
     lk_server_mark_dirty(conn->server, conn);
+    if (conn->tail && conn->tail->ready) {
+        lk_task_weigh(conn->server, conn->tail);
+    }
     if (conn->out.len >= FLUSH_AT) {
-        lk_conn_flush(conn);
+        flush(conn);
     }
 }
 

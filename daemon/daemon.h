@@ -26,6 +26,7 @@ enum {
     LK_WAIT_MAX_MS = 10 * 60 * 1000,
     LK_STOP_BOUND_MS = 10 * 1000,
     LK_ARGS_MAX = 1024,
+    LK_READER_SHARE = 16, /* tasks of one connection with the reader */
     LK_ADDRESS_TEXT = 128,
     LK_CLIENT_NAME = 64,
 };
@@ -69,16 +70,19 @@ struct lk_task {
     struct lk_conn *conn;   /* NULL: the client is gone */
     uint64_t started_ns;
     uint64_t deadline_ms;
-    size_t size; /* bytes, for the queue's account */
+    size_t copied;    /* bytes behind the task */
+    size_t size;      /* bytes, for the queue's account */
+    atomic_bool gone; /* as `conn`, for other threads: do not bother */
     uint8_t proto;
-    bool counted; /* in server->queued_* */
-    bool ready;   /* the reply can be written */
-    bool loading; /* decided; the reader fetches what the reply needs */
-    bool to_note; /* a backup that worked: belongs in the audit log */
-    bool waited;  /* was parked */
-    bool final;   /* not to be parked again */
-    bool settled; /* await: to be pushed right after QUEUED */
-    bool queued;  /* await: QUEUED has been written */
+    uint8_t rounds; /* loads in vain */
+    bool counted;   /* in server->queued_* */
+    bool ready;     /* the reply can be written */
+    bool loading;   /* the reader fetches what the reply needs, or is to */
+    bool to_note;   /* a backup that worked: belongs in the audit log */
+    bool waited;    /* was parked */
+    bool final;     /* not to be parked again */
+    bool settled;   /* await: to be pushed right after QUEUED */
+    bool queued;    /* await: QUEUED has been written */
     struct lk_waiter waiter;
     struct lk_buf text; /* a reply made before its turn */
     struct lk_demand demand;
@@ -104,6 +108,8 @@ void lk_task_free(struct lk_server *server, struct lk_task *task);
 /* A counted task takes room in the queue of which the bounds are settings. */
 void lk_task_count(struct lk_server *server, struct lk_task *task);
 void lk_task_uncount(struct lk_server *server, struct lk_task *task);
+/* What it carries has changed: the account follows. */
+void lk_task_weigh(struct lk_server *server, struct lk_task *task);
 
 /* ---- The way back to the loop -------------------------------------------- */
 
@@ -115,11 +121,12 @@ struct lk_returns {
     struct lk_hash128 *settled;
     size_t settled_count;
     size_t settled_cap;
+    bool settle_all; /* as in struct lk_batch */
 };
 
 /*
- * Any thread. Takes all of `tasks`, and copies the settled hashes of `batch`
- * (NULL: none). The loop looks at tasks first, then at what settled: a claim
+ * Any thread. Takes all of `tasks`, and copies what settled in `batch` (NULL:
+ * nothing). The loop looks at tasks first, then at what settled: a claim
  * that was told INFLIGHT in a batch is parked before the same or a later
  * batch can wake it.
  */
@@ -137,7 +144,7 @@ enum lk_lane {
     LK_LANE_NONE,  /* answered at once, changes nothing in the store */
     LK_LANE_STORE, /* peek, batcher */
     LK_LANE_READ,  /* reader */
-    LK_LANE_ALONE, /* starts when nothing is under way, holds what follows */
+    LK_LANE_ALONE, /* starts when nothing is under way */
 };
 
 struct lk_conn {
@@ -168,8 +175,10 @@ struct lk_conn {
 
     struct lk_task *head; /* commands not yet answered, in order */
     struct lk_task *tail;
-    struct lk_task *awaits; /* told QUEUED, not yet pushed */
-    enum lk_lane lane;      /* of the commands in the list */
+    struct lk_task *awaits;       /* told QUEUED, not yet pushed */
+    enum lk_lane lane;            /* of the commands in the list */
+    size_t in_reader;             /* of these, at most LK_READER_SHARE */
+    struct lk_task_queue to_load; /* decided, waiting for a place there */
 
     bool reading;
     bool dirty;
@@ -188,8 +197,7 @@ struct lk_conn {
     char name[LK_CLIENT_NAME + 1];
     char address[LK_ADDRESS_TEXT];
     uint64_t connected_ms;
-    uint64_t active_ms;
-    uint64_t partial_ms; /* since when `partial` */
+    uint64_t active_ms; /* when it was last read from, or answered */
 };
 
 /* Takes a connection that has been accepted; closes it on failure. */
@@ -203,7 +211,8 @@ void lk_conn_close(struct lk_conn *conn, const char *why);
 void lk_conn_tear_down(struct lk_conn *conn);
 /* Runs what has been received and could not be run before. */
 void lk_conn_run(struct lk_conn *conn);
-/* Hands replies to the kernel. */
+/* Hands replies to the kernel. At the end of a turn only: closes what has
+ * nothing left to run and to answer. */
 void lk_conn_flush(struct lk_conn *conn);
 void lk_conn_stop_reading(struct lk_conn *conn);
 /* Closes what has been silent, half sent or unread for too long. */
@@ -235,6 +244,8 @@ void lk_operation_start(struct lk_conn *conn, struct lk_demand *demand);
 void lk_operation_returned(struct lk_server *server, struct lk_task *task);
 /* Goes on with everybody who waits for an operation that settled. */
 void lk_operation_settled(struct lk_server *server, struct lk_hash128 hash);
+/* Looks at everybody who waits: any operation may have settled. */
+void lk_operation_settled_all(struct lk_server *server);
 /* Answers whoever has waited until `now_ms`; UINT64_MAX: everybody. */
 void lk_operation_expire(struct lk_server *server, uint64_t now_ms);
 /* Drops the awaits of a connection that have been told QUEUED. */
@@ -293,7 +304,8 @@ LK_COMMAND_HANDLER(command);
 LK_COMMAND_HANDLER(config);
 LK_COMMAND_HANDLER(reset);
 
-/* Queues a demand that is no operation; NOMEM is answered with an error. */
+/* Queues a demand that is no operation; NOMEM is answered with an error. One
+ * that runs alone holds what follows. */
 void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand);
 
 /* ---- Replies ------------------------------------------------------------- */

@@ -9,6 +9,8 @@
  */
 #include "daemon/daemon.h"
 
+enum { ROUNDS = 8 }; /* of deciding and loading in vain, for one task */
+
 enum step {
     STEP_DECIDE, /* to the store thread */
     STEP_LOAD,   /* decided; the reader thread fetches the answer */
@@ -77,6 +79,9 @@ static enum step peek(struct lk_server *server, struct lk_demand *demand,
     op->out = (struct lk_outcome){0};
     if (!store->class->peek || store->class->peek(store, op) != LK_OK) {
         return STEP_DECIDE;
+    }
+    if (op->out.needs_load && !is_final(op->out.verdict)) {
+        return STEP_DECIDE; /* a later command must not change it meanwhile */
     }
     op->status = LK_OK;
     server->metrics.peeked++;
@@ -166,6 +171,21 @@ static void park(struct lk_server *server, struct lk_task *task)
     lk_op_clear(&task->demand.op);
 }
 
+/* One connection has a few places in the reader, so that others get theirs. */
+static void load(struct lk_server *server, struct lk_task *task)
+{
+    struct lk_conn *conn = task->conn;
+
+    lk_task_count(server, task);
+    if (conn->in_reader >= LK_READER_SHARE) {
+        lk_task_queue_add(&conn->to_load, task);
+        return;
+    }
+    task->loading = true;
+    conn->in_reader++;
+    lk_task_queue_add(&server->to_reader, task);
+}
+
 static void take_step(struct lk_server *server, struct lk_task *task,
                       enum step step)
 {
@@ -177,9 +197,7 @@ static void take_step(struct lk_server *server, struct lk_task *task,
         lk_task_queue_add(&server->to_store, task);
         break;
     case STEP_LOAD:
-        task->loading = true;
-        lk_task_count(server, task);
-        lk_task_queue_add(&server->to_reader, task);
+        load(server, task);
         break;
     case STEP_PARK:
         park(server, task);
@@ -241,8 +259,13 @@ static bool take_load(struct lk_server *server, struct lk_task *task)
     struct lk_op *op = &task->demand.op;
 
     task->loading = false;
-    if (op->status == LK_AGAIN) {
+    if (op->status == LK_AGAIN && ++task->rounds < ROUNDS) {
         return true;
+    }
+    if (op->status == LK_AGAIN) {
+        op->status = LK_UNAVAILABLE;
+        op->error = "the record changed each time its answer was read; send "
+                    "the same again";
     }
     op->out.needs_load = false;
     if (!op->status && op->out.kept && is_final(op->out.verdict)) {
@@ -253,19 +276,33 @@ static bool take_load(struct lk_server *server, struct lk_task *task)
 
 static bool may_wait(const struct lk_server *server, const struct lk_task *task)
 {
-    return task->demand.wait_ms > 0 && !task->final && !server->stop_by_ms &&
-           now_ms(server) < task->deadline_ms;
+    return task->demand.wait_ms > 0 && !task->final && !task->conn->eof &&
+           !server->stop_by_ms && now_ms(server) < task->deadline_ms;
+}
+
+/* Places in the reader are free: who had to wait for one may go, if the answer
+ * is still not in the cache. */
+static void load_more(struct lk_server *server, struct lk_conn *conn)
+{
+    struct lk_task *task;
+
+    while (conn->in_reader < LK_READER_SHARE &&
+           (task = lk_task_queue_take(&conn->to_load))) {
+        take_step(server, task,
+                  next_step(server, &task->demand, may_wait(server, task)));
+    }
 }
 
 void lk_operation_returned(struct lk_server *server, struct lk_task *task)
 {
+    struct lk_conn *conn = task->conn;
     bool loaded = task->loading;
     bool again = loaded && take_load(server, task);
 
     if (!loaded) {
         take_effect(server, &task->demand.op);
     }
-    if (!task->conn) {
+    if (!conn) {
         lk_task_free(server, task);
         return;
     }
@@ -273,6 +310,9 @@ void lk_operation_returned(struct lk_server *server, struct lk_task *task)
         again ? STEP_DECIDE
               : next_step(server, &task->demand, may_wait(server, task));
     take_step(server, task, step);
+    if (loaded) {
+        load_more(server, conn);
+    }
 }
 
 /* Nothing else is under way on the connection of a claim that waits. */
@@ -315,20 +355,42 @@ static struct lk_task *task_of(struct lk_waiter *waiter)
                               offsetof(struct lk_task, waiter));
 }
 
-void lk_operation_settled(struct lk_server *server, struct lk_hash128 hash)
+/* Without memory to wait on it is pushed; whoever claims then is told. */
+static void await_again(struct lk_server *server, struct lk_task *task)
 {
-    struct lk_waiter *waiter = lk_waiters_take(&server->waiters, hash);
+    enum step step = peek(server, &task->demand, true);
 
+    if (step == STEP_ANSWER ||
+        lk_waiters_add(&server->waiters, &task->waiter, task->demand.op.hash,
+                       task->deadline_ms)) {
+        push_settled(server, task);
+    }
+}
+
+/* `await`: what becomes of those who await. */
+static void wake(struct lk_server *server, struct lk_waiter *waiter,
+                 void (*await)(struct lk_server *, struct lk_task *))
+{
     while (waiter) {
         struct lk_waiter *next = waiter->next;
         struct lk_task *task = task_of(waiter);
         if (task->demand.kind == LK_TASK_AWAIT) {
-            push_settled(server, task);
+            await(server, task);
         } else {
             decide_again(server, task);
         }
         waiter = next;
     }
+}
+
+void lk_operation_settled(struct lk_server *server, struct lk_hash128 hash)
+{
+    wake(server, lk_waiters_take(&server->waiters, hash), push_settled);
+}
+
+void lk_operation_settled_all(struct lk_server *server)
+{
+    wake(server, lk_waiters_take_all(&server->waiters), await_again);
 }
 
 /* An await whose time is up is forgotten; a claim gets its latest verdict. */

@@ -7,6 +7,7 @@
 struct lk_reader {
     struct lk_store *store;
     struct lk_returns *returns;
+    struct lk_kept *last; /* loaded, or NULL; reader thread */
 
     uv_thread_t thread;
     uv_mutex_t mutex; /* guards all below */
@@ -126,9 +127,39 @@ static enum lk_status run_audit(struct lk_store *store, struct lk_task *task)
     return status;
 }
 
-static void run_task(struct lk_store *store, struct lk_task *task)
+static void remember(struct lk_reader *reader, struct lk_kept *kept)
 {
+    lk_kept_unref(reader->last);
+    reader->last = kept ? lk_kept_ref(kept) : NULL;
+}
+
+/* Those who waited for the same operation come one behind the other, and share
+ * the answer. It never changes under its token, unlike a doubt. */
+static enum lk_status load(struct lk_reader *reader, struct lk_op *op)
+{
+    struct lk_store *store = reader->store;
+    bool shared = op->out.verdict != LK_VERDICT_UNCERTAIN;
+
+    if (shared && reader->last && reader->last->token == op->out.token) {
+        op->out.kept = lk_kept_ref(reader->last);
+        op->out.needs_load = false;
+        return LK_OK;
+    }
+    enum lk_status status = store->class->load(store, op);
+    if (shared && !status) {
+        remember(reader, op->out.kept);
+    }
+    return status;
+}
+
+static void run_task(struct lk_reader *reader, struct lk_task *task)
+{
+    struct lk_store *store = reader->store;
     struct lk_op *op = &task->demand.op;
+
+    if (atomic_load_explicit(&task->gone, memory_order_relaxed)) {
+        return;
+    }
 
     switch (task->demand.kind) {
     case LK_TASK_LOOKUP:
@@ -142,7 +173,7 @@ static void run_task(struct lk_store *store, struct lk_task *task)
         op->status = run_audit(store, task);
         break;
     default:
-        op->status = store->class->load(store, op);
+        op->status = load(reader, op);
         break;
     }
 }
@@ -170,10 +201,11 @@ static void run_thread(void *context)
         struct lk_task *task;
         while ((task = lk_task_queue_take(&tasks))) {
             struct lk_task_queue one = {0};
-            run_task(reader->store, task);
+            run_task(reader, task);
             lk_task_queue_add(&one, task);
             lk_returns_give(reader->returns, &one, NULL);
         }
+        remember(reader, NULL);
     }
 }
 

@@ -81,6 +81,7 @@ struct lk_task *lk_task_make(struct lk_conn *conn,
     *task = (struct lk_task){.conn = conn,
                              .started_ns = conn->read_ns,
                              .proto = conn->proto,
+                             .copied = bytes,
                              .size = sizeof(*task) + bytes};
     char *at = task->bytes;
     for (int i = 0; i < SLICES; i++) {
@@ -122,10 +123,20 @@ void lk_task_uncount(struct lk_server *server, struct lk_task *task)
     }
 }
 
-/*
- * Without memory the hashes are lost: whoever waits for them is then told at
- * its time-out, by a fresh decision, so nothing wrong is ever said.
- */
+void lk_task_weigh(struct lk_server *server, struct lk_task *task)
+{
+    const struct lk_kept *kept = task->demand.op.out.kept;
+    bool counted = task->counted;
+
+    lk_task_uncount(server, task);
+    task->size =
+        sizeof(*task) + task->copied + task->text.len + (kept ? kept->size : 0);
+    if (counted) {
+        lk_task_count(server, task);
+    }
+}
+
+/* Without memory for the hashes everybody who waits is looked at. */
 static void copy_settled(struct lk_returns *returns,
                          const struct lk_batch *batch)
 {
@@ -136,6 +147,7 @@ static void copy_settled(struct lk_returns *returns,
         struct lk_hash128 *settled =
             realloc(returns->settled, cap * sizeof(*settled));
         if (!settled) {
+            returns->settle_all = true;
             return;
         }
         returns->settled = settled;
@@ -153,6 +165,9 @@ void lk_returns_give(struct lk_returns *returns, struct lk_task_queue *tasks,
     lk_task_queue_join(&returns->tasks, tasks);
     if (batch && batch->settled_count) {
         copy_settled(returns, batch);
+    }
+    if (batch && batch->settle_all) {
+        returns->settle_all = true;
     }
     uv_mutex_unlock(&returns->mutex);
     uv_async_send(&returns->async);

@@ -164,6 +164,10 @@ static void take_back(struct lk_server *server, struct lk_task *task)
 {
     enum lk_task_kind kind = task->demand.kind;
 
+    lk_task_weigh(server, task);
+    if (task->loading && task->conn) {
+        task->conn->in_reader--;
+    }
     if (kind == LK_TASK_OP || kind == LK_TASK_AWAIT) {
         lk_operation_returned(server, task);
         return;
@@ -201,7 +205,9 @@ static void on_returned(uv_async_t *async)
     struct lk_task_queue tasks = returns->tasks;
     struct lk_hash128 *settled = returns->settled;
     size_t count = returns->settled_count;
+    bool settle_all = returns->settle_all;
     returns->tasks = (struct lk_task_queue){0};
+    returns->settle_all = false;
     if (count) {
         returns->settled = NULL;
         returns->settled_count = returns->settled_cap = 0;
@@ -213,6 +219,9 @@ static void on_returned(uv_async_t *async)
     }
     for (size_t i = 0; i < count; i++) {
         lk_operation_settled(server, settled[i]);
+    }
+    if (settle_all) {
+        lk_operation_settled_all(server);
     }
     if (count) {
         free(settled);

@@ -196,23 +196,40 @@ void lk_waiters_remove(struct lk_waiters *waiters, struct lk_waiter *waiter)
     waiter->next = waiter->prev = NULL;
 }
 
-struct lk_waiter *lk_waiters_take(struct lk_waiters *waiters,
-                                  struct lk_hash128 hash)
+/* The newest comes first, so pushing each to the front turns it round.
+ * `hash` NULL: any. */
+static struct lk_waiter *take_from(struct lk_waiters *waiters,
+                                   struct lk_waiter *waiter,
+                                   const struct lk_hash128 *hash,
+                                   struct lk_waiter *taken)
 {
-    struct lk_waiter *taken = NULL;
-
-    if (waiters->count == 0) {
-        return NULL;
-    }
-    /* The newest comes first, so pushing each to the front turns it round. */
-    for (struct lk_waiter *waiter = *bucket_of(waiters, hash); waiter;) {
+    while (waiter) {
         struct lk_waiter *next = waiter->next;
-        if (lk_hash128_equal(waiter->hash, hash)) {
+        if (!hash || lk_hash128_equal(waiter->hash, *hash)) {
             lk_waiters_remove(waiters, waiter);
             waiter->next = taken;
             taken = waiter;
         }
         waiter = next;
+    }
+    return taken;
+}
+
+struct lk_waiter *lk_waiters_take(struct lk_waiters *waiters,
+                                  struct lk_hash128 hash)
+{
+    if (waiters->count == 0) {
+        return NULL;
+    }
+    return take_from(waiters, *bucket_of(waiters, hash), &hash, NULL);
+}
+
+struct lk_waiter *lk_waiters_take_all(struct lk_waiters *waiters)
+{
+    struct lk_waiter *taken = NULL;
+
+    for (size_t i = 0; i < waiters->bucket_count; i++) {
+        taken = take_from(waiters, waiters->buckets[i], NULL, taken);
     }
     return taken;
 }

@@ -45,6 +45,9 @@ void lk_waiters_remove(struct lk_waiters *waiters, struct lk_waiter *waiter);
 struct lk_waiter *lk_waiters_take(struct lk_waiters *waiters,
                                   struct lk_hash128 hash);
 
+/* The same, all that wait for anything. */
+struct lk_waiter *lk_waiters_take_all(struct lk_waiters *waiters);
+
 /* One whose deadline is `now_ms` or earlier, no longer waiting; or NULL. */
 struct lk_waiter *lk_waiters_expire(struct lk_waiters *waiters,
                                     uint64_t now_ms);
