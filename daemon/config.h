@@ -62,7 +62,7 @@ struct lk_config {
     /* [limits] */
     uint64_t connections;
     uint64_t idle_timeout_ms;   /* silence on a connection; 0: off */
-    uint64_t client_timeout_ms; /* a command half sent, a reply not read */
+    uint64_t client_timeout_ms; /* no byte, in a command or of a reply */
     uint64_t command_bytes;     /* one command */
     uint64_t output_bytes;      /* replies waiting for one client */
     uint64_t queue_ops;         /* commands waiting for the store */
