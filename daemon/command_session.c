@@ -69,14 +69,11 @@ static bool log_in(struct lk_conn *conn, struct lk_slice user,
 
     if (role == LK_ROLE_NONE) {
         conn->server->metrics.auth_failed++;
-        if (!user.len) {
-            user = LK_SLICE("default");
-        } else if (!lk_config_has_user(config, user)) {
-            user = LK_SLICE("unknown");
-        }
         lk_log(LK_LOG_WARN, "auth-failed", "id=%" PRIu64 " address=%s user=%s",
                conn->id, conn->address,
-               lk_log_quote(user, shown, sizeof(shown)));
+               !user.len || lk_config_has_user(config, user)
+                   ? lk_log_quote(user, shown, sizeof(shown))
+                   : "unknown");
         lk_conn_error(conn,
                       "WRONGPASS invalid username-password pair or user is "
                       "disabled.");

@@ -1,0 +1,294 @@
+"""Pipelines, and what one client may do to others: nothing is dropped,
+overtaken or held up."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from support import build
+from support.life import (FINGERPRINT, begin, claim, complete, finish, name,
+                          new_key, until, verdict)
+from support.resp import Error, encode, fields
+
+SIGNED = ("WHO", "jo", "WHY", "a test")
+MINUTE = 60000
+
+
+def claim_of(key, *options):
+    return encode("CLAIM", *name(key), FINGERPRINT, *options)
+
+
+def waiters(raw):
+    info = raw("INFO").decode()
+    return int(info.split("blocked_clients:", 1)[1].split("\r\n", 1)[0])
+
+
+# ---- the end of a pipeline ----
+
+
+def test_a_pipeline_whose_sender_has_shut_down_is_run_to_its_end(daemon, raw):
+    # C41
+    large = new_key()
+    finish(raw, large, 200, b"", b"b" * 100000)
+    for _ in range(10):
+        fresh = [new_key() for _ in range(3)]
+        # The lookup holds the rest back, so that the end is known before it
+        # is run; the replies are more than is written at once.
+        half = daemon.raw(daemon.tcp_address)
+        half.send_bytes(encode("LOOKUP", *name(large)) +
+                        claim_of(large) * 40 +
+                        b"".join(map(claim_of, fresh)))
+        half.sock.shutdown(socket.SHUT_WR)
+        assert fields(half.read())["state"] == b"completed"
+        for _ in range(40):
+            assert verdict(half.read()) == "REPLAY"
+        for _ in fresh:
+            assert verdict(half.read()) == "NEW"
+        assert half.at_end()
+
+
+def test_a_claim_that_could_wait_is_answered_after_a_shutdown(daemon, raw):
+    half = daemon.raw()
+    half.send_bytes(claim_of(new_key(), "WAIT", MINUTE))
+    half.sock.shutdown(socket.SHUT_WR)
+    assert verdict(half.read()) == "NEW"
+    assert half.at_end()
+
+
+def test_a_job_is_answered_after_a_shutdown(daemon):
+    half = daemon.raw(user="operator")
+    half.send_bytes(encode("VERIFY") + encode("PING"))
+    half.sock.shutdown(socket.SHUT_WR)
+    assert half.read()[0] == b"ok"
+    assert half.read() == "PONG"
+    assert half.at_end()
+
+
+# ---- order ----
+
+
+@pytest.mark.parametrize("settings", [[], ["limits.cache_bytes=0"]],
+                         ids=["cache", "no cache"])
+def test_an_eviction_does_not_overtake_an_earlier_claim(make_daemon, settings):
+    # C33
+    raw = make_daemon(settings=settings).raw(user="operator")
+    for _ in range(50):
+        key, other = new_key(), new_key()
+        finish(raw, key, 200, b"", b"kept")
+        raw.send_bytes(claim_of(other) + claim_of(key) +
+                       encode("EVICT", *name(key), *SIGNED) +
+                       claim_of(key, "NONEW"))
+        replies = [raw.read() for _ in range(4)]
+        assert verdict(replies[0]) == "NEW"
+        assert replies[1][:4] == [b"REPLAY", 200, b"", b"kept"]
+        assert replies[2] == "OK"
+        assert verdict(replies[3]) == "REFUSED"
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["alone", "behind"])
+@pytest.mark.parametrize("end", ["RELEASE", "COMPLETE", "REEXECUTE",
+                                 "RESOLVE"])
+def test_the_end_of_a_doubt_does_not_overtake_an_earlier_claim(operator, end,
+                                                               first):
+    # C33
+    for _ in range(30):
+        key, other = new_key(), new_key()
+        token = begin(operator, key)
+        assert operator("DOUBT", *name(key), token, "timed out") == "OK"
+        ends = {
+            "RELEASE": encode("RELEASE", *name(key), token),
+            "COMPLETE": encode("COMPLETE", *name(key), token, 200, "", "x"),
+            "REEXECUTE": claim_of(key, "REEXECUTE"),
+            "RESOLVE": encode("RESOLVE", *name(key), "RELEASED", *SIGNED),
+        }
+        operator.send_bytes((b"" if first else claim_of(other)) +
+                            claim_of(key) + ends[end])
+        if not first:
+            assert verdict(operator.read()) == "NEW"
+        assert operator.read()[:2] == [b"UNCERTAIN", b"timed out"]
+        assert verdict(operator.read()) == (
+            "NEW" if end == "REEXECUTE" else "OK")
+
+
+def test_a_reset_drops_an_await_right_before_it(daemon, raw):
+    key = new_key()
+    token = begin(raw, key)
+    other = daemon.raw()
+    # The new claim keeps the await from being told at once.
+    other.send_bytes(claim_of(new_key()) +
+                     encode("AWAIT", "id", *name(key), MINUTE) +
+                     encode("RESET"))
+    assert verdict(other.read()) == "NEW"
+    assert [other.read(), other.read()] == ["QUEUED", "RESET"]
+    assert complete(raw, key, token, 200) == "OK"
+    assert other("PING") == "PONG"
+
+
+def test_evictions_by_many_never_make_a_claim_go_round_for_ever(make_daemon):
+    daemon = make_daemon(settings=["limits.cache_bytes=0"])
+    key = new_key()
+    stop = threading.Event()
+    failed = []
+
+    def churn():
+        raw = daemon.raw(user="operator")
+        try:
+            while not stop.is_set():
+                reply = claim(raw, key)
+                if verdict(reply) == "NEW":
+                    complete(raw, key, reply[1], 200, b"", b"x" * 1000)
+                raw("EVICT", *name(key), *SIGNED)
+        except Exception as error:  # shown by the test
+            failed.append(error)
+
+    threads = [threading.Thread(target=churn) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        raw = daemon.raw()
+        for _ in range(300):
+            reply = claim(raw, key, "NONEW")
+            if isinstance(reply, Error):
+                assert reply.code == "UNAVAILABLE", reply
+            else:
+                assert verdict(reply) in ("REFUSED", "INFLIGHT", "REPLAY")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failed, failed
+
+
+# ---- waiters ----
+
+
+def test_who_waits_is_told_of_an_end_that_was_not_known_to_count(faulty):
+    # C07, C23: the commit counted although its sync failed.
+    daemon = faulty(settings=["store.sweep_interval=20ms"])
+    raw, waiting, awaiting = daemon.raw(), daemon.raw(), daemon.raw()
+    key, running = new_key(), new_key()
+    token = begin(raw, key, "LOCK", 10 * MINUTE)
+    begin(raw, running, "LOCK", 10 * MINUTE)
+    waiting.send_bytes(claim_of(key, "WAIT", MINUTE))
+    assert awaiting("AWAIT", "done", *name(key), MINUTE) == "QUEUED"
+    assert awaiting("AWAIT", "runs", *name(running), MINUTE) == "QUEUED"
+    until(lambda: waiters(raw) == 3)
+    daemon.set_faults("fail sync EIO wal")
+    assert complete(raw, key, token, 200, b"", b"x").code == "UNAVAILABLE"
+    daemon.set_faults()
+    # Nobody sends it again.
+    assert waiting.read()[:4] == [b"REPLAY", 200, b"", b"x"]
+    assert awaiting.read() == [b"message", b"settled", b"done"]
+    assert awaiting("PING") == "PONG"
+    assert waiters(raw) == 1
+
+
+# ---- one client and the others ----
+
+
+def test_lookups_of_one_client_leave_the_reader_to_others(make_daemon):
+    daemon = make_daemon(settings=["limits.output_bytes=1g",
+                                   "limits.cache_bytes=0"])
+    raw, greedy = daemon.raw(), daemon.raw()
+    key = new_key()
+    body = b"x" * 2000000
+    finish(raw, key, 200, b"", body)
+    count = 200
+    greedy.send_bytes(encode("LOOKUP", *name(key)) * count)
+    assert fields(greedy.read())["body"] == body
+    # Of 400 MB at most a few are read before it is another's turn.
+    before = sent_by(raw)
+    assert raw("LOOKUP", *name("none")) is None
+    assert sent_by(raw) - before < 100 * len(body)
+    for _ in range(count - 1):
+        assert fields(greedy.read())["body"] == body
+
+
+def sent_by(raw):
+    """Bytes that the daemon has sent, by INFO."""
+    info = raw("INFO").decode()
+    return int(info.split("total_net_output_bytes:", 1)[1].split("\r\n", 1)[0])
+
+
+def test_replays_of_one_pipeline_come_in_order_from_the_disk(make_daemon):
+    raw = make_daemon(settings=["limits.cache_bytes=0"]).raw()
+    keys = [new_key() for _ in range(100)]
+    for key in keys:
+        finish(raw, key, 200, b"", key.encode())
+    raw.send_bytes(claim_of(new_key()) + b"".join(map(claim_of, keys)) * 3)
+    assert verdict(raw.read()) == "NEW"
+    for key in keys * 3:
+        assert raw.read()[3] == key.encode()
+
+
+def test_who_leaves_with_much_to_load_holds_up_nobody(make_daemon):
+    daemon = make_daemon(settings=["limits.cache_bytes=0"])
+    raw = daemon.raw()
+    key = new_key()
+    finish(raw, key, 200, b"", b"x" * 1000000)
+    for _ in range(5):
+        gone = daemon.raw()
+        gone.send_bytes(claim_of(new_key()) + claim_of(key) * 500)
+        gone.close()
+        gone = daemon.raw()
+        gone.send_bytes(encode("LOOKUP", *name(key)) * 500)
+        gone.close()
+    assert raw("LOOKUP", *name("none")) is None
+    until(lambda: b"queued_ops:0\r\n" in raw("INFO"))
+
+
+def test_waiters_of_a_large_answer_all_get_it_uncached(make_daemon):
+    # C07
+    daemon = make_daemon(settings=["limits.cache_bytes=0"])
+    raw = daemon.raw()
+    key = new_key()
+    token = begin(raw, key, "LOCK", 10 * MINUTE)
+    waiting = [daemon.raw() for _ in range(40)]
+    for one in waiting:
+        one.send_bytes(claim_of(key, "WAIT", MINUTE))
+    until(lambda: waiters(raw) == len(waiting))
+    body = bytes(range(256)) * 4000
+    assert complete(raw, key, token, 200, b"", body) == "OK"
+    for one in waiting:
+        assert one.read()[:4] == [b"REPLAY", 200, b"", body]
+
+
+# ---- limits ----
+
+
+@pytest.mark.parametrize("setting", ["limits.output_bytes=2g",
+                                     "limits.command_bytes=513m"])
+def test_a_limit_beyond_what_can_be_sent_or_stored_is_refused(make_daemon,
+                                                              setting):
+    daemon = make_daemon(start=False, settings=[setting]).launch()
+    assert daemon.wait() == 2
+    assert setting.split("=", 1)[0] in daemon.log_text()
+
+
+def test_a_command_is_received_as_long_as_bytes_keep_coming(make_daemon):
+    limit = 0.8 * build.patience()
+    daemon = make_daemon(settings=["limits.client_timeout=%dms" %
+                                   (limit * 1000)])
+    raw = daemon.raw()
+    command = claim_of(new_key())
+    # A slow link: twice the limit in all, and never near it at once.
+    for at in range(0, len(command), 5):
+        raw.send_bytes(command[at:at + 5])
+        time.sleep(2 * limit * 5 / len(command))
+    assert verdict(raw.read()) == "NEW"
+
+
+# ---- passwords ----
+
+
+@pytest.mark.parametrize("words", [("AUTH",), ("HELLO", "3", "AUTH")],
+                         ids=["AUTH", "HELLO"])
+def test_a_password_in_the_place_of_the_user_is_in_no_log(daemon, words):
+    raw = daemon.raw()
+    assert raw(*words, "operator-secret", "operator").code == "WRONGPASS"
+    assert "user=unknown" in daemon.wait_for_log("auth-failed")
+    assert raw(*words, "operator", "wrong").code == "WRONGPASS"
+    daemon.wait_for_log('user="operator"')
+    assert "secret" not in daemon.log_text()
