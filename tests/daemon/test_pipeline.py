@@ -1,6 +1,7 @@
 """Pipelines, and what one client may do to others: nothing is dropped,
 overtaken or held up."""
 
+import signal
 import socket
 import threading
 import time
@@ -188,28 +189,39 @@ def test_who_waits_is_told_of_an_end_that_was_not_known_to_count(faulty):
 # ---- one client and the others ----
 
 
-def test_lookups_of_one_client_leave_the_reader_to_others(make_daemon):
+def unread_by(clients, id):
+    """Bytes of replies that a client has not taken, by CLIENT LIST."""
+    line = next(line for line in clients.decode().splitlines()
+                if line.startswith("id=%d " % id))
+    return int(line.split(" obl=", 1)[1].split(" ", 1)[0])
+
+
+@pytest.mark.parametrize("command", ["LOOKUP", "CLAIM"])
+def test_who_asks_for_much_leaves_the_reader_to_others(make_daemon, command):
     daemon = make_daemon(settings=["limits.output_bytes=1g",
                                    "limits.cache_bytes=0"])
-    raw, greedy = daemon.raw(), daemon.raw()
-    key = new_key()
-    body = b"x" * 2000000
-    finish(raw, key, 200, b"", body)
-    count = 200
-    greedy.send_bytes(encode("LOOKUP", *name(key)) * count)
-    assert fields(greedy.read())["body"] == body
-    # Of 400 MB at most a few are read before it is another's turn.
-    before = sent_by(raw)
-    assert raw("LOOKUP", *name("none")) is None
-    assert sent_by(raw) - before < 100 * len(body)
-    for _ in range(count - 1):
-        assert fields(greedy.read())["body"] == body
-
-
-def sent_by(raw):
-    """Bytes that the daemon has sent, by INFO."""
-    info = raw("INFO").decode()
-    return int(info.split("total_net_output_bytes:", 1)[1].split("\r\n", 1)[0])
+    greedy, raw = daemon.raw(), daemon.raw()
+    key, count, size = new_key(), 100, 1000000
+    finish(raw, key, 200, b"", b"x" * size)
+    asked = {"LOOKUP": encode("LOOKUP", *name(key)), "CLAIM": claim_of(key)}
+    id = greedy("CLIENT", "ID")
+    # Both have sent everything before the daemon sees any of it.
+    daemon.signal(signal.SIGSTOP)
+    greedy.send_bytes(claim_of(new_key()) + asked[command] * count)
+    raw.send_bytes(claim_of(new_key()) + encode("LOOKUP", *name("none")) +
+                   encode("RESET") +
+                   encode("AUTH", "operator", "operator-secret") +
+                   encode("CLIENT", "LIST"))
+    daemon.signal(signal.SIGCONT)
+    assert verdict(raw.read()) == "NEW"
+    assert [raw.read() for _ in range(3)] == [None, "RESET", "OK"]
+    # RESET, and so the list, came when the lookup had been answered.
+    assert unread_by(raw.read(), id) < count / 2 * size
+    assert verdict(greedy.read()) == "NEW"
+    for _ in range(count):
+        reply = greedy.read()
+        body = reply[3] if command == "CLAIM" else fields(reply)["body"]
+        assert len(body) == size
 
 
 def test_replays_of_one_pipeline_come_in_order_from_the_disk(make_daemon):
@@ -258,13 +270,22 @@ def test_waiters_of_a_large_answer_all_get_it_uncached(make_daemon):
 # ---- limits ----
 
 
-@pytest.mark.parametrize("setting", ["limits.output_bytes=2g",
-                                     "limits.command_bytes=513m"])
+@pytest.mark.parametrize("limit, size", [("output_bytes", "1025m"),
+                                         ("command_bytes", "513m")])
 def test_a_limit_beyond_what_can_be_sent_or_stored_is_refused(make_daemon,
-                                                              setting):
-    daemon = make_daemon(start=False, settings=[setting]).launch()
+                                                              limit, size):
+    sizes = {"command_bytes": "512m", "output_bytes": "1g",
+             "queue_bytes": "1g"}
+
+    def make(**options):
+        settings = ["limits.%s=%s" % pair for pair in sizes.items()]
+        return make_daemon(settings=settings, **options)
+
+    make()
+    sizes[limit] = size
+    daemon = make(start=False).launch()
     assert daemon.wait() == 2
-    assert setting.split("=", 1)[0] in daemon.log_text()
+    assert "limits.%s: " % limit in daemon.log_text()
 
 
 def test_a_command_is_received_as_long_as_bytes_keep_coming(make_daemon):
