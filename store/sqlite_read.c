@@ -289,8 +289,12 @@ static enum lk_status add_answer(struct lk_sqlite *store,
     if (status) {
         return status == LK_NOT_FOUND ? LK_AGAIN : status;
     }
+    bool completed = record->state == LK_STATE_COMPLETED;
+    if (completed != (record->kept->response.status != 0)) {
+        return LK_AGAIN;
+    }
     record->reason = record->kept->reason;
-    if (record->state == LK_STATE_COMPLETED) {
+    if (completed) {
         record->completed_ms = record->kept->at_ms;
         record->status = record->kept->response.status;
         record->answer_bytes = record->kept->response.headers.len +
