@@ -43,7 +43,8 @@ enum lk_row_kind {
     X(KEEP, "UPDATE claim SET keep = ? WHERE token = ?")                       \
     X(ROW, "SELECT number, generation, attempt, ttl, keep, owner FROM claim "  \
            "WHERE token = ?")                                                  \
-    X(REASON, "SELECT at, reason FROM answer WHERE token = ?")                 \
+    X(REASON, "SELECT at, reason, record IS NULL FROM answer "                 \
+              "WHERE token = ?")                                               \
     X(REAP, "SELECT token, number, hash FROM claim WHERE token > ? "           \
             "ORDER BY token LIMIT ?")                                          \
     X(DELETE_CLAIMS, "DELETE FROM claim WHERE token BETWEEN ? AND ?")          \
@@ -232,7 +233,8 @@ LK_MUST_CHECK enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
 LK_MUST_CHECK enum lk_status lk_sqlite_keep_row(struct lk_sqlite *store,
                                                 const struct lk_entry *before,
                                                 uint64_t ttl_ms);
-/* The reason of a doubt; LK_NOT_FOUND: none was given. */
+/* The reason of a doubt; LK_NOT_FOUND: none was given; LK_CORRUPT: there is an
+ * answer in its place. */
 LK_MUST_CHECK enum lk_status lk_sqlite_reason(struct lk_sqlite *store,
                                               uint64_t token,
                                               struct lk_kept **kept);

@@ -391,6 +391,9 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
         if (op->out.verdict == LK_VERDICT_UNCERTAIN) {
             status = add_reason(store, &op->out);
         }
+        if (status == LK_CORRUPT) {
+            return refuse_one(op, LK_CORRUPT, NULL);
+        }
     }
     return status;
 }

@@ -150,6 +150,9 @@ enum lk_status lk_sqlite_reason(struct lk_sqlite *store, uint64_t token,
     int code = sqlite3_step(statement);
     enum lk_status status =
         code == SQLITE_DONE ? LK_NOT_FOUND : lk_sqlite_status(code);
+    if (!status && !sqlite3_column_int(statement, 2)) {
+        status = LK_CORRUPT;
+    }
     if (!status) {
         *kept =
             lk_kept_make(token, (uint64_t)sqlite3_column_int64(statement, 0),
