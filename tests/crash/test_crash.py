@@ -5,17 +5,19 @@ Each turn runs a small race whose journal the racer keeps outside the daemon,
 kills the daemon in it, at a random moment or at a named point, starts it again
 and lets the racer finish and read every key back. Then the journal is checked.
 
-Only a kill that cut somebody off counts: the journal must have commands that
-got no reply. The test goes on until there are enough of them.
+Only a kill at the point that was meant, in the middle of a race, counts. The
+test goes on until there are enough of them.
 """
 
 import os
 import random
 import struct
 import subprocess
+import time
 
 from support import build, history
-from support.life import verdict
+from support.life import FINGERPRINT, name, new_key, verdict
+from support.resp import Closed, Raw, encode
 
 POINTS = ["random", "before_append", "before_sync", "after_sync",
           "before_reply", "in_checkpoint", "in_checkpoint_sync", "in_reaper"]
@@ -34,10 +36,31 @@ def kills_wanted():
         24 if build.is_sanitized() else 104)
 
 
-def count_cut_off(path):
-    """Commands in a journal that were sent and got no reply."""
-    return sum(back == -1 for back, in struct.iter_unpack(
-        "=8xq48x", path.read_bytes()))
+def was_under_load(path, dead_ns):
+    """Were there commands without a reply when the daemon died, and did the
+    race go on when it was back?"""
+    cut_off = went_on = 0
+    for call, back in struct.iter_unpack("=qq48x", path.read_bytes()):
+        cut_off += back == -1 and call < dead_ns
+        went_on += call > dead_ns
+    return cut_off > 0 and went_on > 0
+
+
+def expire_some(daemon):
+    """Operations that expire at once, so that the reaper has work to do."""
+    keys = [name(new_key(), tenant="chaff") for _ in range(200)]
+    try:
+        with Raw(daemon.address) as raw:
+            raw.send_bytes(b"".join(encode("CLAIM", *key, FINGERPRINT)
+                                    for key in keys))
+            tokens = [raw.read()[1] for _ in keys]
+            raw.send_bytes(b"".join(
+                encode("COMPLETE", *key, token, 200, "", "", "TTL", 1)
+                for key, token in zip(keys, tokens)))
+            for _ in keys:
+                raw.read()
+    except (Closed, OSError):
+        pass  # killed
 
 
 class Turn:
@@ -57,16 +80,20 @@ class Turn:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def kill(self):
-        """Kills the daemon, or sees it killed, whether or not in the race."""
+        """Kills the daemon, or sees it killed; true if as it was meant."""
         self.daemon.expected_exit = True
         if self.point == "random":
-            self.wait_for_racer(self.delay)
+            meant = not self.wait_for_racer(self.delay)
         else:
             self.daemon.set_faults("kill %s %d" % (self.point, self.passes))
             while self.daemon.is_running() and not self.wait_for_racer(0.01):
-                pass
+                if self.point == "in_reaper":
+                    expire_some(self.daemon)
+            meant = not self.daemon.is_running()
         self.daemon.kill()
+        self.dead_ns = time.monotonic_ns()
         assert self.daemon.process.returncode == -9, self.daemon.log_text()
+        return meant
 
     def wait_for_racer(self, seconds):
         """True once the race is over."""
@@ -77,7 +104,7 @@ class Turn:
         return True
 
     def finish(self):
-        """True if the kill cut somebody off."""
+        """True if the kill was in the middle of the race."""
         self.daemon.set_faults()
         self.daemon.start()
         _, errors = self.racer.communicate(timeout=120 * build.patience())
@@ -85,7 +112,7 @@ class Turn:
         found, printed = history.check(self.history)
         assert not found, "killed at %s, %d: %s" % (self.point, self.passes,
                                                     printed)
-        return count_cut_off(self.history) > 0
+        return was_under_load(self.history, self.dead_ns)
 
 
 class Tally:
@@ -127,8 +154,8 @@ def run_block(daemon, folder, dice, tally):
         turn = Turn(daemon, turns, tally.next_point(), folder, dice)
         turns += 1
         try:
-            turn.kill()
-            tally.hits[turn.point] += turn.finish()
+            meant = turn.kill()
+            tally.hits[turn.point] += turn.finish() and meant
         finally:
             turn.racer.kill()
             turn.racer.communicate()
