@@ -8,6 +8,7 @@ by side, alternately, several times, and prints the ratio of the medians.
 import argparse
 import contextlib
 import csv
+import itertools
 import os
 import shutil
 import socket
@@ -84,9 +85,22 @@ def benchmark(path, requests, *words, pipeline=1):
     return float(list(csv.reader(out.splitlines()))[-1][1])
 
 
-CLAIM = ("CLAIM", TENANT, SCOPE, "key-__rand_int__", FINGERPRINT)
-SETNX = ("SET", f"{TENANT}:{SCOPE}:key-__rand_int__", FINGERPRINT, "NX", "EX",
-         "86400")
+numbers = itertools.count()
+
+
+def fresh():
+    """A prefix of keys that no earlier run can have used, whatever its seed."""
+    return f"key-{next(numbers)}-__rand_int__"
+
+
+def claims(path, requests, pipeline=1):
+    return benchmark(path, requests, "CLAIM", TENANT, SCOPE, fresh(),
+                     FINGERPRINT, pipeline=pipeline)
+
+
+def setnx(path, requests, pipeline=1):
+    return benchmark(path, requests, "SET", f"{TENANT}:{SCOPE}:{fresh()}",
+                     FINGERPRINT, "NX", "EX", "86400", pipeline=pipeline)
 
 
 # ---- the form of every comparison --------------------------------------------
@@ -143,10 +157,8 @@ def bench_claims(args, folder, results):
                 f"durable claims/s, 64 clients, pipeline {pipeline}, against "
                 "Redis SET NX EX, appendfsync always", target,
                 *alternate(args.rounds,
-                           lambda: benchmark(ours_at, requests, *CLAIM,
-                                             pipeline=pipeline),
-                           lambda: benchmark(theirs_at, requests, *SETNX,
-                                             pipeline=pipeline)))
+                           lambda: claims(ours_at, requests, pipeline),
+                           lambda: setnx(theirs_at, requests, pipeline)))
         clear(folder)
 
 
@@ -198,7 +210,7 @@ def bench_latency(args, folder, results):
         return [float(word) for word in out.stdout.split()]
 
     with ours, theirs:
-        rate = benchmark(theirs_at, 100_000, *SETNX) / 2
+        rate = setnx(theirs_at, 100_000) / 2
         a, b = alternate(args.rounds,
                          lambda: latency("claim", ours_at, rate),
                          lambda: latency("setnx", theirs_at, rate))
@@ -232,16 +244,16 @@ def bench_size(args, folder, results):
             began = time.monotonic()
             process = stack.enter_context(server)
             servers[keys] = (path, process, time.monotonic() - began)
-        numbers = info(servers[many][0])
+        facts = info(servers[many][0])
         memory = resident(servers[many][1]) - resident(servers[few][1])
         requests = 200_000 // args.divide
         results.pair(
             f"claims/s, 64 clients, at {many:,} live keys against {few:,}",
             "0.9",
             *alternate(args.rounds,
-                       lambda: benchmark(servers[many][0], requests, *CLAIM),
-                       lambda: benchmark(servers[few][0], requests, *CLAIM)))
-    per_key = int(numbers["index_bytes"]) / int(numbers["records"])
+                       lambda: claims(servers[many][0], requests),
+                       lambda: claims(servers[few][0], requests)))
+    per_key = int(facts["index_bytes"]) / int(facts["records"])
     results.add("memory per live key, index", f"{per_key:.1f} bytes", "64",
                 f"{memory / (many - few):.1f} bytes of resident memory")
     seconds = servers[many][2]
