@@ -59,6 +59,14 @@ static enum lk_status find(struct lk_buf *report, size_t *findings,
     return latchkey_buf_printf(report, "%s\n", text);
 }
 
+/* A table that cannot be read is a finding; the other checks go on. */
+static enum lk_status note_unreadable(sqlite3 *db, enum lk_status status,
+                                      struct lk_buf *report, size_t *findings)
+{
+    return status == LK_CORRUPT ? find(report, findings, sqlite3_errmsg(db))
+                                : status;
+}
+
 static enum lk_status check_pages(sqlite3 *db, struct lk_buf *report,
                                   size_t *findings)
 {
@@ -177,10 +185,13 @@ enum lk_status lk_sqlite_verify(struct lk_store *base, lk_progress_fn progress,
         walk.total = (uint64_t)claims;
     }
     if (!status) {
-        status = check_claims(store, db, &walk, report, &findings);
+        status = note_unreadable(
+            db, check_claims(store, db, &walk, report, &findings), report,
+            &findings);
     }
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && !status; i++) {
-        status = check_rule(db, i, report, &findings);
+        status = note_unreadable(db, check_rule(db, i, report, &findings),
+                                 report, &findings);
     }
     if (!status) {
         status = check_pages(db, report, &findings);
