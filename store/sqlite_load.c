@@ -42,6 +42,11 @@ void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
         entry->state = LK_STATE_IN_PROGRESS;
         entry->deadline = until;
         break;
+    default:
+        /* Damage. Nobody can know, and no timer may write over the row. */
+        entry->state = LK_STATE_UNCERTAIN;
+        entry->deadline = until;
+        break;
     }
 }
 
