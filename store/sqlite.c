@@ -369,14 +369,18 @@ static enum lk_status count_opening(struct lk_sqlite *store)
     uint64_t side = read_side(store);
     sqlite3 *db = store->writer;
 
-    if (lk_meta_get(db, "incarnation", &known) ||
-        lk_meta_get(db, "backup_at", &backup_at) ||
-        lk_meta_get(db, "hold_until", &hold_until)) {
-        /* Not found is zero; damage would have shown while loading. */
+    enum lk_status status = lk_meta_get(db, "incarnation", &known);
+    if (!status) {
+        status = lk_meta_get(db, "backup_at", &backup_at);
+    }
+    if (!status) {
+        status = lk_meta_get(db, "hold_until", &hold_until);
     }
     atomic_store(&store->hold_until_ms, (uint64_t)hold_until);
     uint64_t next = ((uint64_t)known > side ? (uint64_t)known : side) + 1;
-    enum lk_status status = lk_sqlite_run(store, LK_STATEMENT_BEGIN);
+    if (!status) {
+        status = lk_sqlite_run(store, LK_STATEMENT_BEGIN);
+    }
     if (!status && (backup_at || side > (uint64_t)known)) {
         status = hold_unknown(store, backup_at, next - (uint64_t)known);
     }

@@ -162,9 +162,10 @@ LK_MUST_CHECK enum lk_status lk_sqlite_migrate(struct lk_sqlite *store,
                                                struct lk_buf *error);
 LK_MUST_CHECK enum lk_status lk_sqlite_prepare(struct lk_sqlite *store);
 void lk_sqlite_finalize(struct lk_sqlite *store);
-/* LK_NOT_FOUND leaves *value alone. */
+/* A value that was never put is 0. */
 LK_MUST_CHECK enum lk_status lk_meta_get(sqlite3 *db, const char *name,
                                          int64_t *value);
+/* LK_NOT_FOUND leaves `bytes` alone. */
 LK_MUST_CHECK enum lk_status lk_meta_get_bytes(sqlite3 *db, const char *name,
                                                void *bytes, size_t len);
 LK_MUST_CHECK enum lk_status lk_meta_put(struct lk_sqlite *store,
@@ -191,6 +192,8 @@ LK_MUST_CHECK enum lk_status lk_sync_folder(const char *path);
 
 /* sqlite_load.c: the index from the rows */
 LK_MUST_CHECK enum lk_status lk_sqlite_load(struct lk_sqlite *store);
+/* Finished, and its TTL is over: absent for all but the reaper. */
+bool lk_entry_expired(const struct lk_entry *entry, uint64_t now);
 /* Applies one stored outcome to an entry. Live and at the start alike. */
 void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
                     uint64_t until);

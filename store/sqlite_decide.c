@@ -22,11 +22,10 @@ struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
     if (!entry) {
         return standing;
     }
-    bool passed = entry->deadline <= now;
     standing.state = (enum lk_state)entry->state;
-    standing.lapsed = passed && entry->state == LK_STATE_IN_PROGRESS;
-    standing.expired = passed && (entry->state == LK_STATE_COMPLETED ||
-                                  entry->state == LK_STATE_RELEASED);
+    standing.lapsed =
+        entry->state == LK_STATE_IN_PROGRESS && entry->deadline <= now;
+    standing.expired = lk_entry_expired(entry, now);
     standing.omitted = entry->omitted;
     standing.token_current = op->token == entry->token;
     if (op->event == LK_EVENT_CLAIM) {
@@ -74,7 +73,7 @@ void lk_entry_outcome(const struct lk_entry *entry, struct lk_step step,
  */
 static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
                                   const struct lk_entry *before, bool renewed,
-                                  uint64_t now, struct lk_entry *after)
+                                  uint64_t now)
 {
     uint64_t token = store->next_token;
     struct lk_claim_row row = {.number = token, .generation = token};
@@ -91,7 +90,7 @@ static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
     }
     row.attempt++;
     row.ttl = op->ttl_ms ? op->ttl_ms : store->config.default_ttl_ms;
-    *after = (struct lk_entry){
+    struct lk_entry after = {
         .hash = op->hash,
         .token = token,
         .number = row.number,
@@ -103,11 +102,11 @@ static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
         .ttl = lk_ttl_pack(row.ttl),
         .fingerprint = lk_fingerprint_hash(store, op->fingerprint),
     };
-    status = lk_sqlite_claim(store, op, after, &row, now);
+    status = lk_sqlite_claim(store, op, &after, &row, now);
     if (!status) {
         store->next_token++;
         store->reaper.claim_rows++;
-        status = lk_sqlite_replace(store, before, after);
+        status = lk_sqlite_replace(store, before, &after);
     }
     return status;
 }
@@ -236,15 +235,12 @@ static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
                                   struct lk_standing standing,
                                   const struct lk_entry *before, uint64_t now)
 {
-    struct lk_entry begun;
-
     /* Only a claim makes something out of nothing. */
     assert(before || step.effect == LK_EFFECT_NONE ||
            step.effect == LK_EFFECT_BEGIN);
     switch (step.effect) {
     case LK_EFFECT_BEGIN:
-        return begin_claim(store, op, before, before && !standing.expired, now,
-                           &begun);
+        return begin_claim(store, op, before, before && !standing.expired, now);
     case LK_EFFECT_FINISH:
         return finish(store, op, before, now);
     case LK_EFFECT_FREE:

@@ -44,9 +44,7 @@ static bool is_current(struct lk_sqlite *store, sqlite3_stmt *row,
         entry->token != (uint64_t)sqlite3_column_int64(row, 0)) {
         return false;
     }
-    bool finished =
-        entry->state == LK_STATE_COMPLETED || entry->state == LK_STATE_RELEASED;
-    return !finished || entry->deadline > now;
+    return !lk_entry_expired(entry, now);
 }
 
 static bool matches(const struct lk_list_query *query,

@@ -17,6 +17,13 @@ unsigned lk_owner_hash(const struct lk_sqlite *store, struct lk_slice owner)
     return lk_siphash64(store->store.secret, owner.data, owner.len) & 0x3ff;
 }
 
+bool lk_entry_expired(const struct lk_entry *entry, uint64_t now)
+{
+    return (entry->state == LK_STATE_COMPLETED ||
+            entry->state == LK_STATE_RELEASED) &&
+           entry->deadline <= now;
+}
+
 void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
                     uint64_t until)
 {
@@ -146,17 +153,6 @@ static void start_clock(struct lk_sqlite *store, const struct lk_moment *last,
     store->last_ms = lk_clock_now(&store->clock);
 }
 
-/* The newest rows may have been reaped; their tokens stay used. */
-static uint64_t token_after(uint64_t last, sqlite3 *db)
-{
-    int64_t high = 0;
-
-    if (lk_meta_get(db, "high_token", &high)) {
-        high = 0;
-    }
-    return ((uint64_t)high > last ? (uint64_t)high : last) + 1;
-}
-
 static void adopt(struct lk_sqlite *store, struct loading *loading,
                   struct lk_index *fresh)
 {
@@ -166,7 +162,7 @@ static void adopt(struct lk_sqlite *store, struct loading *loading,
     pthread_mutex_unlock(&store->index_lock);
     lk_index_free(&old);
 
-    store->next_token = token_after(loading->last_token, store->writer);
+    store->next_token = loading->last_token + 1;
     atomic_store(&store->last_token, store->next_token - 1);
     lk_overlay_drop(&store->overlay);
     lk_reaper_count(store, loading->claim_rows);
@@ -177,6 +173,7 @@ enum lk_status lk_sqlite_load(struct lk_sqlite *store)
     struct lk_index fresh;
     struct loading loading = {.store = store, .index = &fresh};
     struct lk_moment last = last_moment(store->writer);
+    int64_t high = 0;
     /* The wheel starts no later than the clock will, and turns to it. */
     enum lk_status status = lk_index_init(&fresh, last.at_ms);
 
@@ -192,9 +189,16 @@ enum lk_status lk_sqlite_load(struct lk_sqlite *store)
                       "ORDER BY token",
                       load_outcome);
     }
+    if (!status) {
+        status = lk_meta_get(store->writer, "high_token", &high);
+    }
     if (status) {
         lk_index_free(&fresh);
         return status;
+    }
+    /* The newest rows may have been reaped; their tokens stay used. */
+    if ((uint64_t)high > loading.last_token) {
+        loading.last_token = (uint64_t)high;
     }
     start_clock(store, &last, loading.highest_ms);
     if (fresh.count == 0) {

@@ -312,9 +312,7 @@ static enum lk_status look_once(struct lk_sqlite *store, struct lk_hash128 hash,
     if (!lk_sqlite_entry(store, hash, &entry)) {
         return LK_NOT_FOUND;
     }
-    bool finished =
-        entry.state == LK_STATE_COMPLETED || entry.state == LK_STATE_RELEASED;
-    if (finished && entry.deadline <= now) {
+    if (lk_entry_expired(&entry, now)) {
         return LK_NOT_FOUND;
     }
     lk_record_set(record, &entry, now);

@@ -260,11 +260,9 @@ enum lk_status lk_meta_get(sqlite3 *db, const char *name, int64_t *value)
     sqlite3_stmt *statement = NULL;
     enum lk_status status = meta_row(db, name, &statement);
 
-    if (!status) {
-        *value = sqlite3_column_int64(statement, 0);
-    }
+    *value = status ? 0 : sqlite3_column_int64(statement, 0);
     sqlite3_finalize(statement);
-    return status;
+    return status == LK_NOT_FOUND ? LK_OK : status;
 }
 
 /* LK_CORRUPT if the value has another length. */
