@@ -1,0 +1,455 @@
+
+/*
+ * The parts of the gateway and what they ask of each other.
+ *
+ * module     directives, and what is checked when they are read
+ * request    phase handler: from a request to a claim, and what to do then
+ * op         one claimed operation; it outlives its request
+ * response   filters: the answer is held until it is stored
+ * answer     problem documents and replays
+ * link       the connection to the daemon; await: the one for waiting
+ * status, counters, variables, age: as they say
+ */
+
+
+#ifndef _NGX_HTTP_LATCHKEY_MODULE_H_INCLUDED_
+#define _NGX_HTTP_LATCHKEY_MODULE_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+#include <ngx_http.h>
+
+#include <latchkey.h>
+
+
+/* as the daemon has them */
+#define NGX_HTTP_LATCHKEY_TENANT_MAX  255
+#define NGX_HTTP_LATCHKEY_SCOPE_MAX   1024
+
+#define NGX_HTTP_LATCHKEY_OWNER_LEN   32    /* hexadecimal digits */
+
+
+typedef struct ngx_http_latchkey_loc_conf_s  ngx_http_latchkey_loc_conf_t;
+typedef struct ngx_http_latchkey_ctx_s       ngx_http_latchkey_ctx_t;
+typedef struct ngx_http_latchkey_op_s        ngx_http_latchkey_op_t;
+typedef struct ngx_http_latchkey_link_s      ngx_http_latchkey_link_t;
+typedef struct ngx_http_latchkey_call_s      ngx_http_latchkey_call_t;
+typedef struct ngx_http_latchkey_await_s     ngx_http_latchkey_await_t;
+
+
+/* configuration */
+
+typedef enum {
+    NGX_HTTP_LATCHKEY_OFF = 0,
+    NGX_HTTP_LATCHKEY_OBSERVE,
+    NGX_HTTP_LATCHKEY_OPTIONAL,
+    NGX_HTTP_LATCHKEY_REQUIRED
+} ngx_http_latchkey_mode_e;
+
+
+typedef struct {
+    ngx_addr_t                       addr;
+    ngx_str_t                        user;
+    ngx_str_t                        password;
+} ngx_http_latchkey_server_t;
+
+
+/* daemons that share a store; each worker is linked to one of them */
+
+typedef struct {
+    ngx_array_t                      list;  /* ngx_http_latchkey_server_t */
+    ngx_msec_t                       connect_timeout;
+
+    /* of this worker, made when first needed */
+    ngx_http_latchkey_link_t        *link;
+    ngx_http_latchkey_link_t        *await;
+} ngx_http_latchkey_servers_t;
+
+
+typedef struct {
+    ngx_str_t                        secret;      /* the key of `hashed` */
+    ngx_msec_t                       connect_timeout;
+    ngx_array_t                      pools;       /* servers_t * */
+
+    /* ngx_http_latchkey_loc_conf_t *, each merged location once */
+    ngx_array_t                      locations;
+    ngx_shm_zone_t                  *zone;        /* counters, rate limits */
+
+    unsigned                         used:1;      /* something is guarded */
+} ngx_http_latchkey_main_conf_t;
+
+
+struct ngx_http_latchkey_loc_conf_s {
+    ngx_uint_t                       mode;
+    ngx_uint_t                       methods;     /* NGX_HTTP_POST|... */
+
+    ngx_http_latchkey_servers_t     *servers;
+    ngx_msec_t                       timeout;
+
+    ngx_http_complex_value_t        *tenant;
+    ngx_flag_t                       hashed;
+    ngx_uint_t                       auth_app;
+    ngx_http_complex_value_t        *scope;       /* NULL: the default */
+    ngx_http_complex_value_t        *bind;        /* NULL: none */
+    ngx_array_t                     *headers;     /* ngx_str_t, lower case */
+    ngx_array_t                     *ignore;      /* struct lk_slice */
+
+    ngx_uint_t                       key_uuid;
+    ngx_uint_t                       key_min;
+
+    ngx_msec_t                       ttl;
+    ngx_msec_t                       lock;
+    ngx_msec_t                       wait;
+
+    ngx_uint_t                       keep_5xx;
+    ngx_array_t                     *keep;        /* ngx_uint_t, statuses */
+    ngx_uint_t                       no_body;
+    ngx_array_t                     *replay_headers; /* ngx_str_t, lower */
+    size_t                           response_max;
+    ngx_uint_t                       mismatch_status;
+    ngx_uint_t                       reexecute;
+
+    ngx_http_complex_value_t        *age_source;  /* NULL: see age_uuid */
+    ngx_uint_t                       age_uuid;    /* the time in the key */
+    ngx_msec_t                       max_age;     /* 0: no check */
+    ngx_msec_t                       max_skew;
+
+    ngx_msec_t                       late_time;
+    size_t                           late_size;   /* of one worker */
+
+    ngx_str_t                        problem_base;
+
+    /* idempotency_status */
+    ngx_uint_t                       status_rate;   /* 1/1000 r/s */
+    ngx_uint_t                       status_burst;
+
+    /* where `idempotency` was written, for messages */
+    ngx_str_t                        file;
+    ngx_uint_t                       line;
+
+    ngx_uint_t                       counter;     /* slot, see counters */
+    ngx_str_t                        server_name;
+    ngx_str_t                        location_name;
+};
+
+
+/* what $idempotency_verdict and the counters say, in this order */
+
+#define NGX_HTTP_LATCHKEY_VERDICTS(X)                                        \
+    X(NONE, "")                                                              \
+    X(NEW, "new")                                                            \
+    X(REPLAY, "replay")                                                      \
+    X(OMITTED, "omitted")                                                    \
+    X(INFLIGHT, "inflight")                                                  \
+    X(ACCEPTED, "accepted")                                                  \
+    X(UNCERTAIN, "uncertain")                                                \
+    X(MISMATCH, "mismatch")                                                  \
+    X(LIMITED, "limited")                                                    \
+    X(TOO_OLD, "too_old")                                                    \
+    X(KEY_MISSING, "key_missing")                                            \
+    X(KEY_INVALID, "key_invalid")                                            \
+    X(TENANT_MISSING, "tenant_missing")                                      \
+    X(UNAVAILABLE, "unavailable")                                            \
+    X(PASSED, "passed")
+
+typedef enum {
+#define X(name, word)  NGX_HTTP_LATCHKEY_SAID_##name,
+    NGX_HTTP_LATCHKEY_VERDICTS(X)
+#undef X
+    NGX_HTTP_LATCHKEY_SAID_LAST
+} ngx_http_latchkey_said_e;
+
+
+/* $idempotency_outcome */
+
+#define NGX_HTTP_LATCHKEY_OUTCOMES(X)                                        \
+    X(NONE, "")                                                              \
+    X(KEPT, "kept")                                                          \
+    X(OMITTED, "omitted")                                                    \
+    X(RELEASED, "released")                                                  \
+    X(DOUBTED, "doubted")                                                    \
+    X(STALE, "stale")                                                        \
+    X(LATE, "late")
+
+typedef enum {
+#define X(name, word)  NGX_HTTP_LATCHKEY_DID_##name,
+    NGX_HTTP_LATCHKEY_OUTCOMES(X)
+#undef X
+    NGX_HTTP_LATCHKEY_DID_LAST
+} ngx_http_latchkey_did_e;
+
+
+/* the daemon: link and await */
+
+/*
+ * Called once for each call that was taken.  The reply and what it points to
+ * are valid during the handler only.  NULL: the deadline passed or the call
+ * could not be sent; call->sent tells whether a daemon may have seen it.
+ */
+typedef void (*ngx_http_latchkey_call_pt)(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply);
+
+
+/*
+ * One command on its way.  It belongs to the caller, must stay where it is
+ * until its handler is called, and cannot be taken back.  A call whose
+ * connection breaks is sent again on the next one until its deadline: all
+ * commands of the gateway may be repeated.
+ */
+struct ngx_http_latchkey_call_s {
+    ngx_queue_t                      queue;       /* of the link */
+    ngx_http_latchkey_call_pt        handler;
+    void                            *data;
+    ngx_chain_t                     *out;         /* never changed */
+    ngx_msec_t                       deadline;    /* as ngx_current_msec */
+
+    unsigned                         patient:1;   /* waits for a daemon */
+    unsigned                         sent:1;
+    unsigned                         busy:1;      /* the handler will come */
+};
+
+
+/*
+ * Settled (NGX_OK: claim again), or nobody will say so (NGX_ERROR: the
+ * connection broke).  Called at most once.
+ */
+typedef void (*ngx_http_latchkey_await_pt)(ngx_http_latchkey_await_t *await,
+    ngx_int_t rc);
+
+
+struct ngx_http_latchkey_await_s {
+    ngx_queue_t                      queue;
+    uint64_t                         id;
+    ngx_http_latchkey_await_pt       handler;
+    void                            *data;
+    ngx_http_latchkey_link_t        *link;        /* NULL: not waiting */
+};
+
+
+/*
+ * A command as bytes: an array of bulk strings.  Long words are not copied
+ * and must live as long as the chain.  NULL: out of memory.
+ */
+ngx_chain_t *ngx_http_latchkey_command(ngx_pool_t *pool,
+    const ngx_str_t *words, ngx_uint_t n);
+
+/*
+ * NGX_OK: queued; the handler never runs before this returns.
+ * NGX_DECLINED: no daemon can be reached now and the call is not patient;
+ * the handler will not be called.
+ */
+ngx_int_t ngx_http_latchkey_link_call(ngx_http_latchkey_servers_t *servers,
+    ngx_http_latchkey_call_t *call);
+
+/* NGX_OK: waiting.  NGX_DECLINED: not possible now, ask again later. */
+ngx_int_t ngx_http_latchkey_await(ngx_http_latchkey_servers_t *servers,
+    ngx_http_latchkey_await_t *await, const ngx_str_t *tenant,
+    const ngx_str_t *scope, const ngx_str_t *key, ngx_msec_t ms);
+void ngx_http_latchkey_await_cancel(ngx_http_latchkey_await_t *await);
+
+/* when a worker ends */
+void ngx_http_latchkey_link_exit(ngx_http_latchkey_servers_t *servers);
+
+
+/* one claimed operation */
+
+typedef enum {
+    NGX_HTTP_LATCHKEY_SETTLE_KEEP = 0,
+    NGX_HTTP_LATCHKEY_SETTLE_OMIT,
+    NGX_HTTP_LATCHKEY_SETTLE_RELEASE,
+    NGX_HTTP_LATCHKEY_SETTLE_DOUBT
+} ngx_http_latchkey_settle_e;
+
+
+typedef enum {
+    NGX_HTTP_LATCHKEY_OP_IDLE = 0,  /* made, nothing asked yet */
+    NGX_HTTP_LATCHKEY_OP_CLAIMING,
+    NGX_HTTP_LATCHKEY_OP_ASKING,    /* CLAIM NONEW: what is it now? */
+    NGX_HTTP_LATCHKEY_OP_HELD,      /* NEW: the token is ours */
+    NGX_HTTP_LATCHKEY_OP_SETTLING,
+    NGX_HTTP_LATCHKEY_OP_DONE
+} ngx_http_latchkey_op_state_e;
+
+
+/*
+ * The answer to a claim or a settlement.  NULL: none came in time, or the
+ * store could not decide.  Never called after the request let go of the op.
+ */
+typedef void (*ngx_http_latchkey_op_pt)(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_answer *answer);
+
+
+struct ngx_http_latchkey_op_s {
+    ngx_pool_t                      *pool;
+    ngx_http_latchkey_loc_conf_t    *conf;
+    ngx_http_latchkey_ctx_t         *ctx;         /* NULL: request is gone */
+    ngx_http_latchkey_op_pt          handler;
+    ngx_http_latchkey_op_state_e     state;
+
+    ngx_str_t                        tenant;
+    ngx_str_t                        scope;
+    ngx_str_t                        key;
+    u_char                           fingerprint[LK_FINGERPRINT_TEXT + 1];
+    u_char                           owner[NGX_HTTP_LATCHKEY_OWNER_LEN];
+    uint64_t                         token;
+    uint64_t                         attempt;
+    u_char                           reference[LK_REFERENCE_TEXT + 1];
+
+    /* the daemon's clock when it claimed, in ms, and ours */
+    uint64_t                         claimed_ms;
+    ngx_msec_t                       claimed_at;
+
+    ngx_http_latchkey_call_t         call;        /* claim, settlement */
+    ngx_http_latchkey_call_t         extend_call;
+    ngx_event_t                      timer;       /* extend, or try again */
+    ngx_msec_t                       give_up;     /* late: until then */
+    ngx_msec_t                       pause;       /* late: before next try */
+
+    ngx_http_latchkey_settle_e       settle;
+    ngx_uint_t                       status;      /* of the answer */
+    ngx_str_t                        answer_headers;
+    ngx_str_t                        answer_body;
+    ngx_str_t                        reason;      /* of omission or doubt */
+    size_t                           late_size;   /* counted, see op.c */
+
+    unsigned                         no_new:1;
+    unsigned                         late:1;
+    unsigned                         contacted:1; /* the app may have run */
+};
+
+
+/* NULL: out of memory; tenant, scope and key are copied */
+ngx_http_latchkey_op_t *ngx_http_latchkey_op_create(
+    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *tenant, ngx_str_t *scope,
+    ngx_str_t *key);
+/* NGX_OK: the handler will come.  NGX_DECLINED: no daemon.  NGX_ERROR */
+ngx_int_t ngx_http_latchkey_op_claim(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_op_pt handler);
+/* what the operation is now; nothing is started */
+ngx_int_t ngx_http_latchkey_op_ask(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_op_pt handler);
+ngx_int_t ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_op_pt handler);
+/* the request is gone, or needs no answer: the op ends by itself */
+void ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op);
+
+
+/* one request */
+
+typedef enum {
+    NGX_HTTP_LATCHKEY_PASS = 0,     /* not ours, or done with */
+    NGX_HTTP_LATCHKEY_BODY,         /* reading the request body */
+    NGX_HTTP_LATCHKEY_CLAIM,        /* waiting for the verdict */
+    NGX_HTTP_LATCHKEY_WAIT,         /* waiting for somebody else's result */
+    NGX_HTTP_LATCHKEY_RUN,          /* the app works */
+    NGX_HTTP_LATCHKEY_HOLD,         /* the answer comes in and is held */
+    NGX_HTTP_LATCHKEY_SETTLE,       /* being stored */
+    NGX_HTTP_LATCHKEY_SEND,         /* stored: let it go */
+    NGX_HTTP_LATCHKEY_REPLACE       /* another answer goes out instead */
+} ngx_http_latchkey_state_e;
+
+
+struct ngx_http_latchkey_ctx_s {
+    ngx_http_request_t              *request;
+    ngx_http_latchkey_loc_conf_t    *conf;
+    ngx_http_latchkey_op_t          *op;
+    ngx_http_latchkey_state_e        state;
+
+    ngx_http_latchkey_said_e         verdict;
+    ngx_http_latchkey_did_e          outcome;
+    ngx_str_t                        tenant;
+    ngx_str_t                        key;         /* canonical */
+    ngx_str_t                        reference;
+    uint64_t                         attempt;
+    ngx_msec_t                       waited;      /* sum, in ms */
+    ngx_msec_t                       wait_start;
+    ngx_msec_t                       wait_until;  /* idempotency_wait */
+
+    ngx_http_latchkey_await_t        await;
+    ngx_event_t                      timer;       /* of waiting */
+
+    /* the held answer: a chain in the op's pool, and what is not taken */
+    ngx_chain_t                     *held;
+    ngx_chain_t                    **held_last;
+    size_t                           held_size;
+    ngx_chain_t                     *rest;
+    ngx_chain_t                    **rest_last;
+
+    unsigned                         observe:1;
+    unsigned                         too_old:1;
+    unsigned                         resumed:1;   /* verdict is there */
+    unsigned                         complete:1;  /* last_buf was seen */
+    ngx_str_t                        too_old_detail;
+};
+
+
+extern ngx_module_t  ngx_http_latchkey_module;
+
+extern ngx_str_t  ngx_http_latchkey_said[];       /* words by verdict */
+extern ngx_str_t  ngx_http_latchkey_did[];        /* words by outcome */
+
+
+/* request */
+ngx_int_t ngx_http_latchkey_handler(ngx_http_request_t *r);
+/* finds it again after an internal redirect; NULL: none */
+ngx_http_latchkey_ctx_t *ngx_http_latchkey_get_ctx(ngx_http_request_t *r);
+/*
+ * The tenant of this request as it is stored, for `idempotency_status` too.
+ * NGX_DECLINED: empty, too long, or not fit for a header.
+ */
+ngx_int_t ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *tenant);
+
+/* response; called from postconfiguration */
+ngx_int_t ngx_http_latchkey_filter_init(ngx_conf_t *cf);
+/* true if an answer of this status and from these headers is replayed with
+ * the header: the built-in allow-list and the route's own */
+ngx_int_t ngx_http_latchkey_header_allowed(ngx_http_latchkey_loc_conf_t *llcf,
+    ngx_str_t *name);
+
+/*
+ * Sends a problem document as the whole answer, through all filters, and
+ * returns what ngx_http_finalize_request wants.  retry_after in ms, 0: none.
+ */
+ngx_int_t ngx_http_latchkey_send_problem(ngx_http_request_t *r,
+    struct lk_problem *problem, ngx_msec_t retry_after);
+/* a whole answer with a body in memory that lives as long as the request */
+ngx_int_t ngx_http_latchkey_send_body(ngx_http_request_t *r,
+    ngx_uint_t status, ngx_str_t *content_type, ngx_str_t *body);
+
+/* variables: called from preconfiguration */
+ngx_int_t ngx_http_latchkey_add_variables(ngx_conf_t *cf);
+
+/*
+ * counters: `location` is called when a location is merged and gives it a
+ * slot; `init` in postconfiguration makes the zone and the log handler.
+ */
+ngx_int_t ngx_http_latchkey_counters_location(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf);
+ngx_int_t ngx_http_latchkey_counters_init(ngx_conf_t *cf);
+ngx_int_t ngx_http_latchkey_counters_handler(ngx_http_request_t *r);
+
+/* status */
+ngx_int_t ngx_http_latchkey_status_handler(ngx_http_request_t *r);
+/* a token of this caller's bucket in the zone; NGX_BUSY: over the rate */
+ngx_int_t ngx_http_latchkey_rate(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *caller);
+
+/*
+ * age: NGX_OK: fresh, or nothing to check.  NGX_DECLINED: too old, too far in
+ * the future, or without a readable time; detail says which.
+ */
+ngx_int_t ngx_http_latchkey_check_age(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *key, ngx_str_t *detail);
+
+
+static ngx_inline struct lk_slice
+ngx_http_latchkey_slice(ngx_str_t *str)
+{
+    return (struct lk_slice) { (char *) str->data, str->len };
+}
+
+
+#endif /* _NGX_HTTP_LATCHKEY_MODULE_H_INCLUDED_ */
