@@ -1,0 +1,150 @@
+/* api.c - what the payments API does with a request. */
+#include "payments.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { CUSTOMER_MAX = 64, DELAY_MAX_MS = 600000 };
+
+static const char CHARGES[] = "/charges/ch_";
+
+/* The body of the answer in hand. */
+static struct buf body;
+static uint64_t asked; /* charges that were asked for, made or not */
+
+static void refuse(struct answer *answer, int status, const char *why)
+{
+    answer->status = status;
+    body.len = 0;
+    buf_printf(&body, "{\"error\":\"%s\"}", why);
+}
+
+static bool is_name(struct text text)
+{
+    for (size_t i = 0; i < text.len; i++) {
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                    "0123456789_.@-",
+                    text.data[i]) ||
+            !text.data[i]) {
+            return false;
+        }
+    }
+    return text.len > 0 && text.len <= CUSTOMER_MAX;
+}
+
+/* NULL, or what is wrong. */
+static const char *read_charge(const struct request *request,
+                               struct charge *charge)
+{
+    struct text value;
+    bool is_string;
+
+    charge->key = request->key;
+    if (!json_member(request->body, "amount", &is_string, &value) ||
+        is_string || !text_number(value, &charge->amount) ||
+        charge->amount == 0) {
+        return "amount must be a whole number of cents above 0";
+    }
+    if (!json_member(request->body, "currency", &is_string,
+                     &charge->currency) ||
+        !is_string || !ledger_takes(charge->currency)) {
+        return "currency must be eur, gbp or usd";
+    }
+    if (!json_member(request->body, "customer", &is_string,
+                     &charge->customer) ||
+        !is_string || !is_name(charge->customer)) {
+        return "customer must be a name of 1 to 64 letters, digits or _.@-";
+    }
+    return NULL;
+}
+
+/* The trouble that was asked for, for all requests or in this one's query. */
+static bool is_in_trouble(const struct request *request, struct answer *answer)
+{
+    uint64_t status = 503, drop = 0;
+
+    answer->delay_ms = options.delay_ms;
+    http_query_number(request->query, "delay", &answer->delay_ms);
+    if (answer->delay_ms > DELAY_MAX_MS) {
+        answer->delay_ms = DELAY_MAX_MS;
+    }
+    answer->drop = (options.drop && (ledger_count() + 1) % options.drop == 0) ||
+                   (http_query_number(request->query, "drop", &drop) && drop);
+    if (http_query_number(request->query, "fail", &status) ||
+        (options.fail && asked % options.fail == 0)) {
+        answer->drop = false;
+        refuse(answer, status >= 400 && status <= 599 ? (int)status : 503,
+               "out of order, nothing was charged");
+        return true;
+    }
+    return false;
+}
+
+/* Every call is a charge, whatever its Idempotency-Key. */
+static void make_charge(const struct request *request, struct answer *answer)
+{
+    struct charge charge = {0};
+    const char *wrong = read_charge(request, &charge);
+    struct text made;
+    uint64_t number;
+
+    asked++;
+    if (wrong) {
+        refuse(answer, 422, wrong);
+        return;
+    }
+    if (is_in_trouble(request, answer)) {
+        return;
+    }
+    made = ledger_charge(&charge, &number);
+    answer->status = 201;
+    snprintf(answer->location, sizeof(answer->location), "%s%06" PRIu64,
+             CHARGES, number);
+    buf_add(&body, made.data, made.len);
+    if (options.pad > 0) {
+        buf_reserve(&body, options.pad + 16);
+        body.len--; /* the closing brace */
+        buf_printf(&body, ",\"pad\":\"%0*d\"}", (int)options.pad, 0);
+    }
+}
+
+static void get_charge(struct text path, struct answer *answer)
+{
+    struct text line, digits = {path.data + sizeof(CHARGES) - 1,
+                                path.len - (sizeof(CHARGES) - 1)};
+    uint64_t number;
+
+    if (!text_number(digits, &number) || !ledger_find(number, &line)) {
+        refuse(answer, 404, "there is no such charge");
+        return;
+    }
+    answer->status = 200;
+    buf_add(&body, line.data, line.len);
+}
+
+void api_answer(const struct request *request, struct answer *answer)
+{
+    bool is_get = text_is(request->method, "GET");
+    bool is_charges = text_is(request->path, "/charges");
+
+    body.len = 0;
+    if (is_charges && text_is(request->method, "POST")) {
+        make_charge(request, answer);
+    } else if (is_charges && is_get) {
+        answer->status = 200;
+        ledger_list(&body);
+    } else if (is_get && text_is(request->path, "/ledger")) {
+        answer->status = 200;
+        ledger_sum(&body);
+    } else if (is_get && request->path.len > sizeof(CHARGES) - 1 &&
+               !memcmp(request->path.data, CHARGES, sizeof(CHARGES) - 1)) {
+        get_charge(request->path, answer);
+    } else if (is_charges) {
+        refuse(answer, 405, "POST makes a charge, GET lists them");
+    } else {
+        refuse(answer, 404, "try /charges or /ledger");
+    }
+    buf_add(&body, "\n", 1);
+    answer->body = (struct text){body.data, body.len};
+}

@@ -1,0 +1,148 @@
+/* payments.h - what the files of the payments API share. */
+#ifndef PAYMENTS_H
+#define PAYMENTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Text that belongs to somebody else; not terminated. */
+struct text {
+    const char *data;
+    size_t len;
+};
+
+/* Bytes that grow. */
+struct buf {
+    char *data;
+    size_t len;
+    size_t cap;
+};
+
+struct options {
+    const char *listen; /* HOST:PORT or unix:PATH */
+    const char *ledger; /* the file; NULL: charges are counted, not kept */
+    unsigned delay_ms;  /* each charge is answered this much later */
+    unsigned fail;      /* every so many requests: 503, nothing charged */
+    unsigned drop;      /* every so many charges: charged, never answered */
+    unsigned pad;       /* filler bytes in the answer to a charge */
+};
+
+extern struct options options;
+
+/* ---- text.c ---- */
+
+/* Prints the program's name and the message, and exits with status 1. */
+void die(const char *format, ...)
+    __attribute__((noreturn, format(printf, 1, 2)));
+
+struct text text_of(const char *string);
+bool text_is(struct text text, const char *string);
+bool text_is_nocase(struct text text, const char *string);
+/* False if it is not a whole number of up to 15 digits, all of it. */
+bool text_number(struct text text, uint64_t *number);
+
+/* Room for `more` further bytes; dies without memory. */
+void buf_reserve(struct buf *buf, size_t more);
+void buf_add(struct buf *buf, const void *data, size_t len);
+void buf_printf(struct buf *buf, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* As a JSON string, with its quotes. */
+void buf_add_string(struct buf *buf, struct text text);
+/* Takes the first `len` bytes out. */
+void buf_skip(struct buf *buf, size_t len);
+
+/*
+ * A member of a JSON object that is not nested in another: a string without
+ * its quotes (escapes stay as they are), or any other value as written.
+ * Returns false if there is none, or if the text before it is no JSON.
+ */
+bool json_member(struct text object, const char *name, bool *is_string,
+                 struct text *value);
+
+/* ---- address.c: HOST:PORT, HOST a number or localhost, or unix:PATH ---- */
+
+/*
+ * A listening socket that does not block. What to tell clients goes to
+ * `shown`: with port 0 the system chooses one. Dies if it cannot be had.
+ */
+int address_listen(const char *address, char *shown, size_t size);
+
+/* A connected socket, or -1. Dies if the address makes no sense. */
+int address_connect(const char *address);
+
+/* ---- http.c ---- */
+
+struct request {
+    struct text method;
+    struct text path;
+    struct text query;
+    struct text key; /* Idempotency-Key, as sent */
+    struct text body;
+    bool keep_alive;
+    bool wants_continue; /* Expect: 100-continue, and no body yet */
+    size_t size;         /* what it took of the input */
+};
+
+enum progress { READY, PARTIAL, BAD };
+
+/*
+ * Reads one request from the start of `in`. A chunked body is put together in
+ * place, so call it again only for the next request once it said READY. The
+ * request points into `in`.
+ */
+enum progress http_read(struct buf *in, struct request *request);
+
+/* The value of `name` in the query string; false if it is not a number. */
+bool http_query_number(struct text query, const char *name, uint64_t *number);
+
+struct answer {
+    int status;
+    char location[64]; /* empty: none */
+    struct text body;  /* JSON, valid until the next request */
+    uint64_t delay_ms; /* to be sent that much later */
+    bool drop;         /* never to be sent: the connection closes */
+};
+
+void http_write(struct buf *out, const struct answer *answer, bool keep_alive);
+
+/* ---- ledger.c ---- */
+
+struct charge {
+    uint64_t amount; /* in cents */
+    struct text currency;
+    struct text customer;
+    struct text key; /* noted, never looked at: this API is not idempotent */
+};
+
+/* Reads what is there; a last line that was cut short is removed. */
+void ledger_open(const char *path);
+
+/*
+ * Makes a charge and returns it as JSON, valid until the next one. It is
+ * durable after ledger_sync, and must not be answered before.
+ */
+struct text ledger_charge(const struct charge *charge, uint64_t *number);
+
+/* One sync for all the charges since the last. */
+void ledger_sync(void);
+
+uint64_t ledger_count(void);
+bool ledger_find(uint64_t number, struct text *line);
+/* All charges, oldest first, as a JSON array. */
+void ledger_list(struct buf *out);
+/* How many charges and customers, and the totals, as a JSON object. */
+void ledger_sum(struct buf *out);
+bool ledger_takes(struct text currency);
+
+/* ---- api.c ---- */
+
+/* `answer` is all zeros when it is called. */
+void api_answer(const struct request *request, struct answer *answer);
+
+/* ---- server.c ---- */
+
+/* Prints the address once it listens. Serves until the process is ended. */
+void server_run(const char *address) __attribute__((noreturn));
+
+#endif
