@@ -1,6 +1,6 @@
 # Latchkey's build.
 #
-#   make              the programs and the library, in build/
+#   make              the programs, the library and nginx's module, in build/
 #   make tests        the test programs; make faults: with fault points
 #   make check        every test; PYTEST_ARGS=... for pytest
 #   make check-unit   only those in C
@@ -8,13 +8,16 @@
 #   make fuzz         each fuzzer for SECONDS=60
 #   make bench        the comparisons; BENCH_ARGS=... as for ./run bench
 #   make fmt          formats the code; make fmt-check only looks
-#   make lint         fmt-check and clang-tidy
+#   make lint         fmt-check and clang-tidy; nginx/ with more warnings
+#   make nginx-asan   an nginx with sanitizers and the module for it, in
+#                     build/address-undefined
 #   make install      to PREFIX=/usr/local, LIBDIR=$(PREFIX)/lib, below DESTDIR
 #   make clean
 #
 #   SANITIZE=address,undefined   a sanitizer build, in build/address-undefined
 #   SANITIZE=thread              likewise, in build/thread
 #   FAULTS=1                     with fault points for tests, in build/faults
+#   GATEWAY=                     without nginx's module
 #   V=1                          shows the commands
 
 CC       ?= cc
@@ -26,6 +29,10 @@ OPT      ?= -O2 -g
 SANITIZE ?=
 FAULTS   ?=
 V        ?=
+# A module with sanitizers needs an nginx that has them: see nginx-asan. There
+# is none for SANITIZE=thread: nginx has no threads. Fault points are the
+# daemon's.
+GATEWAY  ?= $(if $(SANITIZE)$(FAULTS),,$(filter 13,$(words $(wildcard nginx/*.c))))
 
 comma := ,
 flavour := $(subst $(comma),-,$(SANITIZE))$(if $(FAULTS),$(if $(SANITIZE),-)faults)
@@ -61,10 +68,13 @@ BENCH_TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c))
 FUZZERS       := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 
 SHELL := /bin/bash
-.PHONY: all check check-unit faults fuzz bench crash fmt fmt-check lint install clean help tests
+.PHONY: all check check-unit faults fuzz bench crash fmt fmt-check lint lint-nginx \
+  install clean help tests nginx-asan
 .SECONDARY:
 
-all: $(BUILD)/latchkeyd $(BUILD)/latchkey $(BUILD)/liblatchkey.a $(BUILD)/liblatchkey.so $(BUILD)/latchkey.pc
+MODULE := $(if $(GATEWAY),$(BUILD)/ngx_http_latchkey_module.so)
+
+all: $(BUILD)/latchkeyd $(BUILD)/latchkey $(BUILD)/liblatchkey.a $(BUILD)/liblatchkey.so $(BUILD)/latchkey.pc $(MODULE)
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -98,6 +108,38 @@ $(BUILD)/latchkey.pc: packaging/latchkey.pc.in FORCE
 	  -e "s|@VERSION@|$$(sed -n 's/^.define LATCHKEY_VERSION  *"\(.*\)"/\1/p' include/latchkey.h)|" $< >$@
 
 .PHONY: FORCE
+
+# ---- nginx's module ------------------------------------------------------------
+
+# The headers and the configuration of the nginx that is installed, as the
+# package nginx-dev brings them. nginx's own build configures once and then
+# only makes; it does not look at the library, so the module goes first.
+NGINX_SRC     ?= /usr/share/nginx/src
+NGINX_SOURCES := $(wildcard nginx/*.c nginx/*.h)
+NGINX_OBJS    := $(abspath $(BUILD))/ngx
+
+$(NGINX_OBJS)/Makefile: nginx/config | $(BUILD)/liblatchkey.a
+	@test -f $(NGINX_SRC)/conf_flags || { echo "nginx's headers are missing:" \
+	  "install nginx and nginx-dev, or build without the gateway: make GATEWAY=" >&2; exit 1; }
+	$(call say,CONF,nginx)
+	@rm -rf $(@D) && mkdir -p $(@D)
+	$(Q)cd $(NGINX_SRC) && . ./conf_flags && \
+	  LATCHKEY_INC=$(abspath include) LATCHKEY_LIB=$(abspath $(BUILD)) \
+	  ./configure "$${NGX_CONF_FLAGS[@]}" --with-cc='$(CC)' \
+	  --with-cc-opt='$(OPT) -fPIC $(CFLAGS)' \
+	  --with-ld-opt='-Wl,-z,relro -Wl,-z,now -Wl,--exclude-libs,ALL $(LDFLAGS)' \
+	  --add-dynamic-module=$(abspath nginx) --builddir=$(@D) >$(@D)/configure.log 2>&1 || \
+	  { tail -20 $(@D)/configure.log; rm -f $@; exit 1; }
+
+$(BUILD)/ngx_http_latchkey_module.so: $(NGINX_OBJS)/Makefile $(NGINX_SOURCES) include/latchkey.h $(BUILD)/liblatchkey.a
+	$(call say,NGX,$@)
+	@rm -f $(NGINX_OBJS)/$(@F)
+	$(Q)$(MAKE) --no-print-directory $(if $(V),,-s) -C $(NGINX_SRC) -f $(NGINX_OBJS)/Makefile modules
+	$(Q)cp $(NGINX_OBJS)/$(@F) $@
+
+nginx-asan:
+	$(Q)$(MAKE) --no-print-directory SANITIZE=address,undefined BUILD=build/address-undefined build/address-undefined/liblatchkey.a
+	$(Q)tests/gateway/build_nginx.sh build/address-undefined
 
 # ---- tests -------------------------------------------------------------------
 
@@ -168,7 +210,8 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(DAEMON_LIBS)
 
-SOURCES = $(shell git ls-files '*.c' '*.h')
+# nginx/ is written the way nginx is, which clang-format cannot say.
+SOURCES = $(shell git ls-files '*.c' '*.h' ':!nginx/')
 
 fmt:
 	$(Q)clang-format -i $(SOURCES)
@@ -177,10 +220,19 @@ fmt-check:
 	$(Q)clang-format --dry-run -Werror $(SOURCES)
 
 # One file a run: clang-tidy mixes up files that it is given together.
-lint: fmt-check
+lint: fmt-check $(if $(GATEWAY),lint-nginx)
 	$(Q)printf '%s\n' $(filter-out tests/%,$(filter %.c,$(SOURCES))) | \
 	  xargs -P 2 -I {} clang-tidy --quiet {} -- -std=gnu11 -D_GNU_SOURCE \
 	  -Iinclude -I. $(PKG_CFLAGS) 2>/dev/null
+
+# nginx builds with its own warnings; these are ours as far as its headers and
+# its habits allow.
+lint-nginx: $(NGINX_OBJS)/Makefile
+	$(Q)for file in nginx/*.c; do $(CC) -fsyntax-only -Wall -Wextra -Werror -Wshadow \
+	  -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-unused-parameter \
+	  -Iinclude $(patsubst %,-isystem $(NGINX_SRC)/src/%,core event event/modules os/unix http \
+	  http/modules http/v2) -isystem $(NGINX_OBJS) $$file || exit 1; done
+	$(Q)! grep -nE '.{80,}|[[:space:]]$$|	' nginx/*.[ch] /dev/null
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin \
@@ -195,6 +247,8 @@ install: all
 	install -m 755 $(BUILD)/liblatchkey.so $(DESTDIR)$(LIBDIR)/liblatchkey.so.0
 	ln -sf liblatchkey.so.0 $(DESTDIR)$(LIBDIR)/liblatchkey.so
 	install -m 644 $(BUILD)/latchkey.pc $(DESTDIR)$(LIBDIR)/pkgconfig/
+	$(if $(MODULE),install -d $(DESTDIR)$(LIBDIR)/nginx/modules)
+	$(if $(MODULE),install -m 644 $(MODULE) $(DESTDIR)$(LIBDIR)/nginx/modules/)
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
 	install -m 644 man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/

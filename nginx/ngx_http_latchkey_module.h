@@ -2,7 +2,8 @@
 /*
  * The parts of the gateway and what they ask of each other.
  *
- * module     directives, and what is checked when they are read
+ * module     how directives are inherited, and what is set up from them
+ * directives how each one is read; check: what is wrong with them together
  * request    phase handler: from a request to a claim, and what to do then
  * op         one claimed operation; it outlives its request
  * response   filters: the answer is held until it is stored
@@ -70,7 +71,6 @@ typedef struct {
 
 typedef struct {
     ngx_str_t                        secret;      /* the key of `hashed` */
-    ngx_msec_t                       connect_timeout;
     ngx_array_t                      pools;       /* servers_t * */
 
     /* ngx_http_latchkey_loc_conf_t *, each merged location once */
@@ -85,7 +85,9 @@ struct ngx_http_latchkey_loc_conf_s {
     ngx_uint_t                       mode;
     ngx_uint_t                       methods;     /* NGX_HTTP_POST|... */
 
-    ngx_http_latchkey_servers_t     *servers;
+    ngx_http_latchkey_servers_t     *servers;     /* NULL: not needed */
+    ngx_array_t                     *server_list; /* as written */
+    ngx_msec_t                       connect_timeout;
     ngx_msec_t                       timeout;
 
     ngx_http_complex_value_t        *tenant;
@@ -128,6 +130,10 @@ struct ngx_http_latchkey_loc_conf_s {
     /* where `idempotency` was written, for messages */
     ngx_str_t                        file;
     ngx_uint_t                       line;
+
+    /* of this location: what all modules have, and its server */
+    void                           **loc_conf;
+    ngx_http_core_srv_conf_t        *cscf;
 
     ngx_uint_t                       counter;     /* slot, see counters */
     ngx_str_t                        server_name;
@@ -266,7 +272,6 @@ typedef enum {
 typedef enum {
     NGX_HTTP_LATCHKEY_OP_IDLE = 0,  /* made, nothing asked yet */
     NGX_HTTP_LATCHKEY_OP_CLAIMING,
-    NGX_HTTP_LATCHKEY_OP_ASKING,    /* CLAIM NONEW: what is it now? */
     NGX_HTTP_LATCHKEY_OP_HELD,      /* NEW: the token is ours */
     NGX_HTTP_LATCHKEY_OP_SETTLING,
     NGX_HTTP_LATCHKEY_OP_DONE
@@ -316,6 +321,7 @@ struct ngx_http_latchkey_op_s {
 
     unsigned                         no_new:1;
     unsigned                         late:1;
+    unsigned                         lost:1;      /* counted, see op.c */
     unsigned                         contacted:1; /* the app may have run */
 };
 
@@ -390,6 +396,19 @@ extern ngx_module_t  ngx_http_latchkey_module;
 extern ngx_str_t  ngx_http_latchkey_said[];       /* words by verdict */
 extern ngx_str_t  ngx_http_latchkey_did[];        /* words by outcome */
 
+
+/* directives */
+extern ngx_command_t  ngx_http_latchkey_commands[];
+
+/*
+ * check: a merged location that is guarded or answers for the status of
+ * operations.  What is wrong with it is logged.
+ */
+char *ngx_http_latchkey_check(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
+/* a client that leaves does not stop what was claimed for it */
+void ngx_http_latchkey_ignore_aborts(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf);
 
 /* request */
 ngx_int_t ngx_http_latchkey_handler(ngx_http_request_t *r);
