@@ -363,6 +363,21 @@ struct lk_reply {
 };
 
 /*
+ * Reads one reply (RESP2) from the bytes that have been received so far, for
+ * programs with a connection of their own. Nothing is copied or allocated:
+ * texts point into `bytes`, and elements into `nodes`, of which nodes[0] is
+ * the reply.
+ *
+ * LK_OK: *used bytes belong to it. LK_AGAIN: incomplete; it is no use to ask
+ * again before there are *used bytes. LK_TOO_LARGE: more than `node_max` nodes,
+ * a text over 1 GiB or a line over 64 KiB. LK_MALFORMED: anything else, arrays
+ * deeper than two included.
+ */
+LK_MUST_CHECK enum lk_status latchkey_reply_read(struct lk_slice bytes,
+                                                 struct lk_reply *nodes,
+                                                 size_t node_max, size_t *used);
+
+/*
  * Pipelining: queue any number of commands, flush, then receive as many
  * replies, in the same order. latchkey_client_queue copies what it is given.
  * latchkey_client_receive flushes by itself; *reply belongs to the client and
@@ -412,6 +427,15 @@ struct lk_answer {
     struct lk_slice reason;
     struct lk_slice reference;
 };
+
+/*
+ * The verdict in a reply to CLAIM, COMPLETE, RELEASE, DOUBT or EXTEND; slices
+ * are those of the reply. LK_UNAVAILABLE: the store cannot decide. LK_REPLY:
+ * any other error reply. LK_MALFORMED: no verdict. Unless LK_OK, `answer` says
+ * NIL and nothing else.
+ */
+LK_MUST_CHECK enum lk_status latchkey_answer_read(const struct lk_reply *reply,
+                                                  struct lk_answer *answer);
 
 /*
  * Reads the reply to a CLAIM, COMPLETE, RELEASE, DOUBT or EXTEND that was

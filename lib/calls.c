@@ -1,4 +1,5 @@
 /* calls.c - the client's typed calls: commands out, verdicts in. */
+#include "lib/answer.h"
 #include "lib/client.h"
 
 #include <inttypes.h>
@@ -58,145 +59,6 @@ static void start_command(struct command *command, const char *verb,
 /* ---- Replies --------------------------------------------------------------
  */
 
-/*
- * What follows the word of each verdict, a letter for each field (see
- * read_field), and whether it answers a claim or the end of one. A later
- * daemon may add fields behind these; they are ignored.
- */
-struct shape {
-    enum lk_verdict verdict;
-    bool claims;
-    const char *fields;
-};
-
-static const struct shape shapes[] = {
-    {LK_VERDICT_NEW, true, "tuar"},      {LK_VERDICT_REPLAY, true, "shbcer"},
-    {LK_VERDICT_OMITTED, true, "socer"}, {LK_VERDICT_INFLIGHT, true, "wr"},
-    {LK_VERDICT_ACCEPTED, true, "nr"},   {LK_VERDICT_UNCERTAIN, true, "onr"},
-    {LK_VERDICT_MISMATCH, true, "r"},    {LK_VERDICT_LIMITED, true, "wo"},
-    {LK_VERDICT_REFUSED, true, ""},      {LK_VERDICT_DONE, false, ""},
-    {LK_VERDICT_KEPT, false, "shbcer"},  {LK_VERDICT_STALE, false, ""},
-};
-
-static uint64_t *number_field(struct lk_answer *answer, char field)
-{
-    switch (field) {
-    case 't':
-        return &answer->token;
-    case 'u':
-        return &answer->lock_until_ms;
-    case 'a':
-        return &answer->attempt;
-    case 'w':
-        return &answer->retry_after_ms;
-    case 'n':
-        return &answer->since_ms;
-    case 'c':
-        return &answer->completed_ms;
-    case 'e':
-        return &answer->expires_ms;
-    }
-    return NULL;
-}
-
-static struct lk_slice *text_field(struct lk_answer *answer, char field)
-{
-    switch (field) {
-    case 'h':
-        return &answer->response.headers;
-    case 'b':
-        return &answer->response.body;
-    case 'o':
-        return &answer->reason;
-    case 'r':
-        return &answer->reference;
-    }
-    return NULL;
-}
-
-static bool read_field(struct lk_answer *answer, char field,
-                       const struct lk_reply *reply)
-{
-    struct lk_slice *text = text_field(answer, field);
-    uint64_t *number = number_field(answer, field);
-
-    if (text) {
-        *text = reply->text;
-        return reply->type == LK_REPLY_TEXT;
-    }
-    if (reply->type != LK_REPLY_INTEGER || reply->integer < 0) {
-        return false;
-    }
-    if (number) {
-        *number = (uint64_t)reply->integer;
-        return true;
-    }
-    answer->response.status = (unsigned)reply->integer;
-    return reply->integer <= UINT_MAX;
-}
-
-/* `verb` NULL: whatever was asked. */
-static const struct shape *find_shape(struct lk_slice word, const char *verb)
-{
-    bool claims = verb && !strcmp(verb, "CLAIM");
-    enum lk_verdict verdict;
-
-    if (!latchkey_verdict_parse(word, &verdict)) {
-        return NULL;
-    }
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
-        if (shapes[i].verdict == verdict &&
-            (!verb || shapes[i].claims == claims)) {
-            return &shapes[i];
-        }
-    }
-    return NULL;
-}
-
-/* A word alone, or an array that begins with one. */
-static struct lk_slice reply_word(const struct lk_reply *reply)
-{
-    if (reply->type == LK_REPLY_ARRAY && reply->count > 0) {
-        reply = &reply->elements[0];
-    }
-    return reply->type == LK_REPLY_TEXT ? reply->text : (struct lk_slice){0};
-}
-
-static enum lk_status read_answer(struct lk_client *client, const char *verb,
-                                  const struct lk_reply *reply,
-                                  struct lk_answer *answer)
-{
-    struct lk_slice word = reply_word(reply);
-    const struct shape *shape = find_shape(word, verb);
-
-    verb = verb ? verb : "pipeline";
-    if (!shape) {
-        return lk_client_fail(client, LK_MALFORMED,
-                              "%s: the reply is no verdict on it: \"%.*s\"",
-                              verb, word.len < 64 ? (int)word.len : 64,
-                              word.data ? word.data : "");
-    }
-    size_t given = reply->count > 0 ? reply->count - 1 : 0;
-    size_t wanted = strlen(shape->fields);
-    if (given < wanted) {
-        return lk_client_fail(
-            client, LK_MALFORMED, "%s: %s came with %zu fields instead of %zu",
-            verb, latchkey_verdict_word(shape->verdict), given, wanted);
-    }
-    for (size_t i = 0; i < wanted; i++) {
-        if (!read_field(answer, shape->fields[i], &reply->elements[i + 1])) {
-            return lk_client_fail(
-                client, LK_MALFORMED, "%s: field %zu of %s has the wrong type",
-                verb, i + 1, latchkey_verdict_word(shape->verdict));
-        }
-    }
-    if (shape->verdict == LK_VERDICT_KEPT && given > wanted) {
-        answer->reason = reply->elements[wanted + 1].text; /* omitted */
-    }
-    answer->verdict = shape->verdict;
-    return LK_OK;
-}
-
 /* Zero would be NEW: nobody who forgets the status may read that. */
 static const struct lk_answer nothing = {.verdict = LK_VERDICT_NIL};
 
@@ -204,15 +66,15 @@ static enum lk_status take_reply(struct lk_client *client, const char *verb,
                                  const struct lk_reply *reply,
                                  struct lk_answer *answer)
 {
-    *answer = nothing;
+    char why[LK_CLIENT_ERROR_MAX];
+
     if (reply->type == LK_REPLY_ERROR) {
+        *answer = nothing;
         return lk_client_fail_reply(client, reply);
     }
-    enum lk_status status = read_answer(client, verb, reply, answer);
-    if (status) {
-        *answer = nothing;
-    }
-    return status;
+    enum lk_status status =
+        lk_answer_read(verb, reply, answer, why, sizeof(why));
+    return status ? lk_client_fail(client, status, "%s", why) : LK_OK;
 }
 
 static enum lk_status run_command(struct lk_client *client,

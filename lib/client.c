@@ -6,6 +6,7 @@
  * and because one deadline must hold for a whole reply, not for each read.
  */
 #include "lib/client.h"
+#include "lib/answer.h"
 #include "lib/socket.h"
 
 #include <errno.h>
@@ -53,17 +54,12 @@ enum lk_status lk_client_fail(struct lk_client *client, enum lk_status status,
 enum lk_status lk_client_fail_reply(struct lk_client *client,
                                     const struct lk_reply *reply)
 {
-    static const char unavailable[] = "UNAVAILABLE";
-    const size_t len = sizeof(unavailable) - 1;
     struct lk_slice text = reply->text;
-    bool is_unavailable = text.len >= len &&
-                          !memcmp(text.data, unavailable, len) &&
-                          (text.len == len || text.data[len] == ' ');
     int shown =
         text.len < LK_CLIENT_ERROR_MAX ? (int)text.len : LK_CLIENT_ERROR_MAX;
 
-    return lk_client_fail(client, is_unavailable ? LK_UNAVAILABLE : LK_REPLY,
-                          "%.*s", shown, text.data);
+    return lk_client_fail(client, lk_answer_error(reply), "%.*s", shown,
+                          text.data);
 }
 
 /* As lk_client_fail, and nothing more goes over this connection. */

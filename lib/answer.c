@@ -1,0 +1,185 @@
+/* answer.c - the verdict that a reply brings. */
+#include "lib/answer.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { WORD_SHOWN = 64 }; /* bytes of a word that nobody expected */
+
+/*
+ * What follows the word of each verdict, a letter for each field (see
+ * read_field), and whether it answers a claim or the end of one. A later
+ * daemon may add fields behind these; they are ignored.
+ */
+struct shape {
+    enum lk_verdict verdict;
+    bool claims;
+    const char *fields;
+};
+
+static const struct shape shapes[] = {
+    {LK_VERDICT_NEW, true, "tuar"},      {LK_VERDICT_REPLAY, true, "shbcer"},
+    {LK_VERDICT_OMITTED, true, "socer"}, {LK_VERDICT_INFLIGHT, true, "wr"},
+    {LK_VERDICT_ACCEPTED, true, "nr"},   {LK_VERDICT_UNCERTAIN, true, "onr"},
+    {LK_VERDICT_MISMATCH, true, "r"},    {LK_VERDICT_LIMITED, true, "wo"},
+    {LK_VERDICT_REFUSED, true, ""},      {LK_VERDICT_DONE, false, ""},
+    {LK_VERDICT_KEPT, false, "shbcer"},  {LK_VERDICT_STALE, false, ""},
+};
+
+static uint64_t *number_field(struct lk_answer *answer, char field)
+{
+    switch (field) {
+    case 't':
+        return &answer->token;
+    case 'u':
+        return &answer->lock_until_ms;
+    case 'a':
+        return &answer->attempt;
+    case 'w':
+        return &answer->retry_after_ms;
+    case 'n':
+        return &answer->since_ms;
+    case 'c':
+        return &answer->completed_ms;
+    case 'e':
+        return &answer->expires_ms;
+    }
+    return NULL;
+}
+
+static struct lk_slice *text_field(struct lk_answer *answer, char field)
+{
+    switch (field) {
+    case 'h':
+        return &answer->response.headers;
+    case 'b':
+        return &answer->response.body;
+    case 'o':
+        return &answer->reason;
+    case 'r':
+        return &answer->reference;
+    }
+    return NULL;
+}
+
+static bool read_field(struct lk_answer *answer, char field,
+                       const struct lk_reply *reply)
+{
+    struct lk_slice *text = text_field(answer, field);
+    uint64_t *number = number_field(answer, field);
+
+    if (text) {
+        *text = reply->text;
+        return reply->type == LK_REPLY_TEXT;
+    }
+    if (reply->type != LK_REPLY_INTEGER || reply->integer < 0) {
+        return false;
+    }
+    if (number) {
+        *number = (uint64_t)reply->integer;
+        return true;
+    }
+    answer->response.status = (unsigned)reply->integer;
+    return reply->integer <= UINT_MAX;
+}
+
+static const struct shape *find_shape(struct lk_slice word, const char *verb)
+{
+    bool claims = verb && !strcmp(verb, "CLAIM");
+    enum lk_verdict verdict;
+
+    if (!latchkey_verdict_parse(word, &verdict)) {
+        return NULL;
+    }
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
+        if (shapes[i].verdict == verdict &&
+            (!verb || shapes[i].claims == claims)) {
+            return &shapes[i];
+        }
+    }
+    return NULL;
+}
+
+/* A word alone, or an array that begins with one. */
+static struct lk_slice reply_word(const struct lk_reply *reply)
+{
+    if (reply->type == LK_REPLY_ARRAY && reply->count > 0) {
+        reply = &reply->elements[0];
+    }
+    return reply->type == LK_REPLY_TEXT ? reply->text : (struct lk_slice){0};
+}
+
+static enum lk_status read_verdict(const char *verb,
+                                   const struct lk_reply *reply,
+                                   struct lk_answer *answer, char *why,
+                                   size_t size)
+{
+    struct lk_slice word = reply_word(reply);
+    const struct shape *shape = find_shape(word, verb);
+
+    verb = verb ? verb : "pipeline";
+    if (!shape) {
+        snprintf(why, size, "%s: the reply is no verdict on it: \"%.*s\"", verb,
+                 word.len < WORD_SHOWN ? (int)word.len : WORD_SHOWN,
+                 word.data ? word.data : "");
+        return LK_MALFORMED;
+    }
+    size_t given = reply->count > 0 ? reply->count - 1 : 0;
+    size_t wanted = strlen(shape->fields);
+    if (given < wanted) {
+        snprintf(why, size, "%s: %s came with %zu fields instead of %zu", verb,
+                 latchkey_verdict_word(shape->verdict), given, wanted);
+        return LK_MALFORMED;
+    }
+    for (size_t i = 0; i < wanted; i++) {
+        if (!read_field(answer, shape->fields[i], &reply->elements[i + 1])) {
+            snprintf(why, size, "%s: field %zu of %s has the wrong type", verb,
+                     i + 1, latchkey_verdict_word(shape->verdict));
+            return LK_MALFORMED;
+        }
+    }
+    if (shape->verdict == LK_VERDICT_KEPT && given > wanted) {
+        answer->reason = reply->elements[wanted + 1].text; /* omitted */
+    }
+    answer->verdict = shape->verdict;
+    return LK_OK;
+}
+
+enum lk_status lk_answer_error(const struct lk_reply *reply)
+{
+    static const char unavailable[] = "UNAVAILABLE";
+    const size_t len = sizeof(unavailable) - 1;
+    struct lk_slice text = reply->text;
+
+    if (text.len >= len && !memcmp(text.data, unavailable, len) &&
+        (text.len == len || text.data[len] == ' ')) {
+        return LK_UNAVAILABLE;
+    }
+    return LK_REPLY;
+}
+
+/* Zero would be NEW: nobody who forgets the status may read that. */
+static const struct lk_answer nothing = {.verdict = LK_VERDICT_NIL};
+
+enum lk_status lk_answer_read(const char *verb, const struct lk_reply *reply,
+                              struct lk_answer *answer, char *why, size_t size)
+{
+    *answer = nothing;
+    if (reply->type == LK_REPLY_ERROR) {
+        return lk_answer_error(reply);
+    }
+    enum lk_status status = read_verdict(verb, reply, answer, why, size);
+    if (status) {
+        *answer = nothing;
+    }
+    return status;
+}
+
+enum lk_status latchkey_answer_read(const struct lk_reply *reply,
+                                    struct lk_answer *answer)
+{
+    char why[1];
+
+    return lk_answer_read(NULL, reply, answer, why, sizeof(why));
+}
