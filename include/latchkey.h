@@ -288,7 +288,9 @@ LK_MUST_CHECK enum lk_status latchkey_response_measure(struct lk_slice prefix,
     X(LIMITED, "limited", 429, "Too many requests for this caller")            \
     X(TOO_OLD, "too-old", 400, "The request is too old to be started")         \
     X(UNAVAILABLE, "unavailable", 503,                                         \
-      "Idempotency cannot be guaranteed right now")
+      "Idempotency cannot be guaranteed right now")                            \
+    X(NOT_FOUND, "not-found", 404, "There is no such operation")               \
+    X(QUERY_INVALID, "query-invalid", 400, "The query is not valid")
 
 enum lk_problem_kind {
 #define X(id, name, status, title) LK_PROBLEM_##id,
@@ -313,6 +315,26 @@ unsigned latchkey_problem_status(const struct lk_problem *problem);
  * become U+FFFD. */
 LK_MUST_CHECK enum lk_status latchkey_json_quote(struct lk_slice text,
                                                  struct lk_buf *json);
+
+/* ---- Time -----------------------------------------------------------------
+ */
+
+/*
+ * Reads a point in time, in milliseconds since 1970: Unix time in seconds,
+ * with a fraction or without, or in milliseconds (from 100000000000 on);
+ * RFC 3339; or the HTTP-date that is in use (IMF-fixdate). LK_MALFORMED:
+ * anything else, spaces around it too, or a time that is not within 1970 to
+ * 9999.
+ */
+LK_MUST_CHECK enum lk_status latchkey_timestamp_parse(struct lk_slice text,
+                                                      uint64_t *ms);
+/* The time in a UUID of version 7. LK_MALFORMED: it is none. */
+LK_MUST_CHECK enum lk_status latchkey_uuid7_time(struct lk_slice uuid,
+                                                 uint64_t *ms);
+
+#define LK_TIMESTAMP_TEXT 24 /* 2023-11-14T22:13:20.123Z */
+/* Writes RFC 3339 in UTC and a NUL; what is after 9999 is its last moment. */
+void latchkey_timestamp_text(uint64_t ms, char text[LK_TIMESTAMP_TEXT + 1]);
 
 /* ---- Client ----------------------------------------------------------------
  */

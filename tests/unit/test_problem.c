@@ -98,6 +98,16 @@ static void every_kind_has_its_own_name_status_and_title(void **state)
     }
 }
 
+static void c18_an_operation_that_is_not_there_has_a_document_of_its_own(
+    void **state)
+{
+    struct lk_problem problem = {.kind = LK_PROBLEM_NOT_FOUND};
+
+    assert_document(&problem, "{\"type\":\"urn:latchkey:problem:not-found\","
+                              "\"title\":\"There is no such operation\","
+                              "\"status\":404}");
+}
+
 static void an_unknown_kind_is_refused_and_nothing_is_written(void **state)
 {
     struct lk_problem problem = {.kind = (enum lk_problem_kind)1000};
@@ -195,6 +205,8 @@ int main(void)
         cmocka_unit_test(a_document_holds_every_member_that_is_given),
         cmocka_unit_test(a_given_status_replaces_the_kinds_own),
         cmocka_unit_test(every_kind_has_its_own_name_status_and_title),
+        cmocka_unit_test(
+            c18_an_operation_that_is_not_there_has_a_document_of_its_own),
         cmocka_unit_test(an_unknown_kind_is_refused_and_nothing_is_written),
         cmocka_unit_test(text_from_outside_cannot_leave_its_string),
         cmocka_unit_test(quoting_escapes_what_json_reserves),
