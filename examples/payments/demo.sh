@@ -1,0 +1,325 @@
+#!/usr/bin/env bash
+# demo.sh - Latchkey in front of a payments API: first request by request, then
+# in numbers, with and without it. Everything is in a temporary folder.
+#
+#   examples/payments/demo.sh [CUSTOMERS]
+#
+# On a terminal it stays up at the end, to be tried out, until Ctrl-C.
+# LATCHKEY_BUILD names another build folder, LATCHKEY_NGINX another nginx.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+build=$(realpath "${LATCHKEY_BUILD:-build}")
+nginx=${LATCHKEY_NGINX:-nginx}
+customers=${1:-100}
+price=1250 # cents
+me=acme:demo
+PATH=$PATH:/usr/sbin
+
+bold='' dim='' red='' green='' off=''
+if [ -t 1 ]; then
+    bold=$'\033[1m' dim=$'\033[2m' red=$'\033[31m' green=$'\033[32m'
+    off=$'\033[0m'
+fi
+
+fail() {
+    printf 'demo: %s\n' "$*" >&2
+    exit 1
+}
+
+title() { printf '\n%s%s%s\n\n' "$bold" "$*" "$off"; }
+say() { printf '  %s\n' "$@"; }
+
+for program in payments lossy latchkeyd latchkey ngx_http_latchkey_module.so; do
+    [ -e "$build/$program" ] || fail "$build/$program is not built: run make"
+done
+for program in "$nginx" curl; do
+    command -v "$program" >/dev/null || fail "$program is not installed"
+done
+
+# ---- starting and stopping ---------------------------------------------------
+
+home=$(mktemp -d "${TMPDIR:-/tmp}/latchkey-demo.XXXXXX")
+running=()
+
+stop() {
+    trap '' INT TERM HUP
+    for pid in "${running[@]}"; do
+        kill "$pid" 2>/dev/null || true
+    done
+    wait 2>/dev/null || true
+    rm -rf "$home"
+}
+trap stop EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# start NAME PROGRAM...: its output goes to NAME.log.
+start() {
+    local name=$1
+    shift
+    "$@" </dev/null >"$home/$name.log" 2>&1 &
+    running+=($!)
+}
+
+# await NAME COMMAND...: until the command succeeds, while NAME lives.
+await() {
+    local name=$1 pid=${running[-1]}
+    shift
+    for _ in $(seq 300); do
+        "$@" >/dev/null 2>&1 && return
+        kill -0 "$pid" 2>/dev/null || break
+        sleep 0.1
+    done
+    cat "$home/$name.log" "$home/error.log" >&2 2>/dev/null || true
+    fail "$name did not start"
+}
+
+is_free() { ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# The port that people expect, or the next that nobody uses.
+free_port() {
+    local port=$1
+    until is_free "$port"; do
+        port=$((port + 10))
+    done
+    echo "$port"
+}
+
+# For programs of ours, which choose a port by themselves and tell it.
+address_of() { sed -n 's/^listening on //p' "$home/$1.log"; }
+
+start_app() {
+    start app "$build/payments" --ledger "$home/ledger.jsonl" \
+        --listen "127.0.0.1:$(free_port 8081)"
+    await app grep -q '^listening' "$home/app.log"
+    app=$(address_of app)
+}
+
+start_daemon() {
+    socket=$home/latchkeyd.sock
+    echo demo >"$home/password"
+    start latchkeyd "$build/latchkeyd" --store "sqlite:$home/latchkey.db" \
+        --listen "unix:$socket" --set "users.demo=operate file:$home/password"
+    export LATCHKEY_SERVER=unix:$socket
+    await latchkeyd "$build/latchkey" ping
+}
+
+# The sample configuration, with this folder's addresses in it.
+start_gateway() {
+    local port root=''
+    port=$(free_port 8080)
+    gateway=127.0.0.1:$port
+    echo "acme:{PLAIN}demo" >"$home/users"
+    ln -s "$build" "$home/modules"
+    sed -e "s|127.0.0.1:8081|$app|" -e "s|127.0.0.1:8080|$gateway|" \
+        -e "s|unix:/run/.*sock|unix:$socket|" \
+        examples/payments/nginx.conf >"$home/nginx.conf"
+    # Only root can give its workers another user, who could not enter here.
+    [ "$(id -u)" -ne 0 ] || root='user root;'
+    start nginx "$nginx" -p "$home" -c "$home/nginx.conf" -e "$home/error.log" \
+        -g "daemon off; $root"
+    await nginx curl -s -o "$home/up" "http://$gateway/counters"
+}
+
+# ---- request by request --------------------------------------------------------
+
+quote() {
+    case $1 in
+    *[!A-Za-z0-9_:/.=-]*) printf " '%s'" "$1" ;;
+    *) printf ' %s' "$1" ;;
+    esac
+}
+
+show_command() {
+    local word
+    printf '  %s$ curl' "$bold"
+    for word in "$@"; do
+        case $word in
+        -H | --json) printf ' \\\n        ' ;;
+        esac
+        quote "$word"
+    done
+    printf '%s\n' "$off"
+}
+
+# Of the headers, those that matter here.
+show_answer() {
+    sed -e 's/\r$//' -e '/^$/q' "$1" | grep -i \
+        -e '^HTTP/' -e '^Idempot' -e '^Location' -e '^Retry-After' \
+        -e '^Content-Type' | sed 's/^/    /' || true
+    sed -e 's/\r$//' -e '1,/^$/d' -e 's/^/    /' "$1"
+}
+
+# Shows the command, runs it, shows the answer; it is kept in a file.
+ask() {
+    show_command "$@"
+    curl "$@" >"$home/answer" || true
+    show_answer "$home/answer"
+}
+
+header() { sed -n "s/^$1: \(.*\)\r$/\1/ip" "$home/answer"; }
+body() { sed -e '1,/^\r$/d' "$home/answer"; }
+
+order() { printf '{"amount":%s,"currency":"eur","customer":"%s"}' "$1" "$2"; }
+charges() { ledger charges; }
+ledger() { curl -s "http://$app/ledger" | sed "s/.*\"$1\":\([0-9]*\).*/\1/"; }
+
+tell_requests() {
+    local url=http://$gateway/charges reference first before
+
+    title "1. Ann pays 42 euros"
+    say "The key names her order. The gateway claims it, asks the app, keeps the" \
+        "answer, and only then passes it on."
+    echo
+    ask -si -u $me "$url" -H 'Idempotency-Key: order-1' --json "$(order 4200 ann)"
+    reference=$(header Idempotency-Reference)
+    first=$(body)
+
+    title "2. She retries"
+    say "The answer was lost on the way, say. The same bytes come back, and the" \
+        "app is not asked. Spelling the JSON in another way is no difference."
+    echo
+    ask -si -u $me "$url" -H 'Idempotency-Key: order-1' \
+        --json '{ "customer": "ann", "amount": 42e2, "currency": "eur" }'
+    [ "$(body)" = "$first" ] || fail "the retry got another answer"
+    say "" "The same, byte for byte. Charges so far: $(charges)."
+
+    title "3. The same key, another amount"
+    say "A mistake in the client. It is told so; the app is not asked."
+    echo
+    ask -si -u $me "$url" -H 'Idempotency-Key: order-1' --json "$(order 9900 ann)"
+
+    title "4. A retry while the first is still at work"
+    say "The app takes two seconds for this one; the retry does not wait."
+    echo
+    before=$(charges)
+    show_command -s -u $me "$url?delay=2000" -H 'Idempotency-Key: order-2' \
+        --json "$(order 1500 bob)" '&'
+    curl -s -u $me "$url?delay=2000" -H 'Idempotency-Key: order-2' \
+        --json "$(order 1500 bob)" -o "$home/slow" &
+    slow=$!
+    until [ "$(charges)" -gt "$before" ]; do
+        sleep 0.05
+    done
+    ask -si -u $me "$url?delay=2000" -H 'Idempotency-Key: order-2' \
+        --json "$(order 1500 bob)"
+    wait $slow
+    say "" "and then the first one's answer:"
+    sed 's/^/    /' "$home/slow"
+
+    title "5. What became of an operation?"
+    say "By the reference of the first answer, for whoever made it."
+    echo
+    ask -si -u $me "http://$gateway/operations?reference=$reference"
+
+    title "6. The app vanishes in the middle of a request"
+    say "It charges Cem and hangs up without an answer. The gateway cannot know" \
+        "that, so it says so instead of trying again."
+    echo
+    ask -si -u $me "$url?drop=1" -H 'Idempotency-Key: order-3' \
+        --json "$(order 700 cem)"
+    ask -si -u $me "$url?drop=1" -H 'Idempotency-Key: order-3' \
+        --json "$(order 700 cem)"
+    say "" "An operator, or a comparison with the app's ledger, decides it."
+}
+
+# ---- in numbers ------------------------------------------------------------------
+
+# Pays once for one customer, as a careful client does: it repeats the request,
+# with its key, until there is an answer. Counts in `sent` and `lost`.
+pay() {
+    local url=$1 customer=$2 status
+    for _ in $(seq 40); do
+        sent=$((sent + 1))
+        status=$(curl -s -u $me -H "Idempotency-Key: order-of-$customer" \
+            --json "$(order $price "$customer")" \
+            -o "$home/paid" -w '%{http_code}' "$url") || true
+        case $status in
+        201) return ;;
+        000) lost=$((lost + 1)) ;;
+        *) fail "a payment was answered with $status: $(cat "$home/paid")" ;;
+        esac
+    done
+    fail "no answer in 40 attempts"
+}
+
+# compare NAME ADDRESS: everybody pays once, through the lossy network.
+compare() {
+    local name=$1 to=$2 charges_before twice_before number
+    charges_before=$(charges)
+    twice_before=$(ledger charged_more_than_once)
+    start "lossy-$name" "$build/lossy" --listen 127.0.0.1:0 --to "$to" \
+        --lose 33 --seed 4
+    await "lossy-$name" grep -q '^listening' "$home/lossy-$name.log"
+    sent=0 lost=0
+    for number in $(seq "$customers"); do
+        pay "http://$(address_of "lossy-$name")/charges" "$name-$number"
+    done
+    made=$(($(charges) - charges_before))
+    twice=$(($(ledger charged_more_than_once) - twice_before))
+}
+
+euros() { printf '%d.%02d EUR' $(($1 / 100)) $(($1 % 100)); }
+row() { printf '  %-26s %14s %20s\n' "$@"; }
+
+tell_numbers() {
+    local sent lost made twice direct_sent direct_lost direct_made direct_twice
+    local colour=$green
+
+    title "7. $customers customers pay $(euros $price) once each"
+    say "The network loses a third of the answers. The client hears nothing and" \
+        "sends the same request again, with the same key, until it is answered." \
+        "First straight to the app, then through Latchkey: the same client, the" \
+        "same losses."
+    echo
+    compare direct "$app"
+    direct_sent=$sent direct_lost=$lost direct_made=$made direct_twice=$twice
+    compare guarded "$gateway"
+
+    [ "$twice" -eq 0 ] || colour=$red
+    printf '%s' "$bold"
+    row "" "straight" "through Latchkey"
+    printf '%s' "$off"
+    row "requests sent" "$direct_sent" "$sent"
+    row "answers lost" "$direct_lost" "$lost"
+    row "charges made" "$direct_made" "$made"
+    printf '  %-26s %s%14s%s %s%20s%s\n' "charged more than once" \
+        "$red" "$direct_twice" "$off" "$colour" "$twice" "$off"
+    row "taken too much" "$(euros $(((direct_made - customers) * price)))" \
+        "$(euros $(((made - customers) * price)))"
+    if [ "$twice" -ne 0 ] || [ "$made" -ne "$customers" ]; then
+        fail "Latchkey let a charge through twice"
+    fi
+}
+
+tell_more() {
+    title "It is all still running. Try it:"
+    cat <<END
+  curl -i -u $me http://$gateway/charges \\
+       -H 'Idempotency-Key: mine' --json '$(order 100 me)'
+  curl http://$app/ledger
+  curl http://$gateway/counters
+  build/latchkey --server unix:$socket list --state uncertain \\
+       --user demo --password-file $home/password
+
+  Logs, ledger and store: $home
+  ${dim}Ctrl-C stops everything and removes it.${off}
+END
+}
+
+title "Starting"
+start_app
+say "the payments API     http://$app       charges as often as it is asked"
+start_daemon
+say "latchkeyd            unix:$socket"
+start_gateway
+say "nginx with Latchkey  http://$gateway       in front of the API"
+
+tell_requests
+tell_numbers
+if [ -t 0 ] && [ -t 1 ]; then
+    tell_more
+    trap 'echo; exit 0' INT
+    wait "${running[0]}"
+fi
