@@ -14,7 +14,7 @@ import threading
 import time
 
 from .build import patience
-from .wire import Cut, Headers, Stream, as_bytes, encode_headers
+from .wire import Cut, Headers, Stream, encode_headers
 
 MANNERS = {
     "status": 201,

@@ -5,6 +5,7 @@ are the app's addresses, @DAEMON@ the daemon's, @FOLDER@ the gateway's folder,
 @PORT@ its port, @DEAD@ an address where nobody listens.
 """
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -16,11 +17,13 @@ import socket
 import ssl
 import subprocess
 import tempfile
+import threading
 
 from . import build as build_
 from .daemon import REPORT
 from .life import until
-from .wire import Connection
+from .resp import fields
+from .wire import Connection, encode_request
 
 NGINX = os.environ.get("LATCHKEY_NGINX") or "/usr/sbin/nginx"
 MODULE = "ngx_http_latchkey_module.so"
@@ -49,6 +52,14 @@ def guard(path="/", *lines, mode="required", tenant="$http_x_api_key",
         inside.append("idempotency_tenant %s;" % tenant)
     return "location %s {\n%s\n}\n" % (
         path, "\n".join([*inside, *lines, to]))
+
+
+def params(kind):
+    """What FastCGI, SCGI and uwsgi locations pass on, as text."""
+    names = ("request_method", "request_uri", "content_length",
+             "content_type", "server_protocol")
+    return "\n".join("%s_param %s $%s;" % (kind, name.upper(), name)
+                     for name in names)
 
 
 def free_port():
@@ -332,6 +343,66 @@ class Gateway:
 
     def post(self, key=None, body=b"{}", path="/", **options):
         return self.request("POST", path, body, key=key, **options)
+
+    def later(self, *args, **options):
+        """A request in the background; what comes back has result()."""
+        future = concurrent.futures.Future()
+
+        def run():
+            try:
+                future.set_result(self.request(*args, **options))
+            except BaseException as error:  # to be raised by result()
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return future
+
+    def leave(self, path="/", body=b"{}", headers=None, key=None,
+              tenant=TENANT):
+        """A client that asks and does not wait; its connection."""
+        connection = self.raw()
+        connection.send(encode_request(
+            "POST", path, self.headers(headers, key, tenant), body))
+        return connection
+
+    def settled(self, key, body=b"{}", path="/", **options):
+        """Asks until the operation is no longer under way."""
+        def answer():
+            response = self.post(key, body, path, **options)
+            return response if response.problem != "in-progress" else None
+        return until(answer, pause=0.05)
+
+    def curl(self, *args, tls=False, h2=False):
+        """curl as the client; what it printed, with the headers."""
+        port = self.tls_port if tls else self.h2_port if h2 else self.port
+        options = ["--http2-prior-knowledge"] if h2 else []
+        if tls:
+            options += ["--cacert", str(self.folder / "cert.pem")]
+        return subprocess.run(
+            ["curl", "-sS", "-i", "-m", str(30 * build_.patience()), *options,
+             *map(str, args), "--resolve", "localhost:%d:127.0.0.1" % port,
+             "%s://localhost:%d/" % ("https" if tls else "http", port)],
+            capture_output=True)
+
+    def record(self, key, tenant=TENANT, scope="POST /"):
+        """What the store has of an operation; None: nothing."""
+        with self.daemon.raw() as raw:
+            found = raw("LOOKUP", tenant, scope, key)
+        return fields(found) if found is not None else None
+
+    def state(self, key, tenant=TENANT, scope="POST /"):
+        record = self.record(key, tenant, scope)
+        return record and record["state"].decode()
+
+    def wait_state(self, key, state, **name):
+        until(lambda: self.state(key, **name) == state)
+
+    def commands(self, name):
+        """How many of these commands the daemon has got since its start."""
+        with self.daemon.raw() as raw:
+            text = raw("INFO").decode()
+        found = re.search(r"cmdstat_%s:calls=(\d+)" % name, text)
+        return int(found.group(1)) if found else 0
 
     def headers(self, headers=None, key=None, tenant=TENANT):
         pairs = list((headers or {}).items() if not isinstance(headers, list)

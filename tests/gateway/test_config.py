@@ -1,0 +1,282 @@
+"""What nginx -t says: each message names the directive, place and remedy."""
+
+import re
+
+import pytest
+
+from support.gateway import check_config, guard
+
+TENANT = "idempotency_tenant $http_x_api_key;"
+TO = "proxy_pass http://@APP@;"
+
+
+def refused(locations, *words, at="idempotency ", **options):
+    """nginx -t fails, and its message names file, line and all words."""
+    checked = check_config(locations, **options)
+    assert not checked.ok, "it was accepted:\n" + locations
+    message = next((line for line in checked.text.splitlines()
+                    if "[emerg]" in line), "")
+    assert re.search(r"nginx\.conf:%d\b" % checked.line_of(at), message), (
+        message, checked.line_of(at))
+    for word in words:
+        assert word in message, message
+    return message
+
+
+def accepted(locations, **options):
+    checked = check_config(locations, **options)
+    assert checked.ok, checked.text
+    return checked
+
+
+# ---- what a guarded location needs ----
+
+@pytest.mark.parametrize("mode", ["observe", "optional", "required"])
+def test_a_guarded_location_without_a_tenant_does_not_start(mode):
+    # C15
+    refused("location / { idempotency %s; %s }" % (mode, TO),
+            "idempotency_tenant")
+
+
+def test_a_tenant_may_come_from_outside_the_location():
+    # C15
+    accepted("location / { idempotency required; %s }" % TO, http=TENANT)
+    accepted("location / { idempotency required; %s }" % TO, server=TENANT)
+    accepted("idempotency required; %s location / { %s }" % (TENANT, TO))
+    accepted("location / { %s }" % TO)
+    accepted("location / { idempotency off; %s }" % TO,
+             server="idempotency required;" + TENANT)
+
+
+def test_a_guard_that_is_inherited_needs_a_tenant_too():
+    # C15
+    refused("location /a { %s }" % TO, "idempotency_tenant",
+            server="idempotency required;")
+
+
+@pytest.mark.parametrize("kind,to", [
+    ("proxy", TO), ("fastcgi", "fastcgi_pass @FASTCGI@;"),
+    ("uwsgi", "uwsgi_pass @UWSGI@;"), ("scgi", "scgi_pass @SCGI@;")])
+def test_an_upstream_that_would_repeat_a_request_is_refused(kind, to):
+    # C01
+    name = "%s_next_upstream" % kind
+    refused(guard("/", "%s error non_idempotent;" % name, to=to), name,
+            "non_idempotent")
+    accepted(guard("/", "%s error timeout;" % name, to=to))
+    for method in ("PUT", "DELETE"):
+        methods = "idempotency_methods POST %s;" % method
+        refused(guard("/", methods, to=to), name, "off")
+        accepted(guard("/", methods, "%s off;" % name, to=to))
+    # Inherited settings count as well.
+    refused(guard("/", to=to), name,
+            server="%s error non_idempotent;" % name)
+
+
+def test_grpc_is_refused():
+    # C15
+    refused(guard(to="grpc_pass grpc://@APP@;"), "grpc_pass")
+
+
+def test_a_user_whom_nobody_checks_is_no_tenant():
+    # C15, C16
+    refused(guard(tenant="$remote_user"), "$remote_user", "auth_basic")
+    refused(guard(tenant="u-${remote_user}"), "auth_basic")
+    accepted(guard("/", "idempotency_auth app;", tenant="$remote_user"))
+    accepted(guard("/", "auth_basic x;", "auth_basic_user_file f;",
+                   tenant="$remote_user"))
+    accepted(guard("/", "auth_request /a;", tenant="$remote_user"))
+
+
+def test_a_hashed_tenant_needs_a_secret(tmp_path):
+    # C13
+    hashed = guard(tenant="$http_x_api_key hashed")
+    refused(hashed, "idempotency_secret")
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef")
+    accepted(hashed, http="idempotency_secret %s;" % secret)
+    secret.write_text("short")
+    refused(hashed, "idempotency_secret", "16", at="idempotency_secret",
+            http="idempotency_secret %s;" % secret)
+    refused(hashed, "idempotency_secret", at="idempotency_secret",
+            http="idempotency_secret %s;" % (tmp_path / "none"))
+
+
+# ---- values ----
+
+@pytest.mark.parametrize("line,words", [
+    ("idempotency_lock 500ms;", ["idempotency_lock"]),
+    ("idempotency_ttl 0;", ["idempotency_ttl"]),
+    ("idempotency_ttl 900ms;", ["idempotency_ttl"]),
+    ("idempotency_response_max 257m;", ["idempotency_response_max", "256"]),
+    ("idempotency_timeout 61s;", ["idempotency_timeout", "send_timeout"]),
+])
+def test_a_value_out_of_its_range_is_refused(line, words):
+    checked = check_config(guard("/", line))
+    assert not checked.ok
+    message = next(text for text in checked.text.splitlines()
+                   if "[emerg]" in text)
+    assert re.search(r"nginx\.conf:(%d|%d)\b" % (
+        checked.line_of("idempotency req"),
+        checked.line_of(line.split(";")[0])), message), message
+    for word in words:
+        assert word in message, message
+
+
+@pytest.mark.parametrize("line,words", [
+    ("idempotency_methods GET;", ["GET"]),
+    ("idempotency_methods POST POST;", ["POST"]),
+    ("idempotency_key sometimes;", ["sometimes"]),
+    ("idempotency_key min=0;", ["min=0"]),
+    ("idempotency_key min=256;", ["min=256"]),
+    ("idempotency_keep 99;", ["99"]),
+    ("idempotency_keep 600;", ["600"]),
+    ("idempotency_keep sometimes;", ["sometimes"]),
+    ("idempotency_mismatch_status 400;", ["400"]),
+    ("idempotency_uncertain maybe;", ["maybe"]),
+    ("idempotency_auth nobody;", ["nobody"]),
+    ("idempotency_async prefer;", ["outbox"]),
+    ("idempotency_async always;", ["outbox"]),
+    ("idempotency_replay_headers Set-Cookie;", ["Set-Cookie"]),
+    ("idempotency_replay_headers date;", ["date"]),
+    ("idempotency_replay_headers X-A Proxy-Authenticate;",
+     ["Proxy-Authenticate"]),
+    ("idempotency_replay_headers Content-Length;", ["Content-Length"]),
+    ("idempotency_replay_headers Connection;", ["Connection"]),
+    ("idempotency_replay_headers Idempotency-Reference;",
+     ["Idempotency-Reference"]),
+    ("idempotency_ignore no-pointer;", ["no-pointer"]),
+    ("idempotency_max_age $http_x_time soon;", ["soon"]),
+    ("idempotency_max_age $http_x_time 5m skew=never;", ["never"]),
+    ("idempotency_max_age $http_x_time;", []),
+    ("idempotency_late never;", ["never"]),
+    ("idempotency_server nonsense::1;", ["nonsense::1"]),
+    ("idempotency_server unix:;", ["unix:"]),
+    ("idempotency_server 127.0.0.1:7420 colour=red;", ["colour=red"]),
+    ("idempotency_server 127.0.0.1:7420 password_file=/nowhere/x;",
+     ["/nowhere/x"]),
+    ("idempotency_ttl soon;", []),
+    ("idempotency_wait;", []),
+    ("idempotency_scope a b;", []),
+])
+def test_a_value_that_means_nothing_is_refused_by_its_line(line, words):
+    name = line.split()[0].rstrip(";")
+    refused(guard("/", line), name, *words, at=line)
+
+
+def test_a_mode_that_is_unknown_is_refused():
+    refused(guard(mode="sometimes"), "idempotency", "sometimes")
+
+
+@pytest.mark.parametrize("name,value", [
+    ("idempotency", "required"), ("idempotency_ttl", "1h"),
+    ("idempotency_tenant", "x"), ("idempotency_scope", "x"),
+    ("idempotency_keep", "5xx"), ("idempotency_late", "1m"),
+    ("idempotency_methods", "POST"), ("idempotency_key", "uuid"),
+    ("idempotency_replay_headers", "X-A"), ("idempotency_max_age", "off")])
+def test_a_directive_given_twice_is_refused(name, value):
+    text = "location / { %s %s;\n%s %s; }" % (name, value, name, value)
+    checked = check_config(text)
+    assert not checked.ok and "duplicate" in checked.text
+    assert name in checked.text
+
+
+def test_directives_of_http_or_location_alone_are_refused_elsewhere(tmp_path):
+    (tmp_path / "secret").write_text("0123456789abcdef")
+    for place in ("server", "locations"):
+        text = "idempotency_secret %s;" % (tmp_path / "secret")
+        if place == "locations":
+            text = "location / { %s }" % text
+        checked = check_config(**{"locations": "", place: text})
+        assert not checked.ok and "idempotency_secret" in checked.text
+    for name in ("idempotency_status", "idempotency_counters"):
+        checked = check_config(server=name + ";")
+        assert not checked.ok and name in checked.text
+        accepted("location /x { %s %s; }" % (TENANT, name))
+
+
+def test_a_password_is_not_told_in_a_message():
+    checked = check_config(guard(), http=(
+        "idempotency_server 127.0.0.1:1 user=u password=hush-hush x=y;"))
+    assert not checked.ok and "hush-hush" not in checked.text
+
+
+def test_every_directive_is_accepted_at_every_level(tmp_path):
+    lines = """
+        idempotency optional;
+        idempotency_connect_timeout 2s;
+        idempotency_timeout 5s;
+        idempotency_tenant $http_x_api_key;
+        idempotency_auth app;
+        idempotency_scope "$request_method $uri";
+        idempotency_bind $cookie_session;
+        idempotency_headers X-A X-B;
+        idempotency_ignore /a /b/c;
+        idempotency_key uuid min=36;
+        idempotency_methods POST PATCH;
+        idempotency_ttl 1d;
+        idempotency_lock 10s;
+        idempotency_wait 3s;
+        idempotency_keep 5xx 502 no_body;
+        idempotency_replay_headers X-A;
+        idempotency_response_max 2m;
+        idempotency_mismatch_status 409;
+        idempotency_uncertain hold;
+        idempotency_async off;
+        idempotency_max_age $http_x_time 5m skew=10s;
+        idempotency_late 5m 8m;
+        idempotency_problem_base https://example.org/;
+    """
+    accepted("location / { %s %s }" % (lines, TO))
+    accepted("location / { %s }" % TO, server=lines)
+    accepted("location / { %s }" % TO, http=lines)
+    accepted("location / { %s }" % TO, http=lines, server=lines)
+    for line in ("idempotency_headers none;", "idempotency_ignore none;",
+                 "idempotency_keep default;", "idempotency_max_age off;",
+                 "idempotency_replay_headers default;",
+                 "idempotency_max_age uuidv7 1h;"):
+        accepted(guard("/", line), http=lines.replace("optional", "off"))
+
+
+def test_settings_are_inherited_and_overridden(make_gateway, app):
+    gateway = make_gateway(
+        server="idempotency required; idempotency_mismatch_status 409;"
+               "idempotency_tenant $http_x_api_key;",
+        locations="""
+            location / { proxy_pass http://@APP@; }
+            location /a { idempotency_mismatch_status 422;
+                          proxy_pass http://@APP@; }
+            location /off { idempotency off; proxy_pass http://@APP@; }
+            location /b { proxy_pass http://@APP@;
+                          location /b/c { idempotency optional;
+                                          proxy_pass http://@APP@; } }
+        """)
+    for path, status in (("/", 409), ("/a", 422), ("/b", 409)):
+        assert gateway.post("k", b"1", path).status == 201
+        assert gateway.post("k", b"2", path).status == status
+        assert gateway.post(path=path).problem == "key-missing"
+    assert gateway.post(path="/off").status == 201
+    assert gateway.post(path="/b/c").status == 201
+    gateway.post("k", b"1", "/b/c")
+    assert gateway.post("k", b"2", "/b/c").status == 409
+
+
+def test_a_module_that_guards_nothing_changes_nothing(make_gateway, app,
+                                                      make_daemon):
+    gateway = make_gateway(daemon=make_daemon(start=False),
+                           locations="location / { proxy_pass http://@APP@; }")
+    for number in (1, 2):
+        answer = gateway.post("same")
+        assert answer.json()["call"] == number and not answer.reference
+    gateway.logged(2, verdict="", outcome="", reference="")
+
+
+def test_a_reload_with_a_mistake_leaves_the_gateway_as_it_was(gateway, app):
+    # C40
+    workers = gateway.workers()
+    gateway.allow(r"\[emerg\].*idempotency_tenant")
+    gateway.config_file.write_text(gateway.config().replace(
+        "idempotency_tenant $http_x_api_key;", ""))
+    gateway.process.send_signal(1)
+    gateway.wait_for_log(r"\[emerg\].*idempotency_tenant")
+    assert gateway.workers() == workers
+    assert gateway.post("k").status == 201

@@ -1,0 +1,293 @@
+"""Claims and answers that meet a daemon which is not there."""
+
+import signal
+
+import pytest
+
+from support.app import tell
+from support.gateway import guard
+from support.life import new_key, until
+
+QUICK = guard("/", "idempotency_timeout 1s;")
+
+
+def start_one(gateway, app, key, **manner):
+    """A request that stands in the app; its future."""
+    future = gateway.later(body=b"{}", key=key,
+                           headers=tell(hold=key, **manner))
+    app.wait_held(key)
+    return future
+
+
+@pytest.fixture
+def quick_gateway(make_gateway):
+    return make_gateway(locations=QUICK)
+
+
+# ---- C42 ----
+
+@pytest.mark.parametrize("manner", [
+    {"bytes": 50000}, {"status": 204}, {"status": 402}], ids=str)
+def test_an_answer_that_cannot_be_stored_is_stored_when_the_daemon_is_back(
+        quick_gateway, app, manner):
+    # C42
+    gateway, key = quick_gateway, new_key()
+    future = start_one(gateway, app, key, **manner)
+    gateway.daemon.stop()
+    app.release(key)
+    first = future.result()
+    assert (first.status, first.problem) == (503, "outcome-unknown")
+    assert int(first.header("Retry-After")) >= 1
+    assert first.json()["reference"] == app.last.header("Latchkey-Reference")
+    assert gateway.post(key).problem == "unavailable"
+    gateway.daemon.start()
+    again = until(lambda: (a := gateway.post(key)).replayed and a)
+    assert again.status == manner.get("status", 201)
+    assert len(again.body) == manner.get("bytes", len(again.body))
+    assert app.count() == 1
+    assert gateway.logged(key=key, verdict="new")[0]["outcome"] == "late"
+
+
+def test_a_store_that_fails_at_the_answer_gets_it_later(make_gateway, faulty,
+                                                        app):
+    # C42
+    daemon = faulty(settings=["store.sweep_interval=20ms"])
+    gateway = make_gateway(daemon=daemon, locations=QUICK)
+    key = new_key()
+    future = start_one(gateway, app, key)
+    daemon.set_faults("fail write ENOSPC wal forever")
+    app.release(key)
+    first = future.result()
+    assert (first.status, first.problem) == (503, "outcome-unknown")
+    daemon.set_faults()
+    again = until(lambda: (a := gateway.post(key)).replayed and a)
+    assert again.json()["call"] == 1 and app.count() == 1
+
+
+def test_a_daemon_that_hangs_at_the_answer_gets_it_later(quick_gateway, app):
+    # C42
+    gateway, key = quick_gateway, new_key()
+    future = start_one(gateway, app, key)
+    gateway.daemon.signal(signal.SIGSTOP)
+    try:
+        app.release(key)
+        first = future.result()
+    finally:
+        gateway.daemon.signal(signal.SIGCONT)
+    assert (first.status, first.problem) == (503, "outcome-unknown")
+    again = until(lambda: (a := gateway.post(key)).replayed and a)
+    assert again.json()["call"] == 1 and app.count() == 1
+
+
+def test_a_daemon_that_is_back_in_time_is_not_noticed(make_gateway, app):
+    # C42
+    gateway = make_gateway(locations=guard("/", "idempotency_timeout 30s;"))
+    key = new_key()
+    future = start_one(gateway, app, key)
+    gateway.daemon.stop()
+    app.release(key)
+    gateway.daemon.start()
+    assert future.result().status == 201
+    assert gateway.post(key).replayed and app.count() == 1
+
+
+def test_a_doubt_that_cannot_be_stored_is_stored_later(quick_gateway, app):
+    # C21, C42
+    gateway, key = quick_gateway, new_key()
+    future = start_one(gateway, app, key, reset=True)
+    gateway.daemon.stop()
+    app.release(key)
+    assert future.result().status in (502, 503)
+    gateway.daemon.start()
+    until(lambda: gateway.post(key).problem == "outcome-unknown")
+    assert app.count() == 1
+
+
+def test_a_late_answer_has_a_time_limit(make_gateway, make_daemon, app):
+    # C42
+    daemon = make_daemon(settings=["store.sweep_interval=50ms"])
+    gateway = make_gateway(daemon=daemon, locations=guard(
+        "/", "idempotency_timeout 1s;", "idempotency_late 1s;",
+        "idempotency_lock 2s;"))
+    key = new_key()
+    future = start_one(gateway, app, key)
+    daemon.stop()
+    app.release(key)
+    assert future.result().problem == "outcome-unknown"
+    gateway.wait_for_log("late|gave up|given up")
+    daemon.start()
+    assert gateway.settled(key).problem == "outcome-unknown"
+    assert app.count() == 1
+
+
+def test_late_answers_beyond_their_memory_are_not_kept_and_not_run_again(
+        make_gateway, make_daemon, app):
+    # C42
+    daemon = make_daemon(settings=["store.sweep_interval=50ms"])
+    gateway = make_gateway(daemon=daemon, workers=1, locations=guard(
+        "/", "idempotency_timeout 1s;", "idempotency_late 1m 64k;",
+        "idempotency_lock 2s;"))
+    key = new_key()
+    future = start_one(gateway, app, key, bytes=500000)
+    daemon.stop()
+    app.release(key)
+    assert future.result().problem == "outcome-unknown"
+    daemon.start()
+    answer = gateway.settled(key)
+    assert answer.problem in ("outcome-unknown", "answer-not-kept")
+    assert app.count() == 1
+
+
+def test_a_gateway_that_leaves_stores_its_late_answers_if_it_can(
+        quick_gateway, app):
+    # C42
+    gateway, key = quick_gateway, new_key()
+    future = start_one(gateway, app, key)
+    gateway.daemon.stop()
+    app.release(key)
+    assert future.result().problem == "outcome-unknown"
+    gateway.reload()
+    gateway.daemon.start()
+    again = until(lambda: (a := gateway.post(key)).replayed and a)
+    assert again.json()["call"] == 1 and app.count() == 1
+
+
+# ---- C41 ----
+
+def test_a_claim_whose_reply_was_lost_is_repeated_and_runs_once(
+        make_gateway, faulty, app):
+    # C41
+    daemon = faulty()
+    gateway = make_gateway(daemon=daemon, locations=guard(
+        "/", "idempotency_timeout 30s;"))
+    assert gateway.post("before").status == 201
+    key = new_key()
+    daemon.set_faults("kill before_reply")
+    future = gateway.later(body=b"{}", key=key)
+    daemon.wait()
+    daemon.set_faults()
+    daemon.start()
+    answer = future.result()
+    assert answer.status == 201 and app.count(key) == 1
+    assert app.last.header("Latchkey-Attempt") == "1"
+    assert gateway.post(key).body == answer.body
+    assert app.count(key) == 1
+
+
+def test_a_claim_whose_reply_came_too_late_wedges_nothing(make_gateway,
+                                                          faulty, app):
+    # C41
+    daemon = faulty()
+    gateway = make_gateway(daemon=daemon, locations=QUICK)
+    assert gateway.post("before").status == 201
+    key = new_key()
+    daemon.set_faults("kill before_reply")
+    assert gateway.post(key).problem == "unavailable"
+    daemon.wait()
+    daemon.set_faults()
+    daemon.start()
+    answer = until(lambda: (a := gateway.post(key)).status == 201 and a)
+    assert not answer.replayed and app.count(key) == 1
+    assert gateway.post(key).body == answer.body
+
+
+def test_a_claim_that_hangs_in_the_daemon_wedges_nothing(make_gateway,
+                                                         faulty, app):
+    # C41
+    daemon = faulty()
+    gateway = make_gateway(daemon=daemon, locations=QUICK)
+    key = new_key()
+    daemon.set_faults("hold before_reply")
+    assert gateway.post(key).problem == "unavailable"
+    daemon.set_faults()
+    answer = until(lambda: (a := gateway.post(key)).status == 201 and a)
+    assert not answer.replayed and app.count(key) == 1
+
+
+def test_a_client_that_leaves_during_the_claim_starts_nothing(make_gateway,
+                                                              faulty, app):
+    # C41: a NEW that arrives after its request is gone is released.
+    daemon = faulty()
+    gateway = make_gateway(daemon=daemon, locations=guard(
+        "/", "idempotency_timeout 30s;"))
+    assert gateway.post("before").status == 201
+    key = new_key()
+    daemon.set_faults("hold before_reply")
+    connection = gateway.leave(key=key)
+    until(lambda: gateway.commands("claim") == 2)
+    connection.reset()
+    gateway.logged(key=key, status=499)
+    daemon.set_faults()
+    answer = gateway.settled(key)
+    assert answer.status == 201 and app.count(key) == 1
+
+
+def test_a_completion_whose_reply_was_lost_is_repeated(make_gateway, faulty,
+                                                       app):
+    # C41, C42
+    daemon = faulty()
+    gateway = make_gateway(daemon=daemon, locations=guard(
+        "/", "idempotency_timeout 30s;"))
+    key = new_key()
+    future = start_one(gateway, app, key)
+    daemon.set_faults("kill before_reply")
+    app.release(key)
+    daemon.wait()
+    daemon.set_faults()
+    daemon.start()
+    answer = future.result()
+    assert answer.status == 201 and answer.json()["call"] == 1
+    assert gateway.post(key).body == answer.body and app.count() == 1
+
+
+# ---- what others did meanwhile ----
+
+def test_an_answer_that_the_app_stored_itself_is_what_the_client_gets(
+        gateway, app):
+    # C22: KEPT
+    key = new_key()
+    future = start_one(gateway, app, key)
+    with gateway.daemon.raw() as raw:
+        assert raw("COMPLETE", "acme", "POST /", key,
+                   app.last.header("Latchkey-Token"), 202,
+                   b"Content-Type: text/plain\r\n", b"by the app") == "OK"
+    app.release(key)
+    answer = future.result()
+    assert (answer.status, answer.body) == (202, b"by the app")
+    assert answer.header("Content-Type") == "text/plain"
+    again = gateway.post(key)
+    assert (again.status, again.body) == (202, b"by the app")
+
+
+def test_an_answer_of_an_old_token_is_discarded(gateway, app):
+    # C22: STALE
+    key = new_key()
+    future = start_one(gateway, app, key)
+    fingerprint = gateway.record(key)["fingerprint"]
+    token = int(app.last.header("Latchkey-Token"))
+    with gateway.daemon.raw() as raw:
+        assert raw("RELEASE", "acme", "POST /", key, token) == "OK"
+        reply = raw("CLAIM", "acme", "POST /", key, fingerprint)
+        assert reply[0] == b"NEW" and reply[1] != token
+        app.release(key)
+        answer = future.result()
+        assert (answer.status, answer.problem) == (409, "in-progress")
+        assert raw("COMPLETE", "acme", "POST /", key, reply[1], 200,
+                   b"", b"the other's") == "OK"
+    assert gateway.post(key).body == b"the other's"
+    assert gateway.logged(key=key, verdict="new")[0]["outcome"] == "stale"
+
+
+def test_an_operation_released_by_an_operator_is_not_answered_by_an_old_run(
+        gateway, app):
+    # C22, C35
+    key = new_key()
+    future = start_one(gateway, app, key)
+    token = int(app.last.header("Latchkey-Token"))
+    with gateway.daemon.raw() as raw:
+        assert raw("RELEASE", "acme", "POST /", key, token) == "OK"
+    app.release(key)
+    answer = future.result()
+    assert answer.status in (409, 503) and answer.problem
+    second = gateway.post(key)
+    assert second.status == 201 and not second.replayed

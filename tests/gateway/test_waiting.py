@@ -1,0 +1,157 @@
+"""The original is still running: refuse, or wait for it."""
+
+import signal
+
+from support.app import tell
+from support.gateway import guard
+from support.life import new_key, until
+
+WAIT = guard("/", "idempotency_wait 25s;")
+
+
+def test_a_retry_of_a_running_request_is_told_when_to_come_back(gateway,
+                                                                app):
+    # C07
+    key = new_key()
+    first = gateway.later(body=b"{}", key=key, headers=tell(hold="run"))
+    app.wait_held("run")
+    answer = gateway.post(key)
+    assert (answer.status, answer.problem) == (409, "in-progress")
+    assert answer.json()["title"] == (
+        "A request is outstanding for this Idempotency-Key")
+    assert 1 <= int(answer.header("Retry-After")) <= 60
+    reference = app.last.header("Latchkey-Reference")
+    assert answer.reference == answer.json()["reference"] == reference
+    app.release("run")
+    assert first.result().status == 201
+    assert gateway.post(key).replayed and app.count() == 1
+    gateway.logged(key=key, verdict="inflight", status=409)
+
+
+def test_a_waiting_retry_gets_the_answer_when_it_is_there(make_gateway, app):
+    # C07
+    gateway = make_gateway(locations=WAIT)
+    key = new_key()
+    first = gateway.later(body=b"{}", key=key, headers=tell(hold="run"))
+    app.wait_held("run")
+    claims = claims_of(gateway)
+    waiting = [gateway.later(body=b"{}", key=key) for _ in range(20)]
+    until(lambda: waiters(gateway) >= 1)
+    until(lambda: claims_of(gateway) >= claims + 20)
+    assert not any(future.done() for future in waiting)
+    app.release("run")
+    for future in waiting:
+        answer = future.result()
+        assert answer.replayed and answer.body == first.result().body
+    assert app.count() == 1
+    # One claim before and one after the wait, and few more: no tight loop.
+    assert claims_of(gateway) - claims <= 20 * 4
+    entries = gateway.logged(20, key=key, verdict="replay")
+    assert all(float(entry["wait_time"]) >= 0 for entry in entries)
+
+
+def claims_of(gateway):
+    """How many CLAIMs the daemon has had."""
+    return gateway.commands("claim")
+
+
+def waiters(gateway):
+    """How many AWAITs."""
+    return gateway.commands("await")
+
+
+def test_a_waiting_retry_runs_if_the_first_is_released(make_gateway, app):
+    # C07, C09
+    gateway = make_gateway(locations=WAIT)
+    key = new_key()
+    first = gateway.later(body=b"{}", key=key,
+                          headers=tell(hold="run", status=500))
+    app.wait_held("run")
+    second = gateway.later(body=b"{}", key=key)
+    until(lambda: waiters(gateway))
+    app.release("run")
+    assert first.result().status == 500
+    assert second.result().status == 201
+    assert not second.result().replayed and app.count() == 2
+
+
+def test_a_waiting_retry_is_told_of_an_uncertain_outcome(make_gateway, app):
+    # C07, C21
+    gateway = make_gateway(locations=WAIT)
+    key = new_key()
+    first = gateway.later(body=b"{}", key=key,
+                          headers=tell(hold="run", reset=True))
+    app.wait_held("run")
+    second = gateway.later(body=b"{}", key=key)
+    until(lambda: waiters(gateway))
+    app.release("run")
+    assert first.result().status == 502
+    assert second.result().problem == "outcome-unknown"
+    assert app.count() == 1
+
+
+def test_a_wait_ends_with_409_when_its_time_is_over(make_gateway, app):
+    # C07
+    gateway = make_gateway(locations=guard("/", "idempotency_wait 300ms;"))
+    key = new_key()
+    first = gateway.later(body=b"{}", key=key, headers=tell(hold="run"))
+    app.wait_held("run")
+    answer = gateway.post(key)
+    assert answer.problem == "in-progress"
+    assert int(answer.header("Retry-After")) >= 1
+    (entry,) = gateway.logged(key=key, verdict="inflight")
+    assert float(entry["wait_time"]) >= 0.29
+    app.release("run")
+    assert first.result().status == 201
+
+
+def test_a_client_that_stops_waiting_disturbs_nobody(make_gateway, app):
+    # C07, C11
+    gateway = make_gateway(locations=WAIT)
+    key = new_key()
+    first = gateway.later(body=b"{}", key=key, headers=tell(hold="run"))
+    app.wait_held("run")
+    impatient = gateway.leave(key=key)
+    patient = gateway.later(body=b"{}", key=key)
+    until(lambda: waiters(gateway) >= 2)
+    impatient.reset()
+    gateway.logged(key=key, status=499)
+    app.release("run")
+    assert first.result().status == 201
+    assert patient.result().replayed and app.count() == 1
+
+
+def test_a_wait_survives_a_restart_of_the_daemon(make_gateway, app):
+    # C07, C40
+    gateway = make_gateway(locations=guard("/", "idempotency_wait 25s;",
+                                           "idempotency_timeout 20s;"))
+    key = new_key()
+    first = gateway.later(body=b"{}", key=key, headers=tell(hold="run"))
+    app.wait_held("run")
+    second = gateway.later(body=b"{}", key=key)
+    until(lambda: waiters(gateway))
+    gateway.daemon.restart()
+    app.release("run")
+    assert first.result().status == 201
+    answer = second.result()
+    assert answer.replayed or answer.problem == "in-progress", answer
+    assert gateway.post(key).replayed and app.count() == 1
+
+
+def test_waiting_on_a_daemon_that_hangs_ends_in_time(make_gateway, app):
+    # C07, C19
+    gateway = make_gateway(locations=guard("/", "idempotency_wait 1s;",
+                                           "idempotency_timeout 1s;"))
+    key = new_key()
+    first = gateway.later(body=b"{}", key=key, headers=tell(hold="run"))
+    app.wait_held("run")
+    second = gateway.later(body=b"{}", key=key)
+    until(lambda: waiters(gateway))
+    gateway.daemon.signal(signal.SIGSTOP)
+    try:
+        assert second.result().status in (409, 503)
+    finally:
+        gateway.daemon.signal(signal.SIGCONT)
+    app.release("run")
+    assert first.result().status in (201, 503)
+    assert app.count() == 1
