@@ -11,6 +11,8 @@
  */
 #define LK_NAME "TENANT SCOPE KEY"
 #define LK_COMMAND_MAP(X)                                                      \
+    X(up, "--upstream URL [--listen ADDRESS] [--tenant VALUE] ...", 0, 0,      \
+      false, "put Latchkey before an app, with one command")                   \
     X(get, LK_NAME " [--headers] [--body]", 3, 3, true,                        \
       "show one operation by its name")                                        \
     X(find, "TENANT REFERENCE", 2, 2, true,                                    \

@@ -1,0 +1,138 @@
+/* up.h - what the parts of `latchkey up` share. */
+#ifndef LK_UP_H
+#define LK_UP_H
+
+#include "cli/cli.h"
+
+#include <sys/types.h>
+
+enum lk_up_scheme {
+    LK_UP_HTTP,
+    LK_UP_HTTPS,
+    LK_UP_FASTCGI,
+    LK_UP_UWSGI,
+    LK_UP_SCGI,
+};
+
+/* Where the app is. */
+struct lk_up_app {
+    const char *given; /* as on the command line */
+    enum lk_up_scheme scheme;
+    char *pass;   /* what stands behind proxy_pass and its like */
+    char *script; /* of fastcgi:, or NULL */
+    char *host;   /* with port, or NULL for a unix socket */
+    unsigned port;
+};
+
+/* Where clients send their requests. */
+struct lk_up_listen {
+    char *host;    /* NULL for a unix socket; [..] around IPv6 */
+    unsigned port; /* of `host` */
+    char *path;    /* of the unix socket, or NULL */
+};
+
+/* Files, all with absolute paths. Those in `folder` are up's own. */
+struct lk_up_files {
+    char *folder;
+    char *lock;
+    char *config;
+    char *socket;   /* of the daemon */
+    char *pid;      /* of nginx */
+    char *requests; /* nginx's log of requests */
+    char *nginx_log;
+    char *daemon_log;
+    char *temporary; /* folder for bodies that do not fit into memory */
+    char *password;  /* of the operator */
+    char *store;     /* path of the SQLite file */
+    char *secret;    /* key of hashed tenants, beside the store */
+    char *latchkeyd; /* NULL: not found, as the two below */
+    char *nginx;
+    char *module;
+    char *authorities; /* trusted certificates, for https: */
+};
+
+struct lk_up {
+    struct lk_cli *cli;
+    struct lk_up_app app;
+    struct lk_up_listen listen;
+    const char *tenant; /* NULL: the credential that a request carries */
+    bool plain;         /* the tenant is stored as it is */
+    const char *mode;
+    struct lk_up_files files;
+    int lock_fd;
+    struct lk_buf url; /* where to send requests, for people */
+};
+
+/* printf into memory of its own. */
+char *lk_up_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- Values of the command line (up_values.c) -----------------------------
+ */
+
+/* All of these complain and give LK_EXIT_USAGE. */
+LK_MUST_CHECK enum lk_exit lk_up_read_app(struct lk_up *up, const char *text);
+LK_MUST_CHECK enum lk_exit lk_up_read_listen(struct lk_up *up,
+                                             const char *text);
+LK_MUST_CHECK enum lk_exit lk_up_read_tenant(struct lk_up *up,
+                                             const char *text);
+LK_MUST_CHECK enum lk_exit lk_up_read_mode(struct lk_up *up, const char *text);
+/* Whether a path can stand in quotes in nginx's configuration and mean itself;
+ * `what` names it in the complaint. */
+LK_MUST_CHECK enum lk_exit lk_up_check_path(const char *what, const char *path);
+
+/* ---- Files and programs (up_files.c) --------------------------------------
+ */
+
+/* Decides where everything is; changes nothing. */
+LK_MUST_CHECK enum lk_exit lk_up_find_files(struct lk_up *up);
+/* Complains about a program that was not found. */
+LK_MUST_CHECK enum lk_exit lk_up_check_programs(const struct lk_up *up);
+/* Makes the folder, locks it, and puts into it what a start needs. */
+LK_MUST_CHECK enum lk_exit lk_up_make_files(struct lk_up *up);
+/* Removes what only a running `up` needs. */
+void lk_up_remove_files(struct lk_up *up);
+void lk_up_free(struct lk_up *up);
+
+/* ---- Texts (up_config.c, up_banner.c) ------------------------------------
+ */
+
+void lk_up_put_config(const struct lk_up *up, struct lk_buf *out);
+void lk_up_put_banner(const struct lk_up *up, struct lk_buf *out);
+/* A word of a shell command. */
+void lk_up_put_word(struct lk_buf *out, const char *word);
+/* The words after `latchkeyd`, each in memory of its own; NULL ends them. */
+enum { LK_UP_DAEMON_WORDS = 8 };
+void lk_up_daemon_words(const struct lk_up *up,
+                        char *words[LK_UP_DAEMON_WORDS]);
+
+/* ---- Logs (up_log.c) -----------------------------------------------------
+ */
+
+/* A log that grows while it is read. Start it as {.fd = -1}. */
+struct lk_up_log {
+    int fd;
+    const char *name;   /* stands before each line; NULL: log of requests */
+    struct lk_buf rest; /* a line that is not whole yet */
+    off_t seen;
+    off_t freed; /* up to here the disk space was given back */
+    struct lk_table table;
+    bool ready; /* the daemon has said so */
+};
+
+LK_MUST_CHECK enum lk_exit lk_up_log_open(struct lk_up_log *log,
+                                          const char *path);
+/* Appends some of what is new, for people: requests to `out`, the rest to
+ * `err`. False: there was nothing. */
+bool lk_up_log_read(struct lk_up_log *log, struct lk_buf *out,
+                    struct lk_buf *err);
+void lk_up_log_close(struct lk_up_log *log);
+
+/* ---- Processes (up_run.c) ------------------------------------------------
+ */
+
+/* Is the address free? Complains if not (up_address.c). */
+LK_MUST_CHECK enum lk_exit lk_up_check_address(const struct lk_up *up);
+/* Runs daemon and nginx until a signal comes or one of them ends. */
+LK_MUST_CHECK enum lk_exit lk_up_run(struct lk_up *up);
+
+#endif

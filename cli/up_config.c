@@ -1,0 +1,297 @@
+/* up_config.c - the nginx configuration that `latchkey up` uses. Every value
+ * in it was checked when it was read, see up_values.c. */
+#include "cli/up.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Where Debian's packages put them; for --print-config without either. */
+#define USUAL_MODULE      "/usr/lib/nginx/modules/ngx_http_latchkey_module.so"
+#define USUAL_AUTHORITIES "/etc/ssl/certs/ca-certificates.crt"
+
+void lk_up_put_word(struct lk_buf *out, const char *word)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                "abcdefghijklmnopqrstuvwxyz"
+                                "0123456789/._-:=@%+,";
+
+    if (*word != '\0' && strspn(word, plain) == strlen(word)) {
+        lk_put(out, "%s", word);
+        return;
+    }
+    lk_put(out, "'");
+    for (; *word != '\0'; word++) {
+        lk_put(out, *word == '\'' ? "'\\''" : "%c", *word);
+    }
+    lk_put(out, "'");
+}
+
+void lk_up_daemon_words(const struct lk_up *up, char *words[LK_UP_DAEMON_WORDS])
+{
+    const struct lk_up_files *files = &up->files;
+    size_t i = 0;
+
+    words[i++] = lk_up_text("--store");
+    words[i++] = lk_up_text("sqlite:%s", files->store);
+    words[i++] = lk_up_text("--listen");
+    words[i++] = lk_up_text("unix:%s", files->socket);
+    words[i++] = lk_up_text("--set");
+    words[i++] = lk_up_text("users.operator=operate file:%s", files->password);
+    words[i] = NULL;
+}
+
+static void put_daemon_command(const struct lk_up *up, struct lk_buf *out)
+{
+    char *words[LK_UP_DAEMON_WORDS];
+
+    lk_up_daemon_words(up, words);
+    lk_put(out, "#   %s", "latchkeyd");
+    for (size_t i = 0; words[i] != NULL; i++) {
+        lk_put(out, "%s", i % 2 == 0 ? " \\\n#       " : " ");
+        lk_up_put_word(out, words[i]);
+        free(words[i]);
+    }
+    lk_put(out, "\n");
+}
+
+static void put_head(const struct lk_up *up, struct lk_buf *out)
+{
+    const struct lk_up_files *files = &up->files;
+
+    lk_put(out,
+           "# nginx in front of %s, as \"latchkey up\" starts it.\n"
+           "# That command writes this file anew each time: copy it before you "
+           "change it.\n"
+           "#\n"
+           "# The daemon that decides which request runs:\n",
+           up->app.given);
+    put_daemon_command(up, out);
+    lk_put(out,
+           "\n"
+           "load_module \"%s\";\n"
+           "\n"
+           "# In the foreground, with everything in one private folder.\n"
+           "daemon off;\n"
+           "master_process on;\n"
+           "worker_processes 2;\n"
+           "pid \"%s\";\n"
+           "error_log stderr warn;\n",
+           files->module == NULL ? USUAL_MODULE : files->module, files->pid);
+    if (geteuid() == 0) {
+        lk_put(out, "# Started by root, so the folder is root's. In production "
+                    "use a user of its own.\n"
+                    "user root root;\n");
+    }
+    lk_put(out, "\n"
+                "events {\n"
+                "    worker_connections 1024;\n"
+                "}\n");
+}
+
+static void put_log(const struct lk_up *up, struct lk_buf *out)
+{
+    lk_put(out,
+           "    # One line for each request, which \"latchkey up\" reads; "
+           "fields end at a tab.\n"
+           "    log_format latchkey escape=json\n"
+           "        '$msec\\t$request_method\\t$status\\t$idempotency_verdict"
+           "\\t'\n"
+           "        '$idempotency_outcome\\t$idempotency_reference\\t"
+           "$request_time\\t$request_uri';\n"
+           "    access_log \"%s\" latchkey;\n"
+           "\n",
+           up->files.requests);
+}
+
+static void put_places(const struct lk_up *up, struct lk_buf *out)
+{
+    static const char *const kinds[] = {"client_body", "proxy", "fastcgi",
+                                        "uwsgi", "scgi"};
+
+    lk_put(out, "    # Bodies that do not fit into memory.\n");
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        lk_put(out, "    %s_temp_path \"%s\";\n", kinds[i],
+               up->files.temporary);
+    }
+    lk_put(out, "    client_max_body_size 64m;\n\n");
+}
+
+static void put_http(const struct lk_up *up, struct lk_buf *out)
+{
+    lk_put(out,
+           "\nhttp {\n"
+           "    # Where the daemon listens.\n"
+           "    idempotency_server \"unix:%s\";\n\n",
+           up->files.socket);
+    if (!up->plain) {
+        lk_put(out,
+               "    # The key with which tenants are hashed. Keep it with the "
+               "store: with another\n"
+               "    # one, callers do not find their answers again.\n"
+               "    idempotency_secret \"%s\";\n\n",
+               up->files.secret);
+    }
+    if (up->tenant == NULL) {
+        lk_put(out, "    # Who asks: the credential that the request carries. "
+                    "A renewed one is another\n"
+                    "    # caller; better is an account id that nginx has "
+                    "verified.\n"
+                    "    map $http_authorization $latchkey_caller {\n"
+                    "        \"\"      $http_x_api_key;\n"
+                    "        default $http_authorization;\n"
+                    "    }\n\n");
+    }
+    put_log(up, out);
+    put_places(up, out);
+    if (up->app.scheme == LK_UP_HTTP || up->app.scheme == LK_UP_HTTPS) {
+        lk_put(out, "    map $http_upgrade $latchkey_connection {\n"
+                    "        \"\"      \"\";\n"
+                    "        default upgrade;\n"
+                    "    }\n\n");
+    }
+}
+
+/* ---- The app --------------------------------------------------------------
+ */
+
+static void put_proxy(const struct lk_up *up, struct lk_buf *out)
+{
+    const char *authorities = up->files.authorities;
+
+    lk_put(out,
+           "            proxy_pass %s;\n"
+           "            proxy_http_version 1.1;\n"
+           "            proxy_set_header Connection $latchkey_connection;\n"
+           "            proxy_set_header Upgrade $http_upgrade;\n"
+           "            proxy_set_header X-Forwarded-For "
+           "$proxy_add_x_forwarded_for;\n"
+           "            proxy_set_header X-Forwarded-Proto $scheme;\n"
+           "            proxy_set_header X-Forwarded-Host $http_host;\n",
+           up->app.pass);
+    if (up->app.scheme == LK_UP_HTTP) {
+        lk_put(out, "            proxy_set_header Host $http_host;\n");
+        return;
+    }
+    lk_put(out,
+           "            proxy_ssl_server_name on;\n"
+           "            proxy_ssl_verify on;\n"
+           "            proxy_ssl_verify_depth 5;\n"
+           "            proxy_ssl_trusted_certificate \"%s\";\n",
+           authorities == NULL ? USUAL_AUTHORITIES : authorities);
+}
+
+static const char *const gateway_names[] = {
+    [LK_UP_FASTCGI] = "fastcgi",
+    [LK_UP_UWSGI] = "uwsgi",
+    [LK_UP_SCGI] = "scgi",
+};
+
+static void put_script(const struct lk_up_app *app, struct lk_buf *out)
+{
+    const char *gateway = gateway_names[app->scheme];
+    const char *slash = app->script == NULL ? NULL : strrchr(app->script, '/');
+
+    if (slash == NULL) {
+        lk_put(out,
+               "            %s_param SCRIPT_NAME \"\";\n"
+               "            %s_param PATH_INFO $document_uri;\n",
+               gateway, gateway);
+        return;
+    }
+    lk_put(out,
+           "            %s_param SCRIPT_FILENAME \"%s\";\n"
+           "            %s_param SCRIPT_NAME \"%s\";\n"
+           "            %s_param DOCUMENT_ROOT \"%.*s\";\n",
+           gateway, app->script, gateway, slash, gateway,
+           slash == app->script ? 1 : (int)(slash - app->script), app->script);
+}
+
+static void put_gateway(const struct lk_up_app *app, struct lk_buf *out)
+{
+    static const char *const params[][2] = {
+        {"REQUEST_METHOD", "$request_method"},
+        {"REQUEST_URI", "$request_uri"},
+        {"QUERY_STRING", "$query_string"},
+        {"CONTENT_TYPE", "$content_type"},
+        {"CONTENT_LENGTH", "$content_length"},
+        {"DOCUMENT_URI", "$document_uri"},
+        {"REQUEST_SCHEME", "$scheme"},
+        {"SERVER_PROTOCOL", "$server_protocol"},
+        {"SERVER_NAME", "$host"},
+        {"SERVER_ADDR", "$server_addr"},
+        {"SERVER_PORT", "$server_port"},
+        {"REMOTE_ADDR", "$remote_addr"},
+        {"REMOTE_PORT", "$remote_port"},
+    };
+    const char *gateway = gateway_names[app->scheme];
+
+    lk_put(out, "            %s_pass %s;\n", gateway, app->pass);
+    for (size_t i = 0; i < sizeof(params) / sizeof(params[0]); i++) {
+        /* nginx makes SCGI's length itself, and twice is an error. */
+        if (app->scheme != LK_UP_SCGI || i != 4) {
+            lk_put(out, "            %s_param %s %s;\n", gateway, params[i][0],
+                   params[i][1]);
+        }
+    }
+    put_script(app, out);
+    if (app->scheme == LK_UP_FASTCGI) {
+        lk_put(out, "            fastcgi_param GATEWAY_INTERFACE CGI/1.1;\n");
+    } else if (app->scheme == LK_UP_SCGI) {
+        lk_put(out, "            scgi_param SCGI 1;\n");
+    }
+}
+
+/* ---- The whole ------------------------------------------------------------
+ */
+
+static void put_guard(const struct lk_up *up, struct lk_buf *out)
+{
+    static const struct {
+        const char *mode;
+        const char *meaning;
+    } modes[] = {
+        {"required", "POST and PATCH need an Idempotency-Key"},
+        {"optional", "guarded if there is an Idempotency-Key, else passed on"},
+        {"observe", "only decides, logs and counts; no answer changes"},
+    };
+
+    for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+        if (strcmp(modes[i].mode, up->mode) == 0) {
+            lk_put(out, "            # %s: %s.\n", up->mode, modes[i].meaning);
+        }
+    }
+    lk_put(out,
+           "            idempotency %s;\n"
+           "            idempotency_tenant \"%s\"%s;\n"
+           "            # Some of what else can be set, with its default:\n"
+           "            #   idempotency_ttl 24h;      how long answers are "
+           "kept\n"
+           "            #   idempotency_wait 0;       how long a retry waits "
+           "for the first\n"
+           "            #   idempotency_keep default; 5xx keeps errors too\n"
+           "            #   idempotency_methods POST PATCH;\n\n",
+           up->mode, up->tenant == NULL ? "$latchkey_caller" : up->tenant,
+           up->plain ? "" : " hashed");
+}
+
+void lk_up_put_config(const struct lk_up *up, struct lk_buf *out)
+{
+    put_head(up, out);
+    put_http(up, out);
+    lk_put(out, "    server {\n");
+    if (up->listen.path != NULL) {
+        lk_put(out, "        listen unix:%s;\n", up->listen.path);
+    } else {
+        lk_put(out, "        listen %s:%u;\n", up->listen.host,
+               up->listen.port);
+    }
+    lk_put(out, "\n        location / {\n");
+    put_guard(up, out);
+    if (up->app.scheme == LK_UP_HTTP || up->app.scheme == LK_UP_HTTPS) {
+        put_proxy(up, out);
+    } else {
+        put_gateway(&up->app, out);
+    }
+    lk_put(out, "        }\n    }\n}\n");
+}

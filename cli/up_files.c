@@ -1,0 +1,561 @@
+/* up_files.c - the folder of `latchkey up`, and the programs it starts. */
+#include "cli/up.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MODULE         "ngx_http_latchkey_module.so"
+#define SOCKET_MAX     107 /* bytes in the path of a unix socket */
+#define FAILED(values) (lk_complain values, LK_EXIT_FAILED)
+
+/* ---- Programs -------------------------------------------------------------
+ */
+
+/* An environment variable that is set and not empty. */
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value != NULL && *value != '\0' ? value : NULL;
+}
+
+/* Keeps `path`, which it owns, only if it can be used. */
+static char *keep_if_usable(char *path, int access_mode)
+{
+    struct stat st;
+
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode) &&
+        access(path, access_mode) == 0) {
+        return path;
+    }
+    free(path);
+    return NULL;
+}
+
+static char *search_folders(const char *const *folders, const char *name,
+                            int access_mode)
+{
+    char *found = NULL;
+
+    for (; found == NULL && *folders != NULL; folders++) {
+        found =
+            keep_if_usable(lk_up_text("%s/%s", *folders, name), access_mode);
+    }
+    return found;
+}
+
+static char *search_path(const char *name)
+{
+    const char *at = variable("PATH");
+    char *found = NULL;
+
+    while (found == NULL && at != NULL && *at != '\0') {
+        size_t length = strcspn(at, ":");
+
+        if (at[0] == '/') {
+            found = keep_if_usable(lk_up_text("%.*s/%s", (int)length, at, name),
+                                   X_OK);
+        }
+        at += length + (at[length] == ':');
+    }
+    return found;
+}
+
+/* The folder of this very program; empty if it cannot be told. */
+static void find_own_folder(char folder[PATH_MAX])
+{
+    ssize_t length = readlink("/proc/self/exe", folder, PATH_MAX - 1);
+    char *slash;
+
+    folder[length < 0 ? 0 : length] = '\0';
+    slash = strrchr(folder, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+    }
+}
+
+/* What a variable names counts even if it is wrong: the complaint is then
+ * about that, and nothing else is started in its place. */
+static char *find_file(const char *setting, const char *name,
+                       const char *const *folders, int access_mode)
+{
+    const char *named = variable(setting);
+    char *found;
+
+    if (named != NULL) {
+        found = realpath(named, NULL);
+        return found != NULL ? keep_if_usable(found, access_mode) : NULL;
+    }
+    found = search_folders(folders, name, access_mode);
+    return found == NULL && access_mode == X_OK ? search_path(name) : found;
+}
+
+static void find_programs(struct lk_up_files *files)
+{
+    char own[PATH_MAX];
+    char *sbin, *modules;
+
+    find_own_folder(own);
+    sbin = lk_up_text("%s/../sbin", own);
+    modules = lk_up_text("%s/../lib/nginx/modules", own);
+    files->latchkeyd = find_file(
+        "LATCHKEYD", "latchkeyd",
+        (const char *[]){own, sbin, "/usr/local/sbin", "/usr/sbin", NULL},
+        X_OK);
+    files->nginx = find_file("LATCHKEY_NGINX", "nginx",
+                             (const char *[]){"/usr/sbin", "/usr/local/sbin",
+                                              "/usr/local/nginx/sbin", NULL},
+                             X_OK);
+    files->module =
+        find_file("LATCHKEY_MODULE", MODULE,
+                  (const char *[]){own, modules, "/usr/lib/nginx/modules",
+                                   "/usr/lib64/nginx/modules",
+                                   "/usr/local/lib/nginx/modules", NULL},
+                  R_OK);
+    free(sbin);
+    free(modules);
+}
+
+static void find_authorities(struct lk_up *up)
+{
+    static const char *const folders[] = {"/etc/ssl/certs/ca-certificates.crt",
+                                          "/etc/pki/tls/certs/ca-bundle.crt",
+                                          "/etc/ssl/cert.pem", NULL};
+    const char *named = variable("SSL_CERT_FILE");
+
+    if (named != NULL) {
+        up->files.authorities = realpath(named, NULL);
+        return;
+    }
+    for (size_t i = 0; up->files.authorities == NULL && folders[i]; i++) {
+        up->files.authorities =
+            keep_if_usable(lk_up_text("%s", folders[i]), R_OK);
+    }
+}
+
+static enum lk_exit complain_missing(const char *what, const char *setting,
+                                     const char *remedy)
+{
+    const char *named = variable(setting);
+
+    if (named != NULL) {
+        lk_complain("%s is \"%s\", which cannot be used as %s", setting, named,
+                    what);
+    } else {
+        lk_complain("cannot find %s; %s, or name it in %s", what, remedy,
+                    setting);
+    }
+    return LK_EXIT_FAILED;
+}
+
+enum lk_exit lk_up_check_programs(const struct lk_up *up)
+{
+    if (up->files.latchkeyd == NULL) {
+        return complain_missing("latchkeyd", "LATCHKEYD",
+                                "install it beside latchkey");
+    }
+    if (up->files.nginx == NULL) {
+        return complain_missing("nginx", "LATCHKEY_NGINX",
+                                "install the package nginx");
+    }
+    if (up->files.module == NULL) {
+        return complain_missing(
+            "nginx's module " MODULE, "LATCHKEY_MODULE",
+            "put it beside latchkey or into nginx's folder of modules");
+    }
+    if (up->app.scheme == LK_UP_HTTPS && up->files.authorities == NULL) {
+        return complain_missing("a file of trusted certificates",
+                                "SSL_CERT_FILE",
+                                "install the package ca-certificates");
+    }
+    return LK_EXIT_DONE;
+}
+
+/* ---- Where things are -----------------------------------------------------
+ */
+
+/* In memory of its own, without slashes at the end; NULL: no working folder. */
+static char *make_absolute(const char *path)
+{
+    char *here = path[0] == '/' ? NULL : getcwd(NULL, 0);
+    char *absolute = NULL;
+
+    if (path[0] == '/' || here != NULL) {
+        absolute = here == NULL ? lk_up_text("%s", path)
+                                : lk_up_text("%s/%s", here, path);
+        for (size_t length = strlen(absolute);
+             length > 1 && absolute[length - 1] == '/'; length--) {
+            absolute[length - 1] = '\0';
+        }
+    }
+    free(here);
+    return absolute;
+}
+
+/* One folder for each address, so that two gateways do not meet in one. */
+static char *name_by_address(const struct lk_up_listen *listen)
+{
+    bool usual = listen->host != NULL && strcmp(listen->host, "127.0.0.1") == 0;
+    char *name = listen->path != NULL ? lk_up_text("up%s", listen->path)
+                 : usual              ? lk_up_text("up-%u", listen->port)
+                         : lk_up_text("up-%s-%u", listen->host, listen->port);
+
+    for (char *c = name; *c != '\0'; c++) {
+        if (strchr("/:[]*", *c) != NULL) {
+            *c = '_';
+        }
+    }
+    return name;
+}
+
+static char *default_folder(const struct lk_up_listen *listen)
+{
+    const char *state = variable("XDG_STATE_HOME");
+    const char *home = variable("HOME");
+    struct passwd *user = home == NULL ? getpwuid(geteuid()) : NULL;
+    char *name = name_by_address(listen);
+    char *folder = NULL;
+
+    home = user != NULL ? user->pw_dir : home;
+    if (state != NULL && state[0] == '/') {
+        folder = lk_up_text("%s/latchkey/%s", state, name);
+    } else if (home != NULL && home[0] == '/') {
+        folder = lk_up_text("%s/.local/state/latchkey/%s", home, name);
+    }
+    free(name);
+    return folder;
+}
+
+static enum lk_exit find_store(struct lk_up *up)
+{
+    const char *url = lk_args_value(&up->cli->args, "store");
+
+    if (url == NULL) {
+        up->files.store = lk_up_text("%s/latchkey.db", up->files.folder);
+    } else if (strncmp(url, "sqlite:", 7) != 0 || url[7] == '\0') {
+        return lk_complain_usage(
+            up->cli, "--store is \"%s\", but must be sqlite:PATH", url);
+    } else {
+        up->files.store = make_absolute(url + 7);
+    }
+    if (up->files.store == NULL) {
+        return FAILED(("cannot tell the working folder: %s", strerror(errno)));
+    }
+    up->files.secret = lk_up_text("%s.secret", up->files.store);
+    return lk_up_check_path("the path of --store", up->files.store);
+}
+
+static void name_files(struct lk_up_files *files)
+{
+    const char *folder = files->folder;
+
+    files->lock = lk_up_text("%s/lock", folder);
+    files->config = lk_up_text("%s/nginx.conf", folder);
+    files->socket = lk_up_text("%s/latchkeyd.sock", folder);
+    files->pid = lk_up_text("%s/nginx.pid", folder);
+    files->requests = lk_up_text("%s/requests.log", folder);
+    files->nginx_log = lk_up_text("%s/nginx.log", folder);
+    files->daemon_log = lk_up_text("%s/latchkeyd.log", folder);
+    files->temporary = lk_up_text("%s/tmp", folder);
+    files->password = lk_up_text("%s/operator.password", folder);
+}
+
+static enum lk_exit check_paths(const struct lk_up_files *files)
+{
+    enum lk_exit result = lk_up_check_path("the folder", files->folder);
+
+    if (result == LK_EXIT_DONE && files->module != NULL) {
+        result = lk_up_check_path("the path of nginx's module", files->module);
+    }
+    if (result == LK_EXIT_DONE && files->authorities != NULL) {
+        result = lk_up_check_path("the file of trusted certificates",
+                                  files->authorities);
+    }
+    if (result == LK_EXIT_DONE && strlen(files->socket) > SOCKET_MAX) {
+        lk_complain("the folder %s makes the path of a socket too long (%d "
+                    "bytes are possible); give a shorter --dir",
+                    files->folder, SOCKET_MAX);
+        result = LK_EXIT_USAGE;
+    }
+    return result;
+}
+
+enum lk_exit lk_up_find_files(struct lk_up *up)
+{
+    const char *given = lk_args_value(&up->cli->args, "dir");
+    struct lk_up_files *files = &up->files;
+    enum lk_exit result;
+
+    if (given != NULL && *given == '\0') {
+        return lk_complain_usage(up->cli, "--dir is empty");
+    }
+    files->folder =
+        given == NULL ? default_folder(&up->listen) : make_absolute(given);
+    if (files->folder == NULL) {
+        return FAILED(("there is no home folder to keep answers in; give "
+                       "--dir FOLDER"));
+    }
+    name_files(files);
+    find_programs(files);
+    if (up->app.scheme == LK_UP_HTTPS) {
+        find_authorities(up);
+    }
+    result = check_paths(files);
+    return result == LK_EXIT_DONE ? find_store(up) : result;
+}
+
+/* ---- The folder -----------------------------------------------------------
+ */
+
+/* As mkdir -p; what is made is private. */
+static enum lk_exit make_folder(const char *path)
+{
+    char *part = lk_up_text("%s", path);
+    enum lk_exit result = LK_EXIT_DONE;
+
+    for (char *slash = strchr(part + 1, '/');; slash = strchr(slash + 1, '/')) {
+        if (slash != NULL) {
+            *slash = '\0';
+        }
+        if (mkdir(part, 0700) < 0 && errno != EEXIST) {
+            result = FAILED(
+                ("cannot make the folder %s: %s", part, strerror(errno)));
+            break;
+        }
+        if (slash == NULL) {
+            break;
+        }
+        *slash = '/';
+    }
+    free(part);
+    return result;
+}
+
+/* Answers and secrets of callers lie in it. */
+static enum lk_exit check_private(const char *folder)
+{
+    struct stat st;
+
+    if (lstat(folder, &st) < 0) {
+        return FAILED(("%s: %s", folder, strerror(errno)));
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        return FAILED(("%s is no folder", folder));
+    }
+    if (st.st_uid != geteuid()) {
+        return FAILED(
+            ("%s belongs to somebody else; give another --dir", folder));
+    }
+    if ((st.st_mode & 077) != 0) {
+        return FAILED(("%s is open to others, but will hold answers and "
+                       "secrets: chmod 700 it, or give another --dir",
+                       folder));
+    }
+    return LK_EXIT_DONE;
+}
+
+/* The lock lasts as long as the process. */
+static enum lk_exit lock_folder(struct lk_up *up)
+{
+    char text[24] = "";
+    ssize_t length;
+
+    up->lock_fd = open(up->files.lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (up->lock_fd < 0) {
+        return FAILED(("%s: %s", up->files.lock, strerror(errno)));
+    }
+    if (flock(up->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+        length = read(up->lock_fd, text, sizeof(text) - 1);
+        text[length < 0 ? 0 : strspn(text, "0123456789")] = '\0';
+        return FAILED(("another latchkey up (process %s) uses %s; stop it, or "
+                       "give another --listen or --dir",
+                       text, up->files.folder));
+    }
+    snprintf(text, sizeof(text), "%ld\n", (long)getpid());
+    if (ftruncate(up->lock_fd, 0) < 0 ||
+        write(up->lock_fd, text, strlen(text)) < 0) {
+        return FAILED(("%s: %s", up->files.lock, strerror(errno)));
+    }
+    return LK_EXIT_DONE;
+}
+
+/* ---- Its files ------------------------------------------------------------
+ */
+
+/* Writes a file whole or not at all, and only if there is none yet unless it
+ * may replace one. */
+static bool write_file(const char *path, struct lk_slice text, bool replace)
+{
+    char *fresh = lk_up_text("%s.%ld", path, (long)getpid());
+    int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
+                  0600);
+    bool good = fd >= 0 &&
+                write(fd, text.data, text.len) == (ssize_t)text.len &&
+                fsync(fd) == 0;
+
+    if (fd >= 0) {
+        good = close(fd) == 0 && good;
+    }
+    if (good && replace) {
+        good = rename(fresh, path) == 0;
+    } else if (good) {
+        good = link(fresh, path) == 0 || errno == EEXIST;
+    }
+    if (!good) {
+        lk_complain("cannot write %s: %s", path, strerror(errno));
+    }
+    unlink(fresh);
+    free(fresh);
+    return good;
+}
+
+static void sync_folder_of(const char *path)
+{
+    char *folder = lk_up_text("%.*s", (int)(strrchr(path, '/') - path), path);
+    int fd = open(*folder == '\0' ? "/" : folder, O_RDONLY | O_DIRECTORY);
+
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    free(folder);
+}
+
+static enum lk_exit make_random_file(const char *path)
+{
+    unsigned char bytes[32];
+    struct lk_buf text = {0};
+    bool good = true;
+
+    if (access(path, F_OK) == 0) {
+        return LK_EXIT_DONE;
+    }
+    if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
+        return FAILED(("no random numbers: %s", strerror(errno)));
+    }
+    for (size_t i = 0; i < sizeof(bytes); i++) {
+        lk_put(&text, "%02x", bytes[i]);
+    }
+    good = write_file(path, latchkey_buf_slice(&text), false);
+    sync_folder_of(path);
+    explicit_bzero(text.data, text.len);
+    latchkey_buf_free(&text);
+    return good ? LK_EXIT_DONE : LK_EXIT_FAILED;
+}
+
+/* With another secret every caller would be a stranger to its own answers, and
+ * retries would run again. */
+static enum lk_exit make_secret(const struct lk_up *up)
+{
+    const struct lk_up_files *files = &up->files;
+    struct stat st;
+
+    if (!up->plain && access(files->secret, F_OK) < 0 &&
+        stat(files->store, &st) == 0 && st.st_size > 0) {
+        return FAILED(("%s is there, but not its secret %s, without which "
+                       "callers do not find their answers; bring it back, "
+                       "give --tenant-plain if no tenant was hashed, or use "
+                       "another --store",
+                       files->store, files->secret));
+    }
+    return make_random_file(files->secret);
+}
+
+static enum lk_exit make_config(const struct lk_up *up)
+{
+    struct lk_buf text = {0};
+    bool good;
+
+    lk_up_put_config(up, &text);
+    good = write_file(up->files.config, latchkey_buf_slice(&text), true);
+    latchkey_buf_free(&text);
+    return good ? LK_EXIT_DONE : LK_EXIT_FAILED;
+}
+
+static enum lk_exit fill_folder(struct lk_up *up)
+{
+    enum lk_exit result = make_folder(up->files.temporary);
+
+    if (result == LK_EXIT_DONE) {
+        result = make_secret(up);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = make_random_file(up->files.password);
+    }
+    return result == LK_EXIT_DONE ? make_config(up) : result;
+}
+
+enum lk_exit lk_up_make_files(struct lk_up *up)
+{
+    enum lk_exit result;
+
+    umask(0077);
+    result = make_folder(up->files.folder);
+    if (result == LK_EXIT_DONE) {
+        result = check_private(up->files.folder);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lock_folder(up);
+    }
+    if (result == LK_EXIT_DONE) {
+        lk_up_remove_files(up); /* what a killed one has left */
+        result = fill_folder(up);
+    }
+    return result;
+}
+
+static void empty_temporary(const char *path)
+{
+    DIR *folder = opendir(path);
+    struct dirent *entry;
+
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        if (strspn(entry->d_name, "0123456789") == strlen(entry->d_name)) {
+            unlinkat(dirfd(folder), entry->d_name, 0);
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    rmdir(path);
+}
+
+void lk_up_remove_files(struct lk_up *up)
+{
+    const struct lk_up_files *files = &up->files;
+
+    unlink(files->pid);
+    unlink(files->socket);
+    unlink(files->requests);
+    unlink(files->nginx_log);
+    unlink(files->daemon_log);
+    empty_temporary(files->temporary);
+}
+
+void lk_up_free(struct lk_up *up)
+{
+    char **paths = (char **)&up->files;
+
+    for (size_t i = 0; i < sizeof(up->files) / sizeof(char *); i++) {
+        free(paths[i]);
+    }
+    free(up->app.pass);
+    free(up->app.script);
+    free(up->app.host);
+    free(up->listen.host);
+    free(up->listen.path);
+    latchkey_buf_free(&up->url);
+    if (up->lock_fd >= 0) {
+        close(up->lock_fd);
+    }
+}

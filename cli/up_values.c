@@ -1,0 +1,382 @@
+/* up_values.c - reads what `latchkey up` is told, and lets nothing through
+ * that could mean something else in nginx's configuration. */
+#include "cli/up.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+#define DIGITS  "0123456789"
+
+static const char host_characters[] = LETTERS DIGITS "._-";
+static const char url_characters[] = LETTERS DIGITS "/._~%!*()+,=:@&-";
+static const char name_characters[] = LETTERS DIGITS "_";
+
+char *lk_up_text(const char *format, ...)
+{
+    va_list values;
+    char *text = NULL;
+    int length;
+
+    va_start(values, format);
+    length = vasprintf(&text, format, values);
+    va_end(values);
+    lk_must(length < 0 ? LK_NOMEM : LK_OK);
+    return text;
+}
+
+/* ---- Paths ----------------------------------------------------------------
+ */
+
+/* NULL: fine; else what is wrong. */
+static const char *refuse_path(const char *path)
+{
+    if (path[0] != '/') {
+        return "is not an absolute path";
+    }
+    for (; *path != '\0'; path++) {
+        unsigned char c = (unsigned char)*path;
+
+        if (c < 0x20 || c == 0x7f || strchr("\"'\\$;{}#`", c) != NULL) {
+            return "has a character that nginx could take for its own: a "
+                   "control character or one of \"'\\$;{}#`";
+        }
+    }
+    return NULL;
+}
+
+enum lk_exit lk_up_check_path(const char *what, const char *path)
+{
+    const char *why = refuse_path(path);
+
+    if (why != NULL) {
+        lk_complain("%s is \"%s\", which %s", what, path, why);
+        return LK_EXIT_USAGE;
+    }
+    return LK_EXIT_DONE;
+}
+
+/* A unix socket's: a colon would end it, a space too. */
+static const char *refuse_socket(const char *path)
+{
+    if (strpbrk(path, ": ") != NULL) {
+        return "the path of a socket has no colon and no space";
+    }
+    if (strlen(path) > 107) {
+        return "the path of a socket has at most 107 bytes";
+    }
+    return refuse_path(path) == NULL ? NULL
+                                     : "the path of a socket is "
+                                       "absolute and plain";
+}
+
+/* ---- Host and port --------------------------------------------------------
+ */
+
+/* Length of the host at the front of `text`, brackets included; 0: none. */
+static size_t host_length(const char *text)
+{
+    size_t length;
+
+    if (text[0] != '[') {
+        return strspn(text, host_characters);
+    }
+    length = 1 + strspn(text + 1, DIGITS "abcdefABCDEF:.");
+    return length > 1 && text[length] == ']' ? length + 1 : 0;
+}
+
+/* The port at the front of `text`; moves on behind it. 0: there is none. */
+static unsigned read_port(const char **text)
+{
+    size_t length = strspn(*text, DIGITS);
+    unsigned long port =
+        length > 0 && length <= 5 ? strtoul(*text, NULL, 10) : 0;
+
+    *text += length;
+    return port <= 65535 ? (unsigned)port : 0;
+}
+
+/* ---- --upstream -----------------------------------------------------------
+ */
+
+static const struct scheme {
+    const char *prefix;
+    enum lk_up_scheme scheme;
+    unsigned port; /* if none is given; 0: one must be given */
+} schemes[] = {
+    {"http://", LK_UP_HTTP, 80},      {"https://", LK_UP_HTTPS, 443},
+    {"fastcgi://", LK_UP_FASTCGI, 0}, {"uwsgi://", LK_UP_UWSGI, 0},
+    {"scgi://", LK_UP_SCGI, 0},
+};
+
+static bool is_web(enum lk_up_scheme scheme)
+{
+    return scheme == LK_UP_HTTP || scheme == LK_UP_HTTPS;
+}
+
+/* The path behind the host: a prefix for HTTP, a script for FastCGI. */
+static const char *read_rest(struct lk_up_app *app, const char *rest)
+{
+    size_t length = strlen(rest);
+    char *pass;
+
+    if (strspn(rest, url_characters) != length) {
+        return "the path may have letters, digits and /._~%!*()+,=:@&- only";
+    }
+    if (length <= 1) {
+        return NULL;
+    }
+    if (app->scheme == LK_UP_FASTCGI) {
+        if (rest[length - 1] == '/' || refuse_path(rest) != NULL) {
+            return "the path of fastcgi: is that of a script, as in "
+                   "/srv/app/index.php";
+        }
+        app->script = lk_up_text("%s", rest);
+        return NULL;
+    }
+    if (!is_web(app->scheme)) {
+        return "uwsgi: and scgi: have no path";
+    }
+    /* With the slash, /pay becomes PREFIX/pay and not PREFIXpay. */
+    pass = lk_up_text("%s%s%s", app->pass, rest,
+                      rest[length - 1] == '/' ? "" : "/");
+    free(app->pass);
+    app->pass = pass;
+    return NULL;
+}
+
+static const char *read_authority(struct lk_up_app *app,
+                                  const struct scheme *scheme, const char *at)
+{
+    const char *web = is_web(scheme->scheme) ? scheme->prefix : "";
+    size_t length = host_length(at);
+    const char *host = at;
+
+    if (length == 0) {
+        return "there is no host";
+    }
+    at += length;
+    app->port = scheme->port;
+    if (*at == ':') {
+        at++;
+        app->port = read_port(&at);
+    }
+    if (app->port == 0) {
+        return "it needs a port from 1 to 65535";
+    }
+    if (*at != '\0' && *at != '/') {
+        return "the host has letters, digits, points and dashes only";
+    }
+    app->host = lk_up_text("%.*s", (int)length, host);
+    app->pass = lk_up_text("%s%s:%u", web, app->host, app->port);
+    return read_rest(app, at);
+}
+
+static const char *read_socket(struct lk_up_app *app, const char *path)
+{
+    if (app->scheme == LK_UP_HTTPS) {
+        return "https: needs a host";
+    }
+    app->pass = lk_up_text("%sunix:%s",
+                           app->scheme == LK_UP_HTTP ? "http://" : "", path);
+    return refuse_socket(path);
+}
+
+static const char *read_app(struct lk_up_app *app)
+{
+    const char *text = app->given;
+
+    if (strncmp(text, "unix:", 5) == 0) {
+        app->scheme = LK_UP_HTTP;
+        return read_socket(app, text + 5);
+    }
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+        size_t length = strlen(schemes[i].prefix);
+
+        if (strncmp(text, schemes[i].prefix, length) == 0) {
+            app->scheme = schemes[i].scheme;
+            text += length;
+            return strncmp(text, "unix:", 5) == 0
+                       ? read_socket(app, text + 5)
+                       : read_authority(app, &schemes[i], text);
+        }
+    }
+    return "it begins with no known scheme";
+}
+
+static bool has_credentials(const char *text)
+{
+    const char *authority = strstr(text, "://");
+
+    return authority != NULL &&
+           strcspn(authority + 3, "@") < strcspn(authority + 3, "/");
+}
+
+enum lk_exit lk_up_read_app(struct lk_up *up, const char *text)
+{
+    const char *why;
+
+    if (text == NULL) {
+        return lk_complain_usage(up->cli, "where is your app? --upstream "
+                                          "http://127.0.0.1:3000, say");
+    }
+    if (has_credentials(text)) { /* which are not repeated here */
+        return lk_complain_usage(up->cli, "--upstream has a user name or "
+                                          "password; these belong to clients");
+    }
+    up->app.given = text;
+    why = read_app(&up->app);
+    if (why != NULL) {
+        return lk_complain_usage(up->cli,
+                                 "--upstream is \"%s\": %s; use "
+                                 "http://HOST:PORT, https://HOST, unix:PATH, "
+                                 "fastcgi://HOST:PORT, uwsgi://HOST:PORT or "
+                                 "scgi://HOST:PORT",
+                                 text, why);
+    }
+    return LK_EXIT_DONE;
+}
+
+/* ---- --listen -------------------------------------------------------------
+ */
+
+static const char *read_listen(struct lk_up_listen *listen, const char *text)
+{
+    size_t length = text[0] == '*' ? 1 : host_length(text);
+
+    if (strncmp(text, "unix:", 5) == 0) {
+        listen->path = lk_up_text("%s", text + 5);
+        return refuse_socket(listen->path);
+    }
+    if (strspn(text, DIGITS) == strlen(text)) {
+        listen->host = lk_up_text("127.0.0.1");
+    } else if (length == 0 || text[length] != ':') {
+        return "it is no address";
+    } else {
+        listen->host = lk_up_text("%.*s", (int)length, text);
+        text += length + 1;
+    }
+    listen->port = read_port(&text);
+    return listen->port == 0 || *text != '\0' ? "a port is from 1 to 65535"
+                                              : NULL;
+}
+
+/* Every address of the machine. */
+static bool is_any(const char *host)
+{
+    return strcmp(host, "*") == 0 || strcmp(host, "0.0.0.0") == 0 ||
+           strcmp(host, "[::]") == 0;
+}
+
+static bool is_local(const char *host)
+{
+    return is_any(host) || strcmp(host, "localhost") == 0 ||
+           strncmp(host, "127.", 4) == 0 || strcmp(host, "[::1]") == 0;
+}
+
+/* An app on the very port would make the gateway ask itself for ever. */
+static bool is_own_address(const struct lk_up *up)
+{
+    const char *app = up->app.host;
+    const char *own = up->listen.host;
+
+    return app != NULL && own != NULL && up->app.port == up->listen.port &&
+           (strcmp(app, own) == 0 || (is_local(app) && is_local(own)));
+}
+
+enum lk_exit lk_up_read_listen(struct lk_up *up, const char *text)
+{
+    const char *why = read_listen(&up->listen, text == NULL ? "8080" : text);
+    const char *host = up->listen.host;
+
+    if (why != NULL) {
+        return lk_complain_usage(up->cli,
+                                 "--listen is \"%s\": %s; use PORT, HOST:PORT "
+                                 "or unix:PATH",
+                                 text, why);
+    }
+    if (is_own_address(up)) {
+        return lk_complain_usage(up->cli,
+                                 "the app is at %s:%u already, so Latchkey "
+                                 "must listen elsewhere: --listen PORT",
+                                 up->app.host, up->app.port);
+    }
+    if (host == NULL) {
+        lk_put(&up->url, "unix:%s", up->listen.path);
+    } else {
+        if (is_any(host)) {
+            host = host[0] == '[' ? "[::1]" : "127.0.0.1";
+        }
+        lk_put(&up->url, "http://%s:%u", host, up->listen.port);
+    }
+    return LK_EXIT_DONE;
+}
+
+/* ---- --tenant, --mode -----------------------------------------------------
+ */
+
+/* Length of the variable at `text`, which begins with $; 0: it is none. */
+static size_t variable_length(const char *text)
+{
+    bool braced = text[1] == '{';
+    size_t start = braced ? 2 : 1;
+    size_t length = strspn(text + start, name_characters);
+
+    if (length == 0 || (braced && text[start + length] != '}')) {
+        return 0;
+    }
+    return start + length + braced;
+}
+
+static const char *refuse_tenant(const char *text)
+{
+    if (*text == '\0') {
+        return "it is empty";
+    }
+    if (strlen(text) > 1024) {
+        return "it has more than 1024 bytes";
+    }
+    while (*text != '\0') {
+        size_t length = *text == '$' ? variable_length(text) : 1;
+
+        if (length == 0) {
+            return "a $ begins a variable, as in $http_x_api_key or "
+                   "${http_x_api_key}";
+        }
+        if (length == 1 && (*text < 0x20 || *text > 0x7e ||
+                            strchr("\"'\\;{}#`", *text) != NULL)) {
+            return "it is printable ASCII without \"'\\;{}#`, but for "
+                   "${variables}";
+        }
+        text += length;
+    }
+    return NULL;
+}
+
+enum lk_exit lk_up_read_tenant(struct lk_up *up, const char *text)
+{
+    const char *why = text == NULL ? NULL : refuse_tenant(text);
+
+    up->tenant = text;
+    if (why != NULL) {
+        return lk_complain_usage(up->cli, "--tenant is \"%s\": %s", text, why);
+    }
+    return LK_EXIT_DONE;
+}
+
+enum lk_exit lk_up_read_mode(struct lk_up *up, const char *text)
+{
+    static const char *const modes[] = {"optional", "required", "observe"};
+
+    for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+        if (text == NULL || strcmp(text, modes[i]) == 0) {
+            up->mode = modes[i];
+            return LK_EXIT_DONE;
+        }
+    }
+    return lk_complain_usage(
+        up->cli, "--mode is \"%s\", but must be required, optional or observe",
+        text);
+}
