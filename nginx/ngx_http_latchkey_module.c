@@ -1,0 +1,524 @@
+
+/*
+ * How directives are inherited, and what is set up once they are known.
+ */
+
+
+#include "ngx_http_latchkey_module.h"
+
+
+#define NGX_HTTP_LATCHKEY_SERVER  "unix:/run/latchkey/latchkeyd.sock"
+
+
+static void *ngx_http_latchkey_create_main_conf(ngx_conf_t *cf);
+static void *ngx_http_latchkey_create_loc_conf(ngx_conf_t *cf);
+static char *ngx_http_latchkey_merge_loc_conf(ngx_conf_t *cf, void *parent,
+    void *child);
+static void ngx_http_latchkey_merge_request(ngx_http_latchkey_loc_conf_t *conf,
+    ngx_http_latchkey_loc_conf_t *prev);
+static void ngx_http_latchkey_merge_answer(ngx_http_latchkey_loc_conf_t *conf,
+    ngx_http_latchkey_loc_conf_t *prev);
+static ngx_int_t ngx_http_latchkey_place(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *conf);
+static ngx_int_t ngx_http_latchkey_find_servers(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *conf);
+static ngx_int_t ngx_http_latchkey_default_server(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *conf);
+static ngx_uint_t ngx_http_latchkey_same_servers(ngx_array_t *one,
+    ngx_array_t *two);
+static ngx_int_t ngx_http_latchkey_init(ngx_conf_t *cf);
+static ngx_uint_t ngx_http_latchkey_choose(ngx_http_latchkey_loc_conf_t *llcf);
+static void ngx_http_latchkey_exit_process(ngx_cycle_t *cycle);
+
+
+static ngx_http_module_t  ngx_http_latchkey_module_ctx = {
+    ngx_http_latchkey_add_variables,       /* preconfiguration */
+    ngx_http_latchkey_init,                /* postconfiguration */
+
+    ngx_http_latchkey_create_main_conf,    /* create main configuration */
+    NULL,                                  /* init main configuration */
+
+    NULL,                                  /* create server configuration */
+    NULL,                                  /* merge server configuration */
+
+    ngx_http_latchkey_create_loc_conf,     /* create location configuration */
+    ngx_http_latchkey_merge_loc_conf       /* merge location configuration */
+};
+
+
+ngx_module_t  ngx_http_latchkey_module = {
+    NGX_MODULE_V1,
+    &ngx_http_latchkey_module_ctx,         /* module context */
+    ngx_http_latchkey_commands,            /* module directives */
+    NGX_HTTP_MODULE,                       /* module type */
+    NULL,                                  /* init master */
+    NULL,                                  /* init module */
+    NULL,                                  /* init process */
+    NULL,                                  /* init thread */
+    NULL,                                  /* exit thread */
+    ngx_http_latchkey_exit_process,        /* exit process */
+    NULL,                                  /* exit master */
+    NGX_MODULE_V1_PADDING
+};
+
+
+static void *
+ngx_http_latchkey_create_main_conf(ngx_conf_t *cf)
+{
+    ngx_http_latchkey_main_conf_t  *lmcf;
+
+    lmcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_latchkey_main_conf_t));
+    if (lmcf == NULL) {
+        return NULL;
+    }
+
+    if (ngx_array_init(&lmcf->pools, cf->pool, 1,
+                       sizeof(ngx_http_latchkey_servers_t *))
+        != NGX_OK
+        || ngx_array_init(&lmcf->locations, cf->pool, 8,
+                          sizeof(ngx_http_latchkey_loc_conf_t *))
+           != NGX_OK)
+    {
+        return NULL;
+    }
+
+    return lmcf;
+}
+
+
+static void *
+ngx_http_latchkey_create_loc_conf(ngx_conf_t *cf)
+{
+    ngx_http_latchkey_loc_conf_t  *conf;
+
+    conf = ngx_pcalloc(cf->pool, sizeof(ngx_http_latchkey_loc_conf_t));
+    if (conf == NULL) {
+        return NULL;
+    }
+
+    /*
+     * set by ngx_pcalloc():
+     *
+     *     conf->servers = NULL;
+     *     conf->problem_base = { 0, NULL };
+     *     conf->file = { 0, NULL };
+     *
+     * and what is given together with another value:
+     *
+     *     conf->hashed = 0;
+     *     conf->key_uuid = 0;
+     *     conf->keep_5xx = 0;
+     *     conf->no_body = 0;
+     *     conf->age_source = NULL;
+     *     conf->age_uuid = 0;
+     *     conf->max_skew = 0;
+     *     conf->late_size = 0;
+     */
+
+    conf->mode = NGX_CONF_UNSET_UINT;
+    conf->methods = NGX_CONF_UNSET_UINT;
+    conf->server_list = NGX_CONF_UNSET_PTR;
+    conf->connect_timeout = NGX_CONF_UNSET_MSEC;
+    conf->timeout = NGX_CONF_UNSET_MSEC;
+    conf->tenant = NGX_CONF_UNSET_PTR;
+    conf->auth_app = NGX_CONF_UNSET_UINT;
+    conf->scope = NGX_CONF_UNSET_PTR;
+    conf->bind = NGX_CONF_UNSET_PTR;
+    conf->headers = NGX_CONF_UNSET_PTR;
+    conf->ignore = NGX_CONF_UNSET_PTR;
+    conf->key_min = NGX_CONF_UNSET_UINT;
+    conf->ttl = NGX_CONF_UNSET_MSEC;
+    conf->lock = NGX_CONF_UNSET_MSEC;
+    conf->wait = NGX_CONF_UNSET_MSEC;
+    conf->keep = NGX_CONF_UNSET_PTR;
+    conf->replay_headers = NGX_CONF_UNSET_PTR;
+    conf->response_max = NGX_CONF_UNSET_SIZE;
+    conf->mismatch_status = NGX_CONF_UNSET_UINT;
+    conf->reexecute = NGX_CONF_UNSET_UINT;
+    conf->max_age = NGX_CONF_UNSET_MSEC;
+    conf->late_time = NGX_CONF_UNSET_MSEC;
+
+    conf->status_rate = 10 * 1000;
+    conf->status_burst = 20;
+
+    return conf;
+}
+
+
+static char *
+ngx_http_latchkey_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
+{
+    ngx_http_latchkey_loc_conf_t *prev = parent;
+    ngx_http_latchkey_loc_conf_t *conf = child;
+
+    ngx_http_latchkey_main_conf_t   *lmcf;
+    ngx_http_latchkey_loc_conf_t   **llcfp;
+
+    if (conf->mode == NGX_CONF_UNSET_UINT) {
+        conf->file = prev->file;
+        conf->line = prev->line;
+    }
+
+    ngx_conf_merge_uint_value(conf->mode, prev->mode, NGX_HTTP_LATCHKEY_OFF);
+    ngx_conf_merge_ptr_value(conf->server_list, prev->server_list, NULL);
+    ngx_conf_merge_msec_value(conf->connect_timeout, prev->connect_timeout,
+                              1000);
+    ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 5000);
+
+    ngx_http_latchkey_merge_request(conf, prev);
+    ngx_http_latchkey_merge_answer(conf, prev);
+
+    if (ngx_http_latchkey_place(cf, conf) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    lmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_latchkey_module);
+
+    llcfp = ngx_array_push(&lmcf->locations);
+    if (llcfp == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    *llcfp = conf;
+
+    if (ngx_http_latchkey_find_servers(cf, lmcf, conf) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    return ngx_http_latchkey_check(cf, lmcf, conf);
+}
+
+
+static void
+ngx_http_latchkey_merge_request(ngx_http_latchkey_loc_conf_t *conf,
+    ngx_http_latchkey_loc_conf_t *prev)
+{
+    ngx_conf_merge_uint_value(conf->methods, prev->methods,
+                              NGX_HTTP_POST|NGX_HTTP_PATCH);
+
+    if (conf->tenant == NGX_CONF_UNSET_PTR) {
+        conf->hashed = prev->hashed;
+    }
+
+    ngx_conf_merge_ptr_value(conf->tenant, prev->tenant, NULL);
+    ngx_conf_merge_uint_value(conf->auth_app, prev->auth_app, 0);
+    ngx_conf_merge_ptr_value(conf->scope, prev->scope, NULL);
+    ngx_conf_merge_ptr_value(conf->bind, prev->bind, NULL);
+    ngx_conf_merge_ptr_value(conf->headers, prev->headers, NULL);
+    ngx_conf_merge_ptr_value(conf->ignore, prev->ignore, NULL);
+
+    if (conf->key_min == NGX_CONF_UNSET_UINT) {
+        conf->key_uuid = prev->key_uuid;
+    }
+
+    ngx_conf_merge_uint_value(conf->key_min, prev->key_min, 1);
+
+    if (conf->max_age == NGX_CONF_UNSET_MSEC) {
+        conf->age_source = prev->age_source;
+        conf->age_uuid = prev->age_uuid;
+        conf->max_skew = prev->max_skew;
+    }
+
+    ngx_conf_merge_msec_value(conf->max_age, prev->max_age, 0);
+}
+
+
+static void
+ngx_http_latchkey_merge_answer(ngx_http_latchkey_loc_conf_t *conf,
+    ngx_http_latchkey_loc_conf_t *prev)
+{
+    ngx_conf_merge_msec_value(conf->ttl, prev->ttl, 24 * 60 * 60 * 1000);
+    ngx_conf_merge_msec_value(conf->lock, prev->lock, 30000);
+    ngx_conf_merge_msec_value(conf->wait, prev->wait, 0);
+
+    if (conf->keep == NGX_CONF_UNSET_PTR) {
+        conf->keep_5xx = prev->keep_5xx;
+        conf->no_body = prev->no_body;
+    }
+
+    ngx_conf_merge_ptr_value(conf->keep, prev->keep, NULL);
+    ngx_conf_merge_ptr_value(conf->replay_headers, prev->replay_headers, NULL);
+    ngx_conf_merge_size_value(conf->response_max, prev->response_max,
+                              1024 * 1024);
+    ngx_conf_merge_uint_value(conf->mismatch_status, prev->mismatch_status,
+                              422);
+    ngx_conf_merge_uint_value(conf->reexecute, prev->reexecute, 0);
+
+    if (conf->late_time == NGX_CONF_UNSET_MSEC) {
+        conf->late_time = prev->late_time;
+        conf->late_size = prev->late_size;
+    }
+
+    if (conf->late_time == NGX_CONF_UNSET_MSEC) {
+        conf->late_time = 10 * 60 * 1000;
+        conf->late_size = 64 * 1024 * 1024;
+    }
+
+    ngx_conf_merge_str_value(conf->problem_base, prev->problem_base, "");
+}
+
+
+/* where this is: the other modules' settings, and names for people */
+
+static ngx_int_t
+ngx_http_latchkey_place(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *conf)
+{
+    char                      *sign;
+    ngx_http_conf_ctx_t       *ctx;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    ctx = cf->ctx;
+
+    conf->loc_conf = ctx->loc_conf;
+    conf->cscf = ctx->srv_conf[ngx_http_core_module.ctx_index];
+    conf->server_name = conf->cscf->server_name;
+
+    clcf = ctx->loc_conf[ngx_http_core_module.ctx_index];
+
+    sign = clcf->exact_match ? "= " : clcf->noregex ? "^~ " : "";
+
+#if (NGX_PCRE)
+    if (clcf->regex) {
+        sign = "~ ";
+    }
+#endif
+
+    conf->location_name.data = ngx_pnalloc(cf->pool, clcf->name.len + 3);
+    if (conf->location_name.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    conf->location_name.len = ngx_sprintf(conf->location_name.data, "%s%V",
+                                          sign, &clcf->name)
+                              - conf->location_name.data;
+
+    return NGX_OK;
+}
+
+
+/* locations with the same daemons share a worker's connections to them */
+
+static ngx_int_t
+ngx_http_latchkey_find_servers(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *conf)
+{
+    ngx_uint_t                     i;
+    ngx_http_core_loc_conf_t      *clcf;
+    ngx_http_latchkey_servers_t  **pools, *servers;
+
+    clcf = conf->loc_conf[ngx_http_core_module.ctx_index];
+
+    if (conf->mode == NGX_HTTP_LATCHKEY_OFF
+        && clcf->handler != ngx_http_latchkey_status_handler)
+    {
+        return NGX_OK;
+    }
+
+    if (conf->server_list == NULL
+        && ngx_http_latchkey_default_server(cf, conf) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    pools = lmcf->pools.elts;
+
+    for (i = 0; i < lmcf->pools.nelts; i++) {
+        if (pools[i]->connect_timeout == conf->connect_timeout
+            && ngx_http_latchkey_same_servers(&pools[i]->list,
+                                              conf->server_list))
+        {
+            conf->servers = pools[i];
+            return NGX_OK;
+        }
+    }
+
+    servers = ngx_pcalloc(cf->pool, sizeof(ngx_http_latchkey_servers_t));
+    if (servers == NULL) {
+        return NGX_ERROR;
+    }
+
+    servers->list = *conf->server_list;
+    servers->connect_timeout = conf->connect_timeout;
+
+    pools = ngx_array_push(&lmcf->pools);
+    if (pools == NULL) {
+        return NGX_ERROR;
+    }
+
+    *pools = servers;
+    conf->servers = servers;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_default_server(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *conf)
+{
+    ngx_url_t                    u;
+    ngx_http_latchkey_server_t  *server;
+
+    ngx_memzero(&u, sizeof(ngx_url_t));
+    ngx_str_set(&u.url, NGX_HTTP_LATCHKEY_SERVER);
+
+    if (ngx_parse_url(cf->pool, &u) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    conf->server_list = ngx_array_create(cf->pool, 1,
+                                         sizeof(ngx_http_latchkey_server_t));
+    if (conf->server_list == NULL) {
+        return NGX_ERROR;
+    }
+
+    server = ngx_array_push(conf->server_list);
+    if (server == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(server, sizeof(ngx_http_latchkey_server_t));
+    server->addr = u.addrs[0];
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_same_servers(ngx_array_t *one, ngx_array_t *two)
+{
+    ngx_uint_t                   i;
+    ngx_http_latchkey_server_t  *a, *b;
+
+    if (one->nelts != two->nelts) {
+        return 0;
+    }
+
+    a = one->elts;
+    b = two->elts;
+
+    for (i = 0; i < one->nelts; i++) {
+
+        if (ngx_cmp_sockaddr(a[i].addr.sockaddr, a[i].addr.socklen,
+                             b[i].addr.sockaddr, b[i].addr.socklen, 1)
+            != NGX_OK
+            || a[i].user.len != b[i].user.len
+            || a[i].password.len != b[i].password.len
+            || ngx_memcmp(a[i].user.data, b[i].user.data, a[i].user.len) != 0
+            || ngx_memcmp(a[i].password.data, b[i].password.data,
+                          a[i].password.len)
+               != 0)
+        {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_init(ngx_conf_t *cf)
+{
+    ngx_uint_t                       i, serves;
+    ngx_http_handler_pt             *h;
+    ngx_http_core_main_conf_t       *cmcf;
+    ngx_http_latchkey_loc_conf_t   **llcf;
+    ngx_http_latchkey_main_conf_t   *lmcf;
+
+    lmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_latchkey_module);
+
+    serves = 0;
+    llcf = lmcf->locations.elts;
+
+    for (i = 0; i < lmcf->locations.nelts; i++) {
+
+        if (ngx_http_latchkey_choose(llcf[i])) {
+            serves = 1;
+        }
+
+        if (llcf[i]->mode == NGX_HTTP_LATCHKEY_OFF) {
+            continue;
+        }
+
+        lmcf->used = 1;
+
+        if (ngx_http_latchkey_counters_location(cf, llcf[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (!lmcf->used && !serves) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_latchkey_counters_init(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (!lmcf->used) {
+        return NGX_OK;
+    }
+
+    ngx_http_latchkey_ignore_aborts(cf, lmcf);
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_latchkey_handler;
+
+    return ngx_http_latchkey_filter_init(cf);
+}
+
+
+/*
+ * Whether the location answers by itself; then nothing is guarded in it.  A
+ * server as such, outside of its locations, passes nothing on: it is guarded
+ * if it can be, and what its locations inherit is not changed by this.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_choose(ngx_http_latchkey_loc_conf_t *llcf)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
+
+    if (clcf->handler == ngx_http_latchkey_status_handler
+        || clcf->handler == ngx_http_latchkey_counters_handler)
+    {
+        llcf->mode = NGX_HTTP_LATCHKEY_OFF;
+        return 1;
+    }
+
+    if (llcf->tenant == NULL) {
+        llcf->mode = NGX_HTTP_LATCHKEY_OFF;
+    }
+
+    return 0;
+}
+
+
+static void
+ngx_http_latchkey_exit_process(ngx_cycle_t *cycle)
+{
+    ngx_uint_t                      i;
+    ngx_http_latchkey_servers_t   **pools;
+    ngx_http_latchkey_main_conf_t  *lmcf;
+
+    lmcf = ngx_http_cycle_get_module_main_conf(cycle,
+                                               ngx_http_latchkey_module);
+    if (lmcf == NULL) {
+        return;
+    }
+
+    pools = lmcf->pools.elts;
+
+    for (i = 0; i < lmcf->pools.nelts; i++) {
+        ngx_http_latchkey_link_exit(pools[i]);
+    }
+}
