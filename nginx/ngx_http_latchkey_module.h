@@ -73,9 +73,11 @@ typedef struct {
     ngx_str_t                        secret;      /* the key of `hashed` */
     ngx_array_t                      pools;       /* servers_t * */
 
-    /* ngx_http_latchkey_loc_conf_t *, each merged location once */
+    /* ngx_http_latchkey_loc_conf_t *, filled by counters_location: each
+     * server and location once, without `if` and limit_except blocks */
     ngx_array_t                      locations;
-    ngx_shm_zone_t                  *zone;        /* counters, rate limits */
+    ngx_shm_zone_t                  *zone;        /* counters */
+    ngx_shm_zone_t                  *rate_zone;   /* see status */
 
     unsigned                         used:1;      /* something is guarded */
 } ngx_http_latchkey_main_conf_t;
@@ -211,9 +213,13 @@ struct ngx_http_latchkey_call_s {
     ngx_chain_t                     *out;         /* never changed */
     ngx_msec_t                       deadline;    /* as ngx_current_msec */
 
+    ngx_event_t                      timer;       /* of the link */
+
     unsigned                         patient:1;   /* waits for a daemon */
-    unsigned                         sent:1;
+    unsigned                         sent:1;      /* as a whole, once */
     unsigned                         busy:1;      /* the handler will come */
+    unsigned                         owed:1;      /* of the link */
+    unsigned                         cut:2;       /* of the link */
 };
 
 
@@ -226,11 +232,9 @@ typedef void (*ngx_http_latchkey_await_pt)(ngx_http_latchkey_await_t *await,
 
 
 struct ngx_http_latchkey_await_s {
-    ngx_queue_t                      queue;
-    uint64_t                         id;
     ngx_http_latchkey_await_pt       handler;
     void                            *data;
-    ngx_http_latchkey_link_t        *link;        /* NULL: not waiting */
+    void                            *waiter;      /* NULL: not waiting */
 };
 
 
@@ -316,6 +320,7 @@ struct ngx_http_latchkey_op_s {
     ngx_uint_t                       status;      /* of the answer */
     ngx_str_t                        answer_headers;
     ngx_str_t                        answer_body;
+    size_t                           answer_size; /* room for the body */
     ngx_str_t                        reason;      /* of omission or doubt */
     size_t                           late_size;   /* counted, see op.c */
 
@@ -353,7 +358,8 @@ typedef enum {
     NGX_HTTP_LATCHKEY_HOLD,         /* the answer comes in and is held */
     NGX_HTTP_LATCHKEY_SETTLE,       /* being stored */
     NGX_HTTP_LATCHKEY_SEND,         /* stored: let it go */
-    NGX_HTTP_LATCHKEY_REPLACE       /* another answer goes out instead */
+    NGX_HTTP_LATCHKEY_REPLACE,      /* another answer goes out instead */
+    NGX_HTTP_LATCHKEY_DROP          /* it did: the app's is thrown away */
 } ngx_http_latchkey_state_e;
 
 
@@ -376,17 +382,14 @@ struct ngx_http_latchkey_ctx_s {
     ngx_http_latchkey_await_t        await;
     ngx_event_t                      timer;       /* of waiting */
 
-    /* the held answer: a chain in the op's pool, and what is not taken */
-    ngx_chain_t                     *held;
-    ngx_chain_t                    **held_last;
-    size_t                           held_size;
+    /* buffers of the answer that are not taken: they stay with their owner */
     ngx_chain_t                     *rest;
-    ngx_chain_t                    **rest_last;
+    ngx_chain_t                     *other;       /* REPLACE: its body */
 
     unsigned                         observe:1;
     unsigned                         too_old:1;
-    unsigned                         resumed:1;   /* verdict is there */
     unsigned                         complete:1;  /* last_buf was seen */
+    unsigned                         truncated:1; /* it will never come */
     ngx_str_t                        too_old_detail;
 };
 
@@ -423,20 +426,37 @@ ngx_int_t ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
 
 /* response; called from postconfiguration */
 ngx_int_t ngx_http_latchkey_filter_init(ngx_conf_t *cf);
-/* true if an answer of this status and from these headers is replayed with
- * the header: the built-in allow-list and the route's own */
+/* may the app have seen this request, as far as it has come? */
+ngx_uint_t ngx_http_latchkey_contacted(ngx_http_request_t *r,
+    ngx_http_latchkey_state_e state);
+
+/* answer */
+
+/* NGX_OK: a replay may carry this header */
 ngx_int_t ngx_http_latchkey_header_allowed(ngx_http_latchkey_loc_conf_t *llcf,
     ngx_str_t *name);
+ngx_table_elt_t *ngx_http_latchkey_add_header(ngx_http_request_t *r,
+    const char *name, ngx_str_t *value);
+ngx_int_t ngx_http_latchkey_add_expires(ngx_http_request_t *r, uint64_t ms);
 
 /*
- * Sends a problem document as the whole answer, through all filters, and
- * returns what ngx_http_finalize_request wants.  retry_after in ms, 0: none.
+ * These fill r->headers_out and return the body, NULL: out of memory.
+ * `set_verdict` says what a claim without NEW says; answer NULL: no daemon.
  */
+ngx_chain_t *ngx_http_latchkey_set_problem(ngx_http_request_t *r,
+    struct lk_problem *problem, ngx_msec_t retry_after);
+ngx_chain_t *ngx_http_latchkey_set_replay(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+ngx_chain_t *ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+/*
+ * Sends what was set through all filters and returns what
+ * ngx_http_finalize_request wants.
+ */
+ngx_int_t ngx_http_latchkey_send(ngx_http_request_t *r, ngx_chain_t *out);
+/* set_problem and send; retry_after in ms, 0: none */
 ngx_int_t ngx_http_latchkey_send_problem(ngx_http_request_t *r,
     struct lk_problem *problem, ngx_msec_t retry_after);
-/* a whole answer with a body in memory that lives as long as the request */
-ngx_int_t ngx_http_latchkey_send_body(ngx_http_request_t *r,
-    ngx_uint_t status, ngx_str_t *content_type, ngx_str_t *body);
 
 /* variables: called from preconfiguration */
 ngx_int_t ngx_http_latchkey_add_variables(ngx_conf_t *cf);
@@ -449,12 +469,23 @@ ngx_int_t ngx_http_latchkey_counters_location(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
 ngx_int_t ngx_http_latchkey_counters_init(ngx_conf_t *cf);
 ngx_int_t ngx_http_latchkey_counters_handler(ngx_http_request_t *r);
+/*
+ * Sends `text` as the whole answer, not to be cached, and frees it; returns
+ * what ngx_http_finalize_request wants.
+ */
+ngx_int_t ngx_http_latchkey_send_text(ngx_http_request_t *r,
+    const char *content_type, struct lk_buf *text);
 
 /* status */
 ngx_int_t ngx_http_latchkey_status_handler(ngx_http_request_t *r);
-/* a token of this caller's bucket in the zone; NGX_BUSY: over the rate */
+/* the zone of the rates; called by counters_init */
+ngx_int_t ngx_http_latchkey_rate_init(ngx_conf_t *cf);
+/*
+ * A token of this caller's bucket in the zone.  NGX_BUSY: over the rate, and
+ * there will be one after `wait` ms.
+ */
 ngx_int_t ngx_http_latchkey_rate(ngx_http_request_t *r,
-    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *caller);
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *caller, ngx_msec_t *wait);
 
 /*
  * age: NGX_OK: fresh, or nothing to check.  NGX_DECLINED: too old, too far in

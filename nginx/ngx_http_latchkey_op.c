@@ -1,0 +1,699 @@
+
+/*
+ * One operation as its holder sees it: claim, signs of life, settlement.
+ *
+ * An op lives in a pool of its own, because its end must not depend on the
+ * request that began it: a client may leave, but what was claimed is settled
+ * all the same.  While op->ctx is set, the request decides what comes next.
+ * After ngx_http_latchkey_op_detach() the op ends by itself:
+ *
+ *   detached while              what becomes of it
+ *   --------------------------  ------------------------------------------
+ *   idle, done                  nothing
+ *   claim on its way            NEW is released: the app was not called
+ *   claim without an answer     asked again, NONEW; NEW is released
+ *   held                        released if the app cannot have seen the
+ *                               request, else doubted
+ *   settlement on its way       goes on
+ *   settlement not stored       tried again for idempotency_late
+ *
+ * An op is freed when it is detached and none of its calls is on its way:
+ * calls cannot be taken back.
+ */
+
+
+#include "ngx_http_latchkey_module.h"
+
+#include <openssl/rand.h>
+
+
+#define NGX_HTTP_LATCHKEY_PAUSE_MIN  50
+#define NGX_HTTP_LATCHKEY_PAUSE_MAX  5000
+
+/* lost claims that a worker looks after at a time; each is small */
+#define NGX_HTTP_LATCHKEY_LOST_MAX   1024
+
+#define NGX_HTTP_LATCHKEY_WORDS_MAX  16
+
+
+typedef struct {
+    ngx_str_t    words[NGX_HTTP_LATCHKEY_WORDS_MAX];
+    ngx_uint_t   n;
+    u_char       numbers[4][NGX_INT64_LEN];
+    ngx_uint_t   nnumbers;
+} ngx_http_latchkey_words_t;
+
+
+static void ngx_http_latchkey_op_words(ngx_http_latchkey_words_t *w,
+    ngx_http_latchkey_op_t *op, const char *verb);
+static void ngx_http_latchkey_op_word(ngx_http_latchkey_words_t *w,
+    const void *data, size_t len);
+static void ngx_http_latchkey_op_number(ngx_http_latchkey_words_t *w,
+    uint64_t number);
+static ngx_int_t ngx_http_latchkey_op_send(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_call_t *call, ngx_http_latchkey_words_t *w,
+    ngx_http_latchkey_call_pt handler, ngx_uint_t patient);
+static ngx_int_t ngx_http_latchkey_op_send_claim(ngx_http_latchkey_op_t *op,
+    ngx_uint_t patient);
+static void ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply);
+static void ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
+    const struct lk_answer *answer);
+static void ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op);
+static void ngx_http_latchkey_op_extend(ngx_event_t *ev);
+static void ngx_http_latchkey_op_extended(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply);
+static ngx_int_t ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op);
+static void ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply);
+static void ngx_http_latchkey_op_tell(ngx_http_latchkey_op_t *op,
+    const struct lk_answer *answer);
+static void ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op);
+static void ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op);
+static void ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op);
+static void ngx_http_latchkey_op_retry(ngx_event_t *ev);
+static void ngx_http_latchkey_op_end(ngx_http_latchkey_op_t *op);
+
+
+/* of this worker: memory of answers that are not stored yet, lost claims */
+
+static size_t      ngx_http_latchkey_late_size;
+static ngx_uint_t  ngx_http_latchkey_lost;
+
+
+ngx_http_latchkey_op_t *
+ngx_http_latchkey_op_create(ngx_http_latchkey_ctx_t *ctx, ngx_str_t *tenant,
+    ngx_str_t *scope, ngx_str_t *key)
+{
+    u_char                   nonce[NGX_HTTP_LATCHKEY_OWNER_LEN / 2];
+    ngx_pool_t              *pool;
+    ngx_http_latchkey_op_t  *op;
+
+    if (RAND_bytes(nonce, sizeof(nonce)) != 1) {
+        ngx_log_error(NGX_LOG_CRIT, ngx_cycle->log, 0,
+                      "idempotency: there is no randomness for an owner");
+        return NULL;
+    }
+
+    pool = ngx_create_pool(1024, ngx_cycle->log);
+    if (pool == NULL) {
+        return NULL;
+    }
+
+    op = ngx_pcalloc(pool, sizeof(ngx_http_latchkey_op_t));
+    if (op == NULL) {
+        goto failed;
+    }
+
+    op->pool = pool;
+    op->conf = ctx->conf;
+    op->ctx = ctx;
+
+    op->tenant.len = tenant->len;
+    op->tenant.data = ngx_pstrdup(pool, tenant);
+    op->scope.len = scope->len;
+    op->scope.data = ngx_pstrdup(pool, scope);
+    op->key.len = key->len;
+    op->key.data = ngx_pstrdup(pool, key);
+
+    if (op->tenant.data == NULL || op->scope.data == NULL
+        || op->key.data == NULL)
+    {
+        goto failed;
+    }
+
+    ngx_hex_dump(op->owner, nonce, sizeof(nonce));
+
+    op->timer.data = op;
+    op->timer.log = ngx_cycle->log;
+    op->pause = NGX_HTTP_LATCHKEY_PAUSE_MIN;
+
+    return op;
+
+failed:
+
+    ngx_destroy_pool(pool);
+
+    return NULL;
+}
+
+
+/* commands */
+
+static void
+ngx_http_latchkey_op_words(ngx_http_latchkey_words_t *w,
+    ngx_http_latchkey_op_t *op, const char *verb)
+{
+    w->n = 0;
+    w->nnumbers = 0;
+
+    ngx_http_latchkey_op_word(w, verb, ngx_strlen(verb));
+    ngx_http_latchkey_op_word(w, op->tenant.data, op->tenant.len);
+    ngx_http_latchkey_op_word(w, op->scope.data, op->scope.len);
+    ngx_http_latchkey_op_word(w, op->key.data, op->key.len);
+}
+
+
+static void
+ngx_http_latchkey_op_word(ngx_http_latchkey_words_t *w, const void *data,
+    size_t len)
+{
+    w->words[w->n].data = (u_char *) data;
+    w->words[w->n].len = len;
+    w->n++;
+}
+
+
+static void
+ngx_http_latchkey_op_number(ngx_http_latchkey_words_t *w, uint64_t number)
+{
+    u_char  *p;
+
+    p = w->numbers[w->nnumbers++];
+    ngx_http_latchkey_op_word(w, p, ngx_sprintf(p, "%uL", number) - p);
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_op_send(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_call_t *call, ngx_http_latchkey_words_t *w,
+    ngx_http_latchkey_call_pt handler, ngx_uint_t patient)
+{
+    call->out = ngx_http_latchkey_command(op->pool, w->words, w->n);
+    if (call->out == NULL) {
+        return NGX_ERROR;
+    }
+
+    call->handler = handler;
+    call->data = op;
+    call->patient = patient;
+    call->deadline = ngx_current_msec + op->conf->timeout;
+
+    return ngx_http_latchkey_link_call(op->conf->servers, call);
+}
+
+
+/* claim */
+
+ngx_int_t
+ngx_http_latchkey_op_claim(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_op_pt handler)
+{
+    ngx_int_t  rc;
+
+    op->handler = handler;
+    op->state = NGX_HTTP_LATCHKEY_OP_CLAIMING;
+
+    rc = ngx_http_latchkey_op_send_claim(op, 0);
+
+    if (rc != NGX_OK) {
+        op->state = NGX_HTTP_LATCHKEY_OP_IDLE;
+    }
+
+    return rc;
+}
+
+
+ngx_int_t
+ngx_http_latchkey_op_ask(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_op_pt handler)
+{
+    /*
+     * Another owner than before: whoever asks after STALE was overtaken and
+     * must not be told NEW for a claim that is no longer his.
+     */
+
+    ngx_memset(op->owner, '0', NGX_HTTP_LATCHKEY_OWNER_LEN);
+
+    op->no_new = 1;
+
+    return ngx_http_latchkey_op_claim(op, handler);
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_op_send_claim(ngx_http_latchkey_op_t *op,
+    ngx_uint_t patient)
+{
+    ngx_http_latchkey_words_t  w;
+
+    ngx_http_latchkey_op_words(&w, op, "CLAIM");
+    ngx_http_latchkey_op_word(&w, op->fingerprint, LK_FINGERPRINT_TEXT);
+    ngx_http_latchkey_op_word(&w, "OWNER", 5);
+    ngx_http_latchkey_op_word(&w, op->owner, NGX_HTTP_LATCHKEY_OWNER_LEN);
+    ngx_http_latchkey_op_word(&w, "TTL", 3);
+    ngx_http_latchkey_op_number(&w, op->conf->ttl);
+    ngx_http_latchkey_op_word(&w, "LOCK", 4);
+    ngx_http_latchkey_op_number(&w, op->conf->lock);
+
+    if (op->no_new) {
+        ngx_http_latchkey_op_word(&w, "NONEW", 5);
+
+    } else if (op->conf->reexecute) {
+        ngx_http_latchkey_op_word(&w, "REEXECUTE", 9);
+    }
+
+    return ngx_http_latchkey_op_send(op, &op->call, &w,
+                                     ngx_http_latchkey_op_claimed, patient);
+}
+
+
+static void
+ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply)
+{
+    enum lk_status           status;
+    struct lk_answer         answer;
+    ngx_http_latchkey_op_t  *op;
+
+    op = call->data;
+    status = reply ? latchkey_answer_read(reply, &answer) : LK_TIMEOUT;
+
+    if (status == LK_OK) {
+        ngx_http_latchkey_op_take(op, &answer);
+        return;
+    }
+
+    if (reply == NULL ? call->sent : status == LK_UNAVAILABLE) {
+        ngx_http_latchkey_op_unclaimed(op);
+        return;
+    }
+
+    /* refused, or never sent: nothing can have been claimed */
+
+    if (reply) {
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "idempotency: the daemon refused a claim: \"%*s\"",
+                      reply->text.len, reply->text.data);
+    }
+
+    op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+    ngx_http_latchkey_op_tell(op, NULL);
+}
+
+
+static void
+ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
+    const struct lk_answer *answer)
+{
+    if (answer->verdict != LK_VERDICT_NEW) {
+        op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+        ngx_http_latchkey_op_tell(op, answer);
+        return;
+    }
+
+    op->state = NGX_HTTP_LATCHKEY_OP_HELD;
+    op->token = answer->token;
+    op->attempt = answer->attempt;
+    op->claimed_ms = answer->lock_until_ms - op->conf->lock;
+    op->claimed_at = ngx_current_msec;
+
+    ngx_cpystrn(op->reference, (u_char *) answer->reference.data,
+                ngx_min(answer->reference.len, LK_REFERENCE_TEXT) + 1);
+
+    if (op->ctx == NULL) {
+        ngx_http_latchkey_op_abandon(op);
+        return;
+    }
+
+    op->timer.handler = ngx_http_latchkey_op_extend;
+    ngx_add_timer(&op->timer, op->conf->lock / 3);
+
+    ngx_http_latchkey_op_tell(op, answer);
+}
+
+
+/*
+ * Nobody knows whether it was claimed.  The request is told that there is no
+ * answer; the op asks on until it knows, so that the key is not wedged.
+ */
+
+static void
+ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op)
+{
+    if (op->ctx) {
+        ngx_http_latchkey_op_tell(op, NULL);
+        return;
+    }
+
+    ngx_http_latchkey_op_again(op);
+}
+
+
+/* signs of life */
+
+static void
+ngx_http_latchkey_op_extend(ngx_event_t *ev)
+{
+    ngx_http_latchkey_op_t     *op;
+    ngx_http_latchkey_words_t   w;
+
+    op = ev->data;
+
+    ngx_add_timer(&op->timer, op->conf->lock / 3);
+
+    if (op->extend_call.busy) {
+        return;
+    }
+
+    if (op->extend_call.out) {
+
+        /* the same bytes each time: a slow app costs no more memory */
+
+        op->extend_call.deadline = ngx_current_msec + op->conf->timeout;
+        (void) ngx_http_latchkey_link_call(op->conf->servers,
+                                           &op->extend_call);
+        return;
+    }
+
+    ngx_http_latchkey_op_words(&w, op, "EXTEND");
+    ngx_http_latchkey_op_number(&w, op->token);
+    ngx_http_latchkey_op_number(&w, op->conf->lock);
+
+    (void) ngx_http_latchkey_op_send(op, &op->extend_call, &w,
+                                     ngx_http_latchkey_op_extended, 1);
+}
+
+
+static void
+ngx_http_latchkey_op_extended(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply)
+{
+    struct lk_answer         answer;
+    ngx_http_latchkey_op_t  *op;
+
+    op = call->data;
+
+    if (reply && op->state == NGX_HTTP_LATCHKEY_OP_HELD
+        && latchkey_answer_read(reply, &answer) == LK_OK
+        && answer.verdict != LK_VERDICT_DONE)
+    {
+        /* overtaken, or completed by the app: the settlement will tell */
+
+        ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0,
+                      "idempotency: operation %s is no longer held here: %s",
+                      op->reference, latchkey_verdict_word(answer.verdict));
+
+        if (op->timer.timer_set) {
+            ngx_del_timer(&op->timer);
+        }
+    }
+
+    ngx_http_latchkey_op_end(op);
+}
+
+
+/* settlement */
+
+ngx_int_t
+ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_op_pt handler)
+{
+    op->handler = handler;
+    op->state = NGX_HTTP_LATCHKEY_OP_SETTLING;
+
+    if (op->timer.timer_set) {
+        ngx_del_timer(&op->timer);
+    }
+
+    return ngx_http_latchkey_op_send_settle(op);
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op)
+{
+    ngx_uint_t                  keep;
+    ngx_http_latchkey_words_t   w;
+
+    switch (op->settle) {
+
+    case NGX_HTTP_LATCHKEY_SETTLE_KEEP:
+    case NGX_HTTP_LATCHKEY_SETTLE_OMIT:
+        keep = (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP);
+
+        ngx_http_latchkey_op_words(&w, op, "COMPLETE");
+        ngx_http_latchkey_op_number(&w, op->token);
+        ngx_http_latchkey_op_number(&w, op->status);
+        ngx_http_latchkey_op_word(&w, op->answer_headers.data,
+                                  keep ? op->answer_headers.len : 0);
+        ngx_http_latchkey_op_word(&w, op->answer_body.data,
+                                  keep ? op->answer_body.len : 0);
+        ngx_http_latchkey_op_word(&w, "TTL", 3);
+        ngx_http_latchkey_op_number(&w, op->conf->ttl);
+
+        if (!keep) {
+            ngx_http_latchkey_op_word(&w, "OMIT", 4);
+            ngx_http_latchkey_op_word(&w, op->reason.data, op->reason.len);
+        }
+
+        break;
+
+    case NGX_HTTP_LATCHKEY_SETTLE_RELEASE:
+        ngx_http_latchkey_op_words(&w, op, "RELEASE");
+        ngx_http_latchkey_op_number(&w, op->token);
+        break;
+
+    default: /* NGX_HTTP_LATCHKEY_SETTLE_DOUBT */
+        ngx_http_latchkey_op_words(&w, op, "DOUBT");
+        ngx_http_latchkey_op_number(&w, op->token);
+        ngx_http_latchkey_op_word(&w, op->reason.data, op->reason.len);
+        break;
+    }
+
+    return ngx_http_latchkey_op_send(op, &op->call, &w,
+                                     ngx_http_latchkey_op_settled, 1);
+}
+
+
+static void
+ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply)
+{
+    enum lk_status           status;
+    struct lk_answer         answer;
+    ngx_http_latchkey_op_t  *op;
+
+    op = call->data;
+    status = reply ? latchkey_answer_read(reply, &answer) : LK_TIMEOUT;
+
+    if (status == LK_OK) {
+        op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+        ngx_http_latchkey_op_tell(op, &answer);
+        return;
+    }
+
+    if (reply && status != LK_UNAVAILABLE) {
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "idempotency: the daemon refused the answer to "
+                      "operation %s: \"%*s\"", op->reference,
+                      reply->text.len, reply->text.data);
+
+        if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP) {
+
+            /* larger than its limits.command_bytes, say: never run again */
+
+            op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
+            ngx_str_set(&op->reason, "refused by the daemon");
+
+            if (ngx_http_latchkey_op_send_settle(op) == NGX_OK) {
+                return;
+            }
+        }
+    }
+
+    if (op->ctx) {
+        ngx_http_latchkey_op_tell(op, NULL);
+        return;
+    }
+
+    ngx_http_latchkey_op_late(op);
+}
+
+
+/* the end */
+
+static void
+ngx_http_latchkey_op_tell(ngx_http_latchkey_op_t *op,
+    const struct lk_answer *answer)
+{
+    ngx_http_latchkey_op_pt  handler;
+
+    handler = op->handler;
+
+    if (op->ctx && handler) {
+        op->handler = NULL;
+        handler(op->ctx, answer);
+        return;
+    }
+
+    ngx_http_latchkey_op_end(op);
+}
+
+
+void
+ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op)
+{
+    op->ctx = NULL;
+    op->handler = NULL;
+
+    switch (op->state) {
+
+    case NGX_HTTP_LATCHKEY_OP_CLAIMING:
+        if (!op->call.busy) {
+            ngx_http_latchkey_op_again(op);
+        }
+
+        break;
+
+    case NGX_HTTP_LATCHKEY_OP_HELD:
+        ngx_http_latchkey_op_abandon(op);
+        break;
+
+    case NGX_HTTP_LATCHKEY_OP_SETTLING:
+        if (!op->call.busy) {
+            ngx_http_latchkey_op_late(op);
+        }
+
+        break;
+
+    default: /* NGX_HTTP_LATCHKEY_OP_IDLE, NGX_HTTP_LATCHKEY_OP_DONE */
+        op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+        ngx_http_latchkey_op_end(op);
+        break;
+    }
+}
+
+
+/* held, and nobody is there to answer */
+
+static void
+ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op)
+{
+    if (op->contacted) {
+        op->settle = NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
+        ngx_str_set(&op->reason, "the gateway lost the answer");
+
+    } else {
+        op->settle = NGX_HTTP_LATCHKEY_SETTLE_RELEASE;
+    }
+
+    if (ngx_http_latchkey_op_settle(op, NULL) != NGX_OK) {
+        ngx_http_latchkey_op_late(op);
+    }
+}
+
+
+/* the settlement could not be stored: keep it, within bounds */
+
+static void
+ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op)
+{
+    size_t  size;
+
+    if (op->late_size == 0) {
+        size = op->answer_body.len + op->answer_headers.len + 2048;
+
+        if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
+            && ngx_http_latchkey_late_size + size > op->conf->late_size)
+        {
+            ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                          "idempotency_late: no memory is left to keep the "
+                          "answer to operation %s until the store is back; "
+                          "it will be stored as omitted", op->reference);
+
+            op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
+            ngx_str_set(&op->reason, "the gateway ran out of memory for it");
+
+            (void) ngx_pfree(op->pool, op->answer_body.data);
+            ngx_str_null(&op->answer_body);
+
+            size = 2048;
+        }
+
+        op->late_size = size;
+        ngx_http_latchkey_late_size += size;
+    }
+
+    ngx_http_latchkey_op_again(op);
+}
+
+
+static void
+ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op)
+{
+    if (!op->late) {
+        if (op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING
+            && ngx_http_latchkey_lost++ >= NGX_HTTP_LATCHKEY_LOST_MAX)
+        {
+            ngx_http_latchkey_lost--;
+            op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+            ngx_http_latchkey_op_end(op);
+            return;
+        }
+
+        op->late = 1;
+        op->lost = (op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING);
+        op->give_up = ngx_current_msec + op->conf->late_time;
+    }
+
+    if ((ngx_msec_int_t) (op->give_up - ngx_current_msec) <= 0) {
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "idempotency_late: gave up on operation %s: its record "
+                      "becomes uncertain", op->reference);
+
+        op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+        ngx_http_latchkey_op_end(op);
+        return;
+    }
+
+    op->timer.handler = ngx_http_latchkey_op_retry;
+
+    if (!op->timer.timer_set) {
+        ngx_add_timer(&op->timer, op->pause);
+    }
+
+    op->pause = ngx_min(op->pause * 2, NGX_HTTP_LATCHKEY_PAUSE_MAX);
+}
+
+
+static void
+ngx_http_latchkey_op_retry(ngx_event_t *ev)
+{
+    ngx_int_t                rc;
+    ngx_http_latchkey_op_t  *op;
+
+    op = ev->data;
+
+    if (op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING) {
+        op->no_new = 1;
+        rc = ngx_http_latchkey_op_send_claim(op, 1);
+
+    } else {
+        rc = ngx_http_latchkey_op_send_settle(op);
+    }
+
+    if (rc != NGX_OK) {
+        ngx_http_latchkey_op_again(op);
+    }
+}
+
+
+static void
+ngx_http_latchkey_op_end(ngx_http_latchkey_op_t *op)
+{
+    if (op->ctx || op->state != NGX_HTTP_LATCHKEY_OP_DONE
+        || op->call.busy || op->extend_call.busy)
+    {
+        return;
+    }
+
+    if (op->timer.timer_set) {
+        ngx_del_timer(&op->timer);
+    }
+
+    ngx_http_latchkey_late_size -= op->late_size;
+    ngx_http_latchkey_lost -= op->lost;
+
+    ngx_destroy_pool(op->pool);
+}

@@ -1,0 +1,1040 @@
+
+/*
+ * The answer on its way out: held until it is stored.
+ *
+ *   state    header filter            body filter
+ *   -------  -----------------------  ------------------------------------
+ *   RUN      classify; HOLD, SETTLE   -
+ *   HOLD     -                        copy; at the end SETTLE
+ *   SETTLE   -                        leave buffers with their owner
+ *   SEND     -                        header, what is held, what is left
+ *   REPLACE  -                        header and body of another answer
+ *   DROP     -                        the app's answer is thrown away
+ *   PASS     next filter              next filter
+ *
+ * "The answer leaves only after it is durably kept": SEND is entered from
+ * the reply to the settlement and from nowhere else.
+ *
+ * HOLD, SETTLE, SEND and REPLACE keep a bit of r->buffered set, so that
+ * nginx does not take the request for finished.  An answer too large to hold
+ * is settled as omitted before its first byte leaves; its buffers wait
+ * unconsumed meanwhile, which stops the upstream.
+ *
+ * In observe mode the answer is copied and goes out at once.
+ */
+
+
+#include "ngx_http_latchkey_module.h"
+
+
+/* as ngx_http_image_filter_module has it: a bit that nginx's core leaves */
+#define NGX_HTTP_LATCHKEY_BUFFERED  0x08
+
+
+static ngx_int_t ngx_http_latchkey_header_filter(ngx_http_request_t *r);
+static ngx_int_t ngx_http_latchkey_pass_header(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static ngx_int_t ngx_http_latchkey_body_filter(ngx_http_request_t *r,
+    ngx_chain_t *in);
+static void ngx_http_latchkey_classify(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static ngx_http_latchkey_settle_e ngx_http_latchkey_class_of(
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_uint_t status);
+static ngx_uint_t ngx_http_latchkey_upstreams(ngx_http_request_t *r,
+    ngx_uint_t *lost, ngx_uint_t *status);
+static ngx_uint_t ngx_http_latchkey_too_large(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static void ngx_http_latchkey_omit(ngx_http_latchkey_op_t *op,
+    const char *reason);
+static ngx_int_t ngx_http_latchkey_hold(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_observe(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_copy(ngx_http_latchkey_ctx_t *ctx,
+    u_char *data, size_t len);
+static ngx_uint_t ngx_http_latchkey_cut_off(ngx_http_request_t *r);
+static ngx_int_t ngx_http_latchkey_leave(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static void ngx_http_latchkey_drop(ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_settle(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static void ngx_http_latchkey_settle_aside(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static ngx_int_t ngx_http_latchkey_store_headers(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static ngx_uint_t ngx_http_latchkey_storable(ngx_http_latchkey_loc_conf_t *llcf,
+    ngx_table_elt_t *h);
+static void ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_answer *answer);
+static ngx_int_t ngx_http_latchkey_outcome(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+static void ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_answer *answer);
+static void ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx,
+    ngx_chain_t *out);
+static ngx_chain_t *ngx_http_latchkey_unknown(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_uint_t status, const char *detail);
+static void ngx_http_latchkey_wake(ngx_http_request_t *r);
+static ngx_int_t ngx_http_latchkey_send_held(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_mark(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static ngx_int_t ngx_http_latchkey_send_other(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+
+
+ngx_str_t  ngx_http_latchkey_did[] = {
+#define X(name, word)  ngx_string(word),
+    NGX_HTTP_LATCHKEY_OUTCOMES(X)
+#undef X
+};
+
+
+/* in the order of ngx_http_latchkey_settle_e */
+
+static ngx_http_latchkey_did_e  ngx_http_latchkey_outcomes[] = {
+    NGX_HTTP_LATCHKEY_DID_KEPT,
+    NGX_HTTP_LATCHKEY_DID_OMITTED,
+    NGX_HTTP_LATCHKEY_DID_RELEASED,
+    NGX_HTTP_LATCHKEY_DID_DOUBTED
+};
+
+
+static ngx_http_output_header_filter_pt  ngx_http_next_header_filter;
+static ngx_http_output_body_filter_pt    ngx_http_next_body_filter;
+
+
+static ngx_int_t
+ngx_http_latchkey_header_filter(ngx_http_request_t *r)
+{
+    ngx_http_latchkey_ctx_t  *ctx;
+
+    ctx = ngx_http_latchkey_get_ctx(r);
+
+    if (ctx == NULL || ctx->state != NGX_HTTP_LATCHKEY_RUN) {
+        return ngx_http_next_header_filter(r);
+    }
+
+    ngx_http_latchkey_classify(r, ctx);
+
+    r->main_filter_need_in_memory = 1;
+    ctx->state = NGX_HTTP_LATCHKEY_HOLD;
+
+    if (ctx->observe || r->headers_out.status == 101) {
+        return ngx_http_latchkey_pass_header(r, ctx);
+    }
+
+    r->buffered |= NGX_HTTP_LATCHKEY_BUFFERED;
+
+    if (r->header_only) {
+        ctx->complete = 1;
+        return ngx_http_latchkey_settle(r, ctx);
+    }
+
+    if (ngx_http_latchkey_too_large(r, ctx)) {
+        return ngx_http_latchkey_settle(r, ctx);
+    }
+
+    return NGX_OK;
+}
+
+
+/* observe; and what no filter can hold: a connection that is handed over */
+
+static ngx_int_t
+ngx_http_latchkey_pass_header(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_next_header_filter(r);
+
+    if (r->headers_out.status == 101) {
+        ctx->op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
+        ngx_str_set(&ctx->op->reason, "the connection changed its protocol");
+        ngx_http_latchkey_settle_aside(r, ctx);
+
+    } else if (ctx->conf->no_body) {
+        ngx_http_latchkey_omit(ctx->op, "this route keeps no bodies");
+        ngx_http_latchkey_settle_aside(r, ctx);
+
+    } else if (r->header_only) {
+        ngx_http_latchkey_settle_aside(r, ctx);
+    }
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    ngx_http_latchkey_ctx_t  *ctx;
+
+    ctx = ngx_http_latchkey_get_ctx(r);
+
+    if (ctx == NULL) {
+        return ngx_http_next_body_filter(r, in);
+    }
+
+    switch (ctx->state) {
+
+    case NGX_HTTP_LATCHKEY_HOLD:
+        return ctx->observe ? ngx_http_latchkey_observe(r, ctx, in)
+                            : ngx_http_latchkey_hold(r, ctx, in);
+
+    case NGX_HTTP_LATCHKEY_SETTLE:
+        return ngx_http_latchkey_leave(r, ctx, in);
+
+    case NGX_HTTP_LATCHKEY_SEND:
+        return ngx_http_latchkey_send_held(r, ctx, in);
+
+    case NGX_HTTP_LATCHKEY_REPLACE:
+        return ngx_http_latchkey_send_other(r, ctx, in);
+
+    case NGX_HTTP_LATCHKEY_DROP:
+        ngx_http_latchkey_drop(in);
+        return ngx_http_next_body_filter(r, NULL);
+
+    default:
+        return ngx_http_next_body_filter(r, in);
+    }
+}
+
+
+/* what an answer means */
+
+static void
+ngx_http_latchkey_classify(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_uint_t               lost, status;
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
+
+    /* at most three digits, whatever an app or a filter has made of it */
+
+    op->status = r->headers_out.status ? r->headers_out.status : NGX_HTTP_OK;
+
+    if (r->upstream_states == NULL) {
+
+        /* no app behind a socket: the content handler was nginx's own */
+
+        op->settle = ngx_http_latchkey_class_of(ctx->conf, op->status);
+        ngx_str_set(&op->reason, "the answer itself leaves it open");
+        return;
+    }
+
+    if (ngx_http_latchkey_upstreams(r, &lost, &status) == 0) {
+        op->settle = NGX_HTTP_LATCHKEY_SETTLE_RELEASE;
+        return;
+    }
+
+    op->contacted = 1;
+
+    if (lost) {
+        op->settle = NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
+        ngx_str_set(&op->reason, "the app got the request and did not answer");
+        return;
+    }
+
+    op->settle = ngx_http_latchkey_class_of(ctx->conf, status);
+    ngx_str_set(&op->reason, "the app answered 502 or 504");
+}
+
+
+static ngx_http_latchkey_settle_e
+ngx_http_latchkey_class_of(ngx_http_latchkey_loc_conf_t *llcf,
+    ngx_uint_t status)
+{
+    ngx_uint_t   i, *keep;
+
+    if (llcf->keep) {
+        keep = llcf->keep->elts;
+
+        for (i = 0; i < llcf->keep->nelts; i++) {
+            if (keep[i] == status) {
+                return NGX_HTTP_LATCHKEY_SETTLE_KEEP;
+            }
+        }
+    }
+
+    switch (status) {
+
+    case NGX_HTTP_BAD_GATEWAY:
+    case NGX_HTTP_GATEWAY_TIME_OUT:
+        return NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
+
+    case NGX_HTTP_UNAUTHORIZED:
+    case 407:
+    case NGX_HTTP_REQUEST_TIME_OUT:
+    case 425:
+    case NGX_HTTP_TOO_MANY_REQUESTS:
+        return NGX_HTTP_LATCHKEY_SETTLE_RELEASE;
+    }
+
+    if (status >= 500 && status <= 599) {
+        return llcf->keep_5xx ? NGX_HTTP_LATCHKEY_SETTLE_KEEP
+                              : NGX_HTTP_LATCHKEY_SETTLE_RELEASE;
+    }
+
+    if (status >= 200 && status <= 499) {
+        return NGX_HTTP_LATCHKEY_SETTLE_KEEP;
+    }
+
+    return NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
+}
+
+
+/*
+ * How many attempts may have reached an app.  *lost: one of them got bytes of
+ * the request and gave no answer.  *status: the last answer's own, whatever
+ * error_page has made of it.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_upstreams(ngx_http_request_t *r, ngx_uint_t *lost,
+    ngx_uint_t *status)
+{
+    ngx_uint_t                  i, n;
+    ngx_http_upstream_state_t  *state;
+
+    n = 0;
+    *lost = 0;
+    *status = 0;
+
+    state = r->upstream_states->elts;
+
+    for (i = 0; i < r->upstream_states->nelts; i++) {
+
+        if (state[i].peer == NULL) {
+            continue;                            /* between two redirects */
+        }
+
+        if (state[i].header_time != (ngx_msec_t) -1) {
+            n++;
+            *status = state[i].status;
+
+        } else if (state[i].bytes_sent) {
+            n++;
+            *lost = 1;
+        }
+    }
+
+    return n;
+}
+
+
+ngx_uint_t
+ngx_http_latchkey_contacted(ngx_http_request_t *r,
+    ngx_http_latchkey_state_e state)
+{
+    ngx_uint_t  lost, status;
+
+    switch (state) {
+
+    case NGX_HTTP_LATCHKEY_PASS:
+    case NGX_HTTP_LATCHKEY_BODY:
+    case NGX_HTTP_LATCHKEY_CLAIM:
+    case NGX_HTTP_LATCHKEY_WAIT:
+        return 0;
+
+    case NGX_HTTP_LATCHKEY_RUN:
+        return r->upstream_states == NULL
+               || ngx_http_latchkey_upstreams(r, &lost, &status) != 0;
+
+    default:
+        return 1;
+    }
+}
+
+
+/* holding */
+
+/* settled by what is known already; the body is not needed for it */
+
+static ngx_uint_t
+ngx_http_latchkey_too_large(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    if (ctx->conf->no_body) {
+        ngx_http_latchkey_omit(ctx->op, "this route keeps no bodies");
+        return 1;
+    }
+
+    if (r->headers_out.content_length_n > (off_t) ctx->conf->response_max) {
+        ngx_http_latchkey_omit(ctx->op, "it was too large");
+        return 1;
+    }
+
+    return 0;
+}
+
+
+static void
+ngx_http_latchkey_omit(ngx_http_latchkey_op_t *op, const char *reason)
+{
+    if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP) {
+        op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
+        op->reason.data = (u_char *) reason;
+        op->reason.len = ngx_strlen(reason);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_hold(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    ngx_chain_t *in)
+{
+    size_t        size;
+    ngx_int_t     rc;
+    ngx_buf_t    *b;
+    ngx_uint_t    flush;
+    ngx_chain_t  *cl;
+
+    flush = 0;
+
+    for (cl = in; cl; cl = cl->next) {
+        b = cl->buf;
+        flush |= b->flush;
+        size = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
+
+        rc = ngx_http_latchkey_copy(ctx, b->pos, size);
+
+        if (rc == NGX_ERROR) {
+            return NGX_ERROR;
+        }
+
+        if (rc == NGX_DECLINED) {
+            ngx_http_latchkey_omit(ctx->op, "it was too large");
+
+            if (ngx_http_latchkey_leave(r, ctx, cl) == NGX_ERROR) {
+                return NGX_ERROR;
+            }
+
+            return ngx_http_latchkey_settle(r, ctx);
+        }
+
+        b->pos = b->last;
+        b->file_pos = b->file_last;
+
+        if (b->last_buf) {
+            ctx->complete = 1;
+            return ngx_http_latchkey_settle(r, ctx);
+        }
+    }
+
+    if (flush && ngx_http_latchkey_cut_off(r)) {
+        ctx->op->settle = NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
+        ngx_str_set(&ctx->op->reason, "the app's answer was cut off");
+        ctx->truncated = 1;
+
+        return ngx_http_latchkey_settle(r, ctx);
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_observe(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    ngx_chain_t *in)
+{
+    ngx_buf_t    *b;
+    ngx_uint_t    flush;
+    ngx_chain_t  *cl;
+
+    flush = 0;
+
+    for (cl = in; cl && !ctx->complete; cl = cl->next) {
+        b = cl->buf;
+        flush |= b->flush;
+
+        if (ngx_buf_in_memory(b)
+            && ngx_http_latchkey_copy(ctx, b->pos, b->last - b->pos)
+               != NGX_OK)
+        {
+            ngx_http_latchkey_omit(ctx->op, "it was too large");
+            ctx->complete = 1;
+        }
+
+        if (b->last_buf) {
+            ctx->complete = 1;
+        }
+    }
+
+    if (!ctx->complete && flush && ngx_http_latchkey_cut_off(r)) {
+        ctx->op->settle = NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
+        ngx_str_set(&ctx->op->reason, "the app's answer was cut off");
+        ctx->complete = 1;
+    }
+
+    if (ctx->complete) {
+        ngx_http_latchkey_settle_aside(r, ctx);
+    }
+
+    return ngx_http_next_body_filter(r, in);
+}
+
+
+/* NGX_DECLINED: more than may be held; nothing was taken then */
+
+static ngx_int_t
+ngx_http_latchkey_copy(ngx_http_latchkey_ctx_t *ctx, u_char *data, size_t len)
+{
+    off_t                    announced;
+    u_char                  *p;
+    size_t                   size;
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
+
+    if (len == 0) {
+        return NGX_OK;
+    }
+
+    if (len > ctx->conf->response_max - op->answer_body.len) {
+        return NGX_DECLINED;
+    }
+
+    if (len > op->answer_size - op->answer_body.len) {
+        announced = ctx->request->headers_out.content_length_n;
+
+        size = (announced > 0) ? (size_t) ngx_min(announced,
+                                             (off_t) ctx->conf->response_max)
+                               : ngx_max(2 * op->answer_size, 4096);
+        size = ngx_max(size, op->answer_body.len + len);
+
+        p = ngx_pnalloc(op->pool, size);
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
+
+        if (op->answer_body.len) {
+            ngx_memcpy(p, op->answer_body.data, op->answer_body.len);
+            (void) ngx_pfree(op->pool, op->answer_body.data);
+        }
+
+        op->answer_body.data = p;
+        op->answer_size = size;
+    }
+
+    ngx_memcpy(op->answer_body.data + op->answer_body.len, data, len);
+    op->answer_body.len += len;
+
+    return NGX_OK;
+}
+
+
+/*
+ * An upstream that fails after its header was sent on ends with a flush and
+ * no last buffer; u->cleanup is empty once it is finalized.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_cut_off(ngx_http_request_t *r)
+{
+    return r->upstream && r->upstream->cleanup == NULL;
+}
+
+
+/* buffers that stay with their owner until they can be sent */
+
+static ngx_int_t
+ngx_http_latchkey_leave(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    ngx_chain_t *in)
+{
+    if (in && ngx_chain_add_copy(r->pool, &ctx->rest, in) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_latchkey_drop(ngx_chain_t *in)
+{
+    for ( /* void */ ; in; in = in->next) {
+        in->buf->pos = in->buf->last;
+        in->buf->file_pos = in->buf->file_last;
+    }
+}
+
+
+/* settling */
+
+/* returns as a filter does */
+
+static ngx_int_t
+ngx_http_latchkey_settle(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+{
+    ctx->state = NGX_HTTP_LATCHKEY_SETTLE;
+    ctx->wait_start = ngx_current_msec;
+
+    if (ngx_http_latchkey_store_headers(r, ctx) != NGX_OK
+        || ngx_http_latchkey_op_settle(ctx->op, ngx_http_latchkey_settled)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+/* nobody waits for it */
+
+static void
+ngx_http_latchkey_settle_aside(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    ctx->state = NGX_HTTP_LATCHKEY_PASS;
+    ctx->outcome = ngx_http_latchkey_outcomes[ctx->op->settle];
+
+    (void) ngx_http_latchkey_store_headers(r, ctx);
+    (void) ngx_http_latchkey_op_settle(ctx->op, NULL);
+
+    ngx_http_latchkey_op_detach(ctx->op);
+    ctx->op = NULL;
+}
+
+
+/* the headers that a replay may carry, as lines, into the op's pool */
+
+static ngx_int_t
+ngx_http_latchkey_store_headers(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    u_char                  *p;
+    size_t                   len;
+    ngx_uint_t               i;
+    ngx_list_part_t         *part;
+    ngx_table_elt_t         *h;
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
+
+    if (op->settle != NGX_HTTP_LATCHKEY_SETTLE_KEEP) {
+        return NGX_OK;
+    }
+
+    len = sizeof("Content-Type: " CRLF) + r->headers_out.content_type.len;
+
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            len += h[i].key.len + h[i].value.len + sizeof(": " CRLF);
+        }
+    }
+
+    p = ngx_pnalloc(op->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    op->answer_headers.data = p;
+
+    if (r->headers_out.content_type.len) {
+        p = ngx_sprintf(p, "Content-Type: %V" CRLF,
+                        &r->headers_out.content_type);
+    }
+
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            if (ngx_http_latchkey_storable(ctx->conf, &h[i])) {
+                p = ngx_sprintf(p, "%V: %V" CRLF, &h[i].key, &h[i].value);
+            }
+        }
+    }
+
+    op->answer_headers.len = p - op->answer_headers.data;
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_storable(ngx_http_latchkey_loc_conf_t *llcf,
+    ngx_table_elt_t *h)
+{
+    return h->hash != 0
+           && h->key.len != 0
+           && ngx_http_latchkey_header_allowed(llcf, &h->key) == NGX_OK
+           && ngx_strlchr(h->value.data, h->value.data + h->value.len, CR)
+              == NULL
+           && ngx_strlchr(h->value.data, h->value.data + h->value.len, LF)
+              == NULL;
+}
+
+
+static void
+ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_answer *answer)
+{
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
+    c = r->connection;
+
+    ngx_http_set_log_request(c->log, r);
+
+    ctx->waited += ngx_current_msec - ctx->wait_start;
+
+    switch (ngx_http_latchkey_outcome(r, ctx, answer)) {
+
+    case NGX_OK:
+        ngx_http_latchkey_wake(r);
+        break;
+
+    case NGX_ERROR:
+        ngx_http_finalize_request(r, NGX_ERROR);
+        break;
+
+    default: /* NGX_AGAIN: another question is on its way */
+        break;
+    }
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_answer *answer)
+{
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
+
+    if (answer == NULL) {
+        ctx->outcome = NGX_HTTP_LATCHKEY_DID_LATE;
+
+        if (op->settle != NGX_HTTP_LATCHKEY_SETTLE_KEEP
+            && op->settle != NGX_HTTP_LATCHKEY_SETTLE_OMIT)
+        {
+            /* what the app said stands; only the record is behind */
+
+            ctx->state = NGX_HTTP_LATCHKEY_SEND;
+            return NGX_OK;
+        }
+
+        ngx_http_latchkey_replace(ctx,
+            ngx_http_latchkey_unknown(r, ctx, NGX_HTTP_SERVICE_UNAVAILABLE,
+                                      "The request was processed, but its "
+                                      "answer could not be stored yet; send "
+                                      "the same request again later."));
+        return NGX_OK;
+    }
+
+    ctx->outcome = ngx_http_latchkey_outcomes[op->settle];
+
+    switch (answer->verdict) {
+
+    case LK_VERDICT_KEPT:
+
+        /* our own, if the first reply was lost: then what we hold is it */
+
+        if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
+            && answer->reason.len == 0
+            && answer->response.status == op->status
+            && latchkey_slice_equal(answer->response.body,
+                                ngx_http_latchkey_slice(&op->answer_body)))
+        {
+            break;
+        }
+
+        ngx_http_latchkey_replace(ctx,
+                              ngx_http_latchkey_set_verdict(r, ctx, answer));
+        return NGX_OK;
+
+    case LK_VERDICT_STALE:
+        if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE) {
+            break;
+        }
+
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "idempotency: operation %V was decided elsewhere while "
+                      "the app worked; its answer is not used",
+                      &ctx->reference);
+
+        ctx->outcome = NGX_HTTP_LATCHKEY_DID_STALE;
+        ctx->wait_start = ngx_current_msec;
+
+        if (ngx_http_latchkey_op_ask(op, ngx_http_latchkey_asked) == NGX_OK) {
+            return NGX_AGAIN;
+        }
+
+        ngx_http_latchkey_replace(ctx,
+            ngx_http_latchkey_unknown(r, ctx, NGX_HTTP_CONFLICT,
+                                      "The request was processed, but it was "
+                                      "decided elsewhere meanwhile."));
+        return NGX_OK;
+
+    default:
+        break;
+    }
+
+    if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_DOUBT
+        && (ctx->truncated || (r->err_status && !r->internal)))
+    {
+        /* there is no answer of the app's, nor a page of the user's */
+
+        ngx_http_latchkey_replace(ctx,
+            ngx_http_latchkey_unknown(r, ctx,
+                                      ctx->truncated ? NGX_HTTP_BAD_GATEWAY
+                                                     : op->status,
+                                      "The request reached the app, but no "
+                                      "complete answer came back: it may or "
+                                      "may not have taken effect."));
+        return NGX_OK;
+    }
+
+    ctx->state = NGX_HTTP_LATCHKEY_SEND;
+
+    return NGX_OK;
+}
+
+
+/* after STALE: what the operation is now */
+
+static void
+ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_answer *answer)
+{
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
+    c = r->connection;
+
+    ngx_http_set_log_request(c->log, r);
+
+    ctx->waited += ngx_current_msec - ctx->wait_start;
+
+    ngx_http_latchkey_replace(ctx, answer
+        ? ngx_http_latchkey_set_verdict(r, ctx, answer)
+        : ngx_http_latchkey_unknown(r, ctx, NGX_HTTP_SERVICE_UNAVAILABLE,
+                                    "The request was processed, but it was "
+                                    "decided elsewhere meanwhile."));
+
+    ngx_http_latchkey_wake(r);
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+/* the held answer is not needed any more: the op goes its own way */
+
+static void
+ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *out)
+{
+    ctx->state = NGX_HTTP_LATCHKEY_REPLACE;
+    ctx->other = out;
+
+    ngx_http_latchkey_op_detach(ctx->op);
+    ctx->op = NULL;
+}
+
+
+static ngx_chain_t *
+ngx_http_latchkey_unknown(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    ngx_uint_t status, const char *detail)
+{
+    struct lk_problem  problem;
+
+    ngx_memzero(&problem, sizeof(struct lk_problem));
+
+    problem.kind = LK_PROBLEM_OUTCOME_UNKNOWN;
+    problem.status = status;
+    problem.detail = latchkey_slice(detail);
+    problem.reference = ngx_http_latchkey_slice(&ctx->reference);
+
+    return ngx_http_latchkey_set_problem(r, &problem,
+                              status == NGX_HTTP_SERVICE_UNAVAILABLE ? 1000
+                                                                     : 0);
+}
+
+
+/* sending */
+
+/*
+ * From the daemon's event back into the filters.  If the upstream is still
+ * there, its own write handler goes on from where we stopped it.
+ */
+
+static void
+ngx_http_latchkey_wake(ngx_http_request_t *r)
+{
+    if (ngx_http_output_filter(r, NULL) == NGX_ERROR) {
+        ngx_http_finalize_request(r, NGX_ERROR);
+        return;
+    }
+
+    r->write_event_handler(r);
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_send_held(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in)
+{
+    ngx_int_t      rc;
+    ngx_buf_t     *b;
+    ngx_chain_t   *out, **last;
+
+    ctx->state = NGX_HTTP_LATCHKEY_PASS;
+    r->buffered &= ~NGX_HTTP_LATCHKEY_BUFFERED;
+
+    if (ngx_http_latchkey_mark(r, ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    rc = ngx_http_next_header_filter(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        ctx->state = NGX_HTTP_LATCHKEY_DROP;
+        ngx_http_latchkey_drop(ctx->rest);
+        ngx_http_latchkey_drop(in);
+        return rc;
+    }
+
+    out = NULL;
+    last = &out;
+
+    if (ctx->op->answer_body.len || ctx->complete) {
+        b = ngx_calloc_buf(r->pool);
+        if (b == NULL) {
+            return NGX_ERROR;
+        }
+
+        out = ngx_alloc_chain_link(r->pool);
+        if (out == NULL) {
+            return NGX_ERROR;
+        }
+
+        if (ctx->op->answer_body.len) {
+            b->pos = ctx->op->answer_body.data;
+            b->last = b->pos + ctx->op->answer_body.len;
+            b->memory = 1;
+        }
+
+        b->last_buf = ctx->complete;
+        b->last_in_chain = ctx->complete;
+
+        out->buf = b;
+        out->next = NULL;
+        last = &out->next;
+    }
+
+    *last = ctx->rest;
+    ctx->rest = NULL;
+
+    if (in && ngx_chain_add_copy(r->pool, &out, in) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_next_body_filter(r, out);
+}
+
+
+/* our headers; what the app sent under their names is ours to say */
+
+static ngx_int_t
+ngx_http_latchkey_mark(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+{
+    uint64_t                 expires;
+    ngx_uint_t               i;
+    ngx_list_part_t         *part;
+    ngx_table_elt_t         *h;
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
+
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            if ((h[i].key.len == 21
+                 && ngx_strncasecmp(h[i].key.data,
+                                    (u_char *) "Idempotency-Reference", 21)
+                    == 0)
+                || (h[i].key.len == 19
+                    && (ngx_strncasecmp(h[i].key.data,
+                                        (u_char *) "Idempotency-Expires", 19)
+                        == 0
+                        || ngx_strncasecmp(h[i].key.data,
+                                        (u_char *) "Idempotent-Replayed", 19)
+                           == 0)))
+            {
+                h[i].hash = 0;
+            }
+        }
+    }
+
+    if (ngx_http_latchkey_add_header(r, "Idempotency-Reference",
+                                     &ctx->reference)
+        == NULL)
+    {
+        return NGX_ERROR;
+    }
+
+    if (op->settle != NGX_HTTP_LATCHKEY_SETTLE_KEEP
+        && op->settle != NGX_HTTP_LATCHKEY_SETTLE_OMIT)
+    {
+        return NGX_OK;
+    }
+
+    /* by the daemon's clock, as a replay will say it */
+
+    expires = op->claimed_ms + (ngx_msec_t) (ngx_current_msec
+                                             - op->claimed_at)
+              + op->conf->ttl;
+
+    return ngx_http_latchkey_add_expires(r, expires);
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_send_other(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in)
+{
+    ngx_int_t  rc;
+
+    ctx->state = NGX_HTTP_LATCHKEY_DROP;
+    r->buffered &= ~NGX_HTTP_LATCHKEY_BUFFERED;
+
+    ngx_http_latchkey_drop(ctx->rest);
+    ngx_http_latchkey_drop(in);
+    ctx->rest = NULL;
+
+    if (ctx->other == NULL) {
+        return NGX_ERROR;
+    }
+
+    rc = ngx_http_next_header_filter(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    return ngx_http_next_body_filter(r, ctx->other);
+}
+
+
+ngx_int_t
+ngx_http_latchkey_filter_init(ngx_conf_t *cf)
+{
+    ngx_http_next_header_filter = ngx_http_top_header_filter;
+    ngx_http_top_header_filter = ngx_http_latchkey_header_filter;
+
+    ngx_http_next_body_filter = ngx_http_top_body_filter;
+    ngx_http_top_body_filter = ngx_http_latchkey_body_filter;
+
+    return NGX_OK;
+}
