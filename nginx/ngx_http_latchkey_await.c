@@ -1,0 +1,335 @@
+
+/*
+ * The second connection to the daemon: AWAIT, and the messages that answer it
+ * when they like.
+ *
+ * A waiter has a number of its own, which the daemon gives back.  It lives
+ * until its command is answered and nobody listens any more, whichever comes
+ * last; it is in the tree while somebody listens, and in `queued` while the
+ * daemon has said that it will tell.
+ */
+
+
+#include "ngx_http_latchkey_link.h"
+
+
+#define NGX_HTTP_LATCHKEY_AWAIT_MAX    600000    /* ms; of the daemon */
+#define NGX_HTTP_LATCHKEY_AWAIT_REPLY  5000      /* ms for QUEUED */
+
+
+typedef struct {
+    ngx_rbtree_t                 tree;
+    ngx_rbtree_node_t            sentinel;
+    ngx_queue_t                  queued;
+    ngx_rbtree_key_t             last;
+} ngx_http_latchkey_waiters_t;
+
+
+typedef struct {
+    ngx_rbtree_node_t            node;      /* key: the number */
+    ngx_queue_t                  queue;
+    ngx_http_latchkey_call_t     call;
+    ngx_http_latchkey_link_t    *link;
+    ngx_http_latchkey_await_t   *await;     /* NULL: nobody listens */
+    ngx_pool_t                  *pool;
+} ngx_http_latchkey_waiter_t;
+
+
+static ngx_http_latchkey_link_t *ngx_http_latchkey_await_link(
+    ngx_http_latchkey_servers_t *servers);
+static void ngx_http_latchkey_await_answer(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply);
+static ngx_uint_t ngx_http_latchkey_await_push(ngx_http_latchkey_link_t *link,
+    const struct lk_reply *reply);
+static ngx_http_latchkey_waiter_t *ngx_http_latchkey_await_find(
+    ngx_http_latchkey_waiters_t *waiters, const struct lk_reply *id);
+static void ngx_http_latchkey_await_lost(ngx_http_latchkey_link_t *link);
+static void ngx_http_latchkey_await_tell(ngx_http_latchkey_waiter_t *waiter,
+    ngx_int_t rc);
+static void ngx_http_latchkey_await_forget(
+    ngx_http_latchkey_waiter_t *waiter);
+
+
+/*
+ * What was asked on a connection that is gone is not asked again: it may have
+ * been settled since, so whoever waits has to claim again anyway.
+ */
+
+static const ngx_http_latchkey_link_kind_t  ngx_http_latchkey_link_awaits = {
+    NGX_LOG_INFO,
+    0,
+    ngx_http_latchkey_await_push,
+    ngx_http_latchkey_await_lost
+};
+
+
+ngx_int_t
+ngx_http_latchkey_await(ngx_http_latchkey_servers_t *servers,
+    ngx_http_latchkey_await_t *await, const ngx_str_t *tenant,
+    const ngx_str_t *scope, const ngx_str_t *key, ngx_msec_t ms)
+{
+    u_char                        id[NGX_INT_T_LEN], time[NGX_INT_T_LEN];
+    ngx_str_t                     words[6];
+    ngx_pool_t                   *pool;
+    ngx_http_latchkey_link_t     *link;
+    ngx_http_latchkey_waiter_t   *waiter;
+    ngx_http_latchkey_waiters_t  *waiters;
+
+    await->waiter = NULL;
+
+    link = ngx_http_latchkey_await_link(servers);
+    if (link == NULL) {
+        return NGX_DECLINED;
+    }
+
+    pool = ngx_create_pool(1024, link->log);
+    if (pool == NULL) {
+        return NGX_DECLINED;
+    }
+
+    waiter = ngx_pcalloc(pool, sizeof(ngx_http_latchkey_waiter_t));
+    if (waiter == NULL) {
+        goto declined;
+    }
+
+    waiters = link->data;
+
+    waiter->node.key = ++waiters->last;
+    waiter->link = link;
+    waiter->await = await;
+    waiter->pool = pool;
+
+    ms = ngx_max(1, ngx_min(ms, NGX_HTTP_LATCHKEY_AWAIT_MAX));
+
+    ngx_str_set(&words[0], "AWAIT");
+    words[1].data = id;
+    words[1].len = ngx_sprintf(id, "%ui", waiter->node.key) - id;
+    words[2] = *tenant;
+    words[3] = *scope;
+    words[4] = *key;
+    words[5].data = time;
+    words[5].len = ngx_sprintf(time, "%M", ms) - time;
+
+    waiter->call.out = ngx_http_latchkey_command(pool, words, 6);
+    if (waiter->call.out == NULL) {
+        goto declined;
+    }
+
+    waiter->call.handler = ngx_http_latchkey_await_answer;
+    waiter->call.data = waiter;
+    waiter->call.deadline = ngx_current_msec + NGX_HTTP_LATCHKEY_AWAIT_REPLY;
+
+    if (ngx_http_latchkey_link_queue(link, &waiter->call) != NGX_OK) {
+        goto declined;
+    }
+
+    /* a worker need not stay for it: the request that waits keeps it */
+    waiter->call.timer.cancelable = 1;
+
+    ngx_rbtree_insert(&waiters->tree, &waiter->node);
+
+    await->waiter = waiter;
+
+    return NGX_OK;
+
+declined:
+
+    ngx_destroy_pool(pool);
+
+    return NGX_DECLINED;
+}
+
+
+void
+ngx_http_latchkey_await_cancel(ngx_http_latchkey_await_t *await)
+{
+    if (await->waiter) {
+        ngx_http_latchkey_await_forget(await->waiter);
+    }
+}
+
+
+static ngx_http_latchkey_link_t *
+ngx_http_latchkey_await_link(ngx_http_latchkey_servers_t *servers)
+{
+    ngx_http_latchkey_link_t     *link;
+    ngx_http_latchkey_waiters_t  *waiters;
+
+    if (servers->await) {
+        return servers->await;
+    }
+
+    link = ngx_http_latchkey_link_create(servers,
+                                         &ngx_http_latchkey_link_awaits);
+    if (link == NULL) {
+        return NULL;
+    }
+
+    waiters = ngx_pcalloc(link->pool, sizeof(ngx_http_latchkey_waiters_t));
+    if (waiters == NULL) {
+        ngx_destroy_pool(link->pool);
+        return NULL;
+    }
+
+    ngx_rbtree_init(&waiters->tree, &waiters->sentinel,
+                    ngx_rbtree_insert_value);
+    ngx_queue_init(&waiters->queued);
+
+    link->data = waiters;
+    servers->await = link;
+
+    return link;
+}
+
+
+/* to the command: QUEUED, or why not; NULL: the connection broke */
+
+static void
+ngx_http_latchkey_await_answer(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply)
+{
+    u_char                        buf[128];
+    ngx_str_t                     text;
+    ngx_http_latchkey_waiter_t   *waiter;
+    ngx_http_latchkey_waiters_t  *waiters;
+
+    waiter = call->data;
+
+    if (waiter->await == NULL) {
+        ngx_destroy_pool(waiter->pool);
+        return;
+    }
+
+    if (reply && reply->type == LK_REPLY_TEXT) {
+        waiters = waiter->link->data;
+        ngx_queue_insert_tail(&waiters->queued, &waiter->queue);
+        return;
+    }
+
+    if (reply && reply->type == LK_REPLY_ERROR) {
+        text = ngx_http_latchkey_link_text(reply->text, buf, sizeof(buf));
+        ngx_log_error(NGX_LOG_INFO, waiter->link->log, 0,
+                      "idempotency: AWAIT was refused: %V", &text);
+    }
+
+    ngx_http_latchkey_await_tell(waiter, NGX_ERROR);
+}
+
+
+/* no reply to AWAIT is an array, and every message is one */
+
+static ngx_uint_t
+ngx_http_latchkey_await_push(ngx_http_latchkey_link_t *link,
+    const struct lk_reply *reply)
+{
+    ngx_http_latchkey_waiter_t  *waiter;
+
+    if (reply->type != LK_REPLY_ARRAY) {
+        return 0;
+    }
+
+    if (reply->count == 3
+        && latchkey_slice_equal(reply->elements[0].text, LK_SLICE("message"))
+        && latchkey_slice_equal(reply->elements[1].text, LK_SLICE("settled")))
+    {
+        waiter = ngx_http_latchkey_await_find(link->data,
+                                              &reply->elements[2]);
+        if (waiter) {
+            ngx_http_latchkey_await_tell(waiter, NGX_OK);
+        }
+    }
+
+    return 1;
+}
+
+
+static ngx_http_latchkey_waiter_t *
+ngx_http_latchkey_await_find(ngx_http_latchkey_waiters_t *waiters,
+    const struct lk_reply *id)
+{
+    ngx_int_t           n;
+    ngx_rbtree_key_t    key;
+    ngx_rbtree_node_t  *node;
+
+    n = ngx_atoi((u_char *) id->text.data, id->text.len);
+    if (n == NGX_ERROR) {
+        return NULL;
+    }
+
+    key = (ngx_rbtree_key_t) n;
+    node = waiters->tree.root;
+
+    while (node != &waiters->sentinel) {
+
+        if (key == node->key) {
+
+            /* the node is what a waiter begins with */
+
+            return (ngx_http_latchkey_waiter_t *) node;
+        }
+
+        node = (key < node->key) ? node->left : node->right;
+    }
+
+    return NULL;
+}
+
+
+/* of what is sent, the link itself tells; of what waits to be sent, nothing */
+
+static void
+ngx_http_latchkey_await_lost(ngx_http_latchkey_link_t *link)
+{
+    ngx_queue_t                  *q;
+    ngx_http_latchkey_waiters_t  *waiters;
+
+    waiters = link->data;
+
+    while (!ngx_queue_empty(&waiters->queued)) {
+        q = ngx_queue_head(&waiters->queued);
+
+        ngx_http_latchkey_await_tell(
+                     ngx_queue_data(q, ngx_http_latchkey_waiter_t, queue),
+                     NGX_ERROR);
+    }
+}
+
+
+static void
+ngx_http_latchkey_await_tell(ngx_http_latchkey_waiter_t *waiter, ngx_int_t rc)
+{
+    ngx_http_latchkey_await_t  *await;
+
+    await = waiter->await;
+
+    ngx_http_latchkey_await_forget(waiter);
+
+    await->handler(await, rc);
+}
+
+
+static void
+ngx_http_latchkey_await_forget(ngx_http_latchkey_waiter_t *waiter)
+{
+    ngx_http_latchkey_waiters_t  *waiters;
+
+    waiters = waiter->link->data;
+
+    ngx_rbtree_delete(&waiters->tree, &waiter->node);
+
+    waiter->await->waiter = NULL;
+    waiter->await = NULL;
+
+    if (waiter->call.busy) {
+
+        /* its reply is still to come */
+
+        return;
+    }
+
+    if (waiter->queue.next) {
+        ngx_queue_remove(&waiter->queue);
+    }
+
+    ngx_destroy_pool(waiter->pool);
+}
