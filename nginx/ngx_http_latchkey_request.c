@@ -24,7 +24,7 @@
 
 static ngx_int_t ngx_http_latchkey_begin(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf);
-static ngx_int_t ngx_http_latchkey_check(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_identify(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_refuse(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_said_e verdict,
@@ -172,7 +172,7 @@ ngx_http_latchkey_begin(ngx_http_request_t *r,
     cln->handler = ngx_http_latchkey_cleanup;
     ngx_http_set_ctx(r, ctx, ngx_http_latchkey_module);
 
-    rc = ngx_http_latchkey_check(r, ctx);
+    rc = ngx_http_latchkey_identify(r, ctx);
     if (rc != NGX_OK) {
         return rc;
     }
@@ -195,7 +195,7 @@ ngx_http_latchkey_begin(ngx_http_request_t *r,
 /* NGX_OK: claim it.  Else what the phase handler returns. */
 
 static ngx_int_t
-ngx_http_latchkey_check(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_identify(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_int_t    rc;
     ngx_str_t    value;
