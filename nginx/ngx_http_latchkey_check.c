@@ -41,7 +41,7 @@ typedef struct {
 static char *ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_check_caller(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf);
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_check_times(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_check_pass(ngx_conf_t *cf,
@@ -111,9 +111,9 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
         return NGX_CONF_OK;
     }
 
-    /* a server may leave it to its locations to say who the client is */
+    /* a server itself passes nothing on, and its locations may say more */
 
-    if (llcf->loc_conf == llcf->cscf->ctx->loc_conf && llcf->tenant == NULL) {
+    if (llcf->loc_conf == llcf->cscf->ctx->loc_conf) {
         return NGX_CONF_OK;
     }
 
@@ -157,7 +157,7 @@ ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
         return NGX_CONF_OK;
     }
 
-    return ngx_http_latchkey_check_caller(cf, llcf);
+    return ngx_http_latchkey_check_caller(cf, lmcf, llcf);
 }
 
 
@@ -165,7 +165,7 @@ ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
 
 static char *
 ngx_http_latchkey_check_caller(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf)
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf)
 {
     ngx_str_t               *value;
 #if (NGX_HTTP_SSL)
@@ -207,6 +207,12 @@ ngx_http_latchkey_check_caller(ngx_conf_t *cf,
     }
 
 #endif
+
+    if (llcf->tenant == lmcf->warned) {
+        return NGX_CONF_OK;
+    }
+
+    lmcf->warned = llcf->tenant;
 
     if (llcf->tenant->lengths == NULL) {
         ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
@@ -612,7 +618,7 @@ ngx_http_latchkey_may_receive(ngx_http_latchkey_main_conf_t *lmcf,
 
         from = other[i]->loc_conf[ngx_http_core_module.ctx_index];
 
-        if (from->handler == NULL && !from->noname && from->name.len) {
+        if (from->handler == NULL && !from->noname) {
             return 1;
         }
     }

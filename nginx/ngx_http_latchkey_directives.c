@@ -15,6 +15,8 @@
 
 static char *ngx_http_latchkey_set_mode(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_http_latchkey_set_word(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 static char *ngx_http_latchkey_set_server(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_latchkey_set_tenant(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -47,15 +49,18 @@ static char *ngx_http_latchkey_set_status(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_latchkey_set_counters(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
+static ngx_conf_enum_t *ngx_http_latchkey_find_word(ngx_conf_t *cf,
+    ngx_command_t *cmd, ngx_str_t *value, ngx_conf_enum_t *words);
 static ngx_int_t ngx_http_latchkey_compile(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_complex_value_t **cv);
 static ngx_int_t ngx_http_latchkey_read_secret(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_str_t *path, size_t min, ngx_str_t *secret);
 static ngx_int_t ngx_http_latchkey_credentials(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_http_latchkey_server_t *server);
-static ngx_array_t *ngx_http_latchkey_names(ngx_conf_t *cf);
-static ngx_int_t ngx_http_latchkey_time(ngx_conf_t *cf, ngx_str_t *value,
-    ngx_msec_t *time);
+static ngx_array_t *ngx_http_latchkey_names(ngx_conf_t *cf,
+    ngx_command_t *cmd);
+static ngx_int_t ngx_http_latchkey_time(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_str_t *value, ngx_msec_t *time);
 static ngx_uint_t ngx_http_latchkey_never_replayed(ngx_str_t *name);
 
 
@@ -124,8 +129,8 @@ ngx_command_t  ngx_http_latchkey_commands[] = {
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
       ngx_http_latchkey_set_mode,
       NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
+      offsetof(ngx_http_latchkey_loc_conf_t, mode),
+      &ngx_http_latchkey_modes },
 
     { ngx_string("idempotency_server"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE123,
@@ -164,7 +169,7 @@ ngx_command_t  ngx_http_latchkey_commands[] = {
 
     { ngx_string("idempotency_auth"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
-      ngx_conf_set_enum_slot,
+      ngx_http_latchkey_set_word,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_latchkey_loc_conf_t, auth_app),
       &ngx_http_latchkey_auths },
@@ -255,14 +260,14 @@ ngx_command_t  ngx_http_latchkey_commands[] = {
 
     { ngx_string("idempotency_mismatch_status"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
-      ngx_conf_set_enum_slot,
+      ngx_http_latchkey_set_word,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_latchkey_loc_conf_t, mismatch_status),
       &ngx_http_latchkey_mismatches },
 
     { ngx_string("idempotency_uncertain"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
-      ngx_conf_set_enum_slot,
+      ngx_http_latchkey_set_word,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_latchkey_loc_conf_t, reexecute),
       &ngx_http_latchkey_uncertains },
@@ -318,33 +323,44 @@ ngx_http_latchkey_set_mode(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_latchkey_loc_conf_t *llcf = conf;
 
-    ngx_str_t   *value;
-    ngx_uint_t   i;
+    char  *rv;
 
-    if (llcf->mode != NGX_CONF_UNSET_UINT) {
+    rv = ngx_http_latchkey_set_word(cf, cmd, conf);
+
+    llcf->file = cf->conf_file->file.name;
+    llcf->line = cf->conf_file->line;
+
+    return rv;
+}
+
+
+/* one of the words in cmd->post */
+
+static char *
+ngx_http_latchkey_set_word(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char  *p = conf;
+
+    ngx_str_t        *value;
+    ngx_uint_t       *np;
+    ngx_conf_enum_t  *word;
+
+    np = (ngx_uint_t *) (p + cmd->offset);
+
+    if (*np != NGX_CONF_UNSET_UINT) {
         return "is duplicate";
     }
 
     value = cf->args->elts;
 
-    for (i = 0; ngx_http_latchkey_modes[i].name.len; i++) {
-        if (ngx_strcmp(ngx_http_latchkey_modes[i].name.data, value[1].data)
-            == 0)
-        {
-            llcf->mode = ngx_http_latchkey_modes[i].value;
-            llcf->file = cf->conf_file->file.name;
-            llcf->line = cf->conf_file->line;
-
-            return NGX_CONF_OK;
-        }
+    word = ngx_http_latchkey_find_word(cf, cmd, &value[1], cmd->post);
+    if (word == NULL) {
+        return NGX_CONF_ERROR;
     }
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid value \"%V\" in \"%V\", it must be \"off\", "
-                       "\"observe\", \"optional\" or \"required\"",
-                       &value[1], &cmd->name);
+    *np = word->value;
 
-    return NGX_CONF_ERROR;
+    return NGX_CONF_OK;
 }
 
 
@@ -408,12 +424,13 @@ ngx_http_latchkey_set_server(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* a parameter is never repeated in a message: it may be a password */
+/* of a parameter only its name is repeated: the rest may be a password */
 
 static ngx_int_t
 ngx_http_latchkey_credentials(ngx_conf_t *cf, ngx_command_t *cmd,
     ngx_http_latchkey_server_t *server)
 {
+    u_char      *p;
     ngx_str_t   *value, path;
     ngx_uint_t   i;
 
@@ -445,11 +462,14 @@ ngx_http_latchkey_credentials(ngx_conf_t *cf, ngx_command_t *cmd,
             }
 
         } else {
+            p = (u_char *) ngx_strchr(value[i].data, '=');
+
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "parameter %ui of \"%V\" is invalid, \"user=\" "
-                               "and one of \"password=\" and "
+                               "invalid parameter %ui \"%*s\" in \"%V\", "
+                               "\"user=\" and one of \"password=\" and "
                                "\"password_file=\" may follow the address",
-                               i, &cmd->name);
+                               i, p ? (size_t) (p - value[i].data + 1) : 0,
+                               value[i].data, &cmd->name);
             return NGX_ERROR;
         }
     }
@@ -581,7 +601,7 @@ ngx_http_latchkey_set_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
-    llcf->headers = ngx_http_latchkey_names(cf);
+    llcf->headers = ngx_http_latchkey_names(cf, cmd);
     if (llcf->headers == NULL) {
         return NGX_CONF_ERROR;
     }
@@ -734,16 +754,15 @@ ngx_http_latchkey_set_methods(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        for (method = ngx_http_latchkey_methods; method->name.len; method++) {
-            if (ngx_strcmp(method->name.data, value[i].data) == 0) {
-                break;
-            }
+        method = ngx_http_latchkey_find_word(cf, cmd, &value[i],
+                                             ngx_http_latchkey_methods);
+        if (method == NULL) {
+            return NGX_CONF_ERROR;
         }
 
-        if (method->name.len == 0) {
+        if (llcf->methods & method->value) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid value \"%V\" in \"%V\", it must be "
-                               "\"POST\", \"PUT\", \"PATCH\" or \"DELETE\"",
+                               "duplicate \"%V\" in \"%V\"",
                                &value[i], &cmd->name);
             return NGX_CONF_ERROR;
         }
@@ -842,7 +861,7 @@ ngx_http_latchkey_set_replay_headers(ngx_conf_t *cf, ngx_command_t *cmd,
         return NGX_CONF_OK;
     }
 
-    llcf->replay_headers = ngx_http_latchkey_names(cf);
+    llcf->replay_headers = ngx_http_latchkey_names(cf, cmd);
     if (llcf->replay_headers == NULL) {
         return NGX_CONF_ERROR;
     }
@@ -950,7 +969,7 @@ ngx_http_latchkey_set_max_age(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_ERROR;
     }
 
-    if (ngx_http_latchkey_time(cf, &value[2], &llcf->max_age) != NGX_OK) {
+    if (ngx_http_latchkey_time(cf, cmd, &value[2], &llcf->max_age) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -972,7 +991,7 @@ ngx_http_latchkey_set_max_age(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         skew.len = value[3].len - 5;
         skew.data = value[3].data + 5;
 
-        if (ngx_http_latchkey_time(cf, &skew, &llcf->max_skew) != NGX_OK) {
+        if (ngx_http_latchkey_time(cf, cmd, &skew, &llcf->max_skew) != NGX_OK) {
             return NGX_CONF_ERROR;
         }
     }
@@ -995,7 +1014,7 @@ ngx_http_latchkey_set_late(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    if (ngx_http_latchkey_time(cf, &value[1], &llcf->late_time) != NGX_OK) {
+    if (ngx_http_latchkey_time(cf, cmd, &value[1], &llcf->late_time) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -1135,6 +1154,39 @@ ngx_http_latchkey_set_counters(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/* NULL: it is none of them, and the message lists them */
+
+static ngx_conf_enum_t *
+ngx_http_latchkey_find_word(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_str_t *value, ngx_conf_enum_t *words)
+{
+    u_char           *p, *last, text[128];
+    ngx_conf_enum_t  *word;
+
+    p = text;
+    last = text + sizeof(text);
+
+    for (word = words; word->name.len; word++) {
+
+        if (word->name.len == value->len
+            && ngx_strncmp(word->name.data, value->data, value->len) == 0)
+        {
+            return word;
+        }
+
+        p = ngx_slprintf(p, last, "%s\"%V\"",
+                         word == words ? "" : word[1].name.len ? ", " : " or ",
+                         &word->name);
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" in \"%V\", it must be %*s",
+                       value, &cmd->name, p - text, text);
+
+    return NULL;
+}
+
+
 static ngx_int_t
 ngx_http_latchkey_compile(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_complex_value_t **cv)
@@ -1157,13 +1209,15 @@ ngx_http_latchkey_compile(ngx_conf_t *cf, ngx_str_t *value,
 
 
 static ngx_int_t
-ngx_http_latchkey_time(ngx_conf_t *cf, ngx_str_t *value, ngx_msec_t *time)
+ngx_http_latchkey_time(ngx_conf_t *cf, ngx_command_t *cmd, ngx_str_t *value,
+    ngx_msec_t *time)
 {
     *time = ngx_parse_time(value, 0);
 
     if (*time == (ngx_msec_t) NGX_ERROR) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "invalid time \"%V\"",
-                           value);
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid time \"%V\" in \"%V\"",
+                           value, &cmd->name);
         return NGX_ERROR;
     }
 
@@ -1174,7 +1228,7 @@ ngx_http_latchkey_time(ngx_conf_t *cf, ngx_str_t *value, ngx_msec_t *time)
 /* all arguments as names of headers, in lower case */
 
 static ngx_array_t *
-ngx_http_latchkey_names(ngx_conf_t *cf)
+ngx_http_latchkey_names(ngx_conf_t *cf, ngx_command_t *cmd)
 {
     u_char        ch, *p;
     ngx_str_t    *value, *name;
@@ -1203,8 +1257,8 @@ ngx_http_latchkey_names(ngx_conf_t *cf)
 
         if (p == value[i].data || p != value[i].data + value[i].len) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "\"%V\" is not the name of a header",
-                               &value[i]);
+                               "\"%V\" in \"%V\" is not the name of a "
+                               "header", &value[i], &cmd->name);
             return NULL;
         }
 

@@ -437,14 +437,8 @@ ngx_http_latchkey_init(ngx_conf_t *cf)
             serves = 1;
         }
 
-        if (llcf[i]->mode == NGX_HTTP_LATCHKEY_OFF) {
-            continue;
-        }
-
-        lmcf->used = 1;
-
-        if (ngx_http_latchkey_counters_location(cf, llcf[i]) != NGX_OK) {
-            return NGX_ERROR;
+        if (llcf[i]->mode != NGX_HTTP_LATCHKEY_OFF) {
+            lmcf->used = 1;
         }
     }
 
@@ -476,9 +470,9 @@ ngx_http_latchkey_init(ngx_conf_t *cf)
 
 
 /*
- * Whether the location answers by itself; then nothing is guarded in it.  A
- * server as such, outside of its locations, passes nothing on: it is guarded
- * if it can be, and what its locations inherit is not changed by this.
+ * Whether the location answers by itself; then nothing is guarded in it.  Nor
+ * in a server itself, outside of its locations, which passes nothing on.  It
+ * is too late for this to be inherited.
  */
 
 static ngx_uint_t
@@ -495,7 +489,7 @@ ngx_http_latchkey_choose(ngx_http_latchkey_loc_conf_t *llcf)
         return 1;
     }
 
-    if (llcf->tenant == NULL) {
+    if (llcf->loc_conf == llcf->cscf->ctx->loc_conf) {
         llcf->mode = NGX_HTTP_LATCHKEY_OFF;
     }
 

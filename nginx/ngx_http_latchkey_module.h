@@ -73,11 +73,12 @@ typedef struct {
     ngx_str_t                        secret;      /* the key of `hashed` */
     ngx_array_t                      pools;       /* servers_t * */
 
-    /* ngx_http_latchkey_loc_conf_t *, filled by counters_location: each
-     * server and location once, without `if` and limit_except blocks */
+    /* ngx_http_latchkey_loc_conf_t *, each merged location once */
     ngx_array_t                      locations;
+    ngx_uint_t                       counted;     /* numbers given away */
     ngx_shm_zone_t                  *zone;        /* counters */
     ngx_shm_zone_t                  *rate_zone;   /* see status */
+    ngx_http_complex_value_t        *warned;      /* about this tenant */
 
     unsigned                         used:1;      /* something is guarded */
 } ngx_http_latchkey_main_conf_t;
@@ -137,7 +138,7 @@ struct ngx_http_latchkey_loc_conf_s {
     void                           **loc_conf;
     ngx_http_core_srv_conf_t        *cscf;
 
-    ngx_uint_t                       counter;     /* slot, see counters */
+    ngx_uint_t                       counter;     /* from 1, see counters */
     ngx_str_t                        server_name;
     ngx_str_t                        location_name;
 };
@@ -462,8 +463,9 @@ ngx_int_t ngx_http_latchkey_send_problem(ngx_http_request_t *r,
 ngx_int_t ngx_http_latchkey_add_variables(ngx_conf_t *cf);
 
 /*
- * counters: `location` is called when a location is merged and gives it a
- * slot; `init` in postconfiguration makes the zone and the log handler.
+ * counters: `location` gives a location its number, once it is in
+ * lmcf->locations and has its names; `init` in postconfiguration does so for
+ * those that have none, and makes the zones and the log handler.
  */
 ngx_int_t ngx_http_latchkey_counters_location(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
