@@ -991,7 +991,9 @@ ngx_http_latchkey_set_max_age(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         skew.len = value[3].len - 5;
         skew.data = value[3].data + 5;
 
-        if (ngx_http_latchkey_time(cf, cmd, &skew, &llcf->max_skew) != NGX_OK) {
+        if (ngx_http_latchkey_time(cf, cmd, &skew, &llcf->max_skew)
+            != NGX_OK)
+        {
             return NGX_CONF_ERROR;
         }
     }
@@ -1014,7 +1016,9 @@ ngx_http_latchkey_set_late(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    if (ngx_http_latchkey_time(cf, cmd, &value[1], &llcf->late_time) != NGX_OK) {
+    if (ngx_http_latchkey_time(cf, cmd, &value[1], &llcf->late_time)
+        != NGX_OK)
+    {
         return NGX_CONF_ERROR;
     }
 
