@@ -80,7 +80,8 @@ LK_MUST_CHECK enum lk_exit lk_up_read_mode(struct lk_up *up, const char *text);
  * `what` names it in the complaint. */
 LK_MUST_CHECK enum lk_exit lk_up_check_path(const char *what, const char *path);
 
-/* ---- Files and programs (up_files.c) --------------------------------------
+/* ---- Files and programs (up_find.c, up_files.c)
+ * --------------------------------------
  */
 
 /* Decides where everything is; changes nothing. */
