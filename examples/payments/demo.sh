@@ -29,6 +29,7 @@ fail() {
 
 title() { printf '\n%s%s%s\n\n' "$bold" "$*" "$off"; }
 say() { printf '  %s\n' "$@"; }
+after() { echo && say "$@"; }
 
 for program in payments lossy latchkeyd latchkey ngx_http_latchkey_module.so; do
     [ -e "$build/$program" ] || fail "$build/$program is not built: run make"
@@ -122,10 +123,11 @@ start_gateway() {
     await nginx curl -s -o "$home/up" "http://$gateway/counters"
 }
 
-# ---- request by request --------------------------------------------------------
+# ---- request by request ------------------------------------------------------
 
 quote() {
     case $1 in
+    '&') printf ' &' ;;
     *[!A-Za-z0-9_:/.=-]*) printf " '%s'" "$1" ;;
     *) printf ' %s' "$1" ;;
     esac
@@ -143,88 +145,102 @@ show_command() {
     printf '%s\n' "$off"
 }
 
+# With a space between members, where lines may be folded.
+show_body() {
+    sed 's/,"/, "/g' "$1" | fold -s -w 74 | sed -e 's/^/    /' -e 's/ *$//'
+    [ -z "$(tail -c 1 "$1")" ] || echo
+}
+
 # Of the headers, those that matter here.
 show_answer() {
-    sed -e 's/\r$//' -e '/^$/q' "$1" | grep -i \
-        -e '^HTTP/' -e '^Idempot' -e '^Location' -e '^Retry-After' \
-        -e '^Content-Type' | sed 's/^/    /' || true
-    sed -e 's/\r$//' -e '1,/^$/d' -e 's/^/    /' "$1"
+    sed 's/ *\r$//' "$home/answer.head" | grep -i -e '^HTTP/' -e '^Idempot' \
+        -e '^Location' -e '^Retry-After' -e '^Content-Type' | sed 's/^/    /'
+    echo
+    show_body "$home/answer.body"
 }
 
-# Shows the command, runs it, shows the answer; it is kept in a file.
+# Shows the command, runs it, and shows the answer, which is kept in two files.
 ask() {
     show_command "$@"
-    curl "$@" >"$home/answer" || true
-    show_answer "$home/answer"
+    curl "$@" >"$home/answer" || fail "curl failed"
+    sed '/^\r$/q' "$home/answer" >"$home/answer.head"
+    sed '1,/^\r$/d' "$home/answer" >"$home/answer.body"
+    show_answer
 }
 
-header() { sed -n "s/^$1: \(.*\)\r$/\1/ip" "$home/answer"; }
-body() { sed -e '1,/^\r$/d' "$home/answer"; }
-
+reference_of() { sed -n 's/^Idempotency-Reference: \(.*\)\r$/\1/ip' "$1"; }
 order() { printf '{"amount":%s,"currency":"eur","customer":"%s"}' "$1" "$2"; }
 charges() { ledger charges; }
 ledger() { curl -s "http://$app/ledger" | sed "s/.*\"$1\":\([0-9]*\).*/\1/"; }
 
 tell_requests() {
-    local url=http://$gateway/charges reference first before
+    local url=http://$gateway/charges reference before slow
 
     title "1. Ann pays 42 euros"
-    say "The key names her order. The gateway claims it, asks the app, keeps the" \
-        "answer, and only then passes it on."
+    say "The key names her order. The gateway claims it, asks the app, keeps" \
+        "the answer, and only then passes it on. (Of the headers, those that" \
+        "matter here; bodies are folded.)"
     echo
-    ask -si -u $me "$url" -H 'Idempotency-Key: order-1' --json "$(order 4200 ann)"
-    reference=$(header Idempotency-Reference)
-    first=$(body)
+    ask -si -u $me "$url" -H 'Idempotency-Key: order-1' \
+        --json "$(order 4200 ann)"
+    reference=$(reference_of "$home/answer.head")
+    mv "$home/answer.body" "$home/first.body"
 
     title "2. She retries"
-    say "The answer was lost on the way, say. The same bytes come back, and the" \
-        "app is not asked. Spelling the JSON in another way is no difference."
+    say "Suppose the answer got lost. The same bytes come back, and the app" \
+        "is not asked. The same JSON in another spelling is the same request."
     echo
     ask -si -u $me "$url" -H 'Idempotency-Key: order-1' \
         --json '{ "customer": "ann", "amount": 42e2, "currency": "eur" }'
-    [ "$(body)" = "$first" ] || fail "the retry got another answer"
-    say "" "The same, byte for byte. Charges so far: $(charges)."
+    cmp "$home/first.body" "$home/answer.body" ||
+        fail "the retry got another answer"
+    after "The same, byte for byte. Charges so far: $(charges)."
 
     title "3. The same key, another amount"
     say "A mistake in the client. It is told so; the app is not asked."
     echo
-    ask -si -u $me "$url" -H 'Idempotency-Key: order-1' --json "$(order 9900 ann)"
+    ask -si -u $me "$url" -H 'Idempotency-Key: order-1' \
+        --json "$(order 9900 ann)"
 
     title "4. A retry while the first is still at work"
-    say "The app takes two seconds for this one; the retry does not wait."
+    say "The app takes two seconds for this one. The retry is told to wait."
     echo
     before=$(charges)
     show_command -s -u $me "$url?delay=2000" -H 'Idempotency-Key: order-2' \
         --json "$(order 1500 bob)" '&'
     curl -s -u $me "$url?delay=2000" -H 'Idempotency-Key: order-2' \
-        --json "$(order 1500 bob)" -o "$home/slow" &
+        --json "$(order 1500 bob)" -o "$home/slow.body" &
     slow=$!
     until [ "$(charges)" -gt "$before" ]; do
+        kill -0 $slow || fail "the request did not reach the app"
         sleep 0.05
     done
+    echo
     ask -si -u $me "$url?delay=2000" -H 'Idempotency-Key: order-2' \
         --json "$(order 1500 bob)"
     wait $slow
-    say "" "and then the first one's answer:"
-    sed 's/^/    /' "$home/slow"
+    after "And then the first one's answer:"
+    echo
+    show_body "$home/slow.body"
 
     title "5. What became of an operation?"
-    say "By the reference of the first answer, for whoever made it."
+    say "By the reference that came with its first answer."
     echo
     ask -si -u $me "http://$gateway/operations?reference=$reference"
 
     title "6. The app vanishes in the middle of a request"
-    say "It charges Cem and hangs up without an answer. The gateway cannot know" \
-        "that, so it says so instead of trying again."
+    say "It charges Cem and hangs up without an answer. The gateway cannot" \
+        "know that, so it says so; a retry does not run it again."
     echo
     ask -si -u $me "$url?drop=1" -H 'Idempotency-Key: order-3' \
         --json "$(order 700 cem)"
+    echo
     ask -si -u $me "$url?drop=1" -H 'Idempotency-Key: order-3' \
         --json "$(order 700 cem)"
-    say "" "An operator, or a comparison with the app's ledger, decides it."
+    after "An operator, or a comparison with the app's ledger, decides it."
 }
 
-# ---- in numbers ------------------------------------------------------------------
+# ---- in numbers --------------------------------------------------------------
 
 # Pays once for one customer, as a careful client does: it repeats the request,
 # with its key, until there is an answer. Counts in `sent` and `lost`.
@@ -268,10 +284,10 @@ tell_numbers() {
     local colour=$green
 
     title "7. $customers customers pay $(euros $price) once each"
-    say "The network loses a third of the answers. The client hears nothing and" \
-        "sends the same request again, with the same key, until it is answered." \
-        "First straight to the app, then through Latchkey: the same client, the" \
-        "same losses."
+    say "The network loses a third of the answers. The client hears nothing" \
+        "and sends the same request again, with the same key, until it is" \
+        "answered. First straight to the app, then through Latchkey: the same" \
+        "client, the same losses."
     echo
     compare direct "$app"
     direct_sent=$sent direct_lost=$lost direct_made=$made direct_twice=$twice
@@ -300,8 +316,8 @@ tell_more() {
        -H 'Idempotency-Key: mine' --json '$(order 100 me)'
   curl http://$app/ledger
   curl http://$gateway/counters
-  build/latchkey --server unix:$socket list --state uncertain \\
-       --user demo --password-file $home/password
+  $build/latchkey list --state uncertain \\
+       --server unix:$socket --user demo --password-file $home/password
 
   Logs, ledger and store: $home
   ${dim}Ctrl-C stops everything and removes it.${off}
@@ -310,11 +326,11 @@ END
 
 title "Starting"
 start_app
-say "the payments API     http://$app       charges as often as it is asked"
+say "the payments API     http://$app   charges as often as it is asked"
 start_daemon
 say "latchkeyd            unix:$socket"
 start_gateway
-say "nginx with Latchkey  http://$gateway       in front of the API"
+say "nginx with Latchkey  http://$gateway   in front of the API"
 
 tell_requests
 tell_numbers
