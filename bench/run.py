@@ -3,67 +3,24 @@ by side, alternately, several times, and prints the ratio of the medians.
 
     ./run bench                      all of them
     ./run bench claims replays       only these
+    ./run bench gateway              those whose names begin with it
     ./run bench --rounds 3 --quick   faster and rougher
 """
 import argparse
 import contextlib
 import csv
 import itertools
-import os
-import shutil
-import socket
-import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-BUILD = Path(os.environ.get("LATCHKEY_BUILD", "build"))
+import gateway
+from common import BUILD, Results, alternate, clear, latchkeyd, redis
+
 TENANT, SCOPE = "tenant", "POST /v1/payments"
 FINGERPRINT = "1:" + "5f" * 32
 BODY = "x" * 256
-
-
-# ---- servers ---------------------------------------------------------------
-
-def wait_for(path, process):
-    """Until somebody accepts connections on the unix socket."""
-    for _ in range(60000):
-        if process.poll() is not None:
-            sys.exit(f"bench: {process.args[0]} ended with {process.returncode}")
-        with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
-            try:
-                sock.connect(str(path))
-                return
-            except OSError:
-                time.sleep(0.01)
-
-
-@contextlib.contextmanager
-def running(arguments, path):
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
-    try:
-        wait_for(path, process)
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def latchkeyd(folder, *extra, store=None):
-    path = folder / "latchkeyd.sock"
-    store = store or folder / "latchkey.db"
-    return path, running([BUILD / "latchkeyd", "--store", f"sqlite:{store}",
-                          "--listen", f"unix:{path}", *extra], path)
-
-
-def redis(folder):
-    path = folder / "redis.sock"
-    return path, running(
-        ["redis-server", "--port", "0", "--unixsocket", path, "--dir", folder,
-         "--save", "", "--appendonly", "yes", "--appendfsync", "always"], path)
 
 
 def cli(path, *words):
@@ -101,47 +58,6 @@ def claims(path, requests, pipeline=1):
 def setnx(path, requests, pipeline=1):
     return benchmark(path, requests, "SET", f"{TENANT}:{SCOPE}:{fresh()}",
                      FINGERPRINT, "NX", "EX", "86400", pipeline=pipeline)
-
-
-# ---- the form of every comparison --------------------------------------------
-
-class Results:
-    def __init__(self):
-        self.rows = []
-
-    def pair(self, name, target, ours, theirs, unit="/s", inverse=False):
-        """ours and theirs: the values of the alternating rounds. `inverse`:
-        smaller is better."""
-        a, b = statistics.median(ours), statistics.median(theirs)
-        ratio = b / a if inverse else a / b
-        self.add(name, f"{ratio:.2f}", target,
-                 f"{spread(ours)} against {spread(theirs)} {unit}")
-
-    def add(self, name, value, target, detail):
-        self.rows.append((name, value, target, detail))
-        print(f"  {name}: {value} (target {target}); {detail}", flush=True)
-
-    def table(self):
-        print("\n| measure | reached | target | median (lowest to highest) |")
-        print("|---|---|---|---|")
-        for row in self.rows:
-            print("| " + " | ".join(row) + " |")
-
-
-def spread(values):
-    return (f"{statistics.median(values):,.0f} "
-            f"({min(values):,.0f} to {max(values):,.0f})")
-
-
-def alternate(rounds, first, second):
-    """The two measurements in turn; a round that began first ends first."""
-    ours, theirs = [], []
-    for number in range(rounds):
-        for measure, values in ([(first, ours), (second, theirs)]
-                                if number % 2 == 0 else
-                                [(second, theirs), (first, ours)]):
-            values.append(measure())
-    return ours, theirs
 
 
 # ---- the comparisons -----------------------------------------------------------
@@ -263,30 +179,28 @@ def bench_size(args, folder, results):
 
 COMPARISONS = {
     "claims": bench_claims, "replays": bench_replays, "pairs": bench_pairs,
-    "latency": bench_latency, "size": bench_size,
+    "latency": bench_latency, "size": bench_size, **gateway.COMPARISONS,
 }
-
-
-def clear(folder):
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME",
-                        help=f"of {', '.join(COMPARISONS)}; default: all")
+                        help=f"of {', '.join(COMPARISONS)}, or how some of "
+                        "them begin; default: all")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", dest="divide", action="store_const",
                         const=10, default=1, help="a tenth of the work")
     parser.add_argument("--folder", default="build",
                         help="where the stores stand: the disk to measure")
     args = parser.parse_args()
-    unknown = set(args.names) - set(COMPARISONS)
-    if unknown:
-        parser.error(f"no such comparison: {', '.join(sorted(unknown))}")
+    for name in args.names:
+        if not any(known.startswith(name) for known in COMPARISONS):
+            parser.error(f"no such comparison: {name}")
     results = Results()
-    for name in args.names or COMPARISONS:
+    for name in COMPARISONS:
+        if not name.startswith(tuple(args.names) or ""):
+            continue
         print(f"{name}: {COMPARISONS[name].__doc__}", flush=True)
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             COMPARISONS[name](args, Path(folder).resolve(), results)
