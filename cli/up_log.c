@@ -181,7 +181,7 @@ enum lk_exit lk_up_log_open(struct lk_up_log *log, const char *path)
     log->table.columns = FIELDS - 1; /* verdict and outcome are one */
     log->table.right = 1U << 5;
     log->table.widths[1] = 5;
-    log->table.widths[3] = 12;
+    log->table.widths[3] = 14;
     log->table.widths[4] = 14;
     log->table.widths[5] = 7;
     return LK_EXIT_DONE;
