@@ -335,7 +335,7 @@ say "nginx with Latchkey  http://$gateway   in front of the API"
 tell_requests
 tell_numbers
 if [ -t 0 ] && [ -t 1 ]; then
-    tell_more
     trap 'echo; exit 0' INT
+    tell_more
     wait "${running[0]}"
 fi
