@@ -18,6 +18,7 @@ def rfc3339(seconds):
 
 FORMS = {
     "seconds": lambda at: str(int(at)),
+    "decimal": lambda at: "%.6f" % at,
     "milliseconds": lambda at: str(int(at * 1000)),
     "rfc3339": rfc3339,
     "http": lambda at: email.utils.formatdate(at, usegmt=True),
@@ -103,3 +104,24 @@ def test_the_time_may_be_in_the_key(make_gateway, app):
     assert gateway.post(key).status == 201
     assert gateway.post('"%s"' % key.upper()).status == 201
     assert gateway.post(key).replayed
+
+
+def test_the_age_is_inherited_and_can_be_switched_off(make_gateway, app):
+    # C39
+    gateway = make_gateway(
+        server="idempotency_max_age $http_x_sent 5m;",
+        locations=guard("/") + guard("/any", "idempotency_max_age off;"))
+    assert gateway.post(new_key()).problem == "too-old"
+    assert gateway.post(new_key(), path="/any").status == 201
+    assert app.count() == 1
+
+
+def test_the_limits_are_told_and_the_value_is_not(aged):
+    # C39
+    now = time.time()
+    old = aged.post(new_key(), headers=sent(now - 4000)).json()["detail"]
+    assert "300 seconds" in old
+    ahead = aged.post(new_key(), headers=sent(now + 4000)).json()["detail"]
+    assert "ahead" in ahead and "30 seconds" in ahead
+    strange = aged.post(new_key(), headers={"X-Sent": "<script>"})
+    assert b"script" not in strange.body
