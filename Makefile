@@ -74,7 +74,7 @@ SHELL := /bin/bash
 
 MODULE := $(if $(GATEWAY),$(BUILD)/ngx_http_latchkey_module.so)
 
-all: $(BUILD)/latchkeyd $(BUILD)/latchkey $(BUILD)/liblatchkey.a $(BUILD)/liblatchkey.so $(BUILD)/latchkey.pc $(MODULE)
+all: $(BUILD)/latchkeyd $(BUILD)/latchkey $(BUILD)/liblatchkey.a $(BUILD)/liblatchkey.so $(BUILD)/latchkey.pc $(MODULE) $(BUILD)/payments $(BUILD)/lossy
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -142,6 +142,19 @@ ASAN_BUILD := $(if $(filter address%,$(SANITIZE)),$(BUILD),build/address-undefin
 nginx-asan:
 	$(Q)$(MAKE) --no-print-directory SANITIZE=address,undefined BUILD=$(ASAN_BUILD) $(ASAN_BUILD)/liblatchkey.a
 	$(Q)tests/gateway/build_nginx.sh $(ASAN_BUILD)
+
+# ---- the example: a payments API, and a network that loses answers -----------
+
+PAYMENTS_OBJS := $(filter-out %/lossy.o,$(call objs,examples/payments/*.c))
+LOSSY_OBJS    := $(addprefix $(BUILD)/obj/examples/payments/,lossy.o address.o text.o)
+
+$(BUILD)/payments: $(PAYMENTS_OBJS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^
+
+$(BUILD)/lossy: $(LOSSY_OBJS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ -lpthread
 
 # ---- tests -------------------------------------------------------------------
 
