@@ -122,7 +122,7 @@ static enum lk_status read_bulk(struct reader *reader, struct lk_reply *reply)
         return length < 0 ? LK_MALFORMED : LK_TOO_LARGE;
     }
     size_t len = (size_t)length;
-    if (left(reader) < len) {
+    if (left(reader) < len + 2) {
         return want(reader, len + 2);
     }
     reply->type = LK_REPLY_TEXT;
