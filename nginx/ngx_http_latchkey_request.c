@@ -1170,46 +1170,32 @@ ngx_http_latchkey_strip_headers(ngx_http_request_t *r)
 
 
 /*
- * To a FastCGI app "-" and "_" are one, so both spellings are ours; and
- * Idempotency_Key must not stand in for the header that was claimed.
+ * Whatever begins with Latchkey.  To a FastCGI app "-" and "_" are one, so
+ * both spellings are ours; and Idempotency_Key must not stand in for the
+ * header that was claimed.
  */
 
 static ngx_uint_t
 ngx_http_latchkey_is_ours(ngx_str_t *name)
 {
-    size_t             i;
-    u_char             c, lower[sizeof("latchkey-reference") - 1];
-    ngx_str_t         *our;
-    static ngx_str_t   ours[] = {
-        ngx_string("latchkey-tenant"),
-        ngx_string("latchkey-scope"),
-        ngx_string("latchkey-token"),
-        ngx_string("latchkey-attempt"),
-        ngx_string("latchkey-reference"),
-        ngx_null_string
-    };
+    u_char  c;
 
-    if (name->len < sizeof("latchkey-scope") - 1 || name->len > sizeof(lower))
-    {
-        return 0;
-    }
+    if (name->len > sizeof("latchkey") - 1) {
+        c = name->data[sizeof("latchkey") - 1];
 
-    for (i = 0; i < name->len; i++) {
-        c = ngx_tolower(name->data[i]);
-        lower[i] = (c == '_') ? '-' : c;
-    }
-
-    for (our = ours; our->len; our++) {
-        if (name->len == our->len
-            && ngx_memcmp(lower, our->data, our->len) == 0)
+        if ((c == '-' || c == '_')
+            && ngx_strncasecmp(name->data, (u_char *) "latchkey",
+                               sizeof("latchkey") - 1)
+               == 0)
         {
             return 1;
         }
     }
 
     return name->len == sizeof("idempotency_key") - 1
-           && ngx_memcmp(lower, "idempotency-key", name->len) == 0
-           && ngx_strlchr(name->data, name->data + name->len, '_') != NULL;
+           && ngx_strncasecmp(name->data, (u_char *) "idempotency_key",
+                              name->len)
+              == 0;
 }
 
 
