@@ -1,0 +1,393 @@
+"""The gateway's connections to the daemon: cut, mute, garbled, slow, many."""
+
+import collections
+import os
+import shutil
+import socket
+import tempfile
+import threading
+
+import pytest
+
+from support.app import pattern, tell
+from support.gateway import guard
+from support.life import new_key, until
+from support.resp import connect
+
+PATIENT = guard("/", "idempotency_timeout 20s;")
+
+
+class Middleman:
+    """Stands between a gateway and a daemon, and tampers with replies."""
+
+    def __init__(self, target):
+        self.target = target
+        self.folder = tempfile.mkdtemp(prefix="mm", dir="/tmp")
+        self.address = "unix:%s/socket" % self.folder
+        self.changed = threading.Condition()
+        self.left = None      # bytes of replies until the connection is cut
+        self.most = 65536     # bytes of replies that go out at a time
+        self.mute = False     # takes everything, gives nothing
+        self.garble = False   # the next reply is replaced
+        self.accepted = 0
+        self.pairs = []
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.folder + "/socket")
+        self.listener.listen(128)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            with self.changed:
+                self.accepted += 1
+                self.changed.notify_all()
+            if self.mute:
+                self.pairs.append((client, client))
+                continue
+            try:
+                server = connect(self.target)
+            except OSError:
+                client.close()
+                continue
+            server.settimeout(None)
+            pair = (client, server)
+            self.pairs.append(pair)
+            for source, to, tamper in ((client, server, None),
+                                       (server, client, self._tamper)):
+                threading.Thread(target=self._pass, daemon=True,
+                                 args=(pair, source, to, tamper)).start()
+
+    def _pass(self, pair, source, to, tamper):
+        try:
+            while data := source.recv(65536):
+                if tamper:
+                    tamper(to, data)
+                else:
+                    to.sendall(data)
+        except OSError:
+            pass
+        for end in pair:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def _tamper(self, to, data):
+        if self.mute:
+            return
+        if self.garble:
+            self.garble = False
+            data = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+        with self.changed:
+            if self.left is not None and len(data) >= self.left:
+                data, self.left, cut = data[:self.left], None, True
+            else:
+                cut = False
+                if self.left is not None:
+                    self.left -= len(data)
+        for start in range(0, len(data), self.most):
+            to.sendall(data[start:start + self.most])
+        if cut:
+            raise ConnectionAbortedError
+
+    def say(self, data):
+        """Says something that nobody has asked for."""
+        for client, _ in self.pairs:
+            try:
+                client.sendall(data)
+            except OSError:
+                pass
+
+    def close(self):
+        self.listener.close()
+        for pair in self.pairs:
+            for end in pair:
+                end.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def middleman(make_daemon):
+    daemon = make_daemon(settings=["store.sweep_interval=20ms"])
+    middleman = Middleman(daemon.address)
+    middleman.daemon = daemon
+    yield middleman
+    middleman.close()
+
+
+@pytest.fixture
+def behind(middleman, make_gateway):
+    """A gateway with one worker that reaches its daemon by a middleman."""
+    def make(**options):
+        options.setdefault("locations", PATIENT)
+        options.setdefault("server", "send_timeout 60s;")
+        return make_gateway(daemon=middleman.daemon, workers=1,
+                            daemon_address=middleman.address, **options)
+    return make
+
+
+def is_unavailable(answer):
+    return (answer.status, answer.problem) == (503, "unavailable")
+
+
+def insist(gateway, key, **options):
+    """Asks as a good client does; the final answer."""
+    return until(lambda: (a := gateway.post(key, **options)).status == 201
+                 and a, pause=0.02)
+
+
+def test_a_connection_that_is_cut_anywhere_is_not_noticed(behind, middleman,
+                                                          app):
+    # C41: in the reply to the claim, between, and in that to the completion.
+    gateway = behind()
+    assert gateway.post("first").status == 201
+    for left in [*range(0, 50, 5), *range(50, 70)]:
+        key = new_key()
+        middleman.left = left
+        answer = gateway.post(key)
+        middleman.left = None
+        assert answer.status == 201 and not answer.replayed, left
+        assert app.by_key[key] == 1, left
+        again = gateway.post(key)
+        assert again.replayed and again.body == answer.body, left
+    assert middleman.accepted >= 20
+
+
+def test_replies_that_come_byte_by_byte_are_understood(behind, middleman,
+                                                       app):
+    # C02
+    middleman.most = 1
+    gateway = behind()
+    key = new_key()
+    answer = gateway.post(key, headers=tell(bytes=20000))
+    again = gateway.post(key)
+    assert again.replayed
+    assert again.body == answer.body == pattern(20000)
+    assert app.count() == 1
+
+
+def test_large_answers_go_both_ways_and_disturb_nobody(make_gateway, app):
+    # C02
+    gateway = make_gateway(
+        locations=guard("/", "idempotency_response_max 12m;"))
+    keys = [new_key() for _ in range(4)]
+    large = [gateway.later(key=key, body=b"{}",
+                           headers=tell(bytes=9 << 20)) for key in keys]
+    small = [gateway.later(key=new_key(), body=b"{}") for _ in range(40)]
+    assert all(future.result().status == 201 for future in small)
+    for future, key in zip(large, keys):
+        assert future.result().body == pattern(9 << 20)
+        again = gateway.post(key)
+        assert again.replayed and again.body == pattern(9 << 20)
+    assert app.count() == 44
+
+
+def test_an_answer_that_the_daemon_finds_too_large_is_never_run_again(
+        make_gateway, make_daemon, app):
+    # C12: refused in the middle of the command, with others behind it.
+    daemon = make_daemon(settings=["limits.command_bytes=1m"])
+    gateway = make_gateway(
+        daemon=daemon, workers=1,
+        locations=guard("/", "idempotency_response_max 8m;"))
+    key = new_key()
+    first = gateway.later(key=key, body=b"{}", headers=tell(bytes=6 << 20))
+    others = [gateway.later(key=new_key(), body=b"{}") for _ in range(20)]
+    assert first.result().body == pattern(6 << 20)
+    assert all(future.result().status == 201 for future in others)
+    again = gateway.post(key)
+    assert (again.status, again.problem) == (409, "answer-not-kept")
+    assert again.json()["original-status"] == 201
+    assert app.by_key[key] == 1
+
+
+def test_what_is_no_reply_closes_the_connection_and_decides_nothing(
+        behind, middleman, app):
+    # C19
+    gateway = behind()
+    assert gateway.post("first").status == 201
+    middleman.garble = True
+    key = new_key()
+    assert gateway.post(key).status == 201
+    assert app.by_key[key] == 1
+    gateway.wait_for_log("latchkeyd at .* cannot be understood")
+
+
+@pytest.mark.parametrize("word", [
+    b"+OK\r\n", b"*5\r\n$3\r\nNEW\r\n:7\r\n:9\r\n:1\r\n$1\r\nR\r\n"])
+def test_a_reply_that_nobody_asked_for_is_given_to_nobody(behind, middleman,
+                                                          app, word):
+    # C13, C19
+    gateway = behind()
+    answer = gateway.post("first")
+    middleman.say(word)
+    gateway.wait_for_log("latchkeyd at .* cannot be understood")
+    again = insist(gateway, "first")
+    assert again.replayed and again.body == answer.body
+    assert app.count() == 1
+
+
+def test_replies_go_to_those_who_asked(make_gateway, app):
+    # C13: one pipeline for all, and a short wait that gives up within it.
+    gateway = make_gateway(workers=1)
+    keys = [new_key() for _ in range(200)]
+    futures = [gateway.later(key=key, body=key.encode()) for key in keys]
+    answers = {key: future.result() for key, future in zip(keys, futures)}
+    assert all(answer.status == 201 for answer in answers.values())
+    futures = [gateway.later(key=key, body=key.encode()) for key in keys]
+    for key, future in zip(keys, futures):
+        again = future.result()
+        assert again.replayed and again.body == answers[key].body
+        assert again.reference == answers[key].reference
+    assert len({answer.reference for answer in answers.values()}) == 200
+    assert app.count() == 200
+
+
+def test_a_server_that_accepts_and_says_nothing_is_not_used(behind, middleman,
+                                                            app):
+    # C19
+    middleman.mute = True
+    alone = behind(http="idempotency_connect_timeout 200ms;")
+    assert is_unavailable(alone.post(new_key()))
+    alone.wait_for_log("latchkeyd at .* does not answer in time")
+    assert app.count() == 0
+    both = behind(http="idempotency_connect_timeout 200ms; "
+                  "idempotency_server %s;" % middleman.daemon.address)
+    assert both.post(new_key()).status == 201
+    middleman.mute = False
+    assert insist(alone, new_key()).status == 201
+
+
+def test_a_server_that_falls_silent_is_left_for_another(behind, middleman,
+                                                        app):
+    # C19, C41
+    gateway = behind(
+        locations=guard("/", "idempotency_timeout 500ms;"),
+        http="idempotency_connect_timeout 100ms; "
+        "idempotency_server %s;" % middleman.daemon.address)
+    assert gateway.post("first").status == 201
+    middleman.mute = True
+    key = new_key()
+    assert is_unavailable(gateway.post(key))
+    assert insist(gateway, key).status == 201
+    assert app.by_key[key] == 1
+    assert gateway.post("first").replayed
+
+
+def test_a_daemon_killed_under_load_costs_patience_and_nothing_else(
+        make_gateway, make_daemon, app):
+    # C01, C41
+    daemon = make_daemon(tcp=True)
+    gateway = make_gateway(daemon=daemon)
+    over = threading.Event()
+    bodies = collections.defaultdict(set)
+    errors = []
+
+    def work(number):
+        count = 0
+        try:
+            while not over.is_set():
+                count += 1
+                key = "load-%d-%d" % (number, count)
+                for _ in range(2):
+                    bodies[key].add(insist(gateway, key).body)
+        except BaseException as error:  # raised below
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,))
+               for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for kill in range(1, 4):
+        until(lambda: app.count() > 60 * kill or errors)
+        daemon.kill()
+        daemon.start()
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors[0]
+    assert set(app.by_key.values()) == {1}
+    assert all(len(seen) == 1 for seen in bodies.values())
+
+
+def test_each_loss_and_each_return_is_logged_once(make_gateway, make_daemon,
+                                                  app):
+    daemon = make_daemon()
+    gateway = make_gateway(daemon=daemon, workers=1)
+    assert gateway.post("first").status == 201
+    for count in (1, 2):
+        daemon.stop()
+        for _ in range(20):
+            assert is_unavailable(gateway.post(new_key()))
+        # Several attempts fail before it is back.
+        with socket.socket(socket.AF_UNIX) as stub:
+            stub.bind(str(daemon.socket))
+            stub.listen(16)
+            for _ in range(3):
+                stub.accept()[0].close()
+        os.unlink(daemon.socket)
+        daemon.start()
+        assert insist(gateway, "first").replayed
+
+        def lines(text):
+            return [line for line in gateway.log() if text in line]
+
+        assert len(lines("cannot be reached")) <= 2 * count
+        assert len(lines("cannot be reached")) >= count
+        until(lambda: len(lines("[notice]") and
+                          lines(" answers")) == count)
+        assert str(daemon.socket) in lines("cannot be reached")[0]
+
+
+@pytest.mark.parametrize("options, says", [
+    ("user=web password=wrong-secret", "WRONGPASS"), ("", "NOAUTH")])
+def test_a_refused_password_is_told_without_it(make_gateway, make_daemon, app,
+                                               options, says):
+    # C19
+    daemon = make_daemon(settings=["auth.password=right-secret"])
+    gateway = make_gateway(daemon=daemon, server_options=options)
+    assert is_unavailable(gateway.post(new_key()))
+    line = gateway.wait_for_log("refuses this gateway")
+    assert says in line and "idempotency_server" in line
+    assert "secret" not in "\n".join(gateway.log())
+    assert app.count() == 0
+
+
+def test_who_cannot_be_put_on_the_list_of_waiters_still_gets_the_answer(
+        make_gateway, make_daemon, app):
+    # C07
+    daemon = make_daemon(settings=["limits.waiters=1"])
+    gateway = make_gateway(daemon=daemon,
+                           locations=guard("/", "idempotency_wait 20s;"))
+    keys = [new_key(), new_key()]
+    first = [gateway.later(key=key, body=b"{}", headers=tell(hold="run"))
+             for key in keys]
+    app.wait_held("run", 2)
+    waiting = [gateway.later(key=key, body=b"{}") for key in keys]
+    until(lambda: gateway.commands("await") >= 2)
+    app.release("run")
+    for future, original in zip(waiting, first):
+        answer = future.result()
+        assert answer.replayed and answer.body == original.result().body
+    assert app.count() == 2
+
+
+def test_a_worker_that_leaves_takes_its_waiting_calls_to_their_end(
+        make_gateway, make_daemon, app):
+    # C42
+    daemon = make_daemon()
+    gateway = make_gateway(daemon=daemon, locations=PATIENT,
+                           server="send_timeout 60s;")
+    key = new_key()
+    future = gateway.later(key=key, body=b"{}", headers=tell(hold="run"))
+    app.wait_held("run")
+    daemon.stop()
+    app.release("run")
+    app.wait_answered(1)
+    gateway.reload()
+    daemon.start()
+    assert future.result().status == 201
+    assert insist(gateway, key).replayed and app.count() == 1
