@@ -42,6 +42,7 @@ def make_gateway(app, make_daemon):
         return gateway.start() if start else gateway
 
     yield make
+    app.stop()  # a request that it still holds would hold up the end
     errors = []
     for gateway in made:
         try:

@@ -167,7 +167,6 @@ def test_with_no_server_left_the_key_is_released(make_gateway, app):
 CUTS = {
     "closed": {"close": True},
     "reset": {"reset": True},
-    "garbage": {"garbage": True},
     "truncated": {"bytes": 5000, "truncate": 100},
     "truncated at once": {"bytes": 5000, "truncate": 0},
     "truncated late": {"bytes": 900000, "truncate": 899999},
@@ -192,6 +191,16 @@ def test_an_app_that_was_reached_and_then_lost_leaves_the_outcome_open(
         assert again.reference and app.count() == count, name
         (entry,) = gateway.logged(key=key, verdict="new")
         assert entry["outcome"] == "doubted", name
+
+
+def test_an_answer_that_is_not_http_leaves_the_outcome_open(gateway, app):
+    # C21
+    key = new_key()
+    connection = gateway.leave(key=key, headers=tell(garbage=True))
+    until(lambda: gateway.state(key) not in (None, "in_progress"))
+    assert gateway.post(key).problem == "outcome-unknown"
+    assert connection.head()[1] == 502
+    assert app.count() == 1
 
 
 def test_a_cut_that_the_limit_let_through_still_leaves_the_outcome_open(

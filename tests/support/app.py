@@ -69,7 +69,7 @@ class Call:
 
     @property
     def key(self):
-        return self.headers.get("Idempotency-Key")
+        return next(iter(self.headers.all("Idempotency-Key")), None)
 
     def set_body(self, body):
         self.length = len(body)

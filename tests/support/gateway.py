@@ -249,14 +249,18 @@ class Gateway:
             pass
 
     def reload(self, **changes):
-        """A new configuration; returns once new workers are there."""
+        """A new configuration; returns once only new workers take requests.
+
+        Those before them, which may still finish some, are what it returns.
+        """
         for name, value in changes.items():
             assert hasattr(self, name), name
             setattr(self, name, value)
         self.config_file.write_text(self.config())
         old = set(self.children())
         self.process.send_signal(signal.SIGHUP)
-        until(lambda: len(set(self.workers()) - old) == self.worker_count)
+        until(lambda: len(self.workers()) == self.worker_count and
+              not old & set(self.workers()))
         return old
 
     def children(self):
