@@ -127,6 +127,13 @@ ngx_http_latchkey_start(ngx_http_request_t *r, ngx_uint_t status)
 
     r->headers_out.status = status;
 
+    if (status == 422) {
+
+        /* the one status of ours that nginx has no words for */
+
+        ngx_str_set(&r->headers_out.status_line, "422 Unprocessable Content");
+    }
+
     /* what was decided once is not decided again by a condition or a range */
 
     r->disable_not_modified = 1;
@@ -156,7 +163,7 @@ ngx_http_latchkey_set_body(ngx_http_request_t *r, u_char *data, size_t len)
         b->memory = 1;
     }
 
-    b->last_buf = 1;
+    b->last_buf = (r == r->main);
     b->last_in_chain = 1;
 
     out->buf = b;

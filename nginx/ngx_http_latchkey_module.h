@@ -376,6 +376,7 @@ struct ngx_http_latchkey_ctx_s {
     ngx_str_t                        key;         /* canonical */
     ngx_str_t                        reference;
     uint64_t                         attempt;
+    ngx_uint_t                       http_version; /* the client's */
     ngx_msec_t                       waited;      /* sum, in ms */
     ngx_msec_t                       wait_start;
     ngx_msec_t                       wait_until;  /* idempotency_wait */

@@ -68,6 +68,7 @@ static void ngx_http_latchkey_claim_again(ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_observe_over(ngx_event_t *ev);
 static ngx_int_t ngx_http_latchkey_strip_headers(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_latchkey_is_ours(ngx_str_t *name);
+static ngx_uint_t ngx_http_latchkey_is_letter(u_char c);
 static ngx_int_t ngx_http_latchkey_pass_headers(ngx_http_request_t *r,
     ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_cleanup(void *data);
@@ -165,6 +166,7 @@ ngx_http_latchkey_begin(ngx_http_request_t *r,
 
     ctx->request = r;
     ctx->conf = llcf;
+    ctx->http_version = r->http_version;
     ctx->observe = (llcf->mode == NGX_HTTP_LATCHKEY_OBSERVE);
     ctx->timer.data = ctx;
     ctx->timer.log = r->connection->log;
@@ -1170,32 +1172,39 @@ ngx_http_latchkey_strip_headers(ngx_http_request_t *r)
 
 
 /*
- * Whatever begins with Latchkey.  To a FastCGI app "-" and "_" are one, so
- * both spellings are ours; and Idempotency_Key must not stand in for the
- * header that was claimed.
+ * Whatever begins with Latchkey.  To a FastCGI app "-" and "_" are one, and
+ * to PHP other signs are as well: any of them makes the name ours.  Nor may
+ * such a name stand in for the Idempotency-Key that was claimed.
  */
 
 static ngx_uint_t
 ngx_http_latchkey_is_ours(ngx_str_t *name)
 {
-    u_char  c;
+    size_t  len;
 
-    if (name->len > sizeof("latchkey") - 1) {
-        c = name->data[sizeof("latchkey") - 1];
+    len = sizeof("latchkey") - 1;
 
-        if ((c == '-' || c == '_')
-            && ngx_strncasecmp(name->data, (u_char *) "latchkey",
-                               sizeof("latchkey") - 1)
-               == 0)
-        {
-            return 1;
-        }
+    if (name->len > len && !ngx_http_latchkey_is_letter(name->data[len])
+        && ngx_strncasecmp(name->data, (u_char *) "latchkey", len) == 0)
+    {
+        return 1;
     }
 
-    return name->len == sizeof("idempotency_key") - 1
-           && ngx_strncasecmp(name->data, (u_char *) "idempotency_key",
-                              name->len)
-              == 0;
+    len = sizeof("idempotency") - 1;
+
+    return name->len == sizeof("idempotency-key") - 1
+           && name->data[len] != '-'
+           && !ngx_http_latchkey_is_letter(name->data[len])
+           && ngx_strncasecmp(name->data, (u_char *) "idempotency", len) == 0
+           && ngx_strncasecmp(name->data + len + 1, (u_char *) "key", 3) == 0;
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_is_letter(u_char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z')
+           || (c >= 'a' && c <= 'z');
 }
 
 

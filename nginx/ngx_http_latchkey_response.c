@@ -52,7 +52,10 @@ static ngx_int_t ngx_http_latchkey_observe(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
 static ngx_int_t ngx_http_latchkey_copy(ngx_http_latchkey_ctx_t *ctx,
     u_char *data, size_t len);
-static ngx_uint_t ngx_http_latchkey_cut_off(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_latchkey_cut_off(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_uint_t flush);
+static void ngx_http_latchkey_doubt(ngx_http_latchkey_ctx_t *ctx,
+    const char *reason);
 static ngx_int_t ngx_http_latchkey_leave(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
 static void ngx_http_latchkey_drop(ngx_chain_t *in);
@@ -239,6 +242,18 @@ ngx_http_latchkey_classify(ngx_http_request_t *r,
         return;
     }
 
+    if (r->http_version < NGX_HTTP_VERSION_10) {
+
+        /*
+         * What nginx makes of bytes that are not HTTP: an answer without a
+         * header.  The client must get one.
+         */
+
+        r->http_version = ctx->http_version;
+        ngx_http_latchkey_doubt(ctx, "the app's answer was not HTTP");
+        return;
+    }
+
     op->settle = ngx_http_latchkey_class_of(ctx->conf, status);
     ngx_str_set(&op->reason, "the app answered 502 or 504");
 }
@@ -421,19 +436,16 @@ ngx_http_latchkey_hold(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
         if (b->last_buf) {
             ctx->complete = 1;
-            return ngx_http_latchkey_settle(r, ctx);
+            break;
         }
     }
 
-    if (flush && ngx_http_latchkey_cut_off(r)) {
-        ctx->op->settle = NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
-        ngx_str_set(&ctx->op->reason, "the app's answer was cut off");
-        ctx->truncated = 1;
-
+    if (ngx_http_latchkey_cut_off(r, ctx, flush)) {
+        ngx_http_latchkey_doubt(ctx, "the app's answer was cut off");
         return ngx_http_latchkey_settle(r, ctx);
     }
 
-    return NGX_OK;
+    return ctx->complete ? ngx_http_latchkey_settle(r, ctx) : NGX_OK;
 }
 
 
@@ -464,9 +476,10 @@ ngx_http_latchkey_observe(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
         }
     }
 
-    if (!ctx->complete && flush && ngx_http_latchkey_cut_off(r)) {
-        ctx->op->settle = NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
-        ngx_str_set(&ctx->op->reason, "the app's answer was cut off");
+    if (ctx->op->settle != NGX_HTTP_LATCHKEY_SETTLE_OMIT
+        && ngx_http_latchkey_cut_off(r, ctx, flush))
+    {
+        ngx_http_latchkey_doubt(ctx, "the app's answer was cut off");
         ctx->complete = 1;
     }
 
@@ -529,13 +542,37 @@ ngx_http_latchkey_copy(ngx_http_latchkey_ctx_t *ctx, u_char *data, size_t len)
 
 /*
  * An upstream that fails after its header was sent on ends with a flush and
- * no last buffer; u->cleanup is empty once it is finalized.
+ * no last buffer; u->cleanup is empty once it is finalized.  FastCGI without
+ * fastcgi_keep_conn takes any end for the end: only the length tells.
  */
 
 static ngx_uint_t
-ngx_http_latchkey_cut_off(ngx_http_request_t *r)
+ngx_http_latchkey_cut_off(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    ngx_uint_t flush)
 {
-    return r->upstream && r->upstream->cleanup == NULL;
+    if (r->upstream == NULL) {
+        return 0;
+    }
+
+    if (ctx->complete) {
+        return r->headers_out.content_length_n > 0
+               && (off_t) ctx->op->answer_body.len
+                  < r->headers_out.content_length_n;
+    }
+
+    return flush && r->upstream->cleanup == NULL;
+}
+
+
+/* there is no answer of the app's that could be shown */
+
+static void
+ngx_http_latchkey_doubt(ngx_http_latchkey_ctx_t *ctx, const char *reason)
+{
+    ctx->op->settle = NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
+    ctx->op->reason.data = (u_char *) reason;
+    ctx->op->reason.len = ngx_strlen(reason);
+    ctx->truncated = 1;
 }
 
 
