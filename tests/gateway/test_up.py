@@ -263,7 +263,7 @@ def test_unix_sockets_on_both_sides(make_up, app):
     front = "unix:%s/front" % folder
     up = make_up(listen=front)
     second = make_up(upstream=front)
-    assert second.post("/pay", key="k1").status == 201
+    assert second.post("/pay", key="k1").status == 201, up.text()
     assert subprocess.run([*up.curl_line(), "-s"], capture_output=True,
                           timeout=60).stdout.startswith(b"HTTP/1.1 201")
     assert app.count() == 2
@@ -271,7 +271,7 @@ def test_unix_sockets_on_both_sides(make_up, app):
     up.wait()
     until(lambda: refuses(front[5:]))
     again = make_up(listen=front)  # what a killed one has left is no obstacle
-    assert again.post("/pay", key="k2").status == 201
+    assert again.post("/pay", key="k2").status == 201, again.text()
 
 
 def refuses(path):
