@@ -1,4 +1,12 @@
 /* fingerprint.c - SHA-256 of what a request means; see docs/fingerprint.md. */
+
+/*
+ * The plain SHA256_ functions: OpenSSL 3 prefers EVP, which looks the
+ * algorithm up anew for each digest and allocates, at four times the cost of
+ * a short request. These cannot fail.
+ */
+#define OPENSSL_SUPPRESS_DEPRECATED
+
 #include "latchkey.h"
 
 #include "lib/field.h"
@@ -8,7 +16,7 @@
 #include "lib/pointer.h"
 #include "lib/sort.h"
 
-#include <openssl/evp.h>
+#include <openssl/sha.h>
 #include <string.h>
 
 /* A change of anything that is hashed needs a new number in all four. */
@@ -106,20 +114,17 @@ static enum lk_status read_body(const struct lk_request *request,
 /* ---- Writer: the digest, and the same for people ------------------------- */
 
 struct writer {
-    EVP_MD_CTX *digest;
+    SHA256_CTX digest;
     struct lk_buf *explain; /* NULL: nobody asked */
 };
 
-static enum lk_status hash_bytes(struct writer *w, struct lk_slice bytes)
+static void hash_bytes(struct writer *w, struct lk_slice bytes)
 {
-    if (bytes.len && !EVP_DigestUpdate(w->digest, bytes.data, bytes.len)) {
-        return LK_NOMEM;
-    }
-    return LK_OK;
+    SHA256_Update(&w->digest, bytes.data, bytes.len);
 }
 
 /* Eight bytes, the most significant first. */
-static enum lk_status hash_number(struct writer *w, uint64_t number)
+static void hash_number(struct writer *w, uint64_t number)
 {
     char bytes[8];
 
@@ -127,14 +132,13 @@ static enum lk_status hash_number(struct writer *w, uint64_t number)
         bytes[i] = (char)(number & 0xff);
         number >>= 8;
     }
-    return hash_bytes(w, (struct lk_slice){bytes, sizeof bytes});
+    hash_bytes(w, (struct lk_slice){bytes, sizeof bytes});
 }
 
-static enum lk_status hash_field(struct writer *w, struct lk_slice bytes)
+static void hash_field(struct writer *w, struct lk_slice bytes)
 {
-    enum lk_status status = hash_number(w, bytes.len);
-
-    return status ? status : hash_bytes(w, bytes);
+    hash_number(w, bytes.len);
+    hash_bytes(w, bytes);
 }
 
 /* Appends `text` so that it stays on its line and cannot move a cursor. */
@@ -189,9 +193,8 @@ static enum lk_status explain_line(struct writer *w, const char *label,
 static enum lk_status write_field(struct writer *w, const char *label,
                                   struct lk_slice bytes)
 {
-    enum lk_status status = hash_field(w, bytes);
-
-    return status ? status : explain_line(w, label, bytes);
+    hash_field(w, bytes);
+    return explain_line(w, label, bytes);
 }
 
 /* ---- Fields -------------------------------------------------------------- */
@@ -205,12 +208,8 @@ static enum lk_status write_header(struct writer *w,
     name->len = 0;
     enum lk_status status = lk_add_lower(header->name, name);
     if (!status) {
-        status = hash_field(w, latchkey_buf_slice(name));
-    }
-    if (!status) {
-        status = hash_field(w, value);
-    }
-    if (!status) {
+        hash_field(w, latchkey_buf_slice(name));
+        hash_field(w, value);
         status = explain_plain(w, "header ");
     }
     if (!status) {
@@ -224,12 +223,10 @@ static enum lk_status write_headers(struct writer *w,
 {
     struct lk_buf sorted = {0}, name = {0};
     size_t count = request->header_count;
-    enum lk_status status = hash_number(w, count);
 
-    if (!status) {
-        status = latchkey_buf_add(&sorted, request->headers,
-                                  count * sizeof *request->headers);
-    }
+    hash_number(w, count);
+    enum lk_status status = latchkey_buf_add(&sorted, request->headers,
+                                             count * sizeof *request->headers);
     struct lk_header *headers = (struct lk_header *)(void *)sorted.data;
     if (!status) {
         status =
@@ -262,39 +259,24 @@ static enum lk_status write_binding(struct writer *w, struct lk_slice binding)
     if (!binding.len) {
         return write_field(w, "binding", binding);
     }
-    EVP_MD_CTX *outer = w->digest;
-    w->digest = EVP_MD_CTX_new();
-    enum lk_status status = LK_NOMEM;
-    if (w->digest && EVP_DigestInit_ex(w->digest, EVP_sha256(), NULL)) {
-        status = hash_bytes(w, LK_SLICE(BINDING_TAG));
-    }
-    if (!status) {
-        status = hash_bytes(w, binding);
-    }
-    if (!status && !EVP_DigestFinal_ex(w->digest, digest, NULL)) {
-        status = LK_NOMEM;
-    }
-    EVP_MD_CTX_free(w->digest);
-    w->digest = outer;
-    if (status) {
-        return status;
-    }
+    struct writer inner = {0};
+    SHA256_Init(&inner.digest);
+    hash_bytes(&inner, LK_SLICE(BINDING_TAG));
+    hash_bytes(&inner, binding);
+    SHA256_Final(digest, &inner.digest);
     write_hex(digest, sizeof digest, hex);
-    status = hash_field(w, (struct lk_slice){(char *)digest, sizeof digest});
-    return status ? status
-                  : explain_line(w, "binding sha256",
-                                 (struct lk_slice){hex, sizeof hex});
+    hash_field(w, (struct lk_slice){(char *)digest, sizeof digest});
+    return explain_line(w, "binding sha256",
+                        (struct lk_slice){hex, sizeof hex});
 }
 
 static enum lk_status write_body(struct writer *w, enum lk_body_form form,
                                  struct lk_slice bytes)
 {
     const char *word = latchkey_body_form_word(form);
-    enum lk_status status = hash_field(w, latchkey_slice(word));
 
-    if (!status) {
-        status = explain_plain(w, "body ");
-    }
+    hash_field(w, latchkey_slice(word));
+    enum lk_status status = explain_plain(w, "body ");
     return status ? status : write_field(w, word, bytes);
 }
 
@@ -304,11 +286,8 @@ static enum lk_status write_request(struct writer *w,
                                     enum lk_body_form form,
                                     struct lk_slice body)
 {
-    enum lk_status status = hash_bytes(w, LK_SLICE(REQUEST_TAG));
-
-    if (!status) {
-        status = explain_plain(w, VERSION_LINE);
-    }
+    hash_bytes(w, LK_SLICE(REQUEST_TAG));
+    enum lk_status status = explain_plain(w, VERSION_LINE);
     if (!status) {
         status = write_field(w, "method", request->method);
     }
@@ -352,14 +331,10 @@ static enum lk_status fingerprint_with(struct writer *w,
     if (expected == LK_BODY_MULTIPART && fingerprint->form == LK_BODY_RAW) {
         media = lk_trim(request->content_type);
     }
-    if (!status && !EVP_DigestInit_ex(w->digest, EVP_sha256(), NULL)) {
-        status = LK_NOMEM;
-    }
     if (!status) {
+        SHA256_Init(&w->digest);
         status = write_request(w, request, media, fingerprint->form, body);
-    }
-    if (!status && !EVP_DigestFinal_ex(w->digest, fingerprint->digest, NULL)) {
-        status = LK_NOMEM;
+        SHA256_Final(fingerprint->digest, &w->digest);
     }
 done:
     latchkey_buf_free(&type);
@@ -380,14 +355,11 @@ enum lk_status latchkey_fingerprint(const struct lk_request *request,
     if (status) {
         goto done;
     }
-    w.digest = EVP_MD_CTX_new();
-    status = w.digest ? fingerprint_with(&w, request, &ignore, fingerprint)
-                      : LK_NOMEM;
+    status = fingerprint_with(&w, request, &ignore, fingerprint);
 done:
     if (status && explain) {
         explain->len = mark;
     }
-    EVP_MD_CTX_free(w.digest);
     lk_pointers_free(&ignore);
     return status;
 }

@@ -35,6 +35,9 @@
 
 #define NGX_HTTP_LATCHKEY_WORDS_MAX  16
 
+/* an op, its claim and its settlement, without the body */
+#define NGX_HTTP_LATCHKEY_POOL_SIZE  2560
+
 
 typedef struct {
     ngx_str_t    words[NGX_HTTP_LATCHKEY_WORDS_MAX];
@@ -44,6 +47,7 @@ typedef struct {
 } ngx_http_latchkey_words_t;
 
 
+static ngx_int_t ngx_http_latchkey_op_owner(u_char *owner);
 static void ngx_http_latchkey_op_words(ngx_http_latchkey_words_t *w,
     ngx_http_latchkey_op_t *op, const char *verb);
 static void ngx_http_latchkey_op_word(ngx_http_latchkey_words_t *w,
@@ -85,17 +89,10 @@ ngx_http_latchkey_op_t *
 ngx_http_latchkey_op_create(ngx_http_latchkey_ctx_t *ctx, ngx_str_t *tenant,
     ngx_str_t *scope, ngx_str_t *key)
 {
-    u_char                   nonce[NGX_HTTP_LATCHKEY_OWNER_LEN / 2];
     ngx_pool_t              *pool;
     ngx_http_latchkey_op_t  *op;
 
-    if (RAND_bytes(nonce, sizeof(nonce)) != 1) {
-        ngx_log_error(NGX_LOG_CRIT, ngx_cycle->log, 0,
-                      "idempotency: there is no randomness for an owner");
-        return NULL;
-    }
-
-    pool = ngx_create_pool(1024, ngx_cycle->log);
+    pool = ngx_create_pool(NGX_HTTP_LATCHKEY_POOL_SIZE, ngx_cycle->log);
     if (pool == NULL) {
         return NULL;
     }
@@ -122,7 +119,9 @@ ngx_http_latchkey_op_create(ngx_http_latchkey_ctx_t *ctx, ngx_str_t *tenant,
         goto failed;
     }
 
-    ngx_hex_dump(op->owner, nonce, sizeof(nonce));
+    if (ngx_http_latchkey_op_owner(op->owner) != NGX_OK) {
+        goto failed;
+    }
 
     op->timer.data = op;
     op->timer.log = ngx_cycle->log;
@@ -135,6 +134,36 @@ failed:
     ngx_destroy_pool(pool);
 
     return NULL;
+}
+
+
+/*
+ * Nobody else's: sixteen bytes that this process drew once, and a count.
+ * Drawing them for each op would cost more than all the rest of it.
+ */
+
+static ngx_int_t
+ngx_http_latchkey_op_owner(u_char *owner)
+{
+    u_char           nonce[NGX_HTTP_LATCHKEY_OWNER_LEN / 2];
+    uint64_t         n;
+    static u_char    drawn[NGX_HTTP_LATCHKEY_OWNER_LEN / 2];
+    static uint64_t  count;
+
+    if (count == 0 && RAND_bytes(drawn, sizeof(drawn)) != 1) {
+        ngx_log_error(NGX_LOG_CRIT, ngx_cycle->log, 0,
+                      "idempotency: there is no randomness for an owner");
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(nonce, drawn, sizeof(nonce));
+    ngx_memcpy(&n, nonce, sizeof(n));
+    n += ++count;
+    ngx_memcpy(nonce, &n, sizeof(n));
+
+    ngx_hex_dump(owner, nonce, sizeof(nonce));
+
+    return NGX_OK;
 }
 
 
