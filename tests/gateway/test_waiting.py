@@ -135,7 +135,7 @@ def test_a_wait_survives_a_restart_of_the_daemon(make_gateway, app):
     assert first.result().status == 201
     answer = second.result()
     assert answer.replayed or answer.problem == "in-progress", answer
-    assert gateway.post(key).replayed and app.count() == 1
+    assert gateway.settled(key).replayed and app.count() == 1
 
 
 def test_waiting_on_a_daemon_that_hangs_ends_in_time(make_gateway, app):
