@@ -213,10 +213,13 @@ def test_an_answer_is_stored_by_a_gateway_that_was_replaced_by_a_reload(
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_worker_that_is_out_of_time_leaves_the_outcome_open(make_gateway,
-                                                              app, leaves):
+def test_a_worker_that_is_out_of_time_leaves_the_outcome_open(
+        make_gateway, make_daemon, app, leaves):
     # C20, C40
-    gateway = make_gateway(main="worker_shutdown_timeout 1s;")
+    gateway = make_gateway(
+        daemon=make_daemon(settings=["store.sweep_interval=20ms"]),
+        main="worker_shutdown_timeout 1s;",
+        locations=guard("/", "idempotency_lock 1s;"))
     key = new_key()
     client = gateway.leave(key=key, headers=tell(hold="work"))
     app.wait_held("work")
