@@ -21,7 +21,9 @@
  *
  * The breaker is open when every server failed since one answered: who does
  * not want to wait is then told so at once.  The link goes on trying to
- * connect by itself, and the first answer to a greeting closes the breaker.
+ * connect by itself, ever less often; but if somebody asks, and the last
+ * attempt was a moment ago, he is let in and there is another one.  The first
+ * answer to a greeting closes the breaker.
  */
 
 
@@ -30,6 +32,7 @@
 
 #define NGX_HTTP_LATCHKEY_PAUSE_MIN   50
 #define NGX_HTTP_LATCHKEY_PAUSE_MAX   500
+#define NGX_HTTP_LATCHKEY_PROBE       100
 
 #define NGX_HTTP_LATCHKEY_IN_SIZE     16384
 #define NGX_HTTP_LATCHKEY_IN_KEEP     (256 * 1024)
@@ -224,8 +227,14 @@ ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
         return NGX_DECLINED;
     }
 
-    if (ngx_http_latchkey_link_broken(link) && !call->patient) {
-        return NGX_DECLINED;
+    if (ngx_http_latchkey_link_broken(link)) {
+        link->probe = (link->connection == NULL
+                       && ngx_current_msec - link->tried
+                          >= NGX_HTTP_LATCHKEY_PROBE);
+
+        if (!link->probe && !call->patient) {
+            return NGX_DECLINED;
+        }
     }
 
     call->busy = 1;
@@ -351,6 +360,12 @@ ngx_http_latchkey_link_flush(ngx_event_t *ev)
         return;
     }
 
+    if (link->probe && link->timer.timer_set) {
+        ngx_del_timer(&link->timer);
+    }
+
+    link->probe = 0;
+
     if (!link->timer.timer_set && !link->ended) {
         ngx_http_latchkey_link_connect(link);
     }
@@ -367,6 +382,8 @@ ngx_http_latchkey_link_connect(ngx_http_latchkey_link_t *link)
     ngx_addr_t                  *addr;
     ngx_http_latchkey_link_t    *calls;
     ngx_http_latchkey_server_t  *server;
+
+    link->tried = ngx_current_msec;
 
     calls = link->servers->link;
 
@@ -770,12 +787,19 @@ ngx_http_latchkey_link_read(ngx_event_t *rev)
     if (c->close) {
 
         /*
-         * worker_shutdown_timeout: this connection is neither idle nor
-         * reusable to nginx, so nobody else asks to close it
+         * worker_shutdown_timeout: it ends requests, and those have something
+         * to say to the daemon yet.  This connection is used as long as it
+         * lasts; no other is made.
          */
 
-        ngx_http_latchkey_link_end(link);
-        return;
+        c->close = 0;
+        c->error = 0;
+        link->leaving = 1;
+
+        if (link->state != NGX_HTTP_LATCHKEY_LINK_UP) {
+            ngx_http_latchkey_link_end(link);
+            return;
+        }
     }
 
     if (link->state == NGX_HTTP_LATCHKEY_LINK_CONNECTING) {
@@ -1116,6 +1140,12 @@ ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
     up = (link->state == NGX_HTTP_LATCHKEY_LINK_UP);
 
     ngx_http_latchkey_link_tell(link, up, why, err, reply);
+
+    if (link->leaving) {
+        ngx_http_latchkey_link_end(link);
+        return;
+    }
+
     ngx_http_latchkey_link_close(link, &gone);
 
     link->peer = (link->peer + 1) % link->npeers;
@@ -1123,7 +1153,9 @@ ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
 
     ngx_http_latchkey_link_schedule(link, up);
 
-    if (ngx_http_latchkey_link_broken(link)) {
+    if (ngx_http_latchkey_link_broken(link)
+        && link->failures % link->npeers == 0)
+    {
         ngx_http_latchkey_link_refuse(link, &gone);
     }
 
@@ -1336,6 +1368,14 @@ ngx_http_latchkey_link_fail(ngx_queue_t *gone)
 
 
 /* the end */
+
+ngx_uint_t
+ngx_http_latchkey_link_leaving(ngx_http_latchkey_servers_t *servers)
+{
+    return servers->link
+           && (servers->link->leaving || servers->link->ended);
+}
+
 
 static void
 ngx_http_latchkey_link_end(ngx_http_latchkey_link_t *link)

@@ -62,6 +62,7 @@ struct ngx_http_latchkey_link_s {
     /* attempts that failed since a daemon answered */
     ngx_uint_t                             failures;
     ngx_msec_t                             pause;
+    ngx_msec_t                             tried;       /* to connect, last */
 
     ngx_queue_t                            waiting;
     ngx_queue_t                            sent;
@@ -80,6 +81,8 @@ struct ngx_http_latchkey_link_s {
 
     unsigned                               proven:1;    /* answered a call */
     unsigned                               told:1;      /* a loss is logged */
+    unsigned                               probe:1;     /* do not pause */
+    unsigned                               leaving:1;   /* its last one */
     unsigned                               ended:1;     /* takes no calls */
 };
 

@@ -260,6 +260,10 @@ ngx_int_t ngx_http_latchkey_await(ngx_http_latchkey_servers_t *servers,
     const ngx_str_t *scope, const ngx_str_t *key, ngx_msec_t ms);
 void ngx_http_latchkey_await_cancel(ngx_http_latchkey_await_t *await);
 
+/* the worker's time is up: what is not stored now will not be */
+ngx_uint_t ngx_http_latchkey_link_leaving(
+    ngx_http_latchkey_servers_t *servers);
+
 /* when a worker ends */
 void ngx_http_latchkey_link_exit(ngx_http_latchkey_servers_t *servers);
 

@@ -666,7 +666,9 @@ ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op)
         op->give_up = ngx_current_msec + op->conf->late_time;
     }
 
-    if ((ngx_msec_int_t) (op->give_up - ngx_current_msec) <= 0) {
+    if ((ngx_msec_int_t) (op->give_up - ngx_current_msec) <= 0
+        || ngx_http_latchkey_link_leaving(op->conf->servers))
+    {
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "idempotency_late: gave up on operation %s: its record "
                       "becomes uncertain", op->reference);
