@@ -415,7 +415,9 @@ ngx_http_latchkey_hold(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
         flush |= b->flush;
         size = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
 
-        rc = ngx_http_latchkey_copy(ctx, b->pos, size);
+        rc = (size == 0 && ngx_buf_size(b) != 0)
+             ? NGX_DECLINED                     /* in a file, and only there */
+             : ngx_http_latchkey_copy(ctx, b->pos, size);
 
         if (rc == NGX_ERROR) {
             return NGX_ERROR;
