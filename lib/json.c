@@ -485,7 +485,10 @@ static enum lk_status canonicalise(struct reader *r, struct lk_buf *out)
     if (r->ignore) {
         r->active = lk_pointers_start(r->ignore, &whole);
     }
-    enum lk_status status = read_text(r);
+    enum lk_status status = latchkey_buf_reserve(&r->text, r->in.len);
+    if (!status) {
+        status = read_text(r);
+    }
     if (status || whole) {
         return status;
     }

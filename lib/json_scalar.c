@@ -290,6 +290,23 @@ static enum lk_status write_digits(struct lk_slice whole,
     return status;
 }
 
+/* "e" and the number, which is not zero. */
+static enum lk_status write_exponent(int64_t exponent, struct lk_buf *out)
+{
+    char text[24];
+    size_t at = sizeof text;
+    uint64_t left = exponent < 0 ? -(uint64_t)exponent : (uint64_t)exponent;
+
+    for (; left; left /= 10) {
+        text[--at] = (char)('0' + left % 10);
+    }
+    if (exponent < 0) {
+        text[--at] = '-';
+    }
+    text[--at] = 'e';
+    return latchkey_buf_add(out, text + at, sizeof text - at);
+}
+
 static enum lk_status write_number(bool negative, struct lk_slice whole,
                                    struct lk_slice fraction, __int128 exponent,
                                    struct lk_buf *out)
@@ -315,7 +332,7 @@ static enum lk_status write_number(bool negative, struct lk_slice whole,
     if (exponent < INT64_MIN || exponent > INT64_MAX) {
         return LK_MALFORMED;
     }
-    return latchkey_buf_printf(out, "e%" PRId64, (int64_t)exponent);
+    return write_exponent((int64_t)exponent, out);
 }
 
 enum lk_status lk_json_read_number(struct lk_slice text, size_t *at,

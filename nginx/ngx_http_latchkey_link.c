@@ -44,6 +44,7 @@
 #define NGX_HTTP_LATCHKEY_CUT_MAX     3
 
 
+static u_char *ngx_http_latchkey_announce(u_char *p, u_char sign, size_t n);
 static void ngx_http_latchkey_link_flush(ngx_event_t *ev);
 static void ngx_http_latchkey_link_connect(ngx_http_latchkey_link_t *link);
 static ngx_int_t ngx_http_latchkey_link_open(ngx_http_latchkey_link_t *link,
@@ -157,10 +158,10 @@ ngx_http_latchkey_command(ngx_pool_t *pool, const ngx_str_t *words,
     out = cl;
     start = p;
 
-    p = ngx_sprintf(p, "*%ui\r\n", n);
+    p = ngx_http_latchkey_announce(p, '*', n);
 
     for (i = 0; i < n; i++) {
-        p = ngx_sprintf(p, "$%uz\r\n", words[i].len);
+        p = ngx_http_latchkey_announce(p, '$', words[i].len);
 
         if (words[i].len <= NGX_HTTP_LATCHKEY_WORD_COPY) {
             p = ngx_cpymem(p, words[i].data, words[i].len);
@@ -193,6 +194,29 @@ ngx_http_latchkey_command(ngx_pool_t *pool, const ngx_str_t *words,
     cl->next = NULL;
 
     return out;
+}
+
+
+/* a dozen times for each command, where ngx_sprintf() would be half of it */
+
+static u_char *
+ngx_http_latchkey_announce(u_char *p, u_char sign, size_t n)
+{
+    u_char  *start, digits[NGX_SIZE_T_LEN];
+
+    *p++ = sign;
+    start = digits + sizeof(digits);
+
+    do {
+        *--start = (u_char) ('0' + n % 10);
+        n /= 10;
+    } while (n);
+
+    p = ngx_cpymem(p, start, digits + sizeof(digits) - start);
+
+    *p++ = CR; *p++ = LF;
+
+    return p;
 }
 
 

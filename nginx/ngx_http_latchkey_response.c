@@ -65,6 +65,8 @@ static void ngx_http_latchkey_settle_aside(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_store_headers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
+static u_char *ngx_http_latchkey_line(u_char *p, ngx_str_t *name,
+    ngx_str_t *value);
 static ngx_uint_t ngx_http_latchkey_storable(ngx_http_latchkey_loc_conf_t *llcf,
     ngx_table_elt_t *h);
 static void ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
@@ -652,6 +654,7 @@ ngx_http_latchkey_store_headers(ngx_http_request_t *r,
     ngx_list_part_t         *part;
     ngx_table_elt_t         *h;
     ngx_http_latchkey_op_t  *op;
+    static ngx_str_t         type = ngx_string("Content-Type");
 
     op = ctx->op;
 
@@ -677,8 +680,7 @@ ngx_http_latchkey_store_headers(ngx_http_request_t *r,
     op->answer_headers.data = p;
 
     if (r->headers_out.content_type.len) {
-        p = ngx_sprintf(p, "Content-Type: %V" CRLF,
-                        &r->headers_out.content_type);
+        p = ngx_http_latchkey_line(p, &type, &r->headers_out.content_type);
     }
 
     for (part = &r->headers_out.headers.part; part; part = part->next) {
@@ -686,7 +688,7 @@ ngx_http_latchkey_store_headers(ngx_http_request_t *r,
 
         for (i = 0; i < part->nelts; i++) {
             if (ngx_http_latchkey_storable(ctx->conf, &h[i])) {
-                p = ngx_sprintf(p, "%V: %V" CRLF, &h[i].key, &h[i].value);
+                p = ngx_http_latchkey_line(p, &h[i].key, &h[i].value);
             }
         }
     }
@@ -694,6 +696,18 @@ ngx_http_latchkey_store_headers(ngx_http_request_t *r,
     op->answer_headers.len = p - op->answer_headers.data;
 
     return NGX_OK;
+}
+
+
+static u_char *
+ngx_http_latchkey_line(u_char *p, ngx_str_t *name, ngx_str_t *value)
+{
+    p = ngx_cpymem(p, name->data, name->len);
+    *p++ = ':'; *p++ = ' ';
+    p = ngx_cpymem(p, value->data, value->len);
+    *p++ = CR; *p++ = LF;
+
+    return p;
 }
 
 
