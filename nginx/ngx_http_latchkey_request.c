@@ -446,10 +446,14 @@ ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    /* it goes to the app in a header, where it must mean the same */
+    /*
+     * It goes to the app in a header, where it must mean the same; and it
+     * must not pass for the hash of somebody's secret.
+     */
 
     if (value.len > NGX_HTTP_LATCHKEY_TENANT_MAX
-        || value.data[0] == ' ' || value.data[value.len - 1] == ' ')
+        || value.data[0] == ' ' || value.data[value.len - 1] == ' '
+        || (value.len > 2 && value.data[0] == 'h' && value.data[1] == ':'))
     {
         return NGX_DECLINED;
     }
