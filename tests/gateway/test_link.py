@@ -6,6 +6,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 
 import pytest
 
@@ -391,3 +392,23 @@ def test_a_worker_that_leaves_takes_its_waiting_calls_to_their_end(
     daemon.start()
     assert future.result().status == 201
     assert insist(gateway, key).replayed and app.count() == 1
+
+
+def test_a_lost_claim_is_released_though_the_daemon_is_away_for_long(
+        make_gateway, faulty, app):
+    # C41: longer than the time-out of the claim, and of what asks after it.
+    daemon = faulty(settings=["store.lock=600s"])
+    gateway = make_gateway(daemon=daemon, workers=1, locations=guard(
+        "/", "idempotency_timeout 300ms;", "idempotency_lock 600s;"))
+    assert gateway.post("before").status == 201
+    key = new_key()
+    daemon.set_faults("kill before_reply")
+    assert is_unavailable(gateway.post(key))
+    daemon.wait()
+    later = time.monotonic() + 2
+    until(lambda: is_unavailable(gateway.post(new_key())) and
+          time.monotonic() > later, pause=0.1)
+    daemon.set_faults()
+    daemon.start()
+    answer = insist(gateway, key)
+    assert not answer.replayed and app.by_key[key] == 1
