@@ -21,7 +21,7 @@ def wait_for(address, process):
              else str(address))
     for _ in range(60000):
         if process.poll() is not None:
-            sys.exit(f"bench: {process.args[0]} ended with {process.returncode}")
+            sys.exit(f"bench: {process.args[0]} ended: {process.returncode}")
         with contextlib.closing(socket.socket(family)) as sock:
             try:
                 sock.connect(where)

@@ -59,16 +59,18 @@ def modules(locations):
     return []
 
 
-def nginx(folder, locations, app_port, store="", body="", workers=WORKERS):
+def nginx(folder, locations, app_port, store="", body="", workers=WORKERS,
+          listen="reuseport"):
     """The one with bench/nginx/LOCATIONS.conf."""
     folder.mkdir()
     port = free_port()
     lines = [f"load_module {path};" for path in modules(locations)]
     if os.getuid() == 0:  # a worker must reach what is in our folder
-        lines.append(f"user {pwd.getpwuid(0).pw_name} {grp.getgrgid(0).gr_name};")
+        lines.append("user %s %s;" % (pwd.getpwuid(0).pw_name,
+                                      grp.getgrgid(0).gr_name))
     values = {"MODULES": "\n".join(lines), "LOCATIONS": locations,
               "WORKERS": workers, "APP": app_port, "PORT": port,
-              "STORE": store, "BODY": body, "HERE": HERE}
+              "LISTEN": listen, "STORE": store, "BODY": body, "HERE": HERE}
     for name in ("nginx", locations):
         text = (HERE / f"{name}.conf").read_text()
         for key, value in values.items():
@@ -92,9 +94,10 @@ def ask(port, method, path, key=None):
 class Gateway:
     """An app, a daemon, and nginxes before them, until the block ends."""
 
-    def __init__(self, folder, *app_options, workers=WORKERS):
+    def __init__(self, folder, *app_options, **nginx_options):
         self.folder = folder
-        self.workers = workers
+        self.nginx_options = nginx_options
+        self.masters = {}
         self.stack = contextlib.ExitStack()
         self.app_port, server = app(*app_options)
         self.app = self.stack.enter_context(server)
@@ -113,8 +116,7 @@ class Gateway:
     def nginx(self, locations, store=None, name=None):
         port, server = nginx(self.folder / (name or locations), locations,
                              self.app_port, store or self.store, self.body,
-                             self.workers)
-        self.masters = getattr(self, "masters", {})
+                             **self.nginx_options)
         self.masters[port] = self.stack.enter_context(server)
         return port
 
@@ -156,7 +158,7 @@ def rates(args, *targets):
         for target in targets))
 
 
-# ---- the comparisons -----------------------------------------------------------
+# ---- the comparisons -------------------------------------------------------
 
 def bench_first(args, folder, results):
     """First requests, a new key each, against plain proxying and a script."""
@@ -239,8 +241,9 @@ def bench_added_latency(args, folder, results):
         results.add(
             f"latency added to a first request, {name}, at {rate:,}/s, a "
             "quarter of full load", f"{added:,.0f} µs",
-            f"{2 * statistics.median(sync) + 200:,.0f} µs: two syncs and 0.2 ms",
-            f"{spread(a)} against {spread(b)}, fdatasync {spread(sync)} µs")
+            f"{2 * statistics.median(sync) + 200:,.0f} µs, two syncs and "
+            "0.2 ms", f"{spread(a)} against {spread(b)}, fdatasync "
+            f"{spread(sync)} µs")
 
 
 def private_memory(master):
@@ -267,12 +270,14 @@ def charges_of(gate):
     return int(text.split('"charges":')[1].split(",")[0].rstrip("}\n"))
 
 
-def held_memory(folder, path, count, delay, pad=0, stall=False):
-    """Bytes of a worker for each of `count` requests that wait: for the app,
-    or, with `stall`, for a daemon that does not store the answers."""
+def held_memory(folder, path, count, pad=None):
+    """Bytes of a worker for each of `count` requests that wait for the app;
+    with `pad`, whose answers of that size wait to be stored or, if nothing is
+    stored, for a client that does not read."""
+    delay = 600000 if pad is None else 3000
     clear(folder)
-    with Gateway(folder, "--delay", str(delay), "--pad", str(pad),
-                 workers=1) as gate:
+    with Gateway(folder, "--delay", str(delay), "--pad", str(pad or 0),
+                 workers=1, listen="sndbuf=4k") as gate:
         port = gate.nginx("latchkey")
         master = gate.masters[port]
         ask(port, "GET", "/returned")
@@ -282,7 +287,7 @@ def held_memory(folder, path, count, delay, pad=0, stall=False):
              str(count)])
         try:
             wait_until(lambda: charges_of(gate) == count, "the last charge")
-            if stall:
+            if pad is not None:
                 os.kill(gate.daemon.pid, signal.SIGSTOP)
                 time.sleep(delay / 1000 + 1)
             return (private_memory(master) - before) / count
@@ -294,20 +299,19 @@ def held_memory(folder, path, count, delay, pad=0, stall=False):
 
 def bench_memory(args, folder, results):
     """Memory of a request in flight against plain proxying."""
-    count, pad = 1000, 32768
-    rounds = min(args.rounds, 3)
-    a, plain, b = alternate(
-        rounds, lambda: held_memory(folder, "/guarded", count, 60000),
-        lambda: held_memory(folder, "/proxied", count, 60000),
-        lambda: held_memory(folder, "/guarded", count, 5000, pad, True))
-    for values, name, body in ((a, "while the app works", 0),
-                               (b, "while an answer of 32 KiB waits to be "
-                                "stored", pad)):
-        added = statistics.median(values) - statistics.median(plain)
+    count, rounds = 1000, min(args.rounds, 3)
+    for pad, name in ((None, "while the app works"),
+                      (32768, "while an answer of 32 KiB waits to be stored; "
+                       "plain: for a client that does not read")):
+        ours, plain = alternate(
+            rounds, lambda: held_memory(folder, "/guarded", count, pad),
+            lambda: held_memory(folder, "/proxied", count, pad))
+        added = statistics.median(ours) - statistics.median(plain)
         results.add(
-            f"memory added to a request in flight, {name}", f"{added:,.0f} bytes",
-            f"{body + 8192:,}", f"{spread(values)} against {spread(plain)} bytes, "
-            f"{count:,} requests in one worker")
+            f"memory added to a request in flight, {name}",
+            f"{added:,.0f} bytes", f"{(pad or 0) + 8192:,}",
+            f"{spread(ours)} against {spread(plain)} bytes, {count:,} requests "
+            "in one worker")
 
 
 COMPARISONS = {

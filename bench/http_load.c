@@ -7,8 +7,8 @@
  * rate: requests are sent when they are due, not when the last answer came; a
  * server that stalls is charged for everything that was due meanwhile. Prints
  * p50, p99 and p99.9 in microseconds, and the rate that was reached. hold:
- * one request on each connection, then it sleeps until it is killed. Keys are
- * KEY and a number.
+ * one request on each connection, then it sleeps until it is killed; it has
+ * little room for answers and reads none. Keys are KEY and a number.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { READ_SIZE = 16384, EVENTS = 256 };
+enum { READ_SIZE = 16384, EVENTS = 256, HOLD_ROOM = 1 };
 
 struct load {
     const char *path;
@@ -62,7 +62,7 @@ static void die(const char *why)
     exit(1);
 }
 
-static int connect_to(int port)
+static int connect_to(int port, int room)
 {
     struct sockaddr_in address = {.sin_family = AF_INET,
                                   .sin_port = htons((uint16_t)port),
@@ -70,6 +70,9 @@ static int connect_to(int port)
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     int one = 1;
 
+    if (room) {
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
+    }
     if (fd < 0 ||
         connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
         die("connect");
@@ -213,7 +216,7 @@ int main(int argc, char **argv)
     struct load load = {.path = argv[3], .key = argv[4]};
     int poll = epoll_create1(0);
     for (size_t i = 0; i < count; i++) {
-        conns[i].fd = connect_to(atoi(argv[2]));
+        conns[i].fd = connect_to(atoi(argv[2]), hold ? HOLD_ROOM : 0);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = &conns[i]};
         epoll_ctl(poll, EPOLL_CTL_ADD, conns[i].fd, &event);
         if (hold) {

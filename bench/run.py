@@ -60,7 +60,7 @@ def setnx(path, requests, pipeline=1):
                      FINGERPRINT, "NX", "EX", "86400", pipeline=pipeline)
 
 
-# ---- the comparisons -----------------------------------------------------------
+# ---- the comparisons -------------------------------------------------------
 
 def bench_claims(args, folder, results):
     """Durable claims against SET NX EX with appendfsync always."""
