@@ -59,7 +59,11 @@ static ngx_http_latchkey_pass_t *ngx_http_latchkey_find_pass(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_int_t ngx_http_latchkey_ask_handler(ngx_conf_t *cf,
     ngx_http_latchkey_pass_t *pass);
-static ngx_uint_t ngx_http_latchkey_may_receive(
+static void ngx_http_latchkey_ignore_aborts(
+    ngx_http_latchkey_loc_conf_t *llcf);
+static char *ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_http_latchkey_loc_conf_t *from);
+static ngx_http_latchkey_loc_conf_t *ngx_http_latchkey_comes_from(
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
 
 
@@ -536,73 +540,136 @@ ngx_http_latchkey_ask_handler(ngx_conf_t *cf, ngx_http_latchkey_pass_t *pass)
 
 
 /*
- * nginx stops asking the application when a client leaves, unless it is told
- * not to.  Whoever leaves before the answer is stored comes back for it.
+ * Other locations that requests may come to after they were claimed, by
+ * try_files, error_page and the like.  nginx stops asking the application
+ * when a client leaves, unless it is told not to: whoever leaves before the
+ * answer is stored comes back for it.
  */
 
-void
-ngx_http_latchkey_ignore_aborts(ngx_conf_t *cf,
+char *
+ngx_http_latchkey_check_receivers(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf)
 {
+    char                           *rv;
     ngx_uint_t                      i;
-    ngx_http_latchkey_pass_t       *pass, *own;
-    ngx_http_upstream_conf_t       *ucf;
-    ngx_http_latchkey_loc_conf_t  **llcf;
+    ngx_http_latchkey_loc_conf_t   *from, **llcf;
 
     llcf = lmcf->locations.elts;
 
     for (i = 0; i < lmcf->locations.nelts; i++) {
 
-        if (llcf[i]->mode < NGX_HTTP_LATCHKEY_OPTIONAL
-            && !ngx_http_latchkey_may_receive(lmcf, llcf[i]))
-        {
+        if (llcf[i]->mode >= NGX_HTTP_LATCHKEY_OPTIONAL) {
+            ngx_http_latchkey_ignore_aborts(llcf[i]);
             continue;
         }
 
-        own = ngx_http_latchkey_find_pass(cf, llcf[i]);
+        from = ngx_http_latchkey_comes_from(lmcf, llcf[i]);
 
-        for (pass = ngx_http_latchkey_passes; pass->pass; pass++) {
+        if (from == NULL) {
+            continue;
+        }
 
-            ucf = ngx_http_latchkey_conf_of(llcf[i], pass->module);
+        ngx_http_latchkey_ignore_aborts(llcf[i]);
 
-            if (ucf == NULL) {
-                continue;
-            }
+        rv = ngx_http_latchkey_check_receiver(cf, llcf[i], from);
 
+        if (rv != NGX_CONF_OK) {
+            return rv;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static void
+ngx_http_latchkey_ignore_aborts(ngx_http_latchkey_loc_conf_t *llcf)
+{
+    ngx_http_upstream_conf_t  *ucf;
+    ngx_http_latchkey_pass_t  *pass;
+
+    for (pass = ngx_http_latchkey_passes; pass->pass; pass++) {
+
+        ucf = ngx_http_latchkey_conf_of(llcf, pass->module);
+
+        if (ucf) {
             ucf->ignore_client_abort = 1;
-
-            if (pass == own && llcf[i]->mode == NGX_HTTP_LATCHKEY_OFF
-                && (ucf->next_upstream & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT))
-            {
-                ngx_log_error(NGX_LOG_WARN, cf->log, 0,
-                              "\"non_idempotent\" in \"%s\" of location "
-                              "\"%V\" of server \"%V\" would send one claimed "
-                              "request several times, if one is redirected "
-                              "to it", pass->next ? pass->next : pass->pass,
-                              &llcf[i]->location_name,
-                              &llcf[i]->server_name);
-            }
         }
     }
 }
 
 
 /*
- * May a request that was claimed in another location come here?  To named and
- * to internal ones from anywhere; to others of the same server if a guarded
- * location there makes no answers by itself (try_files, index, error_page).
+ * Only a redirect leads to a named or an internal location: what it would
+ * repeat is an error.  Others have requests of their own, too.
  */
 
-static ngx_uint_t
-ngx_http_latchkey_may_receive(ngx_http_latchkey_main_conf_t *lmcf,
+static char *
+ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_http_latchkey_loc_conf_t *from)
+{
+    char                      *what, *remedy;
+    ngx_uint_t                 level, only;
+    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_upstream_conf_t  *ucf;
+    ngx_http_latchkey_pass_t  *pass;
+
+    pass = ngx_http_latchkey_find_pass(cf, llcf);
+
+    if (pass == NULL || pass->next == NULL) {
+        return NGX_CONF_OK;
+    }
+
+    ucf = ngx_http_latchkey_conf_of(llcf, pass->module);
+
+    if (ucf->next_upstream & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT) {
+        what = "\"non_idempotent\" in";
+        remedy = "remove it";
+
+    } else if ((from->methods & (NGX_HTTP_PUT|NGX_HTTP_DELETE))
+               && !(ucf->next_upstream & NGX_HTTP_UPSTREAM_FT_OFF))
+    {
+        what = "for PUT and DELETE";
+        remedy = "set it to \"off\"";
+
+    } else {
+        return NGX_CONF_OK;
+    }
+
+    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
+    only = clcf->named || clcf->internal;
+    level = only ? NGX_LOG_EMERG : NGX_LOG_WARN;
+
+    ngx_log_error(level, cf->log, 0,
+                  "%s \"%s\" of location \"%V\" of server \"%V\" would send "
+                  "one claimed request several times, if one comes here from "
+                  "the guard in %V:%ui; %s%s", what, pass->next,
+                  &llcf->location_name, &llcf->server_name, &from->file,
+                  from->line, remedy,
+                  only ? "" : ", unless none is redirected to it");
+
+    return only ? NGX_CONF_ERROR : NGX_CONF_OK;
+}
+
+
+/*
+ * A guarded location from which claimed requests may come here; NULL: none.
+ * To named and to internal locations they come from anywhere in the server,
+ * to others if the guarded one makes no answers by itself.  One that guards
+ * PUT or DELETE goes before others.
+ */
+
+static ngx_http_latchkey_loc_conf_t *
+ngx_http_latchkey_comes_from(ngx_http_latchkey_main_conf_t *lmcf,
     ngx_http_latchkey_loc_conf_t *llcf)
 {
     ngx_uint_t                      i;
     ngx_http_core_loc_conf_t       *clcf, *from;
-    ngx_http_latchkey_loc_conf_t  **other;
+    ngx_http_latchkey_loc_conf_t  **other, *found;
 
     clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
     other = lmcf->locations.elts;
+    found = NULL;
 
     for (i = 0; i < lmcf->locations.nelts; i++) {
 
@@ -612,16 +679,20 @@ ngx_http_latchkey_may_receive(ngx_http_latchkey_main_conf_t *lmcf,
             continue;
         }
 
-        if (clcf->named || clcf->internal) {
-            return 1;
-        }
-
         from = other[i]->loc_conf[ngx_http_core_module.ctx_index];
 
-        if (from->handler == NULL && !from->noname) {
-            return 1;
+        if (!clcf->named && !clcf->internal
+            && (from->handler != NULL || from->noname))
+        {
+            continue;
+        }
+
+        if (found == NULL
+            || (other[i]->methods & (NGX_HTTP_PUT|NGX_HTTP_DELETE)))
+        {
+            found = other[i];
         }
     }
 
-    return 0;
+    return found;
 }

@@ -454,7 +454,9 @@ ngx_http_latchkey_init(ngx_conf_t *cf)
         return NGX_OK;
     }
 
-    ngx_http_latchkey_ignore_aborts(cf, lmcf);
+    if (ngx_http_latchkey_check_receivers(cf, lmcf) != NGX_CONF_OK) {
+        return NGX_ERROR;
+    }
 
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
 

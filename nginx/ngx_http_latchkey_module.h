@@ -416,7 +416,7 @@ extern ngx_command_t  ngx_http_latchkey_commands[];
 char *ngx_http_latchkey_check(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
 /* a client that leaves does not stop what was claimed for it */
-void ngx_http_latchkey_ignore_aborts(ngx_conf_t *cf,
+char *ngx_http_latchkey_check_receivers(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf);
 
 /* request */
@@ -432,6 +432,11 @@ ngx_int_t ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
 
 /* response; called from postconfiguration */
 ngx_int_t ngx_http_latchkey_filter_init(ngx_conf_t *cf);
+/* nobody may run it again: an app has it, and did not answer */
+ngx_uint_t ngx_http_latchkey_in_doubt(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+ngx_chain_t *ngx_http_latchkey_unknown(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_uint_t status, const char *detail);
 /* may the app have seen this request, as far as it has come? */
 ngx_uint_t ngx_http_latchkey_contacted(ngx_http_request_t *r,
     ngx_http_latchkey_state_e state);

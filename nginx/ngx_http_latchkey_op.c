@@ -303,7 +303,9 @@ ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
         return;
     }
 
-    if (reply == NULL ? call->sent : status == LK_UNAVAILABLE) {
+    /* late: an earlier call was sent, whatever became of this one */
+
+    if (reply == NULL ? (call->sent || op->late) : status == LK_UNAVAILABLE) {
         ngx_http_latchkey_op_unclaimed(op);
         return;
     }

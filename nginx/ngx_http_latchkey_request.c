@@ -22,6 +22,8 @@
 #define NGX_HTTP_LATCHKEY_TENANT_HASH   16      /* bytes of the HMAC */
 
 
+static ngx_int_t ngx_http_latchkey_redirected(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_begin(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_int_t ngx_http_latchkey_identify(ngx_http_request_t *r,
@@ -129,12 +131,44 @@ ngx_http_latchkey_handler(ngx_http_request_t *r)
     case NGX_HTTP_LATCHKEY_WAIT:
         return NGX_DONE;
 
+    case NGX_HTTP_LATCHKEY_RUN:
+        return ngx_http_latchkey_redirected(r, ctx);
+
     default:
-
-        /* decided; an internal redirect stays within the operation */
-
         return NGX_DECLINED;
     }
+}
+
+
+/*
+ * An internal redirect stays within the operation: error_page may lead to a
+ * page, or to another app if the first one was not reached or has answered.
+ * But where one app may have run, a second one must not.
+ */
+
+static ngx_int_t
+ngx_http_latchkey_redirected(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_chain_t  *out;
+
+    if (ctx->observe || r->content_handler == NULL
+        || !ngx_http_latchkey_in_doubt(r, ctx))
+    {
+        return NGX_DECLINED;
+    }
+
+    out = ngx_http_latchkey_unknown(r, ctx, r->err_status ? r->err_status
+                                                    : NGX_HTTP_BAD_GATEWAY,
+                                    "The request reached the app, but no "
+                                    "answer came back: it may or may not "
+                                    "have taken effect.");
+
+    /* held by the filters as any answer, until the doubt is stored */
+
+    ngx_http_finalize_request(r, ngx_http_latchkey_send(r, out));
+
+    return NGX_DONE;
 }
 
 

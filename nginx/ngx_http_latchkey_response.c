@@ -77,8 +77,6 @@ static void ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
     const struct lk_answer *answer);
 static void ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx,
     ngx_chain_t *out);
-static ngx_chain_t *ngx_http_latchkey_unknown(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, ngx_uint_t status, const char *detail);
 static void ngx_http_latchkey_wake(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_send_held(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
@@ -340,6 +338,19 @@ ngx_http_latchkey_upstreams(ngx_http_request_t *r, ngx_uint_t *lost,
     }
 
     return n;
+}
+
+
+ngx_uint_t
+ngx_http_latchkey_in_doubt(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_uint_t  lost, status;
+
+    return r->upstream_states
+           && ngx_http_latchkey_upstreams(r, &lost, &status) != 0
+           && (lost || ngx_http_latchkey_class_of(ctx->conf, status)
+                       == NGX_HTTP_LATCHKEY_SETTLE_DOUBT);
 }
 
 
@@ -895,7 +906,7 @@ ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *out)
 }
 
 
-static ngx_chain_t *
+ngx_chain_t *
 ngx_http_latchkey_unknown(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     ngx_uint_t status, const char *detail)
 {
