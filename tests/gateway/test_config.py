@@ -72,6 +72,28 @@ def test_an_upstream_that_would_repeat_a_request_is_refused(kind, to):
             server="%s error non_idempotent;" % name)
 
 
+@pytest.mark.parametrize("where", ["@app { %s", "/app { internal; %s"])
+def test_what_a_redirect_leads_to_must_not_repeat_a_request_either(where):
+    # C15
+    def ask(methods, setting):
+        return (guard("/", methods, "try_files /none %s;" % where.split()[0],
+                      to="") + "location %s %s }" % (where % setting, TO))
+
+    refused(ask("", "proxy_next_upstream error non_idempotent;"),
+            "non_idempotent", "proxy_next_upstream", "remove")
+    accepted(ask("", "proxy_next_upstream error timeout;"))
+    refused(ask("idempotency_methods PUT;", ""), "proxy_next_upstream", "off")
+    accepted(ask("idempotency_methods PUT;", "proxy_next_upstream off;"))
+
+
+def test_what_a_redirect_may_lead_to_is_warned_of():
+    # C15
+    checked = accepted(
+        guard("/", "try_files /none /app;", to="") +
+        "location /app { proxy_next_upstream non_idempotent; %s }" % TO)
+    assert "[warn]" in checked.text and "non_idempotent" in checked.text
+
+
 def test_grpc_is_refused():
     # C15
     refused(guard(to="grpc_pass grpc://@APP@;"), "grpc_pass")

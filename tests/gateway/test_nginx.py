@@ -139,21 +139,39 @@ def test_another_app_may_take_over_what_the_first_never_got(make_gateway,
     assert app.count() == 1
 
 
-def test_an_app_that_takes_over_after_a_reset_is_not_called_by_a_retry(
-        make_gateway, app):
-    # C21
-    gateway = make_gateway(locations=guard("/", "error_page 502 = @other;")
-                           + """
+@pytest.mark.parametrize("manner", [dict(reset=True), dict(status=504)],
+                         ids=["reset", "504 of the app"])
+@pytest.mark.parametrize("through", ["@other", "/other/"])
+def test_no_other_app_takes_over_what_the_first_may_have_done(
+        make_gateway, app, through, manner):
+    # C21: the request would run in two places.
+    gateway = make_gateway(locations=guard(
+        "/", "proxy_intercept_errors on;",
+        "error_page 502 504 = %s;" % through) + """
+        location %s {
+            proxy_set_header X-App "";
+            proxy_pass http://@APP@;
+        }""" % through)
+    key = new_key()
+    first = gateway.post(key, headers=tell(**manner))
+    assert first.problem == "outcome-unknown" and first.status == 502
+    assert app.count() == 1
+    assert gateway.post(key).problem == "outcome-unknown"
+    assert gateway.state(key) == "uncertain" and app.count() == 1
+
+
+def test_another_app_may_answer_for_one_that_has_said_no(make_gateway, app):
+    # C08
+    gateway = make_gateway(locations=guard(
+        "/", "proxy_intercept_errors on;", "error_page 404 = @other;") + """
         location @other {
             proxy_set_header X-App "";
             proxy_pass http://@APP@;
         }""")
     key = new_key()
-    gateway.post(key, headers=tell(reset=True))
-    count = app.count()
-    again = gateway.post(key)
-    assert again.replayed or again.problem == "outcome-unknown"
-    assert app.count() == count
+    first = gateway.post(key, headers=tell(status=404))
+    assert first.status == 201 and app.count() == 2
+    assert gateway.post(key).body == first.body and app.count() == 2
 
 
 # ---- redirects within nginx ----
