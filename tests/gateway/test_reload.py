@@ -13,8 +13,8 @@ import time
 
 import pytest
 
+from support import build
 from support.app import tell
-from support.build import patience
 from support.gateway import guard, is_alive
 from support.life import new_key, until
 from support.wire import Connection, Cut, encode_request
@@ -55,8 +55,8 @@ class Load:
             request = encode_request("POST", "/", self.gateway.headers(
                 tell(delay=choose.choice([0, 0, 0.002, 0.03])), key), b"{}")
             try:
-                if choose.random() < 0.2:
-                    self.leave(request)
+                if choose.random() < 0.3:
+                    self.leave(request, choose.choice([0, 0.002, 0.01]))
                 first = self.insist(ask, request)
                 again = self.insist(ask, request)
                 if first.body != again.body or not again.replayed:
@@ -65,9 +65,10 @@ class Load:
             except Exception as error:  # a thread's failure is the test's
                 self.wrong.append((key, repr(error)))
 
-    def leave(self, request):
+    def leave(self, request, pause):
         with Connection(self.gateway.socket()) as connection:
             connection.send(request)
+            time.sleep(pause)
 
     def ask_anew(self, request):
         with Connection(self.gateway.socket()) as connection:
@@ -95,7 +96,7 @@ class Load:
 
     def insist(self, ask, request):
         """Asks until there is an answer of the app."""
-        deadline = time.monotonic() + 30 * patience()
+        deadline = time.monotonic() + 30 * build.patience()
         while True:
             answer = ask(request)
             if answer is not None and answer.status == 201:
