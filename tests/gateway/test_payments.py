@@ -15,7 +15,7 @@ import tempfile
 import pytest
 
 from support import build
-from support.gateway import MODULE, NGINX, sanitizer_libraries
+from support.gateway import nginx_for
 from support.life import until
 
 DEMO = build.ROOT / "examples" / "payments" / "demo.sh"
@@ -34,24 +34,11 @@ def folder():
 # ---- the demo ----
 
 
-def nginx_for(folder):
-    """nginx, with what a module with sanitizers needs to be loaded."""
-    libraries = sanitizer_libraries(build.BUILD / MODULE)
-    if not libraries:
-        return NGINX
-    wrapper = folder / "nginx"
-    wrapper.write_text(
-        "#!/bin/sh\nexport LD_PRELOAD=%s ASAN_OPTIONS=detect_leaks=0\n"
-        "exec %s \"$@\"\n" % (":".join(libraries), NGINX))
-    wrapper.chmod(0o755)
-    return str(wrapper)
-
-
 def demo_environment(folder):
     (folder / "tmp").mkdir()
     return dict(os.environ, TMPDIR=str(folder / "tmp"),
                 LATCHKEY_BUILD=str(build.BUILD),
-                LATCHKEY_NGINX=nginx_for(folder))
+                LATCHKEY_NGINX=nginx_for(build.BUILD, folder))
 
 
 def rows(text):

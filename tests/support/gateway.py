@@ -88,6 +88,20 @@ def sanitizer_libraries(module):
             re.findall(r"=> (\S*lib%s\.so\S*)" % name, listed)]
 
 
+def nginx_for(build, folder):
+    """An nginx for programs that start one: a wrapper, if it needs one."""
+    libraries = sanitizer_libraries(build / MODULE)
+    if not libraries:
+        return nginx_of(build)
+    wrapper = folder / "nginx"
+    wrapper.write_text(
+        "#!/bin/sh\nexport LD_PRELOAD=%s "
+        "ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:exitcode=99\n"
+        "exec %s \"$@\"\n" % (":".join(libraries), nginx_of(build)))
+    wrapper.chmod(0o755)
+    return str(wrapper)
+
+
 class Gateway:
     """One nginx, its folder and its ports."""
 

@@ -13,7 +13,7 @@ import threading
 
 from . import build as build_
 from .daemon import REPORT
-from .gateway import MODULE, NGINX, free_port, is_alive, sanitizer_libraries
+from .gateway import free_port, is_alive, nginx_for
 from .wire import Connection
 
 READY = "Ctrl-C stops it"
@@ -53,17 +53,8 @@ class Up:
     def environment(self):
         env = {name: value for name, value in os.environ.items()
                if name not in ("NO_COLOR", "XDG_STATE_HOME")}
-        env.update(HOME=str(self.folder), TERM="xterm", LATCHKEY_NGINX=NGINX)
-        libraries = sanitizer_libraries(self.build / MODULE)
-        if libraries:
-            # nginx itself leaves memory to the end of the process.
-            wrapper = self.folder / "nginx"
-            wrapper.write_text(
-                "#!/bin/sh\nexport LD_PRELOAD=%s "
-                "ASAN_OPTIONS=detect_leaks=0:exitcode=99\n"
-                "exec %s \"$@\"\n" % (":".join(libraries), NGINX))
-            wrapper.chmod(0o755)
-            env["LATCHKEY_NGINX"] = str(wrapper)
+        env.update(HOME=str(self.folder), TERM="xterm",
+                   LATCHKEY_NGINX=nginx_for(self.build, self.folder))
         env.update(self.env)
         return env
 
