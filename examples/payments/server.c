@@ -127,7 +127,7 @@ static void serve(struct conn *conn)
     enum progress progress;
     size_t done = 0;
 
-    conn->more = false;
+    conn->more = conn->due_ms; /* more may have come since the delayed one */
     while (!conn->due_ms && !conn->closing && !conn->broken) {
         struct buf rest = {conn->in.data + done, conn->in.len - done, 0};
         progress = http_read(&rest, &request);
