@@ -234,7 +234,7 @@ def test_the_app_is_told_the_name_and_token_of_the_operation(gateway, app):
 
 NAMES = ("Latchkey-Tenant", "Latchkey-Scope", "Latchkey-Token",
          "Latchkey-Attempt", "Latchkey-Reference", "latchkey-tenant",
-         "LATCHKEY-TOKEN")
+         "LATCHKEY-TOKEN", "Latchkey-Anything")
 
 
 @pytest.mark.parametrize("mode,key", [

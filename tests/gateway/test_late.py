@@ -1,6 +1,7 @@
 """Claims and answers that meet a daemon which is not there."""
 
 import signal
+import time
 
 import pytest
 
@@ -16,6 +17,16 @@ def start_one(gateway, app, key, **manner):
     future = gateway.later(body=b"{}", key=key,
                            headers=tell(hold=key, **manner))
     app.wait_held(key)
+    return future
+
+
+def claim_without_reply(gateway, daemon, key):
+    """The claim is stored, the daemon dies before it says so."""
+    assert gateway.settled("before").status == 201
+    daemon.set_faults("kill before_reply")
+    future = gateway.later(body=b"{}", key=key)
+    daemon.wait()
+    daemon.set_faults()
     return future
 
 
@@ -161,12 +172,8 @@ def test_a_claim_whose_reply_was_lost_is_repeated_and_runs_once(
     daemon = faulty()
     gateway = make_gateway(daemon=daemon, locations=guard(
         "/", "idempotency_timeout 30s;"))
-    assert gateway.post("before").status == 201
     key = new_key()
-    daemon.set_faults("kill before_reply")
-    future = gateway.later(body=b"{}", key=key)
-    daemon.wait()
-    daemon.set_faults()
+    future = claim_without_reply(gateway, daemon, key)
     daemon.start()
     answer = future.result()
     assert answer.status == 201 and app.count(key) == 1
@@ -175,17 +182,16 @@ def test_a_claim_whose_reply_was_lost_is_repeated_and_runs_once(
     assert app.count(key) == 1
 
 
-def test_a_claim_whose_reply_came_too_late_wedges_nothing(make_gateway,
-                                                          faulty, app):
-    # C41
+@pytest.mark.parametrize("absence", [0, 2.5])
+def test_a_claim_whose_reply_came_too_late_wedges_nothing(
+        make_gateway, faulty, app, absence):
+    # C41: also when it takes more than one try in the background.
     daemon = faulty()
     gateway = make_gateway(daemon=daemon, locations=QUICK)
-    assert gateway.post("before").status == 201
     key = new_key()
-    daemon.set_faults("kill before_reply")
-    assert gateway.post(key).problem == "unavailable"
-    daemon.wait()
-    daemon.set_faults()
+    future = claim_without_reply(gateway, daemon, key)
+    assert future.result().problem == "unavailable"
+    time.sleep(absence)
     daemon.start()
     answer = until(lambda: (a := gateway.post(key)).status == 201 and a)
     assert not answer.replayed and app.count(key) == 1
@@ -245,19 +251,25 @@ def test_a_completion_whose_reply_was_lost_is_repeated(make_gateway, faulty,
 
 def test_an_answer_that_the_app_stored_itself_is_what_the_client_gets(
         gateway, app):
-    # C22: KEPT
+    # C17, C22: KEPT
     key = new_key()
     future = start_one(gateway, app, key)
     with gateway.daemon.raw() as raw:
         assert raw("COMPLETE", "acme", "POST /", key,
                    app.last.header("Latchkey-Token"), 202,
-                   b"Content-Type: text/plain\r\n", b"by the app") == "OK"
+                   b"Content-Type: text/plain\r\nSet-Cookie: a=b\r\n"
+                   b"Content-Length: 99\r\nIdempotent-Replayed: no\r\n",
+                   b"by the app") == "OK"
     app.release(key)
     answer = future.result()
     assert (answer.status, answer.body) == (202, b"by the app")
     assert answer.header("Content-Type") == "text/plain"
     again = gateway.post(key)
     assert (again.status, again.body) == (202, b"by the app")
+    # What may not be replayed is not, whoever stored it.
+    for replay in (answer, again):
+        assert "Set-Cookie" not in replay.headers
+        assert replay.replayed and replay.header("Content-Length") == "10"
 
 
 def test_an_answer_of_an_old_token_is_discarded(gateway, app):

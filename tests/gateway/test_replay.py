@@ -148,6 +148,8 @@ def test_listed_headers_are_replayed_in_their_order_and_no_others(gateway):
         assert name not in again.headers, name
     assert again.header("Date") != "Tue, 01 Jan 2019 00:00:00 GMT"
     assert again.header("Server") != "app/1"
+    stored = gateway.record(key)["headers"]
+    assert b"session=1" not in stored and b"X-Thing" not in stored
     # With its own framing: nothing twice, nothing of the hop.
     assert again.header("Content-Length") == "1"
     assert "Transfer-Encoding" not in again.headers
