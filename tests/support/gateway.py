@@ -401,7 +401,7 @@ class Gateway:
             return None if again else response
         return until(answer, pause=0.05)
 
-    def curl(self, *args, tls=False, h2=False):
+    def curl(self, *args, tls=False, h2=False, input=None):
         """curl as the client; what it printed, with the headers."""
         port = self.tls_port if tls else self.h2_port if h2 else self.port
         options = ["--http2-prior-knowledge"] if h2 else []
@@ -411,7 +411,7 @@ class Gateway:
             ["curl", "-sS", "-i", "-m", str(30 * build_.patience()), *options,
              *map(str, args), "--resolve", "localhost:%d:127.0.0.1" % port,
              "%s://localhost:%d/" % ("https" if tls else "http", port)],
-            capture_output=True)
+            input=input, capture_output=True)
 
     def record(self, key, tenant=TENANT, scope="POST /"):
         """What the store has of an operation; None: nothing."""
