@@ -539,6 +539,21 @@ ngx_http_latchkey_ask_handler(ngx_conf_t *cf, ngx_http_latchkey_pass_t *pass)
 }
 
 
+ngx_uint_t
+ngx_http_latchkey_is_fastcgi(ngx_http_request_t *r)
+{
+    ngx_http_latchkey_pass_t  *pass;
+
+    for (pass = ngx_http_latchkey_passes; pass->pass; pass++) {
+        if (pass->module == &ngx_http_fastcgi_module) {
+            return pass->handler && r->content_handler == pass->handler;
+        }
+    }
+
+    return 0;
+}
+
+
 /*
  * Other locations that requests may come to after they were claimed, by
  * try_files, error_page and the like.  nginx stops asking the application

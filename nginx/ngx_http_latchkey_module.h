@@ -381,6 +381,7 @@ struct ngx_http_latchkey_ctx_s {
     ngx_str_t                        reference;
     uint64_t                         attempt;
     ngx_uint_t                       http_version; /* the client's */
+    ngx_uint_t                       uri_changes; /* where it was let go */
     ngx_msec_t                       waited;      /* sum, in ms */
     ngx_msec_t                       wait_start;
     ngx_msec_t                       wait_until;  /* idempotency_wait */
@@ -394,6 +395,7 @@ struct ngx_http_latchkey_ctx_s {
 
     unsigned                         observe:1;
     unsigned                         too_old:1;
+    unsigned                         from_app:1;  /* not a page of nginx */
     unsigned                         complete:1;  /* last_buf was seen */
     unsigned                         truncated:1; /* it will never come */
     ngx_str_t                        too_old_detail;
@@ -418,6 +420,8 @@ char *ngx_http_latchkey_check(ngx_conf_t *cf,
 /* a client that leaves does not stop what was claimed for it */
 char *ngx_http_latchkey_check_receivers(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf);
+/* is the answer of this request made by fastcgi_pass? */
+ngx_uint_t ngx_http_latchkey_is_fastcgi(ngx_http_request_t *r);
 
 /* request */
 ngx_int_t ngx_http_latchkey_handler(ngx_http_request_t *r);

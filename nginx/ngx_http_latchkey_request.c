@@ -152,9 +152,12 @@ ngx_http_latchkey_redirected(ngx_http_request_t *r,
 {
     ngx_chain_t  *out;
 
-    if (ctx->observe || r->content_handler == NULL
-        || !ngx_http_latchkey_in_doubt(r, ctx))
-    {
+    if (!ngx_http_latchkey_in_doubt(r, ctx)) {
+        ctx->uri_changes = r->uri_changes;
+        return NGX_DECLINED;
+    }
+
+    if (ctx->observe || r->content_handler == NULL) {
         return NGX_DECLINED;
     }
 

@@ -54,6 +54,8 @@ static ngx_int_t ngx_http_latchkey_copy(ngx_http_latchkey_ctx_t *ctx,
     u_char *data, size_t len);
 static ngx_uint_t ngx_http_latchkey_cut_off(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_uint_t flush);
+static ngx_uint_t ngx_http_latchkey_ended_early(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_doubt(ngx_http_latchkey_ctx_t *ctx,
     const char *reason);
 static ngx_int_t ngx_http_latchkey_leave(ngx_http_request_t *r,
@@ -122,6 +124,7 @@ ngx_http_latchkey_header_filter(ngx_http_request_t *r)
 
     r->main_filter_need_in_memory = 1;
     ctx->state = NGX_HTTP_LATCHKEY_HOLD;
+    ctx->from_app = (r->upstream && r->upstream->cleanup);
 
     if (ctx->observe || r->headers_out.status == 101) {
         return ngx_http_latchkey_pass_header(r, ctx);
@@ -557,25 +560,50 @@ ngx_http_latchkey_copy(ngx_http_latchkey_ctx_t *ctx, u_char *data, size_t len)
 
 /*
  * An upstream that fails after its header was sent on ends with a flush and
- * no last buffer; u->cleanup is empty once it is finalized.  FastCGI without
- * fastcgi_keep_conn takes any end for the end: only the length tells.
+ * no last buffer; u->cleanup is empty once it is finalized.
  */
 
 static ngx_uint_t
 ngx_http_latchkey_cut_off(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     ngx_uint_t flush)
 {
-    if (r->upstream == NULL) {
+    if (!ctx->from_app) {
         return 0;
     }
 
     if (ctx->complete) {
-        return r->headers_out.content_length_n > 0
-               && (off_t) ctx->op->answer_body.len
-                  < r->headers_out.content_length_n;
+        return ngx_http_latchkey_ended_early(r, ctx);
     }
 
     return flush && r->upstream->cleanup == NULL;
+}
+
+
+/*
+ * FastCGI without fastcgi_keep_conn: nginx takes any end for the end.  The
+ * length tells, or that the record which ends a request has not come.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_ended_early(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u;
+
+    if (r->headers_out.content_length_n > 0
+        && (off_t) ctx->op->answer_body.len < r->headers_out.content_length_n)
+    {
+        return 1;
+    }
+
+    if (!ngx_http_latchkey_is_fastcgi(r)) {
+        return 0;
+    }
+
+    u = r->upstream;
+
+    return u->buffering ? u->pipe && !u->pipe->upstream_done
+                        : u->length != 0;
 }
 
 
@@ -845,9 +873,10 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     }
 
     if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_DOUBT
-        && (ctx->truncated || (r->err_status && !r->internal)))
+        && (ctx->truncated
+            || (r->err_status && r->uri_changes == ctx->uri_changes)))
     {
-        /* there is no answer of the app's, nor a page of the user's */
+        /* there is no answer of the app's, and error_page names no other */
 
         ngx_http_latchkey_replace(ctx,
             ngx_http_latchkey_unknown(r, ctx,
