@@ -2,7 +2,7 @@
 #
 #   make              the programs, the library and nginx's module, in build/
 #   make tests        the test programs; make faults: with fault points
-#   make check        every test; PYTEST_ARGS=... for pytest
+#   make check        every test; PYTEST_ARGS=... for pytest, JOBS=3 at a time
 #   make check-unit   only those in C
 #   make crash        kills the daemon N=10000 times under load
 #   make fuzz         each fuzzer for SECONDS=60
@@ -179,19 +179,22 @@ faults:
 # gateway there are none.
 ASAN := $(filter address%,$(SANITIZE))
 
+# Most tests wait more than they work.
+JOBS ?= 3
+
 check: all tests faults $(if $(ASAN),nginx-asan)
 	$(Q)$(MAKE) --no-print-directory check-unit
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) check-unit
 	$(Q)LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
 	  $(if $(ASAN),LATCHKEY_NGINX=$(abspath $(BUILD))/nginx) \
-	  $(PYTHON) -m pytest -q -p no:cacheprovider $(PYTEST_ARGS) \
+	  $(PYTHON) -m pytest -q -n $(JOBS) $(PYTEST_ARGS) \
 	  $(if $(ASAN)$(GATEWAY),,--ignore=tests/gateway) tests
 
 # Kills the daemon N times under load and checks what it had acknowledged.
 N ?= 10000
 crash: all tests faults
 	$(Q)LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
-	  LATCHKEY_KILLS=$(N) $(PYTHON) -m pytest -q -s -p no:cacheprovider tests/crash
+	  LATCHKEY_KILLS=$(N) $(PYTHON) -m pytest -q -s tests/crash
 
 # ---- fuzzing -----------------------------------------------------------------
 
