@@ -22,12 +22,12 @@ from pathlib import Path
 from common import (BUILD, alternate, clear, latchkeyd, redis, running, spread)
 
 HERE = Path(__file__).resolve().parent / "nginx"
-NGINX = "/usr/sbin/nginx"
+NGINX = os.environ.get("LATCHKEY_NGINX") or "/usr/sbin/nginx"
 CONNECTIONS = 64
 WORKERS = 2
 CHARGE = '{"amount":4200,"currency":"eur","customer":"ann"}'
 HEADERS = {"Content-Type": "application/json", "X-Api-Key": "acme"}
-PAD = 64  # makes an answer of about 200 bytes
+PAD = ("--pad", "64")  # makes answers of about 200 bytes
 
 keys = (f"{os.getpid()}-{number}-" for number in itertools.count())
 
@@ -162,7 +162,7 @@ def rates(args, *targets):
 
 def bench_first(args, folder, results):
     """First requests, a new key each, against plain proxying and a script."""
-    with Gateway(folder) as gate:
+    with Gateway(folder, *PAD) as gate:
         ours = gate.nginx("latchkey")
         always = gate.nginx("lua", gate.redis("redis-always"), "lua-always")
         everysec = gate.nginx(
@@ -181,7 +181,7 @@ def bench_first(args, folder, results):
 
 def bench_served(args, folder, results):
     """Replays against nginx's return of the same body."""
-    with Gateway(folder, "--pad", str(PAD)) as gate:
+    with Gateway(folder, *PAD) as gate:
         port, key = gate.nginx("latchkey"), "replayed"
         answers = [ask(port, "POST", "/guarded", key) for _ in range(2)]
         if answers[0] != answers[1] or answers[0][0] != 201:
@@ -194,7 +194,7 @@ def bench_served(args, folder, results):
 
 def bench_off(args, folder, results):
     """The module loaded and off against nginx without it."""
-    with Gateway(folder) as gate:
+    with Gateway(folder, *PAD) as gate:
         ours, theirs = gate.nginx("latchkey"), gate.nginx("plain")
         for path, name in (("/proxied", "proxied requests/s"),
                            ("/returned", "requests/s answered by return")):
@@ -227,7 +227,7 @@ def bench_added_latency(args, folder, results):
             check=True, capture_output=True, text=True).stdout
         return [float(word) for word in out.split()]
 
-    with Gateway(folder) as gate:
+    with Gateway(folder, *PAD) as gate:
         port = gate.nginx("latchkey")
         wrk(port, "/guarded", 1)
         rate = int(wrk(port, "/guarded", seconds_of(args)) / 4)
