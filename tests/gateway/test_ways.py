@@ -146,22 +146,32 @@ def test_a_client_that_leaves_a_large_answer_disturbs_nothing(make_gateway,
     assert app.count() == 1
 
 
-def test_a_client_that_leaves_while_its_answer_is_stored_finds_it(
-        make_gateway, faulty, app):
-    # C11
+@pytest.mark.parametrize("line", [
+    "", "proxy_buffering off;", "proxy_max_temp_file_size 0;"])
+@pytest.mark.parametrize("manner", [
+    {"bytes": 3000}, {"bytes": 2000000}, {"bytes": 2000000, "chunked": True},
+    {"bytes": 100000, "hold_body": "half"}, {"status": 500, "bytes": 2000000},
+    {"bytes": 3000, "truncate": 100}], ids=str)
+def test_a_client_that_leaves_while_its_answer_is_stored_wedges_nothing(
+        make_gateway, faulty, app, line, manner):
+    # C11, C12: also when the rest of the answer still waits in the upstream.
     daemon = faulty()
     gateway = make_gateway(daemon=daemon, locations=guard(
-        "/", "idempotency_timeout 20s;"))
+        "/", "idempotency_timeout 20s;", "idempotency_response_max 16k;",
+        "proxy_http_version 1.1;", line))
     key = new_key()
-    connection = gateway.leave(key=key, headers=tell(hold="run"))
+    connection = gateway.leave(key=key, headers=tell(hold="run", **manner))
     app.wait_held("run")
     daemon.set_faults("hold before_reply")
     app.release("run")
-    until(lambda: gateway.commands("complete") == 1)
+    until(lambda: sum(map(gateway.commands, ("complete", "doubt",
+                                             "release"))) == 1)
     connection.reset()
     daemon.set_faults()
+    app.release("half")
     answer = gateway.settled(key)
-    assert answer.replayed and app.count() == 1
+    assert answer.replayed == (manner == {"bytes": 3000})
+    assert app.count() == (2 if "status" in manner else 1)
 
 
 def test_the_app_may_answer_under_our_names_and_is_not_believed(gateway, app):

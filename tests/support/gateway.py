@@ -40,6 +40,7 @@ GUARD_FIELDS = {name: "$idempotency_" + name for name in (
 
 # A daemon's socket that is gone is a critical error to nginx's connect().
 BENIGN = (r"\[crit\].* connect\(\) to unix:\S+ failed \(2: No such file",)
+LOG_LINE = re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d \[")
 SERIOUS = re.compile(r"\[(alert|emerg|crit)\]")
 
 
@@ -456,8 +457,10 @@ class Gateway:
         # nginx sends what is meant for stderr to its log.
         for file in (self.stderr, self.error_log):
             said = file.read_text("utf-8", "replace") if file.exists() else ""
-            found = REPORT.search(said)
-            assert not found, said[max(0, found.start() - 200):][:8000]
+            lines = [line for line in said.splitlines()
+                     if not LOG_LINE.match(line)]
+            report = "\n".join(lines)
+            assert not REPORT.search(report), report[:8000]
         lines = self.complaints()
         assert not lines, "nginx complained:\n" + "\n".join(lines[:20])
 
