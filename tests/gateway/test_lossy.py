@@ -1,4 +1,4 @@
-"""Stock clients with retries, over a network that loses a third of the answers.
+"""Stock clients with retries; the network loses a third of the answers.
 
 Each orders so many things and must end with the app's answer to each, and the
 app must have got each order once. The same run straight to the app, without
