@@ -19,11 +19,12 @@
  * may free the call, or use it again.  No handler can close a connection: that
  * happens in events of the link alone.
  *
- * The breaker is open when every server failed since one answered: who does
- * not want to wait is then told so at once.  The link goes on trying to
- * connect by itself, ever less often; but if somebody asks, and the last
- * attempt was a moment ago, he is let in and there is another one.  The first
- * answer to a greeting closes the breaker.
+ * The breaker is open when every server failed since one answered, and that
+ * was idempotency_connect_timeout ago: a daemon that is restarted is waited
+ * for.  Who does not want to wait is then told so at once.  The link goes on
+ * trying to connect by itself, ever less often; but if somebody asks, and the
+ * last attempt was a moment ago, he is let in and there is another one.  The
+ * first answer to a greeting closes the breaker.
  */
 
 
@@ -91,7 +92,8 @@ static void ngx_http_latchkey_link_destroy(ngx_http_latchkey_link_t *link);
 
 
 #define ngx_http_latchkey_link_broken(link)                                  \
-    ((link)->failures >= (link)->npeers)
+    ((link)->failures >= (link)->npeers                                      \
+     && ngx_current_msec - (link)->lost >= (link)->servers->connect_timeout)
 
 
 static const char  ngx_http_latchkey_unreachable[] =
@@ -1174,6 +1176,10 @@ ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
 
     link->peer = (link->peer + 1) % link->npeers;
     link->failures += !up;
+
+    if (up) {
+        link->lost = ngx_current_msec;
+    }
 
     ngx_http_latchkey_link_schedule(link, up);
 

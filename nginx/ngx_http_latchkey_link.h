@@ -63,6 +63,7 @@ struct ngx_http_latchkey_link_s {
     ngx_uint_t                             failures;
     ngx_msec_t                             pause;
     ngx_msec_t                             tried;       /* to connect, last */
+    ngx_msec_t                             lost;        /* the last one, when */
 
     ngx_queue_t                            waiting;
     ngx_queue_t                            sent;

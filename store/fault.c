@@ -271,7 +271,7 @@ void lk_fault_point(const char *name)
     }
     pthread_mutex_unlock(&faults.lock);
     if (deadly) {
-        kill(getpid(), deadly);
+        raise(deadly); /* this very thread goes no further */
     }
     if (delay_ms) {
         sleep_ms(delay_ms);
