@@ -427,6 +427,8 @@ ngx_uint_t ngx_http_latchkey_is_fastcgi(ngx_http_request_t *r);
 ngx_int_t ngx_http_latchkey_handler(ngx_http_request_t *r);
 /* finds it again after an internal redirect; NULL: none */
 ngx_http_latchkey_ctx_t *ngx_http_latchkey_get_ctx(ngx_http_request_t *r);
+/* what the request does from here on is not part of its operation */
+void ngx_http_latchkey_let_go(ngx_http_latchkey_ctx_t *ctx);
 /*
  * The tenant of this request as it is stored, for `idempotency_status` too.
  * NGX_DECLINED: empty, too long, or not fit for a header.
@@ -439,8 +441,9 @@ ngx_int_t ngx_http_latchkey_filter_init(ngx_conf_t *cf);
 /* nobody may run it again: an app has it, and did not answer */
 ngx_uint_t ngx_http_latchkey_in_doubt(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
-ngx_chain_t *ngx_http_latchkey_unknown(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, ngx_uint_t status, const char *detail);
+/* the answer to it: 502 or 504, outcome-unknown */
+ngx_chain_t *ngx_http_latchkey_set_lost(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
 /* may the app have seen this request, as far as it has come? */
 ngx_uint_t ngx_http_latchkey_contacted(ngx_http_request_t *r,
     ngx_http_latchkey_state_e state);

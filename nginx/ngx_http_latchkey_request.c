@@ -22,6 +22,8 @@
 #define NGX_HTTP_LATCHKEY_TENANT_HASH   16      /* bytes of the HMAC */
 
 
+static ngx_uint_t ngx_http_latchkey_is_weaker(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_int_t ngx_http_latchkey_redirected(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_begin(ngx_http_request_t *r,
@@ -72,7 +74,7 @@ static ngx_int_t ngx_http_latchkey_strip_headers(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_latchkey_is_ours(ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_is_letter(u_char c);
 static ngx_int_t ngx_http_latchkey_pass_headers(ngx_http_request_t *r,
-    ngx_http_latchkey_op_t *op);
+    ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_cleanup(void *data);
 
 
@@ -112,7 +114,12 @@ ngx_http_latchkey_handler(ngx_http_request_t *r)
 
     ctx = ngx_http_latchkey_get_ctx(r);
 
-    if (ctx == NULL) {
+    if (ctx && r->post_action) {
+        ngx_http_latchkey_let_go(ctx);
+        return NGX_DECLINED;
+    }
+
+    if (ctx == NULL || ngx_http_latchkey_is_weaker(r, ctx, llcf)) {
         if (llcf->mode == NGX_HTTP_LATCHKEY_OFF) {
             return NGX_DECLINED;
         }
@@ -123,7 +130,11 @@ ngx_http_latchkey_handler(ngx_http_request_t *r)
     switch (ctx->state) {
 
     case NGX_HTTP_LATCHKEY_BODY:
-        return NGX_DONE;
+
+        /* the body failed, and error_page has led here */
+
+        ctx->state = NGX_HTTP_LATCHKEY_PASS;
+        return NGX_DECLINED;
 
     case NGX_HTTP_LATCHKEY_CLAIM:
         return ctx->op ? NGX_DONE : ngx_http_latchkey_claim(r, ctx);
@@ -137,6 +148,32 @@ ngx_http_latchkey_handler(ngx_http_request_t *r)
     default:
         return NGX_DECLINED;
     }
+}
+
+
+/*
+ * Came here through a location that only looked on, or that let a request
+ * without a key pass?  Then what this one asks for has not been done yet.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_is_weaker(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_loc_conf_t *llcf)
+{
+    if (llcf->mode <= ctx->conf->mode || r->upstream_states
+        || (!ctx->observe && ctx->verdict != NGX_HTTP_LATCHKEY_SAID_PASSED)
+        || ctx->state == NGX_HTTP_LATCHKEY_BODY
+        || ctx->state == NGX_HTTP_LATCHKEY_CLAIM)
+    {
+        return 0;
+    }
+
+    /* an operation that was only looked at is free again */
+
+    ctx->state = NGX_HTTP_LATCHKEY_PASS;
+    ngx_http_latchkey_let_go(ctx);
+
+    return 1;
 }
 
 
@@ -161,11 +198,11 @@ ngx_http_latchkey_redirected(ngx_http_request_t *r,
         return NGX_DECLINED;
     }
 
-    out = ngx_http_latchkey_unknown(r, ctx, r->err_status ? r->err_status
-                                                    : NGX_HTTP_BAD_GATEWAY,
-                                    "The request reached the app, but no "
-                                    "answer came back: it may or may not "
-                                    "have taken effect.");
+    out = ngx_http_latchkey_set_lost(r, ctx);
+
+    /* whatever error_page calls it: "=200" was meant for another answer */
+
+    r->err_status = 0;
 
     /* held by the filters as any answer, until the doubt is stored */
 
@@ -447,6 +484,7 @@ ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
     size_t                          i;
     u_char                         *p;
     ngx_str_t                       value;
+    const char                     *fault;
     unsigned int                    len;
     unsigned char                   mac[EVP_MAX_MD_SIZE];
     ngx_http_latchkey_main_conf_t  *lmcf;
@@ -488,17 +526,30 @@ ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
      * must not pass for the hash of somebody's secret.
      */
 
-    if (value.len > NGX_HTTP_LATCHKEY_TENANT_MAX
-        || value.data[0] == ' ' || value.data[value.len - 1] == ' '
-        || (value.len > 2 && value.data[0] == 'h' && value.data[1] == ':'))
+    fault = NULL;
+
+    if (value.len > NGX_HTTP_LATCHKEY_TENANT_MAX) {
+        fault = "is longer than 255 bytes";
+
+    } else if (value.data[0] == ' ' || value.data[value.len - 1] == ' ') {
+        fault = "begins or ends with a space";
+
+    } else if (value.len > 2 && value.data[0] == 'h' && value.data[1] == ':')
     {
-        return NGX_DECLINED;
+        fault = "begins with \"h:\" like a hashed one";
     }
 
-    for (i = 0; i < value.len; i++) {
+    for (i = 0; i < value.len && fault == NULL; i++) {
         if (value.data[i] < 0x20 || value.data[i] == 0x7f) {
-            return NGX_DECLINED;
+            fault = "contains a control character";
         }
+    }
+
+    if (fault) {
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "the value of \"idempotency_tenant\" %s and cannot be "
+                      "used; \"hashed\" takes any", fault);
+        return NGX_DECLINED;
     }
 
     *tenant = value;
@@ -981,8 +1032,9 @@ ngx_http_latchkey_decide(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
     if (ctx->observe) {
         ngx_log_error(NGX_LOG_NOTICE, r->connection->log, 0,
-                      "idempotency observe: would not have run it: %V, "
-                      "reference %V", &ngx_http_latchkey_said[ctx->verdict],
+                      "idempotency observe: would not have run it: %V%s%V",
+                      &ngx_http_latchkey_said[ctx->verdict],
+                      ctx->reference.len ? ", reference " : "",
                       &ctx->reference);
         return NGX_DECLINED;
     }
@@ -1038,7 +1090,11 @@ ngx_http_latchkey_run(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
         return NGX_DECLINED;
     }
 
-    if (ngx_http_latchkey_pass_headers(r, ctx->op) != NGX_OK) {
+    /* what is decided for an operation is not decided by a condition */
+
+    r->disable_not_modified = 1;
+
+    if (ngx_http_latchkey_pass_headers(r, ctx) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -1251,34 +1307,26 @@ ngx_http_latchkey_is_letter(u_char c)
 
 static ngx_int_t
 ngx_http_latchkey_pass_headers(ngx_http_request_t *r,
-    ngx_http_latchkey_op_t *op)
+    ngx_http_latchkey_ctx_t *ctx)
 {
-    u_char           *p;
-    ngx_uint_t        i;
-    ngx_str_t         token, attempt;
-    ngx_table_elt_t  *h;
+    u_char                  *p;
+    ngx_uint_t               i;
+    ngx_str_t                scope, token, attempt;
+    ngx_table_elt_t         *h;
+    ngx_http_latchkey_op_t  *op;
 
-    struct {
-        ngx_str_t     name;
-        u_char       *lowcase;
-        ngx_str_t     value;
-    } headers[] = {
-        { ngx_string("Latchkey-Tenant"), (u_char *) "latchkey-tenant",
-          op->tenant },
-        { ngx_string("Latchkey-Scope"), (u_char *) "latchkey-scope",
-          op->scope },
-        { ngx_string("Latchkey-Token"), (u_char *) "latchkey-token",
-          ngx_null_string },
-        { ngx_string("Latchkey-Attempt"), (u_char *) "latchkey-attempt",
-          ngx_null_string },
-        { ngx_string("Latchkey-Reference"), (u_char *) "latchkey-reference",
-          { LK_REFERENCE_TEXT, op->reference } }
-    };
+    op = ctx->op;
 
-    p = ngx_pnalloc(r->pool, 2 * NGX_INT64_LEN);
+    /* the op may end before the request, and with it all that it has */
+
+    p = ngx_pnalloc(r->pool, op->scope.len + 2 * NGX_INT64_LEN);
     if (p == NULL) {
         return NGX_ERROR;
     }
+
+    scope.data = p;
+    p = ngx_cpymem(p, op->scope.data, op->scope.len);
+    scope.len = op->scope.len;
 
     token.data = p;
     p = ngx_sprintf(p, "%uL", op->token);
@@ -1287,9 +1335,20 @@ ngx_http_latchkey_pass_headers(ngx_http_request_t *r,
     attempt.data = p;
     attempt.len = ngx_sprintf(p, "%uL", op->attempt) - p;
 
-    headers[2].value = token;
-    headers[3].value = attempt;
-    headers[4].value.len = ngx_strlen(op->reference);
+    struct {
+        ngx_str_t     name;
+        u_char       *lowcase;
+        ngx_str_t     value;
+    } headers[] = {
+        { ngx_string("Latchkey-Tenant"), (u_char *) "latchkey-tenant",
+          ctx->tenant },
+        { ngx_string("Latchkey-Scope"), (u_char *) "latchkey-scope", scope },
+        { ngx_string("Latchkey-Token"), (u_char *) "latchkey-token", token },
+        { ngx_string("Latchkey-Attempt"), (u_char *) "latchkey-attempt",
+          attempt },
+        { ngx_string("Latchkey-Reference"), (u_char *) "latchkey-reference",
+          ctx->reference }
+    };
 
     for (i = 0; i < sizeof(headers) / sizeof(headers[0]); i++) {
         h = ngx_list_push(&r->headers_in.headers);
@@ -1344,7 +1403,16 @@ ngx_http_latchkey_get_ctx(ngx_http_request_t *r)
 static void
 ngx_http_latchkey_cleanup(void *data)
 {
-    ngx_http_latchkey_ctx_t  *ctx = data;
+    ngx_http_latchkey_let_go(data);
+}
+
+
+void
+ngx_http_latchkey_let_go(ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
 
     if (ctx->timer.timer_set) {
         ngx_del_timer(&ctx->timer);
@@ -1352,10 +1420,12 @@ ngx_http_latchkey_cleanup(void *data)
 
     ngx_http_latchkey_await_cancel(&ctx->await);
 
-    if (ctx->op) {
-        ctx->op->contacted = ngx_http_latchkey_contacted(ctx->request,
-                                                         ctx->state);
-        ngx_http_latchkey_op_detach(ctx->op);
+    if (op) {
+        op->contacted = ngx_http_latchkey_contacted(ctx->request, ctx->state);
+
         ctx->op = NULL;
+        ngx_http_latchkey_op_detach(op);
     }
+
+    ctx->state = NGX_HTTP_LATCHKEY_PASS;
 }

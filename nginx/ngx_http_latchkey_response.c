@@ -75,13 +75,18 @@ static void ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
     const struct lk_answer *answer);
 static ngx_int_t ngx_http_latchkey_outcome(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+static ngx_uint_t ngx_http_latchkey_has_no_answer(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
     const struct lk_answer *answer);
 static void ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx,
     ngx_chain_t *out);
+static ngx_chain_t *ngx_http_latchkey_unknown(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_uint_t status, const char *detail);
 static void ngx_http_latchkey_wake(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_send_held(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_send_header(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_mark(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_send_other(ngx_http_request_t *r,
@@ -116,6 +121,10 @@ ngx_http_latchkey_header_filter(ngx_http_request_t *r)
 
     ctx = ngx_http_latchkey_get_ctx(r);
 
+    if (ctx && r->post_action) {
+        ngx_http_latchkey_let_go(ctx);
+    }
+
     if (ctx == NULL || ctx->state != NGX_HTTP_LATCHKEY_RUN) {
         return ngx_http_next_header_filter(r);
     }
@@ -131,6 +140,13 @@ ngx_http_latchkey_header_filter(ngx_http_request_t *r)
     }
 
     r->buffered |= NGX_HTTP_LATCHKEY_BUFFERED;
+
+    /*
+     * The filter that cuts a body into ranges is before us, the one that
+     * writes their header behind: holding would part them.
+     */
+
+    r->allow_ranges = 0;
 
     if (r->header_only) {
         ctx->complete = 1;
@@ -307,7 +323,7 @@ ngx_http_latchkey_class_of(ngx_http_latchkey_loc_conf_t *llcf,
 
 /*
  * How many attempts may have reached an app.  *lost: one of them got bytes of
- * the request and gave no answer.  *status: the last answer's own, whatever
+ * the request and gave no answer.  *status: of the last one, whatever
  * error_page has made of it.
  */
 
@@ -337,6 +353,7 @@ ngx_http_latchkey_upstreams(ngx_http_request_t *r, ngx_uint_t *lost,
         } else if (state[i].bytes_sent) {
             n++;
             *lost = 1;
+            *status = state[i].status;
         }
     }
 
@@ -807,6 +824,11 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     if (answer == NULL) {
         ctx->outcome = NGX_HTTP_LATCHKEY_DID_LATE;
 
+        if (ngx_http_latchkey_has_no_answer(r, ctx)) {
+            ngx_http_latchkey_replace(ctx, ngx_http_latchkey_set_lost(r, ctx));
+            return NGX_OK;
+        }
+
         if (op->settle != NGX_HTTP_LATCHKEY_SETTLE_KEEP
             && op->settle != NGX_HTTP_LATCHKEY_SETTLE_OMIT)
         {
@@ -872,25 +894,26 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
         break;
     }
 
-    if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_DOUBT
-        && (ctx->truncated
-            || (r->err_status && r->uri_changes == ctx->uri_changes)))
-    {
-        /* there is no answer of the app's, and error_page names no other */
-
-        ngx_http_latchkey_replace(ctx,
-            ngx_http_latchkey_unknown(r, ctx,
-                                      ctx->truncated ? NGX_HTTP_BAD_GATEWAY
-                                                     : op->status,
-                                      "The request reached the app, but no "
-                                      "complete answer came back: it may or "
-                                      "may not have taken effect."));
+    if (ngx_http_latchkey_has_no_answer(r, ctx)) {
+        ngx_http_latchkey_replace(ctx, ngx_http_latchkey_set_lost(r, ctx));
         return NGX_OK;
     }
 
     ctx->state = NGX_HTTP_LATCHKEY_SEND;
 
     return NGX_OK;
+}
+
+
+/* in doubt, and neither the app nor error_page gave anything to show */
+
+static ngx_uint_t
+ngx_http_latchkey_has_no_answer(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    return ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_DOUBT
+           && (ctx->truncated
+               || (r->err_status && r->uri_changes == ctx->uri_changes));
 }
 
 
@@ -935,7 +958,7 @@ ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *out)
 }
 
 
-ngx_chain_t *
+static ngx_chain_t *
 ngx_http_latchkey_unknown(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     ngx_uint_t status, const char *detail)
 {
@@ -951,6 +974,29 @@ ngx_http_latchkey_unknown(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     return ngx_http_latchkey_set_problem(r, &problem,
                               status == NGX_HTTP_SERVICE_UNAVAILABLE ? 1000
                                                                      : 0);
+}
+
+
+/* the app has the request, and nobody knows what came of it */
+
+ngx_chain_t *
+ngx_http_latchkey_set_lost(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_uint_t  lost, status;
+
+    status = 0;
+
+    if (r->upstream_states && !ctx->truncated) {
+        (void) ngx_http_latchkey_upstreams(r, &lost, &status);
+    }
+
+    return ngx_http_latchkey_unknown(r, ctx,
+                                     status == NGX_HTTP_GATEWAY_TIME_OUT
+                                     ? NGX_HTTP_GATEWAY_TIME_OUT
+                                     : NGX_HTTP_BAD_GATEWAY,
+                                     "The request reached the app, but what "
+                                     "came of it is not known: it may or may "
+                                     "not have taken effect.");
 }
 
 
@@ -988,9 +1034,9 @@ ngx_http_latchkey_send_held(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    rc = ngx_http_next_header_filter(r);
+    rc = ngx_http_latchkey_send_header(r);
 
-    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+    if (rc == NGX_ERROR || r->header_only) {
         ctx->state = NGX_HTTP_LATCHKEY_DROP;
         ngx_http_latchkey_drop(ctx->rest);
         ngx_http_latchkey_drop(in);
@@ -1033,6 +1079,19 @@ ngx_http_latchkey_send_held(ngx_http_request_t *r,
     }
 
     return ngx_http_next_body_filter(r, out);
+}
+
+
+/* a filter that wants another answer comes too late: there is none then */
+
+static ngx_int_t
+ngx_http_latchkey_send_header(ngx_http_request_t *r)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_next_header_filter(r);
+
+    return rc > NGX_OK ? NGX_ERROR : rc;
 }
 
 
@@ -1110,9 +1169,9 @@ ngx_http_latchkey_send_other(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    rc = ngx_http_next_header_filter(r);
+    rc = ngx_http_latchkey_send_header(r);
 
-    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+    if (rc == NGX_ERROR || r->header_only) {
         return rc;
     }
 
