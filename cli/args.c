@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Those for the daemon, those for output, the rest: see lk_options_for. */
 const struct lk_option lk_global_options[] = {
     {"server", "ADDRESS",
      "unix:PATH or HOST:PORT (LATCHKEY_SERVER;\n"
@@ -17,6 +18,18 @@ const struct lk_option lk_global_options[] = {
     {"version", NULL, "show the version"},
     {0},
 };
+
+const struct lk_option *lk_options_for(const struct lk_command *command)
+{
+    static const char *const first[] = {
+        [LK_ALONE] = "help", [LK_PRINTS] = "json", [LK_CONNECTS] = "server"};
+    const struct lk_option *option = lk_global_options;
+
+    while (strcmp(option->name, first[command->reach]) != 0) {
+        option++;
+    }
+    return option;
+}
 
 /* ---- Reading --------------------------------------------------------------
  */

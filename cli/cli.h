@@ -31,12 +31,19 @@ struct lk_manual {
 
 struct lk_cli;
 
+/* Which of the options of every command mean something to one. */
+enum lk_reach {
+    LK_ALONE,    /* --help and --version */
+    LK_PRINTS,   /* --json too */
+    LK_CONNECTS, /* all: it talks to the daemon */
+};
+
 struct lk_command {
     const char *name;
     const char *usage; /* its words and the options that matter */
     size_t least_words;
     size_t most_words;
-    bool connects;
+    enum lk_reach reach;
     const char *summary;
     enum lk_exit (*run)(struct lk_cli *cli);
     const struct lk_manual *manual;
@@ -44,6 +51,8 @@ struct lk_command {
 
 extern const struct lk_command lk_commands[]; /* a NULL name ends it */
 extern const struct lk_option lk_global_options[];
+/* The end of these that means something to a command. */
+const struct lk_option *lk_options_for(const struct lk_command *command);
 
 /* One option as it was given. */
 struct lk_given {

@@ -6,40 +6,41 @@
 
 /*
  * A command is a row here and a file of its own that defines lk_run_NAME and
- * lk_manual_NAME. Columns: name, usage, least and most words, whether it
- * talks to the daemon, summary.
+ * lk_manual_NAME. Columns: name, usage, least and most words, which options
+ * of every command it takes, summary.
  */
 #define LK_NAME "TENANT SCOPE KEY"
 #define LK_COMMAND_MAP(X)                                                      \
     X(up, "--upstream URL [--listen ADDRESS] [--tenant VALUE] ...", 0, 0,      \
-      false, "put Latchkey before an app, with one command")                   \
-    X(get, LK_NAME " [--headers] [--body]", 3, 3, true,                        \
+      LK_ALONE, "put Latchkey before an app, with one command")                \
+    X(get, LK_NAME " [--headers] [--body]", 3, 3, LK_CONNECTS,                 \
       "show one operation by its name")                                        \
-    X(find, "TENANT REFERENCE", 2, 2, true,                                    \
+    X(find, "TENANT REFERENCE", 2, 2, LK_CONNECTS,                             \
       "show one operation by its reference")                                   \
     X(list, "[--state STATE] [--tenant TENANT] [--older DURATION] ...", 0, 0,  \
-      true, "list operations, the oldest first")                               \
-    X(release, LK_NAME " --why TEXT", 3, 3, true,                              \
+      LK_CONNECTS, "list operations, the oldest first")                        \
+    X(release, LK_NAME " --why TEXT", 3, 3, LK_CONNECTS,                       \
       "say that nothing happened: a retry may run")                            \
     X(resolve,                                                                 \
       LK_NAME "\n         (--completed STATUS | --released) --why TEXT", 3, 3, \
-      true, "say what came of an unfinished operation")                        \
-    X(evict, LK_NAME " --why TEXT", 3, 3, true,                                \
+      LK_CONNECTS, "say what came of an unfinished operation")                 \
+    X(evict, LK_NAME " --why TEXT", 3, 3, LK_CONNECTS,                         \
       "forget a stored answer: a retry runs anew")                             \
-    X(stats, "", 0, 0, true, "show the store's numbers")                       \
-    X(verify, "", 0, 0, true, "check everything that is stored")               \
-    X(backup, "FILE", 1, 1, true, "write a consistent copy of the store")      \
-    X(audit, "[--after ID] [--limit N]", 0, 0, true,                           \
+    X(stats, "", 0, 0, LK_CONNECTS, "show the store's numbers")                \
+    X(verify, "", 0, 0, LK_CONNECTS, "check everything that is stored")        \
+    X(backup, "FILE", 1, 1, LK_CONNECTS,                                       \
+      "write a consistent copy of the store")                                  \
+    X(audit, "[--after ID] [--limit N]", 0, 0, LK_CONNECTS,                    \
       "show what operators did")                                               \
-    X(clock, "accept --why TEXT", 1, 1, true,                                  \
+    X(clock, "accept --why TEXT", 1, 1, LK_CONNECTS,                           \
       "vouch for the clock after a jump")                                      \
-    X(ping, "", 0, 0, true, "see whether the daemon answers")                  \
-    X(key, "VALUE", 1, 1, false, "read an Idempotency-Key header")             \
-    X(fingerprint, "[--method M] [--path P] ... < BODY", 0, 0, false,          \
+    X(ping, "", 0, 0, LK_CONNECTS, "see whether the daemon answers")           \
+    X(key, "VALUE", 1, 1, LK_PRINTS, "read an Idempotency-Key header")         \
+    X(fingerprint, "[--method M] [--path P] ... < BODY", 0, 0, LK_PRINTS,      \
       "compute the fingerprint of a request")                                  \
-    X(help, "[COMMAND]", 0, 1, false, "show help")
+    X(help, "[COMMAND]", 0, 1, LK_ALONE, "show help")
 
-#define X(name, usage, least, most, connects, summary)                         \
+#define X(name, usage, least, most, reach, summary)                            \
     enum lk_exit lk_run_##name(struct lk_cli *cli);                            \
     extern const struct lk_manual lk_manual_##name;
 LK_COMMAND_MAP(X)

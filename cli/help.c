@@ -78,7 +78,7 @@ void lk_help_write(struct lk_buf *out, const struct lk_command *command)
            command->usage[0] == '\0' ? "" : " ", command->usage,
            command->manual->about);
     put_options(out, "Options", command->manual->options);
-    put_options(out, "Options of every command", lk_global_options);
+    put_options(out, "Options of every command", lk_options_for(command));
     lk_put(out, "\n%s", exit_codes);
 }
 

@@ -13,9 +13,9 @@
 #define DEFAULT_SERVER "unix:/run/latchkey/latchkeyd.sock"
 
 const struct lk_command lk_commands[] = {
-#define X(name, usage, least, most, connects, summary)                         \
-    {#name,    usage,   least,         most,                                   \
-     connects, summary, lk_run_##name, &lk_manual_##name},
+#define X(name, usage, least, most, reach, summary)                            \
+    {#name, usage,   least,         most,                                      \
+     reach, summary, lk_run_##name, &lk_manual_##name},
     LK_COMMAND_MAP(X)
 #undef X
         {0},
@@ -216,7 +216,7 @@ static enum lk_exit run_command(struct lk_cli *cli)
     cli->json = lk_args_flag(&cli->args, "json");
     cli->colour = has_colour();
     cli->now_ms = wall_clock_ms();
-    if (result == LK_EXIT_DONE && command->connects) {
+    if (result == LK_EXIT_DONE && command->reach == LK_CONNECTS) {
         result = read_where(cli);
     }
     return result == LK_EXIT_DONE ? command->run(cli) : result;

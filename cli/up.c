@@ -26,14 +26,27 @@ const struct lk_manual lk_manual_up = {
     "became of it, and stops both on Ctrl-C. Answers are kept across restarts.",
     options};
 
+/* They are for commands that ask a daemon. */
+static enum lk_exit refuse_options(const struct lk_cli *cli)
+{
+    const struct lk_option *own = lk_options_for(cli->args.command);
+
+    for (const struct lk_option *at = lk_global_options; at != own; at++) {
+        if (lk_args_flag(&cli->args, at->name)) {
+            return lk_complain_usage(cli, "up has no --%s", at->name);
+        }
+    }
+    return LK_EXIT_DONE;
+}
+
 static enum lk_exit read_values(struct lk_up *up)
 {
     const struct lk_args *args = &up->cli->args;
-    enum lk_exit result = lk_up_read_app(up, lk_args_value(args, "upstream"));
+    enum lk_exit result = refuse_options(up->cli);
 
     up->plain = lk_args_flag(args, "tenant-plain");
-    if (result == LK_EXIT_DONE && up->cli->json) {
-        result = lk_complain_usage(up->cli, "up has no --json");
+    if (result == LK_EXIT_DONE) {
+        result = lk_up_read_app(up, lk_args_value(args, "upstream"));
     }
     if (result == LK_EXIT_DONE) {
         result = lk_up_read_listen(up, lk_args_value(args, "listen"));

@@ -45,6 +45,7 @@ struct lk_up_files {
     char *password;  /* of the operator */
     char *store;     /* path of the SQLite file */
     char *secret;    /* key of hashed tenants, beside the store */
+    char *self;      /* how to call this very program again */
     char *latchkeyd; /* NULL: not found, as the two below */
     char *nginx;
     char *module;
@@ -117,7 +118,9 @@ struct lk_up_log {
     off_t seen;
     off_t freed; /* up to here the disk space was given back */
     struct lk_table table;
-    bool ready; /* the daemon has said so */
+    bool holds;         /* it is the daemon's: see `held` and `ready` */
+    struct lk_buf held; /* lines that matter only if the daemon fails */
+    bool ready;         /* the daemon has said so */
 };
 
 LK_MUST_CHECK enum lk_exit lk_up_log_open(struct lk_up_log *log,
@@ -126,6 +129,8 @@ LK_MUST_CHECK enum lk_exit lk_up_log_open(struct lk_up_log *log,
  * `err`. False: there was nothing. */
 bool lk_up_log_read(struct lk_up_log *log, struct lk_buf *out,
                     struct lk_buf *err);
+/* Appends what was not worth showing as long as all went well. */
+void lk_up_log_show_held(struct lk_up_log *log, struct lk_buf *err);
 void lk_up_log_close(struct lk_up_log *log);
 
 /* ---- Processes (up_run.c) ------------------------------------------------

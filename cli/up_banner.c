@@ -53,8 +53,6 @@ static void put_source(struct lk_buf *words, struct lk_buf *url,
     } else if (length > 4 && strncmp(name, "arg_", 4) == 0) {
         lk_put(url, "%s%.*s=demo", strchr(url->data, '?') == NULL ? "?" : "&",
                (int)length - 4, name + 4);
-    } else if (length == 11 && strncmp(name, "remote_user", length) == 0) {
-        lk_put(words, " -u demo:demo");
     }
 }
 
@@ -157,9 +155,10 @@ void lk_up_put_banner(const struct lk_up *up, struct lk_buf *out)
     lk_put(out,
            "  answers  kept in %s\n"
            "  config   %s\n"
-           "  look     latchkey list --server ",
+           "  look     ",
            files->store, files->config);
-    lk_put(out, "unix:");
+    lk_up_put_word(out, files->self);
+    lk_put(out, " list --server unix:");
     lk_up_put_word(out, files->socket);
     lk_put(out, " --user operator --password-file ");
     lk_up_put_word(out, files->password);

@@ -43,16 +43,62 @@ void lk_up_daemon_words(const struct lk_up *up, char *words[LK_UP_DAEMON_WORDS])
 
 static void put_daemon_command(const struct lk_up *up, struct lk_buf *out)
 {
+    const struct lk_up_files *files = &up->files;
     char *words[LK_UP_DAEMON_WORDS];
 
     lk_up_daemon_words(up, words);
-    lk_put(out, "#   %s", "latchkeyd");
+    lk_put(out, "#   ");
+    lk_up_put_word(out,
+                   files->latchkeyd == NULL ? "latchkeyd" : files->latchkeyd);
     for (size_t i = 0; words[i] != NULL; i++) {
         lk_put(out, "%s", i % 2 == 0 ? " \\\n#       " : " ");
         lk_up_put_word(out, words[i]);
         free(words[i]);
     }
     lk_put(out, "\n");
+}
+
+static void put_nginx_command(const struct lk_up *up, struct lk_buf *out)
+{
+    const struct lk_up_files *files = &up->files;
+
+    lk_put(out, "#   ");
+    lk_up_put_word(out, files->nginx == NULL ? "nginx" : files->nginx);
+    lk_put(out, " -e stderr -p ");
+    lk_up_put_word(out, files->folder);
+    lk_put(out, " -c ");
+    lk_up_put_word(out, files->config);
+    lk_put(out, "\n");
+}
+
+/* A file that is there stays: another secret would lose every answer. */
+static void put_random_command(struct lk_buf *out, const char *path)
+{
+    lk_put(out, "#   test -s ");
+    lk_up_put_word(out, path);
+    lk_put(out, " || openssl rand -hex 32 >");
+    lk_up_put_word(out, path);
+    lk_put(out, "\n");
+}
+
+static void put_files_commands(const struct lk_up *up, struct lk_buf *out)
+{
+    const struct lk_up_files *files = &up->files;
+    int length = (int)(strrchr(files->store, '/') - files->store);
+    char *folder = lk_up_text("%.*s", length, files->store);
+
+    lk_put(out, "#   umask 077\n#   mkdir -p ");
+    lk_up_put_word(out, files->folder);
+    if (length > 0 && strcmp(folder, files->folder) != 0) {
+        lk_put(out, " ");
+        lk_up_put_word(out, folder);
+    }
+    lk_put(out, "\n");
+    if (!up->plain) {
+        put_random_command(out, files->secret);
+    }
+    put_random_command(out, files->password);
+    free(folder);
 }
 
 static void put_head(const struct lk_up *up, struct lk_buf *out)
@@ -64,9 +110,14 @@ static void put_head(const struct lk_up *up, struct lk_buf *out)
            "# That command writes this file anew each time: copy it before you "
            "change it.\n"
            "#\n"
-           "# The daemon that decides which request runs:\n",
+           "# What must be there first; that command makes it by itself:\n",
            up->app.given);
+    put_files_commands(up, out);
+    lk_put(out, "#\n# The daemon that decides which request runs:\n");
     put_daemon_command(up, out);
+    lk_put(out,
+           "#\n# And nginx, with this file as nginx.conf in that folder:\n");
+    put_nginx_command(up, out);
     lk_put(out,
            "\n"
            "load_module \"%s\";\n"

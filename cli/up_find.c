@@ -96,14 +96,36 @@ static char *find_file(const char *setting, const char *name,
     return found == NULL && access_mode == X_OK ? search_path(name) : found;
 }
 
+/* By its name if that finds this file, else the way it was started. */
+static char *name_self(const char *own)
+{
+    char *found = search_path("latchkey");
+    struct stat by_path, running;
+    bool same = found != NULL && stat(found, &by_path) == 0 &&
+                stat("/proc/self/exe", &running) == 0 &&
+                by_path.st_dev == running.st_dev &&
+                by_path.st_ino == running.st_ino;
+
+    free(found);
+    if (same) {
+        return lk_up_text("latchkey");
+    }
+    return strchr(program_invocation_name, '/') != NULL
+               ? lk_up_text("%s", program_invocation_name)
+               : lk_up_text("%s/latchkey", own);
+}
+
 static void find_programs(struct lk_up_files *files)
 {
     char own[PATH_MAX];
     char *sbin, *modules;
+    int beside;
 
     find_own_folder(own);
-    sbin = lk_up_text("%s/../sbin", own);
-    modules = lk_up_text("%s/../lib/nginx/modules", own);
+    beside = (int)(strrchr(own, '/') == NULL ? 0 : strrchr(own, '/') - own);
+    sbin = lk_up_text("%.*s/sbin", beside, own);
+    modules = lk_up_text("%.*s/lib/nginx/modules", beside, own);
+    files->self = name_self(own);
     files->latchkeyd = find_file(
         "LATCHKEYD", "latchkeyd",
         (const char *[]){own, sbin, "/usr/local/sbin", "/usr/sbin", NULL},
@@ -270,6 +292,12 @@ static enum lk_exit check_paths(const struct lk_up_files *files)
 {
     enum lk_exit result = lk_up_check_path("the folder", files->folder);
 
+    if (result == LK_EXIT_DONE && files->latchkeyd != NULL) {
+        result = lk_up_check_path("the path of latchkeyd", files->latchkeyd);
+    }
+    if (result == LK_EXIT_DONE && files->nginx != NULL) {
+        result = lk_up_check_path("the path of nginx", files->nginx);
+    }
     if (result == LK_EXIT_DONE && files->module != NULL) {
         result = lk_up_check_path("the path of nginx's module", files->module);
     }

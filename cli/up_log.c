@@ -11,6 +11,7 @@
 
 enum {
     LINE_MAX_BYTES = 256 * 1024,
+    HELD_MAX_BYTES = 16 * 1024,
     FREE_STEP = 4 * 1024 * 1024, /* disk space is given back in such steps */
 };
 
@@ -187,6 +188,65 @@ enum lk_exit lk_up_log_open(struct lk_up_log *log, const char *path)
     return LK_EXIT_DONE;
 }
 
+static bool has_word(struct lk_slice line, const char *word)
+{
+    return memmem(line.data, line.len, word, strlen(word)) != NULL;
+}
+
+static void put_message(const struct lk_up_log *log, struct lk_slice line,
+                        struct lk_buf *err)
+{
+    lk_put(err, "%s: ", log->name);
+    lk_put_line(err, line);
+    lk_put(err, "\n");
+}
+
+/* Shows the held lines, all or those from warning upwards, and goes on holding
+ * the rest. What has no level was not written by the daemon's log. */
+static void put_held(struct lk_up_log *log, struct lk_buf *err, bool all)
+{
+    struct lk_buf *held = &log->held;
+    size_t kept = 0;
+
+    for (size_t at = 0; at < held->len;) {
+        const char *text = held->data + at;
+        size_t length =
+            (size_t)((const char *)memchr(text, '\n', held->len - at) - text);
+        struct lk_slice line = {text, length};
+
+        at += length + 1;
+        if (all || !(has_word(line, " level=info ") ||
+                     has_word(line, " level=debug "))) {
+            put_message(log, line, err);
+        } else {
+            memmove(held->data + kept, text, length + 1);
+            kept += length + 1;
+        }
+    }
+    held->len = kept;
+}
+
+void lk_up_log_show_held(struct lk_up_log *log, struct lk_buf *err)
+{
+    put_held(log, err, true);
+}
+
+/* Until it is ready, everything is held, so that a failure is told in order. */
+static void put_daemon_line(struct lk_up_log *log, struct lk_slice line,
+                            struct lk_buf *err)
+{
+    log->ready = log->ready || has_word(line, " event=ready ");
+    if (log->held.len > HELD_MAX_BYTES) {
+        put_held(log, err, false);
+        log->held.len = 0;
+    }
+    lk_put_raw(&log->held, line);
+    lk_put(&log->held, "\n");
+    if (log->ready) {
+        put_held(log, err, false);
+    }
+}
+
 static void put_line(struct lk_up_log *log, struct lk_slice line,
                      struct lk_buf *out, struct lk_buf *err)
 {
@@ -194,15 +254,15 @@ static void put_line(struct lk_up_log *log, struct lk_slice line,
         put_request(log, line, out);
         return;
     }
-    log->ready =
-        log->ready || memmem(line.data, line.len, " event=ready ", 13) != NULL;
+    if (log->holds) {
+        put_daemon_line(log, line, err);
+        return;
+    }
     if (line.len > 7 && memcmp(line.data, "nginx: ", 7) == 0) {
         line.data += 7; /* it says so itself while it starts */
         line.len -= 7;
     }
-    lk_put(err, "%s: ", log->name);
-    lk_put_line(err, line);
-    lk_put(err, "\n");
+    put_message(log, line, err);
 }
 
 /* Takes whole lines from the front of `rest`; an endless one counts as whole.
@@ -267,5 +327,6 @@ void lk_up_log_close(struct lk_up_log *log)
     }
     free(log->table.cells);
     latchkey_buf_free(&log->rest);
+    latchkey_buf_free(&log->held);
     log->fd = -1;
 }

@@ -237,6 +237,10 @@ static void complain_end(struct run *run, const struct child *child, int status)
     const char *when = starting ? "could not start" : "has ended unexpectedly";
 
     (void)show_logs(run); /* its own words come first */
+    if (child == &run->daemon) {
+        lk_up_log_show_held(&run->logs[DAEMON], &run->err);
+        write_out(run, STDERR_FILENO, &run->err);
+    }
     if (WIFSIGNALED(status)) {
         lk_complain("%s %s: killed by signal %d (%s)", child->name, when,
                     WTERMSIG(status), strsignal(WTERMSIG(status)));
@@ -379,6 +383,7 @@ static enum lk_exit open_logs(struct run *run)
     }
     run->logs[NGINX].name = run->nginx.name;
     run->logs[DAEMON].name = run->daemon.name;
+    run->logs[DAEMON].holds = true;
     run->logs[REQUESTS].table.colour = run->up->cli->colour;
     return result;
 }

@@ -330,13 +330,49 @@ static size_t variable_length(const char *text)
     return start + length + braced;
 }
 
+/* What nginx would refuse here, for nothing that `up` sets up verifies it. */
+static const char *refuse_variable(const char *text)
+{
+    const char *name = text + (text[1] == '{' ? 2 : 1);
+    size_t length = strspn(name, name_characters);
+
+    if (length == 11 && strncmp(name, "remote_user", length) == 0) {
+        return "nobody would check that user, as up cannot do basic "
+               "authentication; use '$http_authorization', or add auth_basic "
+               "to what --print-config prints";
+    }
+    if (strncmp(name, "ssl_client_", 11) == 0) {
+        return "up has no TLS for clients; add it to what --print-config "
+               "prints";
+    }
+    return NULL;
+}
+
+static bool ends_in_hashed(const char *text)
+{
+    static const char word[] = "hashed";
+    size_t length = strlen(text);
+
+    while (length > 0 && text[length - 1] == ' ') {
+        length--;
+    }
+    return length >= 6 && strncmp(text + length - 6, word, 6) == 0 &&
+           (length == 6 || text[length - 7] == ' ');
+}
+
 static const char *refuse_tenant(const char *text)
 {
+    const char *why;
+
     if (*text == '\0') {
         return "it is empty";
     }
     if (strlen(text) > 1024) {
         return "it has more than 1024 bytes";
+    }
+    if (ends_in_hashed(text)) {
+        return "it is hashed by default, so leave that word out "
+               "(--tenant-plain turns hashing off)";
     }
     while (*text != '\0') {
         size_t length = *text == '$' ? variable_length(text) : 1;
@@ -344,6 +380,10 @@ static const char *refuse_tenant(const char *text)
         if (length == 0) {
             return "a $ begins a variable, as in $http_x_api_key or "
                    "${http_x_api_key}";
+        }
+        why = *text == '$' ? refuse_variable(text) : NULL;
+        if (why != NULL) {
+            return why;
         }
         if (length == 1 && (*text < 0x20 || *text > 0x7e ||
                             strchr("\"'\\;{}#`", *text) != NULL)) {

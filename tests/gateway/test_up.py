@@ -114,7 +114,62 @@ def test_operators_can_look_with_the_line_that_is_printed_C35(make_up):
     assert resolved.returncode == 0, resolved
 
 
+def test_the_line_for_operators_names_a_program_that_is_there(make_up):
+    up = make_up()
+    assert up.look_line()[0] == str(build.BUILD / "latchkey")
+    path = "%s:%s" % (build.BUILD.resolve(), os.environ["PATH"])
+    by_name = make_up(env={"PATH": path})
+    assert by_name.look_line()[0] == "latchkey"
+    other = by_name.folder / "bin"  # a namesake is not meant
+    other.mkdir()
+    (other / "latchkey").write_text("#!/bin/sh\n")
+    (other / "latchkey").chmod(0o755)
+    third = make_up(env={"PATH": "%s:%s" % (other, path)})
+    assert third.look_line()[0] == str(build.BUILD / "latchkey")
+
+
 # ---- what it shows ----
+
+
+def test_of_the_daemon_only_warnings_are_shown_while_all_is_well(make_up):
+    up = make_up()
+    assert up.post("/pay", key="k1").status == 201
+    up.stop()
+    assert not any("level=info" in line for line in up.err), up.err
+    assert not any(line.startswith("latchkeyd: ") for line in up.out), up.out
+
+
+def test_what_the_daemon_said_is_shown_when_it_fails(make_up):
+    up = make_up()
+    os.kill(up.children()["latchkeyd"], signal.SIGKILL)
+    assert up.wait() == 5
+    assert any("event=listening" in line for line in up.err), up.err
+    warned = make_up(start=False)
+    daemon = warned.folder / "daemon"
+    daemon.write_text(
+        "#!/bin/sh\necho time=1 level=info event=first x=1 >&2\n"
+        "echo time=2 level=warn event=second x=1 >&2\nexit 7\n")
+    daemon.chmod(0o755)
+    warned.env["LATCHKEYD"] = str(daemon)
+    assert warned.run() == 5
+    assert [line.split(" x=")[0] for line in warned.err[:2]] == [
+        "latchkeyd: time=1 level=info event=first",
+        "latchkeyd: time=2 level=warn event=second"]
+    assert "exit status 7" in warned.err[2]
+
+
+def test_warnings_of_the_daemon_and_what_is_no_log_line_are_shown(make_up):
+    up = make_up(start=False)
+    daemon = up.folder / "daemon"
+    daemon.write_text("#!/bin/sh\necho time=1 level=warn event=early >&2\n"
+                      "echo something else >&2\nexec %s \"$@\"\n"
+                      % (build.BUILD / "latchkeyd").resolve())
+    daemon.chmod(0o755)
+    up.env["LATCHKEYD"] = str(daemon)
+    up.start()
+    assert [line for line in up.err if line.startswith("latchkeyd: ")] == [
+        "latchkeyd: time=1 level=warn event=early",
+        "latchkeyd: something else"]
 
 
 def test_each_request_is_shown_with_its_verdict(make_up, app):
@@ -510,7 +565,6 @@ def test_a_module_that_is_none_is_told_by_nginx(make_up):
 
 @pytest.mark.parametrize("arguments, text", [
     (("--tenant", "$no_such_variable"), "no_such_variable"),
-    (("--tenant", "$remote_user"), "remote_user"),
     (("--upstream", "http://no-such-host.invalid:80"),
      "no-such-host.invalid"),
 ])
@@ -573,6 +627,98 @@ def test_the_printed_configuration_is_one_that_nginx_takes(make_up, url, line):
         [up.environment()["LATCHKEY_NGINX"], "-t", "-e", "stderr", "-p",
          str(up.dir), "-c", str(config)], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
+
+
+def commands_of(text):
+    """The commands in the comments at the top, by what is said of them."""
+    found, title = {}, None
+    for line in text.split("load_module")[0].splitlines():
+        if line.startswith("#   "):
+            found[title] = found.get(title, "") + line[4:] + "\n"
+        elif line.strip("# "):
+            title = line.strip("# ")
+    return [found[title] for title in found]
+
+
+@pytest.mark.parametrize("options", [
+    (), ("--tenant-plain",), ("--store", "sqlite:{}/far away/answers.db")])
+def test_the_printed_commands_bring_a_fresh_machine_up(make_up, app, options):
+    up = make_up(start=False)
+    home = up.folder / "my home"
+    options = [option.format(up.folder) for option in options]
+    printed = print_config("--upstream", "http://" + app.address, "--listen",
+                           str(up.port), *options, env={
+                               **up.environment(), "HOME": str(home)})
+    assert printed.returncode == 0, printed.stderr
+    folder = home / ".local/state/latchkey" / ("up-%d" % up.port)
+    assert not home.exists()
+    files, daemon, nginx = commands_of(printed.stdout)
+    subprocess.run(["sh", "-e", "-c", files], check=True)
+    secrets = {path: path.read_bytes() for path in up.folder.rglob("*")
+               if path.is_file()}
+    assert len(secrets) == (1 if options == ["--tenant-plain"] else 2)
+    for path, text in secrets.items():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+        assert len(text.strip()) == 64, path
+    subprocess.run(["sh", "-e", "-c", files], check=True)  # what is there stays
+    assert all(path.read_bytes() == text for path, text in secrets.items())
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (folder / "nginx.conf").write_text(printed.stdout)
+    subprocess.run(["sh", "-c", nginx.strip() + " -t"], check=True)
+    running = [subprocess.Popen(["sh", "-c", "exec " + line])
+               for line in (daemon, nginx)]
+    try:
+        until(lambda: (folder / "nginx.pid").exists() and
+              (folder / "latchkeyd.sock").exists())
+        first = up.post("/pay", key="k1")
+        assert first.status == 201
+        assert up.post("/pay", key="k1").replayed
+        assert app.count() == 1
+        password = str(folder / "operator.password")
+        listed = subprocess.run(
+            [str(build.BUILD / "latchkey"), "list", "--server",
+             "unix:%s" % (folder / "latchkeyd.sock"), "--user", "operator",
+             "--password-file", password], capture_output=True, text=True)
+        assert first.reference in listed.stdout, listed
+    finally:
+        for process in reversed(running):
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.mark.parametrize("tenant, advice", [
+    ("$remote_user", "$http_authorization"),
+    ("user:${remote_user}", "--print-config"),
+    ("$ssl_client_s_dn", "TLS"),
+    ("$http_x_api_key hashed", "--tenant-plain"),
+    ("hashed", "by default"),
+])
+def test_a_tenant_that_up_cannot_have_is_refused_with_advice(tenant, advice):
+    printed = print_config("--upstream", "http://127.0.0.1:3000", "--tenant",
+                           tenant)
+    assert printed.returncode == 2 and printed.stdout == "", printed
+    assert advice in printed.stderr
+
+
+@pytest.mark.parametrize("tenant", ["$remote_user_id", "unhashed",
+                                    "hashed-$http_x"])
+def test_a_tenant_that_only_looks_like_it_is_taken(tenant):
+    printed = print_config("--upstream", "http://127.0.0.1:3000", "--tenant",
+                           tenant)
+    assert printed.returncode == 0, printed
+    assert '"%s" hashed;' % tenant in printed.stdout
+
+
+def test_options_that_are_for_other_commands_are_neither_listed_nor_taken():
+    listed = subprocess.run([str(build.BUILD / "latchkey"), "up", "--help"],
+                            capture_output=True, text=True).stdout
+    assert "--upstream" in listed and "--version" in listed
+    for option in ("--server=x", "--user=x", "--password-file=x",
+                   "--timeout=1s", "--json"):
+        assert option.split("=")[0] not in listed
+        refused = print_config("--upstream", "http://127.0.0.1:3000", option)
+        assert refused.returncode == 2 and refused.stdout == "", refused
+        assert "up has no " + option.split("=")[0] in refused.stderr
 
 
 def test_the_printed_configuration_needs_nothing_installed():

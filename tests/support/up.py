@@ -175,11 +175,11 @@ class Up:
         return shlex.split(line)
 
     def look_line(self, command="list"):
-        """What it prints for operators, with the built program."""
+        """What it prints for operators, as printed."""
         line = next(line for line in self.out if " look " in line)
         words = shlex.split(line)[1:]
-        assert words[:2] == ["latchkey", "list"]
-        return [str(self.build / "latchkey"), command, *words[2:]]
+        assert words[1] == "list", line
+        return [words[0], command, *words[2:]]
 
     # ---- clients ----
 
