@@ -8,6 +8,7 @@ import pytest
 from support.app import pattern, tell
 from support.gateway import guard
 from support.life import new_key, until
+from support.wire import encode_request
 
 TENANT = "idempotency_tenant $http_x_api_key;"
 TO = "proxy_pass http://@APP@;"
@@ -161,6 +162,22 @@ def test_no_other_app_takes_over_what_the_first_may_have_done(
     assert gateway.state(key) == "uncertain" and app.count() == 1
 
 
+def test_an_outcome_that_is_open_never_looks_like_success(make_gateway, app):
+    # C21: "=200" was meant for what the other app answers.
+    gateway = make_gateway(locations=guard(
+        "/", "proxy_read_timeout 1s;", "error_page 502 504 =200 @other;") + """
+        location @other {
+            proxy_set_header X-App "";
+            proxy_pass http://@APP@;
+        }""")
+    for manner, status in ((dict(reset=True), 502), (dict(hold="x"), 504)):
+        key = new_key()
+        first = gateway.post(key, headers=tell(**manner))
+        assert (first.status, first.problem) == (status, "outcome-unknown")
+        assert gateway.post(key).problem == "outcome-unknown"
+        assert app.count(key) == 1
+
+
 def test_another_app_may_answer_for_one_that_has_said_no(make_gateway, app):
     # C08
     gateway = make_gateway(locations=guard(
@@ -173,6 +190,34 @@ def test_another_app_may_answer_for_one_that_has_said_no(make_gateway, app):
     first = gateway.post(key, headers=tell(status=404))
     assert first.status == 201 and app.count() == 2
     assert gateway.post(key).body == first.body and app.count() == 2
+
+
+@pytest.mark.parametrize("status,rest", [
+    (400, b"zz\r\n"), (413, b"800\r\n%s\r\n0\r\n\r\n" % bytes(2048))],
+    ids=["400", "413"])
+@pytest.mark.parametrize("page", [
+    "root @FOLDER@;", "return 200 page;", "proxy_pass http://@APP@;"],
+    ids=["file", "return", "app"])
+def test_an_error_page_answers_for_a_body_that_fails_on_its_way(
+        make_gateway, app, status, rest, page):
+    # C06: nothing was claimed, and nobody is left waiting.
+    gateway = make_gateway(
+        start=False, server="client_max_body_size 1k;",
+        locations=guard("/", "error_page 400 413 /page;")
+        + "location = /page { %s }" % page)
+    (gateway.folder / "page").write_text("page")
+    gateway.start()
+    key = new_key()
+    connection = gateway.raw()
+    connection.send(encode_request("POST", "/", gateway.headers([
+        ("Transfer-Encoding", "chunked"), ("Expect", "100-continue"),
+        *tell(body="page").items()], key)))
+    assert connection.head()[1] == 100  # from now on it waits for the body
+    connection.send(rest)
+    answer = connection.response()
+    assert (answer.status, answer.body) == (status, b"page")
+    assert gateway.record(key) is None
+    assert [call.method for call in app.calls] in ([], ["GET"])
 
 
 # ---- redirects within nginx ----
@@ -236,6 +281,30 @@ def test_an_answer_may_come_from_where_the_app_points_to(make_gateway, app):
     assert "X-Accel-Redirect" not in first.headers
 
 
+@pytest.mark.parametrize("part", ["bytes=0-3", "bytes=2-", "bytes=0-1,3-4",
+                                  "bytes=9999-"])
+@pytest.mark.parametrize("line,manner", [
+    ("proxy_force_ranges on;", {"body": "0123456789"}),
+    ("", {"headers": [["X-Accel-Redirect", "/files/digits"]]}),
+], ids=["forced", "a file"])
+def test_nobody_gets_a_part_of_an_answer(make_gateway, app, line, manner,
+                                         part):
+    # C02: the whole of it, and nothing that the next answer could begin with.
+    gateway = make_gateway(start=False, locations=guard("/", line) + """
+        location /files/ { internal; alias @FOLDER@/; }""")
+    (gateway.folder / "digits").write_text("0123456789")
+    gateway.start()
+    key = new_key()
+    with gateway.raw() as connection:
+        for number in range(3):
+            answer = connection.ask("POST", "/", gateway.headers(
+                dict(tell(status=200, **manner), Range=part), key), b"{}")
+            assert (answer.status, answer.body) == (200, b"0123456789")
+            assert "Content-Range" not in answer.headers
+            assert answer.replayed == (number > 0)
+    assert app.count() == 1
+
+
 def test_static_content_behind_a_guard_is_harmless(make_gateway, app):
     gateway = make_gateway(start=False, locations=guard(
         "/", to="root @FOLDER@;") + guard("/gif", to="empty_gif;")
@@ -282,6 +351,88 @@ def test_a_mirrored_request_is_claimed_once(make_gateway, app):
     assert gateway.post(key, b"payload").body == first.body
     assert [call.target for call in app.calls].count("/") == 1
     assert all(call.body == b"payload" for call in app.calls)
+
+
+@pytest.mark.parametrize("after", ["@after", "/after"])
+@pytest.mark.parametrize("to", ["root @FOLDER@;", "proxy_pass http://@APP@;"],
+                         ids=["file", "app"])
+def test_what_is_done_after_a_request_is_not_what_was_asked_for(
+        make_gateway, faulty, app, after, to):
+    # C41: a client leaves during the claim, and nginx goes on to post_action.
+    daemon = faulty()
+    gateway = make_gateway(daemon=daemon, start=False, locations=guard(
+        "/", "post_action %s;" % after, "idempotency_timeout 30s;") + """
+        location %s { proxy_set_header X-After yes; %s }""" % (after, to))
+    (gateway.folder / "after").write_text("done")
+    gateway.start()
+    assert gateway.post("before").status == 201
+    key = new_key()
+    daemon.set_faults("hold before_reply")
+    connection = gateway.leave(key=key)
+    until(lambda: gateway.commands("claim") == 2)
+    connection.reset()
+    gateway.logged(key=key)
+    daemon.set_faults()
+    answer = gateway.settled(key)
+    assert answer.status == 201 and not answer.replayed
+    assert gateway.post(key).body == answer.body
+    runs = [call for call in app.calls
+            if call.key == key and call.header("X-After") is None]
+    assert len(runs) == 1 and runs[0].header("Latchkey-Attempt") == "2"
+
+
+def test_logs_may_name_an_operation_whose_answer_was_lost(make_gateway, app):
+    # C13: each line by its own operation, also when another has begun.
+    names = ("tenant", "scope", "reference", "token", "attempt")
+    gateway = make_gateway(
+        workers=1, http="log_format names '%s';" % " ".join(
+            "$http_latchkey_" + name for name in names),
+        server="access_log @FOLDER@/names names; "
+               "add_header X-Tenant $http_latchkey_tenant always;",
+        locations=guard("/", "idempotency_response_max 1k;"))
+    lost = [dict(reset=True), dict(bytes=900, truncate=100),
+            dict(garbage=True), dict(bytes=5000), dict(status=500)]
+    expected = []
+    for number in range(4 * len(lost)):
+        tenant, path = "tenant-%d" % number, "/" + "p" * (number * 37)
+        answer = gateway.post(new_key(), tenant=tenant, path=path,
+                              headers=tell(**lost[number % len(lost)]))
+        if "X-Tenant" in answer.headers:
+            assert answer.header("X-Tenant") == tenant
+        call = app.last
+        expected.append(" ".join([tenant, "POST", path] + [
+            call.header("Latchkey-" + name) for name in names[2:]]))
+    file = gateway.folder / "names"
+    until(lambda: len(file.read_text().splitlines()) == len(expected))
+    assert file.read_text().splitlines() == expected
+
+
+@pytest.mark.parametrize("mode", ["required", "observe"])
+def test_a_connection_that_is_handed_over_is_handed_over_once(make_gateway,
+                                                              app, mode):
+    # C12: there is no answer that could be kept.
+    gateway = make_gateway(locations=guard(
+        "/", "proxy_http_version 1.1;",
+        "proxy_set_header Connection $http_connection;",
+        "proxy_set_header Upgrade $http_upgrade;", mode=mode))
+    upgrade = dict(tell(status=101, body="hello", plain=True, headers=[
+        ["Connection", "Upgrade"], ["Upgrade", "greeting"]]),
+        Connection="Upgrade", Upgrade="greeting")
+    key = new_key()
+    for count in (1, 2) if mode == "observe" else (1,):
+        connection = gateway.leave(key=key, headers=upgrade)
+        _, status, _, headers = connection.head()
+        assert status == 101 and headers.get("Upgrade") == "greeting"
+        assert connection.stream.exactly(5) == b"hello"
+        gateway.wait_state(key, "completed")
+    again = gateway.post(key)
+    if mode == "observe":
+        assert again.status == 201 and app.count() == 3
+        gateway.logged(2, key=key, verdict="omitted")
+    else:
+        assert (again.status, again.problem) == (409, "answer-not-kept")
+        assert app.count() == 1
+        gateway.logged(key=key, verdict="new", outcome="omitted", status=101)
 
 
 def test_an_answer_is_not_lost_while_the_gateway_reloads(make_gateway, app):
