@@ -12,6 +12,7 @@
  * in_progress, lock lapsed      claim, sweep      uncertain    UNCERTAIN
  *   the same, with reexecute    claim             in_progress  NEW, next token
  * uncertain                     claim             unchanged    UNCERTAIN
+ *   the same owner, no_new      claim             unchanged    NEW, same token
  *   the same, with reexecute    claim             in_progress  NEW, next token
  * completed                     claim             unchanged    REPLAY, OMITTED
  * absent, released, expired     accept            accepted     ACCEPTED
@@ -39,8 +40,10 @@
  *
  * `extend` by the holder of an uncertain record makes it in_progress again: a
  * sign of life is what the lock asks for. no_new wins over reexecute: whoever
- * will not run it must not be told NEW. docs/concepts.md tells all this in
- * sentences.
+ * will not run it must not be told NEW. The one exception is the owner itself:
+ * a claimant whose reply was lost, and who gave up meanwhile, asks so for the
+ * token that it needs to release what it never ran. docs/concepts.md tells all
+ * this in sentences.
  */
 
 static struct lk_step stay(struct lk_standing record, enum lk_verdict verdict)
@@ -72,6 +75,9 @@ static struct lk_step claim(struct lk_standing record)
         return stay(record,
                     record.omitted ? LK_VERDICT_OMITTED : LK_VERDICT_REPLAY);
     case LK_STATE_UNCERTAIN:
+        if (record.same_owner && record.no_new) {
+            return stay(record, LK_VERDICT_NEW);
+        }
         return record.reexecute ? begin(record)
                                 : stay(record, LK_VERDICT_UNCERTAIN);
     default: /* in progress */

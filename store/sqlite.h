@@ -261,6 +261,7 @@ LK_MUST_CHECK enum lk_status lk_sqlite_decide(struct lk_sqlite *store,
 struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
                                      const struct lk_entry *entry,
                                      const struct lk_op *op, uint64_t now);
+bool lk_owner_matters(const struct lk_standing *standing);
 void lk_entry_outcome(const struct lk_entry *entry, struct lk_step step,
                       uint64_t now, struct lk_outcome *out);
 

@@ -286,6 +286,14 @@ static bool settles(struct lk_step step, const struct lk_entry *before)
            step.next != LK_STATE_ACCEPTED;
 }
 
+/* Only the row can tell for certain whether it is the same owner. */
+bool lk_owner_matters(const struct lk_standing *standing)
+{
+    return standing->same_owner &&
+           (standing->state == LK_STATE_IN_PROGRESS ||
+            (standing->state == LK_STATE_UNCERTAIN && standing->no_new));
+}
+
 static enum lk_status confirm_owner(struct lk_sqlite *store,
                                     const struct lk_op *op,
                                     const struct lk_entry *entry,
@@ -294,8 +302,7 @@ static enum lk_status confirm_owner(struct lk_sqlite *store,
     struct lk_claim_row row = {0};
     enum lk_status status = LK_OK;
 
-    if (entry && standing->state == LK_STATE_IN_PROGRESS &&
-        standing->same_owner) {
+    if (entry && lk_owner_matters(standing)) {
         status = lk_sqlite_row(store, entry->token, op->owner, &row);
         standing->same_owner = row.same_owner;
     }

@@ -90,8 +90,8 @@ enum lk_status lk_sqlite_peek(struct lk_store *base, struct lk_op *op)
     uint64_t now = lk_clock_now(&store->clock);
     struct lk_standing standing =
         lk_entry_standing(store, found ? &entry : NULL, op, now);
-    if (standing.state == LK_STATE_IN_PROGRESS && standing.same_owner) {
-        return LK_AGAIN; /* only the row can tell for certain */
+    if (lk_owner_matters(&standing)) {
+        return LK_AGAIN;
     }
     struct lk_step step = lk_machine_step(op->event, standing);
     if (step.effect != LK_EFFECT_NONE) {

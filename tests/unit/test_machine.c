@@ -71,6 +71,7 @@ static const struct rule rules[] = {
      DOES(DOUBT)},
     {LAPSED, EV(SWEEP), 0, 0, TO(UNCERTAIN), SAY(DONE), DOES(DOUBT)},
     /* uncertain */
+    {UNCERTAIN, EV(CLAIM), OWNER | NONEW, 0, SAME, SAY(NEW), DOES(NONE)},
     {UNCERTAIN, EV(CLAIM), REEX | NONEW, 0, SAME, SAY(REFUSED), DOES(NONE)},
     {UNCERTAIN, EV(CLAIM), REEX, 0, TO(IN_PROGRESS), SAY(NEW), DOES(BEGIN)},
     {UNCERTAIN, EV(CLAIM) | EV(ACCEPT), 0, 0, SAME, SAY(UNCERTAIN), DOES(NONE)},
@@ -255,8 +256,9 @@ static void check_new(enum lk_event event, struct lk_standing record,
                       struct lk_step step)
 {
     if (step.verdict == LK_VERDICT_NEW && step.effect == LK_EFFECT_NONE &&
-        !(record.same_owner && record.state == LK_STATE_IN_PROGRESS &&
-          record.same_fingerprint)) {
+        !(record.same_owner && record.same_fingerprint &&
+          (record.state == LK_STATE_IN_PROGRESS ||
+           (record.state == LK_STATE_UNCERTAIN && record.no_new)))) {
         name_case(event, record);
         fail_msg("a claim is handed out twice");
     }
