@@ -11,6 +11,13 @@
 
 #define NGX_HTTP_LATCHKEY_RESPONSE_MAX  (256 * 1024 * 1024)
 
+/* the most that latchkeyd can be set to allow, and what it allows unset */
+#define NGX_HTTP_LATCHKEY_DAY           (24ULL * 60 * 60 * 1000)
+#define NGX_HTTP_LATCHKEY_TTL_MAX       (36500 * NGX_HTTP_LATCHKEY_DAY)
+#define NGX_HTTP_LATCHKEY_LOCK_MAX      (365 * NGX_HTTP_LATCHKEY_DAY)
+#define NGX_HTTP_LATCHKEY_TTL_USUAL     (400 * NGX_HTTP_LATCHKEY_DAY)
+#define NGX_HTTP_LATCHKEY_LOCK_USUAL    NGX_HTTP_LATCHKEY_DAY
+
 
 /*
  * A module that passes requests on.  The structure of its location is its own
@@ -102,6 +109,17 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
     ngx_http_core_loc_conf_t  *clcf;
 
     clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
+
+    if (llcf->handler && llcf->handler != clcf->handler) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"%s\" makes the answers of location \"%V\" of server "
+                      "\"%V\", and so does another directive there; give it a "
+                      "location of its own",
+                      llcf->handler == ngx_http_latchkey_status_handler
+                      ? "idempotency_status" : "idempotency_counters",
+                      &llcf->location_name, &llcf->server_name);
+        return NGX_CONF_ERROR;
+    }
 
     if (clcf->handler == ngx_http_latchkey_counters_handler) {
         return NGX_CONF_OK;
@@ -253,6 +271,28 @@ ngx_http_latchkey_check_times(ngx_conf_t *cf,
                    llcf->ttl < 1000 ? "idempotency_ttl" : "idempotency_lock");
     }
 
+    if (llcf->ttl > NGX_HTTP_LATCHKEY_TTL_MAX
+        || llcf->lock > NGX_HTTP_LATCHKEY_LOCK_MAX)
+    {
+        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+                   "\"%s\" is longer than latchkeyd can allow; set at most %s",
+                   llcf->ttl > NGX_HTTP_LATCHKEY_TTL_MAX
+                   ? "idempotency_ttl" : "idempotency_lock",
+                   llcf->ttl > NGX_HTTP_LATCHKEY_TTL_MAX ? "36500d" : "365d");
+    }
+
+    if (llcf->ttl > NGX_HTTP_LATCHKEY_TTL_USUAL) {
+        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
+                   "\"idempotency_ttl\" is longer than latchkeyd allows, "
+                   "unless its store.max_ttl is raised from 400d");
+    }
+
+    if (llcf->lock > NGX_HTTP_LATCHKEY_LOCK_USUAL) {
+        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
+                   "\"idempotency_lock\" is longer than latchkeyd allows, "
+                   "unless its store.max_lock is raised from 1d");
+    }
+
     if (llcf->timeout == 0 || llcf->connect_timeout == 0) {
         return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
                    "\"%s\" is 0, so that nothing would ever be decided; set "
@@ -268,6 +308,13 @@ ngx_http_latchkey_check_times(ngx_conf_t *cf,
                    "\"idempotency_timeout\" is %Mms, but nginx gives up a "
                    "client after %Mms; set it lower, or \"send_timeout\" "
                    "higher", llcf->timeout, clcf->send_timeout);
+    }
+
+    if (llcf->response_max == 0) {
+        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+                   "\"idempotency_response_max\" is 0, so that no answer "
+                   "would be kept; if that is meant, write "
+                   "\"idempotency_keep no_body\"");
     }
 
     if (llcf->response_max > NGX_HTTP_LATCHKEY_RESPONSE_MAX) {
@@ -631,7 +678,22 @@ ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
 
     pass = ngx_http_latchkey_find_pass(cf, llcf);
 
-    if (pass == NULL || pass->next == NULL) {
+    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
+    only = clcf->named || clcf->internal;
+    level = only ? NGX_LOG_EMERG : NGX_LOG_WARN;
+
+    if (pass && pass->next == NULL) {
+        ngx_log_error(level, cf->log, 0,
+                      "\"%s\" of location \"%V\" of server \"%V\" cannot be "
+                      "guarded, but requests may come there from the guard "
+                      "in %V:%ui; use \"proxy_pass\"", pass->pass,
+                      &llcf->location_name, &llcf->server_name, &from->file,
+                      from->line);
+
+        return only ? NGX_CONF_ERROR : NGX_CONF_OK;
+    }
+
+    if (pass == NULL) {
         return NGX_CONF_OK;
     }
 
@@ -650,10 +712,6 @@ ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
     } else {
         return NGX_CONF_OK;
     }
-
-    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
-    only = clcf->named || clcf->internal;
-    level = only ? NGX_LOG_EMERG : NGX_LOG_WARN;
 
     ngx_log_error(level, cf->log, 0,
                   "%s \"%s\" of location \"%V\" of server \"%V\" would send "

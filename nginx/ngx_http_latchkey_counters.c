@@ -817,15 +817,20 @@ ngx_http_latchkey_cover(ngx_http_request_t *r,
                             : NGX_HTTP_LATCHKEY_COVER_GUARDED;
     }
 
-    /* the guard stands before whatever could run here, and was not reached */
+    status = r->err_status ? r->err_status : r->headers_out.status;
+
+    /*
+     * The guard was not reached: authentication, say, refused the request, or
+     * "return" answered it.
+     */
 
     if (llcf->mode != NGX_HTTP_LATCHKEY_OFF && (llcf->methods & method)) {
-        return NGX_HTTP_LATCHKEY_COVER_REFUSED;
+        return (status == 0 || status >= 400)
+               ? NGX_HTTP_LATCHKEY_COVER_REFUSED
+               : NGX_HTTP_LATCHKEY_COVER_UNGUARDED;
     }
 
     /* malformed, or cut off before there was a location for it */
-
-    status = r->err_status ? r->err_status : r->headers_out.status;
 
     if (llcf->location_name.len == 0 && (status == 0 || status >= 400)) {
         return NGX_HTTP_LATCHKEY_COVER_REFUSED;

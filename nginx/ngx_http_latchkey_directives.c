@@ -49,6 +49,8 @@ static char *ngx_http_latchkey_set_status(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_latchkey_set_counters(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
+static char *ngx_http_latchkey_set_handler(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_http_handler_pt handler);
 static ngx_conf_enum_t *ngx_http_latchkey_find_word(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_str_t *value, ngx_conf_enum_t *words);
 static ngx_int_t ngx_http_latchkey_compile(ngx_conf_t *cf, ngx_str_t *value,
@@ -816,8 +818,9 @@ ngx_http_latchkey_set_keep(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         if (n < 200 || n > 599) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "invalid value \"%V\" in \"%V\", it must be "
-                               "\"default\", or any of \"5xx\", \"no_body\" "
-                               "and statuses", &value[i], &cmd->name);
+                               "\"default\" alone, or any of \"5xx\", "
+                               "\"no_body\" and statuses",
+                               &value[i], &cmd->name);
             return NGX_CONF_ERROR;
         }
 
@@ -1047,9 +1050,10 @@ ngx_http_latchkey_set_problem_base(ngx_conf_t *cf, ngx_command_t *cmd,
 {
     ngx_http_latchkey_loc_conf_t *llcf = conf;
 
-    u_char      ch;
-    size_t      i;
-    ngx_str_t  *value;
+    u_char       ch;
+    size_t       i;
+    ngx_str_t   *value;
+    ngx_uint_t   scheme;
 
     if (llcf->problem_base.data) {
         return "is duplicate";
@@ -1062,8 +1066,14 @@ ngx_http_latchkey_set_problem_base(ngx_conf_t *cf, ngx_command_t *cmd,
         return NGX_CONF_OK;
     }
 
+    scheme = 0;
+
     for (i = 0; i < value[1].len; i++) {
         ch = value[1].data[i];
+
+        if (ch == ':' && i) {
+            scheme = 1;
+        }
 
         if (ch <= ' ' || ch >= 0x7f || ch == '"' || ch == '<' || ch == '>'
             || ch == '\\')
@@ -1072,9 +1082,10 @@ ngx_http_latchkey_set_problem_base(ngx_conf_t *cf, ngx_command_t *cmd,
         }
     }
 
-    if (i == 0 || i != value[1].len) {
+    if (!scheme || i != value[1].len) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"%V\" in \"%V\" is not the beginning of a URL",
+                           "\"%V\" in \"%V\" is not the beginning of a URL, "
+                           "such as \"https://api.example/problems/\"",
                            &value[1], &cmd->name);
         return NGX_CONF_ERROR;
     }
@@ -1094,7 +1105,6 @@ ngx_http_latchkey_set_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_int_t                  n, scale;
     ngx_str_t                 *value;
     ngx_uint_t                 i;
-    ngx_http_core_loc_conf_t  *clcf;
 
     value = cf->args->elts;
 
@@ -1139,20 +1149,34 @@ ngx_http_latchkey_set_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
     }
 
-    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
-    clcf->handler = ngx_http_latchkey_status_handler;
-
-    return NGX_CONF_OK;
+    return ngx_http_latchkey_set_handler(cf, llcf,
+                                         ngx_http_latchkey_status_handler);
 }
 
 
 static char *
 ngx_http_latchkey_set_counters(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
+    return ngx_http_latchkey_set_handler(cf, conf,
+                                         ngx_http_latchkey_counters_handler);
+}
+
+
+static char *
+ngx_http_latchkey_set_handler(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_http_handler_pt handler)
+{
     ngx_http_core_loc_conf_t  *clcf;
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
-    clcf->handler = ngx_http_latchkey_counters_handler;
+
+    if (clcf->handler) {
+        return "makes the answers of its location, and so does another "
+               "directive there; give it a location of its own";
+    }
+
+    clcf->handler = handler;
+    llcf->handler = handler;
 
     return NGX_CONF_OK;
 }
@@ -1248,6 +1272,15 @@ ngx_http_latchkey_names(ngx_conf_t *cf, ngx_command_t *cmd)
     value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
+
+        if (ngx_strcmp(value[i].data, "none") == 0
+            || ngx_strcmp(value[i].data, "default") == 0)
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"%V\" in \"%V\" must stand alone",
+                               &value[i], &cmd->name);
+            return NULL;
+        }
 
         for (p = value[i].data; *p; p++) {
             ch = (u_char) (*p | 0x20);

@@ -126,6 +126,9 @@ struct ngx_http_latchkey_loc_conf_s {
 
     ngx_str_t                        problem_base;
 
+    /* of idempotency_status or idempotency_counters; NULL: neither */
+    ngx_http_handler_pt              handler;
+
     /* idempotency_status */
     ngx_uint_t                       status_rate;   /* 1/1000 r/s */
     ngx_uint_t                       status_burst;
@@ -331,7 +334,6 @@ struct ngx_http_latchkey_op_s {
 
     unsigned                         no_new:1;
     unsigned                         late:1;
-    unsigned                         lost:1;      /* counted, see op.c */
     unsigned                         contacted:1; /* the app may have run */
 };
 

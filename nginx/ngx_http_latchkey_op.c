@@ -22,16 +22,13 @@
  */
 
 
-#include "ngx_http_latchkey_module.h"
+#include "ngx_http_latchkey_link.h"
 
 #include <openssl/rand.h>
 
 
 #define NGX_HTTP_LATCHKEY_PAUSE_MIN  50
 #define NGX_HTTP_LATCHKEY_PAUSE_MAX  5000
-
-/* lost claims that a worker looks after at a time; each is small */
-#define NGX_HTTP_LATCHKEY_LOST_MAX   1024
 
 #define NGX_HTTP_LATCHKEY_WORDS_MAX  16
 
@@ -74,15 +71,18 @@ static void ngx_http_latchkey_op_tell(ngx_http_latchkey_op_t *op,
     const struct lk_answer *answer);
 static void ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op);
+static size_t ngx_http_latchkey_op_size(ngx_http_latchkey_op_t *op);
+static size_t ngx_http_latchkey_op_room(ngx_http_latchkey_op_t *op);
+static void ngx_http_latchkey_op_give_up(ngx_http_latchkey_op_t *op,
+    const char *why);
 static void ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_op_retry(ngx_event_t *ev);
 static void ngx_http_latchkey_op_end(ngx_http_latchkey_op_t *op);
 
 
-/* of this worker: memory of answers that are not stored yet, lost claims */
+/* of this worker: memory of what is not settled yet and has no request */
 
-static size_t      ngx_http_latchkey_late_size;
-static ngx_uint_t  ngx_http_latchkey_lost;
+static size_t  ngx_http_latchkey_late_size;
 
 
 ngx_http_latchkey_op_t *
@@ -291,6 +291,8 @@ static void
 ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
+    u_char                   buf[256];
+    ngx_str_t                text;
     enum lk_status           status;
     struct lk_answer         answer;
     ngx_http_latchkey_op_t  *op;
@@ -313,9 +315,11 @@ ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     /* refused, or never sent: nothing can have been claimed */
 
     if (reply) {
+        text = ngx_http_latchkey_link_text(reply->text, buf, sizeof(buf));
+
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                      "idempotency: the daemon refused a claim: \"%*s\"",
-                      reply->text.len, reply->text.data);
+                      "idempotency: latchkeyd refused a claim of location "
+                      "\"%V\": %V", &op->conf->location_name, &text);
     }
 
     op->state = NGX_HTTP_LATCHKEY_OP_DONE;
@@ -501,6 +505,8 @@ static void
 ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
+    u_char                   buf[256];
+    ngx_str_t                text;
     enum lk_status           status;
     struct lk_answer         answer;
     ngx_http_latchkey_op_t  *op;
@@ -515,10 +521,12 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
     }
 
     if (reply && status != LK_UNAVAILABLE) {
+        text = ngx_http_latchkey_link_text(reply->text, buf, sizeof(buf));
+
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                      "idempotency: the daemon refused the answer to "
-                      "operation %s: \"%*s\"", op->reference,
-                      reply->text.len, reply->text.data);
+                      "idempotency: latchkeyd refused the answer to "
+                      "operation %s of location \"%V\": %V", op->reference,
+                      &op->conf->location_name, &text);
 
         if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP) {
 
@@ -538,7 +546,7 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
         return;
     }
 
-    ngx_http_latchkey_op_late(op);
+    ngx_http_latchkey_op_again(op);
 }
 
 
@@ -583,7 +591,7 @@ ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op)
 
     case NGX_HTTP_LATCHKEY_OP_SETTLING:
         if (!op->call.busy) {
-            ngx_http_latchkey_op_late(op);
+            ngx_http_latchkey_op_again(op);
         }
 
         break;
@@ -610,43 +618,84 @@ ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op)
     }
 
     if (ngx_http_latchkey_op_settle(op, NULL) != NGX_OK) {
-        ngx_http_latchkey_op_late(op);
+        ngx_http_latchkey_op_again(op);
     }
 }
 
 
-/* the settlement could not be stored: keep it, within bounds */
+/*
+ * Not settled, and nobody waits for it: the op keeps trying, within the
+ * bounds of idempotency_late.
+ */
 
 static void
 ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op)
 {
-    size_t  size;
+    op->late = 1;
+    op->give_up = ngx_current_msec + op->conf->late_time;
+    op->late_size = ngx_http_latchkey_op_size(op);
 
-    if (op->late_size == 0) {
-        size = op->answer_body.len + op->answer_headers.len + 2048;
+    if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
+        && op->state == NGX_HTTP_LATCHKEY_OP_SETTLING
+        && op->late_size > ngx_http_latchkey_op_room(op))
+    {
+        /* that it ran is more than how it ended */
 
-        if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
-            && ngx_http_latchkey_late_size + size > op->conf->late_size)
-        {
-            ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                          "idempotency_late: no memory is left to keep the "
-                          "answer to operation %s until the store is back; "
-                          "it will be stored as omitted", op->reference);
+        op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
+        ngx_str_set(&op->reason, "the gateway ran out of memory for it");
 
-            op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
-            ngx_str_set(&op->reason, "the gateway ran out of memory for it");
+        (void) ngx_pfree(op->pool, op->answer_body.data);
+        ngx_str_null(&op->answer_body);
 
-            (void) ngx_pfree(op->pool, op->answer_body.data);
-            ngx_str_null(&op->answer_body);
+        op->call.out = NULL;
+        op->late_size = ngx_http_latchkey_op_size(op);
 
-            size = 2048;
-        }
-
-        op->late_size = size;
-        ngx_http_latchkey_late_size += size;
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "idempotency_late: no memory is left to keep the "
+                      "answer to operation %s until the store is back; it "
+                      "will be stored as omitted", op->reference);
     }
 
+    if (op->late_size > ngx_http_latchkey_op_room(op)) {
+        op->late_size = 0;
+        ngx_http_latchkey_op_give_up(op, "no memory is left to look after");
+        return;
+    }
+
+    ngx_http_latchkey_late_size += op->late_size;
+
     ngx_http_latchkey_op_again(op);
+}
+
+
+/* what an op takes, roughly: itself, its commands, the answer */
+
+static size_t
+ngx_http_latchkey_op_size(ngx_http_latchkey_op_t *op)
+{
+    return 2 * NGX_HTTP_LATCHKEY_POOL_SIZE + op->answer_body.len
+           + op->answer_headers.len;
+}
+
+
+static size_t
+ngx_http_latchkey_op_room(ngx_http_latchkey_op_t *op)
+{
+    return op->conf->late_size > ngx_http_latchkey_late_size
+           ? op->conf->late_size - ngx_http_latchkey_late_size : 0;
+}
+
+
+static void
+ngx_http_latchkey_op_give_up(ngx_http_latchkey_op_t *op, const char *why)
+{
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "idempotency_late: %s operation %s, which becomes "
+                  "uncertain when its lock lapses", why,
+                  op->reference[0] ? op->reference : (u_char *) "(unclaimed)");
+
+    op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+    ngx_http_latchkey_op_end(op);
 }
 
 
@@ -654,29 +703,14 @@ static void
 ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op)
 {
     if (!op->late) {
-        if (op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING
-            && ngx_http_latchkey_lost++ >= NGX_HTTP_LATCHKEY_LOST_MAX)
-        {
-            ngx_http_latchkey_lost--;
-            op->state = NGX_HTTP_LATCHKEY_OP_DONE;
-            ngx_http_latchkey_op_end(op);
-            return;
-        }
-
-        op->late = 1;
-        op->lost = (op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING);
-        op->give_up = ngx_current_msec + op->conf->late_time;
+        ngx_http_latchkey_op_late(op);
+        return;
     }
 
     if ((ngx_msec_int_t) (op->give_up - ngx_current_msec) <= 0
         || ngx_http_latchkey_link_leaving(op->conf->servers))
     {
-        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                      "idempotency_late: gave up on operation %s: its record "
-                      "becomes uncertain", op->reference);
-
-        op->state = NGX_HTTP_LATCHKEY_OP_DONE;
-        ngx_http_latchkey_op_end(op);
+        ngx_http_latchkey_op_give_up(op, "gave up on");
         return;
     }
 
@@ -698,12 +732,23 @@ ngx_http_latchkey_op_retry(ngx_event_t *ev)
 
     op = ev->data;
 
-    if (op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING) {
+    if (op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING && !op->no_new) {
         op->no_new = 1;
-        rc = ngx_http_latchkey_op_send_claim(op, 1);
+        op->call.out = NULL;
+    }
+
+    if (op->call.out) {
+
+        /* the same bytes each time: trying again costs no more memory */
+
+        op->call.patient = 1;
+        op->call.deadline = ngx_current_msec + op->conf->timeout;
+        rc = ngx_http_latchkey_link_call(op->conf->servers, &op->call);
 
     } else {
-        rc = ngx_http_latchkey_op_send_settle(op);
+        rc = op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING
+             ? ngx_http_latchkey_op_send_claim(op, 1)
+             : ngx_http_latchkey_op_send_settle(op);
     }
 
     if (rc != NGX_OK) {
@@ -726,7 +771,6 @@ ngx_http_latchkey_op_end(ngx_http_latchkey_op_t *op)
     }
 
     ngx_http_latchkey_late_size -= op->late_size;
-    ngx_http_latchkey_lost -= op->lost;
 
     ngx_destroy_pool(op->pool);
 }

@@ -75,6 +75,8 @@ static void ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
     const struct lk_answer *answer);
 static ngx_int_t ngx_http_latchkey_outcome(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+static ngx_uint_t ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
+    const struct lk_answer *answer);
 static ngx_uint_t ngx_http_latchkey_has_no_answer(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
@@ -854,12 +856,7 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
         /* our own, if the first reply was lost: then what we hold is it */
 
-        if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
-            && answer->reason.len == 0
-            && answer->response.status == op->status
-            && latchkey_slice_equal(answer->response.body,
-                                ngx_http_latchkey_slice(&op->answer_body)))
-        {
+        if (ngx_http_latchkey_is_own(op, answer)) {
             break;
         }
 
@@ -902,6 +899,28 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     ctx->state = NGX_HTTP_LATCHKEY_SEND;
 
     return NGX_OK;
+}
+
+
+/* is what the daemon kept what it was sent from here? */
+
+static ngx_uint_t
+ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
+    const struct lk_answer *answer)
+{
+    if (answer->response.status != op->status) {
+        return 0;
+    }
+
+    if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT) {
+        return latchkey_slice_equal(answer->reason,
+                                    ngx_http_latchkey_slice(&op->reason));
+    }
+
+    return op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
+           && answer->reason.len == 0
+           && latchkey_slice_equal(answer->response.body,
+                                ngx_http_latchkey_slice(&op->answer_body));
 }
 
 
