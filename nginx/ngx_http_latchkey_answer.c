@@ -526,3 +526,45 @@ ngx_http_latchkey_send_problem(ngx_http_request_t *r,
     return ngx_http_latchkey_send(r, ngx_http_latchkey_set_problem(r, problem,
                                                                retry_after));
 }
+
+
+ngx_int_t
+ngx_http_latchkey_send_text(ngx_http_request_t *r, const char *content_type,
+    struct lk_buf *text)
+{
+    ngx_buf_t    *b;
+    ngx_str_t     value;
+    ngx_chain_t  *out;
+
+    out = ngx_alloc_chain_link(r->pool);
+    b = ngx_create_temp_buf(r->pool, text->len + 1);
+
+    if (b == NULL || out == NULL) {
+        latchkey_buf_free(text);
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    b->last = ngx_cpymem(b->last, text->data, text->len);
+    b->last_buf = (r == r->main) ? 1 : 0;
+    b->last_in_chain = 1;
+
+    latchkey_buf_free(text);
+
+    out->buf = b;
+    out->next = NULL;
+
+    r->headers_out.status = NGX_HTTP_OK;
+    r->headers_out.content_length_n = b->last - b->pos;
+    r->headers_out.content_type.data = (u_char *) content_type;
+    r->headers_out.content_type.len = ngx_strlen(content_type);
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    ngx_str_set(&value, "no-store");
+
+    if (ngx_http_latchkey_add_header(r, "Cache-Control", &value) == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    return ngx_http_latchkey_send(r, out);
+}

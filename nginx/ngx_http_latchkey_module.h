@@ -2,14 +2,18 @@
 /*
  * The parts of the gateway and what they ask of each other.
  *
- * module     how directives are inherited, and what is set up from them
- * directives how each one is read; check: what is wrong with them together
- * request    phase handler: from a request to a claim, and what to do then
- * op         one claimed operation; it outlives its request
- * response   filters: the answer is held until it is stored
- * answer     problem documents and replays
- * link       the connection to the daemon; await: the one for waiting
- * status, counters, variables, age: as they say
+ * module         how directives are inherited, and what is set up from them
+ * directives     how each one is read; check: what is wrong with them together
+ * request        phase handler: from a request to a claim, and what to do then
+ * name           tenant, scope and key of a request; fingerprint: its meaning
+ * headers        what the app is told, and clients may not say
+ * op             one claimed operation; it outlives its request
+ * response       filters: the answer is held until it is stored
+ * class          what an answer means for its operation
+ * answer         problem documents and replays
+ * link           the connection to the daemon; await: the one for waiting
+ * counters       by location; counters_show: for people and Prometheus
+ * status, variables, age: as they say
  */
 
 
@@ -431,24 +435,55 @@ ngx_int_t ngx_http_latchkey_handler(ngx_http_request_t *r);
 ngx_http_latchkey_ctx_t *ngx_http_latchkey_get_ctx(ngx_http_request_t *r);
 /* what the request does from here on is not part of its operation */
 void ngx_http_latchkey_let_go(ngx_http_latchkey_ctx_t *ctx);
+
+/* name */
+
+/* NGX_OK, NGX_DECLINED: there is none, NGX_ERROR: more than one */
+ngx_int_t ngx_http_latchkey_get_key(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *value);
+/* NULL: fine, it is in ctx->key.  Else what is wrong with it. */
+const char *ngx_http_latchkey_parse_key(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *value);
 /*
  * The tenant of this request as it is stored, for `idempotency_status` too.
  * NGX_DECLINED: empty, too long, or not fit for a header.
  */
 ngx_int_t ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *tenant);
+ngx_int_t ngx_http_latchkey_get_scope(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *scope);
+
+/* fingerprint: the text that goes to the daemon; the body has been read */
+ngx_int_t ngx_http_latchkey_fingerprint_request(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, u_char *text);
+
+/* headers */
+ngx_int_t ngx_http_latchkey_strip_headers(ngx_http_request_t *r);
+ngx_int_t ngx_http_latchkey_pass_headers(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
 
 /* response; called from postconfiguration */
 ngx_int_t ngx_http_latchkey_filter_init(ngx_conf_t *cf);
+
+/* class */
+
+/* fills in op->settle, op->status and op->reason */
+void ngx_http_latchkey_classify(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+/* there is no answer of the app's that could be shown */
+void ngx_http_latchkey_doubt(ngx_http_latchkey_ctx_t *ctx,
+    const char *reason);
 /* nobody may run it again: an app has it, and did not answer */
 ngx_uint_t ngx_http_latchkey_in_doubt(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx);
-/* the answer to it: 502 or 504, outcome-unknown */
-ngx_chain_t *ngx_http_latchkey_set_lost(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 /* may the app have seen this request, as far as it has come? */
 ngx_uint_t ngx_http_latchkey_contacted(ngx_http_request_t *r,
     ngx_http_latchkey_state_e state);
+/* the answers to that: outcome-unknown; set_lost: as 502 or 504 */
+ngx_chain_t *ngx_http_latchkey_set_lost(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+ngx_chain_t *ngx_http_latchkey_unknown(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_uint_t status, const char *detail);
 
 /* answer */
 

@@ -1,0 +1,300 @@
+
+/*
+ * The name of an operation, as a request gives it: tenant, scope and key.
+ */
+
+
+#include "ngx_http_latchkey_module.h"
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/sha.h>
+
+
+#define NGX_HTTP_LATCHKEY_TENANT_HASH   16      /* bytes of the HMAC */
+
+
+static ngx_uint_t ngx_http_latchkey_is_uuid(ngx_str_t *key);
+
+
+/* the key */
+
+/* NGX_OK, NGX_DECLINED: there is none, NGX_ERROR: more than one */
+
+ngx_int_t
+ngx_http_latchkey_get_key(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    ngx_str_t *value)
+{
+    ngx_int_t         rc;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    rc = NGX_DECLINED;
+
+    part = &r->headers_in.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                return rc;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].key.len == sizeof("Idempotency-Key") - 1
+            && ngx_strncasecmp(h[i].key.data, (u_char *) "Idempotency-Key",
+                               h[i].key.len)
+               == 0)
+        {
+            if (rc == NGX_OK) {
+                return NGX_ERROR;
+            }
+
+            *value = h[i].value;
+            rc = NGX_OK;
+        }
+    }
+}
+
+
+/* NULL: fine, it is in ctx->key.  Else what is wrong with it. */
+
+const char *
+ngx_http_latchkey_parse_key(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *value)
+{
+    const char         *text;
+    struct lk_buf       key;
+    enum lk_status      status;
+    enum lk_key_fault   fault;
+
+    ngx_memzero(&key, sizeof(struct lk_buf));
+
+    status = latchkey_key_parse(ngx_http_latchkey_slice(value), &key, &fault,
+                                NULL);
+
+    if (status == LK_MALFORMED) {
+        return latchkey_key_fault_text(fault);
+    }
+
+    text = "out of memory";
+
+    if (status == LK_OK) {
+        ctx->key.len = key.len;
+        ctx->key.data = ngx_pnalloc(r->pool, key.len);
+    }
+
+    if (ctx->key.data) {
+        text = NULL;
+        ngx_memcpy(ctx->key.data, key.data, key.len);
+    }
+
+    latchkey_buf_free(&key);
+
+    if (text) {
+        return text;
+    }
+
+    if (ctx->conf->key_uuid && !ngx_http_latchkey_is_uuid(&ctx->key)) {
+        return "the key is not a UUID, which this route asks for";
+    }
+
+    if (ctx->key.len < ctx->conf->key_min) {
+        return "the key is shorter than this route asks for";
+    }
+
+    return NULL;
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_is_uuid(ngx_str_t *key)
+{
+    u_char      c;
+    ngx_uint_t  i;
+
+    if (key->len != 36) {
+        return 0;
+    }
+
+    for (i = 0; i < 36; i++) {
+        c = key->data[i];
+
+        if (i == 8 || i == 13 || i == 18 || i == 23) {
+            if (c != '-') {
+                return 0;
+            }
+
+            continue;
+        }
+
+        c |= 0x20;
+
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+/* tenant and scope */
+
+ngx_int_t
+ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *tenant)
+{
+    size_t                          i;
+    u_char                         *p;
+    ngx_str_t                       value;
+    const char                     *fault;
+    unsigned int                    len;
+    unsigned char                   mac[EVP_MAX_MD_SIZE];
+    ngx_http_latchkey_main_conf_t  *lmcf;
+
+    if (llcf->tenant == NULL) {
+        return NGX_DECLINED;
+    }
+
+    if (ngx_http_complex_value(r, llcf->tenant, &value) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (value.len == 0) {
+        return NGX_DECLINED;
+    }
+
+    if (llcf->hashed) {
+        lmcf = ngx_http_get_module_main_conf(r, ngx_http_latchkey_module);
+
+        p = ngx_pnalloc(r->pool, 2 + 2 * NGX_HTTP_LATCHKEY_TENANT_HASH);
+        if (p == NULL
+            || HMAC(EVP_sha256(), lmcf->secret.data, (int) lmcf->secret.len,
+                    value.data, value.len, mac, &len)
+               == NULL)
+        {
+            return NGX_ERROR;
+        }
+
+        tenant->data = p;
+        *p++ = 'h';
+        *p++ = ':';
+        tenant->len = ngx_hex_dump(p, mac, NGX_HTTP_LATCHKEY_TENANT_HASH)
+                      - tenant->data;
+        return NGX_OK;
+    }
+
+    /*
+     * It goes to the app in a header, where it must mean the same; and it
+     * must not pass for the hash of somebody's secret.
+     */
+
+    fault = NULL;
+
+    if (value.len > NGX_HTTP_LATCHKEY_TENANT_MAX) {
+        fault = "is longer than 255 bytes";
+
+    } else if (value.data[0] == ' ' || value.data[value.len - 1] == ' ') {
+        fault = "begins or ends with a space";
+
+    } else if (value.len > 2 && value.data[0] == 'h' && value.data[1] == ':')
+    {
+        fault = "begins with \"h:\" like a hashed one";
+    }
+
+    for (i = 0; i < value.len && fault == NULL; i++) {
+        if (value.data[i] < 0x20 || value.data[i] == 0x7f) {
+            fault = "contains a control character";
+        }
+    }
+
+    if (fault) {
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "the value of \"idempotency_tenant\" %s and cannot be "
+                      "used; \"hashed\" takes any", fault);
+        return NGX_DECLINED;
+    }
+
+    *tenant = value;
+
+    return NGX_OK;
+}
+
+
+/*
+ * What may not stand in a header is escaped, and what is too long ends in a
+ * hash of the whole: any scope can be stored, and two stay two.
+ */
+
+ngx_int_t
+ngx_http_latchkey_get_scope(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *scope)
+{
+    u_char     *p, *end, *src;
+    size_t      len;
+    ngx_str_t   value;
+    u_char      digest[SHA256_DIGEST_LENGTH];
+
+    if (llcf->scope) {
+        if (ngx_http_complex_value(r, llcf->scope, &value) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        if (value.len == 0) {
+            ngx_str_set(&value, "*");
+        }
+
+    } else {
+        p = ngx_strlchr(r->unparsed_uri.data,
+                        r->unparsed_uri.data + r->unparsed_uri.len, '?');
+        len = p ? (size_t) (p - r->unparsed_uri.data) : r->unparsed_uri.len;
+
+        value.len = r->method_name.len + 1 + len;
+        value.data = ngx_pnalloc(r->pool, value.len);
+        if (value.data == NULL) {
+            return NGX_ERROR;
+        }
+
+        p = ngx_cpymem(value.data, r->method_name.data, r->method_name.len);
+        *p++ = ' ';
+        ngx_memcpy(p, r->unparsed_uri.data, len);
+    }
+
+    p = ngx_pnalloc(r->pool, 3 * value.len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    scope->data = p;
+    end = value.data + value.len;
+
+    for (src = value.data; src < end; src++) {
+
+        if (*src < 0x20 || *src == 0x7f
+            || (*src == ' ' && (src == value.data || src == end - 1)))
+        {
+            p = ngx_sprintf(p, "%%%02Xi", (ngx_int_t) *src);
+
+        } else {
+            *p++ = *src;
+        }
+    }
+
+    scope->len = p - scope->data;
+
+    if (scope->len > NGX_HTTP_LATCHKEY_SCOPE_MAX) {
+        SHA256(scope->data, scope->len, digest);
+        p = scope->data + NGX_HTTP_LATCHKEY_SCOPE_MAX - 2 * sizeof(digest) - 1;
+        *p++ = '#';
+        scope->len = ngx_hex_dump(p, digest, sizeof(digest)) - scope->data;
+    }
+
+    return NGX_OK;
+}
