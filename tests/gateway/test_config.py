@@ -11,13 +11,21 @@ TO = "proxy_pass http://@APP@;"
 
 
 def refused(locations, *words, at="idempotency ", **options):
-    """nginx -t fails, and its message names file, line and all words."""
+    """nginx -t fails, and its message names file, line and all words.
+
+    at: what the line contains; None: a line with any of them will do.
+    """
     checked = check_config(locations, **options)
     assert not checked.ok, "it was accepted:\n" + locations
     message = next((line for line in checked.text.splitlines()
                     if "[emerg]" in line), "")
-    assert re.search(r"nginx\.conf:%d\b" % checked.line_of(at), message), (
-        message, checked.line_of(at))
+    found = re.search(r"nginx\.conf:(\d+)\b", message)
+    assert found, message
+    line = int(found.group(1))
+    if at is None:
+        assert "idempotency" in checked.config.splitlines()[line - 1], message
+    else:
+        assert line == checked.line_of(at), (message, checked.line_of(at))
     for word in words:
         assert word in message, message
     return message
@@ -99,6 +107,21 @@ def test_grpc_is_refused():
     refused(guard(to="grpc_pass grpc://@APP@;"), "grpc_pass")
 
 
+@pytest.mark.parametrize("where", ["@app { %s }", "/app { internal; %s }"])
+def test_grpc_is_refused_behind_a_redirect_too(where):
+    # C15
+    def ask(to):
+        return guard("/", to="try_files /none %s;" % where.split()[0]) + (
+            "location " + where % to)
+
+    message = refused(ask("grpc_pass grpc://@APP@;"), "grpc_pass",
+                      "proxy_pass", at=None)
+    assert where.split()[0] in message
+    accepted(ask(TO))
+    # Nothing is guarded: nothing is asked of it.
+    accepted(ask("grpc_pass grpc://@APP@;").replace("required", "off"))
+
+
 def test_a_user_whom_nobody_checks_is_no_tenant():
     # C15, C16
     refused(guard(tenant="$remote_user"), "$remote_user", "auth_basic")
@@ -129,7 +152,10 @@ def test_a_hashed_tenant_needs_a_secret(tmp_path):
     ("idempotency_lock 500ms;", ["idempotency_lock"]),
     ("idempotency_ttl 0;", ["idempotency_ttl"]),
     ("idempotency_ttl 900ms;", ["idempotency_ttl"]),
+    ("idempotency_ttl 36501d;", ["idempotency_ttl", "36500d"]),
+    ("idempotency_lock 366d;", ["idempotency_lock", "365d"]),
     ("idempotency_response_max 257m;", ["idempotency_response_max", "256"]),
+    ("idempotency_response_max 0;", ["idempotency_response_max", "no_body"]),
     ("idempotency_timeout 61s;", ["idempotency_timeout", "send_timeout"]),
 ])
 def test_a_value_out_of_its_range_is_refused(line, words):
@@ -145,6 +171,23 @@ def test_a_value_out_of_its_range_is_refused(line, words):
 
 
 @pytest.mark.parametrize("line,words", [
+    ("idempotency_ttl 401d;", ["idempotency_ttl", "store.max_ttl", "400d"]),
+    ("idempotency_lock 25h;", ["idempotency_lock", "store.max_lock", "1d"]),
+])
+def test_a_time_that_the_daemon_must_be_set_to_allow_is_warned_of(line, words):
+    checked = accepted(guard("/", line))
+    (message,) = (text for text in checked.text.splitlines()
+                  if "[warn]" in text and "store." in text)
+    assert re.search(r"nginx\.conf:%d\b" % checked.line_of("idempotency req"),
+                     message), message
+    for word in words:
+        assert word in message, message
+    usual = accepted(guard("/", "idempotency_ttl 400d;",
+                           "idempotency_lock 1d;"))
+    assert "store." not in usual.text
+
+
+@pytest.mark.parametrize("line,words", [
     ("idempotency_methods GET;", ["GET"]),
     ("idempotency_methods POST POST;", ["POST"]),
     ("idempotency_key sometimes;", ["sometimes"]),
@@ -153,6 +196,13 @@ def test_a_value_out_of_its_range_is_refused(line, words):
     ("idempotency_keep 99;", ["99"]),
     ("idempotency_keep 600;", ["600"]),
     ("idempotency_keep sometimes;", ["sometimes"]),
+    ("idempotency_keep default 5xx;", ["default", "alone"]),
+    ("idempotency_keep 5xx default;", ["default", "alone"]),
+    ("idempotency_headers none X-A;", ["none", "alone"]),
+    ("idempotency_headers X-A none;", ["none", "alone"]),
+    ("idempotency_replay_headers default X-A;", ["default", "alone"]),
+    ("idempotency_problem_base foo;", ["foo", "URL", "https://"]),
+    ("idempotency_problem_base /problems/;", ["/problems/", "URL"]),
     ("idempotency_mismatch_status 400;", ["400"]),
     ("idempotency_uncertain maybe;", ["maybe"]),
     ("idempotency_auth nobody;", ["nobody"]),
@@ -214,6 +264,21 @@ def test_directives_of_http_or_location_alone_are_refused_elsewhere(tmp_path):
         checked = check_config(server=name + ";")
         assert not checked.ok and name in checked.text
         accepted("location /x { %s %s; }" % (TENANT, name))
+
+
+@pytest.mark.parametrize("name", ["idempotency_status",
+                                  "idempotency_counters"])
+@pytest.mark.parametrize("other", [
+    TO, "fastcgi_pass @FASTCGI@;", "empty_gif;", "stub_status;"])
+def test_a_location_has_one_source_of_answers(name, other):
+    # The last one would win, and nobody would know.
+    for lines in ("%s;\n%s" % (name, other), "%s\n%s;" % (other, name)):
+        checked = check_config("location /x { %s %s }" % (TENANT, lines))
+        assert not checked.ok, "it was accepted:\n" + lines
+        message = next(line for line in checked.text.splitlines()
+                       if "[emerg]" in line)
+        assert name in message, message
+        assert "location of its own" in message, message
 
 
 def test_a_password_is_not_told_in_a_message():

@@ -125,6 +125,26 @@ def test_what_ends_before_the_guard_is_not_called_unguarded(make_gateway):
     wait_counts(gateway, "/early", refused=1)
 
 
+@pytest.mark.parametrize("mode", ["required", "optional", "observe"])
+def test_c37_what_return_answers_before_the_guard_is_unguarded(make_gateway,
+                                                               mode):
+    # C37: unless it refuses, for then nothing was done.
+    answers = {"200": "unguarded", "204": "unguarded", "302 /": "unguarded",
+               "401": "refused", "403": "refused", "503": "refused"}
+    gateway = make_gateway(locations=SHOW + "".join(
+        guard("/%s/" % answer[:3], mode=mode, to="return %s;" % answer)
+        for answer in answers) + guard(
+            "/if/", "if ($http_x_ok) { return 200; }", "return 401;", to=""))
+    for answer, cover in answers.items():
+        path = "/%s/" % answer[:3]
+        assert gateway.post(new_key(), path=path).status == int(answer[:3])
+        entry = wait_counts(gateway, path, **{cover: 1})
+        assert not nonzero(entry["verdicts"])
+    gateway.post(new_key(), path="/if/", headers={"X-Ok": "1"})
+    gateway.post(new_key(), path="/if/")
+    wait_counts(gateway, "/if/", unguarded=1, refused=1)
+
+
 def test_requests_that_nobody_can_read_are_no_unguarded_ones(gateway):
     for text in (b"POST /open HTTP/1.1\r\n\r\n",
                  b"POST /open HTTP/1.1\r\nHost: a b\r\n\r\n"):

@@ -62,6 +62,38 @@ def test_a_request_without_a_tenant_is_refused(gateway, app, tenant):
     gateway.logged(verdict="tenant_missing")
 
 
+@pytest.mark.parametrize("value,tenant,why", [
+    ("$http_x_api_key", "t" * 256, "255"),
+    ("$http_x_api_key", "a\tb", "control"),
+    ("$http_x_api_key", "h:0123456789abcdef0123456789abcdef", "h:"),
+    ("$http_x_api_key", "h:x", "h:"),
+    ('" $http_x_api_key"', "acme", "space"),
+    ('"$http_x_api_key "', "acme", "space"),
+    ("$binary_remote_addr", "acme", "control"),
+], ids=["long", "control", "as a hash", "h:", "blank before", "blank behind",
+        "binary"])
+def test_a_tenant_that_cannot_be_used_is_refused_and_logged(
+        make_gateway, app, value, tenant, why):
+    # C13, C15: it could pass for another one, or arrive as another one.
+    gateway = make_gateway(locations=guard(tenant=value))
+    key = new_key()
+    answer = gateway.post(key, tenant=tenant)
+    assert (answer.status, answer.problem) == (400, "tenant-missing")
+    assert app.count() == 0 and gateway.commands("claim") == 0
+    line = gateway.wait_for_log("idempotency_tenant.* cannot be used")
+    assert why in line and "hashed" in line and "client: 127.0.0.1" in line
+    assert "[error]" in line or "[warn]" in line
+
+
+@pytest.mark.parametrize("tenant", ["H:x", "h", "hx:", "a h:", "a b", ":h"])
+def test_a_tenant_that_only_resembles_a_hash_is_one(gateway, app, tenant):
+    # C13
+    key = new_key()
+    assert gateway.post(key, tenant=tenant).status == 201
+    assert app.last.header("Latchkey-Tenant") == tenant
+    assert gateway.post(key, tenant=tenant).replayed
+
+
 def test_the_longest_tenant_works(gateway):
     # C15
     key = new_key()

@@ -1,12 +1,14 @@
 """Claims and answers that meet a daemon which is not there."""
 
+import pathlib
+import re
 import signal
 import time
 
 import pytest
 
 from support.app import tell
-from support.gateway import guard
+from support.gateway import guard, params
 from support.life import new_key, until
 
 QUICK = guard("/", "idempotency_timeout 1s;")
@@ -114,6 +116,29 @@ def test_a_doubt_that_cannot_be_stored_is_stored_later(quick_gateway, app):
     assert app.count() == 1
 
 
+@pytest.mark.parametrize("manner", [
+    {"garbage": True}, {"status": 200, "bytes": 5000, "truncate": 100},
+    {"bytes": 5000, "truncate": 100, "chunked": True}], ids=str)
+@pytest.mark.parametrize("to", [
+    "proxy_http_version 1.1; proxy_pass http://@APP@;",
+    params("fastcgi") + "fastcgi_pass @FASTCGI@;"], ids=["http", "fastcgi"])
+def test_what_is_no_answer_is_none_while_the_daemon_is_away(
+        make_gateway, app, manner, to):
+    # C21, C42
+    gateway = make_gateway(locations=guard(
+        "/", "idempotency_timeout 1s;", to=to))
+    key = new_key()
+    future = start_one(gateway, app, key, **manner)
+    gateway.daemon.stop()
+    app.release(key)
+    first = future.result()
+    assert (first.status, first.problem) == (502, "outcome-unknown")
+    assert first.complete and first.reference
+    gateway.daemon.start()
+    until(lambda: gateway.post(key).problem == "outcome-unknown")
+    assert app.count() == 1
+
+
 def test_a_late_answer_has_a_time_limit(make_gateway, make_daemon, app):
     # C42
     daemon = make_daemon(settings=["store.sweep_interval=50ms"])
@@ -148,6 +173,57 @@ def test_late_answers_beyond_their_memory_are_not_kept_and_not_run_again(
     answer = gateway.settled(key)
     assert answer.problem in ("outcome-unknown", "answer-not-kept")
     assert app.count() == 1
+
+
+def test_settlements_beyond_their_memory_leave_their_outcome_open(
+        make_gateway, make_daemon, app):
+    # C42: whatever their kind, their number is bounded.
+    daemon = make_daemon(settings=["store.sweep_interval=50ms"])
+    gateway = make_gateway(daemon=daemon, workers=1, locations=guard(
+        "/", "idempotency_timeout 300ms;", "idempotency_late 1m 64k;",
+        "idempotency_lock 1s;"))
+    keys = [new_key() for _ in range(40)]
+    futures = [gateway.later(body=b"{}", key=key, headers=tell(
+        hold="run", status=500)) for key in keys]
+    app.wait_held("run", len(keys))
+    daemon.stop()
+    app.release("run")
+    assert {future.result().status for future in futures} == {500}
+    gateway.wait_for_log("idempotency_late: no memory is left")
+    daemon.start()
+    answers = [gateway.settled(key) for key in keys]
+    ran = [key for key, answer in zip(keys, answers)
+           if answer.status == 201]
+    assert ran and len(ran) < len(keys)
+    for key, answer in zip(keys, answers):
+        assert answer.status == 201 or answer.problem == "outcome-unknown"
+        assert app.count(key) == 1 + (key in ran)
+
+
+def memory_of(pid):
+    """What a process has in memory, in bytes."""
+    status = pathlib.Path("/proc/%d/status" % pid).read_text()
+    return 1024 * int(re.search(r"VmRSS:\s+(\d+)", status).group(1))
+
+
+def test_trying_again_takes_no_more_memory(make_gateway, make_daemon, app):
+    # C42
+    daemon = make_daemon()
+    gateway = make_gateway(daemon=daemon, workers=1, locations=guard(
+        "/", "idempotency_timeout 100ms;", "idempotency_late 1m 64m;"))
+    (pid,) = gateway.workers()
+    futures = [gateway.later(
+        path="/" + "p" * 900, body=b"{}", key="k" * 200 + new_key(),
+        headers=tell(hold="run", bytes=1000)) for _ in range(300)]
+    app.wait_held("run", len(futures))
+    daemon.stop()
+    app.release("run")
+    for future in futures:
+        assert future.result().problem == "outcome-unknown"
+    before = memory_of(pid)
+    time.sleep(4)  # each is tried some six times
+    assert memory_of(pid) < before + (1 << 20)
+    daemon.start()
 
 
 def test_a_gateway_that_leaves_stores_its_late_answers_if_it_can(
@@ -198,6 +274,22 @@ def test_a_claim_whose_reply_came_too_late_wedges_nothing(
     assert gateway.settled(key).body == answer.body
 
 
+def test_a_lost_claim_wedges_nothing_though_its_lock_has_lapsed(
+        make_gateway, faulty, app):
+    # C22, C41: who claimed it and never knew still lets go of it.
+    daemon = faulty(settings=["store.sweep_interval=20ms"])
+    gateway = make_gateway(daemon=daemon, locations=guard(
+        "/", "idempotency_timeout 1s;", "idempotency_lock 1s;"))
+    key = new_key()
+    future = claim_without_reply(gateway, daemon, key)
+    assert future.result().problem == "unavailable"
+    time.sleep(1.2)  # a lock lapses by the clock
+    daemon.start()
+    answer = until(lambda: (a := gateway.post(key)).status == 201 and a)
+    assert not answer.replayed and app.count(key) == 1
+    assert gateway.settled(key).body == answer.body
+
+
 def test_a_claim_that_hangs_in_the_daemon_wedges_nothing(make_gateway,
                                                          faulty, app):
     # C41
@@ -229,12 +321,14 @@ def test_a_client_that_leaves_during_the_claim_starts_nothing(make_gateway,
     assert answer.status == 201 and app.count(key) == 1
 
 
+@pytest.mark.parametrize("line", [
+    "", "idempotency_response_max 10;", "idempotency_keep no_body;"])
 def test_a_completion_whose_reply_was_lost_is_repeated(make_gateway, faulty,
-                                                       app):
-    # C41, C42
+                                                       app, line):
+    # C12, C41, C42: the client gets its answer, kept or not.
     daemon = faulty()
     gateway = make_gateway(daemon=daemon, locations=guard(
-        "/", "idempotency_timeout 30s;"))
+        "/", "idempotency_timeout 30s;", line))
     key = new_key()
     future = start_one(gateway, app, key)
     daemon.set_faults("kill before_reply")
@@ -244,7 +338,12 @@ def test_a_completion_whose_reply_was_lost_is_repeated(make_gateway, faulty,
     daemon.start()
     answer = future.result()
     assert answer.status == 201 and answer.json()["call"] == 1
-    assert gateway.settled(key).body == answer.body and app.count() == 1
+    again = gateway.settled(key)
+    if line:
+        assert again.problem == "answer-not-kept"
+    else:
+        assert again.body == answer.body
+    assert app.count() == 1
 
 
 # ---- what others did meanwhile ----

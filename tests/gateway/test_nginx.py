@@ -198,12 +198,13 @@ def test_another_app_may_answer_for_one_that_has_said_no(make_gateway, app):
 @pytest.mark.parametrize("page", [
     "root @FOLDER@;", "return 200 page;", "proxy_pass http://@APP@;"],
     ids=["file", "return", "app"])
+@pytest.mark.parametrize("mode", ["required", "observe"])
 def test_an_error_page_answers_for_a_body_that_fails_on_its_way(
-        make_gateway, app, status, rest, page):
-    # C06: nothing was claimed, and nobody is left waiting.
+        make_gateway, app, status, rest, page, mode):
+    # C43: nothing was claimed, and nobody is left waiting.
     gateway = make_gateway(
         start=False, server="client_max_body_size 1k;",
-        locations=guard("/", "error_page 400 413 /page;")
+        locations=guard("/", "error_page 400 413 /page;", mode=mode)
         + "location = /page { %s }" % page)
     (gateway.folder / "page").write_text("page")
     gateway.start()
@@ -302,6 +303,28 @@ def test_nobody_gets_a_part_of_an_answer(make_gateway, app, line, manner,
             assert (answer.status, answer.body) == (200, b"0123456789")
             assert "Content-Range" not in answer.headers
             assert answer.replayed == (number > 0)
+    assert app.count() == 1
+
+
+@pytest.mark.parametrize("condition", [
+    ("If-None-Match", "*"), ("If-Match", '"other"'),
+    ("If-Modified-Since", "Tue, 01 Jan 2030 00:00:00 GMT"),
+    ("If-Unmodified-Since", "Tue, 01 Jan 2019 00:00:00 GMT")],
+    ids=lambda pair: pair[0])
+def test_a_condition_does_not_decide_what_an_operation_answers(
+        make_gateway, app, condition):
+    # C02: the app has run, whatever the client already has.
+    gateway = make_gateway(start=False, locations=guard() + """
+        location /files/ { internal; alias @FOLDER@/; }""")
+    (gateway.folder / "digits").write_text("0123456789")
+    gateway.start()
+    key = new_key()
+    for number in range(2):
+        answer = gateway.post(key, headers=[condition, *tell(
+            status=200, headers=[["X-Accel-Redirect", "/files/digits"]]
+        ).items()])
+        assert (answer.status, answer.body) == (200, b"0123456789")
+        assert answer.replayed == (number > 0)
     assert app.count() == 1
 
 
@@ -424,6 +447,7 @@ def test_a_connection_that_is_handed_over_is_handed_over_once(make_gateway,
         _, status, _, headers = connection.head()
         assert status == 101 and headers.get("Upgrade") == "greeting"
         assert connection.stream.exactly(5) == b"hello"
+        connection.close()
         gateway.wait_state(key, "completed")
     again = gateway.post(key)
     if mode == "observe":

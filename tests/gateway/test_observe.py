@@ -157,3 +157,55 @@ def test_a_client_that_leaves_ends_its_request_as_without_a_guard(observed,
     connection.reset()
     observed.logged(key=key, status=499)
     app.release("run")
+
+
+# ---- on the way to another guard ----
+
+@pytest.mark.parametrize("first", ["observe", "optional"])
+@pytest.mark.parametrize("place", ["@app", "/app"])
+def test_a_weaker_guard_does_not_stand_in_for_a_stronger_one(
+        make_gateway, app, first, place):
+    # C01, C06
+    gateway = make_gateway(locations=guard(
+        "/", mode=first, to="try_files /none %s;" % place) + guard(place))
+    answer = gateway.post()
+    assert (answer.status, answer.problem) == (400, "key-missing")
+    assert app.count() == 0
+    key = new_key()
+    running = gateway.later(body=b"{}", key=key, headers=tell(hold="run"))
+    app.wait_held("run")
+    assert gateway.post(key).problem == "in-progress"
+    app.release("run")
+    assert running.result().status == 201
+    for _ in range(2):
+        again = gateway.post(key)
+        assert again.replayed and again.body == running.result().body
+    assert gateway.post(key, b"other").problem == "key-reused"
+    assert app.count() == 1
+    assert app.last.header("Latchkey-Reference") == again.reference
+
+
+def test_what_is_observed_first_may_be_guarded_if_it_has_a_key(make_gateway,
+                                                               app):
+    # C06
+    gateway = make_gateway(locations=guard(
+        "/", mode="observe", to="try_files /none @app;") + guard(
+        "@app", mode="optional"))
+    assert gateway.post().status == 201
+    key = new_key()
+    assert gateway.post(key).status == 201
+    assert gateway.post(key).replayed
+    assert app.count() == 2
+
+
+def test_a_guard_behind_a_stronger_one_asks_for_nothing_more(make_gateway,
+                                                             app):
+    # C01
+    gateway = make_gateway(locations=guard(
+        "/", to="try_files /none @app;") + guard("@app", mode="observe"))
+    key = new_key()
+    first = gateway.post(key)
+    assert first.status == 201 and first.reference
+    assert gateway.post(key).replayed
+    assert gateway.post().problem == "key-missing"
+    assert app.count() == 1 and gateway.commands("claim") == 2

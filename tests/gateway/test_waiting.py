@@ -3,6 +3,8 @@
 import signal
 import time
 
+import pytest
+
 from support.app import tell
 from support.gateway import guard
 from support.life import new_key, until
@@ -51,6 +53,30 @@ def test_a_waiting_retry_gets_the_answer_when_it_is_there(make_gateway, app):
     assert claims_of(gateway) == claims + 40
     entries = gateway.logged(20, key=key, verdict="replay")
     assert all(float(entry["wait_time"]) >= 0 for entry in entries)
+
+
+@pytest.mark.parametrize("room", [100, 1])
+def test_a_waiting_retry_does_not_ask_in_a_loop(make_gateway, make_daemon,
+                                                app, room):
+    # C07: also when the daemon's list of those who wait is full.
+    daemon = make_daemon(settings=["limits.waiters=%d" % room])
+    gateway = make_gateway(daemon=daemon, workers=1, locations=WAIT)
+    keys = [new_key(), new_key()]
+    first = [gateway.later(body=b"{}", key=key, headers=tell(hold="run"))
+             for key in keys]
+    app.wait_held("run", 2)
+    claims = claims_of(gateway)
+    waiting = [gateway.later(body=b"{}", key=key) for key in keys]
+    until(lambda: waiters(gateway) >= 2)
+    time.sleep(1.5)  # long enough for a loop to be seen
+    asked = claims_of(gateway) - claims
+    assert asked == 2 if room > 1 else 2 <= asked <= 4
+    assert not any(future.done() for future in waiting)
+    app.release("run")
+    for future, original in zip(waiting, first):
+        assert future.result().replayed
+        assert future.result().body == original.result().body
+    assert app.count() == 2
 
 
 def claims_of(gateway):
