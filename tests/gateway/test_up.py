@@ -668,8 +668,8 @@ def test_the_printed_commands_bring_a_fresh_machine_up(make_up, app, options):
     running = [subprocess.Popen(["sh", "-c", "exec " + line])
                for line in (daemon, nginx)]
     try:
-        until(lambda: (folder / "nginx.pid").exists() and
-              (folder / "latchkeyd.sock").exists())
+        until(lambda: not refuses(str(folder / "latchkeyd.sock")) and
+              not refuses_port(up.port))
         first = up.post("/pay", key="k1")
         assert first.status == 201
         assert up.post("/pay", key="k1").replayed
