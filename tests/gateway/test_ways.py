@@ -174,6 +174,34 @@ def test_a_client_that_leaves_while_its_answer_is_stored_wedges_nothing(
     assert app.count() == (2 if "status" in manner else 1)
 
 
+@pytest.mark.parametrize("line", ["", "proxy_buffering off;"])
+@pytest.mark.parametrize("end", ["stream", "connection"])
+def test_a_stream_that_ends_while_its_answer_is_stored_wedges_nothing(
+        make_gateway, faulty, app, line, end):
+    # C11, C12: too large to keep, and the app is still sending.
+    daemon = faulty()
+    gateway = make_gateway(daemon=daemon, workers=1, h2=True, locations=guard(
+        "/", "idempotency_timeout 20s;", "idempotency_response_max 1k;", line))
+    workers = gateway.workers()
+    for number in range(1, 4):
+        key = new_key()
+        with Http2(gateway.h2_port) as client:
+            stream = client.post(gateway.headers(tell(
+                hold="run" + key, bytes=300000, hold_body="half" + key),
+                key), b"{}")
+            app.wait_held("run" + key)
+            daemon.set_faults("hold before_reply")
+            app.release("run" + key)
+            until(lambda: gateway.commands("complete") == number)
+            if end == "stream":
+                client.reset(stream)
+        gateway.daemon.set_faults()
+        app.release("half" + key)
+        assert gateway.settled(key).problem == "answer-not-kept"
+        assert app.count(key) == 1
+    assert gateway.workers() == workers
+
+
 def test_the_app_may_answer_under_our_names_and_is_not_believed(gateway, app):
     # C17
     key = new_key()
