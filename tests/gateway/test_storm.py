@@ -16,7 +16,7 @@ from support.gateway import guard
 from support.life import new_key, until
 from support.wire import Cut
 
-SECONDS = float(os.environ.get("LATCHKEY_STORM") or 3)
+SECONDS = float(os.environ.get("LATCHKEY_STORM") or 2)
 LOCATIONS = (
     guard("/", "idempotency_timeout 1s;", "idempotency_lock 2s;")
     + guard("/wait", "idempotency_timeout 1s;", "idempotency_lock 2s;",
