@@ -127,6 +127,10 @@ ngx_http_latchkey_start(ngx_http_request_t *r, ngx_uint_t status)
 
     r->headers_out.status = status;
 
+    /* error_page may have led here, and would have its own way with it */
+
+    r->err_status = 0;
+
     if (status == 422) {
 
         /* the one status of ours that nginx has no words for */

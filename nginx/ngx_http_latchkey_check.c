@@ -310,6 +310,12 @@ ngx_http_latchkey_check_times(ngx_conf_t *cf,
                    "higher", llcf->timeout, clcf->send_timeout);
     }
 
+    if (llcf->late_time < 1000 || llcf->late_size < 64 * 1024) {
+        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+                   "\"idempotency_late\" leaves no room to settle anything "
+                   "after the daemon was away; set at least \"1s 64k\"");
+    }
+
     if (llcf->response_max == 0) {
         return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
                    "\"idempotency_response_max\" is 0, so that no answer "

@@ -54,7 +54,10 @@ ngx_http_latchkey_classify(ngx_http_request_t *r,
          * header.  The client must get one.
          */
 
-        r->http_version = ctx->http_version;
+        if (!ctx->observe) {
+            r->http_version = ctx->http_version;
+        }
+
         ngx_http_latchkey_doubt(ctx, "the app's answer was not HTTP");
         return;
     }

@@ -338,6 +338,7 @@ struct ngx_http_latchkey_op_s {
 
     unsigned                         no_new:1;
     unsigned                         late:1;
+    unsigned                         asked:1;     /* about a lost claim */
     unsigned                         contacted:1; /* the app may have run */
 };
 
@@ -435,6 +436,7 @@ ngx_int_t ngx_http_latchkey_handler(ngx_http_request_t *r);
 ngx_http_latchkey_ctx_t *ngx_http_latchkey_get_ctx(ngx_http_request_t *r);
 /* what the request does from here on is not part of its operation */
 void ngx_http_latchkey_let_go(ngx_http_latchkey_ctx_t *ctx);
+void ngx_http_latchkey_post_action(ngx_http_latchkey_ctx_t *ctx);
 
 /* name */
 

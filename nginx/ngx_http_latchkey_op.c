@@ -60,7 +60,8 @@ static void ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
 static void ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
     const struct lk_answer *answer);
-static void ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op);
+static void ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op,
+    ngx_msec_t pause);
 static void ngx_http_latchkey_op_extend(ngx_event_t *ev);
 static void ngx_http_latchkey_op_extended(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
@@ -70,13 +71,16 @@ static void ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
 static void ngx_http_latchkey_op_tell(ngx_http_latchkey_op_t *op,
     const struct lk_answer *answer);
 static void ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op);
-static void ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op);
+static ngx_int_t ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op);
 static size_t ngx_http_latchkey_op_size(ngx_http_latchkey_op_t *op);
 static size_t ngx_http_latchkey_op_room(ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_op_give_up(ngx_http_latchkey_op_t *op,
     const char *why);
-static void ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op);
+static void ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op,
+    ngx_msec_t pause);
 static void ngx_http_latchkey_op_retry(ngx_event_t *ev);
+static ngx_int_t ngx_http_latchkey_op_repeat(ngx_http_latchkey_op_t *op);
+static ngx_msec_t ngx_http_latchkey_op_pause(ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_op_end(ngx_http_latchkey_op_t *op);
 
 
@@ -216,7 +220,8 @@ ngx_http_latchkey_op_send(ngx_http_latchkey_op_t *op,
     call->handler = handler;
     call->data = op;
     call->patient = patient;
-    call->deadline = ngx_current_msec + op->conf->timeout;
+    call->deadline = op->late ? op->give_up
+                              : ngx_current_msec + op->conf->timeout;
 
     return ngx_http_latchkey_link_call(op->conf->servers, call);
 }
@@ -308,7 +313,8 @@ ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     /* late: an earlier call was sent, whatever became of this one */
 
     if (reply == NULL ? (call->sent || op->late) : status == LK_UNAVAILABLE) {
-        ngx_http_latchkey_op_unclaimed(op);
+        ngx_http_latchkey_op_unclaimed(op,
+                              reply ? ngx_http_latchkey_op_pause(op) : 0);
         return;
     }
 
@@ -331,6 +337,18 @@ static void
 ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
     const struct lk_answer *answer)
 {
+    if (answer->verdict == LK_VERDICT_REFUSED && op->late && !op->asked) {
+
+        /*
+         * The daemon may have the lost claim before it yet, on a connection
+         * that we have closed.
+         */
+
+        op->asked = 1;
+        ngx_http_latchkey_op_again(op, NGX_HTTP_LATCHKEY_PAUSE_MAX);
+        return;
+    }
+
     if (answer->verdict != LK_VERDICT_NEW) {
         op->state = NGX_HTTP_LATCHKEY_OP_DONE;
         ngx_http_latchkey_op_tell(op, answer);
@@ -364,14 +382,14 @@ ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
  */
 
 static void
-ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op)
+ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
 {
     if (op->ctx) {
         ngx_http_latchkey_op_tell(op, NULL);
         return;
     }
 
-    ngx_http_latchkey_op_again(op);
+    ngx_http_latchkey_op_again(op, pause);
 }
 
 
@@ -546,7 +564,7 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
         return;
     }
 
-    ngx_http_latchkey_op_again(op);
+    ngx_http_latchkey_op_again(op, reply ? ngx_http_latchkey_op_pause(op) : 0);
 }
 
 
@@ -580,7 +598,7 @@ ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op)
 
     case NGX_HTTP_LATCHKEY_OP_CLAIMING:
         if (!op->call.busy) {
-            ngx_http_latchkey_op_again(op);
+            ngx_http_latchkey_op_again(op, 0);
         }
 
         break;
@@ -591,7 +609,7 @@ ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op)
 
     case NGX_HTTP_LATCHKEY_OP_SETTLING:
         if (!op->call.busy) {
-            ngx_http_latchkey_op_again(op);
+            ngx_http_latchkey_op_again(op, 0);
         }
 
         break;
@@ -618,7 +636,7 @@ ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op)
     }
 
     if (ngx_http_latchkey_op_settle(op, NULL) != NGX_OK) {
-        ngx_http_latchkey_op_again(op);
+        ngx_http_latchkey_op_again(op, NGX_HTTP_LATCHKEY_PAUSE_MIN);
     }
 }
 
@@ -628,7 +646,7 @@ ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op)
  * bounds of idempotency_late.
  */
 
-static void
+static ngx_int_t
 ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op)
 {
     op->late = 1;
@@ -659,12 +677,12 @@ ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op)
     if (op->late_size > ngx_http_latchkey_op_room(op)) {
         op->late_size = 0;
         ngx_http_latchkey_op_give_up(op, "no memory is left to look after");
-        return;
+        return NGX_ERROR;
     }
 
     ngx_http_latchkey_late_size += op->late_size;
 
-    ngx_http_latchkey_op_again(op);
+    return NGX_OK;
 }
 
 
@@ -699,11 +717,17 @@ ngx_http_latchkey_op_give_up(ngx_http_latchkey_op_t *op, const char *why)
 }
 
 
+/*
+ * A call that no daemon has answered goes back into the link's queue without
+ * a pause: it must be the first thing that the next connection hears, before
+ * somebody else claims what we hold the answer to.  A daemon that has answered
+ * is not asked in a hurry.
+ */
+
 static void
-ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op)
+ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
 {
-    if (!op->late) {
-        ngx_http_latchkey_op_late(op);
+    if (!op->late && ngx_http_latchkey_op_late(op) != NGX_OK) {
         return;
     }
 
@@ -714,24 +738,28 @@ ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op)
         return;
     }
 
+    if (pause == 0 && ngx_http_latchkey_op_repeat(op) == NGX_OK) {
+        return;
+    }
+
     op->timer.handler = ngx_http_latchkey_op_retry;
 
     if (!op->timer.timer_set) {
-        ngx_add_timer(&op->timer, op->pause);
+        ngx_add_timer(&op->timer, ngx_max(pause, NGX_HTTP_LATCHKEY_PAUSE_MIN));
     }
-
-    op->pause = ngx_min(op->pause * 2, NGX_HTTP_LATCHKEY_PAUSE_MAX);
 }
 
 
 static void
 ngx_http_latchkey_op_retry(ngx_event_t *ev)
 {
-    ngx_int_t                rc;
-    ngx_http_latchkey_op_t  *op;
+    ngx_http_latchkey_op_again(ev->data, 0);
+}
 
-    op = ev->data;
 
+static ngx_int_t
+ngx_http_latchkey_op_repeat(ngx_http_latchkey_op_t *op)
+{
     if (op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING && !op->no_new) {
         op->no_new = 1;
         op->call.out = NULL;
@@ -742,18 +770,25 @@ ngx_http_latchkey_op_retry(ngx_event_t *ev)
         /* the same bytes each time: trying again costs no more memory */
 
         op->call.patient = 1;
-        op->call.deadline = ngx_current_msec + op->conf->timeout;
-        rc = ngx_http_latchkey_link_call(op->conf->servers, &op->call);
+        op->call.deadline = op->give_up;
 
-    } else {
-        rc = op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING
-             ? ngx_http_latchkey_op_send_claim(op, 1)
-             : ngx_http_latchkey_op_send_settle(op);
+        return ngx_http_latchkey_link_call(op->conf->servers, &op->call);
     }
 
-    if (rc != NGX_OK) {
-        ngx_http_latchkey_op_again(op);
-    }
+    return op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING
+           ? ngx_http_latchkey_op_send_claim(op, 1)
+           : ngx_http_latchkey_op_send_settle(op);
+}
+
+
+/* the daemon cannot decide now: ask ever less often */
+
+static ngx_msec_t
+ngx_http_latchkey_op_pause(ngx_http_latchkey_op_t *op)
+{
+    op->pause = ngx_min(op->pause * 2, NGX_HTTP_LATCHKEY_PAUSE_MAX);
+
+    return op->pause;
 }
 
 

@@ -89,7 +89,7 @@ ngx_http_latchkey_handler(ngx_http_request_t *r)
     ctx = ngx_http_latchkey_get_ctx(r);
 
     if (ctx && r->post_action) {
-        ngx_http_latchkey_let_go(ctx);
+        ngx_http_latchkey_post_action(ctx);
         return NGX_DECLINED;
     }
 
@@ -385,7 +385,7 @@ ngx_http_latchkey_claim(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 static ngx_int_t
 ngx_http_latchkey_fail(ngx_http_latchkey_ctx_t *ctx)
 {
-    ctx->state = NGX_HTTP_LATCHKEY_PASS;
+    ngx_http_latchkey_let_go(ctx);
 
     return NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
@@ -712,6 +712,21 @@ static void
 ngx_http_latchkey_cleanup(void *data)
 {
     ngx_http_latchkey_let_go(data);
+}
+
+
+/* after the answer, or in its place: not part of the operation */
+
+void
+ngx_http_latchkey_post_action(ngx_http_latchkey_ctx_t *ctx)
+{
+    /* what was sent may be on its way yet, in memory of the op */
+
+    if (ctx->state != NGX_HTTP_LATCHKEY_PASS
+        && ctx->state != NGX_HTTP_LATCHKEY_DROP)
+    {
+        ngx_http_latchkey_let_go(ctx);
+    }
 }
 
 

@@ -114,7 +114,7 @@ ngx_http_latchkey_header_filter(ngx_http_request_t *r)
     ctx = ngx_http_latchkey_get_ctx(r);
 
     if (ctx && r->post_action) {
-        ngx_http_latchkey_let_go(ctx);
+        ngx_http_latchkey_post_action(ctx);
     }
 
     if (ctx == NULL || ctx->state != NGX_HTTP_LATCHKEY_RUN) {
@@ -425,10 +425,9 @@ ngx_http_latchkey_ended_early(ngx_http_request_t *r,
 {
     ngx_http_upstream_t  *u;
 
-    if (r->headers_out.content_length_n > 0
-        && (off_t) ctx->op->answer_body.len < r->headers_out.content_length_n)
-    {
-        return 1;
+    if (r->headers_out.content_length_n >= 0) {
+        return (off_t) ctx->op->answer_body.len
+               < r->headers_out.content_length_n;
     }
 
     if (!ngx_http_latchkey_is_fastcgi(r)) {
@@ -524,7 +523,8 @@ ngx_http_latchkey_store_headers(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    len = sizeof("Content-Type: " CRLF) + r->headers_out.content_type.len;
+    len = sizeof("Content-Type: " CRLF) + r->headers_out.content_type.len
+          + sizeof("Last-Modified: Mon, 28 Sep 1970 06:00:00 GMT" CRLF);
 
     for (part = &r->headers_out.headers.part; part; part = part->next) {
         h = part->elts;
@@ -543,6 +543,16 @@ ngx_http_latchkey_store_headers(ngx_http_request_t *r,
 
     if (r->headers_out.content_type.len) {
         p = ngx_http_latchkey_line(p, &type, &r->headers_out.content_type);
+    }
+
+    if (r->headers_out.last_modified_time != -1
+        && r->headers_out.last_modified == NULL)
+    {
+        /* a file's: nginx writes the header itself */
+
+        p = ngx_cpymem(p, "Last-Modified: ", sizeof("Last-Modified: ") - 1);
+        p = ngx_http_time(p, r->headers_out.last_modified_time);
+        *p++ = CR; *p++ = LF;
     }
 
     for (part = &r->headers_out.headers.part; part; part = part->next) {
@@ -601,18 +611,10 @@ ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
 
     ctx->waited += ngx_current_msec - ctx->wait_start;
 
-    switch (ngx_http_latchkey_outcome(r, ctx, answer)) {
+    /* NGX_AGAIN: another question is on its way */
 
-    case NGX_OK:
+    if (ngx_http_latchkey_outcome(r, ctx, answer) == NGX_OK) {
         ngx_http_latchkey_wake(r);
-        break;
-
-    case NGX_ERROR:
-        ngx_http_finalize_request(r, NGX_ERROR);
-        break;
-
-    default: /* NGX_AGAIN: another question is on its way */
-        break;
     }
 
     ngx_http_run_posted_requests(c);
@@ -623,7 +625,8 @@ static ngx_int_t
 ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     const struct lk_answer *answer)
 {
-    ngx_http_latchkey_op_t  *op;
+    ngx_http_latchkey_op_t    *op;
+    ngx_http_core_loc_conf_t  *clcf;
 
     op = ctx->op;
 
@@ -680,6 +683,11 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
         ctx->outcome = NGX_HTTP_LATCHKEY_DID_STALE;
         ctx->wait_start = ngx_current_msec;
+
+        /* the client waits for a second answer of the daemon */
+
+        clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+        ngx_add_timer(r->connection->write, clcf->send_timeout);
 
         if (ngx_http_latchkey_op_ask(op, ngx_http_latchkey_asked) == NGX_OK) {
             return NGX_AGAIN;
@@ -792,6 +800,16 @@ static void
 ngx_http_latchkey_wake(ngx_http_request_t *r)
 {
     if (ngx_http_output_filter(r, NULL) == NGX_ERROR) {
+
+        /*
+         * An upstream that is still there ends with the request, and counts
+         * it down itself: as where nginx closes a connection.
+         */
+
+        if (r->upstream && r->upstream->cleanup) {
+            r->main->count++;
+        }
+
         ngx_http_finalize_request(r, NGX_ERROR);
         return;
     }
