@@ -25,7 +25,7 @@ def test_without_a_daemon_the_answer_is_503_at_once_and_nothing_runs(
         make_gateway, make_daemon, app):
     # C19: at once, for the time-out is longer than the test's patience.
     daemon = make_daemon(start=False)
-    gateway = make_gateway(daemon=daemon, server="send_timeout 600s;",
+    gateway = make_gateway(daemon=daemon, server="send_timeout 1100s;",
                            locations=guard("/", "idempotency_timeout 500s;"))
     key = new_key()
     for _ in range(5):

@@ -122,7 +122,7 @@ def test_without_a_daemon_everything_passes(make_gateway, make_daemon, app):
 
 def test_a_daemon_that_hangs_delays_nothing_for_long(make_gateway, app):
     # C43: the time-out is longer than the test's patience.
-    gateway = make_gateway(server="send_timeout 600s;", locations=guard(
+    gateway = make_gateway(server="send_timeout 1100s;", locations=guard(
         "/", "idempotency_timeout 500s;", mode="observe"))
     assert gateway.post("before").status == 201
     gateway.daemon.signal(signal.SIGSTOP)

@@ -120,13 +120,13 @@ def test_small_bodies_of_many_streams_are_not_mixed_up(make_gateway, app):
 def test_an_answer_that_comes_slowly_is_not_given_up(make_gateway, app):
     # C22: more than send_timeout between its two halves.
     gateway = make_gateway(
-        server="send_timeout 1s;",
+        server="send_timeout 2s;",
         locations=guard("/", "idempotency_timeout 900ms;"))
     key = new_key()
     future = gateway.later(body=b"{}", key=key, headers=tell(
         bytes=50000, hold_body="half"))
     app.wait_held("half")
-    until(lambda: gateway.post(new_key(), headers=tell(delay=1.5)))
+    until(lambda: gateway.post(new_key(), headers=tell(delay=2.5)))
     app.release("half")
     first = future.result()
     assert first.status == 201 and first.body == pattern(50000)
