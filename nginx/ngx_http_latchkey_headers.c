@@ -8,6 +8,9 @@
 #include "ngx_http_latchkey_module.h"
 
 
+#if (nginx_version >= 1023000)
+static void ngx_http_latchkey_link_headers(ngx_list_t *list);
+#endif
 static ngx_uint_t ngx_http_latchkey_is_ours(ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_is_letter(u_char c);
 
@@ -68,8 +71,56 @@ ngx_http_latchkey_strip_headers(ngx_http_request_t *r)
         r->headers_in.headers.last = &r->headers_in.headers.part;
     }
 
+#if (nginx_version >= 1023000)
+    ngx_http_latchkey_link_headers(&r->headers_in.headers);
+#endif
+
     return NGX_OK;
 }
+
+
+#if (nginx_version >= 1023000)
+
+/* headers of one name are linked, each to the next: so must the copies be */
+
+static void
+ngx_http_latchkey_link_headers(ngx_list_t *list)
+{
+    ngx_uint_t        i, j;
+    ngx_list_part_t  *part, *later;
+    ngx_table_elt_t  *h, *next;
+
+    for (part = &list->part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            h[i].next = NULL;
+            j = i + 1;
+
+            for (later = part; later && h[i].next == NULL;
+                 later = later->next)
+            {
+                next = later->elts;
+
+                for ( /* void */ ; j < later->nelts; j++) {
+                    if (next[j].hash == h[i].hash
+                        && next[j].key.len == h[i].key.len
+                        && ngx_strncasecmp(next[j].key.data, h[i].key.data,
+                                           h[i].key.len)
+                           == 0)
+                    {
+                        h[i].next = &next[j];
+                        break;
+                    }
+                }
+
+                j = 0;
+            }
+        }
+    }
+}
+
+#endif
 
 
 /*
