@@ -141,7 +141,8 @@ static bool is_allowed(struct lk_conn *conn, const struct lk_command *command)
     } else if (command->roles & USE) {
         lk_conn_error(conn,
                       "NOPERM %s needs the use role: AUTH with the password "
-                      "of the [auth] section",
+                      "of the [auth] section, or with a user of the [users] "
+                      "section that has it",
                       command->name);
     } else {
         lk_conn_error(conn,

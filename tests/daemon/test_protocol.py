@@ -387,6 +387,20 @@ def test_a_reader_may_not_operate(daemon, command):
     assert isinstance(reply, Error) and reply.code == "NOPERM", reply
 
 
+@pytest.mark.parametrize("user", ["reader", "operator"])
+def test_who_may_not_claim_is_told_both_ways_to_the_role(make_daemon, user):
+    # C36
+    daemon = make_daemon(settings=["auth.password=open-sesame",
+                                   "users.web=use web-secret"])
+    reply = daemon.raw(user=user)("CLAIM", *K, "fp")
+    assert isinstance(reply, Error) and reply.code == "NOPERM", reply
+    for part in ("CLAIM", " use role", "[auth]", "[users]"):
+        assert part in reply, reply
+    web = daemon.raw()
+    assert web("AUTH", "web", "web-secret") == "OK"
+    assert web("CLAIM", *K, "fp")[0] == b"NEW"
+
+
 @pytest.mark.parametrize("command", READ.values(), ids=READ)
 @pytest.mark.parametrize("user", ["reader", "operator"])
 def test_readers_and_operators_may_read(daemon, command, user):
