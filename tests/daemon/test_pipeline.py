@@ -73,7 +73,7 @@ def test_a_job_is_answered_after_a_shutdown(daemon):
 @pytest.mark.parametrize("settings", [[], ["limits.cache_bytes=0"]],
                          ids=["cache", "no cache"])
 def test_an_eviction_does_not_overtake_an_earlier_claim(make_daemon, settings):
-    # C33
+    # C35
     raw = make_daemon(settings=settings).raw(user="operator")
     for _ in range(50):
         key, other = new_key(), new_key()
@@ -93,7 +93,7 @@ def test_an_eviction_does_not_overtake_an_earlier_claim(make_daemon, settings):
                                  "RESOLVE"])
 def test_the_end_of_a_doubt_does_not_overtake_an_earlier_claim(operator, end,
                                                                first):
-    # C33
+    # C35
     for _ in range(30):
         key, other = new_key(), new_key()
         token = begin(operator, key)
