@@ -135,7 +135,7 @@ $(BUILD)/ngx_http_latchkey_module.so: $(NGINX_OBJS)/Makefile $(NGINX_SOURCES) in
 	$(call say,NGX,$@)
 	@rm -f $(NGINX_OBJS)/$(@F)
 	$(Q)$(MAKE) --no-print-directory $(if $(V),,-s) -C $(NGINX_SRC) -f $(NGINX_OBJS)/Makefile modules
-	$(Q)cp $(NGINX_OBJS)/$(@F) $@
+	$(Q)rm -f $@ && cp $(NGINX_OBJS)/$(@F) $@ # a running nginx has the old one mapped
 
 ASAN_BUILD := $(if $(filter address%,$(SANITIZE)),$(BUILD),build/address-undefined)
 

@@ -87,5 +87,6 @@ if [ ! -f "$work/objs/Makefile" ] || [ "$root/nginx/config" -nt "$work/objs/Make
 fi
 compile
 mkdir -p "$folder/nginx-prefix"
-cp "$work/objs/nginx" "$work/objs/ngx_http_latchkey_module.so" "$folder/"
+cp --remove-destination "$work/objs/nginx" \
+    "$work/objs/ngx_http_latchkey_module.so" "$folder/"
 "$folder/nginx" -v
