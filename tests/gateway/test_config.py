@@ -132,6 +132,42 @@ def test_a_user_whom_nobody_checks_is_no_tenant():
     accepted(guard("/", "auth_request /a;", tenant="$remote_user"))
 
 
+@pytest.mark.parametrize("lines", [
+    ["auth_basic x;", "auth_basic_user_file f;"], ["auth_request /a;"]])
+def test_a_check_that_another_one_can_replace_is_none(lines):
+    # C15, C16
+    refused(guard("/", *lines, "satisfy any;", tenant="$remote_user"),
+            "$remote_user", "satisfy any")
+    refused(guard("/", *lines, tenant="$remote_user"), "satisfy any",
+            server="satisfy any;")
+    accepted(guard("/", *lines, "satisfy all;", tenant="$remote_user"),
+             server="satisfy any;")
+    accepted(guard("/", *lines, "satisfy any;", "idempotency_auth app;",
+                   tenant="$remote_user"))
+
+
+@pytest.mark.parametrize("tenant", [
+    "$http_x_account", "$cookie_session", "$arg_account", "a-${arg_account}"])
+def test_a_tenant_that_a_client_may_write_is_warned_of(tmp_path, tenant):
+    # C15
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef")
+
+    def warnings(*lines, hashed=""):
+        checked = accepted(guard("/", *lines, tenant=tenant + hashed),
+                           http="idempotency_secret %s;" % secret)
+        return [line for line in checked.text.splitlines()
+                if "[warn]" in line and re.search(
+                    r"nginx\.conf:%d\b" % checked.line_of("idempotency req"),
+                    line)]
+
+    (warning,) = warnings()
+    assert "idempotency_tenant" in warning and "hashed" in warning
+    assert warnings(hashed=" hashed") == []
+    assert warnings("auth_request /a;") == []
+    assert len(warnings("auth_request /a;", "satisfy any;")) == 1
+
+
 def test_a_hashed_tenant_needs_a_secret(tmp_path):
     # C13
     hashed = guard(tenant="$http_x_api_key hashed")
@@ -154,6 +190,9 @@ def test_a_hashed_tenant_needs_a_secret(tmp_path):
     ("idempotency_ttl 900ms;", ["idempotency_ttl"]),
     ("idempotency_ttl 36501d;", ["idempotency_ttl", "36500d"]),
     ("idempotency_lock 366d;", ["idempotency_lock", "365d"]),
+    ("idempotency_late 0 64m;", ["idempotency_late"]),
+    ("idempotency_late 10m 1;", ["idempotency_late"]),
+    ("idempotency_late 10m 1k;", ["idempotency_late"]),
     ("idempotency_response_max 257m;", ["idempotency_response_max", "256"]),
     ("idempotency_response_max 0;", ["idempotency_response_max", "no_body"]),
     ("idempotency_timeout 61s;", ["idempotency_timeout", "send_timeout"]),

@@ -92,6 +92,23 @@ def test_problems_are_not_replaced_by_error_pages(make_gateway, app):
     gateway.daemon.start()
 
 
+def test_problems_keep_their_status_where_an_error_code_led(make_gateway,
+                                                            app):
+    # C03, C06: without "=" nginx would give every answer the code's.
+    gateway = make_gateway(locations="""
+        location / { error_page 418 @app; return 418; }
+    """ + guard("@app"))
+    key = new_key()
+    assert gateway.post().problem == "key-missing"
+    first = gateway.post(key, b"1")
+    assert first.json()["call"] == 1
+    mismatch = gateway.post(key, b"2")
+    assert (mismatch.status, mismatch.problem) == (422, "key-reused")
+    again = gateway.post(key, b"1")
+    assert (again.status, again.body) == (first.status, first.body)
+    assert again.replayed and app.count() == 1
+
+
 def test_an_error_page_in_place_of_an_answer_is_what_is_kept(make_gateway,
                                                              app):
     # C02, C09
@@ -325,6 +342,7 @@ def test_a_condition_does_not_decide_what_an_operation_answers(
         ).items()])
         assert (answer.status, answer.body) == (200, b"0123456789")
         assert answer.replayed == (number > 0)
+        assert answer.header("Last-Modified", "").endswith(" GMT")
     assert app.count() == 1
 
 

@@ -55,6 +55,18 @@ def test_answers_and_requests_are_those_of_a_gateway_without_a_guard(
             assert calls[0].target == calls[1].target
 
 
+def test_what_is_not_http_passes_as_it_is(make_gateway, app):
+    # C43
+    gateway = make_gateway(locations=guard("/seen", mode="observe") +
+                           "location /open { proxy_pass http://@APP@; }")
+    sent = b"\0garbage\r\n\r\n"
+    for path in ("/open", "/seen"):
+        key = new_key()
+        connection = gateway.leave(path, key=key, headers=tell(garbage=True))
+        assert connection.stream.exactly(len(sent)) == sent
+    gateway.wait_state(key, "uncertain", scope="POST /seen")
+
+
 def test_each_retry_reaches_the_app_and_the_log_says_replay(observed, app):
     # C43
     key = new_key()

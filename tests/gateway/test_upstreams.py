@@ -173,6 +173,18 @@ def test_a_fastcgi_answer_without_its_end_leaves_the_outcome_open(
     assert app.count() == 1
 
 
+def test_a_fastcgi_answer_of_its_full_length_is_whole_without_its_end(
+        make_gateway, app):
+    # C02
+    gateway = make_gateway(http=KEEPALIVE, locations=location("fastcgi"))
+    key = new_key()
+    first = gateway.post(key, headers=tell(bytes=5000, truncate=5000))
+    assert first.status == 201 and len(first.body) == 5000
+    again = gateway.post(key)
+    assert again.replayed and again.body == first.body
+    assert app.count() == 1
+
+
 def test_a_connection_that_is_kept_is_used_again(make_gateway, app):
     # C02
     gateway = make_gateway(workers=1, http=KEEPALIVE,
