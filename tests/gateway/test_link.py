@@ -29,7 +29,7 @@ class Middleman:
         self.left = None      # bytes of replies until the connection is cut
         self.most = 65536     # bytes of replies that go out at a time
         self.mute = False     # takes everything, gives nothing
-        self.garble = False   # the next reply is replaced
+        self.garble = None    # what the next reply is replaced by
         self.accepted = 0
         self.pairs = []
         self.listener = socket.socket(socket.AF_UNIX)
@@ -81,8 +81,7 @@ class Middleman:
         if self.mute:
             return
         if self.garble:
-            self.garble = False
-            data = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+            data, self.garble = self.garble, None
         with self.changed:
             if self.left is not None and len(data) >= self.left:
                 data, self.left, cut = data[:self.left], None, True
@@ -210,11 +209,50 @@ def test_what_is_no_reply_closes_the_connection_and_decides_nothing(
     # C19
     gateway = behind()
     assert gateway.post("first").status == 201
-    middleman.garble = True
+    middleman.garble = b"HTTP/1.1 400 Bad Request\r\n\r\n"
     key = new_key()
     assert gateway.post(key).status == 201
     assert app.by_key[key] == 1
     gateway.wait_for_log("latchkeyd at .* cannot be understood")
+
+
+FORGED = b"\x1b[2J\x07\x7f\x9b31m\xe2\x80\xae"
+
+
+@pytest.mark.parametrize("step,reply,says", [
+    ("greeting", b"-NOAUTH", "refuses this gateway"),
+    ("claim", b"-ERR", "refused a claim"),
+    ("completion", b"-ERR", "refused the answer"),
+], ids=["greeting", "claim", "completion"])
+def test_what_a_daemon_says_is_made_harmless_in_the_log(
+        behind, middleman, app, step, reply, says):
+    reply += FORGED + b"\r\n"
+    if step == "greeting":
+        middleman.garble = reply
+    gateway = behind()
+    if step != "greeting":
+        assert gateway.post("first").status == 201
+    if step == "claim":
+        middleman.garble = reply
+    future = gateway.later(key="k1", body=b"{}", headers=tell(hold="run"))
+    if step == "completion":
+        app.wait_held("run")
+        middleman.garble = reply
+    app.release("run")
+    line = gateway.wait_for_log("latchkeyd.* " + says)
+    assert "?[2J???31m???" in line
+    assert future.result().status in (201, 503)
+    assert set(gateway.error_log.read_bytes()) <= {10, *range(0x20, 0x7f)}
+
+
+def test_a_daemon_cannot_write_lines_of_its_own_into_the_log(behind,
+                                                             middleman):
+    gateway = behind()
+    assert gateway.post("first").status == 201
+    middleman.garble = b"-ERR one\nsecond line\r\n"
+    assert gateway.post(new_key()).status in (201, 503)
+    gateway.wait_for_log("latchkeyd.* cannot be understood")
+    assert not any(line.startswith("second") for line in gateway.log())
 
 
 @pytest.mark.parametrize("word", [

@@ -3,7 +3,7 @@
 import pytest
 
 from support.app import pattern, tell
-from support.gateway import guard
+from support.gateway import guard, params
 from support.h2 import Http2
 from support.life import new_key, until
 
@@ -133,6 +133,34 @@ def test_an_answer_that_comes_slowly_is_not_given_up(make_gateway, app):
     assert gateway.post(key).body == first.body
 
 
+@pytest.mark.parametrize("end", ["close", "reset"])
+@pytest.mark.parametrize("to,inside", [
+    ("@app", "proxy_pass http://@APP@;"),
+    ("/app", "internal; proxy_pass http://@APP@;"),
+    ("/app", "proxy_pass http://@APP@;"),
+    ("/app", "internal; fastcgi_pass @FASTCGI@;" + params("fastcgi")),
+    ("@app", "uwsgi_pass @UWSGI@;" + params("uwsgi")),
+])
+def test_a_client_may_leave_a_request_that_went_on_by_try_files(
+        make_gateway, app, to, inside, end):
+    # C11
+    gateway = make_gateway(workers=1, locations=guard(
+        "/", to="try_files /none %s;" % to) +
+        "location %s { %s }" % (to, inside))
+    key = new_key()
+    connection = gateway.leave("/x", key=key, headers=tell(hold="work"))
+    app.wait_held("work")
+    getattr(connection, end)()
+    # The one worker has seen it go when it answers others.
+    for _ in range(2):
+        assert gateway.post(key, path="/x").problem == "in-progress"
+        assert gateway.post(new_key(), path="/x").status == 201
+    app.release("work")
+    answer = gateway.settled(key, path="/x")
+    assert answer.replayed and answer.json()["call"] == 1
+    assert app.count() == 3
+
+
 def test_a_client_that_leaves_a_large_answer_disturbs_nothing(make_gateway,
                                                               app):
     # C11, C12
@@ -202,15 +230,25 @@ def test_a_stream_that_ends_while_its_answer_is_stored_wedges_nothing(
     assert gateway.workers() == workers
 
 
-def test_the_app_may_answer_under_our_names_and_is_not_believed(gateway, app):
-    # C17
+@pytest.mark.parametrize("manner", [
+    {}, {"status": 500}, {"status": 504}, {"bytes": 2000000}], ids=str)
+@pytest.mark.parametrize("spell", [str, str.lower, str.upper])
+def test_the_app_may_answer_under_our_names_and_is_not_believed(
+        gateway, app, manner, spell):
+    # C17: a first run must not look like a replay.
     key = new_key()
-    forged = [["Idempotency-Reference", "0000-0000-0000"],
-              ["Idempotent-Replayed", "true"],
-              ["Idempotency-Expires", "never"]]
-    first = gateway.post(key, headers=tell(headers=forged))
-    assert not first.replayed
-    assert first.reference == app.last.header("Latchkey-Reference")
-    assert first.header("Idempotency-Expires") != "never"
-    again = gateway.post(key)
-    assert again.replayed and again.reference == first.reference
+    forged = [[spell("Idempotency-Reference"), "0000-0000-0000"],
+              [spell("Idempotent-Replayed"), "true"],
+              [spell("Idempotency-Expires"), "never"]]
+    first = gateway.post(key, headers=tell(headers=forged, **manner))
+    assert first.status == manner.get("status", 201)
+    assert "Idempotent-Replayed" not in first.headers
+    assert first.headers.all("Idempotency-Reference") == [
+        app.last.header("Latchkey-Reference")]
+    assert "never" not in first.headers.all("Idempotency-Expires")
+    assert len(first.headers.all("Idempotency-Expires")) == (
+        0 if "status" in manner else 1)
+    if not manner:
+        again = gateway.post(key)
+        assert again.headers.all("Idempotent-Replayed") == ["true"]
+        assert again.headers.all("Idempotency-Reference") == [first.reference]
