@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent / "nginx"
 NGINX = os.environ.get("LATCHKEY_NGINX") or "/usr/sbin/nginx"
 CONNECTIONS = 64
 WORKERS = 2
-CHARGE = '{"amount":4200,"currency":"eur","customer":"ann"}'
+CHARGE = '{"amount":4200,"currency":"eur","customer":"cus_1"}'
 HEADERS = {"Content-Type": "application/json", "X-Api-Key": "acme"}
 PAD = ("--pad", "64")  # makes answers of about 200 bytes
 

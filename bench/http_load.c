@@ -84,7 +84,7 @@ static int connect_to(int port, int room)
 static void send_request(struct load *load, struct conn *conn)
 {
     static const char BODY[] =
-        "{\"amount\":4200,\"currency\":\"eur\",\"customer\":\"ann\"}";
+        "{\"amount\":4200,\"currency\":\"eur\",\"customer\":\"cus_1\"}";
     char request[1024];
     int len =
         snprintf(request, sizeof(request),

@@ -4,7 +4,7 @@
 --
 -- Prints requests a second, and how many of them went wrong.
 
-local BODY = '{"amount":4200,"currency":"eur","customer":"ann"}'
+local BODY = '{"amount":4200,"currency":"eur","customer":"cus_1"}'
 local threads = 0
 local head, tail, fixed, prefix
 local count = 0

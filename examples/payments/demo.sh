@@ -176,13 +176,13 @@ ledger() { curl -s "http://$app/ledger" | sed "s/.*\"$1\":\([0-9]*\).*/\1/"; }
 tell_requests() {
     local url=http://$gateway/charges reference before slow
 
-    title "1. Ann pays 42 euros"
+    title "1. A customer pays 42 euros"
     say "The key names her order. The gateway claims it, asks the app, keeps" \
         "the answer, and only then passes it on. (Of the headers, those that" \
         "matter here; bodies are folded.)"
     echo
     ask -si -u $me "$url" -H 'Idempotency-Key: order-1' \
-        --json "$(order 4200 ann)"
+        --json "$(order 4200 cus_1)"
     reference=$(reference_of "$home/answer.head")
     mv "$home/answer.body" "$home/first.body"
 
@@ -191,7 +191,7 @@ tell_requests() {
         "is not asked. The same JSON in another spelling is the same request."
     echo
     ask -si -u $me "$url" -H 'Idempotency-Key: order-1' \
-        --json '{ "customer": "ann", "amount": 42e2, "currency": "eur" }'
+        --json '{ "customer": "cus_1", "amount": 42e2, "currency": "eur" }'
     cmp "$home/first.body" "$home/answer.body" ||
         fail "the retry got another answer"
     after "The same, byte for byte. Charges so far: $(charges)."
@@ -200,16 +200,16 @@ tell_requests() {
     say "A mistake in the client. It is told so; the app is not asked."
     echo
     ask -si -u $me "$url" -H 'Idempotency-Key: order-1' \
-        --json "$(order 9900 ann)"
+        --json "$(order 9900 cus_1)"
 
     title "4. A retry while the first is still at work"
     say "The app takes two seconds for this one. The retry is told to wait."
     echo
     before=$(charges)
     show_command -s -u $me "$url?delay=2000" -H 'Idempotency-Key: order-2' \
-        --json "$(order 1500 bob)" '&'
+        --json "$(order 1500 cus_2)" '&'
     curl -s -u $me "$url?delay=2000" -H 'Idempotency-Key: order-2' \
-        --json "$(order 1500 bob)" -o "$home/slow.body" &
+        --json "$(order 1500 cus_2)" -o "$home/slow.body" &
     slow=$!
     until [ "$(charges)" -gt "$before" ]; do
         kill -0 $slow || fail "the request did not reach the app"
@@ -217,7 +217,7 @@ tell_requests() {
     done
     echo
     ask -si -u $me "$url?delay=2000" -H 'Idempotency-Key: order-2' \
-        --json "$(order 1500 bob)"
+        --json "$(order 1500 cus_2)"
     wait $slow
     after "And then the first one's answer:"
     echo
@@ -229,14 +229,14 @@ tell_requests() {
     ask -si -u $me "http://$gateway/operations?reference=$reference"
 
     title "6. The app vanishes in the middle of a request"
-    say "It charges Cem and hangs up without an answer. The gateway cannot" \
+    say "It charges and hangs up without an answer. The gateway cannot" \
         "know that, so it says so; a retry does not run it again."
     echo
     ask -si -u $me "$url?drop=1" -H 'Idempotency-Key: order-3' \
-        --json "$(order 700 cem)"
+        --json "$(order 700 cus_3)"
     echo
     ask -si -u $me "$url?drop=1" -H 'Idempotency-Key: order-3' \
-        --json "$(order 700 cem)"
+        --json "$(order 700 cus_3)"
     after "An operator, or a comparison with the app's ledger, decides it."
 }
 

@@ -25,7 +25,7 @@ static const char USAGE[] =
     "  --pad BYTES        makes the answer to a charge that much larger\n"
     "\n"
     "  POST /charges      {\"amount\":4200,\"currency\":\"eur\","
-    "\"customer\":\"ann\"}\n"
+    "\"customer\":\"cus_1\"}\n"
     "                     ?delay=MS, ?fail=STATUS, ?drop=1 for this one\n"
     "  GET  /charges      all of them; /charges/ID: one\n"
     "  GET  /ledger       how many, of how many customers, and the totals\n";

@@ -20,7 +20,7 @@ from support.life import until
 
 DEMO = build.ROOT / "examples" / "payments" / "demo.sh"
 CUSTOMERS = 30
-CHARGE = {"amount": 4200, "currency": "eur", "customer": "ann"}
+CHARGE = {"amount": 4200, "currency": "eur", "customer": "cus_1"}
 
 
 @pytest.fixture
