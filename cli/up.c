@@ -5,7 +5,8 @@
 static const struct lk_option options[] = {
     {"upstream", "URL",
      "the app: http://HOST:PORT[/PATH], https://...,\n"
-     "unix:PATH, fastcgi://HOST:PORT[/SCRIPT],\n"
+     "unix:SOCKET[:/PATH], fastcgi://HOST:PORT[/SCRIPT],\n"
+     "fastcgi://unix:SOCKET[:/SCRIPT],\n"
      "uwsgi://HOST:PORT or scgi://HOST:PORT"},
     {"listen", "ADDRESS", "PORT, HOST:PORT or unix:PATH (127.0.0.1:8080)"},
     {"tenant", "VALUE",

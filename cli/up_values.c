@@ -140,7 +140,7 @@ static const char *read_rest(struct lk_up_app *app, const char *rest)
         return "uwsgi: and scgi: have no path";
     }
     /* With the slash, /pay becomes PREFIX/pay and not PREFIXpay. */
-    pass = lk_up_text("%s%s%s", app->pass, rest,
+    pass = lk_up_text("%s%s%s%s", app->pass, app->host == NULL ? ":" : "", rest,
                       rest[length - 1] == '/' ? "" : "/");
     free(app->pass);
     app->pass = pass;
@@ -174,14 +174,28 @@ static const char *read_authority(struct lk_up_app *app,
     return read_rest(app, at);
 }
 
-static const char *read_socket(struct lk_up_app *app, const char *path)
+/* As nginx writes it: the socket, and perhaps a colon and a path. */
+static const char *read_socket(struct lk_up_app *app, const char *text)
 {
+    size_t length = strcspn(text, ":");
+    const char *why;
+    char *path;
+
     if (app->scheme == LK_UP_HTTPS) {
         return "https: needs a host";
     }
+    path = lk_up_text("%.*s", (int)length, text);
+    why = refuse_socket(path);
     app->pass = lk_up_text("%sunix:%s",
                            app->scheme == LK_UP_HTTP ? "http://" : "", path);
-    return refuse_socket(path);
+    free(path);
+    if (why != NULL || text[length] == '\0') {
+        return why;
+    }
+    if (text[length + 1] != '/') {
+        return "behind the socket and its colon comes an absolute path";
+    }
+    return read_rest(app, text + length + 1);
 }
 
 static const char *read_app(struct lk_up_app *app)
@@ -232,8 +246,9 @@ enum lk_exit lk_up_read_app(struct lk_up *up, const char *text)
         return lk_complain_usage(up->cli,
                                  "--upstream is \"%s\": %s; use "
                                  "http://HOST:PORT, https://HOST, unix:PATH, "
-                                 "fastcgi://HOST:PORT, uwsgi://HOST:PORT or "
-                                 "scgi://HOST:PORT",
+                                 "fastcgi://HOST:PORT/SCRIPT, "
+                                 "fastcgi://unix:SOCKET:/SCRIPT, "
+                                 "uwsgi://HOST:PORT or scgi://HOST:PORT",
                                  text, why);
     }
     return LK_EXIT_DONE;

@@ -293,10 +293,17 @@ def test_apps_behind_other_protocols_C02(make_up, app, protocol):
     assert app.last.params["QUERY_STRING"] == "a=1"
 
 
-def test_a_script_of_fastcgi_is_named(make_up, app):
-    url = "fastcgi://%s/srv/www/index.php" % app.listen("fastcgi")
+@pytest.mark.parametrize("kind", ["port", "socket"])
+def test_a_script_of_fastcgi_is_named(make_up, app, kind):
+    if kind == "port":
+        url = "fastcgi://%s/srv/www/index.php" % app.listen("fastcgi")
+    else:
+        path = make_up(start=False).folder / "php.sock"
+        url = "fastcgi://%s:/srv/www/index.php" % app.listen_at("fastcgi",
+                                                                path)
     up = make_up(upstream=url)
     assert up.post("/pay", key="k1").status == 201
+    assert up.post("/pay", key="k1").replayed and app.count() == 1
     assert app.last.params["SCRIPT_FILENAME"] == "/srv/www/index.php"
     assert app.last.params["SCRIPT_NAME"] == "/index.php"
     assert app.last.params["DOCUMENT_ROOT"] == "/srv/www"
@@ -310,6 +317,13 @@ def test_the_path_of_the_app_is_put_before(make_up, app, prefix, target):
     sent = target if len(prefix) < 2 else "/pay"
     assert up.post(sent, key="k1").status == 201
     assert app.last.target == target
+
+
+def test_the_path_of_an_app_on_a_unix_socket_is_put_before(make_up, app):
+    path = make_up(start=False).folder / "app.sock"
+    up = make_up(upstream=app.listen_at("http", path) + ":/api/v1")
+    assert up.post("/pay?a=1", key="k1").status == 201
+    assert app.last.target == "/api/v1/pay?a=1"
 
 
 def test_unix_sockets_on_both_sides(make_up, app):
@@ -606,6 +620,9 @@ def print_config(*arguments, env=None):
     ("https://127.0.0.1", "proxy_ssl_verify on;"),
     ("unix:/run/app.sock", "proxy_pass http://unix:/run/app.sock;"),
     ("fastcgi://unix:/run/php.sock", "fastcgi_pass unix:/run/php.sock;"),
+    ("fastcgi://unix:/run/php.sock:/srv/i.php",
+     "fastcgi_pass unix:/run/php.sock;"),
+    ("unix:/run/app.sock:/v1", "proxy_pass http://unix:/run/app.sock:/v1/;"),
     ("uwsgi://127.0.0.1:3031", "uwsgi_pass 127.0.0.1:3031;"),
     ("scgi://127.0.0.1:4000", "scgi_pass 127.0.0.1:4000;"),
 ])
@@ -747,12 +764,15 @@ def test_a_tenant_cannot_break_out_of_the_configuration(text):
     *("http://%s:3000" % text for text in BREAKOUTS),
     *("unix:/run/" + text for text in BREAKOUTS),
     *("fastcgi://127.0.0.1:9000/srv/" + text for text in BREAKOUTS),
+    *("fastcgi://unix:/run/s:/srv/" + text for text in BREAKOUTS),
     "", "3000", "127.0.0.1:3000", "ftp://h", "http://", "http://:3000",
     "http://h:0", "http://h:65536", "http://h:99999999999", "http://h:3000x",
     "http://h:3000?q", "http://h:3000/$host", "http://[::1:3000",
     "http://[]:3000", "fastcgi://h", "uwsgi://h:1/path", "scgi://h:1/path",
     "fastcgi://h:1/dir/", "https://unix:/run/x", "unix:relative", "unix:/a:b",
     "unix:/a b", "unix:/" + "a" * 120, "http://h:80 ", " http://h:80",
+    "unix:/" + "a" * 120 + ":/b", "unix:/a:", "unix:/a:b/c", "unix::/a",
+    "fastcgi://unix:/a:/dir/", "uwsgi://unix:/a:/b", "scgi://unix:/a:/b",
 ])
 def test_an_upstream_cannot_break_out_of_the_configuration(text):
     printed = print_config("--upstream", text)

@@ -125,6 +125,16 @@ class App:
                              args=(listener, SERVERS[protocol])).start()
         return "127.0.0.1:%d" % self.ports[protocol]
 
+    def listen_at(self, protocol, path):
+        """The same on a unix socket, for as long as it is not stopped."""
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen(1024)
+        self.listeners[path] = listener
+        threading.Thread(target=self._accept, daemon=True,
+                         args=(listener, SERVERS[protocol])).start()
+        return "unix:%s" % path
+
     @property
     def address(self):
         return "127.0.0.1:%d" % self.ports["http"]
@@ -155,7 +165,8 @@ class App:
                 sock, _ = listener.accept()
             except OSError:
                 return
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=self._serve, args=(sock, server),
                              daemon=True).start()
 
