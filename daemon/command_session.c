@@ -1,7 +1,9 @@
 /* command_session.c - what clients of the Redis protocol expect to find. */
 #include "daemon/args.h"
+#include "lib/siphash.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,15 +132,28 @@ static bool set_name(struct lk_conn *conn, struct lk_slice name)
     return true;
 }
 
+/* The same for all daemons of one store, and for no other store. */
+static void name_store(const struct lk_store *store, char text[17])
+{
+    static const char what[] = "latchkey store";
+    uint64_t number =
+        lk_siphash64(store->reference_secret, what, sizeof what - 1);
+
+    snprintf(text, 17, "%016" PRIx64, number);
+}
+
 static enum lk_status write_hello(struct lk_conn *conn, struct lk_buf *out)
 {
-    static const char *const texts[][2] = {{"server", "latchkey"},
-                                           {"version", LATCHKEY_VERSION},
-                                           {"mode", "standalone"},
-                                           {"role", "master"}};
-    enum lk_status status = lk_resp_map(out, conn->proto, 7);
+    char store[17];
+    const char *const texts[][2] = {{"server", "latchkey"},
+                                    {"version", LATCHKEY_VERSION},
+                                    {"store", store},
+                                    {"mode", "standalone"},
+                                    {"role", "master"}};
+    enum lk_status status = lk_resp_map(out, conn->proto, 8);
 
-    for (size_t i = 0; !status && i < 4; i++) {
+    name_store(conn->server->store, store);
+    for (size_t i = 0; !status && i < 5; i++) {
         status = lk_resp_bulk(out, latchkey_slice(texts[i][0]));
         if (!status) {
             status = lk_resp_bulk(out, latchkey_slice(texts[i][1]));

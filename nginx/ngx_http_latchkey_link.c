@@ -55,6 +55,8 @@ static ngx_int_t ngx_http_latchkey_link_events(ngx_connection_t *c,
 static void ngx_http_latchkey_link_greet(ngx_http_latchkey_link_t *link);
 static void ngx_http_latchkey_link_greeted(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
+static ngx_int_t ngx_http_latchkey_link_check_store(
+    ngx_http_latchkey_link_t *link, const struct lk_reply *reply);
 static void ngx_http_latchkey_link_write(ngx_event_t *wev);
 static void ngx_http_latchkey_link_send(ngx_http_latchkey_link_t *link);
 static void ngx_http_latchkey_link_gather(ngx_http_latchkey_link_t *link,
@@ -109,6 +111,9 @@ static const char  ngx_http_latchkey_closed[] =
 static const char  ngx_http_latchkey_malformed[] =
     "sends what cannot be understood: does \"idempotency_server\" name a "
     "latchkeyd?";
+static const char  ngx_http_latchkey_other[] =
+    "keeps another store than the daemon before it: all that "
+    "\"idempotency_server\" names must share one";
 static const char  ngx_http_latchkey_memory[] =
     "cannot be used: out of memory, or of connections";
 
@@ -286,7 +291,7 @@ ngx_http_latchkey_link_t *
 ngx_http_latchkey_link_create(ngx_http_latchkey_servers_t *servers,
     const ngx_http_latchkey_link_kind_t *kind)
 {
-    ngx_str_t                    words[3];
+    ngx_str_t                    words[5];
     ngx_uint_t                   i, n;
     ngx_pool_t                  *pool;
     ngx_http_latchkey_link_t    *link;
@@ -335,21 +340,20 @@ ngx_http_latchkey_link_create(ngx_http_latchkey_servers_t *servers,
     server = servers->list.elts;
 
     for (i = 0; i < link->npeers; i++) {
-        n = 0;
+        ngx_str_set(&words[0], "HELLO");
+        ngx_str_set(&words[1], "2");
+        n = 2;
 
-        if (server[i].password.len == 0) {
-            ngx_str_set(&words[n], "PING");
-            n++;
-
-        } else {
-            ngx_str_set(&words[n], "AUTH");
-            n++;
+        if (server[i].password.len) {
+            ngx_str_set(&words[2], "AUTH");
+            ngx_str_set(&words[3], "default");
 
             if (server[i].user.len) {
-                words[n++] = server[i].user;
+                words[3] = server[i].user;
             }
 
-            words[n++] = server[i].password;
+            words[4] = server[i].password;
+            n = 5;
         }
 
         link->peers[i].greeting = ngx_http_latchkey_command(pool, words, n);
@@ -587,8 +591,19 @@ ngx_http_latchkey_link_greeted(ngx_http_latchkey_call_t *call,
 
     link = call->data;
 
-    if (reply->type != LK_REPLY_TEXT) {
+    if (reply->type == LK_REPLY_ERROR) {
         ngx_http_latchkey_link_down(link, ngx_http_latchkey_refused, 0, reply);
+        return;
+    }
+
+    if (reply->type != LK_REPLY_ARRAY) {
+        ngx_http_latchkey_link_down(link, ngx_http_latchkey_malformed, 0,
+                                    reply);
+        return;
+    }
+
+    if (ngx_http_latchkey_link_check_store(link, reply) != NGX_OK) {
+        ngx_http_latchkey_link_down(link, ngx_http_latchkey_other, 0, NULL);
         return;
     }
 
@@ -616,6 +631,53 @@ ngx_http_latchkey_link_greeted(ngx_http_latchkey_call_t *call,
 
 
 /* sending */
+
+/*
+ * Daemons that stand in for each other must decide from the same records: two
+ * stores would let an operation run in each.  A single daemon may come back
+ * with another store; then there is nothing to hold on to.
+ */
+
+static ngx_int_t
+ngx_http_latchkey_link_check_store(ngx_http_latchkey_link_t *link,
+    const struct lk_reply *reply)
+{
+    size_t                        i;
+    struct lk_slice               store;
+    ngx_http_latchkey_servers_t  *servers;
+
+    servers = link->servers;
+    store = (struct lk_slice) { NULL, 0 };
+
+    for (i = 0; i + 1 < reply->count; i += 2) {
+        if (latchkey_slice_equal(reply->elements[i].text, LK_SLICE("store")))
+        {
+            store = reply->elements[i + 1].text;
+        }
+    }
+
+    store.len = ngx_min(store.len, NGX_HTTP_LATCHKEY_STORE_LEN);
+
+    if (store.len == servers->store_len
+        && (store.len == 0
+            || ngx_memcmp(store.data, servers->store, store.len) == 0))
+    {
+        return NGX_OK;
+    }
+
+    if (servers->store_len && link->npeers > 1) {
+        return NGX_DECLINED;
+    }
+
+    servers->store_len = store.len;
+
+    if (store.len) {
+        ngx_memcpy(servers->store, store.data, store.len);
+    }
+
+    return NGX_OK;
+}
+
 
 static void
 ngx_http_latchkey_link_write(ngx_event_t *wev)
@@ -983,7 +1045,9 @@ ngx_http_latchkey_link_take(ngx_http_latchkey_link_t *link,
 
     link->progress = ngx_current_msec;
 
-    if (link->kind->push && link->kind->push(link, reply)) {
+    if (link->state == NGX_HTTP_LATCHKEY_LINK_UP
+        && link->kind->push && link->kind->push(link, reply))
+    {
         return NGX_OK;
     }
 

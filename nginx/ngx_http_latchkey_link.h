@@ -14,7 +14,7 @@
 typedef enum {
     NGX_HTTP_LATCHKEY_LINK_DOWN = 0,    /* no connection */
     NGX_HTTP_LATCHKEY_LINK_CONNECTING,
-    NGX_HTTP_LATCHKEY_LINK_GREETING,    /* AUTH or PING is not answered yet */
+    NGX_HTTP_LATCHKEY_LINK_GREETING,    /* HELLO is not answered yet */
     NGX_HTTP_LATCHKEY_LINK_UP
 } ngx_http_latchkey_link_state_e;
 
@@ -34,7 +34,7 @@ typedef struct {
 
 
 typedef struct {
-    ngx_chain_t                     *greeting;    /* AUTH or PING */
+    ngx_chain_t                     *greeting;    /* HELLO [AUTH] */
 
     /* the failure that was logged last since a daemon answered */
     const char                      *why;

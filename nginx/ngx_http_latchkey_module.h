@@ -34,6 +34,7 @@
 #define NGX_HTTP_LATCHKEY_SCOPE_MAX   1024
 
 #define NGX_HTTP_LATCHKEY_OWNER_LEN   32    /* hexadecimal digits */
+#define NGX_HTTP_LATCHKEY_STORE_LEN   64    /* the longest name of a store */
 
 
 typedef struct ngx_http_latchkey_loc_conf_s  ngx_http_latchkey_loc_conf_t;
@@ -67,7 +68,11 @@ typedef struct {
     ngx_array_t                      list;  /* ngx_http_latchkey_server_t */
     ngx_msec_t                       connect_timeout;
 
-    /* of this worker, made when first needed */
+    /* of this worker: the store that the first answer came from */
+    u_char                           store[NGX_HTTP_LATCHKEY_STORE_LEN];
+    size_t                           store_len;
+
+    /* made when first needed */
     ngx_http_latchkey_link_t        *link;
     ngx_http_latchkey_link_t        *await;
 } ngx_http_latchkey_servers_t;

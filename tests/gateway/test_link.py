@@ -450,3 +450,32 @@ def test_a_lost_claim_is_released_though_the_daemon_is_away_for_long(
     daemon.start()
     answer = insist(gateway, key)
     assert not answer.replayed and app.by_key[key] == 1
+
+
+def test_a_daemon_with_another_store_does_not_stand_in(make_daemon,
+                                                       make_gateway, app):
+    # C01: it knows nothing of what was claimed at the first.
+    first, second = make_daemon(), make_daemon()
+    gateway = make_gateway(daemon=first, workers=1,
+                           http="idempotency_server %s;" % second.address)
+    key = new_key()
+    answer = gateway.post(key)
+    assert answer.status == 201
+    first.stop()
+    until(lambda: "share one" in gateway.log_text())
+    assert is_unavailable(gateway.post(key)) and app.count() == 1
+    first.start()
+    assert insist(gateway, key).body == answer.body and app.count() == 1
+
+
+def test_one_daemon_may_come_back_with_another_store(make_daemon,
+                                                     make_gateway, app):
+    # C19
+    daemon = make_daemon()
+    gateway = make_gateway(daemon=daemon, workers=1)
+    assert gateway.post(new_key()).status == 201
+    daemon.stop()
+    for path in daemon.store.parent.glob(daemon.store.name + "*"):
+        path.unlink()
+    daemon.start()
+    assert insist(gateway, new_key()).status == 201

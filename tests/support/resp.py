@@ -10,6 +10,7 @@ from a bulk string and an integer from its text:
 """
 
 import socket
+import time
 
 
 class Simple(str):
@@ -50,12 +51,19 @@ def connect(address, timeout=20):
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         target = (host.strip("[]"), int(port))
     sock.settimeout(timeout)
-    try:
-        sock.connect(target)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            sock.connect(target)
+            return sock
+        except BlockingIOError:  # more wait to be accepted than fit
+            if time.monotonic() > until:
+                sock.close()
+                raise
+            time.sleep(0.01)
+        except BaseException:
+            sock.close()
+            raise
 
 
 class Raw:
