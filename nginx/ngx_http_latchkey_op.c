@@ -238,7 +238,16 @@ ngx_http_latchkey_op_claim(ngx_http_latchkey_op_t *op,
     op->handler = handler;
     op->state = NGX_HTTP_LATCHKEY_OP_CLAIMING;
 
-    rc = ngx_http_latchkey_op_send_claim(op, 0);
+    if (op->call.out) {
+
+        /* who waits claims again and again, and always the same */
+
+        op->call.deadline = ngx_current_msec + op->conf->timeout;
+        rc = ngx_http_latchkey_link_call(op->conf->servers, &op->call);
+
+    } else {
+        rc = ngx_http_latchkey_op_send_claim(op, 0);
+    }
 
     if (rc != NGX_OK) {
         op->state = NGX_HTTP_LATCHKEY_OP_IDLE;
@@ -260,6 +269,7 @@ ngx_http_latchkey_op_ask(ngx_http_latchkey_op_t *op,
     ngx_memset(op->owner, '0', NGX_HTTP_LATCHKEY_OWNER_LEN);
 
     op->no_new = 1;
+    op->call.out = NULL;
 
     return ngx_http_latchkey_op_claim(op, handler);
 }
@@ -386,6 +396,15 @@ ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
 {
     if (op->ctx) {
         ngx_http_latchkey_op_tell(op, NULL);
+        return;
+    }
+
+    if (op->token) {
+
+        /* it only asked, after STALE, and nobody wants to know any more */
+
+        op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+        ngx_http_latchkey_op_end(op);
         return;
     }
 
@@ -598,7 +617,7 @@ ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op)
 
     case NGX_HTTP_LATCHKEY_OP_CLAIMING:
         if (!op->call.busy) {
-            ngx_http_latchkey_op_again(op, 0);
+            ngx_http_latchkey_op_unclaimed(op, 0);
         }
 
         break;
