@@ -42,12 +42,12 @@
 
 #define NGX_HTTP_LATCHKEY_NODES       128
 #define NGX_HTTP_LATCHKEY_WORD_COPY   1024
-#define NGX_HTTP_LATCHKEY_CUT_MAX     3
 
 
 static u_char *ngx_http_latchkey_announce(u_char *p, u_char sign, size_t n);
 static void ngx_http_latchkey_link_flush(ngx_event_t *ev);
 static void ngx_http_latchkey_link_connect(ngx_http_latchkey_link_t *link);
+static ngx_uint_t ngx_http_latchkey_link_out_of_time(void);
 static ngx_int_t ngx_http_latchkey_link_open(ngx_http_latchkey_link_t *link,
     ngx_addr_t *addr);
 static ngx_int_t ngx_http_latchkey_link_events(ngx_connection_t *c,
@@ -84,6 +84,7 @@ static void ngx_http_latchkey_link_tell(ngx_http_latchkey_link_t *link,
     const struct lk_reply *reply);
 static void ngx_http_latchkey_link_close(ngx_http_latchkey_link_t *link,
     ngx_queue_t *gone);
+static void ngx_http_latchkey_link_blame(ngx_queue_t *q, ngx_queue_t *gone);
 static void ngx_http_latchkey_link_schedule(ngx_http_latchkey_link_t *link,
     ngx_uint_t up);
 static void ngx_http_latchkey_link_refuse(ngx_http_latchkey_link_t *link,
@@ -252,6 +253,7 @@ ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
     call->busy = 0;
     call->sent = 0;
     call->owed = 0;
+    call->repeated = 0;
     call->cut = 0;
 
     if (link->ended) {
@@ -279,7 +281,18 @@ ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
     left = (ngx_msec_int_t) (call->deadline - ngx_current_msec);
     ngx_add_timer(&call->timer, (ngx_msec_t) ngx_max(left, 0));
 
-    ngx_queue_insert_tail(&link->waiting, &call->queue);
+    if (!call->first || ngx_queue_empty(&link->waiting)) {
+        ngx_queue_insert_tail(&link->waiting, &call->queue);
+
+    } else if (link->offset || link->greeting.busy) {
+
+        /* behind what is being sent */
+
+        ngx_queue_insert_after(ngx_queue_head(&link->waiting), &call->queue);
+
+    } else {
+        ngx_queue_insert_head(&link->waiting, &call->queue);
+    }
 
     ngx_post_event(&link->flush, &ngx_posted_events);
 
@@ -415,6 +428,11 @@ ngx_http_latchkey_link_connect(ngx_http_latchkey_link_t *link)
 
     link->tried = ngx_current_msec;
 
+    if (ngx_http_latchkey_link_out_of_time()) {
+        ngx_http_latchkey_link_end(link);
+        return;
+    }
+
     calls = link->servers->link;
 
     if (link->failures == 0 && calls
@@ -459,6 +477,34 @@ ngx_http_latchkey_link_connect(ngx_http_latchkey_link_t *link)
         link->connection->write->ready = 1;
         ngx_http_latchkey_link_greet(link);
     }
+}
+
+
+/*
+ * worker_shutdown_timeout closes connections; a link that has none at that
+ * moment must keep the time itself.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_link_out_of_time(void)
+{
+    ngx_core_conf_t    *ccf;
+    static ngx_msec_t   since;
+
+    if (!ngx_exiting) {
+        return 0;
+    }
+
+    if (since == 0) {
+        since = ngx_current_msec;
+    }
+
+    ccf = (ngx_core_conf_t *) ngx_get_conf(ngx_cycle->conf_ctx,
+                                           ngx_core_module);
+
+    return ccf->shutdown_timeout
+           && ccf->shutdown_timeout != NGX_CONF_UNSET_MSEC
+           && ngx_current_msec - since >= ccf->shutdown_timeout;
 }
 
 
@@ -888,6 +934,10 @@ ngx_http_latchkey_link_read(ngx_event_t *rev)
             ngx_http_latchkey_link_end(link);
             return;
         }
+
+        /* and it does not last for ever */
+
+        ngx_add_timer(&link->timer, link->servers->connect_timeout);
     }
 
     if (link->state == NGX_HTTP_LATCHKEY_LINK_CONNECTING) {
@@ -1336,6 +1386,7 @@ ngx_http_latchkey_link_text(struct lk_slice text, u_char *buf, size_t size)
 static void
 ngx_http_latchkey_link_close(ngx_http_latchkey_link_t *link, ngx_queue_t *gone)
 {
+    ngx_uint_t                 up;
     ngx_queue_t               *q;
     ngx_http_latchkey_call_t  *call;
 
@@ -1344,6 +1395,7 @@ ngx_http_latchkey_link_close(ngx_http_latchkey_link_t *link, ngx_queue_t *gone)
         link->connection = NULL;
     }
 
+    up = (link->state == NGX_HTTP_LATCHKEY_LINK_UP);
     link->state = NGX_HTTP_LATCHKEY_LINK_DOWN;
 
     if (link->timer.timer_set) {
@@ -1365,18 +1417,17 @@ ngx_http_latchkey_link_close(ngx_http_latchkey_link_t *link, ngx_queue_t *gone)
         link->offset = 0;
     }
 
+    /*
+     * One that never gets through must not hold up all others: neither one
+     * that is cut off, nor one that is never answered though it is next.
+     */
+
+    if (up && !ngx_queue_empty(&link->sent)) {
+        ngx_http_latchkey_link_blame(ngx_queue_head(&link->sent), gone);
+    }
+
     if (link->offset) {
-
-        /* one that never gets through must not hold up all others */
-
-        q = ngx_queue_head(&link->waiting);
-        call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
-
-        if (++call->cut == NGX_HTTP_LATCHKEY_CUT_MAX) {
-            ngx_queue_remove(q);
-            ngx_queue_insert_tail(gone, q);
-        }
-
+        ngx_http_latchkey_link_blame(ngx_queue_head(&link->waiting), gone);
         link->offset = 0;
     }
 
@@ -1391,11 +1442,31 @@ ngx_http_latchkey_link_close(ngx_http_latchkey_link_t *link, ngx_queue_t *gone)
             ngx_queue_insert_head(&link->spare, q);
 
         } else if (link->kind->again) {
+            call->repeated = 1;
             ngx_queue_insert_head(&link->waiting, q);
 
         } else {
             ngx_queue_insert_head(gone, q);
         }
+    }
+}
+
+
+static void
+ngx_http_latchkey_link_blame(ngx_queue_t *q, ngx_queue_t *gone)
+{
+    ngx_http_latchkey_call_t  *call;
+
+    call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
+
+    if (call->handler == ngx_http_latchkey_link_swallow) {
+        return;
+    }
+
+    if (++call->cut == NGX_HTTP_LATCHKEY_CUT_MAX) {
+        call->owed = 0;
+        ngx_queue_remove(q);
+        ngx_queue_insert_tail(gone, q);
     }
 }
 

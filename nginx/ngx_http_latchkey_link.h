@@ -19,6 +19,10 @@ typedef enum {
 } ngx_http_latchkey_link_state_e;
 
 
+/* a call that breaks so many connections is not sent again */
+#define NGX_HTTP_LATCHKEY_CUT_MAX     3
+
+
 /* in what link and await differ */
 
 typedef struct {

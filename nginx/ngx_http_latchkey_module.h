@@ -36,6 +36,9 @@
 #define NGX_HTTP_LATCHKEY_OWNER_LEN   32    /* hexadecimal digits */
 #define NGX_HTTP_LATCHKEY_STORE_LEN   64    /* the longest name of a store */
 
+/* as ngx_http_image_filter_module has it: a bit that nginx's core leaves */
+#define NGX_HTTP_LATCHKEY_BUFFERED    0x08
+
 
 typedef struct ngx_http_latchkey_loc_conf_s  ngx_http_latchkey_loc_conf_t;
 typedef struct ngx_http_latchkey_ctx_s       ngx_http_latchkey_ctx_t;
@@ -229,8 +232,10 @@ struct ngx_http_latchkey_call_s {
     ngx_event_t                      timer;       /* of the link */
 
     unsigned                         patient:1;   /* waits for a daemon */
+    unsigned                         first:1;     /* before all that wait */
     unsigned                         sent:1;      /* as a whole, once */
     unsigned                         busy:1;      /* the handler will come */
+    unsigned                         repeated:1;  /* on another connection */
     unsigned                         owed:1;      /* of the link */
     unsigned                         cut:2;       /* of the link */
 };

@@ -80,7 +80,8 @@ static void ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op,
     ngx_msec_t pause);
 static void ngx_http_latchkey_op_retry(ngx_event_t *ev);
 static ngx_int_t ngx_http_latchkey_op_repeat(ngx_http_latchkey_op_t *op);
-static ngx_msec_t ngx_http_latchkey_op_pause(ngx_http_latchkey_op_t *op);
+static ngx_msec_t ngx_http_latchkey_op_pause(ngx_http_latchkey_op_t *op,
+    const struct lk_reply *reply);
 static void ngx_http_latchkey_op_end(ngx_http_latchkey_op_t *op);
 
 
@@ -220,8 +221,8 @@ ngx_http_latchkey_op_send(ngx_http_latchkey_op_t *op,
     call->handler = handler;
     call->data = op;
     call->patient = patient;
-    call->deadline = op->late ? op->give_up
-                              : ngx_current_msec + op->conf->timeout;
+    call->first = op->late;
+    call->deadline = ngx_current_msec + op->conf->timeout;
 
     return ngx_http_latchkey_link_call(op->conf->servers, call);
 }
@@ -315,6 +316,15 @@ ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     op = call->data;
     status = reply ? latchkey_answer_read(reply, &answer) : LK_TIMEOUT;
 
+    if (status == LK_OK && answer.verdict == LK_VERDICT_UNCERTAIN
+        && call->repeated && !op->no_new)
+    {
+        /* it may be our own, lapsed while the daemon was away */
+
+        ngx_http_latchkey_op_unclaimed(op, 0);
+        return;
+    }
+
     if (status == LK_OK) {
         ngx_http_latchkey_op_take(op, &answer);
         return;
@@ -324,7 +334,7 @@ ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
 
     if (reply == NULL ? (call->sent || op->late) : status == LK_UNAVAILABLE) {
         ngx_http_latchkey_op_unclaimed(op,
-                              reply ? ngx_http_latchkey_op_pause(op) : 0);
+                                       ngx_http_latchkey_op_pause(op, reply));
         return;
     }
 
@@ -583,7 +593,7 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
         return;
     }
 
-    ngx_http_latchkey_op_again(op, reply ? ngx_http_latchkey_op_pause(op) : 0);
+    ngx_http_latchkey_op_again(op, ngx_http_latchkey_op_pause(op, reply));
 }
 
 
@@ -789,7 +799,8 @@ ngx_http_latchkey_op_repeat(ngx_http_latchkey_op_t *op)
         /* the same bytes each time: trying again costs no more memory */
 
         op->call.patient = 1;
-        op->call.deadline = op->give_up;
+        op->call.first = 1;
+        op->call.deadline = ngx_current_msec + op->conf->timeout;
 
         return ngx_http_latchkey_link_call(op->conf->servers, &op->call);
     }
@@ -800,11 +811,19 @@ ngx_http_latchkey_op_repeat(ngx_http_latchkey_op_t *op)
 }
 
 
-/* the daemon cannot decide now: ask ever less often */
+/*
+ * The daemon cannot decide now, or breaks off whenever it is told this: ask
+ * ever less often.  0: nobody has heard it, so say it again at once.
+ */
 
 static ngx_msec_t
-ngx_http_latchkey_op_pause(ngx_http_latchkey_op_t *op)
+ngx_http_latchkey_op_pause(ngx_http_latchkey_op_t *op,
+    const struct lk_reply *reply)
 {
+    if (reply == NULL && op->call.cut < NGX_HTTP_LATCHKEY_CUT_MAX) {
+        return 0;
+    }
+
     op->pause = ngx_min(op->pause * 2, NGX_HTTP_LATCHKEY_PAUSE_MAX);
 
     return op->pause;

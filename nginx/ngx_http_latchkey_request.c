@@ -134,7 +134,7 @@ static ngx_uint_t
 ngx_http_latchkey_is_weaker(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_loc_conf_t *llcf)
 {
-    if (llcf->mode <= ctx->conf->mode || r->upstream_states
+    if (llcf->mode <= ctx->conf->mode
         || (!ctx->observe && ctx->verdict != NGX_HTTP_LATCHKEY_SAID_PASSED)
         || ctx->state == NGX_HTTP_LATCHKEY_BODY
         || ctx->state == NGX_HTTP_LATCHKEY_CLAIM)
@@ -751,4 +751,5 @@ ngx_http_latchkey_let_go(ngx_http_latchkey_ctx_t *ctx)
     }
 
     ctx->state = NGX_HTTP_LATCHKEY_PASS;
+    ctx->request->buffered &= ~NGX_HTTP_LATCHKEY_BUFFERED;
 }

@@ -27,10 +27,6 @@
 #include "ngx_http_latchkey_module.h"
 
 
-/* as ngx_http_image_filter_module has it: a bit that nginx's core leaves */
-#define NGX_HTTP_LATCHKEY_BUFFERED  0x08
-
-
 static ngx_int_t ngx_http_latchkey_header_filter(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_pass_header(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
@@ -425,6 +421,12 @@ ngx_http_latchkey_ended_early(ngx_http_request_t *r,
 {
     ngx_http_upstream_t  *u;
 
+    if (r->headers_out.status == NGX_HTTP_NO_CONTENT
+        || r->headers_out.status == NGX_HTTP_NOT_MODIFIED)
+    {
+        return 0;                               /* whatever length it names */
+    }
+
     if (r->headers_out.content_length_n >= 0) {
         return (off_t) ctx->op->answer_body.len
                < r->headers_out.content_length_n;
@@ -744,7 +746,8 @@ ngx_http_latchkey_has_no_answer(ngx_http_request_t *r,
 {
     return ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_DOUBT
            && (ctx->truncated
-               || (r->err_status && r->uri_changes == ctx->uri_changes));
+               || (!ctx->from_app && r->err_status
+                   && r->uri_changes == ctx->uri_changes));
 }
 
 
@@ -810,6 +813,7 @@ ngx_http_latchkey_wake(ngx_http_request_t *r)
             r->main->count++;
         }
 
+        r->connection->error = 1;
         ngx_http_finalize_request(r, NGX_ERROR);
         return;
     }
