@@ -812,15 +812,15 @@ ngx_http_latchkey_op_repeat(ngx_http_latchkey_op_t *op)
 
 
 /*
- * The daemon cannot decide now, or breaks off whenever it is told this: ask
- * ever less often.  0: nobody has heard it, so say it again at once.
+ * The daemon cannot decide now, or a connection broke when it was told this:
+ * ask ever less often.  0: nobody has heard it, so say it again at once.
  */
 
 static ngx_msec_t
 ngx_http_latchkey_op_pause(ngx_http_latchkey_op_t *op,
     const struct lk_reply *reply)
 {
-    if (reply == NULL && op->call.cut < NGX_HTTP_LATCHKEY_CUT_MAX) {
+    if (reply == NULL && op->call.cut == 0) {
         return 0;
     }
 

@@ -29,6 +29,8 @@ class Middleman:
         self.left = None      # bytes of replies until the connection is cut
         self.most = 65536     # bytes of replies that go out at a time
         self.mute = False     # takes everything, gives nothing
+        self.deaf = []        # connections whose ends hear nothing any more
+        self.poison = None    # words in a command that end its connection
         self.garble = None    # what the next reply is replaced by
         self.accepted = 0
         self.pairs = []
@@ -65,6 +67,11 @@ class Middleman:
     def _pass(self, pair, source, to, tamper):
         try:
             while data := source.recv(65536):
+                if pair in self.deaf:
+                    continue
+                if not tamper and self.poison and all(
+                        word in data for word in self.poison):
+                    break
                 if tamper:
                     tamper(to, data)
                 else:
@@ -479,3 +486,52 @@ def test_one_daemon_may_come_back_with_another_store(make_daemon,
         path.unlink()
     daemon.start()
     assert insist(gateway, new_key()).status == 201
+
+
+def test_a_late_answer_finds_out_that_its_connection_is_dead(behind,
+                                                             middleman, app):
+    # C42: no other request comes by and notices.
+    gateway = behind(locations=guard(
+        "/", "idempotency_timeout 1s;", "idempotency_connect_timeout 2s;",
+        "idempotency_lock 60s;"))
+    assert gateway.post(new_key()).status == 201
+    key = new_key()
+    future = gateway.later(key=key, body=b"{}", headers=tell(hold="run"))
+    app.wait_held("run")
+    middleman.deaf = list(middleman.pairs)
+    app.release("run")
+    assert future.result().problem == "outcome-unknown"
+    until(lambda: gateway.state(key) == "completed")
+
+
+def test_an_answer_that_never_gets_through_does_not_stop_the_others(
+        behind, middleman, app):
+    # C19
+    gateway = behind(locations=guard(
+        "/", "idempotency_timeout 1s;", "idempotency_late 6s;"))
+    assert gateway.post(new_key()).status == 201
+    key = new_key()
+    middleman.poison = (key.encode(), b"COMPLETE")
+    assert gateway.post(key).problem == "outcome-unknown"
+    for _ in range(5):
+        insist(gateway, new_key())
+    assert gateway.state(key) != "completed"
+
+
+def test_an_own_claim_that_lapses_before_it_is_repeated_is_released(
+        behind, middleman, app):
+    # C41: the lock is shorter than the time-out.
+    gateway = behind(locations=guard(
+        "/", "idempotency_timeout 20s;", "idempotency_lock 1s;"))
+    assert gateway.post(new_key()).status == 201
+    key = new_key()
+    middleman.mute = True
+    future = gateway.later(key=key, body=b"{}")
+    until(lambda: gateway.state(key) == "in_progress")
+    for pair in middleman.pairs:
+        for end in pair:
+            end.shutdown(socket.SHUT_RDWR)
+    until(lambda: gateway.state(key) == "uncertain")
+    middleman.mute = False
+    assert is_unavailable(future.result()) and app.by_key[key] == 0
+    assert not insist(gateway, key).replayed and app.by_key[key] == 1

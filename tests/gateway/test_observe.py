@@ -202,6 +202,21 @@ def test_a_weaker_guard_does_not_stand_in_for_a_stronger_one(
     assert app.last.header("Latchkey-Reference") == again.reference
 
 
+@pytest.mark.parametrize("first", ["off", "observe", "optional"])
+def test_a_guard_counts_though_an_app_before_it_was_out_of_reach(
+        make_gateway, app, first):
+    # C01, C06
+    gateway = make_gateway(locations=guard(
+        "/", "error_page 502 = @app;", mode=first,
+        to="proxy_pass http://@DEAD@;") + guard("@app"))
+    key = new_key()
+    answers = [gateway.post(key) for _ in range(3)]
+    assert [answer.status for answer in answers] == [201] * 3
+    assert [answer.replayed for answer in answers] == [False, True, True]
+    assert gateway.post().problem == "key-missing"
+    assert app.count() == 1
+
+
 def test_what_is_observed_first_may_be_guarded_if_it_has_a_key(make_gateway,
                                                                app):
     # C06

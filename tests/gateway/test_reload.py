@@ -235,6 +235,22 @@ def test_a_worker_that_is_out_of_time_leaves_the_outcome_open(
     assert app.count() == 1
 
 
+def test_a_worker_that_is_out_of_time_leaves_though_no_daemon_is_there(
+        make_gateway, app):
+    # C40
+    gateway = make_gateway(workers=1, main="worker_shutdown_timeout 1s;",
+                           locations=guard("/", "idempotency_timeout 1s;"))
+    assert gateway.post(new_key()).status == 201
+    future = gateway.later(key=new_key(), body=b"{}",
+                           headers=tell(hold="work"))
+    app.wait_held("work")
+    gateway.daemon.kill()
+    app.release("work")
+    assert future.result().problem == "outcome-unknown"
+    old = gateway.reload()
+    until(lambda: not any(map(is_alive, old)))
+
+
 def test_a_fast_shutdown_leaves_the_outcome_open_or_the_answer(make_gateway,
                                                                make_daemon,
                                                                app):
