@@ -2,7 +2,8 @@
 #
 #   make              the programs, the library and nginx's module, in build/
 #   make tests        the test programs; make faults: with fault points
-#   make check        every test; PYTEST_ARGS=... for pytest, JOBS=3 at a time
+#   make check        every test; PYTEST_ARGS=... for pytest, JOBS=3 of the
+#                     gateway's at a time
 #   make check-unit   only those in C
 #   make crash        kills the daemon N=10000 times under load
 #   make fuzz         each fuzzer for SECONDS=60
@@ -179,16 +180,17 @@ faults:
 # gateway there are none.
 ASAN := $(filter address%,$(SANITIZE))
 
-# Most tests wait more than they work.
+# Tests of the gateway wait more than they work.
 JOBS ?= 3
 
 check: all tests faults $(if $(ASAN),nginx-asan)
 	$(Q)$(MAKE) --no-print-directory check-unit
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) check-unit
 	$(Q)LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
+	  $(PYTHON) -m pytest -q $(PYTEST_ARGS) --ignore=tests/gateway tests
+	$(if $(ASAN)$(GATEWAY),$(Q)LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
 	  $(if $(ASAN),LATCHKEY_NGINX=$(abspath $(BUILD))/nginx) \
-	  $(PYTHON) -m pytest -q -n $(JOBS) $(PYTEST_ARGS) \
-	  $(if $(ASAN)$(GATEWAY),,--ignore=tests/gateway) tests
+	  $(PYTHON) -m pytest -q -n $(JOBS) $(PYTEST_ARGS) tests/gateway)
 
 # Kills the daemon N times under load and checks what it had acknowledged.
 N ?= 10000

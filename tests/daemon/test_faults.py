@@ -177,6 +177,7 @@ def test_killed_at_each_step_of_each_command(faulty, point, command):
     # C20, C41; nothing but the command passes the point
     daemon = faulty(settings=["store.sweep_interval=1h"])
     raw = daemon.raw()
+    begin(raw, new_key())  # whatever a start writes has been written
     key = new_key()
     token = None
     if command != "CLAIM":
