@@ -451,8 +451,7 @@ void ngx_http_latchkey_post_action(ngx_http_latchkey_ctx_t *ctx);
 /* name */
 
 /* NGX_OK, NGX_DECLINED: there is none, NGX_ERROR: more than one */
-ngx_int_t ngx_http_latchkey_get_key(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *value);
+ngx_int_t ngx_http_latchkey_get_key(ngx_http_request_t *r, ngx_str_t *value);
 /* NULL: fine, it is in ctx->key.  Else what is wrong with it. */
 const char *ngx_http_latchkey_parse_key(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_str_t *value);

@@ -22,8 +22,7 @@ static ngx_uint_t ngx_http_latchkey_is_uuid(ngx_str_t *key);
 /* NGX_OK, NGX_DECLINED: there is none, NGX_ERROR: more than one */
 
 ngx_int_t
-ngx_http_latchkey_get_key(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    ngx_str_t *value)
+ngx_http_latchkey_get_key(ngx_http_request_t *r, ngx_str_t *value)
 {
     ngx_int_t         rc;
     ngx_uint_t        i;

@@ -251,7 +251,7 @@ ngx_http_latchkey_identify(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
     ngx_str_t    value;
     const char  *fault;
 
-    rc = ngx_http_latchkey_get_key(r, ctx, &value);
+    rc = ngx_http_latchkey_get_key(r, &value);
 
     if (rc == NGX_DECLINED) {
 

@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 
 import pytest
@@ -13,6 +12,7 @@ import redis
 
 from support import build
 from support.life import FINGERPRINT, OTHER_FINGERPRINT, new_key
+from support.node import need_node, node_modules
 from support.resp import fields
 
 HEADERS = b"Content-Type: application/json\r\nX-Odd: a\\b\r\n"
@@ -237,24 +237,6 @@ def test_redis_benchmark_lives_the_life_of_an_operation(daemon, protocol):
 
 # ---- ioredis ----------------------------------------------------------------
 
-def node_modules():
-    """ioredis, installed once for each build folder."""
-    folder = build.BUILD / "tests" / "clients"
-    lock = (HERE / "clients" / "package-lock.json").read_bytes()
-    done = folder / "node_modules" / ".installed"
-    if done.exists() and done.read_bytes() == lock:
-        return folder
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in ("package.json", "package-lock.json"):
-        shutil.copy(HERE / "clients" / file, folder / file)
-    result = subprocess.run(
-        ["npm", "install", "--no-audit", "--no-fund", "--omit=dev"],
-        cwd=folder, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    done.write_bytes(lock)
-    return folder
-
-
 def decode(reply):
     if isinstance(reply, list):
         return [decode(item) for item in reply]
@@ -263,18 +245,10 @@ def decode(reply):
     return reply
 
 
-def need_node():
-    """Where the tests are meant to be whole, what is missing is a failure."""
-    if shutil.which("node") and shutil.which("npm"):
-        return
-    if os.environ.get("CI") or os.environ.get("LATCHKEY_NEED_NODE") == "1":
-        pytest.fail("there is no Node here", pytrace=False)
-    pytest.skip("there is no Node here")
-
-
 def test_ioredis(daemon):
     need_node()
-    env = dict(os.environ, NODE_PATH=str(node_modules() / "node_modules"))
+    env = dict(os.environ, NODE_PATH=str(
+        node_modules(HERE / "clients", "clients") / "node_modules"))
     node = subprocess.Popen(
         ["node", str(HERE / "clients" / "ioredis.js"), str(daemon.socket)],
         env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import urllib.parse
 
@@ -21,6 +20,7 @@ from support import build
 from support.app import App
 from support.gateway import guard
 from support.lossy import BODY, HEAD, LEFT, NOTHING, RESET, WAYS, Lossy
+from support.node import need_node, node_modules
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -94,7 +94,8 @@ def run_urllib3(url, count, folder):
 def run_node(script):
     def run(url, count, folder):
         need_node()
-        modules = node_modules() / "node_modules"
+        modules = node_modules(HERE / "clients",
+                               "gateway-clients") / "node_modules"
         result = subprocess.run(
             ["node", str(HERE / "clients" / script), url, str(count)],
             env=dict(os.environ, NODE_PATH=str(modules)),
@@ -102,33 +103,6 @@ def run_node(script):
         assert result.returncode == 0, result.stderr
         return [json.loads(line) for line in result.stdout.splitlines()]
     return run
-
-
-def need_node():
-    """Where the tests are meant to be whole, what is missing is a failure."""
-    if shutil.which("node") and shutil.which("npm"):
-        return
-    if os.environ.get("CI") or os.environ.get("LATCHKEY_NEED_NODE") == "1":
-        pytest.fail("there is no Node here", pytrace=False)
-    pytest.skip("there is no Node here")
-
-
-def node_modules():
-    """What package.json names, installed once for each build folder."""
-    folder = build.BUILD / "tests" / "gateway-clients"
-    lock = (HERE / "clients" / "package-lock.json").read_bytes()
-    done = folder / "node_modules" / ".installed"
-    if done.exists() and done.read_bytes() == lock:
-        return folder
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in ("package.json", "package-lock.json"):
-        shutil.copy(HERE / "clients" / file, folder / file)
-    result = subprocess.run(
-        ["npm", "install", "--no-audit", "--no-fund", "--omit=dev"],
-        cwd=folder, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    done.write_bytes(lock)
-    return folder
 
 
 # curl and Python take a header that was cut for a whole one, and Stripe's
