@@ -20,6 +20,9 @@ static ngx_uint_t ngx_http_latchkey_write_metrics(struct lk_buf *text,
     ngx_http_latchkey_main_conf_t *lmcf);
 static ngx_uint_t ngx_http_latchkey_write_metric(struct lk_buf *text,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_uint_t metric);
+static ngx_uint_t ngx_http_latchkey_add_samples(struct lk_buf *text,
+    const char *name, ngx_http_latchkey_place_t *place, const char *label,
+    ngx_str_t *words, ngx_atomic_t *counts, ngx_uint_t n, ngx_uint_t off);
 static ngx_uint_t ngx_http_latchkey_add_sample(struct lk_buf *text,
     const char *name, ngx_http_latchkey_place_t *place, const char *label,
     ngx_str_t *word, ngx_atomic_uint_t value);
@@ -280,7 +283,7 @@ ngx_http_latchkey_write_metric(struct lk_buf *text,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_uint_t metric)
 {
     u_char                          name[64];
-    ngx_uint_t                      i, k, failed;
+    ngx_uint_t                      i, off, failed;
     ngx_http_core_loc_conf_t       *clcf;
     ngx_http_latchkey_slot_t       *slot;
     ngx_http_latchkey_place_t      *place;
@@ -300,41 +303,22 @@ ngx_http_latchkey_write_metric(struct lk_buf *text,
 
         place = &counters->places[llcf[i]->counter];
         slot = counters->slots[llcf[i]->counter];
+        off = (llcf[i]->mode == NGX_HTTP_LATCHKEY_OFF);
 
         switch (metric) {
 
         case NGX_HTTP_LATCHKEY_COVER_LAST:
-            for (k = 1; k < NGX_HTTP_LATCHKEY_SAID_LAST; k++) {
-
-                if (llcf[i]->mode == NGX_HTTP_LATCHKEY_OFF
-                    && slot->verdicts[k] == 0)
-                {
-                    continue;
-                }
-
-                failed |= ngx_http_latchkey_add_sample(text, "requests_total",
-                                          place, "verdict",
-                                          &ngx_http_latchkey_said[k],
-                                          slot->verdicts[k]);
-            }
-
+            failed |= ngx_http_latchkey_add_samples(text, "requests_total",
+                                 place, "verdict", ngx_http_latchkey_said,
+                                 slot->verdicts, NGX_HTTP_LATCHKEY_SAID_LAST,
+                                 off);
             break;
 
         case NGX_HTTP_LATCHKEY_COVER_LAST + 1:
-            for (k = 1; k < NGX_HTTP_LATCHKEY_DID_LAST; k++) {
-
-                if (llcf[i]->mode == NGX_HTTP_LATCHKEY_OFF
-                    && slot->outcomes[k] == 0)
-                {
-                    continue;
-                }
-
-                failed |= ngx_http_latchkey_add_sample(text, "outcomes_total",
-                                          place, "outcome",
-                                          &ngx_http_latchkey_did[k],
-                                          slot->outcomes[k]);
-            }
-
+            failed |= ngx_http_latchkey_add_samples(text, "outcomes_total",
+                                 place, "outcome", ngx_http_latchkey_did,
+                                 slot->outcomes, NGX_HTTP_LATCHKEY_DID_LAST,
+                                 off);
             break;
 
         case NGX_HTTP_LATCHKEY_COVER_LAST + 2:
@@ -351,6 +335,31 @@ ngx_http_latchkey_write_metric(struct lk_buf *text,
                                                    NULL, NULL,
                                                    slot->covers[metric]);
         }
+    }
+
+    return failed;
+}
+
+
+/* one for each word but the empty first; without a guard, those that count */
+
+static ngx_uint_t
+ngx_http_latchkey_add_samples(struct lk_buf *text, const char *name,
+    ngx_http_latchkey_place_t *place, const char *label, ngx_str_t *words,
+    ngx_atomic_t *counts, ngx_uint_t n, ngx_uint_t off)
+{
+    ngx_uint_t  k, failed;
+
+    failed = 0;
+
+    for (k = 1; k < n; k++) {
+
+        if (off && counts[k] == 0) {
+            continue;
+        }
+
+        failed |= ngx_http_latchkey_add_sample(text, name, place, label,
+                                               &words[k], counts[k]);
     }
 
     return failed;
