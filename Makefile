@@ -42,7 +42,7 @@ BUILD ?= build$(if $(flavour),/$(flavour))
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' '$(1)' '$(2)')
 
-PKGS := libuv sqlite3 hiredis libcrypto inih
+PKGS := libuv sqlite3 libpq hiredis libcrypto inih
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 
 CFLAGS_ALL := -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wpointer-arith \
@@ -53,7 +53,8 @@ CFLAGS_ALL := -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wpointer-arith \
 LDFLAGS_ALL := $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
 LIB_LIBS    := -lcrypto -lhiredis
-DAEMON_LIBS := -luv -lsqlite3 -linih -lcrypto -lpthread
+STORE_LIBS  := -lsqlite3 -lpq -lhiredis -lcrypto -lpthread
+DAEMON_LIBS := -luv -linih $(STORE_LIBS)
 objs = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)))
 
 LIB_OBJS    := $(call objs,lib/*.c)
@@ -85,6 +86,10 @@ $(BUILD)/obj/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
 
+# Text that store/embed.h takes into an object: the compiler does not tell.
+EMBEDDED := $(wildcard store/sql/*.sql store/lua/*.lua)
+$(STORE_OBJS): $(EMBEDDED)
+
 $(BUILD)/liblatchkey.a: $(LIB_OBJS)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && ar rcs $@ $^
@@ -98,9 +103,9 @@ $(BUILD)/latchkeyd: $(DAEMON_OBJS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(DAEMON_LIBS)
 
-$(BUILD)/latchkey: $(CLI_OBJS) $(BUILD)/liblatchkey.a
+$(BUILD)/latchkey: $(CLI_OBJS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(STORE_LIBS)
 
 # Written at each run that needs it: PREFIX may be another one.
 $(BUILD)/latchkey.pc: packaging/latchkey.pc.in FORCE

@@ -54,7 +54,7 @@ static void server_section(struct info *info)
     line(info, "uptime_in_seconds", up / 1000);
     line(info, "uptime_in_days", up / 86400000);
     word(info, "store", server->store->class->scheme);
-    word(info, "store_promise", server->store->class->promise);
+    word(info, "store_promise", server->store->promise);
 }
 
 static void clients_section(struct info *info)

@@ -234,7 +234,7 @@ static enum lk_status open_store(struct lk_server *server)
                lk_log_quote(why, shown, sizeof(shown)));
     } else {
         lk_log(LK_LOG_INFO, "store-open", "scheme=%s promise=\"%s\"",
-               server->store->class->scheme, server->store->class->promise);
+               server->store->class->scheme, server->store->promise);
     }
     latchkey_buf_free(&error);
     return status;

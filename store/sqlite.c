@@ -31,6 +31,8 @@
 #define TOKEN_LEAP (UINT64_C(1) << 32)
 enum { LEAPS_MAX = 4096 };
 
+#define PROMISE "an acknowledged claim or result survives power loss"
+
 enum { LEVEL_ERROR = 0, LEVEL_WARN = 1, LEVEL_INFO = 2 };
 
 void lk_sqlite_log(struct lk_sqlite *store, int level, const char *format, ...)
@@ -430,6 +432,8 @@ static struct lk_sqlite *create(const struct lk_store_config *config)
         return NULL;
     }
     store->store.class = &lk_sqlite_class;
+    store->store.lanes = 1;
+    snprintf(store->store.promise, sizeof(store->store.promise), "%s", PROMISE);
     store->config = *config;
     store->config.path = store->path = resolve(config->path);
     store->lock_fd = store->file_fd = -1;
@@ -556,7 +560,6 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
 
 const struct lk_store_class lk_sqlite_class = {
     .scheme = "sqlite",
-    .promise = "an acknowledged claim or result survives power loss",
     .open = open_store,
     .close = close_store,
     .apply = lk_sqlite_apply,

@@ -4,8 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct lk_store_class *const classes[] = {
-    &lk_sqlite_class,
+/* How a URL begins, and which store that is. */
+static const struct {
+    const char *scheme;
+    const struct lk_store_class *class;
+} schemes[] = {
+    {"sqlite", &lk_sqlite_class},        {"postgres", &lk_postgres_class},
+    {"postgresql", &lk_postgres_class},  {"redis", &lk_redis_class},
+    {"redis-sentinel", &lk_redis_class},
 };
 
 static struct lk_slice put(char **at, struct lk_slice slice)
@@ -100,6 +106,14 @@ void lk_store_config_default(struct lk_store_config *config)
         .checkpoint_pages = 1000,
         .cache_pages = 4096,
         .reap_rows = 256,
+        .connections = 2,
+        .batch_ops = 1024,
+        .notify = true,
+        .timeout_ms = 5000,
+        .connect_timeout_ms = 2000,
+        .wait_timeout_ms = 1000,
+        .prefix = "latchkey",
+        .cache_timeout_ms = 50,
     };
 }
 
@@ -107,15 +121,19 @@ enum lk_status lk_store_open(const char *url, struct lk_store_config *config,
                              struct lk_store **store, struct lk_buf *error)
 {
     *store = NULL;
-    for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
-        size_t len = strlen(classes[i]->scheme);
-        if (!strncmp(url, classes[i]->scheme, len) && url[len] == ':') {
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+        size_t len = strlen(schemes[i].scheme);
+        if (!strncmp(url, schemes[i].scheme, len) && url[len] == ':') {
+            config->url = url;
             config->path = url + len + 1;
-            return classes[i]->open(config, store, error);
+            return schemes[i].class->open(config, store, error);
         }
     }
-    enum lk_status status = latchkey_buf_printf(
-        error, "\"%s\" names no store; use sqlite:PATH", url);
+    enum lk_status status =
+        latchkey_buf_printf(error,
+                            "\"%s\" names no store; use sqlite:PATH, "
+                            "postgres://HOST/DATABASE or redis://HOST:PORT",
+                            url);
     return status ? status : LK_INVALID;
 }
 

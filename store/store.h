@@ -2,7 +2,7 @@
  * store.h - what every store is: a small table of functions over batches.
  *
  * A store decides and remembers. The daemon hands it *batches* of operations
- * on one thread, the store thread; whatever arrives while one batch is being
+ * on a thread for each of its lanes; whatever arrives while one batch is being
  * made durable forms the next. A store may also answer, on any thread and
  * without waiting, an operation that would change nothing (peek), and fetch
  * what such an answer needs (load).
@@ -96,7 +96,8 @@ void lk_op_clear(struct lk_op *op); /* drops what the outcome holds */
 struct lk_batch {
     struct lk_op **ops;
     size_t count;
-    bool keep; /* also sweep and reap what is due, within bounds */
+    unsigned lane; /* which of the store's lanes this is; 0 also keeps */
+    bool keep;     /* also sweep and reap what is due, within bounds */
     bool more; /* set by the store: there is more to keep, call again soon */
     /*
      * Operations that stopped being in progress or accepted, by an op or by
@@ -113,7 +114,10 @@ LK_MUST_CHECK enum lk_status lk_batch_settle(struct lk_batch *batch,
                                              struct lk_hash128 hash);
 void lk_batch_clear(struct lk_batch *batch);
 
-/* A record as LOOKUP, FIND and LIST show it. Slices point into `text`. */
+/*
+ * A record as LOOKUP, FIND and LIST show it. Slices point into `text`, but for
+ * those of an import, which are the caller's.
+ */
 struct lk_record {
     struct lk_name name;
     enum lk_state state;
@@ -131,7 +135,12 @@ struct lk_record {
     bool omitted;
     struct lk_slice reason; /* uncertain, omitted */
     struct lk_slice fingerprint;
-    struct lk_kept *kept; /* LOOKUP and FIND of a kept answer; else NULL */
+    struct lk_kept *kept; /* LOOKUP, FIND and a whole LIST of a kept answer */
+    /* Only in a whole LIST, and for an import: */
+    struct lk_slice owner;
+    uint64_t generation;
+    uint64_t keep_ms; /* KEEP asked for that TTL; 0: nobody did */
+    bool evicted;     /* released by EVICT */
     struct lk_buf text;
 };
 
@@ -144,6 +153,15 @@ struct lk_list_query {
     uint64_t older_than_ms; /* claimed at least that long ago */
     uint64_t cursor;        /* 0: from the oldest */
     size_t limit;
+    bool whole; /* for an export: released records too, with all they have */
+};
+
+/* What became of the records of an import. */
+struct lk_import {
+    uint64_t taken;
+    uint64_t older;      /* the store has a newer one, or the same */
+    uint64_t renumbered; /* taken, but its reference is another one now */
+    uint64_t highest_token;
 };
 
 struct lk_audit_entry {
@@ -185,6 +203,7 @@ struct lk_store_stats {
 };
 
 struct lk_store_config {
+    const char *url;
     const char *path;          /* what follows the scheme */
     uint64_t default_ttl_ms;   /* 24 h */
     uint64_t default_lock_ms;  /* 30 s */
@@ -193,6 +212,21 @@ struct lk_store_config {
     unsigned cache_pages;      /* of each connection, 8 KiB each */
     unsigned reap_rows;        /* at most so many rows for each batch */
     const char *vfs;           /* SQLite VFS by name; NULL: the default */
+
+    /* Stores on a server. */
+    unsigned connections;        /* lanes; each has a connection of its own */
+    size_t batch_ops;            /* at most so many operations in a batch */
+    bool pooler;                 /* through PgBouncer in transaction mode */
+    bool accept_loss;            /* settings that may lose what was said */
+    bool notify;                 /* tell other daemons what has settled */
+    uint64_t timeout_ms;         /* for one batch */
+    uint64_t connect_timeout_ms; /* for one connection */
+    unsigned wait_replicas;      /* Redis: WAIT for so many */
+    uint64_t wait_timeout_ms;
+    const char *prefix;    /* of Redis keys, without the braces */
+    const char *cache_url; /* answers in Redis; NULL: none */
+    uint64_t cache_timeout_ms;
+
     /* Told of everything an operator should read; one line, no newline. */
     void (*log)(void *context, int level, const char *line);
     void *log_context;
@@ -205,7 +239,6 @@ struct lk_store;
 /* Which thread may call what stands with each function. */
 struct lk_store_class {
     const char *scheme;
-    const char *promise; /* one sentence, for the start and INFO */
 
     /* LK_BUSY: another process owns it. `error` gets a sentence that names
      * the file and the remedy. Start-up thread. */
@@ -214,9 +247,11 @@ struct lk_store_class {
     void (*close)(struct lk_store *store);
 
     /* Decides every op and makes the decisions durable in one step; each op
-     * has its status and outcome afterwards, op by op: LK_OK, LK_UNAVAILABLE
-     * or LK_UNKNOWN (the commit may or may not have happened: the caller
-     * sends the same claim again). Store thread. */
+     * has its status and outcome afterwards, op by op: LK_OK, LK_UNAVAILABLE,
+     * LK_UNKNOWN (the commit may or may not have happened: the caller sends
+     * the same claim again) or, for what is no claim, LK_AGAIN (a transaction
+     * of somebody else holds the record: give it again shortly). On the thread
+     * of the batch's lane. */
     void (*apply)(struct lk_store *store, struct lk_batch *batch);
 
     /* Decides an op that changes nothing, from what is durable: LK_OK and the
@@ -246,19 +281,45 @@ struct lk_store_class {
      * gets a line for each finding; LK_CORRUPT if there was one. */
     enum lk_status (*verify)(struct lk_store *store, lk_progress_fn progress,
                              void *context, struct lk_buf *report);
-    /* Writes a consistent copy to a file that must not exist. */
+    /* Writes a consistent copy to a file that must not exist. NULL: the store
+     * has its own ways. */
     enum lk_status (*backup)(struct lk_store *store, const char *path,
                              lk_progress_fn progress, void *context,
                              struct lk_buf *error);
 
-    /* Appends to the audit log what an operator does to no record. Store
-     * thread. */
+    /* Appends to the audit log what an operator does to no record. Thread of
+     * lane 0. */
     enum lk_status (*note)(struct lk_store *store, struct lk_slice action,
                            struct lk_slice who, struct lk_slice why);
-    /* An operator vouches for the wall clock; audited. Store thread. */
+    /* An operator vouches for the wall clock; audited. Thread of lane 0.
+     * NULL: the clock is the server's. */
     enum lk_status (*accept_clock)(struct lk_store *store, struct lk_slice who,
                                    struct lk_slice why);
     void (*stats)(struct lk_store *store, struct lk_store_stats *stats);
+
+    /* What it promises with its present settings, one plain sentence a line.
+     * *strict: what is acknowledged survives whatever the sentences name, and
+     * nothing weaker is said. Start-up thread. */
+    enum lk_status (*describe)(struct lk_store *store, struct lk_buf *text,
+                               bool *strict);
+
+    /*
+     * Moving from another store; nobody else need be stopped where the store
+     * is shared. A record is taken if there is none of its name, or one that
+     * is expired or has a smaller token, or the same token in an earlier state
+     * (in progress, uncertain, then finished). Numbers are kept where they are
+     * free; tokens go on above the highest. Start-up thread.
+     */
+    enum lk_status (*import)(struct lk_store *store,
+                             const struct lk_record *records, size_t count,
+                             struct lk_import *result);
+    enum lk_status (*import_audit)(struct lk_store *store,
+                                   const struct lk_audit_entry *entries,
+                                   size_t count);
+    /* References of the other store stay valid. LK_BUSY: this one has given
+     * out references of its own. */
+    enum lk_status (*adopt)(struct lk_store *store,
+                            const uint8_t reference_secret[LK_REFERENCE_KEY]);
 };
 
 /* Every store begins with this. */
@@ -266,11 +327,25 @@ struct lk_store {
     const struct lk_store_class *class;
     uint8_t secret[16]; /* of lk_name_hash */
     uint8_t reference_secret[LK_REFERENCE_KEY];
+    /* One sentence, for the start and INFO. */
+    char promise[256];
+    /* So many threads may apply batches at once, each on a lane of its own.
+     * An operation's lane is lk_op_lane's, so one key stays in order. */
+    unsigned lanes;
+    /* Other processes change the same records: waiters have to be polled. */
+    bool shared;
 };
 
+static inline unsigned lk_op_lane(const struct lk_store *store,
+                                  const struct lk_op *op)
+{
+    return (unsigned)(op->hash.hi % store->lanes);
+}
+
 /*
- * Opens the store that a URL names ("sqlite:PATH"). LK_INVALID: no such
- * scheme. `config->path` is set from the URL.
+ * Opens the store that a URL names ("sqlite:PATH", "postgres://HOST/NAME",
+ * "redis://HOST:PORT"). LK_INVALID: no such scheme. `config->url` and
+ * `config->path` are set from the URL.
  */
 LK_MUST_CHECK enum lk_status lk_store_open(const char *url,
                                            struct lk_store_config *config,
@@ -279,5 +354,7 @@ LK_MUST_CHECK enum lk_status lk_store_open(const char *url,
 void lk_store_close(struct lk_store *store); /* NULL is fine */
 
 extern const struct lk_store_class lk_sqlite_class;
+extern const struct lk_store_class lk_postgres_class;
+extern const struct lk_store_class lk_redis_class;
 
 #endif
