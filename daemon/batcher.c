@@ -1,22 +1,41 @@
-/* batcher.c - the store thread and its queue. */
+/* batcher.c - the threads of the store, one for each lane, and their queues. */
 #include "daemon/batcher.h"
 #include "daemon/thread.h"
 #include "store/fault.h"
 
 #include <stdlib.h>
 
+enum {
+    AGAIN_MS = 20, /* until what came back with LK_AGAIN is given again */
+    AGAIN_FOR_MS = 5 * 1000, /* and for how long in all */
+};
+
+/* One thread of the store's, with the operations whose keys are its own. */
+struct lane {
+    struct lk_batcher *batcher;
+    unsigned number;
+    struct lk_op **ops;        /* room for batch_ops; its thread */
+    struct lk_task_queue held; /* to be given again at again_ns; its thread */
+    uint64_t again_ns;
+    uint64_t keep_ns; /* when the keeper is due; lane 0 */
+
+    uv_thread_t thread;
+    uv_cond_t wake;
+    /* Guarded by the batcher's mutex: */
+    struct lk_task_queue queue;
+    bool asleep;
+    bool hurry; /* apply, even if there is nothing to decide */
+};
+
 struct lk_batcher {
     struct lk_store *store;
     struct lk_returns *returns;
-    struct lk_op **ops; /* room for batch_ops; store thread */
     size_t batch_ops;
+    struct lane *lanes;
+    unsigned lane_count; /* threads that were started */
 
-    uv_thread_t thread;
     uv_mutex_t mutex; /* guards all below; taken alone, never with another */
-    uv_cond_t wake;
-    struct lk_task_queue queue;
     uint64_t sweep_interval_ms;
-    bool asleep;
     bool stop;
     struct lk_batcher_stats stats;
 };
@@ -27,50 +46,124 @@ static bool is_operation(const struct lk_task *task)
            task->demand.kind == LK_TASK_AWAIT;
 }
 
-/*
- * Sleeps until there is work, the keeper is due or it is time to stop. Returns
- * false for the last. `batch` gets at most batch_ops tasks, in order; what
- * is no operation comes alone.
- */
-static bool take_batch(struct lk_batcher *batcher, uint64_t *keep_at_ns,
-                       struct lk_task_queue *batch, bool *keep)
+static uint64_t next_alarm(const struct lane *lane)
 {
-    uint64_t now;
+    uint64_t keep = lane->number ? UINT64_MAX : lane->keep_ns;
 
-    uv_mutex_lock(&batcher->mutex);
-    for (;;) {
-        now = uv_hrtime();
-        if (batcher->queue.head || batcher->stop || now >= *keep_at_ns) {
-            break;
-        }
-        batcher->asleep = true;
-        uv_cond_timedwait(&batcher->wake, &batcher->mutex, *keep_at_ns - now);
-        batcher->asleep = false;
+    return lane->held.head && lane->again_ns < keep ? lane->again_ns : keep;
+}
+
+/* What has been held long enough goes first: it came first. */
+static void take_held(struct lane *lane, struct lk_task_queue *batch,
+                      uint64_t now)
+{
+    while (now >= lane->again_ns && lane->held.head &&
+           batch->count < lane->batcher->batch_ops) {
+        lk_task_queue_add(batch, lk_task_queue_take(&lane->held));
     }
-    bool more = batcher->queue.head || !batcher->stop;
-    while (batcher->queue.head && batch->count < batcher->batch_ops) {
-        bool alone = !is_operation(batcher->queue.head);
+}
+
+/* At most batch_ops tasks, in order; what is no operation comes alone. */
+static void take_queued(struct lane *lane, struct lk_task_queue *batch)
+{
+    while (lane->queue.head && batch->count < lane->batcher->batch_ops) {
+        bool alone = !is_operation(lane->queue.head);
         if (alone && batch->count) {
             break;
         }
-        lk_task_queue_add(batch, lk_task_queue_take(&batcher->queue));
+        lk_task_queue_add(batch, lk_task_queue_take(&lane->queue));
         if (alone) {
             break;
         }
     }
-    *keep = now >= *keep_at_ns;
-    if (*keep) {
-        *keep_at_ns = now + batcher->sweep_interval_ms * 1000000;
+}
+
+/* Sleeps until there is work, an alarm is due or it is time to stop. Returns
+ * false for the last, once nothing is left to do. */
+static bool take_batch(struct lane *lane, struct lk_task_queue *batch,
+                       bool *keep)
+{
+    struct lk_batcher *batcher = lane->batcher;
+    uint64_t now;
+
+    uv_mutex_lock(&batcher->mutex);
+    while (!lane->queue.head && !batcher->stop && !lane->hurry &&
+           (now = uv_hrtime()) < next_alarm(lane)) {
+        uint64_t alarm = next_alarm(lane);
+        lane->asleep = true;
+        if (alarm == UINT64_MAX) {
+            uv_cond_wait(&lane->wake, &batcher->mutex);
+        } else {
+            uv_cond_timedwait(&lane->wake, &batcher->mutex, alarm - now);
+        }
+        lane->asleep = false;
     }
+    now = batcher->stop ? UINT64_MAX : uv_hrtime();
+    take_held(lane, batch, now);
+    take_queued(lane, batch);
+    *keep = lane->number == 0 && !batcher->stop && now >= lane->keep_ns;
+    if (*keep) {
+        lane->keep_ns = now + batcher->sweep_interval_ms * 1000000;
+    }
+    lane->hurry = false;
+    bool more = batch->head || !batcher->stop;
     uv_mutex_unlock(&batcher->mutex);
     return more;
 }
 
+static bool is_stopping(struct lk_batcher *batcher)
+{
+    uv_mutex_lock(&batcher->mutex);
+    bool stop = batcher->stop;
+    uv_mutex_unlock(&batcher->mutex);
+    return stop;
+}
+
+/*
+ * A transaction of somebody else, an app's own perhaps, holds the record: what
+ * came back with LK_AGAIN is held and given again, for a while. The others of
+ * the batch are left in `tasks`.
+ */
+static void hold_again(struct lane *lane, struct lk_task_queue *tasks)
+{
+    struct lk_task_queue done = {0};
+    struct lk_task *task;
+    uint64_t now = uv_hrtime();
+
+    while ((task = lk_task_queue_take(tasks))) {
+        struct lk_op *op = &task->demand.op;
+        if (op->status == LK_AGAIN && !task->again_until_ns) {
+            task->again_until_ns = now + AGAIN_FOR_MS * UINT64_C(1000000);
+        }
+        if (op->status == LK_AGAIN &&
+            (now >= task->again_until_ns || is_stopping(lane->batcher))) {
+            op->status = LK_UNAVAILABLE;
+            op->error = "another transaction holds the record; send the same "
+                        "again";
+        }
+        lk_task_queue_add(op->status == LK_AGAIN ? &lane->held : &done, task);
+    }
+    if (lane->held.head) {
+        lane->again_ns = now + AGAIN_MS * UINT64_C(1000000);
+    }
+    *tasks = done;
+}
+
+static void count_batch(struct lk_batcher *batcher, size_t ops, uint64_t us)
+{
+    uv_mutex_lock(&batcher->mutex);
+    lk_histogram_add(&batcher->stats.ops, ops);
+    lk_histogram_add(&batcher->stats.us, us);
+    uv_mutex_unlock(&batcher->mutex);
+}
+
 /* True: the keeper has more to do, and should not wait. */
-static bool apply_batch(struct lk_batcher *batcher, struct lk_task_queue *tasks,
+static bool apply_batch(struct lane *lane, struct lk_task_queue *tasks,
                         bool keep)
 {
-    struct lk_batch batch = {.ops = batcher->ops, .keep = keep};
+    struct lk_batcher *batcher = lane->batcher;
+    struct lk_batch batch = {
+        .ops = lane->ops, .lane = lane->number, .keep = keep};
     uint64_t started = uv_hrtime();
 
     for (struct lk_task *task = tasks->head; task; task = task->next) {
@@ -78,14 +171,11 @@ static bool apply_batch(struct lk_batcher *batcher, struct lk_task_queue *tasks,
     }
     batcher->store->class->apply(batcher->store, &batch);
     if (batch.count) {
-        uint64_t us = (uv_hrtime() - started) / 1000;
-        uv_mutex_lock(&batcher->mutex);
-        lk_histogram_add(&batcher->stats.ops, batch.count);
-        lk_histogram_add(&batcher->stats.us, us);
-        uv_mutex_unlock(&batcher->mutex);
+        count_batch(batcher, batch.count, (uv_hrtime() - started) / 1000);
     }
     lk_fault_point("before_reply");
-    if (batch.count || batch.settled_count || batch.settle_all) {
+    hold_again(lane, tasks);
+    if (tasks->head || batch.settled_count || batch.settle_all) {
         lk_returns_give(batcher->returns, tasks, &batch);
     }
     lk_batch_clear(&batch);
@@ -114,20 +204,56 @@ static void apply_alone(struct lk_batcher *batcher, struct lk_task_queue *tasks)
     lk_returns_give(batcher->returns, tasks, NULL);
 }
 
-static void run_thread(void *context)
+static void run_lane(void *context)
 {
-    struct lk_batcher *batcher = context;
-    uint64_t keep_at_ns = uv_hrtime();
+    struct lane *lane = context;
     struct lk_task_queue tasks = {0};
     bool keep;
 
-    while (take_batch(batcher, &keep_at_ns, &tasks, &keep)) {
+    lane->keep_ns = uv_hrtime();
+    while (take_batch(lane, &tasks, &keep)) {
         if (tasks.head && !is_operation(tasks.head)) {
-            apply_alone(batcher, &tasks);
+            apply_alone(lane->batcher, &tasks);
         }
-        if ((tasks.head || keep) && apply_batch(batcher, &tasks, keep)) {
-            keep_at_ns = 0;
+        if (apply_batch(lane, &tasks, keep)) {
+            lane->keep_ns = 0;
         }
+    }
+}
+
+/* ---- Start and stop ------------------------------------------------------ */
+
+static bool start_lane(struct lk_batcher *batcher, unsigned number)
+{
+    struct lane *lane = &batcher->lanes[number];
+
+    *lane = (struct lane){.batcher = batcher, .number = number};
+    lane->ops = calloc(batcher->batch_ops, sizeof(*lane->ops));
+    if (!lane->ops || uv_cond_init(&lane->wake)) {
+        goto no_cond;
+    }
+    if (!lk_thread_create(&lane->thread, run_lane, lane)) {
+        batcher->lane_count++;
+        return true;
+    }
+    uv_cond_destroy(&lane->wake);
+no_cond:
+    free(lane->ops);
+    return false;
+}
+
+static void stop_lanes(struct lk_batcher *batcher)
+{
+    uv_mutex_lock(&batcher->mutex);
+    batcher->stop = true;
+    for (unsigned i = 0; i < batcher->lane_count; i++) {
+        uv_cond_signal(&batcher->lanes[i].wake);
+    }
+    uv_mutex_unlock(&batcher->mutex);
+    for (unsigned i = 0; i < batcher->lane_count; i++) {
+        uv_thread_join(&batcher->lanes[i].thread);
+        uv_cond_destroy(&batcher->lanes[i].wake);
+        free(batcher->lanes[i].ops);
     }
 }
 
@@ -137,35 +263,29 @@ enum lk_status lk_batcher_start(struct lk_store *store,
                                 struct lk_batcher **batcher)
 {
     struct lk_batcher *made = calloc(1, sizeof(*made));
-    struct lk_op **ops = calloc(batch_ops, sizeof(struct lk_op *));
+    struct lane *lanes = calloc(store->lanes, sizeof(*lanes));
+    bool started = true;
 
-    if (!made || !ops) {
-        goto failed;
+    if (!made || !lanes || uv_mutex_init(&made->mutex)) {
+        free(lanes);
+        free(made);
+        return LK_NOMEM;
     }
     made->store = store;
     made->returns = returns;
-    made->ops = ops;
+    made->lanes = lanes;
     made->batch_ops = batch_ops;
     made->sweep_interval_ms = sweep_interval_ms;
-    if (uv_mutex_init(&made->mutex)) {
-        goto failed;
-    }
-    if (uv_cond_init(&made->wake)) {
-        uv_mutex_destroy(&made->mutex);
-        goto failed;
-    }
-    if (lk_thread_create(&made->thread, run_thread, made)) {
-        uv_cond_destroy(&made->wake);
-        uv_mutex_destroy(&made->mutex);
-        goto failed;
+    for (unsigned i = 0; i < store->lanes && started; i++) {
+        started = start_lane(made, i);
     }
     *batcher = made;
+    if (!started) {
+        lk_batcher_stop(made);
+        *batcher = NULL;
+        return LK_NOMEM;
+    }
     return LK_OK;
-
-failed:
-    free(ops);
-    free(made);
-    return LK_NOMEM;
 }
 
 void lk_batcher_set_sweep(struct lk_batcher *batcher,
@@ -176,13 +296,40 @@ void lk_batcher_set_sweep(struct lk_batcher *batcher,
     uv_mutex_unlock(&batcher->mutex);
 }
 
+static void wake_lane(struct lane *lane)
+{
+    if (lane->asleep) {
+        uv_cond_signal(&lane->wake);
+    }
+}
+
 void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks)
 {
+    struct lk_task *task;
+
     uv_mutex_lock(&batcher->mutex);
-    lk_task_queue_join(&batcher->queue, tasks);
-    if (batcher->asleep) {
-        uv_cond_signal(&batcher->wake);
+    if (batcher->lane_count == 1) {
+        lk_task_queue_join(&batcher->lanes[0].queue, tasks);
     }
+    while ((task = lk_task_queue_take(tasks))) {
+        unsigned lane = is_operation(task)
+                            ? lk_op_lane(batcher->store, &task->demand.op)
+                            : 0;
+        lk_task_queue_add(&batcher->lanes[lane].queue, task);
+    }
+    for (unsigned i = 0; i < batcher->lane_count; i++) {
+        if (batcher->lanes[i].queue.head) {
+            wake_lane(&batcher->lanes[i]);
+        }
+    }
+    uv_mutex_unlock(&batcher->mutex);
+}
+
+void lk_batcher_hurry(struct lk_batcher *batcher)
+{
+    uv_mutex_lock(&batcher->mutex);
+    batcher->lanes[0].hurry = true;
+    wake_lane(&batcher->lanes[0]);
     uv_mutex_unlock(&batcher->mutex);
 }
 
@@ -191,7 +338,9 @@ void lk_batcher_stats(struct lk_batcher *batcher,
 {
     uv_mutex_lock(&batcher->mutex);
     *stats = batcher->stats;
-    stats->waiting = batcher->queue.count;
+    for (unsigned i = 0; i < batcher->lane_count; i++) {
+        stats->waiting += batcher->lanes[i].queue.count;
+    }
     uv_mutex_unlock(&batcher->mutex);
 }
 
@@ -200,13 +349,8 @@ void lk_batcher_stop(struct lk_batcher *batcher)
     if (!batcher) {
         return;
     }
-    uv_mutex_lock(&batcher->mutex);
-    batcher->stop = true;
-    uv_cond_signal(&batcher->wake);
-    uv_mutex_unlock(&batcher->mutex);
-    uv_thread_join(&batcher->thread);
-    uv_cond_destroy(&batcher->wake);
+    stop_lanes(batcher);
     uv_mutex_destroy(&batcher->mutex);
-    free(batcher->ops);
+    free(batcher->lanes);
     free(batcher);
 }

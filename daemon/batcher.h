@@ -1,6 +1,6 @@
 /*
- * batcher.h - the store thread: whatever arrives while one batch is being made
- * durable forms the next.
+ * batcher.h - the store's threads, one for each of its lanes: whatever arrives
+ * on a lane while one batch is being made durable forms the next.
  */
 #ifndef LK_BATCHER_H
 #define LK_BATCHER_H
@@ -13,7 +13,7 @@ struct lk_batcher_stats {
     size_t waiting;          /* not yet in a batch */
 };
 
-/* Starts the thread. Answered tasks come back through `returns`. */
+/* Starts the threads. Answered tasks come back through `returns`. */
 LK_MUST_CHECK enum lk_status lk_batcher_start(struct lk_store *store,
                                               struct lk_returns *returns,
                                               size_t batch_ops,
@@ -24,9 +24,12 @@ void lk_batcher_set_sweep(struct lk_batcher *batcher,
                           uint64_t sweep_interval_ms);
 /* Hands over all of `tasks` (kinds OP, AWAIT and CLOCK), in order. */
 void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks);
+/* Any thread: lane 0 applies a batch soon, though there may be nothing to
+ * decide; the store has something to tell. */
+void lk_batcher_hurry(struct lk_batcher *batcher);
 void lk_batcher_stats(struct lk_batcher *batcher,
                       struct lk_batcher_stats *stats);
-/* Finishes what is queued, then ends the thread. NULL is fine. */
+/* Finishes what is queued, then ends the threads. NULL is fine. */
 void lk_batcher_stop(struct lk_batcher *batcher);
 
 #endif

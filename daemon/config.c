@@ -294,5 +294,7 @@ void lk_config_hide_secret(char *assignment)
     if (equals && (strncmp(assignment, "auth.password=", 14) == 0 ||
                    strncmp(assignment, "users.", 6) == 0)) {
         memset(equals + 1, '*', strlen(equals + 1));
+    } else if (equals) {
+        lk_url_mask(equals + 1);
     }
 }

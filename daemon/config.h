@@ -81,6 +81,19 @@ struct lk_config {
     uint64_t checkpoint_pages;
     uint64_t cache_pages;
     uint64_t reap_rows;
+    uint64_t strict;       /* refuse a store that promises less; 0, 1 */
+    uint64_t accept_loss;  /* a store that may lose is wanted; 0, 1 */
+    uint64_t store_lanes;  /* connections to the server, a thread each */
+    uint64_t store_pooler; /* 0, 1 */
+    uint64_t store_notify; /* 0, 1 */
+    uint64_t poll_ms;      /* who waits asks again */
+    uint64_t store_timeout_ms;
+    uint64_t store_connect_timeout_ms;
+    uint64_t wait_replicas;
+    uint64_t wait_timeout_ms;
+    char *prefix;
+    char *cache_url; /* NULL: none */
+    uint64_t cache_timeout_ms;
 
     /* [auth] and [users] */
     char *password; /* NULL: none is needed for the role `use` */
@@ -122,11 +135,15 @@ LK_MUST_CHECK enum lk_status lk_config_set_value(struct lk_config *config,
                                                  struct lk_buf *errors);
 
 /*
- * Overwrites the value in "auth.password=..." and "users.NAME=..." (any other
- * assignment is left alone), for an argv that the whole machine can read;
- * whoever reloads keeps a copy of the argument from before.
+ * Overwrites the value in "auth.password=..." and "users.NAME=...", and the
+ * password in the URL of a store (any other assignment is left alone), for an
+ * argv that the whole machine can read; whoever reloads keeps a copy of the
+ * argument from before.
  */
 void lk_config_hide_secret(char *assignment);
+/* Overwrites the password in "scheme://user:password@host" or in a connection
+ * string; false: there is none. */
+bool lk_url_mask(char *url);
 
 /*
  * Looks at the settings together and reads password files; called once, after

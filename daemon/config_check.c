@@ -94,6 +94,22 @@ static void check_numbers(struct report *report)
     }
 }
 
+static void check_store(struct report *report)
+{
+    const struct lk_config *config = report->config;
+    bool postgres = strncmp(config->store_url, "postgres", 8) == 0;
+    bool redis = strncmp(config->store_url, "redis", 5) == 0;
+
+    require(report, !config->cache_url || postgres, "store", "cache",
+            "is only for a store in PostgreSQL");
+    require(report, !config->store_pooler || postgres, "store", "pooler",
+            "is only for a store in PostgreSQL");
+    require(report, !config->wait_replicas || redis, "store", "wait_replicas",
+            "is only for a store in Redis");
+    require(report, !config->strict || !config->accept_loss, "store", "strict",
+            "and store.accept_loss contradict each other");
+}
+
 static void check_listen(struct report *report)
 {
     const struct lk_config *config = report->config;
@@ -151,9 +167,19 @@ static void take_secret(struct report *report, const char *section,
     latchkey_buf_free(&why);
 }
 
+static bool has_password(const char *url)
+{
+    char *copy = url ? strdup(url) : NULL;
+    bool found = copy && lk_url_mask(copy);
+
+    lk_secret_free(copy);
+    return found;
+}
+
 static void check_secrets(struct report *report, struct lk_config *config)
 {
-    bool inside = config->password != NULL;
+    bool inside = config->password != NULL || has_password(config->store_url) ||
+                  has_password(config->cache_url);
 
     if (config->password && config->password_file) {
         fail(report, "auth", "password_file",
@@ -187,6 +213,7 @@ enum lk_status lk_config_check(struct lk_config *config, struct lk_buf *errors,
                             .status = LK_OK};
 
     check_numbers(&report);
+    check_store(&report);
     check_listen(&report);
     check_secrets(&report, config);
     if (report.status != LK_OK) {

@@ -69,6 +69,23 @@ const struct lk_setting lk_settings[] = {
     NUMBER("store", "cache_pages", count, cache_pages,
            "4096", 16, 16000000, RESTART),
     NUMBER("store", "reap_rows", count, reap_rows, "256", 1, 1024, RESTART),
+    NUMBER("store", "strict", switch, strict, "no", 0, 1, RESTART),
+    NUMBER("store", "accept_loss", switch, accept_loss, "no", 0, 1, RESTART),
+    NUMBER("store", "connections", count, store_lanes, "2", 1, 64, RESTART),
+    NUMBER("store", "pooler", switch, store_pooler, "no", 0, 1, RESTART),
+    NUMBER("store", "notify", switch, store_notify, "yes", 0, 1, RESTART),
+    NUMBER("store", "poll", duration, poll_ms, "500ms", 10, HOUR, RESTART),
+    NUMBER("store", "timeout", duration, store_timeout_ms,
+           "5s", 100, HOUR, RESTART),
+    NUMBER("store", "connect_timeout", duration, store_connect_timeout_ms,
+           "2s", 100, HOUR, RESTART),
+    NUMBER("store", "wait_replicas", count, wait_replicas, "0", 0, 100, RESTART),
+    NUMBER("store", "wait_timeout", duration, wait_timeout_ms,
+           "1s", 1, HOUR, RESTART),
+    TEXT("store", "prefix", prefix, prefix, "latchkey", RESTART),
+    TEXT("store", "cache", cache, cache_url, "none", RESTART),
+    NUMBER("store", "cache_timeout", duration, cache_timeout_ms,
+           "50ms", 1, 10 * SECOND, RESTART),
 
     TEXT("auth", "password", secret, password, NULL, RELOAD),
     TEXT("auth", "password_file", path, password_file, NULL, RELOAD),
@@ -190,7 +207,9 @@ void lk_config_free(struct lk_config *config)
     lk_users_clear(config);
     lk_secret_free(config->password);
     free(config->password_file);
-    free(config->store_url);
+    lk_secret_free(config->store_url);
+    lk_secret_free(config->cache_url);
+    free(config->prefix);
     free(config->file);
     free(config->given);
     *config = (struct lk_config){0};

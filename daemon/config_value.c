@@ -246,15 +246,131 @@ static enum lk_status print_text(const struct lk_config *config,
     return latchkey_buf_add_text(out, text ? text : "");
 }
 
+static void mask(char *from, size_t len)
+{
+    memset(from, '*', len);
+}
+
+bool lk_url_mask(char *url)
+{
+    char *authority = strstr(url, "://");
+    char *named = strstr(url, "password=");
+    bool found = false;
+
+    if (authority) {
+        authority += 3;
+        /* The last "@" of the authority: a password may hold others. */
+        size_t len = strcspn(authority, "/?");
+        char *at = memrchr(authority, '@', len);
+        char *colon =
+            at ? memchr(authority, ':', (size_t)(at - authority)) : NULL;
+        if (colon) {
+            mask(colon + 1, (size_t)(at - colon - 1));
+            found = true;
+        }
+    }
+    if (named) {
+        named += strlen("password=");
+        /* Quoted, it may hold spaces; then all the rest goes. */
+        mask(named, *named == '\'' ? strlen(named) : strcspn(named, "& \t"));
+        found = true;
+    }
+    return found;
+}
+
+static enum lk_status print_url(const struct lk_config *config,
+                                const struct lk_setting *setting,
+                                struct lk_buf *out)
+{
+    const char *text = *text_at((struct lk_config *)config, setting);
+    char *shown = strdup(text ? text : "");
+
+    if (!shown) {
+        return LK_NOMEM;
+    }
+    lk_url_mask(shown);
+    enum lk_status status = latchkey_buf_add_text(out, shown);
+    free(shown);
+    return status;
+}
+
+/* What the value has in place of a password must not get into the message. */
+static enum lk_status invalid_url(struct lk_buf *why, const char *value,
+                                  const char *text)
+{
+    char *shown = strdup(value);
+
+    if (!shown) {
+        return LK_NOMEM;
+    }
+    lk_url_mask(shown);
+    enum lk_status status = invalid(why, shown, text);
+    free(shown);
+    return status;
+}
+
 static enum lk_status parse_url(const struct lk_assignment *assignment,
                                 struct lk_buf *why)
 {
-    size_t scheme = strspn(assignment->value, "abcdefghijklmnopqrstuvwxyz");
+    size_t scheme = strspn(assignment->value, "abcdefghijklmnopqrstuvwxyz-");
 
     if (scheme == 0 || assignment->value[scheme] != ':' ||
         assignment->value[scheme + 1] == '\0') {
+        return invalid_url(why, assignment->value,
+                           "is not a store; use sqlite:PATH, "
+                           "postgres://HOST/DATABASE or redis://HOST:PORT");
+    }
+    return take_text(assignment);
+}
+
+static enum lk_status parse_cache(const struct lk_assignment *assignment,
+                                  struct lk_buf *why)
+{
+    if (strcmp(assignment->value, "none") == 0) {
+        char **text = text_at(assignment->config, assignment->setting);
+        lk_secret_free(*text);
+        *text = NULL;
+        return LK_OK;
+    }
+    if (strncmp(assignment->value, "redis:", 6) != 0) {
+        return invalid_url(why, assignment->value,
+                           "is not a cache; use redis://HOST:PORT or none");
+    }
+    return take_text(assignment);
+}
+
+static enum lk_status parse_switch(const struct lk_assignment *assignment,
+                                   struct lk_buf *why)
+{
+    bool on = strcmp(assignment->value, "yes") == 0;
+
+    if (!on && strcmp(assignment->value, "no") != 0) {
+        return invalid(why, assignment->value, "is neither yes nor no");
+    }
+    *number_at(assignment->config, assignment->setting) = on;
+    return LK_OK;
+}
+
+static enum lk_status print_switch(const struct lk_config *config,
+                                   const struct lk_setting *setting,
+                                   struct lk_buf *out)
+{
+    return latchkey_buf_add_text(out,
+                                 number_of(config, setting) ? "yes" : "no");
+}
+
+static enum lk_status parse_prefix(const struct lk_assignment *assignment,
+                                   struct lk_buf *why)
+{
+    size_t len = strlen(assignment->value);
+
+    if (len < 1 || len > 32 ||
+        strspn(assignment->value, "abcdefghijklmnopqrstuvwxyz"
+                                  "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789-_.") != len) {
         return invalid(why, assignment->value,
-                       "is not a store; use sqlite:PATH");
+                       "is not a prefix; use up to 32 letters, digits, "
+                       "hyphens, dots and underscores");
     }
     return take_text(assignment);
 }
@@ -290,7 +406,13 @@ const struct lk_setting_kind lk_kind_mode = {.parse = parse_mode,
 const struct lk_setting_kind lk_kind_level = {.parse = parse_level,
                                               .print = print_level};
 const struct lk_setting_kind lk_kind_url = {.parse = parse_url,
-                                            .print = print_text};
+                                            .print = print_url};
+const struct lk_setting_kind lk_kind_cache = {.parse = parse_cache,
+                                              .print = print_url};
+const struct lk_setting_kind lk_kind_switch = {.parse = parse_switch,
+                                               .print = print_switch};
+const struct lk_setting_kind lk_kind_prefix = {.parse = parse_prefix,
+                                               .print = print_text};
 const struct lk_setting_kind lk_kind_path = {.parse = parse_path,
                                              .print = print_text};
 const struct lk_setting_kind lk_kind_secret = {.parse = parse_secret};

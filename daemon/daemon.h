@@ -70,9 +70,10 @@ struct lk_task {
     struct lk_conn *conn;   /* NULL: the client is gone */
     uint64_t started_ns;
     uint64_t deadline_ms;
-    size_t copied;    /* bytes behind the task */
-    size_t size;      /* bytes, for the queue's account */
-    atomic_bool gone; /* as `conn`, for other threads: do not bother */
+    uint64_t again_until_ns; /* given again until then; 0: never yet */
+    size_t copied;           /* bytes behind the task */
+    size_t size;             /* bytes, for the queue's account */
+    atomic_bool gone;        /* as `conn`, for other threads: do not bother */
     uint8_t proto;
     uint8_t rounds; /* loads in vain */
     bool counted;   /* in server->queued_* */
@@ -384,6 +385,8 @@ struct lk_server {
     const struct lk_options *options;
     struct lk_store *store;
     struct lk_batcher *batcher;
+    uv_mutex_t wake_mutex;
+    struct lk_batcher *awake; /* for threads of the store; NULL: not running */
     struct lk_reader *reader;
     struct lk_jobs jobs;
     struct lk_returns returns;
@@ -397,6 +400,7 @@ struct lk_server {
     uv_check_t check;
     uv_timer_t wait_timer; /* the earliest deadline of a waiter */
     uv_timer_t tick;       /* time-outs of connections; bound of the stop */
+    uv_timer_t poll;       /* a shared store: who waits asks again */
     uv_signal_t signals[3];
     uint64_t armed_ms; /* what wait_timer is set to */
 
@@ -445,6 +449,8 @@ void lk_server_go_on_stopping(struct lk_server *server);
 
 /* turn.c */
 bool lk_turn_start(struct lk_server *server);
+/* With a store that is open: others may settle what is waited for here. */
+void lk_turn_poll(struct lk_server *server);
 void lk_turn_close_connections(struct lk_server *server);
 
 /* listen.c: LK_OK, or a failure that has been logged. */

@@ -15,7 +15,8 @@ static const char usage[] =
     "\n"
     "  --config FILE       settings; without it all have defaults\n"
     "  --check-config      reports what is wrong with the settings, then ends\n"
-    "  --store URL         where records are kept, as sqlite:/path/to/file\n"
+    "  --store URL         where records are kept: sqlite:/path/to/file,\n"
+    "                      postgres://host/database or redis://host:port\n"
     "  --listen ADDRESS    unix:PATH or HOST:PORT, repeatable; port 0 takes\n"
     "                      a free one and logs it\n"
     "  --set SETTING=VALUE overrides any setting, as store.lock=10s;\n"
@@ -73,6 +74,7 @@ static bool read_command_line(int argc, char **argv, struct command_line *line)
             break;
         case 's':
             add_value(&line->options, "daemon.store", optarg);
+            lk_url_mask(optarg);
             break;
         case 'l':
             add_value(&line->options, "daemon.listen", optarg);

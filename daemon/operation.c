@@ -355,12 +355,15 @@ static struct lk_task *task_of(struct lk_waiter *waiter)
                               offsetof(struct lk_task, waiter));
 }
 
-/* Without memory to wait on it is pushed; whoever claims then is told. */
+/*
+ * Without memory to wait on it is pushed, and so it is where only the store
+ * could tell: whoever claims then is told.
+ */
 static void await_again(struct lk_server *server, struct lk_task *task)
 {
     enum step step = peek(server, &task->demand, true);
 
-    if (step == STEP_ANSWER ||
+    if (step == STEP_ANSWER || !server->store->class->peek ||
         lk_waiters_add(&server->waiters, &task->waiter, task->demand.op.hash,
                        task->deadline_ms)) {
         push_settled(server, task);

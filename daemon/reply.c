@@ -25,11 +25,16 @@ static enum lk_status write_word(struct lk_buf *out, const char *word)
     return lk_resp_bulk(out, latchkey_slice(word));
 }
 
+/* A claim that another transaction has not committed yet has no number. */
 static enum lk_status write_reference(struct lk_buf *out,
                                       const struct lk_store *store,
                                       uint64_t number)
 {
     char text[LK_REFERENCE_TEXT + 1];
+
+    if (!number) {
+        return lk_resp_bulk(out, (struct lk_slice){0});
+    }
 
     latchkey_reference_encode(number, store->reference_secret, text);
     return lk_resp_bulk(out, (struct lk_slice){text, LK_REFERENCE_TEXT});

@@ -177,10 +177,19 @@ static void leave_running_job(struct lk_server *server)
     }
 }
 
+/* Whom a thread of the store may wake. */
+static void set_awake(struct lk_server *server, struct lk_batcher *batcher)
+{
+    uv_mutex_lock(&server->wake_mutex);
+    server->awake = batcher;
+    uv_mutex_unlock(&server->wake_mutex);
+}
+
 static void close_server(struct lk_server *server)
 {
     lk_server_stop_listening(server);
     leave_hung_store(server);
+    set_awake(server, NULL);
     lk_batcher_stop(server->batcher);
     lk_reader_stop(server->reader);
     leave_running_job(server);
@@ -192,6 +201,7 @@ static void close_server(struct lk_server *server)
     uv_loop_close(&server->loop);
     lk_waiters_free(&server->waiters);
     uv_mutex_destroy(&server->returns.mutex);
+    uv_mutex_destroy(&server->wake_mutex);
     latchkey_buf_free(&server->scratch);
     for (size_t i = 0; i < server->listener_count; i++) {
         free(server->listeners[i].path);
@@ -209,6 +219,37 @@ static void on_store_log(void *context, int level, const char *line)
            lk_log_quote(latchkey_slice(line), shown, sizeof(shown)));
 }
 
+/* Before the batcher runs there is nobody to wake; it looks by itself. */
+static void on_store_wake(void *context)
+{
+    struct lk_server *server = context;
+
+    uv_mutex_lock(&server->wake_mutex);
+    if (server->awake) {
+        lk_batcher_hurry(server->awake);
+    }
+    uv_mutex_unlock(&server->wake_mutex);
+}
+
+static enum lk_status require_strict(struct lk_store *store,
+                                     struct lk_buf *error)
+{
+    struct lk_buf text = {0};
+    bool strict = false;
+    enum lk_status status = store->class->describe(store, &text, &strict);
+
+    if (!status && !strict) {
+        status = latchkey_buf_printf(
+            error,
+            "store.strict is set, but with its present settings this store "
+            "promises less: %.*s",
+            (int)text.len, text.data);
+        status = status ? status : LK_INVALID;
+    }
+    latchkey_buf_free(&text);
+    return status;
+}
+
 static enum lk_status open_store(struct lk_server *server)
 {
     const struct lk_config *config = &server->config;
@@ -223,9 +264,26 @@ static enum lk_status open_store(struct lk_server *server)
     store.checkpoint_pages = (unsigned)config->checkpoint_pages;
     store.cache_pages = (unsigned)config->cache_pages;
     store.reap_rows = (unsigned)config->reap_rows;
+    store.connections = (unsigned)config->store_lanes;
+    store.batch_ops = config->batch_ops;
+    store.pooler = config->store_pooler;
+    store.accept_loss = config->accept_loss;
+    store.notify = config->store_notify;
+    store.timeout_ms = config->store_timeout_ms;
+    store.connect_timeout_ms = config->store_connect_timeout_ms;
+    store.wait_replicas = (unsigned)config->wait_replicas;
+    store.wait_timeout_ms = config->wait_timeout_ms;
+    store.prefix = config->prefix;
+    store.cache_url = config->cache_url;
+    store.cache_timeout_ms = config->cache_timeout_ms;
     store.log = on_store_log;
+    store.wake = on_store_wake;
+    store.wake_context = server;
     enum lk_status status =
         lk_store_open(config->store_url, &store, &server->store, &error);
+    if (!status && config->strict) {
+        status = require_strict(server->store, &error);
+    }
     if (status) {
         struct lk_slice why =
             error.len ? latchkey_buf_slice(&error)
@@ -268,7 +326,8 @@ static bool open_loop(struct lk_server *server)
         return false;
     }
     server->started_ms = uv_now(loop);
-    bool ok = !uv_mutex_init(&server->returns.mutex) && lk_turn_start(server);
+    bool ok = !uv_mutex_init(&server->returns.mutex) &&
+              !uv_mutex_init(&server->wake_mutex) && lk_turn_start(server);
     for (int i = 0; ok && i < 3; i++) {
         server->signals[i].data = server;
         ok = !uv_signal_init(loop, &server->signals[i]) &&
@@ -298,6 +357,8 @@ enum lk_status lk_server_open(struct lk_server *server)
                              config->sweep_interval_ms, &server->batcher);
     }
     if (!status) {
+        set_awake(server, server->batcher);
+        lk_turn_poll(server);
         status =
             lk_reader_start(server->store, &server->returns, &server->reader);
     }

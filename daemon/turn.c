@@ -254,17 +254,33 @@ static void on_tick(uv_timer_t *timer)
     uv_timer_start(timer, on_tick, tick_interval(&server->config), 0);
 }
 
+static void on_poll(uv_timer_t *timer)
+{
+    lk_operation_settled_all(timer->data);
+}
+
+void lk_turn_poll(struct lk_server *server)
+{
+    uint64_t interval = server->config.poll_ms;
+
+    if (server->store->shared) {
+        uv_timer_start(&server->poll, on_poll, interval, interval);
+    }
+}
+
 bool lk_turn_start(struct lk_server *server)
 {
     uv_loop_t *loop = &server->loop;
 
     server->returns.async.data = server;
     server->wait_timer.data = server->tick.data = server;
+    server->poll.data = server;
     server->prepare.data = server->check.data = server;
     server->armed_ms = UINT64_MAX;
     return !uv_async_init(loop, &server->returns.async, on_returned) &&
            !uv_timer_init(loop, &server->wait_timer) &&
            !uv_timer_init(loop, &server->tick) &&
+           !uv_timer_init(loop, &server->poll) &&
            !uv_prepare_init(loop, &server->prepare) &&
            !uv_check_init(loop, &server->check) &&
            !uv_prepare_start(&server->prepare, on_prepare) &&

@@ -230,6 +230,10 @@ struct lk_store_config {
     /* Told of everything an operator should read; one line, no newline. */
     void (*log)(void *context, int level, const char *line);
     void *log_context;
+    /* Called on a thread of the store's: it has something to tell, so lane 0
+     * should apply a batch soon, an empty one perhaps. NULL: nobody asks. */
+    void (*wake)(void *context);
+    void *wake_context;
 };
 
 void lk_store_config_default(struct lk_store_config *config);

@@ -118,9 +118,25 @@ static const struct row rows[] = {
     {"daemon.log_level=loud", "daemon.log_level: \"loud\" is not a level; "
                               "use error, warn, info or debug\n"},
     {"daemon.store=sqlite:", "daemon.store: \"sqlite:\" is not a store; use "
-                             "sqlite:PATH\n"},
+                             "sqlite:PATH, postgres://HOST/DATABASE or "
+                             "redis://HOST:PORT\n"},
+    {"daemon.store=://me:hush@db/", "daemon.store: \"://me:****@db/\" is not a "
+                                    "store; use sqlite:PATH, "
+                                    "postgres://HOST/DATABASE or "
+                                    "redis://HOST:PORT\n"},
+    {"daemon.store=redis-sentinel://10.0.0.1:26379/main", NULL},
+    {"store.strict=yes", NULL},
+    {"store.strict=1", "store.strict: \"1\" is neither yes nor no\n"},
+    {"store.cache=redis://127.0.0.1:6379", NULL},
+    {"store.cache=none", NULL},
+    {"store.cache=disk:/tmp", "store.cache: \"disk:/tmp\" is not a cache; use "
+                              "redis://HOST:PORT or none\n"},
+    {"store.prefix=shop-1", NULL},
+    {"store.prefix={x}", "store.prefix: \"{x}\" is not a prefix; use up to 32 "
+                         "letters, digits, hyphens, dots and underscores\n"},
     {"daemon.store=/tmp/x.db", "daemon.store: \"/tmp/x.db\" is not a store; "
-                               "use sqlite:PATH\n"},
+                               "use sqlite:PATH, postgres://HOST/DATABASE or "
+                               "redis://HOST:PORT\n"},
     {"auth.password=", "auth.password: must not be empty\n"},
     {"auth.password_file=pw",
      "auth.password_file: \"pw\" is not an absolute path\n"},
@@ -393,6 +409,31 @@ static char *read_document(const char *path)
     return text;
 }
 
+static void a_password_in_a_url_is_never_shown(void **state)
+{
+    static const char *const urls[][2] = {
+        {"postgres://me:hush@db/app", "postgres://me:****@db/app"},
+        {"postgres://me:h@sh@a,b:5433/app?x=1",
+         "postgres://me:****@a,b:5433/app?x=1"},
+        {"redis://:hush@db:6379", "redis://:****@db:6379"},
+        {"postgres:host=db password=hush user=me",
+         "postgres:host=db password=**** user=me"},
+        {"postgres:host=db password='a b' user=me",
+         "postgres:host=db password=*************"},
+        {"postgres://db/app?password=hush&user=me",
+         "postgres://db/app?password=****&user=me"},
+        {"postgres://me@db/app", "postgres://me@db/app"},
+        {"sqlite:/var/lib/a:b@c", "sqlite:/var/lib/a:b@c"},
+    };
+
+    for (size_t i = 0; i < sizeof(urls) / sizeof(urls[0]); i++) {
+        char *url = strdup(urls[i][0]);
+        assert_int_equal(lk_url_mask(url), strcmp(urls[i][0], urls[i][1]) != 0);
+        assert_string_equal(url, urls[i][1]);
+        free(url);
+    }
+}
+
 static void the_sample_file_documents_every_setting_with_its_default(void **s)
 {
     char *text = read_document("packaging/latchkeyd.conf");
@@ -471,6 +512,7 @@ int main(void)
         TEST(settings_that_contradict_each_other_are_refused),
         TEST(what_is_written_out_loads_again),
         TEST(the_sample_file_documents_every_setting_with_its_default),
+        TEST(a_password_in_a_url_is_never_shown),
         TEST(the_manual_documents_every_setting),
         TEST(the_sample_file_with_all_its_settings_is_the_default),
     };
