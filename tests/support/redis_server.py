@@ -11,6 +11,8 @@ from .service import Service
 
 OPTIONS = {
     "save": "",
+    # It listens only where the tests are.
+    "protected-mode": "no",
     "repl-diskless-sync": "yes",
     "repl-diskless-sync-delay": "0",
     "repl-ping-replica-period": "1",
