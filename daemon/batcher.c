@@ -5,10 +5,11 @@
 
 #include <stdlib.h>
 
-enum {
-    AGAIN_MS = 20, /* until what came back with LK_AGAIN is given again */
-    AGAIN_FOR_MS = 5 * 1000, /* and for how long in all */
-};
+/* How often what came back with LK_AGAIN is given again, and for how long. A
+ * claim is not kept waiting: it is told INFLIGHT. */
+#define AGAIN_NS       (5 * UINT64_C(1000000))
+#define AGAIN_CLAIM_NS (25 * UINT64_C(1000000))
+#define AGAIN_OTHER_NS (5000 * UINT64_C(1000000))
 
 /* One thread of the store's, with the operations whose keys are its own. */
 struct lane {
@@ -119,32 +120,46 @@ static bool is_stopping(struct lk_batcher *batcher)
     return stop;
 }
 
-/*
- * A transaction of somebody else, an app's own perhaps, holds the record: what
- * came back with LK_AGAIN is held and given again, for a while. The others of
- * the batch are left in `tasks`.
- */
+/* True: the operation is to be given again. Else it has its status. */
+static bool is_to_hold(struct lk_task *task, uint64_t now, bool stopping)
+{
+    struct lk_op *op = &task->demand.op;
+    bool claim = op->event == LK_EVENT_CLAIM;
+
+    if (op->status != LK_AGAIN) {
+        return false;
+    }
+    if (!task->again_until_ns) {
+        task->again_until_ns = now + (claim ? AGAIN_CLAIM_NS : AGAIN_OTHER_NS);
+    }
+    if (now < task->again_until_ns && !stopping) {
+        return true;
+    }
+    task->again_until_ns = 0;
+    if (claim) {
+        op->status = LK_OK; /* the outcome says INFLIGHT */
+    } else {
+        op->status = LK_UNAVAILABLE;
+        op->error = "another transaction holds the record; send the same again";
+    }
+    return false;
+}
+
+/* Another daemon's batch, or an app's own transaction, holds the records of
+ * some: these are held here for a while, the others are left in `tasks`. */
 static void hold_again(struct lane *lane, struct lk_task_queue *tasks)
 {
     struct lk_task_queue done = {0};
     struct lk_task *task;
     uint64_t now = uv_hrtime();
+    bool stopping = is_stopping(lane->batcher);
 
     while ((task = lk_task_queue_take(tasks))) {
-        struct lk_op *op = &task->demand.op;
-        if (op->status == LK_AGAIN && !task->again_until_ns) {
-            task->again_until_ns = now + AGAIN_FOR_MS * UINT64_C(1000000);
-        }
-        if (op->status == LK_AGAIN &&
-            (now >= task->again_until_ns || is_stopping(lane->batcher))) {
-            op->status = LK_UNAVAILABLE;
-            op->error = "another transaction holds the record; send the same "
-                        "again";
-        }
-        lk_task_queue_add(op->status == LK_AGAIN ? &lane->held : &done, task);
+        bool hold = is_to_hold(task, now, stopping);
+        lk_task_queue_add(hold ? &lane->held : &done, task);
     }
     if (lane->held.head) {
-        lane->again_ns = now + AGAIN_MS * UINT64_C(1000000);
+        lane->again_ns = now + AGAIN_NS;
     }
     *tasks = done;
 }

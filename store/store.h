@@ -253,9 +253,9 @@ struct lk_store_class {
     /* Decides every op and makes the decisions durable in one step; each op
      * has its status and outcome afterwards, op by op: LK_OK, LK_UNAVAILABLE,
      * LK_UNKNOWN (the commit may or may not have happened: the caller sends
-     * the same claim again) or, for what is no claim, LK_AGAIN (a transaction
-     * of somebody else holds the record: give it again shortly). On the thread
-     * of the batch's lane. */
+     * the same claim again) or LK_AGAIN (a transaction of somebody else holds
+     * the record: give it again shortly; the outcome of a claim says INFLIGHT
+     * meanwhile). On the thread of the batch's lane. */
     void (*apply)(struct lk_store *store, struct lk_batch *batch);
 
     /* Decides an op that changes nothing, from what is durable: LK_OK and the
