@@ -1,5 +1,8 @@
-"""What the comparisons share: servers, alternating rounds, and the table."""
+"""What the comparisons share: servers, clients, alternating rounds, and the
+table."""
 import contextlib
+import csv
+import itertools
 import os
 import shutil
 import socket
@@ -10,6 +13,8 @@ import time
 from pathlib import Path
 
 BUILD = Path(os.environ.get("LATCHKEY_BUILD", "build"))
+TENANT, SCOPE = "tenant", "POST /v1/payments"
+FINGERPRINT = "1:" + "5f" * 32
 
 
 # ---- servers ---------------------------------------------------------------
@@ -44,10 +49,13 @@ def running(arguments, address):
 
 
 def latchkeyd(folder, *extra, store=None):
+    """`store`: its URL, or the file of an embedded one."""
     path = folder / "latchkeyd.sock"
-    store = store or folder / "latchkey.db"
-    return path, running([BUILD / "latchkeyd", "--store", f"sqlite:{store}",
-                          "--listen", f"unix:{path}", *extra], path)
+    url = str(store or folder / "latchkey.db")
+    if ":" not in url:
+        url = f"sqlite:{url}"
+    return path, running([BUILD / "latchkeyd", "--store", url, "--listen",
+                          f"unix:{path}", *extra], path)
 
 
 def redis(folder, *extra):
@@ -61,6 +69,35 @@ def redis(folder, *extra):
 def clear(folder):
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+# ---- clients ---------------------------------------------------------------
+
+def benchmark(path, requests, *words, pipeline=1):
+    """Requests a second, by the stock redis-benchmark with 64 clients."""
+    out = subprocess.run(
+        ["redis-benchmark", "--csv", "-s", path, "-c", "64", "-n",
+         str(requests), "-P", str(pipeline), "-r", "1000000000", *words],
+        check=True, capture_output=True, text=True).stdout
+    return float(list(csv.reader(out.splitlines()))[-1][1])
+
+
+numbers = itertools.count()
+
+
+def fresh():
+    """A prefix of keys that no earlier run can have used, whatever its seed."""
+    return f"key-{next(numbers)}-__rand_int__"
+
+
+def claims(path, requests, pipeline=1):
+    return benchmark(path, requests, "CLAIM", TENANT, SCOPE, fresh(),
+                     FINGERPRINT, pipeline=pipeline)
+
+
+def setnx(path, requests, pipeline=1):
+    return benchmark(path, requests, "SET", f"{TENANT}:{SCOPE}:{fresh()}",
+                     FINGERPRINT, "NX", "EX", "86400", pipeline=pipeline)
 
 
 # ---- the form of every comparison --------------------------------------------

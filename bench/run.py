@@ -3,23 +3,21 @@ by side, alternately, several times, and prints the ratio of the medians.
 
     ./run bench                      all of them
     ./run bench claims replays       only these
-    ./run bench gateway              those whose names begin with it
+    ./run bench gateway stores       those whose names begin with it
     ./run bench --rounds 3 --quick   faster and rougher
 """
 import argparse
 import contextlib
-import csv
-import itertools
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import gateway
-from common import BUILD, Results, alternate, clear, latchkeyd, redis
+import stores
+from common import (BUILD, FINGERPRINT, SCOPE, TENANT, Results, alternate,
+                    benchmark, claims, clear, latchkeyd, redis, setnx)
 
-TENANT, SCOPE = "tenant", "POST /v1/payments"
-FINGERPRINT = "1:" + "5f" * 32
 BODY = "x" * 256
 
 
@@ -31,33 +29,6 @@ def cli(path, *words):
 def info(path):
     lines = cli(path, "INFO").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
-def benchmark(path, requests, *words, pipeline=1):
-    """Requests a second, by the stock redis-benchmark with 64 clients."""
-    out = subprocess.run(
-        ["redis-benchmark", "--csv", "-s", path, "-c", "64", "-n",
-         str(requests), "-P", str(pipeline), "-r", "1000000000", *words],
-        check=True, capture_output=True, text=True).stdout
-    return float(list(csv.reader(out.splitlines()))[-1][1])
-
-
-numbers = itertools.count()
-
-
-def fresh():
-    """A prefix of keys that no earlier run can have used, whatever its seed."""
-    return f"key-{next(numbers)}-__rand_int__"
-
-
-def claims(path, requests, pipeline=1):
-    return benchmark(path, requests, "CLAIM", TENANT, SCOPE, fresh(),
-                     FINGERPRINT, pipeline=pipeline)
-
-
-def setnx(path, requests, pipeline=1):
-    return benchmark(path, requests, "SET", f"{TENANT}:{SCOPE}:{fresh()}",
-                     FINGERPRINT, "NX", "EX", "86400", pipeline=pipeline)
 
 
 # ---- the comparisons -------------------------------------------------------
@@ -180,6 +151,7 @@ def bench_size(args, folder, results):
 COMPARISONS = {
     "claims": bench_claims, "replays": bench_replays, "pairs": bench_pairs,
     "latency": bench_latency, "size": bench_size, **gateway.COMPARISONS,
+    **stores.COMPARISONS,
 }
 
 
