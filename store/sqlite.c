@@ -574,4 +574,8 @@ const struct lk_store_class lk_sqlite_class = {
     .note = lk_sqlite_note,
     .accept_clock = lk_sqlite_accept_clock,
     .stats = read_stats,
+    .describe = lk_sqlite_describe,
+    .import = lk_sqlite_import,
+    .import_audit = lk_sqlite_import_audit,
+    .adopt = lk_sqlite_adopt,
 };

@@ -38,6 +38,9 @@ enum lk_row_kind {
     X(CLAIM, "INSERT INTO claim VALUES (?,?,?,?,?,?,?,?,NULL,?,?,?,?,?)")      \
     X(OUTCOME, "INSERT OR REPLACE INTO outcome VALUES (?,?,?,?,?)")            \
     X(ANSWER, "INSERT OR REPLACE INTO answer VALUES (?,?,?,?)")                \
+    X(IMPORT, "INSERT OR REPLACE INTO claim "                                  \
+              "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)")                          \
+    X(HASH, "SELECT hash FROM claim WHERE token = ?")                          \
     X(AUDIT, "INSERT INTO audit VALUES (NULL,?,?,?,?,?,?,?,?)")                \
     X(META, "INSERT OR REPLACE INTO meta VALUES (?,?)")                        \
     X(KEEP, "UPDATE claim SET keep = ? WHERE token = ?")                       \
@@ -70,6 +73,12 @@ enum lk_statement {
             "substr(record, 1, 18) FROM claim LEFT JOIN answer "               \
             "ON answer.token = claim.token "                                   \
             "WHERE claim.token > ? ORDER BY claim.token LIMIT ?")              \
+    X(WHOLE, "SELECT claim.token, claim.hash, tenant, scope, key, "            \
+             "fingerprint, claim.at, ttl, attempt, number, generation, "       \
+             "lock, keep, owner, kind, until, answer.at, reason, record "      \
+             "FROM claim LEFT JOIN outcome ON outcome.token = claim.token "    \
+             "LEFT JOIN answer ON answer.token = claim.token "                 \
+             "WHERE claim.token > ? ORDER BY claim.token LIMIT ?")             \
     X(AUDIT, "SELECT id, at, who, why, action, tenant, scope, key, token "     \
              "FROM audit WHERE id > ? ORDER BY id LIMIT ?")
 
@@ -120,6 +129,7 @@ struct lk_sqlite {
     struct lk_reaper reaper;
     struct lk_reaper reaper_durable; /* as of the last commit */
     uint64_t next_token;
+    uint64_t forgotten;    /* highest token of a record that left the index */
     uint64_t last_ms;      /* time of the last decision */
     uint64_t moment_at_ms; /* when the moment was last stored */
     uint64_t probe_at_ms;  /* when a failed store was last tried */
@@ -244,10 +254,13 @@ LK_MUST_CHECK enum lk_status lk_sqlite_reason(struct lk_sqlite *store,
 LK_MUST_CHECK enum lk_status lk_sqlite_answer(
     struct lk_sqlite *store, uint64_t token, uint64_t now,
     struct lk_slice reason, const struct lk_response *response);
-LK_MUST_CHECK enum lk_status lk_sqlite_audit_row(struct lk_sqlite *store,
-                                                 struct lk_slice action,
-                                                 const struct lk_op *op,
-                                                 uint64_t token);
+/* A claim as another store had it, in place of what stands at its token. The
+ * slices are those of `record`; `entry` has token, number and deadline. */
+LK_MUST_CHECK enum lk_status lk_sqlite_import_row(
+    struct lk_sqlite *store, const struct lk_record *record,
+    const struct lk_entry *entry, uint64_t at);
+LK_MUST_CHECK enum lk_status lk_sqlite_audit_row(
+    struct lk_sqlite *store, const struct lk_audit_entry *entry);
 /* Puts `after` in the place of `before` (NULL: absent) for this batch. */
 LK_MUST_CHECK enum lk_status lk_sqlite_replace(struct lk_sqlite *store,
                                                const struct lk_entry *before,
@@ -267,6 +280,12 @@ void lk_entry_outcome(const struct lk_entry *entry, struct lk_step step,
 
 /* sqlite_apply.c: the batch */
 void lk_sqlite_apply(struct lk_store *store, struct lk_batch *batch);
+/* A change beside the batches: `write` makes it, and it is durable, or nothing
+ * has changed. Store thread. */
+LK_MUST_CHECK enum lk_status lk_sqlite_change(
+    struct lk_sqlite *store,
+    enum lk_status (*write)(struct lk_sqlite *store, void *context),
+    void *context);
 enum lk_status lk_sqlite_note(struct lk_store *store, struct lk_slice action,
                               struct lk_slice who, struct lk_slice why);
 enum lk_status lk_sqlite_accept_clock(struct lk_store *store,
@@ -314,6 +333,18 @@ enum lk_status lk_sqlite_list(struct lk_store *store,
                               lk_record_fn row, void *context, uint64_t *next);
 enum lk_status lk_sqlite_audit(struct lk_store *store, uint64_t after,
                                size_t limit, lk_audit_fn row, void *context);
+
+/* sqlite_import.c */
+enum lk_status lk_sqlite_describe(struct lk_store *store, struct lk_buf *text,
+                                  bool *strict);
+enum lk_status lk_sqlite_import(struct lk_store *store,
+                                const struct lk_record *records, size_t count,
+                                struct lk_import *result);
+enum lk_status lk_sqlite_import_audit(struct lk_store *store,
+                                      const struct lk_audit_entry *entries,
+                                      size_t count);
+enum lk_status lk_sqlite_adopt(
+    struct lk_store *store, const uint8_t reference_secret[LK_REFERENCE_KEY]);
 
 /* sqlite_copy.c */
 enum lk_status lk_sqlite_verify(struct lk_store *store, lk_progress_fn progress,

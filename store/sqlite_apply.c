@@ -267,24 +267,41 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
     checkpoint(store);
 }
 
-enum lk_status lk_sqlite_note(struct lk_store *base, struct lk_slice action,
-                              struct lk_slice who, struct lk_slice why)
+enum lk_status lk_sqlite_change(struct lk_sqlite *store,
+                                enum lk_status (*write)(struct lk_sqlite *,
+                                                        void *),
+                                void *context)
 {
-    struct lk_sqlite *store = (struct lk_sqlite *)base;
-    struct lk_op op = {.who = who, .why = why};
     struct lk_batch none = {0};
 
     if (!recover(store)) {
         return LK_UNAVAILABLE;
     }
-    enum lk_status status = lk_sqlite_audit_row(store, action, &op, 0);
+    enum lk_status status = write(store, context);
     if (!status) {
         status = commit(store);
     }
     if (status) {
         fail_batch(store, &none, status);
+        return status;
     }
-    return status;
+    checkpoint(store);
+    return LK_OK;
+}
+
+static enum lk_status write_note(struct lk_sqlite *store, void *context)
+{
+    return lk_sqlite_audit_row(store, context);
+}
+
+enum lk_status lk_sqlite_note(struct lk_store *base, struct lk_slice action,
+                              struct lk_slice who, struct lk_slice why)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    struct lk_audit_entry entry = {
+        .at_ms = store->last_ms, .action = action, .who = who, .why = why};
+
+    return lk_sqlite_change(store, write_note, &entry);
 }
 
 /* Audited first: an accepted clock that nobody accepted would be worse. */

@@ -378,8 +378,13 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
     }
     if (!status && before && step.effect != LK_EFFECT_NONE &&
         audited(op->event).len) {
-        status =
-            lk_sqlite_audit_row(store, audited(op->event), op, before->token);
+        status = lk_sqlite_audit_row(
+            store, &(struct lk_audit_entry){.at_ms = store->last_ms,
+                                            .who = op->who,
+                                            .why = op->why,
+                                            .action = audited(op->event),
+                                            .name = op->name,
+                                            .token = before->token});
     }
     if (!status && settles(step, before)) {
         status = lk_batch_settle(batch, op->hash);

@@ -66,6 +66,9 @@ static enum lk_status forget(struct lk_sqlite *store,
     struct lk_entry gone = *entry;
 
     gone.state = LK_STATE_ABSENT;
+    if (entry->token > store->forgotten) {
+        store->forgotten = entry->token;
+    }
     lk_reaper_account(&store->reaper, entry, &gone);
     atomic_fetch_add(&store->counters.reaped, 1);
     return lk_overlay_put(&store->overlay, &gone);

@@ -29,9 +29,9 @@ static void fill_record(sqlite3_stmt *row, const struct lk_entry *entry,
     }
 }
 
-/* Is this the row of a live record's current claim? */
+/* Is this the row of a record's current claim? */
 static bool is_current(struct lk_sqlite *store, sqlite3_stmt *row,
-                       struct lk_entry *entry, uint64_t now)
+                       struct lk_entry *entry)
 {
     struct lk_hash128 hash;
     struct lk_slice bytes = lk_column(row, 1);
@@ -40,11 +40,8 @@ static bool is_current(struct lk_sqlite *store, sqlite3_stmt *row,
         return false;
     }
     memcpy(&hash, bytes.data, sizeof(hash));
-    if (!lk_sqlite_entry(store, hash, entry) ||
-        entry->token != (uint64_t)sqlite3_column_int64(row, 0)) {
-        return false;
-    }
-    return !lk_entry_expired(entry, now);
+    return lk_sqlite_entry(store, hash, entry) &&
+           entry->token == (uint64_t)sqlite3_column_int64(row, 0);
 }
 
 static bool matches(const struct lk_list_query *query,
@@ -56,16 +53,130 @@ static bool matches(const struct lk_list_query *query,
            record->claimed_ms + query->older_than_ms <= now;
 }
 
+/* ---- whole records ------------------------------------------------------ */
+
+/*
+ * The entry as the rows of this view have it. The index may be ahead of them,
+ * and an answer must not be told apart from its state.
+ */
+static void set_entry(sqlite3_stmt *row, struct lk_entry *entry)
+{
+    entry->state = LK_STATE_IN_PROGRESS;
+    entry->omitted = entry->evicted = false;
+    entry->deadline = (uint64_t)sqlite3_column_int64(row, 6) +
+                      (uint64_t)sqlite3_column_int64(row, 11);
+    if (sqlite3_column_type(row, 14) != SQLITE_NULL) {
+        lk_entry_apply(entry, (enum lk_row_kind)sqlite3_column_int(row, 14),
+                       (uint64_t)sqlite3_column_int64(row, 15));
+    }
+}
+
+static enum lk_status add_whole_answer(sqlite3_stmt *row,
+                                       struct lk_record *record)
+{
+    struct lk_response response;
+    enum lk_status status =
+        latchkey_response_decode(lk_column(row, 18), &response);
+
+    if (status) {
+        return status;
+    }
+    record->status = response.status;
+    record->completed_ms = (uint64_t)sqlite3_column_int64(row, 16);
+    record->answer_bytes = response.headers.len + response.body.len;
+    if (!record->omitted) {
+        record->kept = lk_kept_make(record->token, record->completed_ms,
+                                    &response, (struct lk_slice){0});
+        status = record->kept ? LK_OK : LK_NOMEM;
+    }
+    return status;
+}
+
+/* LK_CORRUPT: a completed record without its answer. */
+static enum lk_status fill_whole(sqlite3_stmt *row, struct lk_entry *entry,
+                                 uint64_t now, struct lk_record *record)
+{
+    uint64_t generation = (uint64_t)sqlite3_column_int64(row, 10);
+
+    *record = (struct lk_record){
+        .name = {lk_column(row, 2), lk_column(row, 3), lk_column(row, 4)},
+        .fingerprint = lk_column(row, 5),
+        .claimed_ms = (uint64_t)sqlite3_column_int64(row, 6),
+        .ttl_ms = (uint64_t)sqlite3_column_int64(row, 7),
+        .attempt = (uint64_t)sqlite3_column_int64(row, 8),
+        .generation = generation ? generation : entry->token,
+        .keep_ms = (uint64_t)sqlite3_column_int64(row, 12),
+        .owner = lk_column(row, 13),
+        .evicted = entry->evicted,
+    };
+    lk_record_set(record, entry, now);
+    if (record->state == LK_STATE_UNCERTAIN) {
+        record->reason = lk_column(row, 17);
+        if (!record->reason.len) {
+            record->reason = LK_SLICE("lock lapsed");
+        }
+    }
+    if (record->state != LK_STATE_COMPLETED) {
+        return LK_OK;
+    }
+    if (record->omitted) {
+        record->reason = lk_column(row, 17);
+    }
+    return add_whole_answer(row, record);
+}
+
+/* ---- pages ----------------------------------------------------------------
+ */
+
+struct page {
+    const struct lk_list_query *query;
+    lk_record_fn fn;
+    void *context;
+    uint64_t now;
+    size_t shown;
+    bool stopped;
+};
+
+static enum lk_status show_row(struct lk_sqlite *store, sqlite3_stmt *row,
+                               struct page *page)
+{
+    struct lk_entry entry;
+    struct lk_record record = {0};
+    enum lk_status status = LK_OK;
+
+    if (!is_current(store, row, &entry)) {
+        return LK_OK;
+    }
+    if (page->query->whole) {
+        set_entry(row, &entry);
+    }
+    if (lk_entry_expired(&entry, page->now)) {
+        return LK_OK;
+    }
+    if (page->query->whole) {
+        status = fill_whole(row, &entry, page->now, &record);
+    } else {
+        fill_record(row, &entry, page->now, &record);
+    }
+    if (!status && matches(page->query, &record, page->now)) {
+        page->shown++;
+        page->stopped = !page->fn(page->context, &record);
+    }
+    lk_record_free(&record);
+    return status;
+}
+
 enum lk_status lk_sqlite_list(struct lk_store *base,
                               const struct lk_list_query *query,
                               lk_record_fn fn, void *context, uint64_t *next)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
-    uint64_t now = lk_clock_now(&store->clock);
-    sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_LIST);
-    size_t shown = 0;
+    struct page page = {query, fn,   context, lk_clock_now(&store->clock),
+                        0,     false};
+    sqlite3_stmt *row =
+        lk_sqlite_read(store, query->whole ? LK_READ_WHOLE : LK_READ_LIST);
+    enum lk_status status = LK_OK;
     size_t looked = 0;
-    bool stopped = false;
     int code = SQLITE_ROW;
 
     if (!row) {
@@ -74,26 +185,17 @@ enum lk_status lk_sqlite_list(struct lk_store *base,
     *next = query->cursor;
     sqlite3_bind_int64(row, 1, (int64_t)query->cursor);
     sqlite3_bind_int(row, 2, LOOK_AT);
-    while (!stopped && shown < query->limit &&
+    while (!status && !page.stopped && page.shown < query->limit &&
            (code = sqlite3_step(row)) == SQLITE_ROW) {
-        struct lk_entry entry;
-        struct lk_record record;
         looked++;
         *next = (uint64_t)sqlite3_column_int64(row, 0);
-        if (!is_current(store, row, &entry, now)) {
-            continue;
-        }
-        fill_record(row, &entry, now, &record);
-        if (matches(query, &record, now)) {
-            shown++;
-            stopped = !fn(context, &record);
-        }
+        status = show_row(store, row, &page);
     }
     if (code == SQLITE_DONE && looked < LOOK_AT) {
         *next = 0;
     }
     lk_sqlite_read_done(store);
-    return lk_sqlite_status(code);
+    return status ? status : lk_sqlite_status(code);
 }
 
 enum lk_status lk_sqlite_audit(struct lk_store *base, uint64_t after,

@@ -34,6 +34,17 @@ static void bind_bytes(sqlite3_stmt *statement, int column,
                       (int)slice.len, SQLITE_STATIC);
 }
 
+/* NULL stands for the token itself, as in nearly every row. */
+static void bind_other(sqlite3_stmt *statement, int column, uint64_t number,
+                       uint64_t token)
+{
+    if (number == token) {
+        sqlite3_bind_null(statement, column);
+    } else {
+        sqlite3_bind_int64(statement, column, (int64_t)number);
+    }
+}
+
 enum lk_status lk_sqlite_row(struct lk_sqlite *store, uint64_t token,
                              struct lk_slice owner, struct lk_claim_row *row)
 {
@@ -61,8 +72,6 @@ enum lk_status lk_sqlite_claim(struct lk_sqlite *store, const struct lk_op *op,
                                const struct lk_claim_row *row, uint64_t now)
 {
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_CLAIM];
-    bool first = row->number == entry->token;
-    bool same_generation = row->generation == entry->token;
     enum lk_status status = lk_sqlite_begin(store);
 
     if (status) {
@@ -70,16 +79,8 @@ enum lk_status lk_sqlite_claim(struct lk_sqlite *store, const struct lk_op *op,
     }
     sqlite3_bind_int64(statement, 1, (int64_t)entry->token);
     sqlite3_bind_blob(statement, 2, &op->hash, sizeof(op->hash), SQLITE_STATIC);
-    if (first) {
-        sqlite3_bind_null(statement, 3);
-    } else {
-        sqlite3_bind_int64(statement, 3, (int64_t)row->number);
-    }
-    if (same_generation) {
-        sqlite3_bind_null(statement, 4);
-    } else {
-        sqlite3_bind_int64(statement, 4, (int64_t)row->generation);
-    }
+    bind_other(statement, 3, row->number, entry->token);
+    bind_other(statement, 4, row->generation, entry->token);
     sqlite3_bind_int64(statement, 5, (int64_t)row->attempt);
     sqlite3_bind_int64(statement, 6, (int64_t)now);
     sqlite3_bind_int64(statement, 7, (int64_t)(entry->deadline - now));
@@ -195,9 +196,44 @@ enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
     return status ? status : lk_sqlite_run(store, LK_STATEMENT_ANSWER);
 }
 
+enum lk_status lk_sqlite_import_row(struct lk_sqlite *store,
+                                    const struct lk_record *record,
+                                    const struct lk_entry *entry, uint64_t at)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_IMPORT];
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (status) {
+        return status;
+    }
+    sqlite3_bind_int64(statement, 1, (int64_t)entry->token);
+    sqlite3_bind_blob(statement, 2, &entry->hash, sizeof(entry->hash),
+                      SQLITE_STATIC);
+    bind_other(statement, 3, entry->number, entry->token);
+    bind_other(statement, 4,
+               record->generation ? record->generation : entry->token,
+               entry->token);
+    sqlite3_bind_int64(statement, 5, (int64_t)record->attempt);
+    sqlite3_bind_int64(statement, 6, (int64_t)at);
+    sqlite3_bind_int64(
+        statement, 7,
+        (int64_t)(entry->deadline > at ? entry->deadline - at : 0));
+    sqlite3_bind_int64(statement, 8, (int64_t)record->ttl_ms);
+    if (record->keep_ms) {
+        sqlite3_bind_int64(statement, 9, (int64_t)record->keep_ms);
+    } else {
+        sqlite3_bind_null(statement, 9);
+    }
+    bind_bytes(statement, 10, record->owner);
+    bind_bytes(statement, 11, record->fingerprint);
+    bind_slice(statement, 12, record->name.tenant);
+    bind_slice(statement, 13, record->name.scope);
+    bind_slice(statement, 14, record->name.key);
+    return lk_sqlite_run(store, LK_STATEMENT_IMPORT);
+}
+
 enum lk_status lk_sqlite_audit_row(struct lk_sqlite *store,
-                                   struct lk_slice action,
-                                   const struct lk_op *op, uint64_t token)
+                                   const struct lk_audit_entry *entry)
 {
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_AUDIT];
     enum lk_status status = lk_sqlite_begin(store);
@@ -205,13 +241,13 @@ enum lk_status lk_sqlite_audit_row(struct lk_sqlite *store,
     if (status) {
         return status;
     }
-    sqlite3_bind_int64(statement, 1, (int64_t)store->last_ms);
-    bind_slice(statement, 2, op->who);
-    bind_slice(statement, 3, op->why);
-    bind_slice(statement, 4, action);
-    bind_slice(statement, 5, op->name.tenant);
-    bind_slice(statement, 6, op->name.scope);
-    bind_slice(statement, 7, op->name.key);
-    sqlite3_bind_int64(statement, 8, (int64_t)token);
+    sqlite3_bind_int64(statement, 1, (int64_t)entry->at_ms);
+    bind_slice(statement, 2, entry->who);
+    bind_slice(statement, 3, entry->why);
+    bind_slice(statement, 4, entry->action);
+    bind_slice(statement, 5, entry->name.tenant);
+    bind_slice(statement, 6, entry->name.scope);
+    bind_slice(statement, 7, entry->name.key);
+    sqlite3_bind_int64(statement, 8, (int64_t)entry->token);
     return lk_sqlite_run(store, LK_STATEMENT_AUDIT);
 }

@@ -1,0 +1,531 @@
+/*
+ * sqlite_import.c - taking over what another store holds.
+ *
+ * An imported record gets the rows that it would have if it had lived here:
+ * its claim at its token, a first claim at its number where that is another
+ * one, its outcome and its answer. A start takes the highest token of a name
+ * for the record as it stands, so nothing of the same name may lie above.
+ *
+ * Where this store has used a token for something else, the record gets the
+ * next free one. Its holder is then told STALE, and a later pass finds it
+ * newer than the other store's; both are safe for what is open or completed.
+ * A released record that has no place is left out: it would hide a claim that
+ * a later pass brings.
+ */
+#include "store/sqlite.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TIME_MAX ((UINT64_C(1) << 48) - 1)
+
+enum lk_status lk_sqlite_describe(struct lk_store *store, struct lk_buf *text,
+                                  bool *strict)
+{
+    (void)store; /* may be NULL: no setting makes it promise less */
+    *strict = true;
+    return latchkey_buf_add_text(
+        text,
+        "An acknowledged claim or result survives power loss: it is synced to "
+        "the disk before it is acknowledged.\n"
+        "One latchkeyd owns the file; it cannot be shared with another "
+        "machine.\n"
+        "If the disk itself is lost, so is everything since the last "
+        "backup.\n");
+}
+
+/* ---- which of two is newer -------------------------------------------- */
+
+/* What follows what, under one token. */
+static unsigned rank(enum lk_state state, bool evicted)
+{
+    switch (state) {
+    case LK_STATE_IN_PROGRESS:
+        return 1;
+    case LK_STATE_UNCERTAIN:
+        return 2;
+    case LK_STATE_COMPLETED:
+        return 3;
+    case LK_STATE_RELEASED:
+        return evicted ? 4 : 3;
+    default:
+        return 0;
+    }
+}
+
+static uint64_t deadline_of(const struct lk_record *record)
+{
+    switch (record->state) {
+    case LK_STATE_IN_PROGRESS:
+        return record->lock_until_ms;
+    case LK_STATE_UNCERTAIN:
+        return record->since_ms;
+    default:
+        return record->expires_ms;
+    }
+}
+
+/* The same state with a later end counts too: KEEP and EXTEND are promises. */
+static bool is_newer(const struct lk_record *record,
+                     const struct lk_entry *before)
+{
+    unsigned now = rank(record->state, record->evicted);
+    unsigned was = rank((enum lk_state)before->state, before->evicted);
+
+    if (record->token != before->token) {
+        return record->token > before->token;
+    }
+    if (now != was) {
+        return now > was;
+    }
+    return (record->state != LK_STATE_UNCERTAIN &&
+            deadline_of(record) > before->deadline) ||
+           (record->keep_ms && !before->keeps);
+}
+
+static bool is_within(struct lk_slice slice, size_t least, size_t most)
+{
+    return slice.len >= least && slice.len <= most;
+}
+
+static bool is_possible(const struct lk_record *record)
+{
+    const struct lk_name *name = &record->name;
+
+    return rank(record->state, false) && record->token &&
+           record->token <= LK_REFERENCE_MAX &&
+           record->number <= LK_REFERENCE_MAX &&
+           record->generation <= INT64_MAX && record->attempt <= INT64_MAX &&
+           record->ttl_ms <= TIME_MAX && record->keep_ms <= TIME_MAX &&
+           record->claimed_ms <= TIME_MAX && record->completed_ms <= TIME_MAX &&
+           deadline_of(record) <= TIME_MAX &&
+           is_within(name->tenant, 1, LK_TENANT_MAX) &&
+           is_within(name->scope, 1, LK_SCOPE_MAX) &&
+           is_within(name->key, 1, LK_KEY_MAX) &&
+           is_within(record->fingerprint, 1, LK_FINGERPRINT_MAX) &&
+           is_within(record->owner, 0, LK_OWNER_MAX) &&
+           is_within(record->reason, 0, LK_REASON_MAX) &&
+           (record->state != LK_STATE_COMPLETED || record->omitted ||
+            record->kept);
+}
+
+/* ---- where it goes ---------------------------------------------------- */
+
+struct place {
+    uint64_t token;
+    uint64_t number;
+    bool there;       /* the row of its token is its own already */
+    bool needs_first; /* a row for its number has to be made */
+    bool moved;       /* not at the token that it had */
+};
+
+enum occupant { NOBODY, SAME, OTHER };
+
+static enum lk_status look_at(struct lk_sqlite *store, uint64_t token,
+                              const struct lk_hash128 *hash,
+                              enum occupant *occupant)
+{
+    sqlite3_stmt *row = store->statements[LK_STATEMENT_HASH];
+
+    sqlite3_bind_int64(row, 1, (int64_t)token);
+    int code = sqlite3_step(row);
+    *occupant = NOBODY;
+    if (code == SQLITE_ROW) {
+        struct lk_slice stored = lk_column(row, 0);
+        bool same = stored.len == sizeof(*hash) &&
+                    memcmp(stored.data, hash, sizeof(*hash)) == 0;
+        *occupant = same ? SAME : OTHER;
+    }
+    sqlite3_reset(row);
+    return lk_sqlite_status(code);
+}
+
+/* May rows of the same name lie above the token, which a start would take for
+ * the record? Those of records that the index has forgotten cannot be seen. */
+static bool is_hidden(const struct lk_sqlite *store,
+                      const struct lk_record *record,
+                      const struct lk_entry *before)
+{
+    return before ? before->token > record->token
+                  : record->token <= store->forgotten;
+}
+
+static enum lk_status find_place(struct lk_sqlite *store,
+                                 const struct lk_record *record,
+                                 const struct lk_hash128 *hash,
+                                 const struct lk_entry *before,
+                                 struct place *place)
+{
+    enum occupant occupant;
+    enum lk_status status = look_at(store, record->token, hash, &occupant);
+
+    *place = (struct place){.token = record->token, .number = record->number};
+    place->there = occupant == SAME;
+    if (occupant == OTHER || is_hidden(store, record, before)) {
+        place->token = store->next_token;
+        place->there = false;
+        place->moved = true;
+    }
+    if (status || place->moved || !place->number ||
+        place->number >= place->token) {
+        place->number = place->token;
+        return status;
+    }
+    status = look_at(store, place->number, hash, &occupant);
+    place->needs_first = occupant == NOBODY;
+    if (occupant == OTHER) {
+        place->number = place->token;
+    }
+    return status;
+}
+
+/* ---- its rows --------------------------------------------------------- */
+
+/* The row by which the reference is found; a later claim overtakes it. */
+static enum lk_status write_first(struct lk_sqlite *store,
+                                  const struct lk_record *record,
+                                  const struct lk_entry *entry, uint64_t at)
+{
+    struct lk_entry first = {.hash = entry->hash,
+                             .token = entry->number,
+                             .number = entry->number,
+                             .deadline = at};
+    struct lk_record bare = {.name = record->name,
+                             .fingerprint = record->fingerprint,
+                             .attempt = 1,
+                             .ttl_ms = record->ttl_ms};
+
+    store->reaper.claim_rows++;
+    return lk_sqlite_import_row(store, &bare, &first, at);
+}
+
+static enum lk_status drop(struct lk_sqlite *store, enum lk_statement statement,
+                           uint64_t token)
+{
+    sqlite3_bind_int64(store->statements[statement], 1, (int64_t)token);
+    sqlite3_bind_int64(store->statements[statement], 2, (int64_t)token);
+    return lk_sqlite_run(store, statement);
+}
+
+/* How it stood here, under the same token. */
+static enum lk_status clear_earlier(struct lk_sqlite *store, uint64_t token)
+{
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (!status) {
+        status = drop(store, LK_STATEMENT_DELETE_OUTCOMES, token);
+    }
+    return status ? status : drop(store, LK_STATEMENT_DELETE_ANSWERS, token);
+}
+
+static enum lk_status write_completed(struct lk_sqlite *store,
+                                      const struct lk_record *record,
+                                      const struct lk_entry *claim)
+{
+    struct lk_response status_only = {.status = record->status};
+    bool omitted = record->omitted;
+    enum lk_status status =
+        lk_sqlite_answer(store, claim->token, record->completed_ms,
+                         omitted ? record->reason : (struct lk_slice){0},
+                         omitted ? &status_only : &record->kept->response);
+
+    return status ? status
+                  : lk_sqlite_outcome(store, claim,
+                                      omitted ? LK_ROW_OMIT : LK_ROW_COMPLETE,
+                                      record->expires_ms);
+}
+
+static enum lk_status write_uncertain(struct lk_sqlite *store,
+                                      const struct lk_record *record,
+                                      const struct lk_entry *claim)
+{
+    bool lapsed = !record->reason.len ||
+                  latchkey_slice_equal(record->reason, LK_SLICE("lock lapsed"));
+    enum lk_status status = LK_OK;
+
+    if (!lapsed) {
+        status = lk_sqlite_answer(store, claim->token, record->since_ms,
+                                  record->reason, NULL);
+    }
+    return status ? status
+                  : lk_sqlite_outcome(store, claim,
+                                      lapsed ? LK_ROW_LAPSE : LK_ROW_DOUBT,
+                                      record->since_ms);
+}
+
+static enum lk_status write_state(struct lk_sqlite *store,
+                                  const struct lk_record *record,
+                                  const struct lk_entry *claim)
+{
+    switch (record->state) {
+    case LK_STATE_UNCERTAIN:
+        return write_uncertain(store, record, claim);
+    case LK_STATE_COMPLETED:
+        return write_completed(store, record, claim);
+    case LK_STATE_RELEASED:
+        return lk_sqlite_outcome(
+            store, claim, record->evicted ? LK_ROW_EVICT : LK_ROW_RELEASE,
+            record->expires_ms);
+    default:
+        return LK_OK;
+    }
+}
+
+static enum lk_status write_record(struct lk_sqlite *store,
+                                   const struct lk_record *given,
+                                   const struct lk_hash128 *hash,
+                                   const struct lk_entry *before,
+                                   const struct place *place)
+{
+    /* A clock that was ahead must not become this store's. */
+    uint64_t now = store->last_ms;
+    uint64_t at = given->claimed_ms < now ? given->claimed_ms : now;
+    struct lk_record record = *given;
+    enum lk_status status = LK_OK;
+
+    record.ttl_ms =
+        record.ttl_ms ? record.ttl_ms : store->config.default_ttl_ms;
+    struct lk_entry claim = {
+        .hash = *hash,
+        .token = place->token,
+        .number = place->number,
+        .attempt = record.attempt > UINT16_MAX ? UINT16_MAX : record.attempt,
+        .state = LK_STATE_IN_PROGRESS,
+        .owner = lk_owner_hash(store, record.owner),
+        .keeps = record.keep_ms != 0,
+        .deadline = record.lock_until_ms > at ? record.lock_until_ms : at,
+        .ttl = lk_ttl_pack(record.ttl_ms),
+        .fingerprint = lk_fingerprint_hash(store, record.fingerprint),
+    };
+    if (place->there) {
+        status = clear_earlier(store, place->token);
+    }
+    if (!status && place->needs_first) {
+        status = write_first(store, &record, &claim, at);
+    }
+    if (!status) {
+        store->reaper.claim_rows += !place->there;
+        status = lk_sqlite_import_row(store, &record, &claim, at);
+    }
+    if (!status) {
+        status = lk_sqlite_replace(store, before, &claim);
+    }
+    return status ? status : write_state(store, &record, &claim);
+}
+
+/* ---- the batch -------------------------------------------------------- */
+
+struct import {
+    const struct lk_record *records;
+    size_t count;
+    struct lk_import result;
+};
+
+static void raise_token(struct lk_sqlite *store, uint64_t token)
+{
+    if (token >= store->next_token) {
+        store->next_token = token + 1;
+    }
+}
+
+static enum lk_status import_one(struct lk_sqlite *store,
+                                 const struct lk_record *record,
+                                 struct lk_import *result)
+{
+    struct lk_hash128 hash = lk_name_hash(store->store.secret, record->name);
+    const struct lk_entry *found =
+        lk_overlay_find(&store->overlay, &store->index, hash);
+    struct lk_entry before;
+    struct place place;
+
+    raise_token(store, record->token);
+    if (record->token > result->highest_token) {
+        result->highest_token = record->token;
+    }
+    if (found) {
+        before = *found; /* the overlay may move while we write */
+        if (!lk_entry_expired(&before, store->last_ms) &&
+            !is_newer(record, &before)) {
+            result->older++;
+            return LK_OK;
+        }
+    }
+    enum lk_status status =
+        find_place(store, record, &hash, found ? &before : NULL, &place);
+    if (status) {
+        return status;
+    }
+    if (place.moved && record->state == LK_STATE_RELEASED) {
+        result->older++;
+        return LK_OK;
+    }
+    raise_token(store, place.token);
+    result->taken++;
+    result->renumbered += place.number != record->number;
+    return write_record(store, record, &hash, found ? &before : NULL, &place);
+}
+
+/* The highest token is written down: the rows that show it may expire. */
+static enum lk_status import_all(struct lk_sqlite *store, void *context)
+{
+    struct import *import = context;
+    uint64_t now = lk_clock_now(&store->clock);
+    enum lk_status status = lk_sqlite_begin(store);
+
+    store->last_ms = now > store->last_ms ? now : store->last_ms;
+    raise_token(store, import->result.highest_token);
+    for (size_t i = 0; i < import->count && !status; i++) {
+        status = import_one(store, &import->records[i], &import->result);
+    }
+    return status ? status
+                  : lk_meta_put(store, "high_token",
+                                (int64_t)store->next_token - 1);
+}
+
+enum lk_status lk_sqlite_import(struct lk_store *base,
+                                const struct lk_record *records, size_t count,
+                                struct lk_import *result)
+{
+    struct import import = {records, count, *result};
+
+    if (result->highest_token > LK_REFERENCE_MAX) {
+        return LK_INVALID;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!is_possible(&records[i])) {
+            return LK_INVALID;
+        }
+    }
+    enum lk_status status =
+        lk_sqlite_change((struct lk_sqlite *)base, import_all, &import);
+    if (!status) {
+        *result = import.result;
+    }
+    return status;
+}
+
+/* ---- the audit log ---------------------------------------------------- */
+
+struct audit_import {
+    const struct lk_audit_entry *entries;
+    size_t count;
+    uint64_t *hashes; /* of the entries */
+    bool *known;
+};
+
+static void add_bytes(struct lk_siphash *hash, struct lk_slice bytes)
+{
+    uint64_t len = bytes.len;
+
+    lk_siphash_update(hash, &len, sizeof(len));
+    lk_siphash_update(hash, bytes.data, bytes.len);
+}
+
+/* All that an entry says, but for its place in the log. */
+static uint64_t audit_hash(const struct lk_sqlite *store,
+                           const struct lk_audit_entry *entry)
+{
+    struct lk_siphash hash;
+
+    lk_siphash_init(&hash, store->store.secret);
+    lk_siphash_update(&hash, &entry->at_ms, sizeof(entry->at_ms));
+    lk_siphash_update(&hash, &entry->token, sizeof(entry->token));
+    add_bytes(&hash, entry->who);
+    add_bytes(&hash, entry->why);
+    add_bytes(&hash, entry->action);
+    add_bytes(&hash, entry->name.tenant);
+    add_bytes(&hash, entry->name.scope);
+    add_bytes(&hash, entry->name.key);
+    return lk_siphash_final128(&hash).lo;
+}
+
+struct audit_scan {
+    const struct lk_sqlite *store;
+    struct audit_import *import;
+};
+
+static bool note_known(void *context, const struct lk_audit_entry *entry)
+{
+    struct audit_scan *scan = context;
+    uint64_t hash = audit_hash(scan->store, entry);
+
+    for (size_t i = 0; i < scan->import->count; i++) {
+        if (scan->import->hashes[i] == hash) {
+            scan->import->known[i] = true;
+        }
+    }
+    return true;
+}
+
+static enum lk_status write_entries(struct lk_sqlite *store, void *context)
+{
+    const struct audit_import *import = context;
+    enum lk_status status = LK_OK;
+
+    for (size_t i = 0; i < import->count && !status; i++) {
+        if (!import->known[i]) {
+            status = lk_sqlite_audit_row(store, &import->entries[i]);
+        }
+    }
+    return status;
+}
+
+/* What an earlier pass has brought is there already. */
+enum lk_status lk_sqlite_import_audit(struct lk_store *base,
+                                      const struct lk_audit_entry *entries,
+                                      size_t count)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    struct audit_import import = {entries, count, NULL, NULL};
+    struct audit_scan scan = {store, &import};
+    enum lk_status status = LK_NOMEM;
+
+    if (!count) {
+        return LK_OK;
+    }
+    import.hashes = calloc(count, sizeof(*import.hashes));
+    import.known = calloc(count, sizeof(*import.known));
+    if (import.hashes && import.known) {
+        for (size_t i = 0; i < count; i++) {
+            import.hashes[i] = audit_hash(store, &entries[i]);
+        }
+        status = lk_sqlite_audit(base, 0, INT64_MAX, note_known, &scan);
+    }
+    if (!status) {
+        status = lk_sqlite_change(store, write_entries, &import);
+    }
+    free(import.hashes);
+    free(import.known);
+    return status;
+}
+
+/* ---- references ------------------------------------------------------- */
+
+static enum lk_status write_secret(struct lk_sqlite *store, void *context)
+{
+    enum lk_status status = lk_sqlite_begin(store);
+
+    return status ? status
+                  : lk_meta_put_bytes(store, "reference_secret", context,
+                                      LK_REFERENCE_KEY);
+}
+
+enum lk_status lk_sqlite_adopt(struct lk_store *base,
+                               const uint8_t reference_secret[LK_REFERENCE_KEY])
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    uint8_t secret[LK_REFERENCE_KEY];
+
+    if (!memcmp(base->reference_secret, reference_secret, LK_REFERENCE_KEY)) {
+        return LK_OK;
+    }
+    if (store->next_token > 1) {
+        return LK_BUSY;
+    }
+    memcpy(secret, reference_secret, sizeof(secret));
+    enum lk_status status = lk_sqlite_change(store, write_secret, secret);
+    if (!status) {
+        memcpy(base->reference_secret, secret, sizeof(secret));
+    }
+    return status;
+}
