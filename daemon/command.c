@@ -48,6 +48,8 @@ static const struct lk_command commands[] = {
     {"AUDIT", 1, 5, VIEW, LK_LANE_READ, lk_run_audit, "[AFTER id] [LIMIT n]"},
     {"BACKUP", 6, 6, OPERATE, LK_LANE_ALONE, lk_run_backup,
      "path WHO who WHY why"},
+    {"EXPORT", 3, 6, OPERATE, LK_LANE_ALONE, lk_run_export,
+     "(BEGIN WHO who WHY why | cursor limit)"},
     {"CLOCK", 6, 6, OPERATE, LK_LANE_ALONE, lk_run_clock,
      "ACCEPT WHO who WHY why"},
 
@@ -208,12 +210,14 @@ static void hand_over(struct lk_server *server, struct lk_task *task)
 {
     switch (task->demand.kind) {
     case LK_TASK_CLOCK:
+    case LK_TASK_BACKUP: /* an export: only to be noted */
         lk_task_queue_add(&server->to_store, task);
         break;
     case LK_TASK_LOOKUP:
     case LK_TASK_FIND:
     case LK_TASK_LIST:
     case LK_TASK_AUDIT:
+    case LK_TASK_EXPORT:
         task->loading = true;
         task->conn->in_reader++;
         lk_task_queue_add(&server->to_reader, task);
@@ -226,8 +230,8 @@ static void hand_over(struct lk_server *server, struct lk_task *task)
 void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand)
 {
     struct lk_server *server = conn->server;
-    bool is_job =
-        demand->kind == LK_TASK_VERIFY || demand->kind == LK_TASK_BACKUP;
+    bool is_job = demand->kind == LK_TASK_VERIFY ||
+                  (demand->kind == LK_TASK_BACKUP && !demand->list.whole);
     struct lk_task *task = lk_task_make(conn, demand);
     enum lk_status status = task ? LK_OK : LK_NOMEM;
 

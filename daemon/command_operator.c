@@ -101,10 +101,17 @@ LK_COMMAND_HANDLER(evict)
 LK_COMMAND_HANDLER(clock)
 {
     struct lk_demand demand = {.kind = LK_TASK_CLOCK};
+    const struct lk_store *store = conn->server->store;
     struct signature signature = {0};
 
     if (!lk_arg_is(argv[1], "ACCEPT")) {
         lk_arg_error(conn, "the action", "must be ACCEPT", argv[1]);
+        return;
+    }
+    if (!store->class->accept_clock) {
+        lk_conn_error(conn,
+                      "ERR CLOCK: the clock of a %s store is its server's own",
+                      store->class->scheme);
         return;
     }
     if (read_signature(conn, argv, argc, 2, &signature, &demand.op)) {
@@ -115,8 +122,16 @@ LK_COMMAND_HANDLER(clock)
 LK_COMMAND_HANDLER(backup)
 {
     struct lk_demand demand = {.kind = LK_TASK_BACKUP};
+    const struct lk_store *store = conn->server->store;
     struct signature signature = {0};
 
+    if (!store->class->backup) {
+        lk_conn_error(conn,
+                      "ERR BACKUP: a %s store is backed up with its server's "
+                      "own tools; EXPORT carries records to another store",
+                      store->class->scheme);
+        return;
+    }
     if (!lk_arg_bytes(conn, "path", argv[1], 1, 4095)) {
         return;
     }
@@ -128,6 +143,53 @@ LK_COMMAND_HANDLER(backup)
     if (read_signature(conn, argv, argc, 2, &signature, &demand.op)) {
         lk_command_queue(conn, &demand);
     }
+}
+
+/* ---- Export --------------------------------------------------------------
+ */
+
+/* Goes into the audit log, as "backup by export", before anything is told. */
+static void begin_export(struct lk_conn *conn, const struct lk_slice *argv,
+                         size_t argc)
+{
+    struct lk_demand demand = {
+        .kind = LK_TASK_BACKUP,
+        .op = {.reason = LK_SLICE("by export")},
+        .list = {.whole = true},
+    };
+    struct signature signature = {0};
+
+    if (read_signature(conn, argv, argc, 2, &signature, &demand.op)) {
+        lk_command_queue(conn, &demand);
+    }
+}
+
+LK_COMMAND_HANDLER(export)
+{
+    struct lk_demand demand = {.kind = LK_TASK_EXPORT,
+                               .list = {.any_state = true, .whole = true}};
+    uint64_t limit = 0;
+
+    if (lk_arg_is(argv[1], "BEGIN")) {
+        begin_export(conn, argv, argc);
+        return;
+    }
+    if (!lk_arg_number(conn, "cursor", argv[1], 0, INT64_MAX,
+                       &demand.list.cursor) ||
+        !lk_arg_number(conn, "limit", argv[2], 1, LIST_MOST, &limit)) {
+        return;
+    }
+    if (argc > 3) {
+        lk_arg_error(conn, "the last word", "is one too many", argv[3]);
+        return;
+    }
+    if (!conn->exports) {
+        lk_conn_error(conn, "ERR EXPORT: this connection has not begun one: "
+                            "EXPORT BEGIN WHO who WHY why");
+        return;
+    }
+    demand.list.limit = limit;
+    lk_command_queue(conn, &demand);
 }
 
 /* ---- What only looks ----------------------------------------------------- */

@@ -50,6 +50,7 @@ LK_COMMAND_HANDLER(reset)
 
     conn->roles = role == LK_ROLE_NONE ? 0 : 1U << role;
     conn->proto = 2;
+    conn->exports = false;
     conn->name[0] = '\0';
     free(conn->user);
     conn->user = NULL;
@@ -93,6 +94,7 @@ static bool log_in(struct lk_conn *conn, struct lk_slice user,
     free(conn->user);
     conn->user = name;
     conn->wrong_passwords = 0;
+    conn->exports = false;
     conn->roles = 1U << role;
     if (initial != LK_ROLE_NONE) {
         conn->roles |= 1U << initial;

@@ -41,12 +41,14 @@ enum lk_task_kind {
     LK_TASK_OP,     /* an operation: the store decides */
     LK_TASK_AWAIT,  /* likewise, to see whether there is something to await */
     LK_TASK_CLOCK,  /* store thread */
-    LK_TASK_LOOKUP, /* reader thread, as the next three */
+    LK_TASK_LOOKUP, /* reader thread, as the next four */
     LK_TASK_FIND,
     LK_TASK_LIST,
     LK_TASK_AUDIT,
+    LK_TASK_EXPORT,
     LK_TASK_VERIFY, /* job thread */
-    LK_TASK_BACKUP, /* job thread; then store thread, for the audit log */
+    LK_TASK_BACKUP, /* job thread; then store thread, for the audit log. With
+                       list.whole the begin of an export: only the latter */
     LK_TASK_TEXT,   /* a reply that waits for those before it */
 };
 
@@ -190,6 +192,7 @@ struct lk_conn {
     bool partial; /* input ends within a command */
     bool quit;    /* close when everything is answered */
     bool eof;     /* nothing more will come; answer what has */
+    bool exports; /* an export has begun, and is in the audit log */
 
     uint8_t proto;
     unsigned roles; /* bits 1 << enum lk_role */
@@ -292,6 +295,7 @@ LK_COMMAND_HANDLER(stats);
 LK_COMMAND_HANDLER(verify);
 LK_COMMAND_HANDLER(audit);
 LK_COMMAND_HANDLER(backup);
+LK_COMMAND_HANDLER(export);
 LK_COMMAND_HANDLER(clock);
 LK_COMMAND_HANDLER(ping);
 LK_COMMAND_HANDLER(echo);
@@ -322,6 +326,13 @@ LK_MUST_CHECK enum lk_status lk_reply_record(struct lk_buf *out,
                                              int proto,
                                              const struct lk_record *record,
                                              bool whole);
+/* Any thread. All that a record has, for an export. */
+LK_MUST_CHECK enum lk_status lk_reply_export(struct lk_buf *out, int proto,
+                                             const struct lk_record *record);
+/* What an export begins with: what the store is, and its references' secret. */
+LK_MUST_CHECK enum lk_status lk_reply_export_begin(struct lk_buf *out,
+                                                   struct lk_store *store,
+                                                   int proto);
 /* Any thread. */
 LK_MUST_CHECK enum lk_status lk_reply_audit(struct lk_buf *out, int proto,
                                             const struct lk_audit_entry *entry);
@@ -349,7 +360,8 @@ LK_MUST_CHECK enum lk_status lk_jobs_start(struct lk_server *server,
                                            struct lk_task *task);
 /* The loop has got the task back. */
 void lk_jobs_finished(struct lk_server *server);
-/* The copy stands; what the audit log made of it goes into the reply. */
+/* The copy stands, or an export begins; what the audit log made of it goes into
+ * the reply. */
 LK_MUST_CHECK enum lk_status lk_jobs_noted(struct lk_task *task);
 
 /* ---- The server ---------------------------------------------------------- */

@@ -151,11 +151,22 @@ void lk_jobs_finished(struct lk_server *server)
 enum lk_status lk_jobs_noted(struct lk_task *task)
 {
     enum lk_status noted = task->demand.op.status;
+    bool exports = task->demand.list.whole;
 
-    if (!noted) {
+    if (noted) {
+        return lk_reply_unavailable(
+            &task->text, noted,
+            exports ? "the export could not be noted in the audit log"
+                    : "the backup was made, but could not be noted in the "
+                      "audit log");
+    }
+    if (!exports) {
         return lk_resp_simple(&task->text, "OK");
     }
-    return lk_reply_unavailable(
-        &task->text, noted,
-        "the backup was made, but could not be noted in the audit log");
+    if (!task->conn) {
+        return LK_OK;
+    }
+    task->conn->exports = true;
+    return lk_reply_export_begin(&task->text, task->conn->server->store,
+                                 task->proto);
 }

@@ -83,6 +83,23 @@ static enum lk_status write_rows(struct lk_buf *out, const struct rows *rows)
                : latchkey_buf_add_slice(out, latchkey_buf_slice(&rows->text));
 }
 
+/* Rows and the cursor behind them, or why there are none. */
+static enum lk_status write_page(struct lk_task *task, const struct rows *rows,
+                                 enum lk_status status, uint64_t next)
+{
+    if (rows->status) {
+        return rows->status;
+    }
+    if (status) {
+        return lk_reply_unavailable(&task->text, status, NULL);
+    }
+    status = lk_resp_array(&task->text, 2);
+    if (!status) {
+        status = lk_resp_integer(&task->text, (int64_t)next);
+    }
+    return status ? status : write_rows(&task->text, rows);
+}
+
 static enum lk_status run_list(struct lk_store *store, struct lk_task *task)
 {
     struct lk_list_query query = task->demand.list;
@@ -92,19 +109,67 @@ static enum lk_status run_list(struct lk_store *store, struct lk_task *task)
 
     query.tenant = task->demand.op.name.tenant;
     status = store->class->list(store, &query, add_record, &rows, &next);
-    if (rows.status) {
-        status = rows.status;
-    } else if (status) {
-        status = lk_reply_unavailable(&task->text, status, NULL);
-    } else {
-        status = lk_resp_array(&task->text, 2);
-        if (!status) {
-            status = lk_resp_integer(&task->text, (int64_t)next);
-        }
-        if (!status) {
-            status = write_rows(&task->text, &rows);
-        }
+    status = write_page(task, &rows, status, next);
+    latchkey_buf_free(&rows.text);
+    return status;
+}
+
+/* ---- Export -------------------------------------------------------------- */
+
+/* Records are asked for a few at a time, so that a page of large answers ends
+ * in time. */
+enum { EXPORT_BYTES = 4 << 20, EXPORT_FIRST = 8, EXPORT_MOST = 64 };
+
+static bool add_export(void *context, const struct lk_record *record)
+{
+    struct rows *rows = context;
+
+    if (!rows->status) {
+        rows->status = lk_reply_export(&rows->text, rows->proto, record);
+        rows->count++;
     }
+    return true; /* a cursor may stand for several records: take them all */
+}
+
+static size_t export_share(const struct rows *rows, size_t limit)
+{
+    size_t share = EXPORT_FIRST;
+
+    if (rows->count) {
+        size_t each = rows->text.len / rows->count + 1;
+        share = EXPORT_BYTES / each + 1;
+    }
+    if (share > EXPORT_MOST) {
+        share = EXPORT_MOST;
+    }
+    return share < limit - rows->count ? share : limit - rows->count;
+}
+
+static enum lk_status list_page(struct lk_store *store, struct lk_task *task,
+                                struct rows *rows, uint64_t *next)
+{
+    struct lk_list_query query = task->demand.list;
+    size_t limit = query.limit;
+    enum lk_status status;
+
+    *next = query.cursor;
+    do {
+        query.cursor = *next;
+        query.limit = export_share(rows, limit);
+        status = store->class->list(store, &query, add_export, rows, next);
+    } while (!status && !rows->status && *next && rows->count < limit &&
+             rows->text.len < EXPORT_BYTES &&
+             !atomic_load_explicit(&task->gone, memory_order_relaxed));
+    return status;
+}
+
+static enum lk_status run_export(struct lk_store *store, struct lk_task *task)
+{
+    struct rows rows = {.store = store, .proto = task->proto};
+    uint64_t next = 0;
+    enum lk_status status = list_page(store, task, &rows, &next);
+
+    status = write_page(task, &rows, status, next);
     latchkey_buf_free(&rows.text);
     return status;
 }
@@ -171,6 +236,9 @@ static void run_task(struct lk_reader *reader, struct lk_task *task)
         break;
     case LK_TASK_AUDIT:
         op->status = run_audit(store, task);
+        break;
+    case LK_TASK_EXPORT:
+        op->status = run_export(store, task);
         break;
     default:
         op->status = load(reader, op);

@@ -360,6 +360,71 @@ enum lk_status lk_reply_audit(struct lk_buf *out, int proto,
     return pair_bytes(out, "why", entry->why);
 }
 
+/* ---- Exports --------------------------------------------------------------
+ */
+
+enum { EXPORT_VERSION = 1, EXPORT_PAIRS = 23 };
+
+/* Every record has all of the names, so that a value may be 0 or empty. */
+enum lk_status lk_reply_export(struct lk_buf *out, int proto,
+                               const struct lk_record *record)
+{
+    const struct lk_slice none = {"", 0};
+    bool kept =
+        record->state == LK_STATE_COMPLETED && !record->omitted && record->kept;
+
+    W(lk_resp_map(out, proto, EXPORT_PAIRS));
+    W(pair_name(out, record->name));
+    W(pair_bytes(out, "state", latchkey_slice(lk_state_word(record->state))));
+    W(pair_number(out, "token", record->token));
+    W(pair_number(out, "attempt", record->attempt));
+    W(pair_number(out, "number", record->number));
+    W(pair_number(out, "generation", record->generation));
+    W(pair_bytes(out, "fingerprint", record->fingerprint));
+    W(pair_bytes(out, "owner", record->owner));
+    W(pair_number(out, "claimed-ms", record->claimed_ms));
+    W(pair_number(out, "lock-until-ms", record->lock_until_ms));
+    W(pair_number(out, "since-ms", record->since_ms));
+    W(pair_number(out, "completed-ms", record->completed_ms));
+    W(pair_number(out, "expires-ms", record->expires_ms));
+    W(pair_number(out, "ttl-ms", record->ttl_ms));
+    W(pair_number(out, "keep-ms", record->keep_ms));
+    W(pair_number(out, "status", record->status));
+    W(pair_number(out, "omitted", record->omitted));
+    W(pair_number(out, "evicted", record->evicted));
+    W(pair_bytes(out, "reason", record->reason));
+    W(pair_bytes(out, "headers", kept ? record->kept->response.headers : none));
+    return pair_bytes(out, "body", kept ? record->kept->response.body : none);
+}
+
+static void write_hex(char *text, const uint8_t *bytes, size_t count)
+{
+    static const char digits[] = "0123456789abcdef";
+
+    for (size_t i = 0; i < count; i++) {
+        text[2 * i] = digits[bytes[i] >> 4];
+        text[2 * i + 1] = digits[bytes[i] & 15];
+    }
+}
+
+enum lk_status lk_reply_export_begin(struct lk_buf *out, struct lk_store *store,
+                                     int proto)
+{
+    char secret[2 * LK_REFERENCE_KEY];
+    struct lk_store_stats stats = {0};
+
+    store->class->stats(store, &stats);
+    write_hex(secret, store->reference_secret, LK_REFERENCE_KEY);
+    W(lk_resp_map(out, proto, 6));
+    W(pair_number(out, "version", EXPORT_VERSION));
+    W(pair_bytes(out, "store", latchkey_slice(store->class->scheme)));
+    W(pair_bytes(out, "reference-secret",
+                 (struct lk_slice){secret, sizeof(secret)}));
+    W(pair_number(out, "last-token", stats.last_token));
+    W(pair_number(out, "records", stats.records));
+    return pair_number(out, "now-ms", stats.now_ms);
+}
+
 enum lk_status lk_reply_settled(struct lk_buf *out, int proto,
                                 struct lk_slice id)
 {
