@@ -5,7 +5,8 @@
  * Winners complete, release, doubt, or go silent; some come back late with an
  * old token, some complete twice. Connections are cut with replies under way,
  * and what was lost is sent again with the same owner. With --reconnect the
- * daemon itself may die and return at any time.
+ * daemon itself may die and return at any time. Several --server, daemons on
+ * one store, share the connections.
  */
 #include "tests/history/ask.h"
 
@@ -19,6 +20,7 @@
 enum {
     WINDOW = 32, /* commands under way on one connection */
     HOT_KEYS = 48,
+    SERVERS_MAX = 8,
     LONG_LOCK_MS = 60000,
     SHORT_LOCK_MS = 150,
     SHORT_TTL_MS = 400,
@@ -27,6 +29,7 @@ enum {
 #define MS          INT64_C(1000000)
 #define LATE_NS     (400 * MS) /* when a silent holder comes back */
 #define RETRY_NS    (5 * MS)
+#define REST_NS     (50 * MS) /* after UNAVAILABLE */
 #define GIVE_UP_NS  (60000 * MS)
 #define HISTORY_BUF (1 << 20)
 
@@ -38,8 +41,8 @@ struct queue {
 struct connection {
     int fd; /* -1: closed */
     bool want_write;
-    bool cut; /* close as soon as everything is written */
-    int64_t retry_ns;
+    bool cut;         /* close as soon as everything is written */
+    int64_t retry_ns; /* to connect again, or to send more */
     struct wire_out out;
     char *in;
     size_t in_len, in_cap;
@@ -48,7 +51,8 @@ struct connection {
 };
 
 static struct {
-    const char *server, *history;
+    const char *servers[SERVERS_MAX], *history;
+    unsigned server_count;
     uint64_t claims, keys, first_key, seed;
     unsigned connections;
     bool reconnect, readback;
@@ -269,6 +273,7 @@ static void conclude(struct op *op, const struct wire_reply *reply)
     }
     write_down(op);
     if (record->verdict == HISTORY_UNAVAILABLE) {
+        connections[record->connection].retry_ns = record->return_ns + REST_NS;
         send_again(op, false);
         return;
     }
@@ -301,7 +306,8 @@ static void watch(struct connection *connection, int action)
 
 static void open_connection(struct connection *connection)
 {
-    int fd = wire_open(option.server);
+    size_t number = (size_t)(connection - connections);
+    int fd = wire_open(option.servers[number % option.server_count]);
 
     if (fd < 0) {
         if (!option.reconnect) {
@@ -389,11 +395,12 @@ static bool next_op(struct op *op)
     return true;
 }
 
-static void fill(struct connection *connection)
+static void fill(struct connection *connection, int64_t now)
 {
     struct op op;
 
-    while (connection->count < WINDOW && !connection->cut && next_op(&op)) {
+    while (connection->retry_ns <= now && connection->count < WINDOW &&
+           !connection->cut && next_op(&op)) {
         unsigned slot = connection->first + connection->count++;
 
         op.record.connection = (uint32_t)(connection - connections);
@@ -512,7 +519,7 @@ static void run(void)
                 open_connection(connection);
             }
             if (connection->fd >= 0) {
-                fill(connection);
+                fill(connection, now);
             }
         }
         if (now - progress_ns > GIVE_UP_NS) {
@@ -543,7 +550,7 @@ static void report(int64_t started)
 
 static void usage(void)
 {
-    fputs("usage: race --server ADDRESS --history FILE [--claims N] "
+    fputs("usage: race --server ADDRESS... --history FILE [--claims N] "
           "[--keys K] [--first-key F]\n"
           "            [--connections C] [--seed S] [--reconnect] "
           "[--readback]\n",
@@ -568,7 +575,10 @@ static void read_options(int argc, char **argv)
 
         switch (letter) {
         case 's':
-            option.server = optarg;
+            if (option.server_count == SERVERS_MAX) {
+                usage();
+            }
+            option.servers[option.server_count++] = optarg;
             break;
         case 'h':
             option.history = optarg;
@@ -599,8 +609,9 @@ static void read_options(int argc, char **argv)
         }
     }
     option.connections = (unsigned)connection_count;
-    if (option.server == NULL || option.history == NULL || option.keys == 0 ||
-        option.connections == 0 || option.connections > 10000) {
+    if (option.server_count == 0 || option.history == NULL ||
+        option.keys == 0 || option.connections == 0 ||
+        option.connections > 10000) {
         usage();
     }
 }

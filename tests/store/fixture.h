@@ -88,6 +88,25 @@ HELPER void make_directory(char *dir, size_t size)
     assert_non_null(mkdtemp(dir));
 }
 
+/* Settings of stores on a server, from the environment. */
+HELPER void read_store_settings(struct lk_store_config *config)
+{
+    const char *connections = getenv("LATCHKEY_TEST_CONNECTIONS");
+    const char *pooler = getenv("LATCHKEY_TEST_POOLER");
+    const char *accept_loss = getenv("LATCHKEY_TEST_ACCEPT_LOSS");
+    const char *prefix = getenv("LATCHKEY_TEST_PREFIX");
+
+    config->cache_url = getenv("LATCHKEY_TEST_CACHE");
+    config->pooler = pooler && !strcmp(pooler, "1");
+    config->accept_loss = accept_loss && !strcmp(accept_loss, "1");
+    if (connections) {
+        config->connections = (unsigned)strtoul(connections, NULL, 10);
+    }
+    if (prefix) {
+        config->prefix = prefix;
+    }
+}
+
 /* Every test has a tenant of its own, so that a store may be shared. */
 HELPER void bed_prepare(struct bed *bed)
 {
@@ -96,6 +115,7 @@ HELPER void bed_prepare(struct bed *bed)
 
     memset(bed, 0, sizeof(*bed));
     lk_store_config_default(&bed->config);
+    read_store_settings(&bed->config);
     make_directory(bed->dir, sizeof(bed->dir));
     if (url) {
         snprintf(bed->url, sizeof(bed->url), "%s", url);

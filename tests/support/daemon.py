@@ -25,14 +25,16 @@ def secret_of(user):
 
 
 class Daemon:
-    """One daemon with a store and a unix socket in a folder of its own."""
+    """One daemon with a unix socket, and a store unless `url` names another,
+    in a folder of its own."""
 
     def __init__(self, build=None, tcp=False, settings=(), listen=(),
-                 arguments=(), faults=None, config=None):
+                 arguments=(), faults=None, config=None, url=None):
         self.build = pathlib.Path(build or build_.BUILD)
         # Short: the path of a unix socket has at most 107 bytes.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lk", dir="/tmp"))
         self.store = self.folder / "store.db"
+        self.url = url or "sqlite:%s" % self.store
         self.socket = self.folder / "s"
         self.address = "unix:%s" % self.socket
         self.tcp = tcp
@@ -55,7 +57,7 @@ class Daemon:
 
     def command(self):
         command = [str(self.build / "latchkeyd"),
-                   "--store", "sqlite:%s" % self.store]
+                   "--store", self.url]
         if self.config:
             command += ["--config", str(self.config)]
         command += ["--listen", self.address]

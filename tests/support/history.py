@@ -32,8 +32,12 @@ def check(*files):
 
 
 def race_command(daemon, history, **options):
+    """daemon: one, or several that share a store."""
+    daemons = daemon if isinstance(daemon, (list, tuple)) else [daemon]
     command = [str(build.BUILD / "tests/history/race"),
-               "--server", daemon.address, "--history", str(history)]
+               "--history", str(history)]
+    for one in daemons:
+        command += ["--server", one.address]
     for option, value in options.items():
         command.append("--" + option.replace("_", "-"))
         if value is not True:
@@ -46,7 +50,10 @@ def race(daemon, history, timeout=300, **options):
     result = subprocess.run(
         race_command(daemon, history, **options), capture_output=True,
         text=True, timeout=timeout * build.patience())
-    assert result.returncode == 0, result.stderr + daemon.log_text()
+    if result.returncode != 0:
+        daemons = daemon if isinstance(daemon, (list, tuple)) else [daemon]
+        raise AssertionError(result.stderr + "\n".join(
+            one.log_text() for one in daemons))
     return result.stdout
 
 
