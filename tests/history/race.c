@@ -6,13 +6,15 @@
  * old token, some complete twice. Connections are cut with replies under way,
  * and what was lost is sent again with the same owner. With --reconnect the
  * daemon itself may die and return at any time. Several --server, daemons on
- * one store, share the connections.
+ * one store, share the connections. SIGTERM says that these are claims
+ * enough; what is under way is brought to its end.
  */
 #include "tests/history/ask.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
@@ -66,6 +68,7 @@ static uint64_t claims_made, under_way, lost, told[HISTORY_VERDICT_END];
 static FILE *history;
 static int epoll_fd;
 static uint64_t random_state;
+static volatile sig_atomic_t enough;
 
 static void die(const char *what, const char *detail)
 {
@@ -376,13 +379,24 @@ static bool flush(struct connection *connection)
     return true;
 }
 
+static void stop_claiming(int number)
+{
+    (void)number;
+    enough = 1;
+}
+
+static bool claims_left(void)
+{
+    return claims_made < option.claims && !enough;
+}
+
 static bool next_op(struct op *op)
 {
     if (late.count > 0 && late.ops[late.head].due_ns <= now_ns()) {
         *op = pop(&late);
     } else if (todo.count > 0) {
         *op = pop(&todo);
-    } else if (claims_made < option.claims) {
+    } else if (claims_left()) {
         uint8_t flags = (chance(2) ? HISTORY_OTHER_PRINT : 0) |
                         (chance(5) ? HISTORY_REEXECUTE : 0);
         *op = make_claim(choose_key(), flags);
@@ -485,8 +499,7 @@ static bool work_left(void)
 {
     static bool planned;
 
-    if (under_way + todo.count + late.count > 0 ||
-        claims_made < option.claims) {
+    if (under_way + todo.count + late.count > 0 || claims_left()) {
         return true;
     }
     if (!planned) {
@@ -630,6 +643,7 @@ int main(int argc, char **argv)
         last_owner == NULL) {
         die("cannot start", strerror(errno));
     }
+    signal(SIGTERM, stop_claiming);
     setvbuf(history, NULL, _IOFBF, HISTORY_BUF);
     for (unsigned i = 0; i < option.connections; i++) {
         connections[i].fd = -1;
