@@ -417,14 +417,15 @@ BEGIN
     IF 0 = ANY (_event) AND coalesce(cardinality(decided), 0) < count
     THEN
         SELECT array_agg(ROW(u.at, v.verdict,
-            coalesce(r.state, 2), coalesce(r.token, 0),
+            coalesce(r.state, CASE v.verdict WHEN 3 THEN 2 ELSE 0 END),
+            coalesce(r.token, 0),
             coalesce(r.attempt, 0), coalesce(r.number, 0),
             CASE WHEN v.verdict = 3
                  THEN greatest(r.deadline_ms,
                                CASE WHEN u.got THEN 0 ELSE now + 1000 END)
-                 ELSE r.deadline_ms END, now, r.reason,
+                 ELSE coalesce(r.deadline_ms, 0) END, now, r.reason,
             CASE r.state WHEN 4 THEN r.completed_ms WHEN 2 THEN r.claimed_ms
-                         ELSE r.deadline_ms END,
+                         ELSE coalesce(r.deadline_ms, 0) END,
             false, u.id)::latchkey.decision)
         INTO more
         FROM unnest(_event, _tenant, _scope, _key, _fingerprint,
@@ -440,6 +441,7 @@ BEGIN
             -- final; anything else is in somebody's hands.
             WHEN NOT u.got AND (r.state IS NULL OR r.state = 5
                  OR r.state = 4 AND r.deadline_ms <= now) THEN 3
+            WHEN r.state IS NULL AND (u.flags & 2) <> 0 THEN 8
             WHEN r.state IS NULL OR r.state = 5
                  OR r.state = 4 AND r.deadline_ms <= now THEN NULL
             WHEN r.fingerprint <> u.fingerprint THEN 6

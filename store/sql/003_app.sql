@@ -1,0 +1,552 @@
+-- 003_app.sql - Latchkey inside the transactions of an app.
+--
+-- Claim, business writes, jobs and completion in one transaction of the app:
+-- all of it happens, or nothing. The strongest guarantee that there is.
+--
+--     BEGIN;
+--     SELECT * FROM latchkey.claim('acct_1', 'POST /payments', 'key', 'sha..');
+--     -- NEW: do the work; REPLAY: answer with what it says; see its comment
+--     INSERT INTO payment ...;
+--     SELECT latchkey.enqueue('acct_1', 'POST /payments', 'key', token,
+--                             'receipt', 'mailer', '/send', body => '...');
+--     SELECT latchkey.complete('acct_1', 'POST /payments', 'key', token, 201,
+--                              'Content-Type: application/json', '{"id":7}');
+--     COMMIT;
+--
+-- Behind the gateway, the claim has been made: the app takes tenant, scope, key
+-- and token from the headers of the request and only completes.
+--
+-- The functions run with the rights of their owner and may be called by
+-- latchkey_app. What they raise:
+--   LK001  STALE: the token is not the current one; somebody else has taken
+--          over, or the operation was released. Roll back.
+--   LK002  KEPT: the operation has been completed before, perhaps by yourself,
+--          when the reply to COMMIT was lost. Roll back; the first completion
+--          stands, latchkey.lookup and latchkey.claim show it.
+--   55P03, 40001, 40P01  another transaction was in the way. Roll back, run
+--          the whole transaction again.
+--   22023  an argument is wrong; the message names it.
+-- A claim never waits. The others, which only the holder of a token calls, wait
+-- up to two seconds for a transaction that has the operation at that moment:
+-- usually a daemon that notes that the holder is alive.
+
+-- ---- arguments -----------------------------------------------------------
+
+-- A text as the tables have it (001_schema.sql), or 22023.
+CREATE OR REPLACE FUNCTION latchkey.take_text(what text, value text,
+    lower integer, upper integer)
+RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF value IS NULL THEN
+        RAISE EXCEPTION 'latchkey: % is null', what
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF octet_length(value) NOT BETWEEN lower AND upper THEN
+        RAISE EXCEPTION 'latchkey: % has % bytes, not % to %', what,
+            octet_length(value), lower, upper
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN replace(value, '\', '\\');
+END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.take_key(value text)
+RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF value COLLATE "C" ~ '[^ -~]' THEN
+        RAISE EXCEPTION 'latchkey: the key has characters that are not '
+            'printable ASCII'
+            USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'Use a UUID, or the hash of what you have.';
+    END IF;
+    RETURN latchkey.take_text('the key', value, 1, 255);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.take_ms(what text, value interval)
+RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    ms numeric := ceil(extract(epoch FROM value)::numeric * 1000);
+BEGIN
+    IF ms IS NULL OR ms < 1 OR ms > 36500 * 86400000.0 THEN
+        RAISE EXCEPTION 'latchkey: % is %, not between 1 ms and 36500 days',
+            what, coalesce(value::text, 'null')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN ms;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.take_token(value bigint)
+RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF value IS NULL OR value < 1 THEN
+        RAISE EXCEPTION 'latchkey: the token is %, not a positive number',
+            coalesce(value::text, 'null')
+            USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'It comes from latchkey.claim, or from the header '
+                'Latchkey-Token of the request.';
+    END IF;
+    RETURN value;
+END
+$$;
+
+-- A block of header lines as HTTP has them; other line ends are put right.
+CREATE OR REPLACE FUNCTION latchkey.take_headers(value text)
+RETURNS bytea
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    lines text[] := regexp_split_to_array(rtrim(coalesce(value, ''), E'\r\n'),
+                                          E'\r?\n');
+    line text;
+BEGIN
+    IF octet_length(value) > 1048576 THEN
+        RAISE EXCEPTION 'latchkey: the headers have more than 1 MiB'
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF lines = '{""}' THEN
+        RETURN '';
+    END IF;
+    FOREACH line IN ARRAY lines LOOP
+        IF line COLLATE "C" !~
+            '^[-!#$%&''*+.^_`|~0-9A-Za-z]+:[^\u0001-\u0008\u000a-\u001f\u007f]*$'
+        THEN
+            RAISE EXCEPTION 'latchkey: not a header line: %',
+                quote_literal(left(line, 80))
+                USING ERRCODE = 'invalid_parameter_value',
+                HINT = 'Headers are lines of the form Name: value.';
+        END IF;
+    END LOOP;
+    RETURN convert_to(array_to_string(lines, E'\r\n') || E'\r\n', 'UTF8');
+END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.as_time(ms bigint)
+RETURNS timestamptz
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT pg_catalog.to_timestamp($1 / 1000.0) $$;
+
+-- ---- the lock and the token ----------------------------------------------
+
+-- The lock of an operation, for whoever holds its token.
+CREATE OR REPLACE FUNCTION latchkey.hold(id bigint)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '2s'
+AS $$
+BEGIN
+    IF pg_try_advisory_xact_lock(id) THEN
+        RETURN;
+    END IF;
+    PERFORM pg_advisory_xact_lock(id);
+EXCEPTION WHEN lock_not_available THEN
+    RAISE EXCEPTION 'latchkey: another transaction has this operation'
+        USING ERRCODE = 'lock_not_available',
+        HINT = 'Roll back and run the whole transaction again.';
+END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.raise_stale(verdict smallint,
+    tenant text, scope text, key text, token bigint)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF verdict = 11 THEN
+        RAISE EXCEPTION 'latchkey: STALE: % is not the current token of '
+            'operation % / % / %', token, tenant, scope, key
+            USING ERRCODE = 'LK001',
+            DETAIL = 'Somebody else has taken over, or it was released or has '
+                'expired.',
+            HINT = 'Roll back. Do not run the transaction again with this '
+                'token.';
+    ELSIF verdict = 10 THEN
+        RAISE EXCEPTION 'latchkey: KEPT: operation % / % / % has been '
+            'completed already', tenant, scope, key
+            USING ERRCODE = 'LK002',
+            DETAIL = 'The first completion stands, whoever made it.',
+            HINT = 'Roll back, so that its effects are there once, and answer '
+                'with what latchkey.lookup shows.';
+    END IF;
+END
+$$;
+
+-- complete, release, doubt, extend: one event by whoever shows the token.
+CREATE OR REPLACE FUNCTION latchkey.by_token(event integer, tenant text,
+    scope text, key text, token bigint, ttl bigint, lock bigint,
+    status integer, headers bytea, body bytea, reason text)
+RETURNS text
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    _tenant text := latchkey.take_text('the tenant', tenant, 1, 255);
+    _scope text := latchkey.take_text('the scope', scope, 1, 1024);
+    _key text := latchkey.take_key(key);
+    id bigint := latchkey.lock_id(_tenant, _scope, _key);
+    d latchkey.decision;
+BEGIN
+    token := latchkey.take_token(token);
+    PERFORM latchkey.hold(id);
+    d := latchkey.step(1, event::smallint, _tenant, _scope, _key, '', '', ttl,
+        lock, 0, token, status, headers, body, reason, '', '', ttl,
+        latchkey.now_ms(), id);
+    PERFORM latchkey.raise_stale(d.verdict, tenant, scope, key, token);
+    RETURN 'OK';
+END
+$$;
+
+-- The record of an open operation whose current token is shown, under its lock
+-- until the transaction ends.
+CREATE OR REPLACE FUNCTION latchkey.own(tenant text, scope text, key text,
+    token bigint)
+RETURNS latchkey.operation
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    _tenant text := latchkey.take_text('the tenant', tenant, 1, 255);
+    _scope text := latchkey.take_text('the scope', scope, 1, 1024);
+    _key text := latchkey.take_key(key);
+    r latchkey.operation;
+BEGIN
+    token := latchkey.take_token(token);
+    PERFORM latchkey.hold(latchkey.lock_id(_tenant, _scope, _key));
+    r := latchkey.read(_tenant, _scope, _key);
+    IF r.token IS DISTINCT FROM token OR r.state NOT IN (2, 3, 4) THEN
+        PERFORM latchkey.raise_stale(11::smallint, tenant, scope, key, token);
+    ELSIF r.state = 4 THEN
+        PERFORM latchkey.raise_stale(10::smallint, tenant, scope, key, token);
+    END IF;
+    RETURN r;
+END
+$$;
+
+-- ---- what apps call ------------------------------------------------------
+
+CREATE OR REPLACE FUNCTION latchkey.claim(tenant text, scope text, key text,
+    fingerprint text, ttl interval DEFAULT '24 hours',
+    lock interval DEFAULT '30 seconds', owner text DEFAULT NULL,
+    reexecute boolean DEFAULT false)
+RETURNS latchkey.verdict
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    _tenant text := latchkey.take_text('the tenant', tenant, 1, 255);
+    _scope text := latchkey.take_text('the scope', scope, 1, 1024);
+    _key text := latchkey.take_key(key);
+    _fingerprint text := latchkey.take_text('the fingerprint', fingerprint, 1,
+                                            128);
+    _owner text := latchkey.take_text('the owner', coalesce(owner, ''), 0, 64);
+    _ttl bigint := latchkey.take_ms('the TTL', ttl);
+    _lock bigint := latchkey.take_ms('the lock', lock);
+    id bigint := latchkey.lock_id(_tenant, _scope, _key);
+    now bigint;
+    d latchkey.decision;
+    v latchkey.verdict;
+BEGIN
+    IF pg_try_advisory_xact_lock(id) THEN
+        d := latchkey.step(1, 0::smallint, _tenant, _scope, _key, _fingerprint,
+            _owner, _ttl, _lock, CASE WHEN reexecute THEN 5 ELSE 4 END, 0, 0,
+            '', '', '', '', '', _ttl, latchkey.now_ms(), id);
+    ELSE
+        -- In somebody else's hands. What is committed and final may be told;
+        -- but not from an old snapshot, which does not know what is.
+        now := latchkey.now_ms();
+        d.verdict := 3;
+        d.deadline_ms := now + 1000;
+        d.now_ms := now;
+        IF NOT latchkey.has_old_snapshot() THEN
+            SELECT CASE WHEN o.fingerprint <> _fingerprint THEN 6
+                        WHEN o.state <> 4 THEN 3
+                        WHEN o.omitted THEN 2
+                        ELSE 1 END, o.token, o.deadline_ms, o.completed_ms,
+                o.reason
+            INTO d.verdict, d.token, d.deadline_ms, d.changed_ms, d.reason
+            FROM latchkey.operation o
+            WHERE o.tenant = _tenant AND o.scope = _scope AND o.key = _key
+              AND (o.state < 4 OR o.state = 4 AND o.deadline_ms > now);
+            d.verdict := coalesce(d.verdict, 3);
+            d.deadline_ms := coalesce(d.deadline_ms, now + 1000);
+        END IF;
+    END IF;
+
+    v.verdict := (ARRAY['NEW', 'REPLAY', 'OMITTED', 'INFLIGHT', 'ACCEPTED',
+                        'UNCERTAIN', 'MISMATCH'])[d.verdict + 1];
+    CASE v.verdict
+    WHEN 'NEW' THEN
+        v.token := d.token;
+        v.attempt := d.attempt;
+        v.expires := latchkey.as_time(d.deadline_ms);
+    WHEN 'REPLAY', 'OMITTED' THEN
+        v.since := latchkey.as_time(d.changed_ms);
+        v.expires := latchkey.as_time(d.deadline_ms);
+        v.reason := replace(d.reason, '\\', '\');
+        SELECT o.status, a.headers, a.body INTO v.status, v.headers, v.body
+        FROM latchkey.operation o
+        LEFT JOIN latchkey.answer a ON a.token = o.token
+        WHERE o.tenant = _tenant AND o.scope = _scope AND o.key = _key
+          AND o.token = d.token;
+        IF NOT FOUND THEN -- evicted or forgotten since the verdict
+            v := NULL;
+            v.verdict := 'INFLIGHT';
+            v.retry_after := '0';
+        END IF;
+    WHEN 'INFLIGHT' THEN
+        -- It may end at any time, long before its lock does.
+        v.retry_after := least(greatest(d.deadline_ms - d.now_ms, 1), 1000)
+            * interval '1 millisecond';
+    WHEN 'ACCEPTED' THEN
+        v.since := latchkey.as_time(d.deadline_ms);
+    WHEN 'UNCERTAIN' THEN
+        v.since := latchkey.as_time(d.deadline_ms);
+        v.reason := coalesce(replace(d.reason, '\\', '\'), 'lock lapsed');
+    ELSE
+        NULL;
+    END CASE;
+    RETURN v;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.complete(tenant text, scope text, key text,
+    token bigint, status integer, headers text, body bytea,
+    ttl interval DEFAULT NULL, omit text DEFAULT NULL)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+BEGIN
+    IF status IS NULL OR status NOT BETWEEN 100 AND 599 THEN
+        RAISE EXCEPTION 'latchkey: the status is %, not 100 to 599',
+            coalesce(status::text, 'null')
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF omit = '' THEN
+        RAISE EXCEPTION 'latchkey: omit is empty: it must be null, or say why '
+            'the answer is not kept'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN latchkey.by_token(3, tenant, scope, key, token,
+        CASE WHEN ttl IS NULL THEN 0 ELSE latchkey.take_ms('the TTL', ttl) END,
+        0, status, latchkey.take_headers(headers), coalesce(body, ''),
+        latchkey.take_text('omit', coalesce(omit, ''), 0, 255));
+END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.release(tenant text, scope text, key text,
+    token bigint)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+BEGIN
+    RETURN latchkey.by_token(4, tenant, scope, key, token, 0, 0, 0, '', '', '');
+END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.doubt(tenant text, scope text, key text,
+    token bigint, reason text)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+BEGIN
+    RETURN latchkey.by_token(5, tenant, scope, key, token, 0, 0, 0, '', '',
+        latchkey.take_text('the reason', reason, 1, 255));
+END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.extend(tenant text, scope text, key text,
+    token bigint, lock interval DEFAULT '30 seconds')
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+BEGIN
+    RETURN latchkey.by_token(6, tenant, scope, key, token, 0,
+        latchkey.take_ms('the lock', lock), 0, '', '', '');
+END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.fence(tenant text, scope text, key text,
+    token bigint)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+BEGIN
+    PERFORM latchkey.own(tenant, scope, key, token);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.enqueue(tenant text, scope text, key text,
+    token bigint, name text, target text, path text,
+    method text DEFAULT 'POST', headers text DEFAULT '',
+    body bytea DEFAULT '')
+RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    _name text := latchkey.take_text('the name of the job', name, 1, 255);
+    _target text := latchkey.take_text('the target', target, 1, 255);
+    r latchkey.operation;
+    now bigint;
+BEGIN
+    IF path IS NULL OR path COLLATE "C" !~ '^/[!-~]*$'
+        OR length(path) > 8192 THEN
+        RAISE EXCEPTION 'latchkey: the path of a job begins with a slash and '
+            'has at most 8192 printable ASCII characters, no spaces'
+            USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'A job names a target of the configuration and a path '
+                'there, never a host.';
+    ELSIF method IS NULL OR method COLLATE "C" !~ '^[A-Z]{1,32}$' THEN
+        RAISE EXCEPTION 'latchkey: the method is %, not a word like POST',
+            coalesce(quote_literal(left(method, 40)), 'null')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    r := latchkey.own(tenant, scope, key, token);
+    now := latchkey.now_ms();
+    INSERT INTO latchkey.job (number, generation, token, name, target, method,
+        path, headers, body, created_ms, due_ms)
+    VALUES (r.number, r.generation, r.token, _name, _target, method, path,
+        latchkey.take_headers(headers), coalesce(body, ''), now, now)
+    ON CONFLICT ON CONSTRAINT job_name DO NOTHING;
+    RETURN FOUND;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.lookup(tenant text, scope text, key text)
+RETURNS SETOF latchkey.record
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    _tenant text := latchkey.take_text('the tenant', tenant, 1, 255);
+    _scope text := latchkey.take_text('the scope', scope, 1, 1024);
+    _key text := latchkey.take_key(key);
+    now bigint := latchkey.now_ms();
+BEGIN
+    RETURN QUERY
+    SELECT (ARRAY['accepted', 'in_progress', 'uncertain', 'completed',
+                  'released'])[s.state],
+        o.token, o.attempt, latchkey.as_time(o.claimed_ms),
+        CASE WHEN s.state = 2 THEN latchkey.as_time(o.deadline_ms) END,
+        CASE WHEN s.state IN (1, 3) THEN latchkey.as_time(o.deadline_ms) END,
+        latchkey.as_time(o.completed_ms),
+        CASE WHEN s.state IN (4, 5) THEN latchkey.as_time(o.deadline_ms) END,
+        o.status, a.headers, a.body, o.omitted,
+        CASE WHEN s.state = 3
+             THEN coalesce(replace(o.reason, '\\', '\'), 'lock lapsed')
+             ELSE replace(o.reason, '\\', '\') END
+    FROM latchkey.operation o
+    -- A lock that ran out is what the sweeper will make of it.
+    CROSS JOIN LATERAL (SELECT CASE WHEN o.state = 2 AND o.deadline_ms <= now
+        THEN 3 ELSE o.state END AS state) AS s
+    LEFT JOIN latchkey.answer a ON a.token = o.token AND o.state = 4
+    WHERE o.tenant = _tenant AND o.scope = _scope AND o.key = _key
+      AND (o.state < 4 OR o.deadline_ms > now
+           OR EXISTS (SELECT FROM latchkey.job j
+                      WHERE j.number = o.number AND j.state < 4));
+END
+$$;
+
+COMMENT ON FUNCTION latchkey.claim(text, text, text, text, interval, interval,
+    text, boolean) IS
+'Who runs the operation? Never waits. The verdict is one of:
+NEW        you do: do the work and call complete with the token, in this
+           transaction or, if you commit before, until the lock ends (extend).
+REPLAY     it has run: answer with status, headers and body.
+OMITTED    it has run, but its answer was not kept. Do not run it again.
+INFLIGHT   somebody else is at it: try again after retry_after.
+UNCERTAIN  it may or may not have run: only a person, or proof, can tell. With
+           reexecute => true you get NEW instead: only if running it twice does
+           no harm.
+ACCEPTED   it is queued and will run.
+MISMATCH   the key was used for another request: refuse this one.
+fingerprint: a hash of what the request means. owner: a random word of yours, so
+that a claim whose COMMIT you could not hear of can be made again and gets the
+same token. ttl: how long the answer is kept, from completion on.';
+COMMENT ON FUNCTION latchkey.complete(text, text, text, bigint, integer, text,
+    bytea, interval, text) IS
+'The operation has run, and this is its answer. Counts if, and when, your
+transaction commits. OK, or an error: LK001 the token is not the current one,
+LK002 it has been completed before; roll back in both cases, so that nothing is
+done twice. omit: do not keep the answer, for this reason; a retry is told that
+the operation has run.';
+COMMENT ON FUNCTION latchkey.release(text, text, text, bigint) IS
+'Nothing has happened: the next claim runs afresh. OK, LK001 or LK002.';
+COMMENT ON FUNCTION latchkey.doubt(text, text, text, bigint, text) IS
+'It may have happened: nobody runs it again before that is known. OK, LK001 or
+LK002.';
+COMMENT ON FUNCTION latchkey.extend(text, text, text, bigint, interval) IS
+'A sign of life: the lock lasts so long from now on. Needed only by who commits
+its claim before the work is done. OK, LK001 or LK002.';
+COMMENT ON FUNCTION latchkey.fence(text, text, text, bigint) IS
+'Raises LK001 if the token is not the current one and LK002 if the operation is
+completed; else nobody can take over before your transaction ends. For steps
+that write before they complete.';
+COMMENT ON FUNCTION latchkey.enqueue(text, text, text, bigint, text, text,
+    text, text, text, bytea) IS
+'A call to a target of the configuration, to be made after your transaction has
+committed. True; or false, if the operation has a job of that name already. Call
+it before complete. LK001 and LK002 as for fence.';
+COMMENT ON FUNCTION latchkey.lookup(text, text, text) IS
+'How the operation stands, with its answer; no row if there is none. To look at:
+decide by claim.';
+
+-- Whoever calls these by way of the functions above has their owner's rights.
+REVOKE ALL ON FUNCTION
+    latchkey.take_text(text, text, integer, integer),
+    latchkey.take_key(text), latchkey.take_ms(text, interval),
+    latchkey.take_token(bigint), latchkey.take_headers(text),
+    latchkey.as_time(bigint), latchkey.hold(bigint),
+    latchkey.raise_stale(smallint, text, text, text, bigint),
+    latchkey.by_token(integer, text, text, text, bigint, bigint, bigint,
+        integer, bytea, bytea, text),
+    latchkey.own(text, text, text, bigint),
+    latchkey.claim(text, text, text, text, interval, interval, text, boolean),
+    latchkey.complete(text, text, text, bigint, integer, text, bytea, interval,
+        text),
+    latchkey.release(text, text, text, bigint),
+    latchkey.doubt(text, text, text, bigint, text),
+    latchkey.extend(text, text, text, bigint, interval),
+    latchkey.fence(text, text, text, bigint),
+    latchkey.enqueue(text, text, text, bigint, text, text, text, text, text,
+        bytea),
+    latchkey.lookup(text, text, text)
+    FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    latchkey.claim(text, text, text, text, interval, interval, text, boolean),
+    latchkey.complete(text, text, text, bigint, integer, text, bytea, interval,
+        text),
+    latchkey.release(text, text, text, bigint),
+    latchkey.doubt(text, text, text, bigint, text),
+    latchkey.extend(text, text, text, bigint, interval),
+    latchkey.fence(text, text, text, bigint),
+    latchkey.enqueue(text, text, text, bigint, text, text, text, text, text,
+        bytea),
+    latchkey.lookup(text, text, text)
+    TO latchkey_app;

@@ -1,0 +1,172 @@
+-- 004_keep.sql - the keeper's work: lapsed locks, expired records, fail-overs.
+--
+-- Any number of daemons call latchkey.keep now and then; the one that holds
+-- the lease works, in bounded steps, beside the claims and never in their way:
+-- what somebody else is working on is left for the next time.
+
+-- Locks the names of these operations as far as nobody else has them: their
+-- numbers. The caller reads the rows again, in a statement of its own.
+CREATE OR REPLACE FUNCTION latchkey.lock_free(numbers bigint[], ids bigint[])
+RETURNS bigint[]
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT coalesce(array_agg(u.number), '{}')
+    FROM unnest(numbers, ids) AS u(number, id)
+    WHERE pg_try_advisory_xact_lock(u.id)
+$$;
+
+-- Takes or renews the lease, and then sweeps and reaps at most `most` records
+-- each. lease_ms: whoever does not call again for so long is replaced.
+-- swept: the lock_ids of operations that have become uncertain, for those who
+-- wait. more: call again soon.
+CREATE OR REPLACE FUNCTION latchkey.keep(holder text, lease_ms bigint,
+    most integer)
+RETURNS TABLE (keeper boolean, swept bigint[], reaped integer, more boolean)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    now bigint;
+    lease latchkey.keeper;
+    numbers bigint[];
+    ids bigint[];
+    tokens bigint[];
+BEGIN
+    keeper := false;
+    swept := '{}';
+    reaped := 0;
+    more := false;
+    -- One at a time, also while a lease changes hands; nobody waits.
+    IF NOT pg_try_advisory_xact_lock(5499535116398314074) THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    now := latchkey.now_ms();
+    SELECT * INTO lease FROM latchkey.keeper k WHERE k.name = 'keeper';
+    IF lease.holder <> keep.holder AND lease.until_ms > now THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    keeper := true;
+    IF lease.name IS NULL OR lease.holder <> keep.holder
+        OR lease.until_ms < now + lease_ms / 2 THEN
+        INSERT INTO latchkey.keeper AS k (name, holder, until_ms)
+        VALUES ('keeper', keep.holder, now + lease_ms)
+        ON CONFLICT ON CONSTRAINT keeper_pkey DO UPDATE
+        SET holder = excluded.holder, until_ms = excluded.until_ms;
+    END IF;
+
+    -- The sweeper: a lock that ran out means a lost holder, and nobody knows
+    -- how far it came.
+    SELECT array_agg(d.number), array_agg(d.id) INTO numbers, ids
+    FROM (SELECT o.number,
+                 latchkey.lock_id(o.tenant, o.scope, o.key) AS id
+          FROM latchkey.operation o
+          WHERE o.state = 2 AND o.deadline_ms <= now
+          ORDER BY o.deadline_ms
+          LIMIT most) AS d;
+    IF numbers IS NOT NULL THEN
+        more := cardinality(numbers) = most;
+        numbers := latchkey.lock_free(numbers, ids);
+        WITH due AS MATERIALIZED (
+            SELECT o.ctid AS place, o.number FROM latchkey.operation o
+            WHERE o.number = ANY (numbers) AND o.state = 2
+              AND o.deadline_ms <= now
+            FOR NO KEY UPDATE SKIP LOCKED
+        ), lapsed AS (
+            UPDATE latchkey.operation o SET state = 3
+            FROM due
+            WHERE o.ctid = due.place AND o.number = due.number
+            RETURNING latchkey.lock_id(o.tenant, o.scope, o.key) AS id
+        )
+        SELECT coalesce(array_agg(l.id), '{}') INTO swept FROM lapsed l;
+    END IF;
+
+    -- The reaper: past its TTL, and nothing of it is on its way.
+    SELECT array_agg(d.number), array_agg(d.id) INTO numbers, ids
+    FROM (SELECT o.number,
+                 latchkey.lock_id(o.tenant, o.scope, o.key) AS id
+          FROM (VALUES (4), (5)) AS s(state)
+          CROSS JOIN LATERAL (
+              SELECT e.* FROM latchkey.operation e
+              WHERE e.state = s.state AND e.deadline_ms <= now
+                AND NOT EXISTS (SELECT FROM latchkey.job j
+                                WHERE j.number = e.number AND j.state < 4)
+              ORDER BY e.deadline_ms
+              LIMIT most) AS o
+          LIMIT most) AS d;
+    IF numbers IS NOT NULL THEN
+        more := more OR cardinality(numbers) = most;
+        numbers := latchkey.lock_free(numbers, ids);
+        WITH due AS MATERIALIZED (
+            SELECT o.ctid AS place, o.number FROM latchkey.operation o
+            WHERE o.number = ANY (numbers) AND o.state IN (4, 5)
+              AND o.deadline_ms <= now
+              AND NOT EXISTS (SELECT FROM latchkey.job j
+                              WHERE j.number = o.number AND j.state < 4)
+            FOR UPDATE SKIP LOCKED
+        ), gone AS (
+            DELETE FROM latchkey.operation o USING due
+            WHERE o.ctid = due.place AND o.number = due.number
+            RETURNING o.number, o.token
+        )
+        SELECT coalesce(array_agg(g.number), '{}'), array_agg(g.token)
+        INTO numbers, tokens FROM gone g;
+        DELETE FROM latchkey.answer a WHERE a.token = ANY (tokens);
+        DELETE FROM latchkey.job j WHERE j.number = ANY (numbers);
+        reaped := cardinality(numbers);
+    END IF;
+    RETURN NEXT;
+END
+$$;
+
+-- A standby that was promoted, or a server that was restored, may not know the
+-- last tokens that were handed out. Its timeline differs from the one noted
+-- here: then the sequence leaps by 2^32, once. The daemon asks at each connect,
+-- before it decides anything. True: it has leapt.
+CREATE OR REPLACE FUNCTION latchkey.check_timeline()
+RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    present text;
+    noted text;
+BEGIN
+    BEGIN
+        present := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+    EXCEPTION WHEN feature_not_supported OR insufficient_privilege
+              OR undefined_function THEN
+        RETURN false; -- a server that keeps its log in a way of its own
+    END;
+    SELECT m.value INTO noted FROM latchkey.meta m WHERE m.name = 'timeline';
+    IF noted = present THEN
+        RETURN false;
+    END IF;
+    -- One of several that have seen it leaps.
+    PERFORM pg_advisory_xact_lock(5499535116398314075);
+    SELECT m.value INTO noted FROM latchkey.meta m WHERE m.name = 'timeline';
+    IF noted IS NULL THEN
+        INSERT INTO latchkey.meta (name, value) VALUES ('timeline', present);
+        RETURN false;
+    ELSIF noted = present THEN
+        RETURN false;
+    END IF;
+    PERFORM setval('latchkey.token', nextval('latchkey.token') + 4294967296);
+    UPDATE latchkey.meta m SET value = present WHERE m.name = 'timeline';
+    RETURN true;
+END
+$$;
+
+REVOKE ALL ON FUNCTION
+    latchkey.lock_free(bigint[], bigint[]),
+    latchkey.keep(text, bigint, integer),
+    latchkey.check_timeline()
+    FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    latchkey.lock_free(bigint[], bigint[]),
+    latchkey.keep(text, bigint, integer),
+    latchkey.check_timeline()
+    TO latchkey_daemon;
