@@ -5,44 +5,54 @@
 #include "cli/cli.h"
 
 /*
- * A command is a row here and a file of its own that defines lk_run_NAME and
- * lk_manual_NAME. Columns: name, usage, least and most words, which options
+ * A command is a row here and a file of its own that defines lk_run_ID and
+ * lk_manual_ID. Columns: id, name, usage, least and most words, which options
  * of every command it takes, summary.
  */
 #define LK_NAME "TENANT SCOPE KEY"
 #define LK_COMMAND_MAP(X)                                                      \
-    X(up, "--upstream URL [--listen ADDRESS] [--tenant VALUE] ...", 0, 0,      \
-      LK_ALONE, "put Latchkey before an app, with one command")                \
-    X(get, LK_NAME " [--headers] [--body]", 3, 3, LK_CONNECTS,                 \
+    X(up, "up", "--upstream URL [--listen ADDRESS] [--tenant VALUE] ...", 0,   \
+      0, LK_ALONE, "put Latchkey before an app, with one command")             \
+    X(get, "get", LK_NAME " [--headers] [--body]", 3, 3, LK_CONNECTS,          \
       "show one operation by its name")                                        \
-    X(find, "TENANT REFERENCE", 2, 2, LK_CONNECTS,                             \
+    X(find, "find", "TENANT REFERENCE", 2, 2, LK_CONNECTS,                     \
       "show one operation by its reference")                                   \
-    X(list, "[--state STATE] [--tenant TENANT] [--older DURATION] ...", 0, 0,  \
+    X(list, "list",                                                            \
+      "[--state STATE] [--tenant TENANT] [--older DURATION] ...", 0, 0,        \
       LK_CONNECTS, "list operations, the oldest first")                        \
-    X(release, LK_NAME " --why TEXT", 3, 3, LK_CONNECTS,                       \
+    X(release, "release", LK_NAME " --why TEXT", 3, 3, LK_CONNECTS,            \
       "say that nothing happened: a retry may run")                            \
-    X(resolve,                                                                 \
+    X(resolve, "resolve",                                                      \
       LK_NAME "\n         (--completed STATUS | --released) --why TEXT", 3, 3, \
       LK_CONNECTS, "say what came of an unfinished operation")                 \
-    X(evict, LK_NAME " --why TEXT", 3, 3, LK_CONNECTS,                         \
+    X(evict, "evict", LK_NAME " --why TEXT", 3, 3, LK_CONNECTS,                \
       "forget a stored answer: a retry runs anew")                             \
-    X(stats, "", 0, 0, LK_CONNECTS, "show the store's numbers")                \
-    X(verify, "", 0, 0, LK_CONNECTS, "check everything that is stored")        \
-    X(backup, "FILE", 1, 1, LK_CONNECTS,                                       \
+    X(stats, "stats", "", 0, 0, LK_CONNECTS, "show the store's numbers")       \
+    X(verify, "verify", "", 0, 0, LK_CONNECTS,                                 \
+      "check everything that is stored")                                       \
+    X(backup, "backup", "FILE", 1, 1, LK_CONNECTS,                             \
       "write a consistent copy of the store")                                  \
-    X(audit, "[--after ID] [--limit N]", 0, 0, LK_CONNECTS,                    \
+    X(audit, "audit", "[--after ID] [--limit N]", 0, 0, LK_CONNECTS,           \
       "show what operators did")                                               \
-    X(clock, "accept --why TEXT", 1, 1, LK_CONNECTS,                           \
+    X(clock, "clock", "accept --why TEXT", 1, 1, LK_CONNECTS,                  \
       "vouch for the clock after a jump")                                      \
-    X(ping, "", 0, 0, LK_CONNECTS, "see whether the daemon answers")           \
-    X(key, "VALUE", 1, 1, LK_PRINTS, "read an Idempotency-Key header")         \
-    X(fingerprint, "[--method M] [--path P] ... < BODY", 0, 0, LK_PRINTS,      \
-      "compute the fingerprint of a request")                                  \
-    X(help, "[COMMAND]", 0, 1, LK_ALONE, "show help")
+    X(migrate, "migrate", "[URL] [--print]", 0, 1, LK_PRINTS,                  \
+      "make or update what a store on a server needs")                         \
+    X(check_store, "check-store", "[URL] [--config FILE] [--strict] ...", 0,   \
+      1, LK_PRINTS, "say what a store promises with its settings")             \
+    X(export, "export", "[--store URL] [--output FILE]", 0, 0, LK_CONNECTS,    \
+      "write all records and the audit log to a file")                         \
+    X(import, "import", "--store URL [FILE]", 0, 1, LK_PRINTS,                 \
+      "take over the records of an export")                                    \
+    X(ping, "ping", "", 0, 0, LK_CONNECTS, "see whether the daemon answers")   \
+    X(key, "key", "VALUE", 1, 1, LK_PRINTS, "read an Idempotency-Key header")  \
+    X(fingerprint, "fingerprint", "[--method M] [--path P] ... < BODY", 0, 0,  \
+      LK_PRINTS, "compute the fingerprint of a request")                       \
+    X(help, "help", "[COMMAND]", 0, 1, LK_ALONE, "show help")
 
-#define X(name, usage, least, most, reach, summary)                            \
-    enum lk_exit lk_run_##name(struct lk_cli *cli);                            \
-    extern const struct lk_manual lk_manual_##name;
+#define X(id, name, usage, least, most, reach, summary)                        \
+    enum lk_exit lk_run_##id(struct lk_cli *cli);                              \
+    extern const struct lk_manual lk_manual_##id;
 LK_COMMAND_MAP(X)
 #undef X
 

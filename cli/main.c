@@ -13,9 +13,8 @@
 #define DEFAULT_SERVER "unix:/run/latchkey/latchkeyd.sock"
 
 const struct lk_command lk_commands[] = {
-#define X(name, usage, least, most, reach, summary)                            \
-    {#name, usage,   least,         most,                                      \
-     reach, summary, lk_run_##name, &lk_manual_##name},
+#define X(id, name, usage, least, most, reach, summary)                        \
+    {name, usage, least, most, reach, summary, lk_run_##id, &lk_manual_##id},
     LK_COMMAND_MAP(X)
 #undef X
         {0},

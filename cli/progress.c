@@ -1,5 +1,6 @@
-/* progress.c - a bar for verify and backup, drawn while another call waits. */
-#include "cli/cli.h"
+/* progress.c - bars: for verify and backup, drawn while another call waits, and
+ * for export and import, which draw their own. */
+#include "cli/move.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -135,4 +136,38 @@ void lk_progress_stop(struct lk_progress *progress)
     pthread_cond_destroy(&progress->woken);
     pthread_mutex_destroy(&progress->lock);
     free(progress);
+}
+
+/* ---- Drawn by whoever does the work ---------------------------------------
+ */
+
+static uint64_t monotonic_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+void lk_bar_start(struct lk_bar *bar, const struct lk_cli *cli,
+                  const char *title)
+{
+    *bar = (struct lk_bar){title, !cli->json && isatty(STDERR_FILENO),
+                           monotonic_ms()};
+}
+
+void lk_bar_show(struct lk_bar *bar, uint64_t done, uint64_t total)
+{
+    if (bar->on && total > 0 && monotonic_ms() - bar->drawn_ms >= POLL_MS) {
+        draw(bar->title, done, total);
+        bar->drawn_ms = monotonic_ms();
+    }
+}
+
+void lk_bar_stop(struct lk_bar *bar)
+{
+    if (bar->on) {
+        fprintf(stderr, "\r\033[K");
+        bar->on = false;
+    }
 }

@@ -1,0 +1,391 @@
+/* export.c - `latchkey export`: all records and the audit log, as JSON lines.
+ */
+#include "cli/commands.h"
+#include "cli/move.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PAGE = 1000, FLUSH_BYTES = 1 << 20, STEP = 64 };
+
+static const struct lk_option options[] = {
+    {"store", "URL", "read this store itself, not by way of a daemon"},
+    LK_OPTION_SET,
+    {"output", "FILE", "write a new file, closed to others (standard output)"},
+    {"why", "TEXT", "the reason, kept in the audit log (export)"},
+    LK_OPTION_WHO,
+    {0},
+};
+
+const struct lk_manual lk_manual_export = {
+    "Writes every record, with its answer, and the audit log as lines of "
+    "JSON,\n"
+    "for latchkey import. A daemon goes on working meanwhile: what changes\n"
+    "while the export runs is taken by a second one. With --store the store "
+    "is\n"
+    "opened directly; an embedded one must have no daemon then.\n"
+    "\n"
+    "The file holds stored answers and the secret of the references: keep it "
+    "as\n"
+    "you would keep the store.",
+    options};
+
+struct export
+{
+    struct lk_cli *cli;
+    const char *path; /* NULL: standard output */
+    int fd;
+    struct lk_buf out;
+    struct lk_line line;
+    struct lk_bar bar;
+    uint64_t total; /* about so many records */
+    uint64_t records;
+    uint64_t audit;
+    uint64_t last_id; /* of the audit log, and how many the last page had */
+    size_t last_page;
+    enum lk_exit result;
+};
+
+/* ---- The file -------------------------------------------------------------
+ */
+
+static enum lk_exit open_output(struct export *export)
+{
+    export->path = lk_args_value(&export->cli->args, "output");
+    export->fd = STDOUT_FILENO;
+    if (export->path == NULL || strcmp(export->path, "-") == 0) {
+        export->path = NULL;
+        return LK_EXIT_DONE;
+    }
+    export->fd =
+        open(export->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (export->fd >= 0) {
+        return LK_EXIT_DONE;
+    }
+    lk_complain("cannot write %s: %s", export->path, strerror(errno));
+    return LK_EXIT_USAGE;
+}
+
+static void flush(struct export *export)
+{
+    const char *at = export->out.data;
+    size_t left = export->out.len;
+
+    while (left > 0 && export->result == LK_EXIT_DONE) {
+        ssize_t written = write(export->fd, at, left);
+
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written <= 0) {
+            lk_complain("cannot write the export: %s", strerror(errno));
+            export->result = LK_EXIT_FAILED;
+            break;
+        }
+        at += written;
+        left -= (size_t)written;
+    }
+    export->out.len = 0;
+}
+
+/* A file that is not whole is of no use. */
+static void close_output(struct export *export)
+{
+    if (export->path == NULL || export->fd < 0) {
+        return;
+    }
+    if (export->result == LK_EXIT_DONE && fsync(export->fd) != 0) {
+        lk_complain("cannot write %s: %s", export->path, strerror(errno));
+        export->result = LK_EXIT_FAILED;
+    }
+    close(export->fd);
+    if (export->result != LK_EXIT_DONE) {
+        unlink(export->path);
+    }
+}
+
+/* ---- Lines ----------------------------------------------------------------
+ */
+
+static void put_line(struct export *export)
+{
+    struct lk_line *line = &export->line;
+
+    export->records += line->type == LK_LINE_RECORD;
+    export->audit += line->type == LK_LINE_AUDIT;
+    if (line->type == LK_LINE_BEGIN) {
+        export->total = line->begin.records;
+    }
+    lk_line_write(&export->out, line);
+    if (export->out.len >= FLUSH_BYTES) {
+        flush(export);
+        lk_bar_show(&export->bar, export->records, export->total);
+    }
+}
+
+static void put_end(struct export *export)
+{
+    lk_line_free(&export->line);
+    export->line.type = LK_LINE_END;
+    export->line.end.records = export->records;
+    export->line.end.audit = export->audit;
+    lk_line_write(&export->out, &export->line);
+    flush(export);
+}
+
+/* ---- From a daemon --------------------------------------------------------
+ */
+
+static enum lk_exit begin_online(struct export *export)
+{
+    struct lk_deed deed = {0};
+    const struct lk_reply *reply;
+    enum lk_exit result;
+
+    lk_words_add(&deed.words, "EXPORT");
+    lk_words_add(&deed.words, "BEGIN");
+    result = lk_deed_words(export->cli, &deed, "export");
+    if (result == LK_EXIT_DONE) {
+        result = lk_call(export->cli, &deed.words, &reply);
+    }
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (reply->type != LK_REPLY_ARRAY ||
+        lk_field_number(reply, "version") != LK_EXPORT_VERSION) {
+        return lk_complain_reply(export->cli);
+    }
+    lk_line_take(&export->line, LK_LINE_BEGIN, reply);
+    put_line(export);
+    return export->result;
+}
+
+static enum lk_exit put_page(struct export *export, uint64_t *cursor)
+{
+    struct lk_words words = {0};
+    const struct lk_reply *reply;
+    enum lk_exit result;
+
+    lk_words_add(&words, "EXPORT");
+    lk_words_add_number(&words, *cursor);
+    lk_words_add_number(&words, PAGE);
+    result = lk_call_patiently(export->cli, &words, &reply);
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (reply->type != LK_REPLY_ARRAY || reply->count != 2 ||
+        reply->elements[0].type != LK_REPLY_INTEGER ||
+        reply->elements[1].type != LK_REPLY_ARRAY) {
+        return lk_complain_reply(export->cli);
+    }
+    for (size_t i = 0; i < reply->elements[1].count; i++) {
+        lk_line_take(&export->line, LK_LINE_RECORD,
+                     &reply->elements[1].elements[i]);
+        put_line(export);
+    }
+    *cursor = (uint64_t)reply->elements[0].integer;
+    return export->result;
+}
+
+static enum lk_exit put_audit_page(struct export *export)
+{
+    struct lk_words words = {0};
+    const struct lk_reply *reply;
+    enum lk_exit result;
+
+    lk_words_add(&words, "AUDIT");
+    lk_words_add(&words, "AFTER");
+    lk_words_add_number(&words, export->last_id);
+    lk_words_add(&words, "LIMIT");
+    lk_words_add_number(&words, PAGE);
+    result = lk_call_patiently(export->cli, &words, &reply);
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (reply->type != LK_REPLY_ARRAY) {
+        return lk_complain_reply(export->cli);
+    }
+    for (size_t i = 0; i < reply->count; i++) {
+        lk_line_take(&export->line, LK_LINE_AUDIT, &reply->elements[i]);
+        export->last_id = export->line.audit.id;
+        put_line(export);
+    }
+    export->last_page = reply->count;
+    return export->result;
+}
+
+static enum lk_exit export_online(struct export *export)
+{
+    uint64_t cursor = 0;
+    enum lk_exit result = begin_online(export);
+
+    while (result == LK_EXIT_DONE) {
+        result = put_page(export, &cursor);
+        if (cursor == 0) {
+            break;
+        }
+    }
+    do {
+        if (result == LK_EXIT_DONE) {
+            result = put_audit_page(export);
+        }
+    } while (result == LK_EXIT_DONE && export->last_page > 0);
+    return result;
+}
+
+/* ---- From a store ---------------------------------------------------------
+ */
+
+static bool put_record(void *context, const struct lk_record *record)
+{
+    struct export *export = context;
+    struct lk_line *line = &export->line;
+
+    lk_line_free(line);
+    line->type = LK_LINE_RECORD;
+    line->record = *record;
+    if (record->state == LK_STATE_COMPLETED && !record->omitted &&
+        record->kept != NULL) {
+        line->response = record->kept->response;
+    }
+    put_line(export);
+    line->record.kept = NULL; /* the store's */
+    return true;
+}
+
+static bool put_entry(void *context, const struct lk_audit_entry *entry)
+{
+    struct export *export = context;
+
+    lk_line_free(&export->line);
+    export->line.type = LK_LINE_AUDIT;
+    export->line.audit = *entry;
+    export->last_id = entry->id;
+    export->last_page++;
+    put_line(export);
+    return true;
+}
+
+static void put_begin(struct export *export, struct lk_store *store)
+{
+    struct lk_store_stats stats = {0};
+    struct lk_buf secret = {0};
+
+    store->class->stats(store, &stats);
+    for (size_t i = 0; i < LK_REFERENCE_KEY; i++) {
+        lk_put(&secret, "%02x", store->reference_secret[i]);
+    }
+    lk_line_free(&export->line);
+    export->line.type = LK_LINE_BEGIN;
+    export->line.begin = (struct lk_line_begin){
+        .version = LK_EXPORT_VERSION,
+        .store = latchkey_slice(store->class->scheme),
+        .reference_secret = latchkey_buf_slice(&secret),
+        .last_token = stats.last_token,
+        .records = stats.records,
+        .now_ms = stats.now_ms,
+    };
+    put_line(export);
+    latchkey_buf_free(&secret);
+}
+
+static enum lk_status put_records(struct export *export, struct lk_store *store)
+{
+    struct lk_list_query query = {
+        .any_state = true, .limit = STEP, .whole = true};
+    enum lk_status status;
+
+    do {
+        status = store->class->list(store, &query, put_record, export,
+                                    &query.cursor);
+    } while (status == LK_OK && query.cursor != 0 &&
+             export->result == LK_EXIT_DONE);
+    return status;
+}
+
+static enum lk_status put_audit(struct export *export, struct lk_store *store)
+{
+    enum lk_status status;
+
+    do {
+        export->last_page = 0;
+        status = store->class->audit(store, export->last_id, PAGE, put_entry,
+                                     export);
+    } while (status == LK_OK && export->last_page > 0 &&
+             export->result == LK_EXIT_DONE);
+    return status;
+}
+
+/* Opening an embedded store makes one where there is none. */
+static enum lk_exit check_there(const char *url)
+{
+    const char *path = url + strlen("sqlite:");
+
+    if (lk_url_is(url, "sqlite") && access(path, R_OK) != 0) {
+        lk_complain("cannot read %s: %s", path, strerror(errno));
+        return LK_EXIT_USAGE;
+    }
+    return LK_EXIT_DONE;
+}
+
+static enum lk_exit export_store(struct export *export, const char *url)
+{
+    struct lk_store_config config;
+    struct lk_buf text = {0};
+    struct lk_store *store = NULL;
+    enum lk_status status = LK_OK;
+    enum lk_exit result = check_there(url);
+
+    if (result == LK_EXIT_DONE) {
+        result = lk_store_settings(export->cli, &config, &url, &text);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_store_connect(export->cli, url, &config, &store);
+    }
+    if (result == LK_EXIT_DONE) {
+        put_begin(export, store);
+        status = put_records(export, store);
+    }
+    if (result == LK_EXIT_DONE && status == LK_OK) {
+        status = put_audit(export, store);
+    }
+    lk_bar_stop(&export->bar);
+    lk_store_close(store);
+    latchkey_buf_free(&text);
+    if (status != LK_OK) {
+        result = lk_complain_store(status, "it was read");
+    }
+    return result;
+}
+
+enum lk_exit lk_run_export(struct lk_cli *cli)
+{
+    struct export export = {.cli = cli};
+    const char *url = lk_args_value(&cli->args, "store");
+    enum lk_exit result = open_output(&export);
+
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    lk_bar_start(&export.bar, cli, "export");
+    result = url == NULL ? export_online(&export) : export_store(&export, url);
+    lk_bar_stop(&export.bar);
+    if (export.result == LK_EXIT_DONE) {
+        export.result = result;
+    }
+    if (export.result == LK_EXIT_DONE) {
+        put_end(&export);
+    }
+    close_output(&export);
+    if (export.result == LK_EXIT_DONE) {
+        lk_hint(cli, "exported %llu operations and %llu audit entries",
+                (unsigned long long)export.records,
+                (unsigned long long)export.audit);
+    }
+    lk_line_free(&export.line);
+    latchkey_buf_free(&export.out);
+    return export.result;
+}

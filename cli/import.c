@@ -1,0 +1,441 @@
+/* import.c - `latchkey import`: takes over the records of an export. */
+#include "cli/commands.h"
+#include "cli/move.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BATCH = 256, BATCH_BYTES = 4 << 20 };
+
+static const struct lk_option options[] = {
+    {"store", "URL", "where the records go (LATCHKEY_STORE)"},
+    LK_OPTION_SET,
+    {"why", "TEXT", "the reason, kept in the audit log (import)"},
+    LK_OPTION_WHO,
+    {0},
+};
+
+const struct lk_manual lk_manual_import = {
+    "Takes over the records and the audit log that latchkey export has "
+    "written\n"
+    "to FILE, or to standard input. The store is opened directly: an embedded\n"
+    "one must have no daemon meanwhile, one on a server may be in use.\n"
+    "\n"
+    "A record is taken if the store has none of its name, or an earlier one: "
+    "a\n"
+    "smaller token, or the same token in an earlier state. So it can be run\n"
+    "again, and carries only what is newer. References stay valid if the "
+    "store\n"
+    "has given out none of its own.",
+    options};
+
+struct import {
+    struct lk_cli *cli;
+    struct lk_lines lines;
+    struct lk_store *store;
+    struct lk_line *batch;     /* BATCH of them */
+    struct lk_record *records; /* of these lines, for the store */
+    struct lk_audit_entry *audit;
+    size_t count;
+    size_t bytes;
+    enum lk_line_type type; /* of the lines in the batch */
+    bool shortens;          /* tokens do not fit into this store */
+    uint64_t records_read;
+    uint64_t audit_read;
+    uint64_t open_shortened;
+    struct lk_import total;
+    bool ended;
+};
+
+/* ---- The batch ------------------------------------------------------------
+ */
+
+/*
+ * Tokens of a Redis store are microseconds, in steps of 16, and too large for
+ * the others. A sixteenth of them, counted from 2024, keeps their order, is
+ * the same in each pass, and is what their numbers are made of.
+ */
+static uint64_t shorten(uint64_t token)
+{
+    const uint64_t epoch = UINT64_C(1704067200000000);
+
+    return token > LK_REFERENCE_MAX && token > epoch ? (token - epoch) / 16
+                                                     : token;
+}
+
+static void set_record(struct import *import, size_t at)
+{
+    struct lk_line *line = &import->batch[at];
+    struct lk_record *record = &line->record;
+
+    if (import->shortens && shorten(record->token) != record->token) {
+        record->token = shorten(record->token);
+        import->open_shortened += record->state == LK_STATE_IN_PROGRESS ||
+                                  record->state == LK_STATE_UNCERTAIN;
+    }
+    if (record->state == LK_STATE_COMPLETED && !record->omitted) {
+        line->response.status = record->status;
+        record->answer_bytes =
+            line->response.headers.len + line->response.body.len;
+        record->kept = lk_kept_make(record->token, record->completed_ms,
+                                    &line->response, (struct lk_slice){0});
+        lk_must(record->kept == NULL ? LK_NOMEM : LK_OK);
+    }
+    import->records[at] = *record;
+}
+
+static enum lk_status give_records(struct import *import)
+{
+    struct lk_import result = {.highest_token = import->total.highest_token};
+    enum lk_status status;
+
+    for (size_t i = 0; i < import->count; i++) {
+        set_record(import, i);
+    }
+    status = import->store->class->import(import->store, import->records,
+                                          import->count, &result);
+    if (status == LK_OK) {
+        import->total.taken += result.taken;
+        import->total.older += result.older;
+        import->total.renumbered += result.renumbered;
+        if (result.highest_token > import->total.highest_token) {
+            import->total.highest_token = result.highest_token;
+        }
+    }
+    return status;
+}
+
+static enum lk_status give_audit(struct import *import)
+{
+    for (size_t i = 0; i < import->count; i++) {
+        import->audit[i] = import->batch[i].audit;
+    }
+    return import->store->class->import_audit(import->store, import->audit,
+                                              import->count);
+}
+
+static enum lk_exit give_batch(struct import *import)
+{
+    enum lk_status status = LK_OK;
+
+    if (import->count > 0) {
+        status = import->type == LK_LINE_RECORD ? give_records(import)
+                                                : give_audit(import);
+    }
+    if (status == LK_INVALID) {
+        lk_complain("a record in the %zu lines up to line %llu cannot be held "
+                    "by this store",
+                    import->count, (unsigned long long)import->lines.number);
+        return LK_EXIT_NO;
+    }
+    import->count = import->bytes = 0;
+    return status == LK_OK ? LK_EXIT_DONE
+                           : lk_complain_store(status, "it was written");
+}
+
+/* ---- Lines ----------------------------------------------------------------
+ */
+
+static enum lk_exit refuse_line(const struct import *import, const char *wrong)
+{
+    lk_complain("line %llu of %s: %s", (unsigned long long)import->lines.number,
+                import->lines.title, wrong);
+    return LK_EXIT_NO;
+}
+
+/* What one state needs that no table can say. */
+static const char *find_fault(const struct lk_line *line)
+{
+    const struct lk_record *record = &line->record;
+
+    if (record->token == 0) {
+        return "its token is 0";
+    }
+    switch (record->state) {
+    case LK_STATE_IN_PROGRESS:
+        return record->lock_until_ms == 0 ? "it has no end of its lock" : NULL;
+    case LK_STATE_UNCERTAIN:
+        return record->since_ms == 0 ? "it does not say since when" : NULL;
+    case LK_STATE_COMPLETED:
+        if (record->status < 100) {
+            return "it has no status";
+        }
+        if (record->omitted && record->reason.len == 0) {
+            return "its answer was omitted without a reason";
+        }
+        return record->expires_ms == 0 ? "it does not say until when" : NULL;
+    case LK_STATE_RELEASED:
+        return record->expires_ms == 0 ? "it does not say until when" : NULL;
+    default:
+        return "no store takes over a record in this state";
+    }
+}
+
+static enum lk_exit end_file(struct import *import, const struct lk_line *line)
+{
+    if (line->end.records != import->records_read ||
+        line->end.audit != import->audit_read) {
+        return refuse_line(import, "the counts are not those of the lines "
+                                   "before: some are missing");
+    }
+    import->ended = true;
+    return give_batch(import);
+}
+
+/* Takes the line at the end of the batch. */
+static enum lk_exit take_line(struct import *import)
+{
+    struct lk_line *line = &import->batch[import->count];
+    const char *fault = NULL;
+    enum lk_exit result = LK_EXIT_DONE;
+
+    if (import->ended || line->type == LK_LINE_BEGIN) {
+        return refuse_line(import, "it does not belong there");
+    }
+    if (line->type == LK_LINE_END) {
+        return end_file(import, line);
+    }
+    fault = line->type == LK_LINE_RECORD ? find_fault(line) : NULL;
+    if (fault != NULL) {
+        return refuse_line(import, fault);
+    }
+    if (import->count > 0 && line->type != import->type) {
+        struct lk_line last = *line;
+
+        import->batch[import->count] = (struct lk_line){0};
+        result = give_batch(import);
+        lk_line_free(&import->batch[0]);
+        import->batch[0] = last;
+        line = &import->batch[0];
+    }
+    import->type = line->type;
+    import->count++;
+    import->bytes += line->bytes.len;
+    import->records_read += line->type == LK_LINE_RECORD;
+    import->audit_read += line->type == LK_LINE_AUDIT;
+    if (result == LK_EXIT_DONE &&
+        (import->count == BATCH || import->bytes >= BATCH_BYTES)) {
+        result = give_batch(import);
+    }
+    return result;
+}
+
+static enum lk_exit take_lines(struct import *import)
+{
+    struct lk_bar bar;
+    enum lk_exit result = LK_EXIT_DONE;
+    bool more = true;
+
+    lk_bar_start(&bar, import->cli, "import");
+    while (result == LK_EXIT_DONE && more) {
+        result =
+            lk_lines_next(&import->lines, &import->batch[import->count], &more);
+        if (result == LK_EXIT_DONE && more) {
+            result = take_line(import);
+        }
+        lk_bar_show(&bar, import->lines.done, import->lines.total);
+    }
+    lk_bar_stop(&bar);
+    if (result == LK_EXIT_DONE && !import->ended) {
+        lk_complain("%s ends after line %llu without its last line: it was cut",
+                    import->lines.title,
+                    (unsigned long long)import->lines.number);
+        result = LK_EXIT_NO;
+    }
+    return result;
+}
+
+/* ---- The begin ------------------------------------------------------------
+ */
+
+static bool read_secret(struct lk_slice hex, uint8_t secret[LK_REFERENCE_KEY])
+{
+    if (hex.len != 2 * (size_t)LK_REFERENCE_KEY) {
+        return false;
+    }
+    for (size_t i = 0; i < LK_REFERENCE_KEY; i++) {
+        char digits[3] = {hex.data[2 * i], hex.data[2 * i + 1], '\0'};
+        char *end;
+
+        secret[i] = (uint8_t)strtoul(digits, &end, 16);
+        if (*end != '\0') {
+            return false;
+        }
+    }
+    return true;
+}
+
+static enum lk_exit adopt(struct import *import, struct lk_slice hex)
+{
+    uint8_t secret[LK_REFERENCE_KEY];
+    enum lk_status status;
+
+    if (!read_secret(hex, secret)) {
+        return refuse_line(import, "\"reference_secret\" is missing or is not "
+                                   "32 hexadecimal digits");
+    }
+    status = import->store->class->adopt(import->store, secret);
+    if (status == LK_BUSY) {
+        lk_complain("the store has given out references of its own: those of "
+                    "the imported operations change");
+    }
+    return status == LK_OK || status == LK_BUSY
+               ? LK_EXIT_DONE
+               : lk_complain_store(status, "it took over the references");
+}
+
+static enum lk_exit read_begin(struct import *import)
+{
+    struct lk_line *line = &import->batch[0];
+    bool more = true;
+    enum lk_exit result = lk_lines_next(&import->lines, line, &more);
+
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (!more || line->type != LK_LINE_BEGIN) {
+        lk_complain("%s is no export of latchkey", import->lines.title);
+        return LK_EXIT_NO;
+    }
+    if (line->begin.version != LK_EXPORT_VERSION) {
+        lk_complain("%s has version %llu of the format, and this latchkey "
+                    "knows version %d; use the latchkey that wrote it, or a "
+                    "later one",
+                    import->lines.title,
+                    (unsigned long long)line->begin.version, LK_EXPORT_VERSION);
+        return LK_EXIT_NO;
+    }
+    return LK_EXIT_DONE;
+}
+
+static enum lk_exit note(struct import *import)
+{
+    struct lk_deed deed = {0};
+    struct lk_line_begin *begin = &import->batch[0].begin;
+    struct lk_buf action = {0};
+    enum lk_status status = LK_OK;
+    enum lk_exit result = lk_deed_words(import->cli, &deed, "import");
+
+    if (result == LK_EXIT_DONE) {
+        lk_put(&action, "import from %.*s", (int)begin->store.len,
+               begin->store.data);
+        status = import->store->class->note(
+            import->store, latchkey_buf_slice(&action), deed.words.words[1],
+            deed.words.words[3]);
+    }
+    latchkey_buf_free(&action);
+    return status == LK_OK ? result
+                           : lk_complain_store(status, "it was written");
+}
+
+static enum lk_exit begin(struct import *import)
+{
+    struct lk_line_begin *begin = &import->batch[0].begin;
+    const struct lk_store_class *class = import->store->class;
+    enum lk_exit result;
+
+    if (class->import == NULL || class->import_audit == NULL ||
+        class->adopt == NULL) {
+        lk_complain("a %s store takes over nothing", class->scheme);
+        return LK_EXIT_NO;
+    }
+    import->shortens = strcmp(class->scheme, "redis") != 0;
+    import->total.highest_token =
+        import->shortens ? shorten(begin->last_token) : begin->last_token;
+    result = adopt(import, begin->reference_secret);
+    return result == LK_EXIT_DONE ? note(import) : result;
+}
+
+/* ---- The end --------------------------------------------------------------
+ */
+
+static void report(struct import *import)
+{
+    struct lk_cli *cli = import->cli;
+    const struct lk_import *total = &import->total;
+    struct lk_doc doc = {.out = &cli->out};
+
+    if (cli->json) {
+        lk_doc_object(&doc, NULL);
+        lk_doc_integer(&doc, "records", (int64_t)import->records_read);
+        lk_doc_integer(&doc, "taken", (int64_t)total->taken);
+        lk_doc_integer(&doc, "older", (int64_t)total->older);
+        lk_doc_integer(&doc, "renumbered", (int64_t)total->renumbered);
+        lk_doc_integer(&doc, "audit", (int64_t)import->audit_read);
+        lk_doc_end_object(&doc);
+        return;
+    }
+    lk_put(&cli->out,
+           "%llu operations: %llu taken, %llu already there or newer, %llu "
+           "with another reference; %llu audit entries\n",
+           (unsigned long long)import->records_read,
+           (unsigned long long)total->taken, (unsigned long long)total->older,
+           (unsigned long long)total->renumbered,
+           (unsigned long long)import->audit_read);
+    if (import->open_shortened > 0) {
+        lk_hint(cli,
+                "%llu open operations have another token now: who runs them "
+                "is told STALE",
+                (unsigned long long)import->open_shortened);
+    }
+}
+
+static enum lk_exit import_into(struct import *import, const char *url)
+{
+    struct lk_store_config config;
+    struct lk_buf text = {0};
+    enum lk_exit result = lk_store_settings(import->cli, &config, &url, &text);
+
+    if (result == LK_EXIT_DONE) {
+        result = read_begin(import);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_store_connect(import->cli, url, &config, &import->store);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = begin(import);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = take_lines(import);
+        if (result == LK_EXIT_DONE) {
+            report(import);
+        } else if (import->total.taken > 0) {
+            lk_complain("%llu operations have been taken and stay; import the "
+                        "whole file when it is there",
+                        (unsigned long long)import->total.taken);
+        }
+    }
+    lk_store_close(import->store);
+    latchkey_buf_free(&text);
+    return result;
+}
+
+enum lk_exit lk_run_import(struct lk_cli *cli)
+{
+    struct import import = {.cli = cli};
+    const char *url = lk_store_url(cli);
+    const char *path = cli->args.word_count > 0 ? cli->args.words[0] : "-";
+    enum lk_exit result;
+
+    if (url == NULL) {
+        return lk_complain_usage(cli, "name the store with --store URL or "
+                                      "LATCHKEY_STORE");
+    }
+    result = lk_lines_open(&import.lines, path);
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    import.batch = lk_must_make(BATCH + 1, sizeof(*import.batch));
+    import.records = lk_must_make(BATCH, sizeof(*import.records));
+    import.audit = lk_must_make(BATCH, sizeof(*import.audit));
+    result = import_into(&import, url);
+    for (size_t i = 0; i <= BATCH; i++) {
+        lk_line_free(&import.batch[i]);
+    }
+    free(import.batch);
+    free(import.records);
+    free(import.audit);
+    lk_lines_close(&import.lines);
+    return result;
+}

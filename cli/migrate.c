@@ -1,0 +1,123 @@
+/* migrate.c - `latchkey migrate`: what a store on a server needs there. */
+#include "cli/commands.h"
+#include "cli/move.h"
+
+#if __has_include("store/postgres_migrate.h")
+#include "store/postgres_migrate.h"
+#else
+#define lk_postgres_migrate(url, report, error) LK_INVALID
+#define lk_postgres_sql(from, text)             LK_INVALID
+#endif
+#if __has_include("store/redis.h")
+#include "store/redis.h"
+#else
+#define lk_redis_migrate(url, report, error) LK_INVALID
+#endif
+
+static const struct lk_option options[] = {
+    {"print", NULL, "print the SQL for PostgreSQL, and connect to nothing"},
+    {"from", "VERSION", "print what leads from this version on (0: all)"},
+    {0},
+};
+
+const struct lk_manual lk_manual_migrate = {
+    "Makes or updates the schema \"latchkey\" in a PostgreSQL database, or\n"
+    "loads the functions into a Redis server. URL is that of the store\n"
+    "(LATCHKEY_STORE), with a user who may do so. It may be run again, by two\n"
+    "at once, and while daemons work. An embedded store needs none of it.\n"
+    "\n"
+    "--print writes the SQL for somebody else to run, in one go:\n"
+    "  latchkey migrate --print | psql -v ON_ERROR_STOP=1 -d app",
+    options};
+
+static enum lk_exit print_sql(struct lk_cli *cli)
+{
+    uint64_t from = 0;
+    enum lk_exit result =
+        lk_args_number(&cli->args, "from", 0, INT32_MAX, &from);
+    enum lk_status status = LK_OK;
+
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    status = lk_postgres_sql((long)from, &cli->out);
+    return status == LK_OK ? LK_EXIT_DONE
+                           : lk_complain_store(status, "its SQL was written");
+}
+
+static void show(struct lk_cli *cli, struct lk_slice report)
+{
+    struct lk_doc doc = {.out = &cli->out};
+
+    if (!cli->json) {
+        lk_put_lines(&cli->out, report);
+        if (report.len > 0 && report.data[report.len - 1] != '\n') {
+            lk_put(&cli->out, "\n");
+        }
+        return;
+    }
+    lk_doc_object(&doc, NULL);
+    lk_doc_text(&doc, "result", LK_SLICE("OK"));
+    lk_doc_text(&doc, "report", report);
+    lk_doc_end_object(&doc);
+}
+
+static enum lk_exit migrate(struct lk_cli *cli, const char *url)
+{
+    struct lk_buf report = {0};
+    struct lk_buf error = {0};
+    enum lk_status status = LK_OK;
+
+    if (lk_url_is(url, "postgres") || lk_url_is(url, "postgresql")) {
+        status = lk_postgres_migrate(url, &report, &error);
+    } else if (lk_url_is(url, "redis") || lk_url_is(url, "redis-sentinel")) {
+        status = lk_redis_migrate(url, &report, &error);
+    } else if (lk_url_is(url, "sqlite")) {
+        lk_put(&report, "an embedded store needs nothing: latchkeyd makes and "
+                        "updates its file");
+    } else {
+        return lk_complain_usage(
+            cli, "the URL begins with postgres:, redis: or sqlite:");
+    }
+    if (status == LK_OK) {
+        show(cli, latchkey_buf_slice(&report));
+    } else {
+        lk_put_raw(&error, (struct lk_slice){"", 1});
+        lk_complain("%s",
+                    error.len > 1 ? error.data : latchkey_status_text(status));
+    }
+    latchkey_buf_free(&report);
+    latchkey_buf_free(&error);
+    switch (status) {
+    case LK_OK:
+        return LK_EXIT_DONE;
+    case LK_DENIED:
+        return LK_EXIT_DENIED;
+    case LK_UNAVAILABLE:
+    case LK_TIMEOUT:
+    case LK_CLOSED:
+        return LK_EXIT_UNREACHABLE;
+    default:
+        return LK_EXIT_FAILED;
+    }
+}
+
+enum lk_exit lk_run_migrate(struct lk_cli *cli)
+{
+    const char *url =
+        cli->args.word_count > 0 ? cli->args.words[0] : lk_store_url(cli);
+
+    if (lk_args_flag(&cli->args, "print")) {
+        if (url != NULL && !lk_url_is(url, "postgres") &&
+            !lk_url_is(url, "postgresql")) {
+            return lk_complain_usage(cli,
+                                     "only PostgreSQL has SQL to be printed");
+        }
+        return print_sql(cli);
+    }
+    if (url == NULL) {
+        return lk_complain_usage(cli, "name the store by its URL, or with "
+                                      "LATCHKEY_STORE");
+    }
+    return migrate(cli, url);
+}
