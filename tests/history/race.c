@@ -21,7 +21,6 @@
 
 enum {
     WINDOW = 32, /* commands under way on one connection */
-    HOT_KEYS = 48,
     SERVERS_MAX = 8,
     LONG_LOCK_MS = 60000,
     SHORT_LOCK_MS = 150,
@@ -55,10 +54,11 @@ struct connection {
 static struct {
     const char *servers[SERVERS_MAX], *history;
     unsigned server_count;
-    uint64_t claims, keys, first_key, seed;
+    uint64_t claims, keys, hot, first_key, seed;
     unsigned connections;
     bool reconnect, readback;
-} option = {.claims = 100000, .keys = 1000, .seed = 1, .connections = 64};
+} option = {
+    .claims = 100000, .keys = 1000, .hot = 48, .seed = 1, .connections = 64};
 
 static struct connection *connections;
 static struct queue todo, late;
@@ -145,15 +145,19 @@ static void set_times(struct history_record *record)
 }
 
 /* Keys are fought for in a window that moves on; old ones are looked up. */
+static uint64_t front_key(void)
+{
+    return claims_made * (option.keys - option.hot) / option.claims;
+}
+
 static uint64_t choose_key(void)
 {
-    uint64_t hot = option.keys < HOT_KEYS ? option.keys : HOT_KEYS;
-    uint64_t front = claims_made * (option.keys - hot) / option.claims;
+    uint64_t front = front_key();
 
     if (front > 0 && chance(20)) {
         return next_random() % front;
     }
-    return front + next_random() % hot;
+    return front + next_random() % option.hot;
 }
 
 static struct op make_claim(uint64_t key, uint8_t flags)
@@ -483,7 +487,9 @@ static bool receive(struct connection *connection)
  * find its own token, and by a stranger. Nothing is started. */
 static void plan_readback(void)
 {
-    for (uint64_t key = 0; option.readback && key < option.keys; key++) {
+    uint64_t end = enough ? front_key() + option.hot : option.keys;
+
+    for (uint64_t key = 0; option.readback && key < end; key++) {
         struct op op = make_claim(key, HISTORY_NONEW);
 
         op.probe = true;
@@ -564,8 +570,9 @@ static void report(int64_t started)
 static void usage(void)
 {
     fputs("usage: race --server ADDRESS... --history FILE [--claims N] "
-          "[--keys K] [--first-key F]\n"
-          "            [--connections C] [--seed S] [--reconnect] "
+          "[--keys K] [--hot H]\n"
+          "            [--first-key F] [--connections C] [--seed S] "
+          "[--reconnect] "
           "[--readback]\n",
           stderr);
     exit(2);
@@ -574,11 +581,12 @@ static void usage(void)
 static void read_options(int argc, char **argv)
 {
     static const struct option known[] = {
-        {"server", 1, NULL, 's'},      {"history", 1, NULL, 'h'},
-        {"claims", 1, NULL, 'n'},      {"keys", 1, NULL, 'k'},
-        {"first-key", 1, NULL, 'f'},   {"seed", 1, NULL, 'r'},
-        {"connections", 1, NULL, 'c'}, {"reconnect", 0, NULL, 'R'},
-        {"readback", 0, NULL, 'B'},    {NULL, 0, NULL, 0},
+        {"server", 1, NULL, 's'},    {"history", 1, NULL, 'h'},
+        {"claims", 1, NULL, 'n'},    {"keys", 1, NULL, 'k'},
+        {"hot", 1, NULL, 'w'},       {"first-key", 1, NULL, 'f'},
+        {"seed", 1, NULL, 'r'},      {"connections", 1, NULL, 'c'},
+        {"reconnect", 0, NULL, 'R'}, {"readback", 0, NULL, 'B'},
+        {NULL, 0, NULL, 0},
     };
     uint64_t connection_count = option.connections;
     int letter;
@@ -602,6 +610,9 @@ static void read_options(int argc, char **argv)
         case 'k':
             option.keys = number;
             break;
+        case 'w':
+            option.hot = number;
+            break;
         case 'f':
             option.first_key = number;
             break;
@@ -622,9 +633,9 @@ static void read_options(int argc, char **argv)
         }
     }
     option.connections = (unsigned)connection_count;
-    if (option.server_count == 0 || option.history == NULL ||
-        option.keys == 0 || option.connections == 0 ||
-        option.connections > 10000) {
+    option.hot = option.keys < option.hot ? option.keys : option.hot;
+    if (option.server_count == 0 || option.history == NULL || option.hot == 0 ||
+        option.connections == 0 || option.connections > 10000) {
         usage();
     }
 }

@@ -1,0 +1,321 @@
+"""A daemon on PostgreSQL: what it asks of the server, and shares with others.
+"""
+
+import subprocess
+import threading
+
+import pytest
+
+from support import build, stores
+from support.history import Race
+from support.life import (FINGERPRINT, begin, claim, complete, finish, name,
+                          new_key, until, verdict)
+from support.pgbouncer import PgBouncer
+from support.postgres import Postgres
+from support.resp import Raw, encode
+
+MINE = "application_name LIKE 'latchkeyd%'"
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def url(postgres):
+    return stores.make_postgres(postgres)
+
+
+def refusal(daemon):
+    """The log of a daemon that must not start."""
+    daemon.launch()
+    assert daemon.wait() != 0, daemon.log_text()
+    return daemon.log_text()
+
+
+def info(raw):
+    return dict(line.split(":", 1) for line in
+                raw("INFO").decode().split("\r\n") if ":" in line)
+
+
+# ---- what it asks of the server ----
+
+def test_without_the_schema_it_says_how_to_make_it(make_daemon, postgres):
+    daemon = make_daemon(start=False, url=postgres.create_database())
+    assert "latchkey migrate" in refusal(daemon)
+
+
+@pytest.mark.parametrize("setting", ["synchronous_commit", "fsync"])
+def test_a_server_that_may_lose_commits_is_refused_unless_it_is_wanted(
+        make_daemon, setting):
+    with Postgres(settings={setting: "off"}) as server:
+        url = stores.make_postgres(server)
+        daemon = make_daemon(start=False, url=url)
+        assert setting in refusal(daemon)
+        wanted = make_daemon(url=url, settings=["store.accept_loss=yes"])
+        assert verdict(claim(wanted.raw(), new_key())) == "NEW"
+        assert "los" in info(wanted.raw())["store_promise"]
+        strict = make_daemon(start=False, url=url,
+                             settings=["store.strict=yes"])
+        refusal(strict)
+        wanted.stop()
+
+
+def test_a_role_that_does_not_wait_for_the_disk_is_refused(
+        make_daemon, postgres):
+    url = stores.make_postgres(postgres)
+    base = stores.database_of(url)
+    postgres.query("ALTER ROLE %s IN DATABASE %s SET synchronous_commit = off"
+                   % (stores.DAEMON_USER, base))
+    assert "synchronous_commit" in refusal(make_daemon(start=False, url=url))
+
+
+def test_a_durable_server_is_strict_enough(make_daemon, url):
+    daemon = make_daemon(url=url, settings=["store.strict=yes"])
+    assert verdict(claim(daemon.raw(), new_key())) == "NEW"
+
+
+def test_a_standby_is_refused(make_daemon):
+    with Postgres() as primary:
+        base = stores.make_database(primary)
+        standby = primary.standby()
+        standby.wait_replayed()
+        refusal(make_daemon(start=False, url=standby.url(
+            base, stores.DAEMON_USER)))
+
+
+# ---- logging in ----
+
+def test_a_password_is_needed_and_never_told(make_daemon):
+    with Postgres(auth="scram") as server:
+        base = stores.make_database(server)
+        daemon = make_daemon(url=server.url(base, stores.DAEMON_USER,
+                                            stores.DAEMON_PASSWORD))
+        finish(daemon.raw(), new_key())
+        wrong = make_daemon(start=False, url=server.url(
+            base, stores.DAEMON_USER, "quite wrong"))
+        assert "password" in refusal(wrong)
+        for one, secret in ((daemon, "s%20secret"), (daemon, "s secret"),
+                            (wrong, "quite")):
+            assert secret not in one.log_text()
+        with open("/proc/%d/cmdline" % daemon.pid, "rb") as file:
+            assert b"s%20secret" not in file.read()
+        daemon.stop()
+
+
+def make_certificate(server, which):
+    """A certificate that vouches for itself; where it and its key are."""
+    cert, key = (server.write("%s.%s" % (which, end), "")
+                 for end in ("crt", "key"))
+    server.run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes",
+               "-subj", "/CN=" + which, "-addext",
+               "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert)
+    return cert, key
+
+
+def test_it_speaks_tls_and_checks_the_certificate(make_daemon):
+    server = Postgres()
+    cert, key = make_certificate(server, "right")
+    other, _ = make_certificate(server, "other")
+    server.settings.update(ssl="on", ssl_cert_file=cert, ssl_key_file=key)
+    with server:
+        url = stores.make_postgres(server) + "?sslmode=verify-ca&sslrootcert="
+        daemon = make_daemon(url="%s%s" % (url, cert))
+        finish(daemon.raw(), new_key())
+        ways = server.query(
+            "SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity"
+            " USING (pid) WHERE " + MINE)
+        assert ways == [(True,)]
+        refusal(make_daemon(start=False, url="%s%s" % (url, other)))
+        daemon.stop()
+
+
+# ---- PgBouncer ----
+
+def test_through_pgbouncer_several_daemons_have_one_history(
+        make_daemon, postgres, tmp_path):
+    # C01, C19, C20: fewer connections to the server than the daemons have
+    users = {stores.DAEMON_USER: stores.DAEMON_PASSWORD}
+    with PgBouncer(postgres, users,
+                   settings={"default_pool_size": 3}) as bouncer:
+        url = bouncer.url(stores.make_database(postgres), stores.DAEMON_USER)
+        daemons = [make_daemon(url=url, settings=[
+            "store.pooler=yes", "store.connections=3", "store.poll=50ms"])
+            for _ in range(3)]
+        with Race(daemons, tmp_path / "h") as race:
+            race.go_on(2)
+            assert all(info(one.raw())["claims_unavailable"] == "0"
+                       for one in daemons)
+            postgres.terminate_backends("usename = '%s'" % stores.DAEMON_USER)
+            race.go_on(0.5)
+            bouncer.kill()
+            until(lambda: verdict(claim(daemons[0].raw(), new_key()))
+                  .startswith("UNAVAILABLE"))
+            bouncer.start()
+            seen = race.finish()
+        assert min(seen[word] for word in (
+            "NEW", "REPLAY", "OK", "STALE", "UNAVAILABLE")) > 0, seen
+        for daemon in daemons:
+            daemon.stop()
+
+
+# ---- a standby takes over ----
+
+def hosts(base, *servers):
+    return "postgres://%s:%s@%s/%s" % (
+        stores.DAEMON_USER, stores.DAEMON_PASSWORD.replace(" ", "%20"),
+        ",".join("%s:%d" % (one.address, one.port) for one in servers), base)
+
+
+def test_what_is_acknowledged_survives_the_loss_of_the_primary(
+        make_daemon, tmp_path):
+    # C19, C20: with a synchronous standby that is promoted
+    with Postgres() as primary:
+        base = stores.make_database(primary)
+        standby = primary.standby(sync=True)
+        daemons = [make_daemon(url=hosts(base, primary, standby), settings=[
+            "store.strict=yes", "store.timeout=2s",
+            "store.connect_timeout=1s"]) for _ in range(2)]
+        raw = daemons[0].raw()
+        keys = [new_key() for _ in range(50)]
+        tokens = [finish(raw, key, body=key.encode()) for key in keys]
+        with Race(daemons, tmp_path / "h") as race:
+            race.go_on(1)
+            primary.kill()
+            until(lambda: verdict(claim(raw, new_key()))
+                  .startswith("UNAVAILABLE"))
+            standby.promote()
+            until(lambda: verdict(claim(raw, new_key())) == "NEW", 60)
+            race.go_on(1)
+            seen = race.finish()
+        assert min(seen[word] for word in (
+            "NEW", "REPLAY", "OK", "UNAVAILABLE")) > 0, seen
+        for daemon in daemons:
+            replies = [claim(daemon.raw(), key) for key in keys]
+            assert [reply[3].decode() for reply in replies] == keys
+        # A token that the old primary may have given is never given again.
+        assert begin(raw, new_key()) > max(tokens) + 2 ** 31
+        for daemon in daemons:
+            daemon.stop()
+
+
+# ---- sweeper and reaper ----
+
+COUNT_REAPED = """
+CREATE TABLE public.reaped (backend int, rows int);
+CREATE FUNCTION public.count_reaped() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO public.reaped
+    SELECT pg_backend_pid(), count(*) FROM gone HAVING count(*) > 0;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER count_reaped AFTER DELETE ON latchkey.operation
+REFERENCING OLD TABLE AS gone
+FOR EACH STATEMENT EXECUTE FUNCTION public.count_reaped();
+"""
+
+
+def expire(daemon, count):
+    """So many operations that are over as soon as they are done."""
+    names = [name(new_key(), tenant="chaff") for _ in range(count)]
+    with Raw(daemon.address, 20 * build.patience()) as raw:
+        raw.send_bytes(b"".join(encode("CLAIM", *one, FINGERPRINT)
+                                for one in names))
+        tokens = [raw.read()[1] for _ in names]
+        raw.send_bytes(b"".join(
+            encode("COMPLETE", *one, token, 200, "", "x", "TTL", 1)
+            for one, token in zip(names, tokens)))
+        assert {raw.read() for _ in names} == {"OK"}
+
+
+class Claimant(threading.Thread):
+    """Claims new keys, one after the other, as long as it is let."""
+
+    def __init__(self, daemon):
+        super().__init__(daemon=True)
+        self.raw = daemon.raw()
+        self.enough = threading.Event()
+        self.seen = []
+
+    def run(self):
+        while not self.enough.is_set():
+            self.seen.append(verdict(claim(self.raw, new_key())))
+
+    def finish(self):
+        self.enough.set()
+        self.join()
+        return self.seen
+
+
+def test_one_daemon_reaps_in_steps_while_claims_go_on(make_daemon, postgres):
+    # C25: and when it dies, another one does
+    url = stores.make_postgres(postgres)
+    base = stores.database_of(url)
+    postgres.query(COUNT_REAPED, database=base)
+    daemons = [make_daemon(url=url, settings=[
+        "store.sweep_interval=20ms", "store.reap_rows=16"]) for _ in range(3)]
+
+    def reaped(number):
+        return int(info(daemons[number].raw())["reaped"])
+
+    def value(text):
+        return postgres.value(text, database=base)
+
+    def dead():
+        return value("SELECT count(*) FROM latchkey.operation"
+                     " WHERE tenant = 'chaff'")
+
+    claimants = [Claimant(daemon) for daemon in daemons]
+    for claimant in claimants:
+        claimant.start()
+    for daemon in daemons:
+        expire(daemon, 200)
+    until(lambda: dead() == 0, 60)
+    assert value("SELECT count(*) FROM latchkey.answer") == 0
+    counts = [reaped(number) for number in range(3)]
+    assert sorted(counts) == [0, 0, 600], counts
+    assert value("SELECT count(DISTINCT backend) FROM public.reaped") == 1
+    assert value("SELECT max(rows) FROM public.reaped") <= 16
+    assert value("SELECT sum(rows) FROM public.reaped") == 600
+    for claimant in claimants:
+        seen = claimant.finish()
+        assert len(seen) > 20 and set(seen) == {"NEW"}
+    keeper = counts.index(600)
+    daemons[keeper].kill()
+    others = [number for number in range(3) if number != keeper]
+    expire(daemons[others[0]], 100)
+    until(lambda: dead() == 0, 60)
+    counts = [reaped(number) for number in others]
+    assert sorted(counts) == [0, 100], counts
+
+
+def test_what_a_dead_daemon_held_is_swept_by_another(make_daemon, url):
+    # C22
+    ours, other = (make_daemon(url=url, settings=[
+        "store.sweep_interval=20ms"]) for _ in range(2))
+    key = new_key()
+    begin(ours.raw(), key, "LOCK", 100)
+    ours.kill()
+    reply = other.raw()("CLAIM", *name(key), FINGERPRINT, "WAIT", 60000)
+    assert verdict(reply) == "UNCERTAIN"
+
+
+# ---- the schema ----
+
+def test_migrating_twice_and_by_two_at_once_is_safe(make_daemon, postgres):
+    url = postgres.create_database()
+    program = str(build.BUILD / "latchkey")
+    both = [subprocess.Popen([program, "migrate", url],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             text=True) for _ in range(2)]
+    for one in both:
+        printed, _ = one.communicate(timeout=60 * build.patience())
+        assert one.returncode == 0, printed
+    daemon = make_daemon(url=url)
+    raw, key = daemon.raw(), new_key()
+    token = begin(raw, key)
+    stores.migrate(url)
+    assert complete(raw, key, token, 200, b"", b"x") == "OK"

@@ -1,0 +1,51 @@
+"""Stores on servers, made ready for daemons."""
+
+import itertools
+import subprocess
+
+from . import build
+
+DAEMON_USER, DAEMON_PASSWORD = "worker", "worker's secret"
+_numbers = itertools.count(1)
+
+
+def run_latchkey(*words, timeout=60):
+    """The command-line program; its result, with what it printed."""
+    return subprocess.run(
+        [str(build.BUILD / "latchkey"), *map(str, words)],
+        capture_output=True, text=True, timeout=timeout * build.patience())
+
+
+def migrate(url):
+    result = run_latchkey("migrate", url)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def make_database(server):
+    """The name of a new database of a Postgres, with the schema in it.
+
+    DAEMON_USER may do there what a daemon may, and no more.
+    """
+    name = "store_%d" % next(_numbers)
+    server.create_database(name)
+    migrate(server.url(name))
+    if not server.query("SELECT 1 FROM pg_roles WHERE rolname = %s",
+                        (DAEMON_USER,)):
+        server.create_user(DAEMON_USER, DAEMON_PASSWORD,
+                           "IN ROLE latchkey_daemon")
+    return name
+
+
+def make_postgres(server, port=None):
+    """The URL of a new store, for a daemon."""
+    return server.url(make_database(server), DAEMON_USER, DAEMON_PASSWORD,
+                      port)
+
+
+def database_of(url):
+    return url.rpartition("/")[2].partition("?")[0]
+
+
+def make_prefix():
+    """For keys in a Redis that has several stores."""
+    return "store-%d" % next(_numbers)
