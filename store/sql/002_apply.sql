@@ -52,7 +52,9 @@ $$;
 -- The record of that name as it is now, or null. The caller holds the lock. An
 -- old snapshot may not show it as it is: a row that has changed since is not
 -- taken (40001), and whether one has come since only an insertion can tell.
-CREATE OR REPLACE FUNCTION latchkey.read(_tenant text, _scope text, _key text)
+-- _inserts: the caller makes one anyway if there is no record.
+CREATE OR REPLACE FUNCTION latchkey.read(_tenant text, _scope text, _key text,
+    _inserts boolean)
 RETURNS latchkey.operation
 LANGUAGE plpgsql
 AS $$
@@ -67,18 +69,19 @@ BEGIN
     SELECT * INTO r FROM latchkey.operation o
     WHERE o.tenant = _tenant AND o.scope = _scope AND o.key = _key
     FOR NO KEY UPDATE;
-    IF r.number IS NOT NULL THEN
+    IF r.number IS NOT NULL OR _inserts THEN
         RETURN r;
     END IF;
     BEGIN
         INSERT INTO latchkey.operation (number, tenant, scope, key, state,
             attempt, token, generation, claimed_ms, deadline_ms, ttl_ms,
             fingerprint, owner)
-        VALUES (0, _tenant, _scope, _key, 2, 0, 0, 0, 0, 0, 0, '', '')
-        ON CONFLICT (tenant, scope, key) DO NOTHING;
+        VALUES (-pg_catalog.pg_backend_pid(), _tenant, _scope, _key, 2, 0, 0,
+            0, 0, 0, 0, '', '')
+        ON CONFLICT (tenant, scope, key) DO NOTHING; -- 40001 if one has come
         RAISE EXCEPTION 'there is none' USING ERRCODE = 'LK000';
     EXCEPTION WHEN SQLSTATE 'LK000' THEN
-        RETURN NULL; -- and the row is gone with the block
+        RETURN NULL; -- and what was inserted is gone with the block
     END;
 END
 $$;
@@ -102,7 +105,8 @@ DECLARE
     done CONSTANT smallint := 9;      kept CONSTANT smallint := 10;
     stale CONSTANT smallint := 11;    nil CONSTANT smallint := 12;
 
-    r latchkey.operation := latchkey.read(_tenant, _scope, _key);
+    r latchkey.operation := latchkey.read(_tenant, _scope, _key,
+        _event = 0 AND (_flags & 2) = 0);
     was smallint := 0; -- its state; absent and expired: 0
     expired boolean;
     fresh bigint;
@@ -485,7 +489,7 @@ $$;
 
 REVOKE ALL ON FUNCTION
     latchkey.lock_id(text, text, text), latchkey.now_ms(),
-    latchkey.has_old_snapshot(), latchkey.read(text, text, text),
+    latchkey.has_old_snapshot(), latchkey.read(text, text, text, boolean),
     latchkey.step(integer, smallint, text, text, text, text, text, bigint,
         bigint, integer, bigint, integer, bytea, bytea, text, text, text,
         bigint, bigint, bigint),
@@ -495,7 +499,7 @@ REVOKE ALL ON FUNCTION
     FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
     latchkey.lock_id(text, text, text), latchkey.now_ms(),
-    latchkey.has_old_snapshot(), latchkey.read(text, text, text),
+    latchkey.has_old_snapshot(), latchkey.read(text, text, text, boolean),
     latchkey.step(integer, smallint, text, text, text, text, text, bigint,
         bigint, integer, bigint, integer, bytea, bytea, text, text, text,
         bigint, bigint, bigint),

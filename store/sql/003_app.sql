@@ -8,9 +8,10 @@
 --     -- NEW: do the work; REPLAY: answer with what it says; see its comment
 --     INSERT INTO payment ...;
 --     SELECT latchkey.enqueue('acct_1', 'POST /payments', 'key', token,
---                             'receipt', 'mailer', '/send', body => '...');
+--                             'receipt', 'mailer', '/send', body => ...);
 --     SELECT latchkey.complete('acct_1', 'POST /payments', 'key', token, 201,
---                              'Content-Type: application/json', '{"id":7}');
+--                              'Content-Type: application/json',
+--                              convert_to('{"id": 7}', 'UTF8'));
 --     COMMIT;
 --
 -- Behind the gateway, the claim has been made: the app takes tenant, scope, key
@@ -151,11 +152,13 @@ BEGIN
     IF pg_try_advisory_xact_lock(id) THEN
         RETURN;
     END IF;
-    PERFORM pg_advisory_xact_lock(id);
-EXCEPTION WHEN lock_not_available THEN
-    RAISE EXCEPTION 'latchkey: another transaction has this operation'
-        USING ERRCODE = 'lock_not_available',
-        HINT = 'Roll back and run the whole transaction again.';
+    BEGIN
+        PERFORM pg_advisory_xact_lock(id);
+    EXCEPTION WHEN lock_not_available THEN
+        RAISE EXCEPTION 'latchkey: another transaction has this operation'
+            USING ERRCODE = 'lock_not_available',
+            HINT = 'Roll back and run the whole transaction again.';
+    END;
 END
 $$;
 
@@ -226,7 +229,7 @@ DECLARE
 BEGIN
     token := latchkey.take_token(token);
     PERFORM latchkey.hold(latchkey.lock_id(_tenant, _scope, _key));
-    r := latchkey.read(_tenant, _scope, _key);
+    r := latchkey.read(_tenant, _scope, _key, false);
     IF r.token IS DISTINCT FROM token OR r.state NOT IN (2, 3, 4) THEN
         PERFORM latchkey.raise_stale(11::smallint, tenant, scope, key, token);
     ELSIF r.state = 4 THEN
@@ -298,15 +301,16 @@ BEGIN
         v.since := latchkey.as_time(d.changed_ms);
         v.expires := latchkey.as_time(d.deadline_ms);
         v.reason := replace(d.reason, '\\', '\');
-        SELECT o.status, a.headers, a.body INTO v.status, v.headers, v.body
-        FROM latchkey.operation o
-        LEFT JOIN latchkey.answer a ON a.token = o.token
+        SELECT o.status INTO v.status FROM latchkey.operation o
         WHERE o.tenant = _tenant AND o.scope = _scope AND o.key = _key
           AND o.token = d.token;
-        IF NOT FOUND THEN -- evicted or forgotten since the verdict
+        SELECT a.headers, a.body INTO v.headers, v.body FROM latchkey.answer a
+        WHERE a.token = d.token;
+        IF v.status IS NULL OR v.verdict = 'REPLAY' AND v.body IS NULL THEN
+            -- Not under our lock, and evicted since the verdict.
             v := NULL;
             v.verdict := 'INFLIGHT';
-            v.retry_after := '0';
+            v.retry_after := '1 millisecond';
         END IF;
     WHEN 'INFLIGHT' THEN
         -- It may end at any time, long before its lock does.
@@ -465,7 +469,9 @@ BEGIN
     -- A lock that ran out is what the sweeper will make of it.
     CROSS JOIN LATERAL (SELECT CASE WHEN o.state = 2 AND o.deadline_ms <= now
         THEN 3 ELSE o.state END AS state) AS s
-    LEFT JOIN latchkey.answer a ON a.token = o.token AND o.state = 4
+    LEFT JOIN LATERAL (SELECT k.headers, k.body FROM latchkey.answer k
+                       WHERE k.token = o.token AND o.state = 4
+                       LIMIT 1) AS a ON true
     WHERE o.tenant = _tenant AND o.scope = _scope AND o.key = _key
       AND (o.state < 4 OR o.deadline_ms > now
            OR EXISTS (SELECT FROM latchkey.job j
@@ -494,7 +500,8 @@ COMMENT ON FUNCTION latchkey.complete(text, text, text, bigint, integer, text,
 'The operation has run, and this is its answer. Counts if, and when, your
 transaction commits. OK, or an error: LK001 the token is not the current one,
 LK002 it has been completed before; roll back in both cases, so that nothing is
-done twice. omit: do not keep the answer, for this reason; a retry is told that
+done twice. headers: lines of the form Name: value. body: bytes, so for text
+convert_to(text, ''UTF8''). omit: do not keep the answer, for this reason; a retry is told that
 the operation has run.';
 COMMENT ON FUNCTION latchkey.release(text, text, text, bigint) IS
 'Nothing has happened: the next claim runs afresh. OK, LK001 or LK002.';

@@ -3,6 +3,9 @@
 -- Any number of daemons call latchkey.keep now and then; the one that holds
 -- the lease works, in bounded steps, beside the claims and never in their way:
 -- what somebody else is working on is left for the next time.
+--
+-- `+ 0` leaves the planner only the primary key, and OFFSET 0 only a lookup for
+-- each row: a plan made for another moment must not read a whole index.
 
 -- Locks the names of these operations as far as nobody else has them: their
 -- numbers. The caller reads the rows again, in a statement of its own.
@@ -72,8 +75,8 @@ BEGIN
         numbers := latchkey.lock_free(numbers, ids);
         WITH due AS MATERIALIZED (
             SELECT o.ctid AS place, o.number FROM latchkey.operation o
-            WHERE o.number = ANY (numbers) AND o.state = 2
-              AND o.deadline_ms <= now
+            WHERE o.number = ANY (numbers) AND o.state + 0 = 2
+              AND o.deadline_ms + 0 <= now
             FOR NO KEY UPDATE SKIP LOCKED
         ), lapsed AS (
             UPDATE latchkey.operation o SET state = 3
@@ -93,7 +96,8 @@ BEGIN
               SELECT e.* FROM latchkey.operation e
               WHERE e.state = s.state AND e.deadline_ms <= now
                 AND NOT EXISTS (SELECT FROM latchkey.job j
-                                WHERE j.number = e.number AND j.state < 4)
+                                WHERE j.number = e.number AND j.state < 4
+                                OFFSET 0)
               ORDER BY e.deadline_ms
               LIMIT most) AS o
           LIMIT most) AS d;
@@ -102,10 +106,11 @@ BEGIN
         numbers := latchkey.lock_free(numbers, ids);
         WITH due AS MATERIALIZED (
             SELECT o.ctid AS place, o.number FROM latchkey.operation o
-            WHERE o.number = ANY (numbers) AND o.state IN (4, 5)
-              AND o.deadline_ms <= now
+            WHERE o.number = ANY (numbers) AND o.state + 0 IN (4, 5)
+              AND o.deadline_ms + 0 <= now
               AND NOT EXISTS (SELECT FROM latchkey.job j
-                              WHERE j.number = o.number AND j.state < 4)
+                              WHERE j.number = o.number AND j.state < 4
+                              OFFSET 0)
             FOR UPDATE SKIP LOCKED
         ), gone AS (
             DELETE FROM latchkey.operation o USING due
