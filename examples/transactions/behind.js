@@ -17,7 +17,9 @@ const { setTimeout: sleep } = require('node:timers/promises');
 const { Pool } = require('pg');
 const { move, transaction, JSON_TYPE, RETRY } = require('./transfer.js');
 
-const STALE = 'LK001';
+// LK001: somebody else has the operation by now. LK002: it is completed, perhaps
+// by a COMMIT of our own whose success we did not hear of.
+const SETTLED = ['LK001', 'LK002'];
 
 // The key that a value of Idempotency-Key means: "abc" and abc are one. The
 // gateway has refused whatever is neither before it came here.
@@ -41,8 +43,8 @@ function perform(client, name, { from: source, to: target, amount }) {
     const [status, answer] = await move(
       client, name[2], { source, target, amount });
     const body = Buffer.from(JSON.stringify(answer));
-    // The last step. If somebody else has the operation by now it raises
-    // LK001, and then nothing of the above has happened.
+    // The last step. If the operation is not ours any more it raises an error,
+    // and then nothing of the above has happened.
     await client.query(
       'SELECT latchkey.complete($1, $2, $3, $4, $5, $6, $7)',
       [...name, status, JSON_TYPE, body]);
@@ -58,10 +60,10 @@ async function serve(pool, name, order) {
       return await perform(client, name, order);
     } catch (error) {
       failed = error;
-      if (error.code === STALE) {
-        // Overtaken. What is said here is not used: the gateway sends what
-        // the operation has become.
-        return { status: 409, body: '{"error": "overtaken"}' };
+      if (SETTLED.includes(error.code)) {
+        // What is said here is not used: the gateway sends what the operation
+        // has become.
+        return { status: 409, body: '{"error": "settled elsewhere"}' };
       }
       if (!RETRY.includes(error.code) || pause === null) {
         throw error;

@@ -23,7 +23,9 @@ import psycopg
 
 from transfer import RETRY, move
 
-STALE = "LK001"
+# LK001: somebody else has the operation by now. LK002: it is completed, perhaps
+# by a COMMIT of our own whose success we did not hear of.
+SETTLED = ("LK001", "LK002")
 JSON_TYPE = "application/json"
 
 
@@ -55,8 +57,8 @@ def perform(connection, name, order):
         status, answer = move(connection, name[2], order["from"], order["to"],
                               order["amount"])
         body = json.dumps(answer).encode()
-        # The last step. If somebody else has the operation by now it raises
-        # LK001, and then nothing of the above has happened.
+        # The last step. If the operation is not ours any more it raises an
+        # error, and then nothing of the above has happened.
         connection.execute(
             "SELECT latchkey.complete(%s, %s, %s, %s, %s, %s, %s)",
             (*name, status, "Content-Type: %s\r\n" % JSON_TYPE, body))
@@ -81,10 +83,10 @@ class Bank(http.server.BaseHTTPRequestHandler):
             try:
                 return perform(self.connection(), name, order)
             except psycopg.Error as error:
-                if error.sqlstate == STALE:
-                    # Overtaken. What is said here is not used: the gateway
-                    # sends what the operation has become.
-                    return 409, b'{"error": "overtaken"}'
+                if error.sqlstate in SETTLED:
+                    # What is said here is not used: the gateway sends what the
+                    # operation has become.
+                    return 409, b'{"error": "settled elsewhere"}'
                 if error.sqlstate not in RETRY or pause is None:
                     raise
             time.sleep(pause)

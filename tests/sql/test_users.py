@@ -1,0 +1,261 @@
+"""Programs of users make transfers with the functions for apps: many at once,
+the same one several times, killed in the middle of it. The books are exact."""
+
+import json
+import os
+import random
+import threading
+import time
+
+import pytest
+
+from support.bank import ACCOUNTS, Bank
+from support.life import until
+from support.postgres import Postgres
+
+LANGUAGES = ("python", "node", "c")
+SEED = int(os.environ.get("LATCHKEY_SEED") or 1)
+TRANSFERS = 100
+WORKERS = 4
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def bank(server):
+    return Bank(server)
+
+
+# ---- one after the other ----
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_transfer_is_made_once_and_its_repetition_gets_the_same_answer(
+        bank, language):
+    # C26
+    first = bank.transfer(language, "k1", "alice", "bob", 25)
+    status, replayed, body = first
+    assert (status, replayed) == (201, False)
+    assert {"from": "alice", "to": "bob", "amount": 25}.items() <= body.items()
+    assert bank.transfer(language, "k1", "alice", "bob", 25) == (
+        201, True, body)
+    # Nobody cares which program asks.
+    for other in LANGUAGES:
+        assert bank.transfer(other, "k1", "alice", "bob", 25) == (
+            201, True, body)
+    assert bank.ledger("k1") == [("alice", "bob", 25)]
+    assert bank.jobs("k1") == 1
+    bank.check_books()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_refusal_is_an_answer_too_and_leaves_neither_money_nor_job(
+        bank, language):
+    # C26
+    status, _, body = bank.transfer(language, "k1", "alice", "bob", 5000)
+    assert status == 402
+    bank.query("UPDATE account SET balance = balance + 9000"
+               " WHERE id = 'alice'")
+    assert bank.transfer(language, "k1", "alice", "bob", 5000) == (
+        402, True, body)
+    assert bank.ledger("k1") == [] and bank.jobs("k1") == 0
+
+
+def test_the_session_of_psql_makes_a_transfer_once(bank):
+    # C26
+    made = bank.psql("k1", "alice", "bob", 25)
+    assert made.startswith("NEW|201|{")
+    assert bank.psql("k1", "alice", "bob", 25) == made.replace("NEW",
+                                                               "REPLAY")
+    assert bank.psql("k1", "alice", "bob", 26).startswith("MISMATCH|")
+    assert bank.transfer("python", "k1", "alice", "bob", 25)[1]
+    with pytest.raises(AssertionError, match="violates check constraint"):
+        bank.psql("k2", "alice", "bob", 5000)
+    assert bank.stored("k2") is None
+    assert bank.ledger("k1") == [("alice", "bob", 25)]
+    assert bank.jobs("k1") == 1
+    bank.check_books()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_commit_whose_answer_is_lost_counts_and_the_program_finds_out(
+        bank, server, language):
+    # C26: the transaction is committed; who waits for that to be said is cut
+    # off. (A commit waits for a standby that is not there.)
+    server.set("synchronous_standby_names", "nobody")
+    try:
+        program = bank.start(language, "k1", "alice", "bob", "25")
+        until(lambda: server.terminate_backends(
+            "usename = 'bank' AND wait_event = 'SyncRep'") == 1)
+    finally:
+        server.set("synchronous_standby_names", "")
+    text, _ = program.communicate(timeout=30)
+    assert program.returncode == 0
+    assert "(stored)" in text or json.loads(text)["replayed"]
+    assert bank.ledger("k1") == [("alice", "bob", 25)]
+    assert bank.jobs("k1") == 1
+    bank.check_books()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_program_killed_before_its_commit_leaves_nothing_and_the_next_runs(
+        bank, server, language):
+    # C26: it has claimed, and waits for a row of somebody else.
+    rival = bank.connect(autocommit=False)
+    rival.execute("SELECT FROM account WHERE id = 'bob' FOR UPDATE")
+    program = bank.start(language, "k1", "alice", "bob", "25")
+    until(lambda: server.query(
+        "SELECT 1 FROM pg_stat_activity WHERE usename = 'bank'"
+        " AND wait_event_type = 'Lock'"))
+    program.kill()
+    program.communicate()
+    rival.rollback()
+    until(lambda: not server.query(
+        "SELECT 1 FROM pg_stat_activity WHERE usename = 'bank'"))
+    assert bank.stored("k1") is None
+    assert bank.ledger("k1") == [] and bank.jobs("k1") == 0
+    status, replayed, _ = bank.transfer(language, "k1", "alice", "bob", 25)
+    assert (status, replayed) == (201, False)
+    bank.check_books()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_program_waits_for_a_rival_without_blocking_and_takes_its_answer(
+        bank, language):
+    # C26: INFLIGHT while the rival's transaction is open.
+    name = ("bank", "transfer", "k1")
+    rival = bank.connect(autocommit=False)
+    token, = rival.execute(
+        "SELECT token FROM latchkey.claim(%s, %s, %s, 'transfer:' || encode("
+        "sha256('alice bob 25'), 'hex'))", name).fetchone()
+    program = bank.start(language, "k1", "alice", "bob", "25")
+    # It was told so, and has ended its transaction.
+    until(lambda: bank.query(
+        "SELECT 1 FROM pg_stat_activity WHERE usename = 'bank'"
+        " AND state = 'idle' AND query IN ('COMMIT', 'ROLLBACK')"))
+    rival.execute("SELECT latchkey.complete(%s, %s, %s, %s, 201, '', %s)",
+                  (*name, token, b'{"by": "rival"}'))
+    assert program.poll() is None
+    rival.commit()
+    text, _ = program.communicate(timeout=30)
+    assert program.returncode == 0 and '"rival"' in text
+    assert bank.ledger("k1") == []
+
+
+# ---- all at once, while they are being killed ----
+
+class Worker(threading.Thread):
+    """Has a list of transfers made, by as many programs as it takes."""
+
+    def __init__(self, bank, language, orders, seed):
+        super().__init__(daemon=True)
+        self.bank = bank
+        self.language = language
+        self.orders = orders
+        self.dice = random.Random(seed)
+        self.answers = []
+        self.kills = 0
+        self.error = None
+
+    def run(self):
+        try:
+            while len(self.answers) < len(self.orders):
+                self.live()
+        except Exception as error:  # the test asks for it
+            self.error = error
+
+    def live(self):
+        """One program: it dies after some transfers, or when all are made."""
+        program = self.bank.start(self.language)
+        reader = threading.Thread(target=self.feed, args=(program,))
+        reader.start()
+        lives = self.dice.randrange(4, 25) if self.kills < 5 else -1
+        for line in program.stdout:
+            self.answers.append(json.loads(line))
+            lives -= 1
+            if lives == 0:
+                time.sleep(self.dice.uniform(0, 0.006))  # wherever it is then
+                program.kill()
+                self.kills += 1
+        program.wait()
+        reader.join()
+        program.stdout.close()
+        assert program.returncode in (0, -9), program.returncode
+
+    def feed(self, program):
+        lines = ["%s %s %s %d\n" % order
+                 for order in self.orders[len(self.answers):]]
+        try:
+            program.stdin.write("".join(lines))
+            program.stdin.close()
+        except BrokenPipeError:
+            pass  # it was killed
+
+
+def make_orders(dice):
+    """(key, source, target, amount), some for more than anybody has."""
+    return [("k%d" % number, *dice.sample(ACCOUNTS, 2),
+             10 ** 6 if number % 10 == 0 else dice.randrange(1, 9))
+            for number in range(TRANSFERS)]
+
+
+def cut_connections(server, dice, workers):
+    """Ends connections of programs while there are programs."""
+    cut = 0
+    while any(worker.is_alive() for worker in workers):
+        time.sleep(dice.uniform(0.02, 0.15))
+        cut += server.terminate_backends(
+            "pid = (SELECT pid FROM pg_stat_activity WHERE usename = 'bank'"
+            " ORDER BY random() LIMIT 1)")
+    return cut
+
+
+def check_answers(bank, orders, workers):
+    """Exactly one transfer, one job and one answer for each key."""
+    for order in orders:
+        key, amount = order[0], order[3]
+        state, status, body = bank.stored(key)
+        assert state == "completed"
+        made = status == 201
+        assert made == (amount < 10 ** 6), (order, status)
+        assert bank.ledger(key) == ([order[1:]] if made else []), order
+        assert bank.jobs(key) == made, order
+        for worker in workers:
+            for answer in worker.answers:
+                if answer["key"] == key:
+                    assert answer["status"] == status, answer
+                    assert answer["body"] == json.loads(body), answer
+
+
+@pytest.mark.parametrize("languages", [("python",), ("node",),
+                                       ("python", "node")], ids="+".join)
+def test_the_ledger_is_exact_whatever_is_killed_and_cut_off(
+        bank, server, languages):
+    # C26, C20
+    bank.opening = 10 ** 5
+    bank.query("UPDATE account SET balance = %s", (bank.opening,))
+    dice = random.Random(SEED)
+    orders = make_orders(dice)
+    workers = []
+    for number in range(WORKERS):
+        # Nearly the same order, so that they meet.
+        mine = sorted(orders, key=lambda order: int(order[0][1:]) +
+                      dice.uniform(0, 6))
+        workers.append(Worker(bank, languages[number % len(languages)], mine,
+                              dice.random()))
+    for worker in workers:
+        worker.start()
+    cut = cut_connections(server, dice, workers)
+    for worker in workers:
+        assert worker.error is None, worker.error
+        assert len(worker.answers) == len(orders)
+    check_answers(bank, orders, workers)
+    bank.check_books()
+    # It proves something only if it was rough.
+    answers = [answer for worker in workers for answer in worker.answers]
+    assert sum(worker.kills for worker in workers) >= 2 * WORKERS and cut
+    assert any(answer["replayed"] for answer in answers)
+    assert not any("error" in answer for answer in answers)
