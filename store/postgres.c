@@ -1,17 +1,292 @@
-/* postgres.c - placeholder until the store is here. */
-#include "store/store.h"
+/*
+ * postgres.c - the PostgreSQL store: opening, closing, time, health, numbers.
+ *
+ * The server decides, in SQL (store/sql); several daemons and the apps'
+ * own transactions share it. What is promised is what the server's settings
+ * promise.
+ */
+#include "store/postgres.h"
+
+#include <openssl/rand.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define MS_NS UINT64_C(1000000)
+
+/* A server's clock that steps back by more than this is believed at once; less
+ * is the way of a message. */
+#define CLOCK_STEP_NS (5000 * (int64_t)MS_NS)
+
+enum { HINTS = 4096 };
+
+void lk_pg_log(struct lk_postgres *store, enum lk_pg_level level,
+               const char *format, ...)
+{
+    char line[640];
+    va_list args;
+
+    if (!store->config.log) {
+        return;
+    }
+    va_start(args, format);
+    vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    store->config.log(store->config.log_context, (int)level, line);
+}
+
+void lk_pg_set_trouble(struct lk_postgres *store, const char *why)
+{
+    char line[sizeof(store->trouble)];
+
+    if (!why) {
+        atomic_store(&store->good_ns, lk_pg_clock_ns());
+    }
+    lk_pg_clean(why ? why : "", NULL, line, sizeof(line));
+    pthread_mutex_lock(&store->lock);
+    bool before = store->troubled;
+    store->troubled = why != NULL;
+    memcpy(store->trouble, line, sizeof(line));
+    pthread_mutex_unlock(&store->lock);
+    if (before == (why != NULL)) {
+        return;
+    }
+    if (why) {
+        lk_pg_log(store, LK_PG_ERROR, "the store is unavailable: %s", why);
+    } else {
+        lk_pg_log(store, LK_PG_INFO, "the store is available again");
+    }
+}
+
+/* ---- time
+ * ----------------------------------------------------------------------
+ */
+
+/*
+ * The server's time arrives late, never early: the largest difference heard is
+ * the best, as long as the server's clock is not set back.
+ */
+void lk_pg_set_time(struct lk_postgres *store, uint64_t now_ms)
+{
+    int64_t heard = (int64_t)(now_ms * MS_NS) - (int64_t)lk_pg_clock_ns();
+    int64_t known = atomic_load(&store->clock_offset_ns);
+
+    while (
+        now_ms && (heard > known || known - heard > CLOCK_STEP_NS) &&
+        !atomic_compare_exchange_weak(&store->clock_offset_ns, &known, heard)) {
+    }
+}
+
+uint64_t lk_pg_now_ms(struct lk_postgres *store)
+{
+    int64_t now = (int64_t)lk_pg_clock_ns();
+
+    return (uint64_t)(now + atomic_load(&store->clock_offset_ns)) / MS_NS;
+}
+
+uint64_t lk_pg_deadline(const struct lk_postgres *store)
+{
+    return lk_pg_clock_ns() + store->config.timeout_ms * MS_NS;
+}
+
+/* ---- opening and closing
+ * ---------------------------------------------------------
+ */
+
+static void init_conn(struct lk_postgres *store, struct lk_pg_conn *conn,
+                      const char *what, bool lane)
+{
+    *conn = (struct lk_pg_conn){.store = store, .what = what, .lane = lane};
+}
+
+static void release(struct lk_postgres *store)
+{
+    lk_pg_keeper_stop(store);
+    for (unsigned i = 0; i < LK_PG_LANES; i++) {
+        struct lk_pg_lane *lane = &store->lanes[i];
+        lk_pg_close(&lane->conn);
+        latchkey_buf_free(&lane->scratch);
+        for (int c = 0; c < LK_PG_COLUMNS; c++) {
+            latchkey_buf_free(&lane->columns[c].bytes);
+        }
+    }
+    lk_pg_close(&store->reader);
+    lk_pg_close(&store->keeper);
+    if (store->event_fd >= 0) {
+        close(store->event_fd);
+    }
+    pthread_mutex_destroy(&store->reader_lock);
+    pthread_mutex_destroy(&store->lock);
+    pthread_mutex_destroy(&store->hints_lock);
+    lk_pg_url_free(&store->url);
+    free(store->waiting);
+    free(store->telling);
+    free(store->heard);
+    free(store);
+}
+
+/* Unlike any other daemon's, on this machine or another. */
+static bool name_holder(struct lk_postgres *store)
+{
+    char host[32] = "";
+    uint32_t random[2];
+
+    if (RAND_bytes((unsigned char *)random, sizeof(random)) != 1) {
+        return false;
+    }
+    gethostname(host, sizeof(host) - 1);
+    lk_pg_clean(host, NULL, host, sizeof(host));
+    snprintf(store->holder, sizeof(store->holder), "%s:%ld:%08x%08x", host,
+             (long)getpid(), random[0], random[1]);
+    for (unsigned i = 0; i < store->store.lanes; i++) {
+        store->lanes[i].random =
+            random[0] + UINT64_C(0x9e3779b97f4a7c15) * (i + 1);
+    }
+    return true;
+}
+
+static struct lk_postgres *create(const struct lk_store_config *config)
+{
+    struct lk_postgres *store = calloc(1, sizeof(*store));
+
+    if (!store) {
+        return NULL;
+    }
+    unsigned lanes = config->connections ? config->connections : 2;
+    store->store.class = &lk_postgres_class;
+    store->store.lanes = lanes < LK_PG_LANES ? lanes : LK_PG_LANES;
+    store->store.shared = true;
+    store->config = *config;
+    store->config.url = store->config.path = NULL; /* the caller's */
+    store->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    store->waiting = calloc(LK_PG_WAITING, sizeof(*store->waiting));
+    store->telling = calloc(HINTS, sizeof(*store->telling));
+    store->heard = calloc(HINTS, sizeof(*store->heard));
+    pthread_mutex_init(&store->reader_lock, NULL);
+    pthread_mutex_init(&store->lock, NULL);
+    pthread_mutex_init(&store->hints_lock, NULL);
+    atomic_init(&store->lock_share, 16);
+    for (unsigned i = 0; i < LK_PG_LANES; i++) {
+        init_conn(store, &store->lanes[i].conn, "lane", true);
+    }
+    init_conn(store, &store->reader, "reader", false);
+    init_conn(store, &store->keeper, "keeper", false);
+    if (store->event_fd < 0 || !store->waiting || !store->telling ||
+        !store->heard || !name_holder(store)) {
+        release(store);
+        return NULL;
+    }
+    return store;
+}
+
+static void make_promise(struct lk_postgres *store)
+{
+    const struct lk_pg_settings *found = &store->settings;
+    char *promise = store->store.promise;
+    size_t size = sizeof(store->store.promise);
+    bool off = !strcmp(found->synchronous_commit, "off");
+
+    if (off || !found->fsync) {
+        snprintf(promise, size,
+                 "what was acknowledged may be lost: %s is off in PostgreSQL",
+                 off ? "synchronous_commit" : "fsync");
+    } else if (found->standbys[0] &&
+               strcmp(found->synchronous_commit, "local")) {
+        snprintf(promise, size,
+                 "an acknowledged claim or result survives the loss of the "
+                 "primary (synchronous_commit = %s)",
+                 found->synchronous_commit);
+    } else {
+        snprintf(promise, size,
+                 "an acknowledged claim or result survives power loss of the "
+                 "PostgreSQL server; without a synchronous standby, not the "
+                 "loss of its disk");
+    }
+}
+
+/* One connection at once, so that what is wrong is said at the start. */
+static enum lk_status connect_first(struct lk_postgres *store,
+                                    struct lk_buf *error)
+{
+    struct lk_pg_conn *conn = &store->lanes[0].conn;
+    enum lk_status status = lk_pg_ready(conn, lk_pg_deadline(store));
+
+    if (status) {
+        enum lk_status said =
+            latchkey_buf_printf(error, "PostgreSQL: %s", conn->message);
+        return said ? said : status;
+    }
+    lk_pg_count(store, conn);
+    make_promise(store);
+    return LK_OK;
+}
 
 static enum lk_status open_store(const struct lk_store_config *config,
-                                 struct lk_store **store, struct lk_buf *error)
+                                 struct lk_store **opened, struct lk_buf *error)
 {
-    (void)config;
-    (void)store;
-    enum lk_status status =
-        latchkey_buf_add_text(error, "this build has no such store");
-    return status ? status : LK_INVALID;
+    struct lk_postgres *store = create(config);
+
+    if (!store) {
+        return LK_NOMEM;
+    }
+    enum lk_status status = lk_pg_url_parse(config->url, &store->url, error);
+    if (!status) {
+        status = connect_first(store, error);
+    }
+    if (!status) {
+        status = lk_pg_keeper_start(store);
+    }
+    if (status) {
+        release(store);
+        return status;
+    }
+    *opened = &store->store;
+    return LK_OK;
+}
+
+static void close_store(struct lk_store *base)
+{
+    release((struct lk_postgres *)base);
+}
+
+static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+    struct lk_pg_counters *counters = &store->counters;
+
+    *stats = (struct lk_store_stats){
+        .batches = atomic_load(&counters->batches),
+        .batch_ops = atomic_load(&counters->batch_ops),
+        .syncs_failed = atomic_load(&counters->failed),
+        .reopened = atomic_load(&counters->reopened),
+        .swept = atomic_load(&counters->swept),
+        .reaped = atomic_load(&counters->reaped),
+        .last_token = atomic_load(&counters->last_token),
+        .now_ms = lk_pg_now_ms(store),
+    };
+    pthread_mutex_lock(&store->lock);
+    stats->records = store->counts.records;
+    memcpy(stats->by_state, store->counts.by_state, sizeof(stats->by_state));
+    stats->file_bytes = store->counts.bytes;
+    stats->available = !store->troubled;
+    memcpy(stats->trouble, store->trouble, sizeof(stats->trouble));
+    pthread_mutex_unlock(&store->lock);
 }
 
 const struct lk_store_class lk_postgres_class = {
     .scheme = "postgres",
     .open = open_store,
+    .close = close_store,
+    .apply = lk_postgres_apply,
+    .load = lk_postgres_load,
+    .lookup = lk_postgres_lookup,
+    .find = lk_postgres_find,
+    .list = lk_postgres_list,
+    .audit = lk_postgres_audit,
+    .verify = lk_postgres_verify,
+    .note = lk_postgres_note,
+    .stats = read_stats,
 };

@@ -1,0 +1,608 @@
+/*
+ * postgres_apply.c - a batch: sorted by name, cut into transactions that the
+ * server has room for, and what becomes of each operation when one fails.
+ *
+ * An operation is LK_OK only after the server has confirmed the commit that
+ * holds it. If nobody knows whether a commit happened, the claims that have an
+ * owner are sent again, and get the answer that they would have got; all else
+ * is LK_UNKNOWN. Nothing is decided by a read.
+ */
+#include "lib/sort.h"
+#include "store/postgres.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    ANSWER_MAX = 200 * 1000 * 1000, /* of one operation */
+    CHUNK_BYTES = 64 * 1000 * 1000, /* of one transaction, if it has several */
+    NAME_MAX_TEXT = 2600, /* an entry of the index has room for so many bytes */
+    TRIES = 8,            /* of a transaction that met another one */
+    VERDICT_AGAIN = -1,   /* as latchkey.apply says it */
+};
+
+#define MS_NS UINT64_C(1000000)
+
+/* One run over some operations, and what it needs. */
+struct run {
+    struct lk_postgres *store;
+    struct lk_pg_lane *lane;
+    struct lk_batch *batch;
+    uint64_t deadline_ns;
+};
+
+static void refuse(struct lk_op *op, enum lk_status status, const char *error)
+{
+    lk_op_clear(op);
+    op->out = (struct lk_outcome){0};
+    op->status = status;
+    op->error = error;
+}
+
+static void refuse_items(const struct lk_pg_item *items, size_t count,
+                         enum lk_status status, const char *error)
+{
+    for (size_t i = 0; i < count; i++) {
+        refuse(items[i].op, status, error);
+    }
+}
+
+static bool is_repeatable(const struct lk_op *op)
+{
+    return op->event == LK_EVENT_CLAIM && op->owner.len;
+}
+
+static void sleep_some(struct lk_pg_lane *lane, unsigned most_ms)
+{
+    uint64_t x = lane->random;
+
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    lane->random = x;
+    struct timespec pause = {0, (long)(x % (most_ms * MS_NS)) + 500000};
+    nanosleep(&pause, NULL);
+}
+
+/* ---- outcomes
+ * ------------------------------------------------------------------
+ */
+
+/* Columns of latchkey.apply. */
+enum {
+    AT,
+    VERDICT,
+    STATE,
+    TOKEN,
+    ATTEMPT,
+    NUMBER,
+    DEADLINE,
+    NOW,
+    REASON,
+    CHANGED,
+    SETTLES,
+    LOCK_ID,
+    DECISION_COLUMNS,
+};
+
+static void set_times(struct lk_outcome *out, uint64_t deadline)
+{
+    switch (out->state) {
+    case LK_STATE_IN_PROGRESS:
+        out->lock_until_ms = deadline;
+        break;
+    case LK_STATE_ACCEPTED:
+    case LK_STATE_UNCERTAIN:
+        out->since_ms = deadline;
+        break;
+    default:
+        out->expires_ms = deadline;
+        break;
+    }
+}
+
+static enum lk_status add_reason(const PGresult *result, int row,
+                                 struct lk_outcome *out)
+{
+    const struct lk_response none = {0};
+    struct lk_buf reason = {0};
+    bool lapsed = PQgetisnull(result, row, REASON);
+    enum lk_status status =
+        lapsed ? latchkey_buf_add_text(&reason, "lock lapsed")
+               : lk_pg_unescape(lk_pg_bytes(result, row, REASON), &reason);
+
+    if (!status) {
+        out->kept = lk_kept_make(out->token, out->since_ms, &none,
+                                 latchkey_buf_slice(&reason));
+        status = out->kept ? LK_OK : LK_NOMEM;
+    }
+    latchkey_buf_free(&reason);
+    return status;
+}
+
+/*
+ * Somebody else's transaction holds the record. A claim is told INFLIGHT if
+ * that does not change soon.
+ */
+static void set_locked(struct lk_op *op, uint64_t now)
+{
+    op->status = LK_AGAIN;
+    op->out = (struct lk_outcome){.now_ms = now};
+    if (op->event == LK_EVENT_CLAIM) {
+        op->out.verdict = LK_VERDICT_INFLIGHT;
+        op->out.state = LK_STATE_IN_PROGRESS;
+        op->out.lock_until_ms = now + 1000;
+    }
+}
+
+static void set_outcome(const PGresult *result, int row, struct lk_op *op)
+{
+    int64_t verdict = lk_pg_int(result, row, VERDICT);
+    struct lk_outcome out = {
+        .verdict = (enum lk_verdict)verdict,
+        .state = (enum lk_state)lk_pg_int(result, row, STATE),
+        .token = lk_pg_uint(result, row, TOKEN),
+        .attempt = lk_pg_uint(result, row, ATTEMPT),
+        .number = lk_pg_uint(result, row, NUMBER),
+        .now_ms = lk_pg_uint(result, row, NOW),
+    };
+
+    if (verdict == VERDICT_AGAIN ||
+        (verdict == LK_VERDICT_INFLIGHT &&
+         (!out.number || out.state != LK_STATE_IN_PROGRESS))) {
+        set_locked(op, out.now_ms);
+        return;
+    }
+    if (verdict < 0 || verdict > LK_VERDICT_NIL) {
+        refuse(op, LK_INVALID, "the store keeps no jobs");
+        return;
+    }
+    set_times(&out, lk_pg_uint(result, row, DEADLINE));
+    out.needs_load = out.verdict == LK_VERDICT_REPLAY ||
+                     out.verdict == LK_VERDICT_OMITTED ||
+                     out.verdict == LK_VERDICT_KEPT;
+    op->status = LK_OK;
+    if (out.verdict == LK_VERDICT_UNCERTAIN && add_reason(result, row, &out)) {
+        out.needs_load = true; /* no memory now: fetched when it is told */
+    }
+    op->out = out;
+}
+
+/* Those who wait here and elsewhere, and those who may come to. */
+static void give_hints(struct run *run, const PGresult *result, int row,
+                       const struct lk_op *op)
+{
+    int64_t lock_id = lk_pg_int(result, row, LOCK_ID);
+
+    if (lk_pg_int(result, row, SETTLES)) {
+        if (lk_batch_settle(run->batch, op->hash)) {
+            run->batch->settle_all = true;
+        }
+        lk_pg_tell(run->store, lock_id);
+    } else if (op->event == LK_EVENT_CLAIM &&
+               (op->out.verdict == LK_VERDICT_NEW ||
+                op->out.verdict == LK_VERDICT_INFLIGHT)) {
+        lk_pg_remember(run->store, lock_id, op->hash,
+                       op->out.verdict == LK_VERDICT_INFLIGHT);
+    }
+}
+
+static void publish(struct run *run, const struct lk_pg_item *items,
+                    size_t count, const PGresult *result)
+{
+    uint64_t now = 0;
+    uint64_t token = 0;
+
+    refuse_items(items, count, LK_UNKNOWN, "the store gave no answer");
+    pthread_mutex_lock(&run->store->hints_lock);
+    for (int row = 0; row < PQntuples(result); row++) {
+        int64_t at = lk_pg_int(result, row, AT);
+        if (at < 1 || (size_t)at > count) {
+            continue;
+        }
+        struct lk_op *op = items[at - 1].op;
+        op->error = NULL;
+        set_outcome(result, row, op);
+        give_hints(run, result, row, op);
+        now = op->out.now_ms > now ? op->out.now_ms : now;
+        token = op->out.token > token ? op->out.token : token;
+    }
+    bool telling = run->store->telling_count != 0;
+    pthread_mutex_unlock(&run->store->hints_lock);
+    if (telling) {
+        lk_pg_keeper_wake(run->store);
+    }
+    lk_pg_set_time(run->store, now);
+    uint64_t last = atomic_load(&run->store->counters.last_token);
+    while (token > last &&
+           !atomic_compare_exchange_weak(&run->store->counters.last_token,
+                                         &last, token)) {
+    }
+}
+
+/* ---- transactions
+ * --------------------------------------------------------------
+ */
+
+static bool is_state(const struct lk_pg_conn *conn, const char *state)
+{
+    return !strcmp(conn->sqlstate, state);
+}
+
+/* It met another transaction, and may go through at the next try. */
+static bool is_passing(const struct lk_pg_conn *conn)
+{
+    return is_state(conn, "40001") || is_state(conn, "40P01") ||
+           is_state(conn, "55P03");
+}
+
+/* The server will not do this now, whatever it is. */
+static bool is_general(const struct lk_pg_conn *conn)
+{
+    return is_state(conn, "57014") || !strncmp(conn->sqlstate, "58", 2) ||
+           !strncmp(conn->sqlstate, "XX", 2) ||
+           !strncmp(conn->sqlstate, "42", 2) ||
+           !strncmp(conn->sqlstate, "25", 2) || is_state(conn, "53100");
+}
+
+static bool has_time(const struct run *run)
+{
+    return lk_pg_clock_ns() < run->deadline_ns;
+}
+
+static void be_troubled(struct run *run)
+{
+    atomic_fetch_add(&run->store->counters.failed, 1);
+    lk_pg_set_trouble(run->store, run->lane->conn.message);
+}
+
+/* A server that was demoted answers, but takes no writes any more. */
+static void look_elsewhere(struct run *run)
+{
+    if (is_state(&run->lane->conn, "25006")) {
+        lk_pg_lost(&run->lane->conn, run->lane->conn.message);
+    }
+}
+
+static void decide(struct run *run, struct lk_pg_item *items, size_t count,
+                   bool again);
+
+/* Too large for the server, or one of them is what it cannot do: in halves. */
+static void fail(struct run *run, struct lk_pg_item *items, size_t count,
+                 bool again)
+{
+    enum lk_status status = again ? LK_UNKNOWN : LK_UNAVAILABLE;
+
+    if (is_passing(&run->lane->conn)) {
+        refuse_items(items, count, status,
+                     "other transactions are in the way; send the same again");
+    } else if (is_general(&run->lane->conn)) {
+        be_troubled(run);
+        look_elsewhere(run);
+        refuse_items(items, count, status,
+                     "the database failed; see the daemon's log");
+    } else if (count > 1) {
+        decide(run, items, count / 2, again);
+        decide(run, items + count / 2, count - count / 2, again);
+    } else {
+        atomic_fetch_add(&run->store->counters.failed, 1);
+        lk_pg_log(run->store, LK_PG_ERROR,
+                  "the database refused an operation: %s (%s)",
+                  run->lane->conn.message, run->lane->conn.sqlstate);
+        refuse_items(items, count, status,
+                     "the database refused the operation; see the daemon's "
+                     "log");
+    }
+}
+
+/* Nobody knows: what can be repeated moves to the front and is counted. */
+static size_t doubt(struct lk_pg_item *items, size_t count)
+{
+    size_t left = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        refuse(items[i].op, LK_UNKNOWN,
+               "the connection to the database was lost while committing: "
+               "whether it counts is not known");
+        if (is_repeatable(items[i].op)) {
+            struct lk_pg_item item = items[i];
+            items[i] = items[left];
+            items[left++] = item;
+        }
+    }
+    return left;
+}
+
+/*
+ * What was perhaps committed before, and is now told that somebody holds it:
+ * most likely that is our own earlier transaction, which has not ended yet.
+ * Moves to the front and is counted, for another try.
+ */
+static size_t still_locked(struct lk_pg_item *items, size_t count)
+{
+    size_t left = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].op->status == LK_AGAIN) {
+            struct lk_pg_item item = items[i];
+            refuse(item.op, LK_UNKNOWN,
+                   "the connection to the database was lost while "
+                   "committing: whether it counts is not known");
+            items[i] = items[left];
+            items[left++] = item;
+        }
+    }
+    return left;
+}
+
+/*
+ * Every operation gets its status. `again`: these may have been committed
+ * before, so that they stay unknown until they are answered.
+ */
+static void decide(struct run *run, struct lk_pg_item *items, size_t count,
+                   bool again)
+{
+    struct lk_pg_conn *conn = &run->lane->conn;
+
+    for (unsigned tries = 0; count;) {
+        PGresult *result;
+        if (lk_pg_ready(conn, run->deadline_ns)) {
+            be_troubled(run);
+            if (!again) {
+                refuse_items(items, count, LK_UNAVAILABLE,
+                             "the database is out of reach");
+            }
+            return;
+        }
+        enum lk_pg_fate fate = lk_pg_transact(run->lane, items, count, again,
+                                              run->deadline_ns, &result);
+        if (fate == LK_PG_DONE) {
+            publish(run, items, count, result);
+            PQclear(result);
+            count = again ? still_locked(items, count) : 0;
+        } else if (fate == LK_PG_DOUBT) {
+            be_troubled(run);
+            count = doubt(items, count);
+            again = true;
+            conn->retry_ns = 0;
+        } else if (fate == LK_PG_NOT_SENT) {
+            conn->retry_ns = 0;
+            refuse_items(items, count, again ? LK_UNKNOWN : LK_UNAVAILABLE,
+                         "the connection to the database was lost");
+        } else if (!is_passing(conn) || ++tries >= TRIES) {
+            fail(run, items, count, again);
+            return;
+        }
+        if (count && !has_time(run)) {
+            if (!again) {
+                refuse_items(items, count, LK_UNAVAILABLE,
+                             "the database did not answer in time");
+            }
+            return;
+        }
+        if (count && fate != LK_PG_DOUBT) {
+            sleep_some(run->lane, tries < 4 ? 2u << tries : 32);
+        }
+    }
+}
+
+/* ---- the batch
+ * ------------------------------------------------------------------
+ */
+
+static enum lk_status as_text(struct lk_buf *scratch, struct lk_slice bytes,
+                              size_t *offset, size_t *len)
+{
+    *offset = scratch->len;
+    enum lk_status status = lk_pg_escape(bytes, scratch);
+    *len = scratch->len - *offset;
+    return status;
+}
+
+/* The name as text: in the op itself where it is that, else in `scratch`. */
+static enum lk_status name_item(struct lk_buf *scratch, struct lk_pg_item *item)
+{
+    struct lk_slice *parts[] = {&item->name.tenant, &item->name.scope,
+                                &item->name.key};
+
+    item->name = item->op->name;
+    for (int i = 0; i < 3; i++) {
+        size_t offset, len;
+        if (lk_pg_is_plain(*parts[i])) {
+            continue;
+        }
+        enum lk_status status = as_text(scratch, *parts[i], &offset, &len);
+        if (status) {
+            return status;
+        }
+        *parts[i] = (struct lk_slice){scratch->data + offset, len};
+    }
+    return LK_OK;
+}
+
+/* At most so much text comes of the names of a batch: it does not move. */
+static enum lk_status reserve_names(struct lk_buf *scratch,
+                                    const struct lk_batch *batch)
+{
+    size_t most = 1;
+
+    for (size_t i = 0; i < batch->count; i++) {
+        const struct lk_name *name = &batch->ops[i]->name;
+        most += 4 * (name->tenant.len + name->scope.len + name->key.len) + 3;
+    }
+    scratch->len = 0;
+    return latchkey_buf_reserve(scratch, most);
+}
+
+static bool is_fit(struct lk_pg_item *item)
+{
+    struct lk_op *op = item->op;
+    size_t name =
+        item->name.tenant.len + item->name.scope.len + item->name.key.len;
+    size_t answer = op->response.headers.len + op->response.body.len;
+
+    if (name > NAME_MAX_TEXT) {
+        refuse(op, LK_TOO_LARGE,
+               "tenant, scope and key are longer together than the database "
+               "can index");
+        return false;
+    }
+    if (answer > ANSWER_MAX) {
+        refuse(op, LK_TOO_LARGE,
+               "the answer is larger than the store can keep; complete it "
+               "with OMIT");
+        return false;
+    }
+    item->bytes = name + answer + op->why.len + 512;
+    return true;
+}
+
+static int compare_slices(struct lk_slice a, struct lk_slice b)
+{
+    size_t len = a.len < b.len ? a.len : b.len;
+    int order = len ? memcmp(a.data, b.data, len) : 0;
+
+    return order ? order : (a.len > b.len) - (a.len < b.len);
+}
+
+/* As COLLATE "C" does: every batch takes its rows in the same order. */
+static int compare_items(const void *left, const void *right,
+                         const void *context)
+{
+    const struct lk_pg_item *a = left, *b = right;
+    int order = compare_slices(a->name.tenant, b->name.tenant);
+
+    (void)context;
+    if (!order) {
+        order = compare_slices(a->name.scope, b->name.scope);
+    }
+    return order ? order : compare_slices(a->name.key, b->name.key);
+}
+
+/* How many of them make one transaction. */
+static size_t chunk_of(struct run *run, const struct lk_pg_item *items,
+                       size_t count)
+{
+    size_t most = atomic_load(&run->store->lock_share);
+    size_t bytes = 0;
+    size_t names = 0;
+    size_t i;
+
+    for (i = 0; i < count; i++) {
+        bytes += items[i].bytes;
+        names += !i || compare_items(&items[i - 1], &items[i], NULL);
+        if (i && (bytes > CHUNK_BYTES || names > most)) {
+            break;
+        }
+    }
+    return i;
+}
+
+static void run_batch(struct run *run, struct lk_pg_item *items)
+{
+    struct lk_buf *scratch = &run->lane->scratch;
+    size_t count = 0;
+    enum lk_status status = reserve_names(scratch, run->batch);
+
+    for (size_t i = 0; i < run->batch->count; i++) {
+        struct lk_pg_item item = {.op = run->batch->ops[i]};
+        refuse(item.op, LK_UNAVAILABLE, "out of memory");
+        if (!status) {
+            status = name_item(scratch, &item);
+        }
+        if (!status && is_fit(&item)) {
+            items[count++] = item;
+        }
+    }
+    if (!status) {
+        status = lk_sort(items, count, sizeof(*items), compare_items, NULL);
+    }
+    for (size_t at = 0; !status && at < count;) {
+        size_t chunk = chunk_of(run, items + at, count - at);
+        decide(run, items + at, chunk, false);
+        at += chunk;
+    }
+    if (scratch->cap > 1024 * 1024) {
+        latchkey_buf_free(scratch);
+    }
+}
+
+void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+    struct run run = {
+        .store = store,
+        .lane = &store->lanes[batch->lane % base->lanes],
+        .batch = batch,
+        .deadline_ns = lk_pg_deadline(store),
+    };
+    struct lk_pg_conn *conn = &run.lane->conn;
+
+    if (batch->keep) {
+        atomic_store(&store->keep_wanted, true);
+        lk_pg_keeper_wake(store);
+    }
+    enum lk_status status = lk_pg_ready(conn, run.deadline_ns);
+    if (status) {
+        lk_pg_set_trouble(store, conn->message);
+        for (size_t i = 0; i < batch->count; i++) {
+            refuse(batch->ops[i], LK_UNAVAILABLE,
+                   "the database is out of reach");
+        }
+    } else if (batch->count) {
+        struct lk_pg_item *items = calloc(batch->count, sizeof(*items));
+        for (size_t i = 0; !items && i < batch->count; i++) {
+            refuse(batch->ops[i], LK_UNAVAILABLE, "out of memory");
+        }
+        if (items) {
+            run_batch(&run, items);
+        }
+        free(items);
+    }
+    if (conn->pg && !conn->silent_ns) {
+        lk_pg_set_trouble(store, NULL);
+    }
+    batch->settle_all |= conn->reconnected;
+    conn->reconnected = false;
+    lk_pg_take_heard(store, batch);
+    atomic_fetch_add(&store->counters.batches, batch->count != 0);
+    atomic_fetch_add(&store->counters.batch_ops, batch->count);
+}
+
+/* ---- notes
+ * ----------------------------------------------------------------------
+ */
+
+enum lk_status lk_postgres_note(struct lk_store *base, struct lk_slice action,
+                                struct lk_slice who, struct lk_slice why)
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+    struct lk_pg_conn *conn = &store->lanes[0].conn;
+    struct lk_slice words[] = {who, why, action};
+    struct lk_buf texts[3] = {{0}};
+    struct lk_pg_params params = {0};
+    PGresult *result = NULL;
+    uint64_t deadline_ns = lk_pg_deadline(store);
+    enum lk_status status = LK_OK;
+
+    for (int i = 0; i < 3 && !status; i++) {
+        status = lk_pg_escape(words[i], &texts[i]);
+        lk_pg_add_text(&params, latchkey_buf_slice(&texts[i]));
+    }
+    if (!status && lk_pg_ready(conn, deadline_ns)) {
+        status = LK_UNAVAILABLE;
+    }
+    if (!status) {
+        status = lk_pg_run(conn,
+                           "INSERT INTO latchkey.audit (at_ms, who, why, "
+                           "action) VALUES (latchkey.now_ms(), $1, $2, $3)",
+                           &params, deadline_ns, &result);
+        PQclear(result);
+    }
+    for (int i = 0; i < 3; i++) {
+        latchkey_buf_free(&texts[i]);
+    }
+    return status == LK_CLOSED || status == LK_TIMEOUT ? LK_UNKNOWN : status;
+}

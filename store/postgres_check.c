@@ -1,0 +1,277 @@
+/*
+ * postgres_check.c - whether a server that was just connected to is fit for
+ * the store: its version and settings, the schema, and that it is the same
+ * store as before. A server that may lose what it has confirmed is refused,
+ * unless the configuration says that this is wanted.
+ */
+#include "store/postgres.h"
+#include "store/postgres_migrate.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char ask_settings[] =
+    "SELECT pg_is_in_recovery(), current_setting('server_encoding'),"
+    " current_setting('synchronous_commit'),"
+    " current_setting('synchronous_standby_names'),"
+    " current_setting('fsync') = 'on',"
+    " current_setting('full_page_writes') = 'on',"
+    " current_setting('max_locks_per_transaction')::bigint *"
+    " (current_setting('max_connections')::bigint +"
+    " current_setting('max_prepared_transactions')::bigint)";
+
+/* The leap of the sequence after a fail-over is not undone by a crash. */
+static const char ask_timeline[] = "SELECT latchkey.check_timeline()";
+
+/* A batch may take so much of the room that the server has for locks. */
+enum { LOCK_SHARE = 16, LOCK_LEAST = 16 };
+
+static enum lk_status unfit(struct lk_pg_conn *conn, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static enum lk_status unfit(struct lk_pg_conn *conn, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(conn->message, sizeof(conn->message), format, args);
+    va_end(args);
+    return LK_INVALID;
+}
+
+static void copy(char *to, size_t size, struct lk_slice from)
+{
+    char text[256];
+
+    snprintf(text, sizeof(text), "%.*s", (int)from.len, from.data);
+    lk_pg_clean(text, NULL, to, size);
+}
+
+static enum lk_status judge_settings(struct lk_pg_conn *conn,
+                                     const struct lk_pg_settings *found,
+                                     bool recovery, const char *encoding)
+{
+    bool accepted = conn->store->config.accept_loss;
+
+    if (strcmp(encoding, "UTF8")) {
+        return unfit(conn,
+                     "the database has the encoding %s, Latchkey needs UTF8",
+                     encoding);
+    }
+    if (recovery) {
+        /* It may be promoted any moment: not a reason to stop for good. */
+        snprintf(conn->message, sizeof(conn->message),
+                 "the server is a standby and takes no writes");
+        return LK_UNAVAILABLE;
+    }
+    if (!strcmp(found->synchronous_commit, "off") && !accepted) {
+        return unfit(conn, "synchronous_commit is off: a crash of the server "
+                           "would lose what was confirmed; switch it on, or "
+                           "set store.accept_loss if that is wanted");
+    }
+    if (!found->fsync && !accepted) {
+        return unfit(conn, "fsync is off: a power loss would lose what was "
+                           "confirmed; switch it on, or set store.accept_loss "
+                           "if that is wanted");
+    }
+    return LK_OK;
+}
+
+static enum lk_status check_settings(struct lk_pg_conn *conn,
+                                     uint64_t deadline_ns)
+{
+    struct lk_postgres *store = conn->store;
+    struct lk_pg_settings found = {.version = PQserverVersion(conn->pg)};
+    char encoding[32];
+    PGresult *result;
+
+    if (found.version < LK_POSTGRES_MINIMUM * 10000) {
+        return unfit(conn,
+                     "the server is PostgreSQL %d, Latchkey needs %d or "
+                     "later",
+                     (int)(found.version / 10000), LK_POSTGRES_MINIMUM);
+    }
+    enum lk_status status =
+        lk_pg_run(conn, ask_settings, NULL, deadline_ns, &result);
+    if (status) {
+        return LK_UNAVAILABLE;
+    }
+    copy(encoding, sizeof(encoding), lk_pg_bytes(result, 0, 1));
+    copy(found.synchronous_commit, sizeof(found.synchronous_commit),
+         lk_pg_bytes(result, 0, 2));
+    copy(found.standbys, sizeof(found.standbys), lk_pg_bytes(result, 0, 3));
+    found.fsync = lk_pg_int(result, 0, 4);
+    found.full_page_writes = lk_pg_int(result, 0, 5);
+    found.locks = lk_pg_uint(result, 0, 6);
+    status = judge_settings(conn, &found, lk_pg_int(result, 0, 0), encoding);
+    PQclear(result);
+    if (!status) {
+        uint64_t share = found.locks / LOCK_SHARE;
+        atomic_store(&store->lock_share,
+                     (unsigned)(share > LOCK_LEAST ? share : LOCK_LEAST));
+        pthread_mutex_lock(&store->lock);
+        store->settings = found;
+        pthread_mutex_unlock(&store->lock);
+    }
+    return status;
+}
+
+/* ---- the schema ------------------------------------------------------------
+ */
+
+struct meta {
+    long version;
+    long oldest; /* version that programs of today's schema still fit */
+    uint8_t secret[16], reference_secret[16];
+    unsigned secrets;
+};
+
+static bool read_hex(struct lk_slice text, uint8_t bytes[16])
+{
+    for (size_t i = 0; i < 16; i++) {
+        char pair[3] = {0};
+        char *end;
+        if (text.len != 32) {
+            return false;
+        }
+        memcpy(pair, text.data + 2 * i, 2);
+        bytes[i] = (uint8_t)strtoul(pair, &end, 16);
+        if (*end) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void read_meta(const PGresult *result, struct meta *meta)
+{
+    for (int i = 0; i < PQntuples(result); i++) {
+        const char *name = PQgetvalue(result, i, 0);
+        struct lk_slice value = lk_pg_bytes(result, i, 1);
+        if (!strcmp(name, "version")) {
+            meta->version = strtol(value.data, NULL, 10);
+        } else if (!strcmp(name, "oldest")) {
+            meta->oldest = strtol(value.data, NULL, 10);
+        } else if (!strcmp(name, "secret")) {
+            meta->secrets += read_hex(value, meta->secret);
+        } else if (!strcmp(name, "reference_secret")) {
+            meta->secrets += read_hex(value, meta->reference_secret);
+        }
+    }
+}
+
+static enum lk_status judge_version(struct lk_pg_conn *conn,
+                                    const struct meta *meta)
+{
+    long ours = lk_postgres_version();
+
+    if (meta->version < ours) {
+        return unfit(conn,
+                     "the schema latchkey has version %ld, this program "
+                     "needs %ld; run: latchkey migrate URL",
+                     meta->version, ours);
+    }
+    if (meta->version > ours && (!meta->oldest || meta->oldest > ours)) {
+        return unfit(conn,
+                     "the schema latchkey has version %ld, this program "
+                     "knows %ld; install a later Latchkey",
+                     meta->version, ours);
+    }
+    return meta->secrets == 2
+               ? LK_OK
+               : unfit(conn, "the secrets in latchkey.meta are damaged");
+}
+
+/* The first connection takes them; all later ones must find the same. */
+static enum lk_status take_secrets(struct lk_pg_conn *conn,
+                                   const struct meta *meta)
+{
+    struct lk_postgres *store = conn->store;
+    struct lk_store *base = &store->store;
+
+    pthread_mutex_lock(&store->lock);
+    bool known = store->opened;
+    if (!known) {
+        memcpy(base->secret, meta->secret, sizeof(base->secret));
+        memcpy(base->reference_secret, meta->reference_secret,
+               sizeof(base->reference_secret));
+        store->opened = true;
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (known && memcmp(base->secret, meta->secret, sizeof(base->secret))) {
+        return unfit(conn, "the database is not the one that was opened");
+    }
+    return LK_OK;
+}
+
+static enum lk_status check_schema(struct lk_pg_conn *conn,
+                                   uint64_t deadline_ns)
+{
+    struct meta meta = {0};
+    PGresult *result;
+    enum lk_status status =
+        lk_pg_run(conn, "SELECT name, value FROM latchkey.meta", NULL,
+                  deadline_ns, &result);
+
+    if (status && (!strcmp(conn->sqlstate, "42P01") ||
+                   !strcmp(conn->sqlstate, "3F000"))) {
+        return unfit(conn, "the database has no schema latchkey yet; run: "
+                           "latchkey migrate URL");
+    }
+    if (status && !strcmp(conn->sqlstate, "42501")) {
+        return unfit(conn, "the user of the database may not use the schema "
+                           "latchkey; run: GRANT latchkey_daemon TO that user");
+    }
+    if (status) {
+        return LK_UNAVAILABLE;
+    }
+    read_meta(result, &meta);
+    PQclear(result);
+    status = judge_version(conn, &meta);
+    return status ? status : take_secrets(conn, &meta);
+}
+
+/* ---- the session ------------------------------------------------------------
+ */
+
+static enum lk_status set_session(struct lk_pg_conn *conn, uint64_t deadline_ns)
+{
+    const struct lk_store_config *config = &conn->store->config;
+    unsigned long long timeout = config->timeout_ms;
+    char sql[512];
+
+    if (config->pooler) {
+        return LK_OK; /* each transaction brings its own */
+    }
+    snprintf(sql, sizeof(sql),
+             "SET lock_timeout = %llu; SET statement_timeout = %llu; "
+             "SET idle_in_transaction_session_timeout = 10000; SET jit = off",
+             timeout / 4 + 1, timeout / 4 * 3 + 1);
+    return lk_pg_script(conn, sql, deadline_ns) ? LK_UNAVAILABLE : LK_OK;
+}
+
+static enum lk_status check_timeline(struct lk_pg_conn *conn,
+                                     uint64_t deadline_ns)
+{
+    PGresult *result;
+    enum lk_status status =
+        lk_pg_run(conn, ask_timeline, NULL, deadline_ns, &result);
+
+    PQclear(result);
+    return status ? LK_UNAVAILABLE : LK_OK;
+}
+
+enum lk_status lk_pg_check(struct lk_pg_conn *conn, uint64_t deadline_ns)
+{
+    enum lk_status status = check_settings(conn, deadline_ns);
+
+    if (!status) {
+        status = set_session(conn, deadline_ns);
+    }
+    if (!status) {
+        status = check_schema(conn, deadline_ns);
+    }
+    return status ? status : check_timeline(conn, deadline_ns);
+}

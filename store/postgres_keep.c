@@ -1,0 +1,269 @@
+/*
+ * postgres_keep.c - the keeper's thread: it sweeps and reaps while it has the
+ * lease, counts records, and passes hints between daemons. None of it stands
+ * in the way of a batch.
+ */
+#include "store/postgres.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define MS_NS UINT64_C(1000000)
+
+enum {
+    LEASE_MS = 15 * 1000,
+    KEEP_PAUSE_MS = 5,   /* between two steps, if there is more to do */
+    COUNT_TIMES = 50,    /* counting takes at most one in so many moments */
+    RECONNECT_MS = 1000, /* how often a lost connection is tried */
+};
+
+/* ---- counting
+ * ------------------------------------------------------------------
+ */
+
+/*
+ * What is unfinished is counted by the index of its state. What is finished is
+ * counted while it is little; else the server's own estimate is told.
+ */
+static const char count_records[] =
+    "SELECT (SELECT count(*) FROM (SELECT FROM latchkey.operation WHERE "
+    "state = 1 LIMIT 1000000) AS a), (SELECT count(*) FROM (SELECT FROM "
+    "latchkey.operation WHERE state = 2 LIMIT 1000000) AS b), (SELECT "
+    "count(*) FROM (SELECT FROM latchkey.operation WHERE state = 3 LIMIT "
+    "1000000) AS c), (SELECT count(*) FROM (SELECT FROM latchkey.operation "
+    "WHERE state = 4 LIMIT 50000) AS d), (SELECT count(*) FROM (SELECT FROM "
+    "latchkey.operation WHERE state = 5 LIMIT 50000) AS e), "
+    "(SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = "
+    "'latchkey.operation'::regclass), "
+    "pg_total_relation_size('latchkey.operation') + "
+    "pg_total_relation_size('latchkey.answer') + "
+    "pg_total_relation_size('latchkey.job') + "
+    "pg_total_relation_size('latchkey.audit'), "
+    "(SELECT last_value FROM latchkey.token), latchkey.now_ms()";
+
+enum { FINISHED_MOST = 50000, ESTIMATE = 5, BYTES, LAST_TOKEN, NOW };
+
+static void take_counts(const PGresult *result, struct lk_pg_counts *counts)
+{
+    uint64_t estimate = lk_pg_uint(result, 0, ESTIMATE);
+
+    for (int i = 1; i <= 5; i++) {
+        counts->by_state[i] = lk_pg_uint(result, 0, i - 1);
+        counts->records += counts->by_state[i];
+    }
+    if (counts->by_state[LK_STATE_COMPLETED] >= FINISHED_MOST &&
+        estimate > counts->records) {
+        counts->by_state[LK_STATE_COMPLETED] += estimate - counts->records;
+        counts->records = estimate;
+    }
+    counts->bytes = lk_pg_uint(result, 0, BYTES);
+}
+
+void lk_pg_count(struct lk_postgres *store, struct lk_pg_conn *conn)
+{
+    struct lk_pg_counts counts = {0};
+    uint64_t started = lk_pg_clock_ns();
+    PGresult *result;
+
+    if (lk_pg_run(conn, count_records, NULL, lk_pg_deadline(store), &result)) {
+        store->count_ns = lk_pg_clock_ns() + 10000 * MS_NS;
+        return;
+    }
+    take_counts(result, &counts);
+    uint64_t token = lk_pg_uint(result, 0, LAST_TOKEN);
+    lk_pg_set_time(store, lk_pg_uint(result, 0, NOW));
+    PQclear(result);
+    pthread_mutex_lock(&store->lock);
+    store->counts = counts;
+    pthread_mutex_unlock(&store->lock);
+    uint64_t last = atomic_load(&store->counters.last_token);
+    while (token > last && !atomic_compare_exchange_weak(
+                               &store->counters.last_token, &last, token)) {
+    }
+    uint64_t now = lk_pg_clock_ns();
+    store->count_ns = now + (now - started) * COUNT_TIMES;
+}
+
+/* ---- sweeping and reaping
+ * -------------------------------------------------------
+ */
+
+/* An array of numbers as the server sends it: a head of five words, then each
+ * behind its length. */
+static void hear_swept(struct lk_postgres *store, struct lk_slice array)
+{
+    enum { HEAD = 20, ITEM = 12 };
+
+    for (size_t at = HEAD; at + ITEM <= array.len; at += ITEM) {
+        uint64_t id = 0;
+        for (int i = 4; i < ITEM; i++) {
+            id = id << 8 | (uint8_t)array.data[at + (size_t)i];
+        }
+        atomic_fetch_add(&store->counters.swept, 1);
+        lk_pg_hear(store, (int64_t)id);
+        pthread_mutex_lock(&store->hints_lock);
+        lk_pg_tell(store, (int64_t)id);
+        pthread_mutex_unlock(&store->hints_lock);
+    }
+}
+
+static enum lk_status keep_once(struct lk_postgres *store)
+{
+    struct lk_pg_params params = {0};
+    PGresult *result;
+
+    lk_pg_add_text(&params, latchkey_slice(store->holder));
+    lk_pg_add_int(&params, LEASE_MS);
+    lk_pg_add_int(&params, store->config.reap_rows);
+    enum lk_status status = lk_pg_run(
+        &store->keeper,
+        "SELECT keeper, swept, reaped, more FROM latchkey.keep($1, $2, "
+        "$3::integer)",
+        &params, lk_pg_deadline(store), &result);
+    if (!status && PQntuples(result)) {
+        hear_swept(store, lk_pg_bytes(result, 0, 1));
+        atomic_fetch_add(&store->counters.reaped, lk_pg_uint(result, 0, 2));
+        bool more = lk_pg_int(result, 0, 3);
+        store->keep_again_ns =
+            more ? lk_pg_clock_ns() + KEEP_PAUSE_MS * MS_NS : 0;
+    }
+    PQclear(result);
+    return status;
+}
+
+/* ---- the thread
+ * -----------------------------------------------------------------
+ */
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return b && b < a ? b : a;
+}
+
+static bool has_telling(struct lk_postgres *store)
+{
+    pthread_mutex_lock(&store->hints_lock);
+    bool any = store->telling_count != 0;
+    pthread_mutex_unlock(&store->hints_lock);
+    return any;
+}
+
+/* Until there is something to do. */
+static void sleep_until_due(struct lk_postgres *store)
+{
+    uint64_t now = lk_pg_clock_ns();
+    uint64_t due = now + RECONNECT_MS * MS_NS;
+    struct pollfd wait[] = {
+        {.fd = store->event_fd, .events = POLLIN},
+        {.fd = store->keeper.pg ? PQsocket(store->keeper.pg) : -1,
+         .events = POLLIN},
+    };
+    uint64_t count;
+
+    due = sooner(due, store->keep_again_ns);
+    if (has_telling(store)) {
+        due = sooner(due, store->tell_ns);
+    }
+    int ms = due > now ? (int)((due - now) / MS_NS) + 1 : 0;
+    if (!atomic_load(&store->keep_wanted) && !atomic_load(&store->stopping)) {
+        poll(wait, 2, ms);
+    }
+    if (wait[0].revents && read(store->event_fd, &count, sizeof(count)) < 0) {
+        return; /* somebody else's wake-up: nothing is lost */
+    }
+}
+
+/* The lanes say best whether the server is there; but they may be idle. */
+static void judge(struct lk_postgres *store, enum lk_status status,
+                  uint64_t started_ns)
+{
+    if (!status) {
+        atomic_store(&store->good_ns, lk_pg_clock_ns());
+    } else if ((status == LK_CLOSED || status == LK_TIMEOUT) &&
+               atomic_load(&store->good_ns) < started_ns) {
+        lk_pg_set_trouble(store, store->keeper.message);
+    }
+}
+
+static void work(struct lk_postgres *store)
+{
+    struct lk_pg_conn *conn = &store->keeper;
+    uint64_t started_ns = lk_pg_clock_ns();
+    uint64_t deadline_ns = lk_pg_deadline(store);
+    enum lk_status status = lk_pg_ready(conn, deadline_ns);
+
+    if (status) {
+        store->listening = false;
+        store->keep_again_ns = 0;
+        atomic_store(&store->keep_wanted, false);
+        return;
+    }
+    if (conn->reconnected) {
+        conn->reconnected = false;
+        store->listening = false;
+    }
+    lk_pg_listen(store, deadline_ns);
+    if (conn->pg &&
+        (atomic_exchange(&store->keep_wanted, false) ||
+         (store->keep_again_ns && lk_pg_clock_ns() >= store->keep_again_ns))) {
+        status = keep_once(store);
+        if (status == LK_UNAVAILABLE) {
+            lk_pg_log(store, LK_PG_WARN, "the keeper failed: %s (%s)",
+                      conn->message, conn->sqlstate);
+        }
+        judge(store, status, started_ns);
+        if (conn->pg && lk_pg_clock_ns() >= store->count_ns) {
+            lk_pg_count(store, conn);
+        }
+    }
+    if (conn->pg && has_telling(store) && lk_pg_clock_ns() >= store->tell_ns &&
+        lk_pg_send_notices(store, lk_pg_deadline(store)) && conn->pg) {
+        lk_pg_log(store, LK_PG_WARN, "other daemons could not be told: %s",
+                  conn->message);
+    }
+    if (conn->pg) {
+        lk_pg_take_notices(store);
+    }
+}
+
+static void *run_thread(void *context)
+{
+    struct lk_postgres *store = context;
+
+    while (!atomic_load(&store->stopping)) {
+        work(store);
+        sleep_until_due(store);
+    }
+    return NULL;
+}
+
+void lk_pg_keeper_wake(struct lk_postgres *store)
+{
+    uint64_t one = 1;
+
+    if (write(store->event_fd, &one, sizeof(one)) < 0) {
+        return; /* it is awake as often as can be */
+    }
+}
+
+enum lk_status lk_pg_keeper_start(struct lk_postgres *store)
+{
+    if (pthread_create(&store->thread, NULL, run_thread, store)) {
+        return LK_NOMEM;
+    }
+    store->thread_runs = true;
+    return LK_OK;
+}
+
+void lk_pg_keeper_stop(struct lk_postgres *store)
+{
+    atomic_store(&store->stopping, true);
+    if (store->thread_runs) {
+        lk_pg_keeper_wake(store);
+        pthread_join(store->thread, NULL);
+        store->thread_runs = false;
+    }
+}

@@ -1,0 +1,215 @@
+/* postgres_list.c - many records or audit entries at a time, by cursor. */
+#include "store/postgres.h"
+#include "store/postgres_record.h"
+
+/* Rows looked at in one call, so that a rare state does not hold the reader. */
+enum { LOOK_AT = 2000 };
+
+/*
+ * $1 cursor, $2 rows to look at, $3 any state, $4 state, $5 tenant, $6 claimed
+ * at least so long ago. A row that is not to be shown comes too, as a record
+ * that is expired: its number moves the cursor.
+ */
+#define MATCHES                                                                \
+    "(NOT (o.state IN (4, 5) AND o.deadline_ms <= n.now AND NOT EXISTS "       \
+    "(SELECT FROM latchkey.job j WHERE j.number = o.number AND j.state < 4)) " \
+    "AND ($3 OR $4 = CASE WHEN o.state = 2 AND o.deadline_ms <= n.now THEN 3 " \
+    "ELSE o.state END) AND ($5 = '' OR o.tenant = $5) "                        \
+    "AND o.claimed_ms + $6 <= n.now)"
+
+#define PAGE                                                                   \
+    "(SELECT p.* FROM latchkey.operation p WHERE p.number > $1 "               \
+    "ORDER BY p.number LIMIT $2)"
+
+/* What is unfinished is little, and has an index of its own. */
+#define OPEN_PAGE                                                              \
+    "(SELECT p.* FROM latchkey.operation p WHERE p.number > $1 "               \
+    "AND p.state IN (2, 3) ORDER BY p.number LIMIT $2)"
+
+#define LIST(page, answer)                                                     \
+    "SELECT " LK_PG_COLUMNS_OF(                                                \
+        answer) " FROM (SELECT latchkey.now_ms() AS "                          \
+                "now OFFSET 0) AS n CROSS JOIN " page                          \
+                " AS o CROSS JOIN LATERAL (SELECT " MATCHES                    \
+                " AS shown OFFSET 0) AS m LEFT JOIN latchkey.answer a "        \
+                "ON a.token = o.token AND o.state = 4 AND m.shown "            \
+                "ORDER BY o.number"
+
+struct page {
+    const struct lk_list_query *query;
+    lk_record_fn fn;
+    void *context;
+    uint64_t *next;
+    size_t looked;
+    size_t shown;
+    bool stopped;
+};
+
+static enum lk_status show_row(const PGresult *result, int row,
+                               struct page *page)
+{
+    struct lk_record record = {0};
+    enum lk_status status = LK_OK;
+
+    if (page->stopped) {
+        return LK_OK;
+    }
+    page->looked++;
+    *page->next = lk_pg_uint(result, row, LK_PG_R_NUMBER);
+    if (!lk_pg_int(result, row, LK_PG_R_EXPIRED)) {
+        status = lk_pg_record(result, row, &record);
+        if (!status && page->query->whole) {
+            status = lk_pg_record_kept(result, row, &record);
+        }
+        if (!status) {
+            page->shown++;
+            page->stopped = !page->fn(page->context, &record) ||
+                            page->shown >= page->query->limit;
+        }
+        lk_record_free(&record);
+    }
+    return status;
+}
+
+/* Row by row as they come: answers can be large. */
+static enum lk_status stream(struct lk_postgres *store, const char *sql,
+                             const struct lk_pg_params *params,
+                             struct page *page)
+{
+    struct lk_pg_conn *conn = &store->reader;
+    enum lk_status status = lk_pg_ready(conn, lk_pg_deadline(store));
+    enum lk_status shown = LK_OK;
+    PGresult *result;
+
+    if (status) {
+        return LK_UNAVAILABLE;
+    }
+    if (!PQsendQueryParams(conn->pg, sql, params->count, params->types,
+                           params->values, params->lengths, params->formats,
+                           1) ||
+        !PQsetSingleRowMode(conn->pg)) {
+        lk_pg_lost(conn, PQerrorMessage(conn->pg));
+        return LK_UNAVAILABLE;
+    }
+    while (!(status = lk_pg_next(conn, lk_pg_deadline(store), &result)) &&
+           result) {
+        ExecStatusType state = PQresultStatus(result);
+        if (state == PGRES_SINGLE_TUPLE && !shown) {
+            shown = show_row(result, 0, page);
+        } else if (state == PGRES_FATAL_ERROR) {
+            lk_pg_note_error(conn, result);
+            lk_pg_log(store, LK_PG_ERROR,
+                      "the database refused a list: %s (%s)", conn->message,
+                      conn->sqlstate);
+            shown = LK_UNAVAILABLE;
+        }
+        PQclear(result);
+    }
+    if (status) {
+        lk_pg_lost(conn, conn->message);
+    }
+    return status ? LK_UNAVAILABLE : shown;
+}
+
+static const char *choose(const struct lk_list_query *query)
+{
+    if (query->whole) {
+        return LIST(PAGE, LK_PG_WITH_ANSWER);
+    }
+    if (!query->any_state && (query->state == LK_STATE_IN_PROGRESS ||
+                              query->state == LK_STATE_UNCERTAIN)) {
+        return LIST(OPEN_PAGE, LK_PG_WITHOUT_ANSWER);
+    }
+    return LIST(PAGE, LK_PG_WITHOUT_ANSWER);
+}
+
+enum lk_status lk_postgres_list(struct lk_store *base,
+                                const struct lk_list_query *query,
+                                lk_record_fn fn, void *context, uint64_t *next)
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+    struct page page = {query, fn, context, next, 0, 0, false};
+    struct lk_pg_params params = {0};
+    struct lk_buf tenant = {0};
+    bool all = query->any_state && !query->tenant.len && !query->older_than_ms;
+    size_t look = all && query->limit < LOOK_AT ? query->limit : LOOK_AT;
+    enum lk_status status = lk_pg_escape(query->tenant, &tenant);
+
+    *next = query->cursor;
+    lk_pg_add_int(&params, (int64_t)query->cursor);
+    lk_pg_add_int(&params, (int64_t)look);
+    lk_pg_add_bool(&params, query->any_state);
+    lk_pg_add_int(&params, (int64_t)query->state);
+    lk_pg_add_text(&params, latchkey_buf_slice(&tenant));
+    lk_pg_add_int(&params, (int64_t)query->older_than_ms);
+    if (!status) {
+        pthread_mutex_lock(&store->reader_lock);
+        status = stream(store, choose(query), &params, &page);
+        pthread_mutex_unlock(&store->reader_lock);
+    }
+    if (!status && !page.stopped && page.looked < look) {
+        *next = 0;
+    }
+    latchkey_buf_free(&tenant);
+    return status;
+}
+
+/* ---- the audit log ----------------------------------------------------------
+ */
+
+static enum lk_status show_entry(const PGresult *result, int row,
+                                 struct lk_buf *text, lk_audit_fn fn,
+                                 void *context, bool *stopped)
+{
+    struct lk_audit_entry entry = {
+        .id = lk_pg_uint(result, row, 0),
+        .at_ms = lk_pg_uint(result, row, 1),
+        .token = lk_pg_uint(result, row, 8),
+    };
+    struct lk_slice *slices[] = {&entry.who,        &entry.why,
+                                 &entry.action,     &entry.name.tenant,
+                                 &entry.name.scope, &entry.name.key};
+    size_t total = 1;
+
+    for (int i = 0; i < 6; i++) {
+        total += (size_t)PQgetlength(result, row, i + 2) + 1;
+    }
+    text->len = 0;
+    enum lk_status status = latchkey_buf_reserve(text, total);
+    for (int i = 0; i < 6 && !status; i++) {
+        size_t start = text->len;
+        status = lk_pg_unescape(lk_pg_bytes(result, row, i + 2), text);
+        *slices[i] = (struct lk_slice){text->data + start, text->len - start};
+    }
+    if (!status) {
+        *stopped = !fn(context, &entry);
+    }
+    return status;
+}
+
+enum lk_status lk_postgres_audit(struct lk_store *base, uint64_t after,
+                                 size_t limit, lk_audit_fn fn, void *context)
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+    struct lk_pg_params params = {0};
+    struct lk_buf text = {0};
+    PGresult *result;
+    bool stopped = false;
+
+    lk_pg_add_int(&params, (int64_t)after);
+    lk_pg_add_int(&params, (int64_t)(limit < INT32_MAX ? limit : INT32_MAX));
+    pthread_mutex_lock(&store->reader_lock);
+    enum lk_status status =
+        lk_pg_read(store,
+                   "SELECT id, at_ms, who, why, action, tenant, scope, key, "
+                   "token FROM latchkey.audit WHERE id > $1 ORDER BY id "
+                   "LIMIT $2",
+                   &params, &result);
+    pthread_mutex_unlock(&store->reader_lock);
+    for (int i = 0; !status && !stopped && i < PQntuples(result); i++) {
+        status = show_entry(result, i, &text, fn, context, &stopped);
+    }
+    PQclear(result);
+    latchkey_buf_free(&text);
+    return status;
+}

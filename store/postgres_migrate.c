@@ -1,0 +1,264 @@
+/*
+ * postgres_migrate.c - brings the schema of a database up to date, one file of
+ * store/sql/ after the other, each in a transaction of its own.
+ */
+#include "store/postgres_migrate.h"
+#include "store/embed.h"
+#include "store/postgres.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+LK_EMBED(lk_sql_schema, "store/sql/001_schema.sql");
+LK_EMBED(lk_sql_apply, "store/sql/002_apply.sql");
+LK_EMBED(lk_sql_app, "store/sql/003_app.sql");
+LK_EMBED(lk_sql_keep, "store/sql/004_keep.sql");
+
+/* The version of a step is its place, from 1. A step that was released is
+ * never changed: a change is another step. */
+static const struct {
+    const char *name;
+    const char *sql;
+} steps[] = {
+    {"001_schema", lk_sql_schema},
+    {"002_apply", lk_sql_apply},
+    {"003_app", lk_sql_app},
+    {"004_keep", lk_sql_keep},
+};
+
+enum {
+    STEPS = sizeof(steps) / sizeof(steps[0]),
+    OLDEST = STEPS, /* programs of that version still work with the schema */
+    TRIES = 60,     /* for a lock that somebody holds */
+};
+
+#define SECOND_NS UINT64_C(1000000000)
+#define PATIENCE  (600 * SECOND_NS) /* for one step */
+
+static const char begin_step[] =
+    "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '1s'; "
+    "SET LOCAL statement_timeout = 0; "
+    "SET LOCAL client_min_messages = warning; "
+    "SELECT pg_advisory_xact_lock(5499535116398314074)";
+
+long lk_postgres_version(void)
+{
+    return STEPS;
+}
+
+static enum lk_status say(struct lk_buf *error, enum lk_status status,
+                          const char *message)
+{
+    enum lk_status said = latchkey_buf_add_text(error, message);
+
+    return said ? said : status;
+}
+
+/* ---- one step --------------------------------------------------------------
+ */
+
+/* 0: there is no schema yet. */
+static enum lk_status read_version(struct lk_pg_conn *conn, long *version)
+{
+    PGresult *result;
+    enum lk_status status =
+        lk_pg_run(conn, "SELECT to_regclass('latchkey.meta') IS NOT NULL", NULL,
+                  lk_pg_clock_ns() + PATIENCE, &result);
+
+    *version = 0;
+    if (status) {
+        return status;
+    }
+    bool there = lk_pg_int(result, 0, 0);
+    PQclear(result);
+    if (!there) {
+        return LK_OK;
+    }
+    status = lk_pg_run(conn,
+                       "SELECT value::bigint FROM latchkey.meta "
+                       "WHERE name = 'version'",
+                       NULL, lk_pg_clock_ns() + PATIENCE, &result);
+    if (!status && PQntuples(result)) {
+        *version = (long)lk_pg_int(result, 0, 0);
+    }
+    PQclear(result);
+    return status;
+}
+
+static int print_version(char *sql, size_t size, long version)
+{
+    return snprintf(sql, size,
+                    "INSERT INTO latchkey.meta (name, value) "
+                    "VALUES ('version', '%ld'), ('oldest', '%ld') "
+                    "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                    version, version < OLDEST ? version : (long)OLDEST);
+}
+
+/* In an open transaction that holds the lock of all migrations. */
+static enum lk_status take_step(struct lk_pg_conn *conn, long version)
+{
+    char sql[256];
+    uint64_t deadline_ns = lk_pg_clock_ns() + PATIENCE;
+    enum lk_status status =
+        lk_pg_script(conn, steps[version - 1].sql, deadline_ns);
+
+    print_version(sql, sizeof(sql), version);
+    if (!status) {
+        status = lk_pg_script(conn, sql, deadline_ns);
+    }
+    return status ? status : lk_pg_script(conn, "COMMIT", deadline_ns);
+}
+
+/* One step up, if there is one. *version is what was reached. */
+static enum lk_status try_step(struct lk_pg_conn *conn, long *version,
+                               bool *took)
+{
+    enum lk_status status =
+        lk_pg_script(conn, begin_step, lk_pg_clock_ns() + PATIENCE);
+
+    *took = false;
+    if (!status) {
+        status = read_version(conn, version);
+    }
+    if (!status && *version >= STEPS) {
+        return lk_pg_script(conn, "ROLLBACK", lk_pg_clock_ns() + PATIENCE);
+    }
+    if (!status) {
+        status = take_step(conn, *version + 1);
+    }
+    if (!status) {
+        (*version)++;
+        *took = true;
+    } else if (conn->pg) {
+        char why[sizeof(conn->message)];
+        char state[sizeof(conn->sqlstate)];
+        memcpy(why, conn->message, sizeof(why));
+        memcpy(state, conn->sqlstate, sizeof(state));
+        if (lk_pg_script(conn, "ROLLBACK", lk_pg_clock_ns() + PATIENCE)) {
+            lk_pg_close(conn);
+        }
+        memcpy(conn->message, why, sizeof(why));
+        memcpy(conn->sqlstate, state, sizeof(state));
+    }
+    return status;
+}
+
+/* Somebody holds a lock: nobody else shall have to wait behind us for it. */
+static bool is_passing(const struct lk_pg_conn *conn)
+{
+    return conn->pg && (!strcmp(conn->sqlstate, "55P03") ||
+                        !strcmp(conn->sqlstate, "40P01") ||
+                        !strcmp(conn->sqlstate, "40001"));
+}
+
+static enum lk_status climb(struct lk_pg_conn *conn, struct lk_buf *report,
+                            struct lk_buf *error)
+{
+    enum lk_status status = LK_OK;
+    long version = 0;
+    unsigned tries = 0;
+    unsigned taken = 0;
+
+    while (version < STEPS && !status) {
+        bool took;
+        status = try_step(conn, &version, &took);
+        if (status && is_passing(conn) && ++tries < TRIES) {
+            struct timespec pause = {0, (100 + rand() % 900) * 1000000L};
+            nanosleep(&pause, NULL);
+            status = LK_OK;
+        } else if (status) {
+            return say(error, LK_UNAVAILABLE, conn->message);
+        } else if (took) {
+            taken++;
+            status = latchkey_buf_printf(report, "applied %s\n",
+                                         steps[version - 1].name);
+        }
+    }
+    if (!status && !taken) {
+        status = latchkey_buf_printf(
+            report, "nothing to do: the schema has version %ld\n", version);
+    }
+    return status;
+}
+
+/* ---- the whole --------------------------------------------------------------
+ */
+
+static enum lk_status check_server(struct lk_pg_conn *conn,
+                                   struct lk_buf *error)
+{
+    int version = PQserverVersion(conn->pg) / 10000;
+    const char *encoding;
+    PGresult *result;
+    enum lk_status status;
+
+    if (version < LK_POSTGRES_MINIMUM) {
+        status = latchkey_buf_printf(
+            error, "the server is PostgreSQL %d, Latchkey needs %d or later",
+            version, LK_POSTGRES_MINIMUM);
+        return status ? status : LK_INVALID;
+    }
+    status = lk_pg_run(conn, "SELECT current_setting('server_encoding')", NULL,
+                       lk_pg_clock_ns() + 10 * SECOND_NS, &result);
+    if (status) {
+        return say(error, LK_UNAVAILABLE, conn->message);
+    }
+    encoding = PQgetvalue(result, 0, 0);
+    if (strcmp(encoding, "UTF8")) {
+        status = latchkey_buf_printf(
+            error,
+            "the database has the encoding %s, Latchkey needs UTF8; create "
+            "one: CREATE DATABASE latchkey ENCODING 'UTF8' TEMPLATE template0",
+            encoding);
+        status = status ? status : LK_INVALID;
+    }
+    PQclear(result);
+    return status;
+}
+
+enum lk_status lk_postgres_migrate(const char *url, struct lk_buf *report,
+                                   struct lk_buf *error)
+{
+    struct lk_postgres *store = calloc(1, sizeof(*store));
+
+    if (!store) {
+        return LK_NOMEM;
+    }
+    struct lk_pg_conn *conn = &store->keeper;
+    conn->store = store;
+    lk_store_config_default(&store->config);
+    enum lk_status status = lk_pg_url_parse(url, &store->url, error);
+    if (!status && lk_pg_dial(conn, lk_pg_clock_ns() + 10 * SECOND_NS)) {
+        status = say(error, LK_UNAVAILABLE, conn->message);
+    }
+    if (!status) {
+        status = check_server(conn, error);
+    }
+    if (!status) {
+        status = climb(conn, report, error);
+    }
+    lk_pg_close(conn);
+    lk_pg_url_free(&store->url);
+    free(store);
+    return status;
+}
+
+enum lk_status lk_postgres_sql(long from, struct lk_buf *text)
+{
+    char version[256];
+    enum lk_status status = latchkey_buf_printf(
+        text,
+        "-- Latchkey's schema, from version %ld to %d. Run it as the owner of "
+        "the\n-- database, with errors ending it: psql -v ON_ERROR_STOP=1\n\n"
+        "BEGIN;\nSELECT pg_advisory_xact_lock(5499535116398314074);\n\n",
+        from, STEPS);
+
+    for (long i = from < 0 ? 0 : from; i < STEPS && !status; i++) {
+        status = latchkey_buf_printf(text, "%s\n", steps[i].sql);
+    }
+    print_version(version, sizeof(version), STEPS);
+    return status ? status
+                  : latchkey_buf_printf(text, "%s;\n\nCOMMIT;\n", version);
+}

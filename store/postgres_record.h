@@ -1,0 +1,58 @@
+/* postgres_record.h - the columns in which records are read. */
+#ifndef LK_POSTGRES_RECORD_H
+#define LK_POSTGRES_RECORD_H
+
+#include "store/postgres.h"
+
+/* The order of LK_PG_RECORD. */
+enum lk_pg_record_column {
+    LK_PG_R_NUMBER,
+    LK_PG_R_TENANT,
+    LK_PG_R_SCOPE,
+    LK_PG_R_KEY,
+    LK_PG_R_STATE,
+    LK_PG_R_TOKEN,
+    LK_PG_R_ATTEMPT,
+    LK_PG_R_GENERATION,
+    LK_PG_R_FINGERPRINT,
+    LK_PG_R_OWNER,
+    LK_PG_R_CLAIMED,
+    LK_PG_R_DEADLINE,
+    LK_PG_R_TTL,
+    LK_PG_R_KEEP,
+    LK_PG_R_OMITTED,
+    LK_PG_R_EVICTED,
+    LK_PG_R_STATUS,
+    LK_PG_R_COMPLETED,
+    LK_PG_R_REASON,
+    LK_PG_R_NOW,
+    LK_PG_R_EXPIRED,
+    LK_PG_R_BYTES,
+    LK_PG_R_HEADERS,
+    LK_PG_R_BODY,
+};
+
+#define LK_PG_WITH_ANSWER    "a.headers, a.body"
+#define LK_PG_WITHOUT_ANSWER "NULL::bytea, NULL::bytea"
+
+/* One moment for all rows; an operation with an unfinished job lives on. */
+#define LK_PG_COLUMNS_OF(answer)                                               \
+    "o.number, o.tenant, o.scope, o.key, o.state, o.token, o.attempt, "        \
+    "o.generation, o.fingerprint, o.owner, o.claimed_ms, o.deadline_ms, "      \
+    "greatest(o.ttl_ms, o.keep_ms), o.keep_ms, o.omitted, o.evicted, "         \
+    "o.status, o.completed_ms, o.reason, n.now, "                              \
+    "o.state IN (4, 5) AND o.deadline_ms <= n.now AND NOT EXISTS (SELECT "     \
+    "FROM latchkey.job j WHERE j.number = o.number AND j.state < 4), "         \
+    "(octet_length(a.headers) + octet_length(a.body))::bigint, " answer
+
+#define LK_PG_RECORD(answer)                                                   \
+    "SELECT " LK_PG_COLUMNS_OF(                                                \
+        answer) " FROM (SELECT latchkey.now_ms() AS now OFFSET 0) AS n CROSS " \
+                "JOIN latchkey.operation o LEFT JOIN latchkey.answer a "       \
+                "ON a.token = o.token AND o.state = 4"
+
+/* The answer or the reason, as LOOKUP, FIND and a whole LIST carry it. */
+LK_MUST_CHECK enum lk_status lk_pg_record_kept(const PGresult *result, int row,
+                                               struct lk_record *record);
+
+#endif

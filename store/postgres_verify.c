@@ -1,0 +1,134 @@
+/*
+ * postgres_verify.c - looks at every record: do row, answer and counter fit
+ * together? On a connection of its own, so that nobody waits for it.
+ */
+#include "store/postgres.h"
+
+enum { PAGE_ROWS = 5000, FINDINGS_MOST = 100 };
+
+#define PATIENCE (UINT64_C(600) * 1000000000)
+
+/* Rows and answers of one page are of one moment. */
+static const char look_at[] =
+    "SELECT o.number, CASE"
+    " WHEN o.state = 4 AND NOT o.omitted AND a.token IS NULL"
+    " THEN 'its answer is missing'"
+    " WHEN (o.state <> 4 OR o.omitted) AND a.token IS NOT NULL"
+    " THEN 'it has an answer that it should not have'"
+    " WHEN o.state = 4 AND (o.status IS NULL OR o.completed_ms IS NULL)"
+    " THEN 'it is completed without a status or a time'"
+    " WHEN o.token > (SELECT s.last_value FROM latchkey.token s)"
+    " THEN 'its token was never handed out'"
+    " END"
+    " FROM (SELECT p.* FROM latchkey.operation p WHERE p.number > $1"
+    " ORDER BY p.number LIMIT $2) AS o"
+    " LEFT JOIN latchkey.answer a ON a.token = o.token ORDER BY o.number";
+
+static const char look_for_orphans[] =
+    "SELECT a.token FROM latchkey.answer a WHERE NOT EXISTS (SELECT FROM "
+    "latchkey.operation o WHERE o.token = a.token) LIMIT 100";
+
+struct check {
+    struct lk_pg_conn conn;
+    struct lk_buf *report;
+    uint64_t done, total;
+    uint64_t findings;
+};
+
+static enum lk_status add_finding(struct check *check, const char *what,
+                                  uint64_t number, const char *finding)
+{
+    if (++check->findings > FINDINGS_MOST) {
+        return LK_OK;
+    }
+    return latchkey_buf_printf(check->report, "%s %llu: %s\n", what,
+                               (unsigned long long)number, finding);
+}
+
+static enum lk_status check_page(struct check *check, uint64_t *cursor,
+                                 bool *end)
+{
+    struct lk_pg_params params = {0};
+    PGresult *result;
+
+    lk_pg_add_int(&params, (int64_t)*cursor);
+    lk_pg_add_int(&params, PAGE_ROWS);
+    enum lk_status status =
+        lk_pg_run(&check->conn, look_at, &params,
+                  lk_pg_deadline(check->conn.store), &result);
+    if (status) {
+        return LK_UNAVAILABLE;
+    }
+    int rows = PQntuples(result);
+    for (int i = 0; i < rows && !status; i++) {
+        *cursor = lk_pg_uint(result, i, 0);
+        if (!PQgetisnull(result, i, 1)) {
+            status =
+                add_finding(check, "record", *cursor, PQgetvalue(result, i, 1));
+        }
+    }
+    check->done += (uint64_t)rows;
+    *end = rows < PAGE_ROWS;
+    PQclear(result);
+    return status;
+}
+
+static enum lk_status check_orphans(struct check *check)
+{
+    PGresult *result;
+    enum lk_status status =
+        lk_pg_script(&check->conn, "SET statement_timeout = 0",
+                     lk_pg_deadline(check->conn.store));
+
+    if (!status) {
+        status = lk_pg_run(&check->conn, look_for_orphans, NULL,
+                           lk_pg_clock_ns() + PATIENCE, &result);
+    }
+    if (status) {
+        return LK_UNAVAILABLE;
+    }
+    for (int i = 0; i < PQntuples(result) && !status; i++) {
+        status = add_finding(check, "answer", lk_pg_uint(result, i, 0),
+                             "it belongs to no record");
+    }
+    PQclear(result);
+    return status;
+}
+
+enum lk_status lk_postgres_verify(struct lk_store *base,
+                                  lk_progress_fn progress, void *context,
+                                  struct lk_buf *report)
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+    struct check check = {
+        .conn = {.store = store, .what = "verify"},
+        .report = report,
+    };
+    uint64_t cursor = 0;
+    bool end = false;
+    enum lk_status status = lk_pg_ready(&check.conn, lk_pg_deadline(store));
+
+    pthread_mutex_lock(&store->lock);
+    check.total = store->counts.records;
+    pthread_mutex_unlock(&store->lock);
+    while (!status && !end && !atomic_load(&store->stopping)) {
+        status = check_page(&check, &cursor, &end);
+        if (progress) {
+            progress(context, check.done,
+                     check.total > check.done ? check.total : check.done);
+        }
+    }
+    if (!status && !atomic_load(&store->stopping)) {
+        status = check_orphans(&check);
+    }
+    if (!status && check.findings > FINDINGS_MOST) {
+        status = latchkey_buf_printf(
+            report, "and %llu more\n",
+            (unsigned long long)(check.findings - FINDINGS_MOST));
+    }
+    lk_pg_close(&check.conn);
+    if (status) {
+        return status == LK_NOMEM ? LK_NOMEM : LK_UNAVAILABLE;
+    }
+    return check.findings ? LK_CORRUPT : LK_OK;
+}
