@@ -277,6 +277,8 @@ enum lk_status lk_sqlite_change(struct lk_sqlite *store,
     if (!recover(store)) {
         return LK_UNAVAILABLE;
     }
+    uint64_t now = lk_clock_now(&store->clock);
+    store->last_ms = now > store->last_ms ? now : store->last_ms;
     enum lk_status status = write(store, context);
     if (!status) {
         status = commit(store);
@@ -291,15 +293,17 @@ enum lk_status lk_sqlite_change(struct lk_sqlite *store,
 
 static enum lk_status write_note(struct lk_sqlite *store, void *context)
 {
-    return lk_sqlite_audit_row(store, context);
+    struct lk_audit_entry *entry = context;
+
+    entry->at_ms = store->last_ms;
+    return lk_sqlite_audit_row(store, entry);
 }
 
 enum lk_status lk_sqlite_note(struct lk_store *base, struct lk_slice action,
                               struct lk_slice who, struct lk_slice why)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
-    struct lk_audit_entry entry = {
-        .at_ms = store->last_ms, .action = action, .who = who, .why = why};
+    struct lk_audit_entry entry = {.action = action, .who = who, .why = why};
 
     return lk_sqlite_change(store, write_note, &entry);
 }

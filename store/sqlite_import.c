@@ -369,10 +369,8 @@ static enum lk_status import_one(struct lk_sqlite *store,
 static enum lk_status import_all(struct lk_sqlite *store, void *context)
 {
     struct import *import = context;
-    uint64_t now = lk_clock_now(&store->clock);
     enum lk_status status = lk_sqlite_begin(store);
 
-    store->last_ms = now > store->last_ms ? now : store->last_ms;
     raise_token(store, import->result.highest_token);
     for (size_t i = 0; i < import->count && !status; i++) {
         status = import_one(store, &import->records[i], &import->result);
@@ -450,8 +448,9 @@ static bool note_known(void *context, const struct lk_audit_entry *entry)
     uint64_t hash = audit_hash(scan->store, entry);
 
     for (size_t i = 0; i < scan->import->count; i++) {
-        if (scan->import->hashes[i] == hash) {
-            scan->import->known[i] = true;
+        if (scan->import->hashes[i] == hash && !scan->import->known[i]) {
+            scan->import->known[i] = true; /* one row stands for one entry */
+            break;
         }
     }
     return true;
