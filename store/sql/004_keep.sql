@@ -5,7 +5,8 @@
 -- what somebody else is working on is left for the next time.
 --
 -- `+ 0` leaves the planner only the primary key, and OFFSET 0 only a lookup for
--- each row: a plan made for another moment must not read a whole index.
+-- each row; no bitmap, because it would collect all that is due to sort it. A
+-- plan made for another moment must not read a whole index.
 
 -- Locks the names of these operations as far as nobody else has them: their
 -- numbers. The caller reads the rows again, in a statement of its own.
@@ -29,6 +30,7 @@ RETURNS TABLE (keeper boolean, swept bigint[], reaped integer, more boolean)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 AS $$
 DECLARE
     now bigint;
