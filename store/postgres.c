@@ -271,6 +271,7 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
     stats->records = store->counts.records;
     memcpy(stats->by_state, store->counts.by_state, sizeof(stats->by_state));
     stats->file_bytes = store->counts.bytes;
+    stats->dead_rows = store->counts.dead;
     stats->available = !store->troubled;
     memcpy(stats->trouble, store->trouble, sizeof(stats->trouble));
     pthread_mutex_unlock(&store->lock);

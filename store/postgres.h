@@ -256,6 +256,7 @@ struct lk_pg_counts {
     uint64_t records;
     uint64_t by_state[6];
     uint64_t bytes;
+    uint64_t dead; /* past their time, for the reaper */
 };
 
 struct lk_postgres {

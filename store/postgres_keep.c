@@ -42,9 +42,11 @@ static const char count_records[] =
     "pg_total_relation_size('latchkey.answer') + "
     "pg_total_relation_size('latchkey.job') + "
     "pg_total_relation_size('latchkey.audit'), "
-    "(SELECT last_value FROM latchkey.token), latchkey.now_ms()";
+    "(SELECT last_value FROM latchkey.token), latchkey.now_ms(), "
+    "(SELECT count(*) FROM (SELECT FROM latchkey.operation WHERE state IN "
+    "(4, 5) AND deadline_ms <= latchkey.now_ms() LIMIT 50000) AS f)";
 
-enum { FINISHED_MOST = 50000, ESTIMATE = 5, BYTES, LAST_TOKEN, NOW };
+enum { FINISHED_MOST = 50000, ESTIMATE = 5, BYTES, LAST_TOKEN, NOW, DEAD };
 
 static void take_counts(const PGresult *result, struct lk_pg_counts *counts)
 {
@@ -60,6 +62,7 @@ static void take_counts(const PGresult *result, struct lk_pg_counts *counts)
         counts->records = estimate;
     }
     counts->bytes = lk_pg_uint(result, 0, BYTES);
+    counts->dead = lk_pg_uint(result, 0, DEAD);
 }
 
 void lk_pg_count(struct lk_postgres *store, struct lk_pg_conn *conn)
@@ -229,6 +232,22 @@ static void work(struct lk_postgres *store)
     }
 }
 
+/* So that another daemon need not wait until the lease has run out. */
+static void give_up_lease(struct lk_postgres *store)
+{
+    struct lk_pg_params params = {0};
+    PGresult *result;
+
+    lk_pg_add_text(&params, latchkey_slice(store->holder));
+    if (store->keeper.pg &&
+        !lk_pg_run(&store->keeper,
+                   "UPDATE latchkey.keeper SET until_ms = 0 "
+                   "WHERE name = 'keeper' AND holder = $1",
+                   &params, lk_pg_clock_ns() + 500 * MS_NS, &result)) {
+        PQclear(result);
+    }
+}
+
 static void *run_thread(void *context)
 {
     struct lk_postgres *store = context;
@@ -237,6 +256,7 @@ static void *run_thread(void *context)
         work(store);
         sleep_until_due(store);
     }
+    give_up_lease(store);
     return NULL;
 }
 

@@ -7,15 +7,14 @@ enum { LOOK_AT = 2000 };
 
 /*
  * $1 cursor, $2 rows to look at, $3 any state, $4 state, $5 tenant, $6 claimed
- * at least so long ago. A row that is not to be shown comes too, as a record
- * that is expired: its number moves the cursor.
+ * at least so long ago. A row that does not match comes too, hidden: its
+ * number moves the cursor.
  */
 #define MATCHES                                                                \
-    "(NOT (o.state IN (4, 5) AND o.deadline_ms <= n.now AND NOT EXISTS "       \
-    "(SELECT FROM latchkey.job j WHERE j.number = o.number AND j.state < 4)) " \
-    "AND ($3 OR $4 = CASE WHEN o.state = 2 AND o.deadline_ms <= n.now THEN 3 " \
-    "ELSE o.state END) AND ($5 = '' OR o.tenant = $5) "                        \
-    "AND o.claimed_ms + $6 <= n.now)"
+    "NOT " LK_PG_EXPIRED                                                       \
+    " AND ($3 OR $4 = CASE WHEN o.state = 2 AND o.deadline_ms <= n.now THEN "  \
+    "3 ELSE o.state END) AND ($5 = '' OR o.tenant = $5) "                      \
+    "AND o.claimed_ms + $6 <= n.now"
 
 #define PAGE                                                                   \
     "(SELECT p.* FROM latchkey.operation p WHERE p.number > $1 "               \
@@ -28,12 +27,12 @@ enum { LOOK_AT = 2000 };
 
 #define LIST(page, answer)                                                     \
     "SELECT " LK_PG_COLUMNS_OF(                                                \
-        answer) " FROM (SELECT latchkey.now_ms() AS "                          \
-                "now OFFSET 0) AS n CROSS JOIN " page                          \
+        "NOT m.shown",                                                         \
+        answer) " FROM " LK_PG_NOW " CROSS JOIN " page                         \
                 " AS o CROSS JOIN LATERAL (SELECT " MATCHES                    \
                 " AS shown OFFSET 0) AS m LEFT JOIN latchkey.answer a "        \
-                "ON a.token = o.token AND o.state = 4 AND m.shown "            \
-                "ORDER BY o.number"
+                "ON a.token = o.token AND o.state = 4 AND m.shown ORDER BY "   \
+                "o.number"
 
 struct page {
     const struct lk_list_query *query;
@@ -56,7 +55,7 @@ static enum lk_status show_row(const PGresult *result, int row,
     }
     page->looked++;
     *page->next = lk_pg_uint(result, row, LK_PG_R_NUMBER);
-    if (!lk_pg_int(result, row, LK_PG_R_EXPIRED)) {
+    if (!lk_pg_int(result, row, LK_PG_R_HIDDEN)) {
         status = lk_pg_record(result, row, &record);
         if (!status && page->query->whole) {
             status = lk_pg_record_kept(result, row, &record);

@@ -178,7 +178,7 @@ static enum lk_status read_one(struct lk_postgres *store, const char *sql,
     enum lk_status status = lk_pg_read(store, sql, params, &result);
     pthread_mutex_unlock(&store->reader_lock);
     if (!status &&
-        (!PQntuples(result) || lk_pg_int(result, 0, LK_PG_R_EXPIRED))) {
+        (!PQntuples(result) || lk_pg_int(result, 0, LK_PG_R_HIDDEN))) {
         status = LK_NOT_FOUND;
     }
     if (!status) {

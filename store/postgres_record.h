@@ -26,7 +26,7 @@ enum lk_pg_record_column {
     LK_PG_R_COMPLETED,
     LK_PG_R_REASON,
     LK_PG_R_NOW,
-    LK_PG_R_EXPIRED,
+    LK_PG_R_HIDDEN, /* past its time, or not what is listed */
     LK_PG_R_BYTES,
     LK_PG_R_HEADERS,
     LK_PG_R_BODY,
@@ -35,21 +35,27 @@ enum lk_pg_record_column {
 #define LK_PG_WITH_ANSWER    "a.headers, a.body"
 #define LK_PG_WITHOUT_ANSWER "NULL::bytea, NULL::bytea"
 
-/* One moment for all rows; an operation with an unfinished job lives on. */
-#define LK_PG_COLUMNS_OF(answer)                                               \
+/* Past its time; but an operation with an unfinished job lives on. */
+#define LK_PG_EXPIRED                                                          \
+    "(o.state IN (4, 5) AND o.deadline_ms <= n.now AND NOT EXISTS (SELECT "    \
+    "FROM latchkey.job j WHERE j.number = o.number AND j.state < 4))"
+
+#define LK_PG_COLUMNS_OF(hidden, answer)                                       \
     "o.number, o.tenant, o.scope, o.key, o.state, o.token, o.attempt, "        \
     "o.generation, o.fingerprint, o.owner, o.claimed_ms, o.deadline_ms, "      \
     "greatest(o.ttl_ms, o.keep_ms), o.keep_ms, o.omitted, o.evicted, "         \
-    "o.status, o.completed_ms, o.reason, n.now, "                              \
-    "o.state IN (4, 5) AND o.deadline_ms <= n.now AND NOT EXISTS (SELECT "     \
-    "FROM latchkey.job j WHERE j.number = o.number AND j.state < 4), "         \
+    "o.status, o.completed_ms, o.reason, n.now, " hidden ", "                  \
     "(octet_length(a.headers) + octet_length(a.body))::bigint, " answer
 
+/* One moment for all rows. */
+#define LK_PG_NOW "(SELECT latchkey.now_ms() AS now OFFSET 0) AS n"
+
 #define LK_PG_RECORD(answer)                                                   \
-    "SELECT " LK_PG_COLUMNS_OF(                                                \
-        answer) " FROM (SELECT latchkey.now_ms() AS now OFFSET 0) AS n CROSS " \
-                "JOIN latchkey.operation o LEFT JOIN latchkey.answer a "       \
-                "ON a.token = o.token AND o.state = 4"
+    "SELECT " LK_PG_COLUMNS_OF(LK_PG_EXPIRED,                                  \
+                               answer) " FROM " LK_PG_NOW                      \
+                                       " CROSS JOIN latchkey.operation o "     \
+                                       "LEFT JOIN latchkey.answer a "          \
+                                       "ON a.token = o.token AND o.state = 4"
 
 /* The answer or the reason, as LOOKUP, FIND and a whole LIST carry it. */
 LK_MUST_CHECK enum lk_status lk_pg_record_kept(const PGresult *result, int row,

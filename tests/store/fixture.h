@@ -249,6 +249,26 @@ HELPER struct lk_op complete_of(struct bed *bed, const char *key,
     return op;
 }
 
+/* As the daemon does: what somebody else's transaction holds is given again. */
+HELPER void apply_again(struct bed *bed, struct lk_op **list, size_t count)
+{
+    for (int tries = 0; count && tries < 1000; tries++) {
+        struct timespec pause = {0, 1000000};
+        struct lk_batch batch = {.ops = list};
+        for (size_t i = 0; i < count; i++) {
+            if (list[i]->status == LK_AGAIN) {
+                list[batch.count++] = list[i];
+            }
+        }
+        count = batch.count;
+        if (count) {
+            nanosleep(&pause, NULL);
+            bed->store->class->apply(bed->store, &batch);
+        }
+        lk_batch_clear(&batch);
+    }
+}
+
 /* Applies `count` ops as one batch; their status is the caller's matter. */
 HELPER void apply_all(struct bed *bed, struct lk_op *ops, size_t count,
                       bool keep)
@@ -266,6 +286,7 @@ HELPER void apply_all(struct bed *bed, struct lk_op *ops, size_t count,
     }
     bed->store->class->apply(bed->store, &batch);
     lk_batch_clear(&batch);
+    apply_again(bed, list, count);
     free(list);
 }
 
@@ -351,6 +372,16 @@ HELPER struct lk_store_stats stats_of(struct bed *bed)
 
     bed->store->class->stats(bed->store, &stats);
     return stats;
+}
+
+/* A store on a server counts its records now and then, and when it is opened.
+ */
+HELPER struct lk_store_stats counted(struct bed *bed)
+{
+    if (bed->store->shared) {
+        bed_reopen(bed);
+    }
+    return stats_of(bed);
 }
 
 HELPER void pause_ms(unsigned ms)
