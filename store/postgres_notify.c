@@ -194,7 +194,7 @@ enum lk_status lk_pg_send_notices(struct lk_postgres *store,
             &sql, "; SELECT pg_notify('" CHANNEL "', '%s')", payload);
     }
     if (!status) {
-        status = latchkey_buf_add_text(&sql, "; COMMIT");
+        status = latchkey_buf_add(&sql, "; COMMIT", sizeof("; COMMIT"));
     }
     if (!status && any) {
         status = lk_pg_script(&store->keeper, sql.data, deadline_ns);
