@@ -111,6 +111,7 @@ static enum lk_status fill_whole(sqlite3_stmt *row, struct lk_entry *entry,
     };
     lk_record_set(record, entry, now);
     if (record->state == LK_STATE_UNCERTAIN) {
+        record->lock_until_ms = 0; /* swept or not, it is the same */
         record->reason = lk_column(row, 17);
         if (!record->reason.len) {
             record->reason = LK_SLICE("lock lapsed");
