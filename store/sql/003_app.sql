@@ -121,9 +121,8 @@ BEGIN
         RETURN '';
     END IF;
     FOREACH line IN ARRAY lines LOOP
-        IF line COLLATE "C" !~
-            '^[-!#$%&''*+.^_`|~0-9A-Za-z]+:[^\u0001-\u0008\u000a-\u001f\u007f]*$'
-        THEN
+        IF line COLLATE "C" !~ ('^[-!#$%&''*+.^_`|~0-9A-Za-z]+:'
+            '[^\u0001-\u0008\u000a-\u001f\u007f]*$') THEN
             RAISE EXCEPTION 'latchkey: not a header line: %',
                 quote_literal(left(line, 80))
                 USING ERRCODE = 'invalid_parameter_value',
@@ -501,8 +500,8 @@ COMMENT ON FUNCTION latchkey.complete(text, text, text, bigint, integer, text,
 transaction commits. OK, or an error: LK001 the token is not the current one,
 LK002 it has been completed before; roll back in both cases, so that nothing is
 done twice. headers: lines of the form Name: value. body: bytes, so for text
-convert_to(text, ''UTF8''). omit: do not keep the answer, for this reason; a retry is told that
-the operation has run.';
+convert_to(text, ''UTF8''). omit: do not keep the answer, for this reason; a
+retry is told that the operation has run.';
 COMMENT ON FUNCTION latchkey.release(text, text, text, bigint) IS
 'Nothing has happened: the next claim runs afresh. OK, LK001 or LK002.';
 COMMENT ON FUNCTION latchkey.doubt(text, text, text, bigint, text) IS

@@ -26,7 +26,9 @@ def server():
 
 @pytest.fixture
 def database(server):
-    return fresh_database(server)
+    yield fresh_database(server)
+    while server.clients:
+        server.clients.pop().close()
 
 
 @pytest.fixture
@@ -419,7 +421,8 @@ def test_no_plan_reads_a_whole_table_however_it_has_grown(server, database):
                     for i, token in enumerate(tokens) if i % 4),
               *(Op("release", "k%d" % (first + i), token=token)
                 for i, token in enumerate(tokens) if i % 4 == 0))
-        apply(db, *(Op("claim", "k%d" % i) for i in range(first, first + COUNT)))
+        apply(db, *(Op("claim", "k%d" % i)
+                    for i in range(first, first + COUNT)))
 
     for i in range(8):
         batch(i * COUNT)  # by now every plan is the one that is kept
