@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BATCH = 256, BATCH_BYTES = 4 << 20 };
+enum { BATCH = 1024, BATCH_BYTES = 4 << 20 };
 
 static const struct lk_option options[] = {
     {"store", "URL", "where the records go (LATCHKEY_STORE)"},

@@ -369,15 +369,21 @@ static enum lk_status import_one(struct lk_sqlite *store,
 static enum lk_status import_all(struct lk_sqlite *store, void *context)
 {
     struct import *import = context;
-    enum lk_status status = lk_sqlite_begin(store);
+    uint64_t next_token = store->next_token;
+    enum lk_status status = LK_OK;
 
     raise_token(store, import->result.highest_token);
     for (size_t i = 0; i < import->count && !status; i++) {
         status = import_one(store, &import->records[i], &import->result);
     }
-    return status ? status
-                  : lk_meta_put(store, "high_token",
-                                (int64_t)store->next_token - 1);
+    if (!status && store->next_token != next_token) {
+        status = lk_sqlite_begin(store);
+        if (!status) {
+            status = lk_meta_put(store, "high_token",
+                                 (int64_t)store->next_token - 1);
+        }
+    }
+    return status;
 }
 
 enum lk_status lk_sqlite_import(struct lk_store *base,
