@@ -124,15 +124,13 @@ enum lk_exit lk_run_check_store(struct lk_cli *cli)
     struct lk_buf text = {0};
     enum lk_exit result = lk_store_settings(cli, &config, &url, &text);
 
-    if (result == LK_EXIT_DONE && url == NULL) {
-        url = lk_store_url(cli);
-    }
-    if (result == LK_EXIT_DONE && url == NULL) {
-        result = lk_complain_usage(cli, "name the store by its URL, with "
-                                        "--config or with LATCHKEY_STORE");
-    }
     if (result == LK_EXIT_DONE) {
-        result = check(cli, url, &config);
+        url = url == NULL ? lk_store_url(cli) : url;
+        result = url != NULL
+                     ? check(cli, url, &config)
+                     : lk_complain_usage(cli, "name the store by its URL, with "
+                                              "--config or with "
+                                              "LATCHKEY_STORE");
     }
     latchkey_buf_free(&text);
     return result;

@@ -2,20 +2,16 @@
 #include "cli/commands.h"
 #include "cli/move.h"
 
-#if __has_include("store/postgres_migrate.h")
 #include "store/postgres_migrate.h"
-#else
-#define lk_postgres_migrate(url, report, error) LK_INVALID
-#define lk_postgres_sql(from, text)             LK_INVALID
-#endif
 #if __has_include("store/redis.h")
 #include "store/redis.h"
 #else
-#define lk_redis_migrate(url, report, error) LK_INVALID
+#define lk_redis_migrate(url, report) LK_INVALID
+#define lk_redis_library()            ((struct lk_slice){0})
 #endif
 
 static const struct lk_option options[] = {
-    {"print", NULL, "print the SQL for PostgreSQL, and connect to nothing"},
+    {"print", NULL, "print what would be run, and connect to nothing"},
     {"from", "VERSION", "print what leads from this version on (0: all)"},
     {0},
 };
@@ -26,9 +22,20 @@ const struct lk_manual lk_manual_migrate = {
     "(LATCHKEY_STORE), with a user who may do so. It may be run again, by two\n"
     "at once, and while daemons work. An embedded store needs none of it.\n"
     "\n"
-    "--print writes the SQL for somebody else to run, in one go:\n"
+    "--print writes the SQL (the library for a redis: URL), for somebody else\n"
+    "to run in one go:\n"
     "  latchkey migrate --print | psql -v ON_ERROR_STOP=1 -d app",
     options};
+
+static bool is_redis(const char *url)
+{
+    return lk_url_is(url, "redis") || lk_url_is(url, "redis-sentinel");
+}
+
+static bool is_postgres(const char *url)
+{
+    return lk_url_is(url, "postgres") || lk_url_is(url, "postgresql");
+}
 
 static enum lk_exit print_sql(struct lk_cli *cli)
 {
@@ -62,31 +69,38 @@ static void show(struct lk_cli *cli, struct lk_slice report)
     lk_doc_end_object(&doc);
 }
 
+static void complain(struct lk_buf *why, enum lk_status status)
+{
+    if (why->len > 0 && why->data[why->len - 1] == '\n') {
+        why->len--;
+    }
+    lk_put_raw(why, (struct lk_slice){"", 1});
+    lk_complain("%s", why->len > 1 ? why->data : latchkey_status_text(status));
+}
+
 static enum lk_exit migrate(struct lk_cli *cli, const char *url)
 {
-    struct lk_buf report = {0};
+    struct lk_buf said = {0};
     struct lk_buf error = {0};
     enum lk_status status = LK_OK;
 
-    if (lk_url_is(url, "postgres") || lk_url_is(url, "postgresql")) {
-        status = lk_postgres_migrate(url, &report, &error);
-    } else if (lk_url_is(url, "redis") || lk_url_is(url, "redis-sentinel")) {
-        status = lk_redis_migrate(url, &report, &error);
+    if (is_postgres(url)) {
+        status = lk_postgres_migrate(url, &said, &error);
+    } else if (is_redis(url)) {
+        status = lk_redis_migrate(url, &said);
     } else if (lk_url_is(url, "sqlite")) {
-        lk_put(&report, "an embedded store needs nothing: latchkeyd makes and "
-                        "updates its file");
+        lk_put(&said, "an embedded store needs nothing: latchkeyd makes and "
+                      "updates its file");
     } else {
         return lk_complain_usage(
             cli, "the URL begins with postgres:, redis: or sqlite:");
     }
     if (status == LK_OK) {
-        show(cli, latchkey_buf_slice(&report));
+        show(cli, latchkey_buf_slice(&said));
     } else {
-        lk_put_raw(&error, (struct lk_slice){"", 1});
-        lk_complain("%s",
-                    error.len > 1 ? error.data : latchkey_status_text(status));
+        complain(error.len > 0 ? &error : &said, status);
     }
-    latchkey_buf_free(&report);
+    latchkey_buf_free(&said);
     latchkey_buf_free(&error);
     switch (status) {
     case LK_OK:
@@ -102,18 +116,26 @@ static enum lk_exit migrate(struct lk_cli *cli, const char *url)
     }
 }
 
+static enum lk_exit print(struct lk_cli *cli, const char *url)
+{
+    if (url == NULL || is_postgres(url)) {
+        return print_sql(cli);
+    }
+    if (!is_redis(url)) {
+        return lk_complain_usage(
+            cli, "only PostgreSQL and Redis have something to be printed");
+    }
+    lk_put_raw(&cli->out, lk_redis_library());
+    return LK_EXIT_DONE;
+}
+
 enum lk_exit lk_run_migrate(struct lk_cli *cli)
 {
     const char *url =
         cli->args.word_count > 0 ? cli->args.words[0] : lk_store_url(cli);
 
     if (lk_args_flag(&cli->args, "print")) {
-        if (url != NULL && !lk_url_is(url, "postgres") &&
-            !lk_url_is(url, "postgresql")) {
-            return lk_complain_usage(cli,
-                                     "only PostgreSQL has SQL to be printed");
-        }
-        return print_sql(cli);
+        return print(cli, url);
     }
     if (url == NULL) {
         return lk_complain_usage(cli, "name the store by its URL, or with "
