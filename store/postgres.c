@@ -290,4 +290,8 @@ const struct lk_store_class lk_postgres_class = {
     .verify = lk_postgres_verify,
     .note = lk_postgres_note,
     .stats = read_stats,
+    .describe = lk_postgres_describe,
+    .import = lk_postgres_import,
+    .import_audit = lk_postgres_import_audit,
+    .adopt = lk_postgres_adopt,
 };

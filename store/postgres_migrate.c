@@ -15,6 +15,7 @@ LK_EMBED(lk_sql_schema, "store/sql/001_schema.sql");
 LK_EMBED(lk_sql_apply, "store/sql/002_apply.sql");
 LK_EMBED(lk_sql_app, "store/sql/003_app.sql");
 LK_EMBED(lk_sql_keep, "store/sql/004_keep.sql");
+LK_EMBED(lk_sql_import, "store/sql/005_import.sql");
 
 /* The version of a step is its place, from 1. A step that was released is
  * never changed: a change is another step. */
@@ -22,10 +23,9 @@ static const struct {
     const char *name;
     const char *sql;
 } steps[] = {
-    {"001_schema", lk_sql_schema},
-    {"002_apply", lk_sql_apply},
-    {"003_app", lk_sql_app},
-    {"004_keep", lk_sql_keep},
+    {"001_schema", lk_sql_schema}, {"002_apply", lk_sql_apply},
+    {"003_app", lk_sql_app},       {"004_keep", lk_sql_keep},
+    {"005_import", lk_sql_import},
 };
 
 enum {

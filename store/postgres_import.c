@@ -1,0 +1,483 @@
+/*
+ * postgres_import.c - taking over what another store holds; see
+ * store/sql/005_import.sql, which decides.
+ */
+#include "store/postgres.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define TIME_MAX ((UINT64_C(1) << 48) - 1)
+#define MS_NS    UINT64_C(1000000)
+
+enum {
+    CHUNK_BYTES = 64 * 1000 * 1000,
+    ANSWER_MAX = 200 * 1000 * 1000,
+    NAME_MAX_TEXT = 2600,
+    TRIES = 20,
+    PATIENCE_MS = 60 * 1000, /* for one step */
+    FLAG_OMITTED = 1,
+    FLAG_EVICTED = 2,
+};
+
+/* ---- statements
+ * ------------------------------------------------------------------
+ */
+
+/*
+ * Runs it, again if another transaction was in the way or the connection was
+ * lost: a record that is there already is not taken a second time, nor is an
+ * entry of the log.
+ */
+static enum lk_status run(struct lk_postgres *store, const char *sql,
+                          const struct lk_pg_params *params, PGresult **result)
+{
+    struct lk_pg_conn *conn = &store->lanes[0].conn;
+    uint64_t deadline_ns = lk_pg_clock_ns() + PATIENCE_MS * MS_NS;
+    enum lk_status status = LK_UNAVAILABLE;
+
+    *result = NULL;
+    for (int i = 0; i < TRIES; i++) {
+        status = lk_pg_ready(conn, deadline_ns);
+        if (!status) {
+            status = lk_pg_run(conn, sql, params, deadline_ns, result);
+        }
+        bool passing =
+            status && (!conn->pg || !strcmp(conn->sqlstate, "40001") ||
+                       !strcmp(conn->sqlstate, "40P01") ||
+                       !strcmp(conn->sqlstate, "55P03"));
+        if (!passing) {
+            break;
+        }
+        struct timespec pause = {0, (long)(100 * MS_NS)};
+        nanosleep(&pause, NULL);
+    }
+    if (status) {
+        lk_pg_log(store, LK_PG_ERROR, "the import failed: %s (%s)",
+                  conn->message, conn->sqlstate);
+    }
+    return status ? LK_UNAVAILABLE : LK_OK;
+}
+
+/* ---- records
+ * ----------------------------------------------------------------------
+ */
+
+/* Parameters of latchkey.import. */
+enum column {
+    TENANT,
+    SCOPE,
+    KEY,
+    STATE,
+    TOKEN,
+    NUMBER,
+    GENERATION,
+    ATTEMPT,
+    CLAIMED,
+    DEADLINE,
+    TTL,
+    KEEP,
+    COMPLETED,
+    STATUS,
+    FLAGS,
+    FINGERPRINT,
+    OWNER,
+    REASON,
+    HEADERS,
+    BODY,
+    COLUMNS,
+};
+
+static const char import_sql[] =
+    "SELECT taken, older, renumbered FROM latchkey.import($1, $2, $3, $4, $5, "
+    "$6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, "
+    "$21, $22)";
+
+static unsigned type_of(enum column column)
+{
+    switch (column) {
+    case STATE:
+        return LK_PG_INT2_ARRAY;
+    case ATTEMPT:
+    case STATUS:
+    case FLAGS:
+        return LK_PG_INT4_ARRAY;
+    case TENANT:
+    case SCOPE:
+    case KEY:
+    case FINGERPRINT:
+    case OWNER:
+    case REASON:
+        return LK_PG_TEXT_ARRAY;
+    case HEADERS:
+    case BODY:
+        return LK_PG_BYTEA_ARRAY;
+    default:
+        return LK_PG_INT8_ARRAY;
+    }
+}
+
+static uint64_t deadline_of(const struct lk_record *record)
+{
+    switch (record->state) {
+    case LK_STATE_IN_PROGRESS:
+        return record->lock_until_ms;
+    case LK_STATE_UNCERTAIN:
+        return record->since_ms;
+    default:
+        return record->expires_ms;
+    }
+}
+
+/* Why it is uncertain or omitted; that its lock has lapsed goes unsaid. */
+static struct lk_slice reason_of(const struct lk_record *record)
+{
+    bool lapsed = latchkey_slice_equal(record->reason, LK_SLICE("lock lapsed"));
+
+    if ((record->state == LK_STATE_UNCERTAIN && !lapsed) ||
+        (record->state == LK_STATE_COMPLETED && record->omitted)) {
+        return record->reason;
+    }
+    return (struct lk_slice){0};
+}
+
+static struct lk_slice bytes_of(const struct lk_record *record,
+                                enum column column)
+{
+    bool kept = record->state == LK_STATE_COMPLETED && !record->omitted;
+
+    switch (column) {
+    case TENANT:
+        return record->name.tenant;
+    case SCOPE:
+        return record->name.scope;
+    case KEY:
+        return record->name.key;
+    case FINGERPRINT:
+        return record->fingerprint;
+    case OWNER:
+        return record->owner;
+    case REASON:
+        return reason_of(record);
+    case HEADERS:
+        return kept ? record->kept->response.headers : (struct lk_slice){0};
+    default:
+        return kept ? record->kept->response.body : (struct lk_slice){0};
+    }
+}
+
+static uint64_t number_of(const struct lk_record *record, enum column column)
+{
+    switch (column) {
+    case STATE:
+        return (uint64_t)record->state;
+    case TOKEN:
+        return record->token;
+    case NUMBER:
+        return record->number;
+    case GENERATION:
+        return record->generation;
+    case ATTEMPT:
+        return record->attempt < INT32_MAX ? record->attempt : INT32_MAX;
+    case CLAIMED:
+        return record->claimed_ms;
+    case DEADLINE:
+        return deadline_of(record);
+    case TTL:
+        return record->ttl_ms;
+    case KEEP:
+        return record->keep_ms;
+    case COMPLETED:
+        return record->completed_ms;
+    case STATUS:
+        return record->status;
+    default:
+        return (record->omitted ? FLAG_OMITTED : 0) |
+               (record->evicted ? FLAG_EVICTED : 0);
+    }
+}
+
+static enum lk_status add_value(struct lk_pg_array *array,
+                                const struct lk_record *record,
+                                enum column column)
+{
+    switch (type_of(column)) {
+    case LK_PG_TEXT_ARRAY:
+        return lk_pg_array_text(array, bytes_of(record, column));
+    case LK_PG_BYTEA_ARRAY:
+        return lk_pg_array_bytes(array, bytes_of(record, column));
+    default:
+        return lk_pg_array_int(array, (int64_t)number_of(record, column));
+    }
+}
+
+static bool is_within(struct lk_slice slice, size_t least, size_t most)
+{
+    return slice.len >= least && slice.len <= most;
+}
+
+static size_t answer_size(const struct lk_record *record)
+{
+    return bytes_of(record, HEADERS).len + bytes_of(record, BODY).len;
+}
+
+static bool is_possible(const struct lk_record *record)
+{
+    const struct lk_name *name = &record->name;
+    bool known = record->state >= LK_STATE_IN_PROGRESS &&
+                 record->state <= LK_STATE_RELEASED;
+    bool whole =
+        record->state != LK_STATE_COMPLETED || record->omitted || record->kept;
+
+    return known && whole && record->token &&
+           record->token <= LK_REFERENCE_MAX &&
+           record->number <= LK_REFERENCE_MAX &&
+           record->generation <= INT64_MAX && record->ttl_ms <= TIME_MAX &&
+           record->keep_ms <= TIME_MAX && record->claimed_ms <= TIME_MAX &&
+           record->completed_ms <= TIME_MAX &&
+           deadline_of(record) <= TIME_MAX &&
+           is_within(name->tenant, 1, LK_TENANT_MAX) &&
+           is_within(name->scope, 1, LK_SCOPE_MAX) &&
+           is_within(name->key, 1, LK_KEY_MAX) &&
+           is_within(record->fingerprint, 1, LK_FINGERPRINT_MAX) &&
+           is_within(record->owner, 0, LK_OWNER_MAX) &&
+           is_within(record->reason, 0, LK_REASON_MAX) &&
+           answer_size(record) <= ANSWER_MAX;
+}
+
+/* How many of them make one transaction. */
+static size_t chunk_of(struct lk_postgres *store,
+                       const struct lk_record *records, size_t count)
+{
+    size_t most = atomic_load(&store->lock_share);
+    size_t bytes = 0;
+    size_t i;
+
+    for (i = 0; i < count && i < most; i++) {
+        bytes += answer_size(&records[i]) + 1024;
+        if (i && bytes > CHUNK_BYTES) {
+            break;
+        }
+    }
+    return i;
+}
+
+static enum lk_status import_chunk(struct lk_postgres *store,
+                                   const struct lk_record *records,
+                                   size_t count, struct lk_import *sum)
+{
+    struct lk_pg_array columns[COLUMNS] = {{{0}, 0, 0}};
+    struct lk_pg_params params = {0};
+    enum lk_status status = LK_OK;
+    PGresult *result = NULL;
+
+    for (int c = 0; c < COLUMNS && !status; c++) {
+        status = lk_pg_array_start(&columns[c], type_of((enum column)c), count);
+        for (size_t i = 0; i < count && !status; i++) {
+            status = add_value(&columns[c], &records[i], (enum column)c);
+        }
+        lk_pg_add_array(&params, &columns[c]);
+    }
+    lk_pg_add_int(&params, (int64_t)sum->highest_token);
+    lk_pg_add_int(&params, (int64_t)store->config.default_ttl_ms);
+    if (!status) {
+        status = run(store, import_sql, &params, &result);
+    }
+    if (!status) {
+        sum->taken += lk_pg_uint(result, 0, 0);
+        sum->older += lk_pg_uint(result, 0, 1);
+        sum->renumbered += lk_pg_uint(result, 0, 2);
+    }
+    PQclear(result);
+    for (int c = 0; c < COLUMNS; c++) {
+        latchkey_buf_free(&columns[c].bytes);
+    }
+    return status;
+}
+
+enum lk_status lk_postgres_import(struct lk_store *base,
+                                  const struct lk_record *records, size_t count,
+                                  struct lk_import *result)
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+    struct lk_import sum = *result;
+    enum lk_status status = LK_OK;
+
+    for (size_t i = 0; i < count; i++) {
+        if (!is_possible(&records[i])) {
+            return LK_INVALID;
+        }
+        if (records[i].token > sum.highest_token) {
+            sum.highest_token = records[i].token;
+        }
+    }
+    if (sum.highest_token > LK_REFERENCE_MAX) {
+        return LK_INVALID;
+    }
+    for (size_t at = 0; at < count && !status;) {
+        size_t chunk = chunk_of(store, records + at, count - at);
+        status = import_chunk(store, records + at, chunk, &sum);
+        at += chunk;
+    }
+    if (!status) {
+        *result = sum;
+    }
+    return status;
+}
+
+/* ---- the audit log
+ * -----------------------------------------------------------------
+ */
+
+enum { AUDIT_COLUMNS = 8 };
+
+static enum lk_status add_entry(struct lk_pg_array columns[AUDIT_COLUMNS],
+                                const struct lk_audit_entry *entry)
+{
+    const struct lk_slice texts[] = {entry->who,        entry->why,
+                                     entry->action,     entry->name.tenant,
+                                     entry->name.scope, entry->name.key};
+    enum lk_status status = lk_pg_array_int(&columns[0], (int64_t)entry->at_ms);
+
+    for (int i = 0; i < 6 && !status; i++) {
+        status = lk_pg_array_text(&columns[i + 1], texts[i]);
+    }
+    return status ? status
+                  : lk_pg_array_int(&columns[7], (int64_t)entry->token);
+}
+
+enum lk_status lk_postgres_import_audit(struct lk_store *base,
+                                        const struct lk_audit_entry *entries,
+                                        size_t count)
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+    struct lk_pg_array columns[AUDIT_COLUMNS] = {{{0}, 0, 0}};
+    struct lk_pg_params params = {0};
+    enum lk_status status = LK_OK;
+    PGresult *result = NULL;
+
+    for (int c = 0; c < AUDIT_COLUMNS && !status; c++) {
+        bool number = c == 0 || c == AUDIT_COLUMNS - 1;
+        status = lk_pg_array_start(
+            &columns[c], number ? LK_PG_INT8_ARRAY : LK_PG_TEXT_ARRAY, count);
+    }
+    for (size_t i = 0; i < count && !status; i++) {
+        status = add_entry(columns, &entries[i]);
+    }
+    for (int c = 0; c < AUDIT_COLUMNS; c++) {
+        lk_pg_add_array(&params, &columns[c]);
+    }
+    if (!status && count) {
+        status = run(store,
+                     "SELECT latchkey.import_audit($1, $2, $3, $4, $5, $6, $7, "
+                     "$8)",
+                     &params, &result);
+    }
+    PQclear(result);
+    for (int c = 0; c < AUDIT_COLUMNS; c++) {
+        latchkey_buf_free(&columns[c].bytes);
+    }
+    return status;
+}
+
+/* ---- references
+ * ----------------------------------------------------------------------
+ */
+
+enum lk_status lk_postgres_adopt(
+    struct lk_store *base, const uint8_t reference_secret[LK_REFERENCE_KEY])
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+    struct lk_pg_params params = {0};
+    char hex[2 * LK_REFERENCE_KEY + 1];
+    PGresult *result = NULL;
+
+    if (!memcmp(base->reference_secret, reference_secret, LK_REFERENCE_KEY)) {
+        return LK_OK;
+    }
+    for (int i = 0; i < LK_REFERENCE_KEY; i++) {
+        snprintf(hex + 2 * i, 3, "%02x", reference_secret[i]);
+    }
+    lk_pg_add_text(&params, latchkey_slice(hex));
+    enum lk_status status =
+        run(store, "SELECT latchkey.adopt($1)", &params, &result);
+    if (!status && !lk_pg_int(result, 0, 0)) {
+        status = LK_BUSY;
+    }
+    PQclear(result);
+    if (!status) {
+        memcpy(base->reference_secret, reference_secret, LK_REFERENCE_KEY);
+    }
+    return status;
+}
+
+/* ---- the promise
+ * -----------------------------------------------------------------------
+ */
+
+static enum lk_status tell_commit(const struct lk_pg_settings *found,
+                                  struct lk_buf *text, bool *strict)
+{
+    const char *commit = found->synchronous_commit;
+
+    if (!found->fsync || !strcmp(commit, "off")) {
+        *strict = false;
+        return latchkey_buf_printf(
+            text,
+            "%s is off: a crash or a power loss of the server may lose what "
+            "was acknowledged, so that an operation may run twice.\n",
+            found->fsync ? "synchronous_commit" : "fsync");
+    }
+    if (!found->full_page_writes) {
+        *strict = false;
+        return latchkey_buf_add_text(
+            text, "full_page_writes is off: a power loss may damage the "
+                  "database, unless its file system never tears a page.\n");
+    }
+    return latchkey_buf_add_text(
+        text, "An acknowledged claim or result survives a crash and a power "
+              "loss of the PostgreSQL server.\n");
+}
+
+static enum lk_status tell_standby(const struct lk_pg_settings *found,
+                                   struct lk_buf *text)
+{
+    const char *commit = found->synchronous_commit;
+
+    if (!found->standbys[0] || !strcmp(commit, "local") ||
+        !strcmp(commit, "off")) {
+        return latchkey_buf_add_text(
+            text, "There is no synchronous standby: after a fail-over, or if "
+                  "the disk is lost, what was acknowledged last may be "
+                  "missing, and may run again.\n");
+    }
+    return latchkey_buf_printf(
+        text,
+        "It survives the loss of the primary, if a standby named by "
+        "synchronous_standby_names (%s) takes its place%s.\n",
+        found->standbys,
+        strcmp(commit, "remote_write")
+            ? ""
+            : ", unless that one loses power at the same time");
+}
+
+enum lk_status lk_postgres_describe(struct lk_store *base, struct lk_buf *text,
+                                    bool *strict)
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+
+    pthread_mutex_lock(&store->lock);
+    struct lk_pg_settings found = store->settings;
+    pthread_mutex_unlock(&store->lock);
+    *strict = true;
+    enum lk_status status = tell_commit(&found, text, strict);
+    if (!status) {
+        status = tell_standby(&found, text);
+    }
+    return status ? status
+                  : latchkey_buf_add_text(
+                        text, "Several daemons may share it, and apps may "
+                              "take part in their own transactions.\n");
+}
