@@ -9,23 +9,53 @@ import pytest
 
 from support.life import until
 from support.moving import Place, done, lines, look, records, tool
+from support.postgres import Postgres
+from support.redis_server import RedisServer
 from support.resp import fields
 
-PAIRS = [("sqlite", "sqlite")]
+KINDS = os.environ.get("LK_KINDS", "sqlite").split()
+PAIRS = [(one, other) for one in KINDS for other in KINDS]
 NAME = (b"acme", b"POST /pay")
 BINARY = bytes(range(256)) * 3
 HEADERS = b"Content-Type: application/octet-stream\r\nX-Odd: \xff\xfe\r\n"
 DAY = 86400 * 1000
 
 
+@pytest.fixture(scope="module")
+def servers():
+    """The servers behind stores, started when they are asked for."""
+    made = {}
+
+    def server(kind, **options):
+        if kind not in made:
+            made[kind] = (Postgres if kind == "postgres" else RedisServer)(
+                **options).start()
+        return made[kind]
+
+    yield server
+    for one in made.values():
+        one.finish()
+
+
 @pytest.fixture
-def place(make_daemon, tmp_path):
+def place(make_daemon, tmp_path, servers):
     """An empty store of a kind."""
     count = iter(range(100))
 
+    def url_of(kind):
+        number = next(count)
+        if kind == "sqlite":
+            return "sqlite:%s" % (tmp_path / ("store%d.db" % number))
+        if kind == "postgres":
+            return servers(kind).create_database()
+        server = servers(kind, appendonly=True, appendfsync="always")
+        if number == 0:
+            server.admin.flushall()
+        return server.url(database=number)
+
     def make(kind):
-        assert kind == "sqlite"
-        url = "sqlite:%s" % (tmp_path / ("store%d.db" % next(count)))
+        url = url_of(kind)
+        done(tool("migrate", url))
         return Place(kind, url, make_daemon, ["store.sweep_interval=20ms"])
 
     return make
