@@ -25,7 +25,7 @@ enum { LOOK_AT = 2000 };
     "(SELECT p.* FROM latchkey.operation p WHERE p.number > $1 "               \
     "AND p.state IN (2, 3) ORDER BY p.number LIMIT $2)"
 
-#define LIST(page, answer)                                                     \
+#define LIST(page, ttl, answer)                                                \
     "SELECT " LK_PG_COLUMNS_OF(                                                \
         "NOT m.shown",                                                         \
         answer) " FROM " LK_PG_NOW " CROSS JOIN " page                         \
@@ -113,13 +113,13 @@ static enum lk_status stream(struct lk_postgres *store, const char *sql,
 static const char *choose(const struct lk_list_query *query)
 {
     if (query->whole) {
-        return LIST(PAGE, LK_PG_WITH_ANSWER);
+        return LIST(PAGE, "o.ttl_ms", LK_PG_WITH_ANSWER);
     }
     if (!query->any_state && (query->state == LK_STATE_IN_PROGRESS ||
                               query->state == LK_STATE_UNCERTAIN)) {
-        return LIST(OPEN_PAGE, LK_PG_WITHOUT_ANSWER);
+        return LIST(OPEN_PAGE, LK_PG_TTL, LK_PG_WITHOUT_ANSWER);
     }
-    return LIST(PAGE, LK_PG_WITHOUT_ANSWER);
+    return LIST(PAGE, LK_PG_TTL, LK_PG_WITHOUT_ANSWER);
 }
 
 enum lk_status lk_postgres_list(struct lk_store *base,

@@ -169,7 +169,11 @@ static enum lk_status climb(struct lk_pg_conn *conn, struct lk_buf *report,
             nanosleep(&pause, NULL);
             status = LK_OK;
         } else if (status) {
-            return say(error, LK_UNAVAILABLE, conn->message);
+            enum lk_status said = latchkey_buf_printf(
+                error, "%s: %s",
+                version < STEPS ? steps[version].name : "the last step",
+                conn->message);
+            return said ? said : LK_UNAVAILABLE;
         } else if (took) {
             taken++;
             status = latchkey_buf_printf(report, "applied %s\n",

@@ -32,6 +32,9 @@ enum lk_pg_record_column {
     LK_PG_R_BODY,
 };
 
+/* As far as is known: KEEP may have asked for more than the claim. */
+#define LK_PG_TTL "greatest(o.ttl_ms, o.keep_ms)"
+
 #define LK_PG_WITH_ANSWER    "a.headers, a.body"
 #define LK_PG_WITHOUT_ANSWER "NULL::bytea, NULL::bytea"
 
@@ -40,10 +43,10 @@ enum lk_pg_record_column {
     "(o.state IN (4, 5) AND o.deadline_ms <= n.now AND NOT EXISTS (SELECT "    \
     "FROM latchkey.job j WHERE j.number = o.number AND j.state < 4))"
 
-#define LK_PG_COLUMNS_OF(hidden, answer)                                       \
+#define LK_PG_COLUMNS_OF(hidden, ttl, answer)                                  \
     "o.number, o.tenant, o.scope, o.key, o.state, o.token, o.attempt, "        \
-    "o.generation, o.fingerprint, o.owner, o.claimed_ms, o.deadline_ms, "      \
-    "greatest(o.ttl_ms, o.keep_ms), o.keep_ms, o.omitted, o.evicted, "         \
+    "o.generation, o.fingerprint, o.owner, o.claimed_ms, o.deadline_ms, " ttl  \
+    ", o.keep_ms, o.omitted, o.evicted, "                                      \
     "o.status, o.completed_ms, o.reason, n.now, " hidden ", "                  \
     "(octet_length(a.headers) + octet_length(a.body))::bigint, " answer
 

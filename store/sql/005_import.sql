@@ -79,7 +79,7 @@ BEGIN
 
         -- The same state with a later end counts too: KEEP and EXTEND are
         -- promises.
-        IF r.number IS NOT NULL AND NOT expired AND NOT CASE
+        IF r.number IS NOT NULL AND NOT expired AND NOT (CASE
             WHEN _token[i] <> r.token THEN _token[i] > r.token
             WHEN latchkey.rank(_state[i], evicts)
                  <> latchkey.rank(r.state, r.evicted)
@@ -87,7 +87,7 @@ BEGIN
                      > latchkey.rank(r.state, r.evicted)
             ELSE _state[i] <> 3 AND _deadline[i] > r.deadline_ms
                  OR _keep[i] > 0 AND r.keep_ms IS NULL
-            END
+            END)
         THEN
             older := older + 1;
             CONTINUE;
