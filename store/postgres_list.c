@@ -25,14 +25,13 @@ enum { LOOK_AT = 2000 };
     "(SELECT p.* FROM latchkey.operation p WHERE p.number > $1 "               \
     "AND p.state IN (2, 3) ORDER BY p.number LIMIT $2)"
 
+/* clang-format off */
 #define LIST(page, ttl, answer)                                                \
-    "SELECT " LK_PG_COLUMNS_OF(                                                \
-        "NOT m.shown",                                                         \
-        answer) " FROM " LK_PG_NOW " CROSS JOIN " page                         \
-                " AS o CROSS JOIN LATERAL (SELECT " MATCHES                    \
-                " AS shown OFFSET 0) AS m LEFT JOIN latchkey.answer a "        \
-                "ON a.token = o.token AND o.state = 4 AND m.shown ORDER BY "   \
-                "o.number"
+    "SELECT " LK_PG_COLUMNS_OF("NOT m.shown", ttl, answer)                     \
+    " FROM " LK_PG_NOW " CROSS JOIN " page " AS o CROSS JOIN LATERAL "         \
+    "(SELECT " MATCHES " AS shown OFFSET 0) AS m LEFT JOIN latchkey.answer a " \
+    "ON a.token = o.token AND o.state = 4 AND m.shown ORDER BY o.number"
+/* clang-format on */
 
 struct page {
     const struct lk_list_query *query;

@@ -53,12 +53,12 @@ enum lk_pg_record_column {
 /* One moment for all rows. */
 #define LK_PG_NOW "(SELECT latchkey.now_ms() AS now OFFSET 0) AS n"
 
+/* clang-format off */
 #define LK_PG_RECORD(answer)                                                   \
-    "SELECT " LK_PG_COLUMNS_OF(LK_PG_EXPIRED,                                  \
-                               answer) " FROM " LK_PG_NOW                      \
-                                       " CROSS JOIN latchkey.operation o "     \
-                                       "LEFT JOIN latchkey.answer a "          \
-                                       "ON a.token = o.token AND o.state = 4"
+    "SELECT " LK_PG_COLUMNS_OF(LK_PG_EXPIRED, LK_PG_TTL, answer)               \
+    " FROM " LK_PG_NOW " CROSS JOIN latchkey.operation o "                     \
+    "LEFT JOIN latchkey.answer a ON a.token = o.token AND o.state = 4"
+/* clang-format on */
 
 /* The answer or the reason, as LOOKUP, FIND and a whole LIST carry it. */
 LK_MUST_CHECK enum lk_status lk_pg_record_kept(const PGresult *result, int row,
