@@ -421,13 +421,9 @@ BEGIN
     IF 0 = ANY (_event) AND coalesce(cardinality(decided), 0) < count
     THEN
         SELECT array_agg(ROW(u.at, v.verdict,
-            coalesce(r.state, CASE v.verdict WHEN 3 THEN 2 ELSE 0 END),
-            coalesce(r.token, 0),
+            coalesce(r.state, 0), coalesce(r.token, 0),
             coalesce(r.attempt, 0), coalesce(r.number, 0),
-            CASE WHEN v.verdict = 3
-                 THEN greatest(r.deadline_ms,
-                               CASE WHEN u.got THEN 0 ELSE now + 1000 END)
-                 ELSE coalesce(r.deadline_ms, 0) END, now, r.reason,
+            coalesce(r.deadline_ms, 0), now, r.reason,
             CASE r.state WHEN 4 THEN r.completed_ms WHEN 2 THEN r.claimed_ms
                          ELSE coalesce(r.deadline_ms, 0) END,
             false, u.id)::latchkey.decision)
@@ -441,17 +437,17 @@ BEGIN
             WHERE o.tenant = u.tenant AND o.scope = u.scope AND o.key = u.key
             LIMIT 1) AS r ON true
         CROSS JOIN LATERAL (SELECT CASE
-            -- Not our lock: what is committed may be told, but only if it is
-            -- final; anything else is in somebody's hands.
+            -- Not our lock, and perhaps somebody is beginning it just now.
+            -- What is committed may be told without the lock if it changes
+            -- nothing: it was so when this statement began.
             WHEN NOT u.got AND (r.state IS NULL OR r.state = 5
-                 OR r.state = 4 AND r.deadline_ms <= now) THEN 3
+                 OR r.state = 4 AND r.deadline_ms <= now) THEN NULL
             WHEN r.state IS NULL AND (u.flags & 2) <> 0 THEN 8
             WHEN r.state IS NULL OR r.state = 5
                  OR r.state = 4 AND r.deadline_ms <= now THEN NULL
             WHEN r.fingerprint <> u.fingerprint THEN 6
             WHEN r.state = 4 AND r.omitted THEN 2
             WHEN r.state = 4 THEN 1
-            WHEN NOT u.got THEN 3
             WHEN r.state = 1 THEN 4
             WHEN (u.flags & 4) <> 0 AND u.owner <> '' AND r.owner = u.owner
                  AND (r.state = 2 OR (u.flags & 2) <> 0) THEN 0
