@@ -12,11 +12,12 @@ It must be reachable through the gateway alone: it believes the headers
 Latchkey-Tenant, Latchkey-Scope and Latchkey-Token.
 """
 
+import contextlib
 import http.server
 import json
+import queue
 import re
 import sys
-import threading
 import time
 
 import psycopg
@@ -68,20 +69,23 @@ def perform(connection, name, order):
 class Bank(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     conninfo = None
-    own = threading.local()
+    idle = queue.SimpleQueue()  # connections to the database
 
-    def connection(self):
-        """One for each thread, made anew when it was lost."""
-        found = getattr(self.own, "connection", None)
-        if found is None or found.closed:
-            found = psycopg.connect(self.conninfo, autocommit=True)
-            self.own.connection = found
-        return found
+    @contextlib.contextmanager
+    def database(self):
+        """A connection that nobody else uses; dropped after an error."""
+        try:
+            connection = self.idle.get_nowait()
+        except queue.Empty:
+            connection = psycopg.connect(self.conninfo, autocommit=True)
+        yield connection
+        self.idle.put(connection)
 
     def serve(self, name, order):
         for pause in (0.01, 0.05, 0.2, None):
             try:
-                return perform(self.connection(), name, order)
+                with self.database() as connection:
+                    return perform(connection, name, order)
             except psycopg.Error as error:
                 if error.sqlstate in SETTLED:
                     # What is said here is not used: the gateway sends what the

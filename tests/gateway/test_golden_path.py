@@ -1,7 +1,6 @@
 """The golden path: the gateway claims, the app completes the operation in the
 transaction that does its work. Wherever it is cut, the work is done once."""
 
-import json
 import pathlib
 import random
 import socket
@@ -14,6 +13,7 @@ import time
 import pytest
 
 from support.bank import Bank
+from support.build import patience
 from support.gateway import free_port, guard
 from support.life import new_key, until
 from support.postgres import Postgres
@@ -77,6 +77,7 @@ class Behind:
     def finish(self):
         if self.process:
             self.kill()
+        print(self.text()[-3000:])  # shown if the test fails
         self.log.close()
 
 
@@ -117,12 +118,17 @@ def make_golden(bank, make_daemon, make_gateway):
     return make
 
 
+JSON = {"Content-Type": "application/json"}
+
+
 def transfer(gateway, key, word=None, body=ORDER, **options):
-    headers = {"Content-Type": "application/json"}
-    if word:
-        headers["X-App"] = word
+    headers = dict(JSON, **{"X-App": word} if word else {})
     return gateway.post(key, body, path="/transfers", headers=headers,
                         **options)
+
+
+def transfer_later(gateway, key):
+    return gateway.later("POST", "/transfers", ORDER, dict(JSON), key=key)
 
 
 def is_made(answer):
@@ -257,7 +263,7 @@ def test_an_app_killed_in_its_commit_has_done_it_if_the_database_says_so(
     # C26, C20: nobody is told anything before the database has decided.
     gateway = make_golden(behind)
     key = new_key()
-    first = gateway.later("POST", "/transfers", ORDER, key=key)
+    first = transfer_later(gateway, key)
     wait_backend(server, IN_COMMIT)
     assert transfer(gateway, key).problem == "in-progress"
     behind.kill()
@@ -276,7 +282,7 @@ def test_an_app_killed_in_its_commit_has_done_nothing_if_that_is_undone(
     # C26, C20
     gateway = make_golden(behind, "idempotency_uncertain reexecute;")
     key = new_key()
-    first = gateway.later("POST", "/transfers", ORDER, key=key)
+    first = transfer_later(gateway, key)
     wait_backend(server, IN_COMMIT)
     behind.kill()
     assert server.terminate_backends("usename = 'bank' AND " + IN_COMMIT) == 1
@@ -300,7 +306,7 @@ def test_an_app_whose_connection_is_lost_in_its_commit_may_answer_500(
     gateway.daemon.restart()
     server.set("synchronous_standby_names", "nobody")
     try:
-        first = gateway.later("POST", "/transfers", ORDER, key=key)
+        first = transfer_later(gateway, key)
         wait_backend(server, "wait_event = 'SyncRep'")
         assert server.terminate_backends(
             "usename = 'bank' AND wait_event = 'SyncRep'") == 1
@@ -349,20 +355,36 @@ def test_an_app_that_was_overtaken_does_nothing(bank, server, python_behind,
 
 # ---- all at once ----
 
+class Storm:
+    """What all clients ask for, one after the other, until it is over."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.keys = []
+        self.over = False
+
+    def key(self, number):
+        """The key of that number; None: there is no more."""
+        with self.lock:
+            if number == len(self.keys) and not self.over:
+                self.keys.append(new_key())
+            return self.keys[number] if number < len(self.keys) else None
+
+
 class Client(threading.Thread):
     """Asks until there is an answer, as a patient client does."""
 
-    def __init__(self, gateway, keys):
+    def __init__(self, gateway, storm):
         super().__init__(daemon=True)
         self.gateway = gateway
-        self.keys = keys
-        self.answers = {}
+        self.storm = storm
+        self.answers = []
         self.error = None
 
     def run(self):
         try:
-            for key in self.keys:
-                self.answers[key] = until(lambda: self.ask(key), 30)
+            while key := self.storm.key(len(self.answers)):
+                self.answers.append(until(lambda: self.ask(key), 30))
         except BaseException as error:  # the test asks for it
             self.error = error
 
@@ -372,38 +394,42 @@ class Client(threading.Thread):
         return answer.body if answer.status == 201 else None
 
 
+def strike(number, gateway, server, behind):
+    if number == 3:
+        gateway.daemon.kill()
+        gateway.daemon.start()
+    elif number % 2:
+        server.terminate_backends("usename IN ('bank', 'postgres')")
+    else:
+        behind.kill()
+        behind.restart()
+
+
 def test_every_transfer_is_made_once_while_app_daemon_and_connections_die(
         bank, server, behind, make_golden):
     # C26, C20, C01
+    bank.opening = 10 ** 6
+    bank.query("UPDATE account SET balance = %s", (bank.opening,))
     gateway = make_golden(behind, "idempotency_uncertain reexecute;",
                           "idempotency_lock 1s;", "idempotency_wait 1s;")
     dice = random.Random(1)
-    keys = [new_key() for _ in range(120)]
-    clients = [Client(gateway, sorted(
-        keys, key=lambda key: keys.index(key) + dice.uniform(0, 8)))
-        for _ in range(6)]
+    storm = Storm()
+    clients = [Client(gateway, storm) for _ in range(6)]
     for client in clients:
         client.start()
-    kills = 0
-    while any(client.is_alive() for client in clients):
-        time.sleep(dice.uniform(0.1, 0.3))
-        what = kills % 6
-        if what == 3:
-            gateway.daemon.kill()
-            gateway.daemon.start()
-        elif what % 2:
-            server.terminate_backends("usename IN ('bank', 'postgres')")
-        else:
-            behind.kill()
-            behind.restart()
-        kills += 1
+    for number in range(7):
+        time.sleep(dice.uniform(0.05, 0.3))
+        strike(number, gateway, server, behind)
+    storm.over = True
     for client in clients:
+        client.join(60 * patience())
         assert client.error is None, client.error
-    assert kills > 3
-    for key in keys:
+        assert len(client.answers) == len(storm.keys)
+    assert storm.keys
+    for number, key in enumerate(storm.keys):
         state, status, body = bank.stored(key)
         assert (state, status) == ("completed", 201)
         assert bank.ledger(key) == [("alice", "bob", 1)]
-        assert {client.answers[key] for client in clients} == {body.encode()}
-        assert json.loads(body)["amount"] == 1
+        assert {client.answers[number] for client in clients} == {
+            body.encode()}
     bank.check_books()
