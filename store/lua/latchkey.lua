@@ -1,0 +1,867 @@
+#!lua name=latchkey
+-- latchkey.lua - Latchkey's state machine inside Redis: one call decides one
+-- operation. The table stands in lib/machine.c; this is the same in Lua.
+--
+-- A library of functions for Redis 7. Without its first line it is a script as
+-- well, for servers without functions: ARGV[1] then names the function.
+--
+-- Keys, all of them with the same {prefix}:
+--   r:TENANT-LENGTH:SCOPE-LENGTH:TENANT SCOPE KEY  a record, see RECORD below
+--   due     sorted set of the records, by state and deadline
+--   index   sorted set of the records, by number
+--   token   all tokens up to this one may have been handed out
+--   keeper  who sweeps and reaps now
+--   audit   list of what operators did
+--   meta    hash: secrets
+-- Only finished records have a Redis TTL; it ends after their own, which is
+-- compared with the clock here, so that nothing is forgotten early.
+--
+-- A record and its claim's place in `due` are written together. Other changes
+-- to the sets are collected for a moment (see put) and written many at a time.
+-- If they are lost with the process, a record is in `due` where its lock ends:
+-- the sweeper comes there and puts everything right.
+
+-- Whoever changes what a function does raises this: a daemon replaces a library
+-- with a lower one.
+local REVISION = 1
+
+-- Numbers of enum lk_state and of enum lk_verdict.
+local ABSENT, IN_PROGRESS, UNCERTAIN, COMPLETED, RELEASED = 0, 2, 3, 4, 5
+local NEW, REPLAY, OMITTED, INFLIGHT, DOUBTFUL, MISMATCH = 0, 1, 2, 3, 5, 6
+local REFUSED, DONE, KEPT, STALE, NIL = 8, 9, 10, 11, 12
+
+-- A record: version, state, flags, length of owner; attempt; token, number,
+-- generation, claimed, deadline, ttl, keep, at; lengths of fingerprint and
+-- reason, two spare bytes; then fingerprint, owner, reason, response. The
+-- deadline is the end of the lock (in progress), since when (uncertain) or the
+-- expiry (completed, released); `at` is when it was completed or doubted.
+local RECORD = '<BBBBIllllllllBBH'
+local HEAD = 76
+local FORMAT = 1
+local FLAG_OMITTED, FLAG_EVICTED = 1, 2
+
+-- What every operation returns: verdict, state before and after, whether
+-- anything was written, now; then the record, whole where the caller needs its
+-- answer or reason, else only its head.
+local REPLY = '<BBBBl'
+
+-- Scores in `due` are a state times this, and a time in ms.
+local STATE = 2 ^ 43
+
+-- Tokens are never behind the clock, in units of 16 us since 2024, so they
+-- last for 142 years below 2^48. A second's worth is reserved at a time. A
+-- record's number is its first token.
+local UNIT, EPOCH, TOKEN_MAX = 16, 1704067200000000, 2 ^ 48 - 1
+local RESERVE = 62500
+-- After a restart or a fail-over tokens leap by 18 minutes: what a lost primary
+-- handed out last must not be handed out again, whatever its clock said.
+local LEAP, LEAP_EVERY = 2 ^ 26, 60000
+
+local SLACK = 1000 -- ms between our expiry and the one of Redis
+
+-- A library has these only once it is called: clock() fetches them.
+local call, pack, unpack, spread, sub, floor, max
+local is_library = redis.register_function ~= nil
+
+-- In ms, and in the unit of tokens.
+local function clock()
+    if not call then
+        call, pack, unpack = redis.call, struct.pack, struct.unpack
+        spread, sub, floor, max = _G.unpack, string.sub, math.floor, math.max
+    end
+    local time = call('TIME')
+    local us = time[1] * 1000000 + time[2]
+    return floor(us / 1000), floor((us - EPOCH) / UNIT)
+end
+
+local function reply(verdict, before, after, written, now, record)
+    return pack(REPLY, verdict, before, after, written, now) .. record
+end
+
+local function short(verdict, state, now, record)
+    return pack(REPLY, verdict, state, state, 0, now) .. sub(record, 1, HEAD)
+end
+
+-- The state that an event finds: what is past its TTL is absent.
+local function standing(state, deadline, now)
+    if state >= COMPLETED and deadline <= now then
+        return ABSENT
+    end
+    return state
+end
+
+-- ---- The sets ----
+
+local PUTS = 128 -- scores and names that are collected at most
+local collected = {} -- by key
+local expected = {} -- names that expect() has put into `due`
+
+local function flush(key)
+    local list = collected[key]
+    if list and list.n > 0 then
+        call('ZADD', key, spread(list, 1, list.n))
+        list.n = 0
+    end
+end
+
+-- Scripts keep nothing from one call to the next.
+local function put(key, score, name)
+    if not is_library then
+        call('ZADD', key, score, name)
+        return
+    end
+    local list = collected[key]
+    if not list then
+        list = {n = 0}
+        collected[key] = list
+    end
+    local n = list.n + 2
+    list[n - 1], list[n], list.n = score, name, n
+    if n >= PUTS then
+        flush(key)
+    end
+end
+
+-- At once, and behind what was collected before.
+local function put_now(key, score, name)
+    flush(key)
+    call('ZADD', key, score, name)
+end
+
+-- keys: due, index. args: lock, names of records that are claimed next: those
+-- that are new are put into `due` with one command.
+local function expect(keys, args)
+    local now = clock()
+    flush(keys[1])
+    flush(keys[2])
+    expected = {}
+    if not is_library then
+        return 'OK'
+    end
+    local score, list, n = IN_PROGRESS * STATE + now + args[1], {}, 0
+    for i = 2, #args do
+        list[n + 1], list[n + 2] = score, args[i]
+        n = n + 2
+        expected[args[i]] = true
+    end
+    call('ZADD', keys[1], 'NX', spread(list, 1, n))
+    return 'OK'
+end
+
+-- ---- Tokens ----
+
+-- What this process has handed out and reserved, by key. A replica runs no
+-- functions: when it is promoted, or after a restart, there is nothing here,
+-- or something else than the key says.
+local tokens = {}
+
+local function script_token(key, tick, above)
+    local token = max((tonumber(call('GET', key)) or 0) + 1, tick, above + 1)
+    call('SET', key, token)
+    return token
+end
+
+local function reserve(key, mine, token, now)
+    local stored = tonumber(call('GET', key)) or 0
+    token = max(token, stored + 1)
+    if stored ~= mine.till and now - mine.leapt > LEAP_EVERY then
+        token = token + LEAP
+        mine.leapt = now
+    end
+    mine.till = token + RESERVE
+    call('SET', key, mine.till)
+    return token
+end
+
+-- Above the one that the record had, in any case.
+local function next_token(key, now, tick, above)
+    if not is_library then
+        return script_token(key, tick, above)
+    end
+    local mine = tokens[key]
+    if not mine then
+        mine = {last = 0, till = -1, leapt = -LEAP_EVERY}
+        tokens[key] = mine
+    end
+    local token = max(mine.last + 1, tick, above + 1)
+    if token > mine.till then
+        token = reserve(key, mine, token, now)
+    end
+    mine.last = token
+    return token
+end
+
+-- ---- Claims ----
+
+-- NEW. Released and uncertain records keep number and attempts; `was` is
+-- ABSENT for those that are past their TTL.
+local function begin(keys, args, was, record, now, tick)
+    local name, fingerprint, owner = keys[1], args[1], args[2]
+    local token, number, generation, attempt = 0, 0, 0, 1
+    if record then
+        local _, _, flags, _, tries, last, first, born = unpack(RECORD, record)
+        token = next_token(keys[4], now, tick, last)
+        if was ~= ABSENT then
+            number, attempt = first, tries + 1
+            generation = flags >= FLAG_EVICTED and token or born
+        end
+    else
+        token = next_token(keys[4], now, tick, 0)
+    end
+    if token > TOKEN_MAX then
+        return redis.error_reply('LKFULL the store is out of tokens')
+    end
+    if was == ABSENT then
+        number, generation = token, token
+        put(keys[2], number, name)
+    end
+    local deadline = now + args[4]
+    local head = pack(RECORD, FORMAT, IN_PROGRESS, 0, #owner, attempt, token,
+        number, generation, now, deadline, args[3], 0, 0, #fingerprint, 0, 0)
+    if record or not expected[name] then
+        put_now(keys[3], IN_PROGRESS * STATE + deadline, name)
+    end
+    call('SET', name, head .. fingerprint .. owner)
+    return reply(NEW, was, IN_PROGRESS, 1, now, head)
+end
+
+local function lapse(name, due, record, now)
+    local _, state, flags, owner, attempt, token, number, generation, claimed,
+        deadline, ttl, keep, _, fingerprint = unpack(RECORD, record)
+    record = pack(RECORD, FORMAT, UNCERTAIN, flags, owner, attempt, token,
+        number, generation, claimed, deadline, ttl, keep, 0, fingerprint, 0,
+        0) .. sub(record, HEAD + 1)
+    call('SET', name, record)
+    put(due, UNCERTAIN * STATE + deadline, name)
+    return reply(DOUBTFUL, state, UNCERTAIN, 1, now, record)
+end
+
+-- keys: record, index, due, token.
+-- args: fingerprint, owner, ttl, lock, flags (1 reexecute, 2 no new).
+local function claim(keys, args)
+    local now, tick = clock()
+    local record = call('GET', keys[1])
+    local no_new = args[5] >= '2'
+    if not record then
+        if no_new then
+            return reply(REFUSED, ABSENT, ABSENT, 0, now, '')
+        end
+        return begin(keys, args, ABSENT, nil, now, tick)
+    end
+    local _, state, flags, owner, _, _, _, _, _, deadline, _, _, _,
+        fingerprint = unpack(RECORD, record)
+    state = standing(state, deadline, now)
+    if state ~= ABSENT and state ~= RELEASED then
+        if sub(record, HEAD + 1, HEAD + fingerprint) ~= args[1] then
+            return short(MISMATCH, state, now, record)
+        end
+        if state == COMPLETED then
+            return reply(flags == FLAG_OMITTED and OMITTED or REPLAY, state,
+                state, 0, now, record)
+        end
+        if owner > 0 and (state == IN_PROGRESS or no_new) and args[2] ==
+            sub(record, HEAD + fingerprint + 1, HEAD + fingerprint + owner)
+        then
+            return short(NEW, state, now, record)
+        end
+        if state == IN_PROGRESS and deadline > now then
+            return short(INFLIGHT, state, now, record)
+        end
+        if args[5] ~= '1' and args[5] ~= '3' then
+            if state == UNCERTAIN then
+                return reply(DOUBTFUL, state, state, 0, now, record)
+            end
+            return lapse(keys[1], keys[3], record, now)
+        end
+    end
+    if no_new then
+        return short(REFUSED, state, now, record)
+    end
+    return begin(keys, args, state, record, now, tick)
+end
+
+-- ---- What becomes of a claim ----
+
+-- Writes what a holder or an operator makes of a record: `state` and `till`
+-- (its deadline), flags, time, reason and response; the rest stays. Returns
+-- the new head.
+local function change(keys, record, now, state, till, flags, at, reason,
+                      response)
+    local _, was, _, owner, attempt, token, number, generation, claimed, _,
+        ttl, keep, _, fingerprint = unpack(RECORD, record)
+    local head = pack(RECORD, FORMAT, state, flags, owner, attempt, token,
+        number, generation, claimed, till, ttl, keep, at, fingerprint,
+        #reason, 0)
+    local value = head .. sub(record, HEAD + 1, HEAD + fingerprint + owner) ..
+        reason .. response
+    if state >= COMPLETED then
+        call('SET', keys[1], value, 'PX', till - now + SLACK)
+    else
+        call('SET', keys[1], value)
+    end
+    if was == IN_PROGRESS then
+        put(keys[2], state * STATE + till, keys[1])
+    else -- the sweeper would not come by
+        put_now(keys[2], state * STATE + till, keys[1])
+    end
+    return head
+end
+
+-- As asked for now, else at the claim; never less than KEEP was promised.
+local function expiry(record, now, asked)
+    local _, _, _, _, _, _, _, _, _, _, ttl, keep = unpack(RECORD, record)
+    if asked ~= '0' then
+        ttl = asked + 0
+    end
+    return now + max(ttl, keep)
+end
+
+local function finish(keys, record, now, state, ttl, reason, response)
+    local head = change(keys, record, now, COMPLETED,
+        expiry(record, now, ttl), reason ~= '' and FLAG_OMITTED or 0, now,
+        reason, response)
+    return reply(DONE, state, COMPLETED, 1, now, head)
+end
+
+local function set_free(keys, record, now, state, flags)
+    local head = change(keys, record, now, RELEASED,
+        expiry(record, now, '0'), flags, 0, '', '')
+    return reply(DONE, state, RELEASED, 1, now, head)
+end
+
+-- keys of all of these: record, due. args: token, ...
+local function with_token(act)
+    return function(keys, args)
+        local now = clock()
+        local record = call('GET', keys[1])
+        if not record then
+            return reply(STALE, ABSENT, ABSENT, 0, now, '')
+        end
+        local _, state, _, _, _, token, _, _, _, deadline = unpack(RECORD,
+            record)
+        state = standing(state, deadline, now)
+        if token ~= args[1] + 0 or state == ABSENT or state == RELEASED then
+            return short(STALE, state, now, record)
+        end
+        if state == COMPLETED then
+            return reply(KEPT, state, state, 0, now, record)
+        end
+        return act(keys, args, record, now, state, deadline)
+    end
+end
+
+-- args: token, ttl, reason, response.
+local complete = with_token(function(keys, args, record, now, state)
+    return finish(keys, record, now, state, args[2], args[3], args[4])
+end)
+
+local release = with_token(function(keys, _, record, now, state)
+    return set_free(keys, record, now, state, 0)
+end)
+
+-- args: token, reason. The first reason stands.
+local doubt = with_token(function(keys, args, record, now, state)
+    if state == UNCERTAIN then
+        return short(DONE, state, now, record)
+    end
+    return reply(DONE, state, UNCERTAIN, 1, now,
+        change(keys, record, now, UNCERTAIN, now, 0, now, args[2], ''))
+end)
+
+-- args: token, lock. A lock is only ever extended: a late, shorter wish does
+-- not cut it.
+local extend = with_token(function(keys, args, record, now, state, deadline)
+    local till = now + args[2]
+    if state == IN_PROGRESS and deadline > till then
+        till = deadline
+    end
+    return reply(DONE, state, IN_PROGRESS, 1, now,
+        change(keys, record, now, IN_PROGRESS, till, 0, 0, '', ''))
+end)
+
+-- keys: record, due. args: ttl.
+local function keep(keys, args)
+    local now = clock()
+    local record = call('GET', keys[1])
+    if not record then
+        return reply(NIL, ABSENT, ABSENT, 0, now, '')
+    end
+    local _, state, flags, owner, attempt, token, number, generation, claimed,
+        deadline, ttl, kept, at, fingerprint, reason = unpack(RECORD, record)
+    local asked, found = args[1] + 0, standing(state, deadline, now)
+    if found == ABSENT or found == RELEASED then
+        return short(NIL, found, now, record)
+    end
+    if state == COMPLETED and now + asked > deadline then
+        deadline = now + asked
+        put(keys[2], state * STATE + deadline, keys[1])
+    elseif state ~= COMPLETED and asked > kept then
+        kept = asked
+    else
+        return short(DONE, state, now, record)
+    end
+    local head = pack(RECORD, FORMAT, state, flags, owner, attempt, token,
+        number, generation, claimed, deadline, ttl, kept, at, fingerprint,
+        reason, 0)
+    if state == COMPLETED then
+        call('SET', keys[1], head .. sub(record, HEAD + 1), 'PX',
+            deadline - now + SLACK)
+    else
+        call('SET', keys[1], head .. sub(record, HEAD + 1))
+    end
+    return reply(DONE, state, state, 1, now, head)
+end
+
+-- ---- Operators ----
+
+local function audit(key, now, token, entry)
+    call('RPUSH', key, pack('<ll', now, token) .. entry)
+end
+
+-- keys of all of these: record, due, audit. args: audit entry, ... `act`
+-- returns a reply, or nothing and the verdict of what it may not do.
+local function operator(act)
+    return function(keys, args)
+        local now = clock()
+        local record = call('GET', keys[1])
+        if not record then
+            return reply(NIL, ABSENT, ABSENT, 0, now, '')
+        end
+        local _, state, _, _, _, token, _, _, _, deadline = unpack(RECORD,
+            record)
+        state = standing(state, deadline, now)
+        local done, verdict = act(keys, args, record, now, state)
+        if done then
+            audit(keys[3], now, token, args[1])
+            return done
+        end
+        if verdict == KEPT then
+            return reply(KEPT, state, state, 0, now, record)
+        end
+        return short(verdict, state, now, record)
+    end
+end
+
+local function is_open(state)
+    return state == IN_PROGRESS or state == UNCERTAIN
+end
+
+-- args: entry, ttl, reason, response.
+local resolve = operator(function(keys, args, record, now, state)
+    if not is_open(state) then
+        return nil, state == COMPLETED and KEPT or NIL
+    end
+    return finish(keys, record, now, state, args[2], args[3], args[4])
+end)
+
+local resolve_released = operator(function(keys, _, record, now, state)
+    if not is_open(state) then
+        return nil, state == COMPLETED and KEPT or NIL
+    end
+    return set_free(keys, record, now, state, 0)
+end)
+
+local evict = operator(function(keys, _, record, now, state)
+    if state ~= COMPLETED then
+        return nil, NIL
+    end
+    return set_free(keys, record, now, state, FLAG_EVICTED)
+end)
+
+-- keys: audit. args: entry.
+local function note(keys, args)
+    local now = clock()
+    audit(keys[1], now, 0, args[1])
+    return 'OK'
+end
+
+-- keys: audit. args: entries that have their time and token.
+local function import_audit(keys, args)
+    clock()
+    for _, entry in ipairs(args) do
+        call('RPUSH', keys[1], entry)
+    end
+    return 'OK'
+end
+
+-- ---- Keeper ----
+
+-- Adds to `found`: records by state, their number and the last token.
+local function add_counts(found, index, due, token)
+    for state = 1, 5 do
+        found[#found + 1] = call('ZCOUNT', due, state * STATE,
+            (state + 1) * STATE - 1)
+    end
+    found[#found + 1] = call('ZCOUNT', index, '-inf', '+inf')
+    found[#found + 1] = tonumber(call('GET', token)) or 0
+    return found
+end
+
+local function due_in(due, state, now, most)
+    return call('ZRANGEBYSCORE', due, state * STATE, state * STATE + now,
+        'LIMIT', 0, most)
+end
+
+local function forget(keys, name)
+    call('ZREM', keys[2], name)
+    call('ZREM', keys[3], name)
+end
+
+-- One that is due, and what has to be done about it: 'swept' if it is
+-- uncertain now, 'reaped' if it is gone, nil if it was only in a wrong place.
+local function tend_one(keys, name, now)
+    local head = call('GETRANGE', name, 0, HEAD - 1)
+    if #head < HEAD then -- gone by its TTL, or never written
+        forget(keys, name)
+        return 'reaped'
+    end
+    local _, state, _, _, _, _, number, _, _, deadline = unpack(RECORD, head)
+    if state >= COMPLETED and deadline <= now then
+        call('DEL', name)
+        forget(keys, name)
+        return 'reaped'
+    end
+    call('ZADD', keys[3], number, name)
+    if state == IN_PROGRESS and deadline <= now then
+        lapse(name, keys[2], call('GET', name), now)
+        flush(keys[2])
+        return 'swept'
+    end
+    call('ZADD', keys[2], state * STATE + deadline, name)
+    return nil
+end
+
+-- Returns how many were reaped; adds the names of those swept.
+local function tend_all(keys, now, most, swept)
+    local reaped = 0
+    for _, state in ipairs({IN_PROGRESS, COMPLETED, RELEASED}) do
+        for _, name in ipairs(due_in(keys[2], state, now, most - reaped)) do
+            local what = tend_one(keys, name, now)
+            if what == 'swept' then
+                swept[#swept + 1] = name
+            elseif what == 'reaped' and state ~= IN_PROGRESS then
+                reaped = reaped + 1
+            end
+        end
+        if reaped >= most then
+            break
+        end
+    end
+    return reaped
+end
+
+-- keys: keeper, due, index, token. args: who, lease in ms, at most so many.
+-- Returns whether we are the keeper, now, how many were reaped, how many are
+-- still to be reaped and to be swept; then the counts, then the names of those
+-- swept.
+local function tend(keys, args)
+    local now = clock()
+    local holder = call('GET', keys[1])
+    local mine = not holder or holder == args[1]
+    local swept, reaped = {}, 0
+    flush(keys[2])
+    flush(keys[3])
+    if mine then
+        call('SET', keys[1], args[1], 'PX', args[2])
+        reaped = tend_all(keys, now, args[3] + 0, swept)
+    end
+    local dead = 0
+    for state = COMPLETED, RELEASED do
+        dead = dead + call('ZCOUNT', keys[2], state * STATE,
+            state * STATE + now)
+    end
+    local late = call('ZCOUNT', keys[2], IN_PROGRESS * STATE,
+        IN_PROGRESS * STATE + now)
+    local found = add_counts({mine and 1 or 0, now, reaped, dead, late},
+        keys[3], keys[2], keys[4])
+    for _, name in ipairs(swept) do
+        found[#found + 1] = name
+    end
+    return found
+end
+
+-- keys: keeper. args: who. The next one need not wait for the lease.
+local function resign(keys, args)
+    clock()
+    if call('GET', keys[1]) == args[1] then
+        call('DEL', keys[1])
+    end
+    return 'OK'
+end
+
+-- keys: any. A write that WAIT then waits for, with all before it.
+local function mark(keys)
+    clock()
+    call('SET', keys[1], '1')
+    return 'OK'
+end
+
+-- ---- Opening ----
+
+-- Uses every command once, so that a user who lacks one is found out here and
+-- not in the middle of an operation.
+local function try_commands(key)
+    call('SET', key, '1', 'PX', 60000)
+    call('GET', key)
+    call('GETRANGE', key, 0, 1)
+    call('DEL', key)
+    call('ZADD', key, 1, 'x')
+    call('ZCOUNT', key, 1, 1)
+    call('ZSCORE', key, 'x')
+    call('ZRANGEBYSCORE', key, 1, 1)
+    call('ZREM', key, 'x')
+    call('RPUSH', key, 'x')
+    call('LRANGE', key, 0, 0)
+    call('DEL', key)
+    call('HSET', key, 'x', 'x')
+    call('HGET', key, 'x')
+    call('DEL', key)
+end
+
+-- keys: meta, index, due, token, check. args: two secrets, in case there are
+-- none yet. Returns revision, now, the secrets, then the counts.
+local function hello(keys, args)
+    local now, tick = clock()
+    try_commands(keys[5])
+    for place, name in ipairs({'secret', 'reference_secret'}) do
+        if not call('HGET', keys[1], name) then
+            call('HSET', keys[1], name, args[place])
+        end
+    end
+    local last = tonumber(call('GET', keys[4]))
+    if last and not is_library then -- scripts remember nothing: leap here
+        call('SET', keys[4], max(last, tick) + LEAP)
+    end
+    flush(keys[2])
+    flush(keys[3])
+    return add_counts({REVISION, now, call('HGET', keys[1], 'secret'),
+        call('HGET', keys[1], 'reference_secret')}, keys[2], keys[3], keys[4])
+end
+
+local function revision()
+    return REVISION
+end
+
+-- keys: meta, index, token. args: the other store's secret.
+local function adopt(keys, args)
+    clock()
+    flush(keys[2])
+    if call('ZCOUNT', keys[2], '-inf', '+inf') > 0 or call('GET', keys[3]) then
+        return 'BUSY'
+    end
+    call('HSET', keys[1], 'reference_secret', args[1])
+    return 'OK'
+end
+
+-- ---- Looking ----
+
+-- keys: record. Returns now, the record or nothing.
+local function get(keys)
+    local now = clock()
+    return {now, call('GET', keys[1])}
+end
+
+-- keys: index. args: number. Returns now, name, record.
+local function find(keys, args)
+    local now = clock()
+    flush(keys[1])
+    local name = call('ZRANGEBYSCORE', keys[1], args[1], args[1])[1]
+    if not name then
+        return {now}
+    end
+    return {now, name, call('GET', name)}
+end
+
+-- keys: index. args: number to begin behind, at most so many, 0 or so many
+-- bytes of whole records. Returns now, the number of the last one (0: there
+-- are no more), then name and record (or what stands before its response).
+local function page(keys, args)
+    local found, size, last = {(clock()), '0'}, 0, nil
+    local most, bytes = args[2] + 0, args[3] + 0
+    flush(keys[1])
+    local listed = call('ZRANGEBYSCORE', keys[1], '(' .. args[1], '+inf',
+        'WITHSCORES', 'LIMIT', 0, most)
+    for i = 1, #listed, 2 do
+        local record
+        if bytes > 0 then
+            record = call('GET', listed[i]) or ''
+        else
+            record = call('GETRANGE', listed[i], 0, 600)
+        end
+        size = size + #record
+        if bytes > 0 and size > bytes and last then
+            found[2] = last
+            return found
+        end
+        last = listed[i + 1]
+        found[#found + 1] = listed[i]
+        found[#found + 1] = record
+    end
+    if #listed == 2 * most then
+        found[2] = last
+    end
+    return found
+end
+
+-- keys: audit. args: after, at most so many.
+local function audits(keys, args)
+    clock()
+    return call('LRANGE', keys[1], args[1], args[1] + args[2] - 1)
+end
+
+-- What is wrong with a record and its places in the sets, or nil.
+local function fault(keys, name, number, now)
+    local record = call('GET', name)
+    local score = tonumber(call('ZSCORE', keys[2], name) or '')
+    if not record then
+        local ended = score and score >= COMPLETED * STATE and
+            score % STATE <= now
+        return not ended and 'is in the index, but gone' or nil
+    end
+    if #record < HEAD or unpack('<B', record) ~= FORMAT then
+        return 'is no record'
+    end
+    local _, state, _, owner, _, _, its, _, _, deadline, _, _, _, fingerprint,
+        reason = unpack(RECORD, record)
+    local size = HEAD + owner + fingerprint + reason
+    if its ~= number + 0 then
+        return 'has another number than the index says'
+    end
+    if not score then
+        return 'would never be swept or reaped'
+    end
+    if #record < size or (state == COMPLETED and #record == size) then
+        return 'is cut short'
+    end
+    return nil
+end
+
+-- keys: index, due. args: number to begin behind, at most so many. Returns
+-- the number of the last one (0: there are no more), then name and fault.
+local function verify(keys, args)
+    local now = clock()
+    flush(keys[1])
+    flush(keys[2])
+    local listed = call('ZRANGEBYSCORE', keys[1], '(' .. args[1], '+inf',
+        'WITHSCORES', 'LIMIT', 0, args[2])
+    local found = {#listed == 2 * args[2] and listed[#listed] or '0'}
+    for i = 1, #listed, 2 do
+        local wrong = fault(keys, listed[i], listed[i + 1], now)
+        if wrong then
+            found[#found + 1] = listed[i]
+            found[#found + 1] = wrong
+        end
+    end
+    return found
+end
+
+-- ---- Moving ----
+
+-- What follows what, under one token.
+local function rank(state, flags)
+    if state == RELEASED and flags >= FLAG_EVICTED then
+        return 4
+    end
+    return state >= COMPLETED and 3 or state - 1
+end
+
+-- The same state with a later end counts too: KEEP and EXTEND are promises.
+local function is_newer(record, there)
+    local _, state, flags, _, _, token, _, _, _, deadline, _, kept =
+        unpack(RECORD, record)
+    local _, its, marks, _, _, other, _, _, _, ends, _, keeps =
+        unpack(RECORD, there)
+    if token ~= other then
+        return token > other
+    end
+    if rank(state, flags) ~= rank(its, marks) then
+        return rank(state, flags) > rank(its, marks)
+    end
+    return (state ~= UNCERTAIN and deadline > ends) or kept > keeps
+end
+
+-- Tokens go on above what came from elsewhere.
+local function raise_token(key, token)
+    if token > (tonumber(call('GET', key)) or 0) then
+        call('SET', key, token)
+        tokens[key] = nil
+    end
+end
+
+-- keys: record, due, index, token. args: a record, the highest token there.
+-- Returns 0 (there is a newer one), 1 (taken), 2 (taken under a new number).
+local function import(keys, args)
+    local now, tick = clock()
+    local result = 1
+    local _, state, flags, owner, attempt, token, number, generation, claimed,
+        deadline, ttl, kept, at, fingerprint, reason = unpack(RECORD, args[1])
+    local there = call('GET', keys[1])
+    flush(keys[2])
+    flush(keys[3])
+    raise_token(keys[4], max(token, number, args[2] + 0))
+    if there then
+        local _, its, _, _, _, _, _, _, _, ends = unpack(RECORD, there)
+        if standing(its, ends, now) ~= ABSENT and
+            not is_newer(args[1], there) then
+            return 0
+        end
+    end
+    if standing(state, deadline, now) == ABSENT then
+        return 0
+    end
+    local holder = call('ZRANGEBYSCORE', keys[3], number, number)[1]
+    if number == 0 or (holder and holder ~= keys[1]) then
+        number = next_token(keys[4], now, tick, 0)
+        result = 2
+    end
+    local value = pack(RECORD, FORMAT, state, flags, owner, attempt, token,
+        number, generation, claimed, deadline, ttl, kept, at, fingerprint,
+        reason, 0) .. sub(args[1], HEAD + 1)
+    if state >= COMPLETED then
+        call('SET', keys[1], value, 'PX', deadline - now + SLACK)
+    else
+        call('SET', keys[1], value)
+    end
+    call('ZADD', keys[3], number, keys[1])
+    call('ZADD', keys[2], state * STATE + deadline, keys[1])
+    return result
+end
+
+-- ---- Names ----
+
+-- Names a function of the library, or is the one that a script is to run.
+local asked, answer = not is_library and table.remove(ARGV, 1), nil
+local function offer(name, body, flags)
+    if is_library then
+        redis.register_function{function_name = 'latchkey_' .. name,
+            callback = body, flags = flags or {}}
+    elseif asked == name then
+        answer = body(KEYS, ARGV)
+    end
+end
+
+offer('claim', claim)
+offer('complete', complete)
+offer('release', release)
+offer('doubt', doubt)
+offer('extend', extend)
+offer('keep', keep)
+offer('resolve', resolve)
+offer('resolve_released', resolve_released)
+offer('evict', evict)
+offer('expect', expect)
+offer('note', note)
+offer('tend', tend)
+offer('resign', resign)
+offer('mark', mark)
+offer('hello', hello)
+offer('adopt', adopt)
+offer('import', import)
+offer('import_audit', import_audit)
+offer('revision', revision, {'no-writes'})
+offer('get', get, {'no-writes'})
+offer('find', find)
+offer('page', page)
+offer('audits', audits, {'no-writes'})
+offer('verify', verify)
+return answer

@@ -1,0 +1,278 @@
+/* redis_import.c - taking over what another store holds. */
+#include "lib/socket.h"
+#include "store/redis.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TIME_MAX ((UINT64_C(1) << 48) - 1)
+
+/* ---- Records ---------------------------------------------------------------
+ */
+
+static bool is_within(struct lk_slice slice, size_t least, size_t most)
+{
+    return slice.len >= least && slice.len <= most;
+}
+
+static uint64_t deadline_of(const struct lk_record *record)
+{
+    switch (record->state) {
+    case LK_STATE_IN_PROGRESS:
+        return record->lock_until_ms;
+    case LK_STATE_UNCERTAIN:
+        return record->since_ms;
+    default:
+        return record->expires_ms;
+    }
+}
+
+static bool is_possible(const struct lk_record *record)
+{
+    const struct lk_name *name = &record->name;
+
+    return record->state >= LK_STATE_IN_PROGRESS &&
+           record->state <= LK_STATE_RELEASED && record->token &&
+           record->token <= LK_REFERENCE_MAX &&
+           record->number <= LK_REFERENCE_MAX &&
+           record->generation <= LK_REFERENCE_MAX &&
+           record->ttl_ms <= TIME_MAX && record->keep_ms <= TIME_MAX &&
+           record->claimed_ms <= TIME_MAX && record->completed_ms <= TIME_MAX &&
+           deadline_of(record) <= TIME_MAX &&
+           is_within(name->tenant, 1, LK_TENANT_MAX) &&
+           is_within(name->scope, 1, LK_SCOPE_MAX) &&
+           is_within(name->key, 1, LK_KEY_MAX) &&
+           is_within(record->fingerprint, 1, LK_FINGERPRINT_MAX) &&
+           is_within(record->owner, 0, LK_OWNER_MAX) &&
+           is_within(record->reason, 0, LK_REASON_MAX) &&
+           (record->state != LK_STATE_COMPLETED || record->omitted ||
+            record->kept);
+}
+
+static enum lk_status encode(const struct lk_record *record,
+                             struct lk_buf *answer, struct lk_buf *bytes)
+{
+    const struct lk_response status_only = {.status = record->status};
+    struct lk_redis_head head = {
+        .state = record->state,
+        .attempt = record->attempt < UINT32_MAX ? record->attempt : UINT32_MAX,
+        .token = record->token,
+        .number = record->number,
+        .generation = record->generation,
+        .claimed = record->claimed_ms,
+        .deadline = deadline_of(record),
+        .ttl = record->ttl_ms,
+        .keep = record->keep_ms,
+        .at = record->completed_ms,
+        .fingerprint = record->fingerprint,
+        .owner = record->owner,
+    };
+    enum lk_status status = LK_OK;
+
+    answer->len = 0;
+    if (record->state == LK_STATE_COMPLETED) {
+        status = latchkey_response_encode(
+            record->omitted ? &status_only : &record->kept->response, answer);
+        head.response = latchkey_buf_slice(answer);
+        head.flags = record->omitted ? LK_REDIS_OMITTED : 0;
+        head.reason = record->omitted ? record->reason : head.reason;
+    } else if (record->state == LK_STATE_UNCERTAIN &&
+               !latchkey_slice_equal(record->reason, LK_SLICE("lock lapsed"))) {
+        head.at = record->since_ms;
+        head.reason = record->reason;
+    } else if (record->state == LK_STATE_RELEASED && record->evicted) {
+        head.flags = LK_REDIS_EVICTED;
+    }
+    return status ? status : lk_redis_head_write(&head, bytes);
+}
+
+static void take_result(const redisReply *reply, uint64_t token,
+                        struct lk_import *result)
+{
+    uint64_t what = lk_reply_number(reply);
+
+    result->taken += what > 0;
+    result->older += what == 0;
+    result->renumbered += what == 2;
+    if (token > result->highest_token) {
+        result->highest_token = token;
+    }
+}
+
+static enum lk_status import_one(struct lk_redis *store,
+                                 const struct lk_record *record,
+                                 struct lk_import *result)
+{
+    struct lk_buf key = {0}, bytes = {0}, answer = {0};
+    char highest[24];
+    redisReply *reply = NULL;
+    enum lk_status status = lk_redis_name(store, record->name, &key);
+
+    if (!status) {
+        status = encode(record, &answer, &bytes);
+    }
+    snprintf(highest, sizeof(highest), "%llu",
+             (unsigned long long)result->highest_token);
+    if (!status) {
+        const struct lk_slice words[] = {
+            latchkey_buf_slice(&key),    store->keys[LK_REDIS_DUE],
+            store->keys[LK_REDIS_INDEX], store->keys[LK_REDIS_TOKEN],
+            latchkey_buf_slice(&bytes),  latchkey_slice(highest)};
+        /* Twice is as good as once. */
+        status = lk_redis_read(store, "latchkey_import", 4, words, 6, &reply);
+    }
+    if (!status) {
+        take_result(reply, record->token, result);
+    }
+    freeReplyObject(reply);
+    latchkey_buf_free(&answer);
+    latchkey_buf_free(&bytes);
+    latchkey_buf_free(&key);
+    return status;
+}
+
+enum lk_status lk_redis_import(struct lk_store *base,
+                               const struct lk_record *records, size_t count,
+                               struct lk_import *result)
+{
+    struct lk_redis *store = (struct lk_redis *)base;
+    enum lk_status status = LK_OK;
+
+    if (result->highest_token > LK_REFERENCE_MAX) {
+        return LK_INVALID;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!is_possible(&records[i])) {
+            return LK_INVALID;
+        }
+    }
+    for (size_t i = 0; i < count && !status; i++) {
+        status = import_one(store, &records[i], result);
+    }
+    return status;
+}
+
+/* ---- Audit log -------------------------------------------------------------
+ */
+
+/* Entries as they would be stored, and whether an earlier pass brought them. */
+struct audit_import {
+    struct lk_buf *bytes;
+    bool *known;
+    size_t count;
+};
+
+static enum lk_status encode_entry(const struct lk_audit_entry *entry,
+                                   struct lk_buf *bytes)
+{
+    char numbers[16];
+
+    for (int i = 0; i < 8; i++) {
+        numbers[i] = (char)(entry->at_ms >> 8 * i);
+        numbers[8 + i] = (char)(entry->token >> 8 * i);
+    }
+    enum lk_status status = latchkey_buf_add(bytes, numbers, sizeof(numbers));
+    return status ? status : lk_redis_audit_write(entry, bytes);
+}
+
+static bool note_known(void *context, const struct lk_audit_entry *entry)
+{
+    struct audit_import *import = context;
+    struct lk_buf bytes = {0};
+
+    if (!encode_entry(entry, &bytes)) {
+        for (size_t i = 0; i < import->count; i++) {
+            if (!import->known[i] &&
+                latchkey_slice_equal(latchkey_buf_slice(&bytes),
+                                     latchkey_buf_slice(&import->bytes[i]))) {
+                import->known[i] = true; /* one row stands for one entry */
+                break;
+            }
+        }
+    }
+    latchkey_buf_free(&bytes);
+    return true;
+}
+
+static enum lk_status write_entries(struct lk_redis *store,
+                                    const struct audit_import *import)
+{
+    enum lk_status status = LK_OK;
+
+    for (size_t i = 0; i < import->count && !status; i++) {
+        const struct lk_slice words[] = {store->keys[LK_REDIS_AUDIT],
+                                         latchkey_buf_slice(&import->bytes[i])};
+        redisReply *reply = NULL;
+        if (!import->known[i]) {
+            status = lk_redis_read(store, "latchkey_import_audit", 1, words, 2,
+                                   &reply);
+        }
+        freeReplyObject(reply);
+    }
+    return status;
+}
+
+enum lk_status lk_redis_import_audit(struct lk_store *base,
+                                     const struct lk_audit_entry *entries,
+                                     size_t count)
+{
+    struct audit_import import = {.count = count};
+    enum lk_status status = LK_NOMEM;
+
+    if (!count) {
+        return LK_OK;
+    }
+    import.bytes = calloc(count, sizeof(*import.bytes));
+    import.known = calloc(count, sizeof(*import.known));
+    if (import.bytes && import.known) {
+        status = LK_OK;
+        for (size_t i = 0; i < count && !status; i++) {
+            status = encode_entry(&entries[i], &import.bytes[i]);
+        }
+        if (!status) {
+            status = lk_redis_audit(base, 0, SIZE_MAX, note_known, &import);
+        }
+        if (!status) {
+            status = write_entries((struct lk_redis *)base, &import);
+        }
+        for (size_t i = 0; i < count; i++) {
+            latchkey_buf_free(&import.bytes[i]);
+        }
+    }
+    free(import.bytes);
+    free(import.known);
+    return status;
+}
+
+/* ---- References ------------------------------------------------------------
+ */
+
+enum lk_status lk_redis_adopt(struct lk_store *base,
+                              const uint8_t reference_secret[LK_REFERENCE_KEY])
+{
+    struct lk_redis *store = (struct lk_redis *)base;
+    char text[33];
+    redisReply *reply = NULL;
+
+    if (!memcmp(base->reference_secret, reference_secret, LK_REFERENCE_KEY)) {
+        return LK_OK;
+    }
+    for (int i = 0; i < LK_REFERENCE_KEY; i++) {
+        snprintf(text + 2 * i, 3, "%02x", reference_secret[i]);
+    }
+    const struct lk_slice words[] = {
+        store->keys[LK_REDIS_META], store->keys[LK_REDIS_INDEX],
+        store->keys[LK_REDIS_TOKEN], latchkey_slice(text)};
+    enum lk_status status =
+        lk_redis_read(store, "latchkey_adopt", 3, words, 4, &reply);
+    if (!status &&
+        !latchkey_slice_equal(lk_reply_text(reply), LK_SLICE("OK"))) {
+        status = LK_BUSY;
+    }
+    if (!status) {
+        memcpy(base->reference_secret, reference_secret, LK_REFERENCE_KEY);
+    }
+    freeReplyObject(reply);
+    return status;
+}

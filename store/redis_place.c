@@ -1,0 +1,209 @@
+/*
+ * redis_place.c - whether there is a primary, and the scout that looks for it.
+ *
+ * While there is none, whoever comes is refused at once: nobody but the scout
+ * waits for a server that does not answer.
+ */
+#include "lib/socket.h"
+#include "store/redis.h"
+
+#include <stdio.h>
+#include <time.h>
+
+enum { PAUSE_LEAST_MS = 100, PAUSE_MOST_MS = 1000 };
+
+static void wait_until(struct lk_redis_place *place, int64_t deadline)
+{
+    struct timespec until = {deadline / 1000, deadline % 1000 * 1000000};
+
+    pthread_cond_timedwait(&place->changed, &place->lock, &until);
+}
+
+/* ---- The scout -------------------------------------------------------------
+ */
+
+static enum lk_status look(struct lk_redis *store,
+                           char address[LK_REDIS_ADDRESS], struct lk_buf *why)
+{
+    struct lk_link link = {.fd = -1};
+    uint64_t timeout_ms = store->config.connect_timeout_ms;
+    enum lk_status status =
+        lk_redis_find(&link, &store->url, store->keys[LK_REDIS_TOKEN].data,
+                      timeout_ms, address);
+
+    if (status || link.why[0]) {
+        if (latchkey_buf_add_text(why, link.why)) {
+            why->len = 0;
+        }
+    }
+    if (!status) {
+        if (link.why[0]) {
+            lk_redis_log(store, 1, "%s", link.why);
+        }
+        why->len = 0;
+        int64_t deadline = lk_socket_now() + (int64_t)timeout_ms;
+        status = lk_redis_hello(store, &link, deadline, false, why);
+        if (!status) {
+            status = lk_redis_check(store, &link, deadline, why);
+        }
+        if (status && !why->len && latchkey_buf_add_text(why, link.why)) {
+            why->len = 0;
+        }
+    }
+    lk_link_close(&link);
+    return status;
+}
+
+static void take_findings(struct lk_redis *store, enum lk_status status,
+                          const char *address, const struct lk_buf *why)
+{
+    struct lk_redis_place *place = &store->place;
+
+    if (status) {
+        place->tries++;
+        snprintf(place->trouble, sizeof(place->trouble), "%.*s", (int)why->len,
+                 why->len ? why->data : "");
+        return;
+    }
+    lk_redis_log(store, 2, "Redis answers again, at %s", address);
+    snprintf(place->address, sizeof(place->address), "%s", address);
+    place->trouble[0] = '\0';
+    place->epoch++;
+    place->up = true;
+    pthread_mutex_lock(&store->numbers_lock);
+    store->numbers.reopened++;
+    pthread_mutex_unlock(&store->numbers_lock);
+}
+
+static void *run_scout(void *context)
+{
+    struct lk_redis *store = context;
+    struct lk_redis_place *place = &store->place;
+    int64_t pause = PAUSE_LEAST_MS;
+
+    pthread_mutex_lock(&place->lock);
+    while (!place->stopping) {
+        if (place->up) {
+            pause = PAUSE_LEAST_MS;
+            pthread_cond_wait(&place->changed, &place->lock);
+            continue;
+        }
+        char address[LK_REDIS_ADDRESS] = "";
+        struct lk_buf why = {0};
+        pthread_mutex_unlock(&place->lock);
+        enum lk_status status = look(store, address, &why);
+        pthread_mutex_lock(&place->lock);
+        take_findings(store, status, address, &why);
+        latchkey_buf_free(&why);
+        pthread_cond_broadcast(&place->changed);
+        int64_t again = lk_socket_now() + pause;
+        while (status && !place->stopping && lk_socket_now() < again) {
+            wait_until(place, again);
+        }
+        pause = pause * 2 < PAUSE_MOST_MS ? pause * 2 : PAUSE_MOST_MS;
+    }
+    pthread_mutex_unlock(&place->lock);
+    return NULL;
+}
+
+enum lk_status lk_redis_place_start(struct lk_redis *store)
+{
+    int code = pthread_create(&store->scout, NULL, run_scout, store);
+
+    store->scouting = code == 0;
+    return code ? LK_NOMEM : LK_OK;
+}
+
+void lk_redis_place_stop(struct lk_redis *store)
+{
+    struct lk_redis_place *place = &store->place;
+
+    if (!store->scouting) {
+        return;
+    }
+    pthread_mutex_lock(&place->lock);
+    place->stopping = true;
+    pthread_cond_broadcast(&place->changed);
+    pthread_mutex_unlock(&place->lock);
+    pthread_join(store->scout, NULL);
+    store->scouting = false;
+}
+
+/* ---- Whoever has a link ----------------------------------------------------
+ */
+
+/* A server that has just been found to answer is given little time. */
+static enum lk_status link_up(struct lk_redis *store, struct lk_link *link,
+                              const char *address, int64_t deadline)
+{
+    int64_t soon = lk_socket_now() + (int64_t)store->config.connect_timeout_ms;
+    enum lk_status status = lk_redis_greet(link, &store->url, address,
+                                           soon < deadline ? soon : deadline);
+
+    if (status) {
+        lk_redis_lost(store, link, NULL);
+        status = LK_UNAVAILABLE;
+    }
+    return status;
+}
+
+enum lk_status lk_redis_ready(struct lk_redis *store, struct lk_link *link,
+                              int64_t deadline)
+{
+    struct lk_redis_place *place = &store->place;
+    char address[LK_REDIS_ADDRESS];
+
+    pthread_mutex_lock(&place->lock);
+    bool up = place->up;
+    bool fits = link->fd >= 0 && link->epoch == place->epoch;
+    snprintf(address, sizeof(address), "%s", place->address);
+    if (up && !fits) {
+        link->epoch = place->epoch;
+    }
+    pthread_mutex_unlock(&place->lock);
+    if (!up) {
+        return LK_UNAVAILABLE;
+    }
+    if (fits && !lk_link_is_stale(link)) {
+        return LK_OK;
+    }
+    return link_up(store, link, address, deadline);
+}
+
+void lk_redis_lost(struct lk_redis *store, struct lk_link *link,
+                   const char *why)
+{
+    struct lk_redis_place *place = &store->place;
+    bool news = false;
+
+    lk_link_close(link);
+    pthread_mutex_lock(&place->lock);
+    if (place->up && link->epoch == place->epoch) {
+        news = true;
+        place->up = false;
+        snprintf(place->trouble, sizeof(place->trouble), "%.127s",
+                 why ? why : link->why);
+        pthread_cond_broadcast(&place->changed);
+    }
+    pthread_mutex_unlock(&place->lock);
+    if (news) {
+        lk_redis_log(store, 1, "Redis is out of reach: %s",
+                     why ? why : link->why);
+    }
+}
+
+enum lk_status lk_redis_await(struct lk_redis *store, int64_t deadline,
+                              bool patient)
+{
+    struct lk_redis_place *place = &store->place;
+
+    pthread_mutex_lock(&place->lock);
+    uint64_t tries = place->tries;
+    while (!place->up && !place->stopping && lk_socket_now() < deadline &&
+           (patient || place->tries == tries)) {
+        wait_until(place, deadline);
+    }
+    bool up = place->up;
+    pthread_mutex_unlock(&place->lock);
+    return up ? LK_OK : LK_UNAVAILABLE;
+}

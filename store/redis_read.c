@@ -1,0 +1,426 @@
+/* redis_read.c - looking things up: one record, many, the audit log, verify. */
+#include "lib/socket.h"
+#include "store/redis.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    PAGE = 500,           /* records looked at in one call */
+    PAGE_BYTES = 4000000, /* of whole records */
+    VERIFY_PAGE = 500,
+};
+
+static enum lk_status as_status(const redisReply *reply)
+{
+    const char *ignored;
+    enum lk_status status;
+
+    if (reply->type != REDIS_REPLY_ERROR) {
+        return LK_OK;
+    }
+    status = lk_redis_refusal(reply, &ignored);
+    return status == LK_UNKNOWN ? LK_UNAVAILABLE : status;
+}
+
+/* With a link of its own or the reader's. Reads may be sent as often as one
+ * likes. */
+static enum lk_status call(struct lk_redis *store, struct lk_link *link,
+                           const char *function, size_t keys,
+                           const struct lk_slice *words, size_t count,
+                           redisReply **reply)
+{
+    int64_t deadline = lk_socket_now() + (int64_t)store->config.timeout_ms;
+    enum lk_status status = LK_AGAIN;
+
+    for (int tries = 0; tries < 2 && status == LK_AGAIN; tries++) {
+        *reply = NULL;
+        status = lk_redis_ready(store, link, deadline);
+        if (!status) {
+            status = lk_redis_call(store, link, deadline, function, keys, words,
+                                   count, reply);
+            status = status ? LK_AGAIN : as_status(*reply);
+        }
+        if (status == LK_AGAIN) {
+            freeReplyObject(*reply);
+            *reply = NULL;
+            lk_redis_lost(store, link, NULL);
+            if (lk_redis_await(store, deadline, false)) {
+                return LK_UNAVAILABLE;
+            }
+        }
+    }
+    if (status) {
+        freeReplyObject(*reply);
+        *reply = NULL;
+    }
+    return status == LK_AGAIN ? LK_UNAVAILABLE : status;
+}
+
+enum lk_status lk_redis_read(struct lk_redis *store, const char *function,
+                             size_t keys, const struct lk_slice *words,
+                             size_t count, redisReply **reply)
+{
+    pthread_mutex_lock(&store->reader_lock);
+    enum lk_status status =
+        call(store, &store->reader, function, keys, words, count, reply);
+    pthread_mutex_unlock(&store->reader_lock);
+    return status;
+}
+
+/* ---- Records ---------------------------------------------------------------
+ */
+
+/* State and times as of `now`; slices point into the reply. */
+static void set_record(struct lk_record *record,
+                       const struct lk_redis_head *head, uint64_t now)
+{
+    record->state = (enum lk_state)head->state;
+    record->token = head->token;
+    record->attempt = head->attempt;
+    record->number = head->number;
+    record->claimed_ms = head->claimed;
+    record->fingerprint = head->fingerprint;
+    record->reason = head->reason;
+    switch (head->state) {
+    case LK_STATE_IN_PROGRESS:
+        record->lock_until_ms = head->deadline;
+        if (head->deadline <= now) {
+            /* The sweeper just has not come by. */
+            record->state = LK_STATE_UNCERTAIN;
+            record->since_ms = head->deadline;
+        }
+        break;
+    case LK_STATE_UNCERTAIN:
+        record->since_ms = head->deadline;
+        break;
+    default:
+        record->expires_ms = head->deadline;
+        break;
+    }
+    if (record->state == LK_STATE_UNCERTAIN && !record->reason.len) {
+        record->reason = LK_SLICE("lock lapsed");
+    }
+    if (head->state == LK_STATE_COMPLETED) {
+        record->completed_ms = head->at;
+        record->omitted = head->flags & LK_REDIS_OMITTED;
+        if (latchkey_response_measure(head->response, &record->status,
+                                      &record->answer_bytes)) {
+            record->status = 0; /* damaged; `verify` says so */
+        }
+    }
+}
+
+static bool is_expired(const struct lk_redis_head *head, uint64_t now)
+{
+    return (head->state == LK_STATE_COMPLETED ||
+            head->state == LK_STATE_RELEASED) &&
+           head->deadline <= now;
+}
+
+static enum lk_status copy_text(struct lk_record *record)
+{
+    struct lk_slice *slices[] = {&record->name.tenant, &record->name.scope,
+                                 &record->name.key, &record->fingerprint,
+                                 &record->reason};
+    size_t total = 1;
+
+    for (size_t i = 0; i < 5; i++) {
+        total += slices[i]->len;
+    }
+    enum lk_status status = latchkey_buf_reserve(&record->text, total);
+    for (size_t i = 0; i < 5 && !status; i++) {
+        const char *at = record->text.data + record->text.len;
+        status = latchkey_buf_add_slice(&record->text, *slices[i]);
+        slices[i]->data = at;
+    }
+    return status;
+}
+
+/* One record, with its answer; LK_NOT_FOUND if it is past its TTL. */
+static enum lk_status take_record(struct lk_slice bytes, struct lk_name name,
+                                  uint64_t now, struct lk_record *record)
+{
+    struct lk_redis_head head;
+    enum lk_status status = lk_redis_head_read(bytes, &head);
+
+    if (!status && is_expired(&head, now)) {
+        status = LK_NOT_FOUND;
+    }
+    if (status) {
+        return status;
+    }
+    record->name = name;
+    set_record(record, &head, now);
+    record->ttl_ms = head.ttl > head.keep ? head.ttl : head.keep;
+    if (record->state == LK_STATE_COMPLETED ||
+        record->state == LK_STATE_UNCERTAIN) {
+        status = lk_redis_kept(&head, &record->kept);
+    }
+    if (!status) {
+        status = copy_text(record);
+    }
+    if (status) {
+        lk_record_free(record);
+    }
+    return status;
+}
+
+enum lk_status lk_redis_lookup(struct lk_store *base, struct lk_name name,
+                               struct lk_record *record)
+{
+    struct lk_redis *store = (struct lk_redis *)base;
+    struct lk_buf key = {0};
+    redisReply *reply = NULL;
+    enum lk_status status = lk_redis_name(store, name, &key);
+
+    *record = (struct lk_record){0};
+    if (!status) {
+        const struct lk_slice words[] = {latchkey_buf_slice(&key)};
+        status = lk_redis_read(store, "latchkey_get", 1, words, 1, &reply);
+    }
+    if (!status && (reply->type != REDIS_REPLY_ARRAY || reply->elements < 2 ||
+                    reply->element[1]->type != REDIS_REPLY_STRING)) {
+        status = LK_NOT_FOUND;
+    }
+    if (!status) {
+        status = take_record(lk_reply_text(reply->element[1]), name,
+                             lk_reply_number(reply->element[0]), record);
+    }
+    freeReplyObject(reply);
+    latchkey_buf_free(&key);
+    return status;
+}
+
+enum lk_status lk_redis_find_number(struct lk_store *base,
+                                    struct lk_slice tenant, uint64_t number,
+                                    struct lk_record *record)
+{
+    struct lk_redis *store = (struct lk_redis *)base;
+    char text[24];
+    struct lk_name name;
+    redisReply *reply = NULL;
+
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)number);
+    const struct lk_slice words[] = {store->keys[LK_REDIS_INDEX],
+                                     latchkey_slice(text)};
+    *record = (struct lk_record){0};
+    enum lk_status status =
+        lk_redis_read(store, "latchkey_find", 1, words, 2, &reply);
+    if (!status &&
+        (reply->type != REDIS_REPLY_ARRAY || reply->elements < 3 ||
+         reply->element[2]->type != REDIS_REPLY_STRING ||
+         !lk_redis_name_read(store, lk_reply_text(reply->element[1]), &name) ||
+         !latchkey_slice_equal(name.tenant, tenant))) {
+        status = LK_NOT_FOUND;
+    }
+    if (!status) {
+        status = take_record(lk_reply_text(reply->element[2]), name,
+                             lk_reply_number(reply->element[0]), record);
+    }
+    if (!status && record->number != number) {
+        lk_record_free(record); /* the key was used anew since */
+        status = LK_NOT_FOUND;
+    }
+    freeReplyObject(reply);
+    return status;
+}
+
+/* ---- Lists -----------------------------------------------------------------
+ */
+
+static bool matches(const struct lk_list_query *query,
+                    const struct lk_record *record, uint64_t now)
+{
+    return (query->any_state || record->state == query->state) &&
+           (!query->tenant.len ||
+            latchkey_slice_equal(record->name.tenant, query->tenant)) &&
+           record->claimed_ms + query->older_than_ms <= now;
+}
+
+/* All that an import needs. */
+static enum lk_status add_whole(struct lk_record *record,
+                                const struct lk_redis_head *head)
+{
+    record->owner = head->owner;
+    record->generation = head->generation;
+    record->ttl_ms = head->ttl;
+    record->keep_ms = head->keep;
+    record->evicted = head->state == LK_STATE_RELEASED &&
+                      (head->flags & LK_REDIS_EVICTED) != 0;
+    return head->state == LK_STATE_COMPLETED && !record->omitted
+               ? lk_redis_kept(head, &record->kept)
+               : LK_OK;
+}
+
+/* LK_NOT_FOUND: nothing to show. */
+static enum lk_status list_one(struct lk_redis *store,
+                               const struct lk_list_query *query,
+                               redisReply *const *pair, uint64_t now,
+                               struct lk_record *record)
+{
+    struct lk_redis_head head;
+
+    *record = (struct lk_record){0};
+    if (!lk_redis_name_read(store, lk_reply_text(pair[0]), &record->name) ||
+        lk_redis_head_read(lk_reply_text(pair[1]), &head) ||
+        is_expired(&head, now)) {
+        return LK_NOT_FOUND;
+    }
+    set_record(record, &head, now);
+    record->ttl_ms = head.ttl > head.keep ? head.ttl : head.keep;
+    if (!matches(query, record, now)) {
+        return LK_NOT_FOUND;
+    }
+    return query->whole ? add_whole(record, &head) : LK_OK;
+}
+
+static enum lk_status list_page(struct lk_redis *store,
+                                const struct lk_list_query *query,
+                                const redisReply *reply, lk_record_fn fn,
+                                void *context, bool *stopped)
+{
+    uint64_t now = lk_reply_number(reply->element[0]);
+    enum lk_status status = LK_OK;
+
+    for (size_t i = 2; i + 1 < reply->elements && !status && !*stopped;
+         i += 2) {
+        struct lk_record record;
+        status = list_one(store, query, reply->element + i, now, &record);
+        if (!status) {
+            *stopped = !fn(context, &record);
+        }
+        status = status == LK_NOT_FOUND ? LK_OK : status;
+        lk_record_free(&record);
+    }
+    return status;
+}
+
+/* A page has no more rows than may be shown, so the cursor is its last one. */
+enum lk_status lk_redis_list(struct lk_store *base,
+                             const struct lk_list_query *query, lk_record_fn fn,
+                             void *context, uint64_t *next)
+{
+    struct lk_redis *store = (struct lk_redis *)base;
+    bool plain = query->any_state && !query->tenant.len;
+    size_t most = plain && query->limit < PAGE ? query->limit : PAGE;
+    char cursor[24], count[24], bytes[24];
+    redisReply *reply = NULL;
+    bool stopped = false;
+
+    if (!plain && query->limit < most) {
+        most = query->limit;
+    }
+    snprintf(cursor, sizeof(cursor), "%llu", (unsigned long long)query->cursor);
+    snprintf(count, sizeof(count), "%zu", most);
+    snprintf(bytes, sizeof(bytes), "%d", query->whole ? PAGE_BYTES : 0);
+    const struct lk_slice words[] = {
+        store->keys[LK_REDIS_INDEX], latchkey_slice(cursor),
+        latchkey_slice(count), latchkey_slice(bytes)};
+    enum lk_status status =
+        lk_redis_read(store, "latchkey_page", 1, words, 4, &reply);
+    if (!status && (reply->type != REDIS_REPLY_ARRAY || reply->elements < 2)) {
+        status = LK_CORRUPT;
+    }
+    if (!status) {
+        *next = lk_reply_number(reply->element[1]);
+        status = list_page(store, query, reply, fn, context, &stopped);
+    }
+    freeReplyObject(reply);
+    return status;
+}
+
+enum lk_status lk_redis_audit(struct lk_store *base, uint64_t after,
+                              size_t limit, lk_audit_fn fn, void *context)
+{
+    struct lk_redis *store = (struct lk_redis *)base;
+    enum lk_status status = LK_OK;
+    bool stopped = false;
+
+    while (!status && !stopped && limit) {
+        char from[24], count[24];
+        size_t most = limit < PAGE ? limit : PAGE;
+        redisReply *reply = NULL;
+        snprintf(from, sizeof(from), "%llu", (unsigned long long)after);
+        snprintf(count, sizeof(count), "%zu", most);
+        const struct lk_slice words[] = {store->keys[LK_REDIS_AUDIT],
+                                         latchkey_slice(from),
+                                         latchkey_slice(count)};
+        status = lk_redis_read(store, "latchkey_audits", 1, words, 3, &reply);
+        size_t got =
+            !status && reply->type == REDIS_REPLY_ARRAY ? reply->elements : 0;
+        for (size_t i = 0; i < got && !status && !stopped; i++) {
+            struct lk_audit_entry entry = {.id = ++after};
+            status =
+                lk_redis_audit_read(lk_reply_text(reply->element[i]), &entry);
+            stopped = !status && !fn(context, &entry);
+        }
+        freeReplyObject(reply);
+        limit -= got;
+        if (got < most) {
+            break;
+        }
+    }
+    return status;
+}
+
+/* ---- Verify ----------------------------------------------------------------
+ */
+
+static enum lk_status report_fault(const struct lk_redis *store,
+                                   struct lk_slice key, struct lk_slice fault,
+                                   struct lk_buf *report)
+{
+    struct lk_name name;
+
+    if (!lk_redis_name_read(store, key, &name)) {
+        return latchkey_buf_printf(report, "a name in the index is damaged\n");
+    }
+    return latchkey_buf_printf(report, "a record of tenant %.*s %.*s\n",
+                               (int)name.tenant.len, name.tenant.data,
+                               (int)fault.len, fault.data ? fault.data : "");
+}
+
+enum lk_status lk_redis_verify(struct lk_store *base, lk_progress_fn progress,
+                               void *context, struct lk_buf *report)
+{
+    struct lk_redis *store = (struct lk_redis *)base;
+    struct lk_link link = {.fd = -1};
+    struct lk_store_stats now;
+    char cursor[24] = "0";
+    uint64_t done = 0;
+    bool faults = false;
+    enum lk_status status = LK_OK;
+
+    base->class->stats(base, &now);
+    while (!status && !atomic_load(&store->stopping)) {
+        char count[24];
+        redisReply *reply = NULL;
+        snprintf(count, sizeof(count), "%d", VERIFY_PAGE);
+        const struct lk_slice words[] = {
+            store->keys[LK_REDIS_INDEX], store->keys[LK_REDIS_DUE],
+            latchkey_slice(cursor), latchkey_slice(count)};
+        status = call(store, &link, "latchkey_verify", 2, words, 4, &reply);
+        if (!status && (reply->type != REDIS_REPLY_ARRAY || !reply->elements)) {
+            status = LK_CORRUPT;
+        }
+        for (size_t i = 1; !status && i + 1 < reply->elements; i += 2) {
+            faults = true;
+            status = report_fault(store, lk_reply_text(reply->element[i]),
+                                  lk_reply_text(reply->element[i + 1]), report);
+        }
+        done += VERIFY_PAGE;
+        if (!status && progress) {
+            progress(context, done < now.records ? done : now.records,
+                     now.records);
+        }
+        uint64_t next = status ? 0 : lk_reply_number(reply->element[0]);
+        snprintf(cursor, sizeof(cursor), "%llu", (unsigned long long)next);
+        freeReplyObject(reply);
+        if (!next) {
+            break;
+        }
+    }
+    lk_link_close(&link);
+    return !status && faults ? LK_CORRUPT : status;
+}
