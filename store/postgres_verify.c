@@ -73,13 +73,17 @@ static enum lk_status check_page(struct check *check, uint64_t *cursor,
     return status;
 }
 
+/* Through a pooler the session is not ours to set, and has no limit of ours. */
 static enum lk_status check_orphans(struct check *check)
 {
+    struct lk_postgres *store = check->conn.store;
+    enum lk_status status = LK_OK;
     PGresult *result;
-    enum lk_status status =
-        lk_pg_script(&check->conn, "SET statement_timeout = 0",
-                     lk_pg_deadline(check->conn.store));
 
+    if (!store->config.pooler) {
+        status = lk_pg_script(&check->conn, "SET statement_timeout = 0",
+                              lk_pg_deadline(store));
+    }
     if (!status) {
         status = lk_pg_run(&check->conn, look_for_orphans, NULL,
                            lk_pg_clock_ns() + PATIENCE, &result);
