@@ -198,8 +198,7 @@ static const char *crash_loses(const struct lk_redis_settings *settings)
                    : "what came after its last snapshot when Redis stops";
     }
     if (!settings->fsync_known || !strcmp(settings->fsync, "no")) {
-        return "what the system has not written to disk when the machine "
-               "stops";
+        return "what is not on disk yet when the machine stops";
     }
     return !strcmp(settings->fsync, "always") ? NULL
                                               : "the last second in a crash";
@@ -210,8 +209,7 @@ static void fail_over_loses(const struct lk_redis *store, char *text,
 {
     if (store->config.wait_replicas) {
         snprintf(text, size,
-                 "on a fail-over what only other replicas than the %u that "
-                 "acknowledged it have",
+                 "on a fail-over to a replica beyond the %u that confirmed it",
                  store->config.wait_replicas);
     } else {
         snprintf(text, size,
@@ -222,12 +220,12 @@ static void fail_over_loses(const struct lk_redis *store, char *text,
 void lk_redis_promise(struct lk_redis *store)
 {
     const char *crash = crash_loses(&store->settings);
-    char fail_over[120];
+    char fail_over[72];
 
     fail_over_loses(store, fail_over, sizeof(fail_over));
     snprintf(store->store.promise, sizeof(store->store.promise),
-             "fast, and weaker than the other stores: Redis may lose %s%s%s; "
-             "an operation may then run twice",
+             "weaker than the other stores: Redis may lose %.66s%s%s; an "
+             "operation may then run twice",
              crash ? crash : "", crash ? ", and " : "", fail_over);
 }
 
@@ -236,7 +234,7 @@ enum lk_status lk_redis_describe(struct lk_store *base, struct lk_buf *text,
 {
     struct lk_redis *store = (struct lk_redis *)base;
     const char *crash = crash_loses(&store->settings);
-    char fail_over[120];
+    char fail_over[72];
     enum lk_status status;
 
     *strict = false;
