@@ -1,0 +1,65 @@
+/*
+ * answers.h - a cache of stored answers in Redis, beside a store that decides.
+ *
+ * It only spares the store the reading of bytes: whoever asks has been told by
+ * the store that the operation is completed, under which token. What the cache
+ * holds is bound to token, name and fingerprint by a MAC, so a cache that is
+ * stale, mixed up or lying gives nothing; one that is down or slow gives
+ * nothing either, and is left alone for a second.
+ *
+ * Every function may be called from any thread; a mutex lets one at a time use
+ * the connection, and none waits longer than a few time-outs.
+ */
+#ifndef LK_ANSWERS_H
+#define LK_ANSWERS_H
+
+#include "store/store.h"
+
+struct lk_answers;
+
+struct lk_answers_config {
+    const char *url;       /* redis: or redis-sentinel: */
+    const char *prefix;    /* of the keys, without the braces */
+    uint64_t timeout_ms;   /* for one question */
+    const uint8_t *secret; /* 16 bytes, the deciding store's */
+    void (*log)(void *context, int level, const char *line);
+    void *log_context;
+};
+
+struct lk_answers_stats {
+    uint64_t hits;
+    uint64_t misses;
+    uint64_t refused; /* what did not fit its MAC */
+    uint64_t failed;  /* questions that nobody answered in time */
+    bool available;
+};
+
+/* LK_INVALID: the URL; `error` gets a sentence. A cache that is down is no
+ * reason not to open it. */
+LK_MUST_CHECK enum lk_status lk_answers_open(
+    const struct lk_answers_config *config, struct lk_answers **answers,
+    struct lk_buf *error);
+void lk_answers_close(struct lk_answers *answers); /* NULL is fine */
+
+/*
+ * The answer of a claim whose outcome says REPLAY or OMITTED: a reference that
+ * is the caller's, or NULL. The op has its name's hash, its fingerprint and
+ * out.token. Ops without a fingerprint get NULL.
+ */
+struct lk_kept *lk_answers_get(struct lk_answers *answers,
+                               const struct lk_op *op);
+/* Fills the cache with what the store has read for such a claim. */
+void lk_answers_put(struct lk_answers *answers, const struct lk_op *op,
+                    const struct lk_kept *kept, uint64_t ttl_ms);
+/*
+ * Removes the answers of evicted operations, before the eviction is
+ * acknowledged. LK_UNAVAILABLE: the cache does not answer. Even then nobody is
+ * given such an answer: the store no longer names its token.
+ */
+LK_MUST_CHECK enum lk_status lk_answers_forget(struct lk_answers *answers,
+                                               const uint64_t *tokens,
+                                               size_t count);
+void lk_answers_stats(struct lk_answers *answers,
+                      struct lk_answers_stats *stats);
+
+#endif
