@@ -15,8 +15,8 @@ from support.h2 import DATA, END_HEADERS, END_STREAM, HEADERS, Http2, literal
 from support.life import new_key
 from support.wire import Cut, as_bytes, encode_headers
 
-OURS = ("Latchkey-Tenant", "Latchkey-Scope", "Latchkey-Token",
-        "Latchkey-Attempt", "Latchkey-Reference")
+OURS = ("Latchkey-Tenant", "Latchkey-Scope", "Latchkey-Key",
+        "Latchkey-Token", "Latchkey-Attempt", "Latchkey-Reference")
 HOST, TENANT, CLOSE = (("Host", "localhost"), ("X-API-Key", "acme"),
                        ("Connection", "close"))
 NAME = (HOST, TENANT, CLOSE)
