@@ -22,6 +22,15 @@ def run(*command, **options):
     return result.stdout
 
 
+class Book:
+    """What the database has of one key."""
+
+    def __init__(self):
+        self.ledger = []
+        self.jobs = 0
+        self.stored = None
+
+
 class Bank:
     """A database of a server with Latchkey and the bank in it."""
 
@@ -43,6 +52,14 @@ class Bank:
 
     def connect(self, **options):
         return self.server.connect(self.database, **options)
+
+    def cut(self, where):
+        """Ends connections that pg_stat_activity chooses; how many it met."""
+        rows = self.query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+            " AND (%s)" % where)
+        return sum(ended for ended, in rows)
 
     # ---- programs ----
 
@@ -96,23 +113,36 @@ class Bank:
 
     # ---- books ----
 
+    def books(self):
+        """All that there is of each key: Book."""
+        found = {}
+        for key, *row in self.query("SELECT key, source, target, amount"
+                                    " FROM ledger"):
+            found.setdefault(key, Book()).ledger.append(tuple(row))
+        for key, in self.query("SELECT o.key FROM latchkey.job"
+                               " JOIN latchkey.operation o USING (number)"):
+            found.setdefault(key, Book()).jobs += 1
+        for key, *stored in self.query(
+                "SELECT o.key, o.state, o.status, convert_from(a.body, 'UTF8')"
+                " FROM latchkey.operations o LEFT JOIN latchkey.answer a"
+                " USING (token)"):
+            book = found.setdefault(key, Book())
+            assert book.stored is None, key
+            book.stored = tuple(stored)
+        return found
+
+    def book(self, key):
+        return self.books().get(key, Book())
+
     def ledger(self, key):
-        return self.query("SELECT source, target, amount FROM ledger"
-                          " WHERE key = %s", (key,))
+        return self.book(key).ledger
 
     def jobs(self, key):
-        return self.value(
-            "SELECT count(*) FROM latchkey.job j JOIN latchkey.operation o"
-            " USING (number) WHERE o.key = %s", (key,))
+        return self.book(key).jobs
 
     def stored(self, key):
         """(state, status, body) of the operation, or None."""
-        rows = self.query(
-            "SELECT o.state, o.status, convert_from(a.body, 'UTF8')"
-            " FROM latchkey.operations o LEFT JOIN latchkey.answer a"
-            " USING (token) WHERE o.key = %s", (key,))
-        assert len(rows) < 2, rows
-        return rows[0] if rows else None
+        return self.book(key).stored
 
     def check_books(self):
         """Every account has what the ledger says, no more and no less."""
