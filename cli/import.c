@@ -40,10 +40,8 @@ struct import {
     size_t count;
     size_t bytes;
     enum lk_line_type type; /* of the lines in the batch */
-    bool shortens;          /* tokens do not fit into this store */
     uint64_t records_read;
     uint64_t audit_read;
-    uint64_t open_shortened;
     struct lk_import total;
     bool ended;
 };
@@ -51,29 +49,11 @@ struct import {
 /* ---- The batch ------------------------------------------------------------
  */
 
-/*
- * Tokens of a Redis store are microseconds, in steps of 16, and too large for
- * the others. A sixteenth of them, counted from 2024, keeps their order, is
- * the same in each pass, and is what their numbers are made of.
- */
-static uint64_t shorten(uint64_t token)
-{
-    const uint64_t epoch = UINT64_C(1704067200000000);
-
-    return token > LK_REFERENCE_MAX && token > epoch ? (token - epoch) / 16
-                                                     : token;
-}
-
 static void set_record(struct import *import, size_t at)
 {
     struct lk_line *line = &import->batch[at];
     struct lk_record *record = &line->record;
 
-    if (import->shortens && shorten(record->token) != record->token) {
-        record->token = shorten(record->token);
-        import->open_shortened += record->state == LK_STATE_IN_PROGRESS ||
-                                  record->state == LK_STATE_UNCERTAIN;
-    }
     if (record->state == LK_STATE_COMPLETED && !record->omitted) {
         line->response.status = record->status;
         record->answer_bytes =
@@ -340,9 +320,7 @@ static enum lk_exit begin(struct import *import)
         lk_complain("a %s store takes over nothing", class->scheme);
         return LK_EXIT_NO;
     }
-    import->shortens = strcmp(class->scheme, "redis") != 0;
-    import->total.highest_token =
-        import->shortens ? shorten(begin->last_token) : begin->last_token;
+    import->total.highest_token = begin->last_token;
     result = adopt(import, begin->reference_secret);
     return result == LK_EXIT_DONE ? note(import) : result;
 }
@@ -373,12 +351,6 @@ static void report(struct import *import)
            (unsigned long long)total->taken, (unsigned long long)total->older,
            (unsigned long long)total->renumbered,
            (unsigned long long)import->audit_read);
-    if (import->open_shortened > 0) {
-        lk_hint(cli,
-                "%llu open operations have another token now: who runs them "
-                "is told STALE",
-                (unsigned long long)import->open_shortened);
-    }
 }
 
 static enum lk_exit import_into(struct import *import, const char *url)

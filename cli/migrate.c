@@ -3,12 +3,7 @@
 #include "cli/move.h"
 
 #include "store/postgres_migrate.h"
-#if __has_include("store/redis.h")
 #include "store/redis.h"
-#else
-#define lk_redis_migrate(url, report) LK_INVALID
-#define lk_redis_library()            ((struct lk_slice){0})
-#endif
 
 static const struct lk_option options[] = {
     {"print", NULL, "print what would be run, and connect to nothing"},

@@ -10,7 +10,7 @@
 #define TIME(name, field)               ROW(name, NUMBER, false, field, TIME_MAX)
 #define NEEDED(name, kind, field, most) ROW(name, kind, true, field, most)
 
-#define TOKEN_MAX ((UINT64_C(1) << 53) - 1)
+#define TOKEN_MAX LK_REFERENCE_MAX /* of every store */
 #define TIME_MAX  ((UINT64_C(1) << 48) - 1)
 #define ANY       INT64_MAX
 
@@ -31,8 +31,8 @@ static const struct lk_field_row record[] = {
     NEEDED("state", STATE, record.state, 32),
     NEEDED("token", NUMBER, record.token, TOKEN_MAX),
     NUMBER("attempt", record.attempt, ANY),
-    NUMBER("number", record.number, LK_REFERENCE_MAX),
-    NUMBER("generation", record.generation, ANY),
+    NUMBER("number", record.number, TOKEN_MAX),
+    NUMBER("generation", record.generation, TOKEN_MAX),
     NEEDED("fingerprint", BYTES, record.fingerprint, LK_FINGERPRINT_MAX),
     BYTES("owner", record.owner, LK_OWNER_MAX),
     TIME("claimed-ms", record.claimed_ms),
