@@ -9,7 +9,7 @@
 // on its way, or to the gateway.
 //
 // It must be reachable through the gateway alone: it believes the headers
-// Latchkey-Tenant, Latchkey-Scope and Latchkey-Token.
+// Latchkey-Tenant, Latchkey-Scope, Latchkey-Key and Latchkey-Token.
 'use strict';
 
 const http = require('node:http');
@@ -21,20 +21,12 @@ const { move, transaction, JSON_TYPE, RETRY } = require('./transfer.js');
 // by a COMMIT of our own whose success we did not hear of.
 const SETTLED = ['LK001', 'LK002'];
 
-// The key that a value of Idempotency-Key means: "abc" and abc are one. The
-// gateway has refused whatever is neither before it came here.
-function bareKey(value) {
-  const text = value.trim();
-  return text.startsWith('"')
-    ? text.slice(1, -1).replace(/\\(.)/g, '$1') : text;
-}
-
 // Tenant, scope, key and token of the gateway's claim.
 function operation(headers) {
   // Bytes of UTF-8, which Node reads as Latin-1.
   const text = (name) => Buffer.from(headers[name], 'latin1').toString();
   return [text('latchkey-tenant'), text('latchkey-scope'),
-          bareKey(headers['idempotency-key']), headers['latchkey-token']];
+          text('latchkey-key'), headers['latchkey-token']];
 }
 
 // Business and completion in one transaction; the answer.

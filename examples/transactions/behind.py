@@ -9,14 +9,13 @@ committed, the answer is stored, whatever happens to the app, to the answer on
 its way, or to the gateway.
 
 It must be reachable through the gateway alone: it believes the headers
-Latchkey-Tenant, Latchkey-Scope and Latchkey-Token.
+Latchkey-Tenant, Latchkey-Scope, Latchkey-Key and Latchkey-Token.
 """
 
 import contextlib
 import http.server
 import json
 import queue
-import re
 import sys
 import time
 
@@ -30,17 +29,6 @@ SETTLED = ("LK001", "LK002")
 JSON_TYPE = "application/json"
 
 
-def bare_key(value):
-    """The key that a value of Idempotency-Key means: "abc" and abc are one.
-
-    The gateway has refused whatever is neither before it came here.
-    """
-    value = value.strip(" \t")
-    if value.startswith('"'):
-        return re.sub(r"\\(.)", r"\1", value[1:-1])
-    return value
-
-
 def operation(headers):
     """Tenant, scope, key and token of the gateway's claim."""
     def text(name):
@@ -48,8 +36,7 @@ def operation(headers):
         return headers[name].encode("latin-1").decode()
 
     return (text("Latchkey-Tenant"), text("Latchkey-Scope"),
-            bare_key(headers["Idempotency-Key"]),
-            int(headers["Latchkey-Token"]))
+            text("Latchkey-Key"), int(headers["Latchkey-Token"]))
 
 
 def perform(connection, name, order):

@@ -165,7 +165,7 @@ def test_the_app_completes_the_operation_and_a_retry_gets_what_it_stored(
 
 def test_a_key_in_quotes_is_the_operation_of_the_bare_key(bank, behind,
                                                           make_golden):
-    # C26, C05: the app gets the header as it was sent.
+    # C26, C05: the app is told the key itself.
     gateway = make_golden(behind)
     for sent, key in (('"k 1"', "k 1"), (r'"a\"b\\c"', r'a"b\c'),
                       ("bare", "bare")):
