@@ -108,6 +108,7 @@ def test_a_push_comes_from_another_daemon(pair):
     raw, key = ours.raw(), new_key()
     token = begin(raw, key)
     waiting = other.raw(protocol=3)
+    assert verdict(claim(waiting, key)) == "INFLIGHT"
     assert waiting("AWAIT", "ticket", *name(key), MINUTE) == "QUEUED"
     assert complete(raw, key, token, 200, b"", b"x") == "OK"
     assert waiting.read() == [b"settled", b"ticket"]
