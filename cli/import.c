@@ -249,8 +249,10 @@ static bool read_secret(struct lk_slice hex, uint8_t secret[LK_REFERENCE_KEY])
 static enum lk_exit adopt(struct import *import, struct lk_slice hex)
 {
     uint8_t secret[LK_REFERENCE_KEY];
+    uint8_t own[LK_REFERENCE_KEY];
     enum lk_status status;
 
+    memcpy(own, import->store->reference_secret, sizeof(own));
     if (!read_secret(hex, secret)) {
         return refuse_line(import, "\"reference_secret\" is missing or is not "
                                    "32 hexadecimal digits");
@@ -259,6 +261,10 @@ static enum lk_exit adopt(struct import *import, struct lk_slice hex)
     if (status == LK_BUSY) {
         lk_complain("the store has given out references of its own: those of "
                     "the imported operations change");
+    } else if (status == LK_OK && import->store->shared &&
+               memcmp(own, secret, sizeof(own)) != 0) {
+        lk_hint(import->cli, "references go over to this store: restart "
+                             "daemons that have it open already");
     }
     return status == LK_OK || status == LK_BUSY
                ? LK_EXIT_DONE

@@ -105,6 +105,7 @@ static enum lk_exit migrate(struct lk_cli *cli, const char *url)
     case LK_UNAVAILABLE:
     case LK_TIMEOUT:
     case LK_CLOSED:
+    case LK_IO:
         return LK_EXIT_UNREACHABLE;
     default:
         return LK_EXIT_FAILED;

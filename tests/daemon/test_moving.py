@@ -424,6 +424,23 @@ def test_a_store_that_is_in_use_takes_over_records_beside_its_own(
     assert target.daemon.cli("verify").returncode == 0
 
 
+@pytest.mark.parametrize("kind", ["postgres", "redis"])
+def test_a_shared_store_takes_over_records_while_a_daemon_uses_it(
+        place, kind):
+    source, target = place("sqlite").start(), place(kind).start()
+    keys = fill(source)
+    complete(target.raw(), "own", b"own")
+    done(tool("import", "--store", target.url, source.export()))
+    raw, old = target.raw(), source.raw()
+    assert as_told(raw, "own")[3] == b"own"
+    for key in keys:
+        told, answer = as_told(old, key), as_told(raw, key)
+        assert answer[0] == told[0] and answer[2:-1] == told[2:-1], key
+    assert target.daemon.cli("export", "--output",
+                             target.folder / "back").returncode == 0
+    assert set(records(target.folder / "back")) == {"own", *keys}
+
+
 # ---- the file ----
 
 
@@ -647,3 +664,46 @@ def test_migrate_has_nothing_to_do_for_an_embedded_store(tmp_path):
     assert tool("migrate", "mysql://x").returncode == 2
     assert tool("migrate").returncode == 2
     assert tool("migrate", url, "--print").returncode == 2
+
+
+def test_migrate_may_be_run_again_and_prints_what_it_would_do(servers):
+    server = servers("postgres")
+    url = server.create_database()
+    assert "schema" in done(tool("migrate", url)).stdout
+    assert "nothing" in done(tool("migrate", url)).stdout
+    printed = done(tool("migrate", "--print")).stdout
+    other = server.create_database("printed")
+    server.psql(printed, database="printed")
+    assert "nothing" in done(tool("migrate", other)).stdout
+    report = done(tool("migrate", "--json", env={"LATCHKEY_STORE": other}))
+    assert json.loads(report.stdout)["result"] == "OK"
+    assert tool("migrate", "postgres://postgres@127.0.0.1:1/x").returncode == 3
+
+
+def test_migrate_loads_the_functions_of_redis(servers):
+    server = servers("redis", appendonly=True, appendfsync="always")
+    for _ in range(2):
+        done(tool("migrate", server.url()))
+    assert b"latchkey" in server.admin.function_list()[0]
+    assert "latchkey" in done(tool("migrate", "--print",
+                                   server.url())).stdout
+    assert tool("migrate", "redis://127.0.0.1:1").returncode == 3
+
+
+def test_check_store_refuses_to_call_strict_what_may_lose(place, servers):
+    url = place("postgres").url
+    server = servers("postgres")
+    assert "strict: yes" in done(tool("check-store", url, "--strict")).stdout
+    server.set("synchronous_commit", "off")
+    try:
+        refused = tool("check-store", url)
+        assert refused.returncode == 1
+        assert "synchronous_commit" in refused.stderr
+        weak = tool("check-store", url, "--strict", "--set",
+                    "accept_loss=yes")
+        assert weak.returncode == 1 and "strict: no" in weak.stdout
+    finally:
+        server.set("synchronous_commit", "on")
+    url = place("redis").url
+    assert "strict: no" in done(tool("check-store", url)).stdout
+    assert tool("check-store", url, "--strict").returncode == 1
