@@ -17,8 +17,9 @@
 --
 -- PL/pgSQL keeps plans, and a plan made while a table was small may read it as
 -- a whole for as long as nobody analyses it. So every function that gets at
--- operations says enable_seqscan = off, and a batch finds its rows by LATERAL
--- lookups with LIMIT, which leave the planner nothing but the index of names.
+-- operations says enable_seqscan = off, and a batch finds its rows by a LATERAL
+-- lookup with LIMIT, which leaves the planner nothing but the index of names,
+-- and changes them by ctid, which leaves it nothing but that.
 
 -- The name of an operation as a number to lock. A collision only makes a claim
 -- look busy while the other transaction is open. The constant keeps away from
@@ -47,6 +48,50 @@ LANGUAGE sql STABLE
 AS $$
     SELECT pg_catalog.current_setting('transaction_isolation')
         IN ('repeatable read', 'serializable')
+$$;
+
+-- The table of lib/machine.c, as one expression: what an event (enum lk_event)
+-- does to a record, and what the caller is told. The verdict (enum lk_verdict),
+-- plus 16 times the effect (enum lk_effect: 0 none, 1 begin, 4 finish, 5 free,
+-- 6 doubt, 7 lock, 8 keep); -2: an event that this store does not know.
+--
+-- was: the state that the event finds; 0 is absent or expired, and then the
+-- booleans may be null. flags: 1 run again what is uncertain, 2 begin nothing.
+CREATE OR REPLACE FUNCTION latchkey.decide(event integer, was integer,
+    lapsed boolean, omitted boolean, same_fingerprint boolean,
+    same_owner boolean, same_token boolean, flags integer)
+RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE
+    WHEN event = 0 THEN CASE -- claim
+        WHEN was IN (0, 5) THEN
+            CASE WHEN (flags & 2) = 0 THEN 16 ELSE 8 END -- NEW, REFUSED
+        WHEN NOT same_fingerprint THEN 6 -- MISMATCH
+        WHEN was = 1 THEN 4 -- ACCEPTED
+        WHEN was = 4 THEN CASE WHEN omitted THEN 2 ELSE 1 END -- .., REPLAY
+        -- Its own claim, whose reply was lost: NEW, the same token. An owner
+        -- who has given up since asks with NONEW for what it has to release.
+        WHEN same_owner AND (was = 2 OR (flags & 2) <> 0) THEN 0
+        WHEN was = 2 AND NOT lapsed THEN 3 -- INFLIGHT
+        WHEN (flags & 1) <> 0 THEN
+            CASE WHEN (flags & 2) = 0 THEN 16 ELSE 8 END
+        WHEN was = 2 THEN 5 + 16 * 6 -- UNCERTAIN from now on
+        ELSE 5 END
+    WHEN event BETWEEN 3 AND 6 THEN CASE -- complete, release, doubt, extend
+        WHEN was IN (0, 1, 5) OR NOT same_token THEN 11 -- STALE
+        WHEN was = 4 THEN 10 -- KEPT
+        WHEN was = 3 AND event = 5 THEN 9 -- the first reason stands
+        ELSE 9 + 16 * (event + 1) END -- OK
+    WHEN event = 7 THEN -- keep
+        CASE WHEN was IN (0, 5) THEN 12 ELSE 9 + 16 * 8 END -- NIL, OK
+    WHEN event IN (8, 9) THEN CASE -- resolve as completed, as released
+        WHEN was IN (2, 3) THEN 9 + 16 * (event - 4)
+        WHEN was = 4 THEN 10
+        ELSE 12 END
+    WHEN event = 10 THEN -- evict
+        CASE WHEN was = 4 THEN 9 + 16 * 5 ELSE 12 END
+    ELSE -2 END
 $$;
 
 -- The record of that name as it is now, or null. The caller holds the lock. An
@@ -86,8 +131,8 @@ BEGIN
 END
 $$;
 
--- One operation under its lock: the table of lib/machine.c, and what it takes
--- in rows. _ttl, _lock, _token: 0 is "not given"; the texts are '' then.
+-- One operation under its lock, and what it takes in rows. _ttl, _lock, _token:
+-- 0 is "not given"; the texts are '' then.
 CREATE OR REPLACE FUNCTION latchkey.step(
     _at integer, _event smallint, _tenant text, _scope text, _key text,
     _fingerprint text, _owner text, _ttl bigint, _lock bigint, _flags integer,
@@ -97,23 +142,14 @@ RETURNS latchkey.decision
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    -- enum lk_verdict
-    new CONSTANT smallint := 0;       replay CONSTANT smallint := 1;
-    omitted CONSTANT smallint := 2;   inflight CONSTANT smallint := 3;
-    accepted CONSTANT smallint := 4;  uncertain CONSTANT smallint := 5;
-    mismatch CONSTANT smallint := 6;  refused CONSTANT smallint := 8;
-    done CONSTANT smallint := 9;      kept CONSTANT smallint := 10;
-    stale CONSTANT smallint := 11;    nil CONSTANT smallint := 12;
-
     r latchkey.operation := latchkey.read(_tenant, _scope, _key,
         _event = 0 AND (_flags & 2) = 0);
-    was smallint := 0; -- its state; absent and expired: 0
     expired boolean;
+    was smallint := 0;
+    code integer;
+    effect integer;
     fresh bigint;
     keeps bigint;
-    same_owner boolean;
-    verdict smallint;
-    effect text := 'none';
 BEGIN
     expired := r.state IN (4, 5) AND r.deadline_ms <= _now
         AND NOT EXISTS (SELECT FROM latchkey.job j
@@ -121,76 +157,18 @@ BEGIN
     IF r.number IS NOT NULL AND NOT expired THEN
         was := r.state;
     END IF;
-
-    -- What is decided ...
-    CASE
-    WHEN _event = 0 THEN -- claim
-        same_owner := (_flags & 4) <> 0 AND _owner <> '' AND _owner = r.owner;
-        CASE
-        WHEN was IN (0, 5) THEN
-            verdict := new;
-            effect := 'begin';
-        WHEN r.fingerprint <> _fingerprint THEN
-            verdict := mismatch;
-        WHEN was = 1 THEN
-            verdict := accepted;
-        WHEN was = 4 THEN
-            verdict := CASE WHEN r.omitted THEN omitted ELSE replay END;
-        WHEN same_owner AND (was = 2 OR (_flags & 2) <> 0) THEN
-            verdict := new; -- its own claim, whose reply was lost
-        WHEN was = 2 AND r.deadline_ms > _now THEN
-            verdict := inflight;
-        WHEN (_flags & 1) <> 0 THEN
-            verdict := new;
-            effect := 'begin';
-        ELSE
-            verdict := uncertain;
-            effect := CASE WHEN was = 2 THEN 'lapse' ELSE 'none' END;
-        END CASE;
-        IF effect = 'begin' AND (_flags & 2) <> 0 THEN
-            verdict := refused;
-            effect := 'none';
-        END IF;
-    WHEN _event BETWEEN 3 AND 6 THEN -- complete, release, doubt, extend
-        CASE
-        WHEN was NOT IN (2, 3, 4) OR r.token <> _token THEN
-            verdict := stale;
-        WHEN was = 4 THEN
-            verdict := kept;
-        ELSE
-            verdict := done;
-            effect := (ARRAY['finish', 'free', 'doubt', 'lock'])[_event - 2];
-            IF was = 3 AND effect = 'doubt' THEN
-                effect := 'none'; -- the first reason stands
-            END IF;
-        END CASE;
-    WHEN _event = 7 THEN -- keep
-        verdict := CASE WHEN was IN (0, 5) THEN nil ELSE done END;
-        effect := CASE WHEN was IN (0, 5) THEN 'none' ELSE 'keep' END;
-    WHEN _event IN (8, 9) THEN -- resolve
-        CASE
-        WHEN was = 4 THEN
-            verdict := kept;
-        WHEN was IN (2, 3) THEN
-            verdict := done;
-            effect := CASE WHEN _event = 8 THEN 'finish' ELSE 'free' END;
-        ELSE
-            verdict := nil;
-        END CASE;
-    WHEN _event = 10 THEN -- evict
-        verdict := CASE WHEN was = 4 THEN done ELSE nil END;
-        effect := CASE WHEN was = 4 THEN 'free' ELSE 'none' END;
-    ELSE
-        RETURN ROW(_at, -2, was, 0, 0, 0, 0, _now, NULL, 0, false,
-                   _lock_id)::latchkey.decision;
-    END CASE;
-
-    -- ... and what it takes. Never less time than KEEP has promised.
+    code := latchkey.decide(_event, was, r.deadline_ms <= _now, r.omitted,
+        r.fingerprint = _fingerprint,
+        (_flags & 4) <> 0 AND _owner <> '' AND r.owner = _owner,
+        r.token = _token, _flags);
+    effect := greatest(code, 0) / 16;
+    -- Never less time than KEEP has promised.
     keeps := greatest(coalesce(nullif(_ttl, 0), r.ttl_ms), r.keep_ms);
+
     CASE effect
-    WHEN 'none' THEN
+    WHEN 0 THEN
         NULL;
-    WHEN 'begin' THEN
+    WHEN 1 THEN -- begin
         fresh := pg_catalog.nextval('latchkey.token');
         _ttl := coalesce(nullif(_ttl, 0), _default_ttl);
         _lock := coalesce(nullif(_lock, 0), 30000);
@@ -203,9 +181,8 @@ BEGIN
             ON CONFLICT (tenant, scope, key) DO NOTHING
             RETURNING * INTO r;
             IF NOT FOUND THEN
-                RAISE EXCEPTION 'the operation was written past its lock'
-                    USING ERRCODE = 'serialization_failure',
-                    HINT = 'Run the transaction again.';
+                RAISE EXCEPTION 'latchkey: written past its lock'
+                    USING ERRCODE = 'serialization_failure';
             END IF;
         ELSE
             IF expired THEN
@@ -226,7 +203,7 @@ BEGIN
             WHERE o.number = r.number
             RETURNING * INTO STRICT r;
         END IF;
-    WHEN 'finish' THEN
+    WHEN 4 THEN -- finish
         IF _reason = '' THEN
             INSERT INTO latchkey.answer (token, headers, body)
             VALUES (r.token, _headers, _body);
@@ -237,7 +214,7 @@ BEGIN
             reason = nullif(_reason, '')
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
-    WHEN 'free' THEN
+    WHEN 5 THEN -- free
         IF was = 4 AND NOT r.omitted THEN
             DELETE FROM latchkey.answer a WHERE a.token = r.token;
         END IF;
@@ -246,24 +223,21 @@ BEGIN
             completed_ms = NULL, deadline_ms = _now + keeps, reason = NULL
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
-    WHEN 'doubt' THEN
+    WHEN 6 THEN -- doubt; a lapsed one: since its lock ran out, no reason
         UPDATE latchkey.operation o SET
-            state = 3, deadline_ms = _now, reason = _reason
+            state = 3,
+            deadline_ms = CASE _event WHEN 0 THEN o.deadline_ms ELSE _now END,
+            reason = CASE _event WHEN 0 THEN NULL ELSE _reason END
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
-    WHEN 'lapse' THEN -- since its lock ran out, without a reason
-        UPDATE latchkey.operation o SET state = 3
-        WHERE o.number = r.number
-        RETURNING * INTO STRICT r;
-    WHEN 'lock' THEN -- a late, shorter wish does not cut it
+    WHEN 7 THEN -- lock; a late, shorter wish does not cut it
         UPDATE latchkey.operation o SET
             state = 2, reason = NULL,
-            deadline_ms = CASE WHEN was = 2
-                THEN greatest(o.deadline_ms, _now + _lock)
-                ELSE _now + _lock END
+            deadline_ms = greatest(_now + _lock,
+                CASE WHEN was = 2 THEN o.deadline_ms END)
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
-    WHEN 'keep' THEN
+    WHEN 8 THEN -- keep
         IF was = 4 AND r.deadline_ms < _now + _ttl THEN
             UPDATE latchkey.operation o SET deadline_ms = _now + _ttl
             WHERE o.number = r.number
@@ -275,18 +249,18 @@ BEGIN
         END IF;
     END CASE;
 
-    IF _event IN (8, 9, 10) AND effect <> 'none' THEN
+    IF _event IN (8, 9, 10) AND effect <> 0 THEN
         INSERT INTO latchkey.audit (at_ms, who, why, action, tenant, scope,
             key, token)
         VALUES (_now, _who, _why, (ARRAY['resolve completed',
             'resolve released', 'evict'])[_event - 7], _tenant, _scope, _key,
             r.token);
     END IF;
-    IF effect = 'none' AND was = 0 THEN
-        RETURN ROW(_at, verdict, 0, 0, 0, 0, 0, _now, NULL, 0, false,
-                   _lock_id)::latchkey.decision;
+    IF code < 0 OR effect = 0 AND was = 0 THEN
+        RETURN ROW(_at, CASE WHEN code < 0 THEN code ELSE code & 15 END, was,
+            0, 0, 0, 0, _now, NULL, 0, false, _lock_id)::latchkey.decision;
     END IF;
-    RETURN ROW(_at, verdict, r.state, r.token, r.attempt, r.number,
+    RETURN ROW(_at, code & 15, r.state, r.token, r.attempt, r.number,
         r.deadline_ms, _now, r.reason,
         CASE WHEN r.state = 4 THEN r.completed_ms
              WHEN r.state IN (2, 5) THEN r.claimed_ms
@@ -298,13 +272,13 @@ $$;
 
 -- A batch, for the daemon. All arrays are equally long and without nulls; _ttl
 -- and _lock are 0 where nothing was given, the texts and bytes are empty then.
--- flags: 1 run again what is uncertain, 2 begin nothing, 4 there is an owner.
+-- _flags: 1 run again what is uncertain, 2 begin nothing, 4 there is an owner.
+-- The caller's transaction is READ COMMITTED.
 --
--- Operations on one name are decided in the order of the arrays. Where a name
--- occurs once, as nearly all do, claims of new names are one INSERT,
--- completions one UPDATE, and claims that change nothing one SELECT; whatever
--- is left goes through latchkey.step. The caller's transaction is READ
--- COMMITTED.
+-- Operations on one name are decided in the order of the arrays, one by one.
+-- But nearly all names occur once, and nearly all of these are claims of new
+-- names, claims that change nothing, and what holders of a token do: that is
+-- one statement for all of them. The rest goes through latchkey.step.
 CREATE OR REPLACE FUNCTION latchkey.apply(
     _event smallint[], _tenant text[], _scope text[], _key text[],
     _fingerprint text[], _owner text[], _ttl bigint[], _lock bigint[],
@@ -317,175 +291,169 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 DECLARE
-    count CONSTANT integer := cardinality(_event);
+    total CONSTANT integer := cardinality(_event);
     now bigint;
     id bigint[];
     got boolean[];   -- its lock is ours
-    alone boolean[]; -- so, and no other operation of the batch has its name
+    alone boolean[]; -- no other operation of the batch has its name
     decided latchkey.decision[];
-    more latchkey.decision[];
+    expected bigint;
+    changed bigint;
     i integer;
 BEGIN
-    SELECT array_agg(l.id),
-           array_agg(pg_try_advisory_xact_lock(l.id))
+    IF latchkey.has_old_snapshot() THEN
+        RAISE EXCEPTION 'latchkey.apply runs in READ COMMITTED transactions'
+            USING ERRCODE = 'invalid_transaction_state',
+            HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
+    END IF;
+    SELECT array_agg(l.id), array_agg(pg_try_advisory_xact_lock(l.id))
     INTO id, got
     FROM (SELECT latchkey.lock_id(u.tenant, u.scope, u.key) AS id
-          FROM unnest(_tenant, _scope, _key)
-               AS u(tenant, scope, key)
+          FROM unnest(_tenant, _scope, _key) AS u(tenant, scope, key)
           OFFSET 0) AS l; -- the number is worked out once
     now := latchkey.now_ms();
-    alone := got;
-    IF (SELECT count(DISTINCT u.id) FROM unnest(id)
-        AS u(id)) < count THEN
+    IF (SELECT count(DISTINCT u.id) FROM unnest(id) AS u(id)) = total THEN
+        alone := array_fill(true, ARRAY[total]);
+    ELSE
         alone := ARRAY(
-            SELECT u.got AND count(*) OVER (PARTITION BY u.id) = 1
-            FROM unnest(id, got) WITH ORDINALITY AS u(id, got, at)
+            SELECT count(*) OVER (PARTITION BY u.id) = 1
+            FROM unnest(id) WITH ORDINALITY AS u(id, at)
             ORDER BY u.at);
     END IF;
 
-    -- Claims of names that are not there.
-    IF 0 = ANY (_event) THEN
-        WITH asked AS MATERIALIZED (
-            SELECT nextval('latchkey.token') AS number, u.*
-            FROM unnest(_event, _tenant, _scope, _key, _fingerprint,
-                _owner, _ttl, _lock, _flags, id, alone)
+    WITH op AS MATERIALIZED (
+        SELECT d.*, d.code >> 4 AS effect,
+            CASE WHEN d.code = 16 THEN nextval('latchkey.token') END AS fresh,
+            CASE WHEN d.code < 16 THEN d.state
+                 ELSE (ARRAY[2, NULL, NULL, 4, 5, 3, 2])[d.code >> 4] END
+                 AS next,
+            CASE d.code >> 4
+                WHEN 1 THEN now + d.lock
+                WHEN 4 THEN now + greatest(d.ttl, d.keep_ms)
+                WHEN 5 THEN now + greatest(d.ttl, d.keep_ms)
+                WHEN 6 THEN now
+                WHEN 7 THEN greatest(now + d.lock, CASE WHEN d.state = 2
+                                     THEN d.deadline_ms END)
+                ELSE d.deadline_ms END AS until
+        FROM (
+            SELECT u.at::integer, u.id, u.got, u.event, u.tenant, u.scope,
+                u.key, u.fingerprint, u.owner, u.status, u.reason,
+                coalesce(nullif(u.ttl, 0), r.ttl_ms, _default_ttl) AS ttl,
+                CASE WHEN u.lock = 0 AND u.event = 0 THEN 30000
+                     ELSE u.lock END AS lock,
+                r.place, r.state, r.number, r.token, r.attempt, r.claimed_ms,
+                r.completed_ms, r.deadline_ms, r.keep_ms,
+                r.reason AS known_reason,
+                CASE
+                -- Another transaction has it. A claim may be told what is
+                -- committed and final; anything else is in its hands.
+                WHEN NOT u.got AND u.event <> 0 THEN -1
+                WHEN NOT u.got AND (r.state IS NULL OR r.state = 5
+                     OR r.state = 4 AND r.deadline_ms <= now) THEN 3
+                WHEN NOT u.got AND r.fingerprint <> u.fingerprint THEN 6
+                WHEN NOT u.got AND r.state <> 4 THEN 3
+                -- Expired, but perhaps not its jobs.
+                WHEN r.state >= 4 AND r.deadline_ms <= now THEN NULL
+                ELSE latchkey.decide(u.event, coalesce(r.state, 0::smallint),
+                    r.deadline_ms <= now, r.omitted,
+                    r.fingerprint = u.fingerprint,
+                    (u.flags & 4) <> 0 AND u.owner <> '' AND r.owner = u.owner,
+                    r.token = u.token, u.flags) END AS code
+            FROM unnest(_event, _tenant, _scope, _key, _fingerprint, _owner,
+                _ttl, _lock, _flags, _token, _status, _reason, id, got, alone)
                 WITH ORDINALITY AS u(event, tenant, scope, key, fingerprint,
-                owner, ttl, lock, flags, id, alone, at)
-            WHERE u.event = 0 AND u.alone AND (u.flags & 2) = 0
-        ), fresh AS (
-            INSERT INTO latchkey.operation AS o (number, tenant, scope, key,
-                state, attempt, token, generation, claimed_ms, deadline_ms,
-                ttl_ms, fingerprint, owner)
-            SELECT a.number, a.tenant, a.scope, a.key, 2, 1, a.number,
-                a.number, now, now + CASE a.lock WHEN 0 THEN 30000
-                ELSE a.lock END, CASE a.ttl WHEN 0 THEN _default_ttl
-                ELSE a.ttl END, a.fingerprint, a.owner
-            FROM asked a
-            ON CONFLICT (tenant, scope, key) DO NOTHING
-            RETURNING o.number
-        )
-        SELECT array_agg(ROW(a.at, 0, 2, a.number, 1, a.number,
-            now + CASE a.lock WHEN 0 THEN 30000 ELSE a.lock END, now, NULL,
-            now, false, a.id)::latchkey.decision)
-        INTO decided
-        FROM asked a
-        -- IS TRUE: a hashed list, not a join that may be planned badly
-        WHERE (a.number IN (SELECT f.number FROM fresh f)) IS TRUE;
-        IF cardinality(decided) = count THEN
-            RETURN QUERY SELECT * FROM unnest(decided);
-            RETURN;
-        END IF;
-    END IF;
-
-    -- Completions by who holds the current token.
-    IF 3 = ANY (_event) THEN
-        WITH found AS MATERIALIZED (
-            SELECT u.at, u.id, u.ttl, u.status, u.reason, r.*
-            FROM unnest(_event, _tenant, _scope, _key, _ttl, _token,
-                _status, _reason, id, alone)
-                WITH ORDINALITY AS u(event, tenant, scope, key, ttl, token,
-                status, reason, id, alone, at)
-            CROSS JOIN LATERAL (
-                SELECT o.ctid AS place, o.token, o.state
-                FROM latchkey.operation o
+                owner, ttl, lock, flags, token, status, reason, id, got, alone,
+                at)
+            LEFT JOIN LATERAL (
+                SELECT o.ctid AS place, o.* FROM latchkey.operation o
                 WHERE o.tenant = u.tenant AND o.scope = u.scope
                   AND o.key = u.key
-                LIMIT 1) AS r
-            WHERE u.event = 3 AND u.alone AND r.token = u.token
-              AND r.state IN (2, 3)
-        ), done AS (
-            UPDATE latchkey.operation o SET
-                state = 4, omitted = f.reason <> '', status = f.status,
-                completed_ms = now, reason = nullif(f.reason, ''),
-                deadline_ms = now + greatest(coalesce(nullif(f.ttl, 0),
-                    o.ttl_ms), o.keep_ms)
-            FROM found f
-            WHERE o.ctid = f.place AND o.token = f.token
-            RETURNING f.at, f.id, f.state AS was, o.token, o.attempt, o.number,
-                o.deadline_ms, o.omitted, o.reason
-        ), kept AS (
-            INSERT INTO latchkey.answer (token, headers, body)
-            SELECT d.token, _headers[d.at], _body[d.at]
-            FROM done d
-            WHERE NOT d.omitted
-        )
-        SELECT array_agg(ROW(d.at, 9, 4, d.token, d.attempt,
-            d.number, d.deadline_ms, now, d.reason, now, d.was = 2,
-            d.id)::latchkey.decision)
-        INTO more
-        FROM done d;
-        decided := decided || more;
-    END IF;
-
-    -- Claims that change nothing: retries, most of all.
-    IF 0 = ANY (_event) AND coalesce(cardinality(decided), 0) < count
-    THEN
-        SELECT array_agg(ROW(u.at, v.verdict,
-            coalesce(r.state, 0), coalesce(r.token, 0),
-            coalesce(r.attempt, 0), coalesce(r.number, 0),
-            coalesce(r.deadline_ms, 0), now, r.reason,
-            CASE r.state WHEN 4 THEN r.completed_ms WHEN 2 THEN r.claimed_ms
-                         ELSE coalesce(r.deadline_ms, 0) END,
-            false, u.id)::latchkey.decision)
-        INTO more
-        FROM unnest(_event, _tenant, _scope, _key, _fingerprint,
-            _owner, _flags, id, got, alone)
-            WITH ORDINALITY AS u(event, tenant, scope, key, fingerprint, owner,
-            flags, id, got, alone, at)
-        LEFT JOIN LATERAL (
-            SELECT o.* FROM latchkey.operation o
-            WHERE o.tenant = u.tenant AND o.scope = u.scope AND o.key = u.key
-            LIMIT 1) AS r ON true
-        CROSS JOIN LATERAL (SELECT CASE
-            -- Not our lock, and perhaps somebody is beginning it just now.
-            -- What is committed may be told without the lock if it changes
-            -- nothing: it was so when this statement began.
-            WHEN NOT u.got AND (r.state IS NULL OR r.state = 5
-                 OR r.state = 4 AND r.deadline_ms <= now) THEN NULL
-            WHEN r.state IS NULL AND (u.flags & 2) <> 0 THEN 8
-            WHEN r.state IS NULL OR r.state = 5
-                 OR r.state = 4 AND r.deadline_ms <= now THEN NULL
-            WHEN r.fingerprint <> u.fingerprint THEN 6
-            WHEN r.state = 4 AND r.omitted THEN 2
-            WHEN r.state = 4 THEN 1
-            WHEN r.state = 1 THEN 4
-            WHEN (u.flags & 4) <> 0 AND u.owner <> '' AND r.owner = u.owner
-                 AND (r.state = 2 OR (u.flags & 2) <> 0) THEN 0
-            WHEN r.state = 2 AND r.deadline_ms > now THEN 3
-            WHEN r.state = 3 AND (u.flags & 1) = 0 THEN 5
-            END AS verdict OFFSET 0) AS v
-        WHERE u.event = 0 AND (u.alone OR NOT u.got) AND v.verdict IS NOT NULL
-          AND NOT (u.at IN (SELECT d.at FROM unnest(decided) d))
-              IS TRUE;
-        decided := decided || more;
+                LIMIT 1) AS r ON true
+            WHERE u.alone OR NOT u.got
+            OFFSET 0) AS d
+        WHERE d.code BETWEEN -1 AND 15
+           OR d.code = 16 AND d.number IS NULL
+           OR d.code > 16 AND d.event BETWEEN 3 AND 6
+    ), claimed AS (
+        INSERT INTO latchkey.operation (number, tenant, scope, key, state,
+            attempt, token, generation, claimed_ms, deadline_ms, ttl_ms,
+            fingerprint, owner)
+        SELECT p.fresh, p.tenant, p.scope, p.key, 2, 1, p.fresh, p.fresh, now,
+            p.until, p.ttl, p.fingerprint, p.owner
+        FROM op p
+        WHERE p.effect = 1
+    ), moved AS (
+        UPDATE latchkey.operation o SET
+            state = p.next, deadline_ms = p.until,
+            omitted = p.event = 3 AND p.reason <> '',
+            status = CASE p.event WHEN 3 THEN p.status END,
+            completed_ms = CASE p.event WHEN 3 THEN now END,
+            reason = CASE p.event WHEN 3 THEN nullif(p.reason, '')
+                                  WHEN 5 THEN p.reason END
+        FROM (SELECT q.place, q.token, q.event, q.next, q.until, q.status,
+                  q.reason
+              FROM op q
+              WHERE q.effect > 1
+              OFFSET 0) AS p -- few columns: each row is copied as a whole
+        WHERE o.ctid = p.place AND o.token = p.token
+        RETURNING 1
+    ), kept AS (
+        INSERT INTO latchkey.answer (token, headers, body)
+        SELECT p.token, _headers[p.at], _body[p.at]
+        FROM op p
+        WHERE p.effect = 4 AND p.reason = ''
+    )
+    SELECT array_agg(ROW(p.at,
+            CASE WHEN p.code < 0 THEN p.code ELSE p.code & 15 END,
+            coalesce(p.next, CASE p.code WHEN 3 THEN 2 ELSE 0 END),
+            coalesce(p.fresh, p.token, 0), coalesce(p.attempt,
+            CASE WHEN p.effect = 1 THEN 1 ELSE 0 END),
+            coalesce(p.number, p.fresh, 0),
+            CASE WHEN p.got OR p.code <> 3 THEN coalesce(p.until, 0)
+                 ELSE greatest(p.until, now + 1000) END,
+            now,
+            CASE WHEN p.effect = 0 THEN p.known_reason
+                 WHEN p.event = 3 THEN nullif(p.reason, '')
+                 WHEN p.event = 5 THEN p.reason END,
+            CASE WHEN p.next = 4 THEN coalesce(p.completed_ms, now)
+                 WHEN p.next IN (2, 5) THEN coalesce(p.claimed_ms, now)
+                 ELSE coalesce(p.until, 0) END,
+            p.effect > 1 AND p.state = 2 AND p.next <> 2,
+            p.id)::latchkey.decision),
+        count(*) FILTER (WHERE p.effect > 1),
+        (SELECT count(*) FROM moved)
+    INTO decided, expected, changed
+    FROM op p;
+    IF changed <> expected THEN
+        RAISE EXCEPTION 'latchkey: % of % operations were written past their '
+            'locks', expected - changed, expected
+            USING ERRCODE = 'serialization_failure';
     END IF;
 
     RETURN QUERY SELECT * FROM unnest(decided);
-    IF coalesce(cardinality(decided), 0) = count THEN
+    IF coalesce(cardinality(decided), 0) = total THEN
         RETURN;
     END IF;
     FOR i IN
-        SELECT u.at FROM generate_series(1, count) AS u(at)
-        WHERE (u.at IN (SELECT d.at FROM unnest(decided) d))
-            IS NOT TRUE
+        SELECT u.at FROM generate_series(1, total) AS u(at)
+        -- IS NOT TRUE: a hashed list, not a join that may be planned badly
+        WHERE (u.at IN (SELECT d.at FROM unnest(decided) d)) IS NOT TRUE
         ORDER BY u.at
     LOOP
-        IF NOT got[i] THEN
-            RETURN NEXT ROW(i, -1, 0, 0, 0, 0, 0, now, NULL, 0, false,
-                            id[i])::latchkey.decision;
-        ELSE
-            RETURN NEXT latchkey.step(i, _event[i], _tenant[i], _scope[i],
-                _key[i], _fingerprint[i], _owner[i], _ttl[i], _lock[i],
-                _flags[i], _token[i], _status[i], _headers[i], _body[i],
-                _reason[i], _who[i], _why[i], _default_ttl, now, id[i]);
-        END IF;
+        RETURN NEXT latchkey.step(i, _event[i], _tenant[i], _scope[i], _key[i],
+            _fingerprint[i], _owner[i], _ttl[i], _lock[i], _flags[i],
+            _token[i], _status[i], _headers[i], _body[i], _reason[i], _who[i],
+            _why[i], _default_ttl, now, id[i]);
     END LOOP;
 END
 $$;
 
 REVOKE ALL ON FUNCTION
     latchkey.lock_id(text, text, text), latchkey.now_ms(),
-    latchkey.has_old_snapshot(), latchkey.read(text, text, text, boolean),
+    latchkey.has_old_snapshot(),
+    latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
+        boolean, integer),
+    latchkey.read(text, text, text, boolean),
     latchkey.step(integer, smallint, text, text, text, text, text, bigint,
         bigint, integer, bigint, integer, bytea, bytea, text, text, text,
         bigint, bigint, bigint),
@@ -495,7 +463,10 @@ REVOKE ALL ON FUNCTION
     FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
     latchkey.lock_id(text, text, text), latchkey.now_ms(),
-    latchkey.has_old_snapshot(), latchkey.read(text, text, text, boolean),
+    latchkey.has_old_snapshot(),
+    latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
+        boolean, integer),
+    latchkey.read(text, text, text, boolean),
     latchkey.step(integer, smallint, text, text, text, text, text, bigint,
         bigint, integer, bigint, integer, bytea, bytea, text, text, text,
         bigint, bigint, bigint),

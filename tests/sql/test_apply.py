@@ -331,6 +331,14 @@ def test_an_empty_batch_decides_nothing_and_jobs_are_unknown_here(db):
         "unknown"] * 2
 
 
+def test_a_batch_is_refused_by_a_transaction_with_an_old_snapshot(
+        server, database):
+    db = server.connect(database, autocommit=False)
+    db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    with pytest.raises(psycopg.errors.InvalidTransactionState):
+        apply(db, Op("claim", "k"))
+
+
 def test_names_are_bytes_and_do_not_run_into_each_other(db):
     # C13, C14
     odd = ["a\\\\b", "\\001", "%s", "'; DROP", "ä", "a\u0308", "ß", "{}",
@@ -532,7 +540,7 @@ def test_after_a_fail_over_no_token_is_handed_out_twice(db):
 
 def test_functions_may_be_made_again_beside_claims(server, database, db):
     token = claim_new(db, "k")
-    migrate(server.connect(database), FILES[1:])
+    migrate(server.connect(database), FILES[1:4])
     assert apply_one(db, "complete", "k", token=token, status=200)[0] == "OK"
     secrets = rows(db, "SELECT value FROM latchkey.meta"
                    " WHERE name LIKE '%%secret'")
