@@ -33,7 +33,10 @@ enum {
     LK_PG_PARAMETERS = 24,
     LK_PG_LANES = 64,
     LK_PG_HOSTS = 16,
-    LK_PG_WAITING = 8192, /* operations that somebody may wait for */
+    LK_PG_WAITING = 8192,  /* operations that somebody may wait for */
+    LK_PG_NAME_MAX = 2600, /* an entry of the index has room for that */
+    LK_PG_ANSWER_MAX = 200 * 1000 * 1000, /* of one operation */
+    LK_PG_CHUNK_BYTES = 64 * 1000 * 1000, /* of a transaction with several */
 };
 
 enum lk_pg_level { LK_PG_ERROR, LK_PG_WARN, LK_PG_INFO };
@@ -45,7 +48,8 @@ enum lk_pg_level { LK_PG_ERROR, LK_PG_WARN, LK_PG_INFO };
  * names may. A backslash becomes two, such a byte becomes a backslash and
  * three octal digits. No two names become the same text.
  */
-bool lk_pg_is_plain(struct lk_slice bytes); /* it is its own text */
+bool lk_pg_is_plain(struct lk_slice bytes);    /* it is its own text */
+size_t lk_pg_text_size(struct lk_slice bytes); /* of its text */
 LK_MUST_CHECK enum lk_status lk_pg_escape(struct lk_slice bytes,
                                           struct lk_buf *text);
 /* What is no escape is taken as it is: an app's SQL may have written it. */

@@ -16,11 +16,8 @@
 #include <time.h>
 
 enum {
-    ANSWER_MAX = 200 * 1000 * 1000, /* of one operation */
-    CHUNK_BYTES = 64 * 1000 * 1000, /* of one transaction, if it has several */
-    NAME_MAX_TEXT = 2600, /* an entry of the index has room for so many bytes */
-    TRIES = 8,            /* of a transaction that met another one */
-    VERDICT_AGAIN = -1,   /* as latchkey.apply says it */
+    TRIES = 8,          /* of a transaction that met another one */
+    VERDICT_AGAIN = -1, /* as latchkey.apply says it */
 };
 
 #define MS_NS UINT64_C(1000000)
@@ -443,13 +440,13 @@ static bool is_fit(struct lk_pg_item *item)
         item->name.tenant.len + item->name.scope.len + item->name.key.len;
     size_t answer = op->response.headers.len + op->response.body.len;
 
-    if (name > NAME_MAX_TEXT) {
+    if (name > LK_PG_NAME_MAX) {
         refuse(op, LK_TOO_LARGE,
                "tenant, scope and key are longer together than the database "
                "can index");
         return false;
     }
-    if (answer > ANSWER_MAX) {
+    if (answer > LK_PG_ANSWER_MAX) {
         refuse(op, LK_TOO_LARGE,
                "the answer is larger than the store can keep; complete it "
                "with OMIT");
@@ -493,7 +490,7 @@ static size_t chunk_of(struct run *run, const struct lk_pg_item *items,
     for (i = 0; i < count; i++) {
         bytes += items[i].bytes;
         names += !i || compare_items(&items[i - 1], &items[i], NULL);
-        if (i && (bytes > CHUNK_BYTES || names > most)) {
+        if (i && (bytes > LK_PG_CHUNK_BYTES || names > most)) {
             break;
         }
     }

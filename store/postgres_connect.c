@@ -265,14 +265,17 @@ static enum lk_status renew(struct lk_pg_conn *conn, uint64_t deadline_ns)
  * ------------------------------------------------------
  */
 
-/* Takes what has come in without being asked for. False: it is lost. */
+/* Takes what has come in without being asked for. False: it is lost. A server
+ * that ends says why first: the end itself shows only behind that. */
 static bool take_input(struct lk_pg_conn *conn)
 {
     struct pollfd look = {.fd = PQsocket(conn->pg), .events = POLLIN};
 
-    if (poll(&look, 1, 0) > 0 && !PQconsumeInput(conn->pg)) {
-        note(conn, PQerrorMessage(conn->pg));
-        return false;
+    for (int i = 0; i < 4 && poll(&look, 1, 0) > 0; i++) {
+        if (!PQconsumeInput(conn->pg)) {
+            note(conn, PQerrorMessage(conn->pg));
+            return false;
+        }
     }
     return PQstatus(conn->pg) == CONNECTION_OK;
 }
@@ -327,7 +330,9 @@ enum lk_status lk_pg_ready(struct lk_pg_conn *conn, uint64_t deadline_ns)
     if (conn->pg && conn->silent_ns && hear_silent(conn)) {
         return LK_UNAVAILABLE;
     }
-    if (conn->pg && !take_input(conn)) {
+    /* A transaction that was left open is nobody's any more. */
+    if (conn->pg &&
+        (!take_input(conn) || PQtransactionStatus(conn->pg) != PQTRANS_IDLE)) {
         lk_pg_close(conn);
     }
     if (conn->pg) {

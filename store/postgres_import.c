@@ -13,9 +13,6 @@
 #define MS_NS    UINT64_C(1000000)
 
 enum {
-    CHUNK_BYTES = 64 * 1000 * 1000,
-    ANSWER_MAX = 200 * 1000 * 1000,
-    NAME_MAX_TEXT = 2600,
     TRIES = 20,
     PATIENCE_MS = 60 * 1000, /* for one step */
     FLAG_OMITTED = 1,
@@ -41,6 +38,10 @@ static enum lk_status run(struct lk_postgres *store, const char *sql,
     *result = NULL;
     for (int i = 0; i < TRIES; i++) {
         status = lk_pg_ready(conn, deadline_ns);
+        if (!status && !store->config.pooler) {
+            status =
+                lk_pg_script(conn, "SET statement_timeout = 0", deadline_ns);
+        }
         if (!status) {
             status = lk_pg_run(conn, sql, params, deadline_ns, result);
         }
@@ -241,10 +242,13 @@ static bool is_possible(const struct lk_record *record)
            is_within(name->tenant, 1, LK_TENANT_MAX) &&
            is_within(name->scope, 1, LK_SCOPE_MAX) &&
            is_within(name->key, 1, LK_KEY_MAX) &&
+           lk_pg_text_size(name->tenant) + lk_pg_text_size(name->scope) +
+                   lk_pg_text_size(name->key) <=
+               LK_PG_NAME_MAX &&
            is_within(record->fingerprint, 1, LK_FINGERPRINT_MAX) &&
            is_within(record->owner, 0, LK_OWNER_MAX) &&
            is_within(record->reason, 0, LK_REASON_MAX) &&
-           answer_size(record) <= ANSWER_MAX;
+           answer_size(record) <= LK_PG_ANSWER_MAX;
 }
 
 /* How many of them make one transaction. */
@@ -257,7 +261,7 @@ static size_t chunk_of(struct lk_postgres *store,
 
     for (i = 0; i < count && i < most; i++) {
         bytes += answer_size(&records[i]) + 1024;
-        if (i && bytes > CHUNK_BYTES) {
+        if (i && bytes > LK_PG_CHUNK_BYTES) {
             break;
         }
     }

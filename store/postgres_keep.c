@@ -191,6 +191,17 @@ static void judge(struct lk_postgres *store, enum lk_status status,
     }
 }
 
+/* Without a connection there is nothing to do, and nobody to tell. */
+static void rest(struct lk_postgres *store)
+{
+    store->listening = false;
+    store->keep_again_ns = 0;
+    atomic_store(&store->keep_wanted, false);
+    pthread_mutex_lock(&store->hints_lock);
+    store->telling_count = 0;
+    pthread_mutex_unlock(&store->hints_lock);
+}
+
 static void work(struct lk_postgres *store)
 {
     struct lk_pg_conn *conn = &store->keeper;
@@ -199,9 +210,7 @@ static void work(struct lk_postgres *store)
     enum lk_status status = lk_pg_ready(conn, deadline_ns);
 
     if (status) {
-        store->listening = false;
-        store->keep_again_ns = 0;
-        atomic_store(&store->keep_wanted, false);
+        rest(store);
         return;
     }
     if (conn->reconnected) {
@@ -223,7 +232,7 @@ static void work(struct lk_postgres *store)
         }
     }
     if (conn->pg && has_telling(store) && lk_pg_clock_ns() >= store->tell_ns &&
-        lk_pg_send_notices(store, lk_pg_deadline(store)) && conn->pg) {
+        lk_pg_send_notices(store, lk_pg_deadline(store))) {
         lk_pg_log(store, LK_PG_WARN, "other daemons could not be told: %s",
                   conn->message);
     }

@@ -199,6 +199,9 @@ enum lk_status lk_pg_send_notices(struct lk_postgres *store,
     if (!status && any) {
         status = lk_pg_script(&store->keeper, sql.data, deadline_ns);
     }
+    if (status && store->keeper.pg) {
+        lk_pg_close(&store->keeper); /* with the transaction */
+    }
     latchkey_buf_free(&sql);
     store->tell_ns = lk_pg_clock_ns() + TELL_MS * MS_NS;
     return status;

@@ -51,6 +51,19 @@ bool lk_pg_is_plain(struct lk_slice bytes)
     return true;
 }
 
+size_t lk_pg_text_size(struct lk_slice bytes)
+{
+    const uint8_t *data = (const uint8_t *)bytes.data;
+    size_t size = 0;
+
+    for (size_t at = 0; at < bytes.len;) {
+        size_t len = character(data + at, bytes.len - at);
+        size += !len ? 4 : data[at] == '\\' ? 2 : len;
+        at += len ? len : 1;
+    }
+    return size;
+}
+
 enum lk_status lk_pg_escape(struct lk_slice bytes, struct lk_buf *text)
 {
     const uint8_t *data = (const uint8_t *)bytes.data;
