@@ -301,9 +301,6 @@ static enum lk_status write_chunk(struct chunk *chunk, size_t most, bool tends)
     if (!status && chunk->tends) {
         status = add_tending(chunk);
     }
-    if (!status && chunk->store->config.wait_replicas && fits) {
-        status = add_wait(chunk);
-    }
     return status;
 }
 
@@ -535,10 +532,45 @@ static enum lk_status read_one(struct chunk *chunk, int64_t deadline,
     return lk_link_reply(&chunk->lane->link, deadline, reply);
 }
 
+static bool rests_on_writes(const struct chunk *chunk)
+{
+    for (size_t i = 0; i < chunk->answered; i++) {
+        if (chunk->pending[i].op->status == LK_OK &&
+            chunk->pending[i].uncertain) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Until enough replicas have what was decided. */
+static enum lk_status await_replicas(struct chunk *chunk, int64_t deadline)
+{
+    unsigned replicas = chunk->store->config.wait_replicas;
+    redisReply *reply = NULL;
+
+    if (!replicas || !rests_on_writes(chunk)) {
+        return LK_OK;
+    }
+    lk_link_reset(&chunk->lane->link);
+    enum lk_status status = add_wait(chunk);
+    if (!status) {
+        status = read_one(chunk, deadline, &reply);
+    }
+    if (!status) {
+        status = read_one(chunk, deadline, &reply);
+    }
+    if (status || reply->type != REDIS_REPLY_INTEGER ||
+        reply->integer < (long long)replicas) {
+        doubt_outcomes(chunk, status != LK_OK);
+    }
+    freeReplyObject(reply);
+    return status;
+}
+
 /* On failure the link is closed; `answered` says how far it came. */
 static enum lk_status read_chunk(struct chunk *chunk, int64_t deadline)
 {
-    unsigned replicas = chunk->store->config.wait_replicas;
     redisReply *reply = NULL;
     enum lk_status status = LK_OK;
 
@@ -555,18 +587,6 @@ static enum lk_status read_chunk(struct chunk *chunk, int64_t deadline)
         status = read_one(chunk, deadline, &reply);
         if (!status) {
             take_tending(chunk, reply);
-        }
-    }
-    if (replicas && chunk->count) {
-        if (!status) {
-            status = read_one(chunk, deadline, &reply);
-        }
-        if (!status) {
-            status = read_one(chunk, deadline, &reply);
-        }
-        if (status || reply->type != REDIS_REPLY_INTEGER ||
-            reply->integer < (long long)replicas) {
-            doubt_outcomes(chunk, status != LK_OK);
         }
     }
     freeReplyObject(reply);
@@ -593,6 +613,14 @@ static void sort_unanswered(struct chunk *chunk)
             op->error = "the connection to Redis broke: whether it counts is "
                         "not known";
         }
+    }
+}
+
+/* It broke before the replicas could be asked. */
+static void doubt_unconfirmed(struct chunk *chunk)
+{
+    if (chunk->store->config.wait_replicas) {
+        doubt_outcomes(chunk, true);
     }
 }
 
@@ -702,8 +730,10 @@ static enum lk_status run_chunk(struct lk_redis *store,
     status = read_chunk(&chunk, deadline);
     if (status) {
         sort_unanswered(&chunk);
-    } else if (chunk.tends) {
-        *tends = false;
+        doubt_unconfirmed(&chunk);
+    } else {
+        *tends = *tends && !chunk.tends;
+        status = await_replicas(&chunk, deadline);
     }
     add_numbers(&chunk);
     *count = keep_open(lane->pending, *count);

@@ -10,7 +10,11 @@
 #include <stdio.h>
 #include <time.h>
 
-enum { PAUSE_LEAST_MS = 100, PAUSE_MOST_MS = 1000 };
+enum {
+    PAUSE_LEAST_MS = 100,
+    PAUSE_MOST_MS = 1000,
+    CHECK_MS = 10 * 1000, /* how often settings are looked at */
+};
 
 static void wait_until(struct lk_redis_place *place, int64_t deadline)
 {
@@ -75,6 +79,38 @@ static void take_findings(struct lk_redis *store, enum lk_status status,
     pthread_mutex_unlock(&store->numbers_lock);
 }
 
+/* While all is well: settings may change under a running server. */
+static void watch(struct lk_redis *store)
+{
+    struct lk_redis_place *place = &store->place;
+    int64_t until = lk_socket_now() + CHECK_MS;
+    char address[LK_REDIS_ADDRESS];
+    struct lk_link link = {.fd = -1, .epoch = place->epoch};
+    struct lk_buf why = {0};
+
+    while (place->up && !place->stopping && lk_socket_now() < until) {
+        wait_until(place, until);
+    }
+    if (!place->up || place->stopping) {
+        return;
+    }
+    snprintf(address, sizeof(address), "%s", place->address);
+    pthread_mutex_unlock(&place->lock);
+    int64_t deadline =
+        lk_socket_now() + (int64_t)store->config.connect_timeout_ms;
+    enum lk_status status =
+        lk_redis_greet(&link, &store->url, address, deadline);
+    if (!status) {
+        status = lk_redis_check(store, &link, deadline, &why);
+    }
+    if (status == LK_INVALID && !latchkey_buf_add(&why, "", 1)) {
+        lk_redis_lost(store, &link, why.data);
+    }
+    lk_link_close(&link);
+    latchkey_buf_free(&why);
+    pthread_mutex_lock(&place->lock);
+}
+
 static void *run_scout(void *context)
 {
     struct lk_redis *store = context;
@@ -85,7 +121,7 @@ static void *run_scout(void *context)
     while (!place->stopping) {
         if (place->up) {
             pause = PAUSE_LEAST_MS;
-            pthread_cond_wait(&place->changed, &place->lock);
+            watch(store);
             continue;
         }
         char address[LK_REDIS_ADDRESS] = "";

@@ -59,15 +59,19 @@ local LEAP, LEAP_EVERY = 2 ^ 26, 60000
 
 local SLACK = 1000 -- ms between our expiry and the one of Redis
 
--- A library has these only once it is called: clock() fetches them.
+-- A library has these only once it is called: awake() fetches them.
 local call, pack, unpack, spread, sub, floor, max
 local is_library = redis.register_function ~= nil
+
+local function awake()
+    call, pack, unpack = redis.call, struct.pack, struct.unpack
+    spread, sub, floor, max = _G.unpack, string.sub, math.floor, math.max
+end
 
 -- In ms, and in the unit of tokens.
 local function clock()
     if not call then
-        call, pack, unpack = redis.call, struct.pack, struct.unpack
-        spread, sub, floor, max = _G.unpack, string.sub, math.floor, math.max
+        awake()
     end
     local time = call('TIME')
     local us = time[1] * 1000000 + time[2]
@@ -599,30 +603,32 @@ end
 -- ---- Opening ----
 
 -- Uses every command once, so that a user who lacks one is found out here and
--- not in the middle of an operation.
+-- not in the middle of an operation. Returns an error, or nil.
 local function try_commands(key)
-    call('SET', key, '1', 'PX', 60000)
-    call('GET', key)
-    call('GETRANGE', key, 0, 1)
-    call('DEL', key)
-    call('ZADD', key, 1, 'x')
-    call('ZCOUNT', key, 1, 1)
-    call('ZSCORE', key, 'x')
-    call('ZRANGEBYSCORE', key, 1, 1)
-    call('ZREM', key, 'x')
-    call('RPUSH', key, 'x')
-    call('LRANGE', key, 0, 0)
-    call('DEL', key)
-    call('HSET', key, 'x', 'x')
-    call('HGET', key, 'x')
-    call('DEL', key)
+    for _, words in ipairs({
+        {'TIME'}, {'DEL', key}, {'SET', key, '1', 'PX', 60000}, {'GET', key},
+        {'GETRANGE', key, 0, 1}, {'DEL', key}, {'ZADD', key, 1, 'x'},
+        {'ZCOUNT', key, 1, 1}, {'ZSCORE', key, 'x'},
+        {'ZRANGEBYSCORE', key, 1, 1}, {'ZREM', key, 'x'}, {'RPUSH', key, 'x'},
+        {'LRANGE', key, 0, 0}, {'DEL', key}, {'HSET', key, 'x', 'x'},
+        {'HGET', key, 'x'}, {'DEL', key}}) do
+        local got = redis.pcall(spread(words))
+        if type(got) == 'table' and got.err then
+            return redis.error_reply('NOPERM ' .. words[1] .. ': ' .. got.err)
+        end
+    end
+    return nil
 end
 
 -- keys: meta, index, due, token, check. args: two secrets, in case there are
 -- none yet. Returns revision, now, the secrets, then the counts.
 local function hello(keys, args)
+    awake()
+    local failed = try_commands(keys[5])
+    if failed then
+        return failed
+    end
     local now, tick = clock()
-    try_commands(keys[5])
     for place, name in ipairs({'secret', 'reference_secret'}) do
         if not call('HGET', keys[1], name) then
             call('HSET', keys[1], name, args[place])
