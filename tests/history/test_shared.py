@@ -40,7 +40,9 @@ def strikes(usual):
 
 @pytest.fixture(scope="module")
 def postgres():
-    with Postgres() as server:
+    # After a crash it need not look at each of its files.
+    with Postgres(settings={
+            "recovery_init_sync_method": "syncfs"}) as server:
         yield server
 
 
