@@ -115,6 +115,7 @@ static void release(struct lk_postgres *store)
     }
     lk_pg_close(&store->reader);
     lk_pg_close(&store->keeper);
+    lk_answers_close(store->answers);
     if (store->event_fd >= 0) {
         close(store->event_fd);
     }
@@ -224,6 +225,24 @@ static enum lk_status connect_first(struct lk_postgres *store,
     return LK_OK;
 }
 
+/* Once the secret is known, which what the cache holds is bound to. */
+static enum lk_status open_cache(struct lk_postgres *store,
+                                 struct lk_buf *error)
+{
+    const struct lk_store_config *config = &store->config;
+    struct lk_answers_config answers = {
+        .url = config->cache_url,
+        .prefix = config->prefix,
+        .timeout_ms = config->cache_timeout_ms,
+        .secret = store->store.secret,
+        .log = config->log,
+        .log_context = config->log_context,
+    };
+
+    return config->cache_url ? lk_answers_open(&answers, &store->answers, error)
+                             : LK_OK;
+}
+
 static enum lk_status open_store(const struct lk_store_config *config,
                                  struct lk_store **opened, struct lk_buf *error)
 {
@@ -235,6 +254,9 @@ static enum lk_status open_store(const struct lk_store_config *config,
     enum lk_status status = lk_pg_url_parse(config->url, &store->url, error);
     if (!status) {
         status = connect_first(store, error);
+    }
+    if (!status) {
+        status = open_cache(store, error);
     }
     if (!status) {
         status = lk_pg_keeper_start(store);

@@ -9,6 +9,7 @@
 #ifndef LK_POSTGRES_H
 #define LK_POSTGRES_H
 
+#include "store/answers.h"
 #include "store/store.h"
 
 #include <libpq-fe.h>
@@ -271,6 +272,7 @@ struct lk_postgres {
 
     pthread_mutex_t reader_lock;
     struct lk_pg_conn reader;
+    struct lk_answers *answers; /* NULL: no cache */
 
     /* Server time minus the monotonic clock, in ns; 0: not heard yet. */
     atomic_int_fast64_t clock_offset_ns;

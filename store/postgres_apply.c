@@ -526,6 +526,22 @@ static void run_batch(struct run *run, struct lk_pg_item *items)
     }
 }
 
+/* The cache forgets before anybody is told; if it is away, it cannot: but it
+ * is not asked for that token any more. */
+static void forget_evicted(struct lk_postgres *store,
+                           const struct lk_batch *batch)
+{
+    for (size_t i = 0; store->answers && i < batch->count; i++) {
+        const struct lk_op *op = batch->ops[i];
+        if (op->event == LK_EVENT_EVICT && !op->status &&
+            op->out.verdict == LK_VERDICT_DONE &&
+            lk_answers_forget(store->answers, &op->out.token, 1)) {
+            lk_pg_log(store, LK_PG_WARN,
+                      "the cache could not be told of an eviction");
+        }
+    }
+}
+
 void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
@@ -555,6 +571,7 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
         }
         if (items) {
             run_batch(&run, items);
+            forget_evicted(store, batch);
         }
         free(items);
     }

@@ -236,9 +236,8 @@ enum lk_status lk_postgres_find(struct lk_store *base, struct lk_slice tenant,
  */
 
 /* Row and answer are of one moment: one without the other is damage. */
-enum lk_status lk_postgres_load(struct lk_store *base, struct lk_op *op)
+static enum lk_status load_stored(struct lk_postgres *store, struct lk_op *op)
 {
-    struct lk_postgres *store = (struct lk_postgres *)base;
     struct lk_pg_params params = {0};
     struct lk_record record;
 
@@ -255,8 +254,32 @@ enum lk_status lk_postgres_load(struct lk_store *base, struct lk_op *op)
         status = LK_AGAIN;
     } else {
         op->out.kept = lk_kept_ref(record.kept);
-        op->out.needs_load = false;
     }
     lk_record_free(&record);
+    return status;
+}
+
+/* The cache spares the reading; what it does not have, it is given. */
+enum lk_status lk_postgres_load(struct lk_store *base, struct lk_op *op)
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+    bool cached = store->answers && (op->out.verdict == LK_VERDICT_REPLAY ||
+                                     op->out.verdict == LK_VERDICT_OMITTED);
+    enum lk_status status = LK_OK;
+
+    if (cached) {
+        op->out.kept = lk_answers_get(store->answers, op);
+    }
+    if (!op->out.kept) {
+        status = load_stored(store, op);
+        uint64_t now = lk_pg_now_ms(store);
+        if (!status && cached && op->out.expires_ms > now) {
+            lk_answers_put(store->answers, op, op->out.kept,
+                           op->out.expires_ms - now);
+        }
+    }
+    if (!status) {
+        op->out.needs_load = false;
+    }
     return status;
 }
