@@ -324,7 +324,7 @@ BEGIN
     WITH op AS MATERIALIZED (
         SELECT d.*, d.code >> 4 AS effect,
             CASE WHEN d.code = 16 THEN nextval('latchkey.token') END AS fresh,
-            CASE WHEN d.code < 16 THEN d.state
+            CASE WHEN d.code < 16 THEN d.state -- else by effect, 1 to 7
                  ELSE (ARRAY[2, NULL, NULL, 4, 5, 3, 2])[d.code >> 4] END
                  AS next,
             CASE d.code >> 4
