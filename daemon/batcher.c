@@ -208,8 +208,11 @@ static void apply_alone(struct lk_batcher *batcher, struct lk_task_queue *tasks)
     if (demand->kind == LK_TASK_CLOCK) {
         op->status = store->class->accept_clock(store, op->who, op->why);
     } else {
-        op->status = latchkey_buf_printf(&action, "backup %.*s",
-                                         (int)op->reason.len, op->reason.data);
+        op->status =
+            demand->list.whole
+                ? latchkey_buf_add_text(&action, "export")
+                : latchkey_buf_printf(&action, "backup %.*s",
+                                      (int)op->reason.len, op->reason.data);
         if (!op->status) {
             op->status = store->class->note(store, latchkey_buf_slice(&action),
                                             op->who, op->why);

@@ -148,13 +148,12 @@ LK_COMMAND_HANDLER(backup)
 /* ---- Export --------------------------------------------------------------
  */
 
-/* Goes into the audit log, as "backup by export", before anything is told. */
+/* Goes into the audit log before anything is told. */
 static void begin_export(struct lk_conn *conn, const struct lk_slice *argv,
                          size_t argc)
 {
     struct lk_demand demand = {
         .kind = LK_TASK_BACKUP,
-        .op = {.reason = LK_SLICE("by export")},
         .list = {.whole = true},
     };
     struct signature signature = {0};

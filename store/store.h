@@ -311,8 +311,9 @@ struct lk_store_class {
      * Moving from another store; nobody else need be stopped where the store
      * is shared. A record is taken if there is none of its name, or one that
      * is expired or has a smaller token, or the same token in an earlier state
-     * (in progress, uncertain, then finished). Numbers are kept where they are
-     * free; tokens go on above the highest. Start-up thread.
+     * (in progress, uncertain, completed, evicted) or with an earlier end.
+     * Numbers are kept where they are free; tokens go on above the highest,
+     * and above result->highest_token as it was given. Start-up thread.
      */
     enum lk_status (*import)(struct lk_store *store,
                              const struct lk_record *records, size_t count,

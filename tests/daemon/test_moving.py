@@ -302,7 +302,7 @@ def test_the_audit_log_comes_along_once_C35(source, target):
         entry.pop("id")
     assert carried == old
     assert [entry["action"] for entry in old] == [b"evict"] + 3 * [
-        b"backup by export"]
+        b"export"]
     imports = [entry for entry in new
                if entry["action"] == b"import from %s" % source.kind.encode()]
     assert len(imports) == 3
