@@ -33,7 +33,7 @@ LINKS = 200
 
 def strikes(usual):
     return int(os.environ.get("LATCHKEY_STRIKES", 0)) or (
-        2 if build.is_sanitized() else usual)
+        min(usual, 2) if build.is_sanitized() else usual)
 
 
 # ---- stores ----
