@@ -61,9 +61,7 @@ void lk_pg_set_trouble(struct lk_postgres *store, const char *why)
     }
 }
 
-/* ---- time
- * ----------------------------------------------------------------------
- */
+/* ---- time ------------------------------------------------------------- */
 
 /*
  * The server's time arrives late, never early: the largest difference heard is
@@ -92,9 +90,7 @@ uint64_t lk_pg_deadline(const struct lk_postgres *store)
     return lk_pg_clock_ns() + store->config.timeout_ms * MS_NS;
 }
 
-/* ---- opening and closing
- * ---------------------------------------------------------
- */
+/* ---- opening and closing ---------------------------------------------- */
 
 static void init_conn(struct lk_postgres *store, struct lk_pg_conn *conn,
                       const char *what, bool lane)

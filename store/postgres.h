@@ -42,7 +42,7 @@ enum {
 
 enum lk_pg_level { LK_PG_ERROR, LK_PG_WARN, LK_PG_INFO };
 
-/* ---- postgres_text.c: names as text, messages as lines ------------------- */
+/* ---- postgres_text.c: names as text, messages as lines ---------------- */
 
 /*
  * Text in a database of encoding UTF8 holds neither NUL nor what is no UTF-8;
@@ -61,8 +61,7 @@ LK_MUST_CHECK enum lk_status lk_pg_unescape(struct lk_slice text,
 void lk_pg_clean(const char *message, const char *secret, char *line,
                  size_t size);
 
-/* ---- postgres_array.c: parameters in binary form --------------------------
- */
+/* ---- postgres_array.c: parameters in binary form ---------------------- */
 
 /* One array of one dimension. */
 struct lk_pg_array {
@@ -110,8 +109,7 @@ int64_t lk_pg_int(const PGresult *result, int row, int column);
 uint64_t lk_pg_uint(const PGresult *result, int row, int column);
 struct lk_slice lk_pg_bytes(const PGresult *result, int row, int column);
 
-/* ---- postgres_connect.c: one connection ------------------------------------
- */
+/* ---- postgres_connect.c: one connection ------------------------------- */
 
 struct lk_postgres;
 
@@ -175,8 +173,7 @@ LK_MUST_CHECK enum lk_status lk_pg_script(struct lk_pg_conn *conn,
                                           const char *sql,
                                           uint64_t deadline_ns);
 
-/* ---- postgres_url.c: where the server is -----------------------------------
- */
+/* ---- postgres_url.c: where the server is ------------------------------ */
 
 struct lk_pg_host {
     char *host, *hostaddr, *port; /* NULL: libpq's own idea */
@@ -195,8 +192,7 @@ LK_MUST_CHECK enum lk_status lk_pg_url_parse(const char *url,
                                              struct lk_buf *error);
 void lk_pg_url_free(struct lk_pg_url *url);
 
-/* ---- postgres_check.c: is the server fit? -----------------------------------
- */
+/* ---- postgres_check.c: is the server fit? ----------------------------- */
 
 /* What was found at the last connect; guarded by the store's lock. */
 struct lk_pg_settings {
@@ -212,8 +208,7 @@ struct lk_pg_settings {
 LK_MUST_CHECK enum lk_status lk_pg_check(struct lk_pg_conn *conn,
                                          uint64_t deadline_ns);
 
-/* ---- the store -------------------------------------------------------------
- */
+/* ---- the store -------------------------------------------------------- */
 
 /* Parameters of latchkey.apply; see store/sql. */
 enum lk_pg_column {
@@ -346,6 +341,16 @@ enum lk_pg_fate lk_pg_transact(struct lk_pg_lane *lane,
                                PGresult **result);
 LK_MUST_CHECK enum lk_status lk_pg_prepare(struct lk_pg_conn *conn,
                                            uint64_t deadline_ns);
+
+/* postgres_outcome.c */
+void lk_pg_refuse_one(struct lk_op *op, enum lk_status status,
+                      const char *error);
+void lk_pg_refuse(const struct lk_pg_item *items, size_t count,
+                  enum lk_status status, const char *error);
+/* The outcomes of a transaction that is committed. */
+void lk_pg_publish(struct lk_postgres *store, struct lk_batch *batch,
+                   const struct lk_pg_item *items, size_t count,
+                   const PGresult *result);
 
 /* postgres_read.c */
 enum lk_status lk_postgres_load(struct lk_store *store, struct lk_op *op);

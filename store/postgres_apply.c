@@ -16,8 +16,7 @@
 #include <time.h>
 
 enum {
-    TRIES = 8,          /* of a transaction that met another one */
-    VERDICT_AGAIN = -1, /* as latchkey.apply says it */
+    TRIES = 8, /* of a transaction that met another one */
 };
 
 #define MS_NS UINT64_C(1000000)
@@ -29,22 +28,6 @@ struct run {
     struct lk_batch *batch;
     uint64_t deadline_ns;
 };
-
-static void refuse(struct lk_op *op, enum lk_status status, const char *error)
-{
-    lk_op_clear(op);
-    op->out = (struct lk_outcome){0};
-    op->status = status;
-    op->error = error;
-}
-
-static void refuse_items(const struct lk_pg_item *items, size_t count,
-                         enum lk_status status, const char *error)
-{
-    for (size_t i = 0; i < count; i++) {
-        refuse(items[i].op, status, error);
-    }
-}
 
 static bool is_repeatable(const struct lk_op *op)
 {
@@ -63,165 +46,7 @@ static void sleep_some(struct lk_pg_lane *lane, unsigned most_ms)
     nanosleep(&pause, NULL);
 }
 
-/* ---- outcomes
- * ------------------------------------------------------------------
- */
-
-/* Columns of latchkey.apply. */
-enum {
-    AT,
-    VERDICT,
-    STATE,
-    TOKEN,
-    ATTEMPT,
-    NUMBER,
-    DEADLINE,
-    NOW,
-    REASON,
-    CHANGED,
-    SETTLES,
-    LOCK_ID,
-    DECISION_COLUMNS,
-};
-
-static void set_times(struct lk_outcome *out, uint64_t deadline)
-{
-    switch (out->state) {
-    case LK_STATE_IN_PROGRESS:
-        out->lock_until_ms = deadline;
-        break;
-    case LK_STATE_ACCEPTED:
-    case LK_STATE_UNCERTAIN:
-        out->since_ms = deadline;
-        break;
-    default:
-        out->expires_ms = deadline;
-        break;
-    }
-}
-
-static enum lk_status add_reason(const PGresult *result, int row,
-                                 struct lk_outcome *out)
-{
-    const struct lk_response none = {0};
-    struct lk_buf reason = {0};
-    bool lapsed = PQgetisnull(result, row, REASON);
-    enum lk_status status =
-        lapsed ? latchkey_buf_add_text(&reason, "lock lapsed")
-               : lk_pg_unescape(lk_pg_bytes(result, row, REASON), &reason);
-
-    if (!status) {
-        out->kept = lk_kept_make(out->token, out->since_ms, &none,
-                                 latchkey_buf_slice(&reason));
-        status = out->kept ? LK_OK : LK_NOMEM;
-    }
-    latchkey_buf_free(&reason);
-    return status;
-}
-
-/*
- * Somebody else's transaction holds the record. A claim is told INFLIGHT if
- * that does not change soon.
- */
-static void set_locked(struct lk_op *op, uint64_t now)
-{
-    op->status = LK_AGAIN;
-    op->out = (struct lk_outcome){.now_ms = now};
-    if (op->event == LK_EVENT_CLAIM) {
-        op->out.verdict = LK_VERDICT_INFLIGHT;
-        op->out.state = LK_STATE_IN_PROGRESS;
-        op->out.lock_until_ms = now + 1000;
-    }
-}
-
-static void set_outcome(const PGresult *result, int row, struct lk_op *op)
-{
-    int64_t verdict = lk_pg_int(result, row, VERDICT);
-    struct lk_outcome out = {
-        .verdict = (enum lk_verdict)verdict,
-        .state = (enum lk_state)lk_pg_int(result, row, STATE),
-        .token = lk_pg_uint(result, row, TOKEN),
-        .attempt = lk_pg_uint(result, row, ATTEMPT),
-        .number = lk_pg_uint(result, row, NUMBER),
-        .now_ms = lk_pg_uint(result, row, NOW),
-    };
-
-    if (verdict == VERDICT_AGAIN ||
-        (verdict == LK_VERDICT_INFLIGHT &&
-         (!out.number || out.state != LK_STATE_IN_PROGRESS))) {
-        set_locked(op, out.now_ms);
-        return;
-    }
-    if (verdict < 0 || verdict > LK_VERDICT_NIL) {
-        refuse(op, LK_INVALID, "the store keeps no jobs");
-        return;
-    }
-    set_times(&out, lk_pg_uint(result, row, DEADLINE));
-    out.needs_load = out.verdict == LK_VERDICT_REPLAY ||
-                     out.verdict == LK_VERDICT_OMITTED ||
-                     out.verdict == LK_VERDICT_KEPT;
-    op->status = LK_OK;
-    if (out.verdict == LK_VERDICT_UNCERTAIN && add_reason(result, row, &out)) {
-        out.needs_load = true; /* no memory now: fetched when it is told */
-    }
-    op->out = out;
-}
-
-/* Those who wait here and elsewhere, and those who may come to. */
-static void give_hints(struct run *run, const PGresult *result, int row,
-                       const struct lk_op *op)
-{
-    int64_t lock_id = lk_pg_int(result, row, LOCK_ID);
-
-    if (lk_pg_int(result, row, SETTLES)) {
-        if (lk_batch_settle(run->batch, op->hash)) {
-            run->batch->settle_all = true;
-        }
-        lk_pg_tell(run->store, lock_id);
-    } else if (op->event == LK_EVENT_CLAIM &&
-               (op->out.verdict == LK_VERDICT_NEW ||
-                op->out.verdict == LK_VERDICT_INFLIGHT)) {
-        lk_pg_remember(run->store, lock_id, op->hash,
-                       op->out.verdict == LK_VERDICT_INFLIGHT);
-    }
-}
-
-static void publish(struct run *run, const struct lk_pg_item *items,
-                    size_t count, const PGresult *result)
-{
-    uint64_t now = 0;
-    uint64_t token = 0;
-
-    refuse_items(items, count, LK_UNKNOWN, "the store gave no answer");
-    pthread_mutex_lock(&run->store->hints_lock);
-    for (int row = 0; row < PQntuples(result); row++) {
-        int64_t at = lk_pg_int(result, row, AT);
-        if (at < 1 || (size_t)at > count) {
-            continue;
-        }
-        struct lk_op *op = items[at - 1].op;
-        op->error = NULL;
-        set_outcome(result, row, op);
-        give_hints(run, result, row, op);
-        now = op->out.now_ms > now ? op->out.now_ms : now;
-        token = op->out.token > token ? op->out.token : token;
-    }
-    bool telling = run->store->telling_count != 0;
-    pthread_mutex_unlock(&run->store->hints_lock);
-    if (telling) {
-        lk_pg_keeper_wake(run->store);
-    }
-    lk_pg_set_time(run->store, now);
-    uint64_t last = atomic_load(&run->store->counters.last_token);
-    while (token > last &&
-           !atomic_compare_exchange_weak(&run->store->counters.last_token,
-                                         &last, token)) {
-    }
-}
-
-/* ---- transactions
- * --------------------------------------------------------------
- */
+/* ---- transactions ----------------------------------------------------- */
 
 static bool is_state(const struct lk_pg_conn *conn, const char *state)
 {
@@ -273,12 +98,12 @@ static void fail(struct run *run, struct lk_pg_item *items, size_t count,
     enum lk_status status = again ? LK_UNKNOWN : LK_UNAVAILABLE;
 
     if (is_passing(&run->lane->conn)) {
-        refuse_items(items, count, status,
+        lk_pg_refuse(items, count, status,
                      "other transactions are in the way; send the same again");
     } else if (is_general(&run->lane->conn)) {
         be_troubled(run);
         look_elsewhere(run);
-        refuse_items(items, count, status,
+        lk_pg_refuse(items, count, status,
                      "the database failed; see the daemon's log");
     } else if (count > 1) {
         decide(run, items, count / 2, again);
@@ -288,7 +113,7 @@ static void fail(struct run *run, struct lk_pg_item *items, size_t count,
         lk_pg_log(run->store, LK_PG_ERROR,
                   "the database refused an operation: %s (%s)",
                   run->lane->conn.message, run->lane->conn.sqlstate);
-        refuse_items(items, count, status,
+        lk_pg_refuse(items, count, status,
                      "the database refused the operation; see the daemon's "
                      "log");
     }
@@ -300,9 +125,10 @@ static size_t doubt(struct lk_pg_item *items, size_t count)
     size_t left = 0;
 
     for (size_t i = 0; i < count; i++) {
-        refuse(items[i].op, LK_UNKNOWN,
-               "the connection to the database was lost while committing: "
-               "whether it counts is not known");
+        lk_pg_refuse_one(
+            items[i].op, LK_UNKNOWN,
+            "the connection to the database was lost while committing: "
+            "whether it counts is not known");
         if (is_repeatable(items[i].op)) {
             struct lk_pg_item item = items[i];
             items[i] = items[left];
@@ -324,9 +150,9 @@ static size_t still_locked(struct lk_pg_item *items, size_t count)
     for (size_t i = 0; i < count; i++) {
         if (items[i].op->status == LK_AGAIN) {
             struct lk_pg_item item = items[i];
-            refuse(item.op, LK_UNKNOWN,
-                   "the connection to the database was lost while "
-                   "committing: whether it counts is not known");
+            lk_pg_refuse_one(item.op, LK_UNKNOWN,
+                             "the connection to the database was lost while "
+                             "committing: whether it counts is not known");
             items[i] = items[left];
             items[left++] = item;
         }
@@ -348,7 +174,7 @@ static void decide(struct run *run, struct lk_pg_item *items, size_t count,
         if (lk_pg_ready(conn, run->deadline_ns)) {
             be_troubled(run);
             if (!again) {
-                refuse_items(items, count, LK_UNAVAILABLE,
+                lk_pg_refuse(items, count, LK_UNAVAILABLE,
                              "the database is out of reach");
             }
             return;
@@ -356,7 +182,7 @@ static void decide(struct run *run, struct lk_pg_item *items, size_t count,
         enum lk_pg_fate fate = lk_pg_transact(run->lane, items, count, again,
                                               run->deadline_ns, &result);
         if (fate == LK_PG_DONE) {
-            publish(run, items, count, result);
+            lk_pg_publish(run->store, run->batch, items, count, result);
             PQclear(result);
             count = again ? still_locked(items, count) : 0;
         } else if (fate == LK_PG_DOUBT) {
@@ -366,7 +192,7 @@ static void decide(struct run *run, struct lk_pg_item *items, size_t count,
             conn->retry_ns = 0;
         } else if (fate == LK_PG_NOT_SENT) {
             conn->retry_ns = 0;
-            refuse_items(items, count, again ? LK_UNKNOWN : LK_UNAVAILABLE,
+            lk_pg_refuse(items, count, again ? LK_UNKNOWN : LK_UNAVAILABLE,
                          "the connection to the database was lost");
         } else if (!is_passing(conn) || ++tries >= TRIES) {
             fail(run, items, count, again);
@@ -374,7 +200,7 @@ static void decide(struct run *run, struct lk_pg_item *items, size_t count,
         }
         if (count && !has_time(run)) {
             if (!again) {
-                refuse_items(items, count, LK_UNAVAILABLE,
+                lk_pg_refuse(items, count, LK_UNAVAILABLE,
                              "the database did not answer in time");
             }
             return;
@@ -385,9 +211,7 @@ static void decide(struct run *run, struct lk_pg_item *items, size_t count,
     }
 }
 
-/* ---- the batch
- * ------------------------------------------------------------------
- */
+/* ---- the batch -------------------------------------------------------- */
 
 static enum lk_status as_text(struct lk_buf *scratch, struct lk_slice bytes,
                               size_t *offset, size_t *len)
@@ -441,15 +265,17 @@ static bool is_fit(struct lk_pg_item *item)
     size_t answer = op->response.headers.len + op->response.body.len;
 
     if (name > LK_PG_NAME_MAX) {
-        refuse(op, LK_TOO_LARGE,
-               "tenant, scope and key are longer together than the database "
-               "can index");
+        lk_pg_refuse_one(
+            op, LK_TOO_LARGE,
+            "tenant, scope and key are longer together than the database "
+            "can index");
         return false;
     }
     if (answer > LK_PG_ANSWER_MAX) {
-        refuse(op, LK_TOO_LARGE,
-               "the answer is larger than the store can keep; complete it "
-               "with OMIT");
+        lk_pg_refuse_one(
+            op, LK_TOO_LARGE,
+            "the answer is larger than the store can keep; complete it "
+            "with OMIT");
         return false;
     }
     item->bytes = name + answer + op->why.len + 512;
@@ -505,7 +331,7 @@ static void run_batch(struct run *run, struct lk_pg_item *items)
 
     for (size_t i = 0; i < run->batch->count; i++) {
         struct lk_pg_item item = {.op = run->batch->ops[i]};
-        refuse(item.op, LK_UNAVAILABLE, "out of memory");
+        lk_pg_refuse_one(item.op, LK_UNAVAILABLE, "out of memory");
         if (!status) {
             status = name_item(scratch, &item);
         }
@@ -561,13 +387,13 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
     if (status) {
         lk_pg_set_trouble(store, conn->message);
         for (size_t i = 0; i < batch->count; i++) {
-            refuse(batch->ops[i], LK_UNAVAILABLE,
-                   "the database is out of reach");
+            lk_pg_refuse_one(batch->ops[i], LK_UNAVAILABLE,
+                             "the database is out of reach");
         }
     } else if (batch->count) {
         struct lk_pg_item *items = calloc(batch->count, sizeof(*items));
         for (size_t i = 0; !items && i < batch->count; i++) {
-            refuse(batch->ops[i], LK_UNAVAILABLE, "out of memory");
+            lk_pg_refuse_one(batch->ops[i], LK_UNAVAILABLE, "out of memory");
         }
         if (items) {
             run_batch(&run, items);
@@ -585,9 +411,7 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
     atomic_fetch_add(&store->counters.batch_ops, batch->count);
 }
 
-/* ---- notes
- * ----------------------------------------------------------------------
- */
+/* ---- notes ------------------------------------------------------------ */
 
 enum lk_status lk_postgres_note(struct lk_store *base, struct lk_slice action,
                                 struct lk_slice who, struct lk_slice why)

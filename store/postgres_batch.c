@@ -42,9 +42,7 @@ static const struct {
 
 enum { BEGIN, APPLY, MARK, COMMIT, STATEMENTS };
 
-/* ---- parameters
- * --------------------------------------------------------------
- */
+/* ---- parameters ------------------------------------------------------- */
 
 static bool is_answered(const struct lk_op *op)
 {
@@ -157,9 +155,7 @@ static enum lk_status fill(struct lk_pg_lane *lane,
     return status;
 }
 
-/* ---- sending
- * -------------------------------------------------------------------
- */
+/* ---- sending ---------------------------------------------------------- */
 
 enum lk_status lk_pg_prepare(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
@@ -235,9 +231,7 @@ static bool send_all(struct lk_pg_conn *conn, const struct lk_pg_params *params,
            (!again || send_one(conn, MARK, NULL));
 }
 
-/* ---- receiving
- * -----------------------------------------------------------------
- */
+/* ---- receiving -------------------------------------------------------- */
 
 struct answers {
     PGresult *applied;

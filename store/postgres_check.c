@@ -118,8 +118,7 @@ static enum lk_status check_settings(struct lk_pg_conn *conn,
     return status;
 }
 
-/* ---- the schema ------------------------------------------------------------
- */
+/* ---- the schema ------------------------------------------------------- */
 
 struct meta {
     long version;
@@ -233,8 +232,7 @@ static enum lk_status check_schema(struct lk_pg_conn *conn,
     return status ? status : take_secrets(conn, &meta);
 }
 
-/* ---- the session ------------------------------------------------------------
- */
+/* ---- the session ------------------------------------------------------ */
 
 static enum lk_status set_session(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {

@@ -27,8 +27,7 @@ uint64_t lk_pg_clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* ---- what went wrong ------------------------------------------------------
- */
+/* ---- what went wrong -------------------------------------------------- */
 
 static void note(struct lk_pg_conn *conn, const char *message)
 {
@@ -89,8 +88,7 @@ void lk_pg_lost(struct lk_pg_conn *conn, const char *why)
     conn->retry_ns = lk_pg_clock_ns() + pause * MS_NS;
 }
 
-/* ---- waiting ---------------------------------------------------------------
- */
+/* ---- waiting ---------------------------------------------------------- */
 
 /* LK_TIMEOUT: nothing happened until the deadline. */
 static enum lk_status wait_for(PGconn *pg, short events, uint64_t deadline_ns)
@@ -140,8 +138,7 @@ enum lk_status lk_pg_next(struct lk_pg_conn *conn, uint64_t deadline_ns,
     return LK_OK;
 }
 
-/* ---- connecting -------------------------------------------------------------
- */
+/* ---- connecting ------------------------------------------------------- */
 
 /*
  * What stands before dbname gives way to what the URL says, what stands behind
@@ -261,9 +258,7 @@ static enum lk_status renew(struct lk_pg_conn *conn, uint64_t deadline_ns)
     return LK_OK;
 }
 
-/* ---- is it still there?
- * ------------------------------------------------------
- */
+/* ---- is it still there? ----------------------------------------------- */
 
 /* Takes what has come in without being asked for. False: it is lost. A server
  * that ends says why first: the end itself shows only behind that. */
@@ -344,9 +339,7 @@ enum lk_status lk_pg_ready(struct lk_pg_conn *conn, uint64_t deadline_ns)
     return renew(conn, deadline_ns);
 }
 
-/* ---- statements
- * ---------------------------------------------------------------
- */
+/* ---- statements ------------------------------------------------------- */
 
 /* Reads up to the end of the statement; the last result stays. */
 static enum lk_status finish(struct lk_pg_conn *conn, uint64_t deadline_ns,

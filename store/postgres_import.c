@@ -19,9 +19,7 @@ enum {
     FLAG_EVICTED = 2,
 };
 
-/* ---- statements
- * ------------------------------------------------------------------
- */
+/* ---- statements ------------------------------------------------------- */
 
 /*
  * Runs it, again if another transaction was in the way or the connection was
@@ -62,9 +60,7 @@ static enum lk_status run(struct lk_postgres *store, const char *sql,
     return status ? LK_UNAVAILABLE : LK_OK;
 }
 
-/* ---- records
- * ----------------------------------------------------------------------
- */
+/* ---- records ---------------------------------------------------------- */
 
 /* Parameters of latchkey.import. */
 enum column {
@@ -331,9 +327,7 @@ enum lk_status lk_postgres_import(struct lk_store *base,
     return status;
 }
 
-/* ---- the audit log
- * -----------------------------------------------------------------
- */
+/* ---- the audit log ---------------------------------------------------- */
 
 enum { AUDIT_COLUMNS = 8 };
 
@@ -386,9 +380,7 @@ enum lk_status lk_postgres_import_audit(struct lk_store *base,
     return status;
 }
 
-/* ---- references
- * ----------------------------------------------------------------------
- */
+/* ---- references ------------------------------------------------------- */
 
 enum lk_status lk_postgres_adopt(
     struct lk_store *base, const uint8_t reference_secret[LK_REFERENCE_KEY])
@@ -417,9 +409,7 @@ enum lk_status lk_postgres_adopt(
     return status;
 }
 
-/* ---- the promise
- * -----------------------------------------------------------------------
- */
+/* ---- the promise ------------------------------------------------------ */
 
 static enum lk_status tell_commit(const struct lk_pg_settings *found,
                                   struct lk_buf *text, bool *strict)

@@ -20,9 +20,7 @@ enum {
     RECONNECT_MS = 1000, /* how often a lost connection is tried */
 };
 
-/* ---- counting
- * ------------------------------------------------------------------
- */
+/* ---- counting --------------------------------------------------------- */
 
 /*
  * What is unfinished is counted by the index of its state. What is finished is
@@ -90,9 +88,7 @@ void lk_pg_count(struct lk_postgres *store, struct lk_pg_conn *conn)
     store->count_ns = now + (now - started) * COUNT_TIMES;
 }
 
-/* ---- sweeping and reaping
- * -------------------------------------------------------
- */
+/* ---- sweeping and reaping --------------------------------------------- */
 
 /* An array of numbers as the server sends it: a head of five words, then each
  * behind its length. */
@@ -137,9 +133,7 @@ static enum lk_status keep_once(struct lk_postgres *store)
     return status;
 }
 
-/* ---- the thread
- * -----------------------------------------------------------------
- */
+/* ---- the thread ------------------------------------------------------- */
 
 static uint64_t sooner(uint64_t a, uint64_t b)
 {

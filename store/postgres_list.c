@@ -152,8 +152,7 @@ enum lk_status lk_postgres_list(struct lk_store *base,
     return status;
 }
 
-/* ---- the audit log ----------------------------------------------------------
- */
+/* ---- the audit log ---------------------------------------------------- */
 
 static enum lk_status show_entry(const PGresult *result, int row,
                                  struct lk_buf *text, lk_audit_fn fn,

@@ -56,8 +56,7 @@ static enum lk_status say(struct lk_buf *error, enum lk_status status,
     return said ? said : status;
 }
 
-/* ---- one step --------------------------------------------------------------
- */
+/* ---- one step --------------------------------------------------------- */
 
 /* 0: there is no schema yet. */
 static enum lk_status read_version(struct lk_pg_conn *conn, long *version)
@@ -187,8 +186,7 @@ static enum lk_status climb(struct lk_pg_conn *conn, struct lk_buf *report,
     return status;
 }
 
-/* ---- the whole --------------------------------------------------------------
- */
+/* ---- the whole -------------------------------------------------------- */
 
 static enum lk_status check_server(struct lk_pg_conn *conn,
                                    struct lk_buf *error)

@@ -23,8 +23,7 @@ enum {
     PAYLOAD_IDS = 400, /* a payload has room for 8000 bytes */
 };
 
-/* ---- what settled elsewhere ------------------------------------------------
- */
+/* ---- what settled elsewhere ------------------------------------------- */
 
 static struct lk_pg_waiting *slot(struct lk_postgres *store, int64_t lock_id)
 {
@@ -146,8 +145,7 @@ void lk_pg_listen(struct lk_postgres *store, uint64_t deadline_ns)
     }
 }
 
-/* ---- what settled here ------------------------------------------------------
- */
+/* ---- what settled here ------------------------------------------------ */
 
 void lk_pg_tell(struct lk_postgres *store, int64_t lock_id)
 {

@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-/* ---- statements on the reader's connection ---------------------------------
- */
+/* ---- statements on the reader's connection ---------------------------- */
 
 enum lk_status lk_pg_read(struct lk_postgres *store, const char *sql,
                           const struct lk_pg_params *params, PGresult **result)
@@ -34,8 +33,7 @@ enum lk_status lk_pg_read(struct lk_postgres *store, const char *sql,
     return status ? LK_UNAVAILABLE : LK_OK;
 }
 
-/* ---- rows -------------------------------------------------------------------
- */
+/* ---- rows ------------------------------------------------------------- */
 
 static enum lk_status copy_text(const PGresult *result, int row, int column,
                                 struct lk_buf *text, struct lk_slice *slice)
@@ -156,9 +154,7 @@ enum lk_status lk_pg_record_kept(const PGresult *result, int row,
     return record->kept ? LK_OK : LK_NOMEM;
 }
 
-/* ---- one record
- * ---------------------------------------------------------------
- */
+/* ---- one record ------------------------------------------------------- */
 
 static const char by_name[] =
     LK_PG_RECORD(LK_PG_WITH_ANSWER) " WHERE o.tenant = $1 AND o.scope = $2 "
@@ -231,9 +227,7 @@ enum lk_status lk_postgres_find(struct lk_store *base, struct lk_slice tenant,
     return status;
 }
 
-/* ---- what a retry is told
- * ------------------------------------------------------
- */
+/* ---- what a retry is told --------------------------------------------- */
 
 /* Row and answer are of one moment: one without the other is damage. */
 static enum lk_status load_stored(struct lk_postgres *store, struct lk_op *op)
