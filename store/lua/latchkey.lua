@@ -82,16 +82,39 @@ local function reply(verdict, before, after, written, now, record)
     return pack(REPLY, verdict, before, after, written, now) .. record
 end
 
-local function short(verdict, state, now, record)
-    return pack(REPLY, verdict, state, state, 0, now) .. sub(record, 1, HEAD)
+local function short(verdict, found, now, record)
+    return pack(REPLY, verdict, found, found, 0, now) .. sub(record, 1, HEAD)
 end
 
--- The state that an event finds: what is past its TTL is absent.
-local function standing(state, deadline, now)
+-- The record in hand: take() reads one, head() writes it with what has been
+-- changed. Owner, fingerprint and reason are lengths.
+local state, flags, owner, attempt, token, number, generation, claimed
+local deadline, ttl, kept, at, fingerprint, reason
+
+-- Returns the state that an event finds: what is past its TTL is absent.
+local function take(record, now)
+    local _
+    _, state, flags, owner, attempt, token, number, generation, claimed,
+        deadline, ttl, kept, at, fingerprint, reason = unpack(RECORD, record)
     if state >= COMPLETED and deadline <= now then
         return ABSENT
     end
     return state
+end
+
+local function head()
+    return pack(RECORD, FORMAT, state, flags, owner, attempt, token, number,
+        generation, claimed, deadline, ttl, kept, at, fingerprint, reason, 0)
+end
+
+-- A finished record. Redis 6 may not know PXAT; with PX it has to work out for
+-- its replicas when that is.
+local function set_finished(name, value, till, now)
+    if is_library then
+        call('SET', name, value, 'PXAT', till + SLACK)
+    else
+        call('SET', name, value, 'PX', till - now + SLACK)
+    end
 end
 
 -- ---- The sets ----
@@ -160,21 +183,21 @@ end
 local tokens = {}
 
 local function script_token(key, tick, above)
-    local token = max((tonumber(call('GET', key)) or 0) + 1, tick, above + 1)
-    call('SET', key, token)
-    return token
+    local next = max((tonumber(call('GET', key)) or 0) + 1, tick, above + 1)
+    call('SET', key, next)
+    return next
 end
 
-local function reserve(key, mine, token, now)
+local function reserve(key, mine, next, now)
     local stored = tonumber(call('GET', key)) or 0
-    token = max(token, stored + 1)
+    next = max(next, stored + 1)
     if stored ~= mine.till and now - mine.leapt > LEAP_EVERY then
-        token = token + LEAP
+        next = next + LEAP
         mine.leapt = now
     end
-    mine.till = token + RESERVE
+    mine.till = next + RESERVE
     call('SET', key, mine.till)
-    return token
+    return next
 end
 
 -- Above the one that the record had, in any case.
@@ -187,57 +210,52 @@ local function next_token(key, now, tick, above)
         mine = {last = 0, till = -1, leapt = -LEAP_EVERY}
         tokens[key] = mine
     end
-    local token = max(mine.last + 1, tick, above + 1)
-    if token > mine.till then
-        token = reserve(key, mine, token, now)
+    local next = max(mine.last + 1, tick, above + 1)
+    if next > mine.till then
+        next = reserve(key, mine, next, now)
     end
-    mine.last = token
-    return token
+    mine.last = next
+    return next
 end
 
 -- ---- Claims ----
 
--- NEW. Released and uncertain records keep number and attempts; `was` is
--- ABSENT for those that are past their TTL.
+-- NEW. Released and uncertain records, which are in hand, keep number and
+-- attempts; `was` is ABSENT for those that are past their TTL.
 local function begin(keys, args, was, record, now, tick)
-    local name, fingerprint, owner = keys[1], args[1], args[2]
-    local token, number, generation, attempt = 0, 0, 0, 1
-    if record then
-        local _, _, flags, _, tries, last, first, born = unpack(RECORD, record)
-        token = next_token(keys[4], now, tick, last)
-        if was ~= ABSENT then
-            number, attempt = first, tries + 1
-            generation = flags >= FLAG_EVICTED and token or born
-        end
-    else
-        token = next_token(keys[4], now, tick, 0)
-    end
+    local name, fresh = keys[1], was == ABSENT
+    local last = record and token or 0
+    token = next_token(keys[4], now, tick, last)
     if token > TOKEN_MAX then
         return redis.error_reply('LKFULL the store is out of tokens')
     end
-    if was == ABSENT then
-        number, generation = token, token
+    if fresh then
+        number, generation, attempt = token, token, 1
         put(keys[2], number, name)
+    else
+        attempt = attempt + 1
+        if flags >= FLAG_EVICTED then
+            generation = token
+        end
     end
-    local deadline = now + args[4]
-    local head = pack(RECORD, FORMAT, IN_PROGRESS, 0, #owner, attempt, token,
-        number, generation, now, deadline, args[3], 0, 0, #fingerprint, 0, 0)
+    fingerprint, owner, reason = #args[1], #args[2], 0
+    state, flags, claimed, deadline = IN_PROGRESS, 0, now, now + args[4]
+    ttl, kept, at = args[3], 0, 0
     if record or not expected[name] then
         put_now(keys[3], IN_PROGRESS * STATE + deadline, name)
     end
-    call('SET', name, head .. fingerprint .. owner)
-    return reply(NEW, was, IN_PROGRESS, 1, now, head)
+    local start = head()
+    call('SET', name, start .. args[1] .. args[2])
+    return reply(NEW, was, IN_PROGRESS, 1, now, start)
 end
 
+-- The lock of the record in hand has run out: its owner's words stay.
 local function lapse(name, due, record, now)
-    local _, state, flags, owner, attempt, token, number, generation, claimed,
-        deadline, ttl, keep, _, fingerprint = unpack(RECORD, record)
-    record = pack(RECORD, FORMAT, UNCERTAIN, flags, owner, attempt, token,
-        number, generation, claimed, deadline, ttl, keep, 0, fingerprint, 0,
-        0) .. sub(record, HEAD + 1)
+    state, at, reason = UNCERTAIN, 0, 0
+    record = head() .. sub(record, HEAD + 1)
     call('SET', name, record)
     put(due, UNCERTAIN * STATE + deadline, name)
-    return reply(DOUBTFUL, state, UNCERTAIN, 1, now, record)
+    return reply(DOUBTFUL, IN_PROGRESS, UNCERTAIN, 1, now, record)
 end
 
 -- keys: record, index, due, token.
@@ -252,85 +270,73 @@ local function claim(keys, args)
         end
         return begin(keys, args, ABSENT, nil, now, tick)
     end
-    local _, state, flags, owner, _, _, _, _, _, deadline, _, _, _,
-        fingerprint = unpack(RECORD, record)
-    state = standing(state, deadline, now)
-    if state ~= ABSENT and state ~= RELEASED then
+    local found = take(record, now)
+    if found ~= ABSENT and found ~= RELEASED then
         if sub(record, HEAD + 1, HEAD + fingerprint) ~= args[1] then
-            return short(MISMATCH, state, now, record)
+            return short(MISMATCH, found, now, record)
         end
-        if state == COMPLETED then
-            return reply(flags == FLAG_OMITTED and OMITTED or REPLAY, state,
-                state, 0, now, record)
+        if found == COMPLETED then
+            return reply(flags == FLAG_OMITTED and OMITTED or REPLAY, found,
+                found, 0, now, record)
         end
-        if owner > 0 and (state == IN_PROGRESS or no_new) and args[2] ==
+        if owner > 0 and (found == IN_PROGRESS or no_new) and args[2] ==
             sub(record, HEAD + fingerprint + 1, HEAD + fingerprint + owner)
         then
-            return short(NEW, state, now, record)
+            return short(NEW, found, now, record)
         end
-        if state == IN_PROGRESS and deadline > now then
-            return short(INFLIGHT, state, now, record)
+        if found == IN_PROGRESS and deadline > now then
+            return short(INFLIGHT, found, now, record)
         end
         if args[5] ~= '1' and args[5] ~= '3' then
-            if state == UNCERTAIN then
-                return reply(DOUBTFUL, state, state, 0, now, record)
+            if found == UNCERTAIN then
+                return reply(DOUBTFUL, found, found, 0, now, record)
             end
             return lapse(keys[1], keys[3], record, now)
         end
     end
     if no_new then
-        return short(REFUSED, state, now, record)
+        return short(REFUSED, found, now, record)
     end
-    return begin(keys, args, state, record, now, tick)
+    return begin(keys, args, found, record, now, tick)
 end
 
 -- ---- What becomes of a claim ----
 
--- Writes what a holder or an operator makes of a record: `state` and `till`
--- (its deadline), flags, time, reason and response; the rest stays. Returns
--- the new head.
-local function change(keys, record, now, state, till, flags, at, reason,
+-- Writes what a holder or an operator makes of the record in hand: its state
+-- and deadline, flags, time, reason and response; the rest stays.
+local function change(keys, record, now, becomes, till, marks, when, why,
                       response)
-    local _, was, _, owner, attempt, token, number, generation, claimed, _,
-        ttl, keep, _, fingerprint = unpack(RECORD, record)
-    local head = pack(RECORD, FORMAT, state, flags, owner, attempt, token,
-        number, generation, claimed, till, ttl, keep, at, fingerprint,
-        #reason, 0)
-    local value = head .. sub(record, HEAD + 1, HEAD + fingerprint + owner) ..
-        reason .. response
-    if state >= COMPLETED then
-        call('SET', keys[1], value, 'PX', till - now + SLACK)
+    local was = state
+    state, deadline, flags, at, reason = becomes, till, marks, when, #why
+    local start = head()
+    local value = start ..
+        sub(record, HEAD + 1, HEAD + fingerprint + owner) .. why .. response
+    if becomes >= COMPLETED then
+        set_finished(keys[1], value, till, now)
     else
         call('SET', keys[1], value)
     end
     if was == IN_PROGRESS then
-        put(keys[2], state * STATE + till, keys[1])
+        put(keys[2], becomes * STATE + till, keys[1])
     else -- the sweeper would not come by
-        put_now(keys[2], state * STATE + till, keys[1])
+        put_now(keys[2], becomes * STATE + till, keys[1])
     end
-    return head
+    return reply(DONE, was, becomes, 1, now, start)
 end
 
 -- As asked for now, else at the claim; never less than KEEP was promised.
-local function expiry(record, now, asked)
-    local _, _, _, _, _, _, _, _, _, _, ttl, keep = unpack(RECORD, record)
-    if asked ~= '0' then
-        ttl = asked + 0
-    end
-    return now + max(ttl, keep)
+local function expiry(now, asked)
+    return now + max(asked ~= '0' and asked + 0 or ttl, kept)
 end
 
-local function finish(keys, record, now, state, ttl, reason, response)
-    local head = change(keys, record, now, COMPLETED,
-        expiry(record, now, ttl), reason ~= '' and FLAG_OMITTED or 0, now,
-        reason, response)
-    return reply(DONE, state, COMPLETED, 1, now, head)
+local function finish(keys, record, now, ttl_asked, why, response)
+    return change(keys, record, now, COMPLETED, expiry(now, ttl_asked),
+        why ~= '' and FLAG_OMITTED or 0, now, why, response)
 end
 
-local function set_free(keys, record, now, state, flags)
-    local head = change(keys, record, now, RELEASED,
-        expiry(record, now, '0'), flags, 0, '', '')
-    return reply(DONE, state, RELEASED, 1, now, head)
+local function set_free(keys, record, now, marks)
+    return change(keys, record, now, RELEASED, expiry(now, '0'), marks, 0, '',
+        '')
 end
 
 -- keys of all of these: record, due. args: token, ...
@@ -341,46 +347,42 @@ local function with_token(act)
         if not record then
             return reply(STALE, ABSENT, ABSENT, 0, now, '')
         end
-        local _, state, _, _, _, token, _, _, _, deadline = unpack(RECORD,
-            record)
-        state = standing(state, deadline, now)
-        if token ~= args[1] + 0 or state == ABSENT or state == RELEASED then
-            return short(STALE, state, now, record)
+        local found = take(record, now)
+        if token ~= args[1] + 0 or found == ABSENT or found == RELEASED then
+            return short(STALE, found, now, record)
         end
-        if state == COMPLETED then
-            return reply(KEPT, state, state, 0, now, record)
+        if found == COMPLETED then
+            return reply(KEPT, found, found, 0, now, record)
         end
-        return act(keys, args, record, now, state, deadline)
+        return act(keys, args, record, now)
     end
 end
 
 -- args: token, ttl, reason, response.
-local complete = with_token(function(keys, args, record, now, state)
-    return finish(keys, record, now, state, args[2], args[3], args[4])
+local complete = with_token(function(keys, args, record, now)
+    return finish(keys, record, now, args[2], args[3], args[4])
 end)
 
-local release = with_token(function(keys, _, record, now, state)
-    return set_free(keys, record, now, state, 0)
+local release = with_token(function(keys, _, record, now)
+    return set_free(keys, record, now, 0)
 end)
 
 -- args: token, reason. The first reason stands.
-local doubt = with_token(function(keys, args, record, now, state)
+local doubt = with_token(function(keys, args, record, now)
     if state == UNCERTAIN then
         return short(DONE, state, now, record)
     end
-    return reply(DONE, state, UNCERTAIN, 1, now,
-        change(keys, record, now, UNCERTAIN, now, 0, now, args[2], ''))
+    return change(keys, record, now, UNCERTAIN, now, 0, now, args[2], '')
 end)
 
 -- args: token, lock. A lock is only ever extended: a late, shorter wish does
 -- not cut it.
-local extend = with_token(function(keys, args, record, now, state, deadline)
+local extend = with_token(function(keys, args, record, now)
     local till = now + args[2]
     if state == IN_PROGRESS and deadline > till then
         till = deadline
     end
-    return reply(DONE, state, IN_PROGRESS, 1, now,
-        change(keys, record, now, IN_PROGRESS, till, 0, 0, '', ''))
+    return change(keys, record, now, IN_PROGRESS, till, 0, 0, '', '')
 end)
 
 -- keys: record, due. args: ttl.
@@ -390,30 +392,21 @@ local function keep(keys, args)
     if not record then
         return reply(NIL, ABSENT, ABSENT, 0, now, '')
     end
-    local _, state, flags, owner, attempt, token, number, generation, claimed,
-        deadline, ttl, kept, at, fingerprint, reason = unpack(RECORD, record)
-    local asked, found = args[1] + 0, standing(state, deadline, now)
+    local asked, found = args[1] + 0, take(record, now)
     if found == ABSENT or found == RELEASED then
         return short(NIL, found, now, record)
     end
     if state == COMPLETED and now + asked > deadline then
         deadline = now + asked
+        set_finished(keys[1], head() .. sub(record, HEAD + 1), deadline, now)
         put(keys[2], state * STATE + deadline, keys[1])
     elseif state ~= COMPLETED and asked > kept then
         kept = asked
+        call('SET', keys[1], head() .. sub(record, HEAD + 1))
     else
         return short(DONE, state, now, record)
     end
-    local head = pack(RECORD, FORMAT, state, flags, owner, attempt, token,
-        number, generation, claimed, deadline, ttl, kept, at, fingerprint,
-        reason, 0)
-    if state == COMPLETED then
-        call('SET', keys[1], head .. sub(record, HEAD + 1), 'PX',
-            deadline - now + SLACK)
-    else
-        call('SET', keys[1], head .. sub(record, HEAD + 1))
-    end
-    return reply(DONE, state, state, 1, now, head)
+    return reply(DONE, state, state, 1, now, head())
 end
 
 -- ---- Operators ----
@@ -431,45 +424,43 @@ local function operator(act)
         if not record then
             return reply(NIL, ABSENT, ABSENT, 0, now, '')
         end
-        local _, state, _, _, _, token, _, _, _, deadline = unpack(RECORD,
-            record)
-        state = standing(state, deadline, now)
-        local done, verdict = act(keys, args, record, now, state)
+        local found = take(record, now)
+        local done, verdict = act(keys, args, record, now, found)
         if done then
             audit(keys[3], now, token, args[1])
             return done
         end
         if verdict == KEPT then
-            return reply(KEPT, state, state, 0, now, record)
+            return reply(KEPT, found, found, 0, now, record)
         end
-        return short(verdict, state, now, record)
+        return short(verdict, found, now, record)
     end
 end
 
-local function is_open(state)
-    return state == IN_PROGRESS or state == UNCERTAIN
+local function is_open(found)
+    return found == IN_PROGRESS or found == UNCERTAIN
 end
 
 -- args: entry, ttl, reason, response.
-local resolve = operator(function(keys, args, record, now, state)
-    if not is_open(state) then
-        return nil, state == COMPLETED and KEPT or NIL
+local resolve = operator(function(keys, args, record, now, found)
+    if not is_open(found) then
+        return nil, found == COMPLETED and KEPT or NIL
     end
-    return finish(keys, record, now, state, args[2], args[3], args[4])
+    return finish(keys, record, now, args[2], args[3], args[4])
 end)
 
-local resolve_released = operator(function(keys, _, record, now, state)
-    if not is_open(state) then
-        return nil, state == COMPLETED and KEPT or NIL
+local resolve_released = operator(function(keys, _, record, now, found)
+    if not is_open(found) then
+        return nil, found == COMPLETED and KEPT or NIL
     end
-    return set_free(keys, record, now, state, 0)
+    return set_free(keys, record, now, 0)
 end)
 
-local evict = operator(function(keys, _, record, now, state)
-    if state ~= COMPLETED then
+local evict = operator(function(keys, _, record, now, found)
+    if found ~= COMPLETED then
         return nil, NIL
     end
-    return set_free(keys, record, now, state, FLAG_EVICTED)
+    return set_free(keys, record, now, FLAG_EVICTED)
 end)
 
 -- keys: audit. args: entry.
@@ -491,18 +482,18 @@ end
 -- ---- Keeper ----
 
 -- Adds to `found`: records by state, their number and the last token.
-local function add_counts(found, index, due, token)
-    for state = 1, 5 do
-        found[#found + 1] = call('ZCOUNT', due, state * STATE,
-            (state + 1) * STATE - 1)
+local function add_counts(found, index, due, last)
+    for each = 1, 5 do
+        found[#found + 1] = call('ZCOUNT', due, each * STATE,
+            (each + 1) * STATE - 1)
     end
     found[#found + 1] = call('ZCOUNT', index, '-inf', '+inf')
-    found[#found + 1] = tonumber(call('GET', token)) or 0
+    found[#found + 1] = tonumber(call('GET', last)) or 0
     return found
 end
 
-local function due_in(due, state, now, most)
-    return call('ZRANGEBYSCORE', due, state * STATE, state * STATE + now,
+local function due_in(due, which, now, most)
+    return call('ZRANGEBYSCORE', due, which * STATE, which * STATE + now,
         'LIMIT', 0, most)
 end
 
@@ -514,13 +505,12 @@ end
 -- One that is due, and what has to be done about it: 'swept' if it is
 -- uncertain now, 'reaped' if it is gone, nil if it was only in a wrong place.
 local function tend_one(keys, name, now)
-    local head = call('GETRANGE', name, 0, HEAD - 1)
-    if #head < HEAD then -- gone by its TTL, or never written
+    local start = call('GETRANGE', name, 0, HEAD - 1)
+    if #start < HEAD then -- gone by its TTL, or never written
         forget(keys, name)
         return 'reaped'
     end
-    local _, state, _, _, _, _, number, _, _, deadline = unpack(RECORD, head)
-    if state >= COMPLETED and deadline <= now then
+    if take(start, now) == ABSENT then
         call('DEL', name)
         forget(keys, name)
         return 'reaped'
@@ -538,12 +528,12 @@ end
 -- Returns how many were reaped; adds the names of those swept.
 local function tend_all(keys, now, most, swept)
     local reaped = 0
-    for _, state in ipairs({IN_PROGRESS, COMPLETED, RELEASED}) do
-        for _, name in ipairs(due_in(keys[2], state, now, most - reaped)) do
+    for _, which in ipairs({IN_PROGRESS, COMPLETED, RELEASED}) do
+        for _, name in ipairs(due_in(keys[2], which, now, most - reaped)) do
             local what = tend_one(keys, name, now)
             if what == 'swept' then
                 swept[#swept + 1] = name
-            elseif what == 'reaped' and state ~= IN_PROGRESS then
+            elseif what == 'reaped' and which ~= IN_PROGRESS then
                 reaped = reaped + 1
             end
         end
@@ -570,9 +560,9 @@ local function tend(keys, args)
         reaped = tend_all(keys, now, args[3] + 0, swept)
     end
     local dead = 0
-    for state = COMPLETED, RELEASED do
-        dead = dead + call('ZCOUNT', keys[2], state * STATE,
-            state * STATE + now)
+    for which = COMPLETED, RELEASED do
+        dead = dead + call('ZCOUNT', keys[2], which * STATE,
+            which * STATE + now)
     end
     local late = call('ZCOUNT', keys[2], IN_PROGRESS * STATE,
         IN_PROGRESS * STATE + now)
@@ -716,7 +706,7 @@ local function audits(keys, args)
 end
 
 -- What is wrong with a record and its places in the sets, or nil.
-local function fault(keys, name, number, now)
+local function fault(keys, name, listed, now)
     local record = call('GET', name)
     local score = tonumber(call('ZSCORE', keys[2], name) or '')
     if not record then
@@ -727,10 +717,9 @@ local function fault(keys, name, number, now)
     if #record < HEAD or unpack('<B', record) ~= FORMAT then
         return 'is no record'
     end
-    local _, state, _, owner, _, _, its, _, _, deadline, _, _, _, fingerprint,
-        reason = unpack(RECORD, record)
+    take(record, now)
     local size = HEAD + owner + fingerprint + reason
-    if its ~= number + 0 then
+    if number ~= listed + 0 then
         return 'has another number than the index says'
     end
     if not score then
@@ -764,33 +753,34 @@ end
 -- ---- Moving ----
 
 -- What follows what, under one token.
-local function rank(state, flags)
+local function rank()
     if state == RELEASED and flags >= FLAG_EVICTED then
         return 4
     end
     return state >= COMPLETED and 3 or state - 1
 end
 
--- The same state with a later end counts too: KEEP and EXTEND are promises.
-local function is_newer(record, there)
-    local _, state, flags, _, _, token, _, _, _, deadline, _, kept =
-        unpack(RECORD, record)
-    local _, its, marks, _, _, other, _, _, _, ends, _, keeps =
-        unpack(RECORD, there)
-    if token ~= other then
-        return token > other
+-- Whether the one in hand is newer than the other, which is then in hand. The
+-- same state with a later end counts too: KEEP and EXTEND are promises.
+local function is_newer(other, now)
+    local its, order, ends, keeps = token, rank(), deadline, kept
+    local waits = state == UNCERTAIN
+    if take(other, now) == ABSENT or its > token then
+        return true
     end
-    if rank(state, flags) ~= rank(its, marks) then
-        return rank(state, flags) > rank(its, marks)
+    if its < token or order ~= rank() then
+        return its == token and order > rank()
     end
-    return (state ~= UNCERTAIN and deadline > ends) or kept > keeps
+    return (not waits and ends > deadline) or keeps > kept
 end
 
 -- Tokens go on above what came from elsewhere.
-local function raise_token(key, token)
-    if token > (tonumber(call('GET', key)) or 0) then
-        call('SET', key, token)
-        tokens[key] = nil
+local function raise_token(key, least)
+    if least > (tonumber(call('GET', key)) or 0) then
+        call('SET', key, least)
+        if tokens[key] then
+            tokens[key].till = -1 -- look at the key again
+        end
     end
 end
 
@@ -798,33 +788,23 @@ end
 -- Returns 0 (there is a newer one), 1 (taken), 2 (taken under a new number).
 local function import(keys, args)
     local now, tick = clock()
-    local result = 1
-    local _, state, flags, owner, attempt, token, number, generation, claimed,
-        deadline, ttl, kept, at, fingerprint, reason = unpack(RECORD, args[1])
-    local there = call('GET', keys[1])
+    local there, result = call('GET', keys[1]), 1
     flush(keys[2])
     flush(keys[3])
+    local found = take(args[1], now)
     raise_token(keys[4], max(token, number, args[2] + 0))
-    if there then
-        local _, its, _, _, _, _, _, _, _, ends = unpack(RECORD, there)
-        if standing(its, ends, now) ~= ABSENT and
-            not is_newer(args[1], there) then
-            return 0
-        end
-    end
-    if standing(state, deadline, now) == ABSENT then
+    if found == ABSENT or (there and not is_newer(there, now)) then
         return 0
     end
+    take(args[1], now)
     local holder = call('ZRANGEBYSCORE', keys[3], number, number)[1]
     if number == 0 or (holder and holder ~= keys[1]) then
         number = next_token(keys[4], now, tick, 0)
         result = 2
     end
-    local value = pack(RECORD, FORMAT, state, flags, owner, attempt, token,
-        number, generation, claimed, deadline, ttl, kept, at, fingerprint,
-        reason, 0) .. sub(args[1], HEAD + 1)
+    local value = head() .. sub(args[1], HEAD + 1)
     if state >= COMPLETED then
-        call('SET', keys[1], value, 'PX', deadline - now + SLACK)
+        set_finished(keys[1], value, deadline, now)
     else
         call('SET', keys[1], value)
     end

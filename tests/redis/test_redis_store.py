@@ -495,7 +495,7 @@ def test_wait_counts_the_replicas_that_have_it(on):
     with RedisServer() as server:
         replica = server.replica()
         raw = on(server, "store.wait_replicas=1",
-                 "store.wait_timeout=300ms").raw()
+                 "store.wait_timeout=2s").raw()
         key = works(raw)
         replica.wait_linked()
         assert replica.admin.exists(next(
