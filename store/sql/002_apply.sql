@@ -336,7 +336,7 @@ BEGIN
                                      THEN d.deadline_ms END)
                 ELSE d.deadline_ms END AS until
         FROM (
-            SELECT u.at::integer, u.id, u.got, u.event, u.tenant, u.scope,
+            SELECT u.at::integer, u.id, u.event, u.tenant, u.scope,
                 u.key, u.fingerprint, u.owner, u.status, u.reason,
                 coalesce(nullif(u.ttl, 0), r.ttl_ms, _default_ttl) AS ttl,
                 CASE WHEN u.lock = 0 AND u.event = 0 THEN 30000
@@ -344,21 +344,13 @@ BEGIN
                 r.place, r.state, r.number, r.token, r.attempt, r.claimed_ms,
                 r.completed_ms, r.deadline_ms, r.keep_ms,
                 r.reason AS known_reason,
-                CASE
-                -- Another transaction has it. A claim may be told what is
-                -- committed and final; anything else is in its hands.
-                WHEN NOT u.got AND u.event <> 0 THEN -1
-                WHEN NOT u.got AND (r.state IS NULL OR r.state = 5
-                     OR r.state = 4 AND r.deadline_ms <= now) THEN 3
-                WHEN NOT u.got AND r.fingerprint <> u.fingerprint THEN 6
-                WHEN NOT u.got AND r.state <> 4 THEN 3
-                -- Expired, but perhaps not its jobs.
-                WHEN r.state >= 4 AND r.deadline_ms <= now THEN NULL
-                ELSE latchkey.decide(u.event, coalesce(r.state, 0::smallint),
-                    r.deadline_ms <= now, r.omitted,
-                    r.fingerprint = u.fingerprint,
-                    (u.flags & 4) <> 0 AND u.owner <> '' AND r.owner = u.owner,
-                    r.token = u.token, u.flags) END AS code
+                -- Another transaction has its lock. A claim may be told what is
+                -- committed if that changes nothing: it was so when this
+                -- statement began. Anything else has to come again.
+                CASE WHEN u.got THEN v.code
+                     WHEN u.event = 0 AND r.state < 5 AND v.code < 16
+                     THEN v.code
+                     ELSE -1 END AS code
             FROM unnest(_event, _tenant, _scope, _key, _fingerprint, _owner,
                 _ttl, _lock, _flags, _token, _status, _reason, id, got, alone)
                 WITH ORDINALITY AS u(event, tenant, scope, key, fingerprint,
@@ -369,6 +361,15 @@ BEGIN
                 WHERE o.tenant = u.tenant AND o.scope = u.scope
                   AND o.key = u.key
                 LIMIT 1) AS r ON true
+            CROSS JOIN LATERAL (SELECT
+                -- Expired, but perhaps not its jobs.
+                CASE WHEN r.state >= 4 AND r.deadline_ms <= now THEN NULL
+                ELSE latchkey.decide(u.event, coalesce(r.state, 0::smallint),
+                    r.deadline_ms <= now, r.omitted,
+                    r.fingerprint = u.fingerprint,
+                    (u.flags & 4) <> 0 AND u.owner <> '' AND r.owner = u.owner,
+                    r.token = u.token, u.flags) END AS code
+                OFFSET 0) AS v
             WHERE u.alone OR NOT u.got
             OFFSET 0) AS d
         WHERE d.code BETWEEN -1 AND 15
@@ -405,13 +406,11 @@ BEGIN
     )
     SELECT array_agg(ROW(p.at,
             CASE WHEN p.code < 0 THEN p.code ELSE p.code & 15 END,
-            coalesce(p.next, CASE p.code WHEN 3 THEN 2 ELSE 0 END),
+            coalesce(p.next, 0),
             coalesce(p.fresh, p.token, 0), coalesce(p.attempt,
             CASE WHEN p.effect = 1 THEN 1 ELSE 0 END),
             coalesce(p.number, p.fresh, 0),
-            CASE WHEN p.got OR p.code <> 3 THEN coalesce(p.until, 0)
-                 ELSE greatest(p.until, now + 1000) END,
-            now,
+            coalesce(p.until, 0), now,
             CASE WHEN p.effect = 0 THEN p.known_reason
                  WHEN p.event = 3 THEN nullif(p.reason, '')
                  WHEN p.event = 5 THEN p.reason END,

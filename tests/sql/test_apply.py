@@ -373,10 +373,8 @@ def test_a_claim_never_waits_and_others_are_asked_to_come_again(
                 Op("complete", "running", token=running),
                 Op("keep", "running", ttl=1), Op("evict", "kept"))
     assert [op.word for op in ops] == [
-        "INFLIGHT", "INFLIGHT", "REPLAY", "MISMATCH", "INFLIGHT", "NEW",
+        "again", "again", "REPLAY", "MISMATCH", "INFLIGHT", "NEW",
         "MISMATCH", "again", "again", "again"]
-    assert ops[0].shown["number"] == ops[0].shown["token"] == 0
-    assert ops[0].shown["deadline_ms"] == ops[0].shown["now_ms"] + 1000
     assert ops[4].shown["number"] == running
     rival.rollback()
     assert [op.word for op in apply(
