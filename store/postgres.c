@@ -191,7 +191,7 @@ static void make_promise(struct lk_postgres *store)
                  "what was acknowledged may be lost: %s is off in PostgreSQL",
                  off ? "synchronous_commit" : "fsync");
     } else if (found->standbys[0] &&
-               strcmp(found->synchronous_commit, "local")) {
+               strcmp(found->synchronous_commit, "local") != 0) {
         snprintf(promise, size,
                  "an acknowledged claim or result survives the loss of the "
                  "primary (synchronous_commit = %s)",

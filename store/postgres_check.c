@@ -55,7 +55,7 @@ static enum lk_status judge_settings(struct lk_pg_conn *conn,
 {
     bool accepted = conn->store->config.accept_loss;
 
-    if (strcmp(encoding, "UTF8")) {
+    if (strcmp(encoding, "UTF8") != 0) {
         return unfit(conn,
                      "the database has the encoding %s, Latchkey needs UTF8",
                      encoding);
@@ -199,7 +199,8 @@ static enum lk_status take_secrets(struct lk_pg_conn *conn,
         store->opened = true;
     }
     pthread_mutex_unlock(&store->lock);
-    if (known && memcmp(base->secret, meta->secret, sizeof(base->secret))) {
+    if (known &&
+        memcmp(base->secret, meta->secret, sizeof(base->secret)) != 0) {
         return unfit(conn, "the database is not the one that was opened");
     }
     return LK_OK;

@@ -46,7 +46,7 @@ void lk_pg_note_error(struct lk_pg_conn *conn, const PGresult *result)
 
     snprintf(conn->sqlstate, sizeof(conn->sqlstate), "%s", state ? state : "");
     /* libpq itself reports a lost connection without a code. */
-    conn->fatal = !state || !severity || strcmp(severity, "ERROR");
+    conn->fatal = !state || !severity || strcmp(severity, "ERROR") != 0;
     snprintf(whole, sizeof(whole), "%s%s%s",
              text ? text : PQresultErrorMessage(result), hint ? ". " : "",
              hint ? hint : "");

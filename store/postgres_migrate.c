@@ -208,7 +208,7 @@ static enum lk_status check_server(struct lk_pg_conn *conn,
         return say(error, LK_UNAVAILABLE, conn->message);
     }
     encoding = PQgetvalue(result, 0, 0);
-    if (strcmp(encoding, "UTF8")) {
+    if (strcmp(encoding, "UTF8") != 0) {
         status = latchkey_buf_printf(
             error,
             "the database has the encoding %s, Latchkey needs UTF8; create "
