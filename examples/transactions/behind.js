@@ -17,8 +17,8 @@ const { setTimeout: sleep } = require('node:timers/promises');
 const { Pool } = require('pg');
 const { move, transaction, JSON_TYPE, RETRY } = require('./transfer.js');
 
-// LK001: somebody else has the operation by now. LK002: it is completed, perhaps
-// by a COMMIT of our own whose success we did not hear of.
+// LK001: somebody else has the operation by now. LK002: it is completed,
+// perhaps by a COMMIT of our own whose success we did not hear of.
 const SETTLED = ['LK001', 'LK002'];
 
 // Tenant, scope, key and token of the gateway's claim.

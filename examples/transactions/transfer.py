@@ -5,8 +5,8 @@
     transfer.py CONNINFO <LINES                 KEY FROM TO AMOUNT on each line
 
 Claim, account rows, ledger line, a job for later and the stored answer are one
-transaction: all of it or nothing, wherever it is cut. Whoever does not know what
-became of a transfer runs the same again.
+transaction: all of it or nothing, wherever it is cut. Whoever does not know
+what became of a transfer runs the same again.
 """
 
 import hashlib

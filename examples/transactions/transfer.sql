@@ -43,8 +43,8 @@ FROM latchkey.claim('bank', 'transfer', :'key', :'fingerprint') \gset
         'mail', '/receipts', 'POST', E'Content-Type: application/json\r\n',
         convert_to(:'answer', 'UTF8')) \g /dev/null
 
-    -- The last step: it raises LK001 if somebody else has the operation by now,
-    -- and then nothing of the above has happened.
+    -- The last step: it raises LK001 if somebody else has the operation by
+    -- now, and then nothing of the above has happened.
     SELECT latchkey.complete('bank', 'transfer', :'key', :token, 201,
         E'Content-Type: application/json\r\n',
         convert_to(:'answer', 'UTF8')) \g /dev/null
@@ -55,7 +55,7 @@ FROM latchkey.claim('bank', 'transfer', :'key', :'fingerprint') \gset
 
 COMMIT;
 
--- NEW: made just now. REPLAY: made before, this is the stored answer. MISMATCH:
--- the key was used for another transfer. INFLIGHT: somebody is making it at this
--- moment, run this again.
+-- NEW: made just now. REPLAY: made before, this is the stored answer.
+-- MISMATCH: the key was used for another transfer. INFLIGHT: somebody is making
+-- it at this moment, run this again.
 SELECT :'verdict' AS verdict, nullif(:status, 0) AS status, :'answer' AS answer;
