@@ -272,8 +272,8 @@ static enum lk_status take_secrets(struct lk_redis *store,
         return explain(error, LK_CORRUPT, "the secrets in Redis are damaged",
                        NULL);
     }
-    if (!first && (memcmp(secret, store->store.secret, 16) ||
-                   memcmp(reference, store->store.reference_secret, 16))) {
+    if (!first && (memcmp(secret, store->store.secret, 16) != 0 ||
+                   memcmp(reference, store->store.reference_secret, 16) != 0)) {
         return explain(error, LK_INVALID,
                        "Redis holds another store now than when the daemon "
                        "was started; restart the daemon",

@@ -302,7 +302,7 @@ bool lk_reply_is_error(const redisReply *reply, const char *code)
     size_t len = strlen(code);
 
     return reply && reply->type == REDIS_REPLY_ERROR && text.len >= len &&
-           !memcmp(text.data, code, len);
+           len > 0 && memcmp(text.data, code, len) == 0;
 }
 
 uint64_t lk_reply_number(const redisReply *reply)

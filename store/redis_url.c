@@ -142,7 +142,7 @@ static bool skip(const char **text, const char *prefix)
 {
     size_t len = strlen(prefix);
 
-    if (strncmp(*text, prefix, len)) {
+    if (strncmp(*text, prefix, len) != 0) {
         return false;
     }
     *text += len;
@@ -167,7 +167,7 @@ static enum lk_status parse(char *rest, char *room, bool sentinel,
         return refuse(error, "the Redis URL has no options behind a question "
                              "mark; they are settings");
     }
-    if (!sentinel && !strncmp(rest, "unix:", 5)) {
+    if (!sentinel && strncmp(rest, "unix:", 5) == 0) {
         url->nodes[url->count++] = rest;
         return LK_OK;
     }
