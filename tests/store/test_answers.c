@@ -1,0 +1,302 @@
+/*
+ * test_answers.c - the cache of answers: what it gives, and that nothing wrong
+ * ever comes out of it. Against a redis-server of its own.
+ */
+#include "store/answers.h"
+#include "tests/store/fixture.h"
+
+#include <hiredis/hiredis.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+struct cache {
+    char dir[64];
+    char url[128];
+    char socket[96];
+    pid_t server;
+    redisContext *redis;
+    struct lk_answers *answers;
+    struct lk_op op; /* a claim that is told REPLAY */
+    struct lk_kept *kept;
+};
+
+static const uint8_t secret[16] = {1, 2, 3};
+
+static void start_server(struct cache *cache)
+{
+    cache->server = fork();
+    assert_true(cache->server >= 0);
+    if (!cache->server) {
+        execlp("redis-server", "redis-server", "--port", "0", "--unixsocket",
+               cache->socket, "--dir", cache->dir, "--save", "", "--logfile",
+               "log", (char *)NULL);
+        _exit(127);
+    }
+    for (int i = 0; i < 2000 && !cache->redis; i++) {
+        cache->redis = redisConnectUnix(cache->socket);
+        if (!cache->redis || cache->redis->err) {
+            redisFree(cache->redis);
+            cache->redis = NULL;
+            pause_ms(5);
+        }
+    }
+    assert_non_null(cache->redis);
+}
+
+static void end_server(struct cache *cache)
+{
+    kill(cache->server, SIGKILL);
+    kill(cache->server, SIGCONT);
+    waitpid(cache->server, NULL, 0);
+    redisFree(cache->redis);
+    cache->redis = NULL;
+}
+
+static struct lk_answers *open_cache(struct cache *cache,
+                                     const uint8_t *its_secret)
+{
+    struct lk_answers_config config = {.url = cache->url,
+                                       .prefix = "test",
+                                       .timeout_ms = 2000,
+                                       .secret = its_secret};
+    struct lk_answers *answers = NULL;
+    struct lk_buf error = {0};
+
+    assert_int_equal(lk_answers_open(&config, &answers, &error), LK_OK);
+    latchkey_buf_free(&error);
+    return answers;
+}
+
+static int set_up(void **state)
+{
+    struct cache *cache = calloc(1, sizeof(*cache));
+    const struct lk_response response = {201, LK_SLICE("A: b\r\n"),
+                                         LK_SLICE("the \0 answer")};
+
+    assert_non_null(cache);
+    snprintf(cache->dir, sizeof(cache->dir), "/tmp/lkanswers-XXXXXX");
+    assert_non_null(mkdtemp(cache->dir));
+    snprintf(cache->socket, sizeof(cache->socket), "%s/s", cache->dir);
+    snprintf(cache->url, sizeof(cache->url), "redis:unix:%s", cache->socket);
+    start_server(cache);
+    cache->answers = open_cache(cache, secret);
+    cache->op = (struct lk_op){.event = LK_EVENT_CLAIM,
+                               .hash = {4, 5},
+                               .fingerprint = LK_SLICE("1:fingerprint"),
+                               .out = {.token = 77}};
+    cache->kept =
+        lk_kept_make(77, 1700000000000, &response, (struct lk_slice){0});
+    assert_non_null(cache->kept);
+    *state = cache;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct cache *cache = *state;
+
+    lk_kept_unref(cache->kept);
+    lk_answers_close(cache->answers);
+    if (cache->redis) {
+        end_server(cache);
+    }
+    remove_directory(cache->dir);
+    free(cache);
+    return 0;
+}
+
+static bool gives(struct lk_answers *answers, const struct lk_op *op)
+{
+    struct lk_kept *kept = lk_answers_get(answers, op);
+
+    lk_kept_unref(kept);
+    return kept != NULL;
+}
+
+/* C02 */
+static void an_answer_comes_back_byte_for_byte(void **state)
+{
+    struct cache *cache = *state;
+
+    assert_false(gives(cache->answers, &cache->op));
+    lk_answers_put(cache->answers, &cache->op, cache->kept, HOUR_MS);
+    struct lk_kept *kept = lk_answers_get(cache->answers, &cache->op);
+    assert_non_null(kept);
+    assert_int_equal(kept->token, 77);
+    assert_int_equal(kept->at_ms, cache->kept->at_ms);
+    assert_int_equal(kept->response.status, 201);
+    expect_bytes(kept->response.headers, cache->kept->response.headers);
+    expect_bytes(kept->response.body, cache->kept->response.body);
+    assert_int_equal(kept->reason.len, 0);
+    lk_kept_unref(kept);
+}
+
+static void an_omitted_answer_keeps_its_reason(void **state)
+{
+    struct cache *cache = *state;
+    const struct lk_response status_only = {.status = 200};
+    struct lk_kept *omitted =
+        lk_kept_make(77, 5, &status_only, LK_SLICE("too large"));
+
+    assert_non_null(omitted);
+    lk_answers_put(cache->answers, &cache->op, omitted, HOUR_MS);
+    lk_kept_unref(omitted);
+    struct lk_kept *kept = lk_answers_get(cache->answers, &cache->op);
+    assert_non_null(kept);
+    expect_bytes(kept->reason, LK_SLICE("too large"));
+    assert_int_equal(kept->response.status, 200);
+    lk_kept_unref(kept);
+}
+
+/* Under another name, request, token or secret it is not an answer. */
+static void an_answer_is_bound_to_what_it_answers(void **state)
+{
+    struct cache *cache = *state;
+    static const uint8_t another[16] = {9};
+    struct lk_op op = cache->op;
+
+    lk_answers_put(cache->answers, &cache->op, cache->kept, HOUR_MS);
+    op.hash.lo++;
+    assert_false(gives(cache->answers, &op));
+    op = cache->op;
+    op.fingerprint = LK_SLICE("1:fingerprinu");
+    assert_false(gives(cache->answers, &op));
+    op = cache->op;
+    op.out.token = 78;
+    freeReplyObject(redisCommand(cache->redis, "COPY {test}:answer:77 "
+                                               "{test}:answer:78"));
+    assert_false(gives(cache->answers, &op));
+    struct lk_answers *stranger = open_cache(cache, another);
+    assert_false(gives(stranger, &cache->op));
+    lk_answers_close(stranger);
+    assert_true(gives(cache->answers, &cache->op));
+}
+
+static void a_changed_byte_anywhere_makes_it_worthless(void **state)
+{
+    struct cache *cache = *state;
+
+    lk_answers_put(cache->answers, &cache->op, cache->kept, HOUR_MS);
+    redisReply *good = redisCommand(cache->redis, "GET {test}:answer:77");
+    assert_int_equal(good->type, REDIS_REPLY_STRING);
+    for (size_t i = 0; i < good->len; i++) {
+        good->str[i] = (char)(good->str[i] ^ 1);
+        freeReplyObject(redisCommand(cache->redis, "SET {test}:answer:77 %b",
+                                     good->str, good->len));
+        assert_false(gives(cache->answers, &cache->op));
+        good->str[i] = (char)(good->str[i] ^ 1);
+    }
+    for (size_t len = 0; len < good->len; len++) {
+        freeReplyObject(redisCommand(cache->redis, "SET {test}:answer:77 %b",
+                                     good->str, len));
+        assert_false(gives(cache->answers, &cache->op));
+    }
+    struct lk_answers_stats stats;
+    lk_answers_stats(cache->answers, &stats);
+    assert_int_equal(stats.refused, 2 * good->len);
+    freeReplyObject(good);
+}
+
+static void what_is_evicted_is_gone_when_forget_returns(void **state)
+{
+    struct cache *cache = *state;
+    const uint64_t tokens[] = {76, 77, 78};
+
+    lk_answers_put(cache->answers, &cache->op, cache->kept, HOUR_MS);
+    assert_int_equal(lk_answers_forget(cache->answers, tokens, 3), LK_OK);
+    assert_false(gives(cache->answers, &cache->op));
+    redisReply *reply = redisCommand(cache->redis, "DBSIZE");
+    assert_int_equal(reply->integer, 0);
+    freeReplyObject(reply);
+}
+
+static void it_keeps_an_answer_no_longer_than_it_is_told(void **state)
+{
+    struct cache *cache = *state;
+
+    lk_answers_put(cache->answers, &cache->op, cache->kept, 60000);
+    redisReply *reply = redisCommand(cache->redis, "PTTL {test}:answer:77");
+    assert_in_range(reply->integer, 1, 60000);
+    freeReplyObject(reply);
+    /* What is no claim has no fingerprint to compare. */
+    struct lk_op op = cache->op;
+    op.event = LK_EVENT_COMPLETE;
+    assert_false(gives(cache->answers, &op));
+}
+
+static void a_cache_that_is_gone_gives_nothing_and_comes_back(void **state)
+{
+    struct cache *cache = *state;
+    const uint64_t token = 77;
+
+    lk_answers_put(cache->answers, &cache->op, cache->kept, HOUR_MS);
+    end_server(cache);
+    assert_false(gives(cache->answers, &cache->op));
+    assert_int_equal(lk_answers_forget(cache->answers, &token, 1),
+                     LK_UNAVAILABLE);
+    start_server(cache);
+    uint64_t give_up = monotonic_ms() + 20000;
+    while (!gives(cache->answers, &cache->op)) {
+        assert_true(monotonic_ms() < give_up);
+        lk_answers_put(cache->answers, &cache->op, cache->kept, HOUR_MS);
+        pause_ms(10);
+    }
+}
+
+/* One question waits for it, the next ones do not. */
+static void a_frozen_cache_is_left_alone(void **state)
+{
+    struct cache *cache = *state;
+    struct lk_answers_config config = {.url = cache->url,
+                                       .prefix = "test",
+                                       .timeout_ms = 20,
+                                       .secret = secret};
+    struct lk_answers *hasty = NULL;
+    struct lk_answers_stats stats;
+    struct lk_buf error = {0};
+
+    assert_int_equal(lk_answers_open(&config, &hasty, &error), LK_OK);
+    kill(cache->server, SIGSTOP);
+    for (int i = 0; i < 1000; i++) {
+        assert_false(gives(hasty, &cache->op));
+    }
+    lk_answers_stats(hasty, &stats);
+    assert_true(stats.failed >= 1 && stats.failed < 100);
+    assert_false(stats.available);
+    lk_answers_close(hasty);
+}
+
+static void a_wrong_url_is_refused_with_a_sentence(void **state)
+{
+    struct lk_answers_config config = {.url = "rediss://host",
+                                       .secret = secret};
+    struct lk_answers *answers = NULL;
+    struct lk_buf error = {0};
+
+    (void)state;
+    assert_int_equal(lk_answers_open(&config, &answers, &error), LK_INVALID);
+    assert_non_null(memmem(error.data, error.len, "TLS", 3));
+    latchkey_buf_free(&error);
+}
+
+#define CACHED(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CACHED(an_answer_comes_back_byte_for_byte),
+        CACHED(an_omitted_answer_keeps_its_reason),
+        CACHED(an_answer_is_bound_to_what_it_answers),
+        CACHED(a_changed_byte_anywhere_makes_it_worthless),
+        CACHED(what_is_evicted_is_gone_when_forget_returns),
+        CACHED(it_keeps_an_answer_no_longer_than_it_is_told),
+        CACHED(a_cache_that_is_gone_gives_nothing_and_comes_back),
+        CACHED(a_frozen_cache_is_left_alone),
+        cmocka_unit_test(a_wrong_url_is_refused_with_a_sentence),
+    };
+    if (system("command -v redis-server >/dev/null")) {
+        print_message("there is no redis-server\n");
+        return 0;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
