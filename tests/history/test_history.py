@@ -163,6 +163,28 @@ def test_what_the_state_machine_forbids_is_found(story, tmp_path):
     assert "VIOLATION: " + story.split(" (")[0] in printed
 
 
+BUSY = [WON, record(10, 11, "RELEASE", "OK", token=100)]
+
+
+def test_a_transaction_may_be_at_work_on_a_free_record_of_postgres(tmp_path):
+    told = [record(12, 13, "CLAIM", "INFLIGHT", owner=8),
+            record(12, 13, "CLAIM", "INFLIGHT", "OTHER", owner=9)]
+    for one in told:
+        path = write(tmp_path / "h", [*BUSY, one])
+        assert history.check(path)[0]
+        assert not history.check(path, busy=True)[0]
+
+
+@pytest.mark.parametrize("story", [
+    [*BUSY, record(12, 13, "CLAIM", "INFLIGHT", "NONEW", owner=8)],
+    [*BUSY, record(12, 13, "CLAIM", "UNCERTAIN", owner=8)],
+    [WON, record(6, 7, "CLAIM", "INFLIGHT", "OTHER", owner=8)],
+    [WON, DONE, record(30, 31, "CLAIM", "INFLIGHT", owner=8)],
+])
+def test_no_transaction_explains_anything_else(story, tmp_path):
+    assert history.check(write(tmp_path / "h", story), busy=True)[0]
+
+
 def test_a_violation_is_found_across_files(tmp_path):
     files = [write(tmp_path / "one", [WON]),
              write(tmp_path / "two", [record(6, 7, "CLAIM", "NEW", owner=8,
