@@ -16,9 +16,8 @@ struct lane {
     struct lk_batcher *batcher;
     unsigned number;
     struct lk_op **ops;        /* room for batch_ops; its thread */
-    struct lk_task_queue held; /* to be given again at again_ns; its thread */
-    uint64_t again_ns;
-    uint64_t keep_ns; /* when the keeper is due; lane 0 */
+    struct lk_task_queue held; /* to be given again, in order; its thread */
+    uint64_t keep_ns;          /* when the keeper is due; lane 0 */
 
     uv_thread_t thread;
     uv_cond_t wake;
@@ -50,15 +49,16 @@ static bool is_operation(const struct lk_task *task)
 static uint64_t next_alarm(const struct lane *lane)
 {
     uint64_t keep = lane->number ? UINT64_MAX : lane->keep_ns;
+    uint64_t again = lane->held.head ? lane->held.head->again_ns : UINT64_MAX;
 
-    return lane->held.head && lane->again_ns < keep ? lane->again_ns : keep;
+    return again < keep ? again : keep;
 }
 
 /* What has been held long enough goes first: it came first. */
 static void take_held(struct lane *lane, struct lk_task_queue *batch,
                       uint64_t now)
 {
-    while (now >= lane->again_ns && lane->held.head &&
+    while (lane->held.head && now >= lane->held.head->again_ns &&
            batch->count < lane->batcher->batch_ops) {
         lk_task_queue_add(batch, lk_task_queue_take(&lane->held));
     }
@@ -133,6 +133,7 @@ static bool is_to_hold(struct lk_task *task, uint64_t now, bool stopping)
         task->again_until_ns = now + (claim ? AGAIN_CLAIM_NS : AGAIN_OTHER_NS);
     }
     if (now < task->again_until_ns && !stopping) {
+        task->again_ns = now + AGAIN_NS;
         return true;
     }
     task->again_until_ns = 0;
@@ -157,9 +158,6 @@ static void hold_again(struct lane *lane, struct lk_task_queue *tasks)
     while ((task = lk_task_queue_take(tasks))) {
         bool hold = is_to_hold(task, now, stopping);
         lk_task_queue_add(hold ? &lane->held : &done, task);
-    }
-    if (lane->held.head) {
-        lane->again_ns = now + AGAIN_NS;
     }
     *tasks = done;
 }
