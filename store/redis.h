@@ -25,6 +25,7 @@ struct lk_link {
     struct lk_buf out; /* commands, of which `sent` bytes are gone */
     size_t sent;
     uint64_t epoch;   /* of the place, when it was made */
+    int64_t heard_ms; /* when the last reply came */
     char version[24]; /* of the server */
     char why[256];    /* it failed; no secret is in it */
 };
@@ -35,7 +36,8 @@ LK_MUST_CHECK enum lk_status lk_link_open(struct lk_link *link,
                                           const char *address,
                                           int64_t deadline);
 void lk_link_close(struct lk_link *link);
-/* Has the other side hung up while nothing was under way? */
+/* Has the other side hung up while nothing was under way? One that has just
+ * answered is not looked at. */
 bool lk_link_is_stale(const struct lk_link *link);
 
 /* Nothing is under way: the output begins anew. */

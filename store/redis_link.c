@@ -20,6 +20,7 @@ enum {
     READ_SIZE = 64 * 1024,
     KEPT_OUT = 1024 * 1024, /* a larger output buffer is given back */
     DIGITS = 20,
+    FRESH_MS = 100, /* so long after a reply a link is taken to be good */
 };
 
 /* ---- Failures -------------------------------------------------------------
@@ -100,6 +101,9 @@ bool lk_link_is_stale(const struct lk_link *link)
 {
     char byte;
 
+    if (lk_socket_now() - link->heard_ms < FRESH_MS) {
+        return false;
+    }
     /* Nothing is owed to us: whatever is there is no good. */
     ssize_t got = recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return got >= 0 || (errno != EAGAIN && errno != EINTR);
@@ -197,6 +201,7 @@ static enum lk_status read_some(struct lk_link *link)
     if (got < 0) {
         return errno == EAGAIN || errno == EINTR ? LK_OK : fail_by_errno(link);
     }
+    link->heard_ms = lk_socket_now();
     if (redisReaderFeed(link->reader, bytes, (size_t)got) != REDIS_OK) {
         return fail(link, LK_NOMEM, "out of memory");
     }

@@ -40,22 +40,50 @@ static void set_bytes(char *bytes, uint64_t number, size_t count)
 /* ---- Names -----------------------------------------------------------------
  */
 
+static char *write_length(char *at, size_t length)
+{
+    char digits[20];
+    size_t count = 0;
+
+    do {
+        digits[count++] = (char)('0' + length % 10);
+        length /= 10;
+    } while (length);
+    while (count) {
+        *at++ = digits[--count];
+    }
+    *at++ = ':';
+    return at;
+}
+
+static char *write_bytes(char *at, struct lk_slice bytes)
+{
+    if (bytes.len) {
+        memcpy(at, bytes.data, bytes.len);
+    }
+    return at + bytes.len;
+}
+
+/* By hand: it is done for every operation. */
 enum lk_status lk_redis_name(const struct lk_redis *store, struct lk_name name,
                              struct lk_buf *key)
 {
-    enum lk_status status = latchkey_buf_add_slice(key, store->prefix);
+    enum lk_status status =
+        latchkey_buf_reserve(key, store->prefix.len + name.tenant.len +
+                                      name.scope.len + name.key.len + 64);
 
-    if (!status) {
-        status = latchkey_buf_printf(key, "r:%zu:%zu:", name.tenant.len,
-                                     name.scope.len);
+    if (status) {
+        return status;
     }
-    if (!status) {
-        status = latchkey_buf_add_slice(key, name.tenant);
-    }
-    if (!status) {
-        status = latchkey_buf_add_slice(key, name.scope);
-    }
-    return status ? status : latchkey_buf_add_slice(key, name.key);
+    char *at = write_bytes(key->data + key->len, store->prefix);
+    at = write_bytes(at, LK_SLICE("r:"));
+    at = write_length(at, name.tenant.len);
+    at = write_length(at, name.scope.len);
+    at = write_bytes(at, name.tenant);
+    at = write_bytes(at, name.scope);
+    at = write_bytes(at, name.key);
+    key->len = (size_t)(at - key->data);
+    return LK_OK;
 }
 
 /* A number and its colon, cut off the front. */

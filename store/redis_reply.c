@@ -279,9 +279,6 @@ enum lk_status lk_chunk_read(struct lk_redis_chunk *chunk, int64_t deadline)
     redisReply *reply = NULL;
     enum lk_status status = LK_OK;
 
-    if (chunk->expects) {
-        status = read_one(chunk, deadline, &reply);
-    }
     while (!status && chunk->answered < chunk->count) {
         status = read_one(chunk, deadline, &reply);
         if (!status) {

@@ -4,7 +4,6 @@
 enum {
     CHUNK_BYTES = 8 * 1024 * 1024, /* of one pipeline, roughly */
     LEASE_MS = 5000,               /* of the keeper */
-    EXPECT_LEAST = 4,              /* claims that are announced together */
 };
 
 /* ---- Commands --------------------------------------------------------------
@@ -151,56 +150,6 @@ static enum lk_status add_op(const struct lk_redis *store,
                                        : add_other(store, lane, op, key);
 }
 
-static bool is_expected(const struct lk_redis_chunk *chunk,
-                        const struct lk_op *op, uint64_t lock_ms)
-{
-    return op->event == LK_EVENT_CLAIM && !op->no_new &&
-           lock_of(chunk->store, op) == lock_ms;
-}
-
-/* Many claims with the same lock are announced first: Redis then writes their
- * deadlines with one command. `count`: pending ones that may be in the chunk.
- */
-static enum lk_status add_expectation(struct lk_redis_chunk *chunk,
-                                      size_t count)
-{
-    const struct lk_redis *store = chunk->store;
-    const struct lk_slice keys[] = {store->keys[LK_REDIS_DUE],
-                                    store->keys[LK_REDIS_INDEX]};
-    struct lk_link *link = &chunk->lane->link;
-    uint64_t lock_ms = 0;
-    size_t expected = 0;
-
-    for (size_t i = 0; i < count; i++) {
-        const struct lk_op *op = chunk->pending[i].op;
-        if (op->event == LK_EVENT_CLAIM && !lock_ms) {
-            lock_ms = lock_of(store, op);
-        }
-        expected += is_expected(chunk, op, lock_ms);
-    }
-    if (expected < EXPECT_LEAST ||
-        atomic_load(&store->place.way) != LK_WAY_FUNCTION) {
-        return LK_OK;
-    }
-    enum lk_status status =
-        lk_redis_begin(store, link, "latchkey_expect", keys, 2, expected + 1);
-    if (!status) {
-        status = lk_link_number(link, lock_ms);
-    }
-    for (size_t i = 0; i < count && !status; i++) {
-        const struct lk_op *op = chunk->pending[i].op;
-        if (is_expected(chunk, op, lock_ms)) {
-            chunk->lane->scratch.len = 0;
-            status = lk_redis_name(store, op->name, &chunk->lane->scratch);
-            status = status ? status
-                            : lk_link_word(link, latchkey_buf_slice(
-                                                     &chunk->lane->scratch));
-        }
-    }
-    chunk->expects = !status;
-    return status;
-}
-
 static enum lk_status add_tending(struct lk_redis_chunk *chunk)
 {
     const struct lk_redis *store = chunk->store;
@@ -254,13 +203,12 @@ enum lk_status lk_chunk_write(struct lk_redis_chunk *chunk, size_t most,
     struct lk_link *link = &chunk->lane->link;
     size_t bytes = 0;
     size_t fits = 0;
-    enum lk_status status;
+    enum lk_status status = LK_OK;
 
     while (fits < most && bytes < CHUNK_BYTES) {
         bytes += size_of(chunk->pending[fits++].op);
     }
     lk_link_reset(link);
-    status = add_expectation(chunk, fits);
     for (size_t i = 0; i < fits && !status; i++) {
         status = add_op(chunk->store, chunk->lane, chunk->pending[i].op);
         chunk->pending[i].end = link->out.len;

@@ -15,11 +15,6 @@
 --   meta    hash: secrets
 -- Only finished records have a Redis TTL; it ends after their own, which is
 -- compared with the clock here, so that nothing is forgotten early.
---
--- A record and its claim's place in `due` are written together. Other changes
--- to the sets are collected for a moment (see put) and written many at a time.
--- If they are lost with the process, a record is in `due` where its lock ends:
--- the sweeper comes there and puts everything right.
 
 -- Whoever changes what a function does raises this: a daemon replaces a library
 -- with a lower one.
@@ -117,64 +112,6 @@ local function set_finished(name, value, till, now)
     end
 end
 
--- ---- The sets ----
-
-local PUTS = 128 -- scores and names that are collected at most
-local collected = {} -- by key
-local expected = {} -- names that expect() has put into `due`
-
-local function flush(key)
-    local list = collected[key]
-    if list and list.n > 0 then
-        call('ZADD', key, spread(list, 1, list.n))
-        list.n = 0
-    end
-end
-
--- Scripts keep nothing from one call to the next.
-local function put(key, score, name)
-    if not is_library then
-        call('ZADD', key, score, name)
-        return
-    end
-    local list = collected[key]
-    if not list then
-        list = {n = 0}
-        collected[key] = list
-    end
-    local n = list.n + 2
-    list[n - 1], list[n], list.n = score, name, n
-    if n >= PUTS then
-        flush(key)
-    end
-end
-
--- At once, and behind what was collected before.
-local function put_now(key, score, name)
-    flush(key)
-    call('ZADD', key, score, name)
-end
-
--- keys: due, index. args: lock, names of records that are claimed next: those
--- that are new are put into `due` with one command.
-local function expect(keys, args)
-    local now = clock()
-    flush(keys[1])
-    flush(keys[2])
-    expected = {}
-    if not is_library then
-        return 'OK'
-    end
-    local score, list, n = IN_PROGRESS * STATE + now + args[1], {}, 0
-    for i = 2, #args do
-        list[n + 1], list[n + 2] = score, args[i]
-        n = n + 2
-        expected[args[i]] = true
-    end
-    call('ZADD', keys[1], 'NX', spread(list, 1, n))
-    return 'OK'
-end
-
 -- ---- Tokens ----
 
 -- What this process has handed out and reserved, by key. A replica runs no
@@ -220,32 +157,48 @@ end
 
 -- ---- Claims ----
 
--- NEW. Released and uncertain records, which are in hand, keep number and
--- attempts; `was` is ABSENT for those that are past their TTL.
-local function begin(keys, args, was, record, now, tick)
-    local name, fresh = keys[1], was == ABSENT
-    local last = record and token or 0
-    token = next_token(keys[4], now, tick, last)
-    if token > TOKEN_MAX then
-        return redis.error_reply('LKFULL the store is out of tokens')
-    end
-    if fresh then
-        number, generation, attempt = token, token, 1
-        put(keys[2], number, name)
-    else
-        attempt = attempt + 1
-        if flags >= FLAG_EVICTED then
-            generation = token
-        end
-    end
+-- The record in hand begins anew, under the next token; what it was before is
+-- not looked at.
+local function renew(keys, args, now, tick, above)
+    token = next_token(keys[4], now, tick, above)
     fingerprint, owner, reason = #args[1], #args[2], 0
     state, flags, claimed, deadline = IN_PROGRESS, 0, now, now + args[4]
     ttl, kept, at = args[3], 0, 0
-    if record or not expected[name] then
-        put_now(keys[3], IN_PROGRESS * STATE + deadline, name)
+end
+
+-- NEW, of a name that is not there.
+local function begin_fresh(keys, args, now, tick)
+    local name = keys[1]
+    renew(keys, args, now, tick, 0)
+    number, generation, attempt = token, token, 1
+    if token > TOKEN_MAX then
+        return redis.error_reply('LKFULL the store is out of tokens')
     end
     local start = head()
     call('SET', name, start .. args[1] .. args[2])
+    call('ZADD', keys[2], number, name)
+    call('ZADD', keys[3], IN_PROGRESS * STATE + deadline, name)
+    return reply(NEW, ABSENT, IN_PROGRESS, 1, now, start)
+end
+
+-- NEW, of the record in hand. Released and uncertain ones keep number and
+-- attempts; those past their TTL do not (`was` is ABSENT).
+local function begin_again(keys, args, was, now, tick)
+    local name, evicted = keys[1], flags >= FLAG_EVICTED
+    renew(keys, args, now, tick, token)
+    if token > TOKEN_MAX then
+        return redis.error_reply('LKFULL the store is out of tokens')
+    end
+    attempt = attempt + 1
+    if was == ABSENT then
+        number, generation, attempt = token, token, 1
+        call('ZADD', keys[2], number, name)
+    elseif evicted then
+        generation = token
+    end
+    local start = head()
+    call('SET', name, start .. args[1] .. args[2])
+    call('ZADD', keys[3], IN_PROGRESS * STATE + deadline, name)
     return reply(NEW, was, IN_PROGRESS, 1, now, start)
 end
 
@@ -254,7 +207,7 @@ local function lapse(name, due, record, now)
     state, at, reason = UNCERTAIN, 0, 0
     record = head() .. sub(record, HEAD + 1)
     call('SET', name, record)
-    put(due, UNCERTAIN * STATE + deadline, name)
+    call('ZADD', due, UNCERTAIN * STATE + deadline, name)
     return reply(DOUBTFUL, IN_PROGRESS, UNCERTAIN, 1, now, record)
 end
 
@@ -268,7 +221,7 @@ local function claim(keys, args)
         if no_new then
             return reply(REFUSED, ABSENT, ABSENT, 0, now, '')
         end
-        return begin(keys, args, ABSENT, nil, now, tick)
+        return begin_fresh(keys, args, now, tick)
     end
     local found = take(record, now)
     if found ~= ABSENT and found ~= RELEASED then
@@ -297,7 +250,7 @@ local function claim(keys, args)
     if no_new then
         return short(REFUSED, found, now, record)
     end
-    return begin(keys, args, found, record, now, tick)
+    return begin_again(keys, args, found, now, tick)
 end
 
 -- ---- What becomes of a claim ----
@@ -316,11 +269,7 @@ local function change(keys, record, now, becomes, till, marks, when, why,
     else
         call('SET', keys[1], value)
     end
-    if was == IN_PROGRESS then
-        put(keys[2], becomes * STATE + till, keys[1])
-    else -- the sweeper would not come by
-        put_now(keys[2], becomes * STATE + till, keys[1])
-    end
+    call('ZADD', keys[2], becomes * STATE + till, keys[1])
     return reply(DONE, was, becomes, 1, now, start)
 end
 
@@ -399,7 +348,7 @@ local function keep(keys, args)
     if state == COMPLETED and now + asked > deadline then
         deadline = now + asked
         set_finished(keys[1], head() .. sub(record, HEAD + 1), deadline, now)
-        put(keys[2], state * STATE + deadline, keys[1])
+        call('ZADD', keys[2], state * STATE + deadline, keys[1])
     elseif state ~= COMPLETED and asked > kept then
         kept = asked
         call('SET', keys[1], head() .. sub(record, HEAD + 1))
@@ -518,7 +467,6 @@ local function tend_one(keys, name, now)
     call('ZADD', keys[3], number, name)
     if state == IN_PROGRESS and deadline <= now then
         lapse(name, keys[2], call('GET', name), now)
-        flush(keys[2])
         return 'swept'
     end
     call('ZADD', keys[2], state * STATE + deadline, name)
@@ -553,8 +501,6 @@ local function tend(keys, args)
     local holder = call('GET', keys[1])
     local mine = not holder or holder == args[1]
     local swept, reaped = {}, 0
-    flush(keys[2])
-    flush(keys[3])
     if mine then
         call('SET', keys[1], args[1], 'PX', args[2])
         reaped = tend_all(keys, now, args[3] + 0, swept)
@@ -628,8 +574,6 @@ local function hello(keys, args)
     if last and not is_library then -- scripts remember nothing: leap here
         call('SET', keys[4], max(last, tick) + LEAP)
     end
-    flush(keys[2])
-    flush(keys[3])
     return add_counts({REVISION, now, call('HGET', keys[1], 'secret'),
         call('HGET', keys[1], 'reference_secret')}, keys[2], keys[3], keys[4])
 end
@@ -641,7 +585,6 @@ end
 -- keys: meta, index, token. args: the other store's secret.
 local function adopt(keys, args)
     clock()
-    flush(keys[2])
     if call('ZCOUNT', keys[2], '-inf', '+inf') > 0 or call('GET', keys[3]) then
         return 'BUSY'
     end
@@ -660,7 +603,6 @@ end
 -- keys: index. args: number. Returns now, name, record.
 local function find(keys, args)
     local now = clock()
-    flush(keys[1])
     local name = call('ZRANGEBYSCORE', keys[1], args[1], args[1])[1]
     if not name then
         return {now}
@@ -674,7 +616,6 @@ end
 local function page(keys, args)
     local found, size, last = {(clock()), '0'}, 0, nil
     local most, bytes = args[2] + 0, args[3] + 0
-    flush(keys[1])
     local listed = call('ZRANGEBYSCORE', keys[1], '(' .. args[1], '+inf',
         'WITHSCORES', 'LIMIT', 0, most)
     for i = 1, #listed, 2 do
@@ -722,8 +663,8 @@ local function fault(keys, name, listed, now)
     if number ~= listed + 0 then
         return 'has another number than the index says'
     end
-    if not score then
-        return 'would never be swept or reaped'
+    if score ~= state * STATE + deadline then
+        return 'is not due when it says it is'
     end
     if #record < size or (state == COMPLETED and #record == size) then
         return 'is cut short'
@@ -735,8 +676,6 @@ end
 -- the number of the last one (0: there are no more), then name and fault.
 local function verify(keys, args)
     local now = clock()
-    flush(keys[1])
-    flush(keys[2])
     local listed = call('ZRANGEBYSCORE', keys[1], '(' .. args[1], '+inf',
         'WITHSCORES', 'LIMIT', 0, args[2])
     local found = {#listed == 2 * args[2] and listed[#listed] or '0'}
@@ -789,8 +728,6 @@ end
 local function import(keys, args)
     local now, tick = clock()
     local there, result = call('GET', keys[1]), 1
-    flush(keys[2])
-    flush(keys[3])
     local found = take(args[1], now)
     raise_token(keys[4], max(token, number, args[2] + 0))
     if found == ABSENT or (there and not is_newer(there, now)) then
@@ -835,7 +772,6 @@ offer('keep', keep)
 offer('resolve', resolve)
 offer('resolve_released', resolve_released)
 offer('evict', evict)
-offer('expect', expect)
 offer('note', note)
 offer('tend', tend)
 offer('resign', resign)
@@ -846,8 +782,8 @@ offer('import', import)
 offer('import_audit', import_audit)
 offer('revision', revision, {'no-writes'})
 offer('get', get, {'no-writes'})
-offer('find', find)
-offer('page', page)
+offer('find', find, {'no-writes'})
+offer('page', page, {'no-writes'})
 offer('audits', audits, {'no-writes'})
-offer('verify', verify)
+offer('verify', verify, {'no-writes'})
 return answer
