@@ -6,6 +6,7 @@
 enum { FEWEST_BUCKETS = 256, LARGEST_SHARE = 8 };
 
 struct lk_cache_entry {
+    struct lk_hash128 name;
     struct lk_cache_entry *chain;
     struct lk_cache_entry *newer;
     struct lk_cache_entry *older;
@@ -74,19 +75,28 @@ void lk_cache_set_max(struct lk_cache *cache, size_t max_bytes)
     }
 }
 
+void lk_cache_clear(struct lk_cache *cache)
+{
+    size_t max_bytes = cache->max_bytes;
+
+    lk_cache_set_max(cache, 0);
+    cache->max_bytes = max_bytes;
+}
+
 void lk_cache_free(struct lk_cache *cache)
 {
-    lk_cache_set_max(cache, 0);
+    lk_cache_clear(cache);
     free(cache->buckets);
     *cache = (struct lk_cache){0};
 }
 
-struct lk_kept *lk_cache_get(struct lk_cache *cache, uint64_t token)
+struct lk_kept *lk_cache_get(struct lk_cache *cache, struct lk_hash128 name,
+                             uint64_t token)
 {
     struct lk_cache_entry *entry =
         cache->count ? *find_entry(cache, token) : NULL;
 
-    if (!entry) {
+    if (!entry || !lk_hash128_equal(entry->name, name)) {
         cache->misses++;
         return NULL;
     }
@@ -121,7 +131,8 @@ static bool grow_table(struct lk_cache *cache)
     return true;
 }
 
-void lk_cache_put(struct lk_cache *cache, struct lk_kept *kept)
+void lk_cache_put(struct lk_cache *cache, struct lk_hash128 name,
+                  struct lk_kept *kept)
 {
     size_t cost = kept->size + sizeof(struct lk_cache_entry);
 
@@ -139,7 +150,7 @@ void lk_cache_put(struct lk_cache *cache, struct lk_kept *kept)
     struct lk_cache_entry **head =
         &cache->buckets[slot_of(kept->token, cache->bucket_count)];
     *entry = (struct lk_cache_entry){
-        .chain = *head, .kept = lk_kept_ref(kept), .cost = cost};
+        .chain = *head, .name = name, .kept = lk_kept_ref(kept), .cost = cost};
     *head = entry;
     link_newest(cache, entry);
     cache->count++;

@@ -1,4 +1,4 @@
-/* cache.h - answers of finished operations in memory, by token. */
+/* cache.h - answers of finished operations in memory, by name and token. */
 #ifndef LK_CACHE_H
 #define LK_CACHE_H
 
@@ -28,11 +28,18 @@ void lk_cache_free(struct lk_cache *cache);
 /* A smaller bound drops what is over it at once. */
 void lk_cache_set_max(struct lk_cache *cache, size_t max_bytes);
 
-/* A reference for the caller, or NULL. Counts as a use. */
-struct lk_kept *lk_cache_get(struct lk_cache *cache, uint64_t token);
+/* Forgets everything. */
+void lk_cache_clear(struct lk_cache *cache);
+
+/* A reference for the caller, or NULL. Counts as a use. `name`: the hash of
+ * the operation, so that a store which lost its count of tokens cannot make
+ * one operation's answer another's. */
+struct lk_kept *lk_cache_get(struct lk_cache *cache, struct lk_hash128 name,
+                             uint64_t token);
 /* Takes a reference of its own. Without memory, or if `kept` alone is more
  * than an eighth of the bound, it is not kept, and nobody needs to know. */
-void lk_cache_put(struct lk_cache *cache, struct lk_kept *kept);
+void lk_cache_put(struct lk_cache *cache, struct lk_hash128 name,
+                  struct lk_kept *kept);
 void lk_cache_remove(struct lk_cache *cache, uint64_t token);
 
 #endif

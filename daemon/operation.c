@@ -35,7 +35,7 @@ static bool find_answer(struct lk_server *server, struct lk_op *op)
     if (!is_final(op->out.verdict)) {
         return false;
     }
-    op->out.kept = lk_cache_get(&server->cache, op->out.token);
+    op->out.kept = lk_cache_get(&server->cache, op->hash, op->out.token);
     op->out.needs_load = op->out.kept == NULL;
     return op->out.kept != NULL;
 }
@@ -247,7 +247,7 @@ static void take_effect(struct lk_server *server, const struct lk_op *op)
         struct lk_kept *kept =
             lk_kept_make(op->token, op->out.now_ms, &op->response, op->reason);
         if (kept) {
-            lk_cache_put(&server->cache, kept);
+            lk_cache_put(&server->cache, op->hash, kept);
             lk_kept_unref(kept);
         }
     }
@@ -269,7 +269,7 @@ static bool take_load(struct lk_server *server, struct lk_task *task)
     }
     op->out.needs_load = false;
     if (!op->status && op->out.kept && is_final(op->out.verdict)) {
-        lk_cache_put(&server->cache, op->out.kept);
+        lk_cache_put(&server->cache, op->hash, op->out.kept);
     }
     return false;
 }

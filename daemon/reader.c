@@ -8,6 +8,7 @@ struct lk_reader {
     struct lk_store *store;
     struct lk_returns *returns;
     struct lk_kept *last; /* loaded, or NULL; reader thread */
+    struct lk_hash128 last_name;
 
     uv_thread_t thread;
     uv_mutex_t mutex; /* guards all below */
@@ -205,13 +206,15 @@ static enum lk_status load(struct lk_reader *reader, struct lk_op *op)
     struct lk_store *store = reader->store;
     bool shared = op->out.verdict != LK_VERDICT_UNCERTAIN;
 
-    if (shared && reader->last && reader->last->token == op->out.token) {
+    if (shared && reader->last && reader->last->token == op->out.token &&
+        lk_hash128_equal(reader->last_name, op->hash)) {
         op->out.kept = lk_kept_ref(reader->last);
         op->out.needs_load = false;
         return LK_OK;
     }
     enum lk_status status = store->class->load(store, op);
     if (shared && !status) {
+        reader->last_name = op->hash;
         remember(reader, op->out.kept);
     }
     return status;

@@ -221,6 +221,8 @@ static void on_returned(uv_async_t *async)
         lk_operation_settled(server, settled[i]);
     }
     if (settle_all) {
+        /* Another server perhaps, which knows less than the one before. */
+        lk_cache_clear(&server->cache);
         lk_operation_settled_all(server);
     }
     if (count) {

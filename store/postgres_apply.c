@@ -27,6 +27,7 @@ struct run {
     struct lk_pg_lane *lane;
     struct lk_batch *batch;
     uint64_t deadline_ns;
+    bool worked; /* a transaction was committed */
 };
 
 static bool is_repeatable(const struct lk_op *op)
@@ -182,6 +183,7 @@ static void decide(struct run *run, struct lk_pg_item *items, size_t count,
         enum lk_pg_fate fate = lk_pg_transact(run->lane, items, count, again,
                                               run->deadline_ns, &result);
         if (fate == LK_PG_DONE) {
+            run->worked = true;
             lk_pg_publish(run->store, run->batch, items, count, result);
             PQclear(result);
             count = again ? still_locked(items, count) : 0;
@@ -401,7 +403,7 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
         }
         free(items);
     }
-    if (conn->pg && !conn->silent_ns) {
+    if (run.worked || (conn->reconnected && !batch->count)) {
         lk_pg_set_trouble(store, NULL);
     }
     batch->settle_all |= conn->reconnected;

@@ -41,6 +41,7 @@ static const struct {
 };
 
 enum { BEGIN, APPLY, MARK, COMMIT, STATEMENTS };
+enum { SETTINGS = 5 }; /* columns of what send_settings asks */
 
 /* ---- parameters ------------------------------------------------------- */
 
@@ -204,21 +205,32 @@ static bool send_one(struct lk_pg_conn *conn, int which,
                                1);
 }
 
-/* In pooler mode a session may be another one each time. */
+/*
+ * In pooler mode a session may be another one each time, and so may the server
+ * behind it: what other users of the session have set does not count, and after
+ * a fail-over the tokens leap.
+ */
 static bool send_settings(struct lk_pg_conn *conn)
 {
-    unsigned long long timeout = conn->store->config.timeout_ms;
-    char sql[320];
+    struct lk_postgres *store = conn->store;
+    unsigned long long timeout = store->config.timeout_ms;
+    char commit[sizeof(store->settings.synchronous_commit)];
+    char sql[512];
 
-    if (!conn->store->config.pooler) {
+    if (!store->config.pooler) {
         return true;
     }
+    pthread_mutex_lock(&store->lock);
+    memcpy(commit, store->settings.synchronous_commit, sizeof(commit));
+    pthread_mutex_unlock(&store->lock);
     snprintf(sql, sizeof(sql),
              "SELECT set_config('lock_timeout', '%llu', true), "
              "set_config('statement_timeout', '%llu', true), "
              "set_config('idle_in_transaction_session_timeout', '10000', "
-             "true)",
-             timeout / 4 + 1, timeout / 4 * 3 + 1);
+             "true), set_config('synchronous_commit', '%s', true), "
+             "latchkey.check_timeline(%llu)",
+             timeout / 4 + 1, timeout / 4 * 3 + 1, commit,
+             (unsigned long long)atomic_load(&store->counters.last_token));
     return PQsendQueryParams(conn->pg, sql, 0, NULL, NULL, NULL, NULL, 1);
 }
 
@@ -244,7 +256,7 @@ static void sort_result(struct lk_pg_conn *conn, struct answers *answers,
                         PGresult *result)
 {
     ExecStatusType state = PQresultStatus(result);
-    bool settings = PQnfields(result) == 3;
+    bool settings = PQnfields(result) == SETTINGS;
 
     if (state == PGRES_TUPLES_OK && !answers->applied && !settings &&
         PQnfields(result) > 1) {

@@ -23,7 +23,7 @@ static const char ask_settings[] =
     " current_setting('max_prepared_transactions')::bigint)";
 
 /* The leap of the sequence after a fail-over is not undone by a crash. */
-static const char ask_timeline[] = "SELECT latchkey.check_timeline()";
+static const char ask_timeline[] = "SELECT latchkey.check_timeline($1)";
 
 /* A batch may take so much of the room that the server has for locks. */
 enum { LOCK_SHARE = 16, LOCK_LEAST = 16 };
@@ -244,9 +244,12 @@ static enum lk_status set_session(struct lk_pg_conn *conn, uint64_t deadline_ns)
     if (config->pooler) {
         return LK_OK; /* each transaction brings its own */
     }
+    /* As it was found: a reload must not take back what was promised. */
     snprintf(sql, sizeof(sql),
              "SET lock_timeout = %llu; SET statement_timeout = %llu; "
-             "SET idle_in_transaction_session_timeout = 10000; SET jit = off",
+             "SET idle_in_transaction_session_timeout = 10000; SET jit = off; "
+             "SELECT set_config('synchronous_commit', "
+             "current_setting('synchronous_commit'), false)",
              timeout / 4 + 1, timeout / 4 * 3 + 1);
     return lk_pg_script(conn, sql, deadline_ns) ? LK_UNAVAILABLE : LK_OK;
 }
@@ -254,12 +257,23 @@ static enum lk_status set_session(struct lk_pg_conn *conn, uint64_t deadline_ns)
 static enum lk_status check_timeline(struct lk_pg_conn *conn,
                                      uint64_t deadline_ns)
 {
+    struct lk_postgres *store = conn->store;
+    struct lk_pg_params params = {0};
     PGresult *result;
-    enum lk_status status =
-        lk_pg_run(conn, ask_timeline, NULL, deadline_ns, &result);
 
+    lk_pg_add_int(&params, (int64_t)atomic_load(&store->counters.last_token));
+    enum lk_status status =
+        lk_pg_run(conn, ask_timeline, &params, deadline_ns, &result);
+    if (status) {
+        return LK_UNAVAILABLE;
+    }
+    if (lk_pg_int(result, 0, 0)) {
+        lk_pg_log(store, LK_PG_WARN,
+                  "the server is not the one of before, or an older copy of "
+                  "it: tokens go on far above those that may be lost");
+    }
     PQclear(result);
-    return status ? LK_UNAVAILABLE : LK_OK;
+    return LK_OK;
 }
 
 enum lk_status lk_pg_check(struct lk_pg_conn *conn, uint64_t deadline_ns)

@@ -131,9 +131,10 @@ $$;
 
 -- A standby that was promoted, or a server that was restored, may not know the
 -- last tokens that were handed out. Its timeline differs from the one noted
--- here: then the sequence leaps by 2^32, once. The daemon asks at each connect,
--- before it decides anything. True: it has leapt.
-CREATE OR REPLACE FUNCTION latchkey.check_timeline()
+-- here, or the daemon has heard of a higher token: then the sequence leaps by
+-- 2^32, once. The daemon asks at each connect, and through a pooler in each
+-- transaction, before it decides anything. True: it has leapt.
+CREATE OR REPLACE FUNCTION latchkey.check_timeline(_highest bigint)
 RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -141,27 +142,31 @@ AS $$
 DECLARE
     present text;
     noted text;
+    last bigint;
 BEGIN
     BEGIN
         present := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
     EXCEPTION WHEN feature_not_supported OR insufficient_privilege
               OR undefined_function THEN
-        RETURN false; -- a server that keeps its log in a way of its own
+        present := '-'; -- a server that keeps its log in a way of its own
     END;
     SELECT m.value INTO noted FROM latchkey.meta m WHERE m.name = 'timeline';
-    IF noted = present THEN
+    SELECT t.last_value INTO last FROM latchkey.token t;
+    IF noted = present AND last >= _highest THEN
         RETURN false;
     END IF;
     -- One of several that have seen it leaps.
     PERFORM pg_advisory_xact_lock(5499535116398314075);
     SELECT m.value INTO noted FROM latchkey.meta m WHERE m.name = 'timeline';
+    SELECT t.last_value INTO last FROM latchkey.token t;
     IF noted IS NULL THEN
         INSERT INTO latchkey.meta (name, value) VALUES ('timeline', present);
-        RETURN false;
-    ELSIF noted = present THEN
+    END IF;
+    IF coalesce(noted, present) = present AND last >= _highest THEN
         RETURN false;
     END IF;
-    PERFORM setval('latchkey.token', nextval('latchkey.token') + 4294967296);
+    PERFORM setval('latchkey.token', greatest(nextval('latchkey.token'),
+                                              _highest) + 4294967296);
     UPDATE latchkey.meta m SET value = present WHERE m.name = 'timeline';
     RETURN true;
 END
@@ -170,10 +175,10 @@ $$;
 REVOKE ALL ON FUNCTION
     latchkey.lock_free(bigint[], bigint[]),
     latchkey.keep(text, bigint, integer),
-    latchkey.check_timeline()
+    latchkey.check_timeline(bigint)
     FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
     latchkey.lock_free(bigint[], bigint[]),
     latchkey.keep(text, bigint, integer),
-    latchkey.check_timeline()
+    latchkey.check_timeline(bigint)
     TO latchkey_daemon;

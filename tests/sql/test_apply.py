@@ -524,7 +524,7 @@ def test_an_unfinished_job_keeps_its_operation(db):
 
 
 def test_after_a_fail_over_no_token_is_handed_out_twice(db):
-    check = "SELECT latchkey.check_timeline()"
+    check = "SELECT latchkey.check_timeline(0)"
     assert rows(db, check) == rows(db, check) == [(False,)]
     last = claim_new(db, "a")
     db.execute("UPDATE latchkey.meta SET value = '00000000'"
@@ -532,6 +532,16 @@ def test_after_a_fail_over_no_token_is_handed_out_twice(db):
     assert rows(db, check) == [(True,)]
     assert rows(db, check) == [(False,)]
     assert claim_new(db, "b") > last + 2 ** 32
+
+
+def test_a_server_that_went_back_hands_out_no_token_twice(db):
+    # A daemon tells the highest token that it has heard of.
+    rows(db, "SELECT latchkey.check_timeline(0)")
+    heard = claim_new(db, "a") + 1000
+    check = "SELECT latchkey.check_timeline(%d)" % heard
+    assert rows(db, check) == [(True,)]
+    assert rows(db, check) == [(False,)]
+    assert claim_new(db, "b") > heard + 2 ** 32
 
 
 # ---- migrations ----

@@ -563,7 +563,7 @@ def test_the_public_may_do_nothing_and_the_daemon_no_more_than_it_needs(
         Op("evict", "k", who="me", why="so"))] == ["OK", "OK"]
     assert daemon.execute("SELECT keeper FROM latchkey.keep('me', 1000, 10)"
                           ).fetchone() == (True,)
-    daemon.execute("SELECT latchkey.check_timeline()")
+    daemon.execute("SELECT latchkey.check_timeline(0)")
     daemon.execute("SELECT * FROM latchkey.operations")
     refused("42501", daemon.execute, "DELETE FROM latchkey.audit")  # C35
     refused("42501", daemon.execute, "UPDATE latchkey.audit SET why = ''")

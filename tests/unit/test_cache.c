@@ -1,4 +1,4 @@
-/* The cache of answers: by token, bounded, byte for byte (C02). */
+/* The cache of answers: by name and token, bounded, byte for byte (C02). */
 #include "daemon/cache.h"
 
 #include <setjmp.h>
@@ -12,6 +12,7 @@
 enum { BODY = 1000, ROOM = 100000 };
 
 static char body[ROOM];
+static const struct lk_hash128 NAME = {1, 2};
 
 static void put(struct lk_cache *cache, uint64_t token, size_t len)
 {
@@ -20,16 +21,33 @@ static void put(struct lk_cache *cache, uint64_t token, size_t len)
         lk_kept_make(token, 5, &response, (struct lk_slice){"", 0});
 
     assert_non_null(kept);
-    lk_cache_put(cache, kept);
+    lk_cache_put(cache, NAME, kept);
     lk_kept_unref(kept);
 }
 
 static bool has(struct lk_cache *cache, uint64_t token)
 {
-    struct lk_kept *kept = lk_cache_get(cache, token);
+    struct lk_kept *kept = lk_cache_get(cache, NAME, token);
 
     lk_kept_unref(kept);
     return kept != NULL;
+}
+
+/* C13: even if a store hands out a token twice. */
+static void an_answer_is_never_another_operations(void **state)
+{
+    struct lk_cache cache;
+    const struct lk_hash128 other = {1, 3};
+
+    lk_cache_init(&cache, ROOM);
+    put(&cache, 7, BODY);
+    assert_null(lk_cache_get(&cache, other, 7));
+    assert_true(has(&cache, 7));
+    lk_cache_clear(&cache);
+    assert_false(has(&cache, 7));
+    put(&cache, 7, BODY);
+    assert_true(has(&cache, 7));
+    lk_cache_free(&cache);
 }
 
 static void an_answer_is_found_by_its_token_alone(void **state)
@@ -40,7 +58,7 @@ static void an_answer_is_found_by_its_token_alone(void **state)
     assert_false(has(&cache, 7));
     memset(body, 'x', sizeof(body));
     put(&cache, 7, BODY);
-    struct lk_kept *kept = lk_cache_get(&cache, 7);
+    struct lk_kept *kept = lk_cache_get(&cache, NAME, 7);
     assert_non_null(kept);
     assert_int_equal(kept->response.status, 201);
     assert_int_equal(kept->response.body.len, BODY);
@@ -117,7 +135,7 @@ static void an_evicted_answer_is_forgotten(void **state)
     assert_false(has(&cache, 2));
     assert_true(has(&cache, 3));
     put(&cache, 3, BODY / 2);
-    struct lk_kept *kept = lk_cache_get(&cache, 3);
+    struct lk_kept *kept = lk_cache_get(&cache, NAME, 3);
     assert_int_equal(kept->response.body.len, BODY / 2);
     lk_kept_unref(kept);
     assert_int_equal(cache.count, 2);
@@ -138,6 +156,7 @@ static void a_cache_of_no_bytes_keeps_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_answer_is_never_another_operations),
         cmocka_unit_test(an_answer_is_found_by_its_token_alone),
         cmocka_unit_test(what_was_not_used_for_longest_goes_first),
         cmocka_unit_test(the_bound_holds_at_every_moment),
