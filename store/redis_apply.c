@@ -180,7 +180,7 @@ void lk_redis_apply(struct lk_store *base, struct lk_batch *batch)
             status = lk_redis_await(store, deadline,
                                     lane->pending[0].op->error != NULL);
         }
-        if (status) {
+        if (status || lk_socket_now() >= deadline) {
             break;
         }
     }

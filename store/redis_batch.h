@@ -12,8 +12,9 @@ struct lk_redis_chunk {
     struct lk_redis_pending *pending; /* those in this pipeline */
     size_t count;
     size_t answered;
-    bool tends; /* ends with the keeper's call */
-    bool unfit; /* the server does not want to be written to */
+    bool tends;      /* ends with the keeper's call */
+    bool unfit;      /* the server does not want to be written to */
+    bool complained; /* of what nobody expects; once is enough */
     uint64_t now_ms;
     int64_t change[6]; /* records by state */
     uint64_t last_token;

@@ -234,6 +234,15 @@ static bool lacks_functions(const redisReply *reply)
             lk_reply_number(reply->element[0]) < own_revision());
 }
 
+/* The user may perhaps run scripts. */
+static bool may_not_call(const redisReply *reply)
+{
+    struct lk_slice text = lk_reply_text(reply);
+
+    return lk_reply_is_error(reply, "NOPERM") &&
+           memmem(text.data, text.len, "'fcall'", 7);
+}
+
 /* Functions if they are there or can be loaded, else a script. */
 static enum lk_status choose_way(struct lk_redis *store, struct lk_link *link,
                                  int64_t deadline, redisReply **reply,
@@ -241,11 +250,7 @@ static enum lk_status choose_way(struct lk_redis *store, struct lk_link *link,
 {
     atomic_store(&store->place.way, LK_WAY_FUNCTION);
     enum lk_status status = ask_hello(store, link, deadline, reply);
-    bool script_only =
-        !status &&
-        (is_unknown(*reply) ||
-         lk_reply_is_error(*reply, "NOPERM this user has no "
-                                   "permissions to run the 'fcall'"));
+    bool script_only = !status && (is_unknown(*reply) || may_not_call(*reply));
     if (!status && lacks_functions(*reply)) {
         status = load(link, deadline, error);
         script_only = status == LK_NOT_FOUND;

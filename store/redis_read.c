@@ -275,20 +275,26 @@ static enum lk_status list_one(struct lk_redis *store,
     return query->whole ? add_whole(record, &head) : LK_OK;
 }
 
+/* *next is the number of the last one shown if no more may be. */
 static enum lk_status list_page(struct lk_redis *store,
                                 const struct lk_list_query *query,
                                 const redisReply *reply, lk_record_fn fn,
-                                void *context, bool *stopped)
+                                void *context, uint64_t *next)
 {
     uint64_t now = lk_reply_number(reply->element[0]);
     enum lk_status status = LK_OK;
+    size_t shown = 0;
+    bool stopped = false;
 
-    for (size_t i = 2; i + 1 < reply->elements && !status && !*stopped;
-         i += 2) {
+    *next = lk_reply_number(reply->element[1]);
+    for (size_t i = 2; i + 1 < reply->elements && !status && !stopped; i += 2) {
         struct lk_record record;
         status = list_one(store, query, reply->element + i, now, &record);
         if (!status) {
-            *stopped = !fn(context, &record);
+            stopped = !fn(context, &record) || ++shown == query->limit;
+        }
+        if (stopped && i + 2 < reply->elements) {
+            *next = record.number;
         }
         status = status == LK_NOT_FOUND ? LK_OK : status;
         lk_record_free(&record);
@@ -296,23 +302,16 @@ static enum lk_status list_page(struct lk_redis *store,
     return status;
 }
 
-/* A page has no more rows than may be shown, so the cursor is its last one. */
 enum lk_status lk_redis_list(struct lk_store *base,
                              const struct lk_list_query *query, lk_record_fn fn,
                              void *context, uint64_t *next)
 {
     struct lk_redis *store = (struct lk_redis *)base;
-    bool plain = query->any_state && !query->tenant.len;
-    size_t most = plain && query->limit < PAGE ? query->limit : PAGE;
     char cursor[24], count[24], bytes[24];
     redisReply *reply = NULL;
-    bool stopped = false;
 
-    if (!plain && query->limit < most) {
-        most = query->limit;
-    }
     snprintf(cursor, sizeof(cursor), "%llu", (unsigned long long)query->cursor);
-    snprintf(count, sizeof(count), "%zu", most);
+    snprintf(count, sizeof(count), "%d", PAGE);
     snprintf(bytes, sizeof(bytes), "%d", query->whole ? PAGE_BYTES : 0);
     const struct lk_slice words[] = {
         store->keys[LK_REDIS_INDEX], latchkey_slice(cursor),
@@ -323,8 +322,7 @@ enum lk_status lk_redis_list(struct lk_store *base,
         status = LK_CORRUPT;
     }
     if (!status) {
-        *next = lk_reply_number(reply->element[1]);
-        status = list_page(store, query, reply, fn, context, &stopped);
+        status = list_page(store, query, reply, fn, context, next);
     }
     freeReplyObject(reply);
     return status;

@@ -161,8 +161,9 @@ static void take_reply(struct lk_redis_chunk *chunk,
     }
     op->status = lk_redis_refusal(reply, &op->error);
     chunk->unfit |= op->status == LK_AGAIN;
-    if (op->status == LK_UNKNOWN) {
+    if (op->status == LK_UNKNOWN && !chunk->complained) {
         struct lk_slice said = lk_reply_text(reply);
+        chunk->complained = true;
         lk_redis_log(chunk->store, 0, "Redis failed in a function: %.*s",
                      (int)(said.len < 200 ? said.len : 200),
                      said.data ? said.data : "");
