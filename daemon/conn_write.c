@@ -82,6 +82,19 @@ static void finish_if_done(struct lk_conn *conn)
     }
 }
 
+/*
+ * What waits for the client. A single answer may be larger than all the room,
+ * if it was stored under other limits or by an app: while it is on its way,
+ * only what waits behind it counts.
+ */
+static size_t waiting_bytes(const struct lk_conn *conn)
+{
+    size_t under_way = conn->writing.len;
+
+    return conn->out.len +
+           (under_way <= conn->server->config.output_bytes ? under_way : 0);
+}
+
 /* At once, libuv takes and tells no more than an int can hold. */
 static void flush(struct lk_conn *conn)
 {
@@ -91,7 +104,7 @@ static void flush(struct lk_conn *conn)
     if (conn->closing) {
         return;
     }
-    if (conn->out.len + conn->writing.len > most) {
+    if (waiting_bytes(conn) > most) {
         lk_conn_close(conn, "output-not-read");
     } else if (conn->out.len && !conn->writing.len) {
         write_out(conn);

@@ -107,6 +107,23 @@ def test_a_reader_too_slow_for_its_answers_is_cut_off(make_daemon):
         pass
 
 
+def test_an_answer_larger_than_the_present_limits_is_told(make_daemon):
+    # C02: stored under other limits, or by an app in its own transaction
+    daemon = make_daemon(settings=["limits.output_bytes=8m",
+                                   "limits.command_bytes=8m"])
+    key, body = new_key(), b"x" * 6000000
+    finish(daemon.raw(), key, 200, b"", body)
+    daemon.settings[:] = ["limits.output_bytes=1m", "limits.command_bytes=1m"]
+    daemon.restart()
+    raw = daemon.raw()
+    raw.send_bytes(encode("CLAIM", *name(key), FINGERPRINT))
+    # Its first bytes are here, so the rest of it is on its way.
+    assert raw.sock.recv(1, socket.MSG_PEEK)
+    raw.send_bytes(encode("PING") * 3)
+    assert raw.read()[3] == body
+    assert [raw.read() for _ in range(3)] == ["PONG"] * 3
+
+
 def memory_of(daemon):
     """Resident memory, in KiB; sanitizers have their own needs."""
     if build.is_sanitized():
