@@ -7,6 +7,7 @@ thing is killed in the last tests; LATCHKEY_SEED: what, and when.
 import collections
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -197,6 +198,12 @@ def test_of_two_hundred_that_wait_at_two_gateways_all_get_the_same_bytes(
 
 # ---- waiting ----
 
+def waiters(daemon):
+    with daemon.raw() as raw:
+        found = re.search(rb"blocked_clients:(\d+)", raw("INFO"))
+    return int(found.group(1))
+
+
 def test_who_waits_at_one_gateway_is_told_by_the_other_ones_daemon(
         on_postgres, make_pair, app):
     # C07: nobody asks again of himself within this test
@@ -205,7 +212,7 @@ def test_who_waits_at_one_gateway_is_told_by_the_other_ones_daemon(
     key = new_key()
     first = begin(pair.here, app, key)
     waiting = [pair.there.later(body=b"{}", key=key) for _ in range(5)]
-    until(lambda: pair.there.commands("await") >= 5)
+    until(lambda: waiters(pair.daemons[1]) == 5)
     app.release(key)
     for future in waiting:
         assert future.result().replayed
@@ -220,7 +227,7 @@ def test_who_waits_outlives_a_daemon(store, make_pair, app, whose):
     key = new_key()
     first = begin(pair.here, app, key)
     waiting = pair.there.later(body=b"{}", key=key)
-    until(lambda: pair.there.commands("await"))
+    until(lambda: waiters(pair.daemons[1]) == 1)
     pair.daemons[whose == "second"].kill()
     app.release(key)
     assert first.result().status == 201
