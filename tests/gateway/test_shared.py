@@ -4,23 +4,21 @@ Whatever dies, each key runs once. LATCHKEY_STRIKES: how often each kind of
 thing is killed in the last tests; LATCHKEY_SEED: what, and when.
 """
 
-import collections
 import os
 import random
 import re
 import signal
-import threading
 import time
 
 import pytest
 
-from support import build, stores
+from support import stores
 from support.app import tell
+from support.crowd import Crowd, locations
 from support.gateway import guard
 from support.life import new_key, until
 from support.postgres import Postgres
 from support.redis_server import RedisServer
-from support.wire import Cut
 
 SETTINGS = ["store.sweep_interval=100ms", "store.poll=50ms",
             "store.timeout=1s", "store.connect_timeout=500ms"]
@@ -476,64 +474,6 @@ def test_a_daemon_that_slept_past_the_lock_still_counts(on_postgres,
 
 # ---- anything at any time ----
 
-STORM = (guard("/", LOCK, QUICK) +
-         guard("/again", LOCK, QUICK, "idempotency_uncertain reexecute;"))
-
-
-class Keys:
-    """What all clients ask for, one key after the other, until it is over."""
-
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.keys = []
-        self.over = False
-
-    def get(self, number):
-        """The key of that number; None: there is no more."""
-        with self.lock:
-            if number == len(self.keys) and not self.over:
-                self.keys.append(new_key())
-            return self.keys[number] if number < len(self.keys) else None
-
-
-class Client(threading.Thread):
-    """Asks anywhere, again and again, until there is a verdict."""
-
-    def __init__(self, pair, keys, seed):
-        super().__init__(daemon=True)
-        self.pair = pair
-        self.keys = keys
-        self.dice = random.Random(seed)
-        self.answers = []
-        self.error = None
-
-    def run(self):
-        try:
-            while key := self.keys.get(len(self.answers)):
-                path = "/again" if len(self.answers) % 2 else "/"
-                self.answers.append(
-                    until(lambda: self.ask(key, path), 60))
-        except BaseException as error:  # the test asks for it
-            self.error = error
-
-    def ask(self, key, path):
-        """(status, body) once it is final."""
-        try:
-            got = self.dice.choice(self.pair.gateways).post(
-                key, path=path, headers=tell(
-                    delay=self.dice.choice([0, 0, 0.01, 0.1])))
-        except (Cut, OSError):
-            return None
-        if not got.complete or got.status == 503:
-            return None
-        assert got.status == 201 or got.problem in (
-            "in-progress", "outcome-unknown"), got
-        if got.status == 409 and (path == "/again" or
-                                  got.problem == "in-progress"):
-            return None
-        return got.status, got.body
-
-
 class Chaos:
     """Kills one thing after the other and has it come back."""
 
@@ -597,59 +537,12 @@ def test_each_key_runs_once_though_everything_is_killed(store, make_pair,
     # C01, C20, C41, C42
     seed = int(os.environ.get("LATCHKEY_SEED") or random.randrange(10**6))
     print("LATCHKEY_SEED=%d" % seed)
-    pair = make_pair(store, locations=STORM)
+    pair = make_pair(store, locations=locations(LOCK, QUICK))
     for gateway in pair.gateways:
         gateway.allow(r"bind\(\) to .* failed .*in use")
-    keys = Keys()
-    clients = [Client(pair, keys, (seed, number).__hash__())
-               for number in range(6)]
-    for client in clients:
-        client.start()
+    crowd = Crowd(pair.gateways, seed).start()
     Chaos(pair, random.Random(seed)).strike(
         int(os.environ.get("LATCHKEY_STRIKES") or 1))
-    keys.over = True
-    for client in clients:
-        client.join(90 * build.patience())
-        assert client.error is None, client.error
-        assert len(client.answers) == len(keys.keys)
-    outcomes = collections.Counter()
-    for number, key in enumerate(keys.keys):
-        told = {client.answers[number] for client in clients}
-        outcomes[check_key(pair, app, key, told, again=number % 2)] += 1
-    print(outcomes)
+    crowd.finish()
+    crowd.check(app)
     pair.leave()
-    assert outcomes["answered"] > 20, "hardly anything got through"
-    assert outcomes["answered"] > outcomes["uncertain"]
-
-
-def check_key(pair, app, key, told, again):
-    """What became of it: what all clients were told agrees with the app's
-    own ledger, and with what both gateways say now."""
-    calls = [call for call in app.calls if call.key == key]
-    made = {body for status, body in told if status == 201}
-    final = [gateway.settled(key, path="/again" if again else "/")
-             for gateway in pair.gateways]
-    assert len(calls) == app.count(key), "it ran after all: " + key
-    assert len(made) <= 1, (key, made)
-    if made:
-        assert [answer.body for answer in final] == [*made] * 2, key
-        assert all(answer.replayed for answer in final)
-        check_runs(calls, final[0], again)
-    if again:
-        assert {status for status, _ in told} == {201}
-        return "answered" if len(calls) == 1 else "run again"
-    assert len(calls) <= 1, key
-    if not made:
-        # The answer may have come after the last client was told.
-        assert all(answer.problem == "outcome-unknown" or answer.replayed
-                   for answer in final), key
-    return "answered" if made else "uncertain"
-
-
-def check_runs(calls, answer, again):
-    """Each run was allowed by a claim of its own; that of the last counts."""
-    tokens = [int(call.header("Latchkey-Token")) for call in calls]
-    assert len(set(tokens)) == len(tokens)
-    assert again or len(tokens) == 1
-    last = max(calls, key=lambda call: int(call.header("Latchkey-Token")))
-    assert answer.json()["call"] == last.number
