@@ -103,7 +103,7 @@ class Crowd:
             told = {client.answers[number] for client in self.clients}
             outcomes[self.check_key(app, key, told, self.path(number))] += 1
         print(dict(outcomes))
-        assert outcomes["answered"] > 20, "hardly anything got through"
+        assert outcomes["answered"] > 10, "hardly anything got through"
         assert outcomes["answered"] > outcomes["uncertain"]
         return outcomes
 
