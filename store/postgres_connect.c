@@ -275,9 +275,14 @@ static bool take_input(struct lk_pg_conn *conn)
     return PQstatus(conn->pg) == CONNECTION_OK;
 }
 
-/* Drops what a batch that was given up is answered after all. True: all of it
- * has come, and the connection may be used again. */
-static bool drain(struct lk_pg_conn *conn)
+enum late {
+    LATE_PENDING, /* not all of it has come yet */
+    LATE_WHOLE,   /* the connection may be used again */
+    LATE_FAILED,  /* all has come, and has left the session in an error */
+};
+
+/* Drops what a batch that was given up is answered after all. */
+static enum late drain(struct lk_pg_conn *conn)
 {
     for (int ends = 0; !PQisBusy(conn->pg) && ends < 8;) {
         PGresult *result = PQgetResult(conn->pg);
@@ -286,37 +291,43 @@ static bool drain(struct lk_pg_conn *conn)
         PQclear(result);
         if (whole) {
             return PQtransactionStatus(conn->pg) == PQTRANS_IDLE &&
-                   PQexitPipelineMode(conn->pg);
+                           PQexitPipelineMode(conn->pg)
+                       ? LATE_WHOLE
+                       : LATE_FAILED;
         }
     }
-    return false;
+    return LATE_PENDING;
 }
 
 /*
  * A commit was not answered in time. The connection is kept for a while: its
  * server may only be waiting for a standby, and another connection would have
- * to wait as well, and leave one more process behind.
+ * to wait as well, and leave one more process behind. LK_OK: it can be used,
+ * or is closed.
  */
 static enum lk_status hear_silent(struct lk_pg_conn *conn)
 {
     unsigned shift = conn->silences < 3 ? conn->silences : 3;
     uint64_t limit = (uint64_t)SILENT_LEAST_MS << shift;
+    enum late late = LATE_PENDING;
 
     limit = limit < SILENT_MOST_MS ? limit : SILENT_MOST_MS;
     if (take_input(conn)) {
-        if (drain(conn)) {
-            conn->silent_ns = 0;
-            conn->silences = 0;
-            conn->reconnected = true;
-            return LK_OK;
-        }
-        if (lk_pg_clock_ns() - conn->silent_ns < limit * MS_NS) {
+        late = drain(conn);
+        if (late == LATE_PENDING &&
+            lk_pg_clock_ns() - conn->silent_ns < limit * MS_NS) {
             note(conn, "the server does not answer");
             return LK_UNAVAILABLE;
         }
     }
-    conn->silences++;
-    lk_pg_close(conn);
+    if (late == LATE_WHOLE) {
+        conn->silent_ns = 0;
+        conn->reconnected = true;
+    } else {
+        lk_pg_close(conn);
+    }
+    /* Whatever it answered, it does answer. */
+    conn->silences = late == LATE_PENDING ? conn->silences + 1 : 0;
     return LK_OK;
 }
 

@@ -12,6 +12,7 @@ from support.life import (FINGERPRINT, begin, claim, complete, finish, name,
                           new_key, until, verdict)
 from support.pgbouncer import PgBouncer
 from support.postgres import Postgres
+from support.proxy import REPLIES, Proxy
 from support.resp import Raw, encode
 
 MINE = "application_name LIKE 'latchkeyd%'"
@@ -199,6 +200,32 @@ def test_what_is_acknowledged_survives_the_loss_of_the_primary(
         assert begin(raw, new_key()) > max(tokens) + 2 ** 31
         for daemon in daemons:
             daemon.stop()
+
+
+# ---- a server that is silent for a while ----
+
+def test_a_lane_works_again_once_its_late_commit_turns_out_to_have_failed(
+        make_daemon, postgres):
+    base = stores.make_database(postgres)
+    with Proxy(postgres) as proxy:
+        daemon = make_daemon(
+            url=postgres.url(base, stores.DAEMON_USER,
+                             stores.DAEMON_PASSWORD, proxy.port),
+            settings=["store.connections=1", "store.timeout=1s"])
+        raw = daemon.raw()
+        begin(raw, new_key())
+        with postgres.connect(base, autocommit=False) as other:
+            other.execute("LOCK TABLE latchkey.operation IN EXCLUSIVE MODE")
+            proxy.freeze(REPLIES)
+            assert not isinstance(claim(raw, new_key(), "OWNER", "a"), list)
+            until(lambda: postgres.value(
+                "SELECT count(*) FROM pg_stat_activity WHERE " + MINE +
+                " AND state = 'idle in transaction (aborted)'"))
+            other.rollback()
+        proxy.thaw()
+        # Well before the time after which a silent connection is given up.
+        until(lambda: verdict(claim(raw, new_key())) == "NEW", 4)
+        daemon.stop()
 
 
 # ---- sweeper and reaper ----
