@@ -44,11 +44,13 @@ enum lk_status lk_reply_unavailable(struct lk_buf *out, enum lk_status status,
                                     const char *why)
 {
     struct lk_buf message = {0};
+    /* What the store can never take is not worth another try. */
+    bool never = status == LK_TOO_LARGE || status == LK_INVALID;
     const char *advice = status == LK_UNKNOWN
                              ? "; send the same again, with the same OWNER"
                              : "";
     enum lk_status made =
-        latchkey_buf_printf(&message, "UNAVAILABLE %s%s",
+        latchkey_buf_printf(&message, "%s %s%s", never ? "ERR" : "UNAVAILABLE",
                             why ? why : latchkey_status_text(status), advice);
 
     if (!made) {
