@@ -166,6 +166,7 @@ static struct lk_postgres *create(const struct lk_store_config *config)
     pthread_mutex_init(&store->lock, NULL);
     pthread_mutex_init(&store->hints_lock, NULL);
     atomic_init(&store->lock_share, 16);
+    store->reap_state = LK_STATE_COMPLETED;
     for (unsigned i = 0; i < LK_PG_LANES; i++) {
         init_conn(store, &store->lanes[i].conn, "lane", true);
     }

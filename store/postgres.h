@@ -290,10 +290,13 @@ struct lk_postgres {
     int event_fd;
     atomic_bool stopping;
     atomic_bool keep_wanted;
-    bool keep_more;
-    uint64_t keep_again_ns; /* there is more to keep; 0: no */
-    uint64_t count_ns;      /* not to be counted before */
-    uint64_t tell_ns;       /* not to be told before */
+    uint64_t keep_turn_ns;              /* lane 0: when it last was its turn */
+    atomic_uint_fast64_t keep_every_ms; /* between the last two turns */
+    int64_t reap_state, reap_from_ms;   /* where the reaper goes on */
+    char sweeper_fails[6], reaper_fails[6]; /* SQLSTATE of what was logged */
+    uint64_t keep_again_ns;                 /* there is more to keep; 0: no */
+    uint64_t count_ns;                      /* not to be counted before */
+    uint64_t tell_ns;                       /* not to be told before */
     bool listening;
 
     pthread_mutex_t hints_lock; /* guards what follows; taken alone */
@@ -383,6 +386,8 @@ enum lk_status lk_postgres_verify(struct lk_store *store,
 LK_MUST_CHECK enum lk_status lk_pg_keeper_start(struct lk_postgres *store);
 void lk_pg_keeper_stop(struct lk_postgres *store);
 void lk_pg_keeper_wake(struct lk_postgres *store);
+/* Thread of lane 0: it is time to sweep and reap. */
+void lk_pg_keep_turn(struct lk_postgres *store);
 /* Counts once, at the opening. */
 void lk_pg_count(struct lk_postgres *store, struct lk_pg_conn *conn);
 

@@ -382,8 +382,7 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
     struct lk_pg_conn *conn = &run.lane->conn;
 
     if (batch->keep) {
-        atomic_store(&store->keep_wanted, true);
-        lk_pg_keeper_wake(store);
+        lk_pg_keep_turn(store);
     }
     enum lk_status status = lk_pg_ready(conn, run.deadline_ns);
     if (status) {

@@ -14,8 +14,10 @@
 #define MS_NS UINT64_C(1000000)
 
 enum {
-    LEASE_MS = 15 * 1000,
-    KEEP_PAUSE_MS = 5,   /* between two steps, if there is more to do */
+    LEASE_TURNS = 3, /* a lease lasts for so many turns */
+    LEASE_LEAST_MS = 3000,
+    LEASE_MOST_MS = 60 * 1000, /* as latchkey.keep has it */
+    KEEP_PAUSE_MS = 5,         /* between two steps, if there is more to do */
     COUNT_TIMES = 50,    /* counting takes at most one in so many moments */
     RECONNECT_MS = 1000, /* how often a lost connection is tried */
 };
@@ -109,28 +111,106 @@ static void hear_swept(struct lk_postgres *store, struct lk_slice array)
     }
 }
 
-static enum lk_status keep_once(struct lk_postgres *store)
+static uint64_t lease_ms(struct lk_postgres *store)
+{
+    uint64_t lease = LEASE_TURNS * atomic_load(&store->keep_every_ms);
+
+    lease = lease < LEASE_MOST_MS ? lease : LEASE_MOST_MS;
+    return lease > LEASE_LEAST_MS ? lease : LEASE_LEAST_MS;
+}
+
+/* Takes or keeps the lease. *keeper stays as it is if that failed. */
+static enum lk_status sweep(struct lk_postgres *store, bool *keeper, bool *more)
 {
     struct lk_pg_params params = {0};
     PGresult *result;
 
     lk_pg_add_text(&params, latchkey_slice(store->holder));
-    lk_pg_add_int(&params, LEASE_MS);
+    lk_pg_add_int(&params, (int64_t)lease_ms(store));
     lk_pg_add_int(&params, store->config.reap_rows);
     enum lk_status status = lk_pg_run(
         &store->keeper,
-        "SELECT keeper, swept, reaped, more FROM latchkey.keep($1, $2, "
-        "$3::integer)",
+        "SELECT keeper, swept, more FROM latchkey.keep($1, $2, $3::integer)",
         &params, lk_pg_deadline(store), &result);
     if (!status && PQntuples(result)) {
+        *keeper = lk_pg_int(result, 0, 0);
         hear_swept(store, lk_pg_bytes(result, 0, 1));
-        atomic_fetch_add(&store->counters.reaped, lk_pg_uint(result, 0, 2));
-        bool more = lk_pg_int(result, 0, 3);
-        store->keep_again_ns =
-            more ? lk_pg_clock_ns() + KEEP_PAUSE_MS * MS_NS : 0;
+        *more |= lk_pg_int(result, 0, 2) != 0;
     }
     PQclear(result);
     return status;
+}
+
+/* From where it was left off the last time. */
+static enum lk_status reap(struct lk_postgres *store, bool *more)
+{
+    struct lk_pg_params params = {0};
+    PGresult *result;
+
+    lk_pg_add_text(&params, latchkey_slice(store->holder));
+    lk_pg_add_int(&params, store->config.reap_rows);
+    lk_pg_add_int(&params, store->reap_state);
+    lk_pg_add_int(&params, store->reap_from_ms);
+    enum lk_status status =
+        lk_pg_run(&store->keeper,
+                  "SELECT reaped, more, next_state, next_ms FROM "
+                  "latchkey.reap($1, $2::integer, $3::integer, $4)",
+                  &params, lk_pg_deadline(store), &result);
+    if (!status && PQntuples(result)) {
+        atomic_fetch_add(&store->counters.reaped, lk_pg_uint(result, 0, 0));
+        *more |= lk_pg_int(result, 0, 1) != 0;
+        store->reap_state = lk_pg_int(result, 0, 2);
+        store->reap_from_ms = lk_pg_int(result, 0, 3);
+    }
+    PQclear(result);
+    return status;
+}
+
+/* Once for each kind of failure, until it works again. */
+static void complain(struct lk_postgres *store, enum lk_status status,
+                     const char *who, char complaint[6])
+{
+    const char *state = store->keeper.sqlstate;
+
+    if (status == LK_UNAVAILABLE && strcmp(complaint, state) != 0) {
+        lk_pg_log(store, LK_PG_WARN, "the %s fails: %s (%s)", who,
+                  store->keeper.message, state);
+    }
+    snprintf(complaint, 6, "%s", status == LK_UNAVAILABLE ? state : "");
+}
+
+/* Two transactions: neither is undone when the other one fails. */
+static enum lk_status keep_once(struct lk_postgres *store)
+{
+    bool keeper = true;
+    bool more = false;
+    enum lk_status status = sweep(store, &keeper, &more);
+
+    complain(store, status, "sweeper", store->sweeper_fails);
+    if (!keeper) {
+        store->reap_state = LK_STATE_COMPLETED;
+        store->reap_from_ms = 0;
+    } else if (store->keeper.pg) {
+        enum lk_status reaped = reap(store, &more);
+        complain(store, reaped, "reaper", store->reaper_fails);
+        status = reaped ? reaped : status;
+    }
+    store->keep_again_ns =
+        more && !status ? lk_pg_clock_ns() + KEEP_PAUSE_MS * MS_NS : 0;
+    return status;
+}
+
+void lk_pg_keep_turn(struct lk_postgres *store)
+{
+    uint64_t now = lk_pg_clock_ns();
+
+    if (store->keep_turn_ns) {
+        atomic_store(&store->keep_every_ms,
+                     (now - store->keep_turn_ns) / MS_NS);
+    }
+    store->keep_turn_ns = now;
+    atomic_store(&store->keep_wanted, true);
+    lk_pg_keeper_wake(store);
 }
 
 /* ---- the thread ------------------------------------------------------- */
@@ -216,10 +296,6 @@ static void work(struct lk_postgres *store)
         (atomic_exchange(&store->keep_wanted, false) ||
          (store->keep_again_ns && lk_pg_clock_ns() >= store->keep_again_ns))) {
         status = keep_once(store);
-        if (status == LK_UNAVAILABLE) {
-            lk_pg_log(store, LK_PG_WARN, "the keeper failed: %s (%s)",
-                      conn->message, conn->sqlstate);
-        }
         judge(store, status, started_ns);
         if (conn->pg && lk_pg_clock_ns() >= store->count_ns) {
             lk_pg_count(store, conn);

@@ -1,7 +1,7 @@
 -- 004_keep.sql - the keeper's work: lapsed locks, expired records, fail-overs.
 --
 -- Any number of daemons call latchkey.keep now and then; the one that holds
--- the lease works, in bounded steps, beside the claims and never in their way:
+-- the lease sweeps and reaps, in bounded steps, beside the claims and never in their way:
 -- what somebody else is working on is left for the next time.
 --
 -- `+ 0` leaves the planner only the primary key, and OFFSET 0 only a lookup for
@@ -20,28 +20,28 @@ AS $$
     WHERE pg_try_advisory_xact_lock(u.id)
 $$;
 
--- Takes or renews the lease, and then sweeps and reaps at most `most` records
--- each. lease_ms: whoever does not call again for so long is replaced.
+-- Takes or renews the lease, and then sweeps at most `most` records. lease_ms:
+-- whoever does not call again for so long is replaced; a minute at most, so that
+-- a lease that ends later is known to be of a clock that was set back since.
 -- swept: the lock_ids of operations that have become uncertain, for those who
 -- wait. more: call again soon.
 CREATE OR REPLACE FUNCTION latchkey.keep(holder text, lease_ms bigint,
     most integer)
-RETURNS TABLE (keeper boolean, swept bigint[], reaped integer, more boolean)
+RETURNS TABLE (keeper boolean, swept bigint[], more boolean)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
 DECLARE
+    longest CONSTANT bigint := 60000;
     now bigint;
     lease latchkey.keeper;
     numbers bigint[];
     ids bigint[];
-    tokens bigint[];
 BEGIN
     keeper := false;
     swept := '{}';
-    reaped := 0;
     more := false;
     -- One at a time, also while a lease changes hands; nobody waits.
     IF NOT pg_try_advisory_xact_lock(5499535116398314074) THEN
@@ -49,14 +49,16 @@ BEGIN
         RETURN;
     END IF;
     now := latchkey.now_ms();
+    lease_ms := least(lease_ms, longest);
     SELECT * INTO lease FROM latchkey.keeper k WHERE k.name = 'keeper';
-    IF lease.holder <> keep.holder AND lease.until_ms > now THEN
+    IF lease.holder <> keep.holder
+        AND lease.until_ms BETWEEN now + 1 AND now + longest THEN
         RETURN NEXT;
         RETURN;
     END IF;
     keeper := true;
     IF lease.name IS NULL OR lease.holder <> keep.holder
-        OR lease.until_ms < now + lease_ms / 2 THEN
+        OR lease.until_ms NOT BETWEEN now + lease_ms / 2 AND now + longest THEN
         INSERT INTO latchkey.keeper AS k (name, holder, until_ms)
         VALUES ('keeper', keep.holder, now + lease_ms)
         ON CONFLICT ON CONSTRAINT keeper_pkey DO UPDATE
@@ -88,23 +90,65 @@ BEGIN
         )
         SELECT coalesce(array_agg(l.id), '{}') INTO swept FROM lapsed l;
     END IF;
+    RETURN NEXT;
+END
+$$;
 
-    -- The reaper: past its TTL, and nothing of it is on its way.
-    SELECT array_agg(d.number), array_agg(d.id) INTO numbers, ids
-    FROM (SELECT o.number,
-                 latchkey.lock_id(o.tenant, o.scope, o.key) AS id
-          FROM (VALUES (4), (5)) AS s(state)
-          CROSS JOIN LATERAL (
-              SELECT e.* FROM latchkey.operation e
-              WHERE e.state = s.state AND e.deadline_ms <= now
-                AND NOT EXISTS (SELECT FROM latchkey.job j
-                                WHERE j.number = e.number AND j.state < 4
-                                OFFSET 0)
-              ORDER BY e.deadline_ms
-              LIMIT most) AS o
+-- The reaper, for whoever has the lease: what is past its TTL goes, at most
+-- `most` records, unless something of it is on its way. It walks through the
+-- records that are due, those of state 4 and then those of state 5, and looks
+-- at a bounded number each time, since any number of them may be kept by jobs:
+-- next_state and next_ms are where to go on, (4, 0) where to begin. more: call
+-- again soon. It works in a transaction of its own, so that the sweeper does
+-- not fail with it.
+CREATE OR REPLACE FUNCTION latchkey.reap(holder text, most integer,
+    of_state integer, from_ms bigint)
+RETURNS TABLE (reaped integer, more boolean, next_state integer,
+    next_ms bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    look CONSTANT integer := greatest(32 * most, 4096);
+    now bigint := latchkey.now_ms();
+    numbers bigint[];
+    ids bigint[];
+    tokens bigint[];
+BEGIN
+    reaped := 0;
+    more := false;
+    next_state := of_state;
+    next_ms := from_ms;
+    IF NOT pg_try_advisory_xact_lock(5499535116398314074)
+        OR NOT EXISTS (SELECT FROM latchkey.keeper k
+                       WHERE k.name = 'keeper' AND k.holder = reap.holder
+                         AND k.until_ms > now) THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    SELECT array_agg(d.number), array_agg(d.id), max(d.deadline_ms)
+    INTO numbers, ids, next_ms
+    FROM (SELECT e.number, e.deadline_ms,
+                 latchkey.lock_id(e.tenant, e.scope, e.key) AS id
+          FROM (SELECT o.* FROM latchkey.operation o
+                WHERE o.state = of_state AND o.deadline_ms >= from_ms
+                  AND o.deadline_ms <= now
+                ORDER BY o.deadline_ms
+                LIMIT look) AS e
+          WHERE NOT EXISTS (SELECT FROM latchkey.job j
+                            WHERE j.number = e.number AND j.state < 4
+                            OFFSET 0)
           LIMIT most) AS d;
+    IF numbers IS NULL OR cardinality(numbers) < most THEN
+        SELECT o.deadline_ms INTO next_ms FROM latchkey.operation o
+        WHERE o.state = of_state AND o.deadline_ms >= from_ms
+          AND o.deadline_ms <= now
+        ORDER BY o.deadline_ms
+        OFFSET look - 1 LIMIT 1;
+    END IF;
     IF numbers IS NOT NULL THEN
-        more := more OR cardinality(numbers) = most;
         numbers := latchkey.lock_free(numbers, ids);
         WITH due AS MATERIALIZED (
             SELECT o.ctid AS place, o.number FROM latchkey.operation o
@@ -124,6 +168,15 @@ BEGIN
         DELETE FROM latchkey.answer a WHERE a.token = ANY (tokens);
         DELETE FROM latchkey.job j WHERE j.number = ANY (numbers);
         reaped := cardinality(numbers);
+    END IF;
+    IF next_ms IS NULL THEN -- the end
+        more := of_state = 4;
+        next_state := 9 - of_state;
+        next_ms := 0;
+    ELSE
+        more := reaped > 0;
+        -- All that was looked at is of one moment, and stays.
+        next_ms := next_ms + (next_ms = from_ms AND reaped = 0)::integer;
     END IF;
     RETURN NEXT;
 END
@@ -175,10 +228,12 @@ $$;
 REVOKE ALL ON FUNCTION
     latchkey.lock_free(bigint[], bigint[]),
     latchkey.keep(text, bigint, integer),
+    latchkey.reap(text, integer, integer, bigint),
     latchkey.check_timeline(bigint)
     FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
     latchkey.lock_free(bigint[], bigint[]),
     latchkey.keep(text, bigint, integer),
+    latchkey.reap(text, integer, integer, bigint),
     latchkey.check_timeline(bigint)
     TO latchkey_daemon;

@@ -330,6 +330,40 @@ def test_what_a_dead_daemon_held_is_swept_by_another(make_daemon, url):
     assert verdict(reply) == "UNCERTAIN"
 
 
+def test_a_reaper_that_fails_does_not_stop_the_sweeper(make_daemon, postgres):
+    # C22
+    url = stores.make_postgres(postgres)
+    base = stores.database_of(url)
+    postgres.query("""
+        CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql
+        AS $$ BEGIN RAISE EXCEPTION 'not today'; END $$;
+        CREATE TRIGGER refuse BEFORE DELETE ON latchkey.operation
+        FOR EACH ROW EXECUTE FUNCTION public.refuse()""", database=base)
+    daemon = make_daemon(url=url, settings=["store.sweep_interval=20ms"])
+    expire(daemon, 1)
+    until(lambda: "not today" in daemon.log_text())
+    begin(daemon.raw(), new_key(), "LOCK", 1)
+    until(lambda: postgres.value("SELECT count(*) FROM latchkey.operation"
+                                 " WHERE state = 3", database=base))
+    # It is tried once a turn, however much there is to do, and told once.
+    assert daemon.log_text().count("not today") == 1
+
+
+def test_the_lease_is_short_so_that_another_daemon_keeps_soon(
+        make_daemon, postgres):
+    # C22, C25: three turns, but at least three seconds
+    left = "SELECT until_ms - latchkey.now_ms() FROM latchkey.keeper"
+    for interval, least, most in (("20ms", -1, 3000), ("1500ms", 3000, 60000)):
+        url = stores.make_postgres(postgres)
+        base = stores.database_of(url)
+        daemon = make_daemon(url=url,
+                             settings=["store.sweep_interval=" + interval])
+        until(lambda: postgres.query(left, database=base))
+        until(lambda: postgres.value(left, database=base) > least)
+        assert postgres.value(left, database=base) <= most
+        daemon.stop()
+
+
 # ---- the schema ----
 
 def test_migrating_twice_and_by_two_at_once_is_safe(make_daemon, postgres):

@@ -49,6 +49,23 @@ def keep(db, holder="me", lease=60000, most=1000):
                       (holder, lease, most)).fetchone()
 
 
+def reap(db, most=1000, place=(4, 0), holder="me"):
+    """One step of the reaper: how many, whether more, and where to go on."""
+    reaped, more, *place = db.execute(
+        "SELECT * FROM latchkey.reap(%s, %s, %s, %s)",
+        (holder, most, *place)).fetchone()
+    return reaped, more, tuple(place)
+
+
+def reap_all(db, most=1000, place=(4, 0)):
+    """A walk through all that is due; how many went at each step."""
+    steps = []
+    while not steps or place != (4, 0):
+        reaped, _, place = reap(db, most, place)
+        steps.append(reaped)
+    return steps
+
+
 def rows(db, text, *parameters):
     return db.execute(text, parameters).fetchall()
 
@@ -205,7 +222,8 @@ class Model:
     def sweep(self, db):
         """The keeper's turn: what is surely due must go."""
         before = now_ms(db)
-        _, swept, _, more = keep(db)
+        _, swept, more = keep(db)
+        reap_all(db)
         assert not more
         states = {row[:3]: row[3] for row in rows(
             db, "SELECT tenant, scope, key, state FROM latchkey.operation")}
@@ -443,6 +461,7 @@ def test_no_plan_reads_a_whole_table_however_it_has_grown(server, database):
         before = read_rows(db)
         batch(100000)
         assert len(keep(db, most=20)[1]) == 20
+        reap(db, most=20)
         after = read_rows(db)
     assert after[0] == before[0]
     assert after[1] - before[1] < 4 * COUNT + 3 * 20
@@ -463,8 +482,8 @@ def test_a_lapsed_claim_becomes_uncertain_and_waiters_can_be_told(db):
     _, shown = apply_one(db, "claim", "k", lock=1)
     claim_new(db, "lives", lock=HOUR)
     await_time(db, shown["deadline_ms"])
-    keeper, swept, reaped, more = keep(db)
-    assert (keeper, swept, reaped, more) == (True, [shown["lock_id"]], 0, False)
+    assert keep(db) == (True, [shown["lock_id"]], False)
+    assert sum(reap_all(db)) == 0
     verdict, now = apply_one(db, "claim", "k")
     assert (verdict, now["reason"]) == ("UNCERTAIN", None)
     assert now["deadline_ms"] == shown["deadline_ms"]
@@ -486,6 +505,19 @@ def test_one_keeper_at_a_time_and_another_when_its_lease_runs_out(
     assert keep(db, "two", 60000)[0]
 
 
+def test_a_lease_that_ends_in_a_time_to_come_is_of_a_clock_set_back(db):
+    assert keep(db, "dead", 10 ** 9)[0]
+    until_ms, = rows(db, "SELECT until_ms FROM latchkey.keeper")[0]
+    assert until_ms <= now_ms(db) + 60000  # no lease is longer than that
+    assert not keep(db, "me", 3000)[0]
+    db.execute("UPDATE latchkey.keeper SET until_ms = until_ms + 86400000")
+    assert keep(db, "me", 3000)[0]
+    assert not keep(db, "dead", 60000)[0]
+    # Nor does whoever holds it go by it.
+    db.execute("UPDATE latchkey.keeper SET until_ms = until_ms + 86400000")
+    assert keep(db, "me", 3000)[0] and not keep(db, "dead", 60000)[0]
+
+
 def test_the_reaper_takes_bounded_steps_and_leaves_what_others_hold(
         server, database, db):
     # C25
@@ -498,9 +530,10 @@ def test_the_reaper_takes_bounded_steps_and_leaves_what_others_hold(
     other = server.connect(database, autocommit=False)
     # A new life begins in an open transaction.
     assert apply_one(other, "claim", "k7")[1]["attempt"] == 1
-    steps = [keep(db, most=40)[2:] for _ in range(4)]
-    assert steps == [(40, True), (39, True), (20, False), (0, False)] or (
-        sum(reaped for reaped, _ in steps) == 99)
+    assert reap(db) == (0, False, (4, 0))  # not without the lease
+    keep(db)
+    steps = reap_all(db, 40)
+    assert max(steps) <= 40 and sum(steps) == 99
     other.commit()
     assert [key for key, in rows(db, "SELECT key FROM latchkey.operation"
                                  " ORDER BY key")] == ["k7", "lives"]
@@ -515,12 +548,44 @@ def test_an_unfinished_job_keeps_its_operation(db):
     _, shown = apply_one(db, "complete", "k", token=token, ttl=1, status=200)
     await_time(db, shown["deadline_ms"])
     assert apply_one(db, "claim", "k")[0] == "REPLAY"
-    assert keep(db)[2] == 0
+    keep(db)
+    assert sum(reap_all(db)) == 0
     assert apply_one(db, "claim", "k")[0] == "REPLAY"
     db.execute("UPDATE latchkey.job SET state = 4")
-    assert keep(db)[2] == 1
+    assert sum(reap_all(db)) == 1
     assert rows(db, "SELECT 1 FROM latchkey.job") == []
     assert apply_one(db, "claim", "k")[0] == "NEW"
+
+
+def test_the_reaper_looks_at_few_records_however_many_are_kept_by_jobs(
+        server, database):
+    # C25
+    db = server.connect(database)
+    db.execute(
+        "INSERT INTO latchkey.operation (number, tenant, scope, key, state,"
+        " attempt, token, generation, claimed_ms, deadline_ms, ttl_ms,"
+        " fingerprint, owner) SELECT n, 't', 's', 'k' || n, 4, 1, n, n, 1,"
+        " CASE WHEN n < 10000 THEN 5000 + n / 4 ELSE 10000 END, 1, 'f', ''"
+        " FROM generate_series(1, 20001) n")
+    db.execute(
+        "INSERT INTO latchkey.job (number, generation, token, name, target,"
+        " method, path, headers, body, created_ms, due_ms) SELECT n, n, n, 'j',"
+        " 't', 'POST', '/', '', '', 1, 1 FROM generate_series(1, 20000) n")
+    db.execute("UPDATE latchkey.operation SET deadline_ms = 10001"
+               " WHERE number = 20001")
+    keep(db)
+    place, steps = (4, 0), []
+    while not steps or place != (4, 0):
+        with db.transaction():
+            before = read_rows(db)
+            reaped, _, place = reap(db, 20, place)
+            after = read_rows(db)
+        steps.append(reaped)
+        assert after[0] == before[0]
+        assert after[1] - before[1] < 20000
+    assert sum(steps) == 1 and len(steps) < 12, steps
+    assert rows(db, "SELECT 1 FROM latchkey.operation"
+                " WHERE number = 20001") == []
 
 
 def test_after_a_fail_over_no_token_is_handed_out_twice(db):

@@ -561,6 +561,8 @@ def test_the_public_may_do_nothing_and_the_daemon_no_more_than_it_needs(
     assert [op.word for op in apply(
         daemon, Op("complete", "k", token=token, status=200),
         Op("evict", "k", who="me", why="so"))] == ["OK", "OK"]
+    assert daemon.execute(
+        "SELECT reaped FROM latchkey.reap('me', 10, 4, 0)").fetchone() == (0,)
     assert daemon.execute("SELECT keeper FROM latchkey.keep('me', 1000, 10)"
                           ).fetchone() == (True,)
     daemon.execute("SELECT latchkey.check_timeline(0)")
