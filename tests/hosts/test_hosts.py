@@ -105,6 +105,8 @@ def join(one, other):
 @pytest.fixture(scope="module")
 def hosts():
     if not (build.BUILD / MODULE).exists():
+        if "thread" in build.BUILD.name:
+            pytest.skip("nginx has no threads: there is no gateway")
         pytest.fail("%s is not built" % (build.BUILD / MODULE), pytrace=False)
     with Hosts() as hosts:
         for name in ("a", "b", "spare", "database", "app"):
