@@ -42,10 +42,12 @@ static void server_section(struct info *info)
     struct lk_server *server = info->server;
     uint64_t up = uv_now(&server->loop) - server->started_ms;
     unsigned port = 0;
+    char promise[LK_PROMISE_SIZE];
 
     for (size_t i = 0; i < server->listener_count && !port; i++) {
         port = server->listeners[i].port;
     }
+    lk_store_promise(server->store, promise);
     word(info, "redis_version", REDIS_VERSION);
     word(info, "redis_mode", "standalone");
     word(info, "latchkey_version", LATCHKEY_VERSION);
@@ -54,7 +56,7 @@ static void server_section(struct info *info)
     line(info, "uptime_in_seconds", up / 1000);
     line(info, "uptime_in_days", up / 86400000);
     word(info, "store", server->store->class->scheme);
-    word(info, "store_promise", server->store->promise);
+    word(info, "store_promise", promise);
 }
 
 static void clients_section(struct info *info)

@@ -268,6 +268,7 @@ static enum lk_status open_store(struct lk_server *server)
     store.batch_ops = config->batch_ops;
     store.pooler = config->store_pooler;
     store.accept_loss = config->accept_loss;
+    store.strict = config->strict;
     store.notify = config->store_notify;
     store.timeout_ms = config->store_timeout_ms;
     store.connect_timeout_ms = config->store_connect_timeout_ms;

@@ -180,31 +180,6 @@ static struct lk_postgres *create(const struct lk_store_config *config)
     return store;
 }
 
-static void make_promise(struct lk_postgres *store)
-{
-    const struct lk_pg_settings *found = &store->settings;
-    char *promise = store->store.promise;
-    size_t size = sizeof(store->store.promise);
-    bool off = !strcmp(found->synchronous_commit, "off");
-
-    if (off || !found->fsync) {
-        snprintf(promise, size,
-                 "what was acknowledged may be lost: %s is off in PostgreSQL",
-                 off ? "synchronous_commit" : "fsync");
-    } else if (found->standbys[0] &&
-               strcmp(found->synchronous_commit, "local") != 0) {
-        snprintf(promise, size,
-                 "an acknowledged claim or result survives the loss of the "
-                 "primary (synchronous_commit = %s)",
-                 found->synchronous_commit);
-    } else {
-        snprintf(promise, size,
-                 "an acknowledged claim or result survives power loss of the "
-                 "PostgreSQL server; without a synchronous standby, not the "
-                 "loss of its disk");
-    }
-}
-
 /* One connection at once, so that what is wrong is said at the start. */
 static enum lk_status connect_first(struct lk_postgres *store,
                                     struct lk_buf *error)
@@ -218,7 +193,7 @@ static enum lk_status connect_first(struct lk_postgres *store,
         return said ? said : status;
     }
     lk_pg_count(store, conn);
-    make_promise(store);
+    lk_pg_promise(&store->store, store->store.promise);
     return LK_OK;
 }
 
@@ -310,6 +285,7 @@ const struct lk_store_class lk_postgres_class = {
     .note = lk_postgres_note,
     .stats = read_stats,
     .describe = lk_postgres_describe,
+    .promise = lk_pg_promise,
     .import = lk_postgres_import,
     .import_audit = lk_postgres_import_audit,
     .adopt = lk_postgres_adopt,

@@ -123,6 +123,7 @@ struct lk_pg_conn {
     unsigned failures;     /* in a row */
     uint64_t silent_ns;    /* a commit was not answered since then; 0: no */
     unsigned silences;     /* in a row */
+    unsigned distrusted;   /* the store's, when it was checked */
     bool connected_before; /* so that the next time is a reconnect */
     bool reconnected;      /* since somebody last looked */
     bool warned;           /* the wait for the standby was cut short */
@@ -207,6 +208,10 @@ struct lk_pg_settings {
 /* Settings, version, schema, secrets, time line. As lk_pg_ready returns. */
 LK_MUST_CHECK enum lk_status lk_pg_check(struct lk_pg_conn *conn,
                                          uint64_t deadline_ns);
+/* Whether the settings were changed meanwhile. If the server is not fit any
+ * more, no connection is used again before it has been checked. */
+void lk_pg_check_again(struct lk_pg_conn *conn, uint64_t deadline_ns);
+void lk_pg_promise(struct lk_store *store, char text[LK_PROMISE_SIZE]);
 
 /* ---- the store -------------------------------------------------------- */
 
@@ -273,6 +278,7 @@ struct lk_postgres {
     atomic_int_fast64_t clock_offset_ns;
     atomic_uint_fast64_t good_ns; /* when the server last did what we asked */
     atomic_uint lock_share;       /* advisory locks that a batch may take */
+    atomic_uint distrusted; /* so often was the server found unfit in use */
     struct lk_pg_counters counters;
 
     pthread_mutex_t lock; /* guards what follows; taken alone */

@@ -12,9 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of synchronous_commit what holds unless somebody sets it: in a pooler's
+ * session others may have done so. */
 static const char ask_settings[] =
     "SELECT pg_is_in_recovery(), current_setting('server_encoding'),"
-    " current_setting('synchronous_commit'),"
+    " (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),"
     " current_setting('synchronous_standby_names'),"
     " current_setting('fsync') = 'on',"
     " current_setting('full_page_writes') = 'on',"
@@ -49,23 +51,39 @@ static void copy(char *to, size_t size, struct lk_slice from)
     lk_pg_clean(text, NULL, to, size);
 }
 
-static enum lk_status judge_settings(struct lk_pg_conn *conn,
-                                     const struct lk_pg_settings *found,
-                                     bool recovery, const char *encoding)
+/* The first row of ask_settings, and whether such a database will do. */
+static enum lk_status read_settings(struct lk_pg_conn *conn,
+                                    const PGresult *result,
+                                    struct lk_pg_settings *found)
 {
-    bool accepted = conn->store->config.accept_loss;
+    char encoding[32];
 
+    copy(encoding, sizeof(encoding), lk_pg_bytes(result, 0, 1));
+    copy(found->synchronous_commit, sizeof(found->synchronous_commit),
+         lk_pg_bytes(result, 0, 2));
+    copy(found->standbys, sizeof(found->standbys), lk_pg_bytes(result, 0, 3));
+    found->fsync = lk_pg_int(result, 0, 4);
+    found->full_page_writes = lk_pg_int(result, 0, 5);
+    found->locks = lk_pg_uint(result, 0, 6);
     if (strcmp(encoding, "UTF8") != 0) {
         return unfit(conn,
                      "the database has the encoding %s, Latchkey needs UTF8",
                      encoding);
     }
-    if (recovery) {
+    if (lk_pg_int(result, 0, 0)) {
         /* It may be promoted any moment: not a reason to stop for good. */
         snprintf(conn->message, sizeof(conn->message),
                  "the server is a standby and takes no writes");
         return LK_UNAVAILABLE;
     }
+    return LK_OK;
+}
+
+static enum lk_status judge_settings(struct lk_pg_conn *conn,
+                                     const struct lk_pg_settings *found)
+{
+    bool accepted = conn->store->config.accept_loss;
+
     if (!strcmp(found->synchronous_commit, "off") && !accepted) {
         return unfit(conn, "synchronous_commit is off: a crash of the server "
                            "would lose what was confirmed; switch it on, or "
@@ -76,46 +94,121 @@ static enum lk_status judge_settings(struct lk_pg_conn *conn,
                            "confirmed; switch it on, or set store.accept_loss "
                            "if that is wanted");
     }
+    if (!found->full_page_writes && conn->store->config.strict) {
+        return unfit(conn, "store.strict is set, but full_page_writes is off: "
+                           "a power loss may damage the database");
+    }
     return LK_OK;
 }
 
-static enum lk_status check_settings(struct lk_pg_conn *conn,
-                                     uint64_t deadline_ns)
+/* ---- what it promises ------------------------------------------------- */
+
+enum promise { MAY_BE_LOST, SURVIVES_CRASH, SURVIVES_PRIMARY };
+
+static enum promise promise_of(const struct lk_pg_settings *found)
 {
-    struct lk_postgres *store = conn->store;
-    struct lk_pg_settings found = {.version = PQserverVersion(conn->pg)};
-    char encoding[32];
+    if (!strcmp(found->synchronous_commit, "off") || !found->fsync) {
+        return MAY_BE_LOST;
+    }
+    return found->standbys[0] && strcmp(found->synchronous_commit, "local") != 0
+               ? SURVIVES_PRIMARY
+               : SURVIVES_CRASH;
+}
+
+void lk_pg_promise(struct lk_store *base, char text[LK_PROMISE_SIZE])
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+
+    pthread_mutex_lock(&store->lock);
+    struct lk_pg_settings found = store->settings;
+    pthread_mutex_unlock(&store->lock);
+    switch (promise_of(&found)) {
+    case MAY_BE_LOST:
+        snprintf(text, LK_PROMISE_SIZE,
+                 "what was acknowledged may be lost: %s is off in PostgreSQL",
+                 found.fsync ? "synchronous_commit" : "fsync");
+        break;
+    case SURVIVES_PRIMARY:
+        snprintf(text, LK_PROMISE_SIZE,
+                 "an acknowledged claim or result survives the loss of the "
+                 "primary (synchronous_commit = %s)",
+                 found.synchronous_commit);
+        break;
+    default:
+        snprintf(text, LK_PROMISE_SIZE,
+                 "an acknowledged claim or result survives power loss of the "
+                 "PostgreSQL server; without a synchronous standby, not the "
+                 "loss of its disk");
+    }
+}
+
+/* From now on the store goes by these. */
+static void take_settings(struct lk_postgres *store,
+                          const struct lk_pg_settings *found)
+{
+    uint64_t share = found->locks / LOCK_SHARE;
+    char promise[LK_PROMISE_SIZE];
+
+    atomic_store(&store->lock_share,
+                 (unsigned)(share > LOCK_LEAST ? share : LOCK_LEAST));
+    pthread_mutex_lock(&store->lock);
+    bool weaker =
+        store->opened && promise_of(found) < promise_of(&store->settings);
+    store->settings = *found;
+    pthread_mutex_unlock(&store->lock);
+    if (weaker) {
+        lk_pg_promise(&store->store, promise);
+        lk_pg_log(store, LK_PG_WARN, "the store promises less than before: %s",
+                  promise);
+    }
+}
+
+static enum lk_status check_settings(struct lk_pg_conn *conn,
+                                     uint64_t deadline_ns,
+                                     struct lk_pg_settings *found)
+{
     PGresult *result;
 
-    if (found.version < LK_POSTGRES_MINIMUM * 10000) {
+    found->version = PQserverVersion(conn->pg);
+    if (found->version < LK_POSTGRES_MINIMUM * 10000) {
         return unfit(conn,
                      "the server is PostgreSQL %d, Latchkey needs %d or "
                      "later",
-                     (int)(found.version / 10000), LK_POSTGRES_MINIMUM);
+                     (int)(found->version / 10000), LK_POSTGRES_MINIMUM);
     }
     enum lk_status status =
         lk_pg_run(conn, ask_settings, NULL, deadline_ns, &result);
     if (status) {
         return LK_UNAVAILABLE;
     }
-    copy(encoding, sizeof(encoding), lk_pg_bytes(result, 0, 1));
-    copy(found.synchronous_commit, sizeof(found.synchronous_commit),
-         lk_pg_bytes(result, 0, 2));
-    copy(found.standbys, sizeof(found.standbys), lk_pg_bytes(result, 0, 3));
-    found.fsync = lk_pg_int(result, 0, 4);
-    found.full_page_writes = lk_pg_int(result, 0, 5);
-    found.locks = lk_pg_uint(result, 0, 6);
-    status = judge_settings(conn, &found, lk_pg_int(result, 0, 0), encoding);
+    status = read_settings(conn, result, found);
     PQclear(result);
-    if (!status) {
-        uint64_t share = found.locks / LOCK_SHARE;
-        atomic_store(&store->lock_share,
-                     (unsigned)(share > LOCK_LEAST ? share : LOCK_LEAST));
-        pthread_mutex_lock(&store->lock);
-        store->settings = found;
-        pthread_mutex_unlock(&store->lock);
+    return status ? status : judge_settings(conn, found);
+}
+
+void lk_pg_check_again(struct lk_pg_conn *conn, uint64_t deadline_ns)
+{
+    struct lk_postgres *store = conn->store;
+    struct lk_pg_settings found = {.version = PQserverVersion(conn->pg)};
+    PGresult *result;
+
+    if (lk_pg_run(conn, ask_settings, NULL, deadline_ns, &result)) {
+        return;
     }
-    return status;
+    enum lk_status status = read_settings(conn, result, &found);
+    PQclear(result);
+    /* That is what every session has set itself. */
+    pthread_mutex_lock(&store->lock);
+    memcpy(found.synchronous_commit, store->settings.synchronous_commit,
+           sizeof(found.synchronous_commit));
+    pthread_mutex_unlock(&store->lock);
+    if (!status && judge_settings(conn, &found)) {
+        atomic_fetch_add(&store->distrusted, 1);
+        lk_pg_log(store, LK_PG_ERROR, "the server is not fit any more: %s",
+                  conn->message);
+    } else if (!status) {
+        take_settings(store, &found);
+    }
 }
 
 /* ---- the schema ------------------------------------------------------- */
@@ -235,7 +328,8 @@ static enum lk_status check_schema(struct lk_pg_conn *conn,
 
 /* ---- the session ------------------------------------------------------ */
 
-static enum lk_status set_session(struct lk_pg_conn *conn, uint64_t deadline_ns)
+static enum lk_status set_session(struct lk_pg_conn *conn, uint64_t deadline_ns,
+                                  const struct lk_pg_settings *found)
 {
     const struct lk_store_config *config = &conn->store->config;
     unsigned long long timeout = config->timeout_ms;
@@ -248,9 +342,8 @@ static enum lk_status set_session(struct lk_pg_conn *conn, uint64_t deadline_ns)
     snprintf(sql, sizeof(sql),
              "SET lock_timeout = %llu; SET statement_timeout = %llu; "
              "SET idle_in_transaction_session_timeout = 10000; SET jit = off; "
-             "SELECT set_config('synchronous_commit', "
-             "current_setting('synchronous_commit'), false)",
-             timeout / 4 + 1, timeout / 4 * 3 + 1);
+             "SET synchronous_commit = %s",
+             timeout / 4 + 1, timeout / 4 * 3 + 1, found->synchronous_commit);
     return lk_pg_script(conn, sql, deadline_ns) ? LK_UNAVAILABLE : LK_OK;
 }
 
@@ -278,10 +371,12 @@ static enum lk_status check_timeline(struct lk_pg_conn *conn,
 
 enum lk_status lk_pg_check(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
-    enum lk_status status = check_settings(conn, deadline_ns);
+    struct lk_pg_settings found = {0};
+    enum lk_status status = check_settings(conn, deadline_ns, &found);
 
     if (!status) {
-        status = set_session(conn, deadline_ns);
+        take_settings(conn->store, &found);
+        status = set_session(conn, deadline_ns, &found);
     }
     if (!status) {
         status = check_schema(conn, deadline_ns);

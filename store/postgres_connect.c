@@ -236,6 +236,7 @@ static enum lk_status renew(struct lk_pg_conn *conn, uint64_t deadline_ns)
     uint64_t until = limit < deadline_ns ? limit : deadline_ns;
     enum lk_status status = lk_pg_dial(conn, until);
 
+    conn->distrusted = atomic_load(&store->distrusted);
     if (!status) {
         status = lk_pg_check(conn, until);
     }
@@ -338,7 +339,8 @@ enum lk_status lk_pg_ready(struct lk_pg_conn *conn, uint64_t deadline_ns)
     }
     /* A transaction that was left open is nobody's any more. */
     if (conn->pg &&
-        (!take_input(conn) || PQtransactionStatus(conn->pg) != PQTRANS_IDLE)) {
+        (!take_input(conn) || PQtransactionStatus(conn->pg) != PQTRANS_IDLE ||
+         conn->distrusted != atomic_load(&conn->store->distrusted))) {
         lk_pg_close(conn);
     }
     if (conn->pg) {

@@ -276,6 +276,15 @@ static void rest(struct lk_postgres *store)
     pthread_mutex_unlock(&store->hints_lock);
 }
 
+/* Now and then: how much there is, and whether it is as safe as it was. */
+static void look_around(struct lk_postgres *store)
+{
+    lk_pg_count(store, &store->keeper);
+    if (store->keeper.pg) {
+        lk_pg_check_again(&store->keeper, lk_pg_deadline(store));
+    }
+}
+
 static void work(struct lk_postgres *store)
 {
     struct lk_pg_conn *conn = &store->keeper;
@@ -298,7 +307,7 @@ static void work(struct lk_postgres *store)
         status = keep_once(store);
         judge(store, status, started_ns);
         if (conn->pg && lk_pg_clock_ns() >= store->count_ns) {
-            lk_pg_count(store, conn);
+            look_around(store);
         }
     }
     if (conn->pg && has_telling(store) && lk_pg_clock_ns() >= store->tell_ns &&

@@ -143,3 +143,12 @@ void lk_store_close(struct lk_store *store)
         store->class->close(store);
     }
 }
+
+void lk_store_promise(struct lk_store *store, char text[LK_PROMISE_SIZE])
+{
+    if (store->class->promise) {
+        store->class->promise(store, text);
+    } else {
+        memcpy(text, store->promise, LK_PROMISE_SIZE);
+    }
+}

@@ -25,6 +25,7 @@ enum {
     LK_REASON_MAX = 255,
     LK_WHO_MAX = 255,
     LK_WHY_MAX = 1024,
+    LK_PROMISE_SIZE = 256,
 };
 
 /*
@@ -218,6 +219,7 @@ struct lk_store_config {
     size_t batch_ops;            /* at most so many operations in a batch */
     bool pooler;                 /* through PgBouncer in transaction mode */
     bool accept_loss;            /* settings that may lose what was said */
+    bool strict;                 /* describe must be strict, always */
     bool notify;                 /* tell other daemons what has settled */
     uint64_t timeout_ms;         /* for one batch */
     uint64_t connect_timeout_ms; /* for one connection */
@@ -306,6 +308,8 @@ struct lk_store_class {
      * nothing weaker is said. Start-up thread. */
     enum lk_status (*describe)(struct lk_store *store, struct lk_buf *text,
                                bool *strict);
+    /* lk_store_promise's, where it may change. Any thread. May be NULL. */
+    void (*promise)(struct lk_store *store, char text[LK_PROMISE_SIZE]);
 
     /*
      * Moving from another store; nobody else need be stopped where the store
@@ -332,8 +336,8 @@ struct lk_store {
     const struct lk_store_class *class;
     uint8_t secret[16]; /* of lk_name_hash */
     uint8_t reference_secret[LK_REFERENCE_KEY];
-    /* One sentence, for the start and INFO. */
-    char promise[256];
+    /* As it was when the store was opened; see lk_store_promise. */
+    char promise[LK_PROMISE_SIZE];
     /* So many threads may apply batches at once, each on a lane of its own.
      * An operation's lane is lk_op_lane's, so one key stays in order. */
     unsigned lanes;
@@ -357,6 +361,8 @@ LK_MUST_CHECK enum lk_status lk_store_open(const char *url,
                                            struct lk_store **store,
                                            struct lk_buf *error);
 void lk_store_close(struct lk_store *store); /* NULL is fine */
+/* What it promises at present: one sentence, for INFO. Any thread. */
+void lk_store_promise(struct lk_store *store, char text[LK_PROMISE_SIZE]);
 
 extern const struct lk_store_class lk_sqlite_class;
 extern const struct lk_store_class lk_postgres_class;

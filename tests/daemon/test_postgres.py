@@ -4,6 +4,7 @@
 import subprocess
 import threading
 
+import psycopg
 import pytest
 
 from support import build, stores
@@ -76,6 +77,41 @@ def test_a_role_that_does_not_wait_for_the_disk_is_refused(
 def test_a_durable_server_is_strict_enough(make_daemon, url):
     daemon = make_daemon(url=url, settings=["store.strict=yes"])
     assert verdict(claim(daemon.raw(), new_key())) == "NEW"
+
+
+def test_a_promise_that_no_longer_holds_is_not_repeated(make_daemon):
+    with Postgres() as server:
+        url = stores.make_postgres(server)
+        server.standby(sync=True)
+        daemon = make_daemon(url=url, settings=["store.sweep_interval=20ms"])
+
+        def promise():
+            return info(daemon.raw())["store_promise"]
+
+        assert "loss of the primary" in promise()
+        server.set("synchronous_standby_names", "")
+        until(lambda: "loss of the primary" not in promise())
+        assert "power loss" in promise()
+        assert "promises less" in daemon.log_text()
+        daemon.stop()
+
+
+@pytest.mark.parametrize("setting", ["full_page_writes", "fsync"])
+def test_a_server_whose_settings_become_too_weak_is_not_used_any_more(
+        make_daemon, setting):
+    with Postgres() as server:
+        daemon = make_daemon(url=stores.make_postgres(server), settings=[
+            "store.strict=yes", "store.sweep_interval=20ms"])
+        raw = daemon.raw()
+        begin(raw, new_key())
+        server.set(setting, "off")
+        until(lambda: verdict(claim(raw, new_key()))
+              .startswith("UNAVAILABLE"))
+        assert setting in daemon.log_text()
+        assert info(raw)["available"] == "0"
+        server.set(setting, "on")
+        until(lambda: verdict(claim(raw, new_key())) == "NEW")
+        daemon.stop()
 
 
 def test_a_standby_is_refused(make_daemon):
@@ -159,6 +195,35 @@ def test_through_pgbouncer_several_daemons_have_one_history(
         assert min(seen[word] for word in (
             "NEW", "REPLAY", "OK", "STALE", "UNAVAILABLE")) > 0, seen
         for daemon in daemons:
+            daemon.stop()
+
+
+@pytest.mark.parametrize("value", ["off", "local"])
+def test_what_others_set_in_a_session_of_the_pooler_does_not_count(
+        make_daemon, postgres, value):
+    users = {stores.DAEMON_USER: stores.DAEMON_PASSWORD}
+    with PgBouncer(postgres, users,
+                   settings={"default_pool_size": 1}) as bouncer:
+        url = bouncer.url(stores.make_database(postgres), stores.DAEMON_USER)
+        with psycopg.connect(url, autocommit=True,
+                             prepare_threshold=None) as other:
+            other.execute("SET synchronous_commit = " + value)
+            base = stores.database_of(url)
+            postgres.query("""
+                CREATE TABLE public.seen (value text);
+                GRANT INSERT ON public.seen TO PUBLIC;
+                CREATE FUNCTION public.look() RETURNS trigger LANGUAGE plpgsql
+                AS $$ BEGIN
+                    INSERT INTO public.seen
+                    VALUES (current_setting('synchronous_commit'));
+                    RETURN NULL;
+                END $$;
+                CREATE TRIGGER look AFTER INSERT ON latchkey.operation
+                FOR EACH ROW EXECUTE FUNCTION public.look()""", database=base)
+            daemon = make_daemon(url=url, settings=["store.pooler=yes"])
+            begin(daemon.raw(), new_key())
+            assert postgres.query("SELECT DISTINCT value FROM public.seen",
+                                  database=base) == [("on",)]
             daemon.stop()
 
 
