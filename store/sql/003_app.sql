@@ -27,9 +27,13 @@
 --   55P03, 40001, 40P01  another transaction was in the way. Roll back, run
 --          the whole transaction again.
 --   22023  an argument is wrong; the message names it.
--- A claim never waits. The others, which only the holder of a token calls, wait
+-- Your commit waits for the disk, even if synchronous_commit is off. A claim
+-- never waits. The others, which only the holder of a token calls, wait
 -- up to two seconds for a transaction that has the operation at that moment:
 -- usually a daemon that notes that the holder is alive.
+
+-- Strings with a backslash are E'...': the caller's session may have
+-- standard_conforming_strings off, and the bodies are read by its rules.
 
 -- ---- arguments -----------------------------------------------------------
 
@@ -49,7 +53,7 @@ BEGIN
             octet_length(value), lower, upper
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    RETURN replace(value, '\', '\\');
+    RETURN replace(value, E'\\', E'\\\\');
 END
 $$;
 
@@ -121,8 +125,8 @@ BEGIN
         RETURN '';
     END IF;
     FOREACH line IN ARRAY lines LOOP
-        IF line COLLATE "C" !~ ('^[-!#$%&''*+.^_`|~0-9A-Za-z]+:'
-            '[^\u0001-\u0008\u000a-\u001f\u007f]*$') THEN
+        IF line COLLATE "C" !~ (E'^[-!#$%&''*+.^_`|~0-9A-Za-z]+:'
+            '[^\\u0001-\\u0008\\u000a-\\u001f\\u007f]*$') THEN
             RAISE EXCEPTION 'latchkey: not a header line: %',
                 quote_literal(left(line, 80))
                 USING ERRCODE = 'invalid_parameter_value',
@@ -139,6 +143,20 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT pg_catalog.to_timestamp($1 / 1000.0) $$;
 
 -- ---- the lock and the token ----------------------------------------------
+
+-- What others are told is not lost in a crash because this session does not
+-- wait for the disk: now its commit does.
+CREATE OR REPLACE FUNCTION latchkey.be_durable()
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+END
+$$;
 
 -- The lock of an operation, for whoever holds its token.
 CREATE OR REPLACE FUNCTION latchkey.hold(id bigint)
@@ -203,6 +221,7 @@ DECLARE
     d latchkey.decision;
 BEGIN
     token := latchkey.take_token(token);
+    PERFORM latchkey.be_durable();
     PERFORM latchkey.hold(id);
     d := latchkey.step(1, event::smallint, _tenant, _scope, _key, '', '', ttl,
         lock, 0, token, status, headers, body, reason, '', '', ttl,
@@ -227,6 +246,7 @@ DECLARE
     r latchkey.operation;
 BEGIN
     token := latchkey.take_token(token);
+    PERFORM latchkey.be_durable();
     PERFORM latchkey.hold(latchkey.lock_id(_tenant, _scope, _key));
     r := latchkey.read(_tenant, _scope, _key, false);
     IF r.token IS DISTINCT FROM token OR r.state NOT IN (2, 3, 4) THEN
@@ -263,6 +283,7 @@ DECLARE
     d latchkey.decision;
     v latchkey.verdict;
 BEGIN
+    PERFORM latchkey.be_durable();
     IF pg_try_advisory_xact_lock(id) THEN
         d := latchkey.step(1, 0::smallint, _tenant, _scope, _key, _fingerprint,
             _owner, _ttl, _lock, CASE WHEN reexecute THEN 5 ELSE 4 END, 0, 0,
@@ -299,7 +320,7 @@ BEGIN
     WHEN 'REPLAY', 'OMITTED' THEN
         v.since := latchkey.as_time(d.changed_ms);
         v.expires := latchkey.as_time(d.deadline_ms);
-        v.reason := replace(d.reason, '\\', '\');
+        v.reason := replace(d.reason, E'\\\\', E'\\');
         SELECT o.status INTO v.status FROM latchkey.operation o
         WHERE o.tenant = _tenant AND o.scope = _scope AND o.key = _key
           AND o.token = d.token;
@@ -319,7 +340,7 @@ BEGIN
         v.since := latchkey.as_time(d.deadline_ms);
     WHEN 'UNCERTAIN' THEN
         v.since := latchkey.as_time(d.deadline_ms);
-        v.reason := coalesce(replace(d.reason, '\\', '\'), 'lock lapsed');
+        v.reason := coalesce(replace(d.reason, E'\\\\', E'\\'), 'lock lapsed');
     ELSE
         NULL;
     END CASE;
@@ -344,6 +365,12 @@ BEGIN
         RAISE EXCEPTION 'latchkey: omit is empty: it must be null, or say why '
             'the answer is not kept'
             USING ERRCODE = 'invalid_parameter_value';
+    ELSIF omit IS NULL AND coalesce(octet_length(headers), 0)
+        + coalesce(octet_length(body), 0) > 16711680 THEN
+        -- What a daemon takes, and can send, with its default limits.
+        RAISE EXCEPTION 'latchkey: the answer has more than 16711680 bytes'
+            USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'Store it elsewhere, or complete with omit => ''too large''.';
     END IF;
     RETURN latchkey.by_token(3, tenant, scope, key, token,
         CASE WHEN ttl IS NULL THEN 0 ELSE latchkey.take_ms('the TTL', ttl) END,
@@ -462,8 +489,8 @@ BEGIN
         CASE WHEN s.state IN (4, 5) THEN latchkey.as_time(o.deadline_ms) END,
         o.status, a.headers, a.body, o.omitted,
         CASE WHEN s.state = 3
-             THEN coalesce(replace(o.reason, '\\', '\'), 'lock lapsed')
-             ELSE replace(o.reason, '\\', '\') END
+             THEN coalesce(replace(o.reason, E'\\\\', E'\\'), 'lock lapsed')
+             ELSE replace(o.reason, E'\\\\', E'\\') END
     FROM latchkey.operation o
     -- A lock that ran out is what the sweeper will make of it.
     CROSS JOIN LATERAL (SELECT CASE WHEN o.state = 2 AND o.deadline_ms <= now
@@ -500,8 +527,8 @@ COMMENT ON FUNCTION latchkey.complete(text, text, text, bigint, integer, text,
 transaction commits. OK, or an error: LK001 the token is not the current one,
 LK002 it has been completed before; roll back in both cases, so that nothing is
 done twice. headers: lines of the form Name: value. body: bytes, so for text
-convert_to(text, ''UTF8''). omit: do not keep the answer, for this reason; a
-retry is told that the operation has run.';
+convert_to(text, ''UTF8''); both together at most 16711680 bytes. omit: do not
+keep the answer, for this reason; a retry is told that the operation has run.';
 COMMENT ON FUNCTION latchkey.release(text, text, text, bigint) IS
 'Nothing has happened: the next claim runs afresh. OK, LK001 or LK002.';
 COMMENT ON FUNCTION latchkey.doubt(text, text, text, bigint, text) IS
@@ -528,7 +555,7 @@ REVOKE ALL ON FUNCTION
     latchkey.take_text(text, text, integer, integer),
     latchkey.take_key(text), latchkey.take_ms(text, interval),
     latchkey.take_token(bigint), latchkey.take_headers(text),
-    latchkey.as_time(bigint), latchkey.hold(bigint),
+    latchkey.as_time(bigint), latchkey.be_durable(), latchkey.hold(bigint),
     latchkey.raise_stale(smallint, text, text, text, bigint),
     latchkey.by_token(integer, text, text, text, bigint, bigint, bigint,
         integer, bytea, bytea, text),

@@ -523,6 +523,62 @@ def test_header_lines_are_put_right(app):
         assert bytes(lookup(app, *name)["headers"]) == kept
 
 
+def test_an_answer_that_no_daemon_could_send_is_refused(app):
+    token = begin(app)
+    most = 16 * 1024 * 1024 - 64 * 1024
+    body = b"x" * (most - 4 + 1)
+    error = refused("22023", call, app, "complete", *NAME, token, 200, "A: b",
+                    body)
+    assert "omit" in error.diag.message_hint
+    assert complete(app, token, body[1:]) == ("OK",)
+    token = begin(app, "t", "s", "other")
+    assert call(app, "complete", "t", "s", "other", token, 200, "A: b", body,
+                None, "too large") == ("OK",)
+
+
+# ---- sessions with settings of their own ----
+
+def test_a_session_that_reads_strings_in_the_old_way_can_use_it(connect):
+    app = connect()
+    app.execute("SET standard_conforming_strings = off")
+    app.execute("SET backslash_quote = off")
+    name = ("t\\", "s\\\\", "k\\n")
+    token = begin(app, *name)
+    assert complete(app, token, name=name, headers="A: \\u0001 b") == ("OK",)
+    assert bytes(lookup(app, *name)["headers"]) == b"A: \\u0001 b\r\n"
+    refused("22023", complete, app, token, name=name, headers="A: \x01")
+    assert call(app, "doubt", *name[:2], "x",
+                begin(app, *name[:2], "x"), "a\\b") == ("OK",)
+    assert lookup(app, *name[:2], "x")["reason"] == "a\\b"
+    assert lookup(connect(), *name)["state"] == "completed"
+
+
+def test_a_session_that_does_not_wait_for_the_disk_waits_for_these(connect):
+    app = connect(autocommit=False)
+    app.execute("SET synchronous_commit = off")
+    app.commit()
+    token = None
+
+    def waits():
+        return app.execute("SHOW synchronous_commit").fetchone()[0]
+
+    for step in ("claim", "fence", "enqueue", "complete"):
+        assert waits() == "off"
+        if step == "claim":
+            token = begin(app)
+        else:
+            more = {"fence": (), "enqueue": ("j", "t", "/"),
+                    "complete": (200, "", b"")}[step]
+            call(app, step, *NAME, token, *more)
+        assert waits() == "on", step
+        app.commit()
+    app.execute("SET synchronous_commit = remote_apply")
+    call(app, "lookup", *NAME)
+    begin(app, "t", "s", "another")
+    assert waits() == "remote_apply"
+    app.rollback()
+
+
 # ---- rights ----
 
 APP = {"claim", "complete", "release", "doubt", "extend", "fence", "enqueue",
