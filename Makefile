@@ -2,8 +2,8 @@
 #
 #   make              the programs, the library and nginx's module, in build/
 #   make tests        the test programs; make faults: with fault points
-#   make check        every test; PYTEST_ARGS=... for pytest, JOBS=3 of the
-#                     gateway's at a time
+#   make check        every test; PYTEST_ARGS=... for pytest, JOBS=3 at a time
+#                     of those that need servers
 #   make check-unit   only those in C
 #   make crash        kills the daemon N=10000 times under load
 #   make fuzz         each fuzzer for SECONDS=60
@@ -185,23 +185,25 @@ faults:
 # gateway there are none.
 ASAN := $(filter address%,$(SANITIZE))
 
-# Tests of the gateway wait more than they work.
-JOBS ?= 3
+# Tests of the gateway and of stores on a server wait more than they work, so
+# some run at a time. What does not depend on how our programs were built is left
+# out under sanitizers.
+JOBS   ?= 3
+BESIDE := tests/store tests/redis $(if $(SANITIZE),,tests/sql tests/services) \
+  $(if $(ASAN)$(GATEWAY),tests/gateway tests/hosts)
+PYTEST := LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
+  $(if $(ASAN),LATCHKEY_NGINX=$(abspath $(BUILD))/nginx) $(PYTHON) -m pytest -q
 
 check: all tests faults $(if $(ASAN),nginx-asan)
 	$(Q)$(MAKE) --no-print-directory check-unit
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) check-unit
-	$(Q)LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
-	  $(PYTHON) -m pytest -q $(PYTEST_ARGS) --ignore=tests/gateway tests
-	$(if $(ASAN)$(GATEWAY),$(Q)LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
-	  $(if $(ASAN),LATCHKEY_NGINX=$(abspath $(BUILD))/nginx) \
-	  $(PYTHON) -m pytest -q -n $(JOBS) $(PYTEST_ARGS) tests/gateway)
+	$(Q)$(PYTEST) $(PYTEST_ARGS) tests/daemon tests/history tests/crash
+	$(Q)$(PYTEST) -n $(JOBS) $(PYTEST_ARGS) $(BESIDE)
 
 # Kills the daemon N times under load and checks what it had acknowledged.
 N ?= 10000
 crash: all tests faults
-	$(Q)LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
-	  LATCHKEY_KILLS=$(N) $(PYTHON) -m pytest -q -s tests/crash
+	$(Q)LATCHKEY_KILLS=$(N) $(PYTEST) -s tests/crash
 
 # ---- fuzzing -----------------------------------------------------------------
 
