@@ -58,8 +58,8 @@ BEGIN
 END
 $$;
 
--- What concerns the store as a whole: version, secret, reference_secret,
--- timeline. The secrets are 32 hexadecimal digits; a UUID has only 122 random
+-- What concerns the store as a whole: version, secret, reference_secret. The
+-- secrets are 32 hexadecimal digits; a UUID has only 122 random
 -- bits, so two of them are hashed.
 CREATE TABLE latchkey.meta (
     name  text COLLATE "C" PRIMARY KEY,
@@ -76,6 +76,12 @@ FROM pg_catalog.unnest(ARRAY['secret', 'reference_secret']) AS word;
 -- sequence leaps after a fail-over (latchkey.check_timeline).
 CREATE SEQUENCE latchkey.token AS bigint
     MINVALUE 1 MAXVALUE 281474976710655 NO CYCLE CACHE 1;
+
+-- The timeline of the server that the tokens are of; -1: not noted yet, 0: it
+-- cannot be told. A sequence, because a leap is not undone when a transaction
+-- is, so neither must this be: else each further try would leap again.
+CREATE SEQUENCE latchkey.timeline AS bigint
+    MINVALUE -1 START -1 NO CYCLE CACHE 1;
 
 -- One row for each operation; the hot table, so the answers stand apart.
 --
@@ -272,6 +278,7 @@ COMMENT ON TABLE latchkey.keeper IS 'who sweeps and reaps at present';
 COMMENT ON TABLE latchkey.meta IS 'version and secrets of this store';
 COMMENT ON VIEW latchkey.operations IS 'operations with words and timestamps';
 COMMENT ON SEQUENCE latchkey.token IS 'never set it back';
+COMMENT ON SEQUENCE latchkey.timeline IS 'of the server that gave the tokens';
 
 REVOKE ALL ON SCHEMA latchkey FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA latchkey FROM PUBLIC;
@@ -283,4 +290,5 @@ GRANT SELECT, INSERT, UPDATE, DELETE
 GRANT SELECT, INSERT ON latchkey.audit TO latchkey_daemon;
 GRANT SELECT, INSERT, UPDATE ON latchkey.meta TO latchkey_daemon;
 GRANT SELECT ON latchkey.operations TO latchkey_daemon;
-GRANT SELECT, USAGE, UPDATE ON SEQUENCE latchkey.token TO latchkey_daemon;
+GRANT SELECT, USAGE, UPDATE ON SEQUENCE latchkey.token, latchkey.timeline
+    TO latchkey_daemon;

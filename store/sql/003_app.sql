@@ -284,6 +284,7 @@ DECLARE
     v latchkey.verdict;
 BEGIN
     PERFORM latchkey.be_durable();
+    PERFORM latchkey.check_timeline(0);
     IF pg_try_advisory_xact_lock(id) THEN
         d := latchkey.step(1, 0::smallint, _tenant, _scope, _key, _fingerprint,
             _owner, _ttl, _lock, CASE WHEN reexecute THEN 5 ELSE 4 END, 0, 0,

@@ -186,42 +186,51 @@ $$;
 -- last tokens that were handed out. Its timeline differs from the one noted
 -- here, or the daemon has heard of a higher token: then the sequence leaps by
 -- 2^32, once. The daemon asks at each connect, and through a pooler in each
--- transaction, before it decides anything. True: it has leapt.
+-- transaction, and latchkey.claim asks for the apps, before anything is decided.
+-- True: it has leapt, whatever becomes of the transaction.
 CREATE OR REPLACE FUNCTION latchkey.check_timeline(_highest bigint)
 RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    present text;
-    noted text;
+    present bigint;
+    noted bigint;
     last bigint;
+    leaps boolean;
 BEGIN
     BEGIN
-        present := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+        present := ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()),
+                                8))::bit(32)::bigint;
     EXCEPTION WHEN feature_not_supported OR insufficient_privilege
               OR undefined_function THEN
-        present := '-'; -- a server that keeps its log in a way of its own
+        present := 0; -- a server that keeps its log in a way of its own
     END;
-    SELECT m.value INTO noted FROM latchkey.meta m WHERE m.name = 'timeline';
+    SELECT t.last_value INTO noted FROM latchkey.timeline t;
     SELECT t.last_value INTO last FROM latchkey.token t;
     IF noted = present AND last >= _highest THEN
         RETURN false;
     END IF;
-    -- One of several that have seen it leaps.
-    PERFORM pg_advisory_xact_lock(5499535116398314075);
-    SELECT m.value INTO noted FROM latchkey.meta m WHERE m.name = 'timeline';
-    SELECT t.last_value INTO last FROM latchkey.token t;
-    IF noted IS NULL THEN
-        INSERT INTO latchkey.meta (name, value) VALUES ('timeline', present);
-    END IF;
-    IF coalesce(noted, present) = present AND last >= _highest THEN
-        RETURN false;
-    END IF;
-    PERFORM setval('latchkey.token', greatest(nextval('latchkey.token'),
-                                              _highest) + 4294967296);
-    UPDATE latchkey.meta m SET value = present WHERE m.name = 'timeline';
-    RETURN true;
+    -- One of several that have seen it leaps. The lock is not the
+    -- transaction's, which may be an app's and last.
+    PERFORM pg_advisory_lock(5499535116398314075);
+    BEGIN
+        SELECT t.last_value INTO noted FROM latchkey.timeline t;
+        SELECT t.last_value INTO last FROM latchkey.token t;
+        leaps := noted NOT IN (-1, present) OR last < _highest;
+        IF leaps THEN
+            PERFORM setval('latchkey.token', greatest(
+                nextval('latchkey.token'), _highest) + 4294967296);
+        END IF;
+        IF noted <> present THEN
+            PERFORM setval('latchkey.timeline', present);
+        END IF;
+    EXCEPTION WHEN OTHERS OR query_canceled THEN
+        PERFORM pg_advisory_unlock(5499535116398314075);
+        RAISE;
+    END;
+    PERFORM pg_advisory_unlock(5499535116398314075);
+    RETURN leaps;
 END
 $$;
 

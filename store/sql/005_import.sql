@@ -20,10 +20,17 @@ BEGIN
     IF highest <= (SELECT s.last_value FROM latchkey.token s) THEN
         RETURN;
     END IF;
-    PERFORM pg_advisory_xact_lock(5499535116398314076);
-    IF highest > (SELECT s.last_value FROM latchkey.token s) THEN
-        PERFORM setval('latchkey.token', highest + 1000000);
-    END IF;
+    -- The same lock as check_timeline's, or one would undo the other.
+    PERFORM pg_advisory_lock(5499535116398314075);
+    BEGIN
+        IF highest > (SELECT s.last_value FROM latchkey.token s) THEN
+            PERFORM setval('latchkey.token', highest + 1000000);
+        END IF;
+    EXCEPTION WHEN OTHERS OR query_canceled THEN
+        PERFORM pg_advisory_unlock(5499535116398314075);
+        RAISE;
+    END;
+    PERFORM pg_advisory_unlock(5499535116398314075);
 END
 $$;
 

@@ -592,11 +592,13 @@ def test_after_a_fail_over_no_token_is_handed_out_twice(db):
     check = "SELECT latchkey.check_timeline(0)"
     assert rows(db, check) == rows(db, check) == [(False,)]
     last = claim_new(db, "a")
-    db.execute("UPDATE latchkey.meta SET value = '00000000'"
-               " WHERE name = 'timeline'")
-    assert rows(db, check) == [(True,)]
+    db.execute("SELECT setval('latchkey.timeline', 99)")
+    # It has leapt, and is not to leap again, even if the transaction fails.
+    with db.transaction(force_rollback=True):
+        assert rows(db, check) == [(True,)]
     assert rows(db, check) == [(False,)]
-    assert claim_new(db, "b") > last + 2 ** 32
+    assert last + 2 ** 32 < claim_new(db, "b") < last + 2 ** 33
+    assert rows(db, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'") == []
 
 
 def test_a_server_that_went_back_hands_out_no_token_twice(db):

@@ -579,6 +579,17 @@ def test_a_session_that_does_not_wait_for_the_disk_waits_for_these(connect):
     app.rollback()
 
 
+def test_apps_alone_notice_a_fail_over_and_keep_nobody_waiting(db, connect):
+    first, other = connect(autocommit=False), connect()
+    token = begin(other, "t", "s", "before")
+    db.execute("SELECT setval('latchkey.timeline', 99)")
+    assert begin(first, "t", "s", "a") > token + 2 ** 32
+    # That transaction is still open.
+    assert begin(other, "t", "s", "b") > token + 2 ** 32
+    first.rollback()
+    assert begin(other, "t", "s", "a") < token + 2 ** 33
+
+
 # ---- rights ----
 
 APP = {"claim", "complete", "release", "doubt", "extend", "fence", "enqueue",
