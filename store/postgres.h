@@ -299,10 +299,11 @@ struct lk_postgres {
     uint64_t keep_turn_ns;              /* lane 0: when it last was its turn */
     atomic_uint_fast64_t keep_every_ms; /* between the last two turns */
     int64_t reap_state, reap_from_ms;   /* where the reaper goes on */
-    char sweeper_fails[6], reaper_fails[6]; /* SQLSTATE of what was logged */
-    uint64_t keep_again_ns;                 /* there is more to keep; 0: no */
-    uint64_t count_ns;                      /* not to be counted before */
-    uint64_t tell_ns;                       /* not to be told before */
+    /* SQLSTATEs of what was logged, empty while it works. */
+    char sweeper_fails[6], reaper_fails[6], teller_fails[6];
+    uint64_t keep_again_ns; /* there is more to keep; 0: no */
+    uint64_t count_ns;      /* not to be counted before */
+    uint64_t tell_ns;       /* not to be told before */
     bool listening;
 
     pthread_mutex_t hints_lock; /* guards what follows; taken alone */

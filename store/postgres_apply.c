@@ -17,6 +17,7 @@
 
 enum {
     TRIES = 8, /* of a transaction that met another one */
+    TRIAL_MS = 1000,
 };
 
 #define MS_NS UINT64_C(1000000)
@@ -67,7 +68,8 @@ static bool is_general(const struct lk_pg_conn *conn)
     return is_state(conn, "57014") || !strncmp(conn->sqlstate, "58", 2) ||
            !strncmp(conn->sqlstate, "XX", 2) ||
            !strncmp(conn->sqlstate, "42", 2) ||
-           !strncmp(conn->sqlstate, "25", 2) || is_state(conn, "53100");
+           !strncmp(conn->sqlstate, "25", 2) || is_state(conn, "53100") ||
+           is_state(conn, "26000") || is_state(conn, "0A000");
 }
 
 static bool has_time(const struct run *run)
@@ -81,11 +83,14 @@ static void be_troubled(struct run *run)
     lk_pg_set_trouble(run->store, run->lane->conn.message);
 }
 
-/* A server that was demoted answers, but takes no writes any more. */
-static void look_elsewhere(struct run *run)
+/* A server that was demoted answers, but takes no writes any more; and what
+ * was prepared may not fit a schema that was changed since. */
+static void look_elsewhere(struct lk_pg_conn *conn)
 {
-    if (is_state(&run->lane->conn, "25006")) {
-        lk_pg_lost(&run->lane->conn, run->lane->conn.message);
+    if (is_state(conn, "25006") || is_state(conn, "26000") ||
+        is_state(conn, "0A000") || is_state(conn, "42883") ||
+        is_state(conn, "42P01") || is_state(conn, "42704")) {
+        lk_pg_lost(conn, conn->message);
     }
 }
 
@@ -103,7 +108,7 @@ static void fail(struct run *run, struct lk_pg_item *items, size_t count,
                      "other transactions are in the way; send the same again");
     } else if (is_general(&run->lane->conn)) {
         be_troubled(run);
-        look_elsewhere(run);
+        look_elsewhere(&run->lane->conn);
         lk_pg_refuse(items, count, status,
                      "the database failed; see the daemon's log");
     } else if (count > 1) {
@@ -370,6 +375,38 @@ static void forget_evicted(struct lk_postgres *store,
     }
 }
 
+static bool is_troubled(struct lk_postgres *store)
+{
+    pthread_mutex_lock(&store->lock);
+    bool troubled = store->troubled;
+    pthread_mutex_unlock(&store->lock);
+    return troubled;
+}
+
+/*
+ * Nobody may ask any more, because the store is said to be unavailable: so a
+ * claim is tried that is taken back.
+ */
+static void try_again(struct lk_postgres *store, struct lk_pg_conn *conn)
+{
+    static const char trial[] =
+        "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; "
+        "SELECT latchkey.apply('{0}', '{latchkey}', '{trial}', '{trial}', "
+        "'{trial}', '{\"\"}', '{1}', '{1}', '{0}', '{0}', '{0}', '{\"\"}', "
+        "'{\"\"}', '{\"\"}', '{\"\"}', '{\"\"}', 1); ROLLBACK";
+    uint64_t deadline_ns = lk_pg_clock_ns() + TRIAL_MS * MS_NS;
+
+    if (!lk_pg_script(conn, trial, deadline_ns)) {
+        lk_pg_set_trouble(store, NULL);
+        return;
+    }
+    lk_pg_set_trouble(store, conn->message);
+    look_elsewhere(conn);
+    if (conn->pg && lk_pg_script(conn, "ROLLBACK", deadline_ns)) {
+        lk_pg_close(conn);
+    }
+}
+
 void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
@@ -402,8 +439,11 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
         }
         free(items);
     }
-    if (run.worked || (conn->reconnected && !batch->count)) {
+    if (run.worked) {
         lk_pg_set_trouble(store, NULL);
+    } else if (!status && !batch->count && (batch->keep || conn->reconnected) &&
+               is_troubled(store)) {
+        try_again(store, conn);
     }
     batch->settle_all |= conn->reconnected;
     conn->reconnected = false;

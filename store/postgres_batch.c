@@ -3,10 +3,10 @@
  * one pipeline of BEGIN, latchkey.apply and COMMIT.
  *
  * What is known when something fails: an error that the server itself reports
- * before it confirms the COMMIT means that nothing happened. Whatever cuts the
- * connection once COMMIT may have been sent means that nobody knows. A message
- * that ends the session (FATAL) counts as such a cut, since one between us and
- * the server may have sent it.
+ * before it confirms the COMMIT means that nothing happened, if the session
+ * lives on. Whatever cuts the connection once COMMIT may have been sent means
+ * that nobody knows, whatever was said before: one between us and the server
+ * may have said it.
  */
 #include "store/postgres.h"
 
@@ -319,13 +319,15 @@ static void end_pipeline(struct lk_pg_conn *conn, uint64_t deadline_ns)
 static enum lk_pg_fate judge(struct lk_pg_conn *conn, enum lk_status status,
                              struct answers *answers, uint64_t deadline_ns)
 {
-    if (status == LK_TIMEOUT && !answers->failed) {
+    if (status == LK_TIMEOUT) {
         conn->silent_ns = lk_pg_clock_ns();
         return LK_PG_DOUBT;
     }
+    /* An error counts only if the session goes on behind it: one between us
+     * and the server may have reported the loss of it. */
     if (status) {
         lk_pg_lost(conn, conn->message);
-        return answers->failed ? LK_PG_FAILED : LK_PG_DOUBT;
+        return LK_PG_DOUBT;
     }
     end_pipeline(conn, deadline_ns);
     if (answers->failed) {

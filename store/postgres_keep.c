@@ -310,10 +310,9 @@ static void work(struct lk_postgres *store)
             look_around(store);
         }
     }
-    if (conn->pg && has_telling(store) && lk_pg_clock_ns() >= store->tell_ns &&
-        lk_pg_send_notices(store, lk_pg_deadline(store))) {
-        lk_pg_log(store, LK_PG_WARN, "other daemons could not be told: %s",
-                  conn->message);
+    if (conn->pg && has_telling(store) && lk_pg_clock_ns() >= store->tell_ns) {
+        complain(store, lk_pg_send_notices(store, lk_pg_deadline(store)),
+                 "telling of other daemons", store->teller_fails);
     }
     if (conn->pg) {
         lk_pg_take_notices(store);

@@ -16,7 +16,8 @@
 #define MS_NS   UINT64_C(1000000)
 
 enum {
-    TELL_MS = 20,     /* at least, between two transactions that tell */
+    TELL_MS = 20, /* at least, between two transactions that tell */
+    TELL_FAILED_MS = 1000,
     TELL_MOST = 4096, /* waiting to be told; more are forgotten */
     HEARD_MOST = 4096,
     DIGITS = 16,
@@ -173,6 +174,17 @@ static bool take_telling(struct lk_postgres *store, char *payload, size_t size)
     return told;
 }
 
+/* The message stays that of the failure. */
+static enum lk_status end_failed(struct lk_pg_conn *conn, uint64_t deadline_ns)
+{
+    char why[sizeof(conn->message)];
+
+    memcpy(why, conn->message, sizeof(why));
+    enum lk_status status = lk_pg_script(conn, "ROLLBACK", deadline_ns);
+    memcpy(conn->message, why, sizeof(why));
+    return status;
+}
+
 /*
  * One transaction for all of it. It need not be durable, so it waits neither
  * for the disk nor for a standby.
@@ -197,10 +209,12 @@ enum lk_status lk_pg_send_notices(struct lk_postgres *store,
     if (!status && any) {
         status = lk_pg_script(&store->keeper, sql.data, deadline_ns);
     }
-    if (status && store->keeper.pg) {
+    if (status == LK_UNAVAILABLE && store->keeper.pg &&
+        end_failed(&store->keeper, deadline_ns)) {
         lk_pg_close(&store->keeper); /* with the transaction */
     }
     latchkey_buf_free(&sql);
-    store->tell_ns = lk_pg_clock_ns() + TELL_MS * MS_NS;
+    store->tell_ns =
+        lk_pg_clock_ns() + (status ? TELL_FAILED_MS : TELL_MS) * MS_NS;
     return status;
 }

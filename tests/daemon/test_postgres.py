@@ -1,6 +1,8 @@
 """A daemon on PostgreSQL: what it asks of the server, and shares with others.
 """
 
+import socket
+import struct
 import subprocess
 import threading
 
@@ -291,6 +293,102 @@ def test_a_lane_works_again_once_its_late_commit_turns_out_to_have_failed(
         # Well before the time after which a silent connection is given up.
         until(lambda: verdict(claim(raw, new_key())) == "NEW", 4)
         daemon.stop()
+
+
+class Middleman:
+    """Passes on, until it loses the server behind a commit and says so: as an
+    error, not as the end of the session."""
+
+    def __init__(self, server):
+        self.target = (server.address, server.port)
+        self.armed = False
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            client, _ = self.listener.accept()
+            server = socket.create_connection(self.target)
+            for way in ((client, server, True), (server, client, False)):
+                threading.Thread(target=self.pump, args=way,
+                                 daemon=True).start()
+
+    def pump(self, source, sink, asks):
+        try:
+            while data := source.recv(65536):
+                if asks and self.armed and b"lk_commit" in data:
+                    self.armed = False
+                    self.lose(source, sink, data)
+                    return
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for one in (source, sink):
+                one.close()
+
+    @staticmethod
+    def lose(client, server, data):
+        # What the server answers goes nowhere.
+        body = b"SERROR\0VERROR\0C08006\0Mlost the server\0\0"
+        client.sendall(b"E" + struct.pack("!I", len(body) + 4) + body)
+        client.shutdown(socket.SHUT_RDWR)
+        server.sendall(data)
+
+
+def test_an_error_of_one_in_between_says_nothing_about_the_commit(
+        make_daemon, postgres):
+    base = stores.make_database(postgres)
+    middle = Middleman(postgres)
+    daemon = make_daemon(url=postgres.url(
+        base, stores.DAEMON_USER, stores.DAEMON_PASSWORD, middle.port),
+        settings=["store.connections=1"])
+    raw = daemon.raw()
+    begin(raw, new_key())
+    middle.armed = True
+    # It is committed, or will be: so it is asked for again, by its owner.
+    begin(raw, new_key(), "OWNER", "me")
+    assert not middle.armed
+    middle.armed = True
+    assert "not known" in verdict(claim(raw, new_key()))
+    daemon.stop()
+
+
+def test_it_is_available_again_though_nobody_asks(make_daemon, postgres):
+    url = stores.make_postgres(postgres)
+    base = stores.database_of(url)
+    daemon = make_daemon(url=url, settings=["store.sweep_interval=20ms"])
+    raw = daemon.raw()
+
+    def available():
+        return info(raw)["available"] == "1"
+
+    postgres.query("REVOKE INSERT ON latchkey.operation FROM latchkey_daemon",
+                   database=base)
+    assert not isinstance(claim(raw, new_key()), list)
+    assert not available()
+    postgres.query("GRANT INSERT ON latchkey.operation TO latchkey_daemon",
+                   database=base)
+    until(available)
+    assert postgres.query("SELECT 1 FROM latchkey.operation",
+                          database=base) == []
+
+
+def test_other_daemons_that_cannot_be_told_cost_little(make_daemon, postgres):
+    url = stores.make_postgres(postgres)
+    base = stores.database_of(url)
+    daemon = make_daemon(url=url)
+    raw = daemon.raw()
+    postgres.query("REVOKE EXECUTE ON FUNCTION pg_catalog.pg_notify(text, text)"
+                   " FROM PUBLIC", database=base)
+    finish(raw, new_key())
+    until(lambda: "pg_notify" in daemon.log_text())
+    for _ in range(100):
+        finish(raw, new_key())
+    assert info(raw)["reopened"] == "0"
+    assert daemon.log_text().count("pg_notify") == 1
+    daemon.stop()
 
 
 # ---- sweeper and reaper ----
