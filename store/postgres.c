@@ -104,6 +104,7 @@ static void release(struct lk_postgres *store)
     for (unsigned i = 0; i < LK_PG_LANES; i++) {
         struct lk_pg_lane *lane = &store->lanes[i];
         lk_pg_close(&lane->conn);
+        lk_pg_resolve_stop(&lane->conn);
         latchkey_buf_free(&lane->scratch);
         for (int c = 0; c < LK_PG_COLUMNS; c++) {
             latchkey_buf_free(&lane->columns[c].bytes);
@@ -111,6 +112,8 @@ static void release(struct lk_postgres *store)
     }
     lk_pg_close(&store->reader);
     lk_pg_close(&store->keeper);
+    lk_pg_resolve_stop(&store->reader);
+    lk_pg_resolve_stop(&store->keeper);
     lk_answers_close(store->answers);
     if (store->event_fd >= 0) {
         close(store->event_fd);

@@ -34,6 +34,8 @@ enum {
     LK_PG_PARAMETERS = 24,
     LK_PG_LANES = 64,
     LK_PG_HOSTS = 16,
+    LK_PG_ADDRESSES = 8, /* of one host, that are tried */
+    LK_PG_ADDRESS_SIZE = 64,
     LK_PG_WAITING = 8192,  /* operations that somebody may wait for */
     LK_PG_NAME_MAX = 2600, /* an entry of the index has room for that */
     LK_PG_ANSWER_MAX = 200 * 1000 * 1000, /* of one operation */
@@ -112,15 +114,19 @@ struct lk_slice lk_pg_bytes(const PGresult *result, int row, int column);
 /* ---- postgres_connect.c: one connection ------------------------------- */
 
 struct lk_postgres;
+struct lk_pg_lookup;
 
 struct lk_pg_conn {
     struct lk_postgres *store;
-    const char *what;      /* for the log */
-    bool lane;             /* its statements are prepared */
-    PGconn *pg;            /* NULL: there is none */
-    unsigned host;         /* of the last that worked */
-    uint64_t retry_ns;     /* not to be tried before */
-    unsigned failures;     /* in a row */
+    const char *what; /* for the log */
+    bool lane;        /* its statements are prepared */
+    PGconn *pg;       /* NULL: there is none */
+    unsigned host;    /* of the last that worked */
+    /* Where each host was the last time, while its name cannot be resolved. */
+    char known[LK_PG_HOSTS][LK_PG_ADDRESS_SIZE];
+    struct lk_pg_lookup *lookup; /* of a name; NULL: none is under way */
+    uint64_t retry_ns;           /* not to be tried before */
+    unsigned failures;           /* in a row */
     uint64_t silent_ns;    /* a commit was not answered since then; 0: no */
     unsigned silences;     /* in a row */
     unsigned distrusted;   /* the store's, when it was checked */
@@ -192,6 +198,24 @@ LK_MUST_CHECK enum lk_status lk_pg_url_parse(const char *url,
                                              struct lk_pg_url *parsed,
                                              struct lk_buf *error);
 void lk_pg_url_free(struct lk_pg_url *url);
+
+/* ---- postgres_resolve.c: the addresses of a name ----------------------- */
+
+struct lk_pg_addresses {
+    unsigned count;
+    char text[LK_PG_ADDRESSES][LK_PG_ADDRESS_SIZE];
+};
+
+/* Whether libpq would ask a name server for it. */
+bool lk_pg_is_name(const struct lk_pg_host *host);
+/* LK_TIMEOUT: the question stays open, and the next call for that name goes on
+ * waiting for it. conn->message says what is wrong. */
+LK_MUST_CHECK enum lk_status lk_pg_resolve(struct lk_pg_conn *conn,
+                                           const char *name,
+                                           uint64_t deadline_ns,
+                                           struct lk_pg_addresses *addresses);
+/* The connection is not needed any more. */
+void lk_pg_resolve_stop(struct lk_pg_conn *conn);
 
 /* ---- postgres_check.c: is the server fit? ----------------------------- */
 

@@ -176,10 +176,10 @@ static PGconn *start(const struct lk_postgres *store,
     return PQconnectStartParams(words, values, 1);
 }
 
-/* One host, within its share of the time. */
-static enum lk_status dial_host(struct lk_pg_conn *conn,
-                                const struct lk_pg_host *host,
-                                uint64_t deadline_ns)
+/* One address, within its share of the time. */
+static enum lk_status dial_address(struct lk_pg_conn *conn,
+                                   const struct lk_pg_host *host,
+                                   uint64_t deadline_ns)
 {
     PGconn *pg = start(conn->store, host);
     PostgresPollingStatusType state = PGRES_POLLING_WRITING;
@@ -207,6 +207,43 @@ static enum lk_status dial_host(struct lk_pg_conn *conn,
     return LK_UNAVAILABLE;
 }
 
+/*
+ * One host by each of its addresses. While the name server is silent, the
+ * address of the last time is used: half of the time is left for that.
+ */
+static enum lk_status dial_host(struct lk_pg_conn *conn, unsigned which,
+                                uint64_t deadline_ns)
+{
+    struct lk_pg_host host = conn->store->url.hosts[which];
+    struct lk_pg_addresses found;
+
+    if (!lk_pg_is_name(&host)) {
+        return dial_address(conn, &host, deadline_ns);
+    }
+    uint64_t now = lk_pg_clock_ns();
+    uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
+    enum lk_status status =
+        lk_pg_resolve(conn, host.host, now + left / 2, &found);
+    if (status && !conn->known[which][0]) {
+        return LK_UNAVAILABLE;
+    }
+    if (status) {
+        found.count = 1;
+        memcpy(found.text[0], conn->known[which], sizeof(found.text[0]));
+    }
+    status = LK_UNAVAILABLE;
+    for (unsigned i = 0; i < found.count && status; i++) {
+        now = lk_pg_clock_ns();
+        left = deadline_ns > now ? deadline_ns - now : 0;
+        host.hostaddr = found.text[i];
+        status = dial_address(conn, &host, now + left / (found.count - i));
+        if (!status) {
+            memcpy(conn->known[which], found.text[i], sizeof(found.text[i]));
+        }
+    }
+    return status;
+}
+
 /* The host that worked last comes first, then the others in their order. */
 enum lk_status lk_pg_dial(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
@@ -218,8 +255,7 @@ enum lk_status lk_pg_dial(struct lk_pg_conn *conn, uint64_t deadline_ns)
         unsigned which = (conn->host + i) % url->host_count;
         uint64_t now = lk_pg_clock_ns();
         uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
-        status = dial_host(conn, &url->hosts[which],
-                           now + left / (url->host_count - i));
+        status = dial_host(conn, which, now + left / (url->host_count - i));
         if (!status) {
             conn->host = which;
         }

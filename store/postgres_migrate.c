@@ -242,6 +242,7 @@ enum lk_status lk_postgres_migrate(const char *url, struct lk_buf *report,
         status = climb(conn, report, error);
     }
     lk_pg_close(conn);
+    lk_pg_resolve_stop(conn);
     lk_pg_url_free(&store->url);
     free(store);
     return status;

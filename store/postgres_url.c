@@ -93,7 +93,7 @@ static enum lk_status split(struct lk_pg_url *url, const char *host,
                              "ports or addresses, or fewer");
     }
     url->host_count = count ? count : 1;
-    for (unsigned i = 0; count > 1 && i < count; i++) {
+    for (unsigned i = 0; i < count; i++) {
         url->hosts[i] = (struct lk_pg_host){
             .host = entry(host, i),
             .hostaddr = entry(hostaddr, i),

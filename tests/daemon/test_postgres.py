@@ -1,6 +1,7 @@
 """A daemon on PostgreSQL: what it asks of the server, and shares with others.
 """
 
+import shutil
 import socket
 import struct
 import subprocess
@@ -388,6 +389,53 @@ def test_other_daemons_that_cannot_be_told_cost_little(make_daemon, postgres):
         finish(raw, new_key())
     assert info(raw)["reopened"] == "0"
     assert daemon.log_text().count("pg_notify") == 1
+    daemon.stop()
+
+
+SILENT_NAMES = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <unistd.h>
+int getaddrinfo(const char *name, const char *service,
+                const struct addrinfo *hints, struct addrinfo **found)
+{
+    int (*real)(const char *, const char *, const struct addrinfo *,
+                struct addrinfo **) = dlsym(RTLD_NEXT, "getaddrinfo");
+    int asks = !hints || !(hints->ai_flags & AI_NUMERICHOST);
+    while (asks && !access(getenv("SILENT_NAMES"), F_OK)) {
+        usleep(10000);
+    }
+    return real(name, service, hints, found);
+}
+"""
+
+
+@pytest.mark.skipif(build.is_sanitized() or not shutil.which("cc"),
+                    reason="needs a compiler, and a program without checks")
+def test_a_name_server_that_is_silent_holds_nothing_up(
+        make_daemon, postgres, tmp_path, monkeypatch):
+    base = stores.make_database(postgres)
+    source, library = tmp_path / "names.c", tmp_path / "names.so"
+    source.write_text(SILENT_NAMES)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source],
+                   check=True)
+    silent = tmp_path / "silent"
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("SILENT_NAMES", str(silent))
+    daemon = make_daemon(url=postgres.url(base, stores.DAEMON_USER).replace(
+        "127.0.0.1", "localhost"), settings=["store.connections=1"])
+    monkeypatch.delenv("LD_PRELOAD")
+    raw = daemon.raw()
+    begin(raw, new_key())
+    silent.touch()
+    postgres.terminate_backends(MINE)
+    # Where the server was, it still is.
+    until(lambda: verdict(claim(raw, new_key())) == "NEW")
+    postgres.restart()
+    until(lambda: verdict(claim(raw, new_key())) == "NEW")
+    silent.unlink()
     daemon.stop()
 
 
