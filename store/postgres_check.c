@@ -27,8 +27,9 @@ static const char ask_settings[] =
 /* The leap of the sequence after a fail-over is not undone by a crash. */
 static const char ask_timeline[] = "SELECT latchkey.check_timeline($1)";
 
-/* A batch may take so much of the room that the server has for locks. */
-enum { LOCK_SHARE = 16, LOCK_LEAST = 16 };
+/* A batch may take so much of the room that the server has for locks, and all
+ * lanes together a quarter of it. */
+enum { LOCK_SHARE = 16, LOCK_LANES_SHARE = 4, LOCK_LEAST = 16 };
 
 static enum lk_status unfit(struct lk_pg_conn *conn, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -146,7 +147,8 @@ void lk_pg_promise(struct lk_store *base, char text[LK_PROMISE_SIZE])
 static void take_settings(struct lk_postgres *store,
                           const struct lk_pg_settings *found)
 {
-    uint64_t share = found->locks / LOCK_SHARE;
+    uint64_t parts = (uint64_t)LOCK_LANES_SHARE * store->store.lanes;
+    uint64_t share = found->locks / (parts > LOCK_SHARE ? parts : LOCK_SHARE);
     char promise[LK_PROMISE_SIZE];
 
     atomic_store(&store->lock_share,
