@@ -161,7 +161,8 @@ struct lk_redis_place {
 /* What is true of one op of a batch that is under way. */
 struct lk_redis_pending {
     struct lk_op *op;
-    size_t end;     /* of its command in the link's output */
+    size_t end;     /* of its call in the link's output */
+    size_t group;   /* so many are in the call, if it is the first there */
     bool sent;      /* it may have happened, nobody knows */
     bool uncertain; /* it rests on a write that WAIT has to confirm */
     bool settled;

@@ -170,6 +170,19 @@ static void take_reply(struct lk_redis_chunk *chunk,
     }
 }
 
+/* An error instead of an array is everybody's. */
+static void take_group(struct lk_redis_chunk *chunk, const redisReply *reply)
+{
+    struct lk_redis_pending *first = &chunk->pending[chunk->answered];
+    bool fits =
+        reply->type == REDIS_REPLY_ARRAY && reply->elements == first->group;
+
+    for (size_t i = 0; i < first->group; i++) {
+        take_reply(chunk, &first[i], fits ? reply->element[i] : reply);
+    }
+    chunk->answered += first->group;
+}
+
 /* As latchkey_tend returns it. */
 enum { TEND_COUNTS = 5, TEND_NAMES = 12 };
 
@@ -283,7 +296,7 @@ enum lk_status lk_chunk_read(struct lk_redis_chunk *chunk, int64_t deadline)
     while (!status && chunk->answered < chunk->count) {
         status = read_one(chunk, deadline, &reply);
         if (!status) {
-            take_reply(chunk, &chunk->pending[chunk->answered++], reply);
+            take_group(chunk, reply);
         }
     }
     if (!status && chunk->tends) {

@@ -1,9 +1,14 @@
-/* redis_write.c - a pipeline: one call for each operation. */
+/*
+ * redis_write.c - a pipeline of calls. Each decides several operations, so that
+ * what a call costs is shared; few enough that Redis is not held up by it.
+ */
 #include "store/redis_batch.h"
 
 enum {
     CHUNK_BYTES = 8 * 1024 * 1024, /* of one pipeline, roughly */
-    LEASE_MS = 5000,               /* of the keeper */
+    GROUP_BYTES = 128 * 1024,      /* of one call, roughly */
+    GROUP_OPS = 64,
+    LEASE_MS = 5000, /* of the keeper */
 };
 
 /* ---- Commands --------------------------------------------------------------
@@ -46,108 +51,137 @@ static enum lk_status add_entry(struct lk_redis_lane *lane,
                : lk_link_word(&lane->link, latchkey_buf_slice(&lane->scratch));
 }
 
-static uint64_t lock_of(const struct lk_redis *store, const struct lk_op *op)
-{
-    return op->lock_ms ? op->lock_ms : store->config.default_lock_ms;
-}
-
 static enum lk_status add_claim(const struct lk_redis *store,
-                                struct lk_redis_lane *lane,
-                                const struct lk_op *op, struct lk_slice key)
+                                struct lk_link *link, const struct lk_op *op)
 {
-    const struct lk_slice keys[] = {key, store->keys[LK_REDIS_INDEX],
-                                    store->keys[LK_REDIS_DUE],
-                                    store->keys[LK_REDIS_TOKEN]};
-    struct lk_link *link = &lane->link;
-    enum lk_status status =
-        lk_redis_begin(store, link, "latchkey_claim", keys, 4, 5);
+    const struct lk_store_config *config = &store->config;
+    enum lk_status status = lk_link_word(link, op->fingerprint);
 
-    if (!status) {
-        status = lk_link_word(link, op->fingerprint);
-    }
     if (!status) {
         status = lk_link_word(link, op->owner);
     }
     if (!status) {
-        status = lk_link_number(
-            link, op->ttl_ms ? op->ttl_ms : store->config.default_ttl_ms);
+        status = lk_link_number(link, op->ttl_ms ? op->ttl_ms
+                                                 : config->default_ttl_ms);
     }
     if (!status) {
-        status = lk_link_number(link, lock_of(store, op));
+        status = lk_link_number(link, op->lock_ms ? op->lock_ms
+                                                  : config->default_lock_ms);
     }
     return status ? status
                   : lk_link_number(link, (op->reexecute ? 1 : 0) +
                                              (op->no_new ? 2 : 0));
 }
 
-/* Everything else has the record and `due` for keys, and an operator's the
- * audit log. `args` is behind the first one, the token or the entry. */
+/* How many arguments an event has, as the library knows it; an operator's begin
+ * with an audit entry that says `action`. */
 static const struct {
-    const char *function;
-    size_t keys;
     size_t args;
-    const char *action; /* in the audit log */
-} calls[] = {
-    [LK_EVENT_COMPLETE] = {"latchkey_complete", 2, 3, NULL},
-    [LK_EVENT_RELEASE] = {"latchkey_release", 2, 0, NULL},
-    [LK_EVENT_DOUBT] = {"latchkey_doubt", 2, 1, NULL},
-    [LK_EVENT_EXTEND] = {"latchkey_extend", 2, 1, NULL},
-    [LK_EVENT_KEEP] = {"latchkey_keep", 2, 0, NULL},
-    [LK_EVENT_RESOLVE_COMPLETED] = {"latchkey_resolve", 3, 3,
-                                    "resolve completed"},
-    [LK_EVENT_RESOLVE_RELEASED] = {"latchkey_resolve_released", 3, 0,
-                                   "resolve released"},
-    [LK_EVENT_EVICT] = {"latchkey_evict", 3, 0, "evict"},
+    const char *action;
+} events[] = {
+    [LK_EVENT_CLAIM] = {5, NULL},
+    [LK_EVENT_COMPLETE] = {4, NULL},
+    [LK_EVENT_RELEASE] = {1, NULL},
+    [LK_EVENT_DOUBT] = {2, NULL},
+    [LK_EVENT_EXTEND] = {2, NULL},
+    [LK_EVENT_KEEP] = {1, NULL},
+    [LK_EVENT_RESOLVE_COMPLETED] = {4, "resolve completed"},
+    [LK_EVENT_RESOLVE_RELEASED] = {1, "resolve released"},
+    [LK_EVENT_EVICT] = {1, "evict"},
 };
 
-static enum lk_status add_rest(struct lk_redis_lane *lane,
+static enum lk_status add_args(const struct lk_redis *store,
+                               struct lk_redis_lane *lane,
                                const struct lk_op *op)
 {
+    const char *action = events[op->event].action;
+    struct lk_link *link = &lane->link;
+    enum lk_status status;
+
+    if (op->event == LK_EVENT_CLAIM) {
+        return add_claim(store, link, op);
+    }
+    if (op->event == LK_EVENT_KEEP) {
+        return lk_link_number(link, op->ttl_ms);
+    }
+    status = action ? add_entry(lane, op, latchkey_slice(action))
+                    : lk_link_number(link, op->token);
+    if (status) {
+        return status;
+    }
     switch (op->event) {
     case LK_EVENT_COMPLETE:
     case LK_EVENT_RESOLVE_COMPLETED:
         return add_finish(lane, op);
     case LK_EVENT_DOUBT:
-        return lk_link_word(&lane->link, op->reason);
+        return lk_link_word(link, op->reason);
     case LK_EVENT_EXTEND:
-        return lk_link_number(&lane->link, op->lock_ms);
+        return lk_link_number(link, op->lock_ms);
     default:
         return LK_OK;
     }
 }
 
-static enum lk_status add_other(const struct lk_redis *store,
-                                struct lk_redis_lane *lane,
-                                const struct lk_op *op, struct lk_slice key)
-{
-    const struct lk_slice keys[] = {key, store->keys[LK_REDIS_DUE],
-                                    store->keys[LK_REDIS_AUDIT]};
-    const char *action = calls[op->event].action;
-    enum lk_status status =
-        lk_redis_begin(store, &lane->link, calls[op->event].function, keys,
-                       calls[op->event].keys, 1 + calls[op->event].args);
+/* ---- Calls -----------------------------------------------------------------
+ */
 
-    if (!status && action) {
-        status = add_entry(lane, op, latchkey_slice(action));
-    } else if (!status) {
-        status = lk_link_number(
-            &lane->link, op->event == LK_EVENT_KEEP ? op->ttl_ms : op->token);
+enum { SET_KEYS = 4 };
+
+/* The keys of a call: sets, then the records. They stay in the scratch buffer
+ * until the call is begun. */
+static enum lk_status list_keys(const struct lk_redis *store,
+                                struct lk_redis_lane *lane,
+                                const struct lk_redis_pending *pending,
+                                size_t count, struct lk_slice *keys)
+{
+    size_t ends[GROUP_OPS];
+    size_t start = 0;
+    enum lk_status status = LK_OK;
+
+    keys[0] = store->keys[LK_REDIS_INDEX];
+    keys[1] = store->keys[LK_REDIS_DUE];
+    keys[2] = store->keys[LK_REDIS_TOKEN];
+    keys[3] = store->keys[LK_REDIS_AUDIT];
+    lane->scratch.len = 0;
+    for (size_t i = 0; i < count && !status; i++) {
+        status = lk_redis_name(store, pending[i].op->name, &lane->scratch);
+        ends[i] = lane->scratch.len;
     }
-    return status ? status : add_rest(lane, op);
+    for (size_t i = 0; i < count && !status; i++) {
+        keys[SET_KEYS + i] =
+            (struct lk_slice){lane->scratch.data + start, ends[i] - start};
+        start = ends[i];
+    }
+    return status;
 }
 
-static enum lk_status add_op(const struct lk_redis *store,
-                             struct lk_redis_lane *lane, const struct lk_op *op)
+/* One call for the first `count` of `pending`. */
+static enum lk_status add_group(const struct lk_redis *store,
+                                struct lk_redis_lane *lane,
+                                struct lk_redis_pending *pending, size_t count)
 {
-    lane->scratch.len = 0;
-    enum lk_status status = lk_redis_name(store, op->name, &lane->scratch);
-    struct lk_slice key = latchkey_buf_slice(&lane->scratch);
+    struct lk_slice keys[SET_KEYS + GROUP_OPS];
+    size_t args = 0;
+    enum lk_status status = list_keys(store, lane, pending, count, keys);
 
-    if (status) {
-        return status;
+    for (size_t i = 0; i < count; i++) {
+        args += 1 + events[pending[i].op->event].args;
     }
-    return op->event == LK_EVENT_CLAIM ? add_claim(store, lane, op, key)
-                                       : add_other(store, lane, op, key);
+    if (!status) {
+        status = lk_redis_begin(store, &lane->link, "latchkey_decide", keys,
+                                SET_KEYS + count, args);
+    }
+    for (size_t i = 0; i < count && !status; i++) {
+        status = lk_link_number(&lane->link, pending[i].op->event);
+        if (!status) {
+            status = add_args(store, lane, pending[i].op);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        pending[i].end = lane->link.out.len;
+    }
+    pending[0].group = count;
+    return status;
 }
 
 static enum lk_status add_tending(struct lk_redis_chunk *chunk)
@@ -197,24 +231,36 @@ static size_t size_of(const struct lk_op *op)
     return op->response.headers.len + op->response.body.len + 512;
 }
 
+/* How many of `most` go into one call; what is large goes alone. */
+static size_t measure_group(const struct lk_redis_pending *pending, size_t most,
+                            size_t *bytes)
+{
+    size_t count = 0;
+
+    *bytes = 0;
+    while (count < most && count < GROUP_OPS && *bytes < GROUP_BYTES) {
+        *bytes += size_of(pending[count++].op);
+    }
+    return count;
+}
+
 enum lk_status lk_chunk_write(struct lk_redis_chunk *chunk, size_t most,
                               bool tends)
 {
-    struct lk_link *link = &chunk->lane->link;
-    size_t bytes = 0;
-    size_t fits = 0;
+    size_t total = 0;
     enum lk_status status = LK_OK;
 
-    while (fits < most && bytes < CHUNK_BYTES) {
-        bytes += size_of(chunk->pending[fits++].op);
+    lk_link_reset(&chunk->lane->link);
+    chunk->count = 0;
+    while (chunk->count < most && total < CHUNK_BYTES && !status) {
+        struct lk_redis_pending *next = &chunk->pending[chunk->count];
+        size_t bytes;
+        size_t count = measure_group(next, most - chunk->count, &bytes);
+        status = add_group(chunk->store, chunk->lane, next, count);
+        chunk->count += count;
+        total += bytes;
     }
-    lk_link_reset(link);
-    for (size_t i = 0; i < fits && !status; i++) {
-        status = add_op(chunk->store, chunk->lane, chunk->pending[i].op);
-        chunk->pending[i].end = link->out.len;
-    }
-    chunk->count = fits;
-    chunk->tends = tends && fits == most;
+    chunk->tends = tends && chunk->count == most;
     if (!status && chunk->tends) {
         status = add_tending(chunk);
     }

@@ -1,6 +1,7 @@
 #!lua name=latchkey
--- latchkey.lua - Latchkey's state machine inside Redis: one call decides one
--- operation. The table stands in lib/machine.c; this is the same in Lua.
+-- latchkey.lua - Latchkey's state machine inside Redis. The table stands in
+-- lib/machine.c; this is the same in Lua. One call of `decide` decides one
+-- operation or several, each by itself, in order.
 --
 -- A library of functions for Redis 7. Without its first line it is a script as
 -- well, for servers without functions: ARGV[1] then names the function.
@@ -55,11 +56,11 @@ local LEAP, LEAP_EVERY = 2 ^ 26, 60000
 local SLACK = 1000 -- ms between our expiry and the one of Redis
 
 -- A library has these only once it is called: awake() fetches them.
-local call, pack, unpack, spread, sub, floor, max
+local call, try, pack, unpack, spread, sub, floor, max
 local is_library = redis.register_function ~= nil
 
 local function awake()
-    call, pack, unpack = redis.call, struct.pack, struct.unpack
+    call, try, pack, unpack = redis.call, pcall, struct.pack, struct.unpack
     spread, sub, floor, max = _G.unpack, string.sub, math.floor, math.max
 end
 
@@ -112,6 +113,33 @@ local function set_finished(name, value, till, now)
     end
 end
 
+-- ---- The sets ----
+
+-- Scores and names for one ZADD each, at the end of the call. The last one of a
+-- name counts.
+local to_due, to_index = {}, {}
+
+local function put_due(score, name)
+    local n = #to_due
+    to_due[n + 1], to_due[n + 2] = score, name
+end
+
+local function put_index(score, name)
+    local n = #to_index
+    to_index[n + 1], to_index[n + 2] = score, name
+end
+
+local function flush(due, index)
+    local dues, indexed = to_due, to_index
+    to_due, to_index = {}, {}
+    if #dues > 0 then
+        call('ZADD', due, spread(dues))
+    end
+    if #indexed > 0 then
+        call('ZADD', index, spread(indexed))
+    end
+end
+
 -- ---- Tokens ----
 
 -- What this process has handed out and reserved, by key. A replica runs no
@@ -157,82 +185,75 @@ end
 
 -- ---- Claims ----
 
+-- Each operation gets the name of its record, its arguments from args[i] on, the
+-- key of the tokens, and the time.
+
 -- The record in hand begins anew, under the next token; what it was before is
 -- not looked at.
-local function renew(keys, args, now, tick, above)
-    token = next_token(keys[4], now, tick, above)
-    fingerprint, owner, reason = #args[1], #args[2], 0
-    state, flags, claimed, deadline = IN_PROGRESS, 0, now, now + args[4]
-    ttl, kept, at = args[3], 0, 0
+local function renew(args, i, tokens_key, now, tick, above)
+    token = next_token(tokens_key, now, tick, above)
+    fingerprint, owner, reason = #args[i], #args[i + 1], 0
+    state, flags, claimed, deadline = IN_PROGRESS, 0, now, now + args[i + 3]
+    ttl, kept, at = args[i + 2], 0, 0
 end
 
--- NEW, of a name that is not there.
-local function begin_fresh(keys, args, now, tick)
-    local name = keys[1]
-    renew(keys, args, now, tick, 0)
-    number, generation, attempt = token, token, 1
+local function begin(name, args, i, was, now)
     if token > TOKEN_MAX then
-        return redis.error_reply('LKFULL the store is out of tokens')
+        return {err = 'LKFULL the store is out of tokens'}
+    end
+    if was == ABSENT then
+        number, generation, attempt = token, token, 1
+        put_index(number, name)
     end
     local start = head()
-    call('SET', name, start .. args[1] .. args[2])
-    call('ZADD', keys[2], number, name)
-    call('ZADD', keys[3], IN_PROGRESS * STATE + deadline, name)
-    return reply(NEW, ABSENT, IN_PROGRESS, 1, now, start)
+    call('SET', name, start .. args[i] .. args[i + 1])
+    put_due(IN_PROGRESS * STATE + deadline, name)
+    return reply(NEW, was, IN_PROGRESS, 1, now, start)
 end
 
 -- NEW, of the record in hand. Released and uncertain ones keep number and
 -- attempts; those past their TTL do not (`was` is ABSENT).
-local function begin_again(keys, args, was, now, tick)
-    local name, evicted = keys[1], flags >= FLAG_EVICTED
-    renew(keys, args, now, tick, token)
-    if token > TOKEN_MAX then
-        return redis.error_reply('LKFULL the store is out of tokens')
-    end
+local function begin_again(name, args, i, was, tokens_key, now, tick)
+    local evicted = flags >= FLAG_EVICTED
+    renew(args, i, tokens_key, now, tick, token)
     attempt = attempt + 1
-    if was == ABSENT then
-        number, generation, attempt = token, token, 1
-        call('ZADD', keys[2], number, name)
-    elseif evicted then
+    if evicted then
         generation = token
     end
-    local start = head()
-    call('SET', name, start .. args[1] .. args[2])
-    call('ZADD', keys[3], IN_PROGRESS * STATE + deadline, name)
-    return reply(NEW, was, IN_PROGRESS, 1, now, start)
+    return begin(name, args, i, was, now)
 end
 
 -- The lock of the record in hand has run out: its owner's words stay.
-local function lapse(name, due, record, now)
+local function lapse(name, record, now)
     state, at, reason = UNCERTAIN, 0, 0
     record = head() .. sub(record, HEAD + 1)
     call('SET', name, record)
-    call('ZADD', due, UNCERTAIN * STATE + deadline, name)
+    put_due(UNCERTAIN * STATE + deadline, name)
     return reply(DOUBTFUL, IN_PROGRESS, UNCERTAIN, 1, now, record)
 end
 
--- keys: record, index, due, token.
--- args: fingerprint, owner, ttl, lock, flags (1 reexecute, 2 no new).
-local function claim(keys, args)
-    local now, tick = clock()
-    local record = call('GET', keys[1])
-    local no_new = args[5] >= '2'
+-- Fingerprint, owner, ttl, lock, flags (1 reexecute, 2 no new).
+local function claim(name, args, i, tokens_key, now, tick)
+    local record = call('GET', name)
+    local wishes = args[i + 4]
+    local no_new = wishes >= '2'
     if not record then
         if no_new then
             return reply(REFUSED, ABSENT, ABSENT, 0, now, '')
         end
-        return begin_fresh(keys, args, now, tick)
+        renew(args, i, tokens_key, now, tick, 0)
+        return begin(name, args, i, ABSENT, now)
     end
     local found = take(record, now)
     if found ~= ABSENT and found ~= RELEASED then
-        if sub(record, HEAD + 1, HEAD + fingerprint) ~= args[1] then
+        if sub(record, HEAD + 1, HEAD + fingerprint) ~= args[i] then
             return short(MISMATCH, found, now, record)
         end
         if found == COMPLETED then
             return reply(flags == FLAG_OMITTED and OMITTED or REPLAY, found,
                 found, 0, now, record)
         end
-        if owner > 0 and (found == IN_PROGRESS or no_new) and args[2] ==
+        if owner > 0 and (found == IN_PROGRESS or no_new) and args[i + 1] ==
             sub(record, HEAD + fingerprint + 1, HEAD + fingerprint + owner)
         then
             return short(NEW, found, now, record)
@@ -240,24 +261,24 @@ local function claim(keys, args)
         if found == IN_PROGRESS and deadline > now then
             return short(INFLIGHT, found, now, record)
         end
-        if args[5] ~= '1' and args[5] ~= '3' then
+        if wishes ~= '1' and wishes ~= '3' then
             if found == UNCERTAIN then
                 return reply(DOUBTFUL, found, found, 0, now, record)
             end
-            return lapse(keys[1], keys[3], record, now)
+            return lapse(name, record, now)
         end
     end
     if no_new then
         return short(REFUSED, found, now, record)
     end
-    return begin_again(keys, args, found, now, tick)
+    return begin_again(name, args, i, found, tokens_key, now, tick)
 end
 
 -- ---- What becomes of a claim ----
 
 -- Writes what a holder or an operator makes of the record in hand: its state
 -- and deadline, flags, time, reason and response; the rest stays.
-local function change(keys, record, now, becomes, till, marks, when, why,
+local function change(name, record, now, becomes, till, marks, when, why,
                       response)
     local was = state
     state, deadline, flags, at, reason = becomes, till, marks, when, #why
@@ -265,11 +286,11 @@ local function change(keys, record, now, becomes, till, marks, when, why,
     local value = start ..
         sub(record, HEAD + 1, HEAD + fingerprint + owner) .. why .. response
     if becomes >= COMPLETED then
-        set_finished(keys[1], value, till, now)
+        set_finished(name, value, till, now)
     else
-        call('SET', keys[1], value)
+        call('SET', name, value)
     end
-    call('ZADD', keys[2], becomes * STATE + till, keys[1])
+    put_due(becomes * STATE + till, name)
     return reply(DONE, was, becomes, 1, now, start)
 end
 
@@ -278,80 +299,78 @@ local function expiry(now, asked)
     return now + max(asked ~= '0' and asked + 0 or ttl, kept)
 end
 
-local function finish(keys, record, now, ttl_asked, why, response)
-    return change(keys, record, now, COMPLETED, expiry(now, ttl_asked),
+local function finish(name, record, now, ttl_asked, why, response)
+    return change(name, record, now, COMPLETED, expiry(now, ttl_asked),
         why ~= '' and FLAG_OMITTED or 0, now, why, response)
 end
 
-local function set_free(keys, record, now, marks)
-    return change(keys, record, now, RELEASED, expiry(now, '0'), marks, 0, '',
+local function set_free(name, record, now, marks)
+    return change(name, record, now, RELEASED, expiry(now, '0'), marks, 0, '',
         '')
 end
 
--- keys of all of these: record, due. args: token, ...
+-- Of all of these the first argument is the token.
 local function with_token(act)
-    return function(keys, args)
-        local now = clock()
-        local record = call('GET', keys[1])
+    return function(name, args, i, _, now)
+        local record = call('GET', name)
         if not record then
             return reply(STALE, ABSENT, ABSENT, 0, now, '')
         end
         local found = take(record, now)
-        if token ~= args[1] + 0 or found == ABSENT or found == RELEASED then
+        if token ~= args[i] + 0 or found == ABSENT or found == RELEASED then
             return short(STALE, found, now, record)
         end
         if found == COMPLETED then
             return reply(KEPT, found, found, 0, now, record)
         end
-        return act(keys, args, record, now)
+        return act(name, args, i, record, now)
     end
 end
 
--- args: token, ttl, reason, response.
-local complete = with_token(function(keys, args, record, now)
-    return finish(keys, record, now, args[2], args[3], args[4])
+-- Token, ttl, reason, response.
+local complete = with_token(function(name, args, i, record, now)
+    return finish(name, record, now, args[i + 1], args[i + 2], args[i + 3])
 end)
 
-local release = with_token(function(keys, _, record, now)
-    return set_free(keys, record, now, 0)
+local release = with_token(function(name, _, _, record, now)
+    return set_free(name, record, now, 0)
 end)
 
--- args: token, reason. The first reason stands.
-local doubt = with_token(function(keys, args, record, now)
+-- Token, reason. The first reason stands.
+local doubt = with_token(function(name, args, i, record, now)
     if state == UNCERTAIN then
         return short(DONE, state, now, record)
     end
-    return change(keys, record, now, UNCERTAIN, now, 0, now, args[2], '')
+    return change(name, record, now, UNCERTAIN, now, 0, now, args[i + 1], '')
 end)
 
--- args: token, lock. A lock is only ever extended: a late, shorter wish does
--- not cut it.
-local extend = with_token(function(keys, args, record, now)
-    local till = now + args[2]
+-- Token, lock. A lock is only ever extended: a late, shorter wish does not cut
+-- it.
+local extend = with_token(function(name, args, i, record, now)
+    local till = now + args[i + 1]
     if state == IN_PROGRESS and deadline > till then
         till = deadline
     end
-    return change(keys, record, now, IN_PROGRESS, till, 0, 0, '', '')
+    return change(name, record, now, IN_PROGRESS, till, 0, 0, '', '')
 end)
 
--- keys: record, due. args: ttl.
-local function keep(keys, args)
-    local now = clock()
-    local record = call('GET', keys[1])
+-- Ttl.
+local function keep(name, args, i, _, now)
+    local record = call('GET', name)
     if not record then
         return reply(NIL, ABSENT, ABSENT, 0, now, '')
     end
-    local asked, found = args[1] + 0, take(record, now)
+    local asked, found = args[i] + 0, take(record, now)
     if found == ABSENT or found == RELEASED then
         return short(NIL, found, now, record)
     end
     if state == COMPLETED and now + asked > deadline then
         deadline = now + asked
-        set_finished(keys[1], head() .. sub(record, HEAD + 1), deadline, now)
-        call('ZADD', keys[2], state * STATE + deadline, keys[1])
+        set_finished(name, head() .. sub(record, HEAD + 1), deadline, now)
+        put_due(state * STATE + deadline, name)
     elseif state ~= COMPLETED and asked > kept then
         kept = asked
-        call('SET', keys[1], head() .. sub(record, HEAD + 1))
+        call('SET', name, head() .. sub(record, HEAD + 1))
     else
         return short(DONE, state, now, record)
     end
@@ -360,23 +379,24 @@ end
 
 -- ---- Operators ----
 
-local function audit(key, now, token, entry)
-    call('RPUSH', key, pack('<ll', now, token) .. entry)
+local log -- the key of the audit log
+
+local function audit(key, now, concerned, entry)
+    call('RPUSH', key, pack('<ll', now, concerned) .. entry)
 end
 
--- keys of all of these: record, due, audit. args: audit entry, ... `act`
--- returns a reply, or nothing and the verdict of what it may not do.
+-- Of all of these the first argument is the audit entry. `act` returns a reply,
+-- or nothing and the verdict of what it may not do.
 local function operator(act)
-    return function(keys, args)
-        local now = clock()
-        local record = call('GET', keys[1])
+    return function(name, args, i, _, now)
+        local record = call('GET', name)
         if not record then
             return reply(NIL, ABSENT, ABSENT, 0, now, '')
         end
         local found = take(record, now)
-        local done, verdict = act(keys, args, record, now, found)
+        local done, verdict = act(name, args, i, record, now, found)
         if done then
-            audit(keys[3], now, token, args[1])
+            audit(log, now, token, args[i])
             return done
         end
         if verdict == KEPT then
@@ -390,27 +410,59 @@ local function is_open(found)
     return found == IN_PROGRESS or found == UNCERTAIN
 end
 
--- args: entry, ttl, reason, response.
-local resolve = operator(function(keys, args, record, now, found)
+-- Entry, ttl, reason, response.
+local resolve = operator(function(name, args, i, record, now, found)
     if not is_open(found) then
         return nil, found == COMPLETED and KEPT or NIL
     end
-    return finish(keys, record, now, args[2], args[3], args[4])
+    return finish(name, record, now, args[i + 1], args[i + 2], args[i + 3])
 end)
 
-local resolve_released = operator(function(keys, _, record, now, found)
+local resolve_released = operator(function(name, _, _, record, now, found)
     if not is_open(found) then
         return nil, found == COMPLETED and KEPT or NIL
     end
-    return set_free(keys, record, now, 0)
+    return set_free(name, record, now, 0)
 end)
 
-local evict = operator(function(keys, _, record, now, found)
+local evict = operator(function(name, _, _, record, now, found)
     if found ~= COMPLETED then
         return nil, NIL
     end
-    return set_free(keys, record, now, FLAG_EVICTED)
+    return set_free(name, record, now, FLAG_EVICTED)
 end)
+
+-- ---- Operations ----
+
+-- By the number of enum lk_event: what decides it, and how many arguments it
+-- has.
+local operations = {
+    ['0'] = {claim, 5}, ['3'] = {complete, 4}, ['4'] = {release, 1},
+    ['5'] = {doubt, 2}, ['6'] = {extend, 2}, ['7'] = {keep, 1},
+    ['8'] = {resolve, 4}, ['9'] = {resolve_released, 1}, ['10'] = {evict, 1},
+}
+
+-- keys: index, due, token, audit, then the records, one for each operation.
+-- args: for each operation its event and its arguments. Returns the replies. If
+-- one fails, which nobody expects, the others are still decided.
+local function decide(keys, args)
+    local now, tick = clock()
+    local tokens_key, replies, i = keys[3], {}, 1
+    log = keys[4]
+    for place = 5, #keys do
+        local operation = operations[args[i]]
+        local well, answer = try(operation[1], keys[place], args, i + 1,
+            tokens_key, now, tick)
+        if not well then
+            answer = {err = 'LKFAILED ' ..
+                tostring(type(answer) == 'table' and answer.err or answer)}
+        end
+        replies[place - 4] = answer
+        i = i + operation[2] + 1
+    end
+    flush(keys[2], keys[1])
+    return replies
+end
 
 -- keys: audit. args: entry.
 local function note(keys, args)
@@ -466,7 +518,8 @@ local function tend_one(keys, name, now)
     end
     call('ZADD', keys[3], number, name)
     if state == IN_PROGRESS and deadline <= now then
-        lapse(name, keys[2], call('GET', name), now)
+        lapse(name, call('GET', name), now)
+        flush(keys[2], keys[3])
         return 'swept'
     end
     call('ZADD', keys[2], state * STATE + deadline, name)
@@ -763,15 +816,7 @@ local function offer(name, body, flags)
     end
 end
 
-offer('claim', claim)
-offer('complete', complete)
-offer('release', release)
-offer('doubt', doubt)
-offer('extend', extend)
-offer('keep', keep)
-offer('resolve', resolve)
-offer('resolve_released', resolve_released)
-offer('evict', evict)
+offer('decide', decide)
 offer('note', note)
 offer('tend', tend)
 offer('resign', resign)

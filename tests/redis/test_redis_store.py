@@ -443,7 +443,7 @@ def test_a_claim_whose_reply_was_lost_gets_the_same_token(on, server):
                     "store.sweep_interval=1h")
         raw = daemon.raw()
         works(raw)
-        strike = proxy.cut_after_reply_lost(matching=b"latchkey_claim")
+        strike = proxy.cut_after_reply_lost(matching=b"latchkey_decide")
         key = new_key()
         first = claim(raw, key, "OWNER", "o")
         strike.wait()
@@ -459,7 +459,7 @@ def test_what_is_no_claim_is_told_to_be_unknown(on, server):
                  "store.sweep_interval=1h").raw()
         key = new_key()
         token = begin(raw, key)
-        strike = proxy.cut_after_reply_lost(matching=b"latchkey_complete")
+        strike = proxy.cut_after_reply_lost(matching=b"latchkey_decide")
         reply = complete(raw, key, token, body=b"once")
         strike.wait()
         assert is_unavailable(reply) and "not known" in reply
@@ -476,7 +476,7 @@ def test_a_lost_reply_in_the_middle_of_a_pipeline(on, server):
                  "store.sweep_interval=1h").raw()
         works(raw)
         keys = [new_key() for _ in range(200)]
-        strike = proxy.cut_after_reply_lost(matching=b"latchkey_claim")
+        strike = proxy.cut_after_reply_lost(matching=b"latchkey_decide")
         for key in keys:
             raw.send("CLAIM", *name(key), FINGERPRINT, "OWNER", "o" + key)
         replies = [raw.read() for _ in keys]
