@@ -110,24 +110,34 @@ class Crowd:
     def check_key(self, app, key, told, path):
         """What all clients were told agrees with the app's own ledger, and
         with what all gateways say now."""
-        calls = [call for call in app.calls if call.key == key]
         made = {body for status, body in told if status == 201}
+        before = app.count(key)
         final = [gateway.settled(key, path=path) for gateway in self.gateways]
-        assert len(calls) == app.count(key), "it ran after all: " + key
+        calls = [call for call in app.calls if call.key == key]
         assert len(made) <= 1, (key, made)
         if made:
             assert {answer.body for answer in final} == made, key
             assert all(answer.replayed for answer in final)
+            assert len(calls) == before, "it ran once more: " + key
             check_runs(calls, final[0], path)
         if path == AGAIN:
             assert {status for status, _ in told} == {201}
             return "answered" if len(calls) == 1 else "run again"
         assert len(calls) <= 1, key
-        if not made:
-            # The answer may have come after the last client was told.
-            assert all(answer.problem == "outcome-unknown" or answer.replayed
-                       for answer in final), key
-        return "answered" if made else "uncertain"
+        return "answered" if made else self.check_open(
+            final, len(calls) - before)
+
+    @staticmethod
+    def check_open(final, ran):
+        """All were told that it is uncertain. Since then it may have got its
+        answer after all; or a gateway has found out that its claim, whose fate
+        it did not know, never came to anything, and the key was free."""
+        fresh = [answer for answer in final
+                 if answer.status == 201 and not answer.replayed]
+        assert len(fresh) == ran
+        assert len({answer.body for answer in final}) == 1 or not any(
+            answer.status == 201 for answer in final)
+        return "freed" if ran else "uncertain"
 
 
 def check_runs(calls, answer, path):
