@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 LK_EMBED(lk_redis_lua, "store/lua/latchkey.lua");
 
@@ -172,7 +173,7 @@ static enum lk_status load(struct lk_link *link, int64_t deadline,
 /* ---- Hello -----------------------------------------------------------------
  */
 
-enum { HELLO_KEYS = 5, HELLO_WORDS = 7, HELLO_COUNTS = 4, HELLO_REPLY = 11 };
+enum { HELLO_KEYS = 5, HELLO_WORDS = 8, HELLO_COUNTS = 4, HELLO_REPLY = 11 };
 
 static void write_hex(const uint8_t *bytes, char text[33])
 {
@@ -202,14 +203,20 @@ static bool read_hex(struct lk_slice text, uint8_t bytes[16])
 static enum lk_status ask_hello(struct lk_redis *store, struct lk_link *link,
                                 int64_t deadline, redisReply **reply)
 {
-    char secret[33], reference[33];
+    char secret[33], reference[33], nonce[33];
+    uint8_t random[16];
     const struct lk_slice *keys = store->keys;
+
+    if (getrandom(random, sizeof(random), 0) != sizeof(random)) {
+        return LK_IO;
+    }
+    write_hex(random, nonce);
     write_hex(store->store.secret, secret);
     write_hex(store->store.reference_secret, reference);
     const struct lk_slice words[HELLO_WORDS] = {
-        keys[LK_REDIS_META],      keys[LK_REDIS_INDEX], keys[LK_REDIS_DUE],
-        keys[LK_REDIS_TOKEN],     keys[LK_REDIS_CHECK], latchkey_slice(secret),
-        latchkey_slice(reference)};
+        keys[LK_REDIS_META],       keys[LK_REDIS_INDEX], keys[LK_REDIS_DUE],
+        keys[LK_REDIS_TOKEN],      keys[LK_REDIS_CHECK], latchkey_slice(secret),
+        latchkey_slice(reference), latchkey_slice(nonce)};
 
     freeReplyObject(*reply);
     *reply = NULL;
@@ -219,10 +226,11 @@ static enum lk_status ask_hello(struct lk_redis *store, struct lk_link *link,
     }
     /* The whole text, this once: from now on Redis knows it by its hash. */
     lk_link_reset(link);
-    enum lk_status status = add_call(link, LK_SLICE("EVAL"), script(), "hello",
-                                     words, HELLO_KEYS, 2);
+    enum lk_status status =
+        add_call(link, LK_SLICE("EVAL"), script(), "hello", words, HELLO_KEYS,
+                 HELLO_WORDS - HELLO_KEYS);
     if (!status) {
-        status = add_words(link, words + HELLO_KEYS, 2);
+        status = add_words(link, words + HELLO_KEYS, HELLO_WORDS - HELLO_KEYS);
     }
     return status ? status : lk_link_reply(link, deadline, reply);
 }

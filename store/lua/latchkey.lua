@@ -10,7 +10,8 @@
 --   r:TENANT-LENGTH:SCOPE-LENGTH:TENANT SCOPE KEY  a record, see RECORD below
 --   due     sorted set of the records, by state and deadline
 --   index   sorted set of the records, by number
---   token   all tokens up to this one may have been handed out
+--   token   all tokens up to this one may have been handed out; then, which
+--           process of Redis said so
 --   keeper  who sweeps and reaps now
 --   audit   list of what operators did
 --   meta    hash: secrets
@@ -19,7 +20,7 @@
 
 -- Whoever changes what a function does raises this: a daemon replaces a library
 -- with a lower one.
-local REVISION = 1
+local REVISION = 2
 
 -- Numbers of enum lk_state and of enum lk_verdict.
 local ABSENT, IN_PROGRESS, UNCERTAIN, COMPLETED, RELEASED = 0, 2, 3, 4, 5
@@ -49,9 +50,11 @@ local STATE = 2 ^ 43
 -- record's number is its first token.
 local UNIT, EPOCH, TOKEN_MAX = 16, 1704067200000000, 2 ^ 48 - 1
 local RESERVE = 62500
--- After a restart or a fail-over tokens leap by 18 minutes: what a lost primary
--- handed out last must not be handed out again, whatever its clock said.
-local LEAP, LEAP_EVERY = 2 ^ 26, 60000
+-- After a restart or a fail-over tokens leap by 18 minutes, and by up to two
+-- hours more: what a lost primary handed out last must not be handed out again,
+-- whatever its clock said, and two that go on from the same token, each taking
+-- itself for the primary, must not hand out the same.
+local LEAP, SPREAD = 2 ^ 26, 2 ^ 29
 
 local SLACK = 1000 -- ms between our expiry and the one of Redis
 
@@ -144,40 +147,73 @@ end
 
 -- What this process has handed out and reserved, by key. A replica runs no
 -- functions: when it is promoted, or after a restart, there is nothing here,
--- or something else than the key says.
+-- or the key says that somebody else wrote it.
 local tokens = {}
 
+-- Returns the last token that may have been handed out, and who said so.
+local function read_token(text)
+    local last, by = string.match(text or '', '^(%d+) ?(.*)$')
+    return tonumber(last) or 0, by or ''
+end
+
+local function write_token(key, last, by)
+    local text = string.format(by == '' and '%.0f' or '%.0f %s', last, by)
+    call('SET', key, text)
+    return text
+end
+
+-- `by` tells one process from another, in hexadecimal digits.
+local function leap(tick, by)
+    local own = tonumber(sub(by, -7), 16) or 0
+    return LEAP + (tick % 65536 * 8192 + own) % SPREAD
+end
+
+-- Daemons say something random when they come; else the time has to do.
+local function tokens_of(key, tick, random)
+    local mine = tokens[key]
+    if not mine then
+        mine = {last = 0, till = -1, by = random or string.format('%.0f', tick)}
+        tokens[key] = mine
+    end
+    return mine
+end
+
+-- Scripts remember nothing: they count in the key, and leap when a daemon
+-- comes. Functions beside them are not to take that for a fail-over.
 local function script_token(key, tick, above)
-    local next = max((tonumber(call('GET', key)) or 0) + 1, tick, above + 1)
-    call('SET', key, next)
+    local last, by = read_token(call('GET', key))
+    local next = max(last + 1, tick, above + 1)
+    write_token(key, next, by)
     return next
 end
 
-local function reserve(key, mine, next, now)
-    local stored = tonumber(call('GET', key)) or 0
-    next = max(next, stored + 1)
-    if stored ~= mine.till and now - mine.leapt > LEAP_EVERY then
-        next = next + LEAP
-        mine.leapt = now
+-- The key is not as this process left it, or all that is reserved is used up.
+local function reserve(key, mine, next, tick, text)
+    local last, by = read_token(text)
+    if by == mine.by and last >= mine.till then
+        if next <= mine.till then
+            mine.text = text
+            return next
+        end
+        next = max(next, last + 1)
+    else
+        next = max(next, last + 1) + leap(tick, mine.by)
     end
     mine.till = next + RESERVE
-    call('SET', key, mine.till)
+    mine.text = write_token(key, mine.till, mine.by)
     return next
 end
 
 -- Above the one that the record had, in any case.
-local function next_token(key, now, tick, above)
+local function next_token(key, tick, above)
     if not is_library then
         return script_token(key, tick, above)
     end
-    local mine = tokens[key]
-    if not mine then
-        mine = {last = 0, till = -1, leapt = -LEAP_EVERY}
-        tokens[key] = mine
-    end
+    local mine = tokens_of(key, tick)
+    local text = call('GET', key)
     local next = max(mine.last + 1, tick, above + 1)
-    if next > mine.till then
-        next = reserve(key, mine, next, now)
+    if next > mine.till or text ~= mine.text then
+        next = reserve(key, mine, next, tick, text)
     end
     mine.last = next
     return next
@@ -191,7 +227,7 @@ end
 -- The record in hand begins anew, under the next token; what it was before is
 -- not looked at.
 local function renew(args, i, tokens_key, now, tick, above)
-    token = next_token(tokens_key, now, tick, above)
+    token = next_token(tokens_key, tick, above)
     fingerprint, owner, reason = #args[i], #args[i + 1], 0
     state, flags, claimed, deadline = IN_PROGRESS, 0, now, now + args[i + 3]
     ttl, kept, at = args[i + 2], 0, 0
@@ -489,7 +525,7 @@ local function add_counts(found, index, due, last)
             (each + 1) * STATE - 1)
     end
     found[#found + 1] = call('ZCOUNT', index, '-inf', '+inf')
-    found[#found + 1] = tonumber(call('GET', last)) or 0
+    found[#found + 1] = (read_token(call('GET', last)))
     return found
 end
 
@@ -610,7 +646,8 @@ local function try_commands(key)
 end
 
 -- keys: meta, index, due, token, check. args: two secrets, in case there are
--- none yet. Returns revision, now, the secrets, then the counts.
+-- none yet, and something random. Returns revision, now, the secrets, then the
+-- counts.
 local function hello(keys, args)
     awake()
     local failed = try_commands(keys[5])
@@ -623,9 +660,12 @@ local function hello(keys, args)
             call('HSET', keys[1], name, args[place])
         end
     end
-    local last = tonumber(call('GET', keys[4]))
-    if last and not is_library then -- scripts remember nothing: leap here
-        call('SET', keys[4], max(last, tick) + LEAP)
+    local text = call('GET', keys[4])
+    if is_library then
+        tokens_of(keys[4], tick, args[3])
+    elseif text then
+        local last, by = read_token(text)
+        write_token(keys[4], max(last, tick) + leap(tick, args[3]), by)
     end
     return add_counts({REVISION, now, call('HGET', keys[1], 'secret'),
         call('HGET', keys[1], 'reference_secret')}, keys[2], keys[3], keys[4])
@@ -766,13 +806,15 @@ local function is_newer(other, now)
     return (not waits and ends > deadline) or keeps > kept
 end
 
--- Tokens go on above what came from elsewhere.
+-- Tokens go on above what came from elsewhere. Functions do not see what a
+-- script takes in: they have to leap.
 local function raise_token(key, least)
-    if least > (tonumber(call('GET', key)) or 0) then
-        call('SET', key, least)
-        if tokens[key] then
-            tokens[key].till = -1 -- look at the key again
-        end
+    local last, by = read_token(call('GET', key))
+    if least > last then
+        write_token(key, least, is_library and by or '')
+    end
+    if tokens[key] then
+        tokens[key].last = max(tokens[key].last, least)
     end
 end
 
@@ -789,7 +831,7 @@ local function import(keys, args)
     take(args[1], now)
     local holder = call('ZRANGEBYSCORE', keys[3], number, number)[1]
     if number == 0 or (holder and holder ~= keys[1]) then
-        number = next_token(keys[4], now, tick, 0)
+        number = next_token(keys[4], tick, 0)
         result = 2
     end
     local value = head() .. sub(args[1], HEAD + 1)

@@ -576,6 +576,77 @@ def test_of_two_primaries_the_one_that_went_on_is_used(on):
         assert verdict(claim(fresh.raw(), key)) == "REPLAY"
 
 
+@pytest.mark.parametrize("options", [{}, NO_FUNCTIONS],
+                         ids=["functions", "script"])
+def test_two_primaries_never_hand_out_the_same_token(on, options):
+    # C04: the holder whom the surviving one does not know is STALE.
+    with RedisServer(appendonly=True, appendfsync="always",
+                     **options) as server:
+        replica = server.replica()
+        nodes = "redis://127.0.0.1:%d,127.0.0.1:%d" % (
+            server.port, replica.port)
+        raw = on(nodes, *QUICK).raw()
+        works(raw)
+        server.wait_replicated()
+        server.kill()
+        replica.promote()
+        until(lambda: not is_unavailable(raw("LOOKUP", *name(new_key()))))
+        keys = [new_key() for _ in range(100)]
+        tokens = [begin(raw, key) for key in keys]
+        server.start()  # and believes that it still leads
+        alone = on(server, *QUICK)
+        others = [begin(alone.raw(), key) for key in keys]
+        assert not set(tokens) & set(others)
+        alone.stop()
+        server.admin.replicaof(replica.address, replica.port)
+        server.wait_linked()
+        for key, token, other in zip(keys, tokens, others):
+            assert complete(raw, key, other) == "STALE"
+            assert complete(raw, key, token) == "OK"
+
+
+def test_a_server_that_leads_again_goes_on_above_what_is_lost(on):
+    # C04
+    with RedisServer() as server:
+        replica = server.replica()
+        raw = on("redis://127.0.0.1:%d,127.0.0.1:%d" % (
+            server.port, replica.port), *QUICK).raw()
+        works(raw)
+        server.wait_replicated()
+        replica.promote()
+        with Proxy(replica) as proxy:
+            server.admin.replicaof(proxy.address, proxy.port)
+            server.wait_linked()
+            until(lambda: verdict(claim(raw, new_key())) == "NEW")
+            replica.admin.wait(1, 1000)
+            proxy.freeze()
+            lost = [begin(raw, new_key()) for _ in range(5)]
+            replica.kill()
+            proxy.cut()
+        server.promote()
+        until(lambda: verdict(claim(raw, new_key())) == "NEW")
+        assert begin(raw, new_key()) > max(lost)
+
+
+def test_functions_and_scripts_beside_each_other_share_the_tokens(
+        make_daemon, prefix):
+    rights = RIGHTS.replace("+fcall", "+eval +evalsha")
+    with RedisServer(users=["default on nopass ~* &* +@all", user(
+            "latchkey", rights.replace("{latchkey}", "{%s}" % prefix))]
+            ) as server:
+        settings = ["store.prefix=" + prefix]
+        one = make_daemon(url=server.url(), settings=settings).raw()
+        two = make_daemon(url=server.url("latchkey", "its-password"),
+                          settings=settings).raw()
+        begin(one, new_key())
+        first = begin(two, new_key())
+        tokens = [begin(raw, new_key()) for _ in range(50)
+                  for raw in (one, two)]
+        assert len(set(tokens)) == 100
+        # Neither takes the other for a primary that was lost.
+        assert max(tokens) < first + 2 ** 25
+
+
 def test_sentinels_lead_to_the_new_primary(on):
     # C19, C22
     with RedisServer() as server:
