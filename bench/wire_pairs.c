@@ -147,11 +147,14 @@ int main(int argc, char **argv)
         return 2;
     }
     size_t count = strtoul(argv[2], NULL, 10);
-    struct conn *conns = calloc(count, sizeof(*conns));
-    int poll = epoll_create1(0);
     load.pairs = strtoull(argv[3], NULL, 10);
     load.body_len = atoi(argv[4]);
-    if (!conns || load.body_len < 0 || load.body_len > BODY_MAX) {
+    if (load.body_len < 0 || load.body_len > BODY_MAX) {
+        return 2;
+    }
+    struct conn *conns = calloc(count, sizeof(*conns));
+    int poll = epoll_create1(0);
+    if (!conns) {
         return 2;
     }
     memset(load.body, 'x', (size_t)load.body_len);

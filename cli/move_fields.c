@@ -10,8 +10,8 @@
 #define TIME(name, field)               ROW(name, NUMBER, false, field, TIME_MAX)
 #define NEEDED(name, kind, field, most) ROW(name, kind, true, field, most)
 
-#define TOKEN_MAX LK_REFERENCE_MAX /* of every store */
-#define TIME_MAX  ((UINT64_C(1) << 48) - 1)
+#define TOKEN_MAX LK_IMPORT_TOKEN_MAX
+#define TIME_MAX  LK_IMPORT_TIME_MAX
 #define ANY       INT64_MAX
 
 static const struct lk_field_row begin[] = {

@@ -229,8 +229,8 @@ static bool is_possible(const struct lk_record *record)
         record->state != LK_STATE_COMPLETED || record->omitted || record->kept;
 
     return known && whole && record->token &&
-           record->token <= LK_REFERENCE_MAX &&
-           record->number <= LK_REFERENCE_MAX &&
+           record->token <= LK_IMPORT_TOKEN_MAX &&
+           record->number <= LK_IMPORT_TOKEN_MAX &&
            record->generation <= INT64_MAX && record->ttl_ms <= TIME_MAX &&
            record->keep_ms <= TIME_MAX && record->claimed_ms <= TIME_MAX &&
            record->completed_ms <= TIME_MAX &&
@@ -313,7 +313,7 @@ enum lk_status lk_postgres_import(struct lk_store *base,
             sum.highest_token = records[i].token;
         }
     }
-    if (sum.highest_token > LK_REFERENCE_MAX) {
+    if (sum.highest_token > LK_IMPORT_TOKEN_MAX) {
         return LK_INVALID;
     }
     for (size_t at = 0; at < count && !status;) {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TIME_MAX ((UINT64_C(1) << 48) - 1)
+#define TIME_MAX LK_IMPORT_TIME_MAX
 
 /* ---- Records ---------------------------------------------------------------
  */
@@ -34,9 +34,9 @@ static bool is_possible(const struct lk_record *record)
 
     return record->state >= LK_STATE_IN_PROGRESS &&
            record->state <= LK_STATE_RELEASED && record->token &&
-           record->token <= LK_REFERENCE_MAX &&
-           record->number <= LK_REFERENCE_MAX &&
-           record->generation <= LK_REFERENCE_MAX &&
+           record->token <= LK_IMPORT_TOKEN_MAX &&
+           record->number <= LK_IMPORT_TOKEN_MAX &&
+           record->generation <= LK_IMPORT_TOKEN_MAX &&
            record->ttl_ms <= TIME_MAX && record->keep_ms <= TIME_MAX &&
            record->claimed_ms <= TIME_MAX && record->completed_ms <= TIME_MAX &&
            deadline_of(record) <= TIME_MAX &&
@@ -139,7 +139,7 @@ enum lk_status lk_redis_import(struct lk_store *base,
     struct lk_redis *store = (struct lk_redis *)base;
     enum lk_status status = LK_OK;
 
-    if (result->highest_token > LK_REFERENCE_MAX) {
+    if (result->highest_token > LK_IMPORT_TOKEN_MAX) {
         return LK_INVALID;
     }
     for (size_t i = 0; i < count; i++) {

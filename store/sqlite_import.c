@@ -36,7 +36,8 @@ enum lk_status lk_sqlite_describe(struct lk_store *store, struct lk_buf *text,
 
 /* ---- which of two is newer -------------------------------------------- */
 
-/* What follows what, under one token. */
+/* What follows what, under one token. Whoever completed it has run it, so that
+ * wins over a release elsewhere. */
 static unsigned rank(enum lk_state state, bool evicted)
 {
     switch (state) {
@@ -45,9 +46,9 @@ static unsigned rank(enum lk_state state, bool evicted)
     case LK_STATE_UNCERTAIN:
         return 2;
     case LK_STATE_COMPLETED:
-        return 3;
+        return 4;
     case LK_STATE_RELEASED:
-        return evicted ? 4 : 3;
+        return evicted ? 5 : 3;
     default:
         return 0;
     }
@@ -93,8 +94,8 @@ static bool is_possible(const struct lk_record *record)
     const struct lk_name *name = &record->name;
 
     return rank(record->state, false) && record->token &&
-           record->token <= LK_REFERENCE_MAX &&
-           record->number <= LK_REFERENCE_MAX &&
+           record->token <= LK_IMPORT_TOKEN_MAX &&
+           record->number <= LK_IMPORT_TOKEN_MAX &&
            record->generation <= INT64_MAX && record->attempt <= INT64_MAX &&
            record->ttl_ms <= TIME_MAX && record->keep_ms <= TIME_MAX &&
            record->claimed_ms <= TIME_MAX && record->completed_ms <= TIME_MAX &&
@@ -392,7 +393,7 @@ enum lk_status lk_sqlite_import(struct lk_store *base,
 {
     struct import import = {records, count, *result};
 
-    if (result->highest_token > LK_REFERENCE_MAX) {
+    if (result->highest_token > LK_IMPORT_TOKEN_MAX) {
         return LK_INVALID;
     }
     for (size_t i = 0; i < count; i++) {

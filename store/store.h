@@ -157,6 +157,11 @@ struct lk_list_query {
     bool whole; /* for an export: released records too, with all they have */
 };
 
+/* Half of all tokens: whatever a file says, the store can go on. And times up
+ * to the year 2248. */
+#define LK_IMPORT_TOKEN_MAX (UINT64_C(1) << 47)
+#define LK_IMPORT_TIME_MAX  ((UINT64_C(1) << 43) - 1)
+
 /* What became of the records of an import. */
 struct lk_import {
     uint64_t taken;
@@ -315,7 +320,8 @@ struct lk_store_class {
      * Moving from another store; nobody else need be stopped where the store
      * is shared. A record is taken if there is none of its name, or one that
      * is expired or has a smaller token, or the same token in an earlier state
-     * (in progress, uncertain, completed, evicted) or with an earlier end.
+     * (in progress, uncertain, released, completed, evicted) or with an
+     * earlier end of the same state.
      * Numbers are kept where they are free; tokens go on above the highest,
      * and above result->highest_token as it was given. Start-up thread.
      */

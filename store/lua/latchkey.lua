@@ -784,12 +784,13 @@ end
 
 -- ---- Moving ----
 
--- What follows what, under one token.
+-- What follows what, under one token. Whoever completed it has run it, so that
+-- wins over a release elsewhere.
 local function rank()
-    if state == RELEASED and flags >= FLAG_EVICTED then
-        return 4
+    if state == RELEASED then
+        return flags >= FLAG_EVICTED and 5 or 3
     end
-    return state >= COMPLETED and 3 or state - 1
+    return state == COMPLETED and 4 or state - 1
 end
 
 -- Whether the one in hand is newer than the other, which is then in hand. The

@@ -34,13 +34,14 @@ BEGIN
 END
 $$;
 
--- What follows what, under one token.
+-- What follows what, under one token. Whoever completed it has run it, so that
+-- wins over a release elsewhere.
 CREATE OR REPLACE FUNCTION latchkey.rank(state smallint, evicted boolean)
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
-    SELECT CASE state WHEN 2 THEN 1 WHEN 3 THEN 2 WHEN 4 THEN 3
-        WHEN 5 THEN CASE WHEN evicted THEN 4 ELSE 3 END ELSE 0 END
+    SELECT CASE state WHEN 2 THEN 1 WHEN 3 THEN 2 WHEN 4 THEN 4
+        WHEN 5 THEN CASE WHEN evicted THEN 5 ELSE 3 END ELSE 0 END
 $$;
 
 -- Records as rows of latchkey.operation, and the answers of those that are

@@ -244,6 +244,26 @@ static void under_one_token_the_later_state_is_newer(void **state)
 }
 
 /* KEEP and EXTEND are promises. */
+/* Two stores have worked on one claim: whoever completed it has run it. */
+static void a_release_elsewhere_does_not_undo_a_completion(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t token = claim_new(bed, "k", "a");
+    struct lk_record released = record_of(bed, "k", token, LK_STATE_RELEASED);
+
+    say(bed, complete_of(bed, "k", token, "paid"), LK_VERDICT_DONE);
+    released.expires_ms += 1000 * HOUR_MS;
+    assert_false(is_taken(bed, released));
+    say(bed, claim_of(bed, "k", "b"), LK_VERDICT_REPLAY);
+
+    token = claim_new(bed, "other", "a");
+    say(bed, with_token(bed, LK_EVENT_RELEASE, "other", token),
+        LK_VERDICT_DONE);
+    assert_true(
+        is_taken(bed, record_of(bed, "other", token, LK_STATE_COMPLETED)));
+    assert_int_equal(look(bed, "other", NULL), LK_STATE_COMPLETED);
+}
+
 static void in_one_state_the_longer_life_is_newer(void **state)
 {
     struct bed *bed = *state;
@@ -543,6 +563,7 @@ int main(void)
         TEST(a_token_that_is_taken_disturbs_neither),
         TEST(a_larger_token_is_newer),
         TEST(under_one_token_the_later_state_is_newer),
+        TEST(a_release_elsewhere_does_not_undo_a_completion),
         TEST(in_one_state_the_longer_life_is_newer),
         TEST(an_expired_record_makes_room),
         TEST(what_was_forgotten_does_not_come_back),
