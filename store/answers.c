@@ -4,8 +4,10 @@
  * The key is {prefix}:answer:TOKEN. The value is the MAC and then, in this
  * order: when it was completed (8 bytes), the length of the reason (1 byte),
  * the reason, the encoded response. The MAC is HMAC-SHA256, with a key that is
- * derived from the store's secret, over token, name hash, fingerprint with its
- * length, and everything behind the MAC.
+ * derived from the store's secret, over token, number, expiry, name hash,
+ * fingerprint with its length, and everything behind the MAC. Number and expiry
+ * are what PostgreSQL says with its decision: an answer of a run that it has
+ * forgotten, since it was restored from a copy, fits no later one.
  */
 #include "store/answers.h"
 #include "lib/socket.h"
@@ -23,6 +25,7 @@ enum {
     FIXED = MAC + 8 + 1, /* before the reason */
     VALUE_MAX = 1024 * 1024,
     LEAVE_ALONE_MS = 1000,
+    SLOW_MS = 10, /* on average: asking PostgreSQL is not worth avoiding then */
     KEY_MAX = 128,
     FORGET_AT_ONCE = 256,
 };
@@ -38,6 +41,7 @@ struct lk_answers {
     pthread_mutex_t lock; /* guards all below */
     struct lk_link link;
     int64_t not_before; /* when it may be tried again */
+    int64_t usual_ms;   /* what a question takes, times 8 */
     struct lk_buf value;
     struct lk_answers_stats stats;
 };
@@ -56,12 +60,15 @@ static void put64(char *to, uint64_t number)
 static enum lk_status add_binding(struct lk_buf *text, const struct lk_op *op,
                                   uint64_t token)
 {
-    char fixed[8 + 16 + 8];
+    const uint64_t numbers[] = {
+        token,       op->out.number, op->out.expires_ms,
+        op->hash.hi, op->hash.lo,    op->fingerprint.len,
+    };
+    char fixed[sizeof(numbers)];
 
-    put64(fixed, token);
-    put64(fixed + 8, op->hash.hi);
-    put64(fixed + 16, op->hash.lo);
-    put64(fixed + 24, op->fingerprint.len);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        put64(fixed + 8 * i, numbers[i]);
+    }
     enum lk_status status = latchkey_buf_add(text, fixed, sizeof(fixed));
     return status ? status : latchkey_buf_add_slice(text, op->fingerprint);
 }
@@ -208,6 +215,17 @@ static enum lk_status ready(struct lk_answers *answers)
     return LK_OK;
 }
 
+/* Replays are loaded one after the other, so a cache that takes its time would
+ * hold them up more than it helps. */
+static void note_time(struct lk_answers *answers, int64_t took_ms)
+{
+    answers->usual_ms += took_ms - answers->usual_ms / 8;
+    if (answers->usual_ms > 8 * SLOW_MS) {
+        answers->not_before = lk_socket_now() + LEAVE_ALONE_MS;
+        answers->usual_ms = 0;
+    }
+}
+
 /* An error reply is as good as none: the link is given up. */
 static enum lk_status ask(struct lk_answers *answers,
                           const struct lk_slice *words, size_t count,
@@ -219,9 +237,10 @@ static enum lk_status ask(struct lk_answers *answers,
     if (status) {
         return status;
     }
-    status = lk_link_ask(&answers->link,
-                         lk_socket_now() + (int64_t)answers->timeout_ms, words,
-                         count, reply);
+    int64_t began = lk_socket_now();
+    status = lk_link_ask(&answers->link, began + (int64_t)answers->timeout_ms,
+                         words, count, reply);
+    note_time(answers, lk_socket_now() - began);
     if (!status && (*reply)->type == REDIS_REPLY_ERROR) {
         snprintf(answers->link.why, sizeof(answers->link.why), "%.100s",
                  (*reply)->str);
@@ -350,6 +369,7 @@ enum lk_status lk_answers_forget(struct lk_answers *answers,
     enum lk_status status = LK_OK;
 
     pthread_mutex_lock(&answers->lock);
+    answers->not_before = 0; /* an eviction is worth a try at any time */
     while (count && !status) {
         size_t now = count < FORGET_AT_ONCE ? count : FORGET_AT_ONCE;
         status = forget(answers, tokens, now);

@@ -162,6 +162,12 @@ static void an_answer_is_bound_to_what_it_answers(void **state)
     op.fingerprint = LK_SLICE("1:fingerprinu");
     assert_false(gives(cache->answers, &op));
     op = cache->op;
+    op.out.expires_ms++; /* another run, in a store that forgot the first */
+    assert_false(gives(cache->answers, &op));
+    op = cache->op;
+    op.out.number++;
+    assert_false(gives(cache->answers, &op));
+    op = cache->op;
     op.out.token = 78;
     freeReplyObject(redisCommand(cache->redis, "COPY {test}:answer:77 "
                                                "{test}:answer:78"));
@@ -264,6 +270,24 @@ static void a_frozen_cache_is_left_alone(void **state)
     assert_true(stats.failed >= 1 && stats.failed < 100);
     assert_false(stats.available);
     lk_answers_close(hasty);
+    kill(cache->server, SIGCONT);
+}
+
+/* C35: even right after it has failed. */
+static void an_eviction_asks_a_cache_that_is_left_alone(void **state)
+{
+    struct cache *cache = *state;
+    const uint64_t token = 77;
+
+    lk_answers_put(cache->answers, &cache->op, cache->kept, HOUR_MS);
+    end_server(cache);
+    assert_false(gives(cache->answers, &cache->op));
+    start_server(cache);
+    freeReplyObject(redisCommand(cache->redis, "SET {test}:answer:77 x"));
+    assert_int_equal(lk_answers_forget(cache->answers, &token, 1), LK_OK);
+    redisReply *reply = redisCommand(cache->redis, "DBSIZE");
+    assert_int_equal(reply->integer, 0);
+    freeReplyObject(reply);
 }
 
 static void a_wrong_url_is_refused_with_a_sentence(void **state)
@@ -292,6 +316,7 @@ int main(void)
         CACHED(it_keeps_an_answer_no_longer_than_it_is_told),
         CACHED(a_cache_that_is_gone_gives_nothing_and_comes_back),
         CACHED(a_frozen_cache_is_left_alone),
+        CACHED(an_eviction_asks_a_cache_that_is_left_alone),
         cmocka_unit_test(a_wrong_url_is_refused_with_a_sentence),
     };
     if (system("command -v redis-server >/dev/null")) {
