@@ -8,11 +8,13 @@
 #include "store/redis.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 enum {
     PAUSE_LEAST_MS = 100,
     PAUSE_MOST_MS = 1000,
+    ASK_MS = 1000,        /* how often one asks who the primary is */
     CHECK_MS = 10 * 1000, /* how often settings are looked at */
 };
 
@@ -79,14 +81,47 @@ static void take_findings(struct lk_redis *store, enum lk_status status,
     pthread_mutex_unlock(&store->numbers_lock);
 }
 
-/* While all is well: settings may change under a running server. */
-static void watch(struct lk_redis *store)
+/* Where there is nobody to ask, only settings are looked at. */
+static int64_t next_turn(const struct lk_redis *store)
+{
+    bool asks = store->url.service || store->url.count > 1;
+
+    return lk_socket_now() + (asks ? ASK_MS : CHECK_MS);
+}
+
+/* The old primary may live on, and answer, after another has taken over; and
+ * settings may change under a running server. */
+static void look_again(struct lk_redis *store, struct lk_link *link,
+                       const char *address, int64_t *check_at)
+{
+    uint64_t timeout_ms = store->config.connect_timeout_ms;
+    char found[LK_REDIS_ADDRESS] = "";
+    struct lk_buf why = {0};
+
+    if (lk_redis_find(link, &store->url, store->keys[LK_REDIS_TOKEN].data,
+                      timeout_ms, found)) {
+        return; /* whoever uses a link will see whether it is lost */
+    }
+    if (strcmp(found, address) != 0) {
+        lk_redis_lost(store, link, "another server is the primary now");
+    } else if (lk_socket_now() >= *check_at) {
+        *check_at = lk_socket_now() + CHECK_MS;
+        enum lk_status status = lk_redis_check(
+            store, link, lk_socket_now() + (int64_t)timeout_ms, &why);
+        if (status == LK_INVALID && !latchkey_buf_add(&why, "", 1)) {
+            lk_redis_lost(store, link, why.data);
+        }
+    }
+    latchkey_buf_free(&why);
+}
+
+/* While all is well. */
+static void watch(struct lk_redis *store, int64_t *check_at)
 {
     struct lk_redis_place *place = &store->place;
-    int64_t until = lk_socket_now() + CHECK_MS;
+    int64_t until = next_turn(store);
     char address[LK_REDIS_ADDRESS];
     struct lk_link link = {.fd = -1, .epoch = place->epoch};
-    struct lk_buf why = {0};
 
     while (place->up && !place->stopping && lk_socket_now() < until) {
         wait_until(place, until);
@@ -96,18 +131,8 @@ static void watch(struct lk_redis *store)
     }
     snprintf(address, sizeof(address), "%s", place->address);
     pthread_mutex_unlock(&place->lock);
-    int64_t deadline =
-        lk_socket_now() + (int64_t)store->config.connect_timeout_ms;
-    enum lk_status status =
-        lk_redis_greet(&link, &store->url, address, deadline);
-    if (!status) {
-        status = lk_redis_check(store, &link, deadline, &why);
-    }
-    if (status == LK_INVALID && !latchkey_buf_add(&why, "", 1)) {
-        lk_redis_lost(store, &link, why.data);
-    }
+    look_again(store, &link, address, check_at);
     lk_link_close(&link);
-    latchkey_buf_free(&why);
     pthread_mutex_lock(&place->lock);
 }
 
@@ -116,12 +141,13 @@ static void *run_scout(void *context)
     struct lk_redis *store = context;
     struct lk_redis_place *place = &store->place;
     int64_t pause = PAUSE_LEAST_MS;
+    int64_t check_at = lk_socket_now() + CHECK_MS;
 
     pthread_mutex_lock(&place->lock);
     while (!place->stopping) {
         if (place->up) {
             pause = PAUSE_LEAST_MS;
-            watch(store);
+            watch(store, &check_at);
             continue;
         }
         char address[LK_REDIS_ADDRESS] = "";
@@ -183,27 +209,50 @@ static enum lk_status link_up(struct lk_redis *store, struct lk_link *link,
     return status;
 }
 
+enum fitness { FIT, USED_UP, TO_BE_OPENED, NO_PRIMARY };
+
+static enum fitness judge(struct lk_redis_place *place, struct lk_link *link,
+                          char address[LK_REDIS_ADDRESS])
+{
+    pthread_mutex_lock(&place->lock);
+    bool up = place->up;
+    bool ours = link->epoch == place->epoch;
+    if (up) {
+        link->epoch = place->epoch;
+    }
+    snprintf(address, LK_REDIS_ADDRESS, "%s", place->address);
+    pthread_mutex_unlock(&place->lock);
+    if (!up) {
+        return NO_PRIMARY;
+    }
+    if (!ours) {
+        return TO_BE_OPENED;
+    }
+    return link->fd < 0 || lk_link_is_stale(link) ? USED_UP : FIT;
+}
+
 enum lk_status lk_redis_ready(struct lk_redis *store, struct lk_link *link,
                               int64_t deadline)
 {
-    struct lk_redis_place *place = &store->place;
     char address[LK_REDIS_ADDRESS];
+    enum fitness fitness = judge(&store->place, link, address);
 
-    pthread_mutex_lock(&place->lock);
-    bool up = place->up;
-    bool fits = link->fd >= 0 && link->epoch == place->epoch;
-    snprintf(address, sizeof(address), "%s", place->address);
-    if (up && !fits) {
-        link->epoch = place->epoch;
+    if (fitness == USED_UP) {
+        /* It may have been restarted while nobody looked: it need not be the
+         * primary any more, though it says so. */
+        lk_redis_lost(store, link, "Redis closed the connection");
+        fitness = lk_redis_await(store, deadline, false)
+                      ? NO_PRIMARY
+                      : judge(&store->place, link, address);
     }
-    pthread_mutex_unlock(&place->lock);
-    if (!up) {
+    switch (fitness) {
+    case FIT:
+        return LK_OK;
+    case TO_BE_OPENED:
+        return link_up(store, link, address, deadline);
+    default:
         return LK_UNAVAILABLE;
     }
-    if (fits && !lk_link_is_stale(link)) {
-        return LK_OK;
-    }
-    return link_up(store, link, address, deadline);
 }
 
 void lk_redis_lost(struct lk_redis *store, struct lk_link *link,

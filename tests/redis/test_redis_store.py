@@ -1,8 +1,10 @@
 """The Redis store: what it asks of the server, and what it survives."""
 
+import contextlib
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -645,6 +647,71 @@ def test_functions_and_scripts_beside_each_other_share_the_tokens(
         assert len(set(tokens)) == 100
         # Neither takes the other for a primary that was lost.
         assert max(tokens) < first + 2 ** 25
+
+
+def test_an_idle_daemon_does_not_go_back_to_a_restarted_primary(on):
+    # C01: two daemons on two primaries would both tell NEW.
+    with RedisServer(appendonly=True, appendfsync="always") as server:
+        replica = server.replica()
+        nodes = "redis://127.0.0.1:%d,127.0.0.1:%d" % (
+            server.port, replica.port)
+        idle = on(nodes, "store.sweep_interval=1h").raw()
+        busy = on(nodes, *QUICK).raw()
+        works(idle)
+        works(busy)
+        server.wait_replicated()
+        server.kill()
+        replica.promote()
+        until(lambda: verdict(claim(busy, new_key())) == "NEW")
+        server.start()  # and believes that it still leads
+        for _ in range(20):
+            key = new_key()
+            assert verdict(claim(busy, key)) == "NEW"
+            reply = claim(idle, key)
+            assert is_unavailable(reply) or verdict(reply) == "INFLIGHT"
+        until(lambda: verdict(claim(idle, key)) == "INFLIGHT")
+
+
+class Guide:
+    """Says who the primary is, as a Sentinel does."""
+
+    def __init__(self, server):
+        self.server = server
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self._answer, daemon=True,
+                                 args=(self.socket.accept()[0],)).start()
+
+    def _answer(self, link):
+        with link, contextlib.suppress(OSError):
+            while link.recv(1000):
+                port = b"%d" % self.server.port
+                link.sendall(b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%s\r\n" % (
+                    len(port), port))
+
+
+def test_sentinels_are_asked_again_while_the_old_primary_answers(on):
+    # C01: it is cut off from the Sentinels, and not from the daemon.
+    with RedisServer() as server:
+        replica = server.replica()
+        guide = Guide(server)
+        with guide.socket:
+            raw = on("redis-sentinel://127.0.0.1:%d/main" % guide.port).raw()
+            works(raw)
+            server.wait_replicated()
+            replica.promote()
+            guide.server = replica
+            other = on(replica).raw()
+            key = new_key()
+            assert verdict(claim(other, key)) == "NEW"
+            until(lambda: not isinstance(
+                raw("LOOKUP", *name(key)), (Error, type(None))))
+            assert verdict(claim(raw, key)) == "INFLIGHT"
 
 
 def test_sentinels_lead_to_the_new_primary(on):
