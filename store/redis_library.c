@@ -292,8 +292,10 @@ static enum lk_status take_secrets(struct lk_redis *store,
                        "was started; restart the daemon",
                        NULL);
     }
-    memcpy(store->store.secret, secret, 16);
-    memcpy(store->store.reference_secret, reference, 16);
+    if (first) { /* later others read them, without a lock */
+        memcpy(store->store.secret, secret, 16);
+        memcpy(store->store.reference_secret, reference, 16);
+    }
     return LK_OK;
 }
 

@@ -60,15 +60,27 @@ static enum lk_status look(struct lk_redis *store,
     return status;
 }
 
+/* It does not go away by itself. */
+static bool needs_hand(enum lk_status status)
+{
+    return status == LK_INVALID || status == LK_DENIED ||
+           status == LK_VERSION || status == LK_CORRUPT;
+}
+
 static void take_findings(struct lk_redis *store, enum lk_status status,
                           const char *address, const struct lk_buf *why)
 {
     struct lk_redis_place *place = &store->place;
 
     if (status) {
+        char was[sizeof(place->trouble)];
+        memcpy(was, place->trouble, sizeof(was));
         place->tries++;
         snprintf(place->trouble, sizeof(place->trouble), "%.*s", (int)why->len,
                  why->len ? why->data : "");
+        if (needs_hand(status) && strcmp(was, place->trouble) != 0) {
+            lk_redis_log(store, 0, "Redis cannot be used: %s", place->trouble);
+        }
         return;
     }
     lk_redis_log(store, 2, "Redis answers again, at %s", address);

@@ -423,6 +423,24 @@ def test_a_daemon_does_not_start_without_its_server(make_daemon):
         assert "127.0.0.1" in refusal(daemon)
 
 
+def test_another_store_in_its_place_is_not_used(on, prefix):
+    # References and hashes of names would mean something else.
+    with RedisServer(appendonly=True, appendfsync="always") as server:
+        daemon = on(server, *QUICK)
+        raw = daemon.raw()
+        key = works(raw)
+        meta = "{%s}:meta" % prefix
+        secret = server.admin.hget(meta, "secret")
+        server.admin.hset(meta, "secret", "ab" * 16)
+        server.kill()
+        server.start()
+        daemon.wait_for_log("another store")
+        assert is_unavailable(claim(raw, key))
+        assert "another store" in info(raw)["trouble"]
+        server.admin.hset(meta, "secret", secret)
+        until(lambda: verdict(claim(raw, key)) == "REPLAY")
+
+
 def test_a_frozen_server_holds_up_nobody_for_long(on):
     # C19
     with RedisServer(appendonly=True) as server:
