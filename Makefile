@@ -189,7 +189,7 @@ ASAN := $(filter address%,$(SANITIZE))
 # some run at a time. What does not depend on how our programs were built is left
 # out under sanitizers.
 JOBS   ?= 3
-BESIDE := tests/store tests/redis $(if $(SANITIZE),,tests/sql tests/services) \
+BESIDE := tests/store tests/redis tests/history/test_shared.py $(if $(SANITIZE),,tests/sql tests/services) \
   $(if $(ASAN)$(GATEWAY),tests/gateway tests/hosts)
 PYTEST := LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
   $(if $(ASAN),LATCHKEY_NGINX=$(abspath $(BUILD))/nginx) $(PYTHON) -m pytest -q
@@ -197,7 +197,7 @@ PYTEST := LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
 check: all tests faults $(if $(ASAN),nginx-asan)
 	$(Q)$(MAKE) --no-print-directory check-unit
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) check-unit
-	$(Q)$(PYTEST) $(PYTEST_ARGS) tests/daemon tests/history tests/crash
+	$(Q)$(PYTEST) $(PYTEST_ARGS) --ignore=tests/history/test_shared.py tests/daemon tests/history tests/crash
 	$(Q)$(PYTEST) -n $(JOBS) $(PYTEST_ARGS) $(BESIDE)
 
 # Kills the daemon N times under load and checks what it had acknowledged.
