@@ -164,6 +164,7 @@ struct lk_redis_pending {
     size_t end;     /* of its call in the link's output */
     size_t group;   /* so many are in the call, if it is the first there */
     bool sent;      /* it may have happened, nobody knows */
+    bool written;   /* by its call */
     bool uncertain; /* it rests on a write that WAIT has to confirm */
     bool settled;
 };

@@ -79,6 +79,14 @@ static void set_times(const struct lk_redis_head *head, struct lk_outcome *out)
     }
 }
 
+/* Whoever is told so acts on it, though it may be somebody else's write that no
+ * replica has: a fail-over would take it back. */
+static bool is_final(enum lk_verdict verdict)
+{
+    return verdict != LK_VERDICT_INFLIGHT && verdict != LK_VERDICT_REFUSED &&
+           verdict != LK_VERDICT_NIL;
+}
+
 static bool needs_kept(enum lk_verdict verdict)
 {
     return verdict == LK_VERDICT_REPLAY || verdict == LK_VERDICT_OMITTED ||
@@ -142,8 +150,8 @@ static enum lk_status take_outcome(struct lk_redis_chunk *chunk,
             chunk->last_token = op->out.token;
         }
     }
-    pending->uncertain =
-        written || verdict == LK_VERDICT_NEW || verdict == LK_VERDICT_KEPT;
+    pending->written = written;
+    pending->uncertain = written || is_final(op->out.verdict);
     return status;
 }
 
@@ -236,8 +244,8 @@ static void doubt_outcomes(struct lk_redis_chunk *chunk, bool again)
         if (op->status != LK_OK || !pending->uncertain) {
             continue;
         }
-        bool repeats =
-            again && op->event == LK_EVENT_CLAIM && op->owner.len > 0;
+        bool repeats = again && op->event == LK_EVENT_CLAIM &&
+                       (op->owner.len > 0 || !pending->written);
         pending->sent = repeats;
         forget_outcome(op, repeats ? LK_AGAIN : LK_UNKNOWN,
                        "too few replicas of Redis acknowledged it in time");

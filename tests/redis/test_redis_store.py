@@ -515,16 +515,19 @@ def test_wait_counts_the_replicas_that_have_it(on):
         replica = server.replica()
         raw = on(server, "store.wait_replicas=1",
                  "store.wait_timeout=2s").raw()
-        key = works(raw)
+        key, held = works(raw), new_key()
+        begin(raw, held)
         replica.wait_linked()
         assert replica.admin.exists(next(
             name_ for name_ in keys_of(server) if name_.endswith(key)))
         replica.pause()
         refused = claim(raw, new_key(), "OWNER", "o")
         assert is_unavailable(refused) and "too few replicas" in refused
-        # What changes nothing is answered.
-        assert verdict(claim(raw, key)) == "REPLAY"
+        # An answer that a fail-over may take back is none; to wait is.
+        assert is_unavailable(claim(raw, key))
+        assert verdict(claim(raw, held)) == "INFLIGHT"
         replica.resume()
+        until(lambda: verdict(claim(raw, key)) == "REPLAY")
         other = new_key()
         until(lambda: verdict(claim(raw, other, "OWNER", "o")) == "NEW")
         assert "confirmed" in info(raw)["store_promise"]
@@ -540,19 +543,46 @@ def test_wait_without_replicas_acknowledges_nothing(on, server):
     assert verdict(claim(raw, key)) == "INFLIGHT"
 
 
-def test_with_wait_a_fail_over_loses_nothing_that_was_acknowledged(on):
+def test_with_wait_nothing_is_told_that_a_fail_over_takes_back(on):
     with RedisServer() as server:
         replica = server.replica()
         raw = on("redis://127.0.0.1:%d,127.0.0.1:%d" % (
-            server.port, replica.port), "store.wait_replicas=1", *QUICK).raw()
+            server.port, replica.port), "store.wait_replicas=1",
+            "store.wait_timeout=300ms", "store.timeout=1s",
+            "store.connect_timeout=500ms").raw()
+        keys = [new_key() for _ in range(3)]
+        done, doubted, omitted = keys
+        tokens = {key: begin(raw, key, "OWNER", "o") for key in keys}
+        replica.pause()
+        assert is_unavailable(complete(raw, done, tokens[done]))
+        assert is_unavailable(raw("COMPLETE", *name(omitted), tokens[omitted],
+                                  200, "", "", "OMIT", "large"))
+        assert is_unavailable(raw("DOUBT", *name(doubted), tokens[doubted],
+                                  "why"))
+        # Each is on the primary alone, and another asks.
+        for key in keys:
+            assert is_unavailable(claim(raw, key))
+        assert is_unavailable(complete(raw, done, tokens[done]))
+        assert is_unavailable(complete(raw, done, 1))
+        replica.resume()
+        until(lambda: verdict(claim(raw, done)) == "REPLAY")
+
+
+def test_with_wait_a_fail_over_loses_nothing_that_was_acknowledged(on):
+    with RedisServer() as server:
+        replica = server.replica()
+        nodes = "redis://127.0.0.1:%d,127.0.0.1:%d" % (
+            server.port, replica.port)
+        raw = on(nodes, "store.wait_replicas=1", *QUICK).raw()
         keys = {key: finish(raw, key, body=key.encode())
                 for key in (new_key() for _ in range(50))}
         open_key = new_key()
         token = begin(raw, open_key, "OWNER", "o")
         server.kill()
         replica.promote()
-        replica.set("min_replicas_to_write", "0")
-        until(lambda: verdict(claim(raw, next(iter(keys)))) == "REPLAY")
+        until(lambda: verdict(claim(raw, open_key)) == "INFLIGHT")
+        # There is no other replica that could confirm anything.
+        raw = on(nodes, *QUICK).raw()
         for key in keys:
             assert claim(raw, key)[3] == key.encode()
         assert verdict(claim(raw, open_key)) == "INFLIGHT"
