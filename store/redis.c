@@ -268,20 +268,12 @@ static enum lk_status open_store(const struct lk_store_config *config,
     return LK_OK;
 }
 
-/* Answers come with the decision: there is nothing to fetch. */
-static enum lk_status load(struct lk_store *store, struct lk_op *op)
-{
-    (void)store;
-    (void)op;
-    return LK_AGAIN;
-}
-
 const struct lk_store_class lk_redis_class = {
     .scheme = "redis",
     .open = open_store,
     .close = close_store,
     .apply = lk_redis_apply,
-    .load = load,
+    .load = lk_redis_load,
     .lookup = lk_redis_lookup,
     .find = lk_redis_find_number,
     .list = lk_redis_list,

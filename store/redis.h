@@ -313,6 +313,7 @@ LK_MUST_CHECK enum lk_status lk_redis_audit_read(struct lk_slice bytes,
                                                  struct lk_audit_entry *entry);
 
 /* redis_read.c */
+enum lk_status lk_redis_load(struct lk_store *store, struct lk_op *op);
 enum lk_status lk_redis_lookup(struct lk_store *store, struct lk_name name,
                                struct lk_record *record);
 enum lk_status lk_redis_find_number(struct lk_store *store,

@@ -192,6 +192,27 @@ enum lk_status lk_redis_lookup(struct lk_store *base, struct lk_name name,
     return status;
 }
 
+/* A long answer. LK_AGAIN: the operation is not what it was when that was
+ * decided. */
+enum lk_status lk_redis_load(struct lk_store *base, struct lk_op *op)
+{
+    struct lk_record record;
+    enum lk_status status = lk_redis_lookup(base, op->name, &record);
+
+    if (status) {
+        return status == LK_NOT_FOUND ? LK_AGAIN : status;
+    }
+    if (record.token != op->out.token || record.state != op->out.state ||
+        !record.kept) {
+        status = LK_AGAIN;
+    } else {
+        op->out.kept = lk_kept_ref(record.kept);
+        op->out.needs_load = false;
+    }
+    lk_record_free(&record);
+    return status;
+}
+
 enum lk_status lk_redis_find_number(struct lk_store *base,
                                     struct lk_slice tenant, uint64_t number,
                                     struct lk_record *record)

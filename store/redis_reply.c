@@ -138,7 +138,11 @@ static enum lk_status take_outcome(struct lk_redis_chunk *chunk,
         set_times(&head, &op->out);
     }
     if (!status && needs_kept(op->out.verdict)) {
-        status = lk_redis_kept(&head, &op->out.kept);
+        /* A long answer does not come with the decision. */
+        op->out.needs_load =
+            after == LK_STATE_COMPLETED && record.len == LK_REDIS_HEAD;
+        status =
+            op->out.needs_load ? LK_OK : lk_redis_kept(&head, &op->out.kept);
     }
     if (written) {
         count_change(chunk, before, after);

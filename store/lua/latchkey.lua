@@ -39,8 +39,11 @@ local FLAG_OMITTED, FLAG_EVICTED = 1, 2
 
 -- What every operation returns: verdict, state before and after, whether
 -- anything was written, now; then the record, whole where the caller needs its
--- answer or reason, else only its head.
+-- answer or reason, else only its head. Of one with a long answer there is only
+-- the head, too: a batch of retries must not fill anybody's memory. The daemon
+-- fetches it by itself.
 local REPLY = '<BBBBl'
+local LONG = 16384
 
 -- Scores in `due` are a state times this, and a time in ms.
 local STATE = 2 ^ 43
@@ -83,6 +86,18 @@ end
 
 local function short(verdict, found, now, record)
     return pack(REPLY, verdict, found, found, 0, now) .. sub(record, 1, HEAD)
+end
+
+-- The beginning of a record, with more than its head; '' if there is none.
+local function look(name)
+    return call('GETRANGE', name, 0, LONG)
+end
+
+local function tell(verdict, found, now, record)
+    if #record > LONG then
+        return short(verdict, found, now, record)
+    end
+    return reply(verdict, found, found, 0, now, record)
 end
 
 -- The record in hand: take() reads one, head() writes it with what has been
@@ -270,10 +285,10 @@ end
 
 -- Fingerprint, owner, ttl, lock, flags (1 reexecute, 2 no new).
 local function claim(name, args, i, tokens_key, now, tick)
-    local record = call('GET', name)
+    local record = look(name)
     local wishes = args[i + 4]
     local no_new = wishes >= '2'
-    if not record then
+    if record == '' then
         if no_new then
             return reply(REFUSED, ABSENT, ABSENT, 0, now, '')
         end
@@ -286,8 +301,8 @@ local function claim(name, args, i, tokens_key, now, tick)
             return short(MISMATCH, found, now, record)
         end
         if found == COMPLETED then
-            return reply(flags == FLAG_OMITTED and OMITTED or REPLAY, found,
-                found, 0, now, record)
+            return tell(flags == FLAG_OMITTED and OMITTED or REPLAY, found,
+                now, record)
         end
         if owner > 0 and (found == IN_PROGRESS or no_new) and args[i + 1] ==
             sub(record, HEAD + fingerprint + 1, HEAD + fingerprint + owner)
@@ -348,8 +363,8 @@ end
 -- Of all of these the first argument is the token.
 local function with_token(act)
     return function(name, args, i, _, now)
-        local record = call('GET', name)
-        if not record then
+        local record = look(name)
+        if record == '' then
             return reply(STALE, ABSENT, ABSENT, 0, now, '')
         end
         local found = take(record, now)
@@ -357,7 +372,7 @@ local function with_token(act)
             return short(STALE, found, now, record)
         end
         if found == COMPLETED then
-            return reply(KEPT, found, found, 0, now, record)
+            return tell(KEPT, found, now, record)
         end
         return act(name, args, i, record, now)
     end
@@ -425,8 +440,8 @@ end
 -- or nothing and the verdict of what it may not do.
 local function operator(act)
     return function(name, args, i, _, now)
-        local record = call('GET', name)
-        if not record then
+        local record = look(name)
+        if record == '' then
             return reply(NIL, ABSENT, ABSENT, 0, now, '')
         end
         local found = take(record, now)
@@ -436,7 +451,7 @@ local function operator(act)
             return done
         end
         if verdict == KEPT then
-            return reply(KEPT, found, found, 0, now, record)
+            return tell(KEPT, found, now, record)
         end
         return short(verdict, found, now, record)
     end

@@ -819,3 +819,38 @@ def test_large_answers_in_one_batch(on, server):
     for key in keys:
         raw.send("CLAIM", *name(key), FINGERPRINT)
     assert all(raw.read()[3] == body for _ in keys)
+
+
+def peak_mb(pid):
+    return int(re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path(
+        "/proc/%d/status" % pid).read_text()).group(1)) // 1024
+
+
+def test_a_batch_of_retries_of_a_long_answer_takes_little_memory(on):
+    # C25: Redis does not hold as many copies as there are retries.
+    with RedisServer() as server:
+        raw = on(server).raw(timeout=60)
+        key, body = new_key(), b"x" * 2 ** 20
+        token = finish(raw, key, body=body)
+        assert claim(raw, key)[3] == body
+        before = peak_mb(server.process.pid)
+        for _ in range(50):
+            raw.send("CLAIM", *name(key), FINGERPRINT)
+        for _ in range(50):
+            assert raw.read()[3] == body
+        assert complete(raw, key, token)[3] == body
+        assert peak_mb(server.process.pid) - before < 25
+
+
+@pytest.mark.parametrize("size", [16100, 16384, 17000])
+def test_answers_about_as_long_as_come_with_the_decision(on, server, size):
+    # C02
+    raw = on(server).raw()
+    key, body = new_key(), bytes(range(256)) * 70
+    token = finish(raw, key, body=body[:size])
+    assert claim(raw, key)[3] == body[:size]
+    assert complete(raw, key, token, body=b"other")[3] == body[:size]
+    operator_evicts_it = on(server).raw(user="operator")
+    assert operator_evicts_it("EVICT", *name(key), "WHO", "me", "WHY",
+                              "test") == "OK"
+    assert verdict(claim(raw, key)) == "NEW"
