@@ -90,6 +90,10 @@ static void stats(struct lk_store *base, struct lk_store_stats *stats)
     snprintf(stats->trouble, sizeof(stats->trouble), "%s",
              store->place.trouble);
     pthread_mutex_unlock(&store->place.lock);
+    if (!stats->trouble[0] && atomic_load(&store->full)) {
+        snprintf(stats->trouble, sizeof(stats->trouble),
+                 "Redis is out of memory: nothing new is begun");
+    }
 }
 
 /* ---- Opening ---------------------------------------------------------------

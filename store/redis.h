@@ -174,6 +174,8 @@ struct lk_redis_lane {
     struct lk_redis_pending *pending;
     size_t room;
     struct lk_buf scratch; /* a record's key, an encoded response */
+    bool wrote;            /* by this batch */
+    bool full; /* Redis lacks memory: the rest of the batch begins nothing */
 };
 
 struct lk_redis {
@@ -192,6 +194,7 @@ struct lk_redis {
     pthread_t scout;
     bool scouting;
     atomic_bool warned; /* of settings that cannot be seen */
+    atomic_bool full;   /* Redis was out of memory, last time */
 
     struct lk_redis_lane *lanes;
     pthread_mutex_t reader_lock;

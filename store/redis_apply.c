@@ -114,8 +114,11 @@ static enum lk_status run_chunk(struct lk_redis *store,
                                 struct lk_batch *batch, size_t *count,
                                 bool *tends, int64_t deadline)
 {
-    struct lk_redis_chunk chunk = {
-        .store = store, .lane = lane, .batch = batch, .pending = lane->pending};
+    struct lk_redis_chunk chunk = {.store = store,
+                                   .lane = lane,
+                                   .batch = batch,
+                                   .pending = lane->pending,
+                                   .full = lane->full};
     enum lk_status status = lk_chunk_write(&chunk, *count, *tends);
 
     if (status) {
@@ -140,6 +143,18 @@ static enum lk_status run_chunk(struct lk_redis *store,
     return LK_OK;
 }
 
+/* Once when it begins, once when it is over. */
+static void tell_memory(struct lk_redis *store, bool full)
+{
+    if (atomic_load_explicit(&store->full, memory_order_relaxed) == full ||
+        atomic_exchange(&store->full, full) == full) {
+        return;
+    }
+    lk_redis_log(store, full ? 0 : 2, "%s",
+                 full ? "Redis is out of memory: nothing new is begun"
+                      : "Redis has memory again");
+}
+
 static void refuse(struct lk_batch *batch, const char *error)
 {
     for (size_t i = 0; i < batch->count; i++) {
@@ -159,6 +174,8 @@ void lk_redis_apply(struct lk_store *base, struct lk_batch *batch)
                                                : 0));
     bool tends = batch->keep;
     size_t count;
+
+    lane->full = lane->wrote = false;
 
     if (collect(lane, batch, &count)) {
         refuse(batch, "out of memory");
@@ -183,6 +200,9 @@ void lk_redis_apply(struct lk_store *base, struct lk_batch *batch)
         if (status || lk_socket_now() >= deadline) {
             break;
         }
+    }
+    if (lane->full || lane->wrote) {
+        tell_memory(store, lane->full);
     }
     give_up(lane, count);
 }

@@ -13,6 +13,7 @@ struct lk_redis_chunk {
     size_t count;
     size_t answered;
     bool tends;      /* ends with the keeper's call */
+    bool full;       /* begins nothing: Redis lacks memory */
     bool unfit;      /* the server does not want to be written to */
     bool complained; /* of what nobody expects; once is enough */
     uint64_t now_ms;

@@ -5,6 +5,8 @@
 
 enum { REPLY_HEAD = 12 };
 
+static const char NO_MEMORY[] = "Redis is out of memory";
+
 /* ---- Replies ---------------------------------------------------------------
  */
 
@@ -24,7 +26,7 @@ static const struct {
     {"BUSY", LK_AGAIN, "Redis is busy with a script"},
     {"UNBLOCKED", LK_AGAIN, "Redis has become a replica"},
     {"NOAUTH", LK_AGAIN, "Redis asks for a password"},
-    {"OOM", LK_UNAVAILABLE, "Redis is out of memory"},
+    {"OOM", LK_UNAVAILABLE, NO_MEMORY},
     {"MISCONF", LK_UNAVAILABLE, "Redis cannot write to its disk"},
     {"NOREPLICAS", LK_UNAVAILABLE, "Redis has too few replicas to write"},
     {"NOPERM", LK_UNAVAILABLE, "the Redis user may not do this"},
@@ -155,8 +157,18 @@ static enum lk_status take_outcome(struct lk_redis_chunk *chunk,
         }
     }
     pending->written = written;
+    chunk->lane->wrote |= written;
     pending->uncertain = written || is_final(op->out.verdict);
     return status;
+}
+
+/* Redis says so before the first write of a call: nothing has happened. */
+static bool lacks_memory(const redisReply *reply)
+{
+    static const char words[] = "OOM command not allowed";
+    struct lk_slice text = lk_reply_text(reply);
+
+    return text.len && memmem(text.data, text.len, words, sizeof(words) - 1);
 }
 
 static void take_reply(struct lk_redis_chunk *chunk,
@@ -169,6 +181,17 @@ static void take_reply(struct lk_redis_chunk *chunk,
     if (reply->type == REDIS_REPLY_STRING) {
         op->status = take_outcome(chunk, pending, lk_reply_text(reply));
         op->error = NULL;
+        if (chunk->full && op->out.verdict == LK_VERDICT_REFUSED &&
+            !op->no_new) {
+            op->status = LK_UNAVAILABLE;
+            op->error = NO_MEMORY;
+        }
+        return;
+    }
+    if (lacks_memory(reply)) {
+        chunk->lane->full = true;
+        op->status = chunk->full ? LK_UNAVAILABLE : LK_AGAIN;
+        op->error = NO_MEMORY;
         return;
     }
     op->status = lk_redis_refusal(reply, &op->error);

@@ -168,8 +168,10 @@ static enum lk_status add_group(const struct lk_redis *store,
         args += 1 + events[pending[i].op->event].args;
     }
     if (!status) {
-        status = lk_redis_begin(store, &lane->link, "latchkey_decide", keys,
-                                SET_KEYS + count, args);
+        status = lk_redis_begin(store, &lane->link,
+                                lane->full ? "latchkey_decide_full"
+                                           : "latchkey_decide",
+                                keys, SET_KEYS + count, args);
     }
     for (size_t i = 0; i < count && !status; i++) {
         status = lk_link_number(&lane->link, pending[i].op->event);

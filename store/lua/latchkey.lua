@@ -283,13 +283,16 @@ local function lapse(name, record, now)
     return reply(DOUBTFUL, IN_PROGRESS, UNCERTAIN, 1, now, record)
 end
 
+-- Redis is out of memory: nothing is begun, but what was begun is finished.
+local full = false
+
 -- Fingerprint, owner, ttl, lock, flags (1 reexecute, 2 no new).
 local function claim(name, args, i, tokens_key, now, tick)
     local record = look(name)
     local wishes = args[i + 4]
     local no_new = wishes >= '2'
     if record == '' then
-        if no_new then
+        if no_new or full then
             return reply(REFUSED, ABSENT, ABSENT, 0, now, '')
         end
         renew(args, i, tokens_key, now, tick, 0)
@@ -319,7 +322,7 @@ local function claim(name, args, i, tokens_key, now, tick)
             return lapse(name, record, now)
         end
     end
-    if no_new then
+    if no_new or full then
         return short(REFUSED, found, now, record)
     end
     return begin_again(name, args, i, found, tokens_key, now, tick)
@@ -513,6 +516,15 @@ local function decide(keys, args)
     end
     flush(keys[2], keys[1])
     return replies
+end
+
+-- The same, where Redis has refused it for want of memory.
+local function decide_full(keys, args)
+    full = true
+    local well, answers = pcall(decide, keys, args)
+    full = false
+    return well and answers or redis.error_reply('LKFAILED ' ..
+        tostring(type(answers) == 'table' and answers.err or answers))
 end
 
 -- keys: audit. args: entry.
@@ -875,11 +887,12 @@ local function offer(name, body, flags)
 end
 
 offer('decide', decide)
-offer('note', note)
-offer('tend', tend)
-offer('resign', resign)
-offer('mark', mark)
-offer('hello', hello)
+offer('decide_full', decide_full, {'allow-oom'})
+offer('note', note, {'allow-oom'})
+offer('tend', tend, {'allow-oom'})
+offer('resign', resign, {'allow-oom'})
+offer('mark', mark, {'allow-oom'})
+offer('hello', hello, {'allow-oom'})
 offer('adopt', adopt)
 offer('import', import)
 offer('import_audit', import_audit)

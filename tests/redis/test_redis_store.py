@@ -441,6 +441,36 @@ def test_another_store_in_its_place_is_not_used(on, prefix):
         until(lambda: verdict(claim(raw, key)) == "REPLAY")
 
 
+def test_with_a_full_memory_what_was_begun_is_finished(on):
+    # C19: only what would be NEW is refused.
+    with RedisServer() as server:
+        daemon = on(server, "store.sweep_interval=50ms")
+        raw = daemon.raw()
+        operator = daemon.raw(user="operator")
+        done, lapsing = works(raw), new_key()
+        keys = [new_key() for _ in range(4)]
+        tokens = {key: begin(raw, key) for key in keys}
+        begin(raw, lapsing, "LOCK", 300)
+        server.set("maxmemory", 1)
+        assert is_unavailable(claim(raw, new_key()))
+        assert verdict(claim(raw, done)) == "REPLAY"
+        assert verdict(claim(raw, keys[0])) == "INFLIGHT"
+        assert complete(raw, keys[0], tokens[keys[0]]) == "OK"
+        assert raw("RELEASE", *name(keys[1]), tokens[keys[1]]) == "OK"
+        assert raw("DOUBT", *name(keys[2]), tokens[keys[2]], "why") == "OK"
+        assert raw("EXTEND", *name(keys[3]), tokens[keys[3]], 60000) == "OK"
+        assert is_unavailable(claim(raw, keys[1]))
+        assert verdict(claim(raw, keys[2])) == "UNCERTAIN"
+        assert operator("EVICT", *name(done), "WHO", "me", "WHY",
+                        "space") == "OK"
+        until(lambda: int(info(raw)["swept"]) > 0)
+        assert "out of memory" in info(raw)["trouble"]
+        daemon.wait_for_log("out of memory")
+        server.set("maxmemory", 0)
+        assert verdict(claim(raw, new_key())) == "NEW"
+        assert "out of memory" not in info(raw).get("trouble", "")
+
+
 def test_a_frozen_server_holds_up_nobody_for_long(on):
     # C19
     with RedisServer(appendonly=True) as server:
