@@ -111,6 +111,11 @@ static enum lk_status make_keys(struct lk_redis *store, const char *prefix)
         /* With a NUL behind each: one is needed as a string. */
         status =
             latchkey_buf_printf(&store->names, "{%s}:%s", prefix, names[i]);
+        /* The functions know tokens by their key, whatever the database. */
+        if (!status && i == LK_REDIS_TOKEN && store->url.database) {
+            status =
+                latchkey_buf_printf(&store->names, ":%u", store->url.database);
+        }
         if (!status) {
             status = latchkey_buf_add(&store->names, "", 1);
         }
@@ -177,13 +182,12 @@ static enum lk_status prepare(struct lk_redis *store,
     }
     enum lk_status status = init_place(&store->place);
     if (!status) {
-        status = make_keys(store, config->prefix ? config->prefix : "latchkey");
+        status = lk_redis_url_parse(config->url, &store->url, error);
     }
     if (!status) {
-        status = make_secrets(store);
+        status = make_keys(store, config->prefix ? config->prefix : "latchkey");
     }
-    return status ? status
-                  : lk_redis_url_parse(config->url, &store->url, error);
+    return status ? status : make_secrets(store);
 }
 
 /* The first meeting: everything has to be right. */

@@ -177,8 +177,8 @@ static void take_reply(struct lk_redis_chunk *chunk,
 {
     struct lk_op *op = pending->op;
 
-    pending->sent = false;
     if (reply->type == REDIS_REPLY_STRING) {
+        pending->sent = false;
         op->status = take_outcome(chunk, pending, lk_reply_text(reply));
         op->error = NULL;
         if (chunk->full && op->out.verdict == LK_VERDICT_REFUSED &&
@@ -195,6 +195,10 @@ static void take_reply(struct lk_redis_chunk *chunk,
         return;
     }
     op->status = lk_redis_refusal(reply, &op->error);
+    if (pending->sent && op->status == LK_UNAVAILABLE) {
+        op->status = LK_UNKNOWN; /* sent before, too: that may have counted */
+        return;
+    }
     chunk->unfit |= op->status == LK_AGAIN;
     if (op->status == LK_UNKNOWN && !chunk->complained) {
         struct lk_slice said = lk_reply_text(reply);
@@ -312,10 +316,12 @@ enum lk_status lk_chunk_await_replicas(struct lk_redis_chunk *chunk,
     if (!status) {
         status = read_one(chunk, deadline, &reply);
     }
+    /* Without the mark, WAIT counts up to some older write. */
+    bool marked = !status && reply->type != REDIS_REPLY_ERROR;
     if (!status) {
         status = read_one(chunk, deadline, &reply);
     }
-    if (status || reply->type != REDIS_REPLY_INTEGER ||
+    if (status || !marked || reply->type != REDIS_REPLY_INTEGER ||
         reply->integer < (long long)replicas) {
         doubt_outcomes(chunk, status != LK_OK);
     }
