@@ -265,7 +265,7 @@ static enum lk_status open_store(const struct lk_store_config *config,
         status = meet(made, error);
     }
     if (!status) {
-        lk_redis_promise(made);
+        lk_redis_promise(&made->store, made->store.promise);
         status = lk_redis_place_start(made);
     }
     if (status) {
@@ -290,6 +290,7 @@ const struct lk_store_class lk_redis_class = {
     .note = lk_redis_note,
     .stats = stats,
     .describe = lk_redis_describe,
+    .promise = lk_redis_promise,
     .import = lk_redis_import,
     .import_audit = lk_redis_import_audit,
     .adopt = lk_redis_adopt,

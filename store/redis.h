@@ -193,7 +193,7 @@ struct lk_redis {
     struct lk_redis_place place;
     pthread_t scout;
     bool scouting;
-    atomic_bool warned; /* of settings that cannot be seen */
+    atomic_uint warned; /* of which settings, see redis_settings.c */
     atomic_bool full;   /* Redis was out of memory, last time */
 
     struct lk_redis_lane *lanes;
@@ -266,7 +266,7 @@ LK_MUST_CHECK enum lk_status lk_redis_check(struct lk_redis *store,
                                             struct lk_link *link,
                                             int64_t deadline,
                                             struct lk_buf *error);
-void lk_redis_promise(struct lk_redis *store);
+void lk_redis_promise(struct lk_store *store, char text[LK_PROMISE_SIZE]);
 enum lk_status lk_redis_describe(struct lk_store *store, struct lk_buf *text,
                                  bool *strict);
 

@@ -136,20 +136,26 @@ static enum lk_status read_info(struct lk_link *link, int64_t deadline,
     return status;
 }
 
+enum { WARN_UNSEEN = 1, WARN_NO_FILE = 2 };
+
+/* Of each once, and again if it was well in between. */
 static void warn(struct lk_redis *store,
                  const struct lk_redis_settings *settings)
 {
-    if (atomic_exchange(&store->warned, true)) {
-        return;
-    }
-    if (!settings->policy_known) {
+    bool no_file =
+        settings->aof_known && !settings->aof && !store->config.accept_loss;
+    unsigned now = (settings->policy_known ? 0 : WARN_UNSEEN) |
+                   (no_file ? WARN_NO_FILE : 0);
+    unsigned news = now & ~atomic_exchange(&store->warned, now);
+
+    if (news & WARN_UNSEEN) {
         lk_redis_log(store, 1,
                      "the user may not see Redis's settings: make sure that "
                      "maxmemory-policy is noeviction, or records are "
                      "forgotten while they are needed (+config|get lets the "
                      "daemon see for itself)");
     }
-    if (settings->aof_known && !settings->aof && !store->config.accept_loss) {
+    if (news & WARN_NO_FILE) {
         lk_redis_log(store, 1,
                      "Redis keeps no append-only file: a restart may lose "
                      "every record, and operations run again (appendonly yes; "
@@ -217,13 +223,24 @@ static void fail_over_loses(const struct lk_redis *store, char *text,
     }
 }
 
-void lk_redis_promise(struct lk_redis *store)
+/* The scout looks again after a fail-over. */
+static struct lk_redis_settings present(struct lk_redis *store)
 {
-    const char *crash = crash_loses(&store->settings);
+    pthread_mutex_lock(&store->numbers_lock);
+    struct lk_redis_settings settings = store->settings;
+    pthread_mutex_unlock(&store->numbers_lock);
+    return settings;
+}
+
+void lk_redis_promise(struct lk_store *base, char text[LK_PROMISE_SIZE])
+{
+    struct lk_redis *store = (struct lk_redis *)base;
+    struct lk_redis_settings settings = present(store);
+    const char *crash = crash_loses(&settings);
     char fail_over[72];
 
     fail_over_loses(store, fail_over, sizeof(fail_over));
-    snprintf(store->store.promise, sizeof(store->store.promise),
+    snprintf(text, LK_PROMISE_SIZE,
              "weaker than the other stores: Redis may lose %.66s%s%s; an "
              "operation may then run twice",
              crash ? crash : "", crash ? ", and " : "", fail_over);
@@ -233,7 +250,8 @@ enum lk_status lk_redis_describe(struct lk_store *base, struct lk_buf *text,
                                  bool *strict)
 {
     struct lk_redis *store = (struct lk_redis *)base;
-    const char *crash = crash_loses(&store->settings);
+    struct lk_redis_settings settings = present(store);
+    const char *crash = crash_loses(&settings);
     char fail_over[72];
     enum lk_status status;
 
@@ -254,7 +272,7 @@ enum lk_status lk_redis_describe(struct lk_store *base, struct lk_buf *text,
             text, "Whatever is lost that way may run twice.\n"
                   "Several latchkeyd on several machines may share it.\n");
     }
-    if (!status && !store->settings.policy_known) {
+    if (!status && !settings.policy_known) {
         status = latchkey_buf_add_text(
             text, "The user may not see maxmemory-policy: it has to be "
                   "noeviction.\n");

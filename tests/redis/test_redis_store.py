@@ -815,6 +815,22 @@ def test_sentinels_are_asked_again_while_the_old_primary_answers(on):
             assert verdict(claim(raw, key)) == "INFLIGHT"
 
 
+def test_a_new_primary_that_promises_less_is_told(on):
+    # C21
+    with RedisServer(appendonly=True, appendfsync="always") as server:
+        replica = server.replica(appendonly=False)
+        daemon = on("redis://127.0.0.1:%d,127.0.0.1:%d" % (
+            server.port, replica.port), *QUICK)
+        raw = daemon.raw()
+        assert "stops" not in info(raw)["store_promise"]
+        assert "append-only" not in daemon.log_text()
+        server.kill()
+        replica.promote()
+        until(lambda: verdict(claim(raw, new_key())) == "NEW")
+        assert "stops" in info(raw)["store_promise"]
+        daemon.wait_for_log("append-only")
+
+
 def test_sentinels_lead_to_the_new_primary(on):
     # C19, C22
     with RedisServer() as server:
