@@ -48,9 +48,10 @@ static enum lk_status look(struct lk_redis *store,
         }
         why->len = 0;
         int64_t deadline = lk_socket_now() + (int64_t)timeout_ms;
-        status = lk_redis_hello(store, &link, deadline, false, why);
+        /* Where it is a script, each hello makes the tokens leap. */
+        status = lk_redis_check(store, &link, deadline, why);
         if (!status) {
-            status = lk_redis_check(store, &link, deadline, why);
+            status = lk_redis_hello(store, &link, deadline, false, why);
         }
         if (status && !why->len && latchkey_buf_add_text(why, link.why)) {
             why->len = 0;

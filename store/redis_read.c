@@ -281,11 +281,21 @@ static enum lk_status list_one(struct lk_redis *store,
                                struct lk_record *record)
 {
     struct lk_redis_head head;
+    struct lk_slice bytes = lk_reply_text(pair[1]);
 
     *record = (struct lk_record){0};
-    if (!lk_redis_name_read(store, lk_reply_text(pair[0]), &record->name) ||
-        lk_redis_head_read(lk_reply_text(pair[1]), &head) ||
-        is_expired(&head, now)) {
+    if (!bytes.len) {
+        return LK_NOT_FOUND;
+    }
+    enum lk_status status =
+        lk_redis_name_read(store, lk_reply_text(pair[0]), &record->name)
+            ? lk_redis_head_read(bytes, &head)
+            : LK_CORRUPT;
+    if (status && query->whole) {
+        lk_redis_log(store, 0, "a record cannot be read; run latchkey verify");
+        return status; /* who moves all must not lose one */
+    }
+    if (status || is_expired(&head, now)) {
         return LK_NOT_FOUND;
     }
     set_record(record, &head, now);

@@ -382,7 +382,7 @@ def test_a_unix_socket_and_another_database(make_daemon, server, prefix):
 
 
 def test_stores_in_two_databases_have_tokens_of_their_own(on):
-    # C04: they rise after a restart as well.
+    # C20: they rise after a restart as well.
     with RedisServer(appendonly=True, appendfsync="always") as server:
         raws = [on(server.url(database=number)).raw() for number in (0, 1)]
         key = new_key()
@@ -682,7 +682,7 @@ def test_of_two_primaries_the_one_that_went_on_is_used(on):
 @pytest.mark.parametrize("options", [{}, NO_FUNCTIONS],
                          ids=["functions", "script"])
 def test_two_primaries_never_hand_out_the_same_token(on, options):
-    # C04: the holder whom the surviving one does not know is STALE.
+    # C20: the holder whom the surviving one does not know is STALE.
     with RedisServer(appendonly=True, appendfsync="always",
                      **options) as server:
         replica = server.replica()
@@ -709,7 +709,7 @@ def test_two_primaries_never_hand_out_the_same_token(on, options):
 
 
 def test_a_server_that_leads_again_goes_on_above_what_is_lost(on):
-    # C04
+    # C20
     with RedisServer() as server:
         replica = server.replica()
         raw = on("redis://127.0.0.1:%d,127.0.0.1:%d" % (
@@ -816,7 +816,6 @@ def test_sentinels_are_asked_again_while_the_old_primary_answers(on):
 
 
 def test_a_new_primary_that_promises_less_is_told(on):
-    # C21
     with RedisServer(appendonly=True, appendfsync="always") as server:
         replica = server.replica(appendonly=False)
         daemon = on("redis://127.0.0.1:%d,127.0.0.1:%d" % (
@@ -896,7 +895,7 @@ def peak_mb(pid):
 
 
 def test_a_batch_of_retries_of_a_long_answer_takes_little_memory(on):
-    # C25: Redis does not hold as many copies as there are retries.
+    # Redis does not hold as many copies as there are retries.
     with RedisServer() as server:
         raw = on(server).raw(timeout=60)
         key, body = new_key(), b"x" * 2 ** 20
@@ -923,3 +922,16 @@ def test_answers_about_as_long_as_come_with_the_decision(on, server, size):
     assert operator_evicts_it("EVICT", *name(key), "WHO", "me", "WHY",
                               "test") == "OK"
     assert verdict(claim(raw, key)) == "NEW"
+
+
+def test_an_export_leaves_nothing_out_without_a_word(on):
+    # A record of a later version, or a damaged one
+    with RedisServer() as server:
+        daemon = on(server)
+        key = works(daemon.raw())
+        works(daemon.raw())
+        assert daemon.cli("export").returncode == 0
+        record = next(made for made in keys_of(server) if made.endswith(key))
+        server.admin.setrange(record, 0, b"\x09")
+        assert daemon.cli("export").returncode != 0
+        assert daemon.cli("verify").returncode != 0
