@@ -213,7 +213,7 @@ def make_orders(dice):
 def cut_connections(bank, dice, workers):
     """Ends connections of programs while there are programs."""
     cut = 0
-    deadline = time.monotonic() + 40 * patience()
+    deadline = time.monotonic() + 150 * patience()
     while any(worker.is_alive() for worker in workers):
         if time.monotonic() > deadline:
             for worker in workers:

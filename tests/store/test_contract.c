@@ -408,9 +408,10 @@ static void a_lapsed_claim_becomes_uncertain_by_the_sweeper(void **state)
         lk_batch_clear(&batch);
         pause_ms(1);
     }
-    assert_true(stats_of(bed).now_ms >= out.lock_until_ms);
     assert_int_equal(look(bed, "k", NULL), LK_STATE_UNCERTAIN);
-    say(bed, claim_of(bed, "k", "b"), LK_VERDICT_UNCERTAIN);
+    struct lk_outcome told =
+        say(bed, claim_of(bed, "k", "b"), LK_VERDICT_UNCERTAIN);
+    assert_true(told.now_ms >= out.lock_until_ms);
     say(bed, complete_of(bed, "k", out.token - 1, "old"), LK_VERDICT_STALE);
     /* A late completion with the current token still counts. */
     say(bed, complete_of(bed, "k", out.token, "late"), LK_VERDICT_DONE);
