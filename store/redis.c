@@ -24,6 +24,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { LANES_MAX = 64 };
 
@@ -168,7 +169,7 @@ static enum lk_status prepare(struct lk_redis *store,
 
     store->config = *config;
     store->config.url = store->config.path = store->config.prefix = NULL;
-    store->reader.fd = -1;
+    store->reader.fd = store->place.anchor = -1;
     store->store.class = &lk_redis_class;
     store->store.shared = true;
     store->store.lanes = lanes < 1 ? 1 : lanes > LANES_MAX ? LANES_MAX : lanes;
@@ -214,6 +215,7 @@ static enum lk_status meet(struct lk_redis *store, struct lk_buf *error)
     }
     store->place.up = true;
     store->place.epoch = link->epoch = 1;
+    store->place.anchor = dup(link->fd);
     return status == LK_AGAIN || status == LK_TIMEOUT ? LK_UNAVAILABLE : status;
 }
 
@@ -241,6 +243,9 @@ static void close_store(struct lk_store *base)
         free(store->lanes[i].pending);
     }
     lk_link_close(&store->reader);
+    if (store->place.anchor >= 0) {
+        close(store->place.anchor);
+    }
     free(store->lanes);
     lk_redis_url_free(&store->url);
     latchkey_buf_free(&store->names);

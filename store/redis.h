@@ -152,6 +152,8 @@ struct lk_redis_place {
     bool up;
     bool stopping;
     uint64_t epoch; /* rises whenever a primary is found */
+    int anchor; /* of that epoch's first connection: while it stands, the server
+                   has not been restarted. -1: none */
     uint64_t tries; /* of the scout, in vain */
     char address[LK_REDIS_ADDRESS];
     char trouble[128];

@@ -7,9 +7,12 @@
 #include "lib/socket.h"
 #include "store/redis.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     PAUSE_LEAST_MS = 100,
@@ -28,8 +31,10 @@ static void wait_until(struct lk_redis_place *place, int64_t deadline)
 /* ---- The scout -------------------------------------------------------------
  */
 
+/* *anchor is the caller's. */
 static enum lk_status look(struct lk_redis *store,
-                           char address[LK_REDIS_ADDRESS], struct lk_buf *why)
+                           char address[LK_REDIS_ADDRESS], int *anchor,
+                           struct lk_buf *why)
 {
     struct lk_link link = {.fd = -1};
     uint64_t timeout_ms = store->config.connect_timeout_ms;
@@ -57,6 +62,7 @@ static enum lk_status look(struct lk_redis *store,
             why->len = 0;
         }
     }
+    *anchor = status ? -1 : dup(link.fd);
     lk_link_close(&link);
     return status;
 }
@@ -69,7 +75,8 @@ static bool needs_hand(enum lk_status status)
 }
 
 static void take_findings(struct lk_redis *store, enum lk_status status,
-                          const char *address, const struct lk_buf *why)
+                          const char *address, int anchor,
+                          const struct lk_buf *why)
 {
     struct lk_redis_place *place = &store->place;
 
@@ -89,6 +96,10 @@ static void take_findings(struct lk_redis *store, enum lk_status status,
     place->trouble[0] = '\0';
     place->epoch++;
     place->up = true;
+    if (place->anchor >= 0) {
+        close(place->anchor);
+    }
+    place->anchor = anchor;
     pthread_mutex_lock(&store->numbers_lock);
     store->numbers.reopened++;
     pthread_mutex_unlock(&store->numbers_lock);
@@ -165,10 +176,11 @@ static void *run_scout(void *context)
         }
         char address[LK_REDIS_ADDRESS] = "";
         struct lk_buf why = {0};
+        int anchor;
         pthread_mutex_unlock(&place->lock);
-        enum lk_status status = look(store, address, &why);
+        enum lk_status status = look(store, address, &anchor, &why);
         pthread_mutex_lock(&place->lock);
-        take_findings(store, status, address, &why);
+        take_findings(store, status, address, anchor, &why);
         latchkey_buf_free(&why);
         pthread_cond_broadcast(&place->changed);
         int64_t again = lk_socket_now() + pause;
@@ -222,6 +234,15 @@ static enum lk_status link_up(struct lk_redis *store, struct lk_link *link,
     return status;
 }
 
+/* With the place's lock. */
+static bool is_adrift(const struct lk_redis_place *place)
+{
+    char byte;
+    ssize_t got = recv(place->anchor, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 enum fitness { FIT, USED_UP, TO_BE_OPENED, NO_PRIMARY };
 
 static enum fitness judge(struct lk_redis_place *place, struct lk_link *link,
@@ -230,6 +251,7 @@ static enum fitness judge(struct lk_redis_place *place, struct lk_link *link,
     pthread_mutex_lock(&place->lock);
     bool up = place->up;
     bool ours = link->epoch == place->epoch;
+    bool adrift = up && !ours && is_adrift(place);
     if (up) {
         link->epoch = place->epoch;
     }
@@ -239,7 +261,7 @@ static enum fitness judge(struct lk_redis_place *place, struct lk_link *link,
         return NO_PRIMARY;
     }
     if (!ours) {
-        return TO_BE_OPENED;
+        return adrift ? USED_UP : TO_BE_OPENED;
     }
     return link->fd < 0 || lk_link_is_stale(link) ? USED_UP : FIT;
 }
