@@ -11,7 +11,7 @@ static const struct {
 } schemes[] = {
     {"sqlite", &lk_sqlite_class},        {"postgres", &lk_postgres_class},
     {"postgresql", &lk_postgres_class},  {"redis", &lk_redis_class},
-    {"redis-sentinel", &lk_redis_class},
+    {"redis-sentinel", &lk_redis_class}, {"rediss", &lk_redis_class},
 };
 
 static struct lk_slice put(char **at, struct lk_slice slice)
