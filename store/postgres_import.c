@@ -9,8 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#define TIME_MAX ((UINT64_C(1) << 48) - 1)
-#define MS_NS    UINT64_C(1000000)
+#define MS_NS UINT64_C(1000000)
 
 enum {
     TRIES = 20,
@@ -116,18 +115,6 @@ static unsigned type_of(enum column column)
     }
 }
 
-static uint64_t deadline_of(const struct lk_record *record)
-{
-    switch (record->state) {
-    case LK_STATE_IN_PROGRESS:
-        return record->lock_until_ms;
-    case LK_STATE_UNCERTAIN:
-        return record->since_ms;
-    default:
-        return record->expires_ms;
-    }
-}
-
 /* Why it is uncertain or omitted; that its lock has lapsed goes unsaid. */
 static struct lk_slice reason_of(const struct lk_record *record)
 {
@@ -181,7 +168,7 @@ static uint64_t number_of(const struct lk_record *record, enum column column)
     case CLAIMED:
         return record->claimed_ms;
     case DEADLINE:
-        return deadline_of(record);
+        return lk_record_deadline(record);
     case TTL:
         return record->ttl_ms;
     case KEEP:
@@ -210,11 +197,6 @@ static enum lk_status add_value(struct lk_pg_array *array,
     }
 }
 
-static bool is_within(struct lk_slice slice, size_t least, size_t most)
-{
-    return slice.len >= least && slice.len <= most;
-}
-
 static size_t answer_size(const struct lk_record *record)
 {
     return bytes_of(record, HEADERS).len + bytes_of(record, BODY).len;
@@ -223,27 +205,10 @@ static size_t answer_size(const struct lk_record *record)
 static bool is_possible(const struct lk_record *record)
 {
     const struct lk_name *name = &record->name;
-    bool known = record->state >= LK_STATE_IN_PROGRESS &&
-                 record->state <= LK_STATE_RELEASED;
-    bool whole =
-        record->state != LK_STATE_COMPLETED || record->omitted || record->kept;
+    size_t text = lk_pg_text_size(name->tenant) + lk_pg_text_size(name->scope) +
+                  lk_pg_text_size(name->key);
 
-    return known && whole && record->token &&
-           record->token <= LK_IMPORT_TOKEN_MAX &&
-           record->number <= LK_IMPORT_TOKEN_MAX &&
-           record->generation <= INT64_MAX && record->ttl_ms <= TIME_MAX &&
-           record->keep_ms <= TIME_MAX && record->claimed_ms <= TIME_MAX &&
-           record->completed_ms <= TIME_MAX &&
-           deadline_of(record) <= TIME_MAX &&
-           is_within(name->tenant, 1, LK_TENANT_MAX) &&
-           is_within(name->scope, 1, LK_SCOPE_MAX) &&
-           is_within(name->key, 1, LK_KEY_MAX) &&
-           lk_pg_text_size(name->tenant) + lk_pg_text_size(name->scope) +
-                   lk_pg_text_size(name->key) <=
-               LK_PG_NAME_MAX &&
-           is_within(record->fingerprint, 1, LK_FINGERPRINT_MAX) &&
-           is_within(record->owner, 0, LK_OWNER_MAX) &&
-           is_within(record->reason, 0, LK_REASON_MAX) &&
+    return lk_record_is_possible(record) && text <= LK_PG_NAME_MAX &&
            answer_size(record) <= LK_PG_ANSWER_MAX;
 }
 

@@ -6,49 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TIME_MAX LK_IMPORT_TIME_MAX
-
 /* ---- Records ---------------------------------------------------------------
  */
-
-static bool is_within(struct lk_slice slice, size_t least, size_t most)
-{
-    return slice.len >= least && slice.len <= most;
-}
-
-static uint64_t deadline_of(const struct lk_record *record)
-{
-    switch (record->state) {
-    case LK_STATE_IN_PROGRESS:
-        return record->lock_until_ms;
-    case LK_STATE_UNCERTAIN:
-        return record->since_ms;
-    default:
-        return record->expires_ms;
-    }
-}
-
-static bool is_possible(const struct lk_record *record)
-{
-    const struct lk_name *name = &record->name;
-
-    return record->state >= LK_STATE_IN_PROGRESS &&
-           record->state <= LK_STATE_RELEASED && record->token &&
-           record->token <= LK_IMPORT_TOKEN_MAX &&
-           record->number <= LK_IMPORT_TOKEN_MAX &&
-           record->generation <= LK_IMPORT_TOKEN_MAX &&
-           record->ttl_ms <= TIME_MAX && record->keep_ms <= TIME_MAX &&
-           record->claimed_ms <= TIME_MAX && record->completed_ms <= TIME_MAX &&
-           deadline_of(record) <= TIME_MAX &&
-           is_within(name->tenant, 1, LK_TENANT_MAX) &&
-           is_within(name->scope, 1, LK_SCOPE_MAX) &&
-           is_within(name->key, 1, LK_KEY_MAX) &&
-           is_within(record->fingerprint, 1, LK_FINGERPRINT_MAX) &&
-           is_within(record->owner, 0, LK_OWNER_MAX) &&
-           is_within(record->reason, 0, LK_REASON_MAX) &&
-           (record->state != LK_STATE_COMPLETED || record->omitted ||
-            record->kept);
-}
 
 static enum lk_status encode(const struct lk_record *record,
                              struct lk_buf *answer, struct lk_buf *bytes)
@@ -61,7 +20,7 @@ static enum lk_status encode(const struct lk_record *record,
         .number = record->number,
         .generation = record->generation,
         .claimed = record->claimed_ms,
-        .deadline = deadline_of(record),
+        .deadline = lk_record_deadline(record),
         .ttl = record->ttl_ms,
         .keep = record->keep_ms,
         .at = record->completed_ms,
@@ -143,7 +102,7 @@ enum lk_status lk_redis_import(struct lk_store *base,
         return LK_INVALID;
     }
     for (size_t i = 0; i < count; i++) {
-        if (!is_possible(&records[i])) {
+        if (!lk_record_is_possible(&records[i])) {
             return LK_INVALID;
         }
     }

@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TIME_MAX ((UINT64_C(1) << 48) - 1)
-
 enum lk_status lk_sqlite_describe(struct lk_store *store, struct lk_buf *text,
                                   bool *strict)
 {
@@ -54,18 +52,6 @@ static unsigned rank(enum lk_state state, bool evicted)
     }
 }
 
-static uint64_t deadline_of(const struct lk_record *record)
-{
-    switch (record->state) {
-    case LK_STATE_IN_PROGRESS:
-        return record->lock_until_ms;
-    case LK_STATE_UNCERTAIN:
-        return record->since_ms;
-    default:
-        return record->expires_ms;
-    }
-}
-
 /* The same state with a later end counts too: KEEP and EXTEND are promises. */
 static bool is_newer(const struct lk_record *record,
                      const struct lk_entry *before)
@@ -80,34 +66,8 @@ static bool is_newer(const struct lk_record *record,
         return now > was;
     }
     return (record->state != LK_STATE_UNCERTAIN &&
-            deadline_of(record) > before->deadline) ||
+            lk_record_deadline(record) > before->deadline) ||
            (record->keep_ms && !before->keeps);
-}
-
-static bool is_within(struct lk_slice slice, size_t least, size_t most)
-{
-    return slice.len >= least && slice.len <= most;
-}
-
-static bool is_possible(const struct lk_record *record)
-{
-    const struct lk_name *name = &record->name;
-
-    return rank(record->state, false) && record->token &&
-           record->token <= LK_IMPORT_TOKEN_MAX &&
-           record->number <= LK_IMPORT_TOKEN_MAX &&
-           record->generation <= INT64_MAX && record->attempt <= INT64_MAX &&
-           record->ttl_ms <= TIME_MAX && record->keep_ms <= TIME_MAX &&
-           record->claimed_ms <= TIME_MAX && record->completed_ms <= TIME_MAX &&
-           deadline_of(record) <= TIME_MAX &&
-           is_within(name->tenant, 1, LK_TENANT_MAX) &&
-           is_within(name->scope, 1, LK_SCOPE_MAX) &&
-           is_within(name->key, 1, LK_KEY_MAX) &&
-           is_within(record->fingerprint, 1, LK_FINGERPRINT_MAX) &&
-           is_within(record->owner, 0, LK_OWNER_MAX) &&
-           is_within(record->reason, 0, LK_REASON_MAX) &&
-           (record->state != LK_STATE_COMPLETED || record->omitted ||
-            record->kept);
 }
 
 /* ---- where it goes ---------------------------------------------------- */
@@ -397,7 +357,7 @@ enum lk_status lk_sqlite_import(struct lk_store *base,
         return LK_INVALID;
     }
     for (size_t i = 0; i < count; i++) {
-        if (!is_possible(&records[i])) {
+        if (!lk_record_is_possible(&records[i])) {
             return LK_INVALID;
         }
     }

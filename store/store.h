@@ -162,6 +162,11 @@ struct lk_list_query {
 #define LK_IMPORT_TOKEN_MAX (UINT64_C(1) << 47)
 #define LK_IMPORT_TIME_MAX  ((UINT64_C(1) << 43) - 1)
 
+/* import.c: may a record that came from elsewhere be one at all? */
+bool lk_record_is_possible(const struct lk_record *record);
+/* When its lock or its TTL ends; uncertain: since when. */
+uint64_t lk_record_deadline(const struct lk_record *record);
+
 /* What became of the records of an import. */
 struct lk_import {
     uint64_t taken;

@@ -139,7 +139,10 @@ def fill(place):
     complete(raw, "again", b"second")
     complete(raw, "kept")
     assert raw("KEEP", *named("kept"), 30 * DAY) == "OK"
+    # A lookup tells that it has lapsed; a claim makes it so, if the sweeper has
+    # not come yet.
     until(lambda: look(raw, named("lapsed"))["state"] == b"uncertain")
+    assert raw("CLAIM", *named("lapsed"), "1:00")[0] == b"UNCERTAIN"
     return ["completed", "empty", "text", "omitted", "running", "doubted",
             "lapsed", "released", "evicted", "again", "kept"]
 
