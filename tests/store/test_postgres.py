@@ -110,8 +110,8 @@ def test_a_server_whose_settings_become_too_weak_is_not_used_any_more(
         server.set(setting, "off")
         until(lambda: verdict(claim(raw, new_key()))
               .startswith("UNAVAILABLE"))
-        assert setting in daemon.log_text()
-        assert info(raw)["available"] == "0"
+        until(lambda: setting in daemon.log_text())
+        until(lambda: info(raw)["available"] == "0")
         server.set(setting, "on")
         until(lambda: verdict(claim(raw, new_key())) == "NEW")
         daemon.stop()
