@@ -71,7 +71,7 @@ const struct lk_setting lk_settings[] = {
     NUMBER("store", "reap_rows", count, reap_rows, "256", 1, 1024, RESTART),
     NUMBER("store", "strict", switch, strict, "no", 0, 1, RESTART),
     NUMBER("store", "accept_loss", switch, accept_loss, "no", 0, 1, RESTART),
-    NUMBER("store", "connections", count, store_lanes, "2", 1, 64, RESTART),
+    NUMBER("store", "connections", count, store_lanes, "0", 0, 64, RESTART),
     NUMBER("store", "pooler", switch, store_pooler, "no", 0, 1, RESTART),
     NUMBER("store", "notify", switch, store_notify, "yes", 0, 1, RESTART),
     NUMBER("store", "poll", duration, poll_ms, "500ms", 10, HOUR, RESTART),

@@ -155,7 +155,7 @@ static struct lk_postgres *create(const struct lk_store_config *config)
     if (!store) {
         return NULL;
     }
-    unsigned lanes = config->connections ? config->connections : 2;
+    unsigned lanes = config->connections ? config->connections : 1;
     store->store.class = &lk_postgres_class;
     store->store.lanes = lanes < LK_PG_LANES ? lanes : LK_PG_LANES;
     store->store.shared = true;

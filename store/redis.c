@@ -165,7 +165,7 @@ static enum lk_status prepare(struct lk_redis *store,
                               const struct lk_store_config *config,
                               struct lk_buf *error)
 {
-    unsigned lanes = config->connections;
+    unsigned lanes = config->connections ? config->connections : 2;
 
     store->config = *config;
     store->config.url = store->config.path = store->config.prefix = NULL;

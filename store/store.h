@@ -225,7 +225,7 @@ struct lk_store_config {
     const char *vfs;           /* SQLite VFS by name; NULL: the default */
 
     /* Stores on a server. */
-    unsigned connections;        /* lanes; each has a connection of its own */
+    unsigned connections;        /* lanes, a connection each; 0: as usual */
     size_t batch_ops;            /* at most so many operations in a batch */
     bool pooler;                 /* through PgBouncer in transaction mode */
     bool accept_loss;            /* settings that may lose what was said */
