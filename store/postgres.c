@@ -26,16 +26,11 @@ enum { HINTS = 4096 };
 void lk_pg_log(struct lk_postgres *store, enum lk_pg_level level,
                const char *format, ...)
 {
-    char line[640];
     va_list args;
 
-    if (!store->config.log) {
-        return;
-    }
     va_start(args, format);
-    vsnprintf(line, sizeof(line), format, args);
+    lk_store_log(&store->config, (int)level, format, args);
     va_end(args);
-    store->config.log(store->config.log_context, (int)level, line);
 }
 
 void lk_pg_set_trouble(struct lk_postgres *store, const char *why)

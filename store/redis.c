@@ -30,16 +30,11 @@ enum { LANES_MAX = 64 };
 
 void lk_redis_log(struct lk_redis *store, int level, const char *format, ...)
 {
-    char line[512];
     va_list args;
 
-    if (!store->config.log) {
-        return;
-    }
     va_start(args, format);
-    vsnprintf(line, sizeof(line), format, args);
+    lk_store_log(&store->config, level, format, args);
     va_end(args);
-    store->config.log(store->config.log_context, level, line);
 }
 
 /* ---- Numbers ---------------------------------------------------------------

@@ -37,16 +37,11 @@ enum { LEVEL_ERROR = 0, LEVEL_WARN = 1, LEVEL_INFO = 2 };
 
 void lk_sqlite_log(struct lk_sqlite *store, int level, const char *format, ...)
 {
-    char line[512];
     va_list args;
 
-    if (!store->config.log) {
-        return;
-    }
     va_start(args, format);
-    vsnprintf(line, sizeof(line), format, args);
+    lk_store_log(&store->config, level, format, args);
     va_end(args);
-    store->config.log(store->config.log_context, level, line);
 }
 
 void lk_sqlite_set_trouble(struct lk_sqlite *store, enum lk_health health,

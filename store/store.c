@@ -1,6 +1,7 @@
 /* store.c - what all stores share: kept answers, batches, opening by URL. */
 #include "store/store.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +116,17 @@ void lk_store_config_default(struct lk_store_config *config)
         .prefix = "latchkey",
         .cache_timeout_ms = 50,
     };
+}
+
+void lk_store_log(const struct lk_store_config *config, int level,
+                  const char *format, va_list args)
+{
+    char line[640];
+
+    if (config->log) {
+        vsnprintf(line, sizeof(line), format, args);
+        config->log(config->log_context, level, line);
+    }
 }
 
 enum lk_status lk_store_open(const char *url, struct lk_store_config *config,

@@ -14,6 +14,7 @@
 #include "lib/machine.h"
 #include "lib/siphash.h"
 
+#include <stdarg.h>
 #include <stdatomic.h>
 
 /* Bounds that hold for every store. */
@@ -249,6 +250,10 @@ struct lk_store_config {
 };
 
 void lk_store_config_default(struct lk_store_config *config);
+/* Makes the line, if anybody listens. `level`: 0 error, 1 warning, 2 info. */
+void lk_store_log(const struct lk_store_config *config, int level,
+                  const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
 
 struct lk_store;
 
