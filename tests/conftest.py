@@ -1,4 +1,5 @@
-"""Fixtures: real daemons, each with a store of its own."""
+"""Fixtures: real daemons, each with a store of its own, and servers for stores.
+"""
 
 import pathlib
 import sys
@@ -74,3 +75,20 @@ def raw(daemon):
 def operator(daemon):
     """The same, with the right to operate."""
     return daemon.raw(user="operator")
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    """A server for all tests of a file. Who needs none needs no driver."""
+    from support.postgres import Postgres
+    # After a crash it need not look at each of its files.
+    with Postgres(settings={
+            "recovery_init_sync_method": "syncfs"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def redis_server():
+    from support.redis_server import RedisServer
+    with RedisServer(appendonly=True, appendfsync="always") as server:
+        yield server

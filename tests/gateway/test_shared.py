@@ -18,7 +18,6 @@ from support.crowd import Crowd, locations
 from support.gateway import guard
 from support.life import new_key, until
 from support.postgres import Postgres
-from support.redis_server import RedisServer
 
 SETTINGS = ["store.sweep_interval=100ms", "store.poll=50ms",
             "store.timeout=1s", "store.connect_timeout=500ms"]
@@ -31,20 +30,6 @@ SLOW_CLIENTS = "send_timeout 1100s;"
 
 
 # ---- stores ----
-
-@pytest.fixture(scope="module")
-def postgres():
-    # After a crash it need not look at each of its files.
-    with Postgres(settings={
-            "recovery_init_sync_method": "syncfs"}) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def redis_server():
-    with RedisServer(appendonly=True, appendfsync="always") as server:
-        yield server
-
 
 class Store:
     """A new store and the server that it is on."""

@@ -16,9 +16,7 @@ from support import build, history, stores
 from support.history import Race
 from support.life import (FINGERPRINT, begin, claim, complete, name, new_key,
                           until, verdict)
-from support.postgres import Postgres
 from support.proxy import REPLIES, Proxy
-from support.redis_server import RedisServer
 from support.resp import fields
 
 DAEMONS = 3
@@ -37,20 +35,6 @@ def strikes(usual):
 
 
 # ---- stores ----
-
-@pytest.fixture(scope="module")
-def postgres():
-    # After a crash it need not look at each of its files.
-    with Postgres(settings={
-            "recovery_init_sync_method": "syncfs"}) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def redis_server():
-    with RedisServer(appendonly=True, appendfsync="always") as server:
-        yield server
-
 
 class Store:
     """A new store, the server that it is on, and how daemons get there."""

@@ -8,21 +8,12 @@ from support import stores
 from support.life import (FINGERPRINT, begin, claim, complete, name, new_key,
                           until, verdict)
 from support.pgbouncer import PgBouncer
-from support.postgres import Postgres
 from support.redis_server import RedisServer
 
 MINUTE = 60000
 # Nobody asks again of himself within a test.
 NEVER = "store.poll=1h"
 OFTEN = "store.poll=20ms"
-
-
-@pytest.fixture(scope="module")
-def postgres():
-    # After a crash it need not look at each of its files.
-    with Postgres(settings={
-            "recovery_init_sync_method": "syncfs"}) as server:
-        yield server
 
 
 @contextlib.contextmanager
