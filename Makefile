@@ -42,7 +42,7 @@ BUILD ?= build$(if $(flavour),/$(flavour))
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' '$(1)' '$(2)')
 
-PKGS := libuv sqlite3 libpq hiredis libcrypto inih
+PKGS := libuv sqlite3 libpq hiredis libcrypto inih libcurl
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 
 CFLAGS_ALL := -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wpointer-arith \
@@ -54,18 +54,19 @@ LDFLAGS_ALL := $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
 LIB_LIBS    := -lcrypto -lhiredis
 STORE_LIBS  := -lsqlite3 -lpq -lhiredis -lcrypto -lpthread
-DAEMON_LIBS := -luv -linih $(STORE_LIBS)
+DAEMON_LIBS := -luv -linih -lcurl $(STORE_LIBS)
 objs = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)))
 
 LIB_OBJS    := $(call objs,lib/*.c)
 STORE_OBJS  := $(call objs,store/*.c)
 DAEMON_OBJS := $(call objs,daemon/*.c)
+COURIER_OBJS := $(call objs,courier/*.c)
 CLI_OBJS    := $(call objs,cli/*.c)
 # Everything of the daemon but its main, for tests that link it.
-DAEMON_PARTS := $(filter-out $(BUILD)/obj/daemon/main.o,$(DAEMON_OBJS))
+DAEMON_PARTS := $(filter-out $(BUILD)/obj/daemon/main.o,$(DAEMON_OBJS)) $(COURIER_OBJS)
 
-UNIT_TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c tests/store/test_*.c))
-TEST_TOOLS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/unit/% tests/fuzz/% tests/store/test_%,$(wildcard tests/*/*.c)))
+UNIT_TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c tests/store/test_*.c tests/courier/test_*.c))
+TEST_TOOLS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/unit/% tests/fuzz/% tests/store/test_% tests/courier/test_%,$(wildcard tests/*/*.c)))
 BENCH_TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c))
 FUZZERS       := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 
@@ -99,7 +100,7 @@ $(BUILD)/liblatchkey.so: $(LIB_OBJS) lib/exports.map
 	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,liblatchkey.so.0 \
 	  -Wl,--version-script=lib/exports.map -o $@ $(LIB_OBJS) $(LIB_LIBS)
 
-$(BUILD)/latchkeyd: $(DAEMON_OBJS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
+$(BUILD)/latchkeyd: $(DAEMON_OBJS) $(COURIER_OBJS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(DAEMON_LIBS)
 

@@ -87,10 +87,10 @@ static void *run_thread(void *context)
     while (status == LK_OK && pause_drawing(progress)) {
         status = latchkey_client_call(client, info, 2, 0, &reply);
         if (status == LK_OK && reply->type == LK_REPLY_TEXT) {
-            uint64_t total = info_number(reply->text, "job_total");
+            uint64_t total = info_number(reply->text, "chore_total");
 
             if (total > 0) {
-                draw(progress->title, info_number(reply->text, "job_done"),
+                draw(progress->title, info_number(reply->text, "chore_done"),
                      total);
             }
         }

@@ -230,13 +230,13 @@ static void hand_over(struct lk_server *server, struct lk_task *task)
 void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand)
 {
     struct lk_server *server = conn->server;
-    bool is_job = demand->kind == LK_TASK_VERIFY ||
+    bool is_chore = demand->kind == LK_TASK_VERIFY ||
                   (demand->kind == LK_TASK_BACKUP && !demand->list.whole);
     struct lk_task *task = lk_task_make(conn, demand);
     enum lk_status status = task ? LK_OK : LK_NOMEM;
 
-    if (!status && is_job) {
-        status = lk_jobs_start(server, task);
+    if (!status && is_chore) {
+        status = lk_chore_start(server, task);
     }
     if (status) {
         if (task) {
@@ -250,7 +250,7 @@ void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand)
     }
     lk_conn_push(conn, task, conn->command->lane);
     conn->hold = conn->command->lane == LK_LANE_ALONE;
-    if (!is_job) {
+    if (!is_chore) {
         hand_over(server, task);
     }
 }

@@ -4,7 +4,7 @@
  * Threads: the *loop* thread owns connections, tasks, waiters, cache and
  * metrics, and runs everything declared here unless another thread is named.
  * The *store* thread (batcher.h) applies batches, the *reader* thread
- * (reader.h) fetches, a *job* thread verifies or copies. A task is in the
+ * (reader.h) fetches, a *chore* thread verifies or copies. A task is in the
  * hands of one thread at a time and changes hands under a queue's mutex; its
  * `conn` is touched by the loop thread alone.
  */
@@ -46,8 +46,8 @@ enum lk_task_kind {
     LK_TASK_LIST,
     LK_TASK_AUDIT,
     LK_TASK_EXPORT,
-    LK_TASK_VERIFY, /* job thread */
-    LK_TASK_BACKUP, /* job thread; then store thread, for the audit log. With
+    LK_TASK_VERIFY, /* chore thread */
+    LK_TASK_BACKUP, /* chore thread; then store thread, for the audit log. With
                        list.whole the begin of an export: only the latter */
     LK_TASK_TEXT,   /* a reply that waits for those before it */
 };
@@ -188,7 +188,7 @@ struct lk_conn {
     bool dirty;
     bool runnable;
     bool closing;
-    bool hold;    /* a WAIT or a job holds up what follows */
+    bool hold;    /* a WAIT or a chore holds up what follows */
     bool stuck;   /* input is left that could not be run yet */
     bool partial; /* input ends within a command */
     bool quit;    /* close when everything is answered */
@@ -345,10 +345,10 @@ LK_MUST_CHECK enum lk_status lk_reply_unavailable(struct lk_buf *out,
 LK_MUST_CHECK enum lk_status lk_reply_settled(struct lk_buf *out, int proto,
                                               struct lk_slice id);
 
-/* ---- Jobs ---------------------------------------------------------------- */
+/* ---- Chores -------------------------------------------------------------- */
 
 /* Long work, one at a time. */
-struct lk_jobs {
+struct lk_chore {
     uv_thread_t thread;
     struct lk_task *task; /* NULL: none is running; loop thread */
     atomic_bool returned; /* the thread is done with `task` */
@@ -356,14 +356,14 @@ struct lk_jobs {
     _Atomic uint64_t total;
 };
 
-/* LK_BUSY: one is running. LK_OK: the task belongs to the job. */
-LK_MUST_CHECK enum lk_status lk_jobs_start(struct lk_server *server,
-                                           struct lk_task *task);
+/* LK_BUSY: one is running. LK_OK: the task belongs to the chore. */
+LK_MUST_CHECK enum lk_status lk_chore_start(struct lk_server *server,
+                                            struct lk_task *task);
 /* The loop has got the task back. */
-void lk_jobs_finished(struct lk_server *server);
+void lk_chore_finished(struct lk_server *server);
 /* The copy stands, or an export begins; what the audit log made of it goes into
  * the reply. */
-LK_MUST_CHECK enum lk_status lk_jobs_noted(struct lk_task *task);
+LK_MUST_CHECK enum lk_status lk_chore_noted(struct lk_task *task);
 
 /* ---- The server ---------------------------------------------------------- */
 
@@ -401,7 +401,7 @@ struct lk_server {
     uv_mutex_t wake_mutex;
     struct lk_batcher *awake; /* for threads of the store; NULL: not running */
     struct lk_reader *reader;
-    struct lk_jobs jobs;
+    struct lk_chore chore;
     struct lk_returns returns;
     struct lk_waiters waiters;
     struct lk_cache cache;

@@ -218,16 +218,16 @@ static void store_section(struct info *info)
     line(info, "hold_until_ms", stats.hold_until_ms);
 }
 
-static void jobs_section(struct info *info)
+static void chores_section(struct info *info)
 {
-    struct lk_jobs *jobs = &info->server->jobs;
+    struct lk_chore *chore = &info->server->chore;
     enum lk_task_kind kind =
-        jobs->task ? jobs->task->demand.kind : LK_TASK_TEXT;
+        chore->task ? chore->task->demand.kind : LK_TASK_TEXT;
 
     line(info, "verify_running", kind == LK_TASK_VERIFY);
     line(info, "backup_running", kind == LK_TASK_BACKUP);
-    line(info, "job_done", atomic_load(&jobs->done));
-    line(info, "job_total", atomic_load(&jobs->total));
+    line(info, "chore_done", atomic_load(&chore->done));
+    line(info, "chore_total", atomic_load(&chore->total));
 }
 
 static void commandstats_section(struct info *info)
@@ -259,7 +259,7 @@ static const struct {
     {"Stats", stats_section},     {"Replication", replication_section},
     {"Claims", claims_section},   {"Batches", batches_section},
     {"Latency", latency_section}, {"Store", store_section},
-    {"Jobs", jobs_section},       {"Commandstats", commandstats_section},
+    {"Chores", chores_section},       {"Commandstats", commandstats_section},
 };
 
 static bool is_everything(struct lk_slice section)

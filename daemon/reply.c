@@ -232,6 +232,8 @@ enum lk_status lk_reply_outcome(struct lk_buf *out,
         return lk_resp_simple(out, "OK");
     case LK_VERDICT_STALE:
         return lk_resp_simple(out, "STALE");
+    case LK_VERDICT_EXISTS:
+        return lk_resp_simple(out, "EXISTS");
     case LK_VERDICT_NIL:
         return reply_nil(out, proto, op);
     }

@@ -162,18 +162,18 @@ static void leave_hung_store(struct lk_server *server)
     }
 }
 
-/* A job that still runs cannot be told to stop, and needs the store. What is
+/* A chore that still runs cannot be told to stop, and needs the store. What is
  * durable stays so; the half-written copy of a backup is no database yet. */
-static void leave_running_job(struct lk_server *server)
+static void leave_running_chore(struct lk_server *server)
 {
-    if (server->jobs.task && !atomic_load(&server->jobs.returned)) {
-        lk_log(LK_LOG_WARN, "job-cut-off", "job=%s",
-               server->jobs.task->demand.kind == LK_TASK_VERIFY ? "verify"
-                                                                : "backup");
+    if (server->chore.task && !atomic_load(&server->chore.returned)) {
+        lk_log(LK_LOG_WARN, "chore-cut-off", "chore=%s",
+               server->chore.task->demand.kind == LK_TASK_VERIFY ? "verify"
+                                                                 : "backup");
         _exit(0);
     }
-    if (server->jobs.task) {
-        lk_jobs_finished(server);
+    if (server->chore.task) {
+        lk_chore_finished(server);
     }
 }
 
@@ -192,7 +192,7 @@ static void close_server(struct lk_server *server)
     set_awake(server, NULL);
     lk_batcher_stop(server->batcher);
     lk_reader_stop(server->reader);
-    leave_running_job(server);
+    leave_running_chore(server);
     drop_returned(server);
     lk_store_close(server->store);
     lk_cache_free(&server->cache);

@@ -172,14 +172,14 @@ static void take_back(struct lk_server *server, struct lk_task *task)
         lk_operation_returned(server, task);
         return;
     }
-    if (server->jobs.task == task) {
-        lk_jobs_finished(server);
+    if (server->chore.task == task) {
+        lk_chore_finished(server);
         if (task->to_note) {
             lk_task_queue_add(&server->to_store, task);
             return;
         }
     } else if (kind == LK_TASK_BACKUP) {
-        task->demand.op.status = lk_jobs_noted(task);
+        task->demand.op.status = lk_chore_noted(task);
     }
     if (!task->conn) {
         lk_task_free(server, task);

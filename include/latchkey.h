@@ -115,7 +115,8 @@ void latchkey_buf_free(struct lk_buf *buf);
     X(DONE, "OK")             /* anything else: it happened */                 \
     X(KEPT, "KEPT")           /* the first completion stands */                \
     X(STALE, "STALE")         /* the token is not the current one */           \
-    X(NIL, "NIL")             /* there is no such record */
+    X(NIL, "NIL")             /* there is no such record */                    \
+    X(EXISTS, "EXISTS")       /* enqueue: it has a job of that name already */
 
 enum lk_verdict {
 #define X(name, word) LK_VERDICT_##name,

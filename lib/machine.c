@@ -17,23 +17,36 @@
  * completed                     claim             unchanged    REPLAY, OMITTED
  * absent, released, expired     accept            accepted     ACCEPTED
  * accepted                      claim, accept     unchanged    ACCEPTED
+ * in_progress, queued           claim, accept     unchanged    ACCEPTED
  * accepted                      lease             in_progress  NEW
+ * lapsed or uncertain, queued   lease, reexecute  in_progress  NEW, next token
+ * in_progress, uncertain;
+ *   T, queued                   return            accepted     OK
+ * in_progress, uncertain; T     enqueue           unchanged    OK, or EXISTS
  * in_progress, uncertain; T     complete          completed    OK
  * in_progress, uncertain; T     release           released     OK
  * in_progress, uncertain; T     doubt             uncertain    OK
  * in_progress, uncertain; T     extend            in_progress  OK
- * completed; T                  complete, release,
- *                               doubt, extend     unchanged    KEPT
- * anything else                 complete, release,
- *                               doubt, extend     unchanged    STALE
+ * completed; T                  complete, release, doubt,
+ *                               extend, enqueue,
+ *                               return            unchanged    KEPT
+ * anything else                 complete, release, doubt,
+ *                               extend, enqueue,
+ *                               return            unchanged    STALE
  * present                       keep              unchanged    OK, later expiry
  * in_progress, uncertain        resolve           completed or OK
  *                                                 released
  * completed                     resolve           unchanged    KEPT
+ * not uncertain, or not T       resolve by proof  unchanged    STALE
  * completed                     evict             released     OK
  * completed, released; expired  reap              absent       OK
  * anything else                 keep, resolve, evict,
  *                               sweep, reap       unchanged    NIL
+ *
+ * queued: its request is a job that is not finished. The courier runs it, so
+ * whoever claims it is told that it is accepted, also while it runs; and if its
+ * lock lapses, the job's lease has run out too, and what is known of the call
+ * decides, not the sweeper.
  *
  * T: the event shows the current token. An expired record is absent for every
  * event but the reaper's, whether or not the reaper has come by.
@@ -82,6 +95,9 @@ static struct lk_step claim(struct lk_standing record)
                                 : stay(record, LK_VERDICT_UNCERTAIN);
     default: /* in progress */
         break;
+    }
+    if (record.queued) {
+        return stay(record, LK_VERDICT_ACCEPTED);
     }
     if (record.same_owner) {
         return stay(record, LK_VERDICT_NEW);
@@ -138,6 +154,10 @@ static struct lk_step by_token(struct lk_standing record, enum lk_state next,
 static struct lk_step resolve(struct lk_standing record, enum lk_state next,
                               enum lk_effect effect)
 {
+    if (record.proof &&
+        (record.state != LK_STATE_UNCERTAIN || !record.token_current)) {
+        return stay(record, LK_VERDICT_STALE);
+    }
     if (record.state == LK_STATE_COMPLETED) {
         return stay(record, LK_VERDICT_KEPT);
     }
@@ -166,7 +186,11 @@ static struct lk_step reap(struct lk_standing record)
 
 static struct lk_step lease(struct lk_standing record)
 {
-    if (record.state != LK_STATE_ACCEPTED) {
+    bool lost = record.queued &&
+                (record.state == LK_STATE_UNCERTAIN ||
+                 (record.state == LK_STATE_IN_PROGRESS && record.lapsed));
+
+    if (record.state != LK_STATE_ACCEPTED && !(lost && record.reexecute)) {
         return stay(record, LK_VERDICT_NIL);
     }
     return (struct lk_step){LK_VERDICT_NEW, LK_STATE_IN_PROGRESS,
@@ -212,8 +236,14 @@ struct lk_step lk_machine_step(enum lk_event event, struct lk_standing record)
         return move_if(record.state == LK_STATE_COMPLETED, record,
                        LK_STATE_RELEASED, LK_EFFECT_FREE);
     case LK_EVENT_SWEEP:
-        return move_if(record.state == LK_STATE_IN_PROGRESS && record.lapsed,
+        return move_if(record.state == LK_STATE_IN_PROGRESS && record.lapsed &&
+                           !record.queued,
                        record, LK_STATE_UNCERTAIN, LK_EFFECT_DOUBT);
+    case LK_EVENT_ENQUEUE:
+        return by_token(record, record.state, LK_EFFECT_ENQUEUE);
+    case LK_EVENT_RETURN:
+        record.token_current = record.token_current && record.queued;
+        return by_token(record, LK_STATE_ACCEPTED, LK_EFFECT_RETURN);
     case LK_EVENT_REAP:
         break; /* above */
     }

@@ -32,7 +32,9 @@ enum lk_state {
     X(RESOLVE_RELEASED, "resolve-released")                                    \
     X(EVICT, "evict")                                                          \
     X(SWEEP, "sweep")                                                          \
-    X(REAP, "reap")
+    X(REAP, "reap")                                                            \
+    X(ENQUEUE, "enqueue") /* leaves a job */                                   \
+    X(RETURN, "return")   /* the courier puts an accepted request back */
 
 enum lk_event {
 #define X(name, word) LK_EVENT_##name,
@@ -52,6 +54,8 @@ enum lk_effect {
     LK_EFFECT_LOCK, /* a later lock deadline */
     LK_EFFECT_KEEP, /* a later expiry */
     LK_EFFECT_FORGET,
+    LK_EFFECT_ENQUEUE, /* a job; the record itself is unchanged */
+    LK_EFFECT_RETURN,  /* accepted again, no lock */
 };
 
 /*
@@ -63,13 +67,16 @@ struct lk_standing {
     bool expired; /* completed or released, TTL over, no unfinished job */
     bool lapsed;  /* in progress, lock deadline passed */
     bool omitted; /* completed, and the answer was not kept */
+    bool queued;  /* its request is an unfinished job: the courier runs it */
     /* What the event brings, compared with the record: */
     bool same_fingerprint;
     bool same_owner;
     bool token_current;
     /* Options of a claim: */
-    bool reexecute;
+    bool reexecute; /* of a lease: what was lost may be called again */
     bool no_new;
+    /* Of a resolution: it counts for the uncertain claim of its token alone. */
+    bool proof;
 };
 
 struct lk_step {

@@ -256,6 +256,8 @@ static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
         return LK_OK;
     case LK_EFFECT_ACCEPT:
     case LK_EFFECT_LEASE:
+    case LK_EFFECT_ENQUEUE:
+    case LK_EFFECT_RETURN:
         break;
     }
     return LK_INVALID;

@@ -13,6 +13,7 @@
 #include "latchkey.h"
 #include "lib/machine.h"
 #include "lib/siphash.h"
+#include "store/jobs.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -81,11 +82,14 @@ struct lk_op {
     bool reexecute;
     bool no_new;
 
-    uint64_t token;              /* complete, release, doubt, extend */
+    /* complete, release, doubt, extend, enqueue. resolve: not 0 is proof,
+     * which counts for the uncertain claim of that token alone */
+    uint64_t token;
     struct lk_response response; /* complete, resolve-completed */
     struct lk_slice reason;      /* doubt; complete: not empty is OMIT */
     struct lk_slice who;         /* resolve, evict: for the audit log */
     struct lk_slice why;
+    const struct lk_call *call; /* accept, enqueue */
 
     enum lk_status status; /* LK_OK, or why there is no outcome: */
     const char *error;     /* a constant sentence for the caller, or NULL */
@@ -101,6 +105,8 @@ struct lk_batch {
     unsigned lane; /* which of the store's lanes this is; 0 also keeps */
     bool keep;     /* also sweep and reap what is due, within bounds */
     bool more; /* set by the store: there is more to keep, call again soon */
+    struct lk_work *work; /* the courier's part of it; NULL: none */
+    bool queued; /* set by the store: a job was queued, or has become due */
     /*
      * Operations that stopped being in progress or accepted, by an op or by
      * the sweeper: whoever waits for one of them is to be woken. Filled by
@@ -143,6 +149,7 @@ struct lk_record {
     uint64_t generation;
     uint64_t keep_ms; /* KEEP asked for that TTL; 0: nobody did */
     bool evicted;     /* released by EVICT */
+    bool queued;      /* its request is an unfinished job */
     struct lk_buf text;
 };
 
@@ -209,7 +216,9 @@ struct lk_store_stats {
     uint64_t last_token;
     uint64_t now_ms;
     uint64_t hold_until_ms; /* restored file: unknown keys are held; 0: no */
-    bool clock_held;        /* an operator must accept the clock */
+    uint64_t jobs[LK_JOB_DELIVERED]; /* unfinished, by enum lk_job_state */
+    uint64_t oldest_uncertain_ms;    /* of operations and jobs; 0: none */
+    bool clock_held;                 /* an operator must accept the clock */
     bool available;
     char trouble[128]; /* why not available; escaped, one line */
 };
@@ -272,7 +281,8 @@ struct lk_store_class {
      * LK_UNKNOWN (the commit may or may not have happened: the caller sends
      * the same claim again) or LK_AGAIN (a transaction of somebody else holds
      * the record: give it again shortly; the outcome of a claim says INFLIGHT
-     * meanwhile). On the thread of the batch's lane. */
+     * meanwhile). batch->work is made durable likewise. On the thread of the
+     * batch's lane. */
     void (*apply)(struct lk_store *store, struct lk_batch *batch);
 
     /* Decides an op that changes nothing, from what is durable: LK_OK and the
@@ -297,6 +307,18 @@ struct lk_store_class {
                            void *context, uint64_t *next);
     enum lk_status (*audit)(struct lk_store *store, uint64_t after,
                             size_t limit, lk_audit_fn row, void *context);
+
+    /* Jobs; NULL in a store that keeps none. Any thread but the loop's.
+     * jobs: as list. job: LK_NOT_FOUND if there is none; `row` is told of its
+     * earlier attempts, oldest first, and may be NULL. targets: each target
+     * that has jobs or is paused. */
+    enum lk_status (*jobs)(struct lk_store *store,
+                           const struct lk_jobs_query *query, lk_job_fn row,
+                           void *context, uint64_t *next);
+    enum lk_status (*job)(struct lk_store *store, uint64_t id,
+                          struct lk_job *job, lk_attempt_fn row, void *context);
+    enum lk_status (*targets)(struct lk_store *store, lk_target_fn row,
+                              void *context);
 
     /* Long work, on a thread of its own; claims go on meanwhile. `report`
      * gets a line for each finding; LK_CORRUPT if there was one. */
@@ -359,6 +381,9 @@ struct lk_store {
     unsigned lanes;
     /* Other processes change the same records: waiters have to be polled. */
     bool shared;
+    /* The courier's work has a lane of its own, number `lanes`, beside those
+     * of the operations; else it goes with the batches of lane 0. */
+    bool work_lane;
 };
 
 static inline unsigned lk_op_lane(const struct lk_store *store,

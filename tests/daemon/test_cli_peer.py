@@ -374,8 +374,8 @@ def test_a_long_job_has_a_progress_bar_on_a_terminal(peer):
         count.append(words)
         if len(count) > 1:
             asked_twice.set()
-        return bulk("# Jobs\r\nverify_running:1\r\njob_done:5\r\n"
-                    "job_total:10\r\n")
+        return bulk("# Chores\r\nverify_running:1\r\nchore_done:5\r\n"
+                    "chore_total:10\r\n")
 
     def verify(words):
         assert asked_twice.wait(60)

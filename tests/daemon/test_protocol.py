@@ -346,7 +346,7 @@ def test_the_small_talk_of_redis_clients_is_answered(raw):
     assert isinstance(raw("CONFIG", "GET", "save"), list)
     info = raw("INFO").decode()
     assert re.search(r"^[a-z_]*version:", info, re.M), info
-    assert "# Jobs" in info
+    assert "# Chores" in info
     assert raw("QUIT") == "OK"
     assert raw.at_end()
 

@@ -1,4 +1,4 @@
-/* jobs.c - verify and backup: long work on a thread of its own. */
+/* chore.c - verify and backup: long work on a thread of its own. */
 #include "daemon/daemon.h"
 #include "daemon/thread.h"
 
@@ -7,10 +7,10 @@
 
 static void note_progress(void *context, uint64_t done, uint64_t total)
 {
-    struct lk_jobs *jobs = context;
+    struct lk_chore *chore = context;
 
-    atomic_store_explicit(&jobs->done, done, memory_order_relaxed);
-    atomic_store_explicit(&jobs->total, total, memory_order_relaxed);
+    atomic_store_explicit(&chore->done, done, memory_order_relaxed);
+    atomic_store_explicit(&chore->total, total, memory_order_relaxed);
 }
 
 static size_t count_lines(struct lk_slice text)
@@ -46,7 +46,7 @@ static enum lk_status verify(struct lk_server *server, struct lk_task *task)
     struct lk_buf report = {0};
     struct lk_store *store = server->store;
     enum lk_status found =
-        store->class->verify(store, note_progress, &server->jobs, &report);
+        store->class->verify(store, note_progress, &server->chore, &report);
     enum lk_status status;
 
     if (found == LK_OK || found == LK_CORRUPT) {
@@ -93,8 +93,8 @@ static enum lk_status backup(struct lk_server *server, struct lk_task *task)
     enum lk_status result = LK_NOMEM;
 
     if (path) {
-        result = store->class->backup(store, path, note_progress, &server->jobs,
-                                      &error);
+        result = store->class->backup(store, path, note_progress,
+                                      &server->chore, &error);
     }
     lk_log(result ? LK_LOG_ERROR : LK_LOG_INFO, "backup",
            "path=%s who=%s why=%s result=%s",
@@ -111,7 +111,7 @@ static enum lk_status backup(struct lk_server *server, struct lk_task *task)
 static void run_thread(void *context)
 {
     struct lk_server *server = context;
-    struct lk_task *task = server->jobs.task;
+    struct lk_task *task = server->chore.task;
     struct lk_task_queue one = {0};
 
     if (task->demand.kind == LK_TASK_VERIFY) {
@@ -120,35 +120,35 @@ static void run_thread(void *context)
         task->demand.op.status = backup(server, task);
     }
     lk_task_queue_add(&one, task);
-    atomic_store(&server->jobs.returned, true);
+    atomic_store(&server->chore.returned, true);
     lk_returns_give(&server->returns, &one, NULL);
 }
 
-enum lk_status lk_jobs_start(struct lk_server *server, struct lk_task *task)
+enum lk_status lk_chore_start(struct lk_server *server, struct lk_task *task)
 {
-    struct lk_jobs *jobs = &server->jobs;
+    struct lk_chore *chore = &server->chore;
 
-    if (jobs->task) {
+    if (chore->task) {
         return LK_BUSY;
     }
-    jobs->task = task;
-    atomic_store(&jobs->returned, false);
-    note_progress(jobs, 0, 0);
-    if (lk_thread_create(&jobs->thread, run_thread, server)) {
-        jobs->task = NULL;
+    chore->task = task;
+    atomic_store(&chore->returned, false);
+    note_progress(chore, 0, 0);
+    if (lk_thread_create(&chore->thread, run_thread, server)) {
+        chore->task = NULL;
         return LK_NOMEM;
     }
     lk_task_uncount(server, task);
     return LK_OK;
 }
 
-void lk_jobs_finished(struct lk_server *server)
+void lk_chore_finished(struct lk_server *server)
 {
-    uv_thread_join(&server->jobs.thread);
-    server->jobs.task = NULL;
+    uv_thread_join(&server->chore.thread);
+    server->chore.task = NULL;
 }
 
-enum lk_status lk_jobs_noted(struct lk_task *task)
+enum lk_status lk_chore_noted(struct lk_task *task)
 {
     enum lk_status noted = task->demand.op.status;
     bool exports = task->demand.list.whole;

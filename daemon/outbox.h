@@ -1,0 +1,63 @@
+/*
+ * outbox.h - the daemon's side of the courier: how it asks the store, and what
+ * the daemon asks of it. The courier itself stands in courier/, which uses the
+ * daemon's parts; main.c puts the two together.
+ */
+#ifndef LK_OUTBOX_H
+#define LK_OUTBOX_H
+
+#include "daemon/config.h"
+#include "daemon/targets.h"
+#include "store/store.h"
+
+struct lk_batcher;
+
+/* What the courier is started with. All of it outlives the courier, but for
+ * `config`, of which it copies what it needs. */
+struct lk_outbox_setup {
+    const struct lk_config *config;
+    struct lk_store *store;
+    /* Hands work to the store; its `done` is called from another thread. The
+     * work belongs to the store until then. */
+    void (*work)(void *context, struct lk_work *work);
+    void *context;
+};
+
+/* How one target does in this courier; the store knows the rest. */
+struct lk_target_status {
+    struct lk_slice name;
+    bool configured;
+    unsigned in_flight;
+    uint64_t delivered; /* since the start */
+    uint64_t failed;    /* attempts */
+    uint64_t dead;
+    uint64_t uncertain;
+    const char *circuit;      /* "closed", "open", "half-open" */
+    uint64_t circuit_wait_ms; /* open: until the next probe */
+    struct lk_slice last_error;
+};
+
+typedef bool (*lk_target_status_fn)(void *context,
+                                    const struct lk_target_status *status);
+
+/* The courier, as the daemon sees it. */
+struct lk_outbox_class {
+    /* A failure is logged. Loop thread. */
+    enum lk_status (*start)(const struct lk_outbox_setup *setup,
+                            void **courier);
+    /* A job may be due, or a target was resumed. Any thread, never waits. */
+    void (*wake)(void *courier);
+    /* After a reload. Loop thread. */
+    void (*reload)(void *courier, const struct lk_config *config);
+    /* Each target; a moment's picture. Any thread. */
+    void (*status)(void *courier, lk_target_status_fn row, void *context);
+    /* Ends calls that can be given back, waits for the others up to their
+     * time-outs or `grace_ms`, and notes what became of them. Blocks; the
+     * store still works. Loop thread. NULL is fine. */
+    void (*stop)(void *courier, uint64_t grace_ms);
+};
+
+/* courier/courier.c */
+extern const struct lk_outbox_class lk_courier_class;
+
+#endif

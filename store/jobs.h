@@ -1,0 +1,287 @@
+/*
+ * jobs.h - the outbox: calls that an operation has left, and how a store is
+ * asked to lease them, to note what became of them, and to show them.
+ *
+ * A job belongs to one operation and has a name, unique within the operation's
+ * generation. It is leased, with its attempt counted at the lease; the number
+ * of the attempt is the fence: whoever ends or renews a lease shows it, and is
+ * told that it is stale once somebody else has taken the job.
+ *
+ * The request of an asynchronous operation is a job too, the one without a
+ * name. What becomes of it and of its operation are one step, always:
+ *
+ *   the request is      its operation is
+ *   waiting             accepted
+ *   leased              in progress, under the token of the lease
+ *   uncertain           uncertain
+ *   delivered           completed (also if the gateway completes it itself)
+ *   dropped             completed with a problem, or released by an operator
+ *
+ * A job that is leased and whose lease has run out was lost with its courier.
+ * If it was never called, or may be called again, it is leased anew; else it
+ * becomes uncertain. The sweeper leaves operations alone whose request is
+ * unfinished: only this rule decides about them.
+ */
+#ifndef LK_JOBS_H
+#define LK_JOBS_H
+
+#include "latchkey.h"
+
+/* The words are those of JOBS, metrics and the documentation; the numbers are
+ * stored. Up to DEAD a job is unfinished, and its operation is not reaped. */
+#define LK_JOB_STATE_MAP(X)                                                    \
+    X(WAITING, "waiting")                                                      \
+    X(LEASED, "leased")                                                        \
+    X(UNCERTAIN, "uncertain")                                                  \
+    X(DEAD, "dead")                                                            \
+    X(DELIVERED, "delivered")                                                  \
+    X(DROPPED, "dropped")
+
+enum lk_job_state {
+#define X(name, word) LK_JOB_##name,
+    LK_JOB_STATE_MAP(X)
+#undef X
+        LK_JOB_STATES
+};
+
+enum {
+    LK_JOB_NAME_MAX = 255,
+    LK_TARGET_NAME_MAX = 64,
+    LK_METHOD_MAX = 16,
+    LK_PATH_MAX = 8192,
+    LK_PROVIDER_ID_MAX = 255,
+    LK_JOB_KEY = 32, /* characters of lk_job_key */
+};
+
+/* The target of the requests of asynchronous operations; no target of the
+ * configuration can have that name. */
+#define LK_TARGET_GATEWAY "@gateway"
+
+const char *lk_job_state_word(enum lk_job_state state);
+bool lk_job_state_parse(struct lk_slice word, enum lk_job_state *state);
+
+/* What ENQUEUE and ACCEPT bring, for op->call. */
+struct lk_call {
+    struct lk_slice name;   /* empty: the request of an ACCEPT */
+    struct lk_slice target; /* LK_TARGET_GATEWAY for an ACCEPT */
+    struct lk_slice method;
+    struct lk_slice path; /* with the query */
+    struct lk_slice headers;
+    struct lk_slice body;
+    uint64_t delay_ms;
+    bool repeatable; /* ACCEPT with REEXECUTE: may run again */
+};
+
+/*
+ * What is wrong with a call, in words for whoever asked for it, or NULL. A path
+ * begins with one slash and stays below the target's URL; it holds no host, no
+ * "..", plain or encoded, no fragment and nothing but printable ASCII. Headers
+ * are "Name: value\r\n" lines, none of them one that frames the message or
+ * belongs to the courier. A request's are the gateway's own.
+ */
+const char *lk_path_fault(struct lk_slice path);
+const char *lk_method_fault(struct lk_slice method);
+const char *lk_headers_fault(struct lk_slice headers);
+/* 1 to 64 of a-z, 0-9, '-', '_' and '.', the first one a letter or digit. */
+const char *lk_target_name_fault(struct lk_slice name);
+
+/* A job as it is leased or shown; slices point into `text`. */
+struct lk_job {
+    uint64_t id;
+    struct lk_name operation;
+    uint64_t number;     /* of the operation: its reference */
+    uint64_t generation; /* of the operation when it was queued */
+    uint64_t token;      /* a request that is leased: of its operation */
+    uint64_t run;        /* likewise: the operation's attempt */
+    struct lk_slice name;
+    struct lk_slice target;
+    struct lk_slice method;
+    struct lk_slice path;
+    struct lk_slice headers; /* leased, or shown whole */
+    struct lk_slice body;
+    enum lk_job_state state;
+    unsigned attempts; /* leases so far: the fence of the present one */
+    unsigned forgiven; /* of these, not counted against the limit */
+    bool called;       /* the present attempt may have left */
+    bool sent;         /* any attempt may have left */
+    bool repeatable;
+    uint64_t created_ms;
+    uint64_t due_ms;   /* waiting: not before; leased: the lease ends */
+    uint64_t ended_ms; /* when it became what it is now; 0: waiting, leased */
+    uint64_t now_ms;   /* the store's clock, at the lease */
+    /* Of the last attempt that ended: */
+    unsigned status;             /* of the answer; 0: there was none */
+    struct lk_slice provider_id; /* what the provider calls what it made */
+    struct lk_slice reason;      /* why it failed, is dead or uncertain */
+    struct lk_response answer;   /* shown whole; cut to a bound */
+    struct lk_buf text;
+};
+
+void lk_job_free(struct lk_job *job);
+
+/*
+ * The Idempotency-Key that the provider gets, on every attempt: hexadecimal
+ * digits and a NUL. It differs between stores, tenants, operations, their
+ * generations and the names of jobs. `secret` is store->reference_secret,
+ * which moves with the records.
+ */
+LK_MUST_CHECK enum lk_status lk_job_key(const uint8_t secret[LK_REFERENCE_KEY],
+                                        const struct lk_job *job,
+                                        char key[LK_JOB_KEY + 1]);
+
+/* An earlier attempt that failed; the last one stands in the job itself. */
+struct lk_attempt {
+    unsigned number;
+    uint64_t ended_ms;
+    unsigned status; /* 0: no answer */
+    bool called;
+    struct lk_slice reason;
+    struct lk_slice body; /* of the answer, cut short */
+};
+
+/* ---- what the courier asks for ------------------------------------------- */
+
+enum lk_end {
+    LK_END_DELIVERED, /* a request: the gateway has completed it already */
+    LK_END_RETRY,     /* failed for now: waits delay_ms */
+    LK_END_RETURN,    /* was never called: waits delay_ms, does not count */
+    LK_END_UNCERTAIN, /* may have happened, and must not be repeated */
+    LK_END_DEAD,      /* given up. A request: uncertain if any attempt was
+                         sent, else completed with `answer` and dropped */
+};
+
+/* How a lease ends. */
+struct lk_job_end {
+    uint64_t id;
+    unsigned attempt; /* job->attempts at the lease */
+    enum lk_end end;
+    uint64_t delay_ms;
+    unsigned status;
+    struct lk_slice provider_id;
+    struct lk_slice reason;
+    struct lk_response answer;
+    bool stale; /* out: somebody else has taken it, or it is over */
+};
+
+/* A lease that goes on. A request's operation is extended with it. */
+struct lk_job_mark {
+    uint64_t id;
+    unsigned attempt;
+    bool called; /* it is about to leave: durable before it does */
+    uint64_t lease_ms;
+    bool stale; /* out */
+};
+
+/* What the courier has room for. */
+struct lk_job_want {
+    struct lk_slice target;
+    size_t limit;
+    bool honours; /* the target's service honours Idempotency-Key: a lost
+                     call may be made again. Requests: job->repeatable says */
+};
+
+/* An operator's word, or proof; audited with who and why. */
+enum lk_order {
+    LK_ORDER_RETRY,     /* dead or waiting: due now, all attempts forgiven */
+    LK_ORDER_DROP,      /* waiting, dead or uncertain: never */
+    LK_ORDER_DELIVERED, /* uncertain or dead: it has happened */
+    LK_ORDER_AGAIN,     /* uncertain: it has not happened, call it again */
+    LK_ORDER_PAUSE,     /* a target: nothing of it is leased any more */
+    LK_ORDER_RESUME,
+};
+
+struct lk_job_order {
+    enum lk_order order;
+    uint64_t id;            /* of the job */
+    unsigned attempt;       /* 0: whatever; else only if it is the last one */
+    struct lk_slice target; /* PAUSE, RESUME */
+    struct lk_slice provider_id; /* DELIVERED; may be empty */
+    unsigned status;             /* DELIVERED; 0: not known */
+    struct lk_slice who;
+    struct lk_slice why;
+    /* out: LK_OK; LK_NOT_FOUND; LK_INVALID: not in such a state, or another
+     * attempt; LK_BUSY: a request, whose operation is to be resolved. */
+    enum lk_status status_out;
+    enum lk_job_state state; /* out: as it is now */
+};
+
+/*
+ * One durable step of the courier's, part of a batch. First the operations,
+ * then ends, marks and orders, then leases: what is lost is settled, and at
+ * most `limit` jobs for each want are leased, the longest due first, none of a
+ * paused target. `status` LK_OK: all of it happened. LK_UNAVAILABLE: nothing.
+ * LK_UNKNOWN: perhaps all of it; ends and marks are then given again (they do
+ * no harm twice), and what was leased runs out by itself.
+ */
+struct lk_work {
+    struct lk_work *next;
+    struct lk_op **ops; /* resolutions by proof; decided as in any batch */
+    size_t op_count;
+    struct lk_job_end *ends;
+    size_t end_count;
+    struct lk_job_mark *marks;
+    size_t mark_count;
+    struct lk_job_order *orders;
+    size_t order_count;
+    const struct lk_job_want *wants;
+    size_t want_count;
+    uint64_t lease_ms;
+    uint64_t body_max; /* of headers and bodies leased together, about */
+    /* Told when it is done, on the thread that did it. */
+    void (*done)(struct lk_work *work);
+    void *context;
+
+    /* out */
+    enum lk_status status;
+    const char *error;   /* a constant sentence, or NULL */
+    struct lk_job *jobs; /* leased; freed by lk_work_clear */
+    size_t job_count;
+    size_t job_cap;
+    uint64_t wait_ms; /* until another job of the wants is due, or a lease of
+                         theirs may be lost; UINT64_MAX: none known */
+    uint64_t lapsed;  /* jobs that became uncertain in this step */
+};
+
+/* Room for one more leased job, zeroed; NULL: out of memory. */
+struct lk_job *lk_work_add(struct lk_work *work);
+/* Frees what came out, and forgets it. */
+void lk_work_clear(struct lk_work *work);
+
+/* ---- what is shown ------------------------------------------------------- */
+
+struct lk_jobs_query {
+    bool any_state;
+    bool unfinished; /* waiting, leased, uncertain, dead */
+    enum lk_job_state state;
+    struct lk_slice target; /* empty: every one */
+    struct lk_slice tenant; /* empty: every one */
+    uint64_t number;        /* of one operation; 0: all */
+    uint64_t older_than_ms; /* created at least that long ago */
+    uint64_t since_ms;      /* created at or after; 0: any time */
+    uint64_t until_ms;      /* created before; 0: any time */
+    uint64_t cursor;        /* 0: from the oldest; ids above it */
+    size_t limit;
+    bool whole; /* with headers, bodies and answers */
+};
+
+typedef bool (*lk_job_fn)(void *context, const struct lk_job *job);
+typedef bool (*lk_attempt_fn)(void *context, const struct lk_attempt *attempt);
+
+/* What a store knows of a target: one that has jobs, or was paused. */
+struct lk_target_standing {
+    struct lk_slice name;
+    uint64_t jobs[LK_JOB_STATES]; /* DELIVERED and DROPPED may be 0: they are
+                                     not counted where that takes a scan */
+    uint64_t oldest_due_ms;       /* waiting and due; 0: none */
+    uint64_t oldest_uncertain_ms; /* since when; 0: none */
+    uint64_t oldest_dead_ms;
+    bool paused;
+    uint64_t paused_ms;
+    struct lk_slice who;
+    struct lk_slice why;
+};
+
+typedef bool (*lk_target_fn)(void *context,
+                             const struct lk_target_standing *standing);
+
+#endif
