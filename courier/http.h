@@ -1,0 +1,64 @@
+/*
+ * http.h - one HTTP call to a target, by libcurl: how its handle is built, what
+ * came back, and a call that blocks, for threads that may wait.
+ *
+ * The rules are the same for every call: no redirects, no proxies from the
+ * environment, no cookies, certificates are always verified, and nothing but
+ * the target's own URL with a path that lk_path_fault finds nothing wrong with.
+ */
+#ifndef LK_HTTP_H
+#define LK_HTTP_H
+
+#include "daemon/targets.h"
+#include "latchkey.h"
+
+enum {
+    LK_HTTP_ERROR = 256,          /* of an error text, with its NUL */
+    LK_HTTP_ANSWER_MAX = 1 << 20, /* reading stops there */
+};
+
+/* What is called. All of it belongs to the caller. */
+struct lk_http_request {
+    const struct lk_target *target;
+    struct lk_slice method;
+    struct lk_slice path;    /* with the query; behind the target's URL */
+    struct lk_slice headers; /* "Name: value\r\n" lines; where the target has
+                                a header of that name, the target's wins */
+    struct lk_slice body;
+    uint64_t connect_timeout_ms; /* 0: the target's */
+    uint64_t timeout_ms;         /* likewise, for the whole call */
+    size_t answer_max;           /* bytes of body; 0: LK_HTTP_ANSWER_MAX */
+};
+
+/* What became of it. Start it as {0}; free it with lk_http_answer_free, which
+ * leaves it ready for use again. */
+struct lk_http_answer {
+    unsigned status; /* 0: there was no status line */
+    bool sent;       /* something of the request may have reached the target */
+    bool whole;      /* all of the answer is here, or `cut` */
+    bool cut;        /* it was longer than answer_max: the body is its start */
+    struct lk_buf headers; /* lines of the final answer, "Name: value\r\n" */
+    struct lk_buf body;
+    char error[LK_HTTP_ERROR]; /* why it is not whole; text from outside may be
+                                  in it: escape it for a log */
+};
+
+void lk_http_answer_free(struct lk_http_answer *answer);
+
+/* The value of the first header of that name, trimmed; data NULL: none. */
+struct lk_slice lk_http_header(struct lk_slice headers, const char *name);
+
+/*
+ * Makes the call and waits for its end. LK_OK: there is a status, and `whole`
+ * says whether the body is complete. LK_IO: no status, or cut off before the
+ * end of the answer (timed out, reset), `error` says why and `sent` whether
+ * the target may have got it. LK_INVALID: the path, the method or a header is
+ * not allowed, nothing was done, `error` says which. LK_NOMEM. Any thread.
+ */
+LK_MUST_CHECK enum lk_status lk_http_call(const struct lk_http_request *request,
+                                          struct lk_http_answer *answer);
+
+/* Once per process, before any other thread. */
+LK_MUST_CHECK enum lk_status lk_http_init(void);
+
+#endif
