@@ -40,6 +40,13 @@ struct lk_target_status {
 typedef bool (*lk_target_status_fn)(void *context,
                                     const struct lk_target_status *status);
 
+/* What asking a service about what is uncertain has proved. */
+struct lk_probe_counts {
+    uint64_t happened; /* resolved: it has happened */
+    uint64_t absent;   /* resolved: it has not */
+    uint64_t open;     /* still uncertain */
+};
+
 /* The courier, as the daemon sees it. */
 struct lk_outbox_class {
     /* A failure is logged. Loop thread. */
@@ -51,6 +58,13 @@ struct lk_outbox_class {
     void (*reload)(void *courier, const struct lk_config *config);
     /* Each target; a moment's picture. Any thread. */
     void (*status)(void *courier, lk_target_status_fn row, void *context);
+    /* Asks now about what is uncertain of a target, its jobs and the operations
+     * of routes that ask it, whether or not its time has come. Waits for the
+     * end, half a minute at most. LK_NOT_FOUND: no such target, or nothing to
+     * ask it by; LK_AGAIN: the courier stops; LK_UNAVAILABLE: the store cannot
+     * be read. Any thread but the loop's. */
+    enum lk_status (*probe)(void *courier, struct lk_slice target,
+                            struct lk_probe_counts *counts);
     /* Ends calls that can be given back, waits for the others up to their
      * time-outs or `grace_ms`, and notes what became of them. Blocks; the
      * store still works. Loop thread. NULL is fine. */

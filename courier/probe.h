@@ -1,0 +1,27 @@
+/*
+ * probe.h - the prober: asks services what became of uncertain jobs and
+ * operations, on a thread of its own, and resolves what is proved.
+ */
+#ifndef LK_PROBER_H
+#define LK_PROBER_H
+
+#include "daemon/outbox.h"
+
+struct lk_prober;
+
+/* Copies what it needs of setup->config; the rest outlives it. A failure is
+ * logged. */
+LK_MUST_CHECK enum lk_status lk_prober_start(
+    const struct lk_outbox_setup *setup, struct lk_prober **prober);
+/* Takes over the targets and routes of a new configuration; out of memory, it
+ * keeps those it has. Never waits for a call. Any thread. */
+void lk_prober_reload(struct lk_prober *prober, const struct lk_config *config);
+/* As lk_outbox_class.probe. NULL: LK_NOT_FOUND. */
+LK_MUST_CHECK enum lk_status lk_prober_now(struct lk_prober *prober,
+                                           struct lk_slice target,
+                                           struct lk_probe_counts *counts);
+/* Gives up the call that is under way, and waits for the thread; the store
+ * still works. NULL is fine. */
+void lk_prober_stop(struct lk_prober *prober);
+
+#endif
