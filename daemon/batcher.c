@@ -11,7 +11,8 @@
 #define AGAIN_CLAIM_NS (25 * UINT64_C(1000000))
 #define AGAIN_OTHER_NS (5000 * UINT64_C(1000000))
 
-/* One thread of the store's, with the operations whose keys are its own. */
+/* One thread of the store's, with the operations whose keys are its own, or
+ * with the courier's work. */
 struct lane {
     struct lk_batcher *batcher;
     unsigned number;
@@ -23,8 +24,16 @@ struct lane {
     uv_cond_t wake;
     /* Guarded by the batcher's mutex: */
     struct lk_task_queue queue;
+    struct lk_work *work; /* first in, first out */
     bool asleep;
     bool hurry; /* apply, even if there is nothing to decide */
+};
+
+/* What a lane applies at once. */
+struct share {
+    struct lk_task_queue tasks;
+    struct lk_work *work; /* NULL: none */
+    bool keep;
 };
 
 struct lk_batcher {
@@ -54,41 +63,58 @@ static uint64_t next_alarm(const struct lane *lane)
     return again < keep ? again : keep;
 }
 
+/* How many tasks fit into a batch beside the operations of its work. */
+static size_t room(const struct lane *lane, const struct share *share)
+{
+    size_t taken = share->work ? share->work->op_count : 0;
+
+    return lane->batcher->batch_ops - taken;
+}
+
 /* What has been held long enough goes first: it came first. */
-static void take_held(struct lane *lane, struct lk_task_queue *batch,
-                      uint64_t now)
+static void take_held(struct lane *lane, struct share *share, uint64_t now)
 {
     while (lane->held.head && now >= lane->held.head->again_ns &&
-           batch->count < lane->batcher->batch_ops) {
-        lk_task_queue_add(batch, lk_task_queue_take(&lane->held));
+           share->tasks.count < room(lane, share)) {
+        lk_task_queue_add(&share->tasks, lk_task_queue_take(&lane->held));
     }
 }
 
 /* At most batch_ops tasks, in order; what is no operation comes alone. */
-static void take_queued(struct lane *lane, struct lk_task_queue *batch)
+static void take_queued(struct lane *lane, struct share *share)
 {
-    while (lane->queue.head && batch->count < lane->batcher->batch_ops) {
+    while (lane->queue.head && share->tasks.count < room(lane, share)) {
         bool alone = !is_operation(lane->queue.head);
-        if (alone && batch->count) {
+        if (alone && share->tasks.count) {
             break;
         }
-        lk_task_queue_add(batch, lk_task_queue_take(&lane->queue));
+        lk_task_queue_add(&share->tasks, lk_task_queue_take(&lane->queue));
         if (alone) {
             break;
         }
     }
 }
 
+static struct lk_work *take_work(struct lane *lane)
+{
+    struct lk_work *work = lane->work;
+
+    if (work) {
+        lane->work = work->next;
+        work->next = NULL;
+    }
+    return work;
+}
+
 /* Sleeps until there is work, an alarm is due or it is time to stop. Returns
  * false for the last, once nothing is left to do. */
-static bool take_batch(struct lane *lane, struct lk_task_queue *batch,
-                       bool *keep)
+static bool take_share(struct lane *lane, struct share *share)
 {
     struct lk_batcher *batcher = lane->batcher;
     uint64_t now;
 
     uv_mutex_lock(&batcher->mutex);
-    while (!lane->queue.head && !batcher->stop && !lane->hurry &&
+    while (!lane->queue.head && !lane->work && !batcher->stop && !lane->hurry &&
            (now = uv_hrtime()) < next_alarm(lane)) {
         uint64_t alarm = next_alarm(lane);
         lane->asleep = true;
@@ -100,14 +126,18 @@ static bool take_batch(struct lane *lane, struct lk_task_queue *batch,
         lane->asleep = false;
     }
     now = batcher->stop ? UINT64_MAX : uv_hrtime();
-    take_held(lane, batch, now);
-    take_queued(lane, batch);
-    *keep = lane->number == 0 && !batcher->stop && now >= lane->keep_ns;
-    if (*keep) {
-        lane->keep_ns = now + batcher->sweep_interval_ms * 1000000;
+    *share = (struct share){.work = take_work(lane)};
+    take_held(lane, share, now);
+    take_queued(lane, share);
+    share->keep = lane->number == 0 && !batcher->stop && now >= lane->keep_ns &&
+                  batcher->sweep_interval_ms;
+    if (lane->number == 0 && now >= lane->keep_ns) {
+        lane->keep_ns = batcher->sweep_interval_ms
+                            ? now + batcher->sweep_interval_ms * 1000000
+                            : UINT64_MAX;
     }
     lane->hurry = false;
-    bool more = batch->head || !batcher->stop;
+    bool more = share->tasks.head || share->work || !batcher->stop;
     uv_mutex_unlock(&batcher->mutex);
     return more;
 }
@@ -124,7 +154,9 @@ static bool is_stopping(struct lk_batcher *batcher)
 static bool is_to_hold(struct lk_task *task, uint64_t now, bool stopping)
 {
     struct lk_op *op = &task->demand.op;
-    bool claim = op->event == LK_EVENT_CLAIM;
+    bool claim =
+        op->event == LK_EVENT_CLAIM || (op->event == LK_EVENT_ACCEPT &&
+                                        op->out.verdict == LK_VERDICT_INFLIGHT);
 
     if (op->status != LK_AGAIN) {
         return false;
@@ -170,26 +202,58 @@ static void count_batch(struct lk_batcher *batcher, size_t ops, uint64_t us)
     uv_mutex_unlock(&batcher->mutex);
 }
 
+/* Those of the work come behind the clients': proof waits for nobody. */
+static void gather_ops(struct lane *lane, const struct share *share,
+                       struct lk_batch *batch)
+{
+    struct lk_work *work = share->work;
+
+    for (struct lk_task *task = share->tasks.head; task; task = task->next) {
+        batch->ops[batch->count++] = &task->demand.op;
+    }
+    for (size_t i = 0; work && i < work->op_count; i++) {
+        struct lk_op *op = work->ops[i];
+        op->hash = lk_name_hash(lane->batcher->store->secret, op->name);
+        batch->ops[batch->count++] = op;
+    }
+}
+
+/* Nobody gives these again but the courier, when it looks at them anew. */
+static void finish_work(struct lk_work *work)
+{
+    for (size_t i = 0; i < work->op_count; i++) {
+        struct lk_op *op = work->ops[i];
+        if (op->status == LK_AGAIN) {
+            op->status = LK_UNAVAILABLE;
+            op->error = "another transaction holds the record";
+        }
+    }
+    work->done(work);
+}
+
 /* True: the keeper has more to do, and should not wait. */
-static bool apply_batch(struct lane *lane, struct lk_task_queue *tasks,
-                        bool keep)
+static bool apply_share(struct lane *lane, struct share *share)
 {
     struct lk_batcher *batcher = lane->batcher;
-    struct lk_batch batch = {
-        .ops = lane->ops, .lane = lane->number, .keep = keep};
+    struct lk_batch batch = {.ops = lane->ops,
+                             .lane = lane->number,
+                             .keep = share->keep,
+                             .work = share->work};
     uint64_t started = uv_hrtime();
 
-    for (struct lk_task *task = tasks->head; task; task = task->next) {
-        batch.ops[batch.count++] = &task->demand.op;
-    }
+    gather_ops(lane, share, &batch);
     batcher->store->class->apply(batcher->store, &batch);
     if (batch.count) {
         count_batch(batcher, batch.count, (uv_hrtime() - started) / 1000);
     }
     lk_fault_point("before_reply");
-    hold_again(lane, tasks);
-    if (tasks->head || batch.settled_count || batch.settle_all) {
-        lk_returns_give(batcher->returns, tasks, &batch);
+    hold_again(lane, &share->tasks);
+    if (share->tasks.head || batch.settled_count || batch.settle_all ||
+        batch.queued) {
+        lk_returns_give(batcher->returns, &share->tasks, &batch);
+    }
+    if (share->work) {
+        finish_work(share->work);
     }
     lk_batch_clear(&batch);
     return batch.more;
@@ -223,15 +287,14 @@ static void apply_alone(struct lk_batcher *batcher, struct lk_task_queue *tasks)
 static void run_lane(void *context)
 {
     struct lane *lane = context;
-    struct lk_task_queue tasks = {0};
-    bool keep;
+    struct share share;
 
     lane->keep_ns = uv_hrtime();
-    while (take_batch(lane, &tasks, &keep)) {
-        if (tasks.head && !is_operation(tasks.head)) {
-            apply_alone(lane->batcher, &tasks);
+    while (take_share(lane, &share)) {
+        if (share.tasks.head && !is_operation(share.tasks.head)) {
+            apply_alone(lane->batcher, &share.tasks);
         }
-        if (apply_batch(lane, &tasks, keep)) {
+        if (apply_share(lane, &share)) {
             lane->keep_ns = 0;
         }
     }
@@ -279,7 +342,8 @@ enum lk_status lk_batcher_start(struct lk_store *store,
                                 struct lk_batcher **batcher)
 {
     struct lk_batcher *made = calloc(1, sizeof(*made));
-    struct lane *lanes = calloc(store->lanes, sizeof(*lanes));
+    unsigned threads = store->lanes + store->work_lane;
+    struct lane *lanes = calloc(threads, sizeof(*lanes));
     bool started = true;
 
     if (!made || !lanes || uv_mutex_init(&made->mutex)) {
@@ -292,7 +356,7 @@ enum lk_status lk_batcher_start(struct lk_store *store,
     made->lanes = lanes;
     made->batch_ops = batch_ops;
     made->sweep_interval_ms = sweep_interval_ms;
-    for (unsigned i = 0; i < store->lanes && started; i++) {
+    for (unsigned i = 0; i < threads && started; i++) {
         started = start_lane(made, i);
     }
     *batcher = made;
@@ -324,7 +388,7 @@ void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks)
     struct lk_task *task;
 
     uv_mutex_lock(&batcher->mutex);
-    if (batcher->lane_count == 1) {
+    if (batcher->store->lanes == 1) {
         lk_task_queue_join(&batcher->lanes[0].queue, tasks);
     }
     while ((task = lk_task_queue_take(tasks))) {
@@ -339,6 +403,45 @@ void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks)
         }
     }
     uv_mutex_unlock(&batcher->mutex);
+}
+
+/* More operations than a batch may have, or the threads have ended. */
+static void refuse_work(struct lk_work *work, enum lk_status status)
+{
+    work->status = status;
+    for (size_t i = 0; i < work->op_count; i++) {
+        work->ops[i]->status = status;
+    }
+    work->done(work);
+}
+
+static bool queue_work(struct lk_batcher *batcher, struct lk_work *work)
+{
+    struct lk_store *store = batcher->store;
+    struct lane *lane = &batcher->lanes[store->work_lane ? store->lanes : 0];
+    struct lk_work **end = &lane->work;
+
+    uv_mutex_lock(&batcher->mutex);
+    bool late = batcher->stop;
+    if (!late) {
+        while (*end) {
+            end = &(*end)->next;
+        }
+        *end = work;
+        wake_lane(lane);
+    }
+    uv_mutex_unlock(&batcher->mutex);
+    return !late;
+}
+
+void lk_batcher_work(struct lk_batcher *batcher, struct lk_work *work)
+{
+    work->next = NULL;
+    if (work->op_count > batcher->batch_ops) {
+        refuse_work(work, LK_TOO_LARGE);
+    } else if (!queue_work(batcher, work)) {
+        refuse_work(work, LK_UNAVAILABLE);
+    }
 }
 
 void lk_batcher_hurry(struct lk_batcher *batcher)

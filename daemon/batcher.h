@@ -13,7 +13,8 @@ struct lk_batcher_stats {
     size_t waiting;          /* not yet in a batch */
 };
 
-/* Starts the threads. Answered tasks come back through `returns`. */
+/* Starts the threads. Answered tasks come back through `returns`. An interval
+ * of 0: this daemon keeps nothing. */
 LK_MUST_CHECK enum lk_status lk_batcher_start(struct lk_store *store,
                                               struct lk_returns *returns,
                                               size_t batch_ops,
@@ -24,6 +25,15 @@ void lk_batcher_set_sweep(struct lk_batcher *batcher,
                           uint64_t sweep_interval_ms);
 /* Hands over all of `tasks` (kinds OP, AWAIT and CLOCK), in order. */
 void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks);
+/*
+ * Any thread. One work for each batch, in order: with the operations of lane 0,
+ * or on a lane of its own where the store has one. work->ops are decided as
+ * those of the clients, their hashes set here. work->done is told on the thread
+ * that did it, when whoever waits has been told, or here at once if the batcher
+ * has stopped (LK_UNAVAILABLE) or there are more operations than a batch may
+ * have (LK_TOO_LARGE). The work must not be touched until then.
+ */
+void lk_batcher_work(struct lk_batcher *batcher, struct lk_work *work);
 /* Any thread: lane 0 applies a batch soon, though there may be nothing to
  * decide; the store has something to tell. */
 void lk_batcher_hurry(struct lk_batcher *batcher);

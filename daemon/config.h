@@ -9,6 +9,7 @@
 #define LK_CONFIG_H
 
 #include "daemon/log.h"
+#include "daemon/targets.h"
 #include "latchkey.h"
 
 #include <sys/socket.h>
@@ -48,6 +49,9 @@ enum lk_config_source {
     LK_CONFIG_FILE,
     LK_CONFIG_OPTION,
 };
+
+/* courier.enabled; auto: if there is a target or a gateway. */
+enum lk_courier_when { LK_COURIER_AUTO, LK_COURIER_YES, LK_COURIER_NO };
 
 /* Times are in milliseconds, sizes in bytes. 0 means off where noted. */
 struct lk_config {
@@ -94,6 +98,23 @@ struct lk_config {
     char *prefix;
     char *cache_url; /* NULL: none */
     uint64_t cache_timeout_ms;
+
+    /* [courier] */
+    uint64_t courier_enabled; /* enum lk_courier_when */
+    uint64_t courier_only;    /* no data commands, no keeper; 0, 1 */
+    char *gateway;            /* path of its internal socket; NULL: none */
+    uint64_t gateway_timeout_ms;
+    uint64_t gateway_concurrency;
+    uint64_t gateway_attempts;
+    uint64_t gateway_max_age_ms;
+    uint64_t lease_ms;
+    uint64_t lease_batch; /* courier.batch: leased at once at most */
+    uint64_t answer_bytes;
+    uint64_t request_bytes; /* of an ACCEPT */
+    uint64_t probes;        /* the keeper probes by itself; 0, 1 */
+
+    /* [target NAME] and [route NAME] */
+    struct lk_targets targets;
 
     /* [auth] and [users] */
     char *password; /* NULL: none is needed for the role `use` */
@@ -165,6 +186,9 @@ LK_MUST_CHECK enum lk_status lk_config_check(struct lk_config *config,
 LK_MUST_CHECK enum lk_status lk_config_adopt(struct lk_config *running,
                                              struct lk_config *fresh,
                                              struct lk_buf *restart);
+
+/* Does this daemon deliver? */
+bool lk_config_has_courier(const struct lk_config *config);
 
 /* All settings as a file that loads; passwords are left out. */
 LK_MUST_CHECK enum lk_status lk_config_dump(const struct lk_config *config,

@@ -221,3 +221,13 @@ enum lk_status lk_config_check(struct lk_config *config, struct lk_buf *errors,
     }
     return report.bad ? LK_INVALID : LK_OK;
 }
+
+bool lk_config_has_courier(const struct lk_config *config)
+{
+    if (config->courier_only) {
+        return true;
+    }
+    return config->courier_enabled == LK_COURIER_AUTO
+               ? config->targets.count || config->gateway
+               : config->courier_enabled == LK_COURIER_YES;
+}

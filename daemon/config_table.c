@@ -87,6 +87,25 @@ const struct lk_setting lk_settings[] = {
     NUMBER("store", "cache_timeout", duration, cache_timeout_ms,
            "50ms", 1, 10 * SECOND, RESTART),
 
+    NUMBER("courier", "enabled", when, courier_enabled, "auto", 0, 2, RELOAD),
+    NUMBER("courier", "only", switch, courier_only, "no", 0, 1, RESTART),
+    TEXT("courier", "gateway", socket, gateway, "none", RELOAD),
+    NUMBER("courier", "gateway_timeout", duration, gateway_timeout_ms,
+           "10m", 100, 30 * DAY, RELOAD),
+    NUMBER("courier", "gateway_concurrency", count, gateway_concurrency,
+           "64", 1, 10000, RELOAD),
+    NUMBER("courier", "gateway_attempts", count, gateway_attempts,
+           "12", 1, 1000000, RELOAD),
+    NUMBER("courier", "gateway_max_age", duration, gateway_max_age_ms,
+           "1d", 0, 3650 * DAY, RELOAD),
+    NUMBER("courier", "lease", duration, lease_ms, "30s", 100, DAY, RELOAD),
+    NUMBER("courier", "batch", count, lease_batch, "256", 1, 65536, RELOAD),
+    NUMBER("courier", "answer_bytes", size, answer_bytes,
+           "64k", 0, 16 * MIB, RELOAD),
+    NUMBER("courier", "request_bytes", size, request_bytes,
+           "1m", KIB, 256 * MIB, RELOAD),
+    NUMBER("courier", "probes", switch, probes, "yes", 0, 1, RELOAD),
+
     TEXT("auth", "password", secret, password, NULL, RELOAD),
     TEXT("auth", "password_file", path, password_file, NULL, RELOAD),
     {"users", "*", &lk_kind_user, offsetof(struct lk_config, users),
@@ -210,6 +229,8 @@ void lk_config_free(struct lk_config *config)
     lk_secret_free(config->store_url);
     lk_secret_free(config->cache_url);
     free(config->prefix);
+    free(config->gateway);
+    lk_targets_free(&config->targets);
     free(config->file);
     free(config->given);
     *config = (struct lk_config){0};

@@ -4,6 +4,8 @@
 
 #include "daemon/config.h"
 
+#include <sys/un.h>
+
 struct lk_setting;
 
 /* A setting about to be changed. */
@@ -36,6 +38,8 @@ extern const struct lk_setting_kind lk_kind_level;
 extern const struct lk_setting_kind lk_kind_url;
 extern const struct lk_setting_kind lk_kind_cache;
 extern const struct lk_setting_kind lk_kind_switch;
+extern const struct lk_setting_kind lk_kind_when;
+extern const struct lk_setting_kind lk_kind_socket;
 extern const struct lk_setting_kind lk_kind_prefix;
 extern const struct lk_setting_kind lk_kind_path;
 extern const struct lk_setting_kind lk_kind_secret;
@@ -65,6 +69,9 @@ const struct lk_setting *lk_setting_nearest(const char *section,
 
 /* Numbers up to this are exact in every language that reads them. */
 #define LK_CONFIG_MAX ((UINT64_C(1) << 53) - 1)
+
+/* A path must fit into a socket's address, with its NUL. */
+#define LK_SOCKET_PATH sizeof(((struct sockaddr_un *)0)->sun_path)
 
 LK_MUST_CHECK enum lk_status lk_duration_print(struct lk_buf *out, uint64_t ms);
 

@@ -359,6 +359,58 @@ static enum lk_status print_switch(const struct lk_config *config,
                                  number_of(config, setting) ? "yes" : "no");
 }
 
+static const char *const when_words[] = {"auto", "yes", "no"};
+
+static enum lk_status parse_when(const struct lk_assignment *assignment,
+                                 struct lk_buf *why)
+{
+    for (uint64_t i = LK_COURIER_AUTO; i <= LK_COURIER_NO; i++) {
+        if (strcmp(assignment->value, when_words[i]) == 0) {
+            *number_at(assignment->config, assignment->setting) = i;
+            return LK_OK;
+        }
+    }
+    return invalid(why, assignment->value, "is neither auto, yes nor no");
+}
+
+static enum lk_status print_when(const struct lk_config *config,
+                                 const struct lk_setting *setting,
+                                 struct lk_buf *out)
+{
+    return latchkey_buf_add_text(out, when_words[number_of(config, setting)]);
+}
+
+/* The path alone is kept. */
+static enum lk_status parse_socket(const struct lk_assignment *assignment,
+                                   struct lk_buf *why)
+{
+    struct lk_assignment path = *assignment;
+
+    if (strcmp(assignment->value, "none") == 0) {
+        char **text = text_at(assignment->config, assignment->setting);
+        free(*text);
+        *text = NULL;
+        return LK_OK;
+    }
+    if (strncmp(assignment->value, "unix:/", 6) != 0 ||
+        strlen(assignment->value) - 5 >= LK_SOCKET_PATH) {
+        return invalid(why, assignment->value,
+                       "is not a socket; use unix:/PATH, or none");
+    }
+    path.value += 5;
+    return take_text(&path);
+}
+
+static enum lk_status print_socket(const struct lk_config *config,
+                                   const struct lk_setting *setting,
+                                   struct lk_buf *out)
+{
+    const char *path = *text_at((struct lk_config *)config, setting);
+
+    return path ? latchkey_buf_printf(out, "unix:%s", path)
+                : latchkey_buf_add_text(out, "none");
+}
+
 static enum lk_status parse_prefix(const struct lk_assignment *assignment,
                                    struct lk_buf *why)
 {
@@ -411,6 +463,10 @@ const struct lk_setting_kind lk_kind_cache = {.parse = parse_cache,
                                               .print = print_url};
 const struct lk_setting_kind lk_kind_switch = {.parse = parse_switch,
                                                .print = print_switch};
+const struct lk_setting_kind lk_kind_when = {.parse = parse_when,
+                                             .print = print_when};
+const struct lk_setting_kind lk_kind_socket = {.parse = parse_socket,
+                                               .print = print_socket};
 const struct lk_setting_kind lk_kind_prefix = {.parse = parse_prefix,
                                                .print = print_text};
 const struct lk_setting_kind lk_kind_path = {.parse = parse_path,

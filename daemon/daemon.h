@@ -126,6 +126,7 @@ struct lk_returns {
     size_t settled_count;
     size_t settled_cap;
     bool settle_all; /* as in struct lk_batch */
+    bool queued;     /* likewise: the courier is to be woken */
 };
 
 /*
@@ -391,6 +392,7 @@ struct lk_options {
 
 struct lk_batcher;
 struct lk_reader;
+struct lk_outbox_class;
 
 struct lk_server {
     uv_loop_t loop;
@@ -401,6 +403,8 @@ struct lk_server {
     uv_mutex_t wake_mutex;
     struct lk_batcher *awake; /* for threads of the store; NULL: not running */
     struct lk_reader *reader;
+    const struct lk_outbox_class *outbox_class; /* NULL: no courier at all */
+    void *courier;                              /* NULL: does not run */
     struct lk_chore chore;
     struct lk_returns returns;
     struct lk_waiters waiters;
@@ -465,6 +469,12 @@ bool lk_turn_start(struct lk_server *server);
 /* With a store that is open: others may settle what is waited for here. */
 void lk_turn_poll(struct lk_server *server);
 void lk_turn_close_connections(struct lk_server *server);
+
+/* outbox.c: the courier of this daemon, if it has one. A failure is logged. */
+LK_MUST_CHECK enum lk_status lk_outbox_start(struct lk_server *server);
+void lk_outbox_wake(struct lk_server *server);
+void lk_outbox_reload(struct lk_server *server);
+void lk_outbox_stop(struct lk_server *server);
 
 /* listen.c: LK_OK, or a failure that has been logged. */
 LK_MUST_CHECK enum lk_status lk_server_listen(struct lk_server *server);

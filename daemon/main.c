@@ -1,5 +1,6 @@
 /* main.c - latchkeyd: options, settings, then the server until it stops. */
 #include "daemon/daemon.h"
+#include "daemon/outbox.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -147,6 +148,7 @@ static int serve(const struct command_line *line, struct lk_config *config)
     }
     server->config = *config;
     server->options = &line->options;
+    server->outbox_class = &lk_courier_class;
     lk_log_set_level((enum lk_log_level)config->log_level);
     umask(0077); /* stored answers are nobody else's to read */
     if (lk_server_open(server) == LK_OK) {

@@ -92,6 +92,12 @@ static void log_lines(enum lk_log_level level, const char *event,
     }
 }
 
+/* A daemon that only delivers leaves the keeping to the others. */
+static uint64_t sweep_interval(const struct lk_config *config)
+{
+    return config->courier_only ? 0 : config->sweep_interval_ms;
+}
+
 static void reload(struct lk_server *server)
 {
     struct lk_config fresh;
@@ -113,7 +119,8 @@ static void reload(struct lk_server *server)
         lk_config_free(&fresh);
         lk_log_set_level((enum lk_log_level)server->config.log_level);
         lk_cache_set_max(&server->cache, server->config.cache_bytes);
-        lk_batcher_set_sweep(server->batcher, server->config.sweep_interval_ms);
+        lk_batcher_set_sweep(server->batcher, sweep_interval(&server->config));
+        lk_outbox_reload(server);
         lk_log(LK_LOG_INFO, "reloaded", "connections=%zu", server->conn_count);
     }
     latchkey_buf_free(&errors);
@@ -189,6 +196,7 @@ static void close_server(struct lk_server *server)
 {
     lk_server_stop_listening(server);
     leave_hung_store(server);
+    lk_outbox_stop(server);
     set_awake(server, NULL);
     lk_batcher_stop(server->batcher);
     lk_reader_stop(server->reader);
@@ -355,13 +363,16 @@ enum lk_status lk_server_open(struct lk_server *server)
     if (!status) {
         status =
             lk_batcher_start(server->store, &server->returns, config->batch_ops,
-                             config->sweep_interval_ms, &server->batcher);
+                             sweep_interval(config), &server->batcher);
     }
     if (!status) {
         set_awake(server, server->batcher);
         lk_turn_poll(server);
         status =
             lk_reader_start(server->store, &server->returns, &server->reader);
+    }
+    if (!status) {
+        status = lk_outbox_start(server);
     }
     if (!status) {
         status = lk_server_listen(server);

@@ -169,6 +169,9 @@ void lk_returns_give(struct lk_returns *returns, struct lk_task_queue *tasks,
     if (batch && batch->settle_all) {
         returns->settle_all = true;
     }
+    if (batch && batch->queued) {
+        returns->queued = true;
+    }
     uv_mutex_unlock(&returns->mutex);
     uv_async_send(&returns->async);
 }

@@ -206,14 +206,18 @@ static void on_returned(uv_async_t *async)
     struct lk_hash128 *settled = returns->settled;
     size_t count = returns->settled_count;
     bool settle_all = returns->settle_all;
+    bool queued = returns->queued;
     returns->tasks = (struct lk_task_queue){0};
-    returns->settle_all = false;
+    returns->settle_all = returns->queued = false;
     if (count) {
         returns->settled = NULL;
         returns->settled_count = returns->settled_cap = 0;
     }
     uv_mutex_unlock(&returns->mutex);
 
+    if (queued) {
+        lk_outbox_wake(server);
+    }
     while ((task = lk_task_queue_take(&tasks))) {
         take_back(server, task);
     }
