@@ -184,7 +184,7 @@ struct lk_job_want {
 enum lk_order {
     LK_ORDER_RETRY,     /* dead or waiting: due now, all attempts forgiven */
     LK_ORDER_DROP,      /* waiting, dead or uncertain: never */
-    LK_ORDER_DELIVERED, /* uncertain or dead: it has happened */
+    LK_ORDER_DELIVERED, /* waiting, uncertain or dead: it has happened */
     LK_ORDER_AGAIN,     /* uncertain: it has not happened, call it again */
     LK_ORDER_PAUSE,     /* a target: nothing of it is leased any more */
     LK_ORDER_RESUME,
