@@ -77,7 +77,7 @@ SHELL := /bin/bash
 
 MODULE := $(if $(GATEWAY),$(BUILD)/ngx_http_latchkey_module.so)
 
-all: $(BUILD)/latchkeyd $(BUILD)/latchkey $(BUILD)/liblatchkey.a $(BUILD)/liblatchkey.so $(BUILD)/latchkey.pc $(MODULE) $(BUILD)/payments $(BUILD)/lossy
+all: $(BUILD)/latchkeyd $(BUILD)/latchkey $(BUILD)/liblatchkey.a $(BUILD)/liblatchkey.so $(BUILD)/latchkey.pc $(MODULE) $(BUILD)/payments $(BUILD)/provider $(BUILD)/lossy
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -150,12 +150,20 @@ nginx-asan:
 	$(Q)$(MAKE) --no-print-directory SANITIZE=address,undefined BUILD=$(ASAN_BUILD) $(ASAN_BUILD)/liblatchkey.a
 	$(Q)tests/gateway/build_nginx.sh $(ASAN_BUILD)
 
-# ---- the example: a payments API, and a network that loses answers -----------
+# ---- the example: a payments API, its provider, and a network that loses ------
+# answers
 
-PAYMENTS_OBJS := $(filter-out %/lossy.o,$(call objs,examples/payments/*.c))
-LOSSY_OBJS    := $(addprefix $(BUILD)/obj/examples/payments/,lossy.o address.o text.o)
+EXAMPLE       := $(BUILD)/obj/examples/payments
+SHARED_OBJS   := $(addprefix $(EXAMPLE)/,server.o http.o ledger.o charge.o address.o text.o)
+PAYMENTS_OBJS := $(addprefix $(EXAMPLE)/,main.o api.o) $(SHARED_OBJS)
+PROVIDER_OBJS := $(call objs,examples/payments/provider*.c) $(SHARED_OBJS)
+LOSSY_OBJS    := $(addprefix $(EXAMPLE)/,lossy.o address.o text.o)
 
 $(BUILD)/payments: $(PAYMENTS_OBJS)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^
+
+$(BUILD)/provider: $(PROVIDER_OBJS)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CUSTOMER_MAX = 64, DELAY_MAX_MS = 600000 };
+enum { DELAY_MAX_MS = 600000 };
 
 static const char CHARGES[] = "/charges/ch_";
 
@@ -18,45 +18,6 @@ static void refuse(struct answer *answer, int status, const char *why)
     answer->status = status;
     body.len = 0;
     buf_printf(&body, "{\"error\":\"%s\"}", why);
-}
-
-static bool is_name(struct text text)
-{
-    for (size_t i = 0; i < text.len; i++) {
-        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                    "0123456789_.@-",
-                    text.data[i]) ||
-            !text.data[i]) {
-            return false;
-        }
-    }
-    return text.len > 0 && text.len <= CUSTOMER_MAX;
-}
-
-/* NULL, or what is wrong. */
-static const char *read_charge(const struct request *request,
-                               struct charge *charge)
-{
-    struct text value;
-    bool is_string;
-
-    charge->key = request->key;
-    if (!json_member(request->body, "amount", &is_string, &value) ||
-        is_string || !text_number(value, &charge->amount) ||
-        charge->amount == 0) {
-        return "amount must be a whole number of cents above 0";
-    }
-    if (!json_member(request->body, "currency", &is_string,
-                     &charge->currency) ||
-        !is_string || !ledger_takes(charge->currency)) {
-        return "currency must be eur, gbp or usd";
-    }
-    if (!json_member(request->body, "customer", &is_string,
-                     &charge->customer) ||
-        !is_string || !is_name(charge->customer)) {
-        return "customer must be a name of 1 to 64 letters, digits or _.@-";
-    }
-    return NULL;
 }
 
 /* The trouble that was asked for, for all requests or in this one's query. */
@@ -85,7 +46,7 @@ static bool is_in_trouble(const struct request *request, struct answer *answer)
 static void make_charge(const struct request *request, struct answer *answer)
 {
     struct charge charge = {0};
-    const char *wrong = read_charge(request, &charge);
+    const char *wrong = charge_read(request, &charge);
     struct text made;
     uint64_t number;
 
@@ -99,8 +60,8 @@ static void make_charge(const struct request *request, struct answer *answer)
     }
     made = ledger_charge(&charge, &number);
     answer->status = 201;
-    snprintf(answer->location, sizeof(answer->location), "%s%06" PRIu64,
-             CHARGES, number);
+    snprintf(answer->headers, sizeof(answer->headers),
+             "Location: %s%06" PRIu64 "\r\n", CHARGES, number);
     buf_add(&body, made.data, made.len);
     if (options.pad > 0) {
         buf_reserve(&body, options.pad + 16);

@@ -82,6 +82,8 @@ static bool read_header(struct text line, struct request *request,
         framing->expect = text_is_nocase(value, "100-continue");
     } else if (text_is_nocase(name, "Idempotency-Key")) {
         request->key = value;
+    } else if (text_is_nocase(name, "Authorization")) {
+        request->authorization = value;
     }
     return true;
 }
@@ -183,21 +185,28 @@ enum progress http_read(struct buf *in, struct request *request)
     return rest.len < framing.length ? PARTIAL : READY;
 }
 
-bool http_query_number(struct text query, const char *name, uint64_t *number)
+bool http_query(struct text query, const char *name, struct text *value)
 {
-    struct text part, value;
+    struct text part;
 
     while (query.len > 0) {
         if (!cut(&query, "&", &part)) {
             part = query;
             query.len = 0;
         }
-        value = part;
-        if (cut(&value, "=", &part) && text_is(part, name)) {
-            return text_number(value, number);
+        *value = part;
+        if (cut(value, "=", &part) && text_is(part, name)) {
+            return true;
         }
     }
     return false;
+}
+
+bool http_query_number(struct text query, const char *name, uint64_t *number)
+{
+    struct text value;
+
+    return http_query(query, name, &value) && text_number(value, number);
 }
 
 static const char *reason_of(int status)
@@ -207,14 +216,22 @@ static const char *reason_of(int status)
         return "OK";
     case 201:
         return "Created";
+    case 302:
+        return "Found";
     case 400:
         return "Bad Request";
+    case 401:
+        return "Unauthorized";
     case 404:
         return "Not Found";
     case 405:
         return "Method Not Allowed";
+    case 409:
+        return "Conflict";
     case 422:
         return "Unprocessable Content";
+    case 429:
+        return "Too Many Requests";
     case 503:
         return "Service Unavailable";
     default:
@@ -224,16 +241,17 @@ static const char *reason_of(int status)
 
 void http_write(struct buf *out, const struct answer *answer, bool keep_alive)
 {
-    bool moved = answer->location[0] != '\0';
-
-    buf_printf(out,
-               "HTTP/1.1 %d %s\r\n"
-               "Content-Type: application/json\r\n"
-               "Content-Length: %zu\r\n"
-               "Connection: %s\r\n"
-               "%s%s%s\r\n",
-               answer->status, reason_of(answer->status), answer->body.len,
-               keep_alive ? "keep-alive" : "close", moved ? "Location: " : "",
-               answer->location, moved ? "\r\n" : "");
+    if (!answer->bare) {
+        buf_printf(out,
+                   "HTTP/1.1 %d %s\r\n"
+                   "Content-Type: %s\r\n"
+                   "Content-Length: %zu\r\n"
+                   "Connection: %s\r\n"
+                   "%s\r\n",
+                   answer->status, reason_of(answer->status),
+                   answer->type ? answer->type : "application/json",
+                   answer->body.len, keep_alive ? "keep-alive" : "close",
+                   answer->headers);
+    }
     buf_add(out, answer->body.data, answer->body.len);
 }

@@ -17,7 +17,8 @@ enum { CURRENCIES = sizeof(currencies) / sizeof(currencies[0]) };
 
 /* Charge number n, counted from 1, ends in `lines` at ends[n - 1]. */
 static struct {
-    int fd; /* -1: nothing is kept */
+    int fd;     /* -1: in no file */
+    bool keeps; /* in memory, at least */
     struct buf lines;
     size_t *ends;
     size_t cap;
@@ -65,6 +66,10 @@ void ledger_open(const char *path)
 {
     struct stat info;
 
+    ledger.keeps = true;
+    if (!path) {
+        return;
+    }
     ledger.fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (ledger.fd < 0 || fstat(ledger.fd, &info) < 0) {
         die("%s: %s", path, strerror(errno));
@@ -104,12 +109,12 @@ struct text ledger_charge(const struct charge *charge, uint64_t *number)
     struct buf *lines = &ledger.lines;
     size_t start;
 
-    if (ledger.fd < 0) {
+    if (!ledger.keeps) {
         lines->len = 0;
         ledger.count++;
     }
     start = lines->len;
-    *number = ledger.fd < 0 ? ledger.count : ledger.count + 1;
+    *number = ledger.keeps ? ledger.count + 1 : ledger.count;
     buf_printf(lines,
                "{\"id\":\"ch_%06" PRIu64 "\",\"amount\":%" PRIu64
                ",\"currency\":\"%.*s\",\"customer\":\"%.*s\",\"key\":",
@@ -120,7 +125,7 @@ struct text ledger_charge(const struct charge *charge, uint64_t *number)
     buf_printf(lines, ",\"created\":");
     add_time(lines);
     buf_printf(lines, "}\n");
-    if (ledger.fd >= 0) {
+    if (ledger.keeps) {
         note_end(lines->len);
     }
     return (struct text){lines->data + start, lines->len - start - 1};
@@ -155,7 +160,7 @@ bool ledger_find(uint64_t number, struct text *line)
 {
     size_t start;
 
-    if (ledger.fd < 0 || number == 0 || number > ledger.count) {
+    if (!ledger.keeps || number == 0 || number > ledger.count) {
         return false;
     }
     start = number > 1 ? ledger.ends[number - 2] : 0;

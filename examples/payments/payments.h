@@ -1,4 +1,4 @@
-/* payments.h - what the files of the payments API share. */
+/* payments.h - what the payments API and its provider share. */
 #ifndef PAYMENTS_H
 #define PAYMENTS_H
 
@@ -77,7 +77,8 @@ struct request {
     struct text method;
     struct text path;
     struct text query;
-    struct text key; /* Idempotency-Key, as sent */
+    struct text key;           /* Idempotency-Key, as sent */
+    struct text authorization; /* likewise */
     struct text body;
     bool keep_alive;
     bool wants_continue; /* Expect: 100-continue, and no body yet */
@@ -93,15 +94,22 @@ enum progress { READY, PARTIAL, BAD };
  */
 enum progress http_read(struct buf *in, struct request *request);
 
-/* The value of `name` in the query string; false if it is not a number. */
+/* The value of `name` in the query string, as sent; false: it is not there. */
+bool http_query(struct text query, const char *name, struct text *value);
+/* The same; false also if it is not a number. */
 bool http_query_number(struct text query, const char *name, uint64_t *number);
 
 struct answer {
     int status;
-    char location[64]; /* empty: none */
-    struct text body;  /* JSON, valid until the next request */
+    const char *type;  /* of the body; NULL: JSON */
+    char headers[512]; /* further ones, each with its CR LF */
+    struct text body;  /* valid until the next request */
+    bool bare;         /* the body is sent alone, without a head */
     uint64_t delay_ms; /* to be sent that much later */
+    unsigned pace_ms;  /* a byte at a time, with that much between two */
+    bool hang;         /* as a delay that only server_release ends */
     bool drop;         /* never to be sent: the connection closes */
+    bool die;          /* kill -9 of this program once the ledger is synced */
 };
 
 void http_write(struct buf *out, const struct answer *answer, bool keep_alive);
@@ -115,7 +123,10 @@ struct charge {
     struct text key; /* noted, never looked at: this API is not idempotent */
 };
 
-/* Reads what is there; a last line that was cut short is removed. */
+/*
+ * Reads what is there; a last line that was cut short is removed. NULL: charges
+ * are kept in memory only.
+ */
 void ledger_open(const char *path);
 
 /*
@@ -135,7 +146,12 @@ void ledger_list(struct buf *out);
 void ledger_sum(struct buf *out);
 bool ledger_takes(struct text currency);
 
-/* ---- api.c ---- */
+/* ---- charge.c ---- */
+
+/* What a request asks for; NULL, or what is wrong with it. */
+const char *charge_read(const struct request *request, struct charge *charge);
+
+/* ---- api.c, or provider_api.c ---- */
 
 /* `answer` is all zeros when it is called. */
 void api_answer(const struct request *request, struct answer *answer);
@@ -144,5 +160,9 @@ void api_answer(const struct request *request, struct answer *answer);
 
 /* Prints the address once it listens. Serves until the process is ended. */
 void server_run(const char *address) __attribute__((noreturn));
+/* Answers that are delayed or hang, now and at most so far. */
+void server_load(unsigned *now, unsigned *most);
+/* Lets all of them go. */
+void server_release(void);
 
 #endif

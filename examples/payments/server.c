@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,8 @@
 
 enum { EVENTS = 256, READ_SIZE = 16 * 1024 };
 
+#define FOREVER UINT64_MAX
+
 struct conn {
     int fd;
     uint32_t wants; /* events that epoll waits for */
@@ -28,7 +31,9 @@ struct conn {
     bool broken;  /* close without sending it */
     bool more;    /* a delay kept the rest of `in` from being looked at */
     bool in_turn;
-    uint64_t due_ms; /* 0, or when `out` may be sent: then among the delayed */
+    bool waits;       /* it hangs or is paced: ended when the peer leaves */
+    unsigned pace_ms; /* `out` goes a byte at a time */
+    uint64_t due_ms;  /* 0, or when `out` may be sent: then among the delayed */
     TAILQ_ENTRY(conn) turn_links;
     TAILQ_ENTRY(conn) due_links;
 };
@@ -38,6 +43,8 @@ TAILQ_HEAD(conns, conn);
 static int epoll;
 static struct conns turn = TAILQ_HEAD_INITIALIZER(turn);
 static struct conns delayed = TAILQ_HEAD_INITIALIZER(delayed); /* by due_ms */
+static unsigned delayed_count, delayed_most;
+static bool dies; /* at the end of this turn, once the ledger is synced */
 
 static uint64_t now_ms(void)
 {
@@ -66,10 +73,17 @@ static void want(struct conn *conn, uint32_t wants)
     }
 }
 
+static void end_delay(struct conn *conn)
+{
+    TAILQ_REMOVE(&delayed, conn, due_links);
+    delayed_count--;
+    conn->due_ms = 0;
+}
+
 static void conn_free(struct conn *conn)
 {
     if (conn->due_ms) {
-        TAILQ_REMOVE(&delayed, conn, due_links);
+        end_delay(conn);
     }
     close(conn->fd);
     free(conn->in.data);
@@ -81,7 +95,11 @@ static void delay(struct conn *conn, uint64_t ms)
 {
     struct conn *before;
 
-    conn->due_ms = now_ms() + ms;
+    delayed_count++;
+    if (delayed_count > delayed_most) {
+        delayed_most = delayed_count;
+    }
+    conn->due_ms = ms == FOREVER ? FOREVER : now_ms() + ms;
     conn->more = true;
     TAILQ_FOREACH_REVERSE(before, &delayed, conns, due_links)
     {
@@ -109,14 +127,19 @@ static void serve_one(struct conn *conn, const struct request *request)
     struct answer answer = {0};
 
     api_answer(request, &answer);
-    if (answer.drop) {
+    dies = dies || answer.die;
+    if (answer.drop && !answer.hang) {
         conn->broken = true;
         return;
     }
-    http_write(&conn->out, &answer, request->keep_alive);
-    conn->closing = !request->keep_alive;
-    if (answer.delay_ms > 0) {
-        delay(conn, answer.delay_ms);
+    if (!answer.drop) {
+        http_write(&conn->out, &answer, request->keep_alive);
+    }
+    conn->closing = !request->keep_alive || answer.bare || answer.drop;
+    conn->pace_ms = answer.pace_ms;
+    conn->waits = answer.hang || answer.pace_ms > 0;
+    if (answer.hang || answer.delay_ms > 0) {
+        delay(conn, answer.hang ? FOREVER : answer.delay_ms);
     }
 }
 
@@ -167,7 +190,7 @@ static void on_input(struct conn *conn)
 static void on_event(struct conn *conn, uint32_t events)
 {
     touch(conn);
-    if (events & (EPOLLERR | EPOLLHUP)) {
+    if (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) {
         conn->broken = true;
     } else if (events & EPOLLIN) {
         on_input(conn);
@@ -202,8 +225,7 @@ static void take_due(void)
     struct conn *conn;
 
     while ((conn = TAILQ_FIRST(&delayed)) && conn->due_ms <= now) {
-        TAILQ_REMOVE(&delayed, conn, due_links);
-        conn->due_ms = 0;
+        end_delay(conn);
         touch(conn);
     }
 }
@@ -212,8 +234,9 @@ static void take_due(void)
 static bool flush(struct conn *conn)
 {
     while (conn->sent < conn->out.len) {
-        ssize_t put = send(conn->fd, conn->out.data + conn->sent,
-                           conn->out.len - conn->sent, MSG_NOSIGNAL);
+        size_t rest = conn->pace_ms ? 1 : conn->out.len - conn->sent;
+        ssize_t put =
+            send(conn->fd, conn->out.data + conn->sent, rest, MSG_NOSIGNAL);
         if (put < 0 && errno == EAGAIN) {
             want(conn, EPOLLOUT);
             return true;
@@ -222,7 +245,14 @@ static bool flush(struct conn *conn)
             return false;
         }
         conn->sent += put > 0 ? (size_t)put : 0;
+        if (conn->pace_ms && conn->sent < conn->out.len) {
+            delay(conn, conn->pace_ms);
+            want(conn, EPOLLRDHUP);
+            return true;
+        }
     }
+    conn->waits = false;
+    conn->pace_ms = 0;
     conn->out.len = conn->sent = 0;
     want(conn, EPOLLIN);
     if (conn->more) {
@@ -242,7 +272,7 @@ static void finish_turn(void)
         TAILQ_REMOVE(&list, conn, turn_links);
         conn->in_turn = false;
         if (conn->due_ms && !conn->broken) {
-            want(conn, 0);
+            want(conn, conn->waits ? EPOLLRDHUP : 0);
         } else if (conn->broken || !flush(conn)) {
             if (conn->in_turn) {
                 TAILQ_REMOVE(&turn, conn, turn_links);
@@ -264,7 +294,26 @@ static int time_to_wait(void)
         return -1;
     }
     now = now_ms();
-    return first->due_ms > now ? (int)(first->due_ms - now) : 0;
+    if (first->due_ms <= now) {
+        return 0;
+    }
+    return first->due_ms - now < 60000 ? (int)(first->due_ms - now) : 60000;
+}
+
+void server_load(unsigned *now, unsigned *most)
+{
+    *now = delayed_count;
+    *most = delayed_most;
+}
+
+void server_release(void)
+{
+    struct conn *conn;
+
+    TAILQ_FOREACH(conn, &delayed, due_links)
+    {
+        conn->due_ms = 1;
+    }
 }
 
 void server_run(const char *address)
@@ -295,6 +344,9 @@ void server_run(const char *address)
         }
         take_due();
         ledger_sync();
+        if (dies) {
+            kill(getpid(), SIGKILL);
+        }
         finish_turn();
     }
 }
