@@ -160,6 +160,8 @@ struct lk_job_end {
     struct lk_slice provider_id;
     struct lk_slice reason;
     struct lk_response answer;
+    bool left;  /* it may have reached the target: the job is `sent` from now
+                   on. False: it surely did not, though it may be marked */
     bool stale; /* out: somebody else has taken it, or it is over */
 };
 
