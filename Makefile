@@ -62,6 +62,7 @@ STORE_OBJS  := $(call objs,store/*.c)
 DAEMON_OBJS := $(call objs,daemon/*.c)
 COURIER_OBJS := $(call objs,courier/*.c)
 CLI_OBJS    := $(call objs,cli/*.c)
+RECONCILE_OBJS := $(if $(wildcard cli/reconcile_parts.c),,$(call objs,courier/reconcile*.c))
 # Everything of the daemon but its main, for tests that link it.
 DAEMON_PARTS := $(filter-out $(BUILD)/obj/daemon/main.o,$(DAEMON_OBJS)) $(COURIER_OBJS)
 
@@ -104,7 +105,7 @@ $(BUILD)/latchkeyd: $(DAEMON_OBJS) $(COURIER_OBJS) $(STORE_OBJS) $(BUILD)/liblat
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(DAEMON_LIBS)
 
-$(BUILD)/latchkey: $(CLI_OBJS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
+$(BUILD)/latchkey: $(CLI_OBJS) $(RECONCILE_OBJS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(STORE_LIBS)
 
@@ -198,7 +199,7 @@ ASAN := $(filter address%,$(SANITIZE))
 # some run at a time. What does not depend on how our programs were built is left
 # out under sanitizers.
 JOBS   ?= 3
-BESIDE := tests/store tests/redis tests/history/test_shared.py $(if $(SANITIZE),,tests/sql tests/services) \
+BESIDE := tests/store tests/redis tests/courier tests/history/test_shared.py $(if $(SANITIZE),,tests/sql tests/services) \
   $(if $(ASAN)$(GATEWAY),tests/gateway tests/hosts)
 PYTEST := LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
   $(if $(ASAN),LATCHKEY_NGINX=$(abspath $(BUILD))/nginx) $(PYTHON) -m pytest -q
