@@ -163,6 +163,8 @@ struct lk_job_end {
     bool left;  /* it may have reached the target: the job is `sent` from now
                    on. False: it surely did not, though it may be marked */
     bool stale; /* out: somebody else has taken it, or it is over */
+    bool again; /* out: another transaction has it now, nothing was noted:
+                   give it again shortly */
 };
 
 /* A lease that goes on. A request's operation is extended with it. */
@@ -172,6 +174,7 @@ struct lk_job_mark {
     bool called; /* it is about to leave: durable before it does */
     uint64_t lease_ms;
     bool stale; /* out */
+    bool again; /* out */
 };
 
 /* What the courier has room for. */
