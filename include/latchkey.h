@@ -291,7 +291,9 @@ LK_MUST_CHECK enum lk_status latchkey_response_measure(struct lk_slice prefix,
     X(UNAVAILABLE, "unavailable", 503,                                         \
       "Idempotency cannot be guaranteed right now")                            \
     X(NOT_FOUND, "not-found", 404, "There is no such operation")               \
-    X(QUERY_INVALID, "query-invalid", 400, "The query is not valid")
+    X(QUERY_INVALID, "query-invalid", 400, "The query is not valid")           \
+    X(TOO_LARGE, "too-large", 413,                                             \
+      "The request is too large to be accepted for later")
 
 enum lk_problem_kind {
 #define X(id, name, status, title) LK_PROBLEM_##id,
