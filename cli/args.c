@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -294,4 +295,43 @@ enum lk_exit lk_args_duration(const struct lk_args *args, const char *name,
     }
     *ms = amount * unit;
     return LK_EXIT_DONE;
+}
+
+/* YYYY-MM-DD: its first moment in UTC. */
+static bool read_date(const char *text, uint64_t *ms)
+{
+    char whole[32];
+
+    return strlen(text) == 10 &&
+           snprintf(whole, sizeof(whole), "%sT00:00:00Z", text) > 0 &&
+           latchkey_timestamp_parse(latchkey_slice(whole), ms) == LK_OK;
+}
+
+/* A duration with its unit, before now. */
+static bool read_ago(const char *text, uint64_t now_ms, uint64_t *ms)
+{
+    uint64_t amount;
+    const char *end = read_digits(text, &amount);
+    uint64_t unit = end == NULL || *end == '\0' ? 0 : unit_ms(end);
+
+    if (unit == 0 || amount > now_ms / unit) {
+        return false;
+    }
+    *ms = now_ms - amount * unit;
+    return true;
+}
+
+enum lk_exit lk_args_time(const struct lk_args *args, const char *name,
+                          uint64_t now_ms, uint64_t *ms)
+{
+    const char *text = lk_args_value(args, name);
+
+    if (text == NULL || read_date(text, ms) || read_ago(text, now_ms, ms) ||
+        latchkey_timestamp_parse(latchkey_slice(text), ms) == LK_OK) {
+        return LK_EXIT_DONE;
+    }
+    lk_complain("--%s is \"%s\", but must be a point in time: 2026-01-31, "
+                "2026-01-31T12:00:00Z, Unix time, or so long ago: 12h, 7d",
+                name, text);
+    return LK_EXIT_USAGE;
 }

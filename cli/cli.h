@@ -88,6 +88,11 @@ LK_MUST_CHECK enum lk_exit lk_args_number(const struct lk_args *args,
 /* 500ms, 10s, 5m, 2h, 7d; a bare number is seconds. */
 LK_MUST_CHECK enum lk_exit lk_args_duration(const struct lk_args *args,
                                             const char *name, uint64_t *ms);
+/* A point in time: a date, a time stamp as latchkey_timestamp_parse reads it,
+ * or a duration with its unit, so long before now. */
+LK_MUST_CHECK enum lk_exit lk_args_time(const struct lk_args *args,
+                                        const char *name, uint64_t now_ms,
+                                        uint64_t *ms);
 
 void lk_help_write(struct lk_buf *out, const struct lk_command *command);
 /* Complains, with a guess at what was meant, and returns NULL. */
@@ -126,13 +131,13 @@ LK_MUST_CHECK enum lk_exit lk_read_file(const char *path, struct lk_buf *data);
 
 /* ---- Talking to the daemon (connect.c) ----------------------------------- */
 
-enum { LK_WORDS_MAX = 16 };
+enum { LK_WORDS_MAX = 24, LK_NUMBERS_MAX = 8 };
 
 /* A command to the daemon. Start it as {0}; the words must outlive it. */
 struct lk_words {
     struct lk_slice words[LK_WORDS_MAX];
     size_t count;
-    char numbers[4][24];
+    char numbers[LK_NUMBERS_MAX][24];
     size_t number_count;
 };
 
@@ -154,11 +159,19 @@ LK_MUST_CHECK enum lk_exit lk_call(struct lk_cli *cli,
 LK_MUST_CHECK enum lk_exit lk_call_patiently(struct lk_cli *cli,
                                              const struct lk_words *words,
                                              const struct lk_reply **reply);
+/* An error reply, in words for people, and the exit status that it means. */
+LK_MUST_CHECK enum lk_exit lk_complain_error(const struct lk_cli *cli,
+                                             struct lk_slice text);
+/* The connection broke under a command that had perhaps been carried out. */
+LK_MUST_CHECK enum lk_exit lk_complain_lost(const struct lk_cli *cli,
+                                            enum lk_status status);
 /* The daemon's answer has another form than it should. */
 LK_MUST_CHECK enum lk_exit lk_complain_reply(const struct lk_cli *cli);
 
 bool lk_reply_is(const struct lk_reply *reply, const char *word);
-/* The value beside `name` in a flat list, or NULL. */
+/* A cursor, which comes as a number or as its digits. */
+uint64_t lk_reply_cursor(const struct lk_reply *reply);
+/* The value beside `name` in a flat list, or NULL; '-' and '_' are one. */
 const struct lk_reply *lk_field(const struct lk_reply *list, const char *name);
 struct lk_slice lk_field_text(const struct lk_reply *list, const char *name);
 /* 0 if there is none. */

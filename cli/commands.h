@@ -23,10 +23,18 @@
     X(release, "release", LK_NAME " --why TEXT", 3, 3, LK_CONNECTS,            \
       "say that nothing happened: a retry may run")                            \
     X(resolve, "resolve",                                                      \
-      LK_NAME "\n         (--completed STATUS | --released) --why TEXT", 3, 3, \
-      LK_CONNECTS, "say what came of an unfinished operation")                 \
+      "(" LK_NAME " (--completed STATUS | --released) |\n"                     \
+      "         --job ID (--delivered | --again | --drop)) --why TEXT",        \
+      0, 3, LK_CONNECTS, "say what came of an operation or a job")             \
     X(evict, "evict", LK_NAME " --why TEXT", 3, 3, LK_CONNECTS,                \
       "forget a stored answer: a retry runs anew")                             \
+    X(jobs, "jobs", "[show ID] [--state STATE] [--target NAME] [--check] ...", \
+      0, 2, LK_CONNECTS, "list jobs: calls that operations have left")         \
+    X(dead, "dead",                                                            \
+      "list | show ID | (retry | drop) (ID... | FILTER) --why TEXT", 1, 1000,  \
+      LK_CONNECTS, "look at jobs that were given up, and decide")              \
+    X(target, "target", "status [NAME] | (pause | resume) NAME --why TEXT", 1, \
+      2, LK_CONNECTS, "show how targets do; pause and resume them")            \
     X(stats, "stats", "", 0, 0, LK_CONNECTS, "show the store's numbers")       \
     X(verify, "verify", "", 0, 0, LK_CONNECTS,                                 \
       "check everything that is stored")                                       \

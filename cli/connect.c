@@ -61,8 +61,7 @@ static enum lk_exit complain_denied(const struct lk_cli *cli, const char *text)
 }
 
 /* An error of the daemon: "CODE sentence". */
-static enum lk_exit complain_error(const struct lk_cli *cli,
-                                   struct lk_slice text)
+enum lk_exit lk_complain_error(const struct lk_cli *cli, struct lk_slice text)
 {
     struct lk_buf copy = {0};
     enum lk_exit result = LK_EXIT_FAILED;
@@ -113,7 +112,7 @@ static enum lk_exit complain_open(const struct lk_cli *cli,
         return complain_denied(cli, why);
     case LK_REPLY:
     case LK_UNAVAILABLE:
-        return complain_error(cli, latchkey_slice(why));
+        return lk_complain_error(cli, latchkey_slice(why));
     case LK_MALFORMED:
         return lk_complain_reply(cli);
     default:
@@ -124,9 +123,7 @@ static enum lk_exit complain_open(const struct lk_cli *cli,
     }
 }
 
-/* The connection broke under a command that had perhaps been carried out. */
-static enum lk_exit complain_lost(const struct lk_cli *cli,
-                                  enum lk_status status)
+enum lk_exit lk_complain_lost(const struct lk_cli *cli, enum lk_status status)
 {
     if (status == LK_MALFORMED) {
         return lk_complain_reply(cli);
@@ -168,10 +165,10 @@ static enum lk_exit call(struct lk_cli *cli, const struct lk_words *words,
     status = latchkey_client_call(cli->client, words->words, words->count,
                                   timeout_ms, reply);
     if (status != LK_OK) {
-        return complain_lost(cli, status);
+        return lk_complain_lost(cli, status);
     }
     if ((*reply)->type == LK_REPLY_ERROR) {
-        return complain_error(cli, (*reply)->text);
+        return lk_complain_error(cli, (*reply)->text);
     }
     return LK_EXIT_DONE;
 }
@@ -197,10 +194,40 @@ bool lk_reply_is(const struct lk_reply *reply, const char *word)
            latchkey_slice_equal(reply->text, latchkey_slice(word));
 }
 
+uint64_t lk_reply_cursor(const struct lk_reply *reply)
+{
+    uint64_t cursor = 0;
+
+    if (reply->type == LK_REPLY_INTEGER) {
+        return (uint64_t)reply->integer;
+    }
+    for (size_t i = 0; i < reply->text.len; i++) {
+        cursor = cursor * 10 + (uint64_t)(reply->text.data[i] - '0');
+    }
+    return cursor;
+}
+
+static bool is_named(const struct lk_reply *reply, const char *name)
+{
+    struct lk_slice text = reply->text;
+
+    if (reply->type != LK_REPLY_TEXT || text.len != strlen(name)) {
+        return false;
+    }
+    for (size_t i = 0; i < text.len; i++) {
+        char c = text.data[i] == '-' ? '_' : text.data[i];
+
+        if (c != (name[i] == '-' ? '_' : name[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
 const struct lk_reply *lk_field(const struct lk_reply *list, const char *name)
 {
     for (size_t i = 0; i + 1 < list->count; i += 2) {
-        if (lk_reply_is(&list->elements[i], name)) {
+        if (is_named(&list->elements[i], name)) {
             return &list->elements[i + 1];
         }
     }

@@ -159,20 +159,6 @@ static enum lk_exit fetch_page(struct listing *list,
     return lk_call(list->cli, &words, reply);
 }
 
-/* The cursor comes as a number or as its digits. */
-static uint64_t read_cursor(const struct lk_reply *reply)
-{
-    uint64_t cursor = 0;
-
-    if (reply->type == LK_REPLY_INTEGER) {
-        return (uint64_t)reply->integer;
-    }
-    for (size_t i = 0; i < reply->text.len; i++) {
-        cursor = cursor * 10 + (uint64_t)(reply->text.data[i] - '0');
-    }
-    return cursor;
-}
-
 static enum lk_exit show_page(struct listing *list)
 {
     const struct lk_reply *reply = NULL;
@@ -191,7 +177,7 @@ static enum lk_exit show_page(struct listing *list)
         show_record(list, &rows->elements[i]);
     }
     list->left -= rows->count < list->left ? rows->count : list->left;
-    list->cursor = read_cursor(&reply->elements[0]);
+    list->cursor = lk_reply_cursor(&reply->elements[0]);
     lk_table_flush(&list->table, &list->cli->out);
     return lk_cli_flush(list->cli);
 }

@@ -1,5 +1,6 @@
 /* resolve.c - `latchkey resolve`: an operator says what came of it. */
 #include "cli/commands.h"
+#include "cli/jobs.h"
 
 #include <string.h>
 
@@ -9,6 +10,11 @@ static const struct lk_option options[] = {
     {"headers-file", "FILE", "and these headers, a line each"},
     {"body-file", "FILE", "and this body (-: standard input)"},
     {"released", NULL, "nothing happened; a retry may run"},
+    {"job", "ID", "of a job, not an operation"},
+    {"delivered", NULL, "the job: it happened"},
+    {"provider-id", "TEXT", "and this is what the provider calls it"},
+    {"again", NULL, "the job: it did not happen, and is called again"},
+    {"drop", NULL, "the job: it is never called again"},
     LK_OPTION_WHY,
     LK_OPTION_WHO,
     {0},
@@ -17,7 +23,9 @@ static const struct lk_option options[] = {
 const struct lk_manual lk_manual_resolve = {
     "Says what came of an operation that is in progress or uncertain. With\n"
     "--completed it is finished with the answer given here, which every retry\n"
-    "gets from then on; with --released a retry runs.",
+    "gets from then on; with --released a retry runs. With --job it is about "
+    "a\n"
+    "job that is uncertain, dead or waiting.",
     options};
 
 /* ---- The headers ----------------------------------------------------------
@@ -131,9 +139,20 @@ static enum lk_exit add_completed(struct lk_cli *cli, struct lk_deed *deed,
 
 static enum lk_exit check_choice(struct lk_cli *cli)
 {
+    static const char *const of_jobs[] = {"delivered", "provider-id", "again",
+                                          "drop"};
     bool completed = lk_args_flag(&cli->args, "completed");
     bool released = lk_args_flag(&cli->args, "released");
 
+    if (cli->args.word_count != 3) {
+        return lk_complain_usage(cli, "name the operation by tenant, scope and "
+                                      "key, or a job with --job ID");
+    }
+    for (size_t i = 0; i < sizeof(of_jobs) / sizeof(of_jobs[0]); i++) {
+        if (lk_args_flag(&cli->args, of_jobs[i])) {
+            return lk_complain_usage(cli, "--%s goes with --job", of_jobs[i]);
+        }
+    }
     if (completed == released) {
         return lk_complain_usage(cli, "say what came of it: either --completed "
                                       "STATUS or --released");
@@ -146,6 +165,27 @@ static enum lk_exit check_choice(struct lk_cli *cli)
     return LK_EXIT_DONE;
 }
 
+/* A job has no answer that a retry could get. */
+static enum lk_exit resolve_job(struct lk_cli *cli)
+{
+    static const char *const of_operations[] = {"completed", "released",
+                                                "headers-file", "body-file"};
+
+    if (cli->args.word_count > 0) {
+        return lk_complain_usage(cli,
+                                 "--job names a job, \"%s\" an operation: "
+                                 "give one of them",
+                                 cli->args.words[0]);
+    }
+    for (size_t i = 0; i < 4; i++) {
+        if (lk_args_flag(&cli->args, of_operations[i])) {
+            return lk_complain_usage(cli, "--%s does not go with --job",
+                                     of_operations[i]);
+        }
+    }
+    return lk_resolve_job(cli);
+}
+
 enum lk_exit lk_run_resolve(struct lk_cli *cli)
 {
     bool released = lk_args_flag(&cli->args, "released");
@@ -154,8 +194,15 @@ enum lk_exit lk_run_resolve(struct lk_cli *cli)
         .state = released ? "released" : "completed",
     };
     struct answer answer = {0};
-    enum lk_exit result = check_choice(cli);
+    enum lk_exit result;
 
+    if (lk_args_flag(&cli->args, "job")) {
+        return resolve_job(cli);
+    }
+    result = check_choice(cli);
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
     lk_words_add(&deed.words, "RESOLVE");
     lk_words_add_name(&deed.words, cli);
     if (released) {

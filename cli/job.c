@@ -1,0 +1,375 @@
+/* job.c - asks for jobs, and shows them. */
+#include "cli/jobs.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+/* ---- Asking ---------------------------------------------------------------
+ */
+
+enum lk_exit lk_jobs_filter_read(const struct lk_cli *cli,
+                                 struct lk_jobs_filter *filter)
+{
+    const struct lk_args *args = &cli->args;
+    enum lk_exit result = lk_args_duration(args, "older", &filter->older_ms);
+
+    filter->target = lk_args_value(args, "target");
+    filter->tenant = lk_args_value(args, "tenant");
+    filter->reference = lk_args_value(args, "reference");
+    filter->reason = lk_args_value(args, "reason");
+    if (result == LK_EXIT_DONE) {
+        result = lk_args_time(args, "since", cli->now_ms, &filter->since_ms);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_args_time(args, "until", cli->now_ms, &filter->until_ms);
+    }
+    return result;
+}
+
+static void add_text(struct lk_words *words, const char *name,
+                     const char *value)
+{
+    if (value != NULL) {
+        lk_words_add(words, name);
+        lk_words_add(words, value);
+    }
+}
+
+static void add_number(struct lk_words *words, const char *name, uint64_t value)
+{
+    if (value != 0) {
+        lk_words_add(words, name);
+        lk_words_add_number(words, value);
+    }
+}
+
+enum lk_exit lk_jobs_page(struct lk_cli *cli,
+                          const struct lk_jobs_filter *filter, uint64_t limit,
+                          uint64_t *cursor, const struct lk_reply **rows)
+{
+    struct lk_words words = {0};
+    const struct lk_reply *reply;
+
+    lk_words_add(&words, "JOBS");
+    add_text(&words, "STATE", filter->state);
+    add_text(&words, "TARGET", filter->target);
+    add_text(&words, "TENANT", filter->tenant);
+    add_text(&words, "REFERENCE", filter->reference);
+    add_number(&words, "OLDER", filter->older_ms);
+    add_number(&words, "SINCE", filter->since_ms);
+    add_number(&words, "UNTIL", filter->until_ms);
+    add_number(&words, "LIMIT", limit);
+    add_number(&words, "CURSOR", *cursor);
+    if (filter->whole) {
+        lk_words_add(&words, "WHOLE");
+    }
+    enum lk_exit result = lk_call(cli, &words, &reply);
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (reply->type != LK_REPLY_ARRAY || reply->count != 2 ||
+        reply->elements[1].type != LK_REPLY_ARRAY) {
+        return lk_complain_reply(cli);
+    }
+    *cursor = lk_reply_cursor(&reply->elements[0]);
+    *rows = &reply->elements[1];
+    return LK_EXIT_DONE;
+}
+
+bool lk_jobs_match(const struct lk_jobs_filter *filter,
+                   const struct lk_reply *job)
+{
+    struct lk_slice reason = lk_field_text(job, "reason");
+    size_t length = filter->reason == NULL ? 0 : strlen(filter->reason);
+
+    for (size_t i = 0; length > 0 && i + length <= reason.len; i++) {
+        if (strncasecmp(reason.data + i, filter->reason, length) == 0) {
+            return true;
+        }
+    }
+    return length == 0;
+}
+
+enum lk_exit lk_job_id(const struct lk_cli *cli, const char *text, uint64_t *id)
+{
+    char *end = NULL;
+
+    *id = text[0] >= '0' && text[0] <= '9' ? strtoull(text, &end, 10) : 0;
+    if (*id == 0 || *id > INT64_MAX || *end != '\0') {
+        return lk_complain_usage(
+            cli, "\"%s\" is no job's id: latchkey jobs lists them", text);
+    }
+    return LK_EXIT_DONE;
+}
+
+enum lk_exit lk_job_fetch(struct lk_cli *cli, uint64_t id,
+                          const struct lk_reply **job)
+{
+    struct lk_words words = {0};
+    struct lk_doc doc = {.out = &cli->out};
+    enum lk_exit result;
+
+    lk_words_add(&words, "JOB");
+    lk_words_add(&words, "SHOW");
+    lk_words_add_number(&words, id);
+    result = lk_call(cli, &words, job);
+    if (result == LK_EXIT_DONE && (*job)->type == LK_REPLY_NIL) {
+        if (cli->json) {
+            lk_doc_null(&doc, NULL);
+        }
+        lk_complain("there is no job %llu", (unsigned long long)id);
+        return LK_EXIT_NO;
+    }
+    if (result == LK_EXIT_DONE && (*job)->type != LK_REPLY_ARRAY) {
+        result = lk_complain_reply(cli);
+    }
+    return result;
+}
+
+/* ---- One line each --------------------------------------------------------
+ */
+
+static enum lk_put_colour state_colour(struct lk_slice state)
+{
+    static const struct {
+        const char *state;
+        enum lk_put_colour colour;
+    } colours[] = {
+        {"uncertain", LK_ALARM}, {"dead", LK_ALARM},
+        {"waiting", LK_BUSYING}, {"leased", LK_BUSYING},
+        {"delivered", LK_GOOD},  {"dropped", LK_DIM},
+    };
+
+    for (size_t i = 0; i < sizeof(colours) / sizeof(colours[0]); i++) {
+        if (latchkey_slice_equal(state, latchkey_slice(colours[i].state))) {
+            return colours[i].colour;
+        }
+    }
+    return LK_PLAIN;
+}
+
+/* The request of an asynchronous operation has no name. */
+static struct lk_slice job_name(const struct lk_reply *job)
+{
+    struct lk_slice name = lk_field_text(job, "name");
+
+    return name.len == 0 ? LK_SLICE("(request)") : name;
+}
+
+void lk_jobs_put_heading(struct lk_table *table)
+{
+    static const char *const names[LK_JOBS_COLUMNS] = {
+        "ID",   "STATE",  "AGE",       "ATTEMPTS", "TARGET",
+        "NAME", "TENANT", "REFERENCE", "STATUS",   "REASON"};
+
+    for (size_t i = 0; i < LK_JOBS_COLUMNS; i++) {
+        lk_put(lk_table_cell(table, LK_BOLD), "%s", names[i]);
+    }
+}
+
+void lk_jobs_put_row(struct lk_table *table, const struct lk_reply *job,
+                     uint64_t now_ms)
+{
+    static const char *const names[] = {"tenant", "reference"};
+    struct lk_slice state = lk_field_text(job, "state");
+    enum lk_put_colour colour = state_colour(state);
+    uint64_t created_ms = lk_field_number(job, "created_ms");
+    uint64_t status = lk_field_number(job, "status");
+    struct lk_buf *cell;
+
+    lk_put(lk_table_cell(table, colour), "%s%llu",
+           colour == LK_ALARM ? "! " : "",
+           (unsigned long long)lk_field_number(job, "id"));
+    lk_put_text(lk_table_cell(table, colour), state);
+    lk_put_duration(lk_table_cell(table, LK_PLAIN),
+                    now_ms > created_ms ? now_ms - created_ms : 0, 1);
+    lk_put(lk_table_cell(table, LK_PLAIN), "%llu",
+           (unsigned long long)lk_field_number(job, "attempts"));
+    lk_put_text(lk_table_cell(table, LK_PLAIN), lk_field_text(job, "target"));
+    lk_put_text(lk_table_cell(table, LK_PLAIN), job_name(job));
+    for (size_t i = 0; i < 2; i++) {
+        lk_put_text(lk_table_cell(table, LK_PLAIN),
+                    lk_field_text(job, names[i]));
+    }
+    cell = lk_table_cell(table, LK_PLAIN);
+    if (status != 0) {
+        lk_put(cell, "%llu", (unsigned long long)status);
+    }
+    lk_put_text(lk_table_cell(table, LK_PLAIN), lk_field_text(job, "reason"));
+}
+
+/* ---- One in full ----------------------------------------------------------
+ */
+
+/* The line in which a field stands, if it is there and not empty. */
+static const struct line {
+    const char *field;
+    const char *label;
+    enum { TEXT, NUMBER, TIME, FLAG, SIZE } form;
+} lines[] = {
+    {"id", "id", NUMBER},
+    {"state", "state", TEXT},
+    {"reason", "because", TEXT},
+    {"target", "target", TEXT},
+    {"name", "name", TEXT},
+    {"method", "method", TEXT},
+    {"path", "path", TEXT},
+    {"downstream_key", "key sent", TEXT},
+    {"provider_id", "provider's id", TEXT},
+    {"reference", "operation", TEXT},
+    {"tenant", "tenant", TEXT},
+    {"scope", "scope", TEXT},
+    {"key", "key", TEXT},
+    {"attempts", "attempts", NUMBER},
+    {"forgiven", "of these forgiven", NUMBER},
+    {"called", "called", FLAG},
+    {"sent", "ever sent", FLAG},
+    {"created_ms", "created", TIME},
+    {"due_ms", "due", TIME},
+    {"ended_ms", "since", TIME},
+    {"status", "last status", NUMBER},
+    {"body", "body", SIZE},
+    {"answer_body", "last answer", SIZE},
+};
+
+static bool is_empty(const struct lk_reply *value)
+{
+    return value == NULL || value->type == LK_REPLY_NIL ||
+           (value->type == LK_REPLY_TEXT ? value->text.len == 0
+                                         : value->integer == 0);
+}
+
+static void put_value(const struct lk_cli *cli, struct lk_buf *cell,
+                      const struct line *line, const struct lk_reply *value)
+{
+    uint64_t number = value->integer < 0 ? 0 : (uint64_t)value->integer;
+
+    switch (line->form) {
+    case TEXT:
+        lk_put_text(cell, value->text);
+        break;
+    case NUMBER:
+        lk_put(cell, "%llu", (unsigned long long)number);
+        break;
+    case TIME:
+        lk_put_time(cell, number, cli->now_ms);
+        break;
+    case FLAG:
+        lk_put(cell, "yes");
+        break;
+    case SIZE:
+        lk_put_bytes(cell, value->text.len);
+        break;
+    }
+}
+
+static void put_history(struct lk_cli *cli, const struct lk_reply *history)
+{
+    struct lk_table table = {
+        .columns = 5, .colour = cli->colour, .right = 1 | 1 << 2};
+    static const char *const names[] = {"ATTEMPT", "ENDED", "STATUS", "CALLED",
+                                        "REASON"};
+
+    for (size_t i = 0; i < 5; i++) {
+        lk_put(lk_table_cell(&table, LK_BOLD), "%s", names[i]);
+    }
+    for (size_t i = 0; i < history->count; i++) {
+        const struct lk_reply *row = &history->elements[i];
+        uint64_t status = lk_field_number(row, "status");
+
+        lk_put(lk_table_cell(&table, LK_PLAIN), "%llu",
+               (unsigned long long)lk_field_number(row, "number"));
+        lk_put_time(lk_table_cell(&table, LK_PLAIN),
+                    lk_field_number(row, "ended_ms"), cli->now_ms);
+        struct lk_buf *cell = lk_table_cell(&table, LK_PLAIN);
+        if (status != 0) {
+            lk_put(cell, "%llu", (unsigned long long)status);
+        }
+        lk_put(lk_table_cell(&table, LK_PLAIN), "%s",
+               lk_field_number(row, "called") != 0 ? "yes" : "no");
+        lk_put_text(lk_table_cell(&table, LK_PLAIN),
+                    lk_field_text(row, "reason"));
+    }
+    lk_put(&cli->out, "\n");
+    lk_table_flush(&table, &cli->out);
+}
+
+static void put_lines(struct lk_cli *cli, const struct lk_reply *job)
+{
+    struct lk_table table = {.columns = 2, .colour = cli->colour};
+
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        const struct lk_reply *value = lk_field(job, lines[i].field);
+        bool request = strcmp(lines[i].field, "name") == 0;
+
+        if (is_empty(value) && !request) {
+            continue;
+        }
+        lk_put(lk_table_cell(&table, LK_DIM), "%s", lines[i].label);
+        if (request) {
+            lk_put_text(lk_table_cell(&table, LK_PLAIN), job_name(job));
+            continue;
+        }
+        put_value(cli,
+                  lk_table_cell(&table, strcmp(lines[i].field, "state") == 0
+                                            ? state_colour(value->text)
+                                            : LK_PLAIN),
+                  &lines[i], value);
+    }
+    lk_table_flush(&table, &cli->out);
+}
+
+static void put_hint(const struct lk_cli *cli, const struct lk_reply *job)
+{
+    struct lk_slice state = lk_field_text(job, "state");
+    unsigned long long id = lk_field_number(job, "id");
+
+    if (latchkey_slice_equal(state, LK_SLICE("dead"))) {
+        lk_hint(cli,
+                "It was given up. latchkey dead retry %llu tries again, "
+                "latchkey dead drop %llu never will.",
+                id, id);
+    } else if (latchkey_slice_equal(state, LK_SLICE("uncertain"))) {
+        lk_hint(cli,
+                "It may or may not have happened. Once you know: latchkey "
+                "resolve --job %llu (--delivered | --again | --drop).",
+                id);
+    }
+}
+
+/* What was stored could drive a terminal; a file has nothing to fear. */
+static void put_stored(struct lk_buf *out, struct lk_slice bytes)
+{
+    if (isatty(STDOUT_FILENO)) {
+        lk_put_lines(out, bytes);
+    } else {
+        lk_put_raw(out, bytes);
+    }
+}
+
+void lk_job_show(struct lk_cli *cli, const struct lk_reply *job)
+{
+    const struct lk_reply *history = lk_field(job, "history");
+    struct lk_doc doc = {.out = &cli->out};
+    bool body = lk_args_flag(&cli->args, "body");
+
+    if (cli->json) {
+        lk_doc_object(&doc, NULL);
+        lk_doc_members(&doc, job);
+        lk_doc_end_object(&doc);
+        return;
+    }
+    if (body || lk_args_flag(&cli->args, "answer")) {
+        put_stored(&cli->out,
+                   lk_field_text(job, body ? "body" : "answer_body"));
+        return;
+    }
+    put_lines(cli, job);
+    if (history != NULL && history->type == LK_REPLY_ARRAY &&
+        history->count > 0) {
+        put_history(cli, history);
+    }
+    put_hint(cli, job);
+}
