@@ -12,6 +12,9 @@
 #include "daemon/targets.h"
 #include "latchkey.h"
 
+#include <curl/curl.h>
+#include <stdatomic.h>
+
 enum {
     LK_HTTP_ERROR = 256,          /* of an error text, with its NUL */
     LK_HTTP_ANSWER_MAX = 1 << 20, /* reading stops there */
@@ -24,10 +27,15 @@ struct lk_http_request {
     struct lk_slice path;    /* with the query; behind the target's URL */
     struct lk_slice headers; /* "Name: value\r\n" lines; where the target has
                                 a header of that name, the target's wins */
+    struct lk_slice extra;   /* likewise, of the caller's own making: these win
+                                over the target's, and are not looked at */
     struct lk_slice body;
     uint64_t connect_timeout_ms; /* 0: the target's */
     uint64_t timeout_ms;         /* likewise, for the whole call */
     size_t answer_max;           /* bytes of body; 0: LK_HTTP_ANSWER_MAX */
+    bool gateway; /* a request's own path and headers: sent as they are */
+    const atomic_bool *cancel; /* lk_http_call; NULL: none. Once it is true the
+                                  call is given up, LK_IO */
 };
 
 /* What became of it. Start it as {0}; free it with lk_http_answer_free, which
@@ -49,14 +57,45 @@ void lk_http_answer_free(struct lk_http_answer *answer);
 struct lk_slice lk_http_header(struct lk_slice headers, const char *name);
 
 /*
- * Makes the call and waits for its end. LK_OK: there is a status, and `whole`
- * says whether the body is complete. LK_IO: no status, or cut off before the
- * end of the answer (timed out, reset), `error` says why and `sent` whether
- * the target may have got it. LK_INVALID: the path, the method or a header is
- * not allowed, nothing was done, `error` says which. LK_NOMEM. Any thread.
+ * Makes the call and waits for its end. LK_OK: the answer is `whole`. LK_IO: it
+ * is not (timed out, reset, cancelled, no status at all), `error` says why and
+ * `sent` whether the target may have got it. LK_INVALID: the path, the method
+ * or a header is not allowed, nothing was done, `error` says which. LK_NOMEM.
+ * `answer` was {0} or freed before. Any thread.
  */
 LK_MUST_CHECK enum lk_status lk_http_call(const struct lk_http_request *request,
                                           struct lk_http_answer *answer);
+
+/* ---- for callers with a multi handle of their own ------------------------ */
+
+/*
+ * A handle and what it needs while a call runs; used again and again, for one
+ * target at a time. Start it as {0}.
+ */
+struct lk_exchange {
+    CURL *easy;
+    bool ready;              /* has the options of its target */
+    struct lk_buf url;       /* NUL-terminated */
+    struct lk_buf lines;     /* header lines, each with a NUL; secrets inside */
+    struct curl_slist *list; /* node after node in one piece of memory */
+    size_t list_cap;
+    char method[LK_METHOD_MAX + 1];
+    size_t answer_max;
+    const atomic_bool *cancel;
+    struct lk_http_answer answer;
+};
+
+/*
+ * Sets all that a call needs; curl may then perform it, once. `request` is not
+ * needed afterwards but for its body and `cancel`. If the target has changed
+ * since the last call, `exchange->ready` is set to false first. Returns as
+ * lk_http_call, and writes answer.error.
+ */
+LK_MUST_CHECK enum lk_status lk_exchange_begin(
+    struct lk_exchange *exchange, const struct lk_http_request *request);
+/* After curl is done with it: completes exchange->answer. */
+void lk_exchange_end(struct lk_exchange *exchange, CURLcode code);
+void lk_exchange_free(struct lk_exchange *exchange);
 
 /* Once per process, before any other thread. */
 LK_MUST_CHECK enum lk_status lk_http_init(void);
