@@ -1,0 +1,148 @@
+/* outcome.c - what an answer, or its absence, means for a job. */
+#include "courier/outcome.h"
+
+#include "courier/pointer.h"
+#include "courier/schedule.h"
+#include "lib/json.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static void clean(char *text)
+{
+    for (; *text; text++) {
+        if (*text < ' ' || *text > '~') {
+            *text = '?';
+        }
+    }
+}
+
+void lk_result_reason(struct lk_result *result, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(result->reason, sizeof(result->reason), format, args);
+    va_end(args);
+    clean(result->reason);
+}
+
+/* Sent, and nobody knows what became of it. */
+static void doubt(bool honours, struct lk_result *result)
+{
+    result->end = honours ? LK_END_RETRY : LK_END_UNCERTAIN;
+}
+
+static void judge_success(bool honours, const struct lk_http_answer *answer,
+                          struct lk_result *result)
+{
+    if (answer->whole) {
+        result->end = LK_END_DELIVERED;
+        result->healthy = true;
+        return;
+    }
+    doubt(honours, result);
+    lk_result_reason(result, "answered %u, but not to the end: %s",
+                     answer->status, answer->error);
+}
+
+static void judge_temporary(bool honours, unsigned status,
+                            struct lk_result *result)
+{
+    result->end = LK_END_RETRY;
+    lk_result_reason(result, "answered %u", status);
+    if (!honours && (status == 502 || status == 504)) {
+        result->end = LK_END_UNCERTAIN;
+        lk_result_reason(
+            result, "answered %u: it may have happened all the same", status);
+    }
+}
+
+void lk_result_of(const struct lk_target *target, bool honours,
+                  const struct lk_http_answer *answer, struct lk_result *result)
+{
+    unsigned status = answer->status;
+
+    *result = (struct lk_result){.end = LK_END_RETRY};
+    if (!answer->sent) {
+        lk_result_reason(result, "not sent: %s", answer->error);
+    } else if (!status) {
+        doubt(honours, result);
+        lk_result_reason(result, "sent, no answer: %s", answer->error);
+    } else if (lk_statuses_have(&target->success, status)) {
+        judge_success(honours, answer, result);
+    } else if (lk_statuses_have(&target->temporary, status)) {
+        judge_temporary(honours, status, result);
+    } else {
+        result->end = LK_END_DEAD;
+        result->healthy = true;
+        lk_result_reason(result, "answered %u%s", status,
+                         status / 100 == 3 ? ", redirects are not followed"
+                                           : "");
+    }
+}
+
+void lk_result_give_up(const struct lk_target *target, unsigned failures,
+                       uint64_t age_ms, struct lk_result *result)
+{
+    char last[LK_REASON_MAX + 1];
+
+    if (result->end != LK_END_RETRY ||
+        !lk_is_given_up(target, failures, age_ms)) {
+        return;
+    }
+    memcpy(last, result->reason, sizeof(last));
+    result->end = LK_END_DEAD;
+    if (failures >= target->attempts) {
+        lk_result_reason(result, "given up after %u attempt%s: %.200s",
+                         failures, failures == 1 ? "" : "s", last);
+    } else {
+        lk_result_reason(result, "given up for its age: %.200s", last);
+    }
+}
+
+/* ---- the provider's id --------------------------------------------------- */
+
+static bool is_id(struct lk_slice text)
+{
+    for (size_t i = 0; i < text.len; i++) {
+        if ((unsigned char)text.data[i] < ' ' || text.data[i] == 0x7f) {
+            return false;
+        }
+    }
+    return text.len && text.len <= LK_PROVIDER_ID_MAX && lk_utf8_valid(text);
+}
+
+/* A string or a number; nothing else is a name. */
+static enum lk_status read_member(const char *pointer, struct lk_slice body,
+                                  struct lk_buf *id)
+{
+    struct lk_slice value;
+    enum lk_status status = lk_json_find(body, latchkey_slice(pointer), &value);
+
+    if (!status && !memchr("\"-0123456789", value.data[0], 12)) {
+        return LK_NOT_FOUND;
+    }
+    return status ? status : lk_json_plain(value, id);
+}
+
+void lk_provider_id(const struct lk_target *target,
+                    const struct lk_http_answer *answer, struct lk_buf *id)
+{
+    size_t start = id->len;
+    enum lk_status status = LK_NOT_FOUND;
+
+    if (target->id && !strncmp(target->id, "header:", 7)) {
+        status = latchkey_buf_add_slice(
+            id, lk_http_header(latchkey_buf_slice(&answer->headers),
+                               target->id + 7));
+    } else if (target->id && !strncmp(target->id, "json:", 5)) {
+        status =
+            read_member(target->id + 5, latchkey_buf_slice(&answer->body), id);
+    }
+    if (status ||
+        !is_id((struct lk_slice){id->data + start, id->len - start})) {
+        id->len = start;
+    }
+}

@@ -1,0 +1,49 @@
+/*
+ * outcome.h - what an answer, or its absence, means for a job. Pure.
+ *
+ *   the call                      honours the key   does not
+ *   was never sent                retry             retry
+ *   was sent, no answer           retry             uncertain
+ *   success, cut off              retry             uncertain
+ *   success                       delivered         delivered
+ *   temporary failure             retry             retry
+ *   ... 502 or 504                retry             uncertain
+ *   anything else                 dead              dead
+ *
+ * 502 and 504 speak of a service behind the one that answered: what became of
+ * the call there is not known. Where the key is honoured that is no question.
+ */
+#ifndef LK_OUTCOME_H
+#define LK_OUTCOME_H
+
+#include "courier/http.h"
+#include "store/store.h"
+
+struct lk_result {
+    enum lk_end end; /* DELIVERED, RETRY, UNCERTAIN or DEAD */
+    bool healthy;    /* the target did not fail: its circuit stays closed */
+    char reason[LK_REASON_MAX + 1]; /* printable ASCII; empty: delivered */
+};
+
+void lk_result_of(const struct lk_target *target, bool honours,
+                  const struct lk_http_answer *answer,
+                  struct lk_result *result);
+
+/* A retry that comes too late, or once too often, is none: dead. `number` is
+ * how many attempts have failed, this one included. */
+void lk_result_give_up(const struct lk_target *target, unsigned failures,
+                       uint64_t age_ms, struct lk_result *result);
+
+/* Writes a reason, with whatever is not printable ASCII as "?". */
+void lk_result_reason(struct lk_result *result, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/*
+ * Appends what the provider calls what it made, from where target->id says.
+ * Nothing is appended if it is not there, longer than LK_PROVIDER_ID_MAX, not
+ * UTF-8, or has control characters in it.
+ */
+void lk_provider_id(const struct lk_target *target,
+                    const struct lk_http_answer *answer, struct lk_buf *id);
+
+#endif

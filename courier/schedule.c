@@ -1,0 +1,119 @@
+/* schedule.c - backoff with full jitter, Retry-After, and when to give up. */
+#include "courier/schedule.h"
+
+#include "courier/http.h"
+#include "lib/field.h"
+
+#include <sys/random.h>
+#include <time.h>
+
+void lk_chance_seed(struct lk_chance *chance)
+{
+    struct timespec now;
+
+    if (getrandom(&chance->state, sizeof(chance->state), 0) ==
+        (ssize_t)sizeof(chance->state)) {
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &now);
+    chance->state = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* A counter with the golden ratio as its step, well mixed. */
+uint64_t lk_chance_next(struct lk_chance *chance)
+{
+    uint64_t z = chance->state += UINT64_C(0x9e3779b97f4a7c15);
+
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+uint64_t lk_backoff_ms(uint64_t first_ms, uint64_t most_ms, unsigned failures,
+                       uint64_t random)
+{
+    uint64_t bound = first_ms;
+
+    for (unsigned n = 1; n < failures && bound < most_ms; n++) {
+        bound = bound > UINT64_MAX / 2 ? UINT64_MAX : 2 * bound;
+    }
+    bound = bound < most_ms ? bound : most_ms;
+    return (uint64_t)(((unsigned __int128)random *
+                       ((unsigned __int128)bound + 1)) >>
+                      64);
+}
+
+static bool read_seconds(struct lk_slice value, uint64_t *wait_ms)
+{
+    uint64_t seconds = 0;
+
+    for (size_t i = 0; i < value.len; i++) {
+        if (value.data[i] < '0' || value.data[i] > '9') {
+            return false;
+        }
+        if (seconds < UINT64_MAX / 100000) {
+            seconds = 10 * seconds + (uint64_t)(value.data[i] - '0');
+        } else {
+            seconds = UINT64_MAX;
+        }
+    }
+    *wait_ms = seconds > UINT64_MAX / 1000 ? UINT64_MAX : 1000 * seconds;
+    return value.len != 0;
+}
+
+/* Only the form of dates that is in use; it begins with the day. */
+static bool read_date(struct lk_slice value, uint64_t *ms)
+{
+    return value.len && value.data[0] >= 'A' && value.data[0] <= 'Z' &&
+           latchkey_timestamp_parse(value, ms) == LK_OK;
+}
+
+bool lk_retry_after_ms(struct lk_slice value, uint64_t now_ms,
+                       uint64_t *wait_ms)
+{
+    uint64_t date_ms;
+
+    value = lk_trim(value);
+    if (read_seconds(value, wait_ms)) {
+        return true;
+    }
+    if (!read_date(value, &date_ms)) {
+        return false;
+    }
+    *wait_ms = date_ms > now_ms ? date_ms - now_ms : 0;
+    return true;
+}
+
+uint64_t lk_asked_wait_ms(const struct lk_target *target,
+                          struct lk_slice headers, uint64_t now_ms)
+{
+    struct lk_slice value = lk_http_header(headers, "Retry-After");
+    uint64_t date_ms;
+    uint64_t wait_ms;
+
+    /* A date means the clock of who wrote it. */
+    if (read_date(lk_http_header(headers, "Date"), &date_ms)) {
+        now_ms = date_ms;
+    }
+    if (!value.data || !lk_retry_after_ms(value, now_ms, &wait_ms)) {
+        return 0;
+    }
+    return wait_ms < target->retry_after_max_ms ? wait_ms
+                                                : target->retry_after_max_ms;
+}
+
+uint64_t lk_retry_delay_ms(const struct lk_target *target, unsigned failures,
+                           uint64_t asked_ms, uint64_t random)
+{
+    uint64_t delay_ms = lk_backoff_ms(target->backoff_ms,
+                                      target->backoff_max_ms, failures, random);
+
+    return delay_ms > asked_ms ? delay_ms : asked_ms;
+}
+
+bool lk_is_given_up(const struct lk_target *target, unsigned failures,
+                    uint64_t age_ms)
+{
+    return failures >= target->attempts ||
+           (target->max_age_ms && age_ms >= target->max_age_ms);
+}
