@@ -44,6 +44,17 @@ static bool is_printable(struct lk_slice text)
     return true;
 }
 
+bool lk_arg_printable(struct lk_conn *conn, const char *what,
+                      struct lk_slice arg)
+{
+    bool printable = is_printable(arg);
+
+    if (!printable) {
+        lk_arg_error(conn, what, "must be printable ASCII", arg);
+    }
+    return printable;
+}
+
 bool lk_arg_name(struct lk_conn *conn, const struct lk_slice *argv,
                  struct lk_name *name)
 {
@@ -53,11 +64,7 @@ bool lk_arg_name(struct lk_conn *conn, const struct lk_slice *argv,
         !lk_arg_bytes(conn, "key", name->key, 1, LK_KEY_MAX)) {
         return false;
     }
-    if (!is_printable(name->key)) {
-        lk_arg_error(conn, "key", "must be printable ASCII", name->key);
-        return false;
-    }
-    return true;
+    return lk_arg_printable(conn, "key", name->key);
 }
 
 /* Digits only, no sign, no leading zero. */
@@ -177,4 +184,15 @@ bool lk_arg_needs(struct lk_conn *conn, const struct lk_option *option)
                       option->word);
     }
     return option->given;
+}
+
+bool lk_arg_keeps_jobs(struct lk_conn *conn)
+{
+    bool keeps = conn->server->store->class->jobs != NULL;
+
+    if (!keeps) {
+        lk_conn_error(conn, "ERR a Redis store keeps no jobs: use the "
+                            "embedded store or PostgreSQL");
+    }
+    return keeps;
 }

@@ -17,6 +17,9 @@ bool lk_arg_bytes(struct lk_conn *conn, const char *what, struct lk_slice arg,
 bool lk_arg_number(struct lk_conn *conn, const char *what, struct lk_slice arg,
                    uint64_t min, uint64_t max, uint64_t *number);
 bool lk_arg_token(struct lk_conn *conn, struct lk_slice arg, uint64_t *token);
+/* Printable ASCII alone. */
+bool lk_arg_printable(struct lk_conn *conn, const char *what,
+                      struct lk_slice arg);
 bool lk_arg_status(struct lk_conn *conn, struct lk_slice arg, unsigned *status);
 
 enum lk_option_kind { LK_OPTION_FLAG, LK_OPTION_NUMBER, LK_OPTION_BYTES };
@@ -54,6 +57,34 @@ bool lk_arg_options(struct lk_conn *conn, const struct lk_slice *argv,
                     size_t count);
 /* An option that must be there. */
 bool lk_arg_needs(struct lk_conn *conn, const struct lk_option *option);
+
+/* ---- Who and why: signature.c -------------------------------------------- */
+
+/* The audit log names whom AUTH vouched for, and whom that one speaks for. */
+struct lk_signature {
+    struct lk_slice who;
+    struct lk_slice why;
+    char text[LK_WHO_MAX + 1];
+};
+
+/* The first two options of whatever changes something by an operator's word. */
+#define LK_SIGNATURE(signature)                                                \
+    LK_BYTES("WHO", 1, LK_WHO_MAX, &(signature)->who),                         \
+        LK_BYTES("WHY", 1, LK_WHY_MAX, &(signature)->why)
+
+/* Options that begin with those of LK_SIGNATURE, which must both be given; sets
+ * op->who and op->why, which may point into `signature`. */
+bool lk_arg_signed(struct lk_conn *conn, const struct lk_slice *argv,
+                   size_t argc, size_t from, struct lk_option *options,
+                   size_t count, struct lk_signature *signature,
+                   struct lk_op *op);
+/* WHO and WHY alone. */
+bool lk_arg_signature(struct lk_conn *conn, const struct lk_slice *argv,
+                      size_t argc, size_t from, struct lk_signature *signature,
+                      struct lk_op *op);
+
+/* A store that keeps no jobs is refused. */
+bool lk_arg_keeps_jobs(struct lk_conn *conn);
 
 bool lk_arg_is(struct lk_slice arg, const char *word); /* in any case */
 void lk_arg_error(struct lk_conn *conn, const char *what, const char *wrong,

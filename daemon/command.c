@@ -1,5 +1,5 @@
 /* command.c - the table of commands: who may run which, and how. */
-#include "daemon/daemon.h"
+#include "daemon/args.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,19 +30,34 @@ static const struct lk_command commands[] = {
     {"EXTEND", 6, 6, USE, LK_LANE_STORE, lk_run_extend,
      "tenant scope key token lock-ms"},
     {"KEEP", 5, 5, USE, LK_LANE_STORE, lk_run_keep, "tenant scope key ttl-ms"},
+    {"ACCEPT", 9, 12, USE, LK_LANE_STORE, lk_run_accept,
+     "tenant scope key fingerprint method path headers body [TTL ms] "
+     "[REEXECUTE]"},
+    {"ENQUEUE", 8, 16, USE, LK_LANE_STORE, lk_run_enqueue,
+     "tenant scope key token name target path [METHOD method] [HEADERS "
+     "headers] [BODY body] [DELAY ms]"},
     {"LOOKUP", 4, 4, LOOK, LK_LANE_READ, lk_run_lookup, "tenant scope key"},
     {"FIND", 3, 3, LOOK, LK_LANE_READ, lk_run_find, "tenant reference"},
     {"AWAIT", 6, 6, USE, LK_LANE_STORE, lk_run_await, "id tenant scope key ms"},
 
     /* These take answers away that earlier claims have yet to load. */
-    {"RESOLVE", 9, 12, OPERATE, LK_LANE_ALONE, lk_run_resolve,
+    {"RESOLVE", 9, 14, OPERATE, LK_LANE_ALONE, lk_run_resolve,
      "tenant scope key (RELEASED | COMPLETED status headers body) WHO who WHY "
-     "why"},
+     "why [TOKEN token]"},
     {"EVICT", 8, 8, OPERATE, LK_LANE_ALONE, lk_run_evict,
      "tenant scope key WHO who WHY why"},
 
     {"LIST", 1, 11, VIEW, LK_LANE_READ, lk_run_list,
      "[STATE state] [TENANT tenant] [OLDER ms] [LIMIT n] [CURSOR cursor]"},
+    {"JOBS", 1, 20, VIEW, LK_LANE_READ, lk_run_jobs,
+     "[STATE state | unfinished] [TARGET target] [TENANT tenant] [REFERENCE "
+     "reference] [OLDER ms] [SINCE ms] [UNTIL ms] [LIMIT n] [CURSOR cursor] "
+     "[WHOLE]"},
+    {"JOB", 3, 13, OPERATE, LK_LANE_ORDER, lk_run_job,
+     "SHOW id | (RETRY | DROP | AGAIN) id WHO who WHY why [ATTEMPT n] | "
+     "DELIVERED id WHO who WHY why [ATTEMPT n] [PROVIDER id] [STATUS status]"},
+    {"TARGET", 2, 7, OPERATE, LK_LANE_ORDER, lk_run_target,
+     "STATUS [target] | (PAUSE | RESUME) target WHO who WHY why"},
     {"STATS", 1, 1, VIEW, LK_LANE_NONE, lk_run_stats, ""},
     {"VERIFY", 1, 1, VIEW, LK_LANE_ALONE, lk_run_verify, ""},
     {"AUDIT", 1, 5, VIEW, LK_LANE_READ, lk_run_audit, "[AFTER id] [LIMIT n]"},
@@ -125,22 +140,20 @@ const struct lk_command *lk_command_row(size_t index)
     return index < COUNT ? &commands[index] : NULL;
 }
 
-static const char *needed_role(const struct lk_command *command)
+static const char *needed_role(unsigned roles)
 {
-    if (command->roles & USE) {
-        return lk_role_word(LK_ROLE_USE);
-    }
-    return lk_role_word(command->roles & READ ? LK_ROLE_READ : LK_ROLE_OPERATE);
+    return lk_role_word(roles & READ ? LK_ROLE_READ : LK_ROLE_OPERATE);
 }
 
-static bool is_allowed(struct lk_conn *conn, const struct lk_command *command)
+static bool is_allowed(struct lk_conn *conn, const struct lk_command *command,
+                       unsigned roles)
 {
-    if (!command->roles || (command->roles & conn->roles)) {
+    if (!roles || (roles & conn->roles)) {
         return true;
     }
     if (!conn->roles) {
         lk_conn_error(conn, "NOAUTH Authentication required.");
-    } else if (command->roles & USE) {
+    } else if (roles & USE) {
         lk_conn_error(conn,
                       "NOPERM %s needs the use role: AUTH with the password "
                       "of the [auth] section, or with a user of the [users] "
@@ -150,7 +163,7 @@ static bool is_allowed(struct lk_conn *conn, const struct lk_command *command)
         lk_conn_error(conn,
                       "NOPERM %s needs the %s role: AUTH with a user of the "
                       "[users] section",
-                      command->name, needed_role(command));
+                      command->name, needed_role(roles));
     }
     return false;
 }
@@ -176,6 +189,38 @@ static bool has_to_wait(const struct lk_conn *conn, enum lk_lane lane)
             conn->in_reader >= LK_READER_SHARE);
 }
 
+/* Is it one of those that look or change by their first argument, and only
+ * looks? It is the reader's then, and for those who may look. */
+static bool only_looks(const struct lk_command *command,
+                       const struct lk_slice *argv, size_t argc)
+{
+    const char *look = command->run == lk_run_job      ? "SHOW"
+                       : command->run == lk_run_target ? "STATUS"
+                                                       : NULL;
+
+    return look && argc > 1 && lk_arg_is(argv[1], look);
+}
+
+/* May it run, as it is and here? */
+static bool is_welcome(struct lk_conn *conn, const struct lk_command *command,
+                       bool looks, size_t argc)
+{
+    if (!is_allowed(conn, command, looks ? VIEW : command->roles)) {
+        return false;
+    }
+    if (argc < command->min_args || argc > command->max_args) {
+        lk_conn_error(conn,
+                      "ERR wrong number of arguments for '%s' command: %s %s",
+                      command->name, command->name, command->usage);
+        return false;
+    }
+    if (conn->server->config.courier_only && command->roles == USE) {
+        lk_conn_error(conn, "ERR this daemon only delivers jobs");
+        return false;
+    }
+    return true;
+}
+
 bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
                     size_t argc)
 {
@@ -187,22 +232,18 @@ bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
         refuse_unknown(conn, argv[0]);
         return true;
     }
-    if (has_to_wait(conn, command->lane)) {
+    bool looks = only_looks(command, argv, argc);
+    enum lk_lane lane = looks ? LK_LANE_READ : command->lane;
+    if (has_to_wait(conn, lane)) {
         return false;
     }
     metrics->commands++;
     metrics->by_command[command - commands]++;
     conn->command = command;
-    if (!is_allowed(conn, command)) {
-        return true;
+    conn->command_lane = lane;
+    if (is_welcome(conn, command, looks, argc)) {
+        command->run(conn, argv, argc);
     }
-    if (argc < command->min_args || argc > command->max_args) {
-        lk_conn_error(conn,
-                      "ERR wrong number of arguments for '%s' command: %s %s",
-                      command->name, command->name, command->usage);
-        return true;
-    }
-    command->run(conn, argv, argc);
     return true;
 }
 
@@ -218,9 +259,15 @@ static void hand_over(struct lk_server *server, struct lk_task *task)
     case LK_TASK_LIST:
     case LK_TASK_AUDIT:
     case LK_TASK_EXPORT:
+    case LK_TASK_JOBS:
+    case LK_TASK_JOB:
+    case LK_TASK_TARGETS:
         task->loading = true;
         task->conn->in_reader++;
         lk_task_queue_add(&server->to_reader, task);
+        break;
+    case LK_TASK_ORDER:
+        lk_task_queue_add(&server->to_order, task);
         break;
     default:
         break;
@@ -231,7 +278,7 @@ void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand)
 {
     struct lk_server *server = conn->server;
     bool is_chore = demand->kind == LK_TASK_VERIFY ||
-                  (demand->kind == LK_TASK_BACKUP && !demand->list.whole);
+                    (demand->kind == LK_TASK_BACKUP && !demand->list.whole);
     struct lk_task *task = lk_task_make(conn, demand);
     enum lk_status status = task ? LK_OK : LK_NOMEM;
 
@@ -241,6 +288,8 @@ void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand)
     if (status) {
         if (task) {
             lk_task_free(server, task);
+        } else if (demand->kind == LK_TASK_TARGETS) {
+            lk_targets_view_free(demand->view);
         }
         lk_conn_error(conn, "ERR %s: %s", conn->command->name,
                       status == LK_BUSY ? "a verify or backup is running; "
@@ -248,8 +297,8 @@ void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand)
                                         : latchkey_status_text(status));
         return;
     }
-    lk_conn_push(conn, task, conn->command->lane);
-    conn->hold = conn->command->lane == LK_LANE_ALONE;
+    lk_conn_push(conn, task, conn->command_lane);
+    conn->hold = conn->command_lane == LK_LANE_ALONE;
     if (!is_chore) {
         hand_over(server, task);
     }

@@ -5,62 +5,17 @@
 
 enum { LIST_MOST = 1000, LIST_USUAL = 100 };
 
-/* ---- Who and why --------------------------------------------------------- */
-
-/* The audit log names whom AUTH vouched for, and whom that one speaks for. */
-struct signature {
-    struct lk_slice who;
-    struct lk_slice why;
-    char text[LK_WHO_MAX + 1];
-};
-
-static bool sign(struct lk_conn *conn, struct signature *signature,
-                 struct lk_op *op)
-{
-    struct lk_slice user = latchkey_slice(conn->user);
-    struct lk_slice who = signature->who;
-
-    op->why = signature->why;
-    op->who = who;
-    if (!user.data || !who.data || user.len == 0 ||
-        latchkey_slice_equal(user, who)) {
-        return true;
-    }
-    if (user.len + 1 + who.len > LK_WHO_MAX) {
-        lk_conn_error(conn,
-                      "ERR %s: WHO must be at most %zu bytes long, not %zu",
-                      conn->command->name, LK_WHO_MAX - 1 - user.len, who.len);
-        return false;
-    }
-    memcpy(signature->text, user.data, user.len);
-    signature->text[user.len] = '/';
-    memcpy(signature->text + user.len + 1, who.data, who.len);
-    op->who = (struct lk_slice){signature->text, user.len + 1 + who.len};
-    return true;
-}
-
-/* WHO and WHY, both needed, from argv[from] on. */
-static bool read_signature(struct lk_conn *conn, const struct lk_slice *argv,
-                           size_t argc, size_t from,
-                           struct signature *signature, struct lk_op *op)
-{
-    struct lk_option options[] = {
-        LK_BYTES("WHO", 1, LK_WHO_MAX, &signature->who),
-        LK_BYTES("WHY", 1, LK_WHY_MAX, &signature->why),
-    };
-
-    return lk_arg_options(conn, argv, argc, from, options, 2) &&
-           lk_arg_needs(conn, &options[0]) && lk_arg_needs(conn, &options[1]) &&
-           sign(conn, signature, op);
-}
-
 /* ---- What changes something ---------------------------------------------- */
 
 LK_COMMAND_HANDLER(resolve)
 {
     struct lk_demand demand = {.kind = LK_TASK_OP};
     struct lk_op *op = &demand.op;
-    struct signature signature = {0};
+    struct lk_signature signature = {0};
+    struct lk_option options[] = {
+        LK_SIGNATURE(&signature),
+        LK_NUMBER("TOKEN", 1, (UINT64_C(1) << 53) - 1, &op->token),
+    };
     size_t from = 5;
 
     if (!lk_arg_name(conn, argv, &op->name)) {
@@ -81,7 +36,12 @@ LK_COMMAND_HANDLER(resolve)
         op->response.headers = argv[6];
         op->response.body = argv[7];
     }
-    if (read_signature(conn, argv, argc, from, &signature, op)) {
+    if (from > argc) {
+        lk_conn_error(conn, "ERR RESOLVE: COMPLETED needs a status, headers "
+                            "and a body");
+        return;
+    }
+    if (lk_arg_signed(conn, argv, argc, from, options, 3, &signature, op)) {
         lk_operation_start(conn, &demand);
     }
 }
@@ -90,10 +50,10 @@ LK_COMMAND_HANDLER(evict)
 {
     struct lk_demand demand = {.kind = LK_TASK_OP,
                                .op = {.event = LK_EVENT_EVICT}};
-    struct signature signature = {0};
+    struct lk_signature signature = {0};
 
     if (lk_arg_name(conn, argv, &demand.op.name) &&
-        read_signature(conn, argv, argc, 4, &signature, &demand.op)) {
+        lk_arg_signature(conn, argv, argc, 4, &signature, &demand.op)) {
         lk_operation_start(conn, &demand);
     }
 }
@@ -102,7 +62,7 @@ LK_COMMAND_HANDLER(clock)
 {
     struct lk_demand demand = {.kind = LK_TASK_CLOCK};
     const struct lk_store *store = conn->server->store;
-    struct signature signature = {0};
+    struct lk_signature signature = {0};
 
     if (!lk_arg_is(argv[1], "ACCEPT")) {
         lk_arg_error(conn, "the action", "must be ACCEPT", argv[1]);
@@ -114,7 +74,7 @@ LK_COMMAND_HANDLER(clock)
                       store->class->scheme);
         return;
     }
-    if (read_signature(conn, argv, argc, 2, &signature, &demand.op)) {
+    if (lk_arg_signature(conn, argv, argc, 2, &signature, &demand.op)) {
         lk_command_queue(conn, &demand);
     }
 }
@@ -123,7 +83,7 @@ LK_COMMAND_HANDLER(backup)
 {
     struct lk_demand demand = {.kind = LK_TASK_BACKUP};
     const struct lk_store *store = conn->server->store;
-    struct signature signature = {0};
+    struct lk_signature signature = {0};
 
     if (!store->class->backup) {
         lk_conn_error(conn,
@@ -140,7 +100,7 @@ LK_COMMAND_HANDLER(backup)
         return;
     }
     demand.op.reason = argv[1];
-    if (read_signature(conn, argv, argc, 2, &signature, &demand.op)) {
+    if (lk_arg_signature(conn, argv, argc, 2, &signature, &demand.op)) {
         lk_command_queue(conn, &demand);
     }
 }
@@ -156,9 +116,9 @@ static void begin_export(struct lk_conn *conn, const struct lk_slice *argv,
         .kind = LK_TASK_BACKUP,
         .list = {.whole = true},
     };
-    struct signature signature = {0};
+    struct lk_signature signature = {0};
 
-    if (read_signature(conn, argv, argc, 2, &signature, &demand.op)) {
+    if (lk_arg_signature(conn, argv, argc, 2, &signature, &demand.op)) {
         lk_command_queue(conn, &demand);
     }
 }

@@ -34,6 +34,7 @@ enum {
 struct lk_server;
 struct lk_conn;
 struct lk_command;
+struct lk_targets_view;
 
 /* ---- Demands and tasks --------------------------------------------------- */
 
@@ -41,11 +42,15 @@ enum lk_task_kind {
     LK_TASK_OP,     /* an operation: the store decides */
     LK_TASK_AWAIT,  /* likewise, to see whether there is something to await */
     LK_TASK_CLOCK,  /* store thread */
-    LK_TASK_LOOKUP, /* reader thread, as the next four */
+    LK_TASK_LOOKUP, /* reader thread, as the next seven */
     LK_TASK_FIND,
     LK_TASK_LIST,
     LK_TASK_AUDIT,
     LK_TASK_EXPORT,
+    LK_TASK_JOBS,
+    LK_TASK_JOB,
+    LK_TASK_TARGETS,
+    LK_TASK_ORDER,  /* store thread, by way of orders.c */
     LK_TASK_VERIFY, /* chore thread */
     LK_TASK_BACKUP, /* chore thread; then store thread, for the audit log. With
                        list.whole the begin of an export: only the latter */
@@ -55,14 +60,21 @@ enum lk_task_kind {
 /*
  * What a command asks for. Slices point into the read buffer; a task has its
  * own copies. Not only `op` uses the fields of `op`: op.reason is the id of an
- * AWAIT and the path of a BACKUP, op.name.tenant the tenant of FIND and LIST,
- * op.token the number of FIND and the AFTER of AUDIT.
+ * AWAIT, the path of a BACKUP, the target of JOBS, TARGET and a target's order
+ * and the provider's id of a job's; op.name.tenant the tenant of FIND, LIST and
+ * JOBS, op.token the number of FIND, the AFTER of AUDIT and the id of a job.
  */
 struct lk_demand {
     enum lk_task_kind kind;
     uint64_t wait_ms; /* WAIT, AWAIT */
     struct lk_op op;
-    struct lk_list_query list; /* `tenant` is set by the reader */
+    union {
+        struct lk_list_query list;    /* `tenant` is set by the reader */
+        struct lk_jobs_query jobs;    /* likewise, and `target` */
+        struct lk_job_order order;    /* its slices are set by orders.c */
+        struct lk_call call;          /* op.call */
+        struct lk_targets_view *view; /* TARGETS; the task's own */
+    };
 };
 
 struct lk_task {
@@ -149,6 +161,7 @@ enum lk_lane {
     LK_LANE_NONE,  /* answered at once, changes nothing in the store */
     LK_LANE_STORE, /* peek, batcher */
     LK_LANE_READ,  /* reader */
+    LK_LANE_ORDER, /* orders.c */
     LK_LANE_ALONE, /* starts when nothing is under way */
 };
 
@@ -167,6 +180,7 @@ struct lk_conn {
     struct lk_conn *next_closed;
     uint64_t id;
     const struct lk_command *command; /* the one being run */
+    enum lk_lane command_lane;
 
     struct lk_resp_parser parser;
     struct lk_buf in; /* from in_start on: received, not yet run */
@@ -287,12 +301,17 @@ LK_COMMAND_HANDLER(release);
 LK_COMMAND_HANDLER(doubt);
 LK_COMMAND_HANDLER(extend);
 LK_COMMAND_HANDLER(keep);
+LK_COMMAND_HANDLER(accept);
+LK_COMMAND_HANDLER(enqueue);
 LK_COMMAND_HANDLER(lookup);
 LK_COMMAND_HANDLER(find);
 LK_COMMAND_HANDLER(await);
 LK_COMMAND_HANDLER(resolve);
 LK_COMMAND_HANDLER(evict);
 LK_COMMAND_HANDLER(list);
+LK_COMMAND_HANDLER(jobs);
+LK_COMMAND_HANDLER(job);
+LK_COMMAND_HANDLER(target);
 LK_COMMAND_HANDLER(stats);
 LK_COMMAND_HANDLER(verify);
 LK_COMMAND_HANDLER(audit);
@@ -345,6 +364,41 @@ LK_MUST_CHECK enum lk_status lk_reply_unavailable(struct lk_buf *out,
                                                   const char *why);
 LK_MUST_CHECK enum lk_status lk_reply_settled(struct lk_buf *out, int proto,
                                               struct lk_slice id);
+
+/* ---- Jobs and targets ---------------------------------------------------- */
+
+/* reply_jobs.c. `whole`: with headers, bodies and answers. Any thread. */
+LK_MUST_CHECK enum lk_status lk_reply_job(struct lk_buf *out,
+                                          const struct lk_store *store,
+                                          int proto, const struct lk_job *job,
+                                          bool whole);
+/* Reader thread: the whole reply of JOBS, and of JOB SHOW. */
+LK_MUST_CHECK enum lk_status lk_reply_jobs(struct lk_store *store,
+                                           struct lk_task *task);
+LK_MUST_CHECK enum lk_status lk_reply_job_shown(struct lk_store *store,
+                                                struct lk_task *task);
+/* Store thread: what became of an operator's order. */
+LK_MUST_CHECK enum lk_status lk_reply_order(struct lk_buf *out, int proto,
+                                            const struct lk_job_order *order);
+
+/*
+ * targets_view.c: targets as the configuration and this daemon's courier have
+ * them, for one reply. NULL: out of memory.
+ */
+struct lk_targets_view *lk_targets_view_make(struct lk_server *server);
+void lk_targets_view_free(struct lk_targets_view *view); /* NULL is fine */
+/* Reader thread: with what the store knows, the reply of TARGET STATUS. */
+LK_MUST_CHECK enum lk_status lk_targets_view_reply(struct lk_store *store,
+                                                   struct lk_task *task);
+/* The lines of INFO that are about single targets. */
+LK_MUST_CHECK enum lk_status lk_targets_view_info(
+    const struct lk_targets_view *view, struct lk_buf *text);
+
+/* orders.c: hands the orders of this turn to the store, those of many as one
+ * step. */
+void lk_orders_give(struct lk_server *server);
+/* The loop has got an order back. */
+void lk_orders_returned(struct lk_server *server);
 
 /* ---- Chores -------------------------------------------------------------- */
 
@@ -431,6 +485,8 @@ struct lk_server {
 
     struct lk_task_queue to_store; /* of this turn, not yet handed over */
     struct lk_task_queue to_reader;
+    struct lk_task_queue to_order;
+    size_t ordering;   /* orders that are with the store */
     size_t queued_ops; /* tasks counted, wherever they are */
     size_t queued_bytes;
     size_t peak_conns;

@@ -259,7 +259,7 @@ static const struct {
     {"Stats", stats_section},     {"Replication", replication_section},
     {"Claims", claims_section},   {"Batches", batches_section},
     {"Latency", latency_section}, {"Store", store_section},
-    {"Chores", chores_section},       {"Commandstats", commandstats_section},
+    {"Chores", chores_section},   {"Commandstats", commandstats_section},
 };
 
 static bool is_everything(struct lk_slice section)

@@ -91,7 +91,7 @@ static enum step peek(struct lk_server *server, struct lk_demand *demand,
 static void count_claim(struct lk_server *server, const struct lk_op *op,
                         uint64_t started_ns, bool waited)
 {
-    if (op->event != LK_EVENT_CLAIM) {
+    if (op->event != LK_EVENT_CLAIM && op->event != LK_EVENT_ACCEPT) {
         return;
     }
     if (op->status) {

@@ -243,6 +243,15 @@ static void run_task(struct lk_reader *reader, struct lk_task *task)
     case LK_TASK_EXPORT:
         op->status = run_export(store, task);
         break;
+    case LK_TASK_JOBS:
+        op->status = lk_reply_jobs(store, task);
+        break;
+    case LK_TASK_JOB:
+        op->status = lk_reply_job_shown(store, task);
+        break;
+    case LK_TASK_TARGETS:
+        op->status = lk_targets_view_reply(store, task);
+        break;
     default:
         op->status = load(reader, op);
         break;

@@ -1,19 +1,7 @@
 /* reply.c - outcomes, records and audit entries as replies. */
-#include "daemon/daemon.h"
+#include "daemon/reply.h"
 
 #include <string.h>
-
-/*
- * The writers below return a status, and a reply is many of them in a row: W
- * leaves at the first that fails.
- */
-#define W(call)                                                                \
-    do {                                                                       \
-        enum lk_status written = (call);                                       \
-        if (written) {                                                         \
-            return written;                                                    \
-        }                                                                      \
-    } while (0)
 
 static enum lk_status write_number(struct lk_buf *out, uint64_t number)
 {
@@ -26,9 +14,8 @@ static enum lk_status write_word(struct lk_buf *out, const char *word)
 }
 
 /* A claim that another transaction has not committed yet has no number. */
-static enum lk_status write_reference(struct lk_buf *out,
-                                      const struct lk_store *store,
-                                      uint64_t number)
+enum lk_status lk_write_reference(struct lk_buf *out,
+                                  const struct lk_store *store, uint64_t number)
 {
     char text[LK_REFERENCE_TEXT + 1];
 
@@ -69,7 +56,7 @@ static enum lk_status reply_new(struct lk_buf *out,
     W(write_number(out, outcome->token));
     W(write_number(out, outcome->lock_until_ms));
     W(write_number(out, outcome->attempt));
-    return write_reference(out, store, outcome->number);
+    return lk_write_reference(out, store, outcome->number);
 }
 
 static enum lk_status reply_omitted(struct lk_buf *out,
@@ -82,7 +69,7 @@ static enum lk_status reply_omitted(struct lk_buf *out,
     W(lk_resp_bulk(out, outcome->kept->reason));
     W(write_number(out, outcome->kept->at_ms));
     W(write_number(out, outcome->expires_ms));
-    return write_reference(out, store, outcome->number);
+    return lk_write_reference(out, store, outcome->number);
 }
 
 /* An answer that was not kept is told by an element of its own, the reason;
@@ -101,7 +88,7 @@ static enum lk_status reply_kept(struct lk_buf *out,
     W(lk_resp_bulk(out, kept->response.body));
     W(write_number(out, kept->at_ms));
     W(write_number(out, outcome->expires_ms));
-    W(write_reference(out, store, outcome->number));
+    W(lk_write_reference(out, store, outcome->number));
     return omitted ? lk_resp_bulk(out, kept->reason) : LK_OK;
 }
 
@@ -128,7 +115,7 @@ static enum lk_status reply_inflight(struct lk_buf *out,
     W(lk_resp_array(out, 3));
     W(lk_resp_bulk(out, LK_SLICE("INFLIGHT")));
     W(write_number(out, retry_after(outcome)));
-    return write_reference(out, store, outcome->number);
+    return lk_write_reference(out, store, outcome->number);
 }
 
 static enum lk_status reply_accepted(struct lk_buf *out,
@@ -138,7 +125,7 @@ static enum lk_status reply_accepted(struct lk_buf *out,
     W(lk_resp_array(out, 3));
     W(lk_resp_bulk(out, LK_SLICE("ACCEPTED")));
     W(write_number(out, outcome->since_ms));
-    return write_reference(out, store, outcome->number);
+    return lk_write_reference(out, store, outcome->number);
 }
 
 static enum lk_status reply_uncertain(struct lk_buf *out,
@@ -151,7 +138,7 @@ static enum lk_status reply_uncertain(struct lk_buf *out,
     W(lk_resp_bulk(out, LK_SLICE("UNCERTAIN")));
     W(lk_resp_bulk(out, outcome->kept ? outcome->kept->reason : none));
     W(write_number(out, outcome->since_ms));
-    return write_reference(out, store, outcome->number);
+    return lk_write_reference(out, store, outcome->number);
 }
 
 static enum lk_status reply_mismatch(struct lk_buf *out,
@@ -160,7 +147,7 @@ static enum lk_status reply_mismatch(struct lk_buf *out,
 {
     W(lk_resp_array(out, 2));
     W(lk_resp_bulk(out, LK_SLICE("MISMATCH")));
-    return write_reference(out, store, outcome->number);
+    return lk_write_reference(out, store, outcome->number);
 }
 
 static enum lk_status reply_limited(struct lk_buf *out)
@@ -242,25 +229,25 @@ enum lk_status lk_reply_outcome(struct lk_buf *out,
 
 /* ---- Records ------------------------------------------------------------- */
 
-static enum lk_status pair_number(struct lk_buf *out, const char *name,
-                                  uint64_t number)
+enum lk_status lk_pair_number(struct lk_buf *out, const char *name,
+                              uint64_t number)
 {
     W(write_word(out, name));
     return write_number(out, number);
 }
 
-static enum lk_status pair_bytes(struct lk_buf *out, const char *name,
-                                 struct lk_slice bytes)
+enum lk_status lk_pair_bytes(struct lk_buf *out, const char *name,
+                             struct lk_slice bytes)
 {
     W(write_word(out, name));
     return lk_resp_bulk(out, bytes);
 }
 
-static enum lk_status pair_name(struct lk_buf *out, struct lk_name name)
+enum lk_status lk_pair_name(struct lk_buf *out, struct lk_name name)
 {
-    W(pair_bytes(out, "tenant", name.tenant));
-    W(pair_bytes(out, "scope", name.scope));
-    return pair_bytes(out, "key", name.key);
+    W(lk_pair_bytes(out, "tenant", name.tenant));
+    W(lk_pair_bytes(out, "scope", name.scope));
+    return lk_pair_bytes(out, "key", name.key);
 }
 
 enum { COMMON_PAIRS = 10 };
@@ -297,18 +284,18 @@ static enum lk_status reply_completed(struct lk_buf *out,
                                       const struct lk_record *record,
                                       bool whole)
 {
-    W(pair_number(out, "completed-ms", record->completed_ms));
-    W(pair_number(out, "expires-ms", record->expires_ms));
-    W(pair_number(out, "status", record->status));
+    W(lk_pair_number(out, "completed-ms", record->completed_ms));
+    W(lk_pair_number(out, "expires-ms", record->expires_ms));
+    W(lk_pair_number(out, "status", record->status));
     if (record->omitted) {
-        return pair_bytes(out, "omitted-reason", record->reason);
+        return lk_pair_bytes(out, "omitted-reason", record->reason);
     }
     if (!whole) {
-        return pair_number(out, "answer-bytes", record->answer_bytes);
+        return lk_pair_number(out, "answer-bytes", record->answer_bytes);
     }
     if (shows_answer(record, whole)) {
-        W(pair_bytes(out, "headers", record->kept->response.headers));
-        W(pair_bytes(out, "body", record->kept->response.body));
+        W(lk_pair_bytes(out, "headers", record->kept->response.headers));
+        W(lk_pair_bytes(out, "body", record->kept->response.body));
     }
     return LK_OK;
 }
@@ -318,16 +305,16 @@ static enum lk_status reply_state(struct lk_buf *out,
 {
     switch (record->state) {
     case LK_STATE_IN_PROGRESS:
-        return pair_number(out, "lock-until-ms", record->lock_until_ms);
+        return lk_pair_number(out, "lock-until-ms", record->lock_until_ms);
     case LK_STATE_ACCEPTED:
-        return pair_number(out, "since-ms", record->since_ms);
+        return lk_pair_number(out, "since-ms", record->since_ms);
     case LK_STATE_UNCERTAIN:
-        W(pair_number(out, "since-ms", record->since_ms));
-        return pair_bytes(out, "reason", record->reason);
+        W(lk_pair_number(out, "since-ms", record->since_ms));
+        return lk_pair_bytes(out, "reason", record->reason);
     case LK_STATE_COMPLETED:
         return reply_completed(out, record, whole);
     case LK_STATE_RELEASED:
-        return pair_number(out, "expires-ms", record->expires_ms);
+        return lk_pair_number(out, "expires-ms", record->expires_ms);
     case LK_STATE_ABSENT:
         break;
     }
@@ -339,15 +326,16 @@ enum lk_status lk_reply_record(struct lk_buf *out, const struct lk_store *store,
                                bool whole)
 {
     W(lk_resp_map(out, proto, count_pairs(record, whole)));
-    W(pair_name(out, record->name));
-    W(pair_bytes(out, "state", latchkey_slice(lk_state_word(record->state))));
-    W(pair_number(out, "token", record->token));
-    W(pair_number(out, "attempt", record->attempt));
+    W(lk_pair_name(out, record->name));
+    W(lk_pair_bytes(out, "state",
+                    latchkey_slice(lk_state_word(record->state))));
+    W(lk_pair_number(out, "token", record->token));
+    W(lk_pair_number(out, "attempt", record->attempt));
     W(write_word(out, "reference"));
-    W(write_reference(out, store, record->number));
-    W(pair_bytes(out, "fingerprint", record->fingerprint));
-    W(pair_number(out, "claimed-ms", record->claimed_ms));
-    W(pair_number(out, "ttl-ms", record->ttl_ms));
+    W(lk_write_reference(out, store, record->number));
+    W(lk_pair_bytes(out, "fingerprint", record->fingerprint));
+    W(lk_pair_number(out, "claimed-ms", record->claimed_ms));
+    W(lk_pair_number(out, "ttl-ms", record->ttl_ms));
     return reply_state(out, record, whole);
 }
 
@@ -355,13 +343,13 @@ enum lk_status lk_reply_audit(struct lk_buf *out, int proto,
                               const struct lk_audit_entry *entry)
 {
     W(lk_resp_map(out, proto, 9));
-    W(pair_number(out, "id", entry->id));
-    W(pair_number(out, "at-ms", entry->at_ms));
-    W(pair_bytes(out, "who", entry->who));
-    W(pair_bytes(out, "action", entry->action));
-    W(pair_name(out, entry->name));
-    W(pair_number(out, "token", entry->token));
-    return pair_bytes(out, "why", entry->why);
+    W(lk_pair_number(out, "id", entry->id));
+    W(lk_pair_number(out, "at-ms", entry->at_ms));
+    W(lk_pair_bytes(out, "who", entry->who));
+    W(lk_pair_bytes(out, "action", entry->action));
+    W(lk_pair_name(out, entry->name));
+    W(lk_pair_number(out, "token", entry->token));
+    return lk_pair_bytes(out, "why", entry->why);
 }
 
 /* ---- Exports --------------------------------------------------------------
@@ -378,27 +366,30 @@ enum lk_status lk_reply_export(struct lk_buf *out, int proto,
         record->state == LK_STATE_COMPLETED && !record->omitted && record->kept;
 
     W(lk_resp_map(out, proto, EXPORT_PAIRS));
-    W(pair_name(out, record->name));
-    W(pair_bytes(out, "state", latchkey_slice(lk_state_word(record->state))));
-    W(pair_number(out, "token", record->token));
-    W(pair_number(out, "attempt", record->attempt));
-    W(pair_number(out, "number", record->number));
-    W(pair_number(out, "generation", record->generation));
-    W(pair_bytes(out, "fingerprint", record->fingerprint));
-    W(pair_bytes(out, "owner", record->owner));
-    W(pair_number(out, "claimed-ms", record->claimed_ms));
-    W(pair_number(out, "lock-until-ms", record->lock_until_ms));
-    W(pair_number(out, "since-ms", record->since_ms));
-    W(pair_number(out, "completed-ms", record->completed_ms));
-    W(pair_number(out, "expires-ms", record->expires_ms));
-    W(pair_number(out, "ttl-ms", record->ttl_ms));
-    W(pair_number(out, "keep-ms", record->keep_ms));
-    W(pair_number(out, "status", record->status));
-    W(pair_number(out, "omitted", record->omitted));
-    W(pair_number(out, "evicted", record->evicted));
-    W(pair_bytes(out, "reason", record->reason));
-    W(pair_bytes(out, "headers", kept ? record->kept->response.headers : none));
-    return pair_bytes(out, "body", kept ? record->kept->response.body : none);
+    W(lk_pair_name(out, record->name));
+    W(lk_pair_bytes(out, "state",
+                    latchkey_slice(lk_state_word(record->state))));
+    W(lk_pair_number(out, "token", record->token));
+    W(lk_pair_number(out, "attempt", record->attempt));
+    W(lk_pair_number(out, "number", record->number));
+    W(lk_pair_number(out, "generation", record->generation));
+    W(lk_pair_bytes(out, "fingerprint", record->fingerprint));
+    W(lk_pair_bytes(out, "owner", record->owner));
+    W(lk_pair_number(out, "claimed-ms", record->claimed_ms));
+    W(lk_pair_number(out, "lock-until-ms", record->lock_until_ms));
+    W(lk_pair_number(out, "since-ms", record->since_ms));
+    W(lk_pair_number(out, "completed-ms", record->completed_ms));
+    W(lk_pair_number(out, "expires-ms", record->expires_ms));
+    W(lk_pair_number(out, "ttl-ms", record->ttl_ms));
+    W(lk_pair_number(out, "keep-ms", record->keep_ms));
+    W(lk_pair_number(out, "status", record->status));
+    W(lk_pair_number(out, "omitted", record->omitted));
+    W(lk_pair_number(out, "evicted", record->evicted));
+    W(lk_pair_bytes(out, "reason", record->reason));
+    W(lk_pair_bytes(out, "headers",
+                    kept ? record->kept->response.headers : none));
+    return lk_pair_bytes(out, "body",
+                         kept ? record->kept->response.body : none);
 }
 
 static void write_hex(char *text, const uint8_t *bytes, size_t count)
@@ -420,13 +411,13 @@ enum lk_status lk_reply_export_begin(struct lk_buf *out, struct lk_store *store,
     store->class->stats(store, &stats);
     write_hex(secret, store->reference_secret, LK_REFERENCE_KEY);
     W(lk_resp_map(out, proto, 6));
-    W(pair_number(out, "version", EXPORT_VERSION));
-    W(pair_bytes(out, "store", latchkey_slice(store->class->scheme)));
-    W(pair_bytes(out, "reference-secret",
-                 (struct lk_slice){secret, sizeof(secret)}));
-    W(pair_number(out, "last-token", stats.last_token));
-    W(pair_number(out, "records", stats.records));
-    return pair_number(out, "now-ms", stats.now_ms);
+    W(lk_pair_number(out, "version", EXPORT_VERSION));
+    W(lk_pair_bytes(out, "store", latchkey_slice(store->class->scheme)));
+    W(lk_pair_bytes(out, "reference-secret",
+                    (struct lk_slice){secret, sizeof(secret)}));
+    W(lk_pair_number(out, "last-token", stats.last_token));
+    W(lk_pair_number(out, "records", stats.records));
+    return lk_pair_number(out, "now-ms", stats.now_ms);
 }
 
 enum lk_status lk_reply_settled(struct lk_buf *out, int proto,

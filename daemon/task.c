@@ -47,10 +47,15 @@ void lk_task_queue_join(struct lk_task_queue *queue, struct lk_task_queue *more)
     *more = (struct lk_task_queue){0};
 }
 
-enum { SLICES = 10 };
+enum { OP_SLICES = 10, SLICES = OP_SLICES + 6 };
 
-static void list_slices(struct lk_op *op, struct lk_slice *slices[SLICES])
+/* Those of a call only if there is one. Returns how many there are. */
+static int list_slices(struct lk_demand *demand,
+                       struct lk_slice *slices[SLICES])
 {
+    struct lk_op *op = &demand->op;
+    struct lk_call *call = &demand->call;
+
     slices[0] = &op->name.tenant;
     slices[1] = &op->name.scope;
     slices[2] = &op->name.key;
@@ -61,6 +66,16 @@ static void list_slices(struct lk_op *op, struct lk_slice *slices[SLICES])
     slices[7] = &op->reason;
     slices[8] = &op->who;
     slices[9] = &op->why;
+    if (!op->call) {
+        return OP_SLICES;
+    }
+    slices[10] = &call->name;
+    slices[11] = &call->target;
+    slices[12] = &call->method;
+    slices[13] = &call->path;
+    slices[14] = &call->headers;
+    slices[15] = &call->body;
+    return SLICES;
 }
 
 struct lk_task *lk_task_make(struct lk_conn *conn,
@@ -70,8 +85,8 @@ struct lk_task *lk_task_make(struct lk_conn *conn,
     struct lk_slice *slices[SLICES];
     size_t bytes = 0;
 
-    list_slices(&copy.op, slices);
-    for (int i = 0; i < SLICES; i++) {
+    int count = list_slices(&copy, slices);
+    for (int i = 0; i < count; i++) {
         bytes += slices[i]->len;
     }
     struct lk_task *task = malloc(sizeof(*task) + bytes);
@@ -84,7 +99,7 @@ struct lk_task *lk_task_make(struct lk_conn *conn,
                              .copied = bytes,
                              .size = sizeof(*task) + bytes};
     char *at = task->bytes;
-    for (int i = 0; i < SLICES; i++) {
+    for (int i = 0; i < count; i++) {
         if (slices[i]->len) {
             memcpy(at, slices[i]->data, slices[i]->len);
             slices[i]->data = at;
@@ -92,6 +107,9 @@ struct lk_task *lk_task_make(struct lk_conn *conn,
         }
     }
     task->demand = copy;
+    if (copy.op.call) {
+        task->demand.op.call = &task->demand.call;
+    }
     lk_task_count(conn->server, task);
     return task;
 }
@@ -101,6 +119,9 @@ void lk_task_free(struct lk_server *server, struct lk_task *task)
     lk_task_uncount(server, task);
     lk_waiters_remove(&server->waiters, &task->waiter);
     lk_op_clear(&task->demand.op);
+    if (task->demand.kind == LK_TASK_TARGETS) {
+        lk_targets_view_free(task->demand.view);
+    }
     latchkey_buf_free(&task->text);
     free(task);
 }

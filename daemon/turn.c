@@ -77,6 +77,9 @@ static void hand_over(struct lk_server *server)
     if (server->to_reader.head) {
         lk_reader_give(server->reader, &server->to_reader);
     }
+    if (server->to_order.head) {
+        lk_orders_give(server);
+    }
 }
 
 static void flush_connections(struct lk_server *server)
@@ -178,6 +181,8 @@ static void take_back(struct lk_server *server, struct lk_task *task)
             lk_task_queue_add(&server->to_store, task);
             return;
         }
+    } else if (kind == LK_TASK_ORDER) {
+        lk_orders_returned(server);
     } else if (kind == LK_TASK_BACKUP) {
         task->demand.op.status = lk_chore_noted(task);
     }

@@ -1,0 +1,209 @@
+/* command_call.c - the commands that leave a job: ACCEPT and ENQUEUE. */
+#include "daemon/args.h"
+
+#include <string.h>
+
+enum {
+    HEADERS_MAX = 64 * 1024,
+    NAMES_SHOWN = 256, /* of targets, in an error */
+};
+
+/* A day more than any record is kept by default limits. */
+#define DELAY_MAX (UINT64_C(401) * 86400000)
+
+static bool takes_body(struct lk_conn *conn, struct lk_slice body)
+{
+    uint64_t most = conn->server->config.request_bytes;
+
+    if (body.len <= most) {
+        return true;
+    }
+    lk_conn_error(conn,
+                  "ERR TOO LARGE %s: the body must be at most %llu bytes long "
+                  "(courier.request_bytes), not %zu",
+                  conn->command->name, (unsigned long long)most, body.len);
+    return false;
+}
+
+static bool is_sound(struct lk_conn *conn, const char *what, const char *fault)
+{
+    if (fault) {
+        lk_conn_error(conn, "ERR %s: the %s %s", conn->command->name, what,
+                      fault);
+    }
+    return !fault;
+}
+
+/* ---- ACCEPT -------------------------------------------------------------- */
+
+/* A request goes to the gateway and nowhere else, as it was sent: what it says
+ * is the client's affair, as long as it cannot end the line it stands in. */
+static const char *request_path_fault(struct lk_slice path)
+{
+    if (!path.len || path.data[0] != '/') {
+        return "must begin with a slash";
+    }
+    if (path.len > LK_PATH_MAX) {
+        return "is longer than 8192 bytes";
+    }
+    for (size_t i = 0; i < path.len; i++) {
+        unsigned char c = (unsigned char)path.data[i];
+        if (c <= ' ' || c == 0x7f) {
+            return "must not contain spaces or control characters";
+        }
+    }
+    return NULL;
+}
+
+static const char *request_method_fault(struct lk_slice method)
+{
+    for (size_t i = 0; i < method.len; i++) {
+        char c = method.data[i];
+        if (c < 'A' || c > 'Z') {
+            return "must be made of upper-case letters";
+        }
+    }
+    return method.len && method.len <= LK_METHOD_MAX
+               ? NULL
+               : "must have 1 to 16 letters";
+}
+
+static const char *request_line_fault(struct lk_slice line)
+{
+    const char *colon = line.len ? memchr(line.data, ':', line.len) : NULL;
+
+    if (!colon || colon == line.data) {
+        return "must be lines of the form Name: value";
+    }
+    for (size_t i = 0; i < line.len; i++) {
+        unsigned char c = (unsigned char)line.data[i];
+        bool in_name = line.data + i < colon;
+        if ((c < ' ' && c != '\t') || c == 0x7f || (in_name && c <= ' ')) {
+            return "contain a control character, or a space in a name";
+        }
+    }
+    return NULL;
+}
+
+static const char *request_headers_fault(struct lk_slice headers)
+{
+    const char *at = headers.data;
+    const char *end = at + headers.len;
+    const char *fault =
+        headers.len > HEADERS_MAX ? "are longer than 64 KiB" : NULL;
+
+    while (!fault && at < end) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        if (!stop || stop == at || stop[-1] != '\r') {
+            return "must be lines that end in CR LF";
+        }
+        fault =
+            request_line_fault((struct lk_slice){at, (size_t)(stop - 1 - at)});
+        at = stop + 1;
+    }
+    return fault;
+}
+
+LK_COMMAND_HANDLER(accept)
+{
+    const struct lk_config *config = &conn->server->config;
+    struct lk_demand demand = {
+        .kind = LK_TASK_OP,
+        .op = {.event = LK_EVENT_ACCEPT,
+               .fingerprint = argv[4],
+               .ttl_ms = config->ttl_ms,
+               .lock_ms = config->lock_ms},
+        .call = {.target = LK_SLICE(LK_TARGET_GATEWAY),
+                 .method = argv[5],
+                 .path = argv[6],
+                 .headers = argv[7],
+                 .body = argv[8]},
+    };
+    struct lk_op *op = &demand.op;
+    struct lk_option options[] = {
+        LK_NUMBER("TTL", 1, config->max_ttl_ms, &op->ttl_ms),
+        LK_FLAG("REEXECUTE", &demand.call.repeatable),
+    };
+
+    op->call = &demand.call;
+    if (lk_arg_keeps_jobs(conn) && lk_arg_name(conn, argv, &op->name) &&
+        lk_arg_bytes(conn, "fingerprint", argv[4], 1, LK_FINGERPRINT_MAX) &&
+        is_sound(conn, "method", request_method_fault(argv[5])) &&
+        is_sound(conn, "path", request_path_fault(argv[6])) &&
+        is_sound(conn, "headers", request_headers_fault(argv[7])) &&
+        takes_body(conn, argv[8]) &&
+        lk_arg_options(conn, argv, argc, 9, options, 2)) {
+        op->reexecute = demand.call.repeatable;
+        lk_operation_start(conn, &demand);
+    }
+}
+
+/* ---- ENQUEUE ------------------------------------------------------------- */
+
+/* Those that there are, so that the caller sees the one that was meant. */
+static void refuse_target(struct lk_conn *conn, struct lk_slice name)
+{
+    const struct lk_targets *targets = &conn->server->config.targets;
+    char shown[80];
+    char names[NAMES_SHOWN] = "";
+    size_t len = 0;
+
+    for (size_t i = 0; i < targets->count; i++) {
+        const char *known = targets->targets[i].name;
+        if (len + strlen(known) + 8 > sizeof(names)) {
+            memcpy(names + len, ", ...", 6);
+            break;
+        }
+        len += (size_t)snprintf(names + len, sizeof(names) - len, "%s%s",
+                                len ? ", " : "", known);
+    }
+    lk_conn_error(conn, "ERR ENQUEUE: there is no target %s; %s%s",
+                  lk_log_quote(name, shown, sizeof(shown)),
+                  len ? "there are " : "none is configured", names);
+}
+
+static bool knows_target(struct lk_conn *conn, struct lk_slice name)
+{
+    if (lk_target_find(&conn->server->config.targets, name)) {
+        return true;
+    }
+    refuse_target(conn, name);
+    return false;
+}
+
+static bool is_sound_call(struct lk_conn *conn, const struct lk_call *call)
+{
+    return lk_arg_bytes(conn, "name", call->name, 1, LK_JOB_NAME_MAX) &&
+           lk_arg_printable(conn, "name", call->name) &&
+           knows_target(conn, call->target) &&
+           is_sound(conn, "path", lk_path_fault(call->path)) &&
+           is_sound(conn, "method", lk_method_fault(call->method)) &&
+           is_sound(conn, "headers", lk_headers_fault(call->headers)) &&
+           takes_body(conn, call->body);
+}
+
+LK_COMMAND_HANDLER(enqueue)
+{
+    struct lk_demand demand = {.kind = LK_TASK_OP,
+                               .op = {.event = LK_EVENT_ENQUEUE},
+                               .call = {.name = argv[5],
+                                        .target = argv[6],
+                                        .path = argv[7],
+                                        .method = LK_SLICE("POST")}};
+    struct lk_op *op = &demand.op;
+    struct lk_call *call = &demand.call;
+    struct lk_option options[] = {
+        LK_BYTES("METHOD", 1, LK_METHOD_MAX, &call->method),
+        LK_BYTES("HEADERS", 0, HEADERS_MAX, &call->headers),
+        LK_BYTES("BODY", 0, SIZE_MAX, &call->body),
+        LK_NUMBER("DELAY", 0, DELAY_MAX, &call->delay_ms),
+    };
+
+    op->call = call;
+    if (lk_arg_keeps_jobs(conn) && lk_arg_name(conn, argv, &op->name) &&
+        lk_arg_token(conn, argv[4], &op->token) &&
+        lk_arg_options(conn, argv, argc, 8, options, 4) &&
+        is_sound_call(conn, call)) {
+        lk_operation_start(conn, &demand);
+    }
+}

@@ -1,0 +1,97 @@
+/*
+ * orders.c - what operators order about jobs and targets, on its way to the
+ * store: those that come while one step is made durable form the next.
+ */
+#include "daemon/batcher.h"
+
+#include <stdlib.h>
+
+enum { ORDERS_MOST = 256 }; /* in one step */
+
+/* One step. Belongs to the store until it is done. */
+struct orders {
+    struct lk_work work;
+    struct lk_returns *returns;
+    struct lk_task_queue tasks; /* in the order of `list` */
+    struct lk_job_order list[];
+};
+
+static enum lk_status reply(struct lk_task *task, const struct lk_work *work,
+                            const struct lk_job_order *order)
+{
+    return work->status
+               ? lk_reply_unavailable(&task->text, work->status, work->error)
+               : lk_reply_order(&task->text, task->proto, order);
+}
+
+/* Store thread. */
+static void finish(struct lk_work *work)
+{
+    struct orders *orders = work->context;
+    const struct lk_job_order *order = orders->list;
+
+    for (struct lk_task *task = orders->tasks.head; task; task = task->next) {
+        task->demand.op.status = reply(task, work, order++);
+    }
+    lk_returns_give(orders->returns, &orders->tasks, NULL);
+    lk_work_clear(work);
+    free(orders);
+}
+
+static void fill(struct lk_job_order *order, const struct lk_demand *demand)
+{
+    *order = demand->order;
+    order->who = demand->op.who;
+    order->why = demand->op.why;
+    if (order->order == LK_ORDER_PAUSE || order->order == LK_ORDER_RESUME) {
+        order->target = demand->op.reason;
+    } else {
+        order->provider_id = demand->op.reason;
+    }
+}
+
+/* Without memory each gets an empty text, and its connection is closed. */
+static void give_up(struct lk_server *server)
+{
+    for (struct lk_task *task = server->to_order.head; task;
+         task = task->next) {
+        task->demand.op.status = LK_NOMEM;
+        server->ordering++;
+    }
+    lk_returns_give(&server->returns, &server->to_order, NULL);
+}
+
+void lk_orders_give(struct lk_server *server)
+{
+    size_t count = server->to_order.count;
+    struct orders *orders;
+
+    if (server->ordering) {
+        return;
+    }
+    count = count < ORDERS_MOST ? count : ORDERS_MOST;
+    orders = calloc(1, sizeof(*orders) + count * sizeof(orders->list[0]));
+    if (!orders) {
+        give_up(server);
+        return;
+    }
+    orders->returns = &server->returns;
+    for (size_t i = 0; i < count; i++) {
+        struct lk_task *task = lk_task_queue_take(&server->to_order);
+        fill(&orders->list[i], &task->demand);
+        lk_task_queue_add(&orders->tasks, task);
+    }
+    orders->work = (struct lk_work){.orders = orders->list,
+                                    .order_count = count,
+                                    .done = finish,
+                                    .context = orders};
+    server->ordering = count;
+    lk_batcher_work(server->batcher, &orders->work);
+}
+
+/* What was ordered may be due now, or its target open. */
+void lk_orders_returned(struct lk_server *server)
+{
+    server->ordering--;
+    lk_outbox_wake(server);
+}

@@ -1,0 +1,242 @@
+/* reply_jobs.c - jobs and what was ordered about them, as replies. */
+#include "daemon/reply.h"
+
+enum {
+    PAIRS = 21,
+    WHOLE_PAIRS = PAIRS + 4,
+    PAGE_BYTES = 4 << 20, /* a page of large jobs ends in time */
+};
+
+/* A request runs under its operation's own key; it has none of its own. */
+static enum lk_status pair_key(struct lk_buf *out, const struct lk_store *store,
+                               const struct lk_job *job)
+{
+    char key[LK_JOB_KEY + 1] = "";
+
+    if (job->name.len) {
+        W(lk_job_key(store->reference_secret, job, key));
+    }
+    return lk_pair_bytes(out, "downstream-key", latchkey_slice(key));
+}
+
+static enum lk_status write_pairs(struct lk_buf *out,
+                                  const struct lk_store *store,
+                                  const struct lk_job *job)
+{
+    W(lk_pair_number(out, "id", job->id));
+    W(lk_resp_bulk(out, LK_SLICE("reference")));
+    W(lk_write_reference(out, store, job->number));
+    W(lk_pair_name(out, job->operation));
+    W(lk_pair_bytes(out, "name", job->name));
+    W(lk_pair_bytes(out, "target", job->target));
+    W(lk_pair_bytes(out, "method", job->method));
+    W(lk_pair_bytes(out, "path", job->path));
+    W(lk_pair_bytes(out, "state",
+                    latchkey_slice(lk_job_state_word(job->state))));
+    W(lk_pair_number(out, "attempts", job->attempts));
+    W(lk_pair_number(out, "forgiven", job->forgiven));
+    W(lk_pair_number(out, "called", job->called));
+    W(lk_pair_number(out, "sent", job->sent));
+    W(lk_pair_number(out, "created-ms", job->created_ms));
+    W(lk_pair_number(out, "due-ms", job->due_ms));
+    W(lk_pair_number(out, "ended-ms", job->ended_ms));
+    W(lk_pair_number(out, "status", job->status));
+    W(lk_pair_bytes(out, "provider-id", job->provider_id));
+    W(lk_pair_bytes(out, "reason", job->reason));
+    return pair_key(out, store, job);
+}
+
+static enum lk_status write_whole(struct lk_buf *out, const struct lk_job *job)
+{
+    W(lk_pair_bytes(out, "headers", job->headers));
+    W(lk_pair_bytes(out, "body", job->body));
+    W(lk_pair_bytes(out, "answer-headers", job->answer.headers));
+    return lk_pair_bytes(out, "answer-body", job->answer.body);
+}
+
+enum lk_status lk_reply_job(struct lk_buf *out, const struct lk_store *store,
+                            int proto, const struct lk_job *job, bool whole)
+{
+    W(lk_resp_map(out, proto, whole ? WHOLE_PAIRS : PAIRS));
+    W(write_pairs(out, store, job));
+    return whole ? write_whole(out, job) : LK_OK;
+}
+
+/* ---- JOBS ---------------------------------------------------------------- */
+
+/* Rows are written behind each other first: the count stands before them. */
+struct rows {
+    const struct lk_store *store;
+    int proto;
+    bool whole;
+    struct lk_buf text;
+    size_t count;
+    uint64_t last; /* id */
+    bool full;
+    enum lk_status status;
+};
+
+static bool add_job(void *context, const struct lk_job *job)
+{
+    struct rows *rows = context;
+
+    rows->status =
+        lk_reply_job(&rows->text, rows->store, rows->proto, job, rows->whole);
+    rows->count++;
+    rows->last = job->id;
+    rows->full = rows->text.len >= PAGE_BYTES;
+    return !rows->status && !rows->full;
+}
+
+static enum lk_status write_rows(struct lk_buf *out, const struct rows *rows)
+{
+    W(lk_resp_array(out, rows->count));
+    return latchkey_buf_add_slice(out, latchkey_buf_slice(&rows->text));
+}
+
+enum lk_status lk_reply_jobs(struct lk_store *store, struct lk_task *task)
+{
+    struct lk_jobs_query query = task->demand.jobs;
+    struct rows rows = {
+        .store = store, .proto = task->proto, .whole = query.whole};
+    uint64_t next = 0;
+    enum lk_status status;
+
+    query.tenant = task->demand.op.name.tenant;
+    query.target = task->demand.op.reason;
+    status = store->class->jobs(store, &query, add_job, &rows, &next);
+    if (rows.full) {
+        next = rows.last; /* a cursor is the id before */
+    }
+    if (rows.status) {
+        status = rows.status;
+    } else if (status) {
+        status = lk_reply_unavailable(&task->text, status, NULL);
+    } else {
+        status = lk_resp_array(&task->text, 2);
+        if (!status) {
+            status = lk_resp_integer(&task->text, (int64_t)next);
+        }
+        if (!status) {
+            status = write_rows(&task->text, &rows);
+        }
+    }
+    latchkey_buf_free(&rows.text);
+    return status;
+}
+
+/* ---- JOB SHOW ------------------------------------------------------------ */
+
+static enum lk_status write_attempt(struct lk_buf *out, int proto,
+                                    const struct lk_attempt *attempt)
+{
+    W(lk_resp_map(out, proto, 6));
+    W(lk_pair_number(out, "number", attempt->number));
+    W(lk_pair_number(out, "ended-ms", attempt->ended_ms));
+    W(lk_pair_number(out, "status", attempt->status));
+    W(lk_pair_number(out, "called", attempt->called));
+    W(lk_pair_bytes(out, "reason", attempt->reason));
+    return lk_pair_bytes(out, "body", attempt->body);
+}
+
+static bool add_attempt(void *context, const struct lk_attempt *attempt)
+{
+    struct rows *rows = context;
+
+    rows->status = write_attempt(&rows->text, rows->proto, attempt);
+    rows->count++;
+    return !rows->status;
+}
+
+static enum lk_status write_shown(struct lk_task *task, struct rows *history,
+                                  const struct lk_job *job)
+{
+    struct lk_buf *out = &task->text;
+
+    W(lk_resp_map(out, task->proto, WHOLE_PAIRS + 1));
+    W(write_pairs(out, history->store, job));
+    W(write_whole(out, job));
+    W(lk_resp_bulk(out, LK_SLICE("history")));
+    return write_rows(out, history);
+}
+
+enum lk_status lk_reply_job_shown(struct lk_store *store, struct lk_task *task)
+{
+    struct rows history = {.store = store, .proto = task->proto};
+    struct lk_job job = {0};
+    enum lk_status status = store->class->job(store, task->demand.op.token,
+                                              &job, add_attempt, &history);
+
+    if (history.status) {
+        status = history.status;
+    } else if (status == LK_NOT_FOUND) {
+        status = lk_resp_nil(&task->text, task->proto);
+    } else if (status) {
+        status = lk_reply_unavailable(&task->text, status, NULL);
+    } else {
+        status = write_shown(task, &history, &job);
+    }
+    latchkey_buf_free(&history.text);
+    lk_job_free(&job);
+    return status;
+}
+
+/* ---- Orders -------------------------------------------------------------- */
+
+static const char *needed_state(enum lk_order order)
+{
+    switch (order) {
+    case LK_ORDER_RETRY:
+        return "only a dead or waiting one can be tried again";
+    case LK_ORDER_DROP:
+        return "only one that waits, is dead or uncertain can be dropped";
+    case LK_ORDER_DELIVERED:
+        return "only one that waits, is uncertain or dead can be called "
+               "delivered";
+    case LK_ORDER_AGAIN:
+        return "only an uncertain one can be called again";
+    case LK_ORDER_PAUSE:
+    case LK_ORDER_RESUME:
+        break;
+    }
+    return "there is no such target";
+}
+
+static enum lk_status refuse_order(struct lk_buf *out,
+                                   const struct lk_job_order *order)
+{
+    struct lk_buf message = {0};
+    enum lk_status status;
+
+    if (order->status_out == LK_BUSY) {
+        return lk_resp_error(
+            out, LK_SLICE("ERR JOB: this is the request of an operation; "
+                          "RESOLVE the operation, and its request is settled"));
+    }
+    status = latchkey_buf_printf(
+        &message, "ERR JOB: the job is %s; %s%s",
+        lk_job_state_word(order->state), needed_state(order->order),
+        order->attempt ? ", and only if its last attempt is the one given"
+                       : "");
+    if (!status) {
+        status = lk_resp_error(out, latchkey_buf_slice(&message));
+    }
+    latchkey_buf_free(&message);
+    return status;
+}
+
+enum lk_status lk_reply_order(struct lk_buf *out, int proto,
+                              const struct lk_job_order *order)
+{
+    switch (order->status_out) {
+    case LK_OK:
+        return lk_resp_simple(out, "OK");
+    case LK_NOT_FOUND:
+        return lk_resp_nil(out, proto);
+    case LK_INVALID:
+    case LK_BUSY:
+        return refuse_order(out, order);
+    default:
+        return lk_reply_unavailable(out, order->status_out, NULL);
+    }
+}
