@@ -34,7 +34,8 @@
  *                               extend, enqueue,
  *                               return            unchanged    STALE
  * present                       keep              unchanged    OK, later expiry
- * in_progress, uncertain        resolve           completed or OK
+ * accepted, in_progress,        resolve           completed or OK
+ *   uncertain
  *                                                 released
  * completed                     resolve           unchanged    KEPT
  * not uncertain, or not T       resolve by proof  unchanged    STALE
@@ -161,7 +162,7 @@ static struct lk_step resolve(struct lk_standing record, enum lk_state next,
     if (record.state == LK_STATE_COMPLETED) {
         return stay(record, LK_VERDICT_KEPT);
     }
-    if (!is_open(record.state)) {
+    if (!is_open(record.state) && record.state != LK_STATE_ACCEPTED) {
         return stay(record, LK_VERDICT_NIL);
     }
     return (struct lk_step){LK_VERDICT_DONE, next, effect};
