@@ -4,9 +4,11 @@
  */
 #include "courier/probe_parts.h"
 
+#include "courier/schedule.h"
 #include "daemon/log.h"
 
 #include <stdio.h>
+#include <time.h>
 
 #define MS_NS UINT64_C(1000000)
 
@@ -20,14 +22,19 @@ enum {
 
 /* A place that does not answer is left alone, longer each time, so that it
  * does not keep the others waiting. */
-static void hold(struct lk_probe_place *place)
+static void hold(struct lk_probe_place *place,
+                 const struct lk_http_answer *answer)
 {
+    uint64_t asked =
+        lk_asked_wait_ms(place->target, latchkey_buf_slice(&answer->headers),
+                         (uint64_t)time(NULL) * 1000);
     uint64_t delay = place->probe->interval_ms
                      << (place->failures > 10 ? 10 : place->failures);
 
+    delay = delay > HELD_MOST_MS ? HELD_MOST_MS : delay;
     place->failures++;
-    place->held_ns = lk_probe_now_ns() +
-                     (delay > HELD_MOST_MS ? HELD_MOST_MS : delay) * MS_NS;
+    place->held_ns =
+        lk_probe_now_ns() + (delay > asked ? delay : asked) * MS_NS;
 }
 
 /* Waits for the target's rate. False: the prober is to stop. */
@@ -80,7 +87,7 @@ static bool ask(struct lk_prober *prober, struct lk_probe_place *place,
             LK_LOG_DEBUG, "probe-failed", "target=%s status=%u error=%s",
             place->target->name, answer->status,
             lk_log_quote(latchkey_slice(answer->error), error, sizeof(error)));
-        hold(place);
+        hold(place, answer);
         return false;
     }
     place->failures = 0;

@@ -145,16 +145,10 @@ static enum lk_probe_result deliver(struct lk_prober *prober,
         .why = why,
     };
     bool overtaken = false;
-    bool given =
-        !lk_probe_provider_id(place->target, place->probe, answer, &id);
 
-    if (given) {
-        order.provider_id = latchkey_buf_slice(&id);
-        if (order.provider_id.len > LK_PROVIDER_ID_MAX) {
-            order.provider_id.len = LK_PROVIDER_ID_MAX;
-        }
-        given = give_order(prober, &order, &overtaken);
-    }
+    lk_probe_provider_id(place->target, place->probe, answer, &id);
+    order.provider_id = latchkey_buf_slice(&id);
+    bool given = give_order(prober, &order, &overtaken);
     latchkey_buf_free(&id);
     return report(prober, subject, given, overtaken, LK_PROBE_HAPPENED);
 }
