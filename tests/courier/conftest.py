@@ -1,0 +1,60 @@
+"""Fixtures: providers, and daemons on either store that deliver to them."""
+
+import pytest
+
+from support import build
+from support.app import App
+from support.outbox import Box
+from support.provider import Provider
+
+
+@pytest.fixture
+def make_provider():
+    """Starts any number of providers: make_provider(honours=False)."""
+    made = []
+
+    def make(start=True, **options):
+        if not (build.BUILD / "provider").exists():
+            pytest.fail("the provider is not built", pytrace=False)
+        provider = Provider(**options)
+        made.append(provider)
+        return provider.start() if start else provider
+
+    yield make
+    for provider in made:
+        provider.finish()
+
+
+@pytest.fixture
+def provider(make_provider):
+    """One that honours keys."""
+    return make_provider()
+
+
+@pytest.fixture
+def box(request, make_daemon, faulty):
+    """Both stores, unless the test says otherwise: see `stores`."""
+    kind = getattr(request, "param", "sqlite")
+    server = request.getfixturevalue("postgres") if kind == "postgres" \
+        else None
+    return Box(kind, make_daemon, faulty, server)
+
+
+def pytest_generate_tests(metafunc):
+    """A test that takes `box` runs on each store, or on its `stores`."""
+    if "box" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("stores")
+        kinds = mark.args if mark else ("sqlite", "postgres")
+        metafunc.parametrize("box", kinds, indirect=True)
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "stores(*kinds): which stores")
+
+
+@pytest.fixture
+def app():
+    """Another service: it records requests as they came."""
+    made = App().start()
+    yield made
+    made.finish()

@@ -1,0 +1,289 @@
+"""Jobs that fail: for a while, for good, too often; and who is told."""
+
+import email.utils
+import time
+
+import pytest
+
+from support.life import new_key, until
+from support.provider import charge
+
+
+def lines(daemon, event):
+    return [line for line in daemon.log if "event=%s" % event in line]
+
+
+# ---- dead letters ----
+
+def test_a_job_that_keeps_failing_is_dead_after_its_limit_and_it_is_said(
+        box, provider):
+    # C29
+    provider.control(fail=503)
+    box.target("pay", provider, attempts="3").start()
+    job = box.wait_job(box.leave(charge()), "dead")
+    assert job["attempts"] == 3 and len(provider.calls()) == 3
+    assert job["status"] == 503 and job["reason"]
+    assert b"out of order" in job["answer-body"]
+    assert [(one["number"], one["status"]) for one in job["history"]][:2] == \
+        [(1, 503), (2, 503)]
+    assert [one["id"] for one in box.jobs("STATE", "dead")] == [job["id"]]
+    line = box.daemon.wait_for_log("event=job-dead")
+    assert "level=error" in line and "target=pay" in line
+    assert job["reference"] in line
+    assert int(box.target_status()["dead"]) == 1
+    assert "dead" in box.operator("INFO").decode()
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 301, 501])
+@pytest.mark.stores("sqlite")
+def test_what_is_not_temporary_is_dead_at_once(box, provider, status):
+    # C29
+    provider.control(fail=status)
+    box.target("pay", provider,
+               temporary="408 425 429 500 502 503 504").start()
+    job = box.wait_job(box.leave(charge()), "dead")
+    assert (job["attempts"], job["status"]) == (1, status)
+    assert len(provider.calls()) == 1
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+@pytest.mark.stores("sqlite")
+def test_what_is_temporary_is_tried_again(box, provider, status):
+    provider.control(fail=status, times=2)
+    box.target("pay", provider).start()
+    job = box.wait_job(box.leave(charge()))
+    assert job["attempts"] == 3
+    assert [call["did"] for call in provider.calls()] == \
+        ["failed", "failed", "charged"]
+
+
+@pytest.mark.stores("sqlite")
+def test_a_target_says_itself_what_succeeds_and_what_is_temporary(box,
+                                                                  provider):
+    box.target("pay", provider, success="2xx 409", temporary="404 5xx",
+               attempts="2").start()
+    provider.control(fail=409)
+    assert box.wait_job(box.leave(charge()))["status"] == 409
+    provider.control(fail=404)
+    assert box.wait_job(box.leave(charge()), "dead")["attempts"] == 2
+    provider.control(fail=429)
+    assert box.wait_job(box.leave(charge()), "dead")["attempts"] == 1
+
+
+def test_a_dead_job_can_be_retried_and_has_all_its_attempts_again(
+        box, provider):
+    # C29, C35
+    provider.control(fail=503)
+    box.target("pay", provider, attempts="2").start()
+    key = box.leave(charge())
+    job = box.wait_job(key, "dead")
+    assert box.order("RETRY", job, who="ann", why="fixed") == "OK"
+    until(lambda: len(provider.calls()) == 4)
+    again = box.wait_job(key, "dead")
+    assert again["attempts"] == 4 and again["forgiven"] >= 2
+    provider.control()
+    assert box.order("RETRY", again) == "OK"
+    done = box.wait_job(key)
+    assert done["attempts"] == 5
+    assert {call["key"] for call in provider.calls()} == \
+        {job["downstream-key"]}
+    assert b"ann" in repr(box.operator("AUDIT")).encode()
+
+
+def test_a_dead_job_can_be_dropped_and_is_never_called_again(box, provider):
+    # C29, C35
+    provider.control(fail=400)
+    box.target("pay", provider).start()
+    key = box.leave(charge())
+    job = box.wait_job(key, "dead")
+    assert box.order("DROP", job, who="ann", why="refunded by hand") == "OK"
+    assert box.wait_job(key, "dropped")
+    assert box.order("RETRY", job).startswith("ERR")
+    provider.control()
+    box.wait_job(box.leave(charge("other")))
+    assert [line["customer"] for line in provider.charges()] == ["other"]
+    assert b"refunded by hand" in repr(box.operator("AUDIT")).encode()
+
+
+def test_whoever_may_only_read_can_list_and_not_order(box, provider):
+    # C36
+    provider.control(fail=400)
+    box.target("pay", provider).start()
+    job = box.wait_job(box.leave(charge()), "dead")
+    reader = box.daemon.raw(user="reader")
+    assert [one["id"] for one in box.jobs(raw=reader)] == [job["id"]]
+    for words in (("JOB", "RETRY", job["id"]), ("JOB", "DROP", job["id"]),
+                  ("TARGET", "PAUSE", "pay")):
+        reply = reader(*words, "WHO", "x", "WHY", "y")
+        assert reply.startswith(("NOPERM", "NOAUTH")), reply
+    assert box.job_of(job["key"])["state"] == "dead"
+
+
+def test_an_order_for_an_attempt_that_is_over_changes_nothing(box, provider):
+    provider.control(fail=400)
+    box.target("pay", provider).start()
+    job = box.wait_job(box.leave(charge()), "dead")
+    assert box.order("RETRY", job, "ATTEMPT", 7).startswith("ERR")
+    assert box.job_of(job["key"])["state"] == "dead"
+    assert box.order("RETRY", {"id": 987654321}) is None
+    assert box.order("RETRY", job, "ATTEMPT", 1) == "OK"
+
+
+def test_a_job_that_is_too_old_is_dead_though_it_has_attempts_left(
+        box, provider):
+    # C29: max_age
+    provider.control(fail=503)
+    box.target("pay", provider, attempts="1000", max_age="300ms").start()
+    job = box.wait_job(box.leave(charge()), "dead")
+    assert 1 <= job["attempts"] < 1000 and job["reason"]
+
+
+def test_a_poison_job_does_not_keep_the_others_of_its_target(box, provider):
+    # C29, C30
+    box.target("pay", provider, attempts="4", concurrency="2").start()
+    poison = [box.leave(charge("p%d" % n, fail=500)) for n in range(5)]
+    good = box.leave_many(40, lambda key: charge(key))
+    for key in good[-1:]:
+        box.wait_job(key)
+    box.wait_settled()
+    states = {job["key"]: job["state"] for job in box.jobs()}
+    assert {states[key] for key in poison} == {"dead"}
+    assert {states[key] for key in good} == {"delivered"}
+    assert len(provider.charges()) == 40
+
+
+# ---- when again ----
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_retry_after_is_a_lower_bound(box, provider, form):
+    value = "2" if form == "seconds" else email.utils.formatdate(
+        time.time() + 2, usegmt=True)
+    provider.control(fail=429, times=1, retry_after=value)
+    box.target("pay", provider).start()
+    key = box.leave(charge())
+    provider.wait_calls(1)
+    waiting = box.wait_job(key, "waiting")
+    # The date has whole seconds: up to one of them is lost.
+    assert waiting["due-ms"] - waiting["created-ms"] >= \
+        (1900 if form == "seconds" else 800)
+    box.wait_job(key)
+    first, second = provider.calls()
+    assert second["ms"] - first["ms"] >= (1900 if form == "seconds" else 800)
+
+
+@pytest.mark.stores("sqlite")
+def test_a_retry_after_beyond_reason_is_cut(box, provider):
+    provider.control(fail=503, times=1, retry_after="86400000")
+    box.target("pay", provider, retry_after_max="1s").start()
+    box.wait_job(box.leave(charge()))
+
+
+# ---- how many, how fast ----
+
+def test_no_more_calls_are_in_flight_than_the_target_allows(box, provider):
+    provider.control(hang="after")
+    box.target("pay", provider, concurrency="5").start()
+    box.leave_many(40, lambda key: charge(key))
+    provider.wait_in_flight(5)
+    box.wait_job(box.leave(charge(), target="pay", path="/v1/ledger",
+                           method="GET"), "waiting")
+    provider.control(delay=5)
+    provider.release()
+    box.wait_settled()
+    assert provider.status()["most_in_flight"] == 5
+    assert len(provider.charges()) == 40
+
+
+def test_a_rate_holds_calls_back(box, provider):
+    box.target("pay", provider, rate="20/s", burst="1").start()
+    box.leave_many(25, lambda key: charge(key))
+    box.wait_settled()
+    times = [call["ms"] for call in provider.calls()]
+    assert len(times) == 25
+    # 24 gaps of 50 ms; no window has more than its share and the burst.
+    assert times[-1] - times[0] >= 24 * 50 * 0.8
+    for at in range(len(times) - 10):
+        assert times[at + 10] - times[at] >= 10 * 50 * 0.5
+
+
+# ---- the circuit ----
+
+def test_the_circuit_opens_after_failures_and_closes_by_one_probe(
+        box, provider):
+    provider.control(fail=503)
+    box.target("pay", provider, circuit_failures="4", circuit_open="1s",
+               concurrency="1", attempts="1000").start()
+    keys = box.leave_many(10, lambda key: charge(key))
+    box.daemon.wait_for_log("event=circuit-open")
+    status = box.target_status()
+    assert status["circuit"] in ("open", "half-open")
+    seen = len(provider.calls())
+    assert seen == 4
+    # Half-open: one call each time, while it fails.
+    provider.wait_calls(seen + 2)
+    assert len(provider.calls()) <= seen + 4
+    provider.control()
+    box.wait_settled()
+    box.daemon.wait_for_log("event=circuit-closed")
+    assert box.target_status()["circuit"] == "closed"
+    assert len(provider.charges()) == len(keys)
+
+
+def test_a_dead_provider_opens_its_circuit_and_costs_no_attempts_for_ever(
+        box, provider):
+    provider.kill()
+    box.target("pay", provider, circuit_failures="3", circuit_open="200ms",
+               attempts="1000").start()
+    keys = box.leave_many(20, lambda key: charge(key))
+    box.daemon.wait_for_log("event=circuit-open")
+    provider.start()
+    box.wait_settled()
+    assert sorted(line["customer"] for line in provider.charges()) == \
+        sorted(keys)
+
+
+# ---- pause and resume ----
+
+def test_a_paused_target_gets_nothing_until_it_is_resumed(box, make_provider):
+    # C35
+    one, two = make_provider(), make_provider()
+    box.target("pay", one).target("mail", two).start()
+
+    def say(word):
+        reply = box.operator("TARGET", word, "pay", "WHO", "ann", "WHY", "x")
+        assert reply == "OK", reply
+    say("PAUSE")
+    key = box.leave(charge("held"))
+    other = box.leave(charge("free"), target="mail")
+    box.wait_job(other)
+    assert box.job_of(key)["state"] == "waiting" and not one.calls()
+    assert int(box.target_status()["paused"]) == 1
+    box.daemon.restart()
+    box.reconnect()
+    box.wait_job(box.leave(charge("free"), target="mail"))
+    assert not one.calls()
+    say("RESUME")
+    box.wait_job(key)
+    assert int(box.target_status()["paused"]) == 0
+    assert b"ann" in repr(box.operator("AUDIT")).encode()
+
+
+def test_a_target_that_is_taken_out_of_the_configuration_keeps_its_jobs(
+        box, provider):
+    box.target("pay", provider).target("mail", provider).start()
+    provider.control(fail=503, retry_after="2")
+    key = box.leave(charge(new_key()))
+    provider.wait_calls(1)
+    box.wait_job(key, "waiting")
+    kept = list(box.daemon.settings)
+    box.daemon.settings = [line for line in kept
+                           if not line.startswith("target.pay.")]
+    provider.control()
+    box.daemon.restart()
+    box.reconnect()
+    box.wait_job(box.leave(charge("other"), target="mail"))
+    assert box.job_of(key)["state"] == "waiting"
+    box.daemon.settings = kept
+    box.daemon.restart()
+    box.reconnect()
+    box.wait_job(key)
