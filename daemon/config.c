@@ -10,6 +10,8 @@
 
 #include <ini.h>
 
+enum { SECTION_MAX = 49 }; /* inih would cut a longer name */
+
 /* A file being read. */
 struct loader {
     struct lk_config *config;
@@ -41,7 +43,8 @@ static void complain(struct loader *loader, const char *setting,
 static enum lk_status explain_unknown(const char *section, const char *name,
                                       struct lk_buf *why)
 {
-    const struct lk_setting *nearest = lk_setting_nearest(section, name);
+    const struct lk_setting *nearest =
+        lk_setting_nearest(lk_settings, lk_setting_count, section, name);
 
     if (nearest) {
         return latchkey_buf_printf(why,
@@ -60,10 +63,21 @@ static enum lk_status assign(struct lk_config *config, const char *section,
 {
     const struct lk_setting *setting =
         lk_setting_find(latchkey_slice(section), latchkey_slice(name));
-    struct lk_assignment assignment = {config, setting, name, value, source};
+    struct lk_assignment assignment = {.config = config,
+                                       .base = config,
+                                       .setting = setting,
+                                       .name = name,
+                                       .value = value,
+                                       .shown = value,
+                                       .source = source};
     enum lk_status status;
     unsigned *given;
 
+    if (lk_named_section(section)) {
+        status =
+            lk_named_assign(config, section, name, value, source, line, why);
+        goto done;
+    }
     if (!setting || *name == '\0') {
         status = explain_unknown(section, name, why);
         status = status == LK_OK ? LK_INVALID : status;
@@ -98,6 +112,9 @@ static const char *find_fault(const char *line, size_t len)
     }
     if (*line == '#' || *line == ';') {
         return NULL;
+    }
+    if (*line == '[' && strcspn(line + 1, "]") > SECTION_MAX) {
+        return "the section's name is too long; 49 characters are the most";
     }
     for (const char *at = line; *line != '[' && *at; at++) {
         if (*at == ';' && at > line && (at[-1] == ' ' || at[-1] == '\t')) {
@@ -161,6 +178,10 @@ static int take_setting(void *context, const char *section, const char *name,
         size_t len =
             (size_t)snprintf(dotted, sizeof(dotted), "%s.%s", section, name);
 
+        /* [target pay] is target.pay, as an option would have it. */
+        if (lk_named_section(section)) {
+            dotted[strcspn(dotted, " \t")] = '.';
+        }
         /* Escaped as a quoted text is, but without the quotes. */
         lk_log_quote((struct lk_slice){dotted, len < 120 ? len : 120}, setting,
                      sizeof(setting));
@@ -287,12 +308,22 @@ enum lk_status lk_config_set(struct lk_config *config, const char *assignment,
     return status;
 }
 
+static bool is_target_secret(const char *assignment, const char *equals)
+{
+    size_t len = (size_t)(equals - assignment);
+
+    return strncmp(assignment, "target.", 7) == 0 &&
+           ((len > 7 && strncmp(equals - 7, ".header", 7) == 0) ||
+            (len > 5 && strncmp(equals - 5, ".sign", 5) == 0));
+}
+
 void lk_config_hide_secret(char *assignment)
 {
     char *equals = strchr(assignment, '=');
 
     if (equals && (strncmp(assignment, "auth.password=", 14) == 0 ||
-                   strncmp(assignment, "users.", 6) == 0)) {
+                   strncmp(assignment, "users.", 6) == 0 ||
+                   is_target_secret(assignment, equals))) {
         memset(equals + 1, '*', strlen(equals + 1));
     } else if (equals) {
         lk_url_mask(equals + 1);

@@ -50,6 +50,8 @@ enum lk_config_source {
     LK_CONFIG_OPTION,
 };
 
+struct lk_named; /* config_table.h */
+
 /* courier.enabled; auto: if there is a target or a gateway. */
 enum lk_courier_when { LK_COURIER_AUTO, LK_COURIER_YES, LK_COURIER_NO };
 
@@ -115,6 +117,8 @@ struct lk_config {
 
     /* [target NAME] and [route NAME] */
     struct lk_targets targets;
+    struct lk_named *named; /* what was said of each, for messages */
+    size_t named_count;
 
     /* [auth] and [users] */
     char *password; /* NULL: none is needed for the role `use` */
@@ -156,10 +160,10 @@ LK_MUST_CHECK enum lk_status lk_config_set_value(struct lk_config *config,
                                                  struct lk_buf *errors);
 
 /*
- * Overwrites the value in "auth.password=..." and "users.NAME=...", and the
- * password in the URL of a store (any other assignment is left alone), for an
- * argv that the whole machine can read; whoever reloads keeps a copy of the
- * argument from before.
+ * Overwrites the value in "auth.password=...", "users.NAME=..." and of a
+ * target's header or signing secret, and the password in the URL of a store
+ * (any other assignment is left alone), for an argv that the whole machine can
+ * read; whoever reloads keeps a copy of the argument from before.
  */
 void lk_config_hide_secret(char *assignment);
 /* Overwrites the password in "scheme://user:password@host" or in a connection

@@ -216,6 +216,10 @@ enum lk_status lk_config_check(struct lk_config *config, struct lk_buf *errors,
     check_store(&report);
     check_listen(&report);
     check_secrets(&report, config);
+    bool bad = false;
+    enum lk_status named = lk_named_check(config, errors, warnings, &bad);
+    report.bad = report.bad || bad;
+    report.status = report.status ? report.status : named;
     if (report.status != LK_OK) {
         return report.status;
     }

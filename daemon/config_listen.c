@@ -212,10 +212,11 @@ static enum lk_status parse_listen(const struct lk_assignment *assignment,
     return status;
 }
 
-static enum lk_status print_listen(const struct lk_config *config,
+static enum lk_status print_listen(const void *base,
                                    const struct lk_setting *setting,
                                    struct lk_buf *out)
 {
+    const struct lk_config *config = base;
     enum lk_status status = LK_OK;
 
     for (size_t i = 0; i < config->listen_count && status == LK_OK; i++) {

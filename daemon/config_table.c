@@ -167,14 +167,15 @@ static size_t edit_distance(const char *a, const char *b)
     return row[b_len];
 }
 
-const struct lk_setting *lk_setting_nearest(const char *section,
+const struct lk_setting *lk_setting_nearest(const struct lk_setting *table,
+                                            size_t count, const char *section,
                                             const char *name)
 {
     const struct lk_setting *nearest = NULL;
     size_t best = 2 * (3 + strlen(name) / 4); /* further off is no hint */
 
-    for (size_t i = 0; i < lk_setting_count; i++) {
-        const struct lk_setting *setting = &lk_settings[i];
+    for (size_t i = 0; i < count; i++) {
+        const struct lk_setting *setting = &table[i];
         size_t distance;
 
         if (strcmp(setting->name, "*") == 0) {
@@ -182,7 +183,7 @@ const struct lk_setting *lk_setting_nearest(const char *section,
         }
         /* A wrong section counts as half a letter. */
         distance = 2 * edit_distance(name, setting->name) +
-                   (strcmp(section, setting->section) != 0);
+                   (section && strcmp(section, setting->section) != 0);
         if (distance < best) {
             best = distance;
             nearest = setting;
@@ -206,8 +207,13 @@ enum lk_status lk_config_init(struct lk_config *config)
     }
     for (size_t i = 0; i < lk_setting_count && status == LK_OK; i++) {
         const struct lk_setting *setting = &lk_settings[i];
-        struct lk_assignment assignment = {config, setting, setting->name,
-                                           setting->initial, LK_CONFIG_DEFAULT};
+        struct lk_assignment assignment = {.config = config,
+                                           .base = config,
+                                           .setting = setting,
+                                           .name = setting->name,
+                                           .value = setting->initial,
+                                           .shown = setting->initial,
+                                           .source = LK_CONFIG_DEFAULT};
 
         if (setting->initial) {
             status = setting->kind->parse(&assignment, &why);
@@ -230,7 +236,7 @@ void lk_config_free(struct lk_config *config)
     lk_secret_free(config->cache_url);
     free(config->prefix);
     free(config->gateway);
-    lk_targets_free(&config->targets);
+    lk_named_clear(config);
     free(config->file);
     free(config->given);
     *config = (struct lk_config){0};
@@ -301,7 +307,7 @@ enum lk_status lk_config_dump(const struct lk_config *config,
             status = dump_setting(config, setting, out);
         }
     }
-    return status;
+    return status ? status : lk_named_dump(config, out);
 }
 
 enum lk_status lk_config_get(const struct lk_config *config,
@@ -373,5 +379,11 @@ enum lk_status lk_config_adopt(struct lk_config *running,
             status = note_restart(running, fresh, setting, restart);
         }
     }
+    swap((char *)&running->targets, (char *)&fresh->targets,
+         sizeof(running->targets));
+    swap((char *)&running->named, (char *)&fresh->named,
+         sizeof(running->named));
+    swap((char *)&running->named_count, (char *)&fresh->named_count,
+         sizeof(running->named_count));
     return status;
 }

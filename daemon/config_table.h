@@ -11,9 +11,11 @@ struct lk_setting;
 /* A setting about to be changed. */
 struct lk_assignment {
     struct lk_config *config;
+    void *base; /* what offsets count from: `config`, a target or a route */
     const struct lk_setting *setting;
     const char *name; /* differs from the setting's own in [users] only */
     const char *value;
+    const char *shown; /* the value as it was written, for messages */
     enum lk_config_source source;
 };
 
@@ -24,8 +26,7 @@ struct lk_setting_kind {
     enum lk_status (*parse)(const struct lk_assignment *assignment,
                             struct lk_buf *why);
     /* As it is written in a file. NULL: a secret. */
-    enum lk_status (*print)(const struct lk_config *config,
-                            const struct lk_setting *setting,
+    enum lk_status (*print)(const void *base, const struct lk_setting *setting,
                             struct lk_buf *out);
     bool repeats; /* may stand in a file several times */
 };
@@ -50,7 +51,7 @@ struct lk_setting {
     const char *section;
     const char *name; /* "*": any, the section is a list of names */
     const struct lk_setting_kind *kind;
-    size_t offset;       /* of a uint64_t or char * in struct lk_config */
+    size_t offset;       /* of a uint64_t or char *, from the base on */
     size_t size;         /* of what a reload swaps, from `offset` on */
     const char *initial; /* the default, as it is written; NULL: none */
     uint64_t min, max;   /* numbers */
@@ -63,9 +64,84 @@ extern const size_t lk_setting_count;
 /* NULL: there is none. */
 const struct lk_setting *lk_setting_find(struct lk_slice section,
                                          struct lk_slice name);
-/* The setting that was probably meant, or NULL. */
-const struct lk_setting *lk_setting_nearest(const char *section,
+/* The setting that was probably meant, or NULL; among `count` of a table. */
+const struct lk_setting *lk_setting_nearest(const struct lk_setting *table,
+                                            size_t count, const char *section,
                                             const char *name);
+
+/* ---- config_targets.c: [target NAME] and [route NAME] -------------------- */
+
+extern const struct lk_setting lk_target_settings[];
+extern const size_t lk_target_setting_count;
+extern const struct lk_setting lk_route_settings[];
+extern const size_t lk_route_setting_count;
+
+enum { LK_NAMED_SETTINGS = 48 }; /* at most, of a target or a route */
+
+/* A section of the file that has a name, beside the target or route itself. */
+struct lk_named {
+    bool is_route;
+    size_t index; /* in config->targets */
+    struct {
+        unsigned line; /* of the file; 0: an option of the command line */
+        enum lk_config_source source;
+        char *written; /* as it was given, before anything was put in; NULL:
+                          not given. Several: a line each */
+    } given[LK_NAMED_SETTINGS];
+};
+
+/* Is it "target NAME" or "route NAME", or with an option "target" or "route"?
+ */
+bool lk_named_section(const char *section);
+/* As the sections of the table are assigned. `name` is "NAME.setting" for an
+ * option. */
+LK_MUST_CHECK enum lk_status lk_named_assign(struct lk_config *config,
+                                             const char *section,
+                                             const char *name,
+                                             const char *value,
+                                             enum lk_config_source source,
+                                             unsigned line, struct lk_buf *why);
+LK_MUST_CHECK enum lk_status lk_named_dump(const struct lk_config *config,
+                                           struct lk_buf *out);
+void lk_named_clear(struct lk_config *config);
+/* Settings that are missing or make no sense together, a line each; defaults
+ * that depend on other settings are set. *bad: there was one. */
+LK_MUST_CHECK enum lk_status lk_named_check(struct lk_config *config,
+                                            struct lk_buf *errors,
+                                            struct lk_buf *warnings, bool *bad);
+
+/* config_substitute.c: ${file:PATH} and ${env:NAME} are put in. LK_INVALID:
+ * `why` says which cannot be. The text is a secret perhaps. */
+LK_MUST_CHECK enum lk_status lk_substitute(const char *value, char **text,
+                                           struct lk_buf *why);
+bool lk_substitutes(const char *value);
+
+extern const struct lk_setting_kind lk_kind_target_url;
+extern const struct lk_setting_kind lk_kind_header;
+extern const struct lk_setting_kind lk_kind_header_name;
+extern const struct lk_setting_kind lk_kind_statuses;
+extern const struct lk_setting_kind lk_kind_rate;
+extern const struct lk_setting_kind lk_kind_provider_id;
+extern const struct lk_setting_kind lk_kind_sign;
+extern const struct lk_setting_kind lk_kind_http;
+extern const struct lk_setting_kind lk_kind_file;
+extern const struct lk_setting_kind lk_kind_probe;
+extern const struct lk_setting_kind lk_kind_pointer;
+extern const struct lk_setting_kind lk_kind_scope;
+extern const struct lk_setting_kind lk_kind_tenant;
+extern const struct lk_setting_kind lk_kind_target_name;
+extern const struct lk_setting_kind lk_kind_rollback;
+
+/* For parsers: LK_INVALID with the value quoted before `text`; the value taken
+ * as it is; and a text printed. */
+LK_MUST_CHECK enum lk_status lk_value_invalid(struct lk_buf *why,
+                                              const char *value,
+                                              const char *text);
+LK_MUST_CHECK enum lk_status lk_value_take(
+    const struct lk_assignment *assignment);
+LK_MUST_CHECK enum lk_status lk_value_print(const void *base,
+                                            const struct lk_setting *setting,
+                                            struct lk_buf *out);
 
 /* Numbers up to this are exact in every language that reads them. */
 #define LK_CONFIG_MAX ((UINT64_C(1) << 53) - 1)

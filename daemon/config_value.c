@@ -20,26 +20,23 @@ static const struct unit duration_units[] = {{"d", 86400000}, {"h", 3600000},
                                              {"m", 60000},    {"s", 1000},
                                              {"ms", 1},       {NULL, 0}};
 
-static uint64_t *number_at(struct lk_config *config,
-                           const struct lk_setting *setting)
+static uint64_t *number_at(void *base, const struct lk_setting *setting)
 {
-    return (uint64_t *)((char *)config + setting->offset);
+    return (uint64_t *)((char *)base + setting->offset);
 }
 
-static uint64_t number_of(const struct lk_config *config,
-                          const struct lk_setting *setting)
+static uint64_t number_of(const void *base, const struct lk_setting *setting)
 {
-    return *number_at((struct lk_config *)config, setting);
+    return *number_at((void *)base, setting);
 }
 
-static char **text_at(struct lk_config *config,
-                      const struct lk_setting *setting)
+static char **text_at(void *base, const struct lk_setting *setting)
 {
-    return (char **)((char *)config + setting->offset);
+    return (char **)((char *)base + setting->offset);
 }
 
-static enum lk_status invalid(struct lk_buf *why, const char *value,
-                              const char *text)
+enum lk_status lk_value_invalid(struct lk_buf *why, const char *value,
+                                const char *text)
 {
     char quoted[LK_LOG_QUOTED];
 
@@ -102,10 +99,10 @@ static enum lk_status parse_units(const struct lk_assignment *assignment,
     uint64_t number;
 
     if (!read_units(assignment->value, units, &number)) {
-        return invalid(why, assignment->value, text);
+        return lk_value_invalid(why, assignment->shown, text);
     }
     if (number >= setting->min && number <= setting->max) {
-        *number_at(assignment->config, setting) = number;
+        *number_at(assignment->base, setting) = number;
         return LK_OK;
     }
     status = latchkey_buf_add_text(&range, "is out of range; use ");
@@ -122,7 +119,7 @@ static enum lk_status parse_units(const struct lk_assignment *assignment,
         status = latchkey_buf_add(&range, "", 1);
     }
     if (status == LK_OK) {
-        status = invalid(why, assignment->value, range.data);
+        status = lk_value_invalid(why, assignment->shown, range.data);
     }
     latchkey_buf_free(&range);
     return status;
@@ -135,11 +132,11 @@ static enum lk_status parse_count(const struct lk_assignment *assignment,
                        "is not a number; use decimal digits", why);
 }
 
-static enum lk_status print_count(const struct lk_config *config,
+static enum lk_status print_count(const void *base,
                                   const struct lk_setting *setting,
                                   struct lk_buf *out)
 {
-    return print_units(out, count_units, number_of(config, setting));
+    return print_units(out, count_units, number_of(base, setting));
 }
 
 static enum lk_status parse_size(const struct lk_assignment *assignment,
@@ -151,11 +148,11 @@ static enum lk_status parse_size(const struct lk_assignment *assignment,
                        why);
 }
 
-static enum lk_status print_size(const struct lk_config *config,
+static enum lk_status print_size(const void *base,
                                  const struct lk_setting *setting,
                                  struct lk_buf *out)
 {
-    return print_units(out, size_units, number_of(config, setting));
+    return print_units(out, size_units, number_of(base, setting));
 }
 
 static enum lk_status parse_duration(const struct lk_assignment *assignment,
@@ -171,11 +168,11 @@ enum lk_status lk_duration_print(struct lk_buf *out, uint64_t ms)
     return print_units(out, duration_units, ms);
 }
 
-static enum lk_status print_duration(const struct lk_config *config,
+static enum lk_status print_duration(const void *base,
                                      const struct lk_setting *setting,
                                      struct lk_buf *out)
 {
-    return lk_duration_print(out, number_of(config, setting));
+    return lk_duration_print(out, number_of(base, setting));
 }
 
 static enum lk_status parse_mode(const struct lk_assignment *assignment,
@@ -185,20 +182,21 @@ static enum lk_status parse_mode(const struct lk_assignment *assignment,
 
     if (len < 3 || len > 4 || strspn(assignment->value, "01234567") != len ||
         strtoul(assignment->value, NULL, 8) > 0777) {
-        return invalid(why, assignment->value,
-                       "is not a mode; use three octal digits, as in 660");
+        return lk_value_invalid(
+            why, assignment->shown,
+            "is not a mode; use three octal digits, as in 660");
     }
-    *number_at(assignment->config, assignment->setting) =
+    *number_at(assignment->base, assignment->setting) =
         strtoul(assignment->value, NULL, 8);
     return LK_OK;
 }
 
-static enum lk_status print_mode(const struct lk_config *config,
+static enum lk_status print_mode(const void *base,
                                  const struct lk_setting *setting,
                                  struct lk_buf *out)
 {
     return latchkey_buf_printf(out, "%03llo",
-                               (unsigned long long)number_of(config, setting));
+                               (unsigned long long)number_of(base, setting));
 }
 
 static enum lk_status parse_level(const struct lk_assignment *assignment,
@@ -207,26 +205,27 @@ static enum lk_status parse_level(const struct lk_assignment *assignment,
     enum lk_log_level level;
 
     if (!lk_log_level_parse(latchkey_slice(assignment->value), &level)) {
-        return invalid(why, assignment->value,
-                       "is not a level; use error, warn, info or debug");
+        return lk_value_invalid(
+            why, assignment->shown,
+            "is not a level; use error, warn, info or debug");
     }
-    *number_at(assignment->config, assignment->setting) = level;
+    *number_at(assignment->base, assignment->setting) = level;
     return LK_OK;
 }
 
-static enum lk_status print_level(const struct lk_config *config,
+static enum lk_status print_level(const void *base,
                                   const struct lk_setting *setting,
                                   struct lk_buf *out)
 {
-    uint64_t level = number_of(config, setting);
+    uint64_t level = number_of(base, setting);
 
     return latchkey_buf_add_text(out,
                                  lk_log_level_word((enum lk_log_level)level));
 }
 
-static enum lk_status take_text(const struct lk_assignment *assignment)
+enum lk_status lk_value_take(const struct lk_assignment *assignment)
 {
-    char **text = text_at(assignment->config, assignment->setting);
+    char **text = text_at(assignment->base, assignment->setting);
     char *copy = strdup(assignment->value);
 
     if (!copy) {
@@ -237,11 +236,11 @@ static enum lk_status take_text(const struct lk_assignment *assignment)
     return LK_OK;
 }
 
-static enum lk_status print_text(const struct lk_config *config,
-                                 const struct lk_setting *setting,
-                                 struct lk_buf *out)
+enum lk_status lk_value_print(const void *base,
+                              const struct lk_setting *setting,
+                              struct lk_buf *out)
 {
-    const char *text = *text_at((struct lk_config *)config, setting);
+    const char *text = *text_at((void *)base, setting);
 
     return latchkey_buf_add_text(out, text ? text : "");
 }
@@ -278,11 +277,11 @@ bool lk_url_mask(char *url)
     return found;
 }
 
-static enum lk_status print_url(const struct lk_config *config,
+static enum lk_status print_url(const void *base,
                                 const struct lk_setting *setting,
                                 struct lk_buf *out)
 {
-    const char *text = *text_at((struct lk_config *)config, setting);
+    const char *text = *text_at((void *)base, setting);
     char *shown = strdup(text ? text : "");
 
     if (!shown) {
@@ -304,7 +303,7 @@ static enum lk_status invalid_url(struct lk_buf *why, const char *value,
         return LK_NOMEM;
     }
     lk_url_mask(shown);
-    enum lk_status status = invalid(why, shown, text);
+    enum lk_status status = lk_value_invalid(why, shown, text);
     free(shown);
     return status;
 }
@@ -316,27 +315,27 @@ static enum lk_status parse_url(const struct lk_assignment *assignment,
 
     if (scheme == 0 || assignment->value[scheme] != ':' ||
         assignment->value[scheme + 1] == '\0') {
-        return invalid_url(why, assignment->value,
+        return invalid_url(why, assignment->shown,
                            "is not a store; use sqlite:PATH, "
                            "postgres://HOST/DATABASE or redis://HOST:PORT");
     }
-    return take_text(assignment);
+    return lk_value_take(assignment);
 }
 
 static enum lk_status parse_cache(const struct lk_assignment *assignment,
                                   struct lk_buf *why)
 {
     if (strcmp(assignment->value, "none") == 0) {
-        char **text = text_at(assignment->config, assignment->setting);
+        char **text = text_at(assignment->base, assignment->setting);
         lk_secret_free(*text);
         *text = NULL;
         return LK_OK;
     }
     if (strncmp(assignment->value, "redis:", 6) != 0) {
-        return invalid_url(why, assignment->value,
+        return invalid_url(why, assignment->shown,
                            "is not a cache; use redis://HOST:PORT or none");
     }
-    return take_text(assignment);
+    return lk_value_take(assignment);
 }
 
 static enum lk_status parse_switch(const struct lk_assignment *assignment,
@@ -345,18 +344,18 @@ static enum lk_status parse_switch(const struct lk_assignment *assignment,
     bool on = strcmp(assignment->value, "yes") == 0;
 
     if (!on && strcmp(assignment->value, "no") != 0) {
-        return invalid(why, assignment->value, "is neither yes nor no");
+        return lk_value_invalid(why, assignment->shown,
+                                "is neither yes nor no");
     }
-    *number_at(assignment->config, assignment->setting) = on;
+    *number_at(assignment->base, assignment->setting) = on;
     return LK_OK;
 }
 
-static enum lk_status print_switch(const struct lk_config *config,
+static enum lk_status print_switch(const void *base,
                                    const struct lk_setting *setting,
                                    struct lk_buf *out)
 {
-    return latchkey_buf_add_text(out,
-                                 number_of(config, setting) ? "yes" : "no");
+    return latchkey_buf_add_text(out, number_of(base, setting) ? "yes" : "no");
 }
 
 static const char *const when_words[] = {"auto", "yes", "no"};
@@ -366,18 +365,19 @@ static enum lk_status parse_when(const struct lk_assignment *assignment,
 {
     for (uint64_t i = LK_COURIER_AUTO; i <= LK_COURIER_NO; i++) {
         if (strcmp(assignment->value, when_words[i]) == 0) {
-            *number_at(assignment->config, assignment->setting) = i;
+            *number_at(assignment->base, assignment->setting) = i;
             return LK_OK;
         }
     }
-    return invalid(why, assignment->value, "is neither auto, yes nor no");
+    return lk_value_invalid(why, assignment->shown,
+                            "is neither auto, yes nor no");
 }
 
-static enum lk_status print_when(const struct lk_config *config,
+static enum lk_status print_when(const void *base,
                                  const struct lk_setting *setting,
                                  struct lk_buf *out)
 {
-    return latchkey_buf_add_text(out, when_words[number_of(config, setting)]);
+    return latchkey_buf_add_text(out, when_words[number_of(base, setting)]);
 }
 
 /* The path alone is kept. */
@@ -387,25 +387,25 @@ static enum lk_status parse_socket(const struct lk_assignment *assignment,
     struct lk_assignment path = *assignment;
 
     if (strcmp(assignment->value, "none") == 0) {
-        char **text = text_at(assignment->config, assignment->setting);
+        char **text = text_at(assignment->base, assignment->setting);
         free(*text);
         *text = NULL;
         return LK_OK;
     }
     if (strncmp(assignment->value, "unix:/", 6) != 0 ||
         strlen(assignment->value) - 5 >= LK_SOCKET_PATH) {
-        return invalid(why, assignment->value,
-                       "is not a socket; use unix:/PATH, or none");
+        return lk_value_invalid(why, assignment->shown,
+                                "is not a socket; use unix:/PATH, or none");
     }
     path.value += 5;
-    return take_text(&path);
+    return lk_value_take(&path);
 }
 
-static enum lk_status print_socket(const struct lk_config *config,
+static enum lk_status print_socket(const void *base,
                                    const struct lk_setting *setting,
                                    struct lk_buf *out)
 {
-    const char *path = *text_at((struct lk_config *)config, setting);
+    const char *path = *text_at((void *)base, setting);
 
     return path ? latchkey_buf_printf(out, "unix:%s", path)
                 : latchkey_buf_add_text(out, "none");
@@ -420,20 +420,22 @@ static enum lk_status parse_prefix(const struct lk_assignment *assignment,
         strspn(assignment->value, "abcdefghijklmnopqrstuvwxyz"
                                   "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                   "0123456789-_.") != len) {
-        return invalid(why, assignment->value,
-                       "is not a prefix; use up to 32 letters, digits, "
-                       "hyphens, dots and underscores");
+        return lk_value_invalid(
+            why, assignment->shown,
+            "is not a prefix; use up to 32 letters, digits, "
+            "hyphens, dots and underscores");
     }
-    return take_text(assignment);
+    return lk_value_take(assignment);
 }
 
 static enum lk_status parse_path(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
     if (assignment->value[0] != '/') {
-        return invalid(why, assignment->value, "is not an absolute path");
+        return lk_value_invalid(why, assignment->shown,
+                                "is not an absolute path");
     }
-    return take_text(assignment);
+    return lk_value_take(assignment);
 }
 
 static enum lk_status parse_secret(const struct lk_assignment *assignment,
@@ -444,7 +446,7 @@ static enum lk_status parse_secret(const struct lk_assignment *assignment,
                    ? LK_INVALID
                    : LK_NOMEM;
     }
-    return take_text(assignment);
+    return lk_value_take(assignment);
 }
 
 const struct lk_setting_kind lk_kind_count = {.parse = parse_count,
@@ -468,7 +470,7 @@ const struct lk_setting_kind lk_kind_when = {.parse = parse_when,
 const struct lk_setting_kind lk_kind_socket = {.parse = parse_socket,
                                                .print = print_socket};
 const struct lk_setting_kind lk_kind_prefix = {.parse = parse_prefix,
-                                               .print = print_text};
+                                               .print = lk_value_print};
 const struct lk_setting_kind lk_kind_path = {.parse = parse_path,
-                                             .print = print_text};
+                                             .print = lk_value_print};
 const struct lk_setting_kind lk_kind_secret = {.parse = parse_secret};

@@ -1,0 +1,544 @@
+/* config_target_kinds.c - values that only targets and routes have. */
+#include "daemon/config_table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#define DIGITS  "0123456789"
+
+static void *field(const struct lk_assignment *assignment)
+{
+    return (char *)assignment->base + assignment->setting->offset;
+}
+
+/* For values that may hold a secret. */
+static enum lk_status refuse_secret(struct lk_buf *why, const char *text)
+{
+    return latchkey_buf_add_text(why, text) == LK_OK ? LK_INVALID : LK_NOMEM;
+}
+
+/* ---- url ----------------------------------------------------------------- */
+
+static const char *port_fault(const char *at, size_t len)
+{
+    char text[8] = "";
+
+    if (len == 0 || len > 5 || strspn(at, DIGITS) < len) {
+        return "has a port that is no number";
+    }
+    memcpy(text, at, len);
+    return atoi(text) >= 1 && atoi(text) <= 65535
+               ? NULL
+               : "has a port that is not in 1 to 65535";
+}
+
+/* "host", "host:port", "[::1]:port", of `len` bytes. */
+static const char *authority_fault(const char *at, size_t len)
+{
+    size_t host = *at == '[' ? strspn(at + 1, DIGITS "abcdefABCDEF:.") + 2
+                             : strspn(at, LETTERS DIGITS "-._");
+
+    if (memchr(at, '@', len)) {
+        return "must not hold a user or a password; use a header";
+    }
+    if (host == 0 || host > len || (*at == '[' && at[host - 1] != ']')) {
+        return "has no host, or one that is not a name or an address";
+    }
+    if (host == len) {
+        return NULL;
+    }
+    return at[host] == ':' ? port_fault(at + host + 1, len - host - 1)
+                           : "has a host that is not a name or an address";
+}
+
+/* What jobs' paths are put behind: none, or one that passes for a path. */
+static const char *base_fault(const char *base)
+{
+    if (strpbrk(base, "?#")) {
+        return "must not have a query or a fragment";
+    }
+    return *base ? lk_path_fault(latchkey_slice(base)) : NULL;
+}
+
+static const char *http_fault(const char *value)
+{
+    const char *authority = strstr(value, "://") + 3;
+    size_t len = strcspn(authority, "/?#");
+    const char *fault = authority_fault(authority, len);
+
+    return fault ? fault : base_fault(authority + len);
+}
+
+static const char *socket_fault(const char *value)
+{
+    const char *path = value + strlen("unix:");
+    const char *base = strstr(path, ":/");
+    size_t len = base ? (size_t)(base - path) : strlen(path);
+
+    if (*path != '/' || len >= LK_SOCKET_PATH) {
+        return "is not unix:/PATH, or a path too long for a socket";
+    }
+    return base ? base_fault(base + 1) : NULL;
+}
+
+static const char *url_fault(const char *value)
+{
+    if (strncmp(value, "unix:", 5) == 0) {
+        return socket_fault(value);
+    }
+    if (strncmp(value, "http://", 7) == 0 ||
+        strncmp(value, "https://", 8) == 0) {
+        return http_fault(value);
+    }
+    return "is not the URL of a service; use https://HOST, http://HOST or "
+           "unix:/PATH";
+}
+
+/* A slash at the end would become two. */
+static void cut_slash(char *url)
+{
+    size_t len = strlen(url);
+
+    if (len && url[len - 1] == '/') {
+        url[len - 1] = '\0';
+    }
+}
+
+static enum lk_status take_url(struct lk_target *target, const char *value)
+{
+    char *url = NULL;
+    char *path = NULL;
+
+    if (strncmp(value, "unix:", 5) == 0) {
+        const char *base = strstr(value + 5, ":/");
+        path = base ? strndup(value + 5, (size_t)(base - value - 5))
+                    : strdup(value + 5);
+        if (asprintf(&url, "http://localhost%s", base ? base + 1 : "") < 0) {
+            url = NULL;
+        }
+        if (!path || !url) {
+            free(path);
+            free(url);
+            return LK_NOMEM;
+        }
+    } else {
+        url = strdup(value);
+    }
+    if (!url) {
+        return LK_NOMEM;
+    }
+    cut_slash(url);
+    free(target->url);
+    free(target->socket);
+    target->url = url;
+    target->socket = path;
+    return LK_OK;
+}
+
+static enum lk_status parse_target_url(const struct lk_assignment *assignment,
+                                       struct lk_buf *why)
+{
+    const char *fault = url_fault(assignment->value);
+    char *shown;
+    enum lk_status status;
+
+    if (!fault) {
+        return take_url(assignment->base, assignment->value);
+    }
+    shown = strdup(assignment->shown);
+    if (!shown) {
+        return LK_NOMEM;
+    }
+    lk_url_mask(shown);
+    status = lk_value_invalid(why, shown, fault);
+    lk_secret_free(shown);
+    return status;
+}
+
+static enum lk_status print_target_url(const void *base,
+                                       const struct lk_setting *setting,
+                                       struct lk_buf *out)
+{
+    const struct lk_target *target = base;
+    const char *url = target->url ? target->url : "";
+    const char *path = url + strlen("http://localhost");
+
+    if (!target->socket) {
+        return latchkey_buf_add_text(out, url);
+    }
+    return latchkey_buf_printf(out, "unix:%s%s%s", target->socket,
+                               *path ? ":" : "", path);
+}
+
+/* ---- headers ------------------------------------------------------------- */
+
+/* Host is the target's to say, unlike a job's. */
+static const char *header_fault(const char *line)
+{
+    size_t name = strcspn(line, ":");
+
+    if (name == 4 && strncasecmp(line, "host", 4) == 0) {
+        return strpbrk(line, "\r\n") ? "contains a line break" : NULL;
+    }
+    struct lk_buf text = {0};
+    const char *fault = "cannot be looked at: out of memory";
+    if (latchkey_buf_printf(&text, "%s\r\n", line) == LK_OK) {
+        fault = lk_headers_fault(latchkey_buf_slice(&text));
+        explicit_bzero(text.data, text.len);
+    }
+    latchkey_buf_free(&text);
+    return fault;
+}
+
+static enum lk_status parse_header(const struct lk_assignment *assignment,
+                                   struct lk_buf *why)
+{
+    struct lk_target *target = assignment->base;
+    const char *fault = header_fault(assignment->value);
+    char *lines = NULL;
+
+    if (fault) {
+        return latchkey_buf_printf(why, "%s; use Name: value", fault) == LK_OK
+                   ? LK_INVALID
+                   : LK_NOMEM;
+    }
+    if (asprintf(&lines, "%s%s\r\n", target->headers ? target->headers : "",
+                 assignment->value) < 0) {
+        return LK_NOMEM;
+    }
+    lk_secret_free(target->headers);
+    target->headers = lines;
+    return LK_OK;
+}
+
+static enum lk_status parse_header_name(const struct lk_assignment *assignment,
+                                        struct lk_buf *why)
+{
+    size_t len = strlen(assignment->value);
+
+    if (!len || len > 64 ||
+        strspn(assignment->value, LETTERS DIGITS "-_") != len) {
+        return lk_value_invalid(why, assignment->shown,
+                                "is not the name of a header");
+    }
+    return lk_value_take(assignment);
+}
+
+static enum lk_status parse_provider_id(const struct lk_assignment *assignment,
+                                        struct lk_buf *why)
+{
+    const char *value = assignment->value;
+    size_t name = strncmp(value, "header:", 7) == 0
+                      ? strspn(value + 7, LETTERS DIGITS "-_")
+                      : 0;
+
+    if ((!name || value[7 + name]) && strncmp(value, "json:/", 6) != 0) {
+        return lk_value_invalid(why, assignment->shown,
+                                "is not a place; use header:NAME or "
+                                "json:/POINTER");
+    }
+    return lk_value_take(assignment);
+}
+
+static enum lk_status parse_sign(const struct lk_assignment *assignment,
+                                 struct lk_buf *why)
+{
+    const char *value = assignment->value;
+    const char *key = value + strlen("whsec_");
+
+    if (strncmp(value, "whsec_", 6) != 0 || strlen(key) < 16 ||
+        key[strspn(key, LETTERS DIGITS "+/=")]) {
+        return refuse_secret(why, "is not a signing secret; use whsec_ and at "
+                                  "least 12 bytes in base64");
+    }
+    return lk_value_take(assignment);
+}
+
+/* ---- statuses, rates, versions ------------------------------------------- */
+
+static void add_statuses(struct lk_statuses *set, unsigned from, unsigned to)
+{
+    for (unsigned bit = from - 100; bit < to - 100; bit++) {
+        set->bits[bit / 64] |= UINT64_C(1) << bit % 64;
+    }
+}
+
+/* "404" or "5xx". */
+static bool add_word(struct lk_statuses *set, const char *word, size_t len)
+{
+    unsigned first = (unsigned)(unsigned char)word[0] - '0';
+
+    if (len != 3 || first < 1 || first > 5) {
+        return false;
+    }
+    if (strncasecmp(word + 1, "xx", 2) == 0) {
+        add_statuses(set, first * 100, first * 100 + 100);
+        return true;
+    }
+    if (strspn(word, DIGITS) < 3) {
+        return false;
+    }
+    unsigned status = (unsigned)strtoul(word, NULL, 10);
+    add_statuses(set, status, status + 1);
+    return true;
+}
+
+static enum lk_status parse_statuses(const struct lk_assignment *assignment,
+                                     struct lk_buf *why)
+{
+    struct lk_statuses set = {{0}};
+    const char *at = assignment->value;
+
+    while (*(at += strspn(at, " \t,"))) {
+        size_t len = strcspn(at, " \t,");
+        if (!add_word(&set, at, len)) {
+            return lk_value_invalid(why, assignment->shown,
+                                    "is not a list of statuses; use 200 or "
+                                    "2xx, with spaces between");
+        }
+        at += len;
+    }
+    *(struct lk_statuses *)field(assignment) = set;
+    return LK_OK;
+}
+
+static unsigned first_status(const struct lk_statuses *set, unsigned from,
+                             bool wanted)
+{
+    while (from < 600 && lk_statuses_have(set, from) != wanted) {
+        from++;
+    }
+    return from;
+}
+
+static enum lk_status print_statuses(const void *base,
+                                     const struct lk_setting *setting,
+                                     struct lk_buf *out)
+{
+    const struct lk_statuses *set =
+        (const void *)((const char *)base + setting->offset);
+    enum lk_status status = LK_OK;
+    unsigned at = first_status(set, 100, true);
+
+    while (at < 600 && !status) {
+        bool whole = at % 100 == 0 && first_status(set, at, false) >= at + 100;
+        status =
+            whole ? latchkey_buf_printf(out, "%s%uxx", out->len ? " " : "",
+                                        at / 100)
+                  : latchkey_buf_printf(out, "%s%u", out->len ? " " : "", at);
+        at = first_status(set, at + (whole ? 100 : 1), true);
+    }
+    return status;
+}
+
+static enum lk_status parse_rate(const struct lk_assignment *assignment,
+                                 struct lk_buf *why)
+{
+    const struct lk_setting *setting = assignment->setting;
+    char *end;
+    unsigned long rate = strtoul(assignment->value, &end, 10);
+    size_t digits = strspn(assignment->value, DIGITS);
+
+    if (!digits || digits > 9 || (*end && strcmp(end, "/s") != 0) ||
+        rate > setting->max) {
+        return lk_value_invalid(why, assignment->shown,
+                                "is not a rate; use calls a second, as in "
+                                "100/s, or 0 for any");
+    }
+    *(uint64_t *)field(assignment) = rate;
+    return LK_OK;
+}
+
+static enum lk_status print_rate(const void *base,
+                                 const struct lk_setting *setting,
+                                 struct lk_buf *out)
+{
+    uint64_t rate = *(const uint64_t *)((const char *)base + setting->offset);
+
+    return latchkey_buf_printf(out, rate ? "%llu/s" : "%llu",
+                               (unsigned long long)rate);
+}
+
+static const char *const http_words[] = {"auto", "1.1", "2"};
+
+static enum lk_status parse_http(const struct lk_assignment *assignment,
+                                 struct lk_buf *why)
+{
+    for (uint64_t i = LK_HTTP_AUTO; i <= LK_HTTP_2; i++) {
+        if (strcmp(assignment->value, http_words[i]) == 0) {
+            *(uint64_t *)field(assignment) = i;
+            return LK_OK;
+        }
+    }
+    return lk_value_invalid(why, assignment->shown,
+                            "is neither auto, 1.1 nor 2");
+}
+
+static enum lk_status print_http(const void *base,
+                                 const struct lk_setting *setting,
+                                 struct lk_buf *out)
+{
+    uint64_t http = *(const uint64_t *)((const char *)base + setting->offset);
+
+    return latchkey_buf_add_text(out, http_words[http]);
+}
+
+/* ---- files, probes, routes ----------------------------------------------- */
+
+static enum lk_status parse_file(const struct lk_assignment *assignment,
+                                 struct lk_buf *why)
+{
+    if (assignment->value[0] != '/') {
+        return lk_value_invalid(why, assignment->shown,
+                                "is not an absolute path");
+    }
+    if (access(assignment->value, R_OK) != 0) {
+        return lk_value_invalid(why, assignment->shown, "cannot be read");
+    }
+    return lk_value_take(assignment);
+}
+
+static bool is_placeholder(const char *at, size_t len)
+{
+    static const char *const words[] = {"{key}", "{id}", "{tenant}", "{scope}",
+                                        "{reference}"};
+
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (strlen(words[i]) == len && memcmp(words[i], at, len) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *template_fault(const char *path)
+{
+    const char *fault = lk_path_fault(latchkey_slice(path));
+
+    while (!fault && (path = strpbrk(path, "{}"))) {
+        const char *end = strchr(path, '}');
+        if (!end || !is_placeholder(path, (size_t)(end - path + 1))) {
+            return "has a placeholder that there is not; there are {key}, "
+                   "{id}, {tenant}, {scope} and {reference}";
+        }
+        path = end + 1;
+    }
+    return fault;
+}
+
+static enum lk_status parse_probe(const struct lk_assignment *assignment,
+                                  struct lk_buf *why)
+{
+    const char *fault = template_fault(assignment->value);
+
+    return fault ? lk_value_invalid(why, assignment->shown, fault)
+                 : lk_value_take(assignment);
+}
+
+/* Empty is the whole document. */
+static enum lk_status parse_pointer(const struct lk_assignment *assignment,
+                                    struct lk_buf *why)
+{
+    if (assignment->value[0] && assignment->value[0] != '/') {
+        return lk_value_invalid(why, assignment->shown,
+                                "is not a JSON Pointer; it begins with a "
+                                "slash, or is empty for the whole document");
+    }
+    return lk_value_take(assignment);
+}
+
+static enum lk_status take_bounded(const struct lk_assignment *assignment,
+                                   size_t most, const char *fault,
+                                   struct lk_buf *why)
+{
+    size_t len = strlen(assignment->value);
+
+    return len && len <= most ? lk_value_take(assignment)
+                              : lk_value_invalid(why, assignment->shown, fault);
+}
+
+static enum lk_status parse_scope(const struct lk_assignment *assignment,
+                                  struct lk_buf *why)
+{
+    return take_bounded(assignment, 1024,
+                        "is not a scope; use METHOD /path, or the beginning "
+                        "of one and *",
+                        why);
+}
+
+static enum lk_status parse_tenant(const struct lk_assignment *assignment,
+                                   struct lk_buf *why)
+{
+    return take_bounded(assignment, 255, "is not a tenant; use 1 to 255 bytes",
+                        why);
+}
+
+static enum lk_status parse_target_name(const struct lk_assignment *assignment,
+                                        struct lk_buf *why)
+{
+    const char *fault = lk_target_name_fault(latchkey_slice(assignment->value));
+
+    return fault ? lk_value_invalid(why, assignment->shown, fault)
+                 : lk_value_take(assignment);
+}
+
+/* "TARGET /path". */
+static enum lk_status parse_rollback(const struct lk_assignment *assignment,
+                                     struct lk_buf *why)
+{
+    struct lk_route *route = assignment->base;
+    const char *value = assignment->value;
+    size_t len = strcspn(value, " \t");
+    const char *path = value + len + strspn(value + len, " \t");
+    const char *fault = lk_target_name_fault((struct lk_slice){value, len});
+
+    if (!fault && *path) {
+        fault = template_fault(path);
+    }
+    if (fault || !*path) {
+        return lk_value_invalid(why, assignment->shown,
+                                fault ? fault
+                                      : "is not a call; use TARGET /path");
+    }
+    free(route->rollback_target);
+    free(route->rollback_path);
+    route->rollback_target = strndup(value, len);
+    route->rollback_path = strdup(path);
+    return route->rollback_target && route->rollback_path ? LK_OK : LK_NOMEM;
+}
+
+static enum lk_status print_rollback(const void *base,
+                                     const struct lk_setting *setting,
+                                     struct lk_buf *out)
+{
+    const struct lk_route *route = base;
+
+    return route->rollback_target
+               ? latchkey_buf_printf(out, "%s %s", route->rollback_target,
+                                     route->rollback_path)
+               : LK_OK;
+}
+
+#define KIND(name, ...)                                                        \
+    const struct lk_setting_kind lk_kind_##name = {.parse = parse_##name,      \
+                                                   __VA_ARGS__}
+
+KIND(target_url, .print = print_target_url);
+KIND(header, .repeats = true);
+KIND(header_name, .print = lk_value_print);
+KIND(statuses, .print = print_statuses);
+KIND(rate, .print = print_rate);
+KIND(provider_id, .print = lk_value_print);
+KIND(sign, .repeats = false);
+KIND(http, .print = print_http);
+KIND(file, .print = lk_value_print);
+KIND(probe, .print = lk_value_print);
+KIND(pointer, .print = lk_value_print);
+KIND(scope, .print = lk_value_print);
+KIND(tenant, .print = lk_value_print);
+KIND(target_name, .print = lk_value_print);
+KIND(rollback, .print = print_rollback);
