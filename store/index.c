@@ -73,6 +73,7 @@ void lk_index_free(struct lk_index *index)
         free(index->chunks[i]);
     }
     free(index->chunks);
+    free(index->doubts);
     *index = (struct lk_index){.free = LK_ENTRY_NONE};
 }
 
@@ -213,16 +214,26 @@ static void give_entry(struct lk_index *index, uint32_t ref)
     index->free = ref;
 }
 
-static void overwrite(struct lk_index *index, uint32_t ref,
-                      const struct lk_entry *entry)
+static enum lk_status overwrite(struct lk_index *index, uint32_t ref,
+                                const struct lk_entry *entry)
 {
     struct lk_entry *mine = lk_index_at(index, ref);
+    enum lk_status status = LK_OK;
 
+    if (entry->state == LK_STATE_UNCERTAIN &&
+        (mine->state != LK_STATE_UNCERTAIN ||
+         mine->deadline != entry->deadline)) {
+        status = lk_doubt_note(index, entry);
+    }
+    if (status) {
+        return status;
+    }
     lk_wheel_unfile(index, ref);
     index->by_state[mine->state]--;
     *mine = *entry;
     index->by_state[mine->state]++;
     lk_wheel_file(index, ref);
+    return LK_OK;
 }
 
 enum lk_status lk_index_put(struct lk_index *index,
@@ -232,10 +243,12 @@ enum lk_status lk_index_put(struct lk_index *index,
     uint32_t slot = find_slot(index, shard, entry->hash);
 
     if (slot < shard->cap) {
-        overwrite(index, shard->refs[slot], entry);
-        return LK_OK;
+        return overwrite(index, shard->refs[slot], entry);
     }
     enum lk_status status = make_room(index, shard);
+    if (!status && entry->state == LK_STATE_UNCERTAIN) {
+        status = lk_doubt_note(index, entry);
+    }
     if (status) {
         return status;
     }

@@ -30,7 +30,9 @@ struct lk_entry {
     uint64_t omitted : 1;
     uint64_t evicted : 1;
     uint64_t keeps : 1; /* KEEP asked for a TTL; the row has it */
-    uint64_t owner : 10;
+    uint64_t owner : 8;
+    uint64_t jobs : 1;   /* has an unfinished job: neither expires nor goes */
+    uint64_t queued : 1; /* its request is one: the courier runs it */
     /* in progress: end of the lock; completed, released: end of the TTL;
      * uncertain, accepted: since when. Milliseconds. */
     uint64_t deadline : 48;
@@ -47,6 +49,7 @@ _Static_assert(sizeof(struct lk_entry) == 56, "the memory budget of a record");
 enum { LK_WHEEL_LEVELS = 5, LK_WHEEL_SLOTS = 64, LK_WHEEL_TICK_MS = 64 };
 
 struct lk_shard;
+struct lk_doubt;
 
 struct lk_index {
     struct lk_shard *shards;
@@ -59,7 +62,10 @@ struct lk_index {
     uint64_t by_state[6];
     uint64_t bytes; /* all memory of the index */
     uint32_t wheel[LK_WHEEL_LEVELS * LK_WHEEL_SLOTS];
-    uint64_t tick; /* the wheel has turned so far */
+    uint64_t tick;           /* the wheel has turned so far */
+    struct lk_doubt *doubts; /* oldest.c */
+    size_t doubt_count;
+    size_t doubt_cap;
 };
 
 /* `now_ms` is where the wheel starts. */
@@ -91,6 +97,15 @@ size_t lk_wheel_due(struct lk_index *index, uint64_t now_ms,
                     struct lk_hash128 *hashes, size_t max, bool *more);
 void lk_wheel_file(struct lk_index *index, uint32_t ref);
 void lk_wheel_unfile(struct lk_index *index, uint32_t ref);
+
+/*
+ * oldest.c: since when the longest doubted record is uncertain; 0: none is.
+ * lk_doubt_note is told of every record that becomes uncertain, before it is
+ * in the index.
+ */
+uint64_t lk_index_oldest(struct lk_index *index);
+LK_MUST_CHECK enum lk_status lk_doubt_note(struct lk_index *index,
+                                           const struct lk_entry *entry);
 
 /*
  * A TTL in 16 bits: exact, or 0 for "look in the row". lk_ttl_pack_up rounds

@@ -341,10 +341,14 @@ static enum lk_status hold_unknown(struct lk_sqlite *store, int64_t backup_at,
     enum lk_status status = lk_meta_put(store, "hold_until", (int64_t)until);
 
     store->next_token += TOKEN_LEAP * (1 + openings % LEAPS_MAX);
+    store->next_job += TOKEN_LEAP * (1 + openings % LEAPS_MAX);
     atomic_store(&store->last_token, store->next_token - 1);
     if (!status) {
         status =
             lk_meta_put(store, "high_token", (int64_t)store->next_token - 1);
+    }
+    if (!status) {
+        status = lk_meta_put(store, "high_job", (int64_t)store->next_job - 1);
     }
     atomic_store(&store->hold_until_ms, until);
     lk_sqlite_log(store, LEVEL_WARN,
@@ -409,6 +413,7 @@ static void release(struct lk_sqlite *store)
     }
     lk_overlay_free(&store->overlay);
     lk_index_free(&store->index);
+    lk_counts_free(store);
     latchkey_buf_free(&store->scratch);
     pthread_rwlock_destroy(&store->handles);
     pthread_mutex_destroy(&store->reader_lock);
@@ -518,6 +523,21 @@ static uint64_t size_of(const char *path, const char *suffix)
     return stat(name, &info) ? 0 : (uint64_t)info.st_size;
 }
 
+static void add_jobs(const struct lk_job_counts *counts,
+                     struct lk_store_stats *stats)
+{
+    for (size_t i = 0; i < counts->count; i++) {
+        uint64_t oldest = counts->targets[i].oldest_uncertain_ms;
+        for (int state = 0; state < LK_JOB_DELIVERED; state++) {
+            stats->jobs[state] += counts->targets[i].jobs[state];
+        }
+        if (oldest && (!stats->oldest_uncertain_ms ||
+                       oldest < stats->oldest_uncertain_ms)) {
+            stats->oldest_uncertain_ms = oldest;
+        }
+    }
+}
+
 static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
@@ -547,6 +567,8 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
     for (int i = 0; i < 6; i++) {
         stats->by_state[i] = store->index.by_state[i];
     }
+    stats->oldest_uncertain_ms = lk_index_oldest(&store->index);
+    add_jobs(&store->counts_durable, stats);
     pthread_mutex_unlock(&store->index_lock);
     pthread_mutex_lock(&store->trouble_lock);
     memcpy(stats->trouble, store->trouble, sizeof(stats->trouble));
@@ -564,6 +586,9 @@ const struct lk_store_class lk_sqlite_class = {
     .find = lk_sqlite_find,
     .list = lk_sqlite_list,
     .audit = lk_sqlite_audit,
+    .jobs = lk_sqlite_jobs,
+    .job = lk_sqlite_job,
+    .targets = lk_sqlite_targets,
     .verify = lk_sqlite_verify,
     .backup = lk_sqlite_backup,
     .note = lk_sqlite_note,

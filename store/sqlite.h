@@ -28,8 +28,30 @@ enum lk_row_kind {
     LK_ROW_LAPSE = 5, /* the sweeper's doubt: nobody gave a reason */
     LK_ROW_EXTEND = 6,
     LK_ROW_EVICT = 7,
+    LK_ROW_RETURN = 8, /* accepted again, by the courier */
 };
 
+/* claim.lock of a record that was accepted: it has none. */
+enum { LK_LOCK_NONE = -1 };
+
+/* A job as it is leased and shown. What is missing is damage, and must not
+ * hide the rest. */
+#define LK_JOB_COLUMNS                                                         \
+    "SELECT job.id, job.number, job.generation, job.name, job.target, "        \
+    "job.state, job.attempts, job.forgiven, job.called, job.sent, "            \
+    "job.repeatable, job.created, job.due, job.ended, job.status, "            \
+    "job.provider_id, job.reason, claim.tenant, claim.scope, claim.key, "      \
+    "call.method, call.path, call.headers, call.body FROM job "                \
+    "LEFT JOIN call ON call.id = job.id "                                      \
+    "LEFT JOIN claim ON claim.token = job.number "
+
+/* A job's own row, the small part that changes; see struct lk_job_row. */
+#define LK_JOB_ROW                                                             \
+    "SELECT id, number, hash, name = '', target, state, attempts, forgiven, "  \
+    "called, sent, repeatable, created, due FROM job "
+
+/* "state < 4", in so many words, is what the indexes of unfinished jobs ask
+ * for. */
 /* Statements of the writer. */
 #define LK_STATEMENT_MAP(X)                                                    \
     X(BEGIN, "BEGIN IMMEDIATE")                                                \
@@ -52,7 +74,40 @@ enum lk_row_kind {
             "ORDER BY token LIMIT ?")                                          \
     X(DELETE_CLAIMS, "DELETE FROM claim WHERE token BETWEEN ? AND ?")          \
     X(DELETE_OUTCOMES, "DELETE FROM outcome WHERE token BETWEEN ? AND ?")      \
-    X(DELETE_ANSWERS, "DELETE FROM answer WHERE token BETWEEN ? AND ?")
+    X(DELETE_ANSWERS, "DELETE FROM answer WHERE token BETWEEN ? AND ?")        \
+    X(LEASE, "INSERT INTO claim SELECT ?2, hash, ifnull(number, token), "      \
+             "ifnull(generation, token), attempt + 1, ?3, ?4, ttl, keep, "     \
+             "owner, fingerprint, tenant, scope, key FROM claim "              \
+             "WHERE token = ?1")                                               \
+    X(JOB, "INSERT INTO job (id, number, generation, hash, name, target, "     \
+           "repeatable, created, due) VALUES (?,?,?,?,?,?,?,?,?)")             \
+    X(CALL, "INSERT INTO call VALUES (?,?,?,?,?)")                             \
+    X(JOB_EXISTS, "SELECT 1 FROM job WHERE number = ? AND generation = ? "     \
+                  "AND name = ?")                                              \
+    X(JOB_OPEN, "SELECT 1 FROM job WHERE number = ? AND state < 4 LIMIT 1")    \
+    X(JOB_ROW, LK_JOB_ROW "WHERE id = ?")                                      \
+    X(REQUEST, LK_JOB_ROW "WHERE number = ? AND name = '' AND state < 4")      \
+    X(JOB_MOVE, "UPDATE job SET state = ?2, attempts = ?3, forgiven = ?4, "    \
+                "called = ?5, sent = ?6, due = ?7, ended = ?8 WHERE id = ?1")  \
+    X(JOB_END, "UPDATE job SET state = ?2, attempts = ?3, forgiven = ?4, "     \
+               "called = ?5, sent = ?6, due = ?7, ended = ?8, status = ?9, "   \
+               "provider_id = ?10, reason = ?11 WHERE id = ?1")                \
+    X(ATTEMPT, "INSERT OR REPLACE INTO attempt VALUES (?,?,?,?,?,?,?,?)")      \
+    X(JOB_LOST, LK_JOB_ROW "WHERE target = ? AND state = 1 AND state < 4 "     \
+                           "AND due <= ? ORDER BY due LIMIT ?")                \
+    X(JOB_DUE, LK_JOB_COLUMNS "WHERE job.target = ? AND job.state = 0 "        \
+                              "AND job.state < 4 AND job.due <= ? "            \
+                              "ORDER BY job.due LIMIT ?")                      \
+    X(JOB_WHOLE, LK_JOB_COLUMNS "WHERE job.id = ?")                            \
+    X(JOB_NEXT, "SELECT min(due) FROM job WHERE target = ? AND state = ? "     \
+                "AND state < 4 AND due > ?")                                   \
+    X(OPERATION, "SELECT tenant, scope, key FROM claim WHERE token = ?")       \
+    X(PAUSE, "INSERT OR REPLACE INTO target VALUES (?,?,?,?)")                 \
+    X(RESUME, "DELETE FROM target WHERE name = ?")                             \
+    X(REAP_JOBS, "SELECT id FROM job WHERE number BETWEEN ? AND ? LIMIT ?")    \
+    X(DELETE_JOB, "DELETE FROM job WHERE id = ?")                              \
+    X(DELETE_CALL, "DELETE FROM call WHERE id = ?")                            \
+    X(DELETE_ATTEMPTS, "DELETE FROM attempt WHERE job = ?")
 
 enum lk_statement {
 #define X(name, sql) LK_STATEMENT_##name,
@@ -80,7 +135,23 @@ enum lk_statement {
              "LEFT JOIN answer ON answer.token = claim.token "                 \
              "WHERE claim.token > ? ORDER BY claim.token LIMIT ?")             \
     X(AUDIT, "SELECT id, at, who, why, action, tenant, scope, key, token "     \
-             "FROM audit WHERE id > ? ORDER BY id LIMIT ?")
+             "FROM audit WHERE id > ? ORDER BY id LIMIT ?")                    \
+    X(REQUEST, "SELECT created FROM job WHERE number = ? AND name = '' "       \
+               "AND state < 4")                                                \
+    X(JOB, LK_JOB_COLUMNS "WHERE job.id = ?")                                  \
+    X(JOBS, LK_JOB_COLUMNS "WHERE job.id > ?1 ORDER BY job.id LIMIT ?2")       \
+    X(JOBS_STUCK, LK_JOB_COLUMNS "WHERE job.id > ?1 AND job.state = ?3 "       \
+                                 "AND job.state BETWEEN 2 AND 3 "              \
+                                 "ORDER BY job.id LIMIT ?2")                   \
+    X(JOBS_OF, LK_JOB_COLUMNS "WHERE job.id > ?1 AND job.number = ?3 "         \
+                              "ORDER BY job.id LIMIT ?2")                      \
+    X(JOB_ANSWER, "SELECT headers, body FROM attempt WHERE job = ? "           \
+                  "AND number BETWEEN ? AND ? ORDER BY number DESC LIMIT 1")   \
+    X(ATTEMPTS, "SELECT number, ended, status, called, reason, body "          \
+                "FROM attempt WHERE job = ? AND number < ? ORDER BY number")   \
+    X(OLDEST, "SELECT min(due) FROM job WHERE target = ? AND state = ? "       \
+              "AND state < 4")                                                 \
+    X(TARGET, "SELECT at, who, why FROM target WHERE name = ?")
 
 enum lk_read {
 #define X(name, sql) LK_READ_##name,
@@ -114,6 +185,22 @@ struct lk_counters {
         checkpoints, swept, reaped, dead_rows, free_bytes;
 };
 
+/* What is in the table of jobs for one target; see sqlite_counts.c. */
+struct lk_job_target {
+    char name[LK_TARGET_NAME_MAX + 1];
+    size_t name_len;
+    uint64_t jobs[LK_JOB_DELIVERED]; /* unfinished, by state */
+    uint64_t oldest_uncertain_ms;    /* 0: none */
+    bool recount;                    /* the oldest one is to be looked up */
+    bool paused;
+};
+
+struct lk_job_counts {
+    struct lk_job_target *targets;
+    size_t count;
+    bool changed;
+};
+
 struct lk_sqlite {
     struct lk_store store;
     struct lk_store_config config;
@@ -129,6 +216,10 @@ struct lk_sqlite {
     struct lk_reaper reaper;
     struct lk_reaper reaper_durable; /* as of the last commit */
     uint64_t next_token;
+    uint64_t next_job;
+    bool has_jobs; /* any, finished or not; else the reaper need not look */
+    struct lk_job_counts counts;
+    size_t counts_cap;     /* of both */
     uint64_t forgotten;    /* highest token of a record that left the index */
     uint64_t last_ms;      /* time of the last decision */
     uint64_t moment_at_ms; /* when the moment was last stored */
@@ -154,6 +245,7 @@ struct lk_sqlite {
 
     pthread_mutex_t index_lock;
     struct lk_index index;
+    struct lk_job_counts counts_durable; /* as of the last commit */
 
     struct lk_clock clock;
     atomic_int health;
@@ -202,8 +294,11 @@ LK_MUST_CHECK enum lk_status lk_sync_folder(const char *path);
 
 /* sqlite_load.c: the index from the rows */
 LK_MUST_CHECK enum lk_status lk_sqlite_load(struct lk_sqlite *store);
-/* Finished, and its TTL is over: absent for all but the reaper. */
+/* Finished with no job left, and its TTL is over: absent for all but the
+ * reaper. */
 bool lk_entry_expired(const struct lk_entry *entry, uint64_t now);
+/* State and deadline of a claim to which nothing has happened yet. */
+void lk_entry_start(struct lk_entry *entry, uint64_t at, int64_t lock);
 /* Applies one stored outcome to an entry. Live and at the start alike. */
 void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
                     uint64_t until);
@@ -266,7 +361,119 @@ LK_MUST_CHECK enum lk_status lk_sqlite_replace(struct lk_sqlite *store,
                                                const struct lk_entry *before,
                                                const struct lk_entry *after);
 
+/* sqlite_counts.c: jobs by target and state */
+/* Where the target is in the counts, added if it is new. */
+LK_MUST_CHECK enum lk_status lk_counts_find(struct lk_sqlite *store,
+                                            struct lk_slice target, size_t *at);
+/* A job has moved; LK_JOB_STATES: it was not there before. */
+void lk_counts_move(struct lk_sqlite *store, size_t target,
+                    enum lk_job_state from, enum lk_job_state to, uint64_t now);
+/* Before a commit: looks up what a batch has made unknown. */
+LK_MUST_CHECK enum lk_status lk_counts_settle(struct lk_sqlite *store);
+void lk_counts_publish(struct lk_sqlite *store); /* under the index's lock */
+void lk_counts_roll_back(struct lk_sqlite *store);
+LK_MUST_CHECK enum lk_status lk_counts_load(struct lk_sqlite *store);
+void lk_counts_free(struct lk_sqlite *store);
+
+/* sqlite_job.c: a job's rows, and the request that follows its operation */
+struct lk_job_row {
+    uint64_t id;
+    uint64_t number;
+    struct lk_hash128 hash; /* of the operation's name */
+    bool request;
+    size_t target; /* in the counts */
+    enum lk_job_state state;
+    enum lk_job_state was; /* as the counts know it */
+    unsigned attempts;
+    unsigned forgiven;
+    bool called;
+    bool sent;
+    bool repeatable;
+    uint64_t created;
+    uint64_t due;
+    uint64_t ended;
+};
+
+/* LK_NOT_FOUND if there is none. */
+LK_MUST_CHECK enum lk_status lk_job_read(struct lk_sqlite *store, uint64_t id,
+                                         struct lk_job_row *row);
+LK_MUST_CHECK enum lk_status lk_job_take_row(struct lk_sqlite *store,
+                                             sqlite3_stmt *statement,
+                                             struct lk_job_row *row);
+/* The unfinished request of an operation; LK_NOT_FOUND if there is none. */
+LK_MUST_CHECK enum lk_status lk_job_request(struct lk_sqlite *store,
+                                            uint64_t number,
+                                            struct lk_job_row *row);
+/* A new job. `name`: empty for a request. */
+LK_MUST_CHECK enum lk_status lk_job_add(struct lk_sqlite *store,
+                                        const struct lk_claim_row *operation,
+                                        struct lk_hash128 hash,
+                                        struct lk_slice name,
+                                        const struct lk_call *call,
+                                        uint64_t now);
+LK_MUST_CHECK enum lk_status lk_job_exists(struct lk_sqlite *store,
+                                           const struct lk_claim_row *operation,
+                                           struct lk_slice name, bool *exists);
+/* The row as it is now, with what its last attempt came to left alone. */
+LK_MUST_CHECK enum lk_status lk_job_move(struct lk_sqlite *store,
+                                         struct lk_job_row *row, uint64_t now);
+/* The row, and what its last attempt came to; `end` may be NULL: nothing. */
+LK_MUST_CHECK enum lk_status lk_job_end(struct lk_sqlite *store,
+                                        struct lk_job_row *row,
+                                        const struct lk_job_end *end,
+                                        uint64_t now);
+/* A line of the job's history, with its answer. */
+LK_MUST_CHECK enum lk_status lk_job_note(struct lk_sqlite *store,
+                                         const struct lk_job_row *row,
+                                         const struct lk_job_end *end,
+                                         bool whole, uint64_t now);
+/* A job has ended: is its operation without any now? Changes the entry. */
+LK_MUST_CHECK enum lk_status lk_job_release(struct lk_sqlite *store,
+                                            const struct lk_job_row *row);
+/* What a step of an operation means for its unfinished request; `entry` is the
+ * operation before the step, and gets the flags that it has after it. */
+LK_MUST_CHECK enum lk_status lk_job_follow(struct lk_sqlite *store,
+                                           const struct lk_op *op,
+                                           enum lk_effect effect,
+                                           struct lk_entry *entry,
+                                           uint64_t now);
+/* Deletes jobs of operations with these numbers, some at a time. *more: there
+ * are others. */
+LK_MUST_CHECK enum lk_status lk_job_delete(struct lk_sqlite *store,
+                                           uint64_t first, uint64_t last,
+                                           bool *more);
+void lk_bind_text(sqlite3_stmt *statement, int column, struct lk_slice slice);
+void lk_bind_bytes(sqlite3_stmt *statement, int column, struct lk_slice slice);
+
+/* sqlite_work.c: the courier's part of a batch */
+LK_MUST_CHECK enum lk_status lk_sqlite_work(struct lk_sqlite *store,
+                                            struct lk_batch *batch,
+                                            uint64_t now);
+/* sqlite_order.c */
+LK_MUST_CHECK enum lk_status lk_job_order(struct lk_sqlite *store,
+                                          struct lk_batch *batch,
+                                          struct lk_job_order *order,
+                                          uint64_t now);
+/* sqlite_lease.c */
+LK_MUST_CHECK enum lk_status lk_job_lease(struct lk_sqlite *store,
+                                          struct lk_batch *batch, uint64_t now);
+/* An event of the courier's for the operation of a request; its token is put
+ * in. *done: the machine has said DONE or NEW. */
+LK_MUST_CHECK enum lk_status lk_job_tell(struct lk_sqlite *store,
+                                         struct lk_batch *batch,
+                                         const struct lk_job_row *row,
+                                         struct lk_op *op, uint64_t now,
+                                         bool *done);
+/* Gives up a lease whose call may have happened. */
+LK_MUST_CHECK enum lk_status lk_job_doubt(struct lk_sqlite *store,
+                                          struct lk_batch *batch,
+                                          struct lk_job_row *row,
+                                          const struct lk_job_end *end,
+                                          uint64_t now);
+
 /* sqlite_decide.c: one operation */
+/* A restored copy: nothing starts until then. */
+bool lk_sqlite_is_held(struct lk_sqlite *store, uint64_t now);
 LK_MUST_CHECK enum lk_status lk_sqlite_decide(struct lk_sqlite *store,
                                               struct lk_batch *batch,
                                               struct lk_op *op, uint64_t now);
@@ -333,6 +540,20 @@ enum lk_status lk_sqlite_list(struct lk_store *store,
                               lk_record_fn row, void *context, uint64_t *next);
 enum lk_status lk_sqlite_audit(struct lk_store *store, uint64_t after,
                                size_t limit, lk_audit_fn row, void *context);
+
+/* sqlite_jobs.c */
+/* The columns of LK_JOB_COLUMNS; the slices are the statement's. */
+void lk_job_fill(sqlite3_stmt *row, struct lk_job *job, bool whole);
+/* Makes the slices the job's own. */
+LK_MUST_CHECK enum lk_status lk_job_own(struct lk_job *job);
+enum lk_status lk_sqlite_jobs(struct lk_store *store,
+                              const struct lk_jobs_query *query, lk_job_fn row,
+                              void *context, uint64_t *next);
+enum lk_status lk_sqlite_job(struct lk_store *store, uint64_t id,
+                             struct lk_job *job, lk_attempt_fn row,
+                             void *context);
+enum lk_status lk_sqlite_targets(struct lk_store *store, lk_target_fn row,
+                                 void *context);
 
 /* sqlite_import.c */
 enum lk_status lk_sqlite_describe(struct lk_store *store, struct lk_buf *text,

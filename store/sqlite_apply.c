@@ -28,6 +28,12 @@ static void refuse(struct lk_batch *batch, enum lk_status status,
         batch->ops[i]->error = error;
     }
     batch->settled_count = 0;
+    batch->queued = false;
+    if (batch->work) {
+        lk_work_clear(batch->work);
+        batch->work->status = status;
+        batch->work->error = error;
+    }
 }
 
 static enum lk_status store_moment(struct lk_sqlite *store)
@@ -55,6 +61,7 @@ static bool moment_is_due(const struct lk_sqlite *store, uint64_t now)
 static bool roll_back(struct lk_sqlite *store)
 {
     lk_overlay_drop(&store->overlay);
+    lk_counts_roll_back(store);
     store->writing = store->committing = false;
     store->reaper = store->reaper_durable;
     return sqlite3_get_autocommit(store->writer) ||
@@ -107,6 +114,7 @@ static void publish(struct lk_sqlite *store)
 {
     pthread_mutex_lock(&store->index_lock);
     enum lk_status status = lk_overlay_merge(&store->overlay, &store->index);
+    lk_counts_publish(store);
     pthread_mutex_unlock(&store->index_lock);
     store->reaper_durable = store->reaper;
     atomic_store_explicit(&store->last_token, store->next_token - 1,
@@ -210,6 +218,12 @@ static enum lk_status decide_all(struct lk_sqlite *store,
     for (size_t i = 0; i < batch->count && !status; i++) {
         status = lk_sqlite_decide(store, batch, batch->ops[i], now);
     }
+    if (!status && batch->work) {
+        status = lk_sqlite_work(store, batch, now);
+    }
+    if (!status && store->counts.changed) {
+        status = lk_counts_settle(store);
+    }
     if (!status && batch->keep) {
         status = lk_sqlite_keep(store, batch, now);
     }
@@ -233,6 +247,25 @@ static enum lk_status decide_without_reaper(struct lk_sqlite *store,
     }
     refuse(batch, LK_OK, NULL);
     return decide_all(store, batch, now);
+}
+
+/* Where a test may kill: durable, and nobody has been told. */
+static void pass_fault_points(const struct lk_work *work)
+{
+    bool called = false;
+
+    for (size_t i = 0; i < work->mark_count; i++) {
+        called |= work->marks[i].called;
+    }
+    if (work->job_count) {
+        lk_fault_point("after_lease");
+    }
+    if (called) {
+        lk_fault_point("after_called");
+    }
+    if (work->end_count) {
+        lk_fault_point("after_end");
+    }
 }
 
 void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
@@ -261,6 +294,9 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
     if (status) {
         fail_batch(store, batch, status);
         return;
+    }
+    if (batch->work) {
+        pass_fault_points(batch->work);
     }
     atomic_fetch_add(&store->counters.batches, batch->count != 0);
     atomic_fetch_add(&store->counters.batch_ops, batch->count);

@@ -7,7 +7,13 @@
 #include <assert.h>
 
 /* SQLite takes a little more in one value. */
-enum { ANSWER_MAX = 900 * 1000 * 1000 };
+enum { VALUE_MAX = 900 * 1000 * 1000 };
+
+static bool is_resolution(enum lk_event event)
+{
+    return event == LK_EVENT_RESOLVE_COMPLETED ||
+           event == LK_EVENT_RESOLVE_RELEASED;
+}
 
 struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
                                      const struct lk_entry *entry,
@@ -17,6 +23,7 @@ struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
         .state = LK_STATE_ABSENT,
         .reexecute = op->reexecute,
         .no_new = op->no_new,
+        .proof = op->token && is_resolution(op->event),
     };
 
     if (!entry) {
@@ -27,8 +34,9 @@ struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
         entry->state == LK_STATE_IN_PROGRESS && entry->deadline <= now;
     standing.expired = lk_entry_expired(entry, now);
     standing.omitted = entry->omitted;
+    standing.queued = entry->queued;
     standing.token_current = op->token == entry->token;
-    if (op->event == LK_EVENT_CLAIM) {
+    if (op->event == LK_EVENT_CLAIM || op->event == LK_EVENT_ACCEPT) {
         standing.same_fingerprint =
             lk_fingerprint_hash(store, op->fingerprint) == entry->fingerprint;
         standing.same_owner =
@@ -64,12 +72,16 @@ void lk_entry_outcome(const struct lk_entry *entry, struct lk_step step,
     out->needs_load = step.verdict == LK_VERDICT_REPLAY ||
                       step.verdict == LK_VERDICT_OMITTED ||
                       step.verdict == LK_VERDICT_KEPT ||
-                      step.verdict == LK_VERDICT_UNCERTAIN;
+                      step.verdict == LK_VERDICT_UNCERTAIN ||
+                      /* running: its job knows since when it is accepted */
+                      (step.verdict == LK_VERDICT_ACCEPTED &&
+                       entry->state == LK_STATE_IN_PROGRESS);
 }
 
 /*
- * NEW: a row and an entry with the next token. A record that was released or
- * is run again keeps its number and its attempts; one past its TTL does not.
+ * NEW and ACCEPTED: a row and an entry with the next token. A record that was
+ * released or is run again keeps its number and its attempts; one past its TTL
+ * does not. An accepted one has no attempt yet, and its request is a job.
  */
 static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
                                   const struct lk_entry *before, bool renewed,
@@ -77,6 +89,8 @@ static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
 {
     uint64_t token = store->next_token;
     struct lk_claim_row row = {.number = token, .generation = token};
+    bool accepted = op->event == LK_EVENT_ACCEPT;
+    uint64_t lock = op->lock_ms ? op->lock_ms : store->config.default_lock_ms;
     enum lk_status status = LK_OK;
 
     if (renewed) {
@@ -88,17 +102,18 @@ static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
     if (status) {
         return status;
     }
-    row.attempt++;
+    row.attempt += !accepted;
     row.ttl = op->ttl_ms ? op->ttl_ms : store->config.default_ttl_ms;
     struct lk_entry after = {
         .hash = op->hash,
         .token = token,
         .number = row.number,
         .attempt = row.attempt > UINT16_MAX ? UINT16_MAX : row.attempt,
-        .state = LK_STATE_IN_PROGRESS,
+        .state = accepted ? LK_STATE_ACCEPTED : LK_STATE_IN_PROGRESS,
         .owner = lk_owner_hash(store, op->owner),
-        .deadline =
-            now + (op->lock_ms ? op->lock_ms : store->config.default_lock_ms),
+        .jobs = accepted || (renewed && before->jobs),
+        .queued = accepted,
+        .deadline = accepted ? now : now + lock,
         .ttl = lk_ttl_pack(row.ttl),
         .fingerprint = lk_fingerprint_hash(store, op->fingerprint),
     };
@@ -108,7 +123,60 @@ static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
         store->reaper.claim_rows++;
         status = lk_sqlite_replace(store, before, &after);
     }
-    return status;
+    return status || !accepted
+               ? status
+               : lk_job_add(store, &row, op->hash, (struct lk_slice){0},
+                            op->call, now);
+}
+
+/* A row like the last one, with the next token: the courier runs the request,
+ * and whoever ran it before, if anybody did, is overtaken. */
+static enum lk_status lease(struct lk_sqlite *store, const struct lk_op *op,
+                            const struct lk_entry *before, uint64_t now)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_LEASE];
+    struct lk_entry after = *before;
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (status) {
+        return status;
+    }
+    after.token = store->next_token;
+    after.attempt += before->attempt < UINT16_MAX;
+    after.state = LK_STATE_IN_PROGRESS;
+    after.deadline = now + op->lock_ms;
+    sqlite3_bind_int64(statement, 1, (int64_t)before->token);
+    sqlite3_bind_int64(statement, 2, (int64_t)after.token);
+    sqlite3_bind_int64(statement, 3, (int64_t)now);
+    sqlite3_bind_int64(statement, 4, (int64_t)op->lock_ms);
+    status = lk_sqlite_run(store, LK_STATEMENT_LEASE);
+    if (status) {
+        return status;
+    }
+    if (sqlite3_changes(store->writer) != 1) {
+        return LK_CORRUPT;
+    }
+    store->next_token++;
+    store->reaper.claim_rows++;
+    return lk_sqlite_replace(store, before, &after);
+}
+
+/* A job; the record itself only notes that it has one. */
+static enum lk_status enqueue(struct lk_sqlite *store, const struct lk_op *op,
+                              const struct lk_entry *before, uint64_t now)
+{
+    struct lk_claim_row row = {0};
+    struct lk_entry after = *before;
+    enum lk_status status =
+        lk_sqlite_row(store, before->token, (struct lk_slice){0}, &row);
+
+    if (!status) {
+        status =
+            lk_job_add(store, &row, op->hash, op->call->name, op->call, now);
+    }
+    after.jobs = true;
+    return status || before->jobs ? status
+                                  : lk_sqlite_replace(store, before, &after);
 }
 
 /* As asked for now, else at the claim; but never less than KEEP was promised.
@@ -182,7 +250,7 @@ static enum lk_status set_free(struct lk_sqlite *store, struct lk_op *op,
 static enum lk_status doubt(struct lk_sqlite *store, struct lk_op *op,
                             const struct lk_entry *entry, uint64_t now)
 {
-    bool lapsed = op->event == LK_EVENT_CLAIM;
+    bool lapsed = op->event == LK_EVENT_CLAIM || op->event == LK_EVENT_ACCEPT;
     enum lk_status status = LK_OK;
 
     if (!lapsed) {
@@ -210,6 +278,22 @@ static enum lk_status extend(struct lk_sqlite *store, struct lk_op *op,
                   : lk_sqlite_outcome(store, entry, LK_ROW_EXTEND, until);
 }
 
+/* Accepted again, since it was accepted. */
+static enum lk_status put_back(struct lk_sqlite *store,
+                               const struct lk_entry *entry)
+{
+    struct lk_job_row request;
+    enum lk_status status = lk_job_request(store, entry->number, &request);
+
+    if (!status && entry->state == LK_STATE_UNCERTAIN) {
+        status = drop_answer(store, entry->token);
+    }
+    return status == LK_NOT_FOUND ? LK_CORRUPT
+           : status               ? status
+                    : lk_sqlite_outcome(store, entry, LK_ROW_RETURN,
+                                        request.created);
+}
+
 static enum lk_status keep_longer(struct lk_sqlite *store, struct lk_op *op,
                                   const struct lk_entry *entry, uint64_t now)
 {
@@ -235,11 +319,12 @@ static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
                                   struct lk_standing standing,
                                   const struct lk_entry *before, uint64_t now)
 {
-    /* Only a claim makes something out of nothing. */
+    /* Only a claim and an accept make something out of nothing. */
     assert(before || step.effect == LK_EFFECT_NONE ||
-           step.effect == LK_EFFECT_BEGIN);
+           step.effect == LK_EFFECT_BEGIN || step.effect == LK_EFFECT_ACCEPT);
     switch (step.effect) {
     case LK_EFFECT_BEGIN:
+    case LK_EFFECT_ACCEPT:
         return begin_claim(store, op, before, before && !standing.expired, now);
     case LK_EFFECT_FINISH:
         return finish(store, op, before, now);
@@ -251,14 +336,15 @@ static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
         return extend(store, op, before, now);
     case LK_EFFECT_KEEP:
         return keep_longer(store, op, before, now);
+    case LK_EFFECT_LEASE:
+        return lease(store, op, before, now);
+    case LK_EFFECT_ENQUEUE:
+        return enqueue(store, op, before, now);
+    case LK_EFFECT_RETURN:
+        return put_back(store, before);
     case LK_EFFECT_NONE:
     case LK_EFFECT_FORGET:
         return LK_OK;
-    case LK_EFFECT_ACCEPT:
-    case LK_EFFECT_LEASE:
-    case LK_EFFECT_ENQUEUE:
-    case LK_EFFECT_RETURN:
-        break;
     }
     return LK_INVALID;
 }
@@ -291,7 +377,7 @@ static bool settles(struct lk_step step, const struct lk_entry *before)
 /* Only the row can tell for certain whether it is the same owner. */
 bool lk_owner_matters(const struct lk_standing *standing)
 {
-    return standing->same_owner &&
+    return standing->same_owner && !standing->queued &&
            (standing->state == LK_STATE_IN_PROGRESS ||
             (standing->state == LK_STATE_UNCERTAIN && standing->no_new));
 }
@@ -326,7 +412,19 @@ static enum lk_status add_reason(struct lk_sqlite *store,
     return status;
 }
 
-static bool is_held(struct lk_sqlite *store, uint64_t now)
+static enum lk_status add_since(struct lk_sqlite *store, struct lk_outcome *out)
+{
+    struct lk_job_row request;
+    enum lk_status status = lk_job_request(store, out->number, &request);
+
+    if (!status) {
+        out->since_ms = request.created;
+    }
+    out->needs_load = false;
+    return status == LK_NOT_FOUND ? LK_CORRUPT : status;
+}
+
+bool lk_sqlite_is_held(struct lk_sqlite *store, uint64_t now)
 {
     return now < atomic_load(&store->hold_until_ms);
 }
@@ -338,6 +436,101 @@ static enum lk_status refuse_one(struct lk_op *op, enum lk_status status,
     op->status = status;
     op->error = error;
     return LK_OK;
+}
+
+static bool makes_token(enum lk_effect effect)
+{
+    return effect == LK_EFFECT_BEGIN || effect == LK_EFFECT_ACCEPT ||
+           effect == LK_EFFECT_LEASE;
+}
+
+static bool makes_job(enum lk_effect effect)
+{
+    return effect == LK_EFFECT_ACCEPT || effect == LK_EFFECT_ENQUEUE;
+}
+
+/* Why the step cannot be taken, however the record stands; else NULL. */
+static const char *find_obstacle(struct lk_sqlite *store,
+                                 const struct lk_op *op, enum lk_effect effect,
+                                 uint64_t now, enum lk_status *status)
+{
+    *status = LK_UNAVAILABLE;
+    if ((effect == LK_EFFECT_BEGIN || effect == LK_EFFECT_ACCEPT) &&
+        lk_sqlite_is_held(store, now)) {
+        return "the store was restored from an older copy: nothing "
+               "starts until the locks of claims that it does not "
+               "know have run out";
+    }
+    if (makes_token(effect) && store->next_token > LK_REFERENCE_MAX) {
+        return "the store is out of tokens";
+    }
+    *status = LK_TOO_LARGE;
+    if (effect == LK_EFFECT_FINISH &&
+        op->response.headers.len + op->response.body.len > VALUE_MAX) {
+        return "the answer is larger than the store can keep; "
+               "complete it with OMIT";
+    }
+    if (makes_job(effect) && op->call &&
+        op->call->headers.len + op->call->body.len > VALUE_MAX) {
+        return "the call is larger than the store can keep";
+    }
+    *status = LK_INVALID;
+    if (makes_job(effect) &&
+        (!op->call || op->call->target.len > LK_TARGET_NAME_MAX ||
+         (effect == LK_EFFECT_ENQUEUE && !op->call->name.len))) {
+        return "a job needs a call, a target and a name";
+    }
+    *status = LK_OK;
+    return NULL;
+}
+
+/* EXISTS, if the operation has such a job in its present generation. */
+static enum lk_status check_name(struct lk_sqlite *store,
+                                 const struct lk_op *op,
+                                 const struct lk_entry *entry,
+                                 struct lk_step *step)
+{
+    struct lk_claim_row row = {0};
+    bool exists = false;
+    enum lk_status status =
+        lk_sqlite_row(store, entry->token, (struct lk_slice){0}, &row);
+
+    if (!status) {
+        status = lk_job_exists(store, &row, op->call->name, &exists);
+    }
+    if (exists) {
+        step->verdict = LK_VERDICT_EXISTS;
+        step->effect = LK_EFFECT_NONE;
+    }
+    return status;
+}
+
+/* What only rows can tell of an outcome. */
+static enum lk_status complete_outcome(struct lk_sqlite *store,
+                                       struct lk_outcome *out)
+{
+    if (out->verdict == LK_VERDICT_UNCERTAIN) {
+        return add_reason(store, out);
+    }
+    if (out->verdict == LK_VERDICT_ACCEPTED && out->needs_load) {
+        return add_since(store, out);
+    }
+    return LK_OK;
+}
+
+static enum lk_status audit(struct lk_sqlite *store, const struct lk_op *op,
+                            const struct lk_entry *before)
+{
+    struct lk_audit_entry entry = {
+        .at_ms = store->last_ms,
+        .who = op->who,
+        .why = op->why,
+        .action = audited(op->event),
+        .name = op->name,
+        .token = before->token,
+    };
+
+    return entry.action.len ? lk_sqlite_audit_row(store, &entry) : LK_OK;
 }
 
 enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
@@ -355,39 +548,25 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
     struct lk_standing standing = lk_entry_standing(store, before, op, now);
     enum lk_status status = confirm_owner(store, op, before, &standing);
     struct lk_step step = lk_machine_step(op->event, standing);
+    enum lk_status why;
+    const char *obstacle = find_obstacle(store, op, step.effect, now, &why);
 
-    if (!status && step.effect == LK_EFFECT_BEGIN && is_held(store, now)) {
-        return refuse_one(op, LK_UNAVAILABLE,
-                          "the store was restored from an older copy: nothing "
-                          "starts until the locks of claims that it does not "
-                          "know have run out");
+    if (!status && obstacle) {
+        return refuse_one(op, why, obstacle);
     }
-    if (!status && step.effect == LK_EFFECT_BEGIN &&
-        store->next_token > LK_REFERENCE_MAX) {
-        return refuse_one(op, LK_UNAVAILABLE, "the store is out of tokens");
+    if (!status && step.effect == LK_EFFECT_ENQUEUE) {
+        status = check_name(store, op, before, &step);
     }
-    if (!status && step.effect == LK_EFFECT_FINISH &&
-        op->response.headers.len + op->response.body.len > ANSWER_MAX) {
-        return refuse_one(op, LK_TOO_LARGE,
-                          "the answer is larger than the store can keep; "
-                          "complete it with OMIT");
-    }
-    if (step.effect == LK_EFFECT_ACCEPT || step.effect == LK_EFFECT_LEASE) {
-        return refuse_one(op, LK_INVALID, "the store keeps no jobs");
+    if (!status && before) {
+        status = lk_job_follow(store, op, step.effect, &copy, now);
     }
     if (!status) {
         status = take_effect(store, op, step, standing, before, now);
     }
-    if (!status && before && step.effect != LK_EFFECT_NONE &&
-        audited(op->event).len) {
-        status = lk_sqlite_audit_row(
-            store, &(struct lk_audit_entry){.at_ms = store->last_ms,
-                                            .who = op->who,
-                                            .why = op->why,
-                                            .action = audited(op->event),
-                                            .name = op->name,
-                                            .token = before->token});
+    if (!status && before && step.effect != LK_EFFECT_NONE) {
+        status = audit(store, op, before);
     }
+    batch->queued |= !status && makes_job(step.effect);
     if (!status && settles(step, before)) {
         status = lk_batch_settle(batch, op->hash);
     }
@@ -398,9 +577,7 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
             changed ? lk_overlay_find(&store->overlay, &store->index, op->hash)
                     : before,
             step, now, &op->out);
-        if (op->out.verdict == LK_VERDICT_UNCERTAIN) {
-            status = add_reason(store, &op->out);
-        }
+        status = complete_outcome(store, &op->out);
         if (status == LK_CORRUPT) {
             return refuse_one(op, LK_CORRUPT, NULL);
         }

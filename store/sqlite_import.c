@@ -305,8 +305,9 @@ static enum lk_status import_one(struct lk_sqlite *store,
     }
     if (found) {
         before = *found; /* the overlay may move while we write */
-        if (!lk_entry_expired(&before, store->last_ms) &&
-            !is_newer(record, &before)) {
+        /* Jobs belong to the record as it is here. */
+        if (before.jobs || (!lk_entry_expired(&before, store->last_ms) &&
+                            !is_newer(record, &before))) {
             result->older++;
             return LK_OK;
         }

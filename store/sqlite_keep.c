@@ -16,6 +16,9 @@
  * only after its first one, that is, in a pass that began after it died. (Of
  * a live record the newest claim counts, so the others may go in any order.)
  *
+ * Jobs go before the first claim of their operation, which their rows name by
+ * its number, some with each batch; a record with unfinished ones is needed.
+ *
  * Long-lived records among expired ones do not keep space: a B-tree page that
  * deletions have emptied by two thirds is merged with its neighbours by
  * SQLite, and the freed page is used for the next claims. They do cost the
@@ -220,13 +223,21 @@ static enum lk_status delete_range(struct lk_sqlite *store,
     return lk_sqlite_run(store, statement);
 }
 
-/* A run of dead claims, what became of them, and what was kept for retries. */
+/* A run of dead claims, what became of them, and what was kept for retries.
+ * *more: jobs of theirs are left, so they stay for another time. */
 static enum lk_status delete_run(struct lk_sqlite *store, uint64_t first,
-                                 uint64_t last)
+                                 uint64_t last, bool *more)
 {
-    enum lk_status status =
-        delete_range(store, LK_STATEMENT_DELETE_CLAIMS, first, last);
+    enum lk_status status = LK_OK;
 
+    *more = false;
+    if (store->has_jobs) {
+        status = lk_job_delete(store, first, last, more);
+    }
+    if (status || *more) {
+        return status;
+    }
+    status = delete_range(store, LK_STATEMENT_DELETE_CLAIMS, first, last);
     if (!status) {
         int deleted = sqlite3_changes(store->writer);
         store->reaper.claim_rows -= deleted;
@@ -239,20 +250,25 @@ static enum lk_status delete_run(struct lk_sqlite *store, uint64_t first,
     return status;
 }
 
-/* Neighbouring dead rows go in one statement. */
+/* Neighbouring dead rows go in one statement. *done: so many are dealt with. */
 static enum lk_status delete_dead(struct lk_sqlite *store,
-                                  const struct row *rows, int count)
+                                  const struct row *rows, int count, int *done)
 {
     enum lk_status status = LK_OK;
+    bool more = false;
 
-    for (int i = 0, first; i < count && !status; i++) {
+    *done = count;
+    for (int i = 0, first; i < count && !status && !more; i++) {
         if (!rows[i].dead) {
             continue;
         }
         for (first = i; i + 1 < count && rows[i + 1].dead;) {
             i++;
         }
-        status = delete_run(store, rows[first].token, rows[i].token);
+        status = delete_run(store, rows[first].token, rows[i].token, &more);
+        if (more) {
+            *done = first;
+        }
     }
     return status;
 }
@@ -271,17 +287,18 @@ static enum lk_status reap_rows(struct lk_sqlite *store, bool *end)
         return status;
     }
     int count = read_rows(store, rows, max, &status);
+    int done = count;
     lk_fault_point("in_reaper");
     if (!status) {
-        status = delete_dead(store, rows, count);
+        status = delete_dead(store, rows, count, &done);
     }
     if (!status) {
         status =
             lk_meta_put(store, "high_token", (int64_t)store->next_token - 1);
     }
-    *end = count < max;
-    if (count) {
-        store->reaper.cursor = rows[count - 1].token;
+    *end = done == count && count < max;
+    if (done) {
+        store->reaper.cursor = rows[done - 1].token;
     }
     return status;
 }

@@ -61,10 +61,9 @@ static bool matches(const struct lk_list_query *query,
  */
 static void set_entry(sqlite3_stmt *row, struct lk_entry *entry)
 {
-    entry->state = LK_STATE_IN_PROGRESS;
     entry->omitted = entry->evicted = false;
-    entry->deadline = (uint64_t)sqlite3_column_int64(row, 6) +
-                      (uint64_t)sqlite3_column_int64(row, 11);
+    lk_entry_start(entry, (uint64_t)sqlite3_column_int64(row, 6),
+                   sqlite3_column_int64(row, 11));
     if (sqlite3_column_type(row, 14) != SQLITE_NULL) {
         lk_entry_apply(entry, (enum lk_row_kind)sqlite3_column_int(row, 14),
                        (uint64_t)sqlite3_column_int64(row, 15));

@@ -1,6 +1,6 @@
 /*
  * sqlite_load.c - the index from the rows: one scan of the claims, the latest
- * of each record counts, and one of their outcomes.
+ * of each record counts, one of their outcomes, and one of unfinished jobs.
  */
 #include "store/sqlite.h"
 
@@ -14,14 +14,22 @@ uint64_t lk_fingerprint_hash(const struct lk_sqlite *store,
 
 unsigned lk_owner_hash(const struct lk_sqlite *store, struct lk_slice owner)
 {
-    return lk_siphash64(store->store.secret, owner.data, owner.len) & 0x3ff;
+    return lk_siphash64(store->store.secret, owner.data, owner.len) & 0xff;
 }
 
 bool lk_entry_expired(const struct lk_entry *entry, uint64_t now)
 {
     return (entry->state == LK_STATE_COMPLETED ||
             entry->state == LK_STATE_RELEASED) &&
-           entry->deadline <= now;
+           !entry->jobs && entry->deadline <= now;
+}
+
+void lk_entry_start(struct lk_entry *entry, uint64_t at, int64_t lock)
+{
+    bool accepted = lock == LK_LOCK_NONE;
+
+    entry->state = accepted ? LK_STATE_ACCEPTED : LK_STATE_IN_PROGRESS;
+    entry->deadline = accepted ? at : at + (uint64_t)lock;
 }
 
 void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
@@ -49,6 +57,10 @@ void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
         entry->state = LK_STATE_IN_PROGRESS;
         entry->deadline = until;
         break;
+    case LK_ROW_RETURN:
+        entry->state = LK_STATE_ACCEPTED;
+        entry->deadline = until;
+        break;
     default:
         /* Damage. Nobody can know, and no timer may write over the row. */
         entry->state = LK_STATE_UNCERTAIN;
@@ -74,7 +86,7 @@ static void note_time(struct loading *loading, uint64_t at)
 
 static enum lk_status load_claim(struct loading *loading, sqlite3_stmt *row)
 {
-    struct lk_entry entry = {.state = LK_STATE_IN_PROGRESS};
+    struct lk_entry entry = {0};
     uint64_t token = (uint64_t)sqlite3_column_int64(row, 0);
     uint64_t number = (uint64_t)sqlite3_column_int64(row, 2);
     uint64_t attempt = (uint64_t)sqlite3_column_int64(row, 3);
@@ -87,7 +99,7 @@ static enum lk_status load_claim(struct loading *loading, sqlite3_stmt *row)
     entry.token = token;
     entry.number = number ? number : token;
     entry.attempt = attempt > UINT16_MAX ? UINT16_MAX : attempt;
-    entry.deadline = at + (uint64_t)sqlite3_column_int64(row, 5);
+    lk_entry_start(&entry, at, sqlite3_column_int64(row, 5));
     entry.ttl = lk_ttl_pack((uint64_t)sqlite3_column_int64(row, 6));
     entry.owner = lk_owner_hash(loading->store, lk_column(row, 7));
     entry.fingerprint = lk_fingerprint_hash(loading->store, lk_column(row, 8));
@@ -114,6 +126,25 @@ static enum lk_status load_outcome(struct loading *loading, sqlite3_stmt *row)
     struct lk_entry entry = *found;
     lk_entry_apply(&entry, (enum lk_row_kind)sqlite3_column_int(row, 1),
                    (uint64_t)sqlite3_column_int64(row, 3));
+    return lk_index_put(loading->index, &entry);
+}
+
+/* An unfinished job marks its operation. */
+static enum lk_status load_job(struct loading *loading, sqlite3_stmt *row)
+{
+    struct lk_hash128 hash;
+
+    if (sqlite3_column_bytes(row, 0) != sizeof(hash)) {
+        return LK_CORRUPT;
+    }
+    memcpy(&hash, sqlite3_column_blob(row, 0), sizeof(hash));
+    const struct lk_entry *found = lk_index_find(loading->index, hash);
+    if (!found || found->number != (uint64_t)sqlite3_column_int64(row, 1)) {
+        return LK_OK; /* damage; `verify` says so */
+    }
+    struct lk_entry entry = *found;
+    entry.jobs = true;
+    entry.queued |= sqlite3_column_int(row, 2) != 0;
     return lk_index_put(loading->index, &entry);
 }
 
@@ -190,7 +221,16 @@ enum lk_status lk_sqlite_load(struct lk_sqlite *store)
                       load_outcome);
     }
     if (!status) {
+        status = scan(&loading,
+                      "SELECT hash, number, name = '' FROM job "
+                      "INDEXED BY job_open WHERE state < 4",
+                      load_job);
+    }
+    if (!status) {
         status = lk_meta_get(store->writer, "high_token", &high);
+    }
+    if (!status) {
+        status = lk_counts_load(store);
     }
     if (status) {
         lk_index_free(&fresh);

@@ -146,10 +146,35 @@ struct lk_kept *lk_kept_lapsed(uint64_t token, uint64_t since_ms)
     return lk_kept_make(token, since_ms, &none, LK_SLICE("lock lapsed"));
 }
 
+/* Since when a request that is running was accepted. LK_AGAIN: it is over. */
+static enum lk_status read_since(struct lk_sqlite *store, uint64_t number,
+                                 uint64_t *since_ms)
+{
+    sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_REQUEST);
+
+    if (!row) {
+        return LK_UNAVAILABLE;
+    }
+    sqlite3_bind_int64(row, 1, (int64_t)number);
+    int code = sqlite3_step(row);
+    if (code == SQLITE_ROW) {
+        *since_ms = (uint64_t)sqlite3_column_int64(row, 0);
+    }
+    lk_sqlite_read_done(store);
+    return code == SQLITE_DONE ? LK_AGAIN : lk_sqlite_status(code);
+}
+
 /* LK_AGAIN: what is stored does not fit the outcome. */
 static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op)
 {
     struct lk_kept *kept = NULL;
+
+    if (op->out.verdict == LK_VERDICT_ACCEPTED) {
+        enum lk_status since =
+            read_since(store, op->out.number, &op->out.since_ms);
+        op->out.needs_load = since != LK_OK;
+        return since;
+    }
     bool doubted = op->out.verdict == LK_VERDICT_UNCERTAIN;
     enum lk_status status = read_answer(store, op->out.token, &kept);
 
@@ -208,10 +233,11 @@ void lk_record_set(struct lk_record *record, const struct lk_entry *entry,
     record->token = entry->token;
     record->number = entry->number;
     record->omitted = entry->omitted;
+    record->queued = entry->queued;
     switch (entry->state) {
     case LK_STATE_IN_PROGRESS:
         record->lock_until_ms = entry->deadline;
-        if (entry->deadline <= now) {
+        if (entry->deadline <= now && !entry->queued) {
             /* The sweeper just has not come by. */
             record->state = LK_STATE_UNCERTAIN;
             record->since_ms = entry->deadline;
@@ -317,6 +343,9 @@ static enum lk_status look_once(struct lk_sqlite *store, struct lk_hash128 hash,
     }
     lk_record_set(record, &entry, now);
     enum lk_status status = read_claim(store, entry.token, record);
+    if (!status && entry.queued && entry.state == LK_STATE_IN_PROGRESS) {
+        status = read_since(store, entry.number, &record->since_ms);
+    }
     return status ? status : add_answer(store, record);
 }
 

@@ -17,6 +17,16 @@
  *          reason why there is none. Apart, because it is large and only
  *          read when asked for.
  * audit    what operators did, never deleted.
+ *
+ * job      what an operation has left to call, by the number of the operation:
+ *          the small part, which leases and ends write anew. `due` is since
+ *          when for an uncertain or dead one. The indexes know the unfinished
+ *          (state < 4) for the courier and for their operation, the stuck for
+ *          whoever looks after them, and every name.
+ * call     what is called; large, and never written again.
+ * attempt  how leases ended: those that failed, and the last one with its
+ *          answer.
+ * target   those that are paused.
  */
 static const char *const migrations[] = {
     "CREATE TABLE claim ("
@@ -36,6 +46,32 @@ static const char *const migrations[] = {
     " who TEXT NOT NULL, why TEXT NOT NULL, action TEXT NOT NULL,"
     " tenant TEXT, scope TEXT, key TEXT, token INTEGER);"
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;",
+
+    "CREATE TABLE job ("
+    " id INTEGER PRIMARY KEY, number INTEGER NOT NULL,"
+    " generation INTEGER NOT NULL, hash BLOB NOT NULL, name TEXT NOT NULL,"
+    " target TEXT NOT NULL, state INTEGER NOT NULL DEFAULT 0,"
+    " attempts INTEGER NOT NULL DEFAULT 0,"
+    " forgiven INTEGER NOT NULL DEFAULT 0, called INTEGER NOT NULL DEFAULT 0,"
+    " sent INTEGER NOT NULL DEFAULT 0, repeatable INTEGER NOT NULL,"
+    " created INTEGER NOT NULL, due INTEGER NOT NULL,"
+    " ended INTEGER NOT NULL DEFAULT 0, status INTEGER NOT NULL DEFAULT 0,"
+    " provider_id TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '');"
+    "CREATE INDEX job_due ON job (target, state, due) WHERE state < 4;"
+    "CREATE INDEX job_open ON job (number, name) WHERE state < 4;"
+    "CREATE INDEX job_stuck ON job (state) WHERE state BETWEEN 2 AND 3;"
+    "CREATE INDEX job_name ON job (number, generation, name);"
+    "CREATE TABLE call ("
+    " id INTEGER PRIMARY KEY, method TEXT NOT NULL, path TEXT NOT NULL,"
+    " headers BLOB NOT NULL, body BLOB NOT NULL);"
+    "CREATE TABLE attempt ("
+    " job INTEGER NOT NULL, number INTEGER NOT NULL, ended INTEGER NOT NULL,"
+    " status INTEGER NOT NULL, called INTEGER NOT NULL, reason TEXT NOT NULL,"
+    " headers BLOB NOT NULL, body BLOB NOT NULL,"
+    " PRIMARY KEY (job, number)) WITHOUT ROWID;"
+    "CREATE TABLE target ("
+    " name TEXT PRIMARY KEY, at INTEGER NOT NULL, who TEXT NOT NULL,"
+    " why TEXT NOT NULL) WITHOUT ROWID;",
 };
 
 enum {

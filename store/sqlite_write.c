@@ -20,15 +20,13 @@ enum lk_status lk_sqlite_begin(struct lk_sqlite *store)
     return status;
 }
 
-static void bind_slice(sqlite3_stmt *statement, int column,
-                       struct lk_slice slice)
+void lk_bind_text(sqlite3_stmt *statement, int column, struct lk_slice slice)
 {
     sqlite3_bind_text(statement, column, slice.data ? slice.data : "",
                       (int)slice.len, SQLITE_STATIC);
 }
 
-static void bind_bytes(sqlite3_stmt *statement, int column,
-                       struct lk_slice slice)
+void lk_bind_bytes(sqlite3_stmt *statement, int column, struct lk_slice slice)
 {
     sqlite3_bind_blob(statement, column, slice.data ? slice.data : "",
                       (int)slice.len, SQLITE_STATIC);
@@ -83,13 +81,16 @@ enum lk_status lk_sqlite_claim(struct lk_sqlite *store, const struct lk_op *op,
     bind_other(statement, 4, row->generation, entry->token);
     sqlite3_bind_int64(statement, 5, (int64_t)row->attempt);
     sqlite3_bind_int64(statement, 6, (int64_t)now);
-    sqlite3_bind_int64(statement, 7, (int64_t)(entry->deadline - now));
+    sqlite3_bind_int64(statement, 7,
+                       entry->state == LK_STATE_ACCEPTED
+                           ? (int64_t)LK_LOCK_NONE
+                           : (int64_t)(entry->deadline - now));
     sqlite3_bind_int64(statement, 8, (int64_t)row->ttl);
-    bind_bytes(statement, 9, op->owner);
-    bind_bytes(statement, 10, op->fingerprint);
-    bind_slice(statement, 11, op->name.tenant);
-    bind_slice(statement, 12, op->name.scope);
-    bind_slice(statement, 13, op->name.key);
+    lk_bind_bytes(statement, 9, op->owner);
+    lk_bind_bytes(statement, 10, op->fingerprint);
+    lk_bind_text(statement, 11, op->name.tenant);
+    lk_bind_text(statement, 12, op->name.scope);
+    lk_bind_text(statement, 13, op->name.key);
     return lk_sqlite_run(store, LK_STATEMENT_CLAIM);
 }
 
@@ -178,7 +179,7 @@ enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
     sqlite3_bind_int64(statement, 1, (int64_t)token);
     sqlite3_bind_int64(statement, 2, (int64_t)now);
     if (reason.len) {
-        bind_slice(statement, 3, reason);
+        lk_bind_text(statement, 3, reason);
     } else {
         sqlite3_bind_null(statement, 3);
     }
@@ -224,11 +225,11 @@ enum lk_status lk_sqlite_import_row(struct lk_sqlite *store,
     } else {
         sqlite3_bind_null(statement, 9);
     }
-    bind_bytes(statement, 10, record->owner);
-    bind_bytes(statement, 11, record->fingerprint);
-    bind_slice(statement, 12, record->name.tenant);
-    bind_slice(statement, 13, record->name.scope);
-    bind_slice(statement, 14, record->name.key);
+    lk_bind_bytes(statement, 10, record->owner);
+    lk_bind_bytes(statement, 11, record->fingerprint);
+    lk_bind_text(statement, 12, record->name.tenant);
+    lk_bind_text(statement, 13, record->name.scope);
+    lk_bind_text(statement, 14, record->name.key);
     return lk_sqlite_run(store, LK_STATEMENT_IMPORT);
 }
 
@@ -242,12 +243,12 @@ enum lk_status lk_sqlite_audit_row(struct lk_sqlite *store,
         return status;
     }
     sqlite3_bind_int64(statement, 1, (int64_t)entry->at_ms);
-    bind_slice(statement, 2, entry->who);
-    bind_slice(statement, 3, entry->why);
-    bind_slice(statement, 4, entry->action);
-    bind_slice(statement, 5, entry->name.tenant);
-    bind_slice(statement, 6, entry->name.scope);
-    bind_slice(statement, 7, entry->name.key);
+    lk_bind_text(statement, 2, entry->who);
+    lk_bind_text(statement, 3, entry->why);
+    lk_bind_text(statement, 4, entry->action);
+    lk_bind_text(statement, 5, entry->name.tenant);
+    lk_bind_text(statement, 6, entry->name.scope);
+    lk_bind_text(statement, 7, entry->name.key);
     sqlite3_bind_int64(statement, 8, (int64_t)entry->token);
     return lk_sqlite_run(store, LK_STATEMENT_AUDIT);
 }

@@ -11,13 +11,24 @@
 /* However far the clock has moved, a call takes about a millisecond. */
 enum { TICKS_AT_ONCE = 100000 };
 
-/* Whether time alone changes it. One that waits for nothing is in no list and
- * points at itself. */
+/*
+ * Whether time alone changes it. One that waits for nothing is in no list and
+ * points at itself. The invariant: whatever the wheel says is due, the keeper
+ * can end; else the wheel would stand still at it. So a request that the
+ * courier runs is not here, nor a finished record with unfinished jobs; when
+ * the last of them ends, the entry is put anew and with that filed.
+ */
 static bool waits(const struct lk_entry *entry)
 {
-    return entry->state == LK_STATE_IN_PROGRESS ||
-           entry->state == LK_STATE_COMPLETED ||
-           entry->state == LK_STATE_RELEASED;
+    switch (entry->state) {
+    case LK_STATE_IN_PROGRESS:
+        return !entry->queued;
+    case LK_STATE_COMPLETED:
+    case LK_STATE_RELEASED:
+        return !entry->jobs;
+    default:
+        return false;
+    }
 }
 
 static uint64_t tick_of(uint64_t ms)

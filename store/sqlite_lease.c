@@ -1,0 +1,378 @@
+/*
+ * sqlite_lease.c - leases: what was lost is settled, what is due is taken.
+ *
+ * The invariant: a job that may have been called and must not be called again
+ * is never leased. A lease that ran out tells what is known: never called, or
+ * the target honours the key, or the request may be repeated: again; else it
+ * is uncertain. A request goes by its operation, which the gateway extends
+ * while it runs: the lease lasts as long as that lock.
+ */
+#include "store/sqlite.h"
+
+#include <string.h>
+
+enum { LOST_AT_ONCE = 256 };
+
+#define REASON_LOST "the courier was lost after it had called"
+
+struct leasing {
+    struct lk_sqlite *store;
+    struct lk_batch *batch;
+    struct lk_work *work;
+    const struct lk_job_want *want;
+    size_t target; /* in the counts */
+    size_t room;
+    uint64_t bytes; /* of headers and bodies so far */
+    uint64_t now;
+    bool more; /* something of this want is due that was not taken */
+};
+
+static bool is_full(const struct leasing *leasing)
+{
+    return leasing->work->body_max && leasing->work->job_count &&
+           leasing->bytes >= leasing->work->body_max;
+}
+
+/* ---- taking one ---------------------------------------------------------- */
+
+/* The job as its row has it, at the end of the work's list. */
+static enum lk_status add_job(struct leasing *leasing, sqlite3_stmt *row)
+{
+    struct lk_job *job = lk_work_add(leasing->work);
+
+    if (!job) {
+        return LK_NOMEM;
+    }
+    lk_job_fill(row, job, true);
+    job->now_ms = leasing->now;
+    leasing->bytes += job->headers.len + job->body.len;
+    return lk_job_own(job);
+}
+
+static void drop_job(struct lk_work *work, size_t at)
+{
+    lk_job_free(&work->jobs[at]);
+    work->job_count--;
+    memmove(&work->jobs[at], &work->jobs[at + 1],
+            (work->job_count - at) * sizeof(*work->jobs));
+}
+
+/* An operation that is not as its request says. Nothing makes it so, but if it
+ * is, the operation counts. */
+static enum lk_status follow_operation(struct leasing *leasing,
+                                       struct lk_job_row *row)
+{
+    struct lk_sqlite *store = leasing->store;
+    const struct lk_entry *entry =
+        lk_overlay_find(&store->overlay, &store->index, row->hash);
+    bool mine = entry && entry->number == row->number;
+
+    switch (mine ? entry->state : LK_STATE_ABSENT) {
+    case LK_STATE_IN_PROGRESS:
+        row->state = LK_JOB_LEASED;
+        row->due = entry->deadline;
+        break;
+    case LK_STATE_ACCEPTED:
+        row->state = LK_JOB_WAITING;
+        row->due = leasing->now;
+        break;
+    case LK_STATE_UNCERTAIN:
+        row->state = LK_JOB_UNCERTAIN;
+        break;
+    case LK_STATE_COMPLETED:
+        row->state = LK_JOB_DELIVERED;
+        break;
+    default:
+        row->state = LK_JOB_DROPPED;
+        break;
+    }
+    enum lk_status status = lk_job_move(store, row, leasing->now);
+    return status || row->state < LK_JOB_DELIVERED ? status
+                                                   : lk_job_release(store, row);
+}
+
+/*
+ * Takes one; `job` is what the courier gets, `row` as it was. *taken false: its
+ * operation does not allow it.
+ */
+static enum lk_status take(struct leasing *leasing, struct lk_job_row *row,
+                           struct lk_job *job, bool *taken)
+{
+    struct lk_sqlite *store = leasing->store;
+    uint64_t lease_ms = leasing->work->lease_ms;
+    /* What waits is accepted; only what was lost is taken from somebody. */
+    struct lk_op op = {.event = LK_EVENT_LEASE,
+                       .lock_ms = lease_ms,
+                       .reexecute = row->state == LK_JOB_LEASED};
+    enum lk_status status = LK_OK;
+
+    *taken = true;
+    if (row->request) {
+        status =
+            lk_job_tell(store, leasing->batch, row, &op, leasing->now, taken);
+    }
+    if (status || !*taken) {
+        return status ? status : follow_operation(leasing, row);
+    }
+    row->state = LK_JOB_LEASED;
+    row->attempts++;
+    row->called = false;
+    row->due = leasing->now + lease_ms;
+    status = lk_job_move(store, row, leasing->now);
+    job->state = LK_JOB_LEASED;
+    job->attempts = row->attempts;
+    job->called = false;
+    job->sent = row->sent;
+    job->due_ms = row->due;
+    job->token = op.out.token;
+    job->run = op.out.attempt;
+    leasing->room--;
+    return status;
+}
+
+/* ---- what was lost ------------------------------------------------------- */
+
+static enum lk_status take_again(struct leasing *leasing,
+                                 struct lk_job_row *row)
+{
+    sqlite3_stmt *whole = leasing->store->statements[LK_STATEMENT_JOB_WHOLE];
+    struct lk_job_end lost = {.reason = LK_SLICE(REASON_LOST), .left = true};
+    enum lk_status status = LK_OK;
+    bool taken = false;
+
+    if (!leasing->room || is_full(leasing)) {
+        leasing->more = true;
+        return LK_OK;
+    }
+    if (row->called || leasing->want->honours) {
+        status = lk_job_note(leasing->store, row, &lost, false, leasing->now);
+    }
+    if (status) {
+        return status;
+    }
+    sqlite3_bind_int64(whole, 1, (int64_t)row->id);
+    int code = sqlite3_step(whole);
+    status = code == SQLITE_ROW    ? add_job(leasing, whole)
+             : code == SQLITE_DONE ? LK_CORRUPT
+                                   : lk_sqlite_status(code);
+    sqlite3_reset(whole);
+    if (status) {
+        return status;
+    }
+    size_t at = leasing->work->job_count - 1;
+    status = take(leasing, row, &leasing->work->jobs[at], &taken);
+    if (!taken) {
+        drop_job(leasing->work, at);
+    }
+    return status;
+}
+
+/* The gateway may live and extend the lock while its courier is gone. */
+static bool runs(struct lk_sqlite *store, const struct lk_job_row *row,
+                 uint64_t now)
+{
+    const struct lk_entry *entry =
+        lk_overlay_find(&store->overlay, &store->index, row->hash);
+
+    return !entry || entry->number != row->number ||
+           entry->state != LK_STATE_IN_PROGRESS || entry->deadline > now;
+}
+
+static enum lk_status settle_one(struct leasing *leasing,
+                                 struct lk_job_row *row)
+{
+    struct lk_job_end lost = {.reason = LK_SLICE(REASON_LOST), .left = true};
+    bool honours = leasing->want->honours;
+    bool again = !row->called || (row->request ? row->repeatable : honours);
+
+    if (row->request && runs(leasing->store, row, leasing->now)) {
+        return follow_operation(leasing, row);
+    }
+    row->sent |= row->called || honours;
+    if (again) {
+        return take_again(leasing, row);
+    }
+    leasing->work->lapsed++;
+    return lk_job_doubt(leasing->store, leasing->batch, row, &lost,
+                        leasing->now);
+}
+
+static enum lk_status settle_lost(struct leasing *leasing)
+{
+    sqlite3_stmt *statement = leasing->store->statements[LK_STATEMENT_JOB_LOST];
+    struct lk_job_row rows[LOST_AT_ONCE];
+    enum lk_status status = LK_OK;
+    size_t count = 0;
+    int code = SQLITE_DONE;
+
+    lk_bind_text(statement, 1, leasing->want->target);
+    sqlite3_bind_int64(statement, 2, (int64_t)leasing->now);
+    sqlite3_bind_int(statement, 3, LOST_AT_ONCE);
+    while (!status && (code = sqlite3_step(statement)) == SQLITE_ROW) {
+        status = lk_job_take_row(leasing->store, statement, &rows[count++]);
+    }
+    sqlite3_reset(statement);
+    if (!status) {
+        status = lk_sqlite_status(code);
+    }
+    for (size_t i = 0; i < count && !status; i++) {
+        status = settle_one(leasing, &rows[i]);
+    }
+    leasing->more |= count == LOST_AT_ONCE;
+    return status;
+}
+
+/* ---- what is due --------------------------------------------------------- */
+
+/* Rows first, and writing after: the rows are found by what is written. */
+static enum lk_status read_due(struct leasing *leasing)
+{
+    sqlite3_stmt *row = leasing->store->statements[LK_STATEMENT_JOB_DUE];
+    enum lk_status status = LK_OK;
+    int code = SQLITE_ROW;
+
+    lk_bind_text(row, 1, leasing->want->target);
+    sqlite3_bind_int64(row, 2, (int64_t)leasing->now);
+    sqlite3_bind_int64(row, 3, (int64_t)leasing->room);
+    while (!status && !is_full(leasing) &&
+           (code = sqlite3_step(row)) == SQLITE_ROW) {
+        status = add_job(leasing, row);
+    }
+    sqlite3_reset(row);
+    return status ? status : lk_sqlite_status(code);
+}
+
+static enum lk_status take_due(struct leasing *leasing)
+{
+    struct lk_work *work = leasing->work;
+    size_t at = work->job_count;
+    enum lk_status status = read_due(leasing);
+
+    while (!status && at < work->job_count) {
+        struct lk_job *job = &work->jobs[at];
+        bool request = !job->name.len;
+        bool taken = false;
+        struct lk_job_row row = {
+            .id = job->id,
+            .number = job->number,
+            .request = request,
+            .target = leasing->target,
+            .state = job->state,
+            .was = job->state,
+            .attempts = job->attempts,
+            .forgiven = job->forgiven,
+            .sent = job->sent,
+            .repeatable = job->repeatable,
+            .created = job->created_ms,
+        };
+        if (request) {
+            row.hash =
+                lk_name_hash(leasing->store->store.secret, job->operation);
+        }
+        status = take(leasing, &row, job, &taken);
+        if (taken) {
+            at++;
+        } else {
+            drop_job(work, at);
+        }
+    }
+    return status;
+}
+
+/* ---- when to ask again --------------------------------------------------- */
+
+/* The earliest due after `after`; UINT64_MAX if there is none. */
+static enum lk_status look_ahead(struct leasing *leasing,
+                                 enum lk_job_state state, int64_t after,
+                                 uint64_t *due)
+{
+    sqlite3_stmt *row = leasing->store->statements[LK_STATEMENT_JOB_NEXT];
+
+    *due = UINT64_MAX;
+    if (!leasing->store->counts.targets[leasing->target].jobs[state]) {
+        return LK_OK;
+    }
+    lk_bind_text(row, 1, leasing->want->target);
+    sqlite3_bind_int(row, 2, state);
+    sqlite3_bind_int64(row, 3, after);
+    int code = sqlite3_step(row);
+    if (code == SQLITE_ROW && sqlite3_column_type(row, 0) != SQLITE_NULL) {
+        *due = (uint64_t)sqlite3_column_int64(row, 0);
+    }
+    sqlite3_reset(row);
+    return lk_sqlite_status(code);
+}
+
+static void wait_until(struct leasing *leasing, uint64_t due)
+{
+    uint64_t wait = due == UINT64_MAX    ? UINT64_MAX
+                    : due > leasing->now ? due - leasing->now
+                                         : 0;
+
+    if (wait < leasing->work->wait_ms) {
+        leasing->work->wait_ms = wait;
+    }
+}
+
+/* Whoever has no room, or a paused target, need not come back for what is due
+ * already: a lease ends first, or the target is resumed. */
+static enum lk_status plan(struct leasing *leasing, bool open)
+{
+    uint64_t waiting = UINT64_MAX;
+    uint64_t leased;
+    enum lk_status status =
+        look_ahead(leasing, LK_JOB_LEASED, (int64_t)leasing->now, &leased);
+
+    if (!status && open) {
+        status = look_ahead(leasing, LK_JOB_WAITING, -1, &waiting);
+    }
+    wait_until(leasing, waiting);
+    wait_until(leasing, leased);
+    if (leasing->more && open) {
+        leasing->work->wait_ms = 0;
+    }
+    return status;
+}
+
+static enum lk_status lease_for(struct leasing *leasing)
+{
+    struct lk_job_counts *counts = &leasing->store->counts;
+    enum lk_status status =
+        lk_counts_find(leasing->store, leasing->want->target, &leasing->target);
+
+    if (status) {
+        return status;
+    }
+    const struct lk_job_target *target = &counts->targets[leasing->target];
+    bool open = !target->paused && leasing->want->limit;
+    leasing->room = open ? leasing->want->limit : 0;
+    leasing->more = false;
+    if (target->jobs[LK_JOB_LEASED]) {
+        status = settle_lost(leasing);
+    }
+    if (!status && leasing->room &&
+        counts->targets[leasing->target].jobs[LK_JOB_WAITING]) {
+        status = take_due(leasing);
+    }
+    return status ? status : plan(leasing, open);
+}
+
+enum lk_status lk_job_lease(struct lk_sqlite *store, struct lk_batch *batch,
+                            uint64_t now)
+{
+    struct lk_work *work = batch->work;
+    struct leasing leasing = {
+        .store = store, .batch = batch, .work = work, .now = now};
+    uint64_t hold = atomic_load(&store->hold_until_ms);
+    enum lk_status status = LK_OK;
+
+    if (work->want_count && lk_sqlite_is_held(store, now)) {
+        work->wait_ms = hold - now; /* a restored copy */
+        return LK_OK;
+    }
+    for (size_t i = 0; i < work->want_count && !status; i++) {
+        leasing.want = &work->wants[i];
+        status = lease_for(&leasing);
+    }
+    return status;
+}

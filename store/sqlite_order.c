@@ -1,0 +1,177 @@
+/*
+ * sqlite_order.c - what operators, and proof, do to jobs and targets; each
+ * with a line in the audit log, in the same transaction.
+ */
+#include "store/sqlite.h"
+
+#define BIT(state) (1u << LK_JOB_##state)
+
+/* What each order is called in the audit log, and of which jobs it counts. */
+static const struct {
+    const char *action;
+    unsigned states;
+    enum lk_job_state next;
+} orders[] = {
+    [LK_ORDER_RETRY] = {"job retry", BIT(DEAD) | BIT(WAITING), LK_JOB_WAITING},
+    [LK_ORDER_DROP] = {"job drop", BIT(WAITING) | BIT(DEAD) | BIT(UNCERTAIN),
+                       LK_JOB_DROPPED},
+    [LK_ORDER_DELIVERED] = {"job delivered",
+                            BIT(WAITING) | BIT(UNCERTAIN) | BIT(DEAD),
+                            LK_JOB_DELIVERED},
+    [LK_ORDER_AGAIN] = {"job again", BIT(UNCERTAIN), LK_JOB_WAITING},
+    [LK_ORDER_PAUSE] = {"target pause", 0, LK_JOB_STATES},
+    [LK_ORDER_RESUME] = {"target resume", 0, LK_JOB_STATES},
+};
+
+/* With the job's id where other entries have a token. */
+static enum lk_status audit_job(struct lk_sqlite *store,
+                                const struct lk_job_order *order,
+                                const struct lk_job_row *row, uint64_t now)
+{
+    sqlite3_stmt *name = store->statements[LK_STATEMENT_OPERATION];
+    struct lk_audit_entry entry = {
+        .at_ms = now,
+        .who = order->who,
+        .why = order->why,
+        .action = latchkey_slice(orders[order->order].action),
+        .token = row->id,
+    };
+
+    sqlite3_bind_int64(name, 1, (int64_t)row->number);
+    int code = sqlite3_step(name);
+    enum lk_status status = lk_sqlite_status(code);
+    if (code == SQLITE_ROW) {
+        entry.name = (struct lk_name){lk_column(name, 0), lk_column(name, 1),
+                                      lk_column(name, 2)};
+    }
+    if (!status) {
+        status = lk_sqlite_audit_row(store, &entry);
+    }
+    sqlite3_reset(name);
+    return status;
+}
+
+/* With the target's name where other entries have a key. */
+static enum lk_status audit_target(struct lk_sqlite *store,
+                                   const struct lk_job_order *order,
+                                   uint64_t now)
+{
+    struct lk_audit_entry entry = {
+        .at_ms = now,
+        .who = order->who,
+        .why = order->why,
+        .action = latchkey_slice(orders[order->order].action),
+        .name = {.key = order->target},
+    };
+
+    return lk_sqlite_audit_row(store, &entry);
+}
+
+static enum lk_status write_pause(struct lk_sqlite *store,
+                                  const struct lk_job_order *order,
+                                  uint64_t now)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_PAUSE];
+
+    lk_bind_text(statement, 1, order->target);
+    sqlite3_bind_int64(statement, 2, (int64_t)now);
+    lk_bind_text(statement, 3, order->who);
+    lk_bind_text(statement, 4, order->why);
+    return lk_sqlite_run(store, LK_STATEMENT_PAUSE);
+}
+
+static enum lk_status order_target(struct lk_sqlite *store,
+                                   struct lk_batch *batch,
+                                   struct lk_job_order *order, uint64_t now)
+{
+    bool pause = order->order == LK_ORDER_PAUSE;
+    size_t at;
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (!order->target.len || order->target.len > LK_TARGET_NAME_MAX) {
+        order->status_out = LK_INVALID;
+        return status;
+    }
+    if (!status) {
+        status = lk_counts_find(store, order->target, &at);
+    }
+    if (status) {
+        return status;
+    }
+    store->counts.targets[at].paused = pause;
+    store->counts.changed = true;
+    batch->queued |= !pause;
+    if (pause) {
+        status = write_pause(store, order, now);
+    } else {
+        lk_bind_text(store->statements[LK_STATEMENT_RESUME], 1, order->target);
+        status = lk_sqlite_run(store, LK_STATEMENT_RESUME);
+    }
+    return status ? status : audit_target(store, order, now);
+}
+
+/* A request moves with its operation, so it is the operation that has to be
+ * resolved. That it is due now concerns the request alone. */
+static enum lk_status judge(const struct lk_job_order *order,
+                            const struct lk_job_row *row)
+{
+    if (!(orders[order->order].states & (1u << row->state)) ||
+        (order->attempt && order->attempt != row->attempts)) {
+        return LK_INVALID;
+    }
+    return row->request && order->order != LK_ORDER_RETRY ? LK_BUSY : LK_OK;
+}
+
+static enum lk_status carry_out(struct lk_sqlite *store, struct lk_batch *batch,
+                                const struct lk_job_order *order,
+                                struct lk_job_row *row, uint64_t now)
+{
+    struct lk_job_end end = {
+        .status = order->status,
+        .provider_id = order->provider_id,
+    };
+    enum lk_status status;
+
+    row->state = orders[order->order].next;
+    row->due = now;
+    row->called = row->called && row->state != LK_JOB_WAITING;
+    if (order->order == LK_ORDER_RETRY) {
+        row->forgiven = row->attempts;
+    }
+    if (order->order == LK_ORDER_DELIVERED) {
+        row->sent = true;
+        status = lk_job_end(store, row, &end, now);
+    } else {
+        status = lk_job_move(store, row, now);
+    }
+    batch->queued |= row->state == LK_JOB_WAITING;
+    if (!status && row->state >= LK_JOB_DELIVERED) {
+        status = lk_job_release(store, row);
+    }
+    return status ? status : audit_job(store, order, row, now);
+}
+
+enum lk_status lk_job_order(struct lk_sqlite *store, struct lk_batch *batch,
+                            struct lk_job_order *order, uint64_t now)
+{
+    struct lk_job_row row;
+
+    order->status_out = LK_OK;
+    if (order->order == LK_ORDER_PAUSE || order->order == LK_ORDER_RESUME) {
+        return order_target(store, batch, order, now);
+    }
+    enum lk_status status = lk_job_read(store, order->id, &row);
+    if (status == LK_NOT_FOUND) {
+        order->status_out = LK_NOT_FOUND;
+        return LK_OK;
+    }
+    if (status) {
+        return status;
+    }
+    order->status_out = judge(order, &row);
+    if (!order->status_out) {
+        status = carry_out(store, batch, order, &row, now);
+    }
+    order->state = row.state;
+    return status;
+}

@@ -1,0 +1,231 @@
+/*
+ * sqlite_work.c - the courier's part of a batch: how leases end and go on.
+ *
+ * The invariant: an end or a mark counts for the lease that it names, known by
+ * the job's id and the number of the attempt, and only while the job is
+ * leased. Whoever leases counts the attempt, so a courier that was overtaken
+ * changes nothing. What comes out of a work counts only after the commit.
+ */
+#include "store/sqlite.h"
+
+#define REASON_UNKNOWN "the courier does not know what became of it"
+
+enum lk_status lk_job_tell(struct lk_sqlite *store, struct lk_batch *batch,
+                           const struct lk_job_row *row, struct lk_op *op,
+                           uint64_t now, bool *done)
+{
+    const struct lk_entry *entry =
+        lk_overlay_find(&store->overlay, &store->index, row->hash);
+
+    *done = false;
+    if (!entry || entry->number != row->number) {
+        return LK_OK; /* the operation is not there: damage */
+    }
+    op->hash = row->hash;
+    op->token = entry->token;
+    enum lk_status status = lk_sqlite_decide(store, batch, op, now);
+    *done = !status && !op->status &&
+            (op->out.verdict == LK_VERDICT_DONE ||
+             op->out.verdict == LK_VERDICT_NEW);
+    lk_op_clear(op);
+    return status;
+}
+
+enum lk_status lk_job_doubt(struct lk_sqlite *store, struct lk_batch *batch,
+                            struct lk_job_row *row,
+                            const struct lk_job_end *end, uint64_t now)
+{
+    struct lk_op op = {.event = LK_EVENT_DOUBT, .reason = end->reason};
+    bool done;
+
+    if (!op.reason.len) {
+        op.reason = LK_SLICE(REASON_UNKNOWN);
+    }
+    row->state = LK_JOB_UNCERTAIN;
+    enum lk_status status = lk_job_end(store, row, end, now);
+    if (!status) {
+        status = lk_job_note(store, row, end, true, now);
+    }
+    return status || !row->request
+               ? status
+               : lk_job_tell(store, batch, row, &op, now, &done);
+}
+
+static enum lk_status deliver(struct lk_sqlite *store, struct lk_job_row *row,
+                              const struct lk_job_end *end, uint64_t now)
+{
+    enum lk_status status = LK_OK;
+
+    row->state = LK_JOB_DELIVERED;
+    row->sent = true;
+    if (end->answer.headers.len || end->answer.body.len) {
+        status = lk_job_note(store, row, end, true, now);
+    }
+    if (!status) {
+        status = lk_job_end(store, row, end, now);
+    }
+    return status ? status : lk_job_release(store, row);
+}
+
+static enum lk_status give_up(struct lk_sqlite *store, struct lk_job_row *row,
+                              const struct lk_job_end *end, uint64_t now)
+{
+    row->state = LK_JOB_DEAD;
+    enum lk_status status = lk_job_end(store, row, end, now);
+    return status ? status : lk_job_note(store, row, end, true, now);
+}
+
+/* A request that is given up and was never sent: its operation is completed
+ * with the answer that the courier brings. */
+static enum lk_status give_up_request(struct lk_sqlite *store,
+                                      struct lk_batch *batch,
+                                      struct lk_job_row *row,
+                                      const struct lk_job_end *end,
+                                      uint64_t now)
+{
+    struct lk_op op = {.event = LK_EVENT_COMPLETE, .response = end->answer};
+    bool done;
+
+    if (!op.response.status) {
+        op.response.status = 503;
+    }
+    row->state = LK_JOB_DROPPED;
+    enum lk_status status = lk_job_end(store, row, end, now);
+    if (!status) {
+        status = lk_job_note(store, row, end, true, now);
+    }
+    if (!status) {
+        status = lk_job_release(store, row);
+    }
+    return status ? status : lk_job_tell(store, batch, row, &op, now, &done);
+}
+
+/* Waits again; what was never called keeps the result of the attempt before. */
+static enum lk_status put_back(struct lk_sqlite *store, struct lk_batch *batch,
+                               struct lk_job_row *row,
+                               const struct lk_job_end *end, uint64_t now)
+{
+    struct lk_op op = {.event = LK_EVENT_RETURN};
+    bool done = true;
+    enum lk_status status = LK_OK;
+
+    if (row->request) {
+        status = lk_job_tell(store, batch, row, &op, now, &done);
+    }
+    if (status || !done) {
+        return status; /* the lease runs out, and that finds out what is */
+    }
+    row->state = LK_JOB_WAITING;
+    row->due = now + end->delay_ms;
+    row->called = false;
+    if (end->end == LK_END_RETURN) {
+        row->forgiven++;
+        return lk_job_move(store, row, now);
+    }
+    status = lk_job_note(store, row, end, false, now);
+    return status ? status : lk_job_end(store, row, end, now);
+}
+
+/* A gateway that says it has completed has done so, and with that ended the
+ * job. If the store has not seen it, nobody knows. */
+static enum lk_status doubt_delivery(struct lk_sqlite *store,
+                                     struct lk_batch *batch,
+                                     struct lk_job_row *row, uint64_t now)
+{
+    struct lk_job_end end = {
+        .reason = LK_SLICE("the gateway says that it is completed, "
+                           "and the store has not seen it"),
+        .left = true,
+    };
+
+    return lk_job_doubt(store, batch, row, &end, now);
+}
+
+/* The fence. A request that may run again and that its holder has doubted is
+ * still the courier's to put back. */
+static bool holds(const struct lk_job_row *row, unsigned attempt,
+                  enum lk_end end)
+{
+    bool doubted = row->state == LK_JOB_UNCERTAIN && row->request &&
+                   row->repeatable &&
+                   (end == LK_END_RETRY || end == LK_END_RETURN);
+
+    return row->attempts == attempt && (row->state == LK_JOB_LEASED || doubted);
+}
+
+static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
+                                struct lk_job_end *end, uint64_t now)
+{
+    struct lk_job_row row;
+    enum lk_status status = lk_job_read(store, end->id, &row);
+
+    end->stale = status || !holds(&row, end->attempt, end->end);
+    if (end->stale) {
+        return status == LK_NOT_FOUND ? LK_OK : status;
+    }
+    row.sent |= end->left;
+    switch (end->end) {
+    case LK_END_DELIVERED:
+        return row.request ? doubt_delivery(store, batch, &row, now)
+                           : deliver(store, &row, end, now);
+    case LK_END_RETRY:
+    case LK_END_RETURN:
+        return put_back(store, batch, &row, end, now);
+    case LK_END_UNCERTAIN:
+        return lk_job_doubt(store, batch, &row, end, now);
+    case LK_END_DEAD:
+        return !row.request ? give_up(store, &row, end, now)
+               : row.sent   ? lk_job_doubt(store, batch, &row, end, now)
+                            : give_up_request(store, batch, &row, end, now);
+    }
+    return LK_INVALID;
+}
+
+static enum lk_status mark_lease(struct lk_sqlite *store,
+                                 struct lk_batch *batch,
+                                 struct lk_job_mark *mark, uint64_t now)
+{
+    struct lk_op op = {.event = LK_EVENT_EXTEND, .lock_ms = mark->lease_ms};
+    struct lk_job_row row;
+    bool done = true;
+    enum lk_status status = lk_job_read(store, mark->id, &row);
+
+    mark->stale =
+        status || row.state != LK_JOB_LEASED || row.attempts != mark->attempt;
+    if (mark->stale) {
+        return status == LK_NOT_FOUND ? LK_OK : status;
+    }
+    if (row.request) {
+        status = lk_job_tell(store, batch, &row, &op, now, &done);
+    }
+    mark->stale = !done;
+    if (status || mark->stale) {
+        return status;
+    }
+    row.called |= mark->called;
+    row.due = now + mark->lease_ms;
+    return lk_job_move(store, &row, now);
+}
+
+enum lk_status lk_sqlite_work(struct lk_sqlite *store, struct lk_batch *batch,
+                              uint64_t now)
+{
+    struct lk_work *work = batch->work;
+    enum lk_status status = LK_OK;
+
+    lk_work_clear(work); /* a batch may be decided twice */
+    work->status = LK_OK;
+    work->error = NULL;
+    work->lapsed = 0;
+    work->wait_ms = UINT64_MAX;
+    for (size_t i = 0; i < work->end_count && !status; i++) {
+        status = end_lease(store, batch, &work->ends[i], now);
+    }
+    for (size_t i = 0; i < work->mark_count && !status; i++) {
+        status = mark_lease(store, batch, &work->marks[i], now);
+    }
+    for (size_t i = 0; i < work->order_count && !status; i++) {
+        status = lk_job_order(store, batch, &work->orders[i], now);
+    }
+    return status ? status : lk_job_lease(store, batch, now);
+}
