@@ -246,6 +246,11 @@ static void add_store(struct pairs *pairs, const struct lk_store_stats *stats)
     add_pair(pairs, "hold-until-ms", stats->hold_until_ms);
     add_pair(pairs, "clock-held", stats->clock_held);
     add_pair(pairs, "available", stats->available);
+    add_pair(pairs, "jobs-waiting", stats->jobs[LK_JOB_WAITING]);
+    add_pair(pairs, "jobs-leased", stats->jobs[LK_JOB_LEASED]);
+    add_pair(pairs, "jobs-uncertain", stats->jobs[LK_JOB_UNCERTAIN]);
+    add_pair(pairs, "jobs-dead", stats->jobs[LK_JOB_DEAD]);
+    add_pair(pairs, "oldest-uncertain-ms", stats->oldest_uncertain_ms);
 }
 
 static void add_claims(struct pairs *pairs, const struct lk_metrics *metrics)
@@ -262,7 +267,7 @@ static void add_claims(struct pairs *pairs, const struct lk_metrics *metrics)
     add_pair(pairs, "claims-unavailable", metrics->claims_unavailable);
 }
 
-enum { STORE_PAIRS = 21, CLAIM_PAIRS = 10 };
+enum { STORE_PAIRS = 26, CLAIM_PAIRS = 10 };
 
 LK_COMMAND_HANDLER(stats)
 {

@@ -106,6 +106,13 @@ static void check_store(struct report *report)
             "is only for a store in PostgreSQL");
     require(report, !config->wait_replicas || redis, "store", "wait_replicas",
             "is only for a store in Redis");
+    require(report, !config->courier_only || postgres, "courier", "only",
+            "needs a store in PostgreSQL: a file belongs to one daemon, and "
+            "a Redis keeps no jobs");
+    require(report,
+            !config->courier_only || config->courier_enabled != LK_COURIER_NO,
+            "courier", "only",
+            "and courier.enabled = no contradict each other");
     require(report, !config->strict || !config->accept_loss, "store", "strict",
             "and store.accept_loss contradict each other");
 }
@@ -212,6 +219,9 @@ enum lk_status lk_config_check(struct lk_config *config, struct lk_buf *errors,
                             .warnings = warnings,
                             .status = LK_OK};
 
+    if (config->courier_only && config->listen_source == LK_CONFIG_DEFAULT) {
+        lk_listen_clear(config); /* nobody has to talk to it */
+    }
     check_numbers(&report);
     check_store(&report);
     check_listen(&report);

@@ -218,6 +218,38 @@ static void store_section(struct info *info)
     line(info, "hold_until_ms", stats.hold_until_ms);
 }
 
+/* Since when something waits for proof or for a person, told as its age. */
+static uint64_t age_of(uint64_t since_ms, const struct lk_store_stats *stats)
+{
+    return since_ms && stats->now_ms > since_ms ? stats->now_ms - since_ms : 0;
+}
+
+static void outbox_section(struct info *info)
+{
+    struct lk_server *server = info->server;
+    struct lk_store *store = server->store;
+    struct lk_store_stats stats = {0};
+    struct lk_targets_view *view = lk_targets_view_make(server);
+    char label[64];
+
+    store->class->stats(store, &stats);
+    line(info, "keeps_jobs", store->class->jobs != NULL);
+    line(info, "courier", server->courier != NULL);
+    line(info, "courier_only", server->config.courier_only);
+    for (int state = 0; state < LK_JOB_DELIVERED; state++) {
+        snprintf(label, sizeof(label), "jobs_%s",
+                 lk_job_state_word((enum lk_job_state)state));
+        line(info, label, stats.jobs[state]);
+    }
+    line(info, "oldest_uncertain_age_ms",
+         age_of(stats.oldest_uncertain_ms, &stats));
+    line(info, "targets", server->config.targets.count);
+    if (!info->status) {
+        info->status = view ? lk_targets_view_info(view, info->text) : LK_NOMEM;
+    }
+    lk_targets_view_free(view);
+}
+
 static void chores_section(struct info *info)
 {
     struct lk_chore *chore = &info->server->chore;
@@ -254,12 +286,19 @@ static const struct {
     const char *name;
     void (*write)(struct info *info);
 } sections[] = {
-    {"Server", server_section},   {"Clients", clients_section},
-    {"Memory", memory_section},   {"Persistence", persistence_section},
-    {"Stats", stats_section},     {"Replication", replication_section},
-    {"Claims", claims_section},   {"Batches", batches_section},
-    {"Latency", latency_section}, {"Store", store_section},
-    {"Chores", chores_section},   {"Commandstats", commandstats_section},
+    {"Server", server_section},
+    {"Clients", clients_section},
+    {"Memory", memory_section},
+    {"Persistence", persistence_section},
+    {"Stats", stats_section},
+    {"Replication", replication_section},
+    {"Claims", claims_section},
+    {"Batches", batches_section},
+    {"Latency", latency_section},
+    {"Store", store_section},
+    {"Outbox", outbox_section},
+    {"Chores", chores_section},
+    {"Commandstats", commandstats_section},
 };
 
 static bool is_everything(struct lk_slice section)

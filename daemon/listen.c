@@ -248,7 +248,7 @@ enum lk_status lk_server_listen(struct lk_server *server)
     const struct lk_config *config = &server->config;
 
     server->listeners =
-        calloc(config->listen_count, sizeof(*server->listeners));
+        calloc(config->listen_count + 1, sizeof(*server->listeners));
     if (!server->listeners) {
         return LK_NOMEM;
     }

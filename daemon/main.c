@@ -22,6 +22,8 @@ static const char usage[] =
     "                      a free one and logs it\n"
     "  --set SETTING=VALUE overrides any setting, as store.lock=10s;\n"
     "                      repeatable\n"
+    "  --courier-only      delivers jobs and nothing else, beside the daemons\n"
+    "                      that share its PostgreSQL store\n"
     "  --version, --help\n"
     "\n"
     "Signals: TERM and INT stop after everything is answered, HUP reads the\n"
@@ -59,6 +61,7 @@ static bool read_command_line(int argc, char **argv, struct command_line *line)
         {"store", required_argument, NULL, 's'},
         {"listen", required_argument, NULL, 'l'},
         {"set", required_argument, NULL, 'S'},
+        {"courier-only", no_argument, NULL, 'o'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {0},
@@ -83,6 +86,9 @@ static bool read_command_line(int argc, char **argv, struct command_line *line)
         case 'S':
             add_value(&line->options, optarg, NULL);
             lk_config_hide_secret(optarg);
+            break;
+        case 'o':
+            add_value(&line->options, "courier.only", "yes");
             break;
         case 'v':
             puts("latchkeyd " LATCHKEY_VERSION);

@@ -82,7 +82,8 @@ void lk_outbox_reload(struct lk_server *server)
 void lk_outbox_stop(struct lk_server *server)
 {
     if (server->courier) {
-        server->outbox_class->stop(server->courier, GRACE_MS);
+        server->outbox_class->stop(server->courier,
+                                   server->asked_twice ? 0 : GRACE_MS);
         server->courier = NULL;
     }
 }
