@@ -11,9 +11,6 @@ static ngx_int_t ngx_http_latchkey_set_headers(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, struct lk_slice block);
 static ngx_int_t ngx_http_latchkey_set_header(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, u_char *line, u_char *end);
-static ngx_chain_t *ngx_http_latchkey_set_body(ngx_http_request_t *r,
-    u_char *data, size_t len);
-static void ngx_http_latchkey_start(ngx_http_request_t *r, ngx_uint_t status);
 
 
 /* lower case; a name that ends in "-" stands for all that begin with it */
@@ -118,9 +115,26 @@ ngx_http_latchkey_add_expires(ngx_http_request_t *r, uint64_t ms)
 }
 
 
+ngx_int_t
+ngx_http_latchkey_add_retry_after(ngx_http_request_t *r, ngx_msec_t ms)
+{
+    ngx_str_t  value;
+
+    value.data = ngx_pnalloc(r->pool, NGX_TIME_T_LEN);
+    if (value.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    value.len = ngx_sprintf(value.data, "%M", (ms + 999) / 1000) - value.data;
+
+    return ngx_http_latchkey_add_header(r, "Retry-After", &value)
+           ? NGX_OK : NGX_ERROR;
+}
+
+
 /* forgets whatever answer was there before */
 
-static void
+void
 ngx_http_latchkey_start(ngx_http_request_t *r, ngx_uint_t status)
 {
     ngx_http_clean_header(r);
@@ -145,7 +159,7 @@ ngx_http_latchkey_start(ngx_http_request_t *r, ngx_uint_t status)
 }
 
 
-static ngx_chain_t *
+ngx_chain_t *
 ngx_http_latchkey_set_body(ngx_http_request_t *r, u_char *data, size_t len)
 {
     ngx_buf_t    *b;
@@ -224,18 +238,10 @@ ngx_http_latchkey_set_problem(ngx_http_request_t *r,
         }
     }
 
-    if (retry_after) {
-        value.data = ngx_pnalloc(r->pool, NGX_TIME_T_LEN);
-        if (value.data == NULL) {
-            goto done;
-        }
-
-        value.len = ngx_sprintf(value.data, "%M", (retry_after + 999) / 1000)
-                    - value.data;
-
-        if (ngx_http_latchkey_add_header(r, "Retry-After", &value) == NULL) {
-            goto done;
-        }
+    if (retry_after
+        && ngx_http_latchkey_add_retry_after(r, retry_after) != NGX_OK)
+    {
+        goto done;
     }
 
     p = ngx_pnalloc(r->pool, json.len);
@@ -434,8 +440,10 @@ ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
                          answer->reason.len, answer->reason.data);
         break;
 
-    case LK_VERDICT_INFLIGHT:
     case LK_VERDICT_ACCEPTED:
+        return ngx_http_latchkey_set_accepted(r, ctx);
+
+    case LK_VERDICT_INFLIGHT:
         problem.kind = LK_PROBLEM_IN_PROGRESS;
         retry_after = ngx_max((ngx_msec_t) answer->retry_after_ms, 1);
         p = ngx_slprintf(p, detail + sizeof(detail),
@@ -474,6 +482,14 @@ ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
             problem.kind = LK_PROBLEM_TOO_OLD;
             p = ngx_slprintf(p, detail + sizeof(detail), "%V",
                              &ctx->too_old_detail);
+            break;
+        }
+
+        if (ctx->too_large) {
+            problem.kind = LK_PROBLEM_TOO_LARGE;
+            p = ngx_slprintf(p, detail + sizeof(detail),
+                             "The body has more bytes than are kept for "
+                             "later; nothing was started.");
             break;
         }
 

@@ -10,6 +10,7 @@
 
 
 #define NGX_HTTP_LATCHKEY_RESPONSE_MAX  (256 * 1024 * 1024)
+#define NGX_HTTP_LATCHKEY_ASYNC_MAX     (256 * 1024 * 1024)
 
 /* the most that latchkeyd can be set to allow, and what it allows unset */
 #define NGX_HTTP_LATCHKEY_DAY           (24ULL * 60 * 60 * 1000)
@@ -51,7 +52,11 @@ static char *ngx_http_latchkey_check_caller(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_check_times(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
+static char *ngx_http_latchkey_check_async(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_check_pass(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf);
+static const char *ngx_http_latchkey_handler_name(
     ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_complain(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_uint_t level, const char *fmt,
@@ -106,6 +111,7 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
     ngx_http_latchkey_loc_conf_t *llcf)
 {
     char                      *rv;
+    ngx_uint_t                 only;
     ngx_http_core_loc_conf_t  *clcf;
 
     clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
@@ -115,8 +121,7 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
                       "\"%s\" makes the answers of location \"%V\" of server "
                       "\"%V\", and so does another directive there; give it a "
                       "location of its own",
-                      llcf->handler == ngx_http_latchkey_status_handler
-                      ? "idempotency_status" : "idempotency_counters",
+                      ngx_http_latchkey_handler_name(llcf),
                       &llcf->location_name, &llcf->server_name);
         return NGX_CONF_ERROR;
     }
@@ -125,7 +130,9 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
         return NGX_CONF_OK;
     }
 
-    if (clcf->handler == ngx_http_latchkey_status_handler) {
+    if (clcf->handler == ngx_http_latchkey_status_handler
+        || clcf->handler == ngx_http_latchkey_operation_handler)
+    {
         return ngx_http_latchkey_check_tenant(cf, lmcf, llcf);
     }
 
@@ -139,10 +146,20 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
         return NGX_CONF_OK;
     }
 
-    rv = ngx_http_latchkey_check_tenant(cf, lmcf, llcf);
+    rv = NGX_CONF_OK;
+
+    /* the courier brings the tenant with it */
+
+    if (!ngx_http_latchkey_courier_serves(cf, llcf->cscf, &only) || !only) {
+        rv = ngx_http_latchkey_check_tenant(cf, lmcf, llcf);
+    }
 
     if (rv == NGX_CONF_OK) {
         rv = ngx_http_latchkey_check_times(cf, llcf);
+    }
+
+    if (rv == NGX_CONF_OK && !only) {
+        rv = ngx_http_latchkey_check_async(cf, lmcf, llcf);
     }
 
     if (rv == NGX_CONF_OK) {
@@ -341,6 +358,50 @@ ngx_http_latchkey_check_times(ngx_conf_t *cf,
 
 
 static char *
+ngx_http_latchkey_check_async(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf)
+{
+    if (llcf->async == NGX_HTTP_LATCHKEY_ASYNC_OFF) {
+        return NGX_CONF_OK;
+    }
+
+    if (llcf->async_location.len == 0) {
+        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+                   "\"idempotency_async\" needs a place where clients can ask "
+                   "for the answer; name it with "
+                   "\"idempotency_async_location /operations/\", and set "
+                   "\"idempotency_operation\" in that location");
+    }
+
+    if (llcf->async_body == 0
+        || llcf->async_body > NGX_HTTP_LATCHKEY_ASYNC_MAX)
+    {
+        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+                   "\"idempotency_async_body\" must be at least 1 and at most "
+                   "256m; requests are held in memory until they are "
+                   "accepted");
+    }
+
+    if (llcf->async_retry > NGX_HTTP_LATCHKEY_DAY) {
+        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+                   "\"idempotency_async_retry\" is longer than a day");
+    }
+
+    if (lmcf->courier == NULL && !lmcf->warned_courier) {
+        lmcf->warned_courier = 1;
+
+        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
+                   "\"idempotency_async\" accepts requests, but there is no "
+                   "\"idempotency_courier\" in http where they could come "
+                   "back; unless another nginx has it, they will never be "
+                   "run");
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
 ngx_http_latchkey_check_pass(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf)
 {
@@ -396,9 +457,11 @@ ngx_http_latchkey_complain(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *llcf,
     va_end(args);
 
     if (llcf->line == 0) {
-        ngx_log_error(level, cf->log, 0, "\"idempotency_status\" in location "
-                      "\"%V\" of server \"%V\": %*s", &llcf->location_name,
-                      &llcf->server_name, last - text, text);
+        ngx_log_error(level, cf->log, 0, "\"%s\" in location \"%V\" of "
+                      "server \"%V\": %*s",
+                      ngx_http_latchkey_handler_name(llcf),
+                      &llcf->location_name, &llcf->server_name, last - text,
+                      text);
 
     } else {
         ngx_log_error(level, cf->log, 0, "\"idempotency\" in %V:%ui for "
@@ -408,6 +471,16 @@ ngx_http_latchkey_complain(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *llcf,
     }
 
     return NGX_CONF_ERROR;
+}
+
+
+static const char *
+ngx_http_latchkey_handler_name(ngx_http_latchkey_loc_conf_t *llcf)
+{
+    return llcf->handler == ngx_http_latchkey_operation_handler
+           ? "idempotency_operation"
+           : llcf->handler == ngx_http_latchkey_counters_handler
+             ? "idempotency_counters" : "idempotency_status";
 }
 
 

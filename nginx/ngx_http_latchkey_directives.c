@@ -37,8 +37,12 @@ static char *ngx_http_latchkey_set_keep(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_latchkey_set_replay_headers(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
-static char *ngx_http_latchkey_set_async(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
+static char *ngx_http_latchkey_set_async_location(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+static char *ngx_http_latchkey_set_async_headers(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+static char *ngx_http_latchkey_set_courier(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
 static char *ngx_http_latchkey_set_max_age(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_latchkey_set_late(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -47,6 +51,10 @@ static char *ngx_http_latchkey_set_problem_base(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 static char *ngx_http_latchkey_set_status(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_http_latchkey_set_operation(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+static char *ngx_http_latchkey_set_rate(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_set_counters(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 static char *ngx_http_latchkey_set_handler(ngx_conf_t *cf,
@@ -63,7 +71,8 @@ static ngx_array_t *ngx_http_latchkey_names(ngx_conf_t *cf,
     ngx_command_t *cmd);
 static ngx_int_t ngx_http_latchkey_time(ngx_conf_t *cf, ngx_command_t *cmd,
     ngx_str_t *value, ngx_msec_t *time);
-static ngx_uint_t ngx_http_latchkey_never_replayed(ngx_str_t *name);
+static ngx_uint_t ngx_http_latchkey_is_among(ngx_str_t *name,
+    ngx_str_t *words);
 
 
 static ngx_conf_enum_t  ngx_http_latchkey_modes[] = {
@@ -105,6 +114,14 @@ static ngx_conf_enum_t  ngx_http_latchkey_uncertains[] = {
 };
 
 
+static ngx_conf_enum_t  ngx_http_latchkey_asyncs[] = {
+    { ngx_string("off"), NGX_HTTP_LATCHKEY_ASYNC_OFF },
+    { ngx_string("prefer"), NGX_HTTP_LATCHKEY_ASYNC_PREFER },
+    { ngx_string("always"), NGX_HTTP_LATCHKEY_ASYNC_ALWAYS },
+    { ngx_null_string, 0 }
+};
+
+
 /* lower case; "*" at the end: whatever begins so */
 
 static ngx_str_t  ngx_http_latchkey_unreplayed[] = {
@@ -121,6 +138,24 @@ static ngx_str_t  ngx_http_latchkey_unreplayed[] = {
     ngx_string("upgrade"),
     ngx_string("content-length"),
     ngx_string("idempot*"),
+    ngx_null_string
+};
+
+
+/* of a request: what is between two hops, or ours to say */
+
+static ngx_str_t  ngx_http_latchkey_ungiven[] = {
+    ngx_string("connection"),
+    ngx_string("keep-alive"),
+    ngx_string("proxy-*"),
+    ngx_string("te"),
+    ngx_string("trailer"),
+    ngx_string("transfer-encoding"),
+    ngx_string("upgrade"),
+    ngx_string("http2-settings"),
+    ngx_string("expect"),
+    ngx_string("content-length"),
+    ngx_string("latchkey*"),
     ngx_null_string
 };
 
@@ -276,8 +311,43 @@ ngx_command_t  ngx_http_latchkey_commands[] = {
 
     { ngx_string("idempotency_async"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
-      ngx_http_latchkey_set_async,
+      ngx_http_latchkey_set_word,
       NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_latchkey_loc_conf_t, async),
+      &ngx_http_latchkey_asyncs },
+
+    { ngx_string("idempotency_async_location"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_http_latchkey_set_async_location,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_async_body"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_size_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_latchkey_loc_conf_t, async_body),
+      NULL },
+
+    { ngx_string("idempotency_async_headers"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_1MORE,
+      ngx_http_latchkey_set_async_headers,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_async_retry"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_msec_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_latchkey_loc_conf_t, async_retry),
+      NULL },
+
+    { ngx_string("idempotency_courier"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,
+      ngx_http_latchkey_set_courier,
+      NGX_HTTP_MAIN_CONF_OFFSET,
       0,
       NULL },
 
@@ -305,6 +375,13 @@ ngx_command_t  ngx_http_latchkey_commands[] = {
     { ngx_string("idempotency_status"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE12,
       ngx_http_latchkey_set_status,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("idempotency_operation"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE12,
+      ngx_http_latchkey_set_operation,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
@@ -872,7 +949,9 @@ ngx_http_latchkey_set_replay_headers(ngx_conf_t *cf, ngx_command_t *cmd,
     name = llcf->replay_headers->elts;
 
     for (i = 0; i < llcf->replay_headers->nelts; i++) {
-        if (ngx_http_latchkey_never_replayed(&name[i])) {
+        if (ngx_http_latchkey_is_among(&name[i],
+                                       ngx_http_latchkey_unreplayed))
+        {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "\"%V\" in \"%V\" belongs to one answer and "
                                "is never replayed, remove it",
@@ -886,11 +965,11 @@ ngx_http_latchkey_set_replay_headers(ngx_conf_t *cf, ngx_command_t *cmd,
 
 
 static ngx_uint_t
-ngx_http_latchkey_never_replayed(ngx_str_t *name)
+ngx_http_latchkey_is_among(ngx_str_t *name, ngx_str_t *words)
 {
     ngx_str_t  *word;
 
-    for (word = ngx_http_latchkey_unreplayed; word->len; word++) {
+    for (word = words; word->len; word++) {
 
         if (word->data[word->len - 1] == '*') {
             if (ngx_strncmp(name->data, word->data, word->len - 1) == 0) {
@@ -907,30 +986,119 @@ ngx_http_latchkey_never_replayed(ngx_str_t *name)
 
 
 static char *
-ngx_http_latchkey_set_async(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+ngx_http_latchkey_set_async_location(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
 {
+    ngx_http_latchkey_loc_conf_t *llcf = conf;
+
+    size_t      i;
     ngx_str_t  *value;
+
+    if (llcf->async_location.data) {
+        return "is duplicate";
+    }
 
     value = cf->args->elts;
 
-    if (ngx_strcmp(value[1].data, "off") == 0) {
-        return NGX_CONF_OK;
+    for (i = 0; i < value[1].len; i++) {
+        if (value[1].data[i] <= ' ' || value[1].data[i] >= 0x7f) {
+            break;
+        }
     }
 
-    if (ngx_strcmp(value[1].data, "prefer") == 0
-        || ngx_strcmp(value[1].data, "always") == 0)
+    if (value[1].len == 0 || i != value[1].len
+        || value[1].data[value[1].len - 1] != '/'
+        || (value[1].data[0] != '/'
+            && ngx_strncmp(value[1].data, "http://", 7) != 0
+            && ngx_strncmp(value[1].data, "https://", 8) != 0))
     {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"%V %V\" needs the outbox, which this version "
-                           "does not have yet", &cmd->name, &value[1]);
+                           "\"%V\" in \"%V\" must begin and end with a "
+                           "slash, such as \"/operations/\", or be the "
+                           "beginning of a URL",
+                           &value[1], &cmd->name);
         return NGX_CONF_ERROR;
     }
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid value \"%V\" in \"%V\", it must be \"off\"",
-                       &value[1], &cmd->name);
+    llcf->async_location = value[1];
 
-    return NGX_CONF_ERROR;
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_latchkey_set_async_headers(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_latchkey_loc_conf_t *llcf = conf;
+
+    ngx_str_t   *value, *name;
+    ngx_uint_t   i;
+
+    if (llcf->async_headers != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "default") == 0) {
+        llcf->async_headers = NULL;
+        return NGX_CONF_OK;
+    }
+
+    llcf->async_headers = ngx_http_latchkey_names(cf, cmd);
+    if (llcf->async_headers == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    name = llcf->async_headers->elts;
+
+    for (i = 0; i < llcf->async_headers->nelts; i++) {
+        if (ngx_http_latchkey_is_among(&name[i], ngx_http_latchkey_ungiven)) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"%V\" in \"%V\" belongs to one connection, "
+                               "or to Latchkey, and is never kept for later, "
+                               "remove it", &value[i + 1], &cmd->name);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_latchkey_set_courier(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_latchkey_main_conf_t *lmcf = conf;
+
+    ngx_url_t   u;
+    ngx_str_t  *value;
+
+    if (lmcf->courier) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    ngx_memzero(&u, sizeof(ngx_url_t));
+
+    u.url = value[1];
+    u.listen = 1;
+
+    if (ngx_strncasecmp(u.url.data, (u_char *) "unix:", 5) != 0
+        || ngx_parse_url(cf->pool, &u) != NGX_OK)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" in \"%V\" must be \"unix:PATH\": "
+                           "whoever can connect there is taken for the "
+                           "courier", &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    lmcf->courier = &u.addrs[0];
+
+    return NGX_CONF_OK;
 }
 
 
@@ -1099,8 +1267,36 @@ ngx_http_latchkey_set_problem_base(ngx_conf_t *cf, ngx_command_t *cmd,
 static char *
 ngx_http_latchkey_set_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_http_latchkey_loc_conf_t *llcf = conf;
+    char  *rv;
 
+    rv = ngx_http_latchkey_set_rate(cf, cmd, conf);
+
+    return rv != NGX_CONF_OK ? rv
+           : ngx_http_latchkey_set_handler(cf, conf,
+                                           ngx_http_latchkey_status_handler);
+}
+
+
+static char *
+ngx_http_latchkey_set_operation(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    char  *rv;
+
+    rv = ngx_http_latchkey_set_rate(cf, cmd, conf);
+
+    return rv != NGX_CONF_OK ? rv
+           : ngx_http_latchkey_set_handler(cf, conf,
+                                        ngx_http_latchkey_operation_handler);
+}
+
+
+/* how often a caller may ask */
+
+static char *
+ngx_http_latchkey_set_rate(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_http_latchkey_loc_conf_t *llcf)
+{
     size_t                     len;
     ngx_int_t                  n, scale;
     ngx_str_t                 *value;
@@ -1149,8 +1345,7 @@ ngx_http_latchkey_set_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
     }
 
-    return ngx_http_latchkey_set_handler(cf, llcf,
-                                         ngx_http_latchkey_status_handler);
+    return NGX_CONF_OK;
 }
 
 

@@ -13,8 +13,6 @@ static ngx_int_t ngx_http_latchkey_chosen_headers(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, struct lk_request *request);
 static ngx_int_t ngx_http_latchkey_map_body(ngx_http_request_t *r,
     struct lk_slice *body, size_t *mapped);
-static ngx_int_t ngx_http_latchkey_join_body(ngx_http_request_t *r,
-    struct lk_slice *body);
 
 
 ngx_int_t
@@ -151,6 +149,7 @@ ngx_http_latchkey_map_body(ngx_http_request_t *r, struct lk_slice *body,
 {
     void         *p;
     ngx_buf_t    *b;
+    ngx_str_t     copy;
     ngx_chain_t  *cl;
 
     *mapped = 0;
@@ -164,7 +163,12 @@ ngx_http_latchkey_map_body(ngx_http_request_t *r, struct lk_slice *body,
     b = cl->buf;
 
     if (cl->next || (b->in_file && b->file_pos)) {
-        return ngx_http_latchkey_join_body(r, body);
+        if (ngx_http_latchkey_copy_body(r, r->pool, &copy) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        *body = ngx_http_latchkey_slice(&copy);
+        return NGX_OK;
     }
 
     if (!b->in_file) {
@@ -194,8 +198,27 @@ ngx_http_latchkey_map_body(ngx_http_request_t *r, struct lk_slice *body,
 }
 
 
-static ngx_int_t
-ngx_http_latchkey_join_body(ngx_http_request_t *r, struct lk_slice *body)
+off_t
+ngx_http_latchkey_body_size(ngx_http_request_t *r)
+{
+    off_t         size;
+    ngx_chain_t  *cl;
+
+    size = 0;
+
+    for (cl = r->request_body ? r->request_body->bufs : NULL; cl;
+         cl = cl->next)
+    {
+        size += ngx_buf_size(cl->buf);
+    }
+
+    return size;
+}
+
+
+ngx_int_t
+ngx_http_latchkey_copy_body(ngx_http_request_t *r, ngx_pool_t *pool,
+    ngx_str_t *body)
 {
     u_char       *p;
     size_t        size;
@@ -203,21 +226,18 @@ ngx_http_latchkey_join_body(ngx_http_request_t *r, struct lk_slice *body)
     ngx_buf_t    *b;
     ngx_chain_t  *cl;
 
-    size = 0;
+    body->len = (size_t) ngx_http_latchkey_body_size(r);
 
-    for (cl = r->request_body->bufs; cl; cl = cl->next) {
-        size += ngx_buf_size(cl->buf);
-    }
-
-    p = ngx_pnalloc(r->pool, size + 1);
+    p = ngx_pnalloc(pool, body->len + 1);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    body->data = (char *) p;
-    body->len = size;
+    body->data = p;
 
-    for (cl = r->request_body->bufs; cl; cl = cl->next) {
+    for (cl = r->request_body ? r->request_body->bufs : NULL; cl;
+         cl = cl->next)
+    {
         b = cl->buf;
 
         if (!b->in_file) {

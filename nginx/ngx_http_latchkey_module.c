@@ -18,6 +18,8 @@ static void ngx_http_latchkey_merge_request(ngx_http_latchkey_loc_conf_t *conf,
     ngx_http_latchkey_loc_conf_t *prev);
 static void ngx_http_latchkey_merge_answer(ngx_http_latchkey_loc_conf_t *conf,
     ngx_http_latchkey_loc_conf_t *prev);
+static void ngx_http_latchkey_merge_async(ngx_http_latchkey_loc_conf_t *conf,
+    ngx_http_latchkey_loc_conf_t *prev);
 static ngx_int_t ngx_http_latchkey_place(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *conf);
 static ngx_int_t ngx_http_latchkey_find_servers(ngx_conf_t *cf,
@@ -101,6 +103,7 @@ ngx_http_latchkey_create_loc_conf(ngx_conf_t *cf)
      *
      *     conf->servers = NULL;
      *     conf->problem_base = { 0, NULL };
+     *     conf->async_location = { 0, NULL };
      *     conf->file = { 0, NULL };
      *
      * and what is given together with another value:
@@ -137,6 +140,10 @@ ngx_http_latchkey_create_loc_conf(ngx_conf_t *cf)
     conf->reexecute = NGX_CONF_UNSET_UINT;
     conf->max_age = NGX_CONF_UNSET_MSEC;
     conf->late_time = NGX_CONF_UNSET_MSEC;
+    conf->async = NGX_CONF_UNSET_UINT;
+    conf->async_body = NGX_CONF_UNSET_SIZE;
+    conf->async_headers = NGX_CONF_UNSET_PTR;
+    conf->async_retry = NGX_CONF_UNSET_MSEC;
 
     conf->status_rate = 10 * 1000;
     conf->status_burst = 20;
@@ -167,6 +174,7 @@ ngx_http_latchkey_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     ngx_http_latchkey_merge_request(conf, prev);
     ngx_http_latchkey_merge_answer(conf, prev);
+    ngx_http_latchkey_merge_async(conf, prev);
 
     if (ngx_http_latchkey_place(cf, conf) != NGX_OK) {
         return NGX_CONF_ERROR;
@@ -258,6 +266,20 @@ ngx_http_latchkey_merge_answer(ngx_http_latchkey_loc_conf_t *conf,
 }
 
 
+static void
+ngx_http_latchkey_merge_async(ngx_http_latchkey_loc_conf_t *conf,
+    ngx_http_latchkey_loc_conf_t *prev)
+{
+    ngx_conf_merge_uint_value(conf->async, prev->async,
+                              NGX_HTTP_LATCHKEY_ASYNC_OFF);
+    ngx_conf_merge_str_value(conf->async_location, prev->async_location, "");
+    ngx_conf_merge_size_value(conf->async_body, prev->async_body,
+                              1024 * 1024);
+    ngx_conf_merge_ptr_value(conf->async_headers, prev->async_headers, NULL);
+    ngx_conf_merge_msec_value(conf->async_retry, prev->async_retry, 1000);
+}
+
+
 /* where this is: the other modules' settings, and names for people */
 
 static ngx_int_t
@@ -309,7 +331,8 @@ ngx_http_latchkey_find_servers(ngx_conf_t *cf,
     clcf = conf->loc_conf[ngx_http_core_module.ctx_index];
 
     if (conf->mode == NGX_HTTP_LATCHKEY_OFF
-        && clcf->handler != ngx_http_latchkey_status_handler)
+        && clcf->handler != ngx_http_latchkey_status_handler
+        && clcf->handler != ngx_http_latchkey_operation_handler)
     {
         return NGX_OK;
     }
@@ -442,6 +465,17 @@ ngx_http_latchkey_init(ngx_conf_t *cf)
         }
     }
 
+    if (lmcf->courier) {
+
+        /* what comes from there must not get by */
+
+        lmcf->used = 1;
+
+        if (ngx_http_latchkey_courier_init(cf) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
     if (!lmcf->used && !serves) {
         return NGX_OK;
     }
@@ -485,6 +519,7 @@ ngx_http_latchkey_choose(ngx_http_latchkey_loc_conf_t *llcf)
     clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
 
     if (clcf->handler == ngx_http_latchkey_status_handler
+        || clcf->handler == ngx_http_latchkey_operation_handler
         || clcf->handler == ngx_http_latchkey_counters_handler)
     {
         llcf->mode = NGX_HTTP_LATCHKEY_OFF;

@@ -7,13 +7,16 @@
  * request        phase handler: from a request to a claim, and what to do then
  * name           tenant, scope and key of a request; fingerprint: its meaning
  * headers        what the app is told, and clients may not say
+ * async          a request that is accepted for later
+ * courier        and how it comes back, from the courier
  * op             one claimed operation; it outlives its request
  * response       filters: the answer is held until it is stored
  * class          what an answer means for its operation
  * answer         problem documents and replays
  * link           the connection to the daemon; await: the one for waiting
  * counters       by location; counters_show: for people and Prometheus
- * status, variables, age: as they say
+ * query          a caller's questions; status, operation: which and how told
+ * variables, age: as they say
  */
 
 
@@ -58,6 +61,13 @@ typedef enum {
 } ngx_http_latchkey_mode_e;
 
 
+typedef enum {
+    NGX_HTTP_LATCHKEY_ASYNC_OFF = 0,
+    NGX_HTTP_LATCHKEY_ASYNC_PREFER,
+    NGX_HTTP_LATCHKEY_ASYNC_ALWAYS
+} ngx_http_latchkey_async_e;
+
+
 typedef struct {
     ngx_addr_t                       addr;
     ngx_str_t                        user;
@@ -91,7 +101,9 @@ typedef struct {
     ngx_shm_zone_t                  *zone;        /* counters */
     ngx_shm_zone_t                  *rate_zone;   /* see status */
     ngx_http_complex_value_t        *warned;      /* about this tenant */
+    ngx_addr_t                      *courier;     /* NULL: there is none */
 
+    unsigned                         warned_courier:1;
     unsigned                         used:1;      /* something is guarded */
 } ngx_http_latchkey_main_conf_t;
 
@@ -138,10 +150,16 @@ struct ngx_http_latchkey_loc_conf_s {
 
     ngx_str_t                        problem_base;
 
-    /* of idempotency_status or idempotency_counters; NULL: neither */
+    ngx_uint_t                       async;
+    ngx_str_t                        async_location;
+    size_t                           async_body;
+    ngx_array_t                     *async_headers; /* ngx_str_t, lower */
+    ngx_msec_t                       async_retry;
+
+    /* idempotency_status, _operation or _counters; NULL: none of them */
     ngx_http_handler_pt              handler;
 
-    /* idempotency_status */
+    /* of a caller's questions */
     ngx_uint_t                       status_rate;   /* 1/1000 r/s */
     ngx_uint_t                       status_burst;
 
@@ -172,6 +190,7 @@ struct ngx_http_latchkey_loc_conf_s {
     X(MISMATCH, "mismatch")                                                  \
     X(LIMITED, "limited")                                                    \
     X(TOO_OLD, "too_old")                                                    \
+    X(TOO_LARGE, "too_large")                                                \
     X(KEY_MISSING, "key_missing")                                            \
     X(KEY_INVALID, "key_invalid")                                            \
     X(TENANT_MISSING, "tenant_missing")                                      \
@@ -312,6 +331,16 @@ typedef void (*ngx_http_latchkey_op_pt)(ngx_http_latchkey_ctx_t *ctx,
     const struct lk_answer *answer);
 
 
+/* a request as it is given away, all in memory of the op */
+
+typedef struct {
+    ngx_str_t                        method;
+    ngx_str_t                        path;        /* with the query */
+    ngx_str_t                        headers;     /* lines */
+    ngx_str_t                        body;
+} ngx_http_latchkey_order_t;
+
+
 struct ngx_http_latchkey_op_s {
     ngx_pool_t                      *pool;
     ngx_http_latchkey_loc_conf_t    *conf;
@@ -346,6 +375,10 @@ struct ngx_http_latchkey_op_s {
     ngx_str_t                        reason;      /* of omission or doubt */
     size_t                           late_size;   /* counted, see op.c */
 
+    ngx_http_latchkey_order_t       *order;       /* NULL: run it here */
+
+    unsigned                         courier:1;   /* the claim is not ours */
+    unsigned                         too_large:1; /* the order, it was told */
     unsigned                         no_new:1;
     unsigned                         late:1;
     unsigned                         asked:1;     /* about a lost claim */
@@ -357,7 +390,11 @@ struct ngx_http_latchkey_op_s {
 ngx_http_latchkey_op_t *ngx_http_latchkey_op_create(
     ngx_http_latchkey_ctx_t *ctx, ngx_str_t *tenant, ngx_str_t *scope,
     ngx_str_t *key);
-/* NGX_OK: the handler will come.  NGX_DECLINED: no daemon.  NGX_ERROR */
+/*
+ * NGX_OK: the handler will come.  NGX_DECLINED: no daemon.  NGX_ERROR.  With
+ * an order it is given away, and there is never NEW; with the courier's token
+ * DONE says that it is good.
+ */
 ngx_int_t ngx_http_latchkey_op_claim(ngx_http_latchkey_op_t *op,
     ngx_http_latchkey_op_pt handler);
 /* what the operation is now; nothing is started */
@@ -394,8 +431,10 @@ struct ngx_http_latchkey_ctx_s {
     ngx_http_latchkey_said_e         verdict;
     ngx_http_latchkey_did_e          outcome;
     ngx_str_t                        tenant;
+    ngx_str_t                        scope;       /* the courier's */
     ngx_str_t                        key;         /* canonical */
     ngx_str_t                        reference;
+    uint64_t                         token;       /* the courier's */
     uint64_t                         attempt;
     ngx_uint_t                       http_version; /* the client's */
     ngx_uint_t                       uri_changes; /* where it was let go */
@@ -411,6 +450,10 @@ struct ngx_http_latchkey_ctx_s {
     ngx_chain_t                     *other;       /* REPLACE: its body */
 
     unsigned                         observe:1;
+    unsigned                         courier:1;   /* it asks */
+    unsigned                         later:1;     /* to be given away */
+    unsigned                         preferred:1; /* since the client said so */
+    unsigned                         too_large:1; /* for that */
     unsigned                         too_old:1;
     unsigned                         from_app:1;  /* not a page of nginx */
     unsigned                         complete:1;  /* last_buf was seen */
@@ -442,6 +485,9 @@ ngx_uint_t ngx_http_latchkey_is_fastcgi(ngx_http_request_t *r);
 
 /* request */
 ngx_int_t ngx_http_latchkey_handler(ngx_http_request_t *r);
+/* the verdict is that it runs here, now: NGX_DECLINED, or what to answer */
+ngx_int_t ngx_http_latchkey_run(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
 /* finds it again after an internal redirect; NULL: none */
 ngx_http_latchkey_ctx_t *ngx_http_latchkey_get_ctx(ngx_http_request_t *r);
 /* what the request does from here on is not part of its operation */
@@ -468,6 +514,51 @@ ngx_int_t ngx_http_latchkey_get_scope(ngx_http_request_t *r,
 ngx_int_t ngx_http_latchkey_fingerprint_request(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, u_char *text);
 
+/* the body, whole, into `pool`; how long it is can be asked before */
+ngx_int_t ngx_http_latchkey_copy_body(ngx_http_request_t *r, ngx_pool_t *pool,
+    ngx_str_t *body);
+off_t ngx_http_latchkey_body_size(ngx_http_request_t *r);
+
+/* async */
+
+/* notes in ctx whether this request is to be accepted for later */
+void ngx_http_latchkey_async_wish(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+/* fills in op->order */
+ngx_int_t ngx_http_latchkey_async_order(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+/* 202, as set_verdict */
+ngx_chain_t *ngx_http_latchkey_set_accepted(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+/* a JSON text as the answer to somebody who shall ask again; frees it */
+ngx_chain_t *ngx_http_latchkey_set_progress(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf, struct lk_buf *json);
+
+/* courier */
+
+/* did it come in where only the courier may? */
+ngx_uint_t ngx_http_latchkey_is_courier(ngx_http_request_t *r);
+/* does this server listen there?  *only: and nowhere else */
+ngx_uint_t ngx_http_latchkey_courier_serves(ngx_conf_t *cf,
+    ngx_http_core_srv_conf_t *cscf, ngx_uint_t *only);
+/* called from postconfiguration */
+ngx_int_t ngx_http_latchkey_courier_init(ngx_conf_t *cf);
+/* NGX_OK: its operation is in ctx.  Else what the phase handler returns. */
+ngx_int_t ngx_http_latchkey_courier_identify(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+/* NULL: out of memory */
+ngx_http_latchkey_op_t *ngx_http_latchkey_courier_op(
+    ngx_http_latchkey_ctx_t *ctx);
+/* as decide, when the token was looked at */
+ngx_int_t ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+/* what it is told when the app's answer is stored, or cannot be; NULL: that
+ * is not for it to know */
+ngx_chain_t *ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+/* an answer to it that no guard has seen: nothing has happened */
+ngx_int_t ngx_http_latchkey_courier_unseen(ngx_http_request_t *r);
+
 /* headers */
 ngx_int_t ngx_http_latchkey_strip_headers(ngx_http_request_t *r);
 ngx_int_t ngx_http_latchkey_pass_headers(ngx_http_request_t *r,
@@ -475,6 +566,8 @@ ngx_int_t ngx_http_latchkey_pass_headers(ngx_http_request_t *r,
 
 /* response; called from postconfiguration */
 ngx_int_t ngx_http_latchkey_filter_init(ngx_conf_t *cf);
+/* writes "Name: value" and the end of the line */
+u_char *ngx_http_latchkey_line(u_char *p, ngx_str_t *name, ngx_str_t *value);
 
 /* class */
 
@@ -498,6 +591,13 @@ ngx_chain_t *ngx_http_latchkey_unknown(ngx_http_request_t *r,
 
 /* answer */
 
+/* forgets whatever answer was there before */
+void ngx_http_latchkey_start(ngx_http_request_t *r, ngx_uint_t status);
+/* the length, and the one buffer of the body; NULL: out of memory */
+ngx_chain_t *ngx_http_latchkey_set_body(ngx_http_request_t *r, u_char *data,
+    size_t len);
+ngx_int_t ngx_http_latchkey_add_retry_after(ngx_http_request_t *r,
+    ngx_msec_t ms);
 /* NGX_OK: a replay may carry this header */
 ngx_int_t ngx_http_latchkey_header_allowed(ngx_http_latchkey_loc_conf_t *llcf,
     ngx_str_t *name);
@@ -543,8 +643,29 @@ ngx_int_t ngx_http_latchkey_counters_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_latchkey_send_text(ngx_http_request_t *r,
     const char *content_type, struct lk_buf *text);
 
-/* status */
-ngx_int_t ngx_http_latchkey_status_handler(ngx_http_request_t *r);
+/* query */
+
+/*
+ * The command in `words`, but for the tenant, which is words[1]; 4 at most.
+ * NGX_DECLINED: it cannot be asked, and kind and fault say why.
+ */
+typedef ngx_int_t (*ngx_http_latchkey_words_pt)(ngx_http_request_t *r,
+    ngx_str_t *words, ngx_uint_t *n, enum lk_problem_kind *kind,
+    const char **fault);
+/*
+ * Tells of a record and returns what ngx_http_finalize_request wants.
+ * NGX_DECLINED: nothing was sent, since this is no record.
+ */
+typedef ngx_int_t (*ngx_http_latchkey_told_pt)(ngx_http_request_t *r,
+    const struct lk_reply *record);
+
+ngx_int_t ngx_http_latchkey_query(ngx_http_request_t *r,
+    ngx_http_latchkey_words_pt words, ngx_http_latchkey_told_pt told);
+/* a value of a record; NULL: there is none of that name */
+const struct lk_reply *ngx_http_latchkey_query_find(
+    const struct lk_reply *record, const char *name);
+ngx_int_t ngx_http_latchkey_query_problem(ngx_http_request_t *r,
+    enum lk_problem_kind kind, const char *detail, ngx_msec_t retry_after);
 /* the zone of the rates; called by counters_init */
 ngx_int_t ngx_http_latchkey_rate_init(ngx_conf_t *cf);
 /*
@@ -553,6 +674,10 @@ ngx_int_t ngx_http_latchkey_rate_init(ngx_conf_t *cf);
  */
 ngx_int_t ngx_http_latchkey_rate(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *caller, ngx_msec_t *wait);
+
+/* status, operation */
+ngx_int_t ngx_http_latchkey_status_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_latchkey_operation_handler(ngx_http_request_t *r);
 
 /*
  * age: NGX_OK: fresh, or nothing to check.  NGX_DECLINED: too old, too far in

@@ -17,6 +17,11 @@
  *   settlement on its way       goes on
  *   settlement not stored       tried again for idempotency_late
  *
+ * An op with an order gives the request away instead of claiming it.  Whether
+ * it was taken or not, there is nothing to be settled then.  An op of the
+ * courier's has its token from there: what has not happened is not released,
+ * but told to the courier, and if that is gone, to nobody.
+ *
  * An op is freed when it is detached and none of its calls is on its way:
  * calls cannot be taken back.
  */
@@ -31,6 +36,9 @@
 #define NGX_HTTP_LATCHKEY_PAUSE_MAX  5000
 
 #define NGX_HTTP_LATCHKEY_WORDS_MAX  16
+
+/* how the daemon begins to say that a request is more than it takes */
+#define NGX_HTTP_LATCHKEY_TOO_LARGE  "ERR TOO LARGE"
 
 /* an op, its claim and its settlement, without the body */
 #define NGX_HTTP_LATCHKEY_POOL_SIZE  2560
@@ -56,7 +64,15 @@ static ngx_int_t ngx_http_latchkey_op_send(ngx_http_latchkey_op_t *op,
     ngx_http_latchkey_call_pt handler, ngx_uint_t patient);
 static ngx_int_t ngx_http_latchkey_op_send_claim(ngx_http_latchkey_op_t *op,
     ngx_uint_t patient);
+static ngx_int_t ngx_http_latchkey_op_send_order(ngx_http_latchkey_op_t *op);
+static ngx_int_t ngx_http_latchkey_op_send_extend(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_call_t *call, ngx_http_latchkey_call_pt handler,
+    ngx_uint_t patient);
 static void ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply);
+static void ngx_http_latchkey_op_refused(ngx_http_latchkey_op_t *op,
+    const struct lk_reply *reply);
+static void ngx_http_latchkey_op_checked(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
 static void ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
     const struct lk_answer *answer);
@@ -282,6 +298,16 @@ ngx_http_latchkey_op_send_claim(ngx_http_latchkey_op_t *op,
 {
     ngx_http_latchkey_words_t  w;
 
+    if (op->courier) {
+        return ngx_http_latchkey_op_send_extend(op, &op->call,
+                                                ngx_http_latchkey_op_checked,
+                                                patient);
+    }
+
+    if (op->order) {
+        return ngx_http_latchkey_op_send_order(op);
+    }
+
     ngx_http_latchkey_op_words(&w, op, "CLAIM");
     ngx_http_latchkey_op_word(&w, op->fingerprint, LK_FINGERPRINT_TEXT);
     ngx_http_latchkey_op_word(&w, "OWNER", 5);
@@ -303,12 +329,36 @@ ngx_http_latchkey_op_send_claim(ngx_http_latchkey_op_t *op,
 }
 
 
+static ngx_int_t
+ngx_http_latchkey_op_send_order(ngx_http_latchkey_op_t *op)
+{
+    ngx_http_latchkey_words_t   w;
+    ngx_http_latchkey_order_t  *order;
+
+    order = op->order;
+
+    ngx_http_latchkey_op_words(&w, op, "ACCEPT");
+    ngx_http_latchkey_op_word(&w, op->fingerprint, LK_FINGERPRINT_TEXT);
+    ngx_http_latchkey_op_word(&w, order->method.data, order->method.len);
+    ngx_http_latchkey_op_word(&w, order->path.data, order->path.len);
+    ngx_http_latchkey_op_word(&w, order->headers.data, order->headers.len);
+    ngx_http_latchkey_op_word(&w, order->body.data, order->body.len);
+    ngx_http_latchkey_op_word(&w, "TTL", 3);
+    ngx_http_latchkey_op_number(&w, op->conf->ttl);
+
+    if (op->conf->reexecute) {
+        ngx_http_latchkey_op_word(&w, "REEXECUTE", 9);
+    }
+
+    return ngx_http_latchkey_op_send(op, &op->call, &w,
+                                     ngx_http_latchkey_op_claimed, 0);
+}
+
+
 static void
 ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
-    u_char                   buf[256];
-    ngx_str_t                text;
     enum lk_status           status;
     struct lk_answer         answer;
     ngx_http_latchkey_op_t  *op;
@@ -317,7 +367,7 @@ ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     status = reply ? latchkey_answer_read(reply, &answer) : LK_TIMEOUT;
 
     if (status == LK_OK && answer.verdict == LK_VERDICT_UNCERTAIN
-        && call->repeated && !op->no_new)
+        && call->repeated && !op->no_new && op->order == NULL)
     {
         /* it may be our own, lapsed while the daemon was away */
 
@@ -341,15 +391,75 @@ ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     /* refused, or never sent: nothing can have been claimed */
 
     if (reply) {
-        text = ngx_http_latchkey_link_text(reply->text, buf, sizeof(buf));
-
-        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                      "idempotency: latchkeyd refused a claim of location "
-                      "\"%V\": %V", &op->conf->location_name, &text);
+        ngx_http_latchkey_op_refused(op, reply);
     }
 
     op->state = NGX_HTTP_LATCHKEY_OP_DONE;
     ngx_http_latchkey_op_tell(op, NULL);
+}
+
+
+static void
+ngx_http_latchkey_op_refused(ngx_http_latchkey_op_t *op,
+    const struct lk_reply *reply)
+{
+    u_char     buf[256];
+    ngx_str_t  text;
+
+    text = ngx_http_latchkey_link_text(reply->text, buf, sizeof(buf));
+
+    if (op->order == NULL) {
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "idempotency: latchkeyd refused a claim of location "
+                      "\"%V\": %V", &op->conf->location_name, &text);
+        return;
+    }
+
+    if (text.len >= sizeof(NGX_HTTP_LATCHKEY_TOO_LARGE) - 1
+        && ngx_strncmp(text.data, NGX_HTTP_LATCHKEY_TOO_LARGE,
+                       sizeof(NGX_HTTP_LATCHKEY_TOO_LARGE) - 1)
+           == 0)
+    {
+        op->too_large = 1;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "idempotency_async: latchkeyd does not accept a request of "
+                  "location \"%V\" for later: %V; see to that, or set "
+                  "\"idempotency_async off\"", &op->conf->location_name,
+                  &text);
+}
+
+
+/* the courier's token: the app is called only if it is the current one */
+
+static void
+ngx_http_latchkey_op_checked(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply)
+{
+    enum lk_status           status;
+    struct lk_answer         answer;
+    ngx_http_latchkey_op_t  *op;
+
+    op = call->data;
+    status = reply ? latchkey_answer_read(reply, &answer) : LK_TIMEOUT;
+
+    if (reply && status != LK_OK && status != LK_UNAVAILABLE) {
+        ngx_http_latchkey_op_refused(op, reply);
+    }
+
+    if (op->ctx && status == LK_OK && answer.verdict == LK_VERDICT_DONE) {
+        op->state = NGX_HTTP_LATCHKEY_OP_HELD;
+        op->timer.handler = ngx_http_latchkey_op_extend;
+        ngx_add_timer(&op->timer, op->conf->lock / 3);
+
+    } else {
+        op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+    }
+
+    op->call.out = NULL;
+
+    ngx_http_latchkey_op_tell(op, status == LK_OK ? &answer : NULL);
 }
 
 
@@ -409,9 +519,12 @@ ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
         return;
     }
 
-    if (op->token) {
+    if (op->token || op->order) {
 
-        /* it only asked, after STALE, and nobody wants to know any more */
+        /*
+         * It only asked, after STALE, or gave it away, and nobody wants to
+         * know any more.
+         */
 
         op->state = NGX_HTTP_LATCHKEY_OP_DONE;
         ngx_http_latchkey_op_end(op);
@@ -427,8 +540,7 @@ ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
 static void
 ngx_http_latchkey_op_extend(ngx_event_t *ev)
 {
-    ngx_http_latchkey_op_t     *op;
-    ngx_http_latchkey_words_t   w;
+    ngx_http_latchkey_op_t  *op;
 
     op = ev->data;
 
@@ -448,12 +560,23 @@ ngx_http_latchkey_op_extend(ngx_event_t *ev)
         return;
     }
 
+    (void) ngx_http_latchkey_op_send_extend(op, &op->extend_call,
+                                            ngx_http_latchkey_op_extended, 1);
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_op_send_extend(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_call_t *call, ngx_http_latchkey_call_pt handler,
+    ngx_uint_t patient)
+{
+    ngx_http_latchkey_words_t  w;
+
     ngx_http_latchkey_op_words(&w, op, "EXTEND");
     ngx_http_latchkey_op_number(&w, op->token);
     ngx_http_latchkey_op_number(&w, op->conf->lock);
 
-    (void) ngx_http_latchkey_op_send(op, &op->extend_call, &w,
-                                     ngx_http_latchkey_op_extended, 1);
+    return ngx_http_latchkey_op_send(op, call, &w, handler, patient);
 }
 
 
@@ -532,6 +655,14 @@ ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op)
         break;
 
     case NGX_HTTP_LATCHKEY_SETTLE_RELEASE:
+        if (op->courier) {
+
+            /* has the app completed it itself?  else the courier has it back */
+
+            return ngx_http_latchkey_op_send_extend(op, &op->call,
+                                             ngx_http_latchkey_op_settled, 1);
+        }
+
         ngx_http_latchkey_op_words(&w, op, "RELEASE");
         ngx_http_latchkey_op_number(&w, op->token);
         break;
@@ -656,6 +787,12 @@ ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op)
 static void
 ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op)
 {
+    if (op->courier && !op->contacted) {
+        op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+        ngx_http_latchkey_op_end(op);
+        return;
+    }
+
     if (op->contacted) {
         op->settle = NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
         ngx_str_set(&op->reason, "the gateway lost the answer");
@@ -756,6 +893,12 @@ ngx_http_latchkey_op_give_up(ngx_http_latchkey_op_t *op, const char *why)
 static void
 ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
 {
+    if (op->courier && op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE) {
+        op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+        ngx_http_latchkey_op_end(op);
+        return;
+    }
+
     if (!op->late && ngx_http_latchkey_op_late(op) != NGX_OK) {
         return;
     }

@@ -39,8 +39,6 @@ static ngx_int_t ngx_http_latchkey_decide(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
 static ngx_int_t ngx_http_latchkey_note(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
-static ngx_int_t ngx_http_latchkey_run(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_resume(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_wait(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
@@ -94,7 +92,9 @@ ngx_http_latchkey_handler(ngx_http_request_t *r)
     }
 
     if (ctx == NULL || ngx_http_latchkey_is_weaker(r, ctx, llcf)) {
-        if (llcf->mode == NGX_HTTP_LATCHKEY_OFF) {
+        if (llcf->mode == NGX_HTTP_LATCHKEY_OFF
+            && !ngx_http_latchkey_is_courier(r))
+        {
             return NGX_DECLINED;
         }
 
@@ -191,17 +191,22 @@ ngx_http_latchkey_begin(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf)
 {
     ngx_int_t                 rc;
+    ngx_uint_t                courier;
     ngx_pool_cleanup_t       *cln;
     ngx_http_latchkey_ctx_t  *ctx;
 
-    if (llcf->mode != NGX_HTTP_LATCHKEY_OBSERVE
-        && ngx_http_latchkey_strip_headers(r) != NGX_OK)
-    {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
+    courier = ngx_http_latchkey_is_courier(r);
 
-    if (!(r->method & llcf->methods)) {
-        return NGX_DECLINED;
+    if (!courier) {
+        if (llcf->mode != NGX_HTTP_LATCHKEY_OBSERVE
+            && ngx_http_latchkey_strip_headers(r) != NGX_OK)
+        {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        if (!(r->method & llcf->methods)) {
+            return NGX_DECLINED;
+        }
     }
 
     cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_http_latchkey_ctx_t));
@@ -215,16 +220,22 @@ ngx_http_latchkey_begin(ngx_http_request_t *r,
     ctx->request = r;
     ctx->conf = llcf;
     ctx->http_version = r->http_version;
-    ctx->observe = (llcf->mode == NGX_HTTP_LATCHKEY_OBSERVE);
+    ctx->courier = courier;
+    ctx->observe = (llcf->mode == NGX_HTTP_LATCHKEY_OBSERVE && !courier);
     ctx->timer.data = ctx;
     ctx->timer.log = r->connection->log;
 
     cln->handler = ngx_http_latchkey_cleanup;
     ngx_http_set_ctx(r, ctx, ngx_http_latchkey_module);
 
-    rc = ngx_http_latchkey_identify(r, ctx);
+    rc = courier ? ngx_http_latchkey_courier_identify(r, ctx)
+                 : ngx_http_latchkey_identify(r, ctx);
     if (rc != NGX_OK) {
         return rc;
+    }
+
+    if (!courier) {
+        ngx_http_latchkey_async_wish(r, ctx);
     }
 
     ctx->state = NGX_HTTP_LATCHKEY_BODY;
@@ -345,6 +356,13 @@ ngx_http_latchkey_claim(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
     ngx_str_t                scope;
     ngx_http_latchkey_op_t  *op;
 
+    if (ctx->courier) {
+        ctx->op = ngx_http_latchkey_courier_op(ctx);
+
+        return ctx->op ? ngx_http_latchkey_send_claim(r, ctx)
+                       : ngx_http_latchkey_fail(ctx);
+    }
+
     if (ngx_http_latchkey_get_scope(r, ctx->conf, &scope) != NGX_OK) {
         return ngx_http_latchkey_fail(ctx);
     }
@@ -370,6 +388,10 @@ ngx_http_latchkey_claim(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 
         ctx->too_old = 1;
         op->no_new = 1;
+    }
+
+    if (ctx->later && ngx_http_latchkey_async_order(r, ctx) != NGX_OK) {
+        return ngx_http_latchkey_fail(ctx);
     }
 
     if (ctx->conf->wait) {
@@ -471,13 +493,36 @@ static ngx_int_t
 ngx_http_latchkey_decide(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     const struct lk_answer *answer)
 {
-    ngx_chain_t  *out;
+    ngx_chain_t       *out;
+    struct lk_answer   refused;
+
+    if (ctx->courier) {
+        return ngx_http_latchkey_courier_decide(r, ctx, answer);
+    }
+
+    if (answer == NULL && ctx->op->too_large) {
+        ngx_memzero(&refused, sizeof(struct lk_answer));
+        refused.verdict = LK_VERDICT_REFUSED;
+        answer = &refused;
+        ctx->too_large = 1;
+    }
 
     if (ngx_http_latchkey_note(r, ctx, answer) != NGX_OK) {
         return ngx_http_latchkey_fail(ctx);
     }
 
     if (ctx->verdict == NGX_HTTP_LATCHKEY_SAID_NEW) {
+
+        if (ctx->later) {
+
+            /* only an observer lets it run here */
+
+            ctx->verdict = NGX_HTTP_LATCHKEY_SAID_ACCEPTED;
+            ngx_log_error(NGX_LOG_NOTICE, r->connection->log, 0,
+                          "idempotency observe: would have accepted it for "
+                          "later, reference %V", &ctx->reference);
+        }
+
         return ngx_http_latchkey_run(r, ctx);
     }
 
@@ -530,6 +575,13 @@ ngx_http_latchkey_note(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     }
 
     ctx->verdict = ngx_http_latchkey_says[answer->verdict];
+
+    if (ctx->verdict == NGX_HTTP_LATCHKEY_SAID_TOO_OLD && !ctx->too_old
+        && ctx->too_large)
+    {
+        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_TOO_LARGE;
+    }
+
     ctx->attempt = answer->attempt;
     ctx->reference.len = answer->reference.len;
 
@@ -550,7 +602,7 @@ ngx_http_latchkey_note(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 }
 
 
-static ngx_int_t
+ngx_int_t
 ngx_http_latchkey_run(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 {
     ctx->state = NGX_HTTP_LATCHKEY_RUN;

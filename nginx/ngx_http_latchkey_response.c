@@ -20,7 +20,8 @@
  * is settled as omitted before its first byte leaves; its buffers wait
  * unconsumed meanwhile, which stops the upstream.
  *
- * In observe mode the answer is copied and goes out at once.
+ * In observe mode the answer is copied and goes out at once.  The courier does
+ * not get the answer, but what became of it: always REPLACE.
  */
 
 
@@ -55,8 +56,6 @@ static void ngx_http_latchkey_settle_aside(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_store_headers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
-static u_char *ngx_http_latchkey_line(u_char *p, ngx_str_t *name,
-    ngx_str_t *value);
 static ngx_uint_t ngx_http_latchkey_storable(ngx_http_latchkey_loc_conf_t *llcf,
     ngx_table_elt_t *h);
 static void ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
@@ -111,6 +110,10 @@ ngx_http_latchkey_header_filter(ngx_http_request_t *r)
 
     if (ctx && r->post_action) {
         ngx_http_latchkey_post_action(ctx);
+    }
+
+    if (ctx == NULL && ngx_http_latchkey_courier_unseen(r) != NGX_OK) {
+        return NGX_ERROR;
     }
 
     if (ctx == NULL || ctx->state != NGX_HTTP_LATCHKEY_RUN) {
@@ -573,7 +576,7 @@ ngx_http_latchkey_store_headers(ngx_http_request_t *r,
 }
 
 
-static u_char *
+u_char *
 ngx_http_latchkey_line(u_char *p, ngx_str_t *name, ngx_str_t *value)
 {
     p = ngx_cpymem(p, name->data, name->len);
@@ -631,6 +634,17 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     ngx_http_core_loc_conf_t  *clcf;
 
     op = ctx->op;
+
+    if (ctx->courier) {
+        ctx->outcome = answer == NULL ? NGX_HTTP_LATCHKEY_DID_LATE
+                       : answer->verdict == LK_VERDICT_STALE
+                         ? NGX_HTTP_LATCHKEY_DID_STALE
+                         : ngx_http_latchkey_outcomes[op->settle];
+
+        ngx_http_latchkey_replace(ctx,
+                          ngx_http_latchkey_courier_outcome(r, ctx, answer));
+        return NGX_OK;
+    }
 
     if (answer == NULL) {
         ctx->outcome = NGX_HTTP_LATCHKEY_DID_LATE;

@@ -245,8 +245,14 @@ def test_a_time_that_the_daemon_must_be_set_to_allow_is_warned_of(line, words):
     ("idempotency_mismatch_status 400;", ["400"]),
     ("idempotency_uncertain maybe;", ["maybe"]),
     ("idempotency_auth nobody;", ["nobody"]),
-    ("idempotency_async prefer;", ["outbox"]),
-    ("idempotency_async always;", ["outbox"]),
+    ("idempotency_async sometimes;", ["sometimes", "prefer"]),
+    ("idempotency_async_location operations/;", ["operations/", "slash"]),
+    ("idempotency_async_location /operations;", ["/operations", "slash"]),
+    ("idempotency_async_body many;", []),
+    ("idempotency_async_headers Connection;", ["Connection"]),
+    ("idempotency_async_headers X-A Latchkey-Tenant;", ["Latchkey-Tenant"]),
+    ("idempotency_async_headers default X-A;", ["default", "alone"]),
+    ("idempotency_async_retry soon;", []),
     ("idempotency_replay_headers Set-Cookie;", ["Set-Cookie"]),
     ("idempotency_replay_headers date;", ["date"]),
     ("idempotency_replay_headers X-A Proxy-Authenticate;",
@@ -283,7 +289,9 @@ def test_a_mode_that_is_unknown_is_refused():
     ("idempotency_tenant", "x"), ("idempotency_scope", "x"),
     ("idempotency_keep", "5xx"), ("idempotency_late", "1m"),
     ("idempotency_methods", "POST"), ("idempotency_key", "uuid"),
-    ("idempotency_replay_headers", "X-A"), ("idempotency_max_age", "off")])
+    ("idempotency_replay_headers", "X-A"), ("idempotency_max_age", "off"),
+    ("idempotency_async", "off"), ("idempotency_async_headers", "X-A"),
+    ("idempotency_async_location", "/operations/")])
 def test_a_directive_given_twice_is_refused(name, value):
     text = "location / { %s %s;\n%s %s; }" % (name, value, name, value)
     checked = check_config(text)
@@ -348,6 +356,10 @@ def test_every_directive_is_accepted_at_every_level(tmp_path):
         idempotency_mismatch_status 409;
         idempotency_uncertain hold;
         idempotency_async off;
+        idempotency_async_location /operations/;
+        idempotency_async_body 2m;
+        idempotency_async_headers X-Account;
+        idempotency_async_retry 5s;
         idempotency_max_age $http_x_time 5m skew=10s;
         idempotency_late 5m 8m;
         idempotency_problem_base https://example.org/;

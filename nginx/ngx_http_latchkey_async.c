@@ -1,0 +1,431 @@
+
+/*
+ * Requests that are accepted for later: who wishes it, what is given away of
+ * the request, and the answer 202.
+ */
+
+
+#include "ngx_http_latchkey_module.h"
+
+
+static ngx_uint_t ngx_http_latchkey_prefers(ngx_http_request_t *r);
+static u_char *ngx_http_latchkey_next_preference(u_char *p, u_char *last,
+    ngx_str_t *preference, ngx_str_t *name);
+static u_char *ngx_http_latchkey_skip(u_char *p, u_char *last, char *chars);
+static ngx_uint_t ngx_http_latchkey_is_obeyed(ngx_str_t *name);
+static ngx_uint_t ngx_http_latchkey_is_word(ngx_str_t *value,
+    const char *word);
+static ngx_int_t ngx_http_latchkey_order_headers(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *lines);
+static u_char *ngx_http_latchkey_order_prefer(u_char *p,
+    ngx_table_elt_t *h);
+static ngx_uint_t ngx_http_latchkey_is_given(
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name);
+
+
+/* lower case; credentials are not among them, unless a route names them */
+
+static ngx_str_t  ngx_http_latchkey_given[] = {
+    ngx_string("host"),
+    ngx_string("content-type"),
+    ngx_string("content-encoding"),
+    ngx_string("content-language"),
+    ngx_string("accept"),
+    ngx_string("accept-language"),
+    ngx_string("user-agent"),
+    ngx_string("idempotency-key"),
+    ngx_string("prefer"),
+    ngx_string("traceparent"),
+    ngx_string("tracestate"),
+    ngx_string("x-request-id"),
+    ngx_null_string
+};
+
+
+/* the wish */
+
+void
+ngx_http_latchkey_async_wish(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    if (ctx->conf->async == NGX_HTTP_LATCHKEY_ASYNC_OFF) {
+        return;
+    }
+
+    ctx->preferred = ngx_http_latchkey_prefers(r);
+    ctx->later = (ctx->preferred
+                  || ctx->conf->async == NGX_HTTP_LATCHKEY_ASYNC_ALWAYS);
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_prefers(ngx_http_request_t *r)
+{
+    u_char           *p, *last;
+    ngx_str_t         preference, name;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    for (part = &r->headers_in.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+
+            if (!ngx_http_latchkey_is_word(&h[i].key, "prefer")) {
+                continue;
+            }
+
+            p = h[i].value.data;
+            last = p + h[i].value.len;
+
+            while (p < last) {
+                p = ngx_http_latchkey_next_preference(p, last, &preference,
+                                                      &name);
+
+                if (ngx_http_latchkey_is_word(&name, "respond-async")) {
+                    return 1;
+                }
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+/*
+ * RFC 7240: a name, perhaps "=" and a value, perhaps parameters behind ";".
+ * A comma in a quoted string ends nothing.
+ */
+
+static u_char *
+ngx_http_latchkey_next_preference(u_char *p, u_char *last,
+    ngx_str_t *preference, ngx_str_t *name)
+{
+    ngx_uint_t  quoted;
+
+    p = ngx_http_latchkey_skip(p, last, " \t,");
+
+    preference->data = p;
+    name->data = p;
+
+    while (p < last && *p && ngx_strchr(" \t,;=", *p) == NULL) {
+        p++;
+    }
+
+    name->len = p - name->data;
+    quoted = 0;
+
+    for ( /* void */ ; p < last && (quoted || *p != ','); p++) {
+
+        if (quoted && *p == '\\' && p + 1 < last) {
+            p++;
+
+        } else if (*p == '"') {
+            quoted = !quoted;
+        }
+    }
+
+    preference->len = p - preference->data;
+
+    while (preference->len
+           && (preference->data[preference->len - 1] == ' '
+               || preference->data[preference->len - 1] == '\t'))
+    {
+        preference->len--;
+    }
+
+    return p < last ? p + 1 : p;
+}
+
+
+static u_char *
+ngx_http_latchkey_skip(u_char *p, u_char *last, char *chars)
+{
+    while (p < last && *p && ngx_strchr(chars, *p)) {
+        p++;
+    }
+
+    return p;
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_is_word(ngx_str_t *value, const char *word)
+{
+    return value->len == ngx_strlen(word)
+           && ngx_strncasecmp(value->data, (u_char *) word, value->len) == 0;
+}
+
+
+/* what is given away */
+
+ngx_int_t
+ngx_http_latchkey_async_order(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_http_latchkey_op_t     *op;
+    ngx_http_latchkey_order_t  *order;
+
+    op = ctx->op;
+
+    if (ngx_http_latchkey_body_size(r) > (off_t) ctx->conf->async_body) {
+
+        /* its first request may have been run at once, and is known then */
+
+        ctx->too_large = 1;
+
+        if (!ctx->observe) {
+            op->no_new = 1;
+        }
+
+        return NGX_OK;
+    }
+
+    if (ctx->observe || op->no_new) {
+        return NGX_OK;
+    }
+
+    order = ngx_pcalloc(op->pool, sizeof(ngx_http_latchkey_order_t));
+    if (order == NULL) {
+        return NGX_ERROR;
+    }
+
+    /* the request may be gone before the daemon has heard all of it */
+
+    order->method.len = r->method_name.len;
+    order->method.data = ngx_pstrdup(op->pool, &r->method_name);
+    order->path.len = r->unparsed_uri.len;
+    order->path.data = ngx_pstrdup(op->pool, &r->unparsed_uri);
+
+    if (order->method.data == NULL || order->path.data == NULL
+        || ngx_http_latchkey_order_headers(r, ctx, &order->headers) != NGX_OK
+        || ngx_http_latchkey_copy_body(r, op->pool, &order->body) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    op->order = order;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_order_headers(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *lines)
+{
+    u_char           *p;
+    size_t            len;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    len = 1;
+
+    for (part = &r->headers_in.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            len += h[i].key.len + h[i].value.len + sizeof(": " CRLF) - 1;
+        }
+    }
+
+    p = ngx_pnalloc(ctx->op->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    lines->data = p;
+
+    for (part = &r->headers_in.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+
+            if (!ngx_http_latchkey_is_given(ctx->conf, &h[i].key)) {
+                continue;
+            }
+
+            if (ngx_http_latchkey_is_word(&h[i].key, "prefer")) {
+                p = ngx_http_latchkey_order_prefer(p, &h[i]);
+                continue;
+            }
+
+            p = ngx_http_latchkey_line(p, &h[i].key, &h[i].value);
+        }
+    }
+
+    lines->len = p - lines->data;
+
+    return NGX_OK;
+}
+
+
+/* what was obeyed here is not the app's business; "return=minimal" is */
+
+static u_char *
+ngx_http_latchkey_order_prefer(u_char *p, ngx_table_elt_t *h)
+{
+    u_char     *src, *last, *start;
+    ngx_str_t   preference, name;
+
+    start = p;
+
+    src = h->value.data;
+    last = src + h->value.len;
+
+    while (src < last) {
+        src = ngx_http_latchkey_next_preference(src, last, &preference,
+                                                &name);
+
+        if (preference.len == 0 || ngx_http_latchkey_is_obeyed(&name)) {
+            continue;
+        }
+
+        p = (p == start) ? ngx_cpymem(p, "Prefer: ", sizeof("Prefer: ") - 1)
+                         : ngx_cpymem(p, ", ", sizeof(", ") - 1);
+
+        p = ngx_cpymem(p, preference.data, preference.len);
+    }
+
+    if (p != start) {
+        *p++ = CR; *p++ = LF;
+    }
+
+    return p;
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_is_obeyed(ngx_str_t *name)
+{
+    return ngx_http_latchkey_is_word(name, "respond-async")
+           || ngx_http_latchkey_is_word(name, "wait");
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_is_given(ngx_http_latchkey_loc_conf_t *llcf,
+    ngx_str_t *name)
+{
+    ngx_str_t   *given;
+    ngx_uint_t   i;
+
+    for (given = ngx_http_latchkey_given; given->len; given++) {
+        if (ngx_http_latchkey_is_word(name, (char *) given->data)) {
+            return 1;
+        }
+    }
+
+    if (llcf->async_headers) {
+        given = llcf->async_headers->elts;
+
+        for (i = 0; i < llcf->async_headers->nelts; i++) {
+            if (ngx_http_latchkey_is_word(name, (char *) given[i].data)) {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+/* 202 */
+
+/* always the same for one operation, however far it has come */
+
+ngx_chain_t *
+ngx_http_latchkey_set_accepted(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    u_char            *p;
+    ngx_str_t          location;
+    ngx_chain_t       *out;
+    struct lk_buf      json;
+    static ngx_str_t   applied = ngx_string("respond-async");
+
+    ngx_memzero(&json, sizeof(struct lk_buf));
+
+    if (latchkey_buf_printf(&json, "{\"reference\":\"%.*s\","
+                            "\"status\":\"accepted\"}\n",
+                            (int) ctx->reference.len, ctx->reference.data)
+        != LK_OK)
+    {
+        latchkey_buf_free(&json);
+        return NULL;
+    }
+
+    out = ngx_http_latchkey_set_progress(r, ctx->conf, &json);
+
+    if (out == NULL
+        || ngx_http_latchkey_add_header(r, "Idempotency-Reference",
+                                        &ctx->reference)
+           == NULL)
+    {
+        return NULL;
+    }
+
+    if (ctx->preferred
+        && ngx_http_latchkey_add_header(r, "Preference-Applied", &applied)
+           == NULL)
+    {
+        return NULL;
+    }
+
+    location = ctx->conf->async_location;
+
+    if (location.len == 0) {
+        return out;
+    }
+
+    p = ngx_pnalloc(r->pool, location.len + ctx->reference.len);
+    if (p == NULL) {
+        return NULL;
+    }
+
+    location.data = p;
+    p = ngx_cpymem(p, ctx->conf->async_location.data, location.len);
+    p = ngx_cpymem(p, ctx->reference.data, ctx->reference.len);
+    location.len = p - location.data;
+
+    return ngx_http_latchkey_add_header(r, "Location", &location) ? out
+                                                                  : NULL;
+}
+
+
+ngx_chain_t *
+ngx_http_latchkey_set_progress(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf, struct lk_buf *json)
+{
+    u_char       *p;
+    size_t        len;
+    ngx_chain_t  *out;
+
+    ngx_http_latchkey_start(r, NGX_HTTP_ACCEPTED);
+
+    ngx_str_set(&r->headers_out.content_type, "application/json");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    len = json->len;
+    p = ngx_pnalloc(r->pool, len + 1);
+
+    if (p) {
+        ngx_memcpy(p, json->data, len);
+    }
+
+    latchkey_buf_free(json);
+
+    out = p ? ngx_http_latchkey_set_body(r, p, len) : NULL;
+
+    if (out == NULL
+        || ngx_http_latchkey_add_retry_after(r, llcf->async_retry) != NGX_OK)
+    {
+        return NULL;
+    }
+
+    return out;
+}

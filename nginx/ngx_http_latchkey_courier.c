@@ -1,0 +1,596 @@
+
+/*
+ * Requests that were accepted come back from the courier, through a listening
+ * socket that nobody else may open.  There, and nowhere else, Latchkey-*
+ * headers are believed: they name an operation that is claimed already.  The
+ * app gets the request as any other, its answer is stored, and the courier is
+ * told what became of it:
+ *
+ *   Latchkey-Outcome   the operation
+ *   ----------------   ------------------------------------------------
+ *   completed          is completed, by this answer or before it
+ *   released           has not happened: the courier may try it again
+ *   uncertain          may have happened
+ *   stale              is somebody else's by now
+ *   (none)             could not be stored yet; it is being tried
+ */
+
+
+#include "ngx_http_latchkey_module.h"
+
+
+#define NGX_HTTP_LATCHKEY_TOKEN_MAX  (1LL << 53)
+
+#define NGX_HTTP_LATCHKEY_RETRY      1000   /* ms, when the daemon is away */
+
+
+/* what the courier says, in this order */
+
+typedef enum {
+    NGX_HTTP_LATCHKEY_TOLD_TENANT = 0,
+    NGX_HTTP_LATCHKEY_TOLD_SCOPE,
+    NGX_HTTP_LATCHKEY_TOLD_KEY,
+    NGX_HTTP_LATCHKEY_TOLD_TOKEN,
+    NGX_HTTP_LATCHKEY_TOLD_ATTEMPT,
+    NGX_HTTP_LATCHKEY_TOLD_REFERENCE,
+    NGX_HTTP_LATCHKEY_TOLD_LAST
+} ngx_http_latchkey_told_e;
+
+
+static const char *ngx_http_latchkey_courier_read(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static const char *ngx_http_latchkey_courier_gather(ngx_http_request_t *r,
+    ngx_str_t *told);
+static ngx_int_t ngx_http_latchkey_courier_refuse(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_said_e verdict,
+    ngx_uint_t status);
+static ngx_chain_t *ngx_http_latchkey_set_outcome(ngx_http_request_t *r,
+    ngx_uint_t status, const char *outcome);
+static ngx_chain_t *ngx_http_latchkey_set_released(ngx_http_request_t *r);
+static void ngx_http_latchkey_courier_folder(ngx_conf_t *cf,
+    ngx_str_t *path);
+
+
+static ngx_str_t  ngx_http_latchkey_told[] = {
+    ngx_string("Latchkey-Tenant"),
+    ngx_string("Latchkey-Scope"),
+    ngx_string("Latchkey-Key"),
+    ngx_string("Latchkey-Token"),
+    ngx_string("Latchkey-Attempt"),
+    ngx_string("Latchkey-Reference")
+};
+
+
+ngx_uint_t
+ngx_http_latchkey_is_courier(ngx_http_request_t *r)
+{
+    ngx_connection_t               *c;
+    ngx_http_latchkey_main_conf_t  *lmcf;
+
+    lmcf = ngx_http_get_module_main_conf(r, ngx_http_latchkey_module);
+    c = r->connection;
+
+    return lmcf->courier
+           && c->local_sockaddr
+           && c->local_sockaddr->sa_family == AF_UNIX
+           && ngx_cmp_sockaddr(c->local_sockaddr, c->local_socklen,
+                               lmcf->courier->sockaddr,
+                               lmcf->courier->socklen, 0)
+              == NGX_OK;
+}
+
+
+/* what it wants */
+
+ngx_int_t
+ngx_http_latchkey_courier_identify(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    const char  *fault;
+
+    if (ctx->conf->mode == NGX_HTTP_LATCHKEY_OFF
+        || !(r->method & ctx->conf->methods))
+    {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idempotency_courier: the courier brings a request to "
+                      "location \"%V\" of server \"%V\", where %V is not "
+                      "guarded: it is not run",
+                      &ctx->conf->location_name, &ctx->conf->server_name,
+                      &r->method_name);
+
+        return ngx_http_latchkey_courier_refuse(r, ctx,
+                                          NGX_HTTP_LATCHKEY_SAID_UNAVAILABLE,
+                                          NGX_HTTP_NOT_FOUND);
+    }
+
+    fault = ngx_http_latchkey_courier_read(r, ctx);
+
+    if (fault) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idempotency_courier: a request is not run, since it "
+                      "is not the courier's: %s", fault);
+
+        return ngx_http_latchkey_courier_refuse(r, ctx,
+                                          NGX_HTTP_LATCHKEY_SAID_KEY_INVALID,
+                                          NGX_HTTP_BAD_REQUEST);
+    }
+
+    /* they will be made anew for the app */
+
+    return ngx_http_latchkey_strip_headers(r) == NGX_OK
+           ? NGX_OK : NGX_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+
+/* NULL: all of it is there.  Else what is wrong. */
+
+static const char *
+ngx_http_latchkey_courier_read(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    off_t                  token, attempt;
+    uint64_t               number;
+    ngx_str_t              told[NGX_HTTP_LATCHKEY_TOLD_LAST];
+    const char            *fault;
+    static const uint8_t   secret[LK_REFERENCE_KEY];
+
+    fault = ngx_http_latchkey_courier_gather(r, told);
+    if (fault) {
+        return fault;
+    }
+
+    ctx->tenant = told[NGX_HTTP_LATCHKEY_TOLD_TENANT];
+    ctx->scope = told[NGX_HTTP_LATCHKEY_TOLD_SCOPE];
+    ctx->key = told[NGX_HTTP_LATCHKEY_TOLD_KEY];
+    ctx->reference = told[NGX_HTTP_LATCHKEY_TOLD_REFERENCE];
+
+    if (ctx->tenant.len > NGX_HTTP_LATCHKEY_TENANT_MAX
+        || ctx->scope.len > NGX_HTTP_LATCHKEY_SCOPE_MAX
+        || ctx->key.len > LK_KEY_MAX)
+    {
+        return "tenant, scope or key is too long";
+    }
+
+    token = ngx_atoof(told[NGX_HTTP_LATCHKEY_TOLD_TOKEN].data,
+                      told[NGX_HTTP_LATCHKEY_TOLD_TOKEN].len);
+    attempt = ngx_atoof(told[NGX_HTTP_LATCHKEY_TOLD_ATTEMPT].data,
+                        told[NGX_HTTP_LATCHKEY_TOLD_ATTEMPT].len);
+
+    if (token <= 0 || token >= NGX_HTTP_LATCHKEY_TOKEN_MAX || attempt <= 0) {
+        return "token or attempt is not such a number";
+    }
+
+    if (ctx->reference.len != LK_REFERENCE_TEXT
+        || latchkey_reference_decode(ngx_http_latchkey_slice(&ctx->reference),
+                                     secret, &number)
+           != LK_OK)
+    {
+        return "the reference cannot be read";
+    }
+
+    ctx->token = (uint64_t) token;
+    ctx->attempt = (uint64_t) attempt;
+
+    return NULL;
+}
+
+
+static const char *
+ngx_http_latchkey_courier_gather(ngx_http_request_t *r, ngx_str_t *told)
+{
+    ngx_str_t        *name;
+    ngx_uint_t        i, j;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    ngx_memzero(told, NGX_HTTP_LATCHKEY_TOLD_LAST * sizeof(ngx_str_t));
+
+    for (part = &r->headers_in.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            for (j = 0; j < NGX_HTTP_LATCHKEY_TOLD_LAST; j++) {
+                name = &ngx_http_latchkey_told[j];
+
+                if (h[i].key.len != name->len
+                    || ngx_strncasecmp(h[i].key.data, name->data, name->len)
+                       != 0)
+                {
+                    continue;
+                }
+
+                if (told[j].data) {
+                    return "a Latchkey-* header is there twice";
+                }
+
+                told[j] = h[i].value;
+            }
+        }
+    }
+
+    for (j = 0; j < NGX_HTTP_LATCHKEY_TOLD_LAST; j++) {
+        if (told[j].len == 0) {
+            return "a Latchkey-* header is missing or empty";
+        }
+    }
+
+    return NULL;
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_courier_refuse(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_said_e verdict,
+    ngx_uint_t status)
+{
+    ngx_chain_t  *out;
+
+    ctx->verdict = verdict;
+    ctx->state = NGX_HTTP_LATCHKEY_PASS;
+
+    out = ngx_http_latchkey_set_outcome(r, status, "released");
+
+    ngx_http_finalize_request(r, ngx_http_latchkey_send(r, out));
+
+    return NGX_DONE;
+}
+
+
+ngx_http_latchkey_op_t *
+ngx_http_latchkey_courier_op(ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_http_latchkey_op_t  *op;
+
+    op = ngx_http_latchkey_op_create(ctx, &ctx->tenant, &ctx->scope,
+                                     &ctx->key);
+    if (op == NULL) {
+        return NULL;
+    }
+
+    op->courier = 1;
+    op->token = ctx->token;
+    op->attempt = ctx->attempt;
+
+    ngx_cpystrn(op->reference, ctx->reference.data, ctx->reference.len + 1);
+
+    return op;
+}
+
+
+/* what it is told */
+
+ngx_int_t
+ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
+{
+    ngx_chain_t  *out;
+
+    if (answer && answer->verdict == LK_VERDICT_DONE) {
+        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_NEW;
+        return ngx_http_latchkey_run(r, ctx);
+    }
+
+    ctx->state = NGX_HTTP_LATCHKEY_PASS;
+
+    if (answer == NULL) {
+        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_UNAVAILABLE;
+
+        out = ngx_http_latchkey_set_outcome(r, NGX_HTTP_SERVICE_UNAVAILABLE,
+                                            "released");
+
+        if (out && ngx_http_latchkey_add_retry_after(r,
+                                                     NGX_HTTP_LATCHKEY_RETRY)
+                   != NGX_OK)
+        {
+            out = NULL;
+        }
+
+    } else if (answer->verdict == LK_VERDICT_KEPT) {
+        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_REPLAY;
+        out = ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "completed");
+
+    } else {
+        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_INFLIGHT;
+        ctx->outcome = NGX_HTTP_LATCHKEY_DID_STALE;
+        out = ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "stale");
+    }
+
+    ngx_http_latchkey_op_detach(ctx->op);
+    ctx->op = NULL;
+
+    r->read_event_handler = ngx_http_block_reading;
+
+    ngx_http_finalize_request(r, ngx_http_latchkey_send(r, out));
+
+    return NGX_DONE;
+}
+
+
+ngx_chain_t *
+ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
+{
+    ngx_http_latchkey_settle_e  settle;
+
+    settle = ctx->op->settle;
+
+    if (answer == NULL) {
+
+        /* that nothing has happened is true without a record of it */
+
+        return settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE
+               ? ngx_http_latchkey_set_released(r) : NULL;
+    }
+
+    switch (answer->verdict) {
+
+    case LK_VERDICT_KEPT:
+        return ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "completed");
+
+    case LK_VERDICT_STALE:
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "idempotency_courier: operation %V was decided "
+                      "elsewhere while the app worked; its answer is not used",
+                      &ctx->reference);
+
+        return ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "stale");
+
+    default:
+        break;
+    }
+
+    switch (settle) {
+
+    case NGX_HTTP_LATCHKEY_SETTLE_RELEASE:
+        return ngx_http_latchkey_set_released(r);
+
+    case NGX_HTTP_LATCHKEY_SETTLE_DOUBT:
+        return ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "uncertain");
+
+    default:
+        return ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "completed");
+    }
+}
+
+
+static ngx_chain_t *
+ngx_http_latchkey_set_outcome(ngx_http_request_t *r, ngx_uint_t status,
+    const char *outcome)
+{
+    ngx_str_t  value;
+
+    ngx_http_latchkey_start(r, status);
+
+    value.data = (u_char *) outcome;
+    value.len = ngx_strlen(outcome);
+
+    return ngx_http_latchkey_add_header(r, "Latchkey-Outcome", &value)
+           ? ngx_http_latchkey_set_body(r, NULL, 0) : NULL;
+}
+
+
+/* an app that is busy may have said for how long */
+
+static ngx_chain_t *
+ngx_http_latchkey_set_released(ngx_http_request_t *r)
+{
+    ngx_str_t         retry_after;
+    ngx_uint_t        i;
+    ngx_chain_t      *out;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    ngx_str_null(&retry_after);
+
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            if (h[i].hash
+                && h[i].key.len == sizeof("Retry-After") - 1
+                && ngx_strncasecmp(h[i].key.data, (u_char *) "Retry-After",
+                                   h[i].key.len)
+                   == 0)
+            {
+                retry_after = h[i].value;
+            }
+        }
+    }
+
+    out = ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "released");
+
+    if (out && retry_after.len
+        && ngx_http_latchkey_add_header(r, "Retry-After", &retry_after)
+           == NULL)
+    {
+        return NULL;
+    }
+
+    return out;
+}
+
+
+ngx_int_t
+ngx_http_latchkey_courier_unseen(ngx_http_request_t *r)
+{
+    ngx_str_t  value;
+
+    if (r != r->main || r->upstream_states
+        || !ngx_http_latchkey_is_courier(r))
+    {
+        return NGX_OK;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "idempotency_courier: a request was answered with %ui "
+                  "before its location could take it; see that the courier "
+                  "needs no credentials where it comes in",
+                  r->headers_out.status);
+
+    ngx_str_set(&value, "released");
+
+    return ngx_http_latchkey_add_header(r, "Latchkey-Outcome", &value)
+           ? NGX_OK : NGX_ERROR;
+}
+
+
+/* configuration */
+
+ngx_uint_t
+ngx_http_latchkey_courier_serves(ngx_conf_t *cf,
+    ngx_http_core_srv_conf_t *cscf, ngx_uint_t *only)
+{
+    ngx_uint_t                      i, j, k, there;
+    ngx_http_conf_port_t           *port;
+    ngx_http_conf_addr_t           *addr;
+    ngx_http_core_srv_conf_t      **servers;
+    ngx_http_core_main_conf_t      *cmcf;
+    ngx_http_latchkey_main_conf_t  *lmcf;
+
+    lmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_latchkey_module);
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    there = 0;
+    *only = 0;
+
+    if (lmcf->courier == NULL || cmcf->ports == NULL) {
+        return 0;
+    }
+
+    *only = 1;
+    port = cmcf->ports->elts;
+
+    for (i = 0; i < cmcf->ports->nelts; i++) {
+        addr = port[i].addrs.elts;
+
+        for (j = 0; j < port[i].addrs.nelts; j++) {
+            servers = addr[j].servers.elts;
+
+            for (k = 0; k < addr[j].servers.nelts; k++) {
+
+                if (cscf && servers[k] != cscf) {
+                    continue;
+                }
+
+                if (ngx_cmp_sockaddr(addr[j].opt.sockaddr,
+                                     addr[j].opt.socklen,
+                                     lmcf->courier->sockaddr,
+                                     lmcf->courier->socklen, 0)
+                    == NGX_OK)
+                {
+                    there = 1;
+
+                } else {
+                    *only = 0;
+                }
+            }
+        }
+    }
+
+    return there;
+}
+
+
+ngx_int_t
+ngx_http_latchkey_courier_init(ngx_conf_t *cf)
+{
+    ngx_str_t                       path;
+    ngx_uint_t                      i, only;
+    ngx_http_core_loc_conf_t       *clcf;
+    ngx_http_latchkey_loc_conf_t  **llcf, *largest;
+    ngx_http_latchkey_main_conf_t  *lmcf;
+
+    lmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_latchkey_module);
+
+    if (!ngx_http_latchkey_courier_serves(cf, NULL, &only)) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "no server listens on \"%V\" of "
+                      "\"idempotency_courier\"; add \"listen %V;\" to the "
+                      "servers whose requests the courier brings",
+                      &lmcf->courier->name, &lmcf->courier->name);
+        return NGX_ERROR;
+    }
+
+    path.data = lmcf->courier->name.data + 5;
+    path.len = lmcf->courier->name.len - 5;
+
+    ngx_http_latchkey_courier_folder(cf, &path);
+
+    /* what is accepted must be let in again */
+
+    largest = NULL;
+    llcf = lmcf->locations.elts;
+
+    for (i = 0; i < lmcf->locations.nelts; i++) {
+        if (llcf[i]->mode != NGX_HTTP_LATCHKEY_OFF
+            && llcf[i]->async != NGX_HTTP_LATCHKEY_ASYNC_OFF
+            && (largest == NULL || llcf[i]->async_body > largest->async_body))
+        {
+            largest = llcf[i];
+        }
+    }
+
+    for (i = 0; largest && i < lmcf->locations.nelts; i++) {
+        clcf = llcf[i]->loc_conf[ngx_http_core_module.ctx_index];
+
+        if (llcf[i]->mode == NGX_HTTP_LATCHKEY_OFF
+            || clcf->client_max_body_size == 0
+            || clcf->client_max_body_size >= (off_t) largest->async_body
+            || !ngx_http_latchkey_courier_serves(cf, llcf[i]->cscf, &only))
+        {
+            continue;
+        }
+
+        ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                      "\"idempotency_async_body\" of location \"%V\" lets %uz "
+                      "bytes be accepted, but where the courier brings them, "
+                      "location \"%V\" of server \"%V\", "
+                      "\"client_max_body_size\" is %O",
+                      &largest->location_name, largest->async_body,
+                      &llcf[i]->location_name, &llcf[i]->server_name,
+                      clcf->client_max_body_size);
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * nginx lets everybody write to its unix sockets: it is for a folder to keep
+ * people away.
+ */
+
+static void
+ngx_http_latchkey_courier_folder(ngx_conf_t *cf, ngx_str_t *path)
+{
+    size_t           len;
+    u_char          *folder;
+    ngx_file_info_t  fi;
+
+    folder = ngx_pnalloc(cf->pool, path->len + 1);
+    if (folder == NULL) {
+        return;
+    }
+
+    ngx_memcpy(folder, path->data, path->len);
+
+    for (len = path->len; len > 1; /* void */ ) {
+
+        while (len > 1 && folder[len - 1] != '/') { len--; }
+        while (len > 1 && folder[len - 1] == '/') { len--; }
+
+        folder[len] = '\0';
+
+        if (ngx_file_info(folder, &fi) == NGX_FILE_ERROR
+            || !(ngx_file_access(&fi) & S_IXOTH))
+        {
+            return;
+        }
+    }
+
+    ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                  "everybody on this machine can reach \"%V\" of "
+                  "\"idempotency_courier\" and pass for the courier; put it "
+                  "into a folder that only nginx and latchkeyd may enter",
+                  path);
+}
