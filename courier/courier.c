@@ -1,32 +1,339 @@
-/* courier.c - delivers jobs: start, stop, and the thread's loop. */
-#include "daemon/outbox.h"
+/* courier.c - delivers jobs: start, stop, and the loop of its thread. */
+#include "courier/courier.h"
+#include "courier/probe.h"
+#include "daemon/log.h"
+#include "daemon/thread.h"
 
-static enum lk_status start(const struct lk_outbox_setup *setup, void **courier)
+#include <stdlib.h>
+#include <time.h>
+
+enum {
+    LAST_ENDS_MS = 5000, /* how long a stop tries to store the last ends */
+    TURNS = 16, /* of calls that end at once, before the store's turn */
+    POLL_MAX_MS = 60000,
+};
+
+static uint64_t clock_ms(clockid_t id)
 {
-    *courier = NULL;
+    struct timespec now;
+
+    clock_gettime(id, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* Goes on while the machine sleeps: a lease does too. */
+uint64_t lk_courier_clock_ms(void)
+{
+    return clock_ms(CLOCK_BOOTTIME);
+}
+
+uint64_t lk_courier_wall_ms(void)
+{
+    return clock_ms(CLOCK_REALTIME);
+}
+
+/* ---- the thread ---------------------------------------------------------- */
+
+/* From the store's thread. */
+static void note_done(struct lk_work *work)
+{
+    struct lk_courier *courier = work->context;
+
+    uv_mutex_lock(&courier->mutex);
+    courier->work_done = true;
+    uv_mutex_unlock(&courier->mutex);
+    curl_multi_wakeup(courier->multi);
+}
+
+static void ask_all(struct lk_courier *courier)
+{
+    courier->woken_since = true;
+    for (struct lk_outlet *outlet = courier->outlets; outlet;
+         outlet = outlet->next) {
+        outlet->next_ask_ms = 0;
+    }
+}
+
+static void begin_stop(struct lk_courier *courier, uint64_t grace_ms)
+{
+    struct lk_errand *errand;
+
+    courier->stopping = true;
+    courier->stop_ms = courier->now_ms + grace_ms;
+    for (struct lk_outlet *outlet = courier->outlets; outlet;
+         outlet = outlet->next) {
+        while ((errand = lk_errands_take(&outlet->ready))) {
+            lk_errand_return(courier, errand, 0, "the courier stops");
+        }
+    }
+    while ((errand = lk_errands_take(&courier->marking))) {
+        errand->outlet->busy--;
+        lk_errand_return(courier, errand, 0, "the courier stops");
+    }
+}
+
+/* What other threads have left in the inbox. */
+static void read_inbox(struct lk_courier *courier)
+{
+    uv_mutex_lock(&courier->mutex);
+    bool done = courier->work_done;
+    bool woken = courier->woken;
+    bool stop = courier->stop_asked && !courier->stopping;
+    uint64_t grace_ms = courier->grace_ms;
+    struct lk_courier_settings *fresh = courier->fresh;
+    courier->work_done = courier->woken = false;
+    courier->fresh = NULL;
+    uv_mutex_unlock(&courier->mutex);
+
+    if (woken) {
+        ask_all(courier);
+    }
+    if (done) {
+        lk_dispatch_done(courier);
+    }
+    if (fresh) {
+        lk_courier_adopt(courier, fresh);
+    }
+    if (stop) {
+        begin_stop(courier, grace_ms);
+    }
+}
+
+/* True: there is nothing left to wait for. */
+static bool is_over(struct lk_courier *courier, uint64_t *again_ms)
+{
+    if (!courier->stopping) {
+        return false;
+    }
+    if (courier->running && courier->now_ms >= courier->stop_ms) {
+        lk_calls_abandon(courier);
+    }
+    if (courier->under_way) {
+        return false; /* the work is the store's until it is done */
+    }
+    uint64_t last_ms = courier->stop_ms + LAST_ENDS_MS;
+    uint64_t next_ms = courier->running ? courier->stop_ms : last_ms;
+    *again_ms = next_ms < *again_ms ? next_ms : *again_ms;
+    return !courier->running &&
+           (!courier->ended.head || courier->now_ms >= last_ms);
+}
+
+static void run(void *context)
+{
+    struct lk_courier *courier = context;
+
+    for (;;) {
+        uint64_t again_ms;
+        unsigned turns = 0;
+        courier->now_ms = lk_courier_clock_ms();
+        read_inbox(courier);
+        do {
+            again_ms = UINT64_MAX;
+            lk_calls_start(courier, &again_ms);
+        } while (lk_calls_run(courier) && ++turns < TURNS);
+        if (is_over(courier, &again_ms)) {
+            return;
+        }
+        lk_dispatch_give(courier, &again_ms);
+        lk_courier_publish(courier);
+        uint64_t wait_ms =
+            again_ms > courier->now_ms ? again_ms - courier->now_ms : 0;
+        curl_multi_poll(courier->multi, NULL, 0,
+                        wait_ms < POLL_MAX_MS ? (int)wait_ms : POLL_MAX_MS,
+                        NULL);
+    }
+}
+
+/* ---- the daemon's side --------------------------------------------------- */
+
+static void free_courier(struct lk_courier *courier)
+{
+    while (courier->hand) {
+        lk_errand_free(courier, courier->hand);
+    }
+    lk_errand_free_spare(courier);
+    while (courier->outlets) {
+        struct lk_outlet *outlet = courier->outlets;
+        courier->outlets = outlet->next;
+        lk_outlet_free(outlet);
+    }
+    curl_multi_cleanup(courier->multi);
+    lk_courier_settings_free(courier->settings);
+    lk_courier_settings_free(courier->fresh);
+    latchkey_buf_free(&courier->extra);
+    free(courier->wants);
+    free(courier->want_outlets);
+    uv_mutex_destroy(&courier->mutex);
+    free(courier);
+}
+
+static enum lk_status make_courier(const struct lk_outbox_setup *setup,
+                                   struct lk_courier **courier)
+{
+    struct lk_courier_settings *settings = NULL;
+    struct lk_courier *made = calloc(1, sizeof(*made));
+    enum lk_status status = made ? LK_OK : LK_NOMEM;
+
+    if (status || uv_mutex_init(&made->mutex)) {
+        free(made);
+        return LK_NOMEM;
+    }
+    made->store = setup->store;
+    made->work_fn = setup->work;
+    made->work_context = setup->context;
+    made->work = (struct lk_work){.done = note_done, .context = made};
+    made->end_limit = LK_WORK_ENDS;
+    made->renew_ms = UINT64_MAX;
+    lk_chance_seed(&made->chance);
+    made->multi = curl_multi_init();
+    status = made->multi ? LK_OK : LK_NOMEM;
+    if (!status) {
+        status = lk_courier_settings_make(setup->config, &settings);
+    }
+    if (status) {
+        free_courier(made);
+        return status;
+    }
+    curl_multi_setopt(made->multi, CURLMOPT_PIPELINING,
+                      (long)CURLPIPE_MULTIPLEX);
+    lk_courier_adopt(made, settings);
+    *courier = made;
     return LK_OK;
 }
 
-static void wake(void *courier)
+static void stop_courier(void *context, uint64_t grace_ms);
+
+static enum lk_status start_courier(const struct lk_outbox_setup *setup,
+                                    void **courier)
 {
+    struct lk_courier *made = NULL;
+    enum lk_status status = lk_http_init();
+
+    *courier = NULL;
+    if (!status) {
+        status = make_courier(setup, &made);
+    }
+    if (!status && lk_thread_create(&made->thread, run, made)) {
+        free_courier(made);
+        status = LK_NOMEM;
+    }
+    if (status) {
+        lk_log(LK_LOG_ERROR, "courier-failed", "error=\"%s\"",
+               latchkey_status_text(status));
+        return status;
+    }
+    if (setup->config->probes) {
+        status = lk_prober_start(setup, &made->prober);
+    }
+    if (status) {
+        stop_courier(made, 0);
+        return status;
+    }
+    lk_log(LK_LOG_INFO, "courier-started", "targets=%zu gateway=%s",
+           setup->config->targets.count, setup->config->gateway ? "yes" : "no");
+    *courier = made;
+    return LK_OK;
 }
 
-static void reload(void *courier, const struct lk_config *config)
+/* The thread frees nothing that others use before it is joined. */
+static void stop_courier(void *context, uint64_t grace_ms)
 {
+    struct lk_courier *courier = context;
+
+    if (!courier) {
+        return;
+    }
+    lk_prober_stop(courier->prober);
+    uv_mutex_lock(&courier->mutex);
+    courier->stop_asked = true;
+    courier->grace_ms = grace_ms;
+    uv_mutex_unlock(&courier->mutex);
+    curl_multi_wakeup(courier->multi);
+    uv_thread_join(&courier->thread);
+    lk_log(courier->ended.count ? LK_LOG_WARN : LK_LOG_INFO, "courier-stopped",
+           "not_recorded=%zu", courier->ended.count);
+    free_courier(courier);
 }
 
-static void status(void *courier, lk_target_status_fn row, void *context)
+static void wake_courier(void *context)
 {
+    struct lk_courier *courier = context;
+
+    uv_mutex_lock(&courier->mutex);
+    bool before = courier->woken;
+    courier->woken = true;
+    uv_mutex_unlock(&courier->mutex);
+    if (!before) {
+        curl_multi_wakeup(courier->multi);
+    }
 }
 
-static void stop(void *courier, uint64_t grace_ms)
+static void reload_courier(void *context, const struct lk_config *config)
 {
+    struct lk_courier *courier = context;
+    struct lk_courier_settings *settings;
+
+    if (lk_courier_settings_make(config, &settings)) {
+        lk_log(LK_LOG_ERROR, "courier-reload-failed",
+               "error=\"out of memory\"");
+        return;
+    }
+    uv_mutex_lock(&courier->mutex);
+    struct lk_courier_settings *unread = courier->fresh;
+    courier->fresh = settings;
+    uv_mutex_unlock(&courier->mutex);
+    lk_courier_settings_free(unread);
+    curl_multi_wakeup(courier->multi);
+    if (courier->prober) {
+        lk_prober_reload(courier->prober, config);
+    }
+}
+
+static void show_status(void *context, lk_target_status_fn row,
+                        void *row_context)
+{
+    struct lk_courier *courier = context;
+    uint64_t now_ms = lk_courier_clock_ms();
+    bool more = true;
+
+    uv_mutex_lock(&courier->mutex);
+    for (struct lk_outlet *outlet = courier->outlets; outlet && more;
+         outlet = outlet->next) {
+        const struct lk_outlet_shown *shown = &outlet->shown;
+        uint64_t until_ms = shown->circuit_until_ms;
+        struct lk_target_status status = {
+            .name = latchkey_slice(outlet->name),
+            .configured = shown->configured,
+            .in_flight = (unsigned)shown->in_flight,
+            .delivered = shown->delivered,
+            .failed = shown->failed,
+            .dead = shown->dead,
+            .uncertain = shown->uncertain,
+            .circuit = lk_circuit_word(shown->circuit),
+            .circuit_wait_ms =
+                shown->circuit == LK_CIRCUIT_OPEN && until_ms > now_ms
+                    ? until_ms - now_ms
+                    : 0,
+            .last_error = latchkey_slice(shown->last_error),
+        };
+        more = row(row_context, &status);
+    }
+    uv_mutex_unlock(&courier->mutex);
+}
+
+static enum lk_status probe_now(void *context, struct lk_slice target,
+                                struct lk_probe_counts *counts)
+{
+    struct lk_courier *courier = context;
+
+    return lk_prober_now(courier->prober, target, counts);
 }
 
 const struct lk_outbox_class lk_courier_class = {
-    .start = start,
-    .wake = wake,
-    .reload = reload,
-    .status = status,
-    .stop = stop,
+    .start = start_courier,
+    .wake = wake_courier,
+    .reload = reload_courier,
+    .status = show_status,
+    .probe = probe_now,
+    .stop = stop_courier,
 };

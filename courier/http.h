@@ -82,6 +82,7 @@ struct lk_exchange {
     char method[LK_METHOD_MAX + 1];
     size_t answer_max;
     const atomic_bool *cancel;
+    void *owner; /* the caller's */
     struct lk_http_answer answer;
 };
 

@@ -1,0 +1,345 @@
+/*
+ * calls.c - errands on their way: marked where they must be, called, and what
+ * came back.
+ */
+#include "courier/courier.h"
+#include "courier/sign.h"
+#include "store/fault.h"
+
+#include <stdlib.h>
+
+/* For lack of memory, or for a handle that curl does not take. */
+enum { NO_ROOM_MS = 1000 };
+
+static unsigned failures_of(const struct lk_errand *errand)
+{
+    return errand->job.attempts - errand->job.forgiven;
+}
+
+static bool may_repeat(const struct lk_errand *errand)
+{
+    return errand->outlet->target->honours && !errand->outlet->gateway;
+}
+
+/* By the store's clock, as far as we can tell. */
+static uint64_t age_ms(const struct lk_courier *courier,
+                       const struct lk_errand *errand)
+{
+    uint64_t now_ms = errand->job.now_ms + (courier->now_ms - errand->taken_ms);
+
+    return now_ms > errand->job.created_ms ? now_ms - errand->job.created_ms
+                                           : 0;
+}
+
+/* Dead without a call. */
+static void refuse(struct lk_courier *courier, struct lk_errand *errand,
+                   const char *reason)
+{
+    errand->result = (struct lk_result){.end = LK_END_DEAD, .healthy = true};
+    lk_result_reason(&errand->result, "%s", reason);
+    errand->sent = false;
+    if (errand->outlet->gateway && lk_request_problem(courier->store, errand)) {
+        lk_errand_return(courier, errand, NO_ROOM_MS, "out of memory");
+        return;
+    }
+    errand->outlet->now.dead++;
+    errand->outlet->dirty = true;
+    lk_errand_report(courier, errand);
+    lk_errand_end(courier, errand);
+}
+
+/* ---- on the way ---------------------------------------------------------- */
+
+static enum lk_status add_headers(struct lk_courier *courier,
+                                  const struct lk_errand *errand)
+{
+    const struct lk_target *target = errand->outlet->target;
+    struct lk_buf *extra = &courier->extra;
+    char key[LK_JOB_KEY + 1];
+
+    extra->len = 0;
+    if (errand->outlet->gateway) {
+        return lk_request_headers(courier->store, &errand->job, extra);
+    }
+    enum lk_status status =
+        lk_job_key(courier->store->reference_secret, &errand->job, key);
+    if (!status) {
+        status = latchkey_buf_printf(
+            extra, "%s: %s\r\n",
+            target->key_header ? target->key_header : "Idempotency-Key", key);
+    }
+    if (!status && target->sign_secret) {
+        status =
+            lk_sign(latchkey_slice(target->sign_secret), latchkey_slice(key),
+                    lk_courier_wall_ms() / 1000, errand->job.body, extra);
+    }
+    return status;
+}
+
+/* A call that must not happen under a lost lease has to reach its target
+ * before the lease ends: connecting may not take longer. */
+static enum lk_status begin(struct lk_courier *courier,
+                            struct lk_errand *errand, uint64_t left_ms)
+{
+    const struct lk_target *target = errand->outlet->target;
+    struct lk_http_request request = {
+        .target = target,
+        .method = errand->job.method,
+        .path = errand->job.path,
+        .headers = errand->job.headers,
+        .body = errand->job.body,
+        .gateway = errand->outlet->gateway,
+        .connect_timeout_ms = target->connect_timeout_ms,
+    };
+    enum lk_status status = add_headers(courier, errand);
+
+    if (!errand->honours && left_ms < request.connect_timeout_ms) {
+        request.connect_timeout_ms = left_ms;
+    }
+    request.extra = latchkey_buf_slice(&courier->extra);
+    return status ? status : lk_exchange_begin(errand->exchange, &request);
+}
+
+static void leave_place(struct lk_errand *errand)
+{
+    if (errand->exchange) {
+        errand->exchange->owner = NULL;
+        lk_outlet_put(errand->outlet, errand->exchange);
+        errand->exchange = NULL;
+    }
+    errand->outlet->busy--;
+}
+
+/* It has its place and its mark, if it needs one. */
+static void call(struct lk_courier *courier, struct lk_errand *errand,
+                 uint64_t left_ms)
+{
+    enum lk_status status = LK_NOMEM;
+
+    errand->honours = may_repeat(errand);
+    errand->exchange = lk_outlet_take(errand->outlet);
+    if (errand->exchange) {
+        errand->exchange->owner = errand;
+        status = begin(courier, errand, left_ms);
+    }
+    if (!status &&
+        curl_multi_add_handle(courier->multi, errand->exchange->easy)) {
+        status = LK_NOMEM;
+    }
+    if (!status) {
+        errand->state = LK_ERRAND_RUNNING;
+        courier->running++;
+        return;
+    }
+    if (status == LK_INVALID && errand->exchange->answer.error[0]) {
+        refuse(courier, errand, errand->exchange->answer.error);
+    } else if (status == LK_INVALID) {
+        refuse(courier, errand, "the target's signing secret cannot be read");
+    } else {
+        lk_errand_return(courier, errand, NO_ROOM_MS, "out of memory");
+    }
+    leave_place(errand);
+}
+
+static void mark(struct lk_courier *courier, struct lk_errand *errand)
+{
+    errand->state = LK_ERRAND_MARKING;
+    lk_errands_add(&courier->marking, errand);
+}
+
+/* The clock is looked at anew: the process may have been stopped since. */
+static void mark_or_call(struct lk_courier *courier, struct lk_errand *errand)
+{
+    lk_fault_point("courier_before_call");
+    uint64_t passed_ms = lk_courier_clock_ms() - errand->lease_ms;
+    uint64_t lease_ms = courier->settings->lease_ms;
+    bool needs_mark = !may_repeat(errand) && !errand->marked;
+
+    if (needs_mark || passed_ms >= lease_ms - lease_ms / 3) {
+        mark(courier, errand);
+        return;
+    }
+    call(courier, errand, lease_ms - passed_ms);
+}
+
+void lk_calls_marked(struct lk_courier *courier, struct lk_errand *errand)
+{
+    if (courier->stopping || !errand->outlet->configured) {
+        errand->outlet->busy--;
+        lk_errand_return(courier, errand, 0,
+                         courier->stopping
+                             ? "the courier stops"
+                             : "the target is not configured any more");
+        return;
+    }
+    mark_or_call(courier, errand);
+}
+
+static size_t start_outlet(struct lk_courier *courier, struct lk_outlet *outlet,
+                           uint64_t *again_ms)
+{
+    size_t count = 0;
+
+    while (lk_outlet_may_call(courier, outlet, again_ms)) {
+        struct lk_errand *errand = lk_errands_take(&outlet->ready);
+        /* A job that has taken its couriers with it, again and again, has
+         * never come to an end. */
+        if (failures_of(errand) > outlet->target->attempts) {
+            refuse(courier, errand, "given up: its attempts were lost");
+            continue;
+        }
+        lk_rate_take(&outlet->rate, outlet->target);
+        outlet->busy++;
+        count++;
+        mark_or_call(courier, errand);
+    }
+    return count;
+}
+
+size_t lk_calls_start(struct lk_courier *courier, uint64_t *again_ms)
+{
+    size_t count = 0;
+
+    for (struct lk_outlet *outlet = courier->outlets; outlet;
+         outlet = outlet->next) {
+        if (outlet->ready.head) {
+            count += start_outlet(courier, outlet, again_ms);
+        }
+    }
+    return count;
+}
+
+/* ---- back ---------------------------------------------------------------- */
+
+static void keep_answer(const struct lk_courier *courier,
+                        struct lk_errand *errand)
+{
+    const struct lk_http_answer *answer = &errand->exchange->answer;
+    size_t len = answer->body.len;
+
+    errand->status = answer->status;
+    errand->sent = answer->sent;
+    errand->headers.len = errand->body.len = errand->provider_id.len = 0;
+    if (errand->outlet->gateway) {
+        return; /* the operation has it */
+    }
+    if (len > courier->settings->answer_bytes) {
+        len = (size_t)courier->settings->answer_bytes;
+    }
+    /* Out of memory: the status is what counts. */
+    if (latchkey_buf_add_slice(&errand->headers,
+                               latchkey_buf_slice(&answer->headers)) ||
+        latchkey_buf_add(&errand->body, answer->body.data, len)) {
+        errand->headers.len = errand->body.len = 0;
+    }
+    if (errand->result.end == LK_END_DELIVERED) {
+        lk_provider_id(errand->outlet->target, answer, &errand->provider_id);
+    }
+}
+
+static void judge(struct lk_courier *courier, struct lk_errand *errand)
+{
+    const struct lk_http_answer *answer = &errand->exchange->answer;
+    const struct lk_target *target = errand->outlet->target;
+    struct lk_result *result = &errand->result;
+
+    if (errand->outlet->gateway) {
+        lk_request_result(errand->job.repeatable, answer, result);
+    } else {
+        lk_result_of(target, errand->honours && target->honours, answer,
+                     result);
+    }
+    lk_result_give_up(target, failures_of(errand), age_ms(courier, errand),
+                      result);
+    if (result->end == LK_END_RETRY) {
+        uint64_t asked_ms = lk_asked_wait_ms(
+            target, latchkey_buf_slice(&answer->headers), lk_courier_wall_ms());
+        errand->delay_ms =
+            lk_retry_delay_ms(target, failures_of(errand), asked_ms,
+                              lk_chance_next(&courier->chance));
+    }
+}
+
+static void finish(struct lk_courier *courier, struct lk_errand *errand)
+{
+    judge(courier, errand);
+    keep_answer(courier, errand);
+    leave_place(errand);
+    errand->outlet->ended++;
+    courier->running--;
+    if (errand->outlet->gateway && errand->result.end == LK_END_DEAD &&
+        lk_request_problem(courier->store, errand)) {
+        errand->result.end = LK_END_RETRY; /* until there is memory */
+    }
+    lk_outlet_note(courier, errand);
+    lk_errand_report(courier, errand);
+    lk_errand_end(courier, errand);
+}
+
+size_t lk_calls_run(struct lk_courier *courier)
+{
+    size_t count = 0;
+    int left = 0;
+    CURLMsg *message;
+
+    curl_multi_perform(courier->multi, &left);
+    while ((message = curl_multi_info_read(courier->multi, &left))) {
+        CURL *easy = message->easy_handle;
+        CURLcode code = message->data.result;
+        struct lk_exchange *exchange = NULL;
+        if (message->msg != CURLMSG_DONE ||
+            curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&exchange)) {
+            continue;
+        }
+        curl_multi_remove_handle(courier->multi, easy); /* frees message */
+        lk_fault_point("courier_after_call");
+        lk_exchange_end(exchange, code);
+        finish(courier, exchange->owner);
+        count++;
+    }
+    return count;
+}
+
+/* ---- given up, at the end ------------------------------------------------ */
+
+/*
+ * What has left cannot be called back. The gateway goes on without us: it holds
+ * the operation's lock and will complete it, so its lease is simply left.
+ */
+static void abandon(struct lk_courier *courier, struct lk_errand *errand)
+{
+    static const char reason[] =
+        "the courier was stopped before an answer came";
+    struct lk_exchange *exchange = errand->exchange;
+
+    curl_multi_remove_handle(courier->multi, exchange->easy);
+    lk_exchange_end(exchange, CURLE_ABORTED_BY_CALLBACK);
+    bool sent = exchange->answer.sent;
+    courier->running--;
+    leave_place(errand);
+    if (!sent) {
+        lk_errand_return(courier, errand, 0, "the courier stops");
+    } else if (errand->outlet->gateway) {
+        errand->silent = true;
+        lk_errand_end(courier, errand);
+    } else {
+        errand->result = (struct lk_result){
+            .end = errand->honours ? LK_END_RETRY : LK_END_UNCERTAIN};
+        lk_result_reason(&errand->result, "%s", reason);
+        errand->sent = true;
+        lk_errand_report(courier, errand);
+        lk_errand_end(courier, errand);
+    }
+}
+
+void lk_calls_abandon(struct lk_courier *courier)
+{
+    struct lk_errand *next;
+
+    for (struct lk_errand *errand = courier->hand; errand; errand = next) {
+        next = errand->right;
+        if (errand->state == LK_ERRAND_RUNNING) {
+            abandon(courier, errand);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+/*
+ * courier.h - what the files of the courier share.
+ *
+ * All of it is the courier's own thread's, but for the inbox and what is shown,
+ * each under the mutex. An *errand* is a leased job in the courier's hands, an
+ * *outlet* a target as it runs here.
+ *
+ * An errand's way, and what holds on it:
+ *
+ *   READY    leased; nothing has left. May be given back at any time.
+ *   MARKING  waits until the store has confirmed a mark. Has its place among
+ *            the target's calls already. Nothing has left.
+ *   RUNNING  curl has it. From here on it may have reached the target.
+ *   ENDED    what became of it is known here and must be stored; it is given
+ *            to the store until the store has confirmed it, or has said that
+ *            it is stale.
+ *
+ * - A call leaves only under a lease that is valid by this thread's own clock,
+ *   which goes on while the process is stopped and the machine sleeps.
+ * - To a target that does not honour the key, and to the gateway, it leaves
+ *   only after a mark with `called` was confirmed for this very attempt: after
+ *   a crash the store knows that it may have left.
+ * - A lease that is lost while its call runs (a mark is stale) changes nothing
+ *   for the call: it cannot be called back. Its end will be stale.
+ * - At most one work is under way. Errands in it are neither freed nor reused
+ *   before it is done. A work whose outcome is unknown is given again, but for
+ *   what it was to lease: that runs out by itself.
+ */
+#ifndef LK_COURIER_H
+#define LK_COURIER_H
+
+#include "courier/circuit.h"
+#include "courier/http.h"
+#include "courier/outcome.h"
+#include "courier/schedule.h"
+#include "daemon/outbox.h"
+
+#include <uv.h>
+
+struct lk_prober;
+
+enum {
+    LK_WORK_ENDS = 1024,      /* ends and marks of one work, at most */
+    LK_HELD_BYTES = 64 << 20, /* of jobs in our hands; then none is leased */
+    LK_LAST_ERROR = 160,
+};
+
+enum lk_errand_state {
+    LK_ERRAND_READY,
+    LK_ERRAND_MARKING,
+    LK_ERRAND_RUNNING,
+    LK_ERRAND_ENDED,
+};
+
+struct lk_errand {
+    struct lk_errand *next;         /* in a queue, or among the free ones */
+    struct lk_errand *left, *right; /* of all that are in hand */
+    struct lk_outlet *outlet;
+    struct lk_job job;
+    enum lk_errand_state state;
+    uint64_t taken_ms; /* when its lease was asked for, by our clock */
+    uint64_t lease_ms; /* when the lease was last asked for and confirmed */
+    bool marked;       /* called: confirmed by the store */
+    bool lost;         /* somebody else has the job: no more marks */
+    bool honours;      /* as it was when the call left */
+    bool trial;        /* the one call of a half-open circuit: in `trials` */
+    struct lk_exchange *exchange; /* while it runs */
+    /* Ended: */
+    struct lk_result result;
+    bool returned; /* LK_END_RETURN instead */
+    bool silent;   /* nothing is to be stored */
+    bool sent;
+    uint64_t delay_ms;
+    unsigned status;
+    struct lk_buf headers;
+    struct lk_buf body;
+    struct lk_buf provider_id;
+};
+
+struct lk_errands {
+    struct lk_errand *head;
+    struct lk_errand **tail;
+    size_t count;
+};
+
+/* What is shown of an outlet; under the courier's mutex. */
+struct lk_outlet_shown {
+    bool configured;
+    size_t in_flight;
+    uint64_t delivered;
+    uint64_t failed;
+    uint64_t dead;
+    uint64_t uncertain;
+    enum lk_circuit_state circuit;
+    uint64_t circuit_until_ms;
+    char last_error[LK_LAST_ERROR];
+};
+
+struct lk_outlet {
+    struct lk_outlet *next; /* never removed: a name stays valid */
+    char name[LK_TARGET_NAME_MAX + 1];
+    bool gateway;
+    bool configured;           /* else only what is in hand is finished */
+    struct lk_targets own;     /* one target: its settings, a copy */
+    struct lk_target *target;  /* own.targets, or `internal` */
+    struct lk_target internal; /* the gateway's; strings are the settings' */
+    struct lk_errands ready;
+    size_t busy;          /* marking or running */
+    size_t trials;        /* in hand, leased while the circuit was half-open */
+    size_t ahead;         /* leased beyond the number of calls at once */
+    size_t ended;         /* calls since the last work was given */
+    size_t leased;        /* by the work that is being digested */
+    uint64_t next_ask_ms; /* a job may be due from then on */
+    struct lk_circuit circuit;
+    struct lk_rate rate;
+    struct lk_exchange **idle; /* handles to use again */
+    size_t idle_count;
+    size_t idle_cap;
+    bool dirty; /* `now` differs from `shown` */
+    struct lk_outlet_shown now;
+    struct lk_outlet_shown shown;
+};
+
+/* What the courier takes from the configuration. */
+struct lk_courier_settings {
+    struct lk_targets targets;
+    char *gateway; /* NULL: none */
+    uint64_t gateway_timeout_ms;
+    uint64_t gateway_concurrency;
+    uint64_t gateway_attempts;
+    uint64_t gateway_max_age_ms;
+    uint64_t lease_ms;
+    uint64_t batch;
+    uint64_t answer_bytes;
+    uint64_t poll_ms;
+};
+
+struct lk_courier {
+    struct lk_store *store;
+    void (*work_fn)(void *context, struct lk_work *work);
+    void *work_context;
+    struct lk_prober *prober; /* NULL: none */
+    struct lk_courier_settings *settings;
+    CURLM *multi;
+    struct lk_chance chance;
+    struct lk_outlet *outlets;
+    uint64_t now_ms; /* of this turn of the loop */
+
+    struct lk_errand *hand; /* all errands, linked both ways */
+    size_t hand_count;
+    size_t hand_bytes;
+    struct lk_errand *spare; /* to use again */
+    size_t spare_count;
+    struct lk_errands marking; /* to be marked by the next work */
+    struct lk_errands ended;   /* to be ended by the next work */
+    uint64_t renew_ms;         /* when the next lease is to be renewed */
+    size_t running;
+    struct lk_buf extra; /* headers of the call that is being built */
+
+    /* The work, and what it is about, index by index. */
+    struct lk_work work;
+    bool under_way;
+    uint64_t given_ms;
+    uint64_t retry_ms;   /* after a failure: not before */
+    unsigned work_fails; /* in a row */
+    bool unsure;         /* the last one failed: lease nothing with ends */
+    size_t end_limit;
+    struct lk_job_end ends[LK_WORK_ENDS];
+    struct lk_errand *end_errands[LK_WORK_ENDS];
+    struct lk_job_mark marks[LK_WORK_ENDS];
+    struct lk_errand *mark_errands[LK_WORK_ENDS];
+    size_t mark_queued; /* the first so many wait for their mark */
+    bool woken_since;   /* it was given: ask again */
+    struct lk_job_want *wants;
+    struct lk_outlet **want_outlets;
+    size_t want_cap;
+
+    bool stopping;
+    uint64_t stop_ms; /* running calls are given up then */
+
+    uv_thread_t thread;
+    uv_mutex_t mutex; /* guards all below, and every outlet's `shown` and
+                         the list of outlets against other threads */
+    bool work_done;
+    bool woken;
+    bool stop_asked;
+    uint64_t grace_ms;
+    struct lk_courier_settings *fresh;
+};
+
+/* ---- courier.c ----------------------------------------------------------- */
+
+uint64_t lk_courier_clock_ms(void);
+uint64_t lk_courier_wall_ms(void);
+
+/* ---- settings.c ---------------------------------------------------------- */
+
+LK_MUST_CHECK enum lk_status lk_courier_settings_make(
+    const struct lk_config *config, struct lk_courier_settings **settings);
+void lk_courier_settings_free(struct lk_courier_settings *settings);
+/* Takes new settings over; what is in hand goes on. */
+void lk_courier_adopt(struct lk_courier *courier,
+                      struct lk_courier_settings *settings);
+
+/* ---- outlet.c ------------------------------------------------------------ */
+
+/* How many jobs it has room for now; *again_ms: ask again then, at the latest
+ * (UINT64_MAX: an end will tell). */
+size_t lk_outlet_room(const struct lk_courier *courier,
+                      struct lk_outlet *outlet, uint64_t *again_ms);
+/* May one of its ready errands leave now? else *again_ms as above. */
+bool lk_outlet_may_call(const struct lk_courier *courier,
+                        struct lk_outlet *outlet, uint64_t *again_ms);
+/* Counts an end, and moves the circuit. */
+void lk_outlet_note(struct lk_courier *courier, struct lk_errand *errand);
+/* A handle with the outlet's options, or NULL: out of memory. */
+struct lk_exchange *lk_outlet_take(struct lk_outlet *outlet);
+void lk_outlet_put(struct lk_outlet *outlet, struct lk_exchange *exchange);
+void lk_outlet_forget_handles(struct lk_outlet *outlet);
+void lk_outlet_free(struct lk_outlet *outlet);
+/* Makes `now` visible to others. */
+void lk_courier_publish(struct lk_courier *courier);
+
+/* ---- errand.c ------------------------------------------------------------ */
+
+void lk_errands_add(struct lk_errands *queue, struct lk_errand *errand);
+struct lk_errand *lk_errands_take(struct lk_errands *queue);
+bool lk_errands_remove(struct lk_errands *queue, struct lk_errand *errand);
+
+/* Takes a leased job over: it moves out of `job`. NULL: out of memory, and the
+ * lease runs out by itself. */
+struct lk_errand *lk_errand_make(struct lk_courier *courier,
+                                 struct lk_outlet *outlet, struct lk_job *job);
+/* Its end is stored, or it is lost. */
+void lk_errand_free(struct lk_courier *courier, struct lk_errand *errand);
+void lk_errand_free_spare(struct lk_courier *courier);
+/* It is now ENDED: result, delay_ms and the rest are set. */
+void lk_errand_end(struct lk_courier *courier, struct lk_errand *errand);
+/* It was not called, and somebody may try after delay_ms. */
+void lk_errand_return(struct lk_courier *courier, struct lk_errand *errand,
+                      uint64_t delay_ms, const char *reason);
+
+/* ---- report.c ------------------------------------------------------------ */
+
+/* Says in the log how it ended. */
+void lk_errand_report(const struct lk_courier *courier,
+                      const struct lk_errand *errand);
+
+/* ---- calls.c ------------------------------------------------------------- */
+
+/* Lets leave what is ready and may. *again_ms is lowered to when it makes sense
+ * to try again. Returns how many calls have begun. */
+size_t lk_calls_start(struct lk_courier *courier, uint64_t *again_ms);
+/* A mark was confirmed: the call may leave. Its place is its own already. */
+void lk_calls_marked(struct lk_courier *courier, struct lk_errand *errand);
+/* Looks after curl's calls; returns how many have ended. */
+size_t lk_calls_run(struct lk_courier *courier);
+/* Gives all running ones up. */
+void lk_calls_abandon(struct lk_courier *courier);
+
+/* ---- gateway.c ----------------------------------------------------------- */
+
+/* Appends the headers that tell the gateway whose request it is. */
+LK_MUST_CHECK enum lk_status lk_request_headers(const struct lk_store *store,
+                                                const struct lk_job *job,
+                                                struct lk_buf *headers);
+/* As lk_result_of. */
+void lk_request_result(bool repeatable, const struct lk_http_answer *answer,
+                       struct lk_result *result);
+/* The answer of a request that was given up and never sent. */
+LK_MUST_CHECK enum lk_status lk_request_problem(const struct lk_store *store,
+                                                struct lk_errand *errand);
+
+/* ---- dispatch.c ---------------------------------------------------------- */
+
+/* Gives the store what there is to do, if none is under way. *again_ms is
+ * lowered to when there will be something to do. */
+void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms);
+/* The work is done: digests what came out. */
+void lk_dispatch_done(struct lk_courier *courier);
+
+#endif

@@ -1,0 +1,432 @@
+/*
+ * dispatch.c - what the courier asks of the store: one work at a time, with all
+ * ends, marks and wants that there are; what comes up meanwhile forms the next.
+ */
+#include "courier/courier.h"
+#include "daemon/log.h"
+#include "store/fault.h"
+
+#include <stdlib.h>
+
+enum {
+    RETRY_FIRST_MS = 50,
+    RETRY_MOST_MS = 5000,
+    IDLE_MS = 2,            /* told of a job that is due, but not given it */
+    LEASE_BYTES = 16 << 20, /* of one work */
+};
+
+static void lower(uint64_t *ms, uint64_t to)
+{
+    *ms = to < *ms ? to : *ms;
+}
+
+static uint64_t later(uint64_t ms, uint64_t wait_ms)
+{
+    return wait_ms > UINT64_MAX - ms ? UINT64_MAX : ms + wait_ms;
+}
+
+/* ---- what is given ------------------------------------------------------- */
+
+static void add_end(struct lk_courier *courier, struct lk_errand *errand)
+{
+    struct lk_work *work = &courier->work;
+    bool request = errand->outlet->gateway;
+
+    courier->end_errands[work->end_count] = errand;
+    courier->ends[work->end_count++] = (struct lk_job_end){
+        .id = errand->job.id,
+        .attempt = errand->job.attempts,
+        .end = errand->returned ? LK_END_RETURN : errand->result.end,
+        .delay_ms = errand->delay_ms,
+        .status = errand->status,
+        .provider_id = latchkey_buf_slice(&errand->provider_id),
+        .reason = latchkey_slice(errand->result.reason),
+        .answer = {.status = errand->status,
+                   .headers = latchkey_buf_slice(&errand->headers),
+                   .body = latchkey_buf_slice(&errand->body)},
+        .left = errand->sent,
+    };
+    if (request && errand->result.end == LK_END_DEAD) {
+        courier->ends[work->end_count - 1].status = 0; /* not the app's */
+    }
+}
+
+static void add_ends(struct lk_courier *courier)
+{
+    struct lk_errand *errand;
+
+    while (courier->work.end_count < courier->end_limit &&
+           (errand = lk_errands_take(&courier->ended))) {
+        if (errand->silent) {
+            lk_errand_free(courier, errand);
+        } else {
+            add_end(courier, errand);
+        }
+    }
+}
+
+static void add_mark(struct lk_courier *courier, struct lk_errand *errand,
+                     bool called)
+{
+    struct lk_work *work = &courier->work;
+
+    courier->mark_errands[work->mark_count] = errand;
+    courier->marks[work->mark_count++] = (struct lk_job_mark){
+        .id = errand->job.id,
+        .attempt = errand->job.attempts,
+        .called = called,
+        .lease_ms = courier->settings->lease_ms,
+    };
+}
+
+/* Leases are renewed at a third of their time, so that one failure, and a slow
+ * store, do not lose them. */
+static void add_renewals(struct lk_courier *courier)
+{
+    uint64_t third_ms = courier->settings->lease_ms / 3;
+
+    if (courier->now_ms < courier->renew_ms) {
+        return;
+    }
+    courier->renew_ms = UINT64_MAX;
+    for (struct lk_errand *errand = courier->hand; errand;
+         errand = errand->right) {
+        bool running = errand->state == LK_ERRAND_RUNNING;
+        if (errand->lost || (!running && errand->state != LK_ERRAND_READY)) {
+            continue;
+        }
+        bool due = courier->now_ms >= errand->lease_ms + third_ms;
+        if (due && courier->work.mark_count < LK_WORK_ENDS) {
+            add_mark(courier, errand, running || errand->marked);
+        }
+        lower(&courier->renew_ms,
+              (due ? courier->now_ms : errand->lease_ms) + third_ms);
+    }
+}
+
+/* To the gateway, and where the key is not honoured, "called" is written down
+ * before the call leaves. */
+static void add_marks(struct lk_courier *courier)
+{
+    struct lk_errand *errand;
+
+    while (courier->work.mark_count < LK_WORK_ENDS &&
+           (errand = lk_errands_take(&courier->marking))) {
+        add_mark(courier, errand, true);
+    }
+    courier->mark_queued = courier->work.mark_count;
+    add_renewals(courier);
+}
+
+static bool make_room(struct lk_courier *courier)
+{
+    size_t count = 0;
+
+    for (struct lk_outlet *outlet = courier->outlets; outlet;
+         outlet = outlet->next) {
+        count++;
+    }
+    if (count <= courier->want_cap) {
+        return true;
+    }
+    void *wants = realloc(courier->wants, count * sizeof(*courier->wants));
+    courier->wants = wants ? wants : courier->wants;
+    void *outlets =
+        realloc(courier->want_outlets, count * sizeof(struct lk_outlet *));
+    courier->want_outlets = outlets ? outlets : courier->want_outlets;
+    if (!wants || !outlets) {
+        return false;
+    }
+    courier->want_cap = count;
+    return true;
+}
+
+static void add_want(struct lk_courier *courier, struct lk_outlet *outlet,
+                     size_t room)
+{
+    struct lk_work *work = &courier->work;
+
+    courier->want_outlets[work->want_count] = outlet;
+    courier->wants[work->want_count++] = (struct lk_job_want){
+        .target = latchkey_slice(outlet->name),
+        .limit = room,
+        .honours = outlet->target->honours && !outlet->gateway,
+    };
+}
+
+/* Where there is room for more than may be leased at once, each target gets
+ * its share: none can keep the others waiting. */
+static void share(struct lk_courier *courier, size_t sum)
+{
+    uint64_t batch = courier->settings->batch;
+
+    for (size_t i = 0; sum > batch && i < courier->work.want_count; i++) {
+        size_t *limit = &courier->wants[i].limit;
+        *limit = (size_t)(*limit * batch / sum);
+        *limit = *limit ? *limit : 1;
+    }
+}
+
+static void add_wants(struct lk_courier *courier, uint64_t *again_ms)
+{
+    bool full = courier->hand_bytes >= LK_HELD_BYTES;
+    bool busy = courier->work.end_count || courier->work.mark_count;
+    size_t sum = 0;
+
+    if (courier->stopping || full || (courier->unsure && busy) ||
+        !make_room(courier)) {
+        return;
+    }
+    for (struct lk_outlet *outlet = courier->outlets; outlet;
+         outlet = outlet->next) {
+        size_t room = lk_outlet_room(courier, outlet, again_ms);
+        if (room && courier->now_ms >= outlet->next_ask_ms) {
+            add_want(courier, outlet, room);
+            sum += room;
+        } else if (room) {
+            lower(again_ms, outlet->next_ask_ms);
+        }
+    }
+    share(courier, sum);
+}
+
+/* How many of the next jobs are to be leased ahead. */
+static void look_ahead(struct lk_courier *courier)
+{
+    for (struct lk_outlet *outlet = courier->outlets; outlet;
+         outlet = outlet->next) {
+        size_t ahead = 2 * outlet->ended;
+        size_t less = outlet->ahead - (outlet->ahead + 3) / 4;
+        outlet->ahead = ahead > less ? ahead : less;
+        if (outlet->ahead > courier->settings->batch) {
+            outlet->ahead = (size_t)courier->settings->batch;
+        }
+        outlet->ended = 0;
+    }
+}
+
+void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms)
+{
+    struct lk_work *work = &courier->work;
+
+    if (courier->under_way) {
+        return;
+    }
+    if (courier->now_ms < courier->retry_ms) {
+        lower(again_ms, courier->retry_ms);
+        return;
+    }
+    work->end_count = work->mark_count = work->want_count = 0;
+    add_ends(courier);
+    add_marks(courier);
+    add_wants(courier, again_ms);
+    if (!work->end_count && !work->mark_count && !work->want_count) {
+        lower(again_ms, courier->renew_ms);
+        return;
+    }
+    look_ahead(courier);
+    work->ends = courier->ends;
+    work->marks = courier->marks;
+    work->wants = courier->wants;
+    work->lease_ms = courier->settings->lease_ms;
+    work->body_max = LEASE_BYTES;
+    courier->under_way = true;
+    courier->woken_since = false;
+    courier->given_ms = lk_courier_clock_ms();
+    courier->work_fn(courier->work_context, work);
+}
+
+/* ---- what comes out ------------------------------------------------------ */
+
+static void say_failure(const struct lk_courier *courier)
+{
+    const struct lk_work *work = &courier->work;
+
+    if (courier->work_fails == 1) {
+        lk_log(LK_LOG_WARN, "courier-store-failed", "status=%s error=\"%s\"",
+               latchkey_status_name(work->status),
+               work->error ? work->error : latchkey_status_text(work->status));
+    }
+}
+
+/*
+ * Nothing of it is confirmed: all of it is given again, later. What failed goes
+ * behind the rest, in smaller pieces, so that one end that cannot be stored
+ * does not keep the others.
+ */
+static void take_back(struct lk_courier *courier)
+{
+    struct lk_work *work = &courier->work;
+    uint64_t wait_ms = RETRY_FIRST_MS;
+
+    for (size_t i = 0; i < work->end_count; i++) {
+        lk_errands_add(&courier->ended, courier->end_errands[i]);
+    }
+    for (size_t i = 0; i < courier->mark_queued; i++) {
+        lk_errands_add(&courier->marking, courier->mark_errands[i]);
+    }
+    for (unsigned i = 0; i < courier->work_fails && wait_ms < RETRY_MOST_MS;
+         i++) {
+        wait_ms *= 2;
+    }
+    courier->work_fails++;
+    courier->unsure = true;
+    courier->renew_ms = 0;
+    courier->retry_ms = courier->now_ms + wait_ms / 2 +
+                        lk_chance_next(&courier->chance) % wait_ms;
+    if (work->status != LK_UNAVAILABLE && work->status != LK_UNKNOWN) {
+        courier->end_limit = (courier->end_limit + 1) / 2;
+    }
+    say_failure(courier);
+}
+
+static void take_ends(struct lk_courier *courier)
+{
+    for (size_t i = 0; i < courier->work.end_count; i++) {
+        lk_errand_free(courier, courier->end_errands[i]);
+    }
+    if (courier->work.end_count) {
+        lk_fault_point("courier_recorded");
+    }
+}
+
+/* Somebody else has the job. What has not left does not leave. */
+static void lose(struct lk_courier *courier, struct lk_errand *errand)
+{
+    struct lk_outlet *outlet = errand->outlet;
+
+    errand->lost = true;
+    if (errand->state == LK_ERRAND_READY) {
+        lk_errands_remove(&outlet->ready, errand);
+    } else if (errand->state == LK_ERRAND_MARKING) {
+        lk_errands_remove(&courier->marking, errand);
+        outlet->busy--;
+    } else {
+        return;
+    }
+    lk_errand_free(courier, errand);
+}
+
+static void take_marks(struct lk_courier *courier)
+{
+    for (size_t i = 0; i < courier->work.mark_count; i++) {
+        const struct lk_job_mark *mark = &courier->marks[i];
+        struct lk_errand *errand = courier->mark_errands[i];
+        if (mark->stale) {
+            lose(courier, errand);
+            continue;
+        }
+        errand->lease_ms = courier->given_ms;
+        if (i < courier->mark_queued) {
+            errand->marked = true;
+            lk_calls_marked(courier, errand);
+        }
+    }
+}
+
+static struct lk_outlet *outlet_of(const struct lk_courier *courier,
+                                   const struct lk_job *job, size_t *want)
+{
+    for (*want = 0; *want < courier->work.want_count; ++*want) {
+        if (latchkey_slice_equal(courier->wants[*want].target, job->target)) {
+            return courier->want_outlets[*want];
+        }
+    }
+    return NULL;
+}
+
+/* The circuit may have opened since the lease was asked for. */
+static void take_job(struct lk_courier *courier, struct lk_outlet *outlet,
+                     struct lk_job *job)
+{
+    struct lk_errand *errand = lk_errand_make(courier, outlet, job);
+
+    if (!errand) {
+        return; /* out of memory: the lease runs out */
+    }
+    enum lk_circuit_state circuit =
+        lk_circuit_look(&outlet->circuit, courier->now_ms);
+    if (courier->stopping || !outlet->configured) {
+        lk_errand_return(courier, errand, 0, "the courier stops");
+    } else if (circuit == LK_CIRCUIT_OPEN ||
+               (circuit == LK_CIRCUIT_HALF_OPEN && outlet->trials)) {
+        lk_errand_return(courier, errand, outlet->target->circuit_open_ms,
+                         "the target's circuit is open");
+    } else {
+        errand->trial = circuit == LK_CIRCUIT_HALF_OPEN;
+        outlet->trials += errand->trial;
+        lk_errands_add(&outlet->ready, errand);
+    }
+}
+
+/* When each target is to be asked again: at once where as much was leased as
+ * there was room for. */
+static void set_next_ask(struct lk_courier *courier)
+{
+    const struct lk_work *work = &courier->work;
+    uint64_t wait_ms = work->wait_ms;
+
+    if (courier->store->shared && wait_ms > courier->settings->poll_ms) {
+        wait_ms = courier->settings->poll_ms;
+    }
+    for (size_t i = 0; i < work->want_count; i++) {
+        struct lk_outlet *outlet = courier->want_outlets[i];
+        uint64_t wait = wait_ms || outlet->leased ? wait_ms : IDLE_MS;
+        bool all = outlet->leased >= courier->wants[i].limit;
+        outlet->next_ask_ms =
+            all || courier->woken_since ? 0 : later(courier->now_ms, wait);
+    }
+}
+
+static void take_jobs(struct lk_courier *courier)
+{
+    struct lk_work *work = &courier->work;
+    size_t want;
+
+    for (size_t i = 0; i < work->want_count; i++) {
+        courier->want_outlets[i]->leased = 0;
+    }
+    if (work->job_count) {
+        lk_fault_point("courier_leased");
+    }
+    for (size_t i = 0; i < work->job_count; i++) {
+        struct lk_outlet *outlet = outlet_of(courier, &work->jobs[i], &want);
+        if (outlet) {
+            outlet->leased++;
+            take_job(courier, outlet, &work->jobs[i]);
+        }
+    }
+    if (work->job_count) {
+        lower(&courier->renew_ms,
+              courier->given_ms + courier->settings->lease_ms / 3);
+    }
+    set_next_ask(courier);
+    if (work->lapsed) {
+        lk_log(LK_LOG_ERROR, "jobs-uncertain",
+               "count=%llu reason=\"the courier was lost after it had called\"",
+               (unsigned long long)work->lapsed);
+    }
+}
+
+void lk_dispatch_done(struct lk_courier *courier)
+{
+    courier->under_way = false;
+    if (courier->work.status) {
+        take_back(courier);
+    } else {
+        if (courier->work_fails) {
+            lk_log(LK_LOG_INFO, "courier-store-back", "failures=%u",
+                   courier->work_fails);
+        }
+        courier->work_fails = 0;
+        courier->unsure = false;
+        courier->retry_ms = 0;
+        courier->end_limit = courier->end_limit > LK_WORK_ENDS / 2
+                                 ? LK_WORK_ENDS
+                                 : 2 * courier->end_limit;
+        take_ends(courier);
+        take_marks(courier);
+        take_jobs(courier);
+    }
+    lk_work_clear(&courier->work);
+}

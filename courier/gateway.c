@@ -1,0 +1,96 @@
+/*
+ * gateway.c - the requests of asynchronous operations: delivered through the
+ * gateway's internal socket, which completes the operation itself and tells us
+ * what became of it.
+ */
+#include "courier/courier.h"
+
+#include <inttypes.h>
+
+static enum lk_status add_header(struct lk_buf *headers, const char *name,
+                                 struct lk_slice value)
+{
+    enum lk_status status = latchkey_buf_printf(headers, "Latchkey-%s: ", name);
+
+    if (!status) {
+        status = latchkey_buf_add_slice(headers, value);
+    }
+    return status ? status : latchkey_buf_add(headers, "\r\n", 2);
+}
+
+enum lk_status lk_request_headers(const struct lk_store *store,
+                                  const struct lk_job *job,
+                                  struct lk_buf *headers)
+{
+    char reference[LK_REFERENCE_TEXT + 1];
+    enum lk_status status;
+
+    latchkey_reference_encode(job->number, store->reference_secret, reference);
+    status = add_header(headers, "Tenant", job->operation.tenant);
+    if (!status) {
+        status = add_header(headers, "Scope", job->operation.scope);
+    }
+    if (!status) {
+        status = add_header(headers, "Key", job->operation.key);
+    }
+    if (!status) {
+        status = latchkey_buf_printf(headers,
+                                     "Latchkey-Token: %" PRIu64
+                                     "\r\nLatchkey-Attempt: %" PRIu64
+                                     "\r\nLatchkey-Reference: %s\r\n",
+                                     job->token, job->run, reference);
+    }
+    return status;
+}
+
+/* Nobody knows: only what may run again is tried again. */
+static void doubt(bool repeatable, struct lk_result *result)
+{
+    result->end = repeatable ? LK_END_RETRY : LK_END_UNCERTAIN;
+}
+
+/* The gateway that can be reached is healthy, however the app does. */
+void lk_request_result(bool repeatable, const struct lk_http_answer *answer,
+                       struct lk_result *result)
+{
+    struct lk_slice word = lk_http_header(latchkey_buf_slice(&answer->headers),
+                                          "Latchkey-Outcome");
+
+    *result = (struct lk_result){.end = LK_END_RETRY, .healthy = answer->sent};
+    if (!answer->sent) {
+        lk_result_reason(result, "not sent: %s", answer->error);
+    } else if (latchkey_slice_equal(word, LK_SLICE("completed")) ||
+               latchkey_slice_equal(word, LK_SLICE("stale"))) {
+        result->end = LK_END_DELIVERED;
+    } else if (latchkey_slice_equal(word, LK_SLICE("released"))) {
+        lk_result_reason(result, "the app answered %u, nothing happened",
+                         answer->status);
+    } else if (answer->status) {
+        doubt(repeatable, result);
+        lk_result_reason(result, "answered %u: the outcome is unknown",
+                         answer->status);
+    } else {
+        doubt(repeatable, result);
+        lk_result_reason(result, "sent, no answer: %s", answer->error);
+    }
+}
+
+enum lk_status lk_request_problem(const struct lk_store *store,
+                                  struct lk_errand *errand)
+{
+    char reference[LK_REFERENCE_TEXT + 1];
+    struct lk_problem problem = {
+        .kind = LK_PROBLEM_UNAVAILABLE,
+        .detail = LK_SLICE("The request was accepted, but could not be "
+                           "delivered. It was never run."),
+    };
+
+    latchkey_reference_encode(errand->job.number, store->reference_secret,
+                              reference);
+    problem.reference = latchkey_slice(reference);
+    errand->status = latchkey_problem_status(&problem);
+    errand->headers.len = errand->body.len = 0;
+    enum lk_status status = latchkey_buf_add_text(
+        &errand->headers, "Content-Type: application/problem+json\r\n");
+    return status ? status : latchkey_problem_write(&problem, &errand->body);
+}
