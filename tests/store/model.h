@@ -160,6 +160,12 @@ static enum lk_event pick_event(struct model *model)
     return events[pick(model, sizeof(events) / sizeof(*events))];
 }
 
+static bool is_resolution(enum lk_event event)
+{
+    return event == LK_EVENT_RESOLVE_COMPLETED ||
+           event == LK_EVENT_RESOLVE_RELEASED;
+}
+
 static struct model_op pick_op(struct model *model)
 {
     static const uint64_t times[] = {1, 5, 40, HOUR_MS, HOUR_MS, HOUR_MS};
@@ -171,6 +177,9 @@ static struct model_op pick_op(struct model *model)
     op.token = model->records[op.key].token;
     if (pick(model, 10) == 0) {
         op.token -= op.token ? 1 : 0;
+    }
+    if (is_resolution(op.event) && pick(model, 2)) {
+        op.token = 0; /* by a person, who needs no proof */
     }
     op.ttl = times[pick(model, 6)];
     op.lock = times[pick(model, 6)];
@@ -220,6 +229,7 @@ static struct lk_standing model_standing(const struct model_record *record,
         .token_current = !record->fresh && op->token == record->token,
         .reexecute = op->event == LK_EVENT_CLAIM && op->reexecute,
         .no_new = op->event == LK_EVENT_CLAIM && op->no_new,
+        .proof = is_resolution(op->event) && op->token,
     };
 }
 
