@@ -283,7 +283,12 @@ static void take_back(struct lk_courier *courier)
 static void take_ends(struct lk_courier *courier)
 {
     for (size_t i = 0; i < courier->work.end_count; i++) {
-        lk_errand_free(courier, courier->end_errands[i]);
+        struct lk_errand *errand = courier->end_errands[i];
+        if (errand->returned || errand->result.end == LK_END_RETRY) {
+            lower(&errand->outlet->next_ask_ms,
+                  later(courier->now_ms, errand->delay_ms));
+        }
+        lk_errand_free(courier, errand);
     }
     if (courier->work.end_count) {
         lk_fault_point("courier_recorded");
