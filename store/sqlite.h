@@ -76,7 +76,7 @@ enum { LK_LOCK_NONE = -1 };
     X(DELETE_OUTCOMES, "DELETE FROM outcome WHERE token BETWEEN ? AND ?")      \
     X(DELETE_ANSWERS, "DELETE FROM answer WHERE token BETWEEN ? AND ?")        \
     X(LEASE, "INSERT INTO claim SELECT ?2, hash, ifnull(number, token), "      \
-             "ifnull(generation, token), attempt + 1, ?3, ?4, ttl, keep, "     \
+             "ifnull(generation, token), attempt + 1, at, -1, ttl, keep, "     \
              "owner, fingerprint, tenant, scope, key FROM claim "              \
              "WHERE token = ?1")                                               \
     X(JOB, "INSERT INTO job (id, number, generation, hash, name, target, "     \
@@ -143,14 +143,15 @@ enum lk_statement {
     X(JOBS_STUCK, LK_JOB_COLUMNS "WHERE job.id > ?1 AND job.state = ?3 "       \
                                  "AND job.state BETWEEN 2 AND 3 "              \
                                  "ORDER BY job.id LIMIT ?2")                   \
-    X(JOBS_OF, LK_JOB_COLUMNS "WHERE job.id > ?1 AND job.number = ?3 "         \
-                              "ORDER BY job.id LIMIT ?2")                      \
+    X(JOBS_OF, LK_JOB_COLUMNS "WHERE job.id IN (SELECT id FROM job "           \
+                              "WHERE id > ?1 AND number = ?3 "                 \
+                              "ORDER BY id LIMIT ?2) ORDER BY job.id")         \
     X(JOB_ANSWER, "SELECT headers, body FROM attempt WHERE job = ? "           \
                   "AND number BETWEEN ? AND ? ORDER BY number DESC LIMIT 1")   \
     X(ATTEMPTS, "SELECT number, ended, status, called, reason, body "          \
                 "FROM attempt WHERE job = ? AND number < ? ORDER BY number")   \
     X(OLDEST, "SELECT min(due) FROM job WHERE target = ? AND state = ? "       \
-              "AND state < 4")                                                 \
+              "AND state < 4 AND due > -1")                                    \
     X(TARGET, "SELECT at, who, why FROM target WHERE name = ?")
 
 enum lk_read {

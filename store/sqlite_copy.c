@@ -84,6 +84,28 @@ static enum lk_status check_pages(sqlite3 *db, struct lk_buf *report,
     return status ? status : lk_sqlite_status(code);
 }
 
+/* Of the operations that a query names by their numbers, how each stands: its
+ * newest claim, and what happened to that. */
+#define STANDING(numbers)                                                      \
+    "WITH newest AS (SELECT ifnull(number, token) AS n, max(token) AS t "      \
+    "FROM claim WHERE ifnull(number, token) IN (" numbers ") GROUP BY n), "    \
+    "standing AS (SELECT n, CASE WHEN kind IS NULL "                           \
+    "THEN iif(lock = -1, 8, 6) ELSE kind END AS kind FROM newest "             \
+    "JOIN claim ON claim.token = t LEFT JOIN outcome ON outcome.token = t) "
+
+/* 4, 5: uncertain; 6: in progress; 8: accepted */
+#define REQUESTS_ASTRAY                                                        \
+    STANDING("SELECT number FROM job WHERE name = '' AND state < 4")           \
+    "SELECT count(*) FROM job LEFT JOIN standing ON n = number "               \
+    "WHERE name = '' AND state < 4 AND NOT ifnull(CASE state "                 \
+    "WHEN 0 THEN kind = 8 "                                                    \
+    "WHEN 1 THEN kind = 6 OR (repeatable AND kind IN (4, 5)) "                 \
+    "WHEN 2 THEN kind IN (4, 5) END, 0)"
+#define REQUESTS_MISSING                                                       \
+    STANDING("SELECT ifnull(number, token) FROM claim WHERE lock = -1")        \
+    "SELECT count(*) FROM standing WHERE kind = 8 AND NOT EXISTS "             \
+    "(SELECT 1 FROM job WHERE number = n AND name = '' AND state = 0)"
+
 /* Invariants of our own that no page check knows. */
 static const struct {
     const char *sql;
@@ -93,7 +115,7 @@ static const struct {
      "claims with a damaged hash"},
     {"SELECT count(*) FROM outcome WHERE length(hash) <> 16",
      "outcomes with a damaged hash"},
-    {"SELECT count(*) FROM outcome WHERE kind NOT BETWEEN 1 AND 7",
+    {"SELECT count(*) FROM outcome WHERE kind NOT BETWEEN 1 AND 8",
      "outcomes of an unknown kind"},
     {"SELECT count(*) FROM outcome o WHERE kind IN (1, 2) AND NOT EXISTS "
      "(SELECT 1 FROM answer a WHERE a.token = o.token)",
@@ -104,6 +126,25 @@ static const struct {
     {"SELECT count(*) FROM outcome o WHERE NOT EXISTS "
      "(SELECT 1 FROM claim c WHERE c.token = o.token)",
      "outcomes without a claim"},
+    {"SELECT count(*) FROM job j WHERE NOT EXISTS "
+     "(SELECT 1 FROM claim c WHERE c.token = j.number AND c.hash = j.hash)",
+     "jobs without an operation"},
+    {"SELECT count(*) FROM job WHERE state NOT BETWEEN 0 AND 5",
+     "jobs in an unknown state"},
+    {"SELECT count(*) FROM job j WHERE NOT EXISTS "
+     "(SELECT 1 FROM call c WHERE c.id = j.id)",
+     "jobs without what they call"},
+    {"SELECT (SELECT count(*) FROM call WHERE id NOT IN (SELECT id FROM job)) "
+     "+ (SELECT count(*) FROM attempt WHERE job NOT IN (SELECT id FROM job))",
+     "calls and attempts without a job"},
+    {"SELECT count(*) FROM (SELECT 1 FROM job WHERE name <> '' "
+     "GROUP BY number, generation, name HAVING count(*) > 1)",
+     "names of jobs that are used twice"},
+    {"SELECT count(*) FROM (SELECT 1 FROM job WHERE name = '' AND state < 4 "
+     "GROUP BY number HAVING count(*) > 1)",
+     "operations with two unfinished requests"},
+    {REQUESTS_ASTRAY, "requests that are not as their operations are"},
+    {REQUESTS_MISSING, "accepted operations without their request"},
 };
 
 static enum lk_status check_rule(sqlite3 *db, size_t rule,

@@ -130,7 +130,8 @@ static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
 }
 
 /* A row like the last one, with the next token: the courier runs the request,
- * and whoever ran it before, if anybody did, is overtaken. */
+ * and whoever ran it before, if anybody did, is overtaken. It was accepted when
+ * it was; the lock is an outcome. */
 static enum lk_status lease(struct lk_sqlite *store, const struct lk_op *op,
                             const struct lk_entry *before, uint64_t now)
 {
@@ -143,12 +144,8 @@ static enum lk_status lease(struct lk_sqlite *store, const struct lk_op *op,
     }
     after.token = store->next_token;
     after.attempt += before->attempt < UINT16_MAX;
-    after.state = LK_STATE_IN_PROGRESS;
-    after.deadline = now + op->lock_ms;
     sqlite3_bind_int64(statement, 1, (int64_t)before->token);
     sqlite3_bind_int64(statement, 2, (int64_t)after.token);
-    sqlite3_bind_int64(statement, 3, (int64_t)now);
-    sqlite3_bind_int64(statement, 4, (int64_t)op->lock_ms);
     status = lk_sqlite_run(store, LK_STATEMENT_LEASE);
     if (status) {
         return status;
@@ -158,7 +155,10 @@ static enum lk_status lease(struct lk_sqlite *store, const struct lk_op *op,
     }
     store->next_token++;
     store->reaper.claim_rows++;
-    return lk_sqlite_replace(store, before, &after);
+    status = lk_sqlite_replace(store, before, &after);
+    return status ? status
+                  : lk_sqlite_outcome(store, &after, LK_ROW_EXTEND,
+                                      now + op->lock_ms);
 }
 
 /* A job; the record itself only notes that it has one. */

@@ -3,7 +3,8 @@
  * operation.
  *
  * The invariant: of one operation at most one request is unfinished, and it
- * stands as its operation does (jobs.h has the table). Whoever changes one of
+ * stands as its operation does (jobs.h has the table; one that may run again
+ * stays leased while its operation is in doubt). Whoever changes one of
  * the two changes the other in the same transaction: lk_job_follow when the
  * operation moves, sqlite_work.c when the job does. `jobs` and `queued` of the
  * operation's entry say what its rows say.
@@ -276,6 +277,18 @@ enum lk_status lk_job_release(struct lk_sqlite *store,
 
 /* ---- the request of an operation that moves ----------------------------- */
 
+static struct lk_slice dropped_by(enum lk_effect effect)
+{
+    switch (effect) {
+    case LK_EFFECT_BEGIN:
+        return LK_SLICE("claimed again");
+    case LK_EFFECT_FINISH:
+        return LK_SLICE("resolved");
+    default:
+        return LK_SLICE("released");
+    }
+}
+
 /* The request is over, as its operation is. */
 static enum lk_status finish_request(struct lk_sqlite *store,
                                      const struct lk_op *op,
@@ -283,12 +296,13 @@ static enum lk_status finish_request(struct lk_sqlite *store,
                                      struct lk_job_row *row,
                                      struct lk_entry *entry, uint64_t now)
 {
-    bool finished = effect == LK_EFFECT_FINISH;
+    /* An operator may complete what was never sent. */
+    bool finished =
+        effect == LK_EFFECT_FINISH &&
+        (op->event == LK_EVENT_COMPLETE || row->sent || row->called);
     struct lk_job_end end = {
         .status = finished ? op->response.status : 0,
-        .reason = finished                    ? (struct lk_slice){0}
-                  : effect == LK_EFFECT_BEGIN ? LK_SLICE("claimed again")
-                                              : LK_SLICE("released"),
+        .reason = finished ? (struct lk_slice){0} : dropped_by(effect),
     };
     bool open = false;
 
@@ -303,14 +317,15 @@ static enum lk_status finish_request(struct lk_sqlite *store,
     return status;
 }
 
-/* Its holder says so; the courier need not. */
+/* Its holder says so; the courier need not. One that may run again is still
+ * leased: the courier puts it back, or it is taken anew when the lease ends. */
 static enum lk_status doubt_request(struct lk_sqlite *store,
                                     const struct lk_op *op,
                                     struct lk_job_row *row, uint64_t now)
 {
     struct lk_job_end end = {.reason = op->reason, .left = true};
 
-    if (row->state == LK_JOB_UNCERTAIN) {
+    if (row->state == LK_JOB_UNCERTAIN || row->repeatable) {
         return LK_OK;
     }
     row->state = LK_JOB_UNCERTAIN;

@@ -136,7 +136,8 @@ static enum lk_status take_again(struct leasing *leasing,
                                  struct lk_job_row *row)
 {
     sqlite3_stmt *whole = leasing->store->statements[LK_STATEMENT_JOB_WHOLE];
-    struct lk_job_end lost = {.reason = LK_SLICE(REASON_LOST), .left = true};
+    struct lk_job_end lost = {.reason = LK_SLICE("the courier was lost"),
+                              .left = true};
     enum lk_status status = LK_OK;
     bool taken = false;
 
@@ -167,15 +168,20 @@ static enum lk_status take_again(struct leasing *leasing,
     return status;
 }
 
-/* The gateway may live and extend the lock while its courier is gone. */
-static bool runs(struct lk_sqlite *store, const struct lk_job_row *row,
-                 uint64_t now)
+/* Does the operation decide? The gateway may live and extend its lock while
+ * the courier is gone. */
+static bool goes_on(struct lk_sqlite *store, const struct lk_job_row *row,
+                    uint64_t now)
 {
     const struct lk_entry *entry =
         lk_overlay_find(&store->overlay, &store->index, row->hash);
 
-    return !entry || entry->number != row->number ||
-           entry->state != LK_STATE_IN_PROGRESS || entry->deadline > now;
+    if (!entry || entry->number != row->number) {
+        return true;
+    }
+    return entry->state == LK_STATE_UNCERTAIN
+               ? !row->repeatable
+               : entry->state != LK_STATE_IN_PROGRESS || entry->deadline > now;
 }
 
 static enum lk_status settle_one(struct leasing *leasing,
@@ -185,7 +191,7 @@ static enum lk_status settle_one(struct leasing *leasing,
     bool honours = leasing->want->honours;
     bool again = !row->called || (row->request ? row->repeatable : honours);
 
-    if (row->request && runs(leasing->store, row, leasing->now)) {
+    if (row->request && goes_on(leasing->store, row, leasing->now)) {
         return follow_operation(leasing, row);
     }
     row->sent |= row->called || honours;

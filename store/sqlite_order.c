@@ -4,6 +4,8 @@
  */
 #include "store/sqlite.h"
 
+#include <stdio.h>
+
 #define BIT(state) (1u << LK_JOB_##state)
 
 /* What each order is called in the audit log, and of which jobs it counts. */
@@ -51,17 +53,19 @@ static enum lk_status audit_job(struct lk_sqlite *store,
     return status;
 }
 
-/* With the target's name where other entries have a key. */
 static enum lk_status audit_target(struct lk_sqlite *store,
                                    const struct lk_job_order *order,
                                    uint64_t now)
 {
+    char action[LK_TARGET_NAME_MAX + 32];
+    int len =
+        snprintf(action, sizeof(action), "%s %.*s", orders[order->order].action,
+                 (int)order->target.len, order->target.data);
     struct lk_audit_entry entry = {
         .at_ms = now,
         .who = order->who,
         .why = order->why,
-        .action = latchkey_slice(orders[order->order].action),
-        .name = {.key = order->target},
+        .action = {action, (size_t)len},
     };
 
     return lk_sqlite_audit_row(store, &entry);

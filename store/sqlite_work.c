@@ -141,16 +141,10 @@ static enum lk_status doubt_delivery(struct lk_sqlite *store,
     return lk_job_doubt(store, batch, row, &end, now);
 }
 
-/* The fence. A request that may run again and that its holder has doubted is
- * still the courier's to put back. */
-static bool holds(const struct lk_job_row *row, unsigned attempt,
-                  enum lk_end end)
+/* The fence. */
+static bool holds(const struct lk_job_row *row, unsigned attempt)
 {
-    bool doubted = row->state == LK_JOB_UNCERTAIN && row->request &&
-                   row->repeatable &&
-                   (end == LK_END_RETRY || end == LK_END_RETURN);
-
-    return row->attempts == attempt && (row->state == LK_JOB_LEASED || doubted);
+    return row->attempts == attempt && row->state == LK_JOB_LEASED;
 }
 
 static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
@@ -159,7 +153,7 @@ static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
     struct lk_job_row row;
     enum lk_status status = lk_job_read(store, end->id, &row);
 
-    end->stale = status || !holds(&row, end->attempt, end->end);
+    end->stale = status || !holds(&row, end->attempt);
     if (end->stale) {
         return status == LK_NOT_FOUND ? LK_OK : status;
     }
