@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # demo.sh - Latchkey in front of a payments API: first request by request, then
-# in numbers, with and without it. Everything is in a temporary folder.
+# in numbers, with and without it; then (demo_outbox.sh) calls to a provider,
+# with kill -9 in the middle. Everything is in a temporary folder.
 #
 #   examples/payments/demo.sh [CUSTOMERS]
 #
@@ -31,7 +32,7 @@ title() { printf '\n%s%s%s\n\n' "$bold" "$*" "$off"; }
 say() { printf '  %s\n' "$@"; }
 after() { echo && say "$@"; }
 
-for program in payments lossy latchkeyd latchkey ngx_http_latchkey_module.so; do
+for program in payments provider lossy latchkeyd latchkey ngx_http_latchkey_module.so; do
     [ -e "$build/$program" ] || fail "$build/$program is not built: run make"
 done
 for program in "$nginx" curl; do
@@ -41,11 +42,13 @@ done
 # ---- starting and stopping ---------------------------------------------------
 
 home=$(mktemp -d "${TMPDIR:-/tmp}/latchkey-demo.XXXXXX")
-running=()
+declare -A pids
 
 stop() {
     trap '' INT TERM HUP
-    for pid in "${running[@]}"; do
+    # PostgreSQL would wait for its clients with any other signal.
+    [ -z "${pids[postgres]-}" ] || kill -INT "${pids[postgres]}" || true
+    for pid in "${pids[@]}"; do
         kill "$pid" 2>/dev/null || true
     done
     wait 2>/dev/null || true
@@ -60,16 +63,16 @@ start() {
     local name=$1
     shift
     "$@" </dev/null >"$home/$name.log" 2>&1 &
-    running+=($!)
+    pids[$name]=$!
 }
 
 # await NAME COMMAND...: until the command succeeds, while NAME lives.
 await() {
-    local name=$1 pid=${running[-1]}
+    local name=$1
     shift
     for _ in $(seq 300); do
         "$@" >/dev/null 2>&1 && return
-        kill -0 "$pid" 2>/dev/null || break
+        kill -0 "${pids[$name]}" 2>/dev/null || break
         sleep 0.1
     done
     cat "$home/$name.log" "$home/error.log" >&2 2>/dev/null || true
@@ -100,8 +103,11 @@ start_app() {
 start_daemon() {
     socket=$home/latchkeyd.sock
     echo demo >"$home/password"
+    login=(--user demo --password-file "$home/password")
     start latchkeyd "$build/latchkeyd" --store "sqlite:$home/latchkey.db" \
-        --listen "unix:$socket" --set "users.demo=operate file:$home/password"
+        --listen "unix:$socket" --set "users.demo=operate file:$home/password" \
+        --set "courier.gateway=unix:$home/courier.sock" \
+        --set courier.gateway_concurrency=8 --set courier.lease=2s
     export LATCHKEY_SERVER=unix:$socket
     await latchkeyd "$build/latchkey" ping
 }
@@ -114,7 +120,8 @@ start_gateway() {
     echo "acme:{PLAIN}demo" >"$home/users"
     ln -s "$build" "$home/modules"
     sed -e "s|127.0.0.1:8081|$app|" -e "s|127.0.0.1:8080|$gateway|" \
-        -e "s|unix:/run/.*sock|unix:$socket|" \
+        -e "s|unix:/run/.*/latchkeyd.sock|unix:$socket|" \
+        -e "s|unix:/run/.*/courier.sock|unix:$home/courier.sock|" \
         examples/payments/nginx.conf >"$home/nginx.conf"
     # Only root can give its workers another user, who could not enter here.
     [ "$(id -u)" -ne 0 ] || root='user root;'
@@ -154,7 +161,8 @@ show_body() {
 # Of the headers, those that matter here.
 show_answer() {
     sed 's/ *\r$//' "$home/answer.head" | grep -i -e '^HTTP/' -e '^Idempot' \
-        -e '^Location' -e '^Retry-After' -e '^Content-Type' | sed 's/^/    /'
+        -e '^Location' -e '^Retry-After' -e '^Content-Type' \
+        -e '^Preference-Applied' | sed 's/^/    /'
     echo
     show_body "$home/answer.body"
 }
@@ -318,11 +326,16 @@ tell_more() {
   curl http://$gateway/counters
   $build/latchkey list --state uncertain \\
        --server unix:$socket --user demo --password-file $home/password
+  curl http://${provider:-}/v1/charges
+  $build/latchkey jobs --state delivered \\
+       --server unix:$home/shop.sock --user demo --password-file $home/password
 
   Logs, ledger and store: $home
   ${dim}Ctrl-C stops everything and removes it.${off}
 END
 }
+
+. examples/payments/demo_outbox.sh
 
 title "Starting"
 start_app
@@ -334,8 +347,17 @@ say "nginx with Latchkey  http://$gateway   in front of the API"
 
 tell_requests
 tell_numbers
+tell_later
+if postgres=$(postgres_programs) &&
+    /usr/bin/python3 -c 'import psycopg' 2>/dev/null; then
+    tell_outbox
+    tell_doubt
+else
+    title "10. Orders in PostgreSQL, their money at a provider"
+    say "Left out: PostgreSQL or python3-psycopg is not installed."
+fi
 if [ -t 0 ] && [ -t 1 ]; then
     trap 'echo; exit 0' INT
     tell_more
-    wait "${running[0]}"
+    wait "${pids[app]}"
 fi

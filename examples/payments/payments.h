@@ -55,7 +55,8 @@ void buf_skip(struct buf *buf, size_t len);
 /*
  * A member of a JSON object that is not nested in another: a string without
  * its quotes (escapes stay as they are), or any other value as written.
- * Returns false if there is none, or if the text before it is no JSON.
+ * Returns false if there is none, or if the text before it is no JSON; `value`
+ * is then anything.
  */
 bool json_member(struct text object, const char *name, bool *is_string,
                  struct text *value);

@@ -187,7 +187,9 @@ static void make_charge(const struct request *request, struct answer *answer)
 
     key->calls++;
     if (!wrong) {
-        json_member(request->body, "manner", &is_string, &given);
+        if (!json_member(request->body, "manner", &is_string, &given)) {
+            given.len = 0;
+        }
         wrong = manner_choose(given, key, &manner);
     }
     if (wrong) {
