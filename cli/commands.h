@@ -35,6 +35,9 @@
       LK_CONNECTS, "look at jobs that were given up, and decide")              \
     X(target, "target", "status [NAME] | (pause | resume) NAME --why TEXT", 1, \
       2, LK_CONNECTS, "show how targets do; pause and resume them")            \
+    X(reconcile, "reconcile",                                                  \
+      "TARGET --export FILE [--complete-until TIME] [--apply] ...", 1, 1,      \
+      LK_CONNECTS, "compare a provider's ledger with the jobs")                \
     X(stats, "stats", "", 0, 0, LK_CONNECTS, "show the store's numbers")       \
     X(verify, "verify", "", 0, 0, LK_CONNECTS,                                 \
       "check everything that is stored")                                       \

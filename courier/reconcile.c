@@ -75,8 +75,7 @@ enum lk_status lk_reconcile_open(const struct lk_reconcile_setup *setup,
         return LK_NOMEM;
     }
     r->setup = *setup;
-    r->stride =
-        offsetof(struct lk_item, values) + setup->pairs * sizeof(uint64_t);
+    r->stride = lk_item_size(setup->pairs);
     status = open_spills(r, r->spills[ROUND_KEY], 0);
     return status != LK_OK ? status : open_spills(r, r->spills[ROUND_ID], 1);
 }

@@ -14,6 +14,8 @@
 #include "lib/siphash.h"
 #include "store/jobs.h"
 
+#include <stddef.h>
+
 /* ---- CSV (reconcile_csv.c) ----------------------------------------------- */
 
 enum {
@@ -165,6 +167,12 @@ struct lk_item {
     uint16_t state;                /* here: enum lk_job_state */
     uint64_t values[LK_PAIRS_MAX]; /* only as many as there are pairs */
 };
+
+/* What of it is kept. */
+static inline size_t lk_item_size(unsigned pairs)
+{
+    return offsetof(struct lk_item, values) + pairs * sizeof(uint64_t);
+}
 
 enum lk_meeting {
     LK_BOTH,       /* a job and a line */

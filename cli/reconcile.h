@@ -1,0 +1,170 @@
+/* reconcile.h - what the parts of `latchkey reconcile` share. */
+#ifndef LK_CLI_RECONCILE_H
+#define LK_CLI_RECONCILE_H
+
+#include "cli/jobs.h"
+#include "cli/move.h"
+#include "courier/reconcile.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+
+/* ---- Files that vanish (reconcile_temp.c) ---------------------------------
+ */
+
+/* As setup.temporary of lk_reconcile: complains, and returns LK_IO. */
+LK_MUST_CHECK enum lk_status lk_temporary(void *context, int *fd);
+
+/* Texts behind each other in a temporary file. Start it as {.fd = -1}. */
+struct lk_spool {
+    int fd;
+    uint64_t end; /* of what is in the file */
+    struct lk_buf buf;
+};
+
+/* *place is where they stand. Longer ones are cut to LK_SPOOL_TEXT. */
+enum { LK_SPOOL_TEXT = 255 };
+LK_MUST_CHECK enum lk_status lk_spool_add(struct lk_spool *spool,
+                                          const struct lk_slice *texts,
+                                          size_t count, uint64_t *place);
+/* Reads them again; they stand in `buf`. */
+LK_MUST_CHECK enum lk_status lk_spool_get(struct lk_spool *spool,
+                                          uint64_t place, struct lk_buf *buf,
+                                          struct lk_slice *texts, size_t count);
+void lk_spool_close(struct lk_spool *spool);
+
+/* ---- The export (reconcile_file.c) ----------------------------------------
+ */
+
+enum {
+    LK_COLUMN_KEY,
+    LK_COLUMN_ID,
+    LK_COLUMN_TIME,
+    LK_COLUMN_VALUES, /* the first that is compared */
+    LK_COLUMNS = LK_COLUMN_VALUES + LK_PAIRS_MAX,
+};
+
+struct lk_column {
+    const char *name; /* NULL: there is none */
+    bool needed;      /* it was asked for by name */
+    int index;        /* in a row of CSV, or among the picks; -1: none */
+};
+
+struct lk_export {
+    const char *path;
+    int fd;
+    struct stat info;
+    bool json; /* JSON lines, else CSV */
+    struct lk_csv csv;
+    size_t fields; /* of the header */
+    struct lk_picks picks;
+    struct lk_column columns[LK_COLUMNS];
+    size_t column_count;
+    struct lk_buf buf;
+    size_t start;    /* of what is unread in buf */
+    uint64_t offset; /* of `start` in the file */
+    bool at_end;
+    uint64_t line; /* the number of the next row's first line */
+};
+
+struct lk_row {
+    struct lk_slice cells[LK_COLUMNS]; /* by column; empty: none */
+    uint64_t place;
+    uint64_t line;
+    const char *fault; /* it cannot be understood: why */
+};
+
+/* Opens it and reads the header. Complains. */
+LK_MUST_CHECK enum lk_exit lk_export_open(struct lk_cli *cli,
+                                          struct lk_export *export);
+/* The next row, good or not; *more is false at the end. */
+LK_MUST_CHECK enum lk_exit lk_export_next(struct lk_export *export,
+                                          struct lk_row *row, bool *more);
+/* The row that stands at `place` again. */
+LK_MUST_CHECK enum lk_exit lk_export_again(struct lk_export *export,
+                                           uint64_t place, struct lk_row *row);
+/* Complains if the file has changed since it was opened. */
+LK_MUST_CHECK enum lk_exit lk_export_check(const struct lk_export *export);
+void lk_export_close(struct lk_export *export);
+
+/* ---- One run ---------------------------------------------------------------
+ */
+
+/* What is told of a job; these texts stand in the spool, and behind them the
+ * values that are compared. */
+enum {
+    LK_TEXT_REFERENCE,
+    LK_TEXT_TENANT,
+    LK_TEXT_NAME,
+    LK_TEXT_KEY,
+    LK_TEXT_ID,
+    LK_TEXT_VALUES,
+    LK_TEXTS = LK_TEXT_VALUES + LK_PAIRS_MAX,
+};
+
+struct lk_pair {
+    const char *text; /* as it was given: here=there */
+    char *here;
+    const char *there;
+};
+
+/* What an order to the daemon came to. */
+enum lk_resolution { LK_NOT_TRIED, LK_RESOLVED, LK_REFUSED };
+
+struct lk_run {
+    struct lk_cli *cli;
+    const char *target;
+    bool apply;
+    uint64_t since_ms; /* 0: any time */
+    uint64_t until_ms;
+    uint64_t complete_ms;
+    uint64_t memory;
+    struct lk_pair pairs[LK_PAIRS_MAX];
+    size_t pair_count;
+    uint8_t key[LK_SIPHASH_KEY]; /* of all hashes */
+    struct lk_export export;
+    struct lk_reconcile *reconcile;
+    struct lk_spool spool;
+    struct lk_spill pending; /* absent, if absence proves anything */
+    struct lk_bar bar;
+    enum lk_exit failed; /* why a call from the join ended it */
+    /* What came out */
+    struct lk_coverage coverage;
+    uint64_t jobs;
+    uint64_t counts[LK_CLASSES];
+    uint64_t resolved[LK_CLASSES];
+    uint64_t refused;
+    uint64_t told; /* findings */
+    bool probed;
+    uint64_t probe_happened;
+    uint64_t probe_absent;
+    uint64_t probe_open;
+    FILE *report;
+    const char *report_path;
+    struct lk_doc doc;   /* --json */
+    struct lk_buf lines; /* for people, the first ones */
+};
+
+/* All jobs of the target, from the daemon (reconcile_ledger.c). */
+LK_MUST_CHECK enum lk_exit lk_ledger_read(struct lk_run *run);
+struct lk_hash128 lk_hash_text(const struct lk_run *run, struct lk_slice text);
+
+/* Resolves by proof (reconcile_apply.c). */
+LK_MUST_CHECK enum lk_exit lk_resolve_by_proof(struct lk_run *run,
+                                               enum lk_class of,
+                                               const struct lk_finding *finding,
+                                               enum lk_resolution *outcome);
+
+/* What is told (reconcile_report.c). */
+LK_MUST_CHECK enum lk_exit lk_report_open(struct lk_run *run);
+LK_MUST_CHECK enum lk_exit lk_report_finding(struct lk_run *run,
+                                             enum lk_class of,
+                                             const struct lk_finding *finding,
+                                             enum lk_resolution outcome);
+LK_MUST_CHECK enum lk_exit lk_report_malformed(struct lk_run *run,
+                                               uint64_t line,
+                                               const char *fault);
+/* The counts; LK_EXIT_NO if something is open. */
+LK_MUST_CHECK enum lk_exit lk_report_end(struct lk_run *run);
+
+#endif

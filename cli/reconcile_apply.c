@@ -1,0 +1,59 @@
+/* reconcile_apply.c - resolves jobs by proof. */
+#include "cli/reconcile.h"
+
+#define WHO "latchkey reconcile"
+
+/* The reason that the audit log keeps. */
+static void put_why(struct lk_run *run, enum lk_class of,
+                    const struct lk_finding *finding, struct lk_buf *why)
+{
+    char until[LK_TIMESTAMP_TEXT + 1];
+
+    if (of == LK_CLASS_HAPPENED) {
+        lk_put(why, "it is in line %llu of ",
+               (unsigned long long)finding->there->number);
+        lk_put_text(why, latchkey_slice(run->export.path));
+        return;
+    }
+    latchkey_timestamp_text(run->complete_ms, until);
+    lk_put(why, "it is not in ");
+    lk_put_text(why, latchkey_slice(run->export.path));
+    lk_put(why, ", which is complete until %s", until);
+}
+
+/* A job that has moved on since it was read is refused: its attempt is the
+ * fence. */
+enum lk_exit lk_resolve_by_proof(struct lk_run *run, enum lk_class of,
+                                 const struct lk_finding *finding,
+                                 enum lk_resolution *outcome)
+{
+    struct lk_order_item item = {finding->here->number, finding->here->attempt};
+    struct lk_order_counts counts = {0};
+    struct lk_words words = {0};
+    struct lk_buf why = {0};
+    struct lk_row row = {0};
+    enum lk_exit result = LK_EXIT_DONE;
+
+    put_why(run, of, finding, &why);
+    lk_words_add(&words, "WHO");
+    lk_words_add(&words, WHO);
+    lk_words_add(&words, "WHY");
+    lk_words_add_slice(&words, latchkey_buf_slice(&why));
+    if (of == LK_CLASS_HAPPENED) {
+        result = lk_export_again(&run->export, finding->there->place, &row);
+        if (row.cells[LK_COLUMN_ID].len > 0 &&
+            row.cells[LK_COLUMN_ID].len <= LK_PROVIDER_ID_MAX) {
+            lk_words_add(&words, "PROVIDER");
+            lk_words_add_slice(&words, row.cells[LK_COLUMN_ID]);
+        }
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_job_orders(run->cli,
+                               of == LK_CLASS_HAPPENED ? "DELIVERED" : "AGAIN",
+                               &item, 1, &words, &counts);
+    }
+    *outcome = counts.done > 0 ? LK_RESOLVED : LK_REFUSED;
+    latchkey_buf_free(&counts.refusal);
+    latchkey_buf_free(&why);
+    return result;
+}

@@ -1,0 +1,462 @@
+/* reconcile_report.c - what was found: lines for programs, words for people. */
+#include "cli/reconcile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SHOWN = 20 }; /* findings that people see without asking */
+
+/* One finding, with its texts. */
+struct tale {
+    enum lk_class of;
+    const struct lk_finding *finding;
+    enum lk_resolution outcome;
+    struct lk_slice here[LK_TEXTS];
+    struct lk_row there;
+    struct lk_buf texts;
+};
+
+enum lk_exit lk_report_open(struct lk_run *run)
+{
+    int fd;
+
+    if (run->cli->json) {
+        lk_doc_object(&run->doc, NULL);
+        lk_doc_text(&run->doc, "target", latchkey_slice(run->target));
+        lk_doc_array(&run->doc, "findings");
+    }
+    if (run->report_path == NULL) {
+        return LK_EXIT_DONE;
+    }
+    /* It names tenants and amounts. */
+    fd = open(run->report_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    run->report = fd < 0 ? NULL : fdopen(fd, "w");
+    if (run->report == NULL) {
+        lk_complain("cannot write %s: %s", run->report_path, strerror(errno));
+        return LK_EXIT_USAGE;
+    }
+    return LK_EXIT_DONE;
+}
+
+/* ---- For programs ---------------------------------------------------------
+ */
+
+static void write_difference(struct lk_doc *doc, const char *what,
+                             struct lk_slice here, struct lk_slice there)
+{
+    lk_doc_object(doc, NULL);
+    lk_doc_text(doc, "what", latchkey_slice(what));
+    lk_doc_text(doc, "here", here);
+    lk_doc_text(doc, "there", there);
+    lk_doc_end_object(doc);
+}
+
+static void write_differences(struct lk_run *run, const struct tale *tale,
+                              struct lk_doc *doc)
+{
+    uint32_t differs = tale->finding->differs;
+
+    lk_doc_array(doc, "differs");
+    for (size_t i = 0; i < run->pair_count; i++) {
+        if ((differs >> i & 1) != 0) {
+            write_difference(doc, run->pairs[i].text,
+                             tale->here[LK_TEXT_VALUES + i],
+                             tale->there.cells[LK_COLUMN_VALUES + i]);
+        }
+    }
+    if ((differs & LK_DIFFERS_KEY) != 0) {
+        write_difference(doc, "key", tale->here[LK_TEXT_KEY],
+                         tale->there.cells[LK_COLUMN_KEY]);
+    }
+    if ((differs & LK_DIFFERS_ID) != 0) {
+        write_difference(doc, "id", tale->here[LK_TEXT_ID],
+                         tale->there.cells[LK_COLUMN_ID]);
+    }
+    lk_doc_end_array(doc);
+}
+
+static const char *action_word(const struct tale *tale)
+{
+    return tale->of == LK_CLASS_HAPPENED ? "delivered"
+           : tale->of == LK_CLASS_ABSENT ? "again"
+                                         : NULL;
+}
+
+static void write_tale(struct lk_run *run, const struct tale *tale,
+                       struct lk_doc *doc)
+{
+    static const char *const names[] = {"reference", "tenant", "name",
+                                        "downstream_key", "provider_id"};
+    static const char *const outcomes[] = {"proposed", "done", "refused"};
+    const struct lk_item *here = tale->finding->here;
+    const struct lk_item *there = tale->finding->there;
+
+    lk_doc_object(doc, NULL);
+    lk_doc_text(doc, "class", latchkey_slice(lk_class_word(tale->of)));
+    if (here != NULL) {
+        lk_doc_integer(doc, "job", (int64_t)here->number);
+        lk_doc_text(
+            doc, "state",
+            latchkey_slice(lk_job_state_word((enum lk_job_state)here->state)));
+        for (size_t i = 0; i < LK_TEXT_VALUES; i++) {
+            lk_doc_text(doc, names[i], tale->here[i]);
+        }
+    }
+    if (there != NULL) {
+        lk_doc_integer(doc, "line", (int64_t)there->number);
+        lk_doc_text(doc, "line_key", tale->there.cells[LK_COLUMN_KEY]);
+        lk_doc_text(doc, "line_id", tale->there.cells[LK_COLUMN_ID]);
+    }
+    if (tale->of == LK_CLASS_DIFFERING) {
+        write_differences(run, tale, doc);
+    }
+    if (action_word(tale) != NULL) {
+        lk_doc_text(doc, "resolution", latchkey_slice(action_word(tale)));
+        lk_doc_text(doc, "outcome", latchkey_slice(outcomes[tale->outcome]));
+    }
+    lk_doc_end_object(doc);
+}
+
+/* Puts what stands in `line` into the report. */
+static enum lk_exit write_line(struct lk_run *run, struct lk_buf *line)
+{
+    size_t length = line->len;
+    bool failed =
+        length > 0 && fwrite(line->data, 1, length, run->report) < length;
+
+    latchkey_buf_free(line);
+    if (failed) {
+        lk_complain("cannot write %s: %s", run->report_path, strerror(errno));
+        return LK_EXIT_FAILED;
+    }
+    return LK_EXIT_DONE;
+}
+
+/* ---- For people -----------------------------------------------------------
+ */
+
+static void put_difference(struct lk_buf *out, const char *what,
+                           struct lk_slice here, struct lk_slice there)
+{
+    lk_put(out, "; ");
+    lk_put_text(out, latchkey_slice(what));
+    lk_put(out, ": ");
+    lk_put_text(out, here.len == 0 ? LK_SLICE("nothing") : here);
+    lk_put(out, " here, ");
+    lk_put_text(out, there.len == 0 ? LK_SLICE("nothing") : there);
+    lk_put(out, " there");
+}
+
+static void put_differences(struct lk_run *run, const struct tale *tale)
+{
+    uint32_t differs = tale->finding->differs;
+    struct lk_buf *out = &run->lines;
+
+    if (tale->finding->here->state == LK_JOB_DROPPED) {
+        lk_put(out, "; dropped here, but it is there");
+    }
+    for (size_t i = 0; i < run->pair_count; i++) {
+        if ((differs >> i & 1) != 0) {
+            put_difference(out, run->pairs[i].text,
+                           tale->here[LK_TEXT_VALUES + i],
+                           tale->there.cells[LK_COLUMN_VALUES + i]);
+        }
+    }
+    if ((differs & LK_DIFFERS_KEY) != 0) {
+        put_difference(out, "key", tale->here[LK_TEXT_KEY],
+                       tale->there.cells[LK_COLUMN_KEY]);
+    }
+    if ((differs & LK_DIFFERS_ID) != 0) {
+        put_difference(out, "id", tale->here[LK_TEXT_ID],
+                       tale->there.cells[LK_COLUMN_ID]);
+    }
+}
+
+static void put_tale(struct lk_run *run, const struct tale *tale)
+{
+    const struct lk_item *here = tale->finding->here;
+    const struct lk_item *there = tale->finding->there;
+    struct lk_buf *out = &run->lines;
+
+    lk_put(out, "  %-15s", lk_class_word(tale->of));
+    if (here != NULL) {
+        lk_put(out, " job %llu (%s, ", (unsigned long long)here->number,
+               lk_job_state_word((enum lk_job_state)here->state));
+        lk_put_text(out, tale->here[LK_TEXT_REFERENCE]);
+        lk_put(out, ")");
+    }
+    if (there != NULL) {
+        struct lk_slice key = tale->there.cells[LK_COLUMN_KEY];
+        struct lk_slice id = tale->there.cells[LK_COLUMN_ID];
+
+        lk_put(out, "%s line %llu, ", here == NULL ? "" : ",",
+               (unsigned long long)there->number);
+        lk_put(out, "%s ", key.len > 0 ? "key" : "id");
+        lk_put_text(out, key.len > 0 ? key : id);
+    }
+    if (tale->of == LK_CLASS_THERE && here != NULL) {
+        lk_put(out, "; another line has this key too");
+    }
+    if (tale->of == LK_CLASS_DIFFERING) {
+        put_differences(run, tale);
+    }
+    if (tale->outcome == LK_REFUSED) {
+        lk_put(out, "; it has moved on meanwhile");
+    }
+    lk_put(out, "\n");
+}
+
+/* ---- Both -----------------------------------------------------------------
+ */
+
+static enum lk_exit fetch_texts(struct lk_run *run, struct tale *tale)
+{
+    const struct lk_finding *finding = tale->finding;
+
+    if (finding->here != NULL &&
+        lk_spool_get(&run->spool, finding->here->place, &tale->texts,
+                     tale->here, LK_TEXT_VALUES + run->pair_count) != LK_OK) {
+        lk_complain("cannot read a temporary file");
+        return LK_EXIT_FAILED;
+    }
+    return finding->there == NULL
+               ? LK_EXIT_DONE
+               : lk_export_again(&run->export, finding->there->place,
+                                 &tale->there);
+}
+
+enum lk_exit lk_report_finding(struct lk_run *run, enum lk_class of,
+                               const struct lk_finding *finding,
+                               enum lk_resolution outcome)
+{
+    struct tale tale = {.of = of, .finding = finding, .outcome = outcome};
+    bool shown = !run->cli->json && run->told < SHOWN;
+    enum lk_exit result = LK_EXIT_DONE;
+
+    run->told++;
+    if (!run->cli->json && run->report == NULL && !shown) {
+        return LK_EXIT_DONE;
+    }
+    result = fetch_texts(run, &tale);
+    if (result == LK_EXIT_DONE && run->report != NULL) {
+        struct lk_buf line = {0};
+        struct lk_doc doc = {.out = &line};
+
+        write_tale(run, &tale, &doc);
+        result = write_line(run, &line);
+    }
+    if (result == LK_EXIT_DONE && run->cli->json) {
+        write_tale(run, &tale, &run->doc);
+        result = lk_cli_flush(run->cli);
+    }
+    if (result == LK_EXIT_DONE && shown) {
+        put_tale(run, &tale);
+    }
+    latchkey_buf_free(&tale.texts);
+    return result;
+}
+
+static void write_malformed(struct lk_doc *doc, uint64_t number,
+                            const char *fault)
+{
+    lk_doc_object(doc, NULL);
+    lk_doc_text(doc, "class", LK_SLICE("malformed"));
+    lk_doc_integer(doc, "line", (int64_t)number);
+    lk_doc_text(doc, "fault", latchkey_slice(fault));
+    lk_doc_end_object(doc);
+}
+
+enum lk_exit lk_report_malformed(struct lk_run *run, uint64_t number,
+                                 const char *fault)
+{
+    enum lk_exit result = LK_EXIT_DONE;
+
+    run->coverage.malformed++;
+    run->told++;
+    if (run->report != NULL) {
+        struct lk_buf line = {0};
+        struct lk_doc doc = {.out = &line};
+
+        write_malformed(&doc, number, fault);
+        result = write_line(run, &line);
+    }
+    if (run->cli->json && result == LK_EXIT_DONE) {
+        write_malformed(&run->doc, number, fault);
+        result = lk_cli_flush(run->cli);
+    } else if (run->coverage.malformed <= SHOWN / 2) {
+        lk_put(&run->lines, "  %-15s line %llu: %s\n", "malformed",
+               (unsigned long long)number, fault);
+    }
+    return result;
+}
+
+/* ---- The end --------------------------------------------------------------
+ */
+
+/* What somebody must still look at. */
+static uint64_t count_open(const struct lk_run *run)
+{
+    uint64_t open = run->coverage.malformed + run->probe_open;
+
+    for (int i = 0; i < LK_CLASSES; i++) {
+        if (lk_class_is_open((enum lk_class)i)) {
+            open += run->counts[i] - run->resolved[i];
+        }
+    }
+    return open;
+}
+
+static void write_summary(const struct lk_run *run, struct lk_doc *doc)
+{
+    const char *fault = lk_absence_fault(&run->coverage);
+
+    lk_doc_integer(doc, "lines", (int64_t)run->coverage.lines);
+    lk_doc_integer(doc, "malformed", (int64_t)run->coverage.malformed);
+    lk_doc_integer(doc, "jobs", (int64_t)run->jobs);
+    for (int i = 0; i < LK_CLASSES; i++) {
+        lk_doc_integer(doc, lk_class_word((enum lk_class)i),
+                       (int64_t)run->counts[i]);
+    }
+    lk_doc_integer(doc, "resolved_delivered",
+                   (int64_t)run->resolved[LK_CLASS_HAPPENED]);
+    lk_doc_integer(doc, "resolved_again",
+                   (int64_t)run->resolved[LK_CLASS_ABSENT]);
+    lk_doc_integer(doc, "refused", (int64_t)run->refused);
+    if (run->probed) {
+        lk_doc_integer(doc, "probe_happened", (int64_t)run->probe_happened);
+        lk_doc_integer(doc, "probe_absent", (int64_t)run->probe_absent);
+        lk_doc_integer(doc, "probe_open", (int64_t)run->probe_open);
+    }
+    if (fault == NULL) {
+        lk_doc_null(doc, "absence_fault");
+    } else {
+        lk_doc_text(doc, "absence_fault", latchkey_slice(fault));
+    }
+    lk_doc_integer(doc, "open", (int64_t)count_open(run));
+}
+
+static void put_count(struct lk_run *run, uint64_t count, bool always,
+                      const char *label, const char *meaning)
+{
+    if (count > 0 || always) {
+        lk_put(&run->cli->out, "%12llu  %-15s %s\n", (unsigned long long)count,
+               label, meaning);
+    }
+}
+
+static void put_counts(struct lk_run *run)
+{
+    static const struct {
+        enum lk_class of;
+        bool always;
+        const char *label;
+        const char *meaning;
+    } rows[] = {
+        {LK_CLASS_MATCHED, true, "matched", "delivered here, and there"},
+        {LK_CLASS_DIFFERING, true, "differing",
+         "on both sides, but not the same"},
+        {LK_CLASS_THERE, true, "only there", "no job explains them"},
+        {LK_CLASS_HERE, true, "only here", "delivered here, but not there"},
+        {LK_CLASS_OPEN, true, "uncertain", "not there, which proves nothing"},
+        {LK_CLASS_UNDER_WAY, false, "under way", "there, and being called"},
+        {LK_CLASS_NEITHER, false, "neither", "not done here, and not there"},
+        {LK_CLASS_LATER, false, "later", "delivered after the export"},
+        {LK_CLASS_REPEATED, false, "repeated", "lines that are there twice"},
+        {LK_CLASS_OUTSIDE, false, "outside", "not of the time compared"},
+    };
+    const char *fault = lk_absence_fault(&run->coverage);
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        put_count(run, run->counts[rows[i].of], rows[i].always, rows[i].label,
+                  rows[i].meaning);
+    }
+    put_count(run, run->counts[LK_CLASS_HAPPENED], true, "happened",
+              run->apply ? "not delivered here, but there: resolved"
+                         : "not delivered here, but there: --apply resolves");
+    put_count(run, run->counts[LK_CLASS_ABSENT], true, "did not happen",
+              run->apply ? "uncertain here, not there: called again"
+                         : "uncertain here, not there: --apply calls again");
+    put_count(run, run->refused, false, "of these not",
+              "resolved: they moved on meanwhile");
+    put_count(run, run->coverage.malformed, false, "malformed",
+              "lines that cannot be understood");
+    if (run->counts[LK_CLASS_OPEN] > 0 && fault != NULL) {
+        lk_put(&run->cli->out, "Absence proves nothing: %s.\n", fault);
+    }
+}
+
+static void put_words(struct lk_run *run)
+{
+    struct lk_buf *out = &run->cli->out;
+    uint64_t open = count_open(run);
+    uint64_t hidden = run->told > SHOWN ? run->told - SHOWN : 0;
+
+    if (run->probed) {
+        lk_put(out,
+               "asked target %s: %llu happened, %llu did not, %llu still "
+               "uncertain\n",
+               run->target, (unsigned long long)run->probe_happened,
+               (unsigned long long)run->probe_absent,
+               (unsigned long long)run->probe_open);
+    }
+    if (run->export.path != NULL) {
+        lk_put_text(out, latchkey_slice(run->export.path));
+        lk_put(out, " against target %s: %llu lines, %llu jobs\n", run->target,
+               (unsigned long long)run->coverage.lines,
+               (unsigned long long)run->jobs);
+        put_counts(run);
+    }
+    lk_put_raw(out, latchkey_buf_slice(&run->lines));
+    if (hidden > 0) {
+        lk_put(out, "  ... and more: --report FILE lists all %llu\n",
+               (unsigned long long)run->told);
+    }
+    if (open > 0) {
+        lk_put(out, "%llu open\n", (unsigned long long)open);
+    } else {
+        lk_put(out, "everything is reconciled\n");
+    }
+}
+
+static enum lk_exit close_report(struct lk_run *run)
+{
+    struct lk_buf line = {0};
+    struct lk_doc doc = {.out = &line};
+    FILE *report = run->report;
+    enum lk_exit result;
+
+    if (report == NULL) {
+        return LK_EXIT_DONE;
+    }
+    lk_doc_object(&doc, NULL);
+    lk_doc_text(&doc, "class", LK_SLICE("summary"));
+    lk_doc_text(&doc, "target", latchkey_slice(run->target));
+    write_summary(run, &doc);
+    lk_doc_end_object(&doc);
+    result = write_line(run, &line);
+    run->report = NULL;
+    if (fclose(report) != 0 && result == LK_EXIT_DONE) {
+        lk_complain("cannot write %s: %s", run->report_path, strerror(errno));
+        result = LK_EXIT_FAILED;
+    }
+    return result;
+}
+
+enum lk_exit lk_report_end(struct lk_run *run)
+{
+    enum lk_exit result = close_report(run);
+
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (run->cli->json) {
+        lk_doc_end_array(&run->doc);
+        write_summary(run, &run->doc);
+        lk_doc_end_object(&run->doc);
+    } else {
+        put_words(run);
+    }
+    return count_open(run) > 0 ? LK_EXIT_NO : LK_EXIT_DONE;
+}
