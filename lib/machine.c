@@ -35,8 +35,7 @@
  *                               return            unchanged    STALE
  * present                       keep              unchanged    OK, later expiry
  * accepted, in_progress,        resolve           completed or OK
- *   uncertain
- *                                                 released
+ *   uncertain                                     released
  * completed                     resolve           unchanged    KEPT
  * not uncertain, or not T       resolve by proof  unchanged    STALE
  * completed                     evict             released     OK
