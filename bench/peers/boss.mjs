@@ -38,7 +38,7 @@ async function work() {
   await boss.start();
   await serve(async () => {
     const options = {
-      batchSize: batch, localConcurrency: workers, priority: false,
+      batchSize: batch, localConcurrency: workers,
       pollingIntervalSeconds: 0.5, burstWhenBatchFull: batch > 1,
     };
     const id = await boss.work(QUEUE, options, async (jobs) => {

@@ -29,6 +29,7 @@ async function work() {
   });
   let runner;
   pgPool.on("error", () => {});
+  pgPool.on("connect", (client) => client.on("error", () => {}));
   await serve(async () => {
     runner = await run({
       pgPool,
