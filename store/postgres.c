@@ -96,7 +96,7 @@ static void init_conn(struct lk_postgres *store, struct lk_pg_conn *conn,
 static void release(struct lk_postgres *store)
 {
     lk_pg_keeper_stop(store);
-    for (unsigned i = 0; i < LK_PG_LANES; i++) {
+    for (unsigned i = 0; i <= LK_PG_LANES; i++) {
         struct lk_pg_lane *lane = &store->lanes[i];
         lk_pg_close(&lane->conn);
         lk_pg_resolve_stop(&lane->conn);
@@ -136,7 +136,7 @@ static bool name_holder(struct lk_postgres *store)
     lk_pg_clean(host, NULL, host, sizeof(host));
     snprintf(store->holder, sizeof(store->holder), "%s:%ld:%08x%08x", host,
              (long)getpid(), random[0], random[1]);
-    for (unsigned i = 0; i < store->store.lanes; i++) {
+    for (unsigned i = 0; i <= store->store.lanes; i++) {
         store->lanes[i].random =
             random[0] + UINT64_C(0x9e3779b97f4a7c15) * (i + 1);
     }
@@ -154,6 +154,7 @@ static struct lk_postgres *create(const struct lk_store_config *config)
     store->store.class = &lk_postgres_class;
     store->store.lanes = lanes < LK_PG_LANES ? lanes : LK_PG_LANES;
     store->store.shared = true;
+    store->store.work_lane = true;
     store->config = *config;
     store->config.url = store->config.path = NULL; /* the caller's */
     store->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -165,9 +166,10 @@ static struct lk_postgres *create(const struct lk_store_config *config)
     pthread_mutex_init(&store->hints_lock, NULL);
     atomic_init(&store->lock_share, 16);
     store->reap_state = LK_STATE_COMPLETED;
-    for (unsigned i = 0; i < LK_PG_LANES; i++) {
+    for (unsigned i = 0; i <= LK_PG_LANES; i++) {
         init_conn(store, &store->lanes[i].conn, "lane", true);
     }
+    store->lanes[store->store.lanes].conn.work = true;
     init_conn(store, &store->reader, "reader", false);
     init_conn(store, &store->keeper, "keeper", false);
     if (store->event_fd < 0 || !store->waiting || !store->telling ||
@@ -264,6 +266,8 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
     memcpy(stats->by_state, store->counts.by_state, sizeof(stats->by_state));
     stats->file_bytes = store->counts.bytes;
     stats->dead_rows = store->counts.dead;
+    memcpy(stats->jobs, store->counts.jobs, sizeof(stats->jobs));
+    stats->oldest_uncertain_ms = store->counts.oldest_uncertain_ms;
     stats->available = !store->troubled;
     memcpy(stats->trouble, store->trouble, sizeof(stats->trouble));
     pthread_mutex_unlock(&store->lock);
@@ -279,6 +283,9 @@ const struct lk_store_class lk_postgres_class = {
     .find = lk_postgres_find,
     .list = lk_postgres_list,
     .audit = lk_postgres_audit,
+    .jobs = lk_postgres_jobs,
+    .job = lk_postgres_job,
+    .targets = lk_postgres_targets,
     .verify = lk_postgres_verify,
     .note = lk_postgres_note,
     .stats = read_stats,

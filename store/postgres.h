@@ -120,6 +120,7 @@ struct lk_pg_conn {
     struct lk_postgres *store;
     const char *what; /* for the log */
     bool lane;        /* its statements are prepared */
+    bool work;        /* those of the courier's work, too */
     PGconn *pg;       /* NULL: there is none */
     unsigned host;    /* of the last that worked */
     /* Where each host was the last time, while its name cannot be resolved. */
@@ -257,6 +258,11 @@ enum lk_pg_column {
     LK_PG_REASON,
     LK_PG_WHO,
     LK_PG_WHY,
+    LK_PG_JOB, /* from here on empty if nothing is accepted or enqueued */
+    LK_PG_TARGET,
+    LK_PG_METHOD,
+    LK_PG_PATH,
+    LK_PG_DELAY,
     LK_PG_COLUMNS,
 };
 
@@ -286,13 +292,15 @@ struct lk_pg_counts {
     uint64_t by_state[6];
     uint64_t bytes;
     uint64_t dead; /* past their time, for the reaper */
+    uint64_t jobs[LK_JOB_DELIVERED];
+    uint64_t oldest_uncertain_ms;
 };
 
 struct lk_postgres {
     struct lk_store store;
     struct lk_store_config config;
     struct lk_pg_url url;
-    struct lk_pg_lane lanes[LK_PG_LANES];
+    struct lk_pg_lane lanes[LK_PG_LANES + 1]; /* the last one in use: work */
 
     pthread_mutex_t reader_lock;
     struct lk_pg_conn reader;
@@ -337,6 +345,8 @@ struct lk_postgres {
     struct lk_hash128 *heard; /* settled elsewhere, for the next batch */
     size_t heard_count;
     bool heard_all;
+    bool telling_jobs;  /* a job was queued here */
+    bool heard_job;     /* and elsewhere */
     atomic_bool hinted; /* there is something in heard */
 };
 
@@ -350,6 +360,13 @@ uint64_t lk_pg_deadline(const struct lk_postgres *store);
 
 /* postgres_apply.c */
 void lk_postgres_apply(struct lk_store *store, struct lk_batch *batch);
+/* It met another transaction, and may go through at the next try. */
+bool lk_pg_is_passing(const struct lk_pg_conn *conn);
+/* After a failure: a server that takes no writes any more, or has another
+ * schema now, is left. */
+void lk_pg_look_elsewhere(struct lk_pg_conn *conn);
+/* Up to that long. */
+void lk_pg_sleep_some(struct lk_pg_lane *lane, unsigned most_ms);
 enum lk_status lk_postgres_note(struct lk_store *store, struct lk_slice action,
                                 struct lk_slice who, struct lk_slice why);
 
@@ -375,6 +392,23 @@ enum lk_pg_fate lk_pg_transact(struct lk_pg_lane *lane,
                                PGresult **result);
 LK_MUST_CHECK enum lk_status lk_pg_prepare(struct lk_pg_conn *conn,
                                            uint64_t deadline_ns);
+
+/* One statement of a transaction. */
+struct lk_pg_part {
+    const char *name; /* as it is prepared */
+    const char *sql;
+    const struct lk_pg_params *params; /* NULL: none */
+    PGresult *result; /* out: the caller's to clear, if LK_PG_DONE */
+};
+
+/* BEGIN, the parts in order, COMMIT: one pipeline. `again` as above. */
+enum lk_pg_fate lk_pg_pipeline(struct lk_pg_conn *conn,
+                               struct lk_pg_part *parts, size_t count,
+                               bool again, uint64_t deadline_ns);
+
+/* What postgres_work.c has prepared on its lane. */
+extern const struct lk_pg_part lk_pg_work_parts[];
+extern const size_t lk_pg_work_part_count;
 
 /* postgres_outcome.c */
 void lk_pg_refuse_one(struct lk_op *op, enum lk_status status,
@@ -403,6 +437,14 @@ LK_MUST_CHECK enum lk_status lk_pg_record(const PGresult *result, int row,
                                           struct lk_record *record);
 
 /* postgres_list.c */
+typedef enum lk_status (*lk_pg_row_fn)(const PGresult *result, int row,
+                                       void *context);
+/* On the reader's connection, row by row as they come: they can be large. The
+ * caller holds reader_lock. */
+LK_MUST_CHECK enum lk_status lk_pg_stream(struct lk_postgres *store,
+                                          const char *sql,
+                                          const struct lk_pg_params *params,
+                                          lk_pg_row_fn row, void *context);
 enum lk_status lk_postgres_list(struct lk_store *store,
                                 const struct lk_list_query *query,
                                 lk_record_fn row, void *context,
@@ -428,9 +470,14 @@ void lk_pg_remember(struct lk_postgres *store, int64_t lock_id,
                     struct lk_hash128 hash, bool waited);
 /* Settled here: other daemons are to be told. The caller holds hints_lock. */
 void lk_pg_tell(struct lk_postgres *store, int64_t lock_id);
+/* A job was queued here: their couriers are to be told. */
+void lk_pg_tell_job(struct lk_postgres *store);
 /* Settled elsewhere or by the sweeper: the next batch carries it. */
 void lk_pg_hear(struct lk_postgres *store, int64_t lock_id);
 void lk_pg_hear_all(struct lk_postgres *store);
+/* Settled by a function of the server's, which says so in an array of lock
+ * ids: for those who wait here and elsewhere. How many there were. */
+size_t lk_pg_hear_array(struct lk_postgres *store, struct lk_slice array);
 /* What was heard, into the batch. */
 void lk_pg_take_heard(struct lk_postgres *store, struct lk_batch *batch);
 /* On the keeper's connection: what came in, what is to go out. */
@@ -438,6 +485,30 @@ void lk_pg_listen(struct lk_postgres *store, uint64_t deadline_ns);
 void lk_pg_take_notices(struct lk_postgres *store);
 LK_MUST_CHECK enum lk_status lk_pg_send_notices(struct lk_postgres *store,
                                                 uint64_t deadline_ns);
+
+/* postgres_work.c: the courier's part of a batch, on the lane for work */
+void lk_pg_work(struct lk_postgres *store, struct lk_pg_lane *lane,
+                struct lk_work *work, uint64_t deadline_ns);
+
+/* postgres_jobs.c */
+enum lk_status lk_postgres_jobs(struct lk_store *store,
+                                const struct lk_jobs_query *query,
+                                lk_job_fn row, void *context, uint64_t *next);
+enum lk_status lk_postgres_job(struct lk_store *store, uint64_t id,
+                               struct lk_job *job, lk_attempt_fn row,
+                               void *context);
+enum lk_status lk_postgres_targets(struct lk_store *store, lk_target_fn row,
+                                   void *context);
+/* Copies texts of a row into one buffer, which does not move: `to` gets the
+ * slices. Escaped columns are undone, the others taken as they are. */
+struct lk_pg_text {
+    int column;
+    bool raw;
+    struct lk_slice *to;
+};
+LK_MUST_CHECK enum lk_status lk_pg_texts(const PGresult *result, int row,
+                                         const struct lk_pg_text *texts,
+                                         size_t count, struct lk_buf *text);
 
 /* postgres_import.c */
 enum lk_status lk_postgres_describe(struct lk_store *store, struct lk_buf *text,

@@ -4,8 +4,8 @@
  *
  * An operation is LK_OK only after the server has confirmed the commit that
  * holds it. If nobody knows whether a commit happened, the claims that have an
- * owner are sent again, and get the answer that they would have got; all else
- * is LK_UNKNOWN. Nothing is decided by a read.
+ * owner and what was to be accepted are sent again, and get the answer that
+ * they would have got; all else is LK_UNKNOWN. Nothing is decided by a read.
  */
 #include "lib/sort.h"
 #include "store/postgres.h"
@@ -33,10 +33,11 @@ struct run {
 
 static bool is_repeatable(const struct lk_op *op)
 {
-    return op->event == LK_EVENT_CLAIM && op->owner.len;
+    return (op->event == LK_EVENT_CLAIM && op->owner.len) ||
+           op->event == LK_EVENT_ACCEPT;
 }
 
-static void sleep_some(struct lk_pg_lane *lane, unsigned most_ms)
+void lk_pg_sleep_some(struct lk_pg_lane *lane, unsigned most_ms)
 {
     uint64_t x = lane->random;
 
@@ -55,8 +56,7 @@ static bool is_state(const struct lk_pg_conn *conn, const char *state)
     return !strcmp(conn->sqlstate, state);
 }
 
-/* It met another transaction, and may go through at the next try. */
-static bool is_passing(const struct lk_pg_conn *conn)
+bool lk_pg_is_passing(const struct lk_pg_conn *conn)
 {
     return is_state(conn, "40001") || is_state(conn, "40P01") ||
            is_state(conn, "55P03");
@@ -85,7 +85,7 @@ static void be_troubled(struct run *run)
 
 /* A server that was demoted answers, but takes no writes any more; and what
  * was prepared may not fit a schema that was changed since. */
-static void look_elsewhere(struct lk_pg_conn *conn)
+void lk_pg_look_elsewhere(struct lk_pg_conn *conn)
 {
     if (is_state(conn, "25006") || is_state(conn, "26000") ||
         is_state(conn, "0A000") || is_state(conn, "42883") ||
@@ -103,12 +103,12 @@ static void fail(struct run *run, struct lk_pg_item *items, size_t count,
 {
     enum lk_status status = again ? LK_UNKNOWN : LK_UNAVAILABLE;
 
-    if (is_passing(&run->lane->conn)) {
+    if (lk_pg_is_passing(&run->lane->conn)) {
         lk_pg_refuse(items, count, status,
                      "other transactions are in the way; send the same again");
     } else if (is_general(&run->lane->conn)) {
         be_troubled(run);
-        look_elsewhere(&run->lane->conn);
+        lk_pg_look_elsewhere(&run->lane->conn);
         lk_pg_refuse(items, count, status,
                      "the database failed; see the daemon's log");
     } else if (count > 1) {
@@ -201,7 +201,7 @@ static void decide(struct run *run, struct lk_pg_item *items, size_t count,
             conn->retry_ns = 0;
             lk_pg_refuse(items, count, again ? LK_UNKNOWN : LK_UNAVAILABLE,
                          "the connection to the database was lost");
-        } else if (!is_passing(conn) || ++tries >= TRIES) {
+        } else if (!lk_pg_is_passing(conn) || ++tries >= TRIES) {
             fail(run, items, count, again);
             return;
         }
@@ -213,7 +213,7 @@ static void decide(struct run *run, struct lk_pg_item *items, size_t count,
             return;
         }
         if (count && fate != LK_PG_DOUBT) {
-            sleep_some(run->lane, tries < 4 ? 2u << tries : 32);
+            lk_pg_sleep_some(run->lane, tries < 4 ? 2u << tries : 32);
         }
     }
 }
@@ -269,7 +269,8 @@ static bool is_fit(struct lk_pg_item *item)
     struct lk_op *op = item->op;
     size_t name =
         item->name.tenant.len + item->name.scope.len + item->name.key.len;
-    size_t answer = op->response.headers.len + op->response.body.len;
+    size_t answer = op->call ? op->call->headers.len + op->call->body.len
+                             : op->response.headers.len + op->response.body.len;
 
     if (name > LK_PG_NAME_MAX) {
         lk_pg_refuse_one(
@@ -281,11 +282,13 @@ static bool is_fit(struct lk_pg_item *item)
     if (answer > LK_PG_ANSWER_MAX) {
         lk_pg_refuse_one(
             op, LK_TOO_LARGE,
-            "the answer is larger than the store can keep; complete it "
-            "with OMIT");
+            op->call ? "the job is larger than the store can keep"
+                     : "the answer is larger than the store can keep; complete "
+                       "it with OMIT");
         return false;
     }
-    item->bytes = name + answer + op->why.len + 512;
+    item->bytes =
+        name + answer + op->why.len + 512 + (op->call ? op->call->path.len : 0);
     return true;
 }
 
@@ -393,7 +396,8 @@ static void try_again(struct lk_postgres *store, struct lk_pg_conn *conn)
         "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; "
         "SELECT latchkey.apply('{0}', '{latchkey}', '{trial}', '{trial}', "
         "'{trial}', '{\"\"}', '{1}', '{1}', '{0}', '{0}', '{0}', '{\"\"}', "
-        "'{\"\"}', '{\"\"}', '{\"\"}', '{\"\"}', 1); ROLLBACK";
+        "'{\"\"}', '{\"\"}', '{\"\"}', '{\"\"}', '{}', '{}', '{}', '{}', "
+        "'{}', 1); ROLLBACK";
     uint64_t deadline_ns = lk_pg_clock_ns() + TRIAL_MS * MS_NS;
 
     if (!lk_pg_script(conn, trial, deadline_ns)) {
@@ -401,7 +405,7 @@ static void try_again(struct lk_postgres *store, struct lk_pg_conn *conn)
         return;
     }
     lk_pg_set_trouble(store, conn->message);
-    look_elsewhere(conn);
+    lk_pg_look_elsewhere(conn);
     if (conn->pg && lk_pg_script(conn, "ROLLBACK", deadline_ns)) {
         lk_pg_close(conn);
     }
@@ -412,7 +416,7 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
     struct lk_postgres *store = (struct lk_postgres *)base;
     struct run run = {
         .store = store,
-        .lane = &store->lanes[batch->lane % base->lanes],
+        .lane = &store->lanes[batch->lane % (base->lanes + 1)],
         .batch = batch,
         .deadline_ns = lk_pg_deadline(store),
     };
@@ -423,7 +427,9 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
     }
     enum lk_status status = lk_pg_ready(conn, run.deadline_ns);
     if (status) {
-        lk_pg_set_trouble(store, conn->message);
+        if (batch->lane < base->lanes) { /* they say how the store does */
+            lk_pg_set_trouble(store, conn->message);
+        }
         for (size_t i = 0; i < batch->count; i++) {
             lk_pg_refuse_one(batch->ops[i], LK_UNAVAILABLE,
                              "the database is out of reach");
@@ -438,6 +444,9 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
             forget_evicted(store, batch);
         }
         free(items);
+    }
+    if (batch->work) {
+        lk_pg_work(store, run.lane, batch->work, run.deadline_ns);
     }
     if (run.worked) {
         lk_pg_set_trouble(store, NULL);

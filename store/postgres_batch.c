@@ -1,6 +1,6 @@
 /*
- * postgres_batch.c - one transaction of some operations: its parameters, and
- * one pipeline of BEGIN, latchkey.apply and COMMIT.
+ * postgres_batch.c - one transaction: one pipeline of BEGIN, what is to be
+ * done, and COMMIT; and the parameters of latchkey.apply.
  *
  * What is known when something fails: an error that the server itself reports
  * before it confirms the COMMIT means that nothing happened, if the session
@@ -23,25 +23,34 @@ static const unsigned column_types[LK_PG_COLUMNS] = {
     [LK_PG_STATUS] = LK_PG_INT4_ARRAY,      [LK_PG_HEADERS] = LK_PG_BYTEA_ARRAY,
     [LK_PG_BODY] = LK_PG_BYTEA_ARRAY,       [LK_PG_REASON] = LK_PG_TEXT_ARRAY,
     [LK_PG_WHO] = LK_PG_TEXT_ARRAY,         [LK_PG_WHY] = LK_PG_TEXT_ARRAY,
+    [LK_PG_JOB] = LK_PG_TEXT_ARRAY,         [LK_PG_TARGET] = LK_PG_TEXT_ARRAY,
+    [LK_PG_METHOD] = LK_PG_TEXT_ARRAY,      [LK_PG_PATH] = LK_PG_TEXT_ARRAY,
+    [LK_PG_DELAY] = LK_PG_INT8_ARRAY,
 };
 
-enum { FLAG_REEXECUTE = 1, FLAG_NO_NEW = 2, FLAG_OWNER = 4 };
+enum {
+    FLAG_REEXECUTE = 1,
+    FLAG_NO_NEW = 2,
+    FLAG_OWNER = 4,
+    FLAG_REPEATABLE = 8,
+    FLAG_PROOF = 16,
+};
 
-/* The statements of a transaction, in their order. */
-static const struct {
-    const char *name;
-    const char *sql;
-} statements[] = {
-    {"lk_begin", "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"},
-    {"lk_apply", "SELECT * FROM latchkey.apply($1, $2, $3, $4, $5, $6, $7, $8, "
-                 "$9, $10, $11, $12, $13, $14, $15, $16, $17)"},
+/* What is prepared on every lane. */
+static const struct lk_pg_part statements[] = {
+    {.name = "lk_begin",
+     .sql = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"},
+    {.name = "lk_apply",
+     .sql = "SELECT * FROM latchkey.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, "
+            "$10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, "
+            "$22)"},
     /* Its commit waits until all that was committed before is as durable. */
-    {"lk_mark", "SELECT pg_logical_emit_message(true, 'latchkey', '')"},
-    {"lk_commit", "COMMIT"},
+    {.name = "lk_mark",
+     .sql = "SELECT pg_logical_emit_message(true, 'latchkey', '')"},
+    {.name = "lk_commit", .sql = "COMMIT"},
 };
 
 enum { BEGIN, APPLY, MARK, COMMIT, STATEMENTS };
-enum { SETTINGS = 5 }; /* columns of what send_settings asks */
 
 /* ---- parameters ------------------------------------------------------- */
 
@@ -53,21 +62,27 @@ static bool is_answered(const struct lk_op *op)
 
 static int flags_of(const struct lk_op *op)
 {
+    bool resolves = op->event == LK_EVENT_RESOLVE_COMPLETED ||
+                    op->event == LK_EVENT_RESOLVE_RELEASED;
+
     return (op->reexecute ? FLAG_REEXECUTE : 0) |
-           (op->no_new ? FLAG_NO_NEW : 0) | (op->owner.len ? FLAG_OWNER : 0);
+           (op->no_new ? FLAG_NO_NEW : 0) | (op->owner.len ? FLAG_OWNER : 0) |
+           (op->call && op->call->repeatable ? FLAG_REPEATABLE : 0) |
+           (resolves && op->token ? FLAG_PROOF : 0);
 }
 
 static int64_t number_of(const struct lk_store_config *config,
                          const struct lk_op *op, enum lk_pg_column column)
 {
     bool claim = op->event == LK_EVENT_CLAIM;
+    bool begins = claim || op->event == LK_EVENT_ACCEPT;
 
     switch (column) {
     case LK_PG_EVENT:
         return (int64_t)op->event;
     case LK_PG_TTL:
-        return (int64_t)(claim && !op->ttl_ms ? config->default_ttl_ms
-                                              : op->ttl_ms);
+        return (int64_t)(begins && !op->ttl_ms ? config->default_ttl_ms
+                                               : op->ttl_ms);
     case LK_PG_LOCK:
         return (int64_t)(claim && !op->lock_ms ? config->default_lock_ms
                                                : op->lock_ms);
@@ -75,6 +90,8 @@ static int64_t number_of(const struct lk_store_config *config,
         return flags_of(op);
     case LK_PG_TOKEN:
         return (int64_t)op->token;
+    case LK_PG_DELAY:
+        return op->call ? (int64_t)op->call->delay_ms : 0;
     default:
         return (int64_t)op->response.status;
     }
@@ -83,7 +100,18 @@ static int64_t number_of(const struct lk_store_config *config,
 static struct lk_slice text_of(const struct lk_pg_item *item,
                                enum lk_pg_column column)
 {
+    static const struct lk_call none;
+    const struct lk_call *call = item->op->call ? item->op->call : &none;
+
     switch (column) {
+    case LK_PG_JOB:
+        return call->name;
+    case LK_PG_TARGET:
+        return call->target;
+    case LK_PG_METHOD:
+        return call->method;
+    case LK_PG_PATH:
+        return call->path;
     case LK_PG_TENANT:
         return item->name.tenant;
     case LK_PG_SCOPE:
@@ -103,12 +131,19 @@ static struct lk_slice text_of(const struct lk_pg_item *item,
     }
 }
 
-static enum lk_status add_answer(struct lk_pg_array *array,
-                                 const struct lk_op *op, struct lk_slice part)
+/* The answer, or what a job is to send. */
+static enum lk_status add_part(struct lk_pg_array *array,
+                               const struct lk_op *op, bool body)
 {
     bool kept = is_answered(op) && !op->reason.len;
+    struct lk_slice part = {0};
 
-    return lk_pg_array_bytes(array, kept ? part : (struct lk_slice){0});
+    if (op->call) {
+        part = body ? op->call->body : op->call->headers;
+    } else if (kept) {
+        part = body ? op->response.body : op->response.headers;
+    }
+    return lk_pg_array_bytes(array, part);
 }
 
 static enum lk_status add_value(struct lk_postgres *store,
@@ -122,9 +157,13 @@ static enum lk_status add_value(struct lk_postgres *store,
     case LK_PG_KEY:
         return lk_pg_array_bytes(array, text_of(item, column));
     case LK_PG_HEADERS:
-        return add_answer(array, item->op, item->op->response.headers);
+        return add_part(array, item->op, false);
     case LK_PG_BODY:
-        return add_answer(array, item->op, item->op->response.body);
+        return add_part(array, item->op, true);
+    case LK_PG_JOB:
+    case LK_PG_TARGET:
+    case LK_PG_METHOD:
+    case LK_PG_PATH:
     case LK_PG_REASON:
     case LK_PG_FINGERPRINT:
     case LK_PG_OWNER:
@@ -143,11 +182,16 @@ static enum lk_status fill(struct lk_pg_lane *lane,
 {
     struct lk_postgres *store = lane->conn.store;
     enum lk_status status = LK_OK;
+    bool calls = false;
 
+    for (size_t i = 0; i < count; i++) {
+        calls |= items[i].op->call != NULL;
+    }
     for (int c = 0; c < LK_PG_COLUMNS && !status; c++) {
         struct lk_pg_array *array = &lane->columns[c];
-        status = lk_pg_array_start(array, column_types[c], count);
-        for (size_t i = 0; i < count && !status; i++) {
+        size_t rows = c < LK_PG_JOB || calls ? count : 0;
+        status = lk_pg_array_start(array, column_types[c], rows);
+        for (size_t i = 0; i < rows && !status; i++) {
             status = add_value(store, array, &items[i], (enum lk_pg_column)c);
         }
         lk_pg_add_array(params, array);
@@ -158,49 +202,52 @@ static enum lk_status fill(struct lk_pg_lane *lane,
 
 /* ---- sending ---------------------------------------------------------- */
 
-enum lk_status lk_pg_prepare(struct lk_pg_conn *conn, uint64_t deadline_ns)
+static enum lk_status prepare_one(struct lk_pg_conn *conn,
+                                  const struct lk_pg_part *part,
+                                  uint64_t deadline_ns)
 {
-    Oid types[LK_PG_COLUMNS + 1];
+    PGresult *result = NULL;
+    PGresult *end = NULL;
 
-    for (int i = 0; i < LK_PG_COLUMNS; i++) {
-        types[i] = column_types[i];
-    }
-    types[LK_PG_COLUMNS] = LK_PG_INT8;
-    for (int i = 0; i < STATEMENTS; i++) {
-        int count = i == APPLY ? LK_PG_COLUMNS + 1 : 0;
-        PGresult *result = NULL;
-        PGresult *end = NULL;
-        if (!PQsendPrepare(conn->pg, statements[i].name, statements[i].sql,
-                           count, types) ||
-            lk_pg_next(conn, deadline_ns, &result) ||
-            lk_pg_next(conn, deadline_ns, &end)) {
-            PQclear(result);
-            return LK_UNAVAILABLE;
-        }
-        bool done = PQresultStatus(result) == PGRES_COMMAND_OK;
-        if (!done) {
-            lk_pg_note_error(conn, result);
-        }
+    if (!PQsendPrepare(conn->pg, part->name, part->sql, 0, NULL) ||
+        lk_pg_next(conn, deadline_ns, &result) ||
+        lk_pg_next(conn, deadline_ns, &end)) {
         PQclear(result);
-        if (!done) {
-            return LK_UNAVAILABLE;
-        }
+        return LK_UNAVAILABLE;
     }
-    return LK_OK;
+    bool done = PQresultStatus(result) == PGRES_COMMAND_OK;
+    if (!done) {
+        lk_pg_note_error(conn, result);
+    }
+    PQclear(result);
+    return done ? LK_OK : LK_UNAVAILABLE;
 }
 
-static bool send_one(struct lk_pg_conn *conn, int which,
-                     const struct lk_pg_params *params)
+enum lk_status lk_pg_prepare(struct lk_pg_conn *conn, uint64_t deadline_ns)
+{
+    enum lk_status status = LK_OK;
+
+    for (int i = 0; i < STATEMENTS && !status; i++) {
+        status = prepare_one(conn, &statements[i], deadline_ns);
+    }
+    for (size_t i = 0; conn->work && i < lk_pg_work_part_count && !status;
+         i++) {
+        status = prepare_one(conn, &lk_pg_work_parts[i], deadline_ns);
+    }
+    return status;
+}
+
+static bool send_one(struct lk_pg_conn *conn, const struct lk_pg_part *part)
 {
     static const struct lk_pg_params none;
+    const struct lk_pg_params *params = part->params ? part->params : &none;
 
-    params = params ? params : &none;
     if (conn->store->config.pooler) {
-        return PQsendQueryParams(conn->pg, statements[which].sql, params->count,
+        return PQsendQueryParams(conn->pg, part->sql, params->count,
                                  params->types, params->values, params->lengths,
                                  params->formats, 1);
     }
-    return PQsendQueryPrepared(conn->pg, statements[which].name, params->count,
+    return PQsendQueryPrepared(conn->pg, part->name, params->count,
                                params->values, params->lengths, params->formats,
                                1);
 }
@@ -235,18 +282,25 @@ static bool send_settings(struct lk_pg_conn *conn)
 }
 
 /* False: COMMIT cannot have been sent, and will not be. */
-static bool send_all(struct lk_pg_conn *conn, const struct lk_pg_params *params,
-                     bool again)
+static bool send_all(struct lk_pg_conn *conn, const struct lk_pg_part *parts,
+                     size_t count, bool again)
 {
-    return PQenterPipelineMode(conn->pg) && send_one(conn, BEGIN, NULL) &&
-           send_settings(conn) && send_one(conn, APPLY, params) &&
-           (!again || send_one(conn, MARK, NULL));
+    bool sent = PQenterPipelineMode(conn->pg) &&
+                send_one(conn, &statements[BEGIN]) && send_settings(conn);
+
+    for (size_t i = 0; i < count && sent; i++) {
+        sent = send_one(conn, &parts[i]);
+    }
+    return sent && (!again || send_one(conn, &statements[MARK]));
 }
 
 /* ---- receiving -------------------------------------------------------- */
 
 struct answers {
-    PGresult *applied;
+    struct lk_pg_part *parts;
+    size_t count;
+    size_t before;  /* results that come before those of the parts */
+    size_t place;   /* of the next result */
     bool failed;    /* the server reported an error, and nothing committed */
     bool committed; /* it confirmed the commit */
     bool cut;       /* it ended the session */
@@ -256,11 +310,11 @@ static void sort_result(struct lk_pg_conn *conn, struct answers *answers,
                         PGresult *result)
 {
     ExecStatusType state = PQresultStatus(result);
-    bool settings = PQnfields(result) == SETTINGS;
+    size_t place = answers->place++;
 
-    if (state == PGRES_TUPLES_OK && !answers->applied && !settings &&
-        PQnfields(result) > 1) {
-        answers->applied = result;
+    if (state == PGRES_TUPLES_OK && place >= answers->before &&
+        place - answers->before < answers->count) {
+        answers->parts[place - answers->before].result = result;
         return;
     }
     if (state == PGRES_COMMAND_OK && !strcmp(PQcmdStatus(result), "COMMIT")) {
@@ -316,6 +370,16 @@ static void end_pipeline(struct lk_pg_conn *conn, uint64_t deadline_ns)
     memcpy(conn->sqlstate, state, sizeof(state));
 }
 
+static bool is_whole(const struct answers *answers)
+{
+    bool whole = answers->committed;
+
+    for (size_t i = 0; i < answers->count; i++) {
+        whole = whole && answers->parts[i].result;
+    }
+    return whole;
+}
+
 static enum lk_pg_fate judge(struct lk_pg_conn *conn, enum lk_status status,
                              struct answers *answers, uint64_t deadline_ns)
 {
@@ -333,7 +397,7 @@ static enum lk_pg_fate judge(struct lk_pg_conn *conn, enum lk_status status,
     if (answers->failed) {
         return LK_PG_FAILED;
     }
-    if (!answers->committed || !answers->applied || conn->warned) {
+    if (!is_whole(answers) || conn->warned) {
         snprintf(conn->message, sizeof(conn->message),
                  conn->warned ? "the wait for the standby was cut short"
                               : "the server did not confirm the commit");
@@ -343,6 +407,35 @@ static enum lk_pg_fate judge(struct lk_pg_conn *conn, enum lk_status status,
     return LK_PG_DONE;
 }
 
+enum lk_pg_fate lk_pg_pipeline(struct lk_pg_conn *conn,
+                               struct lk_pg_part *parts, size_t count,
+                               bool again, uint64_t deadline_ns)
+{
+    struct answers answers = {
+        .parts = parts,
+        .count = count,
+        .before = 1 + (conn->store->config.pooler ? 1 : 0),
+    };
+
+    conn->sqlstate[0] = 0;
+    conn->warned = false;
+    if (!send_all(conn, parts, count, again)) {
+        lk_pg_lost(conn, PQerrorMessage(conn->pg));
+        return LK_PG_NOT_SENT;
+    }
+    /* From here on COMMIT may be on its way. */
+    enum lk_status status = LK_CLOSED;
+    if (send_one(conn, &statements[COMMIT]) && PQpipelineSync(conn->pg)) {
+        status = collect(conn, deadline_ns, &answers);
+    }
+    enum lk_pg_fate fate = judge(conn, status, &answers, deadline_ns);
+    for (size_t i = 0; i < count && fate != LK_PG_DONE; i++) {
+        PQclear(parts[i].result);
+        parts[i].result = NULL;
+    }
+    return fate;
+}
+
 enum lk_pg_fate lk_pg_transact(struct lk_pg_lane *lane,
                                const struct lk_pg_item *items, size_t count,
                                bool again, uint64_t deadline_ns,
@@ -350,33 +443,20 @@ enum lk_pg_fate lk_pg_transact(struct lk_pg_lane *lane,
 {
     struct lk_pg_conn *conn = &lane->conn;
     struct lk_pg_params params = {0};
-    struct answers answers = {0};
+    struct lk_pg_part part = statements[APPLY];
+    enum lk_pg_fate fate = LK_PG_FAILED;
 
     *result = NULL;
-    conn->sqlstate[0] = 0;
-    conn->warned = false;
+    part.params = &params;
     if (fill(lane, items, count, &params)) {
         snprintf(conn->message, sizeof(conn->message), "out of memory");
         snprintf(conn->sqlstate, sizeof(conn->sqlstate), "53200");
-        return LK_PG_FAILED;
+    } else {
+        fate = lk_pg_pipeline(conn, &part, 1, again, deadline_ns);
     }
-    if (!send_all(conn, &params, again)) {
-        lk_pg_lost(conn, PQerrorMessage(conn->pg));
-        return LK_PG_NOT_SENT;
-    }
-    /* From here on COMMIT may be on its way. */
-    enum lk_status status = LK_CLOSED;
-    if (send_one(conn, COMMIT, NULL) && PQpipelineSync(conn->pg)) {
-        status = collect(conn, deadline_ns, &answers);
-    }
-    enum lk_pg_fate fate = judge(conn, status, &answers, deadline_ns);
     for (int i = 0; i < LK_PG_COLUMNS; i++) {
         lk_pg_array_trim(&lane->columns[i]);
     }
-    if (fate == LK_PG_DONE) {
-        *result = answers.applied;
-    } else {
-        PQclear(answers.applied);
-    }
+    *result = part.result;
     return fate;
 }

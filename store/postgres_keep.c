@@ -41,12 +41,29 @@ static const char count_records[] =
     "pg_total_relation_size('latchkey.operation') + "
     "pg_total_relation_size('latchkey.answer') + "
     "pg_total_relation_size('latchkey.job') + "
+    "pg_total_relation_size('latchkey.attempt') + "
     "pg_total_relation_size('latchkey.audit'), "
     "(SELECT last_value FROM latchkey.token), latchkey.now_ms(), "
     "(SELECT count(*) FROM (SELECT FROM latchkey.operation WHERE state IN "
-    "(4, 5) AND deadline_ms <= latchkey.now_ms() LIMIT 50000) AS f)";
+    "(4, 5) AND deadline_ms <= latchkey.now_ms() LIMIT 50000) AS f), "
+    "(SELECT count(*) FROM (SELECT FROM latchkey.job WHERE state = 0 LIMIT "
+    "1000000) AS g), (SELECT count(*) FROM (SELECT FROM latchkey.job WHERE "
+    "state = 1 LIMIT 1000000) AS h), (SELECT count(*) FROM (SELECT FROM "
+    "latchkey.job WHERE state = 2 LIMIT 1000000) AS i), (SELECT count(*) FROM "
+    "(SELECT FROM latchkey.job WHERE state = 3 LIMIT 1000000) AS k), "
+    "least((SELECT min(deadline_ms) FROM latchkey.operation WHERE state = 3), "
+    "(SELECT min(ended_ms) FROM latchkey.job WHERE state = 2))";
 
-enum { FINISHED_MOST = 50000, ESTIMATE = 5, BYTES, LAST_TOKEN, NOW, DEAD };
+enum {
+    FINISHED_MOST = 50000,
+    ESTIMATE = 5,
+    BYTES,
+    LAST_TOKEN,
+    NOW,
+    DEAD,
+    JOBS, /* waiting, leased, uncertain, dead */
+    OLDEST = JOBS + LK_JOB_DELIVERED,
+};
 
 static void take_counts(const PGresult *result, struct lk_pg_counts *counts)
 {
@@ -63,6 +80,10 @@ static void take_counts(const PGresult *result, struct lk_pg_counts *counts)
     }
     counts->bytes = lk_pg_uint(result, 0, BYTES);
     counts->dead = lk_pg_uint(result, 0, DEAD);
+    for (int i = 0; i < LK_JOB_DELIVERED; i++) {
+        counts->jobs[i] = lk_pg_uint(result, 0, JOBS + i);
+    }
+    counts->oldest_uncertain_ms = lk_pg_uint(result, 0, OLDEST);
 }
 
 void lk_pg_count(struct lk_postgres *store, struct lk_pg_conn *conn)
@@ -92,25 +113,6 @@ void lk_pg_count(struct lk_postgres *store, struct lk_pg_conn *conn)
 
 /* ---- sweeping and reaping --------------------------------------------- */
 
-/* An array of numbers as the server sends it: a head of five words, then each
- * behind its length. */
-static void hear_swept(struct lk_postgres *store, struct lk_slice array)
-{
-    enum { HEAD = 20, ITEM = 12 };
-
-    for (size_t at = HEAD; at + ITEM <= array.len; at += ITEM) {
-        uint64_t id = 0;
-        for (int i = 4; i < ITEM; i++) {
-            id = id << 8 | (uint8_t)array.data[at + (size_t)i];
-        }
-        atomic_fetch_add(&store->counters.swept, 1);
-        lk_pg_hear(store, (int64_t)id);
-        pthread_mutex_lock(&store->hints_lock);
-        lk_pg_tell(store, (int64_t)id);
-        pthread_mutex_unlock(&store->hints_lock);
-    }
-}
-
 static uint64_t lease_ms(struct lk_postgres *store)
 {
     uint64_t lease = LEASE_TURNS * atomic_load(&store->keep_every_ms);
@@ -134,7 +136,8 @@ static enum lk_status sweep(struct lk_postgres *store, bool *keeper, bool *more)
         &params, lk_pg_deadline(store), &result);
     if (!status && PQntuples(result)) {
         *keeper = lk_pg_int(result, 0, 0);
-        hear_swept(store, lk_pg_bytes(result, 0, 1));
+        atomic_fetch_add(&store->counters.swept,
+                         lk_pg_hear_array(store, lk_pg_bytes(result, 0, 1)));
         *more |= lk_pg_int(result, 0, 2) != 0;
     }
     PQclear(result);
@@ -223,7 +226,7 @@ static uint64_t sooner(uint64_t a, uint64_t b)
 static bool has_telling(struct lk_postgres *store)
 {
     pthread_mutex_lock(&store->hints_lock);
-    bool any = store->telling_count != 0;
+    bool any = store->telling_count != 0 || store->telling_jobs;
     pthread_mutex_unlock(&store->hints_lock);
     return any;
 }
@@ -273,6 +276,7 @@ static void rest(struct lk_postgres *store)
     atomic_store(&store->keep_wanted, false);
     pthread_mutex_lock(&store->hints_lock);
     store->telling_count = 0;
+    store->telling_jobs = false;
     pthread_mutex_unlock(&store->hints_lock);
 }
 

@@ -12,8 +12,8 @@ enum { LOOK_AT = 2000 };
  */
 #define MATCHES                                                                \
     "NOT " LK_PG_EXPIRED                                                       \
-    " AND ($3 OR $4 = CASE WHEN o.state = 2 AND o.deadline_ms <= n.now THEN "  \
-    "3 ELSE o.state END) AND ($5 = '' OR o.tenant = $5) "                      \
+    " AND ($3 OR $4 = CASE WHEN o.state = 2 AND o.deadline_ms <= n.now AND "   \
+    "NOT o.queued THEN 3 ELSE o.state END) AND ($5 = '' OR o.tenant = $5) "    \
     "AND o.claimed_ms + $6 <= n.now"
 
 #define PAGE                                                                   \
@@ -43,9 +43,9 @@ struct page {
     bool stopped;
 };
 
-static enum lk_status show_row(const PGresult *result, int row,
-                               struct page *page)
+static enum lk_status show_row(const PGresult *result, int row, void *context)
 {
+    struct page *page = context;
     struct lk_record record = {0};
     enum lk_status status = LK_OK;
 
@@ -69,10 +69,9 @@ static enum lk_status show_row(const PGresult *result, int row,
     return status;
 }
 
-/* Row by row as they come: answers can be large. */
-static enum lk_status stream(struct lk_postgres *store, const char *sql,
-                             const struct lk_pg_params *params,
-                             struct page *page)
+enum lk_status lk_pg_stream(struct lk_postgres *store, const char *sql,
+                            const struct lk_pg_params *params, lk_pg_row_fn row,
+                            void *context)
 {
     struct lk_pg_conn *conn = &store->reader;
     enum lk_status status = lk_pg_ready(conn, lk_pg_deadline(store));
@@ -93,7 +92,7 @@ static enum lk_status stream(struct lk_postgres *store, const char *sql,
            result) {
         ExecStatusType state = PQresultStatus(result);
         if (state == PGRES_SINGLE_TUPLE && !shown) {
-            shown = show_row(result, 0, page);
+            shown = row(result, 0, context);
         } else if (state == PGRES_FATAL_ERROR) {
             lk_pg_note_error(conn, result);
             lk_pg_log(store, LK_PG_ERROR,
@@ -142,7 +141,7 @@ enum lk_status lk_postgres_list(struct lk_store *base,
     lk_pg_add_int(&params, (int64_t)query->older_than_ms);
     if (!status) {
         pthread_mutex_lock(&store->reader_lock);
-        status = stream(store, choose(query), &params, &page);
+        status = lk_pg_stream(store, choose(query), &params, show_row, &page);
         pthread_mutex_unlock(&store->reader_lock);
     }
     if (!status && !page.stopped && page.looked < look) {

@@ -16,16 +16,24 @@ LK_EMBED(lk_sql_apply, "store/sql/002_apply.sql");
 LK_EMBED(lk_sql_app, "store/sql/003_app.sql");
 LK_EMBED(lk_sql_keep, "store/sql/004_keep.sql");
 LK_EMBED(lk_sql_import, "store/sql/005_import.sql");
+LK_EMBED(lk_sql_outbox, "store/sql/006_outbox.sql");
+LK_EMBED(lk_sql_work, "store/sql/007_work.sql");
 
-/* The version of a step is its place, from 1. A step that was released is
- * never changed: a change is another step. */
+/*
+ * The version of a step is its place, from 1. What makes or changes tables is
+ * never changed once it was released: a change is another step. Files of
+ * functions are changed in place, so that each function stands once; the last
+ * step puts in again those that a database has from before.
+ */
 static const struct {
     const char *name;
     const char *sql;
+    bool functions;
 } steps[] = {
-    {"001_schema", lk_sql_schema}, {"002_apply", lk_sql_apply},
-    {"003_app", lk_sql_app},       {"004_keep", lk_sql_keep},
-    {"005_import", lk_sql_import},
+    {"001_schema", lk_sql_schema, false}, {"002_apply", lk_sql_apply, true},
+    {"003_app", lk_sql_app, true},        {"004_keep", lk_sql_keep, true},
+    {"005_import", lk_sql_import, true},  {"006_outbox", lk_sql_outbox, false},
+    {"007_work", lk_sql_work, true},
 };
 
 enum {
@@ -95,14 +103,21 @@ static int print_version(char *sql, size_t size, long version)
                     version, version < OLDEST ? version : (long)OLDEST);
 }
 
-/* In an open transaction that holds the lock of all migrations. */
-static enum lk_status take_step(struct lk_pg_conn *conn, long version)
+/* In an open transaction that holds the lock of all migrations. `from`: the
+ * version that all of it began with. */
+static enum lk_status take_step(struct lk_pg_conn *conn, long version,
+                                long from)
 {
     char sql[256];
     uint64_t deadline_ns = lk_pg_clock_ns() + PATIENCE;
     enum lk_status status =
         lk_pg_script(conn, steps[version - 1].sql, deadline_ns);
 
+    for (long i = 0; i < from && version == STEPS && !status; i++) {
+        if (steps[i].functions) {
+            status = lk_pg_script(conn, steps[i].sql, deadline_ns);
+        }
+    }
     print_version(sql, sizeof(sql), version);
     if (!status) {
         status = lk_pg_script(conn, sql, deadline_ns);
@@ -110,9 +125,10 @@ static enum lk_status take_step(struct lk_pg_conn *conn, long version)
     return status ? status : lk_pg_script(conn, "COMMIT", deadline_ns);
 }
 
-/* One step up, if there is one. *version is what was reached. */
+/* One step up, if there is one. *version is what was reached; *from what it
+ * was at first, -1: not known yet. */
 static enum lk_status try_step(struct lk_pg_conn *conn, long *version,
-                               bool *took)
+                               long *from, bool *took)
 {
     enum lk_status status =
         lk_pg_script(conn, begin_step, lk_pg_clock_ns() + PATIENCE);
@@ -125,7 +141,8 @@ static enum lk_status try_step(struct lk_pg_conn *conn, long *version,
         return lk_pg_script(conn, "ROLLBACK", lk_pg_clock_ns() + PATIENCE);
     }
     if (!status) {
-        status = take_step(conn, *version + 1);
+        *from = *from < 0 ? *version : *from;
+        status = take_step(conn, *version + 1, *from);
     }
     if (!status) {
         (*version)++;
@@ -157,12 +174,13 @@ static enum lk_status climb(struct lk_pg_conn *conn, struct lk_buf *report,
 {
     enum lk_status status = LK_OK;
     long version = 0;
+    long from = -1;
     unsigned tries = 0;
     unsigned taken = 0;
 
     while (version < STEPS && !status) {
         bool took;
-        status = try_step(conn, &version, &took);
+        status = try_step(conn, &version, &from, &took);
         if (status && is_passing(conn) && ++tries < TRIES) {
             struct timespec pause = {0, (100 + rand() % 900) * 1000000L};
             nanosleep(&pause, NULL);
@@ -260,6 +278,11 @@ enum lk_status lk_postgres_sql(long from, struct lk_buf *text)
 
     for (long i = from < 0 ? 0 : from; i < STEPS && !status; i++) {
         status = latchkey_buf_printf(text, "%s\n", steps[i].sql);
+    }
+    for (long i = 0; i < from && from < STEPS && !status; i++) {
+        if (steps[i].functions) {
+            status = latchkey_buf_printf(text, "%s\n", steps[i].sql);
+        }
     }
     print_version(version, sizeof(version), STEPS);
     return status ? status

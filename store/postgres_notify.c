@@ -1,6 +1,6 @@
 /*
  * postgres_notify.c - hints between daemons: this operation has settled, look
- * again if somebody waits for it.
+ * again if somebody waits for it; and a job was queued, by a daemon or an app.
  *
  * An operation travels as the number that its key is locked by. Only a small
  * table knows which operations these are, and everything here may be lost:
@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define CHANNEL "latchkey_settled"
+#define JOBS    "latchkey_job" /* as latchkey.enqueue has it */
 #define MS_NS   UINT64_C(1000000)
 
 enum {
@@ -74,10 +75,31 @@ void lk_pg_hear(struct lk_postgres *store, int64_t lock_id)
     wake_daemon(store);
 }
 
+/* As the server sends it: a head of five words, then each number behind its
+ * length. */
+size_t lk_pg_hear_array(struct lk_postgres *store, struct lk_slice array)
+{
+    enum { HEAD = 20, ITEM = 12 };
+    size_t count = 0;
+
+    for (size_t at = HEAD; at + ITEM <= array.len; at += ITEM, count++) {
+        uint64_t id = 0;
+        for (int i = 4; i < ITEM; i++) {
+            id = id << 8 | (uint8_t)array.data[at + (size_t)i];
+        }
+        lk_pg_hear(store, (int64_t)id);
+        pthread_mutex_lock(&store->hints_lock);
+        lk_pg_tell(store, (int64_t)id);
+        pthread_mutex_unlock(&store->hints_lock);
+    }
+    return count;
+}
+
 void lk_pg_hear_all(struct lk_postgres *store)
 {
     pthread_mutex_lock(&store->hints_lock);
     store->heard_all = true;
+    store->heard_job = true;
     atomic_store(&store->hinted, true);
     pthread_mutex_unlock(&store->hints_lock);
     wake_daemon(store);
@@ -96,8 +118,10 @@ void lk_pg_take_heard(struct lk_postgres *store, struct lk_batch *batch)
         }
     }
     batch->settle_all |= store->heard_all;
+    batch->queued |= store->heard_job;
     store->heard_count = 0;
     store->heard_all = false;
+    store->heard_job = false;
     atomic_store(&store->hinted, false);
     pthread_mutex_unlock(&store->hints_lock);
 }
@@ -124,11 +148,16 @@ void lk_pg_take_notices(struct lk_postgres *store)
     PGnotify *notice;
 
     while ((notice = PQnotifies(pg))) {
-        if (notice->be_pid != PQbackendPID(pg)) {
-            pthread_mutex_lock(&store->hints_lock);
+        pthread_mutex_lock(&store->hints_lock);
+        if (notice->be_pid == PQbackendPID(pg)) {
+            ; /* our own words */
+        } else if (!strcmp(notice->relname, JOBS)) {
+            store->heard_job = true;
+            atomic_store(&store->hinted, true);
+        } else {
             take_payload(store, notice->extra);
-            pthread_mutex_unlock(&store->hints_lock);
         }
+        pthread_mutex_unlock(&store->hints_lock);
         PQfreemem(notice);
     }
     wake_daemon(store);
@@ -139,8 +168,8 @@ void lk_pg_listen(struct lk_postgres *store, uint64_t deadline_ns)
     if (!store->config.notify || store->config.pooler || store->listening) {
         return;
     }
-    store->listening =
-        !lk_pg_script(&store->keeper, "LISTEN " CHANNEL, deadline_ns);
+    store->listening = !lk_pg_script(
+        &store->keeper, "LISTEN " CHANNEL "; LISTEN " JOBS, deadline_ns);
     if (store->listening) {
         lk_pg_hear_all(store); /* nobody knows what was missed */
     }
@@ -155,6 +184,11 @@ void lk_pg_tell(struct lk_postgres *store, int64_t lock_id)
         store->telling_count < TELL_MOST) {
         store->telling[store->telling_count++] = lock_id;
     }
+}
+
+void lk_pg_tell_job(struct lk_postgres *store)
+{
+    store->telling_jobs = store->config.notify && !store->config.pooler;
 }
 
 /* The next payload; false: there is nothing left to tell. */
@@ -194,9 +228,13 @@ enum lk_status lk_pg_send_notices(struct lk_postgres *store,
 {
     char payload[PAYLOAD_IDS * DIGITS + 1];
     struct lk_buf sql = {0};
-    bool any = false;
-    enum lk_status status = latchkey_buf_add_text(
-        &sql, "BEGIN; SET LOCAL synchronous_commit = off");
+    pthread_mutex_lock(&store->hints_lock);
+    bool any = store->telling_jobs;
+    store->telling_jobs = false;
+    pthread_mutex_unlock(&store->hints_lock);
+    enum lk_status status =
+        latchkey_buf_printf(&sql, "BEGIN; SET LOCAL synchronous_commit = off%s",
+                            any ? "; SELECT pg_notify('" JOBS "', '')" : "");
 
     while (!status && take_telling(store, payload, sizeof(payload))) {
         any = true;

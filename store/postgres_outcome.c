@@ -82,7 +82,7 @@ static void set_locked(struct lk_op *op, uint64_t now)
 {
     op->status = LK_AGAIN;
     op->out = (struct lk_outcome){.now_ms = now};
-    if (op->event == LK_EVENT_CLAIM) {
+    if (op->event == LK_EVENT_CLAIM || op->event == LK_EVENT_ACCEPT) {
         op->out.verdict = LK_VERDICT_INFLIGHT;
         op->out.state = LK_STATE_IN_PROGRESS;
         op->out.lock_until_ms = now + 1000;
@@ -107,11 +107,14 @@ static void set_outcome(const PGresult *result, int row, struct lk_op *op)
         set_locked(op, out.now_ms);
         return;
     }
-    if (verdict < 0 || verdict > LK_VERDICT_NIL) {
-        lk_pg_refuse_one(op, LK_INVALID, "the store keeps no jobs");
+    if (verdict < 0 || verdict > LK_VERDICT_EXISTS) {
+        lk_pg_refuse_one(op, LK_INVALID, "the store knows no such event");
         return;
     }
     set_times(&out, lk_pg_uint(result, row, DEADLINE));
+    if (out.verdict == LK_VERDICT_ACCEPTED) {
+        out.since_ms = lk_pg_uint(result, row, CHANGED); /* also if it runs */
+    }
     out.needs_load = out.verdict == LK_VERDICT_REPLAY ||
                      out.verdict == LK_VERDICT_OMITTED ||
                      out.verdict == LK_VERDICT_KEPT;
@@ -135,10 +138,19 @@ static void give_hints(struct lk_postgres *store, struct lk_batch *batch,
         lk_pg_tell(store, lock_id);
     } else if (op->event == LK_EVENT_CLAIM &&
                (op->out.verdict == LK_VERDICT_NEW ||
+                op->out.verdict == LK_VERDICT_ACCEPTED ||
                 op->out.verdict == LK_VERDICT_INFLIGHT)) {
         lk_pg_remember(store, lock_id, op->hash,
-                       op->out.verdict == LK_VERDICT_INFLIGHT);
+                       op->out.verdict != LK_VERDICT_NEW);
     }
+}
+
+/* It may be told so a second time: a courier that looks in vain is no harm. */
+static bool leaves_job(const struct lk_op *op)
+{
+    return op->call && !op->status &&
+           (op->out.verdict == LK_VERDICT_ACCEPTED ||
+            op->out.verdict == LK_VERDICT_DONE);
 }
 
 void lk_pg_publish(struct lk_postgres *store, struct lk_batch *batch,
@@ -147,6 +159,7 @@ void lk_pg_publish(struct lk_postgres *store, struct lk_batch *batch,
 {
     uint64_t now = 0;
     uint64_t token = 0;
+    bool jobs = false;
 
     lk_pg_refuse(items, count, LK_UNKNOWN, "the store gave no answer");
     pthread_mutex_lock(&store->hints_lock);
@@ -159,10 +172,15 @@ void lk_pg_publish(struct lk_postgres *store, struct lk_batch *batch,
         op->error = NULL;
         set_outcome(result, row, op);
         give_hints(store, batch, result, row, op);
+        jobs |= leaves_job(op);
         now = op->out.now_ms > now ? op->out.now_ms : now;
         token = op->out.token > token ? op->out.token : token;
     }
-    bool telling = store->telling_count != 0;
+    batch->queued |= jobs;
+    if (jobs) {
+        lk_pg_tell_job(store);
+    }
+    bool telling = store->telling_count != 0 || store->telling_jobs;
     pthread_mutex_unlock(&store->hints_lock);
     if (telling) {
         lk_pg_keeper_wake(store);

@@ -35,44 +35,50 @@ enum lk_status lk_pg_read(struct lk_postgres *store, const char *sql,
 
 /* ---- rows ------------------------------------------------------------- */
 
-static enum lk_status copy_text(const PGresult *result, int row, int column,
-                                struct lk_buf *text, struct lk_slice *slice)
+static enum lk_status copy_text(const PGresult *result, int row,
+                                const struct lk_pg_text *from,
+                                struct lk_buf *text)
 {
+    struct lk_slice bytes = lk_pg_bytes(result, row, from->column);
     size_t start = text->len;
-    enum lk_status status =
-        lk_pg_unescape(lk_pg_bytes(result, row, column), text);
+    enum lk_status status = from->raw ? latchkey_buf_add_slice(text, bytes)
+                                      : lk_pg_unescape(bytes, text);
 
-    *slice = (struct lk_slice){text->data + start, text->len - start};
+    *from->to = (struct lk_slice){text->data + start, text->len - start};
     return status;
 }
 
 /* The buffer does not move: unescaped text is never longer. */
+enum lk_status lk_pg_texts(const PGresult *result, int row,
+                           const struct lk_pg_text *texts, size_t count,
+                           struct lk_buf *text)
+{
+    size_t total = count + 1;
+
+    for (size_t i = 0; i < count; i++) {
+        total += (size_t)PQgetlength(result, row, texts[i].column) + 1;
+    }
+    enum lk_status status = latchkey_buf_reserve(text, total);
+    for (size_t i = 0; i < count && !status; i++) {
+        status = copy_text(result, row, &texts[i], text);
+    }
+    return status;
+}
+
 static enum lk_status copy_texts(const PGresult *result, int row,
                                  struct lk_record *record)
 {
-    struct {
-        int column;
-        struct lk_slice *slice;
-    } texts[] = {
-        {LK_PG_R_TENANT, &record->name.tenant},
-        {LK_PG_R_SCOPE, &record->name.scope},
-        {LK_PG_R_KEY, &record->name.key},
-        {LK_PG_R_FINGERPRINT, &record->fingerprint},
-        {LK_PG_R_OWNER, &record->owner},
-        {LK_PG_R_REASON, &record->reason},
+    const struct lk_pg_text texts[] = {
+        {LK_PG_R_TENANT, false, &record->name.tenant},
+        {LK_PG_R_SCOPE, false, &record->name.scope},
+        {LK_PG_R_KEY, false, &record->name.key},
+        {LK_PG_R_FINGERPRINT, false, &record->fingerprint},
+        {LK_PG_R_OWNER, false, &record->owner},
+        {LK_PG_R_REASON, false, &record->reason},
     };
-    enum { COUNT = sizeof(texts) / sizeof(texts[0]) };
-    size_t total = COUNT + 1;
 
-    for (int i = 0; i < COUNT; i++) {
-        total += (size_t)PQgetlength(result, row, texts[i].column) + 1;
-    }
-    enum lk_status status = latchkey_buf_reserve(&record->text, total);
-    for (int i = 0; i < COUNT && !status; i++) {
-        status = copy_text(result, row, texts[i].column, &record->text,
-                           texts[i].slice);
-    }
-    return status;
+    return lk_pg_texts(result, row, texts, sizeof(texts) / sizeof(texts[0]),
+                       &record->text);
 }
 
 static void set_times(const PGresult *result, int row, struct lk_record *record)
@@ -82,7 +88,8 @@ static void set_times(const PGresult *result, int row, struct lk_record *record)
     switch (record->state) {
     case LK_STATE_IN_PROGRESS:
         record->lock_until_ms = deadline;
-        if (deadline <= lk_pg_uint(result, row, LK_PG_R_NOW)) {
+        if (deadline <= lk_pg_uint(result, row, LK_PG_R_NOW) &&
+            !record->queued) {
             /* The sweeper just has not come by. */
             record->state = LK_STATE_UNCERTAIN;
             record->since_ms = deadline;
@@ -124,6 +131,7 @@ enum lk_status lk_pg_record(const PGresult *result, int row,
         .generation = lk_pg_uint(result, row, LK_PG_R_GENERATION),
         .omitted = lk_pg_int(result, row, LK_PG_R_OMITTED),
         .evicted = lk_pg_int(result, row, LK_PG_R_EVICTED),
+        .queued = lk_pg_int(result, row, LK_PG_R_QUEUED),
     };
     enum lk_status status = copy_texts(result, row, record);
     set_times(result, row, record);

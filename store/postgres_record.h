@@ -22,6 +22,7 @@ enum lk_pg_record_column {
     LK_PG_R_KEEP,
     LK_PG_R_OMITTED,
     LK_PG_R_EVICTED,
+    LK_PG_R_QUEUED,
     LK_PG_R_STATUS,
     LK_PG_R_COMPLETED,
     LK_PG_R_REASON,
@@ -46,7 +47,7 @@ enum lk_pg_record_column {
 #define LK_PG_COLUMNS_OF(hidden, ttl, answer)                                  \
     "o.number, o.tenant, o.scope, o.key, o.state, o.token, o.attempt, "        \
     "o.generation, o.fingerprint, o.owner, o.claimed_ms, o.deadline_ms, " ttl  \
-    ", o.keep_ms, o.omitted, o.evicted, "                                      \
+    ", o.keep_ms, o.omitted, o.evicted, o.queued, "                            \
     "o.status, o.completed_ms, o.reason, n.now, " hidden ", "                  \
     "(octet_length(a.headers) + octet_length(a.body))::bigint, " answer
 

@@ -52,40 +52,50 @@ $$;
 
 -- The table of lib/machine.c, as one expression: what an event (enum lk_event)
 -- does to a record, and what the caller is told. The verdict (enum lk_verdict),
--- plus 16 times the effect (enum lk_effect: 0 none, 1 begin, 4 finish, 5 free,
--- 6 doubt, 7 lock, 8 keep); -2: an event that this store does not know.
+-- plus 16 times the effect (enum lk_effect: 0 none, 1 begin, 2 accept, 3 lease,
+-- 4 finish, 5 free, 6 doubt, 7 lock, 8 keep, 10 enqueue, 11 return); -2: an
+-- event that is not decided here.
 --
 -- was: the state that the event finds; 0 is absent or expired, and then the
--- booleans may be null. flags: 1 run again what is uncertain, 2 begin nothing.
+-- booleans may be null. flags: 1 run again what is uncertain, 2 begin nothing,
+-- 16 by proof.
 CREATE OR REPLACE FUNCTION latchkey.decide(event integer, was integer,
-    lapsed boolean, omitted boolean, same_fingerprint boolean,
+    lapsed boolean, omitted boolean, queued boolean, same_fingerprint boolean,
     same_owner boolean, same_token boolean, flags integer)
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
     SELECT CASE
-    WHEN event = 0 THEN CASE -- claim
-        WHEN was IN (0, 5) THEN
-            CASE WHEN (flags & 2) = 0 THEN 16 ELSE 8 END -- NEW, REFUSED
+    WHEN event IN (0, 1) THEN CASE -- claim, accept
+        WHEN was IN (0, 5) THEN CASE
+            WHEN event = 1 THEN 4 + 16 * 2 -- ACCEPTED from now on
+            WHEN (flags & 2) = 0 THEN 16 ELSE 8 END -- NEW, REFUSED
         WHEN NOT same_fingerprint THEN 6 -- MISMATCH
-        WHEN was = 1 THEN 4 -- ACCEPTED
+        WHEN was = 1 OR was = 2 AND queued THEN 4 -- ACCEPTED
         WHEN was = 4 THEN CASE WHEN omitted THEN 2 ELSE 1 END -- .., REPLAY
         -- Its own claim, whose reply was lost: NEW, the same token. An owner
         -- who has given up since asks with NONEW for what it has to release.
-        WHEN same_owner AND (was = 2 OR (flags & 2) <> 0) THEN 0
+        WHEN event = 0 AND same_owner AND (was = 2 OR (flags & 2) <> 0) THEN 0
         WHEN was = 2 AND NOT lapsed THEN 3 -- INFLIGHT
-        WHEN (flags & 1) <> 0 THEN
+        WHEN event = 0 AND (flags & 1) <> 0 THEN
             CASE WHEN (flags & 2) = 0 THEN 16 ELSE 8 END
         WHEN was = 2 THEN 5 + 16 * 6 -- UNCERTAIN from now on
         ELSE 5 END
-    WHEN event BETWEEN 3 AND 6 THEN CASE -- complete, release, doubt, extend
+    WHEN event = 2 THEN -- lease: NEW, NIL
+        CASE WHEN was = 1 OR queued AND (flags & 1) <> 0
+            AND (was = 3 OR was = 2 AND lapsed) THEN 16 * 3 ELSE 12 END
+    -- complete, release, doubt, extend, enqueue, return
+    WHEN event BETWEEN 3 AND 6 OR event IN (13, 14) THEN CASE
         WHEN was IN (0, 1, 5) OR NOT same_token THEN 11 -- STALE
+        WHEN event = 14 AND NOT queued THEN 11
         WHEN was = 4 THEN 10 -- KEPT
         WHEN was = 3 AND event = 5 THEN 9 -- the first reason stands
-        ELSE 9 + 16 * (event + 1) END -- OK
+        WHEN event < 7 THEN 9 + 16 * (event + 1) -- OK
+        ELSE 9 + 16 * (event - 3) END
     WHEN event = 7 THEN -- keep
         CASE WHEN was IN (0, 5) THEN 12 ELSE 9 + 16 * 8 END -- NIL, OK
     WHEN event IN (8, 9) THEN CASE -- resolve as completed, as released
+        WHEN (flags & 16) <> 0 AND (was <> 3 OR NOT same_token) THEN 11
         WHEN was IN (2, 3) THEN 9 + 16 * (event - 4)
         WHEN was = 4 THEN 10
         ELSE 12 END
@@ -131,20 +141,92 @@ BEGIN
 END
 $$;
 
+-- A job of an operation; false: it has one of that name already.
+CREATE OR REPLACE FUNCTION latchkey.add_job(_number bigint, _generation bigint,
+    _token bigint, _job text, _target text, _method text, _path text,
+    _headers bytea, _body bytea, _delay bigint, _repeatable boolean,
+    _now bigint)
+RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    INSERT INTO latchkey.job (number, generation, token, name, target, method,
+        path, headers, body, repeatable, created_ms, due_ms)
+    VALUES (_number, _generation, _token, _job, _target, _method, _path,
+        _headers, _body, _repeatable, _now, _now + _delay)
+    ON CONFLICT ON CONSTRAINT job_name DO NOTHING;
+    RETURN FOUND;
+END
+$$;
+
+-- The operations are forgotten, and their jobs with them. _requests: only
+-- those without a name.
+CREATE OR REPLACE FUNCTION latchkey.forget_jobs(_numbers bigint[],
+    _requests boolean)
+RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    gone bigint[];
+BEGIN
+    WITH deleted AS (
+        DELETE FROM latchkey.job j
+        WHERE j.number = ANY (_numbers) AND (j.name = '' OR NOT _requests)
+        RETURNING j.id, j.attempts
+    )
+    SELECT pg_catalog.array_agg(d.id) INTO gone FROM deleted d
+    WHERE d.attempts > 0;
+    IF gone IS NOT NULL THEN
+        DELETE FROM latchkey.attempt a WHERE a.job = ANY (gone);
+    END IF;
+END
+$$;
+
+-- What an event has made of an operation is made of its request in the same
+-- step. _effect: as latchkey.decide has it. A doubt about what may run again is
+-- the courier's to decide, who still has it.
+CREATE OR REPLACE FUNCTION latchkey.follow(_number bigint, _effect integer,
+    _status integer, _reason text, _until bigint, _now bigint)
+RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF _effect = 7 THEN -- its holder lives after all
+        UPDATE latchkey.job j SET state = 1, due_ms = _until, ended_ms = 0
+        WHERE j.number = _number AND j.name = '' AND j.state + 0 = 2;
+    ELSIF _effect = 6 THEN
+        UPDATE latchkey.job j SET state = 2, ended_ms = _now, reason = _reason,
+            status = 0
+        WHERE j.number = _number AND j.name = '' AND j.state + 0 = 1
+          AND NOT j.repeatable;
+    ELSE
+        UPDATE latchkey.job j SET ended_ms = _now,
+            state = CASE _effect WHEN 4 THEN 4 ELSE 5 END,
+            status = CASE _effect WHEN 4 THEN _status ELSE j.status END
+        WHERE j.number = _number AND j.name = '' AND j.state + 0 < 4;
+    END IF;
+END
+$$;
+
 -- One operation under its lock, and what it takes in rows. _ttl, _lock, _token:
--- 0 is "not given"; the texts are '' then.
+-- 0 is "not given"; the texts are '' then. _job and what follows: of an accept,
+-- whose headers and body are the request's, and of an enqueue.
 CREATE OR REPLACE FUNCTION latchkey.step(
     _at integer, _event smallint, _tenant text, _scope text, _key text,
     _fingerprint text, _owner text, _ttl bigint, _lock bigint, _flags integer,
     _token bigint, _status integer, _headers bytea, _body bytea, _reason text,
-    _who text, _why text, _default_ttl bigint, _now bigint, _lock_id bigint)
+    _who text, _why text, _default_ttl bigint, _now bigint, _lock_id bigint,
+    _job text DEFAULT NULL, _target text DEFAULT NULL,
+    _method text DEFAULT NULL, _path text DEFAULT NULL,
+    _delay bigint DEFAULT 0)
 RETURNS latchkey.decision
 LANGUAGE plpgsql
 AS $$
 DECLARE
     r latchkey.operation := latchkey.read(_tenant, _scope, _key,
-        _event = 0 AND (_flags & 2) = 0);
+        _event IN (0, 1) AND (_flags & 2) = 0);
     expired boolean;
+    was_queued boolean := coalesce(r.queued, false);
     was smallint := 0;
     code integer;
     effect integer;
@@ -158,7 +240,7 @@ BEGIN
         was := r.state;
     END IF;
     code := latchkey.decide(_event, was, r.deadline_ms <= _now, r.omitted,
-        r.fingerprint = _fingerprint,
+        was_queued, r.fingerprint = _fingerprint,
         (_flags & 4) <> 0 AND _owner <> '' AND r.owner = _owner,
         r.token = _token, _flags);
     effect := greatest(code, 0) / 16;
@@ -168,16 +250,22 @@ BEGIN
     CASE effect
     WHEN 0 THEN
         NULL;
-    WHEN 1 THEN -- begin
+    WHEN 1, 2 THEN -- begin, accept
         fresh := pg_catalog.nextval('latchkey.token');
         _ttl := coalesce(nullif(_ttl, 0), _default_ttl);
-        _lock := coalesce(nullif(_lock, 0), 30000);
+        IF effect = 1 THEN
+            _lock := coalesce(nullif(_lock, 0), 30000);
+        ELSE
+            _lock := 0; -- since now
+            _owner := '';
+        END IF;
         IF r.number IS NULL THEN
             INSERT INTO latchkey.operation (number, tenant, scope, key, state,
                 attempt, token, generation, claimed_ms, deadline_ms, ttl_ms,
-                fingerprint, owner)
-            VALUES (fresh, _tenant, _scope, _key, 2, 1, fresh, fresh, _now,
-                _now + _lock, _ttl, _fingerprint, _owner)
+                fingerprint, owner, queued)
+            VALUES (fresh, _tenant, _scope, _key, 3 - effect, 2 - effect,
+                fresh, fresh, _now, _now + _lock, _ttl, _fingerprint, _owner,
+                effect = 2)
             ON CONFLICT (tenant, scope, key) DO NOTHING
             RETURNING * INTO r;
             IF NOT FOUND THEN
@@ -187,7 +275,9 @@ BEGIN
         ELSE
             IF expired THEN
                 DELETE FROM latchkey.answer a WHERE a.token = r.token;
-                DELETE FROM latchkey.job j WHERE j.number = r.number;
+                PERFORM latchkey.forget_jobs(ARRAY[r.number], false);
+            ELSIF effect = 2 THEN
+                PERFORM latchkey.forget_jobs(ARRAY[r.number], true);
             END IF;
             -- Past its TTL it is another operation; released, or run again,
             -- it keeps its number and its attempts.
@@ -195,14 +285,28 @@ BEGIN
                 number = CASE WHEN expired THEN fresh ELSE o.number END,
                 generation = CASE WHEN expired OR o.evicted THEN fresh
                                   ELSE o.generation END,
-                attempt = CASE WHEN expired THEN 1 ELSE o.attempt + 1 END,
-                state = 2, token = fresh, omitted = false, evicted = false,
-                claimed_ms = _now, deadline_ms = _now + _lock, ttl_ms = _ttl,
-                keep_ms = NULL, completed_ms = NULL, status = NULL,
-                fingerprint = _fingerprint, owner = _owner, reason = NULL
+                attempt = CASE WHEN expired THEN 0 ELSE o.attempt END
+                    + 2 - effect,
+                state = 3 - effect, token = fresh, omitted = false,
+                evicted = false, claimed_ms = _now, deadline_ms = _now + _lock,
+                ttl_ms = _ttl, keep_ms = NULL, completed_ms = NULL,
+                status = NULL, fingerprint = _fingerprint, owner = _owner,
+                reason = NULL, queued = effect = 2
             WHERE o.number = r.number
             RETURNING * INTO STRICT r;
         END IF;
+        IF effect = 2 THEN
+            PERFORM latchkey.add_job(r.number, r.generation, r.token, _job,
+                _target, _method, _path, _headers, _body, _delay,
+                (_flags & 8) <> 0, _now);
+        END IF;
+    WHEN 3 THEN -- lease
+        UPDATE latchkey.operation o SET
+            state = 2, token = pg_catalog.nextval('latchkey.token'),
+            attempt = o.attempt + 1, deadline_ms = _now + _lock, owner = '',
+            reason = NULL
+        WHERE o.number = r.number
+        RETURNING * INTO STRICT r;
     WHEN 4 THEN -- finish
         IF _reason = '' THEN
             INSERT INTO latchkey.answer (token, headers, body)
@@ -211,7 +315,7 @@ BEGIN
         UPDATE latchkey.operation o SET
             state = 4, omitted = _reason <> '', status = _status,
             completed_ms = _now, deadline_ms = _now + keeps,
-            reason = nullif(_reason, '')
+            reason = nullif(_reason, ''), queued = false
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
     WHEN 5 THEN -- free
@@ -220,14 +324,15 @@ BEGIN
         END IF;
         UPDATE latchkey.operation o SET
             state = 5, omitted = false, evicted = _event = 10, status = NULL,
-            completed_ms = NULL, deadline_ms = _now + keeps, reason = NULL
+            completed_ms = NULL, deadline_ms = _now + keeps, reason = NULL,
+            queued = false
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
     WHEN 6 THEN -- doubt; a lapsed one: since its lock ran out, no reason
         UPDATE latchkey.operation o SET
             state = 3,
-            deadline_ms = CASE _event WHEN 0 THEN o.deadline_ms ELSE _now END,
-            reason = CASE _event WHEN 0 THEN NULL ELSE _reason END
+            deadline_ms = CASE WHEN _event < 2 THEN o.deadline_ms ELSE _now END,
+            reason = CASE WHEN _event < 2 THEN NULL ELSE _reason END
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
     WHEN 7 THEN -- lock; a late, shorter wish does not cut it
@@ -247,7 +352,22 @@ BEGIN
             WHERE o.number = r.number
             RETURNING * INTO STRICT r;
         END IF;
+    WHEN 10 THEN -- enqueue
+        IF NOT latchkey.add_job(r.number, r.generation, r.token, _job, _target,
+            _method, _path, _headers, _body, _delay, false, _now) THEN
+            code := code + 4; -- EXISTS
+        END IF;
+    WHEN 11 THEN -- return: accepted since it was
+        UPDATE latchkey.operation o SET
+            state = 1, deadline_ms = o.claimed_ms, reason = NULL
+        WHERE o.number = r.number
+        RETURNING * INTO STRICT r;
     END CASE;
+
+    IF was_queued AND effect IN (1, 4, 5, 6, 7) THEN
+        PERFORM latchkey.follow(r.number, effect, r.status, _reason,
+            r.deadline_ms, _now);
+    END IF;
 
     IF _event IN (8, 9, 10) AND effect <> 0 THEN
         INSERT INTO latchkey.audit (at_ms, who, why, action, tenant, scope,
@@ -263,8 +383,8 @@ BEGIN
     RETURN ROW(_at, code & 15, r.state, r.token, r.attempt, r.number,
         r.deadline_ms, _now, r.reason,
         CASE WHEN r.state = 4 THEN r.completed_ms
-             WHEN r.state IN (2, 5) THEN r.claimed_ms
-             ELSE r.deadline_ms END,
+             WHEN r.state = 3 THEN r.deadline_ms
+             ELSE r.claimed_ms END,
         was IN (1, 2) AND r.state NOT IN (1, 2),
         _lock_id)::latchkey.decision;
 END
@@ -272,18 +392,21 @@ $$;
 
 -- A batch, for the daemon. All arrays are equally long and without nulls; _ttl
 -- and _lock are 0 where nothing was given, the texts and bytes are empty then.
--- _flags: 1 run again what is uncertain, 2 begin nothing, 4 there is an owner.
--- The caller's transaction is READ COMMITTED.
+-- _flags: 1 run again what is uncertain, 2 begin nothing, 4 there is an owner,
+-- 8 the request may run again, 16 by proof. _job to _delay are empty arrays if
+-- the batch neither accepts nor enqueues; the headers and bodies of such
+-- operations are the job's. The caller's transaction is READ COMMITTED.
 --
 -- Operations on one name are decided in the order of the arrays, one by one.
--- But nearly all names occur once, and nearly all of these are claims of new
--- names, claims that change nothing, and what holders of a token do: that is
--- one statement for all of them. The rest goes through latchkey.step.
+-- But nearly all names occur once, and nearly all of these are new names, claims
+-- that change nothing, and what holders of a token do: that is one statement
+-- for all of them. The rest goes through latchkey.step.
 CREATE OR REPLACE FUNCTION latchkey.apply(
     _event smallint[], _tenant text[], _scope text[], _key text[],
     _fingerprint text[], _owner text[], _ttl bigint[], _lock bigint[],
     _flags integer[], _token bigint[], _status integer[], _headers bytea[],
-    _body bytea[], _reason text[], _who text[], _why text[],
+    _body bytea[], _reason text[], _who text[], _why text[], _job text[],
+    _target text[], _method text[], _path text[], _delay bigint[],
     _default_ttl bigint)
 RETURNS SETOF latchkey.decision
 LANGUAGE plpgsql
@@ -323,12 +446,14 @@ BEGIN
 
     WITH op AS MATERIALIZED (
         SELECT d.*, d.code >> 4 AS effect,
-            CASE WHEN d.code = 16 THEN nextval('latchkey.token') END AS fresh,
-            CASE WHEN d.code < 16 THEN d.state -- else by effect, 1 to 7
-                 ELSE (ARRAY[2, NULL, NULL, 4, 5, 3, 2])[d.code >> 4] END
-                 AS next,
+            CASE WHEN d.code IN (16, 36) THEN nextval('latchkey.token') END
+                AS fresh,
+            -- by effect, 1 to 7; else it stays
+            coalesce((ARRAY[2, 1, NULL, 4, 5, 3, 2])[d.code >> 4], d.state)
+                AS next,
             CASE d.code >> 4
                 WHEN 1 THEN now + d.lock
+                WHEN 2 THEN now
                 WHEN 4 THEN now + greatest(d.ttl, d.keep_ms)
                 WHEN 5 THEN now + greatest(d.ttl, d.keep_ms)
                 WHEN 6 THEN now
@@ -341,14 +466,15 @@ BEGIN
                 coalesce(nullif(u.ttl, 0), r.ttl_ms, _default_ttl) AS ttl,
                 CASE WHEN u.lock = 0 AND u.event = 0 THEN 30000
                      ELSE u.lock END AS lock,
-                r.place, r.state, r.number, r.token, r.attempt, r.claimed_ms,
-                r.completed_ms, r.deadline_ms, r.keep_ms,
+                u.flags, r.place, r.state, r.queued, r.number, r.generation,
+                r.token, r.attempt, r.claimed_ms, r.completed_ms,
+                r.deadline_ms, r.keep_ms,
                 r.reason AS known_reason,
                 -- Another transaction has its lock. A claim may be told what is
                 -- committed if that changes nothing: it was so when this
                 -- statement began. Anything else has to come again.
                 CASE WHEN u.got THEN v.code
-                     WHEN u.event = 0 AND r.state < 5 AND v.code < 16
+                     WHEN u.event < 2 AND r.state < 5 AND v.code < 16
                      THEN v.code
                      ELSE -1 END AS code
             FROM unnest(_event, _tenant, _scope, _key, _fingerprint, _owner,
@@ -365,7 +491,7 @@ BEGIN
                 -- Expired, but perhaps not its jobs.
                 CASE WHEN r.state >= 4 AND r.deadline_ms <= now THEN NULL
                 ELSE latchkey.decide(u.event, coalesce(r.state, 0::smallint),
-                    r.deadline_ms <= now, r.omitted,
+                    r.deadline_ms <= now, r.omitted, r.queued,
                     r.fingerprint = u.fingerprint,
                     (u.flags & 4) <> 0 AND u.owner <> '' AND r.owner = u.owner,
                     r.token = u.token, u.flags) END AS code
@@ -373,16 +499,29 @@ BEGIN
             WHERE u.alone OR NOT u.got
             OFFSET 0) AS d
         WHERE d.code BETWEEN -1 AND 15
-           OR d.code = 16 AND d.number IS NULL
-           OR d.code > 16 AND d.event BETWEEN 3 AND 6
+           OR d.code IN (16, 36) AND d.number IS NULL
+           OR d.code > 16 AND d.event BETWEEN 3 AND 6 AND NOT d.queued
+           OR d.code > 16 AND d.event = 13
     ), claimed AS (
         INSERT INTO latchkey.operation (number, tenant, scope, key, state,
             attempt, token, generation, claimed_ms, deadline_ms, ttl_ms,
-            fingerprint, owner)
-        SELECT p.fresh, p.tenant, p.scope, p.key, 2, 1, p.fresh, p.fresh, now,
-            p.until, p.ttl, p.fingerprint, p.owner
+            fingerprint, owner, queued)
+        SELECT p.fresh, p.tenant, p.scope, p.key, p.next, 2 - p.effect,
+            p.fresh, p.fresh, now, p.until, p.ttl, p.fingerprint,
+            CASE p.effect WHEN 1 THEN p.owner ELSE '' END, p.effect = 2
         FROM op p
-        WHERE p.effect = 1
+        WHERE p.effect IN (1, 2)
+    ), left_job AS (
+        INSERT INTO latchkey.job (number, generation, token, name, target,
+            method, path, headers, body, repeatable, created_ms, due_ms)
+        SELECT coalesce(p.number, p.fresh), coalesce(p.generation, p.fresh),
+            coalesce(p.token, p.fresh), _job[p.at], _target[p.at],
+            _method[p.at], _path[p.at], _headers[p.at], _body[p.at],
+            p.effect = 2 AND (p.flags & 8) <> 0, now, now + _delay[p.at]
+        FROM op p
+        WHERE p.effect IN (2, 10)
+        ON CONFLICT ON CONSTRAINT job_name DO NOTHING
+        RETURNING job.number
     ), moved AS (
         UPDATE latchkey.operation o SET
             state = p.next, deadline_ms = p.until,
@@ -394,7 +533,7 @@ BEGIN
         FROM (SELECT q.place, q.token, q.event, q.next, q.until, q.status,
                   q.reason
               FROM op q
-              WHERE q.effect > 1
+              WHERE q.effect BETWEEN 4 AND 7
               OFFSET 0) AS p -- few columns: each row is copied as a whole
         WHERE o.ctid = p.place AND o.token = p.token
         RETURNING 1
@@ -405,7 +544,10 @@ BEGIN
         WHERE p.effect = 4 AND p.reason = ''
     )
     SELECT array_agg(ROW(p.at,
-            CASE WHEN p.code < 0 THEN p.code ELSE p.code & 15 END,
+            CASE WHEN p.code < 0 THEN p.code
+                 WHEN p.effect = 10 AND (p.number IN (
+                     SELECT l.number FROM left_job l)) IS NOT TRUE THEN 13
+                 ELSE p.code & 15 END,
             coalesce(p.next, 0),
             coalesce(p.fresh, p.token, 0), coalesce(p.attempt,
             CASE WHEN p.effect = 1 THEN 1 ELSE 0 END),
@@ -415,11 +557,12 @@ BEGIN
                  WHEN p.event = 3 THEN nullif(p.reason, '')
                  WHEN p.event = 5 THEN p.reason END,
             CASE WHEN p.next = 4 THEN coalesce(p.completed_ms, now)
-                 WHEN p.next IN (2, 5) THEN coalesce(p.claimed_ms, now)
-                 ELSE coalesce(p.until, 0) END,
-            p.effect > 1 AND p.state = 2 AND p.next <> 2,
+                 WHEN p.next = 3 THEN p.until
+                 WHEN p.next > 0 THEN coalesce(p.claimed_ms, now)
+                 ELSE 0 END,
+            p.effect BETWEEN 4 AND 7 AND p.state = 2 AND p.next <> 2,
             p.id)::latchkey.decision),
-        count(*) FILTER (WHERE p.effect > 1),
+        count(*) FILTER (WHERE p.effect BETWEEN 4 AND 7),
         (SELECT count(*) FROM moved)
     INTO decided, expected, changed
     FROM op p;
@@ -442,7 +585,8 @@ BEGIN
         RETURN NEXT latchkey.step(i, _event[i], _tenant[i], _scope[i], _key[i],
             _fingerprint[i], _owner[i], _ttl[i], _lock[i], _flags[i],
             _token[i], _status[i], _headers[i], _body[i], _reason[i], _who[i],
-            _why[i], _default_ttl, now, id[i]);
+            _why[i], _default_ttl, now, id[i], _job[i], _target[i], _method[i],
+            _path[i], _delay[i]);
     END LOOP;
 END
 $$;
@@ -451,25 +595,35 @@ REVOKE ALL ON FUNCTION
     latchkey.lock_id(text, text, text), latchkey.now_ms(),
     latchkey.has_old_snapshot(),
     latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
-        boolean, integer),
+        boolean, boolean, integer),
     latchkey.read(text, text, text, boolean),
+    latchkey.add_job(bigint, bigint, bigint, text, text, text, text, bytea,
+        bytea, bigint, boolean, bigint),
+    latchkey.forget_jobs(bigint[], boolean),
+    latchkey.follow(bigint, integer, integer, text, bigint, bigint),
     latchkey.step(integer, smallint, text, text, text, text, text, bigint,
         bigint, integer, bigint, integer, bytea, bytea, text, text, text,
-        bigint, bigint, bigint),
+        bigint, bigint, bigint, text, text, text, text, bigint),
     latchkey.apply(smallint[], text[], text[], text[], text[], text[],
         bigint[], bigint[], integer[], bigint[], integer[], bytea[], bytea[],
-        text[], text[], text[], bigint)
+        text[], text[], text[], text[], text[], text[], text[], bigint[],
+        bigint)
     FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
     latchkey.lock_id(text, text, text), latchkey.now_ms(),
     latchkey.has_old_snapshot(),
     latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
-        boolean, integer),
+        boolean, boolean, integer),
     latchkey.read(text, text, text, boolean),
+    latchkey.add_job(bigint, bigint, bigint, text, text, text, text, bytea,
+        bytea, bigint, boolean, bigint),
+    latchkey.forget_jobs(bigint[], boolean),
+    latchkey.follow(bigint, integer, integer, text, bigint, bigint),
     latchkey.step(integer, smallint, text, text, text, text, text, bigint,
         bigint, integer, bigint, integer, bytea, bytea, text, text, text,
-        bigint, bigint, bigint),
+        bigint, bigint, bigint, text, text, text, text, bigint),
     latchkey.apply(smallint[], text[], text[], text[], text[], text[],
         bigint[], bigint[], integer[], bigint[], integer[], bytea[], bytea[],
-        text[], text[], text[], bigint)
+        text[], text[], text[], text[], text[], text[], text[], bigint[],
+        bigint)
     TO latchkey_daemon;

@@ -137,6 +137,80 @@ BEGIN
 END
 $$;
 
+-- What is wrong with the path of a job, or null: the rules of store/call.c. It
+-- stays below the target's URL, whatever a server takes for a separator.
+CREATE OR REPLACE FUNCTION latchkey.path_fault(path text)
+RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE
+    WHEN path IS NULL OR left(path, 1) <> '/' THEN 'must begin with a slash'
+    WHEN octet_length(path) > 8192 THEN 'is longer than 8192 bytes'
+    WHEN left(path, 2) = '//' THEN 'must not begin with two slashes'
+    WHEN path COLLATE "C" ~ '[^!-~]'
+        THEN 'must be printable ASCII without spaces'
+    WHEN strpos(path, E'\\') > 0 OR strpos(path, '#') > 0
+        THEN 'must not contain a backslash or a fragment'
+    WHEN EXISTS (
+        SELECT FROM regexp_split_to_table(
+            lower(substr(split_part(path, '?', 1), 2)), '/|;|%2f|%5c')
+            AS s(segment)
+        WHERE replace(s.segment, '%2e', '.') IN ('.', '..'))
+        THEN 'must not contain "." or ".." as a segment'
+    END
+$$;
+
+-- The same of a method, of the headers as take_headers returns them, and of the
+-- name of a target.
+CREATE OR REPLACE FUNCTION latchkey.method_fault(method text)
+RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN method IN ('GET', 'POST', 'PUT', 'PATCH', 'DELETE')
+        THEN NULL ELSE 'must be GET, POST, PUT, PATCH or DELETE' END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.headers_fault(headers bytea)
+RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN E'\n' || lower(convert_from(headers, 'UTF8')) ~
+        (E'\n(host|content-length|transfer-encoding|connection|upgrade|te|'
+         'trailer|keep-alive|expect|proxy-connection|idempotency-key|'
+         'webhook-id|webhook-timestamp|webhook-signature|latchkey-[^:\n]+):')
+        THEN 'must not set the host, the framing of the message, '
+            'Idempotency-Key, or what begins with Latchkey-' END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.target_fault(target text)
+RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE
+    WHEN target IS NULL OR octet_length(target) NOT BETWEEN 1 AND 64
+        THEN 'must have 1 to 64 characters'
+    WHEN target COLLATE "C" !~ '^[a-z0-9][-a-z0-9_.]*$'
+        THEN 'must be made of a-z, 0-9, ''-'', ''_'' and ''.'''
+    END
+$$;
+
+CREATE OR REPLACE FUNCTION latchkey.refuse(what text, fault text, hint text)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF fault IS NOT NULL THEN
+        RAISE EXCEPTION 'latchkey: % %', what, fault
+            USING ERRCODE = 'invalid_parameter_value', HINT = hint;
+    END IF;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION latchkey.as_time(ms bigint)
 RETURNS timestamptz
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -298,10 +372,12 @@ BEGIN
         d.now_ms := now;
         IF NOT latchkey.has_old_snapshot() THEN
             SELECT CASE WHEN o.fingerprint <> _fingerprint THEN 6
+                        WHEN o.state = 1 OR o.state = 2 AND o.queued THEN 4
                         WHEN o.state <> 4 THEN 3
                         WHEN o.omitted THEN 2
-                        ELSE 1 END, o.token, o.deadline_ms, o.completed_ms,
-                o.reason
+                        ELSE 1 END, o.token, o.deadline_ms,
+                CASE o.state WHEN 4 THEN o.completed_ms
+                             ELSE o.claimed_ms END, o.reason
             INTO d.verdict, d.token, d.deadline_ms, d.changed_ms, d.reason
             FROM latchkey.operation o
             WHERE o.tenant = _tenant AND o.scope = _scope AND o.key = _key
@@ -338,7 +414,7 @@ BEGIN
         v.retry_after := least(greatest(d.deadline_ms - d.now_ms, 1), 1000)
             * interval '1 millisecond';
     WHEN 'ACCEPTED' THEN
-        v.since := latchkey.as_time(d.deadline_ms);
+        v.since := latchkey.as_time(d.changed_ms);
     WHEN 'UNCERTAIN' THEN
         v.since := latchkey.as_time(d.deadline_ms);
         v.reason := coalesce(replace(d.reason, E'\\\\', E'\\'), 'lock lapsed');
@@ -433,7 +509,7 @@ $$;
 CREATE OR REPLACE FUNCTION latchkey.enqueue(tenant text, scope text, key text,
     token bigint, name text, target text, path text,
     method text DEFAULT 'POST', headers text DEFAULT '',
-    body bytea DEFAULT '')
+    body bytea DEFAULT '', delay interval DEFAULT NULL)
 RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -441,30 +517,32 @@ SET enable_seqscan = off
 AS $$
 DECLARE
     _name text := latchkey.take_text('the name of the job', name, 1, 255);
-    _target text := latchkey.take_text('the target', target, 1, 255);
+    _headers bytea := latchkey.take_headers(headers);
+    _delay bigint := 0;
     r latchkey.operation;
-    now bigint;
 BEGIN
-    IF path IS NULL OR path COLLATE "C" !~ '^/[!-~]*$'
-        OR length(path) > 8192 THEN
-        RAISE EXCEPTION 'latchkey: the path of a job begins with a slash and '
-            'has at most 8192 printable ASCII characters, no spaces'
-            USING ERRCODE = 'invalid_parameter_value',
-            HINT = 'A job names a target of the configuration and a path '
-                'there, never a host.';
-    ELSIF method IS NULL OR method COLLATE "C" !~ '^[A-Z]{1,32}$' THEN
-        RAISE EXCEPTION 'latchkey: the method is %, not a word like POST',
-            coalesce(quote_literal(left(method, 40)), 'null')
-            USING ERRCODE = 'invalid_parameter_value';
+    PERFORM latchkey.refuse('the target of the job',
+        latchkey.target_fault(target),
+        'It is the name of a [target] in the configuration.');
+    PERFORM latchkey.refuse('the path of the job', latchkey.path_fault(path),
+        'A job names a target of the configuration and a path there, never a '
+        'host.');
+    PERFORM latchkey.refuse('the method of the job',
+        latchkey.method_fault(method), 'POST is the usual one.');
+    PERFORM latchkey.refuse('the headers of the job',
+        latchkey.headers_fault(_headers), 'The courier sets these itself.');
+    IF octet_length(body) > 16711680 THEN
+        PERFORM latchkey.refuse('the body of the job',
+            'has more than 16711680 bytes', 'Send a reference to it instead.');
+    ELSIF delay <> interval '0' THEN
+        _delay := latchkey.take_ms('the delay', delay);
     END IF;
     r := latchkey.own(tenant, scope, key, token);
-    now := latchkey.now_ms();
-    INSERT INTO latchkey.job (number, generation, token, name, target, method,
-        path, headers, body, created_ms, due_ms)
-    VALUES (r.number, r.generation, r.token, _name, _target, method, path,
-        latchkey.take_headers(headers), coalesce(body, ''), now, now)
-    ON CONFLICT ON CONSTRAINT job_name DO NOTHING;
-    RETURN FOUND;
+    -- Couriers hear of it when this transaction commits.
+    PERFORM pg_notify('latchkey_job', '');
+    RETURN latchkey.add_job(r.number, r.generation, r.token, _name, target,
+        method, path, _headers, coalesce(body, ''), _delay, false,
+        latchkey.now_ms());
 END
 $$;
 
@@ -495,7 +573,7 @@ BEGIN
     FROM latchkey.operation o
     -- A lock that ran out is what the sweeper will make of it.
     CROSS JOIN LATERAL (SELECT CASE WHEN o.state = 2 AND o.deadline_ms <= now
-        THEN 3 ELSE o.state END AS state) AS s
+        AND NOT o.queued THEN 3 ELSE o.state END AS state) AS s
     LEFT JOIN LATERAL (SELECT k.headers, k.body FROM latchkey.answer k
                        WHERE k.token = o.token AND o.state = 4
                        LIMIT 1) AS a ON true
@@ -543,10 +621,12 @@ COMMENT ON FUNCTION latchkey.fence(text, text, text, bigint) IS
 completed; else nobody can take over before your transaction ends. For steps
 that write before they complete.';
 COMMENT ON FUNCTION latchkey.enqueue(text, text, text, bigint, text, text,
-    text, text, text, bytea) IS
+    text, text, text, bytea, interval) IS
 'A call to a target of the configuration, to be made after your transaction has
-committed. True; or false, if the operation has a job of that name already. Call
-it before complete. LK001 and LK002 as for fence.';
+committed, and not before delay is over. True; or false, if the operation has a
+job of that name already. path: below the URL of the target, with the query.
+headers: lines of the form Name: value. Call it before complete. LK001 and LK002
+as for fence.';
 COMMENT ON FUNCTION latchkey.lookup(text, text, text) IS
 'How the operation stands, with its answer; no row if there is none. To look at:
 decide by claim.';
@@ -556,6 +636,9 @@ REVOKE ALL ON FUNCTION
     latchkey.take_text(text, text, integer, integer),
     latchkey.take_key(text), latchkey.take_ms(text, interval),
     latchkey.take_token(bigint), latchkey.take_headers(text),
+    latchkey.path_fault(text), latchkey.method_fault(text),
+    latchkey.headers_fault(bytea), latchkey.target_fault(text),
+    latchkey.refuse(text, text, text),
     latchkey.as_time(bigint), latchkey.be_durable(), latchkey.hold(bigint),
     latchkey.raise_stale(smallint, text, text, text, bigint),
     latchkey.by_token(integer, text, text, text, bigint, bigint, bigint,
@@ -569,7 +652,7 @@ REVOKE ALL ON FUNCTION
     latchkey.extend(text, text, text, bigint, interval),
     latchkey.fence(text, text, text, bigint),
     latchkey.enqueue(text, text, text, bigint, text, text, text, text, text,
-        bytea),
+        bytea, interval),
     latchkey.lookup(text, text, text)
     FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
@@ -581,6 +664,6 @@ GRANT EXECUTE ON FUNCTION
     latchkey.extend(text, text, text, bigint, interval),
     latchkey.fence(text, text, text, bigint),
     latchkey.enqueue(text, text, text, bigint, text, text, text, text, text,
-        bytea),
+        bytea, interval),
     latchkey.lookup(text, text, text)
     TO latchkey_app;

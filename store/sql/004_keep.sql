@@ -66,12 +66,12 @@ BEGIN
     END IF;
 
     -- The sweeper: a lock that ran out means a lost holder, and nobody knows
-    -- how far it came.
+    -- how far it came. Of a request the courier knows, and decides.
     SELECT array_agg(d.number), array_agg(d.id) INTO numbers, ids
     FROM (SELECT o.number,
                  latchkey.lock_id(o.tenant, o.scope, o.key) AS id
           FROM latchkey.operation o
-          WHERE o.state = 2 AND o.deadline_ms <= now
+          WHERE o.state = 2 AND o.deadline_ms <= now AND NOT o.queued
           ORDER BY o.deadline_ms
           LIMIT most) AS d;
     IF numbers IS NOT NULL THEN
@@ -80,7 +80,7 @@ BEGIN
         WITH due AS MATERIALIZED (
             SELECT o.ctid AS place, o.number FROM latchkey.operation o
             WHERE o.number = ANY (numbers) AND o.state + 0 = 2
-              AND o.deadline_ms + 0 <= now
+              AND o.deadline_ms + 0 <= now AND NOT o.queued
             FOR NO KEY UPDATE SKIP LOCKED
         ), lapsed AS (
             UPDATE latchkey.operation o SET state = 3
@@ -166,7 +166,7 @@ BEGIN
         SELECT coalesce(array_agg(g.number), '{}'), array_agg(g.token)
         INTO numbers, tokens FROM gone g;
         DELETE FROM latchkey.answer a WHERE a.token = ANY (tokens);
-        DELETE FROM latchkey.job j WHERE j.number = ANY (numbers);
+        PERFORM latchkey.forget_jobs(numbers, false);
         reaped := cardinality(numbers);
     END IF;
     IF next_ms IS NULL THEN -- the end

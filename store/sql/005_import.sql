@@ -6,7 +6,7 @@
 
 -- Whose token is that? Nearly all records have their number's; the index holds
 -- the others.
-CREATE INDEX operation_token ON latchkey.operation (token)
+CREATE INDEX IF NOT EXISTS operation_token ON latchkey.operation (token)
     WHERE token <> number;
 
 -- Tokens go on above this one. A sequence can only be read and then set: the
@@ -131,8 +131,11 @@ BEGIN
             DELETE FROM latchkey.answer a WHERE a.token = r.token;
             DELETE FROM latchkey.operation o WHERE o.number = r.number;
             IF expired THEN
-                DELETE FROM latchkey.job j WHERE j.number = r.number;
+                PERFORM latchkey.forget_jobs(ARRAY[r.number], false);
             ELSE
+                IF r.queued THEN -- what came has overtaken it
+                    PERFORM latchkey.follow(r.number, 1, 0, '', 0, now);
+                END IF;
                 UPDATE latchkey.job j SET number = its_number
                 WHERE j.number = r.number AND r.number <> its_number;
             END IF;

@@ -6,14 +6,16 @@ from . import build
 
 FILES = sorted((build.ROOT / "store" / "sql").glob("*.sql"))
 EVENTS = ("claim", "accept", "lease", "complete", "release", "doubt", "extend",
-          "keep", "resolve-completed", "resolve-released", "evict")
+          "keep", "resolve-completed", "resolve-released", "evict", "sweep",
+          "reap", "enqueue", "return")
 VERDICTS = ("NEW", "REPLAY", "OMITTED", "INFLIGHT", "ACCEPTED", "UNCERTAIN",
-            "MISMATCH", "LIMITED", "REFUSED", "OK", "KEPT", "STALE", "NIL")
+            "MISMATCH", "LIMITED", "REFUSED", "OK", "KEPT", "STALE", "NIL",
+            "EXISTS")
 STATES = ("absent", "accepted", "in_progress", "uncertain", "completed",
           "released")
 AGAIN, UNKNOWN_EVENT = -1, -2
 DAY = 86400000
-REEXECUTE, NO_NEW, OWNER = 1, 2, 4
+REEXECUTE, NO_NEW, OWNER, REPEATABLE, PROOF = 1, 2, 4, 8, 16
 _numbers = itertools.count(1)
 
 
@@ -41,21 +43,27 @@ class Op:
 
     def __init__(self, event, key, fingerprint="f", owner="", ttl=0, lock=0,
                  reexecute=False, no_new=False, token=0, status=0, headers=b"",
-                 body=b"", reason="", who="", why="", tenant="t", scope="s"):
+                 body=b"", reason="", who="", why="", tenant="t", scope="s",
+                 job="", target="", method="POST", path="/", delay=0,
+                 repeatable=False, proof=False):
         self.event = EVENTS.index(event)
         self.name = (tenant, scope, key)
         self.fingerprint, self.owner = fingerprint, owner
         self.ttl, self.lock = ttl, lock
         self.flags = (reexecute * REEXECUTE + no_new * NO_NEW +
-                      bool(owner) * OWNER)
+                      bool(owner) * OWNER + repeatable * REPEATABLE +
+                      proof * PROOF)
         self.token, self.status = token, status
         self.headers, self.body = headers, body
         self.reason, self.who, self.why = reason, who, why
+        if event == "accept":
+            target = "@gateway"
+        self.call = (job, target, method, path, delay)
 
     def columns(self):
         return (self.event, *self.name, self.fingerprint, self.owner, self.ttl,
                 self.lock, self.flags, self.token, self.status, self.headers,
-                self.body, self.reason, self.who, self.why)
+                self.body, self.reason, self.who, self.why, *self.call)
 
     @property
     def word(self):
@@ -66,7 +74,7 @@ class Op:
 
 TYPES = ("smallint", "text", "text", "text", "text", "text", "bigint",
          "bigint", "integer", "bigint", "integer", "bytea", "bytea", "text",
-         "text", "text")
+         "text", "text", "text", "text", "text", "text", "bigint")
 APPLY = "SELECT * FROM latchkey.apply(%s, %%s)" % ", ".join(
     "%%s::%s[]" % name for name in TYPES)
 

@@ -1,0 +1,494 @@
+/*
+ * postgres_work.c - the courier's part of a batch: one transaction of what
+ * store/sql/007_work.sql offers, and what came of it.
+ */
+#include "store/postgres.h"
+
+#include <string.h>
+
+enum {
+    TRIES = 6,        /* of a transaction that met another one */
+    BUSY_MS = 20,     /* what is due, and somebody else's at the moment */
+    ARRAYS = 32,      /* parameters of all statements together */
+    MOST_JOBS = 4096, /* leased for one want */
+};
+
+/* In the order in which they are done. */
+enum { ENDS, MARKS, ORDERS, SETTLE, LEASE, NEXT, PARTS };
+
+const struct lk_pg_part lk_pg_work_parts[] = {
+    [ENDS] = {.name = "lk_ends",
+              .sql = "SELECT * FROM latchkey.end_jobs($1, $2, $3, $4, $5, $6, "
+                     "$7, $8, $9, $10)"},
+    [MARKS] = {.name = "lk_marks",
+               .sql = "SELECT * FROM latchkey.mark_jobs($1, $2, $3, $4)"},
+    [ORDERS] = {.name = "lk_orders",
+                .sql = "SELECT * FROM latchkey.order_jobs($1, $2, $3, $4, $5, "
+                       "$6, $7, $8)"},
+    [SETTLE] = {.name = "lk_settle",
+                .sql = "SELECT * FROM latchkey.settle_jobs($1, $2, $3)"},
+    [LEASE] = {.name = "lk_lease",
+               .sql = "SELECT * FROM latchkey.lease_jobs($1, $2, $3, $4)"},
+    [NEXT] = {.name = "lk_next", .sql = "SELECT latchkey.next_job($1)"},
+};
+
+const size_t lk_pg_work_part_count = PARTS;
+
+/* One work, its parameters, and its statements as far as there is something
+ * to do. */
+struct job_run {
+    struct lk_postgres *store;
+    struct lk_pg_lane *lane;
+    struct lk_work *work;
+    struct lk_pg_array arrays[ARRAYS];
+    size_t array_count;
+    struct lk_pg_params params[PARTS];
+    struct lk_pg_part parts[PARTS];
+    PGresult **results[PARTS]; /* of those that were sent; else NULL */
+    size_t part_count;
+};
+
+/* ---- parameters ------------------------------------------------------- */
+
+static struct lk_pg_array *add_array(struct job_run *run, unsigned type,
+                                     size_t count, enum lk_status *status)
+{
+    struct lk_pg_array *array = &run->arrays[run->array_count++];
+
+    if (!*status) {
+        *status = lk_pg_array_start(array, type, count);
+    }
+    return array;
+}
+
+/* One parameter of a statement: the value of each i. */
+#define COLUMN(run, part, type, count, add, value)                             \
+    do {                                                                       \
+        struct lk_pg_array *array_ = add_array(run, type, count, &status);     \
+        for (size_t i = 0; i < (count) && !status; i++) {                      \
+            status = add(array_, value);                                       \
+        }                                                                      \
+        lk_pg_add_array(&(run)->params[part], array_);                         \
+    } while (0)
+
+static void add_part(struct job_run *run, int part)
+{
+    struct lk_pg_part *at = &run->parts[run->part_count++];
+
+    *at = lk_pg_work_parts[part];
+    at->params = &run->params[part];
+    run->results[part] = &at->result;
+}
+
+static enum lk_status add_ends(struct job_run *run)
+{
+    const struct lk_job_end *ends = run->work->ends;
+    size_t count = run->work->end_count;
+    enum lk_status status = LK_OK;
+
+    if (!count) {
+        return LK_OK;
+    }
+    add_part(run, ENDS);
+    COLUMN(run, ENDS, LK_PG_INT8_ARRAY, count, lk_pg_array_int,
+           (int64_t)ends[i].id);
+    COLUMN(run, ENDS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+           ends[i].attempt);
+    COLUMN(run, ENDS, LK_PG_INT4_ARRAY, count, lk_pg_array_int, ends[i].end);
+    COLUMN(run, ENDS, LK_PG_INT8_ARRAY, count, lk_pg_array_int,
+           (int64_t)ends[i].delay_ms);
+    COLUMN(run, ENDS, LK_PG_INT4_ARRAY, count, lk_pg_array_int, ends[i].status);
+    COLUMN(run, ENDS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
+           ends[i].provider_id);
+    COLUMN(run, ENDS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
+           ends[i].reason);
+    COLUMN(run, ENDS, LK_PG_BYTEA_ARRAY, count, lk_pg_array_bytes,
+           ends[i].answer.headers);
+    COLUMN(run, ENDS, LK_PG_BYTEA_ARRAY, count, lk_pg_array_bytes,
+           ends[i].answer.body);
+    COLUMN(run, ENDS, LK_PG_INT4_ARRAY, count, lk_pg_array_int, ends[i].left);
+    return status;
+}
+
+static enum lk_status add_marks(struct job_run *run)
+{
+    const struct lk_job_mark *marks = run->work->marks;
+    size_t count = run->work->mark_count;
+    enum lk_status status = LK_OK;
+
+    if (!count) {
+        return LK_OK;
+    }
+    add_part(run, MARKS);
+    COLUMN(run, MARKS, LK_PG_INT8_ARRAY, count, lk_pg_array_int,
+           (int64_t)marks[i].id);
+    COLUMN(run, MARKS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+           marks[i].attempt);
+    COLUMN(run, MARKS, LK_PG_INT8_ARRAY, count, lk_pg_array_int,
+           (int64_t)marks[i].lease_ms);
+    COLUMN(run, MARKS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+           marks[i].called);
+    return status;
+}
+
+static enum lk_status add_orders(struct job_run *run)
+{
+    const struct lk_job_order *orders = run->work->orders;
+    size_t count = run->work->order_count;
+    enum lk_status status = LK_OK;
+
+    if (!count) {
+        return LK_OK;
+    }
+    add_part(run, ORDERS);
+    COLUMN(run, ORDERS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+           orders[i].order);
+    COLUMN(run, ORDERS, LK_PG_INT8_ARRAY, count, lk_pg_array_int,
+           (int64_t)orders[i].id);
+    COLUMN(run, ORDERS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+           orders[i].attempt);
+    COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
+           orders[i].target);
+    COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
+           orders[i].provider_id);
+    COLUMN(run, ORDERS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+           orders[i].status);
+    COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
+           orders[i].who);
+    COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
+           orders[i].why);
+    return status;
+}
+
+/* Requests take a lock each, and the server has not room for any number. */
+static int64_t most_of(struct job_run *run, const struct lk_job_want *want)
+{
+    bool request =
+        latchkey_slice_equal(want->target, LK_SLICE(LK_TARGET_GATEWAY));
+    size_t most =
+        request ? atomic_load(&run->store->lock_share) : (size_t)MOST_JOBS;
+
+    return (int64_t)(want->limit < most ? want->limit : most);
+}
+
+static enum lk_status add_wants(struct job_run *run)
+{
+    const struct lk_work *work = run->work;
+    const struct lk_job_want *wants = work->wants;
+    size_t count = work->want_count;
+    enum lk_status status = LK_OK;
+
+    if (!count) {
+        return LK_OK;
+    }
+    for (int part = SETTLE; part <= NEXT && !status; part++) {
+        add_part(run, part);
+        COLUMN(run, part, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
+               wants[i].target);
+        if (part < NEXT) {
+            COLUMN(run, part, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+                   most_of(run, &wants[i]));
+        }
+        if (part == SETTLE) {
+            COLUMN(run, part, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+                   wants[i].honours);
+        }
+    }
+    lk_pg_add_int(&run->params[LEASE], (int64_t)work->lease_ms);
+    lk_pg_add_int(&run->params[LEASE],
+                  work->body_max && work->body_max < INT64_MAX
+                      ? (int64_t)work->body_max
+                      : INT64_MAX);
+    return status;
+}
+
+/* ---- what came of it -------------------------------------------------- */
+
+static const PGresult *result_of(const struct job_run *run, int part)
+{
+    return run->results[part] ? *run->results[part] : NULL;
+}
+
+static int rows_of(const struct job_run *run, int part)
+{
+    return run->results[part] ? PQntuples(*run->results[part]) : 0;
+}
+
+/* Rows of end_jobs and mark_jobs: those of which there is something to say. */
+enum { FENCE_AT, FENCE_OUTCOME, FENCE_SETTLED };
+enum { OUTCOME_STALE = 1, OUTCOME_AGAIN = 2 };
+
+static void take_settled(struct lk_postgres *store, int64_t lock_id)
+{
+    lk_pg_hear(store, lock_id);
+    pthread_mutex_lock(&store->hints_lock);
+    lk_pg_tell(store, lock_id);
+    pthread_mutex_unlock(&store->hints_lock);
+    lk_pg_keeper_wake(store);
+}
+
+static void take_ends(struct job_run *run)
+{
+    struct lk_work *work = run->work;
+    const PGresult *result = result_of(run, ENDS);
+
+    for (size_t i = 0; i < work->end_count; i++) {
+        work->ends[i].stale = work->ends[i].again = false;
+    }
+    for (int row = 0; row < rows_of(run, ENDS); row++) {
+        uint64_t at = lk_pg_uint(result, row, FENCE_AT);
+        int64_t outcome = lk_pg_int(result, row, FENCE_OUTCOME);
+        if (at && at <= work->end_count) {
+            work->ends[at - 1].stale = outcome == OUTCOME_STALE;
+            work->ends[at - 1].again = outcome == OUTCOME_AGAIN;
+        }
+        if (!PQgetisnull(result, row, FENCE_SETTLED)) {
+            take_settled(run->store, lk_pg_int(result, row, FENCE_SETTLED));
+        }
+    }
+}
+
+static void take_marks(struct job_run *run)
+{
+    struct lk_work *work = run->work;
+    const PGresult *result = result_of(run, MARKS);
+
+    for (size_t i = 0; i < work->mark_count; i++) {
+        work->marks[i].stale = work->marks[i].again = false;
+    }
+    for (int row = 0; row < rows_of(run, MARKS); row++) {
+        uint64_t at = lk_pg_uint(result, row, FENCE_AT);
+        int64_t outcome = lk_pg_int(result, row, FENCE_OUTCOME);
+        if (at && at <= work->mark_count) {
+            work->marks[at - 1].stale = outcome == OUTCOME_STALE;
+            work->marks[at - 1].again = outcome == OUTCOME_AGAIN;
+        }
+    }
+}
+
+static void take_orders(struct job_run *run)
+{
+    static const enum lk_status statuses[] = {LK_OK, LK_NOT_FOUND, LK_INVALID,
+                                              LK_BUSY};
+    struct lk_work *work = run->work;
+    const PGresult *result = result_of(run, ORDERS);
+
+    for (int row = 0; row < rows_of(run, ORDERS); row++) {
+        uint64_t at = lk_pg_uint(result, row, 0);
+        uint64_t outcome = lk_pg_uint(result, row, 1);
+        if (at && at <= work->order_count && outcome < 4) {
+            struct lk_job_order *order = &work->orders[at - 1];
+            order->status_out = statuses[outcome];
+            order->state = (enum lk_job_state)lk_pg_uint(result, row, 2);
+        }
+    }
+}
+
+/* Columns of latchkey.lease. */
+enum {
+    ID,
+    TENANT,
+    SCOPE,
+    KEY,
+    NUMBER,
+    GENERATION,
+    TOKEN,
+    RUN,
+    NAME,
+    TARGET,
+    METHOD,
+    PATH,
+    HEADERS,
+    BODY,
+    ATTEMPTS,
+    FORGIVEN,
+    SENT,
+    REPEATABLE,
+    CREATED,
+    DUE,
+    NOW,
+    STATUS,
+    PROVIDER,
+    REASON,
+};
+
+static enum lk_status take_job(const PGresult *result, int row,
+                               struct lk_job *job)
+{
+    const struct lk_pg_text texts[] = {
+        {TENANT, false, &job->operation.tenant},
+        {SCOPE, false, &job->operation.scope},
+        {KEY, false, &job->operation.key},
+        {NAME, false, &job->name},
+        {TARGET, false, &job->target},
+        {METHOD, false, &job->method},
+        {PATH, false, &job->path},
+        {PROVIDER, false, &job->provider_id},
+        {REASON, false, &job->reason},
+        {HEADERS, true, &job->headers},
+        {BODY, true, &job->body},
+    };
+
+    job->id = lk_pg_uint(result, row, ID);
+    job->number = lk_pg_uint(result, row, NUMBER);
+    job->generation = lk_pg_uint(result, row, GENERATION);
+    job->token = lk_pg_uint(result, row, TOKEN);
+    job->run = lk_pg_uint(result, row, RUN);
+    job->state = LK_JOB_LEASED;
+    job->attempts = (unsigned)lk_pg_uint(result, row, ATTEMPTS);
+    job->forgiven = (unsigned)lk_pg_uint(result, row, FORGIVEN);
+    job->sent = lk_pg_int(result, row, SENT);
+    job->repeatable = lk_pg_int(result, row, REPEATABLE);
+    job->created_ms = lk_pg_uint(result, row, CREATED);
+    job->due_ms = lk_pg_uint(result, row, DUE);
+    job->now_ms = lk_pg_uint(result, row, NOW);
+    job->status = (unsigned)lk_pg_uint(result, row, STATUS);
+    return lk_pg_texts(result, row, texts, sizeof(texts) / sizeof(texts[0]),
+                       &job->text);
+}
+
+/* What there is no memory for is leased to nobody, and runs out. */
+static void take_leases(struct job_run *run)
+{
+    struct lk_work *work = run->work;
+    const PGresult *result = result_of(run, LEASE);
+    uint64_t token = 0;
+
+    for (int row = 0; row < rows_of(run, LEASE); row++) {
+        struct lk_job *job = lk_work_add(work);
+        if (!job) {
+            break;
+        }
+        if (take_job(result, row, job)) {
+            lk_job_free(job);
+            work->job_count--;
+            break;
+        }
+        lk_pg_set_time(run->store, job->now_ms);
+        token = job->token > token ? job->token : token;
+    }
+    uint64_t last = atomic_load(&run->store->counters.last_token);
+    while (token > last &&
+           !atomic_compare_exchange_weak(&run->store->counters.last_token,
+                                         &last, token)) {
+    }
+}
+
+static void take_wait(struct job_run *run)
+{
+    struct lk_work *work = run->work;
+    const PGresult *settled = result_of(run, SETTLE);
+    const PGresult *next = result_of(run, NEXT);
+
+    if (rows_of(run, SETTLE)) {
+        work->lapsed = lk_pg_uint(settled, 0, 0);
+        if (lk_pg_hear_array(run->store, lk_pg_bytes(settled, 0, 1))) {
+            lk_pg_keeper_wake(run->store);
+        }
+    }
+    if (!rows_of(run, NEXT) || PQgetisnull(next, 0, 0)) {
+        return;
+    }
+    work->wait_ms = lk_pg_uint(next, 0, 0);
+    if (work->wait_ms < BUSY_MS && !work->job_count) {
+        work->wait_ms = BUSY_MS; /* somebody else has what is due */
+    }
+}
+
+/* ---- the transaction -------------------------------------------------- */
+
+static void fail(struct job_run *run, enum lk_status status, const char *error)
+{
+    run->work->status = status;
+    run->work->error = error;
+}
+
+static bool is_retried(struct job_run *run, unsigned *tries)
+{
+    if (!lk_pg_is_passing(&run->lane->conn) || ++*tries >= TRIES) {
+        return false;
+    }
+    lk_pg_sleep_some(run->lane, 2u << *tries);
+    return true;
+}
+
+static enum lk_pg_fate transact(struct job_run *run, uint64_t deadline_ns)
+{
+    struct lk_pg_conn *conn = &run->lane->conn;
+    enum lk_pg_fate fate = LK_PG_NOT_SENT;
+    unsigned tries = 0;
+
+    do {
+        if (lk_pg_ready(conn, deadline_ns)) {
+            return LK_PG_NOT_SENT;
+        }
+        fate = lk_pg_pipeline(conn, run->parts, run->part_count, false,
+                              deadline_ns);
+    } while (fate == LK_PG_FAILED && lk_pg_clock_ns() < deadline_ns &&
+             is_retried(run, &tries));
+    return fate;
+}
+
+static void perform(struct job_run *run, uint64_t deadline_ns)
+{
+    struct lk_pg_conn *conn = &run->lane->conn;
+
+    switch (transact(run, deadline_ns)) {
+    case LK_PG_DONE:
+        fail(run, LK_OK, NULL);
+        take_ends(run);
+        take_marks(run);
+        take_orders(run);
+        take_leases(run);
+        take_wait(run);
+        break;
+    case LK_PG_DOUBT:
+        conn->retry_ns = 0;
+        fail(run, LK_UNKNOWN,
+             "the connection to the database was lost while committing");
+        break;
+    case LK_PG_NOT_SENT:
+        fail(run, LK_UNAVAILABLE, "the database is out of reach");
+        break;
+    case LK_PG_FAILED:
+        lk_pg_log(run->store, LK_PG_ERROR,
+                  "the database refused the courier's work: %s (%s)",
+                  conn->message, conn->sqlstate);
+        lk_pg_look_elsewhere(conn);
+        fail(run, LK_UNAVAILABLE,
+             "the database refused it; see the daemon's log");
+        break;
+    }
+}
+
+void lk_pg_work(struct lk_postgres *store, struct lk_pg_lane *lane,
+                struct lk_work *work, uint64_t deadline_ns)
+{
+    struct job_run run = {.store = store, .lane = lane, .work = work};
+    enum lk_status status = add_ends(&run);
+
+    work->wait_ms = UINT64_MAX;
+    work->lapsed = 0;
+    if (!status) {
+        status = add_marks(&run);
+    }
+    if (!status) {
+        status = add_orders(&run);
+    }
+    if (!status) {
+        status = add_wants(&run);
+    }
+    if (status) {
+        fail(&run, LK_UNAVAILABLE, "out of memory");
+    } else if (!run.part_count) {
+        fail(&run, LK_OK, NULL);
+    } else {
+        perform(&run, deadline_ns);
+    }
+    for (size_t i = 0; i < run.part_count; i++) {
+        PQclear(run.parts[i].result);
+    }
+    for (size_t i = 0; i < run.array_count; i++) {
+        latchkey_buf_free(&run.arrays[i].bytes);
+    }
+}

@@ -1,0 +1,716 @@
+-- 007_work.sql - what the courier asks for: how leases end and go on, what
+-- operators want of jobs, what is lost, and what is leased next.
+--
+-- All of it is one transaction of the daemon, READ COMMITTED, on a connection
+-- of its own. A lease is fenced by its number: whoever ends or renews it shows
+-- job.attempts as it was at the lease. Nothing here waits for another
+-- transaction, orders of people excepted: rows that somebody has are left out
+-- (SKIP LOCKED), and so are requests whose operation somebody has.
+--
+-- A request and its operation change in one step, under the operation's lock;
+-- of what the courier does to a request, latchkey.step does the operation's
+-- part.
+--
+-- As in 002_apply.sql, plans must hold while tables grow: rows are found by a
+-- LATERAL lookup and changed by ctid; `+ 0` keeps the planner from the partial
+-- indexes where the primary key is meant.
+
+-- The lock of a request's operation, if nobody has it, and the operation.
+CREATE OR REPLACE FUNCTION latchkey.lock_request(_number bigint,
+    OUT got boolean, OUT id bigint, OUT op latchkey.operation)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+BEGIN
+    SELECT latchkey.lock_id(o.tenant, o.scope, o.key) INTO id
+    FROM latchkey.operation o WHERE o.number = _number;
+    got := coalesce(pg_try_advisory_xact_lock(id), false);
+    IF got THEN
+        SELECT * INTO op FROM latchkey.operation o WHERE o.number = _number;
+    END IF;
+END
+$$;
+
+-- One event of a request's operation, under its lock and its own token: the
+-- verdict. settles: whoever waits for it is to be told.
+CREATE OR REPLACE FUNCTION latchkey.step_request(_op latchkey.operation,
+    _id bigint, _event integer, _lock bigint, _status integer, _headers bytea,
+    _body bytea, _reason text, _now bigint, OUT verdict smallint,
+    OUT settles boolean)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    d latchkey.decision;
+BEGIN
+    d := latchkey.step(1, _event::smallint, _op.tenant, _op.scope, _op.key, '',
+        '', 0, _lock, 0, _op.token, _status, _headers, _body, _reason, '', '',
+        _op.ttl_ms, _now, _id);
+    verdict := d.verdict;
+    settles := d.settles;
+END
+$$;
+
+-- ---- ends ----------------------------------------------------------------
+
+-- How the lease of a request ends. 0 done, 1 stale, 2 another transaction has
+-- it. settled: the lock_id of an operation that somebody may wait for.
+CREATE OR REPLACE FUNCTION latchkey.end_request(_id bigint, _attempt integer,
+    _end integer, _delay bigint, _status integer, _reason text,
+    _headers bytea, _body bytea, _left boolean, OUT outcome smallint,
+    OUT settled bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    j latchkey.job;
+    l record;
+    s record;
+    now bigint;
+    becomes smallint;
+BEGIN
+    SELECT * INTO j FROM latchkey.job k WHERE k.id = _id;
+    IF j.id IS NULL OR j.attempts <> _attempt OR j.state <> 1 THEN
+        outcome := 1;
+        RETURN;
+    END IF;
+    l := latchkey.lock_request(j.number);
+    IF NOT l.got THEN
+        outcome := 2;
+        RETURN;
+    END IF;
+    SELECT * INTO j FROM latchkey.job k
+    WHERE k.id = _id AND k.attempts = _attempt AND k.state + 0 = 1
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        outcome := 1;
+        RETURN;
+    END IF;
+    outcome := 0;
+    now := latchkey.now_ms();
+    IF _end = 0 AND (l.op).state <> 4 THEN
+        _end := 3;
+        _reason := 'the gateway said that it had completed it, but had not';
+    ELSIF _end = 4 AND (j.sent OR _left) THEN
+        _end := 3;
+    END IF;
+    becomes := (ARRAY[4, 0, 0, 2, 5])[_end + 1];
+    IF _end > 0 THEN
+        s := latchkey.step_request(l.op, l.id,
+            (ARRAY[14, 14, 5, 3])[_end], 0,
+            CASE _end WHEN 4 THEN _status END, _headers, _body,
+            CASE _end WHEN 3 THEN _reason ELSE '' END, now);
+        IF s.verdict <> 9 THEN
+            outcome := 1;
+            RETURN;
+        END IF;
+        IF s.settles THEN
+            settled := l.id;
+        END IF;
+    END IF;
+    IF _end = 1 THEN
+        INSERT INTO latchkey.attempt (job, number, ended_ms, status, called,
+            reason, body)
+        VALUES (_id, _attempt, now, _status, _left, _reason,
+            substr(_body, 1, 1024))
+        ON CONFLICT DO NOTHING;
+    END IF;
+    UPDATE latchkey.job k SET
+        state = becomes, sent = k.sent OR _left,
+        called = k.called AND becomes <> 0,
+        forgiven = k.forgiven + (_end = 2)::integer,
+        due_ms = CASE becomes WHEN 0 THEN now + _delay ELSE k.due_ms END,
+        ended_ms = CASE becomes WHEN 0 THEN 0 ELSE now END,
+        status = CASE _end WHEN 2 THEN k.status ELSE _status END,
+        reason = CASE _end WHEN 2 THEN k.reason ELSE _reason END,
+        answer_headers = CASE _end WHEN 2 THEN k.answer_headers
+                                   ELSE _headers END,
+        answer_body = CASE _end WHEN 2 THEN k.answer_body ELSE _body END
+    WHERE k.id = _id;
+END
+$$;
+
+-- _end: enum lk_end. _flags: 1 the call may have left. Returns a row only for
+-- those that are stale (1) or that another transaction has (2), and for those
+-- who have settled an operation (0).
+CREATE OR REPLACE FUNCTION latchkey.end_jobs(_id bigint[], _attempt integer[],
+    _end integer[], _delay bigint[], _status integer[], _provider text[],
+    _reason text[], _headers bytea[], _body bytea[], _flags integer[])
+RETURNS TABLE (at integer, outcome smallint, settled bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    now CONSTANT bigint := latchkey.now_ms();
+    ended integer[];
+    request boolean;
+BEGIN
+    WITH mine AS MATERIALIZED (
+        SELECT u.at::integer, u.id, u.attempt, u.ends, u.status, u.reason,
+            (u.flags & 1) <> 0 AS gone, j.place
+        FROM unnest(_id, _attempt, _end, _status, _reason, _flags)
+            WITH ORDINALITY AS u(id, attempt, ends, status, reason, flags, at)
+        CROSS JOIN LATERAL (
+            SELECT k.ctid AS place FROM latchkey.job k
+            WHERE k.id = u.id AND k.attempts = u.attempt AND k.state + 0 = 1
+              AND k.name <> ''
+            FOR NO KEY UPDATE SKIP LOCKED) AS j
+    ), history AS (
+        INSERT INTO latchkey.attempt (job, number, ended_ms, status, called,
+            reason, body)
+        SELECT m.id, m.attempt, now, m.status, m.gone, m.reason,
+            substr(_body[m.at], 1, 1024)
+        FROM mine m
+        WHERE m.ends = 1
+        ON CONFLICT DO NOTHING
+    ), moved AS (
+        UPDATE latchkey.job j SET
+            state = (ARRAY[4, 0, 0, 2, 3])[m.ends + 1],
+            sent = j.sent OR m.gone, called = j.called AND m.ends NOT IN (1, 2),
+            forgiven = j.forgiven + (m.ends = 2)::integer,
+            due_ms = CASE WHEN m.ends IN (1, 2) THEN now + _delay[m.at]
+                          ELSE j.due_ms END,
+            ended_ms = CASE WHEN m.ends IN (1, 2) THEN 0 ELSE now END,
+            status = CASE m.ends WHEN 2 THEN j.status ELSE m.status END,
+            reason = CASE m.ends WHEN 2 THEN j.reason ELSE m.reason END,
+            provider_id = CASE WHEN m.ends = 2 OR _provider[m.at] = ''
+                               THEN j.provider_id ELSE _provider[m.at] END,
+            answer_headers = CASE m.ends WHEN 2 THEN j.answer_headers
+                                         ELSE _headers[m.at] END,
+            answer_body = CASE m.ends WHEN 2 THEN j.answer_body
+                                      ELSE _body[m.at] END
+        FROM mine m
+        WHERE j.ctid = m.place AND j.id = m.id
+        RETURNING m.at
+    )
+    SELECT coalesce(array_agg(m.at), '{}') INTO ended FROM moved m;
+    IF cardinality(ended) = cardinality(_id) THEN
+        RETURN;
+    END IF;
+    FOR at, request IN
+        SELECT u.at, j.request
+        FROM unnest(_id, _attempt) WITH ORDINALITY AS u(id, attempt, at)
+        LEFT JOIN LATERAL (
+            SELECT k.name = '' AS request FROM latchkey.job k
+            WHERE k.id = u.id AND k.attempts = u.attempt AND k.state + 0 = 1
+            LIMIT 1) AS j ON true
+        WHERE (u.at IN (SELECT e.at FROM unnest(ended) AS e(at))) IS NOT TRUE
+    LOOP
+        settled := NULL;
+        IF request THEN
+            SELECT e.outcome, e.settled INTO outcome, settled
+            FROM latchkey.end_request(_id[at], _attempt[at], _end[at],
+                _delay[at], _status[at], _reason[at], _headers[at], _body[at],
+                (_flags[at] & 1) <> 0) AS e;
+        ELSE -- it is as it should be, and yet we did not get it
+            outcome := CASE WHEN request IS NULL THEN 1 ELSE 2 END;
+        END IF;
+        IF outcome > 0 OR settled IS NOT NULL THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- ---- marks ---------------------------------------------------------------
+
+-- Leases that go on. _flags: 1 it is about to be called. Rows as end_jobs has
+-- them. A request's operation is extended as well, unless another transaction
+-- has it: that one is at work on it, and the next mark will do.
+CREATE OR REPLACE FUNCTION latchkey.mark_jobs(_id bigint[],
+    _attempt integer[], _lease bigint[], _flags integer[])
+RETURNS TABLE (at integer, outcome smallint, settled bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    now CONSTANT bigint := latchkey.now_ms();
+    marked integer[];
+    requests integer[];
+    numbers bigint[];
+    l record;
+    s record;
+    alive boolean;
+BEGIN
+    WITH mine AS MATERIALIZED (
+        SELECT u.at::integer, u.id, u.lease, u.flags, j.place, j.request
+        FROM unnest(_id, _attempt, _lease, _flags)
+            WITH ORDINALITY AS u(id, attempt, lease, flags, at)
+        CROSS JOIN LATERAL (
+            SELECT k.ctid AS place, k.name = '' AS request
+            FROM latchkey.job k
+            WHERE k.id = u.id AND k.attempts = u.attempt AND k.state + 0 = 1
+            FOR NO KEY UPDATE SKIP LOCKED) AS j
+    ), moved AS (
+        UPDATE latchkey.job j SET
+            due_ms = greatest(j.due_ms, now + m.lease),
+            called = j.called OR (m.flags & 1) <> 0
+        FROM mine m
+        WHERE j.ctid = m.place AND j.id = m.id
+        RETURNING m.at, m.request, j.number
+    )
+    SELECT coalesce(array_agg(m.at), '{}'),
+        array_agg(m.at) FILTER (WHERE m.request),
+        array_agg(m.number) FILTER (WHERE m.request)
+    INTO marked, requests, numbers
+    FROM moved m;
+
+    FOR i IN 1 .. coalesce(cardinality(requests), 0) LOOP
+        l := latchkey.lock_request(numbers[i]);
+        CONTINUE WHEN NOT l.got;
+        s := latchkey.step_request(l.op, l.id, 6, _lease[requests[i]], 0, '',
+            '', '', now);
+        IF s.verdict <> 9 THEN
+            at := requests[i];
+            outcome := 1;
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+    IF cardinality(marked) = cardinality(_id) THEN
+        RETURN;
+    END IF;
+    FOR at, alive IN
+        SELECT u.at, EXISTS (
+            SELECT FROM latchkey.job k
+            WHERE k.id = u.id AND k.attempts = u.attempt AND k.state + 0 = 1
+            OFFSET 0)
+        FROM unnest(_id, _attempt) WITH ORDINALITY AS u(id, attempt, at)
+        WHERE (u.at IN (SELECT m.at FROM unnest(marked) AS m(at))) IS NOT TRUE
+    LOOP
+        outcome := CASE WHEN alive THEN 2 ELSE 1 END;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+-- ---- orders --------------------------------------------------------------
+
+-- What becomes of the last attempt when a job is put back: history.
+CREATE OR REPLACE FUNCTION latchkey.put_back(_job latchkey.job, _now bigint,
+    _forgiven integer)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+BEGIN
+    IF _job.state IN (2, 3) THEN
+        INSERT INTO latchkey.attempt (job, number, ended_ms, status, called,
+            reason, body)
+        VALUES (_job.id, _job.attempts, _job.ended_ms, _job.status,
+            _job.sent, _job.reason, substr(_job.answer_body, 1, 1024))
+        ON CONFLICT DO NOTHING;
+    END IF;
+    UPDATE latchkey.job j SET state = 0, due_ms = _now, ended_ms = 0,
+        called = false, forgiven = _forgiven
+    WHERE j.id = _job.id;
+END
+$$;
+
+-- _order: enum lk_order. Audited. outcome: 0 done, 1 there is none, 2 it is not
+-- in such a state or at another attempt, 3 a request. state: as it is now; -1:
+-- not of a job.
+CREATE OR REPLACE FUNCTION latchkey.order_jobs(_order integer[], _id bigint[],
+    _attempt integer[], _target text[], _provider text[], _status integer[],
+    _who text[], _why text[])
+RETURNS TABLE (at integer, outcome smallint, state smallint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    now CONSTANT bigint := latchkey.now_ms();
+    j latchkey.job;
+BEGIN
+    FOR i IN 1 .. cardinality(_order) LOOP
+        at := i;
+        outcome := 0;
+        state := -1;
+        IF _order[i] IN (4, 5) THEN
+            IF _order[i] = 4 THEN
+                INSERT INTO latchkey.target (name, paused_ms, who, why)
+                VALUES (_target[i], now, _who[i], _why[i])
+                ON CONFLICT (name) DO UPDATE SET who = excluded.who,
+                    why = excluded.why;
+            ELSE
+                DELETE FROM latchkey.target t WHERE t.name = _target[i];
+            END IF;
+            INSERT INTO latchkey.audit (at_ms, who, why, action)
+            VALUES (now, _who[i], _why[i], (ARRAY['target pause ',
+                'target resume '])[_order[i] - 3] || _target[i]);
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+
+        SELECT * INTO j FROM latchkey.job k
+        WHERE k.id = _id[i] AND k.name <> ''
+        FOR NO KEY UPDATE;
+        IF j.id IS NULL THEN
+            SELECT k.state INTO state FROM latchkey.job k WHERE k.id = _id[i];
+            outcome := CASE WHEN FOUND THEN 3 ELSE 1 END;
+            state := coalesce(state, -1);
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+        state := j.state;
+        IF _attempt[i] NOT IN (0, j.attempts)
+            OR NOT j.state = ANY (CASE _order[i]
+                WHEN 0 THEN '{0,3}' WHEN 3 THEN '{2}'
+                ELSE '{0,2,3}' END::smallint[])
+        THEN
+            outcome := 2;
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+        IF _order[i] = 0 THEN
+            PERFORM latchkey.put_back(j, now, j.attempts);
+            state := 0;
+        ELSIF _order[i] = 3 THEN
+            PERFORM latchkey.put_back(j, now, j.forgiven);
+            state := 0;
+        ELSE
+            state := CASE _order[i] WHEN 1 THEN 5 ELSE 4 END;
+            UPDATE latchkey.job k SET state = order_jobs.state, ended_ms = now,
+                provider_id = CASE WHEN _provider[i] = '' THEN k.provider_id
+                                   ELSE _provider[i] END,
+                status = CASE WHEN _status[i] = 0 THEN k.status
+                              ELSE _status[i] END
+            WHERE k.id = j.id;
+        END IF;
+        INSERT INTO latchkey.audit (at_ms, who, why, action, tenant, scope,
+            key, token)
+        SELECT now, _who[i], _why[i], (ARRAY['job retry', 'job drop',
+            'job delivered', 'job again'])[_order[i] + 1], o.tenant, o.scope,
+            o.key, j.id
+        FROM latchkey.operation o WHERE o.number = j.number;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+-- ---- what is lost --------------------------------------------------------
+
+-- A request whose lease has run out: 0 it waits again, or is over; 1 it has
+-- become uncertain; 2 another transaction has it, or its holder lives.
+CREATE OR REPLACE FUNCTION latchkey.settle_request(_id bigint, _number bigint,
+    _attempts integer, _now bigint, OUT outcome smallint, OUT settled bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    j latchkey.job;
+    l record;
+    s record;
+    lost boolean;
+BEGIN
+    outcome := 2;
+    l := latchkey.lock_request(_number);
+    IF NOT l.got THEN
+        RETURN;
+    END IF;
+    SELECT * INTO j FROM latchkey.job k
+    WHERE k.id = _id AND k.attempts = _attempts AND k.state + 0 = 1
+      AND k.due_ms + 0 <= _now
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    ELSIF (l.op).state = 2 AND (l.op).deadline_ms > _now THEN
+        -- The gateway keeps it alive, whatever has become of the courier.
+        UPDATE latchkey.job k SET due_ms = (l.op).deadline_ms
+        WHERE k.id = _id;
+        RETURN;
+    ELSIF (l.op).state IN (4, 5) THEN
+        UPDATE latchkey.job k SET ended_ms = _now,
+            state = CASE (l.op).state WHEN 4 THEN 4 ELSE 5 END
+        WHERE k.id = _id;
+        outcome := 0;
+        RETURN;
+    END IF;
+    lost := j.called AND NOT j.repeatable;
+    IF (l.op).state <> 1 THEN
+        s := latchkey.step_request(l.op, l.id, CASE WHEN lost THEN 5 ELSE 14 END,
+            0, 0, '', '', CASE WHEN lost THEN
+            'the courier was lost after it had called' ELSE '' END, _now);
+        IF s.settles THEN
+            settled := l.id;
+        END IF;
+    END IF;
+    IF NOT lost THEN
+        INSERT INTO latchkey.attempt (job, number, ended_ms, status, called,
+            reason, body)
+        VALUES (_id, _attempts, _now, 0, j.called, 'the courier was lost', '')
+        ON CONFLICT DO NOTHING;
+    END IF;
+    UPDATE latchkey.job k SET
+        state = CASE WHEN lost THEN 2 ELSE 0 END, sent = k.sent OR k.called,
+        ended_ms = CASE WHEN lost THEN _now ELSE 0 END, status = 0,
+        reason = CASE WHEN lost
+            THEN 'the courier was lost after it had called'
+            ELSE 'the courier was lost' END
+    WHERE k.id = _id;
+    outcome := lost::integer;
+END
+$$;
+
+-- Leases that ran out, at most `_most` for each target. What was never called,
+-- or may be called again, waits again, and is leased next; else nobody knows.
+-- _honours: 1 the target honours Idempotency-Key. lapsed: so many have become
+-- uncertain.
+CREATE OR REPLACE FUNCTION latchkey.settle_jobs(_target text[],
+    _most integer[], _honours integer[])
+RETURNS TABLE (lapsed integer, settled bigint[])
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    now CONSTANT bigint := latchkey.now_ms();
+    lost record;
+    s record;
+BEGIN
+    WITH due AS MATERIALIZED (
+        SELECT d.place, d.id, d.attempts, d.called,
+            d.called AND w.honours = 0 AS lost, w.honours = 1 AS honours
+        FROM unnest(_target, _most, _honours) AS w(target, most, honours)
+        CROSS JOIN LATERAL (
+            SELECT j.ctid AS place, j.id, j.attempts, j.called
+            FROM latchkey.job j
+            WHERE j.target = w.target AND j.state = 1 AND j.due_ms <= now
+              AND j.name <> ''
+            ORDER BY j.due_ms
+            LIMIT w.most
+            FOR NO KEY UPDATE SKIP LOCKED) AS d
+        WHERE w.target <> '@gateway'
+    ), history AS (
+        INSERT INTO latchkey.attempt (job, number, ended_ms, status, called,
+            reason, body)
+        SELECT d.id, d.attempts, now, 0, d.called OR d.honours,
+            'the courier was lost', ''
+        FROM due d
+        WHERE NOT d.lost
+        ON CONFLICT DO NOTHING
+    ), moved AS (
+        UPDATE latchkey.job j SET
+            state = CASE WHEN d.lost THEN 2 ELSE 0 END,
+            sent = j.sent OR d.called OR d.honours, status = 0,
+            ended_ms = CASE WHEN d.lost THEN now ELSE 0 END,
+            reason = CASE WHEN d.lost
+                THEN 'the courier was lost after it had called'
+                ELSE 'the courier was lost' END
+        FROM due d
+        WHERE j.ctid = d.place AND j.id = d.id
+        RETURNING d.lost
+    )
+    SELECT count(*) FILTER (WHERE m.lost) INTO lapsed FROM moved m;
+
+    FOR lost IN
+        SELECT d.*
+        FROM unnest(_target, _most) AS w(target, most)
+        CROSS JOIN LATERAL (
+            SELECT j.id, j.number, j.attempts FROM latchkey.job j
+            WHERE j.target = w.target AND j.state = 1 AND j.due_ms <= now
+            ORDER BY j.due_ms
+            LIMIT w.most) AS d
+        WHERE w.target = '@gateway'
+    LOOP
+        s := latchkey.settle_request(lost.id, lost.number, lost.attempts, now);
+        lapsed := lapsed + (s.outcome = 1)::integer;
+        IF s.settled IS NOT NULL THEN
+            settled := settled || s.settled;
+        END IF;
+    END LOOP;
+    RETURN NEXT;
+END
+$$;
+
+-- ---- leases --------------------------------------------------------------
+
+-- Accepted requests: operation and job in one step.
+CREATE OR REPLACE FUNCTION latchkey.lease_requests(_most integer,
+    _lease bigint, _bytes bigint)
+RETURNS SETOF latchkey.lease
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    now CONSTANT bigint := latchkey.now_ms();
+    numbers bigint[];
+    ids bigint[];
+BEGIN
+    SELECT array_agg(f.number), array_agg(f.id) INTO numbers, ids
+    FROM (SELECT d.number, latchkey.lock_id(o.tenant, o.scope, o.key) AS id,
+              sum(d.size) OVER (ORDER BY d.due_ms, d.id) - d.size AS before
+          FROM (SELECT j.id, j.number, j.due_ms,
+                    octet_length(j.headers) + octet_length(j.body) AS size
+                FROM latchkey.job j
+                WHERE j.target = '@gateway' AND j.state = 0
+                  AND j.due_ms <= now
+                ORDER BY j.due_ms
+                LIMIT _most
+                FOR NO KEY UPDATE SKIP LOCKED) AS d
+          CROSS JOIN LATERAL (
+              SELECT p.tenant, p.scope, p.key FROM latchkey.operation p
+              WHERE p.number = d.number
+              LIMIT 1) AS o) AS f
+    WHERE f.before < _bytes;
+    IF numbers IS NULL THEN
+        RETURN;
+    END IF;
+    numbers := latchkey.lock_free(numbers, ids);
+    RETURN QUERY
+    WITH due AS MATERIALIZED (
+        SELECT o.ctid AS place, o.number FROM latchkey.operation o
+        WHERE o.number = ANY (numbers) AND o.state + 0 = 1 AND o.queued
+    ), begun AS (
+        UPDATE latchkey.operation o SET
+            state = 2, token = nextval('latchkey.token'),
+            attempt = o.attempt + 1, deadline_ms = now + _lease, owner = '',
+            reason = NULL
+        FROM due
+        WHERE o.ctid = due.place AND o.number = due.number
+        RETURNING o.number, o.tenant, o.scope, o.key, o.token, o.attempt
+    ), found AS MATERIALIZED (
+        SELECT b.*, d.place, d.id FROM begun b
+        CROSS JOIN LATERAL (
+            SELECT j.ctid AS place, j.id FROM latchkey.job j
+            WHERE j.number = b.number AND j.name = '' AND j.state + 0 = 0
+            LIMIT 1) AS d
+    )
+    UPDATE latchkey.job j SET state = 1, attempts = j.attempts + 1,
+        called = false, due_ms = now + _lease, token = f.token
+    FROM found f
+    WHERE j.ctid = f.place AND j.id = f.id
+    RETURNING j.id, f.tenant, f.scope, f.key, j.number, j.generation, j.token,
+        f.attempt, j.name, j.target, j.method, j.path, j.headers, j.body,
+        j.attempts, j.forgiven, j.sent, j.repeatable, j.created_ms, j.due_ms,
+        now, j.status, j.provider_id, j.reason;
+END
+$$;
+
+-- At most `_most` jobs of each target, the longest due first, none of one that
+-- is paused; and not many more bytes than `_bytes` altogether.
+CREATE OR REPLACE FUNCTION latchkey.lease_jobs(_target text[],
+    _most integer[], _lease bigint, _bytes bigint)
+RETURNS SETOF latchkey.lease
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    now CONSTANT bigint := latchkey.now_ms();
+    gateway CONSTANT integer := array_position(_target, '@gateway');
+BEGIN
+    IF gateway IS NOT NULL AND NOT EXISTS (
+        SELECT FROM latchkey.target t WHERE t.name = '@gateway') THEN
+        RETURN QUERY SELECT * FROM latchkey.lease_requests(_most[gateway],
+            _lease, _bytes);
+    END IF;
+    RETURN QUERY
+    WITH due AS MATERIALIZED (
+        SELECT d.*
+        FROM unnest(_target, _most) AS w(target, most)
+        CROSS JOIN LATERAL (
+            SELECT j.ctid AS place, j.id, j.due_ms,
+                octet_length(j.headers) + octet_length(j.body) AS size
+            FROM latchkey.job j
+            WHERE j.target = w.target AND j.state = 0 AND j.due_ms <= now
+            ORDER BY j.due_ms
+            LIMIT w.most
+            FOR NO KEY UPDATE SKIP LOCKED) AS d
+        WHERE w.target <> '@gateway' AND NOT EXISTS (
+            SELECT FROM latchkey.target t WHERE t.name = w.target OFFSET 0)
+    ), fits AS MATERIALIZED (
+        SELECT f.place, f.id
+        FROM (SELECT d.place, d.id, sum(d.size) OVER (ORDER BY d.due_ms, d.id)
+                  - d.size AS before
+              FROM due d) AS f
+        WHERE f.before < _bytes
+    ), leased AS (
+        UPDATE latchkey.job j SET state = 1, attempts = j.attempts + 1,
+            called = false, due_ms = now + _lease
+        FROM fits f
+        WHERE j.ctid = f.place AND j.id = f.id
+        RETURNING j.*
+    )
+    SELECT l.id, o.tenant, o.scope, o.key, l.number, l.generation, 0::bigint,
+        0, l.name, l.target, l.method, l.path, l.headers, l.body, l.attempts,
+        l.forgiven, l.sent, l.repeatable, l.created_ms, l.due_ms, now,
+        l.status, l.provider_id, l.reason
+    FROM leased l
+    LEFT JOIN LATERAL (
+        SELECT p.tenant, p.scope, p.key FROM latchkey.operation p
+        WHERE p.number = l.number
+        LIMIT 1) AS o ON true;
+END
+$$;
+
+-- Milliseconds until a job of these targets is due, or a lease of theirs may be
+-- lost; null: there is none.
+CREATE OR REPLACE FUNCTION latchkey.next_job(_target text[])
+RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+BEGIN
+    RETURN (
+        SELECT greatest(min(d.due_ms) - latchkey.now_ms(), 0)
+        FROM unnest(_target) AS w(target)
+        CROSS JOIN (VALUES (0), (1)) AS s(state)
+        CROSS JOIN LATERAL (
+            SELECT j.due_ms FROM latchkey.job j
+            WHERE j.target = w.target AND j.state = s.state AND j.state < 2
+            ORDER BY j.due_ms
+            LIMIT 1) AS d
+        WHERE s.state = 1 OR NOT EXISTS (
+            SELECT FROM latchkey.target t WHERE t.name = w.target OFFSET 0));
+END
+$$;
+
+REVOKE ALL ON FUNCTION
+    latchkey.lock_request(bigint),
+    latchkey.step_request(latchkey.operation, bigint, integer, bigint, integer,
+        bytea, bytea, text, bigint),
+    latchkey.end_request(bigint, integer, integer, bigint, integer, text,
+        bytea, bytea, boolean),
+    latchkey.end_jobs(bigint[], integer[], integer[], bigint[], integer[],
+        text[], text[], bytea[], bytea[], integer[]),
+    latchkey.mark_jobs(bigint[], integer[], bigint[], integer[]),
+    latchkey.put_back(latchkey.job, bigint, integer),
+    latchkey.order_jobs(integer[], bigint[], integer[], text[], text[],
+        integer[], text[], text[]),
+    latchkey.settle_request(bigint, bigint, integer, bigint),
+    latchkey.settle_jobs(text[], integer[], integer[]),
+    latchkey.lease_requests(integer, bigint, bigint),
+    latchkey.lease_jobs(text[], integer[], bigint, bigint),
+    latchkey.next_job(text[])
+    FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    latchkey.lock_request(bigint),
+    latchkey.step_request(latchkey.operation, bigint, integer, bigint, integer,
+        bytea, bytea, text, bigint),
+    latchkey.end_request(bigint, integer, integer, bigint, integer, text,
+        bytea, bytea, boolean),
+    latchkey.end_jobs(bigint[], integer[], integer[], bigint[], integer[],
+        text[], text[], bytea[], bytea[], integer[]),
+    latchkey.mark_jobs(bigint[], integer[], bigint[], integer[]),
+    latchkey.put_back(latchkey.job, bigint, integer),
+    latchkey.order_jobs(integer[], bigint[], integer[], text[], text[],
+        integer[], text[], text[]),
+    latchkey.settle_request(bigint, bigint, integer, bigint),
+    latchkey.settle_jobs(text[], integer[], integer[]),
+    latchkey.lease_requests(integer, bigint, bigint),
+    latchkey.lease_jobs(text[], integer[], bigint, bigint),
+    latchkey.next_job(text[])
+    TO latchkey_daemon;
