@@ -473,13 +473,13 @@ static void one_that_only_delivers_needs_a_shared_store(void **state)
     assert_true(lk_config_has_courier(&bench->config));
 }
 
-static void assert_documented(const char *text, const struct lk_setting *rows,
+static void assert_documented(const char *text, const struct lk_setting *table,
                               size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         char line[64];
 
-        snprintf(line, sizeof(line), ".It Ic %s ", rows[i].name);
+        snprintf(line, sizeof(line), ".It Ic %s ", table[i].name);
         if (!strstr(text, line)) {
             fail_msg("no \"%s\"", line);
         }
