@@ -174,7 +174,11 @@ static enum lk_status enter(struct reader *reader, struct lk_slice token)
     if (take(reader, '{')) {
         return enter_member(reader, token);
     }
-    return take(reader, '[') ? enter_element(reader, token) : LK_NOT_FOUND;
+    if (take(reader, '[')) {
+        return enter_element(reader, token);
+    }
+    enum lk_status status = skip_scalar(reader);
+    return status ? status : LK_NOT_FOUND;
 }
 
 enum lk_status lk_json_find(struct lk_slice text, struct lk_slice pointer,
