@@ -1,10 +1,13 @@
 """Uncertain jobs and operations are asked about, and resolved by proof."""
 
 import json
+import socket
+import threading
 
 import pytest
 
-from support.life import begin, claim, complete, name, new_key, until, verdict
+from support.life import (FINGERPRINT, begin, claim, complete, name, new_key,
+                          until, verdict)
 from support.provider import charge
 from support.resp import fields
 from support.witness import Witness
@@ -299,6 +302,47 @@ def test_without_a_probe_the_roll_back_alone_decides(box, witness):
     token = claim(box.raw, key, "NONEW")
     assert verdict(token) == "INFLIGHT"
     assert len(witness.posts) == 1 and not witness.gets
+
+
+# ---- asynchronous requests ----
+
+@pytest.fixture
+def silence(tmp_path):
+    """A gateway that takes every request and closes without an answer."""
+    path = tmp_path / "gateway"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve():
+        while True:
+            try:
+                sock = listener.accept()[0]
+            except OSError:
+                return
+            with sock:
+                sock.recv(65536)
+    threading.Thread(target=serve, daemon=True).start()
+    yield path
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+@pytest.mark.parametrize("happened", [True, False],
+                         ids=["happened", "absent"])
+def test_a_request_is_resolved_with_its_operation(box, witness, silence,
+                                                  happened):
+    # C22, C32
+    start(box, witness.url, ["courier.gateway=unix:%s" % silence, *route()])
+    key = new_key()
+    if happened:
+        witness.says = present(key)
+    reply = box.raw("ACCEPT", *name(key), FINGERPRINT, "POST", "/payments",
+                    "Content-Type: text/plain\r\n", "x")
+    assert verdict(reply) == "ACCEPTED"
+    job = box.wait_job(key, "delivered" if happened else "dropped", name="")
+    assert job["target"] == "@gateway" and job["attempts"] == 1
+    assert verdict(claim(box.raw, key)) == ("OMITTED" if happened else "NEW")
 
 
 # ---- life ----
