@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import gateway
+import outbox
 import stores
 from common import (BUILD, FINGERPRINT, SCOPE, TENANT, Results, alternate,
                     benchmark, claims, clear, latchkeyd, redis, setnx)
@@ -151,7 +152,7 @@ def bench_size(args, folder, results):
 COMPARISONS = {
     "claims": bench_claims, "replays": bench_replays, "pairs": bench_pairs,
     "latency": bench_latency, "size": bench_size, **gateway.COMPARISONS,
-    **stores.COMPARISONS,
+    **stores.COMPARISONS, **outbox.COMPARISONS,
 }
 
 
