@@ -33,10 +33,13 @@ enum {
     REEX = 1 << 3,
     NONEW = 1 << 4,
     OMIT = 1 << 5,
+    QUEUED = 1 << 6, /* its request is an unfinished job */
+    PROOF = 1 << 7,
 };
 
-#define EV(name)   (1u << LK_EVENT_##name)
-#define TOKENED    (EV(COMPLETE) | EV(RELEASE) | EV(DOUBT) | EV(EXTEND))
+#define EV(name) (1u << LK_EVENT_##name)
+#define TOKENED                                                                \
+    (EV(COMPLETE) | EV(RELEASE) | EV(DOUBT) | EV(EXTEND) | EV(ENQUEUE))
 #define RESOLVE    (EV(RESOLVE_COMPLETED) | EV(RESOLVE_RELEASED))
 #define SAME       (-1) /* the record is unchanged; past its TTL it is absent */
 #define TO(name)   LK_STATE_##name
@@ -62,6 +65,10 @@ static const struct rule rules[] = {
     {FREE, EV(ACCEPT), 0, 0, TO(ACCEPTED), SAY(ACCEPTED), DOES(ACCEPT)},
     /* any other, another fingerprint, before everything below */
     {ANY, EV(CLAIM) | EV(ACCEPT), 0, FP, SAME, SAY(MISMATCH), DOES(NONE)},
+    /* in progress, by the courier */
+    {RUNNING | LAPSED, EV(CLAIM) | EV(ACCEPT), QUEUED, 0, SAME, SAY(ACCEPTED),
+     DOES(NONE)},
+    {LAPSED, EV(SWEEP), QUEUED, 0, SAME, SAY(NIL), DOES(NONE)},
     /* in progress */
     {RUNNING | LAPSED, EV(CLAIM), OWNER, 0, SAME, SAY(NEW), DOES(NONE)},
     {RUNNING, EV(CLAIM) | EV(ACCEPT), 0, 0, SAME, SAY(INFLIGHT), DOES(NONE)},
@@ -82,19 +89,30 @@ static const struct rule rules[] = {
     /* accepted */
     {ACCEPTED, EV(CLAIM) | EV(ACCEPT), 0, 0, SAME, SAY(ACCEPTED), DOES(NONE)},
     {ACCEPTED, EV(LEASE), 0, 0, TO(IN_PROGRESS), SAY(NEW), DOES(LEASE)},
+    /* lost by the courier, and may be called again */
+    {LAPSED | UNCERTAIN, EV(LEASE), QUEUED | REEX, 0, TO(IN_PROGRESS), SAY(NEW),
+     DOES(LEASE)},
+    {OPEN, EV(RETURN), QUEUED | TOKEN, 0, TO(ACCEPTED), SAY(DONE),
+     DOES(RETURN)},
+    {COMPLETED, EV(RETURN), QUEUED | TOKEN, 0, SAME, SAY(KEPT), DOES(NONE)},
     /* in progress or uncertain, token current */
     {OPEN, EV(COMPLETE), TOKEN, 0, TO(COMPLETED), SAY(DONE), DOES(FINISH)},
     {OPEN, EV(RELEASE), TOKEN, 0, TO(RELEASED), SAY(DONE), DOES(FREE)},
     {UNCERTAIN, EV(DOUBT), TOKEN, 0, SAME, SAY(DONE), DOES(NONE)},
     {OPEN, EV(DOUBT), TOKEN, 0, TO(UNCERTAIN), SAY(DONE), DOES(DOUBT)},
     {OPEN, EV(EXTEND), TOKEN, 0, TO(IN_PROGRESS), SAY(DONE), DOES(LOCK)},
+    {OPEN, EV(ENQUEUE), TOKEN, 0, SAME, SAY(DONE), DOES(ENQUEUE)},
     /* completed, token current: the first completion stands */
     {COMPLETED, TOKENED, TOKEN, 0, SAME, SAY(KEPT), DOES(NONE)},
     /* any, token not current; absent */
-    {ANY, TOKENED, 0, 0, SAME, SAY(STALE), DOES(NONE)},
-    /* operators, and proof */
-    {OPEN, EV(RESOLVE_COMPLETED), 0, 0, TO(COMPLETED), SAY(DONE), DOES(FINISH)},
-    {OPEN, EV(RESOLVE_RELEASED), 0, 0, TO(RELEASED), SAY(DONE), DOES(FREE)},
+    {ANY, TOKENED | EV(RETURN), 0, 0, SAME, SAY(STALE), DOES(NONE)},
+    /* operators, and proof: of the uncertain claim of its token alone */
+    {ANY, RESOLVE, PROOF, TOKEN, SAME, SAY(STALE), DOES(NONE)},
+    {ANY & ~UNCERTAIN, RESOLVE, PROOF, 0, SAME, SAY(STALE), DOES(NONE)},
+    {ACCEPTED | OPEN, EV(RESOLVE_COMPLETED), 0, 0, TO(COMPLETED), SAY(DONE),
+     DOES(FINISH)},
+    {ACCEPTED | OPEN, EV(RESOLVE_RELEASED), 0, 0, TO(RELEASED), SAY(DONE),
+     DOES(FREE)},
     {COMPLETED, RESOLVE, 0, 0, SAME, SAY(KEPT), DOES(NONE)},
     {COMPLETED, EV(EVICT), 0, 0, TO(RELEASED), SAY(DONE), DOES(FREE)},
     {ACCEPTED | OPEN | COMPLETED, EV(KEEP), 0, 0, SAME, SAY(DONE), DOES(KEEP)},
@@ -107,7 +125,11 @@ static const struct rule rules[] = {
 };
 
 enum { RULES = sizeof(rules) / sizeof(*rules) };
-enum { STATES = LK_STATE_RELEASED + 1, EVENTS = LK_EVENT_REAP + 1 };
+enum {
+    STATES = LK_STATE_RELEASED + 1,
+    EVENTS = LK_EVENT_RETURN + 1,
+    FLAGS = 1 << 10,
+};
 
 static const char *const event_words[] = {
 #define X(name, word) word,
@@ -127,6 +149,8 @@ static struct lk_standing standing(enum lk_state state, unsigned bits)
         .token_current = bits & 32,
         .reexecute = bits & 64,
         .no_new = bits & 128,
+        .queued = bits & 256,
+        .proof = bits & 512,
     };
 }
 
@@ -154,7 +178,8 @@ static unsigned brought(struct lk_standing record)
     return (record.same_fingerprint ? FP : 0) |
            (record.same_owner ? OWNER : 0) |
            (record.token_current ? TOKEN : 0) | (record.reexecute ? REEX : 0) |
-           (record.no_new ? NONEW : 0) | (record.omitted ? OMIT : 0);
+           (record.no_new ? NONEW : 0) | (record.omitted ? OMIT : 0) |
+           (record.queued ? QUEUED : 0) | (record.proof ? PROOF : 0);
 }
 
 static bool rule_matches(const struct rule *rule, enum lk_event event,
@@ -191,7 +216,7 @@ static void visit_all(visit_fn visit)
 {
     for (unsigned event = 0; event < EVENTS; event++) {
         for (unsigned state = 0; state < STATES; state++) {
-            for (unsigned bits = 0; bits < 256; bits++) {
+            for (unsigned bits = 0; bits < FLAGS; bits++) {
                 struct lk_standing record = standing(state, bits);
                 visit(event, record, lk_machine_step(event, record));
             }
@@ -202,12 +227,14 @@ static void visit_all(visit_fn visit)
 static void name_case(enum lk_event event, struct lk_standing record)
 {
     print_error(
-        "%s on %s%s%s%s, with%s%s%s%s%s\n", event_words[event],
+        "%s on %s%s%s%s%s, with%s%s%s%s%s%s\n", event_words[event],
         lk_state_word(record.state), record.expired ? " expired" : "",
         record.lapsed ? " lapsed" : "", record.omitted ? " omitted" : "",
+        record.queued ? " queued" : "",
         record.same_fingerprint ? " fingerprint" : "",
         record.same_owner ? " owner" : "", record.token_current ? " token" : "",
-        record.reexecute ? " reexecute" : "", record.no_new ? " no_new" : "");
+        record.reexecute ? " reexecute" : "", record.no_new ? " no_new" : "",
+        record.proof ? " proof" : "");
 }
 
 static unsigned used[RULES];
@@ -249,7 +276,7 @@ static void every_combination_follows_the_table(void **state)
         }
         total += used[i];
     }
-    assert_int_equal(total, EVENTS * STATES * 256);
+    assert_int_equal(total, EVENTS * STATES * FLAGS);
 }
 
 static void check_new(enum lk_event event, struct lk_standing record,
@@ -304,10 +331,11 @@ static void check_effect(enum lk_event event, struct lk_standing record,
     enum lk_state before =
         event == LK_EVENT_REAP ? record.state : counts_as(record);
     bool moved = step.next != before;
-    bool touches = step.effect == LK_EFFECT_LOCK ||
-                   step.effect == LK_EFFECT_KEEP ||
-                   (step.effect == LK_EFFECT_BEGIN && record.lapsed &&
-                    record.reexecute && before == LK_STATE_IN_PROGRESS);
+    bool touches =
+        step.effect == LK_EFFECT_LOCK || step.effect == LK_EFFECT_KEEP ||
+        step.effect == LK_EFFECT_ENQUEUE ||
+        ((step.effect == LK_EFFECT_BEGIN || step.effect == LK_EFFECT_LEASE) &&
+         record.lapsed && record.reexecute && before == LK_STATE_IN_PROGRESS);
 
     if (step.effect == LK_EFFECT_NONE ? moved : !moved && !touches) {
         name_case(event, record);
@@ -327,11 +355,15 @@ static void check_uncertain(enum lk_event event, struct lk_standing record,
 {
     const unsigned by_holder = EV(COMPLETE) | EV(RELEASE) | EV(EXTEND);
     unsigned bit = 1u << event;
+    bool by_courier =
+        record.queued && ((event == LK_EVENT_RETURN && record.token_current) ||
+                          (event == LK_EVENT_LEASE && record.reexecute));
 
     if (record.state != LK_STATE_UNCERTAIN || step.next == LK_STATE_UNCERTAIN) {
         return;
     }
-    if (bit & RESOLVE || (bit & by_holder && record.token_current) ||
+    if (bit & RESOLVE || by_courier ||
+        (bit & by_holder && record.token_current) ||
         (event == LK_EVENT_CLAIM && record.reexecute && !record.no_new &&
          record.same_fingerprint)) {
         return;
@@ -368,6 +400,49 @@ static void what_is_unfinished_is_neither_run_again_nor_forgotten(void **state)
     visit_all(check_open);
 }
 
+static void check_queued(enum lk_event event, struct lk_standing record,
+                         struct lk_step step)
+{
+    bool claims = event == LK_EVENT_CLAIM || event == LK_EVENT_ACCEPT;
+
+    if (record.queued && record.state == LK_STATE_IN_PROGRESS &&
+        (claims || event == LK_EVENT_SWEEP) &&
+        (step.effect != LK_EFFECT_NONE || step.verdict == LK_VERDICT_NEW)) {
+        name_case(event, record);
+        fail_msg("a request is taken from the courier");
+    }
+    if (event == LK_EVENT_LEASE && step.effect != LK_EFFECT_NONE &&
+        record.state != LK_STATE_ACCEPTED &&
+        !(record.queued && record.reexecute)) {
+        name_case(event, record);
+        fail_msg("a call that may have happened is made again");
+    }
+}
+
+/* C27, C31 */
+static void what_the_courier_runs_is_its_own_until_it_may_be_repeated(
+    void **state)
+{
+    visit_all(check_queued);
+}
+
+static void check_proof(enum lk_event event, struct lk_standing record,
+                        struct lk_step step)
+{
+    if ((1u << event) & RESOLVE && record.proof &&
+        step.effect != LK_EFFECT_NONE &&
+        (record.state != LK_STATE_UNCERTAIN || !record.token_current)) {
+        name_case(event, record);
+        fail_msg("proof of one claim ends another");
+    }
+}
+
+/* C30 */
+static void proof_counts_for_the_doubted_claim_of_its_token_alone(void **state)
+{
+    visit_all(check_proof);
+}
+
 static void every_state_has_a_word_that_leads_back_to_it(void **state)
 {
     enum lk_state parsed;
@@ -392,6 +467,9 @@ int main(void)
             a_record_moves_exactly_when_there_is_something_to_write),
         cmocka_unit_test(only_proof_a_person_or_its_holder_ends_a_doubt),
         cmocka_unit_test(what_is_unfinished_is_neither_run_again_nor_forgotten),
+        cmocka_unit_test(
+            what_the_courier_runs_is_its_own_until_it_may_be_repeated),
+        cmocka_unit_test(proof_counts_for_the_doubted_claim_of_its_token_alone),
         cmocka_unit_test(every_state_has_a_word_that_leads_back_to_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
