@@ -38,25 +38,33 @@ static enum lk_status send_order(struct sending *s)
     return latchkey_client_queue(s->cli->client, words.words, words.count);
 }
 
-static bool begins_with_err(struct lk_slice text)
+/* Cuts a word off the front of an error. */
+static bool cut(struct lk_slice *text, const char *word)
 {
-    return text.len >= 4 && memcmp(text.data, "ERR ", 4) == 0;
+    size_t length = strlen(word);
+
+    if (text->len < length || memcmp(text->data, word, length) != 0) {
+        return false;
+    }
+    text->data += length;
+    text->len -= length;
+    return true;
 }
 
 static enum lk_exit take_answer(struct sending *s, const struct lk_reply *reply)
 {
     struct lk_order_counts *counts = s->counts;
+    struct lk_slice text = reply->text;
 
     s->answered++;
     if (lk_reply_is(reply, "OK")) {
         counts->done++;
     } else if (reply->type == LK_REPLY_NIL) {
         counts->gone++;
-    } else if (reply->type == LK_REPLY_ERROR && begins_with_err(reply->text)) {
+    } else if (reply->type == LK_REPLY_ERROR && cut(&text, "ERR ")) {
+        (void)cut(&text, "JOB: ");
         if (counts->moved++ == 0) {
-            lk_put_raw(
-                &counts->refusal,
-                (struct lk_slice){reply->text.data + 4, reply->text.len - 4});
+            lk_put_raw(&counts->refusal, text);
         }
     } else if (reply->type == LK_REPLY_ERROR) {
         return lk_complain_error(s->cli, reply->text);

@@ -59,7 +59,7 @@ static void put_row(struct lk_table *table, const struct lk_reply *target,
     put_number(table, target, "leased", false);
     put_number(table, target, "uncertain", true);
     put_number(table, target, "dead", true);
-    put_number(table, target, "delivered", false);
+    put_number(table, target, "sent-ok", false);
     put_number(table, target, "failed", false);
     struct lk_buf *cell = lk_table_cell(table, LK_PLAIN);
     if (oldest_ms != 0) {
