@@ -74,11 +74,16 @@ size_t lk_http_take_header(char *data, size_t one, size_t len, void *context)
     (void)one;
     if (len >= 5 && !strncasecmp(data, "HTTP/", 5)) {
         headers->len = 0;
+        exchange->headers_done = false;
+        return len;
+    }
+    if (len <= 2 && (data[0] == '\r' || data[0] == '\n')) {
+        exchange->headers_done = true;
         return len;
     }
     if (len < 3 || data[len - 1] != '\n' || !memchr(data, ':', len) ||
         headers->len + len + 1 > HEADERS_MAX) {
-        return len; /* the empty line, or more than is wanted */
+        return len; /* no header, or more than is wanted */
     }
     size_t text = len - (data[len - 2] == '\r' ? 2 : 1);
     if (latchkey_buf_add(headers, data, text) ||
@@ -239,6 +244,7 @@ enum lk_status lk_exchange_begin(struct lk_exchange *exchange,
     CURLcode code = CURLE_OK;
 
     reset_answer(&exchange->answer);
+    exchange->headers_done = false;
     enum lk_status status = check_request(exchange, request);
     if (status) {
         return status;
@@ -290,8 +296,10 @@ void lk_exchange_end(struct lk_exchange *exchange, CURLcode code)
         answer->status = (unsigned)status;
         answer->sent = true;
     }
+    /* curl takes a connection that was closed within the headers for the end
+     * of them. */
     answer->whole =
-        answer->status &&
+        answer->status && exchange->headers_done &&
         (code == CURLE_OK || (code == CURLE_WRITE_ERROR && answer->cut));
     if (!answer->whole && !answer->error[0]) {
         snprintf(answer->error, LK_HTTP_ERROR, "%s",

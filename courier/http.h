@@ -82,7 +82,8 @@ struct lk_exchange {
     char method[LK_METHOD_MAX + 1];
     size_t answer_max;
     const atomic_bool *cancel;
-    void *owner; /* the caller's */
+    void *owner;       /* the caller's */
+    bool headers_done; /* the empty line behind them has come */
     struct lk_http_answer answer;
 };
 

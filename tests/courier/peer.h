@@ -1,0 +1,140 @@
+/* peer.h - a small HTTP server in a thread of the test's, that says exactly
+ * what it is told to. */
+#ifndef LK_TEST_PEER_H
+#define LK_TEST_PEER_H
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct peer {
+    int listener;
+    int stop[2];
+    unsigned port;
+    pthread_t thread;
+    /* What each connection gets; NULL: closed without a word. */
+    const char *answer;
+    size_t answer_len;
+    bool deaf;         /* closes before it has read anything */
+    bool mute;         /* does not close after its answer, until stopped */
+    bool keep;         /* serves one request after the other */
+    size_t repeat;     /* the answer's end, so many times */
+    const char *again; /* what is repeated */
+    atomic_uint connections;
+    atomic_uint requests;
+    char request[65536]; /* the last one */
+    size_t request_len;
+};
+
+/* A whole request, or nothing. */
+static bool peer_read(struct peer *peer, int fd)
+{
+    size_t len = 0;
+
+    for (;;) {
+        ssize_t n =
+            read(fd, peer->request + len, sizeof(peer->request) - 1 - len);
+        if (n <= 0) {
+            return false;
+        }
+        len += (size_t)n;
+        peer->request[len] = 0;
+        peer->request_len = len;
+        const char *end = strstr(peer->request, "\r\n\r\n");
+        const char *size = strcasestr(peer->request, "\r\ncontent-length:");
+        size_t body = size ? strtoul(size + 17, NULL, 10) : 0;
+        if (end && len >= (size_t)(end + 4 - peer->request) + body) {
+            atomic_fetch_add(&peer->requests, 1);
+            return true;
+        }
+    }
+}
+
+static void peer_write(int fd, const char *data, size_t len)
+{
+    while (len) {
+        ssize_t n = send(fd, data, len, MSG_NOSIGNAL);
+        if (n <= 0) {
+            return;
+        }
+        data += n;
+        len -= (size_t)n;
+    }
+}
+
+static void peer_serve(struct peer *peer, int fd)
+{
+    while (!peer->deaf && peer_read(peer, fd) && peer->answer) {
+        peer_write(fd, peer->answer, peer->answer_len);
+        for (size_t i = 0; i < peer->repeat; i++) {
+            peer_write(fd, peer->again, strlen(peer->again));
+        }
+        if (!peer->keep) {
+            break;
+        }
+    }
+    if (peer->mute) {
+        struct pollfd wait = {.fd = peer->stop[0], .events = POLLIN};
+        poll(&wait, 1, -1);
+    }
+    close(fd);
+}
+
+static void *peer_run(void *context)
+{
+    struct peer *peer = context;
+    struct pollfd wait[] = {{.fd = peer->listener, .events = POLLIN},
+                            {.fd = peer->stop[0], .events = POLLIN}};
+
+    while (poll(wait, 2, -1) >= 0 && !wait[1].revents) {
+        int fd = accept(peer->listener, NULL, NULL);
+        if (fd >= 0) {
+            atomic_fetch_add(&peer->connections, 1);
+            peer_serve(peer, fd);
+        }
+    }
+    return NULL;
+}
+
+static void peer_say(struct peer *peer, const char *answer)
+{
+    peer->answer = answer;
+    peer->answer_len = answer ? strlen(answer) : 0;
+}
+
+static bool peer_start(struct peer *peer)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t len = sizeof(address);
+
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    peer->listener = socket(AF_INET, SOCK_STREAM, 0);
+    if (peer->listener < 0 || pipe(peer->stop) ||
+        bind(peer->listener, (struct sockaddr *)&address, len) ||
+        listen(peer->listener, 64) ||
+        getsockname(peer->listener, (struct sockaddr *)&address, &len)) {
+        return false;
+    }
+    peer->port = ntohs(address.sin_port);
+    return !pthread_create(&peer->thread, NULL, peer_run, peer);
+}
+
+static void peer_stop(struct peer *peer)
+{
+    if (write(peer->stop[1], "x", 1) == 1) {
+        pthread_join(peer->thread, NULL);
+    }
+    close(peer->listener);
+    close(peer->stop[0]);
+    close(peer->stop[1]);
+}
+
+#endif
