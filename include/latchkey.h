@@ -454,17 +454,18 @@ struct lk_answer {
 };
 
 /*
- * The verdict in a reply to CLAIM, COMPLETE, RELEASE, DOUBT or EXTEND; slices
- * are those of the reply. LK_UNAVAILABLE: the store cannot decide. LK_REPLY:
- * any other error reply. LK_MALFORMED: no verdict. Unless LK_OK, `answer` says
- * NIL and nothing else.
+ * The verdict in a reply to CLAIM, COMPLETE, RELEASE, DOUBT, EXTEND, ACCEPT or
+ * ENQUEUE; slices are those of the reply. LK_UNAVAILABLE: the store cannot
+ * decide. LK_REPLY: any other error reply. LK_MALFORMED: no verdict. Unless
+ * LK_OK, `answer` says NIL and nothing else.
  */
 LK_MUST_CHECK enum lk_status latchkey_answer_read(const struct lk_reply *reply,
                                                   struct lk_answer *answer);
 
 /*
- * Reads the reply to a CLAIM, COMPLETE, RELEASE, DOUBT or EXTEND that was
- * queued by hand. Returns as latchkey_claim does, and LK_MALFORMED.
+ * Reads the reply to a CLAIM, COMPLETE, RELEASE, DOUBT, EXTEND, ACCEPT or
+ * ENQUEUE that was queued by hand. Returns as latchkey_claim does, and
+ * LK_MALFORMED.
  */
 LK_MUST_CHECK enum lk_status latchkey_client_answer(
     struct lk_client *client, const struct lk_reply *reply,
@@ -500,6 +501,45 @@ LK_MUST_CHECK enum lk_status latchkey_extend(struct lk_client *client,
                                              struct lk_name name,
                                              uint64_t token, uint64_t lock_ms,
                                              struct lk_answer *answer);
+
+/* A request that is to run later, through the gateway. */
+struct lk_accept {
+    struct lk_name name;
+    struct lk_slice fingerprint;
+    struct lk_slice method;
+    struct lk_slice path;    /* with the query */
+    struct lk_slice headers; /* "Name: value\r\n" lines */
+    struct lk_slice body;
+    uint64_t ttl_ms; /* 0: the daemon's default */
+    bool reexecute;  /* what was sent and lost may run again */
+};
+
+/*
+ * ACCEPTED, or whatever a claim of that operation is told; never NEW. The
+ * operation and its request are durable together. Returns as latchkey_claim
+ * does; whoever is not answered sends the same again.
+ */
+LK_MUST_CHECK enum lk_status latchkey_accept(struct lk_client *client,
+                                             const struct lk_accept *accept,
+                                             struct lk_answer *answer);
+
+/* A call to another service that an operation leaves behind. */
+struct lk_enqueue {
+    struct lk_name name; /* of the operation */
+    uint64_t token;      /* of its claim */
+    struct lk_slice job; /* a name, unique within the operation */
+    struct lk_slice target;
+    struct lk_slice path;    /* behind the target's URL, with the query */
+    struct lk_slice method;  /* empty: POST */
+    struct lk_slice headers; /* "Name: value\r\n" lines */
+    struct lk_slice body;
+    uint64_t delay_ms; /* 0: at once */
+};
+
+/* DONE, EXISTS (it has a job of that name already), KEPT or STALE. */
+LK_MUST_CHECK enum lk_status latchkey_enqueue(struct lk_client *client,
+                                              const struct lk_enqueue *job,
+                                              struct lk_answer *answer);
 
 #ifdef __cplusplus
 }

@@ -25,6 +25,7 @@ static const struct shape shapes[] = {
     {LK_VERDICT_MISMATCH, true, "r"},    {LK_VERDICT_LIMITED, true, "wo"},
     {LK_VERDICT_REFUSED, true, ""},      {LK_VERDICT_DONE, false, ""},
     {LK_VERDICT_KEPT, false, "shbcer"},  {LK_VERDICT_STALE, false, ""},
+    {LK_VERDICT_EXISTS, false, ""},
 };
 
 static uint64_t *number_field(struct lk_answer *answer, char field)
@@ -86,10 +87,12 @@ static bool read_field(struct lk_answer *answer, char field,
 
 static const struct shape *find_shape(struct lk_slice word, const char *verb)
 {
-    bool claims = verb && !strcmp(verb, "CLAIM");
+    bool accepts = verb && !strcmp(verb, "ACCEPT");
+    bool claims = accepts || (verb && !strcmp(verb, "CLAIM"));
     enum lk_verdict verdict;
 
-    if (!latchkey_verdict_parse(word, &verdict)) {
+    if (!latchkey_verdict_parse(word, &verdict) ||
+        (accepts && verdict == LK_VERDICT_NEW)) {
         return NULL;
     }
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {

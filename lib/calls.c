@@ -132,6 +132,52 @@ enum lk_status latchkey_claim(struct lk_client *client,
                        answer);
 }
 
+enum lk_status latchkey_accept(struct lk_client *client,
+                               const struct lk_accept *accept,
+                               struct lk_answer *answer)
+{
+    struct command command;
+
+    start_command(&command, "ACCEPT", accept->name);
+    add_word(&command, accept->fingerprint);
+    add_word(&command, accept->method);
+    add_word(&command, accept->path);
+    add_word(&command, accept->headers);
+    add_word(&command, accept->body);
+    add_number_option(&command, "TTL", accept->ttl_ms);
+    if (accept->reexecute) {
+        add_word(&command, LK_SLICE("REEXECUTE"));
+    }
+    return run_command(client, &command, 0, answer);
+}
+
+static void add_text_option(struct command *command, const char *name,
+                            struct lk_slice text)
+{
+    if (text.len) {
+        add_word(command, latchkey_slice(name));
+        add_word(command, text);
+    }
+}
+
+enum lk_status latchkey_enqueue(struct lk_client *client,
+                                const struct lk_enqueue *job,
+                                struct lk_answer *answer)
+{
+    struct command command;
+
+    start_command(&command, "ENQUEUE", job->name);
+    add_number(&command, job->token);
+    add_word(&command, job->job);
+    add_word(&command, job->target);
+    add_word(&command, job->path);
+    add_text_option(&command, "METHOD", job->method);
+    add_text_option(&command, "HEADERS", job->headers);
+    add_text_option(&command, "BODY", job->body);
+    add_number_option(&command, "DELAY", job->delay_ms);
+    return run_command(client, &command, 0, answer);
+}
+
 static void start_complete(struct command *command, struct lk_name name,
                            uint64_t token, const struct lk_response *response,
                            uint64_t ttl_ms)

@@ -263,6 +263,79 @@ static void the_ends_of_a_claim_are_sent(void **state)
 /* ---- Replies that are wrong -----------------------------------------------
  */
 
+static const struct lk_accept plain_accept = {
+    .name = {{"acme", 4}, {"POST /pay", 9}, {"key-1", 5}},
+    .fingerprint = {"print", 5},
+    .method = {"POST", 4},
+    .path = {"/pay?x=1", 8},
+    .headers = {"A: b\r\n", 6},
+    .body = {"", 0}};
+
+static void an_accept_sends_the_request(void **state)
+{
+    struct talk talk;
+    struct lk_accept accept = plain_accept;
+
+    start_talk(&talk, "*3\r\n$8\r\nACCEPTED\r\n:77\r\n$1\r\nR\r\n");
+    assert_command(&talk, latchkey_accept(talk.client, &accept, &talk.answer),
+                   "*9\r\n$6\r\nACCEPT\r\n$4\r\nacme\r\n$9\r\nPOST /pay"
+                   "\r\n$5\r\nkey-1\r\n$5\r\nprint\r\n$4\r\nPOST\r\n$8"
+                   "\r\n/pay?x=1\r\n$6\r\nA: b\r\n\r\n$0\r\n\r\n");
+    assert_int_equal(talk.answer.verdict, LK_VERDICT_ACCEPTED);
+    assert_int_equal(talk.answer.since_ms, 77);
+
+    accept.ttl_ms = 5;
+    accept.reexecute = true;
+    start_talk(&talk, "*2\r\n$8\r\nMISMATCH\r\n$1\r\nR\r\n");
+    assert_command(&talk, latchkey_accept(talk.client, &accept, &talk.answer),
+                   "*12\r\n$6\r\nACCEPT\r\n$4\r\nacme\r\n$9\r\nPOST /pay"
+                   "\r\n$5\r\nkey-1\r\n$5\r\nprint\r\n$4\r\nPOST\r\n$8"
+                   "\r\n/pay?x=1\r\n$6\r\nA: b\r\n\r\n$0\r\n\r\n$3\r\n"
+                   "TTL\r\n$1\r\n5\r\n$9\r\nREEXECUTE\r\n");
+    assert_int_equal(talk.answer.verdict, LK_VERDICT_MISMATCH);
+}
+
+static void an_accept_is_never_told_to_run(void **state)
+{
+    struct talk talk;
+
+    start_talk(&talk, "*5\r\n$3\r\nNEW\r\n:1\r\n:2\r\n:1\r\n$1\r\nR\r\n");
+    assert_int_equal(latchkey_accept(talk.client, &plain_accept, &talk.answer),
+                     LK_MALFORMED);
+    assert_int_equal(talk.answer.verdict, LK_VERDICT_NIL);
+    end_talk(&talk);
+}
+
+static void an_enqueue_sends_only_what_is_given(void **state)
+{
+    struct talk talk;
+    struct lk_enqueue job = {.name = name,
+                             .token = 7,
+                             .job = LK_SLICE("charge"),
+                             .target = LK_SLICE("pay"),
+                             .path = LK_SLICE("/c")};
+
+    start_talk(&talk, "+OK\r\n");
+    assert_command(&talk, latchkey_enqueue(talk.client, &job, &talk.answer),
+                   "*8\r\n$7\r\nENQUEUE\r\n$4\r\nacme\r\n$9\r\nPOST /pay"
+                   "\r\n$5\r\nkey-1\r\n$1\r\n7\r\n$6\r\ncharge\r\n$3"
+                   "\r\npay\r\n$2\r\n/c\r\n");
+    assert_int_equal(talk.answer.verdict, LK_VERDICT_DONE);
+
+    job.method = LK_SLICE("PUT");
+    job.headers = LK_SLICE("A: b\r\n");
+    job.body = LK_SLICE("{}");
+    job.delay_ms = 9;
+    start_talk(&talk, "+EXISTS\r\n");
+    assert_command(&talk, latchkey_enqueue(talk.client, &job, &talk.answer),
+                   "*16\r\n$7\r\nENQUEUE\r\n$4\r\nacme\r\n$9\r\nPOST /pay"
+                   "\r\n$5\r\nkey-1\r\n$1\r\n7\r\n$6\r\ncharge\r\n$3"
+                   "\r\npay\r\n$2\r\n/c\r\n$6\r\nMETHOD\r\n$3\r\nPUT\r\n"
+                   "$7\r\nHEADERS\r\n$6\r\nA: b\r\n\r\n$4\r\nBODY\r\n$2"
+                   "\r\n{}\r\n$5\r\nDELAY\r\n$1\r\n9\r\n");
+    assert_int_equal(talk.answer.verdict, LK_VERDICT_EXISTS);
+}
+
 static void a_store_that_cannot_decide_is_unavailable(void **state)
 {
     static const char *const replies[] = {"-UNAVAILABLE the disk is full\r\n",
@@ -380,6 +453,9 @@ int main(void)
         cmocka_unit_test(a_claim_sends_only_what_is_given),
         cmocka_unit_test(a_claim_sends_every_option),
         cmocka_unit_test(the_ends_of_a_claim_are_sent),
+        cmocka_unit_test(an_accept_sends_the_request),
+        cmocka_unit_test(an_accept_is_never_told_to_run),
+        cmocka_unit_test(an_enqueue_sends_only_what_is_given),
         cmocka_unit_test(a_store_that_cannot_decide_is_unavailable),
         cmocka_unit_test(any_other_error_reply_is_told_with_its_text),
         cmocka_unit_test(a_reply_of_another_shape_is_malformed_and_never_new),
