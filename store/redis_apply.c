@@ -69,15 +69,19 @@ static void give_up(struct lk_redis_lane *lane, size_t count)
 /* ---- The batch -------------------------------------------------------------
  */
 
+/* A fail-over may lose what was acknowledged: nothing for an outbox. */
+#define NO_JOBS                                                                \
+    "a Redis store keeps no jobs: use the embedded store or PostgreSQL"
+
 /* False: it cannot be decided here, and has its status. */
 static bool is_possible(struct lk_op *op)
 {
     op->status = LK_AGAIN;
     op->error = NULL;
-    if (op->event == LK_EVENT_ACCEPT || op->event == LK_EVENT_LEASE) {
+    if (op->event == LK_EVENT_ACCEPT || op->event == LK_EVENT_LEASE ||
+        op->event == LK_EVENT_ENQUEUE || op->event == LK_EVENT_RETURN) {
         op->status = LK_INVALID;
-        op->error = "Redis cannot keep jobs as safely as an outbox needs; use "
-                    "sqlite: or postgres:";
+        op->error = NO_JOBS;
     } else if (op->response.headers.len + op->response.body.len > ANSWER_MAX) {
         op->status = LK_TOO_LARGE;
         op->error = "the answer is larger than the store can keep; complete "
@@ -176,7 +180,11 @@ void lk_redis_apply(struct lk_store *base, struct lk_batch *batch)
     size_t count;
 
     lane->full = lane->wrote = false;
-
+    if (batch->work) {
+        batch->work->status = LK_INVALID;
+        batch->work->error = NO_JOBS;
+        batch->work->wait_ms = UINT64_MAX;
+    }
     if (collect(lane, batch, &count)) {
         refuse(batch, "out of memory");
         return;

@@ -90,6 +90,13 @@ static const struct {
     [LK_EVENT_EVICT] = {1, "evict"},
 };
 
+/* A resolution that counts for the claim of one token alone. */
+static bool is_proof(const struct lk_op *op)
+{
+    return op->token && (op->event == LK_EVENT_RESOLVE_COMPLETED ||
+                         op->event == LK_EVENT_RESOLVE_RELEASED);
+}
+
 static enum lk_status add_args(const struct lk_redis *store,
                                struct lk_redis_lane *lane,
                                const struct lk_op *op)
@@ -125,7 +132,10 @@ static enum lk_status add_args(const struct lk_redis *store,
 /* ---- Calls -----------------------------------------------------------------
  */
 
-enum { SET_KEYS = 4 };
+enum {
+    SET_KEYS = 4,
+    PROOF_EVENT = 100, /* added to the event, as the library knows it */
+};
 
 /* The keys of a call: sets, then the records. They stay in the scratch buffer
  * until the call is begun. */
@@ -165,7 +175,8 @@ static enum lk_status add_group(const struct lk_redis *store,
     enum lk_status status = list_keys(store, lane, pending, count, keys);
 
     for (size_t i = 0; i < count; i++) {
-        args += 1 + events[pending[i].op->event].args;
+        args += 1 + events[pending[i].op->event].args +
+                (is_proof(pending[i].op) ? 1 : 0);
     }
     if (!status) {
         status = lk_redis_begin(store, &lane->link,
@@ -174,9 +185,15 @@ static enum lk_status add_group(const struct lk_redis *store,
                                 keys, SET_KEYS + count, args);
     }
     for (size_t i = 0; i < count && !status; i++) {
-        status = lk_link_number(&lane->link, pending[i].op->event);
+        const struct lk_op *op = pending[i].op;
+        bool proof = is_proof(op);
+        status =
+            lk_link_number(&lane->link, op->event + (proof ? PROOF_EVENT : 0u));
         if (!status) {
-            status = add_args(store, lane, pending[i].op);
+            status = add_args(store, lane, op);
+        }
+        if (!status && proof) {
+            status = lk_link_number(&lane->link, op->token);
         }
     }
     for (size_t i = 0; i < count; i++) {

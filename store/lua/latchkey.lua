@@ -20,7 +20,7 @@
 
 -- Whoever changes what a function does raises this: a daemon replaces a library
 -- with a lower one.
-local REVISION = 2
+local REVISION = 3
 
 -- Numbers of enum lk_state and of enum lk_verdict.
 local ABSENT, IN_PROGRESS, UNCERTAIN, COMPLETED, RELEASED = 0, 2, 3, 4, 5
@@ -440,12 +440,13 @@ local function audit(key, now, concerned, entry)
 end
 
 -- Of all of these the first argument is the audit entry. `act` returns a reply,
--- or nothing and the verdict of what it may not do.
-local function operator(act)
+-- or nothing and the verdict of what it may not do; `missing` is that of what is
+-- not there.
+local function operator(act, missing)
     return function(name, args, i, _, now)
         local record = look(name)
         if record == '' then
-            return reply(NIL, ABSENT, ABSENT, 0, now, '')
+            return reply(missing or NIL, ABSENT, ABSENT, 0, now, '')
         end
         local found = take(record, now)
         local done, verdict = act(name, args, i, record, now, found)
@@ -465,19 +466,29 @@ local function is_open(found)
 end
 
 -- Entry, ttl, reason, response.
-local resolve = operator(function(name, args, i, record, now, found)
+local function resolve(name, args, i, record, now, found)
     if not is_open(found) then
         return nil, found == COMPLETED and KEPT or NIL
     end
     return finish(name, record, now, args[i + 1], args[i + 2], args[i + 3])
-end)
+end
 
-local resolve_released = operator(function(name, _, _, record, now, found)
+local function resolve_released(name, _, _, record, now, found)
     if not is_open(found) then
         return nil, found == COMPLETED and KEPT or NIL
     end
     return set_free(name, record, now, 0)
-end)
+end
+
+-- By proof: for the uncertain claim of the token that args[i + at] is, alone.
+local function by_proof(act, at)
+    return operator(function(name, args, i, record, now, found)
+        if found ~= UNCERTAIN or token ~= args[i + at] + 0 then
+            return nil, STALE
+        end
+        return act(name, args, i, record, now, found)
+    end, STALE)
+end
 
 local evict = operator(function(name, _, _, record, now, found)
     if found ~= COMPLETED then
@@ -488,12 +499,14 @@ end)
 
 -- ---- Operations ----
 
--- By the number of enum lk_event: what decides it, and how many arguments it
--- has.
+-- By the number of enum lk_event, plus 100 by proof: what decides it, and how
+-- many arguments it has.
 local operations = {
     ['0'] = {claim, 5}, ['3'] = {complete, 4}, ['4'] = {release, 1},
     ['5'] = {doubt, 2}, ['6'] = {extend, 2}, ['7'] = {keep, 1},
-    ['8'] = {resolve, 4}, ['9'] = {resolve_released, 1}, ['10'] = {evict, 1},
+    ['8'] = {operator(resolve), 4}, ['9'] = {operator(resolve_released), 1},
+    ['10'] = {evict, 1}, ['108'] = {by_proof(resolve, 4), 5},
+    ['109'] = {by_proof(resolve_released, 1), 2},
 }
 
 -- keys: index, due, token, audit, then the records, one for each operation.
