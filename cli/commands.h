@@ -36,8 +36,8 @@
     X(target, "target", "status [NAME] | (pause | resume) NAME --why TEXT", 1, \
       2, LK_CONNECTS, "show how targets do; pause and resume them")            \
     X(reconcile, "reconcile",                                                  \
-      "TARGET --export FILE [--complete-until TIME] [--apply] ...", 1, 1,      \
-      LK_CONNECTS, "compare a provider's ledger with the jobs")                \
+      "TARGET (--export FILE [--apply] ... | --probe)", 1, 1, LK_CONNECTS,     \
+      "compare a provider's ledger with the jobs")                             \
     X(stats, "stats", "", 0, 0, LK_CONNECTS, "show the store's numbers")       \
     X(verify, "verify", "", 0, 0, LK_CONNECTS,                                 \
       "check everything that is stored")                                       \

@@ -349,16 +349,37 @@ static void put_stored(struct lk_buf *out, struct lk_slice bytes)
     }
 }
 
+/* The history is a list of flat lists: objects, in JSON. */
+static void write_job(struct lk_cli *cli, const struct lk_reply *job,
+                      const struct lk_reply *history)
+{
+    struct lk_doc doc = {.out = &cli->out};
+
+    lk_doc_object(&doc, NULL);
+    for (size_t i = 0; i + 1 < job->count; i += 2) {
+        struct lk_reply pair = {.elements = &job->elements[i], .count = 2};
+
+        if (&job->elements[i + 1] != history) {
+            lk_doc_members(&doc, &pair);
+        }
+    }
+    lk_doc_array(&doc, "history");
+    for (size_t i = 0; history != NULL && i < history->count; i++) {
+        lk_doc_object(&doc, NULL);
+        lk_doc_members(&doc, &history->elements[i]);
+        lk_doc_end_object(&doc);
+    }
+    lk_doc_end_array(&doc);
+    lk_doc_end_object(&doc);
+}
+
 void lk_job_show(struct lk_cli *cli, const struct lk_reply *job)
 {
     const struct lk_reply *history = lk_field(job, "history");
-    struct lk_doc doc = {.out = &cli->out};
     bool body = lk_args_flag(&cli->args, "body");
 
     if (cli->json) {
-        lk_doc_object(&doc, NULL);
-        lk_doc_members(&doc, job);
-        lk_doc_end_object(&doc);
+        write_job(cli, job, history);
         return;
     }
     if (body || lk_args_flag(&cli->args, "answer")) {

@@ -141,10 +141,11 @@ static void show_json(struct lk_cli *cli, const struct lk_reply *targets)
     lk_doc_end_object(&doc);
 }
 
-static enum lk_exit show_status(struct lk_cli *cli, const char *name)
+/* LK_EXIT_NO: there is none of that name, and it is said. */
+static enum lk_exit fetch_status(struct lk_cli *cli, const char *name,
+                                 const struct lk_reply **reply)
 {
     struct lk_words words = {0};
-    const struct lk_reply *reply;
     enum lk_exit result;
 
     lk_words_add(&words, "TARGET");
@@ -152,12 +153,26 @@ static enum lk_exit show_status(struct lk_cli *cli, const char *name)
     if (name != NULL) {
         lk_words_add(&words, name);
     }
-    result = lk_call(cli, &words, &reply);
+    result = lk_call(cli, &words, reply);
+    if (result == LK_EXIT_DONE && (*reply)->type != LK_REPLY_ARRAY) {
+        result = lk_complain_reply(cli);
+    }
+    if (result == LK_EXIT_DONE && name != NULL && (*reply)->count == 0) {
+        lk_complain("there is no target \"%s\"; latchkey target status lists "
+                    "them",
+                    name);
+        result = LK_EXIT_NO;
+    }
+    return result;
+}
+
+static enum lk_exit show_status(struct lk_cli *cli, const char *name)
+{
+    const struct lk_reply *reply;
+    enum lk_exit result = fetch_status(cli, name, &reply);
+
     if (result != LK_EXIT_DONE) {
         return result;
-    }
-    if (reply->type != LK_REPLY_ARRAY) {
-        return lk_complain_reply(cli);
     }
     if (cli->json) {
         show_json(cli, reply);
@@ -167,11 +182,9 @@ static enum lk_exit show_status(struct lk_cli *cli, const char *name)
         show_table(cli, reply);
     }
     if (reply->count == 0) {
-        lk_hint(cli, name == NULL ? "no targets: see [target NAME] in "
-                                    "latchkeyd.conf"
-                                  : "there is no such target");
+        lk_hint(cli, "no targets: see [target NAME] in latchkeyd.conf");
     }
-    return name != NULL && reply->count == 0 ? LK_EXIT_NO : LK_EXIT_DONE;
+    return LK_EXIT_DONE;
 }
 
 /* ---- Pause and resume -----------------------------------------------------
@@ -190,6 +203,10 @@ static enum lk_exit order(struct lk_cli *cli, bool pause)
     lk_words_add(&deed.words, pause ? "PAUSE" : "RESUME");
     lk_words_add(&deed.words, name);
     result = lk_deed_words(cli, &deed, NULL);
+    /* A slip of the finger would pause nothing, and nobody would notice. */
+    if (result == LK_EXIT_DONE) {
+        result = fetch_status(cli, name, &reply);
+    }
     if (result == LK_EXIT_DONE) {
         result = lk_call(cli, &deed.words, &reply);
     }
