@@ -316,7 +316,10 @@ ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
 
     if (answer == NULL) {
 
-        /* that nothing has happened is true without a record of it */
+        /*
+         * That nothing has happened is true without a record of it; that
+         * something may have, the courier takes for granted.
+         */
 
         return settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE
                ? ngx_http_latchkey_set_released(r) : NULL;

@@ -19,8 +19,9 @@
  *
  * An op with an order gives the request away instead of claiming it.  Whether
  * it was taken or not, there is nothing to be settled then.  An op of the
- * courier's has its token from there: what has not happened is not released,
- * but told to the courier, and if that is gone, to nobody.
+ * courier's has its token from there: what has not happened, or may be run
+ * again, is not settled but told to the courier, and if that is gone, to
+ * nobody.
  *
  * An op is freed when it is detached and none of its calls is on its way:
  * calls cannot be taken back.
@@ -81,6 +82,8 @@ static void ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op,
 static void ngx_http_latchkey_op_extend(ngx_event_t *ev);
 static void ngx_http_latchkey_op_extended(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
+static ngx_uint_t ngx_http_latchkey_op_is_given_back(
+    ngx_http_latchkey_op_t *op);
 static ngx_int_t ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
@@ -625,11 +628,31 @@ ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
 }
 
 
+/* the courier ends the operation together with its own errand */
+
+static ngx_uint_t
+ngx_http_latchkey_op_is_given_back(ngx_http_latchkey_op_t *op)
+{
+    return op->courier
+           && (op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE
+               || (op->settle == NGX_HTTP_LATCHKEY_SETTLE_DOUBT
+                   && op->conf->reexecute));
+}
+
+
 static ngx_int_t
 ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op)
 {
     ngx_uint_t                  keep;
     ngx_http_latchkey_words_t   w;
+
+    if (ngx_http_latchkey_op_is_given_back(op)) {
+
+        /* has the app completed it itself?  else the courier goes on */
+
+        return ngx_http_latchkey_op_send_extend(op, &op->call,
+                                             ngx_http_latchkey_op_settled, 1);
+    }
 
     switch (op->settle) {
 
@@ -655,14 +678,6 @@ ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op)
         break;
 
     case NGX_HTTP_LATCHKEY_SETTLE_RELEASE:
-        if (op->courier) {
-
-            /* has the app completed it itself?  else the courier has it back */
-
-            return ngx_http_latchkey_op_send_extend(op, &op->call,
-                                             ngx_http_latchkey_op_settled, 1);
-        }
-
         ngx_http_latchkey_op_words(&w, op, "RELEASE");
         ngx_http_latchkey_op_number(&w, op->token);
         break;
@@ -787,18 +802,18 @@ ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op)
 static void
 ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op)
 {
-    if (op->courier && !op->contacted) {
-        op->state = NGX_HTTP_LATCHKEY_OP_DONE;
-        ngx_http_latchkey_op_end(op);
-        return;
-    }
-
     if (op->contacted) {
         op->settle = NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
         ngx_str_set(&op->reason, "the gateway lost the answer");
 
     } else {
         op->settle = NGX_HTTP_LATCHKEY_SETTLE_RELEASE;
+    }
+
+    if (ngx_http_latchkey_op_is_given_back(op)) {
+        op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+        ngx_http_latchkey_op_end(op);
+        return;
     }
 
     if (ngx_http_latchkey_op_settle(op, NULL) != NGX_OK) {
@@ -893,7 +908,7 @@ ngx_http_latchkey_op_give_up(ngx_http_latchkey_op_t *op, const char *why)
 static void
 ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
 {
-    if (op->courier && op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE) {
+    if (ngx_http_latchkey_op_is_given_back(op)) {
         op->state = NGX_HTTP_LATCHKEY_OP_DONE;
         ngx_http_latchkey_op_end(op);
         return;
