@@ -66,6 +66,7 @@ static void begin_stop(struct lk_courier *courier, uint64_t grace_ms)
             lk_errand_return(courier, errand, 0, "the courier stops");
         }
     }
+    lk_dispatch_recall(courier);
     while ((errand = lk_errands_take(&courier->marking))) {
         errand->outlet->busy--;
         lk_errand_return(courier, errand, 0, "the courier stops");
@@ -115,7 +116,8 @@ static bool is_over(struct lk_courier *courier, uint64_t *again_ms)
     uint64_t next_ms = courier->running ? courier->stop_ms : last_ms;
     *again_ms = next_ms < *again_ms ? next_ms : *again_ms;
     return !courier->running &&
-           (!courier->ended.head || courier->now_ms >= last_ms);
+           ((!courier->ended.head && !courier->later.head) ||
+            courier->now_ms >= last_ms);
 }
 
 static void run(void *context)
@@ -250,8 +252,9 @@ static void stop_courier(void *context, uint64_t grace_ms)
     uv_mutex_unlock(&courier->mutex);
     curl_multi_wakeup(courier->multi);
     uv_thread_join(&courier->thread);
-    lk_log(courier->ended.count ? LK_LOG_WARN : LK_LOG_INFO, "courier-stopped",
-           "not_recorded=%zu", courier->ended.count);
+    size_t lost = courier->ended.count + courier->later.count;
+    lk_log(lost ? LK_LOG_WARN : LK_LOG_INFO, "courier-stopped",
+           "not_recorded=%zu", lost);
     free_courier(courier);
 }
 

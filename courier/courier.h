@@ -153,7 +153,10 @@ struct lk_courier {
     size_t spare_count;
     struct lk_errands marking; /* to be marked by the next work */
     struct lk_errands ended;   /* to be ended by the next work */
-    uint64_t renew_ms;         /* when the next lease is to be renewed */
+    struct lk_errands later;   /* of both, what a transaction of somebody
+                                  else's has now: after later_ms */
+    uint64_t later_ms;
+    uint64_t renew_ms; /* when the next lease is to be renewed */
     size_t running;
     struct lk_buf extra; /* headers of the call that is being built */
 
@@ -276,6 +279,8 @@ LK_MUST_CHECK enum lk_status lk_request_problem(const struct lk_store *store,
 /* Gives the store what there is to do, if none is under way. *again_ms is
  * lowered to when there will be something to do. */
 void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms);
+/* What was put off is due again, all of it. */
+void lk_dispatch_recall(struct lk_courier *courier);
 /* The work is done: digests what came out. */
 void lk_dispatch_done(struct lk_courier *courier);
 

@@ -11,6 +11,7 @@
 enum {
     RETRY_FIRST_MS = 50,
     RETRY_MOST_MS = 5000,
+    LATER_MS = 20,          /* a row that another transaction has */
     IDLE_MS = 2,            /* told of a job that is due, but not given it */
     LEASE_BYTES = 16 << 20, /* of one work */
 };
@@ -49,6 +50,23 @@ static void add_end(struct lk_courier *courier, struct lk_errand *errand)
     if (request && errand->result.end == LK_END_DEAD) {
         courier->ends[work->end_count - 1].status = 0; /* not the app's */
     }
+}
+
+void lk_dispatch_recall(struct lk_courier *courier)
+{
+    struct lk_errand *errand;
+
+    while ((errand = lk_errands_take(&courier->later))) {
+        lk_errands_add(errand->state == LK_ERRAND_ENDED ? &courier->ended
+                                                        : &courier->marking,
+                       errand);
+    }
+}
+
+static void put_off(struct lk_courier *courier, struct lk_errand *errand)
+{
+    courier->later_ms = courier->now_ms + LATER_MS;
+    lk_errands_add(&courier->later, errand);
 }
 
 static void add_ends(struct lk_courier *courier)
@@ -217,6 +235,11 @@ void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms)
         return;
     }
     work->end_count = work->mark_count = work->want_count = 0;
+    if (courier->later.head && courier->now_ms >= courier->later_ms) {
+        lk_dispatch_recall(courier);
+    } else if (courier->later.head) {
+        lower(again_ms, courier->later_ms);
+    }
     add_ends(courier);
     add_marks(courier);
     add_wants(courier, again_ms);
@@ -284,6 +307,10 @@ static void take_ends(struct lk_courier *courier)
 {
     for (size_t i = 0; i < courier->work.end_count; i++) {
         struct lk_errand *errand = courier->end_errands[i];
+        if (courier->ends[i].again) {
+            put_off(courier, errand);
+            continue;
+        }
         if (errand->returned || errand->result.end == LK_END_RETRY) {
             lower(&errand->outlet->next_ask_ms,
                   later(courier->now_ms, errand->delay_ms));
@@ -304,12 +331,25 @@ static void lose(struct lk_courier *courier, struct lk_errand *errand)
     if (errand->state == LK_ERRAND_READY) {
         lk_errands_remove(&outlet->ready, errand);
     } else if (errand->state == LK_ERRAND_MARKING) {
-        lk_errands_remove(&courier->marking, errand);
+        if (!lk_errands_remove(&courier->marking, errand)) {
+            lk_errands_remove(&courier->later, errand);
+        }
         outlet->busy--;
     } else {
         return;
     }
     lk_errand_free(courier, errand);
+}
+
+/* A renewal is simply due again. */
+static void keep_for_later(struct lk_courier *courier, struct lk_errand *errand,
+                           bool queued)
+{
+    if (queued) {
+        put_off(courier, errand);
+    } else {
+        lower(&courier->renew_ms, courier->now_ms + LATER_MS);
+    }
 }
 
 static void take_marks(struct lk_courier *courier)
@@ -319,6 +359,10 @@ static void take_marks(struct lk_courier *courier)
         struct lk_errand *errand = courier->mark_errands[i];
         if (mark->stale) {
             lose(courier, errand);
+            continue;
+        }
+        if (mark->again) {
+            keep_for_later(courier, errand, i < courier->mark_queued);
             continue;
         }
         errand->lease_ms = courier->given_ms;

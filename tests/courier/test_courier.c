@@ -1,0 +1,662 @@
+/* test_courier.c - the courier against a store that fails on demand: what is
+ * called, when, how often, and what is written down (C27, C29, C30). */
+#include "tests/courier/ledger.h"
+#include "tests/courier/peer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+struct bench {
+    struct ledger ledger;
+    struct peer good;
+    struct peer slow; /* never answers */
+    struct lk_config config;
+    struct lk_target targets[4];
+    char urls[2][64];
+    void *courier;
+    unsigned connections; /* at the first confirmed mark */
+};
+
+#define FINE "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{\"id\":\"7\"}"
+#define BUSY "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy"
+
+static void allow(struct lk_statuses *set, unsigned from, unsigned to)
+{
+    for (unsigned status = from; status <= to; status++) {
+        set->bits[(status - 100) / 64] |= UINT64_C(1) << ((status - 100) % 64);
+    }
+}
+
+static void set_target(struct lk_target *target, const char *name, char *url,
+                       bool honours)
+{
+    *target = (struct lk_target){.name = (char *)name,
+                                 .url = url,
+                                 .connect_timeout_ms = 5000,
+                                 .timeout_ms = 60000,
+                                 .concurrency = 4,
+                                 .attempts = 3,
+                                 .backoff_ms = 1000,
+                                 .backoff_max_ms = 1000,
+                                 .retry_after_max_ms = 1000,
+                                 .honours = honours,
+                                 .key_header = (char *)"Idempotency-Key",
+                                 .id = (char *)"json:/id",
+                                 .circuit_open_ms = 60000};
+    allow(&target->success, 200, 299);
+    allow(&target->temporary, 500, 599);
+}
+
+static int set_up(void **state)
+{
+    struct bench *bench = calloc(1, sizeof(*bench));
+
+    *state = bench;
+    if (!bench || !peer_start(&bench->good) || !peer_start(&bench->slow)) {
+        return -1;
+    }
+    peer_say(&bench->good, FINE);
+    bench->slow.mute = true;
+    for (int i = 0; i < 2; i++) {
+        snprintf(bench->urls[i], sizeof(bench->urls[i]), "http://127.0.0.1:%u",
+                 i ? bench->slow.port : bench->good.port);
+    }
+    set_target(&bench->targets[0], "honours", bench->urls[0], true);
+    set_target(&bench->targets[1], "once", bench->urls[0], false);
+    set_target(&bench->targets[2], "slow", bench->urls[1], true);
+    set_target(&bench->targets[3], "slow-once", bench->urls[1], false);
+    bench->config.targets =
+        (struct lk_targets){.targets = bench->targets, .count = 4};
+    bench->config.lease_ms = 60000;
+    bench->config.lease_batch = 64;
+    bench->config.answer_bytes = 1000;
+    pthread_mutex_init(&bench->ledger.mutex, NULL);
+    pthread_cond_init(&bench->ledger.moved, NULL);
+    bench->ledger.now_ms = 1000000;
+    bench->ledger.context = bench;
+    return 0;
+}
+
+static void start(struct bench *bench)
+{
+    struct lk_outbox_setup setup = {.config = &bench->config,
+                                    .store = &bench->ledger.store,
+                                    .work = ledger_work,
+                                    .context = &bench->ledger};
+
+    assert_int_equal(lk_courier_class.start(&setup, &bench->courier), LK_OK);
+}
+
+static void stop(struct bench *bench, uint64_t grace_ms)
+{
+    lk_courier_class.stop(bench->courier, grace_ms);
+    bench->courier = NULL;
+}
+
+static int tear_down(void **state)
+{
+    struct bench *bench = *state;
+
+    if (bench->courier) {
+        stop(bench, 0);
+    }
+    peer_stop(&bench->good);
+    peer_stop(&bench->slow);
+    pthread_mutex_destroy(&bench->ledger.mutex);
+    pthread_cond_destroy(&bench->ledger.moved);
+    free(bench);
+    return 0;
+}
+
+static bool has_ended(struct ledger *ledger, void *context)
+{
+    struct ledger_job *job = context;
+
+    return job->ends != 0 || job->stale_ends != 0;
+}
+
+static void await_end(struct bench *bench, struct ledger_job *job)
+{
+    ledger_await(&bench->ledger, has_ended, job);
+}
+
+static bool is_called(struct ledger *ledger, void *context)
+{
+    struct ledger_job *job = context;
+
+    return job->called;
+}
+
+static void await_requests(struct peer *peer, unsigned count)
+{
+    while (atomic_load(&peer->requests) < count) {
+        usleep(1000);
+    }
+}
+
+static void a_job_is_delivered_and_its_answer_written_down(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "honours", "/charge");
+
+    start(bench);
+    await_end(bench, job);
+    assert_int_equal(job->state, LK_JOB_DELIVERED);
+    assert_int_equal(job->status, 200);
+    assert_true(job->sent);
+    assert_int_equal(job->marks, 0);
+    assert_string_equal(job->provider_id, "7");
+    assert_string_equal(job->answer, "{\"id\":\"7\"}");
+    assert_non_null(strstr(bench->good.request, "\r\nIdempotency-Key: "));
+}
+
+static void a_wake_brings_what_was_queued_meanwhile(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *first = ledger_add(&bench->ledger, "honours", "/1");
+
+    start(bench);
+    await_end(bench, first);
+    struct ledger_job *second = ledger_add(&bench->ledger, "once", "/2");
+    lk_courier_class.wake(bench->courier);
+    await_end(bench, second);
+    assert_int_equal(second->state, LK_JOB_DELIVERED);
+}
+
+/* A wake while a work is under way: its leases may have been made before. */
+static void a_wake_is_not_lost_while_the_store_works(void **state)
+{
+    struct bench *bench = *state;
+
+    for (int i = 0; i < 20; i++) {
+        if (!bench->courier) {
+            start(bench);
+        }
+        struct ledger_job *job = ledger_add(&bench->ledger, "honours", "/1");
+        lk_courier_class.wake(bench->courier);
+        await_end(bench, job);
+    }
+}
+
+/* ---- before it leaves ---------------------------------------------------- */
+
+/* Until a mark is confirmed nobody has been called. */
+static void look_at_marks(struct ledger *ledger, const struct lk_work *work)
+{
+    struct bench *bench = ledger->context;
+
+    if (work->mark_count) {
+        assert_true(work->marks[0].called);
+        bench->connections = atomic_load(&bench->good.connections);
+    }
+}
+
+static void where_the_key_is_not_honoured_called_is_confirmed_first(
+    void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "once", "/charge");
+
+    bench->ledger.look = look_at_marks;
+    ledger_plan(&bench->ledger, true, LK_OK);           /* the lease */
+    ledger_plan(&bench->ledger, false, LK_UNAVAILABLE); /* the mark ... */
+    ledger_plan(&bench->ledger, true, LK_UNKNOWN);
+    ledger_plan(&bench->ledger, false, LK_UNKNOWN);
+    start(bench);
+    await_end(bench, job);
+    assert_int_equal(bench->connections, 0);
+    assert_int_equal(job->marks, 2);
+    assert_int_equal(job->attempts, 1);
+    assert_int_equal(job->state, LK_JOB_DELIVERED);
+    assert_int_equal(atomic_load(&bench->good.requests), 1);
+}
+
+static void a_job_that_was_taken_by_somebody_else_is_not_called(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *taken = ledger_add(&bench->ledger, "once", "/charge");
+    struct ledger_job *other = ledger_add(&bench->ledger, "once", "/other");
+
+    taken->stolen = true;
+    start(bench);
+    await_end(bench, other);
+    stop(bench, 1000);
+    assert_int_equal(taken->ends + taken->stale_ends, 0);
+    assert_int_equal(atomic_load(&bench->good.requests), 1);
+    assert_non_null(strstr(bench->good.request, "POST /other"));
+}
+
+static void a_lease_that_is_old_is_confirmed_before_the_call(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "honours", "/charge");
+
+    bench->config.lease_ms = 300;
+    bench->ledger.held = true;
+    start(bench);
+    while (!bench->ledger.kept) {
+        usleep(1000);
+    }
+    usleep(400 * 1000); /* longer than the lease */
+    ledger_let_go(&bench->ledger);
+    await_end(bench, job);
+    assert_true(job->marks >= 1);
+    assert_int_equal(job->state, LK_JOB_DELIVERED);
+}
+
+static void a_job_that_takes_its_couriers_with_it_is_given_up(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "honours", "/poison");
+
+    job->attempts = 3; /* all of them lost */
+    start(bench);
+    await_end(bench, job);
+    assert_int_equal(job->state, LK_JOB_DEAD);
+    assert_false(job->sent);
+    assert_int_equal(atomic_load(&bench->good.requests), 0);
+}
+
+static void a_path_that_leads_elsewhere_is_dead_and_never_sent(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "once", "//evil/x");
+
+    start(bench);
+    await_end(bench, job);
+    assert_int_equal(job->state, LK_JOB_DEAD);
+    assert_false(job->sent);
+    assert_non_null(strstr(job->reason, "two slashes"));
+    assert_int_equal(atomic_load(&bench->good.connections), 0);
+}
+
+/* ---- how it ended -------------------------------------------------------- */
+
+static void an_end_is_given_until_it_is_confirmed(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "honours", "/charge");
+
+    ledger_plan(&bench->ledger, true, LK_OK); /* the lease */
+    ledger_plan(&bench->ledger, false, LK_UNAVAILABLE);
+    ledger_plan(&bench->ledger, false, LK_IO);
+    ledger_plan(&bench->ledger, true, LK_UNKNOWN);
+    start(bench);
+    await_end(bench, job);
+    assert_int_equal(job->state, LK_JOB_DELIVERED);
+    stop(bench, 1000);
+    assert_int_equal(job->stale_ends, 1); /* once more, and no harm done */
+    assert_int_equal(job->ends, 1);
+    assert_int_equal(atomic_load(&bench->good.requests), 1);
+}
+
+static void what_another_transaction_has_is_given_again(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "once", "/charge");
+
+    bench->ledger.others = true;
+    bench->ledger.look = look_at_marks;
+    start(bench);
+    await_end(bench, job);
+    assert_true(job->put_off_mark && job->put_off_end);
+    assert_int_equal(bench->connections, 0);
+    assert_int_equal(job->state, LK_JOB_DELIVERED);
+    assert_int_equal(job->ends, 1);
+    assert_int_equal(atomic_load(&bench->good.requests), 1);
+}
+
+static void nothing_is_leased_with_ends_that_are_in_doubt(void **state)
+{
+    struct bench *bench = *state;
+
+    bench->targets[0].concurrency = 1;
+    struct ledger_job *job = ledger_add(&bench->ledger, "honours", "/1");
+    struct ledger_job *next = ledger_add(&bench->ledger, "honours", "/2");
+    ledger_plan(&bench->ledger, true, LK_OK);
+    ledger_plan(&bench->ledger, false, LK_UNKNOWN);
+    ledger_plan(&bench->ledger, false, LK_UNKNOWN);
+    ledger_plan(&bench->ledger, false, LK_UNKNOWN);
+    start(bench);
+    await_end(bench, job);
+    await_end(bench, next);
+    assert_int_equal(bench->ledger.rash, 0);
+    assert_int_equal(job->ends, 1);
+}
+
+static void a_failure_waits_and_says_why(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "once", "/charge");
+
+    peer_say(&bench->good, BUSY);
+    start(bench);
+    await_end(bench, job);
+    assert_int_equal(job->state, LK_JOB_WAITING);
+    assert_int_equal(job->end, LK_END_RETRY);
+    assert_true(job->delay_ms <= 1000);
+    assert_int_equal(job->status, 503);
+    assert_string_equal(job->answer, "busy");
+    assert_string_equal(job->reason, "answered 503");
+}
+
+static void the_last_failure_is_dead(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "honours", "/charge");
+
+    job->attempts = 6;
+    job->forgiven = 4;
+    peer_say(&bench->good, BUSY);
+    start(bench);
+    await_end(bench, job);
+    assert_int_equal(job->state, LK_JOB_DEAD);
+    assert_int_equal(atomic_load(&bench->good.requests), 1);
+}
+
+static void no_answer_is_tried_again_only_where_the_key_is_honoured(
+    void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *again = ledger_add(&bench->ledger, "honours", "/1");
+    struct ledger_job *once = ledger_add(&bench->ledger, "once", "/2");
+
+    peer_say(&bench->good, NULL);
+    start(bench);
+    await_end(bench, again);
+    await_end(bench, once);
+    assert_int_equal(again->state, LK_JOB_WAITING);
+    assert_int_equal(again->end, LK_END_RETRY);
+    assert_int_equal(once->state, LK_JOB_UNCERTAIN);
+    assert_true(again->sent && once->sent);
+}
+
+static void what_nobody_took_was_not_sent_though_it_was_marked(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "once", "/charge");
+
+    bench->targets[1].url = (char *)"http://127.0.0.1:1";
+    start(bench);
+    await_end(bench, job);
+    assert_int_equal(job->state, LK_JOB_WAITING);
+    assert_int_equal(job->marks, 1);
+    assert_false(job->sent);
+}
+
+/* ---- leases -------------------------------------------------------------- */
+
+static bool is_renewed(struct ledger *ledger, void *context)
+{
+    struct ledger_job *job = context;
+
+    return job->marks >= 3;
+}
+
+static void a_lease_is_renewed_while_its_call_runs(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "slow", "/charge");
+
+    bench->config.lease_ms = 150;
+    start(bench);
+    ledger_await(&bench->ledger, is_renewed, job);
+    assert_int_equal(job->attempts, 1);
+    assert_int_equal(job->ends, 0);
+}
+
+static void a_call_whose_lease_was_lost_runs_on_and_its_end_is_stale(
+    void **state)
+{
+    struct bench *bench = *state;
+
+    bench->targets[3].timeout_ms = 1000;
+    bench->targets[3].connect_timeout_ms = 1000;
+    bench->config.lease_ms = 150;
+    struct ledger_job *job = ledger_add(&bench->ledger, "slow-once", "/charge");
+    start(bench);
+    ledger_await(&bench->ledger, is_called, job);
+    await_requests(&bench->slow, 1);
+    pthread_mutex_lock(&bench->ledger.mutex);
+    job->stolen = true;
+    pthread_mutex_unlock(&bench->ledger.mutex);
+    await_end(bench, job);
+    assert_int_equal(job->ends, 0);
+    assert_int_equal(job->stale_ends, 1);
+    assert_int_equal(atomic_load(&bench->slow.requests), 1);
+}
+
+/* ---- targets beside each other ------------------------------------------- */
+
+static void a_slow_target_does_not_delay_another(void **state)
+{
+    struct bench *bench = *state;
+
+    for (int i = 0; i < 10; i++) {
+        ledger_add(&bench->ledger, "slow", "/charge");
+    }
+    for (int i = 0; i < 20; i++) {
+        ledger_add(&bench->ledger, i % 2 ? "honours" : "once", "/charge");
+    }
+    start(bench);
+    for (int i = 10; i < 30; i++) {
+        await_end(bench, &bench->ledger.jobs[i]);
+    }
+    stop(bench, 0);
+    for (int i = 0; i < 30; i++) {
+        assert_int_equal(bench->ledger.jobs[i].state,
+                         i < 10 ? LK_JOB_WAITING : LK_JOB_DELIVERED);
+    }
+}
+
+static void no_more_is_leased_than_a_target_may_have_at_once(void **state)
+{
+    struct bench *bench = *state;
+
+    for (int i = 0; i < 10; i++) {
+        ledger_add(&bench->ledger, "slow", "/charge");
+    }
+    struct ledger_job *job = ledger_add(&bench->ledger, "honours", "/charge");
+    start(bench);
+    await_end(bench, job);
+    unsigned leased = 0;
+    pthread_mutex_lock(&bench->ledger.mutex);
+    for (int i = 0; i < 10; i++) {
+        leased += bench->ledger.jobs[i].state == LK_JOB_LEASED;
+    }
+    pthread_mutex_unlock(&bench->ledger.mutex);
+    assert_int_equal(leased, 4);
+}
+
+static bool take_status(void *context, const struct lk_target_status *status)
+{
+    struct lk_target_status *found = context;
+
+    if (latchkey_slice_equal(status->name, LK_SLICE("honours"))) {
+        *found = *status;
+    }
+    return true;
+}
+
+static void failures_open_the_circuit_and_the_rest_is_given_back(void **state)
+{
+    struct bench *bench = *state;
+    struct lk_target_status status = {0};
+    unsigned calls = 0;
+
+    bench->targets[0].circuit_failures = 2;
+    bench->targets[0].concurrency = 2;
+    peer_say(&bench->good, BUSY);
+    for (int i = 0; i < 20; i++) {
+        ledger_add(&bench->ledger, "honours", "/charge");
+    }
+    start(bench);
+    while (!status.circuit || strcmp(status.circuit, "open")) {
+        lk_courier_class.status(bench->courier, take_status, &status);
+        usleep(1000);
+    }
+    assert_true(status.circuit_wait_ms > 0);
+    assert_true(status.last_error.len > 0);
+    stop(bench, 1000);
+    for (int i = 0; i < 20; i++) {
+        struct ledger_job *job = &bench->ledger.jobs[i];
+        assert_int_equal(job->state, LK_JOB_WAITING);
+        calls += job->attempts - job->forgiven;
+    }
+    assert_int_equal(calls, atomic_load(&bench->good.requests));
+    assert_true(calls <= 4);
+}
+
+static void a_rate_limits_what_is_leased(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = NULL;
+
+    bench->targets[0].rate = 20;
+    bench->targets[0].burst = 2;
+    for (int i = 0; i < 6; i++) {
+        job = ledger_add(&bench->ledger, "honours", "/charge");
+    }
+    bench->config.targets.count = 1;
+    start(bench);
+    await_end(bench, job);
+    assert_true(bench->ledger.largest_want <= 2);
+    assert_int_equal(atomic_load(&bench->good.requests), 6);
+}
+
+/* ---- stop and reload ----------------------------------------------------- */
+
+static void a_stop_gives_back_what_was_not_called(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "once", "/charge");
+
+    bench->ledger.look = look_at_marks;
+    ledger_plan(&bench->ledger, true, LK_OK); /* the lease */
+    for (int i = 0; i < 3; i++) {
+        ledger_plan(&bench->ledger, false, LK_UNAVAILABLE);
+    }
+    start(bench);
+    while (bench->ledger.works < 2) {
+        usleep(1000);
+    }
+    stop(bench, 5000);
+    assert_int_equal(job->state, LK_JOB_WAITING);
+    assert_int_equal(job->end, LK_END_RETURN);
+    assert_int_equal(job->forgiven, 1);
+    assert_int_equal(atomic_load(&bench->good.connections), 0);
+}
+
+static void a_stop_waits_for_a_call_that_has_left(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "slow-once", "/charge");
+
+    bench->targets[3].timeout_ms = 300;
+    bench->targets[3].connect_timeout_ms = 300;
+    start(bench);
+    await_requests(&bench->slow, 1);
+    stop(bench, 60000);
+    assert_int_equal(job->state, LK_JOB_UNCERTAIN);
+    assert_non_null(strstr(job->reason, "no answer"));
+}
+
+static void what_does_not_come_back_in_time_is_judged_by_its_target(
+    void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *again = ledger_add(&bench->ledger, "slow", "/1");
+
+    start(bench);
+    await_requests(&bench->slow, 1);
+    stop(bench, 0);
+    assert_int_equal(again->state, LK_JOB_WAITING);
+    assert_int_equal(again->end, LK_END_RETRY);
+    struct ledger_job *once = ledger_add(&bench->ledger, "slow-once", "/2");
+    again->state = LK_JOB_DROPPED;
+    peer_stop(&bench->slow);
+    bench->slow = (struct peer){.mute = true};
+    assert_true(peer_start(&bench->slow));
+    snprintf(bench->urls[1], sizeof(bench->urls[1]), "http://127.0.0.1:%u",
+             bench->slow.port);
+    start(bench);
+    await_requests(&bench->slow, 1);
+    stop(bench, 0);
+    assert_int_equal(once->state, LK_JOB_UNCERTAIN);
+}
+
+static void a_reload_brings_a_target_and_takes_one_away(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *first = ledger_add(&bench->ledger, "honours", "/1");
+
+    bench->config.targets.count = 1;
+    start(bench);
+    await_end(bench, first);
+    struct ledger_job *gone = ledger_add(&bench->ledger, "honours", "/2");
+    struct ledger_job *came = ledger_add(&bench->ledger, "once", "/3");
+    bench->config.targets.targets = &bench->targets[1];
+    lk_courier_class.reload(bench->courier, &bench->config);
+    await_end(bench, came);
+    stop(bench, 1000);
+    assert_int_equal(gone->attempts, 0);
+    assert_int_equal(came->state, LK_JOB_DELIVERED);
+}
+
+/* ---- requests ------------------------------------------------------------ */
+
+static void a_request_that_never_left_is_answered_with_a_problem(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job =
+        ledger_add(&bench->ledger, LK_TARGET_GATEWAY, "/pay");
+
+    bench->config.gateway = (char *)"/nonexistent/gateway.sock";
+    bench->config.gateway_timeout_ms = 1000;
+    bench->config.gateway_concurrency = 2;
+    bench->config.gateway_attempts = 1;
+    start(bench);
+    await_end(bench, job);
+    assert_int_equal(job->state, LK_JOB_DEAD);
+    assert_false(job->sent);
+    assert_true(job->marks >= 1);
+    assert_non_null(strstr(job->answer, "unavailable"));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_job_is_delivered_and_its_answer_written_down),
+        TEST(a_wake_brings_what_was_queued_meanwhile),
+        TEST(a_wake_is_not_lost_while_the_store_works),
+        TEST(where_the_key_is_not_honoured_called_is_confirmed_first),
+        TEST(a_job_that_was_taken_by_somebody_else_is_not_called),
+        TEST(a_lease_that_is_old_is_confirmed_before_the_call),
+        TEST(a_job_that_takes_its_couriers_with_it_is_given_up),
+        TEST(a_path_that_leads_elsewhere_is_dead_and_never_sent),
+        TEST(an_end_is_given_until_it_is_confirmed),
+        TEST(what_another_transaction_has_is_given_again),
+        TEST(nothing_is_leased_with_ends_that_are_in_doubt),
+        TEST(a_failure_waits_and_says_why),
+        TEST(the_last_failure_is_dead),
+        TEST(no_answer_is_tried_again_only_where_the_key_is_honoured),
+        TEST(what_nobody_took_was_not_sent_though_it_was_marked),
+        TEST(a_lease_is_renewed_while_its_call_runs),
+        TEST(a_call_whose_lease_was_lost_runs_on_and_its_end_is_stale),
+        TEST(a_slow_target_does_not_delay_another),
+        TEST(no_more_is_leased_than_a_target_may_have_at_once),
+        TEST(failures_open_the_circuit_and_the_rest_is_given_back),
+        TEST(a_rate_limits_what_is_leased),
+        TEST(a_stop_gives_back_what_was_not_called),
+        TEST(a_stop_waits_for_a_call_that_has_left),
+        TEST(what_does_not_come_back_in_time_is_judged_by_its_target),
+        TEST(a_reload_brings_a_target_and_takes_one_away),
+        TEST(a_request_that_never_left_is_answered_with_a_problem),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
