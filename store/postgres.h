@@ -488,7 +488,7 @@ LK_MUST_CHECK enum lk_status lk_pg_send_notices(struct lk_postgres *store,
 
 /* postgres_work.c: the courier's part of a batch, on the lane for work */
 void lk_pg_work(struct lk_postgres *store, struct lk_pg_lane *lane,
-                struct lk_work *work, uint64_t deadline_ns);
+                struct lk_batch *batch, uint64_t deadline_ns);
 
 /* postgres_jobs.c */
 enum lk_status lk_postgres_jobs(struct lk_store *store,

@@ -446,7 +446,7 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
         free(items);
     }
     if (batch->work) {
-        lk_pg_work(store, run.lane, batch->work, run.deadline_ns);
+        lk_pg_work(store, run.lane, batch, run.deadline_ns);
     }
     if (run.worked) {
         lk_pg_set_trouble(store, NULL);

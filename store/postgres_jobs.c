@@ -90,7 +90,9 @@ static enum lk_status take_row(const PGresult *result, int row,
     job->sent = lk_pg_int(result, row, SENT);
     job->repeatable = lk_pg_int(result, row, REPEATABLE);
     job->created_ms = lk_pg_uint(result, row, CREATED);
-    job->due_ms = lk_pg_uint(result, row, DUE);
+    if (job->state == LK_JOB_WAITING || job->state == LK_JOB_LEASED) {
+        job->due_ms = lk_pg_uint(result, row, DUE);
+    }
     job->ended_ms = lk_pg_uint(result, row, ENDED);
     job->now_ms = lk_pg_uint(result, row, NOW);
     job->status = (unsigned)lk_pg_uint(result, row, STATUS);

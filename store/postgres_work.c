@@ -40,6 +40,7 @@ struct job_run {
     struct lk_postgres *store;
     struct lk_pg_lane *lane;
     struct lk_work *work;
+    struct lk_batch *batch;
     struct lk_pg_array arrays[ARRAYS];
     size_t array_count;
     struct lk_pg_params params[PARTS];
@@ -106,7 +107,8 @@ static enum lk_status add_ends(struct job_run *run)
            ends[i].answer.headers);
     COLUMN(run, ENDS, LK_PG_BYTEA_ARRAY, count, lk_pg_array_bytes,
            ends[i].answer.body);
-    COLUMN(run, ENDS, LK_PG_INT4_ARRAY, count, lk_pg_array_int, ends[i].left);
+    COLUMN(run, ENDS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+           ends[i].left + 2 * (int64_t)ends[i].answer.status);
     return status;
 }
 
@@ -266,6 +268,13 @@ static void take_marks(struct job_run *run)
     }
 }
 
+static bool makes_due(const struct lk_job_order *order)
+{
+    return !order->status_out &&
+           (order->order == LK_ORDER_RETRY || order->order == LK_ORDER_AGAIN ||
+            order->order == LK_ORDER_RESUME);
+}
+
 static void take_orders(struct job_run *run)
 {
     static const enum lk_status statuses[] = {LK_OK, LK_NOT_FOUND, LK_INVALID,
@@ -280,7 +289,14 @@ static void take_orders(struct job_run *run)
             struct lk_job_order *order = &work->orders[at - 1];
             order->status_out = statuses[outcome];
             order->state = (enum lk_job_state)lk_pg_uint(result, row, 2);
+            run->batch->queued |= makes_due(order);
         }
+    }
+    if (run->batch->queued) {
+        pthread_mutex_lock(&run->store->hints_lock);
+        lk_pg_tell_job(run->store);
+        pthread_mutex_unlock(&run->store->hints_lock);
+        lk_pg_keeper_wake(run->store);
     }
 }
 
@@ -462,9 +478,11 @@ static void perform(struct job_run *run, uint64_t deadline_ns)
 }
 
 void lk_pg_work(struct lk_postgres *store, struct lk_pg_lane *lane,
-                struct lk_work *work, uint64_t deadline_ns)
+                struct lk_batch *batch, uint64_t deadline_ns)
 {
-    struct job_run run = {.store = store, .lane = lane, .work = work};
+    struct lk_work *work = batch->work;
+    struct job_run run = {
+        .store = store, .lane = lane, .work = work, .batch = batch};
     enum lk_status status = add_ends(&run);
 
     work->wait_ms = UINT64_MAX;

@@ -96,7 +96,7 @@ AS $$
         CASE WHEN was IN (0, 5) THEN 12 ELSE 9 + 16 * 8 END -- NIL, OK
     WHEN event IN (8, 9) THEN CASE -- resolve as completed, as released
         WHEN (flags & 16) <> 0 AND (was <> 3 OR NOT same_token) THEN 11
-        WHEN was IN (2, 3) THEN 9 + 16 * (event - 4)
+        WHEN was IN (1, 2, 3) THEN 9 + 16 * (event - 4)
         WHEN was = 4 THEN 10
         ELSE 12 END
     WHEN event = 10 THEN -- evict
@@ -184,9 +184,10 @@ $$;
 
 -- What an event has made of an operation is made of its request in the same
 -- step. _effect: as latchkey.decide has it. A doubt about what may run again is
--- the courier's to decide, who still has it.
+-- the courier's to decide, who still has it. An operator may complete what was
+-- never sent.
 CREATE OR REPLACE FUNCTION latchkey.follow(_number bigint, _effect integer,
-    _status integer, _reason text, _until bigint, _now bigint)
+    _event integer, _status integer, _reason text, _until bigint, _now bigint)
 RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -196,14 +197,22 @@ BEGIN
         WHERE j.number = _number AND j.name = '' AND j.state + 0 = 2;
     ELSIF _effect = 6 THEN
         UPDATE latchkey.job j SET state = 2, ended_ms = _now, reason = _reason,
-            status = 0
+            status = 0, sent = true
         WHERE j.number = _number AND j.name = '' AND j.state + 0 = 1
           AND NOT j.repeatable;
     ELSE
-        UPDATE latchkey.job j SET ended_ms = _now,
-            state = CASE _effect WHEN 4 THEN 4 ELSE 5 END,
-            status = CASE _effect WHEN 4 THEN _status ELSE j.status END
-        WHERE j.number = _number AND j.name = '' AND j.state + 0 < 4;
+        UPDATE latchkey.job j SET ended_ms = _now, sent = d.ran OR j.called,
+            state = CASE WHEN d.ran THEN 4 ELSE 5 END,
+            status = CASE WHEN d.ran THEN _status ELSE 0 END,
+            reason = CASE WHEN d.ran THEN '' ELSE d.why END
+        FROM (SELECT k.ctid AS place,
+                  _effect = 4 AND (_event = 3 OR k.sent OR k.called) AS ran,
+                  CASE _effect WHEN 1 THEN 'claimed again'
+                               WHEN 4 THEN 'resolved' ELSE 'released' END AS why
+              FROM latchkey.job k
+              WHERE k.number = _number AND k.name = '' AND k.state + 0 < 4
+              FOR NO KEY UPDATE) AS d
+        WHERE j.ctid = d.place AND j.number = _number;
     END IF;
 END
 $$;
@@ -365,7 +374,7 @@ BEGIN
     END CASE;
 
     IF was_queued AND effect IN (1, 4, 5, 6, 7) THEN
-        PERFORM latchkey.follow(r.number, effect, r.status, _reason,
+        PERFORM latchkey.follow(r.number, effect, _event, r.status, _reason,
             r.deadline_ms, _now);
     END IF;
 
@@ -600,7 +609,7 @@ REVOKE ALL ON FUNCTION
     latchkey.add_job(bigint, bigint, bigint, text, text, text, text, bytea,
         bytea, bigint, boolean, bigint),
     latchkey.forget_jobs(bigint[], boolean),
-    latchkey.follow(bigint, integer, integer, text, bigint, bigint),
+    latchkey.follow(bigint, integer, integer, integer, text, bigint, bigint),
     latchkey.step(integer, smallint, text, text, text, text, text, bigint,
         bigint, integer, bigint, integer, bytea, bytea, text, text, text,
         bigint, bigint, bigint, text, text, text, text, bigint),
@@ -618,7 +627,7 @@ GRANT EXECUTE ON FUNCTION
     latchkey.add_job(bigint, bigint, bigint, text, text, text, text, bytea,
         bytea, bigint, boolean, bigint),
     latchkey.forget_jobs(bigint[], boolean),
-    latchkey.follow(bigint, integer, integer, text, bigint, bigint),
+    latchkey.follow(bigint, integer, integer, integer, text, bigint, bigint),
     latchkey.step(integer, smallint, text, text, text, text, text, bigint,
         bigint, integer, bigint, integer, bytea, bytea, text, text, text,
         bigint, bigint, bigint, text, text, text, text, bigint),

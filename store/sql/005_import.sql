@@ -134,7 +134,7 @@ BEGIN
                 PERFORM latchkey.forget_jobs(ARRAY[r.number], false);
             ELSE
                 IF r.queued THEN -- what came has overtaken it
-                    PERFORM latchkey.follow(r.number, 1, 0, '', 0, now);
+                    PERFORM latchkey.follow(r.number, 1, 0, 0, '', 0, now);
                 END IF;
                 UPDATE latchkey.job j SET number = its_number
                 WHERE j.number = r.number AND r.number <> its_number;

@@ -59,13 +59,14 @@ $$;
 -- it. settled: the lock_id of an operation that somebody may wait for.
 CREATE OR REPLACE FUNCTION latchkey.end_request(_id bigint, _attempt integer,
     _end integer, _delay bigint, _status integer, _reason text,
-    _headers bytea, _body bytea, _left boolean, OUT outcome smallint,
+    _headers bytea, _body bytea, _flags integer, OUT outcome smallint,
     OUT settled bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 DECLARE
+    gone CONSTANT boolean := (_flags & 1) <> 0;
     j latchkey.job;
     l record;
     s record;
@@ -93,15 +94,16 @@ BEGIN
     now := latchkey.now_ms();
     IF _end = 0 AND (l.op).state <> 4 THEN
         _end := 3;
-        _reason := 'the gateway said that it had completed it, but had not';
-    ELSIF _end = 4 AND (j.sent OR _left) THEN
+        _reason := 'the gateway says that it is completed, and the store has '
+            'not seen it';
+    ELSIF _end = 4 AND (j.sent OR gone) THEN
         _end := 3;
     END IF;
     becomes := (ARRAY[4, 0, 0, 2, 5])[_end + 1];
     IF _end > 0 THEN
         s := latchkey.step_request(l.op, l.id,
             (ARRAY[14, 14, 5, 3])[_end], 0,
-            CASE _end WHEN 4 THEN _status END, _headers, _body,
+            coalesce(nullif(_flags >> 1, 0), 503), _headers, _body,
             CASE _end WHEN 3 THEN _reason ELSE '' END, now);
         IF s.verdict <> 9 THEN
             outcome := 1;
@@ -114,12 +116,12 @@ BEGIN
     IF _end = 1 THEN
         INSERT INTO latchkey.attempt (job, number, ended_ms, status, called,
             reason, body)
-        VALUES (_id, _attempt, now, _status, _left, _reason,
+        VALUES (_id, _attempt, now, _status, gone, _reason,
             substr(_body, 1, 1024))
         ON CONFLICT DO NOTHING;
     END IF;
     UPDATE latchkey.job k SET
-        state = becomes, sent = k.sent OR _left,
+        state = becomes, sent = k.sent OR gone,
         called = k.called AND becomes <> 0,
         forgiven = k.forgiven + (_end = 2)::integer,
         due_ms = CASE becomes WHEN 0 THEN now + _delay ELSE k.due_ms END,
@@ -133,9 +135,10 @@ BEGIN
 END
 $$;
 
--- _end: enum lk_end. _flags: 1 the call may have left. Returns a row only for
--- those that are stale (1) or that another transaction has (2), and for those
--- who have settled an operation (0).
+-- _end: enum lk_end. _flags: 1 the call may have left; plus twice the status of
+-- the answer that a request which is given up is completed with. Returns a row
+-- only for those that are stale (1) or that another transaction has (2), and
+-- for those who have settled an operation (0).
 CREATE OR REPLACE FUNCTION latchkey.end_jobs(_id bigint[], _attempt integer[],
     _end integer[], _delay bigint[], _status integer[], _provider text[],
     _reason text[], _headers bytea[], _body bytea[], _flags integer[])
@@ -170,7 +173,8 @@ BEGIN
     ), moved AS (
         UPDATE latchkey.job j SET
             state = (ARRAY[4, 0, 0, 2, 3])[m.ends + 1],
-            sent = j.sent OR m.gone, called = j.called AND m.ends NOT IN (1, 2),
+            sent = j.sent OR m.gone OR m.ends = 0,
+            called = j.called AND m.ends NOT IN (1, 2),
             forgiven = j.forgiven + (m.ends = 2)::integer,
             due_ms = CASE WHEN m.ends IN (1, 2) THEN now + _delay[m.at]
                           ELSE j.due_ms END,
@@ -205,7 +209,7 @@ BEGIN
             SELECT e.outcome, e.settled INTO outcome, settled
             FROM latchkey.end_request(_id[at], _attempt[at], _end[at],
                 _delay[at], _status[at], _reason[at], _headers[at], _body[at],
-                (_flags[at] & 1) <> 0) AS e;
+                _flags[at]) AS e;
         ELSE -- it is as it should be, and yet we did not get it
             outcome := CASE WHEN request IS NULL THEN 1 ELSE 2 END;
         END IF;
@@ -248,7 +252,7 @@ BEGIN
             FOR NO KEY UPDATE SKIP LOCKED) AS j
     ), moved AS (
         UPDATE latchkey.job j SET
-            due_ms = greatest(j.due_ms, now + m.lease),
+            due_ms = now + m.lease,
             called = j.called OR (m.flags & 1) <> 0
         FROM mine m
         WHERE j.ctid = m.place AND j.id = m.id
@@ -347,23 +351,20 @@ BEGIN
             CONTINUE;
         END IF;
 
-        SELECT * INTO j FROM latchkey.job k
-        WHERE k.id = _id[i] AND k.name <> ''
+        SELECT * INTO j FROM latchkey.job k WHERE k.id = _id[i]
         FOR NO KEY UPDATE;
-        IF j.id IS NULL THEN
-            SELECT k.state INTO state FROM latchkey.job k WHERE k.id = _id[i];
-            outcome := CASE WHEN FOUND THEN 3 ELSE 1 END;
-            state := coalesce(state, -1);
-            RETURN NEXT;
-            CONTINUE;
-        END IF;
-        state := j.state;
-        IF _attempt[i] NOT IN (0, j.attempts)
-            OR NOT j.state = ANY (CASE _order[i]
-                WHEN 0 THEN '{0,3}' WHEN 3 THEN '{2}'
-                ELSE '{0,2,3}' END::smallint[])
-        THEN
-            outcome := 2;
+        state := coalesce(j.state, -1);
+        outcome := CASE
+            WHEN j.id IS NULL THEN 1
+            WHEN _attempt[i] NOT IN (0, j.attempts)
+                OR NOT j.state = ANY (CASE _order[i]
+                    WHEN 0 THEN '{0,3}' WHEN 3 THEN '{2}'
+                    ELSE '{0,2,3}' END::smallint[]) THEN 2
+            -- A request moves with its operation; but when it is due concerns
+            -- itself alone.
+            WHEN j.name = '' AND _order[i] <> 0 THEN 3
+            ELSE 0 END;
+        IF outcome > 0 THEN
             RETURN NEXT;
             CONTINUE;
         END IF;
@@ -376,6 +377,7 @@ BEGIN
         ELSE
             state := CASE _order[i] WHEN 1 THEN 5 ELSE 4 END;
             UPDATE latchkey.job k SET state = order_jobs.state, ended_ms = now,
+                sent = k.sent OR _order[i] = 2,
                 provider_id = CASE WHEN _provider[i] = '' THEN k.provider_id
                                    ELSE _provider[i] END,
                 status = CASE WHEN _status[i] = 0 THEN k.status
@@ -441,27 +443,28 @@ BEGIN
             settled := l.id;
         END IF;
     END IF;
-    IF NOT lost THEN
+    IF j.called AND NOT lost THEN
         INSERT INTO latchkey.attempt (job, number, ended_ms, status, called,
             reason, body)
-        VALUES (_id, _attempts, _now, 0, j.called, 'the courier was lost', '')
+        VALUES (_id, _attempts, _now, 0, true, 'the courier was lost', '')
         ON CONFLICT DO NOTHING;
     END IF;
     UPDATE latchkey.job k SET
         state = CASE WHEN lost THEN 2 ELSE 0 END, sent = k.sent OR k.called,
-        ended_ms = CASE WHEN lost THEN _now ELSE 0 END, status = 0,
-        reason = CASE WHEN lost
-            THEN 'the courier was lost after it had called'
-            ELSE 'the courier was lost' END
+        ended_ms = CASE WHEN lost THEN _now ELSE 0 END,
+        status = CASE WHEN k.called THEN 0 ELSE k.status END,
+        reason = CASE WHEN lost THEN 'the courier was lost after it had called'
+                      WHEN k.called THEN 'the courier was lost'
+                      ELSE k.reason END
     WHERE k.id = _id;
     outcome := lost::integer;
 END
 $$;
 
--- Leases that ran out, at most `_most` for each target. What was never called,
--- or may be called again, waits again, and is leased next; else nobody knows.
--- _honours: 1 the target honours Idempotency-Key. lapsed: so many have become
--- uncertain.
+-- Leases that ran out. What was called, and must not be called again, becomes
+-- uncertain, whether there is room or not. The rest, at most `_most` for each
+-- target, waits again, and is leased next. _honours: 1 the target honours
+-- Idempotency-Key. lapsed: so many have become uncertain.
 CREATE OR REPLACE FUNCTION latchkey.settle_jobs(_target text[],
     _most integer[], _honours integer[])
 RETURNS TABLE (lapsed integer, settled bigint[])
@@ -472,38 +475,44 @@ SET enable_bitmapscan = off
 AS $$
 DECLARE
     now CONSTANT bigint := latchkey.now_ms();
+    look CONSTANT integer := 256;
     lost record;
     s record;
 BEGIN
-    WITH due AS MATERIALIZED (
-        SELECT d.place, d.id, d.attempts, d.called,
-            d.called AND w.honours = 0 AS lost, w.honours = 1 AS honours
+    WITH found AS MATERIALIZED (
+        SELECT d.*, w.target, w.most, d.called AND w.honours = 0 AS lost,
+            d.called OR w.honours = 1 AS gone
         FROM unnest(_target, _most, _honours) AS w(target, most, honours)
         CROSS JOIN LATERAL (
-            SELECT j.ctid AS place, j.id, j.attempts, j.called
+            SELECT j.ctid AS place, j.id, j.attempts, j.called, j.due_ms
             FROM latchkey.job j
             WHERE j.target = w.target AND j.state = 1 AND j.due_ms <= now
-              AND j.name <> ''
             ORDER BY j.due_ms
-            LIMIT w.most
+            LIMIT greatest(w.most, look)
             FOR NO KEY UPDATE SKIP LOCKED) AS d
         WHERE w.target <> '@gateway'
+    ), due AS MATERIALIZED (
+        SELECT e.* FROM (
+            SELECT f.*, row_number() OVER (PARTITION BY f.target, f.lost
+                                           ORDER BY f.due_ms) AS place_in_line
+            FROM found f) AS e
+        WHERE e.lost OR e.place_in_line <= e.most
     ), history AS (
         INSERT INTO latchkey.attempt (job, number, ended_ms, status, called,
             reason, body)
-        SELECT d.id, d.attempts, now, 0, d.called OR d.honours,
-            'the courier was lost', ''
+        SELECT d.id, d.attempts, now, 0, true, 'the courier was lost', ''
         FROM due d
-        WHERE NOT d.lost
+        WHERE d.gone AND NOT d.lost
         ON CONFLICT DO NOTHING
     ), moved AS (
         UPDATE latchkey.job j SET
             state = CASE WHEN d.lost THEN 2 ELSE 0 END,
-            sent = j.sent OR d.called OR d.honours, status = 0,
+            sent = j.sent OR d.gone,
             ended_ms = CASE WHEN d.lost THEN now ELSE 0 END,
-            reason = CASE WHEN d.lost
-                THEN 'the courier was lost after it had called'
-                ELSE 'the courier was lost' END
+            status = CASE WHEN d.gone THEN 0 ELSE j.status END,
+            reason = CASE
+                WHEN d.lost THEN 'the courier was lost after it had called'
+                WHEN d.gone THEN 'the courier was lost' ELSE j.reason END
         FROM due d
         WHERE j.ctid = d.place AND j.id = d.id
         RETURNING d.lost
@@ -517,7 +526,7 @@ BEGIN
             SELECT j.id, j.number, j.attempts FROM latchkey.job j
             WHERE j.target = w.target AND j.state = 1 AND j.due_ms <= now
             ORDER BY j.due_ms
-            LIMIT w.most) AS d
+            LIMIT least(w.most, look)) AS d
         WHERE w.target = '@gateway'
     LOOP
         s := latchkey.settle_request(lost.id, lost.number, lost.attempts, now);
@@ -683,7 +692,7 @@ REVOKE ALL ON FUNCTION
     latchkey.step_request(latchkey.operation, bigint, integer, bigint, integer,
         bytea, bytea, text, bigint),
     latchkey.end_request(bigint, integer, integer, bigint, integer, text,
-        bytea, bytea, boolean),
+        bytea, bytea, integer),
     latchkey.end_jobs(bigint[], integer[], integer[], bigint[], integer[],
         text[], text[], bytea[], bytea[], integer[]),
     latchkey.mark_jobs(bigint[], integer[], bigint[], integer[]),
@@ -701,7 +710,7 @@ GRANT EXECUTE ON FUNCTION
     latchkey.step_request(latchkey.operation, bigint, integer, bigint, integer,
         bytea, bytea, text, bigint),
     latchkey.end_request(bigint, integer, integer, bigint, integer, text,
-        bytea, bytea, boolean),
+        bytea, bytea, integer),
     latchkey.end_jobs(bigint[], integer[], integer[], bigint[], integer[],
         text[], text[], bytea[], bytea[], integer[]),
     latchkey.mark_jobs(bigint[], integer[], bigint[], integer[]),

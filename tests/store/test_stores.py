@@ -19,6 +19,8 @@ from support.redis_server import RedisServer
 PROGRAMS = [program for program in ("test_table", "test_contract",
                                    "test_records", "test_import")
             if (build.ROOT / "tests/store" / (program + ".c")).exists()]
+JOB_PROGRAMS = sorted(path.stem for path in
+                      (build.ROOT / "tests/store").glob("test_jobs*.c"))
 
 
 class Servers:
@@ -85,6 +87,8 @@ def on_redis_without_functions(servers):
     return {"STORE": servers.old_redis.url(), "PREFIX": stores.make_prefix()}
 
 
+# Redis keeps none.
+JOB_STORES = [on_postgres, on_postgres_through_pgbouncer]
 STORES = [on_postgres, on_postgres_through_pgbouncer, on_postgres_with_a_cache,
           on_postgres_with_a_cache_that_is_down, on_redis,
           on_redis_without_functions]
@@ -108,6 +112,17 @@ def cached(servers, settings):
 @pytest.mark.parametrize("store", STORES)
 def test_the_contract_holds(servers, store, program):
     # C02, C10, C13, C18, C22, C25, C35: see the programs
+    run(servers, store, program)
+
+
+@pytest.mark.parametrize("program", JOB_PROGRAMS)
+@pytest.mark.parametrize("store", JOB_STORES)
+def test_jobs_are_the_same_in_every_store(servers, store, program):
+    # C27, C28, C29, C31: see the programs
+    run(servers, store, program)
+
+
+def run(servers, store, program):
     path = build.BUILD / "tests/store" / program
     assert path.exists(), "%s is not built" % path
     settings = store(servers)
