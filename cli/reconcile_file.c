@@ -220,7 +220,7 @@ enum lk_exit lk_export_again(struct lk_export *export, uint64_t place,
                              struct lk_row *row)
 {
     struct lk_buf *buf = &export->buf;
-    size_t wanted = 4096, used = 0, lines;
+    size_t wanted = 512, used = 0, lines;
     bool blank;
 
     *row = (struct lk_row){.place = place};
