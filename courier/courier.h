@@ -281,7 +281,10 @@ LK_MUST_CHECK enum lk_status lk_request_problem(const struct lk_store *store,
 void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms);
 /* What was put off is due again, all of it. */
 void lk_dispatch_recall(struct lk_courier *courier);
-/* The work is done: digests what came out. */
+
+/* ---- digest.c ------------------------------------------------------------ */
+
+/* The work is done: nothing of it is under way any more. */
 void lk_dispatch_done(struct lk_courier *courier);
 
 #endif

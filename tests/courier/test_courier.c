@@ -228,6 +228,11 @@ static void a_job_that_was_taken_by_somebody_else_is_not_called(void **state)
     assert_non_null(strstr(bench->good.request, "POST /other"));
 }
 
+static bool is_kept(struct ledger *ledger, void *context)
+{
+    return ledger->kept != NULL;
+}
+
 static void a_lease_that_is_old_is_confirmed_before_the_call(void **state)
 {
     struct bench *bench = *state;
@@ -236,9 +241,7 @@ static void a_lease_that_is_old_is_confirmed_before_the_call(void **state)
     bench->config.lease_ms = 300;
     bench->ledger.held = true;
     start(bench);
-    while (!bench->ledger.kept) {
-        usleep(1000);
-    }
+    ledger_await(&bench->ledger, is_kept, NULL);
     usleep(400 * 1000); /* longer than the lease */
     ledger_let_go(&bench->ledger);
     await_end(bench, job);
@@ -528,6 +531,11 @@ static void a_rate_limits_what_is_leased(void **state)
 
 /* ---- stop and reload ----------------------------------------------------- */
 
+static bool has_been_asked_twice(struct ledger *ledger, void *context)
+{
+    return ledger->works >= 2;
+}
+
 static void a_stop_gives_back_what_was_not_called(void **state)
 {
     struct bench *bench = *state;
@@ -539,9 +547,7 @@ static void a_stop_gives_back_what_was_not_called(void **state)
         ledger_plan(&bench->ledger, false, LK_UNAVAILABLE);
     }
     start(bench);
-    while (bench->ledger.works < 2) {
-        usleep(1000);
-    }
+    ledger_await(&bench->ledger, has_been_asked_twice, NULL);
     stop(bench, 5000);
     assert_int_equal(job->state, LK_JOB_WAITING);
     assert_int_equal(job->end, LK_END_RETURN);
