@@ -161,7 +161,6 @@ static void a_path_that_leads_elsewhere_is_refused_before_anything(void **state)
     };
 
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
-        print_message("  %zu\n", i);
         bench->request.path = latchkey_slice(paths[i]);
         assert_int_equal(call(bench), LK_INVALID);
         assert_true(bench->answer.error[0]);
@@ -266,7 +265,6 @@ static void cut_off_within_its_answer_it_is_not_whole(void **state)
     };
 
     for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
-        print_message("  %zu\n", i);
         peer_say(&bench->peer, answers[i]);
         assert_int_equal(call(bench), LK_IO);
         assert_true(bench->answer.sent);

@@ -20,7 +20,6 @@ static void assert_finds(const char *pointer, const char *value)
 {
     struct lk_slice found = {0};
 
-    print_message("  %s\n", pointer);
     assert_int_equal(
         lk_json_find(latchkey_slice(text), latchkey_slice(pointer), &found),
         LK_OK);
@@ -84,7 +83,6 @@ static void a_pointer_that_leads_nowhere_finds_nothing(void **state)
                                            "/foo/99999999999999999999999"};
 
     for (size_t i = 0; i < sizeof(pointers) / sizeof(pointers[0]); i++) {
-        print_message("  %s\n", pointers[i]);
         assert_int_equal(find_in(text, pointers[i]), LK_NOT_FOUND);
     }
 }
@@ -106,7 +104,6 @@ static void what_is_no_json_is_refused(void **state)
 
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         enum lk_status status = find_in(texts[i], "/id");
-        print_message("  %s\n", texts[i]);
         assert_int_equal(status, LK_MALFORMED);
     }
     assert_int_equal(find_in("nonsense", ""), LK_MALFORMED);

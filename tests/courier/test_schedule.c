@@ -128,7 +128,6 @@ static void retry_after_is_read_in_every_spelling(void **state)
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         uint64_t wait_ms = 0;
-        print_message("  %s\n", rows[i].value);
         assert_int_equal(
             lk_retry_after_ms(latchkey_slice(rows[i].value), THEN, &wait_ms),
             rows[i].valid);
