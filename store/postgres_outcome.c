@@ -136,7 +136,7 @@ static void give_hints(struct lk_postgres *store, struct lk_batch *batch,
             batch->settle_all = true;
         }
         lk_pg_tell(store, lock_id);
-    } else if (op->event == LK_EVENT_CLAIM &&
+    } else if ((op->event == LK_EVENT_CLAIM || op->event == LK_EVENT_ACCEPT) &&
                (op->out.verdict == LK_VERDICT_NEW ||
                 op->out.verdict == LK_VERDICT_ACCEPTED ||
                 op->out.verdict == LK_VERDICT_INFLIGHT)) {

@@ -93,6 +93,8 @@ static void set_times(const PGresult *result, int row, struct lk_record *record)
             /* The sweeper just has not come by. */
             record->state = LK_STATE_UNCERTAIN;
             record->since_ms = deadline;
+        } else if (record->queued) {
+            record->since_ms = record->claimed_ms; /* accepted */
         }
         break;
     case LK_STATE_ACCEPTED:

@@ -86,8 +86,8 @@ BEGIN
                             WHERE j.number = r.number AND j.state < 4);
 
         -- The same state with a later end counts too: KEEP and EXTEND are
-        -- promises.
-        IF r.number IS NOT NULL AND NOT expired AND NOT (CASE
+        -- promises. What the courier runs here is not overwritten.
+        IF r.number IS NOT NULL AND NOT expired AND (r.queued OR NOT CASE
             WHEN _token[i] <> r.token THEN _token[i] > r.token
             WHEN latchkey.rank(_state[i], evicts)
                  <> latchkey.rank(r.state, r.evicted)
@@ -133,9 +133,6 @@ BEGIN
             IF expired THEN
                 PERFORM latchkey.forget_jobs(ARRAY[r.number], false);
             ELSE
-                IF r.queued THEN -- what came has overtaken it
-                    PERFORM latchkey.follow(r.number, 1, 0, 0, '', 0, now);
-                END IF;
                 UPDATE latchkey.job j SET number = its_number
                 WHERE j.number = r.number AND r.number <> its_number;
             END IF;
