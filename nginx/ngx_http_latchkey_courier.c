@@ -13,6 +13,8 @@
  *   uncertain          may have happened
  *   stale              is somebody else's by now
  *   (none)             could not be stored yet; it is being tried
+ *
+ * The status is the app's, as far as there is one.
  */
 
 
@@ -46,7 +48,8 @@ static ngx_int_t ngx_http_latchkey_courier_refuse(ngx_http_request_t *r,
     ngx_uint_t status);
 static ngx_chain_t *ngx_http_latchkey_set_outcome(ngx_http_request_t *r,
     ngx_uint_t status, const char *outcome);
-static ngx_chain_t *ngx_http_latchkey_set_released(ngx_http_request_t *r);
+static ngx_chain_t *ngx_http_latchkey_set_released(ngx_http_request_t *r,
+    ngx_uint_t status);
 static void ngx_http_latchkey_courier_folder(ngx_conf_t *cf,
     ngx_str_t *path);
 
@@ -310,9 +313,13 @@ ngx_chain_t *
 ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
 {
-    ngx_http_latchkey_settle_e  settle;
+    ngx_uint_t               status;
+    ngx_http_latchkey_op_t  *op;
 
-    settle = ctx->op->settle;
+    op = ctx->op;
+
+    status = (op->status >= 200 && op->status <= 599) ? op->status
+                                                      : NGX_HTTP_OK;
 
     if (answer == NULL) {
 
@@ -321,8 +328,8 @@ ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
          * something may have, the courier takes for granted.
          */
 
-        return settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE
-               ? ngx_http_latchkey_set_released(r) : NULL;
+        return op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE
+               ? ngx_http_latchkey_set_released(r, status) : NULL;
     }
 
     switch (answer->verdict) {
@@ -342,16 +349,16 @@ ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
         break;
     }
 
-    switch (settle) {
+    switch (op->settle) {
 
     case NGX_HTTP_LATCHKEY_SETTLE_RELEASE:
-        return ngx_http_latchkey_set_released(r);
+        return ngx_http_latchkey_set_released(r, status);
 
     case NGX_HTTP_LATCHKEY_SETTLE_DOUBT:
-        return ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "uncertain");
+        return ngx_http_latchkey_set_outcome(r, status, "uncertain");
 
     default:
-        return ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "completed");
+        return ngx_http_latchkey_set_outcome(r, status, "completed");
     }
 }
 
@@ -375,7 +382,7 @@ ngx_http_latchkey_set_outcome(ngx_http_request_t *r, ngx_uint_t status,
 /* an app that is busy may have said for how long */
 
 static ngx_chain_t *
-ngx_http_latchkey_set_released(ngx_http_request_t *r)
+ngx_http_latchkey_set_released(ngx_http_request_t *r, ngx_uint_t status)
 {
     ngx_str_t         retry_after;
     ngx_uint_t        i;
@@ -400,7 +407,7 @@ ngx_http_latchkey_set_released(ngx_http_request_t *r)
         }
     }
 
-    out = ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "released");
+    out = ngx_http_latchkey_set_outcome(r, status, "released");
 
     if (out && retry_after.len
         && ngx_http_latchkey_add_header(r, "Retry-After", &retry_after)
@@ -414,11 +421,13 @@ ngx_http_latchkey_set_released(ngx_http_request_t *r)
 
 
 ngx_int_t
-ngx_http_latchkey_courier_unseen(ngx_http_request_t *r)
+ngx_http_latchkey_courier_unseen(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_str_t  value;
 
-    if (r != r->main || r->upstream_states
+    if ((ctx && (!ctx->courier || ctx->verdict))
+        || r != r->main || r->upstream_states
         || !ngx_http_latchkey_is_courier(r))
     {
         return NGX_OK;

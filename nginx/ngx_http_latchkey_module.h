@@ -556,8 +556,9 @@ ngx_int_t ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
  * is not for it to know */
 ngx_chain_t *ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
-/* an answer to it that no guard has seen: nothing has happened */
-ngx_int_t ngx_http_latchkey_courier_unseen(ngx_http_request_t *r);
+/* any answer passes here; one that no guard has seen says so to the courier */
+ngx_int_t ngx_http_latchkey_courier_unseen(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
 
 /* headers */
 ngx_int_t ngx_http_latchkey_strip_headers(ngx_http_request_t *r);

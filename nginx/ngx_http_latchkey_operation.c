@@ -13,6 +13,7 @@ static ngx_int_t ngx_http_latchkey_operation_words(ngx_http_request_t *r,
     const char **fault);
 static ngx_int_t ngx_http_latchkey_operation_told(ngx_http_request_t *r,
     const struct lk_reply *record);
+static void ngx_http_latchkey_operation_uncache(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_operation_answer(
     const struct lk_reply *record, struct lk_answer *answer);
 static struct lk_slice ngx_http_latchkey_operation_text(
@@ -113,17 +114,42 @@ ngx_http_latchkey_operation_told(ngx_http_request_t *r,
 
     ngx_str_set(&value, "no-store");
 
-    /* a replay has what the app said about that */
+    /* what the app said about that was meant for the answer to a POST */
+
+    if (out) {
+        ngx_http_latchkey_operation_uncache(r);
+    }
 
     if (out == NULL
-        || (answer.verdict != LK_VERDICT_REPLAY
-            && ngx_http_latchkey_add_header(r, "Cache-Control", &value)
-               == NULL))
+        || ngx_http_latchkey_add_header(r, "Cache-Control", &value) == NULL)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     return ngx_http_latchkey_send(r, out);
+}
+
+
+static void
+ngx_http_latchkey_operation_uncache(ngx_http_request_t *r)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            if (h[i].key.len == sizeof("Cache-Control") - 1
+                && ngx_strncasecmp(h[i].key.data, (u_char *) "Cache-Control",
+                                   h[i].key.len)
+                   == 0)
+            {
+                h[i].hash = 0;
+            }
+        }
+    }
 }
 
 
@@ -215,8 +241,7 @@ ngx_http_latchkey_operation_progress(ngx_http_request_t *r,
 
     ngx_memzero(&json, sizeof(struct lk_buf));
 
-    since = ngx_http_latchkey_operation_number(record, runs ? "claimed-ms"
-                                                             : "since-ms");
+    since = ngx_http_latchkey_operation_number(record, "claimed-ms");
     latchkey_timestamp_text(since, time);
 
     if (latchkey_buf_printf(&json, "{\"reference\":\"%.*s\",\"status\":"
@@ -224,8 +249,7 @@ ngx_http_latchkey_operation_progress(ngx_http_request_t *r,
                             ctx->reference.data,
                             runs ? "running" : "accepted")
         != LK_OK
-        || (since && latchkey_buf_printf(&json, ",\"%s\":\"%s\"",
-                                         runs ? "started_at" : "accepted_at",
+        || (since && latchkey_buf_printf(&json, ",\"accepted_at\":\"%s\"",
                                          time)
                      != LK_OK)
         || latchkey_buf_printf(&json, ",\"attempts\":%llu}\n",

@@ -517,10 +517,14 @@ ngx_http_latchkey_decide(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
             /* only an observer lets it run here */
 
-            ctx->verdict = NGX_HTTP_LATCHKEY_SAID_ACCEPTED;
+            ctx->verdict = ctx->too_large ? NGX_HTTP_LATCHKEY_SAID_TOO_LARGE
+                                          : NGX_HTTP_LATCHKEY_SAID_ACCEPTED;
+
             ngx_log_error(NGX_LOG_NOTICE, r->connection->log, 0,
-                          "idempotency observe: would have accepted it for "
-                          "later, reference %V", &ctx->reference);
+                          "idempotency observe: would not have run it now: "
+                          "%V, reference %V",
+                          &ngx_http_latchkey_said[ctx->verdict],
+                          &ctx->reference);
         }
 
         return ngx_http_latchkey_run(r, ctx);

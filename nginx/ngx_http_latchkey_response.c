@@ -112,11 +112,12 @@ ngx_http_latchkey_header_filter(ngx_http_request_t *r)
         ngx_http_latchkey_post_action(ctx);
     }
 
-    if (ctx == NULL && ngx_http_latchkey_courier_unseen(r) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
     if (ctx == NULL || ctx->state != NGX_HTTP_LATCHKEY_RUN) {
+
+        if (ngx_http_latchkey_courier_unseen(r, ctx) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
         return ngx_http_next_header_filter(r);
     }
 

@@ -285,7 +285,7 @@ def test_an_observer_counts_what_it_would_have_accepted(make, app):
     answer = gateway.post(key, headers=PREFER)
     assert answer.status == 201 and app.count() == 1
     assert "Preference-Applied" not in answer.headers
-    gateway.wait_for_log("observe: would have accepted it for later")
+    gateway.wait_for_log("observe: would not have run it now: accepted")
     gateway.logged(verdict="accepted", outcome="kept")
     assert jobs(gateway) == []
     assert gateway.post(key).status == 201 and app.count() == 2
@@ -433,17 +433,19 @@ def test_what_runs_and_what_has_run_can_be_asked_for(make, app):
         token = begin(raw, key, scope="POST /")
         reference = gateway.record(key)["reference"].decode()
         told = poll(gateway, reference).json()
-        assert TIME.fullmatch(told.pop("started_at"))
+        assert TIME.fullmatch(told.pop("accepted_at"))
         assert told == {"reference": reference, "status": "running",
                         "attempts": 1}
         raw("COMPLETE", "acme", "POST /", key, token, 402,
-            "Content-Type: text/plain\r\nSet-Cookie: a=b\r\n", "no money")
+            "Content-Type: text/plain\r\nSet-Cookie: a=b\r\n"
+            "Cache-Control: public, max-age=60\r\n", "no money")
     answer = poll(gateway, reference)
     assert (answer.status, answer.body) == (402, b"no money")
     assert answer.replayed and answer.reference == reference
     assert answer.header("Idempotency-Expires")
     assert answer.header("Content-Type") == "text/plain"
     assert "Set-Cookie" not in answer.headers
+    assert answer.header("Cache-Control") == "no-store"
     head = poll(gateway, reference, "HEAD")
     assert (head.status, head.body) == (402, b"")
     assert head.header("Content-Length") == "8"

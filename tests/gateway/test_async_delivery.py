@@ -80,11 +80,13 @@ def test_a_retry_gets_202_while_it_runs_and_then_the_answer(gateway, app):
     told = tell(hold="it", body="done")
     first = gateway.post(key, headers=told)
     app.wait_held("it")
+    since = poll(gateway, first).json()["accepted_at"]
     again = gateway.post(key, headers=told)
     assert (again.status, again.body) == (202, first.body)
     assert again.header("Location") == first.header("Location")
     running = poll(gateway, first).json()
-    assert running["status"] == "running" and running["attempts"] == 1
+    assert running == {"reference": first.reference, "status": "running",
+                       "accepted_at": since, "attempts": 1}
     app.release("it")
     final(gateway, first)
     last = gateway.post(key, headers=told)
