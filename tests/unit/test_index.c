@@ -205,6 +205,87 @@ static void ttls_are_exact_or_say_that_they_are_not(void **state)
     }
 }
 
+/* Looked for in an array, for comparison. */
+static uint64_t oldest_of(const uint64_t *since, size_t count)
+{
+    uint64_t oldest = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (since[i] && (!oldest || since[i] < oldest)) {
+            oldest = since[i];
+        }
+    }
+    return oldest;
+}
+
+static void the_index_knows_the_oldest_doubt(void **state)
+{
+    enum { DOUBTS = 200 };
+    static uint64_t since[DOUBTS];
+    struct lk_index index;
+
+    assert_int_equal(lk_index_init(&index, START_MS), LK_OK);
+    assert_int_equal(lk_index_oldest(&index), 0);
+    for (uint64_t round = 1; round <= 20000; round++) {
+        uint64_t key = draw(DOUBTS);
+        uint64_t at = START_MS + draw(1000000);
+        if (draw(3)) {
+            since[key] = at;
+            put(&index, entry_of(key, round, LK_STATE_UNCERTAIN, at));
+        } else if (draw(2)) {
+            since[key] = 0;
+            put(&index, entry_of(key, round, LK_STATE_RELEASED, at));
+        } else {
+            since[key] = 0;
+            lk_index_remove(&index, hash_of(key));
+        }
+        if (draw(4) == 0) {
+            assert_int_equal(lk_index_oldest(&index), oldest_of(since, DOUBTS));
+        }
+    }
+    /* Doubts that are over do not pile up. */
+    assert_true(index.doubt_cap <= 8 * DOUBTS);
+    lk_index_free(&index);
+}
+
+static size_t due_at(struct lk_index *index, uint64_t now,
+                     struct lk_hash128 *due, size_t max)
+{
+    size_t count;
+    bool more;
+
+    do {
+        count = lk_wheel_due(index, now, due, max, &more);
+    } while (more && !count);
+    return count;
+}
+
+/* The wheel would stand still at what nobody can end. */
+static void what_waits_for_jobs_is_not_in_the_wheel(void **state)
+{
+    struct lk_index index;
+    struct lk_hash128 due[10];
+
+    assert_int_equal(lk_index_init(&index, START_MS), LK_OK);
+    struct lk_entry done = entry_of(1, 1, LK_STATE_COMPLETED, START_MS + 1000);
+    struct lk_entry runs =
+        entry_of(2, 2, LK_STATE_IN_PROGRESS, START_MS + 1000);
+    struct lk_entry app = entry_of(3, 3, LK_STATE_IN_PROGRESS, START_MS + 1000);
+    done.jobs = runs.jobs = runs.queued = app.jobs = true;
+    put(&index, done);
+    put(&index, runs);
+    put(&index, app); /* somebody else runs it, and its lock counts */
+    assert_int_equal(due_at(&index, START_MS + 5000, due, 10), 1);
+    assert_true(lk_hash128_equal(due[0], hash_of(3)));
+    lk_index_remove(&index, hash_of(3));
+    assert_int_equal(due_at(&index, START_MS + 5000, due, 10), 0);
+    done.jobs = false;
+    put(&index, done);
+    assert_int_equal(due_at(&index, START_MS + 5000, due, 10), 1);
+    assert_true(lk_hash128_equal(due[0], hash_of(1)));
+    lk_index_free(&index);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -215,6 +296,8 @@ int main(void)
         cmocka_unit_test(an_overlay_hides_the_index_until_it_is_merged),
         cmocka_unit_test(a_dropped_overlay_leaves_no_trace),
         cmocka_unit_test(ttls_are_exact_or_say_that_they_are_not),
+        cmocka_unit_test(the_index_knows_the_oldest_doubt),
+        cmocka_unit_test(what_waits_for_jobs_is_not_in_the_wheel),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
