@@ -178,6 +178,7 @@ static enum lk_exit run_dry(struct deed *deed)
 static void report(struct deed *deed, const struct lk_order_counts *counts)
 {
     struct lk_cli *cli = deed->cli;
+    unsigned long long lost = counts->moved + counts->gone;
 
     if (cli->json) {
         lk_doc_object(&deed->doc, NULL);
@@ -190,9 +191,8 @@ static void report(struct deed *deed, const struct lk_order_counts *counts)
         lk_put(&cli->out, "%s %llu dead job%s\n", deed->past,
                (unsigned long long)counts->done, counts->done == 1 ? "" : "s");
     }
-    if (counts->moved + counts->gone > 0) {
-        lk_complain("%llu had changed or gone meanwhile%s%.*s",
-                    (unsigned long long)(counts->moved + counts->gone),
+    if (lost > 0) {
+        lk_complain("%llu had changed or gone meanwhile%s%.*s", lost,
                     counts->refusal.len > 0 ? ": " : "",
                     (int)counts->refusal.len, counts->refusal.data);
     }

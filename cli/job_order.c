@@ -182,6 +182,9 @@ enum lk_exit lk_resolve_job(struct lk_cli *cli)
     const struct choice *choice;
     enum lk_exit result = find_choice(cli, &choice);
 
+    if (choice == NULL) {
+        return result;
+    }
     if (result == LK_EXIT_DONE) {
         result = lk_job_id(cli, lk_args_value(&cli->args, "job"), &item.id);
     }

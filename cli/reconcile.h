@@ -145,6 +145,9 @@ struct lk_run {
     struct lk_buf lines; /* for people, the first ones */
 };
 
+/* From the command line (reconcile_options.c); complains. */
+LK_MUST_CHECK enum lk_exit lk_run_options(struct lk_run *run);
+
 /* All jobs of the target, from the daemon (reconcile_ledger.c). */
 LK_MUST_CHECK enum lk_exit lk_ledger_read(struct lk_run *run);
 struct lk_hash128 lk_hash_text(const struct lk_run *run, struct lk_slice text);

@@ -149,12 +149,13 @@ static void put_difference(struct lk_buf *out, const char *what,
     lk_put(out, " there");
 }
 
-static void put_differences(struct lk_run *run, const struct tale *tale)
+static void put_differences(struct lk_run *run, const struct tale *tale,
+                            const struct lk_item *here)
 {
     uint32_t differs = tale->finding->differs;
     struct lk_buf *out = &run->lines;
 
-    if (tale->finding->here->state == LK_JOB_DROPPED) {
+    if (here->state == LK_JOB_DROPPED) {
         lk_put(out, "; dropped here, but it is there");
     }
     for (size_t i = 0; i < run->pair_count; i++) {
@@ -199,8 +200,8 @@ static void put_tale(struct lk_run *run, const struct tale *tale)
     if (tale->of == LK_CLASS_THERE && here != NULL) {
         lk_put(out, "; another line has this key too");
     }
-    if (tale->of == LK_CLASS_DIFFERING) {
-        put_differences(run, tale);
+    if (tale->of == LK_CLASS_DIFFERING && here != NULL) {
+        put_differences(run, tale, here);
     }
     if (tale->outcome == LK_REFUSED) {
         lk_put(out, "; it has moved on meanwhile");
