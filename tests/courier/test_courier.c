@@ -49,6 +49,9 @@ static void set_target(struct lk_target *target, const char *name, char *url,
     allow(&target->temporary, 500, 599);
 }
 
+/* The courier asks by its work alone. */
+static const struct lk_store_class no_class = {0};
+
 static int set_up(void **state)
 {
     struct bench *bench = calloc(1, sizeof(*bench));
@@ -75,6 +78,7 @@ static int set_up(void **state)
     pthread_mutex_init(&bench->ledger.mutex, NULL);
     pthread_cond_init(&bench->ledger.moved, NULL);
     bench->ledger.now_ms = 1000000;
+    bench->ledger.store.class = &no_class;
     bench->ledger.context = bench;
     return 0;
 }
@@ -611,6 +615,20 @@ static void a_reload_brings_a_target_and_takes_one_away(void **state)
     assert_int_equal(came->state, LK_JOB_DELIVERED);
 }
 
+static void leases_for_another_time_are_renewed_after_a_reload(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "slow", "/charge");
+
+    start(bench);
+    await_requests(&bench->slow, 1);
+    bench->config.lease_ms = 90000;
+    lk_courier_class.reload(bench->courier, &bench->config);
+    ledger_await(&bench->ledger, is_called, job);
+    assert_int_equal(job->marks, 1);
+    assert_int_equal(job->due_ms, bench->ledger.now_ms + 90000);
+}
+
 /* ---- requests ------------------------------------------------------------ */
 
 static void a_request_that_never_left_is_answered_with_a_problem(void **state)
@@ -661,6 +679,7 @@ int main(void)
         TEST(a_stop_waits_for_a_call_that_has_left),
         TEST(what_does_not_come_back_in_time_is_judged_by_its_target),
         TEST(a_reload_brings_a_target_and_takes_one_away),
+        TEST(leases_for_another_time_are_renewed_after_a_reload),
         TEST(a_request_that_never_left_is_answered_with_a_problem),
     };
 

@@ -134,7 +134,7 @@ def tamper_postgres(box, changes):
 def tamper_sqlite(box, changes):
     connection = sqlite3.connect(box.daemon.store)
     for number, column, value in changes:
-        connection.execute("UPDATE job SET %s = ? WHERE id = ?" % column,
+        connection.execute("UPDATE call SET %s = ? WHERE id = ?" % column,
                            (value.encode("latin-1"), number))
         yield number
     connection.commit()

@@ -16,7 +16,11 @@ BEFORE_THE_CALL = ["after_lease", "courier_leased", "after_called",
 AFTER_THE_CALL = ["courier_after_call", "after_end", "courier_recorded"]
 # What is lost here was never marked as called, so it is simply called again.
 NEVER_CALLED = {"after_lease", "courier_leased"}
-JOBS = 20
+JOBS, AT_ONCE = 30, 3
+# Where the key is honoured a call needs no mark before it.
+CASES = [(point, honours) for honours in (True, False)
+         for point in BEFORE_THE_CALL + AFTER_THE_CALL
+         if not (honours and point == "after_called")]
 
 
 def order(box, word, target="pay"):
@@ -36,15 +40,14 @@ def start_again(box, daemon=None):
 
 # ---- the courier dies ----
 
-@pytest.mark.parametrize("point", BEFORE_THE_CALL + AFTER_THE_CALL)
-@pytest.mark.parametrize("honours", [True, False])
-@pytest.mark.parametrize("number", [1, 7])
+@pytest.mark.parametrize("point,honours", CASES)
+@pytest.mark.parametrize("number", [1, 3])
 def test_a_courier_killed_at_any_point(box, make_provider, point, honours,
                                        number):
     """C27, C22: honoured keys: each job exactly once. Not honoured: at most
     once, and what is not known to have happened is uncertain."""
     provider = make_provider(honours=honours)
-    box.target("pay", provider, concurrency="4").start(faults=())
+    box.target("pay", provider, concurrency=AT_ONCE).start(faults=())
     order(box, "PAUSE")
     keys = box.leave_many(JOBS, lambda key: charge(key))
     box.daemon.set_faults("kill %s %d" % (point, number))
@@ -58,10 +61,10 @@ def test_a_courier_killed_at_any_point(box, make_provider, point, honours,
     if honours:
         assert counts == {"delivered": JOBS}
         return
-    assert counts["uncertain"] <= 4
+    assert counts["uncertain"] <= AT_ONCE
     if point in NEVER_CALLED and number == 1:
         assert counts == {"delivered": JOBS} and made == 0
-    if point in ("courier_before_call", "courier_after_call"):
+    if point == "courier_after_call":
         assert counts["uncertain"] >= 1
     for job in box.jobs("STATE", "uncertain"):
         assert job["called"] and job["reason"]
@@ -192,14 +195,13 @@ def test_a_stopped_daemon_goes_on_and_repeats_nothing(box, make_provider,
         assert len(provider.calls()) == 1
 
 
-@pytest.mark.parametrize("point", BEFORE_THE_CALL + AFTER_THE_CALL)
-@pytest.mark.parametrize("honours", [True, False])
+@pytest.mark.parametrize("point,honours", CASES)
 @pytest.mark.stores("postgres")
 def test_a_courier_stopped_at_any_point_while_another_goes_on(
         box, make_provider, point, honours):
     # C22, C27: SIGSTOP past the lease, then SIGCONT.
     provider = make_provider(honours=honours)
-    box.target("pay", provider, concurrency="4")
+    box.target("pay", provider, concurrency=AT_ONCE)
     first = box.start("courier.lease=500ms", faults=())
     order(box, "PAUSE")
     keys = box.leave_many(JOBS, lambda key: charge(key))

@@ -430,18 +430,21 @@ def test_neither_connections_nor_memory_leak(box, make_provider, silent):
     box.target("dead", dead, **quick).target("silent", silent, **quick)
     box.target("nowhere", "http://no-such-host.invalid", **quick)
     box.start("courier.answer_bytes=1k")
+    box.raw, box.operator
+    files = descriptors(box.daemon.pid)
     targets = ("pay", "other", "dead", "silent", "nowhere")
 
     def round_of(count):
         for target in targets:
             box.leave_many(count, lambda key: charge(key), target=target)
         box.wait_settled(timeout=120)
-        return descriptors(box.daemon.pid), rss(box.daemon.pid)
+        return rss(box.daemon.pid)
 
     round_of(40)
-    files, memory = round_of(40)
+    memory = round_of(40)
     for _ in range(3):
-        last_files, last_memory = round_of(80)
-    assert last_files <= files + 16, (files, last_files)
+        last_memory = round_of(80)
+    # A name is looked up on a thread, which may outlive the call by seconds.
+    until(lambda: descriptors(box.daemon.pid) <= files + 32, 60)
     if not build.is_sanitized():
         assert last_memory - memory < 24 << 20, (memory, last_memory)

@@ -9,7 +9,7 @@ from .resp import fields
 JSON_TYPE = "Content-Type: application/json\r\n"
 SCOPE = "POST /payments"
 # Quick where the defaults are patient.
-TARGET = {"timeout": "20s", "connect_timeout": "5s", "backoff": "20ms",
+TARGET = {"timeout": "20s", "backoff": "20ms",
           "backoff_max": "100ms", "idempotency": "yes", "id": "json:/id",
           "circuit_failures": "0"}
 COURIER = ["courier.lease=2s", "store.sweep_interval=100ms",
@@ -20,6 +20,8 @@ UNFINISHED = ("waiting", "leased", "uncertain", "dead")
 def target_settings(name, url, **more):
     """--set lines for one target; `header` may be a list."""
     lines = ["target.%s.url=%s" % (name, url)]
+    if "timeout" in more:
+        more.setdefault("connect_timeout", more["timeout"])
     for option, value in {**TARGET, **more}.items():
         values = value if isinstance(value, (list, tuple)) else [value]
         lines += ["target.%s.%s=%s" % (name, option, one) for one in values]
@@ -27,7 +29,8 @@ def target_settings(name, url, **more):
 
 
 def text(value):
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode(errors="replace") if isinstance(value, bytes) else \
+        value
 
 
 class Box:
@@ -201,14 +204,14 @@ class Box:
     def wait_settled(self, open_states=("waiting", "leased"), timeout=60):
         """Until no job is under way any more; the counts."""
         def settled():
-            states = self.states()
-            return states if not any(states[word] for word in open_states) \
-                else None
+            self.counts = self.states()
+            return not any(self.counts[word] for word in open_states)
         try:
-            return until(settled, timeout, pause=0.05)
+            until(settled, timeout, pause=0.05)
         except AssertionError:
             raise AssertionError("%s\n%s" % (
-                self.states(), self.daemon.log_text())) from None
+                self.counts, self.daemon.log_text())) from None
+        return self.counts
 
     def order(self, word, job, *more, who="op", why="test"):
         return self.operator("JOB", word, job["id"], "WHO", who, "WHY", why,
