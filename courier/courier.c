@@ -60,6 +60,7 @@ static void begin_stop(struct lk_courier *courier, uint64_t grace_ms)
 
     courier->stopping = true;
     courier->stop_ms = courier->now_ms + grace_ms;
+    courier->retry_ms = 0;
     for (struct lk_outlet *outlet = courier->outlets; outlet;
          outlet = outlet->next) {
         while ((errand = lk_errands_take(&outlet->ready))) {
@@ -94,6 +95,8 @@ static void read_inbox(struct lk_courier *courier)
     }
     if (fresh) {
         lk_courier_adopt(courier, fresh);
+        lk_courier_publish(courier);
+        lk_watch_look(courier->watch);
     }
     if (stop) {
         begin_stop(courier, grace_ms);
@@ -199,6 +202,7 @@ static enum lk_status make_courier(const struct lk_outbox_setup *setup,
     curl_multi_setopt(made->multi, CURLMOPT_PIPELINING,
                       (long)CURLPIPE_MULTIPLEX);
     lk_courier_adopt(made, settings);
+    lk_courier_publish(made);
     *courier = made;
     return LK_OK;
 }
@@ -227,6 +231,9 @@ static enum lk_status start_courier(const struct lk_outbox_setup *setup,
     if (setup->config->probes) {
         status = lk_prober_start(setup, &made->prober);
     }
+    if (!status && setup->store->class->targets) {
+        status = lk_watch_start(made, &made->watch);
+    }
     if (status) {
         stop_courier(made, 0);
         return status;
@@ -245,6 +252,7 @@ static void stop_courier(void *context, uint64_t grace_ms)
     if (!courier) {
         return;
     }
+    lk_watch_stop(courier->watch);
     lk_prober_stop(courier->prober);
     uv_mutex_lock(&courier->mutex);
     courier->stop_asked = true;

@@ -38,6 +38,7 @@
 #include <uv.h>
 
 struct lk_prober;
+struct lk_watch;
 
 enum {
     LK_WORK_ENDS = 1024,      /* ends and marks of one work, at most */
@@ -59,7 +60,8 @@ struct lk_errand {
     struct lk_job job;
     enum lk_errand_state state;
     uint64_t taken_ms; /* when its lease was asked for, by our clock */
-    uint64_t lease_ms; /* when the lease was last asked for and confirmed */
+    uint64_t lease_ms; /* when the lease was last asked for and confirmed; 0:
+                          it was for another time, and must be renewed */
     bool marked;       /* called: confirmed by the store */
     bool lost;         /* somebody else has the job: no more marks */
     bool honours;      /* as it was when the call left */
@@ -140,6 +142,7 @@ struct lk_courier {
     void (*work_fn)(void *context, struct lk_work *work);
     void *work_context;
     struct lk_prober *prober; /* NULL: none */
+    struct lk_watch *watch;   /* likewise */
     struct lk_courier_settings *settings;
     CURLM *multi;
     struct lk_chance chance;
@@ -273,6 +276,14 @@ void lk_request_result(bool repeatable, const struct lk_http_answer *answer,
 /* The answer of a request that was given up and never sent. */
 LK_MUST_CHECK enum lk_status lk_request_problem(const struct lk_store *store,
                                                 struct lk_errand *errand);
+
+/* ---- watch.c ------------------------------------------------------------- */
+
+LK_MUST_CHECK enum lk_status lk_watch_start(struct lk_courier *courier,
+                                            struct lk_watch **watch);
+/* The targets have changed: what was said before may be said again. */
+void lk_watch_look(struct lk_watch *watch);
+void lk_watch_stop(struct lk_watch *watch); /* NULL is fine */
 
 /* ---- dispatch.c ---------------------------------------------------------- */
 

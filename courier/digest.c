@@ -7,6 +7,7 @@
 enum {
     RETRY_FIRST_MS = 50,
     RETRY_MOST_MS = 5000,
+    RETRY_STOPPING_MS = 200,
     LATER_MS = 20, /* a row that another transaction has */
     IDLE_MS = 2,   /* told of a job that is due, but not given it */
 };
@@ -57,6 +58,9 @@ static void take_back(struct lk_courier *courier)
     for (unsigned i = 0; i < courier->work_fails && wait_ms < RETRY_MOST_MS;
          i++) {
         wait_ms *= 2;
+    }
+    if (courier->stopping && wait_ms > RETRY_STOPPING_MS) {
+        wait_ms = RETRY_STOPPING_MS;
     }
     courier->work_fails++;
     courier->unsure = true;

@@ -6,7 +6,8 @@
 
 #include <stdlib.h>
 
-enum { LEASE_BYTES = 16 << 20 }; /* of one work */
+/* Of one work, about: bodies that are leased, answers that are stored. */
+enum { LEASE_BYTES = 16 << 20, ANSWER_BYTES = 8 << 20 };
 
 static void lower(uint64_t *ms, uint64_t to)
 {
@@ -51,12 +52,15 @@ void lk_dispatch_recall(struct lk_courier *courier)
 static void add_ends(struct lk_courier *courier)
 {
     struct lk_errand *errand;
+    size_t bytes = 0;
 
     while (courier->work.end_count < courier->end_limit &&
+           bytes < ANSWER_BYTES &&
            (errand = lk_errands_take(&courier->ended))) {
         if (errand->silent) {
             lk_errand_free(courier, errand);
         } else {
+            bytes += errand->body.len + errand->headers.len;
             add_end(courier, errand);
         }
     }

@@ -153,6 +153,20 @@ static void set_connections(struct lk_courier *courier)
     curl_multi_setopt(courier->multi, CURLMOPT_MAXCONNECTS, (long)sum);
 }
 
+static void adopt_errands(struct lk_courier *courier, bool renew)
+{
+    for (struct lk_errand *errand = courier->hand; errand;
+         errand = errand->right) {
+        if (errand->exchange) {
+            errand->exchange->ready = false;
+        }
+        if (renew) {
+            errand->lease_ms = 0;
+        }
+    }
+    courier->renew_ms = renew ? 0 : courier->renew_ms;
+}
+
 /* Calls that run go on as they began; their handles get the new options before
  * they are used again. */
 void lk_courier_adopt(struct lk_courier *courier,
@@ -179,12 +193,7 @@ void lk_courier_adopt(struct lk_courier *courier,
          outlet = outlet->next) {
         settle_outlet(courier, outlet);
     }
-    for (struct lk_errand *errand = courier->hand; errand;
-         errand = errand->right) {
-        if (errand->exchange) {
-            errand->exchange->ready = false;
-        }
-    }
+    adopt_errands(courier, old && old->lease_ms != settings->lease_ms);
     set_connections(courier);
     lk_courier_settings_free(old);
 }
