@@ -257,12 +257,14 @@ static enum lk_exit compare(struct lk_run *run)
     if (result == LK_EXIT_DONE) {
         result = open_join(run);
     }
+    lk_run_disconnect(run);
     if (result == LK_EXIT_DONE) {
         result = read_export(run);
     }
     if (result == LK_EXIT_DONE) {
         result = lk_ledger_read(run);
     }
+    lk_run_disconnect(run);
     return result == LK_EXIT_DONE ? join(run) : result;
 }
 

@@ -128,6 +128,7 @@ struct lk_run {
     struct lk_spill pending; /* absent, if absence proves anything */
     struct lk_bar bar;
     enum lk_exit failed; /* why a call from the join ended it */
+    uint64_t ordered_ms; /* when the daemon was last told something */
     /* What came out */
     struct lk_coverage coverage;
     uint64_t jobs;
@@ -151,6 +152,10 @@ LK_MUST_CHECK enum lk_exit lk_run_options(struct lk_run *run);
 /* All jobs of the target, from the daemon (reconcile_ledger.c). */
 LK_MUST_CHECK enum lk_exit lk_ledger_read(struct lk_run *run);
 struct lk_hash128 lk_hash_text(const struct lk_run *run, struct lk_slice text);
+
+/* What comes next takes long, and the daemon may close what is idle: the next
+ * call connects anew. */
+void lk_run_disconnect(struct lk_run *run);
 
 /* Resolves by proof (reconcile_apply.c). */
 LK_MUST_CHECK enum lk_exit lk_resolve_by_proof(struct lk_run *run,

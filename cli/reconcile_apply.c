@@ -1,7 +1,31 @@
 /* reconcile_apply.c - resolves jobs by proof. */
 #include "cli/reconcile.h"
 
+#include <time.h>
+
 #define WHO "latchkey reconcile"
+
+enum { IDLE_MS = 1000 };
+
+void lk_run_disconnect(struct lk_run *run)
+{
+    latchkey_client_close(run->cli->client);
+    run->cli->client = NULL;
+}
+
+/* Between two orders much may have been compared. */
+static void refresh_connection(struct lk_run *run)
+{
+    struct timespec now;
+    uint64_t now_ms;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    now_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    if (now_ms - run->ordered_ms > IDLE_MS) {
+        lk_run_disconnect(run);
+    }
+    run->ordered_ms = now_ms;
+}
 
 /* The reason that the audit log keeps. */
 static void put_why(struct lk_run *run, enum lk_class of,
@@ -19,6 +43,27 @@ static void put_why(struct lk_run *run, enum lk_class of,
     lk_put(why, "it is not in ");
     lk_put_text(why, latchkey_slice(run->export.path));
     lk_put(why, ", which is complete until %s", until);
+}
+
+/* The line that is the proof, read again: it must still be the same. */
+static enum lk_exit read_proof(struct lk_run *run, const struct lk_item *there,
+                               struct lk_row *row)
+{
+    enum lk_exit result = lk_export_again(&run->export, there->place, row);
+    struct lk_slice key = row->cells[LK_COLUMN_KEY];
+    struct lk_slice id = row->cells[LK_COLUMN_ID];
+
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (row->fault != NULL ||
+        (key.len > 0 &&
+         !lk_hash128_equal(lk_hash_text(run, key), there->key)) ||
+        (id.len > 0 && !lk_hash128_equal(lk_hash_text(run, id), there->id))) {
+        lk_complain("%s has changed while it was compared", run->export.path);
+        return LK_EXIT_FAILED;
+    }
+    return LK_EXIT_DONE;
 }
 
 /* A job that has moved on since it was read is refused: its attempt is the
@@ -40,7 +85,7 @@ enum lk_exit lk_resolve_by_proof(struct lk_run *run, enum lk_class of,
     lk_words_add(&words, "WHY");
     lk_words_add_slice(&words, latchkey_buf_slice(&why));
     if (of == LK_CLASS_HAPPENED) {
-        result = lk_export_again(&run->export, finding->there->place, &row);
+        result = read_proof(run, finding->there, &row);
         if (row.cells[LK_COLUMN_ID].len > 0 &&
             row.cells[LK_COLUMN_ID].len <= LK_PROVIDER_ID_MAX) {
             lk_words_add(&words, "PROVIDER");
@@ -48,6 +93,7 @@ enum lk_exit lk_resolve_by_proof(struct lk_run *run, enum lk_class of,
         }
     }
     if (result == LK_EXIT_DONE) {
+        refresh_connection(run);
         result = lk_job_orders(run->cli,
                                of == LK_CLASS_HAPPENED ? "DELIVERED" : "AGAIN",
                                &item, 1, &words, &counts);

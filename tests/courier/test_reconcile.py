@@ -283,20 +283,25 @@ class Between:
         threading.Thread(target=self.serve, daemon=True).start()
 
     def serve(self):
-        client, _ = self.listener.accept()
-        server = socket.socket(socket.AF_UNIX)
-        server.connect(str(self.daemon.socket))
-        threading.Thread(target=self.carry, args=(server, client),
-                         daemon=True).start()
-        self.carry(client, server, hook=True)
+        while True:
+            client, _ = self.listener.accept()
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(str(self.daemon.socket))
+            threading.Thread(target=self.carry, args=(server, client),
+                             daemon=True).start()
+            threading.Thread(target=self.carry, args=(client, server, True),
+                             daemon=True).start()
 
     def carry(self, source, sink, hook=False):
-        while data := source.recv(1 << 16):
-            if hook and self.hook and self.word in data:
-                self.hook()
-                self.hook = None
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
+        try:
+            while data := source.recv(1 << 16):
+                if hook and self.hook and self.word in data:
+                    run, self.hook = self.hook, None
+                    run()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
 
 
 @pytest.mark.stores("sqlite")
@@ -315,6 +320,22 @@ def test_a_job_that_moved_on_meanwhile_is_left_alone_C32(books):
                             "unix:%s" % between.path, status=1)
     assert document["refused"] == 1 and document["resolved_delivered"] == 0
     assert document["findings"][0]["outcome"] == "refused"
+    assert books.job(job)["state"] == "uncertain"
+
+
+@pytest.mark.stores("sqlite")
+def test_a_file_that_changes_meanwhile_proves_nothing_C32(books):
+    job = books.leave("uncertain", 400, drop="after")
+    path = books.write(books.rows())
+
+    def meddle():
+        text = path.read_text()
+        path.write_text(text.replace(job["downstream-key"], "0" * 32))
+
+    between = Between(books.folder, books.box.daemon, b"JOBS", meddle)
+    result = books.run(path, "--apply", "--server", "unix:%s" % between.path,
+                       status=3)
+    assert "has changed" in result.stderr
     assert books.job(job)["state"] == "uncertain"
 
 
