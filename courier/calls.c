@@ -147,15 +147,19 @@ static void mark(struct lk_courier *courier, struct lk_errand *errand)
     lk_errands_add(&courier->marking, errand);
 }
 
-/* The clock is looked at anew: the process may have been stopped since. */
+/* The clock is looked at anew, last of all: the process may have been stopped
+ * since the lease, or since the mark. */
 static void mark_or_call(struct lk_courier *courier, struct lk_errand *errand)
 {
+    uint64_t lease_ms = courier->settings->lease_ms;
+
+    if (!may_repeat(errand) && !errand->marked) {
+        mark(courier, errand);
+        return;
+    }
     lk_fault_point("courier_before_call");
     uint64_t passed_ms = lk_courier_clock_ms() - errand->lease_ms;
-    uint64_t lease_ms = courier->settings->lease_ms;
-    bool needs_mark = !may_repeat(errand) && !errand->marked;
-
-    if (needs_mark || passed_ms >= lease_ms - lease_ms / 3) {
+    if (passed_ms >= lease_ms - lease_ms / 3) {
         mark(courier, errand);
         return;
     }
