@@ -674,7 +674,7 @@ SET enable_bitmapscan = off
 AS $$
 BEGIN
     RETURN (
-        SELECT greatest(min(d.due_ms) - latchkey.now_ms(), 0)
+        SELECT min(greatest(d.due_ms - latchkey.now_ms(), 0)) -- null if none
         FROM unnest(_target) AS w(target)
         CROSS JOIN (VALUES (0), (1)) AS s(state)
         CROSS JOIN LATERAL (
