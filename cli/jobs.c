@@ -9,7 +9,7 @@ enum { PAGE = 1000, DEFAULT_LIMIT = 100 };
 static const struct lk_option options[] = {
     {"state", "STATE",
      "waiting, leased, uncertain, dead, delivered,\n"
-     "dropped, or unfinished: the first four"},
+     "dropped, unfinished (the first four) or all"},
     {"target", "NAME", "only those for this target"},
     {"tenant", "TENANT", "only this tenant's"},
     {"reference", "REFERENCE", "only those of this operation"},
@@ -158,22 +158,29 @@ enum lk_exit lk_jobs_list(struct lk_cli *cli,
 /* ---- The command ----------------------------------------------------------
  */
 
-static enum lk_exit check_state(const struct lk_cli *cli, const char *state)
+/* Without a wish, what is over is of no interest but for one operation. */
+static enum lk_exit read_state(const struct lk_cli *cli, const char **state)
 {
-    static const char *const states[] = {"waiting",   "leased",    "uncertain",
-                                         "dead",      "delivered", "dropped",
-                                         "unfinished"};
+    static const char *const states[] = {"waiting",    "leased",    "uncertain",
+                                         "dead",       "delivered", "dropped",
+                                         "unfinished", "all"};
+    const char *given = lk_args_value(&cli->args, "state");
 
+    if (given == NULL) {
+        *state = lk_args_flag(&cli->args, "reference") ? NULL : "unfinished";
+        return LK_EXIT_DONE;
+    }
     for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
-        if (state == NULL || strcmp(state, states[i]) == 0) {
+        if (strcmp(given, states[i]) == 0) {
+            *state = strcmp(given, "all") == 0 ? NULL : given;
             return LK_EXIT_DONE;
         }
     }
     return lk_complain_usage(cli,
                              "--state is \"%s\", but must be waiting, leased, "
-                             "uncertain, dead, delivered, dropped or "
-                             "unfinished",
-                             state);
+                             "uncertain, dead, delivered, dropped, unfinished "
+                             "or all",
+                             given);
 }
 
 static enum lk_exit show_job(struct lk_cli *cli)
@@ -199,10 +206,8 @@ static enum lk_exit show_job(struct lk_cli *cli)
 
 enum lk_exit lk_run_jobs(struct lk_cli *cli)
 {
-    struct lk_jobs_filter filter = {
-        .state = lk_args_value(&cli->args, "state"),
-    };
-    enum lk_exit result = check_state(cli, filter.state);
+    struct lk_jobs_filter filter = {0};
+    enum lk_exit result = read_state(cli, &filter.state);
 
     if (result == LK_EXIT_DONE && cli->args.word_count > 0) {
         return show_job(cli);
