@@ -98,3 +98,21 @@ void lk_work_clear(struct lk_work *work)
     work->jobs = NULL;
     work->job_count = work->job_cap = 0;
 }
+
+void lk_work_fault_points(const struct lk_work *work)
+{
+    bool called = false;
+
+    for (size_t i = 0; i < work->mark_count; i++) {
+        called |= work->marks[i].called;
+    }
+    if (work->job_count) {
+        lk_fault_point("after_lease");
+    }
+    if (called) {
+        lk_fault_point("after_called");
+    }
+    if (work->end_count) {
+        lk_fault_point("after_end");
+    }
+}

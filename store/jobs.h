@@ -251,6 +251,8 @@ struct lk_work {
 struct lk_job *lk_work_add(struct lk_work *work);
 /* Frees what came out, and forgets it. */
 void lk_work_clear(struct lk_work *work);
+/* Where a test may kill: it is durable, and nobody has been told. */
+void lk_work_fault_points(const struct lk_work *work);
 
 /* ---- what is shown ------------------------------------------------------- */
 

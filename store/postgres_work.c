@@ -457,6 +457,7 @@ static void perform(struct job_run *run, uint64_t deadline_ns)
         take_orders(run);
         take_leases(run);
         take_wait(run);
+        lk_work_fault_points(run->work);
         break;
     case LK_PG_DOUBT:
         conn->retry_ns = 0;

@@ -249,25 +249,6 @@ static enum lk_status decide_without_reaper(struct lk_sqlite *store,
     return decide_all(store, batch, now);
 }
 
-/* Where a test may kill: durable, and nobody has been told. */
-static void pass_fault_points(const struct lk_work *work)
-{
-    bool called = false;
-
-    for (size_t i = 0; i < work->mark_count; i++) {
-        called |= work->marks[i].called;
-    }
-    if (work->job_count) {
-        lk_fault_point("after_lease");
-    }
-    if (called) {
-        lk_fault_point("after_called");
-    }
-    if (work->end_count) {
-        lk_fault_point("after_end");
-    }
-}
-
 void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
@@ -296,7 +277,7 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
         return;
     }
     if (batch->work) {
-        pass_fault_points(batch->work);
+        lk_work_fault_points(batch->work);
     }
     atomic_fetch_add(&store->counters.batches, batch->count != 0);
     atomic_fetch_add(&store->counters.batch_ops, batch->count);
