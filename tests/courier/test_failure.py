@@ -215,8 +215,7 @@ def test_the_circuit_opens_after_failures_and_closes_by_one_probe(
                concurrency="1", attempts="1000").start()
     keys = box.leave_many(10, lambda key: charge(key))
     box.daemon.wait_for_log("event=circuit-open")
-    status = box.target_status()
-    assert status["circuit"] in ("open", "half-open")
+    until(lambda: box.target_status()["circuit"] in ("open", "half-open"))
     seen = len(provider.calls())
     assert seen == 4
     # Half-open: one call each time, while it fails.
@@ -225,7 +224,7 @@ def test_the_circuit_opens_after_failures_and_closes_by_one_probe(
     provider.control()
     box.wait_settled()
     box.daemon.wait_for_log("event=circuit-closed")
-    assert box.target_status()["circuit"] == "closed"
+    until(lambda: box.target_status()["circuit"] == "closed")
     assert len(provider.charges()) == len(keys)
 
 

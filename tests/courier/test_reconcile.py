@@ -409,6 +409,20 @@ def test_malformed_lines_are_counted_and_named(books):
 
 
 @pytest.mark.stores("sqlite")
+def test_people_see_a_few_of_each_kind(books):
+    job = books.leave("delivered", 100)
+    rows = [{"id": "ch_%d" % i, "idempotency_key": "k%d" % i}
+            for i in range(30)]
+    rows.append({"id": job["provider-id"], "amount": 99,
+                 "idempotency_key": job["downstream-key"]})
+    out = books.run(books.write(rows), "--compare", "amount=amount",
+                    status=1).stdout
+    assert out.count("only-there ") == 5
+    assert "amount=amount: 100 here, 99 there" in out
+    assert "lists all 31" in out and "31 open" in out
+
+
+@pytest.mark.stores("sqlite")
 def test_a_report_lists_what_is_not_matched(books):
     made, rows = make_all(books)
     path = books.folder / "report.jsonl"
