@@ -228,20 +228,25 @@ static enum lk_status parse_header_name(const struct lk_assignment *assignment,
     return lk_value_take(assignment);
 }
 
+static bool is_place(const char *value)
+{
+    const char *colon = strchr(value, ':');
+
+    if (!colon || strncmp(value, "header:", 7) != 0) {
+        return strncmp(value, "json:/", 6) == 0;
+    }
+    size_t len = strspn(colon + 1, LETTERS DIGITS "-_");
+    return len && !colon[1 + len];
+}
+
 static enum lk_status parse_provider_id(const struct lk_assignment *assignment,
                                         struct lk_buf *why)
 {
-    const char *value = assignment->value;
-    size_t name = strncmp(value, "header:", 7) == 0
-                      ? strspn(value + 7, LETTERS DIGITS "-_")
-                      : 0;
-
-    if ((!name || value[7 + name]) && strncmp(value, "json:/", 6) != 0) {
-        return lk_value_invalid(why, assignment->shown,
-                                "is not a place; use header:NAME or "
-                                "json:/POINTER");
-    }
-    return lk_value_take(assignment);
+    return is_place(assignment->value)
+               ? lk_value_take(assignment)
+               : lk_value_invalid(why, assignment->shown,
+                                  "is not a place; use header:NAME or "
+                                  "json:/POINTER");
 }
 
 static enum lk_status parse_sign(const struct lk_assignment *assignment,
