@@ -1,4 +1,5 @@
 /* jobs.c - what every store's jobs have in common. */
+#include "store/fault.h"
 #include "store/store.h"
 
 #include <openssl/evp.h>
