@@ -523,21 +523,6 @@ static uint64_t size_of(const char *path, const char *suffix)
     return stat(name, &info) ? 0 : (uint64_t)info.st_size;
 }
 
-static void add_jobs(const struct lk_job_counts *counts,
-                     struct lk_store_stats *stats)
-{
-    for (size_t i = 0; i < counts->count; i++) {
-        uint64_t oldest = counts->targets[i].oldest_uncertain_ms;
-        for (int state = 0; state < LK_JOB_DELIVERED; state++) {
-            stats->jobs[state] += counts->targets[i].jobs[state];
-        }
-        if (oldest && (!stats->oldest_uncertain_ms ||
-                       oldest < stats->oldest_uncertain_ms)) {
-            stats->oldest_uncertain_ms = oldest;
-        }
-    }
-}
-
 static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
@@ -568,7 +553,7 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
         stats->by_state[i] = store->index.by_state[i];
     }
     stats->oldest_uncertain_ms = lk_index_oldest(&store->index);
-    add_jobs(&store->counts_durable, stats);
+    lk_counts_show(&store->counts_durable, stats);
     pthread_mutex_unlock(&store->index_lock);
     pthread_mutex_lock(&store->trouble_lock);
     memcpy(stats->trouble, store->trouble, sizeof(stats->trouble));

@@ -375,6 +375,8 @@ void lk_counts_publish(struct lk_sqlite *store); /* under the index's lock */
 void lk_counts_roll_back(struct lk_sqlite *store);
 LK_MUST_CHECK enum lk_status lk_counts_load(struct lk_sqlite *store);
 void lk_counts_free(struct lk_sqlite *store);
+void lk_counts_show(const struct lk_job_counts *counts,
+                    struct lk_store_stats *stats);
 
 /* sqlite_job.c: a job's rows, and the request that follows its operation */
 struct lk_job_row {

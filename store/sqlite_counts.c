@@ -151,6 +151,21 @@ void lk_counts_free(struct lk_sqlite *store)
     store->counts_cap = 0;
 }
 
+void lk_counts_show(const struct lk_job_counts *counts,
+                    struct lk_store_stats *stats)
+{
+    for (size_t i = 0; i < counts->count; i++) {
+        uint64_t oldest = counts->targets[i].oldest_uncertain_ms;
+        for (int state = 0; state < LK_JOB_DELIVERED; state++) {
+            stats->jobs[state] += counts->targets[i].jobs[state];
+        }
+        if (oldest && (!stats->oldest_uncertain_ms ||
+                       oldest < stats->oldest_uncertain_ms)) {
+            stats->oldest_uncertain_ms = oldest;
+        }
+    }
+}
+
 /* ---- at the start ------------------------------------------------------ */
 
 static enum lk_status add_count(struct lk_sqlite *store, sqlite3_stmt *row)

@@ -282,7 +282,7 @@ static enum lk_status extend(struct lk_sqlite *store, struct lk_op *op,
 static enum lk_status put_back(struct lk_sqlite *store,
                                const struct lk_entry *entry)
 {
-    struct lk_job_row request;
+    struct lk_job_row request = {0};
     enum lk_status status = lk_job_request(store, entry->number, &request);
 
     if (!status && entry->state == LK_STATE_UNCERTAIN) {
@@ -414,7 +414,7 @@ static enum lk_status add_reason(struct lk_sqlite *store,
 
 static enum lk_status add_since(struct lk_sqlite *store, struct lk_outcome *out)
 {
-    struct lk_job_row request;
+    struct lk_job_row request = {0};
     enum lk_status status = lk_job_request(store, out->number, &request);
 
     if (!status) {
@@ -554,7 +554,7 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
     if (!status && obstacle) {
         return refuse_one(op, why, obstacle);
     }
-    if (!status && step.effect == LK_EFFECT_ENQUEUE) {
+    if (!status && before && step.effect == LK_EFFECT_ENQUEUE) {
         status = check_name(store, op, before, &step);
     }
     if (!status && before) {

@@ -352,7 +352,7 @@ enum lk_status lk_job_follow(struct lk_sqlite *store, const struct lk_op *op,
                              enum lk_effect effect, struct lk_entry *entry,
                              uint64_t now)
 {
-    struct lk_job_row row;
+    struct lk_job_row row = {0};
     bool concerned =
         effect == LK_EFFECT_BEGIN || effect == LK_EFFECT_FINISH ||
         effect == LK_EFFECT_FREE || effect == LK_EFFECT_DOUBT ||

@@ -158,7 +158,7 @@ static enum lk_status carry_out(struct lk_sqlite *store, struct lk_batch *batch,
 enum lk_status lk_job_order(struct lk_sqlite *store, struct lk_batch *batch,
                             struct lk_job_order *order, uint64_t now)
 {
-    struct lk_job_row row;
+    struct lk_job_row row = {0};
 
     order->status_out = LK_OK;
     if (order->order == LK_ORDER_PAUSE || order->order == LK_ORDER_RESUME) {

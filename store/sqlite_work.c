@@ -150,7 +150,7 @@ static bool holds(const struct lk_job_row *row, unsigned attempt)
 static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
                                 struct lk_job_end *end, uint64_t now)
 {
-    struct lk_job_row row;
+    struct lk_job_row row = {0};
     enum lk_status status = lk_job_read(store, end->id, &row);
 
     end->stale = status || !holds(&row, end->attempt);
@@ -180,7 +180,7 @@ static enum lk_status mark_lease(struct lk_sqlite *store,
                                  struct lk_job_mark *mark, uint64_t now)
 {
     struct lk_op op = {.event = LK_EVENT_EXTEND, .lock_ms = mark->lease_ms};
-    struct lk_job_row row;
+    struct lk_job_row row = {0};
     bool done = true;
     enum lk_status status = lk_job_read(store, mark->id, &row);
 

@@ -245,6 +245,21 @@ static void what_is_lost_is_settled_although_there_is_no_room(void **state)
     lk_job_free(&leased);
 }
 
+/* Whoever asks all the time for nothing would keep a server busy. */
+static void where_nothing_is_left_nobody_need_ask_again(void **state)
+{
+    struct bed *bed = *state;
+    struct lk_work work = lease_of(bed, target_of(bed), 10, true, LONG_MS);
+
+    assert_true(work.wait_ms == UINT64_MAX);
+    leave_job(bed, "k", "charge");
+    struct lk_job job = take_job(bed);
+    finish(bed, &job, LK_END_DEAD);
+    lk_job_free(&job);
+    work = lease_of(bed, target_of(bed), 10, true, LONG_MS);
+    assert_true(work.wait_ms == UINT64_MAX);
+}
+
 /* One of them has nothing; of the other the longest due come first. */
 static void each_want_gets_at_most_its_limit(void **state)
 {
@@ -938,6 +953,7 @@ int main(void)
         TEST(a_lost_job_that_was_called_is_leased_again_if_keys_are_honoured),
         TEST(a_lost_job_that_was_called_is_uncertain_elsewhere),
         TEST(what_is_lost_is_settled_although_there_is_no_room),
+        TEST(where_nothing_is_left_nobody_need_ask_again),
         TEST(each_want_gets_at_most_its_limit),
         TEST(bodies_are_leased_only_up_to_a_bound),
         TEST(the_providers_id_and_answer_are_kept_with_the_job),
