@@ -135,7 +135,8 @@ struct lk_run {
     uint64_t counts[LK_CLASSES];
     uint64_t resolved[LK_CLASSES];
     uint64_t refused;
-    uint64_t told; /* findings */
+    uint64_t told;  /* findings */
+    uint64_t shown; /* of these, to people */
     bool probed;
     uint64_t probe_happened;
     uint64_t probe_absent;

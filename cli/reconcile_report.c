@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SHOWN = 20 }; /* findings that people see without asking */
+enum { SHOWN = 5 }; /* findings of a class that people see without asking */
 
 /* One finding, with its texts. */
 struct tale {
@@ -233,7 +233,7 @@ enum lk_exit lk_report_finding(struct lk_run *run, enum lk_class of,
                                enum lk_resolution outcome)
 {
     struct tale tale = {.of = of, .finding = finding, .outcome = outcome};
-    bool shown = !run->cli->json && run->told < SHOWN;
+    bool shown = !run->cli->json && run->counts[of] <= SHOWN;
     enum lk_exit result = LK_EXIT_DONE;
 
     run->told++;
@@ -254,6 +254,7 @@ enum lk_exit lk_report_finding(struct lk_run *run, enum lk_class of,
     }
     if (result == LK_EXIT_DONE && shown) {
         put_tale(run, &tale);
+        run->shown++;
     }
     latchkey_buf_free(&tale.texts);
     return result;
@@ -286,7 +287,8 @@ enum lk_exit lk_report_malformed(struct lk_run *run, uint64_t number,
     if (run->cli->json && result == LK_EXIT_DONE) {
         write_malformed(&run->doc, number, fault);
         result = lk_cli_flush(run->cli);
-    } else if (run->coverage.malformed <= SHOWN / 2) {
+    } else if (run->coverage.malformed <= SHOWN) {
+        run->shown++;
         lk_put(&run->lines, "  %-15s line %llu: %s\n", "malformed",
                (unsigned long long)number, fault);
     }
@@ -392,7 +394,6 @@ static void put_words(struct lk_run *run)
 {
     struct lk_buf *out = &run->cli->out;
     uint64_t open = count_open(run);
-    uint64_t hidden = run->told > SHOWN ? run->told - SHOWN : 0;
 
     if (run->probed) {
         lk_put(out,
@@ -410,7 +411,7 @@ static void put_words(struct lk_run *run)
         put_counts(run);
     }
     lk_put_raw(out, latchkey_buf_slice(&run->lines));
-    if (hidden > 0) {
+    if (run->told > run->shown) {
         lk_put(out, "  ... and more: --report FILE lists all %llu\n",
                (unsigned long long)run->told);
     }

@@ -89,7 +89,7 @@ static void show_table(struct lk_cli *cli, const struct lk_reply *targets)
 static bool is_time(struct lk_slice name)
 {
     static const char *const names[] = {
-        "paused_ms", "oldest_due_ms", "oldest_uncertain_ms", "oldest_dead_ms"};
+        "paused-ms", "oldest-due-ms", "oldest-uncertain-ms", "oldest-dead-ms"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (latchkey_slice_equal(name, latchkey_slice(names[i]))) {

@@ -273,6 +273,8 @@ def test_a_paused_target_is_not_called_until_it_is_resumed(box, service):
         line for line in table if line.startswith("pay")]
     one = box.daemon.cli("target", "status", "pay").stdout
     assert "maintenance" in one and "mail" not in one
+    assert "paused-ms" in one and "1970" not in one
+    assert "oldest-dead-ms" not in one
     ask(box, "target", "resume", "pay", "--why", "done")
     until(lambda: box.show(waiting["id"])["state"] == "delivered")
     assert [entry["why"] for entry in audit(box)] == ["maintenance", "done"]
