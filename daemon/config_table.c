@@ -87,7 +87,7 @@ const struct lk_setting lk_settings[] = {
     NUMBER("store", "cache_timeout", duration, cache_timeout_ms,
            "50ms", 1, 10 * SECOND, RESTART),
 
-    NUMBER("courier", "enabled", when, courier_enabled, "auto", 0, 2, RELOAD),
+    NUMBER("courier", "enabled", when, courier_enabled, "auto", 0, 2, RESTART),
     NUMBER("courier", "only", switch, courier_only, "no", 0, 1, RESTART),
     TEXT("courier", "gateway", socket, gateway, "none", RELOAD),
     NUMBER("courier", "gateway_timeout", duration, gateway_timeout_ms,

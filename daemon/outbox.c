@@ -64,16 +64,14 @@ void lk_outbox_wake(struct lk_server *server)
     }
 }
 
-/* One that becomes wanted, or unwanted, by a reload is started or stopped. */
+/* The first target starts a courier. Without targets one goes on, and has
+ * nothing to do: to stop it would hold up the loop. */
 void lk_outbox_reload(struct lk_server *server)
 {
-    bool wanted = lk_config_has_courier(&server->config);
-
-    if (server->courier && !wanted) {
-        lk_outbox_stop(server);
-    } else if (server->courier) {
+    if (server->courier) {
         server->outbox_class->reload(server->courier, &server->config);
-    } else if (wanted && lk_outbox_start(server)) {
+        log_targets(server);
+    } else if (lk_outbox_start(server)) {
         lk_log(LK_LOG_ERROR, "reload-incomplete",
                "error=\"the courier could not be started\"");
     }

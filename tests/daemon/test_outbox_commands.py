@@ -567,16 +567,22 @@ def test_a_paused_target_gets_nothing_until_it_is_resumed(make, silent):
 
 def test_a_reload_brings_targets_and_takes_them_away(make, tmp_path):
     config = tmp_path / "l.conf"
-    config.write_text("[target pay]\nurl = %s\n" % NOWHERE)
+    config.write_text("")
     config.chmod(0o600)
     daemon = make(config=config)
+    assert "courier=no" in daemon.wait_for_log("event=targets")
+    config.write_text("[target pay]\nurl = %s\n" % NOWHERE)
+    daemon.signal(signal.SIGHUP)
+    daemon.wait_for_log("event=courier-started")
+    daemon.wait_for_log("event=reloaded")
+    before = len(daemon.log)
     raw, operator = daemon.raw(), daemon.raw(user="operator")
     key = new_key()
     token = begin(raw, key)
     assert isinstance(enqueue(raw, key, token, "a", target="crm"), Error)
     config.write_text("[target crm]\nurl = %s\nheader = X: hush\n" % NOWHERE)
     daemon.signal(signal.SIGHUP)
-    daemon.wait_for_log("event=reloaded")
+    daemon.wait_for_log("event=reloaded", since=before)
     assert enqueue(raw, key, token, "a", target="crm") == "OK"
     assert isinstance(enqueue(raw, key, token, "b", target="pay"), Error)
     assert not any("hush" in line for line in daemon.log)
