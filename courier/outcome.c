@@ -121,7 +121,8 @@ static enum lk_status read_member(const char *pointer, struct lk_slice body,
     struct lk_slice value;
     enum lk_status status = lk_json_find(body, latchkey_slice(pointer), &value);
 
-    if (!status && !memchr("\"-0123456789", value.data[0], 12)) {
+    if (!status &&
+        (!value.data[0] || !strchr("\"-0123456789", value.data[0]))) {
         return LK_NOT_FOUND;
     }
     return status ? status : lk_json_plain(value, id);

@@ -14,10 +14,15 @@ struct reader {
     struct lk_buf name;
 };
 
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
 static bool next_is(struct reader *reader, char c)
 {
     while (reader->at < reader->text.len &&
-           memchr(" \t\r\n", reader->text.data[reader->at], 4)) {
+           is_space(reader->text.data[reader->at])) {
         reader->at++;
     }
     return reader->at < reader->text.len && reader->text.data[reader->at] == c;

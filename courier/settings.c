@@ -88,7 +88,7 @@ static struct lk_outlet *find_outlet(struct lk_courier *courier,
 {
     struct lk_outlet *outlet = courier->outlets;
 
-    while (outlet && strcmp(outlet->name, name)) {
+    while (outlet && strcmp(outlet->name, name) != 0) {
         outlet = outlet->next;
     }
     if (outlet) {
