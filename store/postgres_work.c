@@ -14,7 +14,7 @@ enum {
 };
 
 /* In the order in which they are done. */
-enum { ENDS, MARKS, ORDERS, SETTLE, LEASE, NEXT, PARTS };
+enum { ENDS, MARKS, ORDERS, LEASE, PARTS };
 
 const struct lk_pg_part lk_pg_work_parts[] = {
     [ENDS] = {.name = "lk_ends",
@@ -25,11 +25,8 @@ const struct lk_pg_part lk_pg_work_parts[] = {
     [ORDERS] = {.name = "lk_orders",
                 .sql = "SELECT * FROM latchkey.order_jobs($1, $2, $3, $4, $5, "
                        "$6, $7, $8)"},
-    [SETTLE] = {.name = "lk_settle",
-                .sql = "SELECT * FROM latchkey.settle_jobs($1, $2, $3)"},
     [LEASE] = {.name = "lk_lease",
-               .sql = "SELECT * FROM latchkey.lease_jobs($1, $2, $3, $4)"},
-    [NEXT] = {.name = "lk_next", .sql = "SELECT latchkey.next_job($1)"},
+               .sql = "SELECT * FROM latchkey.lease_jobs($1, $2, $3, $4, $5)"},
 };
 
 const size_t lk_pg_work_part_count = PARTS;
@@ -183,19 +180,13 @@ static enum lk_status add_wants(struct job_run *run)
     if (!count) {
         return LK_OK;
     }
-    for (int part = SETTLE; part <= NEXT && !status; part++) {
-        add_part(run, part);
-        COLUMN(run, part, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
-               wants[i].target);
-        if (part < NEXT) {
-            COLUMN(run, part, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
-                   most_of(run, &wants[i]));
-        }
-        if (part == SETTLE) {
-            COLUMN(run, part, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
-                   wants[i].honours);
-        }
-    }
+    add_part(run, LEASE);
+    COLUMN(run, LEASE, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
+           wants[i].target);
+    COLUMN(run, LEASE, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+           most_of(run, &wants[i]));
+    COLUMN(run, LEASE, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+           wants[i].honours);
     lk_pg_add_int(&run->params[LEASE], (int64_t)work->lease_ms);
     lk_pg_add_int(&run->params[LEASE],
                   work->body_max && work->body_max < INT64_MAX
@@ -300,8 +291,9 @@ static void take_orders(struct job_run *run)
     }
 }
 
-/* Columns of latchkey.lease. */
+/* Columns of latchkey.lease, and what its rows are. */
 enum {
+    KIND,
     ID,
     TENANT,
     SCOPE,
@@ -327,6 +319,7 @@ enum {
     PROVIDER,
     REASON,
 };
+enum { KIND_LEASE, KIND_SETTLED, KIND_LAST };
 
 static enum lk_status take_job(const PGresult *result, int row,
                                struct lk_job *job)
@@ -364,50 +357,59 @@ static enum lk_status take_job(const PGresult *result, int row,
 }
 
 /* What there is no memory for is leased to nobody, and runs out. */
-static void take_leases(struct job_run *run)
+static void take_lease(struct job_run *run, const PGresult *result, int row)
 {
     struct lk_work *work = run->work;
-    const PGresult *result = result_of(run, LEASE);
-    uint64_t token = 0;
+    struct lk_job *job = lk_work_add(work);
+    atomic_uint_fast64_t *highest = &run->store->counters.last_token;
+    uint64_t last = atomic_load(highest);
 
-    for (int row = 0; row < rows_of(run, LEASE); row++) {
-        struct lk_job *job = lk_work_add(work);
-        if (!job) {
-            break;
-        }
-        if (take_job(result, row, job)) {
-            lk_job_free(job);
-            work->job_count--;
-            break;
-        }
-        lk_pg_set_time(run->store, job->now_ms);
-        token = job->token > token ? job->token : token;
+    if (!job) {
+        return;
     }
-    uint64_t last = atomic_load(&run->store->counters.last_token);
-    while (token > last &&
-           !atomic_compare_exchange_weak(&run->store->counters.last_token,
-                                         &last, token)) {
+    if (take_job(result, row, job)) {
+        lk_job_free(job);
+        work->job_count--;
+        return;
+    }
+    while (job->token > last &&
+           !atomic_compare_exchange_weak(highest, &last, job->token)) {
     }
 }
 
-static void take_wait(struct job_run *run)
+static void take_last(struct job_run *run, const PGresult *result, int row)
 {
     struct lk_work *work = run->work;
-    const PGresult *settled = result_of(run, SETTLE);
-    const PGresult *next = result_of(run, NEXT);
 
-    if (rows_of(run, SETTLE)) {
-        work->lapsed = lk_pg_uint(settled, 0, 0);
-        if (lk_pg_hear_array(run->store, lk_pg_bytes(settled, 0, 1))) {
-            lk_pg_keeper_wake(run->store);
-        }
-    }
-    if (!rows_of(run, NEXT) || PQgetisnull(next, 0, 0)) {
+    work->lapsed = lk_pg_uint(result, row, ATTEMPTS);
+    if (PQgetisnull(result, row, DUE)) {
         return;
     }
-    work->wait_ms = lk_pg_uint(next, 0, 0);
+    work->wait_ms = lk_pg_uint(result, row, DUE);
     if (work->wait_ms < BUSY_MS && !work->job_count) {
         work->wait_ms = BUSY_MS; /* somebody else has what is due */
+    }
+}
+
+static void take_leases(struct job_run *run)
+{
+    const PGresult *result = result_of(run, LEASE);
+
+    for (int row = 0; row < rows_of(run, LEASE); row++) {
+        switch (lk_pg_int(result, row, KIND)) {
+        case KIND_LEASE:
+            take_lease(run, result, row);
+            break;
+        case KIND_SETTLED:
+            take_settled(run->store, lk_pg_int(result, row, NUMBER));
+            break;
+        default:
+            take_last(run, result, row);
+            break;
+        }
+    }
+    if (run->work->job_count) {
+        lk_pg_set_time(run->store, run->work->jobs[0].now_ms);
     }
 }
 
@@ -456,7 +458,6 @@ static void perform(struct job_run *run, uint64_t deadline_ns)
         take_marks(run);
         take_orders(run);
         take_leases(run);
-        take_wait(run);
         lk_work_fault_points(run->work);
         break;
     case LK_PG_DOUBT:

@@ -86,8 +86,12 @@ CREATE TABLE latchkey.target (
     why       text   COLLATE "C" NOT NULL
 );
 
--- What latchkey.lease_jobs answers: a job with the name of its operation.
+-- What latchkey.lease_jobs answers: jobs with the names of their operations, and
+-- what else there is to say.
 CREATE TYPE latchkey.lease AS (
+    kind        smallint, -- 0 a lease; 1 an operation has settled, number is
+                          -- its lock_id; 2 the last row: attempts have become
+                          -- uncertain, come again after due_ms milliseconds
     id          bigint,
     tenant      text,
     scope       text,

@@ -12,8 +12,9 @@
 -- part.
 --
 -- As in 002_apply.sql, plans must hold while tables grow: rows are found by a
--- LATERAL lookup and changed by ctid; `+ 0` keeps the planner from the partial
--- indexes where the primary key is meant.
+-- LATERAL lookup, locked, and changed by ctid and by nothing else; `+ 0` keeps
+-- the planner from the partial indexes where the primary key is meant. One plan
+-- for all, because making one takes longer than the work.
 
 -- The lock of a request's operation, if nobody has it, and the operation.
 CREATE OR REPLACE FUNCTION latchkey.lock_request(_number bigint,
@@ -21,6 +22,7 @@ CREATE OR REPLACE FUNCTION latchkey.lock_request(_number bigint,
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
     SELECT latchkey.lock_id(o.tenant, o.scope, o.key) INTO id
@@ -41,6 +43,7 @@ CREATE OR REPLACE FUNCTION latchkey.step_request(_op latchkey.operation,
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     d latchkey.decision;
@@ -64,6 +67,7 @@ CREATE OR REPLACE FUNCTION latchkey.end_request(_id bigint, _attempt integer,
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     gone CONSTANT boolean := (_flags & 1) <> 0;
@@ -146,6 +150,7 @@ RETURNS TABLE (at integer, outcome smallint, settled bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now CONSTANT bigint := latchkey.now_ms();
@@ -188,7 +193,7 @@ BEGIN
             answer_body = CASE m.ends WHEN 2 THEN j.answer_body
                                       ELSE _body[m.at] END
         FROM mine m
-        WHERE j.ctid = m.place AND j.id = m.id
+        WHERE j.ctid = m.place
         RETURNING m.at
     )
     SELECT coalesce(array_agg(m.at), '{}') INTO ended FROM moved m;
@@ -231,6 +236,7 @@ RETURNS TABLE (at integer, outcome smallint, settled bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now CONSTANT bigint := latchkey.now_ms();
@@ -255,7 +261,7 @@ BEGIN
             due_ms = now + m.lease,
             called = j.called OR (m.flags & 1) <> 0
         FROM mine m
-        WHERE j.ctid = m.place AND j.id = m.id
+        WHERE j.ctid = m.place
         RETURNING m.at, m.request, j.number
     )
     SELECT coalesce(array_agg(m.at), '{}'),
@@ -301,6 +307,7 @@ RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
     IF _job.state IN (2, 3) THEN
@@ -326,6 +333,7 @@ RETURNS TABLE (at integer, outcome smallint, state smallint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now CONSTANT bigint := latchkey.now_ms();
@@ -404,6 +412,7 @@ CREATE OR REPLACE FUNCTION latchkey.settle_request(_id bigint, _number bigint,
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     j latchkey.job;
@@ -472,6 +481,7 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now CONSTANT bigint := latchkey.now_ms();
@@ -514,7 +524,7 @@ BEGIN
                 WHEN d.lost THEN 'the courier was lost after it had called'
                 WHEN d.gone THEN 'the courier was lost' ELSE j.reason END
         FROM due d
-        WHERE j.ctid = d.place AND j.id = d.id
+        WHERE j.ctid = d.place
         RETURNING d.lost
     )
     SELECT count(*) FILTER (WHERE m.lost) INTO lapsed FROM moved m;
@@ -549,6 +559,7 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now CONSTANT bigint := latchkey.now_ms();
@@ -585,7 +596,7 @@ BEGIN
             attempt = o.attempt + 1, deadline_ms = now + _lease, owner = '',
             reason = NULL
         FROM due
-        WHERE o.ctid = due.place AND o.number = due.number
+        WHERE o.ctid = due.place
         RETURNING o.number, o.tenant, o.scope, o.key, o.token, o.attempt
     ), found AS MATERIALIZED (
         SELECT b.*, d.place, d.id FROM begun b
@@ -597,33 +608,74 @@ BEGIN
     UPDATE latchkey.job j SET state = 1, attempts = j.attempts + 1,
         called = false, due_ms = now + _lease, token = f.token
     FROM found f
-    WHERE j.ctid = f.place AND j.id = f.id
-    RETURNING j.id, f.tenant, f.scope, f.key, j.number, j.generation, j.token,
+    WHERE j.ctid = f.place
+    RETURNING 0::smallint, j.id, f.tenant, f.scope, f.key, j.number, j.generation, j.token,
         f.attempt, j.name, j.target, j.method, j.path, j.headers, j.body,
         j.attempts, j.forgiven, j.sent, j.repeatable, j.created_ms, j.due_ms,
         now, j.status, j.provider_id, j.reason;
 END
 $$;
 
--- At most `_most` jobs of each target, the longest due first, none of one that
--- is paused; and not many more bytes than `_bytes` altogether.
+-- Milliseconds until a job of these targets is due, or a lease of theirs may be
+-- lost; null: there is none.
+CREATE OR REPLACE FUNCTION latchkey.next_job(_target text[])
+RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN (
+        SELECT min(greatest(d.due_ms - latchkey.now_ms(), 0)) -- null if none
+        FROM unnest(_target) AS w(target)
+        CROSS JOIN (VALUES (0), (1)) AS s(state)
+        CROSS JOIN LATERAL (
+            SELECT j.due_ms FROM latchkey.job j
+            WHERE j.target = w.target AND j.state = s.state AND j.state < 2
+            ORDER BY j.due_ms
+            LIMIT 1) AS d
+        WHERE s.state = 1 OR NOT EXISTS (
+            SELECT FROM latchkey.target t WHERE t.name = w.target OFFSET 0));
+END
+$$;
+
+-- Settles what is lost, and leases at most `_most` jobs of each target, the
+-- longest due first, none of one that is paused; and not many more bytes than
+-- `_bytes` altogether. The last row says how many became uncertain, and when to
+-- come again.
 CREATE OR REPLACE FUNCTION latchkey.lease_jobs(_target text[],
-    _most integer[], _lease bigint, _bytes bigint)
+    _most integer[], _honours integer[], _lease bigint, _bytes bigint)
 RETURNS SETOF latchkey.lease
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    now CONSTANT bigint := latchkey.now_ms();
     gateway CONSTANT integer := array_position(_target, '@gateway');
+    wanted CONSTANT bigint := (SELECT sum(w.most) FROM unnest(_most) AS w(most));
+    now bigint;
+    lost record;
+    last latchkey.lease;
+    rows bigint;
 BEGIN
+    SELECT * INTO lost FROM latchkey.settle_jobs(_target, _most, _honours);
+    last.kind := 1;
+    FOR i IN 1 .. coalesce(cardinality(lost.settled), 0) LOOP
+        last.number := lost.settled[i];
+        RETURN NEXT last;
+    END LOOP;
     IF gateway IS NOT NULL AND NOT EXISTS (
         SELECT FROM latchkey.target t WHERE t.name = '@gateway') THEN
         RETURN QUERY SELECT * FROM latchkey.lease_requests(_most[gateway],
             _lease, _bytes);
+        GET DIAGNOSTICS rows = ROW_COUNT;
     END IF;
+    last.attempts := coalesce(rows, 0);
+    now := latchkey.now_ms();
     RETURN QUERY
     WITH due AS MATERIALIZED (
         SELECT d.*
@@ -639,8 +691,8 @@ BEGIN
         WHERE w.target <> '@gateway' AND NOT EXISTS (
             SELECT FROM latchkey.target t WHERE t.name = w.target OFFSET 0)
     ), fits AS MATERIALIZED (
-        SELECT f.place, f.id
-        FROM (SELECT d.place, d.id, sum(d.size) OVER (ORDER BY d.due_ms, d.id)
+        SELECT f.place
+        FROM (SELECT d.place, sum(d.size) OVER (ORDER BY d.due_ms, d.id)
                   - d.size AS before
               FROM due d) AS f
         WHERE f.before < _bytes
@@ -648,42 +700,26 @@ BEGIN
         UPDATE latchkey.job j SET state = 1, attempts = j.attempts + 1,
             called = false, due_ms = now + _lease
         FROM fits f
-        WHERE j.ctid = f.place AND j.id = f.id
+        WHERE j.ctid = f.place
         RETURNING j.*
     )
-    SELECT l.id, o.tenant, o.scope, o.key, l.number, l.generation, 0::bigint,
-        0, l.name, l.target, l.method, l.path, l.headers, l.body, l.attempts,
-        l.forgiven, l.sent, l.repeatable, l.created_ms, l.due_ms, now,
-        l.status, l.provider_id, l.reason
+    SELECT 0::smallint, l.id, o.tenant, o.scope, o.key, l.number, l.generation,
+        0::bigint, 0, l.name, l.target, l.method, l.path, l.headers, l.body,
+        l.attempts, l.forgiven, l.sent, l.repeatable, l.created_ms, l.due_ms,
+        now, l.status, l.provider_id, l.reason
     FROM leased l
     LEFT JOIN LATERAL (
         SELECT p.tenant, p.scope, p.key FROM latchkey.operation p
         WHERE p.number = l.number
         LIMIT 1) AS o ON true;
-END
-$$;
+    GET DIAGNOSTICS rows = ROW_COUNT;
 
--- Milliseconds until a job of these targets is due, or a lease of theirs may be
--- lost; null: there is none.
-CREATE OR REPLACE FUNCTION latchkey.next_job(_target text[])
-RETURNS bigint
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-AS $$
-BEGIN
-    RETURN (
-        SELECT min(greatest(d.due_ms - latchkey.now_ms(), 0)) -- null if none
-        FROM unnest(_target) AS w(target)
-        CROSS JOIN (VALUES (0), (1)) AS s(state)
-        CROSS JOIN LATERAL (
-            SELECT j.due_ms FROM latchkey.job j
-            WHERE j.target = w.target AND j.state = s.state AND j.state < 2
-            ORDER BY j.due_ms
-            LIMIT 1) AS d
-        WHERE s.state = 1 OR NOT EXISTS (
-            SELECT FROM latchkey.target t WHERE t.name = w.target OFFSET 0));
+    -- As many as there was room for: there is more, or nearly so.
+    last.kind := 2;
+    last.due_ms := CASE WHEN last.attempts + rows < wanted OR wanted = 0
+        THEN latchkey.next_job(_target) ELSE 0 END;
+    last.attempts := lost.lapsed;
+    RETURN NEXT last;
 END
 $$;
 
@@ -702,7 +738,7 @@ REVOKE ALL ON FUNCTION
     latchkey.settle_request(bigint, bigint, integer, bigint),
     latchkey.settle_jobs(text[], integer[], integer[]),
     latchkey.lease_requests(integer, bigint, bigint),
-    latchkey.lease_jobs(text[], integer[], bigint, bigint),
+    latchkey.lease_jobs(text[], integer[], integer[], bigint, bigint),
     latchkey.next_job(text[])
     FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
@@ -720,6 +756,6 @@ GRANT EXECUTE ON FUNCTION
     latchkey.settle_request(bigint, bigint, integer, bigint),
     latchkey.settle_jobs(text[], integer[], integer[]),
     latchkey.lease_requests(integer, bigint, bigint),
-    latchkey.lease_jobs(text[], integer[], bigint, bigint),
+    latchkey.lease_jobs(text[], integer[], integer[], bigint, bigint),
     latchkey.next_job(text[])
     TO latchkey_daemon;
