@@ -1281,7 +1281,14 @@ static char *
 ngx_http_latchkey_set_operation(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf)
 {
+    ngx_http_latchkey_loc_conf_t *llcf = conf;
+
     char  *rv;
+
+    /* a caller with many requests under way asks for each of them */
+
+    llcf->status_rate = 100 * 1000;
+    llcf->status_burst = 200;
 
     rv = ngx_http_latchkey_set_rate(cf, cmd, conf);
 

@@ -401,7 +401,13 @@ ngx_http_latchkey_rate(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
+    /* one bucket for each kind of question: their rates differ */
+
     ngx_memcpy(&hash, mac, sizeof(uint64_t));
+
+    if (llcf->handler == ngx_http_latchkey_operation_handler) {
+        hash = ~hash;
+    }
 
     rc = NGX_OK;
     rate = ngx_max(llcf->status_rate, 1);

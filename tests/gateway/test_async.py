@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from support import stores
 from support.app import tell
 from support.gateway import guard
 from support.later import later, place
@@ -371,6 +372,20 @@ def test_without_a_daemon_nothing_is_accepted(make, app):
     answer = gateway.post(new_key())
     assert (answer.status, answer.problem) == (503, "unavailable")
     assert answer.header("Retry-After") and app.count() == 0
+
+
+def test_a_store_that_keeps_no_jobs_accepts_nothing(make, make_daemon,
+                                                    redis_server, app):
+    # C31: what may be forgotten must not be promised.
+    gateway = make(daemon=make_daemon(
+        url=redis_server.url(), settings=["store.prefix="
+                                          + stores.make_prefix()]))
+    key = new_key()
+    answer = gateway.post(key)
+    assert (answer.status, answer.problem) == (503, "unavailable")
+    assert app.count() == 0 and gateway.record(key) is None
+    line = gateway.wait_for_log("idempotency_async: ")
+    assert "[error]" in line and "Redis" in line and "PostgreSQL" in line
 
 
 def test_an_accepted_request_survives_a_crash(make, app):

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from support import stores
 from support.app import tell
 from support.gateway import params
 from support.later import later, place
@@ -18,10 +19,18 @@ def folder():
         yield made
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request):
+    """A store that keeps jobs; None: the daemon's own."""
+    if request.param == "sqlite":
+        return None
+    return stores.make_postgres(request.getfixturevalue("postgres"))
+
+
 @pytest.fixture
-def make(folder, make_gateway, make_daemon):
+def make(folder, make_gateway, make_daemon, url):
     """A gateway whose requests the daemon's courier brings back."""
-    def build(*lines, settings=(), url=None, **options):
+    def build(*lines, settings=(), **options):
         daemon = make_daemon(
             settings=["courier.gateway=unix:%s/g" % folder, *settings],
             url=url)
@@ -234,9 +243,9 @@ def test_an_operator_ends_what_is_uncertain(gateway, app):
 # ---- crashes ----------------------------------------------------------------
 
 def test_a_daemon_killed_between_acceptance_and_delivery(
-        folder, make_gateway, make_daemon, app):
+        folder, make_gateway, make_daemon, app, url):
     # C31
-    daemon = make_daemon()  # without a courier
+    daemon = make_daemon(url=url)  # without a courier
     gateway = make_gateway(daemon=daemon, **later(folder))
     key = new_key()
     accepted = gateway.post(key, headers=tell(body="done"))
