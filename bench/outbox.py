@@ -405,10 +405,22 @@ def bench_delay(args, folder, results):
                 f"{min(times):.2f} to {max(times):.2f} ms, {count} jobs")
 
 
+def bench_reconcile(args, folder, results):
+    """Exports compared with the ledger: lines a second, and memory."""
+    found = folder / "results.json"
+    subprocess.run(
+        [sys.executable, HERE / "reconcile.py", "--json", found,
+         "--lines", str(10_000_000 // args.divide),
+         "--jobs", str(100_000 // args.divide)], check=True)
+    for one in json.loads(found.read_text()):
+        results.add(
+            f"reconcile {one['lines']:,} lines, {one['title']}",
+            f"{one['lines_per_second']:,} lines/s", "report",
+            f"{one['vm_hwm_kib'] / 1024:.0f} MiB of memory at most")
+
+
 COMPARISONS = {
     "outbox-deliveries": bench_deliveries, "outbox-burn": bench_burn,
     "outbox-accepts": bench_accepts, "outbox-delay": bench_delay,
+    "outbox-reconcile": bench_reconcile,
 }
-with contextlib.suppress(ImportError):
-    import reconcile
-    COMPARISONS.update(reconcile.COMPARISONS)
