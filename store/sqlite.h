@@ -440,11 +440,12 @@ LK_MUST_CHECK enum lk_status lk_job_follow(struct lk_sqlite *store,
                                            enum lk_effect effect,
                                            struct lk_entry *entry,
                                            uint64_t now);
-/* Deletes jobs of operations with these numbers, some at a time. *more: there
- * are others. */
+/* Deletes jobs of operations with these numbers, as many as *room says, which
+ * goes down; at 0 there may be others. */
+enum { LK_REAP_JOBS = 256 };
 LK_MUST_CHECK enum lk_status lk_job_delete(struct lk_sqlite *store,
                                            uint64_t first, uint64_t last,
-                                           bool *more);
+                                           int *room);
 void lk_bind_text(sqlite3_stmt *statement, int column, struct lk_slice slice);
 void lk_bind_bytes(sqlite3_stmt *statement, int column, struct lk_slice slice);
 

@@ -13,10 +13,7 @@
 
 #include <string.h>
 
-enum {
-    HISTORY_BODY = 1024, /* of an answer that only history needs */
-    DELETE_AT_ONCE = 256,
-};
+enum { HISTORY_BODY = 1024 }; /* of an answer that only history needs */
 
 /* ---- reading ----------------------------------------------------------- */
 
@@ -392,16 +389,16 @@ static enum lk_status delete_one(struct lk_sqlite *store, int64_t id)
 }
 
 enum lk_status lk_job_delete(struct lk_sqlite *store, uint64_t first,
-                             uint64_t last, bool *more)
+                             uint64_t last, int *room)
 {
     sqlite3_stmt *row = store->statements[LK_STATEMENT_REAP_JOBS];
-    int64_t ids[DELETE_AT_ONCE];
+    int64_t ids[LK_REAP_JOBS];
     int count = 0;
     int code;
 
     sqlite3_bind_int64(row, 1, (int64_t)first);
     sqlite3_bind_int64(row, 2, (int64_t)last);
-    sqlite3_bind_int(row, 3, DELETE_AT_ONCE);
+    sqlite3_bind_int(row, 3, *room < LK_REAP_JOBS ? *room : LK_REAP_JOBS);
     while ((code = sqlite3_step(row)) == SQLITE_ROW) {
         ids[count++] = sqlite3_column_int64(row, 0);
     }
@@ -413,6 +410,6 @@ enum lk_status lk_job_delete(struct lk_sqlite *store, uint64_t first,
     if (!status && count) {
         status = lk_meta_put(store, "high_job", (int64_t)store->next_job - 1);
     }
-    *more = count == DELETE_AT_ONCE;
+    *room -= count;
     return status;
 }

@@ -224,17 +224,16 @@ static enum lk_status delete_range(struct lk_sqlite *store,
 }
 
 /* A run of dead claims, what became of them, and what was kept for retries.
- * *more: jobs of theirs are left, so they stay for another time. */
+ * No room: jobs of theirs may be left, so they stay for another time. */
 static enum lk_status delete_run(struct lk_sqlite *store, uint64_t first,
-                                 uint64_t last, bool *more)
+                                 uint64_t last, int *room)
 {
     enum lk_status status = LK_OK;
 
-    *more = false;
     if (store->has_jobs) {
-        status = lk_job_delete(store, first, last, more);
+        status = lk_job_delete(store, first, last, room);
     }
-    if (status || *more) {
+    if (status || !*room) {
         return status;
     }
     status = delete_range(store, LK_STATEMENT_DELETE_CLAIMS, first, last);
@@ -255,18 +254,18 @@ static enum lk_status delete_dead(struct lk_sqlite *store,
                                   const struct row *rows, int count, int *done)
 {
     enum lk_status status = LK_OK;
-    bool more = false;
+    int room = LK_REAP_JOBS;
 
     *done = count;
-    for (int i = 0, first; i < count && !status && !more; i++) {
+    for (int i = 0, first; i < count && !status && room; i++) {
         if (!rows[i].dead) {
             continue;
         }
         for (first = i; i + 1 < count && rows[i + 1].dead;) {
             i++;
         }
-        status = delete_run(store, rows[first].token, rows[i].token, &more);
-        if (more) {
+        status = delete_run(store, rows[first].token, rows[i].token, &room);
+        if (!room) {
             *done = first;
         }
     }
