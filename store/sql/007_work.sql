@@ -3,9 +3,11 @@
 --
 -- All of it is one transaction of the daemon, READ COMMITTED, on a connection
 -- of its own. A lease is fenced by its number: whoever ends or renews it shows
--- job.attempts as it was at the lease. Nothing here waits for another
--- transaction, orders of people excepted: rows that somebody has are left out
--- (SKIP LOCKED), and so are requests whose operation somebody has.
+-- job.attempts as it was at the lease. Rows that somebody has are not leased
+-- (SKIP LOCKED). Ends, marks and orders wait for them, for a moment: only other
+-- couriers can have them, and these take theirs in the order of ids, and when
+-- they lease, wait for nobody. But an app may have the operation of a request
+-- for long, so that is never waited for.
 --
 -- A request and its operation change in one step, under the operation's lock;
 -- of what the courier does to a request, latchkey.step does the operation's
@@ -160,13 +162,15 @@ BEGIN
     WITH mine AS MATERIALIZED (
         SELECT u.at::integer, u.id, u.attempt, u.ends, u.status, u.reason,
             (u.flags & 1) <> 0 AS gone, j.place
-        FROM unnest(_id, _attempt, _end, _status, _reason, _flags)
-            WITH ORDINALITY AS u(id, attempt, ends, status, reason, flags, at)
+        FROM (SELECT * FROM unnest(_id, _attempt, _end, _status, _reason,
+                  _flags) WITH ORDINALITY AS v(id, attempt, ends, status,
+                  reason, flags, at)
+              ORDER BY v.id) AS u
         CROSS JOIN LATERAL (
             SELECT k.ctid AS place FROM latchkey.job k
             WHERE k.id = u.id AND k.attempts = u.attempt AND k.state + 0 = 1
               AND k.name <> ''
-            FOR NO KEY UPDATE SKIP LOCKED) AS j
+            FOR NO KEY UPDATE) AS j
     ), history AS (
         INSERT INTO latchkey.attempt (job, number, ended_ms, status, called,
             reason, body)
@@ -248,13 +252,23 @@ DECLARE
     alive boolean;
 BEGIN
     WITH mine AS MATERIALIZED (
-        SELECT u.at::integer, u.id, u.lease, u.flags, j.place, j.request
+        SELECT u.at::integer, u.id, u.lease, u.flags, j.place, false AS request
+        FROM (SELECT * FROM unnest(_id, _attempt, _lease, _flags)
+                  WITH ORDINALITY AS v(id, attempt, lease, flags, at)
+              ORDER BY v.id) AS u
+        CROSS JOIN LATERAL (
+            SELECT k.ctid AS place FROM latchkey.job k
+            WHERE k.id = u.id AND k.attempts = u.attempt AND k.state + 0 = 1
+              AND k.name <> ''
+            FOR NO KEY UPDATE) AS j
+        UNION ALL
+        SELECT u.at::integer, u.id, u.lease, u.flags, j.place, true
         FROM unnest(_id, _attempt, _lease, _flags)
             WITH ORDINALITY AS u(id, attempt, lease, flags, at)
         CROSS JOIN LATERAL (
-            SELECT k.ctid AS place, k.name = '' AS request
-            FROM latchkey.job k
+            SELECT k.ctid AS place FROM latchkey.job k
             WHERE k.id = u.id AND k.attempts = u.attempt AND k.state + 0 = 1
+              AND k.name = ''
             FOR NO KEY UPDATE SKIP LOCKED) AS j
     ), moved AS (
         UPDATE latchkey.job j SET
@@ -657,25 +671,37 @@ AS $$
 DECLARE
     gateway CONSTANT integer := array_position(_target, '@gateway');
     wanted CONSTANT bigint := (SELECT sum(w.most) FROM unnest(_most) AS w(most));
-    now bigint;
-    lost record;
+    now bigint := latchkey.now_ms();
+    lapsed integer := 0;
+    settled bigint[];
     last latchkey.lease;
+    leased bigint := 0;
     rows bigint;
 BEGIN
-    SELECT * INTO lost FROM latchkey.settle_jobs(_target, _most, _honours);
-    last.kind := 1;
-    FOR i IN 1 .. coalesce(cardinality(lost.settled), 0) LOOP
-        last.number := lost.settled[i];
-        RETURN NEXT last;
-    END LOOP;
-    IF gateway IS NOT NULL AND NOT EXISTS (
-        SELECT FROM latchkey.target t WHERE t.name = '@gateway') THEN
-        RETURN QUERY SELECT * FROM latchkey.lease_requests(_most[gateway],
-            _lease, _bytes);
-        GET DIAGNOSTICS rows = ROW_COUNT;
+    IF EXISTS (
+        SELECT FROM unnest(_target) AS w(target)
+        CROSS JOIN LATERAL (
+            SELECT FROM latchkey.job j
+            WHERE j.target = w.target AND j.state = 1 AND j.due_ms <= now
+            LIMIT 1) AS d)
+    THEN
+        SELECT s.lapsed, s.settled INTO lapsed, settled
+        FROM latchkey.settle_jobs(_target, _most, _honours) AS s;
+        last.kind := 1;
+        FOR i IN 1 .. coalesce(cardinality(settled), 0) LOOP
+            last.number := settled[i];
+            RETURN NEXT last;
+        END LOOP;
     END IF;
-    last.attempts := coalesce(rows, 0);
-    now := latchkey.now_ms();
+    IF gateway IS NOT NULL THEN
+        IF NOT EXISTS (SELECT FROM latchkey.target t
+                       WHERE t.name = '@gateway') THEN
+            RETURN QUERY SELECT * FROM latchkey.lease_requests(_most[gateway],
+                _lease, _bytes);
+            GET DIAGNOSTICS leased = ROW_COUNT;
+        END IF;
+        now := latchkey.now_ms();
+    END IF;
     RETURN QUERY
     WITH due AS MATERIALIZED (
         SELECT d.*
@@ -716,9 +742,9 @@ BEGIN
 
     -- As many as there was room for: there is more, or nearly so.
     last.kind := 2;
-    last.due_ms := CASE WHEN last.attempts + rows < wanted OR wanted = 0
+    last.due_ms := CASE WHEN leased + rows < wanted OR wanted = 0
         THEN latchkey.next_job(_target) ELSE 0 END;
-    last.attempts := lost.lapsed;
+    last.attempts := lapsed;
     RETURN NEXT last;
 END
 $$;
