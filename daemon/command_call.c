@@ -145,21 +145,12 @@ static void refuse_target(struct lk_conn *conn, struct lk_slice name)
 {
     const struct lk_targets *targets = &conn->server->config.targets;
     char shown[80];
-    char names[NAMES_SHOWN] = "";
-    size_t len = 0;
+    char names[NAMES_SHOWN];
 
-    for (size_t i = 0; i < targets->count; i++) {
-        const char *known = targets->targets[i].name;
-        if (len + strlen(known) + 8 > sizeof(names)) {
-            memcpy(names + len, ", ...", 6);
-            break;
-        }
-        len += (size_t)snprintf(names + len, sizeof(names) - len, "%s%s",
-                                len ? ", " : "", known);
-    }
     lk_conn_error(conn, "ERR ENQUEUE: there is no target %s; %s%s",
                   lk_log_quote(name, shown, sizeof(shown)),
-                  len ? "there are " : "none is configured", names);
+                  targets->count ? "there are " : "none is configured",
+                  lk_targets_names(targets, ", ", names, sizeof(names)));
 }
 
 static bool knows_target(struct lk_conn *conn, struct lk_slice name)

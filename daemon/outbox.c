@@ -2,8 +2,6 @@
 #include "daemon/outbox.h"
 #include "daemon/batcher.h"
 
-#include <string.h>
-
 /* How long calls under way may go on when the daemon stops. */
 enum { GRACE_MS = 5000 };
 
@@ -19,17 +17,8 @@ static void log_targets(const struct lk_server *server)
 {
     const struct lk_config *config = &server->config;
     char names[LK_LOG_LINE / 2];
-    size_t len = 0;
 
-    names[0] = '\0';
-    for (size_t i = 0; i < config->targets.count; i++) {
-        const char *name = config->targets.targets[i].name;
-        if (len + strlen(name) + 6 > sizeof(names)) {
-            strcpy(names + len, ",...");
-            break;
-        }
-        len += (size_t)sprintf(names + len, "%s%s", len ? "," : "", name);
-    }
+    lk_targets_names(&config->targets, ",", names, sizeof(names));
     lk_log(LK_LOG_INFO, "targets", "names=%s gateway=%s courier=%s%s",
            *names ? names : "none", config->gateway ? "yes" : "no",
            server->courier ? "yes" : "no",

@@ -2,6 +2,7 @@
 #include "daemon/targets.h"
 #include "daemon/config_table.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,27 @@ const struct lk_target *lk_target_find(const struct lk_targets *targets,
         }
     }
     return NULL;
+}
+
+const char *lk_targets_names(const struct lk_targets *targets,
+                             const char *between, char *text, size_t size)
+{
+    static const char more[] = "...";
+    size_t len = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; i < targets->count; i++) {
+        const char *name = targets->targets[i].name;
+        const char *before = i ? between : "";
+        if (len + strlen(before) + strlen(name) + strlen(between) +
+                sizeof(more) >
+            size) {
+            snprintf(text + len, size - len, "%s%s", before, more);
+            break;
+        }
+        len += (size_t)snprintf(text + len, size - len, "%s%s", before, name);
+    }
+    return text;
 }
 
 /* ---- What a target and a route own --------------------------------------- */

@@ -81,6 +81,10 @@ struct lk_targets {
 /* NULL: there is none of that name. */
 const struct lk_target *lk_target_find(const struct lk_targets *targets,
                                        struct lk_slice name);
+/* The names alone, `between` between two; "..." where they do not all fit.
+ * Returns `text`, of at least 16 bytes. */
+const char *lk_targets_names(const struct lk_targets *targets,
+                             const char *between, char *text, size_t size);
 /* A deep copy, for a thread of its own. */
 LK_MUST_CHECK enum lk_status lk_targets_copy(const struct lk_targets *from,
                                              struct lk_targets *to);
