@@ -51,7 +51,7 @@ def app(*extra):
 
 
 def modules(locations):
-    if locations == "latchkey":
+    if locations in ("latchkey", "async"):
         return [(BUILD / "ngx_http_latchkey_module.so").resolve()]
     if locations == "lua":
         return [f"/usr/lib/nginx/modules/{name}_module.so"
@@ -60,8 +60,9 @@ def modules(locations):
 
 
 def nginx(folder, locations, app_port, store="", body="", workers=WORKERS,
-          listen="reuseport"):
-    """The one with bench/nginx/LOCATIONS.conf."""
+          listen="reuseport", inner=""):
+    """The one with bench/nginx/LOCATIONS.conf. `inner`: the socket at which
+    the courier brings requests."""
     folder.mkdir()
     port = free_port()
     lines = [f"load_module {path};" for path in modules(locations)]
@@ -70,7 +71,8 @@ def nginx(folder, locations, app_port, store="", body="", workers=WORKERS,
                                       grp.getgrgid(0).gr_name))
     values = {"MODULES": "\n".join(lines), "LOCATIONS": locations,
               "WORKERS": workers, "APP": app_port, "PORT": port,
-              "LISTEN": listen, "STORE": store, "BODY": body, "HERE": HERE}
+              "LISTEN": listen, "STORE": store, "BODY": body, "HERE": HERE,
+              "INNER": inner}
     for name in ("nginx", locations):
         text = (HERE / f"{name}.conf").read_text()
         for key, value in values.items():
@@ -113,10 +115,10 @@ class Gateway:
     def __exit__(self, *failure):
         self.stack.close()
 
-    def nginx(self, locations, store=None, name=None):
+    def nginx(self, locations, store=None, name=None, **more):
         port, server = nginx(self.folder / (name or locations), locations,
                              self.app_port, store or self.store, self.body,
-                             **self.nginx_options)
+                             **self.nginx_options, **more)
         self.masters[port] = self.stack.enter_context(server)
         return port
 

@@ -310,12 +310,13 @@ def bench_accepts(args, folder, results):
             home.mkdir()
         idle_at, server = latchkeyd(idle, "--set", "courier.enabled=no")
         gate.stack.enter_context(server)
-        inner = busy / "inner.sock"
         busy_at, server = latchkeyd(
-            busy, "--set", f"courier.gateway=unix:{inner}")
+            busy, "--set", f"courier.gateway=unix:{busy / 'inner'}")
         gate.stack.enter_context(server)
-        only = gate.nginx("async", idle_at, "async-idle")
-        both = gate.nginx("async", busy_at, "async-busy", INNER=inner)
+        only = gate.nginx("async", idle_at, "async-idle",
+                          inner=idle / "inner")
+        both = gate.nginx("async", busy_at, "async-busy",
+                          inner=busy / "inner")
         a, b, c = gateway.rates(args, (only, "/later"), (both, "/later"),
                                 (sync, "/guarded"))
     what = ("asynchronous requests/s accepted, durable, embedded store, 64 "
