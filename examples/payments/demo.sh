@@ -107,7 +107,7 @@ start_daemon() {
     start latchkeyd "$build/latchkeyd" --store "sqlite:$home/latchkey.db" \
         --listen "unix:$socket" --set "users.demo=operate file:$home/password" \
         --set "courier.gateway=unix:$home/courier.sock" \
-        --set courier.gateway_concurrency=8 --set courier.lease=2s
+        --set courier.gateway_concurrency=4 --set courier.lease=2s
     export LATCHKEY_SERVER=unix:$socket
     await latchkeyd "$build/latchkey" ping
 }

@@ -22,15 +22,18 @@ until_true() {
 # ---- answers that come later -------------------------------------------------
 
 location_of() { sed -n 's/^Location: \(.*\)\r$/\1/ip' "$1"; }
-status_of() { curl -s -u $me -o "$home/polled" -w '%{http_code}' "$1"; }
-is_answered() { [ "$(status_of "$1")" -ne 202 ]; }
+# Asks, and leaves the status in a variable. 202: later; 429: not so often.
+is_answered() {
+    polled=$(curl -s -u $me -o "$home/polled" -w '%{http_code}' "$1")
+    [ "$polled" -ne 202 ] && [ "$polled" -ne 429 ]
+}
 charges_are() { [ "$(charges)" -ge "$1" ]; }
 
 # Accepts so many orders and says nothing; where to ask for each goes to a file.
 accept_orders() {
     local number
     for number in $(seq "$1"); do
-        curl -si -u $me "http://$gateway/charges?delay=200" \
+        curl -si -u $me "http://$gateway/charges?delay=300" \
             -H "Idempotency-Key: later-$number" -H 'Prefer: respond-async' \
             --json "$(order $price "later-$number")" >"$home/accepted" ||
             fail "curl failed"
@@ -41,21 +44,20 @@ accept_orders() {
 
 # How many of the accepted got which final answer.
 count_answers() {
-    local place status
+    local place polled
     paid=0 open=0
     while read -r place; do
         until_true is_answered "http://$gateway$place"
-        status=$(status_of "http://$gateway$place")
-        case $status in
+        case $polled in
         201) paid=$((paid + 1)) ;;
         409) open=$((open + 1)) ;;
-        *) fail "an order was answered with $status: $(cat "$home/polled")" ;;
+        *) fail "an order was answered with $polled: $(cat "$home/polled")" ;;
         esac
     done <"$home/places"
 }
 
 tell_later() {
-    local many=40 before paid open twice
+    local many=40 before paid open twice place polled
 
     title "8. She does not want to wait"
     say "Prefer: respond-async. The request is stored, and she is told where" \
@@ -64,7 +66,6 @@ tell_later() {
     ask -si -u $me "http://$gateway/charges?delay=300" \
         -H 'Idempotency-Key: order-4' -H 'Prefer: respond-async' \
         --json "$(order 2100 cus_4)"
-    local place
     place=http://$gateway$(location_of "$home/answer.head")
     until_true is_answered "$place"
     after "A moment later the place has the app's own answer:"
@@ -157,8 +158,6 @@ start_shop_daemon() {
 
 charged() { grep -c . "$home/provider.jsonl"; }
 has_charged() { [ "$(charged)" -ge "$1" ]; }
-open_jobs() { "$build/latchkey" --server "unix:$home/shop.sock" "${login[@]}" \
-    jobs --state "$1" --json | grep -c '"id"'; }
 jobs_are_over() { [ "$(shop "SELECT count(*) FROM latchkey.job
     WHERE state IN (0, 1)")" -eq 0 ]; }
 
@@ -247,15 +246,16 @@ reconcile() {
     curl -s "http://$provider/v1/charges.csv" >"$home/charges.csv"
     printf '  %s$ latchkey reconcile provider --export charges.csv%s%s\n' \
         "$bold" "${*:+ $*}" "$off"
-    "$build/latchkey" --server "unix:$home/shop.sock" "${login[@]}" \
-        reconcile provider --export "$home/charges.csv" \
-        --key-column idempotency_key --id-column id "$@" \
-        >"$home/reconcile.log" 2>&1 || reconciled=$?
+    (cd "$home" && "$build/latchkey" --server unix:shop.sock "${login[@]}" \
+        reconcile provider --export charges.csv \
+        --key-column idempotency_key --id-column id "$@") \
+        >"$home/reconcile.log" 2>&1 ||
+        fail "the books do not agree: $(cat "$home/reconcile.log")"
     sed 's/^/    /' "$home/reconcile.log"
 }
 
 tell_doubt() {
-    local first=$((customers + 1)) many=40 reconciled=0 doubtful
+    local first=$((customers + 1)) many=40 doubtful
 
     title "11. The same provider, if it did not honour keys"
     say "A call that was sent and never answered must not be sent again." \
@@ -275,7 +275,7 @@ tell_doubt() {
     row2 "uncertain" "$doubtful"
     after "The provider's own list of charges is the proof:"
     echo
-    reconcile --apply --why demo
+    reconcile --apply
     [ "$(shop "SELECT count(*) FROM latchkey.job WHERE state = 2")" -eq 0 ] ||
         fail "some are still uncertain"
     echo

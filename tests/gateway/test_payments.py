@@ -70,8 +70,33 @@ def test_without_latchkey_retries_charge_twice_and_with_it_none_does(folder):
     assert statuses == ["201", "201", "422", "409", "200", "502", "409",
                         "202", "201"]
     assert done.stdout.count("Idempotent-Replayed: true") == 2
+    check_outbox(done.stdout)
     assert "\033" not in done.stdout
     assert list((folder / "tmp").iterdir()) == []
+
+
+def check_outbox(text):
+    """C27, C31, C32: latchkeyd was killed three times, and the books agree."""
+    def numbers(name):
+        return [int(number) for number in re.findall(
+            r"^  %s +(\d+)$" % re.escape(name), text, re.MULTILINE)]
+
+    assert text.count("kill -9 of latchkeyd") == 3
+    accepted, = numbers("orders accepted")
+    paid, = numbers("answered: paid")
+    unknown, = numbers("answered: not known")
+    assert paid + unknown == accepted == 40
+    # At the provider that honours keys, and then at the other one.
+    orders = numbers("orders in PostgreSQL")
+    assert orders == numbers("charges at the provider")
+    assert orders == [CUSTOMERS, CUSTOMERS + 40]
+    assert numbers("calls made")[0] > CUSTOMERS
+    assert numbers("orders without a charge") == [0, 0]
+    assert numbers("charges without an order") == [0, 0]
+    assert numbers("charged more than once") == [0, 0, 0]
+    uncertain, = numbers("uncertain")
+    assert uncertain > 0
+    assert text.count("everything is reconciled") == 2
 
 
 def test_on_a_terminal_the_demo_stays_up_until_it_is_interrupted(folder):
