@@ -123,7 +123,7 @@ static void call(struct lk_courier *courier, struct lk_errand *errand,
         status = begin(courier, errand, left_ms);
     }
     if (!status &&
-        curl_multi_add_handle(courier->multi, errand->exchange->easy)) {
+        curl_multi_add_handle(courier->poll.multi, errand->exchange->easy)) {
         status = LK_NOMEM;
     }
     if (!status) {
@@ -286,8 +286,8 @@ size_t lk_calls_run(struct lk_courier *courier)
     int left = 0;
     CURLMsg *message;
 
-    curl_multi_perform(courier->multi, &left);
-    while ((message = curl_multi_info_read(courier->multi, &left))) {
+    lk_poll_timers(&courier->poll);
+    while ((message = curl_multi_info_read(courier->poll.multi, &left))) {
         CURL *easy = message->easy_handle;
         CURLcode code = message->data.result;
         struct lk_exchange *exchange = NULL;
@@ -295,7 +295,7 @@ size_t lk_calls_run(struct lk_courier *courier)
             curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&exchange)) {
             continue;
         }
-        curl_multi_remove_handle(courier->multi, easy); /* frees message */
+        curl_multi_remove_handle(courier->poll.multi, easy); /* frees message */
         lk_fault_point("courier_after_call");
         lk_exchange_end(exchange, code);
         finish(courier, exchange->owner);
@@ -316,7 +316,7 @@ static void abandon(struct lk_courier *courier, struct lk_errand *errand)
         "the courier was stopped before an answer came";
     struct lk_exchange *exchange = errand->exchange;
 
-    curl_multi_remove_handle(courier->multi, exchange->easy);
+    curl_multi_remove_handle(courier->poll.multi, exchange->easy);
     lk_exchange_end(exchange, CURLE_ABORTED_BY_CALLBACK);
     bool sent = exchange->answer.sent;
     courier->running--;

@@ -10,7 +10,6 @@
 enum {
     LAST_ENDS_MS = 5000, /* how long a stop tries to store the last ends */
     TURNS = 16, /* of calls that end at once, before the store's turn */
-    POLL_MAX_MS = 60000,
 };
 
 static uint64_t clock_ms(clockid_t id)
@@ -42,7 +41,7 @@ static void note_done(struct lk_work *work)
     uv_mutex_lock(&courier->mutex);
     courier->work_done = true;
     uv_mutex_unlock(&courier->mutex);
-    curl_multi_wakeup(courier->multi);
+    lk_poll_ring(&courier->poll);
 }
 
 static void ask_all(struct lk_courier *courier)
@@ -141,11 +140,7 @@ static void run(void *context)
         }
         lk_dispatch_give(courier, &again_ms);
         lk_courier_publish(courier);
-        uint64_t wait_ms =
-            again_ms > courier->now_ms ? again_ms - courier->now_ms : 0;
-        curl_multi_poll(courier->multi, NULL, 0,
-                        wait_ms < POLL_MAX_MS ? (int)wait_ms : POLL_MAX_MS,
-                        NULL);
+        lk_poll_wait(&courier->poll, again_ms);
     }
 }
 
@@ -162,7 +157,7 @@ static void free_courier(struct lk_courier *courier)
         courier->outlets = outlet->next;
         lk_outlet_free(outlet);
     }
-    curl_multi_cleanup(courier->multi);
+    lk_poll_close(&courier->poll);
     lk_courier_settings_free(courier->settings);
     lk_courier_settings_free(courier->fresh);
     latchkey_buf_free(&courier->extra);
@@ -190,8 +185,7 @@ static enum lk_status make_courier(const struct lk_outbox_setup *setup,
     made->end_limit = LK_WORK_ENDS;
     made->renew_ms = UINT64_MAX;
     lk_chance_seed(&made->chance);
-    made->multi = curl_multi_init();
-    status = made->multi ? LK_OK : LK_NOMEM;
+    status = lk_poll_open(&made->poll);
     if (!status) {
         status = lk_courier_settings_make(setup->config, &settings);
     }
@@ -199,7 +193,7 @@ static enum lk_status make_courier(const struct lk_outbox_setup *setup,
         free_courier(made);
         return status;
     }
-    curl_multi_setopt(made->multi, CURLMOPT_PIPELINING,
+    curl_multi_setopt(made->poll.multi, CURLMOPT_PIPELINING,
                       (long)CURLPIPE_MULTIPLEX);
     lk_courier_adopt(made, settings);
     lk_courier_publish(made);
@@ -258,7 +252,7 @@ static void stop_courier(void *context, uint64_t grace_ms)
     courier->stop_asked = true;
     courier->grace_ms = grace_ms;
     uv_mutex_unlock(&courier->mutex);
-    curl_multi_wakeup(courier->multi);
+    lk_poll_ring(&courier->poll);
     uv_thread_join(&courier->thread);
     size_t lost = courier->ended.count + courier->later.count;
     lk_log(lost ? LK_LOG_WARN : LK_LOG_INFO, "courier-stopped",
@@ -275,7 +269,7 @@ static void wake_courier(void *context)
     courier->woken = true;
     uv_mutex_unlock(&courier->mutex);
     if (!before) {
-        curl_multi_wakeup(courier->multi);
+        lk_poll_ring(&courier->poll);
     }
 }
 
@@ -294,7 +288,7 @@ static void reload_courier(void *context, const struct lk_config *config)
     courier->fresh = settings;
     uv_mutex_unlock(&courier->mutex);
     lk_courier_settings_free(unread);
-    curl_multi_wakeup(courier->multi);
+    lk_poll_ring(&courier->poll);
     if (courier->prober) {
         lk_prober_reload(courier->prober, config);
     }

@@ -32,6 +32,7 @@
 #include "courier/circuit.h"
 #include "courier/http.h"
 #include "courier/outcome.h"
+#include "courier/poll.h"
 #include "courier/schedule.h"
 #include "daemon/outbox.h"
 
@@ -144,7 +145,7 @@ struct lk_courier {
     struct lk_prober *prober; /* NULL: none */
     struct lk_watch *watch;   /* likewise */
     struct lk_courier_settings *settings;
-    CURLM *multi;
+    struct lk_poll poll;
     struct lk_chance chance;
     struct lk_outlet *outlets;
     uint64_t now_ms; /* of this turn of the loop */

@@ -150,7 +150,7 @@ static void set_connections(struct lk_courier *courier)
     }
     sum = sum < CONNECTIONS_MIN ? CONNECTIONS_MIN : sum;
     sum = sum > CONNECTIONS_MAX ? CONNECTIONS_MAX : sum;
-    curl_multi_setopt(courier->multi, CURLMOPT_MAXCONNECTS, (long)sum);
+    curl_multi_setopt(courier->poll.multi, CURLMOPT_MAXCONNECTS, (long)sum);
 }
 
 static void adopt_errands(struct lk_courier *courier, bool renew)

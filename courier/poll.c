@@ -1,0 +1,127 @@
+/* poll.c - curl's sockets and timer, and the bell, in one epoll. */
+#include "courier/poll.h"
+
+#include "courier/courier.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { EVENTS = 256, SLEEP_MAX_MS = 60000 };
+
+/* curl tells which sockets it waits for, and for what. */
+static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *context,
+                        void *known)
+{
+    struct lk_poll *poll = context;
+    struct epoll_event event = {.data.fd = fd};
+
+    (void)easy;
+    if (what == CURL_POLL_REMOVE) {
+        epoll_ctl(poll->epoll, EPOLL_CTL_DEL, fd, NULL);
+        return 0;
+    }
+    event.events |= what & CURL_POLL_IN ? EPOLLIN : 0;
+    event.events |= what & CURL_POLL_OUT ? EPOLLOUT : 0;
+    /* Should there be no memory for it, its call runs into its time-out; to
+     * tell curl would end all of them. */
+    if (epoll_ctl(poll->epoll, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd,
+                  &event)) {
+        epoll_ctl(poll->epoll, known ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd,
+                  &event);
+    }
+    if (!known) {
+        curl_multi_assign(poll->multi, fd, poll);
+    }
+    return 0;
+}
+
+static int set_timer(CURLM *multi, long wait_ms, void *context)
+{
+    struct lk_poll *poll = context;
+
+    (void)multi;
+    poll->timer_ms =
+        wait_ms < 0 ? UINT64_MAX : lk_courier_clock_ms() + (uint64_t)wait_ms;
+    return 0;
+}
+
+enum lk_status lk_poll_open(struct lk_poll *poll)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+
+    *poll = (struct lk_poll){.timer_ms = UINT64_MAX};
+    poll->multi = curl_multi_init();
+    poll->epoll = epoll_create1(EPOLL_CLOEXEC);
+    poll->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    event.data.fd = poll->bell;
+    if (!poll->multi || poll->epoll < 0 || poll->bell < 0 ||
+        epoll_ctl(poll->epoll, EPOLL_CTL_ADD, poll->bell, &event)) {
+        return LK_NOMEM;
+    }
+    curl_multi_setopt(poll->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
+    curl_multi_setopt(poll->multi, CURLMOPT_SOCKETDATA, poll);
+    curl_multi_setopt(poll->multi, CURLMOPT_TIMERFUNCTION, set_timer);
+    curl_multi_setopt(poll->multi, CURLMOPT_TIMERDATA, poll);
+    return LK_OK;
+}
+
+void lk_poll_close(struct lk_poll *poll)
+{
+    curl_multi_cleanup(poll->multi);
+    if (poll->epoll > 0) {
+        close(poll->epoll);
+    }
+    if (poll->bell > 0) {
+        close(poll->bell);
+    }
+}
+
+static void handle(struct lk_poll *poll, const struct epoll_event *event)
+{
+    uint64_t rings;
+    int running;
+    int what = 0;
+
+    if (event->data.fd == poll->bell) {
+        /* Its count does not matter: whoever rang has left a note. */
+        (void)!read(poll->bell, &rings, sizeof(rings));
+        return;
+    }
+    what |= event->events & EPOLLIN ? CURL_CSELECT_IN : 0;
+    what |= event->events & EPOLLOUT ? CURL_CSELECT_OUT : 0;
+    what |= event->events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0;
+    curl_multi_socket_action(poll->multi, event->data.fd, what, &running);
+}
+
+void lk_poll_timers(struct lk_poll *poll)
+{
+    int running;
+
+    if (poll->timer_ms <= lk_courier_clock_ms()) {
+        poll->timer_ms = UINT64_MAX; /* unless it says otherwise */
+        curl_multi_socket_action(poll->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+    }
+}
+
+void lk_poll_wait(struct lk_poll *poll, uint64_t until_ms)
+{
+    struct epoll_event events[EVENTS];
+    uint64_t now_ms = lk_courier_clock_ms();
+
+    until_ms = poll->timer_ms < until_ms ? poll->timer_ms : until_ms;
+    uint64_t wait_ms = until_ms > now_ms ? until_ms - now_ms : 0;
+    int count =
+        epoll_wait(poll->epoll, events, EVENTS,
+                   wait_ms < SLEEP_MAX_MS ? (int)wait_ms : SLEEP_MAX_MS);
+    for (int i = 0; i < count; i++) {
+        handle(poll, &events[i]);
+    }
+}
+
+void lk_poll_ring(struct lk_poll *poll)
+{
+    uint64_t one = 1;
+
+    (void)!write(poll->bell, &one, sizeof(one));
+}
