@@ -43,6 +43,8 @@ static const char *ngx_http_latchkey_courier_read(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static const char *ngx_http_latchkey_courier_gather(ngx_http_request_t *r,
     ngx_str_t *told);
+static void ngx_http_latchkey_courier_key(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *told);
 static ngx_int_t ngx_http_latchkey_courier_refuse(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_said_e verdict,
     ngx_uint_t status);
@@ -144,7 +146,7 @@ ngx_http_latchkey_courier_read(ngx_http_request_t *r,
 
     ctx->tenant = told[NGX_HTTP_LATCHKEY_TOLD_TENANT];
     ctx->scope = told[NGX_HTTP_LATCHKEY_TOLD_SCOPE];
-    ctx->key = told[NGX_HTTP_LATCHKEY_TOLD_KEY];
+    ngx_http_latchkey_courier_key(r, ctx, &told[NGX_HTTP_LATCHKEY_TOLD_KEY]);
     ctx->reference = told[NGX_HTTP_LATCHKEY_TOLD_REFERENCE];
 
     if (ctx->tenant.len > NGX_HTTP_LATCHKEY_TENANT_MAX
@@ -218,6 +220,44 @@ ngx_http_latchkey_courier_gather(ngx_http_request_t *r, ngx_str_t *told)
     }
 
     return NULL;
+}
+
+
+/*
+ * Spaces at the ends of a key are lost in a header.  As the client sent it, in
+ * quotes, they are not.
+ */
+
+static void
+ngx_http_latchkey_courier_key(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *told)
+{
+    ngx_str_t  value, key;
+
+    ngx_str_null(&ctx->key);
+
+    /* what a route demands of keys was looked at when it was accepted */
+
+    if (ngx_http_latchkey_get_key(r, &value) == NGX_OK) {
+        (void) ngx_http_latchkey_parse_key(r, ctx, &value);
+    }
+
+    key = ctx->key;
+
+    while (key.len && key.data[0] == ' ') {
+        key.data++;
+        key.len--;
+    }
+
+    while (key.len && key.data[key.len - 1] == ' ') {
+        key.len--;
+    }
+
+    if (key.len != told->len
+        || ngx_memcmp(key.data, told->data, told->len) != 0)
+    {
+        ctx->key = *told;
+    }
 }
 
 

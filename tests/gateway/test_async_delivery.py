@@ -134,6 +134,17 @@ def test_a_path_arrives_as_it_was_sent(gateway, app, path):
     assert app.last.target == path.split("#")[0] or app.last.target == path
 
 
+@pytest.mark.parametrize("key", [
+    '" spaces at both ends  "', '"a \\"quoted\\" key, with \\\\ in it"',
+    "k" * 255])
+def test_a_key_of_any_form_comes_back(gateway, app, key):
+    # C31: whatever a header makes of it.
+    accepted = gateway.post(key)
+    assert final(gateway, accepted).status == 201
+    assert app.last.key == key and app.count() == 1
+    assert gateway.post(key).replayed
+
+
 def test_tenants_with_the_same_key_do_not_meet(gateway, app):
     # C13
     key = new_key()
@@ -144,6 +155,15 @@ def test_tenants_with_the_same_key_do_not_meet(gateway, app):
         assert final(gateway, answer, tenant=tenant).body == tenant.encode()
     assert poll(gateway, accepted["acme"], tenant="globex").status == 404
     assert app.count() == 2
+
+
+@pytest.mark.parametrize("scope", [
+    '" x y "', '"$request_method $http_x_account"', "$arg_x"])
+def test_a_scope_of_any_form_comes_back(make, app, scope):
+    gateway = make("idempotency_scope %s;" % scope)
+    accepted = gateway.post(new_key(), path="/?x=\xe4%s" % ("y" * 2000),
+                            headers={"X-Account": "\xe4;:,\t\"'"})
+    assert final(gateway, accepted).status == 201 and app.count() == 1
 
 
 def test_a_burst_runs_once_each(gateway, app):
