@@ -23,7 +23,7 @@ void lk_histogram_add(struct lk_histogram *histogram, uint64_t value);
 uint64_t lk_histogram_quantile(const struct lk_histogram *histogram,
                                double share);
 
-enum { LK_VERDICT_COUNT = LK_VERDICT_NIL + 1, LK_COMMANDS_MAX = 64 };
+enum { LK_VERDICT_COUNT = LK_VERDICT_EXISTS + 1, LK_COMMANDS_MAX = 64 };
 
 /* Counted on the loop thread alone. */
 struct lk_metrics {

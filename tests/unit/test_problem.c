@@ -176,14 +176,15 @@ static void quoting_replaces_what_is_not_utf8(void **state)
 
 static void every_verdict_is_read_back_from_its_word(void **state)
 {
-    for (int verdict = LK_VERDICT_NEW; verdict <= LK_VERDICT_NIL; verdict++) {
-        enum lk_verdict got = LK_VERDICT_NIL + 1;
+    for (int verdict = LK_VERDICT_NEW; verdict <= LK_VERDICT_EXISTS;
+         verdict++) {
+        enum lk_verdict got = LK_VERDICT_EXISTS + 1;
         const char *word = latchkey_verdict_word(verdict);
         assert_true(latchkey_verdict_parse(latchkey_slice(word), &got));
         assert_int_equal(got, verdict);
     }
     assert_string_equal(latchkey_verdict_word(LK_VERDICT_DONE), "OK");
-    assert_string_equal(latchkey_verdict_word(LK_VERDICT_NIL + 1), "?");
+    assert_string_equal(latchkey_verdict_word(LK_VERDICT_EXISTS + 1), "?");
 }
 
 static void what_is_no_verdict_is_not_read_as_one(void **state)
