@@ -41,7 +41,8 @@ def made(server):
 def database(server, made):
     """Empty for each test, and without clients after it."""
     server.query("TRUNCATE payment, latchkey.operation, latchkey.answer,"
-                 " latchkey.job, latchkey.audit, latchkey.keeper",
+                 " latchkey.job, latchkey.attempt, latchkey.audit,"
+                 " latchkey.keeper",
                  database=made)
     yield made
     while server.clients:
@@ -602,8 +603,8 @@ def test_an_app_may_call_its_functions_and_nothing_else(db, app):
         " WHERE pronamespace = 'latchkey'::regnamespace"
         " AND has_function_privilege('shop', oid, 'EXECUTE')")}
     assert may == APP
-    for table in ("operation", "answer", "audit", "job", "keeper", "meta",
-                  "operations"):
+    for table in ("operation", "answer", "audit", "job", "attempt", "target",
+                  "keeper", "meta", "operations"):
         for text in ("SELECT * FROM latchkey.%s", "DELETE FROM latchkey.%s"):
             refused("42501", app.execute, text % table)
     refused("42501", app.execute, "SELECT nextval('latchkey.token')")
