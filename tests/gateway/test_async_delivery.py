@@ -279,6 +279,37 @@ def test_a_daemon_killed_between_acceptance_and_delivery(
     assert app.count() == 1
 
 
+@pytest.mark.parametrize("point,runs", [
+    ("after_lease", 1), ("courier_leased", 1), ("after_called", 0),
+    ("courier_before_call", 0), ("courier_after_call", 1),
+    ("after_end", 1)])
+def test_a_daemon_killed_at_any_step_of_the_delivery(
+        folder, make_gateway, faulty, app, url, point, runs):
+    # C27, C31: what was about to be called is not called again, since nobody
+    # knows whether it was.
+    daemon = faulty("kill %s 1" % point, url=url, settings=[
+        "courier.gateway=unix:%s/g" % folder, "courier.lease=1s"])
+    gateway = make_gateway(daemon=daemon,
+                           **later(folder, "idempotency_lock 1s;"))
+    waiting = gateway.later("POST", "/", b"{}", key="k",
+                            headers=tell(body="done"))
+    daemon.wait()
+    assert waiting.result().status in (201, 202)
+    daemon.set_faults()
+    daemon.start()
+    reference = gateway.record("k")["reference"].decode()
+
+    def over():
+        found = gateway.request("GET", "/operations/" + reference)
+        return None if found.status in (202, 503) else found
+    answer = until(over, pause=0.02)
+    if runs:
+        assert (answer.status, answer.body) == (201, b"done")
+    else:
+        assert answer.problem == "outcome-unknown"
+    assert app.count() == runs
+
+
 def test_a_daemon_killed_while_the_app_works(make, app):
     # C31: the gateway holds the answer until somebody keeps it.
     gateway = make()
