@@ -326,12 +326,11 @@ static void show_status(void *context, lk_target_status_fn row,
     uv_mutex_unlock(&courier->mutex);
 }
 
-static enum lk_status probe_now(void *context, struct lk_slice target,
-                                struct lk_probe_counts *counts)
+static void probe_now(void *context, struct lk_probe_demand *demand)
 {
     struct lk_courier *courier = context;
 
-    return lk_prober_now(courier->prober, target, counts);
+    lk_prober_ask(courier->prober, demand);
 }
 
 const struct lk_outbox_class lk_courier_class = {

@@ -25,7 +25,7 @@ uint64_t lk_probe_now_ns(void)
 static bool is_wanted(const struct lk_prober *prober, bool lightly)
 {
     return atomic_load(&prober->stopping) ||
-           (lightly && (prober->has_fresh || prober->demand));
+           (lightly && (prober->has_fresh || prober->demands));
 }
 
 void lk_probe_sleep(struct lk_prober *prober, uint64_t ns, bool lightly)
@@ -187,47 +187,47 @@ static enum lk_status answer_demand(struct lk_prober *prober,
     return status;
 }
 
+/* The one that waits longest, taken off the list. */
+static struct lk_probe_demand *take_demand(struct lk_prober *prober)
+{
+    struct lk_probe_demand **last = &prober->demands;
+    struct lk_probe_demand *demand = NULL;
+
+    uv_mutex_lock(&prober->lock);
+    while (*last && (*last)->next) {
+        last = &(*last)->next;
+    }
+    demand = *last;
+    *last = NULL;
+    uv_mutex_unlock(&prober->lock);
+    return demand;
+}
+
+/* When the prober stops: there is nothing more to find out. */
 static void serve(struct lk_prober *prober)
 {
     struct lk_probe_demand *demand;
 
-    uv_mutex_lock(&prober->lock);
-    demand = prober->demand;
-    uv_mutex_unlock(&prober->lock);
-    if (!demand) {
-        return;
+    while ((demand = take_demand(prober))) {
+        demand->status = atomic_load(&prober->stopping)
+                             ? LK_AGAIN
+                             : answer_demand(prober, demand);
+        demand->done(demand);
     }
-    if (!atomic_load(&prober->stopping)) {
-        demand->status = answer_demand(prober, demand);
-    }
-    uv_mutex_lock(&prober->lock);
-    demand->done = true;
-    prober->demand = NULL;
-    uv_cond_broadcast(&prober->changed);
-    uv_mutex_unlock(&prober->lock);
 }
 
-enum lk_status lk_prober_now(struct lk_prober *prober, struct lk_slice target,
-                             struct lk_probe_counts *counts)
+void lk_prober_ask(struct lk_prober *prober, struct lk_probe_demand *demand)
 {
-    struct lk_probe_demand demand = {.target = target, .status = LK_AGAIN};
-
     if (!prober) {
-        return LK_NOT_FOUND;
+        demand->status = LK_NOT_FOUND;
+        demand->done(demand);
+        return;
     }
-    uv_mutex_lock(&prober->turn);
     uv_mutex_lock(&prober->lock);
-    if (!atomic_load(&prober->stopping)) {
-        prober->demand = &demand;
-        uv_cond_broadcast(&prober->changed);
-        while (!demand.done) {
-            uv_cond_wait(&prober->changed, &prober->lock);
-        }
-    }
+    demand->next = prober->demands;
+    prober->demands = demand;
+    uv_cond_broadcast(&prober->changed);
     uv_mutex_unlock(&prober->lock);
-    uv_mutex_unlock(&prober->turn);
-    *counts = demand.counts;
-    return demand.status;
 }
 
 /* ---- the thread ---------------------------------------------------------- */
@@ -281,7 +281,6 @@ static void free_prober(struct lk_prober *prober)
 {
     uv_cond_destroy(&prober->changed);
     uv_mutex_destroy(&prober->lock);
-    uv_mutex_destroy(&prober->turn);
     lk_targets_free(&prober->fresh);
     lk_targets_free(&prober->targets);
     lk_probe_memory_free(&prober->memory);
@@ -294,25 +293,18 @@ static struct lk_prober *make_prober(const struct lk_outbox_setup *setup)
 {
     struct lk_prober *prober = calloc(1, sizeof(*prober));
 
-    if (!prober || uv_mutex_init(&prober->turn)) {
-        goto no_turn;
-    }
-    if (uv_mutex_init(&prober->lock)) {
-        goto no_lock;
+    if (!prober || uv_mutex_init(&prober->lock)) {
+        free(prober);
+        return NULL;
     }
     if (uv_cond_init(&prober->changed)) {
-        goto no_cond;
+        uv_mutex_destroy(&prober->lock);
+        free(prober);
+        return NULL;
     }
     prober->setup = *setup;
     prober->setup.config = NULL;
     return prober;
-no_cond:
-    uv_mutex_destroy(&prober->lock);
-no_lock:
-    uv_mutex_destroy(&prober->turn);
-no_turn:
-    free(prober);
-    return NULL;
 }
 
 enum lk_status lk_prober_start(const struct lk_outbox_setup *setup,
@@ -379,7 +371,5 @@ void lk_prober_stop(struct lk_prober *prober)
     uv_cond_broadcast(&prober->changed);
     uv_mutex_unlock(&prober->lock);
     uv_thread_join(&prober->thread);
-    uv_mutex_lock(&prober->turn); /* until whoever has demanded is gone */
-    uv_mutex_unlock(&prober->turn);
     free_prober(prober);
 }

@@ -17,11 +17,9 @@ LK_MUST_CHECK enum lk_status lk_prober_start(
  * keeps those it has. Never waits for a call. Any thread. */
 void lk_prober_reload(struct lk_prober *prober, const struct lk_config *config);
 /* As lk_outbox_class.probe. NULL: LK_NOT_FOUND. */
-LK_MUST_CHECK enum lk_status lk_prober_now(struct lk_prober *prober,
-                                           struct lk_slice target,
-                                           struct lk_probe_counts *counts);
+void lk_prober_ask(struct lk_prober *prober, struct lk_probe_demand *demand);
 /* Gives up the call that is under way, and waits for the thread; the store
- * still works. NULL is fine. */
+ * still works. Demands are done before it returns. NULL is fine. */
 void lk_prober_stop(struct lk_prober *prober);
 
 #endif

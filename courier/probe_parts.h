@@ -56,24 +56,15 @@ struct lk_probe_page {
     uint64_t next; /* cursor; 0: that was the end */
 };
 
-/* TARGET PROBE: whoever asks waits until `done`. */
-struct lk_probe_demand {
-    struct lk_slice target;
-    struct lk_probe_counts counts;
-    enum lk_status status;
-    bool done;
-};
-
 struct lk_prober {
     struct lk_outbox_setup setup; /* its config is not used */
     uv_thread_t thread;
     atomic_bool stopping;
-    uv_mutex_t turn; /* of those who demand; taken before `lock` */
     uv_mutex_t lock;
     uv_cond_t changed;
     struct lk_targets fresh; /* after a reload; under the lock */
     bool has_fresh;
-    struct lk_probe_demand *demand; /* NULL: none */
+    struct lk_probe_demand *demands; /* the latest first */
 
     /* The thread's own. */
     struct lk_targets targets;

@@ -57,7 +57,8 @@ static const struct lk_command commands[] = {
      "SHOW id | (RETRY | DROP | AGAIN) id WHO who WHY why [ATTEMPT n] | "
      "DELIVERED id WHO who WHY why [ATTEMPT n] [PROVIDER id] [STATUS status]"},
     {"TARGET", 2, 7, OPERATE, LK_LANE_ORDER, lk_run_target,
-     "STATUS [target] | (PAUSE | RESUME) target WHO who WHY why"},
+     "STATUS [target] | PROBE target | (PAUSE | RESUME) target WHO who WHY "
+     "why"},
     {"STATS", 1, 1, VIEW, LK_LANE_NONE, lk_run_stats, ""},
     {"VERIFY", 1, 1, VIEW, LK_LANE_ALONE, lk_run_verify, ""},
     {"AUDIT", 1, 5, VIEW, LK_LANE_READ, lk_run_audit, "[AFTER id] [LIMIT n]"},
@@ -201,6 +202,14 @@ static bool only_looks(const struct lk_command *command,
     return look && argc > 1 && lk_arg_is(argv[1], look);
 }
 
+/* The courier asks a service, which orders must not overtake. */
+static bool takes_long(const struct lk_command *command,
+                       const struct lk_slice *argv, size_t argc)
+{
+    return command->run == lk_run_target && argc > 1 &&
+           lk_arg_is(argv[1], "PROBE");
+}
+
 /* May it run, as it is and here? */
 static bool is_welcome(struct lk_conn *conn, const struct lk_command *command,
                        bool looks, size_t argc)
@@ -233,7 +242,9 @@ bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
         return true;
     }
     bool looks = only_looks(command, argv, argc);
-    enum lk_lane lane = looks ? LK_LANE_READ : command->lane;
+    enum lk_lane lane = looks                             ? LK_LANE_READ
+                        : takes_long(command, argv, argc) ? LK_LANE_ALONE
+                                                          : command->lane;
     if (has_to_wait(conn, lane)) {
         return false;
     }
@@ -268,6 +279,9 @@ static void hand_over(struct lk_server *server, struct lk_task *task)
         break;
     case LK_TASK_ORDER:
         lk_task_queue_add(&server->to_order, task);
+        break;
+    case LK_TASK_PROBE:
+        lk_probe_give(server, task);
         break;
     default:
         break;

@@ -171,6 +171,21 @@ static void show_targets(struct lk_conn *conn, const struct lk_slice *argv,
     lk_command_queue(conn, &demand);
 }
 
+static void probe_target(struct lk_conn *conn, const struct lk_slice *argv,
+                         size_t argc)
+{
+    struct lk_demand demand = {.kind = LK_TASK_PROBE};
+
+    if (argc != 3) {
+        lk_conn_error(conn, "ERR TARGET: PROBE needs a target, and no more");
+        return;
+    }
+    demand.op.reason = argv[2];
+    if (read_target(conn, argv[2])) {
+        lk_command_queue(conn, &demand);
+    }
+}
+
 LK_COMMAND_HANDLER(target)
 {
     struct lk_demand demand = {.kind = LK_TASK_ORDER};
@@ -183,13 +198,17 @@ LK_COMMAND_HANDLER(target)
         show_targets(conn, argv, argc);
         return;
     }
+    if (lk_arg_is(argv[1], "PROBE")) {
+        probe_target(conn, argv, argc);
+        return;
+    }
     if (lk_arg_is(argv[1], "PAUSE")) {
         demand.order.order = LK_ORDER_PAUSE;
     } else if (lk_arg_is(argv[1], "RESUME")) {
         demand.order.order = LK_ORDER_RESUME;
     } else {
-        lk_arg_error(conn, "the action", "must be STATUS, PAUSE or RESUME",
-                     argv[1]);
+        lk_arg_error(conn, "the action",
+                     "must be STATUS, PROBE, PAUSE or RESUME", argv[1]);
         return;
     }
     if (argc < 3 || !argv[2].len) {

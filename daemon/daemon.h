@@ -51,6 +51,7 @@ enum lk_task_kind {
     LK_TASK_JOB,
     LK_TASK_TARGETS,
     LK_TASK_ORDER,  /* store thread, by way of orders.c */
+    LK_TASK_PROBE,  /* the courier's, by way of probe.c */
     LK_TASK_VERIFY, /* chore thread */
     LK_TASK_BACKUP, /* chore thread; then store thread, for the audit log. With
                        list.whole the begin of an export: only the latter */
@@ -399,6 +400,9 @@ LK_MUST_CHECK enum lk_status lk_targets_view_info(
 void lk_orders_give(struct lk_server *server);
 /* The loop has got an order back. */
 void lk_orders_returned(struct lk_server *server);
+
+/* probe.c: lets the courier ask the target op.reason. */
+void lk_probe_give(struct lk_server *server, struct lk_task *task);
 
 /* ---- Chores -------------------------------------------------------------- */
 

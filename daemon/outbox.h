@@ -47,6 +47,20 @@ struct lk_probe_counts {
     uint64_t open;     /* still uncertain */
 };
 
+/* A target that is to be asked at once. */
+struct lk_probe_demand {
+    struct lk_probe_demand *next;
+    struct lk_slice target;
+    /* Told when it is done, on any thread. */
+    void (*done)(struct lk_probe_demand *demand);
+    void *context;
+
+    /* out: LK_OK; LK_NOT_FOUND: no such target, or nothing to ask it by;
+     * LK_AGAIN: the courier stops; LK_UNAVAILABLE: the store cannot be read. */
+    enum lk_status status;
+    struct lk_probe_counts counts;
+};
+
 /* The courier, as the daemon sees it. */
 struct lk_outbox_class {
     /* A failure is logged. Loop thread. */
@@ -59,12 +73,10 @@ struct lk_outbox_class {
     /* Each target; a moment's picture. Any thread. */
     void (*status)(void *courier, lk_target_status_fn row, void *context);
     /* Asks now about what is uncertain of a target, its jobs and the operations
-     * of routes that ask it, whether or not its time has come. Waits for the
-     * end, half a minute at most. LK_NOT_FOUND: no such target, or nothing to
-     * ask it by; LK_AGAIN: the courier stops; LK_UNAVAILABLE: the store cannot
-     * be read. Any thread but the loop's. */
-    enum lk_status (*probe)(void *courier, struct lk_slice target,
-                            struct lk_probe_counts *counts);
+     * of routes that ask it, whether or not its time has come: about half a
+     * minute at most. The demand is the courier's until it is done. Loop
+     * thread, never waits. */
+    void (*probe)(void *courier, struct lk_probe_demand *demand);
     /* Ends calls that can be given back, waits for the others up to their
      * time-outs or `grace_ms`, and notes what became of them. Blocks; the
      * store still works. Loop thread. NULL is fine. */
