@@ -124,6 +124,15 @@ static void check_probe(struct report *report, const struct lk_named *named,
             "both");
 }
 
+/* A default that nobody wrote is no reason to refuse what somebody did. */
+static void fit_default(const struct lk_named *named, const char *setting,
+                        uint64_t *value, uint64_t most)
+{
+    if (!is_given(named, setting) && *value > most) {
+        *value = most;
+    }
+}
+
 static void check_target(struct report *report, const struct lk_named *named)
 {
     struct lk_target *target = &report->config->targets.targets[named->index];
@@ -132,6 +141,9 @@ static void check_target(struct report *report, const struct lk_named *named)
     if (!is_given(named, "burst")) {
         target->burst = target->rate;
     }
+    fit_default(named, "connect_timeout", &target->connect_timeout_ms,
+                target->timeout_ms);
+    fit_default(named, "backoff", &target->backoff_ms, target->backoff_max_ms);
     require(report, !is_given(named, "burst") || target->rate, named, "burst",
             "is only for a target with a rate");
     require(report, target->connect_timeout_ms <= target->timeout_ms, named,

@@ -260,6 +260,31 @@ static void errors_in_a_section_name_line_section_and_setting(void **state)
         "is store.ttl meant?\n");
 }
 
+static void a_default_gives_way_to_what_was_written(void **state)
+{
+    struct bench *bench = *state;
+
+    assert_int_equal(load(bench, "[target short]\n"
+                                 "url = https://a.example\n"
+                                 "timeout = 2s\n"
+                                 "backoff_max = 500ms\n"
+                                 "[target wrong]\n"
+                                 "url = https://b.example\n"
+                                 "backoff = 2s\n"
+                                 "backoff_max = 1s\n"
+                                 "connect_timeout = 3s\n"
+                                 "timeout = 2s\n"),
+                     LK_OK);
+    assert_int_equal(check(bench), LK_INVALID);
+    assert_int_equal(target(bench, "short")->connect_timeout_ms, 2000);
+    assert_int_equal(target(bench, "short")->backoff_ms, 500);
+    assert_text(bench, &bench->errors,
+                "l.conf:9: target.wrong.connect_timeout: is longer than the "
+                "timeout of the whole call\n"
+                "l.conf:7: target.wrong.backoff: is longer than "
+                "backoff_max\n");
+}
+
 static void what_makes_no_sense_together_is_refused(void **state)
 {
     struct bench *bench = *state;
@@ -509,6 +534,7 @@ int main(void)
         TEST(options_name_targets_too),
         TEST(a_bad_value_of_a_target_is_named),
         TEST(errors_in_a_section_name_line_section_and_setting),
+        TEST(a_default_gives_way_to_what_was_written),
         TEST(what_makes_no_sense_together_is_refused),
         TEST(secrets_are_put_in_and_never_shown),
         TEST(a_secret_on_the_command_line_is_overwritten),
