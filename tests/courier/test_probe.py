@@ -186,6 +186,18 @@ def test_what_is_uncertain_is_told_with_its_age(box, witness):
     assert " level=warn " in line and "oldest_s=" in line
 
 
+@pytest.mark.stores("sqlite")
+def test_a_daemon_stops_though_somebody_waits_for_a_probe(box, witness):
+    start(box, witness.url, probe="/keys/{key}", timeout="60s",
+          probe_settle="60s")
+    witness.gate.clear()
+    box.wait_job(box.leave(b"x"), "uncertain")
+    box.operator.send("TARGET", "PROBE", "pay")
+    box.operator.send("PING")
+    until(lambda: witness.gets)
+    box.daemon.stop()
+
+
 # ---- operations ----
 
 ROUTE = {"scope": "POST /pay*", "target": "pay", "probe": "/ops/{key}",
