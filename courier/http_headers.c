@@ -61,13 +61,13 @@ static enum lk_status add_line(struct lk_buf *lines, struct lk_slice line)
 }
 
 static enum lk_status add_lines(struct lk_buf *lines, struct lk_slice block,
-                                struct lk_slice unless)
+                                struct lk_slice unless, struct lk_slice nor)
 {
     struct lk_slice line;
     enum lk_status status = LK_OK;
 
     while (!status && next_line(&block, &line)) {
-        if (!has_header_of(unless, line)) {
+        if (!has_header_of(unless, line) && !has_header_of(nor, line)) {
             status = add_line(lines, line);
         }
     }
@@ -132,16 +132,17 @@ enum lk_status lk_http_set_headers(struct lk_exchange *exchange,
                                    const struct lk_http_request *request)
 {
     struct lk_slice own = latchkey_slice(request->target->headers);
+    struct lk_slice none = {0};
     enum lk_status status;
 
     exchange->lines.len = 0;
-    status = add_lines(&exchange->lines, own, request->extra);
-    if (!status) {
-        status = add_lines(&exchange->lines, request->headers, own);
-    }
+    status = add_lines(&exchange->lines, own, request->extra, none);
     if (!status) {
         status =
-            add_lines(&exchange->lines, request->extra, (struct lk_slice){0});
+            add_lines(&exchange->lines, request->headers, own, request->extra);
+    }
+    if (!status) {
+        status = add_lines(&exchange->lines, request->extra, none, none);
     }
     if (!status) {
         status = add_absent(exchange, request, own);

@@ -59,7 +59,9 @@ static bool is_new(struct lk_watch *watch, struct lk_slice name)
 static bool look_at(void *context, const struct lk_target_standing *standing)
 {
     struct lk_watch *watch = context;
-    uint64_t waiting = standing->jobs[LK_JOB_WAITING];
+    /* What is leased was lost, or is somebody else's. */
+    uint64_t waiting =
+        standing->jobs[LK_JOB_WAITING] + standing->jobs[LK_JOB_LEASED];
     char name[LK_LOG_QUOTED];
 
     if (waiting && !is_known(watch->courier, standing->name) &&

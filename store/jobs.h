@@ -188,9 +188,10 @@ struct lk_job_want {
 /* An operator's word, or proof; audited with who and why. */
 enum lk_order {
     LK_ORDER_RETRY,     /* dead or waiting: due now, all attempts forgiven */
-    LK_ORDER_DROP,      /* waiting, dead or uncertain: never */
-    LK_ORDER_DELIVERED, /* waiting, uncertain or dead: it has happened */
-    LK_ORDER_AGAIN,     /* uncertain: it has not happened, call it again */
+    LK_ORDER_DROP,      /* waiting, dead, uncertain or lost: never */
+    LK_ORDER_DELIVERED, /* likewise: it has happened */
+    LK_ORDER_AGAIN,     /* uncertain: it has not happened, call it again; the
+                           attempt is forgiven */
     LK_ORDER_PAUSE,     /* a target: nothing of it is leased any more */
     LK_ORDER_RESUME,
 };

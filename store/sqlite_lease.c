@@ -116,12 +116,14 @@ static enum lk_status take(struct leasing *leasing, struct lk_job_row *row,
     }
     row->state = LK_JOB_LEASED;
     row->attempts++;
-    row->called = false;
+    /* To such a target it leaves without a mark. Should the lease be lost, and
+     * the target not honour keys by then, it may have been called. */
+    row->called = leasing->want->honours && !row->request;
     row->due = leasing->now + lease_ms;
     status = lk_job_move(store, row, leasing->now);
     job->state = LK_JOB_LEASED;
     job->attempts = row->attempts;
-    job->called = false;
+    job->called = row->called;
     job->sent = row->sent;
     job->due_ms = row->due;
     job->token = op.out.token;

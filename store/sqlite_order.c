@@ -115,11 +115,16 @@ static enum lk_status order_target(struct lk_sqlite *store,
 }
 
 /* A request moves with its operation, so it is the operation that has to be
- * resolved. That it is due now concerns the request alone. */
+ * resolved. That it is due now concerns the request alone. A lost lease that
+ * nobody settles, for its target is gone, can be ended. */
 static enum lk_status judge(const struct lk_job_order *order,
-                            const struct lk_job_row *row)
+                            const struct lk_job_row *row, uint64_t now)
 {
-    if (!(orders[order->order].states & (1u << row->state)) ||
+    bool ends =
+        order->order == LK_ORDER_DROP || order->order == LK_ORDER_DELIVERED;
+    bool lost = ends && row->state == LK_JOB_LEASED && row->due <= now;
+
+    if ((!(orders[order->order].states & (1u << row->state)) && !lost) ||
         (order->attempt && order->attempt != row->attempts)) {
         return LK_INVALID;
     }
@@ -141,6 +146,8 @@ static enum lk_status carry_out(struct lk_sqlite *store, struct lk_batch *batch,
     row->called = row->called && row->state != LK_JOB_WAITING;
     if (order->order == LK_ORDER_RETRY) {
         row->forgiven = row->attempts;
+    } else if (order->order == LK_ORDER_AGAIN) {
+        row->forgiven += row->forgiven < row->attempts; /* it was none */
     }
     if (order->order == LK_ORDER_DELIVERED) {
         row->sent = true;
@@ -172,7 +179,7 @@ enum lk_status lk_job_order(struct lk_sqlite *store, struct lk_batch *batch,
     if (status) {
         return status;
     }
-    order->status_out = judge(order, &row);
+    order->status_out = judge(order, &row, now);
     if (!order->status_out) {
         status = carry_out(store, batch, order, &row, now);
     }

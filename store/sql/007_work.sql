@@ -381,7 +381,10 @@ BEGIN
             WHEN _attempt[i] NOT IN (0, j.attempts)
                 OR NOT j.state = ANY (CASE _order[i]
                     WHEN 0 THEN '{0,3}' WHEN 3 THEN '{2}'
-                    ELSE '{0,2,3}' END::smallint[]) THEN 2
+                    -- A lost lease that nobody settles can be ended.
+                    ELSE CASE WHEN j.due_ms <= now THEN '{0,1,2,3}'
+                              ELSE '{0,2,3}' END
+                    END::smallint[]) THEN 2
             -- A request moves with its operation; but when it is due concerns
             -- itself alone.
             WHEN j.name = '' AND _order[i] <> 0 THEN 3
@@ -394,7 +397,9 @@ BEGIN
             PERFORM latchkey.put_back(j, now, j.attempts);
             state := 0;
         ELSIF _order[i] = 3 THEN
-            PERFORM latchkey.put_back(j, now, j.forgiven);
+            -- What has not happened does not count.
+            PERFORM latchkey.put_back(j, now,
+                least(j.forgiven + 1, j.attempts));
             state := 0;
         ELSE
             state := CASE _order[i] WHEN 1 THEN 5 ELSE 4 END;
@@ -704,8 +709,8 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH due AS MATERIALIZED (
-        SELECT d.*
-        FROM unnest(_target, _most) AS w(target, most)
+        SELECT d.*, w.honours = 1 AS leaves
+        FROM unnest(_target, _most, _honours) AS w(target, most, honours)
         CROSS JOIN LATERAL (
             SELECT j.ctid AS place, j.id, j.due_ms,
                 octet_length(j.headers) + octet_length(j.body) AS size
@@ -717,14 +722,16 @@ BEGIN
         WHERE w.target <> '@gateway' AND NOT EXISTS (
             SELECT FROM latchkey.target t WHERE t.name = w.target OFFSET 0)
     ), fits AS MATERIALIZED (
-        SELECT f.place
-        FROM (SELECT d.place, sum(d.size) OVER (ORDER BY d.due_ms, d.id)
+        SELECT f.place, f.leaves
+        FROM (SELECT d.place, d.leaves, sum(d.size) OVER (ORDER BY d.due_ms, d.id)
                   - d.size AS before
               FROM due d) AS f
         WHERE f.before < _bytes
     ), leased AS (
+        -- Where keys are honoured it leaves without a mark: it may have been
+        -- called, should the target not honour them when the lease is lost.
         UPDATE latchkey.job j SET state = 1, attempts = j.attempts + 1,
-            called = false, due_ms = now + _lease
+            called = f.leaves, due_ms = now + _lease
         FROM fits f
         WHERE j.ctid = f.place
         RETURNING j.*
