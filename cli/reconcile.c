@@ -24,7 +24,11 @@ static enum lk_exit check_target(struct lk_run *run)
         lk_complain("there is no target \"%s\"; latchkey target status lists "
                     "them",
                     run->target);
-        result = LK_EXIT_USAGE;
+        return LK_EXIT_USAGE;
+    }
+    if (result == LK_EXIT_DONE) {
+        run->settle_ms = lk_field_number(&reply->elements[0], "settle_ms");
+        run->coverage.unsettled = run->settle_ms == 0;
     }
     return result;
 }
@@ -125,6 +129,7 @@ static enum lk_exit read_export(struct lk_run *run)
         }
     }
     lk_bar_stop(&run->bar);
+    run->coverage.unended = export->unended;
     return result == LK_EXIT_DONE ? lk_export_check(export) : result;
 }
 
@@ -161,6 +166,7 @@ static enum lk_status found(void *context, const struct lk_finding *finding)
         (finding->there->flags & LK_ITEM_KEY) == 0) {
         run->coverage.keyless++;
     }
+    run->coverage.missing += of == LK_CLASS_HERE;
     if (of == LK_CLASS_ABSENT) {
         /* Whether that proves anything is known only at the end. */
         return lk_spill_add(&run->pending, 0, finding->here);

@@ -64,6 +64,7 @@ struct lk_export {
     size_t start;    /* of what is unread in buf */
     uint64_t offset; /* of `start` in the file */
     bool at_end;
+    bool unended;  /* the last row of CSV has no newline: perhaps cut off */
     uint64_t line; /* the number of the next row's first line */
 };
 
@@ -118,6 +119,7 @@ struct lk_run {
     uint64_t since_ms; /* 0: any time */
     uint64_t until_ms;
     uint64_t complete_ms;
+    uint64_t settle_ms; /* a call may be on its way for that long */
     uint64_t memory;
     struct lk_pair pairs[LK_PAIRS_MAX];
     size_t pair_count;

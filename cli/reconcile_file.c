@@ -207,6 +207,9 @@ enum lk_exit lk_export_next(struct lk_export *export, struct lk_row *row,
             result = read_more(export);
             continue;
         }
+        if (!export->json && used > 0 && used == in.len && export->at_end) {
+            export->unended = in.data[used - 1] != '\n';
+        }
         advance(export, used, lines);
         if (result == LK_EXIT_DONE && !blank) {
             *more = true;
@@ -258,6 +261,16 @@ static int find_field(const struct lk_csv *csv, const char *name)
     return -1;
 }
 
+static bool is_twice(const struct lk_csv *csv, int index)
+{
+    for (size_t i = (size_t)index + 1; i < csv->count; i++) {
+        if (latchkey_slice_equal(csv->fields[i], csv->fields[index])) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static enum lk_exit complain_column(const struct lk_export *export,
                                     const char *name)
 {
@@ -284,6 +297,11 @@ static enum lk_exit find_columns(struct lk_export *export)
                                : find_field(&export->csv, columns[i].name);
         if (columns[i].index < 0 && columns[i].needed) {
             return complain_column(export, columns[i].name);
+        }
+        if (columns[i].index >= 0 && is_twice(&export->csv, columns[i].index)) {
+            lk_complain("%s has two columns \"%s\"", export->path,
+                        columns[i].name);
+            return LK_EXIT_USAGE;
         }
     }
     if (columns[LK_COLUMN_KEY].index < 0 && columns[LK_COLUMN_ID].index < 0) {

@@ -43,7 +43,9 @@ static uint16_t time_flags(const struct lk_run *run, const struct lk_reply *job)
         flags |= LK_ITEM_WINDOW;
     }
     if (run->complete_ms != 0) {
-        flags |= last_ms < run->complete_ms ? LK_ITEM_SETTLED : LK_ITEM_LATER;
+        flags |= last_ms >= run->complete_ms ? LK_ITEM_LATER : 0;
+        flags |=
+            last_ms + run->settle_ms < run->complete_ms ? LK_ITEM_SETTLED : 0;
     }
     return flags;
 }

@@ -255,6 +255,9 @@ struct lk_coverage {
     uint64_t malformed; /* that could not */
     uint64_t keyless;   /* lines without a key that met no job */
     uint64_t by_key;    /* lines that met a job by their key */
+    uint64_t missing;   /* delivered before it ends, and not in it */
+    bool unended;       /* the last line of CSV has no newline */
+    bool unsettled;     /* how long calls may be on their way is not known */
 };
 
 /* NULL: what is not in the export did not happen. Else why absence proves

@@ -90,5 +90,16 @@ const char *lk_absence_fault(const struct lk_coverage *coverage)
         return "no line of the export has a key of ours, so the keys may be "
                "others";
     }
+    if (coverage->missing > 0) {
+        return "jobs that were delivered before that time are not in the "
+               "export, so it is not complete (or --since is missing)";
+    }
+    if (coverage->unended) {
+        return "the last line has no newline, so the file may be cut off";
+    }
+    if (coverage->unsettled) {
+        return "the daemon does not have this target, so it is not known how "
+               "long a call may be on its way";
+    }
     return NULL;
 }

@@ -9,12 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAIRS = 24 };
+enum { PAIRS = 25 };
 
 /* `standing` and `status` have their own copies of text behind them. */
 struct row {
     char name[LK_TARGET_NAME_MAX + 1];
     bool configured;
+    uint64_t settle_ms;
     struct lk_target_standing standing;
     struct lk_target_status status;
     char circuit[16];
@@ -96,9 +97,11 @@ static void add_configured(struct lk_targets_view *view,
     struct row *row;
 
     for (size_t i = 0; i < config->targets.count; i++) {
-        row = take_row(view, latchkey_slice(config->targets.targets[i].name));
+        const struct lk_target *target = &config->targets.targets[i];
+        row = take_row(view, latchkey_slice(target->name));
         if (row) {
             row->configured = true;
+            row->settle_ms = target->probe.settle_ms;
         }
     }
     row = config->gateway ? take_row(view, LK_SLICE(LK_TARGET_GATEWAY)) : NULL;
@@ -202,6 +205,7 @@ static enum lk_status write_row(struct lk_buf *out, int proto,
     W(lk_resp_map(out, proto, PAIRS));
     W(lk_pair_bytes(out, "name", latchkey_slice(row->name)));
     W(lk_pair_number(out, "configured", row->configured));
+    W(lk_pair_number(out, "settle-ms", row->settle_ms));
     W(write_standing(out, row));
     W(lk_pair_number(out, "courier", courier));
     W(lk_pair_number(out, "in-flight", status->in_flight));

@@ -598,6 +598,15 @@ static void absence_proves_nothing_if_anything_is_doubtful(void **state)
     assert_null(lk_absence_fault(&coverage));
     coverage.has_header = false;
     assert_non_null(lk_absence_fault(&coverage));
+    coverage = good;
+    coverage.missing = 1;
+    assert_non_null(lk_absence_fault(&coverage));
+    coverage = good;
+    coverage.unended = true;
+    assert_non_null(lk_absence_fault(&coverage));
+    coverage = good;
+    coverage.unsettled = true;
+    assert_non_null(lk_absence_fault(&coverage));
 }
 
 int main(void)
