@@ -15,6 +15,7 @@ static const struct lk_option options[] = {
     {"store", "URL", "read this store itself, not by way of a daemon"},
     LK_OPTION_SET,
     {"output", "FILE", "write a new file, closed to others (standard output)"},
+    {"without-jobs", NULL, "leave unfinished jobs behind"},
     {"why", "TEXT", "the reason, kept in the audit log (export)"},
     LK_OPTION_WHO,
     {0},
@@ -27,6 +28,10 @@ const struct lk_manual lk_manual_export = {
     "while the export runs is taken by a second one. With --store the store "
     "is\n"
     "opened directly; an embedded one must have no daemon then.\n"
+    "\n"
+    "Jobs are not carried. While some are unfinished the export is refused,\n"
+    "unless it is to leave them behind; what was accepted and has not run is\n"
+    "uncertain in the export then.\n"
     "\n"
     "The file holds stored answers and the secret of the references: keep it "
     "as\n"
@@ -44,7 +49,9 @@ struct export
     uint64_t total; /* about so many records */
     uint64_t records;
     uint64_t audit;
-    uint64_t last_id; /* of the audit log, and how many the last page had */
+    uint64_t jobs;     /* unfinished in the store */
+    uint64_t accepted; /* records that have not run */
+    uint64_t last_id;  /* of the audit log, and how many the last page had */
     size_t last_page;
     enum lk_exit result;
 };
@@ -110,10 +117,28 @@ static void close_output(struct export *export)
 /* ---- Lines ----------------------------------------------------------------
  */
 
+/*
+ * Without its request nobody runs what was accepted. Somebody was promised
+ * that it would run, so it is not left out: as an uncertain one it is seen, and
+ * decided. What it became here meanwhile is newer, and replaces it.
+ */
+static void doubt_accepted(struct export *export, struct lk_record *record)
+{
+    if (record->state == LK_STATE_ACCEPTED) {
+        record->state = LK_STATE_UNCERTAIN;
+        record->reason = LK_SLICE("it was accepted, and its request was left "
+                                  "in the store that it comes from");
+        export->accepted++;
+    }
+}
+
 static void put_line(struct export *export)
 {
     struct lk_line *line = &export->line;
 
+    if (line->type == LK_LINE_RECORD) {
+        doubt_accepted(export, &line->record);
+    }
     export->records += line->type == LK_LINE_RECORD;
     export->audit += line->type == LK_LINE_AUDIT;
     if (line->type == LK_LINE_BEGIN) {
@@ -134,6 +159,72 @@ static void put_end(struct export *export)
     export->line.end.audit = export->audit;
     lk_line_write(&export->out, &export->line);
     flush(export);
+}
+
+/* ---- Jobs -----------------------------------------------------------------
+ */
+
+static enum lk_exit judge_jobs(const struct export *export)
+{
+    if (export->jobs == 0 || lk_args_flag(&export->cli->args, "without-jobs")) {
+        return LK_EXIT_DONE;
+    }
+    lk_complain("an export carries no jobs, and %llu of this store %s not "
+                "finished: let the courier finish, and settle what is "
+                "uncertain or dead (latchkey jobs lists them); or leave them "
+                "behind: --without-jobs",
+                (unsigned long long)export->jobs,
+                export->jobs == 1 ? "is" : "are");
+    return LK_EXIT_NO;
+}
+
+static enum lk_exit count_online(struct export *export)
+{
+    static const char *const states[] = {"waiting", "leased", "uncertain",
+                                         "dead"};
+    struct lk_words words = {0};
+    const struct lk_reply *reply;
+    enum lk_exit result;
+
+    lk_words_add(&words, "TARGET");
+    lk_words_add(&words, "STATUS");
+    result = lk_call_patiently(export->cli, &words, &reply);
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (reply->type != LK_REPLY_ARRAY) {
+        return lk_complain_reply(export->cli);
+    }
+    for (size_t i = 0; i < reply->count; i++) {
+        for (size_t j = 0; j < sizeof(states) / sizeof(states[0]); j++) {
+            export->jobs += lk_field_number(&reply->elements[i], states[j]);
+        }
+    }
+    return judge_jobs(export);
+}
+
+static bool count_target(void *context,
+                         const struct lk_target_standing *standing)
+{
+    struct export *export = context;
+
+    for (int state = 0; state < LK_JOB_DELIVERED; state++) {
+        export->jobs += standing->jobs[state];
+    }
+    return true;
+}
+
+static void tell_left_behind(const struct export *export)
+{
+    if (export->jobs > 0) {
+        lk_complain("%llu unfinished jobs stay behind",
+                    (unsigned long long)export->jobs);
+    }
+    if (export->accepted > 0) {
+        lk_complain("%llu operations were accepted and have not run: they are "
+                    "uncertain in the export",
+                    (unsigned long long)export->accepted);
+    }
 }
 
 /* ---- From a daemon --------------------------------------------------------
@@ -158,8 +249,13 @@ static enum lk_exit begin_online(struct export *export)
         lk_field_number(reply, "version") != LK_EXPORT_VERSION) {
         return lk_complain_reply(export->cli);
     }
+    bool keeps_jobs =
+        !latchkey_slice_equal(lk_field_text(reply, "store"), LK_SLICE("redis"));
     lk_line_take(&export->line, LK_LINE_BEGIN, reply);
     put_line(export);
+    if (export->result == LK_EXIT_DONE && keeps_jobs) {
+        return count_online(export);
+    }
     return export->result;
 }
 
@@ -345,7 +441,11 @@ static enum lk_exit export_store(struct export *export, const char *url)
     if (result == LK_EXIT_DONE) {
         result = lk_store_connect(export->cli, url, &config, &store);
     }
-    if (result == LK_EXIT_DONE) {
+    if (result == LK_EXIT_DONE && store->class->targets != NULL) {
+        status = store->class->targets(store, count_target, export);
+        result = status == LK_OK ? judge_jobs(export) : result;
+    }
+    if (result == LK_EXIT_DONE && status == LK_OK) {
         put_begin(export, store);
         status = put_records(export, store);
     }
@@ -381,6 +481,7 @@ enum lk_exit lk_run_export(struct lk_cli *cli)
     }
     close_output(&export);
     if (export.result == LK_EXIT_DONE) {
+        tell_left_behind(&export);
         lk_hint(cli, "exported %llu operations and %llu audit entries",
                 (unsigned long long)export.records,
                 (unsigned long long)export.audit);
