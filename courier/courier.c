@@ -256,7 +256,8 @@ static void stop_courier(void *context, uint64_t grace_ms)
     uv_thread_join(&courier->thread);
     size_t lost = courier->ended.count + courier->later.count;
     lk_log(lost ? LK_LOG_WARN : LK_LOG_INFO, "courier-stopped",
-           "not_recorded=%zu", lost);
+           "works=%llu not_recorded=%zu", (unsigned long long)courier->works,
+           lost);
     free_courier(courier);
 }
 

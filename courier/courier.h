@@ -168,6 +168,8 @@ struct lk_courier {
     struct lk_work work;
     bool under_way;
     uint64_t given_ms;
+    uint64_t done_ms;    /* when the last one was */
+    uint64_t works;      /* so far */
     uint64_t retry_ms;   /* after a failure: not before */
     unsigned work_fails; /* in a row */
     bool unsure;         /* the last one failed: lease nothing with ends */

@@ -230,6 +230,7 @@ static void take_jobs(struct lk_courier *courier)
 void lk_dispatch_done(struct lk_courier *courier)
 {
     courier->under_way = false;
+    courier->done_ms = courier->now_ms;
     if (courier->work.status) {
         take_back(courier);
     } else {

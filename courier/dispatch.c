@@ -8,6 +8,7 @@
 
 /* Of one work, about: bodies that are leased, answers that are stored. */
 enum { LEASE_BYTES = 16 << 20, ANSWER_BYTES = 8 << 20 };
+enum { GATHER_MS = 3 };
 
 static void lower(uint64_t *ms, uint64_t to)
 {
@@ -206,6 +207,29 @@ static void look_ahead(struct lk_courier *courier)
     }
 }
 
+/*
+ * Each work costs the store something, however little there is in it. While
+ * calls run and the next ones are at hand, ends are gathered for a moment; what
+ * somebody waits for is not.
+ */
+static bool is_to_gather(struct lk_courier *courier)
+{
+    if (courier->marking.head || courier->stopping ||
+        courier->now_ms >= courier->done_ms + GATHER_MS || !courier->running ||
+        courier->ended.count >= courier->end_limit / 4) {
+        return false;
+    }
+    for (struct lk_outlet *outlet = courier->outlets; outlet;
+         outlet = outlet->next) {
+        uint64_t again_ms = UINT64_MAX;
+        if (!outlet->ready.head && courier->now_ms >= outlet->next_ask_ms &&
+            lk_outlet_room(courier, outlet, &again_ms)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms)
 {
     struct lk_work *work = &courier->work;
@@ -215,6 +239,10 @@ void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms)
     }
     if (courier->now_ms < courier->retry_ms) {
         lower(again_ms, courier->retry_ms);
+        return;
+    }
+    if (is_to_gather(courier)) {
+        lower(again_ms, courier->done_ms + GATHER_MS);
         return;
     }
     work->end_count = work->mark_count = work->want_count = 0;
@@ -237,6 +265,7 @@ void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms)
     work->lease_ms = courier->settings->lease_ms;
     work->body_max = LEASE_BYTES;
     courier->under_way = true;
+    courier->works++;
     courier->woken_since = false;
     courier->given_ms = lk_courier_clock_ms();
     courier->work_fn(courier->work_context, work);
