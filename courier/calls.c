@@ -264,10 +264,27 @@ static void judge(struct lk_courier *courier, struct lk_errand *errand)
     }
 }
 
+/* The app takes longer than we wait, and the gateway that holds the operation's
+ * lock is with it. Whoever leaves it alone finds out what comes of it: the
+ * lease lasts as long as that lock. */
+static bool goes_on(const struct lk_errand *errand)
+{
+    const struct lk_http_answer *answer = &errand->exchange->answer;
+
+    return errand->outlet->gateway && answer->late && answer->sent &&
+           !answer->status;
+}
+
 static void finish(struct lk_courier *courier, struct lk_errand *errand)
 {
     judge(courier, errand);
     keep_answer(courier, errand);
+    errand->silent = goes_on(errand);
+    if (errand->silent) {
+        errand->result.end = LK_END_RETRY;
+        lk_result_reason(&errand->result, "no answer within gateway_timeout, "
+                                          "the gateway goes on");
+    }
     leave_place(errand);
     errand->outlet->ended++;
     courier->running--;

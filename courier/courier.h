@@ -43,7 +43,8 @@ struct lk_watch;
 
 enum {
     LK_WORK_ENDS = 1024,      /* ends and marks of one work, at most */
-    LK_HELD_BYTES = 64 << 20, /* of jobs in our hands; then none is leased */
+    LK_HELD_BYTES = 64 << 20, /* of jobs in our hands: half for who comes
+                                 first, half in equal shares */
     LK_LAST_ERROR = 160,
 };
 
@@ -113,6 +114,7 @@ struct lk_outlet {
     size_t ahead;         /* leased beyond the number of calls at once */
     size_t ended;         /* calls since the last work was given */
     size_t leased;        /* by the work that is being digested */
+    size_t bytes;         /* of its jobs in hand */
     uint64_t next_ask_ms; /* a job may be due from then on */
     struct lk_circuit circuit;
     struct lk_rate rate;
@@ -183,6 +185,7 @@ struct lk_courier {
     struct lk_job_want *wants;
     struct lk_outlet **want_outlets;
     size_t want_cap;
+    struct lk_outlet *first; /* of the next work's wants; NULL: any */
 
     bool stopping;
     uint64_t stop_ms; /* running calls are given up then */

@@ -39,6 +39,18 @@ static void say_failure(const struct lk_courier *courier)
     }
 }
 
+/* At the end nothing leaves any more: the store is told so, whether it has the
+ * mark or not. */
+static void take_back_mark(struct lk_courier *courier, struct lk_errand *errand)
+{
+    if (courier->stopping) {
+        errand->outlet->busy--;
+        lk_errand_return(courier, errand, 0, "the courier stops");
+    } else {
+        lk_errands_add(&courier->marking, errand);
+    }
+}
+
 /*
  * Nothing of it is confirmed: all of it is given again, later. What failed goes
  * behind the rest, in smaller pieces, so that one end that cannot be stored
@@ -53,7 +65,7 @@ static void take_back(struct lk_courier *courier)
         lk_errands_add(&courier->ended, courier->end_errands[i]);
     }
     for (size_t i = 0; i < courier->mark_queued; i++) {
-        lk_errands_add(&courier->marking, courier->mark_errands[i]);
+        take_back_mark(courier, courier->mark_errands[i]);
     }
     for (unsigned i = 0; i < courier->work_fails && wait_ms < RETRY_MOST_MS;
          i++) {

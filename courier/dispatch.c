@@ -120,14 +120,8 @@ static void add_marks(struct lk_courier *courier)
     add_renewals(courier);
 }
 
-static bool make_room(struct lk_courier *courier)
+static bool make_room(struct lk_courier *courier, size_t count)
 {
-    size_t count = 0;
-
-    for (struct lk_outlet *outlet = courier->outlets; outlet;
-         outlet = outlet->next) {
-        count++;
-    }
     if (count <= courier->want_cap) {
         return true;
     }
@@ -169,19 +163,44 @@ static void share(struct lk_courier *courier, size_t sum)
     }
 }
 
-static void add_wants(struct lk_courier *courier, uint64_t *again_ms)
+static size_t count_outlets(const struct lk_courier *courier)
 {
-    bool full = courier->hand_bytes >= LK_HELD_BYTES;
-    bool busy = courier->work.end_count || courier->work.mark_count;
-    size_t sum = 0;
+    size_t count = 0;
 
-    if (courier->stopping || full || (courier->unsure && busy) ||
-        !make_room(courier)) {
-        return;
-    }
     for (struct lk_outlet *outlet = courier->outlets; outlet;
          outlet = outlet->next) {
-        size_t room = lk_outlet_room(courier, outlet, again_ms);
+        count++;
+    }
+    return count;
+}
+
+static struct lk_outlet *next_outlet(const struct lk_courier *courier,
+                                     const struct lk_outlet *outlet)
+{
+    return outlet && outlet->next ? outlet->next : courier->outlets;
+}
+
+/*
+ * However much of the memory the calls of a slow target hold, another one gets
+ * its share; and what one work may bring goes to another one first each time.
+ */
+static void add_wants(struct lk_courier *courier, uint64_t *again_ms)
+{
+    bool busy = courier->work.end_count || courier->work.mark_count;
+    bool scarce = courier->hand_bytes >= LK_HELD_BYTES / 2;
+    size_t count = count_outlets(courier);
+    size_t share_bytes = count ? LK_HELD_BYTES / 2 / count : 0;
+    struct lk_outlet *outlet = courier->first;
+    size_t sum = 0;
+
+    if (courier->stopping || (courier->unsure && busy) ||
+        !make_room(courier, count)) {
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        outlet = next_outlet(courier, outlet);
+        bool full = scarce && outlet->bytes && outlet->bytes >= share_bytes;
+        size_t room = full ? 0 : lk_outlet_room(courier, outlet, again_ms);
         if (room && courier->now_ms >= outlet->next_ask_ms) {
             add_want(courier, outlet, room);
             sum += room;
@@ -189,6 +208,9 @@ static void add_wants(struct lk_courier *courier, uint64_t *again_ms)
             lower(again_ms, outlet->next_ask_ms);
         }
     }
+    courier->first = next_outlet(courier, courier->first);
+    courier->work.body_max =
+        scarce && share_bytes < LEASE_BYTES ? share_bytes + 1 : LEASE_BYTES;
     share(courier, sum);
 }
 
@@ -263,7 +285,6 @@ void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms)
     work->marks = courier->marks;
     work->wants = courier->wants;
     work->lease_ms = courier->settings->lease_ms;
-    work->body_max = LEASE_BYTES;
     courier->under_way = true;
     courier->works++;
     courier->woken_since = false;

@@ -56,6 +56,7 @@ static void link_errand(struct lk_courier *courier, struct lk_errand *errand)
     courier->hand = errand;
     courier->hand_count++;
     courier->hand_bytes += errand->job.text.cap;
+    errand->outlet->bytes += errand->job.text.cap;
 }
 
 static void unlink_errand(struct lk_courier *courier, struct lk_errand *errand)
@@ -70,6 +71,7 @@ static void unlink_errand(struct lk_courier *courier, struct lk_errand *errand)
     }
     courier->hand_count--;
     courier->hand_bytes -= errand->job.text.cap;
+    errand->outlet->bytes -= errand->job.text.cap;
 }
 
 struct lk_errand *lk_errand_make(struct lk_courier *courier,

@@ -159,7 +159,7 @@ static void reset_answer(struct lk_http_answer *answer)
     reset_buf(&answer->headers);
     reset_buf(&answer->body);
     answer->status = 0;
-    answer->sent = answer->whole = answer->cut = false;
+    answer->sent = answer->whole = answer->cut = answer->late = false;
     answer->error[0] = 0;
 }
 
@@ -291,6 +291,7 @@ void lk_exchange_end(struct lk_exchange *exchange, CURLcode code)
     long status = 0;
 
     answer->sent = may_have_left(exchange->easy);
+    answer->late = code == CURLE_OPERATION_TIMEDOUT;
     if (!curl_easy_getinfo(exchange->easy, CURLINFO_RESPONSE_CODE, &status) &&
         status >= 200 && status < 1000) {
         answer->status = (unsigned)status;

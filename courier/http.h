@@ -45,6 +45,7 @@ struct lk_http_answer {
     bool sent;       /* something of the request may have reached the target */
     bool whole;      /* all of the answer is here, or `cut` */
     bool cut;        /* it was longer than answer_max: the body is its start */
+    bool late;       /* our own time was over */
     struct lk_buf headers; /* lines of the final answer, "Name: value\r\n" */
     struct lk_buf body;
     char error[LK_HTTP_ERROR]; /* why it is not whole; text from outside may be

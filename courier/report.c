@@ -11,6 +11,9 @@ struct words {
 
 static struct words words_of(const struct lk_errand *errand)
 {
+    if (errand->silent) {
+        return (struct words){LK_LOG_WARN, "request-slow"};
+    }
     if (errand->returned) {
         return (struct words){LK_LOG_DEBUG, "job-returned"};
     }
@@ -46,7 +49,8 @@ void lk_errand_report(const struct lk_courier *courier,
     lk_log_quote(job->name.len ? job->name : LK_SLICE("(request)"), name,
                  sizeof(name));
     lk_log_quote(latchkey_slice(errand->result.reason), reason, sizeof(reason));
-    if (errand->returned || errand->result.end == LK_END_RETRY) {
+    if (errand->returned ||
+        (errand->result.end == LK_END_RETRY && !errand->silent)) {
         snprintf(wait, sizeof(wait), " wait_ms=%llu",
                  (unsigned long long)errand->delay_ms);
     }

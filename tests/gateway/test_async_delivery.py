@@ -9,6 +9,7 @@ from support.app import tell
 from support.gateway import params
 from support.later import later, place
 from support.life import new_key, until
+from support.resp import fields
 
 PREFER = {"Prefer": "respond-async"}
 
@@ -234,6 +235,31 @@ def test_where_running_twice_does_no_harm_it_is_tried_again(make, app):
     app.manner = {"body": "again"}
     assert final(gateway, accepted).body == b"again"
     assert app.count() >= 2
+
+
+def lease_of(gateway, accepted):
+    """When the lease of its request ends."""
+    with gateway.daemon.raw(user="operator") as raw:
+        job = fields(raw("JOBS", "REFERENCE", accepted.reference)[1][0])
+    return job["due-ms"] if job["state"] == b"leased" else 0
+
+
+@pytest.mark.parametrize("after", ["hold", "reexecute"])
+def test_an_app_slower_than_the_courier_waits_is_run_once(make, app, after):
+    # C22: the gateway lives, and so does its lock.
+    gateway = make("idempotency_uncertain %s;" % after, "idempotency_lock 1s;",
+                   settings=["courier.gateway_timeout=500ms",
+                             "courier.lease=600ms"])
+    accepted = gateway.post(new_key(), headers=tell(hold="it", body="done"))
+    app.wait_held("it")
+    gateway.daemon.wait_for_log("event=request-slow")
+    first = lease_of(gateway, accepted)
+    # Beyond every lock that there was when the courier gave up.
+    until(lambda: lease_of(gateway, accepted) > first + 2000)
+    assert app.count() == 1
+    app.release("it")
+    assert final(gateway, accepted).body == b"done"
+    assert app.count() == 1
 
 
 def test_an_answer_too_large_to_keep_is_told(make, app):
