@@ -5,6 +5,7 @@ import sqlite3
 import psycopg
 import pytest
 
+from support import stores
 from support.life import begin, complete, new_key
 from support.outbox import JSON_TYPE, SCOPE
 
@@ -49,7 +50,8 @@ def test_paths_that_lead_elsewhere_are_refused_on_the_wire(trapped):
     key = new_key()
     token = begin(box.raw, key)
     for path in PATHS:
-        reply = box.enqueue(key, token, "n", "hook", path.replace("TRAP", trap))
+        reply = box.enqueue(key, token, "n", "hook",
+                            path.replace("TRAP", trap))
         assert reply.startswith("ERR"), (path, reply)
         assert "\r" not in reply and "\x01" not in reply
     complete(box.raw, key, token)
@@ -102,10 +104,11 @@ def test_the_same_is_refused_by_sql(trapped):
             if "\x00" not in one and one not in ("X: y", "\r\n")] +
            [("/x", one, JSON_TYPE) for one in METHODS] +
            [(one, "POST", JSON_TYPE) for one in PATHS])
+    connection = box.server.connect(stores.database_of(box.url))
     for path, method, headers in bad:
         with pytest.raises(psycopg.Error) as error:
             print(repr((path, method, headers)))  # the last one was taken
-            box.sql(
+            connection.execute(
                 "SELECT latchkey.enqueue('acme', 's', c.key, c.token, 'n',"
                 " 'hook', %s, %s, %s, '') FROM (SELECT 'k' AS key, token FROM"
                 " latchkey.claim('acme', 's', 'k', 'f')) c",

@@ -123,7 +123,8 @@ def test_what_is_not_committed_is_not_paid(box, shop, provider):
             until(lambda: not box.sql(
                 "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"
                 " AND database = (SELECT oid FROM pg_database"
-                " WHERE datname = current_database()) AND pid <> pg_backend_pid()"))
+                " WHERE datname = current_database())"
+                " AND pid <> pg_backend_pid()"))
             assert shop.orders() == {} and shop.jobs() == 0
             assert shop.stored("k1") is None
     shop.order("k1")

@@ -2,6 +2,7 @@
 the end the provider's ledger is compared with ours."""
 
 import signal
+import time
 
 import pytest
 
@@ -184,7 +185,6 @@ def test_a_stopped_daemon_goes_on_and_repeats_nothing(box, make_provider,
     provider.wait_in_flight(1)
     due = box.job_of(key)["due-ms"]
     box.daemon.signal(signal.SIGSTOP)
-    import time
     until(lambda: time.time() * 1000 > due + 300)
     provider.release()
     box.daemon.signal(signal.SIGCONT)
