@@ -7,14 +7,15 @@
 #include "courier/schedule.h"
 #include "daemon/log.h"
 
-#include <stdio.h>
 #include <time.h>
 
 #define MS_NS UINT64_C(1000000)
+/* What a cache has kept from before would be seen twice, and prove nothing. */
+#define QUESTION_HEADERS                                                       \
+    "Accept: application/json\r\nCache-Control: no-cache\r\n"
 
 enum {
     HELD_MOST_MS = 300 * 1000,
-    CHECKED_MS = 3600 * 1000,
     ANSWER_MOST = 256 << 10,
 };
 
@@ -55,28 +56,20 @@ static bool pace(struct lk_prober *prober, struct lk_probe_place *place)
     return true;
 }
 
-/* False: there is no answer that could say anything. */
-static bool ask(struct lk_prober *prober, struct lk_probe_place *place,
-                const struct lk_probe_words *words,
-                struct lk_http_answer *answer)
+bool lk_probe_ask(struct lk_prober *prober, struct lk_probe_place *place,
+                  struct lk_slice path, struct lk_http_answer *answer)
 {
-    struct lk_buf path = {0};
-    enum lk_status status = lk_probe_path(place->probe->path, words, &path);
-
-    if (status || !pace(prober, place)) {
-        latchkey_buf_free(&path);
+    if (!pace(prober, place)) {
         return false;
     }
-    status = lk_http_call(
+    enum lk_status status = lk_http_call(
         &(struct lk_http_request){.target = place->target,
                                   .method = LK_SLICE("GET"),
-                                  .path = latchkey_buf_slice(&path),
-                                  .headers =
-                                      LK_SLICE("Accept: application/json\r\n"),
+                                  .path = path,
+                                  .headers = LK_SLICE(QUESTION_HEADERS),
                                   .answer_max = ANSWER_MOST,
                                   .cancel = &prober->stopping},
         answer);
-    latchkey_buf_free(&path);
     if (status == LK_INVALID) {
         return false; /* this one cannot be asked about: not the place's fault
                        */
@@ -92,48 +85,6 @@ static bool ask(struct lk_prober *prober, struct lk_probe_place *place,
     }
     place->failures = 0;
     return true;
-}
-
-/* ---- can it be believed? ------------------------------------------------- */
-
-/*
- * Asks about what cannot exist. A service that says yes to that, because it
- * does not know the query, say, would say yes to everything.
- */
-static bool is_sound(struct lk_prober *prober, struct lk_probe_place *place)
-{
-    uint64_t now = lk_probe_now_ns();
-    struct lk_http_answer answer = {0};
-    uint64_t random[2];
-    char text[40];
-
-    if (place->checked_ns && now - place->checked_ns < CHECKED_MS * MS_NS) {
-        return !place->unsound;
-    }
-    if (uv_random(NULL, NULL, random, sizeof(random), 0, NULL)) {
-        return false;
-    }
-    snprintf(text, sizeof(text), "%016llx%016llx",
-             (unsigned long long)random[0], (unsigned long long)random[1]);
-    struct lk_slice word = latchkey_slice(text);
-    if (!ask(prober, place,
-             &(struct lk_probe_words){word, word, word, word, word, word},
-             &answer)) {
-        lk_http_answer_free(&answer);
-        return false;
-    }
-    place->checked_ns = now;
-    place->unsound = lk_probe_judge(place->probe, &answer) == LK_PROOF_HAPPENED;
-    if (place->unsound) {
-        lk_log(LK_LOG_ERROR, "probe-unsound",
-               "%s=%s status=%u hint=\"asked about a key that cannot exist, it "
-               "answers as if that had happened: its answers prove nothing\"",
-               place->route ? "route" : "target",
-               place->route ? place->route->name : place->target->name,
-               answer.status);
-    }
-    lk_http_answer_free(&answer);
-    return !place->unsound;
 }
 
 /* ---- one record ---------------------------------------------------------- */
@@ -177,7 +128,12 @@ static bool ask_about(struct lk_prober *prober,
             words.id = subject->provider_id;
         }
     }
-    return ask(prober, subject->place, &words, answer);
+    struct lk_buf path = {0};
+    bool asked =
+        !lk_probe_path(subject->place->probe->path, &words, &path) &&
+        lk_probe_ask(prober, subject->place, latchkey_buf_slice(&path), answer);
+    latchkey_buf_free(&path);
+    return asked;
 }
 
 /* How long ago absence was first seen. */
@@ -208,21 +164,24 @@ static enum lk_probe_result conclude(struct lk_prober *prober,
     if (!note->absent_ns) {
         note->absent_ns = now;
     }
-    return proves || !probe->path
-               ? lk_probe_resolve_absent(prober, subject, answer)
-               : LK_PROBE_OPEN;
+    if (probe->path && (!proves || !lk_probe_knows_others(prober, subject))) {
+        return LK_PROBE_OPEN;
+    }
+    return lk_probe_resolve_absent(prober, subject, answer);
 }
 
-static bool may_ask(struct lk_prober *prober, struct lk_probe_place *place,
+static bool may_ask(struct lk_prober *prober,
+                    const struct lk_probe_subject *subject,
                     const struct lk_probe_note *note, bool now)
 {
+    struct lk_probe_place *place = subject->place;
     uint64_t now_ns = lk_probe_now_ns();
 
     if (atomic_load(&prober->stopping) || place->held_ns > now_ns ||
         (!now && note->due_ns > now_ns)) {
         return false;
     }
-    return !place->probe->path || is_sound(prober, place);
+    return !place->probe->path || lk_probe_is_sound(prober, subject);
 }
 
 static void log_probed(const struct lk_probe_subject *subject, unsigned status,
@@ -247,7 +206,7 @@ enum lk_probe_result lk_probe_look(struct lk_prober *prober,
     enum lk_proof proof = LK_PROOF_NONE;
     enum lk_probe_result result;
 
-    if (!may_ask(prober, place, note, now)) {
+    if (!may_ask(prober, subject, note, now)) {
         return LK_PROBE_OPEN;
     }
     /* Before the question: what is absent must have been so for that long. */

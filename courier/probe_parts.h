@@ -44,6 +44,7 @@ struct lk_probe_subject {
     uint64_t generation;
     struct lk_name name;
     struct lk_slice job; /* its name */
+    struct lk_slice path;
     struct lk_slice provider_id;
     struct lk_buf text;
 };
@@ -77,6 +78,7 @@ struct lk_prober {
     struct lk_probe_memory memory;
     struct lk_probe_page page;
     struct lk_probe_tally unrouted;
+    uint64_t alerted_ns; /* when it was last looked at */
     struct lk_probe_alert *alerts;
     size_t alert_count;
 };
@@ -125,6 +127,26 @@ void lk_probe_page_clear(struct lk_probe_page *page);
 enum lk_probe_result lk_probe_look(struct lk_prober *prober,
                                    const struct lk_probe_subject *subject,
                                    bool now);
+
+/* False: there is no answer that could say anything. */
+bool lk_probe_ask(struct lk_prober *prober, struct lk_probe_place *place,
+                  struct lk_slice path, struct lk_http_answer *answer);
+
+/* ---- probe_control.c ------------------------------------------------------
+ */
+
+/* Asks about what cannot exist, now and then. A service that says yes to that,
+ * because it does not know the query, say, would say yes to everything. */
+bool lk_probe_is_sound(struct lk_prober *prober,
+                       const struct lk_probe_subject *subject);
+/*
+ * Asks about a job that was delivered. A service that does not say yes to that,
+ * because the path is wrong, it is being repaired, or has forgotten the keys of
+ * that time, would say no to everything. Without such a job, or for a route:
+ * true.
+ */
+bool lk_probe_knows_others(struct lk_prober *prober,
+                           const struct lk_probe_subject *subject);
 
 /* ---- probe_resolve.c ------------------------------------------------------
  */

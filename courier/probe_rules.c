@@ -114,8 +114,17 @@ static enum lk_status first_of_list(const char *list, struct lk_slice body,
     return lk_json_find(value, LK_SLICE("/0"), first);
 }
 
-enum lk_proof lk_probe_judge(const struct lk_probe *probe,
-                             const struct lk_http_answer *answer)
+/* A cache kept it, from whenever. */
+static bool is_aged(const struct lk_http_answer *answer)
+{
+    struct lk_slice age =
+        lk_http_header(latchkey_buf_slice(&answer->headers), "Age");
+
+    return age.len && !latchkey_slice_equal(age, LK_SLICE("0"));
+}
+
+static enum lk_proof judge(const struct lk_probe *probe,
+                           const struct lk_http_answer *answer)
 {
     struct lk_slice first;
 
@@ -143,6 +152,14 @@ enum lk_proof lk_probe_judge(const struct lk_probe *probe,
     default:
         return LK_PROOF_NONE;
     }
+}
+
+enum lk_proof lk_probe_judge(const struct lk_probe *probe,
+                             const struct lk_http_answer *answer)
+{
+    enum lk_proof proof = judge(probe, answer);
+
+    return proof == LK_PROOF_ABSENT && is_aged(answer) ? LK_PROOF_NONE : proof;
 }
 
 void lk_probe_provider_id(const struct lk_target *target,

@@ -15,8 +15,8 @@ void lk_probe_page_clear(struct lk_probe_page *page)
 static enum lk_status own_texts(struct lk_probe_subject *subject)
 {
     struct lk_slice *slices[] = {&subject->name.tenant, &subject->name.scope,
-                                 &subject->name.key, &subject->job,
-                                 &subject->provider_id};
+                                 &subject->name.key,    &subject->job,
+                                 &subject->path,        &subject->provider_id};
     const size_t count = sizeof(slices) / sizeof(slices[0]);
     size_t total = 1;
 
@@ -74,6 +74,7 @@ static bool take_job(void *context, const struct lk_job *job)
                                .generation = job->generation,
                                .name = job->operation,
                                .job = job->name,
+                               .path = job->path,
                                .provider_id = job->provider_id,
                            });
 }

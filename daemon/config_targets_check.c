@@ -124,6 +124,15 @@ static void check_probe(struct report *report, const struct lk_named *named,
             "both");
 }
 
+/* Where a list is expected, a 404 is rather a wrong path than an answer: it
+ * counts only if somebody wrote so. */
+static void fit_absent(const struct lk_named *named, struct lk_probe *probe)
+{
+    if (probe->list && !is_given(named, "probe_absent")) {
+        probe->absent = (struct lk_statuses){{0}};
+    }
+}
+
 /* A default that nobody wrote is no reason to refuse what somebody did. */
 static void fit_default(const struct lk_named *named, const char *setting,
                         uint64_t *value, uint64_t most)
@@ -155,6 +164,7 @@ static void check_target(struct report *report, const struct lk_named *named)
     require(report, !target->key_file == !target->cert_file, named,
             target->key_file ? "key_file" : "cert_file",
             "cert_file and key_file belong together");
+    fit_absent(named, &target->probe);
     check_settle(report, named, &target->probe, target->timeout_ms);
     check_probe(report, named, &target->probe);
 }
@@ -171,13 +181,11 @@ static char *copy_text(struct report *report, const char *text)
     return copy;
 }
 
-/* What the route does not say is the target's. */
+/* What the route does not say is the target's, but for the path: there {key} is
+ * the key of a job, and here that of the client. */
 static void inherit_probe(struct report *report, const struct lk_named *named,
                           struct lk_probe *probe, const struct lk_probe *from)
 {
-    if (!is_given(named, "probe")) {
-        probe->path = copy_text(report, from->path);
-    }
     if (!is_given(named, "probe_happened")) {
         probe->happened = from->happened;
     }
@@ -186,6 +194,8 @@ static void inherit_probe(struct report *report, const struct lk_named *named,
     }
     if (!is_given(named, "probe_list")) {
         probe->list = copy_text(report, from->list);
+    } else {
+        fit_absent(named, probe);
     }
     if (!is_given(named, "probe_interval")) {
         probe->interval_ms = from->interval_ms;
@@ -196,11 +206,12 @@ static void check_route(struct report *report, const struct lk_named *named)
 {
     const struct lk_targets *targets = &report->config->targets;
     struct lk_route *route = &targets->routes[named->index];
-    const struct lk_target *target =
-        lk_target_find(targets, latchkey_slice(route->target));
+    bool asks = route->target || route->probe.path || !route->rollback_target;
+    const struct lk_target *target = lk_target_find(
+        targets, latchkey_slice(asks ? route->target : route->rollback_target));
 
     require(report, route->scope, named, "scope", "is missing");
-    require(report, route->target, named, "target", "is missing");
+    require(report, route->target || !asks, named, "target", "is missing");
     require(report, !route->target || target, named, "target",
             "there is no target of that name");
     require(report,
@@ -212,7 +223,7 @@ static void check_route(struct report *report, const struct lk_named *named)
     }
     inherit_probe(report, named, &route->probe, &target->probe);
     require(report, route->probe.path || route->rollback_target, named, "probe",
-            "is missing, here and in the target");
+            "is missing, and there is no rollback");
     if (is_given(named, "probe_settle") || !target->probe.settle_ms) {
         check_settle(report, named, &route->probe, target->timeout_ms);
     } else {

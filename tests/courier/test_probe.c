@@ -150,6 +150,25 @@ static void test_a_list_that_was_cut_proves_nothing(void **state)
     assert_int_equal(lk_probe_judge(&probe, &answer), LK_PROOF_NONE);
 }
 
+static void test_absence_from_a_cache_proves_nothing(void **state)
+{
+    struct lk_http_answer answer = {.status = 404};
+    struct lk_probe probe = {0};
+    char aged[] = "Server: x\r\nage: 7\r\n";
+    char fresh[] = "Age: 0\r\n";
+
+    (void)state;
+    set_statuses(&probe.happened, 200, 299);
+    set_statuses(&probe.absent, 404, 404);
+    answer.headers = (struct lk_buf){.data = aged, .len = strlen(aged)};
+    assert_int_equal(lk_probe_judge(&probe, &answer), LK_PROOF_NONE);
+    answer.status = 200;
+    assert_int_equal(lk_probe_judge(&probe, &answer), LK_PROOF_HAPPENED);
+    answer.status = 404;
+    answer.headers = (struct lk_buf){.data = fresh, .len = strlen(fresh)};
+    assert_int_equal(lk_probe_judge(&probe, &answer), LK_PROOF_ABSENT);
+}
+
 static void test_a_status_that_means_both_means_nothing(void **state)
 {
     struct lk_probe probe = make_probe(NULL);
@@ -295,6 +314,7 @@ int main(void)
         cmocka_unit_test(test_a_list_is_empty_or_not),
         cmocka_unit_test(test_an_answer_without_the_list_proves_nothing),
         cmocka_unit_test(test_a_list_that_was_cut_proves_nothing),
+        cmocka_unit_test(test_absence_from_a_cache_proves_nothing),
         cmocka_unit_test(test_a_status_that_means_both_means_nothing),
         cmocka_unit_test(test_the_provider_s_id_is_that_of_the_first),
         cmocka_unit_test(test_absence_is_proof_when_settled_and_seen_twice),

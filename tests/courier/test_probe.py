@@ -77,12 +77,15 @@ def test_absence_counts_after_the_settle_time_and_twice(box, witness):
     settled = [when for _, _, _, when in asked
                if first[3] + SETTLE < when < second[3]]
     assert len(settled) >= 2
+    assert {headers["Cache-Control"] for _, headers, _, _ in asked} == {
+        "no-cache"}
     assert settled[-1] - settled[0] >= 0.1
 
 
 @pytest.mark.parametrize("says", [
     (302, b"", [("Location", "/elsewhere")]), (200, b"no JSON"), (401, b""),
-    (200, b'{"data":null}'), (500, b"")], ids=str)
+    (200, b'{"data":null}'), (404, b'{"data":[]}'), (500, b""),
+    (200, b'{"data":[]}', [("Age", "60")])], ids=str)
 @pytest.mark.stores("sqlite")
 def test_an_answer_that_says_neither_proves_nothing(box, witness, says):
     # C32
@@ -138,6 +141,36 @@ def test_a_probe_that_says_yes_to_everything_is_not_believed(box, witness):
     assert box.operator("TARGET", "PROBE", "pay") == [
         b"happened", 0, b"absent", 0, b"open", 1]
     assert box.job_of(key)["state"] == "uncertain"
+
+
+@pytest.mark.stores("sqlite")
+def test_it_is_not_believed_because_it_does_not_know_a_tenant(box, witness):
+    # C32: what cannot exist is asked about of a tenant that does
+    start(box, witness.url, probe="/{tenant}/charges?unknown={key}")
+    witness.says = lambda path: ((200, b"") if path.startswith("/acme/")
+                                 else (404, b""))
+    key = box.leave(b"x")
+    box.wait_job(key, "uncertain")
+    box.daemon.wait_for_log("event=probe-unsound")
+    assert box.job_of(key)["state"] == "uncertain"
+
+
+def test_a_probe_that_says_no_to_everything_is_not_believed(box, witness):
+    # C32: the path is wrong, or the service is not itself; what is known to be
+    # there is asked about before absence counts
+    start(box, witness.url, probe="/keys/{key}")
+    witness.takes = lambda path: 201
+    known = box.wait_job(box.leave(b"x"))["downstream-key"]
+    witness.takes = lambda path: None
+    key = box.leave(b"y")
+    box.wait_job(key, "uncertain")
+    box.daemon.wait_for_log("event=probe-unsound")
+    assert witness.asked(known)
+    assert box.job_of(key)["state"] == "uncertain" and not audited(box)
+    witness.takes = lambda path: 201
+    witness.says = lambda path: (200 if known in path else 404, b"")
+    assert box.wait_job(key)["attempts"] == 2
+    assert len(witness.posts) == 3
 
 
 def test_a_service_that_does_not_answer_is_left_alone_for_longer(box, witness):

@@ -73,6 +73,7 @@ static void a_target_is_what_the_file_says(void **state)
                                  "[route refunds]\n"
                                  "scope = POST /refunds*\n"
                                  "target = crm.v2\n"
+                                 "probe = /refunds/{key}\n"
                                  "probe_absent = 404\n"
                                  "adopt = yes\n"
                                  "rollback = crm.v2 /undo/{reference}\n"),
@@ -91,6 +92,8 @@ static void a_target_is_what_the_file_says(void **state)
     assert_int_equal(crm->honours, 1);
     assert_int_equal(crm->http, LK_HTTP_2);
     assert_string_equal(crm->probe.list, "");
+    /* Where a list is expected, a 404 may be a wrong path. */
+    assert_false(lk_statuses_have(&crm->probe.absent, 404));
 
     assert_int_equal(bench->config.targets.route_count, 1);
     const struct lk_route *route = &bench->config.targets.routes[0];
@@ -100,7 +103,8 @@ static void a_target_is_what_the_file_says(void **state)
     assert_string_equal(route->rollback_path, "/undo/{reference}");
     assert_int_equal(route->adopt, 1);
     /* What it does not say is the target's. */
-    assert_string_equal(route->probe.path, "/look?key={key}&tenant={tenant}");
+    assert_string_equal(route->probe.list, "");
+    assert_true(lk_statuses_have(&route->probe.absent, 404));
     assert_int_equal(route->probe.settle_ms, 60000);
     assert_false(lk_statuses_have(&route->probe.absent, 410));
 }
@@ -285,6 +289,34 @@ static void a_default_gives_way_to_what_was_written(void **state)
                 "backoff_max\n");
 }
 
+/* In a target {key} is a job's key, in a route the client's. */
+static void a_route_asks_by_its_own_path_only(void **state)
+{
+    struct bench *bench = *state;
+
+    assert_int_equal(load(bench, "[target a]\nurl = https://a\n"
+                                 "probe = /x/{key}\n"
+                                 "[route r]\nscope = s\ntarget = a\n"),
+                     LK_OK);
+    assert_int_equal(check(bench), LK_INVALID);
+    assert_text(bench, &bench->errors,
+                "route.r.probe: is missing, and there is no rollback\n");
+}
+
+static void a_route_that_only_rolls_back_needs_no_other_target(void **state)
+{
+    struct bench *bench = *state;
+
+    assert_int_equal(load(bench, "[target a]\nurl = https://a\n"
+                                 "probe = /x/{key}\n"
+                                 "[route r]\nscope = s\n"
+                                 "rollback = a /undo/{key}\n"),
+                     LK_OK);
+    assert_int_equal(check(bench), LK_OK);
+    assert_null(bench->config.targets.routes[0].probe.path);
+    assert_int_equal(bench->config.targets.routes[0].probe.settle_ms, 30000);
+}
+
 static void what_makes_no_sense_together_is_refused(void **state)
 {
     struct bench *bench = *state;
@@ -325,7 +357,7 @@ static void what_makes_no_sense_together_is_refused(void **state)
         "route.r.scope: is missing\n"
         "l.conf:12: route.r.target: there is no target of that name\n"
         "l.conf:13: route.r.rollback: there is no target of that name\n"
-        "route.s.probe: is missing, here and in the target\n"
+        "route.s.probe: is missing, and there is no rollback\n"
         "l.conf:17: route.s.probe_settle: is shorter than the target's "
         "timeout: a call could still be under way when its absence is taken "
         "for proof\n");
@@ -453,14 +485,14 @@ static void a_copy_of_targets_is_a_copy(void **state)
 
     assert_int_equal(load(bench, "[target a]\nurl = https://a\nheader = A: 1\n"
                                  "probe = /x\n[route r]\nscope = s\n"
-                                 "target = a\n"),
+                                 "target = a\nprobe = /y\n"),
                      LK_OK);
     assert_int_equal(check(bench), LK_OK);
     assert_int_equal(lk_targets_copy(&bench->config.targets, &copy), LK_OK);
     lk_config_free(&bench->config);
     assert_int_equal(lk_config_init(&bench->config), LK_OK);
     assert_string_equal(copy.targets[0].headers, "A: 1\r\n");
-    assert_string_equal(copy.routes[0].probe.path, "/x");
+    assert_string_equal(copy.routes[0].probe.path, "/y");
     assert_null(lk_target_find(&copy, LK_SLICE("b")));
     lk_targets_free(&copy);
     assert_int_equal(copy.count, 0);
@@ -535,6 +567,8 @@ int main(void)
         TEST(a_bad_value_of_a_target_is_named),
         TEST(errors_in_a_section_name_line_section_and_setting),
         TEST(a_default_gives_way_to_what_was_written),
+        TEST(a_route_asks_by_its_own_path_only),
+        TEST(a_route_that_only_rolls_back_needs_no_other_target),
         TEST(what_makes_no_sense_together_is_refused),
         TEST(secrets_are_put_in_and_never_shown),
         TEST(a_secret_on_the_command_line_is_overwritten),
