@@ -50,10 +50,10 @@ static const char USAGE[] =
 
 static bool yes_or_no(const char *argument)
 {
-    if (strcmp(argument, "yes") && strcmp(argument, "no")) {
+    if (strcmp(argument, "yes") != 0 && strcmp(argument, "no") != 0) {
         die("--honour-keys takes yes or no, not %s", argument);
     }
-    return !strcmp(argument, "yes");
+    return strcmp(argument, "yes") == 0;
 }
 
 static uint64_t number_of(const char *name, const char *argument)
@@ -87,7 +87,7 @@ static void set_option(int option, const char *name, struct places *places)
         places->listen = optarg;
         break;
     case 'f':
-        places->ledger = strcmp(optarg, "none") ? optarg : NULL;
+        places->ledger = strcmp(optarg, "none") == 0 ? NULL : optarg;
         break;
     case 'k':
         provider.honours = yes_or_no(optarg);
