@@ -126,6 +126,15 @@ static bool nothing_is(const struct lk_prober *prober, bool operations)
                       : !stats.jobs[LK_JOB_UNCERTAIN];
 }
 
+/* Operations are counted anew. */
+static void forget_counts(struct lk_prober *prober)
+{
+    for (size_t i = 0; i < prober->place_count; i++) {
+        prober->places[i].tally.count = prober->places[i].tally.oldest_ms = 0;
+    }
+    prober->unrouted.count = prober->unrouted.oldest_ms = 0;
+}
+
 /* True: there is more to look at. */
 static bool go_round(struct lk_prober *prober)
 {
@@ -142,8 +151,13 @@ static bool go_round(struct lk_prober *prober)
         }
         more = more || place->cursor;
     }
-    if (!nothing_is(prober, true)) {
+    if (nothing_is(prober, true)) {
+        forget_counts(prober);
+    } else {
         struct turn turn = begin_turn(TURN_MS);
+        if (!prober->cursor) {
+            forget_counts(prober);
+        }
         prober->counting = true;
         if (pass_operations(prober, &turn, &prober->cursor)) {
             prober->cursor = 0;

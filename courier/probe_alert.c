@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AGAIN_NS (UINT64_C(60) * 1000000000)
+#define LOOK_NS  (UINT64_C(1000000000))
+#define AGAIN_NS (60 * LOOK_NS)
 
 enum { ALERTS_MOST = 1024 };
 
@@ -44,7 +45,6 @@ static void tell(const char *what, const char *kind, const char *name,
                (unsigned long long)tally->count,
                (unsigned long long)(age / 1000));
     }
-    tally->count = tally->oldest_ms = 0;
 }
 
 /* ---- jobs ---------------------------------------------------------------- */
@@ -102,11 +102,19 @@ void lk_probe_alert(struct lk_prober *prober)
     struct lk_store *store = prober->setup.store;
     struct lk_store_stats stats = {0};
 
+    if (prober->alerted_ns &&
+        lk_probe_now_ns() - prober->alerted_ns < LOOK_NS) {
+        return;
+    }
+    prober->alerted_ns = lk_probe_now_ns();
     store->class->stats(store, &stats);
     if (!prober->has_routes) {
         /* Nobody walks over the operations then; jobs may be older. */
         prober->unrouted.count = stats.by_state[LK_STATE_UNCERTAIN];
         prober->unrouted.oldest_ms = stats.oldest_uncertain_ms;
+    }
+    for (size_t i = 0; i < prober->alert_count; i++) {
+        prober->alerts[i].tally.count = 0;
     }
     if (!store->class->targets(store, count_target, prober)) {
         for (size_t i = 0; i < prober->alert_count; i++) {

@@ -301,6 +301,18 @@ def test_other_scopes_and_tenants_are_not_asked_about(box, witness):
     assert verdict(claim(box.raw, other, scope="POST /refunds")) == "UNCERTAIN"
 
 
+def test_uncertain_operations_are_told_by_route(box, witness):
+    # C22: aged and alerted
+    start(box, witness.url, route())
+    witness.says = lambda path: (202, b"") if "key-" in path else (404, b"")
+    doubt(box, new_key())
+    doubt(box, new_key(), scope="POST /refunds")
+    for word in ("payments", "none"):
+        line = box.daemon.wait_for_log(
+            "event=uncertain kind=operation route=%s count=1" % word)
+        assert " level=warn " in line and "oldest_s=" in line
+
+
 def test_an_operation_that_was_overtaken_is_not_touched(box, witness):
     # C22: proof is about one claim, and the token says which
     start(box, witness.url, route())
