@@ -1,11 +1,12 @@
 /* reconcile_apply.c - resolves jobs by proof. */
 #include "cli/reconcile.h"
 
+#include <string.h>
 #include <time.h>
 
 #define WHO "latchkey reconcile"
 
-enum { IDLE_MS = 1000 };
+enum { IDLE_MS = 1000, NAME_MOST = 200 };
 
 void lk_run_disconnect(struct lk_run *run)
 {
@@ -27,6 +28,27 @@ static void refresh_connection(struct lk_run *run)
     run->ordered_ms = now_ms;
 }
 
+/* A path may be longer than a reason may be, even escaped; a name is not. */
+static struct lk_slice base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    struct lk_slice name = latchkey_slice(slash == NULL ? path : slash + 1);
+
+    name.len = name.len > NAME_MOST ? NAME_MOST : name.len;
+    return name;
+}
+
+/* The daemon takes no other id; without one it is proof all the same. */
+static bool is_id(struct lk_slice id)
+{
+    for (size_t i = 0; i < id.len; i++) {
+        if (id.data[i] <= ' ' || id.data[i] > '~') {
+            return false;
+        }
+    }
+    return id.len > 0 && id.len <= LK_PROVIDER_ID_MAX;
+}
+
 /* The reason that the audit log keeps. */
 static void put_why(struct lk_run *run, enum lk_class of,
                     const struct lk_finding *finding, struct lk_buf *why)
@@ -36,12 +58,12 @@ static void put_why(struct lk_run *run, enum lk_class of,
     if (of == LK_CLASS_HAPPENED) {
         lk_put(why, "it is in line %llu of ",
                (unsigned long long)finding->there->number);
-        lk_put_text(why, latchkey_slice(run->export.path));
+        lk_put_text(why, base_name(run->export.path));
         return;
     }
     latchkey_timestamp_text(run->complete_ms, until);
     lk_put(why, "it is not in ");
-    lk_put_text(why, latchkey_slice(run->export.path));
+    lk_put_text(why, base_name(run->export.path));
     lk_put(why, ", which is complete until %s", until);
 }
 
@@ -86,8 +108,7 @@ enum lk_exit lk_resolve_by_proof(struct lk_run *run, enum lk_class of,
     lk_words_add_slice(&words, latchkey_buf_slice(&why));
     if (of == LK_CLASS_HAPPENED) {
         result = read_proof(run, finding->there, &row);
-        if (row.cells[LK_COLUMN_ID].len > 0 &&
-            row.cells[LK_COLUMN_ID].len <= LK_PROVIDER_ID_MAX) {
+        if (is_id(row.cells[LK_COLUMN_ID])) {
             lk_words_add(&words, "PROVIDER");
             lk_words_add_slice(&words, row.cells[LK_COLUMN_ID]);
         }

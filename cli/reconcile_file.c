@@ -56,6 +56,20 @@ static void advance(struct lk_export *export, size_t used, size_t lines)
 /* ---- Rows -----------------------------------------------------------------
  */
 
+/* Keys and ids of ours have none. */
+static struct lk_slice trim(struct lk_slice text)
+{
+    while (text.len > 0 && (*text.data == ' ' || *text.data == '\t')) {
+        text.data++;
+        text.len--;
+    }
+    while (text.len > 0 && (text.data[text.len - 1] == ' ' ||
+                            text.data[text.len - 1] == '\t')) {
+        text.len--;
+    }
+    return text;
+}
+
 static void take_cells(const struct lk_export *export, struct lk_row *row)
 {
     for (size_t i = 0; i < export->column_count; i++) {
@@ -67,6 +81,8 @@ static void take_cells(const struct lk_export *export, struct lk_row *row)
                                          : export->csv.fields[index];
         }
     }
+    row->cells[LK_COLUMN_KEY] = trim(row->cells[LK_COLUMN_KEY]);
+    row->cells[LK_COLUMN_ID] = trim(row->cells[LK_COLUMN_ID]);
 }
 
 static void check_row(const struct lk_export *export, struct lk_row *row)
@@ -371,7 +387,8 @@ enum lk_exit lk_export_open(struct lk_cli *cli, struct lk_export *export)
 {
     (void)cli;
     export->line = 1;
-    export->fd = open(export->path, O_RDONLY | O_CLOEXEC);
+    /* Not to wait for somebody to open the other end of a pipe. */
+    export->fd = open(export->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (export->fd < 0) {
         lk_complain("cannot read %s: %s", export->path, strerror(errno));
         return LK_EXIT_USAGE;

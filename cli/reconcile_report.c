@@ -18,6 +18,25 @@ struct tale {
     struct lk_buf texts;
 };
 
+static bool is_export(const struct lk_run *run, int fd)
+{
+    struct stat ours, theirs;
+
+    return run->export.path != NULL && fstat(fd, &ours) == 0 &&
+           stat(run->export.path, &theirs) == 0 &&
+           ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+}
+
+/* And for its owner alone: it names tenants and amounts. */
+static bool make_empty(int fd)
+{
+    struct stat info;
+
+    return fstat(fd, &info) == 0 &&
+           (!S_ISREG(info.st_mode) ||
+            (ftruncate(fd, 0) == 0 && fchmod(fd, 0600) == 0));
+}
+
 enum lk_exit lk_report_open(struct lk_run *run)
 {
     int fd;
@@ -30,9 +49,13 @@ enum lk_exit lk_report_open(struct lk_run *run)
     if (run->report_path == NULL) {
         return LK_EXIT_DONE;
     }
-    /* It names tenants and amounts. */
-    fd = open(run->report_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    run->report = fd < 0 ? NULL : fdopen(fd, "w");
+    fd = open(run->report_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd >= 0 && is_export(run, fd)) {
+        close(fd);
+        return lk_complain_usage(run->cli, "--report would overwrite the "
+                                           "export");
+    }
+    run->report = fd < 0 || !make_empty(fd) ? NULL : fdopen(fd, "w");
     if (run->report == NULL) {
         lk_complain("cannot write %s: %s", run->report_path, strerror(errno));
         return LK_EXIT_USAGE;

@@ -227,7 +227,12 @@ static void check_route(struct report *report, const struct lk_named *named)
     if (is_given(named, "probe_settle") || !target->probe.settle_ms) {
         check_settle(report, named, &route->probe, target->timeout_ms);
     } else {
+        /* Whoever held the operation may go on for a while after its lock
+         * has lapsed. */
         route->probe.settle_ms = target->probe.settle_ms;
+        if (route->probe.settle_ms < report->config->lock_ms) {
+            route->probe.settle_ms = report->config->lock_ms;
+        }
     }
     check_probe(report, named, &route->probe);
 }

@@ -371,6 +371,20 @@ def test_a_file_that_changes_meanwhile_proves_nothing_C32(books):
     assert books.job(job)["state"] == "uncertain"
 
 
+@pytest.mark.stores("sqlite")
+def test_an_id_that_cannot_be_kept_is_proof_all_the_same_C32(books):
+    job = books.leave("uncertain", 400, drop="after")
+    folder = books.folder / ("a" * 200) / ("b" * 200)
+    folder.mkdir(parents=True)
+    rows = [{"id": "\u00e9\x1b[31m", "idempotency_key":
+             " %s\t" % job["downstream-key"]}]
+    path = books.write(rows).rename(folder / ("\x1b" * 200 + ".csv"))
+    result = books.run(path, "--apply", status=0)
+    assert books.job(job)["state"] == "delivered"
+    assert not books.job(job)["provider-id"]
+    assert "\x1b" not in result.stdout + result.stderr
+
+
 # ---- times ----
 
 @pytest.mark.stores("sqlite")
@@ -458,6 +472,8 @@ def test_people_see_a_few_of_each_kind(books):
 def test_a_report_lists_what_is_not_matched(books):
     made, rows = make_all(books)
     path = books.folder / "report.jsonl"
+    path.write_text("an earlier one, for all to read\n" * 100)
+    path.chmod(0o644)
     books.run(books.write(rows), "--compare", "amount=amount", "--report",
               path, status=1)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -477,12 +493,16 @@ def test_what_cannot_run_says_so(books):
     headless = books.folder / "headless.csv"
     headless.write_text("")
     other = books.write([], header="a,b")
+    pipe = books.folder / "pipe.csv"
+    os.mkfifo(pipe)
     twice = books.write([], "twice.csv", header="id,idempotency_key,id")
     for words, status, text in (
             (("pay", "--export", broken), 3, "line 2"),
             (("pay", "--export", headless), 3, "header"),
             (("pay", "--export", other), 2, "a, b"),
             (("pay", "--export", twice), 2, 'two columns "id"'),
+            (("pay", "--export", good, "--report", good), 2, "overwrite"),
+            (("pay", "--export", pipe), 2, "must be a file"),
             (("pay", "--export", good, "--key-column", "k"), 2, '"k"'),
             (("pay", "--export", good, "--compare", "amount=sum"), 2, '"sum"'),
             (("pay", "--export", good, "--compare", "amount"), 2, "HERE=THERE"),

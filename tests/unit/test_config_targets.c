@@ -307,14 +307,16 @@ static void a_route_that_only_rolls_back_needs_no_other_target(void **state)
 {
     struct bench *bench = *state;
 
-    assert_int_equal(load(bench, "[target a]\nurl = https://a\n"
+    assert_int_equal(load(bench, "[store]\nlock = 5m\n"
+                                 "[target a]\nurl = https://a\n"
                                  "probe = /x/{key}\n"
                                  "[route r]\nscope = s\n"
                                  "rollback = a /undo/{key}\n"),
                      LK_OK);
     assert_int_equal(check(bench), LK_OK);
     assert_null(bench->config.targets.routes[0].probe.path);
-    assert_int_equal(bench->config.targets.routes[0].probe.settle_ms, 30000);
+    /* So long its holder may not know that its lock has lapsed. */
+    assert_int_equal(bench->config.targets.routes[0].probe.settle_ms, 300000);
 }
 
 static void what_makes_no_sense_together_is_refused(void **state)
