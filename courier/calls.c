@@ -120,6 +120,7 @@ static void call(struct lk_courier *courier, struct lk_errand *errand,
     errand->exchange = lk_outlet_take(errand->outlet);
     if (errand->exchange) {
         errand->exchange->owner = errand;
+        errand->exchange->answer.error[0] = 0;
         status = begin(courier, errand, left_ms);
     }
     if (!status &&
@@ -134,7 +135,10 @@ static void call(struct lk_courier *courier, struct lk_errand *errand,
     if (status == LK_INVALID && errand->exchange->answer.error[0]) {
         refuse(courier, errand, errand->exchange->answer.error);
     } else if (status == LK_INVALID) {
-        refuse(courier, errand, "the target's signing secret cannot be read");
+        refuse(courier, errand,
+               errand->outlet->gateway
+                   ? "its name does not fit into a header"
+                   : "the target's signing secret cannot be read");
     } else {
         lk_errand_return(courier, errand, NO_ROOM_MS, "out of memory");
     }

@@ -272,7 +272,8 @@ void lk_calls_abandon(struct lk_courier *courier);
 
 /* ---- gateway.c ----------------------------------------------------------- */
 
-/* Appends the headers that tell the gateway whose request it is. */
+/* Appends the headers that tell the gateway whose request it is. LK_INVALID: a
+ * name does not fit into one. */
 LK_MUST_CHECK enum lk_status lk_request_headers(const struct lk_store *store,
                                                 const struct lk_job *job,
                                                 struct lk_buf *headers);

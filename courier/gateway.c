@@ -7,11 +7,25 @@
 
 #include <inttypes.h>
 
+/* Names from elsewhere (SQL) may hold what would begin another header. */
+static bool fits_header(struct lk_slice value)
+{
+    for (size_t i = 0; i < value.len; i++) {
+        if ((unsigned char)value.data[i] < ' ' || value.data[i] == 0x7f) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static enum lk_status add_header(struct lk_buf *headers, const char *name,
                                  struct lk_slice value)
 {
     enum lk_status status = latchkey_buf_printf(headers, "Latchkey-%s: ", name);
 
+    if (!fits_header(value)) {
+        return LK_INVALID;
+    }
     if (!status) {
         status = latchkey_buf_add_slice(headers, value);
     }

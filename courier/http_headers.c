@@ -60,6 +60,17 @@ static enum lk_status add_line(struct lk_buf *lines, struct lk_slice line)
     return status ? status : latchkey_buf_add(lines, "", 1);
 }
 
+/* curl frames the message. Jobs are refused with these; a request may be from
+ * elsewhere. */
+static bool is_framing(struct lk_slice line)
+{
+    static const char names[] = "content-length:\ntransfer-encoding:\n"
+                                "connection:\nupgrade:\nte:\ntrailer:\n"
+                                "keep-alive:\nexpect:\nproxy-connection:\n";
+
+    return has_header_of(latchkey_slice(names), line);
+}
+
 static enum lk_status add_lines(struct lk_buf *lines, struct lk_slice block,
                                 struct lk_slice unless, struct lk_slice nor)
 {
@@ -67,7 +78,8 @@ static enum lk_status add_lines(struct lk_buf *lines, struct lk_slice block,
     enum lk_status status = LK_OK;
 
     while (!status && next_line(&block, &line)) {
-        if (!has_header_of(unless, line) && !has_header_of(nor, line)) {
+        if (!has_header_of(unless, line) && !has_header_of(nor, line) &&
+            !is_framing(line)) {
             status = add_line(lines, line);
         }
     }

@@ -104,6 +104,38 @@ static const char *request_headers_fault(struct lk_slice headers)
     return fault;
 }
 
+/* The courier tells the gateway whose request it is in header lines. */
+static const char *name_fault(struct lk_slice text)
+{
+    for (size_t i = 0; i < text.len; i++) {
+        unsigned char c = (unsigned char)text.data[i];
+        if (c < ' ' || c == 0x7f) {
+            return "must not contain control characters";
+        }
+    }
+    return NULL;
+}
+
+static bool is_sound_name(struct lk_conn *conn, const struct lk_name *name)
+{
+    return is_sound(conn, "tenant", name_fault(name->tenant)) &&
+           is_sound(conn, "scope", name_fault(name->scope)) &&
+           is_sound(conn, "key", name_fault(name->key));
+}
+
+/* Of a store of one's own nobody else brings requests back. */
+static void warn_of_gateway(struct lk_server *server)
+{
+    if (server->store->shared || server->config.gateway ||
+        server->warned_of_gateway) {
+        return;
+    }
+    server->warned_of_gateway = true;
+    lk_log(LK_LOG_WARN, "target-unknown",
+           "target=\"" LK_TARGET_GATEWAY "\" hint=\"courier.gateway is not "
+           "set: accepted requests wait\"");
+}
+
 LK_COMMAND_HANDLER(accept)
 {
     const struct lk_config *config = &conn->server->config;
@@ -127,12 +159,14 @@ LK_COMMAND_HANDLER(accept)
 
     op->call = &demand.call;
     if (lk_arg_keeps_jobs(conn) && lk_arg_name(conn, argv, &op->name) &&
+        is_sound_name(conn, &op->name) &&
         lk_arg_bytes(conn, "fingerprint", argv[4], 1, LK_FINGERPRINT_MAX) &&
         is_sound(conn, "method", request_method_fault(argv[5])) &&
         is_sound(conn, "path", request_path_fault(argv[6])) &&
         is_sound(conn, "headers", request_headers_fault(argv[7])) &&
         takes_body(conn, argv[8]) &&
         lk_arg_options(conn, argv, argc, 9, options, 2)) {
+        warn_of_gateway(conn->server);
         op->reexecute = demand.call.repeatable;
         lk_operation_start(conn, &demand);
     }

@@ -399,6 +399,26 @@ static void a_request_keeps_its_own_path_and_headers(void **state)
     assert_false(was_said(bench, "Accept:"));
 }
 
+static void a_request_cannot_frame_itself_or_say_whose_it_is(void **state)
+{
+    struct bench *bench = *state;
+
+    bench->request.gateway = true;
+    bench->request.body = LK_SLICE("hello");
+    bench->request.headers = LK_SLICE("Content-Length: 0\r\n"
+                                      "transfer-encoding: chunked\r\n"
+                                      "Connection: keep-alive\r\n"
+                                      "latchkey-token: 9\r\n");
+    bench->request.extra = LK_SLICE("Latchkey-Token: 5\r\n");
+    assert_int_equal(call(bench), LK_OK);
+    assert_true(was_said(bench, "\r\nContent-Length: 5\r\n"));
+    assert_true(was_said(bench, "\r\nLatchkey-Token: 5\r\n"));
+    assert_false(was_said(bench, "Content-Length: 0"));
+    assert_false(was_said(bench, "chunked"));
+    assert_false(was_said(bench, "keep-alive"));
+    assert_false(was_said(bench, "latchkey-token: 9"));
+}
+
 static void what_would_break_a_request_is_refused(void **state)
 {
     struct bench *bench = *state;
@@ -441,6 +461,7 @@ int main(void)
         TEST(interim_answers_are_not_the_answer),
         TEST(only_where_the_key_is_honoured_a_connection_is_used_twice),
         TEST(a_request_keeps_its_own_path_and_headers),
+        TEST(a_request_cannot_frame_itself_or_say_whose_it_is),
         TEST(what_would_break_a_request_is_refused),
     };
 

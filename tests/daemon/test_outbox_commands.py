@@ -192,6 +192,11 @@ BAD = {
     "a request that is too large": (
         ("ACCEPT", *K, "fp", "POST", "/x", "", b"x" * (1 << 20) + b"x"),
         "TOO LARGE"),
+    "a tenant of two lines": (
+        ("ACCEPT", "a\r\nLatchkey-Key: x", SCOPE, "k", "fp", *REQUEST),
+        "tenant"),
+    "a scope of two lines": (
+        ("ACCEPT", "acme", "POST /\r\nA: b", "k", "fp", *REQUEST), "scope"),
     "a TTL of nothing": (("ACCEPT", *K, "fp", *REQUEST, "TTL", 0), "TTL"),
 }
 
@@ -685,3 +690,14 @@ def test_one_that_only_delivers_needs_no_address(make, silent, make_daemon):
     assert enqueue(raw, key, begin(raw, key), "charge") == "OK"
     until(lambda: jobs(operator, "STATE", "uncertain"))
     only.stop()
+
+
+def test_it_is_said_once_that_nobody_runs_accepted_requests(make_daemon):
+    # C31: 202 for ever would be a secret.
+    daemon = make_daemon()
+    raw = daemon.raw()
+    for _ in range(2):
+        assert verdict(accept(raw, new_key())) == "ACCEPTED"
+    line = daemon.wait_for_log("event=target-unknown")
+    assert "@gateway" in line and "courier.gateway" in line
+    assert len([line for line in daemon.log if "target-unknown" in line]) == 1
