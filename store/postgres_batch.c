@@ -275,9 +275,10 @@ static bool send_settings(struct lk_pg_conn *conn)
              "set_config('statement_timeout', '%llu', true), "
              "set_config('idle_in_transaction_session_timeout', '10000', "
              "true), set_config('synchronous_commit', '%s', true), "
-             "latchkey.check_timeline(%llu)",
+             "latchkey.check_timeline(%llu)%s",
              timeout / 4 + 1, timeout / 4 * 3 + 1, commit,
-             (unsigned long long)atomic_load(&store->counters.last_token));
+             (unsigned long long)atomic_load(&store->counters.last_token),
+             conn->work ? ", latchkey.courier_settings(true)" : "");
     return PQsendQueryParams(conn->pg, sql, 0, NULL, NULL, NULL, NULL, 1);
 }
 

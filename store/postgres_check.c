@@ -371,6 +371,17 @@ static enum lk_status check_timeline(struct lk_pg_conn *conn,
     return LK_OK;
 }
 
+static enum lk_status set_courier(struct lk_pg_conn *conn, uint64_t deadline_ns)
+{
+    if (!conn->work || conn->store->config.pooler) {
+        return LK_OK;
+    }
+    return lk_pg_script(conn, "SELECT latchkey.courier_settings(false)",
+                        deadline_ns)
+               ? LK_UNAVAILABLE
+               : LK_OK;
+}
+
 enum lk_status lk_pg_check(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
     struct lk_pg_settings found = {0};
@@ -382,6 +393,9 @@ enum lk_status lk_pg_check(struct lk_pg_conn *conn, uint64_t deadline_ns)
     }
     if (!status) {
         status = check_schema(conn, deadline_ns);
+    }
+    if (!status) {
+        status = set_courier(conn, deadline_ns);
     }
     return status ? status : check_timeline(conn, deadline_ns);
 }

@@ -26,8 +26,10 @@ class Job:
 class Courier:
     """One connection of one courier."""
 
-    def __init__(self, db):
+    def __init__(self, db, settings=True):
         self.db = db
+        if settings:
+            db.execute("SELECT latchkey.courier_settings(false)")
         self.wait = self.lapsed = None
 
     def lease(self, *targets, most=1000, honours=False, lease=LONG,
