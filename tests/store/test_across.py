@@ -8,7 +8,9 @@ from support import stores
 from support.life import (FINGERPRINT, begin, claim, complete, name, new_key,
                           until, verdict)
 from support.pgbouncer import PgBouncer
+from support.outbox import target_settings
 from support.redis_server import RedisServer
+from support.witness import Witness
 
 MINUTE = 60000
 # Nobody asks again of himself within a test.
@@ -136,3 +138,60 @@ def test_who_waits_finds_out_after_the_server_was_away(
     while verdict(reply).startswith("UNAVAILABLE"):
         reply = other.raw()("CLAIM", *name(key), FINGERPRINT, "WAIT", MINUTE)
     assert reply[3] == b"x"
+
+
+# ---- jobs ----
+
+@pytest.fixture
+def witness():
+    """A service that takes everything."""
+    made = Witness()
+    made.takes = lambda path: 200
+    yield made
+    made.finish()
+
+
+@pytest.mark.parametrize("way", (told, polling, pooled))
+def test_a_job_that_others_leave_reaches_the_courier(postgres, make_daemon,
+                                                     witness, way):
+    # C26, C31: by ENQUEUE at a daemon without a courier, and by an app. With
+    # `told` nobody asks of himself: only NOTIFY wakes the courier.
+    with way(postgres) as (url, settings):
+        ours = make_daemon(url=url, settings=settings + target_settings(
+            "pay", witness.url))
+        other = make_daemon(url=url, settings=settings + target_settings(
+            "pay", witness.url) + ["courier.enabled=no"])
+        raw, key = other.raw(), new_key()
+        token = begin(raw, key)
+        assert raw("ENQUEUE", *name(key), token, "one", "pay", "/one") == "OK"
+        until(lambda: [post[0] for post in witness.posts] == ["/one"])
+        postgres.query("SELECT latchkey.enqueue(%s, %s, %s, %s, 'two', 'pay',"
+                       " '/two')", (*name(key), token),
+                       stores.database_of(url))
+        until(lambda: [post[0] for post in witness.posts] == ["/one", "/two"])
+        for daemon in (ours, other):
+            daemon.stop()
+
+
+def test_a_courier_without_work_asks_seldom(postgres, make_daemon, witness):
+    # While the keeper takes a hundred turns.
+    def calls(function):
+        return postgres.query(
+            "SELECT coalesce(sum(calls), 0)::integer FROM"
+            " pg_stat_user_functions WHERE funcname = %s", (function,),
+            database=base)[0][0]
+
+    postgres.set("track_functions", "pl")
+    url = stores.make_postgres(postgres)
+    base = stores.database_of(url)
+    daemon = make_daemon(url=url, settings=[
+        NEVER, "store.sweep_interval=10ms", *target_settings(
+            "pay", witness.url)])
+    raw, key = daemon.raw(), new_key()
+    token = begin(raw, key)
+    assert raw("ENQUEUE", *name(key), token, "one", "pay", "/one") == "OK"
+    until(lambda: witness.posts and calls("keep") > 20)
+    asked, kept = calls("lease_jobs"), calls("keep")
+    until(lambda: calls("keep") > kept + 100, 60)
+    assert calls("lease_jobs") - asked < 20
+    daemon.stop()

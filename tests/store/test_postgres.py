@@ -10,7 +10,7 @@ import threading
 import psycopg
 import pytest
 
-from support import build, stores
+from support import build, courier_sql, schema, stores
 from support.history import Race
 from support.life import (FINGERPRINT, begin, claim, complete, finish, name,
                           new_key, until, verdict)
@@ -591,3 +591,58 @@ def test_migrating_twice_and_by_two_at_once_is_safe(make_daemon, postgres):
     token = begin(raw, key)
     stores.migrate(url)
     assert complete(raw, key, token, 200, b"", b"x") == "OK"
+
+
+# Functions that version 5 had with other arguments.
+BEFORE = ("decide(integer, integer, boolean, boolean, boolean, boolean,"
+          " boolean, integer)",
+          "enqueue(text, text, text, bigint, text, text, text, text, text,"
+          " bytea)")
+FUNCTIONS = ("SELECT p.oid::regprocedure::text, md5(p.prosrc), p.proacl::text"
+             " FROM pg_proc p WHERE pronamespace = 'latchkey'::regnamespace"
+             " ORDER BY 1")
+
+
+def make_version_5(postgres):
+    """A database without an outbox, with an operation that has left a job."""
+    url = postgres.create_database()
+    base = stores.database_of(url)
+    with postgres.connect(base) as connection:
+        schema.migrate(connection, schema.FILES[:5])
+        for function in BEFORE:
+            connection.execute("CREATE FUNCTION latchkey.%s RETURNS boolean"
+                               " LANGUAGE sql AS 'SELECT true'" % function)
+        connection.execute("INSERT INTO latchkey.meta VALUES ('version', '5')")
+        connection.execute(
+            "INSERT INTO latchkey.operation (number, tenant, scope, key, state,"
+            " attempt, token, generation, claimed_ms, deadline_ms, ttl_ms,"
+            " fingerprint, owner) VALUES (7, 't', 's', 'k', 2, 1, 7, 7, 0,"
+            " 4e12, 1000, 'f', '')")
+        connection.execute(
+            "INSERT INTO latchkey.job (number, generation, token, name, target,"
+            " method, path, headers, body, created_ms, due_ms) VALUES (7, 7, 7,"
+            " 'mail', 'mailer', 'POST', '/', '', 'old', 0, 0)")
+        connection.execute("SELECT nextval('latchkey.token') FROM"
+                           " generate_series(1, 9)")
+    return url, base
+
+
+def test_a_database_of_before_the_outbox_is_brought_up_to_date(postgres):
+    url, base = make_version_5(postgres)
+    other, other_base = make_version_5(postgres)
+    stores.migrate(url)
+    printed = stores.run_latchkey("migrate", "--print", "--from", "5").stdout
+    postgres.query(printed, database=other_base)
+    fresh = postgres.create_database()
+    stores.migrate(fresh)
+    functions = postgres.query(FUNCTIONS, database=stores.database_of(fresh))
+    for name in (base, other_base):
+        assert postgres.query(FUNCTIONS, database=name) == functions
+        version, = postgres.query("SELECT value FROM latchkey.meta"
+                                  " WHERE name = 'version'", database=name)
+        assert version == (str(len(schema.FILES)),)
+        with postgres.connect(name) as connection:
+            courier = courier_sql.Courier(connection)
+            job = courier.take("mailer")
+            assert (job.name, job.key, job.body) == ("mail", "k", b"old")
+            assert courier.finish(job) == courier_sql.DONE
