@@ -220,7 +220,8 @@ crash: all tests faults
 SECONDS ?= 60
 FUZZ_CFLAGS := -std=gnu11 -g -O1 -D_GNU_SOURCE -Iinclude -I. -fsanitize=fuzzer-no-link,address,undefined \
   -fno-sanitize-recover=undefined $(PKG_CFLAGS)
-FUZZ_OBJS := $(patsubst %.c,build/fuzz/obj/%.o,$(wildcard lib/*.c) daemon/resp_parse.c)
+FUZZ_OBJS := $(patsubst %.c,build/fuzz/obj/%.o,$(wildcard lib/*.c) daemon/resp_parse.c \
+  store/call.c courier/pointer.c courier/reconcile_csv.c courier/reconcile_pick.c)
 
 build/fuzz/obj/%.o: %.c
 	@mkdir -p $(@D)
@@ -229,7 +230,7 @@ build/fuzz/obj/%.o: %.c
 
 build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o $(FUZZ_OBJS)
 	$(call say,LD,$@)
-	$(Q)$(CLANG) -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIB_LIBS)
+	$(Q)$(CLANG) -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIB_LIBS) -lcurl
 
 # New inputs go to build/fuzz/corpus; the seeds in tests/fuzz/corpus stay.
 fuzz: $(FUZZERS)

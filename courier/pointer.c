@@ -186,6 +186,13 @@ static enum lk_status enter(struct reader *reader, struct lk_slice token)
     return status ? status : LK_NOT_FOUND;
 }
 
+/* Something must stand behind a value in an object or array: else a number
+ * may have been cut, and would be another one. */
+static bool is_inside(struct reader *reader)
+{
+    return next_is(reader, ',') || next_is(reader, '}') || next_is(reader, ']');
+}
+
 enum lk_status lk_json_find(struct lk_slice text, struct lk_slice pointer,
                             struct lk_slice *value)
 {
@@ -208,6 +215,9 @@ enum lk_status lk_json_find(struct lk_slice text, struct lk_slice pointer,
         size_t start = reader.at;
         status = skip_value(&reader, 0);
         *value = (struct lk_slice){text.data + start, reader.at - start};
+    }
+    if (!status && pointer.len && !is_inside(&reader)) {
+        status = LK_MALFORMED;
     }
     latchkey_buf_free(&reader.name);
     latchkey_buf_free(&token);

@@ -7,8 +7,8 @@
 /*
  * *value is the value at `pointer`, as it is spelled in `text`, whatever its
  * type. Of members with the same name the first one counts. LK_NOT_FOUND: it
- * leads nowhere. LK_MALFORMED: the text is no JSON as far as it was read (what
- * stands behind the value is not looked at), or is nested too deeply; or the
+ * leads nowhere. LK_MALFORMED: the text is no JSON as far as it was read (up to
+ * what separates the value from what follows), or is nested too deeply; or the
  * pointer is none. LK_NOMEM.
  */
 LK_MUST_CHECK enum lk_status lk_json_find(struct lk_slice text,

@@ -43,12 +43,27 @@ static bool is_dots(const char *at, const char *end)
     return one && at + one + two == end;
 }
 
-/* Servers differ in what they take for a separator: all of them count. */
+/* Servers differ in what they take for the end of a segment, and in when they
+ * decode it: all of them count. */
+static bool ends_segment(const char *at, const char *end)
+{
+    static const char *const encoded[] = {"%2f", "%5c", "%3b",
+                                          "%3f", "%23", "%00"};
+
+    if (*at == '/' || *at == ';') {
+        return true;
+    }
+    for (size_t i = 0; i < sizeof(encoded) / sizeof(encoded[0]); i++) {
+        if (end - at >= 3 && !strncasecmp(at, encoded[i], 3)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static const char *segment_end(const char *at, const char *end)
 {
-    while (at < end && *at != '/' && *at != ';' &&
-           !(end - at >= 3 &&
-             (!strncasecmp(at, "%2f", 3) || !strncasecmp(at, "%5c", 3)))) {
+    while (at < end && !ends_segment(at, end)) {
         at++;
     }
     return at;

@@ -154,8 +154,8 @@ AS $$
         THEN 'must not contain a backslash or a fragment'
     WHEN EXISTS (
         SELECT FROM regexp_split_to_table(
-            lower(substr(split_part(path, '?', 1), 2)), '/|;|%2f|%5c')
-            AS s(segment)
+            lower(substr(split_part(path, '?', 1), 2)),
+            '/|;|%(2f|5c|3b|3f|23|00)') AS s(segment)
         WHERE replace(s.segment, '%2e', '.') IN ('.', '..'))
         THEN 'must not contain "." or ".." as a segment'
     END

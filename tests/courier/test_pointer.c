@@ -97,10 +97,10 @@ static void what_is_no_pointer_is_refused(void **state)
 static void what_is_no_json_is_refused(void **state)
 {
     static const char *const texts[] = {
-        "",          "{",           "{\"id\"",        "{\"id\":",
-        "{\"id\":}", "{\"id\":tru", "{\"id\":\"x",    "{id:1}",
-        "{\"a\":1",  "{\"a\" 1}",   "{\"a\":[1,,2]}", "{\"a\":[1 2]}",
-        "{\"a\":[}", "nonsense"};
+        "",          "{",           "{\"id\"",         "{\"id\":",
+        "{\"id\":}", "{\"id\":tru", "{\"id\":\"x",     "{id:1}",
+        "{\"a\":1",  "{\"a\" 1}",   "{\"a\":[1,,2]}",  "{\"a\":[1 2]}",
+        "{\"a\":[}", "nonsense",    "{\"id\":truely}", "{\"id\":12"};
 
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         enum lk_status status = find_in(texts[i], "/id");
