@@ -57,7 +57,7 @@ def export(place, *options):
     return results[0], path
 
 
-def test_an_export_is_refused_while_jobs_are_unfinished_C28(source):
+def test_an_export_is_refused_while_jobs_are_unfinished(source):
     raw = source.raw()
     finish_with_a_job(raw, new_key())
     accept(raw, new_key())
@@ -79,7 +79,7 @@ def test_an_export_goes_through_once_nothing_is_unfinished(source):
     assert list(records(path)) == [key]
 
 
-def test_what_was_accepted_is_uncertain_where_its_request_is_not_C28(
+def test_what_was_accepted_is_uncertain_where_its_request_is_not_C31(
         source, target):
     keys = [new_key() for _ in range(3)]
     for key in keys[:2]:
