@@ -18,6 +18,7 @@ LK_EMBED(lk_sql_keep, "store/sql/004_keep.sql");
 LK_EMBED(lk_sql_import, "store/sql/005_import.sql");
 LK_EMBED(lk_sql_outbox, "store/sql/006_outbox.sql");
 LK_EMBED(lk_sql_work, "store/sql/007_work.sql");
+LK_EMBED(lk_sql_lease, "store/sql/008_lease.sql");
 
 /*
  * The version of a step is its place, from 1. What makes or changes tables is
@@ -33,7 +34,7 @@ static const struct {
     {"001_schema", lk_sql_schema, false}, {"002_apply", lk_sql_apply, true},
     {"003_app", lk_sql_app, true},        {"004_keep", lk_sql_keep, true},
     {"005_import", lk_sql_import, true},  {"006_outbox", lk_sql_outbox, false},
-    {"007_work", lk_sql_work, true},
+    {"007_work", lk_sql_work, true},      {"008_lease", lk_sql_lease, true},
 };
 
 enum {

@@ -1,6 +1,6 @@
 /*
  * postgres_work.c - the courier's part of a batch: one transaction of what
- * store/sql/007_work.sql offers, and what came of it.
+ * store/sql/007_work.sql and 008_lease.sql offer, and what came of it.
  */
 #include "store/postgres.h"
 
