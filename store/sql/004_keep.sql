@@ -184,10 +184,10 @@ $$;
 
 -- A standby that was promoted, or a server that was restored, may not know the
 -- last tokens that were handed out. Its timeline differs from the one noted
--- here, or the daemon has heard of a higher token: then the sequence leaps by
--- 2^32, once. The daemon asks at each connect, and through a pooler in each
--- transaction, and latchkey.claim asks for the apps, before anything is decided.
--- True: it has leapt, whatever becomes of the transaction.
+-- here, or the daemon has heard of a higher token: then tokens, and the ids of
+-- jobs, leap by 2^32, once. The daemon asks at each connect, and through a
+-- pooler in each transaction, and latchkey.claim asks for the apps, before
+-- anything is decided. True: it has leapt, whatever becomes of the transaction.
 CREATE OR REPLACE FUNCTION latchkey.check_timeline(_highest bigint)
 RETURNS boolean
 LANGUAGE plpgsql
@@ -221,6 +221,9 @@ BEGIN
         IF leaps THEN
             PERFORM setval('latchkey.token', greatest(
                 nextval('latchkey.token'), _highest) + 4294967296);
+            -- A call of a job that was lost must not end another one.
+            PERFORM setval('latchkey.job_id_seq',
+                nextval('latchkey.job_id_seq') + 4294967296);
         END IF;
         IF noted <> present THEN
             PERFORM setval('latchkey.timeline', present);

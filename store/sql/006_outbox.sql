@@ -143,3 +143,5 @@ REVOKE ALL ON latchkey.attempt, latchkey.target, latchkey.jobs FROM PUBLIC;
 GRANT SELECT, INSERT, UPDATE, DELETE ON latchkey.attempt, latchkey.target
     TO latchkey_daemon;
 GRANT SELECT ON latchkey.jobs TO latchkey_daemon;
+-- latchkey.check_timeline leaps.
+GRANT USAGE, UPDATE ON SEQUENCE latchkey.job_id_seq TO latchkey_daemon;

@@ -592,6 +592,37 @@ def test_an_operation_in_somebodys_hands_is_not_leased_but_later(
     assert courier.take(GATEWAY).run == 1
 
 
+def test_what_an_app_has_for_long_does_not_keep_other_requests(
+        server, database, db, courier):
+    # A claim that is told ACCEPTED has the lock until its transaction ends.
+    for key in ("first", "second", "third"):
+        accept(db, key)
+    app = server.connect(database, user="shop", autocommit=False)
+    app.execute("SELECT latchkey.claim('t', 's', 'first', 'f')")
+    job, = courier.lease(GATEWAY, most=1, lease=1)
+    assert job.key == "second"
+    await_lost(db, job)
+    app.execute("SELECT latchkey.claim('t', 's', 'second', 'f')")
+    last, = courier.lease(GATEWAY, most=1, lease=1)
+    assert last.key == "third"
+    await_lost(db, last)  # behind one that is lost, and the app's
+    again, = courier.lease(GATEWAY, most=1)
+    assert (again.id, again.attempts) == (last.id, 2)
+    app.rollback()
+    assert {job.key for job in courier.lease(GATEWAY)} == {"first", "second"}
+
+
+def test_after_a_fail_over_no_job_has_the_id_of_one_that_was_lost(db, courier):
+    """A call of a lost job, still under way, must not end another one."""
+    rows(db, "SELECT latchkey.check_timeline(0)")
+    leave_jobs(db, 1)
+    lost = courier.take()
+    db.execute("SELECT setval('latchkey.timeline', 99)")
+    assert rows(db, "SELECT latchkey.check_timeline(0)") == [(True,)]
+    leave_jobs(db, 1, prefix="later")
+    assert lost.id + 2 ** 32 <= courier.take().id < lost.id + 2 ** 33
+
+
 def test_a_request_that_was_dropped_can_be_accepted_anew(db, courier):
     job = take_request(db, courier)
     assert courier.finish(job, END_RETRY) == DONE
