@@ -24,9 +24,13 @@ enum {
     SHARE_BUFFERS = 4, /* and a quarter for what is being spilled */
 };
 
-/* What became of a job in the table. */
+/* What became of a job in the table. Those of one hash form a chain, so that
+ * many of them cost no more than others; numbers are those of items and 1. */
 struct fate {
     struct lk_hash128 id; /* of the line that it met */
+    uint32_t next;        /* in the chain; 0: none */
+    uint32_t last;        /* the first one's: of the chain */
+    uint32_t turn;        /* the first one's: has met nobody; 0: all have */
     bool met;
 };
 
@@ -162,7 +166,7 @@ static uint32_t find_differences(const struct lk_reconcile *r,
 struct table {
     char *items;
     struct fate *fates;
-    uint32_t *slots; /* the number of an item and 1; 0: none */
+    uint32_t *slots; /* the first of a chain; 0: none */
     size_t count;
     size_t mask;
 };
@@ -191,17 +195,38 @@ static void free_table(struct table *table)
     free(table->slots);
 }
 
+/* The slot of that hash, or where it would be. */
+static size_t slot_of(const struct lk_reconcile *r, const struct table *table,
+                      int round, struct lk_hash128 hash)
+{
+    size_t slot = hash.hi & table->mask;
+
+    while (
+        table->slots[slot] != 0 &&
+        !lk_hash128_equal(
+            hash_of(item_at(r, table, table->slots[slot] - 1), round), hash)) {
+        slot = (slot + 1) & table->mask;
+    }
+    return slot;
+}
+
 static void put_item(const struct lk_reconcile *r, struct table *table,
                      int round, const void *item)
 {
-    size_t slot;
+    size_t slot = slot_of(r, table, round, hash_of(item, round));
+    uint32_t number = (uint32_t)table->count + 1;
+    struct fate *first;
 
     memcpy(table->items + table->count * r->stride, item, r->stride);
-    slot = hash_of(item_at(r, table, table->count), round).hi & table->mask;
-    while (table->slots[slot] != 0) {
-        slot = (slot + 1) & table->mask;
+    table->count++;
+    if (table->slots[slot] == 0) {
+        table->slots[slot] = number;
+        table->fates[number - 1].turn = number;
+    } else {
+        first = &table->fates[table->slots[slot] - 1];
+        table->fates[first->last - 1].next = number;
     }
-    table->slots[slot] = (uint32_t)++table->count;
+    table->fates[table->slots[slot] - 1].last = number;
 }
 
 static enum lk_status load_table(const struct lk_reconcile *r,
@@ -235,28 +260,25 @@ static enum lk_status load_table(const struct lk_reconcile *r,
 }
 
 /*
- * The job that this line meets: the first of its hash that has met nobody, or
- * else the first. SIZE_MAX: there is none.
+ * The job that this line meets: the first of its hash that has met nobody, and
+ * meets this one now, or else the first. SIZE_MAX: there is none.
  */
-static size_t look_up(const struct lk_reconcile *r, const struct table *table,
+static size_t look_up(const struct lk_reconcile *r, struct table *table,
                       int round, const struct lk_item *line)
 {
-    struct lk_hash128 hash = hash_of(line, round);
-    size_t first = SIZE_MAX;
+    uint32_t first =
+        table->slots[slot_of(r, table, round, hash_of(line, round))];
+    uint32_t found;
 
-    for (size_t slot = hash.hi & table->mask; table->slots[slot] != 0;
-         slot = (slot + 1) & table->mask) {
-        size_t i = table->slots[slot] - 1;
-
-        if (!lk_hash128_equal(hash_of(item_at(r, table, i), round), hash)) {
-            continue;
-        }
-        if (!table->fates[i].met) {
-            return i;
-        }
-        first = first == SIZE_MAX ? i : first;
+    if (first == 0) {
+        return SIZE_MAX;
     }
-    return first;
+    found = table->fates[first - 1].turn;
+    if (found == 0) {
+        return first - 1;
+    }
+    table->fates[first - 1].turn = table->fates[found - 1].next;
+    return found - 1;
 }
 
 static enum lk_status meet(struct lk_reconcile *r, struct table *table,
@@ -278,7 +300,7 @@ static enum lk_status meet(struct lk_reconcile *r, struct table *table,
         finding.meeting = same ? LK_REPEATED : LK_ONLY_THERE;
         return tell(r, finding);
     }
-    table->fates[i] = (struct fate){.met = true};
+    table->fates[i].met = true;
     if (has_id) {
         table->fates[i].id = line->id;
     }

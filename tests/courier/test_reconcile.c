@@ -482,6 +482,30 @@ static void every_item_is_told_of_once_however_small_the_memory(void **state)
     free(world.seen_there);
 }
 
+/* Which would take hours if each had to look past all others. */
+static void jobs_of_one_id_meet_a_line_each(void **state)
+{
+    const uint64_t jobs = 300000;
+    struct world world;
+
+    (void)state;
+    begin(&world, 256 << 20, 0);
+    world.seen_here = calloc(jobs + 1, 1);
+    for (uint64_t i = 1; i <= jobs; i++) {
+        add(&world, LK_HERE, i, 0, i % 2 != 0 ? 7 : 8, 0);
+        add(&world, LK_THERE, i, 0, i % 2 != 0 ? 7 : 8, 0);
+    }
+    add(&world, LK_THERE, jobs + 1, 0, 7, 0);
+    end(&world);
+    assert_int_equal(world.both, jobs);
+    assert_int_equal(world.repeated, 1);
+    assert_int_equal(world.here + world.there, 0);
+    for (uint64_t i = 1; i <= jobs; i++) {
+        assert_int_equal(world.seen_here[i], 1);
+    }
+    free(world.seen_here);
+}
+
 static void too_many_jobs_of_one_id_are_refused(void **state)
 {
     struct world world;
@@ -628,6 +652,7 @@ int main(void)
         cmocka_unit_test(another_id_under_the_same_key_differs),
         cmocka_unit_test(a_second_object_of_one_key_is_not_overlooked),
         cmocka_unit_test(every_item_is_told_of_once_however_small_the_memory),
+        cmocka_unit_test(jobs_of_one_id_meet_a_line_each),
         cmocka_unit_test(too_many_jobs_of_one_id_are_refused),
         cmocka_unit_test(who_is_told_can_end_it),
         cmocka_unit_test(presence_is_proof_for_whatever_is_not_delivered),
