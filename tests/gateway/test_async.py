@@ -288,6 +288,7 @@ def test_an_observer_counts_what_it_would_have_accepted(make, app):
     assert "Preference-Applied" not in answer.headers
     gateway.wait_for_log("observe: would not have run it now: accepted")
     gateway.logged(verdict="accepted", outcome="kept")
+    gateway.wait_state(key, "completed")
     assert jobs(gateway) == []
     assert gateway.post(key).status == 201 and app.count() == 2
     gateway.logged(verdict="replay")
