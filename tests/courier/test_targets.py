@@ -1,6 +1,7 @@
 """Targets that are slow, dead, hostile or not who they say they are: none
 delays another one, none makes the courier leak or go elsewhere."""
 
+import collections
 import os
 import pathlib
 import socket
@@ -12,6 +13,7 @@ import pytest
 from support import build
 from support.gateway import Gateway
 from support.life import until
+from support.outbox import check_books
 from support.provider import charge
 
 
@@ -375,6 +377,35 @@ def test_http_2_is_spoken_where_the_target_can(box, app, make_tls, http,
     for _ in range(3):
         box.wait_job(box.leave(b"{}", target="hook", path="/x"))
     assert {call.header("X-Protocol") for call in app.calls} == {expected}
+
+
+@pytest.mark.parametrize("honours", [True, False])
+@pytest.mark.stores("sqlite")
+def test_connections_of_http_2_that_end_repeat_nothing(box, make_provider,
+                                                       make_tls, honours):
+    """C27: nginx, before the provider, is reloaded and its workers are killed
+    while calls share connections: streams are refused, cut and told to go."""
+    provider = make_provider(honours=honours, manner={"delay_20": 60})
+    tls = make_tls(provider).start()
+    box.target("pay", tls.url(), ca_file=tls.certificate, http="2",
+               idempotency="yes" if honours else "no", attempts="100000",
+               concurrency="16").start()
+    keys = box.leave_many(400, lambda key: charge(key))
+    for share in range(40, 360, 40):
+        provider.wait_charges(share)
+        if share % 80:
+            tls.gateway.reload()
+        else:
+            for worker in tls.gateway.workers():
+                tls.gateway.kill_worker(worker)
+    box.wait_settled()
+    counts = check_books(box, provider, keys)
+    if honours:
+        assert counts == {"delivered": 400}
+    else:
+        assert max(collections.Counter(
+            call["key"] for call in provider.calls()
+            if call["did"] == "charged").values()) == 1
 
 
 # ---- connections ----
