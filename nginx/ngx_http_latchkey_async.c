@@ -15,12 +15,22 @@ static u_char *ngx_http_latchkey_skip(u_char *p, u_char *last, char *chars);
 static ngx_uint_t ngx_http_latchkey_is_obeyed(ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_is_word(ngx_str_t *value,
     const char *word);
+static ngx_int_t ngx_http_latchkey_order_path(ngx_http_request_t *r,
+    ngx_pool_t *pool, ngx_str_t *path);
 static ngx_int_t ngx_http_latchkey_order_headers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_str_t *lines);
+static ngx_str_t *ngx_http_latchkey_order_value(ngx_http_request_t *r,
+    ngx_table_elt_t *h);
+static ngx_str_t ngx_http_latchkey_order_host(ngx_http_request_t *r);
 static u_char *ngx_http_latchkey_order_prefer(u_char *p,
     ngx_table_elt_t *h);
 static ngx_uint_t ngx_http_latchkey_is_given(
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name);
+
+
+/* the daemon takes no more */
+#define NGX_HTTP_LATCHKEY_PATH_MAX   8192
+#define NGX_HTTP_LATCHKEY_LINES_MAX  (64 * 1024)
 
 
 /* lower case; credentials are not among them, unless a route names them */
@@ -161,10 +171,13 @@ ngx_http_latchkey_is_word(ngx_str_t *value, const char *word)
 
 /* what is given away */
 
+/* NGX_OK; NGX_ERROR; or the status that the request gets */
+
 ngx_int_t
 ngx_http_latchkey_async_order(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
+    ngx_int_t                   rc;
     ngx_http_latchkey_op_t     *op;
     ngx_http_latchkey_order_t  *order;
 
@@ -196,17 +209,56 @@ ngx_http_latchkey_async_order(ngx_http_request_t *r,
 
     order->method.len = r->method_name.len;
     order->method.data = ngx_pstrdup(op->pool, &r->method_name);
-    order->path.len = r->unparsed_uri.len;
-    order->path.data = ngx_pstrdup(op->pool, &r->unparsed_uri);
-
-    if (order->method.data == NULL || order->path.data == NULL
-        || ngx_http_latchkey_order_headers(r, ctx, &order->headers) != NGX_OK
-        || ngx_http_latchkey_copy_body(r, op->pool, &order->body) != NGX_OK)
-    {
+    if (order->method.data == NULL) {
         return NGX_ERROR;
     }
 
-    op->order = order;
+    rc = ngx_http_latchkey_order_path(r, op->pool, &order->path);
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_latchkey_order_headers(r, ctx, &order->headers);
+    }
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_latchkey_copy_body(r, op->pool, &order->body);
+    }
+
+    if (rc == NGX_OK) {
+        op->order = order;
+    }
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_order_path(ngx_http_request_t *r, ngx_pool_t *pool,
+    ngx_str_t *path)
+{
+    u_char     *p;
+    ngx_str_t  *uri;
+
+    uri = &r->unparsed_uri;
+
+    if (uri->len >= NGX_HTTP_LATCHKEY_PATH_MAX) {
+        return NGX_HTTP_REQUEST_URI_TOO_LARGE;
+    }
+
+    path->data = ngx_pnalloc(pool, uri->len + 1);
+    if (path->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = path->data;
+
+    if (uri->len == 0 || uri->data[0] != '/') {
+
+        /* "http://host?query" */
+
+        *p++ = '/';
+    }
+
+    path->len = ngx_cpymem(p, uri->data, uri->len) - path->data;
 
     return NGX_OK;
 }
@@ -218,17 +270,32 @@ ngx_http_latchkey_order_headers(ngx_http_request_t *r,
 {
     u_char           *p;
     size_t            len;
+    ngx_str_t        *value, host;
     ngx_uint_t        i;
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
+    static ngx_str_t  name = ngx_string("Host");
 
-    len = 1;
+    host = ngx_http_latchkey_order_host(r);
+    len = sizeof("Host: " CRLF) + host.len;
 
     for (part = &r->headers_in.headers.part; part; part = part->next) {
         h = part->elts;
 
         for (i = 0; i < part->nelts; i++) {
-            len += h[i].key.len + h[i].value.len + sizeof(": " CRLF) - 1;
+
+            if (!ngx_http_latchkey_is_given(ctx->conf, &h[i].key)) {
+                continue;
+            }
+
+            value = ngx_http_latchkey_order_value(r, &h[i]);
+            if (value == NULL) {
+                return NGX_HTTP_BAD_REQUEST;
+            }
+
+            /* wishes are set apart by a comma, perhaps, here by ", " */
+
+            len += h[i].key.len + 2 * value->len + sizeof(": " CRLF) - 1;
         }
     }
 
@@ -238,6 +305,10 @@ ngx_http_latchkey_order_headers(ngx_http_request_t *r,
     }
 
     lines->data = p;
+
+    if (host.len) {
+        p = ngx_http_latchkey_line(p, &name, &host);
+    }
 
     for (part = &r->headers_in.headers.part; part; part = part->next) {
         h = part->elts;
@@ -253,13 +324,82 @@ ngx_http_latchkey_order_headers(ngx_http_request_t *r,
                 continue;
             }
 
-            p = ngx_http_latchkey_line(p, &h[i].key, &h[i].value);
+            p = ngx_http_latchkey_line(p, &h[i].key,
+                                       ngx_http_latchkey_order_value(r,
+                                                                     &h[i]));
         }
     }
 
     lines->len = p - lines->data;
 
-    return NGX_OK;
+    return lines->len <= NGX_HTTP_LATCHKEY_LINES_MAX
+           ? NGX_OK : NGX_HTTP_REQUEST_HEADER_TOO_LARGE;
+}
+
+
+/* NULL: no daemon stores that */
+
+static ngx_str_t *
+ngx_http_latchkey_order_value(ngx_http_request_t *r, ngx_table_elt_t *h)
+{
+    u_char  *p, *last;
+
+    /* "POST http://host/": it is that host's, whatever else is said */
+
+    if (r->host_start && r->headers_in.server.len
+        && ngx_http_latchkey_is_word(&h->key, "host"))
+    {
+        return &r->headers_in.server;
+    }
+
+    last = h->value.data + h->value.len;
+
+    for (p = h->value.data; p < last; p++) {
+        if ((*p < 0x20 && *p != '\t') || *p == 0x7f) {
+            ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
+                          "client sent a control character in header \"%V\" "
+                          "of a request that is to run later", &h->key);
+            return NULL;
+        }
+    }
+
+    return &h->value;
+}
+
+
+/*
+ * HTTP/1.0 needs no Host, but the request must come back to a server like the
+ * one that has let it in.  Empty: it says so itself, or no name fits a header.
+ */
+
+static ngx_str_t
+ngx_http_latchkey_order_host(ngx_http_request_t *r)
+{
+    size_t                     i;
+    u_char                     c;
+    ngx_str_t                  host;
+    ngx_http_core_srv_conf_t  *cscf;
+
+    cscf = ngx_http_get_module_srv_conf(r, ngx_http_core_module);
+
+    host = r->headers_in.server.len ? r->headers_in.server
+                                    : cscf->server_name;
+
+    if (r->headers_in.host) {
+        host.len = 0;
+    }
+
+    for (i = 0; i < host.len; i++) {
+        c = ngx_tolower(host.data[i]);
+
+        if ((c < 'a' || c > 'z') && (c < '0' || c > '9')
+            && ngx_strchr(".-_:[]", c) == NULL)
+        {
+            host.len = 0;
+        }
+    }
+
+    return host;
 }
 
 

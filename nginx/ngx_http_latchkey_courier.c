@@ -149,6 +149,10 @@ ngx_http_latchkey_courier_read(ngx_http_request_t *r,
     ngx_http_latchkey_courier_key(r, ctx, &told[NGX_HTTP_LATCHKEY_TOLD_KEY]);
     ctx->reference = told[NGX_HTTP_LATCHKEY_TOLD_REFERENCE];
 
+    if (ctx->key.len == 0) {
+        return "there is no key";
+    }
+
     if (ctx->tenant.len > NGX_HTTP_LATCHKEY_TENANT_MAX
         || ctx->scope.len > NGX_HTTP_LATCHKEY_SCOPE_MAX
         || ctx->key.len > LK_KEY_MAX)
@@ -214,7 +218,12 @@ ngx_http_latchkey_courier_gather(ngx_http_request_t *r, ngx_str_t *told)
     }
 
     for (j = 0; j < NGX_HTTP_LATCHKEY_TOLD_LAST; j++) {
-        if (told[j].len == 0) {
+
+        /* of a key of spaces alone nothing is left */
+
+        if (told[j].data == NULL
+            || (told[j].len == 0 && j != NGX_HTTP_LATCHKEY_TOLD_KEY))
+        {
             return "a Latchkey-* header is missing or empty";
         }
     }

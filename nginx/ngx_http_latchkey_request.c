@@ -353,6 +353,7 @@ ngx_http_latchkey_body_handler(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_latchkey_claim(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 {
+    ngx_int_t                rc;
     ngx_str_t                scope;
     ngx_http_latchkey_op_t  *op;
 
@@ -390,8 +391,11 @@ ngx_http_latchkey_claim(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
         op->no_new = 1;
     }
 
-    if (ctx->later && ngx_http_latchkey_async_order(r, ctx) != NGX_OK) {
-        return ngx_http_latchkey_fail(ctx);
+    rc = ctx->later ? ngx_http_latchkey_async_order(r, ctx) : NGX_OK;
+
+    if (rc != NGX_OK) {
+        ngx_http_latchkey_let_go(ctx);
+        return rc == NGX_ERROR ? NGX_HTTP_INTERNAL_SERVER_ERROR : rc;
     }
 
     if (ctx->conf->wait) {
