@@ -98,11 +98,13 @@ static void add_renewals(struct lk_courier *courier)
             continue;
         }
         bool due = courier->now_ms >= errand->lease_ms + third_ms;
-        if (due && courier->work.mark_count < LK_WORK_ENDS) {
+        bool fits = courier->work.mark_count < LK_WORK_ENDS;
+        if (due && fits) {
             add_mark(courier, errand, running || errand->marked);
         }
+        uint64_t since_ms = due ? courier->now_ms : errand->lease_ms;
         lower(&courier->renew_ms,
-              (due ? courier->now_ms : errand->lease_ms) + third_ms);
+              due && !fits ? since_ms : since_ms + third_ms);
     }
 }
 
@@ -193,8 +195,9 @@ static void add_wants(struct lk_courier *courier, uint64_t *again_ms)
     struct lk_outlet *outlet = courier->first;
     size_t sum = 0;
 
+    /* A lease of ours that could not be renewed yet would seem lost. */
     if (courier->stopping || (courier->unsure && busy) ||
-        !make_room(courier, count)) {
+        courier->renew_ms <= courier->now_ms || !make_room(courier, count)) {
         return;
     }
     for (size_t i = 0; i < count; i++) {

@@ -129,3 +129,24 @@ def test_a_header_of_the_job_cannot_stand_beside_the_key(box, app):
     job = box.wait_job(key)
     assert app.last.headers.all("Request-Id") == [job["downstream-key"]]
     assert app.last.headers.all("X-Mine") == ["target"]
+
+
+@pytest.mark.stores("sqlite")
+def test_however_many_calls_run_their_leases_are_renewed(box, silent):
+    # C22: more than fit into three works.
+    for name in ("one", "two", "three", "four"):
+        box.target(name, silent, idempotency="no", concurrency="1000",
+                   timeout="60s")
+    box.start("courier.lease=3s", "courier.batch=1000")
+    for name in ("one", "two", "three", "four"):
+        box.leave_many(850, lambda key: b"{}", target=name)
+
+    def leases():
+        found = [job for job in box.jobs() if job["state"] != "waiting"]
+        return [job["due-ms"] for job in found if job["called"]]
+    until(lambda: len(leases()) == 3400)
+    last = max(leases())
+    until(lambda: min(leases()) > last or box.states()["uncertain"],
+          pause=0.5)
+    assert box.states() == {"leased": 3400}
+    box.daemon.kill()
