@@ -189,6 +189,10 @@ enum lk_exit lk_resolve_job(struct lk_cli *cli)
         result = lk_job_id(cli, lk_args_value(&cli->args, "job"), &item.id);
     }
     if (result == LK_EXIT_DONE) {
+        result =
+            lk_args_number(&cli->args, "attempt", 1, UINT32_MAX, &item.attempt);
+    }
+    if (result == LK_EXIT_DONE) {
         result = lk_deed_words(cli, &deed, NULL);
     }
     if (result == LK_EXIT_DONE && provider_id != NULL) {

@@ -15,6 +15,9 @@ static const struct lk_option options[] = {
     {"provider-id", "TEXT", "and this is what the provider calls it"},
     {"again", NULL, "the job: it did not happen, and is called again"},
     {"drop", NULL, "the job: it is never called again"},
+    {"attempt", "N",
+     "the job: only if this is still its last attempt,\n"
+     "the one that was looked into"},
     LK_OPTION_WHY,
     LK_OPTION_WHO,
     {0},
@@ -140,7 +143,7 @@ static enum lk_exit add_completed(struct lk_cli *cli, struct lk_deed *deed,
 static enum lk_exit check_choice(struct lk_cli *cli)
 {
     static const char *const of_jobs[] = {"delivered", "provider-id", "again",
-                                          "drop"};
+                                          "drop", "attempt"};
     bool completed = lk_args_flag(&cli->args, "completed");
     bool released = lk_args_flag(&cli->args, "released");
 

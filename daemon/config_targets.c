@@ -22,7 +22,7 @@ enum { SECTIONS_MOST = 1000 };
 #define PROBE(type)                                                            \
     OTHER(type, "probe", probe, probe.path, NULL),                             \
         OTHER(type, "probe_happened", statuses, probe.happened, "2xx"),        \
-        OTHER(type, "probe_absent", statuses, probe.absent, "404 410"),        \
+        OTHER(type, "probe_absent", statuses, probe.absent, "404"),            \
         OTHER(type, "probe_list", pointer, probe.list, NULL),                  \
         NUMBER(type, "probe_settle", duration, probe.settle_ms, NULL, 1,       \
                365 * DAY),                                                     \

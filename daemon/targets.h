@@ -23,7 +23,7 @@ enum lk_http_version { LK_HTTP_AUTO, LK_HTTP_1_1, LK_HTTP_2 };
 struct lk_probe {
     char *path; /* a template: {key} {id} {tenant} {scope} {reference}; NULL */
     struct lk_statuses happened; /* 2xx */
-    struct lk_statuses absent;   /* 404 410 */
+    struct lk_statuses absent;   /* 404; with a list none */
     char *list;         /* JSON Pointer to an array: empty is absent; or NULL */
     uint64_t settle_ms; /* absence is proof after that, seen twice */
     uint64_t interval_ms; /* between probes of one key, doubling */

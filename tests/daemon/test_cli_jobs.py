@@ -241,6 +241,20 @@ def test_an_uncertain_job_is_resolved_by_a_person(box, service):
         "seen there", "never mind", "no trace"]
 
 
+def test_what_a_person_found_out_is_about_one_attempt(box, service):
+    job = leave(box, "/drop", "uncertain")
+    decide = ("resolve", "--job", job["id"], "--again", "--why", "no trace",
+              "--attempt", "1")
+    ask(box, *decide)
+    until(lambda: box.show(job["id"])["attempts"] == 2 and
+          box.show(job["id"])["state"] == "uncertain")
+    calls = len(service.calls)
+    result = box.daemon.cli(*decide)
+    assert result.returncode == 1 and "nothing was changed" in result.stderr
+    assert box.show(job["id"])["state"] == "uncertain"
+    assert len(service.calls) == calls
+
+
 def test_what_is_over_cannot_be_resolved(box):
     done = leave(box, "/200", "delivered")
     for option in ("--delivered", "--again", "--drop"):

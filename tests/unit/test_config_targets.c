@@ -47,7 +47,8 @@ static void a_target_has_a_default_for_everything_but_its_url(void **state)
     assert_int_equal(pay->circuit_failures, 10);
     assert_int_equal(pay->http, LK_HTTP_AUTO);
     assert_int_equal(pay->probe.settle_ms, 30000);
-    assert_true(lk_statuses_have(&pay->probe.absent, 410));
+    assert_true(lk_statuses_have(&pay->probe.absent, 404));
+    assert_false(lk_statuses_have(&pay->probe.absent, 410)); /* it was there */
     assert_true(lk_config_has_courier(&bench->config));
 }
 
