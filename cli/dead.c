@@ -259,21 +259,10 @@ static enum lk_exit decide(struct deed *deed)
 
 static enum lk_exit show_job(struct lk_cli *cli)
 {
-    const struct lk_reply *job;
-    uint64_t id;
-    enum lk_exit result;
-
     if (cli->args.word_count != 2) {
         return lk_complain_usage(cli, "name one job: latchkey dead show ID");
     }
-    result = lk_job_id(cli, cli->args.words[1], &id);
-    if (result == LK_EXIT_DONE) {
-        result = lk_job_fetch(cli, id, &job);
-    }
-    if (result == LK_EXIT_DONE) {
-        lk_job_show(cli, job);
-    }
-    return result;
+    return lk_job_show(cli, cli->args.words[1]);
 }
 
 enum lk_exit lk_run_dead(struct lk_cli *cli)

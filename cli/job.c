@@ -207,31 +207,31 @@ void lk_jobs_put_row(struct lk_table *table, const struct lk_reply *job,
 static const struct line {
     const char *field;
     const char *label;
-    enum { TEXT, NUMBER, TIME, FLAG, SIZE } form;
+    enum lk_form form;
 } lines[] = {
-    {"id", "id", NUMBER},
-    {"state", "state", TEXT},
-    {"reason", "because", TEXT},
-    {"target", "target", TEXT},
-    {"name", "name", TEXT},
-    {"method", "method", TEXT},
-    {"path", "path", TEXT},
-    {"downstream_key", "key sent", TEXT},
-    {"provider_id", "provider's id", TEXT},
-    {"reference", "operation", TEXT},
-    {"tenant", "tenant", TEXT},
-    {"scope", "scope", TEXT},
-    {"key", "key", TEXT},
-    {"attempts", "attempts", NUMBER},
-    {"forgiven", "of these forgiven", NUMBER},
-    {"called", "called", FLAG},
-    {"sent", "ever sent", FLAG},
-    {"created_ms", "created", TIME},
-    {"due_ms", "due", TIME},
-    {"ended_ms", "since", TIME},
-    {"status", "last status", NUMBER},
-    {"body", "body", SIZE},
-    {"answer_body", "last answer", SIZE},
+    {"id", "id", LK_FORM_NUMBER},
+    {"state", "state", LK_FORM_TEXT},
+    {"reason", "because", LK_FORM_TEXT},
+    {"target", "target", LK_FORM_TEXT},
+    {"name", "name", LK_FORM_TEXT},
+    {"method", "method", LK_FORM_TEXT},
+    {"path", "path", LK_FORM_TEXT},
+    {"downstream_key", "key sent", LK_FORM_TEXT},
+    {"provider_id", "provider's id", LK_FORM_TEXT},
+    {"reference", "operation", LK_FORM_TEXT},
+    {"tenant", "tenant", LK_FORM_TEXT},
+    {"scope", "scope", LK_FORM_TEXT},
+    {"key", "key", LK_FORM_TEXT},
+    {"attempts", "attempts", LK_FORM_NUMBER},
+    {"forgiven", "of these forgiven", LK_FORM_NUMBER},
+    {"called", "called", LK_FORM_FLAG},
+    {"sent", "ever sent", LK_FORM_FLAG},
+    {"created_ms", "created", LK_FORM_TIME},
+    {"due_ms", "due", LK_FORM_TIME},
+    {"ended_ms", "since", LK_FORM_TIME},
+    {"status", "last status", LK_FORM_NUMBER},
+    {"body", "body", LK_FORM_SIZE},
+    {"answer_body", "last answer", LK_FORM_SIZE},
 };
 
 static bool is_empty(const struct lk_reply *value)
@@ -239,30 +239,6 @@ static bool is_empty(const struct lk_reply *value)
     return value == NULL || value->type == LK_REPLY_NIL ||
            (value->type == LK_REPLY_TEXT ? value->text.len == 0
                                          : value->integer == 0);
-}
-
-static void put_value(const struct lk_cli *cli, struct lk_buf *cell,
-                      const struct line *line, const struct lk_reply *value)
-{
-    uint64_t number = value->integer < 0 ? 0 : (uint64_t)value->integer;
-
-    switch (line->form) {
-    case TEXT:
-        lk_put_text(cell, value->text);
-        break;
-    case NUMBER:
-        lk_put(cell, "%llu", (unsigned long long)number);
-        break;
-    case TIME:
-        lk_put_time(cell, number, cli->now_ms);
-        break;
-    case FLAG:
-        lk_put(cell, "yes");
-        break;
-    case SIZE:
-        lk_put_bytes(cell, value->text.len);
-        break;
-    }
 }
 
 static void put_history(struct lk_cli *cli, const struct lk_reply *history)
@@ -312,11 +288,10 @@ static void put_lines(struct lk_cli *cli, const struct lk_reply *job)
             lk_put_text(lk_table_cell(&table, LK_PLAIN), job_name(job));
             continue;
         }
-        put_value(cli,
-                  lk_table_cell(&table, strcmp(lines[i].field, "state") == 0
-                                            ? state_colour(value->text)
-                                            : LK_PLAIN),
-                  &lines[i], value);
+        lk_put_form(lk_table_cell(&table, strcmp(lines[i].field, "state") == 0
+                                              ? state_colour(value->text)
+                                              : LK_PLAIN),
+                    lines[i].form, value, cli->now_ms);
     }
     lk_table_flush(&table, &cli->out);
 }
@@ -373,7 +348,7 @@ static void write_job(struct lk_cli *cli, const struct lk_reply *job,
     lk_doc_end_object(&doc);
 }
 
-void lk_job_show(struct lk_cli *cli, const struct lk_reply *job)
+static void show_job(struct lk_cli *cli, const struct lk_reply *job)
 {
     const struct lk_reply *history = lk_field(job, "history");
     bool body = lk_args_flag(&cli->args, "body");
@@ -393,4 +368,19 @@ void lk_job_show(struct lk_cli *cli, const struct lk_reply *job)
         put_history(cli, history);
     }
     put_hint(cli, job);
+}
+
+enum lk_exit lk_job_show(struct lk_cli *cli, const char *text)
+{
+    const struct lk_reply *job;
+    uint64_t id;
+    enum lk_exit result = lk_job_id(cli, text, &id);
+
+    if (result == LK_EXIT_DONE) {
+        result = lk_job_fetch(cli, id, &job);
+    }
+    if (result == LK_EXIT_DONE) {
+        show_job(cli, job);
+    }
+    return result;
 }

@@ -1,10 +1,9 @@
 /* jobs.c - `latchkey jobs`: the calls that operations have left. */
 #include "cli/jobs.h"
 #include "cli/commands.h"
+#include "cli/listing.h"
 
 #include <string.h>
-
-enum { PAGE = 1000, DEFAULT_LIMIT = 100 };
 
 static const struct lk_option options[] = {
     {"state", "STATE",
@@ -37,120 +36,52 @@ const struct lk_manual lk_manual_jobs = {
 /* ---- Lists ----------------------------------------------------------------
  */
 
-struct listing {
-    struct lk_cli *cli;
-    const struct lk_jobs_filter *filter;
-    uint64_t left; /* how many are still wanted */
-    uint64_t cursor;
-    uint64_t shown;
-    uint64_t waiting; /* of these, for a person */
-    struct lk_table table;
-    struct lk_doc doc;
-};
-
-static enum lk_exit read_limits(struct listing *list)
+static bool needs_person(struct lk_slice state)
 {
-    const struct lk_args *args = &list->cli->args;
-    enum lk_exit result;
+    return latchkey_slice_equal(state, LK_SLICE("dead")) ||
+           latchkey_slice_equal(state, LK_SLICE("uncertain"));
+}
 
-    if (lk_args_flag(args, "all") && lk_args_flag(args, "limit")) {
-        return lk_complain_usage(list->cli,
-                                 "--all and --limit exclude each other");
-    }
-    list->left = lk_args_flag(args, "all") ? UINT64_MAX : DEFAULT_LIMIT;
-    result = lk_args_number(args, "limit", 1, UINT32_MAX, &list->left);
-    if (result == LK_EXIT_DONE) {
-        result = lk_args_number(args, "cursor", 0, INT64_MAX, &list->cursor);
+static enum lk_exit show_page(struct lk_listing *list, uint64_t limit)
+{
+    const struct lk_jobs_filter *filter = list->context;
+    const struct lk_reply *rows = NULL;
+    enum lk_exit result =
+        lk_jobs_page(list->cli, filter, limit, &list->cursor, &rows);
+
+    for (size_t i = 0; result == LK_EXIT_DONE && i < rows->count; i++) {
+        if (lk_jobs_match(filter, &rows->elements[i])) {
+            lk_listing_show(list, &rows->elements[i]);
+        }
     }
     return result;
-}
-
-static void show_row(struct listing *list, const struct lk_reply *job)
-{
-    struct lk_slice state = lk_field_text(job, "state");
-
-    if (list->cli->json) {
-        lk_doc_object(&list->doc, NULL);
-        lk_doc_members(&list->doc, job);
-        lk_doc_end_object(&list->doc);
-    } else {
-        if (list->shown == 0) {
-            lk_jobs_put_heading(&list->table);
-        }
-        lk_jobs_put_row(&list->table, job, list->cli->now_ms);
-    }
-    list->shown++;
-    list->waiting += latchkey_slice_equal(state, LK_SLICE("dead")) ||
-                     latchkey_slice_equal(state, LK_SLICE("uncertain"));
-}
-
-static enum lk_exit show_page(struct listing *list)
-{
-    const struct lk_reply *rows = NULL;
-    enum lk_exit result = lk_jobs_page(list->cli, list->filter,
-                                       list->left > PAGE ? PAGE : list->left,
-                                       &list->cursor, &rows);
-
-    if (result != LK_EXIT_DONE) {
-        return result;
-    }
-    for (size_t i = 0; i < rows->count; i++) {
-        if (lk_jobs_match(list->filter, &rows->elements[i])) {
-            show_row(list, &rows->elements[i]);
-            list->left--;
-        }
-    }
-    lk_table_flush(&list->table, &list->cli->out);
-    return lk_cli_flush(list->cli);
-}
-
-static void show_end(const struct listing *list)
-{
-    lk_hint(list->cli, "%llu job%s, %llu dead or uncertain%s",
-            (unsigned long long)list->shown, list->shown == 1 ? "" : "s",
-            (unsigned long long)list->waiting,
-            list->cursor == 0 ? "" : "; there are more:");
-    if (list->cursor != 0) {
-        lk_hint(list->cli, "--all, or go on with --cursor %llu",
-                (unsigned long long)list->cursor);
-    }
 }
 
 enum lk_exit lk_jobs_list(struct lk_cli *cli,
                           const struct lk_jobs_filter *filter)
 {
     bool check = lk_args_flag(&cli->args, "check");
-    struct listing list = {
+    struct lk_listing list = {
         .cli = cli,
-        .filter = filter,
+        .title = "jobs",
+        .put_heading = lk_jobs_put_heading,
+        .put_row = lk_jobs_put_row,
+        .needs_person = needs_person,
+        .page = show_page,
+        .context = filter,
         .table = {.columns = LK_JOBS_COLUMNS,
                   .colour = cli->colour,
                   .right = LK_JOBS_RIGHT},
         .doc = {.out = &cli->out},
     };
-    enum lk_exit result = read_limits(&list);
+    enum lk_exit result = lk_listing_run(&list);
 
     if (result != LK_EXIT_DONE) {
         return result;
     }
-    if (cli->json) {
-        lk_doc_object(&list.doc, NULL);
-        lk_doc_array(&list.doc, "jobs");
-    }
-    do {
-        result = show_page(&list);
-    } while (result == LK_EXIT_DONE && list.cursor != 0 && list.left > 0);
-    if (result != LK_EXIT_DONE) {
-        return result;
-    }
-    if (cli->json) {
-        lk_doc_end_array(&list.doc);
-        lk_doc_integer(&list.doc, "next-cursor", (int64_t)list.cursor);
-        lk_doc_end_object(&list.doc);
-    }
     /* Whoever mails what a check prints wants nothing where there is none. */
     if (!check || list.shown > 0) {
-        show_end(&list);
+        lk_listing_end(&list, "job", "dead or uncertain");
     }
     return check && list.shown > 0 ? LK_EXIT_NO : LK_EXIT_DONE;
 }
@@ -185,23 +116,12 @@ static enum lk_exit read_state(const struct lk_cli *cli, const char **state)
 
 static enum lk_exit show_job(struct lk_cli *cli)
 {
-    const struct lk_reply *job;
-    uint64_t id;
-    enum lk_exit result;
-
     if (strcmp(cli->args.words[0], "show") != 0 || cli->args.word_count != 2) {
         return lk_complain_usage(cli,
                                  "jobs are listed, or one is shown: latchkey "
                                  "jobs show ID");
     }
-    result = lk_job_id(cli, cli->args.words[1], &id);
-    if (result == LK_EXIT_DONE) {
-        result = lk_job_fetch(cli, id, &job);
-    }
-    if (result == LK_EXIT_DONE) {
-        lk_job_show(cli, job);
-    }
-    return result;
+    return lk_job_show(cli, cli->args.words[1]);
 }
 
 enum lk_exit lk_run_jobs(struct lk_cli *cli)

@@ -52,8 +52,8 @@ enum { LK_JOBS_COLUMNS = 10 };
 void lk_jobs_put_heading(struct lk_table *table);
 void lk_jobs_put_row(struct lk_table *table, const struct lk_reply *job,
                      uint64_t now_ms);
-/* All of one job, or only its --body or --answer. */
-void lk_job_show(struct lk_cli *cli, const struct lk_reply *job);
+/* All of the job with this id, or only its --body or --answer. */
+LK_MUST_CHECK enum lk_exit lk_job_show(struct lk_cli *cli, const char *text);
 
 /* A list in pages, with --limit, --all and --cursor; --check: LK_EXIT_NO if
  * there was any (jobs.c). */

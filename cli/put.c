@@ -243,3 +243,30 @@ void lk_put_base64(struct lk_buf *out, struct lk_slice bytes)
         lk_put_raw(out, (struct lk_slice){text, 4});
     }
 }
+
+void lk_put_form(struct lk_buf *out, enum lk_form form,
+                 const struct lk_reply *value, uint64_t now_ms)
+{
+    uint64_t number = value->integer < 0 ? 0 : (uint64_t)value->integer;
+
+    switch (form) {
+    case LK_FORM_TEXT:
+        lk_put_text(out, value->text);
+        break;
+    case LK_FORM_NUMBER:
+        lk_put(out, "%llu", (unsigned long long)number);
+        break;
+    case LK_FORM_TIME:
+        lk_put_time(out, number, now_ms);
+        break;
+    case LK_FORM_DURATION:
+        lk_put_duration(out, number, 2);
+        break;
+    case LK_FORM_FLAG:
+        lk_put(out, "yes");
+        break;
+    case LK_FORM_SIZE:
+        lk_put_bytes(out, value->text.len);
+        break;
+    }
+}

@@ -37,6 +37,19 @@ void lk_put_time(struct lk_buf *out, uint64_t ms, uint64_t now_ms);
 void lk_put_bytes(struct lk_buf *out, uint64_t bytes);
 void lk_put_base64(struct lk_buf *out, struct lk_slice bytes);
 
+/* What a field of a reply means to people. */
+enum lk_form {
+    LK_FORM_TEXT,
+    LK_FORM_NUMBER,
+    LK_FORM_TIME,
+    LK_FORM_DURATION,
+    LK_FORM_FLAG, /* "yes": it is there */
+    LK_FORM_SIZE, /* of its text */
+};
+
+void lk_put_form(struct lk_buf *out, enum lk_form form,
+                 const struct lk_reply *value, uint64_t now_ms);
+
 enum lk_put_colour {
     LK_PLAIN,
     LK_BOLD,

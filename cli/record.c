@@ -26,49 +26,28 @@ enum lk_put_colour lk_record_colour(struct lk_slice state)
 struct line {
     const char *field;
     const char *label;
-    enum { TEXT, NUMBER, TIME, DURATION } form;
+    enum lk_form form;
 };
 
 static const struct line lines[] = {
-    {"reference", "reference", TEXT},
-    {"state", "state", TEXT},
-    {"reason", "because", TEXT},
-    {"tenant", "tenant", TEXT},
-    {"scope", "scope", TEXT},
-    {"key", "key", TEXT},
-    {"attempt", "attempt", NUMBER},
-    {"token", "token", NUMBER},
-    {"fingerprint", "fingerprint", TEXT},
-    {"claimed-ms", "claimed", TIME},
-    {"lock-until-ms", "locked until", TIME},
-    {"since-ms", "since", TIME},
-    {"completed-ms", "completed", TIME},
-    {"expires-ms", "expires", TIME},
-    {"ttl-ms", "kept for", DURATION},
-    {"status", "status", NUMBER},
-    {"omitted-reason", "answer not kept", TEXT},
+    {"reference", "reference", LK_FORM_TEXT},
+    {"state", "state", LK_FORM_TEXT},
+    {"reason", "because", LK_FORM_TEXT},
+    {"tenant", "tenant", LK_FORM_TEXT},
+    {"scope", "scope", LK_FORM_TEXT},
+    {"key", "key", LK_FORM_TEXT},
+    {"attempt", "attempt", LK_FORM_NUMBER},
+    {"token", "token", LK_FORM_NUMBER},
+    {"fingerprint", "fingerprint", LK_FORM_TEXT},
+    {"claimed-ms", "claimed", LK_FORM_TIME},
+    {"lock-until-ms", "locked until", LK_FORM_TIME},
+    {"since-ms", "since", LK_FORM_TIME},
+    {"completed-ms", "completed", LK_FORM_TIME},
+    {"expires-ms", "expires", LK_FORM_TIME},
+    {"ttl-ms", "kept for", LK_FORM_DURATION},
+    {"status", "status", LK_FORM_NUMBER},
+    {"omitted-reason", "answer not kept", LK_FORM_TEXT},
 };
-
-static void put_field(const struct lk_cli *cli, struct lk_buf *cell,
-                      const struct line *line, const struct lk_reply *value)
-{
-    uint64_t number = value->integer < 0 ? 0 : (uint64_t)value->integer;
-
-    switch (line->form) {
-    case TEXT:
-        lk_put_text(cell, value->text);
-        break;
-    case NUMBER:
-        lk_put(cell, "%llu", (unsigned long long)number);
-        break;
-    case TIME:
-        lk_put_time(cell, number, cli->now_ms);
-        break;
-    case DURATION:
-        lk_put_duration(cell, number, 2);
-        break;
-    }
-}
 
 static void put_answer(struct lk_table *table, const struct lk_reply *record)
 {
@@ -114,7 +93,8 @@ static void show_table(struct lk_cli *cli, const struct lk_reply *record)
             colour = LK_BOLD;
         }
         lk_put(lk_table_cell(&table, LK_DIM), "%s", lines[i].label);
-        put_field(cli, lk_table_cell(&table, colour), &lines[i], value);
+        lk_put_form(lk_table_cell(&table, colour), lines[i].form, value,
+                    cli->now_ms);
     }
     put_answer(&table, record);
     lk_table_flush(&table, &cli->out);
