@@ -30,16 +30,6 @@ static const char USAGE[] =
     "  GET  /charges      all of them; /charges/ID: one\n"
     "  GET  /ledger       how many, of how many customers, and the totals\n";
 
-static unsigned number_of(const char *name, const char *argument)
-{
-    uint64_t number;
-
-    if (!text_number(text_of(argument), &number) || number > 100000000) {
-        die("--%s takes a number, not %s", name, argument);
-    }
-    return (unsigned)number;
-}
-
 static void read_options(int argc, char **argv)
 {
     static const struct option names[] = {
@@ -66,16 +56,16 @@ static void read_options(int argc, char **argv)
             options.ledger = NULL;
             break;
         case 'd':
-            options.delay_ms = number_of(names[at].name, optarg);
+            options.delay_ms = option_number(names[at].name, optarg);
             break;
         case 'e':
-            options.fail = number_of(names[at].name, optarg);
+            options.fail = option_number(names[at].name, optarg);
             break;
         case 'x':
-            options.drop = number_of(names[at].name, optarg);
+            options.drop = option_number(names[at].name, optarg);
             break;
         case 'p':
-            options.pad = number_of(names[at].name, optarg);
+            options.pad = option_number(names[at].name, optarg);
             break;
         case 'h':
             fputs(USAGE, stdout);

@@ -41,6 +41,8 @@ bool text_is(struct text text, const char *string);
 bool text_is_nocase(struct text text, const char *string);
 /* False if it is not a whole number of up to 15 digits, all of it. */
 bool text_number(struct text text, uint64_t *number);
+/* The number that the option `name` was given; dies if it is none. */
+unsigned option_number(const char *name, const char *argument);
 
 /* Room for `more` further bytes; dies without memory. */
 void buf_reserve(struct buf *buf, size_t more);

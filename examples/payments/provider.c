@@ -56,16 +56,6 @@ static bool yes_or_no(const char *argument)
     return strcmp(argument, "yes") == 0;
 }
 
-static uint64_t number_of(const char *name, const char *argument)
-{
-    uint64_t number;
-
-    if (!text_number(text_of(argument), &number) || number > 100000000) {
-        die("--%s takes a number, not %s", name, argument);
-    }
-    return number;
-}
-
 static void set_manner(const char *argument)
 {
     const char *wrong = manner_set(text_of(argument));
@@ -102,10 +92,10 @@ static void set_option(int option, const char *name, struct places *places)
         set_manner(optarg);
         break;
     case 's':
-        manner_seed(number_of(name, optarg));
+        manner_seed(option_number(name, optarg));
         break;
     case 'p':
-        provider.pad = (unsigned)number_of(name, optarg);
+        provider.pad = option_number(name, optarg);
         break;
     case 'h':
         fputs(USAGE, stdout);

@@ -54,6 +54,16 @@ bool text_number(struct text text, uint64_t *number)
     return true;
 }
 
+unsigned option_number(const char *name, const char *argument)
+{
+    uint64_t number;
+
+    if (!text_number(text_of(argument), &number) || number > 100000000) {
+        die("--%s takes a number, not %s", name, argument);
+    }
+    return (unsigned)number;
+}
+
 void buf_reserve(struct buf *buf, size_t more)
 {
     size_t cap = buf->cap ? buf->cap : 1024;

@@ -5,6 +5,7 @@ import pytest
 from support import build
 from support.app import App
 from support.gateway import MODULE, Gateway
+from support.later import place
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +21,13 @@ def app():
     app = App().start()
     yield app
     app.finish()
+
+
+@pytest.fixture
+def folder():
+    """For the listener of what runs later."""
+    with place() as made:
+        yield made
 
 
 @pytest.fixture

@@ -8,18 +8,12 @@ import pytest
 from support import stores
 from support.app import tell
 from support.gateway import guard
-from support.later import later, place
+from support.later import later
 from support.life import begin, new_key
 from support.resp import fields
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 PREFER = {"Prefer": "respond-async"}
-
-
-@pytest.fixture
-def folder():
-    with place() as made:
-        yield made
 
 
 @pytest.fixture

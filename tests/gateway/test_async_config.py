@@ -6,16 +6,10 @@ import pytest
 
 from support import build
 from support.gateway import check_config, free_port, guard, make_certificate
-from support.later import OPERATIONS, later, place
+from support.later import OPERATIONS, later
 
 ASYNC = ("idempotency_async always;",
          "idempotency_async_location /operations/;")
-
-
-@pytest.fixture
-def folder():
-    with place() as made:
-        yield made
 
 
 def refused(*words, **options):

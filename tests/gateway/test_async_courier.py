@@ -6,15 +6,9 @@ import pytest
 
 from support.app import tell
 from support.gateway import guard, params
-from support.later import PlayedCourier, later, outcome, place
+from support.later import PlayedCourier, later, outcome
 from support.life import new_key, until
 from support.wire import encode_request
-
-
-@pytest.fixture
-def folder():
-    with place() as made:
-        yield made
 
 
 @pytest.fixture

@@ -7,17 +7,11 @@ import pytest
 from support import stores
 from support.app import tell
 from support.gateway import params
-from support.later import later, place
+from support.later import later
 from support.life import new_key, until
 from support.resp import fields
 
 PREFER = {"Prefer": "respond-async"}
-
-
-@pytest.fixture
-def folder():
-    with place() as made:
-        yield made
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

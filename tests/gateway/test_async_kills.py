@@ -18,7 +18,7 @@ import pytest
 
 from support import build, stores
 from support.gateway import free_port
-from support.later import later, place
+from support.later import later
 from support.life import new_key, until
 from support.provider import read_lines
 from support.resp import fields
@@ -92,12 +92,6 @@ class Clients:
         for thread in self.threads:
             thread.join(60 * build.patience())
             assert not thread.is_alive()
-
-
-@pytest.fixture
-def folder():
-    with place() as made:
-        yield made
 
 
 @pytest.fixture

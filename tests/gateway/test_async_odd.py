@@ -2,19 +2,13 @@
 
 import pytest
 
-from support.later import later, place
+from support.later import later
 from support.life import new_key, until
 
 BACK = """
 location / { idempotency required; proxy_pass http://@APP@;
              proxy_set_header X-Server %s; proxy_set_header Host $host; }
 """
-
-
-@pytest.fixture
-def folder():
-    with place() as made:
-        yield made
 
 
 @pytest.fixture
