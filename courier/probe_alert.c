@@ -12,7 +12,10 @@
 #define LOOK_NS  (UINT64_C(1000000000))
 #define AGAIN_NS (60 * LOOK_NS)
 
-enum { ALERTS_MOST = 1024 };
+enum {
+    ALERTS_MOST = 1024,
+    TIMES = 20, /* looking takes at most one in so many moments */
+};
 
 /* What was said of a target's jobs. */
 struct lk_probe_alert {
@@ -101,12 +104,11 @@ void lk_probe_alert(struct lk_prober *prober)
 {
     struct lk_store *store = prober->setup.store;
     struct lk_store_stats stats = {0};
+    uint64_t started_ns = lk_probe_now_ns();
 
-    if (prober->alerted_ns &&
-        lk_probe_now_ns() - prober->alerted_ns < LOOK_NS) {
+    if (started_ns < prober->alert_ns) {
         return;
     }
-    prober->alerted_ns = lk_probe_now_ns();
     store->class->stats(store, &stats);
     if (!prober->has_routes) {
         /* Nobody walks over the operations then; jobs may be older. */
@@ -129,4 +131,7 @@ void lk_probe_alert(struct lk_prober *prober)
         }
     }
     tell("operation", "route", "none", &prober->unrouted, stats.now_ms);
+    uint64_t took_ns = lk_probe_now_ns() - started_ns;
+    prober->alert_ns =
+        started_ns + (took_ns > LOOK_NS / TIMES ? TIMES * took_ns : LOOK_NS);
 }

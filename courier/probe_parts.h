@@ -78,7 +78,7 @@ struct lk_prober {
     struct lk_probe_memory memory;
     struct lk_probe_page page;
     struct lk_probe_tally unrouted;
-    uint64_t alerted_ns; /* when it was last looked at */
+    uint64_t alert_ns; /* when it is looked at again */
     struct lk_probe_alert *alerts;
     size_t alert_count;
 };

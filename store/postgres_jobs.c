@@ -319,21 +319,20 @@ enum lk_status lk_postgres_job(struct lk_store *base, uint64_t id,
 
 /* What is finished is not counted. */
 static const char all_targets[] =
-    "WITH c AS (SELECT j.target, j.state, count(*) AS n, min(j.due_ms) FILTER "
-    "(WHERE j.state = 0 AND j.due_ms <= latchkey.now_ms()) AS at FROM "
-    "latchkey.job j WHERE j.state < 2 GROUP BY 1, 2 UNION ALL SELECT j.target, "
-    "j.state, count(*), min(j.ended_ms) FROM latchkey.job j WHERE j.state IN "
-    "(2, 3) GROUP BY 1, 2) "
+    "WITH c AS (SELECT j.target, j.state, count(*) AS n, min(j.due_ms) AS at "
+    "FROM latchkey.job j WHERE j.state < 2 GROUP BY 1, 2 UNION ALL SELECT "
+    "j.target, j.state, count(*), min(j.ended_ms) FROM latchkey.job j WHERE "
+    "j.state IN (2, 3) GROUP BY 1, 2) "
     "SELECT t.name, coalesce(sum(c.n) FILTER (WHERE c.state = 0), 0)::bigint, "
     "coalesce(sum(c.n) FILTER (WHERE c.state = 1), 0)::bigint, "
     "coalesce(sum(c.n) FILTER (WHERE c.state = 2), 0)::bigint, "
     "coalesce(sum(c.n) FILTER (WHERE c.state = 3), 0)::bigint, "
-    "min(c.at) FILTER (WHERE c.state = 0), "
+    "min(c.at) FILTER (WHERE c.state = 0 AND c.at <= n.now), "
     "min(c.at) FILTER (WHERE c.state = 2), "
     "min(c.at) FILTER (WHERE c.state = 3), p.paused_ms, p.who, p.why "
     "FROM (SELECT target AS name FROM c UNION SELECT name FROM "
     "latchkey.target) AS t LEFT JOIN c ON c.target = t.name "
-    "LEFT JOIN latchkey.target p ON p.name = t.name "
+    "LEFT JOIN latchkey.target p ON p.name = t.name CROSS JOIN " NOW_ONCE " "
     "GROUP BY t.name, p.paused_ms, p.who, p.why ORDER BY t.name";
 
 enum {

@@ -9,7 +9,8 @@ enum { PAGE_ROWS = 5000, FINDINGS_MOST = 100 };
 
 #define PATIENCE (UINT64_C(600) * 1000000000)
 
-/* Rows and answers of one page are of one moment. */
+/* Rows and answers of one page are of one moment. LATERAL and LIMIT: a lookup
+ * for each row, so that a page costs the same in a table of any size. */
 static const char look_at_records[] =
     "SELECT o.number, CASE"
     " WHEN o.state = 4 AND NOT o.omitted AND a.token IS NULL"
@@ -30,7 +31,8 @@ static const char look_at_records[] =
     " END"
     " FROM (SELECT p.* FROM latchkey.operation p WHERE p.number > $1"
     " ORDER BY p.number LIMIT $2) AS o"
-    " LEFT JOIN latchkey.answer a ON a.token = o.token ORDER BY o.number";
+    " LEFT JOIN LATERAL (SELECT b.token FROM latchkey.answer b WHERE"
+    " b.token = o.token LIMIT 1) AS a ON true ORDER BY o.number";
 
 /* A request stands as its operation does. One that may run again stays leased
  * while its holder is in doubt. */
@@ -52,7 +54,9 @@ static const char look_at_jobs[] =
     " END"
     " FROM (SELECT p.* FROM latchkey.job p WHERE p.id > $1"
     " ORDER BY p.id LIMIT $2) AS j"
-    " LEFT JOIN latchkey.operation o ON o.number = j.number ORDER BY j.id";
+    " LEFT JOIN LATERAL (SELECT q.number, q.state, q.queued FROM"
+    " latchkey.operation q WHERE q.number = j.number LIMIT 1) AS o ON true"
+    " ORDER BY j.id";
 
 static const struct {
     const char *what;
