@@ -226,7 +226,8 @@ static void keep_answer(const struct lk_courier *courier,
     size_t len = answer->body.len;
 
     errand->status = answer->status;
-    errand->sent = answer->sent;
+    errand->sent =
+        errand->outlet->gateway ? lk_request_left(answer) : answer->sent;
     errand->headers.len = errand->body.len = errand->provider_id.len = 0;
     if (errand->outlet->gateway) {
         return; /* the operation has it */

@@ -280,6 +280,9 @@ LK_MUST_CHECK enum lk_status lk_request_headers(const struct lk_store *store,
 /* As lk_result_of. */
 void lk_request_result(bool repeatable, const struct lk_http_answer *answer,
                        struct lk_result *result);
+/* May the app have heard of it? The gateway knows more than that it was sent.
+ */
+bool lk_request_left(const struct lk_http_answer *answer);
 /* The answer of a request that was given up and never sent. */
 LK_MUST_CHECK enum lk_status lk_request_problem(const struct lk_store *store,
                                                 struct lk_errand *errand);

@@ -63,6 +63,15 @@ static void doubt(bool repeatable, struct lk_result *result)
     result->end = repeatable ? LK_END_RETRY : LK_END_UNCERTAIN;
 }
 
+bool lk_request_left(const struct lk_http_answer *answer)
+{
+    struct lk_slice headers = latchkey_buf_slice(&answer->headers);
+
+    return answer->sent &&
+           !latchkey_slice_equal(lk_http_header(headers, "Latchkey-Sent"),
+                                 LK_SLICE("no"));
+}
+
 /* The gateway that can be reached is healthy, however the app does. */
 void lk_request_result(bool repeatable, const struct lk_http_answer *answer,
                        struct lk_result *result)
@@ -76,6 +85,12 @@ void lk_request_result(bool repeatable, const struct lk_http_answer *answer,
     } else if (latchkey_slice_equal(word, LK_SLICE("completed")) ||
                latchkey_slice_equal(word, LK_SLICE("stale"))) {
         result->end = LK_END_DELIVERED;
+    } else if (latchkey_slice_equal(word, LK_SLICE("released")) &&
+               !lk_request_left(answer)) {
+        lk_result_reason(result,
+                         "the gateway answered %u, the app was not "
+                         "reached",
+                         answer->status);
     } else if (latchkey_slice_equal(word, LK_SLICE("released"))) {
         lk_result_reason(result, "the app answered %u, nothing happened",
                          answer->status);

@@ -14,7 +14,8 @@
  *   stale              is somebody else's by now
  *   (none)             could not be stored yet; it is being tried
  *
- * The status is the app's, as far as there is one.
+ * The status is the app's, as far as there is one.  With "released" comes
+ * "Latchkey-Sent: no" if the app has not even heard of it.
  */
 
 
@@ -50,8 +51,11 @@ static ngx_int_t ngx_http_latchkey_courier_refuse(ngx_http_request_t *r,
     ngx_uint_t status);
 static ngx_chain_t *ngx_http_latchkey_set_outcome(ngx_http_request_t *r,
     ngx_uint_t status, const char *outcome);
+static ngx_chain_t *ngx_http_latchkey_set_unsent(ngx_http_request_t *r,
+    ngx_uint_t status);
 static ngx_chain_t *ngx_http_latchkey_set_released(ngx_http_request_t *r,
     ngx_uint_t status);
+static ngx_table_elt_t *ngx_http_latchkey_add_unsent(ngx_http_request_t *r);
 static void ngx_http_latchkey_courier_folder(ngx_conf_t *cf,
     ngx_str_t *path);
 
@@ -280,7 +284,7 @@ ngx_http_latchkey_courier_refuse(ngx_http_request_t *r,
     ctx->verdict = verdict;
     ctx->state = NGX_HTTP_LATCHKEY_PASS;
 
-    out = ngx_http_latchkey_set_outcome(r, status, "released");
+    out = ngx_http_latchkey_set_unsent(r, status);
 
     ngx_http_finalize_request(r, ngx_http_latchkey_send(r, out));
 
@@ -327,8 +331,7 @@ ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
     if (answer == NULL) {
         ctx->verdict = NGX_HTTP_LATCHKEY_SAID_UNAVAILABLE;
 
-        out = ngx_http_latchkey_set_outcome(r, NGX_HTTP_SERVICE_UNAVAILABLE,
-                                            "released");
+        out = ngx_http_latchkey_set_unsent(r, NGX_HTTP_SERVICE_UNAVAILABLE);
 
         if (out && ngx_http_latchkey_add_retry_after(r,
                                                      NGX_HTTP_LATCHKEY_RETRY)
@@ -428,6 +431,26 @@ ngx_http_latchkey_set_outcome(ngx_http_request_t *r, ngx_uint_t status,
 }
 
 
+static ngx_chain_t *
+ngx_http_latchkey_set_unsent(ngx_http_request_t *r, ngx_uint_t status)
+{
+    ngx_chain_t  *out;
+
+    out = ngx_http_latchkey_set_outcome(r, status, "released");
+
+    return out && ngx_http_latchkey_add_unsent(r) ? out : NULL;
+}
+
+
+static ngx_table_elt_t *
+ngx_http_latchkey_add_unsent(ngx_http_request_t *r)
+{
+    static ngx_str_t  no = ngx_string("no");
+
+    return ngx_http_latchkey_add_header(r, "Latchkey-Sent", &no);
+}
+
+
 /* an app that is busy may have said for how long */
 
 static ngx_chain_t *
@@ -438,6 +461,10 @@ ngx_http_latchkey_set_released(ngx_http_request_t *r, ngx_uint_t status)
     ngx_chain_t      *out;
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
+
+    if (!ngx_http_latchkey_contacted(r, NGX_HTTP_LATCHKEY_RUN)) {
+        return ngx_http_latchkey_set_unsent(r, status);
+    }
 
     ngx_str_null(&retry_after);
 
@@ -491,6 +518,7 @@ ngx_http_latchkey_courier_unseen(ngx_http_request_t *r,
     ngx_str_set(&value, "released");
 
     return ngx_http_latchkey_add_header(r, "Latchkey-Outcome", &value)
+           && ngx_http_latchkey_add_unsent(r)
            ? NGX_OK : NGX_ERROR;
 }
 

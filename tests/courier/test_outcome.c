@@ -240,6 +240,28 @@ static void a_request_without_an_outcome_is_uncertain(void **state)
     assert_int_equal(request_end(false, false, 0, ""), LK_END_RETRY);
 }
 
+static void what_the_app_never_heard_of_was_not_sent(void **state)
+{
+    static const struct {
+        const char *headers;
+        bool sent, left;
+    } rows[] = {
+        {"Latchkey-Outcome: released\r\n", true, true},
+        {"Latchkey-Outcome: released\r\nLatchkey-Sent: no\r\n", true, false},
+        {"latchkey-sent:no\r\n", true, false},
+        {"Latchkey-Sent: perhaps\r\n", true, true},
+        {"", true, true},
+        {"", false, false},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct lk_http_answer answer = {.sent = rows[i].sent};
+        answer.headers = (struct lk_buf){(char *)rows[i].headers,
+                                         strlen(rows[i].headers), 0};
+        assert_int_equal(lk_request_left(&answer), rows[i].left);
+    }
+}
+
 /* ---- the provider's id --------------------------------------------------- */
 
 static void assert_id(const char *where, const char *headers, const char *body,
@@ -294,6 +316,7 @@ int main(void)
         cmocka_unit_test(what_may_have_happened_is_never_given_up),
         cmocka_unit_test(the_gateway_says_what_became_of_a_request),
         cmocka_unit_test(a_request_without_an_outcome_is_uncertain),
+        cmocka_unit_test(what_the_app_never_heard_of_was_not_sent),
         cmocka_unit_test(the_providers_id_is_found_where_the_target_says),
     };
 

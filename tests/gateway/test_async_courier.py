@@ -157,6 +157,7 @@ def test_what_a_client_could_retry_is_given_back_to_the_courier(
         status=status, headers=[["Retry-After", "17"]]))
     assert (answer.status, outcome(answer)) == (status, "released")
     assert answer.header("Retry-After") == "17" and answer.body == b""
+    assert "Latchkey-Sent" not in answer.headers
     assert gateway.state(key) == "in_progress"
     assert gateway.commands("release") == 0
 
@@ -166,6 +167,7 @@ def test_an_app_out_of_reach_is_given_back(make):
     key = new_key()
     answer = courier.bring(courier.begin(key))
     assert outcome(answer) == "released"
+    assert answer.header("Latchkey-Sent") == "no"
     assert gateway.state(key) == "in_progress"
     assert gateway.commands("release") == 0
 

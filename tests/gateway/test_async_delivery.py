@@ -389,12 +389,14 @@ def test_a_daemon_that_stands_still_past_the_lease(make, app):
     # C28, C31: whoever wakes up late changes nothing that was decided.
     gateway = make("idempotency_lock 1s;", "idempotency_timeout 300ms;",
                    settings=["courier.lease=1s"])
-    accepted = gateway.post(new_key(), headers=tell(hold="it", body="done"))
+    key = new_key()
+    accepted = gateway.post(key, headers=tell(hold="it", body="done"))
     app.wait_held("it")
     gateway.daemon.signal(signal.SIGSTOP)
     app.release("it")
     gateway.logged(outcome="late")
     gateway.daemon.signal(signal.SIGCONT)
+    gateway.wait_state(key, "completed")  # perhaps uncertain for a moment
     answer = final(gateway, accepted)
     assert (answer.status, answer.body) == (201, b"done")
     assert app.count() == 1
@@ -404,6 +406,17 @@ def test_an_app_that_is_never_there_is_given_up(make):
     # C31: the client gets an end.
     gateway = make(settings=["courier.gateway_attempts=1"],
                    to="proxy_pass http://@DEAD@;")
-    accepted = gateway.post(new_key())
-    answer = final(gateway, accepted)
-    assert answer.problem in ("unavailable", "outcome-unknown"), answer
+    key = new_key()
+    accepted = gateway.post(key)
+    gateway.wait_state(key, "completed")
+    answer = poll(gateway, accepted)
+    assert (answer.status, answer.problem) == (503, "unavailable"), answer
+    assert answer.replayed and gateway.post(key).replayed
+
+
+def test_an_app_that_always_fails_is_given_up_and_open(make, app):
+    # C31: it was asked, so nobody can say that nothing came of it.
+    gateway = make(settings=["courier.gateway_attempts=1"])
+    accepted = gateway.post(new_key(), headers=tell(status=500))
+    assert final(gateway, accepted).problem == "outcome-unknown"
+    assert app.count() == 1
