@@ -271,6 +271,7 @@ struct lk_pg_lane {
     struct lk_pg_array columns[LK_PG_COLUMNS];
     struct lk_buf scratch; /* escaped names of a batch */
     uint64_t random;
+    uint64_t busy_ms; /* the work's: waited for what others have */
 };
 
 /* An operation that somebody may wait for, found by the lock of its key. */

@@ -8,7 +8,8 @@
 
 enum {
     TRIES = 6,        /* of a transaction that met another one */
-    BUSY_MS = 20,     /* what is due, and somebody else's at the moment */
+    BUSY_MS = 20,     /* what is due, and somebody else's at the moment, */
+    BUSY_MOST = 160,  /* or for longer: an app's transaction may last */
     ARRAYS = 32,      /* parameters of all statements together */
     MOST_JOBS = 4096, /* leased for one want */
 };
@@ -380,14 +381,19 @@ static void take_lease(struct job_run *run, const PGresult *result, int row)
 static void take_last(struct job_run *run, const PGresult *result, int row)
 {
     struct lk_work *work = run->work;
+    uint64_t busy_ms = run->lane->busy_ms;
 
     work->lapsed = lk_pg_uint(result, row, ATTEMPTS);
+    run->lane->busy_ms = 0;
     if (PQgetisnull(result, row, DUE)) {
         return;
     }
     work->wait_ms = lk_pg_uint(result, row, DUE);
     if (work->wait_ms < BUSY_MS && !work->job_count) {
-        work->wait_ms = BUSY_MS; /* somebody else has what is due */
+        /* Somebody else has what is due. */
+        busy_ms = busy_ms ? 2 * busy_ms : BUSY_MS;
+        run->lane->busy_ms = busy_ms < BUSY_MOST ? busy_ms : BUSY_MOST;
+        work->wait_ms = run->lane->busy_ms;
     }
 }
 
