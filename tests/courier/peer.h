@@ -23,35 +23,37 @@ struct peer {
     /* What each connection gets; NULL: closed without a word. */
     const char *answer;
     size_t answer_len;
-    bool deaf;         /* closes before it has read anything */
-    bool mute;         /* does not close after its answer, until stopped */
-    bool keep;         /* serves one request after the other */
+    atomic_bool deaf;  /* closes before it has read anything */
+    atomic_bool mute;  /* does not close after its answer, until stopped */
+    atomic_bool keep;  /* serves one request after the other */
     size_t repeat;     /* the answer's end, so many times */
     const char *again; /* what is repeated */
     atomic_uint connections;
     atomic_uint requests;
-    char request[65536]; /* the last one */
-    size_t request_len;
+    pthread_mutex_t lock;
+    char request[65536]; /* the last one; under the lock */
 };
 
 /* A whole request, or nothing. */
 static bool peer_read(struct peer *peer, int fd)
 {
+    char text[sizeof(peer->request)];
     size_t len = 0;
 
     for (;;) {
-        ssize_t n =
-            read(fd, peer->request + len, sizeof(peer->request) - 1 - len);
+        ssize_t n = read(fd, text + len, sizeof(text) - 1 - len);
         if (n <= 0) {
             return false;
         }
         len += (size_t)n;
-        peer->request[len] = 0;
-        peer->request_len = len;
-        const char *end = strstr(peer->request, "\r\n\r\n");
-        const char *size = strcasestr(peer->request, "\r\ncontent-length:");
+        text[len] = 0;
+        const char *end = strstr(text, "\r\n\r\n");
+        const char *size = strcasestr(text, "\r\ncontent-length:");
         size_t body = size ? strtoul(size + 17, NULL, 10) : 0;
-        if (end && len >= (size_t)(end + 4 - peer->request) + body) {
+        if (end && len >= (size_t)(end + 4 - text) + body) {
+            pthread_mutex_lock(&peer->lock);
+            memcpy(peer->request, text, len + 1);
+            pthread_mutex_unlock(&peer->lock);
             atomic_fetch_add(&peer->requests, 1);
             return true;
         }
@@ -124,6 +126,7 @@ static bool peer_start(struct peer *peer)
         return false;
     }
     peer->port = ntohs(address.sin_port);
+    pthread_mutex_init(&peer->lock, NULL);
     return !pthread_create(&peer->thread, NULL, peer_run, peer);
 }
 
