@@ -335,19 +335,28 @@ ngx_http_latchkey_set_headers(ngx_http_request_t *r,
 }
 
 
-/* `line` is "Name: value"; one that is not allowed is left out */
+/*
+ * `line` is "Name: value"; one that is not allowed is left out.  So is one in
+ * which another could hide: an app may have completed it by itself.
+ */
 
 static ngx_int_t
 ngx_http_latchkey_set_header(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, u_char *line, u_char *end)
 {
-    u_char           *colon;
+    u_char           *p, *colon;
     ngx_str_t         name, value;
     ngx_table_elt_t  *h;
 
     colon = ngx_strlchr(line, end, ':');
     if (colon == NULL) {
         return NGX_OK;
+    }
+
+    for (p = line; p < end; p++) {
+        if (*p == CR || *p == LF || *p == '\0') {
+            return NGX_OK;
+        }
     }
 
     name.data = line;

@@ -102,3 +102,23 @@ def test_what_cannot_be_stored_is_refused_for_what_it_is(make, app, target,
     answer = send(gateway, target, Host="x", User_Agent=value)
     assert answer.status == status and app.count() == 0
     assert final(gateway, send(gateway, Host="x")).status == 201
+
+
+def test_no_header_hides_in_another(make, app):
+    # C17: an app may complete the operation by itself, with what it likes.
+    gateway = make()
+    app.manner = {"hold": "it"}
+    key = new_key()
+    accepted = gateway.post(key)
+    app.wait_held("it")
+    with gateway.daemon.raw() as raw:
+        assert raw("COMPLETE", "acme", "POST /", key,
+                   app.last.header("Latchkey-Token"), "200",
+                   "Location: /a\nSet-Cookie: a=b\r\nETag: \"x\"\r\n"
+                   "Link: <a>\rSet-Cookie: c=d\r\n", "body") == "OK"
+    app.release("it")
+    for answer in (final(gateway, accepted), gateway.post(key)):
+        assert (answer.status, answer.body) == (200, b"body")
+        assert answer.header("ETag") == '"x"'
+        for name in ("Location", "Link", "Set-Cookie"):
+            assert name not in answer.headers
