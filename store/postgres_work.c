@@ -453,6 +453,14 @@ static enum lk_pg_fate transact(struct job_run *run, uint64_t deadline_ns)
     return fate;
 }
 
+/* One of the values is what the server cannot take (classes 22 and 23): the
+ * courier then gives smaller pieces, so that one does not keep the others. */
+static bool is_data_fault(const struct lk_pg_conn *conn)
+{
+    return !strncmp(conn->sqlstate, "22", 2) ||
+           !strncmp(conn->sqlstate, "23", 2);
+}
+
 static void perform(struct job_run *run, uint64_t deadline_ns)
 {
     struct lk_pg_conn *conn = &run->lane->conn;
@@ -479,7 +487,7 @@ static void perform(struct job_run *run, uint64_t deadline_ns)
                   "the database refused the courier's work: %s (%s)",
                   conn->message, conn->sqlstate);
         lk_pg_look_elsewhere(conn);
-        fail(run, LK_UNAVAILABLE,
+        fail(run, is_data_fault(conn) ? LK_INVALID : LK_UNAVAILABLE,
              "the database refused it; see the daemon's log");
         break;
     }
