@@ -98,8 +98,8 @@ def test_again_is_a_call_even_after_the_last_attempt(box, make_provider):
 
 @pytest.fixture
 def silent():
-    """Accepts connections and never says a word."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    """Accepts connections, thousands of them, and never says a word."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
     yield "http://127.0.0.1:%d" % listener.getsockname()[1]
     listener.close()
 
