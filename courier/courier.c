@@ -334,11 +334,19 @@ static void probe_now(void *context, struct lk_probe_demand *demand)
     lk_prober_ask(courier->prober, demand);
 }
 
+static void hush_prober(void *context)
+{
+    struct lk_courier *courier = context;
+
+    lk_prober_hush(courier->prober);
+}
+
 const struct lk_outbox_class lk_courier_class = {
     .start = start_courier,
     .wake = wake_courier,
     .reload = reload_courier,
     .status = show_status,
     .probe = probe_now,
+    .hush = hush_prober,
     .stop = stop_courier,
 };

@@ -232,16 +232,22 @@ static void serve(struct lk_prober *prober)
 
 void lk_prober_ask(struct lk_prober *prober, struct lk_probe_demand *demand)
 {
-    if (!prober) {
-        demand->status = LK_NOT_FOUND;
-        demand->done(demand);
-        return;
+    bool taken = false;
+
+    if (prober) {
+        uv_mutex_lock(&prober->lock);
+        taken = !atomic_load(&prober->stopping);
+        if (taken) {
+            demand->next = prober->demands;
+            prober->demands = demand;
+            uv_cond_broadcast(&prober->changed);
+        }
+        uv_mutex_unlock(&prober->lock);
     }
-    uv_mutex_lock(&prober->lock);
-    demand->next = prober->demands;
-    prober->demands = demand;
-    uv_cond_broadcast(&prober->changed);
-    uv_mutex_unlock(&prober->lock);
+    if (!taken) {
+        demand->status = prober ? LK_AGAIN : LK_NOT_FOUND;
+        demand->done(demand);
+    }
 }
 
 /* ---- the thread ---------------------------------------------------------- */
@@ -375,15 +381,21 @@ void lk_prober_reload(struct lk_prober *prober, const struct lk_config *config)
     uv_mutex_unlock(&prober->lock);
 }
 
+void lk_prober_hush(struct lk_prober *prober)
+{
+    if (prober) {
+        uv_mutex_lock(&prober->lock);
+        atomic_store(&prober->stopping, true);
+        uv_cond_broadcast(&prober->changed);
+        uv_mutex_unlock(&prober->lock);
+    }
+}
+
 void lk_prober_stop(struct lk_prober *prober)
 {
-    if (!prober) {
-        return;
+    if (prober) {
+        lk_prober_hush(prober);
+        uv_thread_join(&prober->thread);
+        free_prober(prober);
     }
-    uv_mutex_lock(&prober->lock);
-    atomic_store(&prober->stopping, true);
-    uv_cond_broadcast(&prober->changed);
-    uv_mutex_unlock(&prober->lock);
-    uv_thread_join(&prober->thread);
-    free_prober(prober);
 }

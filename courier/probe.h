@@ -18,6 +18,9 @@ LK_MUST_CHECK enum lk_status lk_prober_start(
 void lk_prober_reload(struct lk_prober *prober, const struct lk_config *config);
 /* As lk_outbox_class.probe. NULL: LK_NOT_FOUND. */
 void lk_prober_ask(struct lk_prober *prober, struct lk_probe_demand *demand);
+/* Gives up the call that is under way; demands are done soon, those to come at
+ * once. Never waits. NULL is fine. */
+void lk_prober_hush(struct lk_prober *prober);
 /* Gives up the call that is under way, and waits for the thread; the store
  * still works. Demands are done before it returns. NULL is fine. */
 void lk_prober_stop(struct lk_prober *prober);

@@ -535,6 +535,8 @@ void lk_turn_close_connections(struct lk_server *server);
 LK_MUST_CHECK enum lk_status lk_outbox_start(struct lk_server *server);
 void lk_outbox_wake(struct lk_server *server);
 void lk_outbox_reload(struct lk_server *server);
+/* Nobody is to wait for a service that is asked while the daemon stops. */
+void lk_outbox_hush(struct lk_server *server);
 void lk_outbox_stop(struct lk_server *server);
 
 /* listen.c: LK_OK, or a failure that has been logged. */

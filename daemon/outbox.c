@@ -66,6 +66,13 @@ void lk_outbox_reload(struct lk_server *server)
     }
 }
 
+void lk_outbox_hush(struct lk_server *server)
+{
+    if (server->courier && server->outbox_class->hush) {
+        server->outbox_class->hush(server->courier);
+    }
+}
+
 void lk_outbox_stop(struct lk_server *server)
 {
     if (server->courier) {

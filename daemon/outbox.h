@@ -77,6 +77,9 @@ struct lk_outbox_class {
      * minute at most. The demand is the courier's until it is done. Loop
      * thread, never waits. */
     void (*probe)(void *courier, struct lk_probe_demand *demand);
+    /* The daemon is about to stop: no service is asked any more, and demands
+     * are done at once. Loop thread, never waits. */
+    void (*hush)(void *courier);
     /* Ends calls that can be given back, waits for the others up to their
      * time-outs or `grace_ms`, and notes what became of them. Blocks; the
      * store still works. Loop thread. NULL is fine. */

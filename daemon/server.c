@@ -73,6 +73,7 @@ void lk_server_stop(struct lk_server *server)
         lk_conn_stop_reading(conn);
     }
     lk_operation_expire(server, UINT64_MAX);
+    lk_outbox_hush(server);
 }
 
 /* ---- Signals ------------------------------------------------------------- */

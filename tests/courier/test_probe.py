@@ -229,6 +229,8 @@ def test_a_daemon_stops_though_somebody_waits_for_a_probe(box, witness):
     box.operator.send("PING")
     until(lambda: witness.gets)
     box.daemon.stop()
+    assert box.operator.read()  # what is open, or that it stops
+    assert "stop-cut-short" not in box.daemon.log_text()
 
 
 # ---- operations ----
