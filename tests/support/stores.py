@@ -6,6 +6,7 @@ import subprocess
 from . import build
 
 DAEMON_USER, DAEMON_PASSWORD = "worker", "worker's secret"
+TEMPLATE = "store_template"
 _numbers = itertools.count(1)
 
 
@@ -21,18 +22,29 @@ def migrate(url):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def make_template(server):
+    """A database with the schema in it, made once in a server: copying it takes
+    a fifth of the time of making another one."""
+    if not server.query("SELECT 1 FROM pg_database WHERE datname = %s",
+                        (TEMPLATE,)):
+        server.create_database(TEMPLATE)
+        migrate(server.url(TEMPLATE))
+        server.create_user(DAEMON_USER, DAEMON_PASSWORD,
+                           "IN ROLE latchkey_daemon")
+
+
 def make_database(server):
     """The name of a new database of a Postgres, with the schema in it.
 
     DAEMON_USER may do there what a daemon may, and no more.
     """
     name = "store_%d" % next(_numbers)
-    server.create_database(name)
-    migrate(server.url(name))
-    if not server.query("SELECT 1 FROM pg_roles WHERE rolname = %s",
-                        (DAEMON_USER,)):
-        server.create_user(DAEMON_USER, DAEMON_PASSWORD,
-                           "IN ROLE latchkey_daemon")
+    make_template(server)
+    server.query("CREATE DATABASE %s TEMPLATE %s" % (name, TEMPLATE))
+    # A copy has the secrets of the original; two stores have none in common.
+    server.query("UPDATE latchkey.meta SET value = "
+                 "md5(gen_random_uuid()::text) "
+                 "WHERE name IN ('secret', 'reference_secret')", database=name)
     return name
 
 
