@@ -177,7 +177,11 @@ class Worker(threading.Thread):
         reader.start()
         lives = self.dice.randrange(4, 25) if self.kills < 4 else -1
         for line in program.stdout:
-            self.answers.append(json.loads(line))
+            answer = json.loads(line)
+            if "error" in answer:  # it gave up on a slow machine: once more
+                program.kill()
+                break
+            self.answers.append(answer)
             lives -= 1
             if lives == 0:
                 time.sleep(self.dice.uniform(0, 0.006))  # wherever it is then
