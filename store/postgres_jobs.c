@@ -1,58 +1,28 @@
 /* postgres_jobs.c - jobs and targets as they are shown. Nothing is decided
  * here. */
-#include "store/postgres.h"
+#include "store/postgres_job.h"
 
 /* Rows looked at in one call, so that a rare state does not hold the reader. */
 enum { LOOK_AT = 2000 };
 
 /* ---- rows ------------------------------------------------------------- */
 
-/* The order of COLUMNS. */
-enum {
-    ID,
-    HIDDEN, /* not what is asked for; only its id counts */
-    TENANT,
-    SCOPE,
-    KEY,
-    NUMBER,
-    GENERATION,
-    TOKEN,
-    RUN,
-    NAME,
-    TARGET,
-    METHOD,
-    PATH,
-    STATE,
-    ATTEMPTS,
-    FORGIVEN,
-    CALLED,
-    SENT,
-    REPEATABLE,
-    CREATED,
-    DUE,
-    ENDED,
-    NOW,
-    STATUS,
-    PROVIDER,
-    REASON,
-    HEADERS,
-    BODY,
-    ANSWER_HEADERS,
-    ANSWER_BODY,
-};
-
 /* clang-format off */
-#define COLUMNS(shown, bytes)                                                  \
-    "j.id, NOT " shown ", o.tenant, o.scope, o.key, j.number, j.generation, "  \
-    "j.token, o.attempt, j.name, j.target, j.method, j.path, j.state, "        \
-    "j.attempts, j.forgiven, j.called, j.sent, j.repeatable, j.created_ms, "   \
-    "j.due_ms, j.ended_ms, n.now, j.status, j.provider_id, j.reason, " bytes
+/* The order of enum lk_pg_job_column. */
+#define COLUMNS(call, answer)                                                  \
+    "NOT m.shown, j.id, o.tenant, o.scope, o.key, j.number, j.generation, "    \
+    "j.token, o.attempt, j.name, j.target, j.method, j.path, " call ", "       \
+    "j.attempts, j.forgiven, j.sent, j.repeatable, j.created_ms, j.due_ms, "   \
+    "n.now, j.status, j.provider_id, j.reason, j.state, j.called, "            \
+    "j.ended_ms, " answer
 
-#define WITHOUT_BYTES "NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea"
+#define NO_BYTES "NULL::bytea, NULL::bytea"
+#define WITHOUT_BYTES COLUMNS(NO_BYTES, NO_BYTES)
 #define WITH_BYTES                                                             \
-    "CASE WHEN m.shown THEN j.headers END, CASE WHEN m.shown THEN j.body END, "\
-    "CASE WHEN m.shown THEN j.answer_headers END, "                            \
-    "CASE WHEN m.shown THEN j.answer_body END"
+    COLUMNS("CASE WHEN m.shown THEN j.headers END, "                           \
+            "CASE WHEN m.shown THEN j.body END",                               \
+            "CASE WHEN m.shown THEN j.answer_headers END, "                    \
+            "CASE WHEN m.shown THEN j.answer_body END")
 
 #define NOW_ONCE "(SELECT latchkey.now_ms() AS now OFFSET 0) AS n"
 #define OPERATION                                                              \
@@ -60,48 +30,59 @@ enum {
     "latchkey.operation p WHERE p.number = j.number LIMIT 1) AS o ON true "
 /* clang-format on */
 
+enum lk_status lk_pg_job(const PGresult *result, int row, bool listed,
+                         struct lk_job *job)
+{
+    const struct lk_pg_text texts[] = {
+        {LK_PG_J_TENANT, false, &job->operation.tenant},
+        {LK_PG_J_SCOPE, false, &job->operation.scope},
+        {LK_PG_J_KEY, false, &job->operation.key},
+        {LK_PG_J_NAME, false, &job->name},
+        {LK_PG_J_TARGET, false, &job->target},
+        {LK_PG_J_METHOD, false, &job->method},
+        {LK_PG_J_PATH, false, &job->path},
+        {LK_PG_J_PROVIDER, false, &job->provider_id},
+        {LK_PG_J_REASON, false, &job->reason},
+        {LK_PG_J_HEADERS, true, &job->headers},
+        {LK_PG_J_BODY, true, &job->body},
+        {LK_PG_J_ANSWER_HEADERS, true, &job->answer.headers},
+        {LK_PG_J_ANSWER_BODY, true, &job->answer.body},
+    };
+    size_t count = sizeof(texts) / sizeof(texts[0]);
+
+    job->id = lk_pg_uint(result, row, LK_PG_J_ID);
+    job->number = lk_pg_uint(result, row, LK_PG_J_NUMBER);
+    job->generation = lk_pg_uint(result, row, LK_PG_J_GENERATION);
+    job->token = lk_pg_uint(result, row, LK_PG_J_TOKEN);
+    job->run = lk_pg_uint(result, row, LK_PG_J_RUN);
+    job->state = LK_JOB_LEASED;
+    job->attempts = (unsigned)lk_pg_uint(result, row, LK_PG_J_ATTEMPTS);
+    job->forgiven = (unsigned)lk_pg_uint(result, row, LK_PG_J_FORGIVEN);
+    job->sent = lk_pg_int(result, row, LK_PG_J_SENT);
+    job->repeatable = lk_pg_int(result, row, LK_PG_J_REPEATABLE);
+    job->created_ms = lk_pg_uint(result, row, LK_PG_J_CREATED);
+    job->due_ms = lk_pg_uint(result, row, LK_PG_J_DUE);
+    job->now_ms = lk_pg_uint(result, row, LK_PG_J_NOW);
+    job->status = (unsigned)lk_pg_uint(result, row, LK_PG_J_STATUS);
+    return lk_pg_texts(result, row, texts, listed ? count : count - 2,
+                       &job->text);
+}
+
 /* A request's token and run are those of its operation while it is leased. */
 static enum lk_status take_row(const PGresult *result, int row,
                                struct lk_job *job)
 {
-    const struct lk_pg_text texts[] = {
-        {TENANT, false, &job->operation.tenant},
-        {SCOPE, false, &job->operation.scope},
-        {KEY, false, &job->operation.key},
-        {NAME, false, &job->name},
-        {TARGET, false, &job->target},
-        {METHOD, false, &job->method},
-        {PATH, false, &job->path},
-        {PROVIDER, false, &job->provider_id},
-        {REASON, false, &job->reason},
-        {HEADERS, true, &job->headers},
-        {BODY, true, &job->body},
-        {ANSWER_HEADERS, true, &job->answer.headers},
-        {ANSWER_BODY, true, &job->answer.body},
-    };
+    enum lk_status status = lk_pg_job(result, row, true, job);
 
-    job->id = lk_pg_uint(result, row, ID);
-    job->number = lk_pg_uint(result, row, NUMBER);
-    job->generation = lk_pg_uint(result, row, GENERATION);
-    job->state = (enum lk_job_state)lk_pg_uint(result, row, STATE);
-    job->attempts = (unsigned)lk_pg_uint(result, row, ATTEMPTS);
-    job->forgiven = (unsigned)lk_pg_uint(result, row, FORGIVEN);
-    job->called = lk_pg_int(result, row, CALLED);
-    job->sent = lk_pg_int(result, row, SENT);
-    job->repeatable = lk_pg_int(result, row, REPEATABLE);
-    job->created_ms = lk_pg_uint(result, row, CREATED);
-    if (job->state == LK_JOB_WAITING || job->state == LK_JOB_LEASED) {
-        job->due_ms = lk_pg_uint(result, row, DUE);
-    }
-    job->ended_ms = lk_pg_uint(result, row, ENDED);
-    job->now_ms = lk_pg_uint(result, row, NOW);
-    job->status = (unsigned)lk_pg_uint(result, row, STATUS);
+    job->state = (enum lk_job_state)lk_pg_uint(result, row, LK_PG_J_STATE);
+    job->called = lk_pg_int(result, row, LK_PG_J_CALLED);
+    job->ended_ms = lk_pg_uint(result, row, LK_PG_J_ENDED);
     job->answer.status = job->status;
-    enum lk_status status = lk_pg_texts(
-        result, row, texts, sizeof(texts) / sizeof(texts[0]), &job->text);
-    if (!job->name.len && job->state == LK_JOB_LEASED) {
-        job->token = lk_pg_uint(result, row, TOKEN);
-        job->run = lk_pg_uint(result, row, RUN);
+    if (job->state != LK_JOB_WAITING && job->state != LK_JOB_LEASED) {
+        job->due_ms = 0;
+    }
+    if (job->name.len || job->state != LK_JOB_LEASED) {
+        job->token = job->run = 0;
     }
     return status;
 }
@@ -129,15 +110,15 @@ static enum lk_status take_row(const PGresult *result, int row,
         " AND k.state IN (2, 3)") ") AS b ORDER BY b.id LIMIT $2)"
 
 /* clang-format off */
-#define LIST(page, bytes)                                                      \
-    "SELECT " COLUMNS("m.shown", bytes) " FROM " NOW_ONCE " CROSS JOIN " page  \
+#define LIST(page, columns)                                                    \
+    "SELECT " columns " FROM " NOW_ONCE " CROSS JOIN " page                    \
     " AS j " OPERATION "CROSS JOIN LATERAL (SELECT " MATCHES " AS shown "      \
     "OFFSET 0) AS m ORDER BY j.id"
 
-#define LISTS(bytes)                                                           \
-    {LIST(PAGE(""), bytes), LIST(PAGE(" AND k.number = $8"), bytes),           \
-     LIST(PAGE(" AND k.state < 2"), bytes),                                    \
-     LIST(PAGE(" AND k.state IN (2, 3)"), bytes), LIST(OPEN_PAGE, bytes)}
+#define LISTS(columns)                                                         \
+    {LIST(PAGE(""), columns), LIST(PAGE(" AND k.number = $8"), columns),       \
+     LIST(PAGE(" AND k.state < 2"), columns),                                  \
+     LIST(PAGE(" AND k.state IN (2, 3)"), columns), LIST(OPEN_PAGE, columns)}
 /* clang-format on */
 
 static const char *choose(const struct lk_jobs_query *query)
@@ -183,8 +164,8 @@ static enum lk_status show_row(const PGresult *result, int row, void *context)
         return LK_OK;
     }
     page->looked++;
-    *page->next = lk_pg_uint(result, row, ID);
-    if (!lk_pg_int(result, row, HIDDEN)) {
+    *page->next = lk_pg_uint(result, row, LK_PG_J_ID);
+    if (!lk_pg_int(result, row, LK_PG_J_KIND)) {
         status = take_row(result, row, &job);
         if (!status) {
             page->shown++;
@@ -246,7 +227,7 @@ enum lk_status lk_postgres_jobs(struct lk_store *base,
 
 /* clang-format off */
 static const char one_job[] =
-    "SELECT " COLUMNS("m.shown", WITH_BYTES) " FROM " NOW_ONCE
+    "SELECT " WITH_BYTES " FROM " NOW_ONCE
     " CROSS JOIN latchkey.job j " OPERATION
     "CROSS JOIN (SELECT true AS shown) AS m WHERE j.id = $1";
 /* clang-format on */

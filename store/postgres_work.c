@@ -2,7 +2,7 @@
  * postgres_work.c - the courier's part of a batch: one transaction of what
  * store/sql/007_work.sql and 008_lease.sql offer, and what came of it.
  */
-#include "store/postgres.h"
+#include "store/postgres_job.h"
 
 #include <string.h>
 
@@ -292,70 +292,8 @@ static void take_orders(struct job_run *run)
     }
 }
 
-/* Columns of latchkey.lease, and what its rows are. */
-enum {
-    KIND,
-    ID,
-    TENANT,
-    SCOPE,
-    KEY,
-    NUMBER,
-    GENERATION,
-    TOKEN,
-    RUN,
-    NAME,
-    TARGET,
-    METHOD,
-    PATH,
-    HEADERS,
-    BODY,
-    ATTEMPTS,
-    FORGIVEN,
-    SENT,
-    REPEATABLE,
-    CREATED,
-    DUE,
-    NOW,
-    STATUS,
-    PROVIDER,
-    REASON,
-};
+/* What the rows of latchkey.lease are. */
 enum { KIND_LEASE, KIND_SETTLED, KIND_LAST };
-
-static enum lk_status take_job(const PGresult *result, int row,
-                               struct lk_job *job)
-{
-    const struct lk_pg_text texts[] = {
-        {TENANT, false, &job->operation.tenant},
-        {SCOPE, false, &job->operation.scope},
-        {KEY, false, &job->operation.key},
-        {NAME, false, &job->name},
-        {TARGET, false, &job->target},
-        {METHOD, false, &job->method},
-        {PATH, false, &job->path},
-        {PROVIDER, false, &job->provider_id},
-        {REASON, false, &job->reason},
-        {HEADERS, true, &job->headers},
-        {BODY, true, &job->body},
-    };
-
-    job->id = lk_pg_uint(result, row, ID);
-    job->number = lk_pg_uint(result, row, NUMBER);
-    job->generation = lk_pg_uint(result, row, GENERATION);
-    job->token = lk_pg_uint(result, row, TOKEN);
-    job->run = lk_pg_uint(result, row, RUN);
-    job->state = LK_JOB_LEASED;
-    job->attempts = (unsigned)lk_pg_uint(result, row, ATTEMPTS);
-    job->forgiven = (unsigned)lk_pg_uint(result, row, FORGIVEN);
-    job->sent = lk_pg_int(result, row, SENT);
-    job->repeatable = lk_pg_int(result, row, REPEATABLE);
-    job->created_ms = lk_pg_uint(result, row, CREATED);
-    job->due_ms = lk_pg_uint(result, row, DUE);
-    job->now_ms = lk_pg_uint(result, row, NOW);
-    job->status = (unsigned)lk_pg_uint(result, row, STATUS);
-    return lk_pg_texts(result, row, texts, sizeof(texts) / sizeof(texts[0]),
-                       &job->text);
-}
 
 /* What there is no memory for is leased to nobody, and runs out. */
 static void take_lease(struct job_run *run, const PGresult *result, int row)
@@ -368,7 +306,7 @@ static void take_lease(struct job_run *run, const PGresult *result, int row)
     if (!job) {
         return;
     }
-    if (take_job(result, row, job)) {
+    if (lk_pg_job(result, row, false, job)) {
         lk_job_free(job);
         work->job_count--;
         return;
@@ -383,12 +321,12 @@ static void take_last(struct job_run *run, const PGresult *result, int row)
     struct lk_work *work = run->work;
     uint64_t busy_ms = run->lane->busy_ms;
 
-    work->lapsed = lk_pg_uint(result, row, ATTEMPTS);
+    work->lapsed = lk_pg_uint(result, row, LK_PG_J_ATTEMPTS);
     run->lane->busy_ms = 0;
-    if (PQgetisnull(result, row, DUE)) {
+    if (PQgetisnull(result, row, LK_PG_J_DUE)) {
         return;
     }
-    work->wait_ms = lk_pg_uint(result, row, DUE);
+    work->wait_ms = lk_pg_uint(result, row, LK_PG_J_DUE);
     if (work->wait_ms < BUSY_MS && !work->job_count) {
         /* Somebody else has what is due. */
         busy_ms = busy_ms ? 2 * busy_ms : BUSY_MS;
@@ -402,12 +340,12 @@ static void take_leases(struct job_run *run)
     const PGresult *result = result_of(run, LEASE);
 
     for (int row = 0; row < rows_of(run, LEASE); row++) {
-        switch (lk_pg_int(result, row, KIND)) {
+        switch (lk_pg_int(result, row, LK_PG_J_KIND)) {
         case KIND_LEASE:
             take_lease(run, result, row);
             break;
         case KIND_SETTLED:
-            take_settled(run->store, lk_pg_int(result, row, NUMBER));
+            take_settled(run->store, lk_pg_int(result, row, LK_PG_J_NUMBER));
             break;
         default:
             take_last(run, result, row);
