@@ -67,6 +67,8 @@ static ngx_int_t ngx_http_latchkey_read_secret(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_str_t *path, size_t min, ngx_str_t *secret);
 static ngx_int_t ngx_http_latchkey_credentials(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_http_latchkey_server_t *server);
+static char *ngx_http_latchkey_add_headers(ngx_conf_t *cf,
+    ngx_command_t *cmd, ngx_array_t **headers, ngx_str_t *never, char *why);
 static ngx_array_t *ngx_http_latchkey_names(ngx_conf_t *cf,
     ngx_command_t *cmd);
 static ngx_int_t ngx_http_latchkey_time(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -927,35 +929,45 @@ ngx_http_latchkey_set_replay_headers(ngx_conf_t *cf, ngx_command_t *cmd,
 {
     ngx_http_latchkey_loc_conf_t *llcf = conf;
 
+    return ngx_http_latchkey_add_headers(cf, cmd, &llcf->replay_headers,
+                                         ngx_http_latchkey_unreplayed,
+                                         "belongs to one answer and is never "
+                                         "replayed");
+}
+
+
+/* more names for a list of our own; some are never in it */
+
+static char *
+ngx_http_latchkey_add_headers(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_array_t **headers, ngx_str_t *never, char *why)
+{
     ngx_str_t   *value, *name;
     ngx_uint_t   i;
 
-    if (llcf->replay_headers != NGX_CONF_UNSET_PTR) {
+    if (*headers != NGX_CONF_UNSET_PTR) {
         return "is duplicate";
     }
 
     value = cf->args->elts;
 
     if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "default") == 0) {
-        llcf->replay_headers = NULL;
+        *headers = NULL;
         return NGX_CONF_OK;
     }
 
-    llcf->replay_headers = ngx_http_latchkey_names(cf, cmd);
-    if (llcf->replay_headers == NULL) {
+    *headers = ngx_http_latchkey_names(cf, cmd);
+    if (*headers == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    name = llcf->replay_headers->elts;
+    name = (*headers)->elts;
 
-    for (i = 0; i < llcf->replay_headers->nelts; i++) {
-        if (ngx_http_latchkey_is_among(&name[i],
-                                       ngx_http_latchkey_unreplayed))
-        {
+    for (i = 0; i < (*headers)->nelts; i++) {
+        if (ngx_http_latchkey_is_among(&name[i], never)) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "\"%V\" in \"%V\" belongs to one answer and "
-                               "is never replayed, remove it",
-                               &value[i + 1], &cmd->name);
+                               "\"%V\" in \"%V\" %s, remove it",
+                               &value[i + 1], &cmd->name, why);
             return NGX_CONF_ERROR;
         }
     }
@@ -1032,38 +1044,11 @@ ngx_http_latchkey_set_async_headers(ngx_conf_t *cf, ngx_command_t *cmd,
 {
     ngx_http_latchkey_loc_conf_t *llcf = conf;
 
-    ngx_str_t   *value, *name;
-    ngx_uint_t   i;
-
-    if (llcf->async_headers != NGX_CONF_UNSET_PTR) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "default") == 0) {
-        llcf->async_headers = NULL;
-        return NGX_CONF_OK;
-    }
-
-    llcf->async_headers = ngx_http_latchkey_names(cf, cmd);
-    if (llcf->async_headers == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    name = llcf->async_headers->elts;
-
-    for (i = 0; i < llcf->async_headers->nelts; i++) {
-        if (ngx_http_latchkey_is_among(&name[i], ngx_http_latchkey_ungiven)) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "\"%V\" in \"%V\" belongs to one connection, "
-                               "or to Latchkey, and is never kept for later, "
-                               "remove it", &value[i + 1], &cmd->name);
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    return NGX_CONF_OK;
+    return ngx_http_latchkey_add_headers(cf, cmd, &llcf->async_headers,
+                                         ngx_http_latchkey_ungiven,
+                                         "belongs to one connection, or to "
+                                         "Latchkey, and is never kept for "
+                                         "later");
 }
 
 
