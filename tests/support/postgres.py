@@ -220,6 +220,9 @@ class Postgres(Service):
         self.query("SELECT pg_reload_conf()")
         # Each new backend has what the postmaster has.
         until(lambda: self.value("SELECT pg_conf_load_time()") > before)
+        # Whether commits wait for a standby is told to all by the checkpointer,
+        # which reads the settings between two checkpoints.
+        self.query("CHECKPOINT")
 
     def terminate_backends(self, where="true"):
         """Ends the clients in pg_stat_activity that the condition chooses.
