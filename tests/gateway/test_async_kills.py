@@ -17,11 +17,11 @@ import time
 import pytest
 
 from support import build, stores
-from support.gateway import free_port
 from support.later import later
 from support.life import new_key, until
 from support.provider import read_lines
 from support.resp import fields
+from support.service import free_port
 
 
 def kills_wanted():

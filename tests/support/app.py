@@ -14,6 +14,7 @@ import threading
 import time
 
 from .build import patience
+from .service import free_port, release_port
 from .wire import Cut, Headers, Stream, encode_headers
 
 MANNERS = {
@@ -117,9 +118,11 @@ class App:
         if protocol not in self.listeners:
             listener = socket.socket()
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", self.ports.get(protocol, 0)))
+            # Its own even while it is stopped: it may come back.
+            port = self.ports.get(protocol) or free_port()
+            self.ports[protocol] = port
+            listener.bind(("127.0.0.1", port))
             listener.listen(1024)
-            self.ports[protocol] = listener.getsockname()[1]
             self.listeners[protocol] = listener
             threading.Thread(target=self._accept, daemon=True,
                              args=(listener, SERVERS[protocol])).start()
@@ -157,6 +160,8 @@ class App:
 
     def finish(self):
         self.stop()
+        for port in self.ports.values():
+            release_port(port)
         assert not self.errors, self.errors[0]
 
     def _accept(self, listener, server):

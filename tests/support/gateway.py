@@ -9,7 +9,6 @@ import concurrent.futures
 import json
 import os
 import pathlib
-import random
 import re
 import shutil
 import signal
@@ -23,6 +22,7 @@ from . import build as build_
 from .daemon import REPORT
 from .life import until
 from .resp import fields
+from .service import free_port, release_port
 from .wire import Connection, encode_request
 
 MODULE = "ngx_http_latchkey_module.so"
@@ -67,18 +67,6 @@ def params(kind):
              "content_type", "server_protocol")
     return "\n".join("%s_param %s $%s;" % (kind, name.upper(), name)
                      for name in names)
-
-
-def free_port():
-    """Below the range of ports that the system hands out by itself."""
-    while True:
-        port = random.randrange(10240, 32000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
 
 
 def sanitizer_libraries(module):
@@ -479,9 +467,13 @@ class Gateway:
         finally:
             if self.is_running():
                 self.kill()
-            keep = os.environ.get("LATCHKEY_KEEP")
-            if not keep:
-                shutil.rmtree(self.folder, ignore_errors=True)
+            self.leave_nothing()
+
+    def leave_nothing(self):
+        for port in (self.port, self.tls_port, self.h2_port):
+            release_port(port)
+        if not os.environ.get("LATCHKEY_KEEP"):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def is_alive(pid):
@@ -535,4 +527,4 @@ def check_config(locations="", **options):
         return Checked(result.returncode, result.stderr,
                        gateway.config_file.read_text())
     finally:
-        shutil.rmtree(gateway.folder, ignore_errors=True)
+        gateway.leave_nothing()

@@ -3,8 +3,10 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
+import weakref
 
 from . import build
 from .resp import fields
@@ -38,6 +40,7 @@ class Place:
         self.make_daemon = make_daemon
         self.daemon = None
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lkm", dir="/tmp"))
+        weakref.finalize(self, shutil.rmtree, self.folder, True)
 
     # ---- its daemon ----
 

@@ -9,8 +9,8 @@ import subprocess
 import tempfile
 
 from . import build
-from .gateway import free_port
 from .life import until
+from .service import free_port, release_port
 
 
 def charge(customer="cus_1", amount=4200, **manner):
@@ -82,6 +82,7 @@ class Provider:
     def finish(self):
         if self.is_running():
             self.kill()
+        release_port(self.port)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # ---- what callers see ----

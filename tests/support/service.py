@@ -24,7 +24,7 @@ from .life import until
 
 LOOPBACK = "127.0.0.1"
 _libc = ctypes.CDLL(None, use_errno=True)
-_reserved = []
+_reserved = {}
 _starters = {}
 _alive = []
 
@@ -32,7 +32,7 @@ _alive = []
 # ---- ports ----
 
 def reserve(name):
-    """True if no other process of the tests has this name; ours until exit.
+    """True if nobody else in the tests has this name; ours until release().
 
     Names in the abstract namespace vanish with whoever holds them.
     """
@@ -42,8 +42,15 @@ def reserve(name):
     except OSError:
         holder.close()
         return False
-    _reserved.append(holder)
+    _reserved[name] = holder
     return True
+
+
+def release(name):
+    """Others may have it again."""
+    holder = _reserved.pop(name, None)
+    if holder:
+        holder.close()
 
 
 def is_free(port):
@@ -57,7 +64,8 @@ def is_free(port):
 
 
 def free_port():
-    """A port for this process alone, also while nobody listens there.
+    """A port for one server alone, also while it does not listen there, until
+    release_port().
 
     It is below those that the kernel gives to clients: a server that was
     killed finds its port free again.
@@ -67,6 +75,10 @@ def free_port():
         if is_free(port) and reserve("port-%d" % port):
             return port
     raise AssertionError("there is no free port")
+
+
+def release_port(port):
+    release("port-%s" % port)
 
 
 # ---- processes ----
@@ -335,4 +347,5 @@ class Service:
             client.close()
         self.clients = []
         self.kill()
+        release_port(self.port)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -13,7 +13,8 @@ import threading
 
 from . import build as build_
 from .daemon import REPORT
-from .gateway import free_port, is_alive, nginx_for
+from .gateway import is_alive, nginx_for
+from .service import free_port, release_port
 from .wire import Connection
 
 READY = "Ctrl-C stops it"
@@ -31,7 +32,8 @@ class Up:
         self.folder = pathlib.Path(
             folder or tempfile.mkdtemp(prefix="up", dir="/tmp"))
         self.dir = self.folder / "d"
-        self.port = port or free_port()
+        self.taken = None if port else free_port()
+        self.port = port or self.taken
         self.listen = listen or str(self.port)
         self.arguments = [*(["--upstream", upstream] if upstream else []),
                           "--listen", self.listen,
@@ -141,6 +143,7 @@ class Up:
             for line in self.err:
                 assert not REPORT.search(line), self.text()
         finally:
+            release_port(self.taken)
             if self.own:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
