@@ -7,9 +7,9 @@
 #include "ngx_http_latchkey_module.h"
 
 
-static ngx_int_t ngx_http_latchkey_set_headers(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_replay_headers(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, struct lk_slice block);
-static ngx_int_t ngx_http_latchkey_set_header(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_replay_header(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, u_char *line, u_char *end);
 
 
@@ -292,7 +292,7 @@ ngx_http_latchkey_set_replay(ngx_http_request_t *r,
                    answer->response.body.len);
     }
 
-    if (ngx_http_latchkey_set_headers(r, ctx->conf, headers) != NGX_OK
+    if (ngx_http_latchkey_replay_headers(r, ctx->conf, headers) != NGX_OK
         || ngx_http_latchkey_add_header(r, "Idempotent-Replayed", &yes)
            == NULL
         || ngx_http_latchkey_add_header(r, "Idempotency-Reference",
@@ -308,7 +308,7 @@ ngx_http_latchkey_set_replay(ngx_http_request_t *r,
 
 
 static ngx_int_t
-ngx_http_latchkey_set_headers(ngx_http_request_t *r,
+ngx_http_latchkey_replay_headers(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, struct lk_slice block)
 {
     u_char  *p, *end, *line;
@@ -324,7 +324,7 @@ ngx_http_latchkey_set_headers(ngx_http_request_t *r,
             break;
         }
 
-        if (ngx_http_latchkey_set_header(r, llcf, line, p) != NGX_OK) {
+        if (ngx_http_latchkey_replay_header(r, llcf, line, p) != NGX_OK) {
             return NGX_ERROR;
         }
 
@@ -341,7 +341,7 @@ ngx_http_latchkey_set_headers(ngx_http_request_t *r,
  */
 
 static ngx_int_t
-ngx_http_latchkey_set_header(ngx_http_request_t *r,
+ngx_http_latchkey_replay_header(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, u_char *line, u_char *end)
 {
     u_char           *p, *colon;

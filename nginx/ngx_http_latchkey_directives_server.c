@@ -1,0 +1,315 @@
+
+/*
+ * Directives that name a socket or a file with a secret: the daemon, the
+ * courier, and what the gateway shows or keeps to itself.
+ */
+
+
+#include "ngx_http_latchkey_directives.h"
+
+
+/* a shorter one could be found by trying */
+#define NGX_HTTP_LATCHKEY_SECRET_MIN  16
+#define NGX_HTTP_LATCHKEY_SECRET_MAX  4096
+
+
+static ngx_int_t ngx_http_latchkey_credentials(ngx_conf_t *cf,
+    ngx_command_t *cmd, ngx_http_latchkey_server_t *server);
+static ngx_int_t ngx_http_latchkey_read_secret(ngx_conf_t *cf,
+    ngx_command_t *cmd, ngx_str_t *path, size_t min, ngx_str_t *secret);
+static ngx_int_t ngx_http_latchkey_check_secret(ngx_conf_t *cf,
+    ngx_command_t *cmd, ngx_file_t *file);
+static ngx_int_t ngx_http_latchkey_take_secret(ngx_conf_t *cf,
+    ngx_command_t *cmd, ngx_file_t *file, size_t min, ngx_str_t *secret);
+
+
+char *
+ngx_http_latchkey_set_server(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_latchkey_loc_conf_t *llcf = conf;
+
+    ngx_str_t                   *value;
+    ngx_url_t                    u;
+    ngx_uint_t                   i;
+    ngx_http_latchkey_server_t  *server, given;
+
+    value = cf->args->elts;
+
+    ngx_memzero(&given, sizeof(ngx_http_latchkey_server_t));
+
+    if (ngx_http_latchkey_credentials(cf, cmd, &given) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    ngx_memzero(&u, sizeof(ngx_url_t));
+
+    u.url = value[1];
+
+    if (ngx_parse_url(cf->pool, &u) != NGX_OK) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "%s in \"%V\" of \"%V\", it must be \"unix:PATH\" "
+                           "or \"HOST:PORT\"",
+                           u.err ? u.err : "error", &u.url, &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    if (u.family != AF_UNIX && u.no_port) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no port in \"%V\" of \"%V\", it must be "
+                           "\"unix:PATH\" or \"HOST:PORT\"",
+                           &u.url, &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    if (llcf->server_list == NGX_CONF_UNSET_PTR) {
+        llcf->server_list = ngx_array_create(cf->pool, 2,
+                                          sizeof(ngx_http_latchkey_server_t));
+        if (llcf->server_list == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    for (i = 0; i < u.naddrs; i++) {
+        server = ngx_array_push(llcf->server_list);
+        if (server == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        *server = given;
+        server->addr = u.addrs[i];
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* of a parameter only its name is repeated: the rest may be a password */
+
+static ngx_int_t
+ngx_http_latchkey_credentials(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_http_latchkey_server_t *server)
+{
+    u_char      *p;
+    ngx_str_t   *value, path;
+    ngx_uint_t   i;
+
+    value = cf->args->elts;
+
+    for (i = 2; i < cf->args->nelts; i++) {
+
+        if (ngx_strncmp(value[i].data, "user=", 5) == 0) {
+            server->user.len = value[i].len - 5;
+            server->user.data = value[i].data + 5;
+
+        } else if (ngx_strncmp(value[i].data, "password=", 9) == 0
+                   && server->password.len == 0)
+        {
+            server->password.len = value[i].len - 9;
+            server->password.data = value[i].data + 9;
+
+        } else if (ngx_strncmp(value[i].data, "password_file=", 14) == 0
+                   && server->password.len == 0)
+        {
+            path.len = value[i].len - 14;
+            path.data = value[i].data + 14;
+
+            if (ngx_http_latchkey_read_secret(cf, cmd, &path, 1,
+                                              &server->password)
+                != NGX_OK)
+            {
+                return NGX_ERROR;
+            }
+
+        } else {
+            p = (u_char *) ngx_strchr(value[i].data, '=');
+
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid parameter %ui \"%*s\" in \"%V\", "
+                               "\"user=\" and one of \"password=\" and "
+                               "\"password_file=\" may follow the address",
+                               i, p ? (size_t) (p - value[i].data + 1) : 0,
+                               value[i].data, &cmd->name);
+            return NGX_ERROR;
+        }
+    }
+
+    if (server->user.len && server->password.len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "user \"%V\" of \"%V\" needs a password, add "
+                           "\"password_file=\"", &server->user, &cmd->name);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+char *
+ngx_http_latchkey_set_courier(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_latchkey_main_conf_t *lmcf = conf;
+
+    ngx_url_t   u;
+    ngx_str_t  *value;
+
+    if (lmcf->courier) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    ngx_memzero(&u, sizeof(ngx_url_t));
+
+    u.url = value[1];
+    u.listen = 1;
+
+    if (ngx_strncasecmp(u.url.data, (u_char *) "unix:", 5) != 0
+        || ngx_parse_url(cf->pool, &u) != NGX_OK)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" in \"%V\" must be \"unix:PATH\": "
+                           "whoever can connect there is taken for the "
+                           "courier", &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    lmcf->courier = &u.addrs[0];
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_latchkey_set_secret(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_latchkey_main_conf_t *lmcf = conf;
+
+    ngx_str_t  *value;
+
+    if (lmcf->secret.data) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_latchkey_read_secret(cf, cmd, &value[1],
+                                      NGX_HTTP_LATCHKEY_SECRET_MIN,
+                                      &lmcf->secret)
+        != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/*
+ * A secret is a file without the line ends after it.  No message repeats any
+ * of it.
+ */
+
+static ngx_int_t
+ngx_http_latchkey_read_secret(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_str_t *path, size_t min, ngx_str_t *secret)
+{
+    ngx_int_t   rc;
+    ngx_file_t  file;
+
+    if (ngx_conf_full_name(cf->cycle, path, 1) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(&file, sizeof(ngx_file_t));
+
+    file.name = *path;
+    file.log = cf->log;
+
+    file.fd = ngx_open_file(path->data, NGX_FILE_RDONLY, NGX_FILE_OPEN, 0);
+
+    if (file.fd == NGX_INVALID_FILE) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
+                           ngx_open_file_n " \"%V\" of \"%V\" failed",
+                           path, &cmd->name);
+        return NGX_ERROR;
+    }
+
+    rc = ngx_http_latchkey_check_secret(cf, cmd, &file);
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_latchkey_take_secret(cf, cmd, &file, min, secret);
+    }
+
+    if (ngx_close_file(file.fd) == NGX_FILE_ERROR) {
+        ngx_conf_log_error(NGX_LOG_ALERT, cf, ngx_errno,
+                           ngx_close_file_n " \"%V\" failed", path);
+    }
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_check_secret(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_file_t *file)
+{
+    ngx_file_info_t  fi;
+
+    if (ngx_fd_info(file->fd, &fi) == NGX_FILE_ERROR) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
+                           ngx_fd_info_n " \"%V\" of \"%V\" failed",
+                           &file->name, &cmd->name);
+        return NGX_ERROR;
+    }
+
+    if (!ngx_is_file(&fi) || ngx_file_size(&fi) > NGX_HTTP_LATCHKEY_SECRET_MAX)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" of \"%V\" is not a file of at most %d "
+                           "bytes", &file->name, &cmd->name,
+                           NGX_HTTP_LATCHKEY_SECRET_MAX);
+        return NGX_ERROR;
+    }
+
+    if (ngx_file_access(&fi) & (S_IROTH|S_IWOTH)) {
+        ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                           "everybody on this machine has access to \"%V\" of "
+                           "\"%V\", chmod 600 it", &file->name, &cmd->name);
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_take_secret(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_file_t *file, size_t min, ngx_str_t *secret)
+{
+    u_char   *p;
+    ssize_t   n;
+
+    p = ngx_pnalloc(cf->pool, NGX_HTTP_LATCHKEY_SECRET_MAX);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    n = ngx_read_file(file, p, NGX_HTTP_LATCHKEY_SECRET_MAX, 0);
+
+    while (n > 0 && (p[n - 1] == LF || p[n - 1] == CR)) {
+        n--;
+    }
+
+    if (n < (ssize_t) min) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" of \"%V\" is too short, at least %uz bytes "
+                           "are needed, for example from "
+                           "\"openssl rand -hex 32\"",
+                           &file->name, &cmd->name, min);
+        return NGX_ERROR;
+    }
+
+    secret->data = p;
+    secret->len = n;
+
+    return NGX_OK;
+}
