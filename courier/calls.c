@@ -31,21 +31,41 @@ static uint64_t age_ms(const struct lk_courier *courier,
                                            : 0;
 }
 
-/* Dead without a call. */
+/* Without a call. */
+static void end_at_once(struct lk_courier *courier, struct lk_errand *errand,
+                        enum lk_end end, const char *reason)
+{
+    errand->result = (struct lk_result){.end = end, .healthy = true};
+    lk_result_reason(&errand->result, "%s", reason);
+    errand->sent = false;
+    errand->outlet->now.dead += end == LK_END_DEAD;
+    errand->outlet->now.uncertain += end == LK_END_UNCERTAIN;
+    errand->outlet->dirty = true;
+    lk_errand_report(courier, errand);
+    lk_errand_end(courier, errand);
+}
+
 static void refuse(struct lk_courier *courier, struct lk_errand *errand,
                    const char *reason)
 {
-    errand->result = (struct lk_result){.end = LK_END_DEAD, .healthy = true};
-    lk_result_reason(&errand->result, "%s", reason);
-    errand->sent = false;
     if (errand->outlet->gateway && lk_request_problem(courier->store, errand)) {
         lk_errand_return(courier, errand, NO_ROOM_MS, "out of memory");
         return;
     }
-    errand->outlet->now.dead++;
-    errand->outlet->dirty = true;
-    lk_errand_report(courier, errand);
-    lk_errand_end(courier, errand);
+    end_at_once(courier, errand, LK_END_DEAD, reason);
+}
+
+/* An earlier call may have happened, and the target does not honour the key, or
+ * not any more: another one could be a second. */
+static bool is_doubted(struct lk_courier *courier, struct lk_errand *errand)
+{
+    if (!errand->job.doubt || may_repeat(errand)) {
+        return false;
+    }
+    end_at_once(courier, errand, LK_END_UNCERTAIN,
+                "an earlier answer was lost, and the target does not honour "
+                "keys now");
+    return true;
 }
 
 /* ---- on the way ---------------------------------------------------------- */
@@ -180,6 +200,10 @@ void lk_calls_marked(struct lk_courier *courier, struct lk_errand *errand)
                              : "the target is not configured any more");
         return;
     }
+    if (is_doubted(courier, errand)) {
+        errand->outlet->busy--;
+        return;
+    }
     mark_or_call(courier, errand);
 }
 
@@ -190,6 +214,9 @@ static size_t start_outlet(struct lk_courier *courier, struct lk_outlet *outlet,
 
     while (lk_outlet_may_call(courier, outlet, again_ms)) {
         struct lk_errand *errand = lk_errands_take(&outlet->ready);
+        if (is_doubted(courier, errand)) {
+            continue;
+        }
         /* A job that has taken its couriers with it, again and again, has
          * never come to an end. */
         if (failures_of(errand) > outlet->target->attempts) {
@@ -350,7 +377,8 @@ static void abandon(struct lk_courier *courier, struct lk_errand *errand)
         lk_errand_end(courier, errand);
     } else {
         errand->result = (struct lk_result){
-            .end = errand->honours ? LK_END_RETRY : LK_END_UNCERTAIN};
+            .end = errand->honours ? LK_END_RETRY : LK_END_UNCERTAIN,
+            .doubt = true};
         lk_result_reason(&errand->result, "%s", reason);
         errand->sent = true;
         lk_errand_report(courier, errand);

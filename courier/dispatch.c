@@ -33,6 +33,7 @@ static void add_end(struct lk_courier *courier, struct lk_errand *errand)
                    .headers = latchkey_buf_slice(&errand->headers),
                    .body = latchkey_buf_slice(&errand->body)},
         .left = errand->sent,
+        .doubt = errand->result.doubt,
     };
     if (request && errand->result.end == LK_END_DEAD) {
         courier->ends[work->end_count - 1].status = 0; /* not the app's */

@@ -32,6 +32,7 @@ void lk_result_reason(struct lk_result *result, const char *format, ...)
 static void doubt(bool honours, struct lk_result *result)
 {
     result->end = honours ? LK_END_RETRY : LK_END_UNCERTAIN;
+    result->doubt = true;
 }
 
 static void judge_success(bool honours, const struct lk_http_answer *answer,
@@ -52,8 +53,10 @@ static void judge_temporary(bool honours, unsigned status,
 {
     result->end = LK_END_RETRY;
     lk_result_reason(result, "answered %u", status);
-    if (!honours && (status == 502 || status == 504)) {
-        result->end = LK_END_UNCERTAIN;
+    if (status == 502 || status == 504) {
+        doubt(honours, result);
+    }
+    if (result->end == LK_END_UNCERTAIN) {
         lk_result_reason(
             result, "answered %u: it may have happened all the same", status);
     }

@@ -22,6 +22,7 @@
 struct lk_result {
     enum lk_end end; /* DELIVERED, RETRY, UNCERTAIN or DEAD */
     bool healthy;    /* the target did not fail: its circuit stays closed */
+    bool doubt;      /* nobody knows whether it has happened */
     char reason[LK_REASON_MAX + 1]; /* printable ASCII; empty: delivered */
 };
 

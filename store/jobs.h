@@ -104,6 +104,9 @@ struct lk_job {
     unsigned forgiven; /* of these, not counted against the limit */
     bool called;       /* the present attempt may have left */
     bool sent;         /* any attempt may have left */
+    bool doubt;        /* one may have happened, and its answer was lost: to be
+                          called again only where the key is honoured. Until
+                          AGAIN says that it has not */
     bool repeatable;
     uint64_t created_ms;
     uint64_t due_ms;   /* waiting: not before; leased: the lease ends */
@@ -162,6 +165,8 @@ struct lk_job_end {
     struct lk_response answer;
     bool left;  /* it may have reached the target: the job is `sent` from now
                    on. False: it surely did not, though it may be marked */
+    bool doubt; /* RETRY and DEAD, not of a request: nobody knows whether it has
+                   happened. The job is in `doubt` from now on */
     bool stale; /* out: somebody else has taken it, or it is over */
     bool again; /* out: another transaction has it now, nothing was noted:
                    give it again shortly */
@@ -187,7 +192,8 @@ struct lk_job_want {
 
 /* An operator's word, or proof; audited with who and why. */
 enum lk_order {
-    LK_ORDER_RETRY,     /* dead or waiting: due now, all attempts forgiven */
+    LK_ORDER_RETRY,     /* dead or waiting: due now, all attempts forgiven. What
+                           is in doubt stays so */
     LK_ORDER_DROP,      /* waiting, dead, uncertain or lost: never */
     LK_ORDER_DELIVERED, /* likewise: it has happened */
     LK_ORDER_AGAIN,     /* uncertain: it has not happened, call it again; the

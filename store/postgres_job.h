@@ -26,6 +26,7 @@ enum lk_pg_job_column {
     LK_PG_J_ATTEMPTS,
     LK_PG_J_FORGIVEN,
     LK_PG_J_SENT,
+    LK_PG_J_DOUBT,
     LK_PG_J_REPEATABLE,
     LK_PG_J_CREATED,
     LK_PG_J_DUE,

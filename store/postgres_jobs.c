@@ -12,8 +12,8 @@ enum { LOOK_AT = 2000 };
 #define COLUMNS(call, answer)                                                  \
     "NOT m.shown, j.id, o.tenant, o.scope, o.key, j.number, j.generation, "    \
     "j.token, o.attempt, j.name, j.target, j.method, j.path, " call ", "       \
-    "j.attempts, j.forgiven, j.sent, j.repeatable, j.created_ms, j.due_ms, "   \
-    "n.now, j.status, j.provider_id, j.reason, j.state, j.called, "            \
+    "j.attempts, j.forgiven, j.sent, j.doubt, j.repeatable, j.created_ms, "    \
+    "j.due_ms, n.now, j.status, j.provider_id, j.reason, j.state, j.called, "  \
     "j.ended_ms, " answer
 
 #define NO_BYTES "NULL::bytea, NULL::bytea"
@@ -59,6 +59,7 @@ enum lk_status lk_pg_job(const PGresult *result, int row, bool listed,
     job->attempts = (unsigned)lk_pg_uint(result, row, LK_PG_J_ATTEMPTS);
     job->forgiven = (unsigned)lk_pg_uint(result, row, LK_PG_J_FORGIVEN);
     job->sent = lk_pg_int(result, row, LK_PG_J_SENT);
+    job->doubt = lk_pg_int(result, row, LK_PG_J_DOUBT);
     job->repeatable = lk_pg_int(result, row, LK_PG_J_REPEATABLE);
     job->created_ms = lk_pg_uint(result, row, LK_PG_J_CREATED);
     job->due_ms = lk_pg_uint(result, row, LK_PG_J_DUE);

@@ -12,6 +12,7 @@ enum {
     BUSY_MOST = 160,  /* or for longer: an app's transaction may last */
     ARRAYS = 32,      /* parameters of all statements together */
     MOST_JOBS = 4096, /* leased for one want */
+    FLAG_DOUBT = 65536,
 };
 
 /* In the order in which they are done. */
@@ -106,7 +107,8 @@ static enum lk_status add_ends(struct job_run *run)
     COLUMN(run, ENDS, LK_PG_BYTEA_ARRAY, count, lk_pg_array_bytes,
            ends[i].answer.body);
     COLUMN(run, ENDS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
-           ends[i].left + 2 * (int64_t)ends[i].answer.status);
+           ends[i].left + 2 * (int64_t)ends[i].answer.status +
+               FLAG_DOUBT * ends[i].doubt);
     return status;
 }
 

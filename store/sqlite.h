@@ -41,14 +41,14 @@ enum { LK_LOCK_NONE = -1 };
     "job.state, job.attempts, job.forgiven, job.called, job.sent, "            \
     "job.repeatable, job.created, job.due, job.ended, job.status, "            \
     "job.provider_id, job.reason, claim.tenant, claim.scope, claim.key, "      \
-    "call.method, call.path, call.headers, call.body FROM job "                \
+    "call.method, call.path, call.headers, call.body, job.doubt FROM job "     \
     "LEFT JOIN call ON call.id = job.id "                                      \
     "LEFT JOIN claim ON claim.token = job.number "
 
 /* A job's own row, the small part that changes; see struct lk_job_row. */
 #define LK_JOB_ROW                                                             \
     "SELECT id, number, hash, name = '', target, state, attempts, forgiven, "  \
-    "called, sent, repeatable, created, due FROM job "
+    "called, sent, repeatable, created, due, doubt FROM job "
 
 /* "state < 4", in so many words, is what the indexes of unfinished jobs ask
  * for. */
@@ -88,10 +88,11 @@ enum { LK_LOCK_NONE = -1 };
     X(JOB_ROW, LK_JOB_ROW "WHERE id = ?")                                      \
     X(REQUEST, LK_JOB_ROW "WHERE number = ? AND name = '' AND state < 4")      \
     X(JOB_MOVE, "UPDATE job SET state = ?2, attempts = ?3, forgiven = ?4, "    \
-                "called = ?5, sent = ?6, due = ?7, ended = ?8 WHERE id = ?1")  \
+                "called = ?5, sent = ?6, due = ?7, ended = ?8, doubt = ?9 "    \
+                "WHERE id = ?1")                                               \
     X(JOB_END, "UPDATE job SET state = ?2, attempts = ?3, forgiven = ?4, "     \
-               "called = ?5, sent = ?6, due = ?7, ended = ?8, status = ?9, "   \
-               "provider_id = ?10, reason = ?11 WHERE id = ?1")                \
+               "called = ?5, sent = ?6, due = ?7, ended = ?8, doubt = ?9, "    \
+               "status = ?10, provider_id = ?11, reason = ?12 WHERE id = ?1")                \
     X(ATTEMPT, "INSERT OR REPLACE INTO attempt VALUES (?,?,?,?,?,?,?,?)")      \
     X(JOB_LOST, LK_JOB_ROW "WHERE target = ? AND state = 1 AND state < 4 "     \
                            "AND due <= ? ORDER BY due LIMIT ?")                \
@@ -391,6 +392,7 @@ struct lk_job_row {
     unsigned forgiven;
     bool called;
     bool sent;
+    bool doubt;
     bool repeatable;
     uint64_t created;
     uint64_t due;

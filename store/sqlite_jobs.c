@@ -34,6 +34,7 @@ void lk_job_fill(sqlite3_stmt *row, struct lk_job *job, bool whole)
                       lk_column(row, 19)},
         .method = lk_column(row, 20),
         .path = lk_column(row, 21),
+        .doubt = sqlite3_column_int(row, 24),
     };
     if (whole) {
         job->headers = lk_column(row, 22);

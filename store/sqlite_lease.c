@@ -125,6 +125,7 @@ static enum lk_status take(struct leasing *leasing, struct lk_job_row *row,
     job->attempts = row->attempts;
     job->called = row->called;
     job->sent = row->sent;
+    job->doubt = row->doubt;
     job->due_ms = row->due;
     job->token = op.out.token;
     job->run = op.out.attempt;
@@ -197,6 +198,7 @@ static enum lk_status settle_one(struct leasing *leasing,
         return follow_operation(leasing, row);
     }
     row->sent |= row->called || honours;
+    row->doubt |= !row->request && (row->called || honours);
     if (again) {
         return take_again(leasing, row);
     }
@@ -270,6 +272,7 @@ static enum lk_status take_due(struct leasing *leasing)
             .attempts = job->attempts,
             .forgiven = job->forgiven,
             .sent = job->sent,
+            .doubt = job->doubt,
             .repeatable = job->repeatable,
             .created = job->created_ms,
         };

@@ -148,6 +148,7 @@ static enum lk_status carry_out(struct lk_sqlite *store, struct lk_batch *batch,
         row->forgiven = row->attempts;
     } else if (order->order == LK_ORDER_AGAIN) {
         row->forgiven += row->forgiven < row->attempts; /* it was none */
+        row->doubt = false;
     }
     if (order->order == LK_ORDER_DELIVERED) {
         row->sent = true;

@@ -158,6 +158,7 @@ static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
         return status == LK_NOT_FOUND ? LK_OK : status;
     }
     row.sent |= end->left;
+    row.doubt |= end->doubt;
     switch (end->end) {
     case LK_END_DELIVERED:
         return row.request ? doubt_delivery(store, batch, &row, now)

@@ -30,6 +30,7 @@ ALTER TABLE latchkey.operation
 -- forgiven     of these, not counted against the limit
 -- called       the present attempt may have left
 -- sent         any attempt may have left
+-- doubt        one may have happened, and its answer was lost
 -- repeatable   a request that may run again
 -- due_ms       waiting: not before; leased: the lease ends
 -- ended_ms     since when it is what it is; 0: waiting or leased
@@ -38,6 +39,7 @@ ALTER TABLE latchkey.job
     ADD COLUMN forgiven       integer NOT NULL DEFAULT 0,
     ADD COLUMN called         boolean NOT NULL DEFAULT false,
     ADD COLUMN sent           boolean NOT NULL DEFAULT false,
+    ADD COLUMN doubt          boolean NOT NULL DEFAULT false,
     ADD COLUMN repeatable     boolean NOT NULL DEFAULT false,
     ADD COLUMN ended_ms       bigint  NOT NULL DEFAULT 0,
     ADD COLUMN status         integer NOT NULL DEFAULT 0,
@@ -109,6 +111,7 @@ CREATE TYPE latchkey.lease AS (
     attempts    integer,
     forgiven    integer,
     sent        boolean,
+    doubt       boolean,
     repeatable  boolean,
     created_ms  bigint,
     due_ms      bigint,

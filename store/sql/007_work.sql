@@ -157,10 +157,11 @@ BEGIN
 END
 $$;
 
--- _end: enum lk_end. _flags: 1 the call may have left; plus twice the status of
--- the answer that a request which is given up is completed with. Returns a row
--- only for those that are stale (1) or that another transaction has (2), and
--- for those who have settled an operation (0).
+-- _end: enum lk_end. _flags: 1 the call may have left; 65536 nobody knows whether
+-- it has happened (not of a request); plus twice the status of the answer that a
+-- request which is given up is completed with. Returns a row only for those that
+-- are stale (1) or that another transaction has (2), and for those who have
+-- settled an operation (0).
 CREATE OR REPLACE FUNCTION latchkey.end_jobs(_id bigint[], _attempt integer[],
     _end integer[], _delay bigint[], _status integer[], _provider text[],
     _reason text[], _headers bytea[], _body bytea[], _flags integer[])
@@ -176,6 +177,7 @@ BEGIN
         UPDATE latchkey.job j SET
             state = (ARRAY[4, 0, 0, 2, 3])[u.ends + 1],
             sent = j.sent OR (u.flags & 1) <> 0 OR u.ends = 0,
+            doubt = j.doubt OR u.flags >= 65536,
             called = j.called AND u.ends NOT IN (1, 2),
             forgiven = j.forgiven + (u.ends = 2)::integer,
             due_ms = CASE WHEN u.ends IN (1, 2) THEN now + u.delay
@@ -321,7 +323,7 @@ $$;
 
 -- What becomes of the last attempt when a job is put back: history.
 CREATE OR REPLACE FUNCTION latchkey.put_back(_job latchkey.job, _now bigint,
-    _forgiven integer)
+    _forgiven integer, _doubt boolean)
 RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -337,7 +339,7 @@ BEGIN
         ON CONFLICT DO NOTHING;
     END IF;
     UPDATE latchkey.job j SET state = 0, due_ms = _now, ended_ms = 0,
-        called = false, forgiven = _forgiven
+        called = false, forgiven = _forgiven, doubt = _doubt
     WHERE j.id = _job.id;
 END
 $$;
@@ -399,12 +401,12 @@ BEGIN
             CONTINUE;
         END IF;
         IF _order[i] = 0 THEN
-            PERFORM latchkey.put_back(j, now, j.attempts);
+            PERFORM latchkey.put_back(j, now, j.attempts, j.doubt);
             state := 0;
         ELSIF _order[i] = 3 THEN
             -- What has not happened does not count.
             PERFORM latchkey.put_back(j, now,
-                least(j.forgiven + 1, j.attempts));
+                least(j.forgiven + 1, j.attempts), false);
             state := 0;
         ELSE
             state := CASE _order[i] WHEN 1 THEN 5 ELSE 4 END;
@@ -437,7 +439,7 @@ REVOKE ALL ON FUNCTION
     latchkey.end_jobs(bigint[], integer[], integer[], bigint[], integer[],
         text[], text[], bytea[], bytea[], integer[]),
     latchkey.mark_jobs(bigint[], integer[], bigint[], integer[]),
-    latchkey.put_back(latchkey.job, bigint, integer),
+    latchkey.put_back(latchkey.job, bigint, integer, boolean),
     latchkey.order_jobs(integer[], bigint[], integer[], text[], text[],
         integer[], text[], text[])
     FROM PUBLIC;
@@ -451,7 +453,7 @@ GRANT EXECUTE ON FUNCTION
     latchkey.end_jobs(bigint[], integer[], integer[], bigint[], integer[],
         text[], text[], bytea[], bytea[], integer[]),
     latchkey.mark_jobs(bigint[], integer[], bigint[], integer[]),
-    latchkey.put_back(latchkey.job, bigint, integer),
+    latchkey.put_back(latchkey.job, bigint, integer, boolean),
     latchkey.order_jobs(integer[], bigint[], integer[], text[], text[],
         integer[], text[], text[])
     TO latchkey_daemon;

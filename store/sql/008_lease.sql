@@ -116,7 +116,7 @@ BEGIN
     ), moved AS (
         UPDATE latchkey.job j SET
             state = CASE WHEN d.lost THEN 2 ELSE 0 END,
-            sent = j.sent OR d.gone,
+            sent = j.sent OR d.gone, doubt = j.doubt OR d.gone,
             ended_ms = CASE WHEN d.lost THEN now ELSE 0 END,
             status = CASE WHEN d.gone THEN 0 ELSE j.status END,
             reason = CASE
@@ -219,8 +219,8 @@ BEGIN
     WHERE j.ctid = f.place
     RETURNING 0::smallint, j.id, f.tenant, f.scope, f.key, j.number, j.generation, j.token,
         f.attempt, j.name, j.target, j.method, j.path, j.headers, j.body,
-        j.attempts, j.forgiven, j.sent, j.repeatable, j.created_ms, j.due_ms,
-        now, j.status, j.provider_id, j.reason;
+        j.attempts, j.forgiven, j.sent, j.doubt, j.repeatable, j.created_ms,
+        j.due_ms, now, j.status, j.provider_id, j.reason;
 END
 $$;
 
@@ -333,8 +333,8 @@ BEGIN
     )
     SELECT 0::smallint, l.id, o.tenant, o.scope, o.key, l.number, l.generation,
         0::bigint, 0, l.name, l.target, l.method, l.path, l.headers, l.body,
-        l.attempts, l.forgiven, l.sent, l.repeatable, l.created_ms, l.due_ms,
-        now, l.status, l.provider_id, l.reason
+        l.attempts, l.forgiven, l.sent, l.doubt, l.repeatable, l.created_ms,
+        l.due_ms, now, l.status, l.provider_id, l.reason
     FROM leased l
     LEFT JOIN LATERAL (
         SELECT p.tenant, p.scope, p.key FROM latchkey.operation p

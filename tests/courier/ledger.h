@@ -21,6 +21,7 @@ struct ledger_job {
     unsigned forgiven;
     bool called;
     bool sent;
+    bool doubt;
     bool repeatable;
     bool stolen; /* somebody else has it: what is shown for it is stale */
     uint64_t created_ms;
@@ -105,6 +106,7 @@ static void ledger_end(struct ledger *ledger, struct lk_job_end *end)
     job->state = states[end->end];
     job->forgiven += end->end == LK_END_RETURN;
     job->sent = job->sent || end->left;
+    job->doubt = job->doubt || end->doubt;
     job->called = false;
     job->due_ms = ledger->now_ms + end->delay_ms;
     job->ends++;
@@ -158,6 +160,7 @@ static void ledger_lease(struct ledger *ledger, struct lk_work *work,
         .state = LK_JOB_LEASED,
         .attempts = row->attempts,
         .forgiven = row->forgiven,
+        .doubt = row->doubt,
         .repeatable = row->repeatable,
         .created_ms = row->created_ms,
         .now_ms = ledger->now_ms,

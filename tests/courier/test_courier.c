@@ -378,6 +378,47 @@ static void no_answer_is_tried_again_only_where_the_key_is_honoured(
     assert_int_equal(again->end, LK_END_RETRY);
     assert_int_equal(once->state, LK_JOB_UNCERTAIN);
     assert_true(again->sent && once->sent);
+    assert_true(again->doubt);
+}
+
+static void what_is_in_doubt_is_called_only_where_the_key_is_honoured(
+    void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *again = ledger_add(&bench->ledger, "honours", "/1");
+    struct ledger_job *once = ledger_add(&bench->ledger, "once", "/2");
+
+    again->doubt = once->doubt = true;
+    once->attempts = 3; /* it may have happened: that is not given up */
+    start(bench);
+    await_end(bench, again);
+    await_end(bench, once);
+    assert_int_equal(again->state, LK_JOB_DELIVERED);
+    assert_int_equal(once->state, LK_JOB_UNCERTAIN);
+    assert_false(once->sent);
+    assert_int_equal(once->marks, 0);
+    assert_int_equal(atomic_load(&bench->good.requests), 1);
+}
+
+/* Leased while the key was honoured, and its turn comes after. */
+static void what_is_in_doubt_is_not_called_after_a_reload(void **state)
+{
+    struct bench *bench = *state;
+
+    bench->config.targets.targets = &bench->targets[2];
+    bench->config.targets.count = 1;
+    bench->targets[2].concurrency = 1;
+    ledger_add(&bench->ledger, "slow", "/1");
+    struct ledger_job *job = ledger_add(&bench->ledger, "slow", "/2");
+    job->doubt = true;
+    start(bench);
+    await_requests(&bench->slow, 1);
+    bench->targets[2].honours = false;
+    bench->targets[2].concurrency = 2;
+    lk_courier_class.reload(bench->courier, &bench->config);
+    await_end(bench, job);
+    assert_int_equal(job->state, LK_JOB_UNCERTAIN);
+    assert_int_equal(atomic_load(&bench->slow.requests), 1);
 }
 
 static void what_nobody_took_was_not_sent_though_it_was_marked(void **state)
@@ -668,6 +709,8 @@ int main(void)
         TEST(a_failure_waits_and_says_why),
         TEST(the_last_failure_is_dead),
         TEST(no_answer_is_tried_again_only_where_the_key_is_honoured),
+        TEST(what_is_in_doubt_is_called_only_where_the_key_is_honoured),
+        TEST(what_is_in_doubt_is_not_called_after_a_reload),
         TEST(what_nobody_took_was_not_sent_though_it_was_marked),
         TEST(a_lease_is_renewed_while_its_call_runs),
         TEST(a_call_whose_lease_was_lost_runs_on_and_its_end_is_stale),

@@ -193,6 +193,27 @@ static void what_may_have_happened_is_never_given_up(void **state)
     assert_int_equal(result.end, LK_END_UNCERTAIN);
 }
 
+/* C27: what is uncertain without a key is in doubt with one. */
+static void what_a_key_covers_is_in_doubt(void **state)
+{
+    struct lk_target target = make_target();
+    struct lk_result with;
+    struct lk_result without;
+
+    for (int sent = 0; sent < 2; sent++) {
+        for (int whole = 0; whole < 2; whole++) {
+            for (unsigned status = 0; status < 600; status++) {
+                struct lk_http_answer answer = {
+                    .sent = sent, .whole = whole, .status = status};
+                lk_result_of(&target, true, &answer, &with);
+                lk_result_of(&target, false, &answer, &without);
+                assert_int_equal(with.doubt, without.end == LK_END_UNCERTAIN);
+                status += status ? 0 : 199;
+            }
+        }
+    }
+}
+
 /* ---- requests ------------------------------------------------------------ */
 
 static enum lk_end request_end(bool repeatable, bool sent, unsigned status,
@@ -313,6 +334,7 @@ int main(void)
         cmocka_unit_test(a_redirect_is_refused_by_name),
         cmocka_unit_test(a_reason_is_short_and_printable),
         cmocka_unit_test(a_retry_too_many_is_dead_and_says_why),
+        cmocka_unit_test(what_a_key_covers_is_in_doubt),
         cmocka_unit_test(what_may_have_happened_is_never_given_up),
         cmocka_unit_test(the_gateway_says_what_became_of_a_request),
         cmocka_unit_test(a_request_without_an_outcome_is_uncertain),

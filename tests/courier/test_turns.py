@@ -50,6 +50,74 @@ def test_a_lost_call_is_made_again_once_its_key_is_honoured(box, provider):
         {job["downstream-key"]}
 
 
+LOST = {"drop": "after", "cut": 1, "fail": 504}
+
+
+@pytest.mark.parametrize("manner", LOST)
+@pytest.mark.parametrize("answer", [None, 503])
+def test_what_waits_because_an_answer_was_lost_is_not_called_without_its_key(
+        box, make_provider, manner, answer):
+    """C27: also if a later attempt was answered: that says nothing of the
+    one before."""
+    provider = make_provider(honours=False)
+    provider.control(**{manner: LOST[manner]}, next=1)
+    box.target("pay", provider, idempotency="yes", backoff="1h",
+               backoff_max="1h").start()
+    key = box.leave(charge())
+    until(lambda: box.job_of(key)["history"])
+    if answer:
+        provider.control(fail=answer, next=1)
+        assert box.order("RETRY", box.job_of(key)) == "OK"
+        until(lambda: len(box.job_of(key)["history"]) == 2)
+    called, made = len(provider.calls()), len(provider.charges())
+    box.daemon.stop()
+    start_with(box, *target_settings("pay", provider.url, idempotency="no"))
+    assert box.order("RETRY", box.job_of(key)) == "OK"
+    job = box.wait_job(key, "uncertain")
+    assert "an earlier answer was lost" in job["reason"]
+    assert len(provider.calls()) == called
+    assert int(box.target_status()["doubts"]) == 1
+    assert "job=%d" % job["id"] in box.daemon.wait_for_log("job-uncertain")
+    # Somebody knows that it has not happened: then it is called.
+    assert box.order("AGAIN", job) == "OK"
+    box.wait_job(key)
+    assert len(provider.charges()) == made + 1
+
+
+def test_a_dead_job_whose_answer_was_lost_is_not_retried_without_its_key(
+        box, make_provider):
+    # C27: one that was refused is, whatever is said of keys.
+    provider = make_provider(honours=False)
+    provider.control(drop="after", next=1)
+    box.target("pay", provider, idempotency="yes", attempts="1").start()
+    lost = box.leave(charge("lost"))
+    box.wait_job(lost, "dead")
+    provider.control(fail=503, next=1)
+    refused = box.leave(charge("refused"))
+    box.wait_job(refused, "dead")
+    box.daemon.stop()
+    start_with(box, *target_settings("pay", provider.url, idempotency="no"))
+    for key in (lost, refused):
+        assert box.order("RETRY", box.job_of(key)) == "OK"
+    box.wait_job(refused)
+    box.wait_job(lost, "uncertain")
+    assert len(provider.charges("lost")) == 1
+
+
+def test_what_is_in_doubt_is_called_again_while_its_key_is_honoured(
+        box, provider):
+    # C27: a restart changes nothing about it.
+    provider.control(drop="after", next=1)
+    box.target("pay", provider, backoff="1h", backoff_max="1h").start()
+    key = box.leave(charge())
+    until(lambda: box.job_of(key)["history"])
+    box.daemon.stop()
+    start_with(box, *target_settings("pay", provider.url))
+    assert box.order("RETRY", box.job_of(key)) == "OK"
+    box.wait_job(key)
+    assert len(provider.charges()) == 1 and len(provider.calls()) == 2
+
+
 @pytest.mark.parametrize("word,state", [("DROP", "dropped"),
                                         ("DELIVERED", "delivered")])
 def test_a_lost_job_of_a_target_that_is_gone_is_told_of_and_can_be_ended(

@@ -936,6 +936,80 @@ static void verify_finds_what_is_wrong_with_jobs(void **state)
     }
 }
 
+static bool is_in_doubt(struct bed *bed, uint64_t id)
+{
+    struct lk_job job = job_of(bed, id);
+    bool doubt = job.doubt;
+
+    lk_job_free(&job);
+    return doubt;
+}
+
+static void end_in_doubt(struct bed *bed, const struct lk_job *job,
+                         enum lk_end how)
+{
+    struct lk_job_end end = end_of(job, how);
+
+    end.doubt = true;
+    assert_false(give_end(bed, end));
+}
+
+/* C27: until somebody says that it has not happened. */
+static void what_may_have_happened_is_in_doubt_until_it_is_called_again(
+    void **state)
+{
+    struct bed *bed = *state;
+    static const enum lk_end later[] = {LK_END_RETRY, LK_END_RETURN,
+                                        LK_END_DEAD};
+
+    leave_job(bed, "k", "charge");
+    struct lk_job job = take_job(bed);
+    assert_false(job.doubt);
+    end_in_doubt(bed, &job, LK_END_RETRY);
+    for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++) {
+        lk_job_free(&job);
+        bed_reopen(bed);
+        job = take_job(bed);
+        assert_true(job.doubt);
+        assert_false(finish(bed, &job, later[i]));
+        assert_true(is_in_doubt(bed, job.id));
+    }
+    assert_int_equal(order(bed, LK_ORDER_RETRY, job.id, 0), LK_OK);
+    lk_job_free(&job);
+    job = take_job(bed);
+    assert_true(job.doubt);
+    assert_false(finish(bed, &job, LK_END_UNCERTAIN));
+    assert_int_equal(order(bed, LK_ORDER_AGAIN, job.id, 0), LK_OK);
+    lk_job_free(&job);
+    job = take_job(bed);
+    assert_false(job.doubt);
+    end_in_doubt(bed, &job, LK_END_DEAD);
+    assert_true(is_in_doubt(bed, job.id));
+    lk_job_free(&job);
+}
+
+/* C27 */
+static void a_call_that_was_lost_is_in_doubt(void **state)
+{
+    struct bed *bed = *state;
+
+    leave_job(bed, "k", "charge");
+    struct lk_job first = take(bed, target_of(bed), true, SHORT_MS);
+    outlive(bed, &first);
+    struct lk_job second = take(bed, target_of(bed), true, LONG_MS);
+    assert_true(second.doubt);
+    leave_job(bed, "l", "charge");
+    struct lk_job other = take(bed, target_of(bed), false, SHORT_MS);
+    outlive(bed, &other);
+    struct lk_job uncalled = take_job(bed);
+    assert_int_equal(uncalled.id, other.id);
+    assert_false(uncalled.doubt);
+    lk_job_free(&first);
+    lk_job_free(&second);
+    lk_job_free(&other);
+    lk_job_free(&uncalled);
+}
+
 #define TEST(name)                                                             \
     cmocka_unit_test_setup_teardown(name, bed_setup, bed_teardown)
 
@@ -952,6 +1026,8 @@ int main(void)
         TEST(a_lost_job_that_was_never_called_is_leased_again),
         TEST(a_lost_job_that_was_called_is_leased_again_if_keys_are_honoured),
         TEST(a_lost_job_that_was_called_is_uncertain_elsewhere),
+        TEST(what_may_have_happened_is_in_doubt_until_it_is_called_again),
+        TEST(a_call_that_was_lost_is_in_doubt),
         TEST(what_is_lost_is_settled_although_there_is_no_room),
         TEST(where_nothing_is_left_nobody_need_ask_again),
         TEST(each_want_gets_at_most_its_limit),
