@@ -2,6 +2,7 @@
 """
 
 import pathlib
+import shutil
 import sys
 
 import pytest
@@ -21,6 +22,14 @@ def need(program):
     """A program that is not built fails the test: it would prove nothing."""
     if not program.exists():
         pytest.fail("%s is not built" % program, pytrace=False)
+
+
+@pytest.fixture
+def tmp_path():
+    """As pytest's own, where all files of tests are, and gone afterwards."""
+    folder = build.folder("lkt")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -129,8 +129,9 @@ class Peer:
 
 
 @pytest.fixture
-def peer(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("p")
+def peer(tmp_path):
+    folder = tmp_path / "p"
+    folder.mkdir()
     made = Peer(folder / "s")
     yield made
     made.listener.close()

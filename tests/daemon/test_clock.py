@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.life import begin, claim, finish, name, new_key, until, verdict
+from support.life import begin, claim, finish, new_key, until, verdict
 from support.resp import Error, fields
 
 HOUR = 3600 * 1000

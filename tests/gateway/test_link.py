@@ -4,12 +4,12 @@ import collections
 import os
 import shutil
 import socket
-import tempfile
 import threading
 import time
 
 import pytest
 
+from support import build
 from support.app import pattern, tell
 from support.gateway import guard
 from support.life import new_key, until
@@ -23,7 +23,7 @@ class Middleman:
 
     def __init__(self, target):
         self.target = target
-        self.folder = tempfile.mkdtemp(prefix="mm", dir="/tmp")
+        self.folder = build.folder("mm")
         self.address = "unix:%s/socket" % self.folder
         self.changed = threading.Condition()
         self.left = None      # bytes of replies until the connection is cut
@@ -35,7 +35,7 @@ class Middleman:
         self.accepted = 0
         self.pairs = []
         self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(self.folder + "/socket")
+        self.listener.bind(str(self.folder / "socket"))
         self.listener.listen(128)
         threading.Thread(target=self._accept, daemon=True).start()
 

@@ -3,14 +3,12 @@
 import http.client
 import json
 import os
-import pathlib
 import pty
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 
 import pytest
 
@@ -25,8 +23,7 @@ CHARGE = {"amount": 4200, "currency": "eur", "customer": "cus_1"}
 
 @pytest.fixture
 def folder():
-    # Short: the path of a unix socket has at most 107 bytes.
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="pd", dir="/tmp"))
+    folder = build.folder("pd")
     folder.chmod(0o755)  # the demo's PostgreSQL may be another user
     yield folder
     shutil.rmtree(folder)

@@ -1,7 +1,6 @@
 """latchkey up: one command from an app to a gateway before it."""
 
 import os
-import pathlib
 import pty
 import re
 import shutil

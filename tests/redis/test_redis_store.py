@@ -3,18 +3,16 @@
 import contextlib
 import pathlib
 import re
-import signal
 import socket
 import subprocess
 import threading
-import time
 
 import pytest
 
 from support import build, stores
 from support.life import (FINGERPRINT, begin, claim, complete, finish, name,
                           new_key, until, verdict)
-from support.proxy import REPLIES, Proxy
+from support.proxy import Proxy
 from support.redis_server import RedisServer, Sentinel
 from support.resp import Error, fields
 

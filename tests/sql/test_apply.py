@@ -9,7 +9,7 @@ import pytest
 
 from support.life import until
 from support.postgres import Postgres
-from support.schema import (AGAIN, DAY, EVENTS, FILES, NO_NEW, OWNER,
+from support.schema import (DAY, EVENTS, FILES, NO_NEW, OWNER,
                             REEXECUTE, STATES, VERDICTS, Op, apply, apply_one,
                             claim_new, fresh_database, migrate)
 

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 
 import redis
@@ -31,8 +30,7 @@ class Daemon:
     def __init__(self, build=None, tcp=False, settings=(), listen=(),
                  arguments=(), faults=None, config=None, url=None):
         self.build = pathlib.Path(build or build_.BUILD)
-        # Short: the path of a unix socket has at most 107 bytes.
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lk", dir="/tmp"))
+        self.folder = build_.folder("lk")
         self.store = self.folder / "store.db"
         self.url = url or "sqlite:%s" % self.store
         self.socket = self.folder / "s"

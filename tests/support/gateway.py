@@ -15,7 +15,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import tempfile
 import threading
 
 from . import build as build_
@@ -99,7 +98,7 @@ class Gateway:
                  h2=False, reuseport=False, module=True, server_options="",
                  log_level="info", daemon_address=None):
         self.build = pathlib.Path(build or build_.BUILD)
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ng", dir="/tmp"))
+        self.folder = build_.folder("ng")
         self.folder.chmod(0o755)
         self.daemon = daemon
         self.daemon_address = daemon_address

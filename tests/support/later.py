@@ -5,10 +5,8 @@ later() for the whole of one.
 """
 
 import contextlib
-import pathlib
 import shutil
 import socket
-import tempfile
 
 from . import build as build_
 from .gateway import guard
@@ -29,7 +27,7 @@ HEADERS = "idempotency_async_headers X-App X-Account;"
 @contextlib.contextmanager
 def place():
     """A folder that nobody else may enter, for the internal listener."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="lc", dir="/tmp"))
+    folder = build_.folder("lc")
     try:
         yield folder
     finally:

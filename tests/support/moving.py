@@ -2,10 +2,8 @@
 
 import json
 import os
-import pathlib
 import shutil
 import subprocess
-import tempfile
 import weakref
 
 from . import build
@@ -39,7 +37,7 @@ class Place:
         self.settings = list(settings)
         self.make_daemon = make_daemon
         self.daemon = None
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lkm", dir="/tmp"))
+        self.folder = build.folder("lkm")
         weakref.finalize(self, shutil.rmtree, self.folder, True)
 
     # ---- its daemon ----

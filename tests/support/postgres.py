@@ -6,12 +6,12 @@ import os
 import pathlib
 import shutil
 import signal
-import tempfile
 import urllib.parse
 
 import psycopg
 from psycopg import sql
 
+from . import build
 from .life import until
 from .service import Service, descendants, drop_shared_memory
 
@@ -75,7 +75,7 @@ class Postgres(Service):
         """A fresh cluster, made once in each process that runs tests."""
         folder = _templates.get(os.getpid())
         if folder is None:
-            folder = pathlib.Path(tempfile.mkdtemp(prefix="lkpt", dir="/tmp"))
+            folder = build.folder("lkpt")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             self.give(folder)
             self.run(self.bin / "initdb", "--no-sync", "--auth=trust",

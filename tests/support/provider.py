@@ -2,11 +2,9 @@
 
 import http.client
 import json
-import pathlib
 import shutil
 import signal
 import subprocess
-import tempfile
 
 from . import build
 from .life import until
@@ -25,8 +23,7 @@ class Provider:
     """One provider; its ledger and its list of calls outlive kill -9."""
 
     def __init__(self, honours=True, token=None, manner=None, seed=1):
-        # Short: the path of a unix socket has at most 107 bytes.
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lkpv", dir="/tmp"))
+        self.folder = build.folder("lkpv")
         self.honours = honours
         self.token = token
         self.manner = manner

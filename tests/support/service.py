@@ -16,10 +16,9 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 
-from .build import patience
+from .build import folder, patience
 from .life import until
 
 LOOPBACK = "127.0.0.1"
@@ -207,9 +206,7 @@ class Service:
         self.address = host.address if host else LOOPBACK
         self.port = free_port()
         self.user = unprivileged()
-        # Short: the path of a unix socket has at most 107 bytes.
-        self.folder = pathlib.Path(
-            tempfile.mkdtemp(prefix="lk" + self.name[:2], dir="/tmp"))
+        self.folder = folder("lk" + self.name[:2])
         self.give(self.folder)
         self.log = self.folder / "log"
         self.process = None

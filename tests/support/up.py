@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 
 from . import build as build_
@@ -27,10 +26,8 @@ class Up:
                  listen=None, dir=True, env=None, build=None, user=None,
                  terminal=None, stdout=None):
         self.build = pathlib.Path(build or build_.BUILD)
-        # Short: the path of a unix socket has at most 107 bytes.
         self.own = folder is None
-        self.folder = pathlib.Path(
-            folder or tempfile.mkdtemp(prefix="up", dir="/tmp"))
+        self.folder = pathlib.Path(folder or build_.folder("up"))
         self.dir = self.folder / "d"
         self.taken = None if port else free_port()
         self.port = port or self.taken
