@@ -104,6 +104,17 @@ done:
 /* ---- a file
  * --------------------------------------------------------------------- */
 
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t';
+}
+
+/* ";" behind a blank, as inih would cut there; "#" only between blanks. */
+static bool begins_comment(const char *at)
+{
+    return is_blank(at[-1]) && (*at == ';' || (*at == '#' && is_blank(at[1])));
+}
+
 /* What is wrong with a line before its meaning is looked at, or NULL. */
 static const char *find_fault(const char *line, size_t len)
 {
@@ -117,7 +128,7 @@ static const char *find_fault(const char *line, size_t len)
         return "the section's name is too long; 49 characters are the most";
     }
     for (const char *at = line; *line != '[' && *at; at++) {
-        if (*at == ';' && at > line && (at[-1] == ' ' || at[-1] == '\t')) {
+        if (at > line && begins_comment(at)) {
             return "a comment must stand on a line of its own";
         }
     }

@@ -37,7 +37,10 @@ static enum lk_status add_file(struct lk_buf *text, const char *path,
         return refuse(why, "the file", path, "is not an absolute path");
     }
     if (!file) {
-        return refuse(why, "the file", path, strerror(errno));
+        char fault[160];
+
+        snprintf(fault, sizeof(fault), "cannot be read: %s", strerror(errno));
+        return refuse(why, "the file", path, fault);
     }
     if (content) {
         len = fread(content, 1, FILE_MOST + 1, file);

@@ -409,8 +409,8 @@ static enum lk_status parse_file(const struct lk_assignment *assignment,
 
 static bool is_placeholder(const char *at, size_t len)
 {
-    static const char *const words[] = {"{key}", "{id}", "{tenant}", "{scope}",
-                                        "{reference}"};
+    static const char *const words[] = {"{key}",   "{id}",   "{tenant}",
+                                        "{scope}", "{name}", "{reference}"};
 
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (strlen(words[i]) == len && memcmp(words[i], at, len) == 0) {
@@ -428,7 +428,7 @@ static const char *template_fault(const char *path)
         const char *end = strchr(path, '}');
         if (!end || !is_placeholder(path, (size_t)(end - path + 1))) {
             return "has a placeholder that there is not; there are {key}, "
-                   "{id}, {tenant}, {scope} and {reference}";
+                   "{id}, {tenant}, {scope}, {name} and {reference}";
         }
         path = end + 1;
     }

@@ -180,7 +180,10 @@ static void errors_of_a_file_name_the_line_and_all_are_told(void **state)
              "# a comment may be as long as it likes %0300d\n"
              "max_lock = %0300d\n"
              "[nonsense\n"
-             "sweep_interval = 1s\n",
+             "sweep_interval = 1s\n"
+             "strict = yes\t# it matters\n"
+             "[users]\n"
+             "ann = use se #cr#et\n",
              0, 0);
     assert_int_equal(load(bench, text), LK_INVALID);
     assert_text(
@@ -191,6 +194,7 @@ static void errors_of_a_file_name_the_line_and_all_are_told(void **state)
         "l.conf:5: store.tll: there is no such setting; is store.ttl meant?\n"
         "l.conf:6: a comment must stand on a line of its own\n"
         "l.conf:8: the line is too long; 198 characters are the most\n"
+        "l.conf:11: a comment must stand on a line of its own\n"
         "l.conf:9: expected [section] or name = value\n");
     assert_value(bench, "store.sweep_interval", "1s");
 }

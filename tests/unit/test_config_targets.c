@@ -187,11 +187,11 @@ static const struct row rows[] = {
                      "bytes in base64"},
     {"http=3", "\"3\" is neither auto, 1.1 nor 2"},
     {"ca_file=/does/not/exist", "\"/does/not/exist\" cannot be read"},
-    {"probe=/x/{key}", NULL},
+    {"probe=/x/{name}/{key}", NULL},
     {"probe=//evil/{key}", "\"//evil/{key}\" must not begin with two slashes"},
     {"probe=/x/{secret}",
      "\"/x/{secret}\" has a placeholder that there is not; there are {key}, "
-     "{id}, {tenant}, {scope} and {reference}"},
+     "{id}, {tenant}, {scope}, {name} and {reference}"},
     {"probe_list=data", "\"data\" is not a JSON Pointer; it begins with a "
                         "slash, or is empty for the whole document"},
     {"timeout=0", "\"0\" is out of range; use 1ms to 1d"},
@@ -203,8 +203,9 @@ static const struct row rows[] = {
      "empty"},
     {"header=X: ${file:relative}", "the file \"relative\" is not an absolute "
                                    "path"},
-    {"header=X: ${file:/does/not/exist}", "the file \"/does/not/exist\" No "
-                                          "such file or directory"},
+    {"header=X: ${file:/does/not/exist}",
+     "the file \"/does/not/exist\" cannot be read: No "
+     "such file or directory"},
     {"header=X: ${vault:x}", "what stands in ${...}, \"vault:x\" is neither "
                              "file:/PATH nor env:NAME"},
     {"header=X: ${file:/x", "in \"X: ${file:/x\" a ${ is never closed"},
