@@ -563,6 +563,7 @@ def test_a_lost_reply_in_the_middle_of_a_pipeline(on, server):
 def test_wait_counts_the_replicas_that_have_it(on):
     with RedisServer() as server:
         replica = server.replica()
+        server.wait_replicated()
         raw = on(server, "store.wait_replicas=1",
                  "store.wait_timeout=2s").raw()
         key, held = works(raw), new_key()
@@ -622,9 +623,11 @@ def test_with_wait_nothing_is_told_that_a_fail_over_takes_back(on):
 def test_with_wait_a_fail_over_loses_nothing_that_was_acknowledged(on):
     with RedisServer() as server:
         replica = server.replica()
+        server.wait_replicated()
         nodes = "redis://127.0.0.1:%d,127.0.0.1:%d" % (
             server.port, replica.port)
-        raw = on(nodes, "store.wait_replicas=1", *QUICK).raw()
+        raw = on(nodes, "store.wait_replicas=1",
+                 "store.wait_timeout=30s").raw()
         keys = {key: finish(raw, key, body=key.encode())
                 for key in (new_key() for _ in range(50))}
         open_key = new_key()

@@ -161,13 +161,16 @@ class RedisServer(Service):
             "master_link_status") == "up", 60)
 
     def wait_replicated(self):
-        """Until every replica that is connected has acknowledged the rest."""
+        """Until every replica that is connected has acknowledged the rest.
+
+        A new one acknowledges nothing, whatever it has, for up to a second.
+        """
         def done():
             found = self.admin.info("replication")
             others = [value for name, value in found.items()
                       if re.fullmatch(r"slave\d+", name)]
             return others and all(
-                other["offset"] >= found["master_repl_offset"]
+                other["offset"] >= max(found["master_repl_offset"], 1)
                 for other in others)
         until(done, 60)
 
