@@ -207,7 +207,7 @@ ngx_http_latchkey_await_answer(ngx_http_latchkey_call_t *call,
     }
 
     if (reply && reply->type == LK_REPLY_ERROR) {
-        text = ngx_http_latchkey_link_text(reply->text, buf, sizeof(buf));
+        text = ngx_http_latchkey_log_text(reply->text, buf, sizeof(buf));
         ngx_log_error(NGX_LOG_INFO, waiter->link->log, 0,
                       "idempotency: AWAIT was refused: %V", &text);
     }

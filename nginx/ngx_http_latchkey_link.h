@@ -1,6 +1,6 @@
 
 /*
- * A connection to a daemon, as link and await share it.
+ * A connection to a daemon, as the files of link and await share it.
  */
 
 
@@ -19,8 +19,7 @@ typedef enum {
 } ngx_http_latchkey_link_state_e;
 
 
-/* a call that breaks so many connections is not sent again */
-#define NGX_HTTP_LATCHKEY_CUT_MAX     3
+#define NGX_HTTP_LATCHKEY_LINK_PAUSE_MIN  50
 
 
 /* in what link and await differ */
@@ -92,15 +91,62 @@ struct ngx_http_latchkey_link_s {
 };
 
 
+/* the breaker, see link */
+#define ngx_http_latchkey_link_broken(link)                                  \
+    ((link)->failures >= (link)->npeers                                      \
+     && ngx_current_msec - (link)->lost >= (link)->servers->connect_timeout)
+
+
+/* why a connection is lost: told apart by address, and logged */
+extern const char  ngx_http_latchkey_why_unreachable[];
+extern const char  ngx_http_latchkey_why_silent[];
+extern const char  ngx_http_latchkey_why_refused[];
+extern const char  ngx_http_latchkey_why_closed[];
+extern const char  ngx_http_latchkey_why_malformed[];
+extern const char  ngx_http_latchkey_why_other[];
+extern const char  ngx_http_latchkey_why_memory[];
+
+
+/* link */
 ngx_http_latchkey_link_t *ngx_http_latchkey_link_create(
     ngx_http_latchkey_servers_t *servers,
     const ngx_http_latchkey_link_kind_t *kind);
 /* as ngx_http_latchkey_link_call() */
 ngx_int_t ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
     ngx_http_latchkey_call_t *call);
-/* text from a peer as it may be logged: cut, on one line, without surprises */
-ngx_str_t ngx_http_latchkey_link_text(struct lk_slice text, u_char *buf,
-    size_t size);
+/* NGX_ERROR: the connection is gone, and the reply with it */
+ngx_int_t ngx_http_latchkey_link_take(ngx_http_latchkey_link_t *link,
+    const struct lk_reply *reply);
+/* the call is in no queue */
+void ngx_http_latchkey_link_answer(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply);
+/* nobody answers these */
+void ngx_http_latchkey_link_fail(ngx_queue_t *gone);
+/* the handler of stand-ins, which are known by it */
+void ngx_http_latchkey_link_swallow(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply);
+/* no connection will be made any more */
+void ngx_http_latchkey_link_end(ngx_http_latchkey_link_t *link);
+
+/* link_connect */
+void ngx_http_latchkey_link_connect(ngx_http_latchkey_link_t *link);
+/* the pause before the next attempt, or the time for one, is over */
+void ngx_http_latchkey_link_timer(ngx_event_t *ev);
+void ngx_http_latchkey_link_greet(ngx_http_latchkey_link_t *link);
+void ngx_http_latchkey_link_greeted(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply);
+
+/* link_io; each may lose the connection */
+void ngx_http_latchkey_link_send(ngx_http_latchkey_link_t *link);
+void ngx_http_latchkey_link_write(ngx_event_t *wev);
+void ngx_http_latchkey_link_read(ngx_event_t *rev);
+
+/* link_down; reply NULL: the daemon did not say why */
+void ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link,
+    const char *why, ngx_err_t err, const struct lk_reply *reply);
+/* calls that are not to be sent again are put into `gone` */
+void ngx_http_latchkey_link_close(ngx_http_latchkey_link_t *link,
+    ngx_queue_t *gone);
 
 
 #endif /* _NGX_HTTP_LATCHKEY_LINK_H_INCLUDED_ */

@@ -15,7 +15,10 @@
  * response       filters: the answer is held until it is stored
  * class          what an answer means for its operation
  * answer         problem documents and replays
- * link           the connection to the daemon; await: the one for waiting
+ * link           the connection to the daemon, and the calls on it; _connect:
+ *                how it is made, _io: its bytes, _down: how it is lost
+ * await          the second one, for waiting
+ * wire           commands as bytes
  * counters       by location; counters_show: for people and Prometheus
  * query          a caller's questions; status, operation: which and how told
  * variables, age: as they say
@@ -283,6 +286,10 @@ struct ngx_http_latchkey_await_s {
  */
 ngx_chain_t *ngx_http_latchkey_command(ngx_pool_t *pool,
     const ngx_str_t *words, ngx_uint_t n);
+
+/* text from a daemon as it may be logged: cut, on one line, no surprises */
+ngx_str_t ngx_http_latchkey_log_text(struct lk_slice text, u_char *buf,
+    size_t size);
 
 /*
  * NGX_OK: queued; the handler never runs before this returns.

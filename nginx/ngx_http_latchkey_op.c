@@ -28,7 +28,7 @@
  */
 
 
-#include "ngx_http_latchkey_link.h"
+#include "ngx_http_latchkey_module.h"
 
 #include <openssl/rand.h>
 
@@ -409,7 +409,7 @@ ngx_http_latchkey_op_refused(ngx_http_latchkey_op_t *op,
     u_char     buf[256];
     ngx_str_t  text;
 
-    text = ngx_http_latchkey_link_text(reply->text, buf, sizeof(buf));
+    text = ngx_http_latchkey_log_text(reply->text, buf, sizeof(buf));
 
     if (op->order == NULL) {
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
@@ -714,7 +714,7 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
     }
 
     if (reply && status != LK_UNAVAILABLE) {
-        text = ngx_http_latchkey_link_text(reply->text, buf, sizeof(buf));
+        text = ngx_http_latchkey_log_text(reply->text, buf, sizeof(buf));
 
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "idempotency: latchkeyd refused the answer to "

@@ -1,0 +1,287 @@
+
+/*
+ * A connection that is lost: who is told, what is sent again and what is not,
+ * and when the next attempt is.
+ */
+
+
+#include "ngx_http_latchkey_link.h"
+
+
+#define NGX_HTTP_LATCHKEY_LINK_PAUSE_MAX  500
+
+
+/* a call that breaks so many connections is not sent again */
+#define NGX_HTTP_LATCHKEY_CUT_MAX         3
+
+
+static void ngx_http_latchkey_link_tell(ngx_http_latchkey_link_t *link,
+    ngx_uint_t up, const char *why, ngx_err_t err,
+    const struct lk_reply *reply);
+static void ngx_http_latchkey_link_blame(ngx_queue_t *q, ngx_queue_t *gone);
+static void ngx_http_latchkey_link_put_back(ngx_http_latchkey_link_t *link,
+    ngx_queue_t *gone);
+static void ngx_http_latchkey_link_schedule(ngx_http_latchkey_link_t *link,
+    ngx_uint_t up);
+static void ngx_http_latchkey_link_refuse(ngx_http_latchkey_link_t *link,
+    ngx_queue_t *gone);
+
+
+const char  ngx_http_latchkey_why_unreachable[] =
+    "cannot be reached: is latchkeyd running, and may this worker connect "
+    "to it?";
+const char  ngx_http_latchkey_why_silent[] =
+    "does not answer in time: is latchkeyd stopped, or overloaded?";
+const char  ngx_http_latchkey_why_refused[] =
+    "refuses this gateway: see user= and password= of \"idempotency_server\" "
+    "and the passwords and limits of latchkeyd";
+const char  ngx_http_latchkey_why_closed[] =
+    "closed the connection";
+const char  ngx_http_latchkey_why_malformed[] =
+    "sends what cannot be understood: does \"idempotency_server\" name a "
+    "latchkeyd?";
+const char  ngx_http_latchkey_why_other[] =
+    "keeps another store than the daemon before it: all that "
+    "\"idempotency_server\" names must share one";
+const char  ngx_http_latchkey_why_memory[] =
+    "cannot be used: out of memory, or of connections";
+
+
+void
+ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
+    ngx_err_t err, const struct lk_reply *reply)
+{
+    ngx_uint_t   up;
+    ngx_queue_t  gone;
+
+    ngx_queue_init(&gone);
+
+    up = (link->state == NGX_HTTP_LATCHKEY_LINK_UP);
+
+    ngx_http_latchkey_link_tell(link, up, why, err, reply);
+
+    if (link->leaving) {
+        ngx_http_latchkey_link_end(link);
+        return;
+    }
+
+    ngx_http_latchkey_link_close(link, &gone);
+
+    link->peer = (link->peer + 1) % link->npeers;
+    link->failures += !up;
+
+    if (up) {
+        link->lost = ngx_current_msec;
+    }
+
+    ngx_http_latchkey_link_schedule(link, up);
+
+    if (ngx_http_latchkey_link_broken(link)
+        && link->failures % link->npeers == 0)
+    {
+        ngx_http_latchkey_link_refuse(link, &gone);
+    }
+
+    ngx_http_latchkey_link_fail(&gone);
+
+    if (up && link->kind->lost) {
+        link->kind->lost(link);
+    }
+}
+
+
+/* each failure of each server once, until one answers */
+
+static void
+ngx_http_latchkey_link_tell(ngx_http_latchkey_link_t *link, ngx_uint_t up,
+    const char *why, ngx_err_t err, const struct lk_reply *reply)
+{
+    u_char                       buf[128];
+    ngx_str_t                    text;
+    ngx_uint_t                   level;
+    ngx_http_latchkey_peer_t    *peer;
+    ngx_http_latchkey_server_t  *server;
+
+    peer = &link->peers[link->peer];
+
+    if (peer->why == why && peer->err == err) {
+        return;
+    }
+
+    peer->why = why;
+    peer->err = err;
+
+    level = link->kind->level;
+
+    if (up && why == ngx_http_latchkey_why_closed) {
+
+        /* a restart is announced by what follows, if it takes long */
+
+        level = ngx_queue_empty(&link->sent) ? NGX_LOG_INFO : NGX_LOG_WARN;
+        level = ngx_max(level, link->kind->level);
+    }
+
+    if (level <= ngx_max(NGX_LOG_WARN, link->kind->level)) {
+        link->told = 1;
+    }
+
+    ngx_str_null(&text);
+
+    if (reply && (reply->type == LK_REPLY_ERROR
+                  || reply->type == LK_REPLY_TEXT))
+    {
+        text = ngx_http_latchkey_log_text(reply->text, buf, sizeof(buf));
+    }
+
+    server = link->servers->list.elts;
+
+    ngx_log_error(level, link->log, err, "idempotency: latchkeyd at %V %s%s%V",
+                  &server[link->peer].addr.name, why, text.len ? "; it says: "
+                                                               : "",
+                  &text);
+}
+
+
+void
+ngx_http_latchkey_link_close(ngx_http_latchkey_link_t *link, ngx_queue_t *gone)
+{
+    ngx_uint_t  up;
+
+    if (link->connection) {
+        ngx_close_connection(link->connection);
+        link->connection = NULL;
+    }
+
+    up = (link->state == NGX_HTTP_LATCHKEY_LINK_UP);
+    link->state = NGX_HTTP_LATCHKEY_LINK_DOWN;
+
+    if (link->timer.timer_set) {
+        ngx_del_timer(&link->timer);
+    }
+
+    if (link->in) {
+        ngx_free(link->in);
+        link->in = NULL;
+    }
+
+    link->in_len = 0;
+    link->in_size = 0;
+    link->in_need = 0;
+
+    if (link->greeting.busy) {
+        ngx_queue_remove(&link->greeting.queue);
+        link->greeting.busy = 0;
+        link->offset = 0;
+    }
+
+    /*
+     * One that never gets through must not hold up all others: neither one
+     * that is cut off, nor one that is never answered though it is next.
+     */
+
+    if (up && !ngx_queue_empty(&link->sent)) {
+        ngx_http_latchkey_link_blame(ngx_queue_head(&link->sent), gone);
+    }
+
+    if (link->offset) {
+        ngx_http_latchkey_link_blame(ngx_queue_head(&link->waiting), gone);
+        link->offset = 0;
+    }
+
+    ngx_http_latchkey_link_put_back(link, gone);
+}
+
+
+static void
+ngx_http_latchkey_link_blame(ngx_queue_t *q, ngx_queue_t *gone)
+{
+    ngx_http_latchkey_call_t  *call;
+
+    call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
+
+    if (call->handler == ngx_http_latchkey_link_swallow) {
+        return;
+    }
+
+    if (++call->cut == NGX_HTTP_LATCHKEY_CUT_MAX) {
+        call->owed = 0;
+        ngx_queue_remove(q);
+        ngx_queue_insert_tail(gone, q);
+    }
+}
+
+
+/* from the last to the first, so that their order stays */
+
+static void
+ngx_http_latchkey_link_put_back(ngx_http_latchkey_link_t *link,
+    ngx_queue_t *gone)
+{
+    ngx_queue_t               *q;
+    ngx_http_latchkey_call_t  *call;
+
+    while (!ngx_queue_empty(&link->sent)) {
+        q = ngx_queue_last(&link->sent);
+        ngx_queue_remove(q);
+
+        call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
+        call->owed = 0;
+
+        if (call->handler == ngx_http_latchkey_link_swallow) {
+            ngx_queue_insert_head(&link->spare, q);
+
+        } else if (link->kind->again) {
+            call->repeated = 1;
+            ngx_queue_insert_head(&link->waiting, q);
+
+        } else {
+            ngx_queue_insert_head(gone, q);
+        }
+    }
+}
+
+
+static void
+ngx_http_latchkey_link_schedule(ngx_http_latchkey_link_t *link, ngx_uint_t up)
+{
+    ngx_msec_t  pause;
+
+    if (up ? link->proven : link->failures % link->npeers) {
+
+        /* it was good, or there is another one: at once */
+
+        ngx_post_event(&link->flush, &ngx_posted_events);
+        return;
+    }
+
+    pause = link->pause / 2 + ngx_random() % (link->pause / 2 + 1);
+
+    ngx_add_timer(&link->timer, pause);
+
+    link->pause = ngx_min(link->pause * 2,
+                          NGX_HTTP_LATCHKEY_LINK_PAUSE_MAX);
+}
+
+
+/* who has not been sent and does not want to wait */
+
+static void
+ngx_http_latchkey_link_refuse(ngx_http_latchkey_link_t *link,
+    ngx_queue_t *gone)
+{
+    ngx_queue_t               *q, *next;
+    ngx_http_latchkey_call_t  *call;
+
+    for (q = ngx_queue_head(&link->waiting);
+         q != ngx_queue_sentinel(&link->waiting);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
+
+        if (!call->patient && !call->sent) {
+            ngx_queue_remove(q);
+            ngx_queue_insert_tail(gone, q);
+        }
+    }
+}

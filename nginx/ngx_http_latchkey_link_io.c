@@ -1,0 +1,387 @@
+
+/*
+ * The bytes of a link: calls go out in one piece, replies come in by pieces.
+ */
+
+
+#include "ngx_http_latchkey_link.h"
+
+
+#define NGX_HTTP_LATCHKEY_IN_SIZE     16384
+#define NGX_HTTP_LATCHKEY_IN_KEEP     (256 * 1024)
+/* the largest idempotency_response_max, and what comes with it */
+#define NGX_HTTP_LATCHKEY_IN_MAX      (320 * 1024 * 1024)
+
+#define NGX_HTTP_LATCHKEY_NODES       128
+
+
+static void ngx_http_latchkey_link_receive(ngx_http_latchkey_link_t *link);
+static void ngx_http_latchkey_link_gather(ngx_http_latchkey_link_t *link,
+    ngx_iovec_t *vec);
+static void ngx_http_latchkey_link_advance(ngx_http_latchkey_link_t *link,
+    size_t n);
+static ngx_int_t ngx_http_latchkey_link_room(ngx_http_latchkey_link_t *link);
+static ngx_int_t ngx_http_latchkey_link_parse(ngx_http_latchkey_link_t *link);
+
+
+/* sending */
+
+void
+ngx_http_latchkey_link_write(ngx_event_t *wev)
+{
+    int                        err;
+    socklen_t                  len;
+    ngx_connection_t          *c;
+    ngx_http_latchkey_link_t  *link;
+
+    c = wev->data;
+    link = c->data;
+
+    if (link->state != NGX_HTTP_LATCHKEY_LINK_CONNECTING) {
+        ngx_http_latchkey_link_send(link);
+        return;
+    }
+
+    err = 0;
+    len = sizeof(int);
+
+    /* as in ngx_http_upstream_test_connect(): some return the error here */
+
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len) == -1) {
+        err = ngx_socket_errno;
+    }
+
+    if (err) {
+        ngx_http_latchkey_link_down(link, ngx_http_latchkey_why_unreachable,
+                                    err, NULL);
+        return;
+    }
+
+    ngx_http_latchkey_link_greet(link);
+}
+
+
+void
+ngx_http_latchkey_link_send(ngx_http_latchkey_link_t *link)
+{
+    ssize_t            n;
+    ngx_iovec_t        vec;
+    ngx_connection_t  *c;
+    struct iovec       iovs[NGX_IOVS_PREALLOCATE];
+
+    c = link->connection;
+
+    vec.iovs = iovs;
+    vec.nalloc = NGX_IOVS_PREALLOCATE;
+
+    while (c->write->ready) {
+
+        ngx_http_latchkey_link_gather(link, &vec);
+
+        if (vec.count == 0) {
+            break;
+        }
+
+        n = ngx_writev(c, &vec);
+
+        if (n == NGX_ERROR) {
+
+            /* a daemon that hangs up may have said why */
+
+            c->read->ready = 1;
+            c->read->available = -1;
+
+            ngx_http_latchkey_link_receive(link);
+
+            if (link->connection == c) {
+                ngx_http_latchkey_link_down(link, ngx_http_latchkey_why_closed,
+                                            0, NULL);
+            }
+
+            return;
+        }
+
+        if (n == NGX_AGAIN) {
+            n = 0;
+        }
+
+        ngx_http_latchkey_link_advance(link, n);
+
+        if ((size_t) n < vec.size) {
+            c->write->ready = 0;
+        }
+    }
+
+    if (ngx_handle_write_event(c->write, 0) != NGX_OK) {
+        ngx_http_latchkey_link_down(link, ngx_http_latchkey_why_memory, 0,
+                                    NULL);
+    }
+}
+
+
+static void
+ngx_http_latchkey_link_gather(ngx_http_latchkey_link_t *link,
+    ngx_iovec_t *vec)
+{
+    size_t                     size, skip;
+    ngx_queue_t               *q;
+    ngx_chain_t               *cl;
+    ngx_http_latchkey_call_t  *call;
+
+    vec->count = 0;
+    vec->size = 0;
+    skip = link->offset;
+
+    for (q = ngx_queue_head(&link->waiting);
+         q != ngx_queue_sentinel(&link->waiting);
+         q = ngx_queue_next(q))
+    {
+        call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
+
+        if (link->state != NGX_HTTP_LATCHKEY_LINK_UP
+            && call != &link->greeting)
+        {
+            return;
+        }
+
+        for (cl = call->out; cl; cl = cl->next) {
+            size = cl->buf->last - cl->buf->pos;
+
+            if (skip >= size) {
+                skip -= size;
+                continue;
+            }
+
+            if (vec->count == vec->nalloc) {
+                return;
+            }
+
+            vec->iovs[vec->count].iov_base = cl->buf->pos + skip;
+            vec->iovs[vec->count].iov_len = size - skip;
+            vec->count++;
+            vec->size += size - skip;
+            skip = 0;
+        }
+    }
+}
+
+
+/* n bytes more are sent */
+
+static void
+ngx_http_latchkey_link_advance(ngx_http_latchkey_link_t *link, size_t n)
+{
+    size_t                     size;
+    ngx_queue_t               *q;
+    ngx_chain_t               *cl;
+    ngx_http_latchkey_call_t  *call;
+
+    n += link->offset;
+
+    while (!ngx_queue_empty(&link->waiting)) {
+        q = ngx_queue_head(&link->waiting);
+        call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
+
+        size = 0;
+
+        for (cl = call->out; cl; cl = cl->next) {
+            size += cl->buf->last - cl->buf->pos;
+        }
+
+        if (n < size) {
+            break;
+        }
+
+        n -= size;
+
+        if (ngx_queue_empty(&link->sent)) {
+            link->progress = ngx_current_msec;
+        }
+
+        ngx_queue_remove(q);
+        ngx_queue_insert_tail(&link->sent, q);
+
+        call->sent = 1;
+        call->owed = 1;
+    }
+
+    link->offset = n;
+}
+
+
+/* receiving */
+
+void
+ngx_http_latchkey_link_read(ngx_event_t *rev)
+{
+    ngx_connection_t          *c;
+    ngx_http_latchkey_link_t  *link;
+
+    c = rev->data;
+    link = c->data;
+
+    if (c->close) {
+
+        /*
+         * worker_shutdown_timeout: it ends requests, and those have something
+         * to say to the daemon yet.  This connection is used as long as it
+         * lasts; no other is made.
+         */
+
+        c->close = 0;
+        c->error = 0;
+        link->leaving = 1;
+
+        if (link->state != NGX_HTTP_LATCHKEY_LINK_UP) {
+            ngx_http_latchkey_link_end(link);
+            return;
+        }
+
+        /* and it does not last for ever */
+
+        ngx_add_timer(&link->timer, link->servers->connect_timeout);
+    }
+
+    if (link->state == NGX_HTTP_LATCHKEY_LINK_CONNECTING) {
+
+        /* the write event tells more */
+
+        return;
+    }
+
+    ngx_http_latchkey_link_receive(link);
+}
+
+
+static void
+ngx_http_latchkey_link_receive(ngx_http_latchkey_link_t *link)
+{
+    ssize_t            n;
+    ngx_connection_t  *c;
+
+    c = link->connection;
+
+    do {
+        if (ngx_http_latchkey_link_room(link) != NGX_OK) {
+            ngx_http_latchkey_link_down(link, ngx_http_latchkey_why_memory, 0,
+                                        NULL);
+            return;
+        }
+
+        n = c->recv(c, link->in + link->in_len, link->in_size - link->in_len);
+
+        if (n == NGX_AGAIN) {
+            break;
+        }
+
+        if (n == NGX_ERROR || n == 0) {
+            ngx_http_latchkey_link_down(link, ngx_http_latchkey_why_closed, 0,
+                                        NULL);
+            return;
+        }
+
+        link->in_len += n;
+
+        if (ngx_http_latchkey_link_parse(link) != NGX_OK) {
+            return;
+        }
+
+    } while (c->read->ready);
+
+    if (ngx_handle_read_event(c->read, 0) != NGX_OK) {
+        ngx_http_latchkey_link_down(link, ngx_http_latchkey_why_memory, 0,
+                                    NULL);
+    }
+}
+
+
+/* by what has come, not by what is announced */
+
+static ngx_int_t
+ngx_http_latchkey_link_room(ngx_http_latchkey_link_t *link)
+{
+    u_char  *p;
+    size_t   size;
+
+    if (link->in_len < link->in_size) {
+        return NGX_OK;
+    }
+
+    size = link->in_size ? link->in_size * 2 : NGX_HTTP_LATCHKEY_IN_SIZE;
+
+    if (size > NGX_HTTP_LATCHKEY_IN_MAX) {
+        size = NGX_HTTP_LATCHKEY_IN_MAX;
+    }
+
+    if (size == link->in_size) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_alloc(size, link->log);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (link->in) {
+        ngx_memcpy(p, link->in, link->in_len);
+        ngx_free(link->in);
+    }
+
+    link->in = p;
+    link->in_size = size;
+
+    return NGX_OK;
+}
+
+
+/* NGX_ERROR: the connection is gone */
+
+static ngx_int_t
+ngx_http_latchkey_link_parse(ngx_http_latchkey_link_t *link)
+{
+    size_t            pos, used;
+    enum lk_status    status;
+    struct lk_slice   bytes;
+    struct lk_reply   nodes[NGX_HTTP_LATCHKEY_NODES];
+
+    pos = 0;
+
+    while (link->in_len > pos && link->in_len - pos >= link->in_need) {
+        bytes.data = (char *) link->in + pos;
+        bytes.len = link->in_len - pos;
+
+        status = latchkey_reply_read(bytes, nodes, NGX_HTTP_LATCHKEY_NODES,
+                                     &used);
+
+        if (status == LK_AGAIN) {
+            link->in_need = used;
+            break;
+        }
+
+        if (status != LK_OK) {
+            ngx_http_latchkey_link_down(link, ngx_http_latchkey_why_malformed,
+                                        0, NULL);
+            return NGX_ERROR;
+        }
+
+        pos += used;
+        link->in_need = 0;
+
+        if (ngx_http_latchkey_link_take(link, nodes) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (pos) {
+        link->in_len -= pos;
+        ngx_memmove(link->in, link->in + pos, link->in_len);
+    }
+
+    if (link->in_len == 0 && link->in_size > NGX_HTTP_LATCHKEY_IN_KEEP) {
+        ngx_free(link->in);
+        link->in = NULL;
+        link->in_size = 0;
+    }
+
+    return NGX_OK;
+}
