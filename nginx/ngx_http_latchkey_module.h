@@ -12,7 +12,8 @@
  * async          a request that is accepted for later
  * courier        and how it comes back, from the courier
  * op             one claimed operation; it outlives its request
- * response       filters: the answer is held until it is stored
+ * response       filters: the answer is held until it is stored; _hold,
+ *                _settle, _headers, _send: its states one after the other
  * class          what an answer means for its operation
  * answer         problem documents and replays
  * link           the connection to the daemon, and the calls on it; _connect:

@@ -1,0 +1,172 @@
+
+/*
+ * Headers of an answer: those that are stored for replays, and ours on it.
+ */
+
+
+#include "ngx_http_latchkey_response.h"
+
+
+static size_t ngx_http_latchkey_headers_size(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_latchkey_storable(
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_table_elt_t *h);
+
+
+ngx_int_t
+ngx_http_latchkey_store_headers(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    u_char                  *p;
+    ngx_uint_t               i;
+    ngx_list_part_t         *part;
+    ngx_table_elt_t         *h;
+    ngx_http_latchkey_op_t  *op;
+    static ngx_str_t         type = ngx_string("Content-Type");
+
+    op = ctx->op;
+
+    if (op->settle != NGX_HTTP_LATCHKEY_SETTLE_KEEP) {
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(op->pool, ngx_http_latchkey_headers_size(r));
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    op->answer_headers.data = p;
+
+    if (r->headers_out.content_type.len) {
+        p = ngx_http_latchkey_line(p, &type, &r->headers_out.content_type);
+    }
+
+    if (r->headers_out.last_modified_time != -1
+        && r->headers_out.last_modified == NULL)
+    {
+        /* a file's: nginx writes the header itself */
+
+        p = ngx_cpymem(p, "Last-Modified: ", sizeof("Last-Modified: ") - 1);
+        p = ngx_http_time(p, r->headers_out.last_modified_time);
+        *p++ = CR; *p++ = LF;
+    }
+
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            if (ngx_http_latchkey_storable(ctx->conf, &h[i])) {
+                p = ngx_http_latchkey_line(p, &h[i].key, &h[i].value);
+            }
+        }
+    }
+
+    op->answer_headers.len = p - op->answer_headers.data;
+
+    return NGX_OK;
+}
+
+
+/* at most */
+
+static size_t
+ngx_http_latchkey_headers_size(ngx_http_request_t *r)
+{
+    size_t            len;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    len = sizeof("Content-Type: " CRLF) + r->headers_out.content_type.len
+          + sizeof("Last-Modified: Mon, 28 Sep 1970 06:00:00 GMT" CRLF);
+
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            len += h[i].key.len + h[i].value.len + sizeof(": " CRLF);
+        }
+    }
+
+    return len;
+}
+
+
+u_char *
+ngx_http_latchkey_line(u_char *p, ngx_str_t *name, ngx_str_t *value)
+{
+    p = ngx_cpymem(p, name->data, name->len);
+    *p++ = ':'; *p++ = ' ';
+    p = ngx_cpymem(p, value->data, value->len);
+    *p++ = CR; *p++ = LF;
+
+    return p;
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_storable(ngx_http_latchkey_loc_conf_t *llcf,
+    ngx_table_elt_t *h)
+{
+    return h->hash != 0
+           && h->key.len != 0
+           && ngx_http_latchkey_header_allowed(llcf, &h->key) == NGX_OK
+           && ngx_strlchr(h->value.data, h->value.data + h->value.len, CR)
+              == NULL
+           && ngx_strlchr(h->value.data, h->value.data + h->value.len, LF)
+              == NULL;
+}
+
+
+ngx_int_t
+ngx_http_latchkey_mark(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+{
+    uint64_t                 expires;
+    ngx_uint_t               i;
+    ngx_list_part_t         *part;
+    ngx_table_elt_t         *h;
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
+
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            if ((h[i].key.len == 21
+                 && ngx_strncasecmp(h[i].key.data,
+                                    (u_char *) "Idempotency-Reference", 21)
+                    == 0)
+                || (h[i].key.len == 19
+                    && (ngx_strncasecmp(h[i].key.data,
+                                        (u_char *) "Idempotency-Expires", 19)
+                        == 0
+                        || ngx_strncasecmp(h[i].key.data,
+                                        (u_char *) "Idempotent-Replayed", 19)
+                           == 0)))
+            {
+                h[i].hash = 0;
+            }
+        }
+    }
+
+    if (ngx_http_latchkey_add_header(r, "Idempotency-Reference",
+                                     &ctx->reference)
+        == NULL)
+    {
+        return NGX_ERROR;
+    }
+
+    if (op->settle != NGX_HTTP_LATCHKEY_SETTLE_KEEP
+        && op->settle != NGX_HTTP_LATCHKEY_SETTLE_OMIT)
+    {
+        return NGX_OK;
+    }
+
+    /* by the daemon's clock, as a replay will say it */
+
+    expires = op->claimed_ms + (ngx_msec_t) (ngx_current_msec
+                                             - op->claimed_at)
+              + op->conf->ttl;
+
+    return ngx_http_latchkey_add_expires(r, expires);
+}
