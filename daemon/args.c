@@ -108,6 +108,17 @@ bool lk_arg_token(struct lk_conn *conn, struct lk_slice arg, uint64_t *token)
                          token);
 }
 
+bool lk_arg_answer_headers(struct lk_conn *conn, struct lk_slice arg)
+{
+    const char *fault = lk_answer_headers_fault(arg);
+
+    if (fault) {
+        lk_conn_error(conn, "ERR %s: the headers %s", conn->command->name,
+                      fault);
+    }
+    return !fault;
+}
+
 bool lk_arg_status(struct lk_conn *conn, struct lk_slice arg, unsigned *status)
 {
     uint64_t number;

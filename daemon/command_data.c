@@ -52,6 +52,9 @@ LK_COMMAND_HANDLER(complete)
     if (op->reason.len) {
         op->response.headers = op->response.body = (struct lk_slice){0};
     }
+    if (!lk_arg_answer_headers(conn, op->response.headers)) {
+        return;
+    }
     lk_operation_start(conn, &demand);
 }
 

@@ -30,7 +30,8 @@ LK_COMMAND_HANDLER(resolve)
     } else {
         op->event = LK_EVENT_RESOLVE_COMPLETED;
         from = 8;
-        if (!lk_arg_status(conn, argv[5], &op->response.status)) {
+        if (!lk_arg_status(conn, argv[5], &op->response.status) ||
+            !lk_arg_answer_headers(conn, argv[6])) {
             return;
         }
         op->response.headers = argv[6];

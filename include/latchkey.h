@@ -248,7 +248,8 @@ LK_MUST_CHECK enum lk_status latchkey_reference_decode(
 /* The answer to an operation: what a replay sends, byte for byte. */
 struct lk_response {
     unsigned status;         /* HTTP status; on the wire 100 to 999 */
-    struct lk_slice headers; /* lines of "Name: value\r\n" */
+    struct lk_slice headers; /* lines of "Name: value\r\n"; COMPLETE refuses
+                                a CR, LF or NUL inside one */
     struct lk_slice body;
 };
 

@@ -1,6 +1,6 @@
 /*
  * call.c - what a job may ask for: a path, a method and headers that cannot
- * lead anywhere but to its target.
+ * lead anywhere but to its target; and what the headers of an answer may hold.
  */
 #include "store/jobs.h"
 
@@ -174,7 +174,8 @@ static const char *line_fault(struct lk_slice line)
     return NULL;
 }
 
-const char *lk_headers_fault(struct lk_slice headers)
+static const char *lines_fault(struct lk_slice headers,
+                               const char *(*fault_of)(struct lk_slice line))
 {
     const char *at = headers.data;
     const char *end = at + headers.len;
@@ -185,13 +186,36 @@ const char *lk_headers_fault(struct lk_slice headers)
             return "must be lines that end in CR LF";
         }
         const char *fault =
-            line_fault((struct lk_slice){at, (size_t)(stop - 1 - at)});
+            fault_of((struct lk_slice){at, (size_t)(stop - 1 - at)});
         if (fault) {
             return fault;
         }
         at = stop + 1;
     }
     return NULL;
+}
+
+const char *lk_headers_fault(struct lk_slice headers)
+{
+    return lines_fault(headers, line_fault);
+}
+
+/* What else an app says is its own affair. */
+static const char *answer_line_fault(struct lk_slice line)
+{
+    const char *colon = line.len ? memchr(line.data, ':', line.len) : NULL;
+
+    if (!colon || colon == line.data) {
+        return "must be lines of the form Name: value";
+    }
+    return memchr(line.data, '\r', line.len) || memchr(line.data, 0, line.len)
+               ? "contain a CR or NUL inside a line"
+               : NULL;
+}
+
+const char *lk_answer_headers_fault(struct lk_slice headers)
+{
+    return lines_fault(headers, answer_line_fault);
 }
 
 const char *lk_target_name_fault(struct lk_slice name)

@@ -82,6 +82,9 @@ struct lk_call {
 const char *lk_path_fault(struct lk_slice path);
 const char *lk_method_fault(struct lk_slice method);
 const char *lk_headers_fault(struct lk_slice headers);
+/* The same of an answer that is to be kept: "Name: value\r\n" lines, each of
+ * which ends where it seems to end, so that none hides in another. */
+const char *lk_answer_headers_fault(struct lk_slice headers);
 /* 1 to 64 of a-z, 0-9, '-', '_' and '.', the first one a letter or digit. */
 const char *lk_target_name_fault(struct lk_slice name);
 

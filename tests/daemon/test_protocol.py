@@ -232,6 +232,14 @@ BAD = {
         ("COMPLETE", *K, 5, "ok", "", ""), "status"),
     "a status of 99": (("COMPLETE", *K, 5, 99, "", ""), "status"),
     "an empty OMIT": (("COMPLETE", *K, 5, 200, "", "", "OMIT", ""), "OMIT"),
+    "a header without an end": (
+        ("COMPLETE", *K, 5, 200, "A: b", ""), "headers"),
+    "a header in another, by LF": (
+        ("COMPLETE", *K, 5, 200, "A: b\nB: c\r\n", ""), "headers"),
+    "a header in another, by CR": (
+        ("COMPLETE", *K, 5, 200, "A: b\rB: c\r\n", ""), "headers"),
+    "a header with NUL": (
+        ("COMPLETE", *K, 5, 200, "A: b\0\r\n", ""), "headers"),
     "an empty reason": (("DOUBT", *K, 5, ""), "reason"),
     "a long reason": (("DOUBT", *K, 5, "r" * 256), "reason"),
     "EXTEND by nothing": (("EXTEND", *K, 5, 0), "lock"),
@@ -250,6 +258,24 @@ def test_bad_input_is_named_and_changes_nothing(raw, case):
     assert names.lower() in reply.lower()
     assert raw("PING") == "PONG"
     assert raw("LOOKUP", *K) is None
+
+
+def test_headers_that_are_not_kept_are_not_looked_at(raw):
+    key = new_key()
+    token = begin(raw, key)
+    assert raw("COMPLETE", *name(key), token, 200, "A: b\n", "", "OMIT",
+               "secret") == "OK"
+
+
+def test_an_operator_keeps_no_header_in_which_another_hides(raw, operator):
+    key = new_key()
+    token = begin(raw, key)
+    assert raw("DOUBT", *name(key), token, "why") == "OK"
+    words = ("RESOLVE", *name(key), "COMPLETED", 200)
+    reply = operator(*words, "A: b\nB: c\r\n", "", "WHO", "op", "WHY", "seen")
+    assert isinstance(reply, Error) and "headers" in reply
+    assert operator(*words, "A: b\r\nB: c\r\n", "", "WHO", "op", "WHY",
+                    "seen") == "OK"
 
 
 def test_an_error_is_one_line_whatever_was_sent(raw):

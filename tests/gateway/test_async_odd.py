@@ -1,5 +1,7 @@
 """Requests as clients should not send them, run later as they would be now."""
 
+import sqlite3
+
 import pytest
 
 from support.later import later
@@ -104,19 +106,37 @@ def test_what_cannot_be_stored_is_refused_for_what_it_is(make, app, target,
     assert final(gateway, send(gateway, Host="x")).status == 201
 
 
+def spoil(daemon):
+    """~ becomes LF and ^ CR in what is stored."""
+    daemon.stop()
+    with sqlite3.connect(daemon.store) as db:
+        for token, record in db.execute("SELECT token, record FROM answer"):
+            db.execute("UPDATE answer SET record = ? WHERE token = ?",
+                       (record.replace(b"~", b"\n").replace(b"^", b"\r"),
+                        token))
+    db.close()
+    daemon.start()
+
+
 def test_no_header_hides_in_another(make, app):
-    # C17: an app may complete the operation by itself, with what it likes.
+    """C17: an app may complete the operation by itself. The daemon takes no
+    such headers, but a store may have been written by another one."""
     gateway = make()
     app.manner = {"hold": "it"}
     key = new_key()
     accepted = gateway.post(key)
     app.wait_held("it")
+    headers = ("Location: /a~Set-Cookie: a=b\r\nETag: \"x\"\r\n"
+               "Link: <a>^Set-Cookie: c=d\r\n")
     with gateway.daemon.raw() as raw:
-        assert raw("COMPLETE", "acme", "POST /", key,
-                   app.last.header("Latchkey-Token"), "200",
-                   "Location: /a\nSet-Cookie: a=b\r\nETag: \"x\"\r\n"
-                   "Link: <a>\rSet-Cookie: c=d\r\n", "body") == "OK"
+        end = ("COMPLETE", "acme", "POST /", key,
+               app.last.header("Latchkey-Token"), "200")
+        assert raw(*end, headers.replace("~", "\n"), "body").startswith("ERR")
+        assert raw(*end, headers.replace("^", "\r"), "body").startswith("ERR")
+        assert raw(*end, headers, "body") == "OK"
     app.release("it")
+    final(gateway, accepted)
+    spoil(gateway.daemon)
     for answer in (final(gateway, accepted), gateway.post(key)):
         assert (answer.status, answer.body) == (200, b"body")
         assert answer.header("ETag") == '"x"'

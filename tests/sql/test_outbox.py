@@ -2,6 +2,7 @@
 requests and their operations, orders, rights and plans."""
 
 import codecs
+import re
 import threading
 
 import psycopg
@@ -157,14 +158,40 @@ def test_sql_judges_a_call_as_the_daemon_does(server, database):
     # The same table as tests/store/test_call.c.
     db = server.connect(database)
     judged = []
-    for kind, value, fault in examples():
+    calls = [one for one in examples() if one[0] != "answer"]
+    for kind, value, fault in calls:
         given = value if kind == "headers" else value.decode()
         (found,), = rows(db, "SELECT latchkey.%s_fault(%%s)" % kind, given)
         judged.append((kind, value, found or "-"))
-    assert judged == list(examples()) and len(judged) > 50
+    assert judged == calls and len(judged) > 50
     for size, fault in ((8192, None), (8193, "is longer than 8192 bytes")):
         assert rows(db, "SELECT latchkey.path_fault(%s)",
                     "/" + "a" * (size - 1)) == [(fault,)]
+
+
+@pytest.mark.parametrize("value, fault", [
+    one[1:] for one in examples() if one[0] == "answer" and b"\0" not in one[1]])
+def test_sql_keeps_no_header_in_which_another_hides(server, database, value,
+                                                    fault):
+    """What the daemon refuses is refused, or its line ends are put right. A
+    text holds no NUL."""
+    app = server.connect(database, user="shop")
+    (token,), = rows(app, "SELECT token FROM latchkey.claim('t', 's', 'k',"
+                     " 'f')")
+    end = ("SELECT latchkey.complete('t', 's', 'k', %s, 200, %s, '')",
+           (token, value.decode()))
+    if fault != "-":
+        try:
+            app.execute(*end)
+        except psycopg.errors.InvalidParameterValue:
+            return
+        value = value.rstrip(b"\r\n").replace(b"\r\n", b"\n").replace(
+            b"\n", b"\r\n") + b"\r\n" if value.strip() else b""
+        assert not re.search(rb"\r(?!\n)", value), value
+    else:
+        app.execute(*end)
+    assert rows(app, "SELECT headers FROM latchkey.lookup('t', 's', 'k')") == \
+        [(value,)]
 
 
 @pytest.mark.parametrize("bad, what", (

@@ -59,6 +59,9 @@ static const char *fault_of(const char *kind, struct lk_slice value)
     if (!strcmp(kind, "method")) {
         return lk_method_fault(value);
     }
+    if (!strcmp(kind, "answer")) {
+        return lk_answer_headers_fault(value);
+    }
     return !strcmp(kind, "target") ? lk_target_name_fault(value)
                                    : lk_headers_fault(value);
 }
