@@ -11,7 +11,8 @@
  * headers        what the app is told, and clients may not say
  * async          a request that is accepted for later
  * courier        and how it comes back, from the courier
- * op             one claimed operation; it outlives its request
+ * op             one claimed operation; it outlives its request; _claim,
+ *                _extend, _settle, _late: its life, _command: what it says
  * response       filters: the answer is held until it is stored; _hold,
  *                _settle, _headers, _send: its states one after the other
  * class          what an answer means for its operation
@@ -383,7 +384,7 @@ struct ngx_http_latchkey_op_s {
     ngx_str_t                        answer_body;
     size_t                           answer_size; /* room for the body */
     ngx_str_t                        reason;      /* of omission or doubt */
-    size_t                           late_size;   /* counted, see op.c */
+    size_t                           late_size;   /* counted, see op_late */
 
     ngx_http_latchkey_order_t       *order;       /* NULL: run it here */
 

@@ -1,0 +1,149 @@
+
+/*
+ * The settlement of an operation: complete, release or doubt.
+ */
+
+
+#include "ngx_http_latchkey_op.h"
+
+
+static void ngx_http_latchkey_op_complete(ngx_http_latchkey_words_t *w,
+    ngx_http_latchkey_op_t *op);
+static void ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply);
+
+
+ngx_int_t
+ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_op_pt handler)
+{
+    op->handler = handler;
+    op->state = NGX_HTTP_LATCHKEY_OP_SETTLING;
+
+    if (op->timer.timer_set) {
+        ngx_del_timer(&op->timer);
+    }
+
+    return ngx_http_latchkey_op_send_settle(op);
+}
+
+
+ngx_uint_t
+ngx_http_latchkey_op_is_given_back(ngx_http_latchkey_op_t *op)
+{
+    return op->courier
+           && (op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE
+               || (op->settle == NGX_HTTP_LATCHKEY_SETTLE_DOUBT
+                   && op->conf->reexecute));
+}
+
+
+ngx_int_t
+ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op)
+{
+    ngx_http_latchkey_words_t  w;
+
+    if (ngx_http_latchkey_op_is_given_back(op)) {
+
+        /* has the app completed it itself?  else the courier goes on */
+
+        return ngx_http_latchkey_op_send_extend(op, &op->call,
+                                             ngx_http_latchkey_op_settled, 1);
+    }
+
+    switch (op->settle) {
+
+    case NGX_HTTP_LATCHKEY_SETTLE_KEEP:
+    case NGX_HTTP_LATCHKEY_SETTLE_OMIT:
+        ngx_http_latchkey_op_complete(&w, op);
+        break;
+
+    case NGX_HTTP_LATCHKEY_SETTLE_RELEASE:
+        ngx_http_latchkey_op_words(&w, op, "RELEASE");
+        ngx_http_latchkey_op_number(&w, op->token);
+        break;
+
+    default: /* NGX_HTTP_LATCHKEY_SETTLE_DOUBT */
+        ngx_http_latchkey_op_words(&w, op, "DOUBT");
+        ngx_http_latchkey_op_number(&w, op->token);
+        ngx_http_latchkey_op_word(&w, op->reason.data, op->reason.len);
+        break;
+    }
+
+    return ngx_http_latchkey_op_send(op, &op->call, &w,
+                                     ngx_http_latchkey_op_settled, 1);
+}
+
+
+static void
+ngx_http_latchkey_op_complete(ngx_http_latchkey_words_t *w,
+    ngx_http_latchkey_op_t *op)
+{
+    ngx_uint_t  keep;
+
+    keep = (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP);
+
+    ngx_http_latchkey_op_words(w, op, "COMPLETE");
+    ngx_http_latchkey_op_number(w, op->token);
+    ngx_http_latchkey_op_number(w, op->status);
+    ngx_http_latchkey_op_word(w, op->answer_headers.data,
+                              keep ? op->answer_headers.len : 0);
+    ngx_http_latchkey_op_word(w, op->answer_body.data,
+                              keep ? op->answer_body.len : 0);
+    ngx_http_latchkey_op_word(w, "TTL", 3);
+    ngx_http_latchkey_op_number(w, op->conf->ttl);
+
+    if (!keep) {
+        ngx_http_latchkey_op_word(w, "OMIT", 4);
+        ngx_http_latchkey_op_word(w, op->reason.data, op->reason.len);
+    }
+}
+
+
+static void
+ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply)
+{
+    u_char                   buf[256];
+    ngx_str_t                text;
+    enum lk_status           status;
+    struct lk_answer         answer;
+    ngx_http_latchkey_op_t  *op;
+
+    op = call->data;
+    status = ngx_http_latchkey_op_read(reply, &answer);
+
+    if (status == LK_OK) {
+        op->state = NGX_HTTP_LATCHKEY_OP_DONE;
+        ngx_http_latchkey_op_tell(op, &answer);
+        return;
+    }
+
+    if (reply && status != LK_UNAVAILABLE) {
+        text = ngx_http_latchkey_log_text(reply->text, buf, sizeof(buf));
+
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "idempotency: latchkeyd refused the answer to "
+                      "operation %s of location \"%V\": %V", op->reference,
+                      &op->conf->location_name, &text);
+
+        if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP) {
+
+            /* larger than its limits.command_bytes, say: never run again */
+
+            op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
+            ngx_str_set(&op->reason, "refused by the daemon");
+
+            if (ngx_http_latchkey_op_send_settle(op) == NGX_OK) {
+                return;
+            }
+        }
+    }
+
+    if (op->ctx) {
+        ngx_http_latchkey_op_tell(op, NULL);
+        return;
+    }
+
+    ngx_http_latchkey_op_again(op, ngx_http_latchkey_op_pause(op, reply));
+}
