@@ -215,14 +215,19 @@ def make_orders(dice):
 
 
 def cut_connections(bank, dice, workers):
-    """Ends connections of programs while there are programs."""
-    cut = 0
+    """Ends connections of programs while there are programs; whatever is cut,
+    some transfer is made in between."""
+    cut = seen = 0
     deadline = time.monotonic() + 150 * patience()
     while any(worker.is_alive() for worker in workers):
         if time.monotonic() > deadline:
             for worker in workers:
                 worker.give_up()
         time.sleep(dice.uniform(0.02, 0.15))
+        made = sum(len(worker.answers) for worker in workers)
+        if made == seen:
+            continue
+        seen = made
         cut += bank.cut("pid = (SELECT pid FROM pg_stat_activity"
                         " WHERE usename = 'bank' ORDER BY random() LIMIT 1)")
     return cut

@@ -4,7 +4,7 @@ import collections
 
 from . import stores
 from .life import FINGERPRINT, begin, complete, new_key, until
-from .resp import fields
+from .resp import Error, fields
 
 JSON_TYPE = "Content-Type: application/json\r\n"
 SCOPE = "POST /payments"
@@ -31,6 +31,10 @@ def target_settings(name, url, **more):
 def text(value):
     return value.decode(errors="replace") if isinstance(value, bytes) else \
         value
+
+
+class Unavailable(AssertionError):
+    """The store cannot decide now: a failed disk, a database that is gone."""
 
 
 class Box:
@@ -162,6 +166,8 @@ class Box:
             if cursor:
                 words += ["CURSOR", cursor]
             reply = raw(*words)
+            if isinstance(reply, Error) and reply.code == "UNAVAILABLE":
+                raise Unavailable(reply)
             assert isinstance(reply, list), reply
             cursor, page = reply
             found += [as_job(one) for one in page]
@@ -187,7 +193,10 @@ class Box:
         last = []
 
         def found():
-            job = self.job_of(key, name, tenant, whole=False)
+            try:
+                job = self.job_of(key, name, tenant, whole=False)
+            except Unavailable:
+                return False
             last[:] = [job]
             return job and job["state"] == state
         try:
@@ -203,8 +212,13 @@ class Box:
 
     def wait_settled(self, open_states=("waiting", "leased"), timeout=60):
         """Until no job is under way any more; the counts."""
+        self.counts = None
+
         def settled():
-            self.counts = self.states()
+            try:
+                self.counts = self.states()
+            except Unavailable:
+                return False
             return not any(self.counts[word] for word in open_states)
         try:
             until(settled, timeout, pause=0.05)
