@@ -1,8 +1,9 @@
 /*
  * fault.h - named points at which a test can kill, fail or delay the daemon.
  *
- * Compiled in by FAULTS=1 only; the programs that are installed have none of
- * it. See tests/README.md for the language of the fault file.
+ * Compiled in by FAULTS=1 and in sanitizer builds only; the programs that are
+ * installed have none of it. See tests/README.md for the language of the fault
+ * file.
  */
 #ifndef LK_FAULT_H
 #define LK_FAULT_H

@@ -166,7 +166,7 @@ HELPER int bed_teardown(void **state)
     return 0;
 }
 
-/* ---- The fault file, in builds that have it ------------------------------ */
+/* ---- The fault file, in builds with fault points ------------------------- */
 
 #ifdef LK_FAULTS
 
