@@ -96,6 +96,27 @@ def test_a_target_that_goes_with_a_reload_keeps_its_jobs_for_its_return(
     assert len(one.charges()) == 1
 
 
+@pytest.mark.parametrize("before,after", [("yes", "no"), ("no", "yes")])
+def test_a_call_in_flight_counts_by_both_what_its_key_was_and_is(
+        box, make_provider, tmp_path, before, after):
+    # C27: honoured all the time, or it is not called again.
+    provider = make_provider(honours=False)
+    config = tmp_path / "latchkeyd.conf"
+    write_config(config, ("pay", provider.url, {"idempotency": before}))
+    provider.control(hang="after", next=1)
+    box.start(config=config)
+    key = box.leave(charge())
+    provider.wait_in_flight(1)
+    write_config(config, ("pay", provider.url, {"idempotency": after}))
+    reload(box)
+    box.wait_job(box.leave(charge("other")))  # by the new rules
+    provider.kill()
+    provider.start()
+    job = box.wait_job(key, "uncertain")
+    assert job["attempts"] == 1
+    assert len(provider.calls(job["downstream-key"])) == 1
+
+
 # ---- the disk ----
 
 @pytest.mark.parametrize("disk", DISKS.values(), ids=DISKS)

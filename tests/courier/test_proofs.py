@@ -1,0 +1,153 @@
+"""Promises that only show with many jobs, or while nothing else happens."""
+
+import collections
+import socket
+
+import pytest
+
+from support.life import until
+from support.outbox import check_books
+from support.provider import charge
+from support.resp import fields
+
+STATES = ("waiting", "leased", "uncertain", "dead")
+# More than the store looks at in one go, and than it has room for at first.
+MANY, TARGETS = 600, 20
+
+
+@pytest.fixture
+def silent():
+    """Accepts connections and never says a word."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    yield "http://127.0.0.1:%d" % listener.getsockname()[1]
+    listener.close()
+
+
+def say(box, word, target="pay"):
+    reply = box.operator("TARGET", word, target, "WHO", "t", "WHY", "t")
+    assert reply == "OK", reply
+
+
+# ---- counts ----
+
+def standing(box):
+    """What TARGET STATUS tells of each target that has unfinished jobs."""
+    told = {}
+    for row in box.operator("TARGET", "STATUS"):
+        row = fields(row)
+        counts = {state: row[state] for state in STATES if row[state]}
+        if counts:
+            told[row["name"].decode()] = counts
+    return told
+
+
+def listed(box):
+    """The same, counted from the list of all jobs."""
+    found = collections.defaultdict(collections.Counter)
+    for job in box.jobs():
+        if job["state"] in STATES:
+            found[job["target"]][job["state"]] += 1
+    return {target: dict(counts) for target, counts in found.items()}
+
+
+def test_counts_by_target_are_those_of_the_jobs_however_many(
+        box, make_provider, silent):
+    """C29, C30: after ends and orders of every kind, a restart and a kill, and
+    when the jobs of a courier that was lost with all its calls are settled."""
+    pay, no, odd = (make_provider(), make_provider(manner={"fail": 400}),
+                    make_provider(honours=False, manner={"drop": "after"}))
+    box.target("pay", pay).target("no", no).target("odd", odd)
+    slow = {"timeout": "600s", "concurrency": MANY}
+    box.target("lost", silent, idempotency="no", **slow)
+    for number in range(TARGETS):
+        box.target("t%d" % number, pay)
+    box.start("courier.batch=1000")
+    for number in range(TARGETS):
+        say(box, "PAUSE", "t%d" % number)
+        box.leave_many(1 + number, charge, target="t%d" % number)
+    expected = {"t%d" % number: {"waiting": 1 + number}
+                for number in range(TARGETS)}
+    for name, state in (("pay", None), ("no", "dead"), ("odd", "uncertain")):
+        box.leave_many(MANY, charge, target=name)
+        if state:
+            expected[name] = {state: MANY}
+    box.leave_many(MANY, charge, target="lost")
+    expected["lost"] = {"leased": MANY}
+
+    def check():
+        until(lambda: standing(box) == expected, 120, pause=0.1)
+        assert listed(box) == expected
+
+    check()
+    for target, word in (("no", "DROP"), ("odd", "DELIVERED")):
+        for job in box.jobs("TARGET", target)[:7]:
+            assert box.order(word, job) == "OK"
+        expected[target] = {state: count - 7 for state, count
+                            in expected[target].items()}
+    say(box, "RESUME", "t19")
+    del expected["t19"]
+    check()
+    box.daemon.kill()
+    box.daemon.start()
+    box.reconnect()
+    expected["lost"] = {"uncertain": MANY}
+    check()
+    box.daemon.stop()
+    box.daemon.start()
+    box.reconnect()
+    check()
+    assert len(pay.charges()) == MANY + 20
+    assert len(odd.calls()) == MANY
+
+
+# ---- an answer that cannot be stored ----
+
+@pytest.mark.stores("postgres")
+def test_an_answer_that_cannot_be_stored_keeps_no_others(box, provider):
+    # C28: the database does not take some value that is in it.
+    box.target("pay", provider, concurrency="40").start()
+    box.sql("""
+        CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN RAISE 'not this one' USING ERRCODE = '22021'; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE ON latchkey.job FOR EACH ROW
+        WHEN (new.state = 4 AND new.body LIKE '%unlucky%')
+        EXECUTE FUNCTION public.refuse()""")
+    provider.control(hang="after", next=31)
+    bad = box.leave(charge("unlucky"))
+    keys = box.leave_many(30, charge)
+    provider.wait_in_flight(31)
+    provider.release()  # so that they end together
+    for key in keys:
+        box.wait_job(key)
+    assert box.job_of(bad)["state"] == "leased"
+    box.sql("DROP TRIGGER refuse ON latchkey.job")
+    box.wait_job(bad)
+    assert check_books(box, provider, keys + [bad]) == {"delivered": 31}
+
+
+# ---- the circuit ----
+
+def test_a_half_open_circuit_lets_one_call_through_at_a_time(box, provider):
+    # C30: however many there is room for.
+    provider.control(fail=503)
+    box.target("pay", provider, circuit_failures="4", circuit_open="1s",
+               concurrency="8", attempts="1000", timeout="300s").start(
+                   "courier.lease=6s")
+    keys = box.leave_many(20, charge)
+    box.daemon.wait_for_log("event=circuit-open")
+    # What had left by then has come back; from now on there are only trials.
+    until(lambda: box.target_status()["in-flight"] == 0)
+    provider.control(hang="after")
+    provider.wait_in_flight(1)
+
+    def due():
+        return [job["due-ms"] for job in box.jobs() if
+                job["state"] == "leased" and job["called"]]
+    first = max(until(due))
+    until(lambda: max(due()) >= first + 3000)  # two renewals later
+    assert provider.status()["in_flight"] == 1
+    assert box.target_status()["in-flight"] == 1
+    provider.control()
+    provider.release()
+    box.wait_settled()
+    assert len(provider.charges()) == len(keys)
