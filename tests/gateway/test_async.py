@@ -396,8 +396,9 @@ def test_an_accepted_request_survives_a_crash(make, app):
 
 def test_a_reply_that_was_lost_is_asked_for_again(make, faulty, app):
     # C31: ACCEPT may be repeated.
-    gateway = make(daemon=faulty("kill before_reply 1"))
+    gateway = make(daemon=faulty())
     key = new_key()
+    gateway.daemon.set_faults("kill before_reply")
     waiting = gateway.later("POST", "/", b"{}", key=key)
     gateway.daemon.wait()
     gateway.daemon.set_faults()

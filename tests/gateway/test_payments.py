@@ -98,9 +98,11 @@ def check_outbox(text):
 
 def test_on_a_terminal_the_demo_stays_up_until_it_is_interrupted(folder):
     ours, theirs = pty.openpty()
-    # A session of its own, on this terminal: Ctrl-C goes to all of it.
+    # A session of its own, on this terminal: Ctrl-C goes to all of it, though
+    # whoever runs the tests in the background has them ignore it.
     process = subprocess.Popen(
-        ["setsid", "--ctty", "--wait", DEMO, "3"], stdin=theirs,
+        ["env", "--default-signal", "setsid", "--ctty", "--wait", DEMO, "3"],
+        stdin=theirs,
         stdout=theirs, stderr=theirs, env=demo_environment(folder))
     os.close(theirs)
     shown = b""
