@@ -79,7 +79,7 @@ static void read_inbox(struct lk_courier *courier)
     uv_mutex_lock(&courier->mutex);
     bool done = courier->work_done;
     bool woken = courier->woken;
-    bool stop = courier->stop_asked && !courier->stopping;
+    bool stop = courier->stop_asked;
     uint64_t grace_ms = courier->grace_ms;
     struct lk_courier_settings *fresh = courier->fresh;
     courier->work_done = courier->woken = false;
@@ -97,8 +97,10 @@ static void read_inbox(struct lk_courier *courier)
         lk_courier_publish(courier);
         lk_watch_look(courier->watch);
     }
-    if (stop) {
+    if (stop && !courier->stopping) {
         begin_stop(courier, grace_ms);
+    } else if (stop && courier->stop_ms > courier->now_ms + grace_ms) {
+        courier->stop_ms = courier->now_ms + grace_ms;
     }
 }
 
@@ -136,11 +138,14 @@ static void run(void *context)
             lk_calls_start(courier, &again_ms);
         } while (lk_calls_run(courier) && ++turns < TURNS);
         if (is_over(courier, &again_ms)) {
-            return;
+            break;
         }
         lk_dispatch_give(courier, &again_ms);
         lk_courier_publish(courier);
         lk_poll_wait(&courier->poll, again_ms);
+    }
+    if (courier->over_fn) {
+        courier->over_fn(courier->work_context);
     }
 }
 
@@ -180,6 +185,7 @@ static enum lk_status make_courier(const struct lk_outbox_setup *setup,
     }
     made->store = setup->store;
     made->work_fn = setup->work;
+    made->over_fn = setup->over;
     made->work_context = setup->context;
     made->work = (struct lk_work){.done = note_done, .context = made};
     made->end_limit = LK_WORK_ENDS;
@@ -229,6 +235,7 @@ static enum lk_status start_courier(const struct lk_outbox_setup *setup,
         status = lk_watch_start(made, &made->watch);
     }
     if (status) {
+        made->over_fn = NULL; /* it never began */
         stop_courier(made, 0);
         return status;
     }
@@ -236,6 +243,17 @@ static enum lk_status start_courier(const struct lk_outbox_setup *setup,
            setup->config->targets.count, setup->config->gateway ? "yes" : "no");
     *courier = made;
     return LK_OK;
+}
+
+static void end_courier(void *context, uint64_t grace_ms)
+{
+    struct lk_courier *courier = context;
+
+    uv_mutex_lock(&courier->mutex);
+    courier->stop_asked = true;
+    courier->grace_ms = grace_ms;
+    uv_mutex_unlock(&courier->mutex);
+    lk_poll_ring(&courier->poll);
 }
 
 /* The thread frees nothing that others use before it is joined. */
@@ -248,11 +266,7 @@ static void stop_courier(void *context, uint64_t grace_ms)
     }
     lk_watch_stop(courier->watch);
     lk_prober_stop(courier->prober);
-    uv_mutex_lock(&courier->mutex);
-    courier->stop_asked = true;
-    courier->grace_ms = grace_ms;
-    uv_mutex_unlock(&courier->mutex);
-    lk_poll_ring(&courier->poll);
+    end_courier(courier, grace_ms);
     uv_thread_join(&courier->thread);
     size_t lost = courier->ended.count + courier->later.count;
     lk_log(lost ? LK_LOG_WARN : LK_LOG_INFO, "courier-stopped",
@@ -348,5 +362,6 @@ const struct lk_outbox_class lk_courier_class = {
     .status = show_status,
     .probe = probe_now,
     .hush = hush_prober,
+    .end = end_courier,
     .stop = stop_courier,
 };

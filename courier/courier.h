@@ -143,6 +143,7 @@ struct lk_courier_settings {
 struct lk_courier {
     struct lk_store *store;
     void (*work_fn)(void *context, struct lk_work *work);
+    void (*over_fn)(void *context); /* NULL: nobody is told of the end */
     void *work_context;
     struct lk_prober *prober; /* NULL: none */
     struct lk_watch *watch;   /* likewise */

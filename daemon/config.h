@@ -110,6 +110,7 @@ struct lk_config {
     uint64_t gateway_attempts;
     uint64_t gateway_max_age_ms;
     uint64_t lease_ms;
+    uint64_t grace_ms;    /* of calls under way, when the daemon stops */
     uint64_t lease_batch; /* courier.batch: leased at once at most */
     uint64_t answer_bytes;
     uint64_t request_bytes; /* of an ACCEPT */

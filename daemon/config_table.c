@@ -99,6 +99,7 @@ const struct lk_setting lk_settings[] = {
     NUMBER("courier", "gateway_max_age", duration, gateway_max_age_ms,
            "1d", 0, 3650 * DAY, RELOAD),
     NUMBER("courier", "lease", duration, lease_ms, "30s", 100, DAY, RELOAD),
+    NUMBER("courier", "grace", duration, grace_ms, "5s", 0, DAY, RELOAD),
     NUMBER("courier", "batch", count, lease_batch, "1000", 1, 65536, RELOAD),
     NUMBER("courier", "answer_bytes", size, answer_bytes,
            "64k", 0, 16 * MIB, RELOAD),

@@ -463,6 +463,8 @@ struct lk_server {
     struct lk_reader *reader;
     const struct lk_outbox_class *outbox_class; /* NULL: no courier at all */
     void *courier;                              /* NULL: does not run */
+    uv_async_t courier_over;                    /* it has come to its end */
+    bool courier_ended;
     struct lk_chore chore;
     struct lk_returns returns;
     struct lk_waiters waiters;
@@ -498,6 +500,7 @@ struct lk_server {
     uint64_t started_ms;
     uint64_t stop_by_ms;    /* 0: not stopping */
     bool asked_twice;       /* to stop */
+    bool served;            /* all is answered: what is left ends by itself */
     bool hung;              /* the store did not answer in time */
     bool warned_of_gateway; /* that nobody runs accepted requests */
     struct lk_buf scratch;

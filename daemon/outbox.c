@@ -2,14 +2,26 @@
 #include "daemon/outbox.h"
 #include "daemon/batcher.h"
 
-/* How long calls under way may go on when the daemon stops. */
-enum { GRACE_MS = 5000 };
-
 static void hand_work(void *context, struct lk_work *work)
 {
     struct lk_server *server = context;
 
     lk_batcher_work(server->batcher, work);
+}
+
+/* On the courier's thread. */
+static void tell_over(void *context)
+{
+    struct lk_server *server = context;
+
+    uv_async_send(&server->courier_over);
+}
+
+static void on_over(uv_async_t *async)
+{
+    struct lk_server *server = async->data;
+
+    server->courier_ended = true;
 }
 
 /* Names only: URLs may hold what is nobody's business. */
@@ -25,11 +37,24 @@ static void log_targets(const struct lk_server *server)
            server->courier ? "" : " note=\"jobs wait\"");
 }
 
+/* Once, however often a start fails. */
+static enum lk_status make_async(struct lk_server *server)
+{
+    uv_async_t *async = &server->courier_over;
+
+    if (!async->data && uv_async_init(&server->loop, async, on_over)) {
+        return LK_NOMEM;
+    }
+    async->data = server;
+    return LK_OK;
+}
+
 enum lk_status lk_outbox_start(struct lk_server *server)
 {
     const struct lk_outbox_setup setup = {.config = &server->config,
                                           .store = server->store,
                                           .work = hand_work,
+                                          .over = tell_over,
                                           .context = server};
     bool keeps_jobs = server->store->class->jobs != NULL;
     enum lk_status status = LK_OK;
@@ -38,7 +63,9 @@ enum lk_status lk_outbox_start(struct lk_server *server)
         return LK_OK;
     }
     if (server->outbox_class && lk_config_has_courier(&server->config)) {
-        status = server->outbox_class->start(&setup, &server->courier);
+        status = make_async(server);
+        status = status ? status
+                        : server->outbox_class->start(&setup, &server->courier);
     }
     if (!status) {
         log_targets(server);
@@ -73,11 +100,29 @@ void lk_outbox_hush(struct lk_server *server)
     }
 }
 
+/* The loop runs meanwhile, for the signal that ends the patience. */
+static void await_end(struct lk_server *server)
+{
+    bool hurried = server->asked_twice;
+    uint64_t grace_ms = hurried ? 0 : server->config.grace_ms;
+
+    lk_log(LK_LOG_INFO, "courier-stopping", "grace_ms=%llu",
+           (unsigned long long)grace_ms);
+    server->outbox_class->end(server->courier, grace_ms);
+    while (!server->courier_ended) {
+        uv_run(&server->loop, UV_RUN_ONCE);
+        if (server->asked_twice && !hurried) {
+            hurried = true;
+            server->outbox_class->end(server->courier, 0);
+        }
+    }
+}
+
 void lk_outbox_stop(struct lk_server *server)
 {
     if (server->courier) {
-        server->outbox_class->stop(server->courier,
-                                   server->asked_twice ? 0 : GRACE_MS);
+        await_end(server);
+        server->outbox_class->stop(server->courier, 0);
         server->courier = NULL;
     }
 }

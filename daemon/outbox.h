@@ -20,6 +20,8 @@ struct lk_outbox_setup {
     /* Hands work to the store; its `done` is called from another thread. The
      * work belongs to the store until then. */
     void (*work)(void *context, struct lk_work *work);
+    /* Told by the courier's thread at its end. NULL: nobody is. */
+    void (*over)(void *context);
     void *context;
 };
 
@@ -80,9 +82,12 @@ struct lk_outbox_class {
     /* The daemon is about to stop: no service is asked any more, and demands
      * are done at once. Loop thread, never waits. */
     void (*hush)(void *courier);
-    /* Ends calls that can be given back, waits for the others up to their
-     * time-outs or `grace_ms`, and notes what became of them. Blocks; the
-     * store still works. Loop thread. NULL is fine. */
+    /* Begins the end: gives back what was not called; the others have their
+     * time-outs or `grace_ms` from now, and what became of them is noted. Said
+     * again, the earlier time counts. Loop thread, never waits. */
+    void (*end)(void *courier, uint64_t grace_ms);
+    /* The same, and waits for it. The store still works. Loop thread. NULL is
+     * fine. */
     void (*stop)(void *courier, uint64_t grace_ms);
 };
 

@@ -33,6 +33,9 @@ void lk_server_go_on_stopping(struct lk_server *server)
 {
     bool late = uv_now(&server->loop) >= server->stop_by_ms;
 
+    if (server->served) {
+        return;
+    }
     if (!late && (server->queued_ops || has_unanswered(server))) {
         return;
     }
@@ -41,6 +44,7 @@ void lk_server_go_on_stopping(struct lk_server *server)
                server->queued_ops, server->conn_count);
         server->hung = server->queued_ops > 0 && !server->asked_twice;
     }
+    server->served = true;
     close_all(server);
     uv_stop(&server->loop);
 }

@@ -124,6 +124,52 @@ def test_a_daemon_that_is_stopped_ends_its_calls_first(box, make_provider,
     assert len(provider.calls()) == 12
 
 
+def stop_while_called(box, provider, grace):
+    """A job's key; the daemon has been told to stop while the provider works."""
+    provider.control(hang="after", next=1)
+    box.target("pay", provider).start("courier.grace=" + grace)
+    key = box.leave(charge())
+    provider.wait_in_flight(1)
+    box.daemon.expected_exit = True
+    box.daemon.signal(signal.SIGTERM)
+    box.daemon.wait_for_log("event=courier-stopping")
+    return key
+
+
+@pytest.mark.parametrize("honours", [True, False])
+def test_a_stop_waits_for_calls_as_long_as_it_is_told(box, make_provider,
+                                                      honours):
+    # C40
+    provider = make_provider(honours=honours)
+    key = stop_while_called(box, provider, "1h")
+    provider.release()
+    assert box.daemon.wait() == 0, box.daemon.log_text()
+    box.daemon.start()
+    box.reconnect()
+    assert box.wait_job(key)["attempts"] == 1 and len(provider.calls()) == 1
+
+
+@pytest.mark.parametrize("honours", [True, False])
+@pytest.mark.parametrize("how", ["a second signal", "no grace"])
+def test_a_stop_that_does_not_wait_says_what_is_not_known(
+        box, make_provider, honours, how):
+    # C40, C27: in 1 h the test would have been given up.
+    provider = make_provider(honours=honours)
+    key = stop_while_called(box, provider, "0" if how == "no grace" else "1h")
+    if how == "a second signal":
+        box.daemon.signal(signal.SIGTERM)
+    assert box.daemon.wait() == 0, box.daemon.log_text()
+    box.daemon.start()
+    box.reconnect()
+    job = box.wait_job(key, "delivered" if honours else "uncertain")
+    assert len(provider.charges()) == 1
+    if honours:
+        assert job["attempts"] == 2
+        return
+    assert "stopped before an answer came" in job["reason"]
+    assert len(provider.calls()) == 1
+
+
 # ---- leases ----
 
 @pytest.mark.parametrize("honours", [True, False])
