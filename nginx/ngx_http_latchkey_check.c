@@ -6,7 +6,7 @@
  */
 
 
-#include "ngx_http_latchkey_module.h"
+#include "ngx_http_latchkey_check.h"
 
 
 #define NGX_HTTP_LATCHKEY_RESPONSE_MAX  (256 * 1024 * 1024)
@@ -20,98 +20,24 @@
 #define NGX_HTTP_LATCHKEY_LOCK_USUAL    NGX_HTTP_LATCHKEY_DAY
 
 
-/*
- * A module that passes requests on.  The structure of its location is its own
- * affair but for the first member, which is an ngx_http_upstream_conf_t.
- */
-
-typedef struct {
-    ngx_module_t                    *module;
-    char                            *pass;
-    char                            *next;        /* NULL: not supported */
-    ngx_http_handler_pt              handler;
-} ngx_http_latchkey_pass_t;
-
-
-/* the beginnings of structures that other modules keep to themselves */
-
-typedef struct {
-    ngx_http_complex_value_t        *realm;
-    ngx_http_complex_value_t        *user_file;
-} ngx_http_latchkey_auth_basic_t;
-
-
-typedef struct {
-    ngx_str_t                        uri;
-} ngx_http_latchkey_auth_request_t;
-
-
-static char *ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
+static char *ngx_http_latchkey_check_guard(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
-static char *ngx_http_latchkey_check_caller(ngx_conf_t *cf,
-    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
+static char *ngx_http_latchkey_check_ttl(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_check_times(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf);
+static char *ngx_http_latchkey_check_sizes(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_check_async(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
-static char *ngx_http_latchkey_check_pass(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf);
 static const char *ngx_http_latchkey_handler_name(
     ngx_http_latchkey_loc_conf_t *llcf);
-static char *ngx_http_latchkey_complain(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf, ngx_uint_t level, const char *fmt,
-    ...);
-static ngx_uint_t ngx_http_latchkey_has_variable(ngx_str_t *value,
-    char *prefix);
-static void *ngx_http_latchkey_conf_of(ngx_http_latchkey_loc_conf_t *llcf,
-    ngx_module_t *module);
-static ngx_uint_t ngx_http_latchkey_authenticates(
-    ngx_http_latchkey_loc_conf_t *llcf);
-static ngx_http_latchkey_pass_t *ngx_http_latchkey_find_pass(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf);
-static ngx_int_t ngx_http_latchkey_ask_handler(ngx_conf_t *cf,
-    ngx_http_latchkey_pass_t *pass);
-static void ngx_http_latchkey_ignore_aborts(
-    ngx_http_latchkey_loc_conf_t *llcf);
-static char *ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf, ngx_http_latchkey_loc_conf_t *from);
-static ngx_http_latchkey_loc_conf_t *ngx_http_latchkey_comes_from(
-    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
-
-
-/* an nginx may be built without any of them */
-
-#define ngx_http_latchkey_weak  __attribute__((weak))
-
-extern ngx_module_t  ngx_http_proxy_module ngx_http_latchkey_weak;
-extern ngx_module_t  ngx_http_fastcgi_module ngx_http_latchkey_weak;
-extern ngx_module_t  ngx_http_uwsgi_module ngx_http_latchkey_weak;
-extern ngx_module_t  ngx_http_scgi_module ngx_http_latchkey_weak;
-extern ngx_module_t  ngx_http_grpc_module ngx_http_latchkey_weak;
-extern ngx_module_t  ngx_http_auth_basic_module ngx_http_latchkey_weak;
-extern ngx_module_t  ngx_http_auth_request_module ngx_http_latchkey_weak;
-#if (NGX_HTTP_SSL)
-extern ngx_module_t  ngx_http_ssl_module ngx_http_latchkey_weak;
-#endif
-
-
-static ngx_http_latchkey_pass_t  ngx_http_latchkey_passes[] = {
-    { &ngx_http_proxy_module, "proxy_pass", "proxy_next_upstream", NULL },
-    { &ngx_http_fastcgi_module, "fastcgi_pass", "fastcgi_next_upstream",
-      NULL },
-    { &ngx_http_uwsgi_module, "uwsgi_pass", "uwsgi_next_upstream", NULL },
-    { &ngx_http_scgi_module, "scgi_pass", "scgi_next_upstream", NULL },
-    { &ngx_http_grpc_module, "grpc_pass", NULL, NULL },
-    { NULL, NULL, NULL, NULL }
-};
 
 
 char *
 ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
     ngx_http_latchkey_loc_conf_t *llcf)
 {
-    char                      *rv;
-    ngx_uint_t                 only;
     ngx_http_core_loc_conf_t  *clcf;
 
     clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
@@ -146,6 +72,17 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
         return NGX_CONF_OK;
     }
 
+    return ngx_http_latchkey_check_guard(cf, lmcf, llcf);
+}
+
+
+static char *
+ngx_http_latchkey_check_guard(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf)
+{
+    char        *rv;
+    ngx_uint_t   only;
+
     rv = NGX_CONF_OK;
 
     /* the courier brings the tenant with it */
@@ -155,7 +92,15 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
     }
 
     if (rv == NGX_CONF_OK) {
+        rv = ngx_http_latchkey_check_ttl(cf, llcf);
+    }
+
+    if (rv == NGX_CONF_OK) {
         rv = ngx_http_latchkey_check_times(cf, llcf);
+    }
+
+    if (rv == NGX_CONF_OK) {
+        rv = ngx_http_latchkey_check_sizes(cf, llcf);
     }
 
     if (rv == NGX_CONF_OK && !only) {
@@ -170,118 +115,11 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
 }
 
 
-static char *
-ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
-    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf)
-{
-    ngx_http_core_loc_conf_t  *clcf;
-
-    if (llcf->tenant == NULL) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "there is no \"idempotency_tenant\"; say who the client "
-                   "is, for example \"idempotency_tenant $remote_user\"");
-    }
-
-    if (llcf->hashed && lmcf->secret.len == 0) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "\"hashed\" in \"idempotency_tenant\" needs a key; name a "
-                   "file with \"idempotency_secret\" in http");
-    }
-
-    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
-
-    /* who comes here by a redirect was authenticated somewhere else */
-
-    if (llcf->auth_app || clcf->internal || clcf->named) {
-        return NGX_CONF_OK;
-    }
-
-    return ngx_http_latchkey_check_caller(cf, lmcf, llcf);
-}
-
-
-/* does anybody verify what the tenant is made of? */
+/* what the daemon would refuse, or a record would not survive */
 
 static char *
-ngx_http_latchkey_check_caller(ngx_conf_t *cf,
-    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf)
+ngx_http_latchkey_check_ttl(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *llcf)
 {
-    ngx_str_t               *value;
-#if (NGX_HTTP_SSL)
-    ngx_http_conf_ctx_t     *ctx;
-    ngx_http_ssl_srv_conf_t *sscf;
-#endif
-
-    value = &llcf->tenant->value;
-
-    if (ngx_http_latchkey_authenticates(llcf)) {
-        return NGX_CONF_OK;
-    }
-
-    if (ngx_http_latchkey_has_variable(value, "remote_user")) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "nobody verifies $remote_user in \"idempotency_tenant\"; "
-                   "add \"auth_basic\" with its file, or \"auth_request\", "
-                   "without \"satisfy any\"; or, if only the application "
-                   "verifies it, \"idempotency_auth app\"");
-    }
-
-#if (NGX_HTTP_SSL)
-
-    if (ngx_http_latchkey_has_variable(value, "ssl_client_")
-        && &ngx_http_ssl_module != NULL)
-    {
-        ctx = cf->ctx;
-        sscf = ctx->srv_conf[ngx_http_ssl_module.ctx_index];
-
-        /* 1: on, 2: optional, 3: optional_no_ca */
-
-        if (sscf->verify != 1 && sscf->verify != 2) {
-            return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "nobody verifies the certificate in "
-                   "\"idempotency_tenant\"; set \"ssl_verify_client on\"; or, "
-                   "if only the application verifies it, "
-                   "\"idempotency_auth app\"");
-        }
-    }
-
-#endif
-
-    if (llcf->tenant == lmcf->warned) {
-        return NGX_CONF_OK;
-    }
-
-    lmcf->warned = llcf->tenant;
-
-    if (llcf->tenant->lengths == NULL) {
-        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
-                   "\"idempotency_tenant\" is the same for every client, so "
-                   "that any of them gets the answers to another's keys");
-
-    } else if (!llcf->hashed
-               && (ngx_http_latchkey_has_variable(value, "http_")
-                   || ngx_http_latchkey_has_variable(value, "cookie_")
-                   || ngx_http_latchkey_has_variable(value, "arg_")))
-    {
-        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
-                   "a client can write into \"idempotency_tenant\" what it "
-                   "likes; if it is a whole credential, add \"hashed\", else "
-                   "see to it that \"auth_request\" or \"auth_basic\" "
-                   "verifies it");
-    }
-
-    return NGX_CONF_OK;
-}
-
-
-static char *
-ngx_http_latchkey_check_times(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf)
-{
-    ngx_http_core_loc_conf_t  *clcf;
-
-    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
-
     if (llcf->ttl < 1000 || llcf->lock < 1000) {
         return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
                    "\"%s\" is less than a second; set at least 1s",
@@ -310,6 +148,25 @@ ngx_http_latchkey_check_times(ngx_conf_t *cf,
                    "unless its store.max_lock is raised from 1d");
     }
 
+    if (llcf->max_age && llcf->max_age + llcf->max_skew > llcf->ttl) {
+        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
+                   "\"idempotency_max_age\" and its skew allow requests that "
+                   "are older than \"idempotency_ttl\", whose keys may be "
+                   "forgotten");
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_latchkey_check_times(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
+
     if (llcf->timeout == 0 || llcf->connect_timeout == 0) {
         return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
                    "\"%s\" is 0, so that nothing would ever be decided; set "
@@ -327,6 +184,14 @@ ngx_http_latchkey_check_times(ngx_conf_t *cf,
                    "higher", llcf->timeout, clcf->send_timeout);
     }
 
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_latchkey_check_sizes(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf)
+{
     if (llcf->late_time < 1000 || llcf->late_size < 64 * 1024) {
         return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
                    "\"idempotency_late\" leaves no room to settle anything "
@@ -344,13 +209,6 @@ ngx_http_latchkey_check_times(ngx_conf_t *cf,
         return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
                    "\"idempotency_response_max\" is more than 256m; answers "
                    "are held in memory, set it lower");
-    }
-
-    if (llcf->max_age && llcf->max_age + llcf->max_skew > llcf->ttl) {
-        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
-                   "\"idempotency_max_age\" and its skew allow requests that "
-                   "are older than \"idempotency_ttl\", whose keys may be "
-                   "forgotten");
     }
 
     return NGX_CONF_OK;
@@ -401,51 +259,7 @@ ngx_http_latchkey_check_async(ngx_conf_t *cf,
 }
 
 
-static char *
-ngx_http_latchkey_check_pass(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf)
-{
-    ngx_http_upstream_conf_t  *ucf;
-    ngx_http_latchkey_pass_t  *pass;
-
-    pass = ngx_http_latchkey_find_pass(cf, llcf);
-
-    if (pass == NULL) {
-        return NGX_CONF_OK;
-    }
-
-    if (pass->next == NULL) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "\"%s\" cannot be guarded; use \"proxy_pass\", or set "
-                   "\"idempotency off\" here", pass->pass);
-    }
-
-    ucf = ngx_http_latchkey_conf_of(llcf, pass->module);
-
-    if (ucf->next_upstream & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "\"non_idempotent\" in \"%s\" would send one claimed "
-                   "request several times; remove it", pass->next);
-    }
-
-    /* nginx itself repeats methods that ought to be idempotent */
-
-    if ((llcf->methods & (NGX_HTTP_PUT|NGX_HTTP_DELETE))
-        && !(ucf->next_upstream & NGX_HTTP_UPSTREAM_FT_OFF))
-    {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "nginx sends PUT and DELETE several times if a server "
-                   "fails; add \"%s off\", or take them out of "
-                   "\"idempotency_methods\"", pass->next);
-    }
-
-    return NGX_CONF_OK;
-}
-
-
-/* says what, which location, and where its guard was written */
-
-static char *
+char *
 ngx_http_latchkey_complain(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *llcf,
     ngx_uint_t level, const char *fmt, ...)
 {
@@ -484,41 +298,7 @@ ngx_http_latchkey_handler_name(ngx_http_latchkey_loc_conf_t *llcf)
 }
 
 
-/* true for "$name" and "${name}" where the name begins with the prefix */
-
-static ngx_uint_t
-ngx_http_latchkey_has_variable(ngx_str_t *value, char *prefix)
-{
-    u_char  *p, *last;
-    size_t   len;
-
-    len = ngx_strlen(prefix);
-    last = value->data + value->len;
-
-    for (p = value->data; p < last; p++) {
-
-        if (*p != '$') {
-            continue;
-        }
-
-        if (p + 1 < last && p[1] == '{') {
-            p++;
-        }
-
-        if ((size_t) (last - p - 1) >= len
-            && ngx_strncasecmp(p + 1, (u_char *) prefix, len) == 0)
-        {
-            return 1;
-        }
-    }
-
-    return 0;
-}
-
-
-/* NULL: there is no such module in this nginx */
-
-static void *
+void *
 ngx_http_latchkey_conf_of(ngx_http_latchkey_loc_conf_t *llcf,
     ngx_module_t *module)
 {
@@ -527,324 +307,4 @@ ngx_http_latchkey_conf_of(ngx_http_latchkey_loc_conf_t *llcf,
     }
 
     return llcf->loc_conf[module->ctx_index];
-}
-
-
-static ngx_uint_t
-ngx_http_latchkey_authenticates(ngx_http_latchkey_loc_conf_t *llcf)
-{
-    ngx_http_core_loc_conf_t          *clcf;
-    ngx_http_latchkey_auth_basic_t    *basic;
-    ngx_http_latchkey_auth_request_t  *request;
-
-    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
-
-    if (clcf->satisfy == NGX_HTTP_SATISFY_ANY) {
-        return 0;
-    }
-
-    basic = ngx_http_latchkey_conf_of(llcf, &ngx_http_auth_basic_module);
-
-    if (basic && basic->realm && basic->user_file
-        && !(basic->realm->value.len == 3
-             && ngx_strncmp(basic->realm->value.data, "off", 3) == 0))
-    {
-        return 1;
-    }
-
-    request = ngx_http_latchkey_conf_of(llcf, &ngx_http_auth_request_module);
-
-    return request && request->uri.len != 0;
-}
-
-
-/* the module whose handler makes this location's answers; NULL: none here */
-
-static ngx_http_latchkey_pass_t *
-ngx_http_latchkey_find_pass(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *llcf)
-{
-    ngx_http_core_loc_conf_t  *clcf;
-    ngx_http_latchkey_pass_t  *pass;
-
-    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
-
-    if (clcf->handler == NULL) {
-        return NULL;
-    }
-
-    for (pass = ngx_http_latchkey_passes; pass->pass; pass++) {
-
-        if (ngx_http_latchkey_conf_of(llcf, pass->module) == NULL) {
-            continue;
-        }
-
-        if (pass->handler == NULL
-            && ngx_http_latchkey_ask_handler(cf, pass) != NGX_OK)
-        {
-            continue;
-        }
-
-        if (clcf->handler == pass->handler) {
-            return pass;
-        }
-    }
-
-    return NULL;
-}
-
-
-/*
- * No module tells the name of its handler, but its directive sets it.  So the
- * directive is obeyed once, in a location that is thrown away; a value with a
- * variable in it leaves no other traces.
- */
-
-static ngx_int_t
-ngx_http_latchkey_ask_handler(ngx_conf_t *cf, ngx_http_latchkey_pass_t *pass)
-{
-    void                      *conf;
-    ngx_str_t                  words[2];
-    ngx_conf_t                 ask;
-    ngx_array_t                args;
-    ngx_command_t             *cmd;
-    ngx_http_module_t         *module;
-    ngx_http_conf_ctx_t        ctx;
-    ngx_http_core_loc_conf_t   clcf;
-
-    for (cmd = pass->module->commands; cmd->name.len; cmd++) {
-        if (ngx_strcmp(cmd->name.data, pass->pass) == 0) {
-            break;
-        }
-    }
-
-    if (cmd->name.len == 0) {
-        return NGX_ERROR;
-    }
-
-    ctx = *(ngx_http_conf_ctx_t *) cf->ctx;
-
-    ctx.loc_conf = ngx_pcalloc(cf->pool, sizeof(void *) * ngx_http_max_module);
-    if (ctx.loc_conf == NULL) {
-        return NGX_ERROR;
-    }
-
-    module = pass->module->ctx;
-
-    conf = module->create_loc_conf(cf);
-    if (conf == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memzero(&clcf, sizeof(ngx_http_core_loc_conf_t));
-
-    ctx.loc_conf[ngx_http_core_module.ctx_index] = &clcf;
-    ctx.loc_conf[pass->module->ctx_index] = conf;
-
-    words[0] = cmd->name;
-    ngx_str_set(&words[1], "$uri");
-
-    ngx_memzero(&args, sizeof(ngx_array_t));
-
-    args.elts = words;
-    args.nelts = 2;
-    args.size = sizeof(ngx_str_t);
-    args.nalloc = 2;
-    args.pool = cf->pool;
-
-    ask = *cf;
-    ask.ctx = &ctx;
-    ask.args = &args;
-
-    if (cmd->set(&ask, cmd, conf) != NGX_CONF_OK) {
-        return NGX_ERROR;
-    }
-
-    pass->handler = clcf.handler;
-
-    return pass->handler ? NGX_OK : NGX_ERROR;
-}
-
-
-ngx_uint_t
-ngx_http_latchkey_is_fastcgi(ngx_http_request_t *r)
-{
-    ngx_http_latchkey_pass_t  *pass;
-
-    for (pass = ngx_http_latchkey_passes; pass->pass; pass++) {
-        if (pass->module == &ngx_http_fastcgi_module) {
-            return pass->handler && r->content_handler == pass->handler;
-        }
-    }
-
-    return 0;
-}
-
-
-/*
- * Other locations that requests may come to after they were claimed, by
- * try_files, error_page and the like.  nginx stops asking the application
- * when a client leaves, unless it is told not to: whoever leaves before the
- * answer is stored comes back for it.
- */
-
-char *
-ngx_http_latchkey_check_receivers(ngx_conf_t *cf,
-    ngx_http_latchkey_main_conf_t *lmcf)
-{
-    char                           *rv;
-    ngx_uint_t                      i;
-    ngx_http_latchkey_loc_conf_t   *from, **llcf;
-
-    llcf = lmcf->locations.elts;
-
-    for (i = 0; i < lmcf->locations.nelts; i++) {
-
-        if (llcf[i]->mode >= NGX_HTTP_LATCHKEY_OPTIONAL) {
-            ngx_http_latchkey_ignore_aborts(llcf[i]);
-            continue;
-        }
-
-        from = ngx_http_latchkey_comes_from(lmcf, llcf[i]);
-
-        if (from == NULL) {
-            continue;
-        }
-
-        ngx_http_latchkey_ignore_aborts(llcf[i]);
-
-        rv = ngx_http_latchkey_check_receiver(cf, llcf[i], from);
-
-        if (rv != NGX_CONF_OK) {
-            return rv;
-        }
-    }
-
-    return NGX_CONF_OK;
-}
-
-
-static void
-ngx_http_latchkey_ignore_aborts(ngx_http_latchkey_loc_conf_t *llcf)
-{
-    ngx_http_upstream_conf_t  *ucf;
-    ngx_http_latchkey_pass_t  *pass;
-
-    for (pass = ngx_http_latchkey_passes; pass->pass; pass++) {
-
-        ucf = ngx_http_latchkey_conf_of(llcf, pass->module);
-
-        if (ucf) {
-            ucf->ignore_client_abort = 1;
-        }
-    }
-}
-
-
-/*
- * Only a redirect leads to a named or an internal location: what it would
- * repeat is an error.  Others have requests of their own, too.
- */
-
-static char *
-ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf, ngx_http_latchkey_loc_conf_t *from)
-{
-    char                      *what, *remedy;
-    ngx_uint_t                 level, only;
-    ngx_http_core_loc_conf_t  *clcf;
-    ngx_http_upstream_conf_t  *ucf;
-    ngx_http_latchkey_pass_t  *pass;
-
-    pass = ngx_http_latchkey_find_pass(cf, llcf);
-
-    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
-    only = clcf->named || clcf->internal;
-    level = only ? NGX_LOG_EMERG : NGX_LOG_WARN;
-
-    if (pass && pass->next == NULL) {
-        ngx_log_error(level, cf->log, 0,
-                      "\"%s\" of location \"%V\" of server \"%V\" cannot be "
-                      "guarded, but requests may come there from the guard "
-                      "in %V:%ui; use \"proxy_pass\"", pass->pass,
-                      &llcf->location_name, &llcf->server_name, &from->file,
-                      from->line);
-
-        return only ? NGX_CONF_ERROR : NGX_CONF_OK;
-    }
-
-    if (pass == NULL) {
-        return NGX_CONF_OK;
-    }
-
-    ucf = ngx_http_latchkey_conf_of(llcf, pass->module);
-
-    if (ucf->next_upstream & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT) {
-        what = "\"non_idempotent\" in";
-        remedy = "remove it";
-
-    } else if ((from->methods & (NGX_HTTP_PUT|NGX_HTTP_DELETE))
-               && !(ucf->next_upstream & NGX_HTTP_UPSTREAM_FT_OFF))
-    {
-        what = "for PUT and DELETE";
-        remedy = "set it to \"off\"";
-
-    } else {
-        return NGX_CONF_OK;
-    }
-
-    ngx_log_error(level, cf->log, 0,
-                  "%s \"%s\" of location \"%V\" of server \"%V\" would send "
-                  "one claimed request several times, if one comes here from "
-                  "the guard in %V:%ui; %s%s", what, pass->next,
-                  &llcf->location_name, &llcf->server_name, &from->file,
-                  from->line, remedy,
-                  only ? "" : ", unless none is redirected to it");
-
-    return only ? NGX_CONF_ERROR : NGX_CONF_OK;
-}
-
-
-/*
- * A guarded location from which claimed requests may come here; NULL: none.
- * To named and to internal locations they come from anywhere in the server,
- * to others if the guarded one makes no answers by itself.  One that guards
- * PUT or DELETE goes before others.
- */
-
-static ngx_http_latchkey_loc_conf_t *
-ngx_http_latchkey_comes_from(ngx_http_latchkey_main_conf_t *lmcf,
-    ngx_http_latchkey_loc_conf_t *llcf)
-{
-    ngx_uint_t                      i;
-    ngx_http_core_loc_conf_t       *clcf, *from;
-    ngx_http_latchkey_loc_conf_t  **other, *found;
-
-    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
-    other = lmcf->locations.elts;
-    found = NULL;
-
-    for (i = 0; i < lmcf->locations.nelts; i++) {
-
-        if (other[i]->mode < NGX_HTTP_LATCHKEY_OPTIONAL
-            || other[i]->cscf != llcf->cscf)
-        {
-            continue;
-        }
-
-        from = other[i]->loc_conf[ngx_http_core_module.ctx_index];
-
-        if (!clcf->named && !clcf->internal
-            && (from->handler != NULL || from->noname))
-        {
-            continue;
-        }
-
-        if (found == NULL
-            || (other[i]->methods & (NGX_HTTP_PUT|NGX_HTTP_DELETE)))
-        {
-            found = other[i];
-        }
-    }
-
-    return found;
 }

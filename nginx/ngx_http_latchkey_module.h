@@ -5,7 +5,8 @@
  * module         how directives are inherited, and what is set up from them
  * directives     the table, and how each one is read: _server, _request,
  *                _headers, _answer, _query by what it is about
- * check          what is wrong with them together
+ * check          what is wrong with them together; _tenant: does anybody
+ *                verify it, _pass: is anything sent twice
  * request        phase handler: from a request to a claim, and what to do then
  * name           tenant, scope and key of a request; fingerprint: its meaning
  * headers        what the app is told, and clients may not say
