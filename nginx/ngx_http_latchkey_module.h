@@ -7,7 +7,9 @@
  *                _headers, _answer, _query by what it is about
  * check          what is wrong with them together; _tenant: does anybody
  *                verify it, _pass: is anything sent twice
- * request        phase handler: from a request to a claim, and what to do then
+ * request        phase handler: from a request to a claim
+ * verdict        what to do then: run, answer or wait
+ * ctx            what is known of a request
  * name           tenant, scope and key of a request; fingerprint: its meaning
  * headers        what the app is told, and clients may not say
  * async          a request that is accepted for later
@@ -497,13 +499,34 @@ ngx_uint_t ngx_http_latchkey_is_fastcgi(ngx_http_request_t *r);
 
 /* request */
 ngx_int_t ngx_http_latchkey_handler(ngx_http_request_t *r);
+/* claims, or claims again; returns as a phase handler */
+ngx_int_t ngx_http_latchkey_send_claim(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+/* nothing was claimed: the error page is not part of an operation */
+ngx_int_t ngx_http_latchkey_fail(ngx_http_latchkey_ctx_t *ctx);
+
+/* verdict */
+
+/* answer NULL: no daemon could decide in time */
+void ngx_http_latchkey_verdict(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_answer *answer);
+/* NGX_DECLINED: go on to the app.  NGX_DONE: answered, or waiting. */
+ngx_int_t ngx_http_latchkey_decide(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
 /* the verdict is that it runs here, now: NGX_DECLINED, or what to answer */
 ngx_int_t ngx_http_latchkey_run(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
+
+/* ctx */
+
+/* NULL: out of memory */
+ngx_http_latchkey_ctx_t *ngx_http_latchkey_create_ctx(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf);
 /* finds it again after an internal redirect; NULL: none */
 ngx_http_latchkey_ctx_t *ngx_http_latchkey_get_ctx(ngx_http_request_t *r);
 /* what the request does from here on is not part of its operation */
 void ngx_http_latchkey_let_go(ngx_http_latchkey_ctx_t *ctx);
+/* after the answer, or in its place: not part of the operation */
 void ngx_http_latchkey_post_action(ngx_http_latchkey_ctx_t *ctx);
 
 /* name */
