@@ -1,12 +1,15 @@
 """Promises that only show with many jobs, or while nothing else happens."""
 
 import collections
+import signal
 import socket
 
 import pytest
 
+from support import stores
 from support.life import until
 from support.outbox import check_books
+from support.pgbouncer import PgBouncer
 from support.provider import charge
 from support.resp import fields
 
@@ -151,3 +154,135 @@ def test_a_half_open_circuit_lets_one_call_through_at_a_time(box, provider):
     provider.release()
     box.wait_settled()
     assert len(provider.charges()) == len(keys)
+
+
+# ---- time-outs ----
+
+@pytest.fixture
+def full():
+    """Listens, and lets nobody in: to connect there never ends."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+    waiting = []
+    for _ in range(4):
+        waiting.append(socket.socket())
+        waiting[-1].setblocking(False)
+        waiting[-1].connect_ex(listener.getsockname())
+    yield "http://127.0.0.1:%d" % listener.getsockname()[1]
+    for one in [listener, *waiting]:
+        one.close()
+
+
+def test_who_cannot_be_reached_in_time_was_not_called(box, full):
+    # C27, C30: the time for the whole call is not waited for.
+    box.target("pay", full, timeout="3600s", connect_timeout="100ms",
+               idempotency="no", attempts="2").start()
+    job = box.wait_job(box.leave(charge()), "dead")
+    assert job["attempts"] == 2 and not job["sent"]
+
+
+# ---- what the store is told, and hears ----
+
+@pytest.mark.stores("postgres")
+def test_what_ends_while_the_store_is_busy_is_written_in_few_steps(
+        box, provider):
+    count = 60
+    box.target("pay", provider, concurrency=count).start()
+    provider.control(hang="after", next=count)
+    keys = box.leave_many(count, charge)
+    provider.wait_in_flight(count)
+    with box.server.connect(stores.database_of(box.url),
+                            autocommit=False) as db:
+        db.execute("LOCK TABLE latchkey.job IN SHARE ROW EXCLUSIVE MODE")
+        provider.release()
+        until(lambda: box.target_status()["in-flight"] == 0)
+        db.rollback()
+    for key in keys:
+        box.wait_job(key)
+    steps, = box.sql("SELECT count(DISTINCT xmin::text) FROM latchkey.job")[0]
+    assert steps <= count // 6, steps
+
+
+@pytest.mark.stores("postgres")
+def test_a_job_of_an_app_is_found_though_nobody_tells_of_it(box, provider):
+    # C26: through a pooler no notification comes.
+    users = {stores.DAEMON_USER: stores.DAEMON_PASSWORD}
+    with PgBouncer(box.server, users) as bouncer:
+        base = stores.database_of(box.url)
+        box.url = box.server.url(base, stores.DAEMON_USER,
+                                 stores.DAEMON_PASSWORD, bouncer.port)
+        box.target("pay", provider).start("store.pooler=yes")
+        box.wait_job(box.leave(charge()))
+        for number in range(3):
+            name = "acme", "s", "app-%d" % number
+            (token,), = box.sql("SELECT token FROM latchkey.claim(%s, %s, %s,"
+                                " 'f')", name)
+            box.sql("SELECT latchkey.enqueue(%s, %s, %s, %s, 'charge', 'pay',"
+                    " '/v1/charges', headers => 'Content-Type: "
+                    "application/json', body => %s)",
+                    (*name, token, charge("app")))
+            box.wait_job(name[2])
+        box.daemon.stop()
+    assert len(provider.charges("app")) == 3
+
+
+# ---- others die while the courier stands at a point ----
+
+POINTS = ["after_lease", "courier_leased", "after_called",
+          "courier_before_call", "courier_after_call", "after_end",
+          "courier_recorded"]
+# Where the key is honoured a call needs no mark before it.
+CASES = [(point, honours) for honours in (True, False) for point in POINTS
+         if not (honours and point == "after_called")]
+JOBS, AT_ONCE = 12, 3
+
+
+def is_stopped(pid):
+    with open("/proc/%d/stat" % pid) as file:
+        return file.read().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def strike(box, provider, point, kill):
+    """`kill` happens while the daemon stands at a point; then it goes on."""
+    box.target("pay", provider, concurrency=AT_ONCE, attempts="1000").start(
+        faults=())
+    say(box, "PAUSE")
+    keys = box.leave_many(JOBS, charge)
+    box.daemon.set_faults("stop %s 2" % point)
+    # It may be stopped before it can say that it has done so.
+    box.operator.send("TARGET", "RESUME", "pay", "WHO", "t", "WHY", "t")
+    until(lambda: is_stopped(box.daemon.pid))
+    box.daemon.set_faults()
+    kill()
+    box.daemon.signal(signal.SIGCONT)
+    box.reconnect()
+    box.wait_settled()
+    counts = check_books(box, provider, keys)
+    if provider.honours:
+        assert counts == {"delivered": JOBS}
+    assert counts["uncertain"] <= 2 * AT_ONCE
+    for job in box.jobs("STATE", "uncertain"):
+        assert len(provider.calls(job["downstream-key"])) <= 1
+
+
+@pytest.mark.parametrize("point,honours", CASES)
+@pytest.mark.stores("postgres")
+def test_a_database_killed_while_the_courier_stands_at_any_point(
+        box, make_provider, postgres, point, honours):
+    # C20, C27
+    def kill():
+        postgres.kill()
+        postgres.start()
+    strike(box, make_provider(honours=honours), point, kill)
+
+
+@pytest.mark.parametrize("point,honours", CASES)
+@pytest.mark.stores("sqlite")
+def test_a_provider_killed_while_the_courier_stands_at_any_point(
+        box, make_provider, point, honours):
+    # C20, C27
+    provider = make_provider(honours=honours)
+
+    def kill():
+        provider.kill()
+        provider.start()
+    strike(box, provider, point, kill)
