@@ -4,12 +4,16 @@ import csv
 import io
 import json
 import os
+import pty
+import re
 import socket
+import subprocess
 import threading
 import time
 
 import pytest
 
+from support.daemon import secret_of
 from support.life import until
 from support.provider import charge
 
@@ -466,6 +470,37 @@ def test_people_see_a_few_of_each_kind(books):
     assert out.count("only-there ") == 5
     assert "amount=amount: 100 here, 99 there" in out
     assert "lists all 31" in out and "31 open" in out
+
+
+@pytest.mark.stores("sqlite")
+def test_a_terminal_sees_how_far_it_is_and_a_file_does_not(books):
+    path = books.write([])
+    with path.open("a") as file:
+        file.writelines("ch_%d,foreign-%d,1,eur,cus,\n" % (i, i)
+                        for i in range(300000))
+    daemon = books.box.daemon
+    environment = {**daemon.environment(), "LATCHKEY_SERVER": daemon.address,
+                   "LATCHKEY_USER": "operator",
+                   "LATCHKEY_PASSWORD": secret_of("operator")}
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+            [str(daemon.build / "latchkey"), "reconcile", "pay", "--export",
+             str(path)], env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while data := os.read(ours, 65536):
+                shown += data
+        except OSError:  # how Linux says that a terminal is gone
+            pass
+        os.close(ours)
+        told = process.stdout.read()
+    assert process.returncode == 1 and b"300000" in told
+    shares = [int(share) for share in re.findall(rb"(\d+)%", shown)]
+    assert shares and shares == sorted(shares) and shares[-1] <= 100, shown
+    assert shown.endswith(b"\r\033[K") and b"%" not in told
+    assert "%" not in books.run(path, status=1).stderr
 
 
 @pytest.mark.stores("sqlite")

@@ -1,6 +1,7 @@
 """Requests that run later, end to end: gateway, daemon, courier, app."""
 
 import signal
+import time
 
 import pytest
 
@@ -421,3 +422,27 @@ def test_an_app_that_always_fails_is_given_up_and_open(make, app):
     accepted = gateway.post(new_key(), headers=tell(status=500))
     assert final(gateway, accepted).problem == "outcome-unknown"
     assert app.count() == 1
+
+
+# ---- how long it is known ---------------------------------------------------
+
+def test_what_is_over_is_known_for_its_ttl_and_then_it_is_new(make, app):
+    # C10, C31: the TTL runs from the end, not from the acceptance.
+    gateway = make("idempotency_ttl 5s;",
+                   settings=["store.sweep_interval=100ms"])
+    key = new_key()
+    accepted = gateway.post(key, b"1", headers=tell(hold="long"))
+    app.wait_held("long")
+    reference = accepted.header("Idempotency-Reference")
+    claimed = gateway.record(key)["claimed-ms"]
+    until(lambda: time.time() * 1000 > claimed + 5500)
+    assert poll(gateway, accepted).status == 202
+    app.release("long")
+    assert final(gateway, accepted).status == 201
+    assert app.count() == 1
+    until(lambda: poll(gateway, accepted).status == 404)
+    again = gateway.post(key, b"2")  # another request: the key is free
+    assert again.status == 202
+    assert again.header("Idempotency-Reference") != reference
+    assert final(gateway, again).status == 201 and app.count() == 2
+    assert poll(gateway, accepted).status == 404
