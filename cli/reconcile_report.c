@@ -428,9 +428,10 @@ static void put_words(struct lk_run *run)
     }
     if (run->export.path != NULL) {
         lk_put_text(out, latchkey_slice(run->export.path));
-        lk_put(out, " against target %s: %llu lines, %llu jobs\n", run->target,
-               (unsigned long long)run->coverage.lines,
-               (unsigned long long)run->jobs);
+        lk_put(out, " against target %s: %llu line%s, %llu job%s\n",
+               run->target, (unsigned long long)run->coverage.lines,
+               run->coverage.lines == 1 ? "" : "s",
+               (unsigned long long)run->jobs, run->jobs == 1 ? "" : "s");
         put_counts(run);
     }
     lk_put_raw(out, latchkey_buf_slice(&run->lines));
