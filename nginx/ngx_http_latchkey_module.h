@@ -19,7 +19,8 @@
  * response       filters: the answer is held until it is stored; _hold,
  *                _settle, _headers, _send: its states one after the other
  * class          what an answer means for its operation
- * answer         problem documents and replays
+ * answer         what the gateway says itself: how it is made and sent
+ * problem        problem documents; replay: stored answers
  * link           the connection to the daemon, and the calls on it; _connect:
  *                how it is made, _io: its bytes, _down: how it is lost
  * await          the second one, for waiting
@@ -632,33 +633,38 @@ void ngx_http_latchkey_start(ngx_http_request_t *r, ngx_uint_t status);
 /* the length, and the one buffer of the body; NULL: out of memory */
 ngx_chain_t *ngx_http_latchkey_set_body(ngx_http_request_t *r, u_char *data,
     size_t len);
-ngx_int_t ngx_http_latchkey_add_retry_after(ngx_http_request_t *r,
-    ngx_msec_t ms);
-/* NGX_OK: a replay may carry this header */
-ngx_int_t ngx_http_latchkey_header_allowed(ngx_http_latchkey_loc_conf_t *llcf,
-    ngx_str_t *name);
 ngx_table_elt_t *ngx_http_latchkey_add_header(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
 ngx_int_t ngx_http_latchkey_add_expires(ngx_http_request_t *r, uint64_t ms);
-
-/*
- * These fill r->headers_out and return the body, NULL: out of memory.
- * `set_verdict` says what a claim without NEW says; answer NULL: no daemon.
- */
-ngx_chain_t *ngx_http_latchkey_set_problem(ngx_http_request_t *r,
-    struct lk_problem *problem, ngx_msec_t retry_after);
-ngx_chain_t *ngx_http_latchkey_set_replay(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
-ngx_chain_t *ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+ngx_int_t ngx_http_latchkey_add_retry_after(ngx_http_request_t *r,
+    ngx_msec_t ms);
+ngx_int_t ngx_http_latchkey_add_no_store(ngx_http_request_t *r);
 /*
  * Sends what was set through all filters and returns what
  * ngx_http_finalize_request wants.
  */
 ngx_int_t ngx_http_latchkey_send(ngx_http_request_t *r, ngx_chain_t *out);
+/* sends `text` as the whole answer, not to be cached, and frees it */
+ngx_int_t ngx_http_latchkey_send_text(ngx_http_request_t *r,
+    const char *content_type, struct lk_buf *text);
+
+/*
+ * problem, replay: these fill r->headers_out and return the body, NULL: out of
+ * memory.  `set_verdict` says what a claim without NEW says; answer NULL: no
+ * daemon.
+ */
+ngx_chain_t *ngx_http_latchkey_set_problem(ngx_http_request_t *r,
+    struct lk_problem *problem, ngx_msec_t retry_after);
+ngx_chain_t *ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+ngx_chain_t *ngx_http_latchkey_set_replay(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
 /* set_problem and send; retry_after in ms, 0: none */
 ngx_int_t ngx_http_latchkey_send_problem(ngx_http_request_t *r,
     struct lk_problem *problem, ngx_msec_t retry_after);
+/* NGX_OK: a replay may carry this header */
+ngx_int_t ngx_http_latchkey_header_allowed(ngx_http_latchkey_loc_conf_t *llcf,
+    ngx_str_t *name);
 
 /* variables: called from preconfiguration */
 ngx_int_t ngx_http_latchkey_add_variables(ngx_conf_t *cf);
@@ -672,12 +678,6 @@ ngx_int_t ngx_http_latchkey_counters_location(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
 ngx_int_t ngx_http_latchkey_counters_init(ngx_conf_t *cf);
 ngx_int_t ngx_http_latchkey_counters_handler(ngx_http_request_t *r);
-/*
- * Sends `text` as the whole answer, not to be cached, and frees it; returns
- * what ngx_http_finalize_request wants.
- */
-ngx_int_t ngx_http_latchkey_send_text(ngx_http_request_t *r,
-    const char *content_type, struct lk_buf *text);
 
 /* query */
 
