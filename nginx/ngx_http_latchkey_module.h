@@ -26,7 +26,8 @@
  * await          the second one, for waiting
  * wire           commands as bytes
  * counters       by location; counters_show: for people and Prometheus
- * query          a caller's questions; status, operation: which and how told
+ * query          a caller's questions; rate: how often; status, operation:
+ *                which, and how they are told
  * variables, age: as they say
  */
 
@@ -546,6 +547,9 @@ ngx_int_t ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
 ngx_int_t ngx_http_latchkey_get_scope(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *scope);
 
+/* has it the form of one? */
+ngx_uint_t ngx_http_latchkey_is_reference(ngx_str_t *text);
+
 /* fingerprint: the text that goes to the daemon; the body has been read */
 ngx_int_t ngx_http_latchkey_fingerprint_request(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, u_char *text);
@@ -702,7 +706,8 @@ const struct lk_reply *ngx_http_latchkey_query_find(
     const struct lk_reply *record, const char *name);
 ngx_int_t ngx_http_latchkey_query_problem(ngx_http_request_t *r,
     enum lk_problem_kind kind, const char *detail, ngx_msec_t retry_after);
-/* the zone of the rates; called by counters_init */
+
+/* rate: its zone; called by counters_init */
 ngx_int_t ngx_http_latchkey_rate_init(ngx_conf_t *cf);
 /*
  * A token of this caller's bucket in the zone.  NGX_BUSY: over the rate, and

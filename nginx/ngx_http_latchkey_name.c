@@ -297,3 +297,17 @@ ngx_http_latchkey_get_scope(ngx_http_request_t *r,
 
     return NGX_OK;
 }
+
+
+ngx_uint_t
+ngx_http_latchkey_is_reference(ngx_str_t *text)
+{
+    uint64_t              number;
+    static const uint8_t  secret[LK_REFERENCE_KEY];
+
+    /* whose it is, the daemon's secret tells; any will do for the form */
+
+    return latchkey_reference_decode(ngx_http_latchkey_slice(text), secret,
+                                     &number)
+           == LK_OK;
+}

@@ -39,9 +39,7 @@ static ngx_int_t
 ngx_http_latchkey_operation_words(ngx_http_request_t *r, ngx_str_t *words,
     ngx_uint_t *n, enum lk_problem_kind *kind, const char **fault)
 {
-    u_char                *p, *last;
-    uint64_t               number;
-    static const uint8_t   secret[LK_REFERENCE_KEY];
+    u_char  *p, *last;
 
     last = r->uri.data + r->uri.len;
 
@@ -50,10 +48,7 @@ ngx_http_latchkey_operation_words(ngx_http_request_t *r, ngx_str_t *words,
     words[2].data = p;
     words[2].len = last - p;
 
-    if (latchkey_reference_decode(ngx_http_latchkey_slice(&words[2]), secret,
-                                  &number)
-        != LK_OK)
-    {
+    if (!ngx_http_latchkey_is_reference(&words[2])) {
         *kind = LK_PROBLEM_NOT_FOUND;
         return NGX_DECLINED;
     }
@@ -69,7 +64,6 @@ static ngx_int_t
 ngx_http_latchkey_operation_told(ngx_http_request_t *r,
     const struct lk_reply *record)
 {
-    ngx_str_t                 value;
     ngx_chain_t              *out;
     struct lk_slice           state;
     struct lk_answer          answer;
@@ -112,17 +106,15 @@ ngx_http_latchkey_operation_told(ngx_http_request_t *r,
         out = ngx_http_latchkey_set_verdict(r, &ctx, &answer);
     }
 
-    ngx_str_set(&value, "no-store");
+    if (out == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
 
     /* what the app said about that was meant for the answer to a POST */
 
-    if (out) {
-        ngx_http_latchkey_operation_uncache(r);
-    }
+    ngx_http_latchkey_operation_uncache(r);
 
-    if (out == NULL
-        || ngx_http_latchkey_add_header(r, "Cache-Control", &value) == NULL)
-    {
+    if (ngx_http_latchkey_add_no_store(r) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 

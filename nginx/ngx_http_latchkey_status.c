@@ -26,6 +26,11 @@ typedef struct {
 static ngx_int_t ngx_http_latchkey_status_words(ngx_http_request_t *r,
     ngx_str_t *words, ngx_uint_t *n, enum lk_problem_kind *kind,
     const char **fault);
+static ngx_int_t ngx_http_latchkey_status_find(ngx_http_request_t *r,
+    ngx_str_t *words, ngx_uint_t *n, ngx_int_t reference, const char **fault);
+static ngx_int_t ngx_http_latchkey_status_lookup(ngx_http_request_t *r,
+    ngx_str_t *words, ngx_uint_t *n, enum lk_problem_kind *kind,
+    const char **fault);
 static ngx_int_t ngx_http_latchkey_status_key(ngx_http_request_t *r,
     ngx_str_t *key, enum lk_problem_kind *kind, const char **fault);
 static ngx_int_t ngx_http_latchkey_status_arg(ngx_http_request_t *r,
@@ -67,38 +72,50 @@ static ngx_int_t
 ngx_http_latchkey_status_words(ngx_http_request_t *r, ngx_str_t *words,
     ngx_uint_t *n, enum lk_problem_kind *kind, const char **fault)
 {
-    uint64_t              number;
-    ngx_int_t             reference, key, scope;
-    static const uint8_t  secret[LK_REFERENCE_KEY];
+    ngx_int_t  reference;
 
     reference = ngx_http_latchkey_status_arg(r, "reference", &words[2]);
 
-    if (reference != NGX_DECLINED) {
-        *n = 3;
-        ngx_str_set(&words[0], "FIND");
+    return reference == NGX_DECLINED
+           ? ngx_http_latchkey_status_lookup(r, words, n, kind, fault)
+           : ngx_http_latchkey_status_find(r, words, n, reference, fault);
+}
 
-        if (ngx_http_latchkey_status_arg(r, "key", &words[3]) != NGX_DECLINED
-            || ngx_http_latchkey_status_arg(r, "scope", &words[3])
-               != NGX_DECLINED)
-        {
-            *fault = "Give reference, or key and scope, but not both.";
-            return NGX_DECLINED;
-        }
 
-        /* only its form is of interest */
+/* by reference; `reference`: how reading it went */
 
-        if (reference != NGX_OK
-            || latchkey_reference_decode(ngx_http_latchkey_slice(&words[2]),
-                                         secret, &number)
-               != LK_OK)
-        {
-            *fault = "The reference cannot be read: it has the form "
-                     "7D3F-92AB-1C4E.";
-            return reference == NGX_ERROR ? NGX_ERROR : NGX_DECLINED;
-        }
+static ngx_int_t
+ngx_http_latchkey_status_find(ngx_http_request_t *r, ngx_str_t *words,
+    ngx_uint_t *n, ngx_int_t reference, const char **fault)
+{
+    *n = 3;
+    ngx_str_set(&words[0], "FIND");
 
-        return NGX_OK;
+    if (ngx_http_latchkey_status_arg(r, "key", &words[3]) != NGX_DECLINED
+        || ngx_http_latchkey_status_arg(r, "scope", &words[3])
+           != NGX_DECLINED)
+    {
+        *fault = "Give reference, or key and scope, but not both.";
+        return NGX_DECLINED;
     }
+
+    if (reference != NGX_OK || !ngx_http_latchkey_is_reference(&words[2])) {
+        *fault = "The reference cannot be read: it has the form "
+                 "7D3F-92AB-1C4E.";
+        return reference == NGX_ERROR ? NGX_ERROR : NGX_DECLINED;
+    }
+
+    return NGX_OK;
+}
+
+
+/* by scope and key */
+
+static ngx_int_t
+ngx_http_latchkey_status_lookup(ngx_http_request_t *r, ngx_str_t *words,
+    ngx_uint_t *n, enum lk_problem_kind *kind, const char **fault)
+{
+    ngx_int_t  key, scope;
 
     *n = 4;
     ngx_str_set(&words[0], "LOOKUP");
@@ -220,6 +237,7 @@ ngx_http_latchkey_status_arg(ngx_http_request_t *r, const char *name,
 
     return NGX_OK;
 }
+
 
 /* the answer */
 
