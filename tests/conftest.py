@@ -86,9 +86,10 @@ def operator(daemon):
     return daemon.raw(user="operator")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def postgres():
-    """A server for all tests of a file. Who needs none needs no driver."""
+    """One server for all: each test has a database of its own, and who kills it
+    starts it again. Who needs none needs no driver."""
     from support.postgres import Postgres
     # After a crash it need not look at each of its files.
     with Postgres(settings={

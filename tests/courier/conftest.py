@@ -5,17 +5,7 @@ import pytest
 from support import build
 from support.app import App
 from support.outbox import Box
-from support.postgres import Postgres
 from support.provider import Provider
-
-
-@pytest.fixture(scope="session")
-def postgres():
-    """One server for all: each test has a database of its own, and who kills
-    it starts it again."""
-    with Postgres(settings={
-            "recovery_init_sync_method": "syncfs"}) as server:
-        yield server
 
 
 @pytest.fixture

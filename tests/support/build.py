@@ -13,8 +13,15 @@ def _folder(variable, default):
     return folder if folder.is_absolute() else ROOT / folder
 
 
+def is_sanitized(build=None):
+    return any(word in (build or BUILD).name
+               for word in ("address", "thread", "undefined"))
+
+
 def _faults_default(build):
     """The Makefile's place for the same build with FAULTS=1."""
+    if is_sanitized(build):
+        return build
     if build.name == "build":
         return build / "faults"
     return build.parent / (build.name + "-faults")
@@ -42,11 +49,6 @@ def folder(prefix):
     """A new one, for a server or a store. Short: the path of a unix socket has
     at most 107 bytes."""
     return pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=SCRATCH))
-
-
-def is_sanitized(build=BUILD):
-    return any(word in build.name
-               for word in ("address", "thread", "undefined"))
 
 
 def patience():

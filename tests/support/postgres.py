@@ -68,6 +68,7 @@ class Postgres(Service):
         self.standbys = []
         self.sync_names = []
         self.ready_once = False
+        self.stores = {}  # databases of support/stores.py, and of which test
 
     # ---- making it ----
 

@@ -1,6 +1,7 @@
 """Stores on servers, made ready for daemons."""
 
 import itertools
+import os
 import subprocess
 
 from . import build
@@ -33,14 +34,28 @@ def make_template(server):
                            "IN ROLE latchkey_daemon")
 
 
+def drop_old(server, test):
+    """What other tests have left in a server that they share: all of it is in
+    memory."""
+    for name, its in list(server.stores.items()):
+        if its != test:
+            server.query("DROP DATABASE IF EXISTS %s WITH (FORCE)" % name)
+            del server.stores[name]
+
+
 def make_database(server):
     """The name of a new database of a Postgres, with the schema in it.
 
-    DAEMON_USER may do there what a daemon may, and no more.
+    It is there until the end of the test. DAEMON_USER may do there what a
+    daemon may, and no more.
     """
     name = "store_%d" % next(_numbers)
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    drop_old(server, test)
     make_template(server)
-    server.query("CREATE DATABASE %s TEMPLATE %s" % (name, TEMPLATE))
+    server.query("CREATE DATABASE %s TEMPLATE %s STRATEGY FILE_COPY" % (
+        name, TEMPLATE))
+    server.stores[name] = test
     # A copy has the secrets of the original; two stores have none in common.
     server.query("UPDATE latchkey.meta SET value = "
                  "md5(gen_random_uuid()::text) "
