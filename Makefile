@@ -2,8 +2,7 @@
 #
 #   make              the programs, the library and nginx's module, in build/
 #   make tests        the test programs; make faults: with fault points
-#   make check        every test; PYTEST_ARGS=... for pytest, JOBS=3 at a time
-#                     of those that need servers
+#   make check        every test; PYTEST_ARGS=... for pytest, JOBS=4 at a time
 #   make check-unit   only those in C
 #   make crash        kills the daemon N=10000 times under load
 #   make fuzz         each fuzzer for SECONDS=60
@@ -15,7 +14,8 @@
 #   make install      to PREFIX=/usr/local, LIBDIR=$(PREFIX)/lib, below DESTDIR
 #   make clean
 #
-#   SANITIZE=address,undefined   a sanitizer build, in build/address-undefined
+#   SANITIZE=address,undefined   a sanitizer build, in build/address-undefined;
+#                                it has fault points as well
 #   SANITIZE=thread              likewise, in build/thread
 #   FAULTS=1                     with fault points for tests, in build/faults
 #   GATEWAY=                     without nginx's module
@@ -26,9 +26,11 @@ CLANG    ?= clang
 PYTHON   ?= /usr/bin/python3
 PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
-OPT      ?= -O2 -g
+OPT      ?= $(if $(SANITIZE),-O1,-O2) -g
 SANITIZE ?=
-FAULTS   ?=
+# Sanitizer builds are for tests alone: with fault points, one of each kind is
+# enough.
+FAULTS   ?= $(if $(SANITIZE),1)
 V        ?=
 # A module with sanitizers needs an nginx that has them: see nginx-asan. There
 # is none for SANITIZE=thread: nginx has no threads. Fault points are the
@@ -36,7 +38,7 @@ V        ?=
 GATEWAY  ?= $(if $(SANITIZE)$(FAULTS),,1)
 
 comma := ,
-flavour := $(subst $(comma),-,$(SANITIZE))$(if $(FAULTS),$(if $(SANITIZE),-)faults)
+flavour := $(or $(subst $(comma),-,$(SANITIZE)),$(if $(FAULTS),faults))
 BUILD ?= build$(if $(flavour),/$(flavour))
 
 Q := $(if $(V),,@)
@@ -181,34 +183,44 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(DAEMON_PARTS) $(STORE_OBJS) $(BUILD)/
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(DAEMON_LIBS) -lcmocka
 
+# How many tests run at a time: most of them wait more than they work.
+JOBS ?= 4
+
+run_tests = printf '%s\n' $(1) | xargs -P $(JOBS) -n 1 tests/run_unit.sh
+
 check-unit: $(UNIT_TESTS)
-	$(Q)for test in $(UNIT_TESTS); do echo "== $$test"; $$test || exit 1; done
+	$(Q)$(call run_tests,$(UNIT_TESTS))
 
 # The whole run: unit and store tests, then pytest against the real programs.
-# Tests that need fault points use a second build beside this one.
-FAULTS_BUILD := build/$(if $(SANITIZE),$(subst $(comma),-,$(SANITIZE))-)faults
+# Tests that need fault points use a second build beside this one, with nothing
+# in it that would be the same.
+FAULTS_BUILD := $(if $(SANITIZE),$(BUILD),build/faults)
+FAULT_TESTS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(shell grep -l LK_FAULTS tests/*/test_*.c))
+
+.PHONY: fault-programs check-faults
+fault-programs: $(BUILD)/latchkeyd $(BUILD)/latchkey $(FAULT_TESTS)
+
+check-faults: $(FAULT_TESTS)
+	$(Q)$(call run_tests,$(FAULT_TESTS))
 
 faults:
-	$(Q)$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) all tests
+	$(Q)$(if $(SANITIZE),:,$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) fault-programs)
 
 # With sanitizers the gateway's tests use an nginx that has them too; without a
 # gateway there are none.
 ASAN := $(filter address%,$(SANITIZE))
 
-# Tests of the gateway and of stores on a server wait more than they work, so
-# some run at a time. What does not depend on how our programs were built is left
-# out under sanitizers.
-JOBS   ?= 3
-BESIDE := tests/store tests/redis tests/courier tests/history/test_shared.py $(if $(SANITIZE),,tests/sql tests/services) \
-  $(if $(ASAN)$(GATEWAY),tests/gateway tests/hosts)
+# What does not depend on how our programs were built is left out under
+# sanitizers.
+SUITES := tests/courier $(if $(ASAN)$(GATEWAY),tests/gateway tests/hosts) tests/history tests/crash tests/redis tests/store \
+  tests/daemon $(if $(SANITIZE),,tests/sql tests/services)
 PYTEST := LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
   $(if $(ASAN),LATCHKEY_NGINX=$(abspath $(BUILD))/nginx) $(PYTHON) -m pytest -q
 
 check: all tests faults $(if $(ASAN),nginx-asan)
 	$(Q)$(MAKE) --no-print-directory check-unit
-	$(Q)$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) check-unit
-	$(Q)$(PYTEST) $(PYTEST_ARGS) --ignore=tests/history/test_shared.py tests/daemon tests/history tests/crash
-	$(Q)$(PYTEST) -n $(JOBS) $(PYTEST_ARGS) $(BESIDE)
+	$(Q)$(if $(SANITIZE),:,$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) check-faults)
+	$(Q)$(PYTEST) -n $(JOBS) $(PYTEST_ARGS) $(SUITES)
 
 # Kills the daemon N times under load and checks what it had acknowledged.
 N ?= 10000
@@ -232,17 +244,8 @@ build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o $(FUZZ_OBJS)
 	$(call say,LD,$@)
 	$(Q)$(CLANG) -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIB_LIBS) -lcurl
 
-# New inputs go to build/fuzz/corpus; the seeds in tests/fuzz/corpus stay.
 fuzz: $(FUZZERS)
-	$(Q)for fuzzer in $(FUZZERS); do \
-	  name=$${fuzzer##*/fuzz_}; mkdir -p build/fuzz/corpus/$$name; \
-	  echo "== fuzz $$name, $(SECONDS) s"; \
-	  $$fuzzer -max_total_time=$(SECONDS) -timeout=20 -rss_limit_mb=4096 \
-	    -print_final_stats=1 -artifact_prefix=build/fuzz/ \
-	    build/fuzz/corpus/$$name tests/fuzz/corpus/$$name >build/fuzz/$$name.log 2>&1 \
-	    || { tail -40 build/fuzz/$$name.log; exit 1; }; \
-	  sed -n 's/^stat::number_of_executed_units: */   inputs: /p' build/fuzz/$$name.log; \
-	done
+	$(Q)printf '%s\n' $(FUZZERS) | xargs -P $$(nproc) -n 1 tests/fuzz/run.sh $(SECONDS)
 
 # ---- the rest ------------------------------------------------------------------
 
@@ -255,10 +258,7 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(DAEMON_LIBS)
 
 # nginx/ is written the way nginx is, which clang-format cannot say.
-# Root may run this in somebody else's clone, which git alone would refuse; and
-# there may be no git at all.
-SOURCES = $(shell git -c safe.directory='*' ls-files '*.c' '*.h' ':!nginx/' 2>/dev/null || \
-  find * \( -path build -o -path nginx -o -name node_modules \) -prune -o -name '*.[ch]' -print)
+SOURCES = $(shell git ls-files '*.c' '*.h' ':!nginx/')
 
 fmt:
 	$(Q)clang-format -i $(SOURCES)
