@@ -25,7 +25,8 @@
  *                how it is made, _io: its bytes, _down: how it is lost
  * await          the second one, for waiting
  * wire           commands as bytes
- * counters       by location; counters_show: for people and Prometheus
+ * counters       by location; _zone: where they are, _show: for people and
+ *                Prometheus
  * query          a caller's questions; rate: how often; status, operation:
  *                which, and how they are told
  * variables, age: as they say
