@@ -37,157 +37,18 @@
 #define _NGX_HTTP_LATCHKEY_MODULE_H_INCLUDED_
 
 
-#include <ngx_config.h>
-#include <ngx_core.h>
-#include <ngx_event.h>
-#include <ngx_http.h>
+#include "ngx_http_latchkey_conf.h"
+#include "ngx_http_latchkey_call.h"
 
-#include <latchkey.h>
-
-
-/* as the daemon has them */
-#define NGX_HTTP_LATCHKEY_TENANT_MAX  255
-#define NGX_HTTP_LATCHKEY_SCOPE_MAX   1024
 
 #define NGX_HTTP_LATCHKEY_OWNER_LEN   32    /* hexadecimal digits */
-#define NGX_HTTP_LATCHKEY_STORE_LEN   64    /* the longest name of a store */
 
 /* as ngx_http_image_filter_module has it: a bit that nginx's core leaves */
 #define NGX_HTTP_LATCHKEY_BUFFERED    0x08
 
 
-typedef struct ngx_http_latchkey_loc_conf_s  ngx_http_latchkey_loc_conf_t;
-typedef struct ngx_http_latchkey_ctx_s       ngx_http_latchkey_ctx_t;
-typedef struct ngx_http_latchkey_op_s        ngx_http_latchkey_op_t;
-typedef struct ngx_http_latchkey_link_s      ngx_http_latchkey_link_t;
-typedef struct ngx_http_latchkey_call_s      ngx_http_latchkey_call_t;
-typedef struct ngx_http_latchkey_await_s     ngx_http_latchkey_await_t;
-
-
-/* configuration */
-
-typedef enum {
-    NGX_HTTP_LATCHKEY_OFF = 0,
-    NGX_HTTP_LATCHKEY_OBSERVE,
-    NGX_HTTP_LATCHKEY_OPTIONAL,
-    NGX_HTTP_LATCHKEY_REQUIRED
-} ngx_http_latchkey_mode_e;
-
-
-typedef enum {
-    NGX_HTTP_LATCHKEY_ASYNC_OFF = 0,
-    NGX_HTTP_LATCHKEY_ASYNC_PREFER,
-    NGX_HTTP_LATCHKEY_ASYNC_ALWAYS
-} ngx_http_latchkey_async_e;
-
-
-typedef struct {
-    ngx_addr_t                       addr;
-    ngx_str_t                        user;
-    ngx_str_t                        password;
-} ngx_http_latchkey_server_t;
-
-
-/* daemons that share a store; each worker is linked to one of them */
-
-typedef struct {
-    ngx_array_t                      list;  /* ngx_http_latchkey_server_t */
-    ngx_msec_t                       connect_timeout;
-
-    /* of this worker: the store that the first answer came from */
-    u_char                           store[NGX_HTTP_LATCHKEY_STORE_LEN];
-    size_t                           store_len;
-
-    /* made when first needed */
-    ngx_http_latchkey_link_t        *link;
-    ngx_http_latchkey_link_t        *await;
-} ngx_http_latchkey_servers_t;
-
-
-typedef struct {
-    ngx_str_t                        secret;      /* the key of `hashed` */
-    ngx_array_t                      pools;       /* servers_t * */
-
-    /* ngx_http_latchkey_loc_conf_t *, each merged location once */
-    ngx_array_t                      locations;
-    ngx_uint_t                       counted;     /* numbers given away */
-    ngx_shm_zone_t                  *zone;        /* counters */
-    ngx_shm_zone_t                  *rate_zone;   /* see status */
-    ngx_http_complex_value_t        *warned;      /* about this tenant */
-    ngx_addr_t                      *courier;     /* NULL: there is none */
-
-    unsigned                         warned_courier:1;
-    unsigned                         used:1;      /* something is guarded */
-} ngx_http_latchkey_main_conf_t;
-
-
-struct ngx_http_latchkey_loc_conf_s {
-    ngx_uint_t                       mode;
-    ngx_uint_t                       methods;     /* NGX_HTTP_POST|... */
-
-    ngx_http_latchkey_servers_t     *servers;     /* NULL: not needed */
-    ngx_array_t                     *server_list; /* as written */
-    ngx_msec_t                       connect_timeout;
-    ngx_msec_t                       timeout;
-
-    ngx_http_complex_value_t        *tenant;
-    ngx_flag_t                       hashed;
-    ngx_uint_t                       auth_app;
-    ngx_http_complex_value_t        *scope;       /* NULL: the default */
-    ngx_http_complex_value_t        *bind;        /* NULL: none */
-    ngx_array_t                     *headers;     /* ngx_str_t, lower case */
-    ngx_array_t                     *ignore;      /* struct lk_slice */
-
-    ngx_uint_t                       key_uuid;
-    ngx_uint_t                       key_min;
-
-    ngx_msec_t                       ttl;
-    ngx_msec_t                       lock;
-    ngx_msec_t                       wait;
-
-    ngx_uint_t                       keep_5xx;
-    ngx_array_t                     *keep;        /* ngx_uint_t, statuses */
-    ngx_uint_t                       no_body;
-    ngx_array_t                     *replay_headers; /* ngx_str_t, lower */
-    size_t                           response_max;
-    ngx_uint_t                       mismatch_status;
-    ngx_uint_t                       reexecute;
-
-    ngx_http_complex_value_t        *age_source;  /* NULL: see age_uuid */
-    ngx_uint_t                       age_uuid;    /* the time in the key */
-    ngx_msec_t                       max_age;     /* 0: no check */
-    ngx_msec_t                       max_skew;
-
-    ngx_msec_t                       late_time;
-    size_t                           late_size;   /* of one worker */
-
-    ngx_str_t                        problem_base;
-
-    ngx_uint_t                       async;
-    ngx_str_t                        async_location;
-    size_t                           async_body;
-    ngx_array_t                     *async_headers; /* ngx_str_t, lower */
-    ngx_msec_t                       async_retry;
-
-    /* idempotency_status, _operation or _counters; NULL: none of them */
-    ngx_http_handler_pt              handler;
-
-    /* of a caller's questions */
-    ngx_uint_t                       status_rate;   /* 1/1000 r/s */
-    ngx_uint_t                       status_burst;
-
-    /* where `idempotency` was written, for messages */
-    ngx_str_t                        file;
-    ngx_uint_t                       line;
-
-    /* of this location: what all modules have, and its server */
-    void                           **loc_conf;
-    ngx_http_core_srv_conf_t        *cscf;
-
-    ngx_uint_t                       counter;     /* from 1, see counters */
-    ngx_str_t                        server_name;
-    ngx_str_t                        location_name;
-};
+typedef struct ngx_http_latchkey_ctx_s  ngx_http_latchkey_ctx_t;
+typedef struct ngx_http_latchkey_op_s   ngx_http_latchkey_op_t;
 
 
 /* what $idempotency_verdict and the counters say, in this order */
@@ -235,90 +96,6 @@ typedef enum {
 #undef X
     NGX_HTTP_LATCHKEY_DID_LAST
 } ngx_http_latchkey_did_e;
-
-
-/* the daemon: link and await */
-
-/*
- * Called once for each call that was taken.  The reply and what it points to
- * are valid during the handler only.  NULL: the deadline passed or the call
- * could not be sent; call->sent tells whether a daemon may have seen it.
- */
-typedef void (*ngx_http_latchkey_call_pt)(ngx_http_latchkey_call_t *call,
-    const struct lk_reply *reply);
-
-
-/*
- * One command on its way.  It belongs to the caller, must stay where it is
- * until its handler is called, and cannot be taken back.  A call whose
- * connection breaks is sent again on the next one until its deadline: all
- * commands of the gateway may be repeated.
- */
-struct ngx_http_latchkey_call_s {
-    ngx_queue_t                      queue;       /* of the link */
-    ngx_http_latchkey_call_pt        handler;
-    void                            *data;
-    ngx_chain_t                     *out;         /* never changed */
-    ngx_msec_t                       deadline;    /* as ngx_current_msec */
-
-    ngx_event_t                      timer;       /* of the link */
-
-    unsigned                         patient:1;   /* waits for a daemon */
-    unsigned                         first:1;     /* before all that wait */
-    unsigned                         sent:1;      /* as a whole, once */
-    unsigned                         busy:1;      /* the handler will come */
-    unsigned                         repeated:1;  /* on another connection */
-    unsigned                         owed:1;      /* of the link */
-    unsigned                         cut:2;       /* of the link */
-};
-
-
-/*
- * Settled (NGX_OK: claim again), or nobody will say so (NGX_ERROR: the
- * connection broke).  Called at most once.
- */
-typedef void (*ngx_http_latchkey_await_pt)(ngx_http_latchkey_await_t *await,
-    ngx_int_t rc);
-
-
-struct ngx_http_latchkey_await_s {
-    ngx_http_latchkey_await_pt       handler;
-    void                            *data;
-    void                            *waiter;      /* NULL: not waiting */
-};
-
-
-/*
- * A command as bytes: an array of bulk strings.  Long words are not copied
- * and must live as long as the chain.  NULL: out of memory.
- */
-ngx_chain_t *ngx_http_latchkey_command(ngx_pool_t *pool,
-    const ngx_str_t *words, ngx_uint_t n);
-
-/* text from a daemon as it may be logged: cut, on one line, no surprises */
-ngx_str_t ngx_http_latchkey_log_text(struct lk_slice text, u_char *buf,
-    size_t size);
-
-/*
- * NGX_OK: queued; the handler never runs before this returns.
- * NGX_DECLINED: no daemon can be reached now and the call is not patient;
- * the handler will not be called.
- */
-ngx_int_t ngx_http_latchkey_link_call(ngx_http_latchkey_servers_t *servers,
-    ngx_http_latchkey_call_t *call);
-
-/* NGX_OK: waiting.  NGX_DECLINED: not possible now, ask again later. */
-ngx_int_t ngx_http_latchkey_await(ngx_http_latchkey_servers_t *servers,
-    ngx_http_latchkey_await_t *await, const ngx_str_t *tenant,
-    const ngx_str_t *scope, const ngx_str_t *key, ngx_msec_t ms);
-void ngx_http_latchkey_await_cancel(ngx_http_latchkey_await_t *await);
-
-/* the worker's time is up: what is not stored now will not be */
-ngx_uint_t ngx_http_latchkey_link_leaving(
-    ngx_http_latchkey_servers_t *servers);
-
-/* when a worker ends */
-void ngx_http_latchkey_link_exit(ngx_http_latchkey_servers_t *servers);
 
 
 /* one claimed operation */
