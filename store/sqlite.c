@@ -71,8 +71,12 @@ static enum lk_status lock_file(const char *path, int *fd, struct lk_buf *error)
 
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (*fd < 0) {
-        status = latchkey_buf_printf(error, "cannot open %s: %s", path,
-                                     strerror(errno));
+        status = latchkey_buf_printf(error, "cannot open %s: %s%s", path,
+                                     strerror(errno),
+                                     errno == ENOENT || errno == EACCES
+                                         ? "; its folder must be there, and "
+                                           "writable for latchkeyd"
+                                         : "");
         return status ? status : LK_IO;
     }
     if (flock(*fd, LOCK_EX | LOCK_NB)) {
