@@ -168,7 +168,9 @@ def test_by_a_filter_nothing_is_done_without_yes_C29(box):
 
 
 def test_dead_jobs_are_retried_in_bulk_C29(box, service):
-    jobs = [leave(box, "/400", "dead") for _ in range(150)]
+    box.leave_many(150, lambda key: b"{}", path="/400")
+    assert box.wait_settled() == {"dead": 150}
+    jobs = box.jobs()
     calls = len(service.calls)
     document = ask(box, "dead", "retry", "--target", "pay", "--yes", "--why",
                    "fixed")

@@ -552,6 +552,8 @@ static void what_was_reaped_does_not_come_back_after_a_restart(void **state)
 {
     enum { COUNT = 24 };
     struct bed *bed = *state;
+    /* A server's reaper remembers nothing that a restart could take. */
+    unsigned most = is_embedded(bed) ? 16 : 6;
     char key[24];
 
     bed_close(bed);
@@ -564,7 +566,7 @@ static void what_was_reaped_does_not_come_back_after_a_restart(void **state)
         op.lock_ms = HOUR_MS;
         say(bed, op, LK_VERDICT_NEW);
     }
-    for (unsigned turns = 0; turns < 16; turns++) {
+    for (unsigned turns = 0; turns < most; turns++) {
         for (unsigned i = 0; i < COUNT; i++) {
             snprintf(key, sizeof(key), "key-%u", turns * COUNT + i);
             live_shortly(bed, key, i + turns);
