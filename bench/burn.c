@@ -165,7 +165,7 @@ static size_t step(struct courier *courier, struct lk_job_end *ends,
                            .lease_ms = 60000,
                            .body_max = 64 << 20};
     struct lk_batch batch = {.work = &work,
-                             .lane = store->work_lane ? store->lanes : 0};
+                             .lane = store->work_lanes ? store->lanes : 0};
 
     store->class->apply(store, &batch);
     lk_batch_clear(&batch);

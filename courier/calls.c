@@ -21,6 +21,12 @@ static bool may_repeat(const struct lk_errand *errand)
     return errand->outlet->target->honours && !errand->outlet->gateway;
 }
 
+/* The gateway marks a request itself, before the app hears of it. */
+static bool needs_mark(const struct lk_errand *errand)
+{
+    return !may_repeat(errand) && !errand->outlet->gateway && !errand->marked;
+}
+
 /* By the store's clock, as far as we can tell. */
 static uint64_t age_ms(const struct lk_courier *courier,
                        const struct lk_errand *errand)
@@ -165,26 +171,20 @@ static void call(struct lk_courier *courier, struct lk_errand *errand,
     leave_place(errand);
 }
 
-static void mark(struct lk_courier *courier, struct lk_errand *errand)
-{
-    errand->state = LK_ERRAND_MARKING;
-    lk_errands_add(&courier->marking, errand);
-}
-
 /* The clock is looked at anew, last of all: the process may have been stopped
  * since the lease, or since the mark. */
 static void mark_or_call(struct lk_courier *courier, struct lk_errand *errand)
 {
     uint64_t lease_ms = courier->settings->lease_ms;
 
-    if (!may_repeat(errand) && !errand->marked) {
-        mark(courier, errand);
+    if (needs_mark(errand)) {
+        lk_errand_mark(courier, errand);
         return;
     }
     lk_fault_point("courier_before_call");
     uint64_t passed_ms = lk_courier_clock_ms() - errand->lease_ms;
     if (passed_ms >= lease_ms - lease_ms / 3) {
-        mark(courier, errand);
+        lk_errand_mark(courier, errand);
         return;
     }
     call(courier, errand, lease_ms - passed_ms);

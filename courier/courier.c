@@ -36,17 +36,17 @@ uint64_t lk_courier_wall_ms(void)
 /* From the store's thread. */
 static void note_done(struct lk_work *work)
 {
-    struct lk_courier *courier = work->context;
+    struct lk_courier_step *step = work->context;
+    struct lk_courier *courier = step->courier;
 
     uv_mutex_lock(&courier->mutex);
-    courier->work_done = true;
+    step->done = true;
+    lk_poll_ring(&courier->poll); /* afterwards it may be gone */
     uv_mutex_unlock(&courier->mutex);
-    lk_poll_ring(&courier->poll);
 }
 
 static void ask_all(struct lk_courier *courier)
 {
-    courier->woken_since = true;
     for (struct lk_outlet *outlet = courier->outlets; outlet;
          outlet = outlet->next) {
         outlet->next_ask_ms = 0;
@@ -59,7 +59,9 @@ static void begin_stop(struct lk_courier *courier, uint64_t grace_ms)
 
     courier->stopping = true;
     courier->stop_ms = courier->now_ms + grace_ms;
-    courier->retry_ms = 0;
+    for (size_t i = 0; i < courier->step_count; i++) {
+        courier->steps[i].retry_ms = 0;
+    }
     for (struct lk_outlet *outlet = courier->outlets; outlet;
          outlet = outlet->next) {
         while ((errand = lk_errands_take(&outlet->ready))) {
@@ -73,25 +75,36 @@ static void begin_stop(struct lk_courier *courier, uint64_t grace_ms)
     }
 }
 
+static void take_done(struct lk_courier *courier)
+{
+    for (size_t i = 0; i < courier->step_count; i++) {
+        struct lk_courier_step *step = &courier->steps[i];
+        uv_mutex_lock(&courier->mutex);
+        bool done = step->done;
+        step->done = false;
+        uv_mutex_unlock(&courier->mutex);
+        if (done) {
+            lk_dispatch_done(courier, step);
+        }
+    }
+}
+
 /* What other threads have left in the inbox. */
 static void read_inbox(struct lk_courier *courier)
 {
     uv_mutex_lock(&courier->mutex);
-    bool done = courier->work_done;
     bool woken = courier->woken;
     bool stop = courier->stop_asked;
     uint64_t grace_ms = courier->grace_ms;
     struct lk_courier_settings *fresh = courier->fresh;
-    courier->work_done = courier->woken = false;
+    courier->woken = false;
     courier->fresh = NULL;
     uv_mutex_unlock(&courier->mutex);
 
     if (woken) {
         ask_all(courier);
     }
-    if (done) {
-        lk_dispatch_done(courier);
-    }
+    take_done(courier);
     if (fresh) {
         lk_courier_adopt(courier, fresh);
         lk_courier_publish(courier);
@@ -113,13 +126,14 @@ static bool is_over(struct lk_courier *courier, uint64_t *again_ms)
     if (courier->running && courier->now_ms >= courier->stop_ms) {
         lk_calls_abandon(courier);
     }
-    if (courier->under_way) {
-        return false; /* the work is the store's until it is done */
-    }
     uint64_t last_ms = courier->stop_ms + LAST_ENDS_MS;
     uint64_t next_ms = courier->running ? courier->stop_ms : last_ms;
+    if (lk_dispatch_is_under_way(courier)) {
+        /* It is the store's until it is done. */
+        next_ms = courier->running ? courier->stop_ms : UINT64_MAX;
+    }
     *again_ms = next_ms < *again_ms ? next_ms : *again_ms;
-    return !courier->running &&
+    return !courier->running && !lk_dispatch_is_under_way(courier) &&
            ((!courier->ended.head && !courier->later.head) ||
             courier->now_ms >= last_ms);
 }
@@ -153,6 +167,11 @@ static void run(void *context)
 
 static void free_courier(struct lk_courier *courier)
 {
+    for (size_t i = 0; i < courier->step_count; i++) {
+        free(courier->steps[i].wants);
+        free(courier->steps[i].want_outlets);
+    }
+    free(courier->steps);
     while (courier->hand) {
         lk_errand_free(courier, courier->hand);
     }
@@ -166,10 +185,27 @@ static void free_courier(struct lk_courier *courier)
     lk_courier_settings_free(courier->settings);
     lk_courier_settings_free(courier->fresh);
     latchkey_buf_free(&courier->extra);
-    free(courier->wants);
-    free(courier->want_outlets);
     uv_mutex_destroy(&courier->mutex);
     free(courier);
+}
+
+/* As many as the store works on at once. */
+static enum lk_status make_steps(struct lk_courier *courier)
+{
+    unsigned lanes = courier->store->work_lanes;
+    size_t count = lanes ? lanes : 1;
+
+    courier->steps = calloc(count, sizeof(*courier->steps));
+    if (!courier->steps) {
+        return LK_NOMEM;
+    }
+    courier->step_count = count;
+    for (size_t i = 0; i < count; i++) {
+        struct lk_courier_step *step = &courier->steps[i];
+        step->courier = courier;
+        step->work = (struct lk_work){.done = note_done, .context = step};
+    }
+    return LK_OK;
 }
 
 static enum lk_status make_courier(const struct lk_outbox_setup *setup,
@@ -187,11 +223,13 @@ static enum lk_status make_courier(const struct lk_outbox_setup *setup,
     made->work_fn = setup->work;
     made->over_fn = setup->over;
     made->work_context = setup->context;
-    made->work = (struct lk_work){.done = note_done, .context = made};
     made->end_limit = LK_WORK_ENDS;
     made->renew_ms = UINT64_MAX;
     lk_chance_seed(&made->chance);
     status = lk_poll_open(&made->poll);
+    if (!status) {
+        status = make_steps(made);
+    }
     if (!status) {
         status = lk_courier_settings_make(setup->config, &settings);
     }

@@ -5,7 +5,8 @@
  * each under the mutex. An *errand* is a leased job in the courier's hands, an
  * *outlet* a target as it runs here.
  *
- * An errand's way, and what holds on it:
+ * A *step* is a work that the store has, and what it is about. An errand's way,
+ * and what holds on it:
  *
  *   READY    leased; nothing has left. May be given back at any time.
  *   MARKING  waits until the store has confirmed a mark. Has its place among
@@ -17,14 +18,30 @@
  *
  * - A call leaves only under a lease that is valid by this thread's own clock,
  *   which goes on while the process is stopped and the machine sleeps.
- * - To a target that does not honour the key, and to the gateway, it leaves
- *   only after a mark with `called` was confirmed for this very attempt: after
- *   a crash the store knows that it may have left.
+ * - To a target that does not honour the key it leaves only after a mark with
+ *   `called` was confirmed for this very attempt: after a crash the store knows
+ *   that it may have left. The gateway marks a request itself (store/jobs.h).
  * - A lease that is lost while its call runs (a mark is stale) changes nothing
  *   for the call: it cannot be called back. Its end will be stale.
- * - At most one work is under way. Errands in it are neither freed nor reused
- *   before it is done. A work whose outcome is unknown is given again, but for
- *   what it was to lease: that runs out by itself.
+ *
+ * Several steps may be under way, and end in any order, or fail:
+ *
+ * - An errand is in one step at a time (errand->step), and meanwhile neither
+ *   freed nor in any queue but its outlet's `ready`. A call may leave or end
+ *   while its lease is renewed; its mark or its end then waits until that step
+ *   is done.
+ * - A target is asked for in one step at a time (outlet->asked): what it may
+ *   have is counted once, and no step has to look past what another one has
+ *   locked.
+ * - Leasing settles what is lost. So nothing is leased while a lease of our own
+ *   may seem lost: while one waits to be renewed, while a step has been under
+ *   way for a third of a lease, or while an end is nearly as old as its lease.
+ *   In the same step ends and marks come first.
+ * - After a failure nothing is leased together with ends and marks, in one step
+ *   or in two, until a step that was given later has succeeded.
+ * - A step whose outcome is unknown is given again, but for what it was to
+ *   lease: that runs out by itself. It waits before it is given again; the
+ *   others do not.
  */
 #ifndef LK_COURIER_H
 #define LK_COURIER_H
@@ -39,10 +56,11 @@
 #include <uv.h>
 
 struct lk_prober;
+struct lk_courier_step;
 struct lk_watch;
 
 enum {
-    LK_WORK_ENDS = 1024,      /* ends and marks of one work, at most */
+    LK_WORK_ENDS = 1024,      /* ends and marks of one step, at most */
     LK_HELD_BYTES = 64 << 20, /* of jobs in our hands: half for who comes
                                  first, half in equal shares */
     LK_LAST_ERROR = 160,
@@ -59,6 +77,7 @@ struct lk_errand {
     struct lk_errand *next;         /* in a queue, or among the free ones */
     struct lk_errand *left, *right; /* of all that are in hand */
     struct lk_outlet *outlet;
+    struct lk_courier_step *step; /* that is under way with it; NULL: none */
     struct lk_job job;
     enum lk_errand_state state;
     uint64_t taken_ms; /* when its lease was asked for, by our clock */
@@ -112,10 +131,12 @@ struct lk_outlet {
     size_t busy;          /* marking or running */
     size_t trials;        /* in hand, leased while the circuit was half-open */
     size_t ahead;         /* leased beyond the number of calls at once */
-    size_t ended;         /* calls since the last work was given */
-    size_t leased;        /* by the work that is being digested */
+    size_t ended;         /* calls since it was last asked for */
+    size_t leased;        /* by the step that is being digested */
     size_t bytes;         /* of its jobs in hand */
-    uint64_t next_ask_ms; /* a job may be due from then on */
+    bool asked;           /* a step is under way that asks for its jobs */
+    uint64_t next_ask_ms; /* a job may be due from then on, for all that is
+                             known but to the step that asks */
     struct lk_circuit circuit;
     struct lk_rate rate;
     struct lk_exchange **idle; /* handles to use again */
@@ -140,6 +161,27 @@ struct lk_courier_settings {
     uint64_t poll_ms;
 };
 
+/* A work, and what it is about, index by index. Once it is given, all of it is
+ * the store's until it is done. */
+struct lk_courier_step {
+    struct lk_work work;
+    struct lk_courier *courier;
+    bool under_way;
+    uint64_t number; /* in the order in which they were given */
+    uint64_t given_ms;
+    unsigned fails;    /* in a row */
+    uint64_t retry_ms; /* after a failure: not before */
+    struct lk_job_end ends[LK_WORK_ENDS];
+    struct lk_errand *end_errands[LK_WORK_ENDS];
+    struct lk_job_mark marks[LK_WORK_ENDS];
+    struct lk_errand *mark_errands[LK_WORK_ENDS];
+    size_t mark_queued; /* the first so many wait for their mark */
+    struct lk_job_want *wants;
+    struct lk_outlet **want_outlets;
+    size_t want_cap;
+    bool done; /* under the courier's mutex */
+};
+
 struct lk_courier {
     struct lk_store *store;
     void (*work_fn)(void *context, struct lk_work *work);
@@ -158,8 +200,8 @@ struct lk_courier {
     size_t hand_bytes;
     struct lk_errand *spare; /* to use again */
     size_t spare_count;
-    struct lk_errands marking; /* to be marked by the next work */
-    struct lk_errands ended;   /* to be ended by the next work */
+    struct lk_errands marking; /* to be marked by the next step */
+    struct lk_errands ended;   /* to be ended by the next step */
     struct lk_errands later;   /* of both, what a transaction of somebody
                                   else's has now: after later_ms */
     uint64_t later_ms;
@@ -167,34 +209,23 @@ struct lk_courier {
     size_t running;
     struct lk_buf extra; /* headers of the call that is being built */
 
-    /* The work, and what it is about, index by index. */
-    struct lk_work work;
-    bool under_way;
-    uint64_t given_ms;
-    uint64_t done_ms;    /* when the last one was */
-    uint64_t works;      /* so far */
-    uint64_t retry_ms;   /* after a failure: not before */
-    unsigned work_fails; /* in a row */
-    bool unsure;         /* the last one failed: lease nothing with ends */
+    struct lk_courier_step *steps; /* as many as may be under way */
+    size_t step_count;
+    uint64_t moved_ms;   /* when one was last given or done */
+    uint64_t works;      /* given so far */
+    uint64_t failed_at;  /* `works` when one failed last */
+    unsigned work_fails; /* in a row, of those given after a failure */
+    bool unsure;         /* one failed, and none has succeeded since */
     size_t end_limit;
-    struct lk_job_end ends[LK_WORK_ENDS];
-    struct lk_errand *end_errands[LK_WORK_ENDS];
-    struct lk_job_mark marks[LK_WORK_ENDS];
-    struct lk_errand *mark_errands[LK_WORK_ENDS];
-    size_t mark_queued; /* the first so many wait for their mark */
-    bool woken_since;   /* it was given: ask again */
-    struct lk_job_want *wants;
-    struct lk_outlet **want_outlets;
-    size_t want_cap;
-    struct lk_outlet *first; /* of the next work's wants; NULL: any */
+    struct lk_outlet *first; /* of the next step's wants; NULL: any */
 
     bool stopping;
     uint64_t stop_ms; /* running calls are given up then */
 
     uv_thread_t thread;
-    uv_mutex_t mutex; /* guards all below, and every outlet's `shown` and
-                         the list of outlets against other threads */
-    bool work_done;
+    uv_mutex_t
+        mutex; /* guards all below, every step's `done`, every outlet's
+                  `shown` and the list of outlets against other threads */
     bool woken;
     bool stop_asked;
     uint64_t grace_ms;
@@ -240,11 +271,12 @@ void lk_errands_add(struct lk_errands *queue, struct lk_errand *errand);
 struct lk_errand *lk_errands_take(struct lk_errands *queue);
 bool lk_errands_remove(struct lk_errands *queue, struct lk_errand *errand);
 
-/* Takes a leased job over: it moves out of `job`. NULL: out of memory, and the
- * lease runs out by itself. */
+/* Takes a job over that was leased in this step: it moves out of `job`. NULL:
+ * out of memory, and the lease runs out by itself. */
 struct lk_errand *lk_errand_make(struct lk_courier *courier,
+                                 const struct lk_courier_step *step,
                                  struct lk_outlet *outlet, struct lk_job *job);
-/* Its end is stored, or it is lost. */
+/* Its end is stored, or it is lost. It is in no step. */
 void lk_errand_free(struct lk_courier *courier, struct lk_errand *errand);
 void lk_errand_free_spare(struct lk_courier *courier);
 /* It is now ENDED: result, delay_ms and the rest are set. */
@@ -252,6 +284,10 @@ void lk_errand_end(struct lk_courier *courier, struct lk_errand *errand);
 /* It was not called, and somebody may try after delay_ms. */
 void lk_errand_return(struct lk_courier *courier, struct lk_errand *errand,
                       uint64_t delay_ms, const char *reason);
+/* It has its place among the calls, and is now MARKING. */
+void lk_errand_mark(struct lk_courier *courier, struct lk_errand *errand);
+/* Its step is done: what has waited for that is queued. */
+void lk_errand_leave_step(struct lk_courier *courier, struct lk_errand *errand);
 
 /* ---- report.c ------------------------------------------------------------ */
 
@@ -298,15 +334,19 @@ void lk_watch_stop(struct lk_watch *watch); /* NULL is fine */
 
 /* ---- dispatch.c ---------------------------------------------------------- */
 
-/* Gives the store what there is to do, if none is under way. *again_ms is
+/* Gives the store what there is to do, as long as a step is free. *again_ms is
  * lowered to when there will be something to do. */
 void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms);
+bool lk_dispatch_is_under_way(const struct lk_courier *courier);
 /* What was put off is due again, all of it. */
 void lk_dispatch_recall(struct lk_courier *courier);
 
 /* ---- digest.c ------------------------------------------------------------ */
 
-/* The work is done: nothing of it is under way any more. */
-void lk_dispatch_done(struct lk_courier *courier);
+/* The store is done with it: nothing of it is under way any more. */
+void lk_dispatch_done(struct lk_courier *courier, struct lk_courier_step *step);
+/* When the lease that was asked for in this step counts from; 0: it was for
+ * another time than it is now, and must be renewed. */
+uint64_t lk_step_lease_ms(const struct lk_courier_step *step);
 
 #endif

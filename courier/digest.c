@@ -1,5 +1,5 @@
-/* digest.c - what comes out of the courier's work: ends that are stored, marks
- * that are confirmed or stale, jobs that are leased. */
+/* digest.c - what comes out of a step: ends that are stored, marks that are
+ * confirmed or stale, jobs that are leased. */
 #include "courier/courier.h"
 #include "daemon/log.h"
 #include "store/fault.h"
@@ -24,14 +24,17 @@ static uint64_t later(uint64_t ms, uint64_t wait_ms)
 
 static void put_off(struct lk_courier *courier, struct lk_errand *errand)
 {
-    courier->later_ms = courier->now_ms + LATER_MS;
+    if (!courier->later.head) {
+        courier->later_ms = courier->now_ms + LATER_MS;
+    }
     lk_errands_add(&courier->later, errand);
 }
 
-static void say_failure(const struct lk_courier *courier)
-{
-    const struct lk_work *work = &courier->work;
+/* ---- a step that failed -------------------------------------------------- */
 
+static void say_failure(const struct lk_courier *courier,
+                        const struct lk_work *work)
+{
     if (courier->work_fails == 1) {
         lk_log(LK_LOG_WARN, "courier-store-failed", "status=%s error=\"%s\"",
                latchkey_status_name(work->status),
@@ -39,57 +42,78 @@ static void say_failure(const struct lk_courier *courier)
     }
 }
 
-/* At the end nothing leaves any more: the store is told so, whether it has the
- * mark or not. */
-static void take_back_mark(struct lk_courier *courier, struct lk_errand *errand)
+static void set_retry(struct lk_courier *courier, struct lk_courier_step *step)
 {
-    if (courier->stopping) {
-        errand->outlet->busy--;
-        lk_errand_return(courier, errand, 0, "the courier stops");
-    } else {
-        lk_errands_add(&courier->marking, errand);
-    }
-}
-
-/*
- * Nothing of it is confirmed: all of it is given again, later. What failed goes
- * behind the rest, in smaller pieces, so that one end that cannot be stored
- * does not keep the others.
- */
-static void take_back(struct lk_courier *courier)
-{
-    struct lk_work *work = &courier->work;
     uint64_t wait_ms = RETRY_FIRST_MS;
 
-    for (size_t i = 0; i < work->end_count; i++) {
-        lk_errands_add(&courier->ended, courier->end_errands[i]);
-    }
-    for (size_t i = 0; i < courier->mark_queued; i++) {
-        take_back_mark(courier, courier->mark_errands[i]);
-    }
-    for (unsigned i = 0; i < courier->work_fails && wait_ms < RETRY_MOST_MS;
-         i++) {
+    for (unsigned i = 0; i < step->fails && wait_ms < RETRY_MOST_MS; i++) {
         wait_ms *= 2;
     }
     if (courier->stopping && wait_ms > RETRY_STOPPING_MS) {
         wait_ms = RETRY_STOPPING_MS;
     }
+    step->fails++;
+    step->retry_ms = courier->now_ms + wait_ms / 2 +
+                     lk_chance_next(&courier->chance) % wait_ms;
+}
+
+/*
+ * Nothing of it is confirmed: all of it is given again, by whichever step is
+ * free. What failed goes behind the rest, in smaller pieces, so that one end
+ * that cannot be stored does not keep the others.
+ */
+static void take_back(struct lk_courier *courier, struct lk_courier_step *step)
+{
+    const struct lk_work *work = &step->work;
+
+    for (size_t i = 0; i < work->end_count; i++) {
+        lk_errand_leave_step(courier, step->end_errands[i]);
+    }
+    for (size_t i = 0; i < work->mark_count; i++) {
+        lk_errand_leave_step(courier, step->mark_errands[i]);
+    }
+    for (size_t i = 0; i < work->want_count; i++) {
+        step->want_outlets[i]->next_ask_ms = 0;
+    }
+    set_retry(courier, step);
     courier->work_fails++;
     courier->unsure = true;
+    courier->failed_at = courier->works;
     courier->renew_ms = 0;
-    courier->retry_ms = courier->now_ms + wait_ms / 2 +
-                        lk_chance_next(&courier->chance) % wait_ms;
     if (work->status != LK_UNAVAILABLE && work->status != LK_UNKNOWN) {
         courier->end_limit = (courier->end_limit + 1) / 2;
     }
-    say_failure(courier);
+    say_failure(courier, work);
 }
 
-static void take_ends(struct lk_courier *courier)
+/* One that was given before the last failure proves nothing. */
+static void note_success(struct lk_courier *courier,
+                         struct lk_courier_step *step)
 {
-    for (size_t i = 0; i < courier->work.end_count; i++) {
-        struct lk_errand *errand = courier->end_errands[i];
-        if (courier->ends[i].again) {
+    step->fails = 0;
+    step->retry_ms = 0;
+    if (step->number <= courier->failed_at) {
+        return;
+    }
+    if (courier->work_fails) {
+        lk_log(LK_LOG_INFO, "courier-store-back", "failures=%u",
+               courier->work_fails);
+    }
+    courier->work_fails = 0;
+    courier->unsure = false;
+    courier->end_limit = courier->end_limit > LK_WORK_ENDS / 2
+                             ? LK_WORK_ENDS
+                             : 2 * courier->end_limit;
+}
+
+/* ---- ends and marks ------------------------------------------------------ */
+
+static void take_ends(struct lk_courier *courier, struct lk_courier_step *step)
+{
+    for (size_t i = 0; i < step->work.end_count; i++) {
+        struct lk_errand *errand = step->end_errands[i];
+        errand->step = NULL;
+        if (step->ends[i].again) {
             put_off(courier, errand);
             continue;
         }
@@ -99,12 +123,13 @@ static void take_ends(struct lk_courier *courier)
         }
         lk_errand_free(courier, errand);
     }
-    if (courier->work.end_count) {
+    if (step->work.end_count) {
         lk_fault_point("courier_recorded");
     }
 }
 
-/* Somebody else has the job. What has not left does not leave. */
+/* Somebody else has the job. What has not left does not leave; of what has, the
+ * end will be stale. */
 static void lose(struct lk_courier *courier, struct lk_errand *errand)
 {
     struct lk_outlet *outlet = errand->outlet;
@@ -113,64 +138,74 @@ static void lose(struct lk_courier *courier, struct lk_errand *errand)
     if (errand->state == LK_ERRAND_READY) {
         lk_errands_remove(&outlet->ready, errand);
     } else if (errand->state == LK_ERRAND_MARKING) {
-        if (!lk_errands_remove(&courier->marking, errand)) {
-            lk_errands_remove(&courier->later, errand);
-        }
         outlet->busy--;
     } else {
+        lk_errand_leave_step(courier, errand);
         return;
     }
+    errand->step = NULL;
     lk_errand_free(courier, errand);
 }
 
-/* A renewal is simply due again. */
-static void keep_for_later(struct lk_courier *courier, struct lk_errand *errand,
-                           bool queued)
+static void take_mark(struct lk_courier *courier, struct lk_courier_step *step,
+                      struct lk_errand *errand)
 {
-    if (queued) {
-        put_off(courier, errand);
-    } else {
-        lower(&courier->renew_ms, courier->now_ms + LATER_MS);
-    }
+    errand->step = NULL;
+    errand->lease_ms = lk_step_lease_ms(step);
+    errand->marked = true;
+    lk_calls_marked(courier, errand);
 }
 
-static void take_marks(struct lk_courier *courier)
+/* What another transaction has is simply due again. */
+static void take_renewal(struct lk_courier *courier,
+                         struct lk_courier_step *step, struct lk_errand *errand,
+                         bool again)
 {
-    for (size_t i = 0; i < courier->work.mark_count; i++) {
-        const struct lk_job_mark *mark = &courier->marks[i];
-        struct lk_errand *errand = courier->mark_errands[i];
+    if (again) {
+        lower(&courier->renew_ms, courier->now_ms + LATER_MS);
+    } else {
+        errand->lease_ms = lk_step_lease_ms(step);
+    }
+    lk_errand_leave_step(courier, errand);
+}
+
+static void take_marks(struct lk_courier *courier, struct lk_courier_step *step)
+{
+    for (size_t i = 0; i < step->work.mark_count; i++) {
+        const struct lk_job_mark *mark = &step->marks[i];
+        struct lk_errand *errand = step->mark_errands[i];
         if (mark->stale) {
             lose(courier, errand);
-            continue;
-        }
-        if (mark->again) {
-            keep_for_later(courier, errand, i < courier->mark_queued);
-            continue;
-        }
-        errand->lease_ms = courier->given_ms;
-        if (i < courier->mark_queued) {
-            errand->marked = true;
-            lk_calls_marked(courier, errand);
+        } else if (i >= step->mark_queued) {
+            take_renewal(courier, step, errand, mark->again);
+        } else if (mark->again) {
+            errand->step = NULL;
+            put_off(courier, errand);
+        } else {
+            take_mark(courier, step, errand);
         }
     }
 }
 
-static struct lk_outlet *outlet_of(const struct lk_courier *courier,
-                                   const struct lk_job *job, size_t *want)
+/* ---- leases -------------------------------------------------------------- */
+
+static struct lk_outlet *outlet_of(const struct lk_courier_step *step,
+                                   const struct lk_job *job)
 {
-    for (*want = 0; *want < courier->work.want_count; ++*want) {
-        if (latchkey_slice_equal(courier->wants[*want].target, job->target)) {
-            return courier->want_outlets[*want];
+    for (size_t i = 0; i < step->work.want_count; i++) {
+        if (latchkey_slice_equal(step->wants[i].target, job->target)) {
+            return step->want_outlets[i];
         }
     }
     return NULL;
 }
 
 /* The circuit may have opened since the lease was asked for. */
-static void take_job(struct lk_courier *courier, struct lk_outlet *outlet,
-                     struct lk_job *job)
+static void take_job(struct lk_courier *courier,
+                     const struct lk_courier_step *step,
+                     struct lk_outlet *outlet, struct lk_job *job)
 {
-    struct lk_errand *errand = lk_errand_make(courier, outlet, job);
+    struct lk_errand *errand = lk_errand_make(courier, step, outlet, job);
 
     if (!errand) {
         return; /* out of memory: the lease runs out */
@@ -191,47 +226,41 @@ static void take_job(struct lk_courier *courier, struct lk_outlet *outlet,
 }
 
 /* When each target is to be asked again: at once where as much was leased as
- * there was room for. */
-static void set_next_ask(struct lk_courier *courier)
+ * there was room for. What has come up since may be earlier. */
+static void set_next_ask(struct lk_courier *courier,
+                         const struct lk_courier_step *step)
 {
-    const struct lk_work *work = &courier->work;
-    uint64_t wait_ms = work->wait_ms;
+    uint64_t wait_ms = step->work.wait_ms;
 
     if (courier->store->shared && wait_ms > courier->settings->poll_ms) {
         wait_ms = courier->settings->poll_ms;
     }
-    for (size_t i = 0; i < work->want_count; i++) {
-        struct lk_outlet *outlet = courier->want_outlets[i];
+    for (size_t i = 0; i < step->work.want_count; i++) {
+        struct lk_outlet *outlet = step->want_outlets[i];
         uint64_t wait = wait_ms || outlet->leased ? wait_ms : IDLE_MS;
-        bool all = outlet->leased >= courier->wants[i].limit;
-        outlet->next_ask_ms =
-            all || courier->woken_since ? 0 : later(courier->now_ms, wait);
+        bool all = outlet->leased >= step->wants[i].limit;
+        lower(&outlet->next_ask_ms, all ? 0 : later(courier->now_ms, wait));
     }
 }
 
-static void take_jobs(struct lk_courier *courier)
+static void take_jobs(struct lk_courier *courier, struct lk_courier_step *step)
 {
-    struct lk_work *work = &courier->work;
-    size_t want;
+    struct lk_work *work = &step->work;
 
     for (size_t i = 0; i < work->want_count; i++) {
-        courier->want_outlets[i]->leased = 0;
+        step->want_outlets[i]->leased = 0;
     }
     if (work->job_count) {
         lk_fault_point("courier_leased");
     }
     for (size_t i = 0; i < work->job_count; i++) {
-        struct lk_outlet *outlet = outlet_of(courier, &work->jobs[i], &want);
+        struct lk_outlet *outlet = outlet_of(step, &work->jobs[i]);
         if (outlet) {
             outlet->leased++;
-            take_job(courier, outlet, &work->jobs[i]);
+            take_job(courier, step, outlet, &work->jobs[i]);
         }
     }
-    if (work->job_count) {
-        lower(&courier->renew_ms,
-              courier->given_ms + courier->settings->lease_ms / 3);
-    }
-    set_next_ask(courier);
+    set_next_ask(courier, step);
     if (work->lapsed) {
         lk_log(LK_LOG_ERROR, "jobs-uncertain",
                "count=%llu reason=\"the courier was lost after it had called\"",
@@ -239,26 +268,24 @@ static void take_jobs(struct lk_courier *courier)
     }
 }
 
-void lk_dispatch_done(struct lk_courier *courier)
+void lk_dispatch_done(struct lk_courier *courier, struct lk_courier_step *step)
 {
-    courier->under_way = false;
-    courier->done_ms = courier->now_ms;
-    if (courier->work.status) {
-        take_back(courier);
-    } else {
-        if (courier->work_fails) {
-            lk_log(LK_LOG_INFO, "courier-store-back", "failures=%u",
-                   courier->work_fails);
-        }
-        courier->work_fails = 0;
-        courier->unsure = false;
-        courier->retry_ms = 0;
-        courier->end_limit = courier->end_limit > LK_WORK_ENDS / 2
-                                 ? LK_WORK_ENDS
-                                 : 2 * courier->end_limit;
-        take_ends(courier);
-        take_marks(courier);
-        take_jobs(courier);
+    step->under_way = false;
+    courier->moved_ms = courier->now_ms;
+    for (size_t i = 0; i < step->work.want_count; i++) {
+        step->want_outlets[i]->asked = false;
     }
-    lk_work_clear(&courier->work);
+    if (step->work.status) {
+        take_back(courier, step);
+    } else {
+        note_success(courier, step);
+        take_ends(courier, step);
+        take_marks(courier, step);
+        take_jobs(courier, step);
+        if (step->work.mark_count || step->work.job_count) {
+            lower(&courier->renew_ms,
+                  lk_step_lease_ms(step) + courier->settings->lease_ms / 3);
+        }
+    }
+    lk_work_clear(&step->work);
 }

@@ -1,12 +1,12 @@
 /*
- * dispatch.c - what the courier asks of the store: one work at a time, with all
+ * dispatch.c - what the courier asks of the store: step by step, each with all
  * ends, marks and wants that there are; what comes up meanwhile forms the next.
  */
 #include "courier/courier.h"
 
 #include <stdlib.h>
 
-/* Of one work, about: bodies that are leased, answers that are stored. */
+/* Of one step, about: bodies that are leased, answers that are stored. */
 enum { LEASE_BYTES = 16 << 20, ANSWER_BYTES = 8 << 20 };
 enum { GATHER_MS = 3 };
 
@@ -15,13 +15,33 @@ static void lower(uint64_t *ms, uint64_t to)
     *ms = to < *ms ? to : *ms;
 }
 
-static void add_end(struct lk_courier *courier, struct lk_errand *errand)
+bool lk_dispatch_is_under_way(const struct lk_courier *courier)
 {
-    struct lk_work *work = &courier->work;
+    for (size_t i = 0; i < courier->step_count; i++) {
+        if (courier->steps[i].under_way) {
+            return true;
+        }
+    }
+    return false;
+}
+
+uint64_t lk_step_lease_ms(const struct lk_courier_step *step)
+{
+    return step->work.lease_ms == step->courier->settings->lease_ms
+               ? step->given_ms
+               : 0;
+}
+
+/* ---- ends and marks ------------------------------------------------------ */
+
+static void add_end(struct lk_courier_step *step, struct lk_errand *errand)
+{
+    struct lk_work *work = &step->work;
     bool request = errand->outlet->gateway;
 
-    courier->end_errands[work->end_count] = errand;
-    courier->ends[work->end_count++] = (struct lk_job_end){
+    errand->step = step;
+    step->end_errands[work->end_count] = errand;
+    step->ends[work->end_count++] = (struct lk_job_end){
         .id = errand->job.id,
         .attempt = errand->job.attempts,
         .end = errand->returned ? LK_END_RETURN : errand->result.end,
@@ -36,7 +56,7 @@ static void add_end(struct lk_courier *courier, struct lk_errand *errand)
         .doubt = errand->result.doubt,
     };
     if (request && errand->result.end == LK_END_DEAD) {
-        courier->ends[work->end_count - 1].status = 0; /* not the app's */
+        step->ends[work->end_count - 1].status = 0; /* not the app's */
     }
 }
 
@@ -51,40 +71,44 @@ void lk_dispatch_recall(struct lk_courier *courier)
     }
 }
 
-static void add_ends(struct lk_courier *courier)
+static void add_ends(struct lk_courier *courier, struct lk_courier_step *step)
 {
     struct lk_errand *errand;
     size_t bytes = 0;
 
-    while (courier->work.end_count < courier->end_limit &&
-           bytes < ANSWER_BYTES &&
+    while (step->work.end_count < courier->end_limit && bytes < ANSWER_BYTES &&
            (errand = lk_errands_take(&courier->ended))) {
         if (errand->silent) {
             lk_errand_free(courier, errand);
         } else {
             bytes += errand->body.len + errand->headers.len;
-            add_end(courier, errand);
+            add_end(step, errand);
         }
     }
 }
 
-static void add_mark(struct lk_courier *courier, struct lk_errand *errand,
+static void add_mark(struct lk_courier_step *step, struct lk_errand *errand,
                      bool called)
 {
-    struct lk_work *work = &courier->work;
+    struct lk_work *work = &step->work;
 
-    courier->mark_errands[work->mark_count] = errand;
-    courier->marks[work->mark_count++] = (struct lk_job_mark){
+    errand->step = step;
+    step->mark_errands[work->mark_count] = errand;
+    step->marks[work->mark_count++] = (struct lk_job_mark){
         .id = errand->job.id,
         .attempt = errand->job.attempts,
-        .called = called,
-        .lease_ms = courier->settings->lease_ms,
+        .called = called && !errand->outlet->gateway,
+        .lease_ms = work->lease_ms,
     };
 }
 
-/* Leases are renewed at a third of their time, so that one failure, and a slow
- * store, do not lose them. */
-static void add_renewals(struct lk_courier *courier)
+/*
+ * Leases are renewed at a third of their time, so that one failure, and a slow
+ * store, do not lose them. What is in another step is left to that one, which
+ * says when it is due again.
+ */
+static void add_renewals(struct lk_courier *courier,
+                         struct lk_courier_step *step)
 {
     uint64_t third_ms = courier->settings->lease_ms / 3;
 
@@ -95,58 +119,64 @@ static void add_renewals(struct lk_courier *courier)
     for (struct lk_errand *errand = courier->hand; errand;
          errand = errand->right) {
         bool running = errand->state == LK_ERRAND_RUNNING;
-        if (errand->lost || (!running && errand->state != LK_ERRAND_READY)) {
+        if (errand->lost || errand->step ||
+            (!running && errand->state != LK_ERRAND_READY)) {
             continue;
         }
         bool due = courier->now_ms >= errand->lease_ms + third_ms;
-        bool fits = courier->work.mark_count < LK_WORK_ENDS;
+        bool fits = step->work.mark_count < LK_WORK_ENDS;
         if (due && fits) {
-            add_mark(courier, errand, running || errand->marked);
+            add_mark(step, errand, running || errand->marked);
+        } else {
+            lower(&courier->renew_ms,
+                  due ? courier->now_ms : errand->lease_ms + third_ms);
         }
-        uint64_t since_ms = due ? courier->now_ms : errand->lease_ms;
-        lower(&courier->renew_ms,
-              due && !fits ? since_ms : since_ms + third_ms);
     }
 }
 
 /* To the gateway, and where the key is not honoured, "called" is written down
  * before the call leaves. */
-static void add_marks(struct lk_courier *courier)
+static void add_marks(struct lk_courier *courier, struct lk_courier_step *step)
 {
     struct lk_errand *errand;
 
-    while (courier->work.mark_count < LK_WORK_ENDS &&
+    while (step->work.mark_count < LK_WORK_ENDS &&
            (errand = lk_errands_take(&courier->marking))) {
-        add_mark(courier, errand, true);
+        add_mark(step, errand, true);
     }
-    courier->mark_queued = courier->work.mark_count;
-    add_renewals(courier);
+    step->mark_queued = step->work.mark_count;
+    add_renewals(courier, step);
 }
 
-static bool make_room(struct lk_courier *courier, size_t count)
+/* ---- wants --------------------------------------------------------------- */
+
+static bool make_room(struct lk_courier_step *step, size_t count)
 {
-    if (count <= courier->want_cap) {
+    if (count <= step->want_cap) {
         return true;
     }
-    void *wants = realloc(courier->wants, count * sizeof(*courier->wants));
-    courier->wants = wants ? wants : courier->wants;
+    void *wants = realloc(step->wants, count * sizeof(*step->wants));
+    step->wants = wants ? wants : step->wants;
     void *outlets =
-        realloc(courier->want_outlets, count * sizeof(struct lk_outlet *));
-    courier->want_outlets = outlets ? outlets : courier->want_outlets;
+        realloc(step->want_outlets, count * sizeof(struct lk_outlet *));
+    step->want_outlets = outlets ? outlets : step->want_outlets;
     if (!wants || !outlets) {
         return false;
     }
-    courier->want_cap = count;
+    step->want_cap = count;
     return true;
 }
 
-static void add_want(struct lk_courier *courier, struct lk_outlet *outlet,
+/* What makes a job of it due from now on lowers next_ask_ms again. */
+static void add_want(struct lk_courier_step *step, struct lk_outlet *outlet,
                      size_t room)
 {
-    struct lk_work *work = &courier->work;
+    struct lk_work *work = &step->work;
 
-    courier->want_outlets[work->want_count] = outlet;
-    courier->wants[work->want_count++] = (struct lk_job_want){
+    outlet->asked = true;
+    outlet->next_ask_ms = UINT64_MAX;
+    step->want_outlets[work->want_count] = outlet;
+    step->wants[work->want_count++] = (struct lk_job_want){
         .target = latchkey_slice(outlet->name),
         .limit = room,
         .honours = outlet->target->honours && !outlet->gateway,
@@ -155,12 +185,10 @@ static void add_want(struct lk_courier *courier, struct lk_outlet *outlet,
 
 /* Where there is room for more than may be leased at once, each target gets
  * its share: none can keep the others waiting. */
-static void share(struct lk_courier *courier, size_t sum)
+static void share(struct lk_courier_step *step, uint64_t batch, size_t sum)
 {
-    uint64_t batch = courier->settings->batch;
-
-    for (size_t i = 0; sum > batch && i < courier->work.want_count; i++) {
-        size_t *limit = &courier->wants[i].limit;
+    for (size_t i = 0; sum > batch && i < step->work.want_count; i++) {
+        size_t *limit = &step->wants[i].limit;
         *limit = (size_t)(*limit * batch / sum);
         *limit = *limit ? *limit : 1;
     }
@@ -183,22 +211,69 @@ static struct lk_outlet *next_outlet(const struct lk_courier *courier,
     return outlet && outlet->next ? outlet->next : courier->outlets;
 }
 
+/* An end that nobody has been told of yet, and whose lease is nearly over. */
+static bool is_late(const struct lk_courier *courier,
+                    const struct lk_errands *queue)
+{
+    uint64_t third_ms = courier->settings->lease_ms / 3;
+
+    return queue->head &&
+           courier->now_ms >= queue->head->lease_ms + 2 * third_ms;
+}
+
+/* Might a lease of ours seem lost to this step, though it is not? The errands
+ * of a step under way were good for two thirds of a lease when it was given.
+ */
+static bool may_lease(const struct lk_courier *courier,
+                      const struct lk_courier_step *step)
+{
+    bool busy = step->work.end_count || step->work.mark_count;
+
+    for (size_t i = 0; i < courier->step_count; i++) {
+        const struct lk_courier_step *other = &courier->steps[i];
+        if (other == step || !other->under_way) {
+            continue;
+        }
+        if (courier->now_ms - other->given_ms >=
+            courier->settings->lease_ms / 3) {
+            return false;
+        }
+        busy = true;
+    }
+    return !courier->stopping && !(courier->unsure && busy) &&
+           courier->renew_ms > courier->now_ms &&
+           !is_late(courier, &courier->ended) &&
+           !is_late(courier, &courier->later);
+}
+
+/* Bytes of jobs that we have, or may get by what is under way. */
+static size_t held_bytes(const struct lk_courier *courier)
+{
+    size_t bytes = courier->hand_bytes;
+
+    for (size_t i = 0; i < courier->step_count; i++) {
+        const struct lk_courier_step *step = &courier->steps[i];
+        if (step->under_way && step->work.want_count) {
+            bytes += step->work.body_max;
+        }
+    }
+    return bytes;
+}
+
 /*
  * However much of the memory the calls of a slow target hold, another one gets
- * its share; and what one work may bring goes to another one first each time.
+ * its share; and what one step may bring goes to another one first each time.
  */
-static void add_wants(struct lk_courier *courier, uint64_t *again_ms)
+static void add_wants(struct lk_courier *courier, struct lk_courier_step *step,
+                      uint64_t *again_ms)
 {
-    bool busy = courier->work.end_count || courier->work.mark_count;
-    bool scarce = courier->hand_bytes >= LK_HELD_BYTES / 2;
+    bool scarce = held_bytes(courier) >= LK_HELD_BYTES / 2;
     size_t count = count_outlets(courier);
     size_t share_bytes = count ? LK_HELD_BYTES / 2 / count : 0;
     struct lk_outlet *outlet = courier->first;
     size_t sum = 0;
 
-    /* A lease of ours that could not be renewed yet would seem lost. */
-    if (courier->stopping || (courier->unsure && busy) ||
-        courier->renew_ms <= courier->now_ms || !make_room(courier, count)) {
+    if (!may_lease(courier, step) || !make_room(step, count)) {
         return;
     }
     for (size_t i = 0; i < count; i++) {
@@ -206,23 +281,25 @@ static void add_wants(struct lk_courier *courier, uint64_t *again_ms)
         bool full = scarce && outlet->bytes && outlet->bytes >= share_bytes;
         size_t room = full ? 0 : lk_outlet_room(courier, outlet, again_ms);
         if (room && courier->now_ms >= outlet->next_ask_ms) {
-            add_want(courier, outlet, room);
+            add_want(step, outlet, room);
             sum += room;
         } else if (room) {
             lower(again_ms, outlet->next_ask_ms);
         }
     }
     courier->first = next_outlet(courier, courier->first);
-    courier->work.body_max =
+    step->work.body_max =
         scarce && share_bytes < LEASE_BYTES ? share_bytes + 1 : LEASE_BYTES;
-    share(courier, sum);
+    share(step, courier->settings->batch, sum);
 }
 
-/* How many of the next jobs are to be leased ahead. */
-static void look_ahead(struct lk_courier *courier)
+/* How many of the next jobs are to be leased ahead: by what has ended since it
+ * was last asked for. */
+static void look_ahead(struct lk_courier *courier,
+                       const struct lk_courier_step *step)
 {
-    for (struct lk_outlet *outlet = courier->outlets; outlet;
-         outlet = outlet->next) {
+    for (size_t i = 0; i < step->work.want_count; i++) {
+        struct lk_outlet *outlet = step->want_outlets[i];
         size_t ahead = 2 * outlet->ended;
         size_t less = outlet->ahead - (outlet->ahead + 3) / 4;
         outlet->ahead = ahead > less ? ahead : less;
@@ -233,15 +310,17 @@ static void look_ahead(struct lk_courier *courier)
     }
 }
 
+/* ---- giving -------------------------------------------------------------- */
+
 /*
- * Each work costs the store something, however little there is in it. While
+ * Each step costs the store something, however little there is in it. While
  * calls run and the next ones are at hand, ends are gathered for a moment; what
  * somebody waits for is not.
  */
 static bool is_to_gather(struct lk_courier *courier)
 {
     if (courier->marking.head || courier->stopping ||
-        courier->now_ms >= courier->done_ms + GATHER_MS || !courier->running ||
+        courier->now_ms >= courier->moved_ms + GATHER_MS || !courier->running ||
         courier->ended.count >= courier->end_limit / 4) {
         return false;
     }
@@ -256,42 +335,62 @@ static bool is_to_gather(struct lk_courier *courier)
     return true;
 }
 
-void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms)
+/* False: there is nothing to do. */
+static bool fill_step(struct lk_courier *courier, struct lk_courier_step *step,
+                      uint64_t *again_ms)
 {
-    struct lk_work *work = &courier->work;
+    struct lk_work *work = &step->work;
 
-    if (courier->under_way) {
-        return;
-    }
-    if (courier->now_ms < courier->retry_ms) {
-        lower(again_ms, courier->retry_ms);
-        return;
-    }
-    if (is_to_gather(courier)) {
-        lower(again_ms, courier->done_ms + GATHER_MS);
-        return;
-    }
     work->end_count = work->mark_count = work->want_count = 0;
+    work->lease_ms = courier->settings->lease_ms;
     if (courier->later.head && courier->now_ms >= courier->later_ms) {
         lk_dispatch_recall(courier);
     } else if (courier->later.head) {
         lower(again_ms, courier->later_ms);
     }
-    add_ends(courier);
-    add_marks(courier);
-    add_wants(courier, again_ms);
-    if (!work->end_count && !work->mark_count && !work->want_count) {
-        lower(again_ms, courier->renew_ms);
-        return;
+    add_ends(courier, step);
+    add_marks(courier, step);
+    add_wants(courier, step, again_ms);
+    work->ends = step->ends;
+    work->marks = step->marks;
+    work->wants = step->wants;
+    return work->end_count || work->mark_count || work->want_count;
+}
+
+/* False: nothing more is to be given now. */
+static bool give_step(struct lk_courier *courier, struct lk_courier_step *step,
+                      uint64_t *again_ms)
+{
+    if (is_to_gather(courier)) {
+        lower(again_ms, courier->moved_ms + GATHER_MS);
+        return false;
     }
-    look_ahead(courier);
-    work->ends = courier->ends;
-    work->marks = courier->marks;
-    work->wants = courier->wants;
-    work->lease_ms = courier->settings->lease_ms;
-    courier->under_way = true;
-    courier->works++;
-    courier->woken_since = false;
-    courier->given_ms = lk_courier_clock_ms();
-    courier->work_fn(courier->work_context, work);
+    if (!fill_step(courier, step, again_ms)) {
+        lower(again_ms, courier->renew_ms);
+        return false;
+    }
+    look_ahead(courier, step);
+    step->under_way = true;
+    step->number = ++courier->works;
+    step->given_ms = lk_courier_clock_ms();
+    courier->moved_ms = courier->now_ms;
+    courier->work_fn(courier->work_context, &step->work);
+    return true;
+}
+
+void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms)
+{
+    bool more = true;
+
+    for (size_t i = 0; more && i < courier->step_count; i++) {
+        struct lk_courier_step *step = &courier->steps[i];
+        if (step->under_way) {
+            continue;
+        }
+        if (courier->now_ms < step->retry_ms) {
+            lower(again_ms, step->retry_ms);
+        } else {
+            more = give_step(courier, step, again_ms);
+        }
+    }
 }

@@ -1,6 +1,7 @@
 /* errand.c - leased jobs in the courier's hands, and queues of them. */
 #include "courier/courier.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -75,6 +76,7 @@ static void unlink_errand(struct lk_courier *courier, struct lk_errand *errand)
 }
 
 struct lk_errand *lk_errand_make(struct lk_courier *courier,
+                                 const struct lk_courier_step *step,
                                  struct lk_outlet *outlet, struct lk_job *job)
 {
     struct lk_errand *errand = courier->spare;
@@ -92,7 +94,8 @@ struct lk_errand *lk_errand_make(struct lk_courier *courier,
     *job = (struct lk_job){0};
     errand->outlet = outlet;
     errand->state = LK_ERRAND_READY;
-    errand->taken_ms = errand->lease_ms = courier->given_ms;
+    errand->taken_ms = step->given_ms;
+    errand->lease_ms = lk_step_lease_ms(step);
     link_errand(courier, errand);
     return errand;
 }
@@ -121,6 +124,7 @@ static void leave_trial(struct lk_errand *errand)
 
 void lk_errand_free(struct lk_courier *courier, struct lk_errand *errand)
 {
+    assert(!errand->step);
     leave_trial(errand);
     unlink_errand(courier, errand);
     lk_job_free(&errand->job);
@@ -156,7 +160,32 @@ void lk_errand_end(struct lk_courier *courier, struct lk_errand *errand)
 {
     leave_trial(errand);
     errand->state = LK_ERRAND_ENDED;
-    lk_errands_add(&courier->ended, errand);
+    if (!errand->step) {
+        lk_errands_add(&courier->ended, errand);
+    }
+}
+
+void lk_errand_mark(struct lk_courier *courier, struct lk_errand *errand)
+{
+    errand->state = LK_ERRAND_MARKING;
+    if (!errand->step) {
+        lk_errands_add(&courier->marking, errand);
+    }
+}
+
+void lk_errand_leave_step(struct lk_courier *courier, struct lk_errand *errand)
+{
+    errand->step = NULL;
+    if (errand->state == LK_ERRAND_ENDED) {
+        lk_errands_add(&courier->ended, errand);
+    } else if (errand->state == LK_ERRAND_MARKING && courier->stopping) {
+        /* Nothing leaves any more: the store is told so, whether it has the
+         * mark or not. */
+        errand->outlet->busy--;
+        lk_errand_return(courier, errand, 0, "the courier stops");
+    } else if (errand->state == LK_ERRAND_MARKING) {
+        lk_errands_add(&courier->marking, errand);
+    }
 }
 
 void lk_errand_return(struct lk_courier *courier, struct lk_errand *errand,

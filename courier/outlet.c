@@ -34,7 +34,7 @@ static size_t circuit_room(struct lk_outlet *outlet, uint64_t now_ms,
 
 /*
  * Some jobs are leased ahead, so that calls need not wait for the store: as
- * many as twice what ended during one work. A slow target has none of these;
+ * many as twice what ended between two leases. A slow target has none of these;
  * other couriers may want them.
  */
 size_t lk_outlet_room(const struct lk_courier *courier,
@@ -42,7 +42,7 @@ size_t lk_outlet_room(const struct lk_courier *courier,
 {
     uint64_t now_ms = courier->now_ms;
 
-    if (!outlet->configured) {
+    if (!outlet->configured || outlet->asked) {
         return 0;
     }
     size_t held = outlet->ready.count + outlet->busy;

@@ -12,7 +12,7 @@
 #define AGAIN_OTHER_NS (5000 * UINT64_C(1000000))
 
 /* One thread of the store's, with the operations whose keys are its own, or
- * with the courier's work. */
+ * with works. */
 struct lane {
     struct lk_batcher *batcher;
     unsigned number;
@@ -24,9 +24,11 @@ struct lane {
     uv_cond_t wake;
     /* Guarded by the batcher's mutex: */
     struct lk_task_queue queue;
-    struct lk_work *work; /* first in, first out */
+    struct lk_work *work; /* the next one, for it alone */
     bool asleep;
-    bool hurry; /* apply, even if there is nothing to decide */
+    bool busy;   /* with a work */
+    bool failed; /* its last work */
+    bool hurry;  /* apply, even if there is nothing to decide */
 };
 
 /* What a lane applies at once. */
@@ -46,6 +48,8 @@ struct lk_batcher {
     uv_mutex_t mutex; /* guards all below; taken alone, never with another */
     uint64_t sweep_interval_ms;
     bool stop;
+    struct lk_work *work; /* first in, first out, for whoever is free next */
+    struct lk_work **last_work;
     struct lk_batcher_stats stats;
 };
 
@@ -95,13 +99,32 @@ static void take_queued(struct lane *lane, struct share *share)
     }
 }
 
+/* Lane 0 does works where there are no lanes for them. */
+static bool is_worker(const struct lane *lane)
+{
+    const struct lk_store *store = lane->batcher->store;
+
+    return store->work_lanes ? lane->number >= store->lanes : lane->number == 0;
+}
+
+static bool has_work(const struct lane *lane)
+{
+    return lane->work || (lane->batcher->work && is_worker(lane));
+}
+
 static struct lk_work *take_work(struct lane *lane)
 {
+    struct lk_batcher *batcher = lane->batcher;
     struct lk_work *work = lane->work;
 
-    if (work) {
-        lane->work = work->next;
+    lane->work = NULL;
+    if (!work && has_work(lane)) {
+        work = batcher->work;
+        batcher->work = work->next;
         work->next = NULL;
+    }
+    if (!batcher->work) {
+        batcher->last_work = &batcher->work;
     }
     return work;
 }
@@ -114,8 +137,8 @@ static bool take_share(struct lane *lane, struct share *share)
     uint64_t now;
 
     uv_mutex_lock(&batcher->mutex);
-    while (!lane->queue.head && !lane->work && !batcher->stop && !lane->hurry &&
-           (now = uv_hrtime()) < next_alarm(lane)) {
+    while (!lane->queue.head && !has_work(lane) && !batcher->stop &&
+           !lane->hurry && (now = uv_hrtime()) < next_alarm(lane)) {
         uint64_t alarm = next_alarm(lane);
         lane->asleep = true;
         if (alarm == UINT64_MAX) {
@@ -137,6 +160,7 @@ static bool take_share(struct lane *lane, struct share *share)
                             : UINT64_MAX;
     }
     lane->hurry = false;
+    lane->busy = share->work != NULL;
     bool more = share->tasks.head || share->work || !batcher->stop;
     uv_mutex_unlock(&batcher->mutex);
     return more;
@@ -219,8 +243,14 @@ static void gather_ops(struct lane *lane, const struct share *share,
 }
 
 /* Nobody gives these again but the courier, when it looks at them anew. */
-static void finish_work(struct lk_work *work)
+static void finish_work(struct lane *lane, struct lk_work *work)
 {
+    struct lk_batcher *batcher = lane->batcher;
+
+    uv_mutex_lock(&batcher->mutex);
+    lane->busy = false; /* before the next one is given */
+    lane->failed = work->status == LK_UNAVAILABLE || work->status == LK_UNKNOWN;
+    uv_mutex_unlock(&batcher->mutex);
     for (size_t i = 0; i < work->op_count; i++) {
         struct lk_op *op = work->ops[i];
         if (op->status == LK_AGAIN) {
@@ -245,15 +275,15 @@ static bool apply_share(struct lane *lane, struct share *share)
     batcher->store->class->apply(batcher->store, &batch);
     if (batch.count) {
         count_batch(batcher, batch.count, (uv_hrtime() - started) / 1000);
+        lk_fault_point("before_reply");
     }
-    lk_fault_point("before_reply");
     hold_again(lane, &share->tasks);
     if (share->tasks.head || batch.settled_count || batch.settle_all ||
         batch.queued) {
         lk_returns_give(batcher->returns, &share->tasks, &batch);
     }
     if (share->work) {
-        finish_work(share->work);
+        finish_work(lane, share->work);
     }
     lk_batch_clear(&batch);
     return batch.more;
@@ -342,7 +372,7 @@ enum lk_status lk_batcher_start(struct lk_store *store,
                                 struct lk_batcher **batcher)
 {
     struct lk_batcher *made = calloc(1, sizeof(*made));
-    unsigned threads = store->lanes + store->work_lane;
+    unsigned threads = store->lanes + store->work_lanes;
     struct lane *lanes = calloc(threads, sizeof(*lanes));
     bool started = true;
 
@@ -356,6 +386,7 @@ enum lk_status lk_batcher_start(struct lk_store *store,
     made->lanes = lanes;
     made->batch_ops = batch_ops;
     made->sweep_interval_ms = sweep_interval_ms;
+    made->last_work = &made->work;
     for (unsigned i = 0; i < threads && started; i++) {
         started = start_lane(made, i);
     }
@@ -415,20 +446,34 @@ static void refuse_work(struct lk_work *work, enum lk_status status)
     work->done(work);
 }
 
+/* A lane that is free, one whose last work was done before one whose work
+ * failed: its connection may be the only one that is lost. */
+static struct lane *find_worker(struct lk_batcher *batcher)
+{
+    struct lane *found = NULL;
+
+    for (unsigned i = 0; i < batcher->lane_count; i++) {
+        struct lane *lane = &batcher->lanes[i];
+        bool free = is_worker(lane) && !lane->busy && !lane->work;
+        if (free && (!found || (found->failed && !lane->failed))) {
+            found = lane;
+        }
+    }
+    return found;
+}
+
 static bool queue_work(struct lk_batcher *batcher, struct lk_work *work)
 {
-    struct lk_store *store = batcher->store;
-    struct lane *lane = &batcher->lanes[store->work_lane ? store->lanes : 0];
-    struct lk_work **end = &lane->work;
-
     uv_mutex_lock(&batcher->mutex);
     bool late = batcher->stop;
-    if (!late) {
-        while (*end) {
-            end = &(*end)->next;
-        }
-        *end = work;
+    /* Nobody overtakes those who wait. */
+    struct lane *lane = late || batcher->work ? NULL : find_worker(batcher);
+    if (lane) {
+        lane->work = work;
         wake_lane(lane);
+    } else if (!late) {
+        *batcher->last_work = work;
+        batcher->last_work = &work->next;
     }
     uv_mutex_unlock(&batcher->mutex);
     return !late;

@@ -26,8 +26,9 @@ void lk_batcher_set_sweep(struct lk_batcher *batcher,
 /* Hands over all of `tasks` (kinds OP, AWAIT and CLOCK), in order. */
 void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks);
 /*
- * Any thread. One work for each batch, in order: with the operations of lane 0,
- * or on a lane of its own where the store has one. work->ops are decided as
+ * Any thread. One work for each batch: with the operations of lane 0, one after
+ * the other; or, where the store has lanes for works, on one that is free, so
+ * that they end in any order. work->ops are decided as
  * those of the clients, their hashes set here. work->done is told on the thread
  * that did it, when whoever waits has been told, or here at once if the batcher
  * has stopped (LK_UNAVAILABLE) or there are more operations than a batch may

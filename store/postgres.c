@@ -96,7 +96,7 @@ static void init_conn(struct lk_postgres *store, struct lk_pg_conn *conn,
 static void release(struct lk_postgres *store)
 {
     lk_pg_keeper_stop(store);
-    for (unsigned i = 0; i <= LK_PG_LANES; i++) {
+    for (unsigned i = 0; i < LK_PG_LANES + LK_PG_WORK_LANES; i++) {
         struct lk_pg_lane *lane = &store->lanes[i];
         lk_pg_close(&lane->conn);
         lk_pg_resolve_stop(&lane->conn);
@@ -136,7 +136,8 @@ static bool name_holder(struct lk_postgres *store)
     lk_pg_clean(host, NULL, host, sizeof(host));
     snprintf(store->holder, sizeof(store->holder), "%s:%ld:%08x%08x", host,
              (long)getpid(), random[0], random[1]);
-    for (unsigned i = 0; i <= store->store.lanes; i++) {
+    for (unsigned i = 0; i < store->store.lanes + store->store.work_lanes;
+         i++) {
         store->lanes[i].random =
             random[0] + UINT64_C(0x9e3779b97f4a7c15) * (i + 1);
     }
@@ -154,7 +155,7 @@ static struct lk_postgres *create(const struct lk_store_config *config)
     store->store.class = &lk_postgres_class;
     store->store.lanes = lanes < LK_PG_LANES ? lanes : LK_PG_LANES;
     store->store.shared = true;
-    store->store.work_lane = true;
+    store->store.work_lanes = LK_PG_WORK_LANES;
     store->config = *config;
     store->config.url = store->config.path = NULL; /* the caller's */
     store->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -166,10 +167,10 @@ static struct lk_postgres *create(const struct lk_store_config *config)
     pthread_mutex_init(&store->hints_lock, NULL);
     atomic_init(&store->lock_share, 16);
     store->reap_state = LK_STATE_COMPLETED;
-    for (unsigned i = 0; i <= LK_PG_LANES; i++) {
+    for (unsigned i = 0; i < LK_PG_LANES + LK_PG_WORK_LANES; i++) {
         init_conn(store, &store->lanes[i].conn, "lane", true);
+        store->lanes[i].conn.work = i >= store->store.lanes;
     }
-    store->lanes[store->store.lanes].conn.work = true;
     init_conn(store, &store->reader, "reader", false);
     init_conn(store, &store->keeper, "keeper", false);
     if (store->event_fd < 0 || !store->waiting || !store->telling ||

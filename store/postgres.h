@@ -33,6 +33,7 @@ enum {
 enum {
     LK_PG_PARAMETERS = 24,
     LK_PG_LANES = 64,
+    LK_PG_WORK_LANES = 2,
     LK_PG_HOSTS = 16,
     LK_PG_ADDRESSES = 8, /* of one host, that are tried */
     LK_PG_ADDRESS_SIZE = 64,
@@ -301,7 +302,8 @@ struct lk_postgres {
     struct lk_store store;
     struct lk_store_config config;
     struct lk_pg_url url;
-    struct lk_pg_lane lanes[LK_PG_LANES + 1]; /* the last one in use: work */
+    struct lk_pg_lane lanes[LK_PG_LANES + LK_PG_WORK_LANES]; /* the last ones
+                                                                in use: work */
 
     pthread_mutex_t reader_lock;
     struct lk_pg_conn reader;

@@ -90,6 +90,8 @@ struct lk_op {
     struct lk_slice who;         /* resolve, evict: for the audit log */
     struct lk_slice why;
     const struct lk_call *call; /* accept, enqueue */
+    bool by_courier; /* extend: a lease goes on, which is no sign that the
+                        gateway has the request */
 
     enum lk_status status; /* LK_OK, or why there is no outcome: */
     const char *error;     /* a constant sentence for the caller, or NULL */
@@ -381,9 +383,10 @@ struct lk_store {
     unsigned lanes;
     /* Other processes change the same records: waiters have to be polled. */
     bool shared;
-    /* The courier's work has a lane of its own, number `lanes`, beside those
-     * of the operations; else it goes with the batches of lane 0. */
-    bool work_lane;
+    /* The courier's works have so many lanes of their own, from number `lanes`
+     * on, beside those of the operations, and are done in any order. 0: they go
+     * with the batches of lane 0, one after the other. */
+    unsigned work_lanes;
 };
 
 static inline unsigned lk_op_lane(const struct lk_store *store,

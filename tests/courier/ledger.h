@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEDGER_JOBS = 64, LEDGER_PLANS = 16 };
+/* Not every test needs all of them. */
+#define HELPER __attribute__((unused)) static
+
+enum { LEDGER_JOBS = 64, LEDGER_PLANS = 16, LEDGER_KEPT = 4 };
 
 struct ledger_job {
     char target[32];
@@ -55,7 +58,8 @@ struct ledger {
     struct ledger_plan plans[LEDGER_PLANS];
     size_t plan_count;
     bool held; /* works are kept until they are let go */
-    struct lk_work *kept;
+    struct lk_work *kept[LEDGER_KEPT]; /* in the order in which they came */
+    size_t kept_count;
     uint64_t now_ms;
     unsigned works;
     enum lk_status last; /* what was said of the work before */
@@ -68,23 +72,23 @@ struct ledger {
     void *context;
 };
 
-static struct ledger_job *ledger_job(struct ledger *ledger, uint64_t id)
+HELPER struct ledger_job *ledger_job(struct ledger *ledger, uint64_t id)
 {
     return &ledger->jobs[id - 1];
 }
 
-static bool ledger_is_current(const struct ledger_job *job, unsigned attempt)
+HELPER bool ledger_is_current(const struct ledger_job *job, unsigned attempt)
 {
     return !job->stolen && job->state == LK_JOB_LEASED &&
            job->attempts == attempt;
 }
 
-static void ledger_copy(char *to, size_t size, struct lk_slice from)
+HELPER void ledger_copy(char *to, size_t size, struct lk_slice from)
 {
     snprintf(to, size, "%.*s", (int)from.len, from.len ? from.data : "");
 }
 
-static void ledger_end(struct ledger *ledger, struct lk_job_end *end)
+HELPER void ledger_end(struct ledger *ledger, struct lk_job_end *end)
 {
     static const enum lk_job_state states[] = {
         [LK_END_DELIVERED] = LK_JOB_DELIVERED, [LK_END_RETRY] = LK_JOB_WAITING,
@@ -118,7 +122,7 @@ static void ledger_end(struct ledger *ledger, struct lk_job_end *end)
     ledger_copy(job->answer, sizeof(job->answer), end->answer.body);
 }
 
-static void ledger_mark(struct ledger *ledger, struct lk_job_mark *mark)
+HELPER void ledger_mark(struct ledger *ledger, struct lk_job_mark *mark)
 {
     struct ledger_job *job = ledger_job(ledger, mark->id);
 
@@ -135,7 +139,7 @@ static void ledger_mark(struct ledger *ledger, struct lk_job_mark *mark)
     }
 }
 
-static void ledger_lease(struct ledger *ledger, struct lk_work *work,
+HELPER void ledger_lease(struct ledger *ledger, struct lk_work *work,
                          uint64_t id)
 {
     struct ledger_job *row = ledger_job(ledger, id);
@@ -167,7 +171,7 @@ static void ledger_lease(struct ledger *ledger, struct lk_work *work,
     };
 }
 
-static void ledger_want(struct ledger *ledger, struct lk_work *work,
+HELPER void ledger_want(struct ledger *ledger, struct lk_work *work,
                         const struct lk_job_want *want)
 {
     size_t count = 0;
@@ -185,7 +189,7 @@ static void ledger_want(struct ledger *ledger, struct lk_work *work,
     }
 }
 
-static void ledger_apply(struct ledger *ledger, struct lk_work *work)
+HELPER void ledger_apply(struct ledger *ledger, struct lk_work *work)
 {
     for (size_t i = 0; i < work->end_count; i++) {
         ledger_end(ledger, &work->ends[i]);
@@ -199,7 +203,7 @@ static void ledger_apply(struct ledger *ledger, struct lk_work *work)
     work->wait_ms = UINT64_MAX; /* the test's clock stands still */
 }
 
-static void ledger_do(struct ledger *ledger, struct lk_work *work)
+HELPER void ledger_do(struct ledger *ledger, struct lk_work *work)
 {
     struct ledger_plan plan = {.apply = true, .status = LK_OK};
 
@@ -222,13 +226,13 @@ static void ledger_do(struct ledger *ledger, struct lk_work *work)
     work->error = plan.status ? "as planned" : NULL;
 }
 
-static void ledger_work(void *context, struct lk_work *work)
+HELPER void ledger_work(void *context, struct lk_work *work)
 {
     struct ledger *ledger = context;
 
     pthread_mutex_lock(&ledger->mutex);
     if (ledger->held) {
-        ledger->kept = work;
+        ledger->kept[ledger->kept_count++] = work;
         pthread_cond_broadcast(&ledger->moved);
         pthread_mutex_unlock(&ledger->mutex);
         return;
@@ -239,31 +243,40 @@ static void ledger_work(void *context, struct lk_work *work)
     work->done(work);
 }
 
-/* Lets go what is kept, and all that follows. */
-static void ledger_let_go(struct ledger *ledger)
+/* Lets go one of those that are kept; what comes later is still kept. */
+HELPER void ledger_let_one_go(struct ledger *ledger, size_t index)
 {
     pthread_mutex_lock(&ledger->mutex);
-    struct lk_work *work = ledger->kept;
-    ledger->kept = NULL;
-    ledger->held = false;
-    if (work) {
-        ledger_do(ledger, work);
-        pthread_cond_broadcast(&ledger->moved);
-    }
+    struct lk_work *work = ledger->kept[index];
+    ledger->kept_count--;
+    memmove(&ledger->kept[index], &ledger->kept[index + 1],
+            (ledger->kept_count - index) * sizeof(work));
+    ledger_do(ledger, work);
+    pthread_cond_broadcast(&ledger->moved);
     pthread_mutex_unlock(&ledger->mutex);
-    if (work) {
-        work->done(work);
+    work->done(work);
+}
+
+/* Works are kept from now on, or not any more: then all go that are kept. */
+HELPER void ledger_hold(struct ledger *ledger, bool held)
+{
+    pthread_mutex_lock(&ledger->mutex);
+    ledger->held = held;
+    size_t count = held ? 0 : ledger->kept_count;
+    pthread_mutex_unlock(&ledger->mutex);
+    while (count--) {
+        ledger_let_one_go(ledger, 0);
     }
 }
 
-static void ledger_plan(struct ledger *ledger, bool apply,
+HELPER void ledger_plan(struct ledger *ledger, bool apply,
                         enum lk_status status)
 {
     ledger->plans[ledger->plan_count++] =
         (struct ledger_plan){.apply = apply, .status = status};
 }
 
-static struct ledger_job *ledger_add(struct ledger *ledger, const char *target,
+HELPER struct ledger_job *ledger_add(struct ledger *ledger, const char *target,
                                      const char *path)
 {
     pthread_mutex_lock(&ledger->mutex);
@@ -277,7 +290,7 @@ static struct ledger_job *ledger_add(struct ledger *ledger, const char *target,
 }
 
 /* Waits until `is_so` holds, which is looked at after each work. */
-static void ledger_await(struct ledger *ledger,
+HELPER void ledger_await(struct ledger *ledger,
                          bool (*is_so)(struct ledger *ledger, void *context),
                          void *context)
 {

@@ -26,6 +26,9 @@ struct peer {
     atomic_bool deaf;  /* closes before it has read anything */
     atomic_bool mute;  /* does not close after its answer, until stopped */
     atomic_bool keep;  /* serves one request after the other */
+    atomic_bool gated; /* answers no more than `allowed` */
+    atomic_uint allowed;
+    unsigned answered;
     size_t repeat;     /* the answer's end, so many times */
     const char *again; /* what is repeated */
     atomic_uint connections;
@@ -72,9 +75,20 @@ static void peer_write(int fd, const char *data, size_t len)
     }
 }
 
+static void peer_pass_gate(struct peer *peer)
+{
+    struct pollfd wait = {.fd = peer->stop[0], .events = POLLIN};
+
+    while (peer->gated && peer->answered >= atomic_load(&peer->allowed) &&
+           poll(&wait, 1, 1) == 0) {
+    }
+    peer->answered++;
+}
+
 static void peer_serve(struct peer *peer, int fd)
 {
     while (!peer->deaf && peer_read(peer, fd) && peer->answer) {
+        peer_pass_gate(peer);
         peer_write(fd, peer->answer, peer->answer_len);
         for (size_t i = 0; i < peer->repeat; i++) {
             peer_write(fd, peer->again, strlen(peer->again));

@@ -66,7 +66,7 @@ HELPER struct lk_outcome accept(struct bed *bed, const char *key,
 HELPER struct lk_batch work_batch(struct bed *bed, struct lk_work *work)
 {
     return (struct lk_batch){
-        .work = work, .lane = bed->store->work_lane ? bed->store->lanes : 0};
+        .work = work, .lane = bed->store->work_lanes ? bed->store->lanes : 0};
 }
 
 HELPER void apply_work(struct bed *bed, struct lk_work *work)

@@ -1,6 +1,7 @@
 /* test_batcher.c - the courier's work among the batches of a store. */
 #include "daemon/batcher.h"
 
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@ struct fake {
         bool keep;
     } batches[SEEN_MOST];
     enum lk_status op_status;
+    enum lk_status work_status[4]; /* by lane */
     bool queued;
 };
 
@@ -57,7 +59,7 @@ static void fake_apply(struct lk_store *store, struct lk_batch *batch)
         batch->ops[i]->status = fake->op_status;
     }
     if (batch->work) {
-        batch->work->status = LK_OK;
+        batch->work->status = fake->work_status[batch->lane];
     }
     batch->queued = fake->queued;
     uv_cond_broadcast(&fake->changed);
@@ -103,7 +105,8 @@ static void ignore(uv_async_t *async)
 {
 }
 
-static struct bench *start(unsigned lanes, bool work_lane, uint64_t sweep_ms)
+static struct bench *start(unsigned lanes, unsigned work_lanes,
+                           uint64_t sweep_ms)
 {
     struct bench *bench = calloc(1, sizeof(*bench));
     struct fake *fake;
@@ -112,7 +115,7 @@ static struct bench *start(unsigned lanes, bool work_lane, uint64_t sweep_ms)
     fake = &bench->fake;
     fake->store.class = &fake_class;
     fake->store.lanes = lanes;
-    fake->store.work_lane = work_lane;
+    fake->store.work_lanes = work_lanes;
     done_count = 0;
     assert_int_equal(uv_mutex_init(&fake->mutex), 0);
     assert_int_equal(uv_cond_init(&fake->changed), 0);
@@ -134,14 +137,19 @@ static void open_gate(struct fake *fake, bool open)
     uv_mutex_unlock(&fake->mutex);
 }
 
-/* Until a thread stands at the gate. */
-static void await_gate(struct fake *fake)
+/* Until so many threads stand at the gate. */
+static void await_threads(struct fake *fake, unsigned count)
 {
     uv_mutex_lock(&fake->mutex);
-    while (!fake->waiting) {
+    while (fake->waiting < count) {
         uv_cond_wait(&fake->changed, &fake->mutex);
     }
     uv_mutex_unlock(&fake->mutex);
+}
+
+static void await_gate(struct fake *fake)
+{
+    await_threads(fake, 1);
 }
 
 static void await_done(struct errand *errand)
@@ -189,7 +197,7 @@ static void give_ops(struct bench *bench, size_t count)
 /* What came while the first batch was made durable is one batch. */
 static void work_goes_with_the_operations_of_lane_0(void **state)
 {
-    struct bench *bench = start(1, false, 3600000);
+    struct bench *bench = start(1, 0, 3600000);
     struct fake *fake = &bench->fake;
     struct errand first = make_errand(fake), second = make_errand(fake);
 
@@ -216,7 +224,7 @@ static void work_goes_with_the_operations_of_lane_0(void **state)
 
 static void work_has_a_lane_of_its_own_where_the_store_has_one(void **state)
 {
-    struct bench *bench = start(2, true, 0);
+    struct bench *bench = start(2, 1, 0);
     struct fake *fake = &bench->fake;
     struct errand errand = make_errand(fake);
 
@@ -234,9 +242,74 @@ static void work_has_a_lane_of_its_own_where_the_store_has_one(void **state)
     end(bench);
 }
 
+static void give_errands(struct bench *bench, struct errand *errands, int count)
+{
+    for (int i = 0; i < count; i++) {
+        errands[i] = make_errand(&bench->fake);
+        errands[i].work.context = &errands[i];
+        lk_batcher_work(bench->batcher, &errands[i].work);
+    }
+}
+
+static unsigned lane_of(const struct fake *fake, const struct errand *errand)
+{
+    for (size_t i = 0; i < fake->seen; i++) {
+        if (fake->batches[i].work == &errand->work) {
+            return fake->batches[i].lane;
+        }
+    }
+    return UINT_MAX;
+}
+
+/* None waits behind another one while a lane is free. */
+static void works_are_done_at_once_on_as_many_lanes_as_there_are(void **state)
+{
+    struct bench *bench = start(1, 2, 0);
+    struct fake *fake = &bench->fake;
+    struct errand errands[3];
+
+    open_gate(fake, true);
+    give_ops(bench, 1); /* lane 0 has done its first batch */
+    open_gate(fake, false);
+    give_errands(bench, errands, 3);
+    await_threads(fake, 2);
+    open_gate(fake, true);
+    for (int i = 0; i < 3; i++) {
+        await_done(&errands[i]);
+        assert_in_range(lane_of(fake, &errands[i]), 1, 2);
+    }
+    assert_int_not_equal(lane_of(fake, &errands[0]),
+                         lane_of(fake, &errands[1]));
+    end(bench);
+}
+
+/* Its connection may be the only one that is lost. */
+static void a_lane_whose_work_failed_comes_last(void **state)
+{
+    struct bench *bench = start(1, 2, 0);
+    struct fake *fake = &bench->fake;
+    struct errand errand;
+
+    open_gate(fake, true);
+    fake->work_status[1] = fake->work_status[2] = LK_UNAVAILABLE;
+    give_errands(bench, &errand, 1);
+    await_done(&errand);
+    unsigned failed = lane_of(fake, &errand);
+    uv_mutex_lock(&fake->mutex);
+    fake->work_status[3 - failed] = LK_OK;
+    fake->seen = 0;
+    uv_mutex_unlock(&fake->mutex);
+    for (int i = 0; i < 10; i++) {
+        give_errands(bench, &errand, 1);
+        await_done(&errand);
+        assert_int_equal(errand.work.status, LK_OK);
+    }
+    end(bench);
+}
+
 static void operations_of_work_are_decided_with_it(void **state)
 {
-    struct bench *bench = start(1, false, 3600000);
+    struct bench *bench = start(1, 0, 3600000);
     struct fake *fake = &bench->fake;
     struct errand errand = make_errand(fake);
     struct lk_op ops[2] = {{.event = LK_EVENT_RESOLVE_RELEASED},
@@ -265,7 +338,7 @@ static void operations_of_work_are_decided_with_it(void **state)
 
 static void work_that_no_batch_can_hold_comes_back_at_once(void **state)
 {
-    struct bench *bench = start(1, false, 3600000);
+    struct bench *bench = start(1, 0, 3600000);
     struct errand errand = make_errand(&bench->fake);
     struct lk_op ops[BATCH_OPS + 1] = {{0}};
     struct lk_op *list[BATCH_OPS + 1];
@@ -292,17 +365,13 @@ static void stop_batcher(void *context)
 
 static void what_is_queued_is_done_before_the_end(void **state)
 {
-    struct bench *bench = start(1, false, 3600000);
+    struct bench *bench = start(1, 0, 3600000);
     struct fake *fake = &bench->fake;
     struct errand errands[3];
     uv_thread_t thread;
 
     await_gate(fake);
-    for (int i = 0; i < 3; i++) {
-        errands[i] = make_errand(fake);
-        errands[i].work.context = &errands[i];
-        lk_batcher_work(bench->batcher, &errands[i].work);
-    }
+    give_errands(bench, errands, 3);
     assert_int_equal(uv_thread_create(&thread, stop_batcher, bench), 0);
     open_gate(fake, true);
     uv_thread_join(&thread);
@@ -315,7 +384,7 @@ static void what_is_queued_is_done_before_the_end(void **state)
 
 static void a_job_that_was_queued_is_told_to_the_loop(void **state)
 {
-    struct bench *bench = start(1, false, 3600000);
+    struct bench *bench = start(1, 0, 3600000);
     struct errand errand = make_errand(&bench->fake);
 
     errand.work.context = &errand;
@@ -334,6 +403,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(work_goes_with_the_operations_of_lane_0),
         cmocka_unit_test(work_has_a_lane_of_its_own_where_the_store_has_one),
+        cmocka_unit_test(works_are_done_at_once_on_as_many_lanes_as_there_are),
+        cmocka_unit_test(a_lane_whose_work_failed_comes_last),
         cmocka_unit_test(operations_of_work_are_decided_with_it),
         cmocka_unit_test(work_that_no_batch_can_hold_comes_back_at_once),
         cmocka_unit_test(what_is_queued_is_done_before_the_end),
