@@ -177,13 +177,13 @@ def test_a_call_may_take_longer_than_its_lease(box, make_provider, honours):
     # C22: as long as the courier lives, the job is its own.
     provider = make_provider(honours=honours)
     provider.control(hang="after", next=1)
-    box.target("pay", provider).start("courier.lease=300ms")
-    other = box.start("courier.lease=300ms") if box.is_shared else None
+    box.target("pay", provider).start("courier.lease=1500ms")
+    other = box.start("courier.lease=1500ms") if box.is_shared else None
     key = box.leave(charge())
     provider.wait_in_flight(1)
     first = box.job_of(key)
-    # Three leases later it is still the same attempt.
-    until(lambda: box.job_of(key)["due-ms"] >= first["due-ms"] + 900)
+    # A whole lease later it is still the same attempt.
+    until(lambda: box.job_of(key)["due-ms"] >= first["due-ms"] + 1500)
     assert len(provider.calls()) == 1
     provider.release()
     job = box.wait_job(key)
@@ -287,7 +287,10 @@ def test_two_couriers_on_one_database_never_deliver_a_job_twice(
     box.target("pay", provider, concurrency="8")
     first = box.start("courier.batch=16")
     second = box.start("courier.batch=16")
+    provider.control(hang="after", next=16)
     keys = box.leave_many(600, lambda key: charge(key))
+    provider.wait_in_flight(9)  # one of them has eight at most
+    provider.release()
     box.wait_settled()
     assert check_books(box, provider, keys) == {"delivered": 600}
     assert len(provider.calls()) == 600
