@@ -19,6 +19,8 @@ static ngx_int_t ngx_http_latchkey_order_path(ngx_http_request_t *r,
     ngx_pool_t *pool, ngx_str_t *path);
 static ngx_int_t ngx_http_latchkey_order_headers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_str_t *lines);
+static ngx_int_t ngx_http_latchkey_order_size(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf, size_t *size);
 static ngx_str_t *ngx_http_latchkey_order_value(ngx_http_request_t *r,
     ngx_table_elt_t *h);
 static ngx_str_t ngx_http_latchkey_order_host(ngx_http_request_t *r);
@@ -270,36 +272,19 @@ ngx_http_latchkey_order_headers(ngx_http_request_t *r,
 {
     u_char           *p;
     size_t            len;
-    ngx_str_t        *value, host;
+    ngx_str_t         host;
     ngx_uint_t        i;
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
     static ngx_str_t  name = ngx_string("Host");
 
     host = ngx_http_latchkey_order_host(r);
-    len = sizeof("Host: " CRLF) + host.len;
 
-    for (part = &r->headers_in.headers.part; part; part = part->next) {
-        h = part->elts;
-
-        for (i = 0; i < part->nelts; i++) {
-
-            if (!ngx_http_latchkey_is_given(ctx->conf, &h[i].key)) {
-                continue;
-            }
-
-            value = ngx_http_latchkey_order_value(r, &h[i]);
-            if (value == NULL) {
-                return NGX_HTTP_BAD_REQUEST;
-            }
-
-            /* wishes are set apart by a comma, perhaps, here by ", " */
-
-            len += h[i].key.len + 2 * value->len + sizeof(": " CRLF) - 1;
-        }
+    if (ngx_http_latchkey_order_size(r, ctx->conf, &len) != NGX_OK) {
+        return NGX_HTTP_BAD_REQUEST;
     }
 
-    p = ngx_pnalloc(ctx->op->pool, len);
+    p = ngx_pnalloc(ctx->op->pool, sizeof("Host: " CRLF) + host.len + len);
     if (p == NULL) {
         return NGX_ERROR;
     }
@@ -334,6 +319,43 @@ ngx_http_latchkey_order_headers(ngx_http_request_t *r,
 
     return lines->len <= NGX_HTTP_LATCHKEY_LINES_MAX
            ? NGX_OK : NGX_HTTP_REQUEST_HEADER_TOO_LARGE;
+}
+
+
+/* at most; NGX_DECLINED: no daemon stores one of them */
+
+static ngx_int_t
+ngx_http_latchkey_order_size(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf, size_t *size)
+{
+    ngx_str_t        *value;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    *size = 0;
+
+    for (part = &r->headers_in.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+
+            if (!ngx_http_latchkey_is_given(llcf, &h[i].key)) {
+                continue;
+            }
+
+            value = ngx_http_latchkey_order_value(r, &h[i]);
+            if (value == NULL) {
+                return NGX_DECLINED;
+            }
+
+            /* wishes are set apart by a comma, perhaps, here by ", " */
+
+            *size += h[i].key.len + 2 * value->len + sizeof(": " CRLF) - 1;
+        }
+    }
+
+    return NGX_OK;
 }
 
 

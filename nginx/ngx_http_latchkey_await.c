@@ -35,6 +35,8 @@ typedef struct {
 } ngx_http_latchkey_waiter_t;
 
 
+static ngx_chain_t *ngx_http_latchkey_await_command(
+    ngx_http_latchkey_waiter_t *waiter, ngx_str_t *words, ngx_msec_t ms);
 static ngx_http_latchkey_link_t *ngx_http_latchkey_await_link(
     ngx_http_latchkey_servers_t *servers);
 static void ngx_http_latchkey_await_answer(ngx_http_latchkey_call_t *call,
@@ -68,7 +70,6 @@ ngx_http_latchkey_await(ngx_http_latchkey_servers_t *servers,
     ngx_http_latchkey_await_t *await, const ngx_str_t *tenant,
     const ngx_str_t *scope, const ngx_str_t *key, ngx_msec_t ms)
 {
-    u_char                        id[NGX_INT_T_LEN], time[NGX_INT_T_LEN];
     ngx_str_t                     words[6];
     ngx_pool_t                   *pool;
     ngx_http_latchkey_link_t     *link;
@@ -99,18 +100,11 @@ ngx_http_latchkey_await(ngx_http_latchkey_servers_t *servers,
     waiter->await = await;
     waiter->pool = pool;
 
-    ms = ngx_max(1, ngx_min(ms, NGX_HTTP_LATCHKEY_AWAIT_MAX));
-
-    ngx_str_set(&words[0], "AWAIT");
-    words[1].data = id;
-    words[1].len = ngx_sprintf(id, "%ui", waiter->node.key) - id;
     words[2] = *tenant;
     words[3] = *scope;
     words[4] = *key;
-    words[5].data = time;
-    words[5].len = ngx_sprintf(time, "%M", ms) - time;
 
-    waiter->call.out = ngx_http_latchkey_command(pool, words, 6);
+    waiter->call.out = ngx_http_latchkey_await_command(waiter, words, ms);
     if (waiter->call.out == NULL) {
         goto declined;
     }
@@ -137,6 +131,26 @@ declined:
     ngx_destroy_pool(pool);
 
     return NGX_DECLINED;
+}
+
+
+/* `words` names the operation already */
+
+static ngx_chain_t *
+ngx_http_latchkey_await_command(ngx_http_latchkey_waiter_t *waiter,
+    ngx_str_t *words, ngx_msec_t ms)
+{
+    u_char  id[NGX_INT_T_LEN], time[NGX_INT_T_LEN];
+
+    ms = ngx_max(1, ngx_min(ms, NGX_HTTP_LATCHKEY_AWAIT_MAX));
+
+    ngx_str_set(&words[0], "AWAIT");
+    words[1].data = id;
+    words[1].len = ngx_sprintf(id, "%ui", waiter->node.key) - id;
+    words[5].data = time;
+    words[5].len = ngx_sprintf(time, "%M", ms) - time;
+
+    return ngx_http_latchkey_command(waiter->pool, words, 6);
 }
 
 

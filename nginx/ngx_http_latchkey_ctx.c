@@ -74,6 +74,17 @@ ngx_http_latchkey_cleanup(void *data)
 }
 
 
+ngx_http_request_t *
+ngx_http_latchkey_enter(ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_http_set_log_request(ctx->request->connection->log, ctx->request);
+
+    ctx->waited += ngx_current_msec - ctx->wait_start;
+
+    return ctx->request;
+}
+
+
 void
 ngx_http_latchkey_post_action(ngx_http_latchkey_ctx_t *ctx)
 {

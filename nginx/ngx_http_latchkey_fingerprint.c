@@ -9,6 +9,8 @@
 #include <sys/mman.h>
 
 
+static void ngx_http_latchkey_request_line(ngx_http_request_t *r,
+    struct lk_request *request);
 static ngx_int_t ngx_http_latchkey_chosen_headers(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, struct lk_request *request);
 static ngx_int_t ngx_http_latchkey_map_body(ngx_http_request_t *r,
@@ -19,7 +21,6 @@ ngx_int_t
 ngx_http_latchkey_fingerprint_request(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, u_char *text)
 {
-    u_char                        *p, *end;
     size_t                         mapped;
     ngx_str_t                      value;
     enum lk_status                 status;
@@ -31,22 +32,7 @@ ngx_http_latchkey_fingerprint_request(ngx_http_request_t *r,
 
     ngx_memzero(&request, sizeof(struct lk_request));
 
-    request.method = ngx_http_latchkey_slice(&r->method_name);
-    request.path = ngx_http_latchkey_slice(&r->unparsed_uri);
-
-    end = r->unparsed_uri.data + r->unparsed_uri.len;
-    p = ngx_strlchr(r->unparsed_uri.data, end, '?');
-
-    if (p) {
-        request.path.len = p - r->unparsed_uri.data;
-        request.query.data = (char *) p + 1;
-        request.query.len = end - p - 1;
-    }
-
-    if (r->headers_in.content_type) {
-        request.content_type =
-                   ngx_http_latchkey_slice(&r->headers_in.content_type->value);
-    }
+    ngx_http_latchkey_request_line(r, &request);
 
     if (llcf->bind) {
         if (ngx_http_complex_value(r, llcf->bind, &value) != NGX_OK) {
@@ -83,6 +69,33 @@ ngx_http_latchkey_fingerprint_request(ngx_http_request_t *r,
     latchkey_fingerprint_text(&fingerprint, (char *) text);
 
     return NGX_OK;
+}
+
+
+/* as it was sent, whatever a rewrite has made of it */
+
+static void
+ngx_http_latchkey_request_line(ngx_http_request_t *r,
+    struct lk_request *request)
+{
+    u_char  *p, *end;
+
+    request->method = ngx_http_latchkey_slice(&r->method_name);
+    request->path = ngx_http_latchkey_slice(&r->unparsed_uri);
+
+    end = r->unparsed_uri.data + r->unparsed_uri.len;
+    p = ngx_strlchr(r->unparsed_uri.data, end, '?');
+
+    if (p) {
+        request->path.len = p - r->unparsed_uri.data;
+        request->query.data = (char *) p + 1;
+        request->query.len = end - p - 1;
+    }
+
+    if (r->headers_in.content_type) {
+        request->content_type =
+                   ngx_http_latchkey_slice(&r->headers_in.content_type->value);
+    }
 }
 
 

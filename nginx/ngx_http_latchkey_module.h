@@ -304,6 +304,8 @@ ngx_http_latchkey_ctx_t *ngx_http_latchkey_create_ctx(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf);
 /* finds it again after an internal redirect; NULL: none */
 ngx_http_latchkey_ctx_t *ngx_http_latchkey_get_ctx(ngx_http_request_t *r);
+/* from an event that the request waited for, since ctx->wait_start */
+ngx_http_request_t *ngx_http_latchkey_enter(ngx_http_latchkey_ctx_t *ctx);
 /* what the request does from here on is not part of its operation */
 void ngx_http_latchkey_let_go(ngx_http_latchkey_ctx_t *ctx);
 /* after the answer, or in its place: not part of the operation */
@@ -313,7 +315,10 @@ void ngx_http_latchkey_post_action(ngx_http_latchkey_ctx_t *ctx);
 
 /* NGX_OK, NGX_DECLINED: there is none, NGX_ERROR: more than one */
 ngx_int_t ngx_http_latchkey_get_key(ngx_http_request_t *r, ngx_str_t *value);
-/* NULL: fine, it is in ctx->key.  Else what is wrong with it. */
+/* the canonical key; NGX_DECLINED: *fault says what is wrong with it */
+ngx_int_t ngx_http_latchkey_read_key(ngx_pool_t *pool, ngx_str_t *value,
+    ngx_str_t *key, const char **fault);
+/* NULL: fine, it is in ctx->key.  Else what is wrong, also for the route. */
 const char *ngx_http_latchkey_parse_key(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_str_t *value);
 /*

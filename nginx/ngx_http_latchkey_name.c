@@ -1,6 +1,7 @@
 
 /*
- * The name of an operation, as a request gives it: tenant, scope and key.
+ * The name of an operation, as a request gives it: tenant, scope and key, or a
+ * reference.
  */
 
 
@@ -15,11 +16,14 @@
 
 
 static ngx_uint_t ngx_http_latchkey_is_uuid(ngx_str_t *key);
+static ngx_int_t ngx_http_latchkey_hash_tenant(ngx_http_request_t *r,
+    ngx_str_t *value, ngx_str_t *tenant);
+static const char *ngx_http_latchkey_tenant_fault(ngx_str_t *value);
+static ngx_int_t ngx_http_latchkey_default_scope(ngx_http_request_t *r,
+    ngx_str_t *value);
 
 
 /* the key */
-
-/* NGX_OK, NGX_DECLINED: there is none, NGX_ERROR: more than one */
 
 ngx_int_t
 ngx_http_latchkey_get_key(ngx_http_request_t *r, ngx_str_t *value)
@@ -62,42 +66,50 @@ ngx_http_latchkey_get_key(ngx_http_request_t *r, ngx_str_t *value)
 }
 
 
-/* NULL: fine, it is in ctx->key.  Else what is wrong with it. */
+ngx_int_t
+ngx_http_latchkey_read_key(ngx_pool_t *pool, ngx_str_t *value, ngx_str_t *key,
+    const char **fault)
+{
+    u_char             *p;
+    struct lk_buf       buf;
+    enum lk_status      status;
+    enum lk_key_fault   found;
+
+    ngx_memzero(&buf, sizeof(struct lk_buf));
+
+    status = latchkey_key_parse(ngx_http_latchkey_slice(value), &buf, &found,
+                                NULL);
+
+    if (status == LK_MALFORMED) {
+        *fault = latchkey_key_fault_text(found);
+        return NGX_DECLINED;
+    }
+
+    p = status == LK_OK ? ngx_pnalloc(pool, buf.len) : NULL;
+
+    if (p) {
+        ngx_memcpy(p, buf.data, buf.len);
+        key->data = p;
+        key->len = buf.len;
+    }
+
+    latchkey_buf_free(&buf);
+
+    return p ? NGX_OK : NGX_ERROR;
+}
+
 
 const char *
 ngx_http_latchkey_parse_key(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_str_t *value)
 {
-    const char         *text;
-    struct lk_buf       key;
-    enum lk_status      status;
-    enum lk_key_fault   fault;
+    ngx_int_t    rc;
+    const char  *fault;
 
-    ngx_memzero(&key, sizeof(struct lk_buf));
+    rc = ngx_http_latchkey_read_key(r->pool, value, &ctx->key, &fault);
 
-    status = latchkey_key_parse(ngx_http_latchkey_slice(value), &key, &fault,
-                                NULL);
-
-    if (status == LK_MALFORMED) {
-        return latchkey_key_fault_text(fault);
-    }
-
-    text = "out of memory";
-
-    if (status == LK_OK) {
-        ctx->key.len = key.len;
-        ctx->key.data = ngx_pnalloc(r->pool, key.len);
-    }
-
-    if (ctx->key.data) {
-        text = NULL;
-        ngx_memcpy(ctx->key.data, key.data, key.len);
-    }
-
-    latchkey_buf_free(&key);
-
-    if (text) {
-        return text;
+    if (rc != NGX_OK) {
+        return rc == NGX_DECLINED ? fault : "out of memory";
     }
 
     if (ctx->conf->key_uuid && !ngx_http_latchkey_is_uuid(&ctx->key)) {
@@ -150,13 +162,8 @@ ngx_int_t
 ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *tenant)
 {
-    size_t                          i;
-    u_char                         *p;
-    ngx_str_t                       value;
-    const char                     *fault;
-    unsigned int                    len;
-    unsigned char                   mac[EVP_MAX_MD_SIZE];
-    ngx_http_latchkey_main_conf_t  *lmcf;
+    ngx_str_t    value;
+    const char  *fault;
 
     if (llcf->tenant == NULL) {
         return NGX_DECLINED;
@@ -171,48 +178,10 @@ ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
     }
 
     if (llcf->hashed) {
-        lmcf = ngx_http_get_module_main_conf(r, ngx_http_latchkey_module);
-
-        p = ngx_pnalloc(r->pool, 2 + 2 * NGX_HTTP_LATCHKEY_TENANT_HASH);
-        if (p == NULL
-            || HMAC(EVP_sha256(), lmcf->secret.data, (int) lmcf->secret.len,
-                    value.data, value.len, mac, &len)
-               == NULL)
-        {
-            return NGX_ERROR;
-        }
-
-        tenant->data = p;
-        *p++ = 'h';
-        *p++ = ':';
-        tenant->len = ngx_hex_dump(p, mac, NGX_HTTP_LATCHKEY_TENANT_HASH)
-                      - tenant->data;
-        return NGX_OK;
+        return ngx_http_latchkey_hash_tenant(r, &value, tenant);
     }
 
-    /*
-     * It goes to the app in a header, where it must mean the same; and it
-     * must not pass for the hash of somebody's secret.
-     */
-
-    fault = NULL;
-
-    if (value.len > NGX_HTTP_LATCHKEY_TENANT_MAX) {
-        fault = "is longer than 255 bytes";
-
-    } else if (value.data[0] == ' ' || value.data[value.len - 1] == ' ') {
-        fault = "begins or ends with a space";
-
-    } else if (value.len > 2 && value.data[0] == 'h' && value.data[1] == ':')
-    {
-        fault = "begins with \"h:\" like a hashed one";
-    }
-
-    for (i = 0; i < value.len && fault == NULL; i++) {
-        if (value.data[i] < 0x20 || value.data[i] == 0x7f) {
-            fault = "contains a control character";
-        }
-    }
+    fault = ngx_http_latchkey_tenant_fault(&value);
 
     if (fault) {
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
@@ -227,6 +196,68 @@ ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
 }
 
 
+static ngx_int_t
+ngx_http_latchkey_hash_tenant(ngx_http_request_t *r, ngx_str_t *value,
+    ngx_str_t *tenant)
+{
+    u_char                         *p;
+    unsigned int                    len;
+    unsigned char                   mac[EVP_MAX_MD_SIZE];
+    ngx_http_latchkey_main_conf_t  *lmcf;
+
+    lmcf = ngx_http_get_module_main_conf(r, ngx_http_latchkey_module);
+
+    p = ngx_pnalloc(r->pool, 2 + 2 * NGX_HTTP_LATCHKEY_TENANT_HASH);
+    if (p == NULL
+        || HMAC(EVP_sha256(), lmcf->secret.data, (int) lmcf->secret.len,
+                value->data, value->len, mac, &len)
+           == NULL)
+    {
+        return NGX_ERROR;
+    }
+
+    tenant->data = p;
+    *p++ = 'h';
+    *p++ = ':';
+    tenant->len = ngx_hex_dump(p, mac, NGX_HTTP_LATCHKEY_TENANT_HASH)
+                  - tenant->data;
+
+    return NGX_OK;
+}
+
+
+/*
+ * It goes to the app in a header, where it must mean the same; and it must not
+ * pass for the hash of somebody's secret.  NULL: it does neither.
+ */
+
+static const char *
+ngx_http_latchkey_tenant_fault(ngx_str_t *value)
+{
+    size_t  i;
+
+    if (value->len > NGX_HTTP_LATCHKEY_TENANT_MAX) {
+        return "is longer than 255 bytes";
+    }
+
+    if (value->data[0] == ' ' || value->data[value->len - 1] == ' ') {
+        return "begins or ends with a space";
+    }
+
+    if (value->len > 2 && value->data[0] == 'h' && value->data[1] == ':') {
+        return "begins with \"h:\" like a hashed one";
+    }
+
+    for (i = 0; i < value->len; i++) {
+        if (value->data[i] < 0x20 || value->data[i] == 0x7f) {
+            return "contains a control character";
+        }
+    }
+
+    return NULL;
+}
+
+
 /*
  * What may not stand in a header is escaped, and what is too long ends in a
  * hash of the whole: any scope can be stored, and two stay two.
@@ -237,7 +268,6 @@ ngx_http_latchkey_get_scope(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *scope)
 {
     u_char     *p, *end, *src;
-    size_t      len;
     ngx_str_t   value;
     u_char      digest[SHA256_DIGEST_LENGTH];
 
@@ -250,20 +280,8 @@ ngx_http_latchkey_get_scope(ngx_http_request_t *r,
             ngx_str_set(&value, "*");
         }
 
-    } else {
-        p = ngx_strlchr(r->unparsed_uri.data,
-                        r->unparsed_uri.data + r->unparsed_uri.len, '?');
-        len = p ? (size_t) (p - r->unparsed_uri.data) : r->unparsed_uri.len;
-
-        value.len = r->method_name.len + 1 + len;
-        value.data = ngx_pnalloc(r->pool, value.len);
-        if (value.data == NULL) {
-            return NGX_ERROR;
-        }
-
-        p = ngx_cpymem(value.data, r->method_name.data, r->method_name.len);
-        *p++ = ' ';
-        ngx_memcpy(p, r->unparsed_uri.data, len);
+    } else if (ngx_http_latchkey_default_scope(r, &value) != NGX_OK) {
+        return NGX_ERROR;
     }
 
     p = ngx_pnalloc(r->pool, 3 * value.len);
@@ -298,6 +316,34 @@ ngx_http_latchkey_get_scope(ngx_http_request_t *r,
     return NGX_OK;
 }
 
+
+/* the method and the path, as they were sent */
+
+static ngx_int_t
+ngx_http_latchkey_default_scope(ngx_http_request_t *r, ngx_str_t *value)
+{
+    u_char  *p;
+    size_t   len;
+
+    p = ngx_strlchr(r->unparsed_uri.data,
+                    r->unparsed_uri.data + r->unparsed_uri.len, '?');
+    len = p ? (size_t) (p - r->unparsed_uri.data) : r->unparsed_uri.len;
+
+    value->len = r->method_name.len + 1 + len;
+    value->data = ngx_pnalloc(r->pool, value->len);
+    if (value->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_cpymem(value->data, r->method_name.data, r->method_name.len);
+    *p++ = ' ';
+    ngx_memcpy(p, r->unparsed_uri.data, len);
+
+    return NGX_OK;
+}
+
+
+/* the reference */
 
 ngx_uint_t
 ngx_http_latchkey_is_reference(ngx_str_t *text)

@@ -84,12 +84,8 @@ ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
     ngx_connection_t    *c;
     ngx_http_request_t  *r;
 
-    r = ctx->request;
+    r = ngx_http_latchkey_enter(ctx);
     c = r->connection;
-
-    ngx_http_set_log_request(c->log, r);
-
-    ctx->waited += ngx_current_msec - ctx->wait_start;
 
     if (ngx_http_latchkey_outcome(r, ctx, answer) == NGX_OK) {
         ngx_http_latchkey_wake(r);
@@ -234,12 +230,8 @@ ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
     ngx_connection_t    *c;
     ngx_http_request_t  *r;
 
-    r = ctx->request;
+    r = ngx_http_latchkey_enter(ctx);
     c = r->connection;
-
-    ngx_http_set_log_request(c->log, r);
-
-    ctx->waited += ngx_current_msec - ctx->wait_start;
 
     ngx_http_latchkey_replace(ctx, answer
         ? ngx_http_latchkey_set_verdict(r, ctx, answer)

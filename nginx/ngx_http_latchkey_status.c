@@ -31,8 +31,6 @@ static ngx_int_t ngx_http_latchkey_status_find(ngx_http_request_t *r,
 static ngx_int_t ngx_http_latchkey_status_lookup(ngx_http_request_t *r,
     ngx_str_t *words, ngx_uint_t *n, enum lk_problem_kind *kind,
     const char **fault);
-static ngx_int_t ngx_http_latchkey_status_key(ngx_http_request_t *r,
-    ngx_str_t *key, enum lk_problem_kind *kind, const char **fault);
 static ngx_int_t ngx_http_latchkey_status_arg(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
 static ngx_int_t ngx_http_latchkey_status_told(ngx_http_request_t *r,
@@ -152,41 +150,13 @@ ngx_http_latchkey_status_lookup(ngx_http_request_t *r, ngx_str_t *words,
         return NGX_DECLINED;
     }
 
-    return ngx_http_latchkey_status_key(r, &words[3], kind, fault);
-}
+    key = ngx_http_latchkey_read_key(r->pool, &words[3], &words[3], fault);
 
-
-static ngx_int_t
-ngx_http_latchkey_status_key(ngx_http_request_t *r, ngx_str_t *key,
-    enum lk_problem_kind *kind, const char **fault)
-{
-    u_char             *p;
-    struct lk_buf       buf;
-    enum lk_status      status;
-    enum lk_key_fault   found;
-
-    ngx_memzero(&buf, sizeof(struct lk_buf));
-
-    status = latchkey_key_parse(ngx_http_latchkey_slice(key), &buf, &found,
-                                NULL);
-
-    if (status == LK_MALFORMED) {
+    if (key == NGX_DECLINED) {
         *kind = LK_PROBLEM_KEY_INVALID;
-        *fault = latchkey_key_fault_text(found);
-        return NGX_DECLINED;
     }
 
-    p = status == LK_OK ? ngx_pnalloc(r->pool, buf.len) : NULL;
-
-    if (p) {
-        ngx_memcpy(p, buf.data, buf.len);
-        key->data = p;
-        key->len = buf.len;
-    }
-
-    latchkey_buf_free(&buf);
-
-    return p ? NGX_OK : NGX_ERROR;
+    return key;
 }
 
 

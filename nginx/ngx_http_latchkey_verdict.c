@@ -51,16 +51,12 @@ ngx_http_latchkey_verdict(ngx_http_latchkey_ctx_t *ctx,
     ngx_connection_t    *c;
     ngx_http_request_t  *r;
 
-    r = ctx->request;
+    r = ngx_http_latchkey_enter(ctx);
     c = r->connection;
-
-    ngx_http_set_log_request(c->log, r);
 
     if (ctx->timer.timer_set) {
         ngx_del_timer(&ctx->timer);
     }
-
-    ctx->waited += ngx_current_msec - ctx->wait_start;
 
     rc = ngx_http_latchkey_decide(r, ctx, answer);
 
@@ -300,18 +296,14 @@ ngx_http_latchkey_claim_again(ngx_http_latchkey_ctx_t *ctx)
     ngx_connection_t    *c;
     ngx_http_request_t  *r;
 
-    r = ctx->request;
+    r = ngx_http_latchkey_enter(ctx);
     c = r->connection;
-
-    ngx_http_set_log_request(c->log, r);
 
     if (ctx->timer.timer_set) {
         ngx_del_timer(&ctx->timer);
     }
 
     ngx_http_latchkey_await_cancel(&ctx->await);
-
-    ctx->waited += ngx_current_msec - ctx->wait_start;
 
     rc = ngx_http_latchkey_send_claim(r, ctx);
 
