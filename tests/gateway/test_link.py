@@ -252,6 +252,22 @@ def test_what_a_daemon_says_is_made_harmless_in_the_log(
     assert set(gateway.error_log.read_bytes()) <= {10, *range(0x20, 0x7f)}
 
 
+def test_what_a_daemon_says_to_a_question_is_made_harmless_in_the_log(
+        behind, middleman):
+    gateway = behind(locations=PATIENT + """
+        location = /status {
+            idempotency_tenant $http_x_api_key;
+            idempotency_status;
+        }""")
+    first = gateway.post("first")
+    middleman.garble = b"-ERR" + FORGED + b"\r\n"
+    answer = gateway.request("GET", "/status?reference=" + first.reference)
+    assert is_unavailable(answer)
+    line = gateway.wait_for_log("latchkeyd did not say")
+    assert "?[2J???31m???" in line
+    assert set(gateway.error_log.read_bytes()) <= {10, *range(0x20, 0x7f)}
+
+
 def test_a_daemon_cannot_write_lines_of_its_own_into_the_log(behind,
                                                              middleman):
     gateway = behind()
