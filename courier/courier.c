@@ -223,7 +223,6 @@ static enum lk_status make_courier(const struct lk_outbox_setup *setup,
     made->work_fn = setup->work;
     made->over_fn = setup->over;
     made->work_context = setup->context;
-    made->end_limit = LK_WORK_ENDS;
     made->renew_ms = UINT64_MAX;
     lk_chance_seed(&made->chance);
     status = lk_poll_open(&made->poll);

@@ -42,6 +42,9 @@
  * - A step whose outcome is unknown is given again, but for what it was to
  *   lease: that runs out by itself. It waits before it is given again; the
  *   others do not.
+ * - Ends of a step that the store will never take, because of one of them, are
+ *   given again in halves, and that one in the end alone: it is dropped, and
+ * its lease runs out.
  */
 #ifndef LK_COURIER_H
 #define LK_COURIER_H
@@ -92,6 +95,7 @@ struct lk_errand {
     struct lk_result result;
     bool returned; /* LK_END_RETURN instead */
     bool silent;   /* nothing is to be stored */
+    size_t piece;  /* with so many ends in one step, at most */
     bool sent;
     uint64_t delay_ms;
     unsigned status;
@@ -211,12 +215,11 @@ struct lk_courier {
 
     struct lk_courier_step *steps; /* as many as may be under way */
     size_t step_count;
-    uint64_t moved_ms;   /* when one was last given or done */
-    uint64_t works;      /* given so far */
-    uint64_t failed_at;  /* `works` when one failed last */
-    unsigned work_fails; /* in a row, of those given after a failure */
-    bool unsure;         /* one failed, and none has succeeded since */
-    size_t end_limit;
+    uint64_t moved_ms;       /* when one was last given or done */
+    uint64_t works;          /* given so far */
+    uint64_t failed_at;      /* `works` when one failed last */
+    unsigned work_fails;     /* in a row, of those given after a failure */
+    bool unsure;             /* one failed, and none has succeeded since */
     struct lk_outlet *first; /* of the next step's wants; NULL: any */
 
     bool stopping;

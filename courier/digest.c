@@ -57,15 +57,48 @@ static void set_retry(struct lk_courier *courier, struct lk_courier_step *step)
                      lk_chance_next(&courier->chance) % wait_ms;
 }
 
+/* It was given alone, and can never be stored. */
+static void drop_end(struct lk_courier *courier, struct lk_errand *errand)
+{
+    char target[LK_LOG_QUOTED];
+
+    lk_log(LK_LOG_ERROR, "job-end-refused",
+           "id=%llu attempt=%u target=%s note=\"its lease runs out\"",
+           (unsigned long long)errand->job.id, errand->job.attempts,
+           lk_log_quote(errand->job.target, target, sizeof(target)));
+    errand->step = NULL;
+    lk_errand_free(courier, errand);
+}
+
+/* What the store never takes, whoever asks: one of them must be the reason. */
+static void split_ends(struct lk_courier *courier, struct lk_courier_step *step)
+{
+    struct lk_work *work = &step->work;
+    bool alone = work->end_count == 1 && !work->mark_count && !work->want_count;
+
+    for (size_t i = 0; i < work->end_count; i++) {
+        step->end_errands[i]->piece = (work->end_count + 1) / 2;
+    }
+    if (alone) {
+        drop_end(courier, step->end_errands[0]);
+        work->end_count = 0;
+    }
+}
+
 /*
  * Nothing of it is confirmed: all of it is given again, by whichever step is
- * free. What failed goes behind the rest, in smaller pieces, so that one end
- * that cannot be stored does not keep the others.
+ * free. What failed goes behind the rest.
  */
 static void take_back(struct lk_courier *courier, struct lk_courier_step *step)
 {
     const struct lk_work *work = &step->work;
 
+    set_retry(courier, step);
+    if (work->status == LK_INVALID && work->end_count) {
+        step->fails = 0;
+        step->retry_ms = 0;
+        split_ends(courier, step);
+    }
     for (size_t i = 0; i < work->end_count; i++) {
         lk_errand_leave_step(courier, step->end_errands[i]);
     }
@@ -75,14 +108,10 @@ static void take_back(struct lk_courier *courier, struct lk_courier_step *step)
     for (size_t i = 0; i < work->want_count; i++) {
         step->want_outlets[i]->next_ask_ms = 0;
     }
-    set_retry(courier, step);
     courier->work_fails++;
     courier->unsure = true;
     courier->failed_at = courier->works;
     courier->renew_ms = 0;
-    if (work->status != LK_UNAVAILABLE && work->status != LK_UNKNOWN) {
-        courier->end_limit = (courier->end_limit + 1) / 2;
-    }
     say_failure(courier, work);
 }
 
@@ -101,9 +130,6 @@ static void note_success(struct lk_courier *courier,
     }
     courier->work_fails = 0;
     courier->unsure = false;
-    courier->end_limit = courier->end_limit > LK_WORK_ENDS / 2
-                             ? LK_WORK_ENDS
-                             : 2 * courier->end_limit;
 }
 
 /* ---- ends and marks ------------------------------------------------------ */

@@ -75,9 +75,14 @@ static void add_ends(struct lk_courier *courier, struct lk_courier_step *step)
 {
     struct lk_errand *errand;
     size_t bytes = 0;
+    size_t most = LK_WORK_ENDS;
 
-    while (step->work.end_count < courier->end_limit && bytes < ANSWER_BYTES &&
-           (errand = lk_errands_take(&courier->ended))) {
+    while ((errand = courier->ended.head)) {
+        most = errand->piece < most ? errand->piece : most;
+        if (step->work.end_count >= most || bytes >= ANSWER_BYTES) {
+            break;
+        }
+        lk_errands_take(&courier->ended);
         if (errand->silent) {
             lk_errand_free(courier, errand);
         } else {
@@ -321,7 +326,7 @@ static bool is_to_gather(struct lk_courier *courier)
 {
     if (courier->marking.head || courier->stopping ||
         courier->now_ms >= courier->moved_ms + GATHER_MS || !courier->running ||
-        courier->ended.count >= courier->end_limit / 4) {
+        courier->ended.count >= LK_WORK_ENDS / 4) {
         return false;
     }
     for (struct lk_outlet *outlet = courier->outlets; outlet;
@@ -333,6 +338,12 @@ static bool is_to_gather(struct lk_courier *courier)
         }
     }
     return true;
+}
+
+/* It has the one end that may be the reason why others failed. */
+static bool is_suspect(const struct lk_courier_step *step)
+{
+    return step->work.end_count == 1 && step->end_errands[0]->piece == 1;
 }
 
 /* False: there is nothing to do. */
@@ -349,8 +360,10 @@ static bool fill_step(struct lk_courier *courier, struct lk_courier_step *step,
         lower(again_ms, courier->later_ms);
     }
     add_ends(courier, step);
-    add_marks(courier, step);
-    add_wants(courier, step, again_ms);
+    if (!is_suspect(step)) {
+        add_marks(courier, step);
+        add_wants(courier, step, again_ms);
+    }
     work->ends = step->ends;
     work->marks = step->marks;
     work->wants = step->wants;

@@ -151,6 +151,46 @@ static void a_step_in_doubt_is_given_again_by_whichever_is_free(void **state)
     assert_int_equal(jobs[1].stale_ends, 0);
 }
 
+static void fail_for_one(struct ledger *ledger, const struct lk_work *work)
+{
+    for (size_t i = 0; i < work->end_count; i++) {
+        if (work->ends[i].id == 3) {
+            ledger_plan(ledger, false, LK_INVALID);
+            return;
+        }
+    }
+}
+
+/* It is found, and its lease is left to run out. */
+static void an_end_that_is_never_taken_keeps_no_others(void **state)
+{
+    struct bench *bench = *state;
+
+    bench->targets[0].concurrency = 8;
+    bench->good.gated = true;
+    bench->ledger.look = fail_for_one;
+    for (int i = 0; i < 8; i++) {
+        ledger_add(&bench->ledger, "honours", "/charge");
+    }
+    start(bench);
+    ledger_await(&bench->ledger, all_are_leased, NULL);
+    ledger_hold(&bench->ledger, true);
+    atomic_store(&bench->good.allowed, 100);
+    await_calls(bench, "honours", 8);
+    ledger_hold(&bench->ledger, false);
+    for (int i = 0; i < 8; i++) {
+        if (i != 2) {
+            await_end(bench, &bench->ledger.jobs[i]);
+        }
+    }
+    struct ledger_job *next = ledger_add(&bench->ledger, "once", "/next");
+    lk_courier_class.wake(bench->courier);
+    await_end(bench, next);
+    stop(bench, 1000);
+    assert_int_equal(bench->ledger.jobs[2].state, LK_JOB_LEASED);
+    assert_int_equal(bench->ledger.jobs[2].ends, 0);
+}
+
 /* ---- an errand in one step at a time ------------------------------------- */
 
 /* A call that has ended while the renewal of its lease is under way. */
@@ -409,6 +449,7 @@ int main(void)
         TEST(ends_are_stored_whichever_step_is_done_first),
         TEST(a_step_that_fails_leaves_the_other_one_alone),
         TEST(a_step_in_doubt_is_given_again_by_whichever_is_free),
+        TEST(an_end_that_is_never_taken_keeps_no_others),
         TEST(an_end_waits_for_the_renewal_of_its_own_lease),
         TEST(a_stale_renewal_meets_an_end_that_waits_for_it),
         TEST(an_end_is_given_though_its_renewal_failed),
