@@ -13,7 +13,7 @@ import pytest
 
 from support.app import tell
 from support.gateway import guard
-from support.life import new_key, until
+from support.life import new_key, rounds, until
 from support.wire import Cut
 
 SECONDS = float(os.environ.get("LATCHKEY_STORM") or 2)
@@ -92,9 +92,8 @@ class Storm:
                    for number in range(8)]
         for thread in threads:
             thread.start()
-        end = time.monotonic() + SECONDS
         dice = random.Random(self.seed)
-        while time.monotonic() < end:
+        for _ in rounds(SECONDS, lambda: self.errors or len(self.kinds) > 20):
             disturb(dice)
         self.ended.set()
         for thread in threads:

@@ -89,7 +89,11 @@ class Crowd:
         return self
 
     def finish(self):
-        """Ends it; every client has got a verdict on every key."""
+        """Ends it, once enough is known of quiet times as well; every client
+        has got a verdict on every key."""
+        wanted = len(self.keys) + 15
+        until(lambda: len(self.keys) >= wanted or any(
+            client.error for client in self.clients), 60)
         self.over = True
         for client in self.clients:
             client.join(90 * patience())

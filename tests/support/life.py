@@ -54,6 +54,15 @@ def verdict(reply):
     return word.decode() if isinstance(word, bytes) else str(word)
 
 
+def rounds(seconds, enough):
+    """For as long as that, and on a slow machine until it is enough."""
+    end = time.monotonic() + seconds
+    deadline = end + 60 * patience()
+    while time.monotonic() < end or not enough():
+        assert time.monotonic() < deadline, "it is never enough"
+        yield
+
+
 def until(condition, timeout=20, pause=0.01):
     """Asks again and again, for what no event announces; what it answered."""
     deadline = time.monotonic() + timeout * patience()
