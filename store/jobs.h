@@ -17,6 +17,11 @@
  *   delivered           completed (also if the gateway completes it itself)
  *   dropped             completed with a problem, or released by an operator
  *
+ * The gateway EXTENDs the operation before the app hears of the request, under
+ * the token of the lease: that is what makes a request `called`, in one step
+ * with the lock. Whoever takes the lease away before gives the operation
+ * another token, or none, and the gateway is told that it is stale.
+ *
  * A job that is leased and whose lease has run out was lost with its courier.
  * If it was never called, or may be called again, it is leased anew; else it
  * becomes uncertain. The sweeper leaves operations alone whose request is
@@ -179,7 +184,8 @@ struct lk_job_end {
 struct lk_job_mark {
     uint64_t id;
     unsigned attempt;
-    bool called; /* it is about to leave: durable before it does */
+    bool called; /* it is about to leave: durable before it does. Not of a
+                    request: the gateway says so */
     uint64_t lease_ms;
     bool stale; /* out */
     bool again; /* out */

@@ -333,17 +333,27 @@ static enum lk_status doubt_request(struct lk_sqlite *store,
     return status ? status : lk_job_note(store, row, &end, true, now);
 }
 
-/* A sign of life of a holder that was given up. Where it was not, the lease
- * finds out about the longer lock when it runs out. */
-static enum lk_status revive_request(struct lk_sqlite *store,
-                                     const struct lk_op *op,
-                                     struct lk_job_row *row, uint64_t now)
+/*
+ * A sign of life of the gateway. The first one comes before it lets the app
+ * hear of the request: from here on that may have happened. Of a holder that
+ * was given up, it is taken back; where it was not, the lease finds out about
+ * the longer lock when it runs out.
+ */
+static enum lk_status reach_request(struct lk_sqlite *store,
+                                    const struct lk_op *op,
+                                    struct lk_job_row *row, uint64_t now)
 {
-    if (row->state != LK_JOB_UNCERTAIN) {
+    bool given_up = row->state == LK_JOB_UNCERTAIN;
+    bool news = row->state == LK_JOB_LEASED && !row->called && !op->by_courier;
+
+    if (!given_up && !news) {
         return LK_OK;
     }
-    row->state = LK_JOB_LEASED;
-    row->due = now + op->lock_ms;
+    if (given_up) {
+        row->state = LK_JOB_LEASED;
+        row->due = now + op->lock_ms;
+    }
+    row->called = true;
     return lk_job_move(store, row, now);
 }
 
@@ -352,10 +362,9 @@ enum lk_status lk_job_follow(struct lk_sqlite *store, const struct lk_op *op,
                              uint64_t now)
 {
     struct lk_job_row row = {0};
-    bool concerned =
-        effect == LK_EFFECT_BEGIN || effect == LK_EFFECT_FINISH ||
-        effect == LK_EFFECT_FREE || effect == LK_EFFECT_DOUBT ||
-        (effect == LK_EFFECT_LOCK && entry->state == LK_STATE_UNCERTAIN);
+    bool concerned = effect == LK_EFFECT_BEGIN || effect == LK_EFFECT_FINISH ||
+                     effect == LK_EFFECT_FREE || effect == LK_EFFECT_DOUBT ||
+                     effect == LK_EFFECT_LOCK;
 
     if (!entry->queued || !concerned) {
         return LK_OK;
@@ -368,7 +377,7 @@ enum lk_status lk_job_follow(struct lk_sqlite *store, const struct lk_op *op,
     case LK_EFFECT_DOUBT:
         return doubt_request(store, op, &row, now);
     case LK_EFFECT_LOCK:
-        return revive_request(store, op, &row, now);
+        return reach_request(store, op, &row, now);
     default:
         return finish_request(store, op, effect, &row, entry, now);
     }

@@ -180,7 +180,9 @@ static enum lk_status mark_lease(struct lk_sqlite *store,
                                  struct lk_batch *batch,
                                  struct lk_job_mark *mark, uint64_t now)
 {
-    struct lk_op op = {.event = LK_EVENT_EXTEND, .lock_ms = mark->lease_ms};
+    struct lk_op op = {.event = LK_EVENT_EXTEND,
+                       .lock_ms = mark->lease_ms,
+                       .by_courier = true};
     struct lk_job_row row = {0};
     bool done = true;
     enum lk_status status = lk_job_read(store, mark->id, &row);

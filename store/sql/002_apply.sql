@@ -192,9 +192,13 @@ RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF _effect = 7 THEN -- its holder lives after all
-        UPDATE latchkey.job j SET state = 1, due_ms = _until, ended_ms = 0
-        WHERE j.number = _number AND j.name = '' AND j.state + 0 = 2;
+    IF _effect = 7 THEN
+        -- The gateway says so before the app hears of the request: from here on
+        -- that may have happened. Or its holder lives after all.
+        UPDATE latchkey.job j SET state = 1, ended_ms = 0, called = true,
+            due_ms = CASE j.state WHEN 2 THEN _until ELSE j.due_ms END
+        WHERE j.number = _number AND j.name = ''
+          AND (j.state + 0 = 2 OR j.state + 0 = 1 AND NOT j.called);
     ELSIF _effect = 6 THEN
         UPDATE latchkey.job j SET state = 2, ended_ms = _now, reason = _reason,
             status = 0, sent = true
@@ -219,7 +223,8 @@ $$;
 
 -- One operation under its lock, and what it takes in rows. _ttl, _lock, _token:
 -- 0 is "not given"; the texts are '' then. _job and what follows: of an accept,
--- whose headers and body are the request's, and of an enqueue.
+-- whose headers and body are the request's, and of an enqueue. _flags: as those
+-- of latchkey.apply; 32 by the courier.
 CREATE OR REPLACE FUNCTION latchkey.step(
     _at integer, _event smallint, _tenant text, _scope text, _key text,
     _fingerprint text, _owner text, _ttl bigint, _lock bigint, _flags integer,
@@ -373,7 +378,9 @@ BEGIN
         RETURNING * INTO STRICT r;
     END CASE;
 
-    IF was_queued AND effect IN (1, 4, 5, 6, 7) THEN
+    -- That a lease goes on is no sign of the gateway.
+    IF was_queued AND effect IN (1, 4, 5, 6, 7)
+        AND NOT (effect = 7 AND (_flags & 32) <> 0) THEN
         PERFORM latchkey.follow(r.number, effect, _event, r.status, _reason,
             r.deadline_ms, _now);
     END IF;

@@ -67,7 +67,7 @@ DECLARE
     d latchkey.decision;
 BEGIN
     d := latchkey.step(1, _event::smallint, _op.tenant, _op.scope, _op.key, '',
-        '', 0, _lock, 0, _op.token, _status, _headers, _body, _reason, '', '',
+        '', 0, _lock, 32, _op.token, _status, _headers, _body, _reason, '', '',
         _op.ttl_ms, _now, _id);
     verdict := d.verdict;
     settles := d.settles;

@@ -645,6 +645,81 @@ static void a_restored_copy_starts_nothing_for_a_while(void **state)
     latchkey_buf_free(&error);
 }
 
+/* ---- Whether the app has heard of it
+ * -------------------------------------------- */
+
+static struct lk_op extend_of(struct bed *bed, const char *key, uint64_t token,
+                              uint64_t lock_ms)
+{
+    struct lk_op op = with_token(bed, LK_EVENT_EXTEND, key, token);
+
+    op.lock_ms = lock_ms;
+    return op;
+}
+
+static bool is_called(struct bed *bed, uint64_t id)
+{
+    struct lk_job job = job_of(bed, id);
+    bool called = job.called;
+
+    lk_job_free(&job);
+    return called;
+}
+
+/* C31 */
+static void a_request_is_called_once_the_gateway_asks_for_its_lock(void **state)
+{
+    struct bed *bed = *state;
+    struct lk_job job = start_request(bed, "k", false);
+
+    assert_false(mark(bed, &job, false, LONG_MS));
+    assert_false(is_called(bed, job.id));
+    /* A lock that is not longer than the lease, too. */
+    say(bed, extend_of(bed, "k", job.token, SHORT_MS), LK_VERDICT_DONE);
+    assert_true(is_called(bed, job.id));
+    expect_still(bed, "k", LK_STATE_IN_PROGRESS, job.id, LK_JOB_LEASED);
+    assert_false(finish(bed, &job, LK_END_RETRY));
+    assert_false(is_called(bed, job.id));
+    lk_job_free(&job);
+}
+
+/* C27, C31: and the gateway that comes late is told so. */
+static void a_lost_request_that_the_gateway_never_had_runs_again(void **state)
+{
+    struct bed *bed = *state;
+
+    accept(bed, "k", false, LK_VERDICT_ACCEPTED);
+    struct lk_job first = take(bed, GATEWAY, false, SHORT_MS);
+    outlive(bed, &first);
+    bed_reopen(bed);
+    struct lk_job second = take_request(bed);
+    assert_int_equal(second.id, first.id);
+    assert_false(second.sent);
+    say(bed, extend_of(bed, "k", first.token, LONG_MS), LK_VERDICT_STALE);
+    assert_false(is_called(bed, first.id));
+    say(bed, extend_of(bed, "k", second.token, LONG_MS), LK_VERDICT_DONE);
+    lk_job_free(&first);
+    lk_job_free(&second);
+}
+
+/* C27, C31 */
+static void a_lost_request_that_the_gateway_had_is_uncertain(void **state)
+{
+    struct bed *bed = *state;
+
+    accept(bed, "k", false, LK_VERDICT_ACCEPTED);
+    struct lk_job job = take(bed, GATEWAY, false, SHORT_MS);
+    say(bed, extend_of(bed, "k", job.token, SHORT_MS), LK_VERDICT_DONE);
+    await_store_time(bed, stats_of(bed).now_ms + 3);
+    bed_reopen(bed);
+    struct lk_work work = lease_of(bed, GATEWAY, 10, false, LONG_MS);
+    assert_int_equal(work.job_count, 0);
+    assert_int_equal(work.lapsed, 1);
+    expect_still(bed, "k", LK_STATE_UNCERTAIN, job.id, LK_JOB_UNCERTAIN);
+    lk_work_clear(&work);
+    lk_job_free(&job);
+}
+
 /* ---- Whatever happens
  * ---------------------------------------------------------- */
 
@@ -806,6 +881,9 @@ int main(void)
         TEST(jobs_of_the_app_outlive_the_request),
         TEST(an_export_shows_what_is_queued_and_no_import_takes_it),
         TEST(a_restored_copy_starts_nothing_for_a_while),
+        TEST(a_request_is_called_once_the_gateway_asks_for_its_lock),
+        TEST(a_lost_request_that_the_gateway_never_had_runs_again),
+        TEST(a_lost_request_that_the_gateway_had_is_uncertain),
         TEST(requests_stand_as_their_operations_do_whatever_happens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
