@@ -2,7 +2,7 @@
 #
 #   make              the programs, the library and nginx's module, in build/
 #   make tests        the test programs; make faults: with fault points
-#   make check        every test; PYTEST_ARGS=... for pytest, JOBS=4 at a time
+#   make check        every test; PYTEST_ARGS=... for pytest, JOBS=... at a time
 #   make check-unit   only those in C
 #   make crash        kills the daemon N=10000 times under load
 #   make fuzz         each fuzzer for SECONDS=60
@@ -68,7 +68,12 @@ RECONCILE_OBJS := $(if $(wildcard cli/reconcile_parts.c),,$(call objs,courier/re
 # Everything of the daemon but its main, for tests that link it.
 DAEMON_PARTS := $(filter-out $(BUILD)/obj/daemon/main.o,$(DAEMON_OBJS)) $(COURIER_OBJS)
 
-UNIT_TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c tests/store/test_*.c tests/courier/test_*.c))
+# What has one thread only proves nothing under SANITIZE=thread: the tests of
+# stores in C, and those of the command line and of moving between stores.
+THREADS       := $(filter thread,$(SANITIZE))
+UNIT_TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c tests/courier/test_*.c \
+  $(if $(THREADS),,tests/store/test_*.c)))
+ONE_THREAD    := test_cli*.py test_moving*.py test_stores.py test_reconcile.py
 TEST_TOOLS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/unit/% tests/fuzz/% tests/store/test_% tests/courier/test_%,$(wildcard tests/*/*.c)))
 BENCH_TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c))
 FUZZERS       := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -184,7 +189,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(DAEMON_PARTS) $(STORE_OBJS) $(BUILD)/
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(DAEMON_LIBS) -lcmocka
 
 # How many tests run at a time: most of them wait more than they work.
-JOBS ?= 4
+JOBS ?= $(shell echo $$((2 * $$(nproc))))
 
 run_tests = printf '%s\n' $(1) | xargs -P $(JOBS) -n 1 tests/run_unit.sh
 
@@ -212,8 +217,9 @@ ASAN := $(filter address%,$(SANITIZE))
 
 # What does not depend on how our programs were built is left out under
 # sanitizers.
-SUITES := tests/courier $(if $(ASAN)$(GATEWAY),tests/gateway tests/hosts) tests/history tests/crash tests/redis tests/store \
-  tests/daemon $(if $(SANITIZE),,tests/sql tests/services)
+SUITES := $(if $(THREADS),$(patsubst %,'--ignore-glob=*/%',$(ONE_THREAD))) \
+  tests/crash tests/history $(if $(SANITIZE),,tests/sql) tests/courier tests/redis tests/store \
+  $(if $(ASAN)$(GATEWAY),tests/gateway tests/hosts) $(if $(SANITIZE),,tests/services) tests/daemon
 PYTEST := LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
   $(if $(ASAN),LATCHKEY_NGINX=$(abspath $(BUILD))/nginx) $(PYTHON) -m pytest -q
 

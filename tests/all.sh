@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+say() { printf '\n\033[1m== %d:%02d %s\033[0m\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 jobs=-j$(nproc)
 
 say "format and lint"
@@ -16,7 +16,8 @@ say "plain build"
 make "$jobs" all tests faults
 LATCHKEY_RELOAD_SECONDS=${LATCHKEY_RELOAD_SECONDS:-20} make check
 
-# The same tests on slower programs: fewer kills and shorter races.
+# The same tests on slower programs: fewer kills and shorter races. What runs
+# where is in tests/README.md.
 export LATCHKEY_KILLS=${LATCHKEY_KILLS:-24}
 export LATCHKEY_RACE_CLAIMS=${LATCHKEY_RACE_CLAIMS:-200000}
 export LK_SEEDS=${LK_SEEDS:-60}
