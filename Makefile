@@ -68,11 +68,11 @@ RECONCILE_OBJS := $(if $(wildcard cli/reconcile_parts.c),,$(call objs,courier/re
 # Everything of the daemon but its main, for tests that link it.
 DAEMON_PARTS := $(filter-out $(BUILD)/obj/daemon/main.o,$(DAEMON_OBJS)) $(COURIER_OBJS)
 
-# What has one thread only proves nothing under SANITIZE=thread: the tests of
-# stores in C, and those of the command line and of moving between stores.
+# What has one thread only proves nothing under SANITIZE=thread: most tests in
+# C, and those of the command line and of moving between stores.
 THREADS       := $(filter thread,$(SANITIZE))
-UNIT_TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c tests/courier/test_*.c \
-  $(if $(THREADS),,tests/store/test_*.c)))
+UNIT_TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/courier/test_*.c \
+  $(if $(THREADS),tests/unit/test_batcher.c,tests/unit/test_*.c tests/store/test_*.c)))
 ONE_THREAD    := test_cli*.py test_moving*.py test_stores.py test_reconcile.py
 TEST_TOOLS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/unit/% tests/fuzz/% tests/store/test_% tests/courier/test_%,$(wildcard tests/*/*.c)))
 BENCH_TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c))
