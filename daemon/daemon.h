@@ -363,6 +363,11 @@ LK_MUST_CHECK enum lk_status lk_reply_audit(struct lk_buf *out, int proto,
 LK_MUST_CHECK enum lk_status lk_reply_unavailable(struct lk_buf *out,
                                                   enum lk_status status,
                                                   const char *why);
+/* The same; `advice` is what to do if it is not known whether it counts. */
+LK_MUST_CHECK enum lk_status lk_reply_failure(struct lk_buf *out,
+                                              enum lk_status status,
+                                              const char *why,
+                                              const char *advice);
 LK_MUST_CHECK enum lk_status lk_reply_settled(struct lk_buf *out, int proto,
                                               struct lk_slice id);
 

@@ -16,12 +16,19 @@ struct orders {
     struct lk_job_order list[];
 };
 
+/* What was called again may be uncertain again: a second order without an
+ * attempt would speak of something else. */
 static enum lk_status reply(struct lk_task *task, const struct lk_work *work,
                             const struct lk_job_order *order)
 {
-    return work->status
-               ? lk_reply_unavailable(&task->text, work->status, work->error)
-               : lk_reply_order(&task->text, task->proto, order);
+    if (!work->status) {
+        return lk_reply_order(&task->text, task->proto, order);
+    }
+    return lk_reply_failure(
+        &task->text, work->status, work->error,
+        order->order == LK_ORDER_PAUSE || order->order == LK_ORDER_RESUME
+            ? "send the same again"
+            : "look at the job before you send it again, with its ATTEMPT");
 }
 
 /* Store thread. */

@@ -27,24 +27,29 @@ enum lk_status lk_write_reference(struct lk_buf *out,
     return lk_resp_bulk(out, (struct lk_slice){text, LK_REFERENCE_TEXT});
 }
 
-enum lk_status lk_reply_unavailable(struct lk_buf *out, enum lk_status status,
-                                    const char *why)
+enum lk_status lk_reply_failure(struct lk_buf *out, enum lk_status status,
+                                const char *why, const char *advice)
 {
     struct lk_buf message = {0};
     /* What the store can never take is not worth another try. */
     bool never = status == LK_TOO_LARGE || status == LK_INVALID;
-    const char *advice = status == LK_UNKNOWN
-                             ? "; send the same again, with the same OWNER"
-                             : "";
-    enum lk_status made =
-        latchkey_buf_printf(&message, "%s %s%s", never ? "ERR" : "UNAVAILABLE",
-                            why ? why : latchkey_status_text(status), advice);
+    bool unknown = status == LK_UNKNOWN;
+    enum lk_status made = latchkey_buf_printf(
+        &message, "%s %s%s%s", never ? "ERR" : "UNAVAILABLE",
+        why ? why : latchkey_status_text(status), unknown ? "; " : "",
+        unknown ? advice : "");
 
     if (!made) {
         made = lk_resp_error(out, latchkey_buf_slice(&message));
     }
     latchkey_buf_free(&message);
     return made;
+}
+
+enum lk_status lk_reply_unavailable(struct lk_buf *out, enum lk_status status,
+                                    const char *why)
+{
+    return lk_reply_failure(out, status, why, "send the same again");
 }
 
 static enum lk_status reply_new(struct lk_buf *out,
@@ -186,7 +191,10 @@ enum lk_status lk_reply_outcome(struct lk_buf *out,
     const struct lk_outcome *outcome = &op->out;
 
     if (op->status) {
-        return lk_reply_unavailable(out, op->status, op->error);
+        return lk_reply_failure(out, op->status, op->error,
+                                op->event == LK_EVENT_CLAIM
+                                    ? "send the same again, with the same OWNER"
+                                    : "send the same again");
     }
     switch (outcome->verdict) {
     case LK_VERDICT_NEW:

@@ -134,6 +134,35 @@ def test_a_failed_sync_reopens_the_store_from_what_is_there(quick):
     assert verdict(reader("VERIFY")) == "ok"
 
 
+def is_in_doubt(reply):
+    return is_unavailable(reply) and "is not known" in reply
+
+
+@pytest.mark.parametrize("command", [
+    "CLAIM", "RELEASE", "JOB DROP", "TARGET PAUSE"])
+def test_whoever_is_left_in_doubt_is_told_what_to_do_about_it(faulty, command):
+    # C23: only a claim has an owner; an order speaks of one attempt.
+    daemon = faulty(settings=["courier.enabled=no", "store.sweep_interval=1h",
+                              "target.pay.url=http://127.0.0.1:1"])
+    raw, operator = daemon.raw(), daemon.raw(user="operator")
+    key = new_key()
+    token = begin(raw, key)
+    assert raw("ENQUEUE", *name(key), token, "j", "pay", "/") == "OK"
+    who = ("WHO", "t", "WHY", "t")
+    send = {"CLAIM": lambda: claim(raw, new_key()),
+            "RELEASE": lambda: raw("RELEASE", *name(key), token),
+            "JOB DROP": lambda: operator("JOB", "DROP", 1, *who),
+            "TARGET PAUSE": lambda: operator("TARGET", "PAUSE", "pay", *who)}
+    daemon.set_faults("fail sync EIO wal count 1")
+    reply = send[command]()
+    assert is_in_doubt(reply), reply
+    assert ("OWNER" in reply) == (command == "CLAIM"), reply
+    assert ("ATTEMPT" in reply) == (command == "JOB DROP"), reply
+    assert "again" in reply
+    daemon.set_faults()
+    until(lambda: not is_unavailable(claim(raw, new_key())))
+
+
 def test_trouble_is_visible_to_whoever_watches(quick):
     # C19
     daemon = quick()
