@@ -19,6 +19,8 @@ typedef struct {
 } ngx_http_latchkey_visit_t;
 
 
+static void ngx_http_latchkey_number_location(
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_int_t ngx_http_latchkey_visit_handler(ngx_http_request_t *r);
 static void ngx_http_latchkey_visit_cleanup(void *data);
 static ngx_http_latchkey_visit_t *ngx_http_latchkey_get_visit(
@@ -45,54 +47,6 @@ static struct {
 /* configuration */
 
 ngx_int_t
-ngx_http_latchkey_counters_location(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf)
-{
-    ngx_uint_t                       i;
-    ngx_http_core_loc_conf_t        *clcf, *pclcf;
-    ngx_http_latchkey_loc_conf_t   **locations;
-    ngx_http_latchkey_main_conf_t   *lmcf;
-
-    if (llcf->counter) {
-        return NGX_OK;
-    }
-
-    lmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_latchkey_module);
-    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
-
-    if (!clcf->noname) {
-        llcf->counter = ++lmcf->counted;
-        return NGX_OK;
-    }
-
-    /* `if` and limit_except point to the very name of what they stand in */
-
-    locations = lmcf->locations.elts;
-
-    for (i = lmcf->locations.nelts; i-- > 0; /* void */ ) {
-        pclcf = locations[i]->loc_conf[ngx_http_core_module.ctx_index];
-
-        if (pclcf->noname || pclcf->name.data != clcf->name.data
-            || locations[i]->cscf != llcf->cscf)
-        {
-            continue;
-        }
-
-        if (locations[i]->counter == 0) {
-            locations[i]->counter = ++lmcf->counted;
-        }
-
-        llcf->counter = locations[i]->counter;
-        return NGX_OK;
-    }
-
-    llcf->counter = ++lmcf->counted;
-
-    return NGX_OK;
-}
-
-
-ngx_int_t
 ngx_http_latchkey_counters_init(ngx_conf_t *cf)
 {
     ngx_uint_t                       i;
@@ -105,9 +59,7 @@ ngx_http_latchkey_counters_init(ngx_conf_t *cf)
     llcf = lmcf->locations.elts;
 
     for (i = 0; i < lmcf->locations.nelts; i++) {
-        if (ngx_http_latchkey_counters_location(cf, llcf[i]) != NGX_OK) {
-            return NGX_ERROR;
-        }
+        ngx_http_latchkey_number_location(lmcf, llcf[i]);
     }
 
     if (ngx_http_latchkey_counters_zone(cf, lmcf) != NGX_OK
@@ -133,6 +85,50 @@ ngx_http_latchkey_counters_init(ngx_conf_t *cf)
     *h = ngx_http_latchkey_log_handler;
 
     return NGX_OK;
+}
+
+
+static void
+ngx_http_latchkey_number_location(ngx_http_latchkey_main_conf_t *lmcf,
+    ngx_http_latchkey_loc_conf_t *llcf)
+{
+    ngx_uint_t                       i;
+    ngx_http_core_loc_conf_t        *clcf, *pclcf;
+    ngx_http_latchkey_loc_conf_t   **locations;
+
+    if (llcf->counter) {
+        return;
+    }
+
+    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
+
+    if (!clcf->noname) {
+        llcf->counter = ++lmcf->counted;
+        return;
+    }
+
+    /* `if` and limit_except point to the very name of what they stand in */
+
+    locations = lmcf->locations.elts;
+
+    for (i = lmcf->locations.nelts; i-- > 0; /* void */ ) {
+        pclcf = locations[i]->loc_conf[ngx_http_core_module.ctx_index];
+
+        if (pclcf->noname || pclcf->name.data != clcf->name.data
+            || locations[i]->cscf != llcf->cscf)
+        {
+            continue;
+        }
+
+        if (locations[i]->counter == 0) {
+            locations[i]->counter = ++lmcf->counted;
+        }
+
+        llcf->counter = locations[i]->counter;
+        return;
+    }
+
+    llcf->counter = ++lmcf->counted;
 }
 
 

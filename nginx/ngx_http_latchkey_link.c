@@ -35,6 +35,8 @@
 
 
 static void ngx_http_latchkey_link_flush(ngx_event_t *ev);
+static void ngx_http_latchkey_link_answer(ngx_http_latchkey_call_t *call,
+    const struct lk_reply *reply);
 static void ngx_http_latchkey_link_late(ngx_event_t *ev);
 static ngx_int_t ngx_http_latchkey_link_stand_in(
     ngx_http_latchkey_link_t *link, ngx_http_latchkey_call_t *call);
@@ -212,7 +214,9 @@ ngx_http_latchkey_link_take(ngx_http_latchkey_link_t *link,
 }
 
 
-void
+/* the call is in no queue */
+
+static void
 ngx_http_latchkey_link_answer(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {

@@ -117,9 +117,6 @@ ngx_int_t ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
 /* NGX_ERROR: the connection is gone, and the reply with it */
 ngx_int_t ngx_http_latchkey_link_take(ngx_http_latchkey_link_t *link,
     const struct lk_reply *reply);
-/* the call is in no queue */
-void ngx_http_latchkey_link_answer(ngx_http_latchkey_call_t *call,
-    const struct lk_reply *reply);
 /* nobody answers these */
 void ngx_http_latchkey_link_fail(ngx_queue_t *gone);
 /* the handler of stand-ins, which are known by it */

@@ -15,11 +15,11 @@
 #define NGX_HTTP_LATCHKEY_NODES       128
 
 
-static void ngx_http_latchkey_link_receive(ngx_http_latchkey_link_t *link);
 static void ngx_http_latchkey_link_gather(ngx_http_latchkey_link_t *link,
     ngx_iovec_t *vec);
 static void ngx_http_latchkey_link_advance(ngx_http_latchkey_link_t *link,
     size_t n);
+static void ngx_http_latchkey_link_receive(ngx_http_latchkey_link_t *link);
 static ngx_int_t ngx_http_latchkey_link_room(ngx_http_latchkey_link_t *link);
 static ngx_int_t ngx_http_latchkey_link_parse(ngx_http_latchkey_link_t *link);
 

@@ -457,12 +457,9 @@ ngx_int_t ngx_http_latchkey_header_allowed(ngx_http_latchkey_loc_conf_t *llcf,
 ngx_int_t ngx_http_latchkey_add_variables(ngx_conf_t *cf);
 
 /*
- * counters: `location` gives a location its number, once it is in
- * lmcf->locations and has its names; `init` in postconfiguration does so for
- * those that have none, and makes the zones and the log handler.
+ * counters: called from postconfiguration; gives each location its number, and
+ * makes the zones and the log handler.
  */
-ngx_int_t ngx_http_latchkey_counters_location(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf);
 ngx_int_t ngx_http_latchkey_counters_init(ngx_conf_t *cf);
 ngx_int_t ngx_http_latchkey_counters_handler(ngx_http_request_t *r);
 
