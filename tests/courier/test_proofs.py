@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from support import stores
-from support.life import until
+from support.life import begin, claim, new_key, until, verdict
 from support.outbox import check_books
 from support.pgbouncer import PgBouncer
 from support.provider import charge
@@ -103,18 +103,68 @@ def test_counts_by_target_are_those_of_the_jobs_however_many(
     assert len(odd.calls()) == MANY
 
 
+def test_what_is_lost_is_told_of_though_its_target_is_paused(
+        box, make_provider):
+    # C27: to pause is to call nobody, and hides nothing.
+    provider = make_provider(honours=False)
+    provider.control(hang="after", next=1)
+    box.target("pay", provider).start("courier.lease=500ms")
+    key = box.leave(charge())
+    provider.wait_in_flight(1)
+    say(box, "PAUSE")
+    box.leave(charge("other"))
+    box.daemon.kill()
+    box.daemon.start()
+    box.reconnect()
+    box.wait_job(key, "uncertain")
+    assert standing(box) == {"pay": {"uncertain": 1, "waiting": 1}}
+    assert len(provider.calls()) == 1
+
+
+@pytest.mark.stores("sqlite")
+def test_what_a_disk_refused_is_not_counted(box, provider):
+    # C23
+    box.target("pay", provider).start(faults=())
+    say(box, "PAUSE")
+    box.leave_many(5, charge)
+    tokens = {key: begin(box.raw, key) for key in
+              (new_key() for _ in range(3))}
+    box.daemon.set_faults("fail write EIO wal forever")
+    for key, token in tokens.items():
+        assert box.enqueue(key, token, body=charge()) != "OK"
+    box.daemon.set_faults()
+    until(lambda: verdict(claim(box.raw, new_key())) == "NEW")
+    assert standing(box) == listed(box)
+    for key, token in tokens.items():  # it may have been stored, or not
+        assert box.enqueue(key, token, body=charge()) in ("OK", "EXISTS")
+    assert standing(box) == listed(box) == {"pay": {"waiting": 8}}
+
+
 # ---- an answer that cannot be stored ----
 
+def table_of(box, *names):
+    """The first of these that is a table."""
+    found = {name for name, in box.sql(
+        "SELECT relname::text FROM pg_class WHERE relkind = 'r'"
+        " AND relnamespace = 'latchkey'::regnamespace")}
+    return next("latchkey." + name for name in names if name in found)
+
+
+@pytest.mark.parametrize("honours", [True, False])
 @pytest.mark.stores("postgres")
-def test_an_answer_that_cannot_be_stored_keeps_no_others(box, provider):
-    # C28: the database does not take some value that is in it.
-    box.target("pay", provider, concurrency="40").start()
+def test_an_answer_that_cannot_be_stored_keeps_no_others(box, make_provider,
+                                                         honours):
+    # C27, C28: the database does not take some value that is in it.
+    provider = make_provider(honours=honours)
+    box.target("pay", provider, concurrency="40", attempts="1000").start(
+        "courier.lease=1s")
+    table = table_of(box, "result", "job")
     box.sql("""
         CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
         BEGIN RAISE 'not this one' USING ERRCODE = '22021'; END $$;
-        CREATE TRIGGER refuse BEFORE UPDATE ON latchkey.job FOR EACH ROW
-        WHEN (new.state = 4 AND new.body LIKE '%unlucky%')
-        EXECUTE FUNCTION public.refuse()""")
+        CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON %s FOR EACH ROW
+        WHEN (new.answer_body LIKE '%%unlucky%%')
+        EXECUTE FUNCTION public.refuse()""" % table)
     provider.control(hang="after", next=31)
     bad = box.leave(charge("unlucky"))
     keys = box.leave_many(30, charge)
@@ -122,10 +172,18 @@ def test_an_answer_that_cannot_be_stored_keeps_no_others(box, provider):
     provider.release()  # so that they end together
     for key in keys:
         box.wait_job(key)
-    assert box.job_of(bad)["state"] == "leased"
-    box.sql("DROP TRIGGER refuse ON latchkey.job")
-    box.wait_job(bad)
-    assert check_books(box, provider, keys + [bad]) == {"delivered": 31}
+    keys.append(box.leave(charge("later")))
+    box.wait_job(keys[-1])
+    line = box.daemon.wait_for_log("event=job-end-refused")
+    assert "level=error" in line
+    if honours:
+        assert box.job_of(bad)["state"] in ("leased", "waiting")
+        box.sql("DROP TRIGGER refuse ON " + table)
+        box.wait_job(bad)
+    else:
+        box.wait_job(bad, "uncertain")
+    check_books(box, provider, keys + [bad])
+    assert len(provider.charges("unlucky")) == 1
 
 
 # ---- the circuit ----
@@ -192,13 +250,15 @@ def test_what_ends_while_the_store_is_busy_is_written_in_few_steps(
     provider.wait_in_flight(count)
     with box.server.connect(stores.database_of(box.url),
                             autocommit=False) as db:
-        db.execute("LOCK TABLE latchkey.job IN SHARE ROW EXCLUSIVE MODE")
+        db.execute("LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE" % table_of(
+            box, "unfinished", "job"))
         provider.release()
         until(lambda: box.target_status()["in-flight"] == 0)
         db.rollback()
     for key in keys:
         box.wait_job(key)
-    steps, = box.sql("SELECT count(DISTINCT xmin::text) FROM latchkey.job")[0]
+    steps, = box.sql("SELECT count(DISTINCT xmin::text) FROM " +
+                     table_of(box, "result", "job"))[0]
     assert steps <= count // 6, steps
 
 
