@@ -1,4 +1,4 @@
-"""What the courier holds on to while it calls: connections, streams, memory."""
+"""What the courier holds on to: connections, streams and memory."""
 
 import collections
 import os
