@@ -232,7 +232,8 @@ def test_a_client_prefers_an_answer_later(make, app, value):
 @pytest.mark.parametrize("value", [
     None, "", "wait=10", "return=respond-async", "respond-asynchronous",
     "x-respond-async", 'foo="respond-async"', 'foo="a, respond-async"',
-    'foo="\\", respond-async"', "foo; respond-async", "respond async",
+    'foo="\\", respond-async"', 'foo="a, respond-async, b"',
+    "foo; respond-async", "respond async",
 ], ids=str)
 def test_a_client_that_does_not_ask_for_it_is_served_at_once(make, app, value):
     gateway = make(mode="prefer")
