@@ -76,6 +76,7 @@ typedef struct {
     ngx_shm_zone_t                  *rate_zone;   /* see status */
     ngx_http_complex_value_t        *warned;      /* about this tenant */
     ngx_addr_t                      *courier;     /* NULL: there is none */
+    ngx_array_t                     *couriers;    /* uid_t; NULL: anybody */
 
     unsigned                         warned_courier:1;
     unsigned                         used:1;      /* something is guarded */

@@ -56,6 +56,9 @@ static ngx_chain_t *ngx_http_latchkey_set_unsent(ngx_http_request_t *r,
 static ngx_chain_t *ngx_http_latchkey_set_released(ngx_http_request_t *r,
     ngx_uint_t status);
 static ngx_table_elt_t *ngx_http_latchkey_add_unsent(ngx_http_request_t *r);
+static ngx_int_t ngx_http_latchkey_courier_check(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_latchkey_courier_may(
+    ngx_http_latchkey_main_conf_t *lmcf, uid_t uid);
 static void ngx_http_latchkey_courier_folder(ngx_conf_t *cf,
     ngx_str_t *path);
 
@@ -86,6 +89,69 @@ ngx_http_latchkey_is_courier(ngx_http_request_t *r)
                                lmcf->courier->sockaddr,
                                lmcf->courier->socklen, 0)
               == NGX_OK;
+}
+
+
+/*
+ * Who connects, where "user=" says who may: before any location is chosen,
+ * since not all of them are guarded.
+ */
+
+static ngx_int_t
+ngx_http_latchkey_courier_check(ngx_http_request_t *r)
+{
+    socklen_t                       len;
+    struct ucred                    peer;
+    ngx_http_latchkey_main_conf_t  *lmcf;
+
+    if (!ngx_http_latchkey_is_courier(r)) {
+        return NGX_DECLINED;
+    }
+
+    lmcf = ngx_http_get_module_main_conf(r, ngx_http_latchkey_module);
+    len = sizeof(struct ucred);
+
+    if (getsockopt(r->connection->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len)
+        == -1)
+    {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, ngx_socket_errno,
+                      "idempotency_courier: getsockopt(SO_PEERCRED) failed");
+        return NGX_HTTP_FORBIDDEN;
+    }
+
+    if (ngx_http_latchkey_courier_may(lmcf, peer.uid)) {
+        return NGX_DECLINED;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "idempotency_courier: a process %P of the user with id %ui "
+                  "is not the courier and is refused; if latchkeyd runs so, "
+                  "name its user with \"user=\"",
+                  peer.pid, (ngx_uint_t) peer.uid);
+
+    return NGX_HTTP_FORBIDDEN;
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_courier_may(ngx_http_latchkey_main_conf_t *lmcf, uid_t uid)
+{
+    uid_t       *uids;
+    ngx_uint_t   i;
+
+    if (uid == 0 || uid == geteuid()) {
+        return 1;
+    }
+
+    uids = lmcf->couriers->elts;
+
+    for (i = 0; i < lmcf->couriers->nelts; i++) {
+        if (uids[i] == uid) {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 
@@ -585,7 +651,9 @@ ngx_http_latchkey_courier_init(ngx_conf_t *cf)
 {
     ngx_str_t                       path;
     ngx_uint_t                      i, only;
+    ngx_http_handler_pt            *h;
     ngx_http_core_loc_conf_t       *clcf;
+    ngx_http_core_main_conf_t      *cmcf;
     ngx_http_latchkey_loc_conf_t  **llcf, *largest;
     ngx_http_latchkey_main_conf_t  *lmcf;
 
@@ -600,10 +668,22 @@ ngx_http_latchkey_courier_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    path.data = lmcf->courier->name.data + 5;
-    path.len = lmcf->courier->name.len - 5;
+    if (lmcf->couriers) {
+        cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
 
-    ngx_http_latchkey_courier_folder(cf, &path);
+        h = ngx_array_push(&cmcf->phases[NGX_HTTP_POST_READ_PHASE].handlers);
+        if (h == NULL) {
+            return NGX_ERROR;
+        }
+
+        *h = ngx_http_latchkey_courier_check;
+
+    } else {
+        path.data = lmcf->courier->name.data + 5;
+        path.len = lmcf->courier->name.len - 5;
+
+        ngx_http_latchkey_courier_folder(cf, &path);
+    }
 
     /* what is accepted must be let in again */
 
@@ -680,6 +760,7 @@ ngx_http_latchkey_courier_folder(ngx_conf_t *cf, ngx_str_t *path)
     ngx_log_error(NGX_LOG_WARN, cf->log, 0,
                   "everybody on this machine can reach \"%V\" of "
                   "\"idempotency_courier\" and pass for the courier; put it "
-                  "into a folder that only nginx and latchkeyd may enter",
+                  "into a folder that only nginx and latchkeyd may enter, or "
+                  "name latchkeyd's user with \"user=\"",
                   path);
 }

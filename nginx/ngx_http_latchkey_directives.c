@@ -240,7 +240,7 @@ ngx_command_t  ngx_http_latchkey_commands[] = {
       NULL },
 
     { ngx_string("idempotency_courier"),
-      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,
+      NGX_HTTP_MAIN_CONF|NGX_CONF_1MORE,
       ngx_http_latchkey_set_courier,
       NGX_HTTP_MAIN_CONF_OFFSET,
       0,

@@ -15,6 +15,9 @@
 
 static ngx_int_t ngx_http_latchkey_credentials(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_http_latchkey_server_t *server);
+static ngx_int_t ngx_http_latchkey_add_courier(ngx_conf_t *cf,
+    ngx_command_t *cmd, ngx_http_latchkey_main_conf_t *lmcf,
+    ngx_str_t *value);
 static ngx_int_t ngx_http_latchkey_read_secret(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_str_t *path, size_t min, ngx_str_t *secret);
 static ngx_int_t ngx_http_latchkey_check_secret(ngx_conf_t *cf,
@@ -149,8 +152,9 @@ ngx_http_latchkey_set_courier(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_latchkey_main_conf_t *lmcf = conf;
 
-    ngx_url_t   u;
-    ngx_str_t  *value;
+    ngx_url_t    u;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
 
     if (lmcf->courier) {
         return "is duplicate";
@@ -175,7 +179,59 @@ ngx_http_latchkey_set_courier(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     lmcf->courier = &u.addrs[0];
 
+    for (i = 2; i < cf->args->nelts; i++) {
+        if (ngx_http_latchkey_add_courier(cf, cmd, lmcf, &value[i])
+            != NGX_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
     return NGX_CONF_OK;
+}
+
+
+/* user=NAME: who may be the courier, besides root and our own user */
+
+static ngx_int_t
+ngx_http_latchkey_add_courier(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_str_t *value)
+{
+    uid_t          *uid;
+    struct passwd  *pwd;
+
+    if (ngx_strncmp(value->data, "user=", 5) != 0 || value->len == 5) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"%V\", only "
+                           "\"user=NAME\" is known", value, &cmd->name);
+        return NGX_ERROR;
+    }
+
+    ngx_set_errno(0);
+
+    pwd = getpwnam((const char *) value->data + 5);
+    if (pwd == NULL) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
+                           "there is no user \"%s\", of \"%V\"",
+                           value->data + 5, &cmd->name);
+        return NGX_ERROR;
+    }
+
+    if (lmcf->couriers == NULL) {
+        lmcf->couriers = ngx_array_create(cf->pool, 2, sizeof(uid_t));
+        if (lmcf->couriers == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    uid = ngx_array_push(lmcf->couriers);
+    if (uid == NULL) {
+        return NGX_ERROR;
+    }
+
+    *uid = pwd->pw_uid;
+
+    return NGX_OK;
 }
 
 

@@ -50,6 +50,20 @@ def test_the_documented_way_is_accepted_without_a_word(folder):
     assert str(folder / "sock") in checked.config
 
 
+@pytest.mark.parametrize("parameter, message", [
+    ("user=nobody-of-that-name", "there is no user"),
+    ("user=", "only \"user=NAME\" is known"),
+    ("group=root", "only \"user=NAME\" is known")])
+def test_a_courier_is_a_user_that_there_is(folder, parameter, message):
+    refused("idempotency_courier", message, http=courier(folder, parameter))
+    assert check_config(http=courier(folder, "user=root")).ok
+
+
+def courier(folder, parameter):
+    return ("idempotency_courier unix:%s/g %s;\n"
+            "server { listen unix:%s/g; }\n" % (folder, parameter, folder))
+
+
 def test_a_place_to_ask_is_needed():
     refused("idempotency_async_location", "idempotency_operation",
             locations=guard("/", "idempotency_async always;"))

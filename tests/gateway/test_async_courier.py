@@ -1,5 +1,8 @@
 """The internal listener: what the courier brings, and what it is told."""
 
+import contextlib
+import os
+import pwd
 import signal
 
 import pytest
@@ -433,3 +436,58 @@ def test_the_next_request_on_its_connection_is_heard(both, app):
             answer = connection.ask("POST", "/", operation, body)
             assert outcome(answer) == "completed"
             assert app.last.body == body
+
+
+# ---- who it is --------------------------------------------------------------
+
+@contextlib.contextmanager
+def acting_as(user):
+    """What connects meanwhile does so as that user."""
+    if os.geteuid():
+        pytest.skip("only root can be somebody else")
+    os.seteuid(pwd.getpwnam(user).pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def with_user(folder, *users, back=None):
+    options = later(folder, back=back)
+    options["http"] = options["http"].replace(
+        "/g;", "/g %s;" % " ".join("user=" + user for user in users), 1)
+    return options
+
+
+@pytest.mark.parametrize("user, status", [
+    ("root", 201), ("games", 201), ("daemon", 403)])
+def test_only_the_users_that_are_named_pass_for_the_courier(
+        folder, make_gateway, app, user, status):
+    # C31: root and nginx itself are let in too.
+    gateway = make_gateway(**with_user(folder, "games", "man"))
+    courier = PlayedCourier(gateway, folder)
+    key = new_key()
+    operation = courier.begin(key)
+    folder.chmod(0o711)
+    with acting_as(user):
+        connection = courier.connection()
+    with connection:
+        answer = connection.ask("POST", "/", list(operation.items()), b"{}")
+    assert answer.status == status
+    assert app.count() == (status == 201)
+    if status == 403:
+        gateway.wait_for_log("is not the courier")
+
+
+def test_a_stranger_is_let_into_no_location(folder, make_gateway, app):
+    # What is not guarded there, either.
+    gateway = make_gateway(**with_user(
+        folder, "games", back="location / { proxy_pass http://@APP@; }"))
+    courier = PlayedCourier(gateway, folder)
+    folder.chmod(0o711)
+    with acting_as("daemon"):
+        connection = courier.connection()
+    with connection:
+        assert connection.ask("GET", "/", [], b"").status == 403
+    assert app.count() == 0
+    gateway.wait_for_log("is not the courier")
