@@ -20,6 +20,7 @@ from support import build
 from support.app import tell
 from support.gateway import free_port, guard, is_alive
 from support.life import new_key, rounds, until
+from support.service import halt
 from support.wire import Cut
 
 SECONDS = float(os.environ.get("LATCHKEY_KILL_SECONDS") or 4)
@@ -79,7 +80,6 @@ class Life:
             self.wait_stopped()
         elif kind == "answered":
             self.daemon.signal(signal.SIGSTOP)
-            self.wait_stopped()
             self.app.release("work")
             self.app.wait_answered(2)
 
@@ -265,7 +265,7 @@ def test_a_worker_that_slept_past_its_lock_runs_nothing_twice(
     future = gateway.later(body=b"{}", key=key, headers=tell(hold="work"))
     app.wait_held("work")
     (pid,) = gateway.workers()
-    os.kill(pid, signal.SIGSTOP)
+    halt(pid)
     try:
         assert finally_told(other, key).problem == "outcome-unknown"
         app.release("work")
@@ -365,7 +365,7 @@ def test_an_app_that_is_killed_before_it_reads_runs_nothing_twice(
     gateway = make_gateway(app=program)
     for _ in range(5):
         key = new_key()
-        program.process.send_signal(signal.SIGSTOP)
+        halt(program.process.pid)
         future = gateway.later(body=b"{}", key=key)
         gateway.wait_state(key, "in_progress")
         program.kill()

@@ -18,9 +18,10 @@ from support.crowd import Crowd, locations
 from support.gateway import guard
 from support.life import new_key, until
 from support.postgres import Postgres
+from support.service import halt
 
 SETTINGS = ["store.sweep_interval=100ms", "store.poll=50ms",
-            "store.timeout=1s", "store.connect_timeout=500ms"]
+            "store.timeout=1s", "store.connect_timeout=2s"]
 CLIENTS = 200
 LOCK = "idempotency_lock 1s;"
 QUICK = "idempotency_timeout 1s;"
@@ -395,7 +396,7 @@ def sleep_through(pair, app, key):
     """A gateway that is stopped, its app's answer before its door."""
     future = begin(pair.here, app, key)
     (pid,) = pair.here.workers()
-    os.kill(pid, signal.SIGSTOP)
+    halt(pid)
     return future, pid
 
 

@@ -12,6 +12,7 @@ import redis
 
 from . import build as build_
 from .resp import Raw
+from .service import halt
 
 REPORT = re.compile(
     r"AddressSanitizer|LeakSanitizer|ThreadSanitizer|runtime error:"
@@ -165,7 +166,10 @@ class Daemon:
         self.wait()
 
     def signal(self, number):
-        self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            halt(self.pid)
+        else:
+            self.process.send_signal(number)
 
     def stop(self):
         """SIGTERM; it must end well."""

@@ -8,7 +8,7 @@ import subprocess
 
 from . import build
 from .life import until
-from .service import free_port, release_port
+from .service import free_port, halt, release_port
 
 
 def charge(customer="cus_1", amount=4200, **manner):
@@ -71,7 +71,7 @@ class Provider:
         self.process.stdout.close()
 
     def pause(self):
-        self.process.send_signal(signal.SIGSTOP)
+        halt(self.process.pid)
 
     def resume(self):
         self.process.send_signal(signal.SIGCONT)

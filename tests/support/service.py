@@ -172,6 +172,23 @@ def kill_all(pids):
         assert gone, "a killed process does not end"
 
 
+def _task_states(pid):
+    """Of each thread; none: it is gone."""
+    found = []
+    for path in pathlib.Path("/proc/%d/task" % pid).glob("*/stat"):
+        try:
+            found.append(path.read_text().rpartition(")")[2].split()[0])
+        except OSError:
+            pass
+    return found
+
+
+def halt(pid):
+    """SIGSTOP. When it returns, no thread of it does anything any more."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: set(_task_states(pid)) <= {"T", "t", "Z"})
+
+
 def die_with(finish):
     """Calls it at exit, in this process only."""
     _alive.append((os.getpid(), finish))
@@ -311,7 +328,7 @@ class Service:
         """kill -9 of all its processes; start() works again."""
         if self.is_running():
             # Stopped first, so that it starts no more of them.
-            self.process.send_signal(signal.SIGSTOP)
+            halt(self.pid)
             kill_all(self.processes())
         if self.process:
             self.wait()
@@ -323,19 +340,21 @@ class Service:
     def signal(self, number):
         self.process.send_signal(number)
 
-    def _signal_all(self, number):
+    def pause(self):
+        """Its sockets stay open and nothing answers."""
+        halt(self.pid)  # it starts no more of them
         for pid in self.processes():
             try:
-                os.kill(pid, number)
+                halt(pid)
             except ProcessLookupError:
                 pass
 
-    def pause(self):
-        """Its sockets stay open and nothing answers."""
-        self._signal_all(signal.SIGSTOP)
-
     def resume(self):
-        self._signal_all(signal.SIGCONT)
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass
 
     def finish(self):
         """Ends it at once and leaves nothing behind."""
