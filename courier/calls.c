@@ -87,12 +87,17 @@ static enum lk_status add_headers(struct lk_courier *courier,
     if (errand->outlet->gateway) {
         return lk_request_headers(courier->store, &errand->job, extra);
     }
-    enum lk_status status =
-        lk_job_key(courier->store->reference_secret, &errand->job, key);
+    lk_job_key(courier->store->reference_secret, &errand->job, key);
+    enum lk_status status = latchkey_buf_add_text(
+        extra, target->key_header ? target->key_header : "Idempotency-Key");
     if (!status) {
-        status = latchkey_buf_printf(
-            extra, "%s: %s\r\n",
-            target->key_header ? target->key_header : "Idempotency-Key", key);
+        status = latchkey_buf_add_text(extra, ": ");
+    }
+    if (!status) {
+        status = latchkey_buf_add_text(extra, key);
+    }
+    if (!status) {
+        status = latchkey_buf_add_text(extra, "\r\n");
     }
     if (!status && target->sign_secret) {
         status =

@@ -121,8 +121,8 @@ static enum lk_status write_question(struct control *control,
     const uint8_t *secret = control->prober->setup.store->reference_secret;
     char key[LK_JOB_KEY + 1];
     char reference[LK_REFERENCE_TEXT + 1];
-    enum lk_status status = lk_job_key(secret, job, key);
 
+    lk_job_key(secret, job, key);
     latchkey_reference_encode(job->number, secret, reference);
     struct lk_probe_words words = {.key = latchkey_slice(key),
                                    .tenant = job->operation.tenant,
@@ -133,10 +133,8 @@ static enum lk_status write_question(struct control *control,
         words.id = job->provider_id;
     }
     control->path.len = 0;
-    if (!status) {
-        status = lk_probe_path(control->subject->place->probe->path, &words,
-                               &control->path);
-    }
+    enum lk_status status = lk_probe_path(control->subject->place->probe->path,
+                                          &words, &control->path);
     if (status) {
         control->path.len = 0;
     }

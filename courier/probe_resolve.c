@@ -257,11 +257,8 @@ static enum lk_status rollback_key(struct lk_prober *prober,
     snprintf(name, sizeof(name), "rollback %llu",
              (unsigned long long)subject->fence);
     job.name = latchkey_slice(name);
-    enum lk_status status =
-        lk_job_key(prober->setup.store->reference_secret, &job, key);
-    return status ? status
-                  : latchkey_buf_printf(extra, "%s: %s\r\n", target->key_header,
-                                        key);
+    lk_job_key(prober->setup.store->reference_secret, &job, key);
+    return latchkey_buf_printf(extra, "%s: %s\r\n", target->key_header, key);
 }
 
 static enum lk_status add_member(struct lk_buf *json, const char *name,

@@ -14,7 +14,7 @@ static enum lk_status pair_key(struct lk_buf *out, const struct lk_store *store,
     char key[LK_JOB_KEY + 1] = "";
 
     if (job->name.len) {
-        W(lk_job_key(store->reference_secret, job, key));
+        lk_job_key(store->reference_secret, job, key);
     }
     return lk_pair_bytes(out, "downstream-key", latchkey_slice(key));
 }

@@ -2,8 +2,6 @@
 #include "store/fault.h"
 #include "store/store.h"
 
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <stdlib.h>
 
 const char *lk_job_state_word(enum lk_job_state state)
@@ -36,42 +34,6 @@ void lk_job_free(struct lk_job *job)
 {
     latchkey_buf_free(&job->text);
     *job = (struct lk_job){0};
-}
-
-/* Each part with its length before it: no two lists of parts look alike. */
-static enum lk_status add_part(struct lk_buf *text, struct lk_slice part)
-{
-    enum lk_status status = latchkey_buf_printf(text, "%zu:", part.len);
-
-    return status ? status : latchkey_buf_add(text, part.data, part.len);
-}
-
-enum lk_status lk_job_key(const uint8_t secret[LK_REFERENCE_KEY],
-                          const struct lk_job *job, char key[LK_JOB_KEY + 1])
-{
-    static const char digits[] = "0123456789abcdef";
-    const struct lk_slice parts[] = {job->operation.tenant,
-                                     job->operation.scope, job->operation.key,
-                                     job->name};
-    struct lk_buf text = {0};
-    unsigned char hash[EVP_MAX_MD_SIZE];
-    enum lk_status status = latchkey_buf_printf(
-        &text, "latchkey job 1 %llu ", (unsigned long long)job->generation);
-
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && !status; i++) {
-        status = add_part(&text, parts[i]);
-    }
-    if (!status &&
-        !HMAC(EVP_sha256(), secret, LK_REFERENCE_KEY,
-              (const unsigned char *)text.data, text.len, hash, NULL)) {
-        status = LK_NOMEM;
-    }
-    for (int i = 0; i < LK_JOB_KEY && !status; i++) {
-        key[i] = digits[(hash[i / 2] >> (i % 2 ? 0 : 4)) & 15];
-    }
-    key[status ? 0 : LK_JOB_KEY] = 0;
-    latchkey_buf_free(&text);
-    return status;
 }
 
 struct lk_job *lk_work_add(struct lk_work *work)

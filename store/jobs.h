@@ -136,9 +136,8 @@ void lk_job_free(struct lk_job *job);
  * generations and the names of jobs. `secret` is store->reference_secret,
  * which moves with the records.
  */
-LK_MUST_CHECK enum lk_status lk_job_key(const uint8_t secret[LK_REFERENCE_KEY],
-                                        const struct lk_job *job,
-                                        char key[LK_JOB_KEY + 1]);
+void lk_job_key(const uint8_t secret[LK_REFERENCE_KEY],
+                const struct lk_job *job, char key[LK_JOB_KEY + 1]);
 
 /* An earlier attempt that failed; the last one stands in the job itself. */
 struct lk_attempt {
