@@ -20,6 +20,7 @@ LATCHKEY_RELOAD_SECONDS=${LATCHKEY_RELOAD_SECONDS:-20} make check
 # where is in tests/README.md.
 export LATCHKEY_KILLS=${LATCHKEY_KILLS:-24}
 export LATCHKEY_RACE_CLAIMS=${LATCHKEY_RACE_CLAIMS:-200000}
+export LATCHKEY_HANGS=${LATCHKEY_HANGS:-240}
 export LK_SEEDS=${LK_SEEDS:-60}
 
 for sanitizer in address,undefined thread; do
