@@ -6,15 +6,27 @@ cd "$(dirname "$0")/.."
 say() { printf '\n\033[1m== %d:%02d %s\033[0m\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 jobs=-j$(nproc)
 
-say "format and lint"
-make lint
+say "format"
+make fmt-check
 mandoc -Tlint -Wwarning man/*.[158]
+
+say "plain build"
+make "$jobs" all tests faults
+
+# The linters have what the tests leave: those wait now and then.
+nice -n 15 make lint >build/lint.log 2>&1 &
+lint=$!
+trap 'kill $lint 2>/dev/null || true' EXIT
 
 # Reloads every 100 ms for 20 s are what is promised; sanitizer builds have the
 # default, which is shorter.
-say "plain build"
-make "$jobs" all tests faults
+say "plain tests, and the linters beside them"
 LATCHKEY_RELOAD_SECONDS=${LATCHKEY_RELOAD_SECONDS:-20} make check
+say "the linters"
+wait $lint || {
+    cat build/lint.log
+    exit 1
+}
 
 # The same tests on slower programs: fewer kills and shorter races. What runs
 # where is in tests/README.md.

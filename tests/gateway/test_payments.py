@@ -15,6 +15,7 @@ import pytest
 from support import build
 from support.gateway import nginx_for
 from support.life import until
+from support.service import release, reserve
 
 DEMO = build.ROOT / "examples" / "payments" / "demo.sh"
 CUSTOMERS = 30
@@ -32,6 +33,14 @@ def folder():
 # ---- the demo ----
 
 
+@pytest.fixture
+def alone():
+    """Demos take the first ports that are free: one at a time."""
+    until(lambda: reserve("demo"), 300)
+    yield
+    release("demo")
+
+
 def demo_environment(folder):
     (folder / "tmp").mkdir()
     return dict(os.environ, TMPDIR=str(folder / "tmp"),
@@ -46,7 +55,8 @@ def rows(text):
     return {name: (float(left), float(right)) for name, left, right in found}
 
 
-def test_without_latchkey_retries_charge_twice_and_with_it_none_does(folder):
+def test_without_latchkey_retries_charge_twice_and_with_it_none_does(alone,
+                                                                     folder):
     """C02, C03, C07, C21: and each step of the demo says what it should."""
     done = subprocess.run(
         [DEMO, str(CUSTOMERS)], env=demo_environment(folder),
@@ -96,7 +106,9 @@ def check_outbox(text):
     assert text.count("everything is reconciled") == 2
 
 
-def test_on_a_terminal_the_demo_stays_up_until_it_is_interrupted(folder):
+@pytest.mark.skipif(build.is_sanitized(), reason="the script is the same")
+def test_on_a_terminal_the_demo_stays_up_until_it_is_interrupted(alone,
+                                                                 folder):
     ours, theirs = pty.openpty()
     # A session of its own, on this terminal: Ctrl-C goes to all of it, though
     # whoever runs the tests in the background has them ignore it.
