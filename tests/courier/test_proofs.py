@@ -121,15 +121,16 @@ def test_what_is_lost_is_told_of_though_its_target_is_paused(
     assert len(provider.calls()) == 1
 
 
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
 @pytest.mark.stores("sqlite")
-def test_what_a_disk_refused_is_not_counted(box, provider):
+def test_what_a_disk_refused_is_not_counted(box, provider, error):
     # C23
     box.target("pay", provider).start(faults=())
     say(box, "PAUSE")
     box.leave_many(5, charge)
     tokens = {key: begin(box.raw, key) for key in
               (new_key() for _ in range(3))}
-    box.daemon.set_faults("fail write EIO wal forever")
+    box.daemon.set_faults("fail write %s wal forever" % error)
     for key, token in tokens.items():
         assert box.enqueue(key, token, body=charge()) != "OK"
     box.daemon.set_faults()
@@ -260,6 +261,25 @@ def test_what_ends_while_the_store_is_busy_is_written_in_few_steps(
     steps, = box.sql("SELECT count(DISTINCT xmin::text) FROM " +
                      table_of(box, "result", "job"))[0]
     assert steps <= count // 6, steps
+
+
+@pytest.mark.stores("postgres")
+def test_no_more_is_leased_at_once_than_is_configured(box, silent):
+    # C30: however much room there is, and each target has its share.
+    more = {"concurrency": 60, "timeout": "600s"}
+    box.target("one", silent, **more).target("two", silent, **more)
+    box.start("courier.batch=10", "courier.lease=600s")
+    for name in ("one", "two"):
+        say(box, "PAUSE", name)
+        box.leave_many(60, charge, target=name)
+    for name in ("one", "two"):
+        say(box, "RESUME", name)
+    until(lambda: box.states() == {"leased": 120})
+    steps = [count for count, in box.sql(
+        "SELECT count(*) FROM %s GROUP BY xmin::text" % table_of(
+            box, "unfinished", "job"))]
+    assert sum(steps) == 120 and max(steps) <= 10, steps
+    box.daemon.kill()
 
 
 @pytest.mark.stores("postgres")
