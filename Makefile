@@ -264,7 +264,10 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(DAEMON_LIBS)
 
 # nginx/ is written the way nginx is, which clang-format cannot say.
-SOURCES = $(shell git ls-files '*.c' '*.h' ':!nginx/')
+# Root may run this in somebody else's clone, which git alone would refuse; and
+# there may be no git at all.
+SOURCES = $(shell git -c safe.directory='*' ls-files '*.c' '*.h' ':!nginx/' 2>/dev/null || \
+  find * \( -path build -o -path nginx -o -name node_modules \) -prune -o -name '*.[ch]' -print)
 
 fmt:
 	$(Q)clang-format -i $(SOURCES)
