@@ -416,8 +416,7 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
     struct lk_postgres *store = (struct lk_postgres *)base;
     struct run run = {
         .store = store,
-        .lane =
-            &store->lanes[batch->lane % (base->lanes + base->work_lanes)],
+        .lane = &store->lanes[batch->lane % (base->lanes + base->work_lanes)],
         .batch = batch,
         .deadline_ns = lk_pg_deadline(store),
     };

@@ -92,7 +92,7 @@ enum { LK_LOCK_NONE = -1 };
                 "WHERE id = ?1")                                               \
     X(JOB_END, "UPDATE job SET state = ?2, attempts = ?3, forgiven = ?4, "     \
                "called = ?5, sent = ?6, due = ?7, ended = ?8, doubt = ?9, "    \
-               "status = ?10, provider_id = ?11, reason = ?12 WHERE id = ?1")                \
+               "status = ?10, provider_id = ?11, reason = ?12 WHERE id = ?1")  \
     X(ATTEMPT, "INSERT OR REPLACE INTO attempt VALUES (?,?,?,?,?,?,?,?)")      \
     X(JOB_LOST, LK_JOB_ROW "WHERE target = ? AND state = 1 AND state < 4 "     \
                            "AND due <= ? ORDER BY due LIMIT ?")                \
