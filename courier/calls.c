@@ -21,10 +21,11 @@ static bool may_repeat(const struct lk_errand *errand)
     return errand->outlet->target->honours && !errand->outlet->gateway;
 }
 
-/* The gateway marks a request itself, before the app hears of it. */
+/* The gateway marks a request itself, before the app hears of it. What was
+ * leased where the key is honoured is as good as marked. */
 static bool needs_mark(const struct lk_errand *errand)
 {
-    return !may_repeat(errand) && !errand->outlet->gateway && !errand->marked;
+    return !errand->outlet->gateway && !errand->marked;
 }
 
 /* By the store's clock, as far as we can tell. */

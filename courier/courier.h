@@ -33,10 +33,11 @@
  * - A target is asked for in one step at a time (outlet->asked): what it may
  *   have is counted once, and no step has to look past what another one has
  *   locked.
- * - Leasing settles what is lost. So nothing is leased while a lease of our own
- *   may seem lost: while one waits to be renewed, while a step has been under
- *   way for a third of a lease, or while an end is nearly as old as its lease.
- *   In the same step ends and marks come first.
+ * - Leasing settles what is lost of the targets that are asked for. So none is
+ *   asked for while a lease of our own may seem lost: while one waits to be
+ *   renewed, or while a step has been under way for a third of a lease; nor is
+ *   a target with a lease that is in another step, or behind an end that waits,
+ *   and nearly over. In the same step ends and marks come first.
  * - After a failure nothing is leased together with ends and marks, in one step
  *   or in two, until a step that was given later has succeeded.
  * - A step whose outcome is unknown is given again, but for what it was to
@@ -44,7 +45,7 @@
  *   others do not.
  * - Ends of a step that the store will never take, because of one of them, are
  *   given again in halves, and that one in the end alone: it is dropped, and
- * its lease runs out.
+ *   its lease runs out.
  */
 #ifndef LK_COURIER_H
 #define LK_COURIER_H
@@ -86,7 +87,7 @@ struct lk_errand {
     uint64_t taken_ms; /* when its lease was asked for, by our clock */
     uint64_t lease_ms; /* when the lease was last asked for and confirmed; 0:
                           it was for another time, and must be renewed */
-    bool marked;       /* called: confirmed by the store */
+    bool marked;       /* the store has it as called, this attempt */
     bool lost;         /* somebody else has the job: no more marks */
     bool honours;      /* as it was when the call left */
     bool trial;        /* the one call of a half-open circuit: in `trials` */
@@ -139,6 +140,8 @@ struct lk_outlet {
     size_t leased;        /* by the step that is being digested */
     size_t bytes;         /* of its jobs in hand */
     bool asked;           /* a step is under way that asks for its jobs */
+    bool late;            /* a lease of ours might seem lost; of the step that
+                             is being filled */
     uint64_t next_ask_ms; /* a job may be due from then on, for all that is
                              known but to the step that asks */
     struct lk_circuit circuit;
@@ -173,8 +176,9 @@ struct lk_courier_step {
     bool under_way;
     uint64_t number; /* in the order in which they were given */
     uint64_t given_ms;
-    unsigned fails;    /* in a row */
-    uint64_t retry_ms; /* after a failure: not before */
+    uint64_t oldest_ms; /* lease_ms of what it ends and marks, at least */
+    unsigned fails;     /* in a row */
+    uint64_t retry_ms;  /* after a failure: not before */
     struct lk_job_end ends[LK_WORK_ENDS];
     struct lk_errand *end_errands[LK_WORK_ENDS];
     struct lk_job_mark marks[LK_WORK_ENDS];

@@ -204,6 +204,8 @@ static void take_marks(struct lk_courier *courier, struct lk_courier_step *step)
             lose(courier, errand);
         } else if (i >= step->mark_queued) {
             take_renewal(courier, step, errand, mark->again);
+        } else if (mark->again && courier->stopping) {
+            lk_errand_leave_step(courier, errand);
         } else if (mark->again) {
             errand->step = NULL;
             put_off(courier, errand);
@@ -215,27 +217,33 @@ static void take_marks(struct lk_courier *courier, struct lk_courier_step *step)
 
 /* ---- leases -------------------------------------------------------------- */
 
-static struct lk_outlet *outlet_of(const struct lk_courier_step *step,
-                                   const struct lk_job *job)
+/* want_count: none of them. */
+static size_t want_of(const struct lk_courier_step *step,
+                      const struct lk_job *job)
 {
-    for (size_t i = 0; i < step->work.want_count; i++) {
-        if (latchkey_slice_equal(step->wants[i].target, job->target)) {
-            return step->want_outlets[i];
-        }
+    size_t i = 0;
+
+    while (i < step->work.want_count &&
+           !latchkey_slice_equal(step->wants[i].target, job->target)) {
+        i++;
     }
-    return NULL;
+    return i;
 }
 
-/* The circuit may have opened since the lease was asked for. */
+/* The circuit may have opened since the lease was asked for; and whether the
+ * key is honoured may have changed: what counts is what the store was told. */
 static void take_job(struct lk_courier *courier,
-                     const struct lk_courier_step *step,
-                     struct lk_outlet *outlet, struct lk_job *job)
+                     const struct lk_courier_step *step, size_t want,
+                     struct lk_job *job)
 {
+    struct lk_outlet *outlet = step->want_outlets[want];
     struct lk_errand *errand = lk_errand_make(courier, step, outlet, job);
 
+    outlet->leased++;
     if (!errand) {
         return; /* out of memory: the lease runs out */
     }
+    errand->marked = step->wants[want].honours;
     enum lk_circuit_state circuit =
         lk_circuit_look(&outlet->circuit, courier->now_ms);
     if (courier->stopping || !outlet->configured) {
@@ -280,10 +288,9 @@ static void take_jobs(struct lk_courier *courier, struct lk_courier_step *step)
         lk_fault_point("courier_leased");
     }
     for (size_t i = 0; i < work->job_count; i++) {
-        struct lk_outlet *outlet = outlet_of(step, &work->jobs[i]);
-        if (outlet) {
-            outlet->leased++;
-            take_job(courier, step, outlet, &work->jobs[i]);
+        size_t want = want_of(step, &work->jobs[i]);
+        if (want < work->want_count) {
+            take_job(courier, step, want, &work->jobs[i]);
         }
     }
     set_next_ask(courier, step);

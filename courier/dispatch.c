@@ -34,12 +34,18 @@ uint64_t lk_step_lease_ms(const struct lk_courier_step *step)
 
 /* ---- ends and marks ------------------------------------------------------ */
 
+static void enter_step(struct lk_courier_step *step, struct lk_errand *errand)
+{
+    errand->step = step;
+    lower(&step->oldest_ms, errand->lease_ms);
+}
+
 static void add_end(struct lk_courier_step *step, struct lk_errand *errand)
 {
     struct lk_work *work = &step->work;
     bool request = errand->outlet->gateway;
 
-    errand->step = step;
+    enter_step(step, errand);
     step->end_errands[work->end_count] = errand;
     step->ends[work->end_count++] = (struct lk_job_end){
         .id = errand->job.id,
@@ -97,7 +103,7 @@ static void add_mark(struct lk_courier_step *step, struct lk_errand *errand,
 {
     struct lk_work *work = &step->work;
 
-    errand->step = step;
+    enter_step(step, errand);
     step->mark_errands[work->mark_count] = errand;
     step->marks[work->mark_count++] = (struct lk_job_mark){
         .id = errand->job.id,
@@ -216,19 +222,63 @@ static struct lk_outlet *next_outlet(const struct lk_courier *courier,
     return outlet && outlet->next ? outlet->next : courier->outlets;
 }
 
-/* An end that nobody has been told of yet, and whose lease is nearly over. */
-static bool is_late(const struct lk_courier *courier,
-                    const struct lk_errands *queue)
+static bool is_late(const struct lk_courier *courier, uint64_t lease_ms)
 {
-    uint64_t third_ms = courier->settings->lease_ms / 3;
-
-    return queue->head &&
-           courier->now_ms >= queue->head->lease_ms + 2 * third_ms;
+    return courier->now_ms > lease_ms &&
+           courier->now_ms - lease_ms >= courier->settings->lease_ms / 3 * 2;
 }
 
-/* Might a lease of ours seem lost to this step, though it is not? The errands
- * of a step under way were good for two thirds of a lease when it was given.
+static void note_errand(const struct lk_courier *courier,
+                        struct lk_errand *errand)
+{
+    errand->outlet->late |= !errand->lost && is_late(courier, errand->lease_ms);
+}
+
+/* The process may have been stopped until just before it was given. */
+static void note_step(const struct lk_courier *courier,
+                      const struct lk_courier_step *step)
+{
+    if (!is_late(courier, step->oldest_ms)) {
+        return;
+    }
+    for (size_t i = 0; i < step->work.end_count; i++) {
+        note_errand(courier, step->end_errands[i]);
+    }
+    for (size_t i = 0; i < step->work.mark_count; i++) {
+        note_errand(courier, step->mark_errands[i]);
+    }
+}
+
+/*
+ * Which targets have a lease that might seem lost to this step, though it is
+ * not: because it is in another one, or behind an end that waits. A request
+ * that is put off is no reason: whoever has its operation, for however long,
+ * keeps it from being settled, too.
  */
+static void note_late(const struct lk_courier *courier,
+                      const struct lk_courier_step *step)
+{
+    for (struct lk_outlet *outlet = courier->outlets; outlet;
+         outlet = outlet->next) {
+        outlet->late = false;
+    }
+    for (size_t i = 0; i < courier->step_count; i++) {
+        const struct lk_courier_step *other = &courier->steps[i];
+        if (other != step && other->under_way) {
+            note_step(courier, other);
+        }
+    }
+    for (struct lk_errand *at = courier->ended.head; at; at = at->next) {
+        note_errand(courier, at);
+    }
+    for (struct lk_errand *at = courier->later.head; at; at = at->next) {
+        if (!at->outlet->gateway) {
+            note_errand(courier, at);
+        }
+    }
+}
+
+/* Might a lease of ours seem lost to this step, of whatever target? */
 static bool may_lease(const struct lk_courier *courier,
                       const struct lk_courier_step *step)
 {
@@ -246,9 +296,7 @@ static bool may_lease(const struct lk_courier *courier,
         busy = true;
     }
     return !courier->stopping && !(courier->unsure && busy) &&
-           courier->renew_ms > courier->now_ms &&
-           !is_late(courier, &courier->ended) &&
-           !is_late(courier, &courier->later);
+           courier->renew_ms > courier->now_ms;
 }
 
 /* Bytes of jobs that we have, or may get by what is under way. */
@@ -281,10 +329,13 @@ static void add_wants(struct lk_courier *courier, struct lk_courier_step *step,
     if (!may_lease(courier, step) || !make_room(step, count)) {
         return;
     }
+    note_late(courier, step);
     for (size_t i = 0; i < count; i++) {
         outlet = next_outlet(courier, outlet);
         bool full = scarce && outlet->bytes && outlet->bytes >= share_bytes;
-        size_t room = full ? 0 : lk_outlet_room(courier, outlet, again_ms);
+        size_t room = full || outlet->late
+                          ? 0
+                          : lk_outlet_room(courier, outlet, again_ms);
         if (room && courier->now_ms >= outlet->next_ask_ms) {
             add_want(step, outlet, room);
             sum += room;
@@ -354,6 +405,7 @@ static bool fill_step(struct lk_courier *courier, struct lk_courier_step *step,
 
     work->end_count = work->mark_count = work->want_count = 0;
     work->lease_ms = courier->settings->lease_ms;
+    step->oldest_ms = UINT64_MAX;
     if (courier->later.head && courier->now_ms >= courier->later_ms) {
         lk_dispatch_recall(courier);
     } else if (courier->later.head) {

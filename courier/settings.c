@@ -59,7 +59,7 @@ enum lk_status lk_courier_settings_make(const struct lk_config *config,
 }
 
 /* The gateway looks like a target that does not honour keys: each request has
- * a connection of its own and is marked before it leaves. */
+ * a connection of its own. */
 static void set_gateway(struct lk_outlet *outlet,
                         const struct lk_courier_settings *settings)
 {

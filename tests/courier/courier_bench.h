@@ -110,6 +110,7 @@ HELPER int tear_down(void **state)
 {
     struct bench *bench = *state;
 
+    ledger_hold(&bench->ledger, false); /* a test that failed may have more */
     if (bench->courier) {
         stop(bench, 0);
     }

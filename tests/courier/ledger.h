@@ -27,6 +27,7 @@ struct ledger_job {
     bool doubt;
     bool repeatable;
     bool stolen; /* somebody else has it: what is shown for it is stale */
+    bool locked; /* somebody's transaction has it: nothing is noted */
     uint64_t created_ms;
     uint64_t due_ms;
     /* As it ended, last: */
@@ -97,7 +98,7 @@ HELPER void ledger_end(struct ledger *ledger, struct lk_job_end *end)
     };
     struct ledger_job *job = ledger_job(ledger, end->id);
 
-    end->again = ledger->others && !job->put_off_end;
+    end->again = job->locked || (ledger->others && !job->put_off_end);
     if (end->again) {
         job->put_off_end = true;
         return;

@@ -390,6 +390,75 @@ static bool asks_for(const struct lk_work *work, const char *target)
     return false;
 }
 
+/* The process stands still for longer than a lease, and what comes next is
+ * kept. */
+static void stand_still(struct ledger *ledger, const struct lk_work *work)
+{
+    if (asks_for(work, "once") && ledger->job_count == 4) {
+        usleep(700 * 1000);
+        ledger->held = true;
+        ledger->look = NULL;
+    }
+}
+
+/* The leases of running calls are over, and are being renewed: whoever asked
+ * for their target now might settle them first. */
+static void what_is_renewed_too_late_is_not_settled_by_another_step(
+    void **state)
+{
+    struct bench *bench = *state;
+
+    bench->config.lease_ms = 600;
+    bench->targets[0].concurrency = 2;
+    bench->good.gated = true;
+    for (int i = 0; i < 3; i++) {
+        ledger_add(&bench->ledger, "honours", "/charge");
+    }
+    bench->ledger.look = stand_still;
+    start(bench);
+    await_requests(&bench->good, 1); /* the other one waits for its turn */
+    ledger_add(&bench->ledger, "once", "/4");
+    lk_courier_class.wake(bench->courier);
+    await_kept(bench, 1);
+    assert_true(bench->ledger.kept[0]->mark_count >= 2);
+    assert_false(asks_for(bench->ledger.kept[0], "honours"));
+    atomic_store(&bench->good.allowed, 1); /* so that there is room */
+    await_calls(bench, "honours", 1);
+    lk_courier_class.wake(bench->courier);
+    usleep(50 * 1000); /* for what must not come */
+    for (size_t i = 0; i < count_kept(bench); i++) {
+        assert_false(asks_for(bench->ledger.kept[i], "honours"));
+    }
+    atomic_store(&bench->good.allowed, 100);
+    ledger_hold(&bench->ledger, false);
+    for (int i = 0; i < 4; i++) {
+        await_end(bench, &bench->ledger.jobs[i]);
+        assert_delivered_once(&bench->ledger.jobs[i]);
+    }
+}
+
+/* C30 */
+static void an_end_that_is_put_off_for_long_keeps_no_other_target(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "honours", "/1");
+
+    bench->config.lease_ms = 300;
+    job->locked = true;
+    start(bench);
+    await_calls(bench, "honours", 1);
+    usleep(400 * 1000); /* its lease is over */
+    struct ledger_job *next = ledger_add(&bench->ledger, "once", "/2");
+    lk_courier_class.wake(bench->courier);
+    await_end(bench, next);
+    assert_delivered_once(next);
+    pthread_mutex_lock(&bench->ledger.mutex);
+    job->locked = false;
+    pthread_mutex_unlock(&bench->ledger.mutex);
+    await_end(bench, job);
+    assert_delivered_once(job);
+}
+
 static void a_target_is_asked_for_in_one_step_at_a_time(void **state)
 {
     struct bench *bench = *state;
@@ -415,6 +484,30 @@ static void a_target_is_asked_for_in_one_step_at_a_time(void **state)
         await_end(bench, &bench->ledger.jobs[i]);
         assert_delivered_once(&bench->ledger.jobs[i]);
     }
+}
+
+/* The store has it as called only if it is told so. */
+static void what_was_leased_without_keys_is_marked_though_they_count_now(
+    void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *jobs = ledger_add(&bench->ledger, "once", "/1");
+
+    ledger_add(&bench->ledger, "once", "/2");
+    ledger_add(&bench->ledger, "once", "/3");
+    bench->targets[1].concurrency = 1;
+    bench->good.gated = true;
+    atomic_store(&bench->good.allowed, 1);
+    start(bench);
+    await_requests(&bench->good, 2);
+    ledger_await(&bench->ledger, is_leased, &jobs[2]);
+    assert_int_equal(jobs[2].marks, 0);
+    bench->targets[1].honours = true;
+    lk_courier_class.reload(bench->courier, &bench->config);
+    atomic_store(&bench->good.allowed, 3);
+    await_end(bench, &jobs[2]);
+    assert_int_equal(jobs[2].marks, 1);
+    assert_delivered_once(&jobs[2]);
 }
 
 /* ---- the end ------------------------------------------------------------- */
@@ -443,6 +536,29 @@ static void a_stop_waits_for_every_step(void **state)
     }
 }
 
+/* Somebody else has the row of its mark, and later that of its end. */
+static void a_stop_gives_back_what_could_not_be_marked(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "once", "/1");
+    pthread_t thread;
+
+    ledger_hold(&bench->ledger, true);
+    start(bench);
+    await_kept(bench, 1);
+    ledger_let_one_go(&bench->ledger, 0);
+    await_kept(bench, 1);
+    assert_int_equal(bench->ledger.kept[0]->mark_count, 1);
+    bench->ledger.others = true;
+    assert_int_equal(pthread_create(&thread, NULL, stop_in_a_thread, bench), 0);
+    usleep(20 * 1000);
+    ledger_hold(&bench->ledger, false);
+    pthread_join(thread, NULL);
+    assert_int_equal(job->state, LK_JOB_WAITING);
+    assert_int_equal(job->end, LK_END_RETURN);
+    assert_int_equal(job->marks, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -459,8 +575,12 @@ int main(void)
         TEST(a_stop_gives_back_what_waited_to_be_marked),
         TEST(what_is_due_is_leased_while_an_end_is_under_way),
         TEST(nothing_is_leased_while_a_step_takes_a_third_of_a_lease),
+        TEST(what_is_renewed_too_late_is_not_settled_by_another_step),
+        TEST(an_end_that_is_put_off_for_long_keeps_no_other_target),
         TEST(a_target_is_asked_for_in_one_step_at_a_time),
+        TEST(what_was_leased_without_keys_is_marked_though_they_count_now),
         TEST(a_stop_waits_for_every_step),
+        TEST(a_stop_gives_back_what_could_not_be_marked),
     };
 
     bench_lanes = 2;
