@@ -229,7 +229,7 @@ static size_t start_outlet(struct lk_courier *courier, struct lk_outlet *outlet,
             refuse(courier, errand, "given up: its attempts were lost");
             continue;
         }
-        lk_rate_take(&outlet->rate, outlet->target);
+        lk_outlet_spend(outlet);
         outlet->busy++;
         count++;
         mark_or_call(courier, errand);

@@ -37,9 +37,9 @@ bool lk_circuit_note(struct lk_circuit *circuit, const struct lk_target *target,
     return opens && was_closed;
 }
 
-static uint64_t most(const struct lk_target *target)
+static int64_t most(const struct lk_target *target)
 {
-    return 1000 * (target->burst ? target->burst : 1);
+    return (int64_t)(1000 * (target->burst ? target->burst : 1));
 }
 
 uint64_t lk_rate_look(struct lk_rate *rate, const struct lk_target *target,
@@ -48,26 +48,35 @@ uint64_t lk_rate_look(struct lk_rate *rate, const struct lk_target *target,
     if (!target->rate) {
         return UINT64_MAX;
     }
-    uint64_t full = most(target);
+    int64_t missing = most(target) - rate->milli;
     uint64_t passed = now_ms > rate->at_ms ? now_ms - rate->at_ms : 0;
 
     /* So many calls a second are as many thousandths a millisecond. */
-    if (!rate->begun || passed > full / target->rate ||
-        rate->milli + passed * target->rate > full) {
-        rate->milli = full;
+    if (!rate->begun || missing < 0 ||
+        passed > (uint64_t)missing / target->rate) {
+        rate->milli = most(target);
     } else {
-        rate->milli += passed * target->rate;
+        rate->milli += (int64_t)(passed * target->rate);
     }
     rate->begun = true;
     rate->at_ms = now_ms;
-    return rate->milli / 1000;
+    return rate->milli < 0 ? 0 : (uint64_t)rate->milli / 1000;
 }
 
 void lk_rate_take(struct lk_rate *rate, const struct lk_target *target)
 {
     if (target->rate) {
-        rate->milli -= rate->milli < 1000 ? rate->milli : 1000;
+        rate->milli -= 1000;
     }
+}
+
+uint64_t lk_rate_reserve(struct lk_rate *rate, const struct lk_target *target,
+                         uint64_t now_ms)
+{
+    (void)lk_rate_look(rate, target, now_ms);
+    uint64_t wait_ms = lk_rate_wait_ms(rate, target);
+    lk_rate_take(rate, target);
+    return wait_ms;
 }
 
 uint64_t lk_rate_wait_ms(const struct lk_rate *rate,
@@ -76,5 +85,5 @@ uint64_t lk_rate_wait_ms(const struct lk_rate *rate,
     if (!target->rate || rate->milli >= 1000) {
         return 0;
     }
-    return (1000 - rate->milli + target->rate - 1) / target->rate;
+    return ((uint64_t)(1000 - rate->milli) + target->rate - 1) / target->rate;
 }

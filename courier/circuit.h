@@ -39,7 +39,7 @@ bool lk_circuit_note(struct lk_circuit *circuit, const struct lk_target *target,
 
 /* A bucket of tokens, one for each call. Begins full. */
 struct lk_rate {
-    uint64_t milli; /* thousandths of a token */
+    int64_t milli;  /* thousandths of a token; below 0: spent in advance */
     uint64_t at_ms; /* when it was so */
     bool begun;
 };
@@ -49,6 +49,10 @@ uint64_t lk_rate_look(struct lk_rate *rate, const struct lk_target *target,
                       uint64_t now_ms);
 /* One call begins. */
 void lk_rate_take(struct lk_rate *rate, const struct lk_target *target);
+/* One call begins as soon as there is a token for it: after so many
+ * milliseconds. Whoever looks next finds that token spent. */
+uint64_t lk_rate_reserve(struct lk_rate *rate, const struct lk_target *target,
+                         uint64_t now_ms);
 /* Until there is a token, after lk_rate_look. */
 uint64_t lk_rate_wait_ms(const struct lk_rate *rate,
                          const struct lk_target *target);

@@ -146,6 +146,7 @@ struct lk_outlet {
                              known but to the step that asks */
     struct lk_circuit circuit;
     struct lk_rate rate;
+    uv_mutex_t rate_mutex; /* guards it: the prober has a share */
     struct lk_exchange **idle; /* handles to use again */
     size_t idle_count;
     size_t idle_cap;
@@ -262,6 +263,11 @@ size_t lk_outlet_room(const struct lk_courier *courier,
 /* May one of its ready errands leave now? else *again_ms as above. */
 bool lk_outlet_may_call(const struct lk_courier *courier,
                         struct lk_outlet *outlet, uint64_t *again_ms);
+/* A call begins: it is taken from the rate. */
+void lk_outlet_spend(struct lk_outlet *outlet);
+/* The same for the prober, with the courier: how long it has to wait before it
+ * may call. Any thread. */
+uint64_t lk_courier_reserve(void *courier, const struct lk_target *target);
 /* Counts an end, and moves the circuit. */
 void lk_outlet_note(struct lk_courier *courier, struct lk_errand *errand);
 /* A handle with the outlet's options, or NULL: out of memory. */

@@ -37,6 +37,21 @@ static size_t circuit_room(struct lk_outlet *outlet, uint64_t now_ms,
  * many as twice what ended between two leases. A slow target has none of these;
  * other couriers may want them.
  */
+/* The clock is read under the lock: it must not go back between two threads. */
+static uint64_t look_at_rate(struct lk_outlet *outlet, uint64_t *wait_ms)
+{
+    *wait_ms = 0;
+    if (!outlet->target->rate) {
+        return UINT64_MAX;
+    }
+    uv_mutex_lock(&outlet->rate_mutex);
+    uint64_t tokens =
+        lk_rate_look(&outlet->rate, outlet->target, lk_courier_clock_ms());
+    *wait_ms = lk_rate_wait_ms(&outlet->rate, outlet->target);
+    uv_mutex_unlock(&outlet->rate_mutex);
+    return tokens;
+}
+
 size_t lk_outlet_room(const struct lk_courier *courier,
                       struct lk_outlet *outlet, uint64_t *again_ms)
 {
@@ -49,10 +64,10 @@ size_t lk_outlet_room(const struct lk_courier *courier,
     size_t limit = (size_t)outlet->target->concurrency + outlet->ahead;
     size_t room = held < limit ? limit - held : 0;
     room = least(room, circuit_room(outlet, now_ms, again_ms));
-    uint64_t tokens = lk_rate_look(&outlet->rate, outlet->target, now_ms);
+    uint64_t wait_ms;
+    uint64_t tokens = look_at_rate(outlet, &wait_ms);
     if (room && tokens <= outlet->ready.count) {
-        lower(again_ms,
-              now_ms + 1 + lk_rate_wait_ms(&outlet->rate, outlet->target));
+        lower(again_ms, now_ms + 1 + wait_ms);
         return 0;
     }
     return least(tokens - outlet->ready.count, room);
@@ -64,12 +79,55 @@ bool lk_outlet_may_call(const struct lk_courier *courier,
     if (!outlet->ready.head || outlet->busy >= outlet->target->concurrency) {
         return false;
     }
-    if (!lk_rate_look(&outlet->rate, outlet->target, courier->now_ms)) {
-        lower(again_ms,
-              courier->now_ms + lk_rate_wait_ms(&outlet->rate, outlet->target));
+    uint64_t wait_ms;
+    if (!look_at_rate(outlet, &wait_ms)) {
+        lower(again_ms, courier->now_ms + wait_ms);
         return false;
     }
     return true;
+}
+
+void lk_outlet_spend(struct lk_outlet *outlet)
+{
+    if (!outlet->target->rate) {
+        return;
+    }
+    uv_mutex_lock(&outlet->rate_mutex);
+    lk_rate_take(&outlet->rate, outlet->target);
+    uv_mutex_unlock(&outlet->rate_mutex);
+}
+
+static struct lk_outlet *outlet_named(struct lk_courier *courier,
+                                      const char *name)
+{
+    struct lk_outlet *found = courier->outlets;
+
+    while (found && strcmp(found->name, name) != 0) {
+        found = found->next;
+    }
+    return found;
+}
+
+/* An outlet is never removed. One that the courier has not made yet has no
+ * calls either. */
+uint64_t lk_courier_reserve(void *context, const struct lk_target *target)
+{
+    struct lk_courier *courier = context;
+
+    if (!target->rate) {
+        return 0;
+    }
+    uv_mutex_lock(&courier->mutex);
+    struct lk_outlet *outlet = outlet_named(courier, target->name);
+    uv_mutex_unlock(&courier->mutex);
+    if (!outlet) {
+        return 0;
+    }
+    uv_mutex_lock(&outlet->rate_mutex);
+    uint64_t wait_ms =
+        lk_rate_reserve(&outlet->rate, target, lk_courier_clock_ms());
+    uv_mutex_unlock(&outlet->rate_mutex);
+    return wait_ms;
 }
 
 /* ---- how it does --------------------------------------------------------- */
@@ -210,5 +268,6 @@ void lk_outlet_free(struct lk_outlet *outlet)
     lk_outlet_forget_handles(outlet);
     free(outlet->idle);
     lk_targets_free(&outlet->own);
+    uv_mutex_destroy(&outlet->rate_mutex);
     free(outlet);
 }

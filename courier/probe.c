@@ -328,6 +328,7 @@ static struct lk_prober *make_prober(const struct lk_outbox_setup *setup)
 }
 
 enum lk_status lk_prober_start(const struct lk_outbox_setup *setup,
+                               lk_reserve_fn reserve, void *context,
                                struct lk_prober **prober)
 {
     struct lk_prober *made = make_prober(setup);
@@ -337,6 +338,8 @@ enum lk_status lk_prober_start(const struct lk_outbox_setup *setup,
     if (!made) {
         goto out;
     }
+    made->reserve = reserve;
+    made->reserve_context = context;
     status = lk_targets_copy(&setup->config->targets, &made->targets);
     if (!status) {
         status = lk_probe_places_make(made);

@@ -9,10 +9,15 @@
 
 struct lk_prober;
 
+/* Of the calls that a target may have: how long to wait before one of ours. */
+typedef uint64_t (*lk_reserve_fn)(void *context,
+                                  const struct lk_target *target);
+
 /* Copies what it needs of setup->config; the rest outlives it. A failure is
  * logged. */
 LK_MUST_CHECK enum lk_status lk_prober_start(
-    const struct lk_outbox_setup *setup, struct lk_prober **prober);
+    const struct lk_outbox_setup *setup, lk_reserve_fn reserve, void *context,
+    struct lk_prober **prober);
 /* Takes over the targets and routes of a new configuration; out of memory, it
  * keeps those it has. Never waits for a call. Any thread. */
 void lk_prober_reload(struct lk_prober *prober, const struct lk_config *config);

@@ -38,28 +38,33 @@ static void hold(struct lk_probe_place *place,
         lk_probe_now_ns() + (delay > asked ? delay : asked) * MS_NS;
 }
 
-/* Waits for the target's rate. False: the prober is to stop. */
-static bool pace(struct lk_prober *prober, struct lk_probe_place *place)
+static void sleep_until(struct lk_prober *prober, uint64_t ns)
 {
     uint64_t now = lk_probe_now_ns();
 
-    if (place->next_ns > now) {
-        lk_probe_sleep(prober, place->next_ns - now, false);
-        now = lk_probe_now_ns();
+    if (ns > now) {
+        lk_probe_sleep(prober, ns - now, false);
     }
-    if (atomic_load(&prober->stopping)) {
-        return false;
+}
+
+/* Whoever asked for the next turn at once would leave none to the jobs: the one
+ * after ours is theirs, if they want it. */
+bool lk_probe_pace(struct lk_prober *prober, struct lk_probe_place *place,
+                   const struct lk_target *target)
+{
+    sleep_until(prober, place->next_ns);
+    if (target->rate && !atomic_load(&prober->stopping)) {
+        uint64_t wait_ms = prober->reserve(prober->reserve_context, target);
+        sleep_until(prober, lk_probe_now_ns() + wait_ms * MS_NS);
+        place->next_ns = lk_probe_now_ns() + 1500 * MS_NS / target->rate;
     }
-    if (place->target->rate) {
-        place->next_ns = now + 1000 * MS_NS / place->target->rate;
-    }
-    return true;
+    return !atomic_load(&prober->stopping);
 }
 
 bool lk_probe_ask(struct lk_prober *prober, struct lk_probe_place *place,
                   struct lk_slice path, struct lk_http_answer *answer)
 {
-    if (!pace(prober, place)) {
+    if (!lk_probe_pace(prober, place, place->target)) {
         return false;
     }
     enum lk_status status = lk_http_call(

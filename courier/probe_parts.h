@@ -26,11 +26,11 @@ struct lk_probe_place {
     const struct lk_route *route; /* NULL: jobs */
     const struct lk_probe *probe; /* without a path: roll back, ask nothing */
     uint64_t cursor;              /* jobs: where the present pass is */
-    uint64_t next_ns;             /* no call before, for the target's rate */
-    uint64_t held_ns;             /* nor before, after it did not answer */
-    unsigned failures;            /* in a row */
-    uint64_t checked_ns;          /* asked about what cannot be; 0: not yet */
-    bool unsound;                 /* and it said that it had happened */
+    uint64_t next_ns;  /* no turn is asked for before: jobs have every other */
+    uint64_t held_ns;  /* nor before, after it did not answer */
+    unsigned failures; /* in a row */
+    uint64_t checked_ns; /* asked about what cannot be; 0: not yet */
+    bool unsound;        /* and it said that it had happened */
     struct lk_probe_tally tally;
 };
 
@@ -59,6 +59,8 @@ struct lk_probe_page {
 
 struct lk_prober {
     struct lk_outbox_setup setup; /* its config is not used */
+    lk_reserve_fn reserve;
+    void *reserve_context;
     uv_thread_t thread;
     atomic_bool stopping;
     uv_mutex_t lock;
@@ -127,6 +129,11 @@ void lk_probe_page_clear(struct lk_probe_page *page);
 enum lk_probe_result lk_probe_look(struct lk_prober *prober,
                                    const struct lk_probe_subject *subject,
                                    bool now);
+
+/* Waits for the target's rate, of which jobs have their share. False: the
+ * prober is to stop. */
+bool lk_probe_pace(struct lk_prober *prober, struct lk_probe_place *place,
+                   const struct lk_target *target);
 
 /* False: there is no answer that could say anything. */
 bool lk_probe_ask(struct lk_prober *prober, struct lk_probe_place *place,

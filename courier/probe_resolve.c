@@ -327,7 +327,8 @@ static bool roll_back(struct lk_prober *prober,
     };
     if (!target || lk_probe_path(route->rollback_path, &words, &path) ||
         rollback_key(prober, subject, target, &key) ||
-        rollback_body(subject, words.reference, &body)) {
+        rollback_body(subject, words.reference, &body) ||
+        !lk_probe_pace(prober, subject->place, target)) {
         goto out;
     }
     status = lk_http_call(

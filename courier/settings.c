@@ -95,6 +95,10 @@ static struct lk_outlet *find_outlet(struct lk_courier *courier,
         return outlet;
     }
     outlet = calloc(1, sizeof(*outlet));
+    if (outlet && uv_mutex_init(&outlet->rate_mutex)) {
+        free(outlet);
+        return NULL;
+    }
     if (outlet) {
         snprintf(outlet->name, sizeof(outlet->name), "%s", name);
         uv_mutex_lock(&courier->mutex);

@@ -172,6 +172,47 @@ static void a_clock_that_goes_back_gives_nothing(void **state)
     assert_int_equal(drain(&rate, &target, 1100), 1);
 }
 
+/* Two who call one target have one budget between them, whoever comes first. */
+static void what_is_reserved_is_taken_from_the_same_bucket(void **state)
+{
+    struct lk_target target = {.rate = 10, .burst = 2};
+    struct lk_rate rate = {0};
+
+    assert_int_equal(lk_rate_reserve(&rate, &target, 0), 0);
+    assert_int_equal(lk_rate_look(&rate, &target, 0), 1);
+    lk_rate_take(&rate, &target);
+    assert_int_equal(lk_rate_reserve(&rate, &target, 0), 100);
+    /* The token at 100 is spoken for, the one at 200 is not. */
+    assert_int_equal(lk_rate_look(&rate, &target, 100), 0);
+    assert_int_equal(lk_rate_wait_ms(&rate, &target), 100);
+    assert_int_equal(drain(&rate, &target, 200), 1);
+    assert_int_equal(lk_rate_reserve(&rate, &target, 200), 100);
+    assert_int_equal(lk_rate_reserve(&rate, &target, 200), 200);
+    assert_int_equal(drain(&rate, &target, 400), 0);
+    /* A debt does not outlast a pause, and a pause saves no more than burst. */
+    assert_int_equal(drain(&rate, &target, 100000), 2);
+}
+
+/* C30: over a long time the two together have the rate, and both get on. */
+static void two_who_share_a_rate_keep_it_together(void **state)
+{
+    struct lk_target target = {.rate = 7, .burst = 1};
+    struct lk_rate rate = {0};
+    uint64_t jobs = 0;
+    uint64_t probes = 0;
+    uint64_t turn = 0;
+
+    for (uint64_t ms = 0; ms <= 10000; ms++) {
+        if (ms >= turn) { /* asks, waits, calls, and leaves one out */
+            probes++;
+            turn = ms + lk_rate_reserve(&rate, &target, ms) + 1500 / 7;
+        }
+        jobs += drain(&rate, &target, ms);
+    }
+    assert_true(jobs > 20 && probes > 20);
+    assert_true(jobs + probes <= 7 * 10 + 2);
+}
+
 static void without_a_rate_any_number_may_go(void **state)
 {
     struct lk_target target = {0};
@@ -197,6 +238,8 @@ int main(void)
         cmocka_unit_test(the_rate_is_kept_over_time),
         cmocka_unit_test(the_wait_is_as_long_as_a_token_takes),
         cmocka_unit_test(a_clock_that_goes_back_gives_nothing),
+        cmocka_unit_test(what_is_reserved_is_taken_from_the_same_bucket),
+        cmocka_unit_test(two_who_share_a_rate_keep_it_together),
         cmocka_unit_test(without_a_rate_any_number_may_go),
     };
 

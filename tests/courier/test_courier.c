@@ -1,5 +1,6 @@
 /* test_courier.c - the courier against a store that fails on demand: what is
  * called, when, how often, and what is written down (C27, C29, C30). */
+#include "courier/courier.h"
 #include "tests/courier/courier_bench.h"
 
 static void a_job_is_delivered_and_its_answer_written_down(void **state)
@@ -419,6 +420,27 @@ static void failures_open_the_circuit_and_the_rest_is_given_back(void **state)
     assert_true(calls <= 4);
 }
 
+/* C30: what the prober has spoken for is not there for jobs. */
+static void a_rate_is_shared_with_the_prober(void **state)
+{
+    struct bench *bench = *state;
+    uint64_t wait_ms = 0;
+
+    bench->targets[0].rate = bench->targets[0].burst = 1;
+    start(bench);
+    for (int i = 0; i < 100; i++) {
+        wait_ms = lk_courier_reserve(bench->courier, &bench->targets[0]);
+    }
+    assert_true(wait_ms > 10000);
+    assert_int_equal(lk_courier_reserve(bench->courier, &bench->targets[1]), 0);
+    struct ledger_job *waits = ledger_add(&bench->ledger, "honours", "/1");
+    struct ledger_job *goes = ledger_add(&bench->ledger, "once", "/2");
+    lk_courier_class.wake(bench->courier);
+    await_end(bench, goes);
+    stop(bench, 1000);
+    assert_int_equal(waits->attempts, 0);
+}
+
 static void a_rate_limits_what_is_leased(void **state)
 {
     struct bench *bench = *state;
@@ -577,6 +599,7 @@ int main(void)
         TEST(a_slow_target_does_not_delay_another),
         TEST(no_more_is_leased_than_a_target_may_have_at_once),
         TEST(failures_open_the_circuit_and_the_rest_is_given_back),
+        TEST(a_rate_is_shared_with_the_prober),
         TEST(a_rate_limits_what_is_leased),
         TEST(a_stop_gives_back_what_was_not_called),
         TEST(a_stop_waits_for_a_call_that_has_left),
