@@ -155,6 +155,9 @@ static void call(struct lk_courier *courier, struct lk_errand *errand,
         errand->exchange->answer.error[0] = 0;
         status = begin(courier, errand, left_ms);
     }
+    if (!status) {
+        status = lk_poll_attach(&courier->poll, errand->exchange->easy);
+    }
     if (!status &&
         curl_multi_add_handle(courier->poll.multi, errand->exchange->easy)) {
         status = LK_NOMEM;

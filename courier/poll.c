@@ -3,35 +3,136 @@
 
 #include "courier/courier.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum { EVENTS = 256, SLEEP_MAX_MS = 60000 };
+
+/*
+ * A connection that is kept is used by call after call, and curl wants its
+ * socket watched and then not, each time. It stays in the epoll meanwhile: only
+ * when it moves though nobody waits for it, it is taken out.
+ */
+struct lk_poll_socket {
+    bool ours;         /* closed by close_socket alone */
+    uint32_t in_epoll; /* with these events; 0: it is not */
+    uint32_t wanted;   /* by curl */
+};
+
+static struct lk_poll_socket *find_socket(const struct lk_poll *poll, int fd)
+{
+    bool known = (size_t)fd < poll->socket_cap && poll->sockets[fd].ours;
+
+    return known ? &poll->sockets[fd] : NULL;
+}
+
+/* Without memory it is one of those that we know nothing of. */
+static void note_socket(struct lk_poll *poll, int fd)
+{
+    size_t cap = poll->socket_cap ? poll->socket_cap : 64;
+
+    while (cap <= (size_t)fd) {
+        cap *= 2;
+    }
+    if (cap > poll->socket_cap) {
+        struct lk_poll_socket *sockets =
+            realloc(poll->sockets, cap * sizeof(*sockets));
+        if (!sockets) {
+            return;
+        }
+        memset(sockets + poll->socket_cap, 0,
+               (cap - poll->socket_cap) * sizeof(*sockets));
+        poll->sockets = sockets;
+        poll->socket_cap = cap;
+    }
+    poll->sockets[fd] = (struct lk_poll_socket){.ours = true};
+}
+
+static curl_socket_t open_socket(void *context, curlsocktype purpose,
+                                 struct curl_sockaddr *address)
+{
+    int fd = socket(address->family, address->socktype | SOCK_CLOEXEC,
+                    address->protocol);
+
+    (void)purpose;
+    if (fd < 0) {
+        return CURL_SOCKET_BAD;
+    }
+    note_socket(context, fd);
+    return fd;
+}
+
+/* That takes it out of the epoll as well. */
+static int close_socket(void *context, curl_socket_t fd)
+{
+    struct lk_poll_socket *found = find_socket(context, fd);
+
+    if (found) {
+        *found = (struct lk_poll_socket){0};
+    }
+    return close(fd);
+}
+
+enum lk_status lk_poll_attach(struct lk_poll *poll, CURL *easy)
+{
+    return curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_socket) ||
+                   curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, poll) ||
+                   curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION,
+                                    close_socket) ||
+                   curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, poll)
+               ? LK_NOMEM
+               : LK_OK;
+}
+
+/* Should there be no memory for it, its call runs into its time-out; to tell
+ * curl would end all of them. */
+static void watch(struct lk_poll *poll, int fd, uint32_t events, bool known)
+{
+    struct epoll_event event = {.events = events, .data.fd = fd};
+
+    if (epoll_ctl(poll->epoll, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd,
+                  &event)) {
+        epoll_ctl(poll->epoll, known ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd,
+                  &event);
+    }
+}
+
+static void watch_ours(struct lk_poll *poll, int fd, uint32_t events)
+{
+    struct lk_poll_socket *found = &poll->sockets[fd];
+
+    found->wanted = events;
+    if (events && found->in_epoll != events) {
+        watch(poll, fd, events, found->in_epoll != 0);
+        found->in_epoll = events;
+    }
+}
 
 /* curl tells which sockets it waits for, and for what. */
 static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *context,
                         void *known)
 {
     struct lk_poll *poll = context;
-    struct epoll_event event = {.data.fd = fd};
+    uint32_t events = 0;
 
     (void)easy;
-    if (what == CURL_POLL_REMOVE) {
+    if (what != CURL_POLL_REMOVE) {
+        events |= what & CURL_POLL_IN ? EPOLLIN : 0;
+        events |= what & CURL_POLL_OUT ? EPOLLOUT : 0;
+    }
+    if (find_socket(poll, fd)) {
+        watch_ours(poll, fd, events);
+    } else if (what == CURL_POLL_REMOVE) {
         epoll_ctl(poll->epoll, EPOLL_CTL_DEL, fd, NULL);
-        return 0;
-    }
-    event.events |= what & CURL_POLL_IN ? EPOLLIN : 0;
-    event.events |= what & CURL_POLL_OUT ? EPOLLOUT : 0;
-    /* Should there be no memory for it, its call runs into its time-out; to
-     * tell curl would end all of them. */
-    if (epoll_ctl(poll->epoll, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd,
-                  &event)) {
-        epoll_ctl(poll->epoll, known ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd,
-                  &event);
-    }
-    if (!known) {
-        curl_multi_assign(poll->multi, fd, poll);
+    } else {
+        watch(poll, fd, events, known != NULL);
+        if (!known) {
+            curl_multi_assign(poll->multi, fd, poll);
+        }
     }
     return 0;
 }
@@ -69,6 +170,7 @@ enum lk_status lk_poll_open(struct lk_poll *poll)
 void lk_poll_close(struct lk_poll *poll)
 {
     curl_multi_cleanup(poll->multi);
+    free(poll->sockets);
     if (poll->epoll > 0) {
         close(poll->epoll);
     }
@@ -79,6 +181,7 @@ void lk_poll_close(struct lk_poll *poll)
 
 static void handle(struct lk_poll *poll, const struct epoll_event *event)
 {
+    struct lk_poll_socket *found = find_socket(poll, event->data.fd);
     uint64_t rings;
     int running;
     int what = 0;
@@ -86,6 +189,11 @@ static void handle(struct lk_poll *poll, const struct epoll_event *event)
     if (event->data.fd == poll->bell) {
         /* Its count does not matter: whoever rang has left a note. */
         (void)!read(poll->bell, &rings, sizeof(rings));
+        return;
+    }
+    if (found && !found->wanted) {
+        epoll_ctl(poll->epoll, EPOLL_CTL_DEL, event->data.fd, NULL);
+        found->in_epoll = 0;
         return;
     }
     what |= event->events & EPOLLIN ? CURL_CSELECT_IN : 0;

@@ -10,8 +10,12 @@
 
 #include <curl/curl.h>
 
+struct lk_poll_socket;
+
 struct lk_poll {
     CURLM *multi;
+    struct lk_poll_socket *sockets; /* by number, those that we have opened */
+    size_t socket_cap;
     int epoll;
     int bell;          /* an eventfd */
     uint64_t timer_ms; /* when curl wants to be called; UINT64_MAX: never */
@@ -20,6 +24,10 @@ struct lk_poll {
 /* Makes the multi handle too. Whatever is returned, lk_poll_close it. */
 LK_MUST_CHECK enum lk_status lk_poll_open(struct lk_poll *poll);
 void lk_poll_close(struct lk_poll *poll);
+
+/* Before a call: the handle's connections are opened and closed here, so that
+ * what is known of a socket is true. */
+LK_MUST_CHECK enum lk_status lk_poll_attach(struct lk_poll *poll, CURL *easy);
 
 /* Sleeps until something moves, the bell rings or `until_ms` has come, and lets
  * curl look after the sockets that moved. */
