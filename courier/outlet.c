@@ -195,6 +195,7 @@ void lk_outlet_note(struct lk_courier *courier, struct lk_errand *errand)
                          courier->now_ms)) {
         return;
     }
+    lk_courier_publish(courier); /* who reads the log sees it */
     say_circuit(outlet, errand->result.reason);
     if (outlet->circuit.state == LK_CIRCUIT_OPEN) {
         return_ready(courier, outlet);
