@@ -31,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 PEERS = BUILD / "peers"
 CONCURRENCY = 64
 BATCH = 500
+WORKS = 2  # of one daemon's courier, under way at once on PostgreSQL
 CHARGE = '{"amount":4200,"currency":"eur","customer":"cus_1"}'
 HEADERS = "Content-Type: application/json\r\n"
 
@@ -284,7 +285,8 @@ def bench_burn(args, folder, results):
         for batch, couriers, count, word in (
                 (1, 8, 10_000, "one at a time, eight couriers; peers one at a "
                  f"time, {CONCURRENCY} workers"),
-                (BATCH, 1, 50_000, f"batches of {BATCH}")):
+                (BATCH, WORKS, 50_000, f"batches of {BATCH}, {WORKS} couriers: "
+                 "as many as a daemon has works under way")):
             count //= args.divide
             a, b, c = alternate(
                 args.rounds,
