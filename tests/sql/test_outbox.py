@@ -311,6 +311,13 @@ def test_bodies_are_leased_up_to_a_bound_and_one_at_least(db, courier):
     assert len(courier.lease("t", size=1)) == 1
 
 
+def test_requests_are_leased_up_to_a_bound_and_one_at_least(db, courier):
+    for key in "abcde":
+        accept(db, key)  # 13 bytes each
+    assert [len(courier.lease(GATEWAY, size=size)) for size in (1, 14, 26)] \
+        == [1, 2, 2]
+
+
 def test_only_the_present_lease_counts(db, courier, other):
     # C27
     leave_jobs(db, 1)
