@@ -266,8 +266,8 @@ static enum lk_status start_courier(const struct lk_outbox_setup *setup,
         return status;
     }
     if (setup->config->probes) {
-        status = lk_prober_start(setup, lk_courier_reserve, made,
-                                 &made->prober);
+        status =
+            lk_prober_start(setup, lk_courier_reserve, made, &made->prober);
     }
     if (!status && setup->store->class->targets) {
         status = lk_watch_start(made, &made->watch);

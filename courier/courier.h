@@ -146,7 +146,7 @@ struct lk_outlet {
                              known but to the step that asks */
     struct lk_circuit circuit;
     struct lk_rate rate;
-    uv_mutex_t rate_mutex; /* guards it: the prober has a share */
+    uv_mutex_t rate_mutex;     /* guards it: the prober has a share */
     struct lk_exchange **idle; /* handles to use again */
     size_t idle_count;
     size_t idle_cap;
