@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from support.build import patience
 from support.life import until
 from support.outbox import target_settings
 from support.provider import charge
@@ -204,8 +205,8 @@ def test_however_many_calls_run_their_leases_are_renewed(box, silent):
     # C22: more than fit into three works.
     for name in ("one", "two", "three", "four"):
         box.target(name, silent, idempotency="no", concurrency="1000",
-                   timeout="60s")
-    box.start("courier.lease=3s", "courier.batch=1000")
+                   timeout="600s")
+    box.start("courier.lease=%ds" % (3 * patience()), "courier.batch=1000")
     for name in ("one", "two", "three", "four"):
         box.leave_many(850, lambda key: b"{}", target=name)
 

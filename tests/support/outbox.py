@@ -3,13 +3,14 @@
 import collections
 
 from . import stores
+from .build import patience
 from .life import FINGERPRINT, begin, complete, new_key, until
 from .resp import Error, fields
 
 JSON_TYPE = "Content-Type: application/json\r\n"
 SCOPE = "POST /payments"
 # Quick where the defaults are patient.
-TARGET = {"timeout": "20s", "backoff": "20ms",
+TARGET = {"timeout": "%ds" % (20 * patience()), "backoff": "20ms",
           "backoff_max": "100ms", "idempotency": "yes", "id": "json:/id",
           "circuit_failures": "0"}
 COURIER = ["courier.lease=2s", "store.sweep_interval=100ms",
