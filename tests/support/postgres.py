@@ -198,10 +198,12 @@ class Postgres(Service):
         return rows[0][0]
 
     def psql(self, text, database="postgres"):
-        """What psql prints, without headings."""
+        """What psql prints, without headings. From a file: a whole schema is
+        too long for an argument."""
+        path = self.write("psql-%d.sql" % next(_numbers), text)
         return self.run(self.bin / "psql", "-X", "-qAt", "-v",
                         "ON_ERROR_STOP=1", "-h", self.folder, "-p", self.port,
-                        "-U", "postgres", "-d", database, "-c", text)
+                        "-U", "postgres", "-d", database, "-f", path)
 
     def create_database(self, name=None):
         """An empty database; its URL."""
