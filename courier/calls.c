@@ -395,13 +395,14 @@ static void abandon(struct lk_courier *courier, struct lk_errand *errand)
     }
 }
 
-void lk_calls_abandon(struct lk_courier *courier)
+void lk_calls_abandon(struct lk_courier *courier, bool all)
 {
     struct lk_errand *next;
 
     for (struct lk_errand *errand = courier->hand; errand; errand = next) {
         next = errand->right;
-        if (errand->state == LK_ERRAND_RUNNING) {
+        if (errand->state == LK_ERRAND_RUNNING &&
+            (all || errand->outlet->gateway)) {
             abandon(courier, errand);
         }
     }

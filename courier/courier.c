@@ -53,6 +53,9 @@ static void ask_all(struct lk_courier *courier)
     }
 }
 
+/* The gateway goes on with its requests, and tells whichever daemon it reaches
+ * next what came of them. It does not reach this one any more: to wait for them
+ * would be in vain. */
 static void begin_stop(struct lk_courier *courier, uint64_t grace_ms)
 {
     struct lk_errand *errand;
@@ -73,6 +76,7 @@ static void begin_stop(struct lk_courier *courier, uint64_t grace_ms)
         errand->outlet->busy--;
         lk_errand_return(courier, errand, 0, "the courier stops");
     }
+    lk_calls_abandon(courier, false);
 }
 
 static void take_done(struct lk_courier *courier)
@@ -124,7 +128,7 @@ static bool is_over(struct lk_courier *courier, uint64_t *again_ms)
         return false;
     }
     if (courier->running && courier->now_ms >= courier->stop_ms) {
-        lk_calls_abandon(courier);
+        lk_calls_abandon(courier, true);
     }
     uint64_t last_ms = courier->stop_ms + LAST_ENDS_MS;
     uint64_t next_ms = courier->running ? courier->stop_ms : last_ms;

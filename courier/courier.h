@@ -95,7 +95,7 @@ struct lk_errand {
     /* Ended: */
     struct lk_result result;
     bool returned; /* LK_END_RETURN instead */
-    bool silent;   /* nothing is to be stored */
+    bool silent;   /* nothing is to be stored: it is only freed */
     size_t piece;  /* with so many ends in one step, at most */
     bool sent;
     uint64_t delay_ms;
@@ -292,14 +292,14 @@ struct lk_errand *lk_errand_make(struct lk_courier *courier,
 /* Its end is stored, or it is lost. It is in no step. */
 void lk_errand_free(struct lk_courier *courier, struct lk_errand *errand);
 void lk_errand_free_spare(struct lk_courier *courier);
-/* It is now ENDED: result, delay_ms and the rest are set. */
+/* It is now ENDED: result, delay_ms and the rest are set. It may be gone. */
 void lk_errand_end(struct lk_courier *courier, struct lk_errand *errand);
 /* It was not called, and somebody may try after delay_ms. */
 void lk_errand_return(struct lk_courier *courier, struct lk_errand *errand,
                       uint64_t delay_ms, const char *reason);
 /* It has its place among the calls, and is now MARKING. */
 void lk_errand_mark(struct lk_courier *courier, struct lk_errand *errand);
-/* Its step is done: what has waited for that is queued. */
+/* Its step is done: what has waited for that is queued, or gone. */
 void lk_errand_leave_step(struct lk_courier *courier, struct lk_errand *errand);
 
 /* ---- report.c ------------------------------------------------------------ */
@@ -317,8 +317,9 @@ size_t lk_calls_start(struct lk_courier *courier, uint64_t *again_ms);
 void lk_calls_marked(struct lk_courier *courier, struct lk_errand *errand);
 /* Looks after curl's calls; returns how many have ended. */
 size_t lk_calls_run(struct lk_courier *courier);
-/* Gives all running ones up. */
-void lk_calls_abandon(struct lk_courier *courier);
+/* Gives all running ones up, or only those of the gateway, which goes on with
+ * them. */
+void lk_calls_abandon(struct lk_courier *courier, bool all);
 
 /* ---- gateway.c ----------------------------------------------------------- */
 

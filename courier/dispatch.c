@@ -89,12 +89,8 @@ static void add_ends(struct lk_courier *courier, struct lk_courier_step *step)
             break;
         }
         lk_errands_take(&courier->ended);
-        if (errand->silent) {
-            lk_errand_free(courier, errand);
-        } else {
-            bytes += errand->body.len + errand->headers.len;
-            add_end(step, errand);
-        }
+        bytes += errand->body.len + errand->headers.len;
+        add_end(step, errand);
     }
 }
 

@@ -157,12 +157,21 @@ void lk_errand_free_spare(struct lk_courier *courier)
     courier->spare_count = 0;
 }
 
+static void queue_end(struct lk_courier *courier, struct lk_errand *errand)
+{
+    if (errand->silent) {
+        lk_errand_free(courier, errand);
+    } else {
+        lk_errands_add(&courier->ended, errand);
+    }
+}
+
 void lk_errand_end(struct lk_courier *courier, struct lk_errand *errand)
 {
     leave_trial(errand);
     errand->state = LK_ERRAND_ENDED;
     if (!errand->step) {
-        lk_errands_add(&courier->ended, errand);
+        queue_end(courier, errand);
     }
 }
 
@@ -178,7 +187,7 @@ void lk_errand_leave_step(struct lk_courier *courier, struct lk_errand *errand)
 {
     errand->step = NULL;
     if (errand->state == LK_ERRAND_ENDED) {
-        lk_errands_add(&courier->ended, errand);
+        queue_end(courier, errand);
     } else if (errand->state == LK_ERRAND_MARKING && courier->stopping) {
         /* Nothing leaves any more: the store is told so, whether it has the
          * mark or not. */

@@ -363,6 +363,19 @@ def test_a_daemon_killed_while_the_app_works(make, app):
     assert app.count() == 1
 
 
+def test_a_daemon_that_stops_does_not_wait_for_the_app(make, app):
+    # C31: the gateway could not tell it what came of the request.
+    gateway = make(settings=["courier.grace=1h"])
+    accepted = gateway.post(new_key(), headers=tell(hold="it", body="done"))
+    app.wait_held("it")
+    gateway.daemon.stop()
+    app.release("it")
+    gateway.daemon.start()
+    answer = final(gateway, accepted)
+    assert (answer.status, answer.body) == (201, b"done")
+    assert app.count() == 1
+
+
 def test_a_gateway_killed_while_the_app_works_leaves_it_uncertain(
         make, folder, app):
     # C27, C31
