@@ -107,9 +107,29 @@ static bool is_worker(const struct lane *lane)
     return store->work_lanes ? lane->number >= store->lanes : lane->number == 0;
 }
 
+/* Orders and proofs are given once, and somebody waits for what they say: a
+ * lane whose connection may be lost leaves them to one that is better off. The
+ * courier's own works come again, and show when it is back. */
+static bool suits(const struct lane *lane, const struct lk_work *work)
+{
+    const struct lk_batcher *batcher = lane->batcher;
+
+    if (!lane->failed || (!work->order_count && !work->op_count)) {
+        return true;
+    }
+    for (unsigned i = 0; i < batcher->lane_count; i++) {
+        if (is_worker(&batcher->lanes[i]) && !batcher->lanes[i].failed) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool has_work(const struct lane *lane)
 {
-    return lane->work || (lane->batcher->work && is_worker(lane));
+    const struct lk_work *next = lane->batcher->work;
+
+    return lane->work || (next && is_worker(lane) && suits(lane, next));
 }
 
 static struct lk_work *take_work(struct lane *lane)
@@ -448,13 +468,15 @@ static void refuse_work(struct lk_work *work, enum lk_status status)
 
 /* A lane that is free, one whose last work was done before one whose work
  * failed: its connection may be the only one that is lost. */
-static struct lane *find_worker(struct lk_batcher *batcher)
+static struct lane *find_worker(struct lk_batcher *batcher,
+                                const struct lk_work *work)
 {
     struct lane *found = NULL;
 
     for (unsigned i = 0; i < batcher->lane_count; i++) {
         struct lane *lane = &batcher->lanes[i];
-        bool free = is_worker(lane) && !lane->busy && !lane->work;
+        bool free =
+            is_worker(lane) && !lane->busy && !lane->work && suits(lane, work);
         if (free && (!found || (found->failed && !lane->failed))) {
             found = lane;
         }
@@ -467,7 +489,8 @@ static bool queue_work(struct lk_batcher *batcher, struct lk_work *work)
     uv_mutex_lock(&batcher->mutex);
     bool late = batcher->stop;
     /* Nobody overtakes those who wait. */
-    struct lane *lane = late || batcher->work ? NULL : find_worker(batcher);
+    struct lane *lane =
+        late || batcher->work ? NULL : find_worker(batcher, work);
     if (lane) {
         lane->work = work;
         wake_lane(lane);

@@ -307,6 +307,35 @@ static void a_lane_whose_work_failed_comes_last(void **state)
     end(bench);
 }
 
+/* They are not given again: better late than refused for nothing. */
+static void orders_wait_for_a_lane_that_works(void **state)
+{
+    struct bench *bench = start(1, 2, 0);
+    struct fake *fake = &bench->fake;
+    struct errand step, order = make_errand(fake);
+    struct lk_job_order pause = {.order = LK_ORDER_PAUSE};
+
+    open_gate(fake, true);
+    fake->work_status[1] = fake->work_status[2] = LK_UNAVAILABLE;
+    give_errands(bench, &step, 1);
+    await_done(&step);
+    unsigned failed = lane_of(fake, &step);
+    open_gate(fake, false);
+    uv_mutex_lock(&fake->mutex);
+    fake->work_status[3 - failed] = LK_OK;
+    uv_mutex_unlock(&fake->mutex);
+    give_errands(bench, &step, 1);
+    await_gate(fake);
+    order.work.context = &order;
+    order.work.orders = &pause;
+    order.work.order_count = 1;
+    lk_batcher_work(bench->batcher, &order.work);
+    open_gate(fake, true);
+    await_done(&order);
+    assert_int_equal(order.work.status, LK_OK);
+    end(bench);
+}
+
 static void operations_of_work_are_decided_with_it(void **state)
 {
     struct bench *bench = start(1, 0, 3600000);
@@ -405,6 +434,7 @@ int main(void)
         cmocka_unit_test(work_has_a_lane_of_its_own_where_the_store_has_one),
         cmocka_unit_test(works_are_done_at_once_on_as_many_lanes_as_there_are),
         cmocka_unit_test(a_lane_whose_work_failed_comes_last),
+        cmocka_unit_test(orders_wait_for_a_lane_that_works),
         cmocka_unit_test(operations_of_work_are_decided_with_it),
         cmocka_unit_test(work_that_no_batch_can_hold_comes_back_at_once),
         cmocka_unit_test(what_is_queued_is_done_before_the_end),
