@@ -62,7 +62,9 @@ def test_a_courier_killed_at_any_point(box, make_provider, point, honours,
     if honours:
         assert counts == {"delivered": JOBS}
         return
-    assert counts["uncertain"] <= AT_ONCE
+    # What was called, and what had ended in a work that was not done: on
+    # PostgreSQL another one may be under way.
+    assert counts["uncertain"] <= AT_ONCE * (2 if box.server else 1)
     if point in NEVER_CALLED and number == 1:
         assert counts == {"delivered": JOBS} and made == 0
     if point == "courier_after_call":

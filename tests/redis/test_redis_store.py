@@ -294,6 +294,8 @@ def test_a_server_without_functions_gets_a_script(on, forbidden):
         works(raw)
 
 
+@pytest.mark.skipif("thread" in build.BUILD.name,
+                    reason="these have one thread: not built to look for races")
 def test_the_contract_holds_with_a_script(prefix):
     with RedisServer(**NO_FUNCTIONS) as server:
         for program in ("test_table", "test_contract", "test_records"):
