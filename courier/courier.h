@@ -256,6 +256,9 @@ void lk_courier_adopt(struct lk_courier *courier,
 
 /* ---- outlet.c ------------------------------------------------------------ */
 
+/* NULL: there is none yet. The courier's thread, or under its mutex. */
+struct lk_outlet *lk_outlet_find(const struct lk_courier *courier,
+                                 const char *name);
 /* How many jobs it has room for now; *again_ms: ask again then, at the latest
  * (UINT64_MAX: an end will tell). */
 size_t lk_outlet_room(const struct lk_courier *courier,

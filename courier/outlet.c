@@ -97,8 +97,8 @@ void lk_outlet_spend(struct lk_outlet *outlet)
     uv_mutex_unlock(&outlet->rate_mutex);
 }
 
-static struct lk_outlet *outlet_named(struct lk_courier *courier,
-                                      const char *name)
+struct lk_outlet *lk_outlet_find(const struct lk_courier *courier,
+                                 const char *name)
 {
     struct lk_outlet *found = courier->outlets;
 
@@ -118,7 +118,7 @@ uint64_t lk_courier_reserve(void *context, const struct lk_target *target)
         return 0;
     }
     uv_mutex_lock(&courier->mutex);
-    struct lk_outlet *outlet = outlet_named(courier, target->name);
+    struct lk_outlet *outlet = lk_outlet_find(courier, target->name);
     uv_mutex_unlock(&courier->mutex);
     if (!outlet) {
         return 0;

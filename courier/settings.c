@@ -83,14 +83,12 @@ static void set_gateway(struct lk_outlet *outlet,
     outlet->target = &outlet->internal;
 }
 
-static struct lk_outlet *find_outlet(struct lk_courier *courier,
+/* That of this name, made if there is none. NULL: out of memory. */
+static struct lk_outlet *need_outlet(struct lk_courier *courier,
                                      const char *name)
 {
-    struct lk_outlet *outlet = courier->outlets;
+    struct lk_outlet *outlet = lk_outlet_find(courier, name);
 
-    while (outlet && strcmp(outlet->name, name) != 0) {
-        outlet = outlet->next;
-    }
     if (outlet) {
         return outlet;
     }
@@ -112,7 +110,7 @@ static struct lk_outlet *find_outlet(struct lk_courier *courier,
 /* Out of memory: it goes on as it was, or is not served. */
 static void adopt_target(struct lk_courier *courier, struct lk_target *target)
 {
-    struct lk_outlet *outlet = find_outlet(courier, target->name);
+    struct lk_outlet *outlet = need_outlet(courier, target->name);
     struct lk_targets one = {.targets = target, .count = 1};
     struct lk_targets copy;
 
@@ -186,7 +184,7 @@ void lk_courier_adopt(struct lk_courier *courier,
         adopt_target(courier, &settings->targets.targets[i]);
     }
     if (settings->gateway) {
-        struct lk_outlet *outlet = find_outlet(courier, LK_TARGET_GATEWAY);
+        struct lk_outlet *outlet = need_outlet(courier, LK_TARGET_GATEWAY);
         if (outlet) {
             set_gateway(outlet, settings);
             outlet->configured = true;
