@@ -283,8 +283,9 @@ static void works_are_done_at_once_on_as_many_lanes_as_there_are(void **state)
     end(bench);
 }
 
-/* Its connection may be the only one that is lost. */
-static void a_lane_whose_work_failed_comes_last(void **state)
+/* Of two lanes for works one has failed, and will; the other works. The gate is
+ * open. */
+static struct bench *start_with_a_failed_lane(void)
 {
     struct bench *bench = start(1, 2, 0);
     struct fake *fake = &bench->fake;
@@ -299,6 +300,15 @@ static void a_lane_whose_work_failed_comes_last(void **state)
     fake->work_status[3 - failed] = LK_OK;
     fake->seen = 0;
     uv_mutex_unlock(&fake->mutex);
+    return bench;
+}
+
+/* Its connection may be the only one that is lost. */
+static void a_lane_whose_work_failed_comes_last(void **state)
+{
+    struct bench *bench = start_with_a_failed_lane();
+    struct errand errand;
+
     for (int i = 0; i < 10; i++) {
         give_errands(bench, &errand, 1);
         await_done(&errand);
@@ -310,20 +320,12 @@ static void a_lane_whose_work_failed_comes_last(void **state)
 /* They are not given again: better late than refused for nothing. */
 static void orders_wait_for_a_lane_that_works(void **state)
 {
-    struct bench *bench = start(1, 2, 0);
+    struct bench *bench = start_with_a_failed_lane();
     struct fake *fake = &bench->fake;
     struct errand step, order = make_errand(fake);
     struct lk_job_order pause = {.order = LK_ORDER_PAUSE};
 
-    open_gate(fake, true);
-    fake->work_status[1] = fake->work_status[2] = LK_UNAVAILABLE;
-    give_errands(bench, &step, 1);
-    await_done(&step);
-    unsigned failed = lane_of(fake, &step);
     open_gate(fake, false);
-    uv_mutex_lock(&fake->mutex);
-    fake->work_status[3 - failed] = LK_OK;
-    uv_mutex_unlock(&fake->mutex);
     give_errands(bench, &step, 1);
     await_gate(fake);
     order.work.context = &order;
