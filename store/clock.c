@@ -7,17 +7,39 @@
 #include <time.h>
 #include <unistd.h>
 
-static uint64_t read_clock(clockid_t id)
+#define MS_NS UINT64_C(1000000)
+
+enum { TRIES = 16, NEAR_NS = 20000 };
+
+static uint64_t read_clock_ns(clockid_t id)
 {
     struct timespec now;
 
     clock_gettime(id, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    return (uint64_t)now.tv_sec * 1000 * MS_NS + (uint64_t)now.tv_nsec;
 }
 
-static uint64_t wall_ms(void)
+/*
+ * What the wall clock says, as a base. The two clocks are read one after the
+ * other, and the process may be put aside in between: the closest of a few
+ * readings counts. BOOTTIME is read first, so that the base is never too low:
+ * nothing that follows a look at the wall clock seems to come before it.
+ */
+static uint64_t wall_base_ns(void)
 {
-    return read_clock(CLOCK_REALTIME) + (uint64_t)lk_fault_wall_offset_ms();
+    uint64_t nearest_ns = UINT64_MAX;
+    uint64_t base_ns = 0;
+
+    for (int i = 0; i < TRIES && nearest_ns > NEAR_NS; i++) {
+        uint64_t before_ns = read_clock_ns(CLOCK_BOOTTIME);
+        uint64_t wall_ns = read_clock_ns(CLOCK_REALTIME);
+        uint64_t apart_ns = read_clock_ns(CLOCK_BOOTTIME) - before_ns;
+        if (apart_ns < nearest_ns) {
+            nearest_ns = apart_ns;
+            base_ns = wall_ns - before_ns;
+        }
+    }
+    return base_ns + (uint64_t)lk_fault_wall_offset_ms() * MS_NS;
 }
 
 /* Empty if the system does not tell: then no two boots are the same. */
@@ -53,39 +75,45 @@ static bool same_boot(const struct lk_clock *clock,
 void lk_clock_start(struct lk_clock *clock, const struct lk_moment *last,
                     uint64_t highest_ms, uint64_t jump_ms)
 {
-    uint64_t boottime = read_clock(CLOCK_BOOTTIME);
-    uint64_t wall = wall_ms();
-    uint64_t floor = last->at_ms > highest_ms ? last->at_ms : highest_ms;
-    uint64_t now = wall;
+    uint64_t base_ns = wall_base_ns();
+    uint64_t boottime_ns = read_clock_ns(CLOCK_BOOTTIME);
+    uint64_t wall_ms = (base_ns + boottime_ns) / MS_NS;
+    uint64_t floor_ms = last->at_ms > highest_ms ? last->at_ms : highest_ms;
     bool held = false;
 
     read_boot_id(clock->boot_id);
-    if (last->at_ms && same_boot(clock, last, boottime)) {
-        now = last->at_ms + (boottime - last->boottime_ms);
+    if (last->at_ms && same_boot(clock, last, boottime_ns / MS_NS)) {
+        base_ns = (last->at_ms - last->boottime_ms) * MS_NS;
         held = last->held != 0;
-    } else if (floor) {
+    } else if (floor_ms) {
         /* A little behind is drift; time then just waits at the floor. */
-        held = wall > floor ? wall - floor > jump_ms : floor - wall > jump_ms;
-        now = held ? floor : wall;
+        held = wall_ms > floor_ms ? wall_ms - floor_ms > jump_ms
+                                  : floor_ms - wall_ms > jump_ms;
+        base_ns = held ? floor_ms * MS_NS - boottime_ns : base_ns;
     }
-    if (now < floor) {
-        now = floor;
+    if ((base_ns + boottime_ns) / MS_NS < floor_ms) {
+        base_ns = floor_ms * MS_NS - boottime_ns;
     }
-    atomic_store(&clock->base_ms, now - boottime);
+    atomic_store(&clock->base_ns, base_ns);
     atomic_store(&clock->held, held);
 }
 
 uint64_t lk_clock_now(const struct lk_clock *clock)
 {
-    return atomic_load_explicit(&clock->base_ms, memory_order_relaxed) +
-           read_clock(CLOCK_BOOTTIME);
+    uint64_t base_ns =
+        atomic_load_explicit(&clock->base_ns, memory_order_relaxed);
+
+    return (base_ns + read_clock_ns(CLOCK_BOOTTIME)) / MS_NS;
 }
 
+/* Rounded up: a restart must not lose what is left of a millisecond. */
 struct lk_moment lk_clock_moment(const struct lk_clock *clock)
 {
-    struct lk_moment moment = {.boottime_ms = read_clock(CLOCK_BOOTTIME)};
+    struct lk_moment moment = {.boottime_ms =
+                                   read_clock_ns(CLOCK_BOOTTIME) / MS_NS};
+    uint64_t base_ns = atomic_load(&clock->base_ns);
 
-    moment.at_ms = atomic_load(&clock->base_ms) + moment.boottime_ms;
+    moment.at_ms = moment.boottime_ms + (base_ns + MS_NS - 1) / MS_NS;
     moment.held = atomic_load(&clock->held);
     memcpy(moment.boot_id, clock->boot_id, LK_BOOT_ID);
     return moment;
@@ -93,11 +121,10 @@ struct lk_moment lk_clock_moment(const struct lk_clock *clock)
 
 void lk_clock_accept(struct lk_clock *clock)
 {
-    uint64_t boottime = read_clock(CLOCK_BOOTTIME);
-    uint64_t wall = wall_ms();
+    uint64_t base_ns = wall_base_ns();
 
-    if (wall > atomic_load(&clock->base_ms) + boottime) {
-        atomic_store(&clock->base_ms, wall - boottime);
+    if (base_ns > atomic_load(&clock->base_ns)) {
+        atomic_store(&clock->base_ns, base_ns);
     }
     atomic_store(&clock->held, false);
 }

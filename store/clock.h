@@ -28,7 +28,9 @@ struct lk_moment {
 };
 
 struct lk_clock {
-    atomic_uint_fast64_t base_ms; /* time at boottime 0 */
+    atomic_uint_fast64_t base_ns; /* time at boottime 0. In nanoseconds: the
+                                     sum is cut to milliseconds, not its parts,
+                                     which would put it behind the wall clock */
     atomic_bool held;
     char boot_id[LK_BOOT_ID];
 };

@@ -3,7 +3,10 @@
  * answer early (C24). The jumps come from the fault file, so that the builds
  * without fault points can only skip them.
  */
+#include "store/clock.h"
 #include "tests/store/fixture.h"
+
+#include <time.h>
 
 #ifdef LK_FAULTS
 
@@ -165,6 +168,26 @@ static void accepting_the_clock_is_audited(void **state)
     assert_true(seen);
 }
 
+/* The jobs and operations that `--since` a moment asks for are those that were
+ * made after it. */
+static void time_is_never_behind_the_wall_clock(void **state)
+{
+    struct lk_moment last = {0};
+    struct timespec wall;
+    struct lk_clock clock;
+
+    (void)state;
+    for (int i = 0; i < 2000; i++) {
+        lk_clock_start(&clock, &last, 0, HOUR_MS);
+        clock_gettime(CLOCK_REALTIME, &wall);
+        uint64_t now_ms = lk_clock_now(&clock);
+        assert_true(now_ms >= (uint64_t)wall.tv_sec * 1000 +
+                                  (uint64_t)wall.tv_nsec / 1000000);
+        /* Every other one goes on from where the one before was. */
+        last = i % 2 ? (struct lk_moment){0} : lk_clock_moment(&clock);
+    }
+}
+
 #define IN_BED(test)                                                           \
     cmocka_unit_test_setup_teardown(test, bed_setup, bed_teardown)
 
@@ -178,6 +201,7 @@ int main(void)
         IN_BED(a_jump_back_after_a_reboot_waits_for_an_operator),
         IN_BED(time_never_goes_below_what_was_stored),
         IN_BED(accepting_the_clock_is_audited),
+        cmocka_unit_test(time_is_never_behind_the_wall_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
