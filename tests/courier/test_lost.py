@@ -374,7 +374,11 @@ def test_the_provider_is_killed_again_and_again(box, make_provider, honours):
     counts = check_books(box, provider, keys)
     if honours:
         assert counts == {"delivered": 120}
-    assert counts["uncertain"] <= 3 * 4
+    # Uncertain is what was sent and cut off. How many that are is the kernel's
+    # to say: a listener that is being torn down still takes connections.
+    for job in box.jobs():
+        assert job["state"] != "uncertain" or job["reason"].startswith(
+            ("sent, no answer", "answered 200, but not to the end")), job
 
 
 def test_a_provider_that_stands_still_loses_nothing(box, provider):
