@@ -93,6 +93,22 @@ size_t lk_http_take_header(char *data, size_t one, size_t len, void *context)
     return len;
 }
 
+/*
+ * curl is about to send the request. If a connection that was used before has
+ * died meanwhile, curl does so a second time, by itself. That would be a call
+ * that is on no record and in no number of attempts: the caller decides.
+ */
+int lk_http_leave(void *context, char *there, char *here, int port,
+                  int local_port)
+{
+    struct lk_exchange *exchange = context;
+
+    (void)there, (void)here, (void)port, (void)local_port;
+    exchange->died = exchange->left;
+    exchange->left = true;
+    return exchange->died ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
+}
+
 static int look_at_cancel(void *context, curl_off_t a, curl_off_t b,
                           curl_off_t c, curl_off_t d)
 {
@@ -244,7 +260,7 @@ enum lk_status lk_exchange_begin(struct lk_exchange *exchange,
     CURLcode code = CURLE_OK;
 
     reset_answer(&exchange->answer);
-    exchange->headers_done = false;
+    exchange->headers_done = exchange->left = exchange->died = false;
     enum lk_status status = check_request(exchange, request);
     if (status) {
         return status;
@@ -271,26 +287,12 @@ enum lk_status lk_exchange_begin(struct lk_exchange *exchange,
     return status ? status : lk_http_set_headers(exchange, request);
 }
 
-/*
- * "Sent" is only possible once the connection stood, TLS and all: before that
- * curl has written nothing of the request.
- */
-static bool may_have_left(CURL *easy)
-{
-    curl_off_t stood = 0;
-    long bytes = 0;
-
-    return curl_easy_getinfo(easy, CURLINFO_PRETRANSFER_TIME_T, &stood) ||
-           curl_easy_getinfo(easy, CURLINFO_REQUEST_SIZE, &bytes) ||
-           stood > 0 || bytes > 0;
-}
-
 void lk_exchange_end(struct lk_exchange *exchange, CURLcode code)
 {
     struct lk_http_answer *answer = &exchange->answer;
     long status = 0;
 
-    answer->sent = may_have_left(exchange->easy);
+    answer->sent = exchange->left;
     answer->late = code == CURLE_OPERATION_TIMEDOUT;
     if (!curl_easy_getinfo(exchange->easy, CURLINFO_RESPONSE_CODE, &status) &&
         status >= 200 && status < 1000) {
@@ -302,6 +304,10 @@ void lk_exchange_end(struct lk_exchange *exchange, CURLcode code)
     answer->whole =
         answer->status && exchange->headers_done &&
         (code == CURLE_OK || (code == CURLE_WRITE_ERROR && answer->cut));
+    if (exchange->died) {
+        snprintf(answer->error, LK_HTTP_ERROR,
+                 "the connection was closed before an answer came");
+    }
     if (!answer->whole && !answer->error[0]) {
         snprintf(answer->error, LK_HTTP_ERROR, "%s",
                  code ? curl_easy_strerror(code) : "no answer");

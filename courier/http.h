@@ -85,6 +85,9 @@ struct lk_exchange {
     const atomic_bool *cancel;
     void *owner;       /* the caller's */
     bool headers_done; /* the empty line behind them has come */
+    bool left;         /* curl has a connection, and begins to send. Once: a
+                          request is sent by nobody but the caller again */
+    bool died;         /* curl was about to send it a second time */
     struct lk_http_answer answer;
 };
 

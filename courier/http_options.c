@@ -59,9 +59,9 @@ static CURLcode set_rules(CURL *e)
 }
 
 /*
- * curl sends a request again, by itself, when a connection that it has used
- * before turns out to be dead. Where that could make it happen twice, each
- * call has a connection of its own.
+ * On a connection that was used before, curl may find out that it is dead only
+ * after it has sent the request: nobody knows then whether it has happened.
+ * Where the key is not honoured, each call has a connection of its own.
  */
 static CURLcode set_connection(CURL *e, const struct lk_target *target)
 {
@@ -96,6 +96,8 @@ CURLcode lk_http_set_target(struct lk_exchange *exchange,
     SET(CURLOPT_WRITEDATA, exchange);
     SET(CURLOPT_HEADERFUNCTION, lk_http_take_header);
     SET(CURLOPT_HEADERDATA, exchange);
+    SET(CURLOPT_PREREQFUNCTION, lk_http_leave);
+    SET(CURLOPT_PREREQDATA, exchange);
     exchange->ready = !code;
     return code;
 }

@@ -11,6 +11,8 @@
 /* http.c: curl's callbacks, with the exchange. */
 size_t lk_http_take_body(char *data, size_t one, size_t len, void *context);
 size_t lk_http_take_header(char *data, size_t one, size_t len, void *context);
+int lk_http_leave(void *context, char *there, char *here, int port,
+                  int local_port);
 
 /* http_options.c */
 CURLcode lk_http_set_target(struct lk_exchange *exchange,

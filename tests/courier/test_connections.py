@@ -178,3 +178,72 @@ def test_a_day_of_hanging_dead_and_slow_targets_stays_within_bounds(
     until(lambda: watch.count() <= base + 4 + 8, 60)
     if not build.is_sanitized():
         assert late - early < 4 << 20, (early, late)
+
+
+# ---- connections that die ----
+
+class Closing:
+    """Answers the first request of a connection. Reads the second to its end,
+    and closes without an answer. What came: (connection, key) of each."""
+
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = "http://127.0.0.1:%d" % self.listener.getsockname()[1]
+        self.came = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        number = 0
+        while True:
+            try:
+                peer = self.listener.accept()[0]
+            except OSError:
+                return
+            number += 1
+            threading.Thread(target=self._serve, args=(peer, number),
+                             daemon=True).start()
+
+    def _serve(self, peer, number):
+        with peer, peer.makefile("rb") as lines:
+            for answers in (True, False):
+                if not self._read(lines, number):
+                    return
+                if answers:
+                    peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n"
+                                 b"\r\n{\"id\":\"x\"}")
+
+    def _read(self, lines, number):
+        headers = {}
+        for line in iter(lines.readline, b"\r\n"):
+            if not line:
+                return False
+            name, _, value = line.partition(b":")
+            headers[name.lower()] = value.strip().decode()
+        lines.read(int(headers[b"content-length"]))
+        self.came.append((number, headers[b"idempotency-key"]))
+        return True
+
+
+@pytest.fixture
+def closing():
+    made = Closing()
+    yield made
+    made.listener.close()
+
+
+@pytest.mark.stores("sqlite")
+@pytest.mark.parametrize("honours", ["yes", "no"])
+def test_every_request_that_leaves_is_an_attempt_on_record(box, closing,
+                                                           honours):
+    # C27, C28: also where a kept connection dies under a request.
+    box.target("pay", closing.url, idempotency=honours, http="1.1").start()
+    jobs = [box.wait_job(box.leave(charge("cus_1", 1))) for _ in range(2)]
+    for job in jobs:
+        came = [key for _, key in closing.came if key == job["downstream-key"]]
+        assert len(came) == job["attempts"] == len(job["history"]) + 1, job
+    assert [job["attempts"] for job in jobs] == [
+        1, 2 if honours == "yes" else 1]
+    if honours == "no":
+        assert [number for number, _ in closing.came] == [1, 2]
+    else:
+        assert "the connection was closed" in jobs[1]["history"][0]["reason"]

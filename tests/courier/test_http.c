@@ -353,7 +353,7 @@ static void interim_answers_are_not_the_answer(void **state)
 
 /* ---- connections --------------------------------------------------------- */
 
-/* curl sends again by itself what it sent on a connection that had died. */
+/* One that dies under a request leaves nobody knowing whether it came. */
 static void only_where_the_key_is_honoured_a_connection_is_used_twice(
     void **state)
 {
