@@ -209,10 +209,96 @@ static void disconnect(struct lk_sqlite *store)
 }
 
 /*
- * Empties the log into the database. After a failed sync the system may show
- * bytes that are not on the disk; this writes all of them once more, and the
- * log, whose pages cannot be trusted, starts anew.
+ * What a sync that failed leaves behind, and why every opening, a start or a
+ * reopening, writes the log again before SQLite sees it.
+ *
+ * Linux reports a failed sync once and then takes the pages for clean: reads
+ * find bytes that are not on the disk, and the next sync succeeds without
+ * writing them. That also holds for a process that is started later. SQLite
+ * would recover such a log, "sync" it, and copy its pages into the database;
+ * after a power loss there is half a transaction, or an older log over newer
+ * pages. Hence the invariants:
+ *
+ *  - Nothing is read from the log that is not on the disk. All of it is
+ *    written again, which makes its pages dirty, and synced. Bytes that were
+ *    on the disk are replaced by themselves, so a power loss in between loses
+ *    nothing either.
+ *  - The log is given up only after a sync of the database that followed the
+ *    writing of all its pages. SQLite sees to that: a checkpoint that failed
+ *    has not counted, and since the shared memory goes with the last
+ *    connection, the first checkpoint of an opening copies the log from its
+ *    first page on. So the database has no page that is both needed and
+ *    neither in the log nor on the disk, and need not be written again.
+ *  - After a write or sync that failed, nothing is decided before a
+ *    reopening (fail_batch, checkpoint).
+ *
+ * The names of both files are made durable by count_opening before the first
+ * answer. A directory is part of the file system's own journal: one whose sync
+ * has failed goes on failing, and nothing is opened.
  */
+static int copy_onto_itself(sqlite3_file *log)
+{
+    enum { PIECE = 64 * 1024 };
+    char *bytes = malloc(PIECE);
+    sqlite3_int64 size = 0;
+    int code = bytes ? log->pMethods->xFileSize(log, &size) : SQLITE_NOMEM;
+
+    for (sqlite3_int64 at = 0; at < size && code == SQLITE_OK; at += PIECE) {
+        int len = size - at < PIECE ? (int)(size - at) : PIECE;
+        code = log->pMethods->xRead(log, bytes, len, at);
+        if (code == SQLITE_OK) {
+            code = log->pMethods->xWrite(log, bytes, len, at);
+        }
+    }
+    if (code == SQLITE_OK && size) {
+        code = log->pMethods->xSync(log, SQLITE_SYNC_FULL);
+    }
+    free(bytes);
+    return code;
+}
+
+static int rewrite_log(struct lk_sqlite *store, const char *log_path)
+{
+    sqlite3_vfs *vfs = sqlite3_vfs_find(store->config.vfs);
+    const char *name =
+        sqlite3_create_filename(store->path, "", log_path, 0, NULL);
+    sqlite3_file *log = vfs ? calloc(1, (size_t)vfs->szOsFile) : NULL;
+    int code = SQLITE_NOMEM;
+
+    if (name && log) {
+        code = vfs->xOpen(vfs, sqlite3_filename_wal(name), log,
+                          SQLITE_OPEN_READWRITE | SQLITE_OPEN_WAL, NULL);
+    }
+    if (code == SQLITE_OK) {
+        code = copy_onto_itself(log);
+    }
+    if (log && log->pMethods) {
+        log->pMethods->xClose(log);
+    }
+    free(log);
+    sqlite3_free_filename(name);
+    return code;
+}
+
+static enum lk_status settle_log(struct lk_sqlite *store, struct lk_buf *error)
+{
+    char log[4096];
+    struct stat info;
+
+    snprintf(log, sizeof(log), "%s-wal", store->path);
+    if (stat(log, &info) || !info.st_size) {
+        return LK_OK;
+    }
+    int code = rewrite_log(store, log);
+    enum lk_status status = lk_sqlite_status(code);
+    if (status && latchkey_buf_printf(error, "cannot write %s: %s", log,
+                                      sqlite3_errstr(code))) {
+        status = LK_NOMEM;
+    }
+    return status;
+}
+
+/* Empties the log into the database. */
 static enum lk_status empty_log(struct lk_sqlite *store)
 {
     return lk_sqlite_status(sqlite3_wal_checkpoint_v2(
@@ -262,9 +348,11 @@ static enum lk_status take_secrets(struct lk_sqlite *store)
 /* Everything from the file up to the index. On failure all is closed. */
 static enum lk_status build(struct lk_sqlite *store, struct lk_buf *error)
 {
-    enum lk_status status =
-        lk_sqlite_connect(store, true, &store->writer, error);
+    enum lk_status status = settle_log(store, error);
 
+    if (!status) {
+        status = lk_sqlite_connect(store, true, &store->writer, error);
+    }
     if (!status) {
         sqlite3_wal_hook(store->writer, note_frames, store);
         status = empty_log(store);

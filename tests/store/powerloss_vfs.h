@@ -75,7 +75,8 @@ static struct {
     uint64_t log_syncs;
     uint64_t db_syncs;
     bool off;
-    bool lies; /* a sync is acknowledged and does nothing */
+    bool killed; /* the process makes no call any more; the machine goes on */
+    bool lies;   /* a sync is acknowledged and does nothing */
     struct disk_failure failure;
     uint64_t failed;
     bool inside; /* at work: what it allocates is not the store's */
@@ -254,10 +255,15 @@ static void settle_inode(struct disk_inode *inode, size_t seen_size)
     }
 }
 
+static bool is_off(void)
+{
+    return disk.off || disk.killed;
+}
+
 /* Counts a call that changes something. False: there is no power. */
 static bool powered(void)
 {
-    if (disk.off) {
+    if (is_off()) {
         return false;
     }
     disk.calls++;
@@ -310,7 +316,7 @@ static int disk_close(sqlite3_file *file)
 
 static int disk_read(sqlite3_file *file, void *data, int len, sqlite3_int64 at)
 {
-    if (disk.off) {
+    if (is_off()) {
         return SQLITE_IOERR_READ;
     }
     return DISK_PASS(file, xRead, data, len, at);
@@ -323,7 +329,7 @@ static int disk_write(sqlite3_file *file, const void *data, int len,
     int result = SQLITE_IOERR_WRITE;
 
     enter_disk();
-    bool was_off = disk.off;
+    bool was_off = is_off();
     bool goes_on = powered();
     bool fails = !was_off && must_fail(DISK_WRITE, DISK_INODE(file));
     if (fails) {
@@ -347,7 +353,7 @@ static int disk_truncate(sqlite3_file *file, sqlite3_int64 size)
     int result = SQLITE_IOERR_TRUNCATE;
 
     enter_disk();
-    bool was_off = disk.off;
+    bool was_off = is_off();
     bool fails = !was_off && must_fail(DISK_TRUNCATE, DISK_INODE(file));
     bool goes_on = powered() && !fails;
     if (!was_off && !fails && DISK_INODE(file)) {
@@ -366,7 +372,7 @@ static int disk_sync(sqlite3_file *file, int flags)
     struct disk_inode *inode = DISK_INODE(file);
 
     enter_disk();
-    if (!disk.off && must_fail(DISK_SYNC, inode)) {
+    if (!is_off() && must_fail(DISK_SYNC, inode)) {
         if (inode) {
             settle_inode(inode, inode->size);
         }
@@ -385,7 +391,7 @@ static int disk_sync(sqlite3_file *file, int flags)
 
 static int disk_size(sqlite3_file *file, sqlite3_int64 *size)
 {
-    return disk.off ? SQLITE_IOERR_FSTAT : DISK_PASS(file, xFileSize, size);
+    return is_off() ? SQLITE_IOERR_FSTAT : DISK_PASS(file, xFileSize, size);
 }
 
 static int disk_lock(sqlite3_file *file, int level)
@@ -489,7 +495,7 @@ static int disk_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *file,
 
     memset(ours, 0, sizeof(*ours));
     ours->real = (sqlite3_file *)(ours + 1);
-    if (disk.off) {
+    if (is_off()) {
         return SQLITE_CANTOPEN;
     }
     int result =
@@ -553,7 +559,7 @@ static void disk_reset(uint64_t seed)
         forget_inode(&disk.inodes[i]);
     }
     disk.random = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
-    disk.off = false;
+    disk.off = disk.killed = false;
     disk.lies = false;
     disk.failure = (struct disk_failure){0};
     disk.failed = 0;
@@ -611,6 +617,7 @@ static void disk_power_on(void)
     }
     disk.off = false;
     disk.calls = disk.calls_left = 0;
+    disk.failure.count = 0;
 }
 
 /* As disk_power_on, for power that goes now, between two calls. */
