@@ -248,6 +248,9 @@ struct lk_sqlite {
     pthread_mutex_t index_lock;
     struct lk_index index;
     struct lk_job_counts counts_durable; /* as of the last commit */
+    /* Not 0: a batch was decided at that time, and the index does not show it
+     * yet; for all others it is no later until then. Index lock. */
+    uint64_t frozen_ms;
 
     struct lk_clock clock;
     atomic_int health;
@@ -523,9 +526,14 @@ struct lk_kept *lk_kept_lapsed(uint64_t token, uint64_t since_ms);
 /* Takes the reader for this thread; NULL if there is none now. */
 sqlite3_stmt *lk_sqlite_read(struct lk_sqlite *store, enum lk_read read);
 void lk_sqlite_read_done(struct lk_sqlite *store);
-/* A copy of the entry; false if there is none. */
+/* A copy of the entry; false if there is none. *now: the time at which it is
+ * so, as lk_sqlite_now has it. */
 bool lk_sqlite_entry(struct lk_sqlite *store, struct lk_hash128 hash,
-                     struct lk_entry *entry);
+                     struct lk_entry *entry, uint64_t *now);
+/* The time of what the index shows: not later than that of a batch which is
+ * not durable yet. Otherwise what a batch has kept alive would be past its
+ * deadline for others, and alive again once the batch is durable. */
+uint64_t lk_sqlite_now(struct lk_sqlite *store);
 /* State and times of a record, from its entry, as of now. */
 void lk_record_set(struct lk_record *record, const struct lk_entry *entry,
                    uint64_t now);

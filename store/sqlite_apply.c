@@ -36,6 +36,27 @@ static void refuse(struct lk_batch *batch, enum lk_status status,
     }
 }
 
+/* The time of a batch. From now on no one else sees a later one, until the
+ * index shows what the batch has decided, or the batch is rolled back. */
+static uint64_t freeze_time(struct lk_sqlite *store)
+{
+    pthread_mutex_lock(&store->index_lock);
+    uint64_t now = lk_clock_now(&store->clock);
+    store->last_ms = now > store->last_ms ? now : store->last_ms;
+    store->frozen_ms = store->last_ms;
+    pthread_mutex_unlock(&store->index_lock);
+    return store->last_ms;
+}
+
+/* The batch has changed nothing. One whose commit may have happened leaves the
+ * time where it is: the store is reopened before the next batch. */
+static void thaw_time(struct lk_sqlite *store)
+{
+    pthread_mutex_lock(&store->index_lock);
+    store->frozen_ms = 0;
+    pthread_mutex_unlock(&store->index_lock);
+}
+
 static enum lk_status store_moment(struct lk_sqlite *store)
 {
     struct lk_moment moment = lk_clock_moment(&store->clock);
@@ -84,9 +105,11 @@ static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
     bool rolled_back = roll_back(store);
     atomic_fetch_add(&store->counters.syncs_failed, 1);
     if (rolled_back && status == LK_FULL) {
+        thaw_time(store);
         lk_sqlite_set_trouble(store, LK_HEALTH_FULL, "the disk is full");
         refuse(batch, LK_UNAVAILABLE, "the disk is full");
     } else if (rolled_back && status == LK_NOMEM && !committing) {
+        thaw_time(store);
         refuse(batch, LK_UNAVAILABLE, "out of memory");
     } else {
         lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, why);
@@ -115,6 +138,7 @@ static void publish(struct lk_sqlite *store)
     pthread_mutex_lock(&store->index_lock);
     enum lk_status status = lk_overlay_merge(&store->overlay, &store->index);
     lk_counts_publish(store);
+    store->frozen_ms = 0;
     pthread_mutex_unlock(&store->index_lock);
     store->reaper_durable = store->reaper;
     atomic_store_explicit(&store->last_token, store->next_token - 1,
@@ -170,6 +194,7 @@ static enum lk_status commit(struct lk_sqlite *store)
     pthread_mutex_lock(&store->commit_lock);
     enum lk_status status = commit_open(store);
     if (!status) {
+        lk_fault_point("after_commit");
         publish(store);
     }
     pthread_mutex_unlock(&store->commit_lock);
@@ -262,8 +287,7 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
     }
     batch->settle_all = store->reopened;
     store->reopened = false;
-    uint64_t now = lk_clock_now(&store->clock);
-    now = store->last_ms = now > store->last_ms ? now : store->last_ms;
+    uint64_t now = freeze_time(store);
     bool reaping = !store->reaper_off;
     enum lk_status status = decide_all(store, batch, now);
     if (status == LK_CORRUPT && reaping && store->reaper_off) {
@@ -294,8 +318,7 @@ enum lk_status lk_sqlite_change(struct lk_sqlite *store,
     if (!recover(store)) {
         return LK_UNAVAILABLE;
     }
-    uint64_t now = lk_clock_now(&store->clock);
-    store->last_ms = now > store->last_ms ? now : store->last_ms;
+    (void)freeze_time(store);
     enum lk_status status = write(store, context);
     if (!status) {
         status = commit(store);

@@ -96,10 +96,12 @@ static enum lk_status add_answer(struct lk_sqlite *store, struct lk_job *job)
 static void add_claim(struct lk_sqlite *store, struct lk_job *job)
 {
     struct lk_entry entry;
+    uint64_t now;
 
     if (!job->name.len && job->state == LK_JOB_LEASED &&
-        lk_sqlite_entry(
-            store, lk_name_hash(store->store.secret, job->operation), &entry) &&
+        lk_sqlite_entry(store,
+                        lk_name_hash(store->store.secret, job->operation),
+                        &entry, &now) &&
         entry.number == job->number) {
         job->token = entry.token;
         job->run = entry.attempt;

@@ -35,12 +35,13 @@ static bool is_current(struct lk_sqlite *store, sqlite3_stmt *row,
 {
     struct lk_hash128 hash;
     struct lk_slice bytes = lk_column(row, 1);
+    uint64_t now;
 
     if (bytes.len != sizeof(hash)) {
         return false;
     }
     memcpy(&hash, bytes.data, sizeof(hash));
-    return lk_sqlite_entry(store, hash, entry) &&
+    return lk_sqlite_entry(store, hash, entry, &now) &&
            entry->token == (uint64_t)sqlite3_column_int64(row, 0);
 }
 
@@ -171,8 +172,7 @@ enum lk_status lk_sqlite_list(struct lk_store *base,
                               lk_record_fn fn, void *context, uint64_t *next)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
-    struct page page = {query, fn,   context, lk_clock_now(&store->clock),
-                        0,     false};
+    struct page page = {query, fn, context, lk_sqlite_now(store), 0, false};
     sqlite3_stmt *row =
         lk_sqlite_read(store, query->whole ? LK_READ_WHOLE : LK_READ_LIST);
     enum lk_status status = LK_OK;

@@ -1,4 +1,5 @@
 /* sqlite_read.c - answers that change nothing: peek, fetch, lookup, find. */
+#include "store/fault.h"
 #include "store/sqlite.h"
 
 #include <string.h>
@@ -62,10 +63,25 @@ struct lk_slice lk_column(sqlite3_stmt *statement, int column)
                              (size_t)sqlite3_column_bytes(statement, column)};
 }
 
-bool lk_sqlite_entry(struct lk_sqlite *store, struct lk_hash128 hash,
-                     struct lk_entry *entry)
+/* Under the index's lock. */
+static uint64_t visible_now(const struct lk_sqlite *store)
+{
+    return store->frozen_ms ? store->frozen_ms : lk_clock_now(&store->clock);
+}
+
+uint64_t lk_sqlite_now(struct lk_sqlite *store)
 {
     pthread_mutex_lock(&store->index_lock);
+    uint64_t now = visible_now(store);
+    pthread_mutex_unlock(&store->index_lock);
+    return now;
+}
+
+bool lk_sqlite_entry(struct lk_sqlite *store, struct lk_hash128 hash,
+                     struct lk_entry *entry, uint64_t *now)
+{
+    pthread_mutex_lock(&store->index_lock);
+    *now = visible_now(store);
     const struct lk_entry *found = lk_index_find(&store->index, hash);
     if (found) {
         *entry = *found;
@@ -78,16 +94,16 @@ enum lk_status lk_sqlite_peek(struct lk_store *base, struct lk_op *op)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
     struct lk_entry entry;
+    uint64_t now;
 
     if (atomic_load_explicit(&store->health, memory_order_relaxed) ==
         LK_HEALTH_BROKEN) {
         return LK_AGAIN;
     }
-    bool found = lk_sqlite_entry(store, op->hash, &entry);
+    bool found = lk_sqlite_entry(store, op->hash, &entry, &now);
     if (!found && op->event == LK_EVENT_CLAIM) {
         return LK_AGAIN; /* by far the most common: spare the rest */
     }
-    uint64_t now = lk_clock_now(&store->clock);
     struct lk_standing standing =
         lk_entry_standing(store, found ? &entry : NULL, op, now);
     if (lk_owner_matters(&standing)) {
@@ -164,8 +180,11 @@ static enum lk_status read_since(struct lk_sqlite *store, uint64_t number,
     return code == SQLITE_DONE ? LK_AGAIN : lk_sqlite_status(code);
 }
 
-/* LK_AGAIN: what is stored does not fit the outcome. */
-static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op)
+/* LK_AGAIN: what is stored does not fit the outcome. A doubt without a reason
+ * is that of a lapsed lock; but only if the outcome `stands`, for otherwise a
+ * commit may just have taken the reason away. */
+static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op,
+                                 bool stands)
 {
     struct lk_kept *kept = NULL;
 
@@ -178,7 +197,7 @@ static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op)
     bool doubted = op->out.verdict == LK_VERDICT_UNCERTAIN;
     enum lk_status status = read_answer(store, op->out.token, &kept);
 
-    if (status == LK_NOT_FOUND && doubted) {
+    if (status == LK_NOT_FOUND && doubted && stands) {
         kept = lk_kept_lapsed(op->out.token, op->out.since_ms);
         status = kept ? LK_OK : LK_NOMEM;
     }
@@ -195,11 +214,12 @@ static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op)
 }
 
 /* Is it still what the outcome says, so that the answer must be there? */
-static bool stands(struct lk_sqlite *store, const struct lk_op *op)
+static bool outcome_stands(struct lk_sqlite *store, const struct lk_op *op)
 {
     struct lk_entry entry;
+    uint64_t now;
 
-    return lk_sqlite_entry(store, op->hash, &entry) &&
+    return lk_sqlite_entry(store, op->hash, &entry, &now) &&
            entry.token == op->out.token && entry.state == op->out.state;
 }
 
@@ -211,12 +231,14 @@ static bool stands(struct lk_sqlite *store, const struct lk_op *op)
 enum lk_status lk_sqlite_fetch(struct lk_store *base, struct lk_op *op)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
-    enum lk_status status = fetch_once(store, op);
+    lk_fault_point("before_load");
+    enum lk_status status = fetch_once(store, op, false);
 
     if (status == LK_AGAIN) {
         pthread_mutex_lock(&store->commit_lock);
-        status = fetch_once(store, op);
-        if (status == LK_AGAIN && stands(store, op)) {
+        bool stands = outcome_stands(store, op);
+        status = fetch_once(store, op, stands);
+        if (status == LK_AGAIN && stands) {
             status = LK_CORRUPT;
         }
         pthread_mutex_unlock(&store->commit_lock);
@@ -298,8 +320,9 @@ static enum lk_status read_claim(struct lk_sqlite *store, uint64_t token,
     return status;
 }
 
+/* `lapsed`: without a reason, the lock has lapsed. */
 static enum lk_status add_answer(struct lk_sqlite *store,
-                                 struct lk_record *record)
+                                 struct lk_record *record, bool lapsed)
 {
     enum lk_status status = LK_NOT_FOUND;
 
@@ -308,7 +331,8 @@ static enum lk_status add_answer(struct lk_sqlite *store,
         return LK_OK;
     }
     status = read_answer(store, record->token, &record->kept);
-    if (status == LK_NOT_FOUND && record->state == LK_STATE_UNCERTAIN) {
+    if (status == LK_NOT_FOUND && record->state == LK_STATE_UNCERTAIN &&
+        lapsed) {
         record->kept = lk_kept_lapsed(record->token, record->since_ms);
         status = record->kept ? LK_OK : LK_NOMEM;
     }
@@ -329,16 +353,15 @@ static enum lk_status add_answer(struct lk_sqlite *store,
     return LK_OK;
 }
 
+/* `still`: nothing can be committed now, so rows and index fit together. */
 static enum lk_status look_once(struct lk_sqlite *store, struct lk_hash128 hash,
-                                struct lk_record *record)
+                                struct lk_record *record, bool still)
 {
     struct lk_entry entry;
-    uint64_t now = lk_clock_now(&store->clock);
+    uint64_t now;
 
-    if (!lk_sqlite_entry(store, hash, &entry)) {
-        return LK_NOT_FOUND;
-    }
-    if (lk_entry_expired(&entry, now)) {
+    if (!lk_sqlite_entry(store, hash, &entry, &now) ||
+        lk_entry_expired(&entry, now)) {
         return LK_NOT_FOUND;
     }
     lk_record_set(record, &entry, now);
@@ -346,7 +369,9 @@ static enum lk_status look_once(struct lk_sqlite *store, struct lk_hash128 hash,
     if (!status && entry.queued && entry.state == LK_STATE_IN_PROGRESS) {
         status = read_since(store, entry.number, &record->since_ms);
     }
-    return status ? status : add_answer(store, record);
+    return status ? status
+                  : add_answer(store, record,
+                               still || entry.state == LK_STATE_IN_PROGRESS);
 }
 
 static bool names_equal(struct lk_name a, struct lk_name b)
@@ -366,12 +391,12 @@ enum lk_status lk_sqlite_lookup(struct lk_store *base, struct lk_name name,
         return LK_UNAVAILABLE;
     }
     *record = (struct lk_record){0};
-    enum lk_status status = look_once(store, hash, record);
+    enum lk_status status = look_once(store, hash, record, false);
     if (status == LK_AGAIN) {
         /* As in lk_sqlite_fetch: now nothing moves. */
         pthread_mutex_lock(&store->commit_lock);
         lk_record_free(record);
-        status = look_once(store, hash, record);
+        status = look_once(store, hash, record, true);
         pthread_mutex_unlock(&store->commit_lock);
     }
     if (!status && !names_equal(record->name, name)) {

@@ -1,5 +1,7 @@
 """Disks that fill up and disks that fail: nothing is acknowledged falsely."""
 
+import select
+import sqlite3
 import time
 
 import pytest
@@ -297,3 +299,59 @@ def test_what_has_expired_does_not_come_back_when_the_reaper_is_killed(
     raw = daemon.raw()
     back = {key: verdict(claim(raw, key, "NONEW")) for key in expired[:30]}
     assert set(back.values()) == {"REFUSED"}
+
+
+# ---- one order of events ----
+
+
+def now_ms(operator):
+    stats = operator("STATS")
+    return dict(zip(stats[::2], stats[1::2]))[b"now-ms"]
+
+
+def test_what_is_kept_longer_just_in_time_is_never_gone_for_others(faulty):
+    # A slow disk, and the old end of its life passes before the commit.
+    daemon = faulty()
+    raw, operator = daemon.raw(), daemon.raw(user="operator")
+    for ttl in (1000, 5000, 25000):
+        key = new_key()
+        token = begin(raw, key)
+        assert complete(raw, key, token, 200, b"", b"x", "TTL", ttl) == "OK"
+        ends = fields(raw("LOOKUP", *name(key)))["expires-ms"]
+        daemon.set_faults("hold before_sync")
+        raw.send("KEEP", *name(key), 3600000)
+        until(lambda: now_ms(operator) > ends, timeout=60)
+        seen = [operator("LOOKUP", *name(key)), claim(operator, key),
+                complete(operator, key, token, 200, b"", b"y")]
+        daemon.set_faults()
+        if raw.read() == "OK":
+            break  # else this machine was too slow for that TTL
+    assert fields(seen[0])["state"] == b"completed"
+    assert seen[1][:4] == [b"REPLAY", 200, b"", b"x"]
+    assert verdict(seen[2]) == "KEPT"
+    assert claim(operator, key)[:4] == [b"REPLAY", 200, b"", b"x"]
+
+
+def reasons_stored(daemon):
+    with sqlite3.connect(daemon.store) as db:
+        return db.execute("SELECT count(*) FROM answer").fetchone()[0]
+
+
+def test_a_doubt_has_its_own_reason_until_it_is_over(faulty):
+    daemon = faulty()
+    raw, other = daemon.raw(), daemon.raw()
+    key = new_key()
+    token = begin(raw, key)
+    assert raw("DOUBT", *name(key), token, "no answer") == "OK"
+    daemon.set_faults("hold after_commit")
+    raw.send("RELEASE", *name(key), token)
+    until(lambda: reasons_stored(daemon) == 0)
+    other.send("LOOKUP", *name(key))
+    # It is not for the reader to make up another reason in between.
+    hasty, _, _ = select.select([other.sock], [], [], 0.3)
+    if hasty:
+        assert fields(other.read())["reason"] == b"no answer"
+    daemon.set_faults()
+    assert raw.read() == "OK"
+    if not hasty:
+        assert fields(other.read())["state"] == b"released"
