@@ -5,7 +5,8 @@
  * A peek is only tried when nothing else is under way on the connection, so
  * no command overtakes an earlier one. A REPLAY whose answer has gone by the
  * time it is to be loaded (evicted, expired) is decided again, as if it had
- * arrived later.
+ * arrived later; unless a later command of the connection about the same
+ * operation may be decided already: then it is refused, and counts for nothing.
  */
 #include "daemon/daemon.h"
 
@@ -253,19 +254,32 @@ static void take_effect(struct lk_server *server, const struct lk_op *op)
     }
 }
 
+/* Is a later command of its connection about the same operation on its way? */
+static bool is_followed(const struct lk_task *task)
+{
+    const struct lk_task *later = task->conn ? task->after : NULL;
+
+    while (later &&
+           !lk_hash128_equal(later->demand.op.hash, task->demand.op.hash)) {
+        later = later->after;
+    }
+    return later != NULL;
+}
+
 /* True: the load was in vain, the operation has to be decided again. */
 static bool take_load(struct lk_server *server, struct lk_task *task)
 {
     struct lk_op *op = &task->demand.op;
 
     task->loading = false;
-    if (op->status == LK_AGAIN && ++task->rounds < ROUNDS) {
+    if (op->status == LK_AGAIN && ++task->rounds < ROUNDS &&
+        !is_followed(task)) {
         return true;
     }
     if (op->status == LK_AGAIN) {
         op->status = LK_UNAVAILABLE;
-        op->error = "the record changed each time its answer was read; send "
-                    "the same again";
+        op->error = "the record changed while its answer was read; send the "
+                    "same again";
     }
     op->out.needs_load = false;
     if (!op->status && op->out.kept && is_final(op->out.verdict)) {

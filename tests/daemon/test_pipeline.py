@@ -21,9 +21,13 @@ def claim_of(key, *options):
     return encode("CLAIM", *name(key), FINGERPRINT, *options)
 
 
-def waiters(raw):
+def info_of(raw, what):
     info = raw("INFO").decode()
-    return int(info.split("blocked_clients:", 1)[1].split("\r\n", 1)[0])
+    return int(info.split(what + ":", 1)[1].split("\r\n", 1)[0])
+
+
+def waiters(raw):
+    return info_of(raw, "blocked_clients")
 
 
 # ---- the end of a pipeline ----
@@ -111,6 +115,30 @@ def test_the_end_of_a_doubt_does_not_overtake_an_earlier_claim(operator, end,
         assert operator.read()[:2] == [b"UNCERTAIN", b"timed out"]
         assert verdict(operator.read()) == (
             "NEW" if end == "REEXECUTE" else "OK")
+
+
+def test_a_replay_that_lost_its_answer_is_not_decided_behind_later_ones(faulty):
+    # C35
+    daemon = faulty(settings=["limits.cache_bytes=0"])
+    operator, raw, other = (daemon.raw(user="operator"), daemon.raw(),
+                            daemon.raw())
+    for followed in (False, True):
+        key = new_key()
+        finish(operator, key, 200, b"", b"kept")
+        daemon.set_faults("hold before_load")
+        decided = info_of(other, "peeked")
+        raw.send_bytes(claim_of(key))
+        until(lambda: info_of(other, "peeked") > decided)
+        assert operator("EVICT", *name(key), *SIGNED) == "OK"
+        if followed:
+            raw.send_bytes(claim_of(key))
+            until(lambda: verdict(claim(other, key, "NONEW")) == "INFLIGHT")
+        daemon.set_faults()
+        first = raw.read()
+        if followed:
+            assert isinstance(first, Error) and first.code == "UNAVAILABLE"
+            first = raw.read()
+        assert verdict(first) == "NEW"
 
 
 def test_a_reset_drops_an_await_right_before_it(daemon, raw):
