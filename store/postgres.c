@@ -106,8 +106,10 @@ static void release(struct lk_postgres *store)
         }
     }
     lk_pg_close(&store->reader);
+    lk_pg_close(&store->waiter);
     lk_pg_close(&store->keeper);
     lk_pg_resolve_stop(&store->reader);
+    lk_pg_resolve_stop(&store->waiter);
     lk_pg_resolve_stop(&store->keeper);
     lk_answers_close(store->answers);
     if (store->event_fd >= 0) {
@@ -172,6 +174,7 @@ static struct lk_postgres *create(const struct lk_store_config *config)
         store->lanes[i].conn.work = i >= store->store.lanes;
     }
     init_conn(store, &store->reader, "reader", false);
+    init_conn(store, &store->waiter, "waiter", false);
     init_conn(store, &store->keeper, "keeper", false);
     if (store->event_fd < 0 || !store->waiting || !store->telling ||
         !store->heard || !name_holder(store)) {

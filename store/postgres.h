@@ -237,6 +237,9 @@ LK_MUST_CHECK enum lk_status lk_pg_check(struct lk_pg_conn *conn,
 /* Whether the settings were changed meanwhile. If the server is not fit any
  * more, no connection is used again before it has been checked. */
 void lk_pg_check_again(struct lk_pg_conn *conn, uint64_t deadline_ns);
+
+/* Commits wait for a standby, as far as is known. */
+bool lk_pg_has_standby(struct lk_postgres *store);
 void lk_pg_promise(struct lk_store *store, char text[LK_PROMISE_SIZE]);
 
 /* ---- the store -------------------------------------------------------- */
@@ -307,6 +310,7 @@ struct lk_postgres {
 
     pthread_mutex_t reader_lock;
     struct lk_pg_conn reader;
+    struct lk_pg_conn waiter;   /* reads what the synchronous standby has */
     struct lk_answers *answers; /* NULL: no cache */
 
     /* Server time minus the monotonic clock, in ns; 0: not heard yet. */
@@ -387,12 +391,9 @@ enum lk_pg_fate {
     LK_PG_DOUBT,    /* nobody knows; the connection is lost or silent */
 };
 
-/* `again`: this may have been committed before; then its earlier commit is
- * made as durable as this one's before it is answered. */
 enum lk_pg_fate lk_pg_transact(struct lk_pg_lane *lane,
                                const struct lk_pg_item *items, size_t count,
-                               bool again, uint64_t deadline_ns,
-                               PGresult **result);
+                               uint64_t deadline_ns, PGresult **result);
 LK_MUST_CHECK enum lk_status lk_pg_prepare(struct lk_pg_conn *conn,
                                            uint64_t deadline_ns);
 
@@ -404,10 +405,10 @@ struct lk_pg_part {
     PGresult *result; /* out: the caller's to clear, if LK_PG_DONE */
 };
 
-/* BEGIN, the parts in order, COMMIT: one pipeline. `again` as above. */
+/* BEGIN, the parts in order, COMMIT: one pipeline. */
 enum lk_pg_fate lk_pg_pipeline(struct lk_pg_conn *conn,
                                struct lk_pg_part *parts, size_t count,
-                               bool again, uint64_t deadline_ns);
+                               uint64_t deadline_ns);
 
 /* What postgres_work.c has prepared on its lane. */
 extern const struct lk_pg_part lk_pg_work_parts[];

@@ -6,6 +6,8 @@
  * holds it. If nobody knows whether a commit happened, the claims that have an
  * owner and what was to be accepted are sent again, and get the answer that
  * they would have got; all else is LK_UNKNOWN. Nothing is decided by a read.
+ * A commit that is visible may still be lost with the primary: latchkey.apply
+ * waits for the standby before anything is answered because of it.
  */
 #include "lib/sort.h"
 #include "store/postgres.h"
@@ -185,8 +187,8 @@ static void decide(struct run *run, struct lk_pg_item *items, size_t count,
             }
             return;
         }
-        enum lk_pg_fate fate = lk_pg_transact(run->lane, items, count, again,
-                                              run->deadline_ns, &result);
+        enum lk_pg_fate fate =
+            lk_pg_transact(run->lane, items, count, run->deadline_ns, &result);
         if (fate == LK_PG_DONE) {
             run->worked = true;
             lk_pg_publish(run->store, run->batch, items, count, result);

@@ -44,13 +44,10 @@ static const struct lk_pg_part statements[] = {
      .sql = "SELECT * FROM latchkey.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, "
             "$10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, "
             "$22)"},
-    /* Its commit waits until all that was committed before is as durable. */
-    {.name = "lk_mark",
-     .sql = "SELECT pg_logical_emit_message(true, 'latchkey', '')"},
     {.name = "lk_commit", .sql = "COMMIT"},
 };
 
-enum { BEGIN, APPLY, MARK, COMMIT, STATEMENTS };
+enum { BEGIN, APPLY, COMMIT, STATEMENTS };
 
 /* ---- parameters ------------------------------------------------------- */
 
@@ -242,7 +239,7 @@ static bool send_one(struct lk_pg_conn *conn, const struct lk_pg_part *part)
     static const struct lk_pg_params none;
     const struct lk_pg_params *params = part->params ? part->params : &none;
 
-    if (conn->store->config.pooler) {
+    if (conn->store->config.pooler || !conn->lane) {
         return PQsendQueryParams(conn->pg, part->sql, params->count,
                                  params->types, params->values, params->lengths,
                                  params->formats, 1);
@@ -284,7 +281,7 @@ static bool send_settings(struct lk_pg_conn *conn)
 
 /* False: COMMIT cannot have been sent, and will not be. */
 static bool send_all(struct lk_pg_conn *conn, const struct lk_pg_part *parts,
-                     size_t count, bool again)
+                     size_t count)
 {
     bool sent = PQenterPipelineMode(conn->pg) &&
                 send_one(conn, &statements[BEGIN]) && send_settings(conn);
@@ -292,7 +289,7 @@ static bool send_all(struct lk_pg_conn *conn, const struct lk_pg_part *parts,
     for (size_t i = 0; i < count && sent; i++) {
         sent = send_one(conn, &parts[i]);
     }
-    return sent && (!again || send_one(conn, &statements[MARK]));
+    return sent;
 }
 
 /* ---- receiving -------------------------------------------------------- */
@@ -410,7 +407,7 @@ static enum lk_pg_fate judge(struct lk_pg_conn *conn, enum lk_status status,
 
 enum lk_pg_fate lk_pg_pipeline(struct lk_pg_conn *conn,
                                struct lk_pg_part *parts, size_t count,
-                               bool again, uint64_t deadline_ns)
+                               uint64_t deadline_ns)
 {
     struct answers answers = {
         .parts = parts,
@@ -420,7 +417,7 @@ enum lk_pg_fate lk_pg_pipeline(struct lk_pg_conn *conn,
 
     conn->sqlstate[0] = 0;
     conn->warned = false;
-    if (!send_all(conn, parts, count, again)) {
+    if (!send_all(conn, parts, count)) {
         lk_pg_lost(conn, PQerrorMessage(conn->pg));
         return LK_PG_NOT_SENT;
     }
@@ -439,8 +436,7 @@ enum lk_pg_fate lk_pg_pipeline(struct lk_pg_conn *conn,
 
 enum lk_pg_fate lk_pg_transact(struct lk_pg_lane *lane,
                                const struct lk_pg_item *items, size_t count,
-                               bool again, uint64_t deadline_ns,
-                               PGresult **result)
+                               uint64_t deadline_ns, PGresult **result)
 {
     struct lk_pg_conn *conn = &lane->conn;
     struct lk_pg_params params = {0};
@@ -453,7 +449,7 @@ enum lk_pg_fate lk_pg_transact(struct lk_pg_lane *lane,
         snprintf(conn->message, sizeof(conn->message), "out of memory");
         snprintf(conn->sqlstate, sizeof(conn->sqlstate), "53200");
     } else {
-        fate = lk_pg_pipeline(conn, &part, 1, again, deadline_ns);
+        fate = lk_pg_pipeline(conn, &part, 1, deadline_ns);
     }
     for (int i = 0; i < LK_PG_COLUMNS; i++) {
         lk_pg_array_trim(&lane->columns[i]);

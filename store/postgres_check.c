@@ -116,6 +116,14 @@ static enum promise promise_of(const struct lk_pg_settings *found)
                : SURVIVES_CRASH;
 }
 
+bool lk_pg_has_standby(struct lk_postgres *store)
+{
+    pthread_mutex_lock(&store->lock);
+    bool has = promise_of(&store->settings) == SURVIVES_PRIMARY;
+    pthread_mutex_unlock(&store->lock);
+    return has;
+}
+
 void lk_pg_promise(struct lk_store *base, char text[LK_PROMISE_SIZE])
 {
     struct lk_postgres *store = (struct lk_postgres *)base;

@@ -33,6 +33,36 @@ enum lk_status lk_pg_read(struct lk_postgres *store, const char *sql,
     return status ? LK_UNAVAILABLE : LK_OK;
 }
 
+/*
+ * The same, but only what the synchronous standby has. While that is away the
+ * connection may be silent for long: it is one of its own, so that others who
+ * read do not wait with it.
+ */
+static enum lk_status read_replicated(struct lk_postgres *store,
+                                      const char *sql,
+                                      const struct lk_pg_params *params,
+                                      PGresult **result)
+{
+    struct lk_pg_conn *conn = &store->waiter;
+    uint64_t deadline_ns = lk_pg_deadline(store);
+    enum lk_pg_fate fate = LK_PG_NOT_SENT;
+    struct lk_pg_part parts[] = {
+        {.sql = sql, .params = params},
+        {.sql = "SELECT latchkey.wait_for_standby()"},
+    };
+
+    for (int i = 0; i < 2 && fate != LK_PG_DONE && fate != LK_PG_FAILED; i++) {
+        if (lk_pg_ready(conn, deadline_ns)) {
+            return LK_UNAVAILABLE;
+        }
+        fate = lk_pg_pipeline(conn, parts, 2, deadline_ns);
+        conn->retry_ns = 0;
+    }
+    *result = parts[0].result;
+    PQclear(parts[1].result);
+    return fate == LK_PG_DONE ? LK_OK : LK_UNAVAILABLE;
+}
+
 /* ---- rows ------------------------------------------------------------- */
 
 static enum lk_status copy_text(const PGresult *result, int row,
@@ -172,16 +202,22 @@ static const char by_name[] =
 static const char by_number[] =
     LK_PG_RECORD(LK_PG_WITH_ANSWER) " WHERE o.number = $1";
 
-/* An expired record is absent, though its row is still there. */
+/*
+ * An expired record is absent, though its row is still there. `shown`: to a
+ * client, who takes it for a fact. What is loaded for a verdict has waited for
+ * the standby with that.
+ */
 static enum lk_status read_one(struct lk_postgres *store, const char *sql,
-                               const struct lk_pg_params *params,
+                               const struct lk_pg_params *params, bool shown,
                                struct lk_record *record)
 {
-    PGresult *result;
+    PGresult *result = NULL;
 
     *record = (struct lk_record){0};
     pthread_mutex_lock(&store->reader_lock);
-    enum lk_status status = lk_pg_read(store, sql, params, &result);
+    enum lk_status status = shown && lk_pg_has_standby(store)
+                                ? read_replicated(store, sql, params, &result)
+                                : lk_pg_read(store, sql, params, &result);
     pthread_mutex_unlock(&store->reader_lock);
     if (!status &&
         (!PQntuples(result) || lk_pg_int(result, 0, LK_PG_R_HIDDEN))) {
@@ -214,7 +250,7 @@ enum lk_status lk_postgres_lookup(struct lk_store *base, struct lk_name name,
         lk_pg_add_text(&params, latchkey_buf_slice(&texts[i]));
     }
     if (!status) {
-        status = read_one(store, by_name, &params, record);
+        status = read_one(store, by_name, &params, true, record);
     }
     for (int i = 0; i < 3; i++) {
         latchkey_buf_free(&texts[i]);
@@ -229,7 +265,7 @@ enum lk_status lk_postgres_find(struct lk_store *base, struct lk_slice tenant,
     struct lk_pg_params params = {0};
 
     lk_pg_add_int(&params, (int64_t)number);
-    enum lk_status status = read_one(store, by_number, &params, record);
+    enum lk_status status = read_one(store, by_number, &params, true, record);
     if (!status && !latchkey_slice_equal(record->name.tenant, tenant)) {
         lk_record_free(record);
         status = LK_NOT_FOUND;
@@ -246,7 +282,7 @@ static enum lk_status load_stored(struct lk_postgres *store, struct lk_op *op)
     struct lk_record record;
 
     lk_pg_add_int(&params, (int64_t)op->out.number);
-    enum lk_status status = read_one(store, by_number, &params, &record);
+    enum lk_status status = read_one(store, by_number, &params, false, &record);
     if (status == LK_NOT_FOUND) {
         return LK_AGAIN;
     }

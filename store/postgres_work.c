@@ -386,8 +386,7 @@ static enum lk_pg_fate transact(struct job_run *run, uint64_t deadline_ns)
         if (lk_pg_ready(conn, deadline_ns)) {
             return LK_PG_NOT_SENT;
         }
-        fate = lk_pg_pipeline(conn, run->parts, run->part_count, false,
-                              deadline_ns);
+        fate = lk_pg_pipeline(conn, run->parts, run->part_count, deadline_ns);
     } while (fate == LK_PG_FAILED && lk_pg_clock_ns() < deadline_ns &&
              is_retried(run, &tries));
     return fate;

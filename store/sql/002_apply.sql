@@ -50,6 +50,26 @@ AS $$
         IN ('repeatable read', 'serializable')
 $$;
 
+-- A commit can be visible before a synchronous standby has it, for ever: its
+-- wait was cut short, by a cancellation or a crash, or its session did not
+-- wait. So nothing is acknowledged because of what a row says unless a commit
+-- of our own, which comes later in the log, has waited. A transaction waits if
+-- it has written something: this message, which nobody reads. Without such a
+-- standby, or where the session does not wait for it, nothing is written.
+CREATE OR REPLACE FUNCTION latchkey.wait_for_standby()
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('synchronous_standby_names') <> ''
+        AND current_setting('synchronous_commit') NOT IN ('off', 'local')
+        AND current_setting('transaction_read_only') = 'off' THEN
+        PERFORM pg_logical_emit_message(true, 'latchkey', '');
+    END IF;
+END
+$$;
+
 -- The table of lib/machine.c, as one expression: what an event (enum lk_event)
 -- does to a record, and what the caller is told. The verdict (enum lk_verdict),
 -- plus 16 times the effect (enum lk_effect: 0 none, 1 begin, 2 accept, 3 lease,
@@ -436,8 +456,10 @@ DECLARE
     got boolean[];   -- its lock is ours
     alone boolean[]; -- no other operation of the batch has its name
     decided latchkey.decision[];
+    one latchkey.decision;
     expected bigint;
     changed bigint;
+    rests boolean; -- what is acknowledged was perhaps committed by others
     i integer;
 BEGIN
     IF latchkey.has_old_snapshot() THEN
@@ -579,8 +601,9 @@ BEGIN
             p.effect BETWEEN 4 AND 7 AND p.state = 2 AND p.next <> 2,
             p.id)::latchkey.decision),
         count(*) FILTER (WHERE p.effect BETWEEN 4 AND 7),
-        (SELECT count(*) FROM moved)
-    INTO decided, expected, changed
+        (SELECT count(*) FROM moved),
+        bool_or(p.code IN (0, 1, 2, 4, 9, 10) OR p.effect = 10)
+    INTO decided, expected, changed, rests
     FROM op p;
     IF changed <> expected THEN
         RAISE EXCEPTION 'latchkey: % of % operations were written past their '
@@ -589,27 +612,32 @@ BEGIN
     END IF;
 
     RETURN QUERY SELECT * FROM unnest(decided);
-    IF coalesce(cardinality(decided), 0) = total THEN
-        RETURN;
+    IF coalesce(cardinality(decided), 0) < total THEN
+        FOR i IN
+            SELECT u.at FROM generate_series(1, total) AS u(at)
+            -- IS NOT TRUE: a hashed list, not a join that may be planned badly
+            WHERE (u.at IN (SELECT d.at FROM unnest(decided) d)) IS NOT TRUE
+            ORDER BY u.at
+        LOOP
+            one := latchkey.step(i, _event[i], _tenant[i], _scope[i], _key[i],
+                _fingerprint[i], _owner[i], _ttl[i], _lock[i], _flags[i],
+                _token[i], _status[i], _headers[i], _body[i], _reason[i],
+                _who[i], _why[i], _default_ttl, now, id[i], _job[i],
+                _target[i], _method[i], _path[i], _delay[i]);
+            rests := coalesce(rests, false)
+                OR one.verdict IN (0, 1, 2, 4, 9, 10, 13);
+            RETURN NEXT one;
+        END LOOP;
     END IF;
-    FOR i IN
-        SELECT u.at FROM generate_series(1, total) AS u(at)
-        -- IS NOT TRUE: a hashed list, not a join that may be planned badly
-        WHERE (u.at IN (SELECT d.at FROM unnest(decided) d)) IS NOT TRUE
-        ORDER BY u.at
-    LOOP
-        RETURN NEXT latchkey.step(i, _event[i], _tenant[i], _scope[i], _key[i],
-            _fingerprint[i], _owner[i], _ttl[i], _lock[i], _flags[i],
-            _token[i], _status[i], _headers[i], _body[i], _reason[i], _who[i],
-            _why[i], _default_ttl, now, id[i], _job[i], _target[i], _method[i],
-            _path[i], _delay[i]);
-    END LOOP;
+    IF rests THEN
+        PERFORM latchkey.wait_for_standby();
+    END IF;
 END
 $$;
 
 REVOKE ALL ON FUNCTION
     latchkey.lock_id(text, text, text), latchkey.now_ms(),
-    latchkey.has_old_snapshot(),
+    latchkey.has_old_snapshot(), latchkey.wait_for_standby(),
     latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
         boolean, boolean, integer),
     latchkey.read(text, text, text, boolean),
@@ -627,7 +655,7 @@ REVOKE ALL ON FUNCTION
     FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
     latchkey.lock_id(text, text, text), latchkey.now_ms(),
-    latchkey.has_old_snapshot(),
+    latchkey.has_old_snapshot(), latchkey.wait_for_standby(),
     latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
         boolean, boolean, integer),
     latchkey.read(text, text, text, boolean),

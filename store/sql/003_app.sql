@@ -301,6 +301,7 @@ BEGIN
         lock, 0, token, status, headers, body, reason, '', '', ttl,
         latchkey.now_ms(), id);
     PERFORM latchkey.raise_stale(d.verdict, tenant, scope, key, token);
+    PERFORM latchkey.wait_for_standby();
     RETURN 'OK';
 END
 $$;
@@ -389,6 +390,9 @@ BEGIN
 
     v.verdict := (ARRAY['NEW', 'REPLAY', 'OMITTED', 'INFLIGHT', 'ACCEPTED',
                         'UNCERTAIN', 'MISMATCH'])[d.verdict + 1];
+    IF d.verdict IN (0, 1, 2, 4) THEN
+        PERFORM latchkey.wait_for_standby();
+    END IF;
     CASE v.verdict
     WHEN 'NEW' THEN
         v.token := d.token;
@@ -538,6 +542,7 @@ BEGIN
         _delay := latchkey.take_ms('the delay', delay);
     END IF;
     r := latchkey.own(tenant, scope, key, token);
+    PERFORM latchkey.wait_for_standby();
     -- Couriers hear of it when this transaction commits.
     PERFORM pg_notify('latchkey_job', '');
     RETURN latchkey.add_job(r.number, r.generation, r.token, _name, target,
@@ -581,6 +586,10 @@ BEGIN
       AND (o.state < 4 OR o.deadline_ms > now
            OR EXISTS (SELECT FROM latchkey.job j
                       WHERE j.number = o.number AND j.state < 4));
+    IF FOUND THEN -- somebody may answer with it
+        PERFORM latchkey.be_durable();
+        PERFORM latchkey.wait_for_standby();
+    END IF;
 END
 $$;
 

@@ -580,6 +580,38 @@ def test_a_session_that_does_not_wait_for_the_disk_waits_for_these(connect):
     app.rollback()
 
 
+def test_an_app_hears_of_what_others_committed_once_the_standby_has_it(
+        server, connect):
+    # C20, C26: its commit waits although it has written nothing
+    app = connect(autocommit=False)
+    token = begin(app, owner="mine")
+    call(app, "enqueue", *NAME, token, "j", "t", "/")
+    done, doubted = ("t", "s", "done"), ("t", "s", "doubted")
+    complete(app, begin(app, *done), name=done)
+    lost = begin(app, *doubted)
+    call(app, "doubt", *doubted, lost, "lost")
+    app.commit()
+    server.set("synchronous_standby_names", "nobody")
+    try:
+        for step in (lambda: claim(app, owner="mine"),
+                     lambda: claim(app, *done), lambda: lookup(app, *done),
+                     lambda: call(app, "enqueue", *NAME, token, "j", "t", "/"),
+                     lambda: call(app, "doubt", *doubted, lost, "lost")):
+            step()
+            ends = threading.Thread(target=app.commit)
+            ends.start()
+            until(lambda: server.query(
+                "SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
+                " WHERE wait_event = 'SyncRep' AND pid = %s",
+                (app.info.backend_pid,)))
+            ends.join()
+        app.execute("SET TRANSACTION READ ONLY")
+        assert lookup(app, *done)["state"] == "completed"
+        app.commit()
+    finally:
+        server.set("synchronous_standby_names", "")
+
+
 def test_apps_alone_notice_a_fail_over_and_keep_nobody_waiting(db, connect):
     first, other = connect(autocommit=False), connect()
     token = begin(other, "t", "s", "before")

@@ -270,6 +270,92 @@ def test_what_is_acknowledged_survives_the_loss_of_the_primary(
             daemon.stop()
 
 
+WAITS = ("SELECT count(*) FROM pg_stat_activity"
+         " WHERE wait_event = 'SyncRep' AND ")
+CUT_SHORT = ("SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
+             " WHERE wait_event = 'SyncRep'")
+
+
+def cut_off(standby):
+    """It has all until now, and hears of nothing more."""
+    standby.wait_replayed()
+    standby.query("ALTER SYSTEM SET primary_conninfo = ''")
+    standby.query("SELECT pg_reload_conf()")
+    until(lambda: not standby.query("SELECT 1 FROM pg_stat_wal_receiver"))
+
+
+@pytest.mark.parametrize("how", ["cancelled", "crash"])
+def test_a_claim_that_only_the_primary_has_is_not_acknowledged(
+        make_daemon, how):
+    # C20, C41: its commit was cut short while the standby was away. It is sent
+    # again, and then the primary is lost: there is no second winner.
+    with Postgres() as primary:
+        base = stores.make_database(primary)
+        standby = primary.standby(sync=True)
+        raw, other = (make_daemon(url=hosts(base, primary, standby), settings=[
+            "store.timeout=1s", "store.connect_timeout=1s"]).raw()
+            for _ in range(2))
+        key = new_key()
+        cut_off(standby)
+        raw.send("CLAIM", *name(key), FINGERPRINT, "OWNER", "first")
+        until(lambda: primary.value(WAITS + MINE))
+        if how == "crash":
+            primary.kill()
+            primary.start()
+        else:
+            until(lambda: primary.query(CUT_SHORT))
+        replies = [raw.read()]
+        until(lambda: primary.value("SELECT count(*) FROM latchkey.operation",
+                                    database=base) == 1)
+        # As soon as a daemon is connected, it waits for the standby again.
+        until(lambda: replies.append(claim(other, key, "OWNER", "first")) or
+              isinstance(replies[-1], list) or "not known" in replies[-1])
+        primary.kill()
+        standby.promote()
+        until(lambda: replies.append(claim(raw, key, "OWNER", "second")) or
+              isinstance(replies[-1], list), 60)
+        assert [verdict(one) for one in replies
+                if isinstance(one, list)] == ["NEW"]
+
+
+def test_what_a_standby_may_not_have_is_acknowledged_once_it_has_it(
+        make_daemon):
+    # C20: whatever the answer rests on. (The standby is not there at first.)
+    with Postgres() as server:
+        base = stores.make_database(server)
+        made = {"url": server.url(base, stores.DAEMON_USER), "settings": [
+            "store.timeout=60s", "store.sweep_interval=1h",
+            "target.t.url=http://127.0.0.1:1/"]}
+        raw = make_daemon(**made).raw()
+        run, done, doubted = new_key(), new_key(), new_key()
+        accept = ("ACCEPT", *name(new_key()), FINGERPRINT, "POST", "/", "", "")
+        token = begin(raw, run, "OWNER", "mine")
+        job = ("ENQUEUE", *name(run), token, "j", "t", "/", "DELAY", 3600000)
+        answered = finish(raw, done, body=b"kept")
+        doubt = ("DOUBT", *name(doubted), begin(raw, doubted), "lost")
+        for command in (job, accept, doubt):
+            raw(*command)
+        for command, word in (
+                (("CLAIM", *name(run), FINGERPRINT, "OWNER", "mine"), "NEW"),
+                (("CLAIM", *name(done), FINGERPRINT), "REPLAY"),
+                (("COMPLETE", *name(done), answered, 201, "", "kept"), "KEPT"),
+                (accept, "ACCEPTED"), (doubt, "OK"), (job, "EXISTS"),
+                (("LOOKUP", *name(done)), "tenant")):
+            server.set("synchronous_standby_names", "nobody")
+            if command[0] == "LOOKUP":  # what it says when it starts counts
+                raw = make_daemon(**made).raw()
+            raw.send(*command)
+            until(lambda: server.value(WAITS + MINE))
+            server.set("synchronous_standby_names", "")
+            assert verdict(raw.read()) == word
+        # What is not acknowledged does not wait.
+        server.set("synchronous_standby_names", "nobody")
+        assert verdict(claim(raw, run)) == "INFLIGHT"
+        assert verdict(claim(raw, doubted)) == "UNCERTAIN"
+        assert complete(raw, run, token + 1000) == "STALE"
+        server.set("synchronous_standby_names", "")
+
+
 # ---- a server that is silent for a while ----
 
 def test_a_lane_works_again_once_its_late_commit_turns_out_to_have_failed(
