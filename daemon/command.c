@@ -27,6 +27,8 @@ static const struct lk_command commands[] = {
      "tenant scope key token"},
     {"DOUBT", 6, 6, USE, LK_LANE_STORE, lk_run_doubt,
      "tenant scope key token reason"},
+    {"RETURN", 5, 6, USE, LK_LANE_STORE, lk_run_return,
+     "tenant scope key token [UNSENT]"},
     {"EXTEND", 6, 6, USE, LK_LANE_STORE, lk_run_extend,
      "tenant scope key token lock-ms"},
     {"KEEP", 5, 5, USE, LK_LANE_STORE, lk_run_keep, "tenant scope key ttl-ms"},

@@ -81,6 +81,19 @@ LK_COMMAND_HANDLER(doubt)
     }
 }
 
+LK_COMMAND_HANDLER(return )
+{
+    struct lk_demand demand = {.kind = LK_TASK_OP,
+                               .op = {.event = LK_EVENT_RETURN}};
+    struct lk_option options[] = {LK_FLAG("UNSENT", &demand.op.unsent)};
+
+    if (lk_arg_keeps_jobs(conn) && lk_arg_name(conn, argv, &demand.op.name) &&
+        lk_arg_token(conn, argv[4], &demand.op.token) &&
+        lk_arg_options(conn, argv, argc, 5, options, 1)) {
+        lk_operation_start(conn, &demand);
+    }
+}
+
 LK_COMMAND_HANDLER(extend)
 {
     struct lk_demand demand = {.kind = LK_TASK_OP,

@@ -455,18 +455,18 @@ struct lk_answer {
 };
 
 /*
- * The verdict in a reply to CLAIM, COMPLETE, RELEASE, DOUBT, EXTEND, ACCEPT or
- * ENQUEUE; slices are those of the reply. LK_UNAVAILABLE: the store cannot
- * decide. LK_REPLY: any other error reply. LK_MALFORMED: no verdict. Unless
- * LK_OK, `answer` says NIL and nothing else.
+ * The verdict in a reply to CLAIM, COMPLETE, RELEASE, DOUBT, RETURN, EXTEND,
+ * ACCEPT or ENQUEUE; slices are those of the reply. LK_UNAVAILABLE: the store
+ * cannot decide. LK_REPLY: any other error reply. LK_MALFORMED: no verdict.
+ * Unless LK_OK, `answer` says NIL and nothing else.
  */
 LK_MUST_CHECK enum lk_status latchkey_answer_read(const struct lk_reply *reply,
                                                   struct lk_answer *answer);
 
 /*
- * Reads the reply to a CLAIM, COMPLETE, RELEASE, DOUBT, EXTEND, ACCEPT or
- * ENQUEUE that was queued by hand. Returns as latchkey_claim does, and
- * LK_MALFORMED.
+ * Reads the reply to a CLAIM, COMPLETE, RELEASE, DOUBT, RETURN, EXTEND,
+ * ACCEPT or ENQUEUE that was queued by hand. Returns as latchkey_claim does,
+ * and LK_MALFORMED.
  */
 LK_MUST_CHECK enum lk_status latchkey_client_answer(
     struct lk_client *client, const struct lk_reply *reply,

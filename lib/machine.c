@@ -22,6 +22,7 @@
  * lapsed or uncertain, queued   lease, reexecute  in_progress  NEW, next token
  * in_progress, uncertain;
  *   T, queued                   return            accepted     OK
+ * accepted; T                   return            unchanged    OK
  * in_progress, uncertain; T     enqueue           unchanged    OK, or EXISTS
  * in_progress, uncertain; T     complete          completed    OK
  * in_progress, uncertain; T     release           released     OK
@@ -151,6 +152,18 @@ static struct lk_step by_token(struct lk_standing record, enum lk_state next,
     return (struct lk_step){LK_VERDICT_DONE, next, effect};
 }
 
+/* Said twice, by the gateway and then by the courier, it is the same. */
+static struct lk_step give_back(struct lk_standing record)
+{
+    if (!record.queued && record.state != LK_STATE_COMPLETED) {
+        record.token_current = false;
+    }
+    if (record.token_current && record.state == LK_STATE_ACCEPTED) {
+        return stay(record, LK_VERDICT_DONE);
+    }
+    return by_token(record, LK_STATE_ACCEPTED, LK_EFFECT_RETURN);
+}
+
 static struct lk_step resolve(struct lk_standing record, enum lk_state next,
                               enum lk_effect effect)
 {
@@ -242,8 +255,7 @@ struct lk_step lk_machine_step(enum lk_event event, struct lk_standing record)
     case LK_EVENT_ENQUEUE:
         return by_token(record, record.state, LK_EFFECT_ENQUEUE);
     case LK_EVENT_RETURN:
-        record.token_current = record.token_current && record.queued;
-        return by_token(record, LK_STATE_ACCEPTED, LK_EFFECT_RETURN);
+        return give_back(record);
     case LK_EVENT_REAP:
         break; /* above */
     }

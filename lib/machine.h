@@ -34,7 +34,8 @@ enum lk_state {
     X(SWEEP, "sweep")                                                          \
     X(REAP, "reap")                                                            \
     X(ENQUEUE, "enqueue") /* leaves a job */                                   \
-    X(RETURN, "return")   /* the courier puts an accepted request back */
+    X(RETURN, "return")   /* an accepted request is put back: nothing happened \
+                           */
 
 enum lk_event {
 #define X(name, word) LK_EVENT_##name,

@@ -29,6 +29,7 @@ ngx_http_latchkey_classify(ngx_http_request_t *r,
 
         /* no app behind a socket: the content handler was nginx's own */
 
+        op->contacted = 1;
         op->settle = ngx_http_latchkey_class_of(ctx->conf, op->status);
         ngx_str_set(&op->reason, "the answer itself leaves it open");
         return;

@@ -456,6 +456,11 @@ ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
         return ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "completed");
 
     case LK_VERDICT_STALE:
+
+        if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE) {
+            break;
+        }
+
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                       "idempotency_courier: operation %V was decided "
                       "elsewhere while the app worked; its answer is not used",

@@ -19,9 +19,9 @@
  *
  * An op with an order gives the request away instead of claiming it.  Whether
  * it was taken or not, there is nothing to be settled then.  An op of the
- * courier's has its token from there: what has not happened, or may be run
- * again, is not settled but told to the courier, and if that is gone, to
- * nobody.
+ * courier's has its token from there.  What has not happened is returned by
+ * that token, whether or not the courier is there to hear of it; what is in
+ * doubt and may run again is left to the courier, or to the end of its lease.
  *
  * An op is freed when it is detached and none of its calls is on its way:
  * calls cannot be taken back.

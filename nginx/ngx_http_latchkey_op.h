@@ -79,7 +79,7 @@ ngx_int_t ngx_http_latchkey_op_send_extend(ngx_http_latchkey_op_t *op,
 
 /* op_settle */
 ngx_int_t ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op);
-/* the courier ends the operation together with its own errand */
+/* in doubt, and may run again: the courier decides, or the lease runs out */
 ngx_uint_t ngx_http_latchkey_op_is_given_back(ngx_http_latchkey_op_t *op);
 
 /* op_late */

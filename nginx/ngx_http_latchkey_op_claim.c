@@ -202,7 +202,11 @@ ngx_http_latchkey_op_refused(ngx_http_latchkey_op_t *op,
 }
 
 
-/* the courier's token: the app is called only if it is the current one */
+/*
+ * The courier's token: the app is called only if it is the current one.  The
+ * store takes it from now on that the app may have heard of the request; if we
+ * do not call it, be it because no answer came, we have to say so.
+ */
 
 static void
 ngx_http_latchkey_op_checked(ngx_http_latchkey_call_t *call,
@@ -219,15 +223,31 @@ ngx_http_latchkey_op_checked(ngx_http_latchkey_call_t *call,
         ngx_http_latchkey_op_refused(op, reply);
     }
 
-    if (op->ctx && status == LK_OK && answer.verdict == LK_VERDICT_DONE) {
+    op->call.out = NULL;
+
+    if (reply ? status == LK_UNAVAILABLE : call->sent) {
+        op->state = NGX_HTTP_LATCHKEY_OP_SETTLING;
+        op->settle = NGX_HTTP_LATCHKEY_SETTLE_RELEASE;
+
+        if (op->ctx == NULL) {
+            ngx_http_latchkey_op_again(op,
+                                       ngx_http_latchkey_op_pause(op, reply));
+            return;
+        }
+
+    } else if (status == LK_OK && answer.verdict == LK_VERDICT_DONE) {
         op->state = NGX_HTTP_LATCHKEY_OP_HELD;
+
+        if (op->ctx == NULL) {
+            ngx_http_latchkey_op_abandon(op);
+            return;
+        }
+
         ngx_http_latchkey_op_hold(op);
 
     } else {
         op->state = NGX_HTTP_LATCHKEY_OP_DONE;
     }
-
-    op->call.out = NULL;
 
     ngx_http_latchkey_op_tell(op, status == LK_OK ? &answer : NULL);
 }

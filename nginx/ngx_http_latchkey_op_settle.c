@@ -1,6 +1,7 @@
 
 /*
- * The settlement of an operation: complete, release or doubt.
+ * The settlement of an operation: complete, release or doubt.  What the
+ * courier brought and has not happened is returned: it waits again.
  */
 
 
@@ -31,10 +32,8 @@ ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
 ngx_uint_t
 ngx_http_latchkey_op_is_given_back(ngx_http_latchkey_op_t *op)
 {
-    return op->courier
-           && (op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE
-               || (op->settle == NGX_HTTP_LATCHKEY_SETTLE_DOUBT
-                   && op->conf->reexecute));
+    return op->courier && op->settle == NGX_HTTP_LATCHKEY_SETTLE_DOUBT
+           && op->conf->reexecute;
 }
 
 
@@ -59,8 +58,13 @@ ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op)
         break;
 
     case NGX_HTTP_LATCHKEY_SETTLE_RELEASE:
-        ngx_http_latchkey_op_words(&w, op, "RELEASE");
+        ngx_http_latchkey_op_words(&w, op, op->courier ? "RETURN" : "RELEASE");
         ngx_http_latchkey_op_number(&w, op->token);
+
+        if (op->courier && !op->contacted) {
+            ngx_http_latchkey_op_word(&w, "UNSENT", 6);
+        }
+
         break;
 
     default: /* NGX_HTTP_LATCHKEY_SETTLE_DOUBT */

@@ -34,6 +34,7 @@ enum {
     FLAG_OWNER = 4,
     FLAG_REPEATABLE = 8,
     FLAG_PROOF = 16,
+    FLAG_UNSENT = 64,
 };
 
 /* What is prepared on every lane. */
@@ -65,7 +66,8 @@ static int flags_of(const struct lk_op *op)
     return (op->reexecute ? FLAG_REEXECUTE : 0) |
            (op->no_new ? FLAG_NO_NEW : 0) | (op->owner.len ? FLAG_OWNER : 0) |
            (op->call && op->call->repeatable ? FLAG_REPEATABLE : 0) |
-           (resolves && op->token ? FLAG_PROOF : 0);
+           (resolves && op->token ? FLAG_PROOF : 0) |
+           (op->unsent ? FLAG_UNSENT : 0);
 }
 
 static int64_t number_of(const struct lk_store_config *config,

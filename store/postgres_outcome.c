@@ -148,7 +148,7 @@ static void give_hints(struct lk_postgres *store, struct lk_batch *batch,
 /* It may be told so a second time: a courier that looks in vain is no harm. */
 static bool leaves_job(const struct lk_op *op)
 {
-    return op->call && !op->status &&
+    return (op->call || op->event == LK_EVENT_RETURN) && !op->status &&
            (op->out.verdict == LK_VERDICT_ACCEPTED ||
             op->out.verdict == LK_VERDICT_DONE);
 }

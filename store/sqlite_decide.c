@@ -566,7 +566,9 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
     if (!status && before && step.effect != LK_EFFECT_NONE) {
         status = audit(store, op, before);
     }
-    batch->queued |= !status && makes_job(step.effect);
+    batch->queued |=
+        !status && (makes_job(step.effect) ||
+                    (step.effect == LK_EFFECT_RETURN && !op->by_courier));
     if (!status && settles(step, before)) {
         status = lk_batch_settle(batch, op->hash);
     }

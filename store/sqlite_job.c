@@ -357,6 +357,22 @@ static enum lk_status reach_request(struct lk_sqlite *store,
     return lk_job_move(store, row, now);
 }
 
+/*
+ * The gateway says that nothing has happened. A courier that still has the
+ * lease may say how long it waits; one that is gone does not, and it waits as
+ * long as the lease would have lasted.
+ */
+static enum lk_status return_request(struct lk_sqlite *store,
+                                     const struct lk_op *op,
+                                     struct lk_job_row *row, uint64_t now)
+{
+    row->due = row->state == LK_JOB_LEASED ? row->due : now;
+    row->state = LK_JOB_WAITING;
+    row->sent |= row->called && !op->unsent;
+    row->called = false;
+    return lk_job_move(store, row, now);
+}
+
 enum lk_status lk_job_follow(struct lk_sqlite *store, const struct lk_op *op,
                              enum lk_effect effect, struct lk_entry *entry,
                              uint64_t now)
@@ -364,7 +380,8 @@ enum lk_status lk_job_follow(struct lk_sqlite *store, const struct lk_op *op,
     struct lk_job_row row = {0};
     bool concerned = effect == LK_EFFECT_BEGIN || effect == LK_EFFECT_FINISH ||
                      effect == LK_EFFECT_FREE || effect == LK_EFFECT_DOUBT ||
-                     effect == LK_EFFECT_LOCK;
+                     effect == LK_EFFECT_LOCK ||
+                     (effect == LK_EFFECT_RETURN && !op->by_courier);
 
     if (!entry->queued || !concerned) {
         return LK_OK;
@@ -378,6 +395,8 @@ enum lk_status lk_job_follow(struct lk_sqlite *store, const struct lk_op *op,
         return doubt_request(store, op, &row, now);
     case LK_EFFECT_LOCK:
         return reach_request(store, op, &row, now);
+    case LK_EFFECT_RETURN:
+        return return_request(store, op, &row, now);
     default:
         return finish_request(store, op, effect, &row, entry, now);
     }

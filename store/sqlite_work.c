@@ -105,7 +105,7 @@ static enum lk_status put_back(struct lk_sqlite *store, struct lk_batch *batch,
                                struct lk_job_row *row,
                                const struct lk_job_end *end, uint64_t now)
 {
-    struct lk_op op = {.event = LK_EVENT_RETURN};
+    struct lk_op op = {.event = LK_EVENT_RETURN, .by_courier = true};
     bool done = true;
     enum lk_status status = LK_OK;
 
@@ -141,10 +141,32 @@ static enum lk_status doubt_delivery(struct lk_sqlite *store,
     return lk_job_doubt(store, batch, row, &end, now);
 }
 
-/* The fence. */
-static bool holds(const struct lk_job_row *row, unsigned attempt)
+/*
+ * The fence. Where the gateway has put a request back already, and it has not
+ * been leased since, the courier still says how long it waits, or that it is
+ * given up; that it does not know what happened counts no more.
+ */
+static bool holds(const struct lk_job_row *row, const struct lk_job_end *end)
 {
-    return row->attempts == attempt && row->state == LK_JOB_LEASED;
+    bool returned = row->request && row->state == LK_JOB_WAITING &&
+                    (end->end == LK_END_RETRY || end->end == LK_END_DEAD);
+
+    return row->attempts == end->attempt &&
+           (row->state == LK_JOB_LEASED || returned);
+}
+
+/* What was put back and is given up is taken once more, to be ended. */
+static enum lk_status take_back(struct lk_sqlite *store, struct lk_batch *batch,
+                                struct lk_job_row *row, uint64_t now)
+{
+    struct lk_op op = {.event = LK_EVENT_LEASE, .lock_ms = 1};
+    bool done;
+    enum lk_status status = lk_job_tell(store, batch, row, &op, now, &done);
+
+    if (!status && done) {
+        row->state = LK_JOB_LEASED;
+    }
+    return status;
 }
 
 static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
@@ -153,7 +175,11 @@ static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
     struct lk_job_row row = {0};
     enum lk_status status = lk_job_read(store, end->id, &row);
 
-    end->stale = status || !holds(&row, end->attempt);
+    end->stale = status || !holds(&row, end);
+    if (!end->stale && end->end == LK_END_DEAD && row.state == LK_JOB_WAITING) {
+        status = take_back(store, batch, &row, now);
+        end->stale = status || row.state == LK_JOB_WAITING;
+    }
     if (end->stale) {
         return status == LK_NOT_FOUND ? LK_OK : status;
     }

@@ -91,7 +91,9 @@ struct lk_op {
     struct lk_slice why;
     const struct lk_call *call; /* accept, enqueue */
     bool by_courier; /* extend: a lease goes on, which is no sign that the
-                        gateway has the request */
+                        gateway has the request. return: the job is its own
+                        affair */
+    bool unsent;     /* return: the app has not heard of the request */
 
     enum lk_status status; /* LK_OK, or why there is no outcome: */
     const char *error;     /* a constant sentence for the caller, or NULL */

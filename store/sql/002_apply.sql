@@ -106,9 +106,10 @@ AS $$
             AND (was = 3 OR was = 2 AND lapsed) THEN 16 * 3 ELSE 12 END
     -- complete, release, doubt, extend, enqueue, return
     WHEN event BETWEEN 3 AND 6 OR event IN (13, 14) THEN CASE
+        WHEN event = 14 AND was = 1 AND queued AND same_token THEN 9 -- again
         WHEN was IN (0, 1, 5) OR NOT same_token THEN 11 -- STALE
-        WHEN event = 14 AND NOT queued THEN 11
         WHEN was = 4 THEN 10 -- KEPT
+        WHEN event = 14 AND NOT queued THEN 11
         WHEN was = 3 AND event = 5 THEN 9 -- the first reason stands
         WHEN event < 7 THEN 9 + 16 * (event + 1) -- OK
         ELSE 9 + 16 * (event - 3) END
@@ -244,7 +245,7 @@ $$;
 -- One operation under its lock, and what it takes in rows. _ttl, _lock, _token:
 -- 0 is "not given"; the texts are '' then. _job and what follows: of an accept,
 -- whose headers and body are the request's, and of an enqueue. _flags: as those
--- of latchkey.apply; 32 by the courier.
+-- of latchkey.apply; 32 by the courier, 64 the app has not heard of it.
 CREATE OR REPLACE FUNCTION latchkey.step(
     _at integer, _event smallint, _tenant text, _scope text, _key text,
     _fingerprint text, _owner text, _ttl bigint, _lock bigint, _flags integer,
@@ -396,6 +397,15 @@ BEGIN
             state = 1, deadline_ms = o.claimed_ms, reason = NULL
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
+        -- By the gateway: a courier that still has the lease may say how long
+        -- it waits. One that is gone does not, and it waits as long as the
+        -- lease would have lasted.
+        IF (_flags & 32) = 0 THEN
+            UPDATE latchkey.job j SET state = 0, ended_ms = 0, called = false,
+                sent = j.sent OR j.called AND (_flags & 64) = 0,
+                due_ms = CASE j.state WHEN 1 THEN j.due_ms ELSE _now END
+            WHERE j.number = r.number AND j.name = '' AND j.state + 0 IN (1, 2);
+        END IF;
     END CASE;
 
     -- That a lease goes on is no sign of the gateway.
@@ -429,7 +439,7 @@ $$;
 -- A batch, for the daemon. All arrays are equally long and without nulls; _ttl
 -- and _lock are 0 where nothing was given, the texts and bytes are empty then.
 -- _flags: 1 run again what is uncertain, 2 begin nothing, 4 there is an owner,
--- 8 the request may run again, 16 by proof. _job to _delay are empty arrays if
+-- 8 the request may run again, 16 by proof, 64 of a return. _job to _delay are empty arrays if
 -- the batch neither accepts nor enqueues; the headers and bodies of such
 -- operations are the job's. The caller's transaction is READ COMMITTED.
 --

@@ -89,6 +89,10 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     gone CONSTANT boolean := (_flags & 1) <> 0;
+    -- Where the gateway has put it back already, and it has not been leased
+    -- since, the courier still says how long it waits, or that it is given up.
+    held CONSTANT smallint[] := CASE WHEN _end IN (1, 4) THEN '{0,1}'
+                                     ELSE '{1}' END;
     j latchkey.job;
     l record;
     s record;
@@ -96,7 +100,7 @@ DECLARE
     becomes smallint;
 BEGIN
     SELECT * INTO j FROM latchkey.job k WHERE k.id = _id;
-    IF j.id IS NULL OR j.attempts <> _attempt OR j.state <> 1 THEN
+    IF j.id IS NULL OR j.attempts <> _attempt OR NOT j.state = ANY (held) THEN
         outcome := 1;
         RETURN;
     END IF;
@@ -106,7 +110,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT * INTO j FROM latchkey.job k
-    WHERE k.id = _id AND k.attempts = _attempt AND k.state + 0 = 1
+    WHERE k.id = _id AND k.attempts = _attempt AND k.state = ANY (held)
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         outcome := 1;
@@ -114,6 +118,10 @@ BEGIN
     END IF;
     outcome := 0;
     now := latchkey.now_ms();
+    IF _end = 4 AND j.state = 0 THEN -- taken once more, to be ended
+        s := latchkey.step_request(l.op, l.id, 2, 1, 0, '', '', '', now);
+        l := latchkey.lock_request(j.number);
+    END IF;
     IF _end = 0 AND (l.op).state <> 4 THEN
         _end := 3;
         _reason := 'the gateway says that it is completed, and the store has '
@@ -219,7 +227,8 @@ BEGIN
         FROM unnest(_id, _attempt) WITH ORDINALITY AS u(id, attempt, at)
         LEFT JOIN LATERAL (
             SELECT k.name = '' AS request FROM latchkey.job k
-            WHERE k.id = u.id AND k.attempts = u.attempt AND k.state + 0 = 1
+            WHERE k.id = u.id AND k.attempts = u.attempt
+              AND (k.state + 0 = 1 OR k.state + 0 = 0 AND k.name = '')
             LIMIT 1) AS j ON true
         WHERE (u.at IN (SELECT e.at FROM unnest(ended) AS e(at))) IS NOT TRUE
     LOOP

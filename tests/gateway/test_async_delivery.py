@@ -376,6 +376,47 @@ def test_a_daemon_that_stops_does_not_wait_for_the_app(make, app):
     assert app.count() == 1
 
 
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_what_did_not_happen_while_the_daemon_was_away_is_run_again(
+        make, app, how):
+    # C27, C31: the courier that asked is gone; the gateway knows.
+    gateway = make("idempotency_lock 1s;", settings=["courier.lease=1s"])
+    key = new_key()
+    app.manner = {"hold": "it", "status": 503}
+    accepted = gateway.post(key)
+    app.wait_held("it")
+    getattr(gateway.daemon, how)()
+    app.manner = {"body": "done"}
+    app.release("it")
+    gateway.daemon.start()
+    gateway.wait_state(key, "completed")  # perhaps uncertain for a moment
+    answer = final(gateway, accepted)
+    assert (answer.status, answer.body) == (201, b"done")
+    assert app.count() == 2
+
+
+def test_what_the_gateway_did_not_run_is_brought_again(
+        folder, make_gateway, faulty, app, url):
+    # C27, C31: the store has it that the app may have heard of the request;
+    # the daemon is killed before it has said so.
+    daemon = faulty(url=url, settings=[
+        "courier.gateway=unix:%s/g" % folder, "courier.lease=1s",
+        "courier.enabled=no"])
+    gateway = make_gateway(daemon=daemon, **later(
+        folder, "idempotency_lock 1s;", "idempotency_timeout 30s;"))
+    key = new_key()
+    assert gateway.post(key, headers=tell(body="done")).status == 202
+    daemon.stop()
+    daemon.settings.remove("courier.enabled=no")
+    daemon.set_faults("kill before_reply 1")
+    daemon.start()
+    daemon.wait()
+    daemon.set_faults()
+    daemon.start()
+    gateway.wait_state(key, "completed")  # perhaps uncertain for a moment
+    assert app.count() == 1
+
+
 def test_a_gateway_killed_while_the_app_works_leaves_it_uncertain(
         make, folder, app):
     # C27, C31

@@ -213,6 +213,103 @@ static void a_request_that_is_put_back_gets_another_token(void **state)
     }
 }
 
+/* The gateway says that nothing has happened, and that the app has heard of
+ * it, or not. */
+static struct lk_job return_request(struct bed *bed, uint64_t lease_ms,
+                                    bool unsent)
+{
+    accept(bed, "k", false, LK_VERDICT_ACCEPTED);
+    struct lk_job job = take(bed, GATEWAY, false, lease_ms);
+    struct lk_op op = with_token(bed, LK_EVENT_RETURN, "k", job.token);
+
+    op.unsent = unsent;
+    say(bed, with_token(bed, LK_EVENT_EXTEND, "k", job.token), LK_VERDICT_DONE);
+    say(bed, op, LK_VERDICT_DONE);
+    expect_still(bed, "k", LK_STATE_ACCEPTED, job.id, LK_JOB_WAITING);
+    return job;
+}
+
+/* C31, C22 */
+static void what_the_gateway_returns_waits_for_a_word_of_its_courier(
+    void **state)
+{
+    struct bed *bed = *state;
+    struct lk_job first = return_request(bed, LONG_MS, false);
+
+    expect_nothing_due(bed, GATEWAY);
+    say(bed, with_token(bed, LK_EVENT_RETURN, "k", first.token),
+        LK_VERDICT_DONE);
+    say(bed, with_token(bed, LK_EVENT_EXTEND, "k", first.token),
+        LK_VERDICT_STALE);
+    assert_true(finish(bed, &first, LK_END_UNCERTAIN));
+    assert_true(mark(bed, &first, true, LONG_MS));
+    assert_false(finish(bed, &first, LK_END_RETRY));
+    struct lk_job second = take_request(bed);
+    assert_int_equal(second.id, first.id);
+    assert_int_equal(second.attempts, 2);
+    assert_int_equal(second.forgiven, 0);
+    assert_true(second.token > first.token && second.sent);
+    say(bed, with_token(bed, LK_EVENT_RETURN, "k", first.token),
+        LK_VERDICT_STALE);
+    assert_true(finish(bed, &first, LK_END_RETRY));
+    expect_still(bed, "k", LK_STATE_IN_PROGRESS, first.id, LK_JOB_LEASED);
+    lk_job_free(&first);
+    lk_job_free(&second);
+}
+
+/* C31, C27 */
+static void what_the_gateway_returns_is_leased_again_when_its_courier_is_lost(
+    void **state)
+{
+    struct bed *bed = *state;
+    struct lk_job first = return_request(bed, SHORT_MS, true);
+
+    outlive(bed, &first);
+    struct lk_job second = take_request(bed);
+    assert_int_equal(second.id, first.id);
+    assert_false(second.sent);
+    lk_job_free(&first);
+    lk_job_free(&second);
+}
+
+/* C31, C27: its lease had run out before the gateway could say so. */
+static void what_the_gateway_returns_is_not_uncertain_any_more(void **state)
+{
+    struct bed *bed = *state;
+    accept(bed, "k", false, LK_VERDICT_ACCEPTED);
+    struct lk_job first = take(bed, GATEWAY, false, SHORT_MS);
+
+    assert_false(mark(bed, &first, true, SHORT_MS));
+    await_store_time(bed, stats_of(bed).now_ms + 3);
+    expect_nothing_due(bed, GATEWAY);
+    expect_both(bed, "k", LK_STATE_UNCERTAIN, first.id, LK_JOB_UNCERTAIN);
+    say(bed, with_token(bed, LK_EVENT_RETURN, "k", first.token),
+        LK_VERDICT_DONE);
+    expect_still(bed, "k", LK_STATE_ACCEPTED, first.id, LK_JOB_WAITING);
+    struct lk_job second = take_request(bed);
+    assert_int_equal(second.id, first.id);
+    assert_true(second.sent);
+    lk_job_free(&first);
+    lk_job_free(&second);
+}
+
+static void what_the_gateway_returns_can_be_given_up(void **state)
+{
+    struct bed *bed = *state;
+
+    for (int unsent = 0; unsent < 2; unsent++) {
+        struct lk_job job = return_request(bed, LONG_MS, unsent);
+        struct lk_job_end end = end_of(&job, LK_END_DEAD);
+        end.left = false;
+        end.answer = (struct lk_response){.status = 503};
+        assert_false(give_end(bed, end));
+        expect_still(bed, "k", unsent ? LK_STATE_COMPLETED : LK_STATE_UNCERTAIN,
+                     job.id, unsent ? LK_JOB_DROPPED : LK_JOB_UNCERTAIN);
+        clear_gateway(bed);
+        lk_job_free(&job);
+    }
+}
+
 /* Whoever waits is not woken by what only goes on. */
 static void waiters_are_woken_when_a_request_ends(void **state)
 {
@@ -862,6 +959,10 @@ int main(void)
         TEST(a_leased_request_runs_under_a_token_of_its_own),
         TEST(a_completed_request_is_delivered_in_the_same_step),
         TEST(a_request_that_is_put_back_gets_another_token),
+        TEST(what_the_gateway_returns_waits_for_a_word_of_its_courier),
+        TEST(what_the_gateway_returns_is_leased_again_when_its_courier_is_lost),
+        TEST(what_the_gateway_returns_is_not_uncertain_any_more),
+        TEST(what_the_gateway_returns_can_be_given_up),
         TEST(waiters_are_woken_when_a_request_ends),
         TEST(a_lost_request_that_was_never_called_is_leased_again),
         TEST(a_lost_request_that_was_called_is_uncertain),
