@@ -48,15 +48,24 @@ static void judge_success(bool honours, const struct lk_http_answer *answer,
                      answer->status, answer->error);
 }
 
-static void judge_temporary(bool honours, unsigned status,
-                            struct lk_result *result)
+/* Nobody but the service itself can say that nothing happened. */
+static bool is_doubtful(const struct lk_target *target, unsigned status)
 {
-    result->end = LK_END_RETRY;
-    lk_result_reason(result, "answered %u", status);
-    if (status == 502 || status == 504) {
-        doubt(honours, result);
-    }
-    if (result->end == LK_END_UNCERTAIN) {
+    return status >= 500 && !lk_statuses_have(&target->safe, status);
+}
+
+static void judge_failure(const struct lk_target *target, bool honours,
+                          unsigned status, struct lk_result *result)
+{
+    bool again = lk_statuses_have(&target->temporary, status);
+
+    result->end = again ? LK_END_RETRY : LK_END_DEAD;
+    result->healthy = !again;
+    result->doubt = is_doubtful(target, status);
+    lk_result_reason(result, "answered %u%s", status,
+                     status / 100 == 3 ? ", redirects are not followed" : "");
+    if (result->doubt && !honours) {
+        result->end = LK_END_UNCERTAIN;
         lk_result_reason(
             result, "answered %u: it may have happened all the same", status);
     }
@@ -75,14 +84,8 @@ void lk_result_of(const struct lk_target *target, bool honours,
         lk_result_reason(result, "sent, no answer: %s", answer->error);
     } else if (lk_statuses_have(&target->success, status)) {
         judge_success(honours, answer, result);
-    } else if (lk_statuses_have(&target->temporary, status)) {
-        judge_temporary(honours, status, result);
     } else {
-        result->end = LK_END_DEAD;
-        result->healthy = true;
-        lk_result_reason(result, "answered %u%s", status,
-                         status / 100 == 3 ? ", redirects are not followed"
-                                           : "");
+        judge_failure(target, honours, status, result);
     }
 }
 

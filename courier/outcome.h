@@ -6,12 +6,16 @@
  *   was sent, no answer           retry             uncertain
  *   success, cut off              retry             uncertain
  *   success                       delivered         delivered
- *   temporary failure             retry             retry
- *   ... 502 or 504                retry             uncertain
+ *   5xx, but for safe_statuses    retry or dead *   uncertain
+ *   any other temporary failure   retry             retry
  *   anything else                 dead              dead
  *
- * 502 and 504 speak of a service behind the one that answered: what became of
- * the call there is not known. Where the key is honoured that is no question.
+ *   * in doubt: uncertain, should the key not be honoured any more
+ *
+ * A 5xx says that something went wrong, not that nothing happened: 500 after
+ * the money has moved, 502, 504, 520 and the like from something in between.
+ * 408, 425 and 429 say that the request was not taken, and so do all other
+ * 4xx: it is the request that is refused.
  */
 #ifndef LK_OUTCOME_H
 #define LK_OUTCOME_H

@@ -49,6 +49,7 @@ const struct lk_setting lk_target_settings[] = {
            "1d", 0, 365 * DAY),
     OTHER(lk_target, "success", statuses, success, "2xx"),
     OTHER(lk_target, "temporary", statuses, temporary, "408 425 429 5xx"),
+    OTHER(lk_target, "safe_statuses", statuses, safe, NULL),
     NUMBER(lk_target, "idempotency", switch, honours, "no", 0, 1),
     OTHER(lk_target, "key_header", header_name, key_header, "Idempotency-Key"),
     OTHER(lk_target, "id", provider_id, id, NULL),

@@ -161,6 +161,8 @@ static void check_target(struct report *report, const struct lk_named *named)
             "backoff", "is longer than backoff_max");
     require(report, !have_common(&target->success, &target->temporary), named,
             "temporary", "names a status that success names too");
+    require(report, !have_common(&target->success, &target->safe), named,
+            "safe_statuses", "names a status that success names too");
     require(report, !target->key_file == !target->cert_file, named,
             target->key_file ? "key_file" : "cert_file",
             "cert_file and key_file belong together");

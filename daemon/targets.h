@@ -46,6 +46,7 @@ struct lk_target {
     uint64_t retry_after_max_ms; /* a longer Retry-After is cut to it */
     struct lk_statuses success;
     struct lk_statuses temporary; /* all else is permanent */
+    struct lk_statuses safe;      /* of 5xx: nothing has happened */
     uint64_t honours;             /* Idempotency-Key: 0, 1 */
     char *key_header;             /* "Idempotency-Key" */
     char *id;                     /* "header:NAME" or "json:POINTER", or NULL */

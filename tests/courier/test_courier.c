@@ -199,7 +199,7 @@ static void nothing_is_leased_with_ends_that_are_in_doubt(void **state)
 static void a_failure_waits_and_says_why(void **state)
 {
     struct bench *bench = *state;
-    struct ledger_job *job = ledger_add(&bench->ledger, "once", "/charge");
+    struct ledger_job *job = ledger_add(&bench->ledger, "honours", "/charge");
 
     peer_say(&bench->good, BUSY);
     start(bench);

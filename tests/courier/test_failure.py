@@ -57,6 +57,31 @@ def test_what_is_temporary_is_tried_again(box, provider, status):
         ["failed", "failed", "charged"]
 
 
+@pytest.mark.parametrize("status", [500, 503, 520, 522, 524, 598])
+@pytest.mark.stores("sqlite")
+def test_without_keys_a_service_that_fails_is_not_called_again(
+        box, make_provider, status):
+    # C27: it may have happened, whatever the number
+    provider = make_provider(honours=False)
+    provider.control(fail=status)
+    box.target("pay", provider).start()
+    job = box.wait_job(box.leave(charge()), "uncertain")
+    assert (job["attempts"], job["status"]) == (1, status)
+    assert len(provider.calls()) == 1
+
+
+@pytest.mark.stores("sqlite")
+def test_without_keys_it_is_called_again_where_nothing_has_happened(
+        box, make_provider):
+    # C27: because HTTP says so, or the target's settings
+    provider = make_provider(honours=False)
+    box.target("pay", provider, safe_statuses="503").start()
+    for calls, status in enumerate((408, 425, 429, 503), 1):
+        provider.control(fail=status, times=1)
+        assert box.wait_job(box.leave(charge()))["attempts"] == 2
+        assert len(provider.calls()) == 2 * calls
+
+
 @pytest.mark.stores("sqlite")
 def test_a_target_says_itself_what_succeeds_and_what_is_temporary(box,
                                                                   provider):

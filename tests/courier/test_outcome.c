@@ -82,8 +82,8 @@ static void every_status_has_its_class(void **state)
             end = LK_END_RETRY;
         }
         assert_int_equal(end_of(true, &answer), end);
-        /* Whoever says 502 or 504 does not know what happened behind it. */
-        if (status == 502 || status == 504) {
+        /* Something went wrong: that is not to say that nothing happened. */
+        if (status >= 500) {
             end = LK_END_UNCERTAIN;
         }
         assert_int_equal(end_of(false, &answer), end);
@@ -96,7 +96,24 @@ static void a_status_that_fails_counts_though_its_body_is_cut(void **state)
     struct lk_http_answer busy = failed(CURLE_PARTIAL_FILE, true, 503);
 
     assert_int_equal(end_of(false, &refused), LK_END_DEAD);
-    assert_int_equal(end_of(false, &busy), LK_END_RETRY);
+    assert_int_equal(end_of(true, &busy), LK_END_RETRY);
+}
+
+/* C27 */
+static void a_target_says_at_which_failures_nothing_happened(void **state)
+{
+    struct lk_target target = make_target();
+    struct lk_result result;
+
+    allow(&target.safe, 503, 503);
+    for (unsigned status = 500; status < 1000; status++) {
+        struct lk_http_answer answer = {
+            .sent = true, .whole = true, .status = status};
+        lk_result_of(&target, false, &answer, &result);
+        assert_int_equal(result.end,
+                         status == 503 ? LK_END_RETRY : LK_END_UNCERTAIN);
+        assert_int_equal(result.doubt, status != 503);
+    }
 }
 
 static void a_target_may_call_any_status_a_success(void **state)
@@ -329,6 +346,7 @@ int main(void)
             every_failure_of_curl_is_judged_by_whether_it_was_sent),
         cmocka_unit_test(every_status_has_its_class),
         cmocka_unit_test(a_status_that_fails_counts_though_its_body_is_cut),
+        cmocka_unit_test(a_target_says_at_which_failures_nothing_happened),
         cmocka_unit_test(a_target_may_call_any_status_a_success),
         cmocka_unit_test(only_failures_of_the_target_count_for_its_circuit),
         cmocka_unit_test(a_redirect_is_refused_by_name),

@@ -93,7 +93,7 @@ def test_a_dead_job_whose_answer_was_lost_is_not_retried_without_its_key(
     box.target("pay", provider, idempotency="yes", attempts="1").start()
     lost = box.leave(charge("lost"))
     box.wait_job(lost, "dead")
-    provider.control(fail=503, next=1)
+    provider.control(fail=429, next=1)
     refused = box.leave(charge("refused"))
     box.wait_job(refused, "dead")
     box.daemon.stop()
