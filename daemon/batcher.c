@@ -10,6 +10,9 @@
 #define AGAIN_NS       (5 * UINT64_C(1000000))
 #define AGAIN_CLAIM_NS (25 * UINT64_C(1000000))
 #define AGAIN_OTHER_NS (5000 * UINT64_C(1000000))
+/* A claim that is older than this may have lost its client meanwhile: the store
+ * was slow, or the process stood still. */
+#define OLD_NS (1000 * UINT64_C(1000000))
 
 /* One thread of the store's, with the operations whose keys are its own, or
  * with works. */
@@ -238,6 +241,29 @@ static void hold_again(struct lane *lane, struct lk_task_queue *tasks)
     *tasks = done;
 }
 
+/* Those that nobody would hold are taken out of the share, and have their
+ * status. */
+static void take_out_left(struct lane *lane, struct share *share,
+                          struct lk_task_queue *left)
+{
+    struct lk_task_queue tasks = share->tasks;
+    struct lk_task *task;
+    uint64_t now = uv_hrtime();
+
+    share->tasks = (struct lk_task_queue){0};
+    while ((task = lk_task_queue_take(&tasks))) {
+        struct lk_op *op = &task->demand.op;
+        bool old = lk_op_begins(op) && now - task->started_ns > OLD_NS;
+        if (old && lk_task_is_left(lane->batcher->returns, task)) {
+            op->status = LK_UNAVAILABLE;
+            op->error = LK_LEFT;
+            lk_task_queue_add(left, task);
+        } else {
+            lk_task_queue_add(&share->tasks, task);
+        }
+    }
+}
+
 static void count_batch(struct lk_batcher *batcher, size_t ops, uint64_t us)
 {
     uv_mutex_lock(&batcher->mutex);
@@ -289,8 +315,10 @@ static bool apply_share(struct lane *lane, struct share *share)
                              .lane = lane->number,
                              .keep = share->keep,
                              .work = share->work};
+    struct lk_task_queue left = {0};
     uint64_t started = uv_hrtime();
 
+    take_out_left(lane, share, &left);
     gather_ops(lane, share, &batch);
     batcher->store->class->apply(batcher->store, &batch);
     if (batch.count) {
@@ -298,6 +326,7 @@ static bool apply_share(struct lane *lane, struct share *share)
         lk_fault_point("before_reply");
     }
     hold_again(lane, &share->tasks);
+    lk_task_queue_join(&share->tasks, &left);
     if (share->tasks.head || batch.settled_count || batch.settle_all ||
         batch.queued) {
         lk_returns_give(batcher->returns, &share->tasks, &batch);

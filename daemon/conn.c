@@ -20,6 +20,13 @@ enum {
     STRANGER_BYTES = 16 * 1024,
 };
 
+int lk_conn_fd(const struct lk_conn *conn)
+{
+    uv_os_fd_t fd;
+
+    return uv_fileno(&conn->uv.handle, &fd) ? -1 : fd;
+}
+
 /* ---- The end ------------------------------------------------------------- */
 
 void lk_conn_close(struct lk_conn *conn, const char *why)
@@ -61,6 +68,7 @@ static bool is_at_rest(const struct lk_task *task)
 
 static void drop_tasks(struct lk_server *server, struct lk_task *task)
 {
+    uv_mutex_lock(&server->returns.mutex); /* see task->fd */
     while (task) {
         struct lk_task *after = task->after;
         bool at_rest = is_at_rest(task);
@@ -72,6 +80,7 @@ static void drop_tasks(struct lk_server *server, struct lk_task *task)
         }
         task = after;
     }
+    uv_mutex_unlock(&server->returns.mutex);
 }
 
 void lk_conn_tear_down(struct lk_conn *conn)

@@ -90,6 +90,8 @@ struct lk_task {
     size_t copied;           /* bytes behind the task */
     size_t size;             /* bytes, for the queue's account */
     atomic_bool gone;        /* as `conn`, for other threads: do not bother */
+    int fd;                  /* of `conn`; open while not gone, under the mutex
+                                of lk_returns */
     uint8_t proto;
     uint8_t rounds; /* loads in vain */
     bool counted;   /* in server->queued_* */
@@ -105,6 +107,8 @@ struct lk_task {
     struct lk_demand demand;
     char bytes[];
 };
+
+struct lk_returns;
 
 struct lk_task_queue {
     struct lk_task *head;
@@ -122,6 +126,24 @@ void lk_task_queue_join(struct lk_task_queue *queue,
 struct lk_task *lk_task_make(struct lk_conn *conn,
                              const struct lk_demand *demand);
 void lk_task_free(struct lk_server *server, struct lk_task *task);
+/* May it begin an operation, which somebody has to hold then? */
+static inline bool lk_op_begins(const struct lk_op *op)
+{
+    return (op->event == LK_EVENT_CLAIM && !op->no_new) ||
+           op->event == LK_EVENT_ACCEPT;
+}
+
+#define LK_LEFT "the client has closed the connection: nothing was begun"
+
+/*
+ * Has the client closed the connection? Then nobody will hold what a claim
+ * begins. One that only shut down its side still reads, and has not; nor can a
+ * close over TCP be told from that, unless it is a reset, which the gateway
+ * sends to a daemon that it leaves.
+ */
+bool lk_task_hung_up(int fd);
+/* The same from another thread. */
+bool lk_task_is_left(struct lk_returns *returns, const struct lk_task *task);
 /* A counted task takes room in the queue of which the bounds are settings. */
 void lk_task_count(struct lk_server *server, struct lk_task *task);
 void lk_task_uncount(struct lk_server *server, struct lk_task *task);
@@ -223,6 +245,7 @@ struct lk_conn {
 
 /* Takes a connection that has been accepted; closes it on failure. */
 void lk_conn_start(struct lk_conn *conn);
+int lk_conn_fd(const struct lk_conn *conn); /* -1: none any more */
 /*
  * Ends the connection at the end of this turn of the loop; until then the
  * memory stays valid. `why` goes to the log; NULL: the client left.

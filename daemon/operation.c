@@ -209,6 +209,13 @@ static void take_step(struct lk_server *server, struct lk_task *task,
     }
 }
 
+/* What nobody will hold is not begun. It may have lain in the socket for long:
+ * whoever sent it has closed the connection, and asks another daemon. */
+static bool is_left(const struct lk_conn *conn, const struct lk_op *op)
+{
+    return lk_op_begins(op) && lk_task_hung_up(lk_conn_fd(conn));
+}
+
 void lk_operation_start(struct lk_conn *conn, struct lk_demand *demand)
 {
     struct lk_server *server = conn->server;
@@ -221,6 +228,10 @@ void lk_operation_start(struct lk_conn *conn, struct lk_demand *demand)
     }
     if (step == STEP_ANSWER) {
         answer_now(conn, demand);
+        return;
+    }
+    if (step == STEP_DECIDE && is_left(conn, &demand->op)) {
+        lk_conn_error(conn, "UNAVAILABLE " LK_LEFT);
         return;
     }
     struct lk_task *task = lk_task_make(conn, demand);

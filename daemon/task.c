@@ -1,6 +1,7 @@
 /* task.c - a command under way: its copy, its queues, its way back. */
 #include "daemon/daemon.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,6 +95,7 @@ struct lk_task *lk_task_make(struct lk_conn *conn,
         return NULL;
     }
     *task = (struct lk_task){.conn = conn,
+                             .fd = lk_conn_fd(conn),
                              .started_ns = conn->read_ns,
                              .proto = conn->proto,
                              .copied = bytes,
@@ -112,6 +114,22 @@ struct lk_task *lk_task_make(struct lk_conn *conn,
     }
     lk_task_count(conn->server, task);
     return task;
+}
+
+bool lk_task_hung_up(int fd)
+{
+    struct pollfd socket = {.fd = fd};
+
+    return poll(&socket, 1, 0) == 1 && socket.revents & (POLLHUP | POLLERR);
+}
+
+bool lk_task_is_left(struct lk_returns *returns, const struct lk_task *task)
+{
+    uv_mutex_lock(&returns->mutex);
+    bool left = atomic_load_explicit(&task->gone, memory_order_relaxed) ||
+                lk_task_hung_up(task->fd);
+    uv_mutex_unlock(&returns->mutex);
+    return left;
 }
 
 void lk_task_free(struct lk_server *server, struct lk_task *task)

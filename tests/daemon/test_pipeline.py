@@ -3,6 +3,7 @@ overtaken or held up."""
 
 import signal
 import socket
+import struct
 import threading
 import time
 
@@ -60,6 +61,46 @@ def test_a_claim_that_could_wait_is_answered_after_a_shutdown(daemon, raw):
     half.sock.shutdown(socket.SHUT_WR)
     assert verdict(half.read()) == "NEW"
     assert half.at_end()
+
+
+@pytest.mark.parametrize("how", ["unix", "tcp"])
+def test_a_claim_of_a_client_that_has_left_is_not_begun(daemon, raw, how):
+    # C41: it lay in the socket while the daemon stood still.
+    key, held = new_key(), new_key()
+    token = begin(raw, held)
+    left = daemon.raw(daemon.tcp_address if how == "tcp" else None)
+    assert left("PING") == "PONG"
+    daemon.signal(signal.SIGSTOP)
+    left.send_bytes(claim_of(key, "OWNER", "gone") +
+                    encode("COMPLETE", *name(held), token, 200, "", "kept"))
+    if how == "tcp":  # else it could not be told from a shutdown
+        left.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
+                             struct.pack("ii", 1, 0))
+    left.close()
+    daemon.signal(signal.SIGCONT)
+    # What it held is settled all the same.
+    until(lambda: verdict(claim(raw, held)) == "REPLAY")
+    assert verdict(claim(raw, key)) == "NEW"
+
+
+def test_a_claim_that_waited_for_the_store_is_not_begun_for_nobody(faulty):
+    # C41
+    daemon = faulty()
+    raw, first, left = daemon.raw(), daemon.raw(), daemon.raw()
+    key, other = new_key(), new_key()
+    daemon.set_faults("hold before_append")
+    first.send_bytes(claim_of(new_key()))
+    until(lambda: info_of(raw, "queued_ops") == 1)
+    time.sleep(0.3)  # until it is alone in its batch
+    left.send_bytes(claim_of(key, "OWNER", "gone"))
+    other_client = daemon.raw()
+    other_client.send_bytes(claim_of(other))
+    until(lambda: info_of(raw, "queued_ops") == 3)
+    left.close()
+    time.sleep(1.2)  # only what is old is looked at
+    daemon.set_faults()
+    assert verdict(first.read()) == verdict(other_client.read()) == "NEW"
+    assert verdict(claim(raw, key)) == "NEW"
 
 
 def test_a_job_is_answered_after_a_shutdown(daemon):

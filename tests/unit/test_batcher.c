@@ -188,6 +188,7 @@ static void give_ops(struct bench *bench, size_t count)
     for (size_t i = 0; i < count; i++) {
         struct lk_task *task = calloc(1, sizeof(*task));
         assert_non_null(task);
+        task->fd = -1;
         task->demand.kind = LK_TASK_OP;
         lk_task_queue_add(&tasks, task);
     }
