@@ -15,6 +15,7 @@
 #define NGX_HTTP_LATCHKEY_CUT_MAX         3
 
 
+static void ngx_http_latchkey_link_reset(ngx_http_latchkey_link_t *link);
 static void ngx_http_latchkey_link_tell(ngx_http_latchkey_link_t *link,
     ngx_uint_t up, const char *why, ngx_err_t err,
     const struct lk_reply *reply);
@@ -65,6 +66,10 @@ ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
         return;
     }
 
+    if (why == ngx_http_latchkey_why_silent) {
+        ngx_http_latchkey_link_reset(link);
+    }
+
     ngx_http_latchkey_link_close(link, &gone);
 
     link->peer = (link->peer + 1) % link->npeers;
@@ -86,6 +91,33 @@ ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
 
     if (up && link->kind->lost) {
         link->kind->lost(link);
+    }
+}
+
+
+/*
+ * A daemon that stands still may find what we sent it much later.  It begins
+ * no claim of a connection that is closed, and over TCP only a reset says so.
+ */
+
+static void
+ngx_http_latchkey_link_reset(ngx_http_latchkey_link_t *link)
+{
+    struct linger  linger;
+
+    if (link->connection == NULL) {
+        return;
+    }
+
+    linger.l_onoff = 1;
+    linger.l_linger = 0;
+
+    if (setsockopt(link->connection->fd, SOL_SOCKET, SO_LINGER,
+                   (const void *) &linger, sizeof(struct linger))
+        == -1)
+    {
+        ngx_log_error(NGX_LOG_ALERT, link->log, ngx_socket_errno,
+                      "setsockopt(SO_LINGER) failed");
     }
 }
 

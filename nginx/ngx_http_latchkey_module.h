@@ -175,7 +175,8 @@ struct ngx_http_latchkey_op_s {
     unsigned                         too_large:1; /* the order, it was told */
     unsigned                         no_new:1;
     unsigned                         late:1;
-    unsigned                         asked:1;     /* about a lost claim */
+    unsigned                         asked:3;     /* about a lost claim */
+    unsigned                         lost:1;      /* a claim, and repeated */
     unsigned                         contacted:1; /* the app may have run */
 };
 

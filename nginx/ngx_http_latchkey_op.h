@@ -17,6 +17,10 @@
 #define NGX_HTTP_LATCHKEY_OP_PAUSE_MIN  50
 #define NGX_HTTP_LATCHKEY_OP_PAUSE_MAX  5000
 
+/* a lost claim is asked for so often, after 1, 2, 4 and 8 s */
+#define NGX_HTTP_LATCHKEY_OP_ASK        1000
+#define NGX_HTTP_LATCHKEY_OP_ASK_MAX    4
+
 #define NGX_HTTP_LATCHKEY_WORDS_MAX     16
 
 
@@ -68,6 +72,8 @@ ngx_int_t ngx_http_latchkey_op_send_claim(ngx_http_latchkey_op_t *op,
  */
 void ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op,
     ngx_msec_t pause);
+/* released, and nobody waits: has the lost claim taken it since? */
+void ngx_http_latchkey_op_ask_late(ngx_http_latchkey_op_t *op);
 
 /* op_extend */
 

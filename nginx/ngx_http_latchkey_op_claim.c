@@ -137,6 +137,8 @@ ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     op = call->data;
     status = ngx_http_latchkey_op_read(reply, &answer);
 
+    op->lost |= call->repeated;
+
     if (status == LK_OK && answer.verdict == LK_VERDICT_UNCERTAIN
         && call->repeated && !op->no_new && op->order == NULL)
     {
@@ -257,15 +259,16 @@ static void
 ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
     const struct lk_answer *answer)
 {
-    if (answer->verdict == LK_VERDICT_REFUSED && op->late && !op->asked) {
-
+    if ((answer->verdict == LK_VERDICT_REFUSED
+         || answer->verdict == LK_VERDICT_INFLIGHT)
+        && op->late && op->asked < NGX_HTTP_LATCHKEY_OP_ASK_MAX)
+    {
         /*
-         * The daemon may have the lost claim before it yet, on a connection
-         * that we have closed.
+         * A daemon may have the lost claim before it yet, on a connection that
+         * we have closed, and take it when nobody else holds the operation.
          */
 
-        op->asked = 1;
-        ngx_http_latchkey_op_again(op, NGX_HTTP_LATCHKEY_OP_PAUSE_MAX);
+        ngx_http_latchkey_op_again(op, NGX_HTTP_LATCHKEY_OP_ASK << op->asked++);
         return;
     }
 
@@ -292,6 +295,26 @@ ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
     ngx_http_latchkey_op_hold(op);
 
     ngx_http_latchkey_op_tell(op, answer);
+}
+
+
+/*
+ * The claim went out on a connection that was lost, and again on another one.
+ * Whoever has the first yet takes it for a new one now that it is released.
+ */
+
+void
+ngx_http_latchkey_op_ask_late(ngx_http_latchkey_op_t *op)
+{
+    op->lost = 0;
+    op->token = 0;
+    op->contacted = 0;
+    op->no_new = 1;
+    op->asked = 1;
+    op->call.out = NULL;
+    op->state = NGX_HTTP_LATCHKEY_OP_CLAIMING;
+
+    ngx_http_latchkey_op_again(op, NGX_HTTP_LATCHKEY_OP_ASK);
 }
 
 

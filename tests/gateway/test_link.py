@@ -2,6 +2,7 @@
 
 import collections
 import os
+import re
 import shutil
 import socket
 import threading
@@ -12,7 +13,7 @@ import pytest
 from support import build
 from support.app import pattern, tell
 from support.gateway import guard
-from support.life import new_key, until
+from support.life import begin, new_key, until
 from support.resp import connect
 
 PATIENT = guard("/", "idempotency_timeout 20s;")
@@ -32,6 +33,7 @@ class Middleman:
         self.deaf = []        # connections whose ends hear nothing any more
         self.poison = None    # words in a command that end its connection
         self.garble = None    # what the next reply is replaced by
+        self.kept = None      # commands that are kept back; None: none are
         self.accepted = 0
         self.pairs = []
         self.listener = socket.socket(socket.AF_UNIX)
@@ -69,6 +71,9 @@ class Middleman:
             while data := source.recv(65536):
                 if pair in self.deaf:
                     continue
+                if self.kept is not None and not tamper:
+                    self.kept.append((to, data))
+                    continue
                 if not tamper and self.poison and all(
                         word in data for word in self.poison):
                     break
@@ -78,6 +83,8 @@ class Middleman:
                     to.sendall(data)
         except OSError:
             pass
+        if any(to in pair for to, _ in self.kept or ()):
+            return
         for end in pair:
             try:
                 end.shutdown(socket.SHUT_RDWR)
@@ -100,6 +107,12 @@ class Middleman:
             to.sendall(data[start:start + self.most])
         if cut:
             raise ConnectionAbortedError
+
+    def deliver(self):
+        """What was kept arrives, though whoever sent it may have left."""
+        kept, self.kept = self.kept, None
+        for to, data in kept:
+            to.sendall(data)
 
     def say(self, data):
         """Says something that nobody has asked for."""
@@ -473,6 +486,55 @@ def test_a_lost_claim_is_released_though_the_daemon_is_away_for_long(
     daemon.start()
     answer = insist(gateway, key)
     assert not answer.replayed and app.by_key[key] == 1
+
+
+LATE = (guard("/quick", "idempotency_timeout 300ms;", "idempotency_lock 600s;")
+        + guard("/", "idempotency_timeout 50s;", "idempotency_lock 600s;"))
+
+
+@pytest.fixture
+def two_ways(behind, middleman):
+    """A gateway that leaves the middleman for the daemon itself."""
+    gateway = behind(locations=LATE, http="idempotency_connect_timeout 100ms; "
+                     "idempotency_server %s;" % middleman.daemon.address)
+    assert gateway.post("before").status == 201
+    middleman.kept = []
+    return gateway
+
+
+def test_a_claim_that_arrives_after_its_release_is_released_too(
+        two_ways, middleman, app):
+    # C41
+    key = new_key()
+    waiting = two_ways.later(key=key, headers=tell(status=500))
+    until(lambda: any(key.encode() in data for _, data in middleman.kept))
+    assert is_unavailable(two_ways.post(new_key(), path="/quick"))
+    assert waiting.result().status == 500
+    two_ways.wait_state(key, "released")
+    middleman.deliver()
+    until(lambda: two_ways.record(key)["attempt"] == 2)
+    two_ways.wait_state(key, "released")
+    assert app.by_key[key] == 1
+
+
+def test_a_claim_that_arrives_after_the_release_of_another_is_released_too(
+        two_ways, middleman, app):
+    # C41: who asked after it was told that another runs it.
+    key, scope = new_key(), "POST /quick"
+    waiting = two_ways.later("POST", "/quick", key=key)
+    until(lambda: any(key.encode() in data for _, data in middleman.kept))
+    with middleman.daemon.raw() as raw:
+        sent = b"".join(data for _, data in middleman.kept)
+        token = begin(raw, key, scope=scope, fingerprint=re.search(
+            rb"1:[0-9a-f]{64}", sent).group())
+        asked = two_ways.commands("claim")
+        assert is_unavailable(waiting.result())
+        until(lambda: two_ways.commands("claim") > asked)
+        assert raw("RELEASE", "acme", scope, key, token) == "OK"
+    middleman.deliver()
+    until(lambda: two_ways.record(key, scope=scope)["attempt"] == 2)
+    two_ways.wait_state(key, "released", scope=scope)
+    assert app.by_key[key] == 0
 
 
 def test_a_daemon_with_another_store_does_not_stand_in(make_daemon,
