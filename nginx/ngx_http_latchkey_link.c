@@ -25,6 +25,10 @@
  * trying to connect by itself, ever less often; but if somebody asks, and the
  * last attempt was a moment ago, he is let in and there is another one.  The
  * first answer to a greeting closes the breaker.
+ *
+ * A server that accepts and says nothing is different: each attempt takes as
+ * long as idempotency_connect_timeout.  So it counts as failed from its last
+ * sign of life on, and nobody is let in to wait for another attempt.
  */
 
 
@@ -34,6 +38,8 @@
 #define NGX_HTTP_LATCHKEY_PROBE       100
 
 
+static ngx_uint_t ngx_http_latchkey_link_silent(
+    ngx_http_latchkey_link_t *link);
 static void ngx_http_latchkey_link_flush(ngx_event_t *ev);
 static void ngx_http_latchkey_link_answer(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
@@ -89,6 +95,7 @@ ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
 
     if (ngx_http_latchkey_link_broken(link)) {
         link->probe = (link->connection == NULL
+                       && !ngx_http_latchkey_link_silent(link)
                        && ngx_current_msec - link->tried
                           >= NGX_HTTP_LATCHKEY_PROBE);
 
@@ -124,6 +131,23 @@ ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
     ngx_post_event(&link->flush, &ngx_posted_events);
 
     return NGX_OK;
+}
+
+
+/* has one of the servers accepted and said nothing, since one answered? */
+
+static ngx_uint_t
+ngx_http_latchkey_link_silent(ngx_http_latchkey_link_t *link)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < link->npeers; i++) {
+        if (link->peers[i].why == ngx_http_latchkey_why_silent) {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 

@@ -52,7 +52,7 @@ void
 ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
     ngx_err_t err, const struct lk_reply *reply)
 {
-    ngx_uint_t   up;
+    ngx_uint_t   up, silent;
     ngx_queue_t  gone;
 
     ngx_queue_init(&gone);
@@ -73,13 +73,16 @@ ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
     ngx_http_latchkey_link_close(link, &gone);
 
     link->peer = (link->peer + 1) % link->npeers;
-    link->failures += !up;
+
+    silent = (why == ngx_http_latchkey_why_silent);
+
+    link->failures += (!up || silent);
 
     if (up) {
-        link->lost = ngx_current_msec;
+        link->lost = silent ? link->progress : ngx_current_msec;
     }
 
-    ngx_http_latchkey_link_schedule(link, up);
+    ngx_http_latchkey_link_schedule(link, up && !silent);
 
     if (ngx_http_latchkey_link_broken(link)
         && link->failures % link->npeers == 0)

@@ -4,6 +4,7 @@ import collections
 import os
 import re
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -334,6 +335,26 @@ def test_a_server_that_accepts_and_says_nothing_is_not_used(behind, middleman,
     assert both.post(new_key()).status == 201
     middleman.mute = False
     assert insist(alone, new_key()).status == 201
+
+
+def test_a_daemon_that_hangs_is_waited_for_once(make_gateway, app):
+    # C19: then all are refused at once, and it is asked behind their backs.
+    gateway = make_gateway(
+        workers=1, locations=guard("/", "idempotency_timeout 500ms;"),
+        http="idempotency_connect_timeout 400ms;")
+    assert gateway.post(new_key()).status == 201
+    gateway.daemon.signal(signal.SIGSTOP)
+    try:
+        assert is_unavailable(gateway.post(new_key()))
+        for _ in range(40):
+            assert is_unavailable(gateway.post(new_key()))
+            time.sleep(0.05)
+    finally:
+        gateway.daemon.signal(signal.SIGCONT)
+    entries = gateway.logged(41, verdict="unavailable")
+    assert {entry["wait_time"] for entry in entries[1:]} == {"0.000"}
+    assert insist(gateway, new_key()).status == 201
+    assert app.count() == 2
 
 
 def test_a_server_that_falls_silent_is_left_for_another(behind, middleman,
