@@ -77,6 +77,13 @@ struct lk_call {
     bool repeatable; /* ACCEPT with REEXECUTE: may run again */
 };
 
+/* ENQUEUE is refused with this (LK_INVALID) if an earlier run has left a job of
+ * that name with another target, method, path, headers or body. */
+#define LK_JOB_CONFLICT                                                        \
+    "ENQUEUE: the operation has a job of that name already, which makes "      \
+    "another call and stands: leave this one under another name, and drop "    \
+    "the first if it shall not happen"
+
 /*
  * What is wrong with a call, in words for whoever asked for it, or NULL. A path
  * begins with one slash and stays below the target's URL; it holds no host, no

@@ -42,6 +42,7 @@ static const char count_records[] =
     "pg_total_relation_size('latchkey.answer') + "
     "pg_total_relation_size('latchkey.job') + "
     "pg_total_relation_size('latchkey.attempt') + "
+    "pg_total_relation_size('latchkey.used_name') + "
     "pg_total_relation_size('latchkey.audit'), "
     "(SELECT last_value FROM latchkey.token), latchkey.now_ms(), "
     "(SELECT count(*) FROM (SELECT FROM latchkey.operation WHERE state IN "

@@ -19,6 +19,7 @@ LK_EMBED(lk_sql_import, "store/sql/005_import.sql");
 LK_EMBED(lk_sql_outbox, "store/sql/006_outbox.sql");
 LK_EMBED(lk_sql_work, "store/sql/007_work.sql");
 LK_EMBED(lk_sql_lease, "store/sql/008_lease.sql");
+LK_EMBED(lk_sql_columns, "store/sql/009_columns.sql");
 
 /*
  * The version of a step is its place, from 1. What makes or changes tables is
@@ -31,10 +32,15 @@ static const struct {
     const char *sql;
     bool functions;
 } steps[] = {
-    {"001_schema", lk_sql_schema, false}, {"002_apply", lk_sql_apply, true},
-    {"003_app", lk_sql_app, true},        {"004_keep", lk_sql_keep, true},
-    {"005_import", lk_sql_import, true},  {"006_outbox", lk_sql_outbox, false},
-    {"007_work", lk_sql_work, true},      {"008_lease", lk_sql_lease, true},
+    {"001_schema", lk_sql_schema, false},
+    {"002_apply", lk_sql_apply, true},
+    {"003_app", lk_sql_app, true},
+    {"004_keep", lk_sql_keep, true},
+    {"005_import", lk_sql_import, true},
+    {"006_outbox", lk_sql_outbox, false},
+    {"007_work", lk_sql_work, true},
+    {"008_lease", lk_sql_lease, true},
+    {"009_columns", lk_sql_columns, false},
 };
 
 enum {

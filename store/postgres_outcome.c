@@ -2,8 +2,9 @@
  * operation is told, and who is to be woken. */
 #include "store/postgres.h"
 
-/* As latchkey.apply says it: somebody else's transaction has the record. */
-enum { VERDICT_AGAIN = -1 };
+/* As latchkey.apply says it: somebody else's transaction has the record; its
+ * job of that name makes another call. */
+enum { VERDICT_AGAIN = -1, VERDICT_CONFLICT = -3 };
 
 void lk_pg_refuse_one(struct lk_op *op, enum lk_status status,
                       const char *error)
@@ -105,6 +106,10 @@ static void set_outcome(const PGresult *result, int row, struct lk_op *op)
         (verdict == LK_VERDICT_INFLIGHT &&
          (!out.number || out.state != LK_STATE_IN_PROGRESS))) {
         set_locked(op, out.now_ms);
+        return;
+    }
+    if (verdict == VERDICT_CONFLICT) {
+        lk_pg_refuse_one(op, LK_INVALID, LK_JOB_CONFLICT);
         return;
     }
     if (verdict < 0 || verdict > LK_VERDICT_EXISTS) {

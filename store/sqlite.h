@@ -82,8 +82,10 @@ enum { LK_LOCK_NONE = -1 };
     X(JOB, "INSERT INTO job (id, number, generation, hash, name, target, "     \
            "repeatable, created, due) VALUES (?,?,?,?,?,?,?,?,?)")             \
     X(CALL, "INSERT INTO call VALUES (?,?,?,?,?)")                             \
-    X(JOB_EXISTS, "SELECT 1 FROM job WHERE number = ? AND generation = ? "     \
-                  "AND name = ?")                                              \
+    X(JOB_EXISTS, "SELECT target = ?4 AND method = ?5 AND path = ?6 AND "      \
+                  "headers = ?7 AND body = ?8 FROM job LEFT JOIN call "        \
+                  "USING (id) WHERE number = ?1 AND generation = ?2 AND "      \
+                  "name = ?3")                                                 \
     X(JOB_OPEN, "SELECT 1 FROM job WHERE number = ? AND state < 4 LIMIT 1")    \
     X(JOB_ROW, LK_JOB_ROW "WHERE id = ?")                                      \
     X(REQUEST, LK_JOB_ROW "WHERE number = ? AND name = '' AND state < 4")      \
@@ -421,7 +423,8 @@ LK_MUST_CHECK enum lk_status lk_job_add(struct lk_sqlite *store,
                                         uint64_t now);
 LK_MUST_CHECK enum lk_status lk_job_exists(struct lk_sqlite *store,
                                            const struct lk_claim_row *operation,
-                                           struct lk_slice name, bool *exists);
+                                           const struct lk_call *call,
+                                           bool *exists, bool *same);
 /* The row as it is now, with what its last attempt came to left alone. */
 LK_MUST_CHECK enum lk_status lk_job_move(struct lk_sqlite *store,
                                          struct lk_job_row *row, uint64_t now);

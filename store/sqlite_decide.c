@@ -484,24 +484,27 @@ static const char *find_obstacle(struct lk_sqlite *store,
     return NULL;
 }
 
-/* EXISTS, if the operation has such a job in its present generation. */
+/* EXISTS, if the operation has such a job in its present generation. *conflict:
+ * that makes another call. */
 static enum lk_status check_name(struct lk_sqlite *store,
                                  const struct lk_op *op,
                                  const struct lk_entry *entry,
-                                 struct lk_step *step)
+                                 struct lk_step *step, bool *conflict)
 {
     struct lk_claim_row row = {0};
     bool exists = false;
+    bool same = false;
     enum lk_status status =
         lk_sqlite_row(store, entry->token, (struct lk_slice){0}, &row);
 
     if (!status) {
-        status = lk_job_exists(store, &row, op->call->name, &exists);
+        status = lk_job_exists(store, &row, op->call, &exists, &same);
     }
     if (exists) {
         step->verdict = LK_VERDICT_EXISTS;
         step->effect = LK_EFFECT_NONE;
     }
+    *conflict = exists && !same;
     return status;
 }
 
@@ -550,12 +553,16 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
     struct lk_step step = lk_machine_step(op->event, standing);
     enum lk_status why;
     const char *obstacle = find_obstacle(store, op, step.effect, now, &why);
+    bool conflict = false;
 
     if (!status && obstacle) {
         return refuse_one(op, why, obstacle);
     }
     if (!status && before && step.effect == LK_EFFECT_ENQUEUE) {
-        status = check_name(store, op, before, &step);
+        status = check_name(store, op, before, &step, &conflict);
+    }
+    if (conflict) {
+        return refuse_one(op, LK_INVALID, LK_JOB_CONFLICT);
     }
     if (!status && before) {
         status = lk_job_follow(store, op, step.effect, &copy, now);

@@ -73,35 +73,38 @@ enum lk_status lk_job_request(struct lk_sqlite *store, uint64_t number,
     return read_one(store, LK_STATEMENT_REQUEST, number, row);
 }
 
-/* Does a prepared and bound query return any row? */
-static enum lk_status is_there(struct lk_sqlite *store, enum lk_statement which,
-                               bool *found)
-{
-    int code = sqlite3_step(store->statements[which]);
-
-    *found = code == SQLITE_ROW;
-    sqlite3_reset(store->statements[which]);
-    return lk_sqlite_status(code);
-}
-
 enum lk_status lk_job_exists(struct lk_sqlite *store,
                              const struct lk_claim_row *operation,
-                             struct lk_slice name, bool *exists)
+                             const struct lk_call *call, bool *exists,
+                             bool *same)
 {
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_JOB_EXISTS];
 
     sqlite3_bind_int64(statement, 1, (int64_t)operation->number);
     sqlite3_bind_int64(statement, 2, (int64_t)operation->generation);
-    lk_bind_text(statement, 3, name);
-    return is_there(store, LK_STATEMENT_JOB_EXISTS, exists);
+    lk_bind_text(statement, 3, call->name);
+    lk_bind_text(statement, 4, call->target);
+    lk_bind_text(statement, 5, call->method);
+    lk_bind_text(statement, 6, call->path);
+    lk_bind_bytes(statement, 7, call->headers);
+    lk_bind_bytes(statement, 8, call->body);
+    int code = sqlite3_step(statement);
+    *exists = code == SQLITE_ROW;
+    *same = *exists && sqlite3_column_int(statement, 0);
+    sqlite3_reset(statement);
+    return lk_sqlite_status(code);
 }
 
 static enum lk_status has_open(struct lk_sqlite *store, uint64_t number,
                                bool *open)
 {
-    sqlite3_bind_int64(store->statements[LK_STATEMENT_JOB_OPEN], 1,
-                       (int64_t)number);
-    return is_there(store, LK_STATEMENT_JOB_OPEN, open);
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_JOB_OPEN];
+
+    sqlite3_bind_int64(statement, 1, (int64_t)number);
+    int code = sqlite3_step(statement);
+    *open = code == SQLITE_ROW;
+    sqlite3_reset(statement);
+    return lk_sqlite_status(code);
 }
 
 /* ---- writing ----------------------------------------------------------- */

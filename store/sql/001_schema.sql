@@ -204,7 +204,8 @@ CREATE TABLE latchkey.keeper (
 CREATE TYPE latchkey.decision AS (
     at          integer,  -- its place in the arrays, from 1
     verdict     smallint, -- enum lk_verdict; -1: try again, another
-                          -- transaction has it; -2: no such event
+                          -- transaction has it; -2: no such event; -3: its
+                          -- job of that name makes another call
     state       smallint, -- enum lk_state, after the step; 0: absent
     token       bigint,
     attempt     integer,

@@ -162,21 +162,91 @@ BEGIN
 END
 $$;
 
--- A job of an operation; false: it has one of that name already.
-CREATE OR REPLACE FUNCTION latchkey.add_job(_number bigint, _generation bigint,
-    _token bigint, _job text, _target text, _method text, _path text,
-    _headers bytea, _body bytea, _delay bigint, _repeatable boolean,
-    _now bigint)
-RETURNS boolean
+-- The name of an operation in latchkey.used_name: no two names look alike.
+CREATE OR REPLACE FUNCTION latchkey.name_hash(tenant text, scope text,
+    key text)
+RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT pg_catalog.sha256(pg_catalog.convert_to(
+        pg_catalog.octet_length($1) || ':' || $1
+        || pg_catalog.octet_length($2) || ':' || $2 || $3, 'UTF8'))
+$$;
+
+-- Longer than a service remembers an Idempotency-Key.
+CREATE OR REPLACE FUNCTION latchkey.use_until(_now bigint)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT $1 + 90 * 86400000::bigint $$;
+
+-- Which use of its name an operation with jobs is, counted from 1. The caller
+-- holds the lock of the name. Jobs of before latchkey.used_name was there have
+-- the operation's own generation, and keep it.
+CREATE OR REPLACE FUNCTION latchkey.count_use(_name bytea, _number bigint,
+    _use bigint, _now bigint)
+RETURNS bigint
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    counted bigint;
+BEGIN
+    SELECT u.generation INTO counted FROM latchkey.used_name u
+    WHERE u.name = _name AND u.use = _use;
+    IF NOT FOUND THEN
+        INSERT INTO latchkey.used_name AS u (name, number, use, generation,
+            until_ms)
+        VALUES (_name, _number, _use, coalesce((
+            SELECT j.generation FROM latchkey.job j
+            WHERE j.number = _number AND j.generation = _use AND j.name <> ''
+            LIMIT 1), 1), latchkey.use_until(_now))
+        ON CONFLICT ON CONSTRAINT used_name_pkey DO UPDATE SET
+            number = excluded.number, use = excluded.use,
+            generation = u.generation + 1, until_ms = excluded.until_ms
+        RETURNING u.generation INTO counted;
+    END IF;
+    RETURN counted;
+END
+$$;
+
+-- These operations end; services may remember their calls from now on for as
+-- long as ever.
+CREATE OR REPLACE FUNCTION latchkey.end_uses(_names bytea[], _now bigint)
+RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
+    UPDATE latchkey.used_name u SET until_ms = latchkey.use_until(_now)
+    WHERE u.name = ANY (_names);
+END
+$$;
+
+-- A job of an operation, whose lock the caller holds: 9 it is added; 13 there
+-- is one of that name that makes the same call; -3 there is one that makes
+-- another call. When it is made is not compared.
+CREATE OR REPLACE FUNCTION latchkey.add_job(_tenant text, _scope text,
+    _key text, _number bigint, _use bigint, _token bigint, _job text,
+    _target text, _method text, _path text, _headers bytea, _body bytea,
+    _delay bigint, _now bigint)
+RETURNS integer
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    counted CONSTANT bigint := latchkey.count_use(
+        latchkey.name_hash(_tenant, _scope, _key), _number, _use, _now);
+BEGIN
     INSERT INTO latchkey.job (number, generation, token, name, target, method,
         path, headers, body, repeatable, created_ms, due_ms)
-    VALUES (_number, _generation, _token, _job, _target, _method, _path,
-        _headers, _body, _repeatable, _now, _now + _delay)
+    VALUES (_number, counted, _token, _job, _target, _method, _path, _headers,
+        _body, false, _now, _now + _delay)
     ON CONFLICT ON CONSTRAINT job_name DO NOTHING;
-    RETURN FOUND;
+    IF FOUND THEN
+        RETURN 9;
+    END IF;
+    PERFORM FROM latchkey.job j
+    WHERE j.number = _number AND j.generation = counted AND j.name = _job
+      AND j.target = _target AND j.method = _method AND j.path = _path
+      AND j.headers = _headers AND j.body = _body;
+    RETURN CASE WHEN FOUND THEN 13 ELSE -3 END;
 END
 $$;
 
@@ -311,6 +381,8 @@ BEGIN
             IF expired THEN
                 DELETE FROM latchkey.answer a WHERE a.token = r.token;
                 PERFORM latchkey.forget_jobs(ARRAY[r.number], false);
+                PERFORM latchkey.end_uses(ARRAY[latchkey.name_hash(_tenant,
+                    _scope, _key)], _now);
             ELSIF effect = 2 THEN
                 PERFORM latchkey.forget_jobs(ARRAY[r.number], true);
             END IF;
@@ -331,9 +403,12 @@ BEGIN
             RETURNING * INTO STRICT r;
         END IF;
         IF effect = 2 THEN
-            PERFORM latchkey.add_job(r.number, r.generation, r.token, _job,
-                _target, _method, _path, _headers, _body, _delay,
-                (_flags & 8) <> 0, _now);
+            INSERT INTO latchkey.job (number, generation, token, name, target,
+                method, path, headers, body, repeatable, created_ms, due_ms)
+            VALUES (r.number, r.generation, r.token, _job, _target, _method,
+                _path, _headers, _body, (_flags & 8) <> 0, _now,
+                _now + _delay)
+            ON CONFLICT ON CONSTRAINT job_name DO NOTHING;
         END IF;
     WHEN 3 THEN -- lease
         UPDATE latchkey.operation o SET
@@ -388,10 +463,9 @@ BEGIN
             RETURNING * INTO STRICT r;
         END IF;
     WHEN 10 THEN -- enqueue
-        IF NOT latchkey.add_job(r.number, r.generation, r.token, _job, _target,
-            _method, _path, _headers, _body, _delay, false, _now) THEN
-            code := code + 4; -- EXISTS
-        END IF;
+        code := latchkey.add_job(_tenant, _scope, _key, r.number,
+            r.generation, r.token, _job, _target, _method, _path, _headers,
+            _body, _delay, _now);
     WHEN 11 THEN -- return: accepted since it was
         UPDATE latchkey.operation o SET
             state = 1, deadline_ms = o.claimed_ms, reason = NULL
@@ -496,6 +570,10 @@ BEGIN
         SELECT d.*, d.code >> 4 AS effect,
             CASE WHEN d.code IN (16, 36) THEN nextval('latchkey.token') END
                 AS fresh,
+            CASE WHEN d.code >> 4 = 10 THEN latchkey.add_job(d.tenant, d.scope,
+                d.key, d.number, d.generation, d.token, _job[d.at],
+                _target[d.at], _method[d.at], _path[d.at], _headers[d.at],
+                _body[d.at], _delay[d.at], now) END AS added,
             -- by effect, 1 to 7; else it stays
             coalesce((ARRAY[2, 1, NULL, 4, 5, 3, 2])[d.code >> 4], d.state)
                 AS next,
@@ -559,17 +637,14 @@ BEGIN
             CASE p.effect WHEN 1 THEN p.owner ELSE '' END, p.effect = 2
         FROM op p
         WHERE p.effect IN (1, 2)
-    ), left_job AS (
+    ), request AS (
         INSERT INTO latchkey.job (number, generation, token, name, target,
             method, path, headers, body, repeatable, created_ms, due_ms)
-        SELECT coalesce(p.number, p.fresh), coalesce(p.generation, p.fresh),
-            coalesce(p.token, p.fresh), _job[p.at], _target[p.at],
+        SELECT p.fresh, p.fresh, p.fresh, _job[p.at], _target[p.at],
             _method[p.at], _path[p.at], _headers[p.at], _body[p.at],
-            p.effect = 2 AND (p.flags & 8) <> 0, now, now + _delay[p.at]
+            (p.flags & 8) <> 0, now, now + _delay[p.at]
         FROM op p
-        WHERE p.effect IN (2, 10)
-        ON CONFLICT ON CONSTRAINT job_name DO NOTHING
-        RETURNING job.number
+        WHERE p.effect = 2
     ), moved AS (
         UPDATE latchkey.operation o SET
             state = p.next, deadline_ms = p.until,
@@ -593,8 +668,7 @@ BEGIN
     )
     SELECT array_agg(ROW(p.at,
             CASE WHEN p.code < 0 THEN p.code
-                 WHEN p.effect = 10 AND (p.number IN (
-                     SELECT l.number FROM left_job l)) IS NOT TRUE THEN 13
+                 WHEN p.effect = 10 THEN p.added
                  ELSE p.code & 15 END,
             coalesce(p.next, 0),
             coalesce(p.fresh, p.token, 0), coalesce(p.attempt,
@@ -651,8 +725,11 @@ REVOKE ALL ON FUNCTION
     latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
         boolean, boolean, integer),
     latchkey.read(text, text, text, boolean),
-    latchkey.add_job(bigint, bigint, bigint, text, text, text, text, bytea,
-        bytea, bigint, boolean, bigint),
+    latchkey.name_hash(text, text, text), latchkey.use_until(bigint),
+    latchkey.count_use(bytea, bigint, bigint, bigint),
+    latchkey.end_uses(bytea[], bigint),
+    latchkey.add_job(text, text, text, bigint, bigint, bigint, text, text,
+        text, text, bytea, bytea, bigint, bigint),
     latchkey.forget_jobs(bigint[], boolean),
     latchkey.follow(bigint, integer, integer, integer, text, bigint, bigint),
     latchkey.step(integer, smallint, text, text, text, text, text, bigint,
@@ -669,8 +746,11 @@ GRANT EXECUTE ON FUNCTION
     latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
         boolean, boolean, integer),
     latchkey.read(text, text, text, boolean),
-    latchkey.add_job(bigint, bigint, bigint, text, text, text, text, bytea,
-        bytea, bigint, boolean, bigint),
+    latchkey.name_hash(text, text, text), latchkey.use_until(bigint),
+    latchkey.count_use(bytea, bigint, bigint, bigint),
+    latchkey.end_uses(bytea[], bigint),
+    latchkey.add_job(text, text, text, bigint, bigint, bigint, text, text,
+        text, text, bytea, bytea, bigint, bigint),
     latchkey.forget_jobs(bigint[], boolean),
     latchkey.follow(bigint, integer, integer, integer, text, bigint, bigint),
     latchkey.step(integer, smallint, text, text, text, text, text, bigint,

@@ -24,6 +24,8 @@
 --   LK002  KEPT: the operation has been completed before, perhaps by yourself,
 --          when the reply to COMMIT was lost. Roll back; the first completion
 --          stands, latchkey.lookup and latchkey.claim show it.
+--   LK003  CONFLICT: an earlier run of the operation has left a job of that
+--          name that makes another call. Roll back; the hint says what to do.
 --   55P03, 40001, 40P01  another transaction was in the way. Roll back, run
 --          the whole transaction again.
 --   22023  an argument is wrong; the message names it.
@@ -523,6 +525,8 @@ DECLARE
     _name text := latchkey.take_text('the name of the job', name, 1, 255);
     _headers bytea := latchkey.take_headers(headers);
     _delay bigint := 0;
+    added integer;
+    stored latchkey.job;
     r latchkey.operation;
 BEGIN
     PERFORM latchkey.refuse('the target of the job',
@@ -543,11 +547,27 @@ BEGIN
     END IF;
     r := latchkey.own(tenant, scope, key, token);
     PERFORM latchkey.wait_for_standby();
+    added := latchkey.add_job(r.tenant, r.scope, r.key, r.number, r.generation,
+        r.token, _name, target, method, path, _headers, coalesce(body, ''),
+        _delay, latchkey.now_ms());
+    IF added = -3 THEN
+        SELECT * INTO stored FROM latchkey.job j
+        WHERE j.number = r.number AND j.name = _name
+        ORDER BY j.id DESC LIMIT 1;
+        RAISE EXCEPTION 'latchkey: CONFLICT: operation % / % / % has a job % '
+            'already, which makes another call', tenant, scope, key, name
+            USING ERRCODE = 'LK003',
+            DETAIL = format('Job %s has another target, method, path, headers '
+                'or body. It was left by an earlier run, and stands.',
+                stored.id),
+            HINT = format('Roll back. If both calls shall happen, give this '
+                'one another name. If the first shall not, drop it (latchkey '
+                'resolve --job %s --drop) and give this one another name.',
+                stored.id);
+    END IF;
     -- Couriers hear of it when this transaction commits.
     PERFORM pg_notify('latchkey_job', '');
-    RETURN latchkey.add_job(r.number, r.generation, r.token, _name, target,
-        method, path, _headers, coalesce(body, ''), _delay, false,
-        latchkey.now_ms());
+    RETURN added = 9;
 END
 $$;
 
@@ -633,7 +653,8 @@ COMMENT ON FUNCTION latchkey.enqueue(text, text, text, bigint, text, text,
     text, text, text, bytea, interval) IS
 'A call to a target of the configuration, to be made after your transaction has
 committed, and not before delay is over. True; or false, if the operation has a
-job of that name already. path: below the URL of the target, with the query.
+job of that name already that makes the same call; LK003, if that makes another
+one. path: below the URL of the target, with the query.
 headers: lines of the form Name: value. Call it before complete. LK001 and LK002
 as for fence.';
 COMMENT ON FUNCTION latchkey.lookup(text, text, text) IS

@@ -116,6 +116,8 @@ DECLARE
     numbers bigint[];
     ids bigint[];
     tokens bigint[];
+    names bytea[]; -- of those that had jobs
+    looked integer;
 BEGIN
     reaped := 0;
     more := false;
@@ -161,16 +163,40 @@ BEGIN
         ), gone AS (
             DELETE FROM latchkey.operation o USING due
             WHERE o.ctid = due.place AND o.number = due.number
-            RETURNING o.number, o.token
+            RETURNING o.number, o.token, CASE WHEN EXISTS (
+                SELECT FROM latchkey.job j
+                WHERE j.number = o.number AND j.name <> '' OFFSET 0)
+                THEN latchkey.name_hash(o.tenant, o.scope, o.key) END AS name
         )
-        SELECT coalesce(array_agg(g.number), '{}'), array_agg(g.token)
-        INTO numbers, tokens FROM gone g;
+        SELECT coalesce(array_agg(g.number), '{}'), array_agg(g.token),
+            array_agg(g.name) FILTER (WHERE g.name IS NOT NULL)
+        INTO numbers, tokens, names FROM gone g;
         DELETE FROM latchkey.answer a WHERE a.token = ANY (tokens);
+        IF names IS NOT NULL THEN
+            PERFORM latchkey.end_uses(names, now);
+        END IF;
         PERFORM latchkey.forget_jobs(numbers, false);
         reaped := cardinality(numbers);
     END IF;
     IF next_ms IS NULL THEN -- the end
-        more := of_state = 4;
+        WITH due AS MATERIALIZED (
+            SELECT u.ctid AS place, EXISTS (
+                SELECT FROM latchkey.operation o
+                WHERE o.number = u.number OFFSET 0) AS lives
+            FROM latchkey.used_name u
+            WHERE u.until_ms <= now AND of_state = 5
+            ORDER BY u.until_ms
+            LIMIT most
+            FOR UPDATE SKIP LOCKED
+        ), kept AS (
+            UPDATE latchkey.used_name u SET until_ms = latchkey.use_until(now)
+            FROM due WHERE u.ctid = due.place AND due.lives
+        ), gone AS (
+            DELETE FROM latchkey.used_name u
+            USING due WHERE u.ctid = due.place AND NOT due.lives
+        )
+        SELECT count(*) INTO looked FROM due;
+        more := of_state = 4 OR looked = most;
         next_state := 9 - of_state;
         next_ms := 0;
     ELSE

@@ -132,6 +132,8 @@ BEGIN
             DELETE FROM latchkey.operation o WHERE o.number = r.number;
             IF expired THEN
                 PERFORM latchkey.forget_jobs(ARRAY[r.number], false);
+                PERFORM latchkey.end_uses(ARRAY[latchkey.name_hash(
+                    r.tenant, r.scope, r.key)], now);
             ELSE
                 UPDATE latchkey.job j SET number = its_number
                 WHERE j.number = r.number AND r.number <> its_number;

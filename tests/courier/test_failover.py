@@ -6,7 +6,7 @@ import pytest
 
 from support import stores
 from support.life import until, verdict, claim, new_key
-from support.outbox import Box
+from support.outbox import SCOPE, Box
 from support.postgres import Postgres
 from support.provider import charge
 
@@ -110,6 +110,29 @@ def test_a_call_of_a_job_that_was_lost_ends_no_other_job(
     # What only the provider has are the calls that were lost, each once.
     assert len(provider.charges()) == len(provider.calls()) == 2 + LOST
     assert len(shop.jobs()) == 2 + LOST
+
+
+def test_an_operation_that_was_lost_makes_its_call_under_the_same_key(
+        shop, pair, provider):
+    """C20, C28: it was delivered, it is lost, and it runs again: a service
+    that honours keys has it once."""
+    shop.target("pay", provider).start()
+    shop.wait_job(shop.leave(charge("before"), "used"))
+    assert shop.operator("EVICT", "acme", SCOPE, "used", "WHO", "t", "WHY",
+                         "t") == "OK"
+    pair.cut_off()
+
+    def run():
+        for key in ("used", "fresh"):
+            shop.leave(charge(key), key)
+        shop.wait_settled()
+
+    run()
+    pair.fail_over()
+    until(lambda: verdict(claim(shop.raw, new_key())) == "NEW", 60)
+    run()
+    assert len(provider.calls()) == 5
+    assert len(provider.charges()) == 3
 
 
 def test_a_lease_that_was_lost_is_taken_again(shop, pair, provider):

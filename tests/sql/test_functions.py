@@ -42,7 +42,7 @@ def database(server, made):
     """Empty for each test, and without clients after it."""
     server.query("TRUNCATE payment, latchkey.operation, latchkey.answer,"
                  " latchkey.job, latchkey.attempt, latchkey.audit,"
-                 " latchkey.keeper",
+                 " latchkey.keeper, latchkey.used_name",
                  database=made)
     yield made
     while server.clients:
@@ -364,6 +364,122 @@ def test_a_job_is_added_once_for_each_life_of_an_operation(db, app):
     assert db.execute(
         "SELECT count(DISTINCT generation), count(DISTINCT number), min(method)"
         " FROM latchkey.job").fetchone() == (2, 1, "POST")
+
+
+@pytest.mark.parametrize("other", [
+    {"target": "mailer2"}, {"path": "/sent"}, {"method": "PUT"},
+    {"headers": "A: c"}, {"body": b"999"}])
+def test_a_job_of_the_same_name_that_makes_another_call_is_refused(
+        db, app, connect, other):
+    # C28: an earlier run of the operation has left one
+    job = {"target": "mailer", "path": "/send", "method": "POST",
+           "headers": "A: b", "body": b"10"}
+    token = begin(app)
+    assert call(app, "enqueue", *NAME, token, "j", **job) == (True,)
+    call(app, "release", *NAME, token)
+    later = connect(autocommit=False)
+    token = begin(later)
+    later.commit()
+    later.execute("INSERT INTO payment VALUES (1, 999)")
+    assert call(later, "enqueue", *NAME, token, "j", delay="1 day",
+                **job) == (False,)
+    error = refused("LK003", call, later, "enqueue", *NAME, token, "j",
+                    **{**job, **other})
+    number, = db.execute("SELECT id FROM latchkey.job").fetchone()
+    assert "--job %d --drop" % number in error.diag.message_hint
+    later.rollback()
+    assert count(db, "payment") == 0
+    # In a batch, too, and in one with an operation that comes twice.
+    mine = {"tenant": NAME[0], "scope": NAME[1], "token": token, "job": "j",
+            "target": "mailer", "path": "/send", "headers": b"A: b\r\n"}
+    ops = [Op("enqueue", "k", body=body, **mine) for body in (b"10", b"999")]
+    for batch in ([ops[0]], [ops[1]], ops):
+        apply(db, *batch)
+        assert [op.verdict for op in batch] == [
+            13 if op is ops[0] else -3 for op in batch]
+    assert call(app, "enqueue", *NAME, token, "k", **{**job, **other}) == (
+        True,)
+
+
+def generations(db):
+    return [row for row, in db.execute(
+        "SELECT generation FROM latchkey.job ORDER BY id")]
+
+
+def expire(db):
+    db.execute("UPDATE latchkey.job SET state = 4")
+    db.execute("UPDATE latchkey.operation SET deadline_ms = 1")
+
+
+def reap(db):
+    db.execute("SELECT latchkey.keep('me', 60000, 100)")
+    for state in (4, 5):
+        db.execute("SELECT latchkey.reap('me', 100, %s, 0)", (state,))
+
+
+def test_the_uses_of_a_name_that_left_jobs_are_counted(db, app):
+    # C28: what the key of a call is made of can be repeated after a loss
+    def use(end="complete"):
+        token = begin(app)
+        call(app, "enqueue", *NAME, token, "j", "mailer", "/")
+        call(app, "enqueue", *NAME, token, "j2", "mailer", "/")
+        if end == "complete":
+            complete(app, token)
+        else:
+            call(app, "release", *NAME, token)
+        return generations(db)
+
+    assert use("release") == [1, 1]
+    assert use() == [1, 1]
+    expire(db)
+    assert use() == [2, 2]  # past its TTL
+    apply_one(db, "evict", "k", tenant=NAME[0], scope=NAME[1])
+    assert use() == [2, 2, 3, 3]
+    expire(db)
+    reap(db)
+    assert count(db, "latchkey.operation") == count(db, "latchkey.job") == 0
+    assert use() == [4, 4]  # past its end
+    # An operation without jobs leaves nothing behind.
+    complete(app, begin(app, "t", "s", "none"), name=("t", "s", "none"))
+    assert count(db, "latchkey.used_name") == 1
+
+
+def test_how_often_a_name_was_used_is_forgotten_long_after_its_operation(
+        db, app):
+    # C25
+    name = ("t", "s", "other")
+    for one in (NAME, name):
+        token = begin(app, *one)
+        call(app, "enqueue", *one, token, "j", "mailer", "/")
+        complete(app, token, name=one)
+    db.execute("UPDATE latchkey.used_name SET until_ms = 1")
+    reap(db)  # the operations are there
+    kept = db.execute("SELECT count(*), min(until_ms) - latchkey.now_ms() > %s"
+                      " FROM latchkey.used_name",
+                      (89 * 86400000,)).fetchone()
+    assert kept == (2, True)
+    db.execute("UPDATE latchkey.used_name SET until_ms = 1")
+    expire(db)
+    reap(db)  # now they are not: from now on
+    assert count(db, "latchkey.operation") == 0
+    assert db.execute("SELECT count(*), min(until_ms) - latchkey.now_ms() > %s"
+                      " FROM latchkey.used_name",
+                      (89 * 86400000,)).fetchone() == (2, True)
+    db.execute("UPDATE latchkey.used_name SET until_ms = 1 WHERE name ="
+               " latchkey.name_hash('t', 's', 'other')")
+    reap(db)
+    assert count(db, "latchkey.used_name") == 1
+
+
+def test_jobs_of_before_uses_were_counted_keep_their_keys(db, app):
+    # C28: an upgrade while the operation runs
+    token = begin(app)
+    call(app, "enqueue", *NAME, token, "j", "mailer", "/")
+    db.execute("UPDATE latchkey.job SET generation = %s", (token,))
+    db.execute("TRUNCATE latchkey.used_name")
+    assert call(app, "enqueue", *NAME, token, "j", "mailer", "/") == (False,)
+    call(app, "enqueue", *NAME, token, "j2", "mailer", "/")
+    assert generations(db) == [token, token]
 
 
 # ---- old snapshots ----

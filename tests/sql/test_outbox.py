@@ -44,7 +44,7 @@ def database(server, made):
     """Empty for each test, and without clients after it."""
     server.query("TRUNCATE latchkey.operation, latchkey.answer, latchkey.job,"
                  " latchkey.attempt, latchkey.target, latchkey.audit,"
-                 " latchkey.keeper", database=made)
+                 " latchkey.keeper, latchkey.used_name", database=made)
     yield made
     while server.clients:
         server.clients.pop().close()

@@ -90,6 +90,34 @@ static void a_name_is_used_once_in_a_generation(void **state)
     expect_clean(bed);
 }
 
+/* C28: an earlier run has left a job of that name that makes another call. */
+static void a_name_stands_for_one_call(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t token = leave_job(bed, "k", "charge");
+
+    say(bed, with_token(bed, LK_EVENT_RELEASE, "k", token), LK_VERDICT_DONE);
+    token = claim_new(bed, "k", "again");
+    for (int i = 0; i < 6; i++) {
+        struct lk_call call = call_of(bed, "charge");
+        struct lk_slice *parts[] = {&call.target, &call.method, &call.path,
+                                    &call.headers, &call.body};
+        if (i < 5) {
+            *parts[i] = i == 1 ? text("PUT") : text("other");
+        } else {
+            call.delay_ms = HOUR_MS; /* the same, only later */
+        }
+        struct lk_op op = with_token(bed, LK_EVENT_ENQUEUE, "k", token);
+        op.call = &call;
+        apply_all(bed, &op, 1, false);
+        assert_int_equal(op.status, i < 5 ? LK_INVALID : LK_OK);
+        assert_true(i == 5 || strstr(op.error, "another name"));
+        assert_true(i < 5 || op.out.verdict == LK_VERDICT_EXISTS);
+        lk_op_clear(&op);
+    }
+    expect_clean(bed);
+}
+
 static void a_delayed_job_is_not_due_before_its_time(void **state)
 {
     struct bed *bed = *state;
@@ -1019,6 +1047,7 @@ int main(void)
         TEST(a_job_is_leased_as_it_was_queued),
         TEST(a_job_needs_the_token_of_the_present_claim),
         TEST(a_name_is_used_once_in_a_generation),
+        TEST(a_name_stands_for_one_call),
         TEST(a_delayed_job_is_not_due_before_its_time),
         TEST(only_the_present_lease_ends_a_job),
         TEST(a_lease_that_ran_out_counts_until_somebody_takes_it),
