@@ -200,6 +200,12 @@ struct lk_deed {
     struct lk_words words;
 };
 
+#define LK_OPTION_RUNNING                                                      \
+    {                                                                          \
+        "running", NULL,                                                       \
+            "also while its lock is valid: you know that its\n"                \
+            "holder does not work on it any more"                              \
+    }
 #define LK_OPTION_WHY                                                          \
     {                                                                          \
         "why", "TEXT", "the reason, kept in the audit log"                     \

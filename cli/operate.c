@@ -58,22 +58,28 @@ enum lk_exit lk_deed_words(struct lk_cli *cli, struct lk_deed *deed,
 /* ---- Reports --------------------------------------------------------------
  */
 
-/* A field of the operation that was named; whoever may not ask does without
- * it. */
-static struct lk_slice ask_field(struct lk_cli *cli, const char *name)
+/* The operation that was named; NULL: there is none, or the user may not
+ * ask. */
+static const struct lk_reply *ask_record(struct lk_cli *cli)
 {
     struct lk_words words = {0};
     const struct lk_reply *reply;
 
     lk_words_add(&words, "LOOKUP");
     lk_words_add_name(&words, cli);
-    if (cli->client != NULL &&
-        latchkey_client_call(cli->client, words.words, words.count, 0,
-                             &reply) == LK_OK &&
-        reply->type == LK_REPLY_ARRAY) {
-        return lk_field_text(reply, name);
-    }
-    return (struct lk_slice){0};
+    return cli->client != NULL &&
+                   latchkey_client_call(cli->client, words.words, words.count,
+                                        0, &reply) == LK_OK &&
+                   reply->type == LK_REPLY_ARRAY
+               ? reply
+               : NULL;
+}
+
+static struct lk_slice ask_field(struct lk_cli *cli, const char *name)
+{
+    const struct lk_reply *record = ask_record(cli);
+
+    return record == NULL ? (struct lk_slice){0} : lk_field_text(record, name);
 }
 
 struct lk_slice lk_deed_state(struct lk_cli *cli)
@@ -155,6 +161,48 @@ static enum lk_exit report_kept(struct lk_cli *cli,
     return LK_EXIT_NO;
 }
 
+/* INFLIGHT retry-after-ms reference */
+enum { INFLIGHT_REFERENCE = 2 };
+
+static void put_span(struct lk_buf *out, uint64_t from_ms, uint64_t to_ms)
+{
+    lk_put_duration(out, to_ms > from_ms ? to_ms - from_ms : 0, 1);
+}
+
+static enum lk_exit report_running(struct lk_cli *cli,
+                                   const struct lk_reply *reply)
+{
+    struct lk_doc doc = {.out = &cli->out};
+    struct lk_buf text = {0};
+    const struct lk_reply *record;
+
+    lk_put(&text, "operation ");
+    lk_put_text(&text, reply->elements[INFLIGHT_REFERENCE].text);
+    lk_put(&text, " is running");
+    if (cli->json) {
+        lk_doc_object(&doc, NULL);
+        lk_doc_text(&doc, "result", LK_SLICE("INFLIGHT"));
+        lk_doc_text(&doc, "reference",
+                    reply->elements[INFLIGHT_REFERENCE].text);
+        lk_doc_end_object(&doc);
+    }
+    record = ask_record(cli);
+    if (record != NULL && lk_field(record, "lock-until-ms") != NULL) {
+        lk_put(&text, ": it was claimed ");
+        put_span(&text, lk_field_number(record, "claimed-ms"), cli->now_ms);
+        lk_put(&text, " ago, and the lock that its holder renews is valid for "
+                      "another ");
+        put_span(&text, cli->now_ms, lk_field_number(record, "lock-until-ms"));
+    }
+    lk_put_raw(&text, (struct lk_slice){"", 1});
+    lk_complain("nothing was changed: %s. Wait until it is completed or "
+                "uncertain; --running overrides this, and if its app does "
+                "work on it, that happens beside the retry",
+                text.data);
+    latchkey_buf_free(&text);
+    return LK_EXIT_NO;
+}
+
 static enum lk_exit report_no(struct lk_cli *cli, const char *result)
 {
     struct lk_doc doc = {.out = &cli->out};
@@ -193,6 +241,10 @@ enum lk_exit lk_deed_send(struct lk_cli *cli, struct lk_deed *deed)
     if (deed->state != NULL && lk_reply_is(reply, "STALE")) {
         return report_no(cli, "STALE");
     }
+    if (reply->type == LK_REPLY_ARRAY && reply->count > INFLIGHT_REFERENCE &&
+        lk_reply_is(&reply->elements[0], "INFLIGHT")) {
+        return report_running(cli, reply);
+    }
     if (reply->type == LK_REPLY_ARRAY && reply->count > KEPT_REFERENCE &&
         lk_reply_is(&reply->elements[0], "KEPT")) {
         return report_kept(cli, reply);
@@ -203,6 +255,10 @@ enum lk_exit lk_deed_send(struct lk_cli *cli, struct lk_deed *deed)
 enum lk_exit lk_deed_run(struct lk_cli *cli, struct lk_deed *deed)
 {
     enum lk_exit result = lk_deed_words(cli, deed, NULL);
+
+    if (lk_args_flag(&cli->args, "running")) {
+        lk_words_add(&deed->words, "RUNNING");
+    }
 
     return result == LK_EXIT_DONE ? lk_deed_send(cli, deed) : result;
 }

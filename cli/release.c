@@ -1,11 +1,20 @@
 /* release.c - `latchkey release`: an operator says that nothing happened. */
 #include "cli/commands.h"
 
+static const struct lk_option options[] = {
+    LK_OPTION_RUNNING,
+    LK_OPTION_WHY,
+    LK_OPTION_WHO,
+    {0},
+};
+
 const struct lk_manual lk_manual_release = {
-    "Says of an operation that is in progress or uncertain that nothing\n"
-    "happened: a retry with the same key runs. If something did happen, that\n"
-    "makes it happen twice; latchkey resolve is for that case.",
-    lk_deed_options};
+    "Says of an operation that is uncertain that nothing happened: a retry "
+    "with\n"
+    "the same key runs. If something did happen, that makes it happen twice;\n"
+    "latchkey resolve is for that case. While an operation runs, which its\n"
+    "valid lock shows, this is refused without --running.",
+    options};
 
 enum lk_exit lk_run_release(struct lk_cli *cli)
 {

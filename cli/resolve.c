@@ -10,6 +10,7 @@ static const struct lk_option options[] = {
     {"headers-file", "FILE", "and these headers, a line each"},
     {"body-file", "FILE", "and this body (-: standard input)"},
     {"released", NULL, "nothing happened; a retry may run"},
+    LK_OPTION_RUNNING,
     {"job", "ID", "of a job, not an operation"},
     {"delivered", NULL, "the job: it happened"},
     {"provider-id", "TEXT", "and this is what the provider calls it"},
@@ -24,10 +25,12 @@ static const struct lk_option options[] = {
 };
 
 const struct lk_manual lk_manual_resolve = {
-    "Says what came of an operation that is in progress or uncertain. With\n"
-    "--completed it is finished with the answer given here, which every retry\n"
-    "gets from then on; with --released a retry runs. With --job it is about "
-    "a\n"
+    "Records the outcome of an operation that is uncertain. With --completed "
+    "it\n"
+    "is finished with the answer given here, which every retry gets from then\n"
+    "on; with --released a retry runs. While an operation runs, which its "
+    "valid\n"
+    "lock shows, this is refused without --running. With --job it is about a\n"
     "job that is uncertain, dead or waiting.",
     options};
 
@@ -171,8 +174,8 @@ static enum lk_exit check_choice(struct lk_cli *cli)
 /* A job has no answer that a retry could get. */
 static enum lk_exit resolve_job(struct lk_cli *cli)
 {
-    static const char *const of_operations[] = {"completed", "released",
-                                                "headers-file", "body-file"};
+    static const char *const of_operations[] = {
+        "completed", "released", "headers-file", "body-file", "running"};
 
     if (cli->args.word_count > 0) {
         return lk_complain_usage(cli,
@@ -180,7 +183,8 @@ static enum lk_exit resolve_job(struct lk_cli *cli)
                                  "give one of them",
                                  cli->args.words[0]);
     }
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof(of_operations) / sizeof(of_operations[0]);
+         i++) {
         if (lk_args_flag(&cli->args, of_operations[i])) {
             return lk_complain_usage(cli, "--%s does not go with --job",
                                      of_operations[i]);

@@ -43,7 +43,7 @@ static const struct lk_command commands[] = {
     {"AWAIT", 6, 6, USE, LK_LANE_STORE, lk_run_await, "id tenant scope key ms"},
 
     /* These take answers away that earlier claims have yet to load. */
-    {"RESOLVE", 9, 14, OPERATE, LK_LANE_ALONE, lk_run_resolve,
+    {"RESOLVE", 9, 15, OPERATE, LK_LANE_ALONE, lk_run_resolve,
      "tenant scope key (RELEASED | COMPLETED status headers body) WHO who WHY "
      "why [TOKEN token]"},
     {"EVICT", 8, 8, OPERATE, LK_LANE_ALONE, lk_run_evict,

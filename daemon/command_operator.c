@@ -15,6 +15,7 @@ LK_COMMAND_HANDLER(resolve)
     struct lk_option options[] = {
         LK_SIGNATURE(&signature),
         LK_NUMBER("TOKEN", 1, (UINT64_C(1) << 53) - 1, &op->token),
+        LK_FLAG("RUNNING", &op->running),
     };
     size_t from = 5;
 
@@ -42,7 +43,7 @@ LK_COMMAND_HANDLER(resolve)
                             "and a body");
         return;
     }
-    if (lk_arg_signed(conn, argv, argc, from, options, 3, &signature, op)) {
+    if (lk_arg_signed(conn, argv, argc, from, options, 4, &signature, op)) {
         lk_operation_start(conn, &demand);
     }
 }

@@ -35,8 +35,9 @@
  *                               extend, enqueue,
  *                               return            unchanged    STALE
  * present                       keep              unchanged    OK, later expiry
- * accepted, in_progress,        resolve           completed or OK
- *   uncertain                                     released
+ * in_progress, lock valid       resolve           unchanged    INFLIGHT
+ * accepted, uncertain, lapsed,  resolve           completed or OK
+ *   in_progress with running                      released
  * completed                     resolve           unchanged    KEPT
  * not uncertain, or not T       resolve by proof  unchanged    STALE
  * completed                     evict             released     OK
@@ -51,6 +52,11 @@
  *
  * T: the event shows the current token. An expired record is absent for every
  * event but the reaper's, whether or not the reaper has come by.
+ *
+ * A valid lock is a sign that the holder works: what a person says of its
+ * outcome could be wrong a moment later, and a release would let a second run
+ * begin beside it. So a resolution waits until the lock has lapsed, unless the
+ * person says `running` and answers for that.
  *
  * `extend` by the holder of an uncertain record makes it in_progress again: a
  * sign of life is what the lock asks for. no_new wins over reexecute: whoever
@@ -176,6 +182,10 @@ static struct lk_step resolve(struct lk_standing record, enum lk_state next,
     }
     if (!is_open(record.state) && record.state != LK_STATE_ACCEPTED) {
         return stay(record, LK_VERDICT_NIL);
+    }
+    if (record.state == LK_STATE_IN_PROGRESS && !record.lapsed &&
+        !record.running) {
+        return stay(record, LK_VERDICT_INFLIGHT);
     }
     return (struct lk_step){LK_VERDICT_DONE, next, effect};
 }

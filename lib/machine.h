@@ -78,6 +78,8 @@ struct lk_standing {
     bool no_new;
     /* Of a resolution: it counts for the uncertain claim of its token alone. */
     bool proof;
+    /* Of a resolution by a person: also while the lock is valid. */
+    bool running;
 };
 
 struct lk_step {

@@ -35,6 +35,7 @@ enum {
     FLAG_REPEATABLE = 8,
     FLAG_PROOF = 16,
     FLAG_UNSENT = 64,
+    FLAG_RUNNING = 128,
 };
 
 /* What is prepared on every lane. */
@@ -67,7 +68,7 @@ static int flags_of(const struct lk_op *op)
            (op->no_new ? FLAG_NO_NEW : 0) | (op->owner.len ? FLAG_OWNER : 0) |
            (op->call && op->call->repeatable ? FLAG_REPEATABLE : 0) |
            (resolves && op->token ? FLAG_PROOF : 0) |
-           (op->unsent ? FLAG_UNSENT : 0);
+           (op->unsent ? FLAG_UNSENT : 0) | (op->running ? FLAG_RUNNING : 0);
 }
 
 static int64_t number_of(const struct lk_store_config *config,

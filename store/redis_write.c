@@ -74,20 +74,17 @@ static enum lk_status add_claim(const struct lk_redis *store,
 }
 
 /* How many arguments an event has, as the library knows it; an operator's begin
- * with an audit entry that says `action`. */
-static const struct {
-    size_t args;
-    const char *action;
-} events[] = {
-    [LK_EVENT_CLAIM] = {5, NULL},
-    [LK_EVENT_COMPLETE] = {4, NULL},
-    [LK_EVENT_RELEASE] = {1, NULL},
-    [LK_EVENT_DOUBT] = {2, NULL},
-    [LK_EVENT_EXTEND] = {2, NULL},
-    [LK_EVENT_KEEP] = {1, NULL},
-    [LK_EVENT_RESOLVE_COMPLETED] = {4, "resolve completed"},
-    [LK_EVENT_RESOLVE_RELEASED] = {1, "resolve released"},
-    [LK_EVENT_EVICT] = {1, "evict"},
+ * with an audit entry. */
+static const size_t event_args[] = {
+    [LK_EVENT_CLAIM] = 5,
+    [LK_EVENT_COMPLETE] = 4,
+    [LK_EVENT_RELEASE] = 1,
+    [LK_EVENT_DOUBT] = 2,
+    [LK_EVENT_EXTEND] = 2,
+    [LK_EVENT_KEEP] = 1,
+    [LK_EVENT_RESOLVE_COMPLETED] = 4,
+    [LK_EVENT_RESOLVE_RELEASED] = 1,
+    [LK_EVENT_EVICT] = 1,
 };
 
 /* A resolution that counts for the claim of one token alone. */
@@ -101,7 +98,7 @@ static enum lk_status add_args(const struct lk_redis *store,
                                struct lk_redis_lane *lane,
                                const struct lk_op *op)
 {
-    const char *action = events[op->event].action;
+    struct lk_slice action = lk_op_action(op);
     struct lk_link *link = &lane->link;
     enum lk_status status;
 
@@ -111,8 +108,8 @@ static enum lk_status add_args(const struct lk_redis *store,
     if (op->event == LK_EVENT_KEEP) {
         return lk_link_number(link, op->ttl_ms);
     }
-    status = action ? add_entry(lane, op, latchkey_slice(action))
-                    : lk_link_number(link, op->token);
+    status = action.len ? add_entry(lane, op, action)
+                        : lk_link_number(link, op->token);
     if (status) {
         return status;
     }
@@ -134,7 +131,9 @@ static enum lk_status add_args(const struct lk_redis *store,
 
 enum {
     SET_KEYS = 4,
-    PROOF_EVENT = 100, /* added to the event, as the library knows it */
+    /* Added to the event, as the library knows it: */
+    PROOF_EVENT = 100,
+    RUNNING_EVENT = 200,
 };
 
 /* The keys of a call: sets, then the records. They stay in the scratch buffer
@@ -175,7 +174,7 @@ static enum lk_status add_group(const struct lk_redis *store,
     enum lk_status status = list_keys(store, lane, pending, count, keys);
 
     for (size_t i = 0; i < count; i++) {
-        args += 1 + events[pending[i].op->event].args +
+        args += 1 + event_args[pending[i].op->event] +
                 (is_proof(pending[i].op) ? 1 : 0);
     }
     if (!status) {
@@ -187,8 +186,10 @@ static enum lk_status add_group(const struct lk_redis *store,
     for (size_t i = 0; i < count && !status; i++) {
         const struct lk_op *op = pending[i].op;
         bool proof = is_proof(op);
-        status =
-            lk_link_number(&lane->link, op->event + (proof ? PROOF_EVENT : 0u));
+        status = lk_link_number(&lane->link,
+                                op->event + (proof         ? PROOF_EVENT
+                                             : op->running ? RUNNING_EVENT
+                                                           : 0u));
         if (!status) {
             status = add_args(store, lane, op);
         }

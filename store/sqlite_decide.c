@@ -24,6 +24,7 @@ struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
         .reexecute = op->reexecute,
         .no_new = op->no_new,
         .proof = op->token && is_resolution(op->event),
+        .running = op->running,
     };
 
     if (!entry) {
@@ -349,21 +350,6 @@ static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
     return LK_INVALID;
 }
 
-/* Empty: not an operator's doing. */
-static struct lk_slice audited(enum lk_event event)
-{
-    switch (event) {
-    case LK_EVENT_RESOLVE_COMPLETED:
-        return LK_SLICE("resolve completed");
-    case LK_EVENT_RESOLVE_RELEASED:
-        return LK_SLICE("resolve released");
-    case LK_EVENT_EVICT:
-        return LK_SLICE("evict");
-    default:
-        return (struct lk_slice){0};
-    }
-}
-
 /* Whoever waits is woken: a claim repeated by its owner settles nothing. */
 static bool settles(struct lk_step step, const struct lk_entry *before)
 {
@@ -528,7 +514,7 @@ static enum lk_status audit(struct lk_sqlite *store, const struct lk_op *op,
         .at_ms = store->last_ms,
         .who = op->who,
         .why = op->why,
-        .action = audited(op->event),
+        .action = lk_op_action(op),
         .name = op->name,
         .token = before->token,
     };

@@ -68,6 +68,22 @@ void lk_op_clear(struct lk_op *op)
     op->out.kept = NULL;
 }
 
+struct lk_slice lk_op_action(const struct lk_op *op)
+{
+    switch (op->event) {
+    case LK_EVENT_RESOLVE_COMPLETED:
+        return op->running ? LK_SLICE("resolve completed (running)")
+                           : LK_SLICE("resolve completed");
+    case LK_EVENT_RESOLVE_RELEASED:
+        return op->running ? LK_SLICE("resolve released (running)")
+                           : LK_SLICE("resolve released");
+    case LK_EVENT_EVICT:
+        return LK_SLICE("evict");
+    default:
+        return (struct lk_slice){0};
+    }
+}
+
 void lk_record_free(struct lk_record *record)
 {
     lk_kept_unref(record->kept);

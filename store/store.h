@@ -81,6 +81,7 @@ struct lk_op {
     uint64_t lock_ms;            /* claim, extend */
     bool reexecute;
     bool no_new;
+    bool running; /* resolve: also while the lock is valid */
 
     /* complete, release, doubt, extend, enqueue. resolve: not 0 is proof,
      * which counts for the uncertain claim of that token alone */
@@ -101,6 +102,8 @@ struct lk_op {
 };
 
 void lk_op_clear(struct lk_op *op); /* drops what the outcome holds */
+/* What the audit log calls it; empty: it is not an operator's. */
+struct lk_slice lk_op_action(const struct lk_op *op);
 
 /* A batch, in the order in which the operations arrived. */
 struct lk_batch {

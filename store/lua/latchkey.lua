@@ -20,7 +20,7 @@
 
 -- Whoever changes what a function does raises this: a daemon replaces a library
 -- with a lower one.
-local REVISION = 3
+local REVISION = 4
 
 -- Numbers of enum lk_state and of enum lk_verdict.
 local ABSENT, IN_PROGRESS, UNCERTAIN, COMPLETED, RELEASED = 0, 2, 3, 4, 5
@@ -490,6 +490,16 @@ local function by_proof(act, at)
     end, STALE)
 end
 
+-- By a person, who has to say so if the lock is valid.
+local function unless_running(act)
+    return operator(function(name, args, i, record, now, found)
+        if found == IN_PROGRESS and deadline > now then
+            return nil, INFLIGHT
+        end
+        return act(name, args, i, record, now, found)
+    end)
+end
+
 local evict = operator(function(name, _, _, record, now, found)
     if found ~= COMPLETED then
         return nil, NIL
@@ -499,12 +509,14 @@ end)
 
 -- ---- Operations ----
 
--- By the number of enum lk_event, plus 100 by proof: what decides it, and how
--- many arguments it has.
+-- By the number of enum lk_event, plus 100 by proof, plus 200 also while it
+-- runs: what decides it, and how many arguments it has.
 local operations = {
     ['0'] = {claim, 5}, ['3'] = {complete, 4}, ['4'] = {release, 1},
     ['5'] = {doubt, 2}, ['6'] = {extend, 2}, ['7'] = {keep, 1},
-    ['8'] = {operator(resolve), 4}, ['9'] = {operator(resolve_released), 1},
+    ['8'] = {unless_running(resolve), 4},
+    ['9'] = {unless_running(resolve_released), 1},
+    ['208'] = {operator(resolve), 4}, ['209'] = {operator(resolve_released), 1},
     ['10'] = {evict, 1}, ['108'] = {by_proof(resolve, 4), 5},
     ['109'] = {by_proof(resolve_released, 1), 2},
 }

@@ -78,7 +78,7 @@ $$;
 --
 -- was: the state that the event finds; 0 is absent or expired, and then the
 -- booleans may be null. flags: 1 run again what is uncertain, 2 begin nothing,
--- 16 by proof.
+-- 16 by proof, 128 (of a resolution) also while the lock is valid.
 CREATE OR REPLACE FUNCTION latchkey.decide(event integer, was integer,
     lapsed boolean, omitted boolean, queued boolean, same_fingerprint boolean,
     same_owner boolean, same_token boolean, flags integer)
@@ -117,6 +117,7 @@ AS $$
         CASE WHEN was IN (0, 5) THEN 12 ELSE 9 + 16 * 8 END -- NIL, OK
     WHEN event IN (8, 9) THEN CASE -- resolve as completed, as released
         WHEN (flags & 16) <> 0 AND (was <> 3 OR NOT same_token) THEN 11
+        WHEN was = 2 AND NOT lapsed AND (flags & 128) = 0 THEN 3 -- INFLIGHT
         WHEN was IN (1, 2, 3) THEN 9 + 16 * (event - 4)
         WHEN was = 4 THEN 10
         ELSE 12 END
@@ -493,8 +494,9 @@ BEGIN
         INSERT INTO latchkey.audit (at_ms, who, why, action, tenant, scope,
             key, token)
         VALUES (_now, _who, _why, (ARRAY['resolve completed',
-            'resolve released', 'evict'])[_event - 7], _tenant, _scope, _key,
-            r.token);
+            'resolve released', 'evict'])[_event - 7]
+            || CASE WHEN (_flags & 128) <> 0 THEN ' (running)' ELSE '' END,
+            _tenant, _scope, _key, r.token);
     END IF;
     IF code < 0 OR effect = 0 AND was = 0 THEN
         RETURN ROW(_at, CASE WHEN code < 0 THEN code ELSE code & 15 END, was,
@@ -513,7 +515,8 @@ $$;
 -- A batch, for the daemon. All arrays are equally long and without nulls; _ttl
 -- and _lock are 0 where nothing was given, the texts and bytes are empty then.
 -- _flags: 1 run again what is uncertain, 2 begin nothing, 4 there is an owner,
--- 8 the request may run again, 16 by proof, 64 of a return. _job to _delay are empty arrays if
+-- 8 the request may run again, 16 by proof, 64 of a return, 128 (of a resolution)
+-- also while the lock is valid. _job to _delay are empty arrays if
 -- the batch neither accepts nor enqueues; the headers and bodies of such
 -- operations are the job's. The caller's transaction is READ COMMITTED.
 --

@@ -179,6 +179,27 @@ def test_release_lets_a_retry_run_and_is_audited_C35(daemon, raw):
     assert entry["at_ms"] > 0 and entry["id"] > 0
 
 
+def test_what_still_runs_is_not_released_without_running_C35(daemon, raw):
+    claim(raw)
+    for command in (("release", *NAME), ("resolve", *NAME, "--released"),
+                    ("resolve", *NAME, "--completed", "200")):
+        result = daemon.cli(*command, "--why", "x")
+        assert result.returncode == 1, result
+        assert reference(raw) in result.stderr
+        assert "it was claimed" in result.stderr
+        assert "--running" in result.stderr
+        assert json.loads(daemon.cli(*command, "--why", "x", "--json").stdout
+                          ) == {"result": "INFLIGHT",
+                                "reference": reference(raw)}
+    assert state(raw) == "in_progress"
+    assert audit(daemon) == []
+    result = daemon.cli("release", *NAME, "--why", "the app is gone",
+                        "--running")
+    assert result.returncode == 0, result.stderr
+    assert audit(daemon)[-1]["action"] == "resolve released (running)"
+    assert state(raw) == "released"
+
+
 def test_resolve_as_completed_is_what_retries_get_C35(daemon, raw, tmp_path):
     doubt(raw)
     body = tmp_path / "body"

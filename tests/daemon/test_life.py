@@ -448,15 +448,35 @@ def test_an_operator_resolves_what_is_uncertain_and_it_is_audited(raw,
     assert kept[:2] == [b"KEPT", 201]
 
 
-def test_an_operator_releases_a_running_operation(raw, operator):
+@pytest.mark.parametrize("outcome", (
+    ("RELEASED",), ("COMPLETED", 200, "", "by hand")), ids=lambda o: o[0])
+def test_an_operation_whose_holder_lives_is_not_resolved(raw, operator,
+                                                         outcome):
+    # C22, C35: the app works on it, and a retry would run beside it.
+    key = new_key()
+    token = begin(raw, key)
+    before = operator("AUDIT", "LIMIT", 1000)
+    reply = operator("RESOLVE", *name(key), *outcome, "WHO", "oncall", "WHY",
+                     "impatient")
+    assert verdict(reply) == "INFLIGHT" and reply[1] > 0
+    assert reply[2] == fields(raw("LOOKUP", *name(key)))["reference"]
+    assert operator("AUDIT", "LIMIT", 1000) == before
+    assert verdict(claim(raw, key)) == "INFLIGHT"
+    assert complete(raw, key, token) == "OK"
+
+
+def test_an_operator_may_answer_for_releasing_a_running_operation(raw,
+                                                                  operator):
     # C35
     key = new_key()
     token = begin(raw, key)
     assert operator("RESOLVE", *name(key), "RELEASED", "WHO", "oncall", "WHY",
-                    "the app never started") == "OK"
+                    "the app never started", "RUNNING") == "OK"
     assert complete(raw, key, token) == "STALE"
     assert begin(raw, key) > token
-    assert last_audit(operator)["why"] == b"the app never started"
+    entry = last_audit(operator)
+    assert entry["why"] == b"the app never started"
+    assert entry["action"] == b"resolve released (running)"
 
 
 def test_an_operator_evicts_an_answer_and_caches_forget_it(raw, operator):

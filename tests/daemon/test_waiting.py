@@ -105,7 +105,7 @@ def test_who_waits_is_told_of_an_operators_decision(daemon, raw, operator):
     wait_for(waiting, key)
     parked(daemon, 1)
     assert operator("RESOLVE", *name(key), "COMPLETED", 200, "", "by hand",
-                    "WHO", "oncall", "WHY", "seen") == "OK"
+                    "WHO", "oncall", "WHY", "seen", "RUNNING") == "OK"
     assert waiting.read()[3] == b"by hand"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from support.life import until
 from support.postgres import Postgres
-from support.schema import (DAY, EVENTS, FILES, NO_NEW, OWNER,
+from support.schema import (DAY, EVENTS, FILES, NO_NEW, OWNER, RUNNING,
                             REEXECUTE, STATES, VERDICTS, Op, apply, apply_one,
                             claim_new, fresh_database, migrate)
 
@@ -182,11 +182,15 @@ class Model:
             return "KEPT"
         elif state not in ("in_progress", "uncertain"):
             return "NIL"
+        elif (state == "in_progress" and record.deadline > now and
+              not op.flags & RUNNING):
+            return "INFLIGHT"
         elif event == "resolve-completed":
             self.finish(op, record, now)
         else:
             self.free(op, record, now)
-        self.audited.append((event.replace("-", " "), record.token))
+        self.audited.append((event.replace("-", " ") + (
+            " (running)" if op.flags & RUNNING else ""), record.token))
         return "OK"
 
     def expect(self, op):
@@ -279,6 +283,8 @@ def random_op(dice, model, keys):
             reexecute=dice.random() < .25, no_new=dice.random() < .1,
             headers=b"A: b\r\n", body=b"%d" % dice.randrange(10 ** 9),
             who="w", why="y")
+    if event.startswith("resolve") and dice.random() < .5:
+        op.flags |= RUNNING
     if event == "doubt" or (event in ("complete", "resolve-completed") and
                             dice.random() < .2):
         op.reason = "because %d" % dice.randrange(100)

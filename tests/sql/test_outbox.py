@@ -506,9 +506,10 @@ def test_a_request_runs_under_the_token_of_its_lease(db, courier):
     ("release", {}, ("released", False, DROPPED)),
     ("doubt", dict(reason="r"), ("uncertain", True, UNCERTAIN)),
     ("extend", dict(lock=5000), ("in_progress", True, LEASED)),
-    ("resolve-completed", dict(token=0, status=200, who="w", why="y"),
+    ("resolve-completed", dict(token=0, status=200, who="w", why="y",
+                               running=True),
      ("completed", False, DROPPED)),
-    ("resolve-released", dict(token=0, who="w", why="y"),
+    ("resolve-released", dict(token=0, who="w", why="y", running=True),
      ("released", False, DROPPED))))
 @pytest.mark.parametrize("beside", (False, True))
 def test_what_becomes_of_an_operation_becomes_of_its_request(

@@ -203,6 +203,7 @@ static struct lk_op store_op(struct model *model, const struct model_op *plan,
     op.lock_ms = plan->lock;
     op.reexecute = plan->event == LK_EVENT_CLAIM && plan->reexecute;
     op.no_new = plan->event == LK_EVENT_CLAIM && plan->no_new;
+    op.running = is_resolution(plan->event) && plan->reexecute;
     if (plan->event == LK_EVENT_COMPLETE ||
         plan->event == LK_EVENT_RESOLVE_COMPLETED) {
         op.response.status = 200 + (unsigned)(plan->answer % 300);
@@ -230,6 +231,7 @@ static struct lk_standing model_standing(const struct model_record *record,
         .reexecute = op->event == LK_EVENT_CLAIM && op->reexecute,
         .no_new = op->event == LK_EVENT_CLAIM && op->no_new,
         .proof = is_resolution(op->event) && op->token,
+        .running = is_resolution(op->event) && op->reexecute,
     };
 }
 

@@ -25,7 +25,8 @@ static const char *const prepared_words[] = {
 struct trial {
     enum prepared prepared;
     enum lk_event event;
-    bool same_fingerprint, same_owner, token_current, reexecute, no_new, proof;
+    bool same_fingerprint, same_owner, token_current, reexecute, no_new, proof,
+        running;
     char key[32];
     uint64_t token; /* of the prepared record; 0: none */
     uint64_t attempt;
@@ -57,6 +58,7 @@ static size_t add_trial(struct trial *trials, size_t count,
         .no_new = bits & 8,
         .token_current = bits & 16,
         .proof = bits & 32,
+        .running = bits & 64,
     };
     snprintf(trial->key, sizeof(trial->key), "trial-%zu", count);
     return count + 1;
@@ -78,6 +80,7 @@ static size_t make_trials(struct trial *trials)
             }
         }
         for (size_t i = 1; i < 3; i++) {
+            count = add_trial(trials, count, prepared, plain_events[i], 64);
             count = add_trial(trials, count, prepared, plain_events[i], 32);
             if (prepared != P_ABSENT) {
                 count = add_trial(trials, count, prepared, plain_events[i], 48);
@@ -106,6 +109,7 @@ static struct lk_standing standing_of(const struct trial *trial)
         .reexecute = trial->reexecute,
         .no_new = trial->no_new,
         .proof = trial->proof,
+        .running = trial->running,
     };
 }
 
@@ -201,6 +205,7 @@ static struct lk_op trial_op(struct bed *bed, const struct trial *trial)
         text(trial->same_fingerprint ? "1:fingerprint" : "1:other");
     op.reexecute = trial->reexecute;
     op.no_new = trial->no_new;
+    op.running = trial->running;
     op.ttl_ms = trial->event == LK_EVENT_KEEP ? 2 * HOUR_MS : 0;
     op.lock_ms = HOUR_MS;
     if (trial->event == LK_EVENT_DOUBT) {
@@ -217,13 +222,13 @@ static void name_trial(const struct trial *trial)
 #undef X
     };
 
-    print_error("%s on %s,%s%s%s%s%s%s\n", words[trial->event],
-                prepared_words[trial->prepared],
-                trial->same_fingerprint ? " fingerprint" : "",
-                trial->same_owner ? " owner" : "",
-                trial->token_current ? " token" : "",
-                trial->reexecute ? " reexecute" : "",
-                trial->no_new ? " no_new" : "", trial->proof ? " proof" : "");
+    print_error(
+        "%s on %s,%s%s%s%s%s%s%s\n", words[trial->event],
+        prepared_words[trial->prepared],
+        trial->same_fingerprint ? " fingerprint" : "",
+        trial->same_owner ? " owner" : "", trial->token_current ? " token" : "",
+        trial->reexecute ? " reexecute" : "", trial->no_new ? " no_new" : "",
+        trial->proof ? " proof" : "", trial->running ? " running" : "");
 }
 
 /* What peek() decides, it must decide as the machine does, and it may not

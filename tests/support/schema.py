@@ -16,6 +16,7 @@ STATES = ("absent", "accepted", "in_progress", "uncertain", "completed",
 AGAIN, UNKNOWN_EVENT = -1, -2
 DAY = 86400000
 REEXECUTE, NO_NEW, OWNER, REPEATABLE, PROOF = 1, 2, 4, 8, 16
+RUNNING = 128
 _numbers = itertools.count(1)
 
 
@@ -45,14 +46,14 @@ class Op:
                  reexecute=False, no_new=False, token=0, status=0, headers=b"",
                  body=b"", reason="", who="", why="", tenant="t", scope="s",
                  job="", target="", method="POST", path="/", delay=0,
-                 repeatable=False, proof=False):
+                 repeatable=False, proof=False, running=False):
         self.event = EVENTS.index(event)
         self.name = (tenant, scope, key)
         self.fingerprint, self.owner = fingerprint, owner
         self.ttl, self.lock = ttl, lock
         self.flags = (reexecute * REEXECUTE + no_new * NO_NEW +
                       bool(owner) * OWNER + repeatable * REPEATABLE +
-                      proof * PROOF)
+                      proof * PROOF + running * RUNNING)
         self.token, self.status = token, status
         self.headers, self.body = headers, body
         self.reason, self.who, self.why = reason, who, why

@@ -35,6 +35,7 @@ enum {
     OMIT = 1 << 5,
     QUEUED = 1 << 6, /* its request is an unfinished job */
     PROOF = 1 << 7,
+    ANYWAY = 1 << 8, /* a resolution, also while it runs */
 };
 
 #define EV(name) (1u << LK_EVENT_##name)
@@ -110,6 +111,7 @@ static const struct rule rules[] = {
     /* operators, and proof: of the uncertain claim of its token alone */
     {ANY, RESOLVE, PROOF, TOKEN, SAME, SAY(STALE), DOES(NONE)},
     {ANY & ~UNCERTAIN, RESOLVE, PROOF, 0, SAME, SAY(STALE), DOES(NONE)},
+    {RUNNING, RESOLVE, 0, ANYWAY, SAME, SAY(INFLIGHT), DOES(NONE)},
     {ACCEPTED | OPEN, EV(RESOLVE_COMPLETED), 0, 0, TO(COMPLETED), SAY(DONE),
      DOES(FINISH)},
     {ACCEPTED | OPEN, EV(RESOLVE_RELEASED), 0, 0, TO(RELEASED), SAY(DONE),
@@ -129,7 +131,7 @@ enum { RULES = sizeof(rules) / sizeof(*rules) };
 enum {
     STATES = LK_STATE_RELEASED + 1,
     EVENTS = LK_EVENT_RETURN + 1,
-    FLAGS = 1 << 10,
+    FLAGS = 1 << 11,
 };
 
 static const char *const event_words[] = {
@@ -152,6 +154,7 @@ static struct lk_standing standing(enum lk_state state, unsigned bits)
         .no_new = bits & 128,
         .queued = bits & 256,
         .proof = bits & 512,
+        .running = bits & 1024,
     };
 }
 
@@ -180,7 +183,8 @@ static unsigned brought(struct lk_standing record)
            (record.same_owner ? OWNER : 0) |
            (record.token_current ? TOKEN : 0) | (record.reexecute ? REEX : 0) |
            (record.no_new ? NONEW : 0) | (record.omitted ? OMIT : 0) |
-           (record.queued ? QUEUED : 0) | (record.proof ? PROOF : 0);
+           (record.queued ? QUEUED : 0) | (record.proof ? PROOF : 0) |
+           (record.running ? ANYWAY : 0);
 }
 
 static bool rule_matches(const struct rule *rule, enum lk_event event,
@@ -228,14 +232,14 @@ static void visit_all(visit_fn visit)
 static void name_case(enum lk_event event, struct lk_standing record)
 {
     print_error(
-        "%s on %s%s%s%s%s, with%s%s%s%s%s%s\n", event_words[event],
+        "%s on %s%s%s%s%s, with%s%s%s%s%s%s%s\n", event_words[event],
         lk_state_word(record.state), record.expired ? " expired" : "",
         record.lapsed ? " lapsed" : "", record.omitted ? " omitted" : "",
         record.queued ? " queued" : "",
         record.same_fingerprint ? " fingerprint" : "",
         record.same_owner ? " owner" : "", record.token_current ? " token" : "",
         record.reexecute ? " reexecute" : "", record.no_new ? " no_new" : "",
-        record.proof ? " proof" : "");
+        record.proof ? " proof" : "", record.running ? " running" : "");
 }
 
 static unsigned used[RULES];
