@@ -19,6 +19,7 @@ static void clear_gateway(struct bed *bed)
         struct lk_op op = op_on(bed, LK_EVENT_RESOLVE_RELEASED, "");
         op.name = job.operation;
         op.hash = lk_name_hash(bed->store->secret, op.name);
+        op.running = true;
         say(bed, op, LK_VERDICT_DONE);
         lk_job_free(&job);
     }
@@ -856,6 +857,7 @@ static struct lk_op draw_op(struct bed *bed, const char *key,
     if (op.event == LK_EVENT_RESOLVE_COMPLETED ||
         op.event == LK_EVENT_RESOLVE_RELEASED) {
         op.token = draw(2) ? op.token : 0;
+        op.running = draw(2);
     }
     return op;
 }
