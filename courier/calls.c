@@ -296,7 +296,8 @@ static void judge(struct lk_courier *courier, struct lk_errand *errand)
     }
     lk_result_give_up(target, failures_of(errand), age_ms(courier, errand),
                       result);
-    if (result->end == LK_END_RETRY) {
+    /* The store puts a request back that the gateway never took. */
+    if (result->end == LK_END_RETRY || errand->outlet->gateway) {
         uint64_t asked_ms = lk_asked_wait_ms(
             target, latchkey_buf_slice(&answer->headers), lk_courier_wall_ms());
         errand->delay_ms =

@@ -17,6 +17,10 @@ static struct words words_of(const struct lk_errand *errand)
     if (errand->returned) {
         return (struct words){LK_LOG_DEBUG, "job-returned"};
     }
+    if (errand->outlet->gateway && errand->result.end == LK_END_UNCERTAIN) {
+        /* Uncertain, unless the store knows that it was never called. */
+        return (struct words){LK_LOG_WARN, "request-lost"};
+    }
     switch (errand->result.end) {
     case LK_END_DELIVERED:
         return (struct words){LK_LOG_DEBUG, "job-delivered"};

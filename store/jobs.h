@@ -162,7 +162,9 @@ enum lk_end {
     LK_END_DELIVERED, /* a request: the gateway has completed it already */
     LK_END_RETRY,     /* failed for now: waits delay_ms */
     LK_END_RETURN,    /* was never called: waits delay_ms, does not count */
-    LK_END_UNCERTAIN, /* may have happened, and must not be repeated */
+    LK_END_UNCERTAIN, /* may have happened, and must not be repeated. A request
+                         that is not `called`: RETRY, the gateway never took it
+                         and its token is void from now on */
     LK_END_DEAD,      /* given up. A request: uncertain if any attempt was
                          sent, else completed with `answer` and dropped */
 };

@@ -183,7 +183,9 @@ static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
     if (end->stale) {
         return status == LK_NOT_FOUND ? LK_OK : status;
     }
-    row.sent |= end->left;
+    /* The gateway never took it, though it may have been sent there. */
+    bool untaken = row.request && !row.called;
+    row.sent |= end->left && !untaken;
     row.doubt |= end->doubt;
     switch (end->end) {
     case LK_END_DELIVERED:
@@ -193,7 +195,8 @@ static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
     case LK_END_RETURN:
         return put_back(store, batch, &row, end, now);
     case LK_END_UNCERTAIN:
-        return lk_job_doubt(store, batch, &row, end, now);
+        return untaken ? put_back(store, batch, &row, end, now)
+                       : lk_job_doubt(store, batch, &row, end, now);
     case LK_END_DEAD:
         return !row.request ? give_up(store, &row, end, now)
                : row.sent   ? lk_job_doubt(store, batch, &row, end, now)

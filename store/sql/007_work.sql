@@ -88,7 +88,7 @@ SET enable_seqscan = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    gone CONSTANT boolean := (_flags & 1) <> 0;
+    gone boolean := (_flags & 1) <> 0;
     -- Where the gateway has put it back already, and it has not been leased
     -- since, the courier still says how long it waits, or that it is given up.
     held CONSTANT smallint[] := CASE WHEN _end IN (1, 4) THEN '{0,1}'
@@ -118,6 +118,11 @@ BEGIN
     END IF;
     outcome := 0;
     now := latchkey.now_ms();
+    IF NOT j.called THEN
+        -- The gateway never took it, though it may have been sent there.
+        gone := false;
+        _end := CASE _end WHEN 3 THEN 1 ELSE _end END;
+    END IF;
     IF _end = 4 AND j.state = 0 THEN -- taken once more, to be ended
         s := latchkey.step_request(l.op, l.id, 2, 1, 0, '', '', '', now);
         l := latchkey.lock_request(j.number);

@@ -1,5 +1,9 @@
 """Fixtures: providers, and daemons on either store that deliver to them."""
 
+import re
+import socket
+import threading
+
 import pytest
 
 from support import build
@@ -66,3 +70,42 @@ def app():
     made = App().start()
     yield made
     made.finish()
+
+
+class LostGateway:
+    """The courier's listener of a gateway that is lost with each request: it
+    reads it, does `take(token)`, and closes without an answer."""
+
+    def __init__(self, path):
+        self.path = path
+        self.tokens = []
+        self.take = lambda token: None
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                sock = self.listener.accept()[0]
+            except OSError:
+                return
+            with sock:
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    head += sock.recv(65536)
+                token = int(re.search(rb"Latchkey-Token: (\d+)", head)[1])
+                self.tokens.append(token)
+                self.take(token)
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+@pytest.fixture
+def lost_gateway(tmp_path):
+    made = LostGateway(tmp_path / "gateway")
+    yield made
+    made.close()

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from support.life import until
+from support.life import (FINGERPRINT, claim, complete, name, new_key, until,
+                          verdict)
 from support.outbox import check_books
 from support.provider import charge
 from support.resp import Closed
@@ -37,6 +38,30 @@ def start_again(box, daemon=None):
     daemon.set_faults()
     daemon.start()
     box.reconnect()
+
+
+# ---- the gateway dies ----
+
+def test_a_gateway_that_is_lost_before_it_takes_a_request(box, lost_gateway):
+    """C31, C27: all that the courier knows is that it sent it; the store knows
+    that the app never heard of it, so it is simply sent again."""
+    box.start("courier.gateway=unix:%s" % lost_gateway.path)
+    key = new_key()
+    assert verdict(box.raw("ACCEPT", *name(key), FINGERPRINT, "POST", "/",
+                           "", "x")) == "ACCEPTED"
+    until(lambda: len(lost_gateway.tokens) > 1)
+    assert verdict(claim(box.raw, key)) == "ACCEPTED"
+    done = []
+
+    def run(token):  # the app has, and then the gateway is lost
+        assert box.daemon.raw()("EXTEND", *name(key), token, 60000) == "OK"
+        done.append(complete(box.daemon.raw(), key, token, 201))
+    lost_gateway.take = run
+    until(lambda: done == ["OK"])
+    box.wait_job(key, name="")
+    # Whoever had it before is overtaken.
+    assert lost_gateway.tokens == sorted(set(lost_gateway.tokens))
+    assert complete(box.raw, key, lost_gateway.tokens[0]) == "STALE"
 
 
 # ---- the courier dies ----

@@ -1,8 +1,6 @@
 """Uncertain jobs and operations are asked about, and resolved by proof."""
 
 import json
-import socket
-import threading
 
 import pytest
 
@@ -366,35 +364,16 @@ def test_without_a_probe_the_roll_back_alone_decides(box, witness):
 
 # ---- asynchronous requests ----
 
-@pytest.fixture
-def silence(tmp_path):
-    """A gateway that takes every request and closes without an answer."""
-    path = tmp_path / "gateway"
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen()
-
-    def serve():
-        while True:
-            try:
-                sock = listener.accept()[0]
-            except OSError:
-                return
-            with sock:
-                sock.recv(65536)
-    threading.Thread(target=serve, daemon=True).start()
-    yield path
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-
-
 @pytest.mark.parametrize("happened", [True, False],
                          ids=["happened", "absent"])
-def test_a_request_is_resolved_with_its_operation(box, witness, silence,
-                                                  happened):
+def test_a_request_is_resolved_with_its_operation(box, witness,
+                                                  lost_gateway, happened):
     # C22, C32
-    start(box, witness.url, ["courier.gateway=unix:%s" % silence, *route()])
+    start(box, witness.url, ["courier.gateway=unix:%s" % lost_gateway.path,
+                             *route()])
     key = new_key()
+    lost_gateway.take = lambda token: box.daemon.raw()(
+        "EXTEND", *name(key), token, 60000)
     if happened:
         witness.says = present(key)
     reply = box.raw("ACCEPT", *name(key), FINGERPRINT, "POST", "/payments",

@@ -523,17 +523,22 @@ def test_what_becomes_of_an_operation_becomes_of_its_request(
     assert standing(db) == after
 
 
-@pytest.mark.parametrize("how, left, after", (
-    (END_RETRY, True, ("accepted", True, WAITING)),
-    (END_RETURN, False, ("accepted", True, WAITING)),
-    (END_UNCERTAIN, True, ("uncertain", True, UNCERTAIN)),
-    (END_DELIVERED, True, ("uncertain", True, UNCERTAIN)),
-    (END_DEAD, True, ("uncertain", True, UNCERTAIN)),
-    (END_DEAD, False, ("completed", False, DROPPED))))
+@pytest.mark.parametrize("how, left, taken, after", (
+    (END_RETRY, True, True, ("accepted", True, WAITING)),
+    (END_RETURN, False, False, ("accepted", True, WAITING)),
+    (END_UNCERTAIN, True, True, ("uncertain", True, UNCERTAIN)),
+    (END_UNCERTAIN, True, False, ("accepted", True, WAITING)),
+    (END_DELIVERED, True, True, ("uncertain", True, UNCERTAIN)),
+    (END_DEAD, True, True, ("uncertain", True, UNCERTAIN)),
+    (END_DEAD, True, False, ("completed", False, DROPPED)),
+    (END_DEAD, False, False, ("completed", False, DROPPED))))
 def test_what_becomes_of_a_request_becomes_of_its_operation(
-        db, courier, how, left, after):
-    # C31
+        db, courier, how, left, taken, after):
+    # C31. taken: the gateway has said that it lets the app hear of it.
     job = take_request(db, courier)
+    if taken:
+        assert apply_one(db, "extend", "k", token=job.token,
+                         lock=5000)[0] == "OK"
     assert courier.finish(job, how, left=left, reason="r", answer=503,
                           headers=b"A: b\r\n", body=b"problem") == DONE
     assert standing(db) == after
@@ -672,6 +677,7 @@ def test_a_request_that_was_dropped_can_be_accepted_anew(db, courier):
 
 def test_a_claim_takes_an_uncertain_request_over(db, courier):
     job = take_request(db, courier)
+    apply_one(db, "extend", "k", token=job.token, lock=5000)
     courier.finish(job, END_UNCERTAIN, reason="r")
     verdict, shown = apply_one(db, "claim", "k", reexecute=True, owner="o")
     assert verdict == "NEW"
@@ -706,6 +712,7 @@ def test_proof_counts_for_the_uncertain_claim_of_its_token_alone(db, courier):
         return apply_one(db, "resolve-completed", "k", token=token, **proof)[0]
 
     assert resolve(job.token) == "STALE"  # it still runs
+    apply_one(db, "extend", "k", token=job.token, lock=5000)
     courier.finish(job, END_UNCERTAIN, reason="r")
     assert resolve(job.token + 1) == "STALE"
     assert resolve(job.token) == "OK"

@@ -45,6 +45,24 @@ static struct lk_job start_request(struct bed *bed, const char *key,
     return take_request(bed);
 }
 
+static struct lk_op extend_of(struct bed *bed, const char *key, uint64_t token,
+                              uint64_t lock_ms)
+{
+    struct lk_op op = with_token(bed, LK_EVENT_EXTEND, key, token);
+
+    op.lock_ms = lock_ms;
+    return op;
+}
+
+/* The same, and the gateway says that it lets the app hear of it. */
+static struct lk_job start_taken(struct bed *bed, const char *key)
+{
+    struct lk_job job = start_request(bed, key, false);
+
+    say(bed, extend_of(bed, key, job.token, LONG_MS), LK_VERDICT_DONE);
+    return job;
+}
+
 /* The operation and its request. */
 static void expect_both(struct bed *bed, const char *key, enum lk_state state,
                         uint64_t id, enum lk_job_state job)
@@ -325,6 +343,7 @@ static void waiters_are_woken_when_a_request_ends(void **state)
     assert_int_equal(work.job_count, 1);
     assert_int_equal(batch.settled_count, 0);
     struct lk_job_end end = end_of(&work.jobs[0], LK_END_UNCERTAIN);
+    say(bed, extend_of(bed, "k", work.jobs[0].token, LONG_MS), LK_VERDICT_DONE);
     lk_work_clear(&work);
     work = (struct lk_work){.ends = &end, .end_count = 1};
     bed->store->class->apply(bed->store, &batch);
@@ -456,7 +475,7 @@ static void a_request_that_was_never_sent_ends_with_the_couriers_answer(
 static void a_request_that_may_have_run_is_uncertain_when_given_up(void **state)
 {
     struct bed *bed = *state;
-    struct lk_job job = start_request(bed, "k", false);
+    struct lk_job job = start_taken(bed, "k");
 
     assert_false(finish(bed, &job, LK_END_RETRY)); /* it had left */
     lk_job_free(&job);
@@ -466,6 +485,29 @@ static void a_request_that_may_have_run_is_uncertain_when_given_up(void **state)
     end.left = false;
     assert_false(give_end(bed, end));
     expect_still(bed, "k", LK_STATE_UNCERTAIN, job.id, LK_JOB_UNCERTAIN);
+    lk_job_free(&job);
+}
+
+/* C31: the courier's connection is cut, and all that it knows is that it sent
+ * the request to the gateway; the store knows that the app never heard of it.
+ */
+static void what_the_gateway_never_took_is_not_uncertain(void **state)
+{
+    struct bed *bed = *state;
+    struct lk_job job = start_request(bed, "a", false);
+
+    assert_false(finish(bed, &job, LK_END_UNCERTAIN));
+    expect_still(bed, "a", LK_STATE_ACCEPTED, job.id, LK_JOB_WAITING);
+    /* A gateway that took it too late does not run it. */
+    say(bed, extend_of(bed, "a", job.token, LONG_MS), LK_VERDICT_STALE);
+    lk_job_free(&job);
+    job = take_request(bed);
+    assert_false(job.sent);
+    assert_int_equal(job.run, 2);
+    struct lk_job_end end = end_of(&job, LK_END_DEAD);
+    end.answer.status = 503;
+    assert_false(give_end(bed, end));
+    expect_still(bed, "a", LK_STATE_COMPLETED, job.id, LK_JOB_DROPPED);
     lk_job_free(&job);
 }
 
@@ -484,7 +526,7 @@ static void a_delivery_that_the_store_has_not_seen_is_uncertain(void **state)
 
 static struct lk_job doubt_request(struct bed *bed, const char *key)
 {
-    struct lk_job job = start_request(bed, key, false);
+    struct lk_job job = start_taken(bed, key);
 
     assert_false(finish(bed, &job, LK_END_UNCERTAIN));
     expect_both(bed, key, LK_STATE_UNCERTAIN, job.id, LK_JOB_UNCERTAIN);
@@ -625,6 +667,7 @@ static void orders_to_a_request_are_for_its_operation(void **state)
     assert_int_equal(order(bed, LK_ORDER_DELIVERED, job.id, 0), LK_BUSY);
     assert_int_equal(order(bed, LK_ORDER_RETRY, job.id, 0), LK_OK);
     struct lk_job next = take_request(bed); /* due at once */
+    say(bed, extend_of(bed, "k", next.token, LONG_MS), LK_VERDICT_DONE);
     assert_false(finish(bed, &next, LK_END_UNCERTAIN));
     assert_int_equal(order(bed, LK_ORDER_AGAIN, job.id, 0), LK_BUSY);
     assert_int_equal(order(bed, LK_ORDER_DROP, job.id, 0), LK_BUSY);
@@ -745,15 +788,6 @@ static void a_restored_copy_starts_nothing_for_a_while(void **state)
 
 /* ---- Whether the app has heard of it
  * -------------------------------------------- */
-
-static struct lk_op extend_of(struct bed *bed, const char *key, uint64_t token,
-                              uint64_t lock_ms)
-{
-    struct lk_op op = with_token(bed, LK_EVENT_EXTEND, key, token);
-
-    op.lock_ms = lock_ms;
-    return op;
-}
 
 static bool is_called(struct bed *bed, uint64_t id)
 {
@@ -973,6 +1007,7 @@ int main(void)
         TEST(a_mark_extends_the_operation_too),
         TEST(a_request_that_was_never_sent_ends_with_the_couriers_answer),
         TEST(a_request_that_may_have_run_is_uncertain_when_given_up),
+        TEST(what_the_gateway_never_took_is_not_uncertain),
         TEST(a_delivery_that_the_store_has_not_seen_is_uncertain),
         TEST(a_resolved_request_is_over),
         TEST(what_is_only_accepted_can_be_resolved_too),
