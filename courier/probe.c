@@ -132,7 +132,6 @@ static void forget_counts(struct lk_prober *prober)
     for (size_t i = 0; i < prober->place_count; i++) {
         prober->places[i].tally.count = prober->places[i].tally.oldest_ms = 0;
     }
-    prober->unrouted.count = prober->unrouted.oldest_ms = 0;
 }
 
 /* True: there is more to look at. */

@@ -1,6 +1,7 @@
 /*
- * probe_alert.c - says how much is uncertain, and since when, as long as it
- * does not become less.
+ * probe_alert.c - says how much is uncertain of each target and route, and
+ * since when, as long as it does not become less. The daemon itself tells of
+ * all operations together, with a courier or without.
  */
 #include "courier/probe_parts.h"
 
@@ -110,11 +111,6 @@ void lk_probe_alert(struct lk_prober *prober)
         return;
     }
     store->class->stats(store, &stats);
-    if (!prober->has_routes) {
-        /* Nobody walks over the operations then; jobs may be older. */
-        prober->unrouted.count = stats.by_state[LK_STATE_UNCERTAIN];
-        prober->unrouted.oldest_ms = stats.oldest_uncertain_ms;
-    }
     for (size_t i = 0; i < prober->alert_count; i++) {
         prober->alerts[i].tally.count = 0;
     }
@@ -130,7 +126,6 @@ void lk_probe_alert(struct lk_prober *prober)
                  &prober->places[i].tally, stats.now_ms);
         }
     }
-    tell("operation", "route", "none", &prober->unrouted, stats.now_ms);
     uint64_t took_ns = lk_probe_now_ns() - started_ns;
     prober->alert_ns =
         started_ns + (took_ns > LOOK_NS / TIMES ? TIMES * took_ns : LOOK_NS);

@@ -79,7 +79,6 @@ struct lk_prober {
     uint64_t read_ns; /* spent on reading since the last sleep */
     struct lk_probe_memory memory;
     struct lk_probe_page page;
-    struct lk_probe_tally unrouted;
     uint64_t alert_ns; /* when it is looked at again */
     struct lk_probe_alert *alerts;
     size_t alert_count;

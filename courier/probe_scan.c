@@ -119,8 +119,8 @@ static bool take_record(void *context, const struct lk_record *record)
     struct lk_prober *prober = context;
     struct lk_probe_place *place = place_of(prober, record);
 
-    if (prober->counting) {
-        count(place ? &place->tally : &prober->unrouted, record->since_ms);
+    if (prober->counting && place) {
+        count(&place->tally, record->since_ms);
     }
     return !place || add(&prober->page, (struct lk_probe_subject){
                                             .place = place,

@@ -481,6 +481,12 @@ struct lk_batcher;
 struct lk_reader;
 struct lk_outbox_class;
 
+/* What the log was last told of uncertain operations. */
+struct lk_doubts_told {
+    uint64_t count; /* never above what there are; 0: nothing */
+    uint64_t at_ms; /* by the loop's clock */
+};
+
 struct lk_server {
     uv_loop_t loop;
     struct lk_config config;
@@ -509,6 +515,7 @@ struct lk_server {
     uv_timer_t poll;       /* a shared store: who waits asks again */
     uv_signal_t signals[3];
     uint64_t armed_ms; /* what wait_timer is set to */
+    struct lk_doubts_told doubts;
 
     struct lk_conn *conns;
     size_t conn_count;

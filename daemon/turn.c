@@ -4,7 +4,12 @@
 
 #include <stdlib.h>
 
-enum { TICK_MOST_MS = 1000, TICK_LEAST_MS = 20 };
+enum {
+    TICK_MOST_MS = 1000,
+    TICK_LEAST_MS = 20,
+    DOUBTS_MORE_MS = 10 * 1000,
+    DOUBTS_SAME_MS = 60 * 1000,
+};
 
 /* ---- Lists of connections ------------------------------------------------ */
 
@@ -254,11 +259,38 @@ static uint64_t tick_interval(const struct lk_config *config)
     return interval > TICK_LEAST_MS ? interval : TICK_LEAST_MS;
 }
 
+/*
+ * What is uncertain needs a person, so the log has it when it happens, and once
+ * a minute while it lasts. More of them are not told more often than every ten
+ * seconds: an outage makes many.
+ */
+static void tell_doubts(struct lk_server *server, uint64_t now)
+{
+    struct lk_doubts_told *told = &server->doubts;
+    struct lk_store_stats stats = {0};
+
+    server->store->class->stats(server->store, &stats);
+    uint64_t count = stats.by_state[LK_STATE_UNCERTAIN];
+    uint64_t pause = count > told->count ? DOUBTS_MORE_MS : DOUBTS_SAME_MS;
+    if (!count || (told->count && now - told->at_ms < pause)) {
+        told->count = count < told->count ? count : told->count;
+        return;
+    }
+    uint64_t since = stats.oldest_uncertain_ms;
+    lk_log(LK_LOG_WARN, "uncertain", "kind=operation count=%llu oldest_s=%llu",
+           (unsigned long long)count,
+           (unsigned long long)(stats.now_ms > since && since
+                                    ? (stats.now_ms - since) / 1000
+                                    : 0));
+    *told = (struct lk_doubts_told){count, now};
+}
+
 static void on_tick(uv_timer_t *timer)
 {
     struct lk_server *server = timer->data;
     uint64_t now = uv_now(&server->loop);
 
+    tell_doubts(server, now);
     for (struct lk_conn *conn = server->conns; conn; conn = conn->next) {
         lk_conn_check_time(conn, now);
     }

@@ -2,6 +2,7 @@
 
 import pytest
 
+from support import stores
 from support.life import (FINGERPRINT, OTHER_FINGERPRINT, begin, claim,
                           complete, finish, name, new_key, until, verdict)
 from support.resp import Error, fields
@@ -582,3 +583,35 @@ def test_stats_count_records_and_verdicts(raw, operator):
     stats = fields(operator("STATS"))
     assert stats and all(isinstance(value, int) for value in stats.values())
     assert 1 in stats.values()
+
+
+# ---- what needs a person is in the log ----
+
+STORES = {
+    "sqlite": lambda ask: {},
+    "postgres": lambda ask: {
+        "url": stores.make_postgres(ask("postgres"))},
+    "redis": lambda ask: {
+        "url": ask("redis_server").url(),
+        "settings": ["store.prefix=" + stores.make_prefix()]},
+}
+
+
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("how", ("doubted", "lapsed"))
+def test_an_uncertain_operation_is_in_the_log_without_a_courier(
+        request, make_daemon, kind, how):
+    # C22
+    options = STORES[kind](request.getfixturevalue)
+    options["settings"] = ["store.sweep_interval=50ms",
+                           *options.get("settings", ())]
+    daemon = make_daemon(**options)
+    key = new_key()
+    raw = daemon.raw()
+    if how == "doubted":
+        make_uncertain(raw, key)
+    else:
+        begin(raw, key, "LOCK", 1)
+    line = daemon.wait_for_log("event=uncertain kind=operation")
+    assert " level=warn " in line
+    assert "count=1" in line and "oldest_s=" in line
