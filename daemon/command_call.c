@@ -123,19 +123,6 @@ static bool is_sound_name(struct lk_conn *conn, const struct lk_name *name)
            is_sound(conn, "key", name_fault(name->key));
 }
 
-/* Of a store of one's own nobody else brings requests back. */
-static void warn_of_gateway(struct lk_server *server)
-{
-    if (server->store->shared || server->config.gateway ||
-        server->warned_of_gateway) {
-        return;
-    }
-    server->warned_of_gateway = true;
-    lk_log(LK_LOG_WARN, "target-unknown",
-           "target=\"" LK_TARGET_GATEWAY "\" hint=\"courier.gateway is not "
-           "set: accepted requests wait\"");
-}
-
 LK_COMMAND_HANDLER(accept)
 {
     const struct lk_config *config = &conn->server->config;
@@ -166,7 +153,9 @@ LK_COMMAND_HANDLER(accept)
         is_sound(conn, "headers", request_headers_fault(argv[7])) &&
         takes_body(conn, argv[8]) &&
         lk_arg_options(conn, argv, argc, 9, options, 2)) {
-        warn_of_gateway(conn->server);
+        /* Nobody would bring it back; a retry of one that was accepted before
+         * gets its answer all the same. */
+        op->no_new = !config->gateway;
         op->reexecute = demand.call.repeatable;
         lk_operation_start(conn, &demand);
     }

@@ -534,11 +534,10 @@ struct lk_server {
     size_t peak_conns;
 
     uint64_t started_ms;
-    uint64_t stop_by_ms;    /* 0: not stopping */
-    bool asked_twice;       /* to stop */
-    bool served;            /* all is answered: what is left ends by itself */
-    bool hung;              /* the store did not answer in time */
-    bool warned_of_gateway; /* that nobody runs accepted requests */
+    uint64_t stop_by_ms; /* 0: not stopping */
+    bool asked_twice;    /* to stop */
+    bool served;         /* all is answered: what is left ends by itself */
+    bool hung;           /* the store did not answer in time */
     struct lk_buf scratch;
     char read_buf[LK_READ_CHUNK];
 };

@@ -221,6 +221,11 @@ enum lk_status lk_reply_outcome(struct lk_buf *out,
     case LK_VERDICT_LIMITED:
         return reply_limited(out);
     case LK_VERDICT_REFUSED:
+        if (op->event == LK_EVENT_ACCEPT) {
+            return lk_resp_error(
+                out, LK_SLICE("ERR ACCEPT: courier.gateway is not set in this "
+                              "daemon, so the request would never run"));
+        }
         W(lk_resp_array(out, 1));
         return lk_resp_bulk(out, LK_SLICE("REFUSED"));
     case LK_VERDICT_DONE:

@@ -5,7 +5,7 @@
  * record is                     event             becomes      caller is told
  * ----------------------------  ----------------  -----------  --------------
  * absent, released, expired     claim             in_progress  NEW, new token
- *   the same, with no_new       claim             unchanged    REFUSED
+ *   the same, with no_new       claim, accept     unchanged    REFUSED
  * any other, other fingerprint  claim, accept     unchanged    MISMATCH
  * in_progress, same owner       claim             unchanged    NEW, same token
  * in_progress, lock valid       claim             unchanged    INFLIGHT
@@ -124,6 +124,9 @@ static struct lk_step accept(struct lk_standing record)
     switch (record.state) {
     case LK_STATE_ABSENT:
     case LK_STATE_RELEASED:
+        if (record.no_new) {
+            return stay(record, LK_VERDICT_REFUSED);
+        }
         return (struct lk_step){LK_VERDICT_ACCEPTED, LK_STATE_ACCEPTED,
                                 LK_EFFECT_ACCEPT};
     default:

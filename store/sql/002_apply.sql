@@ -88,8 +88,9 @@ AS $$
     SELECT CASE
     WHEN event IN (0, 1) THEN CASE -- claim, accept
         WHEN was IN (0, 5) THEN CASE
+            WHEN (flags & 2) <> 0 THEN 8 -- REFUSED
             WHEN event = 1 THEN 4 + 16 * 2 -- ACCEPTED from now on
-            WHEN (flags & 2) = 0 THEN 16 ELSE 8 END -- NEW, REFUSED
+            ELSE 16 END -- NEW
         WHEN NOT same_fingerprint THEN 6 -- MISMATCH
         WHEN was = 1 OR was = 2 AND queued THEN 4 -- ACCEPTED
         WHEN was = 4 THEN CASE WHEN omitted THEN 2 ELSE 1 END -- .., REPLAY

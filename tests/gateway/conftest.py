@@ -5,7 +5,7 @@ import pytest
 from support import build
 from support.app import App
 from support.gateway import MODULE, Gateway
-from support.later import place
+from support.later import HELD, place
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,8 @@ def make_gateway(app, make_daemon):
     def make(start=True, **options):
         if "daemon" not in options and "daemon_address" not in options:
             if not shared:
-                shared.append(make_daemon())
+                # Requests that it accepts wait: see test_async.py.
+                shared.append(make_daemon(settings=HELD))
             options["daemon"] = shared[0]
         options.setdefault("app", app)
         gateway = Gateway(**options)

@@ -8,7 +8,7 @@ import pytest
 from support import stores
 from support.app import tell
 from support.gateway import guard
-from support.later import later
+from support.later import HELD, later
 from support.life import begin, new_key
 from support.resp import fields
 
@@ -129,7 +129,8 @@ def test_a_retry_is_not_refused_for_its_size(make, app):
 
 
 def test_a_limit_of_the_daemon_counts_too(make, make_daemon, app):
-    gateway = make(daemon=make_daemon(settings=["courier.request_bytes=1k"]))
+    gateway = make(daemon=make_daemon(
+        settings=[*HELD, "courier.request_bytes=1k"]))
     key = new_key()
     answer = gateway.post(key, b"x" * 1025)
     assert (answer.status, answer.problem) == (413, "too-large")
@@ -370,6 +371,16 @@ def test_without_a_daemon_nothing_is_accepted(make, app):
     assert answer.header("Retry-After") and app.count() == 0
 
 
+def test_nothing_is_accepted_that_nobody_will_deliver(make, make_daemon, app):
+    # C31: 202 for ever would be a lie.
+    gateway = make(daemon=make_daemon())
+    key = new_key()
+    answer = gateway.post(key)
+    assert (answer.status, answer.problem) == (503, "unavailable")
+    assert gateway.state(key) is None and app.count() == 0
+    gateway.wait_for_log("courier.gateway is not set")
+
+
 def test_a_store_that_keeps_no_jobs_accepts_nothing(make, make_daemon,
                                                     redis_server, app):
     # C31: what may be forgotten must not be promised.
@@ -397,7 +408,7 @@ def test_an_accepted_request_survives_a_crash(make, app):
 
 def test_a_reply_that_was_lost_is_asked_for_again(make, faulty, app):
     # C31: ACCEPT may be repeated.
-    gateway = make(daemon=faulty())
+    gateway = make(daemon=faulty(settings=HELD))
     key = new_key()
     gateway.daemon.set_faults("kill before_reply")
     waiting = gateway.later("POST", "/", b"{}", key=key)

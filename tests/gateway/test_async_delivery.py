@@ -286,14 +286,15 @@ def test_an_operator_ends_what_is_uncertain(gateway, app):
 def test_a_daemon_killed_between_acceptance_and_delivery(
         folder, make_gateway, make_daemon, app, url):
     # C31
-    daemon = make_daemon(url=url)  # without a courier
+    daemon = make_daemon(url=url, settings=[
+        "courier.gateway=unix:%s/g" % folder, "courier.enabled=no"])
     gateway = make_gateway(daemon=daemon, **later(folder))
     key = new_key()
     accepted = gateway.post(key, headers=tell(body="done"))
     assert accepted.status == 202
     daemon.kill()
     assert app.count() == 0
-    daemon.settings.append("courier.gateway=unix:%s/g" % folder)
+    daemon.settings.remove("courier.enabled=no")
     daemon.start()
     answer = final(gateway, accepted)
     assert (answer.status, answer.body) == (201, b"done")
@@ -340,7 +341,7 @@ def test_a_killed_daemon_makes_nothing_uncertain_that_was_not_run(
         assert gateway.post(key, headers=tell(body=key)).status == 202
     daemon.stop()
     daemon.settings.remove("courier.enabled=no")
-    daemon.start()
+    daemon.launch()  # it may be killed before it says that it is ready
     daemon.wait()
     ran = app.count()
     daemon.set_faults()

@@ -9,7 +9,8 @@ from support.moving import Place, done, look, records, tool
 from support.resp import fields
 
 # Nobody delivers, so that jobs wait.
-HELD = ["courier.enabled=no", "target.pay.url=http://127.0.0.1:1"]
+HELD = ["courier.enabled=no", "courier.gateway=unix:/nowhere/gateway",
+        "target.pay.url=http://127.0.0.1:1"]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

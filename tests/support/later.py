@@ -20,6 +20,8 @@ location /operations/ {
     idempotency_operation %s;
 }
 """
+# Of a daemon: what it accepts waits.
+HELD = ["courier.enabled=no", "courier.gateway=unix:/nowhere/gateway"]
 # The app is told by X-App how to behave, also later.
 HEADERS = "idempotency_async_headers X-App X-Account;"
 

@@ -60,7 +60,7 @@ struct rule {
 /* Section 3 of the design, row by row; the first match counts. */
 static const struct rule rules[] = {
     /* absent, released, or past its TTL: claim */
-    {FREE, EV(CLAIM), NONEW, 0, SAME, SAY(REFUSED), DOES(NONE)},
+    {FREE, EV(CLAIM) | EV(ACCEPT), NONEW, 0, SAME, SAY(REFUSED), DOES(NONE)},
     {FREE, EV(CLAIM), 0, 0, TO(IN_PROGRESS), SAY(NEW), DOES(BEGIN)},
     /* absent: accept */
     {FREE, EV(ACCEPT), 0, 0, TO(ACCEPTED), SAY(ACCEPTED), DOES(ACCEPT)},
