@@ -508,9 +508,10 @@ static void add_with_time(struct worlds *worlds, struct model_record record,
     }
 }
 
-/* Every record that the unknown batch may have left, if it happened. */
-static void imagine_batch(struct model *model, unsigned key, uint64_t now,
-                          struct worlds *worlds)
+/* As imagine_batch, for one moment: a batch is decided at one. What was known
+ * of the record is `past` then or not; what the batch itself has set is not. */
+static void imagine_moment(struct model *model, unsigned key, uint64_t now,
+                           bool past, struct worlds *worlds)
 {
     struct worlds next;
 
@@ -524,14 +525,26 @@ static void imagine_batch(struct model *model, unsigned key, uint64_t now,
         next.count = 0;
         for (size_t w = 0; w < worlds->count; w++) {
             struct model_record *record = &worlds->list[w];
-            bool may_be_past = deadline_of(record) <= now;
-            for (int past = 0; past <= may_be_past; past++) {
-                struct lk_step step = lk_machine_step(
-                    op->event, model_standing(record, op, past));
-                add_with_time(&next, after_step(*record, op, step, past), now);
-            }
+            uint64_t deadline = deadline_of(record);
+            bool over = past && deadline && deadline <= now;
+            struct lk_step step =
+                lk_machine_step(op->event, model_standing(record, op, over));
+            add_with_time(&next, after_step(*record, op, step, over), now);
         }
         *worlds = next;
+    }
+}
+
+/* Every record that the unknown batch may have left, if it happened. */
+static void imagine_batch(struct model *model, unsigned key, uint64_t now,
+                          struct worlds *worlds)
+{
+    static struct worlds later;
+
+    imagine_moment(model, key, now, false, worlds);
+    imagine_moment(model, key, now, true, &later);
+    for (size_t i = 0; i < later.count; i++) {
+        add_world(worlds, later.list[i]);
     }
 }
 
