@@ -25,6 +25,7 @@ struct lk_shard {
     uint32_t cap;
     uint32_t taken; /* tags that are not EMPTY */
     uint32_t live;
+    uint32_t coming; /* counted by lk_index_reserve; else 0 */
 };
 
 static struct lk_shard *shard_of(const struct lk_index *index,
@@ -160,13 +161,14 @@ static enum lk_status resize(struct lk_index *index, struct lk_shard *shard,
     return LK_OK;
 }
 
-/* Room for one more, with at least an eighth of the slots empty. */
-static enum lk_status make_room(struct lk_index *index, struct lk_shard *shard)
+/* Room for so many more, with at least an eighth of the slots empty. */
+static enum lk_status make_room(struct lk_index *index, struct lk_shard *shard,
+                                uint32_t more)
 {
-    if (shard->taken + 1 <= shard->cap - shard->cap / 8) {
+    if (shard->taken + more <= shard->cap - shard->cap / 8) {
         return LK_OK;
     }
-    uint32_t cap = shard->live + 1 + (shard->live + 1) * 2 / 5;
+    uint32_t cap = shard->live + more + (shard->live + more) * 2 / 5;
     return resize(index, shard, cap < SMALLEST ? SMALLEST : cap);
 }
 
@@ -245,7 +247,7 @@ enum lk_status lk_index_put(struct lk_index *index,
     if (slot < shard->cap) {
         return overwrite(index, shard->refs[slot], entry);
     }
-    enum lk_status status = make_room(index, shard);
+    enum lk_status status = make_room(index, shard, 1);
     if (!status && entry->state == LK_STATE_UNCERTAIN) {
         status = lk_doubt_note(index, entry);
     }
@@ -262,6 +264,50 @@ enum lk_status lk_index_put(struct lk_index *index,
     index->by_state[entry->state]++;
     lk_wheel_file(index, ref);
     return LK_OK;
+}
+
+/* Entries of which none is taken yet, in chunks that are there. */
+static enum lk_status reserve_entries(struct lk_index *index, size_t count)
+{
+    enum lk_status status = LK_OK;
+
+    if (index->count + count > LK_ENTRY_MAX) {
+        return LK_NOMEM;
+    }
+    while (!status &&
+           index->count + count > (uint64_t)index->chunk_count * CHUNK) {
+        status = add_chunk(index);
+    }
+    return status;
+}
+
+enum lk_status lk_index_reserve(struct lk_index *index,
+                                const struct lk_entry *entries, size_t count)
+{
+    size_t added = 0;
+    size_t doubts = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (entries[i].state != LK_STATE_ABSENT &&
+            !lk_index_find(index, entries[i].hash)) {
+            shard_of(index, entries[i].hash)->coming++;
+            added++;
+        }
+        doubts += entries[i].state == LK_STATE_UNCERTAIN;
+    }
+    enum lk_status status = reserve_entries(index, added);
+    if (!status && doubts) {
+        status = lk_doubt_reserve(index, doubts);
+    }
+    for (size_t i = 0; i < count && added; i++) {
+        struct lk_shard *shard = shard_of(index, entries[i].hash);
+        uint32_t coming = shard->coming;
+        shard->coming = 0;
+        if (!status && coming) {
+            status = make_room(index, shard, coming);
+        }
+    }
+    return status;
 }
 
 void lk_index_remove(struct lk_index *index, struct lk_hash128 hash)

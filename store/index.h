@@ -82,11 +82,16 @@ void lk_index_prefetch(const struct lk_index *index, struct lk_hash128 hash);
 
 /*
  * Adds the entry or replaces the one with the same hash; its links are kept
- * and it is filed in the wheel by its deadline.
+ * and it is filed in the wheel by its deadline. LK_NOMEM: nothing has changed.
  */
 LK_MUST_CHECK enum lk_status lk_index_put(struct lk_index *index,
                                           const struct lk_entry *entry);
 void lk_index_remove(struct lk_index *index, struct lk_hash128 hash);
+/* Makes room for these entries, of different hashes: putting them in, and
+ * removing those that are absent, then needs no memory. */
+LK_MUST_CHECK enum lk_status lk_index_reserve(struct lk_index *index,
+                                              const struct lk_entry *entries,
+                                              size_t count);
 
 /*
  * The wheel: entries whose deadline has passed, at most `max` of them. They
@@ -106,6 +111,8 @@ void lk_wheel_unfile(struct lk_index *index, uint32_t ref);
 uint64_t lk_index_oldest(struct lk_index *index);
 LK_MUST_CHECK enum lk_status lk_doubt_note(struct lk_index *index,
                                            const struct lk_entry *entry);
+LK_MUST_CHECK enum lk_status lk_doubt_reserve(struct lk_index *index,
+                                              size_t count);
 
 /*
  * A TTL in 16 bits: exact, or 0 for "look in the row". lk_ttl_pack_up rounds

@@ -70,16 +70,17 @@ static void clear_settled(struct lk_index *index)
     }
 }
 
-static enum lk_status make_room(struct lk_index *index)
+enum lk_status lk_doubt_reserve(struct lk_index *index, size_t count)
 {
-    if (index->doubt_count < index->doubt_cap) {
+    if (index->doubt_count + count <= index->doubt_cap) {
         return LK_OK;
     }
     clear_settled(index);
-    if (index->doubt_count < index->doubt_cap / 2) {
+    if (index->doubt_count + count <= index->doubt_cap / 2) {
         return LK_OK;
     }
-    size_t cap = index->doubt_cap ? 2 * index->doubt_cap : SMALLEST;
+    size_t cap = 2 * (index->doubt_cap + count);
+    cap = cap < SMALLEST ? SMALLEST : cap;
     struct lk_doubt *doubts = realloc(index->doubts, cap * sizeof(*doubts));
     if (!doubts) {
         return LK_NOMEM;
@@ -93,7 +94,7 @@ static enum lk_status make_room(struct lk_index *index)
 enum lk_status lk_doubt_note(struct lk_index *index,
                              const struct lk_entry *entry)
 {
-    enum lk_status status = make_room(index);
+    enum lk_status status = lk_doubt_reserve(index, 1);
 
     if (status) {
         return status;

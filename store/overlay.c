@@ -1,6 +1,7 @@
 /* overlay.c - the changes of one batch over the index; see overlay.h. */
 #include "store/overlay.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,12 +80,9 @@ enum lk_status lk_overlay_put(struct lk_overlay *overlay,
     return LK_OK;
 }
 
-enum lk_status lk_overlay_merge(struct lk_overlay *overlay,
-                                struct lk_index *index)
+void lk_overlay_merge(struct lk_overlay *overlay, struct lk_index *index)
 {
-    enum lk_status status = LK_OK;
-
-    for (size_t i = 0; i < overlay->count && !status; i++) {
+    for (size_t i = 0; i < overlay->count; i++) {
         const struct lk_entry *entry = &overlay->entries[i];
         if (i + AHEAD < overlay->count) {
             lk_index_prefetch(index, entry[AHEAD].hash);
@@ -92,11 +90,12 @@ enum lk_status lk_overlay_merge(struct lk_overlay *overlay,
         if (entry->state == LK_STATE_ABSENT) {
             lk_index_remove(index, entry->hash);
         } else {
-            status = lk_index_put(index, entry);
+            enum lk_status status = lk_index_put(index, entry);
+            assert(!status);
+            (void)status;
         }
     }
     lk_overlay_drop(overlay);
-    return status;
 }
 
 void lk_overlay_drop(struct lk_overlay *overlay)

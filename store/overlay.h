@@ -26,11 +26,10 @@ const struct lk_entry *lk_overlay_find(const struct lk_overlay *overlay,
 LK_MUST_CHECK enum lk_status lk_overlay_put(struct lk_overlay *overlay,
                                             const struct lk_entry *entry);
 /*
- * Moves everything into the index. LK_NOMEM: the index has lost touch with
- * what is stored and must be built anew.
+ * Moves everything into the index, all or nothing: lk_index_reserve has made
+ * room for it, so that nothing can fail once it is durable.
  */
-LK_MUST_CHECK enum lk_status lk_overlay_merge(struct lk_overlay *overlay,
-                                              struct lk_index *index);
+void lk_overlay_merge(struct lk_overlay *overlay, struct lk_index *index);
 void lk_overlay_drop(struct lk_overlay *overlay);
 void lk_overlay_free(struct lk_overlay *overlay);
 

@@ -136,17 +136,23 @@ static enum lk_status commit_open(struct lk_sqlite *store)
 static void publish(struct lk_sqlite *store)
 {
     pthread_mutex_lock(&store->index_lock);
-    enum lk_status status = lk_overlay_merge(&store->overlay, &store->index);
+    lk_overlay_merge(&store->overlay, &store->index);
     lk_counts_publish(store);
     store->frozen_ms = 0;
     pthread_mutex_unlock(&store->index_lock);
     store->reaper_durable = store->reaper;
     atomic_store_explicit(&store->last_token, store->next_token - 1,
                           memory_order_relaxed);
-    if (status) {
-        lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN,
-                              "out of memory for the index");
-    }
+}
+
+/* So that the index can show what is durable: no commit without it. */
+static enum lk_status reserve(struct lk_sqlite *store)
+{
+    pthread_mutex_lock(&store->index_lock);
+    enum lk_status status = lk_index_reserve(
+        &store->index, store->overlay.entries, store->overlay.count);
+    pthread_mutex_unlock(&store->index_lock);
+    return status;
 }
 
 static void note_free_space(struct lk_sqlite *store)
@@ -192,7 +198,10 @@ static void checkpoint(struct lk_sqlite *store)
 static enum lk_status commit(struct lk_sqlite *store)
 {
     pthread_mutex_lock(&store->commit_lock);
-    enum lk_status status = commit_open(store);
+    enum lk_status status = reserve(store);
+    if (!status) {
+        status = commit_open(store);
+    }
     if (!status) {
         lk_fault_point("after_commit");
         publish(store);

@@ -362,6 +362,62 @@ static void a_failed_allocation_is_never_a_lost_or_invented_record(void **state)
     free(model);
 }
 
+enum { CROWD = 400 };
+
+/* A batch of new claims during which the n-th allocation fails. */
+static enum lk_status claim_crowd_starved(struct bed *bed, struct lk_op *ops,
+                                          char (*keys)[32], uint64_t nth)
+{
+    for (unsigned i = 0; i < CROWD; i++) {
+        snprintf(keys[i], sizeof(keys[i]), "%llu-%u", (unsigned long long)nth,
+                 i);
+        ops[i] = claim_of(bed, keys[i], "a");
+    }
+    struct lk_op *list[CROWD];
+    struct lk_batch batch = {.ops = list, .count = CROWD};
+    for (unsigned i = 0; i < CROWD; i++) {
+        list[i] = &ops[i];
+    }
+    allocations_left = nth;
+    bed->store->class->apply(bed->store, &batch);
+    allocations_left = 0;
+    lk_batch_clear(&batch);
+    return ops[0].status;
+}
+
+/* C23: what is acknowledged is there for the next one at once; what is refused
+ * is not. Nothing else can be seen. */
+static void memory_that_runs_out_shows_a_batch_as_a_whole_or_not(void **state)
+{
+    static struct lk_op ops[CROWD];
+    static char keys[CROWD][32];
+    struct bed *bed = *state;
+    struct model model = {.bed = bed};
+    unsigned refused = 0;
+
+    if (!is_embedded(bed)) {
+        skip();
+    }
+    for (uint64_t nth = 1; nth < 900; nth += 1 + nth / 40) {
+        uint64_t failed = allocations_failed;
+        enum lk_status status = claim_crowd_starved(bed, ops, keys, nth);
+        refused += allocations_failed > failed && status != LK_OK;
+        if (status == LK_OK) {
+            assert_true(stats_of(bed).available);
+        } else if (status == LK_UNKNOWN) {
+            await_recovery(&model);
+        }
+        enum lk_state first = look(bed, keys[0], NULL);
+        assert_true(status == LK_UNKNOWN ||
+                    (first == LK_STATE_IN_PROGRESS) == (status == LK_OK));
+        for (unsigned i = 0; i < CROWD; i++) {
+            assert_int_equal(ops[i].status, status);
+            assert_int_equal(look(bed, keys[i], NULL), first);
+        }
+    }
+    assert_true(refused > 0);
+}
+
 /* ---- The fault file, in builds that have it
  * ------------------------------------ */
 
@@ -465,6 +521,7 @@ int main(void)
         IN_BED(a_full_disk_refuses_and_work_resumes_with_space),
         IN_BED(a_disk_that_fails_for_a_while_is_survived),
         IN_BED(a_failed_allocation_is_never_a_lost_or_invented_record),
+        IN_BED(memory_that_runs_out_shows_a_batch_as_a_whole_or_not),
         IN_BED(failures_come_and_go_with_the_fault_file),
         IN_BED(a_store_killed_at_any_point_knows_what_it_promised),
     };
