@@ -48,11 +48,14 @@ void lk_sqlite_set_trouble(struct lk_sqlite *store, enum lk_health health,
                            const char *why)
 {
     int before = atomic_exchange(&store->health, (int)health);
+    char text[sizeof(store->trouble)];
 
+    snprintf(text, sizeof(text), "%s", why ? why : "");
     pthread_mutex_lock(&store->trouble_lock);
-    snprintf(store->trouble, sizeof(store->trouble), "%s", why ? why : "");
+    bool same = before == (int)health && !strcmp(store->trouble, text);
+    memcpy(store->trouble, text, sizeof(text));
     pthread_mutex_unlock(&store->trouble_lock);
-    if (before == (int)health) {
+    if (same) {
         return;
     }
     if (health == LK_HEALTH_READY) {
@@ -125,6 +128,39 @@ static enum lk_status check_log(struct lk_sqlite *store, struct lk_buf *error)
     return status ? status : LK_INVALID;
 }
 
+static enum lk_status check_file(int fd, const char *path, struct lk_buf *error)
+{
+    struct stat held;
+    struct stat found;
+
+    if (fstat(fd, &held)) {
+        return LK_IO;
+    }
+    if (!stat(path, &found) && found.st_dev == held.st_dev &&
+        found.st_ino == held.st_ino) {
+        return LK_OK;
+    }
+    enum lk_status status = latchkey_buf_printf(
+        error,
+        "%s was replaced or removed while it was open; put it back, or "
+        "restart latchkeyd",
+        path);
+    return status ? status : LK_INVALID;
+}
+
+enum lk_status lk_sqlite_check_files(const struct lk_sqlite *store,
+                                     struct lk_buf *error)
+{
+    char log[4096];
+    enum lk_status status = check_file(store->file_fd, store->path, error);
+
+    snprintf(log, sizeof(log), "%s-wal", store->path);
+    if (!status && store->log_fd >= 0) {
+        status = check_file(store->log_fd, log, error);
+    }
+    return status;
+}
+
 /* The path with no link left in it; the file itself may not exist yet. */
 static char *resolve(const char *path)
 {
@@ -187,6 +223,22 @@ enum lk_status lk_sync_folder(const char *path)
 }
 
 /* ---- connections ------------------------------------------------------ */
+
+bool lk_sqlite_is_reopening(const struct lk_sqlite *store)
+{
+    return atomic_load(&store->health) != LK_HEALTH_CLOSED;
+}
+
+enum lk_status lk_sqlite_refuse_file(const struct lk_sqlite *store,
+                                     struct lk_buf *error)
+{
+    enum lk_status status = latchkey_buf_printf(
+        error,
+        "%s is an older copy of what was open; put that back, or restart "
+        "latchkeyd",
+        store->path);
+    return status ? status : LK_INVALID;
+}
 
 static int note_frames(void *context, sqlite3 *db, const char *name, int frames)
 {
@@ -310,15 +362,17 @@ static enum lk_status empty_log(struct lk_sqlite *store)
  * be the same: other threads read it, and a file with another one is not ours.
  */
 static enum lk_status take_secret(struct lk_sqlite *store, const char *name,
-                                  uint8_t secret[16])
+                                  uint8_t secret[16], struct lk_buf *error)
 {
     uint8_t stored[16];
     enum lk_status status =
         lk_meta_get_bytes(store->writer, name, stored, sizeof(stored));
 
-    if (atomic_load(&store->health) != LK_HEALTH_CLOSED) {
+    if (lk_sqlite_is_reopening(store)) {
         bool same = !status && !memcmp(secret, stored, sizeof(stored));
-        return same ? LK_OK : status ? status : LK_CORRUPT;
+        return same || (status && status != LK_NOT_FOUND)
+                   ? status
+                   : lk_sqlite_refuse_file(store, error);
     }
     if (status == LK_NOT_FOUND) {
         status = RAND_bytes(stored, sizeof(stored)) == 1
@@ -331,25 +385,73 @@ static enum lk_status take_secret(struct lk_sqlite *store, const char *name,
     return status;
 }
 
-static enum lk_status take_secrets(struct lk_sqlite *store)
+static enum lk_status take_secrets(struct lk_sqlite *store,
+                                   struct lk_buf *error)
 {
     enum lk_status status = lk_sqlite_run(store, LK_STATEMENT_BEGIN);
 
     if (!status) {
-        status = take_secret(store, "secret", store->store.secret);
+        status = take_secret(store, "secret", store->store.secret, error);
     }
     if (!status) {
         status = take_secret(store, "reference_secret",
-                             store->store.reference_secret);
+                             store->store.reference_secret, error);
     }
     return status ? status : lk_sqlite_run(store, LK_STATEMENT_COMMIT);
+}
+
+/* SQLite has made the log when it first read the database. */
+static enum lk_status hold_log(struct lk_sqlite *store)
+{
+    char log[4096];
+
+    if (store->log_fd < 0) {
+        snprintf(log, sizeof(log), "%s-wal", store->path);
+        store->log_fd = open(log, O_RDONLY | O_CLOEXEC);
+    }
+    return store->log_fd < 0 ? LK_IO : LK_OK;
+}
+
+/*
+ * What a reopening may rest on. This process has acknowledged things, so only
+ * the files that it had open will do, and only with all of that in them:
+ *
+ *  - the same files, by device and inode, before SQLite opens them and after
+ *    (lk_sqlite_check_files);
+ *  - the same life: neither the mark of a copy nor another incarnation;
+ *  - the same secrets (take_secret);
+ *  - no record older than the index shows it (lk_sqlite_load).
+ *
+ * Anything else is for a start to judge, which can hold and leap: until then,
+ * or until the right files are back, the store stays broken.
+ */
+static enum lk_status check_life(struct lk_sqlite *store, struct lk_buf *error)
+{
+    int64_t known = 0;
+    int64_t backup_at = 0;
+    enum lk_status status = lk_meta_get(store->writer, "incarnation", &known);
+
+    if (!status) {
+        status = lk_meta_get(store->writer, "backup_at", &backup_at);
+    }
+    if (status || !lk_sqlite_is_reopening(store) ||
+        ((uint64_t)known == store->incarnation && !backup_at)) {
+        return status;
+    }
+    return lk_sqlite_refuse_file(store, error);
 }
 
 /* Everything from the file up to the index. On failure all is closed. */
 static enum lk_status build(struct lk_sqlite *store, struct lk_buf *error)
 {
-    enum lk_status status = settle_log(store, error);
+    enum lk_status status = lk_sqlite_check_files(store, error);
 
+    if (!status) {
+        status = check_log(store, error);
+    }
+    if (!status) {
+        status = settle_log(store, error);
+    }
     if (!status) {
         status = lk_sqlite_connect(store, true, &store->writer, error);
     }
@@ -361,13 +463,19 @@ static enum lk_status build(struct lk_sqlite *store, struct lk_buf *error)
         status = lk_sqlite_migrate(store, error);
     }
     if (!status) {
+        status = hold_log(store);
+    }
+    if (!status) {
         status = lk_sqlite_prepare(store);
     }
     if (!status) {
-        status = take_secrets(store);
+        status = check_life(store, error);
     }
     if (!status) {
-        status = lk_sqlite_load(store);
+        status = take_secrets(store, error);
+    }
+    if (!status) {
+        status = lk_sqlite_load(store, error);
     }
     if (!status) {
         status = lk_sqlite_open_reader(store, error);
@@ -489,6 +597,7 @@ static enum lk_status count_opening(struct lk_sqlite *store)
     if (!status) {
         status = lk_sync_folder(store->path);
     }
+    store->incarnation = next;
     return status ? status : write_side(store, next);
 }
 
@@ -497,6 +606,9 @@ static enum lk_status count_opening(struct lk_sqlite *store)
 static void release(struct lk_sqlite *store)
 {
     disconnect(store);
+    if (store->log_fd >= 0) {
+        close(store->log_fd);
+    }
     if (store->file_fd >= 0) {
         close(store->file_fd);
     }
@@ -528,7 +640,7 @@ static struct lk_sqlite *create(const struct lk_store_config *config)
     snprintf(store->store.promise, sizeof(store->store.promise), "%s", PROMISE);
     store->config = *config;
     store->config.path = store->path = resolve(config->path);
-    store->lock_fd = store->file_fd = -1;
+    store->lock_fd = store->file_fd = store->log_fd = -1;
     if (!store->config.vfs) {
         store->config.vfs = lk_fault_vfs();
     }
@@ -549,9 +661,6 @@ static enum lk_status open_store(const struct lk_store_config *config,
 
     if (!status) {
         status = own(store, error);
-    }
-    if (!status) {
-        status = check_log(store, error);
     }
     if (!status) {
         status = build(store, error);

@@ -211,6 +211,8 @@ struct lk_sqlite {
     char *path; /* with no link left in it */
     int lock_fd;
     int file_fd; /* holds the database itself; see own() */
+    int log_fd;  /* the log that SQLite has; keeps its inode from being used
+                    again. -1 until the first connection */
 
     /* Store thread. */
     sqlite3 *writer;
@@ -232,8 +234,9 @@ struct lk_sqlite {
     int wal_tried; /* frames at the last checkpoint that did not finish */
     bool writing;  /* a transaction is open */
     bool committing;
-    bool reaper_off; /* the rows that it should delete are damaged */
-    bool reopened;   /* since the last batch */
+    bool reaper_off;      /* the rows that it should delete are damaged */
+    bool reopened;        /* since the last batch */
+    uint64_t incarnation; /* as count_opening has stored it */
 
     /* Readers. Whoever uses a connection other than the writer holds
      * `handles` for reading; reopening holds it for writing. */
@@ -296,11 +299,21 @@ LK_MUST_CHECK enum lk_status lk_sqlite_reopen(struct lk_sqlite *store);
 void lk_sqlite_set_trouble(struct lk_sqlite *store, enum lk_health health,
                            const char *why);
 
+/* LK_INVALID, with an error: at the store's paths are other files than those
+ * that this process has opened. */
+LK_MUST_CHECK enum lk_status lk_sqlite_check_files(
+    const struct lk_sqlite *store, struct lk_buf *error);
+/* Not the first opening of this process, which has acknowledged things. */
+bool lk_sqlite_is_reopening(const struct lk_sqlite *store);
+/* LK_INVALID, with the error that what is to be reopened is older. */
+LK_MUST_CHECK enum lk_status lk_sqlite_refuse_file(
+    const struct lk_sqlite *store, struct lk_buf *error);
 /* Makes a new or renamed file findable after a power loss. */
 LK_MUST_CHECK enum lk_status lk_sync_folder(const char *path);
 
 /* sqlite_load.c: the index from the rows */
-LK_MUST_CHECK enum lk_status lk_sqlite_load(struct lk_sqlite *store);
+LK_MUST_CHECK enum lk_status lk_sqlite_load(struct lk_sqlite *store,
+                                            struct lk_buf *error);
 /* Finished with no job left, and its TTL is over: absent for all but the
  * reaper. */
 bool lk_entry_expired(const struct lk_entry *entry, uint64_t now);

@@ -48,10 +48,12 @@ static uint64_t freeze_time(struct lk_sqlite *store)
     return store->last_ms;
 }
 
-/* The batch has changed nothing. One whose commit may have happened leaves the
- * time where it is: the store is reopened before the next batch. */
-static void thaw_time(struct lk_sqlite *store)
+/* The batch has changed nothing. One whose commit may have happened leaves time
+ * and overlay as they are: the store is reopened before the next batch, and
+ * looks there for what the batch would have changed (lk_sqlite_load). */
+static void abandon(struct lk_sqlite *store)
 {
+    lk_overlay_drop(&store->overlay);
     pthread_mutex_lock(&store->index_lock);
     store->frozen_ms = 0;
     pthread_mutex_unlock(&store->index_lock);
@@ -78,10 +80,10 @@ static bool moment_is_due(const struct lk_sqlite *store, uint64_t now)
     return store->writing ? age >= MOMENT_MS : age >= 6 * (uint64_t)MOMENT_MS;
 }
 
-/* Back to what was durable. False: not even that worked. */
+/* Back to what was durable, but for the overlay. False: not even that
+ * worked. */
 static bool roll_back(struct lk_sqlite *store)
 {
-    lk_overlay_drop(&store->overlay);
     lk_counts_roll_back(store);
     store->writing = store->committing = false;
     store->reaper = store->reaper_durable;
@@ -92,7 +94,7 @@ static bool roll_back(struct lk_sqlite *store)
 /*
  * Nothing of the batch is acknowledged. Too little space, or too little memory
  * before the commit: it is rolled back, and that is all. Anything else: nobody
- * knows what reached the disk, so everything is built anew from there before
+ * knows what reached the disk, so everything is built again from there before
  * the next answer.
  */
 static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
@@ -105,11 +107,11 @@ static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
     bool rolled_back = roll_back(store);
     atomic_fetch_add(&store->counters.syncs_failed, 1);
     if (rolled_back && status == LK_FULL) {
-        thaw_time(store);
+        abandon(store);
         lk_sqlite_set_trouble(store, LK_HEALTH_FULL, "the disk is full");
         refuse(batch, LK_UNAVAILABLE, "the disk is full");
     } else if (rolled_back && status == LK_NOMEM && !committing) {
-        thaw_time(store);
+        abandon(store);
         refuse(batch, LK_UNAVAILABLE, "out of memory");
     } else {
         lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, why);
@@ -279,6 +281,7 @@ static enum lk_status decide_without_reaper(struct lk_sqlite *store,
     if (!roll_back(store)) {
         return LK_CORRUPT;
     }
+    lk_overlay_drop(&store->overlay);
     refuse(batch, LK_OK, NULL);
     return decide_all(store, batch, now);
 }

@@ -223,7 +223,10 @@ static enum lk_status load_next(struct lk_sqlite *store)
         status = lk_meta_get(store->writer, "high_job", &high);
     }
     store->has_jobs = last > 0;
-    store->next_job = (uint64_t)(last > high ? last : high) + 1;
+    uint64_t next = (uint64_t)(last > high ? last : high) + 1;
+    if (next > store->next_job) {
+        store->next_job = next;
+    }
     return status;
 }
 

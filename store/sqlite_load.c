@@ -184,6 +184,39 @@ static void start_clock(struct lk_sqlite *store, const struct lk_moment *last,
     store->last_ms = lk_clock_now(&store->clock);
 }
 
+static bool is_same(const struct lk_entry *a, const struct lk_entry *b)
+{
+    if (!a || !b) {
+        return a == b;
+    }
+    return a->token == b->token && a->number == b->number &&
+           a->state == b->state && a->deadline == b->deadline &&
+           a->jobs == b->jobs && a->queued == b->queued;
+}
+
+/*
+ * Everything acknowledged is in the index, and the overlay still has what the
+ * batch that failed would have made of it. Each record that was read must be
+ * one or the other; if one is neither, the file is an older one.
+ */
+static bool is_complete(const struct lk_sqlite *store,
+                        const struct lk_index *fresh)
+{
+    const struct lk_index *known = &store->index;
+
+    for (uint32_t ref = 0; ref < known->used; ref++) {
+        const struct lk_entry *entry = lk_index_at(known, ref);
+        const struct lk_entry *found = lk_index_find(fresh, entry->hash);
+        if (lk_index_find(known, entry->hash) == entry &&
+            !is_same(found, entry) &&
+            !is_same(found,
+                     lk_overlay_find(&store->overlay, known, entry->hash))) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void adopt(struct lk_sqlite *store, struct loading *loading,
                   struct lk_index *fresh)
 {
@@ -193,13 +226,15 @@ static void adopt(struct lk_sqlite *store, struct loading *loading,
     pthread_mutex_unlock(&store->index_lock);
     lk_index_free(&old);
 
-    store->next_token = loading->last_token + 1;
+    if (loading->last_token + 1 > store->next_token) {
+        store->next_token = loading->last_token + 1;
+    }
     atomic_store(&store->last_token, store->next_token - 1);
     lk_overlay_drop(&store->overlay);
     lk_reaper_count(store, loading->claim_rows);
 }
 
-enum lk_status lk_sqlite_load(struct lk_sqlite *store)
+enum lk_status lk_sqlite_load(struct lk_sqlite *store, struct lk_buf *error)
 {
     struct lk_index fresh;
     struct loading loading = {.store = store, .index = &fresh};
@@ -228,6 +263,10 @@ enum lk_status lk_sqlite_load(struct lk_sqlite *store)
     }
     if (!status) {
         status = lk_meta_get(store->writer, "high_token", &high);
+    }
+    if (!status && lk_sqlite_is_reopening(store) &&
+        !is_complete(store, &fresh)) {
+        status = lk_sqlite_refuse_file(store, error);
     }
     if (!status) {
         status = lk_counts_load(store);

@@ -167,13 +167,14 @@ enum lk_status lk_sqlite_connect(struct lk_sqlite *store, bool writer,
     if (code == SQLITE_OK && !has_log(*db)) {
         code = SQLITE_CANTOPEN; /* a file system without shared memory */
     }
-    if (code != SQLITE_OK) {
-        enum lk_status status = explain(store, *db, code, "open", error);
+    enum lk_status status = code == SQLITE_OK
+                                ? lk_sqlite_check_files(store, error)
+                                : explain(store, *db, code, "open", error);
+    if (status) {
         sqlite3_close(*db);
         *db = NULL;
-        return status;
     }
-    return LK_OK;
+    return status;
 }
 
 enum lk_status lk_sqlite_number(sqlite3 *db, const char *sql, int64_t *number)

@@ -227,6 +227,121 @@ static void a_disk_that_fails_for_a_while_is_survived(void **state)
     free(model);
 }
 
+/* ---- Other files in the place of its own
+ * ---------------------------------------- */
+
+static void in_folder(const struct bed *bed, const char *script)
+{
+    char command[2048];
+
+    snprintf(command, sizeof(command), "cd '%s' && { %s; }", bed->dir, script);
+    assert_int_equal(system(command), 0);
+}
+
+/* A claim whose sync fails: the next batch has to reopen the store. */
+static void break_store(struct bed *bed)
+{
+    disk.failure = (struct disk_failure){
+        .call = DISK_SYNC, .target = DISK_LOG, .count = 1};
+    struct lk_op op = claim_of(bed, "unknown", "a");
+    apply_all(bed, &op, 1, false);
+    assert_int_equal(op.status, LK_UNKNOWN);
+}
+
+static void expect_refused(struct bed *bed)
+{
+    uint64_t until = monotonic_ms() + 250; /* it tries every 100 ms */
+
+    while (monotonic_ms() < until) {
+        struct lk_op op = claim_of(bed, "done", "b");
+        apply_all(bed, &op, 1, true);
+        assert_int_equal(op.status, LK_UNAVAILABLE);
+        pause_ms(5);
+    }
+    assert_non_null(strstr(stats_of(bed).trouble, "back, or restart"));
+}
+
+struct swap {
+    const char *in; /* puts something else there */
+    const char *back;
+};
+
+#define ASIDE "mv latchkey.db db.old; mv latchkey.db-wal wal.old; "
+#define BACK  "mv db.old latchkey.db; mv wal.old latchkey.db-wal"
+/* The same files with other bytes in them: also seen by what they say. */
+#define KEEP_BYTES "cp latchkey.db db.old; cp latchkey.db-wal wal.old; "
+#define BACK_BYTES "cat db.old >latchkey.db; cat wal.old >latchkey.db-wal"
+
+static void start_with_copies(struct model *model, struct bed *bed)
+{
+    char copy[600];
+    struct lk_buf error = {0};
+
+    start_empty(model, bed, 1);
+    bed->config.checkpoint_pages = 1000;
+    bed_reopen(bed);
+    claim_new(bed, "done", "a");
+    snprintf(copy, sizeof(copy), "%s/copy.db", bed->dir);
+    assert_int_equal(
+        bed->store->class->backup(bed->store, copy, NULL, NULL, &error), LK_OK);
+    in_folder(bed, "cp latchkey.db raw.db; cp latchkey.db-wal raw.db-wal");
+    say(bed,
+        complete_of(bed, "done", claim_new(bed, "done", "a"), "the answer"),
+        LK_VERDICT_DONE);
+    claim_new(bed, "later", "a");
+}
+
+/* C20: this process has acknowledged things that another file does not know,
+ * and only a start can hold and leap. */
+static void a_reopening_refuses_other_files_than_its_own(void **state)
+{
+    static const struct swap swaps[] = {
+        {ASIDE "cp copy.db latchkey.db", BACK},
+        {ASIDE "true", BACK},
+        {ASIDE "cp db.old latchkey.db; cp wal.old latchkey.db-wal", BACK},
+        {"mv latchkey.db-wal wal.old", "mv wal.old latchkey.db-wal"},
+        {"mv latchkey.db-wal wal.old; cp wal.old latchkey.db-wal",
+         "mv wal.old latchkey.db-wal"},
+        {KEEP_BYTES "cat copy.db >latchkey.db; : >latchkey.db-wal", BACK_BYTES},
+        {KEEP_BYTES "cat raw.db >latchkey.db; cat raw.db-wal >latchkey.db-wal",
+         BACK_BYTES},
+    };
+    struct bed *bed = *state;
+    struct model *model = small_model_on_disk(bed);
+
+    for (size_t i = 0; i < sizeof(swaps) / sizeof(*swaps); i++) {
+        start_with_copies(model, bed);
+        break_store(bed);
+        in_folder(bed, swaps[i].in);
+        expect_refused(bed);
+        in_folder(bed, swaps[i].back);
+        await_recovery(model);
+        assert_int_equal(model->violations, 0);
+        assert_int_equal(look(bed, "done", NULL), LK_STATE_COMPLETED);
+        assert_int_equal(look(bed, "later", NULL), LK_STATE_IN_PROGRESS);
+        expect_clean(bed);
+    }
+    free(model);
+}
+
+/* C20 */
+static void a_start_after_such_a_refusal_holds_and_leaps(void **state)
+{
+    struct bed *bed = *state;
+    struct model *model = small_model_on_disk(bed);
+
+    start_with_copies(model, bed);
+    uint64_t last = stats_of(bed).last_token;
+    break_store(bed);
+    in_folder(bed, "rm latchkey.db-wal; mv copy.db latchkey.db");
+    expect_refused(bed);
+    bed_reopen(bed);
+    assert_true(stats_of(bed).hold_until_ms > 0);
+    assert_true(stats_of(bed).last_token > last + 1000000);
+    assert_int_equal(look(bed, "done", NULL), LK_STATE_IN_PROGRESS);
+    free(model);
+}
+
 /* ---- Memory that runs out
  * ---------------------------------------------------- */
 
@@ -520,6 +635,8 @@ int main(void)
         IN_BED(a_checkpoint_sync_that_fails_loses_nothing),
         IN_BED(a_full_disk_refuses_and_work_resumes_with_space),
         IN_BED(a_disk_that_fails_for_a_while_is_survived),
+        IN_BED(a_reopening_refuses_other_files_than_its_own),
+        IN_BED(a_start_after_such_a_refusal_holds_and_leaps),
         IN_BED(a_failed_allocation_is_never_a_lost_or_invented_record),
         IN_BED(memory_that_runs_out_shows_a_batch_as_a_whole_or_not),
         IN_BED(failures_come_and_go_with_the_fault_file),
