@@ -48,6 +48,11 @@ ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
 
     op->timer.handler = ngx_http_latchkey_op_retry;
 
+    /* a worker that leaves asks once for a lost claim, and not for long */
+
+    op->timer.cancelable = (op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING
+                            && op->asked > 1);
+
     if (!op->timer.timer_set) {
         ngx_add_timer(&op->timer,
                       ngx_max(pause, NGX_HTTP_LATCHKEY_OP_PAUSE_MIN));

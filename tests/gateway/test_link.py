@@ -112,8 +112,9 @@ class Middleman:
     def deliver(self):
         """What was kept arrives, though whoever sent it may have left."""
         kept, self.kept = self.kept, None
-        for to, data in kept:
-            to.sendall(data)
+        for end in {to for to, _ in kept}:
+            # At once: the first reply ends it, with nobody there.
+            end.sendall(b"".join(data for to, data in kept if to is end))
 
     def say(self, data):
         """Says something that nobody has asked for."""
