@@ -26,6 +26,10 @@
  * last attempt was a moment ago, he is let in and there is another one.  The
  * first answer to a greeting closes the breaker.
  *
+ * A daemon that cannot decide is left for another one, and what it was asked
+ * is asked there: all of a list have one store, and one of them may have lost
+ * its way to it.  If none can, the one that was asked last is believed.
+ *
  * A server that accepts and says nothing is different: each attempt takes as
  * long as idempotency_connect_timeout.  So it counts as failed from its last
  * sign of life on, and nobody is let in to wait for another attempt.
@@ -203,6 +207,12 @@ ngx_http_latchkey_link_take(ngx_http_latchkey_link_t *link,
         if (call != &link->greeting) {
             link->proven = 1;
             link->pause = NGX_HTTP_LATCHKEY_LINK_PAUSE_MIN;
+
+            if (link->npeers > 1
+                && ngx_http_latchkey_link_leave(link, reply))
+            {
+                return NGX_ERROR;
+            }
         }
 
         ngx_queue_remove(q);

@@ -42,6 +42,13 @@ typedef struct {
     /* the failure that was logged last since a daemon answered */
     const char                      *why;
     ngx_err_t                        err;
+
+    /* it failed, or could not decide, so late: no other is left for it */
+    ngx_msec_t                       failed;
+    unsigned                         bad:1;       /* `failed` is set */
+
+    /* it could not decide, which is logged, and has not decided since */
+    unsigned                         unavailable:1;
 } ngx_http_latchkey_peer_t;
 
 
@@ -104,6 +111,7 @@ extern const char  ngx_http_latchkey_why_refused[];
 extern const char  ngx_http_latchkey_why_closed[];
 extern const char  ngx_http_latchkey_why_malformed[];
 extern const char  ngx_http_latchkey_why_other[];
+extern const char  ngx_http_latchkey_why_unavailable[];
 extern const char  ngx_http_latchkey_why_memory[];
 
 
@@ -141,6 +149,9 @@ void ngx_http_latchkey_link_read(ngx_event_t *rev);
 /* link_down; reply NULL: the daemon did not say why */
 void ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link,
     const char *why, ngx_err_t err, const struct lk_reply *reply);
+/* the daemon cannot decide: true, it was left for another one */
+ngx_uint_t ngx_http_latchkey_link_leave(ngx_http_latchkey_link_t *link,
+    const struct lk_reply *reply);
 /* calls that are not to be sent again are put into `gone` */
 void ngx_http_latchkey_link_close(ngx_http_latchkey_link_t *link,
     ngx_queue_t *gone);

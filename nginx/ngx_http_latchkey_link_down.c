@@ -11,6 +11,10 @@
 #define NGX_HTTP_LATCHKEY_LINK_PAUSE_MAX  500
 
 
+/* ms after which a daemon that failed is tried for one that cannot decide */
+#define NGX_HTTP_LATCHKEY_LINK_BAD        5000
+
+
 /* a call that breaks so many connections is not sent again */
 #define NGX_HTTP_LATCHKEY_CUT_MAX         3
 
@@ -44,6 +48,8 @@ const char  ngx_http_latchkey_why_malformed[] =
 const char  ngx_http_latchkey_why_other[] =
     "keeps another store than the daemon before it: all that "
     "\"idempotency_server\" names must share one";
+const char  ngx_http_latchkey_why_unavailable[] =
+    "cannot decide now, so another daemon is asked";
 const char  ngx_http_latchkey_why_memory[] =
     "cannot be used: out of memory, or of connections";
 
@@ -72,6 +78,11 @@ ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
 
     ngx_http_latchkey_link_close(link, &gone);
 
+    if (!up || why == ngx_http_latchkey_why_unavailable) {
+        link->peers[link->peer].failed = ngx_current_msec;
+        link->peers[link->peer].bad = 1;
+    }
+
     link->peer = (link->peer + 1) % link->npeers;
 
     silent = (why == ngx_http_latchkey_why_silent);
@@ -95,6 +106,77 @@ ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
     if (up && link->kind->lost) {
         link->kind->lost(link);
     }
+}
+
+
+/* the reply answers the first of what is sent, which is still there */
+
+ngx_uint_t
+ngx_http_latchkey_link_leave(ngx_http_latchkey_link_t *link,
+    const struct lk_reply *reply)
+{
+    ngx_uint_t                   i;
+    struct lk_answer             answer;
+    ngx_http_latchkey_link_t    *await;
+    ngx_http_latchkey_peer_t    *peer, *other;
+    ngx_http_latchkey_server_t  *server;
+
+    peer = &link->peers[link->peer];
+
+    if (reply->type != LK_REPLY_ERROR) {
+        peer->bad = 0;
+
+        if (peer->unavailable) {
+            peer->unavailable = 0;
+            server = link->servers->list.elts;
+
+            ngx_log_error(NGX_LOG_NOTICE, link->log, 0,
+                          "idempotency: latchkeyd at %V decides again",
+                          &server[link->peer].addr.name);
+        }
+
+        return 0;
+    }
+
+    if (!link->kind->again || link->leaving
+        || latchkey_answer_read(reply, &answer) != LK_UNAVAILABLE)
+    {
+        return 0;
+    }
+
+    for (i = (link->peer + 1) % link->npeers;
+         i != link->peer;
+         i = (i + 1) % link->npeers)
+    {
+        other = &link->peers[i];
+
+        if (!other->bad || ngx_current_msec - other->failed
+                           >= NGX_HTTP_LATCHKEY_LINK_BAD)
+        {
+            break;
+        }
+    }
+
+    if (i == link->peer) {
+        return 0;
+    }
+
+    await = link->servers->await;
+
+    if (await && await->peer == link->peer
+        && await->state == NGX_HTTP_LATCHKEY_LINK_UP)
+    {
+        ngx_http_latchkey_link_down(await, ngx_http_latchkey_why_unavailable,
+                                    0, NULL);
+    }
+
+    ngx_http_latchkey_link_down(link, ngx_http_latchkey_why_unavailable, 0,
+                                reply);
+
+    peer->unavailable = 1;
+    link->peer = i;
+
+    return 1;
 }
 
 
@@ -139,7 +221,9 @@ ngx_http_latchkey_link_tell(ngx_http_latchkey_link_t *link, ngx_uint_t up,
 
     peer = &link->peers[link->peer];
 
-    if (peer->why == why && peer->err == err) {
+    if ((peer->why == why && peer->err == err)
+        || (why == ngx_http_latchkey_why_unavailable && peer->unavailable))
+    {
         return;
     }
 

@@ -18,6 +18,7 @@ from support.crowd import Crowd, locations
 from support.gateway import guard
 from support.life import new_key, until
 from support.postgres import Postgres
+from support.proxy import Proxy
 from support.service import halt
 
 SETTINGS = ["store.sweep_interval=100ms", "store.poll=50ms",
@@ -297,6 +298,35 @@ def test_a_daemon_that_hangs_is_left_for_the_other_one(on_postgres, make_pair,
         first.problem == "outcome-unknown")
     assert pair.here.settled(key).body == answer.body
     pair.leave()
+
+
+def test_a_daemon_that_lost_its_way_to_the_store_is_left_for_the_other_one(
+        on_postgres, make_daemon, make_gateway, app):
+    # C19, C42: also what was claimed through it is stored by the other.
+    with Proxy(on_postgres.server) as proxy:
+        cut_off = make_daemon(url=proxy.through(on_postgres.url),
+                              settings=on_postgres.settings)
+        well = make_daemon(url=on_postgres.url, settings=on_postgres.settings)
+        gateway = make_gateway(daemon=cut_off, workers=1,
+                               http="idempotency_server %s;" % well.address)
+        assert gateway.post("before").status == 201
+        key = new_key()
+        first = begin(gateway, app, key)
+        proxy.refuse()
+        proxy.cut()
+        app.release(key)
+        assert first.result().status == 201
+        keys = [new_key() for _ in range(10)]
+        assert {gateway.post(each).status for each in keys} == {201}
+        assert gateway.post("before").replayed and gateway.post(key).replayed
+        assert gateway.log_text().count("cannot decide now") == 1
+        # It is gone back to when the other one is lost.
+        proxy.refuse(False)
+        well.stop()
+        until(lambda: gateway.post(keys[0]).replayed)
+        gateway.wait_for_log("decides again")
+        assert gateway.log_text().count("cannot decide now") == 1
+        assert app.count() == 12
 
 
 # ---- the store goes ----
