@@ -541,7 +541,7 @@ def test_targets_are_told_of_with_what_waits_for_them(held, raw, operator):
     assert (targets[b"crm"]["configured"], targets[b"crm"]["waiting"]) == (1,
                                                                            0)
     assert (targets[b"@gateway"]["configured"],
-            targets[b"@gateway"]["waiting"]) == (0, 1)
+            targets[b"@gateway"]["waiting"]) == (1, 1)
     assert {target["courier"] for target in targets.values()} == {0}
     assert operator("TARGET", "STATUS", "nobody") == []
     assert len(operator("TARGET", "STATUS", "pay")) == 1

@@ -115,6 +115,9 @@ HELPER void bed_prepare(struct bed *bed)
 
     memset(bed, 0, sizeof(*bed));
     lk_store_config_default(&bed->config);
+    /* A server on a busy machine may take its time. */
+    bed->config.timeout_ms = 120 * 1000;
+    bed->config.connect_timeout_ms = 60 * 1000;
     read_store_settings(&bed->config);
     make_directory(bed->dir, sizeof(bed->dir));
     if (url) {
