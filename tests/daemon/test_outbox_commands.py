@@ -121,7 +121,9 @@ def test_a_name_is_queued_once_and_a_stale_token_queues_nothing(raw, operator):
     key = new_key()
     token = begin(raw, key)
     assert enqueue(raw, key, token, "charge") == "OK"
-    assert enqueue(raw, key, token, "charge", path="/other") == "EXISTS"
+    assert enqueue(raw, key, token, "charge") == "EXISTS"
+    other = enqueue(raw, key, token, "charge", path="/other")
+    assert isinstance(other, Error) and "another call" in other, other
     assert enqueue(raw, key, token + 1, "mail") == "STALE"
     assert enqueue(raw, new_key(), token, "mail") == "STALE"
     assert enqueue(raw, key, token, "mail", target="crm") == "OK"
