@@ -352,6 +352,7 @@ static enum lk_status set_session(struct lk_pg_conn *conn, uint64_t deadline_ns,
     snprintf(sql, sizeof(sql),
              "SET lock_timeout = %llu; SET statement_timeout = %llu; "
              "SET idle_in_transaction_session_timeout = 10000; SET jit = off; "
+             "SET default_transaction_isolation = 'read committed'; "
              "SET synchronous_commit = %s",
              timeout / 4 + 1, timeout / 4 * 3 + 1, found->synchronous_commit);
     return lk_pg_script(conn, sql, deadline_ns) ? LK_UNAVAILABLE : LK_OK;

@@ -14,6 +14,7 @@
 #define MS_NS UINT64_C(1000000)
 
 enum {
+    TRIES = 8,       /* of a transaction that met another one */
     LEASE_TURNS = 3, /* a lease lasts for so many turns */
     LEASE_LEAST_MS = 3000,
     LEASE_MOST_MS = 60 * 1000, /* as latchkey.keep has it */
@@ -122,6 +123,23 @@ static uint64_t lease_ms(struct lk_postgres *store)
     return lease > LEASE_LEAST_MS ? lease : LEASE_LEAST_MS;
 }
 
+/* Through a pooler the isolation may be one in which others are in the way. */
+static enum lk_status run_keeping(struct lk_postgres *store, const char *sql,
+                                  const struct lk_pg_params *params,
+                                  PGresult **result)
+{
+    enum lk_status status = LK_UNAVAILABLE;
+    uint64_t deadline_ns = lk_pg_deadline(store);
+
+    for (int i = 0; i < TRIES && status == LK_UNAVAILABLE; i++) {
+        status = lk_pg_run(&store->keeper, sql, params, deadline_ns, result);
+        if (!lk_pg_is_passing(&store->keeper)) {
+            break;
+        }
+    }
+    return status;
+}
+
 /* Takes or keeps the lease. *keeper stays as it is if that failed. */
 static enum lk_status sweep(struct lk_postgres *store, bool *keeper, bool *more)
 {
@@ -131,10 +149,10 @@ static enum lk_status sweep(struct lk_postgres *store, bool *keeper, bool *more)
     lk_pg_add_text(&params, latchkey_slice(store->holder));
     lk_pg_add_int(&params, (int64_t)lease_ms(store));
     lk_pg_add_int(&params, store->config.reap_rows);
-    enum lk_status status = lk_pg_run(
-        &store->keeper,
+    enum lk_status status = run_keeping(
+        store,
         "SELECT keeper, swept, more FROM latchkey.keep($1, $2, $3::integer)",
-        &params, lk_pg_deadline(store), &result);
+        &params, &result);
     if (!status && PQntuples(result)) {
         *keeper = lk_pg_int(result, 0, 0);
         atomic_fetch_add(&store->counters.swept,
@@ -156,10 +174,10 @@ static enum lk_status reap(struct lk_postgres *store, bool *more)
     lk_pg_add_int(&params, store->reap_state);
     lk_pg_add_int(&params, store->reap_from_ms);
     enum lk_status status =
-        lk_pg_run(&store->keeper,
-                  "SELECT reaped, more, next_state, next_ms FROM "
-                  "latchkey.reap($1, $2::integer, $3::integer, $4)",
-                  &params, lk_pg_deadline(store), &result);
+        run_keeping(store,
+                    "SELECT reaped, more, next_state, next_ms FROM "
+                    "latchkey.reap($1, $2::integer, $3::integer, $4)",
+                    &params, &result);
     if (!status && PQntuples(result)) {
         atomic_fetch_add(&store->counters.reaped, lk_pg_uint(result, 0, 0));
         *more |= lk_pg_int(result, 0, 1) != 0;

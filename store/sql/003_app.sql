@@ -565,8 +565,12 @@ BEGIN
                 'resolve --job %s --drop) and give this one another name.',
                 stored.id);
     END IF;
-    -- Couriers hear of it when this transaction commits.
-    PERFORM pg_notify('latchkey_job', '');
+    -- Couriers hear of it when this transaction commits; or else they ask,
+    -- several times a second. Whoever may set it delays its own jobs by that.
+    IF added = 9 AND lower(coalesce(current_setting('latchkey.notify', true),
+        '')) NOT IN ('off', 'false', 'no', '0') THEN
+        PERFORM pg_notify('latchkey_job', '');
+    END IF;
     RETURN added = 9;
 END
 $$;

@@ -21,7 +21,7 @@ FIELDS = ("verdict", "token", "attempt", "status", "headers", "body",
 
 @pytest.fixture(scope="module")
 def server():
-    with Postgres() as server:
+    with Postgres(settings={"max_prepared_transactions": "4"}) as server:
         yield server
 
 
@@ -399,6 +399,62 @@ def test_a_job_of_the_same_name_that_makes_another_call_is_refused(
             13 if op is ops[0] else -3 for op in batch]
     assert call(app, "enqueue", *NAME, token, "k", **{**job, **other}) == (
         True,)
+
+
+def test_jobs_are_announced_unless_that_is_switched_off(
+        server, connect, database):
+    # For the database, a role, a session or a transaction.
+    def heard_of(setting):
+        app = connect()
+        if setting:
+            app.execute("SET latchkey.notify = " + setting)
+        token = begin(app)
+        call(app, "enqueue", *NAME, token, "j", "mailer", "/")
+        complete(app, token, ttl="1 millisecond")
+        app.execute("NOTIFY latchkey_job, 'end'")
+        seen = []
+        for one in ears.notifies():
+            seen.append(one.payload)
+            if one.payload == "end":
+                return seen
+
+    ears = connect()
+    ears.execute("LISTEN latchkey_job")
+    server.query("UPDATE latchkey.operation SET deadline_ms = 1",
+                 database=database)
+    for setting in (None, "on", "off", "FALSE", "no", "0"):
+        server.query("TRUNCATE latchkey.operation, latchkey.job",
+                     database=database)
+        assert heard_of(setting) == (
+            ["", "end"] if setting in (None, "on") else ["end"]), setting
+    server.query("TRUNCATE latchkey.operation, latchkey.job",
+                 database=database)
+    server.query("ALTER DATABASE %s SET latchkey.notify = off" % database)
+    try:
+        assert heard_of(None) == ["end"]
+    finally:
+        server.query("ALTER DATABASE %s RESET latchkey.notify" % database)
+
+
+def test_a_prepared_transaction_can_leave_a_job_that_is_not_announced(
+        db, connect):
+    # C26: PostgreSQL cannot prepare a transaction that notifies.
+    app, rival = connect(autocommit=False), connect()
+    for quiet in (False, True):
+        if quiet:
+            app.execute("SET LOCAL latchkey.notify = off")
+        token = begin(app)
+        call(app, "enqueue", *NAME, token, "j", "mailer", "/")
+        complete(app, token)
+        if not quiet:
+            refused("0A000", app.execute, "PREPARE TRANSACTION 'tx'")
+            app.rollback()
+    app.execute("PREPARE TRANSACTION 'tx'")
+    app.commit()
+    assert claim(rival)["verdict"] == "INFLIGHT"
+    rival.execute("COMMIT PREPARED 'tx'")
+    assert claim(rival)["verdict"] == "REPLAY"
+    assert count(db, "latchkey.job") == 1
 
 
 def generations(db):

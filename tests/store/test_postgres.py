@@ -230,6 +230,57 @@ def test_what_others_set_in_a_session_of_the_pooler_does_not_count(
             daemon.stop()
 
 
+def test_a_serializable_default_does_not_disturb_the_daemon(
+        make_daemon, postgres):
+    url = stores.make_postgres(postgres)
+    base = stores.database_of(url)
+    postgres.query("""
+        ALTER DATABASE %s SET default_transaction_isolation = serializable;
+        CREATE TABLE public.seen (value text);
+        GRANT INSERT ON public.seen TO PUBLIC;
+        CREATE FUNCTION public.look() RETURNS trigger LANGUAGE plpgsql
+        AS $$ BEGIN
+            INSERT INTO public.seen
+            VALUES (current_setting('transaction_isolation'));
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER look AFTER INSERT OR UPDATE ON latchkey.keeper
+        FOR EACH ROW EXECUTE FUNCTION public.look()""" % base, database=base)
+    make_daemon(url=url, settings=["store.sweep_interval=20ms"])
+    assert until(lambda: postgres.query(
+        "SELECT DISTINCT value FROM public.seen", database=base)) == [
+            ("read committed",)]
+
+
+def test_a_sweep_that_met_another_transaction_is_done_again(
+        make_daemon, postgres):
+    # Through a pooler the isolation is not the daemon's.
+    users = {stores.DAEMON_USER: stores.DAEMON_PASSWORD}
+    with PgBouncer(postgres, users) as bouncer:
+        url = bouncer.url(stores.make_database(postgres), stores.DAEMON_USER)
+        base = stores.database_of(url)
+        postgres.query("""
+            CREATE SEQUENCE public.turns;
+            GRANT ALL ON public.turns TO PUBLIC;
+            CREATE FUNCTION public.stumble() RETURNS trigger LANGUAGE plpgsql
+            AS $$ BEGIN
+                IF nextval('public.turns') % 3 < 2 THEN
+                    RAISE EXCEPTION 'not now' USING ERRCODE = '40001';
+                END IF;
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER stumble AFTER INSERT OR UPDATE ON latchkey.keeper
+            FOR EACH ROW EXECUTE FUNCTION public.stumble()""", database=base)
+        daemon = make_daemon(url=url, settings=[
+            "store.pooler=yes", "store.sweep_interval=20ms"])
+        begin(daemon.raw(), new_key(), "LOCK", 1)
+        until(lambda: postgres.value(
+            "SELECT count(*) FROM latchkey.operation WHERE state = 3",
+            database=base))
+        assert "sweeper" not in daemon.log_text()
+        daemon.stop()
+
+
 # ---- a standby takes over ----
 
 def hosts(base, *servers):
