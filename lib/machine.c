@@ -8,6 +8,8 @@
  *   the same, with no_new       claim, accept     unchanged    REFUSED
  * any other, other fingerprint  claim, accept     unchanged    MISMATCH
  * in_progress, same owner       claim             unchanged    NEW, same token
+ *   the same, lock lapsed       claim             in_progress  NEW, same token
+ *   the same, with no_new       claim             unchanged    NEW, same token
  * in_progress, lock valid       claim             unchanged    INFLIGHT
  * in_progress, lock lapsed      claim, sweep      uncertain    UNCERTAIN
  *   the same, with reexecute    claim             in_progress  NEW, next token
@@ -28,6 +30,7 @@
  * in_progress, uncertain; T     release           released     OK
  * in_progress, uncertain; T     doubt             uncertain    OK
  * in_progress, uncertain; T     extend            in_progress  OK
+ *   the same, doubted           extend            unchanged    STALE
  * completed; T                  complete, release, doubt,
  *                               extend, enqueue,
  *                               return            unchanged    KEPT
@@ -59,11 +62,16 @@
  * person says `running` and answers for that.
  *
  * `extend` by the holder of an uncertain record makes it in_progress again: a
- * sign of life is what the lock asks for. no_new wins over reexecute: whoever
- * will not run it must not be told NEW. The one exception is the owner itself:
- * a claimant whose reply was lost, and who gave up meanwhile, asks so for the
- * token that it needs to release what it never ran. docs/concepts.md tells all
- * this in sentences.
+ * sign of life is what the lock asks for. Not so if the holder has doubted it
+ * itself: then that sign was sent before and came late, and the reason stands.
+ * (What is queued is doubted by the courier, which does not know whether the
+ * gateway lives.) A claim repeated by its owner is such a sign, too: as long as
+ * the record is in_progress no one else was told anything, so a lapsed lock
+ * begins again, in the same step as NEW is said. no_new wins over reexecute:
+ * whoever will not run it must not be told NEW. The one exception is the owner
+ * itself: a claimant whose reply was lost, and who gave up meanwhile, asks so
+ * for the token that it needs to release what it never ran. docs/concepts.md
+ * tells all this in sentences.
  */
 
 static struct lk_step stay(struct lk_standing record, enum lk_verdict verdict)
@@ -105,6 +113,10 @@ static struct lk_step claim(struct lk_standing record)
     }
     if (record.queued) {
         return stay(record, LK_VERDICT_ACCEPTED);
+    }
+    if (record.same_owner && record.lapsed && !record.no_new) {
+        return (struct lk_step){LK_VERDICT_NEW, LK_STATE_IN_PROGRESS,
+                                LK_EFFECT_LOCK};
     }
     if (record.same_owner) {
         return stay(record, LK_VERDICT_NEW);
@@ -251,6 +263,8 @@ struct lk_step lk_machine_step(enum lk_event event, struct lk_standing record)
     case LK_EVENT_DOUBT:
         return by_token(record, LK_STATE_UNCERTAIN, LK_EFFECT_DOUBT);
     case LK_EVENT_EXTEND:
+        record.token_current &= record.state != LK_STATE_UNCERTAIN ||
+                                !record.doubted || record.queued;
         return by_token(record, LK_STATE_IN_PROGRESS, LK_EFFECT_LOCK);
     case LK_EVENT_KEEP:
         return move_if(present, record, record.state, LK_EFFECT_KEEP);

@@ -68,6 +68,7 @@ struct lk_standing {
     bool expired; /* completed or released, TTL over, no unfinished job */
     bool lapsed;  /* in progress, lock deadline passed */
     bool omitted; /* completed, and the answer was not kept */
+    bool doubted; /* uncertain because its holder said so, with a reason */
     bool queued;  /* its request is an unfinished job: the courier runs it */
     /* What the event brings, compared with the record: */
     bool same_fingerprint;

@@ -57,7 +57,7 @@ enum { LK_LOCK_NONE = -1 };
     X(BEGIN, "BEGIN IMMEDIATE")                                                \
     X(COMMIT, "COMMIT")                                                        \
     X(ROLLBACK, "ROLLBACK")                                                    \
-    X(CLAIM, "INSERT INTO claim VALUES (?,?,?,?,?,?,?,?,NULL,?,?,?,?,?)")      \
+    X(CLAIM, "INSERT INTO claim VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)")         \
     X(OUTCOME, "INSERT OR REPLACE INTO outcome VALUES (?,?,?,?,?)")            \
     X(ANSWER, "INSERT OR REPLACE INTO answer VALUES (?,?,?,?)")                \
     X(IMPORT, "INSERT OR REPLACE INTO claim "                                  \
@@ -332,7 +332,7 @@ struct lk_claim_row {
     uint64_t generation;
     uint64_t attempt;
     uint64_t ttl;
-    uint64_t keep;   /* 0: nobody asked */
+    uint64_t keep;   /* 0: KEEP was not sent */
     bool same_owner; /* as the one asked about */
 };
 

@@ -79,10 +79,17 @@ void lk_entry_outcome(const struct lk_entry *entry, struct lk_step step,
                        entry->state == LK_STATE_IN_PROGRESS);
 }
 
+static uint64_t lock_of(const struct lk_sqlite *store, const struct lk_op *op)
+{
+    return op->lock_ms ? op->lock_ms : store->config.default_lock_ms;
+}
+
 /*
  * NEW and ACCEPTED: a row and an entry with the next token. A record that was
- * released or is run again keeps its number and its attempts; one past its TTL
- * does not. An accepted one has no attempt yet, and its request is a job.
+ * released or is run again keeps its number, its attempts and the life that
+ * KEEP has promised; one past its TTL does not, and an evicted one keeps
+ * nothing but its number and attempts. An accepted one has no attempt yet, and
+ * its request is a job.
  */
 static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
                                   const struct lk_entry *before, bool renewed,
@@ -91,13 +98,13 @@ static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
     uint64_t token = store->next_token;
     struct lk_claim_row row = {.number = token, .generation = token};
     bool accepted = op->event == LK_EVENT_ACCEPT;
-    uint64_t lock = op->lock_ms ? op->lock_ms : store->config.default_lock_ms;
     enum lk_status status = LK_OK;
 
     if (renewed) {
         status = lk_sqlite_row(store, before->token, op->owner, &row);
         if (!status && before->evicted) {
             row.generation = token;
+            row.keep = 0;
         }
     }
     if (status) {
@@ -114,7 +121,8 @@ static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
         .owner = lk_owner_hash(store, op->owner),
         .jobs = accepted || (renewed && before->jobs),
         .queued = accepted,
-        .deadline = accepted ? now : now + lock,
+        .keeps = row.keep != 0,
+        .deadline = accepted ? now : now + lock_of(store, op),
         .ttl = lk_ttl_pack(row.ttl),
         .fingerprint = lk_fingerprint_hash(store, op->fingerprint),
     };
@@ -263,11 +271,12 @@ static enum lk_status doubt(struct lk_sqlite *store, struct lk_op *op,
                                       lapsed ? entry->deadline : now);
 }
 
-/* A lock is only ever extended: a late, shorter wish does not cut it. */
+/* By its holder, or by a repeated claim. A lock is only ever extended: a late,
+ * shorter one does not cut it. */
 static enum lk_status extend(struct lk_sqlite *store, struct lk_op *op,
                              const struct lk_entry *entry, uint64_t now)
 {
-    uint64_t until = now + op->lock_ms;
+    uint64_t until = now + lock_of(store, op);
     enum lk_status status = LK_OK;
 
     if (entry->state == LK_STATE_UNCERTAIN) {
@@ -381,6 +390,24 @@ static enum lk_status confirm_owner(struct lk_sqlite *store,
         standing->same_owner = row.same_owner;
     }
     return status;
+}
+
+/* And only the row, whether an uncertain record was doubted by its holder. */
+static enum lk_status confirm_doubt(struct lk_sqlite *store,
+                                    const struct lk_op *op,
+                                    const struct lk_entry *entry,
+                                    struct lk_standing *standing)
+{
+    struct lk_kept *reason = NULL;
+
+    if (!entry || op->event != LK_EVENT_EXTEND || !standing->token_current ||
+        standing->state != LK_STATE_UNCERTAIN) {
+        return LK_OK;
+    }
+    enum lk_status status = lk_sqlite_reason(store, entry->token, &reason);
+    standing->doubted = !status;
+    lk_kept_unref(reason);
+    return status == LK_NOT_FOUND ? LK_OK : status;
 }
 
 /* Decided here and now, with its reason: a later command of the same batch
@@ -536,6 +563,9 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
     }
     struct lk_standing standing = lk_entry_standing(store, before, op, now);
     enum lk_status status = confirm_owner(store, op, before, &standing);
+    if (!status) {
+        status = confirm_doubt(store, op, before, &standing);
+    }
     struct lk_step step = lk_machine_step(op->event, standing);
     enum lk_status why;
     const char *obstacle = find_obstacle(store, op, step.effect, now, &why);

@@ -32,11 +32,11 @@ void lk_bind_bytes(sqlite3_stmt *statement, int column, struct lk_slice slice)
                       (int)slice.len, SQLITE_STATIC);
 }
 
-/* NULL stands for the token itself, as in nearly every row. */
+/* NULL stands for the usual: the token itself, no KEEP. */
 static void bind_other(sqlite3_stmt *statement, int column, uint64_t number,
-                       uint64_t token)
+                       uint64_t usual)
 {
-    if (number == token) {
+    if (number == usual) {
         sqlite3_bind_null(statement, column);
     } else {
         sqlite3_bind_int64(statement, column, (int64_t)number);
@@ -86,11 +86,12 @@ enum lk_status lk_sqlite_claim(struct lk_sqlite *store, const struct lk_op *op,
                            ? (int64_t)LK_LOCK_NONE
                            : (int64_t)(entry->deadline - now));
     sqlite3_bind_int64(statement, 8, (int64_t)row->ttl);
-    lk_bind_bytes(statement, 9, op->owner);
-    lk_bind_bytes(statement, 10, op->fingerprint);
-    lk_bind_text(statement, 11, op->name.tenant);
-    lk_bind_text(statement, 12, op->name.scope);
-    lk_bind_text(statement, 13, op->name.key);
+    bind_other(statement, 9, row->keep, 0);
+    lk_bind_bytes(statement, 10, op->owner);
+    lk_bind_bytes(statement, 11, op->fingerprint);
+    lk_bind_text(statement, 12, op->name.tenant);
+    lk_bind_text(statement, 13, op->name.scope);
+    lk_bind_text(statement, 14, op->name.key);
     return lk_sqlite_run(store, LK_STATEMENT_CLAIM);
 }
 

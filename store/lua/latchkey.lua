@@ -262,16 +262,28 @@ local function begin(name, args, i, was, now)
     return reply(NEW, was, IN_PROGRESS, 1, now, start)
 end
 
--- NEW, of the record in hand. Released and uncertain ones keep number and
--- attempts; those past their TTL do not (`was` is ABSENT).
+-- NEW, of the record in hand. Released and uncertain ones keep number, attempts
+-- and what KEEP has promised; those past their TTL do not (`was` is ABSENT).
 local function begin_again(name, args, i, was, tokens_key, now, tick)
-    local evicted = flags >= FLAG_EVICTED
+    local evicted, promised = flags >= FLAG_EVICTED, kept
     renew(args, i, tokens_key, now, tick, token)
     attempt = attempt + 1
     if evicted then
         generation = token
+    elseif was ~= ABSENT then
+        kept = promised
     end
     return begin(name, args, i, was, now)
+end
+
+-- The same NEW: its owner has repeated its claim. Nobody else was told anything
+-- since the lock ran out, so it begins again.
+local function go_on(name, record, lock, now)
+    deadline = now + lock
+    local start = head()
+    call('SET', name, start .. sub(record, HEAD + 1))
+    put_due(IN_PROGRESS * STATE + deadline, name)
+    return reply(NEW, IN_PROGRESS, IN_PROGRESS, 1, now, start)
 end
 
 -- The lock of the record in hand has run out: its owner's words stay.
@@ -310,6 +322,9 @@ local function claim(name, args, i, tokens_key, now, tick)
         if owner > 0 and (found == IN_PROGRESS or no_new) and args[i + 1] ==
             sub(record, HEAD + fingerprint + 1, HEAD + fingerprint + owner)
         then
+            if found == IN_PROGRESS and deadline <= now and not no_new then
+                return go_on(name, record, args[i + 3], now)
+            end
             return short(NEW, found, now, record)
         end
         if found == IN_PROGRESS and deadline > now then
@@ -398,9 +413,12 @@ local doubt = with_token(function(name, args, i, record, now)
     return change(name, record, now, UNCERTAIN, now, 0, now, args[i + 1], '')
 end)
 
--- Token, lock. A lock is only ever extended: a late, shorter wish does not cut
--- it.
+-- Token, lock. A lock is only ever extended: a late, shorter one does not cut
+-- it. What its holder has doubted (`at`) stays so.
 local extend = with_token(function(name, args, i, record, now)
+    if state == UNCERTAIN and at > 0 then
+        return short(STALE, state, now, record)
+    end
     local till = now + args[i + 1]
     if state == IN_PROGRESS and deadline > till then
         till = deadline

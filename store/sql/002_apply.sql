@@ -78,7 +78,8 @@ $$;
 --
 -- was: the state that the event finds; 0 is absent or expired, and then the
 -- booleans may be null. flags: 1 run again what is uncertain, 2 begin nothing,
--- 16 by proof, 128 (of a resolution) also while the lock is valid.
+-- 16 by proof, 64 it was doubted with a reason, 128 (of a resolution) also while
+-- the lock is valid.
 CREATE OR REPLACE FUNCTION latchkey.decide(event integer, was integer,
     lapsed boolean, omitted boolean, queued boolean, same_fingerprint boolean,
     same_owner boolean, same_token boolean, flags integer)
@@ -94,9 +95,12 @@ AS $$
         WHEN NOT same_fingerprint THEN 6 -- MISMATCH
         WHEN was = 1 OR was = 2 AND queued THEN 4 -- ACCEPTED
         WHEN was = 4 THEN CASE WHEN omitted THEN 2 ELSE 1 END -- .., REPLAY
-        -- Its own claim, whose reply was lost: NEW, the same token. An owner
-        -- who has given up since asks with NONEW for what it has to release.
-        WHEN event = 0 AND same_owner AND (was = 2 OR (flags & 2) <> 0) THEN 0
+        -- Its own claim, whose reply was lost: NEW, the same token, and the
+        -- lock again if it has lapsed. An owner who has given up since asks
+        -- with NONEW for what it has to release.
+        WHEN event = 0 AND same_owner AND (was = 2 OR (flags & 2) <> 0) THEN
+            CASE WHEN was = 2 AND lapsed AND (flags & 2) = 0 THEN 16 * 7
+                 ELSE 0 END
         WHEN was = 2 AND NOT lapsed THEN 3 -- INFLIGHT
         WHEN event = 0 AND (flags & 1) <> 0 THEN
             CASE WHEN (flags & 2) = 0 THEN 16 ELSE 8 END
@@ -112,6 +116,8 @@ AS $$
         WHEN was = 4 THEN 10 -- KEPT
         WHEN event = 14 AND NOT queued THEN 11
         WHEN was = 3 AND event = 5 THEN 9 -- the first reason stands
+        WHEN was = 3 AND event = 6 AND (flags & 64) <> 0 AND NOT queued
+            THEN 11 -- the holder's last word was another
         WHEN event < 7 THEN 9 + 16 * (event + 1) -- OK
         ELSE 9 + 16 * (event - 3) END
     WHEN event = 7 THEN -- keep
@@ -349,7 +355,8 @@ BEGIN
     code := latchkey.decide(_event, was, r.deadline_ms <= _now, r.omitted,
         was_queued, r.fingerprint = _fingerprint,
         (_flags & 4) <> 0 AND _owner <> '' AND r.owner = _owner,
-        r.token = _token, _flags);
+        r.token = _token,
+        _flags | CASE WHEN r.reason IS NULL THEN 0 ELSE 64 END);
     effect := greatest(code, 0) / 16;
     -- Never less time than KEEP has promised.
     keeps := greatest(coalesce(nullif(_ttl, 0), r.ttl_ms), r.keep_ms);
@@ -389,7 +396,7 @@ BEGIN
                 PERFORM latchkey.forget_jobs(ARRAY[r.number], true);
             END IF;
             -- Past its TTL it is another operation; released, or run again,
-            -- it keeps its number and its attempts.
+            -- it keeps its number, its attempts and what KEEP has promised.
             UPDATE latchkey.operation o SET
                 number = CASE WHEN expired THEN fresh ELSE o.number END,
                 generation = CASE WHEN expired OR o.evicted THEN fresh
@@ -398,7 +405,9 @@ BEGIN
                     + 2 - effect,
                 state = 3 - effect, token = fresh, omitted = false,
                 evicted = false, claimed_ms = _now, deadline_ms = _now + _lock,
-                ttl_ms = _ttl, keep_ms = NULL, completed_ms = NULL,
+                ttl_ms = _ttl, keep_ms = CASE WHEN NOT expired AND NOT o.evicted
+                                              THEN o.keep_ms END,
+                completed_ms = NULL,
                 status = NULL, fingerprint = _fingerprint, owner = _owner,
                 reason = NULL, queued = effect = 2
             WHERE o.number = r.number
@@ -447,7 +456,10 @@ BEGIN
             reason = CASE WHEN _event < 2 THEN NULL ELSE _reason END
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
-    WHEN 7 THEN -- lock; a late, shorter wish does not cut it
+    WHEN 7 THEN -- lock; a late, shorter one does not cut it
+        IF _event = 0 THEN
+            _lock := coalesce(nullif(_lock, 0), 30000);
+        END IF;
         UPDATE latchkey.operation o SET
             state = 2, reason = NULL,
             deadline_ms = greatest(_now + _lock,
@@ -624,7 +636,9 @@ BEGIN
                     r.deadline_ms <= now, r.omitted, r.queued,
                     r.fingerprint = u.fingerprint,
                     (u.flags & 4) <> 0 AND u.owner <> '' AND r.owner = u.owner,
-                    r.token = u.token, u.flags) END AS code
+                    r.token = u.token, u.flags
+                    | CASE WHEN r.reason IS NULL THEN 0 ELSE 64 END) END
+                    AS code
                 OFFSET 0) AS v
             WHERE u.alone OR NOT u.got
             OFFSET 0) AS d

@@ -100,6 +100,7 @@ class Model:
             record.attempt = before.attempt + 1
             if not before.evicted:
                 record.generation = before.generation
+                record.keep = before.keep
         record.fingerprint, record.owner = op.fingerprint, op.owner
         record.deadline = now + (op.lock or 30000)
         record.ttl = op.ttl or DAY
@@ -130,6 +131,9 @@ class Model:
         elif state == "completed":
             return "OMITTED" if record.omitted else "REPLAY"
         elif owner and (state == "in_progress" or op.flags & NO_NEW):
+            if (state == "in_progress" and record.deadline <= now and
+                    not op.flags & NO_NEW):
+                record.deadline = now + (op.lock or 30000)
             return "NEW"
         elif state == "in_progress" and record.deadline > now:
             return "INFLIGHT"
@@ -150,6 +154,9 @@ class Model:
         if state == "completed":
             return "KEPT"
         event = EVENTS[op.event]
+        if (event == "extend" and state == "uncertain" and
+                record.reason is not None):
+            return "STALE"
         if event == "complete":
             self.finish(op, record, now)
         elif event == "release":

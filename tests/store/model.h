@@ -36,7 +36,8 @@ struct model_record {
     unsigned owner;
     uint64_t answer; /* the seed of its bytes */
     bool omitted;
-    bool fresh; /* the token was handed out, but nobody heard it */
+    bool doubted; /* uncertain, and its holder said so */
+    bool fresh;   /* the token was handed out, but nobody heard it */
 };
 
 struct model_op {
@@ -225,6 +226,7 @@ static struct lk_standing model_standing(const struct model_record *record,
         .expired = past,
         .lapsed = past,
         .omitted = record->omitted,
+        .doubted = record->doubted,
         .same_fingerprint = op->fingerprint == record->fingerprint,
         .same_owner = op->owner == record->owner,
         .token_current = !record->fresh && op->token == record->token,
@@ -298,6 +300,8 @@ static struct model_record after_step(struct model_record record,
     }
     if (step.effect != LK_EFFECT_NONE) {
         record.state = step.next;
+        record.doubted = op->event == LK_EVENT_DOUBT ||
+                         (record.doubted && step.next == LK_STATE_UNCERTAIN);
     }
     return record;
 }
@@ -370,7 +374,7 @@ static void hear_outcome(struct model *model, const struct model_op *op,
             lk_machine_step(op->event, model_standing(&record, op, past));
         /* Swept, then run again by the same owner: also NEW, but another. */
         bool repeated = step.verdict == LK_VERDICT_NEW &&
-                        step.effect == LK_EFFECT_NONE && past && op->reexecute;
+                        step.effect == LK_EFFECT_LOCK && past && op->reexecute;
         if (repeated && swept == 0 && out->token != record.token) {
             record.state = LK_STATE_UNCERTAIN;
             past = false;

@@ -387,6 +387,103 @@ static void keep_makes_an_answer_last_longer_and_never_shorter(void **state)
     say(bed, op_on(bed, LK_EVENT_KEEP, "unknown"), LK_VERDICT_NIL);
 }
 
+/* KEEP belongs to the operation, not to one of its runs. */
+static void a_life_that_was_asked_for_outlasts_a_release(void **state)
+{
+    struct bed *bed = *state;
+    struct lk_op keep = op_on(bed, LK_EVENT_KEEP, "k");
+    uint64_t token = claim_new(bed, "k", "a");
+
+    keep.ttl_ms = 240 * HOUR_MS;
+    say(bed, keep, LK_VERDICT_DONE);
+    say(bed, with_token(bed, LK_EVENT_RELEASE, "k", token), LK_VERDICT_DONE);
+    token = claim_new(bed, "k", "b");
+    bed_reopen(bed);
+    say(bed, with_token(bed, LK_EVENT_DOUBT, "k", token), LK_VERDICT_DONE);
+    struct lk_op again = claim_of(bed, "k", "c");
+    again.reexecute = true;
+    token = say(bed, again, LK_VERDICT_NEW).token;
+    struct lk_outcome out =
+        say(bed, complete_of(bed, "k", token, "x"), LK_VERDICT_DONE);
+    assert_int_equal(out.expires_ms, out.now_ms + 240 * HOUR_MS);
+    /* What is evicted is over, and what follows is another operation. */
+    say(bed, op_on(bed, LK_EVENT_EVICT, "k"), LK_VERDICT_DONE);
+    out = finish_new(bed, "k", "y", HOUR_MS);
+    assert_int_equal(out.expires_ms, out.now_ms + HOUR_MS);
+}
+
+/* C22 */
+static void a_claim_repeated_after_its_lock_has_a_lock_again(void **state)
+{
+    struct bed *bed = *state;
+    struct lk_op op = claim_of(bed, "k", "a");
+
+    op.lock_ms = 1;
+    struct lk_outcome first = say(bed, op, LK_VERDICT_NEW);
+    await_store_time(bed, first.lock_until_ms + 1);
+    op.lock_ms = HOUR_MS;
+    struct lk_outcome again = say(bed, op, LK_VERDICT_NEW);
+    assert_int_equal(again.token, first.token);
+    assert_int_equal(again.attempt, first.attempt);
+    assert_int_equal(again.lock_until_ms, again.now_ms + HOUR_MS);
+    turn(bed);
+    bed_reopen(bed);
+    turn(bed);
+    say(bed, claim_of(bed, "k", "b"), LK_VERDICT_INFLIGHT);
+    say(bed, complete_of(bed, "k", first.token, "x"), LK_VERDICT_DONE);
+}
+
+/* Once somebody was told that it is uncertain, a repetition is told so, too. */
+static void a_claim_repeated_after_it_became_uncertain_is_told_so(void **state)
+{
+    struct bed *bed = *state;
+    struct lk_op op = claim_of(bed, "k", "a");
+
+    op.lock_ms = 1;
+    struct lk_outcome first = say(bed, op, LK_VERDICT_NEW);
+    await_store_time(bed, first.lock_until_ms + 1);
+    say(bed, claim_of(bed, "k", "b"), LK_VERDICT_UNCERTAIN);
+    say(bed, op, LK_VERDICT_UNCERTAIN);
+    op.no_new = true;
+    assert_int_equal(say(bed, op, LK_VERDICT_NEW).token, first.token);
+    assert_int_equal(look(bed, "k", NULL), LK_STATE_UNCERTAIN);
+}
+
+/* A sign of life that was on its way comes behind the holder's last word. */
+static void a_late_extension_does_not_take_back_a_doubt(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t token = claim_new(bed, "k", "a");
+    struct lk_op op = with_token(bed, LK_EVENT_DOUBT, "k", token);
+    struct lk_record record = {0};
+
+    op.reason = LK_SLICE("no answer");
+    say(bed, op, LK_VERDICT_DONE);
+    op = with_token(bed, LK_EVENT_EXTEND, "k", token);
+    op.lock_ms = HOUR_MS;
+    say(bed, op, LK_VERDICT_STALE);
+    assert_int_equal(look(bed, "k", &record), LK_STATE_UNCERTAIN);
+    assert_true(latchkey_slice_equal(record.reason, LK_SLICE("no answer")));
+    lk_record_free(&record);
+    say(bed, complete_of(bed, "k", token, "late"), LK_VERDICT_DONE);
+}
+
+/* But one who was given up for a lapsed lock shows that it lives. */
+static void a_late_extension_takes_back_a_lapse(void **state)
+{
+    struct bed *bed = *state;
+    struct lk_op op = claim_of(bed, "k", "a");
+
+    op.lock_ms = 1;
+    struct lk_outcome out = say(bed, op, LK_VERDICT_NEW);
+    await_store_time(bed, out.lock_until_ms + 1);
+    say(bed, claim_of(bed, "k", "b"), LK_VERDICT_UNCERTAIN);
+    op = with_token(bed, LK_EVENT_EXTEND, "k", out.token);
+    op.lock_ms = HOUR_MS;
+    say(bed, op, LK_VERDICT_DONE);
+    say(bed, claim_of(bed, "k", "b"), LK_VERDICT_INFLIGHT);
+}
+
 /* C22 */
 static void a_lapsed_claim_becomes_uncertain_by_the_sweeper(void **state)
 {
@@ -628,6 +725,11 @@ int main(void)
         IN_BED(after_its_ttl_a_key_is_new_and_never_before),
         IN_BED(the_ttl_of_the_claim_counts_from_completion),
         IN_BED(keep_makes_an_answer_last_longer_and_never_shorter),
+        IN_BED(a_life_that_was_asked_for_outlasts_a_release),
+        IN_BED(a_claim_repeated_after_its_lock_has_a_lock_again),
+        IN_BED(a_claim_repeated_after_it_became_uncertain_is_told_so),
+        IN_BED(a_late_extension_does_not_take_back_a_doubt),
+        IN_BED(a_late_extension_takes_back_a_lapse),
         IN_BED(a_lapsed_claim_becomes_uncertain_by_the_sweeper),
         IN_BED(an_extended_claim_keeps_its_lock),
         IN_BED(what_is_settled_by_an_operation_is_reported),

@@ -103,6 +103,7 @@ static struct lk_standing standing_of(const struct trial *trial)
                    trial->prepared == P_PAST_RELEASED,
         .lapsed = trial->prepared == P_LAPSED,
         .omitted = trial->prepared == P_OMITTED,
+        .doubted = trial->prepared == P_UNCERTAIN,
         .same_fingerprint = trial->same_fingerprint,
         .same_owner = trial->same_owner,
         .token_current = trial->token_current,
@@ -237,9 +238,10 @@ static void peek_trial(struct bed *bed, const struct trial *trial)
 {
     struct lk_op op = trial_op(bed, trial);
     enum lk_verdict verdict = trial->expected.verdict;
-    /* An owner may have to be looked up first. */
+    /* An owner, or the reason of a doubt, may have to be looked up first. */
     bool must =
         !trial->same_owner &&
+        !(trial->event == LK_EVENT_EXTEND && trial->token_current) &&
         (verdict == LK_VERDICT_REPLAY || verdict == LK_VERDICT_INFLIGHT ||
          verdict == LK_VERDICT_MISMATCH || verdict == LK_VERDICT_STALE);
     enum lk_status status;

@@ -35,7 +35,8 @@ enum {
     OMIT = 1 << 5,
     QUEUED = 1 << 6, /* its request is an unfinished job */
     PROOF = 1 << 7,
-    ANYWAY = 1 << 8, /* a resolution, also while it runs */
+    ANYWAY = 1 << 8,  /* a resolution, also while it runs */
+    DOUBTED = 1 << 9, /* by its holder */
 };
 
 #define EV(name) (1u << LK_EVENT_##name)
@@ -71,6 +72,7 @@ static const struct rule rules[] = {
      DOES(NONE)},
     {LAPSED, EV(SWEEP), QUEUED, 0, SAME, SAY(NIL), DOES(NONE)},
     /* in progress */
+    {LAPSED, EV(CLAIM), OWNER, NONEW, SAME, SAY(NEW), DOES(LOCK)},
     {RUNNING | LAPSED, EV(CLAIM), OWNER, 0, SAME, SAY(NEW), DOES(NONE)},
     {RUNNING, EV(CLAIM) | EV(ACCEPT), 0, 0, SAME, SAY(INFLIGHT), DOES(NONE)},
     {LAPSED, EV(CLAIM), REEX | NONEW, 0, SAME, SAY(REFUSED), DOES(NONE)},
@@ -102,6 +104,8 @@ static const struct rule rules[] = {
     {OPEN, EV(RELEASE), TOKEN, 0, TO(RELEASED), SAY(DONE), DOES(FREE)},
     {UNCERTAIN, EV(DOUBT), TOKEN, 0, SAME, SAY(DONE), DOES(NONE)},
     {OPEN, EV(DOUBT), TOKEN, 0, TO(UNCERTAIN), SAY(DONE), DOES(DOUBT)},
+    {UNCERTAIN, EV(EXTEND), TOKEN | DOUBTED, QUEUED, SAME, SAY(STALE),
+     DOES(NONE)},
     {OPEN, EV(EXTEND), TOKEN, 0, TO(IN_PROGRESS), SAY(DONE), DOES(LOCK)},
     {OPEN, EV(ENQUEUE), TOKEN, 0, SAME, SAY(DONE), DOES(ENQUEUE)},
     /* completed, token current: the first completion stands */
@@ -131,7 +135,7 @@ enum { RULES = sizeof(rules) / sizeof(*rules) };
 enum {
     STATES = LK_STATE_RELEASED + 1,
     EVENTS = LK_EVENT_RETURN + 1,
-    FLAGS = 1 << 11,
+    FLAGS = 1 << 12,
 };
 
 static const char *const event_words[] = {
@@ -155,6 +159,7 @@ static struct lk_standing standing(enum lk_state state, unsigned bits)
         .queued = bits & 256,
         .proof = bits & 512,
         .running = bits & 1024,
+        .doubted = bits & 2048,
     };
 }
 
@@ -184,7 +189,7 @@ static unsigned brought(struct lk_standing record)
            (record.token_current ? TOKEN : 0) | (record.reexecute ? REEX : 0) |
            (record.no_new ? NONEW : 0) | (record.omitted ? OMIT : 0) |
            (record.queued ? QUEUED : 0) | (record.proof ? PROOF : 0) |
-           (record.running ? ANYWAY : 0);
+           (record.running ? ANYWAY : 0) | (record.doubted ? DOUBTED : 0);
 }
 
 static bool rule_matches(const struct rule *rule, enum lk_event event,
@@ -232,10 +237,10 @@ static void visit_all(visit_fn visit)
 static void name_case(enum lk_event event, struct lk_standing record)
 {
     print_error(
-        "%s on %s%s%s%s%s, with%s%s%s%s%s%s%s\n", event_words[event],
+        "%s on %s%s%s%s%s%s, with%s%s%s%s%s%s%s\n", event_words[event],
         lk_state_word(record.state), record.expired ? " expired" : "",
         record.lapsed ? " lapsed" : "", record.omitted ? " omitted" : "",
-        record.queued ? " queued" : "",
+        record.queued ? " queued" : "", record.doubted ? " doubted" : "",
         record.same_fingerprint ? " fingerprint" : "",
         record.same_owner ? " owner" : "", record.token_current ? " token" : "",
         record.reexecute ? " reexecute" : "", record.no_new ? " no_new" : "",
@@ -287,7 +292,8 @@ static void every_combination_follows_the_table(void **state)
 static void check_new(enum lk_event event, struct lk_standing record,
                       struct lk_step step)
 {
-    if (step.verdict == LK_VERDICT_NEW && step.effect == LK_EFFECT_NONE &&
+    if (step.verdict == LK_VERDICT_NEW &&
+        (step.effect == LK_EFFECT_NONE || step.effect == LK_EFFECT_LOCK) &&
         !(record.same_owner && record.same_fingerprint &&
           (record.state == LK_STATE_IN_PROGRESS ||
            (record.state == LK_STATE_UNCERTAIN && record.no_new)))) {
@@ -389,7 +395,8 @@ static void check_open(enum lk_event event, struct lk_standing record,
                 record.state == LK_STATE_UNCERTAIN;
 
     if (event == LK_EVENT_CLAIM && open && !record.reexecute &&
-        step.verdict == LK_VERDICT_NEW && step.effect != LK_EFFECT_NONE) {
+        step.verdict == LK_VERDICT_NEW && step.effect != LK_EFFECT_NONE &&
+        step.effect != LK_EFFECT_LOCK) {
         name_case(event, record);
         fail_msg("an unfinished operation is started a second time");
     }
