@@ -28,7 +28,11 @@ extern ngx_module_t  ngx_http_uwsgi_module ngx_http_latchkey_weak;
 extern ngx_module_t  ngx_http_scgi_module ngx_http_latchkey_weak;
 extern ngx_module_t  ngx_http_grpc_module ngx_http_latchkey_weak;
 
+extern ngx_module_t  ngx_http_slice_filter_module ngx_http_latchkey_weak;
 
+
+static ngx_uint_t ngx_http_latchkey_is_sliced(
+    ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_http_latchkey_pass_t *ngx_http_latchkey_find_pass(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_int_t ngx_http_latchkey_ask_handler(ngx_conf_t *cf,
@@ -93,6 +97,22 @@ ngx_http_latchkey_check_pass(ngx_conf_t *cf,
     }
 
     return NGX_CONF_OK;
+}
+
+
+/*
+ * A size, and nothing else, is what the module has of a location.  It is known
+ * only after all locations are merged: the module is behind this one.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_is_sliced(ngx_http_latchkey_loc_conf_t *llcf)
+{
+    size_t  *size;
+
+    size = ngx_http_latchkey_conf_of(llcf, &ngx_http_slice_filter_module);
+
+    return size && *size != 0;
 }
 
 
@@ -250,6 +270,16 @@ ngx_http_latchkey_check_receivers(ngx_conf_t *cf,
     for (i = 0; i < lmcf->locations.nelts; i++) {
 
         if (llcf[i]->mode >= NGX_HTTP_LATCHKEY_OPTIONAL) {
+
+            if (ngx_http_latchkey_is_sliced(llcf[i])
+                && ngx_http_latchkey_find_pass(cf, llcf[i]))
+            {
+                return ngx_http_latchkey_complain(cf, llcf[i], NGX_LOG_EMERG,
+                           "\"slice\" would send one claimed request several "
+                           "times, for a piece of the answer each; set "
+                           "\"slice 0\" here");
+            }
+
             ngx_http_latchkey_ignore_aborts(llcf[i]);
             continue;
         }
@@ -299,7 +329,7 @@ static char *
 ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_http_latchkey_loc_conf_t *from)
 {
-    char                      *what, *remedy;
+    char                      *what, *name, *remedy;
     ngx_uint_t                 level, only;
     ngx_http_core_loc_conf_t  *clcf;
     ngx_http_upstream_conf_t  *ucf;
@@ -327,6 +357,7 @@ ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
     }
 
     ucf = ngx_http_latchkey_conf_of(llcf, pass->module);
+    name = pass->next;
 
     if (ucf->next_upstream & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT) {
         what = "\"non_idempotent\" in";
@@ -338,6 +369,11 @@ ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
         what = "for PUT and DELETE";
         remedy = "set it to \"off\"";
 
+    } else if (ngx_http_latchkey_is_sliced(llcf)) {
+        what = "the directive";
+        name = "slice";
+        remedy = "set \"slice 0\"";
+
     } else {
         return NGX_CONF_OK;
     }
@@ -345,7 +381,7 @@ ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
     ngx_log_error(level, cf->log, 0,
                   "%s \"%s\" of location \"%V\" of server \"%V\" would send "
                   "one claimed request several times, if one comes here from "
-                  "the guard in %V:%ui; %s%s", what, pass->next,
+                  "the guard in %V:%ui; %s%s", what, name,
                   &llcf->location_name, &llcf->server_name, &from->file,
                   from->line, remedy,
                   only ? "" : ", unless none is redirected to it");

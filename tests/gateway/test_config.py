@@ -102,6 +102,15 @@ def test_what_a_redirect_may_lead_to_is_warned_of():
     assert "[warn]" in checked.text and "non_idempotent" in checked.text
 
 
+def test_an_answer_in_slices_is_refused():
+    # C15
+    refused(guard("/", "slice 1m;"), "slice 0")
+    refused(guard("/"), "slice 0", server="slice 1m;")
+    accepted(guard("/", "slice 0;"), server="slice 1m;")
+    refused(guard("/", to="try_files /none @app;") +
+            "location @app { slice 1m; %s }" % TO, "slice 0")
+
+
 def test_grpc_is_refused():
     # C15
     refused(guard(to="grpc_pass grpc://@APP@;"), "grpc_pass")
