@@ -189,6 +189,17 @@ ngx_http_latchkey_begin(ngx_http_request_t *r,
     ctx->state = NGX_HTTP_LATCHKEY_BODY;
     r->request_body_in_single_buf = 1;
 
+    if (r->method == NGX_HTTP_PUT && r->content_handler == NULL) {
+
+        /* "dav_methods PUT" moves the file: as ngx_http_dav_handler() has it */
+
+        r->request_body_in_file_only = 1;
+        r->request_body_in_persistent_file = 1;
+        r->request_body_in_clean_file = 1;
+        r->request_body_file_group_access = 1;
+        r->request_body_file_log_level = 0;
+    }
+
     rc = ngx_http_read_client_request_body(r, ngx_http_latchkey_body_handler);
     if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
         ctx->state = NGX_HTTP_LATCHKEY_PASS;

@@ -361,6 +361,29 @@ def test_static_content_behind_a_guard_is_harmless(make_gateway, app):
     assert gateway.post(new_key(), path="/ret").body == b"done"
 
 
+@pytest.mark.parametrize("size", [0, 10, 3000000])
+def test_a_file_is_put_once(make_gateway, size):
+    # C01: by dav_methods, which wants the body in a file.
+    gateway = make_gateway(locations=guard(
+        "/", "idempotency_methods PUT;", "client_max_body_size 10m;",
+        to="root @FOLDER@/files; dav_methods PUT; create_full_put_path on;"))
+    key, body = new_key(), b"x" * size
+    path = gateway.folder / "files" / "a" / "b"
+
+    def put(content):
+        return gateway.request("PUT", "/a/b", content, key=key)
+    first = put(body)
+    assert first.status == 201 and path.read_bytes() == body
+    path.unlink()
+    again = put(body)
+    assert (again.status, again.replayed) == (201, True)
+    assert not path.exists() and put(body + b"y").status == 422
+    left = gateway.request("PUT", "/c", body, key=new_key())
+    assert left.status == 201
+    assert not [each for each in (gateway.folder / "client_body").rglob("*")
+                if each.is_file()]
+
+
 # ---- other modules ----
 
 def test_a_limit_of_requests_counts_before_a_claim(make_gateway, app):
