@@ -1,6 +1,7 @@
 
 /*
- * How often a caller may ask: a bucket for each, in shared memory.
+ * How often a caller may ask: a bucket for each in each location, in shared
+ * memory.
  */
 
 
@@ -33,6 +34,8 @@ typedef struct {
 
 static ngx_int_t ngx_http_latchkey_init_rates(ngx_shm_zone_t *zone,
     void *data);
+static uint64_t ngx_http_latchkey_rate_place(
+    ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_http_latchkey_bucket_t *ngx_http_latchkey_find_bucket(
     ngx_http_latchkey_rates_t *rates, uint64_t hash);
 
@@ -112,13 +115,8 @@ ngx_http_latchkey_rate(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    /* one bucket for each kind of question: their rates differ */
-
     ngx_memcpy(&hash, mac, sizeof(uint64_t));
-
-    if (llcf->handler == ngx_http_latchkey_operation_handler) {
-        hash = ~hash;
-    }
+    hash ^= ngx_http_latchkey_rate_place(llcf);
 
     rc = NGX_OK;
     rate = ngx_max(llcf->status_rate, 1);
@@ -146,6 +144,21 @@ ngx_http_latchkey_rate(ngx_http_request_t *r,
     ngx_shmtx_unlock(&shpool->mutex);
 
     return rc;
+}
+
+
+/* by names and rate, which a new configuration finds again */
+
+static uint64_t
+ngx_http_latchkey_rate_place(ngx_http_latchkey_loc_conf_t *llcf)
+{
+    uint64_t  place;
+
+    place = ngx_murmur_hash2(llcf->server_name.data, llcf->server_name.len);
+    place = place << 32 | ngx_murmur_hash2(llcf->location_name.data,
+                                           llcf->location_name.len);
+
+    return place ^ llcf->status_rate << 20 ^ llcf->status_burst;
 }
 
 

@@ -311,6 +311,16 @@ def test_each_caller_has_a_rate_of_its_own(make_gateway):
     assert other.status == 404
 
 
+def test_each_location_has_a_rate_of_its_own(make_gateway):
+    gateway = make_gateway(locations=places("rate=1r/m burst=2") + "".join(
+        (STATUS % options).replace("/status", path) for path, options in (
+            ("/other", "rate=1r/m burst=2"), ("/third", "rate=1r/m burst=3"))))
+    for path, burst in (("/status", 2), ("/other", 2), ("/third", 3)):
+        asked = [ask(gateway, path=path, key="a", scope="b").status
+                 for _ in range(burst + 1)]
+        assert asked == [404] * burst + [429], path
+
+
 def test_questions_that_are_none_count_too(make_gateway):
     gateway = make_gateway(locations=places("rate=1r/m burst=2"))
     assert raw_query(gateway, "?key=a").status == 400
