@@ -11,6 +11,37 @@ static ngx_int_t ngx_http_latchkey_replay_headers(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, struct lk_slice block);
 static ngx_int_t ngx_http_latchkey_replay_header(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, u_char *line, u_char *end);
+static ngx_int_t ngx_http_latchkey_point_at(ngx_http_request_t *r,
+    ngx_table_elt_t *h);
+static ngx_int_t ngx_http_latchkey_point_at_each(ngx_http_request_t *r,
+    size_t offset, ngx_table_elt_t *h);
+
+
+/*
+ * Headers that nginx's own filters find by a pointer (gzip, sub_filter,
+ * expires ...): a replay has them set as the first answer had.
+ */
+
+typedef struct {
+    ngx_str_t   name;
+    size_t      offset;                          /* in headers_out */
+    ngx_uint_t  many;                            /* one for each line */
+} ngx_http_latchkey_pointer_t;
+
+static ngx_http_latchkey_pointer_t  ngx_http_latchkey_pointers[] = {
+    { ngx_string("Content-Encoding"),
+      offsetof(ngx_http_headers_out_t, content_encoding), 0 },
+    { ngx_string("Content-Range"),
+      offsetof(ngx_http_headers_out_t, content_range), 0 },
+    { ngx_string("ETag"), offsetof(ngx_http_headers_out_t, etag), 0 },
+    { ngx_string("Expires"), offsetof(ngx_http_headers_out_t, expires), 0 },
+    { ngx_string("Last-Modified"),
+      offsetof(ngx_http_headers_out_t, last_modified), 0 },
+    { ngx_string("Cache-Control"),
+      offsetof(ngx_http_headers_out_t, cache_control), 1 },
+    { ngx_string("Link"), offsetof(ngx_http_headers_out_t, link), 1 },
+    { ngx_null_string, 0, 0 }
+};
 
 
 /* lower case; a name that ends in "-" stands for all that begin with it */
@@ -20,7 +51,17 @@ static ngx_str_t  ngx_http_latchkey_allowed[] = {
     ngx_string("content-language"),
     ngx_string("content-encoding"),
     ngx_string("content-disposition"),
+    ngx_string("content-location"),
+    ngx_string("content-range"),
+    ngx_string("content-digest"),
+    ngx_string("repr-digest"),
     ngx_string("location"),
+    ngx_string("allow"),
+    ngx_string("accept-post"),
+    ngx_string("accept-patch"),
+    ngx_string("retry-after"),
+    ngx_string("preference-applied"),
+    ngx_string("expires"),
     ngx_string("etag"),
     ngx_string("last-modified"),
     ngx_string("link"),
@@ -160,18 +201,68 @@ ngx_http_latchkey_replay_header(ngx_http_request_t *r,
 
     h->key = name;
 
-    /* gzip looks at these two */
+    return ngx_http_latchkey_point_at(r, h);
+}
 
-    if (name.len == 16
-        && ngx_strncasecmp(name.data, (u_char *) "Content-Encoding", 16) == 0)
-    {
-        r->headers_out.content_encoding = h;
 
-    } else if (name.len == 4
-               && ngx_strncasecmp(name.data, (u_char *) "ETag", 4) == 0)
-    {
-        r->headers_out.etag = h;
+static ngx_int_t
+ngx_http_latchkey_point_at(ngx_http_request_t *r, ngx_table_elt_t *h)
+{
+    ngx_http_latchkey_pointer_t  *pointer;
+
+    for (pointer = ngx_http_latchkey_pointers; pointer->name.len; pointer++) {
+
+        if (h->key.len != pointer->name.len
+            || ngx_strncasecmp(h->key.data, pointer->name.data, h->key.len)
+               != 0)
+        {
+            continue;
+        }
+
+        if (pointer->many) {
+            return ngx_http_latchkey_point_at_each(r, pointer->offset, h);
+        }
+
+        *(ngx_table_elt_t **) ((u_char *) &r->headers_out + pointer->offset)
+            = h;
     }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_point_at_each(ngx_http_request_t *r, size_t offset,
+    ngx_table_elt_t *h)
+{
+#if (nginx_version >= 1023000)
+    ngx_table_elt_t  **ph;
+
+    ph = (ngx_table_elt_t **) ((u_char *) &r->headers_out + offset);
+
+    while (*ph) { ph = &(*ph)->next; }
+
+    *ph = h;
+#else
+    ngx_array_t       *lines;
+    ngx_table_elt_t  **ph;
+
+    lines = (ngx_array_t *) ((u_char *) &r->headers_out + offset);
+
+    if (lines->elts == NULL
+        && ngx_array_init(lines, r->pool, 2, sizeof(ngx_table_elt_t *))
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ph = ngx_array_push(lines);
+    if (ph == NULL) {
+        return NGX_ERROR;
+    }
+
+    *ph = h;
+#endif
 
     return NGX_OK;
 }

@@ -18,6 +18,13 @@ LISTED = [("Content-Type", "text/x-thing; charset=utf-8"),
           ("Link", "</a>; rel=next"), ("Link", "</b>; rel=prev"),
           ("Cache-Control", "no-store"), ("Vary", "Accept"),
           ("Access-Control-Allow-Origin", "*"),
+          ("Content-Location", "/things/7.json"),
+          ("Content-Range", "bytes 0-0/7"), ("Allow", "GET, HEAD"),
+          ("Accept-Post", "text/plain"), ("Accept-Patch", "text/plain"),
+          ("Retry-After", "7"), ("Preference-Applied", "respond-async"),
+          ("Content-Digest", "sha-256=:AA==:"),
+          ("Repr-Digest", "sha-256=:AA==:"),
+          ("Expires", "Tue, 01 Jan 2019 00:00:00 GMT"),
           ("Content-Security-Policy", "default-src 'none'"),
           ("X-Content-Type-Options", "nosniff")]
 UNLISTED = [("Set-Cookie", "session=1"), ("Set-Cookie", "other=2"),
@@ -153,6 +160,44 @@ def test_listed_headers_are_replayed_in_their_order_and_no_others(gateway):
     # With its own framing: nothing twice, nothing of the hop.
     assert again.header("Content-Length") == "1"
     assert "Transfer-Encoding" not in again.headers
+
+
+@pytest.mark.parametrize("status,name,value", [
+    (405, "Allow", "GET"), (206, "Content-Range", "bytes 0-0/7"),
+    (416, "Content-Range", "bytes */7"), (202, "Retry-After", "7"),
+    (413, "Retry-After", "7"), (415, "Accept-Post", "text/plain"),
+    (415, "Accept-Patch", "text/plain")])
+def test_what_a_status_demands_is_replayed_with_it(gateway, status, name,
+                                                   value):
+    # C02
+    key = new_key()
+    for _ in range(2):
+        answer = gateway.post(key, headers=tell(
+            status=status, body="x", headers=[[name, value]]))
+        assert answer.status == status and answer.body == b"x"
+        assert answer.headers.all(name) == [value]
+
+
+@pytest.mark.parametrize("line", [
+    "expires 1h;", "expires off;", "expires epoch;", "gzip on; gzip_types *; "
+    "gzip_min_length 1;", "sub_filter a b; sub_filter_types *;",
+    "proxy_force_ranges on;", "add_header X-A b; etag off;"])
+def test_headers_that_nginx_changes_are_changed_on_a_replay_too(make_gateway,
+                                                                line):
+    # C02: none is there twice, or only once.
+    gateway = make_gateway(locations=guard("/", line))
+    key = new_key()
+    wants = {"Accept-Encoding": "gzip"}
+    first, again = (gateway.post(key, headers=dict(wants, **tell(
+        status=200, headers=LISTED + [("Cache-Control", "private")],
+        bytes=500))) for _ in range(2))
+    assert again.replayed and again.body == first.body
+    own = {"idempotent-replayed", "date", "idempotency-expires", "expires"}
+    names = {name.lower() for name, _ in [*first.headers, *again.headers]}
+    for name in names - own:
+        assert again.headers.all(name) == first.headers.all(name), name
+    assert len(again.headers.all("Expires")) == len(
+        first.headers.all("Expires"))
 
 
 def test_a_route_may_add_to_the_replayed_headers(make_gateway):
