@@ -231,6 +231,7 @@ struct ngx_http_latchkey_ctx_s {
     ngx_str_t                        reference;
     uint64_t                         token;       /* the courier's */
     uint64_t                         attempt;
+    uint64_t                         expires_ms;  /* 0: not stored before */
     ngx_uint_t                       http_version; /* the client's */
     ngx_uint_t                       uri_changes; /* where it was let go */
     ngx_msec_t                       waited;      /* sum, in ms */
@@ -446,6 +447,9 @@ ngx_chain_t *ngx_http_latchkey_set_problem(ngx_http_request_t *r,
 ngx_chain_t *ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
 ngx_chain_t *ngx_http_latchkey_set_replay(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+/* on the answer that is held: stored headers in place of those of the list */
+ngx_int_t ngx_http_latchkey_take_headers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
 /* set_problem and send; retry_after in ms, 0: none */
 ngx_int_t ngx_http_latchkey_send_problem(ngx_http_request_t *r,

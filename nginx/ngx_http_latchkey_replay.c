@@ -103,10 +103,20 @@ ngx_http_latchkey_set_replay(ngx_http_request_t *r,
                    answer->response.body.len);
     }
 
-    if (ngx_http_latchkey_replay_headers(r, ctx->conf, headers) != NGX_OK
-        || ngx_http_latchkey_add_header(r, "Idempotent-Replayed", &yes)
-           == NULL
-        || ngx_http_latchkey_add_header(r, "Idempotency-Reference",
+    if (ngx_http_latchkey_replay_headers(r, ctx->conf, headers) != NGX_OK) {
+        return NULL;
+    }
+
+    /* KEPT: this request ran it, so nobody had the answer before */
+
+    if (answer->verdict != LK_VERDICT_KEPT
+        && ngx_http_latchkey_add_header(r, "Idempotent-Replayed", &yes)
+           == NULL)
+    {
+        return NULL;
+    }
+
+    if (ngx_http_latchkey_add_header(r, "Idempotency-Reference",
                                         &ctx->reference)
            == NULL
         || ngx_http_latchkey_add_expires(r, answer->expires_ms) != NGX_OK)
@@ -115,6 +125,58 @@ ngx_http_latchkey_set_replay(ngx_http_request_t *r,
     }
 
     return ngx_http_latchkey_set_body(r, body, answer->response.body.len);
+}
+
+
+ngx_int_t
+ngx_http_latchkey_take_headers(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
+{
+    u_char                       *p;
+    ngx_uint_t                    i;
+    struct lk_slice               block;
+    ngx_list_part_t              *part;
+    ngx_table_elt_t              *h;
+    ngx_http_latchkey_pointer_t  *pointer;
+
+    block = answer->response.headers;
+
+    p = ngx_pnalloc(r->pool, block.len + 1);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (block.len) {
+        ngx_memcpy(p, block.data, block.len);
+    }
+
+    block.data = (char *) p;
+
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            if (ngx_http_latchkey_header_allowed(ctx->conf, &h[i].key)
+                == NGX_OK)
+            {
+                h[i].hash = 0;
+            }
+        }
+    }
+
+    for (pointer = ngx_http_latchkey_pointers; pointer->name.len; pointer++) {
+        ngx_memzero((u_char *) &r->headers_out + pointer->offset,
+                    pointer->many ? sizeof(r->headers_out.link)
+                                  : sizeof(ngx_table_elt_t *));
+    }
+
+    r->headers_out.location = NULL;
+    r->headers_out.last_modified_time = -1;
+    r->headers_out.content_type.len = 0;
+    r->headers_out.content_type_len = 0;
+    r->headers_out.charset.len = 0;
+
+    return ngx_http_latchkey_replay_headers(r, ctx->conf, block);
 }
 
 

@@ -164,9 +164,11 @@ ngx_http_latchkey_mark(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 
     /* by the daemon's clock, as a replay will say it */
 
-    expires = op->claimed_ms + (ngx_msec_t) (ngx_current_msec
-                                             - op->claimed_at)
-              + op->conf->ttl;
+    expires = ctx->expires_ms
+              ? ctx->expires_ms
+              : op->claimed_ms + (ngx_msec_t) (ngx_current_msec
+                                               - op->claimed_at)
+                + op->conf->ttl;
 
     return ngx_http_latchkey_add_expires(r, expires);
 }

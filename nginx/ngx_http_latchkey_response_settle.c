@@ -20,6 +20,10 @@ static ngx_int_t ngx_http_latchkey_overtaken(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
     const struct lk_answer *answer);
+static void ngx_http_latchkey_use_kept(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+static ngx_http_latchkey_did_e ngx_http_latchkey_did_of(
+    ngx_http_latchkey_op_t *op, const struct lk_answer *answer);
 static ngx_uint_t ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
     const struct lk_answer *answer);
 static ngx_uint_t ngx_http_latchkey_has_no_answer(ngx_http_request_t *r,
@@ -115,7 +119,7 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
         return NGX_OK;
     }
 
-    ctx->outcome = ngx_http_latchkey_outcomes[op->settle];
+    ctx->outcome = ngx_http_latchkey_did_of(op, answer);
 
     if (answer->verdict == LK_VERDICT_STALE
         && op->settle != NGX_HTTP_LATCHKEY_SETTLE_RELEASE)
@@ -123,13 +127,8 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
         return ngx_http_latchkey_overtaken(r, ctx);
     }
 
-    /* kept is our own, if the first reply was lost: what we hold is it then */
-
-    if (answer->verdict == LK_VERDICT_KEPT
-        && !ngx_http_latchkey_is_own(op, answer))
-    {
-        ngx_http_latchkey_replace(ctx,
-                              ngx_http_latchkey_set_verdict(r, ctx, answer));
+    if (answer->verdict == LK_VERDICT_KEPT) {
+        ngx_http_latchkey_use_kept(r, ctx, answer);
         return NGX_OK;
     }
 
@@ -144,6 +143,46 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 }
 
 
+/* KEPT: whatever was asked for, the operation is completed */
+
+static ngx_http_latchkey_did_e
+ngx_http_latchkey_did_of(ngx_http_latchkey_op_t *op,
+    const struct lk_answer *answer)
+{
+    if (answer->verdict != LK_VERDICT_KEPT) {
+        return ngx_http_latchkey_outcomes[op->settle];
+    }
+
+    return answer->reason.len ? NGX_HTTP_LATCHKEY_DID_OMITTED
+                              : NGX_HTTP_LATCHKEY_DID_KEPT;
+}
+
+
+/*
+ * KEPT: completed before, by the app itself, or from here and the reply was
+ * lost.  Retries will get what is stored, so this client does.  An answer that
+ * is the same keeps its own headers that are not stored, such as cookies.
+ */
+
+static void
+ngx_http_latchkey_use_kept(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
+{
+    ctx->expires_ms = answer->expires_ms;
+
+    if (ngx_http_latchkey_is_own(ctx->op, answer)
+        && (ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT
+            || ngx_http_latchkey_take_headers(r, ctx, answer) == NGX_OK))
+    {
+        ctx->state = NGX_HTTP_LATCHKEY_SEND;
+        return;
+    }
+
+    ngx_http_latchkey_replace(ctx,
+                              ngx_http_latchkey_set_verdict(r, ctx, answer));
+}
+
+
 static void
 ngx_http_latchkey_tell_courier(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
@@ -151,7 +190,7 @@ ngx_http_latchkey_tell_courier(ngx_http_request_t *r,
     ctx->outcome = answer == NULL ? NGX_HTTP_LATCHKEY_DID_LATE
                    : answer->verdict == LK_VERDICT_STALE
                      ? NGX_HTTP_LATCHKEY_DID_STALE
-                     : ngx_http_latchkey_outcomes[ctx->op->settle];
+                     : ngx_http_latchkey_did_of(ctx->op, answer);
 
     ngx_http_latchkey_replace(ctx,
                           ngx_http_latchkey_courier_outcome(r, ctx, answer));
@@ -245,7 +284,7 @@ ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
 }
 
 
-/* is what the daemon kept what it was sent from here? */
+/* is what the daemon kept what it was sent from here, but for headers? */
 
 static ngx_uint_t
 ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,

@@ -393,7 +393,8 @@ def test_an_answer_that_the_app_stored_itself_is_what_the_client_gets(
     # What may not be replayed is not, whoever stored it.
     for replay in (answer, again):
         assert "Set-Cookie" not in replay.headers
-        assert replay.replayed and replay.header("Content-Length") == "10"
+        assert replay.header("Content-Length") == "10"
+        assert replay.replayed == (replay is again)
 
 
 def test_an_answer_of_an_old_token_is_discarded(gateway, app):
