@@ -294,7 +294,8 @@ LK_MUST_CHECK enum lk_status latchkey_response_measure(struct lk_slice prefix,
     X(NOT_FOUND, "not-found", 404, "There is no such operation")               \
     X(QUERY_INVALID, "query-invalid", 400, "The query is not valid")           \
     X(TOO_LARGE, "too-large", 413,                                             \
-      "The request is too large to be accepted for later")
+      "The request is too large to be accepted for later")                     \
+    X(NOT_REACHED, "not-reached", 502, "The application was not reached")
 
 enum lk_problem_kind {
 #define X(id, name, status, title) LK_PROBLEM_##id,

@@ -28,6 +28,8 @@ static char *ngx_http_latchkey_check_times(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_check_sizes(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
+static char *ngx_http_latchkey_check_statuses(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_check_async(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
 static const char *ngx_http_latchkey_handler_name(
@@ -101,6 +103,10 @@ ngx_http_latchkey_check_guard(ngx_conf_t *cf,
 
     if (rv == NGX_CONF_OK) {
         rv = ngx_http_latchkey_check_sizes(cf, llcf);
+    }
+
+    if (rv == NGX_CONF_OK) {
+        rv = ngx_http_latchkey_check_statuses(cf, llcf);
     }
 
     if (rv == NGX_CONF_OK && !only) {
@@ -209,6 +215,36 @@ ngx_http_latchkey_check_sizes(ngx_conf_t *cf,
         return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
                    "\"idempotency_response_max\" is more than 256m; answers "
                    "are held in memory, set it lower");
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* each may be inherited, so they meet only here */
+
+static char *
+ngx_http_latchkey_check_statuses(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf)
+{
+    ngx_uint_t   i, j, *keep, *release;
+
+    if (llcf->keep == NULL || llcf->release == NULL) {
+        return NGX_CONF_OK;
+    }
+
+    keep = llcf->keep->elts;
+    release = llcf->release->elts;
+
+    for (i = 0; i < llcf->keep->nelts; i++) {
+        for (j = 0; j < llcf->release->nelts; j++) {
+            if (keep[i] == release[j]) {
+                return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+                           "status %ui is in \"idempotency_keep\" and in "
+                           "\"idempotency_release\"; remove it from one of "
+                           "them", keep[i]);
+            }
+        }
     }
 
     return NGX_CONF_OK;

@@ -109,6 +109,7 @@ struct ngx_http_latchkey_loc_conf_s {
 
     ngx_uint_t                       keep_5xx;
     ngx_array_t                     *keep;        /* ngx_uint_t, statuses */
+    ngx_array_t                     *release;     /* the same, none of keep */
     ngx_uint_t                       no_body;
     ngx_array_t                     *replay_headers; /* ngx_str_t, lower */
     size_t                           response_max;

@@ -176,6 +176,13 @@ ngx_command_t  ngx_http_latchkey_commands[] = {
       0,
       NULL },
 
+    { ngx_string("idempotency_release"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_1MORE,
+      ngx_http_latchkey_set_release,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("idempotency_replay_headers"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_1MORE,
       ngx_http_latchkey_set_replay_headers,

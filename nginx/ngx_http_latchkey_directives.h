@@ -42,6 +42,8 @@ char *ngx_http_latchkey_set_async_headers(ngx_conf_t *cf, ngx_command_t *cmd,
 /* directives_answer */
 char *ngx_http_latchkey_set_keep(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+char *ngx_http_latchkey_set_release(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_http_latchkey_set_late(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_latchkey_set_problem_base(ngx_conf_t *cf, ngx_command_t *cmd,

@@ -10,6 +10,8 @@
 
 static ngx_int_t ngx_http_latchkey_keep_status(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_array_t *keep, ngx_str_t *value);
+static ngx_int_t ngx_http_latchkey_add_status(ngx_array_t *statuses,
+    ngx_uint_t status);
 
 
 char *
@@ -63,8 +65,7 @@ static ngx_int_t
 ngx_http_latchkey_keep_status(ngx_conf_t *cf, ngx_command_t *cmd,
     ngx_array_t *keep, ngx_str_t *value)
 {
-    ngx_int_t    n;
-    ngx_uint_t  *status;
+    ngx_int_t  n;
 
     n = ngx_atoi(value->data, value->len);
 
@@ -85,14 +86,70 @@ ngx_http_latchkey_keep_status(ngx_conf_t *cf, ngx_command_t *cmd,
                            n, &cmd->name);
     }
 
-    status = ngx_array_push(keep);
-    if (status == NULL) {
+    return ngx_http_latchkey_add_status(keep, n);
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_add_status(ngx_array_t *statuses, ngx_uint_t status)
+{
+    ngx_uint_t  *s;
+
+    s = ngx_array_push(statuses);
+    if (s == NULL) {
         return NGX_ERROR;
     }
 
-    *status = n;
+    *s = status;
 
     return NGX_OK;
+}
+
+
+char *
+ngx_http_latchkey_set_release(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_latchkey_loc_conf_t *llcf = conf;
+
+    ngx_int_t    n;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+
+    if (llcf->release != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "default") == 0) {
+        llcf->release = NULL;
+        return NGX_CONF_OK;
+    }
+
+    llcf->release = ngx_array_create(cf->pool, 4, sizeof(ngx_uint_t));
+    if (llcf->release == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        n = ngx_atoi(value[i].data, value[i].len);
+
+        /* what has succeeded has happened */
+
+        if (n < 400 || n > 599) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid value \"%V\" in \"%V\", it must be "
+                               "\"default\" alone, or statuses from 400 to "
+                               "599", &value[i], &cmd->name);
+            return NGX_CONF_ERROR;
+        }
+
+        if (ngx_http_latchkey_add_status(llcf->release, n) != NGX_OK) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
 }
 
 

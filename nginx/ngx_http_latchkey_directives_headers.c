@@ -33,6 +33,7 @@ static ngx_str_t  ngx_http_latchkey_unreplayed[] = {
     ngx_string("upgrade"),
     ngx_string("content-length"),
     ngx_string("idempot*"),
+    ngx_string("latchkey*"),
     ngx_null_string
 };
 

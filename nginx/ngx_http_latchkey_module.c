@@ -134,6 +134,7 @@ ngx_http_latchkey_create_loc_conf(ngx_conf_t *cf)
     conf->lock = NGX_CONF_UNSET_MSEC;
     conf->wait = NGX_CONF_UNSET_MSEC;
     conf->keep = NGX_CONF_UNSET_PTR;
+    conf->release = NGX_CONF_UNSET_PTR;
     conf->replay_headers = NGX_CONF_UNSET_PTR;
     conf->response_max = NGX_CONF_UNSET_SIZE;
     conf->mismatch_status = NGX_CONF_UNSET_UINT;
@@ -245,6 +246,7 @@ ngx_http_latchkey_merge_answer(ngx_http_latchkey_loc_conf_t *conf,
     }
 
     ngx_conf_merge_ptr_value(conf->keep, prev->keep, NULL);
+    ngx_conf_merge_ptr_value(conf->release, prev->release, NULL);
     ngx_conf_merge_ptr_value(conf->replay_headers, prev->replay_headers, NULL);
     ngx_conf_merge_size_value(conf->response_max, prev->response_max,
                               1024 * 1024);
@@ -500,6 +502,13 @@ ngx_http_latchkey_init(ngx_conf_t *cf)
     }
 
     *h = ngx_http_latchkey_handler;
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_REWRITE_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_latchkey_rewrite_handler;
 
     return ngx_http_latchkey_filter_init(cf);
 }

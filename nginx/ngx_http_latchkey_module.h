@@ -43,6 +43,10 @@
 
 #define NGX_HTTP_LATCHKEY_OWNER_LEN   32    /* hexadecimal digits */
 
+/* Retry-After, in ms */
+#define NGX_HTTP_LATCHKEY_SOON        1000   /* a daemon or an app is away */
+#define NGX_HTTP_LATCHKEY_ASK_AGAIN   30000  /* an outcome is not known */
+
 /* as ngx_http_image_filter_module has it: a bit that nginx's core leaves */
 #define NGX_HTTP_LATCHKEY_BUFFERED    0x08
 
@@ -201,6 +205,17 @@ ngx_int_t ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
 void ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op);
 
 
+/* what the apps of a request said of it so far, see class */
+
+typedef enum {
+    NGX_HTTP_LATCHKEY_APP_UNREACHED = 0,
+    NGX_HTTP_LATCHKEY_APP_NOTHING,
+    NGX_HTTP_LATCHKEY_APP_REFUSED,
+    NGX_HTTP_LATCHKEY_APP_DID,
+    NGX_HTTP_LATCHKEY_APP_UNKNOWN
+} ngx_http_latchkey_app_e;
+
+
 /* one request */
 
 typedef enum {
@@ -233,13 +248,17 @@ struct ngx_http_latchkey_ctx_s {
     uint64_t                         attempt;
     uint64_t                         expires_ms;  /* 0: not stored before */
     ngx_uint_t                       http_version; /* the client's */
-    ngx_uint_t                       uri_changes; /* where it was let go */
     ngx_msec_t                       waited;      /* sum, in ms */
     ngx_msec_t                       wait_start;
     ngx_msec_t                       wait_until;  /* idempotency_wait */
 
     ngx_http_latchkey_await_t        await;
     ngx_event_t                      timer;       /* of waiting */
+
+    ngx_http_latchkey_app_e          app;
+    ngx_uint_t                       app_status;  /* what it said that with */
+    ngx_uint_t                       heard;       /* of r->upstream_states */
+    char                            *reason;      /* of omission or doubt */
 
     /* buffers of the answer that are not taken: they stay with their owner */
     ngx_chain_t                     *rest;
@@ -251,6 +270,8 @@ struct ngx_http_latchkey_ctx_s {
     unsigned                         preferred:1; /* since the client said so */
     unsigned                         too_large:1; /* for that */
     unsigned                         too_old:1;
+    unsigned                         worded:1;    /* app: by its header */
+    unsigned                         own_page:1;  /* nginx's, of an error */
     unsigned                         from_app:1;  /* not a page of nginx */
     unsigned                         complete:1;  /* last_buf was seen */
     unsigned                         truncated:1; /* it will never come */
@@ -281,6 +302,7 @@ ngx_uint_t ngx_http_latchkey_is_fastcgi(ngx_http_request_t *r);
 
 /* request */
 ngx_int_t ngx_http_latchkey_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_latchkey_rewrite_handler(ngx_http_request_t *r);
 /* claims, or claims again; returns as a phase handler */
 ngx_int_t ngx_http_latchkey_send_claim(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
@@ -409,7 +431,18 @@ ngx_uint_t ngx_http_latchkey_in_doubt(ngx_http_request_t *r,
 /* may the app have seen this request, as far as it has come? */
 ngx_uint_t ngx_http_latchkey_contacted(ngx_http_request_t *r,
     ngx_http_latchkey_state_e state);
-/* the answers to that: outcome-unknown; set_lost: as 502 or 504 */
+/* was the connection handed over, with 101? */
+ngx_uint_t ngx_http_latchkey_is_handed_over(ngx_http_request_t *r);
+/* what the app says to us is not for clients */
+void ngx_http_latchkey_strip_word(ngx_http_request_t *r);
+/*
+ * Is what is held nothing to send: cut off, or an error page of nginx's own
+ * that says less than is known?  Then set_instead is sent.
+ */
+ngx_uint_t ngx_http_latchkey_has_no_answer(ngx_http_latchkey_ctx_t *ctx);
+ngx_chain_t *ngx_http_latchkey_set_instead(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+/* outcome-unknown; set_lost: as 502 or 504 */
 ngx_chain_t *ngx_http_latchkey_set_lost(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 ngx_chain_t *ngx_http_latchkey_unknown(ngx_http_request_t *r,

@@ -13,7 +13,8 @@ static u_char *ngx_http_latchkey_explain(ngx_http_latchkey_ctx_t *ctx,
     const struct lk_answer *answer, struct lk_problem *problem,
     ngx_msec_t *retry_after, u_char *p, u_char *last);
 static u_char *ngx_http_latchkey_explain_refused(ngx_http_latchkey_ctx_t *ctx,
-    struct lk_problem *problem, u_char *p, u_char *last);
+    struct lk_problem *problem, ngx_msec_t *retry_after, u_char *p,
+    u_char *last);
 
 
 ngx_chain_t *
@@ -169,6 +170,7 @@ ngx_http_latchkey_explain(ngx_http_latchkey_ctx_t *ctx,
 
     case LK_VERDICT_UNCERTAIN:
         problem->kind = LK_PROBLEM_OUTCOME_UNKNOWN;
+        *retry_after = NGX_HTTP_LATCHKEY_ASK_AGAIN;
         return ngx_slprintf(p, last,
                             "The original request may or may not have taken "
                             "effect (%*s); it is not run again. Keep the "
@@ -192,11 +194,12 @@ ngx_http_latchkey_explain(ngx_http_latchkey_ctx_t *ctx,
                             answer->reason.len, answer->reason.data);
 
     case LK_VERDICT_REFUSED:
-        return ngx_http_latchkey_explain_refused(ctx, problem, p, last);
+        return ngx_http_latchkey_explain_refused(ctx, problem, retry_after, p,
+                                                 last);
 
     default: /* no answer from a daemon that can decide */
         problem->kind = LK_PROBLEM_UNAVAILABLE;
-        *retry_after = 1000;
+        *retry_after = NGX_HTTP_LATCHKEY_SOON;
         return ngx_slprintf(p, last,
                             "The request was not processed; send the same "
                             "request again later.");
@@ -208,7 +211,8 @@ ngx_http_latchkey_explain(ngx_http_latchkey_ctx_t *ctx,
 
 static u_char *
 ngx_http_latchkey_explain_refused(ngx_http_latchkey_ctx_t *ctx,
-    struct lk_problem *problem, u_char *p, u_char *last)
+    struct lk_problem *problem, ngx_msec_t *retry_after, u_char *p,
+    u_char *last)
 {
     if (ctx->too_old) {
         problem->kind = LK_PROBLEM_TOO_OLD;
@@ -223,6 +227,7 @@ ngx_http_latchkey_explain_refused(ngx_http_latchkey_ctx_t *ctx,
     }
 
     problem->kind = LK_PROBLEM_OUTCOME_UNKNOWN;
+    *retry_after = NGX_HTTP_LATCHKEY_ASK_AGAIN;
     return ngx_slprintf(p, last,
                         "The request was processed, but its record had been "
                         "taken away meanwhile; keep the reference.");

@@ -86,6 +86,30 @@ ngx_http_latchkey_handler(ngx_http_request_t *r)
 
 
 /*
+ * Before the rewrite directives of a location that a claimed request is led
+ * to.  nginx sets expect_tested when it makes an error page of its own, and
+ * for nothing else once the body was read: so it tells whether there was one
+ * since, see class.
+ */
+
+ngx_int_t
+ngx_http_latchkey_rewrite_handler(ngx_http_request_t *r)
+{
+    ngx_http_latchkey_ctx_t  *ctx;
+
+    if (r == r->main && r->internal) {
+        ctx = ngx_http_latchkey_get_ctx(r);
+
+        if (ctx && ctx->state == NGX_HTTP_LATCHKEY_RUN) {
+            r->expect_tested = 0;
+        }
+    }
+
+    return NGX_DECLINED;
+}
+
+
+/*
  * Came here through a location that only looked on, or that let a request
  * without a key pass?  Then what this one asks for has not been done yet.
  */
@@ -123,12 +147,9 @@ ngx_http_latchkey_redirected(ngx_http_request_t *r,
 {
     ngx_chain_t  *out;
 
-    if (!ngx_http_latchkey_in_doubt(r, ctx)) {
-        ctx->uri_changes = r->uri_changes;
-        return NGX_DECLINED;
-    }
-
-    if (ctx->observe || r->content_handler == NULL) {
+    if (!ngx_http_latchkey_in_doubt(r, ctx) || ctx->observe
+        || r->content_handler == NULL)
+    {
         return NGX_DECLINED;
     }
 

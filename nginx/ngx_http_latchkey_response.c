@@ -42,12 +42,20 @@ ngx_http_output_body_filter_pt    ngx_http_latchkey_next_body;
 static ngx_int_t
 ngx_http_latchkey_header_filter(ngx_http_request_t *r)
 {
-    ngx_http_latchkey_ctx_t  *ctx;
+    ngx_http_latchkey_ctx_t       *ctx;
+    ngx_http_latchkey_loc_conf_t  *llcf;
 
     ctx = ngx_http_latchkey_get_ctx(r);
+    llcf = ngx_http_get_module_loc_conf(r, ngx_http_latchkey_module);
 
     if (ctx && r->post_action) {
         ngx_http_latchkey_post_action(ctx);
+    }
+
+    /* without an upstream it is ours, for the courier */
+
+    if (r->upstream && (ctx || llcf->mode != NGX_HTTP_LATCHKEY_OFF)) {
+        ngx_http_latchkey_strip_word(r);
     }
 
     if (ctx == NULL || ctx->state != NGX_HTTP_LATCHKEY_RUN) {
@@ -65,7 +73,7 @@ ngx_http_latchkey_header_filter(ngx_http_request_t *r)
     ctx->state = NGX_HTTP_LATCHKEY_HOLD;
     ctx->from_app = (r->upstream && r->upstream->cleanup);
 
-    if (ctx->observe || r->headers_out.status == 101) {
+    if (ctx->observe || ngx_http_latchkey_is_handed_over(r)) {
         return ngx_http_latchkey_pass_header(r, ctx);
     }
 
@@ -101,7 +109,7 @@ ngx_http_latchkey_pass_header(ngx_http_request_t *r,
 
     rc = ngx_http_latchkey_next_header(r);
 
-    if (r->headers_out.status == 101) {
+    if (ngx_http_latchkey_is_handed_over(r)) {
         ctx->op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
         ngx_str_set(&ctx->op->reason, "the connection changed its protocol");
         ngx_http_latchkey_settle_aside(r, ctx);

@@ -26,8 +26,6 @@ static ngx_http_latchkey_did_e ngx_http_latchkey_did_of(
     ngx_http_latchkey_op_t *op, const struct lk_answer *answer);
 static ngx_uint_t ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
     const struct lk_answer *answer);
-static ngx_uint_t ngx_http_latchkey_has_no_answer(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx,
     ngx_chain_t *out);
 
@@ -132,8 +130,8 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
         return NGX_OK;
     }
 
-    if (ngx_http_latchkey_has_no_answer(r, ctx)) {
-        ngx_http_latchkey_replace(ctx, ngx_http_latchkey_set_lost(r, ctx));
+    if (ngx_http_latchkey_has_no_answer(ctx)) {
+        ngx_http_latchkey_replace(ctx, ngx_http_latchkey_set_instead(r, ctx));
         return NGX_OK;
     }
 
@@ -205,25 +203,25 @@ ngx_http_latchkey_not_stored(ngx_http_request_t *r,
 {
     ctx->outcome = NGX_HTTP_LATCHKEY_DID_LATE;
 
-    if (ngx_http_latchkey_has_no_answer(r, ctx)) {
-        ngx_http_latchkey_replace(ctx, ngx_http_latchkey_set_lost(r, ctx));
-        return;
-    }
-
-    if (ctx->op->settle != NGX_HTTP_LATCHKEY_SETTLE_KEEP
-        && ctx->op->settle != NGX_HTTP_LATCHKEY_SETTLE_OMIT)
+    if (ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
+        || ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT)
     {
-        /* what the app said stands; only the record is behind */
-
-        ctx->state = NGX_HTTP_LATCHKEY_SEND;
+        ngx_http_latchkey_replace(ctx,
+            ngx_http_latchkey_unknown(r, ctx, NGX_HTTP_SERVICE_UNAVAILABLE,
+                                      "The request was processed, but its "
+                                      "answer could not be stored yet; send "
+                                      "the same request again later."));
         return;
     }
 
-    ngx_http_latchkey_replace(ctx,
-        ngx_http_latchkey_unknown(r, ctx, NGX_HTTP_SERVICE_UNAVAILABLE,
-                                  "The request was processed, but its "
-                                  "answer could not be stored yet; send "
-                                  "the same request again later."));
+    if (ngx_http_latchkey_has_no_answer(ctx)) {
+        ngx_http_latchkey_replace(ctx, ngx_http_latchkey_set_instead(r, ctx));
+        return;
+    }
+
+    /* what the app said stands; only the record is behind */
+
+    ctx->state = NGX_HTTP_LATCHKEY_SEND;
 }
 
 
@@ -303,19 +301,6 @@ ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
            && answer->reason.len == 0
            && latchkey_slice_equal(answer->response.body,
                                 ngx_http_latchkey_slice(&op->answer_body));
-}
-
-
-/* in doubt, and neither the app nor error_page gave anything to show */
-
-static ngx_uint_t
-ngx_http_latchkey_has_no_answer(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx)
-{
-    return ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_DOUBT
-           && (ctx->truncated
-               || (!ctx->from_app && r->err_status
-                   && r->uri_changes == ctx->uri_changes));
 }
 
 

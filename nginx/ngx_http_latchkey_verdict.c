@@ -203,6 +203,7 @@ ngx_int_t
 ngx_http_latchkey_run(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 {
     ctx->state = NGX_HTTP_LATCHKEY_RUN;
+    r->expect_tested = 0;                        /* see rewrite_handler */
 
     if (ctx->observe) {
         return NGX_DECLINED;
