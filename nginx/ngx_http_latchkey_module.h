@@ -19,6 +19,7 @@
  * response       filters: the answer is held until it is stored; _hold,
  *                _settle, _headers, _send: its states one after the other
  * class          what an answer means for its operation
+ * upstream       what of nginx's upstream is called through us
  * answer         what the gateway says itself: how it is made and sent
  * problem        problem documents; replay: stored answers
  * link           the connection to the daemon, and the calls on it; _connect:
@@ -260,6 +261,14 @@ struct ngx_http_latchkey_ctx_s {
     ngx_uint_t                       heard;       /* of r->upstream_states */
     char                            *reason;      /* of omission or doubt */
 
+    /* what ours of upstream stand in for; set if they do */
+    ngx_http_handler_pt              content_handler;
+    ngx_int_t                      (*reinit_request)(ngx_http_request_t *r);
+    ngx_int_t                      (*process_header)(ngx_http_request_t *r);
+    ngx_int_t                      (*input_filter_init)(void *data);
+    ngx_int_t                      (*input_filter)(void *data, ssize_t bytes);
+    ngx_event_pipe_input_filter_pt   pipe_filter;
+
     /* buffers of the answer that are not taken: they stay with their owner */
     ngx_chain_t                     *rest;
     ngx_chain_t                     *other;       /* REPLACE: its body */
@@ -275,6 +284,7 @@ struct ngx_http_latchkey_ctx_s {
     unsigned                         from_app:1;  /* not a page of nginx */
     unsigned                         complete:1;  /* last_buf was seen */
     unsigned                         truncated:1; /* it will never come */
+    unsigned                         unreadable:1; /* the rest of a body */
     ngx_str_t                        too_old_detail;
 };
 
@@ -447,6 +457,10 @@ ngx_chain_t *ngx_http_latchkey_set_lost(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 ngx_chain_t *ngx_http_latchkey_unknown(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_uint_t status, const char *detail);
+
+/* upstream: called before the content handler of what is claimed runs */
+void ngx_http_latchkey_wrap_content(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
 
 /* answer */
 

@@ -147,9 +147,16 @@ ngx_http_latchkey_redirected(ngx_http_request_t *r,
 {
     ngx_chain_t  *out;
 
-    if (!ngx_http_latchkey_in_doubt(r, ctx) || ctx->observe
-        || r->content_handler == NULL)
-    {
+    if (!ngx_http_latchkey_in_doubt(r, ctx)) {
+
+        if (!ctx->observe) {
+            ngx_http_latchkey_wrap_content(r, ctx);
+        }
+
+        return NGX_DECLINED;
+    }
+
+    if (ctx->observe || r->content_handler == NULL) {
         return NGX_DECLINED;
     }
 

@@ -217,6 +217,8 @@ ngx_http_latchkey_run(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
+    ngx_http_latchkey_wrap_content(r, ctx);
+
     return NGX_DECLINED;
 }
 

@@ -6,11 +6,12 @@ import re
 
 import pytest
 
-from support.app import tell
+from support.app import pattern, tell
 from support.gateway import check_config, guard, params
 from support.later import PlayedCourier, later
 from support.later import outcome as told
 from support.life import new_key
+from support.wire import encode_request
 
 PROTOCOLS = ["http", "fastcgi", "scgi", "uwsgi"]
 FILES = """
@@ -439,6 +440,87 @@ def test_the_first_client_gets_the_headers_that_are_stored(gateway, app):
 def seconds(answer):
     return email.utils.parsedate_to_datetime(
         answer.header("Idempotency-Expires")).timestamp()
+
+
+# ---- answers that are none --------------------------------------------------
+
+@pytest.mark.parametrize("lines", [
+    "", "proxy_http_version 1.1;",
+    "proxy_http_version 1.1; proxy_buffering off;", "proxy_buffer_size 1k;"])
+@pytest.mark.parametrize("manner", [
+    {"interim": [103], "hold": "final"}, {"interim": [100, 102, 103]},
+    {"interim": [103] * 30, "bytes": 70000},
+    {"interim": [103], "bytes": 5000, "chunked": True},
+    {"interim": [103], "status": 404, "plain": True}], ids=str)
+def test_interim_answers_are_passed_over(make_gateway, app, lines, manner):
+    # C02
+    if "1.1" not in lines and "chunked" in manner:
+        lines += "proxy_http_version 1.1;"
+    gateway = make_gateway(locations=guard("/", lines))
+    key = new_key()
+    with gateway.raw() as connection:
+        connection.send(encode_request("POST", "/", gateway.headers(
+            tell(**manner), key), b"{}"))
+        if "hold" in manner:
+            app.wait_held("final")
+            app.release("final")
+        first = connection.response()
+        # And nothing of it is left for the next answer.
+        again = connection.ask("POST", "/", gateway.headers({}, key), b"{}")
+    assert first.status == again.status == manner.get("status", 201)
+    assert first.complete and first.body == again.body
+    if "bytes" in manner:
+        assert first.body == pattern(manner["bytes"])
+    assert "X-Interim" not in first.headers and "Link" not in first.headers
+    assert again.replayed and app.count() == 1
+    becomes(gateway, key, "kept")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_answer_that_is_not_final_leaves_the_outcome_open(
+        make_gateway, app, protocol):
+    # C21: 101 to a client that has not asked for it; 103 as the only one.
+    gateway = make_gateway(locations=location(protocol))
+    statuses = [101] if protocol == "http" else [101, 103, 199]
+    for status in statuses:
+        key = new_key()
+        first = gateway.post(key, headers=tell(status=status, body="?"))
+        assert (first.status, first.problem) == (502, "outcome-unknown")
+        becomes(gateway, key, "doubted")
+        assert gateway.post(key).problem == "outcome-unknown"
+        assert app.count(key) == 1
+
+
+@pytest.mark.parametrize("lines", [
+    "", "proxy_buffering off;", "proxy_buffer_size 1k; proxy_buffers 2 1k; "
+    "proxy_busy_buffers_size 1k;"])
+@pytest.mark.parametrize("size", [0, 10, 3000, 300000])
+def test_a_body_that_cannot_be_read_leaves_the_outcome_open(
+        make_gateway, app, lines, size):
+    # C21: said as such, on a connection that goes on.
+    gateway = make_gateway(locations=guard(
+        "/", "proxy_http_version 1.1;", lines))
+    key = new_key()
+    with gateway.raw() as connection:
+        first = connection.ask("POST", "/", gateway.headers(
+            tell(bytes=size, bad_chunk=True), key), b"{}")
+    assert (first.status, first.problem) == (502, "outcome-unknown")
+    assert first.complete and first.header("Retry-After") == "30"
+    becomes(gateway, key, "doubted")
+    again = gateway.post(key)
+    assert (again.status, again.problem) == (409, "outcome-unknown")
+    assert again.header("Retry-After") == "30" and app.count() == 1
+
+
+def test_a_large_body_that_cannot_be_read_to_its_end_looks_cut_off(
+        make_gateway, app):
+    # C12: its beginning is with the client by then.
+    gateway = make_gateway(locations=guard(
+        "/", "proxy_http_version 1.1;", "idempotency_response_max 1k;"))
+    key = new_key()
+    first = gateway.post(key, headers=tell(bytes=50000, bad_chunk=True))
+    assert first.status == 201 and not first.complete
+    assert gateway.post(key).problem == "answer-not-kept"
 
 
 # ---- requests that run later ------------------------------------------------

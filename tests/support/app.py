@@ -34,6 +34,8 @@ MANNERS = {
     "close": False,      # closes without an answer
     "reset": False,      # resets without an answer
     "garbage": False,    # answers with something that is not HTTP
+    "interim": None,     # sends answers of these statuses first, before holds
+    "bad_chunk": False,  # chunked, and ends in what is not a chunk
 }
 PATTERN = bytes(range(256)) * 256
 MAX_RECORDED = 1 << 20
@@ -267,6 +269,10 @@ class Server:
         if not manner["early"]:
             call.set_body(self.read_body())
         self.app.record(call)
+        for status in manner["interim"] or []:
+            self.sock.sendall(b"HTTP/1.1 %d Interim\r\nLink: </a.css>; "
+                              b"rel=preload\r\nX-Interim: yes\r\n\r\n"
+                              % status)
         if manner["delay"]:
             time.sleep(manner["delay"])
         if manner["hold"]:
@@ -348,7 +354,7 @@ class HttpServer(Server):
 
     def send_head(self, status, headers, length, manner):
         if length is not None:
-            if manner["chunked"]:
+            if manner["chunked"] or manner["bad_chunk"]:
                 headers.append(("Transfer-Encoding", "chunked"))
             elif not manner["plain"]:
                 headers.append(("Content-Length", length))
@@ -357,12 +363,14 @@ class HttpServer(Server):
             version, status, encode_headers(headers)))
 
     def send_body(self, data, manner):
-        if manner["chunked"]:
+        if manner["chunked"] or manner["bad_chunk"]:
             data = b"%x\r\n%s\r\n" % (len(data), data) if data else b""
         self.sock.sendall(data)
 
     def end(self, manner, bodiless):
-        if manner["chunked"] and not bodiless:
+        if manner["bad_chunk"]:
+            self.sock.sendall(b"zz\r\nnot a chunk\r\n0\r\n\r\n")
+        elif manner["chunked"] and not bodiless:
             self.sock.sendall(b"0\r\n\r\n")
 
 
