@@ -159,6 +159,26 @@ ngx_http_latchkey_send(ngx_http_request_t *r, ngx_chain_t *out)
 }
 
 
+void
+ngx_http_latchkey_finish(ngx_http_request_t *r, ngx_int_t rc)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    if (r->header_sent && clcf->post_action.data) {
+
+        /* as nginx marks that it has been */
+
+        r->request_complete = (rc == NGX_OK);
+        r->post_action = 1;
+        r->uri_changes = 0;
+    }
+
+    ngx_http_finalize_request(r, rc);
+}
+
+
 ngx_int_t
 ngx_http_latchkey_send_text(ngx_http_request_t *r, const char *content_type,
     struct lk_buf *text)

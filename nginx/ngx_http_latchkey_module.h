@@ -480,6 +480,8 @@ ngx_int_t ngx_http_latchkey_add_no_store(ngx_http_request_t *r);
  * ngx_http_finalize_request wants.
  */
 ngx_int_t ngx_http_latchkey_send(ngx_http_request_t *r, ngx_chain_t *out);
+/* what was sent is all: there is nothing for post_action to follow */
+void ngx_http_latchkey_finish(ngx_http_request_t *r, ngx_int_t rc);
 /* sends `text` as the whole answer, not to be cached, and frees it */
 ngx_int_t ngx_http_latchkey_send_text(ngx_http_request_t *r,
     const char *content_type, struct lk_buf *text);

@@ -312,8 +312,8 @@ ngx_http_latchkey_refuse(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     problem.kind = kind;
     problem.detail = latchkey_slice(detail);
 
-    ngx_http_finalize_request(r, ngx_http_latchkey_send_problem(r, &problem,
-                                                                0));
+    ngx_http_latchkey_finish(r, ngx_http_latchkey_send_problem(r, &problem,
+                                                               0));
 
     return NGX_DONE;
 }

@@ -152,7 +152,7 @@ ngx_http_latchkey_say(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
     r->read_event_handler = ngx_http_block_reading;
 
-    ngx_http_finalize_request(r, ngx_http_latchkey_send(r, out));
+    ngx_http_latchkey_finish(r, ngx_http_latchkey_send(r, out));
 
     return NGX_DONE;
 }

@@ -523,6 +523,37 @@ def test_a_large_body_that_cannot_be_read_to_its_end_looks_cut_off(
     assert gateway.post(key).problem == "answer-not-kept"
 
 
+# ---- after the answer -------------------------------------------------------
+
+def test_what_follows_an_answer_follows_only_if_the_app_ran(make_gateway,
+                                                            app):
+    # C02: not a replay, and not a refusal.
+    gateway = make_gateway(workers=1, locations=guard(
+        "/", "post_action @after;") + """
+        location @after { proxy_set_header X-After yes;
+                          proxy_pass http://@APP@; }""")
+    key = new_key()
+    with gateway.raw() as connection:
+        for _ in range(3):
+            assert connection.ask("POST", "/", gateway.headers({}, key),
+                                  b"{}").status == 201
+        assert connection.ask("POST", "/", gateway.headers({}, key),
+                              b"other").problem == "key-reused"
+        assert connection.ask("POST", "/", gateway.headers({}),
+                              b"{}").problem == "key-missing"
+        # The worker has done what there was to do when it answers this.
+        last = new_key()
+        assert connection.ask("POST", "/", gateway.headers({}, last),
+                              b"{}").status == 201
+    app.wait(lambda: len(after(app)) >= 2, "nothing followed")
+    assert sorted(call.key for call in after(app)) == sorted([key, last])
+    assert app.count() == 4
+
+
+def after(app):
+    return [call for call in app.calls if call.header("X-After")]
+
+
 # ---- requests that run later ------------------------------------------------
 
 @pytest.mark.parametrize("protocol", ["http", "uwsgi"])
