@@ -5,6 +5,7 @@
 #   make check        every test; PYTEST_ARGS=... for pytest, JOBS=... at a time
 #   make check-unit   only those in C
 #   make crash        kills the daemon N=10000 times under load
+#   make model        the model of the protocol, with larger bounds
 #   make fuzz         each fuzzer for SECONDS=60
 #   make bench        the comparisons; BENCH_ARGS=... as for ./run bench
 #   make fmt          formats the code; make fmt-check only looks
@@ -73,14 +74,15 @@ DAEMON_PARTS := $(filter-out $(BUILD)/obj/daemon/main.o,$(DAEMON_OBJS)) $(COURIE
 THREADS       := $(filter thread,$(SANITIZE))
 UNIT_TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/courier/test_*.c \
   $(if $(THREADS),tests/unit/test_batcher.c,tests/unit/test_*.c tests/store/test_*.c)))
-ONE_THREAD    := test_cli*.py test_moving*.py test_stores.py test_reconcile.py
-TEST_TOOLS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/unit/% tests/fuzz/% tests/store/test_% tests/courier/test_%,$(wildcard tests/*/*.c)))
+ONE_THREAD    := test_cli*.py test_moving*.py test_stores.py test_reconcile.py test_model.py
+TEST_TOOLS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/unit/% tests/fuzz/% tests/model/% tests/store/test_% tests/courier/test_%,$(wildcard tests/*/*.c)))
+MODEL         := $(BUILD)/tests/model/model
 BENCH_TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c))
 FUZZERS       := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 
 SHELL := /bin/bash
 .PHONY: all check check-unit faults fuzz bench crash fmt fmt-check lint lint-nginx \
-  install clean help tests nginx-asan
+  install clean help tests model nginx-asan
 .SECONDARY:
 
 MODULE := $(if $(GATEWAY),$(BUILD)/ngx_http_latchkey_module.so)
@@ -181,7 +183,12 @@ $(BUILD)/lossy: $(LOSSY_OBJS)
 
 # ---- tests -------------------------------------------------------------------
 
-tests: $(UNIT_TESTS) $(TEST_TOOLS)
+tests: $(UNIT_TESTS) $(TEST_TOOLS) $(MODEL)
+
+$(MODEL): $(call objs,tests/model/*.c) $(BUILD)/liblatchkey.a
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS)
 
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(DAEMON_PARTS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	@mkdir -p $(@D)
@@ -218,7 +225,7 @@ ASAN := $(filter address%,$(SANITIZE))
 # What does not depend on how our programs were built is left out under
 # sanitizers.
 SUITES := $(if $(THREADS),$(patsubst %,'--ignore-glob=*/%',$(ONE_THREAD))) \
-  tests/crash tests/history $(if $(SANITIZE),,tests/sql) tests/courier tests/redis tests/store \
+  tests/crash tests/history tests/model $(if $(SANITIZE),,tests/sql) tests/courier tests/redis tests/store \
   $(if $(ASAN)$(GATEWAY),tests/gateway tests/hosts) $(if $(SANITIZE),,tests/services) tests/daemon
 PYTEST := LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
   $(if $(ASAN),LATCHKEY_NGINX=$(abspath $(BUILD))/nginx) $(PYTHON) -m pytest -q
@@ -232,6 +239,10 @@ check: all tests faults $(if $(ASAN),nginx-asan)
 N ?= 10000
 crash: all tests faults
 	$(Q)LATCHKEY_KILLS=$(N) $(PYTEST) -s tests/crash
+
+# Some minutes, and as much memory as it takes: a few gigabytes.
+model: $(MODEL)
+	$(Q)$(MODEL) --deep
 
 # ---- fuzzing -----------------------------------------------------------------
 
