@@ -15,6 +15,7 @@
  *   the same, with reexecute    claim             in_progress  NEW, next token
  * uncertain                     claim             unchanged    UNCERTAIN
  *   the same owner, no_new      claim             unchanged    NEW, same token
+ *   the same owner, not doubted claim             in_progress  NEW, same token
  *   the same, with reexecute    claim             in_progress  NEW, next token
  * completed                     claim             unchanged    REPLAY, OMITTED
  * absent, released, expired     accept            accepted     ACCEPTED
@@ -65,13 +66,13 @@
  * sign of life is what the lock asks for. Not so if the holder has doubted it
  * itself: then that sign was sent before and came late, and the reason stands.
  * (What is queued is doubted by the courier, which does not know whether the
- * gateway lives.) A claim repeated by its owner is such a sign, too: as long as
- * the record is in_progress no one else was told anything, so a lapsed lock
- * begins again, in the same step as NEW is said. no_new wins over reexecute:
- * whoever will not run it must not be told NEW. The one exception is the owner
- * itself: a claimant whose reply was lost, and who gave up meanwhile, asks so
- * for the token that it needs to release what it never ran. docs/concepts.md
- * tells all this in sentences.
+ * gateway lives.) A claim repeated by its owner, who never heard its reply and
+ * so has not run it, is such a sign, too: a lapsed lock begins again, swept or
+ * not, in the same step as NEW is said. no_new wins over reexecute: whoever
+ * will not run it must not be told NEW. The one exception is the owner itself:
+ * a claimant whose reply was lost, and who gave up meanwhile, asks so for the
+ * token that it needs to release what it never ran. docs/concepts.md tells all
+ * this in sentences.
  */
 
 static struct lk_step stay(struct lk_standing record, enum lk_verdict verdict)
@@ -86,6 +87,13 @@ static struct lk_step begin(struct lk_standing record)
     }
     return (struct lk_step){LK_VERDICT_NEW, LK_STATE_IN_PROGRESS,
                             LK_EFFECT_BEGIN};
+}
+
+/* The same claim, whose lock has lapsed and begins again. */
+static struct lk_step go_on(void)
+{
+    return (struct lk_step){LK_VERDICT_NEW, LK_STATE_IN_PROGRESS,
+                            LK_EFFECT_LOCK};
 }
 
 static struct lk_step claim(struct lk_standing record)
@@ -106,6 +114,9 @@ static struct lk_step claim(struct lk_standing record)
         if (record.same_owner && record.no_new) {
             return stay(record, LK_VERDICT_NEW);
         }
+        if (record.same_owner && !record.doubted && !record.queued) {
+            return go_on();
+        }
         return record.reexecute ? begin(record)
                                 : stay(record, LK_VERDICT_UNCERTAIN);
     default: /* in progress */
@@ -115,8 +126,7 @@ static struct lk_step claim(struct lk_standing record)
         return stay(record, LK_VERDICT_ACCEPTED);
     }
     if (record.same_owner && record.lapsed && !record.no_new) {
-        return (struct lk_step){LK_VERDICT_NEW, LK_STATE_IN_PROGRESS,
-                                LK_EFFECT_LOCK};
+        return go_on();
     }
     if (record.same_owner) {
         return stay(record, LK_VERDICT_NEW);

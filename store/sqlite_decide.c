@@ -374,7 +374,7 @@ bool lk_owner_matters(const struct lk_standing *standing)
 {
     return standing->same_owner && !standing->queued &&
            (standing->state == LK_STATE_IN_PROGRESS ||
-            (standing->state == LK_STATE_UNCERTAIN && standing->no_new));
+            standing->state == LK_STATE_UNCERTAIN);
 }
 
 static enum lk_status confirm_owner(struct lk_sqlite *store,
@@ -400,8 +400,10 @@ static enum lk_status confirm_doubt(struct lk_sqlite *store,
 {
     struct lk_kept *reason = NULL;
 
-    if (!entry || op->event != LK_EVENT_EXTEND || !standing->token_current ||
-        standing->state != LK_STATE_UNCERTAIN) {
+    bool concerned = op->event == LK_EVENT_EXTEND ? standing->token_current
+                                                  : standing->same_owner;
+
+    if (!entry || !concerned || standing->state != LK_STATE_UNCERTAIN) {
         return LK_OK;
     }
     enum lk_status status = lk_sqlite_reason(store, entry->token, &reason);

@@ -276,14 +276,15 @@ local function begin_again(name, args, i, was, tokens_key, now, tick)
     return begin(name, args, i, was, now)
 end
 
--- The same NEW: its owner has repeated its claim. Nobody else was told anything
--- since the lock ran out, so it begins again.
+-- The same NEW: its owner, who has not heard of it, has repeated its claim, and
+-- the lock, which has run out, begins again.
 local function go_on(name, record, lock, now)
-    deadline = now + lock
+    local was = state
+    state, deadline = IN_PROGRESS, now + lock
     local start = head()
     call('SET', name, start .. sub(record, HEAD + 1))
     put_due(IN_PROGRESS * STATE + deadline, name)
-    return reply(NEW, IN_PROGRESS, IN_PROGRESS, 1, now, start)
+    return reply(NEW, was, IN_PROGRESS, 1, now, start)
 end
 
 -- The lock of the record in hand has run out: its owner's words stay.
@@ -319,10 +320,11 @@ local function claim(name, args, i, tokens_key, now, tick)
             return tell(flags == FLAG_OMITTED and OMITTED or REPLAY, found,
                 now, record)
         end
-        if owner > 0 and (found == IN_PROGRESS or no_new) and args[i + 1] ==
+        if owner > 0 and (found == IN_PROGRESS or no_new or at == 0) and
+            args[i + 1] ==
             sub(record, HEAD + fingerprint + 1, HEAD + fingerprint + owner)
         then
-            if found == IN_PROGRESS and deadline <= now and not no_new then
+            if not no_new and (found == UNCERTAIN or deadline <= now) then
                 return go_on(name, record, args[i + 3], now)
             end
             return short(NEW, found, now, record)

@@ -98,8 +98,9 @@ AS $$
         -- Its own claim, whose reply was lost: NEW, the same token, and the
         -- lock again if it has lapsed. An owner who has given up since asks
         -- with NONEW for what it has to release.
-        WHEN event = 0 AND same_owner AND (was = 2 OR (flags & 2) <> 0) THEN
-            CASE WHEN was = 2 AND lapsed AND (flags & 2) = 0 THEN 16 * 7
+        WHEN event = 0 AND same_owner AND (was = 2 OR (flags & 2) <> 0
+                OR (flags & 64) = 0 AND NOT queued) THEN
+            CASE WHEN (was = 3 OR lapsed) AND (flags & 2) = 0 THEN 16 * 7
                  ELSE 0 END
         WHEN was = 2 AND NOT lapsed THEN 3 -- INFLIGHT
         WHEN event = 0 AND (flags & 1) <> 0 THEN

@@ -130,9 +130,11 @@ class Model:
             return "MISMATCH"
         elif state == "completed":
             return "OMITTED" if record.omitted else "REPLAY"
-        elif owner and (state == "in_progress" or op.flags & NO_NEW):
-            if (state == "in_progress" and record.deadline <= now and
-                    not op.flags & NO_NEW):
+        elif owner and (state == "in_progress" or op.flags & NO_NEW or
+                        record.reason is None):
+            if not op.flags & NO_NEW and (state == "uncertain" or
+                                          record.deadline <= now):
+                record.state = "in_progress"
                 record.deadline = now + (op.lock or 30000)
             return "NEW"
         elif state == "in_progress" and record.deadline > now:

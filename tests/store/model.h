@@ -372,14 +372,6 @@ static void hear_outcome(struct model *model, const struct model_op *op,
     for (int swept = 0; swept < 2; swept++) {
         struct lk_step step =
             lk_machine_step(op->event, model_standing(&record, op, past));
-        /* Swept, then run again by the same owner: also NEW, but another. */
-        bool repeated = step.verdict == LK_VERDICT_NEW &&
-                        step.effect == LK_EFFECT_LOCK && past && op->reexecute;
-        if (repeated && swept == 0 && out->token != record.token) {
-            record.state = LK_STATE_UNCERTAIN;
-            past = false;
-            continue;
-        }
         if (step.verdict == out->verdict && step.next == out->state) {
             take_outcome(model, op, out, step,
                          after_step(record, op, step, past));

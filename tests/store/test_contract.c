@@ -433,8 +433,9 @@ static void a_claim_repeated_after_its_lock_has_a_lock_again(void **state)
     say(bed, complete_of(bed, "k", first.token, "x"), LK_VERDICT_DONE);
 }
 
-/* Once somebody was told that it is uncertain, a repetition is told so, too. */
-static void a_claim_repeated_after_it_became_uncertain_is_told_so(void **state)
+/* C22: its reply was lost for longer than its lock: it has not run, and its
+ * owner alone can know. */
+static void a_claim_repeated_after_it_was_given_up_goes_on(void **state)
 {
     struct bed *bed = *state;
     struct lk_op op = claim_of(bed, "k", "a");
@@ -443,10 +444,20 @@ static void a_claim_repeated_after_it_became_uncertain_is_told_so(void **state)
     struct lk_outcome first = say(bed, op, LK_VERDICT_NEW);
     await_store_time(bed, first.lock_until_ms + 1);
     say(bed, claim_of(bed, "k", "b"), LK_VERDICT_UNCERTAIN);
-    say(bed, op, LK_VERDICT_UNCERTAIN);
+    bed_reopen(bed);
     op.no_new = true;
     assert_int_equal(say(bed, op, LK_VERDICT_NEW).token, first.token);
     assert_int_equal(look(bed, "k", NULL), LK_STATE_UNCERTAIN);
+    op.no_new = false;
+    op.lock_ms = HOUR_MS;
+    struct lk_outcome again = say(bed, op, LK_VERDICT_NEW);
+    assert_int_equal(again.token, first.token);
+    assert_int_equal(again.lock_until_ms, again.now_ms + HOUR_MS);
+    say(bed, claim_of(bed, "k", "b"), LK_VERDICT_INFLIGHT);
+    /* After its own doubt it is not for a repetition to run it. */
+    say(bed, with_token(bed, LK_EVENT_DOUBT, "k", first.token),
+        LK_VERDICT_DONE);
+    say(bed, op, LK_VERDICT_UNCERTAIN);
 }
 
 /* A sign of life that was on its way comes behind the holder's last word. */
@@ -727,7 +738,7 @@ int main(void)
         IN_BED(keep_makes_an_answer_last_longer_and_never_shorter),
         IN_BED(a_life_that_was_asked_for_outlasts_a_release),
         IN_BED(a_claim_repeated_after_its_lock_has_a_lock_again),
-        IN_BED(a_claim_repeated_after_it_became_uncertain_is_told_so),
+        IN_BED(a_claim_repeated_after_it_was_given_up_goes_on),
         IN_BED(a_late_extension_does_not_take_back_a_doubt),
         IN_BED(a_late_extension_takes_back_a_lapse),
         IN_BED(a_lapsed_claim_becomes_uncertain_by_the_sweeper),

@@ -82,6 +82,8 @@ static const struct rule rules[] = {
     {LAPSED, EV(SWEEP), 0, 0, TO(UNCERTAIN), SAY(DONE), DOES(DOUBT)},
     /* uncertain */
     {UNCERTAIN, EV(CLAIM), OWNER | NONEW, 0, SAME, SAY(NEW), DOES(NONE)},
+    {UNCERTAIN, EV(CLAIM), OWNER, DOUBTED | QUEUED, TO(IN_PROGRESS), SAY(NEW),
+     DOES(LOCK)},
     {UNCERTAIN, EV(CLAIM), REEX | NONEW, 0, SAME, SAY(REFUSED), DOES(NONE)},
     {UNCERTAIN, EV(CLAIM), REEX, 0, TO(IN_PROGRESS), SAY(NEW), DOES(BEGIN)},
     {UNCERTAIN, EV(CLAIM) | EV(ACCEPT), 0, 0, SAME, SAY(UNCERTAIN), DOES(NONE)},
@@ -296,7 +298,8 @@ static void check_new(enum lk_event event, struct lk_standing record,
         (step.effect == LK_EFFECT_NONE || step.effect == LK_EFFECT_LOCK) &&
         !(record.same_owner && record.same_fingerprint &&
           (record.state == LK_STATE_IN_PROGRESS ||
-           (record.state == LK_STATE_UNCERTAIN && record.no_new)))) {
+           (record.state == LK_STATE_UNCERTAIN &&
+            (record.no_new || !record.doubted))))) {
         name_case(event, record);
         fail_msg("a claim is handed out twice");
     }
@@ -375,8 +378,8 @@ static void check_uncertain(enum lk_event event, struct lk_standing record,
     }
     if (bit & RESOLVE || by_courier ||
         (bit & by_holder && record.token_current) ||
-        (event == LK_EVENT_CLAIM && record.reexecute && !record.no_new &&
-         record.same_fingerprint)) {
+        (event == LK_EVENT_CLAIM && !record.no_new && record.same_fingerprint &&
+         (record.reexecute || (record.same_owner && !record.doubted)))) {
         return;
     }
     name_case(event, record);
