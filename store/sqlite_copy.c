@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -300,6 +301,63 @@ static enum lk_status sync_file(const char *path)
     return failed ? LK_IO : lk_sync_folder(path);
 }
 
+static bool stat_beside(const char *path, const char *suffix, struct stat *info)
+{
+    char name[4096];
+
+    snprintf(name, sizeof(name), "%s%s", path, suffix);
+    return !stat(name, info);
+}
+
+/*
+ * Is the path, or one that SQLite would use beside it, a file of the store? By
+ * inode, so that no link and no other spelling hides it. A file that is not
+ * there has none, so the caller has tried to make it.
+ */
+static bool is_own_file(const struct lk_sqlite *store, const char *path)
+{
+    static const char *const suffixes[] = {"", "-journal", "-wal", "-shm",
+                                           "-lock"};
+    enum { SUFFIXES = sizeof(suffixes) / sizeof(*suffixes) };
+    struct stat own;
+    struct stat copy;
+
+    for (int i = 0; i < SUFFIXES; i++) {
+        for (int k = 0;
+             k < SUFFIXES && stat_beside(store->path, suffixes[i], &own); k++) {
+            if (stat_beside(path, suffixes[k], &copy) &&
+                copy.st_dev == own.st_dev && copy.st_ino == own.st_ino) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* An empty file that was not there before, for the copy. */
+static enum lk_status make_file(const struct lk_sqlite *store, const char *path,
+                                struct lk_buf *error)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int failure = fd < 0 ? errno : 0;
+
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (is_own_file(store, path)) {
+        if (fd >= 0) {
+            unlink(path);
+        }
+        return explain(error, path, "that is a file of the store itself",
+                       LK_INVALID);
+    }
+    if (failure) {
+        return explain(error, path, strerror(failure),
+                       failure == EEXIST ? LK_INVALID : LK_IO);
+    }
+    return LK_OK;
+}
+
 enum lk_status lk_sqlite_backup(struct lk_store *base, const char *path,
                                 lk_progress_fn progress, void *context,
                                 struct lk_buf *error)
@@ -308,14 +366,12 @@ enum lk_status lk_sqlite_backup(struct lk_store *base, const char *path,
     struct walk walk = {progress, context, 0, 0};
     sqlite3 *from = NULL;
     sqlite3 *to = NULL;
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    enum lk_status status = make_file(store, path, error);
 
-    if (fd < 0) {
-        return explain(error, path, strerror(errno),
-                       errno == EEXIST ? LK_INVALID : LK_IO);
+    if (status) {
+        return status;
     }
-    close(fd);
-    enum lk_status status = open_own(store, &from, error);
+    status = open_own(store, &from, error);
     if (!status) {
         /* One view for the whole copy, however long it takes. */
         status = lk_sqlite_status(

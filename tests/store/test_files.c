@@ -52,6 +52,48 @@ static void make_copy(struct bed *bed, const char *path)
     latchkey_buf_free(&error);
 }
 
+static void expect_no_copy(struct bed *bed, const char *path)
+{
+    struct lk_buf error = {0};
+
+    assert_int_equal(
+        bed->store->class->backup(bed->store, path, NULL, NULL, &error),
+        LK_INVALID);
+    assert_non_null(strstr(error.data, "a file of the store itself"));
+    latchkey_buf_free(&error);
+}
+
+/* By whatever name: the next start would take it for its own and delete it. */
+static void a_copy_onto_a_file_of_the_store_is_refused(void **state)
+{
+    static const char *const suffixes[] = {"", "-journal", "-wal", "-shm",
+                                           "-lock"};
+    struct bed *bed = *state;
+    char path[1024];
+    char other[600];
+    struct stat info;
+
+    skip_unless_embedded(bed);
+    snprintf(other, sizeof(other), "%s/other", bed->dir);
+    assert_int_equal(symlink(".", other), 0);
+    finish_new(bed, "known", "answer", 0);
+    for (size_t i = 0; i < sizeof(suffixes) / sizeof(*suffixes); i++) {
+        snprintf(path, sizeof(path), "%s%s", bed->path, suffixes[i]);
+        bool was_there = !stat(path, &info);
+        expect_no_copy(bed, path);
+        assert_int_equal(!stat(path, &info), was_there);
+        snprintf(path, sizeof(path), "%s/./other/latchkey.db%s", bed->dir,
+                 suffixes[i]);
+        expect_no_copy(bed, path);
+    }
+    snprintf(path, sizeof(path), "%s/hard", bed->dir);
+    assert_int_equal(link(bed->path, path), 0);
+    expect_no_copy(bed, path);
+    bed_reopen(bed);
+    assert_int_equal(look(bed, "known", NULL), LK_STATE_COMPLETED);
+    expect_clean(bed);
+}
+
 static void put_back(struct bed *bed, const char *copy)
 {
     char command[4096];
@@ -225,6 +267,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_BED(a_link_to_the_file_does_not_make_a_second_owner),
+        IN_BED(a_copy_onto_a_file_of_the_store_is_refused),
         IN_BED(two_restores_of_one_copy_share_no_token),
         IN_BED(a_log_that_is_not_the_copys_own_is_refused),
         IN_BED(a_later_schema_or_a_foreign_file_is_refused),
