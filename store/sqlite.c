@@ -182,6 +182,25 @@ static char *resolve(const char *path)
     return whole;
 }
 
+/*
+ * A link to nothing is more likely a disk that is not mounted than a new store,
+ * and a store made there in its place would know of nothing.
+ */
+static enum lk_status check_link(const char *path, struct lk_buf *error)
+{
+    struct stat info;
+
+    if (lstat(path, &info) || !S_ISLNK(info.st_mode) || !stat(path, &info)) {
+        return LK_OK;
+    }
+    enum lk_status status = latchkey_buf_printf(
+        error,
+        "%s is a symbolic link to a file that is not there; mount its disk, "
+        "or make an empty file there for a new store",
+        path);
+    return status ? status : LK_INVALID;
+}
+
 static uint64_t read_side(const struct lk_sqlite *store)
 {
     char text[32] = "";
@@ -659,6 +678,9 @@ static enum lk_status open_store(const struct lk_store_config *config,
     struct lk_sqlite *store = create(config);
     enum lk_status status = store && store->path ? LK_OK : LK_NOMEM;
 
+    if (!status) {
+        status = check_link(config->path, error);
+    }
     if (!status) {
         status = own(store, error);
     }

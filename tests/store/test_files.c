@@ -43,6 +43,35 @@ static void a_link_to_the_file_does_not_make_a_second_owner(void **state)
     }
 }
 
+/* Its disk may not be mounted: a new store would know of nothing. */
+static void a_link_to_no_file_is_refused_until_there_is_one(void **state)
+{
+    struct bed *bed = *state;
+    struct bed other = *bed;
+    char target[600];
+    char side[700];
+    struct stat info;
+
+    skip_unless_embedded(bed);
+    snprintf(target, sizeof(target), "%s/target.db", bed->dir);
+    snprintf(other.path, sizeof(other.path), "%.240s/link.db", bed->dir);
+    snprintf(other.url, sizeof(other.url), "sqlite:%.500s", other.path);
+    assert_int_equal(symlink("target.db", other.path), 0);
+    assert_int_equal(bed_try_open(&other), LK_INVALID);
+    assert_int_not_equal(stat(target, &info), 0);
+    snprintf(side, sizeof(side), "%s-lock", other.path);
+    assert_int_not_equal(stat(side, &info), 0);
+
+    fclose(fopen(target, "w"));
+    for (int i = 0; i < 2; i++) {
+        bed_open(&other);
+        assert_int_equal(stats_of(&other).hold_until_ms, 0);
+        bed_close(&other);
+    }
+    snprintf(side, sizeof(side), "%s-lock", target);
+    assert_int_equal(stat(side, &info), 0);
+}
+
 static void make_copy(struct bed *bed, const char *path)
 {
     struct lk_buf error = {0};
@@ -267,6 +296,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_BED(a_link_to_the_file_does_not_make_a_second_owner),
+        IN_BED(a_link_to_no_file_is_refused_until_there_is_one),
         IN_BED(a_copy_onto_a_file_of_the_store_is_refused),
         IN_BED(two_restores_of_one_copy_share_no_token),
         IN_BED(a_log_that_is_not_the_copys_own_is_refused),
