@@ -275,7 +275,7 @@ static void disconnect(struct lk_sqlite *store)
     lk_sqlite_finalize(store);
     sqlite3_close(store->writer);
     store->writer = NULL;
-    store->writing = false;
+    store->writing = store->reader_suspect = false;
     store->wal_frames = store->wal_tried = 0;
 }
 
@@ -685,6 +685,10 @@ static enum lk_status open_store(const struct lk_store_config *config,
         status = own(store, error);
     }
     if (!status) {
+        status = build(store, error);
+    }
+    if (status == LK_CORRUPT) {
+        error->len = 0; /* a read may have failed only once */
         status = build(store, error);
     }
     if (!status) {

@@ -234,9 +234,12 @@ struct lk_sqlite {
     int wal_tried; /* frames at the last checkpoint that did not finish */
     bool writing;  /* a transaction is open */
     bool committing;
-    bool reaper_off;      /* the rows that it should delete are damaged */
-    bool reopened;        /* since the last batch */
-    uint64_t incarnation; /* as count_opening has stored it */
+    uint64_t reaper_rest_ms; /* it met damaged rows, and rests until then */
+    uint64_t suspect_ms;     /* last reopened because data looked damaged */
+    uint64_t damaged;        /* what has looked so again since; see
+                                lk_sqlite_suspect */
+    bool reopened;           /* since the last batch */
+    uint64_t incarnation;    /* as count_opening has stored it */
 
     /* Readers. Whoever uses a connection other than the writer holds
      * `handles` for reading; reopening holds it for writing. */
@@ -244,6 +247,7 @@ struct lk_sqlite {
     pthread_mutex_t reader_lock;
     sqlite3 *reader;
     sqlite3_stmt *reads[LK_READS];
+    bool reader_suspect; /* a read has failed: the next one gets a new reader */
     atomic_bool stopping; /* long work ends early */
 
     /* Held from before a commit until the index shows it: whoever finds that
@@ -341,7 +345,13 @@ LK_MUST_CHECK enum lk_status lk_sqlite_begin(struct lk_sqlite *store);
 /* Runs a prepared statement that returns no rows, and resets it. */
 LK_MUST_CHECK enum lk_status lk_sqlite_run(struct lk_sqlite *store,
                                            enum lk_statement statement);
-/* LK_CORRUPT: a record of the index has no row. */
+/* LK_NOT_FOUND: there is no such row, which was read and not only failed to
+ * be. */
+LK_MUST_CHECK enum lk_status lk_sqlite_find_row(struct lk_sqlite *store,
+                                                uint64_t token,
+                                                struct lk_slice owner,
+                                                struct lk_claim_row *row);
+/* The row of a record of the index; LK_CORRUPT: it has none. */
 LK_MUST_CHECK enum lk_status lk_sqlite_row(struct lk_sqlite *store,
                                            uint64_t token,
                                            struct lk_slice owner,
@@ -511,6 +521,15 @@ void lk_entry_outcome(const struct lk_entry *entry, struct lk_step step,
                       uint64_t now, struct lk_outcome *out);
 
 /* sqlite_apply.c: the batch */
+/*
+ * The store thread has met damage in what `token` stands for. SQLite says so of
+ * a page that could not be read just now as well. True: the store has to be
+ * reopened before that is said; the batch fails with LK_CORRUPT. False: that
+ * has been done, and it is damage. Real damage makes the store reopen seldom.
+ */
+enum { LK_SUSPECT_MS = 10 * 60 * 1000 };
+#define LK_SUSPECT_REAPER UINT64_MAX
+bool lk_sqlite_suspect(struct lk_sqlite *store, uint64_t token);
 void lk_sqlite_apply(struct lk_store *store, struct lk_batch *batch);
 /* A change beside the batches: `write` makes it, and it is durable, or nothing
  * has changed. Store thread. */
@@ -541,6 +560,8 @@ void lk_sqlite_close_reader(struct lk_sqlite *store);
 struct lk_kept *lk_kept_lapsed(uint64_t token, uint64_t since_ms);
 /* Takes the reader for this thread; NULL if there is none now. */
 sqlite3_stmt *lk_sqlite_read(struct lk_sqlite *store, enum lk_read read);
+/* What was read makes no sense: it is not to be served from a cache again. */
+void lk_sqlite_read_failed(struct lk_sqlite *store);
 void lk_sqlite_read_done(struct lk_sqlite *store);
 /* A copy of the entry; false if there is none. *now: the time at which it is
  * so, as lk_sqlite_now has it. */

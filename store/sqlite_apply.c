@@ -91,6 +91,17 @@ static bool roll_back(struct lk_sqlite *store)
            !lk_sqlite_run(store, LK_STATEMENT_ROLLBACK);
 }
 
+#define UNREADABLE "stored data could not be read, and is opened again"
+
+/* Valid until the writer is used again. A read that failed is not damage yet:
+ * that is for the reopening to say. */
+static const char *explain_failure(const struct lk_sqlite *store)
+{
+    return lk_sqlite_status(sqlite3_errcode(store->writer)) == LK_CORRUPT
+               ? UNREADABLE
+               : sqlite3_errmsg(store->writer);
+}
+
 /*
  * Nothing of the batch is acknowledged. Too little space, or too little memory
  * before the commit: it is rolled back, and that is all. Anything else: nobody
@@ -103,7 +114,7 @@ static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
     bool committing = store->committing;
     char why[128];
 
-    snprintf(why, sizeof(why), "%s", sqlite3_errmsg(store->writer));
+    snprintf(why, sizeof(why), "%s", explain_failure(store));
     bool rolled_back = roll_back(store);
     atomic_fetch_add(&store->counters.syncs_failed, 1);
     if (rolled_back && status == LK_FULL) {
@@ -113,6 +124,10 @@ static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
     } else if (rolled_back && status == LK_NOMEM && !committing) {
         abandon(store);
         refuse(batch, LK_UNAVAILABLE, "out of memory");
+    } else if (rolled_back && status == LK_CORRUPT && !committing) {
+        abandon(store);
+        lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, UNREADABLE);
+        refuse(batch, LK_UNAVAILABLE, UNREADABLE);
     } else {
         lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, why);
         refuse(batch, LK_UNKNOWN,
@@ -193,8 +208,7 @@ static void checkpoint(struct lk_sqlite *store)
         code == SQLITE_NOMEM) {
         return; /* the log holds everything; try again later */
     }
-    lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN,
-                          sqlite3_errmsg(store->writer));
+    lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, explain_failure(store));
 }
 
 static enum lk_status commit(struct lk_sqlite *store)
@@ -269,15 +283,27 @@ static enum lk_status decide_all(struct lk_sqlite *store,
     return status;
 }
 
+bool lk_sqlite_suspect(struct lk_sqlite *store, uint64_t token)
+{
+    if (token == store->damaged ||
+        (store->suspect_ms &&
+         store->last_ms - store->suspect_ms < LK_SUSPECT_MS)) {
+        store->damaged = token;
+        return false;
+    }
+    store->suspect_ms = store->last_ms;
+    return true;
+}
+
 /* Damage that only the reaper meets must not stop the claims. */
 static enum lk_status decide_without_reaper(struct lk_sqlite *store,
                                             struct lk_batch *batch,
                                             uint64_t now)
 {
     lk_sqlite_log(store, 0,
-                  "the reaper met damaged rows and is switched off until the "
-                  "next start: %s; run latchkey verify",
-                  sqlite3_errmsg(store->writer));
+                  "the reaper met damaged rows and tries again in %d min: "
+                  "%s; run latchkey verify",
+                  LK_SUSPECT_MS / 60000, sqlite3_errmsg(store->writer));
     if (!roll_back(store)) {
         return LK_CORRUPT;
     }
@@ -300,10 +326,14 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
     batch->settle_all = store->reopened;
     store->reopened = false;
     uint64_t now = freeze_time(store);
-    bool reaping = !store->reaper_off;
+    uint64_t rest = store->reaper_rest_ms;
     enum lk_status status = decide_all(store, batch, now);
-    if (status == LK_CORRUPT && reaping && store->reaper_off) {
-        status = decide_without_reaper(store, batch, now);
+    if (status == LK_CORRUPT && store->reaper_rest_ms != rest) {
+        if (lk_sqlite_suspect(store, LK_SUSPECT_REAPER)) {
+            store->reaper_rest_ms = 0;
+        } else {
+            status = decide_without_reaper(store, batch, now);
+        }
     }
     if (!status) {
         status = commit(store);

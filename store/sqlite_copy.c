@@ -209,10 +209,10 @@ static enum lk_status check_claims(struct lk_sqlite *store, sqlite3 *db,
     return status ? status : lk_sqlite_status(code);
 }
 
-enum lk_status lk_sqlite_verify(struct lk_store *base, lk_progress_fn progress,
-                                void *context, struct lk_buf *report)
+static enum lk_status verify_once(struct lk_sqlite *store,
+                                  lk_progress_fn progress, void *context,
+                                  struct lk_buf *report)
 {
-    struct lk_sqlite *store = (struct lk_sqlite *)base;
     sqlite3 *db = NULL;
     size_t findings = 0;
     struct walk walk = {progress, context, 0, 0};
@@ -240,6 +240,22 @@ enum lk_status lk_sqlite_verify(struct lk_store *base, lk_progress_fn progress,
     }
     close_own(store, db);
     return status ? status : findings ? LK_CORRUPT : LK_OK;
+}
+
+/* A read that fails looks like damage. That is said only of what is there twice
+ * in a row. */
+enum lk_status lk_sqlite_verify(struct lk_store *base, lk_progress_fn progress,
+                                void *context, struct lk_buf *report)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    size_t before = report->len;
+    enum lk_status status = verify_once(store, progress, context, report);
+
+    if (status == LK_CORRUPT) {
+        report->len = before;
+        status = verify_once(store, progress, context, report);
+    }
+    return status;
 }
 
 /* ---- backup ----------------------------------------------------------- */

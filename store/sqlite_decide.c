@@ -605,7 +605,7 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
                     : before,
             step, now, &op->out);
         status = complete_outcome(store, &op->out);
-        if (status == LK_CORRUPT) {
+        if (status == LK_CORRUPT && !lk_sqlite_suspect(store, op->out.token)) {
             return refuse_one(op, LK_CORRUPT, NULL);
         }
     }

@@ -134,11 +134,16 @@ static int64_t dead_rows(const struct lk_reaper *reaper)
     return reaper->claim_rows - reaper->needed_rows;
 }
 
+static bool is_resting(const struct lk_sqlite *store)
+{
+    return store->last_ms < store->reaper_rest_ms;
+}
+
 static bool should_start(const struct lk_sqlite *store)
 {
     int64_t dead = dead_rows(&store->reaper);
 
-    return !store->reaper_off && dead > store->reaper.stuck &&
+    return !is_resting(store) && dead > store->reaper.stuck &&
            (uint64_t)dead * 8 >= store->index.count;
 }
 
@@ -165,12 +170,12 @@ static bool first_is_gone(struct lk_sqlite *store, const struct row *rows,
         }
     }
     enum lk_status found =
-        lk_sqlite_row(store, rows[at].number, (struct lk_slice){0}, &row);
+        lk_sqlite_find_row(store, rows[at].number, (struct lk_slice){0}, &row);
 
-    if (found && found != LK_CORRUPT) {
-        *status = found;
+    if (found && found != LK_NOT_FOUND) {
+        *status = found; /* a row that cannot be read may well be there */
     }
-    return found == LK_CORRUPT; /* there is no such row */
+    return found == LK_NOT_FOUND;
 }
 
 static void look_at(struct lk_sqlite *store, sqlite3_stmt *statement,
@@ -307,6 +312,9 @@ static enum lk_status reap(struct lk_sqlite *store)
     struct lk_reaper *reaper = &store->reaper;
     bool end = false;
 
+    if (is_resting(store)) {
+        return LK_OK;
+    }
     if (!reaper->running) {
         if (!should_start(store)) {
             return LK_OK;
@@ -316,7 +324,9 @@ static enum lk_status reap(struct lk_sqlite *store)
         reaper->deleted = 0;
     }
     enum lk_status status = reap_rows(store, &end);
-    store->reaper_off = status == LK_CORRUPT;
+    if (status == LK_CORRUPT) {
+        store->reaper_rest_ms = store->last_ms + LK_SUSPECT_MS;
+    }
     if (end || dead_rows(reaper) == 0) {
         reaper->running = false;
         /* A pass that found nothing will not find it the next time. */
@@ -333,7 +343,8 @@ enum lk_status lk_sqlite_keep(struct lk_sqlite *store, struct lk_batch *batch,
     if (!status) {
         status = reap(store);
     }
-    batch->more |= store->reaper.running || should_start(store);
+    batch->more |=
+        (store->reaper.running && !is_resting(store)) || should_start(store);
     int64_t dead = dead_rows(&store->reaper);
     atomic_store(&store->counters.dead_rows, (uint64_t)(dead > 0 ? dead : 0));
     return status;

@@ -34,10 +34,35 @@ void lk_sqlite_close_reader(struct lk_sqlite *store)
     store->reader = NULL;
 }
 
+/*
+ * SQLite calls a page malformed that could not be read just now, and its cache
+ * may hold what such a read has left. So whatever looks like damage is read
+ * once more, by another connection, before that is said.
+ */
+static void replace_reader(struct lk_sqlite *store)
+{
+    struct lk_buf error = {0};
+
+    lk_sqlite_close_reader(store);
+    store->reader_suspect = lk_sqlite_open_reader(store, &error) != LK_OK;
+    if (store->reader_suspect) {
+        lk_sqlite_close_reader(store);
+    }
+    latchkey_buf_free(&error);
+}
+
+void lk_sqlite_read_failed(struct lk_sqlite *store)
+{
+    store->reader_suspect = true;
+}
+
 sqlite3_stmt *lk_sqlite_read(struct lk_sqlite *store, enum lk_read read)
 {
     pthread_rwlock_rdlock(&store->handles);
     pthread_mutex_lock(&store->reader_lock);
+    if (store->reader_suspect) {
+        replace_reader(store);
+    }
     if (!store->reads[read]) {
         lk_sqlite_read_done(store);
         return NULL;
@@ -49,7 +74,9 @@ void lk_sqlite_read_done(struct lk_sqlite *store)
 {
     /* A statement that is not reset would pin the log. */
     for (int i = 0; i < LK_READS; i++) {
-        sqlite3_reset(store->reads[i]);
+        if (lk_sqlite_status(sqlite3_reset(store->reads[i])) == LK_CORRUPT) {
+            lk_sqlite_read_failed(store);
+        }
     }
     pthread_mutex_unlock(&store->reader_lock);
     pthread_rwlock_unlock(&store->handles);
@@ -137,9 +164,8 @@ static enum lk_status make_kept(sqlite3_stmt *row, uint64_t token,
     return status;
 }
 
-/* LK_NOT_FOUND: nothing is stored for this token. */
-static enum lk_status read_answer(struct lk_sqlite *store, uint64_t token,
-                                  struct lk_kept **kept)
+static enum lk_status read_answer_once(struct lk_sqlite *store, uint64_t token,
+                                       struct lk_kept **kept)
 {
     sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_ANSWER);
 
@@ -151,8 +177,20 @@ static enum lk_status read_answer(struct lk_sqlite *store, uint64_t token,
     enum lk_status status = code == SQLITE_ROW    ? make_kept(row, token, kept)
                             : code == SQLITE_DONE ? LK_NOT_FOUND
                                                   : lk_sqlite_status(code);
+    if (status == LK_CORRUPT) {
+        lk_sqlite_read_failed(store);
+    }
     lk_sqlite_read_done(store);
     return status;
+}
+
+/* LK_NOT_FOUND: nothing is stored for this token. */
+static enum lk_status read_answer(struct lk_sqlite *store, uint64_t token,
+                                  struct lk_kept **kept)
+{
+    enum lk_status status = read_answer_once(store, token, kept);
+
+    return status == LK_CORRUPT ? read_answer_once(store, token, kept) : status;
 }
 
 struct lk_kept *lk_kept_lapsed(uint64_t token, uint64_t since_ms)
@@ -162,9 +200,8 @@ struct lk_kept *lk_kept_lapsed(uint64_t token, uint64_t since_ms)
     return lk_kept_make(token, since_ms, &none, LK_SLICE("lock lapsed"));
 }
 
-/* Since when a request that is running was accepted. LK_AGAIN: it is over. */
-static enum lk_status read_since(struct lk_sqlite *store, uint64_t number,
-                                 uint64_t *since_ms)
+static enum lk_status read_since_once(struct lk_sqlite *store, uint64_t number,
+                                      uint64_t *since_ms)
 {
     sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_REQUEST);
 
@@ -178,6 +215,16 @@ static enum lk_status read_since(struct lk_sqlite *store, uint64_t number,
     }
     lk_sqlite_read_done(store);
     return code == SQLITE_DONE ? LK_AGAIN : lk_sqlite_status(code);
+}
+
+/* Since when a request that is running was accepted. LK_AGAIN: it is over. */
+static enum lk_status read_since(struct lk_sqlite *store, uint64_t number,
+                                 uint64_t *since_ms)
+{
+    enum lk_status status = read_since_once(store, number, since_ms);
+
+    return status == LK_CORRUPT ? read_since_once(store, number, since_ms)
+                                : status;
 }
 
 /* LK_AGAIN: what is stored does not fit the outcome. A doubt without a reason
@@ -292,9 +339,8 @@ enum lk_status lk_record_copy(struct lk_record *record,
     return status;
 }
 
-/* LK_AGAIN: the row is gone, so the entry was an old one. */
-static enum lk_status read_claim(struct lk_sqlite *store, uint64_t token,
-                                 struct lk_record *record)
+static enum lk_status read_claim_once(struct lk_sqlite *store, uint64_t token,
+                                      struct lk_record *record)
 {
     sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_CLAIM);
     struct lk_slice *slices[] = {&record->name.tenant, &record->name.scope,
@@ -318,6 +364,16 @@ static enum lk_status read_claim(struct lk_sqlite *store, uint64_t token,
     }
     lk_sqlite_read_done(store);
     return status;
+}
+
+/* LK_AGAIN: the row is gone, so the entry was an old one. */
+static enum lk_status read_claim(struct lk_sqlite *store, uint64_t token,
+                                 struct lk_record *record)
+{
+    enum lk_status status = read_claim_once(store, token, record);
+
+    return status == LK_CORRUPT ? read_claim_once(store, token, record)
+                                : status;
 }
 
 /* `lapsed`: without a reason, the lock has lapsed. */

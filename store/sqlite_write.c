@@ -43,8 +43,9 @@ static void bind_other(sqlite3_stmt *statement, int column, uint64_t number,
     }
 }
 
-enum lk_status lk_sqlite_row(struct lk_sqlite *store, uint64_t token,
-                             struct lk_slice owner, struct lk_claim_row *row)
+enum lk_status lk_sqlite_find_row(struct lk_sqlite *store, uint64_t token,
+                                  struct lk_slice owner,
+                                  struct lk_claim_row *row)
 {
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_ROW];
 
@@ -62,7 +63,15 @@ enum lk_status lk_sqlite_row(struct lk_sqlite *store, uint64_t token,
         row->same_owner = owner.len && latchkey_slice_equal(stored, owner);
     }
     sqlite3_reset(statement);
-    return code == SQLITE_DONE ? LK_CORRUPT : lk_sqlite_status(code);
+    return code == SQLITE_DONE ? LK_NOT_FOUND : lk_sqlite_status(code);
+}
+
+enum lk_status lk_sqlite_row(struct lk_sqlite *store, uint64_t token,
+                             struct lk_slice owner, struct lk_claim_row *row)
+{
+    enum lk_status status = lk_sqlite_find_row(store, token, owner, row);
+
+    return status == LK_NOT_FOUND ? LK_CORRUPT : status;
 }
 
 enum lk_status lk_sqlite_claim(struct lk_sqlite *store, const struct lk_op *op,

@@ -423,8 +423,14 @@ static void check_replay(struct model *model, const struct model_op *plan,
         record->token != op->out.token) {
         return;
     }
-    if (op->out.needs_load &&
-        model->bed->store->class->load(model->bed->store, op) != LK_OK) {
+    enum lk_status status = LK_OK;
+    if (op->out.needs_load) {
+        status = model->bed->store->class->load(model->bed->store, op);
+    }
+    if (status == LK_CORRUPT) {
+        violate(model, "%s: the answer is damaged", model->keys[plan->key]);
+    }
+    if (status) {
         return;
     }
     if (!op->out.kept) {

@@ -31,7 +31,7 @@
 
 enum { DISK_SECTOR = 512, DISK_FILES = 32, DISK_NAME = 512 };
 
-enum disk_call { DISK_WRITE, DISK_SYNC, DISK_TRUNCATE };
+enum disk_call { DISK_WRITE, DISK_SYNC, DISK_TRUNCATE, DISK_READ };
 enum disk_target { DISK_ANY, DISK_DB, DISK_LOG };
 
 /* The calls of one kind that are to fail: `count` of them after `after`. */
@@ -319,7 +319,12 @@ static int disk_read(sqlite3_file *file, void *data, int len, sqlite3_int64 at)
     if (is_off()) {
         return SQLITE_IOERR_READ;
     }
-    return DISK_PASS(file, xRead, data, len, at);
+    enter_disk();
+    bool fails = must_fail(DISK_READ, DISK_INODE(file));
+    leave_disk();
+    /* What SQLite makes of EIO, and takes for damage. */
+    return fails ? SQLITE_IOERR_CORRUPTFS
+                 : DISK_PASS(file, xRead, data, len, at);
 }
 
 /* The write during which the power goes is pending like any other. */

@@ -150,6 +150,121 @@ static void a_checkpoint_sync_that_fails_loses_nothing(void **state)
     try_plan(*state, (struct fault_plan){DISK_SYNC, DISK_DB, 8, 1}, false);
 }
 
+static void note_damage(void *context, int level, const char *line)
+{
+    if (strstr(line, "damage") || strstr(line, "malformed")) {
+        print_error("%s\n", line);
+        ++*(unsigned *)context;
+    }
+}
+
+/* A read that fails looks like a malformed database to SQLite. Damage is what
+ * is still there when it is read again. */
+static void a_read_that_fails_is_not_called_damage(void **state)
+{
+    struct bed *bed = *state;
+    unsigned damage = 0;
+
+    bed->config.cache_pages = 4;
+    bed->config.log = note_damage;
+    bed->config.log_context = &damage;
+    try_plan(bed, (struct fault_plan){DISK_READ, DISK_ANY, 60, 2}, false);
+    assert_int_equal(damage, 0);
+    bed->config.log = NULL;
+}
+
+enum { CROWD = 300 };
+
+/* Operations with long names, on many pages, that expire at once. Returns when
+ * the last one does. */
+static uint64_t finish_crowd(struct bed *bed)
+{
+    static struct lk_op ops[CROWD];
+    static char keys[CROWD][220];
+
+    for (unsigned i = 0; i < CROWD; i++) {
+        snprintf(keys[i], sizeof(keys[i]), "%0200u", i);
+        ops[i] = claim_of(bed, keys[i], "a");
+    }
+    apply_all(bed, ops, CROWD, false);
+    for (unsigned i = 0; i < CROWD; i++) {
+        expect_verdict(&ops[i], LK_VERDICT_NEW);
+        ops[i] = complete_of(bed, keys[i], ops[i].out.token, "answer");
+        ops[i].ttl_ms = 1;
+    }
+    apply_all(bed, ops, CROWD, false);
+    expect_verdict(&ops[CROWD - 1], LK_VERDICT_DONE);
+    return ops[CROWD - 1].out.expires_ms;
+}
+
+static struct model *reaping_model(struct bed *bed, unsigned *damage)
+{
+    struct model *model = small_model_on_disk(bed);
+
+    bed->config.cache_pages = 4;
+    bed->config.reap_rows = 64;
+    bed->config.log = note_damage;
+    bed->config.log_context = damage;
+    return model;
+}
+
+/* C25: it goes on as soon as it can read again. */
+static void a_read_that_fails_does_not_stop_the_reaper(void **state)
+{
+    struct bed *bed = *state;
+    unsigned damage = 0;
+    unsigned struck = 0;
+    struct model *model = reaping_model(bed, &damage);
+
+    for (unsigned after = 0; after < 16; after += 3) {
+        start_empty(model, bed, after + 1);
+        await_store_time(bed, finish_crowd(bed));
+        disk.failure = (struct disk_failure){
+            .call = DISK_READ, .after = after, .count = 1};
+        uint64_t give_up = monotonic_ms() + 20000;
+        do {
+            turn(bed);
+            assert_true(monotonic_ms() < give_up);
+        } while (!stats_of(bed).available || stats_of(bed).records ||
+                 stats_of(bed).dead_rows);
+        struck += disk.failed != 0;
+    }
+    assert_int_equal(damage, 0);
+    assert_true(struck > 0);
+    bed->config.log = NULL;
+    free(model);
+}
+
+/* The reason of a doubt is read while the retry is decided. */
+static void a_retry_whose_read_fails_is_refused_for_now(void **state)
+{
+    struct bed *bed = *state;
+    unsigned damage = 0;
+    unsigned struck = 0;
+    struct model *model = reaping_model(bed, &damage);
+
+    for (unsigned after = 0; after < 6; after++) {
+        start_empty(model, bed, after + 1);
+        uint64_t token = claim_new(bed, "doubted", "a");
+        say(bed, with_token(bed, LK_EVENT_DOUBT, "doubted", token),
+            LK_VERDICT_DONE);
+        (void)finish_crowd(bed);
+        disk.failure = (struct disk_failure){
+            .call = DISK_READ, .after = after, .count = 1};
+        struct lk_op op = claim_of(bed, "doubted", "b");
+        apply_all(bed, &op, 1, false);
+        assert_true(op.status == LK_OK || op.status == LK_UNAVAILABLE);
+        struck += op.status == LK_UNAVAILABLE;
+        disk.failure.count = 0;
+        await_recovery(model);
+        say(bed, claim_of(bed, "doubted", "b"), LK_VERDICT_UNCERTAIN);
+    }
+    assert_int_equal(damage, 0);
+    assert_true(struck > 0);
+    bed->config.log = NULL;
+    free(model);
+}
+
 /* C19: refused at once, answers still served, and it goes on by itself. */
 static void a_full_disk_refuses_and_work_resumes_with_space(void **state)
 {
@@ -477,8 +592,6 @@ static void a_failed_allocation_is_never_a_lost_or_invented_record(void **state)
     free(model);
 }
 
-enum { CROWD = 400 };
-
 /* A batch of new claims during which the n-th allocation fails. */
 static enum lk_status claim_crowd_starved(struct bed *bed, struct lk_op *ops,
                                           char (*keys)[32], uint64_t nth)
@@ -633,6 +746,9 @@ int main(void)
         IN_BED(a_checkpoint_write_that_fails_loses_nothing),
         IN_BED(a_checkpoint_write_without_space_loses_nothing),
         IN_BED(a_checkpoint_sync_that_fails_loses_nothing),
+        IN_BED(a_read_that_fails_is_not_called_damage),
+        IN_BED(a_read_that_fails_does_not_stop_the_reaper),
+        IN_BED(a_retry_whose_read_fails_is_refused_for_now),
         IN_BED(a_full_disk_refuses_and_work_resumes_with_space),
         IN_BED(a_disk_that_fails_for_a_while_is_survived),
         IN_BED(a_reopening_refuses_other_files_than_its_own),

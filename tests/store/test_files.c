@@ -260,6 +260,28 @@ static void a_record_in_pieces_ends_in_an_error(void **state)
     }
 }
 
+/* The first to meet it has the store reopened; then it is said, and the store
+ * goes on. */
+static void damage_is_said_when_it_is_met_again(void **state)
+{
+    struct bed *bed = *state;
+
+    skip_unless_embedded(bed);
+    uint64_t token = claim_new(bed, "doubted", "a");
+    say(bed, with_token(bed, LK_EVENT_DOUBT, "doubted", token),
+        LK_VERDICT_DONE);
+    reopen_on_damage(bed, "UPDATE answer SET record = x'a101'");
+    struct lk_op op = claim_of(bed, "doubted", "b");
+    apply_all(bed, &op, 1, false);
+    assert_int_equal(op.status, LK_UNAVAILABLE);
+    for (int i = 0; i < 3; i++) {
+        apply_all(bed, &op, 1, false);
+        assert_int_equal(op.status, LK_CORRUPT);
+        claim_new(bed, "another", "a");
+    }
+    assert_int_equal(stats_of(bed).reopened, 1);
+}
+
 static void verify_finds_every_kind_of_damage(void **state)
 {
     static const char *const damage[] = {
@@ -304,6 +326,7 @@ int main(void)
         IN_BED(what_keep_promised_outlasts_a_shorter_ttl),
         IN_BED(overtaken_claims_of_a_live_record_are_given_back),
         IN_BED(a_record_in_pieces_ends_in_an_error),
+        IN_BED(damage_is_said_when_it_is_met_again),
         IN_BED(verify_finds_every_kind_of_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
