@@ -29,7 +29,10 @@ const struct lk_manual lk_manual_dead = {
     "them\n"
     "or drop them for good. retry and drop take ids, or a filter: --target,\n"
     "--tenant, --older, --reason or --all. With a filter they only print what\n"
-    "they would do, and do it with --yes.",
+    "they would do, and do it with --yes. A job that was sent and whose key "
+    "the\n"
+    "service may have forgotten is not retried: latchkey resolve --job "
+    "decides.",
     options};
 
 struct deed {
@@ -192,7 +195,7 @@ static void report(struct deed *deed, const struct lk_order_counts *counts)
                (unsigned long long)counts->done, counts->done == 1 ? "" : "s");
     }
     if (lost > 0) {
-        lk_complain("%llu had changed or gone meanwhile%s%.*s", lost,
+        lk_complain("%llu had changed or gone, or were refused%s%.*s", lost,
                     counts->refusal.len > 0 ? ": " : "",
                     (int)counts->refusal.len, counts->refusal.data);
     }

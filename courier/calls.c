@@ -28,14 +28,20 @@ static bool needs_mark(const struct lk_errand *errand)
     return !errand->outlet->gateway && !errand->marked;
 }
 
-/* By the store's clock, as far as we can tell. */
-static uint64_t age_ms(const struct lk_courier *courier,
-                       const struct lk_errand *errand)
+/* What the store's clock says, or a little more: the lease was asked for
+ * before the store looked at it. Ours goes on while the process is stopped. */
+static uint64_t store_now_ms(const struct lk_errand *errand)
 {
-    uint64_t now_ms = errand->job.now_ms + (courier->now_ms - errand->taken_ms);
+    return errand->job.now_ms + (lk_courier_clock_ms() - errand->taken_ms);
+}
 
-    return now_ms > errand->job.created_ms ? now_ms - errand->job.created_ms
-                                           : 0;
+static uint64_t age_ms(const struct lk_errand *errand)
+{
+    const struct lk_job *job = &errand->job;
+    uint64_t from_ms = job->since_ms ? job->since_ms : job->created_ms;
+    uint64_t now_ms = store_now_ms(errand);
+
+    return now_ms > from_ms ? now_ms - from_ms : 0;
 }
 
 /* Without a call. */
@@ -64,7 +70,7 @@ static void refuse(struct lk_courier *courier, struct lk_errand *errand,
 
 /* An earlier call may have happened, and the target does not honour the key, or
  * not any more: another one could be a second. */
-static bool is_doubted(struct lk_courier *courier, struct lk_errand *errand)
+static bool end_if_doubted(struct lk_courier *courier, struct lk_errand *errand)
 {
     if (!errand->job.doubt || may_repeat(errand)) {
         return false;
@@ -73,6 +79,51 @@ static bool is_doubted(struct lk_courier *courier, struct lk_errand *errand)
                 "an earlier answer was lost, and the target does not honour "
                 "keys now");
     return true;
+}
+
+/* The service may take a call for a new one that it has had before. */
+static bool end_if_forgotten(struct lk_courier *courier,
+                             struct lk_errand *errand)
+{
+    const struct lk_job *job = &errand->job;
+
+    if (!may_repeat(errand) ||
+        !lk_job_is_forgotten(job->sent, job->sent_ms, job->created_ms,
+                             errand->outlet->target->key_life_ms,
+                             store_now_ms(errand))) {
+        return false;
+    }
+    end_at_once(courier, errand, LK_END_UNCERTAIN,
+                "it was sent, and the service may have forgotten its key since "
+                "(key_life)");
+    return true;
+}
+
+static bool end_if_too_old(struct lk_courier *courier, struct lk_errand *errand)
+{
+    uint64_t most_ms = errand->outlet->target->max_age_ms;
+
+    if (!most_ms || age_ms(errand) < most_ms) {
+        return false;
+    }
+    if (errand->job.doubt) {
+        end_at_once(courier, errand, LK_END_UNCERTAIN,
+                    "too old to be called (max_age), and an earlier answer was "
+                    "lost");
+    } else {
+        refuse(courier, errand, "too old to be called (max_age)");
+    }
+    return true;
+}
+
+/*
+ * It has waited, in the store or here, for whatever reason and for any time. If
+ * it must not be called any more it is ended, and gone.
+ */
+static bool end_if_over(struct lk_courier *courier, struct lk_errand *errand)
+{
+    return end_if_doubted(courier, errand) ||
+           end_if_forgotten(courier, errand) || end_if_too_old(courier, errand);
 }
 
 /* ---- on the way ---------------------------------------------------------- */
@@ -196,6 +247,10 @@ static void mark_or_call(struct lk_courier *courier, struct lk_errand *errand)
         lk_errand_mark(courier, errand);
         return;
     }
+    if (end_if_over(courier, errand)) {
+        errand->outlet->busy--;
+        return;
+    }
     call(courier, errand, lease_ms - passed_ms);
 }
 
@@ -209,10 +264,6 @@ void lk_calls_marked(struct lk_courier *courier, struct lk_errand *errand)
                              : "the target is not configured any more");
         return;
     }
-    if (is_doubted(courier, errand)) {
-        errand->outlet->busy--;
-        return;
-    }
     mark_or_call(courier, errand);
 }
 
@@ -223,7 +274,7 @@ static size_t start_outlet(struct lk_courier *courier, struct lk_outlet *outlet,
 
     while (lk_outlet_may_call(courier, outlet, again_ms)) {
         struct lk_errand *errand = lk_errands_take(&outlet->ready);
-        if (is_doubted(courier, errand)) {
+        if (end_if_over(courier, errand)) {
             continue;
         }
         /* A job that has taken its couriers with it, again and again, has
@@ -294,8 +345,8 @@ static void judge(struct lk_courier *courier, struct lk_errand *errand)
         lk_result_of(target, errand->honours && target->honours, answer,
                      result);
     }
-    lk_result_give_up(target, failures_of(errand), age_ms(courier, errand),
-                      result);
+    result->doubt |= errand->job.doubt && result->end == LK_END_RETRY;
+    lk_result_give_up(target, failures_of(errand), age_ms(errand), result);
     /* The store puts a request back that the gateway never took. */
     if (result->end == LK_END_RETRY || errand->outlet->gateway) {
         uint64_t asked_ms = lk_asked_wait_ms(

@@ -104,6 +104,7 @@ void lk_result_give_up(const struct lk_target *target, unsigned failures,
         lk_result_reason(result, "given up after %u attempt%s: %.200s",
                          failures, failures == 1 ? "" : "s", last);
     } else {
+        result->end = result->doubt ? LK_END_UNCERTAIN : LK_END_DEAD;
         lk_result_reason(result, "given up for its age: %.200s", last);
     }
 }

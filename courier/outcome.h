@@ -34,8 +34,9 @@ void lk_result_of(const struct lk_target *target, bool honours,
                   const struct lk_http_answer *answer,
                   struct lk_result *result);
 
-/* A retry that comes too late, or once too often, is none: dead. `failures`
- * counts the attempts that failed, this one included. */
+/* A retry that comes too late, or once too often, is none: dead. In doubt and
+ * too late: uncertain, since an old job is for a person to look at, not to call
+ * again. `failures` counts the attempts that failed, this one included. */
 void lk_result_give_up(const struct lk_target *target, unsigned failures,
                        uint64_t age_ms, struct lk_result *result);
 

@@ -51,6 +51,7 @@ const struct lk_setting lk_target_settings[] = {
     OTHER(lk_target, "temporary", statuses, temporary, "408 425 429 5xx"),
     OTHER(lk_target, "safe_statuses", statuses, safe, NULL),
     NUMBER(lk_target, "idempotency", switch, honours, "no", 0, 1),
+    NUMBER(lk_target, "key_life", duration, key_life_ms, "23h", 0, 3650 * DAY),
     OTHER(lk_target, "key_header", header_name, key_header, "Idempotency-Key"),
     OTHER(lk_target, "id", provider_id, id, NULL),
     OTHER(lk_target, "sign", sign, sign_secret, NULL),

@@ -5,6 +5,7 @@
 #include "daemon/batcher.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { ORDERS_MOST = 256 }; /* in one step */
 
@@ -13,6 +14,7 @@ struct orders {
     struct lk_work work;
     struct lk_returns *returns;
     struct lk_task_queue tasks; /* in the order of `list` */
+    struct lk_key_life *lives;
     struct lk_job_order list[];
 };
 
@@ -42,6 +44,7 @@ static void finish(struct lk_work *work)
     }
     lk_returns_give(orders->returns, &orders->tasks, NULL);
     lk_work_clear(work);
+    free(orders->lives);
     free(orders);
 }
 
@@ -55,6 +58,29 @@ static void fill(struct lk_job_order *order, const struct lk_demand *demand)
     } else {
         order->provider_id = demand->op.reason;
     }
+}
+
+/* Of the targets with keys; a copy, because the settings may change while the
+ * store is at work. */
+static struct lk_key_life *copy_lives(const struct lk_targets *targets,
+                                      size_t *count)
+{
+    size_t name_size = LK_TARGET_NAME_MAX + 1;
+    struct lk_key_life *lives =
+        calloc(targets->count + 1, sizeof(*lives) + name_size);
+    char *name = (char *)(lives + targets->count);
+
+    *count = 0;
+    for (size_t i = 0; lives && i < targets->count; i++) {
+        const struct lk_target *target = &targets->targets[i];
+        if (target->honours && target->key_life_ms) {
+            memcpy(name, target->name, strlen(target->name) + 1);
+            lives[(*count)++] =
+                (struct lk_key_life){latchkey_slice(name), target->key_life_ms};
+            name += name_size;
+        }
+    }
+    return lives;
 }
 
 /* Without memory each gets an empty text, and its connection is closed. */
@@ -77,12 +103,18 @@ void lk_orders_give(struct lk_server *server)
         return;
     }
     count = count < ORDERS_MOST ? count : ORDERS_MOST;
+    size_t life_count;
+    struct lk_key_life *lives =
+        copy_lives(&server->config.targets, &life_count);
     orders = calloc(1, sizeof(*orders) + count * sizeof(orders->list[0]));
-    if (!orders) {
+    if (!orders || !lives) {
+        free(orders);
+        free(lives);
         give_up(server);
         return;
     }
     orders->returns = &server->returns;
+    orders->lives = lives;
     for (size_t i = 0; i < count; i++) {
         struct lk_task *task = lk_task_queue_take(&server->to_order);
         fill(&orders->list[i], &task->demand);
@@ -90,6 +122,8 @@ void lk_orders_give(struct lk_server *server)
     }
     orders->work = (struct lk_work){.orders = orders->list,
                                     .order_count = count,
+                                    .lives = lives,
+                                    .life_count = life_count,
                                     .done = finish,
                                     .context = orders};
     server->ordering = count;

@@ -194,7 +194,7 @@ static const char *needed_state(enum lk_order order)
         return "only one that waits, is uncertain or dead can be called "
                "delivered";
     case LK_ORDER_AGAIN:
-        return "only an uncertain one can be called again";
+        return "only an uncertain or dead one can be called again";
     case LK_ORDER_PAUSE:
     case LK_ORDER_RESUME:
         break;
@@ -212,6 +212,15 @@ static enum lk_status refuse_order(struct lk_buf *out,
         return lk_resp_error(
             out, LK_SLICE("ERR JOB: this is the request of an operation; "
                           "RESOLVE the operation, and its request is settled"));
+    }
+    if (order->status_out == LK_DENIED) {
+        return lk_resp_error(
+            out, LK_SLICE("ERR JOB: it was sent, and the service may have "
+                          "forgotten its key since (key_life), so that another "
+                          "call could be a second one; find out whether it "
+                          "has happened, then DELIVERED or AGAIN "
+                          "(latchkey resolve --job ID --delivered or "
+                          "--again)"));
     }
     status = latchkey_buf_printf(
         &message, "ERR JOB: the job is %s; %s%s",
@@ -235,6 +244,7 @@ enum lk_status lk_reply_order(struct lk_buf *out, int proto,
         return lk_resp_nil(out, proto);
     case LK_INVALID:
     case LK_BUSY:
+    case LK_DENIED:
         return refuse_order(out, order);
     default:
         return lk_reply_unavailable(out, order->status_out, NULL);

@@ -40,7 +40,7 @@ struct lk_target {
     uint64_t rate;  /* calls a second; 0: any */
     uint64_t burst; /* at once, after a pause */
     uint64_t attempts;
-    uint64_t max_age_ms; /* since it was queued; 0: any */
+    uint64_t max_age_ms; /* since it was queued or ordered; 0: any */
     uint64_t backoff_ms; /* before the second attempt at most, doubling */
     uint64_t backoff_max_ms;
     uint64_t retry_after_max_ms; /* a longer Retry-After is cut to it */
@@ -48,8 +48,9 @@ struct lk_target {
     struct lk_statuses temporary; /* all else is permanent */
     struct lk_statuses safe;      /* of 5xx: nothing has happened */
     uint64_t honours;             /* Idempotency-Key: 0, 1 */
-    char *key_header;             /* "Idempotency-Key" */
-    char *id;                     /* "header:NAME" or "json:POINTER", or NULL */
+    uint64_t key_life_ms;      /* it remembers a key that long; 0: for ever */
+    char *key_header;          /* "Idempotency-Key" */
+    char *id;                  /* "header:NAME" or "json:POINTER", or NULL */
     char *sign_secret;         /* Standard Webhooks: "whsec_BASE64"; or NULL */
     uint64_t circuit_failures; /* in a row, that open it; 0: never */
     uint64_t circuit_open_ms;

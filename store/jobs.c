@@ -36,6 +36,14 @@ void lk_job_free(struct lk_job *job)
     *job = (struct lk_job){0};
 }
 
+bool lk_job_is_forgotten(bool sent, uint64_t sent_ms, uint64_t created_ms,
+                         uint64_t life_ms, uint64_t now_ms)
+{
+    uint64_t from_ms = sent_ms ? sent_ms : created_ms;
+
+    return sent && life_ms && now_ms > from_ms && now_ms - from_ms >= life_ms;
+}
+
 struct lk_job *lk_work_add(struct lk_work *work)
 {
     if (work->job_count == work->job_cap) {

@@ -118,7 +118,7 @@ struct lk_job {
     unsigned attempts; /* leases so far: the fence of the present one */
     unsigned forgiven; /* of these, not counted against the limit */
     bool called;       /* the present attempt may have left */
-    bool sent;         /* any attempt may have left */
+    bool sent;         /* any attempt may have left, since AGAIN */
     bool doubt;        /* one may have happened, and its answer was lost: to be
                           called again only where the key is honoured. Until
                           AGAIN says that it has not */
@@ -127,6 +127,11 @@ struct lk_job {
     uint64_t due_ms;   /* waiting: not before; leased: the lease ends */
     uint64_t ended_ms; /* when it became what it is now; 0: waiting, leased */
     uint64_t now_ms;   /* the store's clock, at the lease */
+    uint64_t since_ms; /* its age counts from here: when an operator ordered it
+                          again last; 0: since it was made */
+    uint64_t sent_ms;  /* if `sent`: the lease of the first attempt that may
+                          have left, so no call was earlier. 0: since it was
+                          made */
     /* Of the last attempt that ended: */
     unsigned status;             /* of the answer; 0: there was none */
     struct lk_slice provider_id; /* what the provider calls what it made */
@@ -136,6 +141,10 @@ struct lk_job {
 };
 
 void lk_job_free(struct lk_job *job);
+/* Is its key over, which lives for life_ms (0: for ever) since it was sent? A
+ * call of it could be a second one that the service does not know for one. */
+bool lk_job_is_forgotten(bool sent, uint64_t sent_ms, uint64_t created_ms,
+                         uint64_t life_ms, uint64_t now_ms);
 
 /*
  * The Idempotency-Key that the provider gets, on every attempt: hexadecimal
@@ -209,12 +218,14 @@ struct lk_job_want {
 
 /* An operator's word, or proof; audited with who and why. */
 enum lk_order {
-    LK_ORDER_RETRY,     /* dead or waiting: due now, all attempts forgiven. What
-                           is in doubt stays so */
+    LK_ORDER_RETRY,     /* dead or waiting: due now, all attempts forgiven, its
+                           age counts from now on. What is in doubt stays so.
+                           Not what was sent longer ago than its key lives */
     LK_ORDER_DROP,      /* waiting, dead, uncertain or lost: never */
     LK_ORDER_DELIVERED, /* likewise: it has happened */
-    LK_ORDER_AGAIN,     /* uncertain: it has not happened, call it again; the
-                           attempt is forgiven */
+    LK_ORDER_AGAIN,     /* uncertain or dead: it has not happened, call it
+                           again; the attempt is forgiven, and it counts as
+                           never sent */
     LK_ORDER_PAUSE,     /* a target: nothing of it is leased any more */
     LK_ORDER_RESUME,
 };
@@ -229,9 +240,16 @@ struct lk_job_order {
     struct lk_slice who;
     struct lk_slice why;
     /* out: LK_OK; LK_NOT_FOUND; LK_INVALID: not in such a state, or another
-     * attempt; LK_BUSY: a request, whose operation is to be resolved. */
+     * attempt; LK_BUSY: a request, whose operation is to be resolved;
+     * LK_DENIED: RETRY, and its key may be forgotten. */
     enum lk_status status_out;
     enum lk_job_state state; /* out: as it is now */
+};
+
+/* How long the service of a target remembers a key. */
+struct lk_key_life {
+    struct lk_slice target;
+    uint64_t ms;
 };
 
 /*
@@ -252,6 +270,8 @@ struct lk_work {
     size_t mark_count;
     struct lk_job_order *orders;
     size_t order_count;
+    const struct lk_key_life *lives; /* for RETRY; not here: for ever */
+    size_t life_count;
     const struct lk_job_want *wants;
     size_t want_count;
     uint64_t lease_ms;

@@ -4,7 +4,7 @@
 
 #include "store/postgres.h"
 
-/* Up to REASON that of latchkey.lease (008_lease.sql); all of them that of the
+/* Up to SENT_AT that of latchkey.lease (008_lease.sql); all of them that of the
  * lists in postgres_jobs.c. */
 enum lk_pg_job_column {
     LK_PG_J_KIND, /* a list: hidden, not what is asked for; only its id counts
@@ -34,6 +34,8 @@ enum lk_pg_job_column {
     LK_PG_J_STATUS,
     LK_PG_J_PROVIDER,
     LK_PG_J_REASON,
+    LK_PG_J_SINCE,
+    LK_PG_J_SENT_AT,
     /* Only in a list: */
     LK_PG_J_STATE,
     LK_PG_J_CALLED,

@@ -13,8 +13,8 @@ enum { LOOK_AT = 2000 };
     "NOT m.shown, j.id, o.tenant, o.scope, o.key, j.number, j.generation, "    \
     "j.token, o.attempt, j.name, j.target, j.method, j.path, " call ", "       \
     "j.attempts, j.forgiven, j.sent, j.doubt, j.repeatable, j.created_ms, "    \
-    "j.due_ms, n.now, j.status, j.provider_id, j.reason, j.state, j.called, "  \
-    "j.ended_ms, " answer
+    "j.due_ms, n.now, j.status, j.provider_id, j.reason, j.since_ms, "         \
+    "j.sent_ms, j.state, j.called, j.ended_ms, " answer
 
 #define NO_BYTES "NULL::bytea, NULL::bytea"
 #define WITHOUT_BYTES COLUMNS(NO_BYTES, NO_BYTES)
@@ -65,6 +65,8 @@ enum lk_status lk_pg_job(const PGresult *result, int row, bool listed,
     job->due_ms = lk_pg_uint(result, row, LK_PG_J_DUE);
     job->now_ms = lk_pg_uint(result, row, LK_PG_J_NOW);
     job->status = (unsigned)lk_pg_uint(result, row, LK_PG_J_STATUS);
+    job->since_ms = lk_pg_uint(result, row, LK_PG_J_SINCE);
+    job->sent_ms = lk_pg_uint(result, row, LK_PG_J_SENT_AT);
     return lk_pg_texts(result, row, texts, listed ? count : count - 2,
                        &job->text);
 }

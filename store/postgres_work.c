@@ -26,7 +26,7 @@ const struct lk_pg_part lk_pg_work_parts[] = {
                .sql = "SELECT * FROM latchkey.mark_jobs($1, $2, $3, $4)"},
     [ORDERS] = {.name = "lk_orders",
                 .sql = "SELECT * FROM latchkey.order_jobs($1, $2, $3, $4, $5, "
-                       "$6, $7, $8)"},
+                       "$6, $7, $8, $9, $10)"},
     [LEASE] = {.name = "lk_lease",
                .sql = "SELECT * FROM latchkey.lease_jobs($1, $2, $3, $4, $5)"},
 };
@@ -136,6 +136,7 @@ static enum lk_status add_marks(struct job_run *run)
 static enum lk_status add_orders(struct job_run *run)
 {
     const struct lk_job_order *orders = run->work->orders;
+    const struct lk_key_life *lives = run->work->lives;
     size_t count = run->work->order_count;
     enum lk_status status = LK_OK;
 
@@ -159,6 +160,10 @@ static enum lk_status add_orders(struct job_run *run)
            orders[i].who);
     COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
            orders[i].why);
+    COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, run->work->life_count,
+           lk_pg_array_text, lives[i].target);
+    COLUMN(run, ORDERS, LK_PG_INT8_ARRAY, run->work->life_count,
+           lk_pg_array_int, (int64_t)lives[i].ms);
     return status;
 }
 
@@ -272,14 +277,14 @@ static bool makes_due(const struct lk_job_order *order)
 static void take_orders(struct job_run *run)
 {
     static const enum lk_status statuses[] = {LK_OK, LK_NOT_FOUND, LK_INVALID,
-                                              LK_BUSY};
+                                              LK_BUSY, LK_DENIED};
     struct lk_work *work = run->work;
     const PGresult *result = result_of(run, ORDERS);
 
     for (int row = 0; row < rows_of(run, ORDERS); row++) {
         uint64_t at = lk_pg_uint(result, row, 0);
         uint64_t outcome = lk_pg_uint(result, row, 1);
-        if (at && at <= work->order_count && outcome < 4) {
+        if (at && at <= work->order_count && outcome < 5) {
             struct lk_job_order *order = &work->orders[at - 1];
             order->status_out = statuses[outcome];
             order->state = (enum lk_job_state)lk_pg_uint(result, row, 2);

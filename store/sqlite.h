@@ -41,14 +41,15 @@ enum { LK_LOCK_NONE = -1 };
     "job.state, job.attempts, job.forgiven, job.called, job.sent, "            \
     "job.repeatable, job.created, job.due, job.ended, job.status, "            \
     "job.provider_id, job.reason, claim.tenant, claim.scope, claim.key, "      \
-    "call.method, call.path, call.headers, call.body, job.doubt FROM job "     \
+    "call.method, call.path, call.headers, call.body, job.doubt, job.since, "  \
+    "job.sent_at FROM job "                                                    \
     "LEFT JOIN call ON call.id = job.id "                                      \
     "LEFT JOIN claim ON claim.token = job.number "
 
 /* A job's own row, the small part that changes; see struct lk_job_row. */
 #define LK_JOB_ROW                                                             \
     "SELECT id, number, hash, name = '', target, state, attempts, forgiven, "  \
-    "called, sent, repeatable, created, due, doubt FROM job "
+    "called, sent, repeatable, created, due, doubt, since, sent_at FROM job "
 
 /* "state < 4", in so many words, is what the indexes of unfinished jobs ask
  * for. */
@@ -90,11 +91,12 @@ enum { LK_LOCK_NONE = -1 };
     X(JOB_ROW, LK_JOB_ROW "WHERE id = ?")                                      \
     X(REQUEST, LK_JOB_ROW "WHERE number = ? AND name = '' AND state < 4")      \
     X(JOB_MOVE, "UPDATE job SET state = ?2, attempts = ?3, forgiven = ?4, "    \
-                "called = ?5, sent = ?6, due = ?7, ended = ?8, doubt = ?9 "    \
-                "WHERE id = ?1")                                               \
+                "called = ?5, sent = ?6, due = ?7, ended = ?8, doubt = ?9, "   \
+                "since = ?10, sent_at = ?11 WHERE id = ?1")                    \
     X(JOB_END, "UPDATE job SET state = ?2, attempts = ?3, forgiven = ?4, "     \
                "called = ?5, sent = ?6, due = ?7, ended = ?8, doubt = ?9, "    \
-               "status = ?10, provider_id = ?11, reason = ?12 WHERE id = ?1")  \
+               "since = ?10, sent_at = ?11, status = ?12, provider_id = ?13, " \
+               "reason = ?14 WHERE id = ?1")                                   \
     X(ATTEMPT, "INSERT OR REPLACE INTO attempt VALUES (?,?,?,?,?,?,?,?)")      \
     X(JOB_LOST, LK_JOB_ROW "WHERE target = ? AND state = 1 AND state < 4 "     \
                            "AND due <= ? ORDER BY due LIMIT ?")                \
@@ -425,6 +427,8 @@ struct lk_job_row {
     uint64_t created;
     uint64_t due;
     uint64_t ended;
+    uint64_t since; /* as those of struct lk_job */
+    uint64_t sent_at;
 };
 
 /* LK_NOT_FOUND if there is none. */

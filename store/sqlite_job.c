@@ -37,6 +37,8 @@ enum lk_status lk_job_take_row(struct lk_sqlite *store, sqlite3_stmt *statement,
         .created = (uint64_t)sqlite3_column_int64(statement, 11),
         .due = (uint64_t)sqlite3_column_int64(statement, 12),
         .doubt = sqlite3_column_int(statement, 13),
+        .since = (uint64_t)sqlite3_column_int64(statement, 14),
+        .sent_at = (uint64_t)sqlite3_column_int64(statement, 15),
     };
     if (hash.len != sizeof(row->hash) || state < 0 || state >= LK_JOB_STATES) {
         return LK_CORRUPT;
@@ -171,6 +173,8 @@ static void bind_row(sqlite3_stmt *statement, const struct lk_job_row *row)
     sqlite3_bind_int64(statement, 7, (int64_t)row->due);
     sqlite3_bind_int64(statement, 8, (int64_t)row->ended);
     sqlite3_bind_int(statement, 9, row->doubt);
+    sqlite3_bind_int64(statement, 10, (int64_t)row->since);
+    sqlite3_bind_int64(statement, 11, (int64_t)row->sent_at);
 }
 
 static void count_row(struct lk_sqlite *store, struct lk_job_row *row,
@@ -219,9 +223,9 @@ enum lk_status lk_job_end(struct lk_sqlite *store, struct lk_job_row *row,
     end = end ? end : &nothing;
     set_times(row, now);
     bind_row(statement, row);
-    sqlite3_bind_int64(statement, 10, end->status);
-    lk_bind_text(statement, 11, end->provider_id);
-    lk_bind_text(statement, 12, end->reason);
+    sqlite3_bind_int64(statement, 12, end->status);
+    lk_bind_text(statement, 13, end->provider_id);
+    lk_bind_text(statement, 14, end->reason);
     status = lk_sqlite_run(store, LK_STATEMENT_JOB_END);
     count_row(store, row, now);
     return status;

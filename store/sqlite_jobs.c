@@ -35,6 +35,8 @@ void lk_job_fill(sqlite3_stmt *row, struct lk_job *job, bool whole)
         .method = lk_column(row, 20),
         .path = lk_column(row, 21),
         .doubt = sqlite3_column_int(row, 24),
+        .since_ms = (uint64_t)sqlite3_column_int64(row, 25),
+        .sent_ms = (uint64_t)sqlite3_column_int64(row, 26),
     };
     if (whole) {
         job->headers = lk_column(row, 22);

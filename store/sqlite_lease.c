@@ -120,6 +120,7 @@ static enum lk_status take(struct leasing *leasing, struct lk_job_row *row,
      * the target not honour keys by then, it may have been called. */
     row->called = leasing->want->honours && !row->request;
     row->due = leasing->now + lease_ms;
+    row->sent_at = row->sent ? row->sent_at : leasing->now;
     status = lk_job_move(store, row, leasing->now);
     job->state = LK_JOB_LEASED;
     job->attempts = row->attempts;
@@ -127,6 +128,7 @@ static enum lk_status take(struct leasing *leasing, struct lk_job_row *row,
     job->sent = row->sent;
     job->doubt = row->doubt;
     job->due_ms = row->due;
+    job->sent_ms = row->sent_at;
     job->token = op.out.token;
     job->run = op.out.attempt;
     leasing->room--;
@@ -275,6 +277,8 @@ static enum lk_status take_due(struct leasing *leasing)
             .doubt = job->doubt,
             .repeatable = job->repeatable,
             .created = job->created_ms,
+            .since = job->since_ms,
+            .sent_at = job->sent_ms,
         };
         if (request) {
             row.hash =

@@ -20,7 +20,8 @@ static const struct {
     [LK_ORDER_DELIVERED] = {"job delivered",
                             BIT(WAITING) | BIT(UNCERTAIN) | BIT(DEAD),
                             LK_JOB_DELIVERED},
-    [LK_ORDER_AGAIN] = {"job again", BIT(UNCERTAIN), LK_JOB_WAITING},
+    [LK_ORDER_AGAIN] = {"job again", BIT(UNCERTAIN) | BIT(DEAD),
+                        LK_JOB_WAITING},
     [LK_ORDER_PAUSE] = {"target pause", 0, LK_JOB_STATES},
     [LK_ORDER_RESUME] = {"target resume", 0, LK_JOB_STATES},
 };
@@ -114,6 +115,20 @@ static enum lk_status order_target(struct lk_sqlite *store,
     return status ? status : audit_target(store, order, now);
 }
 
+static uint64_t life_of(const struct lk_sqlite *store,
+                        const struct lk_work *work, size_t target)
+{
+    const struct lk_job_target *of = &store->counts.targets[target];
+
+    for (size_t i = 0; i < work->life_count; i++) {
+        if (latchkey_slice_equal(work->lives[i].target,
+                                 (struct lk_slice){of->name, of->name_len})) {
+            return work->lives[i].ms;
+        }
+    }
+    return 0;
+}
+
 /* A request moves with its operation, so it is the operation that has to be
  * resolved. That it is due now concerns the request alone. A lost lease that
  * nobody settles, for its target is gone, can be ended. */
@@ -144,11 +159,12 @@ static enum lk_status carry_out(struct lk_sqlite *store, struct lk_batch *batch,
     row->state = orders[order->order].next;
     row->due = now;
     row->called = row->called && row->state != LK_JOB_WAITING;
+    row->since = row->state == LK_JOB_WAITING ? now : row->since;
     if (order->order == LK_ORDER_RETRY) {
         row->forgiven = row->attempts;
     } else if (order->order == LK_ORDER_AGAIN) {
         row->forgiven += row->forgiven < row->attempts; /* it was none */
-        row->doubt = false;
+        row->doubt = row->sent = false;
     }
     if (order->order == LK_ORDER_DELIVERED) {
         row->sent = true;
@@ -181,6 +197,11 @@ enum lk_status lk_job_order(struct lk_sqlite *store, struct lk_batch *batch,
         return status;
     }
     order->status_out = judge(order, &row, now);
+    if (!order->status_out && order->order == LK_ORDER_RETRY &&
+        lk_job_is_forgotten(row.sent, row.sent_at, row.created,
+                            life_of(store, batch->work, row.target), now)) {
+        order->status_out = LK_DENIED;
+    }
     if (!order->status_out) {
         status = carry_out(store, batch, order, &row, now);
     }

@@ -20,7 +20,8 @@
  *
  * job      what an operation has left to call, by the number of the operation:
  *          the small part, which leases and ends write anew. `due` is since
- *          when for an uncertain or dead one. The indexes know the unfinished
+ *          when for an uncertain or dead one. `since` and `sent_at` are those
+ *          of struct lk_job. The indexes know the unfinished
  *          (state < 4) for the courier and for their operation, the stuck for
  *          whoever looks after them, and every name.
  * call     what is called; large, and never written again.
@@ -73,6 +74,9 @@ static const char *const migrations[] = {
     "CREATE TABLE target ("
     " name TEXT PRIMARY KEY, at INTEGER NOT NULL, who TEXT NOT NULL,"
     " why TEXT NOT NULL) WITHOUT ROWID;",
+
+    "ALTER TABLE job ADD COLUMN since INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE job ADD COLUMN sent_at INTEGER NOT NULL DEFAULT 0;",
 };
 
 enum {

@@ -353,17 +353,18 @@ BEGIN
         ON CONFLICT DO NOTHING;
     END IF;
     UPDATE latchkey.job j SET state = 0, due_ms = _now, ended_ms = 0,
-        called = false, forgiven = _forgiven, doubt = _doubt
+        since_ms = _now, called = false, forgiven = _forgiven, doubt = _doubt
     WHERE j.id = _job.id;
 END
 $$;
 
 -- _order: enum lk_order. Audited. outcome: 0 done, 1 there is none, 2 it is not
--- in such a state or at another attempt, 3 a request. state: as it is now; -1:
--- not of a job.
+-- in such a state or at another attempt, 3 a request, 4 it was sent, and its key
+-- may be forgotten: _life milliseconds after it was first sent, of the target in
+-- the same place of _keyed. state: as it is now; -1: not of a job.
 CREATE OR REPLACE FUNCTION latchkey.order_jobs(_order integer[], _id bigint[],
     _attempt integer[], _target text[], _provider text[], _status integer[],
-    _who text[], _why text[])
+    _who text[], _why text[], _keyed text[], _life bigint[])
 RETURNS TABLE (at integer, outcome smallint, state smallint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -401,7 +402,7 @@ BEGIN
             WHEN j.id IS NULL THEN 1
             WHEN _attempt[i] NOT IN (0, j.attempts)
                 OR NOT j.state = ANY (CASE _order[i]
-                    WHEN 0 THEN '{0,3}' WHEN 3 THEN '{2}'
+                    WHEN 0 THEN '{0,3}' WHEN 3 THEN '{2,3}'
                     -- A lost lease that nobody settles can be ended.
                     ELSE CASE WHEN j.due_ms <= now THEN '{0,1,2,3}'
                               ELSE '{0,2,3}' END
@@ -409,6 +410,9 @@ BEGIN
             -- A request moves with its operation; but when it is due concerns
             -- itself alone.
             WHEN j.name = '' AND _order[i] <> 0 THEN 3
+            WHEN _order[i] = 0 AND j.sent
+                AND coalesce(nullif(j.sent_ms, 0), j.created_ms)
+                    + _life[array_position(_keyed, j.target)] <= now THEN 4
             ELSE 0 END;
         IF outcome > 0 THEN
             RETURN NEXT;
@@ -421,6 +425,7 @@ BEGIN
             -- What has not happened does not count.
             PERFORM latchkey.put_back(j, now,
                 least(j.forgiven + 1, j.attempts), false);
+            UPDATE latchkey.job k SET sent = false WHERE k.id = j.id;
             state := 0;
         ELSE
             state := CASE _order[i] WHEN 1 THEN 5 ELSE 4 END;
@@ -455,7 +460,7 @@ REVOKE ALL ON FUNCTION
     latchkey.mark_jobs(bigint[], integer[], bigint[], integer[]),
     latchkey.put_back(latchkey.job, bigint, integer, boolean),
     latchkey.order_jobs(integer[], bigint[], integer[], text[], text[],
-        integer[], text[], text[])
+        integer[], text[], text[], text[], bigint[])
     FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
     latchkey.courier_settings(boolean),
@@ -469,5 +474,5 @@ GRANT EXECUTE ON FUNCTION
     latchkey.mark_jobs(bigint[], integer[], bigint[], integer[]),
     latchkey.put_back(latchkey.job, bigint, integer, boolean),
     latchkey.order_jobs(integer[], bigint[], integer[], text[], text[],
-        integer[], text[], text[])
+        integer[], text[], text[], text[], bigint[])
     TO latchkey_daemon;

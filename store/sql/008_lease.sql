@@ -214,13 +214,15 @@ BEGIN
             LIMIT 1) AS d
     )
     UPDATE latchkey.job j SET state = 1, attempts = j.attempts + 1,
-        called = false, due_ms = now + _lease, token = f.token
+        called = false, due_ms = now + _lease, token = f.token,
+        sent_ms = CASE WHEN j.sent THEN j.sent_ms ELSE now END
     FROM found f
     WHERE j.ctid = f.place
     RETURNING 0::smallint, j.id, f.tenant, f.scope, f.key, j.number, j.generation, j.token,
         f.attempt, j.name, j.target, j.method, j.path, j.headers, j.body,
         j.attempts, j.forgiven, j.sent, j.doubt, j.repeatable, j.created_ms,
-        j.due_ms, now, j.status, j.provider_id, j.reason;
+        j.due_ms, now, j.status, j.provider_id, j.reason, j.since_ms,
+        j.sent_ms;
 END
 $$;
 
@@ -327,14 +329,15 @@ BEGIN
     WITH leased AS (
         UPDATE latchkey.job j SET state = 1, attempts = j.attempts + 1,
             called = _honours[array_position(_target, j.target)] = 1,
-            due_ms = now + _lease
+            due_ms = now + _lease,
+            sent_ms = CASE WHEN j.sent THEN j.sent_ms ELSE now END
         WHERE j.ctid = ANY (places)
         RETURNING j.*
     )
     SELECT 0::smallint, l.id, o.tenant, o.scope, o.key, l.number, l.generation,
         0::bigint, 0, l.name, l.target, l.method, l.path, l.headers, l.body,
         l.attempts, l.forgiven, l.sent, l.doubt, l.repeatable, l.created_ms,
-        l.due_ms, now, l.status, l.provider_id, l.reason
+        l.due_ms, now, l.status, l.provider_id, l.reason, l.since_ms, l.sent_ms
     FROM leased l
     LEFT JOIN LATERAL (
         SELECT p.tenant, p.scope, p.key FROM latchkey.operation p

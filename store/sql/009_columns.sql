@@ -30,3 +30,19 @@ COMMENT ON TABLE latchkey.used_name IS
 REVOKE ALL ON latchkey.used_name FROM PUBLIC;
 GRANT SELECT, INSERT, UPDATE, DELETE ON latchkey.used_name
     TO latchkey_daemon;
+
+-- How old a job is, for the courier's limits.
+--
+-- since_ms  its age counts from here: an operator has ordered it again; 0: since
+--           it was made
+-- sent_ms   the lease of the first attempt that may have left, since somebody
+--           said that none has happened; counts while `sent` or `called`. 0: of
+--           an earlier version: since it was made
+ALTER TABLE latchkey.job
+    ADD COLUMN since_ms bigint NOT NULL DEFAULT 0,
+    ADD COLUMN sent_ms  bigint NOT NULL DEFAULT 0;
+ALTER TYPE latchkey.lease
+    ADD ATTRIBUTE since_ms bigint,
+    ADD ATTRIBUTE sent_ms bigint;
+DROP FUNCTION IF EXISTS latchkey.order_jobs(integer[], bigint[], integer[],
+    text[], text[], integer[], text[], text[]);

@@ -284,6 +284,79 @@ static void what_is_in_doubt_is_not_called_after_a_reload(void **state)
     assert_int_equal(atomic_load(&bench->slow.requests), 1);
 }
 
+/* The job that is judged, behind one that has the target's only place. */
+static struct ledger_job *wait_behind(struct bench *bench)
+{
+    bench->config.targets.targets = &bench->targets[2];
+    bench->config.targets.count = 1;
+    bench->targets[2].concurrency = 1;
+    ledger_add(&bench->ledger, "slow", "/1");
+    struct ledger_job *job = ledger_add(&bench->ledger, "slow", "/2");
+    job->created_ms = 1;
+    bench->ledger.now_ms = 1000;
+    return job;
+}
+
+/* Its turn comes, and with it other settings. */
+static void let_in(struct bench *bench, struct ledger_job *job)
+{
+    start(bench);
+    await_requests(&bench->slow, 1);
+    bench->targets[2].concurrency = 2;
+    lk_courier_class.reload(bench->courier, &bench->config);
+    await_end(bench, job);
+    assert_int_equal(atomic_load(&bench->slow.requests), 1);
+}
+
+/* C27: the age is looked at when the call is about to leave. */
+static void what_was_sent_is_not_called_after_its_key_is_forgotten(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = wait_behind(bench);
+
+    job->sent = true;
+    bench->targets[2].key_life_ms = 1;
+    let_in(bench, job);
+    assert_int_equal(job->state, LK_JOB_UNCERTAIN);
+    assert_non_null(strstr(job->reason, "key_life"));
+}
+
+static void what_was_never_sent_needs_no_key(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = ledger_add(&bench->ledger, "honours", "/1");
+
+    job->created_ms = 0;
+    bench->targets[0].key_life_ms = 1;
+    start(bench);
+    await_end(bench, job);
+    assert_int_equal(job->state, LK_JOB_DELIVERED);
+}
+
+/* C29, C27 */
+static void what_is_too_old_is_not_called(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = wait_behind(bench);
+
+    bench->targets[2].max_age_ms = 1;
+    let_in(bench, job);
+    assert_int_equal(job->state, LK_JOB_DEAD);
+    assert_non_null(strstr(job->reason, "max_age"));
+}
+
+static void what_is_too_old_and_in_doubt_is_uncertain(void **state)
+{
+    struct bench *bench = *state;
+    struct ledger_job *job = wait_behind(bench);
+
+    job->sent = job->doubt = true;
+    bench->targets[2].max_age_ms = 1;
+    let_in(bench, job);
+    assert_int_equal(job->state, LK_JOB_UNCERTAIN);
+    assert_non_null(strstr(job->reason, "max_age"));
+}
+
 static void what_nobody_took_was_not_sent_though_it_was_marked(void **state)
 {
     struct bench *bench = *state;
@@ -593,6 +666,10 @@ int main(void)
         TEST(no_answer_is_tried_again_only_where_the_key_is_honoured),
         TEST(what_is_in_doubt_is_called_only_where_the_key_is_honoured),
         TEST(what_is_in_doubt_is_not_called_after_a_reload),
+        TEST(what_was_sent_is_not_called_after_its_key_is_forgotten),
+        TEST(what_was_never_sent_needs_no_key),
+        TEST(what_is_too_old_is_not_called),
+        TEST(what_is_too_old_and_in_doubt_is_uncertain),
         TEST(what_nobody_took_was_not_sent_though_it_was_marked),
         TEST(a_lease_is_renewed_while_its_call_runs),
         TEST(a_call_whose_lease_was_lost_runs_on_and_its_end_is_stale),

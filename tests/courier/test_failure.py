@@ -154,13 +154,69 @@ def test_an_order_for_an_attempt_that_is_over_changes_nothing(box, provider):
     assert box.order("RETRY", job, "ATTEMPT", 1) == "OK"
 
 
-def test_a_job_that_is_too_old_is_dead_though_it_has_attempts_left(
+def test_a_job_that_is_too_old_is_dead_and_was_never_called(box, provider):
+    # C29: max_age; what it waited for does not matter
+    box.target("pay", provider, attempts="1000", max_age="1ms").start()
+    key = new_key()
+    box.leave(charge(), key=key, delay=5)
+    job = box.wait_job(key, "dead")
+    assert "max_age" in job["reason"] and provider.calls() == []
+
+
+def test_a_job_that_is_too_old_and_may_have_happened_is_uncertain(
         box, provider):
-    # C29: max_age
+    # C27, C29
     provider.control(fail=503)
     box.target("pay", provider, attempts="1000", max_age="300ms").start()
-    job = box.wait_job(box.leave(charge()), "dead")
+    job = box.wait_job(box.leave(charge()), "uncertain")
     assert 1 <= job["attempts"] < 1000 and job["reason"]
+
+
+# ---- the provider forgets keys ----
+
+def test_what_was_sent_is_not_called_again_once_its_key_is_forgotten(
+        box, provider):
+    # C27, C35: unless somebody knows that it has not happened
+    provider.control(drop="before", next=1)
+    box.target("pay", provider, key_life="1ms").start()
+    key = box.leave(charge())
+    job = box.wait_job(key, "uncertain")
+    assert "key_life" in job["reason"] and len(provider.calls()) == 1
+    result = box.daemon.cli("resolve", "--job", job["id"], "--again", "--why",
+                            "not in their books", user="operator")
+    assert result.returncode == 0, result.stderr
+    box.wait_job(key)
+    assert len(provider.charges()) == 1
+    assert b"job again" in repr(box.operator("AUDIT")).encode()
+
+
+def test_a_courier_that_was_lost_for_longer_than_a_key_lives(box, provider):
+    # C27, C20
+    box.target("pay", provider, key_life="1ms").start(faults=())
+    box.daemon.set_faults("kill courier_after_call")
+    box.daemon.expected_exit = True
+    key = box.leave(charge(), complete_it=False)
+    box.daemon.wait()
+    box.daemon.set_faults()
+    box.daemon.start()
+    box.reconnect()
+    assert "key_life" in box.wait_job(key, "uncertain")["reason"]
+    assert len(provider.calls()) == len(provider.charges()) == 1
+
+
+def test_a_dead_job_is_not_retried_once_its_key_is_forgotten(box, provider):
+    # C27, C29
+    provider.control(fail=503, next=1)
+    box.target("pay", provider, key_life="1ms", attempts="1").start()
+    key = box.leave(charge())
+    job = box.wait_job(key, "dead")
+    assert "key_life" in box.order("RETRY", job)
+    result = box.daemon.cli("dead", "retry", job["id"], "--why", "x",
+                            user="operator")
+    assert result.returncode == 1 and "resolve --job" in result.stderr
+    assert box.job_of(key)["state"] == "dead" and len(provider.calls()) == 1
+    assert box.order("AGAIN", job) == "OK"
+    box.wait_job(key)
 
 
 def test_a_poison_job_does_not_keep_the_others_of_its_target(box, provider):

@@ -133,14 +133,14 @@ def test_a_check_is_exit_1_if_there_is_any_C29(box):
 
 
 def test_a_job_is_shown_with_its_whole_history_C29(box):
-    dead = leave(box, "/503", "dead")
+    dead = leave(box, "/429", "dead")
     shown = box.daemon.cli("jobs", "show", dead["id"]).stdout
-    for text in ("dead", "pay", "/503", "503", "ATTEMPT", "charge",
+    for text in ("dead", "pay", "/429", "429", "ATTEMPT", "charge",
                  dead["reference"], dead["downstream-key"]):
         assert text in shown, text
     document = ask(box, "dead", "show", dead["id"])
     assert document["state"] == "dead" and document["attempts"] == 2
-    assert [row["status"] for row in document["history"]] == [503]
+    assert [row["status"] for row in document["history"]] == [429]
     assert document["answer_body"] == "hello"
     assert box.daemon.cli("jobs", "show", dead["id"], "--body").stdout == \
         '{"a":1}'

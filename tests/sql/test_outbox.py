@@ -443,7 +443,7 @@ ENDS = {WAITING: END_RETRY, UNCERTAIN: END_UNCERTAIN, DEAD: END_DEAD,
     (ORDER_RETRY, "job retry", (WAITING, DEAD), WAITING),
     (ORDER_DROP, "job drop", (WAITING, UNCERTAIN, DEAD), DROPPED),
     (ORDER_DELIVERED, "job delivered", (WAITING, UNCERTAIN, DEAD), DELIVERED),
-    (ORDER_AGAIN, "job again", (UNCERTAIN,), WAITING)))
+    (ORDER_AGAIN, "job again", (UNCERTAIN, DEAD), WAITING)))
 @pytest.mark.parametrize("state", ENDS)
 def test_an_order_counts_where_it_may_and_is_audited(
         db, courier, order, word, allowed, becomes, state):

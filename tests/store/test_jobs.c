@@ -503,10 +503,117 @@ static void an_uncertain_job_has_happened_or_is_called_again(void **state)
     struct lk_job again = take_job(bed);
     assert_int_equal(again.id, b.id);
     assert_int_equal(again.attempts, 2);
-    assert_true(again.sent);
+    assert_false(again.sent); /* somebody has said so */
     lk_job_free(&again);
     lk_job_free(&a);
     lk_job_free(&b);
+}
+
+/* ---- Age --------------------------------------------------------------------
+ */
+
+static enum lk_status retry_with_life(struct bed *bed, uint64_t id,
+                                      uint64_t life_ms)
+{
+    const struct lk_key_life lives[] = {{LK_SLICE("another"), 1},
+                                        {text(target_of(bed)), life_ms}};
+    struct lk_job_order given = {.order = LK_ORDER_RETRY,
+                                 .id = id,
+                                 .who = LK_SLICE("oncall"),
+                                 .why = LK_SLICE("ticket 4711")};
+    struct lk_work work = {
+        .orders = &given, .order_count = 1, .lives = lives, .life_count = 2};
+
+    apply_work(bed, &work);
+    return given.status_out;
+}
+
+static struct lk_job lease_again(struct bed *bed, struct lk_job *before,
+                                 enum lk_end how)
+{
+    assert_false(finish(bed, before, how));
+    await_store_time(bed, before->now_ms + 2);
+    struct lk_job job = take(bed, target_of(bed), true, LONG_MS);
+
+    assert_int_equal(job.id, before->id);
+    lk_job_free(before);
+    return job;
+}
+
+/* C27: from the first lease on under which it may have left, over failures,
+ * losses and restarts, and not from one that was given back. */
+static void the_time_when_a_job_was_first_sent_is_kept(void **state)
+{
+    struct bed *bed = *state;
+
+    leave_job(bed, "k", "charge");
+    struct lk_job job = take(bed, target_of(bed), true, LONG_MS);
+    assert_false(job.sent);
+    job = lease_again(bed, &job, LK_END_RETURN);
+    assert_false(job.sent);
+    uint64_t first_ms = job.now_ms;
+    job = lease_again(bed, &job, LK_END_RETRY);
+    assert_true(job.sent);
+    assert_int_equal(job.sent_ms, first_ms);
+    bed_reopen(bed);
+    job = lease_again(bed, &job, LK_END_RETURN);
+    assert_int_equal(job.sent_ms, first_ms);
+    lk_job_free(&job);
+}
+
+static void a_lost_lease_counts_from_when_it_was_taken(void **state)
+{
+    struct bed *bed = *state;
+
+    leave_job(bed, "k", "charge");
+    struct lk_job lost = take(bed, target_of(bed), true, SHORT_MS);
+    outlive(bed, &lost);
+    struct lk_job job = take(bed, target_of(bed), true, LONG_MS);
+    assert_true(job.sent && job.now_ms > lost.now_ms);
+    assert_int_equal(job.sent_ms, lost.now_ms);
+    lk_job_free(&job);
+    lk_job_free(&lost);
+}
+
+/* C27, C29: decided with the order, by the store's clock. */
+static void what_was_sent_is_not_retried_after_its_key_is_forgotten(
+    void **state)
+{
+    struct bed *bed = *state;
+    struct lk_job dead = prepare(bed, "k", LK_END_DEAD);
+
+    assert_int_equal(retry_with_life(bed, dead.id, LONG_MS), LK_OK);
+    struct lk_job job = take_job(bed);
+    assert_false(finish(bed, &job, LK_END_DEAD));
+    await_store_time(bed, dead.now_ms + 2);
+    assert_int_equal(retry_with_life(bed, dead.id, 1), LK_DENIED);
+    expect_job(bed, dead.id, LK_JOB_DEAD);
+    lk_job_free(&job);
+    /* Somebody knows that it has not happened: it begins again. */
+    assert_int_equal(order(bed, LK_ORDER_AGAIN, dead.id, 0), LK_OK);
+    job = take_job(bed);
+    assert_false(job.sent);
+    assert_true(job.since_ms > dead.now_ms && job.sent_ms == job.now_ms);
+    lk_job_free(&job);
+    lk_job_free(&dead);
+}
+
+static void what_was_never_sent_is_retried_at_any_age(void **state)
+{
+    struct bed *bed = *state;
+
+    leave_job(bed, "k", "charge");
+    struct lk_job job = take_job(bed);
+    struct lk_job_end end = end_of(&job, LK_END_DEAD);
+    end.left = false;
+    assert_false(give_end(bed, end));
+    await_store_time(bed, job.now_ms + 2);
+    assert_int_equal(retry_with_life(bed, job.id, 1), LK_OK);
+    struct lk_job again = take_job(bed);
+    assert_false(again.sent);
+    assert_true(again.since_ms > job.now_ms);
+    lk_job_free(&again);
+    lk_job_free(&job);
 }
 
 static void an_order_counts_in_its_states_and_for_its_attempt_alone(
@@ -519,7 +626,7 @@ static void an_order_counts_in_its_states_and_for_its_attempt_alone(
         bool allowed[4];
     } cases[] = {
         {LK_END_RETRY, {true, true, true, false}}, /* waiting */
-        {LK_END_DEAD, {true, true, true, false}},
+        {LK_END_DEAD, {true, true, true, true}},
         {LK_END_UNCERTAIN, {false, true, true, true}},
         {LK_END_DELIVERED, {false, false, false, false}},
     };
@@ -1067,6 +1174,10 @@ int main(void)
         TEST(what_was_never_called_does_not_count),
         TEST(a_dead_job_is_listed_and_can_be_retried_or_dropped),
         TEST(an_uncertain_job_has_happened_or_is_called_again),
+        TEST(the_time_when_a_job_was_first_sent_is_kept),
+        TEST(a_lost_lease_counts_from_when_it_was_taken),
+        TEST(what_was_sent_is_not_retried_after_its_key_is_forgotten),
+        TEST(what_was_never_sent_is_retried_at_any_age),
         TEST(an_order_counts_in_its_states_and_for_its_attempt_alone),
         TEST(every_order_is_in_the_audit_log),
         TEST(nothing_of_a_paused_target_is_leased),

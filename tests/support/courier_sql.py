@@ -88,14 +88,16 @@ class Courier:
              [lease] * len(jobs), [int(called)] * len(jobs))), len(jobs))
 
     def order(self, order, job=0, attempt=0, target="", provider="", status=0,
-              who="me", why="so"):
-        """(outcome, state after it)."""
+              who="me", why="so", lives=None):
+        """(outcome, state after it). lives: of keys, by target."""
+        lives = lives or {}
         (at, *rest), = self.db.execute(
             "SELECT * FROM latchkey.order_jobs(%s::integer[], %s::bigint[],"
             " %s::integer[], %s::text[], %s::text[], %s::integer[],"
-            " %s::text[], %s::text[])",
+            " %s::text[], %s::text[], %s::text[], %s::bigint[])",
             [[value] for value in (order, job, attempt, target, provider,
-                                   status, who, why)])
+                                   status, who, why)] +
+            [list(lives), list(lives.values())])
         assert at == 1
         return tuple(rest)
 

@@ -32,6 +32,7 @@ static void a_target_has_a_default_for_everything_but_its_url(void **state)
     assert_int_equal(pay->burst, 0);
     assert_int_equal(pay->attempts, 12);
     assert_int_equal(pay->max_age_ms, 3 * 86400000);
+    assert_int_equal(pay->key_life_ms, 23 * 3600000);
     assert_int_equal(pay->backoff_ms, 1000);
     assert_int_equal(pay->backoff_max_ms, 3600000);
     assert_int_equal(pay->retry_after_max_ms, 86400000);
