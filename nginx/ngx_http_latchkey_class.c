@@ -570,6 +570,11 @@ ngx_http_latchkey_set_instead(ngx_http_request_t *r,
 
     if (ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE) {
         problem.kind = LK_PROBLEM_NOT_REACHED;
+
+        if (problem.status < 500) {
+            problem.status = 0;                  /* of a page that is missing */
+        }
+
         problem.detail = latchkey_slice("The request did not reach the app: "
                                         "nothing happened. Send the same "
                                         "request again later.");

@@ -352,7 +352,7 @@ ngx_http_latchkey_courier_refuse(ngx_http_request_t *r,
 
     out = ngx_http_latchkey_set_unsent(r, status);
 
-    ngx_http_finalize_request(r, ngx_http_latchkey_send(r, out));
+    ngx_http_latchkey_finish(r, ngx_http_latchkey_send(r, out));
 
     return NGX_DONE;
 }
@@ -421,7 +421,7 @@ ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
 
     r->read_event_handler = ngx_http_block_reading;
 
-    ngx_http_finalize_request(r, ngx_http_latchkey_send(r, out));
+    ngx_http_latchkey_finish(r, ngx_http_latchkey_send(r, out));
 
     return NGX_DONE;
 }

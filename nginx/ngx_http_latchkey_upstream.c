@@ -212,6 +212,8 @@ ngx_http_latchkey_input_filter_init(void *data)
     u = r->upstream;
     ctx = ngx_http_latchkey_get_ctx(r);
 
+    ctx->unreadable = 0;
+
     if (ctx->input_filter_init(data) != NGX_OK) {
         return NGX_ERROR;
     }

@@ -305,13 +305,16 @@ def test_an_error_page_answers_for_an_app_out_of_reach(make_gateway, lines,
     becomes(gateway, key, "released")
 
 
-def test_two_apps_out_of_reach_are_none(make_gateway):
+@pytest.mark.parametrize("place", ["@dead", "/missing"])
+def test_an_error_page_that_fails_does_not_hide_that_nothing_happened(
+        make_gateway, place):
     # C21
     gateway = make_gateway(locations=guard(
-        "/", "error_page 502 = @dead;", to="proxy_pass http://@DEAD@;")
+        "/", "error_page 502 = %s;" % place, to="proxy_pass http://@DEAD@;")
         + TO_OTHER)
     key = new_key()
-    assert gateway.post(key).problem == "not-reached"
+    first = gateway.post(key)
+    assert (first.status, first.problem) == (502, "not-reached")
     becomes(gateway, key, "released")
 
 
