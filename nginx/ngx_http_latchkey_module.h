@@ -182,6 +182,7 @@ struct ngx_http_latchkey_op_s {
     unsigned                         late:1;
     unsigned                         asked:3;     /* about a lost claim */
     unsigned                         lost:1;      /* a claim, and repeated */
+    unsigned                         elsewhere:1; /* another one holds it */
     unsigned                         contacted:1; /* the app may have run */
 };
 

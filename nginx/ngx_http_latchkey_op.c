@@ -202,8 +202,9 @@ ngx_http_latchkey_op_end(ngx_http_latchkey_op_t *op)
         return;
     }
 
-    if (op->lost && op->token && !op->courier
-        && op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE
+    if (op->lost && !op->courier
+        && (op->elsewhere
+            || (op->token && op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE))
         && !ngx_http_latchkey_link_leaving(op->conf->servers))
     {
         ngx_http_latchkey_op_ask_late(op);

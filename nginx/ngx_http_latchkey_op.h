@@ -72,7 +72,7 @@ ngx_int_t ngx_http_latchkey_op_send_claim(ngx_http_latchkey_op_t *op,
  */
 void ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op,
     ngx_msec_t pause);
-/* released, and nobody waits: has the lost claim taken it since? */
+/* not held here, and nobody waits: has the lost claim taken it since? */
 void ngx_http_latchkey_op_ask_late(ngx_http_latchkey_op_t *op);
 
 /* op_extend */

@@ -272,6 +272,9 @@ ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
         return;
     }
 
+    op->elsewhere = (answer->verdict == LK_VERDICT_INFLIGHT
+                     && !op->no_new && op->order == NULL);
+
     if (answer->verdict != LK_VERDICT_NEW) {
         op->state = NGX_HTTP_LATCHKEY_OP_DONE;
         ngx_http_latchkey_op_tell(op, answer);
@@ -300,13 +303,16 @@ ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
 
 /*
  * The claim went out on a connection that was lost, and again on another one.
- * Whoever has the first yet takes it for a new one now that it is released.
+ * A daemon that has the first yet takes it for a new one once it is released,
+ * here or by the one that holds it.  What ran and is in doubt is never asked
+ * for: it would be found as our own, and released.
  */
 
 void
 ngx_http_latchkey_op_ask_late(ngx_http_latchkey_op_t *op)
 {
     op->lost = 0;
+    op->elsewhere = 0;
     op->token = 0;
     op->contacted = 0;
     op->no_new = 1;

@@ -559,6 +559,25 @@ def test_a_claim_that_arrives_after_the_release_of_another_is_released_too(
     assert app.by_key[key] == 0
 
 
+def test_a_claim_that_arrives_after_its_client_was_sent_away_is_released_too(
+        two_ways, middleman, app):
+    # C41: its repetition found another holder, and the client got 409.
+    key = new_key()
+    waiting = two_ways.later(key=key)
+    until(lambda: any(key.encode() in data for _, data in middleman.kept))
+    with middleman.daemon.raw() as raw:
+        sent = b"".join(data for _, data in middleman.kept)
+        token = begin(raw, key, scope="POST /", fingerprint=re.search(
+            rb"1:[0-9a-f]{64}", sent).group())
+        assert is_unavailable(two_ways.post(new_key(), path="/quick"))
+        assert waiting.result().status == 409
+        assert raw("RELEASE", "acme", "POST /", key, token) == "OK"
+    middleman.deliver()
+    until(lambda: two_ways.record(key)["attempt"] == 2)
+    two_ways.wait_state(key, "released")
+    assert app.by_key[key] == 0
+
+
 def test_a_daemon_with_another_store_does_not_stand_in(make_daemon,
                                                        make_gateway, app):
     # C01: it knows nothing of what was claimed at the first.
