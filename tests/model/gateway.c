@@ -166,13 +166,17 @@ static void claim_replied(struct explore *x, struct world *w, struct gateway *g)
         return;
     case LK_VERDICT_REPLAY:
         tell(x, w, g, g->value);
+        g->flags &= (uint8_t)~CUT; /* so does a late claim */
         break;
-    case LK_VERDICT_INFLIGHT:
+    case LK_VERDICT_ACCEPTED:
+        g->flags &= (uint8_t)~CUT;
+        break;
+    case LK_VERDICT_INFLIGHT: /* until its holder releases it */
         if (x->plant == PLANT_NO_ASK_BUSY) {
             g->flags &= (uint8_t)~CUT;
         }
         break;
-    default: /* the client gets 202 or 409 */
+    default: /* uncertain, perhaps its own */
         break;
     }
     end_request(x, g);
