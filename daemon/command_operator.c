@@ -244,6 +244,9 @@ static void add_store(struct pairs *pairs, const struct lk_store_stats *stats)
     add_pair(pairs, "checkpoints", stats->checkpoints);
     add_pair(pairs, "swept", stats->swept);
     add_pair(pairs, "reaped", stats->reaped);
+    add_pair(pairs, "shared-cache-hits", stats->shared_hits);
+    add_pair(pairs, "shared-cache-misses", stats->shared_misses);
+    add_pair(pairs, "shared-cache-failed", stats->shared_failed);
     add_pair(pairs, "now-ms", stats->now_ms);
     add_pair(pairs, "hold-until-ms", stats->hold_until_ms);
     add_pair(pairs, "clock-held", stats->clock_held);

@@ -213,6 +213,9 @@ static void store_section(struct info *info)
     line(info, "swept", stats.swept);
     line(info, "reaped", stats.reaped);
     line(info, "last_token", stats.last_token);
+    line(info, "shared_cache_hits", stats.shared_hits);
+    line(info, "shared_cache_misses", stats.shared_misses);
+    line(info, "shared_cache_failed", stats.shared_failed);
     line(info, "now_ms", stats.now_ms);
     line(info, "clock_held", stats.clock_held);
     line(info, "hold_until_ms", stats.hold_until_ms);

@@ -30,6 +30,11 @@ enum {
     FORGET_AT_ONCE = 256,
 };
 
+struct counters {
+    atomic_uint_fast64_t hits, misses, refused, failed;
+    atomic_bool available;
+};
+
 struct lk_answers {
     struct lk_redis_url url;
     char prefix[64];
@@ -38,12 +43,13 @@ struct lk_answers {
     void (*log)(void *context, int level, const char *line);
     void *log_context;
 
+    struct counters counters; /* changed under the lock, read by any thread */
+
     pthread_mutex_t lock; /* guards all below */
     struct lk_link link;
     int64_t not_before; /* when it may be tried again */
     int64_t usual_ms;   /* what a question takes, times 8 */
     struct lk_buf value;
-    struct lk_answers_stats stats;
 };
 
 /* ---- The MAC ---------------------------------------------------------------
@@ -185,9 +191,9 @@ static void say(const struct lk_answers *answers, int level, const char *text,
 static enum lk_status fail(struct lk_answers *answers)
 {
     answers->not_before = lk_socket_now() + LEAVE_ALONE_MS;
-    answers->stats.failed++;
-    if (answers->stats.available) {
-        answers->stats.available = false;
+    answers->counters.failed++;
+    if (answers->counters.available) {
+        answers->counters.available = false;
         say(answers, 1, "the cache does not answer: ", answers->link.why);
     }
     lk_link_close(&answers->link);
@@ -208,8 +214,8 @@ static enum lk_status ready(struct lk_answers *answers)
                       address)) {
         return fail(answers);
     }
-    if (!answers->stats.available) {
-        answers->stats.available = true;
+    if (!answers->counters.available) {
+        answers->counters.available = true;
         say(answers, 2, "the cache answers, at ", address);
     }
     return LK_OK;
@@ -281,11 +287,11 @@ static struct lk_kept *get(struct lk_answers *answers, const struct lk_op *op)
         return NULL;
     }
     if (reply->type != REDIS_REPLY_STRING) {
-        answers->stats.misses++;
+        answers->counters.misses++;
     } else if (decode(answers, op, lk_reply_text(reply), &kept)) {
-        answers->stats.refused++;
+        answers->counters.refused++;
     } else {
-        answers->stats.hits++;
+        answers->counters.hits++;
     }
     freeReplyObject(reply);
     return kept;
@@ -383,9 +389,15 @@ enum lk_status lk_answers_forget(struct lk_answers *answers,
 void lk_answers_stats(struct lk_answers *answers,
                       struct lk_answers_stats *stats)
 {
-    pthread_mutex_lock(&answers->lock);
-    *stats = answers->stats;
-    pthread_mutex_unlock(&answers->lock);
+    struct counters *counters = &answers->counters;
+
+    *stats = (struct lk_answers_stats){
+        .hits = atomic_load(&counters->hits),
+        .misses = atomic_load(&counters->misses),
+        .refused = atomic_load(&counters->refused),
+        .failed = atomic_load(&counters->failed),
+        .available = atomic_load(&counters->available),
+    };
 }
 
 /* ---- Opening ---------------------------------------------------------------
@@ -405,7 +417,7 @@ enum lk_status lk_answers_open(const struct lk_answers_config *config,
     made->timeout_ms = config->timeout_ms ? config->timeout_ms : 50;
     made->log = config->log;
     made->log_context = config->log_context;
-    made->stats.available = true; /* until shown otherwise */
+    made->counters.available = true; /* until shown otherwise */
     snprintf(made->prefix, sizeof(made->prefix), "%s",
              config->prefix ? config->prefix : "latchkey");
     enum lk_status status = lk_redis_url_parse(config->url, &made->url, error);

@@ -59,6 +59,7 @@ void lk_answers_put(struct lk_answers *answers, const struct lk_op *op,
 LK_MUST_CHECK enum lk_status lk_answers_forget(struct lk_answers *answers,
                                                const uint64_t *tokens,
                                                size_t count);
+/* Does not wait for those who use the connection. */
 void lk_answers_stats(struct lk_answers *answers,
                       struct lk_answers_stats *stats);
 

@@ -250,6 +250,19 @@ static void close_store(struct lk_store *base)
     release((struct lk_postgres *)base);
 }
 
+static void add_cache_stats(struct lk_postgres *store,
+                            struct lk_store_stats *stats)
+{
+    struct lk_answers_stats answers = {0};
+
+    if (store->answers) {
+        lk_answers_stats(store->answers, &answers);
+    }
+    stats->shared_hits = answers.hits;
+    stats->shared_misses = answers.misses + answers.refused;
+    stats->shared_failed = answers.failed;
+}
+
 static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
@@ -265,6 +278,7 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
         .last_token = atomic_load(&counters->last_token),
         .now_ms = lk_pg_now_ms(store),
     };
+    add_cache_stats(store, stats);
     pthread_mutex_lock(&store->lock);
     stats->records = store->counts.records;
     memcpy(stats->by_state, store->counts.by_state, sizeof(stats->by_state));

@@ -221,6 +221,11 @@ struct lk_store_stats {
     uint64_t swept;
     uint64_t reaped;
     uint64_t last_token;
+    /* Replays that store.cache has answered, did not have, and was asked for in
+     * vain; all 0 without it. */
+    uint64_t shared_hits;
+    uint64_t shared_misses;
+    uint64_t shared_failed;
     uint64_t now_ms;
     uint64_t hold_until_ms; /* restored file: unknown keys are held; 0: no */
     uint64_t jobs[LK_JOB_DELIVERED]; /* unfinished, by enum lk_job_state */

@@ -513,6 +513,31 @@ def test_it_is_available_again_though_nobody_asks(make_daemon, postgres):
                           database=base) == []
 
 
+def test_replays_from_the_shared_cache_have_counters_of_their_own(
+        make_daemon, url, redis_server):
+    daemon = make_daemon(url=url, settings=[
+        "store.cache=" + redis_server.url(), "store.cache_timeout=10s",
+        "limits.cache_bytes=0"])
+    raw, operator = daemon.raw(), daemon.raw(user="operator")
+
+    def count(what):
+        return int(info(raw)["shared_cache_" + what])
+
+    assert (count("hits"), count("misses")) == (0, 0)
+    key = new_key()
+    finish(raw, key, 200, b"", b"x")
+
+    def was_hit():
+        assert claim(raw, key)[3] == b"x"
+        return count("hits")
+
+    # The first one finds nothing there, and fills it.
+    until(was_hit)
+    assert count("misses") >= 1 and count("failed") == 0
+    stats = operator("STATS")
+    assert dict(zip(stats[::2], stats[1::2]))[b"shared-cache-hits"] >= 1
+
+
 def test_other_daemons_that_cannot_be_told_cost_little(make_daemon, postgres):
     url = stores.make_postgres(postgres)
     base = stores.database_of(url)
