@@ -382,6 +382,7 @@ struct lk_pg_item {
     struct lk_op *op;
     struct lk_name name; /* as text */
     size_t bytes;
+    bool again; /* it may have been committed before */
 };
 
 enum lk_pg_fate {

@@ -139,6 +139,7 @@ static size_t doubt(struct lk_pg_item *items, size_t count)
             "whether it counts is not known");
         if (is_repeatable(items[i].op)) {
             struct lk_pg_item item = items[i];
+            item.again = true;
             items[i] = items[left];
             items[left++] = item;
         }

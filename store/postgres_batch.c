@@ -36,6 +36,7 @@ enum {
     FLAG_PROOF = 16,
     FLAG_UNSENT = 64,
     FLAG_RUNNING = 128,
+    FLAG_AGAIN = 256,
 };
 
 /* What is prepared on every lane. */
@@ -59,8 +60,9 @@ static bool is_answered(const struct lk_op *op)
            op->event == LK_EVENT_RESOLVE_COMPLETED;
 }
 
-static int flags_of(const struct lk_op *op)
+static int flags_of(const struct lk_pg_item *item)
 {
+    const struct lk_op *op = item->op;
     bool resolves = op->event == LK_EVENT_RESOLVE_COMPLETED ||
                     op->event == LK_EVENT_RESOLVE_RELEASED;
 
@@ -68,12 +70,15 @@ static int flags_of(const struct lk_op *op)
            (op->no_new ? FLAG_NO_NEW : 0) | (op->owner.len ? FLAG_OWNER : 0) |
            (op->call && op->call->repeatable ? FLAG_REPEATABLE : 0) |
            (resolves && op->token ? FLAG_PROOF : 0) |
-           (op->unsent ? FLAG_UNSENT : 0) | (op->running ? FLAG_RUNNING : 0);
+           (op->unsent ? FLAG_UNSENT : 0) | (op->running ? FLAG_RUNNING : 0) |
+           (item->again ? FLAG_AGAIN : 0);
 }
 
 static int64_t number_of(const struct lk_store_config *config,
-                         const struct lk_op *op, enum lk_pg_column column)
+                         const struct lk_pg_item *item,
+                         enum lk_pg_column column)
 {
+    const struct lk_op *op = item->op;
     bool claim = op->event == LK_EVENT_CLAIM;
     bool begins = claim || op->event == LK_EVENT_ACCEPT;
 
@@ -87,7 +92,7 @@ static int64_t number_of(const struct lk_store_config *config,
         return (int64_t)(claim && !op->lock_ms ? config->default_lock_ms
                                                : op->lock_ms);
     case LK_PG_FLAGS:
-        return flags_of(op);
+        return flags_of(item);
     case LK_PG_TOKEN:
         return (int64_t)op->token;
     case LK_PG_DELAY:
@@ -171,8 +176,7 @@ static enum lk_status add_value(struct lk_postgres *store,
     case LK_PG_WHY:
         return lk_pg_array_text(array, text_of(item, column));
     default:
-        return lk_pg_array_int(array,
-                               number_of(&store->config, item->op, column));
+        return lk_pg_array_int(array, number_of(&store->config, item, column));
     }
 }
 

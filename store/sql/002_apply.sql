@@ -78,8 +78,8 @@ $$;
 --
 -- was: the state that the event finds; 0 is absent or expired, and then the
 -- booleans may be null. flags: 1 run again what is uncertain, 2 begin nothing,
--- 16 by proof, 64 it was doubted with a reason, 128 (of a resolution) also while
--- the lock is valid.
+-- 16 by proof, 128 (of a resolution) also while the lock is valid, 512 it was
+-- doubted with a reason.
 CREATE OR REPLACE FUNCTION latchkey.decide(event integer, was integer,
     lapsed boolean, omitted boolean, queued boolean, same_fingerprint boolean,
     same_owner boolean, same_token boolean, flags integer)
@@ -117,7 +117,7 @@ AS $$
         WHEN was = 4 THEN 10 -- KEPT
         WHEN event = 14 AND NOT queued THEN 11
         WHEN was = 3 AND event = 5 THEN 9 -- the first reason stands
-        WHEN was = 3 AND event = 6 AND (flags & 64) <> 0 AND NOT queued
+        WHEN was = 3 AND event = 6 AND (flags & 512) <> 0 AND NOT queued
             THEN 11 -- the holder's last word was another
         WHEN event < 7 THEN 9 + 16 * (event + 1) -- OK
         ELSE 9 + 16 * (event - 3) END
@@ -357,7 +357,7 @@ BEGIN
         was_queued, r.fingerprint = _fingerprint,
         (_flags & 4) <> 0 AND _owner <> '' AND r.owner = _owner,
         r.token = _token,
-        _flags | CASE WHEN r.reason IS NULL THEN 0 ELSE 64 END);
+        _flags | CASE WHEN r.reason IS NULL THEN 0 ELSE 512 END);
     effect := greatest(code, 0) / 16;
     -- Never less time than KEEP has promised.
     keeps := greatest(coalesce(nullif(_ttl, 0), r.ttl_ms), r.keep_ms);
@@ -529,10 +529,11 @@ $$;
 -- A batch, for the daemon. All arrays are equally long and without nulls; _ttl
 -- and _lock are 0 where nothing was given, the texts and bytes are empty then.
 -- _flags: 1 run again what is uncertain, 2 begin nothing, 4 there is an owner,
--- 8 the request may run again, 16 by proof, 64 of a return, 128 (of a resolution)
--- also while the lock is valid. _job to _delay are empty arrays if
--- the batch neither accepts nor enqueues; the headers and bodies of such
--- operations are the job's. The caller's transaction is READ COMMITTED.
+-- 8 the request may run again, 16 by proof, 64 (of a return) the app has not
+-- heard of it, 128 (of a resolution) also while the lock is valid, 256 it may
+-- have been committed before. _job to _delay are empty arrays if the batch
+-- neither accepts nor enqueues; the headers and bodies of such operations are
+-- the job's. The caller's transaction is READ COMMITTED.
 --
 -- Operations on one name are decided in the order of the arrays, one by one.
 -- But nearly all names occur once, and nearly all of these are new names, claims
@@ -615,9 +616,12 @@ BEGIN
                 r.reason AS known_reason,
                 -- Another transaction has its lock. A claim may be told what is
                 -- committed if that changes nothing: it was so when this
-                -- statement began. Anything else has to come again.
+                -- statement began. Anything else has to come again; so has a
+                -- claim that may have been committed before: that other
+                -- transaction may be its own, and about to make it NEW.
                 CASE WHEN u.got THEN v.code
                      WHEN u.event < 2 AND r.state < 5 AND v.code < 16
+                         AND (u.flags & 256) = 0
                      THEN v.code
                      ELSE -1 END AS code
             FROM unnest(_event, _tenant, _scope, _key, _fingerprint, _owner,
@@ -638,7 +642,7 @@ BEGIN
                     r.fingerprint = u.fingerprint,
                     (u.flags & 4) <> 0 AND u.owner <> '' AND r.owner = u.owner,
                     r.token = u.token, u.flags
-                    | CASE WHEN r.reason IS NULL THEN 0 ELSE 64 END) END
+                    | CASE WHEN r.reason IS NULL THEN 0 ELSE 512 END) END
                     AS code
                 OFFSET 0) AS v
             WHERE u.alone OR NOT u.got

@@ -9,7 +9,8 @@ import pytest
 
 from support.life import until
 from support.postgres import Postgres
-from support.schema import (DAY, EVENTS, FILES, NO_NEW, OWNER, RUNNING,
+from support.schema import (COMMITTED_BEFORE, DAY, EVENTS, FILES, NO_NEW,
+                            OWNER, RUNNING,
                             REEXECUTE, STATES, VERDICTS, Op, apply, apply_one,
                             claim_new, fresh_database, migrate)
 
@@ -412,6 +413,23 @@ def test_a_claim_never_waits_and_others_are_asked_to_come_again(
     assert [op.word for op in apply(
         db, Op("claim", "new"), Op("complete", "running", token=running),
         Op("evict", "kept"))] == ["NEW", "OK", "OK"]
+
+
+def test_a_claim_that_may_be_committed_waits_for_the_lock(server, database, db):
+    """C41: the transaction that holds the lock may be its own earlier one, cut
+    off at COMMIT, and may be about to make it NEW: what is committed now says
+    nothing about it."""
+    token = claim_new(db, "k", fingerprint="first")
+    lost = server.connect(database)
+    with lost.transaction():
+        # Released and claimed in one batch, whose COMMIT is on its way.
+        apply(lost, Op("release", "k", token=token),
+              Op("claim", "k", fingerprint="second", owner="me"))
+        again = Op("claim", "k", fingerprint="second", owner="me")
+        assert apply(db, again)[0].word == "MISMATCH"
+        again.flags |= COMMITTED_BEFORE
+        assert apply(db, again)[0].word == "again"
+    assert apply(db, again)[0].word == "NEW"
 
 
 def test_shuffled_overlapping_batches_of_rivals_never_deadlock(

@@ -16,7 +16,7 @@ STATES = ("absent", "accepted", "in_progress", "uncertain", "completed",
 AGAIN, UNKNOWN_EVENT = -1, -2
 DAY = 86400000
 REEXECUTE, NO_NEW, OWNER, REPEATABLE, PROOF = 1, 2, 4, 8, 16
-RUNNING = 128
+RUNNING, COMMITTED_BEFORE = 128, 256
 _numbers = itertools.count(1)
 
 
