@@ -275,12 +275,11 @@ static void check_after_done(struct story *story, record_ref claim)
     }
 }
 
-/* With --busy: somebody's transaction may have been at work on a record that
- * was free. The read-back begins nothing, and finds none. */
+/* With --busy: another transaction may have been at work on a record that was
+ * free; of the read-back, too, where two daemons are asked at once. */
 static bool may_be_busy(const struct generation *it, record_ref claim)
 {
     return busy && claim->verdict == HISTORY_INFLIGHT &&
-           !(claim->flags & HISTORY_NONEW) &&
            earliest_end(it, false) <= claim->return_ns;
 }
 

@@ -134,7 +134,11 @@ def test_overlapping_batches_of_many_lanes_never_fail(store, start, tmp_path):
     assert not found, printed
     seen = history.counts(report)
     expect(seen)
-    assert seen["UNAVAILABLE"] == 0, report
+    # What may have to be sent again without a failure: a replay in a pipeline
+    # whose answer expires before it is read; and, on a slow machine, what a
+    # holder says, if it meets the batches of others for seconds.
+    for daemon in daemons:
+        assert not [line for line in daemon.log if "event=store " in line]
 
 
 # ---- daemons die, and stand still ----
