@@ -321,6 +321,7 @@ install: all
 	install -m 644 man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
 	install -m 644 packaging/completions/latchkey $(DESTDIR)$(PREFIX)/share/bash-completion/completions/
 	install -m 644 README.md NEWS.md LICENSE packaging/latchkeyd.conf packaging/latchkeyd.service \
+	  packaging/nginx-latchkey.conf \
 	  docs/*.md $(DESTDIR)$(PREFIX)/share/doc/latchkey/
 
 clean:

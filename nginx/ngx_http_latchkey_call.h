@@ -46,6 +46,7 @@ struct ngx_http_latchkey_call_s {
     unsigned                         repeated:1;  /* on another connection */
     unsigned                         owed:1;      /* of the link */
     unsigned                         cut:2;       /* of the link */
+    unsigned                         holds:1;     /* of an op: see exit */
 };
 
 
@@ -93,8 +94,14 @@ void ngx_http_latchkey_await_cancel(ngx_http_latchkey_await_t *await);
 ngx_uint_t ngx_http_latchkey_link_leaving(
     ngx_http_latchkey_servers_t *servers);
 
-/* when a worker ends */
-void ngx_http_latchkey_link_exit(ngx_http_latchkey_servers_t *servers);
+/*
+ * When a worker ends.  Only what settles operations is sent any more, and only
+ * replies to claims are waited for; nothing that a request has asked for.
+ */
+void ngx_http_latchkey_link_exiting(ngx_http_latchkey_servers_t *servers);
+/* until all of that is answered, or the time is up; then it is closed */
+void ngx_http_latchkey_link_exit(ngx_http_latchkey_servers_t *servers,
+    ngx_msec_t until);
 
 
 #endif /* _NGX_HTTP_LATCHKEY_CALL_H_INCLUDED_ */

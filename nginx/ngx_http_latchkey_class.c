@@ -480,7 +480,13 @@ ngx_http_latchkey_contacted(ngx_http_request_t *r,
         return 0;
 
     case NGX_HTTP_LATCHKEY_RUN:
-        return r->upstream_states == NULL || ngx_http_latchkey_reached(r);
+
+        /* what is being sent is counted only when it ends */
+
+        return r->upstream_states == NULL
+               || (r->upstream && r->upstream->peer.connection
+                   && r->upstream->request_sent)
+               || ngx_http_latchkey_reached(r);
 
     default:
         return 1;

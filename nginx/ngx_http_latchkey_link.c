@@ -38,6 +38,8 @@
 
 #include "ngx_http_latchkey_link.h"
 
+#include <poll.h>
+
 
 #define NGX_HTTP_LATCHKEY_PROBE       100
 
@@ -52,6 +54,8 @@ static ngx_int_t ngx_http_latchkey_link_stand_in(
     ngx_http_latchkey_link_t *link, ngx_http_latchkey_call_t *call);
 static ngx_chain_t *ngx_http_latchkey_link_greeting(ngx_pool_t *pool,
     ngx_http_latchkey_server_t *server);
+static void ngx_http_latchkey_link_drain(ngx_http_latchkey_link_t *link,
+    ngx_msec_t until);
 static void ngx_http_latchkey_link_destroy(ngx_http_latchkey_link_t *link);
 
 
@@ -497,10 +501,66 @@ ngx_http_latchkey_link_end(ngx_http_latchkey_link_t *link)
 }
 
 
+/*
+ * A claim that was not sent is not sent any more, but a settlement is.  What
+ * cannot be taken back, and is of no operation, is answered to a stand-in.
+ */
+
 void
-ngx_http_latchkey_link_exit(ngx_http_latchkey_servers_t *servers)
+ngx_http_latchkey_link_exiting(ngx_http_latchkey_servers_t *servers)
+{
+    ngx_uint_t                 cut;
+    ngx_queue_t               *q, *next;
+    ngx_http_latchkey_call_t  *call;
+    ngx_http_latchkey_link_t  *link;
+
+    link = servers->link;
+
+    if (link == NULL || link->state != NGX_HTTP_LATCHKEY_LINK_UP) {
+        return;
+    }
+
+    for (q = ngx_queue_head(&link->sent);
+         q != ngx_queue_sentinel(&link->sent);
+         q = ngx_queue_next(q))
+    {
+        call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
+
+        if (!call->holds) {
+            call->handler = ngx_http_latchkey_link_swallow;
+            call->data = link;
+        }
+    }
+
+    for (q = ngx_queue_head(&link->waiting);
+         q != ngx_queue_sentinel(&link->waiting);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
+        cut = (link->offset && q == ngx_queue_head(&link->waiting));
+
+        if (call->holds && (call->patient || call->sent || cut)) {
+            continue;
+        }
+
+        if (cut) {
+            call->handler = ngx_http_latchkey_link_swallow;
+            call->data = link;
+
+        } else {
+            ngx_queue_remove(q);
+        }
+    }
+}
+
+
+void
+ngx_http_latchkey_link_exit(ngx_http_latchkey_servers_t *servers,
+    ngx_msec_t until)
 {
     if (servers->link) {
+        ngx_http_latchkey_link_drain(servers->link, until);
         ngx_http_latchkey_link_destroy(servers->link);
         servers->link = NULL;
     }
@@ -508,6 +568,59 @@ ngx_http_latchkey_link_exit(ngx_http_latchkey_servers_t *servers)
     if (servers->await) {
         ngx_http_latchkey_link_destroy(servers->await);
         servers->await = NULL;
+    }
+}
+
+
+/* the event loop is over */
+
+static void
+ngx_http_latchkey_link_drain(ngx_http_latchkey_link_t *link, ngx_msec_t until)
+{
+    ngx_msec_int_t     left;
+    struct pollfd      pfd;
+    ngx_connection_t  *c;
+
+    while (link->state == NGX_HTTP_LATCHKEY_LINK_UP
+           && !(ngx_queue_empty(&link->sent)
+                && ngx_queue_empty(&link->waiting)))
+    {
+        ngx_time_update();
+
+        left = (ngx_msec_int_t) (until - ngx_current_msec);
+
+        if (left <= 0) {
+            ngx_log_error(NGX_LOG_ERR, link->log, 0,
+                          "idempotency: this worker was terminated before "
+                          "latchkeyd had answered; operations that it held "
+                          "become uncertain when their locks lapse");
+            return;
+        }
+
+        c = link->connection;
+        c->write->ready = 1;
+
+        ngx_http_latchkey_link_send(link);
+
+        if (link->connection != c) {
+            return;
+        }
+
+        pfd.fd = c->fd;
+        pfd.events = POLLIN;
+
+        if (!ngx_queue_empty(&link->waiting)) {
+            pfd.events |= POLLOUT;
+        }
+
+        if (poll(&pfd, 1, (int) left) > 0
+            && (pfd.revents & (POLLIN|POLLERR|POLLHUP)))
+        {
+            c->read->ready = 1;
+            c->read->available = -1;
+
+            ngx_http_latchkey_link_read(c->read);
+        }
     }
 }
 

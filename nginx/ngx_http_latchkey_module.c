@@ -9,6 +9,9 @@
 
 #define NGX_HTTP_LATCHKEY_SERVER  "unix:/run/latchkey/latchkeyd.sock"
 
+/* ms for the last words of a worker: its master kills it after 1.5 s */
+#define NGX_HTTP_LATCHKEY_EXIT    500
+
 
 static void *ngx_http_latchkey_create_main_conf(ngx_conf_t *cf);
 static void *ngx_http_latchkey_create_loc_conf(ngx_conf_t *cf);
@@ -546,6 +549,7 @@ ngx_http_latchkey_choose(ngx_http_latchkey_loc_conf_t *llcf)
 static void
 ngx_http_latchkey_exit_process(ngx_cycle_t *cycle)
 {
+    ngx_msec_t                      until;
     ngx_uint_t                      i;
     ngx_http_latchkey_servers_t   **pools;
     ngx_http_latchkey_main_conf_t  *lmcf;
@@ -559,6 +563,15 @@ ngx_http_latchkey_exit_process(ngx_cycle_t *cycle)
     pools = lmcf->pools.elts;
 
     for (i = 0; i < lmcf->pools.nelts; i++) {
-        ngx_http_latchkey_link_exit(pools[i]);
+        ngx_http_latchkey_link_exiting(pools[i]);
+    }
+
+    ngx_http_latchkey_op_exit();
+
+    ngx_time_update();
+    until = ngx_current_msec + NGX_HTTP_LATCHKEY_EXIT;
+
+    for (i = 0; i < lmcf->pools.nelts; i++) {
+        ngx_http_latchkey_link_exit(pools[i], until);
     }
 }

@@ -141,6 +141,7 @@ typedef struct {
 
 
 struct ngx_http_latchkey_op_s {
+    ngx_queue_t                      queue;       /* of this worker's */
     ngx_pool_t                      *pool;
     ngx_http_latchkey_loc_conf_t    *conf;
     ngx_http_latchkey_ctx_t         *ctx;         /* NULL: request is gone */
@@ -205,6 +206,8 @@ ngx_int_t ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
     ngx_http_latchkey_op_pt handler);
 /* the request is gone, or needs no answer: the op ends by itself */
 void ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op);
+/* the worker ends now, and with it all requests: what they held is settled */
+void ngx_http_latchkey_op_exit(void);
 
 
 /* what the apps of a request said of it so far, see class */

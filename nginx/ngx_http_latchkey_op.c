@@ -36,6 +36,9 @@
 static ngx_int_t ngx_http_latchkey_op_owner(u_char *owner);
 
 
+static ngx_queue_t  ngx_http_latchkey_ops;
+
+
 ngx_http_latchkey_op_t *
 ngx_http_latchkey_op_create(ngx_http_latchkey_ctx_t *ctx, ngx_str_t *tenant,
     ngx_str_t *scope, ngx_str_t *key)
@@ -77,6 +80,12 @@ ngx_http_latchkey_op_create(ngx_http_latchkey_ctx_t *ctx, ngx_str_t *tenant,
     op->timer.data = op;
     op->timer.log = ngx_cycle->log;
     op->pause = NGX_HTTP_LATCHKEY_OP_PAUSE_MIN;
+
+    if (ngx_http_latchkey_ops.next == NULL) {
+        ngx_queue_init(&ngx_http_latchkey_ops);
+    }
+
+    ngx_queue_insert_tail(&ngx_http_latchkey_ops, &op->queue);
 
     return op;
 
@@ -175,7 +184,14 @@ ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op)
 {
     if (op->contacted) {
         op->settle = NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
-        ngx_str_set(&op->reason, "the gateway lost the answer");
+
+        if (ngx_terminate) {
+            ngx_str_set(&op->reason, "nginx was terminated while the app "
+                                     "worked");
+
+        } else {
+            ngx_str_set(&op->reason, "the gateway lost the answer");
+        }
 
     } else {
         op->settle = NGX_HTTP_LATCHKEY_SETTLE_RELEASE;
@@ -217,5 +233,30 @@ ngx_http_latchkey_op_end(ngx_http_latchkey_op_t *op)
 
     ngx_http_latchkey_op_late_end(op);
 
+    ngx_queue_remove(&op->queue);
     ngx_destroy_pool(op->pool);
+}
+
+
+void
+ngx_http_latchkey_op_exit(void)
+{
+    ngx_queue_t             *q, *next;
+    ngx_http_latchkey_op_t  *op;
+
+    if (ngx_http_latchkey_ops.next == NULL) {
+        return;
+    }
+
+    for (q = ngx_queue_head(&ngx_http_latchkey_ops);
+         q != ngx_queue_sentinel(&ngx_http_latchkey_ops);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        op = ngx_queue_data(q, ngx_http_latchkey_op_t, queue);
+
+        if (op->ctx) {
+            ngx_http_latchkey_let_go(op->ctx);
+        }
+    }
 }

@@ -55,6 +55,7 @@ ngx_http_latchkey_op_send(ngx_http_latchkey_op_t *op,
     call->data = op;
     call->patient = patient;
     call->first = op->late;
+    call->holds = (call == &op->call);
 
     return ngx_http_latchkey_op_send_again(op, call);
 }

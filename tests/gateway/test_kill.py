@@ -5,10 +5,12 @@ is called unknown. LATCHKEY_KILL_SECONDS says how long the last one takes (4),
 LATCHKEY_KILL_SEED what it kills.
 """
 
+import contextlib
 import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -45,6 +47,48 @@ def finally_told(gateway, key, path="/"):
         return got if got.problem not in ("in-progress", "unavailable") and \
             got.status != 503 else None
     return until(answer, pause=0.05)
+
+
+@contextlib.contextmanager
+def full_port():
+    """A port of this machine where a connection is never made."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+def test_what_nginx_held_when_it_was_terminated_is_settled_at_once(
+        make_gateway, app):
+    # C20, C21: long before the lock lapses.
+    with full_port() as port:
+        gateway = make_gateway(workers=1, locations=guard(
+            "/", "idempotency_lock 600s;") + guard(
+                "/far", "idempotency_lock 600s;", "proxy_connect_timeout 60s;",
+                to="proxy_pass http://127.0.0.1:%d;" % port))
+        sent, unsent, done = new_key(), new_key(), new_key()
+        assert gateway.post(done).status == 201
+        futures = [gateway.later(body=b"{}", key=sent,
+                                 headers=tell(hold="work")),
+                   gateway.later("POST", "/far", b"{}", key=unsent)]
+        app.wait_held("work")
+        gateway.wait_state(unsent, "in_progress", scope="POST /far")
+        gateway.terminate()
+        gateway.wait_state(sent, "uncertain")
+        gateway.wait_state(unsent, "released", scope="POST /far")
+        assert b"terminated" in gateway.record(sent)["reason"]
+        for future in futures:
+            with pytest.raises((Cut, OSError)):
+                future.result()
+        app.release("work")
+        gateway.start()
+        assert gateway.post(done).replayed
+        assert gateway.post(sent).problem == "outcome-unknown"
 
 
 class Life:

@@ -254,6 +254,12 @@ class Gateway:
         assert status == 0, "nginx left with %d\n%s" % (status,
                                                         self.log_text())
 
+    def terminate(self):
+        """At once: open requests are cut off."""
+        self.expected_exit = True
+        self.process.send_signal(signal.SIGTERM)
+        self.wait()
+
     def kill(self):
         """kill -9 of the master and of all workers."""
         self.expected_exit = True
