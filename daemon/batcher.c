@@ -19,9 +19,12 @@
 struct lane {
     struct lk_batcher *batcher;
     unsigned number;
-    struct lk_op **ops;        /* room for batch_ops; its thread */
-    struct lk_task_queue held; /* to be given again, in order; its thread */
-    uint64_t keep_ns;          /* when the keeper is due; lane 0 */
+    struct lk_op **ops; /* room for batch_ops; its thread */
+    /* Given again, all at once, in the order in which they came; those that
+     * came later for the same names are behind them. Its thread. */
+    struct lk_task_queue held;
+    uint64_t held_ns; /* when that is */
+    uint64_t keep_ns; /* when the keeper is due; lane 0 */
 
     uv_thread_t thread;
     uv_cond_t wake;
@@ -65,7 +68,7 @@ static bool is_operation(const struct lk_task *task)
 static uint64_t next_alarm(const struct lane *lane)
 {
     uint64_t keep = lane->number ? UINT64_MAX : lane->keep_ns;
-    uint64_t again = lane->held.head ? lane->held.head->again_ns : UINT64_MAX;
+    uint64_t again = lane->held.head ? lane->held_ns : UINT64_MAX;
 
     return again < keep ? again : keep;
 }
@@ -81,10 +84,23 @@ static size_t room(const struct lane *lane, const struct share *share)
 /* What has been held long enough goes first: it came first. */
 static void take_held(struct lane *lane, struct share *share, uint64_t now)
 {
-    while (lane->held.head && now >= lane->held.head->again_ns &&
+    while (lane->held.head && now >= lane->held_ns &&
            share->tasks.count < room(lane, share)) {
         lk_task_queue_add(&share->tasks, lk_task_queue_take(&lane->held));
     }
+}
+
+/* Must it wait for one of the same name that is held? */
+static bool is_behind(const struct lk_task_queue *held,
+                      const struct lk_task *task)
+{
+    for (const struct lk_task *it = held->head; it; it = it->next) {
+        if (is_operation(task) &&
+            lk_hash128_equal(it->demand.op.hash, task->demand.op.hash)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* At most batch_ops tasks, in order; what is no operation comes alone. */
@@ -95,7 +111,9 @@ static void take_queued(struct lane *lane, struct share *share)
         if (alone && share->tasks.count) {
             break;
         }
-        lk_task_queue_add(&share->tasks, lk_task_queue_take(&lane->queue));
+        struct lk_task *task = lk_task_queue_take(&lane->queue);
+        bool behind = is_behind(&lane->held, task);
+        lk_task_queue_add(behind ? &lane->held : &share->tasks, task);
         if (alone) {
             break;
         }
@@ -212,7 +230,6 @@ static bool is_to_hold(struct lk_task *task, uint64_t now, bool stopping)
         task->again_until_ns = now + (claim ? AGAIN_CLAIM_NS : AGAIN_OTHER_NS);
     }
     if (now < task->again_until_ns && !stopping) {
-        task->again_ns = now + AGAIN_NS;
         return true;
     }
     task->again_until_ns = 0;
@@ -229,16 +246,22 @@ static bool is_to_hold(struct lk_task *task, uint64_t now, bool stopping)
  * some: these are held here for a while, the others are left in `tasks`. */
 static void hold_again(struct lane *lane, struct lk_task_queue *tasks)
 {
-    struct lk_task_queue done = {0};
+    struct lk_task_queue done = {0}, again = {0};
     struct lk_task *task;
     uint64_t now = uv_hrtime();
     bool stopping = is_stopping(lane->batcher);
 
     while ((task = lk_task_queue_take(tasks))) {
         bool hold = is_to_hold(task, now, stopping);
-        lk_task_queue_add(hold ? &lane->held : &done, task);
+        lk_task_queue_add(hold ? &again : &done, task);
     }
     *tasks = done;
+    if (again.head && (!lane->held.head || lane->held_ns <= now)) {
+        lane->held_ns = now + AGAIN_NS;
+    }
+    /* What is still held came later, or is about other names. */
+    lk_task_queue_join(&again, &lane->held);
+    lane->held = again;
 }
 
 /* Those that nobody would hold are taken out of the share, and have their

@@ -85,7 +85,6 @@ struct lk_task {
     struct lk_conn *conn;   /* NULL: the client is gone */
     uint64_t started_ns;
     uint64_t deadline_ms;
-    uint64_t again_ns;       /* held by the batcher until then */
     uint64_t again_until_ns; /* given again until then; 0: never yet */
     size_t copied;           /* bytes behind the task */
     size_t size;             /* bytes, for the queue's account */

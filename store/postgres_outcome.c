@@ -158,6 +158,22 @@ static bool leaves_job(const struct lk_op *op)
             op->out.verdict == LK_VERDICT_DONE);
 }
 
+/* Where an operation comes again, those behind it of the same name come again
+ * with it: without the lock they have changed nothing, and what is committed
+ * is not what they are to find. */
+static void keep_order(const struct lk_pg_item *items, size_t count,
+                       uint64_t now)
+{
+    for (size_t i = 1; i < count; i++) {
+        struct lk_op *op = items[i].op;
+        if (items[i - 1].op->status == LK_AGAIN && !op->status &&
+            lk_hash128_equal(items[i - 1].op->hash, op->hash)) {
+            lk_op_clear(op);
+            set_locked(op, now);
+        }
+    }
+}
+
 void lk_pg_publish(struct lk_postgres *store, struct lk_batch *batch,
                    const struct lk_pg_item *items, size_t count,
                    const PGresult *result)
@@ -181,6 +197,7 @@ void lk_pg_publish(struct lk_postgres *store, struct lk_batch *batch,
         now = op->out.now_ms > now ? op->out.now_ms : now;
         token = op->out.token > token ? op->out.token : token;
     }
+    keep_order(items, count, now);
     batch->queued |= jobs;
     if (jobs) {
         lk_pg_tell_job(store);

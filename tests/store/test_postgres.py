@@ -407,6 +407,39 @@ def test_what_a_standby_may_not_have_is_acknowledged_once_it_has_it(
         server.set("synchronous_standby_names", "")
 
 
+# ---- a record that another transaction holds ----
+
+def await_batches(raw, count):
+    """Until so many more have been tried."""
+    before = int(info(raw)["batches"])
+    until(lambda: int(info(raw)["batches"]) >= before + count)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_commands_of_one_connection_keep_their_order_behind_a_lock(
+        make_daemon, postgres, url, apart):
+    daemon = make_daemon(url=url, settings=["store.sweep_interval=1h"])
+    raw, other = daemon.raw(), daemon.raw()
+    for number in range(5):
+        key = new_key()
+        done = encode("COMPLETE", *name(key), begin(raw, key), 201, "", "body")
+        look = encode("CLAIM", *name(key), FINGERPRINT)
+        with postgres.connect(stores.database_of(url),
+                              autocommit=False) as holder:
+            holder.execute("SELECT pg_advisory_xact_lock("
+                           "latchkey.lock_id(%s, %s, %s))", name(key))
+            raw.send_bytes(done if apart else done + look)
+            await_batches(other, 1)
+            if apart:
+                raw.send_bytes(look)
+            await_batches(other, 3)
+        assert raw.read() == "OK"
+        told = raw.read()
+        # Busy, and nothing else known; but never as it was before.
+        assert (verdict(told), told[-1]) == ("INFLIGHT", b"") or \
+            told[3] == b"body", number
+
+
 # ---- a server that is silent for a while ----
 
 def test_a_lane_works_again_once_its_late_commit_turns_out_to_have_failed(
