@@ -5,6 +5,9 @@
 #   make check        every test; PYTEST_ARGS=... for pytest, JOBS=... at a time
 #   make check-unit   only those in C
 #   make crash        kills the daemon N=10000 times under load
+#   make linear       random commands and faults on each store for SECONDS=60;
+#                     SEED=... repeats a run
+#   make planted      plants bugs and sees that each is found
 #   make model        the model of the protocol, with larger bounds
 #   make fuzz         each fuzzer for SECONDS=60
 #   make bench        the comparisons; BENCH_ARGS=... as for ./run bench
@@ -75,13 +78,14 @@ THREADS       := $(filter thread,$(SANITIZE))
 UNIT_TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/courier/test_*.c \
   $(if $(THREADS),tests/unit/test_batcher.c,tests/unit/test_*.c tests/store/test_*.c)))
 ONE_THREAD    := test_cli*.py test_moving*.py test_stores.py test_reconcile.py test_model.py
-TEST_TOOLS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/unit/% tests/fuzz/% tests/model/% tests/store/test_% tests/courier/test_%,$(wildcard tests/*/*.c)))
+TEST_TOOLS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/unit/% tests/fuzz/% tests/model/% tests/store/test_% tests/courier/test_% tests/linear/shim.c,$(wildcard tests/*/*.c))) $(BUILD)/tests/linear/shim.so
 MODEL         := $(BUILD)/tests/model/model
 BENCH_TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c))
 FUZZERS       := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 
 SHELL := /bin/bash
 .PHONY: all check check-unit faults fuzz bench crash fmt fmt-check lint lint-nginx \
+  linear planted planted-daemon \
   install clean help tests model nginx-asan
 .SECONDARY:
 
@@ -195,6 +199,12 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(DAEMON_PARTS) $(STORE_OBJS) $(BUILD)/
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(DAEMON_LIBS) -lcmocka
 
+# A disk that fails, for LD_PRELOAD.
+$(BUILD)/tests/linear/shim.so: $(BUILD)/obj/tests/linear/shim.o
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared -o $@ $^ -ldl
+
 # How many tests run at a time: most of them wait more than they work.
 JOBS ?= $(shell echo $$((2 * $$(nproc))))
 
@@ -225,7 +235,7 @@ ASAN := $(filter address%,$(SANITIZE))
 # What does not depend on how our programs were built is left out under
 # sanitizers.
 SUITES := $(if $(THREADS),$(patsubst %,'--ignore-glob=*/%',$(ONE_THREAD))) \
-  tests/crash tests/history tests/model $(if $(SANITIZE),,tests/sql) tests/courier tests/redis tests/store \
+  tests/crash tests/history tests/linear tests/model $(if $(SANITIZE),,tests/sql) tests/courier tests/redis tests/store \
   $(if $(ASAN)$(GATEWAY),tests/gateway tests/hosts) $(if $(SANITIZE),,tests/services) tests/daemon
 PYTEST := LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
   $(if $(ASAN),LATCHKEY_NGINX=$(abspath $(BUILD))/nginx) $(PYTHON) -m pytest -q
@@ -234,6 +244,25 @@ check: all tests faults $(if $(ASAN),nginx-asan)
 	$(Q)$(MAKE) --no-print-directory check-unit
 	$(Q)$(if $(SANITIZE),:,$(MAKE) --no-print-directory FAULTS=1 BUILD=$(FAULTS_BUILD) check-faults)
 	$(Q)$(PYTEST) -n $(JOBS) $(PYTEST_ARGS) $(SUITES)
+
+# One changed source, in the folder PLANT, instead of PLANTED: see
+# tests/support/plants.py.
+planted-daemon: $(DAEMON_OBJS) $(COURIER_OBJS) $(STORE_OBJS) $(LIB_OBJS)
+	$(Q)$(CC) $(CFLAGS_ALL) -c -o $(PLANT)/planted.o $(PLANT)/$(PLANTED)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $(PLANT)/latchkeyd $(PLANT)/planted.o \
+	  $(filter-out $(BUILD)/obj/$(PLANTED:.c=.o),$^) $(DAEMON_LIBS)
+
+# Random commands, kills and faults for SECONDS on each store; every reply is
+# proven possible. SEED repeats a run, STORE=sqlite takes one store alone.
+SEED  ?=
+STORE ?= sqlite or postgres or redis
+linear: all tests
+	$(Q)LATCHKEY_LINEAR_SECONDS=$(SECONDS) LATCHKEY_SEED=$(SEED) $(PYTEST) -s \
+	  -k '$(STORE)' tests/linear/test_linear.py
+
+# Plants bugs, and sees that each is found.
+planted: all tests
+	$(Q)LATCHKEY_PLANTED=all $(PYTEST) tests/linear/test_planted.py
 
 # Kills the daemon N times under load and checks what it had acknowledged.
 N ?= 10000

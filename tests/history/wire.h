@@ -1,4 +1,5 @@
-/* wire.h - as much of the Redis protocol as race.c needs, client side. */
+/* wire.h - as much of the Redis protocol as race.c and linear.c need, client
+ * side. */
 #ifndef LK_HISTORY_WIRE_H
 #define LK_HISTORY_WIRE_H
 
@@ -13,7 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { WIRE_WORDS = 10 };
+enum { WIRE_WORDS = 32 };
 
 /* A reply without nesting. Slices point into the buffer it was read from. */
 struct wire_reply {

@@ -1,0 +1,125 @@
+"""Bugs to be planted: small changes of copies of the sources, each of which
+linear must find. The sources themselves know nothing of this.
+
+A plant is a store, a file and changes of its text; each text that is changed
+must be there exactly once, so that a plant that no longer fits is noticed.
+"""
+
+import os
+import subprocess
+
+from . import build
+
+DECIDE, APPLY, KEEP = (
+    "store/sqlite_decide.c", "store/sqlite_apply.c", "store/sqlite_keep.c")
+MACHINE = "lib/machine.c"
+LUA, SQL = "store/lua/latchkey.lua", "store/sql/002_apply.sql"
+
+PLANTS = {
+    # ---- the embedded store, the machine, the daemon ----
+    "EXTEND is ignored": ("sqlite", DECIDE, [
+        ("uint64_t until = now + lock_of(store, op);",
+         "uint64_t until = entry->deadline;")]),
+    "an old token counts": ("sqlite", DECIDE, [
+        ("standing.token_current = op->token == entry->token;",
+         "standing.token_current = op->token <= entry->token;")]),
+    "a release needs no token": ("sqlite", MACHINE, [
+        ("    case LK_EVENT_RELEASE:\n",
+         "    case LK_EVENT_RELEASE:\n        record.token_current = true;\n")]),
+    "a proof counts for any claim": ("sqlite", MACHINE, [
+        ("    if (record.proof &&\n",
+         "    if (!record.proof &&\n"
+         "        record.state == LK_STATE_ABSENT &&\n")]),
+    "published before it is committed": ("sqlite", APPLY, [
+        ("        status = commit_open(store);\n",
+         "        publish(store);\n"
+         "        status = commit_open(store);\n")]),
+    "a failed commit is acknowledged": ("sqlite", APPLY, [
+        ("    enum lk_status status = lk_sqlite_run(store, "
+         "LK_STATEMENT_COMMIT);\n",
+         "    (void)!lk_sqlite_run(store, LK_STATEMENT_COMMIT);\n"
+         "    enum lk_status status = LK_OK;\n")]),
+    "acknowledged before it is synced": ("sqlite", "store/sqlite_schema.c", [
+        ("PRAGMA synchronous=FULL; PRAGMA cache_size",
+         "PRAGMA synchronous=OFF; PRAGMA cache_size")]),
+    "the sweeper releases": ("sqlite", KEEP, [
+        ("lk_sqlite_outcome(store, entry, LK_ROW_LAPSE, entry->deadline)",
+         "lk_sqlite_outcome(store, entry, LK_ROW_RELEASE, "
+         "entry->deadline + 1000)")]),
+    "attempts are not counted": ("sqlite", DECIDE, [
+        ("row.attempt += !accepted;",
+         "row.attempt += !accepted && !renewed;")]),
+    "every owner is the same": ("sqlite", DECIDE, [
+        ("lk_owner_hash(store, op->owner) == entry->owner", "true"),
+        ("standing->same_owner = row.same_owner;",
+         "standing->same_owner = true;")]),
+    "every fingerprint is the same": ("sqlite", DECIDE, [
+        ("lk_fingerprint_hash(store, op->fingerprint) == entry->fingerprint",
+         "true")]),
+    "KEEP makes it shorter": ("sqlite", DECIDE, [
+        ("return until <= entry->deadline\n", "return until == 0\n")]),
+    "fields of a reply are swapped": ("sqlite", "daemon/reply.c", [
+        ("    W(write_number(out, kept->at_ms));\n"
+         "    W(write_number(out, outcome->expires_ms));\n"
+         "    W(lk_write_reference(out, store, outcome->number));\n",
+         "    W(write_number(out, outcome->expires_ms));\n"
+         "    W(write_number(out, kept->at_ms));\n"
+         "    W(lk_write_reference(out, store, outcome->number));\n")]),
+    "a peek overtakes what was sent before": ("sqlite", "daemon/operation.c", [
+        ("    if (!conn->head) {\n        step = peek(",
+         "    if (conn) {\n        step = peek(")]),
+    # ---- Redis ----
+    "the TTL counts from the claim": ("redis", LUA, [
+        ("    return now + max(asked", "    return claimed + max(asked")]),
+    "a completion is overwritten": ("redis", LUA, [
+        ("        if found == COMPLETED then\n"
+         "            return tell(KEPT, found, now, record)\n        end\n",
+         "")]),
+    "another run's answer is replayed": ("redis", LUA, [
+        ("    call('SET', name, start .. args[i] .. args[i + 1])\n",
+         "    call('SETRANGE', name, 0, start .. args[i] .. args[i + 1])\n"),
+        ("        sub(record, HEAD + 1, HEAD + fingerprint + owner) .. why .. "
+         "response\n",
+         "        sub(record, HEAD + 1, HEAD + fingerprint + owner) .. why ..\n"
+         "        (#record > HEAD + fingerprint + owner + 40 and\n"
+         "            becomes == COMPLETED and why == '' and\n"
+         "            sub(record, HEAD + fingerprint + owner + 1) or "
+         "response)\n")]),
+    # ---- PostgreSQL ----
+    "a lapsed lock holds": ("postgres", SQL, [
+        ("        WHEN was = 2 AND NOT lapsed THEN 3 -- INFLIGHT",
+         "        WHEN was = 2 THEN 3 -- INFLIGHT")]),
+    "a doubt is forgotten": ("postgres", SQL, [
+        ("            reason = CASE p.event WHEN 3 THEN nullif(p.reason, '')\n"
+         "                                  WHEN 5 THEN p.reason END\n",
+         "            reason = CASE p.event WHEN 3 THEN nullif(p.reason, '') "
+         "END\n")]),
+}
+
+# Those that every run of the tests looks for.
+USUAL = ("EXTEND is ignored", "published before it is committed",
+         "the TTL counts from the claim")
+
+
+def change(path, changes):
+    text = (build.ROOT / path).read_text()
+    for old, new in changes:
+        assert text.count(old) == 1, "%s has %d times: %s" % (
+            path, text.count(old), old)
+        text = text.replace(old, new)
+    return text
+
+
+def build_daemon(name, path, changes):
+    """A folder with a latchkeyd that has the bug."""
+    folder = build.BUILD / "planted" / name.replace(" ", "-")
+    source = folder / path
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_text(change(path, changes))
+    result = subprocess.run(
+        ["make", "--no-print-directory", "-s", "BUILD=%s" % build.BUILD,
+         "planted-daemon", "PLANT=%s" % folder, "PLANTED=%s" % path],
+        cwd=build.ROOT, capture_output=True, text=True,
+        env={**os.environ, "MAKEFLAGS": ""}, timeout=600)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder
