@@ -60,6 +60,7 @@ configure() {
         --with-http_ssl_module --with-http_v2_module \
         --with-http_realip_module --with-http_auth_request_module \
         --with-http_addition_module --with-http_sub_module \
+        --with-http_dav_module --with-http_slice_module \
         --with-http_gunzip_module --with-http_stub_status_module \
         --prefix="$folder/nginx-prefix" --error-log-path=stderr \
         --builddir="$work/objs" \
