@@ -209,18 +209,21 @@ LK_COMMAND_HANDLER(audit)
 
 /* ---- STATS --------------------------------------------------------------- */
 
+/* Written behind each other first: the count stands before them. */
 struct pairs {
-    struct lk_buf *out;
+    struct lk_buf text;
+    size_t count;
     enum lk_status status;
 };
 
 static void add_pair(struct pairs *pairs, const char *name, uint64_t number)
 {
+    pairs->count++;
     if (!pairs->status) {
-        pairs->status = lk_resp_bulk(pairs->out, latchkey_slice(name));
+        pairs->status = lk_resp_bulk(&pairs->text, latchkey_slice(name));
     }
     if (!pairs->status) {
-        pairs->status = lk_resp_integer(pairs->out, (int64_t)number);
+        pairs->status = lk_resp_integer(&pairs->text, (int64_t)number);
     }
 }
 
@@ -272,18 +275,23 @@ static void add_claims(struct pairs *pairs, const struct lk_metrics *metrics)
     add_pair(pairs, "claims-unavailable", metrics->claims_unavailable);
 }
 
-enum { STORE_PAIRS = 26, CLAIM_PAIRS = 10 };
-
 LK_COMMAND_HANDLER(stats)
 {
     struct lk_server *server = conn->server;
-    struct pairs pairs = {.out = lk_conn_out(conn)};
+    struct lk_buf *out = lk_conn_out(conn);
+    struct pairs pairs = {0};
     struct lk_store_stats stats = {0};
 
     server->store->class->stats(server->store, &stats);
-    pairs.status =
-        lk_resp_map(pairs.out, conn->proto, STORE_PAIRS + CLAIM_PAIRS);
     add_store(&pairs, &stats);
     add_claims(&pairs, &server->metrics);
-    lk_conn_wrote(conn, pairs.status);
+    enum lk_status status = pairs.status;
+    if (!status) {
+        status = lk_resp_map(out, conn->proto, pairs.count);
+    }
+    if (!status) {
+        status = latchkey_buf_add_slice(out, latchkey_buf_slice(&pairs.text));
+    }
+    latchkey_buf_free(&pairs.text);
+    lk_conn_wrote(conn, status);
 }

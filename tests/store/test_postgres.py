@@ -569,6 +569,7 @@ def test_replays_from_the_shared_cache_have_counters_of_their_own(
     assert count("misses") >= 1 and count("failed") == 0
     stats = operator("STATS")
     assert dict(zip(stats[::2], stats[1::2]))[b"shared-cache-hits"] >= 1
+    assert operator("PING") == "PONG"
 
 
 def test_other_daemons_that_cannot_be_told_cost_little(make_daemon, postgres):
