@@ -12,7 +12,8 @@ enum { LOOK_AT = 2000 };
  */
 #define MATCHES                                                                \
     "NOT " LK_PG_EXPIRED                                                       \
-    " AND ($3 OR $4 = CASE WHEN o.state = 2 AND o.deadline_ms <= n.now AND "   \
+    " AND ($3 OR $4 = CASE WHEN o.state = 2 AND " LK_PG_DEADLINE               \
+    " <= n.now AND "                                                           \
     "NOT o.queued THEN 3 ELSE o.state END) AND ($5 = '' OR o.tenant = $5) "    \
     "AND o.claimed_ms + $6 <= n.now"
 

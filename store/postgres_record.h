@@ -44,10 +44,16 @@ enum lk_pg_record_column {
     "(o.state IN (4, 5) AND o.deadline_ms <= n.now AND NOT EXISTS (SELECT "    \
     "FROM latchkey.job j WHERE j.number = o.number AND j.state < 4))"
 
+/* The end of a lock, which EXTEND notes apart; of others, their own. */
+#define LK_PG_DEADLINE                                                         \
+    "CASE o.state WHEN 2 THEN greatest(o.deadline_ms, (SELECT e.until_ms "     \
+    "FROM latchkey.extension e WHERE e.token = o.token)) "                     \
+    "ELSE o.deadline_ms END"
+
 #define LK_PG_COLUMNS_OF(hidden, ttl, answer)                                  \
     "o.number, o.tenant, o.scope, o.key, o.state, o.token, o.attempt, "        \
-    "o.generation, o.fingerprint, o.owner, o.claimed_ms, o.deadline_ms, " ttl  \
-    ", o.keep_ms, o.omitted, o.evicted, o.queued, "                            \
+    "o.generation, o.fingerprint, o.owner, o.claimed_ms, " LK_PG_DEADLINE      \
+    ", " ttl ", o.keep_ms, o.omitted, o.evicted, o.queued, "                   \
     "o.status, o.completed_ms, o.reason, n.now, " hidden ", "                  \
     "(octet_length(a.headers) + octet_length(a.body))::bigint, " answer
 

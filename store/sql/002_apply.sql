@@ -171,6 +171,31 @@ BEGIN
 END
 $$;
 
+-- When the lock of a claim ends: EXTEND notes that apart (009_columns.sql).
+CREATE OR REPLACE FUNCTION latchkey.lock_end(_token bigint, _deadline bigint)
+RETURNS bigint
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN greatest(_deadline, (SELECT e.until_ms FROM latchkey.extension e
+                                WHERE e.token = _token));
+END
+$$;
+
+-- Not before _until. The caller holds the lock of the name. An old snapshot
+-- that does not show the last sign of life gets 40001 (_until 0: to find out).
+CREATE OR REPLACE FUNCTION latchkey.extend_lock(_token bigint, _until bigint)
+RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    INSERT INTO latchkey.extension AS e (token, until_ms)
+    VALUES (_token, _until)
+    ON CONFLICT ON CONSTRAINT extension_pkey DO UPDATE
+    SET until_ms = greatest(e.until_ms, excluded.until_ms);
+END
+$$;
+
 -- The name of an operation in latchkey.used_name: no two names look alike.
 CREATE OR REPLACE FUNCTION latchkey.name_hash(tenant text, scope text,
     key text)
@@ -346,6 +371,7 @@ DECLARE
     effect integer;
     fresh bigint;
     keeps bigint;
+    ends bigint; -- when its lock ends, if it has one
 BEGIN
     expired := r.state IN (4, 5) AND r.deadline_ms <= _now
         AND NOT EXISTS (SELECT FROM latchkey.job j
@@ -353,6 +379,14 @@ BEGIN
     IF r.number IS NOT NULL AND NOT expired THEN
         was := r.state;
     END IF;
+    IF was = 2 THEN
+        r.deadline_ms := latchkey.lock_end(r.token, r.deadline_ms);
+        IF r.deadline_ms <= _now AND _event IN (0, 1, 2, 6, 8, 9)
+            AND latchkey.has_old_snapshot() THEN
+            PERFORM latchkey.extend_lock(r.token, 0);
+        END IF;
+    END IF;
+    ends := r.deadline_ms;
     code := latchkey.decide(_event, was, r.deadline_ms <= _now, r.omitted,
         was_queued, r.fingerprint = _fingerprint,
         (_flags & 4) <> 0 AND _owner <> '' AND r.owner = _owner,
@@ -453,7 +487,7 @@ BEGIN
     WHEN 6 THEN -- doubt; a lapsed one: since its lock ran out, no reason
         UPDATE latchkey.operation o SET
             state = 3,
-            deadline_ms = CASE WHEN _event < 2 THEN o.deadline_ms ELSE _now END,
+            deadline_ms = CASE WHEN _event < 2 THEN ends ELSE _now END,
             reason = CASE WHEN _event < 2 THEN NULL ELSE _reason END
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
@@ -461,12 +495,15 @@ BEGIN
         IF _event = 0 THEN
             _lock := coalesce(nullif(_lock, 0), 30000);
         END IF;
-        UPDATE latchkey.operation o SET
-            state = 2, reason = NULL,
-            deadline_ms = greatest(_now + _lock,
-                CASE WHEN was = 2 THEN o.deadline_ms END)
-        WHERE o.number = r.number
-        RETURNING * INTO STRICT r;
+        IF was = 2 THEN
+            r.deadline_ms := greatest(_now + _lock, r.deadline_ms);
+            PERFORM latchkey.extend_lock(r.token, r.deadline_ms);
+        ELSE
+            UPDATE latchkey.operation o SET
+                state = 2, reason = NULL, deadline_ms = _now + _lock
+            WHERE o.number = r.number
+            RETURNING * INTO STRICT r;
+        END IF;
     WHEN 8 THEN -- keep
         IF was = 4 AND r.deadline_ms < _now + _ttl THEN
             UPDATE latchkey.operation o SET deadline_ms = _now + _ttl
@@ -476,6 +513,7 @@ BEGIN
             UPDATE latchkey.operation o SET keep_ms = _ttl
             WHERE o.number = r.number
             RETURNING * INTO STRICT r;
+            r.deadline_ms := ends;
         END IF;
     WHEN 10 THEN -- enqueue
         code := latchkey.add_job(_tenant, _scope, _key, r.number,
@@ -612,7 +650,7 @@ BEGIN
                      ELSE u.lock END AS lock,
                 u.flags, r.place, r.state, r.queued, r.number, r.generation,
                 r.token, r.attempt, r.claimed_ms, r.completed_ms,
-                r.deadline_ms, r.keep_ms,
+                r.ends_ms AS deadline_ms, r.keep_ms,
                 r.reason AS known_reason,
                 -- Another transaction has its lock. A claim may be told what is
                 -- committed if that changes nothing: it was so when this
@@ -630,7 +668,15 @@ BEGIN
                 owner, ttl, lock, flags, token, status, reason, id, got, alone,
                 at)
             LEFT JOIN LATERAL (
-                SELECT o.ctid AS place, o.* FROM latchkey.operation o
+                SELECT o.ctid AS place, o.*,
+                    -- a holder that ends its operation need not know
+                    CASE WHEN o.state = 2 AND (u.event NOT IN (3, 4, 5)
+                                               OR o.token <> u.token)
+                         THEN greatest(o.deadline_ms, (
+                             SELECT e.until_ms FROM latchkey.extension e
+                             WHERE e.token = o.token))
+                         ELSE o.deadline_ms END AS ends_ms
+                FROM latchkey.operation o
                 WHERE o.tenant = u.tenant AND o.scope = u.scope
                   AND o.key = u.key
                 LIMIT 1) AS r ON true
@@ -638,7 +684,7 @@ BEGIN
                 -- Expired, but perhaps not its jobs.
                 CASE WHEN r.state >= 4 AND r.deadline_ms <= now THEN NULL
                 ELSE latchkey.decide(u.event, coalesce(r.state, 0::smallint),
-                    r.deadline_ms <= now, r.omitted, r.queued,
+                    r.ends_ms <= now, r.omitted, r.queued,
                     r.fingerprint = u.fingerprint,
                     (u.flags & 4) <> 0 AND u.owner <> '' AND r.owner = u.owner,
                     r.token = u.token, u.flags
@@ -679,10 +725,16 @@ BEGIN
         FROM (SELECT q.place, q.token, q.event, q.next, q.until, q.status,
                   q.reason
               FROM op q
-              WHERE q.effect BETWEEN 4 AND 7
+              WHERE q.effect BETWEEN 4 AND 6 OR q.effect = 7 AND q.state = 3
               OFFSET 0) AS p -- few columns: each row is copied as a whole
         WHERE o.ctid = p.place AND o.token = p.token
         RETURNING 1
+    ), alive AS (
+        INSERT INTO latchkey.extension AS e (token, until_ms)
+        SELECT p.token, p.until FROM op p
+        WHERE p.effect = 7 AND p.state = 2
+        ON CONFLICT ON CONSTRAINT extension_pkey DO UPDATE
+        SET until_ms = greatest(e.until_ms, excluded.until_ms)
     ), kept AS (
         INSERT INTO latchkey.answer (token, headers, body)
         SELECT p.token, _headers[p.at], _body[p.at]
@@ -707,7 +759,8 @@ BEGIN
                  ELSE 0 END,
             p.effect BETWEEN 4 AND 7 AND p.state = 2 AND p.next <> 2,
             p.id)::latchkey.decision),
-        count(*) FILTER (WHERE p.effect BETWEEN 4 AND 7),
+        count(*) FILTER (WHERE p.effect BETWEEN 4 AND 6
+                         OR p.effect = 7 AND p.state = 3),
         (SELECT count(*) FROM moved),
         bool_or(p.code IN (0, 1, 2, 4, 9, 10) OR p.effect = 10)
     INTO decided, expected, changed, rests
@@ -748,6 +801,7 @@ REVOKE ALL ON FUNCTION
     latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
         boolean, boolean, integer),
     latchkey.read(text, text, text, boolean),
+    latchkey.lock_end(bigint, bigint), latchkey.extend_lock(bigint, bigint),
     latchkey.name_hash(text, text, text), latchkey.use_until(bigint),
     latchkey.count_use(bytea, bigint, bigint, bigint),
     latchkey.end_uses(bytea[], bigint),
@@ -769,6 +823,7 @@ GRANT EXECUTE ON FUNCTION
     latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
         boolean, boolean, integer),
     latchkey.read(text, text, text, boolean),
+    latchkey.lock_end(bigint, bigint), latchkey.extend_lock(bigint, bigint),
     latchkey.name_hash(text, text, text), latchkey.use_until(bigint),
     latchkey.count_use(bytea, bigint, bigint, bigint),
     latchkey.end_uses(bytea[], bigint),

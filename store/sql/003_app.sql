@@ -378,7 +378,9 @@ BEGIN
                         WHEN o.state = 1 OR o.state = 2 AND o.queued THEN 4
                         WHEN o.state <> 4 THEN 3
                         WHEN o.omitted THEN 2
-                        ELSE 1 END, o.token, o.deadline_ms,
+                        ELSE 1 END, o.token, CASE o.state
+                WHEN 2 THEN latchkey.lock_end(o.token, o.deadline_ms)
+                ELSE o.deadline_ms END,
                 CASE o.state WHEN 4 THEN o.completed_ms
                              ELSE o.claimed_ms END, o.reason
             INTO d.verdict, d.token, d.deadline_ms, d.changed_ms, d.reason
@@ -591,8 +593,8 @@ BEGIN
     SELECT (ARRAY['accepted', 'in_progress', 'uncertain', 'completed',
                   'released'])[s.state],
         o.token, o.attempt, latchkey.as_time(o.claimed_ms),
-        CASE WHEN s.state = 2 THEN latchkey.as_time(o.deadline_ms) END,
-        CASE WHEN s.state IN (1, 3) THEN latchkey.as_time(o.deadline_ms) END,
+        CASE WHEN s.state = 2 THEN latchkey.as_time(t.ends_ms) END,
+        CASE WHEN s.state IN (1, 3) THEN latchkey.as_time(t.ends_ms) END,
         latchkey.as_time(o.completed_ms),
         CASE WHEN s.state IN (4, 5) THEN latchkey.as_time(o.deadline_ms) END,
         o.status, a.headers, a.body, o.omitted,
@@ -601,7 +603,10 @@ BEGIN
              ELSE replace(o.reason, E'\\\\', E'\\') END
     FROM latchkey.operation o
     -- A lock that ran out is what the sweeper will make of it.
-    CROSS JOIN LATERAL (SELECT CASE WHEN o.state = 2 AND o.deadline_ms <= now
+    CROSS JOIN LATERAL (SELECT CASE o.state
+        WHEN 2 THEN latchkey.lock_end(o.token, o.deadline_ms)
+        ELSE o.deadline_ms END AS ends_ms OFFSET 0) AS t
+    CROSS JOIN LATERAL (SELECT CASE WHEN o.state = 2 AND t.ends_ms <= now
         AND NOT o.queued THEN 3 ELSE o.state END AS state) AS s
     LEFT JOIN LATERAL (SELECT k.headers, k.body FROM latchkey.answer k
                        WHERE k.token = o.token AND o.state = 4

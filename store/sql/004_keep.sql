@@ -72,6 +72,9 @@ BEGIN
                  latchkey.lock_id(o.tenant, o.scope, o.key) AS id
           FROM latchkey.operation o
           WHERE o.state = 2 AND o.deadline_ms <= now AND NOT o.queued
+            AND NOT EXISTS (SELECT FROM latchkey.extension e
+                            WHERE e.token = o.token AND e.until_ms > now
+                            OFFSET 0)
           ORDER BY o.deadline_ms
           LIMIT most) AS d;
     IF numbers IS NOT NULL THEN
@@ -81,15 +84,26 @@ BEGIN
             SELECT o.ctid AS place, o.number FROM latchkey.operation o
             WHERE o.number = ANY (numbers) AND o.state + 0 = 2
               AND o.deadline_ms + 0 <= now AND NOT o.queued
+              AND latchkey.lock_end(o.token, o.deadline_ms) <= now
             FOR NO KEY UPDATE SKIP LOCKED
         ), lapsed AS (
-            UPDATE latchkey.operation o SET state = 3
+            UPDATE latchkey.operation o SET state = 3,
+                deadline_ms = latchkey.lock_end(o.token, o.deadline_ms)
             FROM due
             WHERE o.ctid = due.place AND o.number = due.number
             RETURNING latchkey.lock_id(o.tenant, o.scope, o.key) AS id
         )
         SELECT coalesce(array_agg(l.id), '{}') INTO swept FROM lapsed l;
     END IF;
+    -- Signs of life that say nothing any more: few, since they are of claims
+    -- that have lived for a while, and of the last minutes.
+    WITH past AS MATERIALIZED (
+        SELECT e.ctid AS place FROM latchkey.extension e
+        WHERE e.until_ms <= now - longest
+        LIMIT most
+        FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM latchkey.extension e USING past WHERE e.ctid = past.place;
     RETURN NEXT;
 END
 $$;

@@ -48,6 +48,9 @@ BEGIN
     got := coalesce(pg_try_advisory_xact_lock(id), false);
     IF got THEN
         SELECT * INTO op FROM latchkey.operation o WHERE o.number = _number;
+        IF op.state = 2 THEN
+            op.deadline_ms := latchkey.lock_end(op.token, op.deadline_ms);
+        END IF;
     END IF;
 END
 $$;

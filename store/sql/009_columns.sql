@@ -46,3 +46,38 @@ ALTER TYPE latchkey.lease
     ADD ATTRIBUTE sent_ms bigint;
 DROP FUNCTION IF EXISTS latchkey.order_jobs(integer[], bigint[], integer[],
     text[], text[], integer[], text[], text[]);
+
+-- Signs of life: until when EXTEND has prolonged the lock of a claim. Apart from
+-- the operation, so that a transaction of an app that began before the last one
+-- can still complete it (in REPEATABLE READ a row that has changed since cannot
+-- be updated), and so that no index changes with each. The lock ends at the
+-- later of the two. A row that is past says nothing any more, and goes.
+CREATE TABLE latchkey.extension (
+    token    bigint NOT NULL,
+    until_ms bigint NOT NULL,
+    CONSTRAINT extension_pkey PRIMARY KEY (token)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 1);
+COMMENT ON TABLE latchkey.extension IS 'locks that were prolonged';
+REVOKE ALL ON latchkey.extension FROM PUBLIC;
+GRANT SELECT, INSERT, UPDATE, DELETE ON latchkey.extension
+    TO latchkey_daemon;
+
+CREATE OR REPLACE VIEW latchkey.operations AS
+SELECT o.number, o.tenant, o.scope, o.key,
+    (ARRAY['accepted', 'in_progress', 'uncertain', 'completed',
+           'released'])[o.state] AS state,
+    o.token, o.attempt, o.status, o.omitted, o.reason,
+    pg_catalog.to_timestamp(o.claimed_ms / 1000.0) AS claimed,
+    CASE WHEN o.state = 2
+         THEN pg_catalog.to_timestamp(greatest(o.deadline_ms, (
+             SELECT e.until_ms FROM latchkey.extension e
+             WHERE e.token = o.token)) / 1000.0) END AS locked,
+    CASE WHEN o.state IN (1, 3)
+         THEN pg_catalog.to_timestamp(o.deadline_ms / 1000.0) END AS since,
+    pg_catalog.to_timestamp(o.completed_ms / 1000.0) AS completed,
+    CASE WHEN o.state IN (4, 5)
+         THEN pg_catalog.to_timestamp(o.deadline_ms / 1000.0) END AS expires
+FROM latchkey.operation o
+WHERE o.state < 4
+   OR o.deadline_ms > extract(epoch FROM pg_catalog.clock_timestamp()) * 1000;

@@ -264,7 +264,9 @@ class Model:
         """The tables hold what the model holds, and nothing else."""
         found = {row[:3]: row[3:] for row in rows(
             db, "SELECT tenant, scope, key, state, token, number, generation,"
-            " attempt, deadline_ms, ttl_ms, coalesce(keep_ms, 0), omitted,"
+            " attempt, CASE state WHEN 2 THEN latchkey.lock_end(token,"
+            " deadline_ms) ELSE deadline_ms END, ttl_ms,"
+            " coalesce(keep_ms, 0), omitted,"
             " evicted, reason, status FROM latchkey.operation")}
         assert found == {
             name: (STATES.index(r.state), r.token, r.number, r.generation,

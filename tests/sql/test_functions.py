@@ -42,7 +42,8 @@ def database(server, made):
     """Empty for each test, and without clients after it."""
     server.query("TRUNCATE payment, latchkey.operation, latchkey.answer,"
                  " latchkey.job, latchkey.attempt, latchkey.audit,"
-                 " latchkey.keeper, latchkey.used_name",
+                 " latchkey.keeper, latchkey.used_name,"
+                 " latchkey.extension",
                  database=made)
     yield made
     while server.clients:
@@ -782,6 +783,80 @@ def test_an_app_hears_of_what_others_committed_once_the_standby_has_it(
         app.commit()
     finally:
         server.set("synchronous_standby_names", "")
+
+
+@pytest.mark.parametrize("level", OLD)
+def test_signs_of_life_do_not_keep_an_old_snapshot_from_completing(
+        db, connect, level):
+    # C26, C22: the gateway extends the lock while the app works
+    mine = {"tenant": NAME[0], "scope": NAME[1]}
+    for end in ("complete", "release", "doubt"):
+        name = (*NAME[:2], end)
+        token = claim_new(db, end, lock=1, **mine)
+        app = connect(autocommit=False)
+        app.execute("SET TRANSACTION ISOLATION LEVEL " + level)
+        app.execute("SELECT 1 FROM latchkey.lookup(%s, %s, %s)", name)
+        for _ in range(2):
+            assert apply_one(db, "extend", end, token=token, lock=60000,
+                             **mine)[0] == "OK"
+        app.execute("INSERT INTO payment VALUES (%s, 1)", (token,))
+        if end == "complete":
+            call(app, "enqueue", *name, token, "j", "mailer", "/")
+            complete(app, token, name=name)
+        else:
+            call(app, end, *name, token, *(["why"] if end == "doubt" else []))
+        app.commit()
+    assert count(db, "payment") == 3
+    assert lookup(db, *NAME[:2], "complete")["state"] == "completed"
+
+
+@pytest.mark.parametrize("level", OLD)
+def test_an_old_snapshot_does_not_take_a_living_holder_for_lost(
+        db, connect, level):
+    # C22
+    mine = {"tenant": NAME[0], "scope": NAME[1]}
+    token = claim_new(db, "k", lock=1, **mine)
+    until(lambda: lookup(db)["state"] == "uncertain")  # nobody swept it
+    for _ in range(2):  # the first sign of life, and another one
+        app = connect(autocommit=False)
+        app.execute("SET TRANSACTION ISOLATION LEVEL " + level)
+        app.execute("SELECT 1 FROM pg_class LIMIT 1")
+        assert apply_one(db, "extend", "k", token=token, lock=1,
+                         **mine)[0] == "OK"
+        until(lambda: db.execute(
+            "SELECT max(until_ms) < latchkey.now_ms()"
+            " FROM latchkey.extension").fetchone()[0])
+        refused("40001", claim, app)
+    app = connect()
+    assert apply_one(db, "extend", "k", token=token, lock=60000,
+                     **mine)[0] == "OK"
+    assert claim(app)["verdict"] == "INFLIGHT"
+
+
+def test_a_lock_ends_with_the_last_sign_of_life(db, app):
+    # C22, C25: for claims, whoever looks, and the sweeper
+    mine = {"tenant": NAME[0], "scope": NAME[1]}
+    token = claim_new(db, "k", lock=1, **mine)
+    assert apply_one(db, "extend", "k", token=token, lock=60000,
+                     **mine)[0] == "OK"
+    until(lambda: db.execute("SELECT deadline_ms < latchkey.now_ms()"
+                             " FROM latchkey.operation").fetchone()[0])
+    db.execute("SELECT latchkey.keep('me', 60000, 100)")
+    assert apply_one(db, "claim", "k", **mine)[0] == "INFLIGHT"
+    assert claim(app)["verdict"] == "INFLIGHT"
+    found = lookup(app)
+    assert found["state"] == "in_progress"
+    assert found["locked"] - found["claimed"] > datetime.timedelta(seconds=50)
+    shown, = db.execute("SELECT locked FROM latchkey.operations").fetchone()
+    assert shown == found["locked"]
+    # It is over, long enough for the row to go.
+    db.execute("UPDATE latchkey.operation SET deadline_ms = 1")
+    db.execute("UPDATE latchkey.extension SET until_ms = 12345")
+    db.execute("SELECT latchkey.keep('me', 60000, 100)")
+    found = lookup(app)
+    assert (found["state"], found["reason"]) == ("uncertain", "lock lapsed")
+    assert found["since"].timestamp() == 12.345
+    assert count(db, "latchkey.extension") == 0
 
 
 def test_apps_alone_notice_a_fail_over_and_keep_nobody_waiting(db, connect):

@@ -44,7 +44,8 @@ def database(server, made):
     """Empty for each test, and without clients after it."""
     server.query("TRUNCATE latchkey.operation, latchkey.answer, latchkey.job,"
                  " latchkey.attempt, latchkey.target, latchkey.audit,"
-                 " latchkey.keeper, latchkey.used_name", database=made)
+                 " latchkey.keeper, latchkey.used_name,"
+                 " latchkey.extension", database=made)
     yield made
     while server.clients:
         server.clients.pop().close()
@@ -567,6 +568,7 @@ def test_a_courier_is_lost_with_a_request(db, courier, other, called,
     job = take_request(db, courier, repeatable=repeatable)
     assert courier.mark(job, called=called, lease=1) == [DONE]
     db.execute("UPDATE latchkey.operation SET deadline_ms = 1")
+    db.execute("UPDATE latchkey.extension SET until_ms = 1")
     await_lost(db, job)
     assert rows(db, "SELECT * FROM latchkey.keep('me', 60000, 10)"
                 ) == [(True, [], False)]  # the sweeper leaves it alone
@@ -596,7 +598,8 @@ def test_a_gateway_that_lives_keeps_its_request_without_a_courier(
 def test_a_mark_extends_the_operation_too(db, courier):
     job = take_request(db, courier)
     assert courier.mark(job, lease=7200000) == [DONE]
-    assert rows(db, "SELECT deadline_ms - latchkey.now_ms() > 7000000"
+    assert rows(db, "SELECT latchkey.lock_end(token, deadline_ms)"
+                " - latchkey.now_ms() > 7000000"
                 " FROM latchkey.operation") == [(True,)]
 
 
