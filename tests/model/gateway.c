@@ -226,7 +226,7 @@ static void settlement_replied(struct explore *x, struct world *w,
         tell(x, w, g, g->token);
     } else if (g->verdict == LK_VERDICT_KEPT) {
         tell(x, w, g, g->value);
-    } else if (!done && g->flags & CLIENT) {
+    } else if (!done && g->phase != RELEASE && g->flags & CLIENT) {
         send_command(g, LOOK);
         return;
     }
@@ -262,47 +262,71 @@ static void reply_arrives(struct explore *x, int i)
 
 /* ---- no reply ------------------------------------------------------------ */
 
-static bool is_settlement(uint8_t phase)
+/* The client, or the courier, hears that the outcome is not stored yet. */
+static void stop_waiting(struct world *w, struct gateway *g)
 {
-    return phase >= COMPLETE && phase <= BACK;
+    tell_courier(w, g, g->phase == RETURN ? released(g) : COURIER_UNKNOWN);
+    g->flags &= (uint8_t)~CLIENT;
 }
 
-/* What the gateway does if a command has no reply; how: what became of it. */
-static void go_on_without_reply(struct explore *x, struct world w, int i,
-                                const char *how)
+/* The link sends it again, and the one who waits goes on waiting. */
+static void send_again(struct explore *x, struct world w, int i,
+                       const char *how)
+{
+    struct gateway *g = &w.gateways[i];
+
+    g->flags |= g->phase == CLAIM ? CUT : 0;
+    send_command(g, (enum phase)g->phase);
+    emit(x, CHANCE, &w, "%s: %s %s; it is sent again", gateway_name(g),
+         phase_words[g->phase], how);
+}
+
+/* It takes too long for the one who waits. What is not settled goes on. */
+static void go_on_alone(struct explore *x, struct world w, int i,
+                        const char *how)
 {
     struct gateway *g = &w.gateways[i];
     const char *name = gateway_name(g);
     const char *command = phase_words[g->phase];
-    bool claim = g->phase == CLAIM;
 
-    w.cuts++;
-    if (claim || g->phase == ACCEPT) {
-        struct world gives_up = w;
-        struct gateway *other = &gives_up.gateways[i];
-        other->flags = claim ? CUT : 0;
-        end_request(x, other);
-        emit(x, CHANCE, &gives_up, "%s: %s %s; the client gets 503", name,
-             command, how);
-    }
-    if (g->phase == CHECK) {
+    switch (g->phase) {
+    case CLAIM:
+        g->flags = CUT;
+        end_request(x, g);
+        break;
+    case CHECK:
         tell_courier(&w, g, COURIER_UNSENT);
         settle_nothing(x, &w, g);
-        emit(x, CHANCE, &w, "%s: EXTEND %s; the app is not called", name, how);
-        return;
-    }
-    if (is_settlement(g->phase)) {
-        g->flags &= (uint8_t)~CLIENT;
-        tell_courier(&w, g, g->phase == RETURN ? released(g) : COURIER_UNKNOWN);
-    }
-    if (g->phase == BACK ||
-        (is_settlement(g->phase) && x->plant == PLANT_NO_LATE)) {
-        *g = (struct gateway){0};
-    } else {
-        g->flags |= claim ? CUT : 0;
+        break;
+    case COMPLETE:
+    case RELEASE:
+    case DOUBT:
+    case RETURN:
+        stop_waiting(&w, g);
         send_command(g, (enum phase)g->phase);
+        if (x->plant == PLANT_NO_LATE) {
+            *g = (struct gateway){0};
+        }
+        break;
+    case BACK:
+        stop_waiting(&w, g);
+        /* fall through */
+    default: /* ACCEPT, ASK, LOOK */
+        *g = (struct gateway){0};
+        break;
     }
-    emit(x, CHANCE, &w, "%s: %s %s; it is sent again", name, command, how);
+    emit(x, CHANCE, &w, "%s: %s %s; it is not waited for", name, command, how);
+}
+
+/* What the gateway does without a reply; how: what became of the command. */
+static void go_on_without_reply(struct explore *x, struct world w, int i,
+                                const char *how)
+{
+    w.cuts++;
+    send_again(x, w, i, how);
+    if (w.gateways[i].phase != ASK) { /* no one waits for that */
+        go_on_alone(x, w, i, how);
+    }
 }
 
 /* Adds one; false: there is no room for more. */
