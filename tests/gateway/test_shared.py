@@ -327,6 +327,7 @@ def test_a_daemon_that_lost_its_way_to_the_store_is_left_for_the_other_one(
         gateway.wait_for_log("decides again")
         assert gateway.log_text().count("cannot decide now") == 1
         assert app.count() == 12
+        gateway.kill()  # it may look after a claim, and nobody is left
 
 
 # ---- the store goes ----
