@@ -99,7 +99,7 @@ AS $$
         -- lock again if it has lapsed. An owner who has given up since asks
         -- with NONEW for what it has to release.
         WHEN event = 0 AND same_owner AND (was = 2 OR (flags & 2) <> 0
-                OR (flags & 64) = 0 AND NOT queued) THEN
+                OR (flags & 512) = 0 AND NOT queued) THEN
             CASE WHEN (was = 3 OR lapsed) AND (flags & 2) = 0 THEN 16 * 7
                  ELSE 0 END
         WHEN was = 2 AND NOT lapsed THEN 3 -- INFLIGHT

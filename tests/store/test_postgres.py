@@ -407,6 +407,21 @@ def test_what_a_standby_may_not_have_is_acknowledged_once_it_has_it(
         server.set("synchronous_standby_names", "")
 
 
+# ---- what its holder has doubted ----
+
+def test_a_doubt_of_its_holder_stands_for_its_owner_too(make_daemon, url):
+    # C22
+    raw, key = make_daemon(url=url).raw(), new_key()
+    again = ("CLAIM", *name(key), FINGERPRINT, "OWNER", "mine")
+    token = raw(*again)[1]
+    assert raw("DOUBT", *name(key), token, "no answer") == "OK"
+    for _ in range(2):
+        assert raw(*again)[:2] == [b"UNCERTAIN", b"no answer"]
+    # Also where several of one name are decided in one batch.
+    raw.send_bytes(2 * encode(*again))
+    assert [raw.read()[1] for _ in range(2)] == 2 * [b"no answer"]
+
+
 # ---- a record that another transaction holds ----
 
 def await_batches(raw, count):
