@@ -376,7 +376,8 @@ def test_what_a_standby_may_not_have_is_acknowledged_once_it_has_it(
         base = stores.make_database(server)
         made = {"url": server.url(base, stores.DAEMON_USER), "settings": [
             "store.timeout=60s", "store.sweep_interval=1h",
-            "target.t.url=http://127.0.0.1:1/"]}
+            "target.t.url=http://127.0.0.1:1/", "courier.enabled=no",
+            "courier.gateway=unix:/nowhere/gateway"]}
         raw = make_daemon(**made).raw()
         run, done, doubted = new_key(), new_key(), new_key()
         accept = ("ACCEPT", *name(new_key()), FINGERPRINT, "POST", "/", "", "")
