@@ -10,12 +10,11 @@
  *     │ no reply
  *     └──> RETURN
  *
- * Whatever is settled is sent until there is a reply. A request whose claim was
- * cut off ends with ASK: the claim may have come late, and been NEW.
+ * A settlement is sent until there is a reply. A request whose claim was cut
+ * off ends with ASK: the claim may have come late, and been NEW. Not so if it
+ * ran: it would find its own run, and release it.
  */
 #include "tests/model/world.h"
-
-#include <string.h>
 
 static const char *const phase_words[] = {
     [CLAIM] = "CLAIM",      [ACCEPT] = "ACCEPT", [ASK] = "CLAIM NONEW",
