@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
+/* The provider's clock may be ahead of ours by that. */
+enum { AHEAD_MS = 5 * 60 * 1000 };
+
 /* ---- The target -----------------------------------------------------------
  */
 
@@ -29,6 +32,8 @@ static enum lk_exit check_target(struct lk_run *run)
     if (result == LK_EXIT_DONE) {
         run->settle_ms = lk_field_number(&reply->elements[0], "settle_ms");
         run->coverage.unsettled = run->settle_ms == 0;
+        run->forgotten_ms =
+            lk_field_number(&reply->elements[0], "forgotten_ms");
     }
     return result;
 }
@@ -71,15 +76,22 @@ static enum lk_exit complain_status(enum lk_status status)
     return LK_EXIT_FAILED;
 }
 
-static bool in_window(const struct lk_run *run, struct lk_slice time)
+static uint16_t line_flags(const struct lk_run *run, struct lk_slice time)
 {
+    uint16_t flags = 0;
     uint64_t ms;
 
     if (run->export.columns[LK_COLUMN_TIME].name == NULL ||
         latchkey_timestamp_parse(time, &ms) != LK_OK) {
-        return true;
+        return LK_ITEM_WINDOW;
     }
-    return ms >= run->since_ms && (run->until_ms == 0 || ms < run->until_ms);
+    if (ms >= run->since_ms && (run->until_ms == 0 || ms < run->until_ms)) {
+        flags |= LK_ITEM_WINDOW;
+    }
+    if (run->forgotten_ms != 0 && ms <= run->forgotten_ms + AHEAD_MS) {
+        flags |= LK_ITEM_OLDER;
+    }
+    return flags;
 }
 
 static enum lk_exit add_row(struct lk_run *run, const struct lk_row *row)
@@ -95,9 +107,7 @@ static enum lk_exit add_row(struct lk_run *run, const struct lk_row *row)
         item.flags |= LK_ITEM_ID;
         item.id = lk_hash_text(run, row->cells[LK_COLUMN_ID]);
     }
-    if (in_window(run, row->cells[LK_COLUMN_TIME])) {
-        item.flags |= LK_ITEM_WINDOW;
-    }
+    item.flags |= line_flags(run, row->cells[LK_COLUMN_TIME]);
     for (size_t i = 0; i < run->pair_count; i++) {
         lk_must(lk_value_hash(run->key, row->cells[LK_COLUMN_VALUES + i],
                               &item.values[i]));
@@ -263,14 +273,17 @@ static enum lk_exit compare(struct lk_run *run)
     if (result == LK_EXIT_DONE) {
         result = open_join(run);
     }
+    if (result == LK_EXIT_DONE) {
+        result = lk_ledger_read(run);
+    }
+    /* What was forgotten while it was read counts as well. */
+    if (result == LK_EXIT_DONE) {
+        result = check_target(run);
+    }
     lk_run_disconnect(run);
     if (result == LK_EXIT_DONE) {
         result = read_export(run);
     }
-    if (result == LK_EXIT_DONE) {
-        result = lk_ledger_read(run);
-    }
-    lk_run_disconnect(run);
     return result == LK_EXIT_DONE ? join(run) : result;
 }
 

@@ -119,7 +119,8 @@ struct lk_run {
     uint64_t since_ms; /* 0: any time */
     uint64_t until_ms;
     uint64_t complete_ms;
-    uint64_t settle_ms; /* a call may be on its way for that long */
+    uint64_t settle_ms;    /* a call may be on its way for that long */
+    uint64_t forgotten_ms; /* jobs that ended until then may be gone; 0: none */
     uint64_t memory;
     struct lk_pair pairs[LK_PAIRS_MAX];
     size_t pair_count;

@@ -350,6 +350,7 @@ static void write_summary(const struct lk_run *run, struct lk_doc *doc)
     lk_doc_integer(doc, "resolved_again",
                    (int64_t)run->resolved[LK_CLASS_ABSENT]);
     lk_doc_integer(doc, "refused", (int64_t)run->refused);
+    lk_doc_integer(doc, "forgotten_ms", (int64_t)run->forgotten_ms);
     if (run->probed) {
         lk_doc_integer(doc, "probe_happened", (int64_t)run->probe_happened);
         lk_doc_integer(doc, "probe_absent", (int64_t)run->probe_absent);
@@ -391,6 +392,7 @@ static void put_counts(struct lk_run *run)
         {LK_CLASS_LATER, false, "later", "delivered after the export"},
         {LK_CLASS_REPEATED, false, "repeated", "lines that are there twice"},
         {LK_CLASS_OUTSIDE, false, "outside", "not of the time compared"},
+        {LK_CLASS_OLDER, false, "older", "older than what is kept here"},
     };
     const char *fault = lk_absence_fault(&run->coverage);
 
@@ -408,6 +410,12 @@ static void put_counts(struct lk_run *run)
               "resolved: they moved on meanwhile");
     put_count(run, run->coverage.malformed, false, "malformed",
               "lines that cannot be understood");
+    if (run->counts[LK_CLASS_THERE] > 0 && run->forgotten_ms != 0 &&
+        run->export.columns[LK_COLUMN_TIME].name == NULL) {
+        lk_put(&run->cli->out, "Some jobs are not kept any more, and lines "
+                               "without a time may be theirs: "
+                               "--time-column.\n");
+    }
     if (run->counts[LK_CLASS_OPEN] > 0 && fault != NULL) {
         lk_put(&run->cli->out, "Absence proves nothing: %s.\n", fault);
     }

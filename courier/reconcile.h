@@ -154,6 +154,7 @@ enum {
     LK_ITEM_WINDOW = 1 << 2,  /* it counts if it is alone */
     LK_ITEM_SETTLED = 1 << 3, /* here: an export that is complete has it */
     LK_ITEM_LATER = 1 << 4,   /* here: too late to be in the export */
+    LK_ITEM_OLDER = 1 << 5,   /* there: its job may be gone */
 };
 
 /* A job, or a line of the export. */
@@ -234,7 +235,8 @@ void lk_reconcile_close(struct lk_reconcile *reconcile); /* NULL is fine */
     X(NEITHER, "neither", false)      /* not done here, nor there */           \
     X(LATER, "later", false)          /* delivered after the export */         \
     X(REPEATED, "repeated", false)    /* a line that is there twice */         \
-    X(OUTSIDE, "outside", false)      /* not of the time that is compared */
+    X(OUTSIDE, "outside", false)      /* not of the time that is compared */   \
+    X(OLDER, "older", false)          /* a line; its job may be gone */
 
 enum lk_class {
 #define X(name, word, open) LK_CLASS_##name,

@@ -53,6 +53,20 @@ static enum lk_class judge_here(const struct lk_item *here)
     }
 }
 
+/* What has been forgotten here is not unknown. But if another line of the same
+ * key has met the job, the job is here. */
+static enum lk_class judge_there(const struct lk_finding *finding)
+{
+    uint16_t flags = finding->there->flags;
+
+    if ((flags & LK_ITEM_WINDOW) == 0) {
+        return LK_CLASS_OUTSIDE;
+    }
+    return (flags & LK_ITEM_OLDER) != 0 && finding->here == NULL
+               ? LK_CLASS_OLDER
+               : LK_CLASS_THERE;
+}
+
 enum lk_class lk_judge(const struct lk_finding *finding)
 {
     switch (finding->meeting) {
@@ -61,8 +75,7 @@ enum lk_class lk_judge(const struct lk_finding *finding)
     case LK_REPEATED:
         return LK_CLASS_REPEATED;
     case LK_ONLY_THERE:
-        return (finding->there->flags & LK_ITEM_WINDOW) != 0 ? LK_CLASS_THERE
-                                                             : LK_CLASS_OUTSIDE;
+        return judge_there(finding);
     default:
         return judge_here(finding->here);
     }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAIRS = 25 };
+enum { PAIRS = 26 };
 
 /* `standing` and `status` have their own copies of text behind them. */
 struct row {
@@ -194,7 +194,8 @@ static enum lk_status write_standing(struct lk_buf *out, const struct row *row)
     W(lk_pair_number(out, "oldest-due-ms", standing->oldest_due_ms));
     W(lk_pair_number(out, "oldest-uncertain-ms",
                      standing->oldest_uncertain_ms));
-    return lk_pair_number(out, "oldest-dead-ms", standing->oldest_dead_ms);
+    W(lk_pair_number(out, "oldest-dead-ms", standing->oldest_dead_ms));
+    return lk_pair_number(out, "forgotten-ms", standing->forgotten_ms);
 }
 
 static enum lk_status write_row(struct lk_buf *out, int proto,

@@ -326,6 +326,8 @@ struct lk_target_standing {
     uint64_t oldest_due_ms;       /* waiting and due; 0: none */
     uint64_t oldest_uncertain_ms; /* since when; 0: none */
     uint64_t oldest_dead_ms;
+    uint64_t forgotten_ms; /* its finished jobs that ended until then may be
+                              gone, none that ended later; 0: none is */
     bool paused;
     uint64_t paused_ms;
     struct lk_slice who;

@@ -313,9 +313,11 @@ static const char all_targets[] =
     "coalesce(sum(c.n) FILTER (WHERE c.state = 3), 0)::bigint, "
     "min(c.at) FILTER (WHERE c.state = 0 AND c.at <= n.now), "
     "min(c.at) FILTER (WHERE c.state = 2), "
-    "min(c.at) FILTER (WHERE c.state = 3), p.paused_ms, p.who, p.why "
-    "FROM (SELECT target AS name FROM c UNION SELECT name FROM "
-    "latchkey.target) AS t LEFT JOIN c ON c.target = t.name "
+    "min(c.at) FILTER (WHERE c.state = 3), p.paused_ms, p.who, p.why, "
+    "(SELECT max(f.ended_ms) FROM latchkey.forgotten f WHERE f.target = "
+    "t.name) FROM (SELECT target AS name FROM c UNION SELECT name FROM "
+    "latchkey.target UNION SELECT target FROM latchkey.forgotten) AS t LEFT "
+    "JOIN c ON c.target = t.name "
     "LEFT JOIN latchkey.target p ON p.name = t.name CROSS JOIN " NOW_ONCE " "
     "GROUP BY t.name, p.paused_ms, p.who, p.why ORDER BY t.name";
 
@@ -328,6 +330,7 @@ enum {
     T_PAUSED,
     T_WHO,
     T_WHY,
+    T_FORGOTTEN,
 };
 
 static enum lk_status show_target(const PGresult *result, int row,
@@ -340,6 +343,7 @@ static enum lk_status show_target(const PGresult *result, int row,
         .oldest_dead_ms = lk_pg_uint(result, row, T_DEAD),
         .paused = !PQgetisnull(result, row, T_PAUSED),
         .paused_ms = lk_pg_uint(result, row, T_PAUSED),
+        .forgotten_ms = lk_pg_uint(result, row, T_FORGOTTEN),
     };
     const struct lk_pg_text texts[] = {{T_NAME, false, &standing.name},
                                        {T_WHO, false, &standing.who},

@@ -110,6 +110,9 @@ enum { LK_LOCK_NONE = -1 };
     X(PAUSE, "INSERT OR REPLACE INTO target VALUES (?,?,?,?)")                 \
     X(RESUME, "DELETE FROM target WHERE name = ?")                             \
     X(REAP_JOBS, "SELECT id FROM job WHERE number BETWEEN ? AND ? LIMIT ?")    \
+    X(FORGET_JOB, "INSERT INTO meta SELECT 'forgotten ' || target, ended "     \
+                  "FROM job WHERE id = ? AND name <> '' ON CONFLICT (name) "   \
+                  "DO UPDATE SET value = max(value, excluded.value)")          \
     X(DELETE_JOB, "DELETE FROM job WHERE id = ?")                              \
     X(DELETE_CALL, "DELETE FROM call WHERE id = ?")                            \
     X(DELETE_ATTEMPTS, "DELETE FROM attempt WHERE job = ?")
@@ -157,7 +160,8 @@ enum lk_statement {
                 "FROM attempt WHERE job = ? AND number < ? ORDER BY number")   \
     X(OLDEST, "SELECT min(due) FROM job WHERE target = ? AND state = ? "       \
               "AND state < 4 AND due > -1")                                    \
-    X(TARGET, "SELECT at, who, why FROM target WHERE name = ?")
+    X(TARGET, "SELECT at, who, why FROM target WHERE name = ?")                \
+    X(FORGOTTEN, "SELECT value FROM meta WHERE name = 'forgotten ' || ?")
 
 enum lk_read {
 #define X(name, sql) LK_READ_##name,

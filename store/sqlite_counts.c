@@ -196,6 +196,13 @@ static enum lk_status add_pause(struct lk_sqlite *store, sqlite3_stmt *row)
     return status;
 }
 
+static enum lk_status add_target(struct lk_sqlite *store, sqlite3_stmt *row)
+{
+    size_t at;
+
+    return lk_counts_find(store, lk_column(row, 0), &at);
+}
+
 static enum lk_status each_row(struct lk_sqlite *store, const char *sql,
                                enum lk_status (*take)(struct lk_sqlite *,
                                                       sqlite3_stmt *))
@@ -244,6 +251,12 @@ enum lk_status lk_counts_load(struct lk_sqlite *store)
     }
     if (!status) {
         status = each_row(store, "SELECT name FROM target", add_pause);
+    }
+    if (!status) {
+        status = each_row(store,
+                          "SELECT substr(name, 11) FROM meta "
+                          "WHERE name GLOB 'forgotten *'",
+                          add_target);
     }
     if (!status) {
         pthread_mutex_lock(&store->index_lock);

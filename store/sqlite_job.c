@@ -413,9 +413,9 @@ enum lk_status lk_job_follow(struct lk_sqlite *store, const struct lk_op *op,
 
 static enum lk_status delete_one(struct lk_sqlite *store, int64_t id)
 {
-    static const enum lk_statement parts[] = {LK_STATEMENT_DELETE_ATTEMPTS,
-                                              LK_STATEMENT_DELETE_CALL,
-                                              LK_STATEMENT_DELETE_JOB};
+    static const enum lk_statement parts[] = {
+        LK_STATEMENT_FORGET_JOB, LK_STATEMENT_DELETE_ATTEMPTS,
+        LK_STATEMENT_DELETE_CALL, LK_STATEMENT_DELETE_JOB};
     enum lk_status status = LK_OK;
 
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && !status; i++) {

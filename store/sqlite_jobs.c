@@ -298,6 +298,20 @@ static enum lk_status look_up_pause(struct lk_sqlite *store,
     return lk_sqlite_status(code);
 }
 
+static enum lk_status look_up_forgotten(struct lk_sqlite *store,
+                                        struct lk_target_standing *standing)
+{
+    sqlite3_stmt *row = store->reads[LK_READ_FORGOTTEN];
+
+    sqlite3_reset(row);
+    lk_bind_text(row, 1, standing->name);
+    int code = sqlite3_step(row);
+    if (code == SQLITE_ROW) {
+        standing->forgotten_ms = (uint64_t)sqlite3_column_int64(row, 0);
+    }
+    return lk_sqlite_status(code);
+}
+
 static enum lk_status show_target(struct lk_sqlite *store,
                                   const struct lk_job_target *target,
                                   lk_target_fn fn, void *context, bool *stopped)
@@ -320,6 +334,9 @@ static enum lk_status show_target(struct lk_sqlite *store,
     if (!status) {
         status = look_up_pause(store, &standing);
     }
+    if (!status) {
+        status = look_up_forgotten(store, &standing);
+    }
     if (standing.oldest_due_ms > now) {
         standing.oldest_due_ms = 0;
     }
@@ -327,7 +344,7 @@ static enum lk_status show_target(struct lk_sqlite *store,
         standing.jobs[i] = target->jobs[i];
         jobs += target->jobs[i];
     }
-    if (!status && (jobs || standing.paused)) {
+    if (!status && (jobs || standing.paused || standing.forgotten_ms)) {
         *stopped = !fn(context, &standing);
     }
     return status;

@@ -297,7 +297,11 @@ BEGIN
     WITH deleted AS (
         DELETE FROM latchkey.job j
         WHERE j.number = ANY (_numbers) AND (j.name = '' OR NOT _requests)
-        RETURNING j.id, j.attempts
+        RETURNING j.id, j.attempts, j.target, j.ended_ms, j.name
+    ), noted AS (
+        INSERT INTO latchkey.forgotten (target, ended_ms)
+        SELECT d.target, pg_catalog.max(d.ended_ms) FROM deleted d
+        WHERE d.name <> '' GROUP BY d.target
     )
     SELECT pg_catalog.array_agg(d.id) INTO gone FROM deleted d
     WHERE d.attempts > 0;

@@ -190,6 +190,9 @@ BEGIN
             PERFORM latchkey.end_uses(names, now);
         END IF;
         PERFORM latchkey.forget_jobs(numbers, false);
+        DELETE FROM latchkey.forgotten f WHERE f.ended_ms < (
+            SELECT max(n.ended_ms) FROM latchkey.forgotten n
+            WHERE n.target = f.target);
         reaped := cardinality(numbers);
     END IF;
     IF next_ms IS NULL THEN -- the end

@@ -81,3 +81,16 @@ SELECT o.number, o.tenant, o.scope, o.key,
 FROM latchkey.operation o
 WHERE o.state < 4
    OR o.deadline_ms > extract(epoch FROM pg_catalog.clock_timestamp()) * 1000;
+
+-- The newest end of the jobs of a target that are gone: what ended until then may
+-- be forgotten. Rows are only added, so that nobody waits for another one's
+-- transaction; the reaper deletes all but the newest.
+CREATE TABLE latchkey.forgotten (
+    target   text   COLLATE "C" NOT NULL,
+    ended_ms bigint NOT NULL
+);
+CREATE INDEX forgotten_target ON latchkey.forgotten (target, ended_ms);
+COMMENT ON TABLE latchkey.forgotten IS
+    'until when the jobs of a target may be gone';
+REVOKE ALL ON latchkey.forgotten FROM PUBLIC;
+GRANT SELECT, INSERT, DELETE ON latchkey.forgotten TO latchkey_daemon;

@@ -625,3 +625,29 @@ def test_a_target_without_a_probe_is_told_C32(box, provider):
     box.target("pay", provider).start()
     result = box.daemon.cli("reconcile", "pay", "--probe")
     assert result.returncode > 1 and "probe" in result.stderr
+
+
+# ---- what is not kept any more ----
+
+def test_what_is_older_than_what_is_kept_is_not_called_unknown(books):
+    # C32: on every store, jobs go with their operation
+    key = books.box.leave(charge("cus_1", 100), options=("TTL", 1))
+    until(lambda: books.box.job_of(key) is None)
+    rows = books.rows()
+    assert len(rows) == 1
+    rows.append({"id": "ch_foreign", "idempotency_key": "foreign", "amount": 1,
+                 "created": int(time.time() * 1000) + 3600000})
+    path = books.write(rows)
+    document = books.counts(path, "--time-column", "created", "--since", "26h",
+                            status=1)
+    assert (document["older"], document["only_there"]) == (1, 1)
+    assert document["forgotten_ms"] > 0
+    assert [one["line_id"] for one in document["findings"]] == ["ch_foreign"]
+    path = books.write(rows[:1])
+    result = books.run(path, "--time-column", "created", status=0)
+    assert "older than what is kept here" in result.stdout
+    assert "--time-column" in books.run(path, status=1).stdout
+    # It is not forgotten over a restart.
+    books.box.daemon.stop()
+    books.box.daemon.start()
+    books.run(path, "--time-column", "created", status=0)
