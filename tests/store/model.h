@@ -37,6 +37,7 @@ struct model_record {
     uint64_t answer; /* the seed of its bytes */
     bool omitted;
     bool doubted; /* uncertain, and its holder said so */
+    bool vague;   /* or it said so too late: the sweeper had been there */
     bool fresh;   /* the token was handed out, but nobody heard it */
 };
 
@@ -302,6 +303,7 @@ static struct model_record after_step(struct model_record record,
         record.state = step.next;
         record.doubted = op->event == LK_EVENT_DOUBT ||
                          (record.doubted && step.next == LK_STATE_UNCERTAIN);
+        record.vague = record.doubted && (past || record.vague);
     }
     return record;
 }
@@ -376,6 +378,10 @@ static void hear_outcome(struct model *model, const struct model_op *op,
             take_outcome(model, op, out, step,
                          after_step(record, op, step, past));
             return;
+        }
+        if (record.vague) {
+            record.vague = record.doubted = false;
+            continue;
         }
         if (record.state != LK_STATE_IN_PROGRESS || !past) {
             break;
@@ -531,10 +537,16 @@ static void imagine_moment(struct model *model, unsigned key, uint64_t now,
             bool over = past && deadline && deadline <= now;
             struct lk_step step =
                 lk_machine_step(op->event, model_standing(record, op, over));
-            add_with_time(&next, after_step(*record, op, step, over), now);
+            add_world(&next, after_step(*record, op, step, over));
         }
         *worlds = next;
     }
+    /* The sweeper comes before a batch or at its end, never within it. */
+    next.count = 0;
+    for (size_t w = 0; w < worlds->count; w++) {
+        add_with_time(&next, worlds->list[w], now);
+    }
+    *worlds = next;
 }
 
 /* Every record that the unknown batch may have left, if it happened. */
@@ -553,6 +565,11 @@ static void imagine_batch(struct model *model, unsigned key, uint64_t now,
 static bool same_number(uint64_t expected, uint64_t seen)
 {
     return !expected || expected == seen;
+}
+
+static bool has_reason(const struct lk_record *seen)
+{
+    return !latchkey_slice_equal(seen->reason, LK_SLICE("lock lapsed"));
 }
 
 static bool world_fits(const struct model_record *world,
@@ -575,6 +592,8 @@ static bool world_fits(const struct model_record *world,
         return same_number(world->expires, seen->expires_ms) &&
                world->omitted == seen->omitted &&
                seen->status == 200 + (unsigned)(world->answer % 300);
+    case LK_STATE_UNCERTAIN: /* by its holder, who gave a reason, or by time */
+        return world->vague || world->doubted == has_reason(seen);
     default:
         return true;
     }
@@ -628,7 +647,8 @@ static void adopt(struct model *model, unsigned key, struct model_record world,
     if (seen->state == LK_STATE_UNCERTAIN && seen->lock_until_ms) {
         world.state = LK_STATE_IN_PROGRESS;
     }
-    world.fresh = false;
+    world.fresh = world.vague = false;
+    world.doubted = seen->state == LK_STATE_UNCERTAIN && has_reason(seen);
     world.token = seen->token;
     world.number = seen->number;
     world.lock_until = seen->lock_until_ms;
