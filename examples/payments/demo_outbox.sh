@@ -150,6 +150,7 @@ start_shop_daemon() {
         --set "users.demo=operate file:$home/password" \
         --set courier.lease=2s --set target.provider.url="http://$provider" \
         --set target.provider.idempotency="$1" \
+        --set target.provider.safe_statuses=503 \
         --set target.provider.id=json:/id --set target.provider.backoff=50ms \
         --set target.provider.backoff_max=500ms \
         --set target.provider.concurrency=8
@@ -206,7 +207,8 @@ tell_books() {
 start_outbox() {
     say "PostgreSQL starts, and a provider: a server of its own, with a ledger" \
         "of its own. It loses 15 of 100 answers after it has charged, and" \
-        "fails at 10 of 100 calls."
+        "answers 10 of 100 calls with 503, at which nothing has happened" \
+        "(safe_statuses = 503)."
     start_postgres
     start_provider yes
     start_shop_daemon yes
