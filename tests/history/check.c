@@ -275,12 +275,14 @@ static void check_after_done(struct story *story, record_ref claim)
     }
 }
 
-/* With --busy: another transaction may have been at work on a record that was
- * free; of the read-back, too, where two daemons are asked at once. */
-static bool may_be_busy(const struct generation *it, record_ref claim)
+/* With --busy: another transaction may have been at work on the record, so that
+ * a claim is told INFLIGHT of one that is free (of the read-back, too, where
+ * two daemons are asked at once), or before its fingerprint is compared. */
+static bool may_be_busy(const struct generation *it, record_ref claim,
+                        bool same)
 {
     return busy && claim->verdict == HISTORY_INFLIGHT &&
-           earliest_end(it, false) <= claim->return_ns;
+           (!same || earliest_end(it, false) <= claim->return_ns);
 }
 
 /* One generation is current throughout the claim: what may it be told? */
@@ -298,7 +300,7 @@ static void check_within(struct story *story, const struct generation *it,
     if (story->first_lost <= claim->return_ns) {
         return; /* a generation that nobody saw may be in between */
     }
-    if (may_be_busy(it, claim)) {
+    if (may_be_busy(it, claim, same)) {
         return;
     }
     if (claim->verdict == HISTORY_MISMATCH && same) {
