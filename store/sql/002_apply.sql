@@ -624,6 +624,12 @@ BEGIN
             SELECT count(*) OVER (PARTITION BY u.id) = 1
             FROM unnest(id) WITH ORDINALITY AS u(id, at)
             ORDER BY u.at);
+        -- All operations on a name or none: its holder may have ended between
+        -- two of them, and those behind one that comes again come again.
+        got := ARRAY(
+            SELECT bool_and(u.got) OVER (PARTITION BY u.id)
+            FROM unnest(id, got) WITH ORDINALITY AS u(id, got, at)
+            ORDER BY u.at);
     END IF;
 
     WITH op AS MATERIALIZED (

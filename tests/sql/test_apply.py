@@ -3,6 +3,7 @@ against a transcription of lib/machine.c; rivals, plans, sweeper and reaper."""
 
 import os
 import random
+import threading
 
 import psycopg
 import pytest
@@ -432,6 +433,30 @@ def test_a_claim_that_may_be_committed_waits_for_the_lock(server, database, db):
         again.flags |= COMMITTED_BEFORE
         assert apply(db, again)[0].word == "again"
     assert apply(db, again)[0].word == "NEW"
+
+
+def test_operations_on_one_name_have_its_lock_together_or_not_at_all(
+        server, database, db):
+    """C01: a rival that ends while a batch takes its locks must not let a later
+    operation of the batch through where an earlier one comes again."""
+    rival = server.connect(database, autocommit=False)
+    watch = server.connect(database)
+    claim_new(db, "other")
+    for turn in range(4):
+        key = "k%d" % turn
+        claim_new(rival, key)
+        first, last = Op("claim", key), Op("claim", key)
+        batch = [first] + [Op("keep", "other", ttl=1)] * 4000 + [last]
+        applies = threading.Thread(target=apply, args=(db, *batch))
+        applies.start()
+        # It has the second lock, so it was refused the first.
+        until(lambda: not applies.is_alive() or rows(
+            watch, "SELECT FROM pg_locks WHERE locktype = 'advisory'"
+            " AND granted AND pid = %s", db.info.backend_pid), pause=0)
+        rival.rollback()
+        applies.join()
+        assert (first.word, last.word) in (("again", "again"),
+                                           ("NEW", "INFLIGHT"))
 
 
 def test_shuffled_overlapping_batches_of_rivals_never_deadlock(
