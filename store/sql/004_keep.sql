@@ -80,6 +80,12 @@ BEGIN
     IF numbers IS NOT NULL THEN
         more := cardinality(numbers) = most;
         numbers := latchkey.lock_free(numbers, ids);
+        -- Through a pooler the snapshot may be an old one, which does not show
+        -- the last signs of life.
+        IF latchkey.has_old_snapshot() THEN
+            PERFORM latchkey.extend_lock(o.token, 0)
+            FROM latchkey.operation o WHERE o.number = ANY (numbers);
+        END IF;
         WITH due AS MATERIALIZED (
             SELECT o.ctid AS place, o.number FROM latchkey.operation o
             WHERE o.number = ANY (numbers) AND o.state + 0 = 2

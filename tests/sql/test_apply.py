@@ -550,6 +550,25 @@ def test_a_lapsed_claim_becomes_uncertain_and_waiters_can_be_told(db):
     assert apply_one(db, "complete", "k", token=shown["token"])[0] == "OK"
 
 
+def test_a_sweep_with_an_old_snapshot_overlooks_no_sign_of_life(
+        server, database, db):
+    # C22: through a pooler it may run in REPEATABLE READ.
+    holder = Op("claim", "k", lock=1)
+    apply(db, holder)
+    await_time(db, holder.shown["deadline_ms"])
+    sweeper = server.connect(database, autocommit=False)
+    sweeper.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    sweeper.execute("SELECT FROM latchkey.operation")
+    assert apply_one(db, "extend", "k", token=holder.shown["token"],
+                     lock=HOUR)[0] == "OK"
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        keep(sweeper)
+    sweeper.rollback()
+    assert keep(sweeper)[1] == []
+    sweeper.commit()
+    assert apply_one(db, "claim", "k")[0] == "INFLIGHT"
+
+
 def test_one_keeper_at_a_time_and_another_when_its_lease_runs_out(
         server, database, db):
     assert keep(db, "one", 60000)[0] and not keep(db, "two", 60000)[0]
