@@ -441,12 +441,12 @@ def test_operations_on_one_name_have_its_lock_together_or_not_at_all(
     operation of the batch through where an earlier one comes again."""
     rival = server.connect(database, autocommit=False)
     watch = server.connect(database)
-    claim_new(db, "other")
-    for turn in range(4):
+    for turn in range(3):
         key = "k%d" % turn
         claim_new(rival, key)
         first, last = Op("claim", key), Op("claim", key)
-        batch = [first] + [Op("keep", "other", ttl=1)] * 4000 + [last]
+        # Long names, which take time.
+        batch = [first] + [Op("evict", "x" * 100000)] * 60 + [last]
         applies = threading.Thread(target=apply, args=(db, *batch))
         applies.start()
         # It has the second lock, so it was refused the first.
