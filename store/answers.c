@@ -4,10 +4,27 @@
  * The key is {prefix}:answer:TOKEN. The value is the MAC and then, in this
  * order: when it was completed (8 bytes), the length of the reason (1 byte),
  * the reason, the encoded response. The MAC is HMAC-SHA256, with a key that is
- * derived from the store's secret, over token, number, expiry, name hash,
- * fingerprint with its length, and everything behind the MAC. Number and expiry
- * are what PostgreSQL says with its decision: an answer of a run that it has
- * forgotten, since it was restored from a copy, fits no later one.
+ * derived from the store's secret, over token, number, expiry, name hash, and
+ * everything behind the MAC. Number and expiry are what PostgreSQL says with
+ * its decision: an answer of a run that it has forgotten, since it was restored
+ * from a copy, fits no later one, which completes and so expires later.
+ *
+ * The fingerprint is not in it: a completion does not know it, and it would
+ * tell nothing apart. The claim that asks here was told REPLAY or OMITTED, so
+ * PostgreSQL has compared its fingerprint with the record's in the decision
+ * that named token, number and expiry. A token is handed out once, for one
+ * attempt of one record, whose fingerprint is that of its claim; and what is
+ * completed under a token never changes. Where a copy was restored and a token
+ * is handed out again, it is the expiry that tells the two runs apart, as it
+ * does where both have the same fingerprint.
+ *
+ * An eviction leaves an empty value, which is no answer, and every answer is
+ * put there only if there is no value (NX). So it does not matter when the one
+ * and the other arrive, and from which daemon: what was evicted does not come
+ * back. The empty value stays longer than any answer is under way.
+ *
+ * Answers are put there by a thread of its own, on a connection of its own:
+ * nobody waits for that. What it cannot do soon is dropped.
  */
 #include "store/answers.h"
 #include "lib/socket.h"
@@ -28,11 +45,39 @@ enum {
     SLOW_MS = 10, /* on average: asking PostgreSQL is not worth avoiding then */
     KEY_MAX = 128,
     FORGET_AT_ONCE = 256,
+    QUEUE_MAX = 256, /* answers that are to be put there */
+    QUEUE_BYTES = 4 * VALUE_MAX,
+    ROUND_BYTES = 128 * 1024, /* are sent before replies are waited for */
+    /* Most retries come soon, most answers are never asked for: until one is,
+     * it does not take the cache's memory for longer. */
+    UNASKED_MS = 10 * 60 * 1000,
 };
+
+#define EVICTED_MS "60000"
 
 struct counters {
     atomic_uint_fast64_t hits, misses, refused, failed;
-    atomic_bool available;
+};
+
+/* A connection to the cache, for one thread at a time. */
+struct channel {
+    struct lk_link link;
+    int64_t not_before; /* when it may be tried again */
+    atomic_bool works;  /* as far as is known, and as the log says */
+    char address[LK_REDIS_ADDRESS];
+};
+
+/* What an answer is bound to. */
+struct binding {
+    uint64_t token, number, expires_ms;
+    struct lk_hash128 hash;
+};
+
+struct fill {
+    struct fill *next;
+    struct binding binding;
+    struct lk_kept *kept; /* a reference of its own */
+    uint64_t ttl_ms;
 };
 
 struct lk_answers {
@@ -43,13 +88,22 @@ struct lk_answers {
     void (*log)(void *context, int level, const char *line);
     void *log_context;
 
-    struct counters counters; /* changed under the lock, read by any thread */
+    struct counters counters;
 
-    pthread_mutex_t lock; /* guards all below */
-    struct lk_link link;
-    int64_t not_before; /* when it may be tried again */
-    int64_t usual_ms;   /* what a question takes, times 8 */
+    pthread_mutex_t lock; /* guards these two */
+    struct channel asking;
+    int64_t usual_ms; /* what a question takes, times 8 */
+
+    pthread_t thread; /* the filler's, and so are these two: */
+    struct channel filling;
     struct lk_buf value;
+
+    pthread_mutex_t queue_lock; /* guards all below; never held for long */
+    pthread_cond_t wake;
+    struct fill *first, **last;
+    size_t queued, queued_bytes;
+    int64_t closed_until; /* the filler cannot do anything before */
+    bool stop;
 };
 
 /* ---- The MAC ---------------------------------------------------------------
@@ -62,30 +116,39 @@ static void put64(char *to, uint64_t number)
     }
 }
 
-/* Everything that an answer is bound to, in front of its bytes. */
-static enum lk_status add_binding(struct lk_buf *text, const struct lk_op *op,
-                                  uint64_t token)
+static struct binding bind_to(const struct lk_op *op)
+{
+    return (struct binding){
+        .token = op->out.token,
+        .number = op->out.number,
+        .expires_ms = op->out.expires_ms,
+        .hash = op->hash,
+    };
+}
+
+/* In front of the bytes of the answer. */
+static enum lk_status add_binding(struct lk_buf *text,
+                                  const struct binding *binding)
 {
     const uint64_t numbers[] = {
-        token,       op->out.number, op->out.expires_ms,
-        op->hash.hi, op->hash.lo,    op->fingerprint.len,
+        binding->token,   binding->number,  binding->expires_ms,
+        binding->hash.hi, binding->hash.lo,
     };
     char fixed[sizeof(numbers)];
 
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         put64(fixed + 8 * i, numbers[i]);
     }
-    enum lk_status status = latchkey_buf_add(text, fixed, sizeof(fixed));
-    return status ? status : latchkey_buf_add_slice(text, op->fingerprint);
+    return latchkey_buf_add(text, fixed, sizeof(fixed));
 }
 
 static enum lk_status make_mac(const struct lk_answers *answers,
-                               const struct lk_op *op, uint64_t token,
+                               const struct binding *binding,
                                struct lk_slice bytes, uint8_t mac[MAC])
 {
     struct lk_buf text = {0};
     unsigned len = 0;
-    enum lk_status status = add_binding(&text, op, token);
+    enum lk_status status = add_binding(&text, binding);
 
     if (!status) {
         status = latchkey_buf_add_slice(&text, bytes);
@@ -113,9 +176,10 @@ static bool derive_key(struct lk_answers *answers, const uint8_t *secret)
 /* ---- Values ----------------------------------------------------------------
  */
 
-static enum lk_status encode(struct lk_answers *answers, const struct lk_op *op,
-                             const struct lk_kept *kept, struct lk_buf *value)
+static enum lk_status encode(struct lk_answers *answers,
+                             const struct fill *fill, struct lk_buf *value)
 {
+    const struct lk_kept *kept = fill->kept;
     char fixed[FIXED] = {0};
     uint8_t mac[MAC];
 
@@ -131,7 +195,7 @@ static enum lk_status encode(struct lk_answers *answers, const struct lk_op *op,
     }
     if (!status) {
         struct lk_slice bytes = {value->data + MAC, value->len - MAC};
-        status = make_mac(answers, op, kept->token, bytes, mac);
+        status = make_mac(answers, &fill->binding, bytes, mac);
     }
     if (!status) {
         memcpy(value->data, mac, MAC);
@@ -151,7 +215,8 @@ static enum lk_status decode(const struct lk_answers *answers,
         return LK_CORRUPT;
     }
     struct lk_slice bytes = {value.data + MAC, value.len - MAC};
-    enum lk_status status = make_mac(answers, op, op->out.token, bytes, mac);
+    struct binding binding = bind_to(op);
+    enum lk_status status = make_mac(answers, &binding, bytes, mac);
     if (status) {
         return status;
     }
@@ -188,37 +253,77 @@ static void say(const struct lk_answers *answers, int level, const char *text,
     }
 }
 
-static enum lk_status fail(struct lk_answers *answers)
+static enum lk_status fail(struct lk_answers *answers, struct channel *channel)
 {
-    answers->not_before = lk_socket_now() + LEAVE_ALONE_MS;
+    channel->not_before = lk_socket_now() + LEAVE_ALONE_MS;
     answers->counters.failed++;
-    if (answers->counters.available) {
-        answers->counters.available = false;
-        say(answers, 1, "the cache does not answer: ", answers->link.why);
+    if (channel->works) {
+        channel->works = false;
+        say(answers, 1, "the cache does not answer: ", channel->link.why);
     }
-    lk_link_close(&answers->link);
+    lk_link_close(&channel->link);
     return LK_UNAVAILABLE;
 }
 
-static enum lk_status ready(struct lk_answers *answers)
+/* It did what was asked; that it could be reached would say too little. */
+static void succeed(struct lk_answers *answers, struct channel *channel)
 {
-    char address[LK_REDIS_ADDRESS];
+    if (!channel->works) {
+        channel->works = true;
+        say(answers, 2, "the cache answers, at ", channel->address);
+    }
+}
 
-    if (lk_socket_now() < answers->not_before) {
+static enum lk_status ready(struct lk_answers *answers, struct channel *channel)
+{
+    if (lk_socket_now() < channel->not_before) {
         return LK_UNAVAILABLE;
     }
-    if (answers->link.fd >= 0 && !lk_link_is_stale(&answers->link)) {
+    if (channel->link.fd >= 0 && !lk_link_is_stale(&channel->link)) {
         return LK_OK;
     }
-    if (lk_redis_find(&answers->link, &answers->url, NULL, answers->timeout_ms,
-                      address)) {
-        return fail(answers);
-    }
-    if (!answers->counters.available) {
-        answers->counters.available = true;
-        say(answers, 2, "the cache answers, at ", address);
+    if (lk_redis_find(&channel->link, &answers->url, NULL, answers->timeout_ms,
+                      channel->address)) {
+        return fail(answers, channel);
     }
     return LK_OK;
+}
+
+/* An error reply is as good as none: the link is given up. */
+static enum lk_status judge(struct lk_answers *answers, struct channel *channel,
+                            enum lk_status status, const redisReply *reply)
+{
+    struct lk_link *link = &channel->link;
+
+    if (!status && reply->type == REDIS_REPLY_ERROR) {
+        snprintf(link->why, sizeof(link->why), "%.100s", reply->str);
+        status = LK_UNAVAILABLE;
+    }
+    if (status) {
+        return fail(answers, channel);
+    }
+    succeed(answers, channel);
+    return LK_OK;
+}
+
+/* For commands that are queued in the link: sends them and takes the replies,
+ * which say no more than that it was done. Only the first `vital` must. */
+static enum lk_status take_replies(struct lk_answers *answers,
+                                   struct channel *channel, size_t count,
+                                   size_t vital)
+{
+    int64_t deadline = lk_socket_now() + (int64_t)answers->timeout_ms;
+    enum lk_status status = LK_OK;
+
+    for (size_t i = 0; i < count && !status; i++) {
+        redisReply *reply = NULL;
+        status = lk_link_reply(&channel->link, deadline, &reply);
+        if (status || i < vital) {
+            status = judge(answers, channel, status, reply);
+        }
+        freeReplyObject(reply);
+    }
+    return status;
 }
 
 /* Replays are loaded one after the other, so a cache that takes its time would
@@ -227,35 +332,30 @@ static void note_time(struct lk_answers *answers, int64_t took_ms)
 {
     answers->usual_ms += took_ms - answers->usual_ms / 8;
     if (answers->usual_ms > 8 * SLOW_MS) {
-        answers->not_before = lk_socket_now() + LEAVE_ALONE_MS;
+        answers->asking.not_before = lk_socket_now() + LEAVE_ALONE_MS;
         answers->usual_ms = 0;
     }
 }
 
-/* An error reply is as good as none: the link is given up. */
 static enum lk_status ask(struct lk_answers *answers,
                           const struct lk_slice *words, size_t count,
                           redisReply **reply)
 {
-    enum lk_status status = ready(answers);
+    struct channel *channel = &answers->asking;
+    enum lk_status status = ready(answers, channel);
 
     *reply = NULL;
     if (status) {
         return status;
     }
     int64_t began = lk_socket_now();
-    status = lk_link_ask(&answers->link, began + (int64_t)answers->timeout_ms,
+    status = lk_link_ask(&channel->link, began + (int64_t)answers->timeout_ms,
                          words, count, reply);
     note_time(answers, lk_socket_now() - began);
-    if (!status && (*reply)->type == REDIS_REPLY_ERROR) {
-        snprintf(answers->link.why, sizeof(answers->link.why), "%.100s",
-                 (*reply)->str);
-        status = LK_UNAVAILABLE;
-    }
+    status = judge(answers, channel, status, *reply);
     if (status) {
         freeReplyObject(*reply);
         *reply = NULL;
-        status = fail(answers);
     }
     return status;
 }
@@ -269,27 +369,39 @@ static struct lk_slice name_key(const struct lk_answers *answers,
     return (struct lk_slice){key, (size_t)len};
 }
 
-/* Only claims know the fingerprint. */
-static bool is_bound(const struct lk_op *op)
+/* Only of claims the fingerprint was compared. */
+static bool is_compared(const struct lk_op *op)
 {
     return op->event == LK_EVENT_CLAIM && op->fingerprint.len && op->out.token;
 }
 
+/* What does not fit is in the way of what does: KEEP changes the expiry. */
+static void remove_key(struct lk_answers *answers, struct lk_slice key)
+{
+    const struct lk_slice words[] = {LK_SLICE("DEL"), key};
+    redisReply *reply = NULL;
+
+    if (!ask(answers, words, 2, &reply)) {
+        freeReplyObject(reply);
+    }
+}
+
 static struct lk_kept *get(struct lk_answers *answers, const struct lk_op *op)
 {
-    char key[KEY_MAX];
+    char name[KEY_MAX];
     struct lk_kept *kept = NULL;
     redisReply *reply = NULL;
-    const struct lk_slice words[] = {LK_SLICE("GET"),
-                                     name_key(answers, op->out.token, key)};
+    struct lk_slice key = name_key(answers, op->out.token, name);
+    const struct lk_slice words[] = {LK_SLICE("GET"), key};
 
     if (ask(answers, words, 2, &reply)) {
         return NULL;
     }
-    if (reply->type != REDIS_REPLY_STRING) {
+    if (reply->type != REDIS_REPLY_STRING || !reply->len) {
         answers->counters.misses++;
     } else if (decode(answers, op, lk_reply_text(reply), &kept)) {
         answers->counters.refused++;
+        remove_key(answers, key);
     } else {
         answers->counters.hits++;
     }
@@ -300,7 +412,7 @@ static struct lk_kept *get(struct lk_answers *answers, const struct lk_op *op)
 struct lk_kept *lk_answers_get(struct lk_answers *answers,
                                const struct lk_op *op)
 {
-    if (!is_bound(op)) {
+    if (!is_compared(op)) {
         return NULL;
     }
     pthread_mutex_lock(&answers->lock);
@@ -309,64 +421,28 @@ struct lk_kept *lk_answers_get(struct lk_answers *answers,
     return kept;
 }
 
-static void put(struct lk_answers *answers, const struct lk_op *op,
-                const struct lk_kept *kept, uint64_t ttl_ms)
-{
-    char key[KEY_MAX], ttl[24];
-    redisReply *reply = NULL;
-
-    if (lk_socket_now() < answers->not_before ||
-        encode(answers, op, kept, &answers->value)) {
-        return;
-    }
-    snprintf(ttl, sizeof(ttl), "%llu", (unsigned long long)ttl_ms);
-    const struct lk_slice words[] = {LK_SLICE("SET"),
-                                     name_key(answers, kept->token, key),
-                                     latchkey_buf_slice(&answers->value),
-                                     LK_SLICE("PX"), latchkey_slice(ttl)};
-    if (!ask(answers, words, 5, &reply)) {
-        freeReplyObject(reply);
-    }
-}
-
-void lk_answers_put(struct lk_answers *answers, const struct lk_op *op,
-                    const struct lk_kept *kept, uint64_t ttl_ms)
-{
-    if (!is_bound(op) || kept->token != op->out.token || !ttl_ms ||
-        !kept->response.status || kept->size > VALUE_MAX ||
-        kept->reason.len > LK_REASON_MAX) {
-        return;
-    }
-    pthread_mutex_lock(&answers->lock);
-    put(answers, op, kept, ttl_ms);
-    pthread_mutex_unlock(&answers->lock);
-}
-
+/* Removed first: a Redis without memory does that, but sets nothing. */
 static enum lk_status forget(struct lk_answers *answers, const uint64_t *tokens,
                              size_t count)
 {
-    enum lk_status status = ready(answers);
-    int64_t deadline = lk_socket_now() + (int64_t)answers->timeout_ms;
-    char key[KEY_MAX];
+    struct channel *channel = &answers->asking;
+    enum lk_status status = ready(answers, channel);
+    char name[KEY_MAX];
 
     if (status) {
         return status;
     }
-    lk_link_reset(&answers->link);
-    for (size_t i = 0; i < count && !status; i++) {
-        const struct lk_slice words[] = {LK_SLICE("DEL"),
-                                         name_key(answers, tokens[i], key)};
-        status = lk_link_command(&answers->link, words, 2);
+    lk_link_reset(&channel->link);
+    for (size_t i = 0; i < 2 * count && !status; i++) {
+        struct lk_slice key = name_key(answers, tokens[i % count], name);
+        const struct lk_slice del[] = {LK_SLICE("DEL"), key};
+        const struct lk_slice set[] = {LK_SLICE("SET"), key, LK_SLICE(""),
+                                       LK_SLICE("PX"), LK_SLICE(EVICTED_MS)};
+        status = i < count ? lk_link_command(&channel->link, del, 2)
+                           : lk_link_command(&channel->link, set, 5);
     }
-    for (size_t i = 0; i < count && !status; i++) {
-        redisReply *reply = NULL;
-        status = lk_link_reply(&answers->link, deadline, &reply);
-        if (!status && reply->type != REDIS_REPLY_INTEGER) {
-            status = LK_UNAVAILABLE;
-        }
-        freeReplyObject(reply);
-    }
-    return status ? fail(answers) : LK_OK;
+    return status ? fail(answers, channel)
+                  : take_replies(answers, channel, 2 * count, count);
 }
 
 enum lk_status lk_answers_forget(struct lk_answers *answers,
@@ -375,7 +451,7 @@ enum lk_status lk_answers_forget(struct lk_answers *answers,
     enum lk_status status = LK_OK;
 
     pthread_mutex_lock(&answers->lock);
-    answers->not_before = 0; /* an eviction is worth a try at any time */
+    answers->asking.not_before = 0; /* an eviction is worth a try at any time */
     while (count && !status) {
         size_t now = count < FORGET_AT_ONCE ? count : FORGET_AT_ONCE;
         status = forget(answers, tokens, now);
@@ -396,40 +472,223 @@ void lk_answers_stats(struct lk_answers *answers,
         .misses = atomic_load(&counters->misses),
         .refused = atomic_load(&counters->refused),
         .failed = atomic_load(&counters->failed),
-        .available = atomic_load(&counters->available),
+        .available = atomic_load(&answers->asking.works) &&
+                     atomic_load(&answers->filling.works),
     };
+}
+
+/* ---- Filling ---------------------------------------------------------------
+ */
+
+static void free_fill(struct fill *fill)
+{
+    lk_kept_unref(fill->kept);
+    free(fill);
+}
+
+static enum lk_status queue_set(struct lk_answers *answers,
+                                const struct fill *fill)
+{
+    char key[KEY_MAX], ttl[24];
+    enum lk_status status = encode(answers, fill, &answers->value);
+
+    if (status) {
+        return status;
+    }
+    snprintf(ttl, sizeof(ttl), "%llu", (unsigned long long)fill->ttl_ms);
+    const struct lk_slice words[] = {
+        LK_SLICE("SET"),
+        name_key(answers, fill->binding.token, key),
+        latchkey_buf_slice(&answers->value),
+        LK_SLICE("PX"),
+        latchkey_slice(ttl),
+        LK_SLICE("NX")};
+    return lk_link_command(&answers->filling.link, words, 6);
+}
+
+/* Puts some of them there and frees these. */
+static enum lk_status fill_some(struct lk_answers *answers, struct fill **fills)
+{
+    struct channel *channel = &answers->filling;
+    enum lk_status status = ready(answers, channel);
+    size_t count = 0;
+
+    lk_link_reset(&channel->link);
+    while (!status && *fills && channel->link.out.len < ROUND_BYTES) {
+        struct fill *fill = *fills;
+        status = queue_set(answers, fill);
+        *fills = fill->next;
+        free_fill(fill);
+        count++;
+    }
+    return status ? status : take_replies(answers, channel, count, count);
+}
+
+/* If the cache fails, the rest is dropped. */
+static void fill_all(struct lk_answers *answers, struct fill *fills)
+{
+    enum lk_status status = LK_OK;
+
+    while (fills && !status) {
+        status = fill_some(answers, &fills);
+    }
+    while (fills) {
+        struct fill *fill = fills;
+        fills = fill->next;
+        free_fill(fill);
+    }
+}
+
+static struct fill *take_queue(struct lk_answers *answers)
+{
+    struct fill *fills = answers->first;
+
+    answers->first = NULL;
+    answers->last = &answers->first;
+    answers->queued = answers->queued_bytes = 0;
+    return fills;
+}
+
+static void *run_filler(void *context)
+{
+    struct lk_answers *answers = context;
+
+    pthread_mutex_lock(&answers->queue_lock);
+    while (!answers->stop) {
+        struct fill *fills = take_queue(answers);
+        if (!fills) {
+            pthread_cond_wait(&answers->wake, &answers->queue_lock);
+            continue;
+        }
+        pthread_mutex_unlock(&answers->queue_lock);
+        fill_all(answers, fills);
+        pthread_mutex_lock(&answers->queue_lock);
+        answers->closed_until = answers->filling.not_before;
+    }
+    pthread_mutex_unlock(&answers->queue_lock);
+    return NULL;
+}
+
+/* Under the queue's lock. */
+static bool has_room(const struct lk_answers *answers, size_t size)
+{
+    return answers->queued < QUEUE_MAX &&
+           answers->queued_bytes + size <= QUEUE_BYTES &&
+           lk_socket_now() >= answers->closed_until;
+}
+
+static bool may_fill(struct lk_answers *answers, size_t size)
+{
+    pthread_mutex_lock(&answers->queue_lock);
+    bool may = has_room(answers, size);
+    pthread_mutex_unlock(&answers->queue_lock);
+    return may && size <= VALUE_MAX;
+}
+
+void lk_answers_put(struct lk_answers *answers, const struct lk_op *op,
+                    struct lk_kept *kept, uint64_t ttl_ms)
+{
+    if (!op->out.token || kept->token != op->out.token || !ttl_ms ||
+        !kept->response.status || kept->size > VALUE_MAX ||
+        kept->reason.len > LK_REASON_MAX) {
+        return;
+    }
+    struct fill *fill = malloc(sizeof(*fill));
+    if (!fill) {
+        return;
+    }
+    *fill = (struct fill){
+        .binding = bind_to(op), .kept = lk_kept_ref(kept), .ttl_ms = ttl_ms};
+    pthread_mutex_lock(&answers->queue_lock);
+    bool queued = has_room(answers, kept->size);
+    if (queued) {
+        *answers->last = fill;
+        answers->last = &fill->next;
+        answers->queued++;
+        answers->queued_bytes += kept->size;
+        pthread_cond_signal(&answers->wake);
+    }
+    pthread_mutex_unlock(&answers->queue_lock);
+    if (!queued) {
+        free_fill(fill);
+    }
+}
+
+void lk_answers_completed(struct lk_answers *answers, const struct lk_op *op)
+{
+    struct lk_response response = op->response;
+
+    if (op->reason.len) { /* omitted: nothing else is kept */
+        response = (struct lk_response){.status = op->response.status};
+    }
+    if (op->out.expires_ms <= op->out.now_ms ||
+        !may_fill(answers, response.headers.len + response.body.len)) {
+        return;
+    }
+    struct lk_kept *kept =
+        lk_kept_make(op->out.token, op->out.now_ms, &response, op->reason);
+    if (kept) {
+        uint64_t ttl_ms = op->out.expires_ms - op->out.now_ms;
+        lk_answers_put(answers, op, kept,
+                       ttl_ms < UNASKED_MS ? ttl_ms : UNASKED_MS);
+        lk_kept_unref(kept);
+    }
 }
 
 /* ---- Opening ---------------------------------------------------------------
  */
 
+static void free_answers(struct lk_answers *answers)
+{
+    lk_link_close(&answers->asking.link);
+    lk_link_close(&answers->filling.link);
+    lk_redis_url_free(&answers->url);
+    latchkey_buf_free(&answers->value);
+    pthread_mutex_destroy(&answers->lock);
+    pthread_mutex_destroy(&answers->queue_lock);
+    pthread_cond_destroy(&answers->wake);
+    explicit_bzero(answers->key, sizeof(answers->key));
+    free(answers);
+}
+
+static struct lk_answers *create(const struct lk_answers_config *config)
+{
+    struct lk_answers *made = calloc(1, sizeof(*made));
+
+    if (!made) {
+        return NULL;
+    }
+    made->asking.link.fd = made->filling.link.fd = -1;
+    made->asking.works = made->filling.works = true; /* until shown otherwise */
+    made->timeout_ms = config->timeout_ms ? config->timeout_ms : 50;
+    made->log = config->log;
+    made->log_context = config->log_context;
+    made->last = &made->first;
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_mutex_init(&made->queue_lock, NULL);
+    pthread_cond_init(&made->wake, NULL);
+    snprintf(made->prefix, sizeof(made->prefix), "%s",
+             config->prefix ? config->prefix : "latchkey");
+    return made;
+}
+
 enum lk_status lk_answers_open(const struct lk_answers_config *config,
                                struct lk_answers **answers,
                                struct lk_buf *error)
 {
-    struct lk_answers *made = calloc(1, sizeof(*made));
+    struct lk_answers *made = create(config);
 
     *answers = NULL;
     if (!made) {
         return LK_NOMEM;
     }
-    made->link.fd = -1;
-    made->timeout_ms = config->timeout_ms ? config->timeout_ms : 50;
-    made->log = config->log;
-    made->log_context = config->log_context;
-    made->counters.available = true; /* until shown otherwise */
-    snprintf(made->prefix, sizeof(made->prefix), "%s",
-             config->prefix ? config->prefix : "latchkey");
     enum lk_status status = lk_redis_url_parse(config->url, &made->url, error);
-    if (!status && !derive_key(made, config->secret)) {
-        status = LK_NOMEM;
-    }
-    if (!status && pthread_mutex_init(&made->lock, NULL)) {
+    if (!status && (!derive_key(made, config->secret) ||
+                    pthread_create(&made->thread, NULL, run_filler, made))) {
         status = LK_NOMEM;
     }
     if (status) {
-        lk_redis_url_free(&made->url);
-        free(made);
+        free_answers(made);
         return status;
     }
     *answers = made;
@@ -441,10 +700,14 @@ void lk_answers_close(struct lk_answers *answers)
     if (!answers) {
         return;
     }
-    lk_link_close(&answers->link);
-    lk_redis_url_free(&answers->url);
-    latchkey_buf_free(&answers->value);
-    pthread_mutex_destroy(&answers->lock);
-    explicit_bzero(answers->key, sizeof(answers->key));
-    free(answers);
+    pthread_mutex_lock(&answers->queue_lock);
+    answers->stop = true;
+    pthread_cond_signal(&answers->wake);
+    pthread_mutex_unlock(&answers->queue_lock);
+    pthread_join(answers->thread, NULL);
+    for (struct fill *fill = answers->first, *next; fill; fill = next) {
+        next = fill->next;
+        free_fill(fill);
+    }
+    free_answers(answers);
 }

@@ -3,12 +3,13 @@
  *
  * It only spares the store the reading of bytes: whoever asks has been told by
  * the store that the operation is completed, under which token. What the cache
- * holds is bound to token, name and fingerprint by a MAC, so a cache that is
+ * holds is bound to token, name, number and expiry by a MAC, so a cache that is
  * stale, mixed up or lying gives nothing; one that is down or slow gives
  * nothing either, and is left alone for a second.
  *
- * Every function may be called from any thread; a mutex lets one at a time use
- * the connection, and none waits longer than a few time-outs.
+ * Every function may be called from any thread. Those that ask let one at a
+ * time use the connection, and none waits longer than a few timeouts; those
+ * that fill wait for nothing.
  */
 #ifndef LK_ANSWERS_H
 #define LK_ANSWERS_H
@@ -48,9 +49,18 @@ void lk_answers_close(struct lk_answers *answers); /* NULL is fine */
  */
 struct lk_kept *lk_answers_get(struct lk_answers *answers,
                                const struct lk_op *op);
-/* Fills the cache with what the store has read for such a claim. */
+/*
+ * Fills the cache with what the store has read for such a claim, some time
+ * later, or not at all. It takes a reference of its own.
+ */
 void lk_answers_put(struct lk_answers *answers, const struct lk_op *op,
-                    const struct lk_kept *kept, uint64_t ttl_ms);
+                    struct lk_kept *kept, uint64_t ttl_ms);
+/*
+ * The same with the answer of a completion that was told DONE: its commit is
+ * known to have happened. What is cached under a token counts as soon as the
+ * store names that token as completed, so what is not known must not come here.
+ */
+void lk_answers_completed(struct lk_answers *answers, const struct lk_op *op);
 /*
  * Removes the answers of evicted operations, before the eviction is
  * acknowledged. LK_UNAVAILABLE: the cache does not answer. Even then nobody is

@@ -365,6 +365,21 @@ static void run_batch(struct run *run, struct lk_pg_item *items)
     }
 }
 
+/* The first retry is to find it there. DONE is said only once the commit is
+ * confirmed, and only to the completion whose answer it is: a doubtful one is
+ * LK_UNKNOWN, one that comes too late KEPT or STALE. */
+static void cache_completed(struct lk_postgres *store,
+                            const struct lk_batch *batch)
+{
+    for (size_t i = 0; store->answers && i < batch->count; i++) {
+        const struct lk_op *op = batch->ops[i];
+        if (op->event == LK_EVENT_COMPLETE && !op->status &&
+            op->out.verdict == LK_VERDICT_DONE) {
+            lk_answers_completed(store->answers, op);
+        }
+    }
+}
+
 /* The cache forgets before anybody is told; if it is away, it cannot: but it
  * is not asked for that token any more. */
 static void forget_evicted(struct lk_postgres *store,
@@ -444,6 +459,7 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
         }
         if (items) {
             run_batch(&run, items);
+            cache_completed(store, batch);
             forget_evicted(store, batch);
         }
         free(items);

@@ -12,8 +12,8 @@ import pytest
 
 from support import build, courier_sql, schema, stores
 from support.history import Race
-from support.life import (FINGERPRINT, begin, claim, complete, finish, name,
-                          new_key, until, verdict)
+from support.life import (FINGERPRINT, OTHER_FINGERPRINT, begin, claim,
+                          complete, finish, name, new_key, until, verdict)
 from support.pgbouncer import PgBouncer
 from support.postgres import Postgres
 from support.proxy import REPLIES, Proxy
@@ -562,30 +562,134 @@ def test_it_is_available_again_though_nobody_asks(make_daemon, postgres):
                           database=base) == []
 
 
+# ---- a Redis in front of it ----
+
+class Cache:
+    """What a daemon has put into a Redis, and what it says about that."""
+
+    def __init__(self, make_daemon, redis_server, url, *settings):
+        self.redis, prefix = redis_server.admin, new_key()
+        self.begins = b"{%s}:answer:" % prefix.encode()
+        self.daemon = make_daemon(url=url, settings=[
+            "store.cache=" + redis_server.url(), "store.cache_timeout=10s",
+            "store.prefix=" + prefix, "limits.cache_bytes=0", *settings])
+        self.raw = self.daemon.raw()
+
+    def tokens(self):
+        found = self.redis.keys(self.begins + b"*")
+        return {int(key.removeprefix(self.begins)) for key in found}
+
+    def count(self, what):
+        return int(info(self.raw)["shared_cache_" + what])
+
+
+def test_the_first_retry_finds_its_answer_in_the_shared_cache(
+        make_daemon, url, redis_server):
+    # C02
+    cache = Cache(make_daemon, redis_server, url)
+    key = new_key()
+    token = finish(cache.raw, key, 200, b"A: b\r\n", b"x")
+    until(lambda: cache.tokens() == {token})
+    told = claim(cache.raw, key)
+    assert verdict(told) == "REPLAY" and told[1:4] == [200, b"A: b\r\n", b"x"]
+    assert (cache.count("hits"), cache.count("misses")) == (1, 0)
+    # Another request is still another request.
+    assert verdict(claim(cache.raw, key, fingerprint=OTHER_FINGERPRINT)) == \
+        "MISMATCH"
+    cache.daemon.stop()
+
+
 def test_replays_from_the_shared_cache_have_counters_of_their_own(
         make_daemon, url, redis_server):
-    daemon = make_daemon(url=url, settings=[
-        "store.cache=" + redis_server.url(), "store.cache_timeout=10s",
-        "limits.cache_bytes=0"])
-    raw, operator = daemon.raw(), daemon.raw(user="operator")
-
-    def count(what):
-        return int(info(raw)["shared_cache_" + what])
-
-    assert (count("hits"), count("misses")) == (0, 0)
+    cache = Cache(make_daemon, redis_server, url)
+    raw, operator = cache.raw, cache.daemon.raw(user="operator")
     key = new_key()
-    finish(raw, key, 200, b"", b"x")
+    token = finish(raw, key, 200, b"", b"x")
+    until(lambda: cache.tokens() == {token})
+    assert (cache.count("hits"), cache.count("misses")) == (0, 0)
+    cache.redis.flushdb()
 
     def was_hit():
         assert claim(raw, key)[3] == b"x"
-        return count("hits")
+        return cache.count("hits")
 
     # The first one finds nothing there, and fills it.
     until(was_hit)
-    assert count("misses") >= 1 and count("failed") == 0
+    assert cache.count("misses") >= 1 and cache.count("failed") == 0
     stats = operator("STATS")
     assert dict(zip(stats[::2], stats[1::2]))[b"shared-cache-hits"] >= 1
     assert operator("PING") == "PONG"
+
+
+def test_what_is_not_known_to_be_completed_is_not_in_the_shared_cache(
+        make_daemon, postgres, redis_server):
+    base = stores.make_database(postgres)
+    middle = Middleman(postgres)
+    cache = Cache(make_daemon, redis_server, postgres.url(
+        base, stores.DAEMON_USER, stores.DAEMON_PASSWORD, middle.port),
+        "store.connections=1")
+    raw = cache.raw
+
+    doubtful = new_key()
+    token = begin(raw, doubtful)
+    middle.armed = True
+    assert "not known" in verdict(complete(raw, doubtful, token, body=b"x"))
+    assert not middle.armed
+
+    def refused(key, token):
+        return verdict(complete(raw, key, token, body=b"x")) != "OK"
+
+    failed = new_key()
+    until(lambda: verdict(claim(raw, failed, "OWNER", "me")) == "NEW")
+    token = claim(raw, failed, "OWNER", "me")[1]
+    postgres.query("REVOKE INSERT ON latchkey.answer FROM latchkey_daemon",
+                   database=base)
+    assert refused(failed, token)
+    postgres.query("GRANT INSERT ON latchkey.answer TO latchkey_daemon",
+                   database=base)
+    assert refused(failed, token + 1000)
+
+    # Answers go there in their order: the last one is the only one.
+    key = new_key()
+    until(lambda: verdict(claim(raw, key, "OWNER", "me")) == "NEW")
+    token = claim(raw, key, "OWNER", "me")[1]
+    assert complete(raw, key, token) == "OK"
+    assert refused(key, token)
+    until(cache.tokens)
+    assert cache.tokens() == {token}
+    cache.daemon.stop()
+
+
+def test_a_completion_does_not_wait_for_the_shared_cache(
+        make_daemon, url, redis_server):
+    cache = Cache(make_daemon, redis_server, url)
+    first = finish(cache.raw, new_key())
+    until(lambda: cache.tokens() == {first})
+    redis_server.pause()
+    try:
+        tokens = {finish(cache.raw, new_key()) for _ in range(3)}
+        # To wait for it would end in a failure.
+        assert cache.count("failed") == 0
+    finally:
+        redis_server.resume()
+    until(lambda: cache.tokens() == {first, *tokens})
+    cache.daemon.stop()
+
+
+def test_an_evicted_answer_leaves_the_shared_cache_at_once(
+        make_daemon, url, redis_server):
+    # C35: even if it was still on its way there
+    cache = Cache(make_daemon, redis_server, url)
+    operator = cache.daemon.raw(user="operator")
+    for _ in range(20):
+        key = new_key()
+        finish(cache.raw, key)
+        assert operator("EVICT", *name(key), "WHO", "me", "WHY", "law") == "OK"
+    last = finish(cache.raw, new_key())
+    until(lambda: cache.redis.strlen(cache.begins + b"%d" % last))
+    assert [token for token in cache.tokens() if cache.redis.strlen(
+        cache.begins + b"%d" % token)] == [last]
+    cache.daemon.stop()
 
 
 def test_other_daemons_that_cannot_be_told_cost_little(make_daemon, postgres):
