@@ -67,7 +67,8 @@ static ngx_http_latchkey_app_e ngx_http_latchkey_said_by(
     ngx_http_latchkey_loc_conf_t *llcf, ngx_uint_t status);
 static ngx_uint_t ngx_http_latchkey_is_listed(ngx_array_t *statuses,
     ngx_uint_t status);
-static ngx_uint_t ngx_http_latchkey_reached(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx);
+static ngx_uint_t ngx_http_latchkey_reached(ngx_http_latchkey_ctx_t *ctx);
 
 
 void
@@ -83,7 +84,7 @@ ngx_http_latchkey_classify(ngx_http_request_t *r,
     op->status = told;
     ctx->own_page = (r->expect_tested && r->err_status >= 400);
 
-    if (r->upstream_states == NULL) {
+    if (!ngx_http_latchkey_asked(ctx)) {
         ngx_http_latchkey_hear_one(ctx, told, NGX_HTTP_LATCHKEY_WORD_NONE);
         ctx->reason = "the answer itself leaves it open";
 
@@ -432,17 +433,30 @@ ngx_http_latchkey_is_listed(ngx_array_t *statuses, ngx_uint_t status)
 }
 
 
+/*
+ * Was an upstream asked, since the claim?  Whoever led here from a location
+ * without a guard has said nothing of what is claimed.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx)
+{
+    return ctx->request->upstream_states
+           && ctx->request->upstream_states->nelts > ctx->before;
+}
+
+
 /* may bytes of the request have reached an app? */
 
 static ngx_uint_t
-ngx_http_latchkey_reached(ngx_http_request_t *r)
+ngx_http_latchkey_reached(ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_uint_t                  i;
     ngx_http_upstream_state_t  *state;
 
-    state = r->upstream_states->elts;
+    state = ctx->request->upstream_states->elts;
 
-    for (i = 0; i < r->upstream_states->nelts; i++) {
+    for (i = ctx->before; i < ctx->request->upstream_states->nelts; i++) {
         if (state[i].peer
             && (state[i].header_time != (ngx_msec_t) -1
                 || state[i].bytes_sent))
@@ -468,9 +482,13 @@ ngx_http_latchkey_in_doubt(ngx_http_request_t *r,
 
 
 ngx_uint_t
-ngx_http_latchkey_contacted(ngx_http_request_t *r,
+ngx_http_latchkey_contacted(ngx_http_latchkey_ctx_t *ctx,
     ngx_http_latchkey_state_e state)
 {
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
+
     switch (state) {
 
     case NGX_HTTP_LATCHKEY_PASS:
@@ -483,10 +501,10 @@ ngx_http_latchkey_contacted(ngx_http_request_t *r,
 
         /* what is being sent is counted only when it ends */
 
-        return r->upstream_states == NULL
+        return !ngx_http_latchkey_asked(ctx)
                || (r->upstream && r->upstream->peer.connection
                    && r->upstream->request_sent)
-               || ngx_http_latchkey_reached(r);
+               || ngx_http_latchkey_reached(ctx);
 
     default:
         return 1;

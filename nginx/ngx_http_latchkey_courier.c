@@ -533,7 +533,9 @@ ngx_http_latchkey_set_released(ngx_http_request_t *r, ngx_uint_t status)
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
 
-    if (!ngx_http_latchkey_contacted(r, NGX_HTTP_LATCHKEY_RUN)) {
+    if (!ngx_http_latchkey_contacted(ngx_http_latchkey_get_ctx(r),
+                                     NGX_HTTP_LATCHKEY_RUN))
+    {
         return ngx_http_latchkey_set_unsent(r, status);
     }
 

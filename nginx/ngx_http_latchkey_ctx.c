@@ -28,6 +28,8 @@ ngx_http_latchkey_create_ctx(ngx_http_request_t *r,
     ctx->request = r;
     ctx->conf = llcf;
     ctx->http_version = r->http_version;
+    ctx->before = r->upstream_states ? r->upstream_states->nelts : 0;
+    ctx->heard = ctx->before;
     ctx->timer.data = ctx;
     ctx->timer.log = r->connection->log;
 
@@ -112,7 +114,7 @@ ngx_http_latchkey_let_go(ngx_http_latchkey_ctx_t *ctx)
     ngx_http_latchkey_await_cancel(&ctx->await);
 
     if (op) {
-        op->contacted = ngx_http_latchkey_contacted(ctx->request, ctx->state);
+        op->contacted = ngx_http_latchkey_contacted(ctx, ctx->state);
 
         ctx->op = NULL;
         ngx_http_latchkey_op_detach(op);

@@ -262,7 +262,10 @@ struct ngx_http_latchkey_ctx_s {
 
     ngx_http_latchkey_app_e          app;
     ngx_uint_t                       app_status;  /* what it said that with */
-    ngx_uint_t                       heard;       /* of r->upstream_states */
+
+    /* of r->upstream_states: those before the claim, and those heard */
+    ngx_uint_t                       before;
+    ngx_uint_t                       heard;
     char                            *reason;      /* of omission or doubt */
 
     /* what ours of upstream stand in for; set if they do */
@@ -443,7 +446,7 @@ void ngx_http_latchkey_doubt(ngx_http_latchkey_ctx_t *ctx,
 ngx_uint_t ngx_http_latchkey_in_doubt(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 /* may the app have seen this request, as far as it has come? */
-ngx_uint_t ngx_http_latchkey_contacted(ngx_http_request_t *r,
+ngx_uint_t ngx_http_latchkey_contacted(ngx_http_latchkey_ctx_t *ctx,
     ngx_http_latchkey_state_e state);
 /* was the connection handed over, with 101? */
 ngx_uint_t ngx_http_latchkey_is_handed_over(ngx_http_request_t *r);

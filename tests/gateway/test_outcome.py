@@ -237,6 +237,29 @@ def test_a_second_app_out_of_reach_is_not_what_the_first_one_answered(
     assert app.count() == 1
 
 
+@pytest.mark.parametrize("mode", ["off", "observe"])
+@pytest.mark.parametrize("status,headers", [
+    (200, [["X-Accel-Redirect", "@guarded"]]), (404, None)], ids=str)
+def test_who_leads_to_the_guard_has_not_done_what_it_guards(
+        make_gateway, app, status, headers, mode):
+    # C02, C12: neither what it says nor that it was reached counts.
+    first = guard("/", "proxy_intercept_errors on;",
+                  "error_page 404 = @guarded;", mode=mode)
+    gateway = make_gateway(locations=first + guard(
+        "@guarded", to="proxy_pass http://@DEAD@;"))
+    key, manner = new_key(), tell(status=status, headers=headers)
+    answer = gateway.post(key, headers=manner)
+    assert (answer.status, answer.problem) == (502, "not-reached")
+    becomes(gateway, key, "released")
+    gateway.reload(locations=first + guard(
+        "@guarded", "proxy_set_header X-App '{\"status\": $arg_s}';"))
+    for said, outcome in ((500, "released"), (502, "doubted"), (201, "kept")):
+        key = new_key()
+        path = "/?s=%d" % said
+        assert gateway.post(key, path=path, headers=manner).status == said
+        becomes(gateway, key, outcome)
+
+
 @pytest.mark.parametrize("status", [500, 429, 401])
 def test_an_operation_whose_client_is_told_of_success_runs_once(files, app,
                                                                 status):
