@@ -237,7 +237,8 @@ static bool is_to_hold(struct lk_task *task, uint64_t now, bool stopping)
         op->status = LK_OK; /* the outcome says INFLIGHT */
     } else {
         op->status = LK_UNAVAILABLE;
-        op->error = "another transaction holds the record; send the same again";
+        op->error =
+            LK_RECORD "another transaction holds it; send the same again";
     }
     return false;
 }

@@ -132,6 +132,10 @@ static inline bool lk_op_begins(const struct lk_op *op)
            op->event == LK_EVENT_ACCEPT;
 }
 
+/* How a sentence behind UNAVAILABLE begins that is about one operation alone:
+ * the store can decide, and no other daemon of it would know better. */
+#define LK_RECORD "RECORD "
+
 #define LK_LEFT "the client has closed the connection: nothing was begun"
 
 /*

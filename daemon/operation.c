@@ -289,8 +289,8 @@ static bool take_load(struct lk_server *server, struct lk_task *task)
     }
     if (op->status == LK_AGAIN) {
         op->status = LK_UNAVAILABLE;
-        op->error = "the record changed while its answer was read; send the "
-                    "same again";
+        op->error = LK_RECORD "it changed while its answer was read; send the "
+                              "same again";
     }
     op->out.needs_load = false;
     if (!op->status && op->out.kept && is_final(op->out.verdict)) {

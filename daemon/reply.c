@@ -34,10 +34,11 @@ enum lk_status lk_reply_failure(struct lk_buf *out, enum lk_status status,
     /* What the store can never take is not worth another try. */
     bool never = status == LK_TOO_LARGE || status == LK_INVALID;
     bool unknown = status == LK_UNKNOWN;
+    bool damaged = status == LK_CORRUPT && !why;
     enum lk_status made = latchkey_buf_printf(
-        &message, "%s %s%s%s", never ? "ERR" : "UNAVAILABLE",
-        why ? why : latchkey_status_text(status), unknown ? "; " : "",
-        unknown ? advice : "");
+        &message, "%s %s%s%s%s", never ? "ERR" : "UNAVAILABLE",
+        damaged ? LK_RECORD : "", why ? why : latchkey_status_text(status),
+        unknown ? "; " : "", unknown ? advice : "");
 
     if (!made) {
         made = lk_resp_error(out, latchkey_buf_slice(&message));

@@ -28,7 +28,8 @@
  *
  * A daemon that cannot decide is left for another one, and what it was asked
  * is asked there: all of a list have one store, and one of them may have lost
- * its way to it.  If none can, the one that was asked last is believed.
+ * its way to it.  If none can, the one that was asked last is believed; so is
+ * each in what it says of one operation alone.
  *
  * A server that accepts and says nothing is different: each attempt takes as
  * long as idempotency_connect_timeout.  So it counts as failed from its last

@@ -15,6 +15,10 @@
 #define NGX_HTTP_LATCHKEY_LINK_BAD        5000
 
 
+/* how the daemon begins to say that this is so for one operation alone */
+#define NGX_HTTP_LATCHKEY_RECORD          "UNAVAILABLE RECORD"
+
+
 /* a call that breaks so many connections is not sent again */
 #define NGX_HTTP_LATCHKEY_CUT_MAX         3
 
@@ -139,7 +143,11 @@ ngx_http_latchkey_link_leave(ngx_http_latchkey_link_t *link,
     }
 
     if (!link->kind->again || link->leaving
-        || latchkey_answer_read(reply, &answer) != LK_UNAVAILABLE)
+        || latchkey_answer_read(reply, &answer) != LK_UNAVAILABLE
+        || (reply->text.len >= sizeof(NGX_HTTP_LATCHKEY_RECORD) - 1
+            && ngx_strncmp(reply->text.data, NGX_HTTP_LATCHKEY_RECORD,
+                           sizeof(NGX_HTTP_LATCHKEY_RECORD) - 1)
+               == 0))
     {
         return 0;
     }

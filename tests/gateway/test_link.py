@@ -578,6 +578,24 @@ def test_a_claim_that_arrives_after_its_client_was_sent_away_is_released_too(
     assert app.by_key[key] == 0
 
 
+def test_what_a_daemon_cannot_decide_of_one_operation_is_asked_nowhere_else(
+        behind, middleman, app):
+    # C19: a daemon that can decide nothing is left, and is left once.
+    gateway = behind(http="idempotency_server %s;" % middleman.daemon.address)
+    assert gateway.post("before").status == 201
+    asked = middleman.accepted
+    for _ in range(2):
+        key = new_key()
+        middleman.garble = b"-UNAVAILABLE RECORD another transaction\r\n"
+        assert is_unavailable(gateway.post(key))
+        assert insist(gateway, key).status == 201
+    assert middleman.accepted == asked and app.count() == 3
+    assert "cannot decide now" not in gateway.log_text()
+    middleman.garble = b"-UNAVAILABLE\r\n"
+    assert gateway.post(new_key()).status == 201
+    assert gateway.log_text().count("cannot decide now") == 1
+
+
 def test_a_daemon_with_another_store_does_not_stand_in(make_daemon,
                                                        make_gateway, app):
     # C01: it knows nothing of what was claimed at the first.

@@ -456,6 +456,19 @@ def test_commands_of_one_connection_keep_their_order_behind_a_lock(
             told[3] == b"body", number
 
 
+def test_a_command_that_cannot_wait_for_a_lock_is_told_which_record_it_is(
+        make_daemon, postgres, url):
+    # C19: so that a gateway does not take the daemon for cut off.
+    daemon = make_daemon(url=url, settings=["store.sweep_interval=1h"])
+    raw, key = daemon.raw(), new_key()
+    done = encode("COMPLETE", *name(key), begin(raw, key), 201, "", "body")
+    with postgres.connect(stores.database_of(url), autocommit=False) as holder:
+        holder.execute("SELECT pg_advisory_xact_lock("
+                       "latchkey.lock_id(%s, %s, %s))", name(key))
+        raw.send_bytes(done)
+        assert str(raw.read()).startswith("UNAVAILABLE RECORD another")
+
+
 # ---- a server that is silent for a while ----
 
 def test_a_lane_works_again_once_its_late_commit_turns_out_to_have_failed(
