@@ -215,7 +215,8 @@ AS $$ SELECT $1 + 90 * 86400000::bigint $$;
 
 -- Which use of its name an operation with jobs is, counted from 1. The caller
 -- holds the lock of the name. Jobs of before latchkey.used_name was there have
--- the operation's own generation, and keep it.
+-- the operation's own generation, and keep it; those of a use before that one
+-- are not taken for jobs of this one.
 CREATE OR REPLACE FUNCTION latchkey.count_use(_name bytea, _number bigint,
     _use bigint, _now bigint)
 RETURNS bigint
@@ -230,9 +231,11 @@ BEGIN
         INSERT INTO latchkey.used_name AS u (name, number, use, generation,
             until_ms)
         VALUES (_name, _number, _use, coalesce((
-            SELECT j.generation FROM latchkey.job j
-            WHERE j.number = _number AND j.generation = _use AND j.name <> ''
-            LIMIT 1), 1), latchkey.use_until(_now))
+            SELECT CASE WHEN pg_catalog.bool_or(j.generation = _use) THEN _use
+                        ELSE pg_catalog.max(j.generation) + 1 END
+            FROM latchkey.job j
+            WHERE j.number = _number AND j.name <> ''), 1),
+            latchkey.use_until(_now))
         ON CONFLICT ON CONSTRAINT used_name_pkey DO UPDATE SET
             number = excluded.number, use = excluded.use,
             generation = u.generation + 1, until_ms = excluded.until_ms

@@ -131,6 +131,20 @@ def test_what_was_accepted_is_accepted_once_in_a_batch_or_over_time(db):
     assert apply_one(db, "accept", "k", fingerprint="g")[0] == "MISMATCH"
 
 
+def test_jobs_of_before_uses_were_counted_are_of_the_use_that_left_them(db):
+    # C28: after an eviction the same call is another one.
+    token = claim_new(db, "k")
+    job = dict(job="charge", target="t", body=b"x")
+    assert apply_one(db, "enqueue", "k", token=token, **job)[0] == "OK"
+    apply(db, Op("complete", "k", token=token, status=200), Op("evict", "k"))
+    # As an earlier version has left it, at the first of all tokens.
+    db.execute("UPDATE latchkey.job SET generation = 1")
+    db.execute("DELETE FROM latchkey.used_name")
+    token = claim_new(db, "k")
+    assert apply_one(db, "enqueue", "k", token=token, **job)[0] == "OK"
+    assert apply_one(db, "enqueue", "k", token=token, **job)[0] == "EXISTS"
+
+
 def test_a_name_is_used_once_also_within_a_batch(db):
     token = claim_new(db, "k")
     job = dict(token=token, target="t")
