@@ -247,6 +247,15 @@ static void check_answer(struct story *story, record_ref told)
     }
 }
 
+/* With --busy: another transaction may have been at work on the record, and
+ * then a claim gets INFLIGHT whatever the record says: it may be free or
+ * completed, or its fingerprint another one. (Of the read-back, too, where two
+ * daemons are asked at once.) */
+static bool may_be_busy(record_ref claim)
+{
+    return busy && claim->verdict == HISTORY_INFLIGHT;
+}
+
 /* After an acknowledged completion, and within its TTL, nothing else. */
 static void check_after_done(struct story *story, record_ref claim)
 {
@@ -264,6 +273,9 @@ static void check_after_done(struct story *story, record_ref claim)
         return;
     }
     bool other = (claim->flags & HISTORY_OTHER_PRINT) != 0;
+    if (may_be_busy(claim)) {
+        return;
+    }
     if (claim->verdict !=
         (other == it->other_print ? HISTORY_REPLAY : HISTORY_MISMATCH)) {
         complain("a completion that was acknowledged is not replayed", complete,
@@ -273,16 +285,6 @@ static void check_after_done(struct story *story, record_ref claim)
         complain("another answer than the one that was acknowledged", complete,
                  claim);
     }
-}
-
-/* With --busy: another transaction may have been at work on the record, so that
- * a claim is told INFLIGHT of one that is free (of the read-back, too, where
- * two daemons are asked at once), or before its fingerprint is compared. */
-static bool may_be_busy(const struct generation *it, record_ref claim,
-                        bool same)
-{
-    return busy && claim->verdict == HISTORY_INFLIGHT &&
-           (!same || earliest_end(it, false) <= claim->return_ns);
 }
 
 /* One generation is current throughout the claim: what may it be told? */
@@ -300,7 +302,7 @@ static void check_within(struct story *story, const struct generation *it,
     if (story->first_lost <= claim->return_ns) {
         return; /* a generation that nobody saw may be in between */
     }
-    if (may_be_busy(it, claim, same)) {
+    if (may_be_busy(claim)) {
         return;
     }
     if (claim->verdict == HISTORY_MISMATCH && same) {

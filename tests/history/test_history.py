@@ -171,6 +171,7 @@ BUSY = [WON, record(10, 11, "RELEASE", "OK", token=100)]
     [*BUSY, record(12, 13, "CLAIM", "INFLIGHT", "OTHER", owner=9)],
     [*BUSY, record(12, 13, "CLAIM", "INFLIGHT", "NONEW", owner=8)],
     [WON, record(6, 7, "CLAIM", "INFLIGHT", "OTHER", owner=8)],
+    [WON, DONE, record(30, 31, "CLAIM", "INFLIGHT", owner=8)],
 ])
 def test_a_transaction_may_be_at_work_on_a_record_of_postgres(story, tmp_path):
     path = write(tmp_path / "h", story)
@@ -180,7 +181,8 @@ def test_a_transaction_may_be_at_work_on_a_record_of_postgres(story, tmp_path):
 
 @pytest.mark.parametrize("story", [
     [*BUSY, record(12, 13, "CLAIM", "UNCERTAIN", owner=8)],
-    [WON, DONE, record(30, 31, "CLAIM", "INFLIGHT", owner=8)],
+    [WON, DONE, record(30, 31, "CLAIM", "UNCERTAIN", owner=8)],
+    [WON, record(6, 7, "CLAIM", "REPLAY", "OTHER", owner=8)],
 ])
 def test_no_transaction_explains_anything_else(story, tmp_path):
     assert history.check(write(tmp_path / "h", story), busy=True)[0]
