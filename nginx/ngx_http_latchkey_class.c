@@ -34,7 +34,9 @@
  * A page is what X-Accel-Redirect or error_page put in the app's place.  An
  * error of nginx's own is not: nginx failed on the way to the page, so that
  * it is known what the app did, but its answer is not there.  Where no
- * upstream was asked at all, nginx's content handler was the app.
+ * upstream was asked at all, nginx's content handler was the app; so is the
+ * handler of a location that was led to, such as one in Lua, if its status is
+ * what the client gets.
  */
 
 
@@ -68,6 +70,7 @@ static ngx_http_latchkey_app_e ngx_http_latchkey_said_by(
 static ngx_uint_t ngx_http_latchkey_is_listed(ngx_array_t *statuses,
     ngx_uint_t status);
 static ngx_uint_t ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx);
+static ngx_uint_t ngx_http_latchkey_by_handler(ngx_http_latchkey_ctx_t *ctx);
 static ngx_uint_t ngx_http_latchkey_reached(ngx_http_latchkey_ctx_t *ctx);
 
 
@@ -84,7 +87,10 @@ ngx_http_latchkey_classify(ngx_http_request_t *r,
     op->status = told;
     ctx->own_page = (r->expect_tested && r->err_status >= 400);
 
-    if (!ngx_http_latchkey_asked(ctx)) {
+    if (!ngx_http_latchkey_asked(ctx)
+        || (ngx_http_latchkey_by_handler(ctx) && !ctx->own_page
+            && ctx->app != NGX_HTTP_LATCHKEY_APP_UNKNOWN))
+    {
         ngx_http_latchkey_hear_one(ctx, told, NGX_HTTP_LATCHKEY_WORD_NONE);
         ctx->reason = "the answer itself leaves it open";
 
@@ -446,6 +452,16 @@ ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx)
 }
 
 
+/* has the location that was led to asked none, but a handler of its own? */
+
+static ngx_uint_t
+ngx_http_latchkey_by_handler(ngx_http_latchkey_ctx_t *ctx)
+{
+    return ctx->handled && ctx->request->err_status == 0
+           && ctx->request->upstream_states->nelts == ctx->led;
+}
+
+
 /* may bytes of the request have reached an app? */
 
 static ngx_uint_t
@@ -502,6 +518,7 @@ ngx_http_latchkey_contacted(ngx_http_latchkey_ctx_t *ctx,
         /* what is being sent is counted only when it ends */
 
         return !ngx_http_latchkey_asked(ctx)
+               || ngx_http_latchkey_by_handler(ctx)
                || (r->upstream && r->upstream->peer.connection
                    && r->upstream->request_sent)
                || ngx_http_latchkey_reached(ctx);

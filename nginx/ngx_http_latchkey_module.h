@@ -263,8 +263,9 @@ struct ngx_http_latchkey_ctx_s {
     ngx_http_latchkey_app_e          app;
     ngx_uint_t                       app_status;  /* what it said that with */
 
-    /* of r->upstream_states: those before the claim, and those heard */
+    /* of r->upstream_states: before the claim, before a redirect, heard */
     ngx_uint_t                       before;
+    ngx_uint_t                       led;
     ngx_uint_t                       heard;
     char                            *reason;      /* of omission or doubt */
 
@@ -288,6 +289,7 @@ struct ngx_http_latchkey_ctx_s {
     unsigned                         too_old:1;
     unsigned                         worded:1;    /* app: by its header */
     unsigned                         own_page:1;  /* nginx's, of an error */
+    unsigned                         handled:1;   /* led to a handler */
     unsigned                         from_app:1;  /* not a page of nginx */
     unsigned                         complete:1;  /* last_buf was seen */
     unsigned                         truncated:1; /* it will never come */

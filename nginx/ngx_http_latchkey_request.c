@@ -147,6 +147,9 @@ ngx_http_latchkey_redirected(ngx_http_request_t *r,
 {
     ngx_chain_t  *out;
 
+    ctx->led = r->upstream_states ? r->upstream_states->nelts : 0;
+    ctx->handled = (r->content_handler != NULL);
+
     if (!ngx_http_latchkey_in_doubt(r, ctx)) {
 
         if (!ctx->observe) {

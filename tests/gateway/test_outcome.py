@@ -2,12 +2,14 @@
 and by what nginx makes of both."""
 
 import email.utils
+import pathlib
 import re
 
 import pytest
 
+from support import build
 from support.app import pattern, tell
-from support.gateway import check_config, guard, params
+from support.gateway import check_config, guard, nginx_of, params
 from support.later import PlayedCourier, later
 from support.later import outcome as told
 from support.life import new_key
@@ -308,6 +310,36 @@ def test_an_app_out_of_reach_is_told_as_what_it_is(make_gateway, app,
     becomes(gateway, key, "released")
     app.start()
     assert gateway.post(key).status == 201 and app.count() == 1
+
+
+LUA = pathlib.Path("/usr/lib/nginx/modules/ngx_http_lua_module.so")
+
+
+@pytest.mark.skipif(
+    not LUA.exists() or nginx_of(build.BUILD) != "/usr/sbin/nginx",
+    reason="no module of this nginx can run a program")
+def test_a_program_in_nginx_that_stands_in_is_an_app(make_gateway):
+    # C02, C12: what it did is not done again; a page that it makes may be.
+    gateway = make_gateway(
+        main="".join("load_module %s;" % LUA.with_name(name) for name in (
+            "ndk_http_module.so", LUA.name)),
+        locations="".join(guard(
+            path, "error_page 502 %s @program;" % as_, to="proxy_pass "
+            "http://@DEAD@;") for path, as_ in (("/", "="), ("/page", "=200")))
+        + """
+        location @program { content_by_lua_block {
+            if ngx.var.arg_s then ngx.status = tonumber(ngx.var.arg_s) end
+            ngx.say("queued") } }""")
+    for path, status, outcome in (
+            ("/?s=202", 202, "kept"), ("/?s=404", 404, "kept"),
+            ("/?s=503", 503, "released"), ("/?s=504", 504, "doubted"),
+            ("/page", 200, "released")):
+        key = new_key()
+        first = gateway.post(key, path=path)
+        assert (first.status, first.body) == (status, b"queued\n")
+        (entry,) = gateway.logged(key=key)
+        assert entry["outcome"] == outcome
+        assert gateway.post(key, path=path).replayed == (outcome == "kept")
 
 
 @pytest.mark.parametrize("lines,status,body", [
