@@ -88,7 +88,7 @@ ngx_http_latchkey_classify(ngx_http_request_t *r,
     ctx->own_page = (r->expect_tested && r->err_status >= 400);
 
     if (!ngx_http_latchkey_asked(ctx)
-        || (ngx_http_latchkey_by_handler(ctx) && !ctx->own_page
+        || (ngx_http_latchkey_by_handler(ctx)
             && ctx->app != NGX_HTTP_LATCHKEY_APP_UNKNOWN))
     {
         ngx_http_latchkey_hear_one(ctx, told, NGX_HTTP_LATCHKEY_WORD_NONE);
@@ -452,12 +452,15 @@ ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx)
 }
 
 
-/* has the location that was led to asked none, but a handler of its own? */
+/*
+ * Has the location that was led to asked none, but a handler of its own?  An
+ * error page of nginx's is what that handler ended with then.
+ */
 
 static ngx_uint_t
 ngx_http_latchkey_by_handler(ngx_http_latchkey_ctx_t *ctx)
 {
-    return ctx->handled && ctx->request->err_status == 0
+    return ctx->handled && (ctx->own_page || ctx->request->err_status == 0)
            && ctx->request->upstream_states->nelts == ctx->led;
 }
 

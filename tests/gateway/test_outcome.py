@@ -328,15 +328,18 @@ def test_a_program_in_nginx_that_stands_in_is_an_app(make_gateway):
             "http://@DEAD@;") for path, as_ in (("/", "="), ("/page", "=200")))
         + """
         location @program { content_by_lua_block {
+            if ngx.var.arg_e then ngx.exit(tonumber(ngx.var.arg_e)) end
             if ngx.var.arg_s then ngx.status = tonumber(ngx.var.arg_s) end
             ngx.say("queued") } }""")
     for path, status, outcome in (
             ("/?s=202", 202, "kept"), ("/?s=404", 404, "kept"),
             ("/?s=503", 503, "released"), ("/?s=504", 504, "doubted"),
-            ("/page", 200, "released")):
+            ("/?e=404", 404, "kept"), ("/?e=503", 503, "released"),
+            ("/?e=504", 504, "doubted"), ("/page", 200, "released")):
         key = new_key()
         first = gateway.post(key, path=path)
-        assert (first.status, first.body) == (status, b"queued\n")
+        assert first.status == status and first.problem != "not-reached"
+        assert first.body == b"queued\n" or "?e=" in path
         (entry,) = gateway.logged(key=key)
         assert entry["outcome"] == outcome
         assert gateway.post(key, path=path).replayed == (outcome == "kept")
