@@ -255,6 +255,7 @@ static void a_retry_whose_read_fails_is_refused_for_now(void **state)
         apply_all(bed, &op, 1, false);
         assert_true(op.status == LK_OK || op.status == LK_UNAVAILABLE);
         struck += op.status == LK_UNAVAILABLE;
+        lk_op_clear(&op);
         disk.failure.count = 0;
         await_recovery(model);
         say(bed, claim_of(bed, "doubted", "b"), LK_VERDICT_UNCERTAIN);
