@@ -339,7 +339,8 @@ def test_a_roll_back_must_succeed_before_the_release(box, witness):
     # Each pause is twice as long as the one before.
     witness.takes = lambda path: 500 if len(witness.posts) < 2 else 204
     until(lambda: verdict(claim(box.raw, key)) == "NEW")
-    assert len(witness.posts) == 2
+    # One that succeeded is made again, under its key, if that was not noted.
+    assert len(witness.posts) >= 2
     for path, headers, body, _ in witness.posts:
         assert path == "/undo/" + key
         assert headers["Idempotency-Key"] == \

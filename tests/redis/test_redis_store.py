@@ -21,7 +21,8 @@ LIBRARY = build.ROOT / "store/lua/latchkey.lua"
 RIGHTS = re.sub(r"\s*\n \*\s+", " ", re.search(
     r"ACL SETUSER latchkey (on .*?)\n \*\n",
     (build.ROOT / "store/redis.c").read_text(), re.DOTALL).group(1))
-QUICK = ["store.timeout=1s", "store.connect_timeout=500ms"]
+QUICK = ["store.timeout=%ds" % build.patience(),
+         "store.connect_timeout=%dms" % (500 * build.patience())]
 NO_FUNCTIONS = {"rename-command": [("FUNCTION", ""), ("FCALL", "")]}
 
 
@@ -60,6 +61,17 @@ def info(raw):
 
 def is_unavailable(reply):
     return isinstance(reply, Error) and reply.code == "UNAVAILABLE"
+
+
+def surely(ask, *words):
+    """Sent again while Redis is out of reach: its timeouts are short here."""
+    replies = []
+
+    def answered():
+        replies.append(ask(*words))
+        return not is_unavailable(replies[-1])
+    until(answered)
+    return replies[-1]
 
 
 def keys_of(server, prefix="*"):
@@ -707,8 +719,8 @@ def test_two_primaries_never_hand_out_the_same_token(on, options):
         server.admin.replicaof(replica.address, replica.port)
         server.wait_linked()
         for key, token, other in zip(keys, tokens, others):
-            assert complete(raw, key, other) == "STALE"
-            assert complete(raw, key, token) == "OK"
+            assert surely(complete, raw, key, other) == "STALE"
+            assert verdict(surely(complete, raw, key, token)) in ("OK", "KEPT")
 
 
 def test_a_server_that_leads_again_goes_on_above_what_is_lost(on):
