@@ -440,6 +440,18 @@ ngx_http_latchkey_is_listed(ngx_array_t *statuses, ngx_uint_t status)
 
 
 /*
+ * How far the asking of upstreams has come: it grows whenever one is begun,
+ * also if its name is not found, so that nginx never notes a peer.
+ */
+
+ngx_uint_t
+ngx_http_latchkey_asking(ngx_http_request_t *r)
+{
+    return r->upstream_states ? r->upstream_states->nelts + 1 : 0;
+}
+
+
+/*
  * Was an upstream asked, since the claim?  Whoever led here from a location
  * without a guard has said nothing of what is claimed.
  */
@@ -447,8 +459,7 @@ ngx_http_latchkey_is_listed(ngx_array_t *statuses, ngx_uint_t status)
 static ngx_uint_t
 ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx)
 {
-    return ctx->request->upstream_states
-           && ctx->request->upstream_states->nelts > ctx->before;
+    return ngx_http_latchkey_asking(ctx->request) > ctx->before;
 }
 
 
@@ -461,7 +472,7 @@ static ngx_uint_t
 ngx_http_latchkey_by_handler(ngx_http_latchkey_ctx_t *ctx)
 {
     return ctx->handled && (ctx->own_page || ctx->request->err_status == 0)
-           && ctx->request->upstream_states->nelts == ctx->led;
+           && ngx_http_latchkey_asking(ctx->request) == ctx->led;
 }
 
 
@@ -475,7 +486,10 @@ ngx_http_latchkey_reached(ngx_http_latchkey_ctx_t *ctx)
 
     state = ctx->request->upstream_states->elts;
 
-    for (i = ctx->before; i < ctx->request->upstream_states->nelts; i++) {
+    for (i = ctx->before ? ctx->before - 1 : 0;
+         i < ctx->request->upstream_states->nelts;
+         i++)
+    {
         if (state[i].peer
             && (state[i].header_time != (ngx_msec_t) -1
                 || state[i].bytes_sent))

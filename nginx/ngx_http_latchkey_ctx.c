@@ -28,8 +28,8 @@ ngx_http_latchkey_create_ctx(ngx_http_request_t *r,
     ctx->request = r;
     ctx->conf = llcf;
     ctx->http_version = r->http_version;
-    ctx->before = r->upstream_states ? r->upstream_states->nelts : 0;
-    ctx->heard = ctx->before;
+    ctx->before = ngx_http_latchkey_asking(r);
+    ctx->heard = r->upstream_states ? r->upstream_states->nelts : 0;
     ctx->timer.data = ctx;
     ctx->timer.log = r->connection->log;
 

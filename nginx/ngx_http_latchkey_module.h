@@ -263,10 +263,10 @@ struct ngx_http_latchkey_ctx_s {
     ngx_http_latchkey_app_e          app;
     ngx_uint_t                       app_status;  /* what it said that with */
 
-    /* of r->upstream_states: before the claim, before a redirect, heard */
+    /* ngx_http_latchkey_asking() before the claim, before a redirect */
     ngx_uint_t                       before;
     ngx_uint_t                       led;
-    ngx_uint_t                       heard;
+    ngx_uint_t                       heard;       /* of r->upstream_states */
     char                            *reason;      /* of omission or doubt */
 
     /* what ours of upstream stand in for; set if they do */
@@ -447,6 +447,7 @@ void ngx_http_latchkey_doubt(ngx_http_latchkey_ctx_t *ctx,
 /* nobody may run it again: an app has it, and did not answer */
 ngx_uint_t ngx_http_latchkey_in_doubt(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
+ngx_uint_t ngx_http_latchkey_asking(ngx_http_request_t *r);
 /* may the app have seen this request, as far as it has come? */
 ngx_uint_t ngx_http_latchkey_contacted(ngx_http_latchkey_ctx_t *ctx,
     ngx_http_latchkey_state_e state);

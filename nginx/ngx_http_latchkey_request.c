@@ -147,7 +147,7 @@ ngx_http_latchkey_redirected(ngx_http_request_t *r,
 {
     ngx_chain_t  *out;
 
-    ctx->led = r->upstream_states ? r->upstream_states->nelts : 0;
+    ctx->led = ngx_http_latchkey_asking(r);
     ctx->handled = (r->content_handler != NULL);
 
     if (!ngx_http_latchkey_in_doubt(r, ctx)) {
