@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { TOOL_TIMEOUT_MS = 60 * 1000 }; /* for one batch */
+
 const struct lk_option lk_store_options[] = {
     LK_OPTION_SET,
     {"config", "FILE", "settings of this latchkeyd.conf, URL included"},
@@ -262,6 +264,8 @@ enum lk_exit lk_store_settings(const struct lk_cli *cli,
 
     lk_store_config_default(config);
     config->connections = 1;
+    /* No client waits for it: a busy server may take its time. */
+    config->timeout_ms = TOOL_TIMEOUT_MS;
     lk_put_raw(text, (struct lk_slice){"", 1}); /* no place is 0 */
     if (path != NULL) {
         result = read_config(&reading, path);

@@ -119,7 +119,7 @@ class Daemon:
                 return "127.0.0.1:" + found.group(1)
         raise AssertionError("no TCP address in the log:\n" + self.log_text())
 
-    def wait_for_log(self, text, since=0, timeout=30):
+    def wait_for_log(self, text, since=0, timeout=60):
         """The first line from `since` on that contains the text."""
         timeout *= build_.patience()
 
@@ -151,7 +151,7 @@ class Daemon:
     def is_running(self):
         return self.process is not None and self.process.poll() is None
 
-    def wait(self, timeout=30):
+    def wait(self, timeout=60):
         """Its exit status, with the whole log read."""
         self.expected_exit = True
         status = self.process.wait(timeout * build_.patience())

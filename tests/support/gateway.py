@@ -242,7 +242,7 @@ class Gateway:
     def is_running(self):
         return self.process is not None and self.process.poll() is None
 
-    def wait(self, timeout=30):
+    def wait(self, timeout=60):
         self.expected_exit = True
         return self.process.wait(timeout * build_.patience())
 

@@ -63,7 +63,7 @@ def rounds(seconds, enough):
         yield
 
 
-def until(condition, timeout=20, pause=0.01):
+def until(condition, timeout=60, pause=0.01):
     """Asks again and again, for what no event announces; what it answered."""
     deadline = time.monotonic() + timeout * patience()
     while True:

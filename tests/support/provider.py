@@ -94,7 +94,7 @@ class Provider:
 
     def ask(self, method, path, body=None, headers=None):
         """(status, headers, body); the body parsed if it is JSON."""
-        connection = http.client.HTTPConnection(self.address, timeout=20)
+        connection = http.client.HTTPConnection(self.address, timeout=60)
         try:
             connection.request(method, path, body, headers or {})
             answer = connection.getresponse()

@@ -35,7 +35,7 @@ class Strike:
         self.reset = reset
         self.count = 0
 
-    def wait(self, count=1, timeout=30):
+    def wait(self, count=1, timeout=60):
         """Until it has struck so often."""
         with self.proxy.changed:
             assert self.proxy.changed.wait_for(
@@ -339,7 +339,7 @@ class Proxy:
             assert link.closed.wait(20 * patience())
         return len(links)
 
-    def wait_links(self, count, timeout=30):
+    def wait_links(self, count, timeout=60):
         """Until so many connections exist."""
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.links) == count,

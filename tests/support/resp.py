@@ -42,7 +42,7 @@ def encode(*words):
     return b"".join(out)
 
 
-def connect(address, timeout=20):
+def connect(address, timeout=60):
     if address.startswith("unix:"):
         sock = socket.socket(socket.AF_UNIX)
         target = address[len("unix:"):]
@@ -69,7 +69,7 @@ def connect(address, timeout=20):
 class Raw:
     """One connection. `raw("PING")` sends a command and reads its reply."""
 
-    def __init__(self, address, timeout=20):
+    def __init__(self, address, timeout=60):
         self.sock = connect(address, timeout)
         self.buffer = b""
 
