@@ -15,6 +15,9 @@
 
 /* ---- the store ----------------------------------------------------------- */
 
+enum { BUSY_TRIES = 100 };
+#define BUSY_NS UINT64_C(20000000)
+
 struct waiting {
     uv_mutex_t lock;
     uv_cond_t done;
@@ -68,14 +71,23 @@ static bool give_order(struct lk_prober *prober, struct lk_job_order *order,
     return true;
 }
 
+/* A claim may hold the record for a moment. What was asked, or undone, for this
+ * op need not be asked again because of that. */
 static bool give_op(struct lk_prober *prober, struct lk_op *op, bool *overtaken)
 {
     struct lk_op *ops[] = {op};
-    struct lk_work work = {.ops = ops, .op_count = 1};
-    bool decided = !give(prober, &work) && op->status == LK_OK;
+    bool decided = false;
 
-    *overtaken = decided && op->out.verdict != LK_VERDICT_DONE;
-    lk_op_clear(op);
+    for (unsigned tries = 0; tries < BUSY_TRIES; tries++) {
+        struct lk_work work = {.ops = ops, .op_count = 1};
+        decided = !give(prober, &work) && op->status == LK_OK;
+        *overtaken = decided && op->out.verdict != LK_VERDICT_DONE;
+        lk_op_clear(op);
+        if (op->status != LK_AGAIN || atomic_load(&prober->stopping)) {
+            break;
+        }
+        lk_probe_sleep(prober, BUSY_NS, false);
+    }
     return decided;
 }
 

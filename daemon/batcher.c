@@ -312,7 +312,7 @@ static void gather_ops(struct lane *lane, const struct share *share,
     }
 }
 
-/* Nobody gives these again but the courier, when it looks at them anew. */
+/* What came back with LK_AGAIN is the courier's to give again. */
 static void finish_work(struct lane *lane, struct lk_work *work)
 {
     struct lk_batcher *batcher = lane->batcher;
@@ -321,13 +321,6 @@ static void finish_work(struct lane *lane, struct lk_work *work)
     lane->busy = false; /* before the next one is given */
     lane->failed = work->status == LK_UNAVAILABLE || work->status == LK_UNKNOWN;
     uv_mutex_unlock(&batcher->mutex);
-    for (size_t i = 0; i < work->op_count; i++) {
-        struct lk_op *op = work->ops[i];
-        if (op->status == LK_AGAIN) {
-            op->status = LK_UNAVAILABLE;
-            op->error = "another transaction holds the record";
-        }
-    }
     work->done(work);
 }
 

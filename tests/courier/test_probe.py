@@ -1,9 +1,11 @@
 """Uncertain jobs and operations are asked about, and resolved by proof."""
 
 import json
+import threading
 
 import pytest
 
+from support import stores
 from support.life import (FINGERPRINT, begin, claim, complete, name, new_key,
                           until, verdict)
 from support.provider import charge
@@ -361,6 +363,26 @@ def test_without_a_probe_the_roll_back_alone_decides(box, witness):
     token = claim(box.raw, key, "NONEW")
     assert verdict(token) == "INFLIGHT"
     assert len(witness.posts) == 1 and not witness.gets
+
+
+@pytest.mark.stores("postgres")
+def test_a_roll_back_is_not_made_again_because_its_operation_is_busy(
+        box, witness):
+    # C22: another transaction has the record when it is to be released
+    start(box, witness.url, [one for one in route(rollback="pay /undo")
+                             if ".probe=" not in one])
+    key = new_key()
+    rival = box.server.connect(stores.database_of(box.url), autocommit=False)
+
+    def take(path):
+        rival.execute("SELECT pg_advisory_xact_lock(latchkey.lock_id("
+                      "%s, %s, %s))", name(key))
+        threading.Timer(0.5, rival.rollback).start()
+        return 200
+    witness.takes = take
+    doubt(box, key)
+    box.daemon.wait_for_log("event=resolved", timeout=8)
+    assert len(witness.posts) == 1
 
 
 # ---- asynchronous requests ----
