@@ -210,10 +210,15 @@ static void take_step(struct lk_server *server, struct lk_task *task,
 }
 
 /* What nobody will hold is not begun. It may have lain in the socket for long:
- * whoever sent it has closed the connection, and asks another daemon. */
-static bool is_left(const struct lk_conn *conn, const struct lk_op *op)
+ * its client has closed the connection, and asks another daemon. One look for
+ * all that was read at once: it costs a system call. */
+static bool is_left(struct lk_conn *conn, const struct lk_op *op)
 {
-    return lk_op_begins(op) && lk_task_hung_up(lk_conn_fd(conn));
+    if (lk_op_begins(op) && conn->looked_ns != conn->read_ns) {
+        conn->looked_ns = conn->read_ns;
+        conn->hung_up = lk_task_hung_up(lk_conn_fd(conn));
+    }
+    return lk_op_begins(op) && conn->hung_up;
 }
 
 void lk_operation_start(struct lk_conn *conn, struct lk_demand *demand)
