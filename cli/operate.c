@@ -259,6 +259,5 @@ enum lk_exit lk_deed_run(struct lk_cli *cli, struct lk_deed *deed)
     if (lk_args_flag(&cli->args, "running")) {
         lk_words_add(&deed->words, "RUNNING");
     }
-
     return result == LK_EXIT_DONE ? lk_deed_send(cli, deed) : result;
 }

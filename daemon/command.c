@@ -45,7 +45,7 @@ static const struct lk_command commands[] = {
     /* These take answers away that earlier claims have yet to load. */
     {"RESOLVE", 9, 15, OPERATE, LK_LANE_ALONE, lk_run_resolve,
      "tenant scope key (RELEASED | COMPLETED status headers body) WHO who WHY "
-     "why [TOKEN token]"},
+     "why [TOKEN token] [RUNNING]"},
     {"EVICT", 8, 8, OPERATE, LK_LANE_ALONE, lk_run_evict,
      "tenant scope key WHO who WHY why"},
 

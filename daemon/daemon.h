@@ -211,11 +211,10 @@ struct lk_conn {
     struct lk_resp_parser parser;
     struct lk_buf in; /* from in_start on: received, not yet run */
     size_t in_start;
-    uint64_t read_ns; /* when the input being run was read */
-    uint64_t
-        looked_ns;     /* read_ns of the data for which hung_up was looked at */
-    bool hung_up;      /* the client had closed the connection then */
-    struct lk_buf out; /* complete replies, not yet handed to the kernel */
+    uint64_t read_ns;      /* when the input being run was read */
+    uint64_t looked_ns;    /* read_ns of the input that hung_up is about */
+    bool hung_up;          /* the client had closed the connection */
+    struct lk_buf out;     /* complete replies, not yet handed to the kernel */
     struct lk_buf writing; /* under way by uv_write */
     uv_write_t write;
     uint64_t write_ms; /* when the client last took some of it */
