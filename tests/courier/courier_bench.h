@@ -22,8 +22,14 @@ struct bench {
     unsigned connections; /* at the first confirmed mark */
 };
 
-#define FINE "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{\"id\":\"7\"}"
-#define BUSY "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy"
+/* The peer closes after each answer and says so: the next call takes another
+ * connection, instead of one that is being closed. */
+#define FINE                                                                   \
+    "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 10"               \
+    "\r\n\r\n{\"id\":\"7\"}"
+#define BUSY                                                                   \
+    "HTTP/1.1 503 Busy\r\nConnection: close\r\nContent-Length: 4"              \
+    "\r\n\r\nbusy"
 
 HELPER void allow(struct lk_statuses *set, unsigned from, unsigned to)
 {
