@@ -65,12 +65,14 @@ objs = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)))
 
 LIB_OBJS    := $(call objs,lib/*.c)
 STORE_OBJS  := $(call objs,store/*.c)
+CONFIG_OBJS := $(call objs,config/*.c)
 DAEMON_OBJS := $(call objs,daemon/*.c)
 COURIER_OBJS := $(call objs,courier/*.c)
 CLI_OBJS    := $(call objs,cli/*.c)
-RECONCILE_OBJS := $(if $(wildcard cli/reconcile_parts.c),,$(call objs,courier/reconcile*.c))
-# Everything of the daemon but its main, for tests that link it.
-DAEMON_PARTS := $(filter-out $(BUILD)/obj/daemon/main.o,$(DAEMON_OBJS)) $(COURIER_OBJS)
+# Everything of the daemon but its main, and what the tool compares ledgers with,
+# for tests that link it.
+DAEMON_PARTS := $(filter-out $(BUILD)/obj/daemon/main.o,$(DAEMON_OBJS)) $(COURIER_OBJS) \
+  $(CONFIG_OBJS) $(call objs,cli/compare*.c)
 
 # What has one thread only proves nothing under SANITIZE=thread: most tests in
 # C, and those of the command line and of moving between stores.
@@ -114,13 +116,13 @@ $(BUILD)/liblatchkey.so: $(LIB_OBJS) lib/exports.map
 	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,liblatchkey.so.0 \
 	  -Wl,--version-script=lib/exports.map -o $@ $(LIB_OBJS) $(LIB_LIBS)
 
-$(BUILD)/latchkeyd: $(DAEMON_OBJS) $(COURIER_OBJS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
+$(BUILD)/latchkeyd: $(DAEMON_OBJS) $(COURIER_OBJS) $(CONFIG_OBJS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(DAEMON_LIBS)
 
-$(BUILD)/latchkey: $(CLI_OBJS) $(RECONCILE_OBJS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
+$(BUILD)/latchkey: $(CLI_OBJS) $(CONFIG_OBJS) $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(STORE_LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(STORE_LIBS) -linih
 
 # Written at each run that needs it: PREFIX may be another one.
 $(BUILD)/latchkey.pc: packaging/latchkey.pc.in FORCE
@@ -247,7 +249,7 @@ check: all tests faults $(if $(ASAN),nginx-asan)
 
 # One changed source, in the folder PLANT, instead of PLANTED: see
 # tests/support/plants.py.
-planted-daemon: $(DAEMON_OBJS) $(COURIER_OBJS) $(STORE_OBJS) $(LIB_OBJS)
+planted-daemon: $(DAEMON_OBJS) $(COURIER_OBJS) $(CONFIG_OBJS) $(STORE_OBJS) $(LIB_OBJS)
 	$(Q)$(CC) $(CFLAGS_ALL) -c -o $(PLANT)/planted.o $(PLANT)/$(PLANTED)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $(PLANT)/latchkeyd $(PLANT)/planted.o \
 	  $(filter-out $(BUILD)/obj/$(PLANTED:.c=.o),$^) $(DAEMON_LIBS)
@@ -279,7 +281,7 @@ SECONDS ?= 60
 FUZZ_CFLAGS := -std=gnu11 -g -O1 -D_GNU_SOURCE -Iinclude -I. -fsanitize=fuzzer-no-link,address,undefined \
   -fno-sanitize-recover=undefined $(PKG_CFLAGS)
 FUZZ_OBJS := $(patsubst %.c,build/fuzz/obj/%.o,$(wildcard lib/*.c) daemon/resp_parse.c \
-  store/call.c courier/pointer.c courier/reconcile_csv.c courier/reconcile_pick.c)
+  store/call.c courier/pointer.c cli/compare_csv.c cli/compare_pick.c)
 
 build/fuzz/obj/%.o: %.c
 	@mkdir -p $(@D)

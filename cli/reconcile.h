@@ -2,9 +2,9 @@
 #ifndef LK_CLI_RECONCILE_H
 #define LK_CLI_RECONCILE_H
 
+#include "cli/compare.h"
 #include "cli/jobs.h"
 #include "cli/move.h"
-#include "courier/reconcile.h"
 
 #include <stdio.h>
 #include <sys/stat.h>

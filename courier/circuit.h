@@ -6,7 +6,7 @@
 #ifndef LK_CIRCUIT_H
 #define LK_CIRCUIT_H
 
-#include "daemon/targets.h"
+#include "config/targets.h"
 
 /*
  *   closed     calls go; `circuit_failures` in a row open it

@@ -9,7 +9,7 @@
 #ifndef LK_HTTP_H
 #define LK_HTTP_H
 
-#include "daemon/targets.h"
+#include "config/targets.h"
 #include "latchkey.h"
 
 #include <curl/curl.h>

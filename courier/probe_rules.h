@@ -5,8 +5,8 @@
 #ifndef LK_PROBE_RULES_H
 #define LK_PROBE_RULES_H
 
+#include "config/targets.h"
 #include "courier/http.h"
-#include "daemon/targets.h"
 
 /* ---- the question -------------------------------------------------------- */
 

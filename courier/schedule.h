@@ -3,7 +3,7 @@
 #ifndef LK_SCHEDULE_H
 #define LK_SCHEDULE_H
 
-#include "daemon/targets.h"
+#include "config/targets.h"
 
 /* Numbers that nobody can foresee; one thread's. */
 struct lk_chance {

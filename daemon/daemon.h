@@ -11,8 +11,9 @@
 #ifndef LK_DAEMON_H
 #define LK_DAEMON_H
 
+#include "config/config.h"
 #include "daemon/cache.h"
-#include "daemon/config.h"
+#include "daemon/log.h"
 #include "daemon/metrics.h"
 #include "daemon/resp.h"
 #include "daemon/waiters.h"
@@ -472,16 +473,6 @@ struct lk_listener {
     unsigned port;
 };
 
-/* What the command line gave, for the start and each reload. */
-struct lk_options {
-    const char *config_path;
-    struct lk_option_value {
-        char *setting;
-        char *value;
-    } * values;
-    size_t count;
-};
-
 struct lk_batcher;
 struct lk_reader;
 struct lk_outbox_class;
@@ -585,13 +576,6 @@ void lk_outbox_stop(struct lk_server *server);
 /* listen.c: LK_OK, or a failure that has been logged. */
 LK_MUST_CHECK enum lk_status lk_server_listen(struct lk_server *server);
 void lk_server_stop_listening(struct lk_server *server);
-
-/* options.c: settings by file and command line, checked. `errors` says why not.
- */
-LK_MUST_CHECK enum lk_status lk_options_read(const struct lk_options *options,
-                                             struct lk_config *config,
-                                             struct lk_buf *errors,
-                                             struct lk_buf *warnings);
 
 /* info.c: the text of INFO; empty `section`: all. */
 LK_MUST_CHECK enum lk_status lk_info_write(struct lk_server *server,

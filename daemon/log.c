@@ -11,33 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *const level_words[] = {
-#define X(name, word) word,
-    LK_LOG_LEVEL_MAP(X)
-#undef X
-};
-
-#define LEVEL_COUNT (sizeof(level_words) / sizeof(level_words[0]))
-
 static atomic_int threshold = LK_LOG_INFO;
 static pthread_once_t journal_once = PTHREAD_ONCE_INIT;
 static bool journal;
-
-const char *lk_log_level_word(enum lk_log_level level)
-{
-    return (size_t)level < LEVEL_COUNT ? level_words[level] : "unknown";
-}
-
-bool lk_log_level_parse(struct lk_slice word, enum lk_log_level *level)
-{
-    for (size_t i = 0; i < LEVEL_COUNT; i++) {
-        if (latchkey_slice_equal(word, latchkey_slice(level_words[i]))) {
-            *level = (enum lk_log_level)i;
-            return true;
-        }
-    }
-    return false;
-}
 
 void lk_log_set_level(enum lk_log_level level)
 {
@@ -103,13 +79,14 @@ void lk_log(enum lk_log_level level, const char *event, const char *format, ...)
     size_t len;
     va_list args;
 
-    if ((size_t)level >= LEVEL_COUNT || !lk_log_enabled(level)) {
+    if (!lk_log_enabled(level)) {
         return;
     }
     pthread_once(&journal_once, detect_journal);
     len = write_prefix(line, room, level);
-    len += (size_t)snprintf(line + len, room - len, "level=%s event=%.64s%s",
-                            level_words[level], event, *format ? " " : "");
+    len +=
+        (size_t)snprintf(line + len, room - len, "level=%s event=%.64s%s",
+                         lk_log_level_word(level), event, *format ? " " : "");
     va_start(args, format);
     len += (size_t)vsnprintf(line + len, room - len, format, args);
     va_end(args);
@@ -122,64 +99,4 @@ void lk_log(enum lk_log_level level, const char *event, const char *format, ...)
     if (write(STDERR_FILENO, line, len) < 0) {
         return; /* there is nowhere left to say so */
     }
-}
-
-/* The escape of one byte, 1 to 4 characters; returns how many. */
-static size_t escape_byte(unsigned char byte, char out[4])
-{
-    static const char digits[] = "0123456789abcdef";
-
-    out[0] = '\\';
-    switch (byte) {
-    case '"':
-    case '\\':
-        out[1] = (char)byte;
-        return 2;
-    case '\n':
-        out[1] = 'n';
-        return 2;
-    case '\r':
-        out[1] = 'r';
-        return 2;
-    case '\t':
-        out[1] = 't';
-        return 2;
-    default:
-        break;
-    }
-    if (byte >= 0x20 && byte < 0x7f) {
-        out[0] = (char)byte;
-        return 1;
-    }
-    out[1] = 'x';
-    out[2] = digits[byte >> 4];
-    out[3] = digits[byte & 15];
-    return 4;
-}
-
-const char *lk_log_quote(struct lk_slice text, char *buf, size_t size)
-{
-    size_t len = 0;
-    size_t fits = 1; /* where "..." can still be put */
-
-    buf[len++] = '"';
-    for (size_t i = 0; i < text.len; i++) {
-        char escaped[4];
-        size_t more = escape_byte((unsigned char)text.data[i], escaped);
-
-        /* The quote and the NUL must fit after it. */
-        if (len + more + 2 > size) {
-            memcpy(buf + fits, "...", 3);
-            len = fits + 3;
-            break;
-        }
-        memcpy(buf + len, escaped, more);
-        len += more;
-        if (len + 5 <= size) {
-            fits = len;
-        }
-    }
-    buf[len++] = '"';
-    buf[len] = '\0';
-    return buf;
 }

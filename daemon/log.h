@@ -2,23 +2,7 @@
 #ifndef LK_LOG_H
 #define LK_LOG_H
 
-#include "latchkey.h"
-
-/* The second column is the word in the configuration and in the log. */
-#define LK_LOG_LEVEL_MAP(X)                                                    \
-    X(ERROR, "error") /* something is lost or refused until somebody acts */   \
-    X(WARN, "warn")   /* works, but somebody should look */                    \
-    X(INFO, "info")   /* starts, stops, reloads */                             \
-    X(DEBUG, "debug") /* connections and commands */
-
-enum lk_log_level {
-#define X(name, word) LK_LOG_##name,
-    LK_LOG_LEVEL_MAP(X)
-#undef X
-};
-
-const char *lk_log_level_word(enum lk_log_level level);
-bool lk_log_level_parse(struct lk_slice word, enum lk_log_level *level);
+#include "config/log_text.h"
 
 /* What is less urgent than `level` is not written. Any thread, any time. */
 void lk_log_set_level(enum lk_log_level level);
@@ -40,13 +24,5 @@ bool lk_log_enabled(enum lk_log_level level);
 #define LK_LOG_LINE 2048
 void lk_log(enum lk_log_level level, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-/*
- * Writes `text` to `buf` in double quotes, with quotes, backslashes and all
- * that is not printable ASCII escaped; what does not fit is cut, shown by
- * "..." before the closing quote. `size` is at least 8. Returns `buf`.
- */
-#define LK_LOG_QUOTED 256
-const char *lk_log_quote(struct lk_slice text, char *buf, size_t size);
 
 #endif

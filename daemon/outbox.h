@@ -6,8 +6,8 @@
 #ifndef LK_OUTBOX_H
 #define LK_OUTBOX_H
 
-#include "daemon/config.h"
-#include "daemon/targets.h"
+#include "config/config.h"
+#include "config/targets.h"
 #include "store/store.h"
 
 struct lk_batcher;

@@ -3,8 +3,8 @@
  * found is JSON and stands in the text, what follows it changes nothing, and
  * both readers of JSON find the same.
  */
+#include "cli/compare.h"
 #include "courier/pointer.h"
-#include "courier/reconcile.h"
 
 #include <stdlib.h>
 #include <string.h>

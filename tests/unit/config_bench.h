@@ -2,7 +2,7 @@
 #ifndef LK_CONFIG_BENCH_H
 #define LK_CONFIG_BENCH_H
 
-#include "daemon/config.h"
+#include "config/config.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* test_config.c - settings: defaults, files, options, and their errors. */
-#include "daemon/config_table.h"
+#include "config/config_table.h"
 #include "tests/unit/config_bench.h"
 
 #include <netinet/in.h>

@@ -1,6 +1,6 @@
 /* test_config_targets.c - [target NAME] and [route NAME]: what they set, what
  * is refused, and what is never shown. */
-#include "daemon/config_table.h"
+#include "config/config_table.h"
 #include "tests/unit/config_bench.h"
 
 static const struct lk_target *target(struct bench *bench, const char *name)

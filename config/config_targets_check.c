@@ -1,6 +1,6 @@
 /* config_targets_check.c - targets and routes that make no sense as they are.
  */
-#include "daemon/config_table.h"
+#include "config/config_table.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* reconcile_judge.c - what it means that a job and a line met, or did not. */
-#include "courier/reconcile.h"
+/* compare_judge.c - what it means that a job and a line met, or did not. */
+#include "cli/compare.h"
 
 static const struct {
     const char *word;

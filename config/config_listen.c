@@ -1,5 +1,5 @@
 /* config_listen.c - addresses to listen on: unix:PATH and HOST:PORT. */
-#include "daemon/config_table.h"
+#include "config/config_table.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>

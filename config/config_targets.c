@@ -1,5 +1,5 @@
 /* config_targets.c - [target NAME] and [route NAME] of the configuration. */
-#include "daemon/config_table.h"
+#include "config/config_table.h"
 
 #include <stdlib.h>
 #include <string.h>

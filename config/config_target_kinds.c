@@ -1,5 +1,5 @@
 /* config_target_kinds.c - values that only targets and routes have. */
-#include "daemon/config_table.h"
+#include "config/config_table.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* reconcile_spill.c - items of one size, in partitions of one file. */
-#include "courier/reconcile.h"
+/* compare_spill.c - items of one size, in partitions of one file. */
+#include "cli/compare.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* config_check.c - settings that make no sense together. */
-#include "daemon/config_table.h"
+#include "config/config_table.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* options.c - settings from the file and the command line, read together. */
-#include "daemon/daemon.h"
+#include "config/config.h"
 
 static enum lk_status set_value(struct lk_config *config,
                                 const struct lk_option_value *value,

@@ -1,6 +1,6 @@
 /* config.c - reads the configuration file and the options over it. */
-#include "daemon/config.h"
-#include "daemon/config_table.h"
+#include "config/config.h"
+#include "config/config_table.h"
 
 #include <errno.h>
 #include <stdio.h>

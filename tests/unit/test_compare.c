@@ -1,5 +1,5 @@
-/* test_reconcile.c - rows, values and the join of two ledgers (C32). */
-#include "courier/reconcile.h"
+/* test_compare.c - rows, values and the join of two ledgers (C32). */
+#include "cli/compare.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -280,7 +280,7 @@ struct world {
 static enum lk_status open_file(void *context, int *fd)
 {
     struct world *world = context;
-    char path[] = "/tmp/test_reconcile.XXXXXX";
+    char path[] = "/tmp/test_compare.XXXXXX";
 
     *fd = mkostemp(path, O_CLOEXEC);
     assert_true(*fd >= 0);

@@ -1,5 +1,5 @@
 /*
- * reconcile.c - the join: who meets whom, by the key first, then by the id.
+ * compare.c - the join: who meets whom, by the key first, then by the id.
  *
  * The jobs of a partition are loaded into a table, and the lines of the same
  * partition go by. If the jobs are too many, the partition is split by the
@@ -7,7 +7,7 @@
  * and a job that nobody found go on to the second round, which is the same by
  * the id.
  */
-#include "courier/reconcile.h"
+#include "cli/compare.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * reconcile.h - compares the ledger of jobs with what a provider says it has.
+ * compare.h - compares the ledger of jobs with what a provider says it has.
  *
  * Both sides are streams of items of a fixed size: hashes of the key and of
  * the provider's id, hashes of the values that are compared, and where the
@@ -8,15 +8,15 @@
  * again by the id. So memory is bounded, however long either side is. All
  * hashes are keyed with a random key: nobody can choose what meets.
  */
-#ifndef LK_RECONCILE_H
-#define LK_RECONCILE_H
+#ifndef LK_COMPARE_H
+#define LK_COMPARE_H
 
 #include "lib/siphash.h"
 #include "store/jobs.h"
 
 #include <stddef.h>
 
-/* ---- CSV (reconcile_csv.c) ----------------------------------------------- */
+/* ---- CSV (compare_csv.c) ----------------------------------------------- */
 
 enum {
     LK_ROW_MAX = 1 << 20, /* bytes of a row, of CSV or JSON */
@@ -45,7 +45,7 @@ LK_MUST_CHECK enum lk_status lk_csv_read(struct lk_csv *csv, struct lk_slice in,
                                          bool at_end, size_t *used);
 void lk_csv_free(struct lk_csv *csv);
 
-/* ---- JSON (reconcile_pick.c) --------------------------------------------- */
+/* ---- JSON (compare_pick.c) --------------------------------------------- */
 
 enum { LK_PICKS_MAX = 32 };
 
@@ -81,7 +81,7 @@ LK_MUST_CHECK enum lk_status lk_picks_read(struct lk_picks *picks,
                                            struct lk_slice json);
 void lk_picks_free(struct lk_picks *picks);
 
-/* ---- Values (reconcile_value.c) ------------------------------------------ */
+/* ---- Values (compare_value.c) ------------------------------------------ */
 
 /*
  * A hash that is equal for equal values: decimal numbers by what they are
@@ -95,7 +95,7 @@ LK_MUST_CHECK enum lk_status lk_value_hash(const uint8_t key[LK_SIPHASH_KEY],
 LK_MUST_CHECK enum lk_status lk_decimal(struct lk_slice value,
                                         struct lk_buf *out);
 
-/* ---- Spilling (reconcile_spill.c) ---------------------------------------- */
+/* ---- Spilling (compare_spill.c) ---------------------------------------- */
 
 /*
  * Items of one size in partitions, in one file that is given to it and closed
@@ -142,7 +142,7 @@ LK_MUST_CHECK enum lk_status lk_spill_next(struct lk_spill_reader *reader,
                                            const void **item);
 void lk_spill_read_end(struct lk_spill_reader *reader);
 
-/* ---- The join (reconcile.c) ---------------------------------------------- */
+/* ---- The join (compare.c) ---------------------------------------------- */
 
 enum { LK_PAIRS_MAX = 16 };
 
@@ -220,7 +220,7 @@ LK_MUST_CHECK enum lk_status lk_reconcile_add(struct lk_reconcile *reconcile,
 LK_MUST_CHECK enum lk_status lk_reconcile_run(struct lk_reconcile *reconcile);
 void lk_reconcile_close(struct lk_reconcile *reconcile); /* NULL is fine */
 
-/* ---- What it means (reconcile_judge.c) ----------------------------------- */
+/* ---- What it means (compare_judge.c) ----------------------------------- */
 
 /* word, whether somebody must look at it */
 #define LK_CLASS_MAP(X)                                                        \

@@ -1,5 +1,5 @@
 /* config_substitute.c - what a value takes from files and the environment. */
-#include "daemon/config_table.h"
+#include "config/config_table.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* auth.c - passwords, users and the roles they give. */
-#include "daemon/config_table.h"
+#include "config/config_table.h"
 
 #include <errno.h>
 #include <stdio.h>

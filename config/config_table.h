@@ -2,7 +2,7 @@
 #ifndef LK_CONFIG_TABLE_H
 #define LK_CONFIG_TABLE_H
 
-#include "daemon/config.h"
+#include "config/config.h"
 
 #include <sys/un.h>
 

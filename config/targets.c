@@ -1,6 +1,6 @@
 /* targets.c - targets and routes as they are found, copied and freed. */
-#include "daemon/targets.h"
-#include "daemon/config_table.h"
+#include "config/targets.h"
+#include "config/config_table.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* config_value.c - values of settings: numbers, sizes, durations, text. */
-#include "daemon/config_table.h"
+#include "config/config_table.h"
 
 #include <stdlib.h>
 #include <string.h>

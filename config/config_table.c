@@ -1,5 +1,5 @@
 /* config_table.c - the table of settings, and what follows from it alone. */
-#include "daemon/config_table.h"
+#include "config/config_table.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,8 +8,8 @@
 #ifndef LK_CONFIG_H
 #define LK_CONFIG_H
 
-#include "daemon/log.h"
-#include "daemon/targets.h"
+#include "config/log_text.h"
+#include "config/targets.h"
 #include "latchkey.h"
 
 #include <sys/socket.h>
@@ -203,6 +203,24 @@ LK_MUST_CHECK enum lk_status lk_config_dump(const struct lk_config *config,
 LK_MUST_CHECK enum lk_status lk_config_get(const struct lk_config *config,
                                            struct lk_slice setting,
                                            struct lk_buf *out);
+
+/* ---- options.c ----------------------------------------------------------- */
+
+/* What the command line gave, for the start and each reload. */
+struct lk_options {
+    const char *config_path;
+    struct lk_option_value {
+        char *setting;
+        char *value;
+    } * values;
+    size_t count;
+};
+
+/* Settings by file and command line, checked. `errors` says why not. */
+LK_MUST_CHECK enum lk_status lk_options_read(const struct lk_options *options,
+                                             struct lk_config *config,
+                                             struct lk_buf *errors,
+                                             struct lk_buf *warnings);
 
 /* ---- auth.c -------------------------------------------------------------- */
 

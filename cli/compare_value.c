@@ -1,6 +1,6 @@
-/* reconcile_value.c - when two values are the same: exact decimals, or bytes.
+/* compare_value.c - when two values are the same: exact decimals, or bytes.
  */
-#include "courier/reconcile.h"
+#include "cli/compare.h"
 
 #include "lib/json.h"
 

@@ -1,5 +1,5 @@
-/* reconcile_csv.c - rows of CSV (RFC 4180), from bytes as they come. */
-#include "courier/reconcile.h"
+/* compare_csv.c - rows of CSV (RFC 4180), from bytes as they come. */
+#include "cli/compare.h"
 
 #include <stdlib.h>
 #include <string.h>

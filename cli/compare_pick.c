@@ -1,5 +1,5 @@
-/* reconcile_pick.c - takes some values out of a JSON text, in one pass. */
-#include "courier/reconcile.h"
+/* compare_pick.c - takes some values out of a JSON text, in one pass. */
+#include "cli/compare.h"
 
 #include "lib/json.h"
 
