@@ -165,6 +165,10 @@ LK_MUST_CHECK enum lk_exit lk_complain_error(const struct lk_cli *cli,
 /* The connection broke under a command that had perhaps been carried out. */
 LK_MUST_CHECK enum lk_exit lk_complain_lost(const struct lk_cli *cli,
                                             enum lk_status status);
+/* What listens at the daemon's address and is not latchkeyd: "a Redis", "an
+ * HTTP server" ...; NULL: it may be latchkeyd. Asks on a connection of its
+ * own. */
+const char *lk_stranger(const struct lk_cli *cli);
 /* The daemon's answer has another form than it should. */
 LK_MUST_CHECK enum lk_exit lk_complain_reply(const struct lk_cli *cli);
 

@@ -59,6 +59,7 @@
     X(key, "key", "VALUE", 1, 1, LK_PRINTS, "read an Idempotency-Key header")  \
     X(fingerprint, "fingerprint", "[--method M] [--path P] ... < BODY", 0, 0,  \
       LK_PRINTS, "compute the fingerprint of a request")                       \
+    X(version, "version", "", 0, 0, LK_ALONE, "show the version")              \
     X(help, "help", "[COMMAND]", 0, 1, LK_ALONE, "show help")
 
 #define X(id, name, usage, least, most, reach, summary)                        \

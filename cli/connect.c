@@ -1,10 +1,23 @@
 /* connect.c - talks to the daemon, and says what to do when that fails. */
 #include "cli/cli.h"
+#include "lib/socket.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <grp.h>
 #include <limits.h>
+#include <poll.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    PROBE_MS = 2000, /* for a second look at what is no latchkeyd */
+    TEXT_MAX = 512,
+};
 
 /* ---- Commands -------------------------------------------------------------
  */
@@ -30,9 +43,6 @@ void lk_words_add_number(struct lk_words *words, uint64_t number)
     lk_words_add(words, text);
 }
 
-/* ---- Failures -------------------------------------------------------------
- */
-
 static bool begins_with(struct lk_slice text, const char *word)
 {
     size_t length = strlen(word);
@@ -41,12 +51,110 @@ static bool begins_with(struct lk_slice text, const char *word)
            (text.len == length || text.data[length] == ' ');
 }
 
+/* An error that latchkeyd does not give to commands that it knows. DENIED is
+ * how a Redis in protected mode greets clients. */
+static bool is_strange(struct lk_slice text)
+{
+    return begins_with(text, "ERR unknown command") ||
+           begins_with(text, "DENIED");
+}
+
+/* ---- What is it, if not latchkeyd? ----------------------------------------
+ */
+
+/* PostgreSQL closes what does not begin as its own protocol, but it answers a
+ * question for TLS with one byte. */
+static bool is_postgres(const char *address)
+{
+    static const char question[] = "\0\0\0\10\4\322\26\57";
+    int64_t deadline = lk_socket_now() + PROBE_MS;
+    char why[TEXT_MAX];
+    char answer = '\0';
+    short happened;
+    int fd;
+
+    if (lk_socket_connect(address, PROBE_MS, &fd, why, sizeof(why)) != LK_OK) {
+        return false;
+    }
+    if (send(fd, question, sizeof(question) - 1, MSG_NOSIGNAL) < 0 ||
+        lk_socket_wait(fd, POLLIN, deadline, &happened) != LK_OK ||
+        recv(fd, &answer, 1, MSG_DONTWAIT) != 1) {
+        answer = '\0';
+    }
+    close(fd);
+    return answer == 'S' || answer == 'N';
+}
+
+/* By the byte that hiredis names in its complaint. */
+static const char *name_by_first_byte(const char *complaint)
+{
+    static const char opening[] = "Protocol error, got \"";
+    const char *at = strstr(complaint, opening);
+
+    switch (at == NULL ? '\0' : at[sizeof(opening) - 1]) {
+    case 'H':
+    case '<':
+        return "an HTTP server";
+    case 'S':
+        return "an SSH server";
+    default:
+        return "a server of another protocol";
+    }
+}
+
+/* Every latchkeyd knows CLAIM, and says before anything else if it does not
+ * know a command; without words CLAIM does nothing. */
+const char *lk_stranger(const struct lk_cli *cli)
+{
+    struct lk_client_options where = {.address = cli->where.address,
+                                      .connect_timeout_ms = PROBE_MS,
+                                      .timeout_ms = PROBE_MS};
+    struct lk_slice word = LK_SLICE("CLAIM");
+    const struct lk_reply *reply = NULL;
+    struct lk_client *client;
+    const char *name = NULL;
+    enum lk_status status = latchkey_client_open(&where, &client);
+
+    if (status == LK_OK) {
+        status = latchkey_client_call(client, &word, 1, 0, &reply);
+    }
+    if (status == LK_OK && reply->type == LK_REPLY_ERROR &&
+        is_strange(reply->text)) {
+        name = "a Redis";
+    } else if (status == LK_MALFORMED) {
+        name = name_by_first_byte(latchkey_client_error(client));
+    } else if (status == LK_CLOSED && is_postgres(cli->where.address)) {
+        name = "a PostgreSQL";
+    }
+    latchkey_client_close(client);
+    return name;
+}
+
+/* True: it has complained. */
+static bool complain_stranger(const struct lk_cli *cli)
+{
+    const char *name = lk_stranger(cli);
+
+    if (name != NULL) {
+        lk_complain("%s at %s is not latchkeyd: name latchkeyd's own address "
+                    "with --server, LATCHKEY_SERVER or in a profile",
+                    name, cli->where.address);
+    }
+    return name != NULL;
+}
+
+/* ---- Failures -------------------------------------------------------------
+ */
+
 /* What is missing: a user at all, the role, or the right password. */
 static enum lk_exit complain_denied(const struct lk_cli *cli, const char *text)
 {
     int length = (int)strlen(text);
     bool role = begins_with(latchkey_slice(text), "NOPERM");
 
+    if (!role && complain_stranger(cli)) {
+        return LK_EXIT_UNREACHABLE;
+    }
     length -= length > 0 && text[length - 1] == '.';
     if (role && cli->where.user != NULL) {
         lk_complain("not allowed: %.*s; user \"%s\" has another role", length,
@@ -58,6 +166,19 @@ static enum lk_exit complain_denied(const struct lk_cli *cli, const char *text)
                         : "is this the right --user and password?");
     }
     return LK_EXIT_DENIED;
+}
+
+/* A command that every latchkeyd of this version knows. */
+static enum lk_exit complain_unknown(const struct lk_cli *cli, const char *text)
+{
+    if (complain_stranger(cli)) {
+        return LK_EXIT_UNREACHABLE;
+    }
+    lk_complain("latchkeyd refused: %s; is it older than this tool, "
+                "latchkey " LATCHKEY_VERSION "? Restart it with the same "
+                "version",
+                text + 4);
+    return LK_EXIT_FAILED;
 }
 
 /* An error of the daemon: "CODE sentence". */
@@ -74,6 +195,8 @@ enum lk_exit lk_complain_error(const struct lk_cli *cli, struct lk_slice text)
     } else if (begins_with(text, "UNAVAILABLE")) {
         lk_complain("the store cannot decide now: %s", copy.data + 12);
         result = LK_EXIT_UNREACHABLE;
+    } else if (is_strange(text)) {
+        result = complain_unknown(cli, copy.data);
     } else {
         lk_complain("latchkeyd refused: %s",
                     copy.data + (begins_with(text, "ERR") ? 4 : 0));
@@ -98,9 +221,125 @@ static const char *failure_text(const struct lk_cli *cli, enum lk_status status)
     return why;
 }
 
+/* ---- Nothing answers ------------------------------------------------------
+ */
+
+/* Names for people; the numbers where there are none. */
+static void put_owner(struct lk_buf *out, const struct stat *st)
+{
+    struct passwd *user = getpwuid(st->st_uid);
+    struct group *group = getgrgid(st->st_gid);
+
+    if (user != NULL) {
+        lk_put(out, "user %s", user->pw_name);
+    } else {
+        lk_put(out, "user %u", (unsigned)st->st_uid);
+    }
+    if ((st->st_mode & S_IRWXG) == 0) {
+        return;
+    }
+    if (group != NULL) {
+        lk_put(out, " and group %s", group->gr_name);
+    } else {
+        lk_put(out, " and group %u", (unsigned)st->st_gid);
+    }
+}
+
+/* The socket, or the folder on the way to it that cannot be entered. */
+static bool find_barrier(const char *path, char *barrier, struct stat *st)
+{
+    snprintf(barrier, TEXT_MAX, "%s", path);
+    while (stat(barrier, st) < 0) {
+        char *slash = strrchr(barrier, '/');
+
+        if (errno != EACCES || slash == NULL || slash == barrier) {
+            return false;
+        }
+        *slash = '\0';
+    }
+    return true;
+}
+
+static enum lk_exit complain_forbidden(const char *path)
+{
+    struct passwd *self = getpwuid(geteuid());
+    struct lk_buf text = {0};
+    char barrier[TEXT_MAX];
+    struct stat st;
+
+    if (find_barrier(path, barrier, &st)) {
+        struct group *group = getgrgid(st.st_gid);
+
+        lk_put(&text, "; %s is for ", barrier);
+        put_owner(&text, &st);
+        lk_put(&text, " alone: use sudo");
+        if ((st.st_mode & S_IRWXG) != 0 && group != NULL && self != NULL) {
+            lk_put(&text,
+                   ", or join the group (usermod -aG %s %s, log in "
+                   "again)",
+                   group->gr_name, self->pw_name);
+        }
+    } else {
+        lk_put(&text, "; use sudo, or join the group of the socket");
+    }
+    lk_complain("%s may not connect to unix:%s: %s%.*s",
+                self == NULL ? "this user" : self->pw_name, path,
+                strerror(EACCES), (int)text.len, text.data);
+    latchkey_buf_free(&text);
+    return LK_EXIT_DENIED;
+}
+
+/* What one can do about it. */
+static const char *name_cure(const char *path, int error)
+{
+    struct stat st;
+
+    if (error == ETIMEDOUT) {
+        return path == NULL
+                   ? "the host is down or a firewall is between; check "
+                     "--server, or wait longer with --timeout"
+                   : "latchkeyd is there but takes no connection: is it "
+                     "stopped or overloaded? Or wait longer with --timeout";
+    }
+    if (path != NULL && stat(path, &st) == 0 && !S_ISSOCK(st.st_mode)) {
+        return "it is not a socket; name latchkeyd's with --server";
+    }
+    if (path != NULL && error == ENOENT) {
+        return "latchkeyd is not running, or listens elsewhere; start it "
+               "(systemctl start latchkeyd), or name it with --server";
+    }
+    if (path != NULL) {
+        return "latchkeyd has left its socket behind; start it again "
+               "(systemctl start latchkeyd), or name another with --server";
+    }
+    switch (error) {
+    case 0:
+        return "check the host's name in --server";
+    case ECONNREFUSED:
+        return "no program listens there; start latchkeyd with this listen "
+               "address, or name another with --server";
+    default:
+        return "check --server and the network";
+    }
+}
+
+static enum lk_exit complain_unreached(const struct lk_cli *cli,
+                                       const char *why, int error)
+{
+    const char *address = cli->where.address;
+    const char *path = strncmp(address, "unix:", 5) == 0 ? address + 5 : NULL;
+
+    if (path != NULL && error == EACCES) {
+        return complain_forbidden(path);
+    }
+    lk_complain("cannot reach latchkeyd at %s: %s; %s", address, why,
+                name_cure(path, error));
+    return LK_EXIT_UNREACHABLE;
+}
+
 /* There is no connection. */
 static enum lk_exit complain_open(const struct lk_cli *cli,
-                                  enum lk_status status)
+                                  enum lk_status status, int error)
 {
     const char *why = failure_text(cli, status);
 
@@ -115,11 +354,12 @@ static enum lk_exit complain_open(const struct lk_cli *cli,
         return lk_complain_error(cli, latchkey_slice(why));
     case LK_MALFORMED:
         return lk_complain_reply(cli);
+    case LK_CLOSED: /* under AUTH */
+    case LK_NOMEM:
+        return lk_complain_lost(cli, status);
     default:
-        lk_complain("cannot reach latchkeyd at %s: %s; start latchkeyd or name "
-                    "it with --server",
-                    cli->where.address, why);
-        return LK_EXIT_UNREACHABLE;
+        return complain_unreached(cli, why,
+                                  status == LK_TIMEOUT ? ETIMEDOUT : error);
     }
 }
 
@@ -127,6 +367,9 @@ enum lk_exit lk_complain_lost(const struct lk_cli *cli, enum lk_status status)
 {
     if (status == LK_MALFORMED) {
         return lk_complain_reply(cli);
+    }
+    if (status == LK_CLOSED && complain_stranger(cli)) {
+        return LK_EXIT_UNREACHABLE;
     }
     lk_complain("no answer from latchkeyd at %s: %s; it is not known whether "
                 "the command was carried out, latchkey get or audit tells",
@@ -136,10 +379,13 @@ enum lk_exit lk_complain_lost(const struct lk_cli *cli, enum lk_status status)
 
 enum lk_exit lk_complain_reply(const struct lk_cli *cli)
 {
-    lk_complain(
-        "%s answered in a form that is not understood; is it latchkeyd, "
-        "of a version that goes with latchkey " LATCHKEY_VERSION "?",
-        cli->where.address);
+    if (complain_stranger(cli)) {
+        return LK_EXIT_UNREACHABLE;
+    }
+    lk_complain("%s answered in a form that is not understood; is it "
+                "latchkeyd, of a version that goes with "
+                "latchkey " LATCHKEY_VERSION "?",
+                cli->where.address);
     return LK_EXIT_FAILED;
 }
 
@@ -150,7 +396,7 @@ enum lk_exit lk_connect(struct lk_cli *cli)
 {
     enum lk_status status = latchkey_client_open(&cli->where, &cli->client);
 
-    return status == LK_OK ? LK_EXIT_DONE : complain_open(cli, status);
+    return status == LK_OK ? LK_EXIT_DONE : complain_open(cli, status, errno);
 }
 
 static enum lk_exit call(struct lk_cli *cli, const struct lk_words *words,

@@ -221,6 +221,17 @@ static enum lk_exit run_command(struct lk_cli *cli)
     return result == LK_EXIT_DONE ? command->run(cli) : result;
 }
 
+static const struct lk_option version_options[] = {{0}};
+
+const struct lk_manual lk_manual_version = {
+    "Shows the version, as --version does.", version_options};
+
+enum lk_exit lk_run_version(struct lk_cli *cli)
+{
+    lk_put(&cli->out, "latchkey %s\n", LATCHKEY_VERSION);
+    return LK_EXIT_DONE;
+}
+
 static enum lk_exit run(struct lk_cli *cli, int argc, char **argv)
 {
     enum lk_exit result = lk_args_read(&cli->args, argc, argv);
@@ -229,7 +240,7 @@ static enum lk_exit run(struct lk_cli *cli, int argc, char **argv)
         return result;
     }
     if (lk_args_flag(&cli->args, "version")) {
-        lk_put(&cli->out, "latchkey %s\n", LATCHKEY_VERSION);
+        result = lk_run_version(cli);
     } else if (lk_args_flag(&cli->args, "help")) {
         lk_help_write(&cli->out, cli->args.command);
     } else if (cli->args.command == NULL) {

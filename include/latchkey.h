@@ -365,7 +365,8 @@ struct lk_client_options {
 /*
  * Connects, and authenticates if there is a password. On failure *client is
  * still set (unless LK_NOMEM), so that latchkey_client_error can say why;
- * close it in either case.
+ * close it in either case. LK_IO: errno is the cause, 0 if the host's name is
+ * not known.
  */
 LK_MUST_CHECK enum lk_status latchkey_client_open(
     const struct lk_client_options *options, struct lk_client **client);

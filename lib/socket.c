@@ -102,8 +102,10 @@ static enum lk_status try_address(struct connecting *to, int family,
     }
     enum lk_status status = connect_socket(to, name, len);
     if (status) {
+        int error = errno;
         close(to->fd);
         to->fd = -1;
+        errno = error;
     } else if (family != AF_UNIX) {
         /* Without it we are slower, not wrong. */
         (void)setsockopt(to->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
@@ -177,13 +179,16 @@ static enum lk_status connect_tcp(struct connecting *to)
     }
     int error = getaddrinfo(host, port, &hints, &found);
     if (error) {
+        errno = error == EAI_SYSTEM ? errno : 0;
         return fail(to, LK_IO, gai_strerror(error));
     }
     enum lk_status status = LK_IO;
     for (struct addrinfo *at = found; at && status == LK_IO; at = at->ai_next) {
         status = try_address(to, at->ai_family, at->ai_addr, at->ai_addrlen);
     }
+    error = errno;
     freeaddrinfo(found);
+    errno = error;
     return status;
 }
 

@@ -10,8 +10,9 @@ int64_t lk_socket_now(void);
 /*
  * Connects to "unix:PATH" or "HOST:PORT" (an IPv6 host in brackets). LK_OK:
  * the caller owns *fd. Otherwise `why` holds a sentence. LK_INVALID: the
- * address is none. LK_TIMEOUT, LK_IO. Looking up a name may take longer than
- * the time-out: the resolver has its own.
+ * address is none. LK_TIMEOUT. LK_IO: errno is the cause, 0 if the name is not
+ * known. Looking up a name may take longer than the timeout: the resolver has
+ * its own.
  */
 LK_MUST_CHECK enum lk_status lk_socket_connect(const char *address,
                                                unsigned timeout_ms, int *fd,

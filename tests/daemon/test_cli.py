@@ -416,6 +416,7 @@ def test_every_command_has_help():
             assert result.stdout.startswith("usage: latchkey " + command)
             assert max(map(len, result.stdout.splitlines())) <= 80
     assert run("--version").stdout.startswith("latchkey ")
+    assert run("version").stdout == run("--version").stdout
 
 
 def test_both_spellings_of_a_key_are_one_C05():

@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import socket
 import subprocess
 import threading
@@ -135,6 +136,13 @@ def peer(tmp_path):
     made = Peer(folder / "s")
     yield made
     made.listener.close()
+
+
+def latchkey(*args, program=None, **options):
+    """Without a peer."""
+    return subprocess.run([str(program or build.BUILD / "latchkey"), *args],
+                          capture_output=True, text=True,
+                          timeout=60 * build.patience(), env={}, **options)
 
 
 def is_clean(text):
@@ -299,6 +307,116 @@ def test_kept_and_stale_are_exit_1_and_name_the_reference(peer):
     assert b"7D3F-92AB-1C4E" in result.stderr and b"201" in result.stderr
     peer.answers["RESOLVE"] = b"+STALE\r\n"
     assert peer.cli("release", "t", "s", "k", "--why", "x").returncode == 1
+
+
+# ---- what is not a daemon, and what cannot be reached -----------------------
+
+
+@pytest.mark.parametrize("answer, name", [
+    (b"-ERR unknown command 'CLAIM', with args beginning with: \r\n",
+     b"a Redis"),
+    (b"-DENIED Redis is running in protected mode\r\n", b"a Redis"),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"an HTTP server"),
+    (b"<!DOCTYPE HTML>\n", b"an HTTP server"),
+    (b"SSH-2.0-OpenSSH_9.2p1\r\n", b"an SSH server"),
+    (b"\x15\x03\x01\x00\x02", b"a server of another protocol"),
+])
+@pytest.mark.parametrize("password", [None, "secret"])
+def test_another_server_in_place_of_the_daemon_is_recognised(peer, answer,
+                                                             name, password):
+    for word in ("LIST", "AUTH", "CLAIM"):
+        peer.answers[word] = answer
+    more = {"LATCHKEY_PASSWORD": password} if password else {}
+    result = peer.cli("list", **more)
+    assert result.returncode == 3, result
+    assert name in result.stderr and b"is not latchkeyd" in result.stderr
+    assert peer.address.encode() in result.stderr
+    assert b"--server" in result.stderr and result.stdout == b""
+
+
+def test_a_daemon_that_does_not_know_a_command_is_older(peer):
+    peer.answers["LIST"] = b"-ERR unknown command 'LIST'\r\n"
+    result = peer.cli("list")
+    assert result.returncode == 5
+    assert b"older" in result.stderr and b"version" in result.stderr
+
+
+@pytest.mark.parametrize("make, cause, cure", [
+    (lambda path: None, "No such file", "start it"),
+    (lambda path: path.write_text(""), "refused", "not a socket"),
+    (lambda path: leave_socket(path), "refused", "start it again"),
+])
+def test_a_socket_without_a_daemon_names_its_cause(tmp_path, make, cause,
+                                                   cure):
+    path = tmp_path / "s"
+    make(path)
+    result = latchkey("ping", "--server", "unix:%s" % path)
+    assert result.returncode == 3, result
+    assert cause in result.stderr and cure in result.stderr
+    assert "--server" in result.stderr and str(path) in result.stderr
+
+
+def leave_socket(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+@pytest.mark.parametrize("mode, barrier", [(0o600, "s"), (0o660, "s"),
+                                           (0o700, ".")])
+def test_who_may_use_a_socket_is_said_to_who_may_not(tmp_path, mode, barrier):
+    if os.geteuid() != 0:
+        pytest.skip("needs another user")
+    folder = tmp_path / "private"
+    folder.mkdir(mode=mode if barrier == "." else 0o755)
+    tmp_path.chmod(0o755)
+    path = folder / "s"
+    leave_socket(path)
+    path.chmod(mode)
+    program = tmp_path / "latchkey"
+    shutil.copy2(build.BUILD / "latchkey", program)
+    result = latchkey("ping", "--server", "unix:%s" % path, program=program,
+                      user=65534, group=65534, extra_groups=[])
+    assert result.returncode == 4, result
+    assert "Permission denied" in result.stderr
+    named = path if barrier == "s" else folder
+    assert "%s is for user root" % named in result.stderr
+    assert ("group root" in result.stderr) == (mode == 0o660)
+    assert ("usermod -aG root" in result.stderr) == (mode == 0o660)
+    assert "sudo" in result.stderr and "start" not in result.stderr
+
+
+@pytest.mark.parametrize("server, cause, cure", [
+    ("127.0.0.1:1", "refused", "no program listens there"),
+    ("no-such-host.invalid:7379", "no-such-host.invalid", "host's name"),
+    ("unix:", "no path", "--server"),
+    ("127.0.0.1", "HOST:PORT", "--server"),
+])
+def test_an_address_that_does_not_work_names_its_cause(server, cause, cure):
+    result = latchkey("ping", "--server", server)
+    assert result.returncode in (2, 3), result
+    assert cause in result.stderr and cure in result.stderr
+
+
+def test_a_host_that_does_not_answer_is_told_apart(tmp_path):
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(0)
+        waiting = []
+        while True:  # until nobody more is let in
+            client = socket.socket(socket.AF_UNIX)
+            client.setblocking(False)
+            waiting.append(client)
+            try:
+                client.connect(str(path))
+            except BlockingIOError:
+                break
+        result = latchkey("ping", "--server", "unix:%s" % path, "--timeout",
+                          "100ms")
+        for client in waiting:
+            client.close()
+    assert result.returncode == 3, result
+    assert "timed out" in result.stderr and "--timeout" in result.stderr
 
 
 # ---- what is asked of the daemon --------------------------------------------
