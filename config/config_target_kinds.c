@@ -186,8 +186,9 @@ static const char *header_fault(const char *line)
     }
     struct lk_buf text = {0};
     const char *fault = "cannot be looked at: out of memory";
+    size_t number;
     if (latchkey_buf_printf(&text, "%s\r\n", line) == LK_OK) {
-        fault = lk_headers_fault(latchkey_buf_slice(&text));
+        fault = lk_headers_fault(latchkey_buf_slice(&text), &number);
         explicit_bzero(text.data, text.len);
     }
     latchkey_buf_free(&text);

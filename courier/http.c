@@ -155,8 +155,9 @@ static enum lk_status check_request(struct lk_exchange *exchange,
     if (fault) {
         return refuse(exchange, "method", fault);
     }
+    size_t line;
     fault = request->gateway ? lk_http_lines_fault(request->headers)
-                             : lk_headers_fault(request->headers);
+                             : lk_headers_fault(request->headers, &line);
     fault = fault ? fault : lk_http_lines_fault(request->extra);
     return fault ? refuse(exchange, "headers", fault) : LK_OK;
 }

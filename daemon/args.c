@@ -108,13 +108,15 @@ bool lk_arg_token(struct lk_conn *conn, struct lk_slice arg, uint64_t *token)
                          token);
 }
 
-bool lk_arg_answer_headers(struct lk_conn *conn, struct lk_slice arg)
+bool lk_arg_headers(struct lk_conn *conn, struct lk_slice arg,
+                    lk_headers_check *fault_of)
 {
-    const char *fault = lk_answer_headers_fault(arg);
+    size_t line;
+    const char *fault = fault_of(arg, &line);
 
     if (fault) {
-        lk_conn_error(conn, "ERR %s: the headers %s", conn->command->name,
-                      fault);
+        lk_conn_error(conn, "ERR %s: the headers %s (line %zu)",
+                      conn->command->name, fault, line);
     }
     return !fault;
 }

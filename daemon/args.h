@@ -21,8 +21,10 @@ bool lk_arg_token(struct lk_conn *conn, struct lk_slice arg, uint64_t *token);
 bool lk_arg_printable(struct lk_conn *conn, const char *what,
                       struct lk_slice arg);
 bool lk_arg_status(struct lk_conn *conn, struct lk_slice arg, unsigned *status);
-/* Of an answer that is to be kept: lk_answer_headers_fault. */
-bool lk_arg_answer_headers(struct lk_conn *conn, struct lk_slice arg);
+/* Sound for lk_headers_fault or lk_header_lines_fault? */
+typedef const char *lk_headers_check(struct lk_slice headers, size_t *line);
+bool lk_arg_headers(struct lk_conn *conn, struct lk_slice arg,
+                    lk_headers_check *fault_of);
 
 enum lk_option_kind { LK_OPTION_FLAG, LK_OPTION_NUMBER, LK_OPTION_BYTES };
 

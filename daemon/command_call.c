@@ -68,42 +68,6 @@ static const char *request_method_fault(struct lk_slice method)
                : "must have 1 to 16 letters";
 }
 
-static const char *request_line_fault(struct lk_slice line)
-{
-    const char *colon = line.len ? memchr(line.data, ':', line.len) : NULL;
-
-    if (!colon || colon == line.data) {
-        return "must be lines of the form Name: value";
-    }
-    for (size_t i = 0; i < line.len; i++) {
-        unsigned char c = (unsigned char)line.data[i];
-        bool in_name = line.data + i < colon;
-        if ((c < ' ' && c != '\t') || c == 0x7f || (in_name && c <= ' ')) {
-            return "contain a control character, or a space in a name";
-        }
-    }
-    return NULL;
-}
-
-static const char *request_headers_fault(struct lk_slice headers)
-{
-    const char *at = headers.data;
-    const char *end = at + headers.len;
-    const char *fault =
-        headers.len > HEADERS_MAX ? "are longer than 64 KiB" : NULL;
-
-    while (!fault && at < end) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        if (!stop || stop == at || stop[-1] != '\r') {
-            return "must be lines that end in CR LF";
-        }
-        fault =
-            request_line_fault((struct lk_slice){at, (size_t)(stop - 1 - at)});
-        at = stop + 1;
-    }
-    return fault;
-}
-
 /* The courier tells the gateway whose request it is in header lines. */
 static const char *name_fault(struct lk_slice text)
 {
@@ -150,7 +114,8 @@ LK_COMMAND_HANDLER(accept)
         lk_arg_bytes(conn, "fingerprint", argv[4], 1, LK_FINGERPRINT_MAX) &&
         is_sound(conn, "method", request_method_fault(argv[5])) &&
         is_sound(conn, "path", request_path_fault(argv[6])) &&
-        is_sound(conn, "headers", request_headers_fault(argv[7])) &&
+        lk_arg_bytes(conn, "headers", argv[7], 0, HEADERS_MAX) &&
+        lk_arg_headers(conn, argv[7], lk_header_lines_fault) &&
         takes_body(conn, argv[8]) &&
         lk_arg_options(conn, argv, argc, 9, options, 2)) {
         /* Nobody would bring it back; a retry of one that was accepted before
@@ -192,7 +157,7 @@ static bool is_sound_call(struct lk_conn *conn, const struct lk_call *call)
            knows_target(conn, call->target) &&
            is_sound(conn, "path", lk_path_fault(call->path)) &&
            is_sound(conn, "method", lk_method_fault(call->method)) &&
-           is_sound(conn, "headers", lk_headers_fault(call->headers)) &&
+           lk_arg_headers(conn, call->headers, lk_headers_fault) &&
            takes_body(conn, call->body);
 }
 

@@ -52,7 +52,7 @@ LK_COMMAND_HANDLER(complete)
     if (op->reason.len) {
         op->response.headers = op->response.body = (struct lk_slice){0};
     }
-    if (!lk_arg_answer_headers(conn, op->response.headers)) {
+    if (!lk_arg_headers(conn, op->response.headers, lk_header_lines_fault)) {
         return;
     }
     lk_operation_start(conn, &demand);

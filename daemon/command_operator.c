@@ -32,7 +32,7 @@ LK_COMMAND_HANDLER(resolve)
         op->event = LK_EVENT_RESOLVE_COMPLETED;
         from = 8;
         if (!lk_arg_status(conn, argv[5], &op->response.status) ||
-            !lk_arg_answer_headers(conn, argv[6])) {
+            !lk_arg_headers(conn, argv[6], lk_header_lines_fault)) {
             return;
         }
         op->response.headers = argv[6];

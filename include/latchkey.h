@@ -248,8 +248,9 @@ LK_MUST_CHECK enum lk_status latchkey_reference_decode(
 /* The answer to an operation: what a replay sends, byte for byte. */
 struct lk_response {
     unsigned status;         /* HTTP status; on the wire 100 to 999 */
-    struct lk_slice headers; /* lines of "Name: value\r\n"; COMPLETE refuses
-                                a CR, LF or NUL inside one */
+    struct lk_slice headers; /* lines of "Name: value\r\n"; COMPLETE refuses a
+                                name that is not a token (RFC 9110) and a
+                                control character, but tabs, in a value */
     struct lk_slice body;
 };
 

@@ -364,8 +364,6 @@ ngx_http_latchkey_order_size(ngx_http_request_t *r,
 static ngx_str_t *
 ngx_http_latchkey_order_value(ngx_http_request_t *r, ngx_table_elt_t *h)
 {
-    u_char  *p, *last;
-
     /* "POST http://host/": it is that host's, whatever else is said */
 
     if (r->host_start && r->headers_in.server.len
@@ -374,15 +372,12 @@ ngx_http_latchkey_order_value(ngx_http_request_t *r, ngx_table_elt_t *h)
         return &r->headers_in.server;
     }
 
-    last = h->value.data + h->value.len;
-
-    for (p = h->value.data; p < last; p++) {
-        if ((*p < 0x20 && *p != '\t') || *p == 0x7f) {
-            ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
-                          "client sent a control character in header \"%V\" "
-                          "of a request that is to run later", &h->key);
-            return NULL;
-        }
+    if (!ngx_http_latchkey_header_sound(&h->key, &h->value)) {
+        ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
+                      "client sent a control character in header \"%V\" of a "
+                      "request that is to run later, or in its name what is "
+                      "not a token", &h->key);
+        return NULL;
     }
 
     return &h->value;

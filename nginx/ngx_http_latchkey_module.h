@@ -435,6 +435,7 @@ ngx_int_t ngx_http_latchkey_pass_headers(ngx_http_request_t *r,
 ngx_int_t ngx_http_latchkey_filter_init(ngx_conf_t *cf);
 /* writes "Name: value" and the end of the line */
 u_char *ngx_http_latchkey_line(u_char *p, ngx_str_t *name, ngx_str_t *value);
+ngx_uint_t ngx_http_latchkey_header_sound(ngx_str_t *name, ngx_str_t *value);
 
 /* class */
 

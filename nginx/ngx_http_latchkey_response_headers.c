@@ -12,6 +12,10 @@ static ngx_uint_t ngx_http_latchkey_storable(
     ngx_http_latchkey_loc_conf_t *llcf, ngx_table_elt_t *h);
 
 
+static ngx_str_t  ngx_http_latchkey_token_marks =
+    ngx_string("!#$%&'*+-.^_`|~");
+
+
 ngx_int_t
 ngx_http_latchkey_store_headers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
@@ -36,7 +40,9 @@ ngx_http_latchkey_store_headers(ngx_http_request_t *r,
 
     op->answer_headers.data = p;
 
-    if (r->headers_out.content_type.len) {
+    if (r->headers_out.content_type.len
+        && ngx_http_latchkey_header_sound(&type, &r->headers_out.content_type))
+    {
         p = ngx_http_latchkey_line(p, &type, &r->headers_out.content_type);
     }
 
@@ -108,12 +114,41 @@ ngx_http_latchkey_storable(ngx_http_latchkey_loc_conf_t *llcf,
     ngx_table_elt_t *h)
 {
     return h->hash != 0
-           && h->key.len != 0
            && ngx_http_latchkey_header_allowed(llcf, &h->key) == NGX_OK
-           && ngx_strlchr(h->value.data, h->value.data + h->value.len, CR)
-              == NULL
-           && ngx_strlchr(h->value.data, h->value.data + h->value.len, LF)
-              == NULL;
+           && ngx_http_latchkey_header_sound(&h->key, &h->value);
+}
+
+
+/* a daemon takes no other: a token of RFC 9110, and no control characters */
+
+ngx_uint_t
+ngx_http_latchkey_header_sound(ngx_str_t *name, ngx_str_t *value)
+{
+    u_char  c;
+    size_t  i;
+
+    for (i = 0; i < name->len; i++) {
+        c = ngx_tolower(name->data[i]);
+
+        if ((c < 'a' || c > 'z') && (c < '0' || c > '9')
+            && ngx_strlchr(ngx_http_latchkey_token_marks.data,
+                           ngx_http_latchkey_token_marks.data
+                           + ngx_http_latchkey_token_marks.len, c)
+               == NULL)
+        {
+            return 0;
+        }
+    }
+
+    for (i = 0; i < value->len; i++) {
+        c = value->data[i];
+
+        if ((c < 0x20 && c != '\t') || c == 0x7f) {
+            return 0;
+        }
+    }
+
+    return name->len != 0;
 }
 
 

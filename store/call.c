@@ -1,6 +1,6 @@
 /*
  * call.c - what a job may ask for: a path, a method and headers that cannot
- * lead anywhere but to its target; and what the headers of an answer may hold.
+ * lead anywhere but to its target; and what headers may hold at all.
  */
 #include "store/jobs.h"
 
@@ -151,42 +151,42 @@ static bool is_reserved(struct lk_slice name)
     return name.len > 9 && !strncasecmp(name.data, "latchkey-", 9);
 }
 
-static const char *line_fault(struct lk_slice line)
+static const char *line_fault(struct lk_slice line, bool is_job)
 {
     const char *colon = line.len ? memchr(line.data, ':', line.len) : NULL;
 
-    if (!colon) {
+    if (!colon || colon == line.data) {
         return "must be lines of the form Name: value";
     }
     struct lk_slice name = {line.data, (size_t)(colon - line.data)};
     if (!is_token(name)) {
-        return "have a name that is not a header's";
+        return "have a name with a character that no header's name has";
     }
-    if (is_reserved(name)) {
+    if (is_job && is_reserved(name)) {
         return "must not set the host, the framing of the message, "
                "Idempotency-Key, or what begins with Latchkey-";
     }
     for (const char *at = colon + 1; at < line.data + line.len; at++) {
-        if ((unsigned char)*at < ' ' && *at != '\t') {
+        if (((unsigned char)*at < ' ' && *at != '\t') || *at == 0x7f) {
             return "contain a control character";
         }
     }
     return NULL;
 }
 
-static const char *lines_fault(struct lk_slice headers,
-                               const char *(*fault_of)(struct lk_slice line))
+static const char *lines_fault(struct lk_slice headers, bool is_job,
+                               size_t *number)
 {
     const char *at = headers.data;
     const char *end = at + headers.len;
 
-    while (at < end) {
+    for (*number = 1; at < end; ++*number) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         if (!stop || stop == at || stop[-1] != '\r') {
             return "must be lines that end in CR LF";
         }
         const char *fault =
-            fault_of((struct lk_slice){at, (size_t)(stop - 1 - at)});
+            line_fault((struct lk_slice){at, (size_t)(stop - 1 - at)}, is_job);
         if (fault) {
             return fault;
         }
@@ -195,27 +195,14 @@ static const char *lines_fault(struct lk_slice headers,
     return NULL;
 }
 
-const char *lk_headers_fault(struct lk_slice headers)
+const char *lk_headers_fault(struct lk_slice headers, size_t *line)
 {
-    return lines_fault(headers, line_fault);
+    return lines_fault(headers, true, line);
 }
 
-/* What else an app says is its own affair. */
-static const char *answer_line_fault(struct lk_slice line)
+const char *lk_header_lines_fault(struct lk_slice headers, size_t *line)
 {
-    const char *colon = line.len ? memchr(line.data, ':', line.len) : NULL;
-
-    if (!colon || colon == line.data) {
-        return "must be lines of the form Name: value";
-    }
-    return memchr(line.data, '\r', line.len) || memchr(line.data, 0, line.len)
-               ? "contain a CR or NUL inside a line"
-               : NULL;
-}
-
-const char *lk_answer_headers_fault(struct lk_slice headers)
-{
-    return lines_fault(headers, answer_line_fault);
+    return lines_fault(headers, false, line);
 }
 
 const char *lk_target_name_fault(struct lk_slice name)

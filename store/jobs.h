@@ -88,15 +88,17 @@ struct lk_call {
  * What is wrong with a call, in words for whoever asked for it, or NULL. A path
  * begins with one slash and stays below the target's URL; it holds no host, no
  * "..", plain or encoded, no fragment and nothing but printable ASCII. Headers
- * are "Name: value\r\n" lines, none of them one that frames the message or
- * belongs to the courier. A request's are the gateway's own.
+ * are as those of an answer, and none of them frames the message or belongs to
+ * the courier; *line is the line that has the fault, from 1 on. A request's are
+ * the gateway's own.
  */
 const char *lk_path_fault(struct lk_slice path);
 const char *lk_method_fault(struct lk_slice method);
-const char *lk_headers_fault(struct lk_slice headers);
-/* The same of an answer that is to be kept: "Name: value\r\n" lines, each of
- * which ends where it seems to end, so that none hides in another. */
-const char *lk_answer_headers_fault(struct lk_slice headers);
+const char *lk_headers_fault(struct lk_slice headers, size_t *line);
+/* The same of an answer that is to be kept, and of a request that is accepted:
+ * "Name: value\r\n" lines, the name a token (RFC 9110), the value without
+ * control characters but tabs, so that none hides in another. */
+const char *lk_header_lines_fault(struct lk_slice headers, size_t *line);
 /* 1 to 64 of a-z, 0-9, '-', '_' and '.', the first one a letter or digit. */
 const char *lk_target_name_fault(struct lk_slice name);
 

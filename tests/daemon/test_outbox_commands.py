@@ -174,6 +174,9 @@ BAD = {
     "a header that is two": (
         ("ENQUEUE", *K, 1, "n", "pay", "/x", "HEADERS",
          "A: b\nHost: evil\r\n"), "headers"),
+    "a header with a space in its name": (
+        ("ENQUEUE", *K, 1, "n", "pay", "/x", "HEADERS",
+         "A: b\r\nB c: d\r\n"), "line 2"),
     "a body that is too large": (
         ("ENQUEUE", *K, 1, "n", "pay", "/x", "BODY", b"x" * (1 << 20) + b"x"),
         "TOO LARGE"),
@@ -192,6 +195,9 @@ BAD = {
         ("ACCEPT", *K, "fp", "POST", "/x", "A: b\nC: d\r\n", ""), "headers"),
     "a request with a header that does not end": (
         ("ACCEPT", *K, "fp", "POST", "/x", "A: b", ""), "headers"),
+    "a request with a control character in a header's name": (
+        ("ACCEPT", *K, "fp", "POST", "/x", "A: b\r\nB\x01: d\r\n", ""),
+        "line 2"),
     "a request that is too large": (
         ("ACCEPT", *K, "fp", "POST", "/x", "", b"x" * (1 << 20) + b"x"),
         "TOO LARGE"),

@@ -240,6 +240,12 @@ BAD = {
         ("COMPLETE", *K, 5, 200, "A: b\rB: c\r\n", ""), "headers"),
     "a header with NUL": (
         ("COMPLETE", *K, 5, 200, "A: b\0\r\n", ""), "headers"),
+    "a header with a space in its name": (
+        ("COMPLETE", *K, 5, 200, "A: b\r\nB c: d\r\n", ""), "line 2"),
+    "a header with a control character in its name": (
+        ("COMPLETE", *K, 5, 200, "A\x01: b\r\n", ""), "line 1"),
+    "a header with a control character in its value": (
+        ("COMPLETE", *K, 5, 200, "A: b\r\nB: \x1b[2J\r\n", ""), "line 2"),
     "an empty reason": (("DOUBT", *K, 5, ""), "reason"),
     "a long reason": (("DOUBT", *K, 5, "r" * 256), "reason"),
     "EXTEND by nothing": (("EXTEND", *K, 5, 0), "lock"),
@@ -272,8 +278,9 @@ def test_an_operator_keeps_no_header_in_which_another_hides(raw, operator):
     token = begin(raw, key)
     assert raw("DOUBT", *name(key), token, "why") == "OK"
     words = ("RESOLVE", *name(key), "COMPLETED", 200)
-    reply = operator(*words, "A: b\nB: c\r\n", "", "WHO", "op", "WHY", "seen")
-    assert isinstance(reply, Error) and "headers" in reply
+    for bad in ("A: b\nB: c\r\n", "A: b\r\nB c: d\r\n", "A\x01: b\r\n"):
+        reply = operator(*words, bad, "", "WHO", "op", "WHY", "seen")
+        assert isinstance(reply, Error) and "headers" in reply
     assert operator(*words, "A: b\r\nB: c\r\n", "", "WHO", "op", "WHY",
                     "seen") == "OK"
 

@@ -151,8 +151,9 @@ static void check_name(const char *name, size_t length)
 static void check_headers(struct lk_slice headers)
 {
     size_t start = 0;
+    size_t line;
 
-    if (lk_headers_fault(headers)) {
+    if (lk_headers_fault(headers, &line)) {
         return;
     }
     for (size_t i = 0; i < headers.len; i++) {

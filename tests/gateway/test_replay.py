@@ -109,6 +109,19 @@ def test_of_two_hundred_impatient_requests_at_two_gateways_one_runs(
         assert again.replayed and again.body == final[0].body
 
 
+def test_a_header_with_a_control_character_is_not_stored(gateway, app):
+    """The answer is, whatever an app writes into a header."""
+    app.manner = {"status": 201, "body": "done", "headers": [
+        ["Location", "/a\x01b"], ["ETag", '"7"']]}
+    key = new_key()
+    first, again = gateway.post(key), gateway.post(key)
+    assert first.header("Location") == "/a\x01b"
+    assert (again.status, again.body) == (201, b"done")
+    assert again.header("Idempotent-Replayed") == "true"
+    assert again.header("ETag") == '"7"' and "Location" not in again.headers
+    assert app.count() == 1
+
+
 @pytest.mark.parametrize("manner", [
     {}, {"body": ""}, {"bytes": 70000}, {"bytes": 1000000},
     {"bytes": 256, "chunked": True}, {"bytes": 300, "plain": True},

@@ -53,17 +53,19 @@ static size_t unescape(char *text)
 
 static const char *fault_of(const char *kind, struct lk_slice value)
 {
+    size_t line;
+
     if (!strcmp(kind, "path")) {
         return lk_path_fault(value);
     }
     if (!strcmp(kind, "method")) {
         return lk_method_fault(value);
     }
-    if (!strcmp(kind, "answer")) {
-        return lk_answer_headers_fault(value);
+    if (!strcmp(kind, "target")) {
+        return lk_target_name_fault(value);
     }
-    return !strcmp(kind, "target") ? lk_target_name_fault(value)
-                                   : lk_headers_fault(value);
+    return !strcmp(kind, "answer") ? lk_header_lines_fault(value, &line)
+                                   : lk_headers_fault(value, &line);
 }
 
 static void every_line_of_the_table_is_judged_as_it_says(void **state)
