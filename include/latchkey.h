@@ -178,7 +178,8 @@ struct lk_request {
     struct lk_slice method;
     struct lk_slice path;
     struct lk_slice query;
-    struct lk_slice content_type; /* the whole value, parameters and all */
+    struct lk_slice content_type;     /* the whole value, parameters and all */
+    struct lk_slice content_encoding; /* "identity" is as good as none */
     const struct lk_header *headers;
     size_t header_count;
     struct lk_slice binding; /* a session or credential, hashed apart */
@@ -296,7 +297,9 @@ LK_MUST_CHECK enum lk_status latchkey_response_measure(struct lk_slice prefix,
     X(QUERY_INVALID, "query-invalid", 400, "The query is not valid")           \
     X(TOO_LARGE, "too-large", 413,                                             \
       "The request is too large to be accepted for later")                     \
-    X(NOT_REACHED, "not-reached", 502, "The application was not reached")
+    X(NOT_REACHED, "not-reached", 502, "The application was not reached")      \
+    X(REQUEST_INVALID, "request-invalid", 400,                                 \
+      "The request can be understood in several ways")
 
 enum lk_problem_kind {
 #define X(id, name, status, title) LK_PROBLEM_##id,

@@ -53,6 +53,17 @@ static enum lk_status read_media_type(struct lk_slice content_type,
     return lk_add_lower(lk_trim(content_type), media);
 }
 
+/* Appends the encoding in lower case; nothing if the body is as it reads. */
+static enum lk_status read_encoding(struct lk_slice content_encoding,
+                                    struct lk_buf *encoding)
+{
+    struct lk_slice value = lk_trim(content_encoding);
+
+    return lk_compare_lower(value, LK_SLICE("identity"))
+               ? lk_add_lower(value, encoding)
+               : LK_OK;
+}
+
 static bool has_suffix(struct lk_slice text, struct lk_slice suffix)
 {
     return text.len >= suffix.len &&
@@ -270,6 +281,19 @@ static enum lk_status write_binding(struct writer *w, struct lk_slice binding)
                         (struct lk_slice){hex, sizeof hex});
 }
 
+/*
+ * An encoding has a mark before it. The header count follows otherwise, and
+ * that does not begin with a letter.
+ */
+static enum lk_status write_encoding(struct writer *w, struct lk_slice encoding)
+{
+    if (!encoding.len) {
+        return LK_OK;
+    }
+    hash_bytes(w, LK_SLICE("encoding"));
+    return write_field(w, "content-encoding", encoding);
+}
+
 static enum lk_status write_body(struct writer *w, enum lk_body_form form,
                                  struct lk_slice bytes)
 {
@@ -280,11 +304,9 @@ static enum lk_status write_body(struct writer *w, enum lk_body_form form,
     return status ? status : write_field(w, word, bytes);
 }
 
-static enum lk_status write_request(struct writer *w,
-                                    const struct lk_request *request,
-                                    struct lk_slice media,
-                                    enum lk_body_form form,
-                                    struct lk_slice body)
+static enum lk_status write_request(
+    struct writer *w, const struct lk_request *request, struct lk_slice media,
+    struct lk_slice encoding, enum lk_body_form form, struct lk_slice body)
 {
     hash_bytes(w, LK_SLICE(REQUEST_TAG));
     enum lk_status status = explain_plain(w, VERSION_LINE);
@@ -299,6 +321,9 @@ static enum lk_status write_request(struct writer *w,
     }
     if (!status) {
         status = write_field(w, "content-type", media);
+    }
+    if (!status) {
+        status = write_encoding(w, encoding);
     }
     if (!status) {
         status = write_headers(w, request);
@@ -316,28 +341,36 @@ static enum lk_status fingerprint_with(struct writer *w,
                                        const struct lk_pointers *ignore,
                                        struct lk_fingerprint *fingerprint)
 {
-    struct lk_buf type = {0}, canonical = {0};
+    struct lk_buf type = {0}, encoding = {0}, canonical = {0};
     struct lk_slice body = {0};
     enum lk_status status = read_media_type(request->content_type, &type);
 
+    if (!status) {
+        status = read_encoding(request->content_encoding, &encoding);
+    }
     if (status) {
         goto done;
     }
     struct lk_slice media = latchkey_buf_slice(&type);
-    enum lk_body_form expected = expected_form(media);
+    /* What is encoded is not looked into. */
+    enum lk_body_form expected =
+        encoding.len ? LK_BODY_RAW : expected_form(media);
     status = read_body(request, expected, ignore, &canonical,
                        &fingerprint->form, &body);
     /* The raw bytes of a multipart body mean nothing without the boundary. */
-    if (expected == LK_BODY_MULTIPART && fingerprint->form == LK_BODY_RAW) {
+    if (expected_form(media) == LK_BODY_MULTIPART &&
+        fingerprint->form == LK_BODY_RAW) {
         media = lk_trim(request->content_type);
     }
     if (!status) {
         SHA256_Init(&w->digest);
-        status = write_request(w, request, media, fingerprint->form, body);
+        status = write_request(w, request, media, latchkey_buf_slice(&encoding),
+                               fingerprint->form, body);
         SHA256_Final(fingerprint->digest, &w->digest);
     }
 done:
     latchkey_buf_free(&type);
+    latchkey_buf_free(&encoding);
     latchkey_buf_free(&canonical);
     return status;
 }

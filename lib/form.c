@@ -8,9 +8,17 @@
 /* A pair in the canonical text. Offsets fit: it is at most 3 times as long. */
 struct pair {
     uint32_t start;
+    uint32_t name;     /* where its name begins, after spaces */
     uint32_t name_end; /* where its name ends or has its first '[' */
     uint32_t end;
 };
+
+/*
+ * Where a name is, and which parameter it names. PHP and others disagree about
+ * a NUL, a ']' before any '[', and a '[' at the beginning or without its ']':
+ * such a name is BROKEN.
+ */
+enum name_state { BLANK, BASE, OPEN, CLOSED, BROKEN };
 
 static int hex_value(char c)
 {
@@ -65,17 +73,34 @@ static bool read_byte(struct lk_slice body, size_t *at, unsigned char *c)
     return true;
 }
 
+static enum name_state next_state(enum name_state state, unsigned char c)
+{
+    bool in_base = state == BLANK || state == BASE;
+
+    if (c == '\0' || (in_base && c == ']') || (state == BLANK && c == '[')) {
+        return BROKEN;
+    }
+    if (state == BLANK && c == ' ') {
+        return BLANK;
+    }
+    if (in_base) {
+        return c == '[' ? OPEN : BASE;
+    }
+    return state == OPEN && c == ']' ? CLOSED : state;
+}
+
 /* Respells the pair at *at, up to '&' or the end. */
 static bool read_pair(struct lk_slice body, size_t *at, struct lk_buf *text,
                       struct pair *pair)
 {
-    bool in_name = true, in_base = true;
+    enum name_state state = BLANK;
+    bool in_name = true;
     unsigned char c;
 
-    pair->start = pair->name_end = (uint32_t)text->len;
+    pair->start = pair->name = pair->name_end = (uint32_t)text->len;
     while (*at < body.len && body.data[*at] != '&') {
         if (in_name && body.data[*at] == '=') {
-            in_name = in_base = false;
+            in_name = false;
             text->data[text->len++] = '=';
             (*at)++;
             continue;
@@ -83,26 +108,50 @@ static bool read_pair(struct lk_slice body, size_t *at, struct lk_buf *text,
         if (!read_byte(body, at, &c)) {
             return false;
         }
-        in_base = in_base && c != '[';
         put_byte(c, text);
-        if (in_base) {
+        if (in_name) {
+            state = next_state(state, c);
+        }
+        if (in_name && (state == BLANK || state == BASE)) {
             pair->name_end = (uint32_t)text->len;
+        }
+        if (in_name && state == BLANK) {
+            pair->name = pair->name_end;
         }
     }
     pair->end = (uint32_t)text->len;
-    return true;
+    return state != BROKEN && state != OPEN;
 }
 
-/* Any order would do, if it is always the same: this is that of the escapes. */
+/* The next sign of a name; 0: its end. To PHP '.' and ' ' in it are '_'. */
+static int next_sign(const char *text, uint32_t *at, uint32_t end)
+{
+    if (*at == end) {
+        return 0;
+    }
+    if (end - *at >= 3 && !memcmp(text + *at, "%20", 3)) {
+        *at += 3;
+        return '_';
+    }
+    char c = text[(*at)++];
+    return c == '.' ? '_' : c; /* ASCII, and no NUL */
+}
+
+/*
+ * Any order would do, if it is always the same: this is that of the escapes.
+ * Names that an app may take for one are equal, so that they stay as sent.
+ */
 static int compare_pairs(const void *a, const void *b, const void *text)
 {
     const struct pair *x = a, *y = b;
-    uint32_t x_len = x->name_end - x->start, y_len = y->name_end - y->start;
-    const char *base = text;
-    int order =
-        memcmp(base + x->start, base + y->start, x_len < y_len ? x_len : y_len);
+    uint32_t x_at = x->name, y_at = y->name;
+    int x_sign, y_sign;
 
-    return order ? order : (x_len > y_len) - (x_len < y_len);
+    do {
+        x_sign = next_sign(text, &x_at, x->name_end);
+        y_sign = next_sign(text, &y_at, y->name_end);
+    } while (x_sign == y_sign && x_sign);
+    return x_sign - y_sign;
 }
 
 static enum lk_status read_pairs(struct lk_slice body, struct lk_buf *text,

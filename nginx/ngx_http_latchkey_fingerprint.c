@@ -11,6 +11,8 @@
 
 static void ngx_http_latchkey_request_line(ngx_http_request_t *r,
     struct lk_request *request);
+static ngx_int_t ngx_http_latchkey_content_encoding(ngx_http_request_t *r,
+    struct lk_request *request);
 static ngx_int_t ngx_http_latchkey_chosen_headers(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, struct lk_request *request);
 static ngx_int_t ngx_http_latchkey_map_body(ngx_http_request_t *r,
@@ -47,7 +49,8 @@ ngx_http_latchkey_fingerprint_request(ngx_http_request_t *r,
         request.ignore_count = llcf->ignore->nelts;
     }
 
-    if (ngx_http_latchkey_chosen_headers(r, llcf, &request) != NGX_OK
+    if (ngx_http_latchkey_content_encoding(r, &request) != NGX_OK
+        || ngx_http_latchkey_chosen_headers(r, llcf, &request) != NGX_OK
         || ngx_http_latchkey_map_body(r, &request.body, &mapped) != NGX_OK)
     {
         return NGX_ERROR;
@@ -96,6 +99,48 @@ ngx_http_latchkey_request_line(ngx_http_request_t *r,
         request->content_type =
                    ngx_http_latchkey_slice(&r->headers_in.content_type->value);
     }
+}
+
+
+/* all of them as one, joined by ", " */
+
+static ngx_int_t
+ngx_http_latchkey_content_encoding(ngx_http_request_t *r,
+    struct lk_request *request)
+{
+    u_char           *p;
+    ngx_uint_t        i;
+    ngx_array_t       text;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    if (ngx_array_init(&text, r->pool, 32, 1) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    for (part = &r->headers_in.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+
+            if (!ngx_http_latchkey_passes_for(&h[i].key, "content-encoding")) {
+                continue;
+            }
+
+            p = ngx_array_push_n(&text, h[i].value.len + 2);
+            if (p == NULL) {
+                return NGX_ERROR;
+            }
+
+            p = ngx_cpymem(p, h[i].value.data, h[i].value.len);
+            ngx_memcpy(p, ", ", 2);
+        }
+    }
+
+    request->content_encoding.data = text.elts;
+    request->content_encoding.len = text.nelts ? text.nelts - 2 : 0;
+
+    return NGX_OK;
 }
 
 

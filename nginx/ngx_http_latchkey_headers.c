@@ -144,11 +144,48 @@ ngx_http_latchkey_is_ours(ngx_str_t *name)
 
     len = sizeof("idempotency") - 1;
 
-    return name->len == sizeof("idempotency-key") - 1
-           && name->data[len] != '-'
-           && !ngx_http_latchkey_is_letter(name->data[len])
-           && ngx_strncasecmp(name->data, (u_char *) "idempotency", len) == 0
-           && ngx_strncasecmp(name->data + len + 1, (u_char *) "key", 3) == 0;
+    return ngx_http_latchkey_passes_for(name, "idempotency-key")
+           && name->data[len] != '-';
+}
+
+
+/* as is_ours() has it: a "-" of `known` may be any sign */
+
+ngx_uint_t
+ngx_http_latchkey_passes_for(ngx_str_t *name, const char *known)
+{
+    size_t  i;
+
+    for (i = 0; i < name->len; i++) {
+        if (known[i] == '-' ? ngx_http_latchkey_is_letter(name->data[i])
+                            : ngx_tolower(name->data[i]) != known[i])
+        {
+            return 0;
+        }
+    }
+
+    return known[i] == '\0';
+}
+
+
+ngx_uint_t
+ngx_http_latchkey_count_headers(ngx_http_request_t *r, const char *known)
+{
+    ngx_uint_t        i, n;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    n = 0;
+
+    for (part = &r->headers_in.headers.part; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            n += ngx_http_latchkey_passes_for(&h[i].key, known);
+        }
+    }
+
+    return n;
 }
 
 

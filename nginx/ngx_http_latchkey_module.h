@@ -73,6 +73,7 @@ typedef struct ngx_http_latchkey_op_s   ngx_http_latchkey_op_t;
     X(KEY_MISSING, "key_missing")                                            \
     X(KEY_INVALID, "key_invalid")                                            \
     X(TENANT_MISSING, "tenant_missing")                                      \
+    X(REQUEST_INVALID, "request_invalid")                                    \
     X(UNAVAILABLE, "unavailable")                                            \
     X(PASSED, "passed")
 
@@ -428,6 +429,10 @@ ngx_int_t ngx_http_latchkey_courier_unseen(ngx_http_request_t *r,
 
 /* headers */
 ngx_int_t ngx_http_latchkey_strip_headers(ngx_http_request_t *r);
+/* may an app take the name for `known`, which is in lower case? */
+ngx_uint_t ngx_http_latchkey_passes_for(ngx_str_t *name, const char *known);
+ngx_uint_t ngx_http_latchkey_count_headers(ngx_http_request_t *r,
+    const char *known);
 ngx_int_t ngx_http_latchkey_pass_headers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 

@@ -290,7 +290,21 @@ ngx_http_latchkey_identify(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
                                         "from.");
     }
 
-    return rc == NGX_OK ? NGX_OK : NGX_HTTP_INTERNAL_SERVER_ERROR;
+    if (rc != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    /* the fingerprint is of one of them, and the app may take another */
+
+    if (ngx_http_latchkey_count_headers(r, "content-type") > 1) {
+        return ngx_http_latchkey_refuse(r, ctx,
+                                        NGX_HTTP_LATCHKEY_SAID_REQUEST_INVALID,
+                                        LK_PROBLEM_REQUEST_INVALID,
+                                        "The header Content-Type was sent "
+                                        "twice: send one.");
+    }
+
+    return NGX_OK;
 }
 
 

@@ -196,6 +196,8 @@ def test_forms_compare_by_what_they_say(gateway, app):
     # C04
     check_same(gateway, app, [(FORM, b"a=1&b=%32"), (FORM, b"b=2&a=1")], True)
     check_same(gateway, app, [(FORM, b"a=1&a=2"), (FORM, b"a=2&a=1")], False)
+    check_same(gateway, app, [(FORM, b"a.b=1&a_b=2"), (FORM, b"a_b=2&a.b=1")],
+               False)
     check_same(gateway, app, [multipart("xxx"), multipart("yyyy")], True)
     check_same(gateway, app, [multipart("xxx"), multipart("xxx", b"2")],
                False)
@@ -220,6 +222,33 @@ def test_the_media_type_counts_without_its_parameters(gateway, app):
     check_same(gateway, app, [(JSON, b"{}"),
                               ({"Content-Type": "text/plain"}, b"{}")], False)
     check_same(gateway, app, [(JSON, b"{}"), ({}, b"{}")], False)
+
+
+def test_another_coding_of_the_body_is_another_request(gateway, app):
+    # C03
+    def coded(*codings):
+        return (list(JSON.items())
+                + [("Content-Encoding", coding) for coding in codings], b"{}")
+
+    check_same(gateway, app, [(JSON, b"{}"), coded("gzip")], False)
+    check_same(gateway, app, [coded("gzip"), coded("br")], False)
+    check_same(gateway, app, [coded("gzip"), coded("gzip", "br")], False)
+    check_same(gateway, app, [coded("gzip", "br"), coded("GZIP, br")], True)
+    check_same(gateway, app, [(JSON, b"{}"), coded("identity")], True)
+
+
+def test_two_media_types_are_refused(make_gateway, app):
+    # C13
+    gateway = make_gateway(server="underscores_in_headers on;")
+    for other in ("Content-Type", "content-type", "Content_Type"):
+        for types in (("text/plain", "application/json"),
+                      ("text/plain", "text/plain")):
+            answer = gateway.post(new_key(), headers=[
+                ("Content-Type", types[0]), (other, types[1])])
+            assert (answer.status, answer.problem) == (400, "request-invalid")
+            assert "Content-Type" in answer.json()["detail"]
+    assert app.count() == 0
+    gateway.logged(6, verdict="request_invalid")
 
 
 def test_another_query_is_another_request(gateway, app):

@@ -207,6 +207,25 @@ static void header_names_have_no_case_and_no_order(void **state)
     assert_false(same(request, fixed_request()));
 }
 
+/* The digest was computed from docs/fingerprint.md by other means. */
+static void an_encoded_body_is_another_request_and_not_looked_into(void **state)
+{
+    char text[LK_FINGERPRINT_TEXT + 1];
+    struct lk_request plain = fixed_request(), encoded = plain, other = plain;
+    struct lk_fingerprint result;
+
+    encoded.content_encoding = LK_SLICE(" GZip ");
+    result = fingerprint(encoded);
+    assert_int_equal(result.form, LK_BODY_RAW);
+    latchkey_fingerprint_text(&result, text);
+    assert_string_equal(text, "1:32047ce582fd9f9424e0aed635104fef"
+                              "5a9ecb40e5f5760d316ce177e7d785c2");
+    other.content_encoding = LK_SLICE("br");
+    assert_false(same(encoded, other));
+    other.content_encoding = LK_SLICE("Identity");
+    assert_true(same(plain, other));
+}
+
 static void a_binding_is_part_of_it_but_not_shown(void **state)
 {
     struct lk_request request = fixed_request();
@@ -415,6 +434,36 @@ static void forms_that_mean_something_else_differ(void **state)
     /* One parameter in the eyes of PHP, Rails and others. */
     assert_false(same(form("a[][x]=1&a[][y]=2"), form("a[][y]=2&a[][x]=1")));
     assert_true(same(form("a[]=1&b[]=2"), form("b%5B]=2&a%5b%5d=1")));
+}
+
+/* To PHP the names of each of these are one, and the last value counts. */
+static void names_that_php_takes_for_one_keep_their_order(void **state)
+{
+    static const char *const names[] = {"a_b", "a.b", "a b", "+a_b", "a_b[]"};
+    char first[32], second[32];
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        for (size_t j = 0; j < i; j++) {
+            snprintf(first, sizeof first, "%s=1&%s=2", names[i], names[j]);
+            snprintf(second, sizeof second, "%s=2&%s=1", names[j], names[i]);
+            assert_false(same(form(first), form(second)));
+        }
+    }
+    assert_true(same(form("a.b=1&c=2&a_b=3"), form("c=2&a.b=1&a_b=3")));
+    assert_true(same(form("a.b=1&a.c=2"), form("a.c=2&a.b=1")));
+    /* One name, but not one request to an app that tells them apart. */
+    assert_false(same(form("a.b=1"), form("a_b=1")));
+}
+
+static void names_that_apps_read_in_several_ways_make_a_form_raw(void **state)
+{
+    static const char *const bodies[] = {"a[b=1", "[a]=1",    "+[a]=1",
+                                         "a]=1",  "a]b[c]=1", "a%00b=1"};
+
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        assert_int_equal(form_of(form(bodies[i])), LK_BODY_RAW);
+    }
+    assert_int_equal(form_of(form("a[b]c[=[%00&=]")), LK_BODY_FORM);
 }
 
 static void a_bad_escape_makes_a_form_raw(void **state)
@@ -641,7 +690,8 @@ static void hostile_forms_and_parts_end_in_good_time(void **state)
             LK_BODY_FORM);
     survive(form_type, "", "b&a&", "", LK_BODY_FORM);
     survive(form_type, "", "&", "", LK_BODY_FORM);
-    survive(form_type, "", "%5B", "", LK_BODY_FORM);
+    survive(form_type, "a", "%5B", "%5D", LK_BODY_FORM);
+    survive(form_type, "", "+", "", LK_BODY_FORM);
     survive(part_type, "", "-", "", LK_BODY_RAW);
     survive("multipart/mixed; boundary=x", "--x\r\n", "\r\n\r\n--x\r\n",
             "\r\n\r\n--x--", LK_BODY_MULTIPART);
@@ -677,6 +727,8 @@ int main(void)
         cmocka_unit_test(explain_shows_what_has_one_name_in_the_order_sent),
         cmocka_unit_test(moving_bytes_between_fields_changes_the_digest),
         cmocka_unit_test(header_names_have_no_case_and_no_order),
+        cmocka_unit_test(
+            an_encoded_body_is_another_request_and_not_looked_into),
         cmocka_unit_test(a_binding_is_part_of_it_but_not_shown),
         cmocka_unit_test(json_that_means_the_same_is_the_same_request),
         cmocka_unit_test(json_that_means_something_else_is_another_request),
@@ -690,6 +742,8 @@ int main(void)
             a_bad_pointer_is_refused_for_any_body_and_explains_nothing),
         cmocka_unit_test(forms_compare_as_decoded_pairs),
         cmocka_unit_test(forms_that_mean_something_else_differ),
+        cmocka_unit_test(names_that_php_takes_for_one_keep_their_order),
+        cmocka_unit_test(names_that_apps_read_in_several_ways_make_a_form_raw),
         cmocka_unit_test(a_bad_escape_makes_a_form_raw),
         cmocka_unit_test(multipart_does_not_depend_on_its_boundary),
         cmocka_unit_test(multipart_that_means_something_else_differs),
