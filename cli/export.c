@@ -408,8 +408,9 @@ static enum lk_status put_audit(struct export *export, struct lk_store *store)
 
     do {
         export->last_page = 0;
-        status = store->class->audit(store, export->last_id, PAGE, put_entry,
-                                     export);
+        const struct lk_audit_query query = {.after = export->last_id,
+                                             .limit = PAGE};
+        status = store->class->audit(store, &query, put_entry, export);
     } while (status == LK_OK && export->last_page > 0 &&
              export->result == LK_EXIT_DONE);
     return status;

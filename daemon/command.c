@@ -63,7 +63,10 @@ static const struct lk_command commands[] = {
      "why"},
     {"STATS", 1, 1, VIEW, LK_LANE_NONE, lk_run_stats, ""},
     {"VERIFY", 1, 1, VIEW, LK_LANE_ALONE, lk_run_verify, ""},
-    {"AUDIT", 1, 5, VIEW, LK_LANE_READ, lk_run_audit, "[AFTER id] [LIMIT n]"},
+    {"AUDIT", 1, 25, VIEW, LK_LANE_READ, lk_run_audit,
+     "[TENANT tenant] [SCOPE scope] [KEY key] [JOB id] [WHO who] [ACTION "
+     "action] [SINCE ms] [UNTIL ms] [AFTER id] [BEFORE id] [NEWEST] [LIMIT n | "
+     "COUNT]"},
     {"BACKUP", 6, 6, OPERATE, LK_LANE_ALONE, lk_run_backup,
      "path WHO who WHY why"},
     {"EXPORT", 3, 6, OPERATE, LK_LANE_ALONE, lk_run_export,

@@ -195,14 +195,28 @@ LK_COMMAND_HANDLER(list)
 LK_COMMAND_HANDLER(audit)
 {
     struct lk_demand demand = {.kind = LK_TASK_AUDIT};
+    struct lk_audit_query *query = &demand.audit;
+    struct lk_op *op = &demand.op;
     uint64_t limit = LIST_USUAL;
     struct lk_option options[] = {
-        LK_NUMBER("AFTER", 0, INT64_MAX, &demand.op.token),
+        LK_NUMBER("AFTER", 0, INT64_MAX, &query->after),
+        LK_NUMBER("BEFORE", 1, INT64_MAX, &query->before),
+        LK_NUMBER("SINCE", 0, INT64_MAX, &query->since_ms),
+        LK_NUMBER("UNTIL", 1, INT64_MAX, &query->until_ms),
+        LK_NUMBER("JOB", 1, INT64_MAX, &query->job),
+        LK_BYTES("TENANT", 1, LK_TENANT_MAX, &op->name.tenant),
+        LK_BYTES("SCOPE", 1, LK_SCOPE_MAX, &op->name.scope),
+        LK_BYTES("KEY", 1, LK_KEY_MAX, &op->name.key),
+        LK_BYTES("WHO", 1, LK_WHO_MAX, &op->who),
+        LK_BYTES("ACTION", 1, LK_WHO_MAX, &op->reason),
+        LK_FLAG("NEWEST", &query->newest),
+        LK_FLAG("COUNT", &query->count),
         LK_NUMBER("LIMIT", 1, LIST_MOST, &limit),
     };
 
-    if (lk_arg_options(conn, argv, argc, 1, options, 2)) {
-        demand.list.limit = limit;
+    if (lk_arg_options(conn, argv, argc, 1, options,
+                       sizeof(options) / sizeof(options[0]))) {
+        query->limit = query->count ? SIZE_MAX : limit;
         lk_command_queue(conn, &demand);
     }
 }

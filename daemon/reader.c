@@ -75,6 +75,13 @@ static bool add_audit(void *context, const struct lk_audit_entry *entry)
     return rows->status == LK_OK;
 }
 
+static bool count_audit(void *context, const struct lk_audit_entry *entry)
+{
+    (void)entry;
+    ((struct rows *)context)->count++;
+    return true;
+}
+
 static enum lk_status write_rows(struct lk_buf *out, const struct rows *rows)
 {
     enum lk_status status = lk_resp_array(out, rows->count);
@@ -178,14 +185,20 @@ static enum lk_status run_export(struct lk_store *store, struct lk_task *task)
 static enum lk_status run_audit(struct lk_store *store, struct lk_task *task)
 {
     struct rows rows = {.store = store, .proto = task->proto};
-    enum lk_status status =
-        store->class->audit(store, task->demand.op.token,
-                            task->demand.list.limit, add_audit, &rows);
+    const struct lk_op *op = &task->demand.op;
+    struct lk_audit_query query = task->demand.audit;
 
+    query.name = op->name;
+    query.who = op->who;
+    query.action = op->reason;
+    enum lk_status status = store->class->audit(
+        store, &query, query.count ? count_audit : add_audit, &rows);
     if (rows.status) {
         status = rows.status;
     } else if (status) {
         status = lk_reply_unavailable(&task->text, status, NULL);
+    } else if (query.count) {
+        status = lk_resp_integer(&task->text, (int64_t)rows.count);
     } else {
         status = write_rows(&task->text, &rows);
     }

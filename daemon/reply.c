@@ -356,14 +356,16 @@ enum lk_status lk_reply_record(struct lk_buf *out, const struct lk_store *store,
 enum lk_status lk_reply_audit(struct lk_buf *out, int proto,
                               const struct lk_audit_entry *entry)
 {
-    W(lk_resp_map(out, proto, 9));
+    W(lk_resp_map(out, proto, 11));
     W(lk_pair_number(out, "id", entry->id));
     W(lk_pair_number(out, "at-ms", entry->at_ms));
     W(lk_pair_bytes(out, "who", entry->who));
     W(lk_pair_bytes(out, "action", entry->action));
     W(lk_pair_name(out, entry->name));
     W(lk_pair_number(out, "token", entry->token));
-    return lk_pair_bytes(out, "why", entry->why);
+    W(lk_pair_bytes(out, "why", entry->why));
+    W(lk_pair_number(out, "job", lk_audit_job(entry)));
+    return lk_pair_bytes(out, "target", lk_audit_target(entry));
 }
 
 /* ---- Exports --------------------------------------------------------------

@@ -454,8 +454,9 @@ enum lk_status lk_postgres_list(struct lk_store *store,
                                 const struct lk_list_query *query,
                                 lk_record_fn row, void *context,
                                 uint64_t *next);
-enum lk_status lk_postgres_audit(struct lk_store *store, uint64_t after,
-                                 size_t limit, lk_audit_fn row, void *context);
+enum lk_status lk_postgres_audit(struct lk_store *store,
+                                 const struct lk_audit_query *query,
+                                 lk_audit_fn row, void *context);
 enum lk_status lk_postgres_verify(struct lk_store *store,
                                   lk_progress_fn progress, void *context,
                                   struct lk_buf *report);

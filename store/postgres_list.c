@@ -184,29 +184,65 @@ static enum lk_status show_entry(const PGresult *result, int row,
     return status;
 }
 
-enum lk_status lk_postgres_audit(struct lk_store *base, uint64_t after,
-                                 size_t limit, lk_audit_fn fn, void *context)
+#define AUDIT(order)                                                           \
+    "SELECT id, at_ms, who, why, action, tenant, scope, key, token "           \
+    "FROM latchkey.audit WHERE " LK_AUDIT_MATCHES(                             \
+        "$", "at_ms") "ORDER BY id " order " LIMIT $11"
+
+static int64_t bound(uint64_t value)
+{
+    return value && value < INT64_MAX ? (int64_t)value : INT64_MAX;
+}
+
+enum { AUDIT_TEXTS = 5 };
+
+static enum lk_status add_query(struct lk_pg_params *params,
+                                const struct lk_audit_query *query,
+                                struct lk_buf texts[AUDIT_TEXTS])
+{
+    const struct lk_slice slices[AUDIT_TEXTS] = {
+        query->who, query->action, query->name.tenant, query->name.scope,
+        query->name.key};
+    enum lk_status status = LK_OK;
+
+    lk_pg_add_int(params, (int64_t)query->after);
+    lk_pg_add_int(params, bound(query->before));
+    lk_pg_add_int(params, (int64_t)query->since_ms);
+    lk_pg_add_int(params, bound(query->until_ms));
+    for (int i = 0; i < AUDIT_TEXTS && !status; i++) {
+        status = lk_pg_escape(slices[i], &texts[i]);
+        lk_pg_add_text(params, latchkey_buf_slice(&texts[i]));
+    }
+    lk_pg_add_int(params, (int64_t)query->job);
+    lk_pg_add_int(params, bound(query->limit));
+    return status;
+}
+
+enum lk_status lk_postgres_audit(struct lk_store *base,
+                                 const struct lk_audit_query *query,
+                                 lk_audit_fn fn, void *context)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
     struct lk_pg_params params = {0};
+    struct lk_buf texts[AUDIT_TEXTS] = {{0}};
     struct lk_buf text = {0};
-    PGresult *result;
+    PGresult *result = NULL;
     bool stopped = false;
+    enum lk_status status = add_query(&params, query, texts);
 
-    lk_pg_add_int(&params, (int64_t)after);
-    lk_pg_add_int(&params, (int64_t)(limit < INT32_MAX ? limit : INT32_MAX));
-    pthread_mutex_lock(&store->reader_lock);
-    enum lk_status status =
-        lk_pg_read(store,
-                   "SELECT id, at_ms, who, why, action, tenant, scope, key, "
-                   "token FROM latchkey.audit WHERE id > $1 ORDER BY id "
-                   "LIMIT $2",
-                   &params, &result);
-    pthread_mutex_unlock(&store->reader_lock);
+    if (!status) {
+        pthread_mutex_lock(&store->reader_lock);
+        status = lk_pg_read(store, query->newest ? AUDIT("DESC") : AUDIT(""),
+                            &params, &result);
+        pthread_mutex_unlock(&store->reader_lock);
+    }
     for (int i = 0; !status && !stopped && i < PQntuples(result); i++) {
         status = show_entry(result, i, &text, fn, context, &stopped);
     }
     PQclear(result);
+    for (int i = 0; i < AUDIT_TEXTS; i++) {
+        latchkey_buf_free(&texts[i]);
+    }
     latchkey_buf_free(&text);
     return status;
 }

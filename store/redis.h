@@ -327,8 +327,9 @@ enum lk_status lk_redis_find_number(struct lk_store *store,
 enum lk_status lk_redis_list(struct lk_store *store,
                              const struct lk_list_query *query,
                              lk_record_fn row, void *context, uint64_t *next);
-enum lk_status lk_redis_audit(struct lk_store *store, uint64_t after,
-                              size_t limit, lk_audit_fn row, void *context);
+enum lk_status lk_redis_audit(struct lk_store *store,
+                              const struct lk_audit_query *query,
+                              lk_audit_fn row, void *context);
 enum lk_status lk_redis_verify(struct lk_store *store, lk_progress_fn progress,
                                void *context, struct lk_buf *report);
 /* Calls a function over the reader's link, on another one after a failure.

@@ -177,6 +177,7 @@ enum lk_status lk_redis_import_audit(struct lk_store *base,
                                      size_t count)
 {
     struct audit_import import = {.count = count};
+    const struct lk_audit_query all = {.limit = SIZE_MAX};
     enum lk_status status = LK_NOMEM;
 
     if (!count) {
@@ -190,7 +191,7 @@ enum lk_status lk_redis_import_audit(struct lk_store *base,
             status = encode_entry(&entries[i], &import.bytes[i]);
         }
         if (!status) {
-            status = lk_redis_audit(base, 0, SIZE_MAX, note_known, &import);
+            status = lk_redis_audit(base, &all, note_known, &import);
         }
         if (!status) {
             status = write_entries((struct lk_redis *)base, &import);

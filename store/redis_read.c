@@ -359,36 +359,122 @@ enum lk_status lk_redis_list(struct lk_store *base,
     return status;
 }
 
-enum lk_status lk_redis_audit(struct lk_store *base, uint64_t after,
-                              size_t limit, lk_audit_fn fn, void *context)
+/* ---- The audit log --------------------------------------------------------
+ */
+
+/* `part` is all of `text`, or stands before or behind the slash in it. */
+static bool is_who(struct lk_slice text, struct lk_slice part)
+{
+    if (text.len <= part.len) {
+        return latchkey_slice_equal(text, part);
+    }
+    size_t rest = text.len - part.len;
+    return (text.data[part.len] == '/' &&
+            !memcmp(text.data, part.data, part.len)) ||
+           (text.data[rest - 1] == '/' &&
+            !memcmp(text.data + rest, part.data, part.len));
+}
+
+static bool is_action(struct lk_slice text, struct lk_slice words)
+{
+    return text.len >= words.len && !memcmp(text.data, words.data, words.len) &&
+           (text.len == words.len || text.data[words.len] == ' ');
+}
+
+static bool is_part(struct lk_slice text, struct lk_slice asked)
+{
+    return !asked.len || latchkey_slice_equal(text, asked);
+}
+
+/* As LK_AUDIT_MATCHES, without the ids. */
+static bool audit_matches(const struct lk_audit_query *query,
+                          const struct lk_audit_entry *entry)
+{
+    return entry->at_ms >= query->since_ms &&
+           (!query->until_ms || entry->at_ms < query->until_ms) &&
+           (!query->who.len || is_who(entry->who, query->who)) &&
+           (!query->action.len || is_action(entry->action, query->action)) &&
+           is_part(entry->name.tenant, query->name.tenant) &&
+           is_part(entry->name.scope, query->name.scope) &&
+           is_part(entry->name.key, query->name.key) &&
+           (!query->job || lk_audit_job(entry) == query->job);
+}
+
+/* The entries of `count` places from `first` on, which counts from 0. */
+static enum lk_status read_entries(struct lk_redis *store, uint64_t first,
+                                   uint64_t count, redisReply **reply)
+{
+    char from[24], most[24];
+
+    snprintf(from, sizeof(from), "%llu", (unsigned long long)first);
+    snprintf(most, sizeof(most), "%llu", (unsigned long long)count);
+    const struct lk_slice words[] = {store->keys[LK_REDIS_AUDIT],
+                                     latchkey_slice(from),
+                                     latchkey_slice(most)};
+    enum lk_status status =
+        lk_redis_read(store, "latchkey_audits", 1, words, 3, reply);
+    return !status && (*reply)->type != REDIS_REPLY_ARRAY ? LK_CORRUPT : status;
+}
+
+static enum lk_status count_entries(struct lk_redis *store, uint64_t *count)
+{
+    redisReply *reply = NULL;
+    enum lk_status status =
+        lk_redis_read(store, "latchkey_audit_length", 1,
+                      &store->keys[LK_REDIS_AUDIT], 1, &reply);
+
+    if (!status) {
+        *count = lk_reply_number(reply);
+    }
+    freeReplyObject(reply);
+    return status;
+}
+
+/* Shows what matches of a page whose first entry has the id `first`, until
+ * *left are shown or `fn` wants no more, which makes *left 0. */
+static enum lk_status show_entries(const struct lk_audit_query *query,
+                                   const redisReply *page, uint64_t first,
+                                   lk_audit_fn fn, void *context, size_t *left)
+{
+    enum lk_status status = LK_OK;
+
+    for (size_t i = 0; i < page->elements && !status && *left; i++) {
+        size_t at = query->newest ? page->elements - 1 - i : i;
+        struct lk_audit_entry entry = {.id = first + at};
+        status = lk_redis_audit_read(lk_reply_text(page->element[at]), &entry);
+        if (!status && audit_matches(query, &entry)) {
+            *left = fn(context, &entry) ? *left - 1 : 0;
+        }
+    }
+    return status;
+}
+
+/* The id of an entry is its place in the list, from 1. Entries are only added,
+ * so the places below the length that is asked for first stay what they are. */
+enum lk_status lk_redis_audit(struct lk_store *base,
+                              const struct lk_audit_query *query,
+                              lk_audit_fn fn, void *context)
 {
     struct lk_redis *store = (struct lk_redis *)base;
-    enum lk_status status = LK_OK;
-    bool stopped = false;
+    uint64_t low = query->after; /* entries above it, */
+    uint64_t high = 0;           /* up to this one */
+    size_t left = query->limit;
+    enum lk_status status = count_entries(store, &high);
 
-    while (!status && !stopped && limit) {
-        char from[24], count[24];
-        size_t most = limit < PAGE ? limit : PAGE;
-        redisReply *reply = NULL;
-        snprintf(from, sizeof(from), "%llu", (unsigned long long)after);
-        snprintf(count, sizeof(count), "%zu", most);
-        const struct lk_slice words[] = {store->keys[LK_REDIS_AUDIT],
-                                         latchkey_slice(from),
-                                         latchkey_slice(count)};
-        status = lk_redis_read(store, "latchkey_audits", 1, words, 3, &reply);
-        size_t got =
-            !status && reply->type == REDIS_REPLY_ARRAY ? reply->elements : 0;
-        for (size_t i = 0; i < got && !status && !stopped; i++) {
-            struct lk_audit_entry entry = {.id = ++after};
-            status =
-                lk_redis_audit_read(lk_reply_text(reply->element[i]), &entry);
-            stopped = !status && !fn(context, &entry);
+    if (query->before && query->before <= high) {
+        high = query->before - 1;
+    }
+    while (!status && left && low < high) {
+        uint64_t count = high - low < PAGE ? high - low : PAGE;
+        uint64_t first = query->newest ? high - count : low;
+        redisReply *page = NULL;
+        status = read_entries(store, first, count, &page);
+        if (!status) {
+            status = show_entries(query, page, first + 1, fn, context, &left);
         }
-        freeReplyObject(reply);
-        limit -= got;
-        if (got < most) {
-            break;
-        }
+        freeReplyObject(page);
+        low += query->newest ? 0 : count;
+        high -= query->newest ? count : 0;
     }
     return status;
 }

@@ -124,6 +124,12 @@ enum lk_statement {
         LK_STATEMENTS
 };
 
+/* `narrow` is what an index knows. */
+#define LK_AUDIT(narrow, order)                                                \
+    "SELECT id, at, who, why, action, tenant, scope, key, token "              \
+    "FROM audit WHERE " narrow LK_AUDIT_MATCHES(                               \
+        "?", "at") "ORDER BY id " order " LIMIT ?11"
+
 /* Statements of the reader. */
 #define LK_READ_MAP(X)                                                         \
     X(CLAIM, "SELECT tenant, scope, key, fingerprint, at, "                    \
@@ -142,8 +148,12 @@ enum lk_statement {
              "FROM claim LEFT JOIN outcome ON outcome.token = claim.token "    \
              "LEFT JOIN answer ON answer.token = claim.token "                 \
              "WHERE claim.token > ? ORDER BY claim.token LIMIT ?")             \
-    X(AUDIT, "SELECT id, at, who, why, action, tenant, scope, key, token "     \
-             "FROM audit WHERE id > ? ORDER BY id LIMIT ?")                    \
+    X(AUDIT, LK_AUDIT("", ""))                                                 \
+    X(AUDIT_NEWEST, LK_AUDIT("", "DESC"))                                      \
+    X(AUDIT_OF, LK_AUDIT("tenant = ?7 AND key = ?9 AND ", ""))                 \
+    X(AUDIT_OF_NEWEST, LK_AUDIT("tenant = ?7 AND key = ?9 AND ", "DESC"))      \
+    X(AUDIT_JOB, LK_AUDIT("token = ?10 AND ", ""))                             \
+    X(AUDIT_JOB_NEWEST, LK_AUDIT("token = ?10 AND ", "DESC"))                  \
     X(REQUEST, "SELECT created FROM job WHERE number = ? AND name = '' "       \
                "AND state < 4")                                                \
     X(JOB, LK_JOB_COLUMNS "WHERE job.id = ?")                                  \
@@ -597,8 +607,9 @@ enum lk_status lk_sqlite_find(struct lk_store *store, struct lk_slice tenant,
 enum lk_status lk_sqlite_list(struct lk_store *store,
                               const struct lk_list_query *query,
                               lk_record_fn row, void *context, uint64_t *next);
-enum lk_status lk_sqlite_audit(struct lk_store *store, uint64_t after,
-                               size_t limit, lk_audit_fn row, void *context);
+enum lk_status lk_sqlite_audit(struct lk_store *store,
+                               const struct lk_audit_query *query,
+                               lk_audit_fn row, void *context);
 
 /* sqlite_jobs.c */
 /* The columns of LK_JOB_COLUMNS; the slices are the statement's. */

@@ -445,6 +445,7 @@ enum lk_status lk_sqlite_import_audit(struct lk_store *base,
     struct lk_sqlite *store = (struct lk_sqlite *)base;
     struct audit_import import = {entries, count, NULL, NULL};
     struct audit_scan scan = {store, &import};
+    const struct lk_audit_query all = {.limit = SIZE_MAX};
     enum lk_status status = LK_NOMEM;
 
     if (!count) {
@@ -456,7 +457,7 @@ enum lk_status lk_sqlite_import_audit(struct lk_store *base,
         for (size_t i = 0; i < count; i++) {
             import.hashes[i] = audit_hash(store, &entries[i]);
         }
-        status = lk_sqlite_audit(base, 0, INT64_MAX, note_known, &scan);
+        status = lk_sqlite_audit(base, &all, note_known, &scan);
     }
     if (!status) {
         status = lk_sqlite_change(store, write_entries, &import);

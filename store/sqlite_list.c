@@ -198,19 +198,52 @@ enum lk_status lk_sqlite_list(struct lk_store *base,
     return status ? status : lk_sqlite_status(code);
 }
 
-enum lk_status lk_sqlite_audit(struct lk_store *base, uint64_t after,
-                               size_t limit, lk_audit_fn fn, void *context)
+/* ---- the audit log ---------------------------------------------------- */
+
+/* The statement for the index that helps, in the order that is asked for. */
+static enum lk_read choose_audit(const struct lk_audit_query *query)
+{
+    enum lk_read read = query->job ? LK_READ_AUDIT_JOB
+                        : query->name.tenant.len && query->name.key.len
+                            ? LK_READ_AUDIT_OF
+                            : LK_READ_AUDIT;
+
+    return read + query->newest;
+}
+
+static int64_t bound(uint64_t value)
+{
+    return value && value < INT64_MAX ? (int64_t)value : INT64_MAX;
+}
+
+static void bind_audit(sqlite3_stmt *row, const struct lk_audit_query *query)
+{
+    sqlite3_bind_int64(row, 1, (int64_t)query->after);
+    sqlite3_bind_int64(row, 2, bound(query->before));
+    sqlite3_bind_int64(row, 3, (int64_t)query->since_ms);
+    sqlite3_bind_int64(row, 4, bound(query->until_ms));
+    lk_bind_text(row, 5, query->who);
+    lk_bind_text(row, 6, query->action);
+    lk_bind_text(row, 7, query->name.tenant);
+    lk_bind_text(row, 8, query->name.scope);
+    lk_bind_text(row, 9, query->name.key);
+    sqlite3_bind_int64(row, 10, (int64_t)query->job);
+    sqlite3_bind_int64(row, 11, bound(query->limit));
+}
+
+enum lk_status lk_sqlite_audit(struct lk_store *base,
+                               const struct lk_audit_query *query,
+                               lk_audit_fn fn, void *context)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
-    sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_AUDIT);
+    sqlite3_stmt *row = lk_sqlite_read(store, choose_audit(query));
     bool stopped = false;
     int code = SQLITE_ROW;
 
     if (!row) {
         return LK_UNAVAILABLE;
     }
-    sqlite3_bind_int64(row, 1, (int64_t)after);
-    sqlite3_bind_int64(row, 2, (int64_t)limit);
+    bind_audit(row, query);
     while (!stopped && (code = sqlite3_step(row)) == SQLITE_ROW) {
         struct lk_audit_entry entry = {
             .id = (uint64_t)sqlite3_column_int64(row, 0),

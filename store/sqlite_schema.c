@@ -16,7 +16,8 @@
  * answer   what a retry is told: the stored response (lib/record.c), or the
  *          reason why there is none. Apart, because it is large and only
  *          read when asked for.
- * audit    what operators did, never deleted.
+ * audit    what operators did, never deleted. `token` is the job's id of what
+ *          was done to a job.
  *
  * job      what an operation has left to call, by the number of the operation:
  *          the small part, which leases and ends write anew. `due` is since
@@ -77,6 +78,9 @@ static const char *const migrations[] = {
 
     "ALTER TABLE job ADD COLUMN since INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE job ADD COLUMN sent_at INTEGER NOT NULL DEFAULT 0;",
+
+    "CREATE INDEX audit_name ON audit (tenant, key);"
+    "CREATE INDEX audit_token ON audit (token);",
 };
 
 enum {

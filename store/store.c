@@ -84,6 +84,32 @@ struct lk_slice lk_op_action(const struct lk_op *op)
     }
 }
 
+static bool starts_with(struct lk_slice text, struct lk_slice start)
+{
+    return text.len >= start.len && !memcmp(text.data, start.data, start.len);
+}
+
+uint64_t lk_audit_job(const struct lk_audit_entry *entry)
+{
+    return starts_with(entry->action, LK_SLICE("job ")) ? entry->token : 0;
+}
+
+struct lk_slice lk_audit_target(const struct lk_audit_entry *entry)
+{
+    static const struct lk_slice actions[] = {
+        {"target pause ", sizeof("target pause ") - 1},
+        {"target resume ", sizeof("target resume ") - 1},
+    };
+
+    for (size_t i = 0; i < 2; i++) {
+        if (starts_with(entry->action, actions[i])) {
+            return (struct lk_slice){entry->action.data + actions[i].len,
+                                     entry->action.len - actions[i].len};
+        }
+    }
+    return (struct lk_slice){"", 0};
+}
+
 void lk_record_free(struct lk_record *record)
 {
     lk_kept_unref(record->kept);

@@ -197,8 +197,46 @@ struct lk_audit_entry {
     struct lk_slice why;
     struct lk_slice action;
     struct lk_name name;
-    uint64_t token;
+    uint64_t token; /* the job's id where the action is one on a job */
 };
+
+/* The job that it concerns; 0: none. */
+uint64_t lk_audit_job(const struct lk_audit_entry *entry);
+/* The target that was paused or resumed; empty: none. */
+struct lk_slice lk_audit_target(const struct lk_audit_entry *entry);
+
+/* Which entries are asked for. All of it together; 0 or empty: any. */
+struct lk_audit_query {
+    uint64_t after;    /* ids above it */
+    uint64_t before;   /* ids below it */
+    uint64_t since_ms; /* from then on */
+    uint64_t until_ms; /* before then */
+    uint64_t job;
+    struct lk_name name;
+    struct lk_slice who;    /* also "USER/who" and "who/NAME": signature.c */
+    struct lk_slice action; /* or its first words */
+    bool newest;            /* the newest first */
+    bool count;             /* the daemon's: only how many there are */
+    size_t limit;
+};
+
+/*
+ * The same as SQL, for stores that speak it; `p` is what stands before a
+ * parameter's number. 1 after, 2 before, 3 since, 4 until, 5 who, 6 action,
+ * 7 tenant, 8 scope, 9 key, 10 job, 11 limit; numbers that are not asked for
+ * are at their widest, except for the job.
+ */
+#define LK_AUDIT_MATCHES(p, at)                                                \
+    "id > " p "1 AND id < " p "2 AND " at " >= " p "3 AND " at " < " p "4 "    \
+    "AND (" p "5 = '' OR who = " p "5 "                                        \
+    "OR substr(who, 1, length(" p "5) + 1) = " p "5 || '/' "                   \
+    "OR substr(who, length(who) - length(" p "5)) = '/' || " p "5) "           \
+    "AND (" p "6 = '' OR action = " p "6 "                                     \
+    "OR substr(action, 1, length(" p "6) + 1) = " p "6 || ' ') "               \
+    "AND (" p "7 = '' OR tenant = " p "7) "                                    \
+    "AND (" p "8 = '' OR scope = " p "8) "                                     \
+    "AND (" p "9 = '' OR key = " p "9) "                                       \
+    "AND (" p "10 = 0 OR token = " p "10 AND substr(action, 1, 4) = 'job ') "
 
 /* Called for each row; false stops. */
 typedef bool (*lk_record_fn)(void *context, const struct lk_record *record);
@@ -317,8 +355,9 @@ struct lk_store_class {
     enum lk_status (*list)(struct lk_store *store,
                            const struct lk_list_query *query, lk_record_fn row,
                            void *context, uint64_t *next);
-    enum lk_status (*audit)(struct lk_store *store, uint64_t after,
-                            size_t limit, lk_audit_fn row, void *context);
+    enum lk_status (*audit)(struct lk_store *store,
+                            const struct lk_audit_query *query, lk_audit_fn row,
+                            void *context);
 
     /* Jobs; NULL in a store that keeps none. Any thread but the loop's.
      * jobs: as list. job: LK_NOT_FOUND if there is none; `row` is told of its

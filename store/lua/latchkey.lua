@@ -20,7 +20,7 @@
 
 -- Whoever changes what a function does raises this: a daemon replaces a library
 -- with a lower one.
-local REVISION = 4
+local REVISION = 5
 
 -- Numbers of enum lk_state and of enum lk_verdict.
 local ABSENT, IN_PROGRESS, UNCERTAIN, COMPLETED, RELEASED = 0, 2, 3, 4, 5
@@ -707,8 +707,8 @@ local function try_commands(key)
         {'GETRANGE', key, 0, 1}, {'DEL', key}, {'ZADD', key, 1, 'x'},
         {'ZCOUNT', key, 1, 1}, {'ZSCORE', key, 'x'},
         {'ZRANGEBYSCORE', key, 1, 1}, {'ZREM', key, 'x'}, {'RPUSH', key, 'x'},
-        {'LRANGE', key, 0, 0}, {'DEL', key}, {'HSET', key, 'x', 'x'},
-        {'HGET', key, 'x'}, {'DEL', key}}) do
+        {'LRANGE', key, 0, 0}, {'LLEN', key}, {'DEL', key},
+        {'HSET', key, 'x', 'x'}, {'HGET', key, 'x'}, {'DEL', key}}) do
         local got = redis.pcall(spread(words))
         if type(got) == 'table' and got.err then
             return redis.error_reply('NOPERM ' .. words[1] .. ': ' .. got.err)
@@ -809,6 +809,12 @@ end
 local function audits(keys, args)
     clock()
     return call('LRANGE', keys[1], args[1], args[1] + args[2] - 1)
+end
+
+-- keys: audit.
+local function audit_length(keys)
+    clock()
+    return call('LLEN', keys[1])
 end
 
 -- What is wrong with a record and its places in the sets, or nil.
@@ -946,5 +952,6 @@ offer('get', get, {'no-writes'})
 offer('find', find, {'no-writes'})
 offer('page', page, {'no-writes'})
 offer('audits', audits, {'no-writes'})
+offer('audit_length', audit_length, {'no-writes'})
 offer('verify', verify, {'no-writes'})
 return answer

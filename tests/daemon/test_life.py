@@ -449,6 +449,34 @@ def test_an_operator_resolves_what_is_uncertain_and_it_is_audited(raw,
     assert kept[:2] == [b"KEPT", 201]
 
 
+def test_the_audit_log_is_asked_for_one_operation(raw, operator):
+    key, other = new_key(), new_key()
+    for one in (key, other, key):
+        make_uncertain(raw, one)
+        operator("RESOLVE", *name(one), "RELEASED", "WHO", "oncall", "WHY",
+                 "of " + one)
+    tenant, scope, _ = name(key)
+    own = ("AUDIT", "TENANT", tenant, "SCOPE", scope, "KEY", key)
+    first, second = map(fields, operator(*own))
+    assert first["why"] == second["why"] == ("of " + key).encode()
+    assert first["id"] < second["id"]
+    assert (first["job"], first["target"]) == (0, b"")
+    assert [fields(entry)["id"] for entry in operator(*own, "NEWEST")] == [
+        second["id"], first["id"]]
+    assert [fields(entry)["id"] for entry in operator(
+        *own, "NEWEST", "LIMIT", 1, "BEFORE", second["id"])] == [first["id"]]
+    assert operator(*own, "AFTER", second["id"]) == []
+    assert operator(*own, "COUNT") == 2
+    assert operator(*own, "WHO", "oncall", "ACTION", "resolve", "COUNT") == 2
+    assert operator(*own, "WHO", "operator", "COUNT") == 2
+    assert operator(*own, "WHO", "call", "COUNT") == 0
+    assert operator(*own, "ACTION", "evict", "COUNT") == 0
+    assert operator(*own, "SINCE", second["at-ms"], "UNTIL",
+                    second["at-ms"] + 1, "COUNT") >= 1
+    assert operator(*own, "SINCE", second["at-ms"] + 1, "COUNT") == 0
+    assert operator(*own, "JOB", 1, "COUNT") == 0
+
+
 @pytest.mark.parametrize("outcome", (
     ("RELEASED",), ("COMPLETED", 200, "", "by hand")), ids=lambda o: o[0])
 def test_an_operation_whose_holder_lives_is_not_resolved(raw, operator,

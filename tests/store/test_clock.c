@@ -163,8 +163,10 @@ static void accepting_the_clock_is_audited(void **state)
     bool seen = false;
 
     hold_and_accept(bed, "boot two\nwall +18000000\n", true);
-    assert_int_equal(
-        bed->store->class->audit(bed->store, 0, 100, see_clock, &seen), LK_OK);
+    assert_int_equal(bed->store->class->audit(
+                         bed->store, &(struct lk_audit_query){.limit = 100},
+                         see_clock, &seen),
+                     LK_OK);
     assert_true(seen);
 }
 

@@ -390,9 +390,11 @@ static void audit_entries_come_once(void **state)
         assert_int_equal(
             bed->store->class->import_audit(bed->store, entries, 2), LK_OK);
         count.found = 0;
-        assert_int_equal(bed->store->class->audit(bed->store, 0, 1000000,
-                                                  count_entry, &count),
-                         LK_OK);
+        assert_int_equal(
+            bed->store->class->audit(bed->store,
+                                     &(struct lk_audit_query){.limit = 1000000},
+                                     count_entry, &count),
+            LK_OK);
         assert_int_equal(count.found, 2);
     }
 }

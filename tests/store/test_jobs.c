@@ -659,9 +659,12 @@ static void an_order_counts_in_its_states_and_for_its_attempt_alone(
 }
 
 struct audited {
-    const struct bed *bed;
+    struct bed *bed;
     char actions[16][96];
     size_t count;
+    uint64_t job;
+    size_t jobs;    /* entries about it */
+    size_t targets; /* and about the target */
 };
 
 static bool add_audited(void *context, const struct lk_audit_entry *entry)
@@ -671,6 +674,9 @@ static bool add_audited(void *context, const struct lk_audit_entry *entry)
     if (latchkey_slice_equal(entry->name.tenant, text(audited->bed->tenant)) ||
         !entry->name.tenant.len) {
         assert_true(audited->count < 16);
+        audited->jobs += lk_audit_job(entry) == audited->job;
+        audited->targets += latchkey_slice_equal(lk_audit_target(entry),
+                                                 text(target_of(audited->bed)));
         snprintf(audited->actions[audited->count++], 96, "%.*s by %.*s: %.*s",
                  (int)entry->action.len, entry->action.data,
                  (int)entry->who.len, entry->who.data, (int)entry->why.len,
@@ -696,16 +702,50 @@ static void every_order_is_in_the_audit_log(void **state)
     assert_int_equal(order(bed, LK_ORDER_PAUSE, 0, 0), LK_OK);
     assert_int_equal(order(bed, LK_ORDER_RESUME, 0, 0), LK_OK);
     bed_reopen(bed);
-    assert_int_equal(
-        bed->store->class->audit(bed->store, 0, 100, add_audited, &audited),
-        LK_OK);
+    assert_int_equal(bed->store->class->audit(
+                         bed->store, &(struct lk_audit_query){.limit = 100},
+                         add_audited, &audited),
+                     LK_OK);
     assert_int_equal(audited.count, 4);
     assert_string_equal(audited.actions[0], "job retry by oncall: ticket 4711");
     assert_string_equal(audited.actions[1], "job drop by oncall: ticket 4711");
     snprintf(pause, sizeof(pause), "target pause %s by oncall: ticket 4711",
              target_of(bed));
     assert_string_equal(audited.actions[2], pause);
+    assert_int_equal(audited.jobs, 2);
+    assert_int_equal(audited.targets, 2);
     lk_job_free(&job);
+}
+
+/* Also where the log holds much else. */
+static void the_audit_log_knows_what_was_done_to_a_job(void **state)
+{
+    struct bed *bed = *state;
+    struct audited audited = {.bed = bed};
+    struct lk_job job = prepare(bed, "a", LK_END_DEAD);
+    struct lk_job other = prepare(bed, "b", LK_END_DEAD);
+    struct lk_audit_query query = {.job = job.id, .limit = 16};
+
+    assert_int_equal(order(bed, LK_ORDER_RETRY, other.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ORDER_RETRY, job.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ORDER_DROP, job.id, 0), LK_OK);
+    audited.job = job.id;
+    assert_int_equal(
+        bed->store->class->audit(bed->store, &query, add_audited, &audited),
+        LK_OK);
+    assert_int_equal(audited.count, 2);
+    assert_int_equal(audited.jobs, 2);
+    assert_string_equal(audited.actions[0], "job retry by oncall: ticket 4711");
+    query.newest = true;
+    query.limit = 1;
+    audited.count = 0;
+    assert_int_equal(
+        bed->store->class->audit(bed->store, &query, add_audited, &audited),
+        LK_OK);
+    assert_int_equal(audited.count, 1);
+    assert_string_equal(audited.actions[0], "job drop by oncall: ticket 4711");
+    lk_job_free(&job);
+    lk_job_free(&other);
 }
 
 /* ---- Targets ----------------------------------------------------------------
@@ -1021,7 +1061,8 @@ static void a_file_of_the_first_version_is_taken_over(void **state)
     finish_new(bed, "old", "answer", HOUR_MS);
     bed_close(bed);
     execute(bed, "DROP TABLE job; DROP TABLE call; DROP TABLE attempt;"
-                 "DROP TABLE target; PRAGMA user_version = 1");
+                 "DROP TABLE target; DROP INDEX audit_name;"
+                 "DROP INDEX audit_token; PRAGMA user_version = 1");
     bed_open(bed);
     say(bed, claim_of(bed, "old", "retry"), LK_VERDICT_REPLAY);
     leave_job(bed, "new", "charge");
@@ -1180,6 +1221,7 @@ int main(void)
         TEST(what_was_never_sent_is_retried_at_any_age),
         TEST(an_order_counts_in_its_states_and_for_its_attempt_alone),
         TEST(every_order_is_in_the_audit_log),
+        TEST(the_audit_log_knows_what_was_done_to_a_job),
         TEST(nothing_of_a_paused_target_is_leased),
         TEST(a_target_shows_its_jobs_by_state),
         TEST(statistics_count_unfinished_jobs),

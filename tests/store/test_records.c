@@ -254,7 +254,9 @@ static struct audit_seen audit_of(struct bed *bed, uint64_t after)
     struct audit_seen seen = {.bed = bed};
 
     assert_int_equal(
-        bed->store->class->audit(bed->store, after, 1000, see_audit, &seen),
+        bed->store->class->audit(
+            bed->store, &(struct lk_audit_query){.after = after, .limit = 1000},
+            see_audit, &seen),
         LK_OK);
     return seen;
 }
@@ -292,6 +294,88 @@ static void an_operator_resolves_and_each_step_is_audited(void **state)
         bed_reopen(bed);
     }
     say(bed, with_token(bed, LK_EVENT_COMPLETE, "two", two), LK_VERDICT_STALE);
+}
+
+/* "evict one, resolve released two", of this test's own tenant. */
+static bool add_to_story(void *context, const struct lk_audit_entry *entry)
+{
+    char *story = context;
+    size_t len = strlen(story);
+
+    snprintf(story + len, 256 - len, "%s%.*s %.*s", len ? ", " : "",
+             (int)entry->action.len, entry->action.data,
+             (int)entry->name.key.len, entry->name.key.data);
+    return true;
+}
+
+static void expect_story(struct bed *bed, struct lk_audit_query query,
+                         const char *expected)
+{
+    char story[256] = "";
+
+    query.name.tenant = text(bed->tenant);
+    query.limit = query.limit ? query.limit : 1000;
+    assert_int_equal(
+        bed->store->class->audit(bed->store, &query, add_to_story, story),
+        LK_OK);
+    assert_string_equal(story, expected);
+}
+
+#define ASKED(...) ((struct lk_audit_query){__VA_ARGS__})
+
+/* C35 */
+static void the_audit_log_tells_the_story_that_is_asked_for(void **state)
+{
+    struct bed *bed = *state;
+    struct lk_op op;
+    struct audit_seen seen;
+    uint64_t first, last;
+
+    finish_new(bed, "one", "a", HOUR_MS);
+    claim_new(bed, "two", "a");
+    op = op_on(bed, LK_EVENT_RESOLVE_RELEASED, "two");
+    op.running = true;
+    op.who = LK_SLICE("root/anna");
+    struct lk_outcome released = say(bed, op, LK_VERDICT_DONE);
+    first = audit_of(bed, 0).last_id;
+    op = op_on(bed, LK_EVENT_EVICT, "one");
+    op.who = LK_SLICE("annabel");
+    struct lk_outcome evicted = say(bed, op, LK_VERDICT_DONE);
+    seen = audit_of(bed, 0);
+    assert_int_equal(seen.count, 2);
+    last = seen.last_id;
+
+    expect_story(bed, ASKED(.limit = 9),
+                 "resolve released (running) two, evict one");
+    expect_story(bed, ASKED(.newest = true),
+                 "evict one, resolve released (running) two");
+    expect_story(bed, ASKED(.newest = true, .limit = 1), "evict one");
+    expect_story(bed, ASKED(.newest = true, .before = last),
+                 "resolve released (running) two");
+    expect_story(bed, ASKED(.after = first), "evict one");
+    expect_story(bed, ASKED(.after = first, .before = last), "");
+    expect_story(bed, ASKED(.name.key = LK_SLICE("one")), "evict one");
+    expect_story(bed, ASKED(.name.key = LK_SLICE("one"), .newest = true),
+                 "evict one");
+    expect_story(
+        bed,
+        ASKED(.name.key = LK_SLICE("one"), .name.scope = LK_SLICE("elsewhere")),
+        "");
+    expect_story(bed, ASKED(.who = LK_SLICE("annabel")), "evict one");
+    expect_story(bed, ASKED(.who = LK_SLICE("anna")),
+                 "resolve released (running) two");
+    expect_story(bed, ASKED(.who = LK_SLICE("root")),
+                 "resolve released (running) two");
+    expect_story(bed, ASKED(.who = LK_SLICE("bel")), "");
+    expect_story(bed, ASKED(.action = LK_SLICE("resolve released")),
+                 "resolve released (running) two");
+    expect_story(bed, ASKED(.action = LK_SLICE("resolve rel")), "");
+    expect_story(
+        bed, ASKED(.since_ms = released.now_ms, .until_ms = evicted.now_ms + 1),
+        "resolve released (running) two, evict one");
+    expect_story(bed, ASKED(.since_ms = evicted.now_ms + 1), "");
+    expect_story(bed, ASKED(.until_ms = released.now_ms), "");
+    expect_story(bed, ASKED(.job = released.token), ""); /* of no job */
 }
 
 static void a_resolved_record_replays_the_proved_answer(void **state)
@@ -537,6 +621,7 @@ int main(void)
         IN_BED(a_list_in_pages_shows_every_record_once),
         IN_BED(a_list_shows_a_record_in_its_present_state_only),
         IN_BED(an_operator_resolves_and_each_step_is_audited),
+        IN_BED(the_audit_log_tells_the_story_that_is_asked_for),
         IN_BED(a_resolved_record_replays_the_proved_answer),
         IN_BED(what_an_operator_may_not_do_changes_nothing),
         IN_BED(an_evicted_key_is_a_new_operation),
