@@ -93,7 +93,7 @@ SHELL := /bin/bash
 
 MODULE := $(if $(GATEWAY),$(BUILD)/ngx_http_latchkey_module.so)
 
-all: $(BUILD)/latchkeyd $(BUILD)/latchkey $(BUILD)/liblatchkey.a $(BUILD)/liblatchkey.so $(BUILD)/latchkey.pc $(MODULE) $(BUILD)/payments $(BUILD)/provider $(BUILD)/lossy
+all: $(BUILD)/latchkeyd $(BUILD)/latchkey $(BUILD)/liblatchkey.a $(BUILD)/liblatchkey.so $(BUILD)/latchkey.pc $(BUILD)/latchkeyd.service $(MODULE) $(BUILD)/payments $(BUILD)/provider $(BUILD)/lossy
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -125,7 +125,7 @@ $(BUILD)/latchkey: $(CLI_OBJS) $(CONFIG_OBJS) $(STORE_OBJS) $(BUILD)/liblatchkey
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(STORE_LIBS) -linih
 
 # Written at each run that needs it: PREFIX may be another one.
-$(BUILD)/latchkey.pc: packaging/latchkey.pc.in FORCE
+$(BUILD)/latchkey.pc $(BUILD)/latchkeyd.service: $(BUILD)/%: packaging/%.in FORCE
 	@mkdir -p $(@D)
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
 	  -e "s|@VERSION@|$$(sed -n 's/^.define LATCHKEY_VERSION  *"\(.*\)"/\1/p' include/latchkey.h)|" $< >$@
@@ -337,7 +337,8 @@ install: all
 	  $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(LIBDIR)/pkgconfig \
 	  $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5 \
 	  $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/doc/latchkey \
-	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	  $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 755 $(BUILD)/latchkey $(DESTDIR)$(PREFIX)/bin/
 	install -m 755 $(BUILD)/latchkeyd $(DESTDIR)$(PREFIX)/sbin/
 	install -m 644 include/latchkey.h $(DESTDIR)$(PREFIX)/include/
@@ -345,13 +346,14 @@ install: all
 	install -m 755 $(BUILD)/liblatchkey.so $(DESTDIR)$(LIBDIR)/liblatchkey.so.0
 	ln -sf liblatchkey.so.0 $(DESTDIR)$(LIBDIR)/liblatchkey.so
 	install -m 644 $(BUILD)/latchkey.pc $(DESTDIR)$(LIBDIR)/pkgconfig/
+	install -m 644 $(BUILD)/latchkeyd.service $(DESTDIR)$(PREFIX)/lib/systemd/system/
 	$(if $(MODULE),install -d $(DESTDIR)$(LIBDIR)/nginx/modules)
 	$(if $(MODULE),install -m 644 $(MODULE) $(DESTDIR)$(LIBDIR)/nginx/modules/)
 	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5/
 	install -m 644 man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
 	install -m 644 packaging/completions/latchkey $(DESTDIR)$(PREFIX)/share/bash-completion/completions/
-	install -m 644 README.md NEWS.md LICENSE packaging/latchkeyd.conf packaging/latchkeyd.service \
+	install -m 644 README.md NEWS.md LICENSE packaging/latchkeyd.conf \
 	  packaging/nginx-latchkey.conf \
 	  docs/*.md $(DESTDIR)$(PREFIX)/share/doc/latchkey/
 

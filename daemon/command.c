@@ -235,6 +235,22 @@ static bool is_welcome(struct lk_conn *conn, const struct lk_command *command,
     return true;
 }
 
+/* The commands of a lane need the store, but for RESET. */
+static bool check_store(struct lk_conn *conn, const struct lk_command *command)
+{
+    struct lk_server *server = conn->server;
+
+    if (server->store || command->lane == LK_LANE_NONE ||
+        command->run == lk_run_reset) {
+        return true;
+    }
+    if (command->run == lk_run_claim || command->run == lk_run_accept) {
+        server->metrics.claims_unavailable++;
+    }
+    lk_conn_error(conn, "UNAVAILABLE %s", server->opening.trouble);
+    return false;
+}
+
 bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
                     size_t argc)
 {
@@ -257,7 +273,7 @@ bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
     metrics->by_command[command - commands]++;
     conn->command = command;
     conn->command_lane = lane;
-    if (is_welcome(conn, command, looks, argc)) {
+    if (is_welcome(conn, command, looks, argc) && check_store(conn, command)) {
         command->run(conn, argv, argc);
     }
     return true;

@@ -294,9 +294,9 @@ LK_COMMAND_HANDLER(stats)
     struct lk_server *server = conn->server;
     struct lk_buf *out = lk_conn_out(conn);
     struct pairs pairs = {0};
-    struct lk_store_stats stats = {0};
+    struct lk_store_stats stats;
 
-    server->store->class->stats(server->store, &stats);
+    lk_server_store_stats(server, &stats);
     add_store(&pairs, &stats);
     add_claims(&pairs, &server->metrics);
     enum lk_status status = pairs.status;

@@ -134,14 +134,17 @@ static bool set_name(struct lk_conn *conn, struct lk_slice name)
     return true;
 }
 
-/* The same for all daemons of one store, and for no other store. */
+/* The same for all daemons of one store, and for no other store; empty until
+ * the store is open. */
 static void name_store(const struct lk_store *store, char text[17])
 {
     static const char what[] = "latchkey store";
-    uint64_t number =
-        lk_siphash64(store->reference_secret, what, sizeof what - 1);
 
-    snprintf(text, 17, "%016" PRIx64, number);
+    text[0] = '\0';
+    if (store) {
+        snprintf(text, 17, "%016" PRIx64,
+                 lk_siphash64(store->reference_secret, what, sizeof what - 1));
+    }
 }
 
 static enum lk_status write_hello(struct lk_conn *conn, struct lk_buf *out)
@@ -155,6 +158,7 @@ static enum lk_status write_hello(struct lk_conn *conn, struct lk_buf *out)
     enum lk_status status = lk_resp_map(out, conn->proto, 8);
 
     name_store(conn->server->store, store);
+    conn->unnamed = !conn->server->store;
     for (size_t i = 0; !status && i < 5; i++) {
         status = lk_resp_bulk(out, latchkey_slice(texts[i][0]));
         if (!status) {

@@ -15,6 +15,7 @@
 #include "daemon/cache.h"
 #include "daemon/log.h"
 #include "daemon/metrics.h"
+#include "daemon/notify.h"
 #include "daemon/resp.h"
 #include "daemon/waiters.h"
 #include "store/store.h"
@@ -240,6 +241,7 @@ struct lk_conn {
     bool quit;    /* close when everything is answered */
     bool eof;     /* nothing more will come; answer what has */
     bool exports; /* an export has begun, and is in the audit log */
+    bool unnamed; /* was greeted while the store was not open */
 
     uint8_t proto;
     unsigned roles; /* bits 1 << enum lk_role */
@@ -479,6 +481,27 @@ struct lk_batcher;
 struct lk_reader;
 struct lk_outbox_class;
 
+/* The way to the store; opening.c says who may touch what, and when. */
+struct lk_opening {
+    uv_async_t async;  /* a try has ended */
+    uv_timer_t timer;  /* until the next one */
+    uint64_t pause_ms; /* before that */
+    const char *url;
+    const struct lk_store_class *class;
+    bool trying; /* there is a thread */
+    uv_thread_t thread;
+    atomic_bool returned; /* it is done with what follows */
+    struct lk_store_config config;
+    struct lk_store *found;
+    enum lk_status status;
+    struct lk_buf error;
+    /* Loop thread: */
+    uint64_t since_ms;             /* by the loop's clock */
+    char trouble[LK_TROUBLE_SIZE]; /* why the last try failed; one line */
+    char told[LK_TROUBLE_SIZE];    /* the one that the log has; empty: none */
+    uint64_t told_ms;
+};
+
 /* What the log was last told of uncertain operations. */
 struct lk_doubts_told {
     uint64_t count; /* never above what there are; 0: nothing */
@@ -489,7 +512,8 @@ struct lk_server {
     uv_loop_t loop;
     struct lk_config config;
     const struct lk_options *options;
-    struct lk_store *store;
+    struct lk_store *store; /* NULL: not open yet */
+    struct lk_opening opening;
     struct lk_batcher *batcher;
     uv_mutex_t wake_mutex;
     struct lk_batcher *awake; /* for threads of the store; NULL: not running */
@@ -536,6 +560,7 @@ struct lk_server {
     bool asked_twice;    /* to stop */
     bool served;         /* all is answered: what is left ends by itself */
     bool hung;           /* the store did not answer in time */
+    bool failed;         /* it stops because it cannot go on */
     struct lk_buf scratch;
     char read_buf[LK_READ_CHUNK];
 };
@@ -550,8 +575,22 @@ static inline bool lk_server_full(const struct lk_server *server)
 /* `server` is zeroed, with config and options set. A failure is logged, and
  * everything is closed again. */
 LK_MUST_CHECK enum lk_status lk_server_open(struct lk_server *server);
-/* Serves until it is told to stop, then closes everything. */
-void lk_server_run(struct lk_server *server);
+/* Serves until it is told to stop, then closes everything. False: it had to
+ * stop by itself. */
+LK_MUST_CHECK bool lk_server_run(struct lk_server *server);
+/* Starts what works with the store, which has just been opened. */
+LK_MUST_CHECK enum lk_status lk_server_take_store(struct lk_server *server);
+/* Tells systemd; a failure is logged. */
+void lk_server_say(enum lk_notify_event event, const char *text);
+
+/* opening.c: one try at once. LK_OK: the store is open, or it is tried again
+ * until it is. Else its failure has been logged. */
+LK_MUST_CHECK enum lk_status lk_opening_start(struct lk_server *server);
+/* False: a try is running, which cannot be waited for. */
+LK_MUST_CHECK bool lk_opening_stop(struct lk_server *server);
+/* The numbers of the store; while it is not open, zeros and why. */
+void lk_server_store_stats(struct lk_server *server,
+                           struct lk_store_stats *stats);
 
 void lk_server_mark_dirty(struct lk_server *server, struct lk_conn *conn);
 void lk_server_mark_runnable(struct lk_server *server, struct lk_conn *conn);

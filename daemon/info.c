@@ -42,12 +42,14 @@ static void server_section(struct info *info)
     struct lk_server *server = info->server;
     uint64_t up = uv_now(&server->loop) - server->started_ms;
     unsigned port = 0;
-    char promise[LK_PROMISE_SIZE];
+    char promise[LK_PROMISE_SIZE] = "";
 
     for (size_t i = 0; i < server->listener_count && !port; i++) {
         port = server->listeners[i].port;
     }
-    lk_store_promise(server->store, promise);
+    if (server->store) {
+        lk_store_promise(server->store, promise);
+    }
     word(info, "redis_version", REDIS_VERSION);
     word(info, "redis_mode", "standalone");
     word(info, "latchkey_version", LATCHKEY_VERSION);
@@ -55,7 +57,7 @@ static void server_section(struct info *info)
     line(info, "tcp_port", port);
     line(info, "uptime_in_seconds", up / 1000);
     line(info, "uptime_in_days", up / 86400000);
-    word(info, "store", server->store->class->scheme);
+    word(info, "store", server->opening.class->scheme);
     word(info, "store_promise", promise);
 }
 
@@ -168,9 +170,11 @@ static void histogram(struct info *info, const char *name, const char *unit,
 
 static void batches_section(struct info *info)
 {
-    struct lk_batcher_stats stats;
+    struct lk_batcher_stats stats = {0};
 
-    lk_batcher_stats(info->server->batcher, &stats);
+    if (info->server->batcher) {
+        lk_batcher_stats(info->server->batcher, &stats);
+    }
     line(info, "batches", stats.ops.count);
     line(info, "batch_ops", stats.ops.sum);
     histogram(info, "batch_size", "", &stats.ops);
@@ -185,11 +189,10 @@ static void latency_section(struct info *info)
 
 static void store_section(struct info *info)
 {
-    struct lk_store *store = info->server->store;
-    struct lk_store_stats stats = {0};
+    struct lk_store_stats stats;
     char label[64];
 
-    store->class->stats(store, &stats);
+    lk_server_store_stats(info->server, &stats);
     line(info, "available", stats.available);
     word(info, "trouble", stats.trouble);
     line(info, "records", stats.records);
@@ -230,13 +233,12 @@ static uint64_t age_of(uint64_t since_ms, const struct lk_store_stats *stats)
 static void outbox_section(struct info *info)
 {
     struct lk_server *server = info->server;
-    struct lk_store *store = server->store;
-    struct lk_store_stats stats = {0};
+    struct lk_store_stats stats;
     struct lk_targets_view *view = lk_targets_view_make(server);
     char label[64];
 
-    store->class->stats(store, &stats);
-    line(info, "keeps_jobs", store->class->jobs != NULL);
+    lk_server_store_stats(server, &stats);
+    line(info, "keeps_jobs", server->opening.class->jobs != NULL);
     line(info, "courier", server->courier != NULL);
     line(info, "courier_only", server->config.courier_only);
     for (int state = 0; state < LK_JOB_DELIVERED; state++) {

@@ -157,8 +157,7 @@ static int serve(const struct command_line *line, struct lk_config *config)
     server->outbox_class = &lk_courier_class;
     lk_log_set_level((enum lk_log_level)config->log_level);
     umask(0077); /* stored answers are nobody else's to read */
-    if (lk_server_open(server) == LK_OK) {
-        lk_server_run(server);
+    if (lk_server_open(server) == LK_OK && lk_server_run(server)) {
         result = EXIT_SUCCESS;
     }
     lk_config_free(&server->config);

@@ -49,7 +49,7 @@ void lk_server_go_on_stopping(struct lk_server *server)
     uv_stop(&server->loop);
 }
 
-static void say(enum lk_notify_event event, const char *text)
+void lk_server_say(enum lk_notify_event event, const char *text)
 {
     enum lk_status status = lk_notify(event, text);
 
@@ -71,7 +71,7 @@ void lk_server_stop(struct lk_server *server)
     server->stop_by_ms = now + LK_STOP_BOUND_MS;
     lk_log(LK_LOG_INFO, "stopping", "connections=%zu queued=%zu waiting=%zu",
            server->conn_count, server->queued_ops, server->waiters.count);
-    say(LK_NOTIFY_STOPPING, NULL);
+    lk_server_say(LK_NOTIFY_STOPPING, NULL);
     lk_server_stop_listening(server);
     for (struct lk_conn *conn = server->conns; conn; conn = conn->next) {
         lk_conn_stop_reading(conn);
@@ -110,7 +110,7 @@ static void reload(struct lk_server *server)
     struct lk_buf notes = {0};
     enum lk_status status;
 
-    say(LK_NOTIFY_RELOADING, NULL);
+    lk_server_say(LK_NOTIFY_RELOADING, NULL);
     status = lk_options_read(server->options, &fresh, &errors, &notes);
     if (status) {
         log_lines(LK_LOG_ERROR, "reload-failed", &errors);
@@ -124,13 +124,16 @@ static void reload(struct lk_server *server)
         lk_config_free(&fresh);
         lk_log_set_level((enum lk_log_level)server->config.log_level);
         lk_cache_set_max(&server->cache, server->config.cache_bytes);
-        lk_batcher_set_sweep(server->batcher, sweep_interval(&server->config));
-        lk_outbox_reload(server);
+        if (server->store) {
+            lk_batcher_set_sweep(server->batcher,
+                                 sweep_interval(&server->config));
+            lk_outbox_reload(server);
+        }
         lk_log(LK_LOG_INFO, "reloaded", "connections=%zu", server->conn_count);
     }
     latchkey_buf_free(&errors);
     latchkey_buf_free(&notes);
-    say(LK_NOTIFY_READY, NULL);
+    lk_server_say(LK_NOTIFY_READY, NULL);
 }
 
 static void on_signal(uv_signal_t *handle, int number)
@@ -197,9 +200,19 @@ static void set_awake(struct lk_server *server, struct lk_batcher *batcher)
     uv_mutex_unlock(&server->wake_mutex);
 }
 
+/* A try to open the store cannot be told to stop, and nothing depends on it. */
+static void leave_running_try(struct lk_server *server)
+{
+    if (!lk_opening_stop(server)) {
+        lk_log(LK_LOG_INFO, "stopped", "pid=%d", (int)getpid());
+        _exit(EXIT_SUCCESS);
+    }
+}
+
 static void close_server(struct lk_server *server)
 {
     lk_server_stop_listening(server);
+    leave_running_try(server);
     leave_hung_store(server);
     lk_outbox_stop(server);
     set_awake(server, NULL);
@@ -223,94 +236,6 @@ static void close_server(struct lk_server *server)
 }
 
 /* ---- Start --------------------------------------------------------------- */
-
-static void on_store_log(void *context, int level, const char *line)
-{
-    char shown[LK_LOG_LINE / 2];
-
-    lk_log((enum lk_log_level)level, "store", "text=%s",
-           lk_log_quote(latchkey_slice(line), shown, sizeof(shown)));
-}
-
-/* Before the batcher runs there is nobody to wake; it looks by itself. */
-static void on_store_wake(void *context)
-{
-    struct lk_server *server = context;
-
-    uv_mutex_lock(&server->wake_mutex);
-    if (server->awake) {
-        lk_batcher_hurry(server->awake);
-    }
-    uv_mutex_unlock(&server->wake_mutex);
-}
-
-static enum lk_status require_strict(struct lk_store *store,
-                                     struct lk_buf *error)
-{
-    struct lk_buf text = {0};
-    bool strict = false;
-    enum lk_status status = store->class->describe(store, &text, &strict);
-
-    if (!status && !strict) {
-        status = latchkey_buf_printf(
-            error,
-            "store.strict is set, but with its present settings this store "
-            "promises less: %.*s",
-            (int)text.len, text.data);
-        status = status ? status : LK_INVALID;
-    }
-    latchkey_buf_free(&text);
-    return status;
-}
-
-static enum lk_status open_store(struct lk_server *server)
-{
-    const struct lk_config *config = &server->config;
-    struct lk_store_config store;
-    struct lk_buf error = {0};
-    char shown[LK_LOG_LINE / 2];
-
-    lk_store_config_default(&store);
-    store.default_ttl_ms = config->ttl_ms;
-    store.default_lock_ms = config->lock_ms;
-    store.clock_jump_ms = config->clock_jump_ms;
-    store.checkpoint_pages = (unsigned)config->checkpoint_pages;
-    store.cache_pages = (unsigned)config->cache_pages;
-    store.reap_rows = (unsigned)config->reap_rows;
-    store.connections = (unsigned)config->store_lanes;
-    store.batch_ops = config->batch_ops;
-    store.pooler = config->store_pooler;
-    store.accept_loss = config->accept_loss;
-    store.strict = config->strict;
-    store.notify = config->store_notify;
-    store.timeout_ms = config->store_timeout_ms;
-    store.connect_timeout_ms = config->store_connect_timeout_ms;
-    store.wait_replicas = (unsigned)config->wait_replicas;
-    store.wait_timeout_ms = config->wait_timeout_ms;
-    store.prefix = config->prefix;
-    store.cache_url = config->cache_url;
-    store.cache_timeout_ms = config->cache_timeout_ms;
-    store.log = on_store_log;
-    store.wake = on_store_wake;
-    store.wake_context = server;
-    enum lk_status status =
-        lk_store_open(config->store_url, &store, &server->store, &error);
-    if (!status && config->strict) {
-        status = require_strict(server->store, &error);
-    }
-    if (status) {
-        struct lk_slice why =
-            error.len ? latchkey_buf_slice(&error)
-                      : latchkey_slice(latchkey_status_text(status));
-        lk_log(LK_LOG_ERROR, "store-failed", "error=%s",
-               lk_log_quote(why, shown, sizeof(shown)));
-    } else {
-        lk_log(LK_LOG_INFO, "store-open", "scheme=%s promise=\"%s\"",
-               server->store->class->scheme, server->store->promise);
-    }
-    latchkey_buf_free(&error);
-    return status;
-}
 
 /* Thousands of connections need more than the usual 1024 descriptors. */
 static void raise_limits(const struct lk_config *config)
@@ -350,6 +275,22 @@ static bool open_loop(struct lk_server *server)
     return ok;
 }
 
+enum lk_status lk_server_take_store(struct lk_server *server)
+{
+    const struct lk_config *config = &server->config;
+    enum lk_status status =
+        lk_batcher_start(server->store, &server->returns, config->batch_ops,
+                         sweep_interval(config), &server->batcher);
+
+    if (!status) {
+        set_awake(server, server->batcher);
+        lk_turn_poll(server);
+        status =
+            lk_reader_start(server->store, &server->returns, &server->reader);
+    }
+    return status ? status : lk_outbox_start(server);
+}
+
 enum lk_status lk_server_open(struct lk_server *server)
 {
     const struct lk_config *config = &server->config;
@@ -364,20 +305,9 @@ enum lk_status lk_server_open(struct lk_server *server)
                "be set up\"");
         return LK_IO;
     }
-    status = open_store(server);
-    if (!status) {
-        status =
-            lk_batcher_start(server->store, &server->returns, config->batch_ops,
-                             sweep_interval(config), &server->batcher);
-    }
-    if (!status) {
-        set_awake(server, server->batcher);
-        lk_turn_poll(server);
-        status =
-            lk_reader_start(server->store, &server->returns, &server->reader);
-    }
-    if (!status) {
-        status = lk_outbox_start(server);
+    status = lk_opening_start(server);
+    if (!status && server->store) {
+        status = lk_server_take_store(server);
     }
     if (!status) {
         status = lk_server_listen(server);
@@ -385,16 +315,17 @@ enum lk_status lk_server_open(struct lk_server *server)
     if (!status) {
         lk_log(LK_LOG_INFO, "ready", "version=%s pid=%d", LATCHKEY_VERSION,
                (int)getpid());
-        say(LK_NOTIFY_READY, NULL);
+        lk_server_say(LK_NOTIFY_READY, NULL);
         return LK_OK;
     }
     close_server(server);
     return status;
 }
 
-void lk_server_run(struct lk_server *server)
+bool lk_server_run(struct lk_server *server)
 {
     uv_run(&server->loop, UV_RUN_DEFAULT);
     close_server(server);
     lk_log(LK_LOG_INFO, "stopped", "pid=%d", (int)getpid());
+    return !server->failed;
 }

@@ -267,9 +267,9 @@ static uint64_t tick_interval(const struct lk_config *config)
 static void tell_doubts(struct lk_server *server, uint64_t now)
 {
     struct lk_doubts_told *told = &server->doubts;
-    struct lk_store_stats stats = {0};
+    struct lk_store_stats stats;
 
-    server->store->class->stats(server->store, &stats);
+    lk_server_store_stats(server, &stats);
     uint64_t count = stats.by_state[LK_STATE_UNCERTAIN];
     uint64_t pause = count > told->count ? DOUBTS_MORE_MS : DOUBTS_SAME_MS;
     if (!count || (told->count && now - told->at_ms < pause)) {

@@ -6,6 +6,7 @@
  * promise.
  */
 #include "store/postgres.h"
+#include "store/redis.h"
 
 #include <openssl/rand.h>
 #include <stdarg.h>
@@ -219,6 +220,21 @@ static enum lk_status open_cache(struct lk_postgres *store,
                              : LK_OK;
 }
 
+static enum lk_status check_urls(const struct lk_store_config *config,
+                                 struct lk_buf *error)
+{
+    struct lk_pg_url url = {0};
+    struct lk_redis_url cache = {0};
+    enum lk_status status = lk_pg_url_parse(config->url, &url, error);
+
+    if (!status && config->cache_url) {
+        status = lk_redis_url_parse(config->cache_url, &cache, error);
+    }
+    lk_pg_url_free(&url);
+    lk_redis_url_free(&cache);
+    return status;
+}
+
 static enum lk_status open_store(const struct lk_store_config *config,
                                  struct lk_store **opened, struct lk_buf *error)
 {
@@ -293,6 +309,7 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
 
 const struct lk_store_class lk_postgres_class = {
     .scheme = "postgres",
+    .check = check_urls,
     .open = open_store,
     .close = close_store,
     .apply = lk_postgres_apply,

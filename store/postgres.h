@@ -323,7 +323,7 @@ struct lk_postgres {
     pthread_mutex_t lock; /* guards what follows; taken alone */
     bool opened;          /* the secrets are known */
     bool troubled;
-    char trouble[128];
+    char trouble[LK_TROUBLE_SIZE];
     struct lk_pg_settings settings;
     struct lk_pg_counts counts;
 

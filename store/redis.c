@@ -251,6 +251,23 @@ static void close_store(struct lk_store *base)
     free(store);
 }
 
+static enum lk_status check_url(const struct lk_store_config *config,
+                                struct lk_buf *error)
+{
+    struct lk_redis_url url = {0};
+    enum lk_status status = lk_redis_url_parse(config->url, &url, error);
+
+    lk_redis_url_free(&url);
+    if (!status && config->strict) {
+        status = latchkey_buf_printf(
+            error, "store.strict is set, and no Redis promises that much, "
+                   "whatever its settings: use PostgreSQL or the embedded "
+                   "store, or do not ask for it");
+        status = status ? status : LK_INVALID;
+    }
+    return status;
+}
+
 static enum lk_status open_store(const struct lk_store_config *config,
                                  struct lk_store **store, struct lk_buf *error)
 {
@@ -278,6 +295,7 @@ static enum lk_status open_store(const struct lk_store_config *config,
 
 const struct lk_store_class lk_redis_class = {
     .scheme = "redis",
+    .check = check_url,
     .open = open_store,
     .close = close_store,
     .apply = lk_redis_apply,

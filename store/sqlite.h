@@ -283,7 +283,7 @@ struct lk_sqlite {
     atomic_uint_fast64_t hold_until_ms;
     struct lk_counters counters;
     pthread_mutex_t trouble_lock;
-    char trouble[128];
+    char trouble[LK_TROUBLE_SIZE];
 };
 
 /* sqlite_schema.c: files, tables, settings */

@@ -171,24 +171,47 @@ void lk_store_log(const struct lk_store_config *config, int level,
     }
 }
 
-enum lk_status lk_store_open(const char *url, struct lk_store_config *config,
-                             struct lk_store **store, struct lk_buf *error)
+/* NULL: none. */
+static const struct lk_store_class *class_of(const char *url, size_t *scheme)
 {
-    *store = NULL;
     for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
         size_t len = strlen(schemes[i].scheme);
         if (!strncmp(url, schemes[i].scheme, len) && url[len] == ':') {
-            config->url = url;
-            config->path = url + len + 1;
-            return schemes[i].class->open(config, store, error);
+            *scheme = len;
+            return schemes[i].class;
         }
     }
-    enum lk_status status =
-        latchkey_buf_printf(error,
-                            "\"%s\" names no store; use sqlite:PATH, "
-                            "postgres://HOST/DATABASE or redis://HOST:PORT",
-                            url);
-    return status ? status : LK_INVALID;
+    return NULL;
+}
+
+enum lk_status lk_store_check(const char *url, struct lk_store_config *config,
+                              const struct lk_store_class **class,
+                              struct lk_buf *error)
+{
+    size_t len = 0;
+
+    *class = class_of(url, &len);
+    if (!*class) {
+        enum lk_status status =
+            latchkey_buf_printf(error,
+                                "\"%s\" names no store; use sqlite:PATH, "
+                                "postgres://HOST/DATABASE or redis://HOST:PORT",
+                                url);
+        return status ? status : LK_INVALID;
+    }
+    config->url = url;
+    config->path = url + len + 1;
+    return (*class)->check ? (*class)->check(config, error) : LK_OK;
+}
+
+enum lk_status lk_store_open(const char *url, struct lk_store_config *config,
+                             struct lk_store **store, struct lk_buf *error)
+{
+    const struct lk_store_class *class;
+    enum lk_status status = lk_store_check(url, config, &class, error);
+
+    *store = NULL;
+    return status ? status : class->open(config, store, error);
 }
 
 void lk_store_close(struct lk_store *store)

@@ -28,6 +28,7 @@ enum {
     LK_WHO_MAX = 255,
     LK_WHY_MAX = 1024,
     LK_PROMISE_SIZE = 256,
+    LK_TROUBLE_SIZE = 384,
 };
 
 /*
@@ -270,7 +271,7 @@ struct lk_store_stats {
     uint64_t oldest_uncertain_ms;    /* of operations and jobs; 0: none */
     bool clock_held;                 /* an operator must accept the clock */
     bool available;
-    char trouble[128]; /* why not available; escaped, one line */
+    char trouble[LK_TROUBLE_SIZE]; /* why not available; escaped, one line */
 };
 
 struct lk_store_config {
@@ -319,6 +320,13 @@ struct lk_store;
 /* Which thread may call what stands with each function. */
 struct lk_store_class {
     const char *scheme;
+
+    /* What can be told of URLs without asking a server: LK_OK, or LK_INVALID
+     * and a sentence. Of such a store whatever else is wrong at an opening may
+     * be mended at its server. NULL: it is embedded, and an opening that fails
+     * fails for good. */
+    enum lk_status (*check)(const struct lk_store_config *config,
+                            struct lk_buf *error);
 
     /* LK_BUSY: another process owns it. `error` gets a sentence that names
      * the file and the remedy. Start-up thread. */
@@ -444,6 +452,13 @@ static inline unsigned lk_op_lane(const struct lk_store *store,
     return (unsigned)(op->hash.hi % store->lanes);
 }
 
+/* Sets the class of the store that a URL names, `config->url` and
+ * `config->path`. LK_INVALID: there is no such scheme, or class->check says so;
+ * `error` gets a sentence. */
+LK_MUST_CHECK enum lk_status lk_store_check(const char *url,
+                                            struct lk_store_config *config,
+                                            const struct lk_store_class **class,
+                                            struct lk_buf *error);
 /*
  * Opens the store that a URL names ("sqlite:PATH", "postgres://HOST/NAME",
  * "redis://HOST:PORT"). LK_INVALID: no such scheme. `config->url` and

@@ -341,6 +341,19 @@ def test_a_daemon_that_is_only_a_courier_delivers_and_decides_nothing(
 
 # ---- the database dies ----
 
+@pytest.mark.stores("postgres")
+def test_a_courier_that_starts_before_its_database_delivers_once_it_is_there(
+        box, provider, postgres):
+    # C19, C27
+    box.target("pay", provider).start("courier.enabled=no")
+    key = box.leave(charge())
+    postgres.kill()
+    box.start(arguments=["--courier-only"])
+    postgres.start()
+    box.wait_job(key)
+    assert len(provider.charges()) == 1
+
+
 @pytest.mark.parametrize("honours", [True, False])
 @pytest.mark.stores("postgres")
 def test_an_answer_that_cannot_be_stored_yet_is_stored_later(

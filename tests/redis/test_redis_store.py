@@ -11,7 +11,7 @@ import pytest
 
 from support import build, stores
 from support.life import (FINGERPRINT, begin, claim, complete, finish, name,
-                          new_key, until, verdict)
+                          new_key, refusal, until, verdict)
 from support.proxy import Proxy
 from support.redis_server import RedisServer, Sentinel
 from support.resp import Error, fields
@@ -45,13 +45,6 @@ def on(make_daemon, prefix):
         return make_daemon(url=url, settings=[
             "store.prefix=" + prefix, *settings], **options)
     return make
-
-
-def refusal(daemon):
-    """The log of a daemon that must not start."""
-    daemon.launch()
-    assert daemon.wait() != 0, daemon.log_text()
-    return daemon.log_text()
 
 
 def info(raw):
@@ -424,7 +417,10 @@ def test_stores_in_two_databases_have_tokens_of_their_own(on):
 ])
 def test_a_url_that_is_wrong_is_told_without_its_password(
         make_daemon, url, words):
-    text = refusal(make_daemon(start=False, url=url))
+    daemon = make_daemon(start=False, url=url)
+    daemon.launch()
+    assert daemon.wait() != 0, daemon.log_text()
+    text = daemon.log_text()
     assert words in text and "sec%zzret" not in text
 
 
@@ -449,12 +445,31 @@ def test_a_killed_server_is_unavailable_at_once_and_comes_back(on):
         assert begin(raw, new_key()) > token + 2 ** 25
 
 
-def test_a_daemon_does_not_start_without_its_server(make_daemon):
-    with RedisServer() as server:
-        url = server.url()
-        daemon = make_daemon(start=False, url=url)
+def test_it_starts_while_its_server_is_away_and_connects_by_itself(
+        make_daemon):
+    # C19: what is asked of the server at a start is asked of it then, too.
+    evicting = {"maxmemory": "64mb", "maxmemory-policy": "allkeys-lru"}
+    with RedisServer(**evicting) as server:
         server.kill()
-        assert "127.0.0.1" in refusal(daemon)
+        daemon = make_daemon(url=server.url())
+        raw = daemon.raw()
+        assert raw("PING") == "PONG"
+        reply = claim(raw, new_key())
+        assert is_unavailable(reply) and "127.0.0.1" in reply
+        assert "127.0.0.1" in info(raw)["trouble"]
+        server.start()
+        until(lambda: "maxmemory-policy" in claim(raw, new_key()))
+        server.set("maxmemory-policy", "noeviction")
+        key = until(lambda: verdict(claim(raw, "key")) == "NEW" and "key")
+        assert verdict(claim(raw, key)) == "INFLIGHT"
+        assert info(raw)["trouble"] == ""
+        daemon.stop()
+
+
+def test_it_does_not_start_where_no_redis_promises_enough(make_daemon):
+    daemon = make_daemon(start=False, url="redis://127.0.0.1:1",
+                         settings=["store.strict=yes"]).launch()
+    assert daemon.wait() != 0 and "store.strict" in daemon.log_text()
 
 
 def test_another_store_in_its_place_is_not_used(on, prefix):

@@ -13,11 +13,12 @@ import pytest
 from support import build, courier_sql, schema, stores
 from support.history import Race
 from support.life import (FINGERPRINT, OTHER_FINGERPRINT, begin, claim,
-                          complete, finish, name, new_key, until, verdict)
+                          complete, finish, name, new_key, refusal, until,
+                          verdict)
 from support.pgbouncer import PgBouncer
 from support.postgres import Postgres
 from support.proxy import REPLIES, Proxy
-from support.resp import Raw, encode
+from support.resp import Raw, encode, fields
 
 MINE = "application_name LIKE 'latchkeyd%'"
 
@@ -33,13 +34,6 @@ def url(postgres):
     return stores.make_postgres(postgres)
 
 
-def refusal(daemon):
-    """The log of a daemon that must not start."""
-    daemon.launch()
-    assert daemon.wait() != 0, daemon.log_text()
-    return daemon.log_text()
-
-
 def info(raw):
     return dict(line.split(":", 1) for line in
                 raw("INFO").decode().split("\r\n") if ":" in line)
@@ -50,6 +44,37 @@ def info(raw):
 def test_without_the_schema_it_says_how_to_make_it(make_daemon, postgres):
     daemon = make_daemon(start=False, url=postgres.create_database())
     assert "latchkey migrate" in refusal(daemon)
+
+
+def test_it_starts_while_its_server_is_away_and_connects_by_itself(
+        make_daemon):
+    # C19: what is asked of the server at a start is asked of it then, too.
+    with Postgres(settings={"full_page_writes": "off"}) as server:
+        url = server.create_database()
+        server.kill()
+        daemon = make_daemon(url=url, settings=["store.strict=yes"])
+        raw, greeted = daemon.raw(), daemon.raw()
+        assert raw("PING") == "PONG"
+        assert fields(greeted("HELLO"))["store"] == b""
+        assert "connection" in claim(raw, new_key())
+        assert "connection" in info(raw)["trouble"]
+        operator = daemon.raw(user="operator")
+        for words in (("LIST",), ("VERIFY",), ("JOBS",), ("TARGET", "STATUS"),
+                      ("LOOKUP", *name(new_key()))):
+            assert operator(*words).code == "UNAVAILABLE", words
+        server.start()
+        for missing, mend in (
+                ("full_page_writes", lambda: server.set(
+                    "full_page_writes", "on")),
+                ("latchkey migrate", lambda: stores.migrate(url))):
+            until(lambda: missing in claim(raw, new_key()))
+            mend()
+        until(lambda: verdict(claim(raw, new_key())) == "NEW")
+        assert info(raw)["trouble"] == ""
+        daemon.wait_for_log("event=store-available")
+        # Who was greeted without the store's name has to ask for it again.
+        assert greeted.at_end()
+        daemon.stop()
 
 
 @pytest.mark.parametrize("setting", ["synchronous_commit", "fsync"])

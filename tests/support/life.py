@@ -54,6 +54,17 @@ def verdict(reply):
     return word.decode() if isinstance(word, bytes) else str(word)
 
 
+def refusal(daemon):
+    """The log of a daemon whose server will not do: it listens, and says so to
+    whatever needs the store."""
+    daemon.start()
+    daemon.wait_for_log("event=store-unavailable")
+    reply = claim(daemon.raw(), new_key())
+    assert reply.code == "UNAVAILABLE", reply
+    daemon.stop()
+    return daemon.log_text()
+
+
 def rounds(seconds, enough):
     """For as long as that, and on a slow machine until it is enough."""
     end = time.monotonic() + seconds

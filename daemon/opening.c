@@ -1,0 +1,318 @@
+/*
+ * opening.c - the store is opened: at the start, or later, once it is there.
+ *
+ * phase    server->store  what is legal
+ * opening  NULL           listening; what needs the store gets UNAVAILABLE
+ * open     set, for good  everything
+ *
+ * A store on a server that cannot be used yet is tried again, each time from
+ * the beginning: whatever an opening checks (the server's settings and version,
+ * the schema, the secrets, the promise that store.strict asks for, that tokens
+ * go on above those of before) has been checked before anything is decided. A
+ * try runs on a thread of its own, which has `config`, `found`, `status` and
+ * `error` until it ends.
+ */
+#include "daemon/batcher.h"
+#include "daemon/notify.h"
+#include "daemon/thread.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    PAUSE_LEAST_MS = 100,
+    PAUSE_MOST_MS = 1000,
+    TELL_OTHER_MS = 10 * 1000, /* the log: another cause, the same cause */
+    TELL_SAME_MS = 60 * 1000,
+};
+
+/* ---- One try ------------------------------------------------------------- */
+
+static void on_store_log(void *context, int level, const char *line)
+{
+    char shown[LK_LOG_LINE / 2];
+
+    lk_log((enum lk_log_level)level, "store", "text=%s",
+           lk_log_quote(latchkey_slice(line), shown, sizeof(shown)));
+}
+
+/* Before the batcher runs there is no one to wake; it looks by itself. */
+static void on_store_wake(void *context)
+{
+    struct lk_server *server = context;
+
+    uv_mutex_lock(&server->wake_mutex);
+    if (server->awake) {
+        lk_batcher_hurry(server->awake);
+    }
+    uv_mutex_unlock(&server->wake_mutex);
+}
+
+static void fill_config(struct lk_server *server, struct lk_store_config *store)
+{
+    const struct lk_config *config = &server->config;
+
+    lk_store_config_default(store);
+    store->default_ttl_ms = config->ttl_ms;
+    store->default_lock_ms = config->lock_ms;
+    store->clock_jump_ms = config->clock_jump_ms;
+    store->checkpoint_pages = (unsigned)config->checkpoint_pages;
+    store->cache_pages = (unsigned)config->cache_pages;
+    store->reap_rows = (unsigned)config->reap_rows;
+    store->connections = (unsigned)config->store_lanes;
+    store->batch_ops = config->batch_ops;
+    store->pooler = config->store_pooler;
+    store->accept_loss = config->accept_loss;
+    store->strict = config->strict;
+    store->notify = config->store_notify;
+    store->timeout_ms = config->store_timeout_ms;
+    store->connect_timeout_ms = config->store_connect_timeout_ms;
+    store->wait_replicas = (unsigned)config->wait_replicas;
+    store->wait_timeout_ms = config->wait_timeout_ms;
+    store->prefix = config->prefix;
+    store->cache_url = config->cache_url;
+    store->cache_timeout_ms = config->cache_timeout_ms;
+    store->log = on_store_log;
+    store->wake = on_store_wake;
+    store->wake_context = server;
+}
+
+static enum lk_status require_strict(struct lk_store *store,
+                                     struct lk_buf *error)
+{
+    struct lk_buf text = {0};
+    bool strict = false;
+    enum lk_status status = store->class->describe(store, &text, &strict);
+
+    if (!status && !strict) {
+        status = latchkey_buf_printf(
+            error,
+            "store.strict is set, but with its present settings this store "
+            "promises less: %.*s",
+            (int)text.len, text.data);
+        status = status ? status : LK_INVALID;
+    }
+    latchkey_buf_free(&text);
+    return status;
+}
+
+static void try_once(struct lk_opening *opening)
+{
+    struct lk_store_config *config = &opening->config;
+
+    opening->error.len = 0;
+    opening->found = NULL;
+    opening->status =
+        lk_store_open(opening->url, config, &opening->found, &opening->error);
+    if (!opening->status && config->strict) {
+        opening->status = require_strict(opening->found, &opening->error);
+        if (opening->status) {
+            lk_store_close(opening->found);
+            opening->found = NULL;
+        }
+    }
+}
+
+static void run_try(void *context)
+{
+    struct lk_opening *opening = context;
+
+    try_once(opening);
+    atomic_store(&opening->returned, true);
+    uv_async_send(&opening->async);
+}
+
+/* ---- What is said of it -------------------------------------------------- */
+
+/* One line, whatever a server has written into it. */
+static void set_trouble(struct lk_opening *opening)
+{
+    struct lk_slice why =
+        opening->error.len
+            ? latchkey_buf_slice(&opening->error)
+            : latchkey_slice(latchkey_status_text(opening->status));
+    size_t len = 0;
+
+    for (; len < why.len && len < sizeof(opening->trouble) - 1; len++) {
+        unsigned char byte = (unsigned char)why.data[len];
+        opening->trouble[len] = byte < 0x20 || byte == 0x7f ? ' ' : (char)byte;
+    }
+    opening->trouble[len] = '\0';
+}
+
+static void log_trouble(const struct lk_opening *opening, const char *event,
+                        const char *note)
+{
+    char shown[LK_LOG_LINE / 2];
+
+    lk_log(LK_LOG_ERROR, event, "error=%s%s",
+           lk_log_quote(latchkey_slice(opening->trouble), shown, sizeof(shown)),
+           note);
+}
+
+/* When it begins, when the cause is another one, and once a minute. */
+static void tell_away(struct lk_server *server)
+{
+    struct lk_opening *opening = &server->opening;
+    uint64_t now = uv_now(&server->loop);
+    bool same = !strcmp(opening->trouble, opening->told);
+    char status[sizeof(opening->trouble) + 64];
+
+    if (opening->told[0] &&
+        now - opening->told_ms < (same ? TELL_SAME_MS : TELL_OTHER_MS)) {
+        return;
+    }
+    memcpy(opening->told, opening->trouble, sizeof(opening->told));
+    opening->told_ms = now;
+    log_trouble(opening, "store-unavailable", " note=\"tried again\"");
+    snprintf(status, sizeof(status), "the store is unavailable: %s",
+             opening->trouble);
+    lk_server_say(LK_NOTIFY_STATUS, status);
+}
+
+static void tell_open(struct lk_server *server)
+{
+    struct lk_opening *opening = &server->opening;
+    uint64_t away = uv_now(&server->loop) - opening->since_ms;
+
+    lk_log(LK_LOG_INFO, "store-open", "scheme=%s promise=\"%s\"",
+           server->store->class->scheme, server->store->promise);
+    if (opening->told[0]) {
+        lk_log(LK_LOG_INFO, "store-available", "away_s=%llu",
+               (unsigned long long)away / 1000);
+        lk_server_say(LK_NOTIFY_STATUS, "");
+    }
+}
+
+/* ---- The loop thread ----------------------------------------------------- */
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct lk_opening *opening = timer->data;
+    struct lk_server *server = opening->async.data;
+
+    fill_config(server, &opening->config);
+    atomic_store(&opening->returned, false);
+    opening->trying = !lk_thread_create(&opening->thread, run_try, opening);
+    if (!opening->trying) {
+        uv_timer_start(timer, on_timer, PAUSE_MOST_MS, 0);
+    }
+}
+
+static void wait_for_next(struct lk_opening *opening)
+{
+    uint64_t pause = opening->pause_ms ? opening->pause_ms : PAUSE_LEAST_MS;
+
+    opening->pause_ms = pause * 2 < PAUSE_MOST_MS ? pause * 2 : PAUSE_MOST_MS;
+    uv_timer_start(&opening->timer, on_timer, pause, 0);
+}
+
+/* A greeting without the store's name must not outlast the opening: the gateway
+ * goes by that name to tell one store from another. */
+static void close_unnamed(struct lk_server *server)
+{
+    for (struct lk_conn *conn = server->conns; conn; conn = conn->next) {
+        if (conn->unnamed) {
+            lk_conn_close(conn, "store-opened");
+        }
+    }
+}
+
+/* The rest of the daemon could not be started: systemd tries again. */
+static void give_up(struct lk_server *server, enum lk_status status)
+{
+    lk_log(LK_LOG_ERROR, "store-failed", "error=\"%s\"",
+           latchkey_status_text(status));
+    server->failed = true;
+    lk_server_stop(server);
+}
+
+static void on_tried(uv_async_t *async)
+{
+    struct lk_server *server = async->data;
+    struct lk_opening *opening = &server->opening;
+
+    if (!opening->trying || !atomic_load(&opening->returned)) {
+        return;
+    }
+    uv_thread_join(&opening->thread);
+    opening->trying = false;
+    if (server->stop_by_ms) {
+        lk_store_close(opening->found);
+        opening->found = NULL;
+    } else if (opening->status) {
+        set_trouble(opening);
+        tell_away(server);
+        wait_for_next(opening);
+    } else {
+        server->store = opening->found;
+        close_unnamed(server);
+        tell_open(server);
+        enum lk_status status = lk_server_take_store(server);
+        if (status) {
+            give_up(server, status);
+        }
+    }
+}
+
+enum lk_status lk_opening_start(struct lk_server *server)
+{
+    struct lk_opening *opening = &server->opening;
+
+    if (uv_async_init(&server->loop, &opening->async, on_tried) ||
+        uv_timer_init(&server->loop, &opening->timer)) {
+        return LK_NOMEM;
+    }
+    opening->async.data = server;
+    opening->timer.data = opening;
+    opening->url = server->config.store_url;
+    opening->since_ms = uv_now(&server->loop);
+    fill_config(server, &opening->config);
+    opening->status = lk_store_check(opening->url, &opening->config,
+                                     &opening->class, &opening->error);
+    bool wrong = opening->status != LK_OK;
+    if (!wrong) {
+        try_once(opening);
+    }
+    server->store = opening->found;
+    if (!opening->status) {
+        tell_open(server);
+        return LK_OK;
+    }
+    set_trouble(opening);
+    if (wrong || !opening->class->check) {
+        log_trouble(opening, "store-failed", "");
+        return opening->status;
+    }
+    tell_away(server);
+    wait_for_next(opening);
+    return LK_OK;
+}
+
+bool lk_opening_stop(struct lk_server *server)
+{
+    struct lk_opening *opening = &server->opening;
+
+    if (opening->trying && !atomic_load(&opening->returned)) {
+        return false;
+    }
+    if (opening->trying) {
+        uv_thread_join(&opening->thread);
+        opening->trying = false;
+        lk_store_close(opening->found);
+    }
+    latchkey_buf_free(&opening->error);
+    return true;
+}
+
+void lk_server_store_stats(struct lk_server *server,
+                           struct lk_store_stats *stats)
+{
+    *stats = (struct lk_store_stats){0};
+    if (server->store) {
+        server->store->class->stats(server->store, stats);
+    } else {
+        snprintf(stats->trouble, sizeof(stats->trouble), "%s",
+                 server->opening.trouble);
+    }
+}
