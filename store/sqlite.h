@@ -248,6 +248,7 @@ struct lk_sqlite {
     uint64_t probe_at_ms;  /* when a failed store was last tried */
     int wal_frames;
     int wal_tried; /* frames at the last checkpoint that did not finish */
+    bool scrub;    /* an answer was evicted, and may still be in the log */
     bool writing;  /* a transaction is open */
     bool committing;
     uint64_t reaper_rest_ms; /* it met damaged rows, and rests until then */

@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     MOMENT_MS = 10 * 1000, /* how often a busy store notes the time */
@@ -182,6 +183,42 @@ static void note_free_space(struct lk_sqlite *store)
     }
 }
 
+static void copy_log(struct lk_sqlite *store, int mode)
+{
+    int code = sqlite3_wal_checkpoint_v2(store->writer, NULL, mode, NULL, NULL);
+
+    store->wal_tried = store->wal_frames;
+    note_free_space(store);
+    atomic_fetch_add(&store->counters.checkpoints, 1);
+    if (code == SQLITE_OK && mode == SQLITE_CHECKPOINT_TRUNCATE) {
+        store->scrub = false;
+    }
+    if (code == SQLITE_OK || code == SQLITE_BUSY || code == SQLITE_FULL ||
+        code == SQLITE_NOMEM) {
+        return; /* the log holds everything; try again later */
+    }
+    lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, explain_failure(store));
+}
+
+/*
+ * An answer that was evicted is in the log, and in the pages that the log
+ * replaces: the log is copied and cut to nothing before the eviction is
+ * acknowledged. The reader is kept out of it. A verify or a backup that is
+ * running reads from the log, as may a long read: then the next batch tries
+ * again, and there is one at every sweep.
+ */
+static void scrub_log(struct lk_sqlite *store)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    if (!pthread_mutex_timedlock(&store->reader_lock, &until)) {
+        copy_log(store, SQLITE_CHECKPOINT_TRUNCATE);
+        pthread_mutex_unlock(&store->reader_lock);
+    }
+}
+
 /*
  * Copies the log into the database once it is long enough. While a reader
  * holds an old view the log cannot start over; then the next try waits for
@@ -190,25 +227,16 @@ static void note_free_space(struct lk_sqlite *store)
 static void checkpoint(struct lk_sqlite *store)
 {
     int limit = (int)store->config.checkpoint_pages;
-    int frames = 0;
-    int copied = 0;
 
+    if (store->scrub) {
+        scrub_log(store);
+    }
     if (store->wal_frames < store->wal_tried) {
         store->wal_tried = 0; /* the log has started over */
     }
-    if (store->wal_frames - store->wal_tried < limit) {
-        return;
+    if (store->wal_frames - store->wal_tried >= limit) {
+        copy_log(store, SQLITE_CHECKPOINT_PASSIVE);
     }
-    int code = sqlite3_wal_checkpoint_v2(
-        store->writer, NULL, SQLITE_CHECKPOINT_PASSIVE, &frames, &copied);
-    store->wal_tried = store->wal_frames;
-    note_free_space(store);
-    atomic_fetch_add(&store->counters.checkpoints, 1);
-    if (code == SQLITE_OK || code == SQLITE_BUSY || code == SQLITE_FULL ||
-        code == SQLITE_NOMEM) {
-        return; /* the log holds everything; try again later */
-    }
-    lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, explain_failure(store));
 }
 
 static enum lk_status commit(struct lk_sqlite *store)

@@ -247,6 +247,8 @@ static enum lk_status set_free(struct lk_sqlite *store, struct lk_op *op,
     uint64_t ttl;
     enum lk_status status = ttl_of(store, op, entry, &ttl);
 
+    store->scrub |= evict;
+
     if (!status && entry->state != LK_STATE_IN_PROGRESS) {
         status = drop_answer(store, entry->token);
     }

@@ -123,11 +123,12 @@ static enum lk_status explain(struct lk_sqlite *store, sqlite3 *db, int code,
 /*
  * Settings of every connection. Only the writer checkpoints, and only when it
  * says so itself: SQLite before 3.51.3 can lose a commit when a checkpoint of
- * another connection races with it.
+ * another connection races with it. What is deleted is overwritten with zeros,
+ * as Debian's SQLite does by itself.
  */
 static int configure(struct lk_sqlite *store, sqlite3 *db, bool writer)
 {
-    char sql[256];
+    char sql[320];
     int code =
         sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
 
@@ -137,6 +138,7 @@ static int configure(struct lk_sqlite *store, sqlite3 *db, bool writer)
     snprintf(sql, sizeof(sql),
              "PRAGMA page_size=%d; PRAGMA journal_mode=WAL;"
              "PRAGMA synchronous=FULL; PRAGMA cache_size=%u;"
+             "PRAGMA secure_delete=ON;"
              "PRAGMA journal_size_limit=%llu; PRAGMA temp_store=MEMORY;"
              "PRAGMA query_only=%d;",
              LK_PAGE_BYTES, store->config.cache_pages,

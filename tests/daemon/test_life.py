@@ -1,5 +1,8 @@
 """Every row of the state table, over the wire."""
 
+import contextlib
+import sqlite3
+
 import pytest
 
 from support import stores
@@ -520,6 +523,40 @@ def test_an_operator_evicts_an_answer_and_caches_forget_it(raw, operator):
     assert begin(raw, key) > token
     entry = last_audit(operator)
     assert (entry["who"], entry["why"]) == (b"operator/oncall", b"wrong")
+
+
+def is_stored(daemon, marker):
+    """Is it in any file of the store, freed page or log?"""
+    return any(marker in path.read_bytes()
+               for path in daemon.folder.iterdir() if path.is_file())
+
+
+@pytest.mark.parametrize("size", [60, 3000, 200000])
+def test_no_file_holds_an_answer_that_was_evicted(daemon, raw, operator, size):
+    keys = [new_key() for _ in range(20)]
+    bodies = [b"<secret-%d>" % i * (size // 11) for i in range(20)]
+    for key, body in zip(keys, bodies):
+        finish(raw, key, 200, b"", body)
+    for key, body in list(zip(keys, bodies))[::2]:
+        assert is_stored(daemon, body[:11])
+        assert operator("EVICT", *name(key), "WHO", "oncall", "WHY",
+                        "private") == "OK"
+        assert not is_stored(daemon, body[:11])
+    assert [claim(raw, key)[3] for key in keys[1::2]] == bodies[1::2]
+
+
+def test_an_answer_evicted_while_the_log_is_read_goes_when_that_ends(
+        daemon, raw, operator):
+    """A backup or a verify may be running: nobody waits for it."""
+    key = new_key()
+    finish(raw, key, 200, b"", b"<secret>")
+    with contextlib.closing(sqlite3.connect(daemon.store)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM answer").fetchone()
+        assert operator("EVICT", *name(key), "WHO", "oncall", "WHY",
+                        "private") == "OK"
+        assert is_stored(daemon, b"<secret>")
+    until(lambda: not is_stored(daemon, b"<secret>"))
 
 
 def test_only_a_completed_record_can_be_evicted(raw, operator):
