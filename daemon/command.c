@@ -39,7 +39,7 @@ static const struct lk_command commands[] = {
      "tenant scope key token name target path [METHOD method] [HEADERS "
      "headers] [BODY body] [DELAY ms]"},
     {"LOOKUP", 4, 4, LOOK, LK_LANE_READ, lk_run_lookup, "tenant scope key"},
-    {"FIND", 3, 3, LOOK, LK_LANE_READ, lk_run_find, "tenant reference"},
+    {"FIND", 2, 3, LOOK, LK_LANE_READ, lk_run_find, "[tenant] reference"},
     {"AWAIT", 6, 6, USE, LK_LANE_STORE, lk_run_await, "id tenant scope key ms"},
 
     /* These take answers away that earlier claims have yet to load. */
@@ -51,10 +51,10 @@ static const struct lk_command commands[] = {
 
     {"LIST", 1, 11, VIEW, LK_LANE_READ, lk_run_list,
      "[STATE state] [TENANT tenant] [OLDER ms] [LIMIT n] [CURSOR cursor]"},
-    {"JOBS", 1, 20, VIEW, LK_LANE_READ, lk_run_jobs,
+    {"JOBS", 1, 22, VIEW, LK_LANE_READ, lk_run_jobs,
      "[STATE state | unfinished] [TARGET target] [TENANT tenant] [REFERENCE "
-     "reference] [OLDER ms] [SINCE ms] [UNTIL ms] [LIMIT n] [CURSOR cursor] "
-     "[WHOLE]"},
+     "reference] [PROVIDER id] [OLDER ms] [SINCE ms] [UNTIL ms] [LIMIT n] "
+     "[CURSOR cursor] [WHOLE]"},
     {"JOB", 3, 13, OPERATE, LK_LANE_ORDER, lk_run_job,
      "SHOW id | (RETRY | DROP | AGAIN) id WHO who WHY why [ATTEMPT n] | "
      "DELIVERED id WHO who WHY why [ATTEMPT n] [PROVIDER id] [STATUS status]"},

@@ -146,20 +146,41 @@ LK_COMMAND_HANDLER(lookup)
     }
 }
 
+/* Apps see the operations of the tenant that they name, and no others. */
+static bool check_every_tenant(struct lk_conn *conn)
+{
+    if (lk_conn_has_role(conn, LK_ROLE_READ) ||
+        lk_conn_has_role(conn, LK_ROLE_OPERATE)) {
+        return true;
+    }
+    lk_conn_error(conn, "NOPERM FIND without a tenant needs the read role: "
+                        "AUTH with a user of the [users] section that has it, "
+                        "or name the tenant");
+    return false;
+}
+
 /* A reference that cannot be one is a mistake of whoever typed it: an error,
  * not nil. One that is merely not there is nil, whoever it belongs to. */
 LK_COMMAND_HANDLER(find)
 {
-    struct lk_demand demand = {.kind = LK_TASK_FIND,
-                               .op = {.name = {.tenant = argv[1]}}};
+    struct lk_demand demand = {.kind = LK_TASK_FIND};
+    struct lk_slice reference = argv[argc - 1];
 
-    if (!lk_arg_bytes(conn, "tenant", argv[1], 1, LK_TENANT_MAX)) {
-        return;
+    if (argc == 2) {
+        if (!check_every_tenant(conn)) {
+            return;
+        }
+    } else {
+        demand.op.name.tenant = argv[1];
+        if (!lk_arg_bytes(conn, "tenant", argv[1], 1, LK_TENANT_MAX)) {
+            return;
+        }
     }
-    if (latchkey_reference_decode(
-            argv[2], conn->server->store->reference_secret, &demand.op.token)) {
+    if (latchkey_reference_decode(reference,
+                                  conn->server->store->reference_secret,
+                                  &demand.op.token)) {
         lk_arg_error(conn, "reference", "must look like 7D3F-92AB-1C4E",
-                     argv[2]);
+                     reference);
         return;
     }
     lk_command_queue(conn, &demand);

@@ -57,6 +57,7 @@ LK_COMMAND_HANDLER(jobs)
         LK_BYTES("TARGET", 1, LK_TARGET_NAME_MAX, &demand.op.reason),
         LK_BYTES("TENANT", 1, LK_TENANT_MAX, &demand.op.name.tenant),
         LK_BYTES("REFERENCE", 1, 32, &reference),
+        LK_BYTES("PROVIDER", 1, LK_PROVIDER_ID_MAX, &demand.op.owner),
         LK_NUMBER("OLDER", 0, INT64_MAX, &query->older_than_ms),
         LK_NUMBER("SINCE", 0, INT64_MAX, &query->since_ms),
         LK_NUMBER("UNTIL", 0, INT64_MAX, &query->until_ms),
@@ -66,7 +67,7 @@ LK_COMMAND_HANDLER(jobs)
     };
 
     if (lk_arg_keeps_jobs(conn) &&
-        lk_arg_options(conn, argv, argc, 1, options, 10) &&
+        lk_arg_options(conn, argv, argc, 1, options, 11) &&
         read_state(conn, state, query) && read_target(conn, demand.op.reason) &&
         read_reference(conn, reference, &query->number)) {
         query->limit = limit;

@@ -64,9 +64,10 @@ enum lk_task_kind {
  * What a command asks for. Slices point into the read buffer; a task has its
  * own copies. Not only `op` uses the fields of `op`: op.reason is the id of an
  * AWAIT, the path of a BACKUP, the target of JOBS, TARGET and a target's order
- * and the provider's id of a job's; op.name.tenant the tenant of FIND, LIST and
- * JOBS, op.token the number of FIND and the id of a job. AUDIT asks for
- * op.name, op.who and, in op.reason, the action.
+ * and the provider's id of a job's; op.owner the provider's id of JOBS;
+ * op.name.tenant the tenant of FIND, LIST and JOBS, op.token the number of FIND
+ * and the id of a job. AUDIT asks for op.name, op.who and, in op.reason, the
+ * action.
  */
 struct lk_demand {
     enum lk_task_kind kind;
@@ -75,7 +76,7 @@ struct lk_demand {
     union {
         struct lk_list_query list;    /* `tenant` is set by the reader */
         struct lk_audit_query audit;  /* likewise its slices */
-        struct lk_jobs_query jobs;    /* likewise, and `target` */
+        struct lk_jobs_query jobs;    /* likewise */
         struct lk_job_order order;    /* its slices are set by orders.c */
         struct lk_call call;          /* op.call */
         struct lk_targets_view *view; /* TARGETS; the task's own */

@@ -104,6 +104,7 @@ enum lk_status lk_reply_jobs(struct lk_store *store, struct lk_task *task)
 
     query.tenant = task->demand.op.name.tenant;
     query.target = task->demand.op.reason;
+    query.provider_id = task->demand.op.owner;
     status = store->class->jobs(store, &query, add_job, &rows, &next);
     if (rows.full) {
         next = rows.last; /* a cursor is the id before */

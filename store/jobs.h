@@ -306,13 +306,14 @@ struct lk_jobs_query {
     bool any_state;
     bool unfinished; /* waiting, leased, uncertain, dead */
     enum lk_job_state state;
-    struct lk_slice target; /* empty: every one */
-    struct lk_slice tenant; /* empty: every one */
-    uint64_t number;        /* of one operation; 0: all */
-    uint64_t older_than_ms; /* created at least that long ago */
-    uint64_t since_ms;      /* created at or after; 0: any time */
-    uint64_t until_ms;      /* created before; 0: any time */
-    uint64_t cursor;        /* 0: from the oldest; ids above it */
+    struct lk_slice target;      /* empty: every one */
+    struct lk_slice tenant;      /* empty: every one */
+    struct lk_slice provider_id; /* empty: every one */
+    uint64_t number;             /* of one operation; 0: all */
+    uint64_t older_than_ms;      /* created at least that long ago */
+    uint64_t since_ms;           /* created at or after; 0: any time */
+    uint64_t until_ms;           /* created before; 0: any time */
+    uint64_t cursor;             /* 0: from the oldest; ids above it */
     size_t limit;
     bool whole; /* with headers, bodies and answers */
 };

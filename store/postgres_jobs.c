@@ -94,14 +94,16 @@ static enum lk_status take_row(const PGresult *result, int row,
 
 /*
  * $1 cursor, $2 rows to look at, $3 any state, $4 unfinished, $5 state, $6
- * target, $7 tenant, $8 number of the operation, $9 age, $10 since, $11 until.
- * A row that does not match comes too, hidden: its id moves the cursor.
+ * target, $7 tenant, $8 number of the operation, $9 age, $10 since, $11 until,
+ * $12 the provider's id. A row that does not match comes too, hidden: its id
+ * moves the cursor.
  */
 #define MATCHES                                                                \
     "($3 OR CASE WHEN $4 THEN j.state < 4 ELSE j.state = $5 END) AND "         \
     "($6 = '' OR j.target = $6) AND ($7 = '' OR coalesce(o.tenant = $7, "      \
     "false)) AND ($8 = 0 OR j.number = $8) AND j.created_ms + $9 <= n.now "    \
-    "AND j.created_ms >= $10 AND ($11 = 0 OR j.created_ms < $11)"
+    "AND j.created_ms >= $10 AND ($11 = 0 OR j.created_ms < $11) AND "         \
+    "($12 = '' OR j.provider_id = $12)"
 
 #define PAGE(which)                                                            \
     "(SELECT k.* FROM latchkey.job k WHERE k.id > $1" which                    \
@@ -120,19 +122,22 @@ static enum lk_status take_row(const PGresult *result, int row,
 
 #define LISTS(columns)                                                         \
     {LIST(PAGE(""), columns), LIST(PAGE(" AND k.number = $8"), columns),       \
+     LIST(PAGE(" AND k.provider_id = $12 AND k.provider_id <> ''"), columns),  \
      LIST(PAGE(" AND k.state < 2"), columns),                                  \
      LIST(PAGE(" AND k.state IN (2, 3)"), columns), LIST(OPEN_PAGE, columns)}
 /* clang-format on */
 
 static const char *choose(const struct lk_jobs_query *query)
 {
-    enum { ALL, OPERATIONS, MOVING, STUCK, OPEN, WAYS };
+    enum { ALL, OPERATIONS, PROVIDERS, MOVING, STUCK, OPEN, WAYS };
     static const char *const lists[2][WAYS] = {LISTS(WITHOUT_BYTES),
                                                LISTS(WITH_BYTES)};
     int way = ALL;
 
     if (query->number) {
         way = OPERATIONS;
+    } else if (query->provider_id.len) {
+        way = PROVIDERS;
     } else if (query->any_state) {
         way = ALL;
     } else if (query->unfinished) {
@@ -192,14 +197,18 @@ enum lk_status lk_postgres_jobs(struct lk_store *base,
     struct lk_postgres *store = (struct lk_postgres *)base;
     struct page page = {query, fn, context, next, 0, 0, false};
     struct lk_pg_params params = {0};
-    struct lk_buf target = {0}, tenant = {0};
+    struct lk_buf target = {0}, tenant = {0}, provider_id = {0};
     bool all = query->any_state && !query->target.len && !query->tenant.len &&
-               !query->older_than_ms && !query->since_ms && !query->until_ms;
+               !query->provider_id.len && !query->older_than_ms &&
+               !query->since_ms && !query->until_ms;
     size_t look = all && query->limit < LOOK_AT ? query->limit : LOOK_AT;
     enum lk_status status = lk_pg_escape(query->target, &target);
 
     if (!status) {
         status = lk_pg_escape(query->tenant, &tenant);
+    }
+    if (!status) {
+        status = lk_pg_escape(query->provider_id, &provider_id);
     }
     *next = query->cursor;
     lk_pg_add_int(&params, (int64_t)query->cursor);
@@ -213,6 +222,7 @@ enum lk_status lk_postgres_jobs(struct lk_store *base,
     lk_pg_add_int(&params, bounded(query->older_than_ms));
     lk_pg_add_int(&params, bounded(query->since_ms));
     lk_pg_add_int(&params, bounded(query->until_ms));
+    lk_pg_add_text(&params, latchkey_buf_slice(&provider_id));
     if (!status) {
         pthread_mutex_lock(&store->reader_lock);
         status = lk_pg_stream(store, choose(query), &params, show_row, &page);
@@ -223,6 +233,7 @@ enum lk_status lk_postgres_jobs(struct lk_store *base,
     }
     latchkey_buf_free(&target);
     latchkey_buf_free(&tenant);
+    latchkey_buf_free(&provider_id);
     return status;
 }
 

@@ -21,6 +21,7 @@ LK_EMBED(lk_sql_work, "store/sql/007_work.sql");
 LK_EMBED(lk_sql_lease, "store/sql/008_lease.sql");
 LK_EMBED(lk_sql_columns, "store/sql/009_columns.sql");
 LK_EMBED(lk_sql_audit, "store/sql/010_audit.sql");
+LK_EMBED(lk_sql_provider, "store/sql/011_provider.sql");
 
 /*
  * The version of a step is its place, from 1. What makes or changes tables is
@@ -43,6 +44,7 @@ static const struct {
     {"008_lease", lk_sql_lease, true},
     {"009_columns", lk_sql_columns, false},
     {"010_audit", lk_sql_audit, false},
+    {"011_provider", lk_sql_provider, false},
 };
 
 enum {

@@ -266,7 +266,8 @@ enum lk_status lk_postgres_find(struct lk_store *base, struct lk_slice tenant,
 
     lk_pg_add_int(&params, (int64_t)number);
     enum lk_status status = read_one(store, by_number, &params, true, record);
-    if (!status && !latchkey_slice_equal(record->name.tenant, tenant)) {
+    if (!status && tenant.len &&
+        !latchkey_slice_equal(record->name.tenant, tenant)) {
         lk_record_free(record);
         status = LK_NOT_FOUND;
     }

@@ -232,7 +232,7 @@ enum lk_status lk_redis_find_number(struct lk_store *base,
         (reply->type != REDIS_REPLY_ARRAY || reply->elements < 3 ||
          reply->element[2]->type != REDIS_REPLY_STRING ||
          !lk_redis_name_read(store, lk_reply_text(reply->element[1]), &name) ||
-         !latchkey_slice_equal(name.tenant, tenant))) {
+         (tenant.len && !latchkey_slice_equal(name.tenant, tenant)))) {
         status = LK_NOT_FOUND;
     }
     if (!status) {

@@ -164,6 +164,10 @@ enum lk_statement {
     X(JOBS_OF, LK_JOB_COLUMNS "WHERE job.id IN (SELECT id FROM job "           \
                               "WHERE id > ?1 AND number = ?3 "                 \
                               "ORDER BY id LIMIT ?2) ORDER BY job.id")         \
+    X(JOBS_PROVIDER,                                                           \
+      LK_JOB_COLUMNS "WHERE job.id IN (SELECT id FROM job WHERE id > ?1 "      \
+                     "AND provider_id = ?3 AND provider_id <> '' "             \
+                     "ORDER BY id LIMIT ?2) ORDER BY job.id")                  \
     X(JOB_ANSWER, "SELECT headers, body FROM attempt WHERE job = ? "           \
                   "AND number BETWEEN ? AND ? ORDER BY number DESC LIMIT 1")   \
     X(ATTEMPTS, "SELECT number, ended, status, called, reason, body "          \

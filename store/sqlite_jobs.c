@@ -124,25 +124,31 @@ static bool matches(const struct lk_jobs_query *query, const struct lk_job *job,
             latchkey_slice_equal(job->target, query->target)) &&
            (!query->tenant.len ||
             latchkey_slice_equal(job->operation.tenant, query->tenant)) &&
+           (!query->provider_id.len ||
+            latchkey_slice_equal(job->provider_id, query->provider_id)) &&
            (!query->number || job->number == query->number) &&
            job->created_ms + query->older_than_ms <= now &&
            job->created_ms >= query->since_ms &&
            (!query->until_ms || job->created_ms < query->until_ms);
 }
 
-/* By operation, by what is stuck, or all of them in order. */
+/* By operation, by the provider's id, by what is stuck, or all of them in
+ * order. */
 static sqlite3_stmt *choose(struct lk_sqlite *store,
                             const struct lk_jobs_query *query)
 {
     bool stuck =
         !query->any_state && !query->unfinished &&
         (query->state == LK_JOB_UNCERTAIN || query->state == LK_JOB_DEAD);
-    enum lk_read read = query->number ? LK_READ_JOBS_OF
-                        : stuck       ? LK_READ_JOBS_STUCK
-                                      : LK_READ_JOBS;
+    enum lk_read read = query->number            ? LK_READ_JOBS_OF
+                        : query->provider_id.len ? LK_READ_JOBS_PROVIDER
+                        : stuck                  ? LK_READ_JOBS_STUCK
+                                                 : LK_READ_JOBS;
     sqlite3_stmt *row = lk_sqlite_read(store, read);
 
-    if (row && read != LK_READ_JOBS) {
+    if (row && read == LK_READ_JOBS_PROVIDER) {
+        lk_bind_text(row, 3, query->provider_id);
+    } else if (row && read != LK_READ_JOBS) {
         sqlite3_bind_int64(row, 3,
                            query->number ? (int64_t)query->number
                                          : (int64_t)query->state);

@@ -473,7 +473,8 @@ enum lk_status lk_sqlite_find(struct lk_store *base, struct lk_slice tenant,
 
     *record = (struct lk_record){0};
     if (status == LK_AGAIN ||
-        (!status && !latchkey_slice_equal(first.name.tenant, tenant))) {
+        (!status && tenant.len &&
+         !latchkey_slice_equal(first.name.tenant, tenant))) {
         status = LK_NOT_FOUND;
     }
     if (!status) {

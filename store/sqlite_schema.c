@@ -24,7 +24,7 @@
  *          when for an uncertain or dead one. `since` and `sent_at` are those
  *          of struct lk_job. The indexes know the unfinished
  *          (state < 4) for the courier and for their operation, the stuck for
- *          whoever looks after them, and every name.
+ *          whoever looks after them, every name, and the provider's ids.
  * call     what is called; large, and never written again.
  * attempt  how leases ended: those that failed, and the last one with its
  *          answer.
@@ -81,6 +81,8 @@ static const char *const migrations[] = {
 
     "CREATE INDEX audit_name ON audit (tenant, key);"
     "CREATE INDEX audit_token ON audit (token);",
+
+    "CREATE INDEX job_provider ON job (provider_id) WHERE provider_id <> '';",
 };
 
 enum {

@@ -355,6 +355,7 @@ struct lk_store_class {
     /* LK_NOT_FOUND if there is none. Reader thread. */
     enum lk_status (*lookup)(struct lk_store *store, struct lk_name name,
                              struct lk_record *record);
+    /* Of this tenant's, or of every one's if that is empty. */
     enum lk_status (*find)(struct lk_store *store, struct lk_slice tenant,
                            uint64_t number, struct lk_record *record);
     /* *next is the cursor of the next call, 0 at the end. Looks at a bounded

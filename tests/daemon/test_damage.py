@@ -9,7 +9,7 @@ from support.life import (begin, claim, complete, finish, new_key, until,
 from support.resp import Error
 
 BODY = b"answer " * 3000
-SCHEMA = 4
+SCHEMA = 5
 
 
 def change(path, *statements):

@@ -384,6 +384,21 @@ def test_a_reference_of_another_tenant_is_as_one_that_does_not_exist(raw):
     assert raw("FIND", "umbrella", "0000-0000-0000") is None
 
 
+def test_a_reference_alone_is_for_those_who_may_read_all_tenants_C18_C36(
+        daemon, raw):
+    key = new_key()
+    reference = claim(raw, key)[4]
+    for user in ("reader", "operator"):
+        ask = daemon.raw(user=user)
+        found = fields(ask("FIND", reference))
+        assert (found["tenant"], found["key"]) == (b"acme", key.encode())
+        assert ask("FIND", "0000-0000-0000") is None
+        assert "must look like" in str(ask("FIND", "not a reference"))
+    refused = raw("FIND", reference)
+    assert isinstance(refused, Error) and str(refused).startswith("NOPERM")
+    assert "tenant" in str(refused)
+
+
 def test_a_reference_is_found_however_it_is_spelled(raw):
     key = new_key()
     reference = claim(raw, key)[4]
@@ -573,6 +588,18 @@ def test_resolving_what_is_not_there_is_nil_and_leaves_no_entry(operator):
     assert operator("RESOLVE", *name(new_key()), "RELEASED", "WHO", "a", "WHY",
                     "b") is None
     assert operator("AUDIT", "LIMIT", 1000) == before
+
+
+@pytest.mark.parametrize("answer", [(), (201,), (201, HEADERS)])
+def test_a_resolution_says_which_parts_of_the_answer_are_missing(
+        raw, operator, answer):
+    key = new_key()
+    token = begin(raw, key)
+    raw("DOUBT", *name(key), token, "timed out")
+    reply = operator("RESOLVE", *name(key), "COMPLETED", *answer, "WHO", "a",
+                     "WHY", "b")
+    assert "COMPLETED needs a status, headers and a body" in str(reply)
+    assert verdict(claim(raw, key)) == "UNCERTAIN"
 
 
 @pytest.mark.parametrize("words", [("WHO", "oncall"), ("WHY", "because"), (),

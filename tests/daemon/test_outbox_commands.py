@@ -355,6 +355,16 @@ def test_jobs_are_found_by_what_they_are(raw, operator):
     assert len(jobs(operator, "STATE", "unfinished")) == 3
     assert only_job(operator, "REFERENCE", everything[1]["reference"]
                     )["key"].decode() == keys[1]
+    assert jobs(operator, "PROVIDER", "pi_1") == []
+    for job in everything[:2]:
+        assert operator("JOB", "DELIVERED", job["id"], *WHO,
+                        "PROVIDER", "pi_1") == "OK"
+    assert [job["key"].decode() for job in jobs(operator, "PROVIDER", "pi_1")
+            ] == keys[:2]
+    assert only_job(operator, "PROVIDER", "pi_1", "TARGET", "pay"
+                    )["key"].decode() == keys[1]
+    assert only_job(operator, "PROVIDER", "pi_1", "LIMIT", 1
+                    )["key"].decode() == keys[0]
     assert jobs(operator, "UNTIL", everything[0]["created-ms"]) == []
     assert len(jobs(operator, "SINCE", everything[0]["created-ms"])) == 3
     assert jobs(operator, "OLDER", 3600000) == []

@@ -72,6 +72,16 @@ static void another_tenant_finds_nothing(void **state)
     assert_int_equal(bed->store->class->find(bed->store, text(bed->tenant),
                                              done.number + 12345, &record),
                      LK_NOT_FOUND);
+    /* Who names no tenant looks at all of them. */
+    assert_int_equal(bed->store->class->find(bed->store, (struct lk_slice){0},
+                                             done.number, &record),
+                     LK_OK);
+    expect_bytes(record.name.tenant, text(bed->tenant));
+    expect_bytes(record.name.key, LK_SLICE("k"));
+    lk_record_free(&record);
+    assert_int_equal(bed->store->class->find(bed->store, (struct lk_slice){0},
+                                             done.number + 12345, &record),
+                     LK_NOT_FOUND);
     /* The same key is another operation. */
     uint64_t token = claim_new(&other, "k", "b");
     say(bed, claim_of(bed, "k", "b"), LK_VERDICT_REPLAY);
