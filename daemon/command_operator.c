@@ -18,6 +18,7 @@ LK_COMMAND_HANDLER(resolve)
         LK_FLAG("RUNNING", &op->running),
     };
     size_t from = 5;
+    enum { COMPLETED_LEAST = 12 }; /* with WHO who WHY why */
 
     if (!lk_arg_name(conn, argv, &op->name)) {
         return;
@@ -28,6 +29,11 @@ LK_COMMAND_HANDLER(resolve)
         lk_arg_error(conn, "the outcome", "must be RELEASED or COMPLETED",
                      argv[4]);
         return;
+    } else if (argc < COMPLETED_LEAST) {
+        lk_conn_error(conn, "ERR RESOLVE: COMPLETED needs a status, headers "
+                            "and a body, which may be empty, and then WHO who "
+                            "WHY why");
+        return;
     } else {
         op->event = LK_EVENT_RESOLVE_COMPLETED;
         from = 8;
@@ -37,11 +43,6 @@ LK_COMMAND_HANDLER(resolve)
         }
         op->response.headers = argv[6];
         op->response.body = argv[7];
-    }
-    if (from > argc) {
-        lk_conn_error(conn, "ERR RESOLVE: COMPLETED needs a status, headers "
-                            "and a body");
-        return;
     }
     if (lk_arg_signed(conn, argv, argc, from, options, 4, &signature, op)) {
         lk_operation_start(conn, &demand);
