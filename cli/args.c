@@ -11,6 +11,9 @@ const struct lk_option lk_global_options[] = {
     {"server", "ADDRESS",
      "unix:PATH or HOST:PORT (LATCHKEY_SERVER;\n"
      "unix:/run/latchkey/latchkeyd.sock)"},
+    {"profile", "NAME",
+     "a server of ~/.config/latchkey/config\n"
+     "(LATCHKEY_PROFILE; latchkey profiles lists them)"},
     {"user", "NAME", "a user of the daemon's [users] (LATCHKEY_USER)"},
     {"password-file", "FILE", "its password (LATCHKEY_PASSWORD)"},
     {"timeout", "DURATION", "how long to wait for a reply (10s)"},

@@ -101,11 +101,54 @@ const struct lk_command *lk_help_find(const char *name);
 const char *lk_help_nearest_option(const struct lk_command *command,
                                    const char *word);
 
+/* ---- Named servers (profile.c) ------------------------------------------- */
+
+/* NULL: not said. */
+struct lk_profile {
+    char *name;
+    char *server;
+    char *user;
+    char *password_file;
+    char *place;  /* "FILE:LINE: server", of a server in the file */
+    bool running; /* it is a `latchkey up`, not of the file */
+};
+
+/* Start it as {0}. */
+struct lk_profiles {
+    char *path; /* of the file, which need not be there; NULL: no home */
+    struct lk_profile *items;
+    size_t count;
+};
+
+/* Reads the file. A file that is not there has no profiles. */
+LK_MUST_CHECK enum lk_exit lk_profiles_read(struct lk_profiles *profiles);
+/* Adds each `latchkey up` whose daemon takes connections: what a killed one has
+ * left is none. A profile of the file goes before one of the same name. */
+void lk_profiles_add_running(struct lk_profiles *profiles);
+/* NULL: there is none. */
+const struct lk_profile *lk_profiles_find(const struct lk_profiles *profiles,
+                                          const char *name);
+void lk_profiles_free(struct lk_profiles *profiles);
+
+/* $VARIABLE/latchkey/NAME, else ~/FOLDER/latchkey/NAME, in memory of its own;
+ * NULL: there is no home. */
+char *lk_home_path(const char *variable, const char *folder, const char *name);
+/*
+ * In this folder of the user's, each running `latchkey up` has a link to its
+ * own folder, by the name of its profile. There are these:
+ */
+char *lk_running_folder(void);
+#define LK_UP_SOCKET   "latchkeyd.sock"
+#define LK_UP_USER     "operator"
+#define LK_UP_PASSWORD "operator.password"
+
 /* ---- One run of the program --------------------------------------------- */
 
 struct lk_cli {
     struct lk_args args;
     struct lk_client_options where;
+    const char *where_from; /* what has named the address, for complaints */
+    struct lk_profiles profiles;
     struct lk_client *client; /* opened by the first call */
     struct lk_buf password;
     struct lk_buf out; /* goes to standard output when the command ends */
@@ -128,6 +171,12 @@ LK_MUST_CHECK enum lk_exit lk_cli_flush(struct lk_cli *cli);
 
 /* Appends a file ("-": standard input); complains and gives LK_EXIT_USAGE. */
 LK_MUST_CHECK enum lk_exit lk_read_file(const char *path, struct lk_buf *data);
+
+/* Fills cli->where from options, environment and profiles (where.c). */
+#define LK_DEFAULT_SERVER "unix:/run/latchkey/latchkeyd.sock"
+LK_MUST_CHECK enum lk_exit lk_where_read(struct lk_cli *cli);
+/* Whether it would be the one `latchkey up` that runs, without any option. */
+bool lk_where_is_running(void);
 
 /* ---- Talking to the daemon (connect.c) ----------------------------------- */
 

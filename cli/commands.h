@@ -59,6 +59,8 @@
     X(key, "key", "VALUE", 1, 1, LK_PRINTS, "read an Idempotency-Key header")  \
     X(fingerprint, "fingerprint", "[--method M] [--path P] ... < BODY", 0, 0,  \
       LK_PRINTS, "compute the fingerprint of a request")                       \
+    X(profiles, "profiles", "", 0, 0, LK_PRINTS,                               \
+      "list the servers that --profile can name")                              \
     X(version, "version", "", 0, 0, LK_ALONE, "show the version")              \
     X(help, "help", "[COMMAND]", 0, 1, LK_ALONE, "show help")
 

@@ -345,7 +345,7 @@ static enum lk_exit complain_open(const struct lk_cli *cli,
 
     switch (status) {
     case LK_INVALID:
-        lk_complain("--server \"%s\": %s", cli->where.address, why);
+        lk_complain("%s \"%s\": %s", cli->where_from, cli->where.address, why);
         return LK_EXIT_USAGE;
     case LK_DENIED:
         return complain_denied(cli, why);

@@ -2,15 +2,12 @@
 #include "cli/commands.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#define DEFAULT_SERVER "unix:/run/latchkey/latchkeyd.sock"
 
 const struct lk_command lk_commands[] = {
 #define X(id, name, usage, least, most, reach, summary)                        \
@@ -112,66 +109,6 @@ enum lk_exit lk_read_file(const char *path, struct lk_buf *data)
 /* ---- One run --------------------------------------------------------------
  */
 
-/* The value of an option, else of an environment variable that is not empty. */
-static const char *setting(const struct lk_cli *cli, const char *option,
-                           const char *variable)
-{
-    const char *value = lk_args_value(&cli->args, option);
-
-    if (value == NULL) {
-        value = getenv(variable);
-        value = value != NULL && *value == '\0' ? NULL : value;
-    }
-    return value;
-}
-
-static enum lk_exit read_password(struct lk_cli *cli)
-{
-    const char *path = lk_args_value(&cli->args, "password-file");
-    struct lk_buf *password = &cli->password;
-
-    if (path == NULL) {
-        cli->where.password =
-            setting(cli, "password-file", "LATCHKEY_PASSWORD");
-    } else {
-        enum lk_exit result = lk_read_file(path, password);
-
-        if (result != LK_EXIT_DONE) {
-            return result;
-        }
-        while (password->len > 0 &&
-               strchr("\r\n", password->data[password->len - 1]) != NULL) {
-            password->len--;
-        }
-        lk_put_raw(password, (struct lk_slice){"", 1});
-        cli->where.password = password->data;
-    }
-    if (cli->where.user != NULL && cli->where.password == NULL) {
-        return lk_complain_usage(cli,
-                                 "user \"%s\" needs a password: give "
-                                 "--password-file or LATCHKEY_PASSWORD",
-                                 cli->where.user);
-    }
-    return LK_EXIT_DONE;
-}
-
-static enum lk_exit read_where(struct lk_cli *cli)
-{
-    const char *server = setting(cli, "server", "LATCHKEY_SERVER");
-    uint64_t timeout_ms = 0;
-    enum lk_exit result = lk_args_duration(&cli->args, "timeout", &timeout_ms);
-
-    cli->where.address = server == NULL ? DEFAULT_SERVER : server;
-    cli->where.user = setting(cli, "user", "LATCHKEY_USER");
-    if (result == LK_EXIT_DONE) {
-        timeout_ms = timeout_ms > INT_MAX ? INT_MAX : timeout_ms;
-        cli->where.timeout_ms = (unsigned)timeout_ms;
-        cli->where.connect_timeout_ms = (unsigned)timeout_ms;
-        result = read_password(cli);
-    }
-    return result;
-}
-
 static enum lk_exit check_words(const struct lk_cli *cli)
 {
     const struct lk_command *command = cli->args.command;
@@ -216,7 +153,7 @@ static enum lk_exit run_command(struct lk_cli *cli)
     cli->colour = has_colour();
     cli->now_ms = wall_clock_ms();
     if (result == LK_EXIT_DONE && command->reach == LK_CONNECTS) {
-        result = read_where(cli);
+        result = lk_where_read(cli);
     }
     return result == LK_EXIT_DONE ? command->run(cli) : result;
 }
@@ -264,6 +201,7 @@ int main(int argc, char **argv)
     flushed = lk_cli_flush(&cli);
     latchkey_client_close(cli.client);
     latchkey_buf_free(&cli.password);
+    lk_profiles_free(&cli.profiles);
     lk_args_free(&cli.args);
     return (int)(result == LK_EXIT_DONE ? flushed : result);
 }

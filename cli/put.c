@@ -1,6 +1,7 @@
 /* put.c - text for people: escaped, with readable times and sizes. */
 #include "cli/put.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,19 @@ void *lk_must_grow(void *memory, size_t size)
 void *lk_must_make(size_t count, size_t size)
 {
     return memset(lk_must_grow(NULL, count * size), 0, count * size);
+}
+
+char *lk_text(const char *format, ...)
+{
+    va_list values;
+    char *text = NULL;
+    int length;
+
+    va_start(values, format);
+    length = vasprintf(&text, format, values);
+    va_end(values);
+    lk_must(length < 0 ? LK_NOMEM : LK_OK);
+    return text;
 }
 
 void lk_put_raw(struct lk_buf *out, struct lk_slice bytes)

@@ -13,6 +13,9 @@ void lk_must(enum lk_status status);
 void *lk_must_grow(void *memory, size_t size) __attribute__((returns_nonnull));
 void *lk_must_make(size_t count, size_t size) __attribute__((returns_nonnull));
 
+/* printf into memory of its own. */
+char *lk_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 #define lk_put(out, ...) lk_must(latchkey_buf_printf((out), __VA_ARGS__))
 void lk_put_raw(struct lk_buf *out, struct lk_slice bytes);
 

@@ -14,6 +14,7 @@ static const struct lk_option options[] = {
      "(Authorization, else X-Api-Key)"},
     {"tenant-plain", NULL, "store it as it is, not as a hash"},
     {"mode", "MODE", "required, optional or observe (optional)"},
+    {"path", "PATH", "a path of the app that takes POST, for the curl line"},
     {"store", "sqlite:PATH", "where answers are kept (in the folder)"},
     {"dir", "FOLDER",
      "a private folder for everything\n"
@@ -57,6 +58,9 @@ static enum lk_exit read_values(struct lk_up *up)
     }
     if (result == LK_EXIT_DONE) {
         result = lk_up_read_mode(up, lk_args_value(args, "mode"));
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_up_read_path(up, lk_args_value(args, "path"));
     }
     return result == LK_EXIT_DONE ? lk_up_find_files(up) : result;
 }

@@ -45,6 +45,7 @@ struct lk_up_files {
     char *password;  /* of the operator */
     char *store;     /* path of the SQLite file */
     char *secret;    /* key of hashed tenants, beside the store */
+    char *running;   /* link to the folder, for profiles; NULL: no home */
     char *self;      /* how to call this very program again */
     char *latchkeyd; /* NULL: not found, as the two below */
     char *nginx;
@@ -59,13 +60,12 @@ struct lk_up {
     const char *tenant; /* NULL: the credential that a request carries */
     bool plain;         /* the tenant is stored as it is */
     const char *mode;
+    const char *path; /* of the app, for the first request */
     struct lk_up_files files;
     int lock_fd;
     struct lk_buf url; /* where to send requests, for people */
+    bool announced;    /* it is a profile of the tool */
 };
-
-/* printf into memory of its own. */
-char *lk_up_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- Values of the command line (up_values.c) -----------------------------
  */
@@ -77,6 +77,7 @@ LK_MUST_CHECK enum lk_exit lk_up_read_listen(struct lk_up *up,
 LK_MUST_CHECK enum lk_exit lk_up_read_tenant(struct lk_up *up,
                                              const char *text);
 LK_MUST_CHECK enum lk_exit lk_up_read_mode(struct lk_up *up, const char *text);
+LK_MUST_CHECK enum lk_exit lk_up_read_path(struct lk_up *up, const char *text);
 /* Whether a path can stand in quotes in nginx's configuration and mean itself;
  * `what` names it in the complaint. */
 LK_MUST_CHECK enum lk_exit lk_up_check_path(const char *what, const char *path);
@@ -91,6 +92,10 @@ LK_MUST_CHECK enum lk_exit lk_up_find_files(struct lk_up *up);
 LK_MUST_CHECK enum lk_exit lk_up_check_programs(const struct lk_up *up);
 /* Makes the folder, locks it, and puts into it what a start needs. */
 LK_MUST_CHECK enum lk_exit lk_up_make_files(struct lk_up *up);
+/* Makes the link by which the tool finds this one, see lk_running_folder, and
+ * removes it. False: the tool has to be told by options. */
+bool lk_up_announce(const struct lk_up *up);
+void lk_up_withdraw(const struct lk_up *up);
 /* Removes what only a running `up` needs. */
 void lk_up_remove_files(struct lk_up *up);
 void lk_up_free(struct lk_up *up);

@@ -5,6 +5,10 @@
 #include <string.h>
 #include <sys/random.h>
 
+/* Each option of curl has a line of its own: a narrow terminal does not break
+ * them, and they can be pasted. */
+#define CURL_LINE " \\\n    "
+
 /* ---- A first request ------------------------------------------------------
  */
 
@@ -43,13 +47,14 @@ static void put_source(struct lk_buf *words, struct lk_buf *url,
                        const char *name, size_t length)
 {
     if (length == 18 && strncmp(name, "http_authorization", length) == 0) {
-        lk_put(words, " -H 'Authorization: Bearer demo'");
+        lk_put(words, CURL_LINE "-H 'Authorization: Bearer demo'");
     } else if (length > 5 && strncmp(name, "http_", 5) == 0) {
-        lk_put(words, " -H '");
+        lk_put(words, CURL_LINE "-H '");
         put_header_name(words, name + 5, length - 5);
         lk_put(words, ": demo'");
     } else if (length > 7 && strncmp(name, "cookie_", 7) == 0) {
-        lk_put(words, " -H 'Cookie: %.*s=demo'", (int)length - 7, name + 7);
+        lk_put(words, CURL_LINE "-H 'Cookie: %.*s=demo'", (int)length - 7,
+               name + 7);
     } else if (length > 4 && strncmp(name, "arg_", 4) == 0) {
         lk_put(url, "%s%.*s=demo", strchr(url->data, '?') == NULL ? "?" : "&",
                (int)length - 4, name + 4);
@@ -80,22 +85,23 @@ static void put_curl(const struct lk_up *up, struct lk_buf *out)
     size_t length;
 
     if (up->listen.path != NULL) {
-        lk_put(&words, " --unix-socket ");
+        lk_put(&words, CURL_LINE "--unix-socket ");
         lk_up_put_word(&words, up->listen.path);
-        lk_put(&url, "http://localhost/");
+        lk_put(&url, "http://localhost");
     } else {
         lk_put_raw(&url, latchkey_buf_slice(&up->url));
-        lk_put(&url, "/");
     }
+    lk_put(&url, "%s", up->path);
     while ((at = next_variable(at, &length)) != NULL) {
         put_source(&words, &url, at, length);
     }
     lk_put(out, "  curl -i ");
     lk_up_put_word(out, url.data);
     lk_put_raw(out, latchkey_buf_slice(&words));
-    lk_put(out, " -H 'Idempotency-Key: ");
+    lk_put(out, CURL_LINE "-H 'Idempotency-Key: ");
     put_key(out);
-    lk_put(out, "' -H 'Content-Type: application/json' -d '{\"hello\":1}'\n");
+    lk_put(out, "'" CURL_LINE
+                "-H 'Content-Type: application/json' -d '{\"hello\":1}'\n");
     latchkey_buf_free(&words);
     latchkey_buf_free(&url);
 }
@@ -106,64 +112,93 @@ static void put_curl(const struct lk_up *up, struct lk_buf *out)
 static const char *mode_meaning(const char *mode)
 {
     if (strcmp(mode, "required") == 0) {
-        return "POST and PATCH run once for each Idempotency-Key, and are "
-               "refused without one";
+        return "POST and PATCH run once for each Idempotency-Key,\n"
+               "           and are refused without one";
     }
     if (strcmp(mode, "observe") == 0) {
-        return "nothing is changed; what would have been done is shown below";
+        return "nothing is changed; what would have been done is\n"
+               "           shown below";
     }
-    return "POST and PATCH with an Idempotency-Key run once; without one they "
-           "pass unguarded";
+    return "POST and PATCH with an Idempotency-Key run once;\n"
+           "           without one they pass unguarded";
 }
 
 static void put_tenant(const struct lk_up *up, struct lk_buf *out)
 {
+    const char *stored = up->plain ? "as it is" : "as a hash";
+
     if (up->tenant == NULL) {
         lk_put(out,
                "  callers  told apart by Authorization, else by X-Api-Key, "
                "stored %s;\n"
-               "           a renewed credential is another caller, and a key "
-               "with neither is\n"
-               "           refused (--tenant chooses something else)\n",
-               up->plain ? "as it is" : "as a hash");
-        return;
-    }
-    if (strchr(up->tenant, '$') == NULL) {
+               "           a request with a key and neither is refused "
+               "(--tenant changes that)\n",
+               stored);
+    } else if (strchr(up->tenant, '$') == NULL) {
         lk_put(out,
-               "  callers  everybody is one caller, \"%s\": whoever sends the "
-               "same key gets\n"
-               "           the same answer\n",
+               "  callers  everybody is one caller, \"%s\": equal keys get\n"
+               "           the same answer, whoever sends them\n",
                up->tenant);
-        return;
+    } else {
+        lk_put(out,
+               "  callers  told apart by %s, stored %s;\n"
+               "           a request with a key and without it is refused\n",
+               up->tenant, stored);
     }
-    lk_put(out,
-           "  callers  told apart by %s, stored %s; whoever sends the\n"
-           "           same value is the same caller\n",
-           up->tenant, up->plain ? "as it is" : "as a hash");
+}
+
+/* As people write it: ~/FILE. */
+static void put_path(struct lk_buf *out, const char *path)
+{
+    const char *home = getenv("HOME");
+    size_t length = home == NULL ? 0 : strlen(home);
+
+    if (length > 1 && strncmp(path, home, length) == 0 && path[length] == '/') {
+        lk_put(out, "~%s\n", path + length);
+    } else {
+        lk_put(out, "%s\n", path);
+    }
+}
+
+/* The shortest line by which the tool asks this daemon. */
+static void put_look(const struct lk_up *up, struct lk_buf *out)
+{
+    const struct lk_up_files *files = &up->files;
+
+    lk_up_put_word(out, files->self);
+    lk_put(out, " list");
+    if (up->announced && !lk_where_is_running()) {
+        lk_put(out, " --profile ");
+        lk_up_put_word(out, strrchr(files->running, '/') + 1);
+    } else if (!up->announced) {
+        lk_put(out, " --server unix:");
+        lk_up_put_word(out, files->socket);
+        lk_put(out, " --user " LK_UP_USER " --password-file ");
+        lk_up_put_word(out, files->password);
+    }
+    lk_put(out, "\n");
 }
 
 void lk_up_put_banner(const struct lk_up *up, struct lk_buf *out)
 {
-    const struct lk_up_files *files = &up->files;
-
     lk_put(out,
-           "Latchkey is up: send requests to %.*s, which stands before %s\n"
+           "Latchkey is up: %.*s, in front of %s\n\n"
            "  mode     %s: %s\n",
            (int)up->url.len, up->url.data, up->app.given, up->mode,
            mode_meaning(up->mode));
     put_tenant(up, out);
-    lk_put(out,
-           "  answers  kept in %s\n"
-           "  config   %s\n"
-           "  look     ",
-           files->store, files->config);
-    lk_up_put_word(out, files->self);
-    lk_put(out, " list --server unix:");
-    lk_up_put_word(out, files->socket);
-    lk_put(out, " --user operator --password-file ");
-    lk_up_put_word(out, files->password);
-    lk_put(out, "\n\nTry this twice; the second answer is the first one, "
-                "replayed:\n");
+    lk_put(out, "  answers  ");
+    put_path(out, up->files.store);
+    lk_put(out, "  config   ");
+    put_path(out, up->files.config);
+    lk_put(out, "  look     ");
+    put_look(up, out);
+    lk_put(out, "\nTry this twice; the second answer is the first one, "
+                "replayed:\n\n");
     put_curl(up, out);
+    if (strcmp(up->path, "/") == 0) {
+        lk_put(out, "\nIn place of / put a path of your app that takes POST; "
+                    "--path PATH prints it.\n");
+    }
     lk_put(out, "\nCtrl-C stops it.\n\n");
 }

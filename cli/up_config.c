@@ -32,12 +32,12 @@ void lk_up_daemon_words(const struct lk_up *up, char *words[LK_UP_DAEMON_WORDS])
     const struct lk_up_files *files = &up->files;
     size_t i = 0;
 
-    words[i++] = lk_up_text("--store");
-    words[i++] = lk_up_text("sqlite:%s", files->store);
-    words[i++] = lk_up_text("--listen");
-    words[i++] = lk_up_text("unix:%s", files->socket);
-    words[i++] = lk_up_text("--set");
-    words[i++] = lk_up_text("users.operator=operate file:%s", files->password);
+    words[i++] = lk_text("--store");
+    words[i++] = lk_text("sqlite:%s", files->store);
+    words[i++] = lk_text("--listen");
+    words[i++] = lk_text("unix:%s", files->socket);
+    words[i++] = lk_text("--set");
+    words[i++] = lk_text("users.operator=operate file:%s", files->password);
     words[i] = NULL;
 }
 
@@ -85,7 +85,7 @@ static void put_files_commands(const struct lk_up *up, struct lk_buf *out)
 {
     const struct lk_up_files *files = &up->files;
     int length = (int)(strrchr(files->store, '/') - files->store);
-    char *folder = lk_up_text("%.*s", length, files->store);
+    char *folder = lk_text("%.*s", length, files->store);
 
     lk_put(out, "#   umask 077\n#   mkdir -p ");
     lk_up_put_word(out, files->folder);

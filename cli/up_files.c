@@ -20,7 +20,7 @@
 /* As mkdir -p; what is made is private. */
 static enum lk_exit make_folder(const char *path)
 {
-    char *part = lk_up_text("%s", path);
+    char *part = lk_text("%s", path);
     enum lk_exit result = LK_EXIT_DONE;
 
     for (char *slash = strchr(part + 1, '/');; slash = strchr(slash + 1, '/')) {
@@ -96,7 +96,7 @@ static enum lk_exit lock_folder(struct lk_up *up)
  * may replace one. */
 static bool write_file(const char *path, struct lk_slice text, bool replace)
 {
-    char *fresh = lk_up_text("%s.%ld", path, (long)getpid());
+    char *fresh = lk_text("%s.%ld", path, (long)getpid());
     int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
                   0600);
     bool good = fd >= 0 &&
@@ -121,7 +121,7 @@ static bool write_file(const char *path, struct lk_slice text, bool replace)
 
 static void sync_folder_of(const char *path)
 {
-    char *folder = lk_up_text("%.*s", (int)(strrchr(path, '/') - path), path);
+    char *folder = lk_text("%.*s", (int)(strrchr(path, '/') - path), path);
     int fd = open(*folder == '\0' ? "/" : folder, O_RDONLY | O_DIRECTORY);
 
     if (fd >= 0) {
@@ -212,6 +212,41 @@ enum lk_exit lk_up_make_files(struct lk_up *up)
         result = fill_folder(up);
     }
     return result;
+}
+
+/* ---- The profile ----------------------------------------------------------
+ */
+
+/* The name is that of the address, which only one can have: what stands there
+ * was left by one that was killed. The link appears whole or not at all. */
+bool lk_up_announce(const struct lk_up *up)
+{
+    const char *link = up->files.running;
+    char *folder;
+    char *fresh;
+    struct stat st;
+    bool good;
+
+    if (link == NULL) {
+        return false;
+    }
+    folder = lk_text("%.*s", (int)(strrchr(link, '/') - link), link);
+    fresh = lk_text("%s.%ld", link, (long)getpid());
+    (void)unlink(fresh);
+    /* Where this fails, it runs as well, and the banner has the long line. */
+    good = (lstat(folder, &st) == 0 || make_folder(folder) == LK_EXIT_DONE) &&
+           symlink(up->files.folder, fresh) == 0 && rename(fresh, link) == 0;
+    (void)unlink(fresh);
+    free(fresh);
+    free(folder);
+    return good;
+}
+
+void lk_up_withdraw(const struct lk_up *up)
+{
+    if (up->announced) {
+        (void)unlink(up->files.running);
+    }
 }
 
 static void empty_temporary(const char *path)

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -44,8 +43,7 @@ static char *search_folders(const char *const *folders, const char *name,
     char *found = NULL;
 
     for (; found == NULL && *folders != NULL; folders++) {
-        found =
-            keep_if_usable(lk_up_text("%s/%s", *folders, name), access_mode);
+        found = keep_if_usable(lk_text("%s/%s", *folders, name), access_mode);
     }
     return found;
 }
@@ -59,8 +57,8 @@ static char *search_path(const char *name)
         size_t length = strcspn(at, ":");
 
         if (at[0] == '/') {
-            found = keep_if_usable(lk_up_text("%.*s/%s", (int)length, at, name),
-                                   X_OK);
+            found =
+                keep_if_usable(lk_text("%.*s/%s", (int)length, at, name), X_OK);
         }
         at += length + (at[length] == ':');
     }
@@ -108,11 +106,11 @@ static char *name_self(const char *own)
 
     free(found);
     if (same) {
-        return lk_up_text("latchkey");
+        return lk_text("latchkey");
     }
     return strchr(program_invocation_name, '/') != NULL
-               ? lk_up_text("%s", program_invocation_name)
-               : lk_up_text("%s/latchkey", own);
+               ? lk_text("%s", program_invocation_name)
+               : lk_text("%s/latchkey", own);
 }
 
 static void find_programs(struct lk_up_files *files)
@@ -123,8 +121,8 @@ static void find_programs(struct lk_up_files *files)
 
     find_own_folder(own);
     beside = (int)(strrchr(own, '/') == NULL ? 0 : strrchr(own, '/') - own);
-    sbin = lk_up_text("%.*s/sbin", beside, own);
-    modules = lk_up_text("%.*s/lib/nginx/modules", beside, own);
+    sbin = lk_text("%.*s/sbin", beside, own);
+    modules = lk_text("%.*s/lib/nginx/modules", beside, own);
     files->self = name_self(own);
     files->latchkeyd = find_file(
         "LATCHKEYD", "latchkeyd",
@@ -156,8 +154,7 @@ static void find_authorities(struct lk_up *up)
         return;
     }
     for (size_t i = 0; up->files.authorities == NULL && folders[i]; i++) {
-        up->files.authorities =
-            keep_if_usable(lk_up_text("%s", folders[i]), R_OK);
+        up->files.authorities = keep_if_usable(lk_text("%s", folders[i]), R_OK);
     }
 }
 
@@ -209,8 +206,8 @@ static char *make_absolute(const char *path)
     char *absolute = NULL;
 
     if (path[0] == '/' || here != NULL) {
-        absolute = here == NULL ? lk_up_text("%s", path)
-                                : lk_up_text("%s/%s", here, path);
+        absolute =
+            here == NULL ? lk_text("%s", path) : lk_text("%s/%s", here, path);
         for (size_t length = strlen(absolute);
              length > 1 && absolute[length - 1] == '/'; length--) {
             absolute[length - 1] = '\0';
@@ -224,9 +221,9 @@ static char *make_absolute(const char *path)
 static char *name_by_address(const struct lk_up_listen *listen)
 {
     bool usual = listen->host != NULL && strcmp(listen->host, "127.0.0.1") == 0;
-    char *name = listen->path != NULL ? lk_up_text("up%s", listen->path)
-                 : usual              ? lk_up_text("up-%u", listen->port)
-                         : lk_up_text("up-%s-%u", listen->host, listen->port);
+    char *name = listen->path != NULL ? lk_text("up%s", listen->path)
+                 : usual              ? lk_text("up-%u", listen->port)
+                         : lk_text("up-%s-%u", listen->host, listen->port);
 
     for (char *c = name; *c != '\0'; c++) {
         if (strchr("/:[]*", *c) != NULL) {
@@ -236,30 +233,12 @@ static char *name_by_address(const struct lk_up_listen *listen)
     return name;
 }
 
-static char *default_folder(const struct lk_up_listen *listen)
-{
-    const char *state = variable("XDG_STATE_HOME");
-    const char *home = variable("HOME");
-    struct passwd *user = home == NULL ? getpwuid(geteuid()) : NULL;
-    char *name = name_by_address(listen);
-    char *folder = NULL;
-
-    home = user != NULL ? user->pw_dir : home;
-    if (state != NULL && state[0] == '/') {
-        folder = lk_up_text("%s/latchkey/%s", state, name);
-    } else if (home != NULL && home[0] == '/') {
-        folder = lk_up_text("%s/.local/state/latchkey/%s", home, name);
-    }
-    free(name);
-    return folder;
-}
-
 static enum lk_exit find_store(struct lk_up *up)
 {
     const char *url = lk_args_value(&up->cli->args, "store");
 
     if (url == NULL) {
-        up->files.store = lk_up_text("%s/latchkey.db", up->files.folder);
+        up->files.store = lk_text("%s/latchkey.db", up->files.folder);
     } else if (strncmp(url, "sqlite:", 7) != 0 || url[7] == '\0') {
         return lk_complain_usage(
             up->cli, "--store is \"%s\", but must be sqlite:PATH", url);
@@ -269,7 +248,7 @@ static enum lk_exit find_store(struct lk_up *up)
     if (up->files.store == NULL) {
         return FAILED(("cannot tell the working folder: %s", strerror(errno)));
     }
-    up->files.secret = lk_up_text("%s.secret", up->files.store);
+    up->files.secret = lk_text("%s.secret", up->files.store);
     return lk_up_check_path("the path of --store", up->files.store);
 }
 
@@ -277,15 +256,15 @@ static void name_files(struct lk_up_files *files)
 {
     const char *folder = files->folder;
 
-    files->lock = lk_up_text("%s/lock", folder);
-    files->config = lk_up_text("%s/nginx.conf", folder);
-    files->socket = lk_up_text("%s/latchkeyd.sock", folder);
-    files->pid = lk_up_text("%s/nginx.pid", folder);
-    files->requests = lk_up_text("%s/requests.log", folder);
-    files->nginx_log = lk_up_text("%s/nginx.log", folder);
-    files->daemon_log = lk_up_text("%s/latchkeyd.log", folder);
-    files->temporary = lk_up_text("%s/tmp", folder);
-    files->password = lk_up_text("%s/operator.password", folder);
+    files->lock = lk_text("%s/lock", folder);
+    files->config = lk_text("%s/nginx.conf", folder);
+    files->socket = lk_text("%s/%s", folder, LK_UP_SOCKET);
+    files->pid = lk_text("%s/nginx.pid", folder);
+    files->requests = lk_text("%s/requests.log", folder);
+    files->nginx_log = lk_text("%s/nginx.log", folder);
+    files->daemon_log = lk_text("%s/latchkeyd.log", folder);
+    files->temporary = lk_text("%s/tmp", folder);
+    files->password = lk_text("%s/%s", folder, LK_UP_PASSWORD);
 }
 
 static enum lk_exit check_paths(const struct lk_up_files *files)
@@ -318,13 +297,21 @@ enum lk_exit lk_up_find_files(struct lk_up *up)
 {
     const char *given = lk_args_value(&up->cli->args, "dir");
     struct lk_up_files *files = &up->files;
+    char *name;
+    char *running;
     enum lk_exit result;
 
     if (given != NULL && *given == '\0') {
         return lk_complain_usage(up->cli, "--dir is empty");
     }
-    files->folder =
-        given == NULL ? default_folder(&up->listen) : make_absolute(given);
+    name = name_by_address(&up->listen);
+    running = lk_running_folder();
+    files->running = running == NULL ? NULL : lk_text("%s/%s", running, name);
+    files->folder = given != NULL
+                        ? make_absolute(given)
+                        : lk_home_path("XDG_STATE_HOME", ".local/state", name);
+    free(running);
+    free(name);
     if (files->folder == NULL) {
         return FAILED(("there is no home folder to keep answers in; give "
                        "--dir FOLDER"));

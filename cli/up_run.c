@@ -258,6 +258,7 @@ static void complain_end(struct run *run, const struct child *child, int status)
 static void stop_nginx(struct run *run)
 {
     run->phase = STOPPING_NGINX;
+    lk_up_withdraw(run->up); /* while the address is still ours */
     /* nginx first, and in peace: it may hold answers that the daemon must
      * store. Without a daemon there is nothing to wait for. */
     tell(&run->nginx, run->daemon.pid == 0 ? SIGTERM : SIGQUIT);
@@ -317,6 +318,7 @@ static void go_on(struct run *run)
     }
     if (run->phase == STARTING_NGINX && access(files->pid, F_OK) == 0) {
         run->phase = SERVING;
+        run->up->announced = lk_up_announce(run->up);
         lk_up_put_banner(run->up, &run->out);
     }
     if (run->phase == STOPPING_NGINX && run->nginx.pid == 0) {

@@ -2,8 +2,6 @@
  * that could mean something else in nginx's configuration. */
 #include "cli/up.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,19 +11,6 @@
 static const char host_characters[] = LETTERS DIGITS "._-";
 static const char url_characters[] = LETTERS DIGITS "/._~%!*()+,=:@&-";
 static const char name_characters[] = LETTERS DIGITS "_";
-
-char *lk_up_text(const char *format, ...)
-{
-    va_list values;
-    char *text = NULL;
-    int length;
-
-    va_start(values, format);
-    length = vasprintf(&text, format, values);
-    va_end(values);
-    lk_must(length < 0 ? LK_NOMEM : LK_OK);
-    return text;
-}
 
 /* ---- Paths ----------------------------------------------------------------
  */
@@ -133,15 +118,15 @@ static const char *read_rest(struct lk_up_app *app, const char *rest)
             return "the path of fastcgi: is that of a script, as in "
                    "/srv/app/index.php";
         }
-        app->script = lk_up_text("%s", rest);
+        app->script = lk_text("%s", rest);
         return NULL;
     }
     if (!is_web(app->scheme)) {
         return "uwsgi: and scgi: have no path";
     }
     /* With the slash, /pay becomes PREFIX/pay and not PREFIXpay. */
-    pass = lk_up_text("%s%s%s%s", app->pass, app->host == NULL ? ":" : "", rest,
-                      rest[length - 1] == '/' ? "" : "/");
+    pass = lk_text("%s%s%s%s", app->pass, app->host == NULL ? ":" : "", rest,
+                   rest[length - 1] == '/' ? "" : "/");
     free(app->pass);
     app->pass = pass;
     return NULL;
@@ -169,8 +154,8 @@ static const char *read_authority(struct lk_up_app *app,
     if (*at != '\0' && *at != '/') {
         return "the host has letters, digits, points and dashes only";
     }
-    app->host = lk_up_text("%.*s", (int)length, host);
-    app->pass = lk_up_text("%s%s:%u", web, app->host, app->port);
+    app->host = lk_text("%.*s", (int)length, host);
+    app->pass = lk_text("%s%s:%u", web, app->host, app->port);
     return read_rest(app, at);
 }
 
@@ -184,10 +169,10 @@ static const char *read_socket(struct lk_up_app *app, const char *text)
     if (app->scheme == LK_UP_HTTPS) {
         return "https: needs a host";
     }
-    path = lk_up_text("%.*s", (int)length, text);
+    path = lk_text("%.*s", (int)length, text);
     why = refuse_socket(path);
-    app->pass = lk_up_text("%sunix:%s",
-                           app->scheme == LK_UP_HTTP ? "http://" : "", path);
+    app->pass =
+        lk_text("%sunix:%s", app->scheme == LK_UP_HTTP ? "http://" : "", path);
     free(path);
     if (why != NULL || text[length] == '\0') {
         return why;
@@ -262,15 +247,15 @@ static const char *read_listen(struct lk_up_listen *listen, const char *text)
     size_t length = text[0] == '*' ? 1 : host_length(text);
 
     if (strncmp(text, "unix:", 5) == 0) {
-        listen->path = lk_up_text("%s", text + 5);
+        listen->path = lk_text("%s", text + 5);
         return refuse_socket(listen->path);
     }
     if (strspn(text, DIGITS) == strlen(text)) {
-        listen->host = lk_up_text("127.0.0.1");
+        listen->host = lk_text("127.0.0.1");
     } else if (length == 0 || text[length] != ':') {
         return "it is no address";
     } else {
-        listen->host = lk_up_text("%.*s", (int)length, text);
+        listen->host = lk_text("%.*s", (int)length, text);
         text += length + 1;
     }
     listen->port = read_port(&text);
@@ -434,4 +419,17 @@ enum lk_exit lk_up_read_mode(struct lk_up *up, const char *text)
     return lk_complain_usage(
         up->cli, "--mode is \"%s\", but must be required, optional or observe",
         text);
+}
+
+enum lk_exit lk_up_read_path(struct lk_up *up, const char *text)
+{
+    up->path = text == NULL ? "/" : text;
+    if (up->path[0] != '/' ||
+        strspn(up->path, url_characters) != strlen(up->path)) {
+        return lk_complain_usage(up->cli,
+                                 "--path is \"%s\", but must be a path of the "
+                                 "app such as /orders",
+                                 text);
+    }
+    return LK_EXIT_DONE;
 }

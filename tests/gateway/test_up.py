@@ -69,6 +69,13 @@ def test_the_curl_line_works_as_printed_and_again_is_a_replay_C02(make_up,
     assert app.count() == 1
 
 
+def test_the_curl_line_goes_to_the_path_that_is_given(make_up, app):
+    up = make_up("--path", "/orders")
+    assert up.curl_line()[2].endswith("/orders")
+    assert not any("In place of /" in line for line in up.out)
+    assert any("In place of /" in line for line in make_up().out)
+
+
 @pytest.mark.parametrize("tenant, source", [
     ("$http_x_api_key", ("header", "X-Api-Key", "demo")),
     ("acct-${http_x_account}", ("header", "X-Account", "demo")),
@@ -105,12 +112,44 @@ def test_it_says_how_callers_are_told_apart_C15(make_up, app):
 def test_operators_can_look_with_the_line_that_is_printed_C35(make_up):
     up = make_up("--tenant", "$http_x_api_key", "--tenant-plain")
     reference = up.post("/pay", key="k1", **{"X-Api-Key": "acme"}).reference
-    listed = subprocess.run(up.look_line(), capture_output=True, text=True)
-    assert reference in listed.stdout, listed
-    resolved = subprocess.run(
-        [*up.look_line("evict"), "acme", "POST /pay", "k1", "--why", "test"],
-        capture_output=True, text=True)
-    assert resolved.returncode == 0, resolved
+    assert reference in up.look().stdout
+    evicted = up.look("evict", "acme", "POST /pay", "k1", "--why", "test")
+    assert evicted.returncode == 0, evicted
+    assert max(map(len, up.out)) <= 80, up.text()
+
+
+def test_the_tool_finds_it_by_a_profile_while_it_runs_C35(make_up):
+    up = make_up()
+    name = "up-%d" % up.port
+    running = up.folder / ".local/state/latchkey/running"
+    assert [path.name for path in running.iterdir()] == [name]
+    if not os.path.exists("/run/latchkey/latchkeyd.sock"):
+        assert up.look_line()[1:] == ["list"]
+    other = make_up(folder=up.folder, dir=False)  # the same home
+    named = "up-%d" % other.port
+    assert other.look_line()[1:] == ["list", "--profile", named]
+    one = other.post("/pay", key="k1").reference
+    assert one in other.look().stdout
+    assert one not in other.look("list", "--profile", name).stdout
+    other.stop()
+    assert not (running / named).is_symlink()
+    up.process.kill()
+    up.wait()
+    assert (running / name).is_symlink()  # left, and not believed
+    until(lambda: refuses(str(up.dir / "latchkeyd.sock")))
+    result = up.look("ping", "--profile", name)
+    assert result.returncode == 2 and "no such latchkey up" in result.stderr
+    again = make_up(folder=up.folder, port=up.port)
+    assert again.look("ping", "--profile", name).returncode == 0
+
+
+def test_without_a_home_the_line_for_operators_is_a_whole_one(make_up):
+    up = make_up(start=False)
+    (up.folder / ".local").write_text("in the way")
+    up.start()
+    reference = up.post("/pay", key="k1").reference
+    assert "--password-file" in up.look_line()
+    assert reference in up.look().stdout
 
 
 def test_the_line_for_operators_names_a_program_that_is_there(make_up):
@@ -273,8 +312,7 @@ def test_observe_changes_nothing_and_shows_what_it_would_do_C43(make_up, app):
     for number in (1, 2):
         assert not up.post("/pay", key="k1").replayed
         up.requests("/pay", number)
-        until(lambda: b"completed" in subprocess.run(
-            up.look_line(), capture_output=True).stdout)
+        until(lambda: "completed" in up.look().stdout)
     assert app.count() == 2
     assert [line[3] for line in up.requests("/pay", 2)] == ["new", "replay"]
 
@@ -743,6 +781,13 @@ def test_the_printed_configuration_needs_nothing_installed():
         "LATCHKEY_MODULE": "/nonexistent"})
     assert printed.returncode == 0, printed
     assert "/nonexistent/.local/state/latchkey/up-8080/" in printed.stdout
+
+
+@pytest.mark.parametrize("path", ["orders", "", "/a b", "/a;b", "/a'b"])
+def test_a_path_that_is_none_is_refused(path):
+    printed = print_config("--upstream", "http://127.0.0.1:3000", "--path",
+                           path)
+    assert printed.returncode == 2 and "--path" in printed.stderr
 
 
 BREAKOUTS = ['x"; user root; #', "x;y", "x\ny", "x{y}", "x#y", "x\\", "x'y",

@@ -51,7 +51,9 @@ class Up:
 
     def environment(self):
         env = {name: value for name, value in os.environ.items()
-               if name not in ("NO_COLOR", "XDG_STATE_HOME")}
+               if name not in ("NO_COLOR", "XDG_STATE_HOME",
+                               "XDG_CONFIG_HOME", "LATCHKEY_SERVER",
+                               "LATCHKEY_PROFILE")}
         env.update(HOME=str(self.folder), TERM="xterm",
                    LATCHKEY_NGINX=nginx_for(self.build, self.folder))
         env.update(self.env)
@@ -171,8 +173,12 @@ class Up:
         return [line.split() for line in lines]
 
     def curl_line(self):
-        line = next(line for line in self.out if "curl -i" in line)
-        return shlex.split(line)
+        first = next(number for number, line in enumerate(self.out)
+                     if "curl -i" in line)
+        last = first
+        while self.out[last].endswith("\\"):
+            last += 1
+        return shlex.split("\n".join(self.out[first:last + 1]))
 
     def look_line(self, command="list"):
         """What it prints for operators, as printed."""
@@ -180,6 +186,13 @@ class Up:
         words = shlex.split(line)[1:]
         assert words[1] == "list", line
         return [words[0], command, *words[2:]]
+
+    def look(self, *words):
+        """Runs that line, from another terminal of the same user."""
+        return subprocess.run(
+            [*self.look_line(words[0] if words else "list"), *words[1:]],
+            capture_output=True, text=True, env=self.environment(),
+            timeout=60 * build_.patience())
 
     # ---- clients ----
 
