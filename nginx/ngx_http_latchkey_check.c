@@ -20,6 +20,28 @@
 #define NGX_HTTP_LATCHKEY_LOCK_USUAL    NGX_HTTP_LATCHKEY_DAY
 
 
+/* the beginning of a structure that the access module keeps to itself */
+
+typedef struct {
+    ngx_array_t                     *rules;
+#if (NGX_HAVE_INET6)
+    ngx_array_t                     *rules6;
+#endif
+#if (NGX_HAVE_UNIX_DOMAIN)
+    ngx_array_t                     *rules_un;
+#endif
+} ngx_http_latchkey_access_t;
+
+
+extern ngx_module_t  ngx_http_access_module ngx_http_latchkey_weak;
+
+
+static void ngx_http_latchkey_check_counters(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf);
+static void ngx_http_latchkey_count_foreign(struct sockaddr *sa,
+    socklen_t socklen, void *data);
+static ngx_uint_t ngx_http_latchkey_has_rules(
+    ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_check_guard(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
 static char *ngx_http_latchkey_check_ttl(ngx_conf_t *cf,
@@ -55,6 +77,7 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
     }
 
     if (clcf->handler == ngx_http_latchkey_counters_handler) {
+        ngx_http_latchkey_check_counters(cf, llcf);
         return NGX_CONF_OK;
     }
 
@@ -78,6 +101,122 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
 }
 
 
+/* they name every location, and say how busy each is */
+
+static void
+ngx_http_latchkey_check_counters(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf)
+{
+    ngx_uint_t                 foreign;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
+    foreign = 0;
+
+    if (!clcf->internal && !clcf->named
+        && !ngx_http_latchkey_has_rules(llcf)
+        && !ngx_http_latchkey_authenticates(llcf))
+    {
+        ngx_http_latchkey_each_listen(cf, llcf->cscf,
+                                   ngx_http_latchkey_count_foreign, &foreign);
+    }
+
+    if (foreign) {
+        ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                      "\"idempotency_counters\" in location \"%V\" of server "
+                      "\"%V\" shows its numbers to everybody; add "
+                      "\"allow 127.0.0.1; deny all;\", or \"auth_basic\", or "
+                      "let the server listen on this machine alone",
+                      &llcf->location_name, &llcf->server_name);
+    }
+}
+
+
+static void
+ngx_http_latchkey_count_foreign(struct sockaddr *sa, socklen_t socklen,
+    void *data)
+{
+    ngx_uint_t  *n = data;
+
+#if (NGX_HAVE_INET6)
+    struct sockaddr_in6  *sin6;
+#endif
+
+    switch (sa->sa_family) {
+
+    case AF_UNIX:
+        return;
+
+    case AF_INET:
+        *n += (ntohl(((struct sockaddr_in *) sa)->sin_addr.s_addr) >> 24
+               != IN_LOOPBACKNET);
+        return;
+
+#if (NGX_HAVE_INET6)
+    case AF_INET6:
+        sin6 = (struct sockaddr_in6 *) sa;
+        *n += !IN6_IS_ADDR_LOOPBACK(&sin6->sin6_addr);
+        return;
+#endif
+    }
+
+    (*n)++;
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_has_rules(ngx_http_latchkey_loc_conf_t *llcf)
+{
+    ngx_http_latchkey_access_t  *access;
+
+    access = ngx_http_latchkey_conf_of(llcf, &ngx_http_access_module);
+
+    return access
+           && (access->rules
+#if (NGX_HAVE_INET6)
+               || access->rules6
+#endif
+#if (NGX_HAVE_UNIX_DOMAIN)
+               || access->rules_un
+#endif
+              );
+}
+
+
+void
+ngx_http_latchkey_each_listen(ngx_conf_t *cf, ngx_http_core_srv_conf_t *cscf,
+    ngx_http_latchkey_listen_pt handler, void *data)
+{
+    ngx_uint_t                   i, j, k;
+    ngx_http_conf_port_t        *port;
+    ngx_http_conf_addr_t        *addr;
+    ngx_http_core_srv_conf_t   **servers;
+    ngx_http_core_main_conf_t   *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    if (cmcf->ports == NULL) {
+        return;
+    }
+
+    port = cmcf->ports->elts;
+
+    for (i = 0; i < cmcf->ports->nelts; i++) {
+        addr = port[i].addrs.elts;
+
+        for (j = 0; j < port[i].addrs.nelts; j++) {
+            servers = addr[j].servers.elts;
+
+            for (k = 0; k < addr[j].servers.nelts; k++) {
+                if (cscf == NULL || servers[k] == cscf) {
+                    handler(addr[j].opt.sockaddr, addr[j].opt.socklen, data);
+                }
+            }
+        }
+    }
+}
+
+
 static char *
 ngx_http_latchkey_check_guard(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf)
@@ -86,6 +225,12 @@ ngx_http_latchkey_check_guard(ngx_conf_t *cf,
     ngx_uint_t   only;
 
     rv = NGX_CONF_OK;
+
+    if (!llcf->inherited && ngx_http_latchkey_returns(llcf)) {
+        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
+                   "\"return\" answers every request of the location before "
+                   "anything is guarded; remove it, or \"idempotency\"");
+    }
 
     /* the courier brings the tenant with it */
 

@@ -21,6 +21,17 @@ char *ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
 char *ngx_http_latchkey_check_pass(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
 
+/* does "return" answer every request of the location? */
+ngx_uint_t ngx_http_latchkey_returns(ngx_http_latchkey_loc_conf_t *llcf);
+/* may a client write the variable as it likes?  0: no, or it is not known */
+ngx_uint_t ngx_http_latchkey_is_clients(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
+ngx_uint_t ngx_http_latchkey_is_set_by_client(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
+/* does nginx itself ask who the client is? */
+ngx_uint_t ngx_http_latchkey_authenticates(
+    ngx_http_latchkey_loc_conf_t *llcf);
+
 /*
  * Says what, which location, and where its guard was written; returns
  * NGX_CONF_ERROR whatever the level.

@@ -7,6 +7,10 @@
 #include "ngx_http_latchkey_check.h"
 
 
+/* of variables that are set from others; beyond it nothing is known */
+#define NGX_HTTP_LATCHKEY_DEPTH  8
+
+
 /* the beginnings of structures that other modules keep to themselves */
 
 typedef struct {
@@ -28,19 +32,38 @@ extern ngx_module_t  ngx_http_ssl_module ngx_http_latchkey_weak;
 
 
 static char *ngx_http_latchkey_check_caller(ngx_conf_t *cf,
-    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
+    ngx_http_latchkey_loc_conf_t *llcf);
 static void ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
+static ngx_uint_t ngx_http_latchkey_next_name(ngx_str_t *rest,
+    ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_has_variable(ngx_str_t *value,
     char *prefix);
-static ngx_uint_t ngx_http_latchkey_authenticates(
+static ngx_uint_t ngx_http_latchkey_asks_password(
     ngx_http_latchkey_loc_conf_t *llcf);
+static ngx_uint_t ngx_http_latchkey_asks_service(
+    ngx_http_latchkey_loc_conf_t *llcf);
+
+
+/*
+ * What a client writes as it likes; "_" at the end: all that begin so.  Those
+ * of a location's regular expression are parts of the path.
+ */
+
+static char  *ngx_http_latchkey_clients[] = {
+    "http_", "arg_", "cookie_", "args", "query_string", "request_uri", "uri",
+    "document_uri", "request", "request_body", "request_filename",
+    "request_method", "realpath_root", "host", "content_type",
+    "content_length", "proxy_add_x_forwarded_for", "ssl_server_name",
+    "1", "2", "3", "4", "5", "6", "7", "8", "9", NULL
+};
 
 
 char *
 ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf)
 {
+    char                      *rv;
     ngx_http_core_loc_conf_t  *clcf;
 
     if (llcf->tenant == NULL) {
@@ -55,23 +78,32 @@ ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
                    "file with \"idempotency_secret\" in http");
     }
 
-    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
-
-    /* who comes here by a redirect was authenticated somewhere else */
-
-    if (llcf->auth_app || clcf->internal || clcf->named) {
+    if (llcf->auth_app || llcf->trusted) {
         return NGX_CONF_OK;
     }
 
-    return ngx_http_latchkey_check_caller(cf, lmcf, llcf);
+    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
+    rv = NGX_CONF_OK;
+
+    /* who comes here by a redirect was authenticated somewhere else */
+
+    if (!clcf->internal && !clcf->named) {
+        rv = ngx_http_latchkey_check_caller(cf, llcf);
+    }
+
+    if (rv == NGX_CONF_OK) {
+        ngx_http_latchkey_warn_tenant(cf, lmcf, llcf);
+    }
+
+    return rv;
 }
 
 
-/* does anybody verify what the tenant is made of? */
+/* what nginx can verify must be verified */
 
 static char *
 ngx_http_latchkey_check_caller(ngx_conf_t *cf,
-    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf)
+    ngx_http_latchkey_loc_conf_t *llcf)
 {
     ngx_str_t               *value;
 #if (NGX_HTTP_SSL)
@@ -81,14 +113,17 @@ ngx_http_latchkey_check_caller(ngx_conf_t *cf,
 
     value = &llcf->tenant->value;
 
-    if (ngx_http_latchkey_authenticates(llcf)) {
+    if (ngx_http_latchkey_asks_service(llcf)) {
         return NGX_CONF_OK;
     }
 
-    if (ngx_http_latchkey_has_variable(value, "remote_user")) {
+    if (ngx_http_latchkey_has_variable(value, "remote_user")
+        && !ngx_http_latchkey_asks_password(llcf))
+    {
         return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
                    "nobody verifies $remote_user in \"idempotency_tenant\"; "
-                   "add \"auth_basic\" with its file, or \"auth_request\", "
+                   "add \"auth_basic\" with its file and a realm without "
+                   "variables, which might be \"off\", or \"auth_request\", "
                    "without \"satisfy any\"; or, if only the application "
                    "verifies it, \"idempotency_auth app\"");
     }
@@ -114,8 +149,6 @@ ngx_http_latchkey_check_caller(ngx_conf_t *cf,
 
 #endif
 
-    ngx_http_latchkey_warn_tenant(cf, lmcf, llcf);
-
     return NGX_CONF_OK;
 }
 
@@ -126,58 +159,131 @@ static void
 ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf)
 {
-    ngx_str_t  *value;
-
-    value = &llcf->tenant->value;
+    ngx_str_t                  rest, name;
+    ngx_http_core_loc_conf_t  *clcf;
 
     if (llcf->tenant == lmcf->warned) {
         return;
     }
 
-    lmcf->warned = llcf->tenant;
-
     if (llcf->tenant->lengths == NULL) {
+        clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
+
+        if (clcf->internal || clcf->named
+            || ngx_http_latchkey_authenticates(llcf))
+        {
+            return;
+        }
+
+        lmcf->warned = llcf->tenant;
+
         ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
                    "\"idempotency_tenant\" is the same for every client, so "
                    "that any of them gets the answers to another's keys");
+        return;
+    }
 
-    } else if (!llcf->hashed
-               && (ngx_http_latchkey_has_variable(value, "http_")
-                   || ngx_http_latchkey_has_variable(value, "cookie_")
-                   || ngx_http_latchkey_has_variable(value, "arg_")))
-    {
+    if (llcf->hashed) {
+        return;
+    }
+
+    rest = llcf->tenant->value;
+
+    while (ngx_http_latchkey_next_name(&rest, &name)) {
+
+        if (!ngx_http_latchkey_is_clients(cf, llcf, &name, 0)) {
+            continue;
+        }
+
+        lmcf->warned = llcf->tenant;
+
         ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
-                   "a client can write into \"idempotency_tenant\" what it "
-                   "likes; if it is a whole credential, add \"hashed\", else "
-                   "see to it that \"auth_request\" or \"auth_basic\" "
-                   "verifies it");
+                   "a client writes $%V in \"idempotency_tenant\" itself, "
+                   "whoever it has proved to be, and gets the answers to "
+                   "another's keys; take what was verified, such as "
+                   "$remote_user or a variable of \"auth_request_set\"; if it "
+                   "is a whole credential, add \"hashed\"; if only a proxy "
+                   "that has verified it can reach this server, add "
+                   "\"trusted\"", &name);
+        return;
     }
 }
 
 
-/* true for "$name" and "${name}" where the name begins with the prefix */
+/* `depth`: of variables that are set from others */
+
+ngx_uint_t
+ngx_http_latchkey_is_clients(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth)
+{
+    char    **known;
+    size_t    len;
+
+    for (known = ngx_http_latchkey_clients; *known; known++) {
+        len = ngx_strlen(*known);
+
+        if (name->len >= len
+            && ngx_strncasecmp(name->data, (u_char *) *known, len) == 0
+            && (name->len == len || (*known)[len - 1] == '_'))
+        {
+            return 1;
+        }
+    }
+
+    return depth < NGX_HTTP_LATCHKEY_DEPTH
+           && ngx_http_latchkey_is_set_by_client(cf, llcf, name, depth + 1);
+}
+
+
+/* takes the first variable, "$name" or "${name}", off the front of a value */
+
+static ngx_uint_t
+ngx_http_latchkey_next_name(ngx_str_t *rest, ngx_str_t *name)
+{
+    u_char  *p, *last;
+
+    last = rest->data + rest->len;
+    p = ngx_strlchr(rest->data, last, '$');
+
+    if (p == NULL) {
+        return 0;
+    }
+
+    p++;
+
+    if (p < last && *p == '{') {
+        p++;
+    }
+
+    name->data = p;
+
+    while (p < last
+           && ((*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'Z')
+               || (*p >= 'a' && *p <= 'z') || *p == '_'))
+    {
+        p++;
+    }
+
+    name->len = p - name->data;
+    rest->data = p;
+    rest->len = last - p;
+
+    return 1;
+}
+
 
 static ngx_uint_t
 ngx_http_latchkey_has_variable(ngx_str_t *value, char *prefix)
 {
-    u_char  *p, *last;
-    size_t   len;
+    size_t     len;
+    ngx_str_t  rest, name;
 
     len = ngx_strlen(prefix);
-    last = value->data + value->len;
+    rest = *value;
 
-    for (p = value->data; p < last; p++) {
-
-        if (*p != '$') {
-            continue;
-        }
-
-        if (p + 1 < last && p[1] == '{') {
-            p++;
-        }
-
-        if ((size_t) (last - p - 1) >= len
-            && ngx_strncasecmp(p + 1, (u_char *) prefix, len) == 0)
+    while (ngx_http_latchkey_next_name(&rest, &name)) {
+        if (name.len >= len
+            && ngx_strncasecmp(name.data, (u_char *) prefix, len) == 0)
         {
             return 1;
         }
@@ -187,29 +293,42 @@ ngx_http_latchkey_has_variable(ngx_str_t *value, char *prefix)
 }
 
 
-static ngx_uint_t
+ngx_uint_t
 ngx_http_latchkey_authenticates(ngx_http_latchkey_loc_conf_t *llcf)
 {
+    return ngx_http_latchkey_asks_password(llcf)
+           || ngx_http_latchkey_asks_service(llcf);
+}
+
+
+/* a realm with variables may be "off" */
+
+static ngx_uint_t
+ngx_http_latchkey_asks_password(ngx_http_latchkey_loc_conf_t *llcf)
+{
+    ngx_http_core_loc_conf_t        *clcf;
+    ngx_http_latchkey_auth_basic_t  *basic;
+
+    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
+    basic = ngx_http_latchkey_conf_of(llcf, &ngx_http_auth_basic_module);
+
+    return clcf->satisfy != NGX_HTTP_SATISFY_ANY
+           && basic && basic->realm && basic->user_file
+           && basic->realm->lengths == NULL
+           && !(basic->realm->value.len == 3
+                && ngx_strncmp(basic->realm->value.data, "off", 3) == 0);
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_asks_service(ngx_http_latchkey_loc_conf_t *llcf)
+{
     ngx_http_core_loc_conf_t          *clcf;
-    ngx_http_latchkey_auth_basic_t    *basic;
     ngx_http_latchkey_auth_request_t  *request;
 
     clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
-
-    if (clcf->satisfy == NGX_HTTP_SATISFY_ANY) {
-        return 0;
-    }
-
-    basic = ngx_http_latchkey_conf_of(llcf, &ngx_http_auth_basic_module);
-
-    if (basic && basic->realm && basic->user_file
-        && !(basic->realm->value.len == 3
-             && ngx_strncmp(basic->realm->value.data, "off", 3) == 0))
-    {
-        return 1;
-    }
-
     request = ngx_http_latchkey_conf_of(llcf, &ngx_http_auth_request_module);
 
-    return request && request->uri.len != 0;
+    return clcf->satisfy != NGX_HTTP_SATISFY_ANY
+           && request && request->uri.len != 0;
 }

@@ -94,6 +94,7 @@ struct ngx_http_latchkey_loc_conf_s {
 
     ngx_http_complex_value_t        *tenant;
     ngx_flag_t                       hashed;
+    ngx_uint_t                       trusted;     /* verified before nginx */
     ngx_uint_t                       auth_app;
     ngx_http_complex_value_t        *scope;       /* NULL: the default */
     ngx_http_complex_value_t        *bind;        /* NULL: none */
@@ -142,6 +143,7 @@ struct ngx_http_latchkey_loc_conf_s {
     /* where `idempotency` was written, for messages */
     ngx_str_t                        file;
     ngx_uint_t                       line;
+    ngx_uint_t                       inherited;   /* not in this location */
 
     /* of this location: what all modules have, and its server */
     void                           **loc_conf;

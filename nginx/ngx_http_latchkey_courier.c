@@ -40,6 +40,15 @@ typedef enum {
 } ngx_http_latchkey_told_e;
 
 
+/* where a server listens */
+
+typedef struct {
+    ngx_addr_t                      *courier;
+    unsigned                         there:1;
+    unsigned                         elsewhere:1;
+} ngx_http_latchkey_heard_t;
+
+
 static const char *ngx_http_latchkey_courier_read(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static const char *ngx_http_latchkey_courier_gather(ngx_http_request_t *r,
@@ -59,7 +68,9 @@ static ngx_table_elt_t *ngx_http_latchkey_add_unsent(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_courier_check(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_latchkey_courier_may(
     ngx_http_latchkey_main_conf_t *lmcf, uid_t uid);
-static void ngx_http_latchkey_courier_folder(ngx_conf_t *cf,
+static void ngx_http_latchkey_courier_listen(struct sockaddr *sa,
+    socklen_t socklen, void *data);
+static ngx_int_t ngx_http_latchkey_courier_folder(ngx_conf_t *cf,
     ngx_str_t *path);
 
 
@@ -602,54 +613,42 @@ ngx_uint_t
 ngx_http_latchkey_courier_serves(ngx_conf_t *cf,
     ngx_http_core_srv_conf_t *cscf, ngx_uint_t *only)
 {
-    ngx_uint_t                      i, j, k, there;
-    ngx_http_conf_port_t           *port;
-    ngx_http_conf_addr_t           *addr;
-    ngx_http_core_srv_conf_t      **servers;
-    ngx_http_core_main_conf_t      *cmcf;
+    ngx_http_latchkey_heard_t       heard;
     ngx_http_latchkey_main_conf_t  *lmcf;
 
     lmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_latchkey_module);
-    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
 
-    there = 0;
-    *only = 0;
+    heard.courier = lmcf->courier;
+    heard.there = 0;
+    heard.elsewhere = 0;
 
-    if (lmcf->courier == NULL || cmcf->ports == NULL) {
-        return 0;
+    if (lmcf->courier) {
+        ngx_http_latchkey_each_listen(cf, cscf,
+                                      ngx_http_latchkey_courier_listen,
+                                      &heard);
     }
 
-    *only = 1;
-    port = cmcf->ports->elts;
+    *only = heard.there && !heard.elsewhere;
 
-    for (i = 0; i < cmcf->ports->nelts; i++) {
-        addr = port[i].addrs.elts;
+    return heard.there;
+}
 
-        for (j = 0; j < port[i].addrs.nelts; j++) {
-            servers = addr[j].servers.elts;
 
-            for (k = 0; k < addr[j].servers.nelts; k++) {
+static void
+ngx_http_latchkey_courier_listen(struct sockaddr *sa, socklen_t socklen,
+    void *data)
+{
+    ngx_http_latchkey_heard_t *heard = data;
 
-                if (cscf && servers[k] != cscf) {
-                    continue;
-                }
+    if (ngx_cmp_sockaddr(sa, socklen, heard->courier->sockaddr,
+                         heard->courier->socklen, 0)
+        == NGX_OK)
+    {
+        heard->there = 1;
 
-                if (ngx_cmp_sockaddr(addr[j].opt.sockaddr,
-                                     addr[j].opt.socklen,
-                                     lmcf->courier->sockaddr,
-                                     lmcf->courier->socklen, 0)
-                    == NGX_OK)
-                {
-                    there = 1;
-
-                } else {
-                    *only = 0;
-                }
-            }
-        }
+    } else {
+        heard->elsewhere = 1;
     }
-
-    return there;
 }
 
 
@@ -689,7 +688,9 @@ ngx_http_latchkey_courier_init(ngx_conf_t *cf)
         path.data = lmcf->courier->name.data + 5;
         path.len = lmcf->courier->name.len - 5;
 
-        ngx_http_latchkey_courier_folder(cf, &path);
+        if (ngx_http_latchkey_courier_folder(cf, &path) != NGX_OK) {
+            return NGX_ERROR;
+        }
     }
 
     /* what is accepted must be let in again */
@@ -736,7 +737,7 @@ ngx_http_latchkey_courier_init(ngx_conf_t *cf)
  * people away.
  */
 
-static void
+static ngx_int_t
 ngx_http_latchkey_courier_folder(ngx_conf_t *cf, ngx_str_t *path)
 {
     size_t           len;
@@ -745,7 +746,7 @@ ngx_http_latchkey_courier_folder(ngx_conf_t *cf, ngx_str_t *path)
 
     folder = ngx_pnalloc(cf->pool, path->len + 1);
     if (folder == NULL) {
-        return;
+        return NGX_ERROR;
     }
 
     ngx_memcpy(folder, path->data, path->len);
@@ -760,14 +761,16 @@ ngx_http_latchkey_courier_folder(ngx_conf_t *cf, ngx_str_t *path)
         if (ngx_file_info(folder, &fi) == NGX_FILE_ERROR
             || !(ngx_file_access(&fi) & S_IXOTH))
         {
-            return;
+            return NGX_OK;
         }
     }
 
-    ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
                   "everybody on this machine can reach \"%V\" of "
-                  "\"idempotency_courier\" and pass for the courier; put it "
-                  "into a folder that only nginx and latchkeyd may enter, or "
-                  "name latchkeyd's user with \"user=\"",
+                  "\"idempotency_courier\", pass for the courier and name any "
+                  "tenant; put it into a folder that only nginx and latchkeyd "
+                  "may enter, or name latchkeyd's user with \"user=\"",
                   path);
+
+    return NGX_ERROR;
 }

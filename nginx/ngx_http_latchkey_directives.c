@@ -86,7 +86,7 @@ ngx_command_t  ngx_http_latchkey_commands[] = {
       NULL },
 
     { ngx_string("idempotency_tenant"),
-      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE12,
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE123,
       ngx_http_latchkey_set_tenant,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,

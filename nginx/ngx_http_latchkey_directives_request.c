@@ -65,7 +65,8 @@ ngx_http_latchkey_set_tenant(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_latchkey_loc_conf_t *llcf = conf;
 
-    ngx_str_t  *value;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
 
     if (llcf->tenant != NGX_CONF_UNSET_PTR) {
         return "is duplicate";
@@ -77,16 +78,21 @@ ngx_http_latchkey_set_tenant(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is empty";
     }
 
-    if (cf->args->nelts == 3) {
-        if (ngx_strcmp(value[2].data, "hashed") != 0) {
+    for (i = 2; i < cf->args->nelts; i++) {
+
+        if (ngx_strcmp(value[i].data, "hashed") == 0) {
+            llcf->hashed = 1;
+
+        } else if (ngx_strcmp(value[i].data, "trusted") == 0) {
+            llcf->trusted = 1;
+
+        } else {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "invalid parameter \"%V\" in \"%V\", only "
-                               "\"hashed\" may follow the value",
-                               &value[2], &cmd->name);
+                               "\"hashed\" and \"trusted\" may follow the "
+                               "value", &value[i], &cmd->name);
             return NGX_CONF_ERROR;
         }
-
-        llcf->hashed = 1;
     }
 
     if (ngx_http_latchkey_compile_value(cf, &value[1], &llcf->tenant)

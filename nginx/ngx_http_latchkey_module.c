@@ -108,10 +108,12 @@ ngx_http_latchkey_create_loc_conf(ngx_conf_t *cf)
      *     conf->problem_base = { 0, NULL };
      *     conf->async_location = { 0, NULL };
      *     conf->file = { 0, NULL };
+     *     conf->inherited = 0;
      *
      * and what is given together with another value:
      *
      *     conf->hashed = 0;
+     *     conf->trusted = 0;
      *     conf->key_uuid = 0;
      *     conf->keep_5xx = 0;
      *     conf->no_body = 0;
@@ -168,6 +170,7 @@ ngx_http_latchkey_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     if (conf->mode == NGX_CONF_UNSET_UINT) {
         conf->file = prev->file;
         conf->line = prev->line;
+        conf->inherited = 1;
     }
 
     ngx_conf_merge_uint_value(conf->mode, prev->mode, NGX_HTTP_LATCHKEY_OFF);
@@ -210,6 +213,7 @@ ngx_http_latchkey_merge_request(ngx_http_latchkey_loc_conf_t *conf,
 
     if (conf->tenant == NGX_CONF_UNSET_PTR) {
         conf->hashed = prev->hashed;
+        conf->trusted = prev->trusted;
     }
 
     ngx_conf_merge_ptr_value(conf->tenant, prev->tenant, NULL);

@@ -314,6 +314,12 @@ extern ngx_command_t  ngx_http_latchkey_commands[];
  */
 char *ngx_http_latchkey_check(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
+/* each address on which the server listens; NULL: any server */
+typedef void (*ngx_http_latchkey_listen_pt)(struct sockaddr *sa,
+    socklen_t socklen, void *data);
+void ngx_http_latchkey_each_listen(ngx_conf_t *cf,
+    ngx_http_core_srv_conf_t *cscf, ngx_http_latchkey_listen_pt handler,
+    void *data);
 /* a client that leaves does not stop what was claimed for it */
 char *ngx_http_latchkey_check_receivers(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf);

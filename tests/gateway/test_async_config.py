@@ -145,9 +145,11 @@ def test_a_body_that_is_accepted_but_not_let_in_again_is_warned_of(folder):
         folder, route=["idempotency_async_body 2m;"]))
 
 
-def test_a_socket_that_everybody_can_reach_is_warned_of(folder):
+def test_a_socket_that_everybody_can_reach_is_refused(folder):
     folder.chmod(0o755)
-    warned("everybody", "courier", **later(folder))
+    refused("everybody", "courier", "user=", **later(folder))
+    options = later(folder)
+    options["http"] = options["http"].replace("/g;", "/g user=root;", 1)
+    assert check_config(**options).ok
     folder.chmod(0o750)
-    checked = check_config(**later(folder))
-    assert "everybody" not in checked.text
+    assert check_config(**later(folder)).ok

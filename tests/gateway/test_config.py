@@ -5,6 +5,7 @@ import re
 import pytest
 
 from support.gateway import check_config, guard
+from support.service import free_port
 
 TENANT = "idempotency_tenant $http_x_api_key;"
 TO = "proxy_pass http://@APP@;"
@@ -155,26 +156,114 @@ def test_a_check_that_another_one_can_replace_is_none(lines):
                    tenant="$remote_user"))
 
 
+def warnings(locations, **options):
+    """What nginx -t warns of, if it accepts all of it."""
+    return [line for line in accepted(locations, **options).text.splitlines()
+            if "[warn]" in line and "idempotency" in line]
+
+
+BASIC = ["auth_basic x;", "auth_basic_user_file f;"]
+
+
 @pytest.mark.parametrize("tenant", [
-    "$http_x_account", "$cookie_session", "$arg_account", "a-${arg_account}"])
+    "$http_x_account", "$cookie_session", "$arg_account", "a-${arg_account}",
+    "$args", "$request_uri", "$uri", "$host", "$remote_user:$http_x_account"])
 def test_a_tenant_that_a_client_may_write_is_warned_of(tmp_path, tenant):
-    # C15
+    # C15: whoever it has proved to be
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef")
+    secret.chmod(0o600)
 
-    def warnings(*lines, hashed=""):
-        checked = accepted(guard("/", *lines, tenant=tenant + hashed),
-                           http="idempotency_secret %s;" % secret)
-        return [line for line in checked.text.splitlines()
-                if "[warn]" in line and re.search(
-                    r"nginx\.conf:%d\b" % checked.line_of("idempotency req"),
-                    line)]
+    def warned(*lines, word=""):
+        return warnings(guard("/", *lines, tenant=tenant + word),
+                        http="idempotency_secret %s;" % secret)
 
-    (warning,) = warnings()
-    assert "idempotency_tenant" in warning and "hashed" in warning
-    assert warnings(hashed=" hashed") == []
-    assert warnings("auth_request /a;") == []
-    assert len(warnings("auth_request /a;", "satisfy any;")) == 1
+    for lines in (BASIC, ["auth_request /a;"]):
+        (warning,) = warned(*lines)
+        for text in ("idempotency_tenant", "hashed", "trusted",
+                     tenant.split(":")[-1].replace("a-", "").strip("${}")):
+            assert text in warning
+        assert re.search(r"nginx\.conf:\d+\b", warning)
+        for word in (" hashed", " trusted", " hashed trusted"):
+            assert warned(*lines, word=word) == []
+    assert warned("idempotency_auth app;") == []
+    assert warned(word=" trusted") == []
+
+
+@pytest.mark.parametrize("lines", [
+    "set $account $http_x_account;",
+    "set $other a-$arg_account; set $account $other;",
+    "if ($http_x_account ~ ^(.+)$) { set $account $1; }"])
+def test_a_variable_that_is_set_from_what_a_client_wrote_is_warned_of(lines):
+    # C15
+    for options in ({"server": lines}, {"locations": lines}):
+        (warning,) = warnings(
+            guard("/", *BASIC, options.get("locations", ""),
+                  tenant="$account"), server=options.get("server", ""))
+        assert "$account" in warning
+
+
+@pytest.mark.parametrize("lines", [
+    "set $account $remote_user;", "set $account acme;",
+    "set $other $http_x_account; set $account $remote_user;",
+    "auth_request /a; auth_request_set $account $upstream_http_x_account;"])
+def test_a_variable_that_no_client_writes_is_not_warned_of(lines):
+    # C15
+    assert warnings(guard("/", *BASIC, lines, tenant="$account")) == []
+
+
+def test_a_realm_that_may_be_off_verifies_nobody():
+    # C15, C16
+    realm = ["auth_basic $realm;", "auth_basic_user_file f;"]
+    maps = "map $http_x_open $realm { default off; 1 API; }"
+    refused(guard("/", *realm, tenant="$remote_user"), "realm", http=maps)
+    accepted(guard("/", *BASIC, tenant="$remote_user"), http=maps)
+    accepted(guard("/", *realm, "auth_request /a;", tenant="$remote_user"),
+             http=maps)
+    accepted(guard("/", *realm, tenant="$remote_user trusted"), http=maps)
+
+
+def test_a_password_does_not_verify_a_certificate():
+    # C15, C16
+    tenant = "$ssl_client_s_dn"
+    refused(guard("/", *BASIC, tenant=tenant), "certificate",
+            "ssl_verify_client")
+    accepted(guard("/", "auth_request /a;", tenant=tenant))
+
+
+@pytest.mark.parametrize("lines,warned", [
+    (["return 200;"], 1), (["return 200 done;"], 1),
+    (["set $a $uri;", "rewrite ^/x(.*)$ /y$1;", "return 204;"], 1),
+    (["if ($arg_a = 1) { set $b x$arg_b-$1; }", "return 204;"], 1),
+    (["if ($http_x_account = '') { return 401; }"], 0),
+    (["if ($http_x_account ~ (a)) { set $b $1; return 401; }"], 0),
+    (["if (-f $request_filename) { return 401; }"], 0),
+    (["break;", "return 200;"], 0)])
+def test_a_return_that_leaves_nothing_to_guard_is_warned_of(lines, warned):
+    # C15
+    found = [line for line in warnings(guard("/", *lines, tenant="x trusted"))
+             if '"return"' in line]
+    assert len(found) == warned
+    # It inherits a guard that others need.
+    assert warnings("location /ping { %s }" % " ".join(lines),
+                    server="idempotency required;"
+                    "idempotency_tenant x trusted;") == []
+
+
+@pytest.mark.parametrize("lines,address,warned", [
+    ("", "*:%d", 1), ("", "[::]:%d", 1), ("", "127.0.0.1:%d", 0),
+    ("", "[::1]:%d", 0), ("", "unix:@FOLDER@/s%d", 0),
+    ("allow 127.0.0.1; deny all;", "*:%d", 0), (" ".join(BASIC), "*:%d", 0),
+    ("internal;", "*:%d", 0), ("auth_basic off;", "*:%d", 1)])
+def test_counters_that_are_open_to_everybody_are_warned_of(lines, address,
+                                                           warned):
+    # C15
+    found = warnings("", http="server { listen %s; location = /counters { "
+                     "idempotency_counters; %s } }" % (
+                         address % free_port(), lines))
+    assert len(found) == warned
+    assert all("idempotency_counters" in line and "allow" in line
+               for line in found)
 
 
 def test_a_hashed_tenant_needs_a_secret(tmp_path):
