@@ -204,6 +204,12 @@ static void check_secrets(struct report *report, struct lk_config *config)
                         &user->password);
         }
     }
+    if (config->user_count && !config->password && !config->password_file) {
+        warn(report, "auth", "password_file",
+             "is not set, so [users] keeps no one from data commands: every "
+             "client that connects may claim, complete and read stored "
+             "answers");
+    }
     if (inside && config->file && config->file_open) {
         end_line(report, report->warnings, config->file,
                  ": everybody on this machine can read the passwords in it; "

@@ -2,6 +2,7 @@
  */
 #include "config/config_table.h"
 
+#include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,13 +75,26 @@ static void warn(struct report *report, bool truth,
 
 /* ---- Targets ------------------------------------------------------------- */
 
+/* An address, or the one name that is always this machine's: any other name is
+ * what a name server makes of it. */
 static bool is_local(const struct lk_target *target)
 {
-    const char *host = target->url + strlen("http://");
+    const char *at = target->url + strlen("http://");
+    size_t len = *at == '[' ? strcspn(at, "]") + 1 : strcspn(at, ":/");
+    char host[sizeof("255.255.255.255")];
+    struct in_addr address;
 
-    return target->socket || strncmp(host, "127.", 4) == 0 ||
-           strncmp(host, "[::1]", 5) == 0 ||
-           (strncmp(host, "localhost", 9) == 0 && strcspn(host, ":/") == 9);
+    if (target->socket) {
+        return true;
+    }
+    if (len >= sizeof(host)) {
+        return false;
+    }
+    memcpy(host, at, len);
+    host[len] = '\0';
+    return strcmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0 ||
+           (inet_pton(AF_INET, host, &address) == 1 &&
+            ntohl(address.s_addr) >> 24 == 127);
 }
 
 static void check_url(struct report *report, const struct lk_named *named,

@@ -127,6 +127,22 @@ static void a_readable_file_with_passwords_is_warned_of(void **state)
                 "it; chmod 640, or use password files\n");
 }
 
+static void users_without_a_password_for_apps_are_warned_of(void **state)
+{
+    struct bench *bench = *state;
+
+    assert_int_equal(load(bench, "[users]\nops = operate one\n"), LK_OK);
+    assert_int_equal(check(bench), LK_OK);
+    assert_text(bench, &bench->warnings,
+                "auth.password_file: is not set, so [users] keeps no one from "
+                "data commands: every client that connects may claim, complete "
+                "and read stored answers\n");
+    bench->warnings.len = 0;
+    assert_int_equal(set(bench, "auth.password=two"), LK_OK);
+    assert_int_equal(check(bench), LK_OK);
+    assert_text(bench, &bench->warnings, "");
+}
+
 static void a_secret_on_the_command_line_can_be_hidden(void **state)
 {
     char password[] = "auth.password=hunter", user[] = "users.ops=read hunter";
@@ -187,6 +203,7 @@ int main(void)
         TEST(without_a_password_no_password_is_right),
         TEST(errors_and_output_never_show_a_password),
         TEST(a_readable_file_with_passwords_is_warned_of),
+        TEST(users_without_a_password_for_apps_are_warned_of),
         TEST(a_secret_on_the_command_line_can_be_hidden),
         TEST(a_reload_takes_what_may_change_and_names_the_rest),
     };

@@ -371,6 +371,26 @@ static void what_makes_no_sense_together_is_refused(void **state)
                 "changed on its way; use https\n");
 }
 
+static void only_an_address_of_this_machine_may_do_without_https(void **state)
+{
+    struct bench *bench = *state;
+
+    assert_int_equal(load(bench, "[target a]\nurl = http://127.1.2.3:80/x\n"
+                                 "[target b]\nurl = http://[::1]/x\n"
+                                 "[target c]\nurl = http://localhost\n"
+                                 "[target d]\nurl = http://127.evil.example\n"
+                                 "[target e]\nurl = http://localhost.evil\n"
+                                 "[target f]\nurl = http://128.0.0.1\n"),
+                     LK_OK);
+    assert_int_equal(check(bench), LK_OK);
+#define PLAIN "what is sent can be read and changed on its way; use https\n"
+    assert_text(bench, &bench->warnings,
+                "l.conf:8: target.d.url: " PLAIN
+                "l.conf:10: target.e.url: " PLAIN
+                "l.conf:12: target.f.url: " PLAIN);
+#undef PLAIN
+}
+
 static void assert_dumped(struct bench *bench, struct lk_buf *dump,
                           const char *text, bool there)
 {
@@ -575,6 +595,7 @@ int main(void)
         TEST(a_route_asks_by_its_own_path_only),
         TEST(a_route_that_only_rolls_back_needs_no_other_target),
         TEST(what_makes_no_sense_together_is_refused),
+        TEST(only_an_address_of_this_machine_may_do_without_https),
         TEST(secrets_are_put_in_and_never_shown),
         TEST(a_secret_on_the_command_line_is_overwritten),
         TEST(targets_that_are_written_out_load_again),
