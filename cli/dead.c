@@ -71,7 +71,7 @@ static enum lk_exit take_id(struct deed *deed, const char *text)
     enum lk_exit result = lk_job_id(cli, text, &id);
 
     if (result == LK_EXIT_DONE) {
-        result = lk_job_fetch(cli, id, &job);
+        result = lk_job_fetch(cli, id, false, &job);
     }
     if (result != LK_EXIT_DONE) {
         return result;

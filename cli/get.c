@@ -6,15 +6,19 @@
 static const struct lk_option options[] = {
     {"headers", NULL, "print only the stored headers, as they are"},
     {"body", NULL, "print only the stored body, byte for byte"},
+    LK_OPTION_WHY,
+    LK_OPTION_WHO,
     {0},
 };
 
 const struct lk_manual lk_manual_get = {
     "Shows the operation that TENANT, SCOPE and KEY name, and its answer. The\n"
     "scope is usually the method and the path, as one word: 'POST /pay'.\n"
-    "With --headers and --body, the stored answer itself is printed. On a\n"
-    "terminal its control characters are escaped; in a file or a pipe it is\n"
-    "byte for byte what was stored.",
+    "With --headers and --body, the stored answer itself is printed, if --why\n"
+    "says for what: the audit log keeps who looked at it and why. On a "
+    "terminal\n"
+    "its control characters are escaped; in a file or a pipe it is byte for\n"
+    "byte what was stored.",
     options};
 
 /* What was stored could drive a terminal; a file has nothing to fear. */
@@ -57,13 +61,19 @@ enum lk_exit lk_run_get(struct lk_cli *cli)
 {
     bool answer_only =
         lk_args_flag(&cli->args, "headers") || lk_args_flag(&cli->args, "body");
-    struct lk_words words = {0};
+    struct lk_deed look = {0};
     const struct lk_reply *reply;
-    enum lk_exit result;
+    enum lk_exit result = LK_EXIT_DONE;
 
-    lk_words_add(&words, "LOOKUP");
-    lk_words_add_name(&words, cli);
-    result = lk_record_fetch(cli, &words, &reply);
+    lk_words_add(&look.words, "LOOKUP");
+    lk_words_add_name(&look.words, cli);
+    if (answer_only) {
+        lk_words_add(&look.words, "BODY");
+        result = lk_deed_words(cli, &look, NULL);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_record_fetch(cli, &look.words, &reply);
+    }
     if (result != LK_EXIT_DONE) {
         return result;
     }

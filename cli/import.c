@@ -306,9 +306,12 @@ static enum lk_exit note(struct import *import)
     if (result == LK_EXIT_DONE) {
         lk_put(&action, "import from %.*s", (int)begin->store.len,
                begin->store.data);
-        status = import->store->class->note(
-            import->store, latchkey_buf_slice(&action), deed.words.words[1],
-            deed.words.words[3]);
+        const struct lk_audit_entry entry = {
+            .action = latchkey_buf_slice(&action),
+            .who = deed.words.words[1],
+            .why = deed.words.words[3],
+        };
+        status = import->store->class->note(import->store, &entry);
     }
     latchkey_buf_free(&action);
     return status == LK_OK ? result

@@ -49,23 +49,28 @@ enum lk_exit lk_jobs_page(struct lk_cli *cli,
                           const struct lk_jobs_filter *filter, uint64_t limit,
                           uint64_t *cursor, const struct lk_reply **rows)
 {
-    struct lk_words words = {0};
+    struct lk_deed look = {0};
+    struct lk_words *words = &look.words;
     const struct lk_reply *reply;
 
-    lk_words_add(&words, "JOBS");
-    add_text(&words, "STATE", filter->state);
-    add_text(&words, "TARGET", filter->target);
-    add_text(&words, "TENANT", filter->tenant);
-    add_text(&words, "REFERENCE", filter->reference);
-    add_number(&words, "OLDER", filter->older_ms);
-    add_number(&words, "SINCE", filter->since_ms);
-    add_number(&words, "UNTIL", filter->until_ms);
-    add_number(&words, "LIMIT", limit);
-    add_number(&words, "CURSOR", *cursor);
+    lk_words_add(words, "JOBS");
+    add_text(words, "STATE", filter->state);
+    add_text(words, "TARGET", filter->target);
+    add_text(words, "TENANT", filter->tenant);
+    add_text(words, "REFERENCE", filter->reference);
+    add_number(words, "OLDER", filter->older_ms);
+    add_number(words, "SINCE", filter->since_ms);
+    add_number(words, "UNTIL", filter->until_ms);
+    add_number(words, "LIMIT", limit);
+    add_number(words, "CURSOR", *cursor);
+    enum lk_exit result = LK_EXIT_DONE;
     if (filter->whole) {
-        lk_words_add(&words, "WHOLE");
+        lk_words_add(words, "WHOLE");
+        result = lk_deed_words(cli, &look, "compared with an export");
     }
-    enum lk_exit result = lk_call(cli, &words, &reply);
+    if (result == LK_EXIT_DONE) {
+        result = lk_call(cli, words, &reply);
+    }
     if (result != LK_EXIT_DONE) {
         return result;
     }
@@ -104,17 +109,23 @@ enum lk_exit lk_job_id(const struct lk_cli *cli, const char *text, uint64_t *id)
     return LK_EXIT_DONE;
 }
 
-enum lk_exit lk_job_fetch(struct lk_cli *cli, uint64_t id,
+enum lk_exit lk_job_fetch(struct lk_cli *cli, uint64_t id, bool bodies,
                           const struct lk_reply **job)
 {
-    struct lk_words words = {0};
+    struct lk_deed look = {0};
     struct lk_doc doc = {.out = &cli->out};
-    enum lk_exit result;
+    enum lk_exit result = LK_EXIT_DONE;
 
-    lk_words_add(&words, "JOB");
-    lk_words_add(&words, "SHOW");
-    lk_words_add_number(&words, id);
-    result = lk_call(cli, &words, job);
+    lk_words_add(&look.words, "JOB");
+    lk_words_add(&look.words, "SHOW");
+    lk_words_add_number(&look.words, id);
+    if (bodies) {
+        lk_words_add(&look.words, "BODY");
+        result = lk_deed_words(cli, &look, NULL);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_call(cli, &look.words, job);
+    }
     if (result == LK_EXIT_DONE && (*job)->type == LK_REPLY_NIL) {
         if (cli->json) {
             lk_doc_null(&doc, NULL);
@@ -230,8 +241,8 @@ static const struct line {
     {"due_ms", "due", LK_FORM_TIME},
     {"ended_ms", "since", LK_FORM_TIME},
     {"status", "last status", LK_FORM_NUMBER},
-    {"body", "body", LK_FORM_SIZE},
-    {"answer_body", "last answer", LK_FORM_SIZE},
+    {"body_bytes", "body", LK_FORM_SIZE},
+    {"answer_body_bytes", "last answer", LK_FORM_SIZE},
 };
 
 static bool is_empty(const struct lk_reply *value)
@@ -373,11 +384,13 @@ static void show_job(struct lk_cli *cli, const struct lk_reply *job)
 enum lk_exit lk_job_show(struct lk_cli *cli, const char *text)
 {
     const struct lk_reply *job;
+    bool bodies =
+        lk_args_flag(&cli->args, "body") || lk_args_flag(&cli->args, "answer");
     uint64_t id;
     enum lk_exit result = lk_job_id(cli, text, &id);
 
     if (result == LK_EXIT_DONE) {
-        result = lk_job_fetch(cli, id, &job);
+        result = lk_job_fetch(cli, id, bodies, &job);
     }
     if (result == LK_EXIT_DONE) {
         show_job(cli, job);

@@ -21,6 +21,8 @@ static const struct lk_option options[] = {
     {"check", NULL, "exit status 1 if there is any"},
     {"body", NULL, "show: print only the body of the request"},
     {"answer", NULL, "show: print only the body of the last answer"},
+    {"why", "TEXT", "show: the reason to look, kept in the audit log"},
+    {"who", "NAME", "show: who looks (your login name)"},
     {0},
 };
 

@@ -36,9 +36,10 @@ bool lk_jobs_match(const struct lk_jobs_filter *filter,
 /* A job's id from the command line; complains. */
 LK_MUST_CHECK enum lk_exit lk_job_id(const struct lk_cli *cli, const char *text,
                                      uint64_t *id);
-/* The job whole, with its history. LK_EXIT_NO: there is none, and it is said.
- */
+/* The job with its history; with `bodies` also these, which needs --why.
+ * LK_EXIT_NO: there is none, and it is said. */
 LK_MUST_CHECK enum lk_exit lk_job_fetch(struct lk_cli *cli, uint64_t id,
+                                        bool bodies,
                                         const struct lk_reply **job);
 
 /* ---- Showing them ---------------------------------------------------------

@@ -47,6 +47,8 @@ static const struct line lines[] = {
     {"ttl-ms", "kept for", LK_FORM_DURATION},
     {"status", "status", LK_FORM_NUMBER},
     {"omitted-reason", "answer not kept", LK_FORM_TEXT},
+    {"headers-bytes", "headers", LK_FORM_SIZE},
+    {"body-bytes", "body", LK_FORM_SIZE},
 };
 
 static void put_answer(struct lk_table *table, const struct lk_reply *record)

@@ -87,6 +87,17 @@ bool lk_arg_signature(struct lk_conn *conn, const struct lk_slice *argv,
                       size_t argc, size_t from, struct lk_signature *signature,
                       struct lk_op *op);
 
+/* Has the connection the role that `what` needs? */
+bool lk_arg_role(struct lk_conn *conn, const char *what, enum lk_role role);
+
+/* BODY, WHO and WHY, all of them or none: an operator asks for bodies. */
+bool lk_arg_look(struct lk_conn *conn, const struct lk_slice *argv, size_t argc,
+                 size_t from, struct lk_signature *signature,
+                 struct lk_demand *demand);
+/* Once WHO and WHY are read. `word` asks for the bodies. */
+bool lk_arg_looks(struct lk_conn *conn, const char *word,
+                  struct lk_signature *signature, struct lk_demand *demand);
+
 /* A store that keeps no jobs is refused. */
 bool lk_arg_keeps_jobs(struct lk_conn *conn);
 

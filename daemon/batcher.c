@@ -360,11 +360,14 @@ static void apply_alone(struct lk_batcher *batcher, struct lk_task_queue *tasks)
 {
     struct lk_store *store = batcher->store;
     struct lk_demand *demand = &tasks->head->demand;
+    struct lk_look *look = tasks->head->look;
     struct lk_op *op = &demand->op;
     struct lk_buf action = {0};
 
     if (demand->kind == LK_TASK_CLOCK) {
         op->status = store->class->accept_clock(store, op->who, op->why);
+    } else if (look) {
+        op->status = store->class->note(store, &look->entry);
     } else {
         op->status =
             demand->list.whole
@@ -372,8 +375,12 @@ static void apply_alone(struct lk_batcher *batcher, struct lk_task_queue *tasks)
                 : latchkey_buf_printf(&action, "backup %.*s",
                                       (int)op->reason.len, op->reason.data);
         if (!op->status) {
-            op->status = store->class->note(store, latchkey_buf_slice(&action),
-                                            op->who, op->why);
+            const struct lk_audit_entry entry = {
+                .action = latchkey_buf_slice(&action),
+                .who = op->who,
+                .why = op->why,
+            };
+            op->status = store->class->note(store, &entry);
         }
     }
     latchkey_buf_free(&action);

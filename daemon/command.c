@@ -38,8 +38,10 @@ static const struct lk_command commands[] = {
     {"ENQUEUE", 8, 16, USE, LK_LANE_STORE, lk_run_enqueue,
      "tenant scope key token name target path [METHOD method] [HEADERS "
      "headers] [BODY body] [DELAY ms]"},
-    {"LOOKUP", 4, 4, LOOK, LK_LANE_READ, lk_run_lookup, "tenant scope key"},
-    {"FIND", 2, 3, LOOK, LK_LANE_READ, lk_run_find, "[tenant] reference"},
+    {"LOOKUP", 4, 9, LOOK, LK_LANE_READ, lk_run_lookup,
+     "tenant scope key [BODY WHO who WHY why]"},
+    {"FIND", 2, 8, LOOK, LK_LANE_READ, lk_run_find,
+     "[tenant] reference [BODY WHO who WHY why]"},
     {"AWAIT", 6, 6, USE, LK_LANE_STORE, lk_run_await, "id tenant scope key ms"},
 
     /* These take answers away that earlier claims have yet to load. */
@@ -51,12 +53,13 @@ static const struct lk_command commands[] = {
 
     {"LIST", 1, 11, VIEW, LK_LANE_READ, lk_run_list,
      "[STATE state] [TENANT tenant] [OLDER ms] [LIMIT n] [CURSOR cursor]"},
-    {"JOBS", 1, 22, VIEW, LK_LANE_READ, lk_run_jobs,
+    {"JOBS", 1, 26, VIEW, LK_LANE_READ, lk_run_jobs,
      "[STATE state | unfinished] [TARGET target] [TENANT tenant] [REFERENCE "
      "reference] [PROVIDER id] [OLDER ms] [SINCE ms] [UNTIL ms] [LIMIT n] "
-     "[CURSOR cursor] [WHOLE]"},
+     "[CURSOR cursor] [WHOLE [WHO who WHY why]]"},
     {"JOB", 3, 13, OPERATE, LK_LANE_ORDER, lk_run_job,
-     "SHOW id | (RETRY | DROP | AGAIN) id WHO who WHY why [ATTEMPT n] | "
+     "SHOW id [BODY WHO who WHY why] | (RETRY | DROP | AGAIN) id WHO who WHY "
+     "why [ATTEMPT n] | "
      "DELIVERED id WHO who WHY why [ATTEMPT n] [PROVIDER id] [STATUS status]"},
     {"TARGET", 2, 7, OPERATE, LK_LANE_ORDER, lk_run_target,
      "STATUS [target] | PROBE target | (PAUSE | RESUME) target WHO who WHY "
@@ -138,7 +141,9 @@ const struct lk_command *lk_command_find(struct lk_slice name)
     while (slots[slot].command && slots[slot].word != word) {
         slot = (slot + 1) % SLOTS;
     }
-    return slots[slot].command;
+    /* A NUL or a space behind the name has no bit that is left. */
+    const struct lk_command *found = slots[slot].command;
+    return found && strlen(found->name) == name.len ? found : NULL;
 }
 
 const struct lk_command *lk_command_row(size_t index)

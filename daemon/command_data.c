@@ -139,9 +139,12 @@ LK_COMMAND_HANDLER(await)
 
 LK_COMMAND_HANDLER(lookup)
 {
-    struct lk_demand demand = {.kind = LK_TASK_LOOKUP};
+    struct lk_demand demand = {.kind = LK_TASK_LOOKUP,
+                               .bodies = lk_conn_has_role(conn, LK_ROLE_USE)};
+    struct lk_signature signature = {0};
 
-    if (lk_arg_name(conn, argv, &demand.op.name)) {
+    if (lk_arg_name(conn, argv, &demand.op.name) &&
+        lk_arg_look(conn, argv, argc, 4, &signature, &demand)) {
         lk_command_queue(conn, &demand);
     }
 }
@@ -163,10 +166,13 @@ static bool check_every_tenant(struct lk_conn *conn)
  * not nil. One that is merely not there is nil, whoever it belongs to. */
 LK_COMMAND_HANDLER(find)
 {
-    struct lk_demand demand = {.kind = LK_TASK_FIND};
-    struct lk_slice reference = argv[argc - 1];
+    size_t from = argc == 2 || argc == 7 ? 2 : 3; /* BODY ... are five words */
+    bool app = from == 3 && lk_conn_has_role(conn, LK_ROLE_USE);
+    struct lk_demand demand = {.kind = LK_TASK_FIND, .bodies = app};
+    struct lk_signature signature = {0};
+    struct lk_slice reference = argv[from - 1];
 
-    if (argc == 2) {
+    if (from == 2) {
         if (!check_every_tenant(conn)) {
             return;
         }
@@ -183,5 +189,7 @@ LK_COMMAND_HANDLER(find)
                      reference);
         return;
     }
-    lk_command_queue(conn, &demand);
+    if (lk_arg_look(conn, argv, argc, from, &signature, &demand)) {
+        lk_command_queue(conn, &demand);
+    }
 }

@@ -45,14 +45,32 @@ static bool read_target(struct lk_conn *conn, struct lk_slice name)
     return false;
 }
 
+/* WHOLE shows sizes; with WHO and WHY, which come first, bodies. */
+static bool read_look(struct lk_conn *conn, const struct lk_option *options,
+                      bool whole, struct lk_signature *signature,
+                      struct lk_demand *demand)
+{
+    if (!options[0].given && !options[1].given) {
+        return true;
+    }
+    if (!whole) {
+        lk_conn_error(conn, "ERR JOBS: WHO and WHY are for WHOLE");
+        return false;
+    }
+    return lk_arg_needs(conn, &options[0]) && lk_arg_needs(conn, &options[1]) &&
+           lk_arg_looks(conn, "WHOLE", signature, demand);
+}
+
 LK_COMMAND_HANDLER(jobs)
 {
     struct lk_demand demand = {.kind = LK_TASK_JOBS};
     struct lk_jobs_query *query = &demand.jobs;
+    struct lk_signature signature = {0};
     struct lk_slice state = {0};
     struct lk_slice reference = {0};
     uint64_t limit = LIST_USUAL;
     struct lk_option options[] = {
+        LK_SIGNATURE(&signature),
         LK_BYTES("STATE", 1, 32, &state),
         LK_BYTES("TARGET", 1, LK_TARGET_NAME_MAX, &demand.op.reason),
         LK_BYTES("TENANT", 1, LK_TENANT_MAX, &demand.op.name.tenant),
@@ -67,7 +85,8 @@ LK_COMMAND_HANDLER(jobs)
     };
 
     if (lk_arg_keeps_jobs(conn) &&
-        lk_arg_options(conn, argv, argc, 1, options, 11) &&
+        lk_arg_options(conn, argv, argc, 1, options, 13) &&
+        read_look(conn, options, query->whole, &signature, &demand) &&
         read_state(conn, state, query) && read_target(conn, demand.op.reason) &&
         read_reference(conn, reference, &query->number)) {
         query->limit = limit;
@@ -81,11 +100,10 @@ static void show_job(struct lk_conn *conn, const struct lk_slice *argv,
                      size_t argc)
 {
     struct lk_demand demand = {.kind = LK_TASK_JOB};
+    struct lk_signature signature = {0};
 
-    if (argc > 3) {
-        lk_arg_error(conn, "the last word", "is one too many", argv[3]);
-    } else if (lk_arg_number(conn, "id", argv[2], 1, INT64_MAX,
-                             &demand.op.token)) {
+    if (lk_arg_number(conn, "id", argv[2], 1, INT64_MAX, &demand.op.token) &&
+        lk_arg_look(conn, argv, argc, 3, &signature, &demand)) {
         lk_command_queue(conn, &demand);
     }
 }

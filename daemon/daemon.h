@@ -71,6 +71,9 @@ enum lk_task_kind {
  */
 struct lk_demand {
     enum lk_task_kind kind;
+    bool bodies; /* LOOKUP, FIND, JOBS, JOB: with headers and bodies. If op.who
+                    is set, an operator looks at them: that is noted in the
+                    audit log before they are sent */
     uint64_t wait_ms; /* WAIT, AWAIT */
     struct lk_op op;
     union {
@@ -81,6 +84,12 @@ struct lk_demand {
         struct lk_call call;          /* op.call */
         struct lk_targets_view *view; /* TARGETS; the task's own */
     };
+};
+
+/* What an operator has looked at, for the audit log. */
+struct lk_look {
+    struct lk_audit_entry entry;
+    struct lk_buf bytes; /* of its action and name */
 };
 
 struct lk_task {
@@ -101,13 +110,15 @@ struct lk_task {
     bool counted;   /* in server->queued_* */
     bool ready;     /* the reply can be written */
     bool loading;   /* the reader fetches what the reply needs, or is to */
-    bool to_note;   /* a backup that worked: belongs in the audit log */
+    bool to_note;   /* belongs in the audit log: a backup that worked, or a
+                       reply that shows bodies to an operator */
     bool waited;    /* was parked */
     bool final;     /* not to be parked again */
     bool settled;   /* await: to be pushed right after QUEUED */
     bool queued;    /* await: QUEUED has been written */
     struct lk_waiter waiter;
-    struct lk_buf text; /* a reply made before its turn */
+    struct lk_buf text;   /* a reply made before its turn */
+    struct lk_look *look; /* of a reply that shows bodies; NULL: none */
     struct lk_demand demand;
     char bytes[];
 };
@@ -377,12 +388,19 @@ LK_MUST_CHECK enum lk_status lk_reply_outcome(struct lk_buf *out,
                                               const struct lk_store *store,
                                               int proto,
                                               const struct lk_op *op);
-/* Any thread. `whole`: with headers and body, as LOOKUP and FIND show it. */
+/* How much of an answer a record shows. */
+enum lk_shown {
+    LK_SHOW_BYTES, /* LIST: how large it is */
+    LK_SHOW_SIZES, /* LOOKUP and FIND: how large headers and body are */
+    LK_SHOW_WHOLE, /* the same, with headers and body */
+};
+
+/* Any thread. */
 LK_MUST_CHECK enum lk_status lk_reply_record(struct lk_buf *out,
                                              const struct lk_store *store,
                                              int proto,
                                              const struct lk_record *record,
-                                             bool whole);
+                                             enum lk_shown shown);
 /* Any thread. All that a record has, for an export. */
 LK_MUST_CHECK enum lk_status lk_reply_export(struct lk_buf *out, int proto,
                                              const struct lk_record *record);
@@ -408,11 +426,12 @@ LK_MUST_CHECK enum lk_status lk_reply_settled(struct lk_buf *out, int proto,
 
 /* ---- Jobs and targets ---------------------------------------------------- */
 
-/* reply_jobs.c. `whole`: with headers, bodies and answers. Any thread. */
+/* reply_jobs.c. LK_SHOW_BYTES: nothing of headers, bodies and answers. Any
+ * thread. */
 LK_MUST_CHECK enum lk_status lk_reply_job(struct lk_buf *out,
                                           const struct lk_store *store,
                                           int proto, const struct lk_job *job,
-                                          bool whole);
+                                          enum lk_shown shown);
 /* Reader thread: the whole reply of JOBS, and of JOB SHOW. */
 LK_MUST_CHECK enum lk_status lk_reply_jobs(struct lk_store *store,
                                            struct lk_task *task);
@@ -443,6 +462,17 @@ void lk_orders_returned(struct lk_server *server);
 
 /* probe.c: lets the courier ask the target op.reason. */
 void lk_probe_give(struct lk_server *server, struct lk_task *task);
+
+/* ---- Looking at bodies: signature.c -------------------------------------- */
+
+/* Reader thread: the reply of `task` shows bodies. If an operator asked for
+ * them, the audit log is to name `action` and what they belong to. */
+LK_MUST_CHECK enum lk_status lk_look_make(struct lk_task *task,
+                                          const char *action,
+                                          struct lk_name name, uint64_t token);
+/* What the audit log made of it: without an entry, nothing is shown. */
+LK_MUST_CHECK enum lk_status lk_look_noted(struct lk_task *task);
+void lk_look_free(struct lk_look *look); /* NULL is fine */
 
 /* ---- Chores -------------------------------------------------------------- */
 

@@ -28,7 +28,14 @@ static enum lk_status reply_single(const struct lk_store *store,
     if (found) {
         return lk_reply_unavailable(&task->text, found, NULL);
     }
-    return lk_reply_record(&task->text, store, task->proto, record, true);
+    bool bodies = task->demand.bodies;
+    enum lk_status status =
+        lk_reply_record(&task->text, store, task->proto, record,
+                        bodies ? LK_SHOW_WHOLE : LK_SHOW_SIZES);
+    if (!status && bodies && record->kept) {
+        status = lk_look_make(task, "look", record->name, 0);
+    }
+    return status;
 }
 
 static enum lk_status run_lookup(struct lk_store *store, struct lk_task *task)
@@ -60,8 +67,8 @@ static bool add_record(void *context, const struct lk_record *record)
 {
     struct rows *rows = context;
 
-    rows->status =
-        lk_reply_record(&rows->text, rows->store, rows->proto, record, false);
+    rows->status = lk_reply_record(&rows->text, rows->store, rows->proto,
+                                   record, LK_SHOW_BYTES);
     rows->count++;
     return rows->status == LK_OK;
 }

@@ -266,12 +266,17 @@ enum lk_status lk_pair_name(struct lk_buf *out, struct lk_name name)
 
 enum { COMMON_PAIRS = 10 };
 
-static bool shows_answer(const struct lk_record *record, bool whole)
+/* Of a completed record that is not omitted. */
+static size_t count_answer_pairs(const struct lk_record *record,
+                                 enum lk_shown shown)
 {
-    return whole && !record->omitted && record->kept;
+    if (shown == LK_SHOW_BYTES) {
+        return 1;
+    }
+    return record->kept ? 2 : 0;
 }
 
-static size_t count_pairs(const struct lk_record *record, bool whole)
+static size_t count_pairs(const struct lk_record *record, enum lk_shown shown)
 {
     switch (record->state) {
     case LK_STATE_IN_PROGRESS:
@@ -284,8 +289,7 @@ static size_t count_pairs(const struct lk_record *record, bool whole)
         if (record->omitted) {
             return COMMON_PAIRS + 4;
         }
-        return COMMON_PAIRS + 3 + (whole ? 0 : 1) +
-               (shows_answer(record, whole) ? 2 : 0);
+        return COMMON_PAIRS + 3 + count_answer_pairs(record, shown);
     case LK_STATE_RELEASED:
         return COMMON_PAIRS + 1;
     case LK_STATE_ABSENT:
@@ -296,26 +300,34 @@ static size_t count_pairs(const struct lk_record *record, bool whole)
 
 static enum lk_status reply_completed(struct lk_buf *out,
                                       const struct lk_record *record,
-                                      bool whole)
+                                      enum lk_shown shown)
 {
+    const struct lk_response *answer =
+        record->kept ? &record->kept->response : NULL;
+
     W(lk_pair_number(out, "completed-ms", record->completed_ms));
     W(lk_pair_number(out, "expires-ms", record->expires_ms));
     W(lk_pair_number(out, "status", record->status));
     if (record->omitted) {
         return lk_pair_bytes(out, "omitted-reason", record->reason);
     }
-    if (!whole) {
+    if (shown == LK_SHOW_BYTES) {
         return lk_pair_number(out, "answer-bytes", record->answer_bytes);
     }
-    if (shows_answer(record, whole)) {
-        W(lk_pair_bytes(out, "headers", record->kept->response.headers));
-        W(lk_pair_bytes(out, "body", record->kept->response.body));
+    if (!answer) {
+        return LK_OK;
     }
-    return LK_OK;
+    if (shown == LK_SHOW_SIZES) {
+        W(lk_pair_number(out, "headers-bytes", answer->headers.len));
+        return lk_pair_number(out, "body-bytes", answer->body.len);
+    }
+    W(lk_pair_bytes(out, "headers", answer->headers));
+    return lk_pair_bytes(out, "body", answer->body);
 }
 
 static enum lk_status reply_state(struct lk_buf *out,
-                                  const struct lk_record *record, bool whole)
+                                  const struct lk_record *record,
+                                  enum lk_shown shown)
 {
     switch (record->state) {
     case LK_STATE_IN_PROGRESS:
@@ -326,7 +338,7 @@ static enum lk_status reply_state(struct lk_buf *out,
         W(lk_pair_number(out, "since-ms", record->since_ms));
         return lk_pair_bytes(out, "reason", record->reason);
     case LK_STATE_COMPLETED:
-        return reply_completed(out, record, whole);
+        return reply_completed(out, record, shown);
     case LK_STATE_RELEASED:
         return lk_pair_number(out, "expires-ms", record->expires_ms);
     case LK_STATE_ABSENT:
@@ -337,9 +349,9 @@ static enum lk_status reply_state(struct lk_buf *out,
 
 enum lk_status lk_reply_record(struct lk_buf *out, const struct lk_store *store,
                                int proto, const struct lk_record *record,
-                               bool whole)
+                               enum lk_shown shown)
 {
-    W(lk_resp_map(out, proto, count_pairs(record, whole)));
+    W(lk_resp_map(out, proto, count_pairs(record, shown)));
     W(lk_pair_name(out, record->name));
     W(lk_pair_bytes(out, "state",
                     latchkey_slice(lk_state_word(record->state))));
@@ -350,7 +362,7 @@ enum lk_status lk_reply_record(struct lk_buf *out, const struct lk_store *store,
     W(lk_pair_bytes(out, "fingerprint", record->fingerprint));
     W(lk_pair_number(out, "claimed-ms", record->claimed_ms));
     W(lk_pair_number(out, "ttl-ms", record->ttl_ms));
-    return reply_state(out, record, whole);
+    return reply_state(out, record, shown);
 }
 
 enum lk_status lk_reply_audit(struct lk_buf *out, int proto,

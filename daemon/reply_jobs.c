@@ -46,8 +46,20 @@ static enum lk_status write_pairs(struct lk_buf *out,
     return pair_key(out, store, job);
 }
 
-static enum lk_status write_whole(struct lk_buf *out, const struct lk_job *job)
+static enum lk_status write_sizes(struct lk_buf *out, const struct lk_job *job)
 {
+    W(lk_pair_number(out, "headers-bytes", job->headers.len));
+    W(lk_pair_number(out, "body-bytes", job->body.len));
+    W(lk_pair_number(out, "answer-headers-bytes", job->answer.headers.len));
+    return lk_pair_number(out, "answer-body-bytes", job->answer.body.len);
+}
+
+static enum lk_status write_whole(struct lk_buf *out, const struct lk_job *job,
+                                  enum lk_shown shown)
+{
+    if (shown == LK_SHOW_SIZES) {
+        return write_sizes(out, job);
+    }
     W(lk_pair_bytes(out, "headers", job->headers));
     W(lk_pair_bytes(out, "body", job->body));
     W(lk_pair_bytes(out, "answer-headers", job->answer.headers));
@@ -55,11 +67,14 @@ static enum lk_status write_whole(struct lk_buf *out, const struct lk_job *job)
 }
 
 enum lk_status lk_reply_job(struct lk_buf *out, const struct lk_store *store,
-                            int proto, const struct lk_job *job, bool whole)
+                            int proto, const struct lk_job *job,
+                            enum lk_shown shown)
 {
+    bool whole = shown != LK_SHOW_BYTES;
+
     W(lk_resp_map(out, proto, whole ? WHOLE_PAIRS : PAIRS));
     W(write_pairs(out, store, job));
-    return whole ? write_whole(out, job) : LK_OK;
+    return whole ? write_whole(out, job, shown) : LK_OK;
 }
 
 /* ---- JOBS ---------------------------------------------------------------- */
@@ -68,10 +83,11 @@ enum lk_status lk_reply_job(struct lk_buf *out, const struct lk_store *store,
 struct rows {
     const struct lk_store *store;
     int proto;
-    bool whole;
+    enum lk_shown shown;
     struct lk_buf text;
     size_t count;
-    uint64_t last; /* id */
+    uint64_t first; /* ids */
+    uint64_t last;
     bool full;
     enum lk_status status;
 };
@@ -81,8 +97,8 @@ static bool add_job(void *context, const struct lk_job *job)
     struct rows *rows = context;
 
     rows->status =
-        lk_reply_job(&rows->text, rows->store, rows->proto, job, rows->whole);
-    rows->count++;
+        lk_reply_job(&rows->text, rows->store, rows->proto, job, rows->shown);
+    rows->first = rows->count++ ? rows->first : job->id;
     rows->last = job->id;
     rows->full = rows->text.len >= PAGE_BYTES;
     return !rows->status && !rows->full;
@@ -94,11 +110,28 @@ static enum lk_status write_rows(struct lk_buf *out, const struct rows *rows)
     return latchkey_buf_add_slice(out, latchkey_buf_slice(&rows->text));
 }
 
+/* One entry for a page; the tenant is that of the filter. */
+static enum lk_status look_at(struct lk_task *task, const struct rows *rows)
+{
+    struct lk_name name = {.tenant = task->demand.op.name.tenant};
+    char action[80];
+
+    if (rows->count == 1) {
+        return lk_look_make(task, "job look", name, rows->first);
+    }
+    snprintf(action, sizeof(action), "look jobs %llu to %llu",
+             (unsigned long long)rows->first, (unsigned long long)rows->last);
+    return lk_look_make(task, action, name, 0);
+}
+
 enum lk_status lk_reply_jobs(struct lk_store *store, struct lk_task *task)
 {
     struct lk_jobs_query query = task->demand.jobs;
-    struct rows rows = {
-        .store = store, .proto = task->proto, .whole = query.whole};
+    struct rows rows = {.store = store,
+                        .proto = task->proto,
+                        .shown = task->demand.bodies ? LK_SHOW_WHOLE
+                                 : query.whole       ? LK_SHOW_SIZES
+                                                     : LK_SHOW_BYTES};
     uint64_t next = 0;
     enum lk_status status;
 
@@ -121,6 +154,9 @@ enum lk_status lk_reply_jobs(struct lk_store *store, struct lk_task *task)
         if (!status) {
             status = write_rows(&task->text, &rows);
         }
+        if (!status && rows.shown == LK_SHOW_WHOLE && rows.count) {
+            status = look_at(task, &rows);
+        }
     }
     latchkey_buf_free(&rows.text);
     return status;
@@ -129,7 +165,8 @@ enum lk_status lk_reply_jobs(struct lk_store *store, struct lk_task *task)
 /* ---- JOB SHOW ------------------------------------------------------------ */
 
 static enum lk_status write_attempt(struct lk_buf *out, int proto,
-                                    const struct lk_attempt *attempt)
+                                    const struct lk_attempt *attempt,
+                                    enum lk_shown shown)
 {
     W(lk_resp_map(out, proto, 6));
     W(lk_pair_number(out, "number", attempt->number));
@@ -137,14 +174,17 @@ static enum lk_status write_attempt(struct lk_buf *out, int proto,
     W(lk_pair_number(out, "status", attempt->status));
     W(lk_pair_number(out, "called", attempt->called));
     W(lk_pair_bytes(out, "reason", attempt->reason));
-    return lk_pair_bytes(out, "body", attempt->body);
+    return shown == LK_SHOW_WHOLE
+               ? lk_pair_bytes(out, "body", attempt->body)
+               : lk_pair_number(out, "body-bytes", attempt->body.len);
 }
 
 static bool add_attempt(void *context, const struct lk_attempt *attempt)
 {
     struct rows *rows = context;
 
-    rows->status = write_attempt(&rows->text, rows->proto, attempt);
+    rows->status =
+        write_attempt(&rows->text, rows->proto, attempt, rows->shown);
     rows->count++;
     return !rows->status;
 }
@@ -156,14 +196,17 @@ static enum lk_status write_shown(struct lk_task *task, struct rows *history,
 
     W(lk_resp_map(out, task->proto, WHOLE_PAIRS + 1));
     W(write_pairs(out, history->store, job));
-    W(write_whole(out, job));
+    W(write_whole(out, job, history->shown));
     W(lk_resp_bulk(out, LK_SLICE("history")));
     return write_rows(out, history);
 }
 
 enum lk_status lk_reply_job_shown(struct lk_store *store, struct lk_task *task)
 {
-    struct rows history = {.store = store, .proto = task->proto};
+    struct rows history = {.store = store,
+                           .proto = task->proto,
+                           .shown = task->demand.bodies ? LK_SHOW_WHOLE
+                                                        : LK_SHOW_SIZES};
     struct lk_job job = {0};
     enum lk_status status = store->class->job(store, task->demand.op.token,
                                               &job, add_attempt, &history);
@@ -176,6 +219,9 @@ enum lk_status lk_reply_job_shown(struct lk_store *store, struct lk_task *task)
         status = lk_reply_unavailable(&task->text, status, NULL);
     } else {
         status = write_shown(task, &history, &job);
+        if (!status && task->demand.bodies) {
+            status = lk_look_make(task, "job look", job.operation, job.id);
+        }
     }
     latchkey_buf_free(&history.text);
     lk_job_free(&job);

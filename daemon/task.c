@@ -141,6 +141,7 @@ void lk_task_free(struct lk_server *server, struct lk_task *task)
         lk_targets_view_free(task->demand.view);
     }
     latchkey_buf_free(&task->text);
+    lk_look_free(task->look);
     free(task);
 }
 

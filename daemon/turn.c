@@ -180,16 +180,21 @@ static void take_back(struct lk_server *server, struct lk_task *task)
         lk_operation_returned(server, task);
         return;
     }
-    if (server->chore.task == task) {
+    bool chore = server->chore.task == task;
+    if (chore) {
         lk_chore_finished(server);
-        if (task->to_note) {
-            lk_task_queue_add(&server->to_store, task);
-            return;
-        }
-    } else if (kind == LK_TASK_ORDER) {
+    }
+    if (task->to_note && (task->conn || !task->look)) {
+        task->to_note = task->loading = false;
+        lk_task_queue_add(&server->to_store, task);
+        return;
+    }
+    if (kind == LK_TASK_ORDER) {
         lk_orders_returned(server);
-    } else if (kind == LK_TASK_BACKUP) {
+    } else if (kind == LK_TASK_BACKUP && !chore) {
         task->demand.op.status = lk_chore_noted(task);
+    } else if (task->look) {
+        task->demand.op.status = lk_look_noted(task);
     }
     if (!task->conn) {
         lk_task_free(server, task);

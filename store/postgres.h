@@ -374,8 +374,8 @@ bool lk_pg_is_passing(const struct lk_pg_conn *conn);
 void lk_pg_look_elsewhere(struct lk_pg_conn *conn);
 /* Up to that long. */
 void lk_pg_sleep_some(struct lk_pg_lane *lane, unsigned most_ms);
-enum lk_status lk_postgres_note(struct lk_store *store, struct lk_slice action,
-                                struct lk_slice who, struct lk_slice why);
+enum lk_status lk_postgres_note(struct lk_store *store,
+                                const struct lk_audit_entry *entry);
 
 /* postgres_batch.c: one transaction of some operations */
 struct lk_pg_item {

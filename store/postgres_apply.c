@@ -482,33 +482,41 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
 
 /* ---- notes ------------------------------------------------------------ */
 
-enum lk_status lk_postgres_note(struct lk_store *base, struct lk_slice action,
-                                struct lk_slice who, struct lk_slice why)
+enum { NOTE_TEXTS = 6 };
+
+/* What is empty is null, as where an operator acts on a target. */
+enum lk_status lk_postgres_note(struct lk_store *base,
+                                const struct lk_audit_entry *entry)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
     struct lk_pg_conn *conn = &store->lanes[0].conn;
-    struct lk_slice words[] = {who, why, action};
-    struct lk_buf texts[3] = {{0}};
+    struct lk_slice words[NOTE_TEXTS] = {entry->who,        entry->why,
+                                         entry->action,     entry->name.tenant,
+                                         entry->name.scope, entry->name.key};
+    struct lk_buf texts[NOTE_TEXTS] = {{0}};
     struct lk_pg_params params = {0};
     PGresult *result = NULL;
     uint64_t deadline_ns = lk_pg_deadline(store);
     enum lk_status status = LK_OK;
 
-    for (int i = 0; i < 3 && !status; i++) {
+    for (int i = 0; i < NOTE_TEXTS && !status; i++) {
         status = lk_pg_escape(words[i], &texts[i]);
         lk_pg_add_text(&params, latchkey_buf_slice(&texts[i]));
     }
+    lk_pg_add_int(&params, (int64_t)entry->token);
     if (!status && lk_pg_ready(conn, deadline_ns)) {
         status = LK_UNAVAILABLE;
     }
     if (!status) {
         status = lk_pg_run(conn,
                            "INSERT INTO latchkey.audit (at_ms, who, why, "
-                           "action) VALUES (latchkey.now_ms(), $1, $2, $3)",
+                           "action, tenant, scope, key, token) VALUES "
+                           "(latchkey.now_ms(), $1, $2, $3, nullif($4, ''), "
+                           "nullif($5, ''), nullif($6, ''), nullif($7, 0))",
                            &params, deadline_ns, &result);
         PQclear(result);
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < NOTE_TEXTS; i++) {
         latchkey_buf_free(&texts[i]);
     }
     return status == LK_CLOSED || status == LK_TIMEOUT ? LK_UNKNOWN : status;

@@ -274,8 +274,8 @@ enum lk_status lk_redis_describe(struct lk_store *store, struct lk_buf *text,
 
 /* redis_apply.c */
 void lk_redis_apply(struct lk_store *store, struct lk_batch *batch);
-enum lk_status lk_redis_note(struct lk_store *store, struct lk_slice action,
-                             struct lk_slice who, struct lk_slice why);
+enum lk_status lk_redis_note(struct lk_store *store,
+                             const struct lk_audit_entry *entry);
 /* An error reply as a status and a constant sentence. LK_AGAIN: look for the
  * primary and send it again; nothing has happened. */
 enum lk_status lk_redis_refusal(const redisReply *reply, const char **sentence);

@@ -215,18 +215,16 @@ void lk_redis_apply(struct lk_store *base, struct lk_batch *batch)
     give_up(lane, count);
 }
 
-enum lk_status lk_redis_note(struct lk_store *base, struct lk_slice action,
-                             struct lk_slice who, struct lk_slice why)
+enum lk_status lk_redis_note(struct lk_store *base,
+                             const struct lk_audit_entry *entry)
 {
     struct lk_redis *store = (struct lk_redis *)base;
     struct lk_link *link = &store->lanes[0].link;
-    const struct lk_audit_entry entry = {
-        .who = who, .why = why, .action = action};
     int64_t deadline = lk_socket_now() + (int64_t)store->config.timeout_ms;
     struct lk_buf bytes = {0};
     redisReply *reply = NULL;
     const char *ignored;
-    enum lk_status status = lk_redis_audit_write(&entry, &bytes);
+    enum lk_status status = lk_redis_audit_write(entry, &bytes);
 
     if (!status) {
         status = lk_redis_ready(store, link, deadline);

@@ -560,8 +560,8 @@ LK_MUST_CHECK enum lk_status lk_sqlite_change(
     struct lk_sqlite *store,
     enum lk_status (*write)(struct lk_sqlite *store, void *context),
     void *context);
-enum lk_status lk_sqlite_note(struct lk_store *store, struct lk_slice action,
-                              struct lk_slice who, struct lk_slice why);
+enum lk_status lk_sqlite_note(struct lk_store *store,
+                              const struct lk_audit_entry *entry);
 enum lk_status lk_sqlite_accept_clock(struct lk_store *store,
                                       struct lk_slice who, struct lk_slice why);
 

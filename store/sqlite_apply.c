@@ -409,13 +409,13 @@ static enum lk_status write_note(struct lk_sqlite *store, void *context)
     return lk_sqlite_audit_row(store, entry);
 }
 
-enum lk_status lk_sqlite_note(struct lk_store *base, struct lk_slice action,
-                              struct lk_slice who, struct lk_slice why)
+enum lk_status lk_sqlite_note(struct lk_store *base,
+                              const struct lk_audit_entry *entry)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
-    struct lk_audit_entry entry = {.action = action, .who = who, .why = why};
+    struct lk_audit_entry copy = *entry;
 
-    return lk_sqlite_change(store, write_note, &entry);
+    return lk_sqlite_change(store, write_note, &copy);
 }
 
 /* Audited first: an accepted clock that nobody accepted would be worse. */
@@ -424,8 +424,9 @@ enum lk_status lk_sqlite_accept_clock(struct lk_store *base,
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
     struct lk_batch none = {0};
-    enum lk_status status =
-        lk_sqlite_note(base, LK_SLICE("accept clock"), who, why);
+    const struct lk_audit_entry entry = {
+        .action = LK_SLICE("accept clock"), .who = who, .why = why};
+    enum lk_status status = lk_sqlite_note(base, &entry);
 
     if (status) {
         return status;

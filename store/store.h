@@ -390,10 +390,10 @@ struct lk_store_class {
                              lk_progress_fn progress, void *context,
                              struct lk_buf *error);
 
-    /* Appends to the audit log what an operator does to no record. Thread of
-     * lane 0. */
-    enum lk_status (*note)(struct lk_store *store, struct lk_slice action,
-                           struct lk_slice who, struct lk_slice why);
+    /* Appends to the audit log what an operator does that changes no record;
+     * the store sets id and time. LK_OK: it is durable. Thread of lane 0. */
+    enum lk_status (*note)(struct lk_store *store,
+                           const struct lk_audit_entry *entry);
     /* An operator vouches for the wall clock; audited. Thread of lane 0.
      * NULL: the clock is the server's. */
     enum lk_status (*accept_clock)(struct lk_store *store, struct lk_slice who,

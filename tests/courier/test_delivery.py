@@ -20,7 +20,7 @@ def test_the_provider_s_id_and_answer_are_kept_with_the_job(box, provider):
     # C28
     box.target("pay", provider).start()
     key = box.leave(charge("cus_7", 1250))
-    job = box.wait_job(key)
+    job = box.bodies(box.wait_job(key))
     made, = provider.charges()
     assert made["customer"] == "cus_7" and made["amount"] == 1250
     assert job["provider-id"] == made["id"]

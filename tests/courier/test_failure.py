@@ -23,7 +23,7 @@ def test_a_job_that_keeps_failing_is_dead_after_its_limit_and_it_is_said(
     job = box.wait_job(box.leave(charge()), "dead")
     assert job["attempts"] == 3 and len(provider.calls()) == 3
     assert job["status"] == 503 and job["reason"]
-    assert b"out of order" in job["answer-body"]
+    assert b"out of order" in box.bodies(job)["answer-body"]
     assert [(one["number"], one["status"]) for one in job["history"]][:2] == \
         [(1, 503), (2, 503)]
     assert [one["id"] for one in box.jobs("STATE", "dead")] == [job["id"]]

@@ -64,7 +64,8 @@ def test_get_shows_an_operation_and_its_answer(daemon, raw):
     for text in ("completed", "201", "Content-Type: application/json", "(in 2",
                  reference(raw)):
         assert text in result.stdout
-    assert daemon.cli("get", *NAME, "--body").stdout == '{"ok":true}'
+    assert daemon.cli("get", *NAME, "--body", "--why",
+                      "ticket 7").stdout == '{"ok":true}'
 
 
 def test_get_has_stable_names_in_json(daemon, raw):
@@ -80,7 +81,7 @@ def test_get_has_stable_names_in_json(daemon, raw):
 
 def test_get_of_a_stored_answer_is_exit_1_where_there_is_none(daemon, raw):
     claim(raw)
-    result = daemon.cli("get", *NAME, "--body")
+    result = daemon.cli("get", *NAME, "--body", "--why", "ticket 7")
     assert result.returncode == 1
     assert "in_progress" in result.stderr and result.stdout == ""
 

@@ -141,11 +141,13 @@ def test_a_job_is_shown_with_its_whole_history_C29(box):
     document = ask(box, "dead", "show", dead["id"])
     assert document["state"] == "dead" and document["attempts"] == 2
     assert [row["status"] for row in document["history"]] == [429]
-    assert document["answer_body"] == "hello"
-    assert box.daemon.cli("jobs", "show", dead["id"], "--body").stdout == \
-        '{"a":1}'
-    assert box.daemon.cli("dead", "show", dead["id"], "--answer").stdout == \
-        "hello"
+    assert document["answer_body_bytes"] == 5 and "body" not in document
+    why = ("--why", "ticket 7")
+    assert box.daemon.cli("jobs", "show", dead["id"], "--body",
+                          *why).stdout == '{"a":1}'
+    assert box.daemon.cli("dead", "show", dead["id"], "--answer",
+                          *why).stdout == "hello"
+    assert box.daemon.cli("jobs", "show", dead["id"], "--body").returncode == 2
     assert box.daemon.cli("jobs", "show", "999999").returncode == 1
 
 

@@ -198,8 +198,9 @@ def test_a_binary_body_is_base64_in_json_and_itself_with_body(peer):
     document = json.loads(peer.cli("get", "t", "s", "k", "--json").stdout)
     assert base64.b64decode(document["body_base64"]) == body
     assert "body" not in document
-    assert peer.cli("get", "t", "s", "k", "--body").stdout == body
-    both = peer.cli("get", "t", "s", "k", "--headers", "--body")
+    why = ("--why", "x")
+    assert peer.cli("get", "t", "s", "k", "--body", *why).stdout == body
+    both = peer.cli("get", "t", "s", "k", "--headers", "--body", *why)
     assert both.stdout == b"A: b\r\n\r\n" + body
 
 
@@ -215,7 +216,8 @@ def test_base64_has_the_right_ending_for_every_length(peer):
 def test_a_body_on_a_terminal_cannot_drive_it(peer):
     peer.answers["LOOKUP"] = bulk(record(state="completed", status=200,
                                          headers="", body=b"\x1b[2Jx\n"))
-    status, seen = peer.cli_on_terminal("get", "t", "s", "k", "--body")
+    status, seen = peer.cli_on_terminal("get", "t", "s", "k", "--body",
+                                        "--why", "x")
     assert status == 0
     assert seen == "\\x1b[2Jx\r\n"
 

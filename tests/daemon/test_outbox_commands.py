@@ -68,8 +68,8 @@ def jobs(operator, *options):
     return [fields(row) for row in reply[1]]
 
 
-def show(operator, number):
-    reply = operator("JOB", "SHOW", number)
+def show(operator, number, *options):
+    reply = operator("JOB", "SHOW", number, *options)
     assert reply is not None and not isinstance(reply, Error), reply
     job = fields(reply)
     job["history"] = [fields(row) for row in job["history"]]
@@ -110,7 +110,7 @@ def test_a_job_is_shown_as_it_was_queued(raw, operator):
     assert len(job["downstream-key"]) == 32
     record = fields(raw("LOOKUP", "acme", SCOPE, key))
     assert job["reference"] == record["reference"]
-    whole = show(operator, job["id"])
+    whole = show(operator, job["id"], "BODY", *WHO)
     assert (whole["headers"], whole["body"]) == (b"X-A: b\r\n", b"{\x00}")
     assert (whole["answer-headers"], whole["answer-body"]) == (b"", b"")
     assert whole["history"] == []
@@ -268,7 +268,7 @@ def test_what_is_accepted_stays_so_until_somebody_runs_it(raw, operator):
     record = fields(raw("LOOKUP", "acme", SCOPE, key))
     assert record["state"] == b"accepted"
     assert record["since-ms"] == first[1]
-    job = only_job(operator, "REFERENCE", first[2], "WHOLE")
+    job = only_job(operator, "REFERENCE", first[2], "WHOLE", *WHO)
     assert (job["name"], job["target"], job["state"]) == (b"", b"@gateway",
                                                           b"waiting")
     assert (job["method"], job["path"], job["headers"], job["body"]) == (
@@ -284,7 +284,7 @@ def test_what_is_accepted_outlives_a_kill(make):
     daemon.kill()
     daemon.start()
     assert claim(daemon.raw(), key) == first
-    job = only_job(daemon.raw(user="operator"), "WHOLE")
+    job = only_job(daemon.raw(user="operator"), "WHOLE", *WHO)
     assert (job["state"], job["body"]) == (b"waiting", b"a\x00b")
 
 
@@ -395,7 +395,7 @@ def test_a_page_of_large_jobs_ends_in_time_and_goes_on(raw, operator):
                        b"x" * (1 << 20)) == "OK"
     seen, cursor, pages = [], 0, 0
     while True:
-        cursor, rows = operator("JOBS", "WHOLE", "CURSOR", cursor)
+        cursor, rows = operator("JOBS", "WHOLE", *WHO, "CURSOR", cursor)
         seen += [fields(row)["name"] for row in rows]
         pages += 1
         if not cursor:

@@ -43,7 +43,8 @@ def steady(answer):
 def jobs(gateway):
     """What the courier would find, whole."""
     with gateway.daemon.raw(user="operator") as raw:
-        _, found = raw("JOBS", "WHOLE")
+        _, found = raw("JOBS", "WHOLE", "WHO", "test", "WHY",
+                       "to compare")
     return [fields(job) for job in found]
 
 

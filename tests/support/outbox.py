@@ -184,8 +184,12 @@ class Box:
             return None
         return self.show(found[0]["id"]) if whole else found[0]
 
-    def show(self, number):
-        reply = self.operator("JOB", "SHOW", number)
+    def bodies(self, job):
+        """The job with its bodies."""
+        return self.show(job["id"], "BODY", "WHO", "test", "WHY", "to compare")
+
+    def show(self, number, *options):
+        reply = self.operator("JOB", "SHOW", number, *options)
         assert reply is not None and not isinstance(reply, str), reply
         return as_job(reply)
 
