@@ -50,8 +50,6 @@ ngx_int_t
 ngx_http_latchkey_counters_init(ngx_conf_t *cf)
 {
     ngx_uint_t                       i;
-    ngx_http_handler_pt             *h;
-    ngx_http_core_main_conf_t       *cmcf;
     ngx_http_latchkey_loc_conf_t   **llcf;
     ngx_http_latchkey_main_conf_t   *lmcf;
 
@@ -68,23 +66,13 @@ ngx_http_latchkey_counters_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
-
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PREACCESS_PHASE].handlers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    *h = ngx_http_latchkey_visit_handler;
-
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_LOG_PHASE].handlers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    *h = ngx_http_latchkey_log_handler;
-
-    return NGX_OK;
+    return ngx_http_latchkey_add_handler(cf, NGX_HTTP_PREACCESS_PHASE,
+                                         ngx_http_latchkey_visit_handler)
+           == NGX_OK
+           && ngx_http_latchkey_add_handler(cf, NGX_HTTP_LOG_PHASE,
+                                            ngx_http_latchkey_log_handler)
+              == NGX_OK
+           ? NGX_OK : NGX_ERROR;
 }
 
 

@@ -657,9 +657,7 @@ ngx_http_latchkey_courier_init(ngx_conf_t *cf)
 {
     ngx_str_t                       path;
     ngx_uint_t                      i, only;
-    ngx_http_handler_pt            *h;
     ngx_http_core_loc_conf_t       *clcf;
-    ngx_http_core_main_conf_t      *cmcf;
     ngx_http_latchkey_loc_conf_t  **llcf, *largest;
     ngx_http_latchkey_main_conf_t  *lmcf;
 
@@ -675,14 +673,12 @@ ngx_http_latchkey_courier_init(ngx_conf_t *cf)
     }
 
     if (lmcf->couriers) {
-        cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
-
-        h = ngx_array_push(&cmcf->phases[NGX_HTTP_POST_READ_PHASE].handlers);
-        if (h == NULL) {
+        if (ngx_http_latchkey_add_handler(cf, NGX_HTTP_POST_READ_PHASE,
+                                          ngx_http_latchkey_courier_check)
+            != NGX_OK)
+        {
             return NGX_ERROR;
         }
-
-        *h = ngx_http_latchkey_courier_check;
 
     } else {
         path.data = lmcf->courier->name.data + 5;

@@ -11,6 +11,9 @@
 #if (nginx_version >= 1023000)
 static void ngx_http_latchkey_link_headers(ngx_list_t *list);
 #endif
+static ngx_int_t ngx_http_latchkey_strip(ngx_http_request_t *r,
+    ngx_uint_t (*is_stripped)(ngx_str_t *name));
+static ngx_uint_t ngx_http_latchkey_is_forged(ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_is_ours(ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_is_letter(u_char c);
 
@@ -18,12 +21,42 @@ static ngx_uint_t ngx_http_latchkey_is_letter(u_char c);
 /* headers for the app */
 
 /*
- * Takes away what a client sent under our names.  The list is built anew:
- * r->headers_in points to elements of the old one, which therefore stay.
+ * Before anything of a server or a location is done with a request: what a
+ * client sent under our names is taken away, also where nothing is guarded.
+ * In both phases, since a named location is entered in the second, and an
+ * error page of a request that could not be read begins with either.  Once
+ * there is a ctx, the names may be ours.
  */
 
 ngx_int_t
+ngx_http_latchkey_strip_handler(ngx_http_request_t *r)
+{
+    if (r != r->main || ngx_http_latchkey_get_ctx(r)
+        || ngx_http_latchkey_is_courier(r))
+    {
+        return NGX_DECLINED;
+    }
+
+    return ngx_http_latchkey_strip(r, ngx_http_latchkey_is_forged) == NGX_OK
+           ? NGX_DECLINED : NGX_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+
+ngx_int_t
 ngx_http_latchkey_strip_headers(ngx_http_request_t *r)
+{
+    return ngx_http_latchkey_strip(r, ngx_http_latchkey_is_ours);
+}
+
+
+/*
+ * The list is built anew: r->headers_in points to elements of the old one,
+ * which therefore stay.
+ */
+
+static ngx_int_t
+ngx_http_latchkey_strip(ngx_http_request_t *r,
+    ngx_uint_t (*is_stripped)(ngx_str_t *name))
 {
     ngx_uint_t        i, found;
     ngx_list_t        kept;
@@ -36,7 +69,7 @@ ngx_http_latchkey_strip_headers(ngx_http_request_t *r)
         h = part->elts;
 
         for (i = 0; i < part->nelts; i++) {
-            found += ngx_http_latchkey_is_ours(&h[i].key);
+            found += is_stripped(&h[i].key);
         }
     }
 
@@ -52,7 +85,7 @@ ngx_http_latchkey_strip_headers(ngx_http_request_t *r)
         h = part->elts;
 
         for (i = 0; i < part->nelts; i++) {
-            if (ngx_http_latchkey_is_ours(&h[i].key)) {
+            if (is_stripped(&h[i].key)) {
                 continue;
             }
 
@@ -125,27 +158,33 @@ ngx_http_latchkey_link_headers(ngx_list_t *list)
 
 /*
  * Whatever begins with Latchkey.  To a FastCGI app "-" and "_" are one, and
- * to PHP other signs are as well: any of them makes the name ours.  Nor may
- * such a name stand in for the Idempotency-Key that was claimed.
+ * to PHP other signs are as well: any of them makes the name ours.
  */
+
+static ngx_uint_t
+ngx_http_latchkey_is_forged(ngx_str_t *name)
+{
+    size_t  len;
+
+    len = sizeof("latchkey") - 1;
+
+    return name->len > len && !ngx_http_latchkey_is_letter(name->data[len])
+           && ngx_strncasecmp(name->data, (u_char *) "latchkey", len) == 0;
+}
+
+
+/* nor may such a name stand in for the Idempotency-Key that was claimed */
 
 static ngx_uint_t
 ngx_http_latchkey_is_ours(ngx_str_t *name)
 {
     size_t  len;
 
-    len = sizeof("latchkey") - 1;
-
-    if (name->len > len && !ngx_http_latchkey_is_letter(name->data[len])
-        && ngx_strncasecmp(name->data, (u_char *) "latchkey", len) == 0)
-    {
-        return 1;
-    }
-
     len = sizeof("idempotency") - 1;
 
-    return ngx_http_latchkey_passes_for(name, "idempotency-key")
-           && name->data[len] != '-';
+    return ngx_http_latchkey_is_forged(name)
+           || (ngx_http_latchkey_passes_for(name, "idempotency-key")
+               && name->data[len] != '-');
 }
 
 

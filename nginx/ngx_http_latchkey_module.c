@@ -453,8 +453,6 @@ static ngx_int_t
 ngx_http_latchkey_init(ngx_conf_t *cf)
 {
     ngx_uint_t                       i, serves;
-    ngx_http_handler_pt             *h;
-    ngx_http_core_main_conf_t       *cmcf;
     ngx_http_latchkey_loc_conf_t   **llcf;
     ngx_http_latchkey_main_conf_t   *lmcf;
 
@@ -485,6 +483,16 @@ ngx_http_latchkey_init(ngx_conf_t *cf)
         }
     }
 
+    if (ngx_http_latchkey_add_handler(cf, NGX_HTTP_SERVER_REWRITE_PHASE,
+                                      ngx_http_latchkey_strip_handler)
+        != NGX_OK
+        || ngx_http_latchkey_add_handler(cf, NGX_HTTP_REWRITE_PHASE,
+                                         ngx_http_latchkey_strip_handler)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
     if (!lmcf->used && !serves) {
         return NGX_OK;
     }
@@ -501,23 +509,37 @@ ngx_http_latchkey_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
-
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers);
-    if (h == NULL) {
+    if (ngx_http_latchkey_add_handler(cf, NGX_HTTP_PRECONTENT_PHASE,
+                                      ngx_http_latchkey_handler)
+        != NGX_OK
+        || ngx_http_latchkey_add_handler(cf, NGX_HTTP_REWRITE_PHASE,
+                                         ngx_http_latchkey_rewrite_handler)
+           != NGX_OK)
+    {
         return NGX_ERROR;
     }
-
-    *h = ngx_http_latchkey_handler;
-
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_REWRITE_PHASE].handlers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    *h = ngx_http_latchkey_rewrite_handler;
 
     return ngx_http_latchkey_filter_init(cf);
+}
+
+
+ngx_int_t
+ngx_http_latchkey_add_handler(ngx_conf_t *cf, ngx_uint_t phase,
+    ngx_http_handler_pt handler)
+{
+    ngx_http_handler_pt        *h;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    h = ngx_array_push(&cmcf->phases[phase].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = handler;
+
+    return NGX_OK;
 }
 
 

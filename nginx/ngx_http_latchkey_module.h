@@ -305,6 +305,9 @@ extern ngx_str_t  ngx_http_latchkey_said[];       /* words by verdict */
 extern ngx_str_t  ngx_http_latchkey_did[];        /* words by outcome */
 
 
+ngx_int_t ngx_http_latchkey_add_handler(ngx_conf_t *cf, ngx_uint_t phase,
+    ngx_http_handler_pt handler);
+
 /* directives */
 extern ngx_command_t  ngx_http_latchkey_commands[];
 
@@ -434,6 +437,8 @@ ngx_int_t ngx_http_latchkey_courier_unseen(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 
 /* headers */
+ngx_int_t ngx_http_latchkey_strip_handler(ngx_http_request_t *r);
+/* where a location is guarded: what may pass for the key, too */
 ngx_int_t ngx_http_latchkey_strip_headers(ngx_http_request_t *r);
 /* may an app take the name for `known`, which is in lower case? */
 ngx_uint_t ngx_http_latchkey_passes_for(ngx_str_t *name, const char *known);

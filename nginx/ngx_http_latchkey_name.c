@@ -174,6 +174,12 @@ ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
     }
 
     if (value.len == 0) {
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "\"idempotency_tenant %V\" is empty for this request, "
+                      "so that nobody knows whose key it is; let "
+                      "authentication refuse such requests, or take the "
+                      "tenant from what all of them have",
+                      &llcf->tenant->value);
         return NGX_DECLINED;
     }
 

@@ -501,8 +501,9 @@ def test_a_module_that_guards_nothing_changes_nothing(make_gateway, app,
     gateway = make_gateway(daemon=make_daemon(start=False),
                            locations="location / { proxy_pass http://@APP@; }")
     for number in (1, 2):
-        answer = gateway.post("same")
+        answer = gateway.post("same", headers={"Latchkey-Token": "forged"})
         assert answer.json()["call"] == number and not answer.reference
+        assert not app.last.headers.all("Latchkey-Token")
     gateway.logged(2, verdict="", outcome="", reference="")
 
 

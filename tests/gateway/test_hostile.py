@@ -501,6 +501,69 @@ def test_forged_names_with_other_signs_never_reach_the_app(make_gateway, app):
         assert "forged" not in app.last.params.values()
 
 
+UNGUARDED = {
+    "nothing of ours in it": "location / { %s }",
+    "off": "location / { idempotency off; %s }",
+    "observe": "location / { idempotency observe;"
+               "idempotency_tenant $http_x_api_key; %s }",
+    "a named one": "location / { return 402; error_page 402 = @app; }"
+                   "location @app { %s }",
+    "after a rewrite": "location / { rewrite ^ /app last; }"
+                       "location /app { %s }",
+}
+
+
+@pytest.mark.parametrize("where", UNGUARDED)
+@pytest.mark.parametrize("kind", UPSTREAMS)
+def test_forged_names_do_not_come_through_what_is_not_guarded(
+        make_gateway, app, kind, where):
+    # C13: nor into variables that a server or a location makes of them
+    seen = "set $seen $http_latchkey_tenant;"
+    gateway = make_gateway(
+        server="underscores_in_headers on; add_header X-Seen \"[$seen]\" "
+        "always; " + seen,
+        locations=UNGUARDED[where] % (seen + UPSTREAMS[kind]))
+    for method, key in (("POST", None), ("POST", "k"), ("GET", None)):
+        answer = gateway.request(method, "/", b"", [
+            pair for pair in forged() if "latchkey" in pair[0].lower()],
+            key=key)
+        assert answer.header("X-Seen") == "[]"
+        call = app.last
+        assert "forged" not in [value for _, value in call.headers]
+        assert "forged" not in call.params.values()
+        assert call.headers.all("Idempotency-Key") == ([key] if key else [])
+    assert app.count() == 3
+
+
+def test_forged_names_do_not_come_through_an_error_page(make_gateway, app):
+    # C13: nginx cannot read the request, and never begins with it
+    gateway = make_gateway(
+        server="error_page 400 = @app;",
+        locations="location @app { proxy_method GET; proxy_pass http://@APP@;"
+        "proxy_pass_request_body off; proxy_set_header Content-Length ''; }")
+    with gateway.raw() as raw:
+        raw.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+                 b"Latchkey-Tenant: forged\r\nX-Kept: yes\r\n"
+                 b"Host: again\r\n\r\n")
+        raw.response("GET")
+    assert app.last.header("X-Kept") == "yes"
+    assert "forged" not in [value for _, value in app.last.headers]
+
+
+def test_forged_names_do_not_come_through_http_2_and_grpc(make_gateway):
+    # C13
+    echo = make_gateway(module=False, h2=True, locations="location / { "
+                        "return 200 '[$http_latchkey_tenant$http_x_kept]'; }")
+    gateway = make_gateway(h2=True, locations="location / { "
+                           "grpc_pass grpc://127.0.0.1:%d; }" % echo.h2_port)
+    for port, seen in ((echo.h2_port, b"[forgedyes]"),
+                       (gateway.h2_port, b"[yes]")):
+        with Http2(port) as connection:
+            stream = connection.post([("latchkey-tenant", "forged"),
+                                      ("x-kept", "yes")], b"{}")
+            assert connection.body(stream) == seen
+
+
 # ---- HTTP/2 ----
 
 class Rude(Http2):

@@ -60,6 +60,9 @@ def test_a_request_without_a_tenant_is_refused(gateway, app, tenant):
     assert (answer.status, answer.problem) == (400, "tenant-missing")
     assert app.count() == 0
     gateway.logged(verdict="tenant_missing")
+    if not tenant:
+        gateway.wait_for_log(
+            r'\[warn\].*"idempotency_tenant \$http_x_api_key" is empty')
 
 
 @pytest.mark.parametrize("value,tenant,why", [

@@ -39,7 +39,7 @@ def test_answers_and_requests_are_those_of_a_gateway_without_a_guard(
         observed, make_gateway, app):
     # C43
     plain = make_gateway(locations=OPEN)
-    headers = {"Latchkey-Tenant": "mine", "Content-Type": "text/plain"}
+    headers = {"X-Tenant": "mine", "Content-Type": "text/plain"}
     for number, manner in enumerate(ASKED):
         for key in (new_key(), None, "a b"):
             asked = dict(headers, **tell(**manner))
