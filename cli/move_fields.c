@@ -42,7 +42,7 @@ static const struct lk_field_row record[] = {
     TIME("expires-ms", record.expires_ms),
     TIME("ttl-ms", record.ttl_ms),
     TIME("keep-ms", record.keep_ms),
-    ROW("status", STATUS, false, record.status, 999),
+    ROW("status", STATUS, false, record.status, LK_STATUS_MAX),
     ROW("omitted", FLAG, false, record.omitted, 1),
     ROW("evicted", FLAG, false, record.evicted, 1),
     BYTES("reason", record.reason, LK_REASON_MAX),

@@ -6,7 +6,7 @@
 
 static const struct lk_option options[] = {
     {"completed", "STATUS",
-     "it happened; retries get this HTTP status,\n100 to 999"},
+     "it happened; retries get this HTTP status,\n100 to 599"},
     {"headers-file", "FILE", "and these headers, a line each"},
     {"body-file", "FILE", "and this body (-: standard input)"},
     {"released", NULL, "nothing happened; a retry may run"},
@@ -127,8 +127,8 @@ static enum lk_exit add_completed(struct lk_cli *cli, struct lk_deed *deed,
     const char *headers = lk_args_value(&cli->args, "headers-file");
     const char *body = lk_args_value(&cli->args, "body-file");
     uint64_t status = 0;
-    enum lk_exit result =
-        lk_args_number(&cli->args, "completed", 100, 999, &status);
+    enum lk_exit result = lk_args_number(&cli->args, "completed", LK_STATUS_MIN,
+                                         LK_STATUS_MAX, &status);
 
     if (result == LK_EXIT_DONE && headers != NULL) {
         result = read_headers(cli, headers, &answer->headers);

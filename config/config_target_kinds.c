@@ -315,7 +315,7 @@ static enum lk_status parse_statuses(const struct lk_assignment *assignment,
 static unsigned first_status(const struct lk_statuses *set, unsigned from,
                              bool wanted)
 {
-    while (from < 600 && lk_statuses_have(set, from) != wanted) {
+    while (from <= LK_STATUS_MAX && lk_statuses_have(set, from) != wanted) {
         from++;
     }
     return from;
@@ -330,7 +330,7 @@ static enum lk_status print_statuses(const void *base,
     enum lk_status status = LK_OK;
     unsigned at = first_status(set, 100, true);
 
-    while (at < 600 && !status) {
+    while (at <= LK_STATUS_MAX && !status) {
         bool whole = at % 100 == 0 && first_status(set, at, false) >= at + 100;
         status =
             whole ? latchkey_buf_printf(out, "%s%uxx", out->len ? " " : "",

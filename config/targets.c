@@ -8,9 +8,9 @@
 
 bool lk_statuses_have(const struct lk_statuses *set, unsigned status)
 {
-    unsigned bit = status - 100;
+    unsigned bit = status - LK_STATUS_MIN;
 
-    return status >= 100 && status < 600 &&
+    return status >= LK_STATUS_MIN && status <= LK_STATUS_MAX &&
            (set->bits[bit / 64] >> bit % 64 & 1);
 }
 

@@ -125,7 +125,8 @@ bool lk_arg_status(struct lk_conn *conn, struct lk_slice arg, unsigned *status)
 {
     uint64_t number;
 
-    if (!lk_arg_number(conn, "status", arg, 100, 999, &number)) {
+    if (!lk_arg_number(conn, "status", arg, LK_STATUS_MIN, LK_STATUS_MAX,
+                       &number)) {
         return false;
     }
     *status = (unsigned)number;

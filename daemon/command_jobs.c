@@ -141,7 +141,7 @@ LK_COMMAND_HANDLER(job)
         LK_SIGNATURE(&signature),
         LK_NUMBER("ATTEMPT", 1, UINT32_MAX, &attempt),
         LK_BYTES("PROVIDER", 1, LK_PROVIDER_ID_MAX, &demand.op.reason),
-        LK_NUMBER("STATUS", 100, 999, &status),
+        LK_NUMBER("STATUS", LK_STATUS_MIN, LK_STATUS_MAX, &status),
     };
 
     if (!lk_arg_keeps_jobs(conn)) {

@@ -246,9 +246,13 @@ LK_MUST_CHECK enum lk_status latchkey_reference_decode(
 /* ---- Stored response ------------------------------------------------------
  */
 
+/* The statuses that HTTP has. */
+#define LK_STATUS_MIN 100
+#define LK_STATUS_MAX 599
+
 /* The answer to an operation: what a replay sends, byte for byte. */
 struct lk_response {
-    unsigned status;         /* HTTP status; on the wire 100 to 999 */
+    unsigned status;         /* HTTP status, LK_STATUS_MIN to LK_STATUS_MAX */
     struct lk_slice headers; /* lines of "Name: value\r\n"; COMPLETE refuses a
                                 name that is not a token (RFC 9110) and a
                                 control character, but tabs, in a value */

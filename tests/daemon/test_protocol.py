@@ -233,6 +233,7 @@ BAD = {
     "a status that is no number": (
         ("COMPLETE", *K, 5, "ok", "", ""), "status"),
     "a status of 99": (("COMPLETE", *K, 5, 99, "", ""), "status"),
+    "a status of 600": (("COMPLETE", *K, 5, 600, "", ""), "status"),
     "an empty OMIT": (("COMPLETE", *K, 5, 200, "", "", "OMIT", ""), "OMIT"),
     "a header without an end": (
         ("COMPLETE", *K, 5, 200, "A: b", ""), "headers"),
