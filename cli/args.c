@@ -1,5 +1,6 @@
 /* args.c - sorts the command line into a command, its words and options. */
 #include "cli/cli.h"
+#include "config/config.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -260,44 +261,16 @@ enum lk_exit lk_args_number(const struct lk_args *args, const char *name,
     return LK_EXIT_DONE;
 }
 
-/* Milliseconds of a unit, 0 if there is no such unit. */
-static uint64_t unit_ms(const char *unit)
-{
-    static const struct {
-        const char *name;
-        uint64_t ms;
-    } units[] = {{"", 1000},     {"ms", 1},      {"s", 1000},    {"m", 60000},
-                 {"min", 60000}, {"h", 3600000}, {"d", 86400000}};
-
-    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
-        if (strcmp(units[i].name, unit) == 0) {
-            return units[i].ms;
-        }
-    }
-    return 0;
-}
-
 enum lk_exit lk_args_duration(const struct lk_args *args, const char *name,
                               uint64_t *ms)
 {
     const char *text = lk_args_value(args, name);
-    const char *end;
-    uint64_t amount;
-    uint64_t unit;
 
-    if (text == NULL) {
+    if (text == NULL || lk_duration_read(text, ms)) {
         return LK_EXIT_DONE;
     }
-    end = read_digits(text, &amount);
-    unit = end == NULL ? 0 : unit_ms(end);
-    if (unit == 0 || amount > (UINT64_C(1) << 53) / unit) {
-        lk_complain("--%s is \"%s\", but must be a duration such as 500ms, "
-                    "10s, 5m, 2h or 7d",
-                    name, text);
-        return LK_EXIT_USAGE;
-    }
-    *ms = amount * unit;
-    return LK_EXIT_DONE;
+    lk_complain("--%s: \"%s\" %s", name, text, lk_duration_fault(text));
+    return LK_EXIT_USAGE;
 }
 
 /* YYYY-MM-DD: its first moment in UTC. */
@@ -313,14 +286,15 @@ static bool read_date(const char *text, uint64_t *ms)
 /* A duration with its unit, before now. */
 static bool read_ago(const char *text, uint64_t now_ms, uint64_t *ms)
 {
-    uint64_t amount;
-    const char *end = read_digits(text, &amount);
-    uint64_t unit = end == NULL || *end == '\0' ? 0 : unit_ms(end);
+    uint64_t before_ms;
+    size_t length = strlen(text);
 
-    if (unit == 0 || amount > now_ms / unit) {
+    /* Digits alone are Unix time. */
+    if (length == strspn(text, "0123456789") ||
+        !lk_duration_read(text, &before_ms) || before_ms > now_ms) {
         return false;
     }
-    *ms = now_ms - amount * unit;
+    *ms = now_ms - before_ms;
     return true;
 }
 

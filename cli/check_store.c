@@ -81,10 +81,14 @@ static enum lk_exit check_embedded(struct lk_cli *cli, const char *url,
     enum lk_exit result;
 
     if (access(path, F_OK) != 0) {
-        lk_hint(cli, "%s is not there yet; latchkeyd makes it", path);
-        return describe(cli, &lk_sqlite_class, NULL);
+        status = lk_sqlite_check_place(path, &error);
+        if (status == LK_OK) {
+            lk_hint(cli, "%s is not there yet; latchkeyd makes it", path);
+            return describe(cli, &lk_sqlite_class, NULL);
+        }
+    } else {
+        status = lk_store_open(url, config, &store, &error);
     }
-    status = lk_store_open(url, config, &store, &error);
     lk_put_raw(&error, (struct lk_slice){"", 1});
     if (status == LK_BUSY) {
         lk_hint(cli, "latchkeyd owns %s and has it open", path);
@@ -120,18 +124,13 @@ static enum lk_exit check(struct lk_cli *cli, const char *url,
 enum lk_exit lk_run_check_store(struct lk_cli *cli)
 {
     const char *url = cli->args.word_count > 0 ? cli->args.words[0] : NULL;
+    struct lk_config settings;
     struct lk_store_config config;
-    struct lk_buf text = {0};
-    enum lk_exit result = lk_store_settings(cli, &config, &url, &text);
+    enum lk_exit result = lk_store_settings(cli, url, &settings, &config);
 
     if (result == LK_EXIT_DONE) {
-        url = url == NULL ? lk_store_url(cli) : url;
-        result = url != NULL
-                     ? check(cli, url, &config)
-                     : lk_complain_usage(cli, "name the store by its URL, with "
-                                              "--config or with "
-                                              "LATCHKEY_STORE");
+        result = check(cli, settings.store_url, &config);
     }
-    latchkey_buf_free(&text);
+    lk_config_free(&settings);
     return result;
 }

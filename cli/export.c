@@ -431,16 +431,18 @@ static enum lk_exit check_there(const char *url)
 static enum lk_exit export_store(struct export *export, const char *url)
 {
     struct lk_store_config config;
-    struct lk_buf text = {0};
+    struct lk_config settings;
     struct lk_store *store = NULL;
     enum lk_status status = LK_OK;
-    enum lk_exit result = check_there(url);
+    enum lk_exit result =
+        lk_store_settings(export->cli, url, &settings, &config);
 
     if (result == LK_EXIT_DONE) {
-        result = lk_store_settings(export->cli, &config, &url, &text);
+        result = check_there(settings.store_url);
     }
     if (result == LK_EXIT_DONE) {
-        result = lk_store_connect(export->cli, url, &config, &store);
+        result =
+            lk_store_connect(export->cli, settings.store_url, &config, &store);
     }
     if (result == LK_EXIT_DONE && store->class->targets != NULL) {
         status = store->class->targets(store, count_target, export);
@@ -455,7 +457,7 @@ static enum lk_exit export_store(struct export *export, const char *url)
     }
     lk_bar_stop(&export->bar);
     lk_store_close(store);
-    latchkey_buf_free(&text);
+    lk_config_free(&settings);
     if (status != LK_OK) {
         result = lk_complain_store(status, "it was read");
     }

@@ -365,14 +365,16 @@ static void report(struct import *import)
 static enum lk_exit import_into(struct import *import, const char *url)
 {
     struct lk_store_config config;
-    struct lk_buf text = {0};
-    enum lk_exit result = lk_store_settings(import->cli, &config, &url, &text);
+    struct lk_config settings;
+    enum lk_exit result =
+        lk_store_settings(import->cli, url, &settings, &config);
 
     if (result == LK_EXIT_DONE) {
         result = read_begin(import);
     }
     if (result == LK_EXIT_DONE) {
-        result = lk_store_connect(import->cli, url, &config, &import->store);
+        result = lk_store_connect(import->cli, settings.store_url, &config,
+                                  &import->store);
     }
     if (result == LK_EXIT_DONE) {
         result = begin(import);
@@ -388,7 +390,7 @@ static enum lk_exit import_into(struct import *import, const char *url)
         }
     }
     lk_store_close(import->store);
-    latchkey_buf_free(&text);
+    lk_config_free(&settings);
     return result;
 }
 

@@ -10,6 +10,7 @@
 #define LK_MOVE_H
 
 #include "cli/cli.h"
+#include "config/config.h"
 #include "store/store.h"
 
 enum { LK_EXPORT_VERSION = 1 };
@@ -109,7 +110,6 @@ static inline void *lk_line_field(const struct lk_line *line,
 
 /* ---- Stores, opened by the tool itself (stores.c) ------------------------ */
 
-extern const struct lk_option lk_store_options[]; /* --set and --config */
 #define LK_OPTION_SET                                                          \
     {                                                                          \
         "set", "NAME=VALUE",                                                   \
@@ -119,12 +119,14 @@ extern const struct lk_option lk_store_options[]; /* --set and --config */
 
 /* The URL: a word, else --store, else LATCHKEY_STORE. NULL: none was given. */
 const char *lk_store_url(const struct lk_cli *cli);
-/* Settings of --config and --set, over the defaults; *url too if the file has
- * one and it is NULL. What they point to lives in `text`. */
-LK_MUST_CHECK enum lk_exit lk_store_settings(const struct lk_cli *cli,
-                                             struct lk_store_config *config,
-                                             const char **url,
-                                             struct lk_buf *text);
+/* What latchkeyd would read from --config and --set, and refuse. `url` is the
+ * store, or NULL: that of --config, else that of lk_store_url. Complains unless
+ * it returns LK_EXIT_DONE; `settings`, whose store_url was taken and which
+ * `config` points into, is freed by the caller in either case. */
+LK_MUST_CHECK enum lk_exit lk_store_settings(struct lk_cli *cli,
+                                             const char *url,
+                                             struct lk_config *settings,
+                                             struct lk_store_config *config);
 /* Complains unless it returns LK_EXIT_DONE. */
 LK_MUST_CHECK enum lk_exit lk_store_connect(struct lk_cli *cli, const char *url,
                                             struct lk_store_config *config,

@@ -1,6 +1,7 @@
 /* reconcile_options.c - what `latchkey reconcile` was asked to do. */
 #include "cli/commands.h"
 #include "cli/reconcile.h"
+#include "config/config.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,37 +46,15 @@ const struct lk_manual lk_manual_reconcile = {
 static enum lk_exit read_memory(struct lk_run *run)
 {
     const char *text = lk_args_value(&run->cli->args, "memory");
-    unsigned shift = 20;
-    char *end;
+    uint64_t bytes = 64 << 20;
 
-    run->memory = 64;
-    if (text != NULL) {
-        run->memory = strtoull(text, &end, 10);
-        switch (*end | 0x20) {
-        case 'k':
-            shift = 10;
-            break;
-        case 'g':
-            shift = 30;
-            break;
-        case 'm':
-            break;
-        default:
-            shift = 0;
-        }
-        end += *end != '\0' && shift > 0;
-        if (*text < '0' || *text > '9' || *end != '\0' ||
-            run->memory > UINT64_C(1) << (40 - shift)) {
-            run->memory = 0;
-        }
-    }
-    run->memory <<= shift;
-    if (run->memory < 1 << 20) {
+    if (text != NULL && (!lk_size_read(text, &bytes) || bytes < 1 << 20)) {
         return lk_complain_usage(run->cli,
                                  "--memory is \"%s\", but must be a size of 1m "
                                  "or more: 64m, 1g",
                                  text);
     }
+    run->memory = bytes;
     return LK_EXIT_DONE;
 }
 

@@ -166,7 +166,7 @@ static enum lk_status read_user(const struct lk_assignment *assignment,
     const char *rest = value + role_len + strspn(value + role_len, " \t");
     char **target = &user->password;
 
-    *user = (struct lk_user){0};
+    *user = (struct lk_user){.line = assignment->line};
     for (size_t i = LK_ROLE_USE; i < ROLE_COUNT; i++) {
         if (strlen(role_words[i]) == role_len &&
             memcmp(value, role_words[i], role_len) == 0) {

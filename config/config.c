@@ -69,7 +69,8 @@ static enum lk_status assign(struct lk_config *config, const char *section,
                                        .name = name,
                                        .value = value,
                                        .shown = value,
-                                       .source = source};
+                                       .source = source,
+                                       .line = line};
     enum lk_status status;
     unsigned *given;
 

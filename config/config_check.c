@@ -14,18 +14,32 @@ struct report {
     enum lk_status status; /* LK_NOMEM sticks */
 };
 
+/* The line of the file that gave a setting; 0: none did. Users share a row, so
+ * each has its own. */
+static unsigned line_of(const struct lk_config *config, const char *section,
+                        const char *name)
+{
+    const struct lk_setting *setting =
+        lk_setting_find(latchkey_slice(section), latchkey_slice(name));
+
+    for (size_t i = 0; strcmp(section, "users") == 0 && i < config->user_count;
+         i++) {
+        if (strcmp(config->users[i].name, name) == 0) {
+            return config->users[i].line;
+        }
+    }
+    return setting ? config->given[setting - lk_settings] : 0;
+}
+
 /* "latchkeyd.conf:12: store.lock: ", or without a file if it gave nothing. */
 static void begin_line(struct report *report, struct lk_buf *to,
                        const char *section, const char *name)
 {
     const struct lk_config *config = report->config;
-    const struct lk_setting *setting =
-        lk_setting_find(latchkey_slice(section), latchkey_slice(name));
-    unsigned line = setting ? config->given[setting - lk_settings] : 0;
+    unsigned line = line_of(config, section, name);
     enum lk_status status = LK_OK;
 
-    /* Users share a row, so its line is only the last one's. */
-    if (line > 0 && setting->kind != &lk_kind_user) {
+    if (line > 0) {
         status = latchkey_buf_printf(to, "%s:%u: ", config->file, line);
     }
     if (status == LK_OK) {
@@ -100,6 +114,20 @@ static void check_store(struct report *report)
     bool postgres = strncmp(config->store_url, "postgres", 8) == 0;
     bool redis = strncmp(config->store_url, "redis", 5) == 0;
 
+    struct lk_store_config settings;
+    const struct lk_store_class *class;
+    struct lk_buf why = {0};
+
+    /* All that a start would refuse before it asks a server. */
+    lk_config_store(config, &settings);
+    enum lk_status status =
+        lk_store_check(config->store_url, &settings, &class, &why);
+    if (status == LK_INVALID && latchkey_buf_add(&why, "", 1) == LK_OK) {
+        fail(report, "daemon", "store", why.data);
+    } else if (status) {
+        report->status = LK_NOMEM;
+    }
+    latchkey_buf_free(&why);
     require(report, !config->cache_url || postgres, "store", "cache",
             "is only for a store in PostgreSQL");
     require(report, !config->store_pooler || postgres, "store", "pooler",

@@ -17,6 +17,7 @@ struct lk_assignment {
     const char *value;
     const char *shown; /* the value as it was written, for messages */
     enum lk_config_source source;
+    unsigned line; /* of the file; 0: it is not from there */
 };
 
 /* What a kind of value can do. */

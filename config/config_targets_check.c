@@ -31,13 +31,28 @@ static bool is_given(const struct lk_named *named, const char *setting)
     return named->given[row_of(named, setting)].written != NULL;
 }
 
+/* The line that gave the setting; where none did, the first of its section; 0:
+ * the file has neither. */
+static unsigned line_of(const struct lk_named *named, const char *setting)
+{
+    unsigned line = named->given[row_of(named, setting)].line;
+    unsigned first = 0;
+
+    for (size_t i = 0; i < LK_NAMED_SETTINGS; i++) {
+        unsigned other = named->given[i].line;
+
+        first = other && (!first || other < first) ? other : first;
+    }
+    return line || is_given(named, setting) ? line : first;
+}
+
 /* "latchkeyd.conf:12: target.pay.url: " and what is wrong. */
 static void say(struct report *report, struct lk_buf *to,
                 const struct lk_named *named, const char *setting,
                 const char *text)
 {
     const struct lk_config *config = report->config;
-    unsigned line = named->given[row_of(named, setting)].line;
+    unsigned line = line_of(named, setting);
     const char *name = named->is_route
                            ? config->targets.routes[named->index].name
                            : config->targets.targets[named->index].name;

@@ -139,6 +139,11 @@ static enum lk_status print_count(const void *base,
     return print_units(out, count_units, number_of(base, setting));
 }
 
+bool lk_size_read(const char *text, uint64_t *bytes)
+{
+    return read_units(text, size_units, bytes);
+}
+
 static enum lk_status parse_size(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
@@ -155,12 +160,24 @@ static enum lk_status print_size(const void *base,
     return print_units(out, size_units, number_of(base, setting));
 }
 
+bool lk_duration_read(const char *text, uint64_t *ms)
+{
+    return read_units(text, duration_units, ms);
+}
+
+const char *lk_duration_fault(const char *text)
+{
+    bool bare = *text && text[strspn(text, "0123456789")] == '\0';
+
+    return bare ? "has no unit; add ms, s, m, h or d, as in 30s"
+                : "is not a duration; use a number with ms, s, m, h or d";
+}
+
 static enum lk_status parse_duration(const struct lk_assignment *assignment,
                                      struct lk_buf *why)
 {
     return parse_units(assignment, duration_units,
-                       "is not a duration; use a number with ms, s, m, h or d",
-                       why);
+                       lk_duration_fault(assignment->value), why);
 }
 
 enum lk_status lk_duration_print(struct lk_buf *out, uint64_t ms)
@@ -308,34 +325,55 @@ static enum lk_status invalid_url(struct lk_buf *why, const char *value,
     return status;
 }
 
+/* As the store itself looks at it before it is opened. */
+static enum lk_status check_url(const struct lk_assignment *assignment,
+                                const struct lk_store_class **class,
+                                struct lk_buf *why)
+{
+    struct lk_store_config store = {0};
+    enum lk_status status =
+        lk_store_check(assignment->value, &store, class, why);
+
+    if (*class && !*store.path) {
+        *class = NULL;
+    }
+    return status;
+}
+
 static enum lk_status parse_url(const struct lk_assignment *assignment,
                                 struct lk_buf *why)
 {
-    size_t scheme = strspn(assignment->value, "abcdefghijklmnopqrstuvwxyz-");
+    const struct lk_store_class *class;
+    enum lk_status status = check_url(assignment, &class, why);
 
-    if (scheme == 0 || assignment->value[scheme] != ':' ||
-        assignment->value[scheme + 1] == '\0') {
+    if (!class) {
+        why->len = 0;
         return invalid_url(why, assignment->shown,
                            "is not a store; use sqlite:PATH, "
                            "postgres://HOST/DATABASE or redis://HOST:PORT");
     }
-    return lk_value_take(assignment);
+    return status ? status : lk_value_take(assignment);
 }
 
 static enum lk_status parse_cache(const struct lk_assignment *assignment,
                                   struct lk_buf *why)
 {
+    const struct lk_store_class *class;
+    enum lk_status status;
+
     if (strcmp(assignment->value, "none") == 0) {
         char **text = text_at(assignment->base, assignment->setting);
         lk_secret_free(*text);
         *text = NULL;
         return LK_OK;
     }
-    if (strncmp(assignment->value, "redis:", 6) != 0) {
+    status = check_url(assignment, &class, why);
+    if (class != &lk_redis_class) {
+        why->len = 0;
         return invalid_url(why, assignment->shown,
                            "is not a cache; use redis://HOST:PORT or none");
     }
-    return lk_value_take(assignment);
+    return status ? status : lk_value_take(assignment);
 }
 
 static enum lk_status parse_switch(const struct lk_assignment *assignment,

@@ -50,28 +50,7 @@ static void on_store_wake(void *context)
 
 static void fill_config(struct lk_server *server, struct lk_store_config *store)
 {
-    const struct lk_config *config = &server->config;
-
-    lk_store_config_default(store);
-    store->default_ttl_ms = config->ttl_ms;
-    store->default_lock_ms = config->lock_ms;
-    store->clock_jump_ms = config->clock_jump_ms;
-    store->checkpoint_pages = (unsigned)config->checkpoint_pages;
-    store->cache_pages = (unsigned)config->cache_pages;
-    store->reap_rows = (unsigned)config->reap_rows;
-    store->connections = (unsigned)config->store_lanes;
-    store->batch_ops = config->batch_ops;
-    store->pooler = config->store_pooler;
-    store->accept_loss = config->accept_loss;
-    store->strict = config->strict;
-    store->notify = config->store_notify;
-    store->timeout_ms = config->store_timeout_ms;
-    store->connect_timeout_ms = config->store_connect_timeout_ms;
-    store->wait_replicas = (unsigned)config->wait_replicas;
-    store->wait_timeout_ms = config->wait_timeout_ms;
-    store->prefix = config->prefix;
-    store->cache_url = config->cache_url;
-    store->cache_timeout_ms = config->cache_timeout_ms;
+    lk_config_store(&server->config, store);
     store->log = on_store_log;
     store->wake = on_store_wake;
     store->wake_context = server;

@@ -68,27 +68,47 @@ void lk_sqlite_set_trouble(struct lk_sqlite *store, enum lk_health health,
 
 /* ---- the side file ---------------------------------------------------- */
 
+static bool is_same_file(int fd, const char *path)
+{
+    struct stat held;
+    struct stat found;
+
+    return !fstat(fd, &held) && !stat(path, &found) &&
+           found.st_dev == held.st_dev && found.st_ino == held.st_ino;
+}
+
+/*
+ * A file that was removed between opening and locking (see remove_empty_side)
+ * locks nobody out: whoever has the lock has it on the file of that name.
+ */
 static enum lk_status lock_file(const char *path, int *fd, struct lk_buf *error)
 {
     enum lk_status status;
 
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (*fd < 0) {
-        status = latchkey_buf_printf(error, "cannot open %s: %s%s", path,
-                                     strerror(errno),
-                                     errno == ENOENT || errno == EACCES
-                                         ? "; its folder must be there, and "
-                                           "writable for latchkeyd"
-                                         : "");
-        return status ? status : LK_IO;
+    for (int tries = 0; tries < 100; tries++) {
+        *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (*fd < 0) {
+            status = latchkey_buf_printf(error, "cannot open %s: %s", path,
+                                         strerror(errno));
+            return status ? status : LK_IO;
+        }
+        if (flock(*fd, LOCK_EX | LOCK_NB)) {
+            status = latchkey_buf_printf(
+                error, "%s is owned by another latchkeyd; stop that one first",
+                path);
+            return status ? status : LK_BUSY;
+        }
+        if (is_same_file(*fd, path)) {
+            return LK_OK;
+        }
+        close(*fd);
+        *fd = -1;
     }
-    if (flock(*fd, LOCK_EX | LOCK_NB)) {
-        status = latchkey_buf_printf(
-            error, "%s is owned by another latchkeyd; stop that one first",
-            path);
-        return status ? status : LK_BUSY;
-    }
-    return LK_OK;
+    status = latchkey_buf_printf(error,
+                                 "cannot lock %s: it is removed again "
+                                 "and again",
+                                 path);
+    return status ? status : LK_IO;
 }
 
 /*
@@ -102,7 +122,21 @@ static enum lk_status own(struct lk_sqlite *store, struct lk_buf *error)
 
     snprintf(side, sizeof(side), "%s-lock", store->path);
     enum lk_status status = lock_file(side, &store->lock_fd, error);
+    store->owned = !status;
     return status ? status : lock_file(store->path, &store->file_fd, error);
+}
+
+/* Of a store that was refused. An empty side file knows of no opening, and who
+ * has its lock is the only one who could write it. */
+static void remove_empty_side(const struct lk_sqlite *store)
+{
+    char side[4096];
+    struct stat info;
+
+    snprintf(side, sizeof(side), "%s-lock", store->path);
+    if (store->owned && !fstat(store->lock_fd, &info) && info.st_size == 0) {
+        unlink(side);
+    }
 }
 
 /*
@@ -130,14 +164,7 @@ static enum lk_status check_log(struct lk_sqlite *store, struct lk_buf *error)
 
 static enum lk_status check_file(int fd, const char *path, struct lk_buf *error)
 {
-    struct stat held;
-    struct stat found;
-
-    if (fstat(fd, &held)) {
-        return LK_IO;
-    }
-    if (!stat(path, &found) && found.st_dev == held.st_dev &&
-        found.st_ino == held.st_ino) {
+    if (is_same_file(fd, path)) {
         return LK_OK;
     }
     enum lk_status status = latchkey_buf_printf(
@@ -161,6 +188,14 @@ enum lk_status lk_sqlite_check_files(const struct lk_sqlite *store,
     return status;
 }
 
+static void folder_of(const char *path, char *folder, size_t size)
+{
+    const char *slash = strrchr(path, '/');
+
+    snprintf(folder, size, "%.*s", slash ? (int)(slash - path + 1) : 1,
+             slash ? path : ".");
+}
+
 /* The path with no link left in it; the file itself may not exist yet. */
 static char *resolve(const char *path)
 {
@@ -171,8 +206,7 @@ static char *resolve(const char *path)
     if (whole) {
         return whole;
     }
-    snprintf(folder, sizeof(folder), "%.*s",
-             slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+    folder_of(path, folder, sizeof(folder));
     char *real = realpath(folder, NULL);
     if (!real ||
         asprintf(&whole, "%s/%s", real, slash ? slash + 1 : path) < 0) {
@@ -199,6 +233,26 @@ static enum lk_status check_link(const char *path, struct lk_buf *error)
         "or make an empty file there for a new store",
         path);
     return status ? status : LK_INVALID;
+}
+
+enum lk_status lk_sqlite_check_place(const char *path, struct lk_buf *error)
+{
+    char folder[4096];
+    struct stat info;
+    enum lk_status status = check_link(path, error);
+
+    folder_of(path, folder, sizeof(folder));
+    if (status || (!stat(folder, &info) && S_ISDIR(info.st_mode) &&
+                   !access(folder, W_OK | X_OK))) {
+        return status;
+    }
+    int cause = errno;
+    status = latchkey_buf_printf(
+        error,
+        "cannot open %s: its folder must be there, and writable for "
+        "latchkeyd's user: %s",
+        path, strerror(cause));
+    return status ? status : LK_IO;
 }
 
 static uint64_t read_side(const struct lk_sqlite *store)
@@ -228,10 +282,8 @@ static enum lk_status write_side(const struct lk_sqlite *store,
 enum lk_status lk_sync_folder(const char *path)
 {
     char folder[4096];
-    const char *slash = strrchr(path, '/');
 
-    snprintf(folder, sizeof(folder), "%.*s",
-             slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+    folder_of(path, folder, sizeof(folder));
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
         return LK_IO;
@@ -679,7 +731,7 @@ static enum lk_status open_store(const struct lk_store_config *config,
     enum lk_status status = store && store->path ? LK_OK : LK_NOMEM;
 
     if (!status) {
-        status = check_link(config->path, error);
+        status = lk_sqlite_check_place(config->path, error);
     }
     if (!status) {
         status = own(store, error);
@@ -701,6 +753,7 @@ static enum lk_status open_store(const struct lk_store_config *config,
             status = LK_NOMEM;
         }
         if (store) {
+            remove_empty_side(store);
             release(store);
         }
         return status;

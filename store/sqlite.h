@@ -230,6 +230,7 @@ struct lk_sqlite {
     struct lk_store_config config;
     char *path; /* with no link left in it */
     int lock_fd;
+    bool owned;  /* lock_fd has its lock */
     int file_fd; /* holds the database itself; see own() */
     int log_fd;  /* the log that SQLite has; keeps its inode from being used
                     again. -1 until the first connection */

@@ -192,11 +192,9 @@ enum lk_status lk_store_check(const char *url, struct lk_store_config *config,
 
     *class = class_of(url, &len);
     if (!*class) {
-        enum lk_status status =
-            latchkey_buf_printf(error,
-                                "\"%s\" names no store; use sqlite:PATH, "
-                                "postgres://HOST/DATABASE or redis://HOST:PORT",
-                                url);
+        enum lk_status status = latchkey_buf_add_text(
+            error, "the URL names no store; use sqlite:PATH, "
+                   "postgres://HOST/DATABASE or redis://HOST:PORT");
         return status ? status : LK_INVALID;
     }
     config->url = url;

@@ -454,8 +454,8 @@ static inline unsigned lk_op_lane(const struct lk_store *store,
 }
 
 /* Sets the class of the store that a URL names, `config->url` and
- * `config->path`. LK_INVALID: there is no such scheme, or class->check says so;
- * `error` gets a sentence. */
+ * `config->path`. LK_INVALID: there is no such scheme, and the class is NULL,
+ * or class->check says so; `error` gets a sentence without a password. */
 LK_MUST_CHECK enum lk_status lk_store_check(const char *url,
                                             struct lk_store_config *config,
                                             const struct lk_store_class **class,
@@ -474,6 +474,9 @@ void lk_store_close(struct lk_store *store); /* NULL is fine */
 void lk_store_promise(struct lk_store *store, char text[LK_PROMISE_SIZE]);
 
 extern const struct lk_store_class lk_sqlite_class;
+/* Is a store at this path, or could one be made there? */
+LK_MUST_CHECK enum lk_status lk_sqlite_check_place(const char *path,
+                                                   struct lk_buf *error);
 extern const struct lk_store_class lk_postgres_class;
 extern const struct lk_store_class lk_redis_class;
 

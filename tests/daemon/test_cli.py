@@ -217,7 +217,7 @@ def test_resolve_as_completed_is_what_retries_get_C35(daemon, raw, tmp_path):
 
 
 def test_a_resolution_may_have_any_status_of_the_wire(daemon, raw):
-    for status in (100, 999):
+    for status in (100, 599):
         name = ("acme", "s", "k%d" % status)
         doubt(raw, name)
         result = daemon.cli("resolve", *name, "--completed", str(status),
@@ -375,7 +375,8 @@ def test_a_daemon_out_of_reach_is_exit_3_with_the_remedy(daemon):
     ("get a b c d", '"d"'),
     ("list --stat x", "--state"),
     ("list --state odd", "uncertain"),
-    ("list --older soon", "5m"),
+    ("list --older soon", "not a duration"),
+    ("list --older 30", "no unit; add ms, s, m, h or d, as in 30s"),
     ("list --limit 0", "--limit"),
     ("list --all --limit 5", "exclude"),
     ("list --state", "--state STATE"),
@@ -383,7 +384,7 @@ def test_a_daemon_out_of_reach_is_exit_3_with_the_remedy(daemon):
     ("release a b c", "--why"),
     ("resolve a b c --why x", "--completed"),
     ("resolve a b c --why x --completed 99", "100"),
-    ("resolve a b c --why x --completed 1000", "999"),
+    ("resolve a b c --why x --completed 600", "599"),
     ("find a nonsense", "7D3F-92AB-1C4E"),
     ("find a 7D3F-92AB1C4E", "7D3F-92AB-1C4E"),
     ("stats --password-file /nonexistent/f", "cannot read"),

@@ -4,10 +4,12 @@ import itertools
 import json
 import os
 import stat
+import subprocess
 import threading
 
 import pytest
 
+from support import build
 from support.life import until
 from support.moving import Place, done, lines, look, records, tool
 from support.postgres import Postgres
@@ -652,12 +654,45 @@ def test_check_store_reads_a_configuration(place, tmp_path):
     done(tool("check-store", env={"LATCHKEY_STORE": one.url}))
 
 
+def test_check_store_reads_a_configuration_as_latchkeyd_does(tmp_path):
+    config = tmp_path / "latchkeyd.conf"
+    config.write_text("[daemon]\nstore = sqlite:%s/x.db\n[store]\n"
+                      "timeout = 30\ncache = redis://db/first\n"
+                      "[users]\nops = read\n[target pay]\nrate = 5\n"
+                      % tmp_path)
+
+    def complaints(result):
+        assert result.returncode == 2, result.stdout + result.stderr
+        return [line.split(": ", 1)[1] for line in result.stderr.splitlines()]
+
+    def daemon():
+        return subprocess.run(
+            [build.BUILD / "latchkeyd", "--config", config, "--check-config"],
+            capture_output=True, text=True, timeout=120 * build.patience())
+
+    told = complaints(daemon())
+    assert len(told) == 3
+    assert '"30" has no unit; add ms, s, m, h or d, as in 30s' in told[0]
+    assert complaints(tool("check-store", "--config", config)) == told
+    config.write_text("[target pay]\nrate = 5\n")
+    told = complaints(daemon())
+    assert "%s:2: target.pay.url: is missing" % config in told
+    assert complaints(tool("check-store", "--config", config)) == told
+
+
 def test_check_store_finds_what_is_no_store(tmp_path):
     path = tmp_path / "letter.txt"
     path.write_text("Dear all,\n" * 2000)
     assert tool("check-store", "sqlite:%s" % path).returncode == 1
     assert path.read_text().startswith("Dear all")
-    assert tool("check-store", "mysql://x").returncode == 1
+    assert os.listdir(tmp_path) == ["letter.txt"]  # no side file is left
+    assert tool("check-store", "mysql://x").returncode == 2
+    absent = tool("check-store", "sqlite:%s/absent/x.db" % tmp_path)
+    assert absent.returncode == 1
+    assert "its folder must be there" in absent.stderr
+    os.symlink(tmp_path / "unmounted", tmp_path / "link.db")
+    link = tool("check-store", "sqlite:%s/link.db" % tmp_path)
+    assert link.returncode == 1 and "symbolic link" in link.stderr
 
 
 def test_migrate_has_nothing_to_do_for_an_embedded_store(tmp_path):

@@ -82,8 +82,8 @@ static const struct row rows[] = {
     {"store.lock=0", "store.lock: \"0\" is out of range; use 1ms to 365d\n"},
     {"store.lock=30x", "store.lock: \"30x\" is not a duration; use a number "
                        "with ms, s, m, h or d\n"},
-    {"store.lock=30", "store.lock: \"30\" is not a duration; use a number "
-                      "with ms, s, m, h or d\n"},
+    {"store.lock=30", "store.lock: \"30\" has no unit; add ms, s, m, h or d, "
+                      "as in 30s\n"},
     {"store.lock=-1s", "store.lock: \"-1s\" is not a duration; use a number "
                        "with ms, s, m, h or d\n"},
     {"store.lock=99999999999999999999ms",
@@ -120,6 +120,19 @@ static const struct row rows[] = {
     {"daemon.store=sqlite:", "daemon.store: \"sqlite:\" is not a store; use "
                              "sqlite:PATH, postgres://HOST/DATABASE or "
                              "redis://HOST:PORT\n"},
+    {"daemon.store=mysql://me:hush@db/app",
+     "daemon.store: \"mysql://me:****@db/app\" is not a store; use "
+     "sqlite:PATH, postgres://HOST/DATABASE or redis://HOST:PORT\n"},
+    {"daemon.store=postgres://me:hush@db:pg/app",
+     "daemon.store: the port in the URL of the store is no number\n"},
+    {"daemon.store=postgres://a,b:1,2/app?hots=c",
+     "daemon.store: the URL of the store is not one that PostgreSQL's library "
+     "understands\n"},
+    {"daemon.store=redis://db/first",
+     "daemon.store: the database in the Redis URL is no number\n"},
+    {"store.cache=redis://:6379/?x",
+     "store.cache: the Redis URL has no options behind a question mark; they "
+     "are settings\n"},
     {"daemon.store=://me:hush@db/", "daemon.store: \"://me:****@db/\" is not a "
                                     "store; use sqlite:PATH, "
                                     "postgres://HOST/DATABASE or "
@@ -342,6 +355,23 @@ static void a_port_open_to_others_needs_a_password(void **state)
     assert_int_equal(check(bench), LK_OK);
 }
 
+static void a_password_file_is_named_with_the_line_of_its_user(void **state)
+{
+    struct bench *bench = *state;
+
+    assert_int_equal(load(bench, "[users]\na = read file:/nowhere/a\n"
+                                 "b = read secret\nc = use file:/nowhere/c\n"),
+                     LK_OK);
+    assert_int_equal(set(bench, "users.d=use file:/nowhere/d"), LK_OK);
+    assert_int_equal(check(bench), LK_INVALID);
+    assert_text(bench, &bench->errors,
+                "l.conf:2: users.a: \"/nowhere/a\": No such file or "
+                "directory\n"
+                "l.conf:4: users.c: \"/nowhere/c\": No such file or "
+                "directory\n"
+                "users.d: \"/nowhere/d\": No such file or directory\n");
+}
+
 static const struct row together[] = {
     {"store.lock=2d", "store.lock: is longer than store.max_lock\n"
                       "store.lock: must be shorter than store.ttl: an answer "
@@ -374,6 +404,20 @@ static void settings_that_contradict_each_other_are_refused(void **state)
         assert_int_equal(check(bench), LK_INVALID);
         assert_text(bench, &bench->errors, together[i].error);
     }
+}
+
+static void a_store_that_can_never_be_strict_is_refused(void **state)
+{
+    struct bench *bench = *state;
+
+    assert_int_equal(load(bench, "[daemon]\nstore = redis://db\n"), LK_OK);
+    assert_int_equal(check(bench), LK_OK);
+    assert_int_equal(set(bench, "store.strict=yes"), LK_OK);
+    assert_int_equal(check(bench), LK_INVALID);
+    assert_text(bench, &bench->errors,
+                "l.conf:2: daemon.store: store.strict is set, and no Redis "
+                "promises that much, whatever its settings: use PostgreSQL or "
+                "the embedded store, or do not ask for it\n");
 }
 
 static void what_is_written_out_loads_again(void **state)
@@ -513,7 +557,9 @@ int main(void)
         TEST(an_address_is_ready_to_bind),
         TEST(a_socket_path_must_fit_its_address),
         TEST(a_port_open_to_others_needs_a_password),
+        TEST(a_password_file_is_named_with_the_line_of_its_user),
         TEST(settings_that_contradict_each_other_are_refused),
+        TEST(a_store_that_can_never_be_strict_is_refused),
         TEST(what_is_written_out_loads_again),
         TEST(the_sample_file_documents_every_setting_with_its_default),
         TEST(a_password_in_a_url_is_never_shown),

@@ -303,7 +303,8 @@ static void a_route_asks_by_its_own_path_only(void **state)
                      LK_OK);
     assert_int_equal(check(bench), LK_INVALID);
     assert_text(bench, &bench->errors,
-                "route.r.probe: is missing, and there is no rollback\n");
+                "l.conf:5: route.r.probe: is missing, and there is no "
+                "rollback\n");
 }
 
 static void a_route_that_only_rolls_back_needs_no_other_target(void **state)
@@ -347,11 +348,11 @@ static void what_makes_no_sense_together_is_refused(void **state)
     assert_int_equal(check(bench), LK_INVALID);
     assert_text(
         bench, &bench->errors,
-        "target.a.url: is missing\n"
+        "l.conf:2: target.a.url: is missing\n"
         "l.conf:6: target.a.burst: is only for a target with a rate\n"
         "l.conf:3: target.a.connect_timeout: is longer than the timeout of "
         "the whole call\n"
-        "target.a.temporary: names a status that success names too\n"
+        "l.conf:2: target.a.temporary: names a status that success names too\n"
         "l.conf:8: target.a.cert_file: cert_file and key_file belong "
         "together\n"
         "l.conf:4: target.a.probe_settle: is shorter than the target's "
@@ -359,10 +360,10 @@ static void what_makes_no_sense_together_is_refused(void **state)
         "for proof\n"
         "l.conf:7: target.a.probe_absent: names a status that probe_happened "
         "names too; one cannot prove both\n"
-        "route.r.scope: is missing\n"
+        "l.conf:12: route.r.scope: is missing\n"
         "l.conf:12: route.r.target: there is no target of that name\n"
         "l.conf:13: route.r.rollback: there is no target of that name\n"
-        "route.s.probe: is missing, and there is no rollback\n"
+        "l.conf:15: route.s.probe: is missing, and there is no rollback\n"
         "l.conf:17: route.s.probe_settle: is shorter than the target's "
         "timeout: a call could still be under way when its absence is taken "
         "for proof\n");
