@@ -12,7 +12,7 @@
 #define LK_NAME "TENANT SCOPE KEY"
 #define LK_COMMAND_MAP(X)                                                      \
     X(up, "up", "--upstream URL [--listen ADDRESS] [--tenant VALUE] ...", 0,   \
-      0, LK_ALONE, "put Latchkey before an app, with one command")             \
+      0, LK_ALONE, "put Latchkey in front of an app, with one command")        \
     X(get, "get", LK_NAME " [--headers] [--body]", 3, 3, LK_CONNECTS,          \
       "show one operation by its name")                                        \
     X(find, "find", "TENANT REFERENCE", 2, 2, LK_CONNECTS,                     \

@@ -73,7 +73,7 @@ static void complain(struct lk_buf *why, enum lk_status status)
     lk_complain("%s", why->len > 1 ? why->data : latchkey_status_text(status));
 }
 
-static enum lk_exit migrate(struct lk_cli *cli, const char *url)
+enum lk_exit lk_migrate_store(struct lk_cli *cli, const char *url)
 {
     struct lk_buf said = {0};
     struct lk_buf error = {0};
@@ -137,5 +137,5 @@ enum lk_exit lk_run_migrate(struct lk_cli *cli)
         return lk_complain_usage(cli, "name the store by its URL, or with "
                                       "LATCHKEY_STORE");
     }
-    return migrate(cli, url);
+    return lk_migrate_store(cli, url);
 }

@@ -134,6 +134,9 @@ LK_MUST_CHECK enum lk_exit lk_store_connect(struct lk_cli *cli, const char *url,
 /* A sentence about a call on a store that failed. */
 enum lk_exit lk_complain_store(enum lk_status status, const char *doing);
 bool lk_url_is(const char *url, const char *scheme);
+/* Makes or updates what the store needs on its server (migrate.c). */
+LK_MUST_CHECK enum lk_exit lk_migrate_store(struct lk_cli *cli,
+                                            const char *url);
 
 /* ---- A bar that is drawn by whoever does the work (progress.c) ------------
  */

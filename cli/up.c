@@ -1,10 +1,13 @@
-/* up.c - `latchkey up`: a gateway before an app, by one command. */
+/* up.c - `latchkey up`: a gateway in front of an app, by one command. */
 #include "cli/up.h"
 #include "cli/commands.h"
+#include "cli/move.h"
+
+#include <string.h>
 
 static const struct lk_option options[] = {
     {"upstream", "URL",
-     "the app: http://HOST:PORT[/PATH], https://...,\n"
+     "the app: PORT, http://HOST:PORT[/PATH], https://...,\n"
      "unix:SOCKET[:/PATH], fastcgi://HOST:PORT[/SCRIPT],\n"
      "fastcgi://unix:SOCKET[:/SCRIPT],\n"
      "uwsgi://HOST:PORT or scgi://HOST:PORT"},
@@ -15,7 +18,11 @@ static const struct lk_option options[] = {
     {"tenant-plain", NULL, "store it as it is, not as a hash"},
     {"mode", "MODE", "required, optional or observe (optional)"},
     {"path", "PATH", "a path of the app that takes POST, for the curl line"},
-    {"store", "sqlite:PATH", "where answers are kept (in the folder)"},
+    {"async", NULL, "answer Prefer: respond-async with 202, run it later"},
+    {"store", "URL",
+     "where answers are kept: sqlite:PATH, postgres://...\n"
+     "or redis://... (a file in the folder)"},
+    {"migrate", NULL, "first make or update what that store needs"},
     {"dir", "FOLDER",
      "a private folder for everything\n"
      "(~/.local/state/latchkey/up-PORT)"},
@@ -24,8 +31,9 @@ static const struct lk_option options[] = {
 };
 
 const struct lk_manual lk_manual_up = {
-    "Starts latchkeyd and nginx before an app, shows each request and what\n"
-    "became of it, and stops both on Ctrl-C. Answers are kept across restarts.",
+    "Starts latchkeyd and nginx in front of an app, shows each request and "
+    "its\n"
+    "outcome, and stops both on Ctrl-C. Answers are kept across restarts.",
     options};
 
 /* They are for commands that ask a daemon. */
@@ -41,12 +49,40 @@ static enum lk_exit refuse_options(const struct lk_cli *cli)
     return LK_EXIT_DONE;
 }
 
+static enum lk_exit check_together(const struct lk_up *up)
+{
+    if (up->async && strcmp(up->mode, "observe") == 0) {
+        return lk_complain_usage(up->cli, "--mode observe changes nothing, so "
+                                          "it goes without --async");
+    }
+    if (up->async && strncmp(up->files.store_url, "redis", 5) == 0) {
+        return lk_complain_usage(up->cli, "--async needs a store that keeps "
+                                          "requests: sqlite: or postgres:");
+    }
+    return LK_EXIT_DONE;
+}
+
+/* What it says is shown before anything is started. */
+static enum lk_exit migrate(struct lk_up *up)
+{
+    enum lk_exit result = LK_EXIT_DONE;
+    enum lk_exit flushed;
+
+    if (lk_args_flag(&up->cli->args, "migrate")) {
+        result = lk_migrate_store(up->cli, up->files.store_url);
+        flushed = lk_cli_flush(up->cli);
+        result = result == LK_EXIT_DONE ? flushed : result;
+    }
+    return result;
+}
+
 static enum lk_exit read_values(struct lk_up *up)
 {
     const struct lk_args *args = &up->cli->args;
     enum lk_exit result = refuse_options(up->cli);
 
     up->plain = lk_args_flag(args, "tenant-plain");
+    up->async = lk_args_flag(args, "async");
     if (result == LK_EXIT_DONE) {
         result = lk_up_read_app(up, lk_args_value(args, "upstream"));
     }
@@ -62,7 +98,10 @@ static enum lk_exit read_values(struct lk_up *up)
     if (result == LK_EXIT_DONE) {
         result = lk_up_read_path(up, lk_args_value(args, "path"));
     }
-    return result == LK_EXIT_DONE ? lk_up_find_files(up) : result;
+    if (result == LK_EXIT_DONE) {
+        result = lk_up_find_files(up);
+    }
+    return result == LK_EXIT_DONE ? check_together(up) : result;
 }
 
 static enum lk_exit bring_up(struct lk_up *up)
@@ -74,6 +113,9 @@ static enum lk_exit bring_up(struct lk_up *up)
     }
     if (result == LK_EXIT_DONE) {
         result = lk_up_check_address(up);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = migrate(up);
     }
     if (result == LK_EXIT_DONE) {
         result = lk_up_run(up);

@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 enum lk_up_scheme {
@@ -17,11 +18,14 @@ enum lk_up_scheme {
 /* Where the app is. */
 struct lk_up_app {
     const char *given; /* as on the command line */
+    char *shown;       /* as a URL, for people */
     enum lk_up_scheme scheme;
     char *pass;   /* what stands behind proxy_pass and its like */
     char *script; /* of fastcgi:, or NULL */
-    char *host;   /* with port, or NULL for a unix socket */
+    char *host;   /* NULL: a unix socket */
     unsigned port;
+    char *socket;      /* its path, or NULL */
+    bool is_localhost; /* by that name; `host` is the address that was chosen */
 };
 
 /* Where clients send their requests. */
@@ -43,8 +47,10 @@ struct lk_up_files {
     char *daemon_log;
     char *temporary; /* folder for bodies that do not fit into memory */
     char *password;  /* of the operator */
-    char *store;     /* path of the SQLite file */
-    char *secret;    /* key of hashed tenants, beside the store */
+    char *store;     /* path of the SQLite file; NULL: on a server */
+    char *store_url;
+    char *secret;    /* key of hashed tenants, beside the file */
+    char *courier;   /* socket by which accepted requests come back */
     char *running;   /* link to the folder, for profiles; NULL: no home */
     char *self;      /* how to call this very program again */
     char *latchkeyd; /* NULL: not found, as the two below */
@@ -61,6 +67,7 @@ struct lk_up {
     bool plain;         /* the tenant is stored as it is */
     const char *mode;
     const char *path; /* of the app, for the first request */
+    bool async;       /* Prefer: respond-async gets 202 */
     struct lk_up_files files;
     int lock_fd;
     struct lk_buf url; /* where to send requests, for people */
@@ -105,10 +112,13 @@ void lk_up_free(struct lk_up *up);
 
 void lk_up_put_config(const struct lk_up *up, struct lk_buf *out);
 void lk_up_put_banner(const struct lk_up *up, struct lk_buf *out);
+/* What a refused request lacks: its tenant, else its key; for a terminal of 80
+ * columns. */
+void lk_up_put_hint(const struct lk_up *up, bool tenant, struct lk_buf *out);
 /* A word of a shell command. */
 void lk_up_put_word(struct lk_buf *out, const char *word);
 /* The words after `latchkeyd`, each in memory of its own; NULL ends them. */
-enum { LK_UP_DAEMON_WORDS = 8 };
+enum { LK_UP_DAEMON_WORDS = 10 };
 void lk_up_daemon_words(const struct lk_up *up,
                         char *words[LK_UP_DAEMON_WORDS]);
 
@@ -123,9 +133,12 @@ struct lk_up_log {
     off_t seen;
     off_t freed; /* up to here the disk space was given back */
     struct lk_table table;
-    bool holds;         /* it is the daemon's: see `held` and `ready` */
-    struct lk_buf held; /* lines that matter only if the daemon fails */
-    bool ready;         /* the daemon has said so */
+    const struct lk_up *up; /* of the log of requests, for hints */
+    unsigned hinted;        /* a bit for each hint that was given */
+    bool unreached;         /* nginx could not reach the app, see there */
+    bool holds;             /* it is the daemon's: see `held` and `ready` */
+    struct lk_buf held;     /* lines that matter only if the daemon fails */
+    bool ready;             /* the daemon has said so */
 };
 
 LK_MUST_CHECK enum lk_exit lk_up_log_open(struct lk_up_log *log,
@@ -137,6 +150,32 @@ bool lk_up_log_read(struct lk_up_log *log, struct lk_buf *out,
 /* Appends what was not worth showing as long as all went well. */
 void lk_up_log_show_held(struct lk_up_log *log, struct lk_buf *err);
 void lk_up_log_close(struct lk_up_log *log);
+
+/* ---- The app (up_app.c) --------------------------------------------------
+ */
+
+struct lk_up_watch {
+    const struct lk_up_app *app;
+    struct sockaddr_storage address;
+    socklen_t length;
+    bool known;       /* the address is */
+    bool asking;      /* until the app is there */
+    bool missing;     /* this was said */
+    bool misled;      /* that it is at the other localhost was said */
+    int fd;           /* a connection that begins, or -1 */
+    int64_t next_ms;  /* when to ask again */
+    int64_t until_ms; /* how long to wait for `fd` */
+};
+
+/* The address by which an app at localhost is reached. */
+const char *lk_up_localhost(unsigned port);
+void lk_up_watch_start(struct lk_up_watch *watch, const struct lk_up *up);
+/* To be called now and then; complains when the app is missing, and says when
+ * it is there. */
+void lk_up_watch_step(struct lk_up_watch *watch);
+/* A request has not reached it: asks again. */
+void lk_up_watch_doubt(struct lk_up_watch *watch);
+void lk_up_watch_stop(struct lk_up_watch *watch);
 
 /* ---- Processes (up_run.c) ------------------------------------------------
  */

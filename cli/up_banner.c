@@ -179,16 +179,52 @@ static void put_look(const struct lk_up *up, struct lk_buf *out)
     lk_put(out, "\n");
 }
 
+/* Without the password that it may hold. */
+static void put_store(const struct lk_up *up, struct lk_buf *out)
+{
+    const char *url = up->files.store_url;
+    const char *host = strstr(url, "://");
+    const char *at;
+
+    if (up->files.store != NULL || host == NULL) {
+        put_path(out, up->files.store == NULL ? url : up->files.store);
+        return;
+    }
+    host += 3;
+    at = memchr(host, '@', strcspn(host, "/?"));
+    lk_put(out, "%.*s", (int)(host - url), url);
+    host = at == NULL ? host : at + 1;
+    lk_put(out, "%.*s\n", (int)strcspn(host, "?"), host);
+}
+
+void lk_up_put_hint(const struct lk_up *up, bool tenant, struct lk_buf *out)
+{
+    if (!tenant) {
+        lk_put(out, "  ^ POST and PATCH need an Idempotency-Key header here; "
+                    "--mode optional\n    lets them pass without one\n");
+    } else if (up->tenant == NULL) {
+        lk_put(out, "  ^ it has a key, but does not say who asks: send -H "
+                    "'Authorization: Bearer demo',\n    or start with --tenant "
+                    "demo, which makes everybody one caller\n");
+    } else {
+        lk_put(out,
+               "  ^ it has a key, but nothing in %s, which says who asks: "
+               "send it\n    as the curl line does, or choose another "
+               "--tenant\n",
+               up->tenant);
+    }
+}
+
 void lk_up_put_banner(const struct lk_up *up, struct lk_buf *out)
 {
     lk_put(out,
            "Latchkey is up: %.*s, in front of %s\n\n"
            "  mode     %s: %s\n",
-           (int)up->url.len, up->url.data, up->app.given, up->mode,
+           (int)up->url.len, up->url.data, up->app.shown, up->mode,
            mode_meaning(up->mode));
     put_tenant(up, out);
     lk_put(out, "  answers  ");
-    put_path(out, up->files.store);
+    put_store(up, out);
     lk_put(out, "  config   ");
     put_path(out, up->files.config);
     lk_put(out, "  look     ");
@@ -199,6 +235,11 @@ void lk_up_put_banner(const struct lk_up *up, struct lk_buf *out)
     if (strcmp(up->path, "/") == 0) {
         lk_put(out, "\nIn place of / put a path of your app that takes POST; "
                     "--path PATH prints it.\n");
+    }
+    if (up->async) {
+        lk_put(out, "\nWith -H 'Prefer: respond-async' and a new key it gets "
+                    "202 at once, with the\nLocation where the same caller "
+                    "asks for the answer.\n");
     }
     lk_put(out, "\nCtrl-C stops it.\n\n");
 }

@@ -8,6 +8,7 @@
 
 /* Where Debian's packages put them; for --print-config without either. */
 #define USUAL_MODULE      "/usr/lib/nginx/modules/ngx_http_latchkey_module.so"
+#define OPERATIONS        "/latchkey/operations/"
 #define USUAL_AUTHORITIES "/etc/ssl/certs/ca-certificates.crt"
 
 void lk_up_put_word(struct lk_buf *out, const char *word)
@@ -33,11 +34,16 @@ void lk_up_daemon_words(const struct lk_up *up, char *words[LK_UP_DAEMON_WORDS])
     size_t i = 0;
 
     words[i++] = lk_text("--store");
-    words[i++] = lk_text("sqlite:%s", files->store);
+    words[i++] = lk_text("%s", files->store_url);
     words[i++] = lk_text("--listen");
     words[i++] = lk_text("unix:%s", files->socket);
     words[i++] = lk_text("--set");
-    words[i++] = lk_text("users.operator=operate file:%s", files->password);
+    words[i++] =
+        lk_text("users.%s=operate file:%s", LK_UP_USER, files->password);
+    if (up->async) {
+        words[i++] = lk_text("--set");
+        words[i++] = lk_text("courier.gateway=unix:%s", files->courier);
+    }
     words[i] = NULL;
 }
 
@@ -84,8 +90,9 @@ static void put_random_command(struct lk_buf *out, const char *path)
 static void put_files_commands(const struct lk_up *up, struct lk_buf *out)
 {
     const struct lk_up_files *files = &up->files;
-    int length = (int)(strrchr(files->store, '/') - files->store);
-    char *folder = lk_text("%.*s", length, files->store);
+    const char *store = files->store == NULL ? files->secret : files->store;
+    int length = (int)(strrchr(store, '/') - store);
+    char *folder = lk_text("%.*s", length, store);
 
     lk_put(out, "#   umask 077\n#   mkdir -p ");
     lk_up_put_word(out, files->folder);
@@ -105,13 +112,14 @@ static void put_head(const struct lk_up *up, struct lk_buf *out)
 {
     const struct lk_up_files *files = &up->files;
 
-    lk_put(out,
-           "# nginx in front of %s, as \"latchkey up\" starts it.\n"
-           "# That command writes this file anew each time: copy it before you "
-           "change it.\n"
-           "#\n"
-           "# What must be there first; that command makes it by itself:\n",
-           up->app.given);
+    lk_put(
+        out,
+        "# nginx in front of %s, as \"latchkey up\" starts it.\n"
+        "# That command writes this file again each time: copy it before you "
+        "change it.\n"
+        "#\n"
+        "# What must be there first; that command makes it by itself:\n",
+        up->app.shown);
     put_files_commands(up, out);
     lk_put(out, "#\n# The daemon that decides which request runs:\n");
     put_daemon_command(up, out);
@@ -175,6 +183,13 @@ static void put_http(const struct lk_up *up, struct lk_buf *out)
            "    # Where the daemon listens.\n"
            "    idempotency_server \"unix:%s\";\n\n",
            up->files.socket);
+    if (up->async) {
+        lk_put(out,
+               "    # Where the daemon's courier brings requests that were "
+               "accepted for later.\n"
+               "    idempotency_courier \"unix:%s\";\n\n",
+               up->files.courier);
+    }
     if (!up->plain) {
         lk_put(out,
                "    # The key with which tenants are hashed. Keep it with the "
@@ -314,7 +329,6 @@ static void put_guard(const struct lk_up *up, struct lk_buf *out)
     }
     lk_put(out,
            "            idempotency %s;\n"
-           "            idempotency_tenant \"%s\"%s;\n"
            "            # Some of what else can be set, with its default:\n"
            "            #   idempotency_ttl 24h;      how long answers are "
            "kept\n"
@@ -322,8 +336,41 @@ static void put_guard(const struct lk_up *up, struct lk_buf *out)
            "for the first\n"
            "            #   idempotency_keep default; 5xx keeps errors too\n"
            "            #   idempotency_methods POST PATCH;\n\n",
-           up->mode, up->tenant == NULL ? "$latchkey_caller" : up->tenant,
-           up->plain ? "" : " hashed");
+           up->mode);
+    if (up->async) {
+        lk_put(out,
+               "            # Prefer: respond-async gets 202 and a place to "
+               "ask; the app gets the\n"
+               "            # request from the daemon's courier, without "
+               "Authorization and Cookie.\n"
+               "            idempotency_async prefer;\n"
+               "            idempotency_async_location " OPERATIONS ";\n\n");
+    }
+}
+
+static void put_location(const struct lk_up *up, struct lk_buf *out)
+{
+    lk_put(out, "        location / {\n");
+    put_guard(up, out);
+    if (up->app.scheme == LK_UP_HTTP || up->app.scheme == LK_UP_HTTPS) {
+        put_proxy(up, out);
+    } else {
+        put_gateway(&up->app, out);
+    }
+    lk_put(out, "        }\n");
+}
+
+/* The same location again, where the courier brings what was accepted. */
+static void put_courier(const struct lk_up *up, struct lk_buf *out)
+{
+    lk_put(out,
+           "\n    # For the courier alone.\n"
+           "    server {\n"
+           "        listen \"unix:%s\";\n"
+           "        access_log off;\n\n",
+           up->files.courier);
+    put_location(up, out);
+    lk_put(out, "    }\n");
 }
 
 void lk_up_put_config(const struct lk_up *up, struct lk_buf *out)
@@ -337,12 +384,19 @@ void lk_up_put_config(const struct lk_up *up, struct lk_buf *out)
         lk_put(out, "        listen %s:%u;\n", up->listen.host,
                up->listen.port);
     }
-    lk_put(out, "\n        location / {\n");
-    put_guard(up, out);
-    if (up->app.scheme == LK_UP_HTTP || up->app.scheme == LK_UP_HTTPS) {
-        put_proxy(up, out);
-    } else {
-        put_gateway(&up->app, out);
+    lk_put(out, "        idempotency_tenant \"%s\"%s;\n\n",
+           up->tenant == NULL ? "$latchkey_caller" : up->tenant,
+           up->plain ? "" : " hashed");
+    put_location(up, out);
+    if (up->async) {
+        lk_put(out, "\n        # Where clients ask for the outcome.\n"
+                    "        location " OPERATIONS " {\n"
+                    "            idempotency_operation;\n"
+                    "        }\n");
     }
-    lk_put(out, "        }\n    }\n}\n");
+    lk_put(out, "    }\n");
+    if (up->async) {
+        put_courier(up, out);
+    }
+    lk_put(out, "}\n");
 }

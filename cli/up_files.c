@@ -160,7 +160,7 @@ static enum lk_exit make_secret(const struct lk_up *up)
     const struct lk_up_files *files = &up->files;
     struct stat st;
 
-    if (!up->plain && access(files->secret, F_OK) < 0 &&
+    if (!up->plain && files->store != NULL && access(files->secret, F_OK) < 0 &&
         stat(files->store, &st) == 0 && st.st_size > 0) {
         return FAILED(("%s is there, but not its secret %s, without which "
                        "callers do not find their answers; bring it back, "
@@ -271,6 +271,7 @@ void lk_up_remove_files(struct lk_up *up)
 
     unlink(files->pid);
     unlink(files->socket);
+    unlink(files->courier);
     unlink(files->requests);
     unlink(files->nginx_log);
     unlink(files->daemon_log);
@@ -284,9 +285,11 @@ void lk_up_free(struct lk_up *up)
     for (size_t i = 0; i < sizeof(up->files) / sizeof(char *); i++) {
         free(paths[i]);
     }
+    free(up->app.shown);
     free(up->app.pass);
     free(up->app.script);
     free(up->app.host);
+    free(up->app.socket);
     free(up->listen.host);
     free(up->listen.path);
     latchkey_buf_free(&up->url);

@@ -1,5 +1,6 @@
 /* up_find.c - finds the programs of `latchkey up`, and decides where its files
  * are. */
+#include "cli/move.h"
 #include "cli/up.h"
 
 #include <errno.h>
@@ -164,10 +165,11 @@ static enum lk_exit complain_missing(const char *what, const char *setting,
     const char *named = variable(setting);
 
     if (named != NULL) {
-        lk_complain("%s is \"%s\", which cannot be used as %s", setting, named,
-                    what);
+        lk_complain("%s is \"%s\", which cannot be used as %s; name the right "
+                    "file, or unset it",
+                    setting, named, what);
     } else {
-        lk_complain("cannot find %s; %s, or name it in %s", what, remedy,
+        lk_complain("cannot find %s: %s, or name it in %s", what, remedy,
                     setting);
     }
     return LK_EXIT_FAILED;
@@ -175,25 +177,31 @@ static enum lk_exit complain_missing(const char *what, const char *setting,
 
 enum lk_exit lk_up_check_programs(const struct lk_up *up)
 {
-    if (up->files.latchkeyd == NULL) {
-        return complain_missing("latchkeyd", "LATCHKEYD",
-                                "install it beside latchkey");
+    const struct lk_up_files *files = &up->files;
+    const struct {
+        const char *found;
+        const char *what;
+        const char *setting;
+        const char *remedy;
+    } needs[] = {
+        {files->latchkeyd, "latchkeyd", "LATCHKEYD",
+         "install it beside latchkey (make install)"},
+        {files->nginx, "nginx", "LATCHKEY_NGINX", "sudo apt-get install nginx"},
+        {files->module, "nginx's module " MODULE, "LATCHKEY_MODULE",
+         "sudo apt-get install nginx-dev, then make and make install"},
+        {up->app.scheme != LK_UP_HTTPS ? "" : files->authorities,
+         "a file of trusted certificates", "SSL_CERT_FILE",
+         "sudo apt-get install ca-certificates"},
+    };
+    enum lk_exit result = LK_EXIT_DONE;
+
+    for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++) {
+        if (needs[i].found == NULL) {
+            result = complain_missing(needs[i].what, needs[i].setting,
+                                      needs[i].remedy);
+        }
     }
-    if (up->files.nginx == NULL) {
-        return complain_missing("nginx", "LATCHKEY_NGINX",
-                                "install the package nginx");
-    }
-    if (up->files.module == NULL) {
-        return complain_missing(
-            "nginx's module " MODULE, "LATCHKEY_MODULE",
-            "put it beside latchkey or into nginx's folder of modules");
-    }
-    if (up->app.scheme == LK_UP_HTTPS && up->files.authorities == NULL) {
-        return complain_missing("a file of trusted certificates",
-                                "SSL_CERT_FILE",
-                                "install the package ca-certificates");
-    }
-    return LK_EXIT_DONE;
+    return result;
 }
 
 /* ---- Where things are -----------------------------------------------------
@@ -233,23 +241,48 @@ static char *name_by_address(const struct lk_up_listen *listen)
     return name;
 }
 
+/* It stands in a comment of nginx's configuration: a line of its own there
+ * would be more than a comment. */
+static bool is_plain(const char *url)
+{
+    for (; *url != '\0'; url++) {
+        if (*url <= ' ' || *url > '~') {
+            return false;
+        }
+    }
+    return true;
+}
+
 static enum lk_exit find_store(struct lk_up *up)
 {
+    struct lk_up_files *files = &up->files;
     const char *url = lk_args_value(&up->cli->args, "store");
 
-    if (url == NULL) {
-        up->files.store = lk_text("%s/latchkey.db", up->files.folder);
-    } else if (strncmp(url, "sqlite:", 7) != 0 || url[7] == '\0') {
-        return lk_complain_usage(
-            up->cli, "--store is \"%s\", but must be sqlite:PATH", url);
-    } else {
-        up->files.store = make_absolute(url + 7);
+    if (url != NULL && strncmp(url, "sqlite:", 7) != 0) {
+        if (!(lk_url_is(url, "postgres") || lk_url_is(url, "postgresql") ||
+              lk_url_is(url, "redis") || lk_url_is(url, "redis-sentinel")) ||
+            !is_plain(url)) {
+            return lk_complain_usage(up->cli,
+                                     "--store is \"%s\", but must be "
+                                     "sqlite:PATH, postgres://... or "
+                                     "redis://...",
+                                     url);
+        }
+        files->store_url = lk_text("%s", url);
+        files->secret = lk_text("%s/tenants.secret", files->folder);
+        return LK_EXIT_DONE;
     }
-    if (up->files.store == NULL) {
+    if (url != NULL && url[7] == '\0') {
+        return lk_complain_usage(up->cli, "--store sqlite: needs a path");
+    }
+    files->store = url == NULL ? lk_text("%s/latchkey.db", files->folder)
+                               : make_absolute(url + 7);
+    if (files->store == NULL) {
         return FAILED(("cannot tell the working folder: %s", strerror(errno)));
     }
-    up->files.secret = lk_text("%s.secret", up->files.store);
-    return lk_up_check_path("the path of --store", up->files.store);
+    files->store_url = lk_text("sqlite:%s", files->store);
+    files->secret = lk_text("%s.secret", files->store);
+    return lk_up_check_path("the path of --store", files->store);
 }
 
 static void name_files(struct lk_up_files *files)
@@ -259,6 +292,7 @@ static void name_files(struct lk_up_files *files)
     files->lock = lk_text("%s/lock", folder);
     files->config = lk_text("%s/nginx.conf", folder);
     files->socket = lk_text("%s/%s", folder, LK_UP_SOCKET);
+    files->courier = lk_text("%s/courier.sock", folder);
     files->pid = lk_text("%s/nginx.pid", folder);
     files->requests = lk_text("%s/requests.log", folder);
     files->nginx_log = lk_text("%s/nginx.log", folder);

@@ -126,6 +126,7 @@ static enum lk_put_colour colour_of(struct lk_slice verdict,
         {"request_invalid", LK_BUSYING},
         {"too_old", LK_BUSYING},
         {"replay", LK_BOLD},
+        {"accepted", LK_GOOD},
         {"new", LK_GOOD},
         {"passed", LK_DIM},
     };
@@ -141,6 +142,31 @@ static enum lk_put_colour colour_of(struct lk_slice verdict,
     return LK_PLAIN;
 }
 
+static void put_heading(struct lk_table *table)
+{
+    static const char *const names[] = {
+        "TIME", "METHOD", "CODE", "VERDICT", "REFERENCE", "TOOK", "PATH"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        lk_put(lk_table_cell(table, LK_BOLD), "%s", names[i]);
+    }
+}
+
+/* Once for each kind: newcomers need it, and nobody twice. */
+static void put_hint(struct lk_up_log *log, struct lk_slice verdict,
+                     struct lk_buf *out)
+{
+    static const char *const kinds[] = {"tenant_missing", "key_missing"};
+
+    for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (latchkey_slice_equal(verdict, latchkey_slice(kinds[i])) &&
+            (log->hinted >> i & 1) == 0) {
+            log->hinted |= 1U << i;
+            lk_up_put_hint(log->up, i == 0, out);
+        }
+    }
+}
+
 static void put_request(struct lk_up_log *log, struct lk_slice line,
                         struct lk_buf *out)
 {
@@ -148,6 +174,9 @@ static void put_request(struct lk_up_log *log, struct lk_slice line,
     struct lk_table *table = &log->table;
     struct lk_buf *cell;
 
+    if (table->widths[0] == 0) {
+        put_heading(table);
+    }
     if (!split(line, field)) {
         lk_put_line(out, line);
         lk_put(out, "\n");
@@ -166,6 +195,9 @@ static void put_request(struct lk_up_log *log, struct lk_slice line,
     put_took(lk_table_cell(table, LK_DIM), field[DURATION]);
     put_path(lk_table_cell(table, LK_PLAIN), field[URI]);
     lk_table_flush(table, out);
+    put_hint(log, field[VERDICT], out);
+    log->unreached =
+        log->unreached || latchkey_slice_equal(field[STATUS], LK_SLICE("502"));
 }
 
 /* ---- A log ----------------------------------------------------------------
@@ -182,7 +214,7 @@ enum lk_exit lk_up_log_open(struct lk_up_log *log, const char *path)
     }
     log->table.columns = FIELDS - 1; /* verdict and outcome are one */
     log->table.right = 1U << 5;
-    log->table.widths[1] = 5;
+    log->table.widths[1] = 6;
     log->table.widths[3] = 14;
     log->table.widths[4] = 14;
     log->table.widths[5] = 7;
@@ -202,6 +234,17 @@ static void put_message(const struct lk_up_log *log, struct lk_slice line,
     lk_put(err, "\n");
 }
 
+/* What it asks for is an option here. */
+static void put_daemon_hint(struct lk_up_log *log, struct lk_slice line,
+                            struct lk_buf *err)
+{
+    if (has_word(line, "run: latchkey migrate") && log->hinted == 0) {
+        log->hinted = 1;
+        lk_put(err, "latchkey: latchkey up does that with --migrate; until it "
+                    "is done, requests with a key get 503\n");
+    }
+}
+
 /* Shows the held lines, all or those from warning upwards, and goes on holding
  * the rest. What has no level was not written by the daemon's log. */
 static void put_held(struct lk_up_log *log, struct lk_buf *err, bool all)
@@ -219,6 +262,7 @@ static void put_held(struct lk_up_log *log, struct lk_buf *err, bool all)
         if (all || !(has_word(line, " level=info ") ||
                      has_word(line, " level=debug "))) {
             put_message(log, line, err);
+            put_daemon_hint(log, line, err);
         } else {
             memmove(held->data + kept, text, length + 1);
             kept += length + 1;

@@ -42,6 +42,7 @@ struct run {
     struct child daemon;
     struct child nginx;
     struct lk_up_log logs[LOGS];
+    struct lk_up_watch watch;
     struct lk_buf out;
     struct lk_buf err;
     int inotify;
@@ -271,12 +272,12 @@ static void take_wishes(struct run *run, unsigned before)
     }
     if (before == 0 && run->phase < STOPPING_NGINX) {
         if (run->phase == SERVING) {
-            lk_complain("stopping after the requests that are under way; once "
-                        "more to stop at once");
+            lk_complain("stopping after the requests in progress; once more to "
+                        "stop at once");
         }
         stop_nginx(run);
     } else if (before < 2) {
-        lk_complain("stopping at once; what was under way may be uncertain "
+        lk_complain("stopping at once; what was in progress may be uncertain "
                     "afterwards");
         tell(&run->nginx, SIGTERM);
     } else {
@@ -320,6 +321,14 @@ static void go_on(struct run *run)
         run->phase = SERVING;
         run->up->announced = lk_up_announce(run->up);
         lk_up_put_banner(run->up, &run->out);
+        lk_up_watch_start(&run->watch, run->up);
+    }
+    if (run->phase == SERVING && run->out.len == 0) { /* the banner is out */
+        if (run->logs[REQUESTS].unreached) {
+            run->logs[REQUESTS].unreached = false;
+            lk_up_watch_doubt(&run->watch);
+        }
+        lk_up_watch_step(&run->watch);
     }
     if (run->phase == STOPPING_NGINX && run->nginx.pid == 0) {
         run->phase = STOPPING_DAEMON;
@@ -387,6 +396,7 @@ static enum lk_exit open_logs(struct run *run)
     run->logs[DAEMON].name = run->daemon.name;
     run->logs[DAEMON].holds = true;
     run->logs[REQUESTS].table.colour = run->up->cli->colour;
+    run->logs[REQUESTS].up = run->up;
     return result;
 }
 
@@ -398,6 +408,7 @@ static void close_all(struct run *run)
     if (run->inotify >= 0) {
         close(run->inotify);
     }
+    lk_up_watch_stop(&run->watch);
     latchkey_buf_free(&run->out);
     latchkey_buf_free(&run->err);
 }
@@ -409,6 +420,7 @@ enum lk_exit lk_up_run(struct lk_up *up)
         .daemon = {.name = "latchkeyd"},
         .nginx = {.name = "nginx"},
         .logs = {{.fd = -1}, {.fd = -1}, {.fd = -1}},
+        .watch = {.fd = -1},
         .inotify = -1,
         .result = LK_EXIT_DONE,
     };

@@ -138,6 +138,7 @@ static const char *read_authority(struct lk_up_app *app,
     const char *web = is_web(scheme->scheme) ? scheme->prefix : "";
     size_t length = host_length(at);
     const char *host = at;
+    bool local = length == 9 && strncmp(at, "localhost", length) == 0;
 
     if (length == 0) {
         return "there is no host";
@@ -154,7 +155,10 @@ static const char *read_authority(struct lk_up_app *app,
     if (*at != '\0' && *at != '/') {
         return "the host has letters, digits, points and dashes only";
     }
-    app->host = lk_text("%.*s", (int)length, host);
+    /* The name of a certificate stays. */
+    app->is_localhost = local && scheme->scheme != LK_UP_HTTPS;
+    app->host = app->is_localhost ? lk_text("%s", lk_up_localhost(app->port))
+                                  : lk_text("%.*s", (int)length, host);
     app->pass = lk_text("%s%s:%u", web, app->host, app->port);
     return read_rest(app, at);
 }
@@ -173,7 +177,7 @@ static const char *read_socket(struct lk_up_app *app, const char *text)
     why = refuse_socket(path);
     app->pass =
         lk_text("%sunix:%s", app->scheme == LK_UP_HTTP ? "http://" : "", path);
-    free(path);
+    app->socket = path;
     if (why != NULL || text[length] == '\0') {
         return why;
     }
@@ -202,7 +206,14 @@ static const char *read_app(struct lk_up_app *app)
                        : read_authority(app, &schemes[i], text);
         }
     }
-    return "it begins with no known scheme";
+    /* 3000, :3000, localhost:3000 */
+    if (strspn(text, DIGITS) == strlen(text) || text[0] == ':') {
+        app->shown = lk_text("http://localhost:%s", text + (text[0] == ':'));
+    } else if (text[host_length(text)] == ':' && strstr(text, "://") == NULL) {
+        app->shown = lk_text("http://%s", text);
+    }
+    return app->shown != NULL ? read_authority(app, &schemes[0], app->shown + 7)
+                              : "it begins with no known scheme";
 }
 
 static bool has_credentials(const char *text)
@@ -219,7 +230,8 @@ enum lk_exit lk_up_read_app(struct lk_up *up, const char *text)
 
     if (text == NULL) {
         return lk_complain_usage(up->cli, "where is your app? --upstream "
-                                          "http://127.0.0.1:3000, say");
+                                          "3000, say, if it listens on port "
+                                          "3000");
     }
     if (has_credentials(text)) { /* which are not repeated here */
         return lk_complain_usage(up->cli, "--upstream has a user name or "
@@ -227,9 +239,10 @@ enum lk_exit lk_up_read_app(struct lk_up *up, const char *text)
     }
     up->app.given = text;
     why = read_app(&up->app);
+    up->app.shown = up->app.shown == NULL ? lk_text("%s", text) : up->app.shown;
     if (why != NULL) {
         return lk_complain_usage(up->cli,
-                                 "--upstream is \"%s\": %s; use "
+                                 "--upstream is \"%s\": %s; use PORT, "
                                  "http://HOST:PORT, https://HOST, unix:PATH, "
                                  "fastcgi://HOST:PORT/SCRIPT, "
                                  "fastcgi://unix:SOCKET:/SCRIPT, "

@@ -1,5 +1,6 @@
 """latchkey up: one command from an app to a gateway before it."""
 
+import http.server
 import os
 import pty
 import re
@@ -16,6 +17,7 @@ from support import build
 from support.app import tell
 from support.gateway import MODULE
 from support.life import until
+from support.service import free_port, release_port
 from support.up import Up, is_gone
 
 REFERENCE = re.compile(r"[0-9A-F]{4}-[0-9A-F]{4}-[0-9A-F]{4}$")
@@ -166,7 +168,166 @@ def test_the_line_for_operators_names_a_program_that_is_there(make_up):
     assert third.look_line()[0] == str(build.BUILD / "latchkey")
 
 
+# ---- the app ----
+
+
+class LateApp:
+    """An app at a fixed address that comes and goes."""
+
+    def __init__(self, port, host="127.0.0.1"):
+        self.server = http.server.ThreadingHTTPServer((host, port), Created)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Created(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(201)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_an_app_that_is_missing_is_noticed_and_so_is_its_coming(make_up):
+    port = free_port()
+    up = make_up(upstream=str(port))
+    missing = up.wait_for("no app answers")[0]
+    assert "http://localhost:%d" % port in missing
+    assert "refused" in missing and "--upstream" in missing
+    assert up.post("/pay", key="k1").status == 502
+    app = LateApp(port)
+    up.wait_for("is there now")
+    assert up.post("/pay", key="k1").status == 201
+    app.stop()
+    assert up.post("/pay", key="k2").status == 502
+    up.wait_for("no app answers", 2)
+    release_port(port)
+
+
+def test_an_app_that_is_there_is_not_mentioned(make_up):
+    up = make_up()
+    assert up.post("/pay", key="k1").status == 201
+    up.stop()
+    assert "app at" not in up.text() and "no app" not in up.text()
+
+
+@pytest.mark.parametrize("form", ["%d", ":%d", "localhost:%d", "127.0.0.1:%d",
+                                  "http://localhost:%d",
+                                  "http://localhost:%d/"])
+def test_an_app_is_named_as_people_do(form):
+    port = free_port()
+    printed = print_config("--upstream", form % port)
+    assert printed.returncode == 0, printed.stderr
+    assert "proxy_pass http://127.0.0.1:%d;" % port in printed.stdout
+    release_port(port)
+
+
+def test_localhost_is_where_the_app_listens(make_up):
+    port = free_port()
+    up = make_up(upstream="localhost:%d" % port)
+    up.wait_for("no app answers")
+    try:
+        app = LateApp6(port)
+    except OSError:
+        pytest.skip("there is no IPv6 here")
+    up.wait_for(r"\[::1\]:%d, not at 127.0.0.1.*start latchkey up again" % port)
+    printed = print_config("--upstream", str(port))
+    assert "proxy_pass http://[::1]:%d;" % port in printed.stdout
+    app.stop()
+    release_port(port)
+
+
+class LateApp6(LateApp):
+    def __init__(self, port):
+        class Server(http.server.ThreadingHTTPServer):
+            address_family = socket.AF_INET6
+
+        self.server = Server(("::1", port), Created)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+# ---- asynchronous requests and other stores ----
+
+
+@pytest.mark.parametrize("url", ["http", "fastcgi"])
+def test_async_shows_202_and_the_answer_later_C31(make_up, app, url):
+    up = make_up("--async", upstream="%s://%s" % (
+        url, app.address if url == "http" else app.listen(url)))
+    assert any("respond-async" in line for line in up.out)
+    later = up.post("/pay", key="k1", Prefer="respond-async")
+    assert later.status == 202, up.text()
+    place = later.header("Location")
+    me = {"Authorization": "Bearer me"}
+    until(lambda: up.ask("GET", place, me).status == 201)
+    assert up.ask("GET", place, {"Authorization": "Bearer you"}).status == 404
+    assert up.post("/pay", key="k1").status == 201
+    assert app.count() == 1
+    assert up.requests("/pay")[0][2:4] == ["202", "accepted"]
+    up.process.kill()  # its sockets are in nobody's way
+    up.wait()
+    until(lambda: refuses(str(up.dir / "latchkeyd.sock")))
+    again = make_up("--async", folder=up.folder)
+    assert again.post("/pay", key="k2", Prefer="respond-async").status == 202
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (("--async", "--mode", "observe"), "observe"),
+    (("--async", "--store", "redis://127.0.0.1:6379"), "sqlite: or postgres:"),
+    (("--store", "mysql://x"), "postgres://"),
+    (("--store", "postgres://x\n"), "postgres://"),
+    (("--store", "sqlite:"), "a path"),
+])
+def test_what_does_not_go_together_is_refused(arguments, text):
+    printed = print_config("--upstream", "3000", *arguments)
+    assert printed.returncode == 2 and printed.stdout == "", printed
+    assert text in printed.stderr
+
+
+def test_answers_may_be_in_redis(make_up, app, redis_server):
+    up = make_up("--store", redis_server.url())
+    assert up.post("/pay", key="k1").status == 201
+    assert up.post("/pay", key="k1").replayed and app.count() == 1
+    assert (up.dir / "tenants.secret").exists()
+    assert not (up.dir / "latchkey.db").exists()
+
+
+def test_answers_may_be_in_postgres_which_is_migrated_when_asked(make_up, app,
+                                                                 postgres):
+    url = postgres.create_database()
+    without = make_up("--store", url)
+    without.wait_for("latchkey up does that with --migrate")
+    assert without.post("/pay", key="k1").status == 503
+    up = make_up("--store", url.replace("@", ":s3cret@", 1), "--migrate")
+    assert up.post("/pay", key="k1").status == 201
+    assert up.post("/pay", key="k1").replayed and app.count() == 1
+    assert any("postgres" in line and "answers" in line for line in up.out)
+    assert "s3cret" not in up.text()
+    up.stop()
+    again = make_up("--store", url, folder=up.folder)
+    assert again.post("/pay", key="k1").replayed
+
+
 # ---- what it shows ----
+
+
+def test_a_request_without_a_caller_gets_a_hint_once(make_up):
+    up = make_up("--mode", "required")
+    for key in ("k1", "k2", None):
+        assert up.post("/pay", key=key, caller=None).status == 400
+    up.requests("/pay", 3)
+    hints = up.wait_for(r"^  \^ ", 2)
+    assert len(hints) == 2, hints
+    assert "Authorization: Bearer demo" in hints[0]
+    assert "Idempotency-Key" in hints[1]
+    other = make_up("--tenant", "$http_x_api_key")
+    other.post("/pay", key="k1")
+    assert "$http_x_api_key" in other.wait_for(r"^  \^ ")[0]
 
 
 def test_of_the_daemon_only_warnings_are_shown_while_all_is_well(make_up):
@@ -496,8 +657,8 @@ def test_it_needs_no_root(make_up, app):
                                     signal.SIGHUP])
 def test_a_signal_stops_both(make_up, number):
     up = make_up()
+    until(lambda: len(up.descendants()) >= 4)  # nginx forks its workers late
     pids = up.descendants()
-    assert len(pids) >= 4
     up.stop(number)
     assert is_gone(pids)
 
@@ -507,7 +668,7 @@ def test_what_is_under_way_is_answered_and_stored_first_C40(make_up, app):
     answer = later(up.post, "/pay", key="k1", **tell(hold="door"))
     app.wait_held("door")
     up.process.send_signal(signal.SIGINT)
-    up.wait_for("under way")
+    up.wait_for("in progress")
     until(lambda: refuses_port(up.port))
     app.release("door")
     first = answer()
@@ -531,7 +692,7 @@ def test_a_second_signal_does_not_wait(make_up, app):
     app.wait_held("door")
     pids = up.descendants()
     up.process.send_signal(signal.SIGINT)
-    up.wait_for("under way")
+    up.wait_for("in progress")
     up.process.send_signal(signal.SIGINT)
     assert up.wait() == 0
     assert is_gone(pids)
@@ -601,6 +762,25 @@ def test_what_is_missing_is_named(make_up, variable, text):
     assert up.run() == 5
     assert text in up.err[-1] and variable in up.err[-1]
     assert not up.dir.exists()
+
+
+@pytest.mark.skipif(
+    any(os.path.exists(path) for path in
+        ("/usr/sbin/latchkeyd", "/usr/local/sbin/latchkeyd",
+         "/usr/lib/nginx/modules/" + MODULE,
+         "/usr/local/lib/nginx/modules/" + MODULE)),
+    reason="Latchkey is installed")
+def test_all_that_is_missing_is_named_with_its_cure(make_up):
+    up = make_up(start=False, env={"PATH": "/usr/bin"})
+    alone = up.folder / "bin"
+    alone.mkdir()
+    shutil.copy2(build.BUILD / "latchkey", alone)
+    up.build = alone
+    up.env["LATCHKEY_NGINX"] = shutil.which("nginx", path="/usr/sbin") or ""
+    assert up.run() == 5
+    assert re.search("cannot find latchkeyd: .*make install", up.err[-2])
+    assert re.search("cannot find .*%s: sudo apt-get install nginx-dev"
+                     % MODULE, up.err[-1])
 
 
 def test_a_module_that_is_none_is_told_by_nginx(make_up):
@@ -809,7 +989,9 @@ def test_a_tenant_cannot_break_out_of_the_configuration(text):
     *("unix:/run/" + text for text in BREAKOUTS),
     *("fastcgi://127.0.0.1:9000/srv/" + text for text in BREAKOUTS),
     *("fastcgi://unix:/run/s:/srv/" + text for text in BREAKOUTS),
-    "", "3000", "127.0.0.1:3000", "ftp://h", "http://", "http://:3000",
+    *("localhost:3000/" + text for text in BREAKOUTS),
+    *(text + ":3000" for text in BREAKOUTS),
+    "", "0", "65536", "3000x", ":", "localhost", "h:", "ftp://h", "http://", "http://:3000",
     "http://h:0", "http://h:65536", "http://h:99999999999", "http://h:3000x",
     "http://h:3000?q", "http://h:3000/$host", "http://[::1:3000",
     "http://[]:3000", "fastcgi://h", "uwsgi://h:1/path", "scgi://h:1/path",
@@ -839,7 +1021,8 @@ def test_an_address_cannot_break_out_of_the_configuration(text):
 @pytest.mark.parametrize("option, value", [
     *(("--dir", "/tmp/" + text) for text in [*BREAKOUTS, "$host"]),
     *(("--store", "sqlite:/tmp/" + text) for text in [*BREAKOUTS, "$host"]),
-    ("--dir", ""), ("--store", "postgres:x"), ("--store", "sqlite:"),
+    ("--dir", ""), ("--store", "postgres:x\ny"),
+    ("--store", "redis://x y"), ("--store", "sqlite:"),
     ("--store", "/tmp/x.db"), ("--mode", "off"), ("--mode", ""),
 ])
 def test_paths_cannot_break_out_of_the_configuration(option, value):
@@ -866,4 +1049,4 @@ def test_the_address_of_the_app_itself_is_refused(listen):
 def test_without_an_upstream_it_asks_for_one():
     printed = print_config()
     assert printed.returncode == 2
-    assert "--upstream http://127.0.0.1:3000" in printed.stderr
+    assert "--upstream 3000" in printed.stderr
