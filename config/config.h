@@ -69,8 +69,12 @@ struct lk_config {
 
     /* [limits] */
     uint64_t connections;
+    uint64_t unauthenticated;   /* of these, without a role; 0: a share */
+    uint64_t auth_timeout_ms;   /* until they have one */
+    uint64_t auth_delay_ms;     /* after wrong passwords, at most; 0: off */
     uint64_t idle_timeout_ms;   /* silence on a connection; 0: off */
-    uint64_t client_timeout_ms; /* no byte, in a command or of a reply */
+    uint64_t client_timeout_ms; /* too slow, in a command or with replies */
+    uint64_t client_bytes;      /* memory for all connections */
     uint64_t command_bytes;     /* one command */
     uint64_t output_bytes;      /* replies waiting for one client */
     uint64_t queue_ops;         /* commands waiting for the store */

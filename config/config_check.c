@@ -92,6 +92,10 @@ static void check_numbers(struct report *report)
     require(report, config->lock_ms < config->ttl_ms, "store", "lock",
             "must be shorter than store.ttl: an answer is kept longer than a "
             "claim goes without a sign of life");
+    require(report, config->client_bytes / 4 >= config->command_bytes, "limits",
+            "client_bytes",
+            "is less than four times limits.command_bytes: few clients could "
+            "send the largest command at once");
     require(report, config->output_bytes >= config->command_bytes, "limits",
             "output_bytes",
             "is less than limits.command_bytes: the largest answer that can "

@@ -278,10 +278,13 @@ bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
     metrics->by_command[command - commands]++;
     conn->command = command;
     conn->command_lane = lane;
+    conn->again = false;
     if (is_welcome(conn, command, looks, argc) && check_store(conn, command)) {
         command->run(conn, argv, argc);
     }
-    return true;
+    metrics->commands -= conn->again;
+    metrics->by_command[command - commands] -= conn->again;
+    return !conn->again;
 }
 
 static void hand_over(struct lk_server *server, struct lk_task *task)

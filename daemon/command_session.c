@@ -48,7 +48,7 @@ LK_COMMAND_HANDLER(reset)
 {
     enum lk_role role = lk_config_initial_role(&conn->server->config);
 
-    conn->roles = role == LK_ROLE_NONE ? 0 : 1U << role;
+    lk_conn_set_roles(conn, role == LK_ROLE_NONE ? 0 : 1U << role);
     conn->proto = 2;
     conn->exports = false;
     conn->name[0] = '\0';
@@ -60,23 +60,21 @@ LK_COMMAND_HANDLER(reset)
 
 /* ---- Who it is ----------------------------------------------------------- */
 
-/* False after an error reply. The wrong password is in no log, nor is a name
- * that nobody has: it may be a password in the wrong place. */
+/* False after an error reply, or when it has to wait. The wrong password is in
+ * no log, nor is a name that nobody has: it may be a password in the wrong
+ * place. */
 static bool log_in(struct lk_conn *conn, struct lk_slice user,
                    struct lk_slice password)
 {
     const struct lk_config *config = &conn->server->config;
+
+    if (!lk_conn_may_guess(conn, user)) {
+        return false;
+    }
     enum lk_role role = lk_config_login(config, user, password);
     enum lk_role initial = lk_config_initial_role(config);
-    char shown[LK_LOG_QUOTED];
-
+    lk_conn_guessed(conn, user, role != LK_ROLE_NONE);
     if (role == LK_ROLE_NONE) {
-        conn->server->metrics.auth_failed++;
-        lk_log(LK_LOG_WARN, "auth-failed", "id=%" PRIu64 " address=%s user=%s",
-               conn->id, conn->address,
-               !user.len || lk_config_has_user(config, user)
-                   ? lk_log_quote(user, shown, sizeof(shown))
-                   : "unknown");
         lk_conn_error(conn,
                       "WRONGPASS invalid username-password pair or user is "
                       "disabled.");
@@ -95,10 +93,8 @@ static bool log_in(struct lk_conn *conn, struct lk_slice user,
     conn->user = name;
     conn->wrong_passwords = 0;
     conn->exports = false;
-    conn->roles = 1U << role;
-    if (initial != LK_ROLE_NONE) {
-        conn->roles |= 1U << initial;
-    }
+    lk_conn_set_roles(conn, 1U << role |
+                                (initial != LK_ROLE_NONE ? 1U << initial : 0));
     return true;
 }
 

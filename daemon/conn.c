@@ -5,7 +5,8 @@
  * Input that cannot be run yet stays in `in` and makes the connection `stuck`:
  * a WAIT holds it, a command of another lane is under way, or the queue is
  * full. In the first two cases it is run on when the last command under way
- * has been answered, in the third when there is room (server->runnable).
+ * has been answered, in the third when there is room (server->runnable). When
+ * memory is short, what follows waits until the client has taken its replies.
  */
 #include "daemon/daemon.h"
 
@@ -36,6 +37,7 @@ void lk_conn_close(struct lk_conn *conn, const char *why)
     }
     conn->closing = true;
     lk_conn_stop_reading(conn);
+    lk_conn_leave_lists(conn);
     lk_server_mark_closed(conn->server, conn);
     if (why) {
         conn->server->metrics.cut++;
@@ -99,6 +101,7 @@ void lk_conn_tear_down(struct lk_conn *conn)
         conn->next->prev = conn->prev;
     }
     server->conn_count--;
+    server->held_bytes -= conn->held_bytes;
     uv_close(&conn->uv.handle, on_closed);
 }
 
@@ -109,7 +112,7 @@ static bool may_run(struct lk_conn *conn)
     if (conn->closing || conn->quit) {
         return false;
     }
-    if (conn->hold) {
+    if (conn->hold || (conn->writing.len && lk_server_is_short(conn->server))) {
         conn->stuck = true;
         return false;
     }
@@ -155,7 +158,10 @@ static size_t run_one(struct lk_conn *conn, struct lk_slice input)
     case LK_RESP_EMPTY:
         return used;
     case LK_RESP_MORE:
-        conn->partial = true;
+        if (!conn->partial) {
+            conn->partial = true;
+            lk_pace_start(&conn->sending, uv_now(&conn->server->loop), 0);
+        }
         return 0;
     case LK_RESP_BAD:
         answer_bad_input(conn);
@@ -172,7 +178,9 @@ static size_t run_input(struct lk_conn *conn, struct lk_slice input)
 {
     size_t done = 0;
 
-    conn->stuck = false;
+    if (conn->stuck) {
+        conn->stuck = conn->partial = false; /* its clock begins again */
+    }
     while (done < input.len && may_run(conn)) {
         struct lk_slice rest = {input.data + done, input.len - done};
         size_t used = run_one(conn, rest);
@@ -218,8 +226,8 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
         in->len -= conn->in_start;
         conn->in_start = 0;
     }
-    if (in->cap - in->len < LK_READ_CHUNK / 4 &&
-        latchkey_buf_reserve(in, LK_READ_CHUNK)) {
+    size_t chunk = conn->roles ? LK_READ_CHUNK : STRANGER_BYTES;
+    if (in->cap - in->len < chunk / 4 && latchkey_buf_reserve(in, chunk)) {
         *buf = uv_buf_init(NULL, 0); /* read_cb gets UV_ENOBUFS */
         return;
     }
@@ -278,15 +286,19 @@ static void on_read(uv_stream_t *stream, ssize_t result, const uv_buf_t *buf)
             run_kept_input(conn);
         }
     }
-    if (conn->stuck && conn->in.len - conn->in_start >= READ_AHEAD) {
+    lk_conn_weigh(conn);
+    bool ahead = conn->roles && !lk_server_is_short(server);
+    if (!lk_conn_may_grow(conn) ||
+        (conn->stuck &&
+         conn->in.len - conn->in_start >= (ahead ? READ_AHEAD : 1))) {
         lk_conn_stop_reading(conn);
     }
 }
 
-static void start_reading(struct lk_conn *conn)
+void lk_conn_start_reading(struct lk_conn *conn)
 {
     if (conn->reading || conn->closing || conn->quit || conn->eof ||
-        conn->server->stop_by_ms) {
+        conn->links[LK_LIST_STARVED].in || conn->server->stop_by_ms) {
         return;
     }
     if (uv_read_start(&conn->uv.stream, on_alloc, on_read)) {
@@ -313,8 +325,9 @@ void lk_conn_run(struct lk_conn *conn)
     conn->read_ns = uv_hrtime();
     run_kept_input(conn);
     if (!conn->stuck) {
-        start_reading(conn);
+        lk_conn_start_reading(conn);
     }
+    lk_conn_weigh(conn);
     lk_server_mark_dirty(conn->server, conn);
 }
 
@@ -325,7 +338,7 @@ void lk_conn_start(struct lk_conn *conn)
 
     conn->id = ++server->last_conn_id;
     conn->proto = 2;
-    conn->roles = role == LK_ROLE_NONE ? 0 : 1U << role;
+    lk_conn_set_roles(conn, role == LK_ROLE_NONE ? 0 : 1U << role);
     conn->connected_ms = uv_now(&server->loop);
     conn->next = server->conns;
     if (conn->next) {
@@ -338,38 +351,5 @@ void lk_conn_start(struct lk_conn *conn)
     }
     lk_log(LK_LOG_DEBUG, "client-connected", "id=%llu address=%s",
            (unsigned long long)conn->id, conn->address);
-    start_reading(conn);
-}
-
-/* True while the client takes what it is sent, however slowly. */
-static bool is_taking(struct lk_conn *conn, uint64_t now_ms)
-{
-    size_t left = uv_stream_get_write_queue_size(&conn->uv.stream);
-
-    if (left == conn->write_left) {
-        return false;
-    }
-    conn->write_left = left;
-    conn->write_ms = now_ms;
-    return true;
-}
-
-void lk_conn_check_time(struct lk_conn *conn, uint64_t now_ms)
-{
-    const struct lk_config *config = &conn->server->config;
-    uint64_t patience = config->client_timeout_ms;
-
-    if (conn->closing) {
-        return;
-    }
-    if (patience && conn->writing.len && !is_taking(conn, now_ms) &&
-        now_ms - conn->write_ms > patience) {
-        lk_conn_close(conn, "output-not-read");
-    } else if (patience && conn->partial && !conn->stuck &&
-               now_ms - conn->active_ms > patience) {
-        lk_conn_close(conn, "command-half-sent");
-    } else if (config->idle_timeout_ms && !conn->head && !conn->awaits &&
-               now_ms - conn->active_ms > config->idle_timeout_ms) {
-        lk_conn_close(conn, "idle");
-    }
+    lk_conn_start_reading(conn);
 }

@@ -26,6 +26,9 @@ static void on_written(uv_write_t *request, int result)
         lk_conn_close(conn, NULL);
         return;
     }
+    if (conn->stuck && !conn->head) {
+        lk_server_mark_runnable(conn->server, conn);
+    }
     lk_server_mark_dirty(conn->server, conn);
 }
 
@@ -37,8 +40,7 @@ static void write_rest(struct lk_conn *conn, size_t written)
     conn->writing = conn->out;
     conn->out = (struct lk_buf){0};
     conn->write.data = conn;
-    conn->write_ms = uv_now(&conn->server->loop);
-    conn->write_left = conn->writing.len;
+    lk_pace_start(&conn->taking, uv_now(&conn->server->loop), 0);
 
     uv_buf_t buf = uv_buf_init(conn->writing.data, (unsigned)conn->writing.len);
     if (uv_write(&conn->write, &conn->uv.stream, &buf, 1, on_written)) {
@@ -114,6 +116,7 @@ static void flush(struct lk_conn *conn)
 void lk_conn_flush(struct lk_conn *conn)
 {
     flush(conn);
+    lk_conn_weigh(conn);
     finish_if_done(conn);
 }
 
@@ -230,6 +233,7 @@ void lk_conn_wrote(struct lk_conn *conn, enum lk_status status)
     if (conn->out.len >= FLUSH_AT) {
         flush(conn);
     }
+    lk_conn_weigh(conn);
 }
 
 void lk_conn_simple(struct lk_conn *conn, const char *text)

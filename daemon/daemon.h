@@ -13,6 +13,7 @@
 
 #include "config/config.h"
 #include "daemon/cache.h"
+#include "daemon/guesses.h"
 #include "daemon/log.h"
 #include "daemon/metrics.h"
 #include "daemon/notify.h"
@@ -207,6 +208,40 @@ enum lk_lane {
     LK_LANE_ALONE, /* starts when nothing is under way */
 };
 
+/* Lists of connections, see conn_limits.c; the first has been in it longest. */
+enum lk_conn_list {
+    LK_LIST_STRANGERS, /* those without a role */
+    LK_LIST_STARVED,   /* not read from, since memory is short */
+    LK_LISTS,
+};
+
+struct lk_conn_links {
+    struct lk_conn *before;
+    struct lk_conn *after;
+    bool in;
+};
+
+struct lk_conns {
+    struct lk_conn *head;
+    struct lk_conn *tail;
+    size_t count;
+};
+
+/* How far something had come when it was last fast enough. */
+struct lk_pace {
+    uint64_t since_ms;
+    size_t bytes;
+};
+
+/* So many bytes have moved: for how long has that been too slow? */
+uint64_t lk_pace_slow_ms(struct lk_pace *pace, size_t bytes, uint64_t now_ms);
+
+static inline void lk_pace_start(struct lk_pace *pace, uint64_t now_ms,
+                                 size_t bytes)
+{
+    *pace = (struct lk_pace){now_ms, bytes};
+}
+
 struct lk_conn {
     union {
         uv_handle_t handle;
@@ -217,6 +252,7 @@ struct lk_conn {
     struct lk_server *server;
     struct lk_conn *prev;
     struct lk_conn *next;
+    struct lk_conn_links links[LK_LISTS];
     struct lk_conn *next_dirty;
     struct lk_conn *next_runnable;
     struct lk_conn *next_closed;
@@ -227,14 +263,15 @@ struct lk_conn {
     struct lk_resp_parser parser;
     struct lk_buf in; /* from in_start on: received, not yet run */
     size_t in_start;
-    uint64_t read_ns;      /* when the input being run was read */
-    uint64_t looked_ns;    /* read_ns of the input that hung_up is about */
-    bool hung_up;          /* the client had closed the connection */
-    struct lk_buf out;     /* complete replies, not yet handed to the kernel */
-    struct lk_buf writing; /* under way by uv_write */
+    struct lk_pace sending; /* of the command that input ends within */
+    uint64_t read_ns;       /* when the input being run was read */
+    uint64_t looked_ns;     /* read_ns of the input that hung_up is about */
+    bool hung_up;           /* the client had closed the connection */
+    struct lk_buf out;      /* complete replies, not yet handed to the kernel */
+    struct lk_buf writing;  /* under way by uv_write */
     uv_write_t write;
-    uint64_t write_ms; /* when the client last took some of it */
-    size_t write_left;
+    struct lk_pace taking; /* of `writing` */
+    size_t held_bytes;     /* its part of server->held_bytes */
 
     struct lk_task *head; /* commands not yet answered, in order */
     struct lk_task *tail;
@@ -253,10 +290,13 @@ struct lk_conn {
     bool quit;    /* close when everything is answered */
     bool eof;     /* nothing more will come; answer what has */
     bool exports; /* an export has begun, and is in the audit log */
+    bool again;   /* the command being run has to be run again later */
     bool unnamed; /* was greeted while the store was not open */
 
     uint8_t proto;
-    unsigned roles; /* bits 1 << enum lk_role */
+    unsigned roles;       /* bits 1 << enum lk_role; see lk_conn_set_roles */
+    uint64_t stranger_ms; /* since when it has none */
+    uint64_t judged_ms;   /* when its password may be judged; 0: none waits */
     unsigned wrong_passwords;
     char *user; /* name given to AUTH; NULL: none */
     char name[LK_CLIENT_NAME + 1];
@@ -281,8 +321,7 @@ void lk_conn_run(struct lk_conn *conn);
  * nothing left to run and to answer. */
 void lk_conn_flush(struct lk_conn *conn);
 void lk_conn_stop_reading(struct lk_conn *conn);
-/* Closes what has been silent, half sent or unread for too long. */
-void lk_conn_check_time(struct lk_conn *conn, uint64_t now_ms);
+void lk_conn_start_reading(struct lk_conn *conn);
 
 /* Puts a task at the end of the list of commands to be answered. */
 void lk_conn_push(struct lk_conn *conn, struct lk_task *task,
@@ -301,6 +340,31 @@ void lk_conn_simple(struct lk_conn *conn, const char *text);
 void lk_conn_error(struct lk_conn *conn, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 bool lk_conn_has_role(const struct lk_conn *conn, enum lk_role role);
+
+/* ---- What connections may take: conn_limits.c ---------------------------- */
+
+/* Closes those who are slow, idle or strangers for too long, and makes room
+ * when memory is short. */
+void lk_conns_tick(struct lk_server *server, uint64_t now_ms);
+/* Buffers may have changed: the account follows. */
+void lk_conn_weigh(struct lk_conn *conn);
+/* May more of a command be read? False: it is starved until lk_conn_feed. */
+bool lk_conn_may_grow(struct lk_conn *conn);
+/* Reads again from those who are starved, as memory allows. */
+void lk_conn_feed(struct lk_server *server);
+/* Is there a place for one more? A stranger may lose its own for it. */
+bool lk_conn_has_place(struct lk_server *server);
+/* Sets conn->roles; 0 makes it a stranger, which has to log in soon. */
+void lk_conn_set_roles(struct lk_conn *conn, unsigned roles);
+void lk_conn_leave_lists(struct lk_conn *conn);
+
+/* guesses.c: is a password to be judged now? False: it has to wait
+ * (conn->again), or has been refused with an error. */
+bool lk_conn_may_guess(struct lk_conn *conn, struct lk_slice user);
+/* It has been judged. */
+void lk_conn_guessed(struct lk_conn *conn, struct lk_slice user, bool right);
+/* The log gets what it has not been told yet, once a minute. */
+void lk_guesses_tell(struct lk_server *server, uint64_t now_ms);
 
 /* ---- Operations ---------------------------------------------------------- */
 
@@ -533,6 +597,15 @@ struct lk_opening {
     uint64_t told_ms;
 };
 
+/* Why connections are closed that come in floods. */
+enum lk_cut { LK_CUT_NO_AUTH, LK_CUT_DISPLACED, LK_CUT_MEMORY, LK_CUTS };
+
+/* What has a line in the log once a minute, and is counted in between. */
+struct lk_thinned {
+    uint64_t told_ms; /* 0: never */
+    uint64_t untold;
+};
+
 /* What the log was last told of uncertain operations. */
 struct lk_doubts_told {
     uint64_t count; /* never above what there are; 0: nothing */
@@ -572,6 +645,12 @@ struct lk_server {
 
     struct lk_conn *conns;
     size_t conn_count;
+    struct lk_conns lists[LK_LISTS];
+    struct lk_conn *fed; /* goes on reading though memory is short, or NULL */
+    size_t held_bytes;   /* buffers of all connections, and all tasks */
+    struct lk_thinned cuts[LK_CUTS];
+    uint64_t short_told_ms; /* when the log was told that memory is short */
+    struct lk_guesses guesses;
     uint64_t last_conn_id;
     struct lk_conn *dirty;
     struct lk_conn *runnable; /* first in, first out */
@@ -601,6 +680,12 @@ static inline bool lk_server_full(const struct lk_server *server)
 {
     return server->queued_ops >= server->config.queue_ops ||
            server->queued_bytes >= server->config.queue_bytes;
+}
+
+/* True while connections hold more memory than they may. */
+static inline bool lk_server_is_short(const struct lk_server *server)
+{
+    return server->held_bytes > server->config.client_bytes;
 }
 
 /* `server` is zeroed, with config and options set. A failure is logged, and

@@ -72,6 +72,8 @@ static void clients_section(struct info *info)
     line(info, "refused_clients", server->metrics.refused);
     line(info, "closed_by_server", server->metrics.cut);
     line(info, "auth_failed", server->metrics.auth_failed);
+    line(info, "unauthenticated_clients",
+         server->lists[LK_LIST_STRANGERS].count);
 }
 
 static uint64_t resident_bytes(void)
@@ -101,6 +103,7 @@ static void memory_section(struct info *info)
     line(info, "cache_answers", server->cache.count);
     line(info, "cache_max_bytes", server->cache.max_bytes);
     line(info, "queue_bytes", server->queued_bytes);
+    line(info, "client_bytes", server->held_bytes);
 }
 
 static void persistence_section(struct info *info)

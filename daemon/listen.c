@@ -89,7 +89,7 @@ static void on_connection(uv_stream_t *stream, int status)
         lk_log(LK_LOG_ERROR, "accept-failed", "error=\"%s\"",
                uv_strerror(status));
         uv_close(&conn->uv.handle, free_conn);
-    } else if (server->conn_count >= server->config.connections) {
+    } else if (!lk_conn_has_place(server)) {
         refuse(conn);
     } else {
         note_address(conn, tcp);

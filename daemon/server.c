@@ -229,6 +229,7 @@ static void close_server(struct lk_server *server)
     uv_mutex_destroy(&server->returns.mutex);
     uv_mutex_destroy(&server->wake_mutex);
     latchkey_buf_free(&server->scratch);
+    free(server->guesses.places);
     for (size_t i = 0; i < server->listener_count; i++) {
         free(server->listeners[i].path);
     }

@@ -112,6 +112,7 @@ struct lk_task *lk_task_make(struct lk_conn *conn,
     if (copy.op.call) {
         task->demand.op.call = &task->demand.call;
     }
+    conn->server->held_bytes += task->size;
     lk_task_count(conn->server, task);
     return task;
 }
@@ -135,6 +136,7 @@ bool lk_task_is_left(struct lk_returns *returns, const struct lk_task *task)
 void lk_task_free(struct lk_server *server, struct lk_task *task)
 {
     lk_task_uncount(server, task);
+    server->held_bytes -= task->size;
     lk_waiters_remove(&server->waiters, &task->waiter);
     lk_op_clear(&task->demand.op);
     if (task->demand.kind == LK_TASK_TARGETS) {
@@ -169,8 +171,10 @@ void lk_task_weigh(struct lk_server *server, struct lk_task *task)
     bool counted = task->counted;
 
     lk_task_uncount(server, task);
+    server->held_bytes -= task->size;
     task->size =
         sizeof(*task) + task->copied + task->text.len + (kept ? kept->size : 0);
+    server->held_bytes += task->size;
     if (counted) {
         lk_task_count(server, task);
     }

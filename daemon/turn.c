@@ -144,6 +144,7 @@ static void arm_wait_timer(struct lk_server *server)
  */
 static void end_turn(struct lk_server *server)
 {
+    lk_conn_feed(server);
     run_connections(server);
     hand_over(server);
     while (server->dirty || server->closed) {
@@ -254,9 +255,10 @@ static void on_returned(uv_async_t *async)
 static uint64_t tick_interval(const struct lk_config *config)
 {
     uint64_t interval = TICK_MOST_MS;
-    uint64_t timeouts[] = {config->idle_timeout_ms, config->client_timeout_ms};
+    uint64_t timeouts[] = {config->idle_timeout_ms, config->client_timeout_ms,
+                           config->auth_timeout_ms, config->auth_delay_ms};
 
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         if (timeouts[i] && timeouts[i] / 4 < interval) {
             interval = timeouts[i] / 4;
         }
@@ -296,9 +298,8 @@ static void on_tick(uv_timer_t *timer)
     uint64_t now = uv_now(&server->loop);
 
     tell_doubts(server, now);
-    for (struct lk_conn *conn = server->conns; conn; conn = conn->next) {
-        lk_conn_check_time(conn, now);
-    }
+    lk_conns_tick(server, now);
+    lk_guesses_tell(server, now);
     uv_timer_start(timer, on_tick, tick_interval(&server->config), 0);
 }
 

@@ -1,5 +1,6 @@
 """Sizes are bounded, and whoever is slow or greedy hurts nobody else."""
 
+import itertools
 import resource
 import select
 import socket
@@ -152,6 +153,199 @@ def test_a_command_half_sent_holds_up_nobody_and_is_given_up(make_daemon):
     begin(other, new_key())
     assert raw.at_end()
     assert other("LOOKUP", *name("half")) is None
+
+
+def is_cut_off(client):
+    try:
+        return client.sock.recv(1, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_command_that_trickles_is_given_up(make_daemon):
+    daemon = make_daemon(settings=["limits.client_timeout=300ms"])
+    raw = daemon.raw()
+    endless = itertools.cycle(encode("ECHO", "x" * 10000)[:-2])
+
+    def send_one():
+        try:
+            raw.send_bytes(bytes([next(endless)]))
+        except OSError:
+            return True
+        return is_cut_off(raw)
+
+    until(send_one)
+    assert "command-half-sent" in daemon.wait_for_log("client-closed")
+
+
+def test_replies_that_are_taken_in_drops_are_given_up(make_daemon):
+    daemon = make_daemon(settings=["limits.client_timeout=1s"])
+    raw = daemon.raw()
+    key = new_key()
+    finish(raw, key, 200, b"", b"x" * 4000000)
+    raw.send("CLAIM", *name(key), FINGERPRINT)
+    # The kernel lets the daemon on with each drop, but it is none of its own.
+    until(lambda: raw.sock.recv(460) and any(
+        "output-not-read" in line for line in daemon.log))
+
+
+# ---- memory -----------------------------------------------------------------
+
+CEILING = 64  # MiB
+
+
+@pytest.fixture
+def small(make_daemon):
+    return make_daemon(settings=["limits.client_bytes=%dm" % CEILING])
+
+
+def send_what_is_taken(client, data):
+    client.sock.settimeout(0.05)
+    try:
+        client.send_bytes(data)
+    except OSError:
+        pass
+
+
+def within_the_ceiling(daemon, before):
+    """By the daemon's own account, and by the kernel's: room is left for the
+    command that goes on, and for what a buffer leaves behind that grew."""
+    with daemon.raw() as client:
+        held = int(info(client)["client_bytes"])
+    return (held <= (CEILING + 2 * 32) << 20 and
+            memory_of(daemon) < before + 3 * (CEILING << 10))
+
+
+def test_commands_half_sent_by_many_share_one_ceiling(small):
+    other = small.raw()
+    before = memory_of(small)
+    half = encode("COMPLETE", *name("k"), 1, 200, "", "x" * 15000000)[:-9]
+    greedy = [small.raw() for _ in range(40)]
+    for client in greedy:
+        send_what_is_taken(client, half)
+        assert other("PING") == "PONG"
+        assert within_the_ceiling(small, before)
+    # Those who do not go on make room for a large command that is whole.
+    key = new_key()
+    token = begin(other, key)
+
+    def is_completed():
+        with small.raw() as client:
+            try:
+                return complete(client, key, token, 200, b"",
+                                b"y" * 15000000) in ("OK", "KEPT")
+            except OSError:
+                return False
+
+    until(is_completed)
+    assert within_the_ceiling(small, before)
+    assert "why=memory-full" in small.wait_for_log("client-closed")
+    assert "limits.client_bytes" in small.wait_for_log("memory-short")
+    # The flood is told of by number.
+    assert sum("client-closed" in line for line in small.log) < 20
+    assert claim(other, key)[3] == b"y" * 15000000
+
+
+def test_replies_unread_by_many_share_one_ceiling(small):
+    other = small.raw()
+    key = new_key()
+    finish(other, key, 200, b"", b"x" * 1000000)
+    before = memory_of(small)
+    greedy = [small.raw() for _ in range(12)]
+    for client in greedy:
+        send_what_is_taken(client, encode("CLAIM", *name(key), FINGERPRINT) * 60)
+        assert within_the_ceiling(small, before)
+        assert verdict(claim(other, key)) == "REPLAY"
+    # Who begins to read gets all that was asked for.
+    late = small.raw()
+    late.send_bytes(encode("CLAIM", *name(key), FINGERPRINT) * 60)
+    assert all(late.read()[3] == b"x" * 1000000 for _ in range(60))
+
+
+# ---- places -----------------------------------------------------------------
+
+def guarded(make_daemon, *settings):
+    return make_daemon(settings=["auth.password=open-sesame", *settings])
+
+
+def test_who_does_not_log_in_is_closed(make_daemon):
+    daemon = guarded(make_daemon, "limits.auth_timeout=200ms")
+    known = daemon.raw()
+    assert known("AUTH", "open-sesame") == "OK"
+    silent = [daemon.raw() for _ in range(30)]
+    assert silent[0]("PING").code == "NOAUTH"
+    assert all(client.at_end() for client in silent)
+    assert known("PING") == "PONG"
+    # One line, and their number a minute later.
+    assert sum("why=no-auth" in line for line in daemon.log) < 3
+    assert int(info(known)["closed_by_server"]) == 30
+
+
+def test_who_does_not_log_in_keeps_no_one_out(make_daemon):
+    daemon = guarded(make_daemon, "limits.unauthenticated=4",
+                     "limits.auth_timeout=1h")
+    known = []
+    for _ in range(8):
+        known.append(daemon.raw())
+        assert known[-1]("AUTH", "open-sesame") == "OK"
+    silent = [daemon.raw() for _ in range(20)]
+    # The newest one has the place of the one that was silent for longest.
+    late = daemon.raw()
+    assert late("AUTH", "open-sesame") == "OK"
+    assert all(client.at_end() for client in silent[:17])
+    until(lambda: info(late)["unauthenticated_clients"] == "3")
+    assert all(client("PING") == "PONG" for client in known)
+    assert all(client("PING").code == "NOAUTH" for client in silent[17:])
+    # Who gives up the role is one of them.
+    assert late("RESET") == "RESET"
+    assert info(known[0])["unauthenticated_clients"] == "4"
+
+
+def test_the_last_place_is_for_who_logs_in(make_daemon):
+    daemon = guarded(make_daemon, "limits.connections=3",
+                     "limits.auth_timeout=1h")
+    silent = [daemon.raw() for _ in range(3)]
+    known = [daemon.raw() for _ in range(3)]
+    for client in known:
+        assert client("AUTH", "open-sesame") == "OK"
+    assert all(client.at_end() for client in silent)
+    assert "max number of clients" in daemon.raw().read()
+    assert all(client("PING") == "PONG" for client in known)
+
+
+def test_who_has_not_logged_in_has_little_room(make_daemon):
+    daemon = guarded(make_daemon)
+    raw = daemon.raw()
+    raw.send_bytes(b"*2\r\n$4\r\nAUTH\r\n$20000\r\n")
+    assert "over the limit" in raw.read() and raw.at_end()
+
+
+# ---- guesses ----------------------------------------------------------------
+
+def test_guesses_are_slowed_down_however_many_make_them(make_daemon):
+    # C36
+    daemon = make_daemon(settings=["limits.auth_delay=1s"])
+    other = daemon.raw(user="operator")
+    guessers = [daemon.raw() for _ in range(40)]
+    for client in guessers[:6]:
+        assert client("AUTH", "reader", "guess").code == "WRONGPASS"
+    for client in guessers:
+        client.send("AUTH", "reader", "guess")
+    # Neither who is logged in waits for them, nor another user.
+    assert other("PING") == "PONG"
+    assert daemon.raw(user="operator")("PING") == "PONG"
+    replies = [client.read() for client in guessers]
+    refused = [reply for reply in replies if "too many wrong" in reply]
+    assert len(refused) > 10
+    assert all(reply.code == "WRONGPASS" for reply in replies
+               if reply not in refused)
+    # Who knows the password gets in all the same, and guesses go on.
+    with daemon.raw() as reader:
+        until(lambda: reader("AUTH", "reader", "reader-secret") == "OK")
+        assert reader("HELLO", 3, "AUTH", "reader", "guess").code == "WRONGPASS"
+    assert sum("auth-failed" in line for line in daemon.log) < 10
 
 
 def test_an_idle_connection_is_closed_only_if_asked_for(make_daemon):

@@ -344,7 +344,7 @@ def test_waiters_of_a_large_answer_all_get_it_uncached(make_daemon):
 def test_a_limit_beyond_what_can_be_sent_or_stored_is_refused(make_daemon,
                                                               limit, size):
     sizes = {"command_bytes": "512m", "output_bytes": "1g",
-             "queue_bytes": "1g"}
+             "queue_bytes": "1g", "client_bytes": "4g"}
 
     def make(**options):
         settings = ["limits.%s=%s" % pair for pair in sizes.items()]
@@ -355,19 +355,6 @@ def test_a_limit_beyond_what_can_be_sent_or_stored_is_refused(make_daemon,
     daemon = make(start=False).launch()
     assert daemon.wait() == 2
     assert "limits.%s: " % limit in daemon.log_text()
-
-
-def test_a_command_is_received_as_long_as_bytes_keep_coming(make_daemon):
-    limit = 0.8 * build.patience()
-    daemon = make_daemon(settings=["limits.client_timeout=%dms" %
-                                   (limit * 1000)])
-    raw = daemon.raw()
-    command = claim_of(new_key())
-    # A slow link: twice the limit in all, and never near it at once.
-    for at in range(0, len(command), 5):
-        raw.send_bytes(command[at:at + 5])
-        time.sleep(2 * limit * 5 / len(command))
-    assert verdict(raw.read()) == "NEW"
 
 
 # ---- passwords ----

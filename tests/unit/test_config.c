@@ -387,6 +387,9 @@ static const struct row together[] = {
     {"limits.queue_bytes=1m",
      "limits.queue_bytes: is less than limits.command_bytes: the largest "
      "command could never be queued\n"},
+    {"limits.client_bytes=63m",
+     "limits.client_bytes: is less than four times limits.command_bytes: few "
+     "clients could send the largest command at once\n"},
     {"limits.queue_ops=1000",
      "limits.queue_ops: is less than limits.batch_ops\n"},
     {"daemon.listen=unix:/tmp/a,unix:/tmp/a",
