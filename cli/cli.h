@@ -144,8 +144,16 @@ char *lk_running_folder(void);
 
 /* ---- One run of the program --------------------------------------------- */
 
+/* The operation that a command is about at the moment. */
+struct lk_subject {
+    struct lk_name name;
+    struct lk_slice reference; /* empty: it was named by `name` */
+    struct lk_buf text;        /* what these point into, if not into argv */
+};
+
 struct lk_cli {
     struct lk_args args;
+    struct lk_subject subject; /* lk_each_operation sets it */
     struct lk_client_options where;
     const char *where_from; /* what has named the address, for complaints */
     struct lk_profiles profiles;
@@ -232,12 +240,32 @@ uint64_t lk_field_number(const struct lk_reply *list, const char *name);
 
 /* ---- What several commands share ----------------------------------------- */
 
-/* One record in full, for `get` and `find` (record.c). */
-/* As lk_call; then *record is the operation's. LK_EXIT_NO: there is none. */
+/*
+ * Which operations the words of the command line mean (find.c): TENANT SCOPE
+ * KEY; TENANT REFERENCE; one or more references; or what a provider calls what
+ * a job of the operation has made, which several operations may share.
+ */
+enum lk_meaning {
+    LK_MEANS_EACH, /* all of those that share it */
+    LK_MEANS_ONE,  /* none of them: they are named, and nothing is done */
+};
+
+typedef enum lk_exit (*lk_operation_fn)(struct lk_cli *cli, void *context);
+
+/* Calls `act` for each, as cli->subject, and returns the worst of what came
+ * back. What is not found is said. */
+LK_MUST_CHECK enum lk_exit lk_each_operation(struct lk_cli *cli,
+                                             enum lk_meaning meaning,
+                                             lk_operation_fn act,
+                                             void *context);
+
+/* cli->subject in full, with its story (record.c); an lk_operation_fn. */
+LK_MUST_CHECK enum lk_exit lk_record_show(struct lk_cli *cli, void *context);
+/* As lk_call; then *record is its record, with the answer if --headers or
+ * --body asks for it, which needs --why. LK_EXIT_NO: there is none, and that
+ * was said. */
 LK_MUST_CHECK enum lk_exit lk_record_fetch(struct lk_cli *cli,
-                                           const struct lk_words *words,
                                            const struct lk_reply **record);
-void lk_record_show(struct lk_cli *cli, const struct lk_reply *record);
 enum lk_put_colour lk_record_colour(struct lk_slice state);
 
 /*
@@ -280,7 +308,10 @@ LK_MUST_CHECK enum lk_exit lk_deed_run(struct lk_cli *cli,
 /* The state of the operation that was named; empty if it cannot be told. It
  * stays until the next call. */
 struct lk_slice lk_deed_state(struct lk_cli *cli);
-/* Adds TENANT SCOPE KEY from the command line. */
+/* lk_each_operation, once it is said who and why. */
+LK_MUST_CHECK enum lk_exit lk_deed_each(struct lk_cli *cli, lk_operation_fn act,
+                                        void *context);
+/* Adds the name of cli->subject. */
 void lk_words_add_name(struct lk_words *words, const struct lk_cli *cli);
 
 /*

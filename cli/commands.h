@@ -9,25 +9,28 @@
  * lk_manual_ID. Columns: id, name, usage, least and most words, which options
  * of every command it takes, summary.
  */
-#define LK_NAME "TENANT SCOPE KEY"
+#define LK_NAME "(REFERENCE... | TENANT SCOPE KEY | PROVIDER-ID)"
+enum { LK_NAMES_MAX = 1000 };
 #define LK_COMMAND_MAP(X)                                                      \
     X(up, "up", "--upstream URL [--listen ADDRESS] [--tenant VALUE] ...", 0,   \
       0, LK_ALONE, "put Latchkey in front of an app, with one command")        \
-    X(get, "get", LK_NAME " [--headers] [--body]", 3, 3, LK_CONNECTS,          \
-      "show one operation by its name")                                        \
-    X(find, "find", "TENANT REFERENCE", 2, 2, LK_CONNECTS,                     \
-      "show one operation by its reference")                                   \
+    X(get, "get", LK_NAME "\n         [--headers] [--body]", 1, LK_NAMES_MAX,  \
+      LK_CONNECTS, "show an operation, its story, its answer")                 \
+    X(find, "find", "(REFERENCE... | TENANT REFERENCE | PROVIDER-ID)", 1,      \
+      LK_NAMES_MAX, LK_CONNECTS,                                               \
+      "show an operation and its story by its reference")                      \
     X(list, "list",                                                            \
       "[--state STATE] [--tenant TENANT] [--older DURATION] ...", 0, 0,        \
       LK_CONNECTS, "list operations, the oldest first")                        \
-    X(release, "release", LK_NAME " --why TEXT", 3, 3, LK_CONNECTS,            \
-      "say that nothing happened: a retry may run")                            \
+    X(release, "release", LK_NAME "\n         --why TEXT", 1, LK_NAMES_MAX,    \
+      LK_CONNECTS, "say that nothing happened: a retry may run")               \
     X(resolve, "resolve",                                                      \
-      "(" LK_NAME " (--completed STATUS | --released) |\n"                     \
+      "(" LK_NAME "\n"                                                         \
+      "          (--completed STATUS | --released) |\n"                        \
       "         --job ID (--delivered | --again | --drop)) --why TEXT",        \
-      0, 3, LK_CONNECTS, "say what came of an operation or a job")             \
-    X(evict, "evict", LK_NAME " --why TEXT", 3, 3, LK_CONNECTS,                \
-      "forget a stored answer: a retry runs anew")                             \
+      0, LK_NAMES_MAX, LK_CONNECTS, "say what came of an operation or a job")  \
+    X(evict, "evict", LK_NAME "\n         --why TEXT", 1, LK_NAMES_MAX,        \
+      LK_CONNECTS, "forget a stored answer: a retry runs anew")                \
     X(jobs, "jobs", "[show ID] [--state STATE] [--target NAME] [--check] ...", \
       0, 2, LK_CONNECTS, "list jobs: calls that operations have left")         \
     X(dead, "dead",                                                            \
@@ -57,6 +60,8 @@
       "take over the records of an export")                                    \
     X(ping, "ping", "", 0, 0, LK_CONNECTS, "see whether the daemon answers")   \
     X(key, "key", "VALUE", 1, 1, LK_PRINTS, "read an Idempotency-Key header")  \
+    X(tenant, "tenant", "VALUE --secret-file FILE", 1, 1, LK_PRINTS,           \
+      "compute the hashed tenant of a value")                                  \
     X(fingerprint, "fingerprint", "[--method M] [--path P] ... < BODY", 0, 0,  \
       LK_PRINTS, "compute the fingerprint of a request")                       \
     X(profiles, "profiles", "", 0, 0, LK_PRINTS,                               \

@@ -80,6 +80,13 @@ void lk_doc_integer(struct lk_doc *doc, const char *name, int64_t number)
     end_value(doc);
 }
 
+void lk_doc_bool(struct lk_doc *doc, const char *name, bool value)
+{
+    begin_value(doc, name, "");
+    lk_put(doc->out, "%s", value ? "true" : "false");
+    end_value(doc);
+}
+
 void lk_doc_null(struct lk_doc *doc, const char *name)
 {
     begin_value(doc, name, "");

@@ -26,13 +26,19 @@ static bool is_unfinished(struct lk_cli *cli)
     return true;
 }
 
-enum lk_exit lk_run_evict(struct lk_cli *cli)
+static enum lk_exit evict(struct lk_cli *cli, void *context)
 {
     struct lk_deed deed = {.action = "evicted", .state = "released"};
     enum lk_exit result;
 
+    (void)context;
     lk_words_add(&deed.words, "EVICT");
     lk_words_add_name(&deed.words, cli);
     result = lk_deed_run(cli, &deed);
     return result == LK_EXIT_FAILED && is_unfinished(cli) ? LK_EXIT_NO : result;
+}
+
+enum lk_exit lk_run_evict(struct lk_cli *cli)
+{
+    return lk_deed_each(cli, evict, NULL);
 }

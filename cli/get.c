@@ -12,8 +12,11 @@ static const struct lk_option options[] = {
 };
 
 const struct lk_manual lk_manual_get = {
-    "Shows the operation that TENANT, SCOPE and KEY name, and its answer. The\n"
-    "scope is usually the method and the path, as one word: 'POST /pay'.\n"
+    "Shows operations with their story: when they were claimed and completed,\n"
+    "by whom, their jobs, and what operators did. They are named by one or\n"
+    "more references, by TENANT SCOPE KEY or by what a provider calls what a\n"
+    "job has made. The scope is usually the method and the path, as one word:\n"
+    "'POST /pay'.\n"
     "With --headers and --body, the stored answer itself is printed, if --why\n"
     "says for what: the audit log keeps who looked at it and why. On a "
     "terminal\n"
@@ -57,29 +60,21 @@ static enum lk_exit show_answer(struct lk_cli *cli,
     return LK_EXIT_DONE;
 }
 
+static enum lk_exit get_answer(struct lk_cli *cli, void *context)
+{
+    const struct lk_reply *record;
+    enum lk_exit result = lk_record_fetch(cli, &record);
+
+    (void)context;
+    return result == LK_EXIT_DONE ? show_answer(cli, record) : result;
+}
+
 enum lk_exit lk_run_get(struct lk_cli *cli)
 {
     bool answer_only =
         lk_args_flag(&cli->args, "headers") || lk_args_flag(&cli->args, "body");
-    struct lk_deed look = {0};
-    const struct lk_reply *reply;
-    enum lk_exit result = LK_EXIT_DONE;
 
-    lk_words_add(&look.words, "LOOKUP");
-    lk_words_add_name(&look.words, cli);
-    if (answer_only) {
-        lk_words_add(&look.words, "BODY");
-        result = lk_deed_words(cli, &look, NULL);
-    }
-    if (result == LK_EXIT_DONE) {
-        result = lk_record_fetch(cli, &look.words, &reply);
-    }
-    if (result != LK_EXIT_DONE) {
-        return result;
-    }
-    if (answer_only && !cli->json) {
-        return show_answer(cli, reply);
-    }
-    lk_record_show(cli, reply);
-    return LK_EXIT_DONE;
+    return lk_each_operation(
+        cli, LK_MEANS_EACH,
+        answer_only && !cli->json ? get_answer : lk_record_show, NULL);
 }

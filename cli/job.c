@@ -58,6 +58,7 @@ enum lk_exit lk_jobs_page(struct lk_cli *cli,
     add_text(words, "TARGET", filter->target);
     add_text(words, "TENANT", filter->tenant);
     add_text(words, "REFERENCE", filter->reference);
+    add_text(words, "PROVIDER", filter->provider_id);
     add_number(words, "OLDER", filter->older_ms);
     add_number(words, "SINCE", filter->since_ms);
     add_number(words, "UNTIL", filter->until_ms);

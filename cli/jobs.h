@@ -13,6 +13,7 @@ struct lk_jobs_filter {
     const char *target;
     const char *tenant;
     const char *reference;
+    const char *provider_id;
     const char *reason; /* part of it, in any case; looked at here */
     uint64_t older_ms;
     uint64_t since_ms;

@@ -202,6 +202,7 @@ int main(int argc, char **argv)
     latchkey_client_close(cli.client);
     latchkey_buf_free(&cli.password);
     lk_profiles_free(&cli.profiles);
+    latchkey_buf_free(&cli.subject.text);
     lk_args_free(&cli.args);
     return (int)(result == LK_EXIT_DONE ? flushed : result);
 }

@@ -29,9 +29,9 @@ static const char *login_name(void)
 
 void lk_words_add_name(struct lk_words *words, const struct lk_cli *cli)
 {
-    for (size_t i = 0; i < 3; i++) {
-        lk_words_add(words, cli->args.words[i]);
-    }
+    lk_words_add_slice(words, cli->subject.name.tenant);
+    lk_words_add_slice(words, cli->subject.name.scope);
+    lk_words_add_slice(words, cli->subject.name.key);
 }
 
 enum lk_exit lk_deed_words(struct lk_cli *cli, struct lk_deed *deed,
@@ -89,17 +89,16 @@ struct lk_slice lk_deed_state(struct lk_cli *cli)
 
 static void put_name(struct lk_buf *out, const struct lk_cli *cli)
 {
-    static const char *const labels[] = {"tenant ", ", scope ", ", key "};
-
-    for (size_t i = 0; i < 3; i++) {
-        lk_put(out, "%s", labels[i]);
-        lk_put_text(out, latchkey_slice(cli->args.words[i]));
-    }
+    lk_put(out, "tenant ");
+    lk_put_text(out, cli->subject.name.tenant);
+    lk_put(out, ", scope ");
+    lk_put_text(out, cli->subject.name.scope);
+    lk_put(out, ", key ");
+    lk_put_text(out, cli->subject.name.key);
 }
 
 static void report_done(struct lk_cli *cli, const struct lk_deed *deed)
 {
-    static const char *const names[] = {"tenant", "scope", "key"};
     struct lk_doc doc = {.out = &cli->out};
     struct lk_buf reference = {0};
 
@@ -111,10 +110,10 @@ static void report_done(struct lk_cli *cli, const struct lk_deed *deed)
         lk_doc_object(&doc, NULL);
         lk_doc_text(&doc, "result", LK_SLICE("OK"));
         lk_doc_text(&doc, "action", latchkey_slice(deed->action));
-        for (size_t i = 0; deed->state != NULL && i < 3; i++) {
-            lk_doc_text(&doc, names[i], latchkey_slice(cli->args.words[i]));
-        }
         if (deed->state != NULL) {
+            lk_doc_text(&doc, "tenant", cli->subject.name.tenant);
+            lk_doc_text(&doc, "scope", cli->subject.name.scope);
+            lk_doc_text(&doc, "key", cli->subject.name.key);
             lk_doc_text(&doc, "state", latchkey_slice(deed->state));
             lk_doc_text(&doc, "reference", latchkey_buf_slice(&reference));
         }
@@ -203,21 +202,37 @@ static enum lk_exit report_running(struct lk_cli *cli,
     return LK_EXIT_NO;
 }
 
+/* What is released has been released or evicted before: that is no failure to
+ * find it. */
 static enum lk_exit report_no(struct lk_cli *cli, const char *result)
 {
     struct lk_doc doc = {.out = &cli->out};
-    struct lk_buf name = {0};
+    const struct lk_reply *record = ask_record(cli);
+    struct lk_buf text = {0};
 
     if (cli->json) {
         lk_doc_object(&doc, NULL);
         lk_doc_text(&doc, "result", latchkey_slice(result));
+        if (record != NULL) {
+            lk_doc_text(&doc, "state", lk_field_text(record, "state"));
+            lk_doc_text(&doc, "reference", lk_field_text(record, "reference"));
+        }
         lk_doc_end_object(&doc);
     }
-    put_name(&name, cli);
-    lk_put_raw(&name, (struct lk_slice){"", 1});
-    lk_complain("nothing was changed: there is no operation to %s under %s",
-                cli->args.command->name, name.data);
-    latchkey_buf_free(&name);
+    if (record != NULL) {
+        lk_put(&text, "operation ");
+        lk_put_text(&text, lk_field_text(record, "reference"));
+        lk_put(&text, " is ");
+        lk_put_text(&text, lk_field_text(record, "state"));
+        lk_put(&text, " already and has no stored answer; the next request "
+                      "with its key runs");
+    } else {
+        lk_put(&text, "there is no operation under ");
+        put_name(&text, cli);
+    }
+    lk_put_raw(&text, (struct lk_slice){"", 1});
+    lk_complain("nothing was changed: %s", text.data);
+    latchkey_buf_free(&text);
     return LK_EXIT_NO;
 }
 
@@ -250,6 +265,17 @@ enum lk_exit lk_deed_send(struct lk_cli *cli, struct lk_deed *deed)
         return report_kept(cli, reply);
     }
     return lk_complain_reply(cli);
+}
+
+enum lk_exit lk_deed_each(struct lk_cli *cli, lk_operation_fn act,
+                          void *context)
+{
+    struct lk_deed unsent = {0};
+    enum lk_exit result = lk_deed_words(cli, &unsent, NULL);
+
+    return result == LK_EXIT_DONE
+               ? lk_each_operation(cli, LK_MEANS_ONE, act, context)
+               : result;
 }
 
 enum lk_exit lk_deed_run(struct lk_cli *cli, struct lk_deed *deed)

@@ -104,6 +104,7 @@ void lk_doc_array(struct lk_doc *doc, const char *name);
 void lk_doc_end_object(struct lk_doc *doc);
 void lk_doc_end_array(struct lk_doc *doc);
 void lk_doc_integer(struct lk_doc *doc, const char *name, int64_t number);
+void lk_doc_bool(struct lk_doc *doc, const char *name, bool value);
 void lk_doc_null(struct lk_doc *doc, const char *name);
 /* Text that is not UTF-8 stands under NAME_base64. */
 void lk_doc_text(struct lk_doc *doc, const char *name, struct lk_slice text);

@@ -1,7 +1,16 @@
-/* record.c - shows one operation in full. */
+/* record.c - shows one operation in full: what it is, its story from what is
+ * stored, and what a person can do about it. */
 #include "cli/cli.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+enum { PAGE = 1000 };
+
+static bool is_word(struct lk_slice text, const char *word)
+{
+    return latchkey_slice_equal(text, latchkey_slice(word));
+}
 
 enum lk_put_colour lk_record_colour(struct lk_slice state)
 {
@@ -15,129 +24,646 @@ enum lk_put_colour lk_record_colour(struct lk_slice state)
     };
 
     for (size_t i = 0; i < sizeof(colours) / sizeof(colours[0]); i++) {
-        if (latchkey_slice_equal(state, latchkey_slice(colours[i].state))) {
+        if (is_word(state, colours[i].state)) {
             return colours[i].colour;
         }
     }
     return LK_PLAIN;
 }
 
-/* The line in which a field of the record stands, if the record has it. */
-struct line {
-    const char *field;
-    const char *label;
-    enum lk_form form;
+/* ---- The story ------------------------------------------------------------
+ */
+
+struct event {
+    uint64_t at_ms;
+    size_t order;     /* of those of one moment */
+    const char *kind; /* for JSON */
+    enum lk_put_colour colour;
+    struct lk_buf text;
 };
 
-static const struct line lines[] = {
-    {"reference", "reference", LK_FORM_TEXT},
-    {"state", "state", LK_FORM_TEXT},
-    {"reason", "because", LK_FORM_TEXT},
-    {"tenant", "tenant", LK_FORM_TEXT},
-    {"scope", "scope", LK_FORM_TEXT},
-    {"key", "key", LK_FORM_TEXT},
-    {"attempt", "attempt", LK_FORM_NUMBER},
-    {"token", "token", LK_FORM_NUMBER},
-    {"fingerprint", "fingerprint", LK_FORM_TEXT},
-    {"claimed-ms", "claimed", LK_FORM_TIME},
-    {"lock-until-ms", "locked until", LK_FORM_TIME},
-    {"since-ms", "since", LK_FORM_TIME},
-    {"completed-ms", "completed", LK_FORM_TIME},
-    {"expires-ms", "expires", LK_FORM_TIME},
-    {"ttl-ms", "kept for", LK_FORM_DURATION},
-    {"status", "status", LK_FORM_NUMBER},
-    {"omitted-reason", "answer not kept", LK_FORM_TEXT},
-    {"headers-bytes", "headers", LK_FORM_SIZE},
-    {"body-bytes", "body", LK_FORM_SIZE},
+/*
+ * Replies come one after the other, and each is gone with the next: what they
+ * tell is taken from them at once, the record first, then jobs, then the audit
+ * log.
+ */
+struct story {
+    struct lk_cli *cli;
+    struct lk_doc doc; /* JSON: the object is open */
+    struct lk_table facts;
+    struct lk_buf headline;
+    struct lk_buf advice; /* a command on each line */
+    struct event *events;
+    size_t count;
+    size_t cap;
+
+    struct lk_buf state;
+    struct lk_buf reference;
+    uint64_t token;
+    uint64_t completed_ms;
+    uint64_t expires_ms;
+    uint64_t ttl_ms;
+    uint64_t dead; /* jobs */
+    uint64_t uncertain;
+    uint64_t unfinished; /* these two, and what waits or is called */
+    bool by_operator;    /* the answer */
+    bool partial;        /* jobs and audit log are for another role */
 };
 
-static void put_answer(struct lk_table *table, const struct lk_reply *record)
+static struct lk_buf *add_event(struct story *story, uint64_t at_ms,
+                                const char *kind, enum lk_put_colour colour)
 {
-    const struct lk_reply *body = lk_field(record, "body");
-    struct lk_slice headers = lk_field_text(record, "headers");
-    const char *label = "headers";
-
-    while (headers.len > 0) {
-        const char *end = memchr(headers.data, '\n', headers.len);
-        size_t length =
-            end == NULL ? headers.len : (size_t)(end - headers.data) + 1;
-        struct lk_slice line = {headers.data, length};
-
-        while (line.len > 0 && strchr("\r\n", line.data[line.len - 1])) {
-            line.len--;
-        }
-        lk_put(lk_table_cell(table, LK_DIM), "%s", label);
-        lk_put_text(lk_table_cell(table, LK_PLAIN), line);
-        label = "";
-        headers.data += length;
-        headers.len -= length;
+    if (story->count == story->cap) {
+        story->cap = story->cap == 0 ? 16 : story->cap * 2;
+        story->events =
+            lk_must_grow(story->events, story->cap * sizeof(*story->events));
     }
-    if (body != NULL) {
-        lk_put(lk_table_cell(table, LK_DIM), "body");
-        lk_put_bytes(lk_table_cell(table, LK_PLAIN), body->text.len);
-    }
+    story->events[story->count] = (struct event){
+        .at_ms = at_ms, .order = story->count, .kind = kind, .colour = colour};
+    return &story->events[story->count++].text;
 }
 
-static void show_table(struct lk_cli *cli, const struct lk_reply *record)
+static bool is_state(const struct story *story, const char *state)
 {
-    struct lk_table table = {.columns = 2, .colour = cli->colour};
-
-    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
-        const struct lk_reply *value = lk_field(record, lines[i].field);
-        enum lk_put_colour colour = LK_PLAIN;
-
-        if (value == NULL) {
-            continue;
-        }
-        if (strcmp(lines[i].field, "state") == 0) {
-            colour = lk_record_colour(value->text);
-        } else if (strcmp(lines[i].field, "reference") == 0) {
-            colour = LK_BOLD;
-        }
-        lk_put(lk_table_cell(&table, LK_DIM), "%s", lines[i].label);
-        lk_put_form(lk_table_cell(&table, colour), lines[i].form, value,
-                    cli->now_ms);
-    }
-    put_answer(&table, record);
-    lk_table_flush(&table, &cli->out);
+    return is_word(latchkey_buf_slice(&story->state), state);
 }
 
-void lk_record_show(struct lk_cli *cli, const struct lk_reply *record)
+static bool needs_person(const struct story *story)
 {
-    if (cli->json) {
-        struct lk_doc doc = {.out = &cli->out};
+    return is_state(story, "uncertain") || story->dead + story->uncertain > 0;
+}
 
-        lk_doc_object(&doc, NULL);
-        lk_doc_members(&doc, record);
-        lk_doc_end_object(&doc);
+typedef unsigned long long number; /* for printf */
+
+static void put_span(struct lk_buf *out, uint64_t from_ms, uint64_t to_ms)
+{
+    lk_put_duration(out, to_ms > from_ms ? to_ms - from_ms : 0, 1);
+}
+
+/* ---- The record -----------------------------------------------------------
+ */
+
+static void put_fact(struct story *story, const char *label,
+                     struct lk_slice text)
+{
+    lk_put(lk_table_cell(&story->facts, LK_DIM), "%s", label);
+    lk_put_text(lk_table_cell(&story->facts, LK_PLAIN), text);
+}
+
+/* With its role an app sees headers and body, others their sizes. */
+static uint64_t size_of(const struct lk_reply *record, const char *name,
+                        const char *size_name)
+{
+    const struct lk_reply *bytes = lk_field(record, name);
+
+    return bytes == NULL ? lk_field_number(record, size_name) : bytes->text.len;
+}
+
+static void put_answer_size(struct lk_buf *out, const struct lk_reply *record)
+{
+    if (lk_field(record, "omitted-reason") != NULL) {
+        lk_put(out, "its answer was not kept: ");
+        lk_put_text(out, lk_field_text(record, "omitted-reason"));
         return;
     }
-    show_table(cli, record);
-    if (latchkey_slice_equal(lk_field_text(record, "state"),
-                             LK_SLICE("uncertain"))) {
-        lk_hint(cli, "It may or may not have happened. Once you know: latchkey "
-                     "resolve (it did) or latchkey release (it did not).");
+    lk_put(out, "headers ");
+    lk_put_bytes(out, size_of(record, "headers", "headers-bytes"));
+    lk_put(out, ", body ");
+    lk_put_bytes(out, size_of(record, "body", "body-bytes"));
+}
+
+static void tell_claim(struct story *story, const struct lk_reply *record)
+{
+    uint64_t lock_ms = lk_field_number(record, "lock-until-ms");
+    uint64_t now_ms = story->cli->now_ms;
+    struct lk_buf *text = add_event(
+        story, lk_field_number(record, "claimed-ms"), "claimed", LK_PLAIN);
+
+    lk_put(text, "claimed (attempt %llu)",
+           (number)lk_field_number(record, "attempt"));
+    if (lock_ms > now_ms) {
+        lk_put(text, ", locked for another ");
+        put_span(text, now_ms, lock_ms);
+    } else if (lock_ms > 0) {
+        lk_put(text, ", its lock lapsed ");
+        put_span(text, lock_ms, now_ms);
+        lk_put(text, " ago");
     }
 }
+
+static void tell_record(struct story *story, const struct lk_reply *record)
+{
+    uint64_t since_ms = lk_field_number(record, "since-ms");
+    struct lk_buf *text;
+
+    if (is_state(story, "accepted")) {
+        text = add_event(story, since_ms, "accepted", LK_PLAIN);
+        lk_put(text, "accepted: its request waits for the courier");
+        return;
+    }
+    tell_claim(story, record);
+    if (is_state(story, "uncertain")) {
+        text = add_event(story, since_ms, "uncertain", LK_ALARM);
+        lk_put(text, "uncertain: ");
+        lk_put_text(text, lk_field_text(record, "reason"));
+    } else if (is_state(story, "completed")) {
+        text = add_event(story, story->completed_ms, "completed", LK_GOOD);
+        lk_put(text, "completed with %llu, ",
+               (number)lk_field_number(record, "status"));
+        put_answer_size(text, record);
+    }
+}
+
+static void begin_story(struct story *story, const struct lk_reply *record)
+{
+    struct lk_buf *headline = &story->headline;
+
+    lk_put_raw(&story->state, lk_field_text(record, "state"));
+    lk_put_raw(&story->reference, lk_field_text(record, "reference"));
+    story->token = lk_field_number(record, "token");
+    story->completed_ms = lk_field_number(record, "completed-ms");
+    story->expires_ms = lk_field_number(record, "expires-ms");
+    story->ttl_ms = lk_field_number(record, "ttl-ms");
+    if (story->cli->json) {
+        lk_doc_object(&story->doc, NULL);
+        lk_doc_members(&story->doc, record);
+    }
+    lk_put_text(headline, latchkey_buf_slice(&story->state));
+    put_fact(story, "tenant", lk_field_text(record, "tenant"));
+    put_fact(story, "scope", lk_field_text(record, "scope"));
+    put_fact(story, "key", lk_field_text(record, "key"));
+    put_fact(story, "fingerprint", lk_field_text(record, "fingerprint"));
+    if (is_state(story, "completed")) {
+        lk_put(headline, " %llu", (number)lk_field_number(record, "status"));
+    }
+    tell_record(story, record);
+}
+
+/* ---- Its jobs -------------------------------------------------------------
+ */
+
+/* How it stands: "dead after 5 attempts: 402 no money". */
+static void put_standing(struct lk_buf *text, const struct lk_reply *job)
+{
+    number attempts = lk_field_number(job, "attempts");
+    number status = lk_field_number(job, "status");
+    struct lk_slice reason = lk_field_text(job, "reason");
+
+    lk_put_text(text, lk_field_text(job, "state"));
+    if (attempts > 0) {
+        lk_put(text, " after %llu attempt%s", attempts,
+               attempts == 1 ? "" : "s");
+    }
+    if (status != 0) {
+        lk_put(text, ": %llu", status);
+    }
+    if (reason.len > 0) {
+        lk_put(text, "%s", status != 0 ? " " : ": ");
+        lk_put_text(text, reason);
+    }
+}
+
+static void put_job(struct story *story, struct lk_buf *text,
+                    const struct lk_reply *job)
+{
+    struct lk_slice name = lk_field_text(job, "name");
+    struct lk_slice provider_id = lk_field_text(job, "provider-id");
+    uint64_t due_ms = lk_field_number(job, "due-ms");
+
+    lk_put(text, "job %llu", (number)lk_field_number(job, "id"));
+    if (name.len == 0) {
+        lk_put(text, ", the request itself");
+    } else {
+        lk_put(text, " ");
+        lk_put_text(text, name);
+        lk_put(text, " -> ");
+        lk_put_text(text, lk_field_text(job, "target"));
+    }
+    lk_put(text, ": ");
+    put_standing(text, job);
+    if (is_word(lk_field_text(job, "state"), "waiting") &&
+        due_ms > story->cli->now_ms) {
+        lk_put(text, "; called in ");
+        put_span(text, story->cli->now_ms, due_ms);
+    }
+    if (provider_id.len > 0) {
+        lk_put(text, ", provider's id ");
+        lk_put_text(text, provider_id);
+    }
+}
+
+static void tell_job(struct story *story, const struct lk_reply *job)
+{
+    struct lk_slice state = lk_field_text(job, "state");
+    bool dead = is_word(state, "dead");
+    bool uncertain = is_word(state, "uncertain");
+    bool request = lk_field_text(job, "name").len == 0;
+    number id = lk_field_number(job, "id");
+    uint64_t ended_ms = lk_field_number(job, "ended-ms");
+    struct lk_buf *text = add_event(
+        story, ended_ms == 0 ? lk_field_number(job, "created-ms") : ended_ms,
+        "job", dead || uncertain ? LK_ALARM : LK_PLAIN);
+
+    put_job(story, text, job);
+    story->unfinished +=
+        !is_word(state, "delivered") && !is_word(state, "dropped");
+    /* What becomes of a request is decided with its operation. */
+    if (!request && dead) {
+        story->dead++;
+        lk_put(&story->advice,
+               "latchkey dead retry %llu --why TEXT\n"
+               "latchkey dead drop %llu --why TEXT\n",
+               id, id);
+    } else if (!request && uncertain) {
+        story->uncertain++;
+        lk_put(&story->advice,
+               "latchkey resolve --job %llu (--delivered | --again | --drop) "
+               "--why TEXT\n",
+               id);
+    }
+}
+
+/* ---- What operators did ---------------------------------------------------
+ */
+
+/* What the audit log calls it, and how it is told. */
+static const struct {
+    const char *action;
+    const char *words;
+} deeds[] = {
+    {"resolve completed", "resolved as completed"},
+    {"resolve released", "resolved as released"},
+    {"evict", "answer evicted"},
+    {"look", "answer looked at"},
+    {"job retry", "retried"},
+    {"job drop", "dropped"},
+    {"job delivered", "marked as delivered"},
+    {"job again", "ordered again"},
+};
+
+static bool takes_prefix(struct lk_slice *text, const char *prefix)
+{
+    size_t length = strlen(prefix);
+
+    if (text->len < length || memcmp(text->data, prefix, length) != 0) {
+        return false;
+    }
+    text->data += length;
+    text->len -= length;
+    return true;
+}
+
+static void put_deed(struct lk_buf *text, struct lk_slice action)
+{
+    for (size_t i = 0; i < sizeof(deeds) / sizeof(deeds[0]); i++) {
+        if (takes_prefix(&action, deeds[i].action)) {
+            lk_put(text, "%s", deeds[i].words);
+            break;
+        }
+    }
+    lk_put_text(text, action);
+}
+
+static void tell_deed(struct story *story, const struct lk_reply *entry)
+{
+    struct lk_slice action = lk_field_text(entry, "action");
+    number job = lk_field_number(entry, "job");
+    struct lk_buf *text =
+        add_event(story, lk_field_number(entry, "at-ms"), "operator", LK_BOLD);
+
+    if (job != 0) {
+        lk_put(text, "job %llu ", job);
+    }
+    put_deed(text, action);
+    lk_put(text, " by ");
+    lk_put_text(text, lk_field_text(entry, "who"));
+    lk_put(text, ": \"");
+    lk_put_text(text, lk_field_text(entry, "why"));
+    lk_put(text, "\"");
+    if (takes_prefix(&action, "resolve completed") &&
+        lk_field_number(entry, "token") == story->token) {
+        story->by_operator = true;
+    }
+}
+
+/* ---- Asking ---------------------------------------------------------------
+ */
+
+/* *reply is NULL if this user may not ask, or the store keeps no jobs. Nothing
+ * else is passed over: an operation must not look well because its jobs could
+ * not be read. */
+static enum lk_exit ask(struct story *story, const struct lk_words *words,
+                        const struct lk_reply **reply)
+{
+    struct lk_cli *cli = story->cli;
+    enum lk_status status =
+        latchkey_client_call(cli->client, words->words, words->count, 0, reply);
+    struct lk_slice text;
+
+    if (status != LK_OK) {
+        return lk_complain_lost(cli, status);
+    }
+    if ((*reply)->type == LK_REPLY_ARRAY) {
+        return LK_EXIT_DONE;
+    }
+    if ((*reply)->type != LK_REPLY_ERROR) {
+        return lk_complain_reply(cli);
+    }
+    text = (*reply)->text;
+    if (takes_prefix(&text, "NOPERM ")) {
+        story->partial = true;
+    } else if (!takes_prefix(&text, "ERR a Redis store keeps no jobs")) {
+        return lk_complain_error(cli, (*reply)->text);
+    }
+    *reply = NULL;
+    return LK_EXIT_DONE;
+}
+
+static void tell_rows(struct story *story, const struct lk_reply *rows,
+                      void (*tell)(struct story *, const struct lk_reply *))
+{
+    for (size_t i = 0; i < rows->count; i++) {
+        if (story->cli->json) {
+            lk_doc_object(&story->doc, NULL);
+            lk_doc_members(&story->doc, &rows->elements[i]);
+            lk_doc_end_object(&story->doc);
+        }
+        tell(story, &rows->elements[i]);
+    }
+}
+
+static enum lk_exit ask_jobs(struct story *story)
+{
+    const struct lk_reply *reply;
+    uint64_t cursor = 0;
+    enum lk_exit result;
+
+    do {
+        struct lk_words words = {0};
+
+        lk_words_add(&words, "JOBS");
+        lk_words_add(&words, "REFERENCE");
+        lk_words_add_slice(&words, latchkey_buf_slice(&story->reference));
+        lk_words_add(&words, "LIMIT");
+        lk_words_add_number(&words, PAGE);
+        lk_words_add(&words, "CURSOR");
+        lk_words_add_number(&words, cursor);
+        result = ask(story, &words, &reply);
+        cursor = 0;
+        if (result == LK_EXIT_DONE && reply != NULL && reply->count == 2) {
+            cursor = lk_reply_cursor(&reply->elements[0]);
+            tell_rows(story, &reply->elements[1], tell_job);
+        }
+    } while (result == LK_EXIT_DONE && cursor != 0);
+    return result;
+}
+
+static enum lk_exit ask_audit(struct story *story)
+{
+    const struct lk_name *name = &story->cli->subject.name;
+    const struct lk_reply *reply;
+    uint64_t after = 0;
+    size_t count;
+    enum lk_exit result;
+
+    do {
+        struct lk_words words = {0};
+
+        lk_words_add(&words, "AUDIT");
+        lk_words_add(&words, "TENANT");
+        lk_words_add_slice(&words, name->tenant);
+        lk_words_add(&words, "SCOPE");
+        lk_words_add_slice(&words, name->scope);
+        lk_words_add(&words, "KEY");
+        lk_words_add_slice(&words, name->key);
+        lk_words_add(&words, "AFTER");
+        lk_words_add_number(&words, after);
+        lk_words_add(&words, "LIMIT");
+        lk_words_add_number(&words, PAGE);
+        result = ask(story, &words, &reply);
+        count = 0;
+        if (result == LK_EXIT_DONE && reply != NULL) {
+            count = reply->count;
+            tell_rows(story, reply, tell_deed);
+        }
+        if (count > 0) {
+            after = lk_field_number(&reply->elements[count - 1], "id");
+        }
+    } while (count == PAGE);
+    return result;
+}
+
+/* ---- The end --------------------------------------------------------------
+ */
+
+static void put_jobs(struct lk_buf *out, uint64_t count, const char *state)
+{
+    if (count == 1) {
+        lk_put(out, "a job is %s", state);
+    } else {
+        lk_put(out, "%llu jobs are %s", (number)count, state);
+    }
+}
+
+/* "completed 201, but a job is dead: needs a person" */
+static void end_headline(struct story *story)
+{
+    struct lk_buf *out = &story->headline;
+    bool fine = is_state(story, "completed");
+
+    lk_put(out, "%s", fine && story->by_operator ? " by an operator" : "");
+    if (is_state(story, "released")) {
+        lk_put(out, ": the next request with its key runs");
+    }
+    if (story->dead + story->uncertain > 0) {
+        lk_put(out, "%s", fine ? ", but " : ", and ");
+        if (story->dead > 0) {
+            put_jobs(out, story->dead, "dead");
+        }
+        lk_put(out, "%s",
+               story->dead > 0 && story->uncertain > 0 ? " and " : "");
+        if (story->uncertain > 0) {
+            put_jobs(out, story->uncertain, "uncertain");
+        }
+    } else if (story->unfinished > 0 && fine) {
+        lk_put(out, ", ");
+        put_jobs(out, story->unfinished, "not finished yet");
+    }
+    lk_put(out, "%s", needs_person(story) ? ": needs a person" : "");
+}
+
+/* How long it stays: what is open stays until it is decided, and so does what
+ * has jobs that are. */
+static void put_kept(struct story *story, struct lk_buf *out)
+{
+    uint64_t now_ms = story->cli->now_ms;
+
+    if (is_state(story, "completed") || is_state(story, "released")) {
+        lk_put(out, "%s",
+               story->unfinished > 0
+                   ? "until its jobs are finished, and at least until "
+                   : "until ");
+        lk_put_time(out, story->expires_ms, now_ms);
+        return;
+    }
+    lk_put(out, "%s, then for ",
+           is_state(story, "uncertain") ? "for ever, until a person decides"
+                                        : "until it is completed");
+    lk_put_duration(out, story->ttl_ms, 2);
+}
+
+static int compare_events(const void *a, const void *b)
+{
+    const struct event *one = a;
+    const struct event *other = b;
+
+    if (one->at_ms != other->at_ms) {
+        return one->at_ms < other->at_ms ? -1 : 1;
+    }
+    return one->order < other->order ? -1 : one->order > other->order;
+}
+
+/* "2026-01-02 03:04:05Z  3 min ago" */
+static void put_moment(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
+{
+    enum { DATE = 10, TIME = 8 };
+    char text[LK_TIMESTAMP_TEXT + 1];
+
+    latchkey_timestamp_text(ms, text);
+    lk_put(out, "%.*s %.*sZ  ", DATE, text, TIME, text + DATE + 1);
+    if (now_ms < ms + 1000) {
+        lk_put(out, "now");
+        return;
+    }
+    put_span(out, ms, now_ms);
+    lk_put(out, " ago");
+}
+
+static void print_story(struct story *story)
+{
+    struct lk_cli *cli = story->cli;
+    struct lk_table head = {.columns = 2, .colour = cli->colour};
+    struct lk_table table = {.columns = 2, .colour = cli->colour};
+
+    lk_put_text(lk_table_cell(&head, LK_BOLD),
+                latchkey_buf_slice(&story->reference));
+    lk_put_raw(lk_table_cell(&head, needs_person(story)
+                                        ? LK_ALARM
+                                        : lk_record_colour(latchkey_buf_slice(
+                                              &story->state))),
+               latchkey_buf_slice(&story->headline));
+    lk_table_flush(&head, &cli->out);
+    lk_put(lk_table_cell(&story->facts, LK_DIM), "%s",
+           is_state(story, "completed") ? "replayed" : "kept");
+    put_kept(story, lk_table_cell(&story->facts, LK_PLAIN));
+    lk_table_flush(&story->facts, &cli->out);
+    lk_put(&cli->out, "\n");
+    for (size_t i = 0; i < story->count; i++) {
+        put_moment(lk_table_cell(&table, LK_DIM), story->events[i].at_ms,
+                   cli->now_ms);
+        lk_put_raw(lk_table_cell(&table, story->events[i].colour),
+                   latchkey_buf_slice(&story->events[i].text));
+    }
+    lk_table_flush(&table, &cli->out);
+    if (story->advice.len > 0) {
+        lk_put(&cli->out, "\nwhat you can do, once you know:\n");
+        lk_put_raw(&cli->out, latchkey_buf_slice(&story->advice));
+    }
+    if (story->partial) {
+        lk_hint(cli, "This is not the whole story: its jobs and the audit log "
+                     "are for users with the role read.");
+    }
+}
+
+static void write_story(struct story *story)
+{
+    struct lk_doc *doc = &story->doc;
+
+    lk_doc_bool(doc, "needs_person", needs_person(story));
+    lk_doc_bool(doc, "partial", story->partial);
+    lk_doc_text(doc, "headline", latchkey_buf_slice(&story->headline));
+    lk_doc_array(doc, "story");
+    for (size_t i = 0; i < story->count; i++) {
+        lk_doc_object(doc, NULL);
+        lk_doc_integer(doc, "at_ms", (int64_t)story->events[i].at_ms);
+        lk_doc_text(doc, "event", latchkey_slice(story->events[i].kind));
+        lk_doc_text(doc, "text", latchkey_buf_slice(&story->events[i].text));
+        lk_doc_end_object(doc);
+    }
+    lk_doc_end_array(doc);
+    lk_doc_end_object(doc);
+}
+
+static void end_story(struct story *story)
+{
+    if (is_state(story, "uncertain")) {
+        struct lk_slice reference = latchkey_buf_slice(&story->reference);
+
+        lk_put(&story->advice, "latchkey resolve ");
+        lk_put_text(&story->advice, reference);
+        lk_put(&story->advice, " --completed STATUS --why TEXT\n"
+                               "latchkey release ");
+        lk_put_text(&story->advice, reference);
+        lk_put(&story->advice, " --why TEXT\n");
+    }
+    end_headline(story);
+    qsort(story->events, story->count, sizeof(*story->events), compare_events);
+    if (story->cli->json) {
+        write_story(story);
+    } else {
+        print_story(story);
+    }
+}
+
+static void free_story(struct story *story)
+{
+    struct lk_buf unused = {0};
+
+    for (size_t i = 0; i < story->count; i++) {
+        latchkey_buf_free(&story->events[i].text);
+    }
+    free(story->events);
+    lk_table_flush(&story->facts, &unused);
+    latchkey_buf_free(&unused);
+    latchkey_buf_free(&story->headline);
+    latchkey_buf_free(&story->advice);
+    latchkey_buf_free(&story->state);
+    latchkey_buf_free(&story->reference);
+}
+
+/* ---- Showing it -----------------------------------------------------------
+ */
 
 static void report_missing(struct lk_cli *cli)
 {
-    struct lk_doc doc = {.out = &cli->out};
-    const struct lk_args *args = &cli->args;
+    const struct lk_name *name = &cli->subject.name;
+    struct lk_buf text = {0};
 
     if (cli->json) {
-        lk_doc_null(&doc, NULL);
+        lk_put(&cli->out, "null\n");
     }
-    lk_complain("tenant %s has no operation with %s %s", args->words[0],
-                args->word_count == 2 ? "reference" : "this scope and key:",
-                args->words[args->word_count - 1]);
+    lk_put_text(&text, name->tenant);
+    lk_put(&text, " has no operation with this scope and key: ");
+    lk_put_text(&text, name->key);
+    lk_complain("tenant %.*s", (int)text.len, text.data);
+    latchkey_buf_free(&text);
 }
 
-enum lk_exit lk_record_fetch(struct lk_cli *cli, const struct lk_words *words,
-                             const struct lk_reply **record)
+enum lk_exit lk_record_fetch(struct lk_cli *cli, const struct lk_reply **record)
 {
-    enum lk_exit result = lk_call(cli, words, record);
+    struct lk_deed look = {0};
+    enum lk_exit result = LK_EXIT_DONE;
 
+    lk_words_add(&look.words, "LOOKUP");
+    lk_words_add_name(&look.words, cli);
+    if (lk_args_flag(&cli->args, "headers") ||
+        lk_args_flag(&cli->args, "body")) {
+        lk_words_add(&look.words, "BODY");
+        result = lk_deed_words(cli, &look, NULL);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_call(cli, &look.words, record);
+    }
     if (result != LK_EXIT_DONE) {
         return result;
     }
@@ -147,4 +673,40 @@ enum lk_exit lk_record_fetch(struct lk_cli *cli, const struct lk_words *words,
     }
     return (*record)->type == LK_REPLY_ARRAY ? LK_EXIT_DONE
                                              : lk_complain_reply(cli);
+}
+
+enum lk_exit lk_record_show(struct lk_cli *cli, void *context)
+{
+    struct story story = {
+        .cli = cli,
+        .doc = {.out = &cli->out},
+        .facts = {.columns = 2, .colour = cli->colour},
+    };
+    const struct lk_reply *record;
+    enum lk_exit result = lk_record_fetch(cli, &record);
+
+    (void)context;
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    begin_story(&story, record);
+    if (cli->json) {
+        lk_doc_array(&story.doc, "jobs");
+    }
+    result = ask_jobs(&story);
+    if (cli->json) {
+        lk_doc_end_array(&story.doc);
+        lk_doc_array(&story.doc, "audit");
+    }
+    if (result == LK_EXIT_DONE) {
+        result = ask_audit(&story);
+    }
+    if (cli->json) {
+        lk_doc_end_array(&story.doc);
+    }
+    if (result == LK_EXIT_DONE) {
+        end_story(&story);
+    }
+    free_story(&story);
+    return result;
 }

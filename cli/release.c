@@ -16,12 +16,18 @@ const struct lk_manual lk_manual_release = {
     "valid lock shows, this is refused without --running.",
     options};
 
-enum lk_exit lk_run_release(struct lk_cli *cli)
+static enum lk_exit release(struct lk_cli *cli, void *context)
 {
     struct lk_deed deed = {.action = "released", .state = "released"};
 
+    (void)context;
     lk_words_add(&deed.words, "RESOLVE");
     lk_words_add_name(&deed.words, cli);
     lk_words_add(&deed.words, "RELEASED");
     return lk_deed_run(cli, &deed);
+}
+
+enum lk_exit lk_run_release(struct lk_cli *cli)
+{
+    return lk_deed_each(cli, release, NULL);
 }

@@ -116,19 +116,20 @@ static enum lk_exit read_headers(struct lk_cli *cli, const char *path,
 /* ---- The command ----------------------------------------------------------
  */
 
+/* Of all operations that are resolved: a body may come from standard input. */
 struct answer {
+    bool released; /* there is none */
+    uint64_t status;
     struct lk_buf headers;
     struct lk_buf body;
 };
 
-static enum lk_exit add_completed(struct lk_cli *cli, struct lk_deed *deed,
-                                  struct answer *answer)
+static enum lk_exit read_answer(struct lk_cli *cli, struct answer *answer)
 {
     const char *headers = lk_args_value(&cli->args, "headers-file");
     const char *body = lk_args_value(&cli->args, "body-file");
-    uint64_t status = 0;
     enum lk_exit result = lk_args_number(&cli->args, "completed", LK_STATUS_MIN,
-                                         LK_STATUS_MAX, &status);
+                                         LK_STATUS_MAX, &answer->status);
 
     if (result == LK_EXIT_DONE && headers != NULL) {
         result = read_headers(cli, headers, &answer->headers);
@@ -136,10 +137,6 @@ static enum lk_exit add_completed(struct lk_cli *cli, struct lk_deed *deed,
     if (result == LK_EXIT_DONE && body != NULL) {
         result = lk_read_file(body, &answer->body);
     }
-    lk_words_add(&deed->words, "COMPLETED");
-    lk_words_add_number(&deed->words, status);
-    lk_words_add_slice(&deed->words, latchkey_buf_slice(&answer->headers));
-    lk_words_add_slice(&deed->words, latchkey_buf_slice(&answer->body));
     return result;
 }
 
@@ -150,9 +147,11 @@ static enum lk_exit check_choice(struct lk_cli *cli)
     bool completed = lk_args_flag(&cli->args, "completed");
     bool released = lk_args_flag(&cli->args, "released");
 
-    if (cli->args.word_count != 3) {
-        return lk_complain_usage(cli, "name the operation by tenant, scope and "
-                                      "key, or a job with --job ID");
+    if (cli->args.word_count == 0) {
+        return lk_complain_usage(cli,
+                                 "name an operation by its reference or by "
+                                 "TENANT SCOPE KEY, or a job with --job "
+                                 "ID");
     }
     for (size_t i = 0; i < sizeof(of_jobs) / sizeof(of_jobs[0]); i++) {
         if (lk_args_flag(&cli->args, of_jobs[i])) {
@@ -193,32 +192,41 @@ static enum lk_exit resolve_job(struct lk_cli *cli)
     return lk_resolve_job(cli);
 }
 
-enum lk_exit lk_run_resolve(struct lk_cli *cli)
+static enum lk_exit resolve(struct lk_cli *cli, void *context)
 {
-    bool released = lk_args_flag(&cli->args, "released");
+    const struct answer *answer = context;
     struct lk_deed deed = {
         .action = "resolved",
-        .state = released ? "released" : "completed",
+        .state = answer->released ? "released" : "completed",
     };
-    struct answer answer = {0};
+
+    lk_words_add(&deed.words, "RESOLVE");
+    lk_words_add_name(&deed.words, cli);
+    if (answer->released) {
+        lk_words_add(&deed.words, "RELEASED");
+    } else {
+        lk_words_add(&deed.words, "COMPLETED");
+        lk_words_add_number(&deed.words, answer->status);
+        lk_words_add_slice(&deed.words, latchkey_buf_slice(&answer->headers));
+        lk_words_add_slice(&deed.words, latchkey_buf_slice(&answer->body));
+    }
+    return lk_deed_run(cli, &deed);
+}
+
+enum lk_exit lk_run_resolve(struct lk_cli *cli)
+{
+    struct answer answer = {.released = lk_args_flag(&cli->args, "released")};
     enum lk_exit result;
 
     if (lk_args_flag(&cli->args, "job")) {
         return resolve_job(cli);
     }
     result = check_choice(cli);
-    if (result != LK_EXIT_DONE) {
-        return result;
-    }
-    lk_words_add(&deed.words, "RESOLVE");
-    lk_words_add_name(&deed.words, cli);
-    if (released) {
-        lk_words_add(&deed.words, "RELEASED");
-    } else if (result == LK_EXIT_DONE) {
-        result = add_completed(cli, &deed, &answer);
+    if (result == LK_EXIT_DONE && !answer.released) {
+        result = read_answer(cli, &answer);
     }
     if (result == LK_EXIT_DONE) {
-        result = lk_deed_run(cli, &deed);
+        result = lk_deed_each(cli, resolve, &answer);
     }
     latchkey_buf_free(&answer.headers);
     latchkey_buf_free(&answer.body);

@@ -1,5 +1,6 @@
 """latchkey, the command line tool, against a real daemon."""
 
+import hmac
 import json
 import re
 import subprocess
@@ -61,9 +62,9 @@ def test_get_shows_an_operation_and_its_answer(daemon, raw):
     complete(raw)
     result = daemon.cli("get", *NAME)
     assert result.returncode == 0, result.stderr
-    for text in ("completed", "201", "Content-Type: application/json", "(in 2",
-                 reference(raw)):
-        assert text in result.stdout
+    for text in ("completed 201", "claimed (attempt 1)", "headers 32 bytes",
+                 "body 11 bytes", "(in 2", reference(raw)):
+        assert text in result.stdout, result.stdout
     assert daemon.cli("get", *NAME, "--body", "--why",
                       "ticket 7").stdout == '{"ok":true}'
 
@@ -103,6 +104,73 @@ def test_find_knows_a_reference_of_this_tenant_only_C35_C18(daemon, raw):
     assert json.loads(found.stdout)["key"] == "k1"
     other = daemon.cli("find", "other", code)
     assert other.returncode == 1 and other.stdout == ""
+
+
+def test_find_takes_a_reference_alone_as_it_was_pasted(daemon, raw):
+    claim(raw)
+    code = reference(raw)
+    for word in (code, code.lower(), code.replace("-", ""), "(%s)." % code,
+                 "Reference: " + code):
+        for command in ("find", "get"):
+            result = daemon.cli(command, word, "--json")
+            assert result.returncode == 0, (word, result.stderr)
+            assert json.loads(result.stdout)["key"] == "k1"
+    result = daemon.cli("find", "0000-0000-0000")
+    assert result.returncode == 1 and "0000-0000-0000" in result.stderr
+    assert json.loads(daemon.cli("find", "0000-0000-0000",
+                                 "--json").stdout) is None
+    assert daemon.cli("find", code, user="reader").returncode == 0
+    refused = daemon.cli("find", code, user=None)
+    assert refused.returncode == 4 and "tenant" in refused.stderr
+
+
+def test_several_references_are_all_shown(daemon, raw):
+    codes = []
+    for key in ("k1", "k2"):
+        claim(raw, ("acme", "POST /pay", key))
+        codes.append(reference(raw, ("acme", "POST /pay", key)))
+    result = daemon.cli("find", *codes, "0000-0000-0000", "--json")
+    assert result.returncode == 1, result.stderr
+    found = json.loads(result.stdout)["operations"]
+    assert [one["reference"] for one in found] == codes + ["0000-0000-0000"]
+    assert found[2]["result"] == "NIL"
+    text = daemon.cli("find", *codes).stdout
+    assert text.index(codes[0]) < text.index(codes[1])
+
+
+def test_the_story_of_an_operation_says_who_put_the_answer_there_C35(
+        daemon, raw):
+    doubt(raw)
+    shown = daemon.cli("get", *NAME).stdout
+    assert "uncertain: needs a person" in shown.splitlines()[0]
+    assert "uncertain: the app timed out" in shown
+    assert "for ever, until a person decides, then for 24 h" in shown
+    assert "latchkey release " + reference(raw) in shown
+    daemon.cli("resolve", *NAME, "--completed", "200", "--why",
+               "seen at the provider", "--who", "alice", check=True)
+    shown = daemon.cli("find", reference(raw)).stdout
+    assert "completed 200 by an operator" in shown.splitlines()[0]
+    assert ('resolved as completed by operator/alice: "seen at the provider"'
+            in shown)
+    assert "latchkey release" not in shown
+    document = json.loads(daemon.cli("get", *NAME, "--json").stdout)
+    assert document["needs_person"] is False
+    assert [event["event"] for event in document["story"]] == [
+        "claimed", "completed", "operator"]
+    times = [event["at_ms"] for event in document["story"]]
+    assert times == sorted(times) and times[0] == document["claimed_ms"]
+    assert [entry["action"] for entry in document["audit"]] == [
+        "resolve completed"]
+
+
+def test_an_app_sees_an_operation_but_not_its_whole_story_C36(daemon, raw):
+    complete(raw)
+    result = daemon.cli("get", *NAME, user=None)
+    assert result.returncode == 0, result.stderr
+    assert "completed 201" in result.stdout
+    assert "not the whole story" in result.stderr
+    document = json.loads(daemon.cli("get", *NAME, "--json", user=None).stdout)
+    assert document["partial"] is True
 
 
 def test_list_filters_and_pages(daemon, raw):
@@ -245,6 +313,55 @@ def test_evict_forgets_the_answer_and_is_audited_C35(daemon, raw):
     assert entries[-1]["why"] == "wrong amount" and entries[-1]["who"]
 
 
+def test_what_was_evicted_is_said_to_have_no_answer_any_more(daemon, raw):
+    complete(raw)
+    daemon.cli("evict", *NAME, "--why", "wrong amount", check=True)
+    for words in (("evict", *NAME), ("release", reference(raw)),
+                  ("resolve", *NAME, "--completed", "200")):
+        result = daemon.cli(*words, "--why", "x")
+        assert result.returncode == 1, result
+        assert reference(raw) + " is released already" in result.stderr
+        assert "no operation" not in result.stderr
+    assert len(audit(daemon)) == 1
+
+
+def test_several_references_are_acted_on_each_with_its_outcome_C35(daemon,
+                                                                   raw):
+    names = [("acme", "POST /pay", key) for key in ("k1", "k2", "k3")]
+    doubt(raw, names[0])
+    complete(raw, names[1])
+    doubt(raw, names[2])
+    codes = [reference(raw, name) for name in names]
+    result = daemon.cli("release", codes[0], codes[1], "0000-0000-0000",
+                        codes[2], "--why", "the provider has none of them")
+    assert result.returncode == 1
+    assert [line.split()[:2] for line in result.stdout.splitlines()] == [
+        ["released", codes[0]], ["released", codes[2]]]
+    assert codes[1] in result.stderr and "0000-0000-0000" in result.stderr
+    assert [state(raw, name) for name in names] == ["released", "completed",
+                                                    "released"]
+    assert {entry["why"] for entry in audit(daemon)} == {
+        "the provider has none of them"}
+    result = daemon.cli("evict", codes[0], codes[1], "--why", "x", "--json")
+    assert result.returncode == 1, result.stderr
+    assert [(one["result"], one["reference"]) for one in
+            json.loads(result.stdout)["operations"]] == [
+        ("NIL", codes[0]), ("OK", codes[1])]
+
+
+def test_one_answer_resolves_several_references(daemon, raw):
+    names = [("acme", "POST /pay", key) for key in ("k1", "k2")]
+    for name in names:
+        doubt(raw, name)
+    result = daemon.cli("resolve", *(reference(raw, name) for name in names),
+                        "--completed", "202", "--body-file", "-", "--why",
+                        "queued at the provider", input="later")
+    assert result.returncode == 0, result.stderr
+    for name in names:
+        assert raw("CLAIM", *name, "1:00")[:4] == [b"REPLAY", 202, b"",
+                                                   b"later"]
+
+
 def test_a_completed_operation_is_not_released(daemon, raw):
     complete(raw)
     result = daemon.cli("release", *NAME, "--why", "x")
@@ -371,8 +488,12 @@ def test_a_daemon_out_of_reach_is_exit_3_with_the_remedy(daemon):
     ("", "--help"),
     ("lst", '"list"'),
     ("frobnicate", "--help"),
-    ("get a b", "needs 3"),
-    ("get a b c d", '"d"'),
+    ("get", "needs 1"),
+    ("get a b", '"a" is not a reference'),
+    ("get a b c d", "TENANT SCOPE KEY"),
+    ("get 7D3F-92AB-1C4E b", '"b" is not a reference'),
+    ("release 7D3F-92AB-1C4E", "--why"),
+    ("resolve --completed 200 --why x", "reference"),
     ("list --stat x", "--state"),
     ("list --state odd", "uncertain"),
     ("list --older soon", "not a duration"),
@@ -451,6 +572,23 @@ def test_a_refused_key_is_exit_1_with_reason_and_place_C05(value, fault, at):
     if at is not None:
         assert document["at"] == at
         assert "offset %d\n" % at in result.stdout
+
+
+def test_a_hashed_tenant_is_computed_as_the_gateway_does(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef0123\n")
+    code = hmac.new(b"0123456789abcdef0123", b"customer-7", "sha256")
+    expected = "h:%s\n" % code.hexdigest()[:32]
+    words = ("tenant", "--secret-file", str(secret))
+    assert run(*words, "customer-7").stdout == expected
+    assert run(*words, "-", input="customer-7\n").stdout == expected
+    assert json.loads(run(*words, "customer-7", "--json").stdout) == {
+        "tenant": expected.strip()}
+    assert "--secret-file" in run("tenant", "customer-7").stderr
+    secret.write_text("short")
+    refused = run(*words, "customer-7")
+    assert refused.returncode == 2 and "16 bytes" in refused.stderr
+    assert "short\n" not in refused.stderr
 
 
 def test_json_that_means_the_same_has_one_fingerprint_C04():

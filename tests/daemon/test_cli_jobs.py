@@ -90,6 +90,48 @@ def audit(box):
 # ---- looking ----
 
 
+def test_an_operation_with_a_dead_job_does_not_look_fine_C29(box):
+    dead = leave(box, "/400", "dead")
+    first, *lines = box.daemon.cli("find", dead["reference"]
+                                   ).stdout.splitlines()
+    assert first.startswith(dead["reference"])
+    assert "but a job is dead: needs a person" in first
+    told = [line for line in lines if "job %d charge -> pay: dead after 1 "
+            "attempt: 400" % dead["id"] in line]
+    assert len(told) == 1, lines
+    assert "latchkey dead retry %d --why TEXT" % dead["id"] in lines
+    assert any("until its jobs are finished" in line for line in lines)
+    box.daemon.cli("dead", "drop", dead["id"], "--why", "refunded by hand",
+                   check=True)
+    shown = ask(box, "find", dead["reference"])
+    assert shown["needs_person"] is False
+    assert [job["state"] for job in shown["jobs"]] == ["dropped"]
+    assert shown["story"][-1]["text"].endswith('"refunded by hand"')
+    assert "job %d dropped by " % dead["id"] in shown["story"][-1]["text"]
+
+
+def test_operations_are_found_by_what_the_provider_calls_them_C35(box):
+    codes = []
+    for id_ in ("pi_1", "pi_2", "pi_2"):
+        doubt = leave(box, "/drop", "uncertain")
+        codes.append(doubt["reference"])
+        box.daemon.cli("resolve", "--job", doubt["id"], "--delivered",
+                       "--provider-id", id_, "--why", "seen", check=True)
+    for command in ("find", "get"):
+        shown = ask(box, command, "pi_1")
+        assert shown["reference"] == codes[0]
+        assert shown["jobs"][0]["provider_id"] == "pi_1"
+    assert [one["reference"] for one in ask(box, "find", "pi_2")["operations"]
+            ] == codes[1:]
+    assert ask(box, "find", "pi_3", status=1) is None
+    refused = box.daemon.cli("evict", "pi_2", "--why", "x")
+    assert refused.returncode == 1
+    assert all(code in refused.stderr for code in codes[1:])
+    assert ask(box, "evict", "pi_1", "--why", "x")["reference"] == codes[0]
+    assert [ask(box, "find", code)["state"] for code in codes] == [
+        "released", "completed", "completed"]
+
+
 def test_jobs_are_listed_by_state_target_and_tenant_C29(box):
     done = leave(box, "/200", "delivered")
     dead = leave(box, "/400", "dead", target="mail")
@@ -350,7 +392,7 @@ def test_a_reader_looks_at_jobs_but_does_not_touch_C36(box):
     ("resolve a b c --job 1 --drop --why x", "one of them"),
     ("resolve a b c --drop --why x", "--job"),
     ("resolve --job 1 --completed 200 --why x", "--job"),
-    ("resolve a b --released --why x", "tenant, scope"),
+    ("resolve a b --released --why x", "TENANT SCOPE KEY"),
     ("reconcile", "needs 1"),
     ("reconcile pay", "--export"),
 ])

@@ -62,7 +62,8 @@ class Peer:
 
     def __init__(self, path):
         self.address = "unix:%s" % path
-        self.answers = {"AUTH": b"+OK\r\n"}
+        self.answers = {"AUTH": b"+OK\r\n", "JOBS": bulk([0, []]),
+                        "AUDIT": bulk([])}
         self.heard = []
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(path))
@@ -166,6 +167,29 @@ def test_hostile_text_does_not_reach_the_terminal(peer):
         for stream in (result.stdout.decode(), result.stderr.decode()):
             assert is_clean(stream), (command, stream)
         assert rb"\x1b[2J\x0ab" in result.stdout, command
+
+
+@pytest.mark.parametrize("error, said", [
+    ("UNAVAILABLE the store cannot decide now",
+     "the store cannot decide now; latchkey health says why"),
+    ("UNAVAILABLE the disk is full",
+     "the store cannot decide now: the disk is full"),
+    ("UNAVAILABLE RECORD another transaction holds it; send the same again",
+     "the operation cannot be decided now: another transaction holds it; "
+     "send the same again"),
+])
+def test_a_store_that_cannot_decide_is_said_once(peer, error, said):
+    peer.answers["LOOKUP"] = b"-%s\r\n" % error.encode()
+    result = peer.cli("get", "t", "s", "k")
+    assert result.returncode == 3
+    assert result.stderr.decode() == "latchkey: %s\n" % said
+
+
+def test_an_operation_does_not_look_fine_if_its_jobs_cannot_be_read(peer):
+    peer.answers["LOOKUP"] = bulk(record(state="completed", status=201))
+    peer.answers["JOBS"] = b"-UNAVAILABLE the disk is full\r\n"
+    result = peer.cli("get", "t", "s", "k")
+    assert (result.returncode, result.stdout) == (3, b"")
 
 
 def test_a_hostile_error_does_not_reach_the_terminal(peer):

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from support import build
 from support.app import tell
 from support.gateway import guard
 from support.life import new_key
@@ -120,6 +121,11 @@ def test_a_hashed_tenant_is_stored_and_passed_on_as_a_hash(make_gateway, app):
     stored = app.last.header("Latchkey-Tenant")
     assert stored.startswith("h:") and len(stored) == 34
     assert set(stored[2:]) <= set("0123456789abcdef")
+    # An operator who knows the value can compute what to look for.
+    assert subprocess.run(
+        [str(build.BUILD / "latchkey"), "tenant", "-", "--secret-file",
+         str(gateway.folder / "secret")], input="tok-secret-1", text=True,
+        capture_output=True, check=True).stdout == stored + "\n"
     assert gateway.record(key, stored)
     assert not gateway.record(key, "tok-secret-1")
     assert gateway.logged(2, key=key)[0]["tenant"] == stored
