@@ -181,6 +181,24 @@ static enum lk_exit complain_unknown(const struct lk_cli *cli, const char *text)
     return LK_EXIT_FAILED;
 }
 
+/* The sentence may be about one operation, and may say no more than what the
+ * code has said. */
+static void complain_unavailable(const char *why)
+{
+    static const char record[] = "RECORD ";
+    const char *known = latchkey_status_text(LK_UNAVAILABLE);
+
+    why += strspn(why, " ");
+    if (strncmp(why, record, sizeof(record) - 1) == 0) {
+        lk_complain("the operation cannot be decided now: %s",
+                    why + sizeof(record) - 1);
+    } else if (*why == '\0' || strcmp(why, known) == 0) {
+        lk_complain("%s; latchkey health says why", known);
+    } else {
+        lk_complain("%s: %s", known, why);
+    }
+}
+
 /* An error of the daemon: "CODE sentence". */
 enum lk_exit lk_complain_error(const struct lk_cli *cli, struct lk_slice text)
 {
@@ -193,7 +211,7 @@ enum lk_exit lk_complain_error(const struct lk_cli *cli, struct lk_slice text)
         begins_with(text, "WRONGPASS")) {
         result = complain_denied(cli, copy.data);
     } else if (begins_with(text, "UNAVAILABLE")) {
-        lk_complain("the store cannot decide now: %s", copy.data + 12);
+        complain_unavailable(copy.data + strlen("UNAVAILABLE"));
         result = LK_EXIT_UNREACHABLE;
     } else if (is_strange(text)) {
         result = complain_unknown(cli, copy.data);
