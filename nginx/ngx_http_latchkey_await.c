@@ -202,8 +202,6 @@ static void
 ngx_http_latchkey_await_answer(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
-    u_char                        buf[128];
-    ngx_str_t                     text;
     ngx_http_latchkey_waiter_t   *waiter;
     ngx_http_latchkey_waiters_t  *waiters;
 
@@ -221,9 +219,9 @@ ngx_http_latchkey_await_answer(ngx_http_latchkey_call_t *call,
     }
 
     if (reply && reply->type == LK_REPLY_ERROR) {
-        text = ngx_http_latchkey_log_text(reply->text, buf, sizeof(buf));
         ngx_log_error(NGX_LOG_INFO, waiter->link->log, 0,
-                      "idempotency: AWAIT was refused: %V", &text);
+                      "idempotency: AWAIT was refused: %s",
+                      ngx_http_latchkey_error_text(reply->text));
     }
 
     ngx_http_latchkey_await_tell(waiter, NGX_ERROR);

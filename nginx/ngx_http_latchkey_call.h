@@ -72,9 +72,8 @@ struct ngx_http_latchkey_await_s {
 ngx_chain_t *ngx_http_latchkey_command(ngx_pool_t *pool,
     const ngx_str_t *words, ngx_uint_t n);
 
-/* text from a daemon as it may be logged: cut, on one line, no surprises */
-ngx_str_t ngx_http_latchkey_log_text(struct lk_slice text, u_char *buf,
-    size_t size);
+/* what an error reply means, as it may be logged */
+const char *ngx_http_latchkey_error_text(struct lk_slice text);
 
 /*
  * NGX_OK: queued; the handler never runs before this returns.

@@ -199,8 +199,8 @@ ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
 
         ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
                    "a client writes $%V in \"idempotency_tenant\" itself, "
-                   "whoever it has proved to be, and gets the answers to "
-                   "another's keys; take what was verified, such as "
+                   "whoever it has proved to be, and may write somebody "
+                   "else's; take what was verified, such as "
                    "$remote_user or a variable of \"auth_request_set\"; if it "
                    "is a whole credential, add \"hashed\"; if only a proxy "
                    "that has verified it can reach this server, add "

@@ -110,6 +110,7 @@ extern const char  ngx_http_latchkey_why_silent[];
 extern const char  ngx_http_latchkey_why_refused[];
 extern const char  ngx_http_latchkey_why_closed[];
 extern const char  ngx_http_latchkey_why_malformed[];
+extern const char  ngx_http_latchkey_why_foreign[];
 extern const char  ngx_http_latchkey_why_other[];
 extern const char  ngx_http_latchkey_why_unavailable[];
 extern const char  ngx_http_latchkey_why_memory[];

@@ -12,6 +12,10 @@ static ngx_int_t ngx_http_latchkey_link_open(ngx_http_latchkey_link_t *link,
     ngx_addr_t *addr);
 static ngx_int_t ngx_http_latchkey_link_events(ngx_connection_t *c,
     ngx_uint_t connected);
+static ngx_uint_t ngx_http_latchkey_link_is_foreign(
+    const struct lk_reply *reply);
+static struct lk_slice ngx_http_latchkey_link_told(
+    const struct lk_reply *reply, const char *name);
 static ngx_int_t ngx_http_latchkey_link_check_store(
     ngx_http_latchkey_link_t *link, const struct lk_reply *reply);
 
@@ -258,6 +262,12 @@ ngx_http_latchkey_link_greeted(ngx_http_latchkey_call_t *call,
 
     link = call->data;
 
+    if (ngx_http_latchkey_link_is_foreign(reply)) {
+        ngx_http_latchkey_link_down(link, ngx_http_latchkey_why_foreign, 0,
+                                    NULL);
+        return;
+    }
+
     if (reply->type == LK_REPLY_ERROR) {
         ngx_http_latchkey_link_down(link, ngx_http_latchkey_why_refused, 0,
                                     reply);
@@ -300,6 +310,44 @@ ngx_http_latchkey_link_greeted(ngx_http_latchkey_call_t *call,
 
 
 /*
+ * A Redis answers HELLO, too, and says what it is; one that is too old for it
+ * does not know the command.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_link_is_foreign(const struct lk_reply *reply)
+{
+    static const char  unknown[] = "ERR unknown command";
+
+    if (reply->type == LK_REPLY_ERROR) {
+        return reply->text.len >= sizeof(unknown) - 1
+               && ngx_strncasecmp((u_char *) reply->text.data,
+                                  (u_char *) unknown, sizeof(unknown) - 1)
+                  == 0;
+    }
+
+    return reply->type == LK_REPLY_ARRAY
+           && !latchkey_slice_equal(ngx_http_latchkey_link_told(reply,
+                                                                "server"),
+                                    LK_SLICE("latchkey"));
+}
+
+
+/* empty: the greeting does not have it */
+
+static struct lk_slice
+ngx_http_latchkey_link_told(const struct lk_reply *reply, const char *name)
+{
+    const struct lk_reply  *value;
+
+    value = ngx_http_latchkey_query_find(reply, name);
+
+    return value && value->type == LK_REPLY_TEXT
+           ? value->text : (struct lk_slice) { NULL, 0 };
+}
+
+
+/*
  * Daemons that stand in for each other must decide from the same records: two
  * stores would let an operation run in each.  A single daemon may come back
  * with another store; then there is nothing to hold on to.
@@ -309,20 +357,11 @@ static ngx_int_t
 ngx_http_latchkey_link_check_store(ngx_http_latchkey_link_t *link,
     const struct lk_reply *reply)
 {
-    size_t                        i;
     struct lk_slice               store;
     ngx_http_latchkey_servers_t  *servers;
 
     servers = link->servers;
-    store = (struct lk_slice) { NULL, 0 };
-
-    for (i = 0; i + 1 < reply->count; i += 2) {
-        if (latchkey_slice_equal(reply->elements[i].text, LK_SLICE("store")))
-        {
-            store = reply->elements[i + 1].text;
-        }
-    }
-
+    store = ngx_http_latchkey_link_told(reply, "store");
     store.len = ngx_min(store.len, NGX_HTTP_LATCHKEY_STORE_LEN);
 
     if (store.len == servers->store_len

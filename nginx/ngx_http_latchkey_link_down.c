@@ -49,6 +49,9 @@ const char  ngx_http_latchkey_why_closed[] =
 const char  ngx_http_latchkey_why_malformed[] =
     "sends what cannot be understood: does \"idempotency_server\" name a "
     "latchkeyd?";
+const char  ngx_http_latchkey_why_foreign[] =
+    "is not a latchkeyd, but a Redis or the like, and gets nothing: let "
+    "\"idempotency_server\" name a latchkeyd; a Redis may be the store of one";
 const char  ngx_http_latchkey_why_other[] =
     "keeps another store than the daemon before it: all that "
     "\"idempotency_server\" names must share one";
@@ -221,9 +224,8 @@ static void
 ngx_http_latchkey_link_tell(ngx_http_latchkey_link_t *link, ngx_uint_t up,
     const char *why, ngx_err_t err, const struct lk_reply *reply)
 {
-    u_char                       buf[128];
-    ngx_str_t                    text;
     ngx_uint_t                   level;
+    const char                  *error;
     ngx_http_latchkey_peer_t    *peer;
     ngx_http_latchkey_server_t  *server;
 
@@ -252,20 +254,14 @@ ngx_http_latchkey_link_tell(ngx_http_latchkey_link_t *link, ngx_uint_t up,
         link->told = 1;
     }
 
-    ngx_str_null(&text);
-
-    if (reply && (reply->type == LK_REPLY_ERROR
-                  || reply->type == LK_REPLY_TEXT))
-    {
-        text = ngx_http_latchkey_log_text(reply->text, buf, sizeof(buf));
-    }
+    error = reply && reply->type == LK_REPLY_ERROR
+            ? ngx_http_latchkey_error_text(reply->text) : NULL;
 
     server = link->servers->list.elts;
 
-    ngx_log_error(level, link->log, err, "idempotency: latchkeyd at %V %s%s%V",
-                  &server[link->peer].addr.name, why, text.len ? "; it says: "
-                                                               : "",
-                  &text);
+    ngx_log_error(level, link->log, err, "idempotency: latchkeyd at %V %s%s%s",
+                  &server[link->peer].addr.name, why, error ? "; it says " : "",
+                  error ? error : "");
 }
 
 

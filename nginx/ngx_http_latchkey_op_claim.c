@@ -176,20 +176,19 @@ static void
 ngx_http_latchkey_op_refused(ngx_http_latchkey_op_t *op,
     const struct lk_reply *reply)
 {
-    u_char     buf[256];
-    ngx_str_t  text;
+    const char  *error;
 
-    text = ngx_http_latchkey_log_text(reply->text, buf, sizeof(buf));
+    error = ngx_http_latchkey_error_text(reply->text);
 
     if (op->order == NULL) {
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "idempotency: latchkeyd refused a claim of location "
-                      "\"%V\": %V", &op->conf->location_name, &text);
+                      "\"%V\": %s", &op->conf->location_name, error);
         return;
     }
 
-    if (text.len >= sizeof(NGX_HTTP_LATCHKEY_TOO_LARGE) - 1
-        && ngx_strncmp(text.data, NGX_HTTP_LATCHKEY_TOO_LARGE,
+    if (reply->text.len >= sizeof(NGX_HTTP_LATCHKEY_TOO_LARGE) - 1
+        && ngx_strncmp(reply->text.data, NGX_HTTP_LATCHKEY_TOO_LARGE,
                        sizeof(NGX_HTTP_LATCHKEY_TOO_LARGE) - 1)
            == 0)
     {
@@ -198,9 +197,9 @@ ngx_http_latchkey_op_refused(ngx_http_latchkey_op_t *op,
 
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                   "idempotency_async: latchkeyd does not accept a request of "
-                  "location \"%V\" for later: %V; see to that, or set "
+                  "location \"%V\" for later: %s; see to that, or set "
                   "\"idempotency_async off\"", &op->conf->location_name,
-                  &text);
+                  error);
 }
 
 

@@ -108,8 +108,6 @@ static void
 ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
-    u_char                   buf[256];
-    ngx_str_t                text;
     enum lk_status           status;
     struct lk_answer         answer;
     ngx_http_latchkey_op_t  *op;
@@ -124,12 +122,11 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
     }
 
     if (reply && status != LK_UNAVAILABLE) {
-        text = ngx_http_latchkey_log_text(reply->text, buf, sizeof(buf));
-
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "idempotency: latchkeyd refused the answer to "
-                      "operation %s of location \"%V\": %V", op->reference,
-                      &op->conf->location_name, &text);
+                      "operation %s of location \"%V\": %s", op->reference,
+                      &op->conf->location_name,
+                      ngx_http_latchkey_error_text(reply->text));
 
         if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP) {
 

@@ -215,9 +215,7 @@ static ngx_int_t
 ngx_http_latchkey_query_answer(ngx_http_request_t *r,
     ngx_http_latchkey_told_pt told, const struct lk_reply *reply)
 {
-    u_char     buf[256];
     ngx_int_t  rc;
-    ngx_str_t  text;
 
     if (reply && reply->type == LK_REPLY_NIL) {
 
@@ -238,11 +236,9 @@ ngx_http_latchkey_query_answer(ngx_http_request_t *r,
     }
 
     if (reply && reply->type == LK_REPLY_ERROR) {
-        text = ngx_http_latchkey_log_text(reply->text, buf, sizeof(buf));
-
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "latchkeyd did not say what became of an operation: %V",
-                      &text);
+                      "latchkeyd did not say what became of an operation: %s",
+                      ngx_http_latchkey_error_text(reply->text));
     }
 
     return ngx_http_latchkey_query_problem(r, LK_PROBLEM_UNAVAILABLE,

@@ -117,19 +117,46 @@ ngx_http_latchkey_announce(u_char *p, u_char sign, size_t n)
 }
 
 
-ngx_str_t
-ngx_http_latchkey_log_text(struct lk_slice text, u_char *buf, size_t size)
+/*
+ * The sentence behind a code may repeat what was sent, keys and passwords
+ * included, and whoever sends it need not be a latchkeyd: it is not logged.
+ */
+
+const char *
+ngx_http_latchkey_error_text(struct lk_slice text)
 {
-    size_t     i;
-    ngx_str_t  shown;
+    size_t      len;
+    ngx_uint_t  i;
 
-    shown.data = buf;
-    shown.len = ngx_min(text.len, size);
+    static struct {
+        const char  *code;
+        const char  *meaning;
+    } errors[] = {
+        { "UNAVAILABLE", "UNAVAILABLE (its store: see the log of latchkeyd)" },
+        { "NOAUTH", "NOAUTH (it wants a password)" },
+        { "WRONGPASS", "WRONGPASS (user or password is wrong)" },
+        { "NOPERM", "NOPERM (its user does not have the role \"use\")" },
+        { "ERR TOO LARGE", "ERR TOO LARGE (more than its "
+                           "courier.request_bytes)" },
+        { "ERR ACCEPT: courier.gateway", "ERR (its courier.gateway is not "
+                                         "set)" },
+        { "ERR a Redis store", "ERR (a Redis store keeps no requests for "
+                               "later)" },
+        { "ERR AWAIT", "ERR (its limits.waiters)" },
+        { "ERR max number of clients", "ERR (it has as many clients as its "
+                                       "limits allow)" },
+        { "ERR", "ERR (a time or a size is beyond its limits, or it is of "
+                 "another version)" },
+        { "", "an error that latchkeyd does not know" }
+    };
 
-    for (i = 0; i < shown.len; i++) {
-        buf[i] = (text.data[i] < 0x20 || text.data[i] > 0x7e)
-                 ? '?' : text.data[i];
+    for (i = 0; /* void */ ; i++) {
+        len = ngx_strlen(errors[i].code);
+
+        if (text.len >= len
+            && ngx_strncmp(text.data, errors[i].code, len) == 0)
+        {
+            return errors[i].meaning;
+        }
     }
-
-    return shown;
 }
