@@ -107,13 +107,14 @@ ngx_http_latchkey_status_find(ngx_http_request_t *r, ngx_str_t *words,
 }
 
 
-/* by scope and key */
+/* by scope and key; a key in the query ends in logs, one in a header not */
 
 static ngx_int_t
 ngx_http_latchkey_status_lookup(ngx_http_request_t *r, ngx_str_t *words,
     ngx_uint_t *n, enum lk_problem_kind *kind, const char **fault)
 {
-    ngx_int_t  key, scope;
+    ngx_int_t  key, sent, scope;
+    ngx_str_t  value;
 
     *n = 4;
     ngx_str_set(&words[0], "LOOKUP");
@@ -125,17 +126,34 @@ ngx_http_latchkey_status_lookup(ngx_http_request_t *r, ngx_str_t *words,
         return NGX_ERROR;
     }
 
+    sent = ngx_http_latchkey_get_key(r, &value);
+
+    if (sent == NGX_ERROR || (sent == NGX_OK && key != NGX_DECLINED)) {
+        *fault = sent == NGX_ERROR
+                 ? "The header Idempotency-Key was sent twice."
+                 : "There is a key in Idempotency-Key and one in the query: "
+                   "give one of them.";
+        return NGX_DECLINED;
+    }
+
+    if (sent == NGX_OK) {
+        words[3] = value;
+        key = NGX_OK;
+    }
+
     if (key == NGX_DECLINED) {
         *fault = scope == NGX_DECLINED
                  ? "The query does not say which operation is meant: give "
-                   "reference, or key and scope."
-                 : "The query has a scope, but no key.";
+                   "reference, or scope and the header Idempotency-Key."
+                 : "The query has a scope, but there is no key: send it "
+                   "in the header Idempotency-Key.";
         return NGX_DECLINED;
     }
 
     if (scope == NGX_DECLINED || (scope == NGX_OK && words[2].len == 0)) {
-        *fault = "The query has a key, but no scope: by default it is the "
-                 "method, a space and the path, as in scope=POST%20/charges.";
+        *fault = "There is a key, but no scope in the query: by default it is "
+                 "the method, a space and the path, as in "
+                 "scope=POST%20/charges.";
         return NGX_DECLINED;
     }
 

@@ -69,6 +69,34 @@ def test_a_finished_operation_is_found_by_reference_and_by_key(gateway):
         assert told["claimed"] <= told["completed"] < told["expires"]
 
 
+def test_the_key_may_be_in_its_header_and_stays_out_of_the_uri(gateway):
+    key = new_key()
+    first = gateway.post(key)
+    for value in (key, '"%s"' % key):
+        answer = gateway.request("GET", "/status?scope=POST%20/", key=value)
+        assert answer.json()["reference"] == first.reference
+    # A program that sends it with whatever it asks.
+    answer = gateway.request("GET", "/status?reference=" + first.reference,
+                             key="another")
+    assert answer.json()["reference"] == first.reference
+    assert not any(key in line["uri"] for line in gateway.access())
+
+
+@pytest.mark.parametrize("query,headers,problem,says", [
+    ("?scope=POST%20/&key=a", ["a"], "query-invalid", "give one"),
+    ("?scope=POST%20/", ["a", "a"], "query-invalid", "twice"),
+    ("?scope=POST%20/", ["a b"], "key-invalid", ""),
+    ("?scope=POST%20/", [], "query-invalid", "Idempotency-Key"),
+    ("", ["a"], "query-invalid", "scope"),
+    ("", [], "query-invalid", "reference")])
+def test_a_key_in_a_header_that_says_nothing_clear_is_refused(
+        gateway, query, headers, problem, says):
+    answer = gateway.request("GET", "/status" + query, headers=[
+        ("Idempotency-Key", value) for value in headers])
+    assert (answer.status, answer.problem) == (400, problem)
+    assert says in answer.json()["detail"]
+
+
 def test_neither_body_nor_token_nor_fingerprint_is_told(gateway):
     key = new_key()
     first = gateway.post(key, headers=tell(body=SECRET))
