@@ -148,6 +148,7 @@ char *lk_running_folder(void);
 struct lk_subject {
     struct lk_name name;
     struct lk_slice reference; /* empty: it was named by `name` */
+    uint64_t token;            /* found uncertain, under this one; else 0 */
     struct lk_buf text;        /* what these point into, if not into argv */
 };
 
@@ -311,6 +312,9 @@ struct lk_slice lk_deed_state(struct lk_cli *cli);
 /* lk_each_operation, once it is said who and why. */
 LK_MUST_CHECK enum lk_exit lk_deed_each(struct lk_cli *cli, lk_operation_fn act,
                                         void *context);
+/* Of RESOLVE: what was found uncertain may be another claim by now, or another
+ * operation of the same name; nothing is said of these. */
+void lk_words_add_fence(struct lk_words *words, const struct lk_cli *cli);
 /* Adds the name of cli->subject. */
 void lk_words_add_name(struct lk_words *words, const struct lk_cli *cli);
 

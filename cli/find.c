@@ -97,6 +97,10 @@ static void take_subject(struct lk_cli *cli, const struct lk_reply *record)
             (struct lk_slice){subject->text.data + subject->text.len, text.len};
         lk_put_raw(&subject->text, text);
     }
+    subject->token = latchkey_slice_equal(lk_field_text(record, "state"),
+                                          LK_SLICE("uncertain"))
+                         ? lk_field_number(record, "token")
+                         : 0;
 }
 
 /* What stands between one and the next. */

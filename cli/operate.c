@@ -34,6 +34,14 @@ void lk_words_add_name(struct lk_words *words, const struct lk_cli *cli)
     lk_words_add_slice(words, cli->subject.name.key);
 }
 
+void lk_words_add_fence(struct lk_words *words, const struct lk_cli *cli)
+{
+    if (cli->subject.token != 0) {
+        lk_words_add(words, "TOKEN");
+        lk_words_add_number(words, cli->subject.token);
+    }
+}
+
 enum lk_exit lk_deed_words(struct lk_cli *cli, struct lk_deed *deed,
                            const char *default_why)
 {
@@ -208,6 +216,7 @@ static enum lk_exit report_no(struct lk_cli *cli, const char *result)
 {
     struct lk_doc doc = {.out = &cli->out};
     const struct lk_reply *record = ask_record(cli);
+    bool is_stale = strcmp(result, "STALE") == 0;
     struct lk_buf text = {0};
 
     if (cli->json) {
@@ -224,8 +233,11 @@ static enum lk_exit report_no(struct lk_cli *cli, const char *result)
         lk_put_text(&text, lk_field_text(record, "reference"));
         lk_put(&text, " is ");
         lk_put_text(&text, lk_field_text(record, "state"));
-        lk_put(&text, " already and has no stored answer; the next request "
-                      "with its key runs");
+        lk_put(&text, "%s",
+               is_stale ? " now, which it was not when it was looked at, or "
+                          "under another claim; look again"
+                        : " already and has no stored answer; the next "
+                          "request with its key runs");
     } else {
         lk_put(&text, "there is no operation under ");
         put_name(&text, cli);

@@ -24,6 +24,7 @@ static enum lk_exit release(struct lk_cli *cli, void *context)
     lk_words_add(&deed.words, "RESOLVE");
     lk_words_add_name(&deed.words, cli);
     lk_words_add(&deed.words, "RELEASED");
+    lk_words_add_fence(&deed.words, cli);
     return lk_deed_run(cli, &deed);
 }
 

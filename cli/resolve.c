@@ -210,6 +210,7 @@ static enum lk_exit resolve(struct lk_cli *cli, void *context)
         lk_words_add_slice(&deed.words, latchkey_buf_slice(&answer->headers));
         lk_words_add_slice(&deed.words, latchkey_buf_slice(&answer->body));
     }
+    lk_words_add_fence(&deed.words, cli);
     return lk_deed_run(cli, &deed);
 }
 

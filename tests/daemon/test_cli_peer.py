@@ -185,6 +185,20 @@ def test_a_store_that_cannot_decide_is_said_once(peer, error, said):
     assert result.stderr.decode() == "latchkey: %s\n" % said
 
 
+@pytest.mark.parametrize("words", [
+    ("release",), ("resolve", "--completed", "200")])
+def test_what_was_found_uncertain_is_resolved_under_that_claim_alone(peer,
+                                                                     words):
+    peer.answers["FIND"] = bulk(record(state="uncertain", token=7))
+    peer.answers["LOOKUP"] = bulk(record(state="uncertain", token=9))
+    peer.answers["RESOLVE"] = b"+STALE\r\n"
+    result = peer.cli(*words, "7D3F-92AB-1C4E", "--why", "x")
+    assert result.returncode == 1
+    assert b"look again" in result.stderr
+    sent = [line for line in peer.heard if line[0] == "RESOLVE"]
+    assert len(sent) == 1 and sent[0][sent[0].index("TOKEN") + 1] == "7"
+
+
 def test_an_operation_does_not_look_fine_if_its_jobs_cannot_be_read(peer):
     peer.answers["LOOKUP"] = bulk(record(state="completed", status=201))
     peer.answers["JOBS"] = b"-UNAVAILABLE the disk is full\r\n"

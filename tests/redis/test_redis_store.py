@@ -334,8 +334,9 @@ def test_a_user_with_no_more_than_the_documented_rights(make_daemon):
         assert raw("EVICT", *name(key), "WHO", "me", "WHY", "test") == "OK"
         assert raw("LIST") and raw("AUDIT")
         assert daemon.cli("verify").returncode == 0
-        assert daemon.cli("find", "acme", claim(raw, new_key())[4].decode()
-                          ).returncode == 0
+        reference = claim(raw, new_key())[4].decode()
+        assert daemon.cli("find", "acme", reference).returncode == 0
+        assert reference in daemon.cli("find", reference).stdout
         # What it does not say, it does not know; what it must, it does.
         assert "its-password" not in daemon.log_text()
 
