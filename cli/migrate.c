@@ -76,11 +76,12 @@ static void complain(struct lk_buf *why, enum lk_status status)
 enum lk_exit lk_migrate_store(struct lk_cli *cli, const char *url)
 {
     struct lk_buf said = {0};
+    struct lk_buf warning = {0};
     struct lk_buf error = {0};
     enum lk_status status = LK_OK;
 
     if (is_postgres(url)) {
-        status = lk_postgres_migrate(url, &said, &error);
+        status = lk_postgres_migrate(url, &said, &warning, &error);
     } else if (is_redis(url)) {
         status = lk_redis_migrate(url, &said);
     } else if (lk_url_is(url, "sqlite")) {
@@ -90,16 +91,22 @@ enum lk_exit lk_migrate_store(struct lk_cli *cli, const char *url)
         return lk_complain_usage(
             cli, "the URL begins with postgres:, redis: or sqlite:");
     }
+    if (warning.len > 0) {
+        lk_complain("warning: %.*s", (int)warning.len, warning.data);
+    }
     if (status == LK_OK) {
         show(cli, latchkey_buf_slice(&said));
     } else {
         complain(error.len > 0 ? &error : &said, status);
     }
     latchkey_buf_free(&said);
+    latchkey_buf_free(&warning);
     latchkey_buf_free(&error);
     switch (status) {
     case LK_OK:
         return LK_EXIT_DONE;
+    case LK_VERSION:
+        return LK_EXIT_NO;
     case LK_DENIED:
         return LK_EXIT_DENIED;
     case LK_UNAVAILABLE:

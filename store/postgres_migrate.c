@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+LK_EMBED(lk_sql_owner, "store/sql/owner.sql");
 LK_EMBED(lk_sql_schema, "store/sql/001_schema.sql");
 LK_EMBED(lk_sql_apply, "store/sql/002_apply.sql");
 LK_EMBED(lk_sql_app, "store/sql/003_app.sql");
@@ -146,6 +147,9 @@ static enum lk_status try_step(struct lk_pg_conn *conn, long *version,
 
     *took = false;
     if (!status) {
+        status = lk_pg_script(conn, lk_sql_owner, lk_pg_clock_ns() + PATIENCE);
+    }
+    if (!status) {
         status = read_version(conn, version);
     }
     if (!status && *version >= STEPS) {
@@ -180,6 +184,14 @@ static bool is_passing(const struct lk_pg_conn *conn)
                         !strcmp(conn->sqlstate, "40001"));
 }
 
+/* What owner.sql refuses, or the server, stays refused. */
+static enum lk_status status_of(const struct lk_pg_conn *conn)
+{
+    return !strcmp(conn->sqlstate, "42501")   ? LK_DENIED
+           : !strcmp(conn->sqlstate, "3F000") ? LK_INVALID
+                                              : LK_UNAVAILABLE;
+}
+
 static enum lk_status climb(struct lk_pg_conn *conn, struct lk_buf *report,
                             struct lk_buf *error)
 {
@@ -201,12 +213,21 @@ static enum lk_status climb(struct lk_pg_conn *conn, struct lk_buf *report,
                 error, "%s: %s",
                 version < STEPS ? steps[version].name : "the last step",
                 conn->message);
-            return said ? said : LK_UNAVAILABLE;
+            return said ? said : status_of(conn);
         } else if (took) {
             taken++;
             status = latchkey_buf_printf(report, "applied %s\n",
                                          steps[version - 1].name);
         }
+    }
+    if (!status && version > STEPS) {
+        status = latchkey_buf_printf(
+            error,
+            "the schema has version %ld, made by a newer Latchkey; this "
+            "one, " LATCHKEY_VERSION
+            ", knows %d: upgrade it, or use the newer one's tool",
+            version, (int)STEPS);
+        return status ? status : LK_VERSION;
     }
     if (!status && !taken) {
         status = latchkey_buf_printf(
@@ -249,8 +270,21 @@ static enum lk_status check_server(struct lk_pg_conn *conn,
     return status;
 }
 
+/* The first one only: each step gives it again. */
+static void take_warning(void *context, const PGresult *result)
+{
+    struct lk_buf *warning = context;
+    const char *text = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+    const char *hint = PQresultErrorField(result, PG_DIAG_MESSAGE_HINT);
+
+    if (text && hint && !warning->len &&
+        latchkey_buf_printf(warning, "%s. %s", text, hint)) {
+        warning->len = 0;
+    }
+}
+
 enum lk_status lk_postgres_migrate(const char *url, struct lk_buf *report,
-                                   struct lk_buf *error)
+                                   struct lk_buf *warning, struct lk_buf *error)
 {
     struct lk_postgres *store = calloc(1, sizeof(*store));
 
@@ -265,6 +299,7 @@ enum lk_status lk_postgres_migrate(const char *url, struct lk_buf *report,
         status = say(error, LK_UNAVAILABLE, conn->message);
     }
     if (!status) {
+        PQsetNoticeReceiver(conn->pg, take_warning, warning);
         status = check_server(conn, error);
     }
     if (!status) {
@@ -284,8 +319,8 @@ enum lk_status lk_postgres_sql(long from, struct lk_buf *text)
         text,
         "-- Latchkey's schema, from version %ld to %d. Run it as the owner of "
         "the\n-- database, with errors ending it: psql -v ON_ERROR_STOP=1\n\n"
-        "BEGIN;\nSELECT pg_advisory_xact_lock(5499535116398314074);\n\n",
-        from, STEPS);
+        "BEGIN;\nSELECT pg_advisory_xact_lock(5499535116398314074);\n\n%s\n",
+        from, STEPS, lk_sql_owner);
 
     for (long i = from < 0 ? 0 : from; i < STEPS && !status; i++) {
         status = latchkey_buf_printf(text, "%s\n", steps[i].sql);

@@ -15,13 +15,16 @@ long lk_postgres_version(void);
  * "postgres:host=...") up to that version. Safe to run twice and by two at
  * once, while daemons and apps use the store: it waits for no lock longer than
  * a moment at a time, but tries again. `report` gets a line for each step
- * that was taken, or one that says that there was none. On failure nothing of
- * the step that failed remains, and `error` gets a sentence without a
- * password. LK_INVALID: that server or database will never do; LK_UNAVAILABLE:
- * it may do later, or with other rights.
+ * that was taken, or one that says that there was none; `warning` a sentence,
+ * if the schema should not be this role's. On failure nothing of the step that
+ * failed remains, and `error` gets a sentence without a password. LK_INVALID:
+ * that server or database will never do; LK_DENIED: not with this role, or not
+ * with what others may do to the schema; LK_VERSION: the schema is a newer
+ * program's; LK_UNAVAILABLE: it may do later.
  */
 LK_MUST_CHECK enum lk_status lk_postgres_migrate(const char *url,
                                                  struct lk_buf *report,
+                                                 struct lk_buf *warning,
                                                  struct lk_buf *error);
 
 /*

@@ -2,7 +2,8 @@
 --
 -- PostgreSQL 13 or later, plain SQL, no extension, no superuser. The file is
 -- run as a whole in one transaction by `latchkey migrate`, which sets
--- meta.version itself. Everything stands in the schema `latchkey`.
+-- meta.version itself. Everything is in the schema `latchkey`, which owner.sql
+-- has made or looked at.
 --
 -- Two roles, both without a login; give them to the logins of the daemon and
 -- of the apps:   GRANT latchkey_daemon TO some_login;
@@ -17,21 +18,6 @@
 -- Latchkey. As text they are escaped: a backslash is `\\`, and a byte that is
 -- not part of valid UTF-8 is `\ooo`, three octal digits. Two names are equal
 -- if their bytes are: hence COLLATE "C" everywhere.
-
-DO $$
-BEGIN
-    IF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace
-                   WHERE nspname = 'latchkey') THEN
-        CREATE SCHEMA latchkey;
-    END IF;
-EXCEPTION WHEN insufficient_privilege THEN
-    RAISE EXCEPTION 'the schema "latchkey" cannot be created: %', SQLERRM
-        USING ERRCODE = 'insufficient_privilege',
-        HINT = pg_catalog.format(
-            'Have an administrator run: CREATE SCHEMA latchkey AUTHORIZATION '
-            '%I; and then run latchkey migrate again.', current_user);
-END
-$$;
 
 -- Roles belong to all databases of a server, so they may be there already.
 DO $$

@@ -12,6 +12,7 @@ import pytest
 from support.bank import ACCOUNTS, Bank
 from support.build import patience
 from support.life import until
+from support.moving import done, tool
 from support.postgres import Postgres
 
 LANGUAGES = ("python", "node", "c")
@@ -279,3 +280,135 @@ def test_the_ledger_is_exact_whatever_is_killed_and_cut_off(bank, languages):
     assert sum(worker.kills for worker in workers) >= 2 * WORKERS and cut
     assert any(answer["replayed"] for answer in answers)
     assert not any("error" in answer for answer in answers)
+
+
+# ---- whose schema it is ----
+
+# Whoever reads meta makes mallory a superuser, if the reader may.
+TRAP = """
+CREATE SCHEMA latchkey;
+CREATE FUNCTION latchkey.trap() RETURNS text LANGUAGE plpgsql AS
+    $$BEGIN ALTER ROLE mallory SUPERUSER; RETURN '1'; END$$;
+CREATE VIEW latchkey.meta AS
+    SELECT 'version'::text AS name, latchkey.trap() AS value;
+"""
+
+
+@pytest.fixture
+def shared(server):
+    """A database in which several roles may make schemas; its name."""
+    for role in ("mallory", "keeper"):
+        if not server.query("SELECT 1 FROM pg_roles WHERE rolname = %s",
+                            (role,)):
+            server.create_user(role)
+    for role in ("latchkey_daemon", "latchkey_app"):
+        if not server.query("SELECT 1 FROM pg_roles WHERE rolname = %s",
+                            (role,)):
+            server.query("CREATE ROLE %s NOLOGIN" % role)
+    name = server.create_database().rsplit("/", 1)[1]
+    server.query("GRANT CREATE ON DATABASE %s TO mallory, keeper" % name)
+    return name
+
+
+def assert_refused(server, shared, user, *words):
+    result = tool("migrate", server.url(shared, user=user))
+    assert result.returncode == 4, (result.stdout, result.stderr)
+    for word in words:
+        assert word in result.stderr, result.stderr
+    assert server.value("SELECT count(*) FROM pg_roles WHERE rolsuper"
+                        " AND rolname = 'mallory'") == 0
+
+
+def test_a_schema_of_another_role_is_not_even_read(server, shared):
+    server.connect(shared, user="mallory").execute(TRAP)
+    assert_refused(server, shared, "postgres", "belongs to the role mallory",
+                   "run this as that role")
+    assert_refused(server, shared, "keeper", "belongs to the role mallory")
+    # The same is true for who runs the printed SQL.
+    printed = done(tool("migrate", "--print")).stdout
+    with pytest.raises(AssertionError, match="belongs to the role mallory"):
+        server.psql(printed, database=shared)
+
+
+def test_a_schema_that_another_role_makes_meanwhile_is_not_taken(
+        server, shared):
+    mallory = server.connect(shared, user="mallory", autocommit=False)
+    mallory.execute(TRAP)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(
+        tool("migrate", server.url(shared))))
+    thread.start()
+    # It has found no schema, and waits to make one.
+    until(lambda: server.query(
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        " AND datname = %s AND query LIKE '%%whose schema%%'", (shared,)))
+    mallory.commit()
+    thread.join()
+    assert results[0].returncode == 4, results[0]
+    assert "belongs to the role mallory" in results[0].stderr
+    assert_refused(server, shared, "postgres")
+
+
+def test_what_others_own_or_may_make_in_the_schema_stops_a_migration(
+        server, shared):
+    # A database administrator makes the schema for the role that migrates.
+    server.query("CREATE SCHEMA latchkey AUTHORIZATION keeper",
+                 database=shared)
+    server.query("GRANT CREATE, USAGE ON SCHEMA latchkey TO mallory",
+                 database=shared)
+    assert_refused(server, shared, "keeper", "role mallory may create objects",
+                   "REVOKE CREATE ON SCHEMA latchkey FROM mallory")
+    server.connect(shared, user="mallory").execute(
+        "CREATE FUNCTION latchkey.claim() RETURNS int LANGUAGE sql"
+        " AS 'SELECT 1'; CREATE TYPE latchkey.verdict AS (x int)")
+    server.query("REVOKE CREATE ON SCHEMA latchkey FROM mallory",
+                 database=shared)
+    for what in ("type latchkey.verdict", "function latchkey.claim()"):
+        assert_refused(server, shared, "keeper",
+                       "%s belongs to the role mallory" % what)
+        server.query("DROP " + what, database=shared)
+    server.query("GRANT CREATE ON SCHEMA latchkey TO PUBLIC", database=shared)
+    assert_refused(server, shared, "keeper", "PUBLIC may create")
+    server.query("REVOKE CREATE ON SCHEMA latchkey FROM PUBLIC",
+                 database=shared)
+    made = done(tool("migrate", server.url(shared, user="keeper")))
+    assert "warning" not in made.stderr
+    done(tool("migrate", server.url(shared, user="keeper")))
+    # A function that was replaced since is found by the next migration.
+    server.query("ALTER FUNCTION latchkey.fence OWNER TO mallory",
+                 database=shared)
+    assert_refused(server, shared, "keeper", "function latchkey.fence(",
+                   "belongs to the role mallory")
+
+
+def test_a_schema_of_that_name_that_is_not_latchkeys_is_left_alone(
+        server, shared):
+    server.query("CREATE SCHEMA latchkey; CREATE TABLE latchkey.door (x int)",
+                 database=shared)
+    result = tool("migrate", server.url(shared))
+    assert result.returncode == 5
+    assert "is not Latchkey's: the table latchkey.door is in it" in (
+        result.stderr)
+
+
+def test_a_superuser_is_warned_and_functions_for_apps_pin_their_search_path(
+        server, shared):
+    made = done(tool("migrate", server.url(shared)))
+    assert made.stderr.count("warning: ") == 1
+    assert "CREATE SCHEMA latchkey AUTHORIZATION latchkey_owner" in made.stderr
+    functions = server.query(
+        "SELECT proname, proconfig FROM pg_proc WHERE prosecdef"
+        " AND pronamespace = 'latchkey'::regnamespace", database=shared)
+    assert len(functions) >= 8
+    for name, settings in functions:
+        assert "search_path=pg_catalog, pg_temp" in settings, name
+
+
+def test_the_schema_of_a_newer_version_is_not_nothing_to_do(server, shared):
+    done(tool("migrate", server.url(shared)))
+    server.query("UPDATE latchkey.meta SET value = '999'"
+                 " WHERE name = 'version'", database=shared)
+    result = tool("migrate", server.url(shared))
+    assert result.returncode == 1
+    assert "version 999, made by a newer Latchkey" in result.stderr
+    assert "upgrade" in result.stderr and result.stdout == ""

@@ -4,7 +4,8 @@ import itertools
 
 from . import build
 
-FILES = sorted((build.ROOT / "store" / "sql").glob("*.sql"))
+SQL = build.ROOT / "store" / "sql"
+FILES = sorted(SQL.glob("[0-9]*.sql"))
 EVENTS = ("claim", "accept", "lease", "complete", "release", "doubt", "extend",
           "keep", "resolve-completed", "resolve-released", "evict", "sweep",
           "reap", "enqueue", "return")
@@ -24,6 +25,7 @@ def migrate(connection, files=FILES):
     """As `latchkey migrate` does: each file in a transaction of its own."""
     for file in files:
         with connection.transaction():
+            connection.execute((SQL / "owner.sql").read_text())
             connection.execute(file.read_text())
 
 
