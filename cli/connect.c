@@ -157,8 +157,9 @@ static enum lk_exit complain_denied(const struct lk_cli *cli, const char *text)
     }
     length -= length > 0 && text[length - 1] == '.';
     if (role && cli->where.user != NULL) {
-        lk_complain("not allowed: %.*s; user \"%s\" has another role", length,
-                    text, cli->where.user);
+        lk_complain("not allowed: %.*s; user \"%s\" has another role; name "
+                    "another with --user",
+                    length, text, cli->where.user);
     } else {
         lk_complain("not allowed: %.*s; %s", length, text,
                     role || cli->where.password == NULL

@@ -131,7 +131,8 @@ enum lk_exit lk_job_fetch(struct lk_cli *cli, uint64_t id, bool bodies,
         if (cli->json) {
             lk_doc_null(&doc, NULL);
         }
-        lk_complain("there is no job %llu", (unsigned long long)id);
+        lk_complain("there is no job %llu; latchkey jobs lists them",
+                    (unsigned long long)id);
         return LK_EXIT_NO;
     }
     if (result == LK_EXIT_DONE && (*job)->type != LK_REPLY_ARRAY) {

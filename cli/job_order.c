@@ -165,7 +165,8 @@ static enum lk_exit report(struct lk_cli *cli, uint64_t id,
                (unsigned long long)id, choice->state);
     }
     if (counts->gone > 0) {
-        lk_complain("there is no job %llu", (unsigned long long)id);
+        lk_complain("there is no job %llu; latchkey jobs lists them",
+                    (unsigned long long)id);
     } else if (!done) {
         lk_complain("nothing was changed: %.*s", (int)counts->refusal.len,
                     counts->refusal.data);

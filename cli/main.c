@@ -97,8 +97,12 @@ enum lk_exit lk_read_file(const char *path, struct lk_buf *data)
     }
     failed = failed || ferror(file);
     if (failed) {
-        lk_complain("cannot read %s: %s", standard ? "standard input" : path,
-                    strerror(errno));
+        lk_complain("cannot read %s: %s%s", standard ? "standard input" : path,
+                    strerror(errno),
+                    errno == ENOENT   ? "; check the path"
+                    : errno == EACCES ? "; let this user read it, or name "
+                                        "another file"
+                                      : "");
     }
     if (file != NULL && !standard) {
         fclose(file);
@@ -120,7 +124,7 @@ static enum lk_exit check_words(const struct lk_cli *cli)
                                  command->name, command->least_words);
     }
     if (count > command->most_words) {
-        return lk_complain_usage(cli, "what is \"%s\" after \"%s\"?",
+        return lk_complain_usage(cli, "\"%s\" is one word too many after %s",
                                  cli->args.words[command->most_words],
                                  command->name);
     }

@@ -178,7 +178,8 @@ static char peek(struct parse *parse)
 static enum lk_status expect(struct parse *parse, char wanted)
 {
     if (peek(parse) != wanted) {
-        return refuse(parse, "it is no JSON object of one level, or was cut");
+        return refuse(parse, "it is not a JSON object of one level, or was "
+                             "cut; name a file that latchkey export wrote");
     }
     parse->at++;
     return LK_OK;

@@ -241,6 +241,7 @@ static enum lk_exit report_no(struct lk_cli *cli, const char *result)
     } else {
         lk_put(&text, "there is no operation under ");
         put_name(&text, cli);
+        lk_put(&text, "; latchkey list shows what there is");
     }
     lk_put_raw(&text, (struct lk_slice){"", 1});
     lk_complain("nothing was changed: %s", text.data);

@@ -147,9 +147,16 @@ enum lk_exit lk_store_connect(struct lk_cli *cli, const char *url,
     config->log = tell;
     enum lk_status status = lk_store_open(url, config, store, &error);
     if (status != LK_OK) {
+        bool lost = status == LK_IO || status == LK_CLOSED ||
+                    status == LK_TIMEOUT || status == LK_MALFORMED ||
+                    status == LK_UNAVAILABLE;
+
         lk_put_raw(&error, (struct lk_slice){"", 1});
-        lk_complain("%s",
-                    error.len > 1 ? error.data : latchkey_status_text(status));
+        lk_complain("%s%s",
+                    error.len > 1 ? error.data : latchkey_status_text(status),
+                    lost && !lk_url_is(url, "sqlite")
+                        ? "; is the store's server running, and its URL right?"
+                        : "");
     }
     latchkey_buf_free(&error);
     switch (status) {

@@ -43,7 +43,10 @@ static enum lk_exit refuse_options(const struct lk_cli *cli)
 
     for (const struct lk_option *at = lk_global_options; at != own; at++) {
         if (lk_args_flag(&cli->args, at->name)) {
-            return lk_complain_usage(cli, "up has no --%s", at->name);
+            return lk_complain_usage(cli,
+                                     "up has no --%s: it starts a daemon of "
+                                     "its own",
+                                     at->name);
         }
     }
     return LK_EXIT_DONE;

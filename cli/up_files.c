@@ -50,11 +50,11 @@ static enum lk_exit check_private(const char *folder)
         return FAILED(("%s: %s", folder, strerror(errno)));
     }
     if (!S_ISDIR(st.st_mode)) {
-        return FAILED(("%s is no folder", folder));
+        return FAILED(("%s is not a folder; give another --dir", folder));
     }
     if (st.st_uid != geteuid()) {
         return FAILED(
-            ("%s belongs to somebody else; give another --dir", folder));
+            ("%s belongs to another user; give another --dir", folder));
     }
     if ((st.st_mode & 077) != 0) {
         return FAILED(("%s is open to others, but will hold answers and "

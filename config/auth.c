@@ -110,7 +110,10 @@ enum lk_status lk_secret_read(const char *path, char **secret, bool *everybody,
     size_t len;
 
     if (!file || fstat(fileno(file), &st) != 0) {
-        status = refuse_file(why, path, strerror(errno));
+        status = refuse_file(why, path,
+                             errno == ENOENT
+                                 ? "no such file; write the password into it"
+                                 : strerror(errno));
         goto done;
     }
     setvbuf(file, NULL, _IONBF, 0); /* no copy of it stays behind */

@@ -212,8 +212,11 @@ static int take_setting(void *context, const char *section, const char *name,
 static enum lk_status report_io(const char *path, int error,
                                 struct lk_buf *errors)
 {
-    return latchkey_buf_printf(errors, "%s: cannot be read: %s\n", path,
-                               strerror(error)) == LK_OK
+    return latchkey_buf_printf(
+               errors,
+               "%s: cannot be read: %s; is this the right file, and "
+               "may this user read it?\n",
+               path, strerror(error)) == LK_OK
                ? LK_IO
                : LK_NOMEM;
 }

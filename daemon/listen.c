@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -108,6 +109,34 @@ static enum lk_status fail(const char *where, const char *why)
     return LK_IO;
 }
 
+/* What can be done about an error of bind(2), listen(2) and their like. */
+static const char *name_cure(const struct lk_listen *listen, int error)
+{
+    switch (error) {
+    case EADDRINUSE:
+        return "stop the other program, or choose another daemon.listen";
+    case EADDRNOTAVAIL:
+        return "this machine has no such address; choose another daemon.listen";
+    case EACCES:
+        return listen->path ? "its folder must be writable for latchkeyd's user"
+                            : "a port below 1024 is for root; choose another "
+                              "daemon.listen";
+    case ENOENT:
+        return "its folder must be there";
+    default:
+        return "choose another daemon.listen";
+    }
+}
+
+static enum lk_status fail_to_bind(const struct lk_listen *listen, int error)
+{
+    char why[256];
+
+    snprintf(why, sizeof(why), "%s; %s", strerror(error),
+             name_cure(listen, error));
+    return fail(listen->text, why);
+}
+
 /* A socket file that nobody listens on was left behind and is removed. */
 static enum lk_status remove_stale(const struct sockaddr_un *address,
                                    const char *where)
@@ -118,7 +147,8 @@ static enum lk_status remove_stale(const struct sockaddr_un *address,
         return errno == ENOENT ? LK_OK : fail(where, strerror(errno));
     }
     if (!S_ISSOCK(stat.st_mode)) {
-        return fail(where, "there is a file of that name that is no socket");
+        return fail(where, "there is a file of that name that is not a socket; "
+                           "remove it, or choose another daemon.listen");
     }
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) {
@@ -129,7 +159,8 @@ static enum lk_status remove_stale(const struct sockaddr_un *address,
     int error = errno;
     close(fd);
     if (result == 0 || error != ECONNREFUSED) {
-        return fail(where, "another process listens there");
+        return fail(where, "another process listens there; stop it, or choose "
+                           "another daemon.listen");
     }
     if (unlink(address->sun_path)) {
         return fail(where, strerror(errno));
@@ -175,7 +206,7 @@ static enum lk_status open_unix(struct lk_listener *listener,
     }
     int fd = bind_unix(&address, (mode_t)server->config.socket_mode);
     if (fd < 0) {
-        return fail(listen->text, strerror(errno));
+        return fail_to_bind(listen, errno);
     }
     listener->path = strdup(listen->path);
     if (!listener->path) {
@@ -200,7 +231,7 @@ static enum lk_status open_tcp(struct lk_listener *listener,
     int result = uv_tcp_bind(&listener->uv.tcp,
                              (const struct sockaddr *)&listen->address, 0);
 
-    return result ? fail(listen->text, uv_strerror(result)) : LK_OK;
+    return result ? fail_to_bind(listen, -result) : LK_OK;
 }
 
 static void log_listening(struct lk_listener *listener)
@@ -237,7 +268,7 @@ static enum lk_status open_one(struct lk_server *server,
     }
     int result = uv_listen(&listener->uv.stream, BACKLOG, on_connection);
     if (result) {
-        return fail(listen->text, uv_strerror(result));
+        return fail_to_bind(listen, -result);
     }
     log_listening(listener);
     return LK_OK;

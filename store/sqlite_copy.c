@@ -364,11 +364,20 @@ static enum lk_status make_file(const struct lk_sqlite *store, const char *path,
         if (fd >= 0) {
             unlink(path);
         }
-        return explain(error, path, "that is a file of the store itself",
+        return explain(error, path,
+                       "that is a file of the store itself; choose "
+                       "another",
                        LK_INVALID);
     }
     if (failure) {
-        return explain(error, path, strerror(failure),
+        return explain(error, path,
+                       failure == EEXIST
+                           ? "there is such a file, which a backup does not "
+                             "replace; choose another name"
+                       : failure == ENOENT || failure == EACCES
+                           ? "its folder must be there, and writable for "
+                             "latchkeyd's user"
+                           : strerror(failure),
                        failure == EEXIST ? LK_INVALID : LK_IO);
     }
     return LK_OK;

@@ -116,8 +116,11 @@ static enum lk_status explain(struct lk_sqlite *store, sqlite3 *db, int code,
                               const char *doing, struct lk_buf *error)
 {
     enum lk_status status =
-        latchkey_buf_printf(error, "cannot %s %s: %s", doing, store->path,
-                            db ? sqlite3_errmsg(db) : sqlite3_errstr(code));
+        latchkey_buf_printf(error, "cannot %s %s: %s%s", doing, store->path,
+                            db ? sqlite3_errmsg(db) : sqlite3_errstr(code),
+                            (code & 0xff) == SQLITE_NOTADB
+                                ? "; name a store of Latchkey, or a new file"
+                                : "");
 
     return status ? status : lk_sqlite_status(code);
 }

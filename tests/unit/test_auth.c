@@ -41,7 +41,8 @@ static void a_password_file_must_hold_a_password(void **state)
     assert_int_equal(set(bench, assignment), LK_OK);
     assert_int_equal(check(bench), LK_INVALID);
     assert_text(bench, &bench->errors,
-                "auth.password_file: \"secret\": No such file or directory\n");
+                "auth.password_file: \"secret\": no such file; write the "
+                "password into it\n");
     write_file(secret, "\nsecond line\n", 0600);
     assert_int_equal(check(bench), LK_INVALID);
     assert_text(bench, &bench->errors,

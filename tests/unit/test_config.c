@@ -238,13 +238,16 @@ static void a_file_that_cannot_be_read_is_named(void **state)
 
     assert_int_equal(
         lk_config_load(&bench->config, bench->file, &bench->errors), LK_IO);
-    assert_text(bench, &bench->errors,
-                "l.conf: cannot be read: No such file or directory\n");
+    assert_text(
+        bench, &bench->errors,
+        "l.conf: cannot be read: No such file or directory; is this the "
+        "right file, and may this user read it?\n");
     assert_int_equal(mkdir(bench->file, 0700), 0);
     assert_int_equal(
         lk_config_load(&bench->config, bench->file, &bench->errors), LK_IO);
     assert_text(bench, &bench->errors,
-                "l.conf: cannot be read: Is a directory\n");
+                "l.conf: cannot be read: Is a directory; is this the right "
+                "file, and may this user read it?\n");
 }
 
 /* ---- addresses -------------------------------------------------------------
@@ -365,11 +368,12 @@ static void a_password_file_is_named_with_the_line_of_its_user(void **state)
     assert_int_equal(set(bench, "users.d=use file:/nowhere/d"), LK_OK);
     assert_int_equal(check(bench), LK_INVALID);
     assert_text(bench, &bench->errors,
-                "l.conf:2: users.a: \"/nowhere/a\": No such file or "
-                "directory\n"
-                "l.conf:4: users.c: \"/nowhere/c\": No such file or "
-                "directory\n"
-                "users.d: \"/nowhere/d\": No such file or directory\n");
+                "l.conf:2: users.a: \"/nowhere/a\": no such file; "
+                "write the password into it\n"
+                "l.conf:4: users.c: \"/nowhere/c\": no such file; "
+                "write the password into it\n"
+                "users.d: \"/nowhere/d\": no such file; write the password "
+                "into it\n");
 }
 
 static const struct row together[] = {
