@@ -19,6 +19,7 @@ const struct lk_option lk_global_options[] = {
     {"password-file", "FILE", "its password (LATCHKEY_PASSWORD)"},
     {"timeout", "DURATION", "how long to wait for a reply (10s)"},
     {"json", NULL, "print one JSON document"},
+    {"wide", NULL, "cut no table to the width of the terminal"},
     {"help", NULL, "show help; after a command, that command's"},
     {"version", NULL, "show the version"},
     {0},
@@ -67,6 +68,11 @@ static const struct lk_option *find_option(const struct lk_command *command,
     return found;
 }
 
+static bool needs_value(const struct lk_option *option)
+{
+    return option->value != NULL && option->value[0] != '[';
+}
+
 static bool is_option(const char *word)
 {
     return word[0] == '-' && word[1] != '\0';
@@ -101,7 +107,7 @@ static int find_command(int argc, char **argv)
         const char *name = option_name(argv[i]);
         const struct lk_option *option =
             find_option(NULL, name, strcspn(name, "="));
-        if (option != NULL && option->value != NULL &&
+        if (option != NULL && needs_value(option) &&
             strchr(name, '=') == NULL) {
             i++;
         }
@@ -146,7 +152,7 @@ static enum lk_exit read_option(struct lk_args *args, char **argv, int *at)
         lk_complain("--%s takes no value", option->name);
         return LK_EXIT_USAGE;
     }
-    if (option->value != NULL && value == NULL) {
+    if (needs_value(option) && value == NULL) {
         value = argv[++*at];
         if (value == NULL) {
             lk_complain("--%s needs its value: --%s %s", option->name,
@@ -273,14 +279,22 @@ enum lk_exit lk_args_duration(const struct lk_args *args, const char *name,
     return LK_EXIT_USAGE;
 }
 
-/* YYYY-MM-DD: its first moment in UTC. */
-static bool read_date(const char *text, uint64_t *ms)
+/* YYYY-MM-DD: its first moment in UTC. YYYY-MM-DDTHH:MMZ: without seconds. */
+static bool read_short_time(const char *text, uint64_t *ms)
 {
-    char whole[32];
+    enum { DATE = 10, MINUTES = 16 };
+    size_t length = strlen(text);
+    char whole[40];
 
-    return strlen(text) == 10 &&
-           snprintf(whole, sizeof(whole), "%sT00:00:00Z", text) > 0 &&
-           latchkey_timestamp_parse(latchkey_slice(whole), ms) == LK_OK;
+    if (length == DATE) {
+        snprintf(whole, sizeof(whole), "%sT00:00:00Z", text);
+    } else if (length > MINUTES && length < 32 && text[MINUTES] != ':') {
+        snprintf(whole, sizeof(whole), "%.*s:00%s", MINUTES, text,
+                 text + MINUTES);
+    } else {
+        return false;
+    }
+    return latchkey_timestamp_parse(latchkey_slice(whole), ms) == LK_OK;
 }
 
 /* A duration with its unit, before now. */
@@ -303,7 +317,8 @@ enum lk_exit lk_args_time(const struct lk_args *args, const char *name,
 {
     const char *text = lk_args_value(args, name);
 
-    if (text == NULL || read_date(text, ms) || read_ago(text, now_ms, ms) ||
+    if (text == NULL || read_short_time(text, ms) ||
+        read_ago(text, now_ms, ms) ||
         latchkey_timestamp_parse(latchkey_slice(text), ms) == LK_OK) {
         return LK_EXIT_DONE;
     }

@@ -18,8 +18,10 @@ enum lk_exit {
 /* ---- Commands and their options ----------------------------------------- */
 
 struct lk_option {
-    const char *name;  /* without the dashes; NULL ends a list */
-    const char *value; /* what it takes, for the help; NULL: a flag */
+    const char *name; /* without the dashes; NULL ends a list */
+    /* What it takes, for the help; NULL: a flag; "[=VALUE]": it may be left
+     * out, and is given behind an equals sign. */
+    const char *value;
     const char *help;
 };
 
@@ -175,6 +177,8 @@ enum lk_exit lk_complain_usage(const struct lk_cli *cli, const char *format,
 void lk_hint(const struct lk_cli *cli, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+uint64_t lk_wall_clock_ms(void);
+
 /* Writes what stands in cli->out to standard output, and empties it. */
 LK_MUST_CHECK enum lk_exit lk_cli_flush(struct lk_cli *cli);
 
@@ -189,7 +193,7 @@ bool lk_where_is_running(void);
 
 /* ---- Talking to the daemon (connect.c) ----------------------------------- */
 
-enum { LK_WORDS_MAX = 24, LK_NUMBERS_MAX = 8 };
+enum { LK_WORDS_MAX = 32, LK_NUMBERS_MAX = 8 };
 
 /* A command to the daemon. Start it as {0}; the words must outlive it. */
 struct lk_words {
@@ -202,6 +206,11 @@ struct lk_words {
 void lk_words_add(struct lk_words *words, const char *text);
 void lk_words_add_slice(struct lk_words *words, struct lk_slice slice);
 void lk_words_add_number(struct lk_words *words, uint64_t number);
+/* An option and its value; nothing if that is NULL or 0. */
+void lk_words_add_text(struct lk_words *words, const char *option,
+                       const char *value);
+void lk_words_add_count(struct lk_words *words, const char *option,
+                        uint64_t value);
 
 /* Complains unless it returns LK_EXIT_DONE. */
 LK_MUST_CHECK enum lk_exit lk_connect(struct lk_cli *cli);

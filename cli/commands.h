@@ -19,9 +19,8 @@ enum { LK_NAMES_MAX = 1000 };
     X(find, "find", "(REFERENCE... | TENANT REFERENCE | PROVIDER-ID)", 1,      \
       LK_NAMES_MAX, LK_CONNECTS,                                               \
       "show an operation and its story by its reference")                      \
-    X(list, "list",                                                            \
-      "[--state STATE] [--tenant TENANT] [--older DURATION] ...", 0, 0,        \
-      LK_CONNECTS, "list operations, the oldest first")                        \
+    X(list, "list", "[--attention] [--state STATE] [--tenant TENANT] ...", 0,  \
+      0, LK_CONNECTS, "list operations, and which of them need a person")      \
     X(release, "release", LK_NAME "\n         --why TEXT", 1, LK_NAMES_MAX,    \
       LK_CONNECTS, "say that nothing happened: a retry may run")               \
     X(resolve, "resolve",                                                      \

@@ -43,6 +43,24 @@ void lk_words_add_number(struct lk_words *words, uint64_t number)
     lk_words_add(words, text);
 }
 
+void lk_words_add_text(struct lk_words *words, const char *option,
+                       const char *value)
+{
+    if (value != NULL) {
+        lk_words_add(words, option);
+        lk_words_add(words, value);
+    }
+}
+
+void lk_words_add_count(struct lk_words *words, const char *option,
+                        uint64_t value)
+{
+    if (value != 0) {
+        lk_words_add(words, option);
+        lk_words_add_number(words, value);
+    }
+}
+
 static bool begins_with(struct lk_slice text, const char *word)
 {
     size_t length = strlen(word);

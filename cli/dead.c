@@ -278,9 +278,7 @@ enum lk_exit lk_run_dead(struct lk_cli *cli)
         .past = retry ? "retried" : "dropped",
         .future = retry ? "retry" : "drop",
         .filter = {.state = "dead"},
-        .table = {.columns = LK_JOBS_COLUMNS,
-                  .colour = cli->colour,
-                  .right = LK_JOBS_RIGHT},
+        .table = LK_JOBS_TABLE(cli),
         .doc = {.out = &cli->out},
     };
     enum lk_exit result = lk_jobs_filter_read(cli, &deed.filter);

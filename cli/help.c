@@ -45,7 +45,7 @@ static void put_options(struct lk_buf *out, const char *title,
         struct lk_buf left = {0};
 
         lk_put(&left, "--%s%s%s", options->name,
-               options->value == NULL ? "" : " ",
+               options->value == NULL || options->value[0] == '[' ? "" : " ",
                options->value == NULL ? "" : options->value);
         put_help_line(out, left.data, options->help);
         latchkey_buf_free(&left);

@@ -345,7 +345,7 @@ static void report(struct import *import)
 
     if (cli->json) {
         lk_doc_object(&doc, NULL);
-        lk_doc_integer(&doc, "records", (int64_t)import->records_read);
+        lk_doc_integer(&doc, "operations", (int64_t)import->records_read);
         lk_doc_integer(&doc, "taken", (int64_t)total->taken);
         lk_doc_integer(&doc, "older", (int64_t)total->older);
         lk_doc_integer(&doc, "renumbered", (int64_t)total->renumbered);

@@ -177,9 +177,7 @@ void lk_jobs_put_heading(struct lk_table *table)
         "ID",   "STATE",  "AGE",       "ATTEMPTS", "TARGET",
         "NAME", "TENANT", "REFERENCE", "STATUS",   "REASON"};
 
-    for (size_t i = 0; i < LK_JOBS_COLUMNS; i++) {
-        lk_put(lk_table_cell(table, LK_BOLD), "%s", names[i]);
-    }
+    lk_table_heading(table, names);
 }
 
 void lk_jobs_put_row(struct lk_table *table, const struct lk_reply *job,
@@ -256,22 +254,22 @@ static bool is_empty(const struct lk_reply *value)
 
 static void put_history(struct lk_cli *cli, const struct lk_reply *history)
 {
-    struct lk_table table = {
-        .columns = 5, .colour = cli->colour, .right = 1 | 1 << 2};
+    struct lk_table table = {.columns = 5,
+                             .colour = cli->colour,
+                             .right = 1 | 1 << 2,
+                             .rigid = 1 << 1 | 1 << 3};
     static const char *const names[] = {"ATTEMPT", "ENDED", "STATUS", "CALLED",
                                         "REASON"};
 
-    for (size_t i = 0; i < 5; i++) {
-        lk_put(lk_table_cell(&table, LK_BOLD), "%s", names[i]);
-    }
+    lk_table_heading(&table, names);
     for (size_t i = 0; i < history->count; i++) {
         const struct lk_reply *row = &history->elements[i];
         uint64_t status = lk_field_number(row, "status");
 
         lk_put(lk_table_cell(&table, LK_PLAIN), "%llu",
                (unsigned long long)lk_field_number(row, "number"));
-        lk_put_time(lk_table_cell(&table, LK_PLAIN),
-                    lk_field_number(row, "ended_ms"), cli->now_ms);
+        lk_put_utc(lk_table_cell(&table, LK_PLAIN),
+                   lk_field_number(row, "ended_ms"));
         struct lk_buf *cell = lk_table_cell(&table, LK_PLAIN);
         if (status != 0) {
             lk_put(cell, "%llu", (unsigned long long)status);

@@ -38,8 +38,11 @@ const struct lk_manual lk_manual_jobs = {
 /* ---- Lists ----------------------------------------------------------------
  */
 
-static bool needs_person(struct lk_slice state)
+static bool needs_person(const struct lk_reply *job, uint64_t now_ms)
 {
+    struct lk_slice state = lk_field_text(job, "state");
+
+    (void)now_ms;
     return latchkey_slice_equal(state, LK_SLICE("dead")) ||
            latchkey_slice_equal(state, LK_SLICE("uncertain"));
 }
@@ -71,9 +74,7 @@ enum lk_exit lk_jobs_list(struct lk_cli *cli,
         .needs_person = needs_person,
         .page = show_page,
         .context = filter,
-        .table = {.columns = LK_JOBS_COLUMNS,
-                  .colour = cli->colour,
-                  .right = LK_JOBS_RIGHT},
+        .table = LK_JOBS_TABLE(cli),
         .doc = {.out = &cli->out},
     };
     enum lk_exit result = lk_listing_run(&list);

@@ -48,8 +48,13 @@ LK_MUST_CHECK enum lk_exit lk_job_fetch(struct lk_cli *cli, uint64_t id,
 
 enum { LK_JOBS_COLUMNS = 10 };
 
-/* Columns that are aligned to the right. */
-#define LK_JOBS_RIGHT (1U << 0 | 1U << 2 | 1U << 3 | 1U << 8)
+/* How their table starts. */
+#define LK_JOBS_TABLE(cli)                                                     \
+    {                                                                          \
+        .columns = LK_JOBS_COLUMNS, .colour = (cli)->colour,                   \
+        .right = 1U << 0 | 1U << 2 | 1U << 3 | 1U << 8,                        \
+        .rigid = 1U << 1 | 1U << 7, .spare = 1U << 3 | 1U << 6 | 1U << 8       \
+    }
 
 void lk_jobs_put_heading(struct lk_table *table);
 void lk_jobs_put_row(struct lk_table *table, const struct lk_reply *job,

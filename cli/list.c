@@ -1,22 +1,35 @@
-/* list.c - `latchkey list`: operations, the oldest first. */
+/* list.c - `latchkey list`: operations, and which of them need a person. */
 #include "cli/commands.h"
 #include "cli/listing.h"
 #include "lib/machine.h"
 
+#include <time.h>
+
+enum { LONG_MS = 3600 * 1000, WATCH_MS = 2000 };
+
 static const struct lk_option options[] = {
     {"state", "STATE",
      "accepted, in_progress, uncertain, completed or\nreleased"},
+    {"attention", NULL, "only those that need a person"},
     {"tenant", "TENANT", "only this tenant's"},
+    {"scope", "SCOPE", "only those of this scope (\"POST /pay\")"},
     {"older", "DURATION", "only those claimed at least so long ago (1h)"},
-    {"limit", "N", "at most so many (100)"},
+    {"since", "TIME", "only those claimed at this time or later"},
+    {"until", "TIME", "only those claimed before this time"},
+    {"newest", NULL, "the newest first"},
+    {"watch", "[=DURATION]", "again and again, every 2s"},
+    {"limit", "N", "at most N (100)"},
     {"all", NULL, "without a limit"},
     {"cursor", "CURSOR", "go on where an earlier list ended"},
     {0},
 };
 
 const struct lk_manual lk_manual_list = {
-    "Lists operations, the oldest first. Those whose outcome is unknown are\n"
-    "marked with an exclamation mark: they wait for a person.",
+    "Lists operations, the oldest first. Those that need a person are marked\n"
+    "with an exclamation mark: their outcome is unknown, they are in progress\n"
+    "for an hour or longer, or a job of theirs is dead or uncertain. A TIME "
+    "is\n"
+    "2026-01-31, 2026-01-31T12:00:00Z, or so long ago: 2h.",
     options};
 
 static enum lk_exit check_state(const struct lk_cli *cli)
@@ -37,74 +50,143 @@ static enum lk_exit check_state(const struct lk_cli *cli)
 /* ---- Output ---------------------------------------------------------------
  */
 
+enum { COLUMNS = 9 };
+
 static void put_heading(struct lk_table *table)
 {
-    static const char *const names[] = {
-        "  REFERENCE", "STATE", "AGE", "ATTEMPT", "TENANT", "SCOPE", "KEY"};
+    static const char *const names[COLUMNS] = {
+        "  REFERENCE", "STATE",  "CLAIMED", "AGE", "ATTEMPT",
+        "ATTENTION",   "TENANT", "SCOPE",   "KEY"};
 
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        lk_put(lk_table_cell(table, LK_BOLD), "%s", names[i]);
+    lk_table_heading(table, names);
+}
+
+static uint64_t age_of(const struct lk_reply *operation, const char *since,
+                       uint64_t now_ms)
+{
+    uint64_t ms = lk_field_number(operation, since);
+
+    return now_ms > ms ? now_ms - ms : 0;
+}
+
+static void put_jobs(struct lk_buf *out, uint64_t count, const char *how)
+{
+    if (count > 0) {
+        lk_put(out, "%s%llu job%s %s", out->len == 0 ? "" : ", ",
+               (unsigned long long)count, count == 1 ? "" : "s", how);
     }
 }
 
-static void put_row(struct lk_table *table, const struct lk_reply *record,
+/* Why a person should look at it; nothing: nobody need. */
+static void put_attention(struct lk_buf *out, const struct lk_reply *operation,
+                          uint64_t now_ms)
+{
+    struct lk_slice state = lk_field_text(operation, "state");
+    uint64_t age_ms = age_of(operation, "claimed-ms", now_ms);
+
+    if (latchkey_slice_equal(state, LK_SLICE("uncertain"))) {
+        lk_put(out, "uncertain for ");
+        lk_put_duration(out, age_of(operation, "since-ms", now_ms), 1);
+    } else if (latchkey_slice_equal(state, LK_SLICE("in_progress")) &&
+               age_ms >= LONG_MS) {
+        lk_put(out, "running for ");
+        lk_put_duration(out, age_ms, 1);
+    }
+    put_jobs(out, lk_field_number(operation, "jobs-dead"), "dead");
+    put_jobs(out, lk_field_number(operation, "jobs-uncertain"), "uncertain");
+}
+
+static bool needs_person(const struct lk_reply *operation, uint64_t now_ms)
+{
+    struct lk_buf why = {0};
+    bool needs;
+
+    put_attention(&why, operation, now_ms);
+    needs = why.len > 0;
+    latchkey_buf_free(&why);
+    return needs;
+}
+
+static void put_row(struct lk_table *table, const struct lk_reply *operation,
                     uint64_t now_ms)
 {
     static const char *const names[] = {"tenant", "scope", "key"};
-    struct lk_slice state = lk_field_text(record, "state");
-    enum lk_put_colour colour = lk_record_colour(state);
-    uint64_t claimed_ms = lk_field_number(record, "claimed-ms");
+    struct lk_slice state = lk_field_text(operation, "state");
+    bool marked = needs_person(operation, now_ms);
+    enum lk_put_colour colour = marked ? LK_ALARM : lk_record_colour(state);
     struct lk_buf *cell = lk_table_cell(table, colour);
 
-    lk_put(cell, "%s", colour == LK_ALARM ? "! " : "  ");
-    lk_put_text(cell, lk_field_text(record, "reference"));
+    lk_put(cell, "%s", marked ? "! " : "  ");
+    lk_put_text(cell, lk_field_text(operation, "reference"));
     lk_put_text(lk_table_cell(table, colour), state);
+    lk_put_utc(lk_table_cell(table, LK_PLAIN),
+               lk_field_number(operation, "claimed-ms"));
     lk_put_duration(lk_table_cell(table, LK_PLAIN),
-                    now_ms > claimed_ms ? now_ms - claimed_ms : 0, 1);
+                    age_of(operation, "claimed-ms", now_ms), 1);
     lk_put(lk_table_cell(table, LK_PLAIN), "%llu",
-           (unsigned long long)lk_field_number(record, "attempt"));
+           (unsigned long long)lk_field_number(operation, "attempt"));
+    put_attention(lk_table_cell(table, colour), operation, now_ms);
     for (size_t i = 0; i < 3; i++) {
         lk_put_text(lk_table_cell(table, LK_PLAIN),
-                    lk_field_text(record, names[i]));
+                    lk_field_text(operation, names[i]));
     }
-}
-
-static bool is_uncertain(struct lk_slice state)
-{
-    return latchkey_slice_equal(state, LK_SLICE("uncertain"));
 }
 
 /* ---- Pages ----------------------------------------------------------------
  */
 
+/* What is asked for, on the wire. */
+struct filter {
+    const char *state;
+    const char *tenant;
+    const char *scope;
+    uint64_t older_ms;
+    uint64_t since_ms;
+    uint64_t until_ms;
+    bool attention;
+    bool newest;
+};
+
+static enum lk_exit read_filter(const struct lk_cli *cli, struct filter *filter)
+{
+    const struct lk_args *args = &cli->args;
+    enum lk_exit result = check_state(cli);
+
+    filter->state = lk_args_value(args, "state");
+    filter->tenant = lk_args_value(args, "tenant");
+    filter->scope = lk_args_value(args, "scope");
+    filter->attention = lk_args_flag(args, "attention");
+    filter->newest = lk_args_flag(args, "newest");
+    if (result == LK_EXIT_DONE) {
+        result = lk_args_duration(args, "older", &filter->older_ms);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_args_time(args, "since", cli->now_ms, &filter->since_ms);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_args_time(args, "until", cli->now_ms, &filter->until_ms);
+    }
+    return result;
+}
+
 static enum lk_exit fetch_page(struct lk_listing *list, uint64_t limit,
                                const struct lk_reply **reply)
 {
-    const struct lk_args *args = &list->cli->args;
-    const char *state = lk_args_value(args, "state");
-    const char *tenant = lk_args_value(args, "tenant");
+    const struct filter *filter = list->context;
     struct lk_words words = {0};
-    uint64_t older_ms = 0;
-    enum lk_exit result = lk_args_duration(args, "older", &older_ms);
 
-    if (result != LK_EXIT_DONE) {
-        return result;
-    }
     lk_words_add(&words, "LIST");
-    if (state != NULL) {
-        lk_words_add(&words, "STATE");
-        lk_words_add(&words, state);
+    lk_words_add_text(&words, "STATE", filter->state);
+    lk_words_add_text(&words, "TENANT", filter->tenant);
+    lk_words_add_text(&words, "SCOPE", filter->scope);
+    lk_words_add_count(&words, "OLDER", filter->older_ms);
+    lk_words_add_count(&words, "SINCE", filter->since_ms);
+    lk_words_add_count(&words, "UNTIL", filter->until_ms);
+    lk_words_add_count(&words, "ATTENTION", filter->attention ? LONG_MS : 0);
+    if (filter->newest) {
+        lk_words_add(&words, "NEWEST");
     }
-    if (tenant != NULL) {
-        lk_words_add(&words, "TENANT");
-        lk_words_add(&words, tenant);
-    }
-    if (older_ms != 0) {
-        lk_words_add(&words, "OLDER");
-        lk_words_add_number(&words, older_ms);
-    }
-    lk_words_add(&words, "LIMIT");
-    lk_words_add_number(&words, limit);
+    lk_words_add_count(&words, "LIMIT", limit);
     lk_words_add(&words, "CURSOR");
     lk_words_add_number(&words, list->cursor);
     return lk_call(list->cli, &words, reply);
@@ -131,27 +213,89 @@ static enum lk_exit show_page(struct lk_listing *list, uint64_t limit)
     return LK_EXIT_DONE;
 }
 
-enum lk_exit lk_run_list(struct lk_cli *cli)
+/* ---- The command ----------------------------------------------------------
+ */
+
+/* The columns that say the same in other words go first, and with --attention
+ * not the reason. */
+static enum lk_exit list_once(struct lk_cli *cli, const struct filter *filter,
+                              uint64_t most)
 {
     struct lk_listing list = {
         .cli = cli,
-        .title = "records",
+        .title = "operations",
         .put_heading = put_heading,
         .put_row = put_row,
-        .needs_person = is_uncertain,
+        .needs_person = needs_person,
         .page = show_page,
-        .table = {.columns = 7,
+        .context = filter,
+        .most = most,
+        .table = {.columns = COLUMNS,
                   .colour = cli->colour,
-                  .right = 1 << 2 | 1 << 3},
+                  .right = 1 << 3 | 1 << 4,
+                  .rigid = 1 << 0 | 1 << 1 | 1 << 2,
+                  .spare = filter->attention ? 1 << 2 | 1 << 3 | 1 << 4
+                                             : 1 << 3 | 1 << 4 | 1 << 5},
         .doc = {.out = &cli->out},
     };
-    enum lk_exit result = check_state(cli);
+    enum lk_exit result = lk_listing_run(&list);
 
     if (result == LK_EXIT_DONE) {
-        result = lk_listing_run(&list);
-    }
-    if (result == LK_EXIT_DONE) {
-        lk_listing_end(&list, "operation", "uncertain");
+        lk_listing_end(&list, "operation", "marked with !");
     }
     return result;
+}
+
+/* Until it is interrupted, or the daemon is gone. */
+static enum lk_exit watch(struct lk_cli *cli, struct filter *filter,
+                          uint64_t every_ms)
+{
+    const struct timespec pause = {(time_t)(every_ms / 1000),
+                                   (long)(every_ms % 1000) * 1000000};
+    enum { FRAME = 5 }; /* lines around the rows */
+    enum lk_exit result;
+
+    do {
+        size_t rows = lk_table_rows();
+
+        cli->now_ms = lk_wall_clock_ms();
+        result = read_filter(cli, filter);
+        if (rows != SIZE_MAX) {
+            lk_put(&cli->out, "\033[H\033[2J");
+        }
+        lk_put(&cli->out, "latchkey list at ");
+        lk_put_utc(&cli->out, cli->now_ms);
+        lk_put(&cli->out, ", every ");
+        lk_put_duration(&cli->out, every_ms, 2);
+        lk_put(&cli->out, "\n\n");
+        if (result == LK_EXIT_DONE) {
+            result = list_once(cli, filter,
+                               rows > FRAME && rows != SIZE_MAX ? rows - FRAME
+                                                                : UINT64_MAX);
+        }
+    } while (result == LK_EXIT_DONE && nanosleep(&pause, NULL) == 0);
+    return result;
+}
+
+enum lk_exit lk_run_list(struct lk_cli *cli)
+{
+    struct filter filter = {0};
+    uint64_t every_ms = WATCH_MS;
+    enum lk_exit result = read_filter(cli, &filter);
+
+    if (result == LK_EXIT_DONE) {
+        result = lk_args_duration(&cli->args, "watch", &every_ms);
+    }
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (!lk_args_flag(&cli->args, "watch")) {
+        return list_once(cli, &filter, UINT64_MAX);
+    }
+    if (cli->json || every_ms < 100) {
+        return lk_complain_usage(cli, "--watch draws for people, not more "
+                                      "often than every 100ms and without "
+                                      "--json");
+    }
+    return watch(cli, &filter, every_ms);
 }

@@ -14,6 +14,9 @@ static enum lk_exit read_limits(struct lk_listing *list)
     }
     list->left = lk_args_flag(args, "all") ? UINT64_MAX : DEFAULT_LIMIT;
     result = lk_args_number(args, "limit", 1, UINT32_MAX, &list->left);
+    if (list->most != 0 && list->left > list->most) {
+        list->left = list->most;
+    }
     if (result == LK_EXIT_DONE) {
         result = lk_args_number(args, "cursor", 0, INT64_MAX, &list->cursor);
     }
@@ -34,7 +37,7 @@ void lk_listing_show(struct lk_listing *list, const struct lk_reply *row)
     }
     list->shown++;
     list->left -= list->left > 0;
-    list->alarms += list->needs_person(lk_field_text(row, "state"));
+    list->alarms += list->needs_person(row, list->cli->now_ms);
 }
 
 static enum lk_exit show_page(struct lk_listing *list)

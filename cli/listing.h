@@ -13,11 +13,12 @@ struct lk_listing {
     void (*put_heading)(struct lk_table *table);
     void (*put_row)(struct lk_table *table, const struct lk_reply *row,
                     uint64_t now_ms);
-    bool (*needs_person)(struct lk_slice state);
+    bool (*needs_person)(const struct lk_reply *row, uint64_t now_ms);
     /* Asks for at most `limit` rows from list->cursor on, moves the cursor (0:
      * that was the last page) and shows them. */
     enum lk_exit (*page)(struct lk_listing *list, uint64_t limit);
     const void *context;
+    uint64_t most; /* rows, whatever --limit and --all say; 0: any number */
     struct lk_table table;
     struct lk_doc doc;
 

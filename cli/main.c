@@ -140,7 +140,7 @@ static bool has_colour(void)
            terminal != NULL && strcmp(terminal, "dumb") != 0;
 }
 
-static uint64_t wall_clock_ms(void)
+uint64_t lk_wall_clock_ms(void)
 {
     struct timespec now;
 
@@ -155,7 +155,10 @@ static enum lk_exit run_command(struct lk_cli *cli)
 
     cli->json = lk_args_flag(&cli->args, "json");
     cli->colour = has_colour();
-    cli->now_ms = wall_clock_ms();
+    if (lk_args_flag(&cli->args, "wide")) {
+        lk_table_wide();
+    }
+    cli->now_ms = lk_wall_clock_ms();
     if (result == LK_EXIT_DONE && command->reach == LK_CONNECTS) {
         result = lk_where_read(cli);
     }

@@ -138,14 +138,84 @@ void lk_put_line(struct lk_buf *out, struct lk_slice text)
     put_escaped(out, text, false, false);
 }
 
+/* Columns of a character: none for a mark on the one before, two for those of
+ * East Asia and for pictures, one for any other. */
+static size_t rune_width(uint32_t rune)
+{
+    static const struct {
+        uint32_t first, last;
+        size_t width;
+    } ranges[] = {
+        {0x0300, 0x036f, 0},   {0x0483, 0x0489, 0},   {0x0591, 0x05bd, 0},
+        {0x064b, 0x065f, 0},   {0x1100, 0x115f, 2},   {0x1ab0, 0x1aff, 0},
+        {0x1dc0, 0x1dff, 0},   {0x20d0, 0x20ff, 0},   {0x2e80, 0x303e, 2},
+        {0x3041, 0xa4cf, 2},   {0xa960, 0xa97f, 2},   {0xac00, 0xd7a3, 2},
+        {0xf900, 0xfaff, 2},   {0xfe00, 0xfe0f, 0},   {0xfe20, 0xfe2f, 0},
+        {0xfe30, 0xfe6f, 2},   {0xff01, 0xff60, 2},   {0xffe0, 0xffe6, 2},
+        {0x1f000, 0x1faff, 2}, {0x20000, 0x3fffd, 2},
+    };
+
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) {
+        if (rune >= ranges[i].first && rune <= ranges[i].last) {
+            return ranges[i].width;
+        }
+    }
+    return 1;
+}
+
+/* How far `text` reaches in at most `width` columns, and what it takes of them.
+ * Escaped text is UTF-8 throughout. */
+static size_t reach(struct lk_slice text, size_t width, size_t *taken)
+{
+    size_t at = 0;
+
+    *taken = 0;
+    while (at < text.len) {
+        struct lk_slice rest = {text.data + at, text.len - at};
+        size_t length = character_length(rest);
+        size_t own =
+            length == 0 ? 1 : rune_width(code_point(rest.data, length));
+
+        if (*taken + own > width) {
+            break;
+        }
+        *taken += own;
+        at += length == 0 ? 1 : length;
+    }
+    return at;
+}
+
 size_t lk_put_width(struct lk_slice text)
 {
-    size_t width = 0;
+    size_t width;
 
-    for (size_t i = 0; i < text.len; i++) {
-        width += ((unsigned char)text.data[i] & 0xc0) != 0x80;
-    }
+    (void)reach(text, SIZE_MAX, &width);
     return width;
+}
+
+size_t lk_put_prefix(struct lk_slice text, size_t width)
+{
+    size_t taken;
+    size_t length = reach(text, width, &taken);
+
+    if (length == 0 && text.len > 0) {
+        length = character_length(text);
+        length = length == 0 ? 1 : length;
+    }
+    return length;
+}
+
+void lk_put_cut(struct lk_buf *out, struct lk_slice text, size_t width)
+{
+    size_t taken;
+
+    if (reach(text, width, &taken) < text.len) {
+        text.len = reach(text, width - 1, &taken);
+        lk_put_raw(out, text);
+        lk_put_raw(out, LK_SLICE("\xe2\x80\xa6")); /* an ellipsis */
+    } else {
+        lk_put_raw(out, text);
+    }
 }
 
 /* ---- Quantities -----------------------------------------------------------
@@ -216,6 +286,14 @@ void lk_put_time(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
     lk_put(out, "%s%.3s:%s (", date, zone, zone + 3);
     put_relative(out, ms, now_ms);
     lk_put(out, ")");
+}
+
+void lk_put_utc(struct lk_buf *out, uint64_t ms)
+{
+    char text[LK_TIMESTAMP_TEXT + 1];
+
+    latchkey_timestamp_text(ms, text);
+    lk_put(out, "%.19sZ", text);
 }
 
 void lk_put_bytes(struct lk_buf *out, uint64_t bytes)

@@ -31,11 +31,17 @@ void lk_put_lines(struct lk_buf *out, struct lk_slice text);
 void lk_put_line(struct lk_buf *out, struct lk_slice text);
 /* Columns that escaped text takes on a terminal. */
 size_t lk_put_width(struct lk_slice text);
+/* Bytes at its front that fit in so many columns; one character at least. */
+size_t lk_put_prefix(struct lk_slice text, size_t width);
+/* Escaped text in at most so many columns, with an ellipsis if it is cut. */
+void lk_put_cut(struct lk_buf *out, struct lk_slice text, size_t width);
 
 /* "90 s" as "1 min 30 s"; with `parts` 1: "1 min". */
 void lk_put_duration(struct lk_buf *out, uint64_t ms, unsigned parts);
 /* "2026-01-02T03:04:05+01:00 (3 min ago)", local time. */
 void lk_put_time(struct lk_buf *out, uint64_t ms, uint64_t now_ms);
+/* "2026-01-02T03:04:05Z": for columns, and to compare with logs. */
+void lk_put_utc(struct lk_buf *out, uint64_t ms);
 /* "1.5 MiB" */
 void lk_put_bytes(struct lk_buf *out, uint64_t bytes);
 void lk_put_base64(struct lk_buf *out, struct lk_slice bytes);
@@ -72,12 +78,20 @@ struct lk_cell {
     enum lk_put_colour colour;
 };
 
-/* Start it as {.columns = n, .colour = ...}. */
+/*
+ * Start it as {.columns = n, .colour = ...}. On a terminal that is too narrow,
+ * columns that can be spared are left out, and the widest are cut; a table of
+ * two columns, names and their values, is folded. Headings are LK_BOLD. The
+ * masks have a bit for each column.
+ */
 struct lk_table {
     size_t columns;
     bool colour;
-    unsigned right; /* a bit for each column that is aligned to the right */
+    unsigned right; /* aligned to the right, and never cut: numbers */
+    unsigned rigid; /* never cut either */
+    unsigned spare; /* left out where there is no room, the last one first */
     size_t widths[LK_TABLE_COLUMNS]; /* only grow, so pages line up */
+    size_t least[LK_TABLE_COLUMNS];  /* of those that are not cut */
     struct lk_cell *cells;
     size_t count;
     size_t cap;
@@ -85,8 +99,16 @@ struct lk_table {
 
 /* The next cell, empty, to be filled before the next call. */
 struct lk_buf *lk_table_cell(struct lk_table *table, enum lk_put_colour colour);
+/* The cells of the first row. */
+void lk_table_heading(struct lk_table *table, const char *const *names);
 /* Writes the rows and forgets them; the widths stay. */
 void lk_table_flush(struct lk_table *table, struct lk_buf *out);
+/* --wide: nothing is cut, whatever the terminal is. */
+void lk_table_wide(void);
+/* Rows of the terminal; SIZE_MAX: standard output is none. */
+size_t lk_table_rows(void);
+/* Lines of escaped text, each cut to the terminal. */
+void lk_table_put_lines(struct lk_buf *out, struct lk_slice text);
 
 /* ---- JSON (doc.c) ---------------------------------------------------------
  */

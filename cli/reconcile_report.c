@@ -442,7 +442,7 @@ static void put_words(struct lk_run *run)
                (unsigned long long)run->jobs, run->jobs == 1 ? "" : "s");
         put_counts(run);
     }
-    lk_put_raw(out, latchkey_buf_slice(&run->lines));
+    lk_table_put_lines(out, latchkey_buf_slice(&run->lines));
     if (run->told > run->shown) {
         lk_put(out, "  ... and more: --report FILE lists all %llu\n",
                (unsigned long long)run->told);

@@ -77,9 +77,7 @@ static void show_table(struct lk_cli *cli, const struct lk_reply *targets)
     struct lk_table table = {
         .columns = 10, .colour = cli->colour, .right = 0x1fc};
 
-    for (size_t i = 0; i < 10; i++) {
-        lk_put(lk_table_cell(&table, LK_BOLD), "%s", names[i]);
-    }
+    lk_table_heading(&table, names);
     for (size_t i = 0; i < targets->count; i++) {
         put_row(&table, &targets->elements[i], cli->now_ms);
     }

@@ -51,8 +51,9 @@ static const struct lk_command commands[] = {
     {"EVICT", 8, 8, OPERATE, LK_LANE_ALONE, lk_run_evict,
      "tenant scope key WHO who WHY why"},
 
-    {"LIST", 1, 11, VIEW, LK_LANE_READ, lk_run_list,
-     "[STATE state] [TENANT tenant] [OLDER ms] [LIMIT n] [CURSOR cursor]"},
+    {"LIST", 1, 20, VIEW, LK_LANE_READ, lk_run_list,
+     "[STATE state] [ATTENTION ms] [TENANT tenant] [SCOPE scope] [OLDER ms] "
+     "[SINCE ms] [UNTIL ms] [NEWEST] [LIMIT n] [CURSOR cursor]"},
     {"JOBS", 1, 26, VIEW, LK_LANE_READ, lk_run_jobs,
      "[STATE state | unfinished] [TARGET target] [TENANT tenant] [REFERENCE "
      "reference] [PROVIDER id] [OLDER ms] [SINCE ms] [UNTIL ms] [LIMIT n] "

@@ -172,13 +172,19 @@ LK_COMMAND_HANDLER(list)
     uint64_t limit = LIST_USUAL;
     struct lk_option options[] = {
         LK_BYTES("STATE", 1, 32, &state),
+        LK_NUMBER("ATTENTION", 0, INT64_MAX, &query->long_ms),
         LK_BYTES("TENANT", 1, LK_TENANT_MAX, &demand.op.name.tenant),
+        LK_BYTES("SCOPE", 1, LK_SCOPE_MAX, &demand.op.name.scope),
         LK_NUMBER("OLDER", 0, INT64_MAX, &query->older_than_ms),
+        LK_NUMBER("SINCE", 0, INT64_MAX, &query->since_ms),
+        LK_NUMBER("UNTIL", 1, INT64_MAX, &query->until_ms),
+        LK_FLAG("NEWEST", &query->newest),
         LK_NUMBER("LIMIT", 1, LIST_MOST, &limit),
         LK_NUMBER("CURSOR", 0, INT64_MAX, &query->cursor),
     };
 
-    if (!lk_arg_options(conn, argv, argc, 1, options, 5)) {
+    if (!lk_arg_options(conn, argv, argc, 1, options,
+                        sizeof(options) / sizeof(options[0]))) {
         return;
     }
     if (options[0].given && !lk_state_parse(state, &query->state)) {
@@ -189,6 +195,7 @@ LK_COMMAND_HANDLER(list)
         return;
     }
     query->any_state = !options[0].given;
+    query->attention = options[1].given;
     query->limit = limit;
     lk_command_queue(conn, &demand);
 }

@@ -78,7 +78,7 @@ struct lk_demand {
     uint64_t wait_ms; /* WAIT, AWAIT */
     struct lk_op op;
     union {
-        struct lk_list_query list;    /* `tenant` is set by the reader */
+        struct lk_list_query list;    /* its slices are set by the reader */
         struct lk_audit_query audit;  /* likewise its slices */
         struct lk_jobs_query jobs;    /* likewise */
         struct lk_job_order order;    /* its slices are set by orders.c */

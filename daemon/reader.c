@@ -123,6 +123,7 @@ static enum lk_status run_list(struct lk_store *store, struct lk_task *task)
     enum lk_status status;
 
     query.tenant = task->demand.op.name.tenant;
+    query.scope = task->demand.op.name.scope;
     status = store->class->list(store, &query, add_record, &rows, &next);
     status = write_page(task, &rows, status, next);
     latchkey_buf_free(&rows.text);

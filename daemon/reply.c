@@ -351,7 +351,9 @@ enum lk_status lk_reply_record(struct lk_buf *out, const struct lk_store *store,
                                int proto, const struct lk_record *record,
                                enum lk_shown shown)
 {
-    W(lk_resp_map(out, proto, count_pairs(record, shown)));
+    W(lk_resp_map(out, proto,
+                  count_pairs(record, shown) +
+                      (shown == LK_SHOW_BYTES ? 3 : 0)));
     W(lk_pair_name(out, record->name));
     W(lk_pair_bytes(out, "state",
                     latchkey_slice(lk_state_word(record->state))));
@@ -362,7 +364,13 @@ enum lk_status lk_reply_record(struct lk_buf *out, const struct lk_store *store,
     W(lk_pair_bytes(out, "fingerprint", record->fingerprint));
     W(lk_pair_number(out, "claimed-ms", record->claimed_ms));
     W(lk_pair_number(out, "ttl-ms", record->ttl_ms));
-    return reply_state(out, record, shown);
+    W(reply_state(out, record, shown));
+    if (shown != LK_SHOW_BYTES) {
+        return LK_OK;
+    }
+    W(lk_pair_number(out, "jobs-open", record->jobs_open));
+    W(lk_pair_number(out, "jobs-dead", record->jobs_dead));
+    return lk_pair_number(out, "jobs-uncertain", record->jobs_uncertain);
 }
 
 enum lk_status lk_reply_audit(struct lk_buf *out, int proto,

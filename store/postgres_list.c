@@ -7,31 +7,54 @@ enum { LOOK_AT = 2000 };
 
 /*
  * $1 cursor, $2 rows to look at, $3 any state, $4 state, $5 tenant, $6 claimed
- * at least so long ago. A row that does not match comes too, hidden: its
- * number moves the cursor.
+ * at least so long ago, $7 scope, $8 claimed then or later, $9 claimed before
+ * then, $10 only what needs a person, $11 in progress for so long. A row that
+ * does not match comes too, hidden: its number moves the cursor.
  */
+#define STATE                                                                  \
+    "CASE WHEN o.state = 2 AND " LK_PG_DEADLINE                                \
+    " <= n.now AND NOT o.queued THEN 3 ELSE o.state END"
+
 #define MATCHES                                                                \
-    "NOT " LK_PG_EXPIRED                                                       \
-    " AND ($3 OR $4 = CASE WHEN o.state = 2 AND " LK_PG_DEADLINE               \
-    " <= n.now AND "                                                           \
-    "NOT o.queued THEN 3 ELSE o.state END) AND ($5 = '' OR o.tenant = $5) "    \
-    "AND o.claimed_ms + $6 <= n.now"
+    "NOT " LK_PG_EXPIRED " AND ($3 OR $4 = " STATE                             \
+    ") AND ($5 = '' OR o.tenant = $5) "                                        \
+    "AND n.now - o.claimed_ms >= $6 AND ($7 = '' OR o.scope = $7) "            \
+    "AND o.claimed_ms >= $8 AND o.claimed_ms < $9 "
 
-#define PAGE                                                                   \
-    "(SELECT p.* FROM latchkey.operation p WHERE p.number > $1 "               \
-    "ORDER BY p.number LIMIT $2)"
+/* As lk_list_needs_person. */
+#define NEEDS_PERSON                                                           \
+    "AND (NOT $10 OR " STATE " = 3 OR o.state = 2 AND n.now - o.claimed_ms "   \
+    ">= $11 OR EXISTS (SELECT FROM latchkey.job j WHERE "                      \
+    "j.number = o.number AND j.state IN (2, 3))) "
 
-/* What is unfinished is little, and has an index of its own. */
-#define OPEN_PAGE                                                              \
-    "(SELECT p.* FROM latchkey.operation p WHERE p.number > $1 "               \
-    "AND p.state IN (2, 3) ORDER BY p.number LIMIT $2)"
+#define PAGE(of, after, order)                                                 \
+    "(SELECT p.* FROM latchkey.operation p WHERE p.number " after " $1 " of    \
+    "ORDER BY p.number " order " LIMIT $2)"
+
+/* What is unfinished is little, and has an index of its own; so have the jobs
+ * that need a person. */
+#define OPEN "AND p.state IN (2, 3) "
+#define STUCK                                                                  \
+    "AND p.number IN (SELECT s.number FROM latchkey.operation s "              \
+    "WHERE s.state IN (2, 3) UNION SELECT j.number FROM latchkey.job j "       \
+    "WHERE j.state IN (2, 3)) "
 
 /* clang-format off */
-#define LIST(page, ttl, answer)                                                \
-    "SELECT " LK_PG_COLUMNS_OF("NOT m.shown", ttl, answer)                     \
+#define LIST(page, order, matches, ttl, answer, more, join)                    \
+    "SELECT " LK_PG_COLUMNS_OF("NOT m.shown", ttl, answer) more                \
     " FROM " LK_PG_NOW " CROSS JOIN " page " AS o CROSS JOIN LATERAL "         \
-    "(SELECT " MATCHES " AS shown OFFSET 0) AS m LEFT JOIN latchkey.answer a " \
-    "ON a.token = o.token AND o.state = 4 AND m.shown ORDER BY o.number"
+    "(SELECT " matches " AS shown OFFSET 0) AS m LEFT JOIN latchkey.answer a " \
+    "ON a.token = o.token AND o.state = 4 AND m.shown " join                   \
+    "ORDER BY o.number " order
+
+#define SHORT(of, after, order)                                                \
+    LIST(PAGE(of, after, order), order, MATCHES NEEDS_PERSON, LK_PG_TTL,       \
+         LK_PG_WITHOUT_ANSWER, ", u.open, u.dead, u.uncertain",                \
+         "LEFT JOIN LATERAL (SELECT count(*) AS open, "                        \
+         "count(*) FILTER (WHERE j.state = 3) AS dead, "                       \
+         "count(*) FILTER (WHERE j.state = 2) AS uncertain "                   \
+         "FROM latchkey.job j WHERE m.shown AND j.number = o.number "          \
+         "AND j.state < 4) AS u ON true ")
 /* clang-format on */
 
 struct page {
@@ -59,6 +82,11 @@ static enum lk_status show_row(const PGresult *result, int row, void *context)
         status = lk_pg_record(result, row, &record);
         if (!status && page->query->whole) {
             status = lk_pg_record_kept(result, row, &record);
+        } else if (!status) {
+            record.jobs_open = lk_pg_uint(result, row, LK_PG_R_JOBS_OPEN);
+            record.jobs_dead = lk_pg_uint(result, row, LK_PG_R_JOBS_DEAD);
+            record.jobs_uncertain =
+                lk_pg_uint(result, row, LK_PG_R_JOBS_UNCERTAIN);
         }
         if (!status) {
             page->shown++;
@@ -111,14 +139,26 @@ enum lk_status lk_pg_stream(struct lk_postgres *store, const char *sql,
 
 static const char *choose(const struct lk_list_query *query)
 {
+    bool open = !query->any_state && (query->state == LK_STATE_IN_PROGRESS ||
+                                      query->state == LK_STATE_UNCERTAIN);
+
     if (query->whole) {
-        return LIST(PAGE, "o.ttl_ms", LK_PG_WITH_ANSWER);
+        return LIST(PAGE("", ">", ""), "", MATCHES, "o.ttl_ms",
+                    LK_PG_WITH_ANSWER, "", "");
     }
-    if (!query->any_state && (query->state == LK_STATE_IN_PROGRESS ||
-                              query->state == LK_STATE_UNCERTAIN)) {
-        return LIST(OPEN_PAGE, LK_PG_TTL, LK_PG_WITHOUT_ANSWER);
+    if (query->attention) {
+        return query->newest ? SHORT(STUCK, "<", "DESC")
+                             : SHORT(STUCK, ">", "");
     }
-    return LIST(PAGE, LK_PG_TTL, LK_PG_WITHOUT_ANSWER);
+    if (open) {
+        return query->newest ? SHORT(OPEN, "<", "DESC") : SHORT(OPEN, ">", "");
+    }
+    return query->newest ? SHORT("", "<", "DESC") : SHORT("", ">", "");
+}
+
+static int64_t bound(uint64_t value)
+{
+    return value && value < INT64_MAX ? (int64_t)value : INT64_MAX;
 }
 
 enum lk_status lk_postgres_list(struct lk_store *base,
@@ -129,17 +169,29 @@ enum lk_status lk_postgres_list(struct lk_store *base,
     struct page page = {query, fn, context, next, 0, 0, false};
     struct lk_pg_params params = {0};
     struct lk_buf tenant = {0};
-    bool all = query->any_state && !query->tenant.len && !query->older_than_ms;
+    struct lk_buf scope = {0};
+    bool all = query->any_state && !query->tenant.len && !query->scope.len &&
+               !query->older_than_ms && !query->since_ms && !query->until_ms &&
+               !query->attention;
     size_t look = all && query->limit < LOOK_AT ? query->limit : LOOK_AT;
     enum lk_status status = lk_pg_escape(query->tenant, &tenant);
 
+    if (!status) {
+        status = lk_pg_escape(query->scope, &scope);
+    }
     *next = query->cursor;
-    lk_pg_add_int(&params, (int64_t)query->cursor);
+    lk_pg_add_int(&params, query->newest ? bound(query->cursor)
+                                         : (int64_t)query->cursor);
     lk_pg_add_int(&params, (int64_t)look);
     lk_pg_add_bool(&params, query->any_state);
     lk_pg_add_int(&params, (int64_t)query->state);
     lk_pg_add_text(&params, latchkey_buf_slice(&tenant));
     lk_pg_add_int(&params, (int64_t)query->older_than_ms);
+    lk_pg_add_text(&params, latchkey_buf_slice(&scope));
+    lk_pg_add_int(&params, (int64_t)query->since_ms);
+    lk_pg_add_int(&params, bound(query->until_ms));
+    lk_pg_add_bool(&params, query->attention);
+    lk_pg_add_int(&params, (int64_t)query->long_ms);
     if (!status) {
         pthread_mutex_lock(&store->reader_lock);
         status = lk_pg_stream(store, choose(query), &params, show_row, &page);
@@ -149,6 +201,7 @@ enum lk_status lk_postgres_list(struct lk_store *base,
         *next = 0;
     }
     latchkey_buf_free(&tenant);
+    latchkey_buf_free(&scope);
     return status;
 }
 
@@ -188,11 +241,6 @@ static enum lk_status show_entry(const PGresult *result, int row,
     "SELECT id, at_ms, who, why, action, tenant, scope, key, token "           \
     "FROM latchkey.audit WHERE " LK_AUDIT_MATCHES(                             \
         "$", "at_ms") "ORDER BY id " order " LIMIT $11"
-
-static int64_t bound(uint64_t value)
-{
-    return value && value < INT64_MAX ? (int64_t)value : INT64_MAX;
-}
 
 enum { AUDIT_TEXTS = 5 };
 

@@ -31,6 +31,10 @@ enum lk_pg_record_column {
     LK_PG_R_BYTES,
     LK_PG_R_HEADERS,
     LK_PG_R_BODY,
+    /* Of a list that is not whole. */
+    LK_PG_R_JOBS_OPEN,
+    LK_PG_R_JOBS_DEAD,
+    LK_PG_R_JOBS_UNCERTAIN,
 };
 
 /* As far as is known: KEEP may have asked for more than the claim. */

@@ -7,7 +7,7 @@
  *
  *   ACL SETUSER latchkey on >PASSWORD resetchannels ~{latchkey}:* -@all
  *     +fcall +time +wait +get +set +getrange +del +zadd +zrem +zcount +zscore
- *     +zrangebyscore +rpush +lrange +llen +hset +hget
+ *     +zrangebyscore +zrevrangebyscore +rpush +lrange +llen +hset +hget
  *
  * Redis checks what a function does against the rights of who calls it: that
  * is why the commands are there. With +config|get the daemon sees for itself

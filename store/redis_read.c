@@ -250,15 +250,6 @@ enum lk_status lk_redis_find_number(struct lk_store *base,
 /* ---- Lists -----------------------------------------------------------------
  */
 
-static bool matches(const struct lk_list_query *query,
-                    const struct lk_record *record, uint64_t now)
-{
-    return (query->any_state || record->state == query->state) &&
-           (!query->tenant.len ||
-            latchkey_slice_equal(record->name.tenant, query->tenant)) &&
-           record->claimed_ms + query->older_than_ms <= now;
-}
-
 /* All that an import needs. */
 static enum lk_status add_whole(struct lk_record *record,
                                 const struct lk_redis_head *head)
@@ -300,7 +291,8 @@ static enum lk_status list_one(struct lk_redis *store,
     }
     set_record(record, &head, now);
     record->ttl_ms = head.ttl > head.keep ? head.ttl : head.keep;
-    if (!matches(query, record, now)) {
+    if (!lk_list_matches(query, record, now) ||
+        (query->attention && !lk_list_needs_person(query, record, now))) {
         return LK_NOT_FOUND;
     }
     return query->whole ? add_whole(record, &head) : LK_OK;
@@ -347,8 +339,9 @@ enum lk_status lk_redis_list(struct lk_store *base,
     const struct lk_slice words[] = {
         store->keys[LK_REDIS_INDEX], latchkey_slice(cursor),
         latchkey_slice(count), latchkey_slice(bytes)};
-    enum lk_status status =
-        lk_redis_read(store, "latchkey_page", 1, words, 4, &reply);
+    enum lk_status status = lk_redis_read(
+        store, query->newest ? "latchkey_page_newest" : "latchkey_page", 1,
+        words, 4, &reply);
     if (!status && (reply->type != REDIS_REPLY_ARRAY || reply->elements < 2)) {
         status = LK_CORRUPT;
     }

@@ -124,6 +124,12 @@ enum lk_statement {
         LK_STATEMENTS
 };
 
+#define LK_LIST                                                                \
+    "SELECT claim.token, hash, tenant, scope, key, fingerprint, claim.at, "    \
+    "max(ttl, ifnull(keep, 0)), attempt, answer.at, reason, "                  \
+    "substr(record, 1, 18) FROM claim LEFT JOIN answer "                       \
+    "ON answer.token = claim.token "
+
 /* `narrow` is what an index knows. */
 #define LK_AUDIT(narrow, order)                                                \
     "SELECT id, at, who, why, action, tenant, scope, key, token "              \
@@ -136,12 +142,12 @@ enum lk_statement {
              "max(ttl, ifnull(keep, 0)), attempt "                             \
              "FROM claim WHERE token = ?")                                     \
     X(ANSWER, "SELECT at, reason, record FROM answer WHERE token = ?")         \
-    X(LIST, "SELECT claim.token, hash, tenant, scope, key, fingerprint, "      \
-            "claim.at, max(ttl, ifnull(keep, 0)), attempt, "                   \
-            "answer.at, reason, "                                              \
-            "substr(record, 1, 18) FROM claim LEFT JOIN answer "               \
-            "ON answer.token = claim.token "                                   \
-            "WHERE claim.token > ? ORDER BY claim.token LIMIT ?")              \
+    X(LIST, LK_LIST "WHERE claim.token > ? ORDER BY claim.token LIMIT ?")      \
+    X(LIST_NEWEST, LK_LIST "WHERE claim.token < ? "                            \
+                           "ORDER BY claim.token DESC LIMIT ?")                \
+    X(JOB_COUNTS, "SELECT count(*), ifnull(sum(state = 3), 0), "               \
+                  "ifnull(sum(state = 2), 0) FROM job WHERE number = ? "       \
+                  "AND state < 4")                                             \
     X(WHOLE, "SELECT claim.token, claim.hash, tenant, scope, key, "            \
              "fingerprint, claim.at, ttl, attempt, number, generation, "       \
              "lock, keep, owner, kind, until, answer.at, reason, record "      \

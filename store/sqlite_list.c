@@ -45,13 +45,21 @@ static bool is_current(struct lk_sqlite *store, sqlite3_stmt *row,
            entry->token == (uint64_t)sqlite3_column_int64(row, 0);
 }
 
-static bool matches(const struct lk_list_query *query,
-                    const struct lk_record *record, uint64_t now)
+/* Its unfinished jobs. */
+static enum lk_status count_jobs(const struct lk_sqlite *store,
+                                 struct lk_record *record)
 {
-    return (query->any_state || record->state == query->state) &&
-           (!query->tenant.len ||
-            latchkey_slice_equal(record->name.tenant, query->tenant)) &&
-           record->claimed_ms + query->older_than_ms <= now;
+    sqlite3_stmt *row = store->reads[LK_READ_JOB_COUNTS];
+
+    sqlite3_bind_int64(row, 1, (int64_t)record->number);
+    int code = sqlite3_step(row);
+    if (code == SQLITE_ROW) {
+        record->jobs_open = (uint64_t)sqlite3_column_int64(row, 0);
+        record->jobs_dead = (uint64_t)sqlite3_column_int64(row, 1);
+        record->jobs_uncertain = (uint64_t)sqlite3_column_int64(row, 2);
+    }
+    sqlite3_reset(row);
+    return lk_sqlite_status(code);
 }
 
 /* ---- whole records ------------------------------------------------------ */
@@ -159,7 +167,13 @@ static enum lk_status show_row(struct lk_sqlite *store, sqlite3_stmt *row,
     } else {
         fill_record(row, &entry, page->now, &record);
     }
-    if (!status && matches(page->query, &record, page->now)) {
+    bool shown = !status && lk_list_matches(page->query, &record, page->now);
+    if (shown && !page->query->whole) {
+        status = count_jobs(store, &record);
+    }
+    if (shown && !status &&
+        (!page->query->attention ||
+         lk_list_needs_person(page->query, &record, page->now))) {
         page->shown++;
         page->stopped = !page->fn(page->context, &record);
     }
@@ -174,7 +188,9 @@ enum lk_status lk_sqlite_list(struct lk_store *base,
     struct lk_sqlite *store = (struct lk_sqlite *)base;
     struct page page = {query, fn, context, lk_sqlite_now(store), 0, false};
     sqlite3_stmt *row =
-        lk_sqlite_read(store, query->whole ? LK_READ_WHOLE : LK_READ_LIST);
+        lk_sqlite_read(store, query->whole    ? LK_READ_WHOLE
+                              : query->newest ? LK_READ_LIST_NEWEST
+                                              : LK_READ_LIST);
     enum lk_status status = LK_OK;
     size_t looked = 0;
     int code = SQLITE_ROW;
@@ -183,7 +199,9 @@ enum lk_status lk_sqlite_list(struct lk_store *base,
         return LK_UNAVAILABLE;
     }
     *next = query->cursor;
-    sqlite3_bind_int64(row, 1, (int64_t)query->cursor);
+    sqlite3_bind_int64(
+        row, 1,
+        query->newest && !query->cursor ? INT64_MAX : (int64_t)query->cursor);
     sqlite3_bind_int(row, 2, LOOK_AT);
     while (!status && !page.stopped && page.shown < query->limit &&
            (code = sqlite3_step(row)) == SQLITE_ROW) {

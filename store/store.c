@@ -110,6 +110,30 @@ struct lk_slice lk_audit_target(const struct lk_audit_entry *entry)
     return (struct lk_slice){"", 0};
 }
 
+bool lk_list_matches(const struct lk_list_query *query,
+                     const struct lk_record *record, uint64_t now)
+{
+    return (query->any_state || record->state == query->state) &&
+           (!query->tenant.len ||
+            latchkey_slice_equal(record->name.tenant, query->tenant)) &&
+           (!query->scope.len ||
+            latchkey_slice_equal(record->name.scope, query->scope)) &&
+           record->claimed_ms >= query->since_ms &&
+           (!query->until_ms || record->claimed_ms < query->until_ms) &&
+           record->claimed_ms <= now &&
+           now - record->claimed_ms >= query->older_than_ms;
+}
+
+bool lk_list_needs_person(const struct lk_list_query *query,
+                          const struct lk_record *record, uint64_t now)
+{
+    return record->state == LK_STATE_UNCERTAIN || record->jobs_dead ||
+           record->jobs_uncertain ||
+           (record->state == LK_STATE_IN_PROGRESS &&
+            record->claimed_ms <= now &&
+            now - record->claimed_ms >= query->long_ms);
+}
+
 void lk_record_free(struct lk_record *record)
 {
     lk_kept_unref(record->kept);

@@ -158,6 +158,10 @@ struct lk_record {
     uint64_t keep_ms; /* KEEP asked for that TTL; 0: nobody did */
     bool evicted;     /* released by EVICT */
     bool queued;      /* its request is an unfinished job */
+    /* Only in a LIST that is not whole: its unfinished jobs, and of these. */
+    uint64_t jobs_open;
+    uint64_t jobs_dead;
+    uint64_t jobs_uncertain;
     struct lk_buf text;
 };
 
@@ -167,11 +171,25 @@ struct lk_list_query {
     bool any_state;
     enum lk_state state;
     struct lk_slice tenant; /* empty: every tenant */
+    struct lk_slice scope;  /* empty: every scope */
     uint64_t older_than_ms; /* claimed at least that long ago */
-    uint64_t cursor;        /* 0: from the oldest */
+    uint64_t since_ms;      /* claimed then or later */
+    uint64_t until_ms;      /* claimed before then; 0: whenever */
+    bool attention;         /* only what needs a person: lk_list_needs_person */
+    uint64_t long_ms;       /* with `attention`: in progress for so long */
+    bool newest;            /* the newest first */
+    uint64_t cursor;        /* 0: from the oldest, or the newest */
     size_t limit;
     bool whole; /* for an export: released records too, with all they have */
 };
+
+/* What is asked for, but for `attention`. */
+bool lk_list_matches(const struct lk_list_query *query,
+                     const struct lk_record *record, uint64_t now);
+/* Uncertain, in progress for at least query->long_ms, or with jobs that are
+ * dead or uncertain. */
+bool lk_list_needs_person(const struct lk_list_query *query,
+                          const struct lk_record *record, uint64_t now);
 
 /* Half of all tokens: whatever a file says, the store can go on. And times up
  * to the year 2248. */

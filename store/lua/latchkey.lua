@@ -20,7 +20,7 @@
 
 -- Whoever changes what a function does raises this: a daemon replaces a library
 -- with a lower one.
-local REVISION = 5
+local REVISION = 6
 
 -- Numbers of enum lk_state and of enum lk_verdict.
 local ABSENT, IN_PROGRESS, UNCERTAIN, COMPLETED, RELEASED = 0, 2, 3, 4, 5
@@ -706,7 +706,8 @@ local function try_commands(key)
         {'TIME'}, {'DEL', key}, {'SET', key, '1', 'PX', 60000}, {'GET', key},
         {'GETRANGE', key, 0, 1}, {'DEL', key}, {'ZADD', key, 1, 'x'},
         {'ZCOUNT', key, 1, 1}, {'ZSCORE', key, 'x'},
-        {'ZRANGEBYSCORE', key, 1, 1}, {'ZREM', key, 'x'}, {'RPUSH', key, 'x'},
+        {'ZRANGEBYSCORE', key, 1, 1}, {'ZREVRANGEBYSCORE', key, 1, 1},
+        {'ZREM', key, 'x'}, {'RPUSH', key, 'x'},
         {'LRANGE', key, 0, 0}, {'LLEN', key}, {'DEL', key},
         {'HSET', key, 'x', 'x'}, {'HGET', key, 'x'}, {'DEL', key}}) do
         local got = redis.pcall(spread(words))
@@ -778,11 +779,10 @@ end
 -- keys: index. args: number to begin behind, at most so many, 0 or so many
 -- bytes of whole records. Returns now, the number of the last one (0: there
 -- are no more), then name and record (or what stands before its response).
-local function page(keys, args)
+local function page_of(args, list)
     local found, size, last = {(clock()), '0'}, 0, nil
     local most, bytes = args[2] + 0, args[3] + 0
-    local listed = call('ZRANGEBYSCORE', keys[1], '(' .. args[1], '+inf',
-        'WITHSCORES', 'LIMIT', 0, most)
+    local listed = list()
     for i = 1, #listed, 2 do
         local record
         if bytes > 0 then
@@ -803,6 +803,22 @@ local function page(keys, args)
         found[2] = last
     end
     return found
+end
+
+local function page(keys, args)
+    return page_of(args, function()
+        return call('ZRANGEBYSCORE', keys[1], '(' .. args[1], '+inf',
+            'WITHSCORES', 'LIMIT', 0, args[2])
+    end)
+end
+
+-- The same backwards; 0: from the last one.
+local function page_newest(keys, args)
+    return page_of(args, function()
+        return call('ZREVRANGEBYSCORE', keys[1],
+            args[1] == '0' and '+inf' or '(' .. args[1], '-inf',
+            'WITHSCORES', 'LIMIT', 0, args[2])
+    end)
 end
 
 -- keys: audit. args: after, at most so many.
@@ -951,6 +967,7 @@ offer('revision', revision, {'no-writes'})
 offer('get', get, {'no-writes'})
 offer('find', find, {'no-writes'})
 offer('page', page, {'no-writes'})
+offer('page_newest', page_newest, {'no-writes'})
 offer('audits', audits, {'no-writes'})
 offer('audit_length', audit_length, {'no-writes'})
 offer('verify', verify, {'no-writes'})

@@ -182,7 +182,7 @@ def test_list_filters_and_pages(daemon, raw):
         result = daemon.cli("list", "--json", *options)
         assert result.returncode == 0, result.stderr
         document = json.loads(result.stdout)
-        return [r["key"] for r in document["records"]], document["next_cursor"]
+        return [r["key"] for r in document["operations"]], document["next_cursor"]
 
     assert keys("--state", "uncertain") == (["odd"], 0)
     assert keys("--tenant", "zeta")[0] == ["odd"]
@@ -193,6 +193,35 @@ def test_list_filters_and_pages(daemon, raw):
     assert len(first) == 3 and cursor != 0
     rest, _ = keys("--cursor", str(cursor))
     assert sorted(first + rest) == sorted(keys("--all")[0])
+
+
+def test_list_asks_for_scope_and_time_and_goes_either_way(daemon, raw):
+    for i in range(5):
+        claim(raw, ("acme", "POST /pay", "k%d" % i))
+    claim(raw, ("acme", "POST /refund", "r"))
+    doubt(raw, ("acme", "POST /pay", "odd"))
+    ms = fields(raw("LOOKUP", "acme", "POST /refund", "r"))["claimed-ms"]
+
+    def keys(*options):
+        result = daemon.cli("list", "--json", *options)
+        assert result.returncode == 0, result.stderr
+        return " ".join(r["key"] for r in
+                        json.loads(result.stdout)["operations"])
+
+    assert keys() == "k0 k1 k2 k3 k4 r odd"
+    assert keys("--newest") == "odd r k4 k3 k2 k1 k0"
+    assert keys("--newest", "--limit", "2") == "odd r"
+    assert keys("--scope", "POST /refund") == "r"
+    assert keys("--attention") == "odd"
+    assert keys("--since", "1h") == keys()
+    assert keys("--until", "1h") == ""
+    assert "r" in keys("--since", str(ms), "--until", str(ms + 1)).split()
+    assert keys("--since", "2020-01-31T08:00Z") == keys()
+    assert keys("--until", "2020-01-31T08:00Z") == ""
+    page = json.loads(daemon.cli("list", "--json", "--newest", "--limit",
+                                 "3").stdout)
+    assert keys("--newest", "--cursor", page["next_cursor"]) == "k3 k2 k1 k0"
+    assert daemon.cli("list", "--since", "soon").returncode == 2
 
 
 def test_list_for_people_marks_what_is_uncertain(daemon, raw):

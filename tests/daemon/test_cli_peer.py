@@ -5,14 +5,20 @@ answers that a healthy daemon gives only after hours.
 """
 
 import base64
+import fcntl
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import socket
+import struct
 import subprocess
+import termios
 import threading
+import time
+import unicodedata
 
 import pytest
 
@@ -109,13 +115,15 @@ class Peer:
             capture_output=True, env=self.environment(**environment),
             timeout=60 * build.patience())
 
-    def cli_on_terminal(self, *args, **environment):
+    def cli_on_terminal(self, *args, columns=0, **environment):
         """What a terminal is sent, standard output and error together."""
         ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ,
+                    struct.pack("HHHH", 24, columns, 0, 0))
         with subprocess.Popen([str(build.BUILD / "latchkey"), *args],
                               stdin=theirs, stdout=theirs, stderr=theirs,
-                              env=self.environment(TERM="xterm",
-                                                   **environment)) as process:
+                              env=self.environment(
+                                  **{"TERM": "xterm", **environment})) as process:
             os.close(theirs)
             seen = b""
             try:
@@ -148,6 +156,76 @@ def latchkey(*args, program=None, **options):
 
 def is_clean(text):
     return all(c == "\n" or c.isprintable() for c in text)
+
+
+# ---- tables -----------------------------------------------------------------
+
+LONG = "charges-of-the-european-branch/" * 6 + "end"
+WIDE_TEXT = "\u652f\u6255\u3044" * 30  # two columns for each character
+
+
+def columns_of(line):
+    """Columns that a terminal needs for what it is sent."""
+    line = re.sub("\033\\[[0-9;]*m", "", line)
+    return sum(0 if unicodedata.combining(c) else
+               2 if unicodedata.east_asian_width(c) in "WF" else 1
+               for c in line)
+
+
+def answer_with_long_text(peer, text):
+    names = {"tenant": text, "scope": text, "key": text, "reason": text}
+    job = dict(id=123456, state="dead", name=text, target=text, attempts=12,
+               reference="7D3F-92AB-1C4E", status=503, created_ms=1700000000000,
+               history=[flat(number=1, ended_ms=1700000000000, status=503,
+                             called=1, reason=text)], **names)
+    peer.answers["LOOKUP"] = bulk(record(fingerprint="1:" + 64 * "a", **names))
+    peer.answers["LIST"] = bulk([0, [
+        record(**names), record(state="completed", jobs_dead=2, **names)]])
+    peer.answers["AUDIT"] = lambda words: bulk(
+        1 if "COUNT" in words else
+        [flat(id=12345, at_ms=1700000000000, who=text, action="job retry",
+              job=123456, target="", why=text, tenant=text, scope=text,
+              key=text)])
+    peer.answers["STATS"] = bulk(["records", 1, "trouble", text])
+    peer.answers["JOBS"] = bulk([0, [flat(**job)]])
+    peer.answers["JOB"] = bulk(flat(**dict(job, state="waiting")))
+    peer.answers["TARGET"] = bulk([flat(
+        name=text, state="open", waiting=1, leased=12345, uncertain=1, dead=12,
+        sent_ok=1234567, failed=12345, oldest_due_ms=1700000000000,
+        last_error=text)])
+
+
+TABLES = ("list", "list --attention", "audit", "jobs", "dead list",
+          "dead retry --all", "target status", "target status x", "stats",
+          "get t s k", "jobs show 123456")
+
+
+@pytest.mark.parametrize("command", TABLES)
+def test_no_table_is_wider_than_the_terminal(peer, command):
+    for text in (LONG, WIDE_TEXT, HOSTILE * 20):
+        answer_with_long_text(peer, text)
+        for columns in (80, 132):
+            code, seen = peer.cli_on_terminal(*command.split(),
+                                              columns=columns)
+            assert code == 0, seen
+            lines = seen.replace("\r", "").split("\n")
+            assert max(map(columns_of, lines)) <= columns, seen
+
+
+def test_a_table_is_cut_where_it_is_long_and_keeps_its_references(peer):
+    answer_with_long_text(peer, LONG)
+    _, seen = peer.cli_on_terminal("list", columns=80)
+    assert "7D3F-92AB-1C4E" in seen and "\u2026" in seen
+    assert "2023-11-14T22:13:20Z" in seen
+    _, seen = peer.cli_on_terminal("list", "--wide", columns=80)
+    assert seen.count(LONG) == 6 and "\u2026" not in seen
+    assert peer.cli("list").stdout.decode().count(LONG) == 6
+
+
+def test_nothing_is_missing_of_one_operation(peer):
+    answer_with_long_text(peer, LONG)
+    _, seen = peer.cli_on_terminal("get", "t", "s", "k", columns=80, TERM="dumb")
+    assert LONG in re.sub(r"\r\n +", "", seen)
 
 
 # ---- text from outside ------------------------------------------------------
@@ -471,7 +549,7 @@ def test_a_list_goes_on_after_a_page_that_is_short_or_empty(peer):
 
     peer.answers["LIST"] = answer
     document = json.loads(peer.cli("list", "--json").stdout)
-    assert [r["key"] for r in document["records"]] == ["a", "b"]
+    assert [r["key"] for r in document["operations"]] == ["a", "b"]
     assert document["next_cursor"] == 0
 
 
@@ -484,12 +562,37 @@ def test_a_list_stops_at_its_limit_and_says_how_to_go_on(peer):
     assert b"--cursor 77" in result.stderr
 
 
-def test_uncertain_operations_stand_out_without_colour(peer):
-    peer.answers["LIST"] = bulk([0, [record(key="calm"),
-                                     record(key="odd", state="uncertain")]])
-    lines = peer.cli("list").stdout.decode().splitlines()
-    assert [line[0] for line in lines] == [" ", " ", "!"]
+def test_operations_that_need_a_person_stand_out_without_colour(peer):
+    now_ms = int(time.time() * 1000)
+    peer.answers["LIST"] = bulk([0, [
+        record(key="calm", state="completed", jobs_open=1),
+        record(key="young", claimed_ms=now_ms),
+        record(key="odd", state="uncertain", since_ms=now_ms - 7200000),
+        record(key="endless", claimed_ms=now_ms - 10800000),
+        record(key="left", state="completed", jobs_dead=2, jobs_uncertain=1)]])
+    result = peer.cli("list")
+    lines = result.stdout.decode().splitlines()
+    assert [line[0] for line in lines] == [" ", " ", " ", "!", "!", "!"]
+    for line, why in zip(lines[3:], ("uncertain for 2 h", "running for 3 h",
+                                     "2 jobs dead, 1 job uncertain")):
+        assert why in line
     assert len({line.index("acme") for line in lines[1:]}) == 1
+    assert b"5 operations, 3 marked with !" in result.stderr
+
+
+def test_a_list_is_drawn_again_until_the_daemon_is_gone(peer):
+    rounds = []
+
+    def answer(_words):
+        rounds.append(len(rounds))
+        return bulk([0, [record(key="round-%d" % len(rounds))]]) \
+            if len(rounds) < 3 else None
+
+    peer.answers["LIST"] = answer
+    status, seen = peer.cli_on_terminal("list", "--watch=100ms", "--limit=5")
+    assert status == 3 and "round-1" in seen and "round-2" in seen
+    assert seen.count("\033[2J") == 2 and "every 100 ms" in seen
+    assert peer.cli("list", "--watch", "--json").returncode == 2
 
 
 def test_options_may_stand_anywhere_and_end_at_two_dashes(peer):

@@ -748,6 +748,61 @@ static void the_audit_log_knows_what_was_done_to_a_job(void **state)
     lk_job_free(&other);
 }
 
+struct operations {
+    size_t count;
+    struct lk_record last;
+};
+
+static bool add_operation(void *context, const struct lk_record *record)
+{
+    struct operations *seen = context;
+
+    seen->count++;
+    seen->last = *record;
+    return true;
+}
+
+static struct lk_record attention_of(struct bed *bed, size_t count)
+{
+    struct operations seen = {0};
+    struct lk_list_query query = {.any_state = true,
+                                  .tenant = text(bed->tenant),
+                                  .attention = true,
+                                  .long_ms = HOUR_MS,
+                                  .limit = 100};
+
+    do {
+        assert_int_equal(bed->store->class->list(bed->store, &query,
+                                                 add_operation, &seen,
+                                                 &query.cursor),
+                         LK_OK);
+    } while (query.cursor);
+    assert_int_equal(seen.count, count);
+    return seen.last;
+}
+
+static void an_operation_with_a_dead_job_needs_a_person(void **state)
+{
+    struct bed *bed = *state;
+
+    struct lk_job job = prepare(bed, "a", LK_END_DEAD);
+    struct lk_record record = attention_of(bed, 1);
+    assert_int_equal(record.number, job.number);
+    assert_int_equal(record.jobs_open, 1);
+    assert_int_equal(record.jobs_dead, 1);
+    assert_int_equal(record.jobs_uncertain, 0);
+    assert_int_equal(order(bed, LK_ORDER_DROP, job.id, 0), LK_OK);
+    attention_of(bed, 0);
+    lk_job_free(&job);
+    job = prepare(bed, "b", LK_END_UNCERTAIN);
+    record = attention_of(bed, 1);
+    assert_int_equal(record.number, job.number);
+    assert_int_equal(record.jobs_uncertain, 1);
+    lk_job_free(&job);
+    leave_job(bed, "quiet", "charge");
+    attention_of(bed, 1);
+}
+
 /* ---- Targets ----------------------------------------------------------------
  */
 
@@ -1222,6 +1277,7 @@ int main(void)
         TEST(an_order_counts_in_its_states_and_for_its_attempt_alone),
         TEST(every_order_is_in_the_audit_log),
         TEST(the_audit_log_knows_what_was_done_to_a_job),
+        TEST(an_operation_with_a_dead_job_needs_a_person),
         TEST(nothing_of_a_paused_target_is_leased),
         TEST(a_target_shows_its_jobs_by_state),
         TEST(statistics_count_unfinished_jobs),

@@ -168,7 +168,7 @@ def test_every_state_is_the_same_in_the_other_store_C02(source, target):
     before = {key: look(source.raw(), named(key)) for key in keys}
     told = {key: as_told(source.raw(), key) for key in keys}
     _, report = move(source, target)
-    assert report["records"] == report["taken"] == len(keys)
+    assert report["operations"] == report["taken"] == len(keys)
     assert report["older"] == report["renumbered"] == 0
     target.start()
     for round in range(2):
@@ -496,7 +496,7 @@ def test_a_file_that_was_cut_is_noticed_and_what_was_taken_stays(embedded):
         assert str(len(cut.splitlines())) in result.stderr
     path.write_bytes(whole)
     report = embedded.target.take(path)
-    assert report["records"] == 1500 and report["older"] > 0
+    assert report["operations"] == 1500 and report["older"] > 0
     raw = embedded.target.start().raw()
     for i in range(1500):
         assert as_told(raw, "k%d" % i)[3] == b"body %d" % i

@@ -199,6 +199,75 @@ static void a_list_in_pages_shows_every_record_once(void **state)
     assert_int_equal(tally.count, 0);
 }
 
+/* Keys in the order of the list: "3 2 1 " */
+static bool note_key(void *context, const struct lk_record *record)
+{
+    char *keys = context;
+    size_t len = strlen(keys);
+
+    snprintf(keys + len, 256 - len, "%.*s ",
+             (int)(record->name.key.len - strlen("key-")),
+             record->name.key.data + strlen("key-"));
+    return true;
+}
+
+static void expect_list(struct bed *bed, struct lk_list_query query,
+                        const char *expected)
+{
+    char keys[256] = "";
+
+    query.any_state = !query.state;
+    query.limit = query.limit ? query.limit : 2;
+    query.tenant = text(bed->tenant);
+    do {
+        assert_int_equal(bed->store->class->list(bed->store, &query, note_key,
+                                                 keys, &query.cursor),
+                         LK_OK);
+    } while (query.cursor);
+    assert_string_equal(keys, expected);
+}
+
+#define LISTED(...) ((struct lk_list_query){__VA_ARGS__})
+
+static void a_list_goes_either_way_and_is_filtered(void **state)
+{
+    struct bed *bed = *state;
+    struct lk_record record = {0};
+    struct lk_op op;
+
+    fill_states(bed, 6); /* 0 and 3 in progress, 2 and 5 uncertain */
+    op = claim_of(bed, "key-6", "a");
+    op.name.scope = LK_SLICE("POST /refunds");
+    op.hash = lk_name_hash(bed->store->secret, op.name);
+    say(bed, op, LK_VERDICT_NEW);
+    assert_int_equal(look(bed, "key-5", &record), LK_STATE_UNCERTAIN);
+    uint64_t claimed_ms = record.claimed_ms;
+    lk_record_free(&record);
+
+    for (int round = 0; round < 2; round++) {
+        expect_list(bed, LISTED(.newest = false), "0 1 2 3 4 5 6 ");
+        expect_list(bed, LISTED(.newest = true), "6 5 4 3 2 1 0 ");
+        expect_list(bed, LISTED(.newest = true, .limit = 1), "6 5 4 3 2 1 0 ");
+        expect_list(bed, LISTED(.newest = true, .state = LK_STATE_IN_PROGRESS),
+                    "6 3 0 ");
+        expect_list(bed, LISTED(.scope = LK_SLICE("POST /refunds")), "6 ");
+        expect_list(bed, LISTED(.scope = LK_SLICE("POST")), "");
+        expect_list(bed, LISTED(.since_ms = claimed_ms + HOUR_MS), "");
+        expect_list(bed,
+                    LISTED(.until_ms = claimed_ms + HOUR_MS, .newest = true),
+                    "6 5 4 3 2 1 0 ");
+        expect_list(bed, LISTED(.until_ms = 1), "");
+        expect_list(bed, LISTED(.attention = true, .long_ms = HOUR_MS), "2 5 ");
+        expect_list(bed, LISTED(.attention = true, .newest = true),
+                    "6 5 3 2 0 ");
+        expect_list(bed,
+                    LISTED(.attention = true,
+                           .scope = LK_SLICE("POST /refunds"), .limit = 1),
+                    "6 ");
+        bed_reopen(bed);
+    }
+}
+
 /* A record that is listed twice or that moved is shown as it is now. */
 static void a_list_shows_a_record_in_its_present_state_only(void **state)
 {
@@ -629,6 +698,7 @@ int main(void)
         IN_BED(another_tenant_finds_nothing),
         IN_BED(parts_of_a_name_do_not_run_together),
         IN_BED(a_list_in_pages_shows_every_record_once),
+        IN_BED(a_list_goes_either_way_and_is_filtered),
         IN_BED(a_list_shows_a_record_in_its_present_state_only),
         IN_BED(an_operator_resolves_and_each_step_is_audited),
         IN_BED(the_audit_log_tells_the_story_that_is_asked_for),
