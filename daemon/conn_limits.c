@@ -136,7 +136,7 @@ void lk_conn_set_roles(struct lk_conn *conn, unsigned roles)
     struct lk_server *server = conn->server;
 
     conn->roles = roles;
-    if (roles) {
+    if (roles || conn->closing) { /* a closed one is in no list any more */
         list_remove(conn, LK_LIST_STRANGERS);
         return;
     }
