@@ -43,6 +43,10 @@
 #include "ngx_http_latchkey_module.h"
 
 
+/* seconds: the most that latchkeyd can be set to allow */
+#define NGX_HTTP_LATCHKEY_KEEP_MAX  (36500 * 24 * 60 * 60LL)
+
+
 typedef enum {
     NGX_HTTP_LATCHKEY_WORD_NONE = 0,
     NGX_HTTP_LATCHKEY_WORD_DONE,
@@ -50,6 +54,10 @@ typedef enum {
     NGX_HTTP_LATCHKEY_WORD_UNKNOWN,
     NGX_HTTP_LATCHKEY_WORD_UNREADABLE
 } ngx_http_latchkey_word_e;
+
+
+static ngx_str_t  ngx_http_latchkey_word_name = ngx_string("Latchkey-Outcome");
+static ngx_str_t  ngx_http_latchkey_keep_name = ngx_string("Latchkey-Keep");
 
 
 static ngx_http_latchkey_settle_e ngx_http_latchkey_class_of(
@@ -64,7 +72,10 @@ static ngx_http_latchkey_word_e ngx_http_latchkey_word(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static ngx_http_latchkey_word_e ngx_http_latchkey_read_word(
     ngx_str_t *value);
-static ngx_uint_t ngx_http_latchkey_is_word_header(ngx_table_elt_t *h);
+static void ngx_http_latchkey_hear_keep(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static ngx_uint_t ngx_http_latchkey_is_header(ngx_table_elt_t *h,
+    ngx_str_t *name);
 static ngx_http_latchkey_app_e ngx_http_latchkey_said_by(
     ngx_http_latchkey_loc_conf_t *llcf, ngx_uint_t status);
 static ngx_uint_t ngx_http_latchkey_is_listed(ngx_array_t *statuses,
@@ -202,9 +213,12 @@ ngx_http_latchkey_hear(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
             continue;
         }
 
-        word = r->upstream && r->upstream->state == &state[ctx->heard]
-               ? ngx_http_latchkey_word(r, ctx)
-               : NGX_HTTP_LATCHKEY_WORD_NONE;
+        word = NGX_HTTP_LATCHKEY_WORD_NONE;
+
+        if (r->upstream && r->upstream->state == &state[ctx->heard]) {
+            word = ngx_http_latchkey_word(r, ctx);
+            ngx_http_latchkey_hear_keep(r, ctx);
+        }
 
         ngx_http_latchkey_hear_one(ctx, state[ctx->heard].status, word);
     }
@@ -295,7 +309,9 @@ ngx_http_latchkey_word(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 
         for (i = 0; i < part->nelts; i++) {
 
-            if (!ngx_http_latchkey_is_word_header(&h[i])) {
+            if (!ngx_http_latchkey_is_header(&h[i],
+                                             &ngx_http_latchkey_word_name))
+            {
                 continue;
             }
 
@@ -347,6 +363,50 @@ ngx_http_latchkey_read_word(ngx_str_t *value)
 }
 
 
+/*
+ * Latchkey-Keep: the least time for which the operation is remembered.  Where
+ * several apps say it, the longest counts.
+ */
+
+static void
+ngx_http_latchkey_hear_keep(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_int_t         seconds;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    for (part = &r->upstream->headers_in.headers.part; part;
+         part = part->next)
+    {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+
+            if (!ngx_http_latchkey_is_header(&h[i],
+                                             &ngx_http_latchkey_keep_name))
+            {
+                continue;
+            }
+
+            seconds = ngx_parse_time(&h[i].value, 1);
+
+            if (seconds <= 0 || seconds > NGX_HTTP_LATCHKEY_KEEP_MAX) {
+                ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                              "idempotency: the app's \"Latchkey-Keep\" for "
+                              "operation %V is not a time from 1s to 36500d, "
+                              "such as \"30d\", and does not count",
+                              &ctx->reference);
+                continue;
+            }
+
+            ctx->op->ttl = ngx_max(ctx->op->ttl, (ngx_msec_t) seconds * 1000);
+        }
+    }
+}
+
+
 void
 ngx_http_latchkey_strip_word(ngx_http_request_t *r)
 {
@@ -358,7 +418,11 @@ ngx_http_latchkey_strip_word(ngx_http_request_t *r)
         h = part->elts;
 
         for (i = 0; i < part->nelts; i++) {
-            if (ngx_http_latchkey_is_word_header(&h[i])) {
+            if (ngx_http_latchkey_is_header(&h[i],
+                                            &ngx_http_latchkey_word_name)
+                || ngx_http_latchkey_is_header(&h[i],
+                                               &ngx_http_latchkey_keep_name))
+            {
                 h[i].hash = 0;
             }
         }
@@ -367,12 +431,10 @@ ngx_http_latchkey_strip_word(ngx_http_request_t *r)
 
 
 static ngx_uint_t
-ngx_http_latchkey_is_word_header(ngx_table_elt_t *h)
+ngx_http_latchkey_is_header(ngx_table_elt_t *h, ngx_str_t *name)
 {
-    return h->key.len == sizeof("Latchkey-Outcome") - 1
-           && ngx_strncasecmp(h->key.data, (u_char *) "Latchkey-Outcome",
-                              h->key.len)
-              == 0;
+    return h->key.len == name->len
+           && ngx_strncasecmp(h->key.data, name->data, name->len) == 0;
 }
 
 

@@ -169,6 +169,7 @@ struct ngx_http_latchkey_op_s {
     ngx_msec_t                       pause;       /* late: before next try */
 
     ngx_http_latchkey_settle_e       settle;
+    ngx_msec_t                       ttl;         /* from its completion */
     ngx_uint_t                       status;      /* of the answer */
     ngx_str_t                        answer_headers;
     ngx_str_t                        answer_body;

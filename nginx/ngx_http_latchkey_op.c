@@ -59,6 +59,7 @@ ngx_http_latchkey_op_create(ngx_http_latchkey_ctx_t *ctx, ngx_str_t *tenant,
     op->pool = pool;
     op->conf = ctx->conf;
     op->ctx = ctx;
+    op->ttl = ctx->conf->ttl;
 
     op->tenant.len = tenant->len;
     op->tenant.data = ngx_pstrdup(pool, tenant);

@@ -95,7 +95,7 @@ ngx_http_latchkey_op_complete(ngx_http_latchkey_words_t *w,
     ngx_http_latchkey_op_word(w, op->answer_body.data,
                               keep ? op->answer_body.len : 0);
     ngx_http_latchkey_op_word(w, "TTL", 3);
-    ngx_http_latchkey_op_number(w, op->conf->ttl);
+    ngx_http_latchkey_op_number(w, op->ttl);
 
     if (!keep) {
         ngx_http_latchkey_op_word(w, "OMIT", 4);
@@ -127,6 +127,26 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
                       "operation %s of location \"%V\": %s", op->reference,
                       &op->conf->location_name,
                       ngx_http_latchkey_error_text(reply->text));
+
+        if (op->ttl != op->conf->ttl
+            && (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
+                || op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT))
+        {
+
+            /* it may be more than store.max_ttl; the claim's was not */
+
+            op->ttl = op->conf->ttl;
+
+            ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                          "idempotency: the app's \"Latchkey-Keep\" for "
+                          "operation %s may be more than store.max_ttl of "
+                          "latchkeyd; \"idempotency_ttl\" counts instead",
+                          op->reference);
+
+            if (ngx_http_latchkey_op_send_settle(op) == NGX_OK) {
+                return;
+            }
+        }
 
         if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP) {
 

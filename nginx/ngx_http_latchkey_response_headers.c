@@ -203,7 +203,7 @@ ngx_http_latchkey_mark(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
               ? ctx->expires_ms
               : op->claimed_ms + (ngx_msec_t) (ngx_current_msec
                                                - op->claimed_at)
-                + op->conf->ttl;
+                + op->ttl;
 
     return ngx_http_latchkey_add_expires(r, expires);
 }

@@ -136,6 +136,116 @@ def test_what_the_app_says_to_the_gateway_is_not_for_clients(make_gateway,
     assert not checked.ok and "never replayed" in checked.text
 
 
+# ---- how long it is remembered ----------------------------------------------
+
+DAY = 24 * 60 * 60 * 1000
+
+
+def keep(*times):
+    """Headers by which an app says how long that is."""
+    return [["Latchkey-Keep", time] for time in times]
+
+
+def remembered(gateway, key, **name):
+    """For how many ms from its completion."""
+    record = gateway.record(key, **name)
+    return record["expires-ms"] - record["completed-ms"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_app_may_have_it_remembered_longer(make_gateway, protocol):
+    # C09
+    gateway = make_gateway(locations=location(protocol))
+    for headers, days in ((keep("30d"), 30), (keep("2592000"), 30),
+                          (keep("1h"), 1), (keep("3d", "30d", "2d"), 30),
+                          (keep("1y"), 365)):
+        key = new_key()
+        first = gateway.post(key, headers=tell(headers=headers))
+        again = gateway.post(key)
+        for answer in (first, again):
+            assert answer.status == 201
+            assert "Latchkey-Keep" not in answer.headers
+            left = email.utils.parsedate_to_datetime(
+                answer.header("Idempotency-Expires")).timestamp() * 1000 \
+                - gateway.record(key)["completed-ms"]
+            assert abs(left - days * DAY) < DAY / 2
+        assert again.replayed and remembered(gateway, key) == days * DAY
+        assert b"atchkey" not in gateway.record(key)["headers"]
+
+
+@pytest.mark.parametrize("time", ["", "0", "-1d", "soon", "36501d", "30 d x",
+                                  "99999999999999999999d"])
+def test_a_time_that_cannot_be_read_is_logged_and_does_not_count(gateway,
+                                                                 time):
+    key = new_key()
+    first = gateway.post(key, headers=tell(headers=keep(time)))
+    assert first.status == 201 and "Latchkey-Keep" not in first.headers
+    gateway.wait_for_log(r"\[error\].*Latchkey-Keep.*%s.*30d"
+                         % first.reference)
+    assert gateway.post(key).replayed and remembered(gateway, key) == DAY
+
+
+def test_a_time_beyond_what_the_daemon_allows_does_not_count(make_gateway,
+                                                             make_daemon):
+    daemon = make_daemon(settings=["store.max_ttl=2d"])
+    gateway = make_gateway(daemon=daemon, locations=guard("/") + guard(
+        "/none", "idempotency_keep no_body;"))
+    for path, status in (("/", 201), ("/none", 409)):
+        key = new_key()
+        scope = "POST " + path
+        first = gateway.post(key, path=path, headers=tell(
+            headers=keep("30d")))
+        assert first.status == 201
+        gateway.wait_for_log("Latchkey-Keep.*%s.*store.max_ttl"
+                             % first.reference)
+        assert gateway.post(key, path=path).status == status
+        assert remembered(gateway, key, scope=scope) == DAY
+
+
+def test_a_time_counts_with_what_else_the_app_says(files, app):
+    # C09: what completes, not what is released; the page of another; omitted
+    gateway = files("idempotency_response_max 1k;")
+    for manner, outcome in (
+            (dict(status=500, headers=keep("30d") + word("done")), "kept"),
+            (dict(headers=keep("30d") + accel("/files/digits")), "kept"),
+            (dict(bytes=5000, headers=keep("30d")), "omitted")):
+        key = new_key()
+        gateway.post(key, headers=tell(**manner))
+        becomes(gateway, key, outcome)
+        assert remembered(gateway, key) == 30 * DAY
+    key = new_key()
+    gateway.post(key, headers=tell(status=500, headers=keep("30d")))
+    becomes(gateway, key, "released")
+
+
+def test_a_time_counts_for_an_answer_that_is_stored_late(make_gateway, app):
+    # C09
+    gateway = make_gateway(locations=guard(
+        "/", "idempotency_timeout 1s;", "idempotency_connect_timeout 1s;"))
+    key = new_key()
+    first = gateway.later(key=key, body=b"{}", headers=tell(
+        hold="run", headers=keep("30d")))
+    app.wait_held("run")
+    gateway.daemon.kill()
+    app.release("run")
+    assert first.result().status == 503
+    gateway.daemon.start()
+    assert gateway.settled(key).replayed
+    assert remembered(gateway, key) == 30 * DAY
+
+
+def test_a_time_counts_for_what_the_courier_brings(folder, make_gateway):
+    # C09
+    gateway = make_gateway(**later(folder))
+    courier = PlayedCourier(gateway, folder)
+    key = new_key()
+    answer = courier.bring(courier.begin(key), headers=tell(
+        headers=keep("30d")))
+    assert told(answer) == "completed"
+    assert "Latchkey-Keep" not in answer.headers
+    assert remembered(gateway, key) == 30 * DAY
+
+
 def test_an_observer_hears_what_the_app_says_too(make_gateway, app):
     # C09, C43
     gateway = make_gateway(locations=guard(mode="observe"))
