@@ -278,6 +278,12 @@ LK_MUST_CHECK enum lk_exit lk_record_fetch(struct lk_cli *cli,
                                            const struct lk_reply **record);
 enum lk_put_colour lk_record_colour(struct lk_slice state);
 
+/* HEALTH (health.c). As lk_call; then it has a status that is known. */
+LK_MUST_CHECK enum lk_exit lk_health_fetch(struct lk_cli *cli,
+                                           const struct lk_reply **health);
+/* The exit status that it means; LK_EXIT_FAILED: it is not HEALTH's. */
+enum lk_exit lk_health_exit(const struct lk_reply *health);
+
 /*
  * What an operator did and why (operate.c). lk_deed_words completes the words
  * of a command with WHO and WHY; lk_deed_send sends it and reports the answer,

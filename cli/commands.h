@@ -40,7 +40,8 @@ enum { LK_NAMES_MAX = 1000 };
     X(reconcile, "reconcile",                                                  \
       "TARGET (--export FILE [--apply] ... | --probe)", 1, 1, LK_CONNECTS,     \
       "compare a provider's ledger with the jobs")                             \
-    X(stats, "stats", "", 0, 0, LK_CONNECTS, "show the store's numbers")       \
+    X(stats, "stats", "[--explain]", 0, 0, LK_CONNECTS,                        \
+      "show the store's numbers")                                              \
     X(verify, "verify", "", 0, 0, LK_CONNECTS,                                 \
       "check everything that is stored")                                       \
     X(backup, "backup", "FILE", 1, 1, LK_CONNECTS,                             \
@@ -57,7 +58,10 @@ enum { LK_NAMES_MAX = 1000 };
       "write all records and the audit log to a file")                         \
     X(import, "import", "--store URL [FILE]", 0, 1, LK_PRINTS,                 \
       "take over the records of an export")                                    \
-    X(ping, "ping", "", 0, 0, LK_CONNECTS, "see whether the daemon answers")   \
+    X(ping, "ping", "[--wait DURATION]", 0, 0, LK_CONNECTS,                    \
+      "see whether the daemon answers")                                        \
+    X(health, "health", "", 0, 0, LK_CONNECTS,                                 \
+      "say whether anything needs a person")                                   \
     X(key, "key", "VALUE", 1, 1, LK_PRINTS, "read an Idempotency-Key header")  \
     X(tenant, "tenant", "VALUE --secret-file FILE", 1, 1, LK_PRINTS,           \
       "compute the hashed tenant of a value")                                  \

@@ -7,8 +7,9 @@
 static const char exit_codes[] =
     "Exit status:\n"
     "  0  done, or found\n"
-    "  1  the answer is no: not found, key refused, damaged, or nothing was\n"
-    "     changed (KEPT, STALE, evict of what is not completed)\n"
+    "  1  the answer is no: not found, key refused, damaged, nothing was\n"
+    "     changed (KEPT, STALE, evict of what is not completed), or something\n"
+    "     needs a person (health)\n"
     "  2  the command line is wrong, or a file that it names cannot be read\n"
     "  3  the daemon is out of reach, or its store cannot decide now\n"
     "  4  not allowed: another user, role or password is needed\n"

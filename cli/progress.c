@@ -78,7 +78,7 @@ static bool pause_drawing(struct lk_progress *progress)
 /* A bar is a comfort: whatever fails here only means that there is none. */
 static void *run_thread(void *context)
 {
-    static const struct lk_slice info[] = {{"INFO", 4}, {"jobs", 4}};
+    static const struct lk_slice info[] = {{"INFO", 4}, {"chores", 6}};
     struct lk_progress *progress = context;
     struct lk_client *client = NULL;
     const struct lk_reply *reply;

@@ -5,8 +5,11 @@
 
 const struct lk_manual lk_manual_target = {
     "status shows how each target does, or one in full: the jobs that wait\n"
-    "for it, whether calls fail, whether it is paused. While a target is\n"
-    "paused its jobs wait; calls that are under way end as usual.",
+    "for it, whether calls fail, whether it is paused. Jobs are those of the\n"
+    "store; SENT OK, FAILED and LAST ERROR are of the daemon that is asked,\n"
+    "since its start. While a target is paused its jobs wait; calls in "
+    "progress\n"
+    "end as usual.",
     lk_deed_options};
 
 /* ---- Status ---------------------------------------------------------------
@@ -72,8 +75,8 @@ static void put_row(struct lk_table *table, const struct lk_reply *target,
 static void show_table(struct lk_cli *cli, const struct lk_reply *targets)
 {
     static const char *const names[] = {
-        "TARGET", "STATE",     "WAITING", "LEASED",  "UNCERTAIN",
-        "DEAD",   "DELIVERED", "FAILED",  "OVERDUE", "LAST ERROR"};
+        "TARGET", "STATE",   "WAITING", "LEASED",  "UNCERTAIN",
+        "DEAD",   "SENT OK", "FAILED",  "OVERDUE", "LAST ERROR"};
     struct lk_table table = {
         .columns = 10, .colour = cli->colour, .right = 0x1fc};
 

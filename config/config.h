@@ -82,6 +82,7 @@ struct lk_config {
     uint64_t batch_ops;   /* commands made durable together */
     uint64_t cache_bytes; /* answers kept in memory; 0: off */
     uint64_t waiters;     /* parked WAIT and AWAIT */
+    uint64_t disk_free;   /* HEALTH warns when less is free */
 
     /* [store] */
     uint64_t ttl_ms;

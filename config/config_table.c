@@ -61,6 +61,8 @@ const struct lk_setting lk_settings[] = {
     NUMBER("limits", "cache_bytes", size, cache_bytes,
            "64m", 0, 1024 * GIB, RELOAD),
     NUMBER("limits", "waiters", count, waiters, "100000", 0, 16000000, RELOAD),
+    NUMBER("limits", "disk_free", size, disk_free,
+           "256m", 0, 1024 * GIB, RELOAD),
 
     NUMBER("store", "ttl", duration, ttl_ms, "1d", 1, 36500 * DAY, RELOAD),
     NUMBER("store", "lock", duration, lock_ms, "30s", 1, 365 * DAY, RELOAD),

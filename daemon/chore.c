@@ -89,6 +89,7 @@ static enum lk_status backup(struct lk_server *server, struct lk_task *task)
     char shown_path[LK_LOG_QUOTED];
     char shown_who[LK_LOG_QUOTED];
     char shown_why[LK_LOG_QUOTED];
+    char shown_error[LK_LOG_LINE / 4];
     char *path = strndup(op->reason.data, op->reason.len);
     enum lk_status result = LK_NOMEM;
 
@@ -96,12 +97,18 @@ static enum lk_status backup(struct lk_server *server, struct lk_task *task)
         result = store->class->backup(store, path, note_progress,
                                       &server->chore, &error);
     }
+    struct lk_slice reason = latchkey_buf_slice(&error);
+    if (result && !reason.len) {
+        reason = latchkey_slice(latchkey_status_text(result));
+    }
     lk_log(result ? LK_LOG_ERROR : LK_LOG_INFO, "backup",
-           "path=%s who=%s why=%s result=%s",
+           "path=%s who=%s why=%s result=%s%s%s",
            lk_log_quote(op->reason, shown_path, sizeof(shown_path)),
            lk_log_quote(op->who, shown_who, sizeof(shown_who)),
            lk_log_quote(op->why, shown_why, sizeof(shown_why)),
-           latchkey_status_name(result));
+           latchkey_status_name(result), result ? " error=" : "",
+           result ? lk_log_quote(reason, shown_error, sizeof(shown_error))
+                  : "");
     enum lk_status status = reply_backup(task, result, &error);
     latchkey_buf_free(&error);
     free(path);

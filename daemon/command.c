@@ -65,7 +65,7 @@ static const struct lk_command commands[] = {
     {"TARGET", 2, 7, OPERATE, LK_LANE_ORDER, lk_run_target,
      "STATUS [target] | PROBE target | (PAUSE | RESUME) target WHO who WHY "
      "why"},
-    {"STATS", 1, 1, VIEW, LK_LANE_NONE, lk_run_stats, ""},
+    {"STATS", 1, 2, VIEW, LK_LANE_NONE, lk_run_stats, "[EXPLAIN]"},
     {"VERIFY", 1, 1, VIEW, LK_LANE_ALONE, lk_run_verify, ""},
     {"AUDIT", 1, 25, VIEW, LK_LANE_READ, lk_run_audit,
      "[TENANT tenant] [SCOPE scope] [KEY key] [JOB id] [WHO who] [ACTION "
@@ -78,6 +78,7 @@ static const struct lk_command commands[] = {
     {"CLOCK", 6, 6, OPERATE, LK_LANE_ALONE, lk_run_clock,
      "ACCEPT WHO who WHY why"},
 
+    {"HEALTH", 1, 1, LOOK, LK_LANE_NONE, lk_run_health, ""},
     {"PING", 1, 2, LOOK, LK_LANE_NONE, lk_run_ping, "[message]"},
     {"ECHO", 2, 2, LOOK, LK_LANE_NONE, lk_run_echo, "message"},
     {"HELLO", 1, 8, ANYBODY, LK_LANE_NONE, lk_run_hello,

@@ -229,91 +229,21 @@ LK_COMMAND_HANDLER(audit)
     }
 }
 
-/* ---- STATS --------------------------------------------------------------- */
-
-/* Written behind each other first: the count stands before them. */
-struct pairs {
-    struct lk_buf text;
-    size_t count;
-    enum lk_status status;
-};
-
-static void add_pair(struct pairs *pairs, const char *name, uint64_t number)
-{
-    pairs->count++;
-    if (!pairs->status) {
-        pairs->status = lk_resp_bulk(&pairs->text, latchkey_slice(name));
-    }
-    if (!pairs->status) {
-        pairs->status = lk_resp_integer(&pairs->text, (int64_t)number);
-    }
-}
-
-static void add_store(struct pairs *pairs, const struct lk_store_stats *stats)
-{
-    add_pair(pairs, "records", stats->records);
-    add_pair(pairs, "records-accepted", stats->by_state[LK_STATE_ACCEPTED]);
-    add_pair(pairs, "records-in-progress",
-             stats->by_state[LK_STATE_IN_PROGRESS]);
-    add_pair(pairs, "records-uncertain", stats->by_state[LK_STATE_UNCERTAIN]);
-    add_pair(pairs, "records-completed", stats->by_state[LK_STATE_COMPLETED]);
-    add_pair(pairs, "records-released", stats->by_state[LK_STATE_RELEASED]);
-    add_pair(pairs, "index-bytes", stats->index_bytes);
-    add_pair(pairs, "file-bytes", stats->file_bytes);
-    add_pair(pairs, "free-bytes", stats->free_bytes);
-    add_pair(pairs, "dead-rows", stats->dead_rows);
-    add_pair(pairs, "batches", stats->batches);
-    add_pair(pairs, "batch-ops", stats->batch_ops);
-    add_pair(pairs, "syncs-failed", stats->syncs_failed);
-    add_pair(pairs, "reopened", stats->reopened);
-    add_pair(pairs, "checkpoints", stats->checkpoints);
-    add_pair(pairs, "swept", stats->swept);
-    add_pair(pairs, "reaped", stats->reaped);
-    add_pair(pairs, "shared-cache-hits", stats->shared_hits);
-    add_pair(pairs, "shared-cache-misses", stats->shared_misses);
-    add_pair(pairs, "shared-cache-failed", stats->shared_failed);
-    add_pair(pairs, "now-ms", stats->now_ms);
-    add_pair(pairs, "hold-until-ms", stats->hold_until_ms);
-    add_pair(pairs, "clock-held", stats->clock_held);
-    add_pair(pairs, "available", stats->available);
-    add_pair(pairs, "jobs-waiting", stats->jobs[LK_JOB_WAITING]);
-    add_pair(pairs, "jobs-leased", stats->jobs[LK_JOB_LEASED]);
-    add_pair(pairs, "jobs-uncertain", stats->jobs[LK_JOB_UNCERTAIN]);
-    add_pair(pairs, "jobs-dead", stats->jobs[LK_JOB_DEAD]);
-    add_pair(pairs, "oldest-uncertain-ms", stats->oldest_uncertain_ms);
-}
-
-static void add_claims(struct pairs *pairs, const struct lk_metrics *metrics)
-{
-    add_pair(pairs, "claims-new", metrics->claims[LK_VERDICT_NEW]);
-    add_pair(pairs, "claims-replay", metrics->claims[LK_VERDICT_REPLAY]);
-    add_pair(pairs, "claims-omitted", metrics->claims[LK_VERDICT_OMITTED]);
-    add_pair(pairs, "claims-inflight", metrics->claims[LK_VERDICT_INFLIGHT]);
-    add_pair(pairs, "claims-accepted", metrics->claims[LK_VERDICT_ACCEPTED]);
-    add_pair(pairs, "claims-uncertain", metrics->claims[LK_VERDICT_UNCERTAIN]);
-    add_pair(pairs, "claims-mismatch", metrics->claims[LK_VERDICT_MISMATCH]);
-    add_pair(pairs, "claims-limited", metrics->claims[LK_VERDICT_LIMITED]);
-    add_pair(pairs, "claims-refused", metrics->claims[LK_VERDICT_REFUSED]);
-    add_pair(pairs, "claims-unavailable", metrics->claims_unavailable);
-}
-
 LK_COMMAND_HANDLER(stats)
 {
-    struct lk_server *server = conn->server;
     struct lk_buf *out = lk_conn_out(conn);
-    struct pairs pairs = {0};
-    struct lk_store_stats stats;
 
-    lk_server_store_stats(server, &stats);
-    add_store(&pairs, &stats);
-    add_claims(&pairs, &server->metrics);
-    enum lk_status status = pairs.status;
-    if (!status) {
-        status = lk_resp_map(out, conn->proto, pairs.count);
+    if (argc == 1) {
+        lk_conn_wrote(conn, lk_stats_write(conn->server, conn->proto, out));
+    } else if (lk_arg_is(argv[1], "EXPLAIN")) {
+        lk_conn_wrote(conn, lk_stats_explain(conn->proto, out));
+    } else {
+        lk_arg_error(conn, "the action", "must be EXPLAIN", argv[1]);
     }
-    if (!status) {
-        status = latchkey_buf_add_slice(out, latchkey_buf_slice(&pairs.text));
-    }
-    latchkey_buf_free(&pairs.text);
-    lk_conn_wrote(conn, status);
+}
+
+LK_COMMAND_HANDLER(health)
+{
+    lk_conn_wrote(
+        conn, lk_health_write(conn->server, conn->proto, lk_conn_out(conn)));
 }

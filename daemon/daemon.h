@@ -424,6 +424,7 @@ LK_COMMAND_HANDLER(jobs);
 LK_COMMAND_HANDLER(job);
 LK_COMMAND_HANDLER(target);
 LK_COMMAND_HANDLER(stats);
+LK_COMMAND_HANDLER(health);
 LK_COMMAND_HANDLER(verify);
 LK_COMMAND_HANDLER(audit);
 LK_COMMAND_HANDLER(backup);
@@ -606,6 +607,33 @@ struct lk_thinned {
     uint64_t untold;
 };
 
+/* A target as the last look found it in the store. */
+struct lk_checked_target {
+    char name[LK_TARGET_NAME_MAX + 1];
+    uint64_t waiting;
+    uint64_t due_ms; /* since when the oldest is so; 0: none */
+    uint64_t uncertain_ms;
+    uint64_t dead_ms;
+    bool paused;
+    uint64_t paused_ms;
+    bool broken; /* its circuit is open; loop thread */
+};
+
+/* What HEALTH goes by beside the store's numbers (checkup.c). */
+struct lk_checkup {
+    _Atomic uint64_t disk_free; /* bytes; embedded stores only */
+    atomic_bool disk_known;
+    bool runs;
+    uv_thread_t thread;
+    uv_cond_t wake;
+    uv_mutex_t mutex; /* guards all below */
+    bool stop;
+    bool wanted;        /* look again now */
+    uint64_t looked_ns; /* by uv_hrtime, when the last look ended well */
+    struct lk_checked_target *targets;
+    size_t count;
+};
+
 /* What the log was last told of uncertain operations. */
 struct lk_doubts_told {
     uint64_t count; /* never above what there are; 0: nothing */
@@ -627,6 +655,7 @@ struct lk_server {
     uv_async_t courier_over;                    /* it has come to its end */
     bool courier_ended;
     struct lk_chore chore;
+    struct lk_checkup checkup;
     struct lk_returns returns;
     struct lk_waiters waiters;
     struct lk_cache cache;
@@ -734,7 +763,17 @@ void lk_outbox_stop(struct lk_server *server);
 LK_MUST_CHECK enum lk_status lk_server_listen(struct lk_server *server);
 void lk_server_stop_listening(struct lk_server *server);
 
-/* info.c: the text of INFO; empty `section`: all. */
+/* checkup.c: the thread that looks, and the reply of HEALTH. */
+LK_MUST_CHECK enum lk_status lk_checkup_start(struct lk_server *server);
+void lk_checkup_stop(struct lk_server *server); /* one that never ran, too */
+LK_MUST_CHECK enum lk_status lk_health_write(struct lk_server *server,
+                                             int proto, struct lk_buf *out);
+
+/* info.c: the replies of STATS, and of STATS EXPLAIN. */
+LK_MUST_CHECK enum lk_status lk_stats_write(struct lk_server *server, int proto,
+                                            struct lk_buf *out);
+LK_MUST_CHECK enum lk_status lk_stats_explain(int proto, struct lk_buf *out);
+/* The text of INFO; empty `section`: all. */
 LK_MUST_CHECK enum lk_status lk_info_write(struct lk_server *server,
                                            struct lk_slice section,
                                            struct lk_buf *text);

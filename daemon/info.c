@@ -1,11 +1,18 @@
-/* info.c - the text of INFO, in sections as Redis has them. */
+/*
+ * info.c - the numbers of the daemon: one table, from which INFO and STATS
+ * come.
+ *
+ * A number is a row: its section in INFO, its name (with hyphens in STATS), how
+ * it is to be read, whether STATS has it, what it means, and where it comes
+ * from. docs/operations.md lists them all.
+ */
 #include "daemon/args.h"
 #include "daemon/batcher.h"
+#include "daemon/reply.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 /* With fewer, what an empty index takes says nothing about one record. */
@@ -14,67 +21,15 @@ enum { ENOUGH_RECORDS = 10000 };
 /* The version of the protocol that drivers look for, not of Latchkey. */
 #define REDIS_VERSION "7.0.0"
 
-/* A failed line is remembered; the caller looks once, at the end. */
-struct info {
+/* What the rows are read from, all of one moment. */
+struct numbers {
     struct lk_server *server;
-    struct lk_buf *text;
-    enum lk_status status;
+    const struct lk_config *config;
+    const struct lk_metrics *metrics;
+    struct lk_store_stats store;
+    struct lk_batcher_stats batches;
+    uint64_t up_ms;
 };
-
-static void line(struct info *info, const char *name, uint64_t number)
-{
-    if (!info->status) {
-        info->status =
-            latchkey_buf_printf(info->text, "%s:%" PRIu64 "\r\n", name, number);
-    }
-}
-
-static void word(struct info *info, const char *name, const char *value)
-{
-    if (!info->status) {
-        info->status =
-            latchkey_buf_printf(info->text, "%s:%s\r\n", name, value);
-    }
-}
-
-static void server_section(struct info *info)
-{
-    struct lk_server *server = info->server;
-    uint64_t up = uv_now(&server->loop) - server->started_ms;
-    unsigned port = 0;
-    char promise[LK_PROMISE_SIZE] = "";
-
-    for (size_t i = 0; i < server->listener_count && !port; i++) {
-        port = server->listeners[i].port;
-    }
-    if (server->store) {
-        lk_store_promise(server->store, promise);
-    }
-    word(info, "redis_version", REDIS_VERSION);
-    word(info, "redis_mode", "standalone");
-    word(info, "latchkey_version", LATCHKEY_VERSION);
-    line(info, "process_id", (uint64_t)getpid());
-    line(info, "tcp_port", port);
-    line(info, "uptime_in_seconds", up / 1000);
-    line(info, "uptime_in_days", up / 86400000);
-    word(info, "store", server->opening.class->scheme);
-    word(info, "store_promise", promise);
-}
-
-static void clients_section(struct info *info)
-{
-    struct lk_server *server = info->server;
-
-    line(info, "connected_clients", server->conn_count);
-    line(info, "maxclients", server->config.connections);
-    line(info, "peak_clients", server->peak_conns);
-    line(info, "blocked_clients", server->waiters.count);
-    line(info, "refused_clients", server->metrics.refused);
-    line(info, "closed_by_server", server->metrics.cut);
-    line(info, "auth_failed", server->metrics.auth_failed);
-    line(info, "unauthenticated_clients",
-         server->lists[LK_LIST_STRANGERS].count);
-}
 
 static uint64_t resident_bytes(void)
 {
@@ -91,223 +46,389 @@ static uint64_t resident_bytes(void)
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void memory_section(struct info *info)
+static uint64_t tcp_port(const struct lk_server *server)
 {
-    struct lk_server *server = info->server;
-    uint64_t resident = resident_bytes();
+    unsigned port = 0;
 
-    line(info, "used_memory", resident);
-    line(info, "used_memory_rss", resident);
-    line(info, "maxmemory", 0);
-    line(info, "cache_bytes", server->cache.bytes);
-    line(info, "cache_answers", server->cache.count);
-    line(info, "cache_max_bytes", server->cache.max_bytes);
-    line(info, "queue_bytes", server->queued_bytes);
-    line(info, "client_bytes", server->held_bytes);
-}
-
-static void persistence_section(struct info *info)
-{
-    line(info, "loading", 0);
-}
-
-static void stats_section(struct info *info)
-{
-    const struct lk_metrics *metrics = &info->server->metrics;
-
-    line(info, "total_connections_received", metrics->connections);
-    line(info, "total_commands_processed", metrics->commands);
-    line(info, "total_net_input_bytes", metrics->bytes_in);
-    line(info, "total_net_output_bytes", metrics->bytes_out);
-    line(info, "rejected_connections", metrics->refused);
-    line(info, "error_replies", metrics->errors);
-    line(info, "peeked", metrics->peeked);
-    line(info, "cache_hits", info->server->cache.hits);
-    line(info, "cache_misses", info->server->cache.misses);
-    line(info, "queued_ops", info->server->queued_ops);
-    line(info, "queue_stalls", metrics->stalls);
-    line(info, "waits", metrics->waits);
-    line(info, "pushes", metrics->pushes);
-}
-
-static void replication_section(struct info *info)
-{
-    word(info, "role", "master");
-    line(info, "connected_slaves", 0);
-}
-
-static void claims_section(struct info *info)
-{
-    const struct lk_metrics *metrics = &info->server->metrics;
-
-    line(info, "claims_new", metrics->claims[LK_VERDICT_NEW]);
-    line(info, "claims_replay", metrics->claims[LK_VERDICT_REPLAY]);
-    line(info, "claims_omitted", metrics->claims[LK_VERDICT_OMITTED]);
-    line(info, "claims_inflight", metrics->claims[LK_VERDICT_INFLIGHT]);
-    line(info, "claims_accepted", metrics->claims[LK_VERDICT_ACCEPTED]);
-    line(info, "claims_uncertain", metrics->claims[LK_VERDICT_UNCERTAIN]);
-    line(info, "claims_mismatch", metrics->claims[LK_VERDICT_MISMATCH]);
-    line(info, "claims_limited", metrics->claims[LK_VERDICT_LIMITED]);
-    line(info, "claims_refused", metrics->claims[LK_VERDICT_REFUSED]);
-    line(info, "claims_unavailable", metrics->claims_unavailable);
-}
-
-static void histogram(struct info *info, const char *name, const char *unit,
-                      const struct lk_histogram *values)
-{
-    static const struct {
-        const char *name;
-        double share;
-    } shares[] = {{"p50", 0.5}, {"p99", 0.99}, {"p999", 0.999}};
-    char label[64];
-
-    for (size_t i = 0; i < sizeof(shares) / sizeof(shares[0]); i++) {
-        snprintf(label, sizeof(label), "%s_%s%s", name, shares[i].name, unit);
-        line(info, label, lk_histogram_quantile(values, shares[i].share));
+    for (size_t i = 0; i < server->listener_count && !port; i++) {
+        port = server->listeners[i].port;
     }
-    snprintf(label, sizeof(label), "%s_max%s", name, unit);
-    line(info, label, values->max);
-    snprintf(label, sizeof(label), "%s_avg%s", name, unit);
-    line(info, label, values->count ? values->sum / values->count : 0);
+    return port;
 }
 
-static void batches_section(struct info *info)
-{
-    struct lk_batcher_stats stats = {0};
-
-    if (info->server->batcher) {
-        lk_batcher_stats(info->server->batcher, &stats);
-    }
-    line(info, "batches", stats.ops.count);
-    line(info, "batch_ops", stats.ops.sum);
-    histogram(info, "batch_size", "", &stats.ops);
-    histogram(info, "batch", "_us", &stats.us);
-    line(info, "batch_waiting", stats.waiting);
-}
-
-static void latency_section(struct info *info)
-{
-    histogram(info, "claim", "_us", &info->server->metrics.claim_us);
-}
-
-static void store_section(struct info *info)
-{
-    struct lk_store_stats stats;
-    char label[64];
-
-    lk_server_store_stats(info->server, &stats);
-    line(info, "available", stats.available);
-    word(info, "trouble", stats.trouble);
-    line(info, "records", stats.records);
-    for (int state = LK_STATE_ACCEPTED; state <= LK_STATE_RELEASED; state++) {
-        snprintf(label, sizeof(label), "records_%s",
-                 lk_state_word((enum lk_state)state));
-        line(info, label, stats.by_state[state]);
-    }
-    line(info, "index_bytes", stats.index_bytes);
-    if (stats.records >= ENOUGH_RECORDS) {
-        line(info, "bytes_per_record", stats.index_bytes / stats.records);
-    }
-    line(info, "file_bytes", stats.file_bytes);
-    line(info, "free_bytes", stats.free_bytes);
-    line(info, "dead_rows", stats.dead_rows);
-    line(info, "store_batches", stats.batches);
-    line(info, "store_batch_ops", stats.batch_ops);
-    line(info, "syncs_failed", stats.syncs_failed);
-    line(info, "reopened", stats.reopened);
-    line(info, "checkpoints", stats.checkpoints);
-    line(info, "swept", stats.swept);
-    line(info, "reaped", stats.reaped);
-    line(info, "last_token", stats.last_token);
-    line(info, "shared_cache_hits", stats.shared_hits);
-    line(info, "shared_cache_misses", stats.shared_misses);
-    line(info, "shared_cache_failed", stats.shared_failed);
-    line(info, "now_ms", stats.now_ms);
-    line(info, "clock_held", stats.clock_held);
-    line(info, "hold_until_ms", stats.hold_until_ms);
-}
-
-/* Since when something waits for proof or for a person, told as its age. */
+/* How long something has been so, by the store's clock. */
 static uint64_t age_of(uint64_t since_ms, const struct lk_store_stats *stats)
 {
     return since_ms && stats->now_ms > since_ms ? stats->now_ms - since_ms : 0;
 }
 
-static void outbox_section(struct info *info)
+static bool runs(const struct lk_server *server, enum lk_task_kind kind)
 {
-    struct lk_server *server = info->server;
-    struct lk_store_stats stats;
-    struct lk_targets_view *view = lk_targets_view_make(server);
-    char label[64];
+    return server->chore.task && server->chore.task->demand.kind == kind;
+}
 
-    lk_server_store_stats(server, &stats);
-    line(info, "keeps_jobs", server->opening.class->jobs != NULL);
-    line(info, "courier", server->courier != NULL);
-    line(info, "courier_only", server->config.courier_only);
-    for (int state = 0; state < LK_JOB_DELIVERED; state++) {
-        snprintf(label, sizeof(label), "jobs_%s",
-                 lk_job_state_word((enum lk_job_state)state));
-        line(info, label, stats.jobs[state]);
+/* ---- The table ----------------------------------------------------------- */
+
+enum kind {
+    GAUGE,   /* how it is now */
+    COUNTER, /* since the start; only rises */
+};
+
+/* Where STATS has it: what needs a person comes first. */
+enum place { NOT_IN_STATS, IN_STATS, FIRST };
+
+#define CLAIMS(name, verdict, help)                                            \
+    X(Claims, claims_##name, COUNTER, IN_STATS, help,                          \
+      n->metrics->claims[LK_VERDICT_##verdict])
+
+#define RECORDS(name, state, place, help)                                      \
+    X(Store, records_##name, GAUGE, place, help,                               \
+      n->store.by_state[LK_STATE_##state])
+
+#define JOBS(name, state, place, help)                                         \
+    X(Outbox, jobs_##name, GAUGE, place, help, n->store.jobs[LK_JOB_##state])
+
+#define HISTOGRAM(section, name, unit, of, what)                               \
+    X(section, name##_p50##unit, GAUGE, NOT_IN_STATS, what ": half are below", \
+      lk_histogram_quantile(&(of), 0.5))                                       \
+    X(section, name##_p99##unit, GAUGE, NOT_IN_STATS,                          \
+      what ": 99 of 100 are below", lk_histogram_quantile(&(of), 0.99))        \
+    X(section, name##_p999##unit, GAUGE, NOT_IN_STATS,                         \
+      what ": 999 of 1000 are below", lk_histogram_quantile(&(of), 0.999))     \
+    X(section, name##_max##unit, GAUGE, NOT_IN_STATS, what ": the largest",    \
+      (of).max)                                                                \
+    X(section, name##_avg##unit, GAUGE, NOT_IN_STATS, what ": the mean",       \
+      (of).count ? (of).sum / (of).count : 0)
+
+#define SERVER_ROWS                                                            \
+    X(Server, process_id, GAUGE, NOT_IN_STATS, "the daemon's process",         \
+      (uint64_t)getpid())                                                      \
+    X(Server, tcp_port, GAUGE, NOT_IN_STATS, "where it listens; 0: nowhere",   \
+      tcp_port(n->server))                                                     \
+    X(Server, uptime_in_seconds, GAUGE, NOT_IN_STATS, "since the start",       \
+      n->up_ms / 1000)                                                         \
+    X(Server, uptime_in_days, GAUGE, NOT_IN_STATS, "the same in days",         \
+      n->up_ms / 86400000)
+
+#define CLIENT_ROWS                                                            \
+    X(Clients, connected_clients, GAUGE, NOT_IN_STATS, "connections",          \
+      n->server->conn_count)                                                   \
+    X(Clients, maxclients, GAUGE, NOT_IN_STATS, "limits.connections",          \
+      n->config->connections)                                                  \
+    X(Clients, peak_clients, GAUGE, NOT_IN_STATS, "the most at once",          \
+      n->server->peak_conns)                                                   \
+    X(Clients, blocked_clients, GAUGE, NOT_IN_STATS,                           \
+      "WAIT and AWAIT that are parked", n->server->waiters.count)              \
+    X(Clients, closed_by_server, COUNTER, NOT_IN_STATS,                        \
+      "connections that the daemon closed, as in the log", n->metrics->cut)    \
+    X(Clients, auth_failed, COUNTER, NOT_IN_STATS, "wrong user or password",   \
+      n->metrics->auth_failed)                                                 \
+    X(Clients, unauthenticated_clients, GAUGE, NOT_IN_STATS,                   \
+      "have not logged in yet, where a password is needed",                    \
+      n->server->lists[LK_LIST_STRANGERS].count)
+
+#define MEMORY_ROWS                                                            \
+    X(Memory, used_memory, GAUGE, NOT_IN_STATS, "resident bytes, all of it",   \
+      resident_bytes())                                                        \
+    X(Memory, maxmemory, GAUGE, NOT_IN_STATS, "for drivers: no such limit", 0) \
+    X(Memory, cache_bytes, GAUGE, NOT_IN_STATS, "answers in memory",           \
+      n->server->cache.bytes)                                                  \
+    X(Memory, cache_answers, GAUGE, NOT_IN_STATS, "how many these are",        \
+      n->server->cache.count)                                                  \
+    X(Memory, cache_max_bytes, GAUGE, NOT_IN_STATS, "limits.cache_bytes",      \
+      n->server->cache.max_bytes)                                              \
+    X(Memory, queue_bytes, GAUGE, NOT_IN_STATS, "commands in progress",        \
+      n->server->queued_bytes)                                                 \
+    X(Memory, client_bytes, GAUGE, NOT_IN_STATS,                               \
+      "these, what is being received, and replies that wait",                  \
+      n->server->held_bytes)
+
+#define STATS_ROWS                                                             \
+    X(Stats, total_connections_received, COUNTER, NOT_IN_STATS,                \
+      "connections ever accepted", n->metrics->connections)                    \
+    X(Stats, rejected_connections, COUNTER, NOT_IN_STATS,                      \
+      "connections that were one too many", n->metrics->refused)               \
+    X(Stats, total_commands_processed, COUNTER, NOT_IN_STATS, "commands",      \
+      n->metrics->commands)                                                    \
+    X(Stats, total_net_input_bytes, COUNTER, NOT_IN_STATS, "bytes read",       \
+      n->metrics->bytes_in)                                                    \
+    X(Stats, total_net_output_bytes, COUNTER, NOT_IN_STATS, "bytes written",   \
+      n->metrics->bytes_out)                                                   \
+    X(Stats, error_replies, COUNTER, NOT_IN_STATS, "replies that are errors",  \
+      n->metrics->errors)                                                      \
+    X(Stats, peeked, COUNTER, NOT_IN_STATS,                                    \
+      "answered at once from memory, without the store", n->metrics->peeked)   \
+    X(Stats, cache_hits, COUNTER, NOT_IN_STATS,                                \
+      "answers for retries that were in the daemon's memory",                  \
+      n->server->cache.hits)                                                   \
+    X(Stats, cache_misses, COUNTER, NOT_IN_STATS,                              \
+      "answers for retries that were not", n->server->cache.misses)            \
+    X(Stats, queued_ops, GAUGE, NOT_IN_STATS, "commands in progress",          \
+      n->server->queued_ops)                                                   \
+    X(Stats, queue_stalls, COUNTER, NOT_IN_STATS,                              \
+      "a client was not read because the queue was full", n->metrics->stalls)  \
+    X(Stats, waits, COUNTER, NOT_IN_STATS, "WAIT that waited",                 \
+      n->metrics->waits)                                                       \
+    X(Stats, pushes, COUNTER, NOT_IN_STATS, "messages to AWAIT",               \
+      n->metrics->pushes)
+
+#define OTHER_ROWS                                                             \
+    X(Persistence, loading, GAUGE, NOT_IN_STATS, "for drivers: never", 0)      \
+    X(Replication, connected_slaves, GAUGE, NOT_IN_STATS,                      \
+      "for drivers: there are none", 0)                                        \
+    X(Chores, verify_running, GAUGE, NOT_IN_STATS, "1: a verify runs",         \
+      runs(n->server, LK_TASK_VERIFY))                                         \
+    X(Chores, backup_running, GAUGE, NOT_IN_STATS, "1: a backup runs",         \
+      runs(n->server, LK_TASK_BACKUP))                                         \
+    X(Chores, chore_done, GAUGE, NOT_IN_STATS, "how far it is",                \
+      atomic_load(&n->server->chore.done))                                     \
+    X(Chores, chore_total, GAUGE, NOT_IN_STATS, "of how much",                 \
+      atomic_load(&n->server->chore.total))
+
+#define CLAIM_ROWS                                                             \
+    CLAIMS(new, NEW, "claims that may run")                                    \
+    CLAIMS(replay, REPLAY, "claims that got the stored answer")                \
+    CLAIMS(omitted, OMITTED, "claims of what ran, its answer not kept")        \
+    CLAIMS(inflight, INFLIGHT, "claims of what another client runs")           \
+    CLAIMS(accepted, ACCEPTED, "claims of what the courier will run")          \
+    CLAIMS(uncertain, UNCERTAIN, "claims of what is uncertain")                \
+    CLAIMS(mismatch, MISMATCH, "claims of a key of another request")           \
+    CLAIMS(limited, LIMITED, "claims over a limit")                            \
+    CLAIMS(refused, REFUSED, "claims that nothing was begun for")              \
+    X(Claims, claims_unavailable, COUNTER, IN_STATS,                           \
+      "claims that could not be decided", n->metrics->claims_unavailable)
+
+#define BATCH_ROWS                                                             \
+    X(Batches, batches, COUNTER, NOT_IN_STATS, "batches of operations",        \
+      n->batches.ops.count)                                                    \
+    X(Batches, batch_ops, COUNTER, NOT_IN_STATS, "operations in them",         \
+      n->batches.ops.sum)                                                      \
+    HISTOGRAM(Batches, batch_size, , n->batches.ops,                           \
+              "operations that shared one sync")                               \
+    HISTOGRAM(Batches, batch, _us, n->batches.us,                              \
+              "time of a batch with its sync")                                 \
+    X(Batches, batch_waiting, GAUGE, NOT_IN_STATS,                             \
+      "operations in the queue of the store", n->batches.waiting)              \
+    HISTOGRAM(Latency, claim, _us, n->metrics->claim_us,                       \
+              "time from a claim to its reply")
+
+#define STORE_ROWS                                                             \
+    X(Store, available, GAUGE, FIRST,                                          \
+      "1: the store decides; 0: `trouble` says why not", n->store.available)   \
+    X(Store, clock_held, GAUGE, FIRST, "1: an operator must accept the clock", \
+      n->store.clock_held)                                                     \
+    X(Store, hold_until_ms, GAUGE, FIRST,                                      \
+      "not 0: restored, nothing new starts until then",                        \
+      n->store.hold_until_ms)                                                  \
+    RECORDS(uncertain, UNCERTAIN, FIRST,                                       \
+            "operations whose outcome is unknown")                             \
+    X(Store, disk_free_bytes, GAUGE, FIRST,                                    \
+      "free in the file system of the embedded store; 0: on a server",         \
+      atomic_load(&n->server->checkup.disk_free))                              \
+    X(Store, records, GAUGE, IN_STATS,                                         \
+      "operations that are stored, in any state", n->store.records)            \
+    RECORDS(accepted, ACCEPTED, IN_STATS, "operations that a courier runs")    \
+    RECORDS(in_progress, IN_PROGRESS, IN_STATS, "operations that run")         \
+    RECORDS(completed, COMPLETED, IN_STATS, "operations with an answer")       \
+    RECORDS(released, RELEASED, IN_STATS,                                      \
+            "operations that may run again; LIST leaves them out")             \
+    X(Store, index_bytes, GAUGE, IN_STATS, "memory of the index",              \
+      n->store.index_bytes)                                                    \
+    X(Store, bytes_per_record, GAUGE, NOT_IN_STATS,                            \
+      "of the index, from 10000 records on; 0: fewer",                         \
+      n->store.records >= ENOUGH_RECORDS                                       \
+          ? n->store.index_bytes / n->store.records                            \
+          : 0)                                                                 \
+    X(Store, file_bytes, GAUGE, IN_STATS, "database and log",                  \
+      n->store.file_bytes)                                                     \
+    X(Store, free_bytes, GAUGE, IN_STATS, "of these, reusable",                \
+      n->store.free_bytes)                                                     \
+    X(Store, dead_rows, GAUGE, IN_STATS, "expired, waiting for the reaper",    \
+      n->store.dead_rows)                                                      \
+    X(Store, store_batches, COUNTER, IN_STATS,                                 \
+      "batches that the store made durable", n->store.batches)                 \
+    X(Store, store_batch_ops, COUNTER, IN_STATS, "operations in them",         \
+      n->store.batch_ops)                                                      \
+    X(Store, syncs_failed, COUNTER, IN_STATS,                                  \
+      "batches that failed, a full disk included", n->store.syncs_failed)      \
+    X(Store, reopened, COUNTER, IN_STATS,                                      \
+      "the store was closed and built again, or connected again",              \
+      n->store.reopened)                                                       \
+    X(Store, checkpoints, COUNTER, IN_STATS, "checkpoints",                    \
+      n->store.checkpoints)                                                    \
+    X(Store, swept, COUNTER, IN_STATS, "locks that lapsed", n->store.swept)    \
+    X(Store, reaped, COUNTER, IN_STATS, "records that expired",                \
+      n->store.reaped)                                                         \
+    X(Store, last_token, GAUGE, IN_STATS, "the newest token",                  \
+      n->store.last_token)                                                     \
+    X(Store, shared_cache_hits, COUNTER, IN_STATS,                             \
+      "answers that store.cache had", n->store.shared_hits)                    \
+    X(Store, shared_cache_misses, COUNTER, IN_STATS,                           \
+      "answers that it did not have", n->store.shared_misses)                  \
+    X(Store, shared_cache_failed, COUNTER, IN_STATS,                           \
+      "times that it did not answer", n->store.shared_failed)                  \
+    X(Store, now_ms, GAUGE, IN_STATS, "the store's clock", n->store.now_ms)
+
+#define OUTBOX_ROWS                                                            \
+    X(Outbox, keeps_jobs, GAUGE, NOT_IN_STATS, "0: this store keeps no jobs",  \
+      n->server->opening.class->jobs != NULL)                                  \
+    X(Outbox, courier, GAUGE, NOT_IN_STATS, "1: this daemon delivers",         \
+      n->server->courier != NULL)                                              \
+    X(Outbox, courier_only, GAUGE, NOT_IN_STATS, "1: it does nothing else",    \
+      n->config->courier_only)                                                 \
+    JOBS(uncertain, UNCERTAIN, FIRST, "calls that may have happened")          \
+    JOBS(dead, DEAD, FIRST, "calls that were given up")                        \
+    X(Outbox, oldest_uncertain_age_ms, GAUGE, FIRST,                           \
+      "of what is uncertain, operations and jobs; 0: nothing is",              \
+      age_of(n->store.oldest_uncertain_ms, &n->store))                         \
+    JOBS(waiting, WAITING, IN_STATS, "calls that are to be made")              \
+    JOBS(leased, LEASED, IN_STATS, "calls that a courier has in hand")         \
+    X(Outbox, targets, GAUGE, NOT_IN_STATS, "in the configuration",            \
+      n->config->targets.count)
+
+#define ROWS                                                                   \
+    SERVER_ROWS CLIENT_ROWS MEMORY_ROWS STATS_ROWS OTHER_ROWS CLAIM_ROWS       \
+        BATCH_ROWS STORE_ROWS OUTBOX_ROWS
+
+#define X(section, name, kind, place, help, value)                             \
+    static uint64_t read_##name(const struct numbers *n)                       \
+    {                                                                          \
+        return value;                                                          \
     }
-    line(info, "oldest_uncertain_age_ms",
-         age_of(stats.oldest_uncertain_ms, &stats));
-    line(info, "targets", server->config.targets.count);
-    if (!info->status) {
-        info->status = view ? lk_targets_view_info(view, info->text) : LK_NOMEM;
+ROWS
+#undef X
+
+    static const struct number {
+    const char *section;
+    const char *name;
+    enum kind kind;
+    enum place place;
+    const char *help;
+    uint64_t (*read)(const struct numbers *numbers);
+} table[] = {
+#define X(section, name, kind, place, help, value)                             \
+    {#section, #name, kind, place, help, read_##name},
+    ROWS
+#undef X
+};
+
+enum { COUNT = sizeof(table) / sizeof(table[0]) };
+
+static void look(struct lk_server *server, struct numbers *numbers)
+{
+    *numbers = (struct numbers){
+        .server = server,
+        .config = &server->config,
+        .metrics = &server->metrics,
+        .up_ms = uv_now(&server->loop) - server->started_ms,
+    };
+    lk_server_store_stats(server, &numbers->store);
+    if (server->batcher) {
+        lk_batcher_stats(server->batcher, &numbers->batches);
     }
+}
+
+/* ---- INFO ---------------------------------------------------------------- */
+
+static enum lk_status word(struct lk_buf *text, const char *name,
+                           const char *value)
+{
+    return latchkey_buf_printf(text, "%s:%s\r\n", name, value);
+}
+
+static enum lk_status write_server(const struct numbers *n, struct lk_buf *text)
+{
+    char promise[LK_PROMISE_SIZE] = "";
+
+    if (n->server->store) {
+        lk_store_promise(n->server->store, promise);
+    }
+    W(word(text, "redis_version", REDIS_VERSION));
+    W(word(text, "redis_mode", "standalone"));
+    W(word(text, "latchkey_version", LATCHKEY_VERSION));
+    W(word(text, "store", n->server->opening.class->scheme));
+    return word(text, "store_promise", promise);
+}
+
+static enum lk_status write_role(const struct numbers *n, struct lk_buf *text)
+{
+    return word(text, "role", "master");
+}
+
+static enum lk_status write_trouble(const struct numbers *n,
+                                    struct lk_buf *text)
+{
+    return word(text, "trouble", n->store.trouble);
+}
+
+static enum lk_status write_targets(const struct numbers *n,
+                                    struct lk_buf *text)
+{
+    struct lk_targets_view *view = lk_targets_view_make(n->server);
+    enum lk_status status = view ? lk_targets_view_info(view, text) : LK_NOMEM;
+
     lk_targets_view_free(view);
+    return status;
 }
 
-static void chores_section(struct info *info)
+static enum lk_status write_commands(const struct numbers *n,
+                                     struct lk_buf *text)
 {
-    struct lk_chore *chore = &info->server->chore;
-    enum lk_task_kind kind =
-        chore->task ? chore->task->demand.kind : LK_TASK_TEXT;
-
-    line(info, "verify_running", kind == LK_TASK_VERIFY);
-    line(info, "backup_running", kind == LK_TASK_BACKUP);
-    line(info, "chore_done", atomic_load(&chore->done));
-    line(info, "chore_total", atomic_load(&chore->total));
-}
-
-static void commandstats_section(struct info *info)
-{
-    const struct lk_metrics *metrics = &info->server->metrics;
     const struct lk_command *command;
 
-    for (size_t i = 0; (command = lk_command_row(i)) && !info->status; i++) {
+    for (size_t i = 0; (command = lk_command_row(i)); i++) {
         char label[32] = "cmdstat_";
         char *at = label + strlen(label);
-        if (!metrics->by_command[i]) {
+        if (!n->metrics->by_command[i]) {
             continue;
         }
         for (const char *from = command->name; *from; from++) {
             *at++ = (char)(*from | 0x20);
         }
-        info->status =
-            latchkey_buf_printf(info->text, "%s:calls=%" PRIu64 "\r\n", label,
-                                metrics->by_command[i]);
+        W(latchkey_buf_printf(text, "%s:calls=%" PRIu64 "\r\n", label,
+                              n->metrics->by_command[i]));
     }
+    return LK_OK;
 }
 
+/* In order; what is no number is written by a function, before the numbers. */
 static const struct {
     const char *name;
-    void (*write)(struct info *info);
+    enum lk_status (*words)(const struct numbers *n, struct lk_buf *text);
 } sections[] = {
-    {"Server", server_section},
-    {"Clients", clients_section},
-    {"Memory", memory_section},
-    {"Persistence", persistence_section},
-    {"Stats", stats_section},
-    {"Replication", replication_section},
-    {"Claims", claims_section},
-    {"Batches", batches_section},
-    {"Latency", latency_section},
-    {"Store", store_section},
-    {"Outbox", outbox_section},
-    {"Chores", chores_section},
-    {"Commandstats", commandstats_section},
+    {"Server", write_server},
+    {"Clients", NULL},
+    {"Memory", NULL},
+    {"Persistence", NULL},
+    {"Stats", NULL},
+    {"Replication", write_role},
+    {"Claims", NULL},
+    {"Batches", NULL},
+    {"Latency", NULL},
+    {"Store", write_trouble},
+    {"Outbox", write_targets},
+    {"Chores", NULL},
+    {"Commandstats", write_commands},
 };
+
+static enum lk_status write_section(const struct numbers *n, size_t which,
+                                    struct lk_buf *text)
+{
+    const char *section = sections[which].name;
+
+    W(latchkey_buf_printf(text, "%s# %s\r\n", text->len ? "\r\n" : "",
+                          section));
+    if (sections[which].words) {
+        W(sections[which].words(n, text));
+    }
+    for (size_t i = 0; i < COUNT; i++) {
+        if (!strcmp(table[i].section, section)) {
+            W(latchkey_buf_printf(text, "%s:%" PRIu64 "\r\n", table[i].name,
+                                  table[i].read(n)));
+        }
+    }
+    return LK_OK;
+}
 
 static bool is_everything(struct lk_slice section)
 {
@@ -318,20 +439,86 @@ static bool is_everything(struct lk_slice section)
 enum lk_status lk_info_write(struct lk_server *server, struct lk_slice section,
                              struct lk_buf *text)
 {
-    struct info info = {server, text, LK_OK};
+    struct numbers numbers;
 
+    look(server, &numbers);
     for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++) {
-        if (!is_everything(section) && !lk_arg_is(section, sections[i].name)) {
-            continue;
+        if (is_everything(section) || lk_arg_is(section, sections[i].name)) {
+            W(write_section(&numbers, i, text));
         }
-        if (text->len && !info.status) {
-            info.status = latchkey_buf_add_text(text, "\r\n");
-        }
-        if (!info.status) {
-            info.status =
-                latchkey_buf_printf(text, "# %s\r\n", sections[i].name);
-        }
-        sections[i].write(&info);
     }
-    return info.status;
+    return LK_OK;
+}
+
+/* ---- STATS --------------------------------------------------------------- */
+
+static enum lk_status write_name(struct lk_buf *out, const char *name)
+{
+    char hyphens[64];
+    size_t len = strlen(name);
+
+    for (size_t i = 0; i < len; i++) {
+        hyphens[i] = name[i] == '_' ? '-' : name[i];
+    }
+    return lk_resp_bulk(out, (struct lk_slice){hyphens, len});
+}
+
+static enum lk_status write_numbers(const struct numbers *n, enum place place,
+                                    struct lk_buf *out, size_t *count)
+{
+    for (size_t i = 0; i < COUNT; i++) {
+        if (table[i].place == place) {
+            W(write_name(out, table[i].name));
+            W(lk_resp_integer(out, (int64_t)table[i].read(n)));
+            ++*count;
+        }
+    }
+    return LK_OK;
+}
+
+enum lk_status lk_stats_write(struct lk_server *server, int proto,
+                              struct lk_buf *out)
+{
+    struct lk_buf pairs = {0};
+    struct numbers numbers;
+    size_t count = 1;
+
+    look(server, &numbers);
+    enum lk_status status =
+        lk_pair_bytes(&pairs, "trouble", latchkey_slice(numbers.store.trouble));
+    if (!status) {
+        status = write_numbers(&numbers, FIRST, &pairs, &count);
+    }
+    if (!status) {
+        status = write_numbers(&numbers, IN_STATS, &pairs, &count);
+    }
+    if (!status) {
+        status = lk_resp_map(out, proto, count);
+    }
+    if (!status) {
+        status = latchkey_buf_add_slice(out, latchkey_buf_slice(&pairs));
+    }
+    latchkey_buf_free(&pairs);
+    return status;
+}
+
+/* Every number, whether or not STATS has it. */
+enum lk_status lk_stats_explain(int proto, struct lk_buf *out)
+{
+    W(lk_resp_map(out, proto, COUNT));
+    for (size_t i = 0; i < COUNT; i++) {
+        struct lk_buf text = {0};
+        enum lk_status status = latchkey_buf_printf(
+            &text, "%s: %s", table[i].kind == COUNTER ? "counter" : "gauge",
+            table[i].help);
+        if (!status) {
+            status = write_name(out, table[i].name);
+        }
+        if (!status) {
+            status = lk_resp_bulk(out, latchkey_buf_slice(&text));
+        }
+        latchkey_buf_free(&text);
+        W(status);
+    }
+    return LK_OK;
 }

@@ -143,7 +143,7 @@ static void tell_away(struct lk_server *server)
     }
     memcpy(opening->told, opening->trouble, sizeof(opening->told));
     opening->told_ms = now;
-    log_trouble(opening, "store-unavailable", " note=\"tried again\"");
+    log_trouble(opening, "store-unavailable", " note=\"it is tried again\"");
     snprintf(status, sizeof(status), "the store is unavailable: %s",
              opening->trouble);
     lk_server_say(LK_NOTIFY_STATUS, status);

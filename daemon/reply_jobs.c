@@ -5,6 +5,7 @@ enum {
     PAIRS = 21,
     WHOLE_PAIRS = PAIRS + 4,
     PAGE_BYTES = 4 << 20, /* a page of large jobs ends in time */
+    HISTORY_BODY = 1024,  /* of an answer, as stores keep it in a history */
 };
 
 /* A request runs under its operation's own key; it has none of its own. */
@@ -189,6 +190,25 @@ static bool add_attempt(void *context, const struct lk_attempt *attempt)
     return !rows->status;
 }
 
+/* The last attempt stands in the job itself, unless the job goes on. */
+static void add_last(struct rows *history, const struct lk_job *job)
+{
+    struct lk_slice body = job->answer.body;
+    struct lk_attempt last = {
+        .number = job->attempts,
+        .ended_ms = job->ended_ms,
+        .status = job->status,
+        .called = job->called,
+        .reason = job->reason,
+        .body = {body.data, body.len < HISTORY_BODY ? body.len : HISTORY_BODY},
+    };
+    bool goes_on = job->state == LK_JOB_WAITING || job->state == LK_JOB_LEASED;
+
+    if (!history->status && job->attempts && !goes_on) {
+        (void)add_attempt(history, &last); /* the rows keep its status */
+    }
+}
+
 static enum lk_status write_shown(struct lk_task *task, struct rows *history,
                                   const struct lk_job *job)
 {
@@ -211,6 +231,9 @@ enum lk_status lk_reply_job_shown(struct lk_store *store, struct lk_task *task)
     enum lk_status status = store->class->job(store, task->demand.op.token,
                                               &job, add_attempt, &history);
 
+    if (!status) {
+        add_last(&history, &job);
+    }
     if (history.status) {
         status = history.status;
     } else if (status == LK_NOT_FOUND) {

@@ -215,6 +215,7 @@ static void close_server(struct lk_server *server)
     leave_running_try(server);
     leave_hung_store(server);
     lk_outbox_stop(server);
+    lk_checkup_stop(server);
     set_awake(server, NULL);
     lk_batcher_stop(server->batcher);
     lk_reader_stop(server->reader);
@@ -288,6 +289,9 @@ enum lk_status lk_server_take_store(struct lk_server *server)
         lk_turn_poll(server);
         status =
             lk_reader_start(server->store, &server->returns, &server->reader);
+    }
+    if (!status) {
+        status = lk_checkup_start(server);
     }
     return status ? status : lk_outbox_start(server);
 }

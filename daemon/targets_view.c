@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAIRS = 26 };
+enum { PAIRS = 24 };
 
 /* `standing` and `status` have their own copies of text behind them. */
 struct row {
@@ -152,8 +152,8 @@ enum lk_status lk_targets_view_info(const struct lk_targets_view *view,
 
         W(latchkey_buf_printf(
             text,
-            "target_%s:configured=%d,in_flight=%u,delivered=%" PRIu64
-            ",failed=%" PRIu64 ",dead=%" PRIu64 ",uncertain=%" PRIu64
+            "target_%s:configured=%d,in_flight=%u,sent_ok=%" PRIu64
+            ",failed=%" PRIu64 ",gave_up=%" PRIu64 ",doubts=%" PRIu64
             ",circuit=%s\r\n",
             row->name, row->configured, status->in_flight, status->delivered,
             status->failed, status->dead, status->uncertain, row->circuit));
@@ -187,7 +187,7 @@ static enum lk_status write_standing(struct lk_buf *out, const struct row *row)
     W(lk_pair_number(out, "paused-ms", standing->paused_ms));
     W(lk_pair_bytes(out, "who", latchkey_slice(row->who)));
     W(lk_pair_bytes(out, "why", latchkey_slice(row->why)));
-    for (int state = 0; state < LK_JOB_STATES; state++) {
+    for (int state = 0; state < LK_JOB_DELIVERED; state++) {
         W(lk_pair_number(out, lk_job_state_word((enum lk_job_state)state),
                          standing->jobs[state]));
     }

@@ -283,7 +283,7 @@ static void tell_doubts(struct lk_server *server, uint64_t now)
         told->count = count < told->count ? count : told->count;
         return;
     }
-    uint64_t since = stats.oldest_uncertain_ms;
+    uint64_t since = stats.oldest_operation_ms;
     lk_log(LK_LOG_WARN, "uncertain", "kind=operation count=%llu oldest_s=%llu",
            (unsigned long long)count,
            (unsigned long long)(stats.now_ms > since && since

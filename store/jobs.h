@@ -324,10 +324,9 @@ typedef bool (*lk_attempt_fn)(void *context, const struct lk_attempt *attempt);
 /* What a store knows of a target: one that has jobs, or was paused. */
 struct lk_target_standing {
     struct lk_slice name;
-    uint64_t jobs[LK_JOB_STATES]; /* DELIVERED and DROPPED may be 0: they are
-                                     not counted where that takes a scan */
-    uint64_t oldest_due_ms;       /* waiting and due; 0: none */
-    uint64_t oldest_uncertain_ms; /* since when; 0: none */
+    uint64_t jobs[LK_JOB_DELIVERED]; /* unfinished, by enum lk_job_state */
+    uint64_t oldest_due_ms;          /* waiting and due; 0: none */
+    uint64_t oldest_uncertain_ms;    /* since when; 0: none */
     uint64_t oldest_dead_ms;
     uint64_t forgotten_ms; /* its finished jobs that ended until then may be
                               gone, none that ended later; 0: none is */

@@ -302,6 +302,7 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
     stats->dead_rows = store->counts.dead;
     memcpy(stats->jobs, store->counts.jobs, sizeof(stats->jobs));
     stats->oldest_uncertain_ms = store->counts.oldest_uncertain_ms;
+    stats->oldest_operation_ms = store->counts.oldest_operation_ms;
     stats->available = !store->troubled;
     memcpy(stats->trouble, store->trouble, sizeof(stats->trouble));
     pthread_mutex_unlock(&store->lock);

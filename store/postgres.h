@@ -299,6 +299,7 @@ struct lk_pg_counts {
     uint64_t dead; /* past their time, for the reaper */
     uint64_t jobs[LK_JOB_DELIVERED];
     uint64_t oldest_uncertain_ms;
+    uint64_t oldest_operation_ms;
 };
 
 struct lk_postgres {

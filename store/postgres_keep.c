@@ -53,8 +53,8 @@ static const char count_records[] =
     "state = 1 LIMIT 1000000) AS h), (SELECT count(*) FROM (SELECT FROM "
     "latchkey.job WHERE state = 2 LIMIT 1000000) AS i), (SELECT count(*) FROM "
     "(SELECT FROM latchkey.job WHERE state = 3 LIMIT 1000000) AS k), "
-    "least((SELECT min(deadline_ms) FROM latchkey.operation WHERE state = 3), "
-    "(SELECT min(ended_ms) FROM latchkey.job WHERE state = 2))";
+    "(SELECT min(deadline_ms) FROM latchkey.operation WHERE state = 3), "
+    "(SELECT min(ended_ms) FROM latchkey.job WHERE state = 2)";
 
 enum {
     FINISHED_MOST = 50000,
@@ -64,7 +64,8 @@ enum {
     NOW,
     DEAD,
     JOBS, /* waiting, leased, uncertain, dead */
-    OLDEST = JOBS + LK_JOB_DELIVERED,
+    OLDEST_OPERATION = JOBS + LK_JOB_DELIVERED,
+    OLDEST_JOB,
 };
 
 static void take_counts(const PGresult *result, struct lk_pg_counts *counts)
@@ -85,7 +86,13 @@ static void take_counts(const PGresult *result, struct lk_pg_counts *counts)
     for (int i = 0; i < LK_JOB_DELIVERED; i++) {
         counts->jobs[i] = lk_pg_uint(result, 0, JOBS + i);
     }
-    counts->oldest_uncertain_ms = lk_pg_uint(result, 0, OLDEST);
+    counts->oldest_operation_ms = lk_pg_uint(result, 0, OLDEST_OPERATION);
+    counts->oldest_uncertain_ms = lk_pg_uint(result, 0, OLDEST_JOB);
+    if (counts->oldest_operation_ms &&
+        (!counts->oldest_uncertain_ms ||
+         counts->oldest_operation_ms < counts->oldest_uncertain_ms)) {
+        counts->oldest_uncertain_ms = counts->oldest_operation_ms;
+    }
 }
 
 void lk_pg_count(struct lk_postgres *store, struct lk_pg_conn *conn)

@@ -832,7 +832,8 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
     for (int i = 0; i < 6; i++) {
         stats->by_state[i] = store->index.by_state[i];
     }
-    stats->oldest_uncertain_ms = lk_index_oldest(&store->index);
+    stats->oldest_operation_ms = lk_index_oldest(&store->index);
+    stats->oldest_uncertain_ms = stats->oldest_operation_ms;
     lk_counts_show(&store->counts_durable, stats);
     pthread_mutex_unlock(&store->index_lock);
     pthread_mutex_lock(&store->trouble_lock);

@@ -287,7 +287,8 @@ struct lk_store_stats {
     uint64_t hold_until_ms; /* restored file: unknown keys are held; 0: no */
     uint64_t jobs[LK_JOB_DELIVERED]; /* unfinished, by enum lk_job_state */
     uint64_t oldest_uncertain_ms;    /* of operations and jobs; 0: none */
-    bool clock_held;                 /* an operator must accept the clock */
+    uint64_t oldest_operation_ms; /* uncertain; 0: none, or it is not known */
+    bool clock_held;              /* an operator must accept the clock */
     bool available;
     char trouble[LK_TROUBLE_SIZE]; /* why not available; escaped, one line */
 };

@@ -116,7 +116,8 @@ def test_every_attempt_brings_the_same_key_and_the_provider_acts_once(
     assert [call["did"] for call in provider.calls()] == \
         ["charged", "replayed", "replayed"]
     assert job["attempts"] == 3 and len(provider.charges()) == 1
-    assert len(job["history"]) == 2
+    assert [one["number"] for one in job["history"]] == [1, 2, 3]
+    assert [one["status"] for one in job["history"]] == [0, 0, 201]
     assert all(one["called"] for one in job["history"])
 
 

@@ -15,6 +15,7 @@ from support.gateway import Gateway
 from support.life import until
 from support.outbox import check_books
 from support.provider import charge
+from support.resp import fields
 
 
 class Trap:
@@ -51,6 +52,54 @@ def silent():
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     yield "http://127.0.0.1:%d" % listener.getsockname()[1]
     listener.close()
+
+
+# ---- what needs a person ----
+
+def reasons(box, daemon=None):
+    """What HEALTH says, by code."""
+    raw = (daemon or box.daemon).raw()
+    found = fields(raw("HEALTH"))
+    raw.close()
+    return {reason["code"].decode(): reason
+            for reason in map(fields, found["reasons"])}
+
+
+def test_health_names_what_is_dead_uncertain_paused_or_left_alone(
+        box, make_provider):
+    # C29
+    dead, lost = make_provider(), make_provider(honours=False)
+    dead.control(fail=400)
+    lost.control(drop="after")
+    nowhere = "http://127.0.0.1:1"
+    box.target("dead", dead).target("lost", lost)
+    box.target("down", nowhere, circuit_failures="1", circuit_open="1h")
+    box.target("idle", nowhere).start("limits.disk_free=0")
+    for target in ("dead", "lost", "down"):
+        box.leave(charge(), target=target)
+    assert box.operator("TARGET", "PAUSE", "idle", "WHO", "t", "WHY",
+                        "t") == "OK"
+    found = until(lambda: (lambda all: len(all) == 4 and all)(reasons(box)))
+    assert list(found) == ["jobs-uncertain", "jobs-dead", "circuit-open",
+                           "targets-paused"]
+    until(lambda: reasons(box)["jobs-dead"]["since-ms"] > 0)
+    assert found["jobs-dead"]["count"] == 1
+    assert b"(down)" in found["circuit-open"]["text"]
+    assert b"(idle)" in found["targets-paused"]["text"]
+    said = box.daemon.cli("health")
+    assert said.returncode == 1
+    assert "(and 3 more)" in said.stdout and "dead list" in said.stdout
+
+
+@pytest.mark.stores("postgres")
+def test_health_names_jobs_that_no_courier_takes(box, provider):
+    box.target("pay", provider).start("courier.enabled=no",
+                                      "limits.disk_free=0")
+    box.leave(charge())
+    assert not reasons(box)
+    box.sql("UPDATE latchkey.job SET due_ms = due_ms - 600000")
+    found = until(lambda: reasons(box).get("jobs-late"))
+    assert found["count"] == 1 and b"(pay)" in found["text"]
 
 
 # ---- none delays another ----

@@ -182,7 +182,8 @@ def test_a_job_is_shown_with_its_whole_history_C29(box):
         assert text in shown, text
     document = ask(box, "dead", "show", dead["id"])
     assert document["state"] == "dead" and document["attempts"] == 2
-    assert [row["status"] for row in document["history"]] == [429]
+    assert [(row["number"], row["status"]) for row in document["history"]] == \
+        [(1, 429), (2, 429)]
     assert document["answer_body_bytes"] == 5 and "body" not in document
     why = ("--why", "ticket 7")
     assert box.daemon.cli("jobs", "show", dead["id"], "--body",

@@ -646,6 +646,7 @@ def test_a_long_job_has_a_progress_bar_on_a_terminal(peer):
     peer.answers.update(INFO=info, VERIFY=verify)
     status, seen = peer.cli_on_terminal("verify")
     assert status == 0
+    assert count[0] == ["INFO", "chores"]
     assert "verify [" in seen and "50%" in seen
     assert seen.endswith("ok\r\n10 records\r\n")
 
@@ -659,6 +660,7 @@ def test_there_is_no_progress_bar_in_a_file(peer):
 
 def test_a_password_file_ends_at_its_line(peer, tmp_path):
     peer.answers["PING"] = b"+PONG\r\n"
+    peer.answers["HEALTH"] = bulk(flat(status="ok"))
     secret = tmp_path / "secret"
     secret.write_text("open sesame\n")
     result = peer.cli("ping", "--user", "oncall",

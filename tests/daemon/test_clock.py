@@ -128,6 +128,8 @@ def test_what_is_held_stays_held_over_another_restart(daemon):
     daemon.stop()
     daemon.set_faults("boot two", JUMPS["forward"])
     daemon.start()
+    said = daemon.cli("health")
+    assert said.returncode == 1 and "latchkey clock accept" in said.stdout
     for end in ("stop", "kill", "stop"):
         getattr(daemon, end)()
         daemon.start()

@@ -467,6 +467,14 @@ def test_it_starts_while_its_server_is_away_and_connects_by_itself(
         daemon.stop()
 
 
+def test_a_redis_is_not_taken_for_the_daemon(server):
+    for command in ("ping", "health"):
+        result = stores.run_latchkey(command, "--server",
+                                     "127.0.0.1:%d" % server.port)
+        assert result.returncode == 3, result
+        assert "PONG" not in result.stdout and "Redis" in result.stderr
+
+
 def test_it_does_not_start_where_no_redis_promises_enough(make_daemon):
     daemon = make_daemon(start=False, url="redis://127.0.0.1:1",
                          settings=["store.strict=yes"]).launch()
