@@ -18,6 +18,7 @@ enum lk_exit lk_jobs_filter_read(const struct lk_cli *cli,
     filter->target = lk_args_value(args, "target");
     filter->tenant = lk_args_value(args, "tenant");
     filter->reference = lk_args_value(args, "reference");
+    filter->provider_id = lk_args_value(args, "provider-id");
     filter->reason = lk_args_value(args, "reason");
     if (result == LK_EXIT_DONE) {
         result = lk_args_time(args, "since", cli->now_ms, &filter->since_ms);

@@ -12,6 +12,7 @@ static const struct lk_option options[] = {
     {"target", "NAME", "only those for this target"},
     {"tenant", "TENANT", "only this tenant's"},
     {"reference", "REFERENCE", "only those of this operation"},
+    {"provider-id", "TEXT", "only those that the provider calls so"},
     {"older", "DURATION", "only those made at least so long ago (1h)"},
     {"since", "TIME", "only those made at this time or later"},
     {"until", "TIME", "only those made before this time"},
@@ -92,7 +93,8 @@ enum lk_exit lk_jobs_list(struct lk_cli *cli,
 /* ---- The command ----------------------------------------------------------
  */
 
-/* Without a wish, what is over is of no interest but for one operation. */
+/* Unless told otherwise, what is over counts only where one thing is asked
+ * for. */
 static enum lk_exit read_state(const struct lk_cli *cli, const char **state)
 {
     static const char *const states[] = {"waiting",    "leased",    "uncertain",
@@ -101,7 +103,10 @@ static enum lk_exit read_state(const struct lk_cli *cli, const char **state)
     const char *given = lk_args_value(&cli->args, "state");
 
     if (given == NULL) {
-        *state = lk_args_flag(&cli->args, "reference") ? NULL : "unfinished";
+        *state = lk_args_flag(&cli->args, "reference") ||
+                         lk_args_flag(&cli->args, "provider-id")
+                     ? NULL
+                     : "unfinished";
         return LK_EXIT_DONE;
     }
     for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {

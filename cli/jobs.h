@@ -21,8 +21,8 @@ struct lk_jobs_filter {
     bool whole; /* with headers, bodies and answers */
 };
 
-/* From --target, --tenant, --reference, --reason, --older, --since, --until,
- * as far as the command has them. */
+/* From --target, --tenant, --reference, --provider-id, --reason, --older,
+ * --since, --until, as far as the command has them. */
 LK_MUST_CHECK enum lk_exit lk_jobs_filter_read(const struct lk_cli *cli,
                                                struct lk_jobs_filter *filter);
 /* One page from *cursor on, which moves; 0: that was the last one. A page may

@@ -123,6 +123,8 @@ def test_operations_are_found_by_what_the_provider_calls_them_C35(box):
         assert shown["jobs"][0]["provider_id"] == "pi_1"
     assert [one["reference"] for one in ask(box, "find", "pi_2")["operations"]
             ] == codes[1:]
+    assert [job["reference"] for job in ask(box, "jobs", "--provider-id",
+                                            "pi_2")["jobs"]] == codes[1:]
     assert ask(box, "find", "pi_3", status=1) is None
     refused = box.daemon.cli("evict", "pi_2", "--why", "x")
     assert refused.returncode == 1
