@@ -27,9 +27,10 @@ enum { LK_NAMES_MAX = 1000 };
       "(" LK_NAME "\n"                                                         \
       "          (--completed STATUS | --released) |\n"                        \
       "         --job ID (--delivered | --again | --drop)) --why TEXT",        \
-      0, LK_NAMES_MAX, LK_CONNECTS, "say what came of an operation or a job")  \
+      0, LK_NAMES_MAX, LK_CONNECTS,                                            \
+      "say the outcome of an operation or a job")                              \
     X(evict, "evict", LK_NAME "\n         --why TEXT", 1, LK_NAMES_MAX,        \
-      LK_CONNECTS, "forget a stored answer: a retry runs anew")                \
+      LK_CONNECTS, "forget a stored answer: a retry runs again")               \
     X(jobs, "jobs", "[show ID] [--state STATE] [--target NAME] [--check] ...", \
       0, 2, LK_CONNECTS, "list jobs: calls that operations have left")         \
     X(dead, "dead",                                                            \

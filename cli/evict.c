@@ -3,7 +3,7 @@
 
 const struct lk_manual lk_manual_evict = {
     "Forgets the stored answer of a completed operation: the next request\n"
-    "with this key runs anew.",
+    "with this key runs again.",
     lk_deed_options};
 
 /* Has the daemon refused because there is no answer to forget yet? Then that

@@ -1,4 +1,4 @@
-/* resolve.c - `latchkey resolve`: an operator says what came of it. */
+/* resolve.c - `latchkey resolve`: an operator says the outcome. */
 #include "cli/commands.h"
 #include "cli/jobs.h"
 
@@ -159,7 +159,7 @@ static enum lk_exit check_choice(struct lk_cli *cli)
         }
     }
     if (completed == released) {
-        return lk_complain_usage(cli, "say what came of it: either --completed "
+        return lk_complain_usage(cli, "say the outcome: either --completed "
                                       "STATUS or --released");
     }
     if (released && (lk_args_flag(&cli->args, "headers-file") ||
