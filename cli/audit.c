@@ -1,130 +1,394 @@
 /* audit.c - `latchkey audit`: what operators did, when and why. */
 #include "cli/commands.h"
 
-enum { PAGE = 1000, DEFAULT_LIMIT = 100 };
+#include <time.h>
+
+enum { PAGE = 1000, DEFAULT_LIMIT = 100, FOLLOW_MS = 1000 };
 
 static const struct lk_option options[] = {
-    {"after", "ID", "only entries after this one"},
-    {"limit", "N", "at most so many (100)"},
+    {"who", "NAME", "only what this user or person did"},
+    {"action", "ACTION", "only this action, or those that begin with it"},
+    {"reference", "REFERENCE", "only what was done to this operation"},
+    {"job", "ID", "only what was done to this job"},
+    {"tenant", "TENANT", "only what concerns this tenant"},
+    {"since", "TIME", "only what was done at this time or later"},
+    {"until", "TIME", "only what was done before this time"},
+    {"limit", "N", "at most N (100)"},
+    {"all", NULL, "without a limit"},
+    {"before", "ID", "only entries before this one"},
+    {"after", "ID", "only entries after this one, the oldest of them"},
+    {"follow", NULL, "go on: show what is done from now on"},
     {0},
 };
 
 const struct lk_manual lk_manual_audit = {
-    "Shows the audit log of the store, the oldest entry first: what operators\n"
-    "did, when and why.",
+    "Shows the audit log of the store: what operators did, when and why. "
+    "These\n"
+    "are the newest entries, the newest last; --after shows the oldest ones\n"
+    "behind an entry. A TIME is 2026-01-31, 2026-01-31T12:00:00Z, or so long\n"
+    "ago: 2h.",
     options};
 
 struct reading {
     struct lk_cli *cli;
+    const char *who;
+    const char *action;
+    const char *tenant;
+    struct lk_name name; /* of the operation that --reference names, or empty */
+    struct lk_buf text;  /* what it points into */
+    uint64_t job;
+    uint64_t since_ms;
+    uint64_t until_ms;
     uint64_t after;
-    uint64_t left;
+    uint64_t before;
+    uint64_t limit;
     uint64_t shown;
-    size_t last_page; /* entries in the last page */
+    bool headed;
     struct lk_table table;
     struct lk_doc doc;
 };
 
-static void put_heading(struct lk_table *table)
-{
-    static const char *const names[] = {"ID",     "TIME",  "WHO", "ACTION",
-                                        "TENANT", "SCOPE", "KEY", "WHY"};
+/* ---- What is asked for ----------------------------------------------------
+ */
 
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        lk_put(lk_table_cell(table, LK_BOLD), "%s", names[i]);
+/* The operation's own entries; its name has to be found first. */
+static enum lk_exit read_reference(struct reading *reading)
+{
+    struct lk_cli *cli = reading->cli;
+    const char *reference = lk_args_value(&cli->args, "reference");
+    struct lk_slice *parts[] = {&reading->name.tenant, &reading->name.scope,
+                                &reading->name.key};
+    static const char *const names[] = {"tenant", "scope", "key"};
+    struct lk_words words = {0};
+    const struct lk_reply *reply;
+    enum lk_exit result;
+    size_t at = 0;
+
+    if (reference == NULL) {
+        return LK_EXIT_DONE;
+    }
+    lk_words_add(&words, "FIND");
+    lk_words_add(&words, reference);
+    result = lk_call(cli, &words, &reply);
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (reply->type == LK_REPLY_NIL) {
+        lk_complain("there is no operation with the reference %s (any more)",
+                    reference);
+        return LK_EXIT_NO;
+    }
+    for (size_t i = 0; i < 3; i++) {
+        *parts[i] = lk_field_text(reply, names[i]);
+        lk_put_raw(&reading->text, *parts[i]);
+    }
+    for (size_t i = 0; i < 3; at += parts[i++]->len) {
+        parts[i]->data = reading->text.data + at;
+    }
+    return LK_EXIT_DONE;
+}
+
+static enum lk_exit read_numbers(struct reading *reading)
+{
+    const struct lk_args *args = &reading->cli->args;
+    const struct {
+        const char *name;
+        uint64_t least, most;
+        uint64_t *number;
+    } numbers[] = {
+        {"job", 1, INT64_MAX, &reading->job},
+        {"after", 0, INT64_MAX, &reading->after},
+        {"before", 1, INT64_MAX, &reading->before},
+        {"limit", 1, UINT32_MAX, &reading->limit},
+    };
+    enum lk_exit result = LK_EXIT_DONE;
+
+    for (size_t i = 0; i < 4 && result == LK_EXIT_DONE; i++) {
+        result = lk_args_number(args, numbers[i].name, numbers[i].least,
+                                numbers[i].most, numbers[i].number);
+    }
+    return result;
+}
+
+static enum lk_exit read_filter(struct reading *reading)
+{
+    struct lk_cli *cli = reading->cli;
+    const struct lk_args *args = &cli->args;
+    bool all = lk_args_flag(args, "all");
+    enum lk_exit result;
+
+    if (all && lk_args_flag(args, "limit")) {
+        return lk_complain_usage(cli, "--all and --limit exclude each other");
+    }
+    if (cli->json && lk_args_flag(args, "follow")) {
+        return lk_complain_usage(cli, "--follow has no end, and --json is one "
+                                      "document");
+    }
+    reading->limit = all ? UINT64_MAX : DEFAULT_LIMIT;
+    reading->who = lk_args_value(args, "who");
+    reading->action = lk_args_value(args, "action");
+    reading->tenant = lk_args_value(args, "tenant");
+    result = read_numbers(reading);
+    if (result == LK_EXIT_DONE) {
+        result = lk_args_time(args, "since", cli->now_ms, &reading->since_ms);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_args_time(args, "until", cli->now_ms, &reading->until_ms);
+    }
+    return result == LK_EXIT_DONE ? read_reference(reading) : result;
+}
+
+/* The words of this filter, with these bounds of the ids; 0: none. */
+static void add_filter(struct lk_words *words, const struct reading *reading,
+                       uint64_t after, uint64_t before)
+{
+    lk_words_add(words, "AUDIT");
+    lk_words_add_text(words, "WHO", reading->who);
+    lk_words_add_text(words, "ACTION", reading->action);
+    if (reading->name.tenant.len > 0) {
+        lk_words_add(words, "TENANT");
+        lk_words_add_slice(words, reading->name.tenant);
+        lk_words_add(words, "SCOPE");
+        lk_words_add_slice(words, reading->name.scope);
+        lk_words_add(words, "KEY");
+        lk_words_add_slice(words, reading->name.key);
+    } else {
+        lk_words_add_text(words, "TENANT", reading->tenant);
+    }
+    lk_words_add_count(words, "JOB", reading->job);
+    lk_words_add_count(words, "SINCE", reading->since_ms);
+    lk_words_add_count(words, "UNTIL", reading->until_ms);
+    lk_words_add_count(words, "AFTER", after);
+    lk_words_add_count(words, "BEFORE", before);
+}
+
+/* ---- Output ---------------------------------------------------------------
+ */
+
+enum { COLUMNS = 8 };
+
+/* What was done, and to which job. */
+static void put_action(struct lk_buf *cell, const struct lk_reply *entry)
+{
+    uint64_t job = lk_field_number(entry, "job");
+
+    lk_put_text(cell, lk_field_text(entry, "action"));
+    if (job != 0) {
+        lk_put(cell, " %llu", (unsigned long long)job);
     }
 }
 
 static void show_entry(struct reading *reading, const struct lk_reply *entry)
 {
-    static const char *const names[] = {"who",   "action", "tenant",
-                                        "scope", "key",    "why"};
+    static const char *const heading[COLUMNS] = {
+        "ID", "TIME", "WHO", "ACTION", "WHY", "TENANT", "KEY", "SCOPE"};
+    static const char *const names[] = {"why", "tenant", "key", "scope"};
     struct lk_table *table = &reading->table;
 
+    reading->shown++;
     if (reading->cli->json) {
         lk_doc_object(&reading->doc, NULL);
         lk_doc_members(&reading->doc, entry);
         lk_doc_end_object(&reading->doc);
         return;
     }
+    if (!reading->headed) {
+        lk_table_heading(table, heading);
+        reading->headed = true;
+    }
     lk_put(lk_table_cell(table, LK_PLAIN), "%llu",
            (unsigned long long)lk_field_number(entry, "id"));
-    lk_put_time(lk_table_cell(table, LK_PLAIN), lk_field_number(entry, "at-ms"),
-                reading->cli->now_ms);
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    lk_put_utc(lk_table_cell(table, LK_PLAIN), lk_field_number(entry, "at-ms"));
+    lk_put_text(lk_table_cell(table, LK_PLAIN), lk_field_text(entry, "who"));
+    put_action(lk_table_cell(table, LK_PLAIN), entry);
+    for (size_t i = 0; i < 4; i++) {
         lk_put_text(lk_table_cell(table, LK_PLAIN),
                     lk_field_text(entry, names[i]));
     }
 }
 
-static enum lk_exit show_page(struct reading *reading)
+/* ---- Pages ----------------------------------------------------------------
+ */
+
+/* A page of at most `most`. One that is not full is the last. */
+static enum lk_exit fetch(struct reading *reading, struct lk_words *words,
+                          uint64_t most, const struct lk_reply **page)
+{
+    enum lk_exit result;
+
+    lk_words_add_count(words, "LIMIT", most);
+    result = lk_call(reading->cli, words, page);
+    if (result == LK_EXIT_DONE && (*page)->type != LK_REPLY_ARRAY) {
+        result = lk_complain_reply(reading->cli);
+    }
+    return result;
+}
+
+/* Entries behind *after, the oldest first, up to `limit` and before `before`;
+ * *after is the last one then. */
+static enum lk_exit show_onwards(struct reading *reading, uint64_t *after,
+                                 uint64_t before, uint64_t limit)
+{
+    const struct lk_reply *page;
+    enum lk_exit result;
+    uint64_t most;
+    size_t count;
+
+    do {
+        struct lk_words words = {0};
+
+        add_filter(&words, reading, *after, before);
+        most = limit > PAGE ? PAGE : limit;
+        result = fetch(reading, &words, most, &page);
+        if (result != LK_EXIT_DONE) {
+            return result;
+        }
+        count = page->count;
+        for (size_t i = 0; i < count; i++) {
+            show_entry(reading, &page->elements[i]);
+            *after = lk_field_number(&page->elements[i], "id");
+        }
+        limit -= count < limit ? count : limit;
+        lk_table_flush(&reading->table, &reading->cli->out);
+        result = lk_cli_flush(reading->cli);
+    } while (result == LK_EXIT_DONE && count == most && limit > 0);
+    return result;
+}
+
+/* The id of the first of the newest `limit` entries, 0 if there are fewer: they
+ * are shown from there on, the newest last. */
+static enum lk_exit find_first(struct reading *reading, uint64_t *first)
+{
+    uint64_t before = reading->before;
+    uint64_t left = reading->limit;
+
+    while (left > 0) {
+        struct lk_words words = {0};
+        const struct lk_reply *page;
+        uint64_t most = left > PAGE ? PAGE : left;
+        enum lk_exit result;
+
+        add_filter(&words, reading, 0, before);
+        lk_words_add(&words, "NEWEST");
+        result = fetch(reading, &words, most, &page);
+        if (result != LK_EXIT_DONE || page->count < most) {
+            *first = 0;
+            return result;
+        }
+        left -= most;
+        before = lk_field_number(&page->elements[most - 1], "id");
+    }
+    *first = before;
+    return LK_EXIT_DONE;
+}
+
+/* How many such entries there are before that one. */
+static enum lk_exit count_earlier(struct reading *reading, uint64_t first,
+                                  uint64_t *count)
 {
     struct lk_words words = {0};
     const struct lk_reply *reply;
     enum lk_exit result;
 
-    lk_words_add(&words, "AUDIT");
-    lk_words_add(&words, "AFTER");
-    lk_words_add_number(&words, reading->after);
-    lk_words_add(&words, "LIMIT");
-    lk_words_add_number(&words, reading->left > PAGE ? PAGE : reading->left);
+    add_filter(&words, reading, 0, first);
+    lk_words_add(&words, "COUNT");
     result = lk_call(reading->cli, &words, &reply);
-    if (result != LK_EXIT_DONE) {
-        return result;
+    if (result == LK_EXIT_DONE) {
+        *count = reply->integer < 0 ? 0 : (uint64_t)reply->integer;
     }
-    if (reply->type != LK_REPLY_ARRAY) {
-        return lk_complain_reply(reading->cli);
+    return result;
+}
+
+/* *last: the last entry that was shown. */
+static enum lk_exit show_newest(struct reading *reading, uint64_t *last)
+{
+    uint64_t first = 0;
+    uint64_t earlier = 0;
+    enum lk_exit result = LK_EXIT_DONE;
+
+    if (reading->limit != UINT64_MAX) {
+        result = find_first(reading, &first);
     }
-    if (reading->shown == 0 && reply->count > 0 && !reading->cli->json) {
-        put_heading(&reading->table);
+    if (result == LK_EXIT_DONE && first != 0) {
+        result = count_earlier(reading, first, &earlier);
     }
-    for (size_t i = 0; i < reply->count; i++) {
-        show_entry(reading, &reply->elements[i]);
-        reading->after = lk_field_number(&reply->elements[i], "id");
+    *last = first == 0 ? 0 : first - 1;
+    if (result == LK_EXIT_DONE) {
+        result = show_onwards(reading, last, reading->before, UINT64_MAX);
     }
-    reading->last_page = reply->count;
-    reading->shown += reply->count;
-    reading->left -=
-        reply->count < reading->left ? reply->count : reading->left;
-    lk_table_flush(&reading->table, &reading->cli->out);
-    return lk_cli_flush(reading->cli);
+    if (result == LK_EXIT_DONE && earlier > 0) {
+        lk_hint(reading->cli,
+                "the newest %llu; %llu earlier: --all, or --before %llu",
+                (unsigned long long)reading->shown, (unsigned long long)earlier,
+                (unsigned long long)first);
+    }
+    return result;
+}
+
+static enum lk_exit show_after(struct reading *reading, uint64_t *last)
+{
+    enum lk_exit result;
+
+    *last = reading->after;
+    result = show_onwards(reading, last, reading->before, reading->limit);
+    if (result == LK_EXIT_DONE && reading->shown == reading->limit) {
+        lk_hint(reading->cli, "there may be more: --after %llu",
+                (unsigned long long)*last);
+    }
+    return result;
+}
+
+/* Until it is interrupted, or the daemon is gone. */
+static enum lk_exit follow(struct reading *reading, uint64_t last)
+{
+    const struct timespec pause = {FOLLOW_MS / 1000, 0};
+    enum lk_exit result = LK_EXIT_DONE;
+
+    while (result == LK_EXIT_DONE && nanosleep(&pause, NULL) == 0) {
+        result = show_onwards(reading, &last, 0, UINT64_MAX);
+    }
+    return result;
+}
+
+static enum lk_exit show(struct reading *reading)
+{
+    struct lk_cli *cli = reading->cli;
+    bool follows = lk_args_flag(&cli->args, "follow");
+    uint64_t last = 0;
+    enum lk_exit result;
+
+    if (cli->json) {
+        lk_doc_object(&reading->doc, NULL);
+        lk_doc_array(&reading->doc, "entries");
+    }
+    result = lk_args_flag(&cli->args, "after") ? show_after(reading, &last)
+                                               : show_newest(reading, &last);
+    if (result == LK_EXIT_DONE && cli->json) {
+        lk_doc_end_array(&reading->doc);
+        lk_doc_end_object(&reading->doc);
+    }
+    if (result == LK_EXIT_DONE && reading->shown == 0 && !follows) {
+        lk_hint(cli, "no entries");
+    }
+    return result == LK_EXIT_DONE && follows ? follow(reading, last) : result;
 }
 
 enum lk_exit lk_run_audit(struct lk_cli *cli)
 {
     struct reading reading = {
         .cli = cli,
-        .left = DEFAULT_LIMIT,
-        .table = {.columns = 8, .colour = cli->colour, .right = 1},
+        .table = {.columns = COLUMNS,
+                  .colour = cli->colour,
+                  .right = 1,
+                  .rigid = 1 << 1,
+                  .spare = 1 << 7 | 1},
         .doc = {.out = &cli->out},
     };
-    enum lk_exit result =
-        lk_args_number(&cli->args, "after", 0, INT64_MAX, &reading.after);
+    enum lk_exit result = read_filter(&reading);
 
     if (result == LK_EXIT_DONE) {
-        result =
-            lk_args_number(&cli->args, "limit", 1, UINT32_MAX, &reading.left);
+        result = show(&reading);
     }
-    if (result != LK_EXIT_DONE) {
-        return result;
-    }
-    if (cli->json) {
-        lk_doc_object(&reading.doc, NULL);
-        lk_doc_array(&reading.doc, "entries");
-    }
-    do {
-        result = show_page(&reading);
-    } while (result == LK_EXIT_DONE && reading.last_page > 0 &&
-             reading.left > 0);
-    if (result == LK_EXIT_DONE && cli->json) {
-        lk_doc_end_array(&reading.doc);
-        lk_doc_end_object(&reading.doc);
-    }
-    if (result == LK_EXIT_DONE && reading.shown == 0) {
-        lk_hint(cli, "no entries");
-    }
-    if (result == LK_EXIT_DONE && reading.left == 0) {
-        lk_hint(cli, "there may be more: --after %llu",
-                (unsigned long long)reading.after);
-    }
+    latchkey_buf_free(&reading.text);
     return result;
 }

@@ -47,8 +47,8 @@ enum { LK_NAMES_MAX = 1000 };
       "check everything that is stored")                                       \
     X(backup, "backup", "FILE", 1, 1, LK_CONNECTS,                             \
       "write a consistent copy of the store")                                  \
-    X(audit, "audit", "[--after ID] [--limit N]", 0, 0, LK_CONNECTS,           \
-      "show what operators did")                                               \
+    X(audit, "audit", "[--who NAME] [--reference REFERENCE] [--follow] ...",   \
+      0, 0, LK_CONNECTS, "show what operators did")                            \
     X(clock, "clock", "accept --why TEXT", 1, 1, LK_CONNECTS,                  \
       "vouch for the clock after a jump")                                      \
     X(migrate, "migrate", "[URL] [--print]", 0, 1, LK_PRINTS,                  \

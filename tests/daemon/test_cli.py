@@ -4,6 +4,7 @@ import hmac
 import json
 import re
 import subprocess
+import threading
 
 import pytest
 
@@ -433,6 +434,57 @@ def test_audit_goes_on_after_an_entry(daemon, raw):
     assert [e["why"] for e in json.loads(result.stdout)["entries"]] == \
         ["reason 1"]
     assert "reason 1" in daemon.cli("audit").stdout
+
+
+def test_audit_shows_the_newest_and_how_many_there_are(daemon, raw):
+    for i in range(5):
+        name = ("acme", "s", "k%d" % i)
+        doubt(raw, name)
+        daemon.cli("release", *name, "--why", "reason %d" % i, "--who",
+                   "anna" if i % 2 else "bert", check=True)
+    complete(raw)
+    daemon.cli("evict", *NAME, "--why", "wrong answer", check=True)
+    ids = [entry["id"] for entry in audit(daemon)]
+
+    def whys(*options):
+        result = daemon.cli("audit", "--json", *options)
+        assert result.returncode == 0, result.stderr
+        return [e["why"] for e in json.loads(result.stdout)["entries"]]
+
+    result = daemon.cli("audit", "--limit", "2")
+    lines = result.stdout.splitlines()
+    assert "reason 4" in lines[-2] and "wrong answer" in lines[-1]
+    assert len(lines) == 3
+    assert "the newest 2; 4 earlier: --all, or --before %d" % ids[4] \
+        in result.stderr
+    assert whys("--limit", "2", "--before", ids[4]) == ["reason 2", "reason 3"]
+    assert whys("--all") == ["reason %d" % i for i in range(5)] + [
+        "wrong answer"]
+    assert whys("--who", "anna") == ["reason 1", "reason 3"]
+    assert whys("--who", "operator") == whys()
+    assert whys("--action", "resolve released") == whys()[:5]
+    assert whys("--action", "evict") == ["wrong answer"]
+    assert whys("--reference", reference(raw)) == ["wrong answer"]
+    assert whys("--tenant", "zeta") == whys("--job", "1") == []
+    assert whys("--since", "1h") == whys() and whys("--until", "1h") == []
+    assert daemon.cli("audit", "--reference", "0000-0000-0000").returncode == 1
+    assert daemon.cli("audit", "--json", "--follow").returncode == 2
+
+
+def test_audit_follows_what_is_done(daemon, raw):
+    doubt(raw)
+    with subprocess.Popen([str(daemon.build / "latchkey"), "audit",
+                           "--follow"], env=daemon.cli_environment(),
+                          stdout=subprocess.PIPE, text=True) as following:
+        late = threading.Timer(60 * build.patience(), following.kill)
+        late.start()
+        daemon.cli("release", *NAME, "--why", "first", check=True)
+        assert any("first" in line for line in following.stdout)
+        doubt(raw, ("acme", "s", "k2"))
+        daemon.cli("release", "acme", "s", "k2", "--why", "then", check=True)
+        assert any("then" in line for line in following.stdout)
+        late.cancel()
+        following.kill()
 
 
 def test_the_clock_can_be_accepted(daemon):

@@ -203,7 +203,7 @@ class Daemon:
         self.clients.append(client)
         return client
 
-    def cli(self, *args, input=None, check=False, user="operator"):
+    def cli_environment(self, user="operator"):
         env = self.environment()
         env.pop("LATCHKEY_FAULT_FILE", None)
         env["LATCHKEY_SERVER"] = self.address
@@ -212,8 +212,12 @@ class Daemon:
         if user:
             env["LATCHKEY_USER"] = user
             env["LATCHKEY_PASSWORD"] = secret_of(user)
+        return env
+
+    def cli(self, *args, input=None, check=False, user="operator"):
         return subprocess.run(
-            [str(self.build / "latchkey"), *map(str, args)], env=env,
+            [str(self.build / "latchkey"), *map(str, args)],
+            env=self.cli_environment(user),
             input=input, check=check, capture_output=True,
             text=not isinstance(input, bytes),
             timeout=60 * build_.patience())
