@@ -78,6 +78,18 @@ enum lk_role lk_config_initial_role(const struct lk_config *config)
     return config->password ? LK_ROLE_NONE : LK_ROLE_USE;
 }
 
+bool lk_config_same_login(const struct lk_config *before,
+                          const struct lk_config *after, struct lk_slice name)
+{
+    const struct lk_user *was = find_user(before, name);
+    const struct lk_user *is = find_user(after, name);
+    const char *old = was ? was->password : before->password;
+    const char *now = is ? is->password : after->password;
+
+    return !was == !is && (!was || was->role == is->role) && old && now &&
+           strcmp(old, now) == 0;
+}
+
 /* ---- passwords
  * -------------------------------------------------------------------- */
 

@@ -45,6 +45,23 @@ struct lk_user {
     unsigned line;       /* of the file; 0: an option of the command line */
 };
 
+/* Who is at the other end of a unix socket, as the kernel says. */
+struct lk_peer {
+    bool known; /* false: TCP, or it could not be asked; has no role */
+    int pid;    /* 0: of another namespace of processes */
+    uint32_t uid;
+    uint32_t *groups; /* the first one is its own */
+    size_t group_count;
+};
+
+/* A line of [peers]. */
+struct lk_peer_rule {
+    char *name; /* as written: a user, or "@" and a group */
+    bool group;
+    uint32_t id;
+    unsigned roles; /* bits 1 << enum lk_role; 0: none */
+};
+
 /* Which layer a list of settings is from: a later one replaces it whole. */
 enum lk_config_source {
     LK_CONFIG_DEFAULT,
@@ -133,6 +150,10 @@ struct lk_config {
     char *password_file;
     struct lk_user *users;
     size_t user_count;
+
+    /* [peers] */
+    struct lk_peer_rule *peers;
+    size_t peer_count;
 
     /* Where things were said, for error messages. */
     char *file;      /* NULL: there was none */
@@ -258,5 +279,19 @@ enum lk_role lk_config_login(const struct lk_config *config,
                              struct lk_slice name, struct lk_slice password);
 /* The role of a connection that has not said AUTH. */
 enum lk_role lk_config_initial_role(const struct lk_config *config);
+/* Would a login by that name, which was right by `before`, still be right, and
+ * give the same role? */
+bool lk_config_same_login(const struct lk_config *before,
+                          const struct lk_config *after, struct lk_slice name);
+
+/* ---- peers.c ------------------------------------------------------------- */
+
+/* The roles, as bits 1 << enum lk_role, that who connects has without AUTH:
+ * those of its lines in [peers]. Root and the daemon's own user have use and
+ * operate, unless they have a line of their own. */
+unsigned lk_config_peer_roles(const struct lk_config *config,
+                              const struct lk_peer *peer);
+/* What [peers] calls a user, or "root"; NULL: it does not name that one. */
+const char *lk_config_peer_name(const struct lk_config *config, uint32_t uid);
 
 #endif

@@ -121,6 +121,8 @@ const struct lk_setting lk_settings[] = {
     TEXT("auth", "password_file", path, password_file, NULL, RELOAD),
     {"users", "*", &lk_kind_user, offsetof(struct lk_config, users),
      sizeof(struct lk_user *) + sizeof(size_t), NULL, 0, 0, RELOAD},
+    {"peers", "*", &lk_kind_peer, offsetof(struct lk_config, peers),
+     sizeof(struct lk_peer_rule *) + sizeof(size_t), NULL, 0, 0, RELOAD},
 };
 /* clang-format on */
 
@@ -130,6 +132,10 @@ const size_t lk_setting_count = sizeof(lk_settings) / sizeof(lk_settings[0]);
 _Static_assert(offsetof(struct lk_config, user_count) ==
                    offsetof(struct lk_config, users) + sizeof(struct lk_user *),
                "users and user_count stand side by side");
+_Static_assert(offsetof(struct lk_config, peer_count) ==
+                   offsetof(struct lk_config, peers) +
+                       sizeof(struct lk_peer_rule *),
+               "peers and peer_count stand side by side");
 
 const struct lk_setting *lk_setting_find(struct lk_slice section,
                                          struct lk_slice name)
@@ -241,6 +247,7 @@ void lk_config_free(struct lk_config *config)
 {
     lk_listen_clear(config);
     lk_users_clear(config);
+    lk_peers_clear(config);
     lk_secret_free(config->password);
     free(config->password_file);
     lk_secret_free(config->store_url);
@@ -280,6 +287,9 @@ static enum lk_status dump_setting(const struct lk_config *config,
 
     if (setting->kind == &lk_kind_user) {
         return dump_users(config, out);
+    }
+    if (setting->kind == &lk_kind_peer) {
+        return lk_peers_dump(config, out);
     }
     if (setting->kind == &lk_kind_listen) {
         for (size_t i = 0; i < config->listen_count && status == LK_OK; i++) {

@@ -13,7 +13,8 @@ struct lk_assignment {
     struct lk_config *config;
     void *base; /* what offsets count from: `config`, a target or a route */
     const struct lk_setting *setting;
-    const char *name; /* differs from the setting's own in [users] only */
+    const char
+        *name; /* differs from the setting's own in [users] and [peers] */
     const char *value;
     const char *shown; /* the value as it was written, for messages */
     enum lk_config_source source;
@@ -47,6 +48,7 @@ extern const struct lk_setting_kind lk_kind_path;
 extern const struct lk_setting_kind lk_kind_secret;
 extern const struct lk_setting_kind lk_kind_listen;
 extern const struct lk_setting_kind lk_kind_user;
+extern const struct lk_setting_kind lk_kind_peer;
 
 struct lk_setting {
     const char *section;
@@ -154,6 +156,9 @@ LK_MUST_CHECK enum lk_status lk_duration_print(struct lk_buf *out, uint64_t ms);
 
 void lk_listen_clear(struct lk_config *config);
 void lk_users_clear(struct lk_config *config);
+void lk_peers_clear(struct lk_config *config);
+LK_MUST_CHECK enum lk_status lk_peers_dump(const struct lk_config *config,
+                                           struct lk_buf *out);
 /* Overwrites and frees; NULL is fine. */
 void lk_secret_free(char *secret);
 

@@ -159,6 +159,126 @@ static void a_secret_on_the_command_line_can_be_hidden(void **state)
     assert_string_equal(lock, "store.lock=5s");
 }
 
+#define BIT(role) (1U << LK_ROLE_##role)
+
+static unsigned roles_of(const struct bench *bench, uint32_t uid, uint32_t gid,
+                         uint32_t other)
+{
+    uint32_t groups[] = {gid, other};
+    struct lk_peer peer = {
+        .known = true, .uid = uid, .groups = groups, .group_count = 2};
+
+    return lk_config_peer_roles(&bench->config, &peer);
+}
+
+static void a_peer_has_the_roles_of_its_user_and_groups(void **state)
+{
+    struct bench *bench = *state;
+    const unsigned own = BIT(USE) | BIT(OPERATE);
+    struct lk_peer unknown = {.uid = 0};
+
+    assert_int_equal(roles_of(bench, 0, 0, 0), own);
+    assert_int_equal(roles_of(bench, geteuid(), 7, 7),
+                     geteuid() == 65534 ? 0 : own);
+    assert_int_equal(roles_of(bench, 4001, 0, 0), 0);
+    assert_int_equal(lk_config_peer_roles(&bench->config, &unknown), 0);
+    assert_int_equal(load(bench, "[peers]\n4001 = read\n4002 = use operate\n"
+                                 "@4003 = read,use\n@4004 = operate\n"),
+                     LK_OK);
+    assert_int_equal(roles_of(bench, 4001, 4001, 4002), BIT(READ));
+    assert_int_equal(roles_of(bench, 4002, 7, 7), BIT(USE) | BIT(OPERATE));
+    assert_int_equal(roles_of(bench, 4009, 4003, 7), BIT(USE) | BIT(READ));
+    assert_int_equal(roles_of(bench, 4001, 7, 4004), BIT(READ) | BIT(OPERATE));
+    assert_int_equal(roles_of(bench, 4003, 4001, 4002), 0);
+    assert_int_equal(roles_of(bench, 0, 7, 4003), own | BIT(READ));
+    /* Root may be given less, but what its groups have it has. */
+    assert_int_equal(set(bench, "peers.root=none"), LK_OK);
+    assert_int_equal(roles_of(bench, 0, 7, 7), 0);
+    assert_int_equal(roles_of(bench, 0, 7, 4003), BIT(USE) | BIT(READ));
+    assert_int_equal(set(bench, "peers.root=read"), LK_OK);
+    assert_int_equal(roles_of(bench, 0, 7, 7), BIT(READ));
+}
+
+static void who_comes_from_another_user_namespace_is_no_one(void **state)
+{
+    struct bench *bench = *state;
+
+    assert_int_equal(load(bench, "[peers]\n65534 = operate\n@65534 = read\n"),
+                     LK_INVALID);
+    assert_text(bench, &bench->errors,
+                "l.conf:2: peers.65534: the user 65534 stands for everyone of "
+                "another user namespace, and cannot have a role\n"
+                "l.conf:3: peers.@65534: the group 65534 stands for everyone "
+                "of another user namespace, and cannot have a role\n");
+    assert_int_equal(roles_of(bench, 65534, 65534, 65534), 0);
+}
+
+static void peers_that_make_no_sense_are_refused(void **state)
+{
+    struct bench *bench = *state;
+    struct lk_buf out = {0};
+
+    assert_int_equal(load(bench, "[peers]\n4001 = read\n4001 = use\n"
+                                 "nowhere-at-all = read\n"
+                                 "@nowhere-at-all = read\nroot = king\n"
+                                 "root = none read\nroot =\n"),
+                     LK_INVALID);
+#define ROLES                                                                  \
+    "is not a list of roles; use \"use\", \"read\" and \"operate\", or "       \
+    "\"none\"\n"
+    assert_text(
+        bench, &bench->errors,
+        "l.conf:3: peers.4001: is given twice\n"
+        "l.conf:4: peers.nowhere-at-all: there is no such user on this "
+        "machine\n"
+        "l.conf:5: peers.@nowhere-at-all: there is no such group on this "
+        "machine\n"
+        "l.conf:6: peers.root: \"king\" " ROLES
+        "l.conf:7: peers.root: \"none read\" " ROLES
+        "l.conf:8: peers.root: \"\" " ROLES);
+#undef ROLES
+    assert_int_equal(set(bench, "peers.@4003=operate, use"), LK_OK);
+    assert_int_equal(set(bench, "peers.root=none"), LK_OK);
+    assert_int_equal(lk_config_dump(&bench->config, &out), LK_OK);
+    assert_int_equal(latchkey_buf_add(&out, "", 1), LK_OK);
+    assert_non_null(strstr(out.data, "[peers]\n4001 = read\n"
+                                     "@4003 = use operate\nroot = none\n"));
+    latchkey_buf_free(&out);
+}
+
+static void a_login_stays_as_long_as_its_line_is_the_same(void **state)
+{
+    struct bench *bench = *state;
+    struct lk_config after;
+
+    assert_int_equal(load(bench, "[auth]\npassword = app\n[users]\n"
+                                 "a = read one\nb = read one\nc = read one\n"
+                                 "d = read one\n"),
+                     LK_OK);
+    assert_int_equal(lk_config_init(&after), LK_OK);
+    write_file(bench->file,
+               "[auth]\npassword = new\n[users]\na = read one\n"
+               "b = read two\nc = operate one\n",
+               0600);
+    assert_int_equal(lk_config_load(&after, bench->file, &bench->errors),
+                     LK_OK);
+#define SAME(name) lk_config_same_login(&bench->config, &after, LK_SLICE(name))
+    assert_true(SAME("a"));
+    assert_false(SAME("b"));
+    assert_false(SAME("c"));
+    assert_false(SAME("d"));
+    assert_false(SAME(""));
+    assert_false(SAME("default"));
+    free(after.password);
+    after.password = strdup("app");
+    assert_true(SAME("") && SAME("default"));
+    free(after.password);
+    after.password = NULL;
+    assert_false(SAME(""));
+#undef SAME
+    lk_config_free(&after);
+}
+
 static void a_reload_takes_what_may_change_and_names_the_rest(void **state)
 {
     struct bench *bench = *state;
@@ -206,6 +326,10 @@ int main(void)
         TEST(a_readable_file_with_passwords_is_warned_of),
         TEST(users_without_a_password_for_apps_are_warned_of),
         TEST(a_secret_on_the_command_line_can_be_hidden),
+        TEST(a_peer_has_the_roles_of_its_user_and_groups),
+        TEST(who_comes_from_another_user_namespace_is_no_one),
+        TEST(peers_that_make_no_sense_are_refused),
+        TEST(a_login_stays_as_long_as_its_line_is_the_same),
         TEST(a_reload_takes_what_may_change_and_names_the_rest),
     };
 
