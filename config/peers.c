@@ -297,8 +297,7 @@ enum lk_status lk_peers_dump(const struct lk_config *config, struct lk_buf *out)
             }
         }
         if (status == LK_OK) {
-            status =
-                latchkey_buf_add_text(out, rule->roles ? "\n" : " none\n");
+            status = latchkey_buf_add_text(out, rule->roles ? "\n" : " none\n");
         }
     }
     return status;

@@ -196,10 +196,7 @@ bool lk_arg_role(struct lk_conn *conn, const char *what, enum lk_role role)
     bool has = lk_conn_has_role(conn, role);
 
     if (!has) {
-        lk_conn_error(conn,
-                      "NOPERM %s needs the %s role: AUTH with a user of the "
-                      "[users] section",
-                      what, lk_role_word(role));
+        lk_conn_error(conn, LK_NOPERM, what, lk_role_word(role));
     }
     return has;
 }

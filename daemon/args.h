@@ -82,10 +82,18 @@ bool lk_arg_signed(struct lk_conn *conn, const struct lk_slice *argv,
                    size_t argc, size_t from, struct lk_option *options,
                    size_t count, struct lk_signature *signature,
                    struct lk_op *op);
+/* Once WHO and WHY have been read, if they were given. */
+bool lk_arg_sign(struct lk_conn *conn, struct lk_signature *signature,
+                 struct lk_op *op);
 /* WHO and WHY alone. */
 bool lk_arg_signature(struct lk_conn *conn, const struct lk_slice *argv,
                       size_t argc, size_t from, struct lk_signature *signature,
                       struct lk_op *op);
+
+/* What is refused, and the role that it needs. */
+#define LK_NOPERM                                                              \
+    "NOPERM %s needs the %s role: AUTH with a user of the [users] section, "   \
+    "or connect through a unix socket as a user of the [peers] section"
 
 /* Has the connection the role that `what` needs? */
 bool lk_arg_role(struct lk_conn *conn, const char *what, enum lk_role role);

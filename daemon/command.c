@@ -89,7 +89,8 @@ static const struct lk_command commands[] = {
     {"RESET", 1, 1, ANYBODY, LK_LANE_ALONE, lk_run_reset, ""},
     {"INFO", 1, MANY, LOOK, LK_LANE_NONE, lk_run_info, "[section]"},
     {"CLIENT", 2, MANY, LOOK, LK_LANE_NONE, lk_run_client,
-     "SETNAME name | GETNAME | ID | INFO | LIST | SETINFO name value"},
+     "SETNAME name | GETNAME | ID | INFO | LIST | KILL [ID id] [USER user] "
+     "[ADDR address] [WHO who WHY why] | SETINFO name value"},
     {"COMMAND", 1, MANY, LOOK, LK_LANE_NONE, lk_run_command, "[COUNT | DOCS]"},
     {"CONFIG", 2, MANY, LOOK, LK_LANE_NONE, lk_run_config, "GET setting ..."},
 };
@@ -153,11 +154,6 @@ const struct lk_command *lk_command_row(size_t index)
     return index < COUNT ? &commands[index] : NULL;
 }
 
-static const char *needed_role(unsigned roles)
-{
-    return lk_role_word(roles & READ ? LK_ROLE_READ : LK_ROLE_OPERATE);
-}
-
 static bool is_allowed(struct lk_conn *conn, const struct lk_command *command,
                        unsigned roles)
 {
@@ -173,10 +169,9 @@ static bool is_allowed(struct lk_conn *conn, const struct lk_command *command,
                       "section that has it",
                       command->name);
     } else {
-        lk_conn_error(conn,
-                      "NOPERM %s needs the %s role: AUTH with a user of the "
-                      "[users] section",
-                      command->name, needed_role(roles));
+        lk_conn_error(
+            conn, LK_NOPERM, command->name,
+            lk_role_word(roles & READ ? LK_ROLE_READ : LK_ROLE_OPERATE));
     }
     return false;
 }
@@ -278,6 +273,7 @@ bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
     }
     metrics->commands++;
     metrics->by_command[command - commands]++;
+    conn->commands++;
     conn->command = command;
     conn->command_lane = lane;
     conn->again = false;

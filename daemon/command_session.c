@@ -46,14 +46,9 @@ LK_COMMAND_HANDLER(quit)
 
 LK_COMMAND_HANDLER(reset)
 {
-    enum lk_role role = lk_config_initial_role(&conn->server->config);
-
-    lk_conn_set_roles(conn, role == LK_ROLE_NONE ? 0 : 1U << role);
+    lk_rights_login(conn, NULL, LK_ROLE_NONE);
     conn->proto = 2;
-    conn->exports = false;
     conn->name[0] = '\0';
-    free(conn->user);
-    conn->user = NULL;
     lk_operation_forget_awaits(conn);
     lk_conn_simple(conn, "RESET");
 }
@@ -72,7 +67,6 @@ static bool log_in(struct lk_conn *conn, struct lk_slice user,
         return false;
     }
     enum lk_role role = lk_config_login(config, user, password);
-    enum lk_role initial = lk_config_initial_role(config);
     lk_conn_guessed(conn, user, role != LK_ROLE_NONE);
     if (role == LK_ROLE_NONE) {
         lk_conn_error(conn,
@@ -89,12 +83,8 @@ static bool log_in(struct lk_conn *conn, struct lk_slice user,
         lk_conn_error(conn, "ERR AUTH: out of memory");
         return false;
     }
-    free(conn->user);
-    conn->user = name;
     conn->wrong_passwords = 0;
-    conn->exports = false;
-    lk_conn_set_roles(conn, 1U << role |
-                                (initial != LK_ROLE_NONE ? 1U << initial : 0));
+    lk_rights_login(conn, name, role);
     return true;
 }
 
@@ -256,15 +246,42 @@ LK_COMMAND_HANDLER(info)
     lk_conn_wrote(conn, status);
 }
 
+/* "use,operate", or "none". */
+static void write_roles(const struct lk_conn *conn, char text[32])
+{
+    const char *comma = "";
+
+    snprintf(text, 32, "%s", conn->roles ? "" : lk_role_word(LK_ROLE_NONE));
+    for (unsigned role = LK_ROLE_USE; role <= LK_ROLE_OPERATE; role++) {
+        if (lk_conn_has_role(conn, role)) {
+            size_t len = strlen(text);
+            snprintf(text + len, 32 - len, "%s%s", comma, lk_role_word(role));
+            comma = ",";
+        }
+    }
+}
+
 static enum lk_status describe(const struct lk_conn *conn, uint64_t now_ms,
                                struct lk_buf *text)
 {
     char user[LK_LOG_QUOTED];
+    char peer[LK_PEER_TEXT] = "-";
+    char roles[32];
+    size_t waiting = 0;
 
+    if (conn->peer.known) {
+        lk_rights_peer_text(conn, peer);
+    }
+    for (const struct lk_task *task = conn->head; task; task = task->after) {
+        waiting += !task->ready;
+    }
+    write_roles(conn, roles);
     return latchkey_buf_printf(
         text,
         "id=%" PRIu64 " addr=%s name=%s age=%" PRIu64 " idle=%" PRIu64
-        " resp=%d user=%s qbuf=%zu obl=%zu cmd=%s\n",
+        " resp=%d user=%s qbuf=%zu obl=%zu cmd=%s peer=%s role=%s waiting=%zu"
+        " tot-net-in=%" PRIu64 " tot-net-out=%" PRIu64 " tot-cmds=%" PRIu64
+        "\n",
         conn->id, conn->address, conn->name,
         (now_ms - conn->connected_ms) / 1000, (now_ms - conn->active_ms) / 1000,
         conn->proto,
@@ -272,7 +289,8 @@ static enum lk_status describe(const struct lk_conn *conn, uint64_t now_ms,
             ? lk_log_quote(latchkey_slice(conn->user), user, sizeof(user))
             : "default",
         conn->in.len - conn->in_start, conn->out.len + conn->writing.len,
-        conn->command ? conn->command->name : "-");
+        conn->command ? conn->command->name : "-", peer, roles, waiting,
+        conn->bytes_in, conn->bytes_out, conn->commands);
 }
 
 /* Others' connections are shown to operators only. */
@@ -298,6 +316,79 @@ static void describe_clients(struct lk_conn *conn, bool all)
     lk_conn_wrote(conn, status);
 }
 
+/* Which connections; what is 0 or empty does not matter. */
+struct kill {
+    uint64_t id;
+    struct lk_slice user;
+    struct lk_slice address;
+};
+
+static bool is_to_kill(const struct lk_conn *conn, const struct kill *kill)
+{
+    struct lk_slice user =
+        conn->user ? latchkey_slice(conn->user) : LK_SLICE("default");
+
+    return !conn->closing && (!kill->id || kill->id == conn->id) &&
+           (!kill->user.len || latchkey_slice_equal(kill->user, user) ||
+            latchkey_slice_equal(kill->user,
+                                 latchkey_slice(conn->peer_user))) &&
+           (!kill->address.len ||
+            latchkey_slice_equal(kill->address, latchkey_slice(conn->address)));
+}
+
+/* All but the one that asks, as in Redis. What a command of theirs has begun
+ * counts, and is not answered. */
+static void kill_clients(struct lk_conn *conn, const struct kill *kill,
+                         const struct lk_demand *demand)
+{
+    int64_t killed = 0;
+    char peer[LK_PEER_TEXT];
+    char about[LK_PEER_TEXT + 64];
+
+    for (struct lk_conn *at = conn->server->conns; at; at = at->next) {
+        if (at == conn || !is_to_kill(at, kill)) {
+            continue;
+        }
+        lk_rights_peer_text(at, peer);
+        snprintf(about, sizeof(about), "client=%" PRIu64 " client_peer=%s",
+                 at->id, peer);
+        lk_act_log(demand, LK_SLICE("client kill"), about);
+        lk_conn_close(at, "killed");
+        killed++;
+    }
+    lk_conn_wrote(conn, lk_resp_integer(lk_conn_out(conn), killed));
+}
+
+static void run_kill(struct lk_conn *conn, const struct lk_slice *argv,
+                     size_t argc)
+{
+    struct kill kill = {0};
+    struct lk_demand demand = {0};
+    struct lk_signature signature = {0};
+    char peer[LK_PEER_TEXT];
+    struct lk_option options[] = {
+        LK_SIGNATURE(&signature),
+        LK_NUMBER("ID", 1, INT64_MAX, &kill.id),
+        LK_BYTES("USER", 1, LK_WHO_MAX, &kill.user),
+        LK_BYTES("ADDR", 1, LK_ADDRESS_TEXT, &kill.address),
+    };
+
+    if (!lk_arg_role(conn, "CLIENT KILL", LK_ROLE_OPERATE) ||
+        !lk_arg_options(conn, argv, argc, 2, options, 5)) {
+        return;
+    }
+    if (!kill.id && !kill.user.len && !kill.address.len) {
+        lk_conn_error(conn, "ERR CLIENT: KILL needs ID id, USER user or ADDR "
+                            "address");
+        return;
+    }
+    lk_rights_peer_text(conn, peer);
+    demand.peer = latchkey_slice(peer);
+    if (lk_arg_sign(conn, &signature, &demand.op)) {
+        kill_clients(conn, &kill, &demand);
+    }
+}
+
 LK_COMMAND_HANDLER(client)
 {
     struct lk_slice what = argv[1];
@@ -317,6 +408,8 @@ LK_COMMAND_HANDLER(client)
         describe_clients(conn, false);
     } else if (lk_arg_is(what, "LIST") && argc == 2) {
         describe_clients(conn, true);
+    } else if (lk_arg_is(what, "KILL") && argc > 2) {
+        run_kill(conn, argv, argc);
     } else {
         lk_conn_error(conn, "ERR CLIENT: syntax is CLIENT %s",
                       conn->command->usage);

@@ -57,7 +57,7 @@ static void on_closed(uv_handle_t *handle)
     latchkey_buf_free(&conn->out);
     latchkey_buf_free(&conn->writing);
     lk_resp_parser_free(&conn->parser);
-    free(conn->user);
+    lk_rights_end(conn);
     free(conn);
 }
 
@@ -278,6 +278,7 @@ static void on_read(uv_stream_t *stream, ssize_t result, const uv_buf_t *buf)
     conn->read_ns = uv_hrtime();
     conn->active_ms = uv_now(&server->loop);
     server->metrics.bytes_in += (uint64_t)result;
+    conn->bytes_in += (uint64_t)result;
     if (buf->base == server->read_buf) {
         take_shared(conn, (size_t)result);
     } else {
@@ -317,6 +318,17 @@ void lk_conn_stop_reading(struct lk_conn *conn)
     }
 }
 
+void lk_conn_finish(struct lk_conn *conn)
+{
+    if (is_parked(conn)) {
+        lk_conn_close(conn, NULL);
+        return;
+    }
+    conn->quit = true;
+    lk_conn_stop_reading(conn);
+    lk_server_mark_dirty(conn->server, conn);
+}
+
 void lk_conn_run(struct lk_conn *conn)
 {
     if (conn->closing || conn->server->stop_by_ms) {
@@ -334,11 +346,10 @@ void lk_conn_run(struct lk_conn *conn)
 void lk_conn_start(struct lk_conn *conn)
 {
     struct lk_server *server = conn->server;
-    enum lk_role role = lk_config_initial_role(&server->config);
 
     conn->id = ++server->last_conn_id;
     conn->proto = 2;
-    lk_conn_set_roles(conn, role == LK_ROLE_NONE ? 0 : 1U << role);
+    lk_rights_begin(conn);
     conn->connected_ms = uv_now(&server->loop);
     conn->next = server->conns;
     if (conn->next) {

@@ -18,6 +18,7 @@ static void on_written(uv_write_t *request, int result)
     struct lk_conn *conn = request->data;
 
     conn->server->metrics.bytes_out += conn->writing.len;
+    conn->bytes_out += conn->writing.len;
     latchkey_buf_free(&conn->writing);
     if (conn->closing) {
         return;
@@ -62,6 +63,7 @@ static void write_out(struct lk_conn *conn)
         return;
     }
     conn->server->metrics.bytes_out += (uint64_t)written;
+    conn->bytes_out += (uint64_t)written;
     if ((size_t)written < conn->out.len) {
         write_rest(conn, (size_t)written);
         return;

@@ -32,6 +32,8 @@ enum {
     LK_READER_SHARE = 16, /* tasks of one connection with the reader */
     LK_ADDRESS_TEXT = 128,
     LK_CLIENT_NAME = 64,
+    LK_PEER_USER = 64,
+    LK_PEER_TEXT = LK_ADDRESS_TEXT, /* either of an address or of a user */
 };
 
 struct lk_server;
@@ -72,6 +74,7 @@ enum lk_task_kind {
  */
 struct lk_demand {
     enum lk_task_kind kind;
+    struct lk_slice peer; /* who asks, if op.who is set: lk_rights_peer_text */
     bool bodies; /* LOOKUP, FIND, JOBS, JOB: with headers and bodies. If op.who
                     is set, an operator looks at them: that is noted in the
                     audit log before they are sent */
@@ -91,6 +94,7 @@ struct lk_demand {
 struct lk_look {
     struct lk_audit_entry entry;
     struct lk_buf bytes; /* of its action and name */
+    uint64_t number;     /* of the operation; 0: a job's */
 };
 
 struct lk_task {
@@ -297,10 +301,17 @@ struct lk_conn {
     unsigned roles;       /* bits 1 << enum lk_role; see lk_conn_set_roles */
     uint64_t stranger_ms; /* since when it has none */
     uint64_t judged_ms;   /* when its password may be judged; 0: none waits */
+    unsigned peer_roles;  /* of these, by the user at a unix socket */
+    enum lk_role login_role; /* of these, by AUTH */
+    struct lk_peer peer;
+    char peer_user[LK_PEER_USER]; /* its name, or its number */
     unsigned wrong_passwords;
     char *user; /* name given to AUTH; NULL: none */
     char name[LK_CLIENT_NAME + 1];
     char address[LK_ADDRESS_TEXT];
+    uint64_t bytes_in;
+    uint64_t bytes_out;
+    uint64_t commands;
     uint64_t connected_ms;
     uint64_t active_ms; /* when it was last read from, or answered */
 };
@@ -322,6 +333,9 @@ void lk_conn_run(struct lk_conn *conn);
 void lk_conn_flush(struct lk_conn *conn);
 void lk_conn_stop_reading(struct lk_conn *conn);
 void lk_conn_start_reading(struct lk_conn *conn);
+/* Runs no further command, and closes once all that were begun are answered. A
+ * claim that waits has not been decided: it is dropped. */
+void lk_conn_finish(struct lk_conn *conn);
 
 /* Puts a task at the end of the list of commands to be answered. */
 void lk_conn_push(struct lk_conn *conn, struct lk_task *task,
@@ -365,6 +379,22 @@ bool lk_conn_may_guess(struct lk_conn *conn, struct lk_slice user);
 void lk_conn_guessed(struct lk_conn *conn, struct lk_slice user, bool right);
 /* The log gets what it has not been told yet, once a minute. */
 void lk_guesses_tell(struct lk_server *server, uint64_t now_ms);
+
+/* ---- Rights: rights.c ---------------------------------------------------- */
+
+/* A connection that was just accepted. */
+void lk_rights_begin(struct lk_conn *conn);
+/* What a name and a password have given. Takes `user`, which is allocated or
+ * NULL. LK_ROLE_NONE: as if there had been no AUTH. */
+void lk_rights_login(struct lk_conn *conn, char *user, enum lk_role role);
+void lk_rights_end(struct lk_conn *conn);
+/* The settings have changed: connections that have lost a right are closed. */
+void lk_rights_reload(struct lk_server *server, const struct lk_config *before);
+/* Who vouches for an operator's act: the user of AUTH, or the one of a unix
+ * socket who may operate. Empty: no one. */
+struct lk_slice lk_rights_user(const struct lk_conn *conn);
+/* "root/4711", a user and a process; or the address. */
+void lk_rights_peer_text(const struct lk_conn *conn, char text[LK_PEER_TEXT]);
 
 /* ---- Operations ---------------------------------------------------------- */
 
@@ -528,13 +558,26 @@ void lk_orders_returned(struct lk_server *server);
 /* probe.c: lets the courier ask the target op.reason. */
 void lk_probe_give(struct lk_server *server, struct lk_task *task);
 
-/* ---- Looking at bodies: signature.c -------------------------------------- */
+/* ---- What operators do: signature.c -------------------------------------- */
+
+/* One line of the log for what an operator did, once it counts. `about` is more
+ * of the line, as "job=7". Any thread. */
+void lk_act_log(const struct lk_demand *demand, struct lk_slice action,
+                const char *about);
+/* The same for an operation, by its reference. */
+void lk_act_log_reference(const struct lk_store *store,
+                          const struct lk_demand *demand,
+                          struct lk_slice action, uint64_t number);
+/* The same for a task of those that are no operation. */
+void lk_act_log_task(const struct lk_server *server,
+                     const struct lk_task *task);
 
 /* Reader thread: the reply of `task` shows bodies. If an operator asked for
  * them, the audit log is to name `action` and what they belong to. */
 LK_MUST_CHECK enum lk_status lk_look_make(struct lk_task *task,
                                           const char *action,
-                                          struct lk_name name, uint64_t token);
+                                          struct lk_name name, uint64_t number,
+                                          uint64_t job);
 /* What the audit log made of it: without an entry, nothing is shown. */
 LK_MUST_CHECK enum lk_status lk_look_noted(struct lk_task *task);
 void lk_look_free(struct lk_look *look); /* NULL is fine */

@@ -252,10 +252,17 @@ void lk_operation_start(struct lk_conn *conn, struct lk_demand *demand)
 }
 
 /* What everybody else may know of from now on, client or no client. */
-static void take_effect(struct lk_server *server, const struct lk_op *op)
+static void take_effect(struct lk_server *server, const struct lk_task *task)
 {
+    const struct lk_op *op = &task->demand.op;
+
     if (op->status || op->out.verdict != LK_VERDICT_DONE) {
         return;
+    }
+    struct lk_slice action = lk_op_action(op);
+    if (action.len) {
+        lk_act_log_reference(server->store, &task->demand, action,
+                             op->out.number);
     }
     if (op->event == LK_EVENT_EVICT) {
         lk_cache_remove(&server->cache, op->out.token);
@@ -307,7 +314,8 @@ static bool take_load(struct lk_server *server, struct lk_task *task)
 static bool may_wait(const struct lk_server *server, const struct lk_task *task)
 {
     return task->demand.wait_ms > 0 && !task->final && !task->conn->eof &&
-           !server->stop_by_ms && now_ms(server) < task->deadline_ms;
+           !task->conn->quit && !server->stop_by_ms &&
+           now_ms(server) < task->deadline_ms;
 }
 
 /* Places in the reader are free: who had to wait for one may go, if the answer
@@ -330,7 +338,7 @@ void lk_operation_returned(struct lk_server *server, struct lk_task *task)
     bool again = loaded && take_load(server, task);
 
     if (!loaded) {
-        take_effect(server, &task->demand.op);
+        take_effect(server, task);
     }
     if (!conn) {
         lk_task_free(server, task);

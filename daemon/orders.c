@@ -33,6 +33,29 @@ static enum lk_status reply(struct lk_task *task, const struct lk_work *work,
             : "look at the job before you send it again, with its ATTEMPT");
 }
 
+static void log_order(const struct lk_task *task,
+                      const struct lk_job_order *order)
+{
+    static const char *const actions[] = {
+        [LK_ORDER_RETRY] = "job retry",
+        [LK_ORDER_DROP] = "job drop",
+        [LK_ORDER_DELIVERED] = "job delivered",
+        [LK_ORDER_AGAIN] = "job again",
+        [LK_ORDER_PAUSE] = "target pause",
+        [LK_ORDER_RESUME] = "target resume",
+    };
+    char about[LK_TARGET_NAME_MAX + 16];
+
+    if (order->target.len) {
+        snprintf(about, sizeof(about), "target=%.*s", (int)order->target.len,
+                 order->target.data);
+    } else {
+        snprintf(about, sizeof(about), "job=%llu",
+                 (unsigned long long)order->id);
+    }
+    lk_act_log(&task->demand, latchkey_slice(actions[order->order]), about);
+}
+
 /* Store thread. */
 static void finish(struct lk_work *work)
 {
@@ -40,6 +63,9 @@ static void finish(struct lk_work *work)
     const struct lk_job_order *order = orders->list;
 
     for (struct lk_task *task = orders->tasks.head; task; task = task->next) {
+        if (!work->status && !order->status_out) {
+            log_order(task, order);
+        }
         task->demand.op.status = reply(task, work, order++);
     }
     lk_returns_give(orders->returns, &orders->tasks, NULL);

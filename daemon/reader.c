@@ -33,7 +33,7 @@ static enum lk_status reply_single(const struct lk_store *store,
         lk_reply_record(&task->text, store, task->proto, record,
                         bodies ? LK_SHOW_WHOLE : LK_SHOW_SIZES);
     if (!status && bodies && record->kept) {
-        status = lk_look_make(task, "look", record->name, 0);
+        status = lk_look_make(task, "look", record->name, record->number, 0);
     }
     return status;
 }

@@ -118,11 +118,11 @@ static enum lk_status look_at(struct lk_task *task, const struct rows *rows)
     char action[80];
 
     if (rows->count == 1) {
-        return lk_look_make(task, "job look", name, rows->first);
+        return lk_look_make(task, "job look", name, 0, rows->first);
     }
     snprintf(action, sizeof(action), "look jobs %llu to %llu",
              (unsigned long long)rows->first, (unsigned long long)rows->last);
-    return lk_look_make(task, action, name, 0);
+    return lk_look_make(task, action, name, 0, 0);
 }
 
 enum lk_status lk_reply_jobs(struct lk_store *store, struct lk_task *task)
@@ -243,7 +243,7 @@ enum lk_status lk_reply_job_shown(struct lk_store *store, struct lk_task *task)
     } else {
         status = write_shown(task, &history, &job);
         if (!status && task->demand.bodies) {
-            status = lk_look_make(task, "job look", job.operation, job.id);
+            status = lk_look_make(task, "job look", job.operation, 0, job.id);
         }
     }
     latchkey_buf_free(&history.text);

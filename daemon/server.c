@@ -121,6 +121,7 @@ static void reload(struct lk_server *server)
             lk_log(LK_LOG_WARN, "reload-incomplete", "error=\"out of memory\"");
         }
         log_lines(LK_LOG_WARN, "needs-restart", &notes);
+        lk_rights_reload(server, &fresh); /* which has the old ones now */
         lk_config_free(&fresh);
         lk_log_set_level((enum lk_log_level)server->config.log_level);
         lk_cache_set_max(&server->cache, server->config.cache_bytes);

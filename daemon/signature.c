@@ -17,16 +17,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool sign(struct lk_conn *conn, struct lk_signature *signature,
+bool lk_arg_sign(struct lk_conn *conn, struct lk_signature *signature,
                  struct lk_op *op)
 {
-    struct lk_slice user = latchkey_slice(conn->user);
+    struct lk_slice user = lk_rights_user(conn);
     struct lk_slice who = signature->who;
 
     op->why = signature->why;
-    op->who = who;
-    if (!user.data || !who.data || user.len == 0 ||
-        latchkey_slice_equal(user, who)) {
+    op->who = who.len ? who : user;
+    if (user.len == 0 || who.len == 0 || latchkey_slice_equal(user, who)) {
         return true;
     }
     if (user.len + 1 + who.len > LK_WHO_MAX) {
@@ -49,7 +48,7 @@ bool lk_arg_signed(struct lk_conn *conn, const struct lk_slice *argv,
 {
     return lk_arg_options(conn, argv, argc, from, options, count) &&
            lk_arg_needs(conn, &options[0]) && lk_arg_needs(conn, &options[1]) &&
-           sign(conn, signature, op);
+           lk_arg_sign(conn, signature, op);
 }
 
 bool lk_arg_signature(struct lk_conn *conn, const struct lk_slice *argv,
@@ -59,6 +58,72 @@ bool lk_arg_signature(struct lk_conn *conn, const struct lk_slice *argv,
     struct lk_option options[] = {LK_SIGNATURE(signature)};
 
     return lk_arg_signed(conn, argv, argc, from, options, 2, signature, op);
+}
+
+/* ---- The log ------------------------------------------------------------- */
+
+void lk_act_log(const struct lk_demand *demand, struct lk_slice action,
+                const char *about)
+{
+    char shown_action[LK_LOG_QUOTED];
+    char shown_who[LK_LOG_QUOTED];
+    char shown_why[LK_LOG_QUOTED];
+
+    lk_log(LK_LOG_INFO, "operator", "action=%s who=%s peer=%.*s%s%s why=%s",
+           lk_log_quote(action, shown_action, sizeof(shown_action)),
+           lk_log_quote(demand->op.who, shown_who, sizeof(shown_who)),
+           (int)demand->peer.len, demand->peer.data, *about ? " " : "", about,
+           lk_log_quote(demand->op.why, shown_why, sizeof(shown_why)));
+}
+
+void lk_act_log_reference(const struct lk_store *store,
+                          const struct lk_demand *demand,
+                          struct lk_slice action, uint64_t number)
+{
+    char about[16 + LK_REFERENCE_TEXT] = "";
+    char reference[LK_REFERENCE_TEXT + 1];
+
+    if (number) {
+        latchkey_reference_encode(number, store->reference_secret, reference);
+        snprintf(about, sizeof(about), "reference=%s", reference);
+    }
+    lk_act_log(demand, action, about);
+}
+
+static void log_look(const struct lk_server *server, const struct lk_task *task)
+{
+    const struct lk_look *look = task->look;
+    char about[32] = "";
+
+    if (look->entry.token) {
+        snprintf(about, sizeof(about), "job=%llu",
+                 (unsigned long long)look->entry.token);
+    }
+    if (look->number) {
+        lk_act_log_reference(server->store, &task->demand, look->entry.action,
+                             look->number);
+    } else {
+        lk_act_log(&task->demand, look->entry.action, about);
+    }
+}
+
+void lk_act_log_task(const struct lk_server *server, const struct lk_task *task)
+{
+    const struct lk_demand *demand = &task->demand;
+    char path[LK_LOG_QUOTED];
+    char about[LK_LOG_QUOTED + 8];
+
+    if (task->look) {
+        log_look(server, task);
+    } else if (demand->kind == LK_TASK_CLOCK) {
+        lk_act_log(demand, LK_SLICE("accept clock"), "");
+    } else if (demand->kind == LK_TASK_BACKUP && demand->list.whole) {
+        lk_act_log(demand, LK_SLICE("export"), "");
+    } else if (demand->kind == LK_TASK_BACKUP) {
+        snprintf(about, sizeof(about), "path=%s",
+                 lk_log_quote(demand->op.reason, path, sizeof(path)));
+        lk_act_log(demand, LK_SLICE("backup"), about);
+    }
 }
 
 /* ---- Looking at bodies --------------------------------------------------- */
@@ -71,7 +136,7 @@ bool lk_arg_looks(struct lk_conn *conn, const char *word,
     snprintf(what, sizeof(what), "%s with %s", conn->command->name, word);
     demand->bodies = true;
     return lk_arg_role(conn, what, LK_ROLE_OPERATE) &&
-           sign(conn, signature, &demand->op);
+           lk_arg_sign(conn, signature, &demand->op);
 }
 
 bool lk_arg_look(struct lk_conn *conn, const struct lk_slice *argv, size_t argc,
@@ -91,7 +156,7 @@ bool lk_arg_look(struct lk_conn *conn, const struct lk_slice *argv, size_t argc,
 }
 
 enum lk_status lk_look_make(struct lk_task *task, const char *action,
-                            struct lk_name name, uint64_t token)
+                            struct lk_name name, uint64_t number, uint64_t job)
 {
     const struct lk_op *op = &task->demand.op;
     const struct lk_slice parts[] = {latchkey_slice(action), name.tenant,
@@ -122,7 +187,8 @@ enum lk_status lk_look_make(struct lk_task *task, const char *action,
     }
     entry->who = op->who;
     entry->why = op->why;
-    entry->token = token;
+    entry->token = job;
+    task->look->number = number;
     task->to_note = true;
     return LK_OK;
 }

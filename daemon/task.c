@@ -48,7 +48,7 @@ void lk_task_queue_join(struct lk_task_queue *queue, struct lk_task_queue *more)
     *more = (struct lk_task_queue){0};
 }
 
-enum { OP_SLICES = 10, SLICES = OP_SLICES + 6 };
+enum { OP_SLICES = 11, SLICES = OP_SLICES + 6 };
 
 /* Those of a call only if there is one. Returns how many there are. */
 static int list_slices(struct lk_demand *demand,
@@ -67,15 +67,16 @@ static int list_slices(struct lk_demand *demand,
     slices[7] = &op->reason;
     slices[8] = &op->who;
     slices[9] = &op->why;
+    slices[10] = &demand->peer;
     if (!op->call) {
         return OP_SLICES;
     }
-    slices[10] = &call->name;
-    slices[11] = &call->target;
-    slices[12] = &call->method;
-    slices[13] = &call->path;
-    slices[14] = &call->headers;
-    slices[15] = &call->body;
+    slices[11] = &call->name;
+    slices[12] = &call->target;
+    slices[13] = &call->method;
+    slices[14] = &call->path;
+    slices[15] = &call->headers;
+    slices[16] = &call->body;
     return SLICES;
 }
 
@@ -84,8 +85,13 @@ struct lk_task *lk_task_make(struct lk_conn *conn,
 {
     struct lk_demand copy = *demand;
     struct lk_slice *slices[SLICES];
+    char peer[LK_PEER_TEXT];
     size_t bytes = 0;
 
+    if (copy.op.who.len) {
+        lk_rights_peer_text(conn, peer);
+        copy.peer = latchkey_slice(peer);
+    }
     int count = list_slices(&copy, slices);
     for (int i = 0; i < count; i++) {
         bytes += slices[i]->len;

@@ -190,6 +190,9 @@ static void take_back(struct lk_server *server, struct lk_task *task)
         lk_task_queue_add(&server->to_store, task);
         return;
     }
+    if (!task->demand.op.status && !chore && (task->conn || !task->look)) {
+        lk_act_log_task(server, task);
+    }
     if (kind == LK_TASK_ORDER) {
         lk_orders_returned(server);
     } else if (kind == LK_TASK_BACKUP && !chore) {

@@ -26,10 +26,11 @@ def secret_of(user):
 
 class Daemon:
     """One daemon with a unix socket, and a store unless `url` names another,
-    in a folder of its own."""
+    in a folder of its own. Whoever runs the tests would operate it: only with
+    `own` is that so, else connections have the roles that AUTH gives them."""
 
     def __init__(self, build=None, tcp=False, settings=(), listen=(),
-                 arguments=(), faults=None, config=None, url=None):
+                 arguments=(), faults=None, config=None, url=None, own=False):
         self.build = pathlib.Path(build or build_.BUILD)
         self.folder = build_.folder("lk")
         self.store = self.folder / "store.db"
@@ -42,6 +43,7 @@ class Daemon:
         self.listen = list(listen)
         self.arguments = list(arguments)
         self.config = config
+        self.own = own
         self.fault_file = self.folder / "faults"
         if faults is not None:
             self.set_faults(faults)
@@ -64,6 +66,8 @@ class Daemon:
             command += ["--listen", "127.0.0.1:0"]
         for address in self.listen:
             command += ["--listen", address]
+        for user in () if self.own else {0, os.geteuid()}:
+            command += ["--set", "peers.%d=none" % user]
         for user, role in USERS.items():
             command += ["--set", "users.%s=%s %s" % (user, role,
                                                       secret_of(user))]
