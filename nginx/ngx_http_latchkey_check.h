@@ -26,6 +26,12 @@ ngx_uint_t ngx_http_latchkey_returns(ngx_http_latchkey_loc_conf_t *llcf);
 /* may a client write the variable as it likes?  0: no, or it is not known */
 ngx_uint_t ngx_http_latchkey_is_clients(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
+/* has the text such a variable?  *name: which; may be NULL */
+ngx_uint_t ngx_http_latchkey_has_clients(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *text, ngx_uint_t depth,
+    ngx_str_t *name);
+ngx_uint_t ngx_http_latchkey_is_mapped_by_client(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
 ngx_uint_t ngx_http_latchkey_is_set_by_client(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
 /* does nginx itself ask who the client is? */

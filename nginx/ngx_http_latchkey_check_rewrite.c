@@ -89,7 +89,7 @@ ngx_http_latchkey_reads_client(ngx_conf_t *cf,
     ngx_uint_t depth)
 {
     u_char                      *ip, *last;
-    ngx_uint_t                   written;
+    ngx_uint_t                   written, tested, captured;
     ngx_http_variable_t         *v;
     ngx_http_script_code_pt      code;
     ngx_http_core_main_conf_t   *cmcf;
@@ -103,6 +103,8 @@ ngx_http_latchkey_reads_client(ngx_conf_t *cf,
     v = cmcf->variables.elts;
 
     written = 0;
+    tested = 0;
+    captured = 1;                       /* by the location: of the path */
     ip = codes->elts;
     last = ip + codes->nelts;
 
@@ -115,8 +117,17 @@ ngx_http_latchkey_reads_client(ngx_conf_t *cf,
         {
             written = 0;
 
+        } else if (code == ngx_http_script_var_code) {
+            tested = ngx_http_latchkey_is_clients(cf, llcf,
+                                         &v[var->index].name, depth);
+
+#if (NGX_PCRE)
+        } else if (code == ngx_http_script_regex_start_code) {
+            captured = !((ngx_http_script_regex_code_t *) ip)->test || tested;
+#endif
+
         } else if (code == ngx_http_script_copy_capture_code) {
-            written = 1;
+            written |= captured;
 
         } else if (code == ngx_http_script_copy_var_code) {
             written |= ngx_http_latchkey_is_clients(cf, llcf,

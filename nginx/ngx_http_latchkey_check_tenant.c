@@ -8,7 +8,7 @@
 
 
 /* of variables that are set from others; beyond it nothing is known */
-#define NGX_HTTP_LATCHKEY_DEPTH  8
+#define NGX_HTTP_LATCHKEY_DEPTH  4
 
 
 /* the beginnings of structures that other modules keep to themselves */
@@ -46,16 +46,15 @@ static ngx_uint_t ngx_http_latchkey_asks_service(
 
 
 /*
- * What a client writes as it likes; "_" at the end: all that begin so.  Those
- * of a location's regular expression are parts of the path.
+ * What a client writes as it likes; "_" at the end: all that begin so.  Of the
+ * captures only those of a location's regular expression are known to be.
  */
 
 static char  *ngx_http_latchkey_clients[] = {
     "http_", "arg_", "cookie_", "args", "query_string", "request_uri", "uri",
     "document_uri", "request", "request_body", "request_filename",
     "request_method", "realpath_root", "host", "content_type",
-    "content_length", "proxy_add_x_forwarded_for", "ssl_server_name",
-    "1", "2", "3", "4", "5", "6", "7", "8", "9", NULL
+    "content_length", "proxy_add_x_forwarded_for", "ssl_server_name", NULL
 };
 
 
@@ -159,7 +158,7 @@ static void
 ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf)
 {
-    ngx_str_t                  rest, name;
+    ngx_str_t                  name;
     ngx_http_core_loc_conf_t  *clcf;
 
     if (llcf->tenant == lmcf->warned) {
@@ -187,14 +186,9 @@ ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
         return;
     }
 
-    rest = llcf->tenant->value;
-
-    while (ngx_http_latchkey_next_name(&rest, &name)) {
-
-        if (!ngx_http_latchkey_is_clients(cf, llcf, &name, 0)) {
-            continue;
-        }
-
+    if (ngx_http_latchkey_has_clients(cf, llcf, &llcf->tenant->value, 0,
+                                      &name))
+    {
         lmcf->warned = llcf->tenant;
 
         ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
@@ -205,8 +199,31 @@ ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
                    "is a whole credential, add \"hashed\"; if only a proxy "
                    "that has verified it can reach this server, add "
                    "\"trusted\"", &name);
-        return;
     }
+}
+
+
+ngx_uint_t
+ngx_http_latchkey_has_clients(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *text, ngx_uint_t depth,
+    ngx_str_t *name)
+{
+    ngx_str_t  rest, one;
+
+    rest = *text;
+
+    while (ngx_http_latchkey_next_name(&rest, &one)) {
+
+        if (ngx_http_latchkey_is_clients(cf, llcf, &one, depth)) {
+            if (name) {
+                *name = one;
+            }
+
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 
@@ -219,6 +236,10 @@ ngx_http_latchkey_is_clients(ngx_conf_t *cf,
     char    **known;
     size_t    len;
 
+    if (name->len == 1 && name->data[0] >= '1' && name->data[0] <= '9') {
+        return depth == 0;
+    }
+
     for (known = ngx_http_latchkey_clients; *known; known++) {
         len = ngx_strlen(*known);
 
@@ -230,8 +251,12 @@ ngx_http_latchkey_is_clients(ngx_conf_t *cf,
         }
     }
 
-    return depth < NGX_HTTP_LATCHKEY_DEPTH
-           && ngx_http_latchkey_is_set_by_client(cf, llcf, name, depth + 1);
+    if (depth == NGX_HTTP_LATCHKEY_DEPTH) {
+        return 0;
+    }
+
+    return ngx_http_latchkey_is_set_by_client(cf, llcf, name, depth + 1)
+           || ngx_http_latchkey_is_mapped_by_client(cf, llcf, name, depth + 1);
 }
 
 

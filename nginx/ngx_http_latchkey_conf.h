@@ -78,6 +78,10 @@ typedef struct {
     ngx_addr_t                      *courier;     /* NULL: there is none */
     ngx_array_t                     *couriers;    /* uid_t; NULL: anybody */
 
+    /* of every "map"; NULL: there is none, or it is not known */
+    ngx_http_get_variable_pt         map_handler;
+    unsigned                         map_asked:1;
+
     unsigned                         warned_courier:1;
     unsigned                         used:1;      /* something is guarded */
 } ngx_http_latchkey_main_conf_t;

@@ -193,7 +193,8 @@ def test_a_tenant_that_a_client_may_write_is_warned_of(tmp_path, tenant):
 @pytest.mark.parametrize("lines", [
     "set $account $http_x_account;",
     "set $other a-$arg_account; set $account $other;",
-    "if ($http_x_account ~ ^(.+)$) { set $account $1; }"])
+    "if ($http_x_account ~ ^(.+)$) { set $account $1; }",
+    "rewrite ^/x/(.+)$ /$1; set $account $1;"])
 def test_a_variable_that_is_set_from_what_a_client_wrote_is_warned_of(lines):
     # C15
     for options in ({"server": lines}, {"locations": lines}):
@@ -203,8 +204,32 @@ def test_a_variable_that_is_set_from_what_a_client_wrote_is_warned_of(lines):
         assert "$account" in warning
 
 
+@pytest.mark.parametrize("inside,warned", [
+    ("default $http_x_account;", 1), ("default ''; key $http_x_account;", 1),
+    ("default ''; ~^(?<all>.+)$ $all;", 1), ("default ''; ~^(.+)$ $1;", 1),
+    ("default a-$more;", 1), ("default ''; key acme; next acme;", 0),
+    ("default $remote_user;", 0), ("hostnames; default ''; *.a acme;", 0),
+    ("", 0)])
+def test_a_map_that_gives_what_a_client_wrote_is_warned_of(inside, warned):
+    # C15: one that gives what it lists verifies
+    maps = ("map $arg_more $more { default $arg_more; } "
+            "map $http_x_key $account { %s } "
+            "map $remote_user $part { default ''; ~^(.+)@ $1; }" % inside)
+    for lines, tenant in (("", "$account"), ("set $of $account;", "$of")):
+        assert len(warnings(guard("/", *BASIC, lines, tenant=tenant),
+                            http=maps)) == warned
+    assert warnings(guard("/", *BASIC, tenant="$part"), http=maps) == []
+
+
+def test_maps_that_give_each_other_end():
+    maps = "".join("map $uri $m%d { default $m%d; a $m%d; }" % (
+        number, (number + 1) % 3, number) for number in range(3))
+    assert warnings(guard("/", *BASIC, tenant="$m0"), http=maps) == []
+
+
 @pytest.mark.parametrize("lines", [
     "set $account $remote_user;", "set $account acme;",
+    "if ($remote_user ~ ^(.+)@) { set $account $1; }",
     "set $other $http_x_account; set $account $remote_user;",
     "auth_request /a; auth_request_set $account $upstream_http_x_account;"])
 def test_a_variable_that_no_client_writes_is_not_warned_of(lines):
