@@ -31,6 +31,7 @@ struct fate {
     uint32_t next;        /* in the chain; 0: none */
     uint32_t last;        /* the first one's: of the chain */
     uint32_t turn;        /* the first one's: has met nobody; 0: all have */
+    uint32_t lines;       /* the first one's, with shared keys: lines */
     bool met;
 };
 
@@ -281,13 +282,68 @@ static size_t look_up(const struct lk_reconcile *r, struct table *table,
     return found - 1;
 }
 
+/* ---- Keys that need not be unique -----------------------------------------
+ */
+
+/* The first of the jobs that have the item's hash; NULL: there is none. */
+static struct fate *first_fate(const struct lk_reconcile *r,
+                               struct table *table, int round,
+                               const struct lk_item *item)
+{
+    uint32_t first =
+        table->slots[slot_of(r, table, round, hash_of(item, round))];
+
+    return first == 0 ? NULL : &table->fates[first - 1];
+}
+
+/* A line of an object that was counted already is the same line again. */
+static enum lk_status count_line(struct lk_reconcile *r, struct table *table,
+                                 int round, const struct lk_item *line)
+{
+    struct fate *first = first_fate(r, table, round, line);
+    bool has_id = (line->flags & LK_ITEM_ID) != 0;
+
+    if (first != NULL && !(first->lines > 0 && has_id &&
+                           lk_hash128_equal(first->id, line->id))) {
+        first->lines++;
+        first->id = has_id ? line->id : (struct lk_hash128){0};
+    }
+    return LK_OK;
+}
+
+/* Once the lines are counted: is it not said which job is which line? */
+static bool is_shared(const struct lk_reconcile *r, struct table *table,
+                      int round, const struct lk_item *item)
+{
+    const struct fate *first = r->setup.shared_keys && round == ROUND_KEY
+                                   ? first_fate(r, table, round, item)
+                                   : NULL;
+
+    return first != NULL &&
+           (first->lines > 1 || (first->lines == 1 && first->next != 0));
+}
+
+static enum lk_status pass_shared(struct lk_reconcile *r, enum lk_side side,
+                                  int round, const struct lk_item *item)
+{
+    struct lk_item marked;
+
+    memcpy(&marked, item, r->stride);
+    marked.flags |= LK_ITEM_SHARED;
+    return pass_on(r, side, round, &marked);
+}
+
 static enum lk_status meet(struct lk_reconcile *r, struct table *table,
                            int round, const struct lk_item *line)
 {
-    size_t i = look_up(r, table, round, line);
     struct lk_finding finding = {.there = line, .by_key = round == ROUND_KEY};
     bool has_id = (line->flags & LK_ITEM_ID) != 0;
+    size_t i;
 
+    if (is_shared(r, table, round, line)) {
+        return pass_shared(r, LK_THERE, round, line);
+    }
+    i = look_up(r, table, round, line);
     if (i == SIZE_MAX) {
         return pass_on(r, LK_THERE, round, line);
     }
@@ -321,7 +377,10 @@ static void show_progress(struct lk_reconcile *r, uint64_t more)
 
 static enum lk_status join_lines(struct lk_reconcile *r,
                                  const struct lk_spill *spill, unsigned part,
-                                 int round, struct table *table)
+                                 int round, struct table *table,
+                                 enum lk_status (*join)(struct lk_reconcile *,
+                                                        struct table *, int,
+                                                        const struct lk_item *))
 {
     struct lk_spill_reader reader;
     const void *item;
@@ -332,7 +391,7 @@ static enum lk_status join_lines(struct lk_reconcile *r,
         if (status != LK_OK || item == NULL) {
             break;
         }
-        status = meet(r, table, round, item);
+        status = join(r, table, round, item);
         if ((reader.left & 0xfff) == 0) {
             show_progress(r, 0);
         }
@@ -369,12 +428,20 @@ static enum lk_status join_in_memory(struct lk_reconcile *r,
     enum lk_status status =
         load_table(r, &spills[LK_HERE], part, round, &table);
 
+    if (status == LK_OK && r->setup.shared_keys && round == ROUND_KEY) {
+        status =
+            join_lines(r, &spills[LK_THERE], part, round, &table, count_line);
+    }
     if (status == LK_OK) {
-        status = join_lines(r, &spills[LK_THERE], part, round, &table);
+        status = join_lines(r, &spills[LK_THERE], part, round, &table, meet);
     }
     for (size_t i = 0; i < table.count && status == LK_OK; i++) {
+        const struct lk_item *job = item_at(r, &table, i);
+
         if (!table.fates[i].met) {
-            status = pass_on(r, LK_HERE, round, item_at(r, &table, i));
+            status = is_shared(r, &table, round, job)
+                         ? pass_shared(r, LK_HERE, round, job)
+                         : pass_on(r, LK_HERE, round, job);
         }
     }
     free_table(&table);

@@ -155,6 +155,8 @@ enum {
     LK_ITEM_SETTLED = 1 << 3, /* here: an export that is complete has it */
     LK_ITEM_LATER = 1 << 4,   /* here: too late to be in the export */
     LK_ITEM_OLDER = 1 << 5,   /* there: its job may be gone */
+    LK_ITEM_SHARED =
+        1 << 6, /* others have its key, so that it proves nothing */
 };
 
 /* A job, or a line of the export. */
@@ -197,6 +199,10 @@ struct lk_finding {
 struct lk_reconcile_setup {
     size_t memory; /* bytes, about */
     unsigned pairs;
+    /* Keys need not be unique: one that several jobs have, or several lines of
+     * different ids, lets none of them meet by it. They go on to the round by
+     * the id, and are LK_ITEM_SHARED from then on. */
+    bool shared_keys;
     /* The descriptor of an empty file that vanishes when it is closed. */
     enum lk_status (*temporary)(void *context, int *fd);
     /* What is not LK_OK ends the run. */
@@ -236,7 +242,8 @@ void lk_reconcile_close(struct lk_reconcile *reconcile); /* NULL is fine */
     X(LATER, "later", false)          /* delivered after the export */         \
     X(REPEATED, "repeated", false)    /* a line that is there twice */         \
     X(OUTSIDE, "outside", false)      /* not of the time that is compared */   \
-    X(OLDER, "older", false)          /* a line; its job may be gone */
+    X(OLDER, "older", false)          /* a line; its job may be gone */        \
+    X(AMBIGUOUS, "ambiguous", true)   /* a value that proves nothing */
 
 enum lk_class {
 #define X(name, word, open) LK_CLASS_##name,

@@ -43,11 +43,19 @@ static enum lk_class judge_here(const struct lk_item *here)
     }
     switch (here->state) {
     case LK_JOB_UNCERTAIN:
-        return (here->flags & LK_ITEM_SETTLED) != 0 ? LK_CLASS_ABSENT
-                                                    : LK_CLASS_OPEN;
+        /* What has no key cannot be missed by it. */
+        return (here->flags & LK_ITEM_SHARED) != 0 ? LK_CLASS_AMBIGUOUS
+               : (here->flags & LK_ITEM_SETTLED) != 0 &&
+                       (here->flags & LK_ITEM_KEY) != 0
+                   ? LK_CLASS_ABSENT
+                   : LK_CLASS_OPEN;
+    case LK_JOB_DEAD:
+        return (here->flags & LK_ITEM_SHARED) != 0 ? LK_CLASS_AMBIGUOUS
+                                                   : LK_CLASS_NEITHER;
     case LK_JOB_DELIVERED:
-        return (here->flags & LK_ITEM_LATER) != 0 ? LK_CLASS_LATER
-                                                  : LK_CLASS_HERE;
+        return (here->flags & LK_ITEM_SHARED) != 0  ? LK_CLASS_AMBIGUOUS
+               : (here->flags & LK_ITEM_LATER) != 0 ? LK_CLASS_LATER
+                                                    : LK_CLASS_HERE;
     default:
         return LK_CLASS_NEITHER;
     }
@@ -64,7 +72,8 @@ static enum lk_class judge_there(const struct lk_finding *finding)
     }
     return (flags & LK_ITEM_OLDER) != 0 && finding->here == NULL
                ? LK_CLASS_OLDER
-               : LK_CLASS_THERE;
+           : (flags & LK_ITEM_SHARED) != 0 ? LK_CLASS_AMBIGUOUS
+                                           : LK_CLASS_THERE;
 }
 
 enum lk_class lk_judge(const struct lk_finding *finding)

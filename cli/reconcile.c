@@ -67,8 +67,9 @@ static enum lk_exit probe(struct lk_run *run)
 static enum lk_exit complain_status(enum lk_status status)
 {
     if (status == LK_TOO_LARGE) {
-        lk_complain("too many jobs have one and the same provider's id: give "
-                    "more --memory, or --id-column '' if the ids mean nothing");
+        lk_complain("too many jobs have one and the same provider's id, or "
+                    "value of --match: give more --memory, or --id-column '' "
+                    "if the ids mean nothing");
     } else {
         lk_complain("cannot use temporary files: %s",
                     latchkey_status_text(status));
@@ -164,11 +165,31 @@ static enum lk_exit take_finding(struct lk_run *run, enum lk_class of,
     return result;
 }
 
+/*
+ * A key of ours is of one job. A reference may be of several, some of which may
+ * be gone with their operations: only a line from after that, or any while no
+ * job is gone, must be of a job that is here. And a job that was never called
+ * has no line.
+ */
+static bool is_doubtful(const struct lk_run *run,
+                        const struct lk_finding *finding)
+{
+    bool timed = run->export.columns[LK_COLUMN_TIME].name != NULL;
+    bool others_gone = run->forgotten_ms != 0 &&
+                       (!timed || (finding->there->flags & LK_ITEM_OLDER) != 0);
+
+    return run->match.text != NULL && finding->by_key &&
+           (others_gone || finding->here->attempt == 0);
+}
+
 static enum lk_status found(void *context, const struct lk_finding *finding)
 {
     struct lk_run *run = context;
     enum lk_class of = lk_judge(finding);
 
+    if (of == LK_CLASS_HAPPENED && is_doubtful(run, finding)) {
+        of = LK_CLASS_AMBIGUOUS;
+    }
     if (finding->meeting == LK_BOTH && finding->by_key) {
         run->coverage.by_key++;
     }
@@ -226,6 +247,7 @@ static enum lk_exit open_join(struct lk_run *run)
     struct lk_reconcile_setup setup = {
         .memory = run->memory,
         .pairs = (unsigned)run->pair_count,
+        .shared_keys = run->match.text != NULL,
         .temporary = lk_temporary,
         .found = found,
         .progress = show_progress,
@@ -323,6 +345,7 @@ enum lk_exit lk_run_reconcile(struct lk_cli *cli)
     for (size_t i = 0; i < run.pair_count; i++) {
         free(run.pairs[i].here);
     }
+    free(run.match.here);
     latchkey_buf_free(&run.lines);
     return result == LK_EXIT_FAILED ? LK_EXIT_UNREACHABLE : result;
 }

@@ -99,6 +99,7 @@ enum {
     LK_TEXT_NAME,
     LK_TEXT_KEY,
     LK_TEXT_ID,
+    LK_TEXT_MATCH, /* what --match takes in place of the key */
     LK_TEXT_VALUES,
     LK_TEXTS = LK_TEXT_VALUES + LK_PAIRS_MAX,
 };
@@ -108,6 +109,9 @@ struct lk_pair {
     char *here;
     const char *there;
 };
+
+/* Where --match finds a reference of ours in a job. */
+enum lk_match_place { LK_MATCH_BODY, LK_MATCH_FORM, LK_MATCH_HEADER };
 
 /* What an order to the daemon came to. */
 enum lk_resolution { LK_NOT_TRIED, LK_RESOLVED, LK_REFUSED };
@@ -124,6 +128,8 @@ struct lk_run {
     uint64_t memory;
     struct lk_pair pairs[LK_PAIRS_MAX];
     size_t pair_count;
+    struct lk_pair match; /* text NULL: jobs and lines meet by their keys */
+    enum lk_match_place match_place;
     uint8_t key[LK_SIPHASH_KEY]; /* of all hashes */
     struct lk_export export;
     struct lk_reconcile *reconcile;

@@ -6,7 +6,7 @@
 
 #define WHO "latchkey reconcile"
 
-enum { IDLE_MS = 1000, NAME_MOST = 200 };
+enum { IDLE_MS = 1000, NAME_MOST = 200, MATCH_MOST = 32 };
 
 void lk_run_disconnect(struct lk_run *run)
 {
@@ -59,6 +59,13 @@ static void put_why(struct lk_run *run, enum lk_class of,
         lk_put(why, "it is in line %llu of ",
                (unsigned long long)finding->there->number);
         lk_put_text(why, base_name(run->export.path));
+        if (run->match.text != NULL && finding->by_key) {
+            struct lk_slice match = latchkey_slice(run->match.text);
+
+            match.len = match.len > MATCH_MOST ? MATCH_MOST : match.len;
+            lk_put(why, ", by ");
+            lk_put_text(why, match);
+        }
         return;
     }
     latchkey_timestamp_text(run->complete_ms, until);

@@ -1,6 +1,9 @@
 /* reconcile_ledger.c - our side: all jobs of a target, from the daemon. */
 #include "cli/reconcile.h"
 
+#include "lib/field.h"
+#include "lib/form.h"
+
 #include <string.h>
 
 enum {
@@ -18,16 +21,76 @@ struct lk_hash128 lk_hash_text(const struct lk_run *run, struct lk_slice text)
     return lk_siphash_final128(&state);
 }
 
-/* The values of its body that are compared. */
+/* The value of the one header of that name; empty: there is none, or two. */
+static struct lk_slice find_header(struct lk_slice lines, const char *name)
+{
+    struct lk_slice found = {0};
+    size_t count = 0;
+
+    while (lines.len > 0) {
+        const char *end = memchr(lines.data, '\n', lines.len);
+        size_t length =
+            end == NULL ? lines.len : (size_t)(end - lines.data) + 1;
+        const char *colon = memchr(lines.data, ':', length);
+        size_t before = colon == NULL ? 0 : (size_t)(colon - lines.data);
+
+        if (colon != NULL &&
+            lk_compare_lower((struct lk_slice){lines.data, before},
+                             latchkey_slice(name)) == 0) {
+            found = (struct lk_slice){colon + 1, length - before - 1};
+            count++;
+        }
+        lines = (struct lk_slice){lines.data + length, lines.len - length};
+    }
+    while (found.len > 0 && (found.data[found.len - 1] == '\n' ||
+                             found.data[found.len - 1] == '\r')) {
+        found.len--;
+    }
+    return count == 1 ? lk_trim(found) : (struct lk_slice){0};
+}
+
+/* What --match names; empty: the job has none. `scratch` may hold it. */
+static struct lk_slice find_match(const struct lk_run *run,
+                                  const struct lk_picks *picks, bool json,
+                                  const struct lk_reply *job,
+                                  struct lk_buf *scratch)
+{
+    switch (run->match_place) {
+    case LK_MATCH_HEADER:
+        return find_header(lk_field_text(job, "headers"), run->match.here);
+    case LK_MATCH_FORM:
+        scratch->len = 0;
+        return lk_form_find(lk_field_text(job, "body"),
+                            latchkey_slice(run->match.here), scratch) == LK_OK
+                   ? lk_trim(latchkey_buf_slice(scratch))
+                   : (struct lk_slice){0};
+    default:
+        return json ? lk_trim(picks->picks[run->pair_count].value)
+                    : (struct lk_slice){0};
+    }
+}
+
+/* The values of its body that are compared, and what it meets lines by. */
 static void take_values(struct lk_run *run, struct lk_picks *picks,
                         const struct lk_reply *job, struct lk_item *item,
-                        struct lk_slice *texts)
+                        struct lk_slice *texts, struct lk_buf *scratch)
 {
     bool json = lk_picks_read(picks, lk_field_text(job, "body")) == LK_OK;
+    struct lk_slice meets = texts[LK_TEXT_KEY];
 
     for (size_t i = 0; i < run->pair_count; i++) {
-        texts[i] = json ? picks->picks[i].value : (struct lk_slice){0};
-        lk_must(lk_value_hash(run->key, texts[i], &item->values[i]));
+        struct lk_slice *value = &texts[LK_TEXT_VALUES + i];
+
+        *value = json ? picks->picks[i].value : (struct lk_slice){0};
+        lk_must(lk_value_hash(run->key, *value, &item->values[i]));
+    }
+    if (run->match.text != NULL) {
+        meets = find_match(run, picks, json, job, scratch);
+        texts[LK_TEXT_MATCH] = meets;
+    }
+    if (meets.len > 0) {
+        item->flags |= LK_ITEM_KEY;
+        item->key = lk_hash_text(run, meets);
     }
 }
 
@@ -61,6 +124,7 @@ static enum lk_exit add_job(struct lk_run *run, struct lk_picks *picks,
         .attempt = (uint32_t)lk_field_number(job, "attempts"),
         .flags = time_flags(run, job),
     };
+    struct lk_buf scratch = {0};
     enum lk_job_state state;
     enum lk_status status;
 
@@ -68,20 +132,17 @@ static enum lk_exit add_job(struct lk_run *run, struct lk_picks *picks,
         return lk_complain_reply(run->cli);
     }
     item.state = (uint16_t)state;
-    for (size_t i = 0; i < LK_TEXT_VALUES; i++) {
+    for (size_t i = 0; i < LK_TEXT_MATCH; i++) {
         texts[i] = lk_field_text(job, names[i]);
-    }
-    if (texts[LK_TEXT_KEY].len > 0) {
-        item.flags |= LK_ITEM_KEY;
-        item.key = lk_hash_text(run, texts[LK_TEXT_KEY]);
     }
     if (texts[LK_TEXT_ID].len > 0) {
         item.flags |= LK_ITEM_ID;
         item.id = lk_hash_text(run, texts[LK_TEXT_ID]);
     }
-    take_values(run, picks, job, &item, texts + LK_TEXT_VALUES);
+    take_values(run, picks, job, &item, texts, &scratch);
     status = lk_spool_add(&run->spool, texts, LK_TEXT_VALUES + run->pair_count,
                           &item.place);
+    latchkey_buf_free(&scratch);
     if (status == LK_OK) {
         status = lk_reconcile_add(run->reconcile, LK_HERE, &item);
     }
@@ -116,7 +177,7 @@ enum lk_exit lk_ledger_read(struct lk_run *run)
 {
     struct lk_jobs_filter filter = {
         .target = run->target,
-        .whole = run->pair_count > 0,
+        .whole = run->pair_count > 0 || run->match.text != NULL,
     };
     struct lk_picks picks = {0};
     uint64_t limit = filter.whole ? PAGE_WHOLE : PAGE;
@@ -126,6 +187,9 @@ enum lk_exit lk_ledger_read(struct lk_run *run)
     for (size_t i = 0; i < run->pair_count; i++) {
         /* Looked at when the options were read. */
         lk_must(lk_picks_add(&picks, latchkey_slice(run->pairs[i].here)));
+    }
+    if (run->match.text != NULL && run->match_place == LK_MATCH_BODY) {
+        lk_must(lk_picks_add(&picks, latchkey_slice(run->match.here)));
     }
     do {
         const struct lk_reply *rows = NULL;

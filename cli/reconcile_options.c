@@ -13,6 +13,10 @@ static const struct lk_option options[] = {
      "its column of keys (idempotency_key); in JSON a\n"
      "member or a JSON Pointer"},
     {"id-column", "NAME", "its column of the provider's ids (id)"},
+    {"match", "HERE=THERE",
+     "meet by a reference of yours in place of the key:\n"
+     "a member (or JSON Pointer) of the job's body,\n"
+     "form:NAME or header:NAME, equals a column"},
     {"time-column", "NAME", "its column of times, for --since and --until"},
     {"compare", "HERE=THERE",
      "a member (or JSON Pointer) of the job's body must\n"
@@ -58,33 +62,85 @@ static enum lk_exit read_memory(struct lk_run *run)
     return LK_EXIT_DONE;
 }
 
-static enum lk_exit read_pair(struct lk_run *run, const char *text)
+/* HERE=THERE; `skip` bytes of HERE are not its name. */
+static enum lk_exit split_pair(struct lk_run *run, const char *option,
+                               const char *text, size_t skip,
+                               struct lk_pair *pair)
 {
-    struct lk_pair *pair = &run->pairs[run->pair_count];
     const char *equals = strrchr(text, '=');
-    struct lk_picks picks = {0};
-    enum lk_status status;
 
-    if (run->pair_count == LK_PAIRS_MAX) {
-        return lk_complain_usage(run->cli, "--compare is given too often");
-    }
-    if (equals == NULL || equals == text || equals[1] == '\0') {
+    if (equals == NULL || equals <= text + skip || equals[1] == '\0') {
         return lk_complain_usage(run->cli,
-                                 "--compare is \"%s\", but must be "
+                                 "--%s is \"%s\", but must be "
                                  "HERE=THERE: amount=amount_cents",
-                                 text);
+                                 option, text);
     }
     pair->text = text;
     pair->there = equals + 1;
     pair->here = lk_must_make((size_t)(equals - text) + 1, 1);
-    memcpy(pair->here, text, (size_t)(equals - text));
-    run->pair_count++;
-    status = lk_picks_add(&picks, latchkey_slice(pair->here));
+    memcpy(pair->here, text + skip, (size_t)(equals - text) - skip);
+    return LK_EXIT_DONE;
+}
+
+static enum lk_exit check_pointer(struct lk_run *run, const char *text)
+{
+    struct lk_picks picks = {0};
+    enum lk_status status = lk_picks_add(&picks, latchkey_slice(text));
+
     lk_picks_free(&picks);
     return status == LK_OK
                ? LK_EXIT_DONE
-               : lk_complain_usage(run->cli, "\"%s\" is no JSON Pointer",
-                                   pair->here);
+               : lk_complain_usage(run->cli, "\"%s\" is not a JSON Pointer",
+                                   text);
+}
+
+static enum lk_exit read_pair(struct lk_run *run, const char *text)
+{
+    struct lk_pair *pair = &run->pairs[run->pair_count];
+    enum lk_exit result;
+
+    if (run->pair_count == LK_PAIRS_MAX) {
+        return lk_complain_usage(run->cli, "--compare is given too often");
+    }
+    result = split_pair(run, "compare", text, 0, pair);
+    if (result == LK_EXIT_DONE) {
+        run->pair_count++;
+        result = check_pointer(run, pair->here);
+    }
+    return result;
+}
+
+/* The column of keys is then that of the reference. */
+static enum lk_exit read_match(struct lk_run *run)
+{
+    static const struct {
+        const char *prefix;
+        enum lk_match_place place;
+    } places[] = {{"header:", LK_MATCH_HEADER}, {"form:", LK_MATCH_FORM}};
+    const char *text = lk_args_value(&run->cli->args, "match");
+    size_t skip = 0;
+    enum lk_exit result;
+
+    if (text == NULL) {
+        return LK_EXIT_DONE;
+    }
+    if (lk_args_value(&run->cli->args, "key-column") != NULL) {
+        return lk_complain_usage(run->cli, "--match takes the place of "
+                                           "--key-column");
+    }
+    for (size_t i = 0; i < 2; i++) {
+        if (strncmp(text, places[i].prefix, strlen(places[i].prefix)) == 0) {
+            skip = strlen(places[i].prefix);
+            run->match_place = places[i].place;
+        }
+    }
+    result = split_pair(run, "match", text, skip, &run->match);
+    if (result == LK_EXIT_DONE && run->match_place == LK_MATCH_BODY) {
+        result = check_pointer(run, run->match.here);
+    }
+    run->export.columns[LK_COLUMN_KEY] =
+        (struct lk_column){run->match.there, true, -1};
+    return result;
 }
 
 /* An empty name: there is no such column. */
@@ -113,6 +169,7 @@ static enum lk_exit read_columns(struct lk_run *run)
         return lk_complain_usage(run->cli, "neither a key nor an id is left to "
                                            "compare by");
     }
+    result = read_match(run);
     while (result == LK_EXIT_DONE &&
            (text = lk_args_next(&run->cli->args, "compare", &at)) != NULL) {
         result = read_pair(run, text);

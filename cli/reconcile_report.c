@@ -63,6 +63,17 @@ enum lk_exit lk_report_open(struct lk_run *run)
     return LK_EXIT_DONE;
 }
 
+/* What jobs and lines meet by, and where its text is. */
+static const char *key_name(const struct lk_run *run)
+{
+    return run->match.text != NULL ? run->match.text : "key";
+}
+
+static size_t key_text(const struct lk_run *run)
+{
+    return run->match.text != NULL ? LK_TEXT_MATCH : LK_TEXT_KEY;
+}
+
 /* ---- For programs ---------------------------------------------------------
  */
 
@@ -90,7 +101,7 @@ static void write_differences(struct lk_run *run, const struct tale *tale,
         }
     }
     if ((differs & LK_DIFFERS_KEY) != 0) {
-        write_difference(doc, "key", tale->here[LK_TEXT_KEY],
+        write_difference(doc, key_name(run), tale->here[key_text(run)],
                          tale->there.cells[LK_COLUMN_KEY]);
     }
     if ((differs & LK_DIFFERS_ID) != 0) {
@@ -123,8 +134,11 @@ static void write_tale(struct lk_run *run, const struct tale *tale,
         lk_doc_text(
             doc, "state",
             latchkey_slice(lk_job_state_word((enum lk_job_state)here->state)));
-        for (size_t i = 0; i < LK_TEXT_VALUES; i++) {
+        for (size_t i = 0; i < LK_TEXT_MATCH; i++) {
             lk_doc_text(doc, names[i], tale->here[i]);
+        }
+        if (run->match.text != NULL) {
+            lk_doc_text(doc, "match", tale->here[LK_TEXT_MATCH]);
         }
     }
     if (there != NULL) {
@@ -189,7 +203,7 @@ static void put_differences(struct lk_run *run, const struct tale *tale,
         }
     }
     if ((differs & LK_DIFFERS_KEY) != 0) {
-        put_difference(out, "key", tale->here[LK_TEXT_KEY],
+        put_difference(out, key_name(run), tale->here[key_text(run)],
                        tale->there.cells[LK_COLUMN_KEY]);
     }
     if ((differs & LK_DIFFERS_ID) != 0) {
@@ -217,8 +231,18 @@ static void put_tale(struct lk_run *run, const struct tale *tale)
 
         lk_put(out, "%s line %llu, ", here == NULL ? "" : ",",
                (unsigned long long)there->number);
-        lk_put(out, "%s ", key.len > 0 ? "key" : "id");
+        lk_put(out, "%s ",
+               key.len == 0              ? "id"
+               : run->match.text != NULL ? run->match.there
+                                         : "key");
         lk_put_text(out, key.len > 0 ? key : id);
+    }
+    if (tale->of == LK_CLASS_AMBIGUOUS) {
+        lk_put(out, "; %s",
+               tale->finding->meeting != LK_BOTH ? "others have the same value"
+               : here->attempt == 0
+                   ? "this job was never called"
+                   : "it may be of a job that is not kept any more");
     }
     if (tale->of == LK_CLASS_THERE && here != NULL) {
         lk_put(out, "; another line has this key too");
@@ -334,6 +358,14 @@ static uint64_t count_open(const struct lk_run *run)
     return open;
 }
 
+/* An export without lines and a target without jobs: a wrong file, or a daemon
+ * that has only just begun. */
+static bool is_nothing(const struct lk_run *run)
+{
+    return run->export.path != NULL && run->jobs == 0 &&
+           run->coverage.lines == 0 && run->coverage.malformed == 0;
+}
+
 static void write_summary(const struct lk_run *run, struct lk_doc *doc)
 {
     const char *fault = lk_absence_fault(&run->coverage);
@@ -393,6 +425,8 @@ static void put_counts(struct lk_run *run)
         {LK_CLASS_REPEATED, false, "repeated", "lines that are there twice"},
         {LK_CLASS_OUTSIDE, false, "outside", "not of the time compared"},
         {LK_CLASS_OLDER, false, "older", "older than what is kept here"},
+        {LK_CLASS_AMBIGUOUS, false, "ambiguous",
+         "--match does not say which is which"},
     };
     const char *fault = lk_absence_fault(&run->coverage);
 
@@ -449,6 +483,8 @@ static void put_words(struct lk_run *run)
     }
     if (open > 0) {
         lk_put(out, "%llu open\n", (unsigned long long)open);
+    } else if (is_nothing(run)) {
+        lk_put(out, "nothing was compared: there are no lines and no jobs\n");
     } else {
         lk_put(out, "everything is reconciled\n");
     }
@@ -492,5 +528,5 @@ enum lk_exit lk_report_end(struct lk_run *run)
     } else {
         put_words(run);
     }
-    return count_open(run) > 0 ? LK_EXIT_NO : LK_EXIT_DONE;
+    return count_open(run) > 0 || is_nothing(run) ? LK_EXIT_NO : LK_EXIT_DONE;
 }

@@ -210,3 +210,54 @@ enum lk_status lk_form_canonical(struct lk_slice body, struct lk_buf *out)
     latchkey_buf_free(&pairs);
     return status;
 }
+
+/* Decodes up to `end` or '&'; false: a bad escape. `text` has room. */
+static bool decode_until(struct lk_slice body, size_t *at, char end,
+                         struct lk_buf *text)
+{
+    unsigned char c;
+
+    while (*at < body.len && body.data[*at] != '&' && body.data[*at] != end) {
+        if (!read_byte(body, at, &c)) {
+            return false;
+        }
+        text->data[text->len++] = (char)c;
+    }
+    return true;
+}
+
+enum lk_status lk_form_find(struct lk_slice body, struct lk_slice name,
+                            struct lk_buf *value)
+{
+    struct lk_buf text = {0};
+    struct lk_slice found = {0};
+    size_t count = 0;
+    enum lk_status status = latchkey_buf_reserve(&text, body.len + 1);
+
+    for (size_t at = 0; at < body.len && !status; at++) {
+        struct lk_slice pair = {text.data + text.len, 0};
+
+        if (!decode_until(body, &at, '=', &text)) {
+            status = LK_MALFORMED;
+            break;
+        }
+        pair.len = (size_t)(text.data + text.len - pair.data);
+        bool same = latchkey_slice_equal(pair, name);
+        pair.data += pair.len;
+        at += at < body.len && body.data[at] == '=';
+        if (!decode_until(body, &at, '&', &text)) {
+            status = LK_MALFORMED;
+        }
+        if (same) {
+            pair.len = (size_t)(text.data + text.len - pair.data);
+            found = pair;
+            count++;
+        }
+    }
+    if (!status) {
+        status =
+            count == 1 ? latchkey_buf_add_slice(value, found) : LK_NOT_FOUND;
+    }
+    latchkey_buf_free(&text);
+    return status;
+}

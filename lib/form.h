@@ -19,4 +19,10 @@ enum { LK_FORM_SIZE_MAX = 16 << 20 }; /* bytes of body */
 LK_MUST_CHECK enum lk_status lk_form_canonical(struct lk_slice body,
                                                struct lk_buf *out);
 
+/* Appends the value of the pair of that name, both decoded. LK_NOT_FOUND: there
+ * is none, or two; LK_MALFORMED as above; LK_NOMEM. */
+LK_MUST_CHECK enum lk_status lk_form_find(struct lk_slice body,
+                                          struct lk_slice name,
+                                          struct lk_buf *value);
+
 #endif

@@ -15,6 +15,7 @@ import pytest
 
 from support.daemon import secret_of
 from support.life import until
+from support.outbox import JSON_TYPE
 from support.provider import charge
 
 HEADER = "id,idempotency_key,amount,currency,customer,created"
@@ -123,6 +124,97 @@ def make_all(books):
     rows.append({"id": "ch_foreign", "idempotency_key": "foreign",
                  "amount": 1})
     return made, rows
+
+
+# ---- what meets ----
+
+OWN = "id,order_id,amount,created"  # an export that knows nothing of keys
+
+
+def leave_order(books, state, customer, amount=100, **manner):
+    key = books.box.leave(charge(customer, amount, **manner),
+                          headers=JSON_TYPE + "X-Order: h-%s\r\n" % customer)
+    return books.box.wait_job(key, state)
+
+
+def write_own(books, *more):
+    rows = [{**row, "order_id": row["customer"]} for row in books.rows()]
+    return books.write(rows + list(more), header=OWN)
+
+
+def test_a_reference_of_ours_finds_what_has_neither_key_nor_id_C32(books):
+    delivered = leave_order(books, "delivered", "o-1")
+    happened = leave_order(books, "uncertain", "o-2", drop="after")
+    absent = leave_order(books, "uncertain", "o-3", drop="before")
+    path = write_own(books)
+    # Without it nothing can be said.
+    document = books.counts(path, status=1)
+    assert (document["uncertain"], document["only_there"]) == (2, 1)
+    complete = settled()
+    for match in ("customer=order_id", "/customer=order_id"):
+        document = books.counts(path, "--match", match, "--compare",
+                                "amount=amount", status=1)
+        assert classes(document) == {
+            "matched": 1, "differing": 0, "only_there": 0, "only_here": 0,
+            "happened": 1, "did_not_happen": 0, "uncertain": 1}
+    found = {one["class"]: one for one in document["findings"]}
+    assert found["happened"]["match"] == "o-2"
+    assert found["happened"]["line_key"] == "o-2"
+    books.run(path, "--match", "customer=order_id", "--complete-until",
+              complete, "--apply", status=0)
+    assert books.job(happened)["state"] == "delivered"
+    assert books.job(happened)["provider-id"]
+    until(lambda: books.job(absent)["attempts"] == 2)
+    assert books.job(delivered)["attempts"] == 1
+    assert any("by customer=order_id" in entry["why"]
+               for entry in books.audit())
+
+
+def test_a_reference_may_be_in_a_header_or_in_a_form_C32(books):
+    happened = leave_order(books, "uncertain", "o-1", drop="after")
+    path = books.write([{"id": "ch_1", "order_id": "h-o-1"}], header=OWN)
+    assert books.counts(path, "--match", "header:x-order=order_id",
+                        status=1)["happened"] == 1
+    key = books.box.leave(b"order%5Bid%5D=o+2&amount=5",
+                          headers=b"Content-Type: application/"
+                          b"x-www-form-urlencoded\r\n")
+    books.box.wait_job(key, "dead")  # this provider takes JSON
+    path = books.write([{"id": "ch_2", "order_id": "o 2"}], header=OWN)
+    document = books.counts(path, "--match", "form:order[id]=order_id",
+                            status=1)
+    assert (document["happened"], document["uncertain"]) == (1, 1)
+    assert books.job(happened)["state"] == "uncertain"
+
+
+def test_a_reference_that_several_have_resolves_nothing_C32(books):
+    twins = [leave_order(books, "uncertain", "o-1", drop="after"),
+             leave_order(books, "uncertain", "o-1", drop="before")]
+    double = leave_order(books, "uncertain", "o-2", drop="after")
+    # A job that was never called explains no line.
+    books.box.operator("TARGET", "PAUSE", "pay", "WHO", "o", "WHY", "test")
+    waiting = leave_order(books, "waiting", "o-3")
+    path = write_own(books, {"id": "ch_again", "order_id": "o-2"},
+                     {"id": "ch_other", "order_id": "o-3"})
+    result = books.run(path, "--match", "customer=order_id", "--apply",
+                       "--complete-until", settled(), status=1)
+    assert "7 open" in result.stdout and "others have the same value" in (
+        result.stdout)
+    assert "this job was never called" in result.stdout
+    document = books.counts(path, "--match", "customer=order_id", status=1)
+    # Two jobs and a line, a job and two lines, and the one never called.
+    assert document["ambiguous"] == 7 and document["happened"] == 0
+    for job in [*twins, double]:
+        assert books.job(job)["state"] == "uncertain"
+    assert books.job(waiting)["state"] == "waiting"
+    assert books.audit() == []
+
+
+def test_nothing_against_nothing_is_not_reconciled_C32(books):
+    path = books.write([])
+    result = books.run(path, status=1)
+    assert "nothing was compared" in result.stdout
+    assert "reconciled" not in result.stdout
+    assert books.counts(path, status=1)["open"] == 0
 
 
 # ---- what is found ----
@@ -555,6 +647,13 @@ def test_what_cannot_run_says_so(books):
             (("pay", "--export", good, "--compare", "amount=sum"), 2, '"sum"'),
             (("pay", "--export", good, "--compare", "amount"), 2, "HERE=THERE"),
             (("pay", "--export", good, "--memory", "1k"), 2, "1m"),
+            (("pay", "--export", good, "--match", "order"), 2, "HERE=THERE"),
+            (("pay", "--export", good, "--match", "form:=id"), 2,
+             "HERE=THERE"),
+            (("pay", "--export", good, "--match", "order=number"), 2,
+             '"number"'),
+            (("pay", "--export", good, "--match", "a=id", "--key-column",
+              "id"), 2, "--key-column"),
             (("pay", "--export", good, "--complete-until", "2999-01-01"), 2,
              "future"),
             (("pay", "--export", "/nonexistent.csv"), 2, "cannot read"),
@@ -651,3 +750,11 @@ def test_what_is_older_than_what_is_kept_is_not_called_unknown(books):
     books.box.daemon.stop()
     books.box.daemon.start()
     books.run(path, "--time-column", "created", status=0)
+    # What a job that is gone may have done proves nothing of another that has
+    # the same reference.
+    lost = leave_order(books, "uncertain", "cus_1", drop="before")
+    for more in ((), ("--time-column", "created")):
+        document = books.counts(path, "--match", "customer=customer",
+                                "--apply", *more, status=1)
+        assert (document["ambiguous"], document["happened"]) == (1, 0)
+    assert books.job(lost)["state"] == "uncertain"

@@ -1,5 +1,6 @@
 /* test_compare.c - rows, values and the join of two ledgers (C32). */
 #include "cli/compare.h"
+#include "lib/form.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -271,6 +272,7 @@ struct world {
     struct lk_reconcile *reconcile;
     unsigned files;
     uint64_t both, by_id, repeated, there, here, differing;
+    uint64_t shared_here, shared_there;
     uint32_t last_differs;
     uint64_t last_here, last_there;
     unsigned char *seen_here; /* how often each job was told of */
@@ -305,9 +307,11 @@ static enum lk_status take(void *context, const struct lk_finding *finding)
         break;
     case LK_ONLY_THERE:
         world->there++;
+        world->shared_there += (finding->there->flags & LK_ITEM_SHARED) != 0;
         break;
     case LK_ONLY_HERE:
         world->here++;
+        world->shared_here += (finding->here->flags & LK_ITEM_SHARED) != 0;
         break;
     }
     if (finding->there != NULL) {
@@ -326,11 +330,13 @@ static enum lk_status take(void *context, const struct lk_finding *finding)
     return LK_OK;
 }
 
-static void begin(struct world *world, size_t memory, unsigned pairs)
+static void begin_with(struct world *world, size_t memory, unsigned pairs,
+                       bool shared_keys)
 {
     struct lk_reconcile_setup setup = {
         .memory = memory,
         .pairs = pairs,
+        .shared_keys = shared_keys,
         .temporary = open_file,
         .found = take,
         .context = world,
@@ -338,6 +344,16 @@ static void begin(struct world *world, size_t memory, unsigned pairs)
 
     *world = (struct world){0};
     assert_int_equal(lk_reconcile_open(&setup, &world->reconcile), LK_OK);
+}
+
+static void begin(struct world *world, size_t memory, unsigned pairs)
+{
+    begin_with(world, memory, pairs, false);
+}
+
+static void begin_shared(struct world *world, size_t memory)
+{
+    begin_with(world, memory, 0, true);
 }
 
 static void end(struct world *world)
@@ -367,6 +383,41 @@ static void add(struct world *world, enum lk_side side, uint64_t number,
         (uint16_t)((name != 0 ? LK_ITEM_KEY : 0) | (id != 0 ? LK_ITEM_ID : 0));
     item.values[0] = value;
     assert_int_equal(lk_reconcile_add(world->reconcile, side, &item), LK_OK);
+}
+
+static void a_key_that_several_have_lets_nobody_meet(void **state)
+{
+    /* With room for all, and in partitions that are split. */
+    static const size_t memory[] = {1 << 20, 1 << 12};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct world world;
+
+        begin_shared(&world, memory[i]);
+        add(&world, LK_HERE, 1, 11, 0, 0); /* one of each */
+        add(&world, LK_THERE, 1, 11, 21, 0);
+        add(&world, LK_THERE, 2, 11, 21, 0); /* the same object again */
+        add(&world, LK_HERE, 2, 12, 0, 0);   /* two jobs */
+        add(&world, LK_HERE, 3, 12, 0, 0);
+        add(&world, LK_THERE, 3, 12, 23, 0);
+        add(&world, LK_HERE, 4, 13, 0, 0); /* two objects */
+        add(&world, LK_THERE, 4, 13, 24, 0);
+        add(&world, LK_THERE, 5, 13, 25, 0);
+        add(&world, LK_HERE, 5, 14, 26, 0); /* told apart by the id */
+        add(&world, LK_HERE, 6, 14, 0, 0);
+        add(&world, LK_THERE, 6, 14, 26, 0);
+        add(&world, LK_HERE, 7, 15, 0, 0); /* two jobs, and nothing there */
+        add(&world, LK_HERE, 8, 15, 0, 0);
+        end(&world);
+        assert_int_equal(world.both, 2);
+        assert_int_equal(world.by_id, 1);
+        assert_int_equal(world.repeated, 1);
+        assert_int_equal(world.here, 6);
+        assert_int_equal(world.shared_here, 4); /* 2, 3, 4, 6 */
+        assert_int_equal(world.there, 3);
+        assert_int_equal(world.shared_there, 3);
+    }
 }
 
 static void the_four_cases_are_told_apart(void **state)
@@ -574,12 +625,15 @@ static void presence_is_proof_for_whatever_is_not_delivered(void **state)
 
 static void absence_counts_only_where_the_export_is_complete(void **state)
 {
-    const unsigned settled = LK_ITEM_WINDOW | LK_ITEM_SETTLED;
+    const unsigned settled = LK_ITEM_WINDOW | LK_ITEM_SETTLED | LK_ITEM_KEY;
     const unsigned later = LK_ITEM_WINDOW | LK_ITEM_LATER;
 
     (void)state;
     assert_int_equal(judge(LK_ONLY_HERE, LK_JOB_UNCERTAIN, settled, 0),
                      LK_CLASS_ABSENT);
+    assert_int_equal(judge(LK_ONLY_HERE, LK_JOB_UNCERTAIN,
+                           settled & ~(unsigned)LK_ITEM_KEY, 0),
+                     LK_CLASS_OPEN);
     assert_int_equal(judge(LK_ONLY_HERE, LK_JOB_UNCERTAIN, later, 0),
                      LK_CLASS_OPEN);
     assert_int_equal(judge(LK_ONLY_HERE, LK_JOB_UNCERTAIN, LK_ITEM_WINDOW, 0),
@@ -597,6 +651,57 @@ static void absence_counts_only_where_the_export_is_complete(void **state)
     assert_int_equal(judge(LK_ONLY_THERE, LK_JOB_DEAD, LK_ITEM_WINDOW, 0),
                      LK_CLASS_THERE);
     assert_int_equal(judge(LK_ONLY_THERE, LK_JOB_DEAD, 0, 0), LK_CLASS_OUTSIDE);
+}
+
+static void what_shares_its_key_is_for_a_person(void **state)
+{
+    const unsigned shared =
+        LK_ITEM_WINDOW | LK_ITEM_SETTLED | LK_ITEM_KEY | LK_ITEM_SHARED;
+
+    (void)state;
+    assert_int_equal(judge(LK_ONLY_HERE, LK_JOB_UNCERTAIN, shared, 0),
+                     LK_CLASS_AMBIGUOUS);
+    assert_int_equal(judge(LK_ONLY_HERE, LK_JOB_DELIVERED, shared, 0),
+                     LK_CLASS_AMBIGUOUS);
+    assert_int_equal(judge(LK_ONLY_HERE, LK_JOB_DEAD, shared, 0),
+                     LK_CLASS_AMBIGUOUS);
+    assert_int_equal(judge(LK_ONLY_HERE, LK_JOB_WAITING, shared, 0),
+                     LK_CLASS_NEITHER);
+    assert_int_equal(judge(LK_ONLY_THERE, LK_JOB_DEAD, shared, 0),
+                     LK_CLASS_AMBIGUOUS);
+    assert_true(lk_class_is_open(LK_CLASS_AMBIGUOUS));
+}
+
+static void a_value_of_a_form_is_found_if_it_is_there_once(void **state)
+{
+    static const struct {
+        const char *body, *name, *value;
+    } rows[] = {
+        {"a=1&order=A%2d7+x&b=2", "order", "A-7 x"},
+        {"metadata%5Border%5D=7", "metadata[order]", "7"},
+        {"order", "order", ""},
+        {"a=b=c", "a", "b=c"},
+        {"&&a=1&", "a", "1"},
+        {"a=1&a=1", "a", NULL},
+        {"aa=1", "a", NULL},
+        {"", "a", NULL},
+        {"a=%4", "a", NULL},
+        {"%zz=1&a=2", "a", NULL},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct lk_buf value = {0};
+        enum lk_status status = lk_form_find(
+            latchkey_slice(rows[i].body), latchkey_slice(rows[i].name), &value);
+
+        assert_int_equal(status == LK_OK, rows[i].value != NULL);
+        if (rows[i].value != NULL) {
+            assert_true(latchkey_slice_equal(latchkey_buf_slice(&value),
+                                             latchkey_slice(rows[i].value)));
+        }
+        latchkey_buf_free(&value);
+    }
 }
 
 static void absence_proves_nothing_if_anything_is_doubtful(void **state)
@@ -658,6 +763,9 @@ int main(void)
         cmocka_unit_test(presence_is_proof_for_whatever_is_not_delivered),
         cmocka_unit_test(absence_counts_only_where_the_export_is_complete),
         cmocka_unit_test(absence_proves_nothing_if_anything_is_doubtful),
+        cmocka_unit_test(a_key_that_several_have_lets_nobody_meet),
+        cmocka_unit_test(what_shares_its_key_is_for_a_person),
+        cmocka_unit_test(a_value_of_a_form_is_found_if_it_is_there_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
