@@ -277,6 +277,8 @@ LK_MUST_CHECK enum lk_exit lk_record_show(struct lk_cli *cli, void *context);
 LK_MUST_CHECK enum lk_exit lk_record_fetch(struct lk_cli *cli,
                                            const struct lk_reply **record);
 enum lk_put_colour lk_record_colour(struct lk_slice state);
+/* What is in progress for longer needs a person's eye, whatever its lock. */
+enum { LK_LONG_MS = 3600 * 1000 };
 
 /* HEALTH (health.c). As lk_call; then it has a status that is known. */
 LK_MUST_CHECK enum lk_exit lk_health_fetch(struct lk_cli *cli,

@@ -5,7 +5,7 @@
 
 #include <time.h>
 
-enum { LONG_MS = 3600 * 1000, WATCH_MS = 2000 };
+enum { WATCH_MS = 2000 };
 
 static const struct lk_option options[] = {
     {"state", "STATE",
@@ -88,7 +88,7 @@ static void put_attention(struct lk_buf *out, const struct lk_reply *operation,
         lk_put(out, "uncertain for ");
         lk_put_duration(out, age_of(operation, "since-ms", now_ms), 1);
     } else if (latchkey_slice_equal(state, LK_SLICE("in_progress")) &&
-               age_ms >= LONG_MS) {
+               age_ms >= LK_LONG_MS) {
         lk_put(out, "running for ");
         lk_put_duration(out, age_ms, 1);
     }
@@ -182,7 +182,7 @@ static enum lk_exit fetch_page(struct lk_listing *list, uint64_t limit,
     lk_words_add_count(&words, "OLDER", filter->older_ms);
     lk_words_add_count(&words, "SINCE", filter->since_ms);
     lk_words_add_count(&words, "UNTIL", filter->until_ms);
-    lk_words_add_count(&words, "ATTENTION", filter->attention ? LONG_MS : 0);
+    lk_words_add_count(&words, "ATTENTION", filter->attention ? LK_LONG_MS : 0);
     if (filter->newest) {
         lk_words_add(&words, "NEWEST");
     }

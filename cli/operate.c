@@ -109,6 +109,7 @@ static void report_done(struct lk_cli *cli, const struct lk_deed *deed)
 {
     struct lk_doc doc = {.out = &cli->out};
     struct lk_buf reference = {0};
+    struct lk_buf line = {0};
 
     if (deed->state != NULL) {
         /* It outlives what was done, so asking afterwards is safe. */
@@ -130,16 +131,23 @@ static void report_done(struct lk_cli *cli, const struct lk_deed *deed)
         }
         lk_doc_end_object(&doc);
     } else {
-        lk_put(&cli->out, "%s%s", deed->action, deed->file.len > 0 ? " " : "");
-        lk_put_text(&cli->out, deed->file);
+        lk_put(&line, "%s%s", deed->action, deed->file.len > 0 ? " " : "");
+        lk_put_text(&line, deed->file);
         if (deed->state != NULL) {
-            lk_put(&cli->out, " ");
-            lk_put_text(&cli->out, latchkey_buf_slice(&reference));
-            lk_put(&cli->out, "%s", reference.len == 0 ? "(" : " (");
-            put_name(&cli->out, cli);
-            lk_put(&cli->out, "), now %s", deed->state);
+            lk_put(&line, " ");
+            lk_put_text(&line, latchkey_buf_slice(&reference));
+            lk_put(&line, "%snow %s (", reference.len == 0 ? "" : ", ",
+                   deed->state);
+            put_name(&line, cli);
+            lk_put(&line, ")");
         }
-        lk_put(&cli->out, "\n");
+        lk_put(&line, "\n");
+        if (deed->state != NULL) {
+            lk_table_put_lines(&cli->out, latchkey_buf_slice(&line));
+        } else {
+            lk_put_raw(&cli->out, latchkey_buf_slice(&line));
+        }
+        latchkey_buf_free(&line);
     }
     latchkey_buf_free(&reference);
 }

@@ -60,6 +60,7 @@ struct story {
     struct lk_buf state;
     struct lk_buf reference;
     uint64_t token;
+    uint64_t claimed_ms;
     uint64_t completed_ms;
     uint64_t expires_ms;
     uint64_t ttl_ms;
@@ -88,9 +89,16 @@ static bool is_state(const struct story *story, const char *state)
     return is_word(latchkey_buf_slice(&story->state), state);
 }
 
+static bool is_endless(const struct story *story)
+{
+    return is_state(story, "in_progress") &&
+           story->cli->now_ms >= story->claimed_ms + LK_LONG_MS;
+}
+
 static bool needs_person(const struct story *story)
 {
-    return is_state(story, "uncertain") || story->dead + story->uncertain > 0;
+    return is_state(story, "uncertain") || is_endless(story) ||
+           story->dead + story->uncertain > 0;
 }
 
 typedef unsigned long long number; /* for printf */
@@ -136,8 +144,8 @@ static void tell_claim(struct story *story, const struct lk_reply *record)
 {
     uint64_t lock_ms = lk_field_number(record, "lock-until-ms");
     uint64_t now_ms = story->cli->now_ms;
-    struct lk_buf *text = add_event(
-        story, lk_field_number(record, "claimed-ms"), "claimed", LK_PLAIN);
+    struct lk_buf *text =
+        add_event(story, story->claimed_ms, "claimed", LK_PLAIN);
 
     lk_put(text, "claimed (attempt %llu)",
            (number)lk_field_number(record, "attempt"));
@@ -181,6 +189,7 @@ static void begin_story(struct story *story, const struct lk_reply *record)
     lk_put_raw(&story->state, lk_field_text(record, "state"));
     lk_put_raw(&story->reference, lk_field_text(record, "reference"));
     story->token = lk_field_number(record, "token");
+    story->claimed_ms = lk_field_number(record, "claimed-ms");
     story->completed_ms = lk_field_number(record, "completed-ms");
     story->expires_ms = lk_field_number(record, "expires-ms");
     story->ttl_ms = lk_field_number(record, "ttl-ms");
@@ -472,6 +481,10 @@ static void end_headline(struct story *story)
     bool fine = is_state(story, "completed");
 
     lk_put(out, "%s", fine && story->by_operator ? " by an operator" : "");
+    if (is_endless(story)) {
+        lk_put(out, " for ");
+        put_span(out, story->claimed_ms, story->cli->now_ms);
+    }
     if (is_state(story, "released")) {
         lk_put(out, ": the next request with its key runs");
     }

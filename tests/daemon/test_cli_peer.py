@@ -195,6 +195,29 @@ def answer_with_long_text(peer, text):
         last_error=text)])
 
 
+def test_what_runs_for_hours_needs_a_person_in_its_story_too(peer):
+    now_ms = int(time.time() * 1000)
+    peer.answers["LOOKUP"] = bulk(record(claimed_ms=now_ms - 10800000,
+                                         lock_until_ms=now_ms + 100000))
+    first = peer.cli("get", "t", "s", "k").stdout.decode().splitlines()[0]
+    assert first == "7D3F-92AB-1C4E  in_progress for 3 h: needs a person"
+    peer.answers["LOOKUP"] = bulk(record(claimed_ms=now_ms - 1000,
+                                         lock_until_ms=now_ms + 100000))
+    first = peer.cli("get", "t", "s", "k").stdout.decode().splitlines()[0]
+    assert first == "7D3F-92AB-1C4E  in_progress"
+
+
+def test_what_was_done_fits_the_terminal(peer):
+    answer_with_long_text(peer, LONG)
+    peer.answers["EVICT"] = b"+OK\r\n"
+    code, seen = peer.cli_on_terminal("evict", "t", "s", LONG, "--why", "x",
+                                      columns=80)
+    assert code == 0 and columns_of(seen.rstrip()) == 80, seen
+    assert "now released" in seen
+    assert LONG in peer.cli("evict", "t", "s", LONG, "--why",
+                            "x").stdout.decode()
+
+
 TABLES = ("list", "list --attention", "audit", "jobs", "dead list",
           "dead retry --all", "target status", "target status x", "stats",
           "get t s k", "jobs show 123456")
