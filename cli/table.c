@@ -202,6 +202,19 @@ static void put_row(const struct lk_table *table, const struct lk_cell *cells,
     lk_put(out, "\n");
 }
 
+/* How much of it goes into so many columns, up to the end of a word if there is
+ * one in the second half. */
+static size_t fold_at(struct lk_slice text, size_t width)
+{
+    size_t length = lk_put_prefix(text, width);
+    size_t end = length;
+
+    while (length < text.len && end > length / 2 && text.data[end - 1] != ' ') {
+        end--;
+    }
+    return end > length / 2 ? end : length;
+}
+
 /* A name and its value: what is too long goes on below, so that nothing of it
  * is missing. */
 static void put_folded(const struct lk_table *table,
@@ -214,7 +227,7 @@ static void put_folded(const struct lk_table *table,
 
     put_cell(table, &cells[0], 0, table->widths[0], false, out);
     do {
-        size_t length = lk_put_prefix(rest, room - start);
+        size_t length = fold_at(rest, room - start);
 
         part.text.len = 0;
         lk_put_raw(&part.text, (struct lk_slice){rest.data, length});

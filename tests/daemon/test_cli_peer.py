@@ -207,6 +207,15 @@ def test_what_runs_for_hours_needs_a_person_in_its_story_too(peer):
     assert first == "7D3F-92AB-1C4E  in_progress"
 
 
+def test_a_sentence_is_folded_between_words(peer):
+    words = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
+    peer.answers["LOOKUP"] = bulk(record(state="uncertain", since_ms=1,
+                                         reason=" ".join(words)))
+    _, seen = peer.cli_on_terminal("get", "t", "s", "k", columns=80)
+    assert "\r\n  " in seen
+    assert set(words) <= set(re.sub("\033\\[[0-9;]*m", " ", seen).split())
+
+
 def test_what_was_done_fits_the_terminal(peer):
     answer_with_long_text(peer, LONG)
     peer.answers["EVICT"] = b"+OK\r\n"
