@@ -160,13 +160,14 @@ static void put_path(struct lk_buf *out, const char *path)
     }
 }
 
-/* The shortest line by which the tool asks this daemon. */
-static void put_look(const struct lk_up *up, struct lk_buf *out)
+/* The shortest line by which another terminal asks this daemon. */
+static void put_look(const struct lk_up *up, const char *words,
+                     struct lk_buf *out)
 {
     const struct lk_up_files *files = &up->files;
 
     lk_up_put_word(out, files->self);
-    lk_put(out, " list");
+    lk_put(out, " %s", words);
     if (up->announced && !lk_where_is_running()) {
         lk_put(out, " --profile ");
         lk_up_put_word(out, strrchr(files->running, '/') + 1);
@@ -228,7 +229,11 @@ void lk_up_put_banner(const struct lk_up *up, struct lk_buf *out)
     lk_put(out, "  config   ");
     put_path(out, up->files.config);
     lk_put(out, "  look     ");
-    put_look(up, out);
+    put_look(up, "list", out);
+    if (up->announced) {
+        lk_put(out, "           ");
+        put_look(up, "find REFERENCE", out);
+    }
     lk_put(out, "\nTry this twice; the second answer is the first one, "
                 "replayed:\n\n");
     put_curl(up, out);
