@@ -135,14 +135,10 @@ void lk_profiles_free(struct lk_profiles *profiles);
 /* $VARIABLE/latchkey/NAME, else ~/FOLDER/latchkey/NAME, in memory of its own;
  * NULL: there is no home. */
 char *lk_home_path(const char *variable, const char *folder, const char *name);
-/*
- * In this folder of the user's, each running `latchkey up` has a link to its
- * own folder, by the name of its profile. There are these:
- */
+/* In this folder of the user's, each running `latchkey up` has a link to its
+ * own folder, by the name of its profile; there is its socket. */
 char *lk_running_folder(void);
-#define LK_UP_SOCKET   "latchkeyd.sock"
-#define LK_UP_USER     "operator"
-#define LK_UP_PASSWORD "operator.password"
+#define LK_UP_SOCKET "latchkeyd.sock"
 
 /* ---- One run of the program --------------------------------------------- */
 

@@ -270,8 +270,6 @@ static void add_running(struct lk_profiles *profiles, const char *folder,
 
         profile->running = true;
         profile->server = lk_text("unix:%s", path);
-        profile->user = lk_text("%s", LK_UP_USER);
-        profile->password_file = lk_text("%s/%s", home, LK_UP_PASSWORD);
     }
     free(path);
     free(home);

@@ -46,7 +46,6 @@ struct lk_up_files {
     char *nginx_log;
     char *daemon_log;
     char *temporary; /* folder for bodies that do not fit into memory */
-    char *password;  /* of the operator */
     char *store;     /* path of the SQLite file; NULL: on a server */
     char *store_url;
     char *secret;    /* key of hashed tenants, beside the file */
@@ -118,7 +117,7 @@ void lk_up_put_hint(const struct lk_up *up, bool tenant, struct lk_buf *out);
 /* A word of a shell command. */
 void lk_up_put_word(struct lk_buf *out, const char *word);
 /* The words after `latchkeyd`, each in memory of its own; NULL ends them. */
-enum { LK_UP_DAEMON_WORDS = 10 };
+enum { LK_UP_DAEMON_WORDS = 8 };
 void lk_up_daemon_words(const struct lk_up *up,
                         char *words[LK_UP_DAEMON_WORDS]);
 

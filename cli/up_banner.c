@@ -174,8 +174,6 @@ static void put_look(const struct lk_up *up, const char *words,
     } else if (!up->announced) {
         lk_put(out, " --server unix:");
         lk_up_put_word(out, files->socket);
-        lk_put(out, " --user " LK_UP_USER " --password-file ");
-        lk_up_put_word(out, files->password);
     }
     lk_put(out, "\n");
 }

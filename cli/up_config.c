@@ -37,9 +37,6 @@ void lk_up_daemon_words(const struct lk_up *up, char *words[LK_UP_DAEMON_WORDS])
     words[i++] = lk_text("%s", files->store_url);
     words[i++] = lk_text("--listen");
     words[i++] = lk_text("unix:%s", files->socket);
-    words[i++] = lk_text("--set");
-    words[i++] =
-        lk_text("users.%s=operate file:%s", LK_UP_USER, files->password);
     if (up->async) {
         words[i++] = lk_text("--set");
         words[i++] = lk_text("courier.gateway=unix:%s", files->courier);
@@ -104,7 +101,6 @@ static void put_files_commands(const struct lk_up *up, struct lk_buf *out)
     if (!up->plain) {
         put_random_command(out, files->secret);
     }
-    put_random_command(out, files->password);
     free(folder);
 }
 

@@ -189,9 +189,6 @@ static enum lk_exit fill_folder(struct lk_up *up)
     if (result == LK_EXIT_DONE) {
         result = make_secret(up);
     }
-    if (result == LK_EXIT_DONE) {
-        result = make_random_file(up->files.password);
-    }
     return result == LK_EXIT_DONE ? make_config(up) : result;
 }
 

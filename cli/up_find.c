@@ -298,7 +298,6 @@ static void name_files(struct lk_up_files *files)
     files->nginx_log = lk_text("%s/nginx.log", folder);
     files->daemon_log = lk_text("%s/latchkeyd.log", folder);
     files->temporary = lk_text("%s/tmp", folder);
-    files->password = lk_text("%s/%s", folder, LK_UP_PASSWORD);
 }
 
 static enum lk_exit check_paths(const struct lk_up_files *files)

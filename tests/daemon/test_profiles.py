@@ -173,7 +173,6 @@ def pretend_up(home, name):
     """A folder as latchkey up has it, with the daemon of the test in it."""
     folder = home.folder / ("dir-" + name)
     folder.mkdir(exist_ok=True)
-    home.password("operator").rename(folder / "operator.password")
     os.symlink(home.daemon.address[5:], folder / "latchkeyd.sock")
     running = home.folder / ".local/state/latchkey/running"
     running.mkdir(parents=True, exist_ok=True)
@@ -181,7 +180,8 @@ def pretend_up(home, name):
 
 
 @pytest.mark.skipif(os.path.exists(USUAL), reason="a daemon is installed")
-def test_beside_one_up_no_option_is_needed_C35(home):
+def test_beside_one_up_no_option_is_needed_C35(home, make_daemon):
+    home.daemon = make_daemon(own=True)
     pretend_up(home, "up-8080")
     result = home.run("stats")
     assert result.returncode == 0, result
@@ -197,7 +197,9 @@ def test_beside_one_up_no_option_is_needed_C35(home):
 
 
 @pytest.mark.skipif(os.path.exists(USUAL), reason="a daemon is installed")
-def test_of_several_ups_one_is_named_and_a_killed_one_does_not_count(home):
+def test_of_several_ups_one_is_named_and_a_killed_one_does_not_count(
+        home, make_daemon):
+    home.daemon = make_daemon(own=True)
     pretend_up(home, "up-8080")
     pretend_up(home, "up-9090")
     for words in (("stats",), ("stats", "--profile", "up")):

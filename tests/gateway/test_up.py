@@ -150,7 +150,7 @@ def test_without_a_home_the_line_for_operators_is_a_whole_one(make_up):
     (up.folder / ".local").write_text("in the way")
     up.start()
     reference = up.post("/pay", key="k1").reference
-    assert "--password-file" in up.look_line()
+    assert "unix:%s/latchkeyd.sock" % up.dir in up.look_line()
     assert reference in up.look().stdout
 
 
@@ -890,7 +890,7 @@ def test_the_printed_commands_bring_a_fresh_machine_up(make_up, app, options):
     subprocess.run(["sh", "-e", "-c", files], check=True)
     secrets = {path: path.read_bytes() for path in up.folder.rglob("*")
                if path.is_file() and path != up.folder / "nginx"}
-    assert len(secrets) == (1 if options == ["--tenant-plain"] else 2)
+    assert len(secrets) == (0 if options == ["--tenant-plain"] else 1)
     for path, text in secrets.items():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
         assert len(text.strip()) == 64, path
@@ -908,11 +908,10 @@ def test_the_printed_commands_bring_a_fresh_machine_up(make_up, app, options):
         assert first.status == 201
         assert up.post("/pay", key="k1").replayed
         assert app.count() == 1
-        password = str(folder / "operator.password")
         listed = subprocess.run(
             [str(build.BUILD / "latchkey"), "list", "--server",
-             "unix:%s" % (folder / "latchkeyd.sock"), "--user", "operator",
-             "--password-file", password], capture_output=True, text=True)
+             "unix:%s" % (folder / "latchkeyd.sock")],
+            capture_output=True, text=True)
         assert first.reference in listed.stdout, listed
     finally:
         for process in reversed(running):
