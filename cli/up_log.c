@@ -142,16 +142,6 @@ static enum lk_put_colour colour_of(struct lk_slice verdict,
     return LK_PLAIN;
 }
 
-static void put_heading(struct lk_table *table)
-{
-    static const char *const names[] = {
-        "TIME", "METHOD", "CODE", "VERDICT", "REFERENCE", "TOOK", "PATH"};
-
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        lk_put(lk_table_cell(table, LK_BOLD), "%s", names[i]);
-    }
-}
-
 /* Once for each kind: newcomers need it, and nobody twice. */
 static void put_hint(struct lk_up_log *log, struct lk_slice verdict,
                      struct lk_buf *out)
@@ -170,17 +160,19 @@ static void put_hint(struct lk_up_log *log, struct lk_slice verdict,
 static void put_request(struct lk_up_log *log, struct lk_slice line,
                         struct lk_buf *out)
 {
+    static const char *const names[] = {
+        "TIME", "METHOD", "CODE", "VERDICT", "REFERENCE", "TOOK", "PATH"};
     struct lk_slice field[FIELDS];
     struct lk_table *table = &log->table;
     struct lk_buf *cell;
 
-    if (table->widths[0] == 0) {
-        put_heading(table);
-    }
     if (!split(line, field)) {
         lk_put_line(out, line);
         lk_put(out, "\n");
         return;
+    }
+    if (table->widths[0] == 0) {
+        lk_table_heading(table, names);
     }
     put_clock(lk_table_cell(table, LK_DIM), field[TIME]);
     put_field(lk_table_cell(table, LK_PLAIN), field[METHOD]);
@@ -214,6 +206,7 @@ enum lk_exit lk_up_log_open(struct lk_up_log *log, const char *path)
     }
     log->table.columns = FIELDS - 1; /* verdict and outcome are one */
     log->table.right = 1U << 5;
+    log->table.rigid = 0x1f; /* only the path is cut on a terminal */
     log->table.widths[1] = 6;
     log->table.widths[3] = 14;
     log->table.widths[4] = 14;

@@ -1,5 +1,6 @@
 """latchkey up: one command from an app to a gateway before it."""
 
+import fcntl
 import http.server
 import os
 import pty
@@ -8,7 +9,9 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
+import termios
 import threading
 
 import pytest
@@ -429,6 +432,27 @@ def test_colour_is_for_terminals_that_want_it(make_up, env, coloured):
         up.wait()
         os.close(master)
     assert (b"\x1b[32mnew kept" in seen) == coloured, seen
+
+
+def test_a_terminal_of_80_columns_wraps_nothing(make_up):
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    up = make_up(start=False, terminal=slave, env={"NO_COLOR": "1"}).launch()
+    os.close(slave)
+    seen = b""
+    try:
+        while b"Ctrl-C stops it" not in seen:
+            seen += os.read(master, 65536)
+        up.post("/customers/42/orders/4711/payments", key="k1")
+        while "…\r\n".encode() not in seen:
+            seen += os.read(master, 65536)
+    finally:
+        up.process.send_signal(signal.SIGTERM)
+        up.wait()
+        os.close(master)
+    lines = seen.decode().splitlines()
+    assert any("/customers/" in line for line in lines)
+    assert max(map(len, lines)) <= 80, "\n".join(lines)
 
 
 def test_a_reader_that_stands_still_holds_up_nobody(make_up):
