@@ -321,6 +321,15 @@ def test_the_last_place_is_for_who_logs_in(make_daemon):
     assert all(client("PING") == "PONG" for client in known)
 
 
+def test_who_is_known_by_the_kernel_need_not_log_in(make_daemon):
+    daemon = make_daemon(tcp=True, own=True, settings=[
+        "auth.password=open-sesame", "limits.auth_timeout=200ms"])
+    known = daemon.raw()
+    assert Raw(daemon.tcp_address).at_end()  # it came later
+    assert known("PING") == "PONG"
+    assert info(known)["unauthenticated_clients"] == "0"
+
+
 def test_who_has_not_logged_in_has_little_room(make_daemon):
     daemon = guarded(make_daemon)
     raw = daemon.raw()
