@@ -231,7 +231,7 @@ enum place { NOT_IN_STATS, IN_STATS, FIRST };
     RECORDS(in_progress, IN_PROGRESS, IN_STATS, "operations that run")         \
     RECORDS(completed, COMPLETED, IN_STATS, "operations with an answer")       \
     RECORDS(released, RELEASED, IN_STATS,                                      \
-            "operations that may run again; LIST leaves them out")             \
+            "operations that nothing came of: they may run again")             \
     X(Store, index_bytes, GAUGE, IN_STATS, "memory of the index",              \
       n->store.index_bytes)                                                    \
     X(Store, bytes_per_record, GAUGE, NOT_IN_STATS,                            \

@@ -343,6 +343,7 @@ struct lk_postgres {
     char sweeper_fails[6], reaper_fails[6], teller_fails[6];
     uint64_t keep_again_ns; /* there is more to keep; 0: no */
     uint64_t count_ns;      /* not to be counted before */
+    uint64_t counted_ns;    /* when it was done last */
     uint64_t tell_ns;       /* not to be told before */
     bool listening;
 

@@ -20,41 +20,50 @@ enum {
     LEASE_MOST_MS = 60 * 1000, /* as latchkey.keep has it */
     KEEP_PAUSE_MS = 5,         /* between two steps, if there is more to do */
     COUNT_TIMES = 50,    /* counting takes at most one in so many moments */
+    COUNT_MS = 1000,     /* how often they are counted without keeping */
     RECONNECT_MS = 1000, /* how often a lost connection is tried */
 };
 
 /* ---- counting --------------------------------------------------------- */
 
 /*
- * What is unfinished is counted by the index of its state. What is finished is
- * counted while it is little; else the server's own estimate is told.
+ * As LIST has them, whether or not the keeper has been by: what has expired is
+ * gone, and what has lapsed is uncertain. What is unfinished is counted by the
+ * index of its state. What is finished is counted while it is little; else the
+ * server's own estimate is told.
  */
 static const char count_records[] =
     "SELECT (SELECT count(*) FROM (SELECT FROM latchkey.operation WHERE "
     "state = 1 LIMIT 1000000) AS a), (SELECT count(*) FROM (SELECT FROM "
-    "latchkey.operation WHERE state = 2 LIMIT 1000000) AS b), (SELECT "
+    "latchkey.operation WHERE state = 2 LIMIT 1000000) AS b) - (SELECT "
+    "count(*) FROM (SELECT FROM latchkey.operation WHERE state = 2 AND "
+    "deadline_ms <= n.now AND NOT queued LIMIT 1000000) AS l), (SELECT "
     "count(*) FROM (SELECT FROM latchkey.operation WHERE state = 3 LIMIT "
-    "1000000) AS c), (SELECT count(*) FROM (SELECT FROM latchkey.operation "
-    "WHERE state = 4 LIMIT 50000) AS d), (SELECT count(*) FROM (SELECT FROM "
-    "latchkey.operation WHERE state = 5 LIMIT 50000) AS e), "
-    "(SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = "
-    "'latchkey.operation'::regclass), "
+    "1000000) AS c) + (SELECT count(*) FROM (SELECT FROM latchkey.operation "
+    "WHERE state = 2 AND deadline_ms <= n.now AND NOT queued LIMIT 1000000) "
+    "AS l), (SELECT count(*) FROM (SELECT FROM latchkey.operation WHERE "
+    "state = 4 AND deadline_ms > n.now LIMIT 50000) AS d), (SELECT count(*) "
+    "FROM (SELECT FROM latchkey.operation WHERE state = 5 AND deadline_ms > "
+    "n.now LIMIT 50000) AS e), (SELECT greatest(reltuples, 0)::bigint FROM "
+    "pg_class WHERE oid = 'latchkey.operation'::regclass), "
     "pg_total_relation_size('latchkey.operation') + "
     "pg_total_relation_size('latchkey.answer') + "
     "pg_total_relation_size('latchkey.job') + "
     "pg_total_relation_size('latchkey.attempt') + "
     "pg_total_relation_size('latchkey.used_name') + "
-    "pg_total_relation_size('latchkey.audit'), "
-    "(SELECT last_value FROM latchkey.token), latchkey.now_ms(), "
-    "(SELECT count(*) FROM (SELECT FROM latchkey.operation WHERE state IN "
-    "(4, 5) AND deadline_ms <= latchkey.now_ms() LIMIT 50000) AS f), "
-    "(SELECT count(*) FROM (SELECT FROM latchkey.job WHERE state = 0 LIMIT "
-    "1000000) AS g), (SELECT count(*) FROM (SELECT FROM latchkey.job WHERE "
-    "state = 1 LIMIT 1000000) AS h), (SELECT count(*) FROM (SELECT FROM "
-    "latchkey.job WHERE state = 2 LIMIT 1000000) AS i), (SELECT count(*) FROM "
-    "(SELECT FROM latchkey.job WHERE state = 3 LIMIT 1000000) AS k), "
-    "(SELECT min(deadline_ms) FROM latchkey.operation WHERE state = 3), "
-    "(SELECT min(ended_ms) FROM latchkey.job WHERE state = 2)";
+    "pg_total_relation_size('latchkey.audit'), (SELECT last_value FROM "
+    "latchkey.token), n.now, (SELECT count(*) FROM (SELECT FROM "
+    "latchkey.operation WHERE state IN (4, 5) AND deadline_ms <= n.now LIMIT "
+    "50000) AS f), (SELECT count(*) FROM (SELECT FROM latchkey.job WHERE "
+    "state = 0 LIMIT 1000000) AS g), (SELECT count(*) FROM (SELECT FROM "
+    "latchkey.job WHERE state = 1 LIMIT 1000000) AS h), (SELECT count(*) "
+    "FROM (SELECT FROM latchkey.job WHERE state = 2 LIMIT 1000000) AS i), "
+    "(SELECT count(*) FROM (SELECT FROM latchkey.job WHERE state = 3 LIMIT "
+    "1000000) AS k), least((SELECT min(deadline_ms) FROM latchkey.operation "
+    "WHERE state = 3), (SELECT min(deadline_ms) FROM latchkey.operation "
+    "WHERE state = 2 AND deadline_ms <= n.now AND NOT queued)), (SELECT "
+    "min(ended_ms) FROM latchkey.job WHERE state = 2) FROM (SELECT "
+    "latchkey.now_ms() AS now OFFSET 0) AS n";
 
 enum {
     FINISHED_MOST = 50000,
@@ -117,6 +126,7 @@ void lk_pg_count(struct lk_postgres *store, struct lk_pg_conn *conn)
                                &store->counters.last_token, &last, token)) {
     }
     uint64_t now = lk_pg_clock_ns();
+    store->counted_ns = now;
     store->count_ns = now + (now - started) * COUNT_TIMES;
 }
 
@@ -321,6 +331,7 @@ static void work(struct lk_postgres *store)
     uint64_t started_ns = lk_pg_clock_ns();
     uint64_t deadline_ns = lk_pg_deadline(store);
     enum lk_status status = lk_pg_ready(conn, deadline_ns);
+    bool kept = false;
 
     if (status) {
         rest(store);
@@ -336,9 +347,12 @@ static void work(struct lk_postgres *store)
          (store->keep_again_ns && lk_pg_clock_ns() >= store->keep_again_ns))) {
         status = keep_once(store);
         judge(store, status, started_ns);
-        if (conn->pg && lk_pg_clock_ns() >= store->count_ns) {
-            look_around(store);
-        }
+        kept = true;
+    }
+    /* A daemon that leaves the keeping to others is asked for numbers, too. */
+    if (conn->pg && lk_pg_clock_ns() >= store->count_ns &&
+        (kept || lk_pg_clock_ns() - store->counted_ns >= COUNT_MS * MS_NS)) {
+        look_around(store);
     }
     if (conn->pg && has_telling(store) && lk_pg_clock_ns() >= store->tell_ns) {
         complain(store, lk_pg_send_notices(store, lk_pg_deadline(store)),

@@ -20,7 +20,7 @@
 
 -- Whoever changes what a function does raises this: a daemon replaces a library
 -- with a lower one.
-local REVISION = 6
+local REVISION = 7
 
 -- Numbers of enum lk_state and of enum lk_verdict.
 local ABSENT, IN_PROGRESS, UNCERTAIN, COMPLETED, RELEASED = 0, 2, 3, 4, 5
@@ -590,13 +590,25 @@ end
 
 -- ---- Keeper ----
 
--- Adds to `found`: records by state, their number and the last token.
-local function add_counts(found, index, due, last)
+-- Adds to `found`: records by state, their number and the last token. As LIST
+-- has them, whether or not the keeper has been by: what has expired is gone, and
+-- what has lapsed is uncertain.
+local function add_counts(found, now, due, last)
+    local counts, all = {}, 0
     for each = 1, 5 do
-        found[#found + 1] = call('ZCOUNT', due, each * STATE,
-            (each + 1) * STATE - 1)
+        local from = each * STATE
+        if each == IN_PROGRESS or each == COMPLETED or each == RELEASED then
+            from = from + now + 1
+        end
+        counts[each] = call('ZCOUNT', due, from, (each + 1) * STATE - 1)
     end
-    found[#found + 1] = call('ZCOUNT', index, '-inf', '+inf')
+    counts[UNCERTAIN] = counts[UNCERTAIN] + call('ZCOUNT', due,
+        IN_PROGRESS * STATE, IN_PROGRESS * STATE + now)
+    for each = 1, 5 do
+        found[#found + 1] = counts[each]
+        all = all + counts[each]
+    end
+    found[#found + 1] = all
     found[#found + 1] = (read_token(call('GET', last)))
     return found
 end
@@ -674,7 +686,7 @@ local function tend(keys, args)
     local late = call('ZCOUNT', keys[2], IN_PROGRESS * STATE,
         IN_PROGRESS * STATE + now)
     local found = add_counts({mine and 1 or 0, now, reaped, dead, late},
-        keys[3], keys[2], keys[4])
+        now, keys[2], keys[4])
     for _, name in ipairs(swept) do
         found[#found + 1] = name
     end
@@ -741,7 +753,7 @@ local function hello(keys, args)
         write_token(keys[4], max(last, tick) + leap(tick, args[3]), by)
     end
     return add_counts({REVISION, now, call('HGET', keys[1], 'secret'),
-        call('HGET', keys[1], 'reference_secret')}, keys[2], keys[3], keys[4])
+        call('HGET', keys[1], 'reference_secret')}, now, keys[3], keys[4])
 end
 
 local function revision()

@@ -1,5 +1,6 @@
 """Every row of the state table, over the wire."""
 
+import collections
 import contextlib
 import sqlite3
 
@@ -688,6 +689,54 @@ STORES = {
         "url": ask("redis_server").url(),
         "settings": ["store.prefix=" + stores.make_prefix()]},
 }
+
+
+def counts(operator):
+    """Operations by state: as STATS has them, and as LIST shows them."""
+    stats = fields(operator("STATS"))
+    listed = collections.Counter(
+        fields(record)["state"].decode() for record in operator("LIST")[1])
+    return ({state: stats["records-" + state.replace("_", "-")]
+             for state in ("in_progress", "uncertain", "completed",
+                           "released")},
+            {state: listed[state] for state in (
+                "in_progress", "uncertain", "completed", "released")},
+            stats["records"])
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_stats_and_list_agree_whatever_the_keeper_has_not_seen(
+        make_daemon, request, kind):
+    """On a server another daemon is the keeper, and does not come by."""
+    options = STORES[kind](request.getfixturevalue)
+    settings = options.pop("settings", [])
+    if kind != "sqlite":
+        make_daemon(settings=settings + ["store.sweep_interval=1h"], **options)
+    daemon = make_daemon(settings=settings + ["store.sweep_interval=50ms"],
+                         **options)
+    raw, operator = daemon.raw(), daemon.raw(user="operator")
+    finish(raw, new_key())
+    finish(raw, new_key(), options=("TTL", 1))
+    begin(raw, new_key())
+    begin(raw, new_key(), "LOCK", 1)
+    for command, more in (("RELEASE", ()), ("DOUBT", ("why",))):
+        key = new_key()
+        token = begin(raw, key)
+        assert raw(command, *name(key), token, *more) == "OK"
+    expected = {"in_progress": 1, "uncertain": 2, "completed": 1,
+                "released": 1}
+    until(lambda: counts(operator) == (expected, expected, 5))
+
+
+def test_a_daemon_that_only_delivers_counts_as_well(make_daemon, postgres):
+    url = stores.make_postgres(postgres)
+    front = make_daemon(url=url, settings=["store.sweep_interval=1h"])
+    only = make_daemon(url=url, arguments=["--courier-only"])
+    raw, operator = front.raw(), only.raw(user="operator")
+    key = new_key()
+    assert raw("DOUBT", *name(key), begin(raw, key), "why") == "OK"
+    until(lambda: counts(operator)[0]["uncertain"] == 1)
+    assert only.cli("health").returncode == 1
 
 
 @pytest.mark.parametrize("kind", STORES)
