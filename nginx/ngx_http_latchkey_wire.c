@@ -141,7 +141,7 @@ ngx_http_latchkey_error_text(struct lk_slice text)
         { "ERR ACCEPT: courier.gateway", "ERR (its courier.gateway is not "
                                          "set)" },
         { "ERR a Redis store", "ERR (a Redis store keeps no requests for "
-                               "later)" },
+                               "later; the embedded one and PostgreSQL do)" },
         { "ERR AWAIT", "ERR (its limits.waiters)" },
         { "ERR max number of clients", "ERR (it has as many clients as its "
                                        "limits allow)" },
