@@ -295,7 +295,7 @@ static void tell_job(struct story *story, const struct lk_reply *job)
 /* ---- What operators did ---------------------------------------------------
  */
 
-/* What the audit log calls it, and how it is told. */
+/* What the audit log calls it, or how that begins, and how it is told. */
 static const struct {
     const char *action;
     const char *words;
@@ -303,6 +303,8 @@ static const struct {
     {"resolve completed", "resolved as completed"},
     {"resolve released", "resolved as released"},
     {"evict", "answer evicted"},
+    {"keep", "kept for longer"},
+    {"job look", "looked at"},
     {"look", "answer looked at"},
     {"job retry", "retried"},
     {"job drop", "dropped"},

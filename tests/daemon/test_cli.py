@@ -154,14 +154,17 @@ def test_the_story_of_an_operation_says_who_put_the_answer_there_C35(
     assert ('resolved as completed by operator/alice: "seen at the provider"'
             in shown)
     assert "latchkey release" not in shown
+    daemon.cli("get", *NAME, "--body", "--why", "ticket 7", check=True)
+    shown = daemon.cli("get", *NAME).stdout
+    assert 'answer looked at by operator/' in shown and '"ticket 7"' in shown
     document = json.loads(daemon.cli("get", *NAME, "--json").stdout)
     assert document["needs_person"] is False
     assert [event["event"] for event in document["story"]] == [
-        "claimed", "completed", "operator"]
+        "claimed", "completed", "operator", "operator"]
     times = [event["at_ms"] for event in document["story"]]
     assert times == sorted(times) and times[0] == document["claimed_ms"]
     assert [entry["action"] for entry in document["audit"]] == [
-        "resolve completed"]
+        "resolve completed", "look"]
 
 
 def test_an_app_sees_an_operation_but_not_its_whole_story_C36(daemon, raw):
