@@ -179,7 +179,10 @@ static enum lk_exit complain_denied(const struct lk_cli *cli, const char *text)
                     "another with --user",
                     length, text, cli->where.user);
     } else {
-        lk_complain("not allowed: %.*s; %s", length, text,
+        bool local = strncmp(cli->where.address, "unix:", 5) == 0;
+
+        lk_complain("not allowed: %.*s; %s%s", length, text,
+                    role && local && geteuid() != 0 ? "use sudo, or " : "",
                     role || cli->where.password == NULL
                         ? "name a user with --user and --password-file"
                         : "is this the right --user and password?");

@@ -5,6 +5,8 @@
 #include "store/postgres_migrate.h"
 #include "store/redis.h"
 
+#include <string.h>
+
 static const struct lk_option options[] = {
     {"print", NULL, "print what would be run, and connect to nothing"},
     {"from", "VERSION", "print what leads from this version on (0: all)"},
@@ -88,8 +90,10 @@ enum lk_exit lk_migrate_store(struct lk_cli *cli, const char *url)
         lk_put(&said, "an embedded store needs nothing: latchkeyd makes and "
                       "updates its file");
     } else {
-        return lk_complain_usage(
-            cli, "the URL begins with postgres:, redis: or sqlite:");
+        return lk_complain_usage(cli,
+                                 "\"%.*s\" is not a store of Latchkey; its URL "
+                                 "begins with postgres:, redis: or sqlite:",
+                                 (int)strcspn(url, ":"), url);
     }
     if (warning.len > 0) {
         lk_complain("warning: %.*s", (int)warning.len, warning.data);

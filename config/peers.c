@@ -177,8 +177,11 @@ static enum lk_status find_peer(const char *name, struct lk_peer_rule *rule,
     int error = find_id(name, rule, room);
     free(room);
     if (error == ENOENT || error == ESRCH) {
-        status = latchkey_buf_printf(why, "there is no such %s on this machine",
-                                     what);
+        status =
+            latchkey_buf_printf(why,
+                                "there is no such %s on this machine; make it, "
+                                "or correct the name",
+                                what);
     } else if (error) {
         status = latchkey_buf_printf(why, "the %s cannot be looked up: %s",
                                      what, strerror(error));

@@ -372,8 +372,8 @@ static enum lk_status make_file(const struct lk_sqlite *store, const char *path,
     if (failure) {
         return explain(error, path,
                        failure == EEXIST
-                           ? "there is such a file, which a backup does not "
-                             "replace; choose another name"
+                           ? "it exists, and a backup replaces no file; choose "
+                             "another name"
                        : failure == ENOENT || failure == EACCES
                            ? "its folder must be there, and writable for "
                              "latchkeyd's user"

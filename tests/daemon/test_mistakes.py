@@ -61,7 +61,8 @@ class World:
                   "password_file = {dir}/open.password\n")
         (self.folder / "profiles").chmod(0o755)
         self.make_newer()
-        self.names["older"] = self.make_older(postgres)
+        for name, version in (("older", "5"), ("newer", "99")):
+            self.names[name] = self.make_schema(postgres, version)
 
     def file(self, name, text, mode=0o600):
         path = self.folder / name
@@ -78,13 +79,13 @@ class World:
         database.execute("PRAGMA user_version = 99")
         database.close()
 
-    def make_older(self, postgres):
-        """A schema that wants to be migrated."""
+    def make_schema(self, postgres, version):
+        """One of another version of Latchkey, by its own word."""
         url = postgres.create_database()
         done = self.run("latchkey migrate " + url)
         assert done.returncode == 0, done
-        postgres.query("UPDATE latchkey.meta SET value = '5'"
-                       " WHERE name = 'version'",
+        postgres.query("UPDATE latchkey.meta SET value = %s"
+                       " WHERE name = 'version'", (version,),
                        database=url.rsplit("/", 1)[1])
         return url
 
@@ -139,10 +140,13 @@ TOOL = [
     ("latchkey --server no-such-host.invalid:1 ping", 3, "no-such-host",
      "name in --server"),
     ("latchkey --server {redis} list", 3, "a Redis", "--server"),
+    ("latchkey --server {redis} ping", 3, "a Redis", "--server"),
+    ("latchkey --server {redis} health", 3, "a Redis", "--server"),
     ("latchkey --server {http} list", 3, "an HTTP server", "--server"),
     ("latchkey --server {postgres} list", 3, "a PostgreSQL", "--server"),
     # users, passwords and profiles
     ("latchkey --server {server} stats", 4, "NOPERM", "--user"),
+    ("latchkey --server {socket} stats", 4, "NOPERM", "[peers]"),
     ("latchkey --server {server} --user operator stats", 2, "needs a password",
      "--password-file"),
     ("latchkey --server {server} --user operator --password-file {dir}/gone "
@@ -165,7 +169,7 @@ TOOL = [
     # files and stores
     (OPERATOR + "latchkey backup {store}", 5, "store itself",
      "choose another"),
-    (OPERATOR + "latchkey backup {dir}/text", 5, "there is such a file",
+    (OPERATOR + "latchkey backup {dir}/text", 5, "it exists",
      "another name"),
     (OPERATOR + "latchkey backup {dir}/no/such/file", 5, "{dir}/no/such",
      "folder must be there"),
@@ -178,6 +182,8 @@ TOOL = [
     ("latchkey check-store redis://{closed}", 3, "refused", "running"),
     ("latchkey check-store {database}", 1, "no schema", "latchkey migrate"),
     ("latchkey check-store {older}", 1, "has version 5", "latchkey migrate"),
+    ("latchkey migrate {newer}", 1, "newer Latchkey", "upgrade"),
+    ("latchkey migrate mysql://x", 2, '"mysql"', "postgres:"),
     ("latchkey migrate postgres://x@{closed}/app", 3, "refused", "running"),
     ("latchkey check-store --config {dir}/gone", 2, "No such file",
      "the right file"),
@@ -196,6 +202,9 @@ DAEMON = [
     (CHECK + "--set users.alice=boss", 2, "not a role", "ROLE PASSWORD"),
     (CHECK + "--set 'users.alice=operate file:{dir}/gone'", 2, "no such file",
      "write the password"),
+    (CHECK + "--set peers.nobody-of-that-name=read", 2, "no such user",
+     "correct the name"),
+    (CHECK + "--set peers.root=boss", 2, '"boss"', "operate"),
     (CHECK + "--store mysql://x", 2, '"mysql://x"', "sqlite:PATH"),
     (CHECK + "--set target.pay.url=ftp://x", 2, "target.pay.url", "https://"),
     (CHECK + "--listen 0.0.0.0:7379", 2, "a password is needed",

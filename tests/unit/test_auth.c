@@ -230,9 +230,9 @@ static void peers_that_make_no_sense_are_refused(void **state)
         bench, &bench->errors,
         "l.conf:3: peers.4001: is given twice\n"
         "l.conf:4: peers.nowhere-at-all: there is no such user on this "
-        "machine\n"
+        "machine; make it, or correct the name\n"
         "l.conf:5: peers.@nowhere-at-all: there is no such group on this "
-        "machine\n"
+        "machine; make it, or correct the name\n"
         "l.conf:6: peers.root: \"king\" " ROLES
         "l.conf:7: peers.root: \"none read\" " ROLES
         "l.conf:8: peers.root: \"\" " ROLES);
