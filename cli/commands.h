@@ -31,6 +31,8 @@ enum { LK_NAMES_MAX = 1000 };
       "say the outcome of an operation or a job")                              \
     X(evict, "evict", LK_NAME "\n         --why TEXT", 1, LK_NAMES_MAX,        \
       LK_CONNECTS, "forget a stored answer: a retry runs again")               \
+    X(keep, "keep", LK_NAME "\n         --for DURATION --why TEXT", 1,         \
+      LK_NAMES_MAX, LK_CONNECTS, "remember an operation for longer")           \
     X(jobs, "jobs", "[show ID] [--state STATE] [--target NAME] [--check] ...", \
       0, 2, LK_CONNECTS, "list jobs: calls that operations have left")         \
     X(dead, "dead",                                                            \

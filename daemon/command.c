@@ -31,7 +31,8 @@ static const struct lk_command commands[] = {
      "tenant scope key token [UNSENT]"},
     {"EXTEND", 6, 6, USE, LK_LANE_STORE, lk_run_extend,
      "tenant scope key token lock-ms"},
-    {"KEEP", 5, 5, USE, LK_LANE_STORE, lk_run_keep, "tenant scope key ttl-ms"},
+    {"KEEP", 5, 9, USE | OPERATE, LK_LANE_STORE, lk_run_keep,
+     "tenant scope key ttl-ms [WHO who WHY why]"},
     {"ACCEPT", 9, 12, USE, LK_LANE_STORE, lk_run_accept,
      "tenant scope key fingerprint method path headers body [TTL ms] "
      "[REEXECUTE]"},
@@ -230,7 +231,8 @@ static bool is_welcome(struct lk_conn *conn, const struct lk_command *command,
                       command->name, command->name, command->usage);
         return false;
     }
-    if (conn->server->config.courier_only && command->roles == USE) {
+    if (conn->server->config.courier_only &&
+        (command->roles & (USE | READ)) == USE) {
         lk_conn_error(conn, "ERR this daemon only delivers jobs");
         return false;
     }

@@ -111,10 +111,16 @@ LK_COMMAND_HANDLER(keep)
 {
     struct lk_demand demand = {.kind = LK_TASK_OP,
                                .op = {.event = LK_EVENT_KEEP}};
+    struct lk_signature signature = {0};
+    bool is_signed = argc > 5; /* by an operator, and audited */
 
-    if (lk_arg_name(conn, argv, &demand.op.name) &&
+    if (lk_arg_role(conn, is_signed ? "KEEP with WHO" : "KEEP without WHO",
+                    is_signed ? LK_ROLE_OPERATE : LK_ROLE_USE) &&
+        lk_arg_name(conn, argv, &demand.op.name) &&
         lk_arg_number(conn, "ttl-ms", argv[4], 1,
-                      conn->server->config.max_ttl_ms, &demand.op.ttl_ms)) {
+                      conn->server->config.max_ttl_ms, &demand.op.ttl_ms) &&
+        (!is_signed ||
+         lk_arg_signature(conn, argv, argc, 5, &signature, &demand.op))) {
         lk_operation_start(conn, &demand);
     }
 }

@@ -106,7 +106,8 @@ static enum lk_status add_args(const struct lk_redis *store,
         return add_claim(store, link, op);
     }
     if (op->event == LK_EVENT_KEEP) {
-        return lk_link_number(link, op->ttl_ms);
+        status = action.len ? add_entry(lane, op, action) : LK_OK;
+        return status ? status : lk_link_number(link, op->ttl_ms);
     }
     status = action.len ? add_entry(lane, op, action)
                         : lk_link_number(link, op->token);
@@ -134,7 +135,19 @@ enum {
     /* Added to the event, as the library knows it: */
     PROOF_EVENT = 100,
     RUNNING_EVENT = 200,
+    OPERATOR_EVENT = 300,
 };
+
+static unsigned event_kind(const struct lk_op *op)
+{
+    if (is_proof(op)) {
+        return PROOF_EVENT;
+    }
+    if (op->event == LK_EVENT_KEEP && op->who.len) {
+        return OPERATOR_EVENT;
+    }
+    return op->running ? RUNNING_EVENT : 0;
+}
 
 /* The keys of a call: sets, then the records. They stay in the scratch buffer
  * until the call is begun. */
@@ -174,8 +187,9 @@ static enum lk_status add_group(const struct lk_redis *store,
     enum lk_status status = list_keys(store, lane, pending, count, keys);
 
     for (size_t i = 0; i < count; i++) {
+        unsigned kind = event_kind(pending[i].op);
         args += 1 + event_args[pending[i].op->event] +
-                (is_proof(pending[i].op) ? 1 : 0);
+                (kind == PROOF_EVENT || kind == OPERATOR_EVENT ? 1 : 0);
     }
     if (!status) {
         status = lk_redis_begin(store, &lane->link,
@@ -185,15 +199,11 @@ static enum lk_status add_group(const struct lk_redis *store,
     }
     for (size_t i = 0; i < count && !status; i++) {
         const struct lk_op *op = pending[i].op;
-        bool proof = is_proof(op);
-        status = lk_link_number(&lane->link,
-                                op->event + (proof         ? PROOF_EVENT
-                                             : op->running ? RUNNING_EVENT
-                                                           : 0u));
+        status = lk_link_number(&lane->link, op->event + event_kind(op));
         if (!status) {
             status = add_args(store, lane, op);
         }
-        if (!status && proof) {
+        if (!status && is_proof(op)) {
             status = lk_link_number(&lane->link, op->token);
         }
     }

@@ -79,6 +79,8 @@ struct lk_slice lk_op_action(const struct lk_op *op)
                            : LK_SLICE("resolve released");
     case LK_EVENT_EVICT:
         return LK_SLICE("evict");
+    case LK_EVENT_KEEP:
+        return op->who.len ? LK_SLICE("keep") : (struct lk_slice){0};
     default:
         return (struct lk_slice){0};
     }

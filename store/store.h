@@ -89,7 +89,8 @@ struct lk_op {
     uint64_t token;
     struct lk_response response; /* complete, resolve-completed */
     struct lk_slice reason;      /* doubt; complete: not empty is OMIT */
-    struct lk_slice who;         /* resolve, evict: for the audit log */
+    struct lk_slice who;         /* resolve, evict: for the audit log; keep:
+                                    empty if an app asks for it */
     struct lk_slice why;
     const struct lk_call *call; /* accept, enqueue */
     bool by_courier; /* extend: a lease goes on, which is no sign that the

@@ -429,34 +429,41 @@ local extend = with_token(function(name, args, i, record, now)
 end)
 
 -- Ttl.
-local function keep(name, args, i, _, now)
-    local record = call('GET', name)
-    if not record then
-        return reply(NIL, ABSENT, ABSENT, 0, now, '')
-    end
-    local asked, found = args[i] + 0, take(record, now)
-    if found == ABSENT or found == RELEASED then
-        return short(NIL, found, now, record)
-    end
-    if state == COMPLETED and now + asked > deadline then
-        deadline = now + asked
-        set_finished(name, head() .. sub(record, HEAD + 1), deadline, now)
-        put_due(state * STATE + deadline, name)
-    elseif state ~= COMPLETED and asked > kept then
-        kept = asked
-        call('SET', name, head() .. sub(record, HEAD + 1))
-    else
-        return short(DONE, state, now, record)
-    end
-    return reply(DONE, state, state, 1, now, head())
-end
-
 -- ---- Operators ----
 
 local log -- the key of the audit log
 
 local function audit(key, now, concerned, entry)
     call('RPUSH', key, pack('<ll', now, concerned) .. entry)
+end
+
+-- By an app, or by an operator: then the first argument is the audit entry.
+local function keep(by_operator)
+    return function(name, args, i, _, now)
+        local record = call('GET', name)
+        if not record then
+            return reply(NIL, ABSENT, ABSENT, 0, now, '')
+        end
+        local found = take(record, now)
+        if found == ABSENT or found == RELEASED then
+            return short(NIL, found, now, record)
+        end
+        local asked = args[by_operator and i + 1 or i] + 0
+        if by_operator then
+            audit(log, now, token, args[i])
+        end
+        if state == COMPLETED and now + asked > deadline then
+            deadline = now + asked
+            set_finished(name, head() .. sub(record, HEAD + 1), deadline, now)
+            put_due(state * STATE + deadline, name)
+        elseif state ~= COMPLETED and asked > kept then
+            kept = asked
+            call('SET', name, head() .. sub(record, HEAD + 1))
+        else
+            return short(DONE, state, now, record)
+        end
+        return reply(DONE, state, state, 1, now, head())
+    end
 end
 
 -- Of all of these the first argument is the audit entry. `act` returns a reply,
@@ -530,10 +537,11 @@ end)
 -- ---- Operations ----
 
 -- By the number of enum lk_event, plus 100 by proof, plus 200 also while it
--- runs: what decides it, and how many arguments it has.
+-- runs, plus 300 by an operator where apps may too: what decides it, and how many arguments it has.
 local operations = {
     ['0'] = {claim, 5}, ['3'] = {complete, 4}, ['4'] = {release, 1},
-    ['5'] = {doubt, 2}, ['6'] = {extend, 2}, ['7'] = {keep, 1},
+    ['5'] = {doubt, 2}, ['6'] = {extend, 2}, ['7'] = {keep(false), 1},
+    ['307'] = {keep(true), 2},
     ['8'] = {unless_running(resolve), 4},
     ['9'] = {unless_running(resolve_released), 1},
     ['208'] = {operator(resolve), 4}, ['209'] = {operator(resolve_released), 1},

@@ -549,11 +549,12 @@ BEGIN
             r.deadline_ms, _now);
     END IF;
 
-    IF _event IN (8, 9, 10) AND effect <> 0 THEN
+    -- keep: only if an operator asks for it.
+    IF (_event IN (8, 9, 10) OR _event = 7 AND _who <> '') AND effect <> 0 THEN
         INSERT INTO latchkey.audit (at_ms, who, why, action, tenant, scope,
             key, token)
-        VALUES (_now, _who, _why, (ARRAY['resolve completed',
-            'resolve released', 'evict'])[_event - 7]
+        VALUES (_now, _who, _why, (ARRAY['keep', 'resolve completed',
+            'resolve released', 'evict'])[_event - 6]
             || CASE WHEN (_flags & 128) <> 0 THEN ' (running)' ELSE '' END,
             _tenant, _scope, _key, r.token);
     END IF;

@@ -502,6 +502,30 @@ BEGIN
 END
 $$;
 
+CREATE OR REPLACE FUNCTION latchkey.keep(tenant text, scope text, key text,
+    ttl interval)
+RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    _tenant text := latchkey.take_text('the tenant', tenant, 1, 255);
+    _scope text := latchkey.take_text('the scope', scope, 1, 1024);
+    _key text := latchkey.take_key(key);
+    _ttl bigint := latchkey.take_ms('the TTL', ttl);
+    id bigint := latchkey.lock_id(_tenant, _scope, _key);
+    d latchkey.decision;
+BEGIN
+    PERFORM latchkey.be_durable();
+    PERFORM latchkey.hold(id);
+    d := latchkey.step(1, 7::smallint, _tenant, _scope, _key, '', '', _ttl, 0,
+        0, 0, 0, '', '', '', '', '', _ttl, latchkey.now_ms(), id);
+    PERFORM latchkey.wait_for_standby();
+    RETURN d.verdict = 9;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION latchkey.fence(tenant text, scope text, key text,
     token bigint)
 RETURNS void
@@ -654,6 +678,10 @@ LK002.';
 COMMENT ON FUNCTION latchkey.extend(text, text, text, bigint, interval) IS
 'A sign of life: the lock lasts so long from now on. Needed only by who commits
 its claim before the work is done. OK, LK001 or LK002.';
+COMMENT ON FUNCTION latchkey.keep(text, text, text, interval) IS
+'The operation is remembered longer: a completed one until at least ttl from now,
+an open one for at least ttl from its completion. Never makes it shorter. False:
+there is no such operation, or it is released.';
 COMMENT ON FUNCTION latchkey.fence(text, text, text, bigint) IS
 'Raises LK001 if the token is not the current one and LK002 if the operation is
 completed; else nobody can take over before your transaction ends. For steps
@@ -689,6 +717,7 @@ REVOKE ALL ON FUNCTION
     latchkey.release(text, text, text, bigint),
     latchkey.doubt(text, text, text, bigint, text),
     latchkey.extend(text, text, text, bigint, interval),
+    latchkey.keep(text, text, text, interval),
     latchkey.fence(text, text, text, bigint),
     latchkey.enqueue(text, text, text, bigint, text, text, text, text, text,
         bytea, interval),
@@ -701,6 +730,7 @@ GRANT EXECUTE ON FUNCTION
     latchkey.release(text, text, text, bigint),
     latchkey.doubt(text, text, text, bigint, text),
     latchkey.extend(text, text, text, bigint, interval),
+    latchkey.keep(text, text, text, interval),
     latchkey.fence(text, text, text, bigint),
     latchkey.enqueue(text, text, text, bigint, text, text, text, text, text,
         bytea, interval),

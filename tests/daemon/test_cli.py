@@ -425,6 +425,39 @@ def test_an_unfinished_operation_is_not_evicted(daemon, raw):
     assert audit(daemon) == []
 
 
+def test_keep_remembers_an_operation_longer_and_is_audited(daemon, raw):
+    complete(raw)
+    before = fields(raw("LOOKUP", *NAME))["expires-ms"]
+    result = daemon.cli("keep", *NAME, "--for", "90d", "--why", "dispute")
+    assert result.returncode == 0, result.stderr
+    assert reference(raw) in result.stdout and "completed" in result.stdout
+    after = fields(raw("LOOKUP", *NAME))["expires-ms"]
+    assert after - before > 88 * 86400000
+    entry = audit(daemon)[-1]
+    assert (entry["action"], entry["key"], entry["why"]) == (
+        "keep", NAME[2], "dispute")
+    document = json.loads(daemon.cli("keep", reference(raw), "--for", "1h",
+                                     "--why", "x", "--json").stdout)
+    assert document["result"] == "OK" and document["state"] == "completed"
+    assert fields(raw("LOOKUP", *NAME))["expires-ms"] == after
+    assert daemon.cli("keep", *NAME, "--why", "x").returncode == 2
+    assert daemon.cli("keep", "acme", "s", "none", "--for", "1h", "--why",
+                      "x").returncode == 1
+    assert daemon.cli("keep", *NAME, "--for", "1h", "--why", "x",
+                      user="reader").returncode == 4
+
+
+def test_an_app_keeps_without_a_reason_and_an_operator_with_one(daemon, raw):
+    complete(raw)
+    operator = daemon.raw(user="operator")
+    signed = ("WHO", "me", "WHY", "so")
+    assert raw("KEEP", *NAME, 1000) == "OK"
+    assert raw("KEEP", *NAME, 1000, *signed).startswith("NOPERM")
+    assert operator("KEEP", *NAME, 1000, *signed) == "OK"
+    assert operator("KEEP", *NAME, 1000, "WHO", "me") == \
+        "ERR KEEP: WHY is missing"
+
+
 def test_audit_goes_on_after_an_entry(daemon, raw):
     for i in range(3):
         name = ("acme", "s", "k%d" % i)

@@ -184,8 +184,7 @@ class Model:
                 record.deadline = max(record.deadline, now + op.ttl)
             else:
                 record.keep = max(record.keep, op.ttl)
-            return "OK"
-        if event == "evict":
+        elif event == "evict":
             if state != "completed":
                 return "NIL"
             self.free(op, record, now)
@@ -200,8 +199,9 @@ class Model:
             self.finish(op, record, now)
         else:
             self.free(op, record, now)
-        self.audited.append((event.replace("-", " ") + (
-            " (running)" if op.flags & RUNNING else ""), record.token))
+        if op.who:  # an app may keep, too
+            self.audited.append((event.replace("-", " ") + (
+                " (running)" if op.flags & RUNNING else ""), record.token))
         return "OK"
 
     def expect(self, op):
@@ -295,7 +295,8 @@ def random_op(dice, model, keys):
             dice.choice((0, *times)),
             reexecute=dice.random() < .25, no_new=dice.random() < .1,
             headers=b"A: b\r\n", body=b"%d" % dice.randrange(10 ** 9),
-            who="w", why="y")
+            who="" if event == "keep" and dice.random() < .5 else "w",
+            why="y")
     if event.startswith("resolve") and dice.random() < .5:
         op.flags |= RUNNING
     if event == "doubt" or (event in ("complete", "resolve-completed") and

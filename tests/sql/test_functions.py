@@ -1,6 +1,7 @@
 """The functions for apps: claim, work, enqueue and complete in a transaction
 of the app's own; rivals, cuts, isolation levels and rights."""
 
+import contextlib
 import datetime
 import threading
 
@@ -306,6 +307,32 @@ def test_the_holder_waits_for_a_daemon_that_is_at_it_but_not_for_long(
     waiting.join()
     app.commit()
     assert lookup(app)["state"] == "completed"
+
+
+def test_an_operation_is_kept_longer_if_the_transaction_commits(app):
+    assert call(app, "keep", *NAME, "90 days") == (False,)
+    token = claim(app)["token"]
+    complete(app, token, ttl="1 hour")
+    before = lookup(app)["expires"]
+    assert call(app, "keep", *NAME, "1 minute") == (True,)
+    assert lookup(app)["expires"] == before  # never shorter
+    with contextlib.suppress(ZeroDivisionError), app.transaction():
+        assert call(app, "keep", *NAME, "90 days") == (True,)
+        raise ZeroDivisionError
+    assert lookup(app)["expires"] == before
+    with app.transaction():
+        assert call(app, "keep", *NAME, "90 days") == (True,)
+    assert lookup(app)["expires"] > before + datetime.timedelta(days=89)
+    refused("22023", call, app, "keep", *NAME, "0 seconds")
+
+
+def test_what_an_open_operation_is_promised_counts_from_its_completion(app):
+    token = claim(app)["token"]
+    assert call(app, "keep", *NAME, "90 days") == (True,)
+    complete(app, token, ttl="1 hour")
+    stored = lookup(app)
+    assert stored["expires"] > stored["completed"] + datetime.timedelta(
+        days=89)
 
 
 # ---- a claim that is committed before the work ----
@@ -872,8 +899,8 @@ def test_apps_alone_notice_a_fail_over_and_keep_nobody_waiting(db, connect):
 
 # ---- rights ----
 
-APP = {"claim", "complete", "release", "doubt", "extend", "fence", "enqueue",
-       "lookup"}
+APP = {"claim", "complete", "release", "doubt", "extend", "keep", "fence",
+       "enqueue", "lookup"}
 
 
 def test_an_app_may_call_its_functions_and_nothing_else(db, app):

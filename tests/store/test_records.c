@@ -375,6 +375,44 @@ static void an_operator_resolves_and_each_step_is_audited(void **state)
     say(bed, with_token(bed, LK_EVENT_COMPLETE, "two", two), LK_VERDICT_STALE);
 }
 
+/* What apps ask for is not in the log; what operators do is. */
+static void an_operator_keeps_an_operation_for_longer(void **state)
+{
+    struct bed *bed = *state;
+    struct lk_outcome done = finish_new(bed, "k", "x", HOUR_MS);
+    struct lk_op op = op_on(bed, LK_EVENT_KEEP, "k");
+    struct lk_record record = {0};
+
+    op.who = op.why = (struct lk_slice){0};
+    op.ttl_ms = 2 * HOUR_MS;
+    say(bed, op, LK_VERDICT_DONE);
+    assert_int_equal(audit_of(bed, 0).count, 0);
+    op.who = LK_SLICE("oncall");
+    op.why = LK_SLICE("ticket 4711");
+    op.ttl_ms = 3 * HOUR_MS;
+    say(bed, op, LK_VERDICT_DONE);
+    op.name.key = LK_SLICE("unknown");
+    op.hash = lk_name_hash(bed->store->secret, op.name);
+    say(bed, op, LK_VERDICT_NIL);
+    claim_new(bed, "open", "a");
+    op.name.key = LK_SLICE("open");
+    op.hash = lk_name_hash(bed->store->secret, op.name);
+    say(bed, op, LK_VERDICT_DONE);
+
+    bed_reopen(bed);
+    assert_int_equal(look(bed, "k", &record), LK_STATE_COMPLETED);
+    assert_true(record.expires_ms >= done.now_ms + 3 * HOUR_MS);
+    assert_non_null(record.kept);
+    expect_bytes(record.kept->response.body, LK_SLICE("x"));
+    lk_record_free(&record);
+    struct audit_seen seen = audit_of(bed, 0);
+    assert_int_equal(seen.count, 2);
+    assert_string_equal(seen.actions[0], "keep");
+    assert_string_equal(seen.keys[0], "k");
+    assert_string_equal(seen.keys[1], "open");
+    assert_string_equal(seen.who, "oncall");
+}
+
 /* "evict one, resolve released two", of this test's own tenant. */
 static bool add_to_story(void *context, const struct lk_audit_entry *entry)
 {
@@ -701,6 +739,7 @@ int main(void)
         IN_BED(a_list_goes_either_way_and_is_filtered),
         IN_BED(a_list_shows_a_record_in_its_present_state_only),
         IN_BED(an_operator_resolves_and_each_step_is_audited),
+        IN_BED(an_operator_keeps_an_operation_for_longer),
         IN_BED(the_audit_log_tells_the_story_that_is_asked_for),
         IN_BED(a_resolved_record_replays_the_proved_answer),
         IN_BED(what_an_operator_may_not_do_changes_nothing),
