@@ -51,6 +51,8 @@ enum { LK_NAMES_MAX = 1000 };
       "write a consistent copy of the store")                                  \
     X(audit, "audit", "[--who NAME] [--reference REFERENCE] [--follow] ...",   \
       0, 0, LK_CONNECTS, "show what operators did")                            \
+    X(clients, "clients", "[kill ID --why TEXT]", 0, 2, LK_CONNECTS,           \
+      "list connections to the daemon, and end them")                          \
     X(clock, "clock", "accept --why TEXT", 1, 1, LK_CONNECTS,                  \
       "vouch for the clock after a jump")                                      \
     X(migrate, "migrate", "[URL] [--print]", 0, 1, LK_PRINTS,                  \

@@ -2,6 +2,7 @@
 a reload (C40); and what is written down of it (C35)."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -533,3 +534,28 @@ def test_the_kernel_vouches_for_who_acts_without_auth(make_daemon):
     assert " peer=root/%d " % os.getpid() in line
     assert by_name("CLIENT", "KILL", "USER", str(ANN)) == 1
     assert by_group.at_end()
+
+
+def test_the_tool_lists_connections_and_ends_them(make_daemon):
+    daemon = make_daemon(tcp=True)
+    one, two = daemon.raw(), daemon.raw(daemon.tcp_address)
+    two("CLIENT", "SETNAME", "web")
+    lines = daemon.cli("clients").stdout.splitlines()
+    assert lines[0].split() == ["ID", "FROM", "USER", "ROLE", "NAME", "AGE",
+                                "IDLE", "LAST", "WAITING"]
+    shown = "\n".join(lines)
+    assert "%d/%d" % (os.geteuid(), os.getpid()) in shown
+    assert "%s:%d" % two.sock.getsockname() in shown and " web " in shown
+    assert max(map(len, lines)) < 80
+    number = str(one("CLIENT", "ID"))
+    rows = json.loads(daemon.cli("clients", "--json").stdout)["clients"]
+    mine, = [row for row in rows if row["id"] == number]
+    assert (mine["role"], mine["user"]) == ("use", "default")
+    assert "operator" in [row["user"] for row in rows]
+    assert daemon.cli("clients", "kill", number).returncode == 2
+    result = daemon.cli("clients", "kill", number, "--why", "it hangs")
+    assert result.returncode == 0 and number in result.stdout, result
+    assert one.at_end()
+    assert daemon.cli("clients", "kill", number, "--why", "x").returncode == 1
+    assert daemon.cli("clients", "kill", number, "--why", "x",
+                      user="reader").returncode == 4
