@@ -239,7 +239,7 @@ static void put_tale(struct lk_run *run, const struct tale *tale)
     }
     if (tale->of == LK_CLASS_AMBIGUOUS) {
         lk_put(out, "; %s",
-               tale->finding->meeting != LK_BOTH ? "others have the same value"
+               here == NULL || there == NULL ? "others have the same value"
                : here->attempt == 0
                    ? "this job was never called"
                    : "it may be of a job that is not kept any more");
