@@ -280,7 +280,8 @@ def test_a_backup_is_audited_and_never_overwrites(daemon, operator):
     assert isinstance(relative, Error) and "absolute" in relative
     nowhere = operator("BACKUP", "/nowhere/at/all/copy.db", *WHO)
     line = daemon.wait_for_log('path="/nowhere/at/all/copy.db"')
-    assert "level=error" in line and "its folder must be there" in line, line
+    why = nowhere.removeprefix("ERR BACKUP: ")
+    assert "level=error" in line and 'error="%s"' % why in line, line
     assert isinstance(nowhere, Error)
     good = daemon.folder / "good.db"
     assert operator("BACKUP", str(good), *WHO) == "OK"
@@ -321,10 +322,11 @@ def is_unavailable(reply):
 
 
 def held_until(daemon):
-    """As STATS says it; INFO says the same."""
+    """As STATS says it; INFO and HEALTH say the same."""
     stats = fields(daemon.raw(user="reader")("STATS"))["hold-until-ms"]
     text = daemon.raw()("INFO", "store").decode()
     assert "hold_until_ms:%d\r\n" % stats in text, text
+    assert ("was restored" in daemon.cli("health").stdout) == (stats > 0)
     return stats
 
 

@@ -330,6 +330,28 @@ def test_a_daemon_that_lost_its_way_to_the_store_is_left_for_the_other_one(
         gateway.kill()  # it may look after a claim, and nobody is left
 
 
+def test_a_daemon_that_started_before_its_store_is_left_and_gone_back_to(
+        on_postgres, make_daemon, make_gateway, app):
+    # C19, C01: greeted without the store's name, it is greeted again.
+    with Proxy(on_postgres.server) as proxy:
+        proxy.refuse()
+        early = make_daemon(url=proxy.through(on_postgres.url),
+                            settings=on_postgres.settings)
+        well = make_daemon(url=on_postgres.url, settings=on_postgres.settings)
+        gateway = make_gateway(daemon=early, workers=1,
+                               http="idempotency_server %s;" % well.address)
+        keys = [new_key() for _ in range(5)]
+        for key in keys:
+            until(lambda: gateway.post(key).status == 201)
+        proxy.refuse(False)
+        early.wait_for_log("event=store-available")
+        well.stop()
+        until(lambda: gateway.post(keys[0]).replayed)
+        assert gateway.post(new_key()).status == 201
+        assert app.count() == 6
+        gateway.kill()  # it may look after a claim, and nobody is left
+
+
 # ---- the store goes ----
 
 @pytest.mark.parametrize("go", [Store.stop, Store.freeze])

@@ -121,6 +121,7 @@ def test_a_promise_that_no_longer_holds_is_not_repeated(make_daemon):
         until(lambda: "loss of the primary" not in promise())
         assert "power loss" in promise()
         until(lambda: "promises less" in daemon.log_text())
+        assert "does not promise what it did" in daemon.cli("health").stdout
         daemon.stop()
 
 
