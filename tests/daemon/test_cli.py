@@ -737,5 +737,9 @@ def test_a_fingerprint_can_be_explained():
     document = json.loads(run(*command, "--json", input='{"b":1}').stdout)
     assert document["fingerprint"] == "1:" + document["digest"]
     assert document["body_form"] == "json"
+    encoded = json.loads(run(*command, "--content-encoding", "GZIP", "--json",
+                             input="{}").stdout)
+    assert "\ncontent-encoding gzip\n" in encoded["explain"]
+    assert encoded["body_form"] == "raw"
     raw_form = json.loads(run("fingerprint", "--json", input="\x1b").stdout)
     assert raw_form["body_form"] == "raw"
