@@ -216,8 +216,8 @@ static enum lk_exit show_page(struct lk_listing *list, uint64_t limit)
 /* ---- The command ----------------------------------------------------------
  */
 
-/* The columns that say the same in other words go first, and with --attention
- * not the reason. */
+/* Columns that say the same in other words go first; with --attention, the
+ * reason stays. */
 static enum lk_exit list_once(struct lk_cli *cli, const struct filter *filter,
                               uint64_t most)
 {
@@ -233,8 +233,8 @@ static enum lk_exit list_once(struct lk_cli *cli, const struct filter *filter,
         .table = {.columns = COLUMNS,
                   .colour = cli->colour,
                   .right = 1 << 3 | 1 << 4,
-                  .rigid = 1 << 0 | 1 << 1 | 1 << 2,
-                  .spare = filter->attention ? 1 << 2 | 1 << 3 | 1 << 4
+                  .rigid = 1 << 0 | 1 << 1 | 1 << 2 | filter->attention << 5,
+                  .spare = filter->attention ? 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4
                                              : 1 << 3 | 1 << 4 | 1 << 5},
         .doc = {.out = &cli->out},
     };
@@ -252,7 +252,7 @@ static enum lk_exit watch(struct lk_cli *cli, struct filter *filter,
 {
     const struct timespec pause = {(time_t)(every_ms / 1000),
                                    (long)(every_ms % 1000) * 1000000};
-    enum { FRAME = 5 }; /* lines around the rows */
+    enum { FRAME = 6 }; /* lines around the rows */
     enum lk_exit result;
 
     do {

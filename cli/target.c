@@ -77,8 +77,11 @@ static void show_table(struct lk_cli *cli, const struct lk_reply *targets)
     static const char *const names[] = {
         "TARGET", "STATE",   "WAITING", "LEASED",  "UNCERTAIN",
         "DEAD",   "SENT OK", "FAILED",  "OVERDUE", "LAST ERROR"};
-    struct lk_table table = {
-        .columns = 10, .colour = cli->colour, .right = 0x1fc};
+    struct lk_table table = {.columns = 10,
+                             .colour = cli->colour,
+                             .right = 0x1fc,
+                             .rigid = 1 << 1,
+                             .spare = 1 << 3 | 1 << 6 | 1 << 7};
 
     lk_table_heading(&table, names);
     for (size_t i = 0; i < targets->count; i++) {

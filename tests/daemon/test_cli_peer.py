@@ -190,7 +190,7 @@ def answer_with_long_text(peer, text):
     peer.answers["JOBS"] = bulk([0, [flat(**job)]])
     peer.answers["JOB"] = bulk(flat(**dict(job, state="waiting")))
     peer.answers["TARGET"] = bulk([flat(
-        name=text, state="open", waiting=1, leased=12345, uncertain=1, dead=12,
+        name=text, circuit="open", waiting=1, leased=12345, uncertain=1, dead=12,
         sent_ok=1234567, failed=12345, oldest_due_ms=1700000000000,
         last_error=text)])
 
@@ -244,6 +244,20 @@ def test_no_table_is_wider_than_the_terminal(peer, command):
             assert max(map(columns_of, lines)) <= columns, seen
 
 
+def test_the_findings_of_reconcile_fit_the_terminal(peer, tmp_path):
+    export = tmp_path / "e.csv"
+    export.write_text("id,idempotency_key\n%s,%s\n" % (LONG, LONG))
+    peer.answers["JOBS"] = bulk([0, []])
+    peer.answers["TARGET"] = bulk([flat(name="pay", configured=1)])
+    words = ("reconcile", "pay", "--export", str(export))
+    for wide, widest in (((), 80), (("--wide",), 1000)):
+        _, seen = peer.cli_on_terminal(*words, *wide, columns=80)
+        finding, = [line for line in seen.splitlines()
+                    if line.startswith("  only-there")]
+        assert columns_of(finding) <= widest, seen
+        assert (LONG in finding) == bool(wide)
+
+
 def test_a_table_is_cut_where_it_is_long_and_keeps_its_references(peer):
     answer_with_long_text(peer, LONG)
     _, seen = peer.cli_on_terminal("list", columns=80)
@@ -252,6 +266,14 @@ def test_a_table_is_cut_where_it_is_long_and_keeps_its_references(peer):
     _, seen = peer.cli_on_terminal("list", "--wide", columns=80)
     assert seen.count(LONG) == 6 and "\u2026" not in seen
     assert peer.cli("list").stdout.decode().count(LONG) == 6
+
+
+def test_what_matters_most_is_not_cut(peer):
+    answer_with_long_text(peer, LONG)
+    _, seen = peer.cli_on_terminal("list", "--attention", columns=80)
+    assert "2 jobs dead" in seen and "running for" in seen
+    _, seen = peer.cli_on_terminal("target", "status", columns=80)
+    assert "circuit open" in seen
 
 
 def test_nothing_is_missing_of_one_operation(peer):
