@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define DEFAULT_SOCKET (LK_DEFAULT_SERVER + 5)
+#define DEFAULT_SOCKET (&LK_DEFAULT_SERVER[5])
 
 /* An environment variable that is set and not empty. */
 static const char *variable(const char *name)
