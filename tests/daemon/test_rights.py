@@ -154,8 +154,16 @@ def test_jobs_are_shown_with_bodies_to_operators_who_say_why(holding):
 
 # ---- who connects through a unix socket -------------------------------------
 
-as_root = pytest.mark.skipif(os.geteuid() != 0,
-                             reason="only root can be somebody else")
+def may_be_others():
+    """Is this root, with all users of the machine?"""
+    with open("/proc/self/uid_map") as lines:
+        ranges = [tuple(map(int, line.split())) for line in lines]
+    return os.geteuid() == 0 and any(
+        first == 0 and count > 65534 for first, _, count in ranges)
+
+
+as_root = pytest.mark.skipif(not may_be_others(),
+                             reason="only root can be another user")
 # Users and groups that need not exist.
 ANN, BOB, SUPPORT = 4001, 4002, 4003
 
@@ -377,10 +385,10 @@ def test_nothing_is_run_with_a_right_that_is_lost(make_daemon):
     until(lambda: b"blocked_clients:1\r\n" in operator("INFO"))
     write_config(daemon, "[auth]\npassword = app-secret\n")
     reload(daemon)
+    client = app(daemon)
+    assert client("RELEASE", *name(key), token) == "OK"
     with pytest.raises(Closed):
         raw.read()
-    client, operator = app(daemon), daemon.raw(user="operator")
-    assert client("RELEASE", *name(key), token) == "OK"
     assert client("LOOKUP", *name(other)) is None
     assert fields(client("LOOKUP", *name(key)))["state"] == b"released"
 
