@@ -241,6 +241,12 @@ enum lk_status lk_sqlite_check_place(const char *path, struct lk_buf *error)
     struct stat info;
     enum lk_status status = check_link(path, error);
 
+    if (!status && !stat(path, &info) && S_ISDIR(info.st_mode)) {
+        status = latchkey_buf_printf(
+            error, "%s is a folder; name a file in it, such as latchkey.db",
+            path);
+        return status ? status : LK_INVALID;
+    }
     folder_of(path, folder, sizeof(folder));
     if (status || (!stat(folder, &info) && S_ISDIR(info.st_mode) &&
                    !access(folder, W_OK | X_OK))) {

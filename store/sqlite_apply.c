@@ -120,7 +120,9 @@ static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
     atomic_fetch_add(&store->counters.syncs_failed, 1);
     if (rolled_back && status == LK_FULL) {
         abandon(store);
-        lk_sqlite_set_trouble(store, LK_HEALTH_FULL, "the disk is full");
+        lk_sqlite_set_trouble(store, LK_HEALTH_FULL,
+                              "the disk is full; make room, and it goes on by "
+                              "itself");
         refuse(batch, LK_UNAVAILABLE, "the disk is full");
     } else if (rolled_back && status == LK_NOMEM && !committing) {
         abandon(store);

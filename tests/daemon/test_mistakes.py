@@ -217,6 +217,8 @@ DAEMON = [
      "another latchkeyd", "stop that one"),
     ("latchkeyd --store sqlite:{dir}/no/such/s.db --listen unix:{dir}/s", 1,
      "No such file", "folder must be there"),
+    ("latchkeyd --store sqlite:{dir} --listen unix:{dir}/s", 1, "is a folder",
+     "a file in it"),
     ("latchkeyd --store sqlite:{dir}/newer.db --listen unix:{dir}/s", 1,
      "later version", "use that version"),
 ]
@@ -281,6 +283,9 @@ def test_a_full_disk_is_named(faulty):
     daemon.set_faults("fail write ENOSPC any forever")
     assert "UNAVAILABLE the disk is full" in raw(
         "CLAIM", "acme", "POST /pay", "k1", "1:00")
+    said = daemon.cli("health")
+    assert said.returncode == 3
+    assert "disk is full" in said.stdout and "make room" in said.stdout
     full = subprocess.run([str(build.BUILD / "latchkey"), "--help"],
                           stdout=open("/dev/full", "w", encoding="ascii"),
                           stderr=subprocess.PIPE, text=True, timeout=60)
