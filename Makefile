@@ -48,15 +48,27 @@ BUILD ?= build$(if $(flavour),/$(flavour))
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' '$(1)' '$(2)')
 
+# Hardening, for the module too. Sanitizers have checks of their own, which do not
+# go together with these.
+HARDEN_CFLAGS  ?= $(if $(SANITIZE),,-fstack-protector-strong -fstack-clash-protection \
+  -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -Wformat -Werror=format-security)
+HARDEN_LDFLAGS ?= -Wl,-z,relro,-z,now,-z,noexecstack
+
 PKGS := libuv sqlite3 libpq hiredis libcrypto inih libcurl
+ifneq ($(filter-out clean fmt fmt-check help,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(shell pkg-config --exists $(PKGS) && echo yes),yes)
+$(error pkg-config does not find $(foreach pkg,$(PKGS),$(shell pkg-config --exists $(pkg) || echo $(pkg))). \
+  Debian 12 has what the build needs; as root: $(shell ./run packages))
+endif
+endif
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 
 CFLAGS_ALL := -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wpointer-arith \
   -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-unused-parameter \
-  -fPIC -D_GNU_SOURCE -Iinclude -I. $(OPT) $(PKG_CFLAGS) \
+  -fPIC -D_GNU_SOURCE -Iinclude -I. $(OPT) $(HARDEN_CFLAGS) $(PKG_CFLAGS) \
   $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) \
   $(if $(FAULTS),-DLK_FAULTS) $(CFLAGS)
-LDFLAGS_ALL := $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
+LDFLAGS_ALL := $(HARDEN_LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
 LIB_LIBS    := -lcrypto -lhiredis
 STORE_LIBS  := -lsqlite3 -lpq -lhiredis -lcrypto -lpthread
@@ -149,8 +161,8 @@ $(NGINX_OBJS)/Makefile: nginx/config | $(BUILD)/liblatchkey.a
 	$(Q)cd $(NGINX_SRC) && . ./conf_flags && \
 	  LATCHKEY_INC=$(abspath include) LATCHKEY_LIB=$(abspath $(BUILD)) \
 	  ./configure "$${NGX_CONF_FLAGS[@]}" --with-cc='$(CC)' \
-	  --with-cc-opt='$(OPT) -fPIC $(CFLAGS)' \
-	  --with-ld-opt='-Wl,-z,relro -Wl,-z,now -Wl,--exclude-libs,ALL $(LDFLAGS)' \
+	  --with-cc-opt='$(OPT) -fPIC $(HARDEN_CFLAGS) $(CFLAGS)' \
+	  --with-ld-opt='$(HARDEN_LDFLAGS) -Wl,--exclude-libs,ALL $(LDFLAGS)' \
 	  --add-dynamic-module=$(abspath nginx) --builddir=$(@D) >$(@D)/configure.log 2>&1 || \
 	  { tail -20 $(@D)/configure.log; rm -f $@; exit 1; }
 
@@ -238,7 +250,7 @@ ASAN := $(filter address%,$(SANITIZE))
 # sanitizers.
 SUITES := $(if $(THREADS),$(patsubst %,'--ignore-glob=*/%',$(ONE_THREAD))) \
   tests/crash tests/history tests/linear tests/model $(if $(SANITIZE),,tests/sql) tests/courier tests/redis tests/store \
-  $(if $(ASAN)$(GATEWAY),tests/gateway tests/hosts) $(if $(SANITIZE),,tests/services) tests/daemon
+  $(if $(ASAN)$(GATEWAY),tests/gateway tests/hosts) $(if $(SANITIZE),,tests/services tests/docs) tests/daemon
 PYTEST := LATCHKEY_BUILD=$(BUILD) LATCHKEY_FAULTS_BUILD=$(FAULTS_BUILD) \
   $(if $(ASAN),LATCHKEY_NGINX=$(abspath $(BUILD))/nginx) $(PYTHON) -m pytest -q
 

@@ -1,10 +1,29 @@
 #!/usr/bin/env bash
-# all.sh - the whole test run: plain, under sanitizers, fuzzed, linted.
+# all.sh - every test once, plain; with the word `all`, also with longer races,
+# under sanitizers, fuzzed and linted. What runs where is in tests/README.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { printf '\n\033[1m== %d:%02d %s\033[0m\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 jobs=-j$(nproc)
+
+# Shorter races, fewer kills.
+shorten() {
+    export LATCHKEY_KILLS=${LATCHKEY_KILLS:-24}
+    export LATCHKEY_RACE_CLAIMS=${LATCHKEY_RACE_CLAIMS:-200000}
+    export LATCHKEY_HANGS=${LATCHKEY_HANGS:-240}
+    export LK_SEEDS=${LK_SEEDS:-60}
+}
+
+if [ "${1-}" != all ]; then
+    shorten
+    say "build"
+    make "$jobs" all tests faults
+    say "tests"
+    make check
+    say "all tests passed"
+    exit
+fi
 
 say "format"
 make fmt-check
@@ -18,8 +37,8 @@ nice -n 15 make lint >build/lint.log 2>&1 &
 lint=$!
 trap 'kill $lint 2>/dev/null || true' EXIT
 
-# Reloads every 100 ms for 20 s are what is promised; sanitizer builds have the
-# default, which is shorter.
+# Reloads every 100 ms for 20 s are what is promised; other runs have the
+# defaults, which are shorter.
 say "plain tests, and the linters beside them"
 LATCHKEY_RELOAD_SECONDS=${LATCHKEY_RELOAD_SECONDS:-20} make check
 say "the linters"
@@ -28,13 +47,8 @@ wait $lint || {
     exit 1
 }
 
-# The same tests on slower programs: fewer kills and shorter races. What runs
-# where is in tests/README.md.
-export LATCHKEY_KILLS=${LATCHKEY_KILLS:-24}
-export LATCHKEY_RACE_CLAIMS=${LATCHKEY_RACE_CLAIMS:-200000}
-export LATCHKEY_HANGS=${LATCHKEY_HANGS:-240}
-export LK_SEEDS=${LK_SEEDS:-60}
-
+# The same tests on slower programs.
+shorten
 for sanitizer in address,undefined thread; do
     say "sanitizer: $sanitizer"
     make "$jobs" SANITIZE=$sanitizer all tests faults
