@@ -238,7 +238,7 @@ static uint64_t choose_token(const struct group *group, const struct key *key)
         return other->tokens[other->token_count - 1];
     }
     if (key->token_count == 0) {
-        return 1;
+        return UINT64_C(1) << 52; /* no store gets that far */
     }
     return key
         ->tokens[chance(85) ? key->token_count - 1 : below(key->token_count)];
