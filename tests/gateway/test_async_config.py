@@ -1,11 +1,8 @@
 """What nginx -t says of asynchronous requests, before the first one."""
 
-import re
-
 import pytest
 
-from support import build
-from support.gateway import check_config, free_port, guard, make_certificate
+from support.gateway import check_config, guard
 from support.later import OPERATIONS, later
 
 ASYNC = ("idempotency_async always;",
@@ -28,26 +25,6 @@ def warned(*words, **options):
     lines = [line for line in checked.text.splitlines() if "[warn]" in line
              and all(word in line for word in words)]
     assert len(lines) == 1, checked.text
-
-
-def documented():
-    """The two parts of the example in the documentation."""
-    text = (build.ROOT / "docs" / "nginx.md").read_text()
-    section = text.split("\n## Asynchronous requests\n")[1].split("\n## ")[0]
-    return re.findall(r"(?s)```nginx\n(.*?)```", section)
-
-
-def test_the_documented_way_is_accepted_without_a_word(folder):
-    locations, servers = documented()
-    (folder / "api.conf").write_text(locations)
-    (folder / "users").write_text("acme:x\n")
-    make_certificate(folder)
-    servers = (servers.replace("/run/latchkey-gateway", str(folder))
-               .replace("/etc/nginx", str(folder))
-               .replace("443", "127.0.0.1:%d" % free_port()))
-    checked = check_config(http=servers)
-    assert checked.ok and "[warn]" not in checked.text, checked.text
-    assert str(folder / "sock") in checked.config
 
 
 @pytest.mark.parametrize("parameter, message", [
