@@ -201,8 +201,8 @@ def test_list_filters_and_pages(daemon, raw):
 
 def test_list_asks_for_scope_and_time_and_goes_either_way(daemon, raw):
     for i in range(5):
-        claim(raw, ("acme", "POST /pay", "k%d" % i))
-    claim(raw, ("acme", "POST /refund", "r"))
+        claim(raw, ("acme", "POST /pay", "k%d" % i), "LOCK", 3600000)
+    claim(raw, ("acme", "POST /refund", "r"), "LOCK", 3600000)
     doubt(raw, ("acme", "POST /pay", "odd"))
     ms = fields(raw("LOOKUP", "acme", "POST /refund", "r"))["claimed-ms"]
 
