@@ -197,9 +197,9 @@ struct report {
     uint64_t age_ms; /* of the look */
 };
 
-/* "for 5 minutes", or nothing. */
-static const char *lasting(const struct report *report, uint64_t since_ms,
-                           char text[AGE_SIZE])
+/* ", the oldest for 5 minutes" of several, or nothing. */
+static const char *lasting(const struct report *report, uint64_t count,
+                           uint64_t since_ms, char text[AGE_SIZE])
 {
     static const struct {
         uint64_t ms;
@@ -207,20 +207,21 @@ static const char *lasting(const struct report *report, uint64_t since_ms,
     } units[] = {{86400000, "day"}, {3600000, "hour"}, {60000, "minute"}};
     uint64_t now = report->stats.now_ms;
     uint64_t age = since_ms && now > since_ms ? now - since_ms : 0;
-    uint64_t count = age / 1000;
+    uint64_t age_count = age / 1000;
     const char *unit = "second";
 
     for (size_t i = 0; i < 3; i++) {
         if (age >= 2 * units[i].ms) {
-            count = age / units[i].ms;
+            age_count = age / units[i].ms;
             unit = units[i].unit;
             break;
         }
     }
     text[0] = '\0';
     if (since_ms) {
-        snprintf(text, AGE_SIZE, ", the oldest for %" PRIu64 " %s%s", count,
-                 unit, count == 1 ? "" : "s");
+        snprintf(text, AGE_SIZE, ",%s for %" PRIu64 " %s%s",
+                 count == 1 ? "" : " the oldest", age_count, unit,
+                 age_count == 1 ? "" : "s");
     }
     return text;
 }
@@ -259,7 +260,7 @@ static void add_count(struct report *report, const char *code, const char *what,
         add_reason(report, code, ACT, count, "%" PRIu64 " %s%s %s %s%s: %s",
                    count, what, count == 1 ? "" : "s",
                    count == 1 ? "is" : "are", state,
-                   lasting(report, since_ms, age), cure)
+                   lasting(report, count, since_ms, age), cure)
             ->since_ms = since_ms;
     }
 }
@@ -325,7 +326,8 @@ static void add_late(struct report *report, const struct group *late)
                    "%" PRIu64 " job%s that should be called (%s)%s: start a "
                    "courier that knows the target, or see why it is slow",
                    late->jobs, late->jobs == 1 ? " waits" : "s wait",
-                   late->names, lasting(report, late->since_ms, age))
+                   late->names,
+                   lasting(report, late->jobs, late->since_ms, age))
             ->since_ms = late->since_ms;
     }
 }
@@ -339,7 +341,8 @@ static void add_paused(struct report *report, const struct group *paused)
                    "%" PRIu64 " target%s paused (%s)%s: latchkey target "
                    "resume NAME",
                    paused->count, paused->count == 1 ? " is" : "s are",
-                   paused->names, lasting(report, paused->since_ms, age))
+                   paused->names,
+                   lasting(report, paused->count, paused->since_ms, age))
             ->since_ms = paused->since_ms;
     }
 }
@@ -404,18 +407,18 @@ static void add_store(struct report *report, struct lk_server *server)
         add_reason(report, "stopping", CANNOT_WORK, 0,
                    "the daemon is shutting down");
     }
+    if (stats->clock_held) {
+        add_reason(report, "clock-held", ACT, 0,
+                   "the wall clock is implausibly far from the time last "
+                   "stored, and nothing expires: set it right, then latchkey "
+                   "clock accept");
+    }
     if (atomic_load(&server->checkup.disk_known) && free_bytes < least) {
         add_reason(report, "disk-low", ACT, free_bytes >> 20,
                    "%" PRIu64 " MiB are free on the disk of the store, less "
                    "than limits.disk_free (%" PRIu64 " MiB): make room before "
                    "claims are refused",
                    free_bytes >> 20, least >> 20);
-    }
-    if (stats->clock_held) {
-        add_reason(report, "clock-held", ACT, 0,
-                   "the wall clock is implausibly far from the time last "
-                   "stored, and nothing expires: set it right, then latchkey "
-                   "clock accept");
     }
     if (stats->hold_until_ms) {
         add_reason(report, "restored", ACT,
@@ -499,9 +502,9 @@ static enum lk_status write_summary(struct lk_buf *out,
         snprintf(text, sizeof(text), "%s%s", report->reasons[0].text, more);
     } else {
         snprintf(text, sizeof(text),
-                 "%" PRIu64 " operations are stored, and nothing needs a "
-                 "person",
-                 report->stats.records);
+                 "%" PRIu64 " operation%s stored, and nothing needs a person",
+                 report->stats.records,
+                 report->stats.records == 1 ? " is" : "s are");
     }
     return lk_pair_bytes(out, "summary", latchkey_slice(text));
 }

@@ -34,7 +34,8 @@ def test_what_needs_no_person_is_healthy(make_daemon):
     assert found["status"] == b"ok" and not found["reasons"]
     said = daemon.cli("health", user=None)
     assert said.returncode == 0
-    assert said.stdout.startswith("healthy: 1 operation"), said.stdout
+    assert said.stdout == ("healthy: 1 operation is stored, and nothing needs "
+                           "a person\n")
     shown = json.loads(daemon.cli("health", "--json").stdout)
     assert shown["status"] == "ok" and shown["reasons"] == []
 
