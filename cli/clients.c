@@ -84,7 +84,8 @@ static void put_row(struct lk_table *table, struct lk_slice line)
 
         if (strcmp(field, "addr") == 0 && local) {
             lk_put_text(cell, peer);
-        } else if (strcmp(field, "age") == 0 || strcmp(field, "idle") == 0) {
+        } else if (value.len > 0 &&
+                   (strcmp(field, "age") == 0 || strcmp(field, "idle") == 0)) {
             lk_put_duration(cell, strtoull(value.data, NULL, 10) * 1000, 1);
         } else {
             lk_put_text(cell, value);

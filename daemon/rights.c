@@ -8,8 +8,9 @@
  *
  * A reload is one step of the loop, as each command is: a command runs with the
  * rights of before or of after, and AUTH by the passwords of before or of
- * after. Whoever has lost a right by it runs no further command. What the store
- * or the reader has begun ends and is answered, then the connection is closed.
+ * after. A connection that lost a right by it runs no further command. What the
+ * store or the reader has begun ends and is answered, then the connection is
+ * closed.
  */
 #include "daemon/daemon.h"
 
@@ -50,7 +51,7 @@ static bool read_groups(int fd, gid_t own, struct lk_peer *peer)
     return true;
 }
 
-/* Whoever has a role by a group is a person: to ask for the name of each app
+/* A user who has a role by a group is a person: to ask for the name of each app
  * that connects could mean to ask another machine. */
 static void name_user(struct lk_conn *conn)
 {

@@ -14,7 +14,7 @@ from support.life import FINGERPRINT, begin, finish, name, new_key, until
 from support.resp import Closed, Error, encode, fields
 
 WHO = ("WHO", "ann", "WHY", "ticket 7")
-# A password for apps: whoever is a reader or an operator is no more than that.
+# A password for apps: readers and operators are no more than that.
 CLOSED = ["auth.password=app-secret"]
 
 
@@ -113,7 +113,7 @@ def test_a_look_that_cannot_be_noted_shows_nothing(faulty):
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def holding(request, make_daemon):
-    """A daemon that keeps jobs and delivers none, whoever may use it."""
+    """A daemon that keeps jobs and delivers none, and needs no password."""
     settings, url = open_store(request, request.param)
     return make_daemon(url=url, settings=[
         *settings, "courier.enabled=no", "target.pay.url=http://127.0.0.1:1"])
@@ -170,7 +170,7 @@ ANN, BOB, SUPPORT = 4001, 4002, 4003
 
 @contextlib.contextmanager
 def acting_as(user, *groups):
-    """Whoever connects meanwhile is that user, in these groups."""
+    """Connections made in it are that user's, in these groups."""
     before = os.getgroups()
     os.setgroups(groups)
     os.setegid(groups[0] if groups else user)
@@ -259,7 +259,7 @@ password = app-secret
     assert can(connect_as(daemon, 4009, ANN, BOB)) == set()
     stranger = connect_as(daemon, 4009)
     assert stranger("LIST").code == "NOAUTH"
-    # The user of another namespace, whoever that is.
+    # What the kernel calls every user of another namespace.
     assert can(connect_as(daemon, 65534, 65534)) == set()
     assert stranger("AUTH", "app-secret") == "OK" and can(stranger) == {"use"}
 
@@ -346,7 +346,7 @@ def test_a_changed_password_for_apps_closes_those_who_gave_the_old_one(known):
     assert stranger("AUTH", "new") == "OK" and can(stranger) == {"use"}
 
 
-def test_a_reload_that_fails_changes_nobody_s_rights(known):
+def test_a_reload_that_fails_changes_no_rights(known):
     ann = known.raw(user="ann")
     write_config(known, known.config.read_text().replace(
         "ann = operate ann-secret\n", "") + "[peers]\nno-one-at-all = read\n")
