@@ -136,8 +136,8 @@ static void put_tenant(const struct lk_up *up, struct lk_buf *out)
                stored);
     } else if (strchr(up->tenant, '$') == NULL) {
         lk_put(out,
-               "  callers  everybody is one caller, \"%s\": equal keys get\n"
-               "           the same answer, whoever sends them\n",
+               "  callers  all clients are one caller, \"%s\": equal keys get\n"
+               "           the same answer\n",
                up->tenant);
     } else {
         lk_put(out,
@@ -204,7 +204,7 @@ void lk_up_put_hint(const struct lk_up *up, bool tenant, struct lk_buf *out)
     } else if (up->tenant == NULL) {
         lk_put(out, "  ^ it has a key, but does not say who asks: send -H "
                     "'Authorization: Bearer demo',\n    or start with --tenant "
-                    "demo, which makes everybody one caller\n");
+                    "demo, which makes all clients one caller\n");
     } else {
         lk_put(out,
                "  ^ it has a key, but nothing in %s, which says who asks: "

@@ -241,7 +241,7 @@ static char *name_by_address(const struct lk_up_listen *listen)
     return name;
 }
 
-/* It stands in a comment of nginx's configuration: a line of its own there
+/* It is in a comment of nginx's configuration: a line of its own there
  * would be more than a comment. */
 static bool is_plain(const char *url)
 {

@@ -142,7 +142,7 @@ static enum lk_put_colour colour_of(struct lk_slice verdict,
     return LK_PLAIN;
 }
 
-/* Once for each kind: newcomers need it, and nobody twice. */
+/* Once for each kind: newcomers need it, and no one twice. */
 static void put_hint(struct lk_up_log *log, struct lk_slice verdict,
                      struct lk_buf *out)
 {

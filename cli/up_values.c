@@ -350,7 +350,7 @@ static const char *refuse_variable(const char *text)
     size_t length = strspn(name, name_characters);
 
     if (length == 11 && strncmp(name, "remote_user", length) == 0) {
-        return "nobody would check that user, as up cannot do basic "
+        return "no one would check that user, as up cannot do basic "
                "authentication; use '$http_authorization', or add auth_basic "
                "to what --print-config prints";
     }

@@ -149,7 +149,7 @@ static enum lk_exit check_private(const char *path)
     struct stat st;
 
     if (stat(path, &st) == 0 && (st.st_mode & S_IROTH) != 0) {
-        lk_complain("%s: everybody can read this password; chmod 600 it", path);
+        lk_complain("%s: all users can read this password; chmod 600 it", path);
         return LK_EXIT_USAGE;
     }
     return LK_EXIT_DONE;

@@ -158,7 +158,7 @@ TOOL = [
     ("latchkey --profile staging ping", 2, '"staging"', "server = ADDRESS"),
     ("XDG_CONFIG_HOME={dir}/profiles latchkey ping", 2, "config:3:",
      "server, user and password_file"),
-    ("XDG_CONFIG_HOME={dir}/open latchkey ping", 2, "everybody", "chmod 600"),
+    ("XDG_CONFIG_HOME={dir}/open latchkey ping", 2, "all users", "chmod 600"),
     # what is not there
     (OPERATOR + "latchkey evict a b c --why x", 1, "no operation",
      "latchkey list"),
@@ -228,7 +228,7 @@ UP = [
     ("latchkey up --upstream ftp://x", 2, "no known scheme", "http://"),
     ("latchkey up --upstream 8080", 2, "already", "--listen"),
     ("latchkey up --upstream 3000 --mode maybe", 2, '"maybe"', "observe"),
-    ("latchkey up --upstream 3000 --tenant '$remote_user'", 2, "nobody",
+    ("latchkey up --upstream 3000 --tenant '$remote_user'", 2, "no one",
      "$http_authorization"),
     ("latchkey up --upstream 3000 --store mysql://x", 2, "mysql",
      "sqlite:PATH"),
