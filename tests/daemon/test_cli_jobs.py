@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import socket
 import subprocess
 import threading
@@ -341,6 +342,27 @@ def test_a_paused_target_is_not_called_until_it_is_resumed(box, service):
     ask(box, "target", "resume", "pay", "--why", "done")
     until(lambda: box.show(waiting["id"])["state"] == "delivered")
     assert [entry["why"] for entry in audit(box)] == ["maintenance", "done"]
+
+
+def test_what_a_target_was_sent_has_one_name_and_one_number(box):
+    for _ in range(2):
+        leave(box, "/200", "delivered")
+
+    def sent():
+        """By the wire, INFO and the tool."""
+        line = re.search(r"target_pay:(\S+)",
+                         box.operator("INFO", "outbox").decode())[1]
+        head, row = [re.split(r"  +", line.strip()) for line in
+                     box.daemon.cli("target", "status", "--wide")
+                     .stdout.splitlines() if not line.startswith("mail")]
+        status = box.target_status()
+        assert not {"delivered", "dropped"} & set(status)
+        assert "DELIVERED" not in head
+        return (status["sent-ok"],
+                int(dict(pair.split("=") for pair in line.split(","))
+                    ["sent_ok"]),
+                int(row[head.index("SENT OK")]))
+    until(lambda: sent() == (2, 2, 2))
 
 
 def test_an_unknown_target_is_told(box):
