@@ -358,7 +358,7 @@ void lk_put_form(struct lk_buf *out, enum lk_form form,
         lk_put(out, "yes");
         break;
     case LK_FORM_SIZE:
-        lk_put_bytes(out, value->text.len);
+        lk_put_bytes(out, number);
         break;
     }
 }

@@ -53,7 +53,7 @@ enum lk_form {
     LK_FORM_TIME,
     LK_FORM_DURATION,
     LK_FORM_FLAG, /* "yes": it is there */
-    LK_FORM_SIZE, /* of its text */
+    LK_FORM_SIZE, /* a number of bytes */
 };
 
 void lk_put_form(struct lk_buf *out, enum lk_form form,

@@ -183,6 +183,8 @@ def test_a_job_is_shown_with_its_whole_history_C29(box):
     for text in ("dead", "pay", "/429", "429", "ATTEMPT", "charge",
                  dead["reference"], dead["downstream-key"]):
         assert text in shown, text
+    assert re.search("^body +7 bytes$", shown, re.M), shown
+    assert re.search("^last answer +5 bytes$", shown, re.M), shown
     document = ask(box, "dead", "show", dead["id"])
     assert document["state"] == "dead" and document["attempts"] == 2
     assert [(row["number"], row["status"]) for row in document["history"]] == \
