@@ -30,14 +30,13 @@ static ngx_uint_t ngx_http_latchkey_hash_gives(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_hash_t *hash, ngx_uint_t depth);
 static ngx_uint_t ngx_http_latchkey_result_gives(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_http_variable_value_t *result,
-    ngx_uint_t captures, ngx_uint_t depth);
+    ngx_str_t *source, ngx_uint_t depth);
 
 
 ngx_uint_t
 ngx_http_latchkey_is_mapped_by_client(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth)
 {
-    ngx_uint_t                captures;
     ngx_http_latchkey_map_t  *map;
 #if (NGX_PCRE)
     ngx_uint_t                i;
@@ -48,16 +47,11 @@ ngx_http_latchkey_is_mapped_by_client(ngx_conf_t *cf,
         return 0;
     }
 
-    /* what a regular expression takes out of a client's text is the client's */
-
-    captures = ngx_http_latchkey_has_clients(cf, llcf, &map->value.value,
-                                             depth, NULL);
-
 #if (NGX_PCRE)
 
     for (i = 0; i < map->map.nregex; i++) {
         if (ngx_http_latchkey_result_gives(cf, llcf, map->map.regex[i].value,
-                                           captures, depth))
+                                           &map->value.value, depth))
         {
             return 1;
         }
@@ -65,8 +59,8 @@ ngx_http_latchkey_is_mapped_by_client(ngx_conf_t *cf,
 
 #endif
 
-    return ngx_http_latchkey_result_gives(cf, llcf, map->default_value, 0,
-                                          depth)
+    return ngx_http_latchkey_result_gives(cf, llcf, map->default_value,
+                                          NULL, depth)
            || ngx_http_latchkey_hash_gives(cf, llcf, &map->map.hash.hash,
                                            depth);
 }
@@ -210,7 +204,7 @@ ngx_http_latchkey_hash_gives(ngx_conf_t *cf,
              elt = (ngx_hash_elt_t *) ngx_align_ptr(&elt->name[0] + elt->len,
                                                     sizeof(void *)))
         {
-            if (ngx_http_latchkey_result_gives(cf, llcf, elt->value, 0,
+            if (ngx_http_latchkey_result_gives(cf, llcf, elt->value, NULL,
                                                depth))
             {
                 return 1;
@@ -222,12 +216,15 @@ ngx_http_latchkey_hash_gives(ngx_conf_t *cf,
 }
 
 
-/* one that is not valid is a value with variables, to be made when needed */
+/*
+ * One that is not valid is a value with variables, to be made when needed.
+ * What a regular expression takes out of its source is as good as that.
+ */
 
 static ngx_uint_t
 ngx_http_latchkey_result_gives(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_http_variable_value_t *result,
-    ngx_uint_t captures, ngx_uint_t depth)
+    ngx_str_t *source, ngx_uint_t depth)
 {
     ngx_http_complex_value_t  *value;
 
@@ -237,7 +234,7 @@ ngx_http_latchkey_result_gives(ngx_conf_t *cf,
 
     value = (ngx_http_complex_value_t *) result->data;
 
-    return captures
-           || ngx_http_latchkey_has_clients(cf, llcf, &value->value, depth,
-                                            NULL);
+    return ngx_http_latchkey_has_clients(cf, llcf, &value->value, depth, NULL)
+           || (source && ngx_http_latchkey_has_clients(cf, llcf, source,
+                                                       depth, NULL));
 }

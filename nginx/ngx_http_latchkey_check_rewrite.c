@@ -26,6 +26,9 @@ extern ngx_module_t  ngx_http_rewrite_module ngx_http_latchkey_weak;
 static ngx_uint_t ngx_http_latchkey_reads_client(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_array_t *codes, ngx_str_t *name,
     ngx_uint_t depth);
+static ngx_uint_t ngx_http_latchkey_has_clients_code(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, u_char *ip, u_char *last,
+    ngx_str_t *captured, ngx_uint_t depth);
 static ngx_array_t *ngx_http_latchkey_codes(void **loc_conf);
 
 
@@ -81,15 +84,18 @@ ngx_http_latchkey_is_set_by_client(ngx_conf_t *cf,
 }
 
 
-/* "set": a value, its parts, and where it goes */
+/*
+ * "set": a value, its parts, and where it goes.  Only what goes into the
+ * variable is looked at.
+ */
 
 static ngx_uint_t
 ngx_http_latchkey_reads_client(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_array_t *codes, ngx_str_t *name,
     ngx_uint_t depth)
 {
-    u_char                      *ip, *last;
-    ngx_uint_t                   written, tested, captured;
+    u_char                      *ip, *last, *value;
+    ngx_str_t                   *tested, *captured;
     ngx_http_variable_t         *v;
     ngx_http_script_code_pt      code;
     ngx_http_core_main_conf_t   *cmcf;
@@ -102,11 +108,11 @@ ngx_http_latchkey_reads_client(ngx_conf_t *cf,
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
     v = cmcf->variables.elts;
 
-    written = 0;
-    tested = 0;
-    captured = 1;                       /* by the location: of the path */
+    tested = NULL;
+    captured = NULL;                    /* by the location: of the path */
     ip = codes->elts;
     last = ip + codes->nelts;
+    value = ip;
 
     for ( /* void */ ; ip < last; ip += sizeof(uintptr_t)) {
         code = *(ngx_http_script_code_pt *) ip;
@@ -115,30 +121,65 @@ ngx_http_latchkey_reads_client(ngx_conf_t *cf,
         if (code == ngx_http_script_value_code
             || code == ngx_http_script_complex_value_code)
         {
-            written = 0;
+            value = ip;
 
         } else if (code == ngx_http_script_var_code) {
-            tested = ngx_http_latchkey_is_clients(cf, llcf,
-                                         &v[var->index].name, depth);
+            tested = &v[var->index].name;
 
 #if (NGX_PCRE)
         } else if (code == ngx_http_script_regex_start_code) {
-            captured = !((ngx_http_script_regex_code_t *) ip)->test || tested;
+            captured = ((ngx_http_script_regex_code_t *) ip)->test ? tested
+                                                                   : NULL;
 #endif
 
-        } else if (code == ngx_http_script_copy_capture_code) {
-            written |= captured;
-
-        } else if (code == ngx_http_script_copy_var_code) {
-            written |= ngx_http_latchkey_is_clients(cf, llcf,
-                                           &v[var->index].name, depth);
-
         } else if (code == ngx_http_script_set_var_code
-                   && written
                    && v[var->index].name.len == name->len
                    && ngx_strncasecmp(v[var->index].name.data, name->data,
                                       name->len)
-                      == 0)
+                      == 0
+                   && ngx_http_latchkey_has_clients_code(cf, llcf, value, ip,
+                                                         captured, depth))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* `captured`: what captures are of; NULL: of the path */
+
+static ngx_uint_t
+ngx_http_latchkey_has_clients_code(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, u_char *ip, u_char *last,
+    ngx_str_t *captured, ngx_uint_t depth)
+{
+    ngx_str_t                   *name;
+    ngx_http_variable_t         *v;
+    ngx_http_script_code_pt      code;
+    ngx_http_core_main_conf_t   *cmcf;
+    ngx_http_script_var_code_t  *var;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+    v = cmcf->variables.elts;
+
+    for ( /* void */ ; ip < last; ip += sizeof(uintptr_t)) {
+        code = *(ngx_http_script_code_pt *) ip;
+        var = (ngx_http_script_var_code_t *) ip;
+
+        if (code == ngx_http_script_copy_var_code) {
+            name = &v[var->index].name;
+
+        } else if (code == ngx_http_script_copy_capture_code) {
+            name = captured;
+
+        } else {
+            continue;
+        }
+
+        if (name == NULL
+            || ngx_http_latchkey_is_clients(cf, llcf, name, depth))
         {
             return 1;
         }

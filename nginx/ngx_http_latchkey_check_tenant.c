@@ -8,7 +8,7 @@
 
 
 /* of variables that are set from others; beyond it nothing is known */
-#define NGX_HTTP_LATCHKEY_DEPTH  4
+#define NGX_HTTP_LATCHKEY_DEPTH  64
 
 
 /* the beginnings of structures that other modules keep to themselves */
@@ -35,6 +35,14 @@ static char *ngx_http_latchkey_check_caller(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
 static void ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
+static ngx_uint_t ngx_http_latchkey_is_asked(ngx_array_t *asked,
+    ngx_str_t *name);
+static ngx_uint_t ngx_http_latchkey_is_capture(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name);
+#if (NGX_PCRE)
+static ngx_uint_t ngx_http_latchkey_captures(ngx_conf_t *cf,
+    ngx_http_regex_t *regex, ngx_str_t *name);
+#endif
 static ngx_uint_t ngx_http_latchkey_next_name(ngx_str_t *rest,
     ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_has_variable(ngx_str_t *value,
@@ -186,6 +194,11 @@ ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
         return;
     }
 
+    lmcf->asked = ngx_array_create(cf->temp_pool, 8, sizeof(ngx_str_t));
+    if (lmcf->asked == NULL) {
+        return;
+    }
+
     if (ngx_http_latchkey_has_clients(cf, llcf, &llcf->tenant->value, 0,
                                       &name))
     {
@@ -227,14 +240,20 @@ ngx_http_latchkey_has_clients(ngx_conf_t *cf,
 }
 
 
-/* `depth`: of variables that are set from others */
+/*
+ * `depth`: of variables that are set from others.  Each is looked at once, or
+ * some dozens of "set" and "map" would be looked at for hours: if it is a
+ * client's, so is all that asked for it, and nobody asks again.
+ */
 
 ngx_uint_t
 ngx_http_latchkey_is_clients(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth)
 {
-    char    **known;
-    size_t    len;
+    char                          **known;
+    size_t                          len;
+    ngx_str_t                      *asked;
+    ngx_http_latchkey_main_conf_t  *lmcf;
 
     if (name->len == 1 && name->data[0] >= '1' && name->data[0] <= '9') {
         return depth == 0;
@@ -251,13 +270,105 @@ ngx_http_latchkey_is_clients(ngx_conf_t *cf,
         }
     }
 
-    if (depth == NGX_HTTP_LATCHKEY_DEPTH) {
+    lmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_latchkey_module);
+
+    if (depth == NGX_HTTP_LATCHKEY_DEPTH
+        || ngx_http_latchkey_is_asked(lmcf->asked, name))
+    {
         return 0;
     }
 
-    return ngx_http_latchkey_is_set_by_client(cf, llcf, name, depth + 1)
+    asked = ngx_array_push(lmcf->asked);
+    if (asked == NULL) {
+        return 0;
+    }
+
+    *asked = *name;
+
+    return ngx_http_latchkey_is_capture(cf, llcf, name)
+           || ngx_http_latchkey_is_set_by_client(cf, llcf, name, depth + 1)
            || ngx_http_latchkey_is_mapped_by_client(cf, llcf, name, depth + 1);
 }
+
+
+static ngx_uint_t
+ngx_http_latchkey_is_asked(ngx_array_t *asked, ngx_str_t *name)
+{
+    ngx_str_t   *one;
+    ngx_uint_t   i;
+
+    one = asked->elts;
+
+    for (i = 0; i < asked->nelts; i++) {
+        if (one[i].len == name->len
+            && ngx_strncasecmp(one[i].data, name->data, name->len) == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* by its name: of the path or of the host */
+
+static ngx_uint_t
+ngx_http_latchkey_is_capture(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name)
+{
+#if (NGX_PCRE)
+    ngx_uint_t                 i;
+    ngx_http_server_name_t    *server;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
+
+    if (ngx_http_latchkey_captures(cf, clcf->regex, name)) {
+        return 1;
+    }
+
+    server = llcf->cscf->server_names.elts;
+
+    for (i = 0; i < llcf->cscf->server_names.nelts; i++) {
+        if (ngx_http_latchkey_captures(cf, server[i].regex, name)) {
+            return 1;
+        }
+    }
+#endif
+
+    return 0;
+}
+
+
+#if (NGX_PCRE)
+
+static ngx_uint_t
+ngx_http_latchkey_captures(ngx_conf_t *cf, ngx_http_regex_t *regex,
+    ngx_str_t *name)
+{
+    ngx_str_t                  *one;
+    ngx_uint_t                  i;
+    ngx_http_variable_t        *v;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+    v = cmcf->variables.elts;
+
+    for (i = 0; regex && i < regex->nvariables; i++) {
+        one = &v[regex->variables[i].index].name;
+
+        if (one->len == name->len
+            && ngx_strncasecmp(one->data, name->data, name->len) == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+#endif
 
 
 /* takes the first variable, "$name" or "${name}", off the front of a value */

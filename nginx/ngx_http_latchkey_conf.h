@@ -80,6 +80,7 @@ typedef struct {
 
     /* of every "map"; NULL: there is none, or it is not known */
     ngx_http_get_variable_pt         map_handler;
+    ngx_array_t                     *asked;       /* variables, of a tenant */
     unsigned                         map_asked:1;
 
     unsigned                         warned_courier:1;

@@ -221,10 +221,35 @@ def test_a_map_that_gives_what_a_client_wrote_is_warned_of(inside, warned):
     assert warnings(guard("/", *BASIC, tenant="$part"), http=maps) == []
 
 
+@pytest.mark.parametrize("path,server", [
+    ("~ ^/(?<account>[^/]+)/", ""),
+    ("/", "server_name ~^(?<account>.+)[.]test$;")])
+def test_a_capture_of_the_path_or_the_host_is_warned_of(path, server):
+    # C15: by its name as well as by its number
+    assert len(warnings(guard(path, *BASIC, tenant="$account"),
+                        server=server)) == 1
+    assert warnings(guard(path, *BASIC, tenant="$remote_user"),
+                    server=server) == []
+
+
 def test_maps_that_give_each_other_end():
     maps = "".join("map $uri $m%d { default $m%d; a $m%d; }" % (
         number, (number + 1) % 3, number) for number in range(3))
     assert warnings(guard("/", *BASIC, tenant="$m0"), http=maps) == []
+
+
+def test_a_server_full_of_variables_is_looked_at_once_and_to_the_end():
+    # As many ways through it as there are, it would not end today.
+    maps = "".join("map $pid $m%d { %s }" % (
+        number, "".join("k%d a-$m%d;" % (key, number + 1)
+                        for key in range(100))) for number in range(6))
+    maps += "map $pid $m6 { default $%s; }"
+    lines = "".join("if ($s%d = 1) { set $s%d $s%d-$s%d-$hostname; }" % (
+        number, number + 1, number, number + 1) for number in range(100))
+    lines += "set $s0 $m0;"
+    for last, warned in (("server_name", 0), ("http_x_account", 1)):
+        assert len(warnings(guard("/", *BASIC, tenant="$s9"), server=lines,
+                            http=maps % last)) == warned
 
 
 @pytest.mark.parametrize("lines", [
