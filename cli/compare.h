@@ -263,6 +263,7 @@ struct lk_coverage {
     uint64_t lines;     /* that could be read */
     uint64_t malformed; /* that could not */
     uint64_t keyless;   /* lines without a key that met no job */
+    uint64_t strange;   /* lines whose value of --match no job has */
     uint64_t by_key;    /* lines that met a job by their key */
     uint64_t missing;   /* delivered before it ends, and not in it */
     bool unended;       /* the last line of CSV has no newline */

@@ -108,6 +108,10 @@ const char *lk_absence_fault(const struct lk_coverage *coverage)
         return "some lines without a key belong to no known job, and may be "
                "what is looked for";
     }
+    if (coverage->strange > 0) {
+        return "some lines have a value of --match that no job has, and may be "
+               "what is looked for, cut or written otherwise";
+    }
     if (coverage->lines > 0 ? coverage->by_key == 0 : !coverage->has_header) {
         return "no line of the export has a key of ours, so the keys may be "
                "others";

@@ -182,6 +182,23 @@ static bool is_doubtful(const struct lk_run *run,
            (others_gone || finding->here->attempt == 0);
 }
 
+/*
+ * A line whose key of ours no job has is of another: keys are unique, and come
+ * back as they went out. A reference may come back cut or written otherwise, so
+ * that such a line may be of any job. One from before --since is of none that
+ * is compared; with --until, it may also be from after that.
+ */
+static bool is_strange(const struct lk_run *run,
+                       const struct lk_finding *finding)
+{
+    return run->match.text != NULL && finding->meeting == LK_ONLY_THERE &&
+           finding->here == NULL &&
+           (finding->there->flags & LK_ITEM_KEY) != 0 &&
+           (finding->there->flags & LK_ITEM_SHARED) == 0 &&
+           ((finding->there->flags & LK_ITEM_WINDOW) != 0 ||
+            run->until_ms != 0);
+}
+
 static enum lk_status found(void *context, const struct lk_finding *finding)
 {
     struct lk_run *run = context;
@@ -197,6 +214,7 @@ static enum lk_status found(void *context, const struct lk_finding *finding)
         (finding->there->flags & LK_ITEM_KEY) == 0) {
         run->coverage.keyless++;
     }
+    run->coverage.strange += is_strange(run, finding);
     run->coverage.missing += of == LK_CLASS_HERE;
     if (of == LK_CLASS_ABSENT) {
         /* Whether that proves anything is known only at the end. */

@@ -209,6 +209,20 @@ def test_a_reference_that_several_have_resolves_nothing_C32(books):
     assert books.audit() == []
 
 
+def test_a_reference_that_the_provider_cuts_is_not_taken_for_absent_C32(books):
+    leave_order(books, "delivered", "o-1")
+    absent = leave_order(books, "uncertain", "o-12345678", drop="before")
+    match = ("--match", "customer=order_id", "--apply", "--complete-until",
+             settled())
+    path = write_own(books, {"id": "ch_cut", "order_id": "o-1234"})
+    result = books.run(path, *match, status=1)
+    assert "a value of --match that no job has" in result.stdout
+    assert books.job(absent)["attempts"] == 1 and books.audit() == []
+    # Without such a line it is.
+    books.run(write_own(books), *match, status=0)
+    until(lambda: books.job(absent)["attempts"] == 2)
+
+
 def test_nothing_against_nothing_is_not_reconciled_C32(books):
     path = books.write([])
     result = books.run(path, status=1)
