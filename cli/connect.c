@@ -238,8 +238,9 @@ enum lk_exit lk_complain_error(const struct lk_cli *cli, struct lk_slice text)
     } else if (is_strange(text)) {
         result = complain_unknown(cli, copy.data);
     } else {
-        lk_complain("latchkeyd refused: %s",
-                    copy.data + (begins_with(text, "ERR") ? 4 : 0));
+        bool coded = begins_with(text, "ERR") && text.len > 3;
+
+        lk_complain("latchkeyd refused: %s", copy.data + (coded ? 4 : 0));
     }
     latchkey_buf_free(&copy);
     return result;

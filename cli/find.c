@@ -147,6 +147,8 @@ static enum lk_exit act_on(struct visit *visit, struct lk_slice reference)
     begun = cli->out.len;
     result = visit->act(cli, visit->context);
     if (visit->many && cli->json) {
+        /* Half an element would break the document. */
+        cli->out.len = result > LK_EXIT_NO ? begun : cli->out.len;
         if (cli->out.len == begun) {
             put_refusal(visit, "ERR", reference);
         }

@@ -506,6 +506,25 @@ def test_another_server_in_place_of_the_daemon_is_recognised(peer, answer,
     assert b"--server" in result.stderr and result.stdout == b""
 
 
+def test_a_list_of_operations_is_json_whatever_fails_in_it(peer):
+    peer.answers["FIND"] = peer.answers["LOOKUP"] = bulk(record())
+    for failure in ("JOBS", "AUDIT"):
+        peer.answers[failure] = b"-UNAVAILABLE the store is away\r\n"
+        result = peer.cli("get", "7D3F-92AB-1C4E", "7D3F-92AB-1C4E", "--json")
+        assert result.returncode == 3
+        assert json.loads(result.stdout) == {"operations": [
+            {"result": "ERR", "reference": "7D3F-92AB-1C4E"}]}
+        assert b"store is away" in result.stderr
+        peer.answers["JOBS"] = bulk([0, []])
+
+
+def test_an_error_of_one_word_is_told_as_it_is(peer):
+    peer.answers["LIST"] = b"-ERR\r\n"
+    result = peer.cli("list")
+    assert result.returncode == 5
+    assert result.stderr == b"latchkey: latchkeyd refused: ERR\n"
+
+
 def test_a_daemon_that_does_not_know_a_command_is_older(peer):
     peer.answers["LIST"] = b"-ERR unknown command 'LIST'\r\n"
     result = peer.cli("list")
