@@ -11,8 +11,9 @@
  *  - no command is run for a client that has replies to take (conn.c);
  *  - empty buffers are given back;
  *  - those who are slow, whether in sending a command or in taking replies, are
- *    closed until it is enough: those without a role first, then the one that
- *    holds the most.
+ *    closed until half of it is free: those without a role first, then the one
+ *    that holds the most. With less room those who go on would read a piece at
+ *    a time, each as late as the next slow one is found.
  *
  * A command that comes in one piece, as nearly all do, needs no memory that
  * lasts, and is run as ever.
@@ -131,14 +132,24 @@ static size_t stranger_places(const struct lk_config *config)
     return places > STRANGERS_LEAST ? places : STRANGERS_LEAST;
 }
 
+/* A closed one is in no list any more; one that ends with its last answer
+ * cannot log in, and must not lose that answer. */
+static bool is_leaving(const struct lk_conn *conn)
+{
+    return conn->closing || conn->quit;
+}
+
 void lk_conn_set_roles(struct lk_conn *conn, unsigned roles)
 {
     struct lk_server *server = conn->server;
 
     conn->roles = roles;
-    if (roles || conn->closing) { /* a closed one is in no list any more */
+    if (roles || is_leaving(conn)) {
         list_remove(conn, LK_LIST_STRANGERS);
         return;
+    }
+    if (conn->links[LK_LIST_STRANGERS].in) {
+        return; /* RESET gives no one more time */
     }
     conn->stranger_ms = uv_now(&server->loop);
     list_add(conn, LK_LIST_STRANGERS);
@@ -261,7 +272,7 @@ static void check_time(struct lk_conn *conn, uint64_t now_ms)
     const char *why = time_is_up(conn, now_ms);
     if (why) {
         lk_conn_close(conn, why);
-    } else if (!conn->roles && !conn->judged_ms &&
+    } else if (conn->links[LK_LIST_STRANGERS].in && !conn->judged_ms &&
                now_ms - conn->stranger_ms >
                    conn->server->config.auth_timeout_ms) {
         cut(conn, LK_CUT_NO_AUTH);
@@ -322,7 +333,7 @@ static void make_room(struct lk_server *server, uint64_t now_ms)
                "held=%zu limit=%zu waiting=%zu setting=limits.client_bytes",
                server->held_bytes, most, server->lists[LK_LIST_STARVED].count);
     }
-    for (int i = 0; i < CUTS_MAX && server->held_bytes > most + freed &&
+    for (int i = 0; i < CUTS_MAX && server->held_bytes > most / 2 + freed &&
                     (conn = find_slow(server, now_ms));
          i++) {
         freed += conn->held_bytes;

@@ -180,8 +180,8 @@ static void recheck(struct lk_conn *conn, const struct lk_config *before)
     lk_log(LK_LOG_INFO, "client-revoked", "id=%" PRIu64 " peer=%s user=%s",
            conn->id, peer,
            lk_log_quote(lk_rights_user(conn), user, sizeof(user)));
-    lk_conn_set_roles(conn, 0);
     lk_conn_finish(conn);
+    lk_conn_set_roles(conn, 0);
 }
 
 void lk_rights_reload(struct lk_server *server, const struct lk_config *before)

@@ -248,6 +248,19 @@ def test_commands_half_sent_by_many_share_one_ceiling(small):
     assert claim(other, key)[3] == b"y" * 15000000
 
 
+def test_those_who_stand_still_make_room_for_more_than_one_piece(make_daemon):
+    daemon = make_daemon(settings=["limits.client_bytes=%dm" % CEILING,
+                                   "limits.client_timeout=1h"])
+    other = daemon.raw()
+    half = encode("COMPLETE", *name("k"), 1, 200, "", "x" * 15000000)[:-9]
+    silent = [daemon.raw() for _ in range(6)]
+    for client in silent:
+        send_what_is_taken(client, half)
+    daemon.wait_for_log("why=memory-full")
+    # Not just below the ceiling, where who goes on would be stopped again.
+    until(lambda: int(info(other)["client_bytes"]) <= (CEILING // 2 + 4) << 20)
+
+
 def test_replies_unread_by_many_share_one_ceiling(small):
     other = small.raw()
     key = new_key()
@@ -287,6 +300,20 @@ def test_who_does_not_log_in_is_closed(make_daemon):
     # One line, and their number a minute later.
     assert sum("why=no-auth" in line for line in daemon.log) < 5
     assert int(info(known)["closed_by_server"]) >= 30
+
+
+def test_who_is_reset_again_and_again_has_no_more_time(make_daemon):
+    daemon = guarded(make_daemon, "limits.auth_timeout=1s")
+    raw = daemon.raw()
+
+    def is_closed():
+        try:
+            return raw("RESET") != "RESET"
+        except (Closed, OSError):
+            return True
+
+    until(is_closed)
+    assert "why=no-auth" in daemon.wait_for_log("client-closed")
 
 
 def test_who_does_not_log_in_keeps_no_one_out(make_daemon):

@@ -410,6 +410,22 @@ def test_what_was_begun_is_answered_before_the_end(faulty):
         raw.read()
 
 
+def test_who_lost_its_rights_needs_no_place_for_its_last_answer(faulty):
+    limits = "[limits]\nunauthenticated = 1\nauth_timeout = 100ms\n"
+    daemon = write_config(faulty(start=False), limits).start()
+    operator = daemon.raw(user="operator")
+    raws = [daemon.raw() for _ in range(3)]
+    daemon.set_faults("hold before_sync")
+    for raw in raws:
+        raw.send("CLAIM", *name(new_key()), FINGERPRINT)
+    until(lambda: [row["waiting"] for row in clients(operator)].count("1") == 3)
+    write_config(daemon, limits + "[auth]\npassword = app-secret\n")
+    reload(daemon)
+    assert daemon.raw().at_end()  # a stranger that came later
+    daemon.set_faults()
+    assert all(raw.read()[0] == b"NEW" and raw.at_end() for raw in raws)
+
+
 # ---- CLIENT -----------------------------------------------------------------
 
 def clients(raw):
