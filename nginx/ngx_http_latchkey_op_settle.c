@@ -12,6 +12,8 @@ static void ngx_http_latchkey_op_complete(ngx_http_latchkey_words_t *w,
     ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
+static ngx_uint_t ngx_http_latchkey_op_is_too_long(
+    ngx_http_latchkey_op_t *op, const struct lk_reply *reply);
 
 
 ngx_int_t
@@ -129,8 +131,8 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
                       ngx_http_latchkey_error_text(reply->text));
 
         if (op->ttl != op->conf->ttl
-            && (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
-                || op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT))
+            && (op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT
+                || ngx_http_latchkey_op_is_too_long(op, reply)))
         {
 
             /* it may be more than store.max_ttl; the claim's was not */
@@ -167,4 +169,22 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
     }
 
     ngx_http_latchkey_op_again(op, ngx_http_latchkey_op_pause(op, reply));
+}
+
+
+/*
+ * Is it the time that is refused?  If it is the answer, that goes, and the
+ * time stays: without it the operation would run again when it is forgotten.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_op_is_too_long(ngx_http_latchkey_op_t *op,
+    const struct lk_reply *reply)
+{
+    static const char  too_long[] = "ERR COMPLETE: TTL ";
+
+    return op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
+           && reply->text.len >= sizeof(too_long) - 1
+           && ngx_strncmp(reply->text.data, too_long, sizeof(too_long) - 1)
+              == 0;
 }

@@ -210,13 +210,15 @@ def test_large_answers_go_both_ways_and_disturb_nobody(make_gateway, app):
 
 def test_an_answer_that_the_daemon_finds_too_large_is_never_run_again(
         make_gateway, make_daemon, app):
-    # C12: refused in the middle of the command, with others behind it.
+    # C12: refused in the middle of the command, with others behind it. The
+    # answer goes, the time for which the app has it remembered stays.
     daemon = make_daemon(settings=["limits.command_bytes=1m"])
     gateway = make_gateway(
         daemon=daemon, workers=1,
         locations=guard("/", "idempotency_response_max 8m;"))
     key = new_key()
-    first = gateway.later(key=key, body=b"{}", headers=tell(bytes=6 << 20))
+    first = gateway.later(key=key, body=b"{}", headers=tell(
+        bytes=6 << 20, headers=[["Latchkey-Keep", "30d"]]))
     others = [gateway.later(key=new_key(), body=b"{}") for _ in range(20)]
     assert first.result().body == pattern(6 << 20)
     assert all(future.result().status == 201 for future in others)
@@ -224,6 +226,8 @@ def test_an_answer_that_the_daemon_finds_too_large_is_never_run_again(
     assert (again.status, again.problem) == (409, "answer-not-kept")
     assert again.json()["original-status"] == 201
     assert app.by_key[key] == 1
+    record = gateway.record(key)
+    assert record["expires-ms"] - record["completed-ms"] == 30 * 86400000
 
 
 def test_what_is_no_reply_closes_the_connection_and_decides_nothing(
