@@ -215,7 +215,9 @@ def test_what_was_never_sent_is_tried_again_wherever(box, make_provider,
     provider.start()
     job = box.wait_job(key)
     assert len(provider.charges()) == len(provider.calls()) == 1
-    assert not any(one["called"] and one["status"] for one in job["history"])
+    *failed, last = job["history"]
+    assert failed and not any(one["status"] for one in failed)
+    assert last["called"] and last["status"] == 201
 
 
 @pytest.mark.parametrize("honours", [True, False])
