@@ -69,6 +69,30 @@ static void put_overview(struct lk_buf *out)
            exit_codes);
 }
 
+enum { HELP_WIDTH = 78 };
+
+/* By name only: what the command has of its own has to stay in view on a
+ * terminal of 24 lines. */
+static void put_common(struct lk_buf *out, const struct lk_option *options)
+{
+    size_t column = 0;
+
+    lk_put(out,
+           "\nOptions of every command (latchkey --help explains them, and "
+           "the exit status):\n");
+    for (; options->name != NULL; options++) {
+        size_t length = 3 + strlen(options->name);
+
+        if (column + length > HELP_WIDTH) {
+            lk_put(out, "\n");
+            column = 0;
+        }
+        lk_put(out, "%s--%s", column == 0 ? "  " : " ", options->name);
+        column += length;
+    }
+    lk_put(out, "\n");
+}
+
 void lk_help_write(struct lk_buf *out, const struct lk_command *command)
 {
     if (command == NULL) {
@@ -79,8 +103,7 @@ void lk_help_write(struct lk_buf *out, const struct lk_command *command)
            command->usage[0] == '\0' ? "" : " ", command->usage,
            command->manual->about);
     put_options(out, "Options", command->manual->options);
-    put_options(out, "Options of every command", lk_options_for(command));
-    lk_put(out, "\n%s", exit_codes);
+    put_common(out, lk_options_for(command));
 }
 
 /* ---- Finding -------------------------------------------------------------

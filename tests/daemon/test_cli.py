@@ -655,6 +655,10 @@ def test_every_command_has_help():
             assert result.returncode == 0
             assert result.stdout.startswith("usage: latchkey " + command)
             assert max(map(len, result.stdout.splitlines())) <= 80
+            assert len(result.stdout.splitlines()) <= 40
+            assert "latchkey --help" in result.stdout
+    for command in ("find", "get", "audit", "health", "release", "up"):
+        assert len(run(command, "--help").stdout.splitlines()) < 27
     assert run("--version").stdout.startswith("latchkey ")
     assert run("version").stdout == run("--version").stdout
 
