@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "lib/json.h"
 
@@ -272,18 +271,8 @@ static void put_relative(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
 
 void lk_put_time(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
 {
-    time_t seconds = (time_t)(ms / 1000);
-    struct tm local;
-    char date[40];
-    char zone[8];
-
-    if (localtime_r(&seconds, &local) == NULL) {
-        lk_put(out, "%llu ms", (unsigned long long)ms);
-        return;
-    }
-    strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &local);
-    strftime(zone, sizeof(zone), "%z", &local); /* +0100 */
-    lk_put(out, "%s%.3s:%s (", date, zone, zone + 3);
+    lk_put_utc(out, ms);
+    lk_put(out, " (");
     put_relative(out, ms, now_ms);
     lk_put(out, ")");
 }

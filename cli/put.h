@@ -38,9 +38,9 @@ void lk_put_cut(struct lk_buf *out, struct lk_slice text, size_t width);
 
 /* "90 s" as "1 min 30 s"; with `parts` 1: "1 min". */
 void lk_put_duration(struct lk_buf *out, uint64_t ms, unsigned parts);
-/* "2026-01-02T03:04:05+01:00 (3 min ago)", local time. */
+/* "2026-01-02T03:04:05Z (3 min ago)" */
 void lk_put_time(struct lk_buf *out, uint64_t ms, uint64_t now_ms);
-/* "2026-01-02T03:04:05Z": for columns, and to compare with logs. */
+/* "2026-01-02T03:04:05Z": one form everywhere, that of the logs. */
 void lk_put_utc(struct lk_buf *out, uint64_t ms);
 /* "1.5 MiB" */
 void lk_put_bytes(struct lk_buf *out, uint64_t bytes);

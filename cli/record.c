@@ -514,11 +514,10 @@ static void put_kept(struct story *story, struct lk_buf *out)
     uint64_t now_ms = story->cli->now_ms;
 
     if (is_state(story, "completed") || is_state(story, "released")) {
-        lk_put(out, "%s",
-               story->unfinished > 0
-                   ? "until its jobs are finished, and at least until "
-                   : "until ");
+        lk_put(out, "until ");
         lk_put_time(out, story->expires_ms, now_ms);
+        lk_put(out, "%s",
+               story->unfinished > 0 ? ", and while a job is open" : "");
         return;
     }
     lk_put(out, "%s, then for ",
@@ -538,14 +537,11 @@ static int compare_events(const void *a, const void *b)
     return one->order < other->order ? -1 : one->order > other->order;
 }
 
-/* "2026-01-02 03:04:05Z  3 min ago" */
+/* "2026-01-02T03:04:05Z  3 min ago" */
 static void put_moment(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
 {
-    enum { DATE = 10, TIME = 8 };
-    char text[LK_TIMESTAMP_TEXT + 1];
-
-    latchkey_timestamp_text(ms, text);
-    lk_put(out, "%.*s %.*sZ  ", DATE, text, TIME, text + DATE + 1);
+    lk_put_utc(out, ms);
+    lk_put(out, "  ");
     if (now_ms < ms + 1000) {
         lk_put(out, "now");
         return;

@@ -112,9 +112,10 @@ static void take_answer(struct lk_up_watch *watch, int error)
     if (there && watch->missing) {
         lk_complain("the app at %s is there now", watch->app->shown);
     } else if (!there && !watch->missing) {
-        lk_complain("no app answers at %s: %s; start it, or give another "
-                    "--upstream. Until then requests get 502",
-                    watch->app->shown, strerror(error));
+        lk_complain("no app answers at %s: %s", watch->app->shown,
+                    strerror(error));
+        lk_complain("start it, or give another --upstream; until then requests "
+                    "get 502");
     } else if (!there && watch->app->is_localhost && !watch->misled &&
                is_listening("[::1]", watch->app->port)) {
         watch->misled = true;

@@ -100,8 +100,9 @@ static void put_curl(const struct lk_up *up, struct lk_buf *out)
     lk_put_raw(out, latchkey_buf_slice(&words));
     lk_put(out, CURL_LINE "-H 'Idempotency-Key: ");
     put_key(out);
-    lk_put(out, "'" CURL_LINE
-                "-H 'Content-Type: application/json' -d '{\"hello\":1}'\n");
+    lk_put(out, "'" CURL_LINE "-H 'Content-Type: application/json'" CURL_LINE
+                "-d '{\"amount\":4200,\"currency\":\"eur\","
+                "\"customer\":\"cus_1\"}'\n");
     latchkey_buf_free(&words);
     latchkey_buf_free(&url);
 }
@@ -202,9 +203,9 @@ void lk_up_put_hint(const struct lk_up *up, bool tenant, struct lk_buf *out)
         lk_put(out, "  ^ POST and PATCH need an Idempotency-Key header here; "
                     "--mode optional\n    lets them pass without one\n");
     } else if (up->tenant == NULL) {
-        lk_put(out, "  ^ it has a key, but does not say who asks: send -H "
-                    "'Authorization: Bearer demo',\n    or start with --tenant "
-                    "demo, which makes all clients one caller\n");
+        lk_put(out, "  ^ it has a key, but does not say who asks: send\n"
+                    "    -H 'Authorization: Bearer demo', or start with "
+                    "--tenant demo,\n    which makes all clients one caller\n");
     } else {
         lk_put(out,
                "  ^ it has a key, but nothing in %s, which says who asks: "

@@ -66,6 +66,8 @@ def test_get_shows_an_operation_and_its_answer(daemon, raw):
     for text in ("completed 201", "claimed (attempt 1)", "headers 32 bytes",
                  "body 11 bytes", "(in 2", reference(raw)):
         assert text in result.stdout, result.stdout
+    for time in re.findall(r"\d{4}-\d\d-\d\d\S*", result.stdout):
+        assert re.fullmatch(r"[\d-]{10}T[\d:]{8}Z", time), result.stdout
     assert daemon.cli("get", *NAME, "--body", "--why",
                       "ticket 7").stdout == '{"ok":true}'
 

@@ -101,7 +101,7 @@ def test_an_operation_with_a_dead_job_does_not_look_fine_C29(box):
             "attempt: 400" % dead["id"] in line]
     assert len(told) == 1, lines
     assert "latchkey dead retry %d --why TEXT" % dead["id"] in lines
-    assert any("until its jobs are finished" in line for line in lines)
+    assert any("and while a job is open" in line for line in lines)
     box.daemon.cli("dead", "drop", dead["id"], "--why", "refunded by hand",
                    check=True)
     shown = ask(box, "find", dead["reference"])
