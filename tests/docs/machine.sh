@@ -35,11 +35,11 @@ if id latchkey >/dev/null 2>&1; then
     userdel latchkey
 fi
 rm -f /etc/nginx/conf.d/* /etc/nginx/sites-enabled/*
-find /usr/local -name '*latchkey*' -delete
+find /usr/local -depth -name '*latchkey*' -exec rm -rf {} +
 
 # What a reader has before he begins: users, certificates, keys, files of his
 # own that a block names.
-mkdir -p /etc/latchkey
+mkdir -p /etc/latchkey /etc/tmpfiles.d
 groupadd -f support
 for name in alice deploy; do
     id $name >/dev/null 2>&1 || useradd $name
