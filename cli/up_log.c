@@ -13,6 +13,7 @@ enum {
     LINE_MAX_BYTES = 256 * 1024,
     HELD_MAX_BYTES = 16 * 1024,
     FREE_STEP = 4 * 1024 * 1024, /* disk space is given back in such steps */
+    METHOD_COLUMNS = 16, /* a client may send one of thousands of letters */
 };
 
 enum field {
@@ -57,6 +58,16 @@ static void put_field(struct lk_buf *cell, struct lk_slice field)
     } else {
         lk_put_line(cell, field);
     }
+}
+
+/* A column is as wide as the widest that was ever in it. */
+static void put_method(struct lk_buf *cell, struct lk_slice method)
+{
+    struct lk_buf text = {0};
+
+    put_field(&text, method);
+    lk_put_cut(cell, latchkey_buf_slice(&text), METHOD_COLUMNS);
+    latchkey_buf_free(&text);
 }
 
 static void put_clock(struct lk_buf *cell, struct lk_slice msec)
@@ -175,7 +186,7 @@ static void put_request(struct lk_up_log *log, struct lk_slice line,
         lk_table_heading(table, names);
     }
     put_clock(lk_table_cell(table, LK_DIM), field[TIME]);
-    put_field(lk_table_cell(table, LK_PLAIN), field[METHOD]);
+    put_method(lk_table_cell(table, LK_PLAIN), field[METHOD]);
     put_field(lk_table_cell(table, LK_PLAIN), field[STATUS]);
     cell = lk_table_cell(table, colour_of(field[VERDICT], field[OUTCOME]));
     put_field(cell, field[VERDICT]);

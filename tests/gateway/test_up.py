@@ -412,6 +412,8 @@ def test_text_from_outside_is_escaped_and_queries_are_not_shown(make_up):
     up.requests("/pay?...")
     up.ask("GET", b"/a\xc2\x9b31m\xe2\x80\xaeb\xff")
     up.wait_for(r"/a\\xc2\\x9b31m\\xe2\\x80\\xaeb\\xff$")
+    up.ask("A" * 500, b"/odd")
+    up.wait_for(r" A{15}\u2026 .* /odd$")  # nor does it spread the columns
     up.stop()
     assert "s3cret" not in up.text()
     assert "\x1b" not in up.text() and "\x9b" not in up.text()
