@@ -245,6 +245,13 @@ static uint64_t takes_slowly_for(struct lk_conn *conn, uint64_t now_ms)
                              : 0;
 }
 
+/* Neither side owes the other anything. */
+static bool is_idle(const struct lk_conn *conn)
+{
+    return !conn->head && !conn->awaits && !conn->writing.len && !conn->stuck &&
+           !conn->links[LK_LIST_STARVED].in;
+}
+
 /* NULL: it may stay. */
 static const char *time_is_up(struct lk_conn *conn, uint64_t now_ms)
 {
@@ -257,7 +264,7 @@ static const char *time_is_up(struct lk_conn *conn, uint64_t now_ms)
     if (sends_slowly_for(conn, now_ms) > patience) {
         return "command-half-sent";
     }
-    if (config->idle_timeout_ms && !conn->head && !conn->awaits &&
+    if (config->idle_timeout_ms && is_idle(conn) &&
         now_ms - conn->active_ms > config->idle_timeout_ms) {
         return "idle";
     }

@@ -27,6 +27,7 @@ static void on_written(uv_write_t *request, int result)
         lk_conn_close(conn, NULL);
         return;
     }
+    conn->active_ms = uv_now(&conn->server->loop);
     if (conn->stuck && !conn->head) {
         lk_server_mark_runnable(conn->server, conn);
     }

@@ -313,7 +313,7 @@ struct lk_conn {
     uint64_t bytes_out;
     uint64_t commands;
     uint64_t connected_ms;
-    uint64_t active_ms; /* when it was last read from, or answered */
+    uint64_t active_ms; /* when it was last read from, answered or written to */
 };
 
 /* Takes a connection that has been accepted; closes it on failure. */

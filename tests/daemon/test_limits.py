@@ -395,6 +395,19 @@ def test_an_idle_connection_is_closed_only_if_asked_for(make_daemon):
     assert daemon.raw().at_end()
 
 
+def test_who_has_a_reply_to_take_is_not_idle(make_daemon):
+    daemon = make_daemon()
+    key, body = new_key(), b"x" * 10000000
+    finish(daemon.raw(), key, 200, b"", body)
+    daemon.settings[:] = ["limits.idle_timeout=2s"]
+    daemon.restart()
+    raw = daemon.raw()
+    raw.send("CLAIM", *name(key), FINGERPRINT)
+    assert raw.sock.recv(1, socket.MSG_PEEK)
+    assert daemon.raw().at_end()  # it came later, and had nothing to do
+    assert raw.read()[3] == body
+
+
 def test_a_command_over_the_limit_is_refused_before_it_is_received(
         make_daemon):
     daemon = make_daemon(settings=["limits.command_bytes=64k"])
