@@ -148,8 +148,11 @@ ngx_http_latchkey_ask_map(ngx_conf_t *cf)
 
     ngx_str_set(&words[0], "map");
     ngx_str_set(&words[1], "nothing");
-    ngx_str_set(&words[2], "$latchkey_map");
-    ngx_str_set(&name, "latchkey_map");
+
+    /* with a space, so that nobody's own map has this name and is replaced */
+
+    ngx_str_set(&words[2], "$latchkey map");
+    ngx_str_set(&name, "latchkey map");
 
     ngx_memzero(&args, sizeof(ngx_array_t));
     args.elts = words;

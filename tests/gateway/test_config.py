@@ -232,6 +232,13 @@ def test_a_capture_of_the_path_or_the_host_is_warned_of(path, server):
                     server=server) == []
 
 
+def test_a_map_that_we_ask_replaces_none_of_the_configuration():
+    maps = "map $pid $latchkey_map { default $http_x_account; }"
+    (warning,) = warnings(guard("/", *BASIC, tenant="$latchkey_map"),
+                          http=maps)
+    assert "$latchkey_map" in warning
+
+
 def test_maps_that_give_each_other_end():
     maps = "".join("map $uri $m%d { default $m%d; a $m%d; }" % (
         number, (number + 1) % 3, number) for number in range(3))
