@@ -381,7 +381,9 @@ enum lk_exit lk_run_audit(struct lk_cli *cli)
                   .colour = cli->colour,
                   .right = 1,
                   .rigid = 1 << 1,
-                  .spare = 1 << 7 | 1},
+                  /* What was done and why, before whose it was. */
+                  .spare = 1 << 7 | 1 << 6 | 1 << 5 | 1,
+                  .legible = 20},
         .doc = {.out = &cli->out},
     };
     enum lk_exit result = read_filter(&reading);

@@ -274,14 +274,15 @@ static enum lk_exit refuse_several(const char *id, const struct lk_buf *found)
     return LK_EXIT_NO;
 }
 
-static enum lk_exit visit_provider(struct visit *visit, const char *id,
-                                   const char *what)
+static enum lk_exit visit_provider(struct visit *visit, const char *id)
 {
     struct lk_buf found = {0};
     enum lk_exit result = find_by_provider(visit->cli, id, &found);
 
     if (result == LK_EXIT_DONE && found.len == 0) {
-        result = miss(visit, what, latchkey_slice(id));
+        /* It may also have been a reference, with a slip in it. */
+        result =
+            miss(visit, "the reference or provider's id", latchkey_slice(id));
     } else if (result == LK_EXIT_DONE && found.len > LK_REFERENCE_TEXT &&
                visit->meaning == LK_MEANS_ONE) {
         result = refuse_several(id, &found);
@@ -308,14 +309,14 @@ static enum lk_exit visit_word(struct visit *visit, const char *word)
     enum lk_exit result;
 
     if (!read_reference(word, &reference)) {
-        return visit_provider(visit, word, "the provider's id");
+        return visit_provider(visit, word);
     }
     result = fetch(visit->cli, NULL, reference);
     if (result == LK_EXIT_DONE) {
         return act_on(visit, reference);
     }
     if (result == LK_EXIT_NO && reference.len != LK_REFERENCE_TEXT) {
-        return visit_provider(visit, word, "the reference or provider's id");
+        return visit_provider(visit, word);
     }
     return result == LK_EXIT_NO ? miss(visit, "the reference", reference)
                                 : result;

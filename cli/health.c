@@ -63,11 +63,15 @@ static void show(struct lk_cli *cli, const struct lk_reply *health)
     size_t at = find_state(health);
     const struct lk_reply *reasons = lk_field(health, "reasons");
 
-    lk_put(&cli->out, "%s: ", states[at].word);
-    lk_put_line(&cli->out, lk_field_text(health, "summary"));
-    lk_put(&cli->out, "\n");
-    for (size_t i = 0;
-         reasons != NULL && reasons->count > 1 && i < reasons->count; i++) {
+    if (reasons == NULL || reasons->count < 2) {
+        lk_put(&cli->out, "%s: ", states[at].word);
+        lk_put_line(&cli->out, lk_field_text(health, "summary"));
+        lk_put(&cli->out, "\n");
+        return;
+    }
+    lk_put(&cli->out, "%s, for %zu reasons:\n", states[at].word,
+           reasons->count);
+    for (size_t i = 0; i < reasons->count; i++) {
         lk_put(&cli->out, "  %zu. ", i + 1);
         lk_put_line(&cli->out, lk_field_text(&reasons->elements[i], "text"));
         lk_put(&cli->out, "\n");

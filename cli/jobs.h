@@ -53,7 +53,8 @@ enum { LK_JOBS_COLUMNS = 10 };
     {                                                                          \
         .columns = LK_JOBS_COLUMNS, .colour = (cli)->colour,                   \
         .right = 1U << 0 | 1U << 2 | 1U << 3 | 1U << 8,                        \
-        .rigid = 1U << 1 | 1U << 7, .spare = 1U << 3 | 1U << 6 | 1U << 8       \
+        .rigid = 1U << 1 | 1U << 7, .spare = 1U << 3 | 1U << 6 | 1U << 8,      \
+        .legible = 16                                                          \
     }
 
 void lk_jobs_put_heading(struct lk_table *table);

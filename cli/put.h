@@ -90,6 +90,7 @@ struct lk_table {
     unsigned right; /* aligned to the right, and never cut: numbers */
     unsigned rigid; /* never cut either */
     unsigned spare; /* left out where there is no room, the last one first */
+    size_t legible; /* columns narrower than that: one is spared; 0: 8 */
     size_t widths[LK_TABLE_COLUMNS]; /* only grow, so pages line up */
     size_t least[LK_TABLE_COLUMNS];  /* of those that are not cut */
     struct lk_cell *cells;

@@ -146,10 +146,11 @@ static size_t widest(const struct lk_table *table, unsigned hidden, size_t room)
  * the others would be too narrow to be read. */
 static unsigned choose_hidden(const struct lk_table *table, size_t room)
 {
+    size_t least = table->legible == 0 ? LEGIBLE : table->legible;
     unsigned hidden = 0;
 
     for (size_t i = table->columns; i-- > 0;) {
-        if (total_width(table, hidden, LEGIBLE) <= room) {
+        if (total_width(table, hidden, least) <= room) {
             break;
         }
         hidden |= table->spare & 1U << i;

@@ -20,6 +20,13 @@ static enum lk_status pair_key(struct lk_buf *out, const struct lk_store *store,
     return lk_pair_bytes(out, "downstream-key", latchkey_slice(key));
 }
 
+/* A mark is made before a call: it shows nothing any more once the end has said
+ * that nothing has ever been sent. */
+static bool may_have_left(const struct lk_job *job)
+{
+    return job->called && (job->sent || job->state == LK_JOB_LEASED);
+}
+
 static enum lk_status write_pairs(struct lk_buf *out,
                                   const struct lk_store *store,
                                   const struct lk_job *job)
@@ -36,7 +43,7 @@ static enum lk_status write_pairs(struct lk_buf *out,
                     latchkey_slice(lk_job_state_word(job->state))));
     W(lk_pair_number(out, "attempts", job->attempts));
     W(lk_pair_number(out, "forgiven", job->forgiven));
-    W(lk_pair_number(out, "called", job->called));
+    W(lk_pair_number(out, "called", may_have_left(job)));
     W(lk_pair_number(out, "sent", job->sent));
     W(lk_pair_number(out, "created-ms", job->created_ms));
     W(lk_pair_number(out, "due-ms", job->due_ms));
@@ -198,7 +205,7 @@ static void add_last(struct rows *history, const struct lk_job *job)
         .number = job->attempts,
         .ended_ms = job->ended_ms,
         .status = job->status,
-        .called = job->called,
+        .called = may_have_left(job),
         .reason = job->reason,
         .body = {body.data, body.len < HISTORY_BODY ? body.len : HISTORY_BODY},
     };

@@ -244,6 +244,42 @@ def test_no_table_is_wider_than_the_terminal(peer, command):
             assert max(map(columns_of, lines)) <= columns, seen
 
 
+def test_a_narrow_table_keeps_what_was_done_and_why(peer):
+    answer_with_long_text(peer, 40 * "a")
+    peer.answers["AUDIT"] = bulk([flat(
+        id=1, at_ms=1700000000000, who="ann", action="job retry", job=4711,
+        why="provider is up", tenant=34 * "h", scope=34 * "s", key=36 * "k")])
+    _, seen = peer.cli_on_terminal("audit", columns=80)
+    assert "job retry 4711" in seen and "provider is up" in seen, seen
+    assert "hhh" not in seen
+    _, seen = peer.cli_on_terminal("audit", columns=200)
+    assert 34 * "h" in seen and 36 * "k" in seen, seen
+    _, seen = peer.cli_on_terminal("jobs", columns=80)
+    assert seen.count(10 * "a") == 3, seen  # target, name, reason
+
+
+def test_reasons_are_told_once_the_most_urgent_first(peer):
+    texts = ["1 operation is uncertain: latchkey list", "1 job is dead"]
+
+    def answer(count):
+        peer.answers["HEALTH"] = bulk(flat(
+            status="attention", summary=texts[0] + " (and more)",
+            reasons=[flat(code="c", text=text) for text in texts[:count]]))
+        return peer.cli("health").stdout.decode()
+
+    assert answer(1) == "needs a person: %s (and more)\n" % texts[0]
+    assert answer(2) == "needs a person, for 2 reasons:\n  1. %s\n  2. %s\n" % (
+        texts[0], texts[1])
+
+
+def test_a_reference_with_a_slip_may_have_been_one(peer):
+    for word in ("7D3F-92AB-1C4", "pi_123"):
+        missed = peer.cli("find", word)
+        assert missed.returncode == 1
+        assert b"the reference or provider's id %s" % word.encode() in \
+            missed.stderr
+
+
 def test_the_findings_of_reconcile_fit_the_terminal(peer, tmp_path):
     export = tmp_path / "e.csv"
     export.write_text("id,idempotency_key\n%s,%s\n" % (LONG, LONG))

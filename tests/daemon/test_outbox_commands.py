@@ -482,11 +482,12 @@ def test_what_is_dead_is_listed_retried_and_dropped(make):
     key = new_key()
     assert enqueue(raw, key, begin(raw, key), "charge") == "OK"
     dead = until(lambda: jobs(operator, "STATE", "dead"))[0]
-    assert (dead["attempts"], dead["sent"]) == (2, 0)
+    assert (dead["attempts"], dead["called"], dead["sent"]) == (2, 0, 0)
     assert dead["reason"] and dead["ended-ms"]
     whole = show(operator, dead["id"])
     assert len(whole["history"]) >= 1
     assert whole["history"][0]["reason"]
+    assert {attempt["called"] for attempt in whole["history"]} == {0}
     daemon.wait_for_log("event=job-dead")
     info = until(lambda: outbox(operator, "jobs_dead:1\r\n"))
     assert "courier:1\r\n" in info and "target_pay:configured=1" in info
