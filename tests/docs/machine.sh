@@ -34,6 +34,9 @@ ip link set lo up
 if id latchkey >/dev/null 2>&1; then
     userdel latchkey
 fi
+if getent group latchkey >/dev/null; then # it has had other members
+    groupdel latchkey
+fi
 rm -f /etc/nginx/conf.d/* /etc/nginx/sites-enabled/*
 find /usr/local -depth -name '*latchkey*' -exec rm -rf {} +
 
