@@ -303,29 +303,33 @@ static bool find_barrier(const char *path, char *barrier, struct stat *st)
 
 static enum lk_exit complain_forbidden(const char *path)
 {
-    struct passwd *self = getpwuid(geteuid());
+    struct passwd *entry = getpwuid(geteuid());
     struct lk_buf text = {0};
+    char self[TEXT_MAX] = ""; /* a copy: who owns the socket is looked up too */
     char barrier[TEXT_MAX];
     struct stat st;
 
+    if (entry != NULL) {
+        snprintf(self, sizeof(self), "%s", entry->pw_name);
+    }
     if (find_barrier(path, barrier, &st)) {
         struct group *group = getgrgid(st.st_gid);
 
         lk_put(&text, "; %s is for ", barrier);
         put_owner(&text, &st);
         lk_put(&text, " alone: use sudo");
-        if ((st.st_mode & S_IRWXG) != 0 && group != NULL && self != NULL) {
+        if ((st.st_mode & S_IRWXG) != 0 && group != NULL && self[0] != '\0') {
             lk_put(&text,
                    ", or join the group (usermod -aG %s %s, log in "
                    "again)",
-                   group->gr_name, self->pw_name);
+                   group->gr_name, self);
         }
     } else {
         lk_put(&text, "; use sudo, or join the group of the socket");
     }
     lk_complain("%s may not connect to unix:%s: %s%.*s",
-                self == NULL ? "this user" : self->pw_name, path,
-                strerror(EACCES), (int)text.len, text.data);
+                self[0] == '\0' ? "this user" : self, path, strerror(EACCES),
+                (int)text.len, text.data);
     latchkey_buf_free(&text);
     return LK_EXIT_DENIED;
 }

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import pty
+import pwd
 import re
 import select
 import shutil
@@ -605,10 +606,12 @@ def test_who_may_use_a_socket_is_said_to_who_may_not(tmp_path, mode, barrier):
                       user=65534, group=65534, extra_groups=[])
     assert result.returncode == 4, result
     assert "Permission denied" in result.stderr
+    assert pwd.getpwuid(65534).pw_name + " may not connect" in result.stderr
     named = path if barrier == "s" else folder
     assert "%s is for user root" % named in result.stderr
     assert ("group root" in result.stderr) == (mode == 0o660)
-    assert ("usermod -aG root" in result.stderr) == (mode == 0o660)
+    assert ("usermod -aG root %s," % pwd.getpwuid(65534).pw_name
+            in result.stderr) == (mode == 0o660)
     assert "sudo" in result.stderr and "start" not in result.stderr
 
 
