@@ -314,14 +314,14 @@ static void put_hint(const struct lk_cli *cli, const struct lk_reply *job)
     unsigned long long id = lk_field_number(job, "id");
 
     if (latchkey_slice_equal(state, LK_SLICE("dead"))) {
-        lk_hint(cli,
-                "It was given up. latchkey dead retry %llu tries again, "
-                "latchkey dead drop %llu never will.",
-                id, id);
+        lk_hint(cli, "It was given up. To try again, or never:");
+        lk_hint(cli, "latchkey dead retry %llu --why TEXT", id);
+        lk_hint(cli, "latchkey dead drop %llu --why TEXT", id);
     } else if (latchkey_slice_equal(state, LK_SLICE("uncertain"))) {
+        lk_hint(cli, "It may or may not have happened. Once you know:");
         lk_hint(cli,
-                "It may or may not have happened. Once you know: latchkey "
-                "resolve --job %llu (--delivered | --again | --drop).",
+                "latchkey resolve --job %llu (--delivered | --again | --drop) "
+                "--why TEXT",
                 id);
     }
 }

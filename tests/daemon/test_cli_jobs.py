@@ -179,7 +179,9 @@ def test_a_check_is_exit_1_if_there_is_any_C29(box):
 
 def test_a_job_is_shown_with_its_whole_history_C29(box):
     dead = leave(box, "/429", "dead")
-    shown = box.daemon.cli("jobs", "show", dead["id"]).stdout
+    result = box.daemon.cli("jobs", "show", dead["id"])
+    assert "latchkey dead retry %s --why TEXT\n" % dead["id"] in result.stderr
+    shown = result.stdout
     for text in ("dead", "pay", "/429", "429", "ATTEMPT", "charge",
                  dead["reference"], dead["downstream-key"]):
         assert text in shown, text
