@@ -6,8 +6,10 @@
  *
  *  - a connection that is within a command is not read from any more
  *    (`starved`). One at a time goes on all the same, the first that had to
- *    stop first: so there is always one that can, and memory grows by no more
- *    than a command and what the store brings for commands in progress;
+ *    stop first: so there is always one that can. If nothing comes from it for
+ *    LK_TURN_MS, the next one has its turn, unless much has come before and
+ *    memory is short by a quarter. So memory grows by half at most, and by
+ *    what the store brings for commands in progress;
  *  - no command is run for a client that has replies to take (conn.c);
  *  - empty buffers are given back;
  *  - those who are slow, whether in sending a command or in taking replies, are
@@ -35,6 +37,7 @@
 enum {
     PACE_BYTES = 64 * 1024, /* a second */
     SLOW_MS = 2000,
+    TURN_BYTES = 4 * LK_READ_CHUNK, /* little, beside SLOW_MS of such turns */
     TELL_MS = 60 * 1000,
     CUTS_MAX = 100, /* in one tick */
     STRANGERS_LEAST = 16,
@@ -194,19 +197,34 @@ bool lk_conn_may_grow(struct lk_conn *conn)
     return false;
 }
 
+/* Does it keep its turn? Else it is still read from, up to its next piece, and
+ * is slow if none comes. */
+static bool goes_on(const struct lk_server *server, uint64_t now_ms)
+{
+    const struct lk_conn *conn = server->fed;
+    uint64_t most = server->config.client_bytes;
+
+    if (!conn->partial || now_ms - conn->active_ms <= LK_TURN_MS) {
+        return conn->partial;
+    }
+    return conn->in.len - conn->in_start > server->fed_from + TURN_BYTES &&
+           server->held_bytes > most + most / 4;
+}
+
 /* The clock of its command begins again: it was not the client who stopped. */
 void lk_conn_feed(struct lk_server *server)
 {
     struct lk_conns *starved = &server->lists[LK_LIST_STARVED];
     bool is_short = lk_server_is_short(server);
 
-    if (server->fed && !(is_short && server->fed->partial)) {
+    if (server->fed && !(is_short && goes_on(server, uv_now(&server->loop)))) {
         server->fed = NULL;
     }
     while (starved->head && !(is_short && server->fed)) {
         struct lk_conn *conn = starved->head;
         list_remove(conn, LK_LIST_STARVED);
         server->fed = is_short ? conn : NULL;
+        server->fed_from = conn->in.len - conn->in_start;
         lk_pace_start(&conn->sending, uv_now(&server->loop),
                       conn->in.len - conn->in_start);
         lk_conn_start_reading(conn);

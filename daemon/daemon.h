@@ -26,6 +26,7 @@
 
 enum {
     LK_READ_CHUNK = 64 * 1024,
+    LK_TURN_MS = 100, /* of one that is read from though memory is short */
     LK_WAIT_MAX_MS = 10 * 60 * 1000,
     LK_STOP_BOUND_MS = 10 * 1000,
     LK_ARGS_MAX = 1024,
@@ -719,6 +720,7 @@ struct lk_server {
     size_t conn_count;
     struct lk_conns lists[LK_LISTS];
     struct lk_conn *fed; /* goes on reading though memory is short, or NULL */
+    size_t fed_from;     /* so much of its command was there before */
     size_t held_bytes;   /* buffers of all connections, and all tasks */
     struct lk_thinned cuts[LK_CUTS];
     uint64_t short_told_ms; /* when the log was told that memory is short */

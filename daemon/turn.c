@@ -255,9 +255,11 @@ static void on_returned(uv_async_t *async)
 
 /* ---- Time ---------------------------------------------------------------- */
 
-static uint64_t tick_interval(const struct lk_config *config)
+static uint64_t tick_interval(const struct lk_server *server)
 {
-    uint64_t interval = TICK_MOST_MS;
+    const struct lk_config *config = &server->config;
+    uint64_t interval =
+        server->lists[LK_LIST_STARVED].count ? LK_TURN_MS : TICK_MOST_MS;
     uint64_t timeouts[] = {config->idle_timeout_ms, config->client_timeout_ms,
                            config->auth_timeout_ms, config->auth_delay_ms};
 
@@ -303,7 +305,7 @@ static void on_tick(uv_timer_t *timer)
     tell_doubts(server, now);
     lk_conns_tick(server, now);
     lk_guesses_tell(server, now);
-    uv_timer_start(timer, on_tick, tick_interval(&server->config), 0);
+    uv_timer_start(timer, on_tick, tick_interval(server), 0);
 }
 
 static void on_poll(uv_timer_t *timer)
@@ -337,6 +339,5 @@ bool lk_turn_start(struct lk_server *server)
            !uv_check_init(loop, &server->check) &&
            !uv_prepare_start(&server->prepare, on_prepare) &&
            !uv_check_start(&server->check, on_check) &&
-           !uv_timer_start(&server->tick, on_tick,
-                           tick_interval(&server->config), 0);
+           !uv_timer_start(&server->tick, on_tick, tick_interval(server), 0);
 }

@@ -261,6 +261,20 @@ def test_those_who_stand_still_make_room_for_more_than_one_piece(make_daemon):
     until(lambda: int(info(other)["client_bytes"]) <= (CEILING // 2 + 4) << 20)
 
 
+def test_a_large_command_does_not_wait_for_each_that_stands_still(make_daemon):
+    daemon = make_daemon(settings=[
+        "limits.client_bytes=4m", "limits.command_bytes=1m",
+        "limits.queue_bytes=1m", "limits.client_timeout=1h"])
+    other = daemon.raw(timeout=60 * build.patience())
+    key = new_key()
+    token = begin(other, key)
+    half = encode("COMPLETE", *name("k"), 1, 200, "", "x" * 900000)[:450000]
+    silent = [daemon.raw() for _ in range(40)]
+    for client in silent:
+        send_what_is_taken(client, half)
+    assert complete(other, key, token, 200, b"", b"y" * 900000) == "OK"
+
+
 def test_replies_unread_by_many_share_one_ceiling(small):
     other = small.raw()
     key = new_key()
