@@ -121,8 +121,13 @@ start_postgres() {
         -c listen_addresses= -c unix_socket_directories="$home/pg"
     await postgres query postgres 'SELECT 1'
     query postgres 'CREATE DATABASE shop' >/dev/null
+    for role in latchkey_owner latchkey_daemon latchkey_app; do
+        query shop "CREATE ROLE $role" >/dev/null
+    done
+    query shop 'CREATE SCHEMA latchkey AUTHORIZATION latchkey_owner' >/dev/null
     store="postgres://postgres@/shop?host=$home/pg"
-    "$build/latchkey" migrate "$store" >"$home/migrate.log"
+    "$build/latchkey" migrate "$store&options=-crole%3Dlatchkey_owner" \
+        >"$home/migrate.log"
     "$postgres/psql" -X -q -v ON_ERROR_STOP=1 -h "$home/pg" -U postgres \
         -d shop -f examples/payments/orders.sql
 }
