@@ -63,6 +63,7 @@ def test_without_latchkey_retries_charge_twice_and_with_it_none_does(alone,
         stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=120 * build.patience())
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning" not in done.stderr, done.stderr
 
     numbers = rows(done.stdout)
     sent, lost, made, twice = (numbers[name] for name in (
