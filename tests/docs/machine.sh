@@ -38,6 +38,7 @@ if getent group latchkey >/dev/null; then # it has had other members
     groupdel latchkey
 fi
 rm -f /etc/nginx/conf.d/* /etc/nginx/sites-enabled/*
+rm -rf /etc/latchkey /var/lib/latchkey
 find /usr/local -depth -name '*latchkey*' -exec rm -rf {} +
 
 # What a reader has before he begins: users, certificates, keys, files of his
