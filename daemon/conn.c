@@ -16,6 +16,7 @@
 enum {
     KEEP_BUFFER = 64 * 1024, /* a larger buffer is freed when it is empty */
     READ_AHEAD = 256 * 1024, /* input kept while nothing may be run */
+    SHORT_CHUNK = 8 * 1024,  /* read at once when memory is short */
     /* Whoever has no role yet gets little memory. */
     STRANGER_ARGS = 16,
     STRANGER_BYTES = 16 * 1024,
@@ -211,14 +212,17 @@ static void run_kept_input(struct lk_conn *conn)
 }
 
 /* A partial command is read into the connection's own buffer; what begins
- * with a command, as nearly all input does, into the one that all share. */
+ * with a command, as nearly all input does, into the one that all share. What
+ * is left of that stays, even if memory is short: little is read then. */
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 {
     struct lk_conn *conn = handle->data;
     struct lk_buf *in = &conn->in;
 
     if (in->len == 0) {
-        *buf = uv_buf_init(conn->server->read_buf, LK_READ_CHUNK);
+        bool is_short = lk_server_is_short(conn->server);
+        *buf = uv_buf_init(conn->server->read_buf,
+                           is_short ? SHORT_CHUNK : LK_READ_CHUNK);
         return;
     }
     if (conn->in_start > 0) {
