@@ -225,6 +225,10 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
                            is_short ? SHORT_CHUNK : LK_READ_CHUNK);
         return;
     }
+    if (!lk_conn_may_grow(conn)) {
+        *buf = uv_buf_init(NULL, 0); /* read_cb gets UV_ENOBUFS */
+        return;
+    }
     if (conn->in_start > 0) {
         memmove(in->data, in->data + conn->in_start, in->len - conn->in_start);
         in->len -= conn->in_start;
@@ -273,6 +277,10 @@ static void on_read(uv_stream_t *stream, ssize_t result, const uv_buf_t *buf)
     struct lk_server *server = conn->server;
 
     if (result == 0 || conn->closing) {
+        return;
+    }
+    if (result == UV_ENOBUFS && conn->links[LK_LIST_STARVED].in) {
+        lk_conn_stop_reading(conn);
         return;
     }
     if (result < 0) {
