@@ -91,7 +91,7 @@ DAEMON_PARTS := $(filter-out $(BUILD)/obj/daemon/main.o,$(DAEMON_OBJS)) $(COURIE
 THREADS       := $(filter thread,$(SANITIZE))
 UNIT_TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/courier/test_*.c \
   $(if $(THREADS),tests/unit/test_batcher.c,tests/unit/test_*.c tests/store/test_*.c)))
-ONE_THREAD    := test_cli*.py test_moving*.py test_stores.py test_reconcile.py test_model.py
+ONE_THREAD    := test_cli*.py test_mistakes.py test_profiles.py test_moving*.py test_stores.py test_reconcile.py test_model.py
 TEST_TOOLS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/unit/% tests/fuzz/% tests/model/% tests/store/test_% tests/courier/test_% tests/linear/shim.c,$(wildcard tests/*/*.c))) $(BUILD)/tests/linear/shim.so
 MODEL         := $(BUILD)/tests/model/model
 BENCH_TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c))

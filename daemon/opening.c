@@ -273,6 +273,7 @@ bool lk_opening_stop(struct lk_server *server)
     struct lk_opening *opening = &server->opening;
 
     if (opening->trying && !atomic_load(&opening->returned)) {
+        pthread_detach(opening->thread); /* the process ends without it */
         return false;
     }
     if (opening->trying) {
