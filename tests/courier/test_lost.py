@@ -191,7 +191,8 @@ def test_a_stop_that_does_not_wait_says_what_is_not_known(
     job = box.wait_job(key, "delivered" if honours else "uncertain")
     assert len(provider.charges()) == 1
     if honours:
-        assert job["attempts"] == 2
+        # A lease that was under way at the stop is an attempt without a call.
+        assert job["attempts"] >= 2 and len(provider.calls()) == 2
         return
     assert "stopped before an answer came" in job["reason"]
     assert len(provider.calls()) == 1

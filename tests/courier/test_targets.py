@@ -88,7 +88,7 @@ def test_health_names_what_is_dead_uncertain_paused_or_left_alone(
     assert b"(idle)" in found["targets-paused"]["text"]
     said = box.daemon.cli("health")
     assert said.returncode == 1
-    assert "(and 3 more)" in said.stdout and "dead list" in said.stdout
+    assert "for 4 reasons" in said.stdout and "dead list" in said.stdout
 
 
 @pytest.mark.stores("postgres")
