@@ -237,7 +237,6 @@ static enum lk_status load_table(const struct lk_reconcile *r,
     uint64_t count = spill->counts[part];
     struct lk_spill_reader reader;
     const void *item;
-    enum lk_status status;
 
     for (table->mask = 15; table->mask < count * 2;
          table->mask += table->mask + 1) {
@@ -248,16 +247,11 @@ static enum lk_status load_table(const struct lk_reconcile *r,
     if (table->items == NULL || table->fates == NULL || table->slots == NULL) {
         return LK_NOMEM;
     }
-    status = lk_spill_read(&reader, spill, part);
-    while (status == LK_OK) {
-        status = lk_spill_next(&reader, &item);
-        if (status != LK_OK || item == NULL) {
-            break;
-        }
+    lk_spill_read(&reader, spill, part);
+    while ((item = lk_spill_next(&reader)) != NULL) {
         put_item(r, table, round, item);
     }
-    lk_spill_read_end(&reader);
-    return status;
+    return lk_spill_read_end(&reader);
 }
 
 /*
@@ -384,20 +378,15 @@ static enum lk_status join_lines(struct lk_reconcile *r,
 {
     struct lk_spill_reader reader;
     const void *item;
-    enum lk_status status = lk_spill_read(&reader, spill, part);
 
-    while (status == LK_OK) {
-        status = lk_spill_next(&reader, &item);
-        if (status != LK_OK || item == NULL) {
-            break;
-        }
-        status = join(r, table, round, item);
+    lk_spill_read(&reader, spill, part);
+    while ((item = lk_spill_next(&reader)) != NULL) {
+        reader.status = join(r, table, round, item);
         if ((reader.left & 0xfff) == 0) {
             show_progress(r, 0);
         }
     }
-    lk_spill_read_end(&reader);
-    return status;
+    return lk_spill_read_end(&reader);
 }
 
 /* No line can meet these. */
@@ -407,17 +396,12 @@ static enum lk_status pass_all(struct lk_reconcile *r,
 {
     struct lk_spill_reader reader;
     const void *item;
-    enum lk_status status = lk_spill_read(&reader, spill, part);
 
-    while (status == LK_OK) {
-        status = lk_spill_next(&reader, &item);
-        if (status != LK_OK || item == NULL) {
-            break;
-        }
-        status = pass_on(r, side, round, item);
+    lk_spill_read(&reader, spill, part);
+    while ((item = lk_spill_next(&reader)) != NULL) {
+        reader.status = pass_on(r, side, round, item);
     }
-    lk_spill_read_end(&reader);
-    return status;
+    return lk_spill_read_end(&reader);
 }
 
 static enum lk_status join_in_memory(struct lk_reconcile *r,
@@ -457,17 +441,12 @@ static enum lk_status split_side(const struct lk_spill *from, unsigned part,
 {
     struct lk_spill_reader reader;
     const void *item;
-    enum lk_status status = lk_spill_read(&reader, from, part);
 
-    while (status == LK_OK) {
-        status = lk_spill_next(&reader, &item);
-        if (status != LK_OK || item == NULL) {
-            break;
-        }
-        status = lk_spill_add(to, part_of(item, round, depth), item);
+    lk_spill_read(&reader, from, part);
+    while ((item = lk_spill_next(&reader)) != NULL) {
+        reader.status = lk_spill_add(to, part_of(item, round, depth), item);
     }
-    lk_spill_read_end(&reader);
-    return status;
+    return lk_spill_read_end(&reader);
 }
 
 static enum lk_status split(struct lk_reconcile *r,

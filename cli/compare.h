@@ -132,15 +132,15 @@ struct lk_spill_reader {
     char *buffer;
     size_t at;
     size_t filled;
+    enum lk_status status; /* not LK_OK: nothing more is read. Callers set it */
 };
 
-LK_MUST_CHECK enum lk_status lk_spill_read(struct lk_spill_reader *reader,
-                                           const struct lk_spill *spill,
-                                           unsigned part);
-/* *item is valid until the next call; NULL: there is no more. */
-LK_MUST_CHECK enum lk_status lk_spill_next(struct lk_spill_reader *reader,
-                                           const void **item);
-void lk_spill_read_end(struct lk_spill_reader *reader);
+void lk_spill_read(struct lk_spill_reader *reader, const struct lk_spill *spill,
+                   unsigned part);
+/* The next item, valid until the next call; NULL: no more, or a failure. */
+LK_MUST_CHECK const void *lk_spill_next(struct lk_spill_reader *reader);
+/* Returns the reader's status. */
+LK_MUST_CHECK enum lk_status lk_spill_read_end(struct lk_spill_reader *reader);
 
 /* ---- The join (compare.c) ---------------------------------------------- */
 

@@ -115,8 +115,8 @@ void lk_spill_close(struct lk_spill *spill)
 /* ---- Reading --------------------------------------------------------------
  */
 
-enum lk_status lk_spill_read(struct lk_spill_reader *reader,
-                             const struct lk_spill *spill, unsigned part)
+void lk_spill_read(struct lk_spill_reader *reader, const struct lk_spill *spill,
+                   unsigned part)
 {
     *reader = (struct lk_spill_reader){
         .spill = spill,
@@ -124,7 +124,7 @@ enum lk_status lk_spill_read(struct lk_spill_reader *reader,
         .left = spill->counts[part],
         .buffer = malloc(spill->block),
     };
-    return reader->buffer == NULL ? LK_NOMEM : LK_OK;
+    reader->status = reader->buffer == NULL ? LK_NOMEM : LK_OK;
 }
 
 static enum lk_status read_block(struct lk_spill_reader *reader)
@@ -154,27 +154,28 @@ static enum lk_status read_block(struct lk_spill_reader *reader)
     return LK_OK;
 }
 
-enum lk_status lk_spill_next(struct lk_spill_reader *reader, const void **item)
+const void *lk_spill_next(struct lk_spill_reader *reader)
 {
-    enum lk_status status = LK_OK;
-
-    *item = NULL;
-    if (reader->left == 0) {
-        return LK_OK;
+    if (reader->status != LK_OK || reader->left == 0) {
+        return NULL;
     }
     if (reader->at == reader->filled) {
-        status = read_block(reader);
+        reader->status = read_block(reader);
     }
-    if (status == LK_OK) {
-        *item = reader->buffer + reader->at;
-        reader->at += reader->spill->stride;
-        reader->left--;
+    if (reader->status != LK_OK) {
+        return NULL;
     }
-    return status;
+    const void *item = reader->buffer + reader->at;
+    reader->at += reader->spill->stride;
+    reader->left--;
+    return item;
 }
 
-void lk_spill_read_end(struct lk_spill_reader *reader)
+enum lk_status lk_spill_read_end(struct lk_spill_reader *reader)
 {
+    enum lk_status status = reader->status;
+
     free(reader->buffer);
     *reader = (struct lk_spill_reader){0};
+    return status;
 }

@@ -234,26 +234,22 @@ static void show_progress(void *context, uint64_t done, uint64_t total)
 static enum lk_exit take_pending(struct lk_run *run)
 {
     bool proof = lk_absence_fault(&run->coverage) == NULL;
-    struct lk_spill_reader reader = {0};
+    struct lk_spill_reader reader;
     enum lk_status status = lk_spill_seal(&run->pending);
     enum lk_exit result = LK_EXIT_DONE;
-    const void *item = NULL;
+    const void *item;
 
-    if (status == LK_OK) {
-        status = lk_spill_read(&reader, &run->pending, 0);
+    if (status != LK_OK) {
+        return complain_status(status);
     }
-    while (status == LK_OK && result == LK_EXIT_DONE) {
-        struct lk_finding finding = {.meeting = LK_ONLY_HERE};
+    lk_spill_read(&reader, &run->pending, 0);
+    while (result == LK_EXIT_DONE && (item = lk_spill_next(&reader)) != NULL) {
+        struct lk_finding finding = {.meeting = LK_ONLY_HERE, .here = item};
 
-        status = lk_spill_next(&reader, &item);
-        if (status != LK_OK || item == NULL) {
-            break;
-        }
-        finding.here = item;
         result = take_finding(run, proof ? LK_CLASS_ABSENT : LK_CLASS_OPEN,
                               &finding);
     }
-    lk_spill_read_end(&reader);
+    status = lk_spill_read_end(&reader);
     return status == LK_OK ? result : complain_status(status);
 }
 
