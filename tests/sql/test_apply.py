@@ -703,7 +703,7 @@ def test_functions_may_be_made_again_beside_claims(server, database, db):
 
 
 def test_an_owner_without_special_rights_can_migrate_or_is_told_what_to_do(
-        server):
+        server, database):  # which has made the roles
     server.query("CREATE DATABASE plain")
     server.create_user("plain")
     db = server.connect("plain", user="plain")
