@@ -228,6 +228,7 @@ class Closing:
 def closing():
     made = Closing()
     yield made
+    made.listener.shutdown(socket.SHUT_RDWR)
     made.listener.close()
 
 

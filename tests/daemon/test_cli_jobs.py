@@ -46,6 +46,7 @@ class Service:
                                path[1:4].encode())
 
     def finish(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
 
 

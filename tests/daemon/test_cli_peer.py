@@ -145,6 +145,7 @@ def peer(tmp_path):
     folder.mkdir()
     made = Peer(folder / "s")
     yield made
+    made.listener.shutdown(socket.SHUT_RDWR)
     made.listener.close()
 
 

@@ -1,7 +1,6 @@
 """Who may see and do what (C36): by the user of a unix socket, by AUTH, after
 a reload (C40); and what is written down of it (C35)."""
 
-import contextlib
 import json
 import os
 import signal
@@ -12,6 +11,7 @@ import pytest
 from support import build, stores
 from support.life import FINGERPRINT, begin, finish, name, new_key, until
 from support.resp import Closed, Error, encode, fields
+from support.users import acting_as
 
 WHO = ("WHO", "ann", "WHY", "ticket 7")
 # A password for apps: readers and operators are no more than that.
@@ -166,21 +166,6 @@ as_root = pytest.mark.skipif(not may_be_others(),
                              reason="only root can be another user")
 # Users and groups that need not exist.
 ANN, BOB, SUPPORT = 4001, 4002, 4003
-
-
-@contextlib.contextmanager
-def acting_as(user, *groups):
-    """Connections made in it are that user's, in these groups."""
-    before = os.getgroups()
-    os.setgroups(groups)
-    os.setegid(groups[0] if groups else user)
-    os.seteuid(user)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(before)
 
 
 def connect_as(daemon, user, *groups):

@@ -1,8 +1,6 @@
 """The internal listener: what the courier brings, and what it is told."""
 
-import contextlib
 import os
-import pwd
 import signal
 
 import pytest
@@ -11,6 +9,7 @@ from support.app import tell
 from support.gateway import guard, params
 from support.later import PlayedCourier, later, outcome
 from support.life import new_key, until
+from support.users import acting_as
 from support.wire import encode_request
 
 
@@ -440,18 +439,6 @@ def test_the_next_request_on_its_connection_is_heard(both, app):
 
 # ---- who it is --------------------------------------------------------------
 
-@contextlib.contextmanager
-def acting_as(user):
-    """What connects meanwhile does so as that user."""
-    if os.geteuid():
-        pytest.skip("only root can be somebody else")
-    os.seteuid(pwd.getpwnam(user).pw_uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 def with_user(folder, *users, back=None):
     options = later(folder, back=back)
     options["http"] = options["http"].replace(
@@ -459,6 +446,11 @@ def with_user(folder, *users, back=None):
     return options
 
 
+as_root = pytest.mark.skipif(os.geteuid() != 0,
+                             reason="only root can be another user")
+
+
+@as_root
 @pytest.mark.parametrize("user, status", [
     ("root", 201), ("games", 201), ("daemon", 403)])
 def test_only_the_users_that_are_named_pass_for_the_courier(
@@ -479,6 +471,7 @@ def test_only_the_users_that_are_named_pass_for_the_courier(
         gateway.wait_for_log("is not the courier")
 
 
+@as_root
 def test_a_stranger_is_let_into_no_location(folder, make_gateway, app):
     # What is not guarded there, either.
     gateway = make_gateway(**with_user(
