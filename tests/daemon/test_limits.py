@@ -264,14 +264,29 @@ def test_those_who_stand_still_make_room_for_more_than_one_piece(make_daemon):
                                    "limits.client_timeout=1h"])
     other = daemon.raw()
     half = encode("COMPLETE", *name("k"), 1, 200, "", "x" * 15000000)[:-9]
-    silent = [daemon.raw() for _ in range(12)]
-    for client in silent:
+    silent = []
+
+    def held():
+        return int(info(other)["client_bytes"]) >> 20
+
+    def send_half():
+        """Until memory is short, or one more has sent all it will."""
+        silent.append(daemon.raw())
         rest = half
-        while rest and "why=memory-full" not in daemon.log_text():
-            rest = send_on(client, rest)
-    daemon.wait_for_log("why=memory-full")
+        while rest and held() <= CEILING:
+            rest = send_on(silent[-1], rest)
+
+    def is_half_free():
+        # Those who had just sent something when others were closed were not
+        # slow yet, and stayed: then memory has to become short again.
+        while held() <= CEILING:
+            send_half()
+        until(lambda: held() <= CEILING)
+        return held() <= CEILING // 2 + 4
+
     # Not just below the ceiling, where who goes on would be stopped again.
-    until(lambda: int(info(other)["client_bytes"]) <= (CEILING // 2 + 4) << 20)
+    until(is_half_free)
+    assert "why=memory-full" in daemon.wait_for_log("client-closed")
 
 
 def test_a_large_command_does_not_wait_for_each_that_stands_still(make_daemon):
