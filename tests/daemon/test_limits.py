@@ -267,22 +267,25 @@ def test_those_who_stand_still_make_room_for_more_than_one_piece(make_daemon):
     silent = []
 
     def held():
-        return int(info(other)["client_bytes"]) >> 20
+        return int(info(other)["client_bytes"])
+
+    def is_short():  # as the daemon has it
+        return held() > CEILING << 20
 
     def send_half():
         """Until memory is short, or one more has sent all it will."""
         silent.append(daemon.raw())
         rest = half
-        while rest and held() <= CEILING:
+        while rest and not is_short():
             rest = send_on(silent[-1], rest)
 
     def is_half_free():
         # Those who had just sent something when others were closed were not
         # slow yet, and stayed: then memory has to become short again.
-        while held() <= CEILING:
+        while not is_short():
             send_half()
-        until(lambda: held() <= CEILING)
-        return held() <= CEILING // 2 + 4
+        until(lambda: not is_short())
+        return held() <= (CEILING // 2 + 4) << 20
 
     # Not just below the ceiling, where who goes on would be stopped again.
     until(is_half_free)
