@@ -11,7 +11,7 @@ import pytest
 from support import build, stores
 from support.life import FINGERPRINT, begin, finish, name, new_key, until
 from support.resp import Closed, Error, encode, fields
-from support.users import acting_as
+from support.users import acting_as, as_root
 
 WHO = ("WHO", "ann", "WHY", "ticket 7")
 # A password for apps: readers and operators are no more than that.
@@ -154,16 +154,6 @@ def test_jobs_are_shown_with_bodies_to_operators_who_say_why(holding):
 
 # ---- who connects through a unix socket -------------------------------------
 
-def may_be_others():
-    """Is this root, with all users of the machine?"""
-    with open("/proc/self/uid_map") as lines:
-        ranges = [tuple(map(int, line.split())) for line in lines]
-    return os.geteuid() == 0 and any(
-        first == 0 and count > 65534 for first, _, count in ranges)
-
-
-as_root = pytest.mark.skipif(not may_be_others(),
-                             reason="only root can be another user")
 # Users and groups that need not exist.
 ANN, BOB, SUPPORT = 4001, 4002, 4003
 

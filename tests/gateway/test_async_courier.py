@@ -1,6 +1,5 @@
 """The internal listener: what the courier brings, and what it is told."""
 
-import os
 import signal
 
 import pytest
@@ -9,7 +8,7 @@ from support.app import tell
 from support.gateway import guard, params
 from support.later import PlayedCourier, later, outcome
 from support.life import new_key, until
-from support.users import acting_as
+from support.users import acting_as, as_root
 from support.wire import encode_request
 
 
@@ -444,10 +443,6 @@ def with_user(folder, *users, back=None):
     options["http"] = options["http"].replace(
         "/g;", "/g %s;" % " ".join("user=" + user for user in users), 1)
     return options
-
-
-as_root = pytest.mark.skipif(os.geteuid() != 0,
-                             reason="only root can be another user")
 
 
 @as_root
