@@ -158,19 +158,20 @@ static size_t step(struct courier *courier, struct lk_job_end *ends,
     struct lk_store *store = courier->store;
     struct lk_job_want want = {
         .target = TARGET, .limit = courier->batch, .honours = true};
-    struct lk_work work = {.ends = ends,
-                           .end_count = ended,
-                           .wants = &want,
-                           .want_count = 1,
-                           .lease_ms = 60000,
-                           .body_max = 64 << 20};
-    struct lk_batch batch = {.work = &work,
-                             .lane = store->work_lanes ? store->lanes : 0};
+    struct lk_job_batch job_batch = {.ends = ends,
+                                     .end_count = ended,
+                                     .wants = &want,
+                                     .want_count = 1,
+                                     .lease_ms = 60000,
+                                     .body_max = 64 << 20};
+    struct lk_batch batch = {.job_batch = &job_batch,
+                             .lane = store->job_lanes ? store->lanes : 0};
 
     store->class->apply(store, &batch);
     lk_batch_clear(&batch);
-    if (work.status) {
-        fail(work.error ? work.error : "a step failed", work.status);
+    if (job_batch.status) {
+        fail(job_batch.error ? job_batch.error : "a step failed",
+             job_batch.status);
     }
     for (size_t i = 0; i < ended; i++) {
         if (ends[i].stale) {
@@ -178,18 +179,18 @@ static size_t step(struct courier *courier, struct lk_job_end *ends,
         }
     }
     courier->done += ended;
-    size_t leased = work.job_count;
+    size_t leased = job_batch.job_count;
     for (size_t i = 0; i < leased; i++) {
         ends[i] = (struct lk_job_end){
-            .id = work.jobs[i].id,
-            .attempt = work.jobs[i].attempts,
+            .id = job_batch.jobs[i].id,
+            .attempt = job_batch.jobs[i].attempts,
             .end = LK_END_DELIVERED,
             .status = 201,
             .provider_id = LK_SLICE("ch_000001"),
         };
     }
-    *wait_ms = work.wait_ms;
-    lk_work_clear(&work);
+    *wait_ms = job_batch.wait_ms;
+    lk_job_batch_clear(&job_batch);
     return leased;
 }
 

@@ -256,23 +256,22 @@ enum lk_meaning {
     LK_MEANS_ONE,  /* none of them: they are named, and nothing is done */
 };
 
-typedef enum lk_exit (*lk_operation_fn)(struct lk_cli *cli, void *context);
+typedef enum lk_exit (*lk_subject_fn)(struct lk_cli *cli, void *context);
 
 /* Calls `act` for each, as cli->subject, and returns the worst of what came
  * back. What is not found is said. */
 LK_MUST_CHECK enum lk_exit lk_each_operation(struct lk_cli *cli,
                                              enum lk_meaning meaning,
-                                             lk_operation_fn act,
-                                             void *context);
+                                             lk_subject_fn act, void *context);
 
-/* cli->subject in full, with its story (record.c); an lk_operation_fn. */
-LK_MUST_CHECK enum lk_exit lk_record_show(struct lk_cli *cli, void *context);
+/* cli->subject in full, with its story (record.c); an lk_subject_fn. */
+LK_MUST_CHECK enum lk_exit lk_operation_show(struct lk_cli *cli, void *context);
 /* As lk_call; then *record is its record, with the answer if --headers or
  * --body asks for it, which needs --why. LK_EXIT_NO: there is none, and that
  * was said. */
-LK_MUST_CHECK enum lk_exit lk_record_fetch(struct lk_cli *cli,
-                                           const struct lk_reply **record);
-enum lk_put_colour lk_record_colour(struct lk_slice state);
+LK_MUST_CHECK enum lk_exit lk_operation_fetch(struct lk_cli *cli,
+                                              const struct lk_reply **record);
+enum lk_put_colour lk_operation_colour(struct lk_slice state);
 /* What is in progress for longer needs a person's eye, whatever its lock. */
 enum { LK_LONG_MS = 3600 * 1000 };
 
@@ -323,7 +322,7 @@ LK_MUST_CHECK enum lk_exit lk_deed_run(struct lk_cli *cli,
  * stays until the next call. */
 struct lk_slice lk_deed_state(struct lk_cli *cli);
 /* lk_each_operation, once it is said who and why. */
-LK_MUST_CHECK enum lk_exit lk_deed_each(struct lk_cli *cli, lk_operation_fn act,
+LK_MUST_CHECK enum lk_exit lk_deed_each(struct lk_cli *cli, lk_subject_fn act,
                                         void *context);
 /* Of RESOLVE: what was found uncertain may be another claim by now, or another
  * operation of the same name; nothing is said of these. */

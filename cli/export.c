@@ -122,7 +122,7 @@ static void close_output(struct export *export)
  * that it would run, so it is not left out: as an uncertain one it is seen, and
  * decided. What it became here meanwhile is newer, and replaces it.
  */
-static void doubt_accepted(struct export *export, struct lk_record *record)
+static void doubt_accepted(struct export *export, struct lk_operation *record)
 {
     if (record->state == LK_STATE_ACCEPTED) {
         record->state = LK_STATE_UNCERTAIN;
@@ -204,7 +204,7 @@ static enum lk_exit count_online(struct export *export)
 }
 
 static bool count_target(void *context,
-                         const struct lk_target_standing *standing)
+                         const struct lk_target_summary *standing)
 {
     struct export *export = context;
 
@@ -335,7 +335,7 @@ static enum lk_exit export_online(struct export *export)
 /* ---- From a store ---------------------------------------------------------
  */
 
-static bool put_record(void *context, const struct lk_record *record)
+static bool put_record(void *context, const struct lk_operation *record)
 {
     struct export *export = context;
     struct lk_line *line = &export->line;
@@ -344,11 +344,11 @@ static bool put_record(void *context, const struct lk_record *record)
     line->type = LK_LINE_RECORD;
     line->record = *record;
     if (record->state == LK_STATE_COMPLETED && !record->omitted &&
-        record->kept != NULL) {
-        line->response = record->kept->response;
+        record->stored != NULL) {
+        line->response = record->stored->response;
     }
     put_line(export);
-    line->record.kept = NULL; /* the store's */
+    line->record.stored = NULL; /* the store's */
     return true;
 }
 

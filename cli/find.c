@@ -71,7 +71,7 @@ static size_t count_references(const struct lk_args *args)
 struct visit {
     struct lk_cli *cli;
     enum lk_meaning meaning;
-    lk_operation_fn act;
+    lk_subject_fn act;
     void *context;
     bool many;
     size_t visited;
@@ -388,7 +388,7 @@ static enum lk_exit visit_words(struct visit *visit)
 }
 
 enum lk_exit lk_each_operation(struct lk_cli *cli, enum lk_meaning meaning,
-                               lk_operation_fn act, void *context)
+                               lk_subject_fn act, void *context)
 {
     struct visit visit = {
         .cli = cli, .meaning = meaning, .act = act, .context = context};
@@ -408,5 +408,5 @@ enum lk_exit lk_each_operation(struct lk_cli *cli, enum lk_meaning meaning,
 
 enum lk_exit lk_run_find(struct lk_cli *cli)
 {
-    return lk_each_operation(cli, LK_MEANS_EACH, lk_record_show, NULL);
+    return lk_each_operation(cli, LK_MEANS_EACH, lk_operation_show, NULL);
 }

@@ -63,7 +63,7 @@ static enum lk_exit show_answer(struct lk_cli *cli,
 static enum lk_exit get_answer(struct lk_cli *cli, void *context)
 {
     const struct lk_reply *record;
-    enum lk_exit result = lk_record_fetch(cli, &record);
+    enum lk_exit result = lk_operation_fetch(cli, &record);
 
     (void)context;
     return result == LK_EXIT_DONE ? show_answer(cli, record) : result;
@@ -76,5 +76,5 @@ enum lk_exit lk_run_get(struct lk_cli *cli)
 
     return lk_each_operation(
         cli, LK_MEANS_EACH,
-        answer_only && !cli->json ? get_answer : lk_record_show, NULL);
+        answer_only && !cli->json ? get_answer : lk_operation_show, NULL);
 }

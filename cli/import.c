@@ -34,8 +34,8 @@ struct import {
     struct lk_cli *cli;
     struct lk_lines lines;
     struct lk_store *store;
-    struct lk_line *batch;     /* BATCH of them */
-    struct lk_record *records; /* of these lines, for the store */
+    struct lk_line *batch;        /* BATCH of them */
+    struct lk_operation *records; /* of these lines, for the store */
     struct lk_audit_entry *audit;
     size_t count;
     size_t bytes;
@@ -52,15 +52,15 @@ struct import {
 static void set_record(struct import *import, size_t at)
 {
     struct lk_line *line = &import->batch[at];
-    struct lk_record *record = &line->record;
+    struct lk_operation *record = &line->record;
 
     if (record->state == LK_STATE_COMPLETED && !record->omitted) {
         line->response.status = record->status;
         record->answer_bytes =
             line->response.headers.len + line->response.body.len;
-        record->kept = lk_kept_make(record->token, record->completed_ms,
-                                    &line->response, (struct lk_slice){0});
-        lk_must(record->kept == NULL ? LK_NOMEM : LK_OK);
+        record->stored = lk_stored_make(record->token, record->completed_ms,
+                                        &line->response, (struct lk_slice){0});
+        lk_must(record->stored == NULL ? LK_NOMEM : LK_OK);
     }
     import->records[at] = *record;
 }
@@ -127,7 +127,7 @@ static enum lk_exit refuse_line(const struct import *import, const char *wrong)
 /* What one state needs that no table can say. */
 static const char *find_fault(const struct lk_line *line)
 {
-    const struct lk_record *record = &line->record;
+    const struct lk_operation *record = &line->record;
 
     if (record->token == 0) {
         return "its token is 0";

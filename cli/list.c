@@ -113,7 +113,7 @@ static void put_row(struct lk_table *table, const struct lk_reply *operation,
     static const char *const names[] = {"tenant", "scope", "key"};
     struct lk_slice state = lk_field_text(operation, "state");
     bool marked = needs_person(operation, now_ms);
-    enum lk_put_colour colour = marked ? LK_ALARM : lk_record_colour(state);
+    enum lk_put_colour colour = marked ? LK_ALARM : lk_operation_colour(state);
     struct lk_buf *cell = lk_table_cell(table, colour);
 
     lk_put(cell, "%s", marked ? "! " : "  ");

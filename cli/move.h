@@ -39,7 +39,7 @@ struct lk_line {
         uint64_t records; /* about as many will come */
         uint64_t now_ms;  /* the store's clock */
     } begin;
-    struct lk_record record;
+    struct lk_operation record;
     struct lk_response response; /* of a record that was kept; no status */
     struct lk_audit_entry audit;
     struct lk_line_end {

@@ -9,7 +9,7 @@
 
 void lk_line_free(struct lk_line *line)
 {
-    lk_kept_unref(line->record.kept);
+    lk_stored_unref(line->record.stored);
     latchkey_buf_free(&line->bytes);
     *line = (struct lk_line){0};
 }

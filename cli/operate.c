@@ -288,8 +288,7 @@ enum lk_exit lk_deed_send(struct lk_cli *cli, struct lk_deed *deed)
     return lk_complain_reply(cli);
 }
 
-enum lk_exit lk_deed_each(struct lk_cli *cli, lk_operation_fn act,
-                          void *context)
+enum lk_exit lk_deed_each(struct lk_cli *cli, lk_subject_fn act, void *context)
 {
     struct lk_deed unsent = {0};
     enum lk_exit result = lk_deed_words(cli, &unsent, NULL);

@@ -12,7 +12,7 @@ static bool is_word(struct lk_slice text, const char *word)
     return latchkey_slice_equal(text, latchkey_slice(word));
 }
 
-enum lk_put_colour lk_record_colour(struct lk_slice state)
+enum lk_put_colour lk_operation_colour(struct lk_slice state)
 {
     static const struct {
         const char *state;
@@ -558,11 +558,12 @@ static void print_story(struct story *story)
 
     lk_put_text(lk_table_cell(&head, LK_BOLD),
                 latchkey_buf_slice(&story->reference));
-    lk_put_raw(lk_table_cell(&head, needs_person(story)
-                                        ? LK_ALARM
-                                        : lk_record_colour(latchkey_buf_slice(
-                                              &story->state))),
-               latchkey_buf_slice(&story->headline));
+    lk_put_raw(
+        lk_table_cell(&head, needs_person(story)
+                                 ? LK_ALARM
+                                 : lk_operation_colour(
+                                       latchkey_buf_slice(&story->state))),
+        latchkey_buf_slice(&story->headline));
     lk_table_flush(&head, &cli->out);
     lk_put(lk_table_cell(&story->facts, LK_DIM), "%s",
            is_state(story, "completed") ? "replayed" : "kept");
@@ -660,7 +661,8 @@ static void report_missing(struct lk_cli *cli)
     latchkey_buf_free(&text);
 }
 
-enum lk_exit lk_record_fetch(struct lk_cli *cli, const struct lk_reply **record)
+enum lk_exit lk_operation_fetch(struct lk_cli *cli,
+                                const struct lk_reply **record)
 {
     struct lk_deed look = {0};
     enum lk_exit result = LK_EXIT_DONE;
@@ -686,7 +688,7 @@ enum lk_exit lk_record_fetch(struct lk_cli *cli, const struct lk_reply **record)
                                              : lk_complain_reply(cli);
 }
 
-enum lk_exit lk_record_show(struct lk_cli *cli, void *context)
+enum lk_exit lk_operation_show(struct lk_cli *cli, void *context)
 {
     struct story story = {
         .cli = cli,
@@ -694,7 +696,7 @@ enum lk_exit lk_record_show(struct lk_cli *cli, void *context)
         .facts = {.columns = 2, .colour = cli->colour},
     };
     const struct lk_reply *record;
-    enum lk_exit result = lk_record_fetch(cli, &record);
+    enum lk_exit result = lk_operation_fetch(cli, &record);
 
     (void)context;
     if (result != LK_EXIT_DONE) {

@@ -309,7 +309,7 @@ size_t lk_calls_start(struct lk_courier *courier, uint64_t *again_ms)
 static void keep_answer(const struct lk_courier *courier,
                         struct lk_errand *errand)
 {
-    const struct lk_http_answer *answer = &errand->exchange->answer;
+    const struct lk_http_response *answer = &errand->exchange->answer;
     size_t len = answer->body.len;
 
     errand->status = answer->status;
@@ -335,7 +335,7 @@ static void keep_answer(const struct lk_courier *courier,
 
 static void judge(struct lk_courier *courier, struct lk_errand *errand)
 {
-    const struct lk_http_answer *answer = &errand->exchange->answer;
+    const struct lk_http_response *answer = &errand->exchange->answer;
     const struct lk_target *target = errand->outlet->target;
     struct lk_result *result = &errand->result;
 
@@ -362,7 +362,7 @@ static void judge(struct lk_courier *courier, struct lk_errand *errand)
  * lease lasts as long as that lock. */
 static bool goes_on(const struct lk_errand *errand)
 {
-    const struct lk_http_answer *answer = &errand->exchange->answer;
+    const struct lk_http_response *answer = &errand->exchange->answer;
 
     return errand->outlet->gateway && answer->late && answer->sent &&
            !answer->status;

@@ -34,9 +34,9 @@ uint64_t lk_courier_wall_ms(void)
 /* ---- the thread ---------------------------------------------------------- */
 
 /* From the store's thread. */
-static void note_done(struct lk_work *work)
+static void note_done(struct lk_job_batch *job_batch)
 {
-    struct lk_courier_step *step = work->context;
+    struct lk_courier_step *step = job_batch->context;
     struct lk_courier *courier = step->courier;
 
     uv_mutex_lock(&courier->mutex);
@@ -196,7 +196,7 @@ static void free_courier(struct lk_courier *courier)
 /* As many as the store works on at once. */
 static enum lk_status make_steps(struct lk_courier *courier)
 {
-    unsigned lanes = courier->store->work_lanes;
+    unsigned lanes = courier->store->job_lanes;
     size_t count = lanes ? lanes : 1;
 
     courier->steps = calloc(count, sizeof(*courier->steps));
@@ -207,7 +207,8 @@ static enum lk_status make_steps(struct lk_courier *courier)
     for (size_t i = 0; i < count; i++) {
         struct lk_courier_step *step = &courier->steps[i];
         step->courier = courier;
-        step->work = (struct lk_work){.done = note_done, .context = step};
+        step->job_batch =
+            (struct lk_job_batch){.done = note_done, .context = step};
     }
     return LK_OK;
 }
@@ -224,7 +225,7 @@ static enum lk_status make_courier(const struct lk_outbox_setup *setup,
         return LK_NOMEM;
     }
     made->store = setup->store;
-    made->work_fn = setup->work;
+    made->work_fn = setup->job_batch;
     made->over_fn = setup->over;
     made->work_context = setup->context;
     made->renew_ms = UINT64_MAX;

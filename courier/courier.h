@@ -64,7 +64,7 @@ struct lk_courier_step;
 struct lk_watch;
 
 enum {
-    LK_WORK_ENDS = 1024,      /* ends and marks of one step, at most */
+    LK_JOB_BATCH_ENDS = 1024, /* ends and marks of one step, at most */
     LK_HELD_BYTES = 64 << 20, /* of jobs in our hands: half for who comes
                                  first, half in equal shares */
     LK_LAST_ERROR = 160,
@@ -172,7 +172,7 @@ struct lk_courier_settings {
 /* A work, and what it is about, index by index. Once it is given, all of it is
  * the store's until it is done. */
 struct lk_courier_step {
-    struct lk_work work;
+    struct lk_job_batch job_batch;
     struct lk_courier *courier;
     bool under_way;
     uint64_t number; /* in the order in which they were given */
@@ -180,10 +180,10 @@ struct lk_courier_step {
     uint64_t oldest_ms; /* lease_ms of what it ends and marks, at least */
     unsigned fails;     /* in a row */
     uint64_t retry_ms;  /* after a failure: not before */
-    struct lk_job_end ends[LK_WORK_ENDS];
-    struct lk_errand *end_errands[LK_WORK_ENDS];
-    struct lk_job_mark marks[LK_WORK_ENDS];
-    struct lk_errand *mark_errands[LK_WORK_ENDS];
+    struct lk_job_end ends[LK_JOB_BATCH_ENDS];
+    struct lk_errand *end_errands[LK_JOB_BATCH_ENDS];
+    struct lk_job_mark marks[LK_JOB_BATCH_ENDS];
+    struct lk_errand *mark_errands[LK_JOB_BATCH_ENDS];
     size_t mark_queued; /* the first so many wait for their mark */
     struct lk_job_want *wants;
     struct lk_outlet **want_outlets;
@@ -193,7 +193,7 @@ struct lk_courier_step {
 
 struct lk_courier {
     struct lk_store *store;
-    void (*work_fn)(void *context, struct lk_work *work);
+    void (*work_fn)(void *context, struct lk_job_batch *job_batch);
     void (*over_fn)(void *context); /* NULL: nobody is told of the end */
     void *work_context;
     struct lk_prober *prober; /* NULL: none */
@@ -332,11 +332,11 @@ LK_MUST_CHECK enum lk_status lk_request_headers(const struct lk_store *store,
                                                 const struct lk_job *job,
                                                 struct lk_buf *headers);
 /* As lk_result_of. */
-void lk_request_result(bool repeatable, const struct lk_http_answer *answer,
+void lk_request_result(bool repeatable, const struct lk_http_response *answer,
                        struct lk_result *result);
 /* May the app have heard of it? The gateway knows more than that it was sent.
  */
-bool lk_request_left(const struct lk_http_answer *answer);
+bool lk_request_left(const struct lk_http_response *answer);
 /* The answer of a request that was given up and never sent. */
 LK_MUST_CHECK enum lk_status lk_request_problem(const struct lk_store *store,
                                                 struct lk_errand *errand);

@@ -33,12 +33,13 @@ static void put_off(struct lk_courier *courier, struct lk_errand *errand)
 /* ---- a step that failed -------------------------------------------------- */
 
 static void say_failure(const struct lk_courier *courier,
-                        const struct lk_work *work)
+                        const struct lk_job_batch *job_batch)
 {
     if (courier->work_fails == 1) {
         lk_log(LK_LOG_WARN, "courier-store-failed", "status=%s error=\"%s\"",
-               latchkey_status_name(work->status),
-               work->error ? work->error : latchkey_status_text(work->status));
+               latchkey_status_name(job_batch->status),
+               job_batch->error ? job_batch->error
+                                : latchkey_status_text(job_batch->status));
     }
 }
 
@@ -73,15 +74,16 @@ static void drop_end(struct lk_courier *courier, struct lk_errand *errand)
 /* What the store never takes, whoever asks: one of them must be the reason. */
 static void split_ends(struct lk_courier *courier, struct lk_courier_step *step)
 {
-    struct lk_work *work = &step->work;
-    bool alone = work->end_count == 1 && !work->mark_count && !work->want_count;
+    struct lk_job_batch *job_batch = &step->job_batch;
+    bool alone = job_batch->end_count == 1 && !job_batch->mark_count &&
+                 !job_batch->want_count;
 
-    for (size_t i = 0; i < work->end_count; i++) {
-        step->end_errands[i]->piece = (work->end_count + 1) / 2;
+    for (size_t i = 0; i < job_batch->end_count; i++) {
+        step->end_errands[i]->piece = (job_batch->end_count + 1) / 2;
     }
     if (alone) {
         drop_end(courier, step->end_errands[0]);
-        work->end_count = 0;
+        job_batch->end_count = 0;
     }
 }
 
@@ -91,28 +93,28 @@ static void split_ends(struct lk_courier *courier, struct lk_courier_step *step)
  */
 static void take_back(struct lk_courier *courier, struct lk_courier_step *step)
 {
-    const struct lk_work *work = &step->work;
+    const struct lk_job_batch *job_batch = &step->job_batch;
 
     set_retry(courier, step);
-    if (work->status == LK_INVALID && work->end_count) {
+    if (job_batch->status == LK_INVALID && job_batch->end_count) {
         step->fails = 0;
         step->retry_ms = 0;
         split_ends(courier, step);
     }
-    for (size_t i = 0; i < work->end_count; i++) {
+    for (size_t i = 0; i < job_batch->end_count; i++) {
         lk_errand_leave_step(courier, step->end_errands[i]);
     }
-    for (size_t i = 0; i < work->mark_count; i++) {
+    for (size_t i = 0; i < job_batch->mark_count; i++) {
         lk_errand_leave_step(courier, step->mark_errands[i]);
     }
-    for (size_t i = 0; i < work->want_count; i++) {
+    for (size_t i = 0; i < job_batch->want_count; i++) {
         step->want_outlets[i]->next_ask_ms = 0;
     }
     courier->work_fails++;
     courier->unsure = true;
     courier->failed_at = courier->works;
     courier->renew_ms = 0;
-    say_failure(courier, work);
+    say_failure(courier, job_batch);
 }
 
 /* One that was given before the last failure proves nothing. */
@@ -136,7 +138,7 @@ static void note_success(struct lk_courier *courier,
 
 static void take_ends(struct lk_courier *courier, struct lk_courier_step *step)
 {
-    for (size_t i = 0; i < step->work.end_count; i++) {
+    for (size_t i = 0; i < step->job_batch.end_count; i++) {
         struct lk_errand *errand = step->end_errands[i];
         errand->step = NULL;
         if (step->ends[i].again) {
@@ -149,7 +151,7 @@ static void take_ends(struct lk_courier *courier, struct lk_courier_step *step)
         }
         lk_errand_free(courier, errand);
     }
-    if (step->work.end_count) {
+    if (step->job_batch.end_count) {
         lk_fault_point("courier_recorded");
     }
 }
@@ -197,7 +199,7 @@ static void take_renewal(struct lk_courier *courier,
 
 static void take_marks(struct lk_courier *courier, struct lk_courier_step *step)
 {
-    for (size_t i = 0; i < step->work.mark_count; i++) {
+    for (size_t i = 0; i < step->job_batch.mark_count; i++) {
         const struct lk_job_mark *mark = &step->marks[i];
         struct lk_errand *errand = step->mark_errands[i];
         if (mark->stale) {
@@ -223,7 +225,7 @@ static size_t want_of(const struct lk_courier_step *step,
 {
     size_t i = 0;
 
-    while (i < step->work.want_count &&
+    while (i < step->job_batch.want_count &&
            !latchkey_slice_equal(step->wants[i].target, job->target)) {
         i++;
     }
@@ -264,12 +266,12 @@ static void take_job(struct lk_courier *courier,
 static void set_next_ask(struct lk_courier *courier,
                          const struct lk_courier_step *step)
 {
-    uint64_t wait_ms = step->work.wait_ms;
+    uint64_t wait_ms = step->job_batch.wait_ms;
 
     if (courier->store->shared && wait_ms > courier->settings->poll_ms) {
         wait_ms = courier->settings->poll_ms;
     }
-    for (size_t i = 0; i < step->work.want_count; i++) {
+    for (size_t i = 0; i < step->job_batch.want_count; i++) {
         struct lk_outlet *outlet = step->want_outlets[i];
         uint64_t wait = wait_ms || outlet->leased ? wait_ms : IDLE_MS;
         bool all = outlet->leased >= step->wants[i].limit;
@@ -279,25 +281,25 @@ static void set_next_ask(struct lk_courier *courier,
 
 static void take_jobs(struct lk_courier *courier, struct lk_courier_step *step)
 {
-    struct lk_work *work = &step->work;
+    struct lk_job_batch *job_batch = &step->job_batch;
 
-    for (size_t i = 0; i < work->want_count; i++) {
+    for (size_t i = 0; i < job_batch->want_count; i++) {
         step->want_outlets[i]->leased = 0;
     }
-    if (work->job_count) {
+    if (job_batch->job_count) {
         lk_fault_point("courier_leased");
     }
-    for (size_t i = 0; i < work->job_count; i++) {
-        size_t want = want_of(step, &work->jobs[i]);
-        if (want < work->want_count) {
-            take_job(courier, step, want, &work->jobs[i]);
+    for (size_t i = 0; i < job_batch->job_count; i++) {
+        size_t want = want_of(step, &job_batch->jobs[i]);
+        if (want < job_batch->want_count) {
+            take_job(courier, step, want, &job_batch->jobs[i]);
         }
     }
     set_next_ask(courier, step);
-    if (work->lapsed) {
+    if (job_batch->lapsed) {
         lk_log(LK_LOG_ERROR, "jobs-uncertain",
                "count=%llu reason=\"the courier was lost after it had called\"",
-               (unsigned long long)work->lapsed);
+               (unsigned long long)job_batch->lapsed);
     }
 }
 
@@ -305,20 +307,20 @@ void lk_dispatch_done(struct lk_courier *courier, struct lk_courier_step *step)
 {
     step->under_way = false;
     courier->moved_ms = courier->now_ms;
-    for (size_t i = 0; i < step->work.want_count; i++) {
+    for (size_t i = 0; i < step->job_batch.want_count; i++) {
         step->want_outlets[i]->asked = false;
     }
-    if (step->work.status) {
+    if (step->job_batch.status) {
         take_back(courier, step);
     } else {
         note_success(courier, step);
         take_ends(courier, step);
         take_marks(courier, step);
         take_jobs(courier, step);
-        if (step->work.mark_count || step->work.job_count) {
+        if (step->job_batch.mark_count || step->job_batch.job_count) {
             lower(&courier->renew_ms,
                   lk_step_lease_ms(step) + courier->settings->lease_ms / 3);
         }
     }
-    lk_work_clear(&step->work);
+    lk_job_batch_clear(&step->job_batch);
 }

@@ -27,7 +27,7 @@ bool lk_dispatch_is_under_way(const struct lk_courier *courier)
 
 uint64_t lk_step_lease_ms(const struct lk_courier_step *step)
 {
-    return step->work.lease_ms == step->courier->settings->lease_ms
+    return step->job_batch.lease_ms == step->courier->settings->lease_ms
                ? step->given_ms
                : 0;
 }
@@ -42,12 +42,12 @@ static void enter_step(struct lk_courier_step *step, struct lk_errand *errand)
 
 static void add_end(struct lk_courier_step *step, struct lk_errand *errand)
 {
-    struct lk_work *work = &step->work;
+    struct lk_job_batch *job_batch = &step->job_batch;
     bool request = errand->outlet->gateway;
 
     enter_step(step, errand);
-    step->end_errands[work->end_count] = errand;
-    step->ends[work->end_count++] = (struct lk_job_end){
+    step->end_errands[job_batch->end_count] = errand;
+    step->ends[job_batch->end_count++] = (struct lk_job_end){
         .id = errand->job.id,
         .attempt = errand->job.attempts,
         .end = errand->returned ? LK_END_RETURN : errand->result.end,
@@ -62,7 +62,7 @@ static void add_end(struct lk_courier_step *step, struct lk_errand *errand)
         .doubt = errand->result.doubt,
     };
     if (request && errand->result.end == LK_END_DEAD) {
-        step->ends[work->end_count - 1].status = 0; /* not the app's */
+        step->ends[job_batch->end_count - 1].status = 0; /* not the app's */
     }
 }
 
@@ -81,11 +81,11 @@ static void add_ends(struct lk_courier *courier, struct lk_courier_step *step)
 {
     struct lk_errand *errand;
     size_t bytes = 0;
-    size_t most = LK_WORK_ENDS;
+    size_t most = LK_JOB_BATCH_ENDS;
 
     while ((errand = courier->ended.head)) {
         most = errand->piece < most ? errand->piece : most;
-        if (step->work.end_count >= most || bytes >= ANSWER_BYTES) {
+        if (step->job_batch.end_count >= most || bytes >= ANSWER_BYTES) {
             break;
         }
         lk_errands_take(&courier->ended);
@@ -97,15 +97,15 @@ static void add_ends(struct lk_courier *courier, struct lk_courier_step *step)
 static void add_mark(struct lk_courier_step *step, struct lk_errand *errand,
                      bool called)
 {
-    struct lk_work *work = &step->work;
+    struct lk_job_batch *job_batch = &step->job_batch;
 
     enter_step(step, errand);
-    step->mark_errands[work->mark_count] = errand;
-    step->marks[work->mark_count++] = (struct lk_job_mark){
+    step->mark_errands[job_batch->mark_count] = errand;
+    step->marks[job_batch->mark_count++] = (struct lk_job_mark){
         .id = errand->job.id,
         .attempt = errand->job.attempts,
         .called = called && !errand->outlet->gateway,
-        .lease_ms = work->lease_ms,
+        .lease_ms = job_batch->lease_ms,
     };
 }
 
@@ -131,7 +131,7 @@ static void add_renewals(struct lk_courier *courier,
             continue;
         }
         bool due = courier->now_ms >= errand->lease_ms + third_ms;
-        bool fits = step->work.mark_count < LK_WORK_ENDS;
+        bool fits = step->job_batch.mark_count < LK_JOB_BATCH_ENDS;
         if (due && fits) {
             add_mark(step, errand, running || errand->marked);
         } else {
@@ -147,11 +147,11 @@ static void add_marks(struct lk_courier *courier, struct lk_courier_step *step)
 {
     struct lk_errand *errand;
 
-    while (step->work.mark_count < LK_WORK_ENDS &&
+    while (step->job_batch.mark_count < LK_JOB_BATCH_ENDS &&
            (errand = lk_errands_take(&courier->marking))) {
         add_mark(step, errand, true);
     }
-    step->mark_queued = step->work.mark_count;
+    step->mark_queued = step->job_batch.mark_count;
     add_renewals(courier, step);
 }
 
@@ -178,12 +178,12 @@ static bool make_room(struct lk_courier_step *step, size_t count)
 static void add_want(struct lk_courier_step *step, struct lk_outlet *outlet,
                      size_t room)
 {
-    struct lk_work *work = &step->work;
+    struct lk_job_batch *job_batch = &step->job_batch;
 
     outlet->asked = true;
     outlet->next_ask_ms = UINT64_MAX;
-    step->want_outlets[work->want_count] = outlet;
-    step->wants[work->want_count++] = (struct lk_job_want){
+    step->want_outlets[job_batch->want_count] = outlet;
+    step->wants[job_batch->want_count++] = (struct lk_job_want){
         .target = latchkey_slice(outlet->name),
         .limit = room,
         .honours = outlet->target->honours && !outlet->gateway,
@@ -194,7 +194,7 @@ static void add_want(struct lk_courier_step *step, struct lk_outlet *outlet,
  * its share: none can keep the others waiting. */
 static void share(struct lk_courier_step *step, uint64_t batch, size_t sum)
 {
-    for (size_t i = 0; sum > batch && i < step->work.want_count; i++) {
+    for (size_t i = 0; sum > batch && i < step->job_batch.want_count; i++) {
         size_t *limit = &step->wants[i].limit;
         *limit = (size_t)(*limit * batch / sum);
         *limit = *limit ? *limit : 1;
@@ -237,10 +237,10 @@ static void note_step(const struct lk_courier *courier,
     if (!is_late(courier, step->oldest_ms)) {
         return;
     }
-    for (size_t i = 0; i < step->work.end_count; i++) {
+    for (size_t i = 0; i < step->job_batch.end_count; i++) {
         note_errand(courier, step->end_errands[i]);
     }
-    for (size_t i = 0; i < step->work.mark_count; i++) {
+    for (size_t i = 0; i < step->job_batch.mark_count; i++) {
         note_errand(courier, step->mark_errands[i]);
     }
 }
@@ -278,7 +278,7 @@ static void note_late(const struct lk_courier *courier,
 static bool may_lease(const struct lk_courier *courier,
                       const struct lk_courier_step *step)
 {
-    bool busy = step->work.end_count || step->work.mark_count;
+    bool busy = step->job_batch.end_count || step->job_batch.mark_count;
 
     for (size_t i = 0; i < courier->step_count; i++) {
         const struct lk_courier_step *other = &courier->steps[i];
@@ -302,8 +302,8 @@ static size_t held_bytes(const struct lk_courier *courier)
 
     for (size_t i = 0; i < courier->step_count; i++) {
         const struct lk_courier_step *step = &courier->steps[i];
-        if (step->under_way && step->work.want_count) {
-            bytes += step->work.body_max;
+        if (step->under_way && step->job_batch.want_count) {
+            bytes += step->job_batch.body_max;
         }
     }
     return bytes;
@@ -340,7 +340,7 @@ static void add_wants(struct lk_courier *courier, struct lk_courier_step *step,
         }
     }
     courier->first = next_outlet(courier, courier->first);
-    step->work.body_max =
+    step->job_batch.body_max =
         scarce && share_bytes < LEASE_BYTES ? share_bytes + 1 : LEASE_BYTES;
     share(step, courier->settings->batch, sum);
 }
@@ -350,7 +350,7 @@ static void add_wants(struct lk_courier *courier, struct lk_courier_step *step,
 static void look_ahead(struct lk_courier *courier,
                        const struct lk_courier_step *step)
 {
-    for (size_t i = 0; i < step->work.want_count; i++) {
+    for (size_t i = 0; i < step->job_batch.want_count; i++) {
         struct lk_outlet *outlet = step->want_outlets[i];
         size_t ahead = 2 * outlet->ended;
         size_t less = outlet->ahead - (outlet->ahead + 3) / 4;
@@ -373,7 +373,7 @@ static bool is_to_gather(struct lk_courier *courier)
 {
     if (courier->marking.head || courier->stopping ||
         courier->now_ms >= courier->moved_ms + GATHER_MS || !courier->running ||
-        courier->ended.count >= LK_WORK_ENDS / 4) {
+        courier->ended.count >= LK_JOB_BATCH_ENDS / 4) {
         return false;
     }
     for (struct lk_outlet *outlet = courier->outlets; outlet;
@@ -390,17 +390,17 @@ static bool is_to_gather(struct lk_courier *courier)
 /* It has the one end that may be the reason why others failed. */
 static bool is_suspect(const struct lk_courier_step *step)
 {
-    return step->work.end_count == 1 && step->end_errands[0]->piece == 1;
+    return step->job_batch.end_count == 1 && step->end_errands[0]->piece == 1;
 }
 
 /* False: there is nothing to do. */
 static bool fill_step(struct lk_courier *courier, struct lk_courier_step *step,
                       uint64_t *again_ms)
 {
-    struct lk_work *work = &step->work;
+    struct lk_job_batch *job_batch = &step->job_batch;
 
-    work->end_count = work->mark_count = work->want_count = 0;
-    work->lease_ms = courier->settings->lease_ms;
+    job_batch->end_count = job_batch->mark_count = job_batch->want_count = 0;
+    job_batch->lease_ms = courier->settings->lease_ms;
     step->oldest_ms = UINT64_MAX;
     if (courier->later.head && courier->now_ms >= courier->later_ms) {
         lk_dispatch_recall(courier);
@@ -412,10 +412,11 @@ static bool fill_step(struct lk_courier *courier, struct lk_courier_step *step,
         add_marks(courier, step);
         add_wants(courier, step, again_ms);
     }
-    work->ends = step->ends;
-    work->marks = step->marks;
-    work->wants = step->wants;
-    return work->end_count || work->mark_count || work->want_count;
+    job_batch->ends = step->ends;
+    job_batch->marks = step->marks;
+    job_batch->wants = step->wants;
+    return job_batch->end_count || job_batch->mark_count ||
+           job_batch->want_count;
 }
 
 /* False: nothing more is to be given now. */
@@ -435,7 +436,7 @@ static bool give_step(struct lk_courier *courier, struct lk_courier_step *step,
     step->number = ++courier->works;
     step->given_ms = lk_courier_clock_ms();
     courier->moved_ms = courier->now_ms;
-    courier->work_fn(courier->work_context, &step->work);
+    courier->work_fn(courier->work_context, &step->job_batch);
     return true;
 }
 

@@ -94,7 +94,7 @@ struct lk_errand *lk_errand_make(struct lk_courier *courier,
     *job = (struct lk_job){0};
     errand->outlet = outlet;
     errand->state = LK_ERRAND_READY;
-    errand->piece = LK_WORK_ENDS;
+    errand->piece = LK_JOB_BATCH_ENDS;
     errand->taken_ms = step->given_ms;
     errand->lease_ms = lk_step_lease_ms(step);
     link_errand(courier, errand);

@@ -63,7 +63,7 @@ static void doubt(bool repeatable, struct lk_result *result)
     result->end = repeatable ? LK_END_RETRY : LK_END_UNCERTAIN;
 }
 
-bool lk_request_left(const struct lk_http_answer *answer)
+bool lk_request_left(const struct lk_http_response *answer)
 {
     struct lk_slice headers = latchkey_buf_slice(&answer->headers);
 
@@ -73,7 +73,7 @@ bool lk_request_left(const struct lk_http_answer *answer)
 }
 
 /* The gateway that can be reached is healthy, however the app does. */
-void lk_request_result(bool repeatable, const struct lk_http_answer *answer,
+void lk_request_result(bool repeatable, const struct lk_http_response *answer,
                        struct lk_result *result)
 {
     struct lk_slice word = lk_http_header(latchkey_buf_slice(&answer->headers),

@@ -20,11 +20,11 @@ enum lk_status lk_http_init(void)
 
 /* ---- what comes back ----------------------------------------------------- */
 
-void lk_http_answer_free(struct lk_http_answer *answer)
+void lk_http_response_free(struct lk_http_response *answer)
 {
     latchkey_buf_free(&answer->headers);
     latchkey_buf_free(&answer->body);
-    *answer = (struct lk_http_answer){0};
+    *answer = (struct lk_http_response){0};
 }
 
 struct lk_slice lk_http_header(struct lk_slice headers, const char *name)
@@ -52,7 +52,7 @@ struct lk_slice lk_http_header(struct lk_slice headers, const char *name)
 size_t lk_http_take_body(char *data, size_t one, size_t len, void *context)
 {
     struct lk_exchange *exchange = context;
-    struct lk_http_answer *answer = &exchange->answer;
+    struct lk_http_response *answer = &exchange->answer;
     size_t room = exchange->answer_max - answer->body.len;
     size_t fits = len < room ? len : room;
 
@@ -171,7 +171,7 @@ static void reset_buf(struct lk_buf *buf)
     buf->len = 0;
 }
 
-static void reset_answer(struct lk_http_answer *answer)
+static void reset_answer(struct lk_http_response *answer)
 {
     reset_buf(&answer->headers);
     reset_buf(&answer->body);
@@ -271,7 +271,7 @@ enum lk_status lk_exchange_begin(struct lk_exchange *exchange,
         return LK_NOMEM;
     }
     exchange->answer_max =
-        request->answer_max ? request->answer_max : LK_HTTP_ANSWER_MAX;
+        request->answer_max ? request->answer_max : LK_HTTP_RESPONSE_MAX;
     exchange->cancel = request->cancel;
     if (!exchange->ready) {
         code = lk_http_set_target(exchange, request->target);
@@ -290,7 +290,7 @@ enum lk_status lk_exchange_begin(struct lk_exchange *exchange,
 
 void lk_exchange_end(struct lk_exchange *exchange, CURLcode code)
 {
-    struct lk_http_answer *answer = &exchange->answer;
+    struct lk_http_response *answer = &exchange->answer;
     long status = 0;
 
     answer->sent = exchange->left;
@@ -326,12 +326,12 @@ void lk_exchange_free(struct lk_exchange *exchange)
     latchkey_buf_free(&exchange->url);
     latchkey_buf_free(&exchange->lines);
     free(exchange->list);
-    lk_http_answer_free(&exchange->answer);
+    lk_http_response_free(&exchange->answer);
     *exchange = (struct lk_exchange){0};
 }
 
 enum lk_status lk_http_call(const struct lk_http_request *request,
-                            struct lk_http_answer *answer)
+                            struct lk_http_response *answer)
 {
     struct lk_exchange exchange = {0};
     enum lk_status status = lk_exchange_begin(&exchange, request);
@@ -340,9 +340,9 @@ enum lk_status lk_http_call(const struct lk_http_request *request,
         lk_exchange_end(&exchange, curl_easy_perform(exchange.easy));
         status = exchange.answer.whole ? LK_OK : LK_IO;
     }
-    lk_http_answer_free(answer);
+    lk_http_response_free(answer);
     *answer = exchange.answer;
-    exchange.answer = (struct lk_http_answer){0};
+    exchange.answer = (struct lk_http_response){0};
     lk_exchange_free(&exchange);
     return status;
 }

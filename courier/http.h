@@ -16,8 +16,8 @@
 #include <stdatomic.h>
 
 enum {
-    LK_HTTP_ERROR = 256,          /* of an error text, with its NUL */
-    LK_HTTP_ANSWER_MAX = 1 << 20, /* reading stops there */
+    LK_HTTP_ERROR = 256,            /* of an error text, with its NUL */
+    LK_HTTP_RESPONSE_MAX = 1 << 20, /* reading stops there */
 };
 
 /* What is called. All of it belongs to the caller. */
@@ -32,15 +32,15 @@ struct lk_http_request {
     struct lk_slice body;
     uint64_t connect_timeout_ms; /* 0: the target's */
     uint64_t timeout_ms;         /* likewise, for the whole call */
-    size_t answer_max;           /* bytes of body; 0: LK_HTTP_ANSWER_MAX */
+    size_t answer_max;           /* bytes of body; 0: LK_HTTP_RESPONSE_MAX */
     bool gateway; /* a request's own path and headers: sent as they are */
     const atomic_bool *cancel; /* lk_http_call; NULL: none. Once it is true the
                                   call is given up, LK_IO */
 };
 
-/* What became of it. Start it as {0}; free it with lk_http_answer_free, which
+/* What became of it. Start it as {0}; free it with lk_http_response_free, which
  * leaves it ready for use again. */
-struct lk_http_answer {
+struct lk_http_response {
     unsigned status; /* 0: there was no status line */
     bool sent;       /* something of the request may have reached the target */
     bool whole;      /* all of the answer is here, or `cut` */
@@ -52,7 +52,7 @@ struct lk_http_answer {
                                   in it: escape it for a log */
 };
 
-void lk_http_answer_free(struct lk_http_answer *answer);
+void lk_http_response_free(struct lk_http_response *answer);
 
 /* The value of the first header of that name, trimmed; data NULL: none. */
 struct lk_slice lk_http_header(struct lk_slice headers, const char *name);
@@ -65,7 +65,7 @@ struct lk_slice lk_http_header(struct lk_slice headers, const char *name);
  * `answer` was {0} or freed before. Any thread.
  */
 LK_MUST_CHECK enum lk_status lk_http_call(const struct lk_http_request *request,
-                                          struct lk_http_answer *answer);
+                                          struct lk_http_response *answer);
 
 /* ---- for callers with a multi handle of their own ------------------------ */
 
@@ -88,7 +88,7 @@ struct lk_exchange {
     bool left;         /* curl has a connection, and begins to send. Once: a
                           request is sent by nobody but the caller again */
     bool died;         /* curl was about to send it a second time */
-    struct lk_http_answer answer;
+    struct lk_http_response answer;
 };
 
 /*

@@ -35,7 +35,7 @@ static void doubt(bool honours, struct lk_result *result)
     result->doubt = true;
 }
 
-static void judge_success(bool honours, const struct lk_http_answer *answer,
+static void judge_success(bool honours, const struct lk_http_response *answer,
                           struct lk_result *result)
 {
     if (answer->whole) {
@@ -72,7 +72,8 @@ static void judge_failure(const struct lk_target *target, bool honours,
 }
 
 void lk_result_of(const struct lk_target *target, bool honours,
-                  const struct lk_http_answer *answer, struct lk_result *result)
+                  const struct lk_http_response *answer,
+                  struct lk_result *result)
 {
     unsigned status = answer->status;
 
@@ -136,7 +137,7 @@ static enum lk_status read_member(const char *pointer, struct lk_slice body,
 }
 
 void lk_provider_id(const struct lk_target *target,
-                    const struct lk_http_answer *answer, struct lk_buf *id)
+                    const struct lk_http_response *answer, struct lk_buf *id)
 {
     size_t start = id->len;
     enum lk_status status = LK_NOT_FOUND;

@@ -31,7 +31,7 @@ struct lk_result {
 };
 
 void lk_result_of(const struct lk_target *target, bool honours,
-                  const struct lk_http_answer *answer,
+                  const struct lk_http_response *answer,
                   struct lk_result *result);
 
 /* A retry that comes too late, or once too often, is none: dead. In doubt and
@@ -50,6 +50,6 @@ void lk_result_reason(struct lk_result *result, const char *format, ...)
  * UTF-8, or has control characters in it.
  */
 void lk_provider_id(const struct lk_target *target,
-                    const struct lk_http_answer *answer, struct lk_buf *id);
+                    const struct lk_http_response *answer, struct lk_buf *id);
 
 #endif

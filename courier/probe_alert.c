@@ -79,7 +79,7 @@ static struct lk_probe_alert *alert_of(struct lk_prober *prober,
 
 /* Requests are counted as operations, not twice. */
 static bool count_target(void *context,
-                         const struct lk_target_standing *standing)
+                         const struct lk_target_summary *standing)
 {
     struct lk_probe_alert *alert;
 

@@ -24,7 +24,7 @@ enum {
 /* A place that does not answer is left alone, longer each time, so that it
  * does not keep the others waiting. */
 static void hold(struct lk_probe_place *place,
-                 const struct lk_http_answer *answer)
+                 const struct lk_http_response *answer)
 {
     uint64_t asked =
         lk_asked_wait_ms(place->target, latchkey_buf_slice(&answer->headers),
@@ -62,7 +62,7 @@ bool lk_probe_pace(struct lk_prober *prober, struct lk_probe_place *place,
 }
 
 bool lk_probe_ask(struct lk_prober *prober, struct lk_probe_place *place,
-                  struct lk_slice path, struct lk_http_answer *answer)
+                  struct lk_slice path, struct lk_http_response *answer)
 {
     if (!lk_probe_pace(prober, place, place->target)) {
         return false;
@@ -108,7 +108,7 @@ static uint64_t uncertain_ms(struct lk_prober *prober,
 
 static bool ask_about(struct lk_prober *prober,
                       const struct lk_probe_subject *subject,
-                      struct lk_http_answer *answer)
+                      struct lk_http_response *answer)
 {
     const uint8_t *secret = prober->setup.store->reference_secret;
     const struct lk_job job = {.operation = subject->name,
@@ -152,7 +152,7 @@ static enum lk_probe_result conclude(struct lk_prober *prober,
                                      const struct lk_probe_subject *subject,
                                      struct lk_probe_note *note,
                                      enum lk_proof proof, uint64_t age_ms,
-                                     const struct lk_http_answer *answer)
+                                     const struct lk_http_response *answer)
 {
     const struct lk_probe *probe = subject->place->probe;
     uint64_t now = lk_probe_now_ns();
@@ -205,7 +205,7 @@ enum lk_probe_result lk_probe_look(struct lk_prober *prober,
     struct lk_probe_place *place = subject->place;
     struct lk_probe_note *note = lk_probe_memory_note(
         &prober->memory, place->route != NULL, subject->id, subject->fence);
-    struct lk_http_answer answer = {0};
+    struct lk_http_response answer = {0};
     enum lk_proof proof = LK_PROOF_NONE;
     enum lk_probe_result result;
 
@@ -220,7 +220,7 @@ enum lk_probe_result lk_probe_look(struct lk_prober *prober,
         proof = lk_probe_judge(place->probe, &answer);
     } else if (place->held_ns > lk_probe_now_ns() ||
                atomic_load(&prober->stopping)) {
-        lk_http_answer_free(&answer);
+        lk_http_response_free(&answer);
         return LK_PROBE_OPEN; /* asked again once the place answers */
     }
     note->asked++;
@@ -230,6 +230,6 @@ enum lk_probe_result lk_probe_look(struct lk_prober *prober,
         lk_probe_now_ns() +
         lk_probe_delay_ms(place->probe, note->asked, age_ms, seen_ms(note)) *
             MS_NS;
-    lk_http_answer_free(&answer);
+    lk_http_response_free(&answer);
     return result;
 }

@@ -29,7 +29,7 @@ static void tell(const struct lk_probe_place *place, unsigned status,
 
 static bool ask_random(struct lk_prober *prober,
                        const struct lk_probe_subject *subject,
-                       struct lk_http_answer *answer)
+                       struct lk_http_response *answer)
 {
     struct lk_buf path = {0};
     uint64_t random[2];
@@ -60,7 +60,7 @@ bool lk_probe_is_sound(struct lk_prober *prober,
 {
     struct lk_probe_place *place = subject->place;
     uint64_t now = lk_probe_now_ns();
-    struct lk_http_answer answer = {0};
+    struct lk_http_response answer = {0};
 
     if (place->checked_ns && now - place->checked_ns < CHECKED_MS * MS_NS) {
         return !place->unsound;
@@ -76,7 +76,7 @@ bool lk_probe_is_sound(struct lk_prober *prober,
                  "had happened: its answers prove nothing");
         }
     }
-    lk_http_answer_free(&answer);
+    lk_http_response_free(&answer);
     return asked && !place->unsound;
 }
 
@@ -179,7 +179,7 @@ bool lk_probe_knows_others(struct lk_prober *prober,
 {
     struct lk_probe_place *place = subject->place;
     struct control control = {.prober = prober, .subject = subject};
-    struct lk_http_answer answer = {0};
+    struct lk_http_response answer = {0};
     bool knows = false;
 
     if (place->route) {
@@ -200,6 +200,6 @@ bool lk_probe_knows_others(struct lk_prober *prober,
     }
 out:
     latchkey_buf_free(&control.path);
-    lk_http_answer_free(&answer);
+    lk_http_response_free(&answer);
     return knows;
 }

@@ -136,7 +136,7 @@ bool lk_probe_pace(struct lk_prober *prober, struct lk_probe_place *place,
 
 /* False: there is no answer that could say anything. */
 bool lk_probe_ask(struct lk_prober *prober, struct lk_probe_place *place,
-                  struct lk_slice path, struct lk_http_answer *answer);
+                  struct lk_slice path, struct lk_http_response *answer);
 
 /* ---- probe_control.c ------------------------------------------------------
  */
@@ -161,10 +161,10 @@ bool lk_probe_knows_others(struct lk_prober *prober,
  * or the roll-back failed. */
 enum lk_probe_result lk_probe_resolve_happened(
     struct lk_prober *prober, const struct lk_probe_subject *subject,
-    const struct lk_http_answer *answer);
+    const struct lk_http_response *answer);
 enum lk_probe_result lk_probe_resolve_absent(
     struct lk_prober *prober, const struct lk_probe_subject *subject,
-    const struct lk_http_answer *answer);
+    const struct lk_http_response *answer);
 
 /* ---- probe_alert.c --------------------------------------------------------
  */

@@ -24,9 +24,9 @@ struct waiting {
     bool is_done;
 };
 
-static void work_done(struct lk_work *work)
+static void work_done(struct lk_job_batch *job_batch)
 {
-    struct waiting *waiting = work->context;
+    struct waiting *waiting = job_batch->context;
 
     uv_mutex_lock(&waiting->lock);
     waiting->is_done = true;
@@ -34,7 +34,8 @@ static void work_done(struct lk_work *work)
     uv_mutex_unlock(&waiting->lock);
 }
 
-static enum lk_status give(struct lk_prober *prober, struct lk_work *work)
+static enum lk_status give(struct lk_prober *prober,
+                           struct lk_job_batch *job_batch)
 {
     struct waiting waiting = {.is_done = false};
     enum lk_status status = LK_NOMEM;
@@ -43,28 +44,28 @@ static enum lk_status give(struct lk_prober *prober, struct lk_work *work)
         return status;
     }
     if (!uv_cond_init(&waiting.done)) {
-        work->done = work_done;
-        work->context = &waiting;
-        prober->setup.work(prober->setup.context, work);
+        job_batch->done = work_done;
+        job_batch->context = &waiting;
+        prober->setup.job_batch(prober->setup.context, job_batch);
         uv_mutex_lock(&waiting.lock);
         while (!waiting.is_done) {
             uv_cond_wait(&waiting.done, &waiting.lock);
         }
         uv_mutex_unlock(&waiting.lock);
-        status = work->status;
-        lk_work_clear(work);
+        status = job_batch->status;
+        lk_job_batch_clear(job_batch);
         uv_cond_destroy(&waiting.done);
     }
     uv_mutex_destroy(&waiting.lock);
     return status;
 }
 
-static bool give_order(struct lk_prober *prober, struct lk_job_order *order,
+static bool give_order(struct lk_prober *prober, struct lk_job_action *order,
                        bool *overtaken)
 {
-    struct lk_work work = {.orders = order, .order_count = 1};
+    struct lk_job_batch job_batch = {.orders = order, .order_count = 1};
 
-    if (give(prober, &work)) {
+    if (give(prober, &job_batch)) {
         return false;
     }
     *overtaken = order->status_out != LK_OK;
@@ -79,8 +80,8 @@ static bool give_op(struct lk_prober *prober, struct lk_op *op, bool *overtaken)
     bool decided = false;
 
     for (unsigned tries = 0; tries < BUSY_TRIES; tries++) {
-        struct lk_work work = {.ops = ops, .op_count = 1};
-        decided = !give(prober, &work) && op->status == LK_OK;
+        struct lk_job_batch job_batch = {.ops = ops, .op_count = 1};
+        decided = !give(prober, &job_batch) && op->status == LK_OK;
         *overtaken = decided && op->out.verdict != LK_VERDICT_DONE;
         lk_op_clear(op);
         if (op->status != LK_AGAIN || atomic_load(&prober->stopping)) {
@@ -100,7 +101,7 @@ static int path_len(const char *path)
 }
 
 static struct lk_slice say_why(const struct lk_probe_subject *subject,
-                               const struct lk_http_answer *answer,
+                               const struct lk_http_response *answer,
                                const char *what, char *text, size_t size)
 {
     const struct lk_probe_place *place = subject->place;
@@ -143,13 +144,13 @@ static enum lk_probe_result report(struct lk_prober *prober,
 
 static enum lk_probe_result deliver(struct lk_prober *prober,
                                     const struct lk_probe_subject *subject,
-                                    const struct lk_http_answer *answer,
+                                    const struct lk_http_response *answer,
                                     struct lk_slice why)
 {
     const struct lk_probe_place *place = subject->place;
     struct lk_buf id = {0};
-    struct lk_job_order order = {
-        .order = LK_ORDER_DELIVERED,
+    struct lk_job_action order = {
+        .order = LK_ACTION_DELIVERED,
         .id = subject->id,
         .attempt = (unsigned)subject->fence,
         .status = answer->status,
@@ -180,7 +181,7 @@ static struct lk_op make_op(struct lk_prober *prober, enum lk_event event,
 }
 
 /* The probe's answer as the operation's own. */
-static enum lk_status adopt(const struct lk_http_answer *answer,
+static enum lk_status adopt(const struct lk_http_response *answer,
                             struct lk_buf *headers,
                             struct lk_response *response)
 {
@@ -202,7 +203,7 @@ static enum lk_status adopt(const struct lk_http_answer *answer,
 
 static enum lk_probe_result complete(struct lk_prober *prober,
                                      const struct lk_probe_subject *subject,
-                                     const struct lk_http_answer *answer,
+                                     const struct lk_http_response *answer,
                                      struct lk_slice why)
 {
     struct lk_op op = make_op(prober, LK_EVENT_RESOLVE_COMPLETED, subject, why);
@@ -223,7 +224,7 @@ static enum lk_probe_result complete(struct lk_prober *prober,
 
 enum lk_probe_result lk_probe_resolve_happened(
     struct lk_prober *prober, const struct lk_probe_subject *subject,
-    const struct lk_http_answer *answer)
+    const struct lk_http_response *answer)
 {
     char text[LK_WHY_MAX];
     struct lk_slice why =
@@ -239,8 +240,8 @@ static enum lk_probe_result call_again(struct lk_prober *prober,
                                        const struct lk_probe_subject *subject,
                                        struct lk_slice why)
 {
-    struct lk_job_order order = {
-        .order = LK_ORDER_AGAIN,
+    struct lk_job_action order = {
+        .order = LK_ACTION_AGAIN,
         .id = subject->id,
         .attempt = (unsigned)subject->fence,
         .who = WHO,
@@ -308,12 +309,12 @@ static bool is_still_uncertain(struct lk_prober *prober,
                                const struct lk_probe_subject *subject)
 {
     struct lk_store *store = prober->setup.store;
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
     bool same = !store->class->lookup(store, subject->name, &record) &&
                 record.state == LK_STATE_UNCERTAIN &&
                 record.token == subject->fence;
 
-    lk_record_free(&record);
+    lk_operation_free(&record);
     return same;
 }
 
@@ -325,7 +326,7 @@ static bool roll_back(struct lk_prober *prober,
         &prober->targets, latchkey_slice(route->rollback_target));
     char reference[LK_REFERENCE_TEXT + 1];
     struct lk_buf key = {0}, body = {0}, path = {0};
-    struct lk_http_answer answer = {0};
+    struct lk_http_response answer = {0};
     enum lk_status status = LK_NOT_FOUND;
     bool undone = false;
 
@@ -362,13 +363,13 @@ out:
     latchkey_buf_free(&key);
     latchkey_buf_free(&body);
     latchkey_buf_free(&path);
-    lk_http_answer_free(&answer);
+    lk_http_response_free(&answer);
     return undone;
 }
 
 enum lk_probe_result lk_probe_resolve_absent(
     struct lk_prober *prober, const struct lk_probe_subject *subject,
-    const struct lk_http_answer *answer)
+    const struct lk_http_response *answer)
 {
     const struct lk_route *route = subject->place->route;
     char text[LK_WHY_MAX];

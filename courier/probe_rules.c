@@ -115,7 +115,7 @@ static enum lk_status first_of_list(const char *list, struct lk_slice body,
 }
 
 /* A cache kept it, from whenever. */
-static bool is_aged(const struct lk_http_answer *answer)
+static bool is_aged(const struct lk_http_response *answer)
 {
     struct lk_slice age =
         lk_http_header(latchkey_buf_slice(&answer->headers), "Age");
@@ -124,7 +124,7 @@ static bool is_aged(const struct lk_http_answer *answer)
 }
 
 static enum lk_proof judge(const struct lk_probe *probe,
-                           const struct lk_http_answer *answer)
+                           const struct lk_http_response *answer)
 {
     struct lk_slice first;
 
@@ -155,7 +155,7 @@ static enum lk_proof judge(const struct lk_probe *probe,
 }
 
 enum lk_proof lk_probe_judge(const struct lk_probe *probe,
-                             const struct lk_http_answer *answer)
+                             const struct lk_http_response *answer)
 {
     enum lk_proof proof = judge(probe, answer);
 
@@ -164,10 +164,10 @@ enum lk_proof lk_probe_judge(const struct lk_probe *probe,
 
 void lk_probe_provider_id(const struct lk_target *target,
                           const struct lk_probe *probe,
-                          const struct lk_http_answer *answer,
+                          const struct lk_http_response *answer,
                           struct lk_buf *id)
 {
-    struct lk_http_answer first = *answer; /* only looked at: not freed */
+    struct lk_http_response first = *answer; /* only looked at: not freed */
     struct lk_slice body = latchkey_buf_slice(&answer->body);
 
     if (probe->list) {

@@ -102,7 +102,7 @@ enum lk_status lk_probe_read_jobs(struct lk_prober *prober,
 /* ---- operations ---------------------------------------------------------- */
 
 static struct lk_probe_place *place_of(struct lk_prober *prober,
-                                       const struct lk_record *record)
+                                       const struct lk_operation *record)
 {
     for (size_t i = 0; i < prober->place_count; i++) {
         struct lk_probe_place *place = &prober->places[i];
@@ -114,7 +114,7 @@ static struct lk_probe_place *place_of(struct lk_prober *prober,
     return NULL;
 }
 
-static bool take_record(void *context, const struct lk_record *record)
+static bool take_record(void *context, const struct lk_operation *record)
 {
     struct lk_prober *prober = context;
     struct lk_probe_place *place = place_of(prober, record);

@@ -56,7 +56,7 @@ static bool is_new(struct lk_watch *watch, struct lk_slice name)
     return true;
 }
 
-static bool look_at(void *context, const struct lk_target_standing *standing)
+static bool look_at(void *context, const struct lk_target_summary *standing)
 {
     struct lk_watch *watch = context;
     /* What is leased was lost, or is somebody else's. */

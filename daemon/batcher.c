@@ -30,7 +30,7 @@ struct lane {
     uv_cond_t wake;
     /* Guarded by the batcher's mutex: */
     struct lk_task_queue queue;
-    struct lk_work *work; /* the next one, for it alone */
+    struct lk_job_batch *job_batch; /* the next one, for it alone */
     bool asleep;
     bool busy;   /* with a work */
     bool failed; /* its last work */
@@ -40,7 +40,7 @@ struct lane {
 /* What a lane applies at once. */
 struct share {
     struct lk_task_queue tasks;
-    struct lk_work *work; /* NULL: none */
+    struct lk_job_batch *job_batch; /* NULL: none */
     bool keep;
 };
 
@@ -54,8 +54,9 @@ struct lk_batcher {
     uv_mutex_t mutex; /* guards all below; taken alone, never with another */
     uint64_t sweep_interval_ms;
     bool stop;
-    struct lk_work *work; /* first in, first out, for whoever is free next */
-    struct lk_work **last_work;
+    struct lk_job_batch
+        *job_batch; /* first in, first out, for whoever is free next */
+    struct lk_job_batch **last_work;
     struct lk_batcher_stats stats;
 };
 
@@ -76,7 +77,7 @@ static uint64_t next_alarm(const struct lane *lane)
 /* How many tasks fit into a batch beside the operations of its work. */
 static size_t room(const struct lane *lane, const struct share *share)
 {
-    size_t taken = share->work ? share->work->op_count : 0;
+    size_t taken = share->job_batch ? share->job_batch->op_count : 0;
 
     return lane->batcher->batch_ops - taken;
 }
@@ -125,17 +126,17 @@ static bool is_worker(const struct lane *lane)
 {
     const struct lk_store *store = lane->batcher->store;
 
-    return store->work_lanes ? lane->number >= store->lanes : lane->number == 0;
+    return store->job_lanes ? lane->number >= store->lanes : lane->number == 0;
 }
 
 /* Orders and proofs are given once, and somebody waits for what they say: a
  * lane whose connection may be lost leaves them to one that is better off. The
  * courier's own works come again, and show when it is back. */
-static bool suits(const struct lane *lane, const struct lk_work *work)
+static bool suits(const struct lane *lane, const struct lk_job_batch *job_batch)
 {
     const struct lk_batcher *batcher = lane->batcher;
 
-    if (!lane->failed || (!work->order_count && !work->op_count)) {
+    if (!lane->failed || (!job_batch->order_count && !job_batch->op_count)) {
         return true;
     }
     for (unsigned i = 0; i < batcher->lane_count; i++) {
@@ -148,26 +149,26 @@ static bool suits(const struct lane *lane, const struct lk_work *work)
 
 static bool has_work(const struct lane *lane)
 {
-    const struct lk_work *next = lane->batcher->work;
+    const struct lk_job_batch *next = lane->batcher->job_batch;
 
-    return lane->work || (next && is_worker(lane) && suits(lane, next));
+    return lane->job_batch || (next && is_worker(lane) && suits(lane, next));
 }
 
-static struct lk_work *take_work(struct lane *lane)
+static struct lk_job_batch *take_work(struct lane *lane)
 {
     struct lk_batcher *batcher = lane->batcher;
-    struct lk_work *work = lane->work;
+    struct lk_job_batch *job_batch = lane->job_batch;
 
-    lane->work = NULL;
-    if (!work && has_work(lane)) {
-        work = batcher->work;
-        batcher->work = work->next;
-        work->next = NULL;
+    lane->job_batch = NULL;
+    if (!job_batch && has_work(lane)) {
+        job_batch = batcher->job_batch;
+        batcher->job_batch = job_batch->next;
+        job_batch->next = NULL;
     }
-    if (!batcher->work) {
-        batcher->last_work = &batcher->work;
+    if (!batcher->job_batch) {
+        batcher->last_work = &batcher->job_batch;
     }
-    return work;
+    return job_batch;
 }
 
 /* Sleeps until there is work, an alarm is due or it is time to stop. Returns
@@ -190,7 +191,7 @@ static bool take_share(struct lane *lane, struct share *share)
         lane->asleep = false;
     }
     now = batcher->stop ? UINT64_MAX : uv_hrtime();
-    *share = (struct share){.work = take_work(lane)};
+    *share = (struct share){.job_batch = take_work(lane)};
     take_held(lane, share, now);
     take_queued(lane, share);
     share->keep = lane->number == 0 && !batcher->stop && now >= lane->keep_ns &&
@@ -201,8 +202,8 @@ static bool take_share(struct lane *lane, struct share *share)
                             : UINT64_MAX;
     }
     lane->hurry = false;
-    lane->busy = share->work != NULL;
-    bool more = share->tasks.head || share->work || !batcher->stop;
+    lane->busy = share->job_batch != NULL;
+    bool more = share->tasks.head || share->job_batch || !batcher->stop;
     uv_mutex_unlock(&batcher->mutex);
     return more;
 }
@@ -300,28 +301,29 @@ static void count_batch(struct lk_batcher *batcher, size_t ops, uint64_t us)
 static void gather_ops(struct lane *lane, const struct share *share,
                        struct lk_batch *batch)
 {
-    struct lk_work *work = share->work;
+    struct lk_job_batch *job_batch = share->job_batch;
 
     for (struct lk_task *task = share->tasks.head; task; task = task->next) {
         batch->ops[batch->count++] = &task->demand.op;
     }
-    for (size_t i = 0; work && i < work->op_count; i++) {
-        struct lk_op *op = work->ops[i];
+    for (size_t i = 0; job_batch && i < job_batch->op_count; i++) {
+        struct lk_op *op = job_batch->ops[i];
         op->hash = lk_name_hash(lane->batcher->store->secret, op->name);
         batch->ops[batch->count++] = op;
     }
 }
 
 /* What came back with LK_AGAIN is the courier's to give again. */
-static void finish_work(struct lane *lane, struct lk_work *work)
+static void finish_work(struct lane *lane, struct lk_job_batch *job_batch)
 {
     struct lk_batcher *batcher = lane->batcher;
 
     uv_mutex_lock(&batcher->mutex);
     lane->busy = false; /* before the next one is given */
-    lane->failed = work->status == LK_UNAVAILABLE || work->status == LK_UNKNOWN;
+    lane->failed =
+        job_batch->status == LK_UNAVAILABLE || job_batch->status == LK_UNKNOWN;
     uv_mutex_unlock(&batcher->mutex);
-    work->done(work);
+    job_batch->done(job_batch);
 }
 
 /* True: the keeper has more to do, and should not wait. */
@@ -331,7 +333,7 @@ static bool apply_share(struct lane *lane, struct share *share)
     struct lk_batch batch = {.ops = lane->ops,
                              .lane = lane->number,
                              .keep = share->keep,
-                             .work = share->work};
+                             .job_batch = share->job_batch};
     struct lk_task_queue left = {0};
     uint64_t started = uv_hrtime();
 
@@ -348,8 +350,8 @@ static bool apply_share(struct lane *lane, struct share *share)
         batch.queued) {
         lk_returns_give(batcher->returns, &share->tasks, &batch);
     }
-    if (share->work) {
-        finish_work(lane, share->work);
+    if (share->job_batch) {
+        finish_work(lane, share->job_batch);
     }
     lk_batch_clear(&batch);
     return batch.more;
@@ -445,7 +447,7 @@ enum lk_status lk_batcher_start(struct lk_store *store,
                                 struct lk_batcher **batcher)
 {
     struct lk_batcher *made = calloc(1, sizeof(*made));
-    unsigned threads = store->lanes + store->work_lanes;
+    unsigned threads = store->lanes + store->job_lanes;
     struct lane *lanes = calloc(threads, sizeof(*lanes));
     bool started = true;
 
@@ -459,7 +461,7 @@ enum lk_status lk_batcher_start(struct lk_store *store,
     made->lanes = lanes;
     made->batch_ops = batch_ops;
     made->sweep_interval_ms = sweep_interval_ms;
-    made->last_work = &made->work;
+    made->last_work = &made->job_batch;
     for (unsigned i = 0; i < threads && started; i++) {
         started = start_lane(made, i);
     }
@@ -510,26 +512,26 @@ void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks)
 }
 
 /* More operations than a batch may have, or the threads have ended. */
-static void refuse_work(struct lk_work *work, enum lk_status status)
+static void refuse_work(struct lk_job_batch *job_batch, enum lk_status status)
 {
-    work->status = status;
-    for (size_t i = 0; i < work->op_count; i++) {
-        work->ops[i]->status = status;
+    job_batch->status = status;
+    for (size_t i = 0; i < job_batch->op_count; i++) {
+        job_batch->ops[i]->status = status;
     }
-    work->done(work);
+    job_batch->done(job_batch);
 }
 
 /* A lane that is free, one whose last work was done before one whose work
  * failed: its connection may be the only one that is lost. */
 static struct lane *find_worker(struct lk_batcher *batcher,
-                                const struct lk_work *work)
+                                const struct lk_job_batch *job_batch)
 {
     struct lane *found = NULL;
 
     for (unsigned i = 0; i < batcher->lane_count; i++) {
         struct lane *lane = &batcher->lanes[i];
-        bool free =
-            is_worker(lane) && !lane->busy && !lane->work && suits(lane, work);
+        bool free = is_worker(lane) && !lane->busy && !lane->job_batch &&
+                    suits(lane, job_batch);
         if (free && (!found || (found->failed && !lane->failed))) {
             found = lane;
         }
@@ -537,31 +539,33 @@ static struct lane *find_worker(struct lk_batcher *batcher,
     return found;
 }
 
-static bool queue_work(struct lk_batcher *batcher, struct lk_work *work)
+static bool queue_work(struct lk_batcher *batcher,
+                       struct lk_job_batch *job_batch)
 {
     uv_mutex_lock(&batcher->mutex);
     bool late = batcher->stop;
     /* Nobody overtakes those who wait. */
     struct lane *lane =
-        late || batcher->work ? NULL : find_worker(batcher, work);
+        late || batcher->job_batch ? NULL : find_worker(batcher, job_batch);
     if (lane) {
-        lane->work = work;
+        lane->job_batch = job_batch;
         wake_lane(lane);
     } else if (!late) {
-        *batcher->last_work = work;
-        batcher->last_work = &work->next;
+        *batcher->last_work = job_batch;
+        batcher->last_work = &job_batch->next;
     }
     uv_mutex_unlock(&batcher->mutex);
     return !late;
 }
 
-void lk_batcher_work(struct lk_batcher *batcher, struct lk_work *work)
+void lk_batcher_job_batch(struct lk_batcher *batcher,
+                          struct lk_job_batch *job_batch)
 {
-    work->next = NULL;
-    if (work->op_count > batcher->batch_ops) {
-        refuse_work(work, LK_TOO_LARGE);
-    } else if (!queue_work(batcher, work)) {
-        refuse_work(work, LK_UNAVAILABLE);
+    job_batch->next = NULL;
+    if (job_batch->op_count > batcher->batch_ops) {
+        refuse_work(job_batch, LK_TOO_LARGE);
+    } else if (!queue_work(batcher, job_batch)) {
+        refuse_work(job_batch, LK_UNAVAILABLE);
     }
 }
 

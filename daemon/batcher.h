@@ -34,7 +34,8 @@ void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks);
  * has stopped (LK_UNAVAILABLE) or there are more operations than a batch may
  * have (LK_TOO_LARGE). The work must not be touched until then.
  */
-void lk_batcher_work(struct lk_batcher *batcher, struct lk_work *work);
+void lk_batcher_job_batch(struct lk_batcher *batcher,
+                          struct lk_job_batch *job_batch);
 /* Any thread: lane 0 applies a batch soon, though there may be nothing to
  * decide; the store has something to tell. */
 void lk_batcher_hurry(struct lk_batcher *batcher);

@@ -10,7 +10,7 @@ struct lk_cache_entry {
     struct lk_cache_entry *chain;
     struct lk_cache_entry *newer;
     struct lk_cache_entry *older;
-    struct lk_kept *kept;
+    struct lk_stored *stored;
     size_t cost;
 };
 
@@ -32,7 +32,7 @@ static struct lk_cache_entry **find_entry(struct lk_cache *cache,
     struct lk_cache_entry **at =
         &cache->buckets[slot_of(token, cache->bucket_count)];
 
-    while (*at && (*at)->kept->token != token) {
+    while (*at && (*at)->stored->token != token) {
         at = &(*at)->chain;
     }
     return at;
@@ -63,7 +63,7 @@ static void drop_at(struct lk_cache *cache, struct lk_cache_entry **at)
     unlink_use(cache, entry);
     cache->bytes -= entry->cost;
     cache->count--;
-    lk_kept_unref(entry->kept);
+    lk_stored_unref(entry->stored);
     free(entry);
 }
 
@@ -71,7 +71,7 @@ void lk_cache_set_max(struct lk_cache *cache, size_t max_bytes)
 {
     cache->max_bytes = max_bytes;
     while (cache->bytes > max_bytes) {
-        drop_at(cache, find_entry(cache, cache->oldest->kept->token));
+        drop_at(cache, find_entry(cache, cache->oldest->stored->token));
     }
 }
 
@@ -90,8 +90,8 @@ void lk_cache_free(struct lk_cache *cache)
     *cache = (struct lk_cache){0};
 }
 
-struct lk_kept *lk_cache_get(struct lk_cache *cache, struct lk_hash128 name,
-                             uint64_t token)
+struct lk_stored *lk_cache_get(struct lk_cache *cache, struct lk_hash128 name,
+                               uint64_t token)
 {
     struct lk_cache_entry *entry =
         cache->count ? *find_entry(cache, token) : NULL;
@@ -105,7 +105,7 @@ struct lk_kept *lk_cache_get(struct lk_cache *cache, struct lk_hash128 name,
         unlink_use(cache, entry);
         link_newest(cache, entry);
     }
-    return lk_kept_ref(entry->kept);
+    return lk_stored_ref(entry->stored);
 }
 
 static bool grow_table(struct lk_cache *cache)
@@ -121,7 +121,7 @@ static bool grow_table(struct lk_cache *cache)
     for (struct lk_cache_entry *entry = cache->newest; entry;
          entry = entry->older) {
         struct lk_cache_entry **head =
-            &buckets[slot_of(entry->kept->token, count)];
+            &buckets[slot_of(entry->stored->token, count)];
         entry->chain = *head;
         *head = entry;
     }
@@ -132,9 +132,9 @@ static bool grow_table(struct lk_cache *cache)
 }
 
 void lk_cache_put(struct lk_cache *cache, struct lk_hash128 name,
-                  struct lk_kept *kept)
+                  struct lk_stored *stored)
 {
-    size_t cost = kept->size + sizeof(struct lk_cache_entry);
+    size_t cost = stored->size + sizeof(struct lk_cache_entry);
 
     if (cost > cache->max_bytes / LARGEST_SHARE) {
         return;
@@ -142,15 +142,17 @@ void lk_cache_put(struct lk_cache *cache, struct lk_hash128 name,
     if (cache->count >= cache->bucket_count && !grow_table(cache)) {
         return;
     }
-    lk_cache_remove(cache, kept->token);
+    lk_cache_remove(cache, stored->token);
     struct lk_cache_entry *entry = malloc(sizeof(*entry));
     if (!entry) {
         return;
     }
     struct lk_cache_entry **head =
-        &cache->buckets[slot_of(kept->token, cache->bucket_count)];
-    *entry = (struct lk_cache_entry){
-        .chain = *head, .name = name, .kept = lk_kept_ref(kept), .cost = cost};
+        &cache->buckets[slot_of(stored->token, cache->bucket_count)];
+    *entry = (struct lk_cache_entry){.chain = *head,
+                                     .name = name,
+                                     .stored = lk_stored_ref(stored),
+                                     .cost = cost};
     *head = entry;
     link_newest(cache, entry);
     cache->count++;

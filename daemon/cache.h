@@ -34,12 +34,12 @@ void lk_cache_clear(struct lk_cache *cache);
 /* A reference for the caller, or NULL. Counts as a use. `name`: the hash of
  * the operation, so that a store which lost its count of tokens cannot make
  * one operation's answer another's. */
-struct lk_kept *lk_cache_get(struct lk_cache *cache, struct lk_hash128 name,
-                             uint64_t token);
+struct lk_stored *lk_cache_get(struct lk_cache *cache, struct lk_hash128 name,
+                               uint64_t token);
 /* Takes a reference of its own. Without memory, or if `kept` alone is more
  * than an eighth of the bound, it is not kept, and nobody needs to know. */
 void lk_cache_put(struct lk_cache *cache, struct lk_hash128 name,
-                  struct lk_kept *kept);
+                  struct lk_stored *stored);
 void lk_cache_remove(struct lk_cache *cache, uint64_t token);
 
 #endif

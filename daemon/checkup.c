@@ -41,7 +41,7 @@ struct look {
     bool failed;
 };
 
-static bool add_target(void *context, const struct lk_target_standing *standing)
+static bool add_target(void *context, const struct lk_target_summary *standing)
 {
     struct look *look = context;
 

@@ -110,14 +110,14 @@ static void show_job(struct lk_conn *conn, const struct lk_slice *argv,
 
 static const struct {
     const char *word;
-    enum lk_order order;
-} job_orders[] = {{"RETRY", LK_ORDER_RETRY},
-                  {"DROP", LK_ORDER_DROP},
-                  {"AGAIN", LK_ORDER_AGAIN},
-                  {"DELIVERED", LK_ORDER_DELIVERED}};
+    enum lk_job_action_kind order;
+} job_orders[] = {{"RETRY", LK_ACTION_RETRY},
+                  {"DROP", LK_ACTION_DROP},
+                  {"AGAIN", LK_ACTION_AGAIN},
+                  {"DELIVERED", LK_ACTION_DELIVERED}};
 
 static bool read_order(struct lk_conn *conn, struct lk_slice word,
-                       enum lk_order *order)
+                       enum lk_job_action_kind *order)
 {
     for (size_t i = 0; i < sizeof(job_orders) / sizeof(job_orders[0]); i++) {
         if (lk_arg_is(word, job_orders[i].word)) {
@@ -133,7 +133,7 @@ static bool read_order(struct lk_conn *conn, struct lk_slice word,
 LK_COMMAND_HANDLER(job)
 {
     struct lk_demand demand = {.kind = LK_TASK_ORDER};
-    struct lk_job_order *order = &demand.order;
+    struct lk_job_action *order = &demand.order;
     struct lk_signature signature = {0};
     uint64_t attempt = 0;
     uint64_t status = 0;
@@ -155,7 +155,7 @@ LK_COMMAND_HANDLER(job)
         !lk_arg_number(conn, "id", argv[2], 1, INT64_MAX, &order->id)) {
         return;
     }
-    size_t known = order->order == LK_ORDER_DELIVERED ? 5 : 3;
+    size_t known = order->order == LK_ACTION_DELIVERED ? 5 : 3;
     if (lk_arg_signed(conn, argv, argc, 3, options, known, &signature,
                       &demand.op) &&
         lk_arg_printable(conn, "PROVIDER", demand.op.reason)) {
@@ -222,9 +222,9 @@ LK_COMMAND_HANDLER(target)
         return;
     }
     if (lk_arg_is(argv[1], "PAUSE")) {
-        demand.order.order = LK_ORDER_PAUSE;
+        demand.order.order = LK_ACTION_PAUSE;
     } else if (lk_arg_is(argv[1], "RESUME")) {
-        demand.order.order = LK_ORDER_RESUME;
+        demand.order.order = LK_ACTION_RESUME;
     } else {
         lk_arg_error(conn, "the action",
                      "must be STATUS, PROBE, PAUSE or RESUME", argv[1]);

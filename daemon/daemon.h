@@ -85,7 +85,7 @@ struct lk_demand {
         struct lk_list_query list;    /* its slices are set by the reader */
         struct lk_audit_query audit;  /* likewise its slices */
         struct lk_jobs_query jobs;    /* likewise */
-        struct lk_job_order order;    /* its slices are set by orders.c */
+        struct lk_job_action order;   /* its slices are set by orders.c */
         struct lk_call call;          /* op.call */
         struct lk_targets_view *view; /* TARGETS; the task's own */
     };
@@ -492,14 +492,12 @@ enum lk_shown {
 };
 
 /* Any thread. */
-LK_MUST_CHECK enum lk_status lk_reply_record(struct lk_buf *out,
-                                             const struct lk_store *store,
-                                             int proto,
-                                             const struct lk_record *record,
-                                             enum lk_shown shown);
+LK_MUST_CHECK enum lk_status lk_reply_operation(
+    struct lk_buf *out, const struct lk_store *store, int proto,
+    const struct lk_operation *record, enum lk_shown shown);
 /* Any thread. All that a record has, for an export. */
 LK_MUST_CHECK enum lk_status lk_reply_export(struct lk_buf *out, int proto,
-                                             const struct lk_record *record);
+                                             const struct lk_operation *record);
 /* What an export begins with: what the store is, and its references' secret. */
 LK_MUST_CHECK enum lk_status lk_reply_export_begin(struct lk_buf *out,
                                                    struct lk_store *store,
@@ -535,7 +533,7 @@ LK_MUST_CHECK enum lk_status lk_reply_job_shown(struct lk_store *store,
                                                 struct lk_task *task);
 /* Store thread: what became of an operator's order. */
 LK_MUST_CHECK enum lk_status lk_reply_order(struct lk_buf *out, int proto,
-                                            const struct lk_job_order *order);
+                                            const struct lk_job_action *order);
 
 /*
  * targets_view.c: targets as the configuration and this daemon's courier have

@@ -36,9 +36,9 @@ static bool find_answer(struct lk_server *server, struct lk_op *op)
     if (!is_final(op->out.verdict)) {
         return false;
     }
-    op->out.kept = lk_cache_get(&server->cache, op->hash, op->out.token);
-    op->out.needs_load = op->out.kept == NULL;
-    return op->out.kept != NULL;
+    op->out.stored = lk_cache_get(&server->cache, op->hash, op->out.token);
+    op->out.needs_load = op->out.stored == NULL;
+    return op->out.stored != NULL;
 }
 
 static bool is_pending(const struct lk_op *op)
@@ -268,11 +268,11 @@ static void take_effect(struct lk_server *server, const struct lk_task *task)
         lk_cache_remove(&server->cache, op->out.token);
     }
     if (op->event == LK_EVENT_COMPLETE && server->cache.max_bytes > 0) {
-        struct lk_kept *kept =
-            lk_kept_make(op->token, op->out.now_ms, &op->response, op->reason);
-        if (kept) {
-            lk_cache_put(&server->cache, op->hash, kept);
-            lk_kept_unref(kept);
+        struct lk_stored *stored = lk_stored_make(op->token, op->out.now_ms,
+                                                  &op->response, op->reason);
+        if (stored) {
+            lk_cache_put(&server->cache, op->hash, stored);
+            lk_stored_unref(stored);
         }
     }
 }
@@ -305,8 +305,8 @@ static bool take_load(struct lk_server *server, struct lk_task *task)
                               "same again";
     }
     op->out.needs_load = false;
-    if (!op->status && op->out.kept && is_final(op->out.verdict)) {
-        lk_cache_put(&server->cache, op->hash, op->out.kept);
+    if (!op->status && op->out.stored && is_final(op->out.verdict)) {
+        lk_cache_put(&server->cache, op->hash, op->out.stored);
     }
     return false;
 }

@@ -11,38 +11,39 @@ enum { ORDERS_MOST = 256 }; /* in one step */
 
 /* One step. Belongs to the store until it is done. */
 struct orders {
-    struct lk_work work;
+    struct lk_job_batch job_batch;
     struct lk_returns *returns;
     struct lk_task_queue tasks; /* in the order of `list` */
     struct lk_key_life *lives;
-    struct lk_job_order list[];
+    struct lk_job_action list[];
 };
 
 /* What was called again may be uncertain again: a second order without an
  * attempt would speak of something else. */
-static enum lk_status reply(struct lk_task *task, const struct lk_work *work,
-                            const struct lk_job_order *order)
+static enum lk_status reply(struct lk_task *task,
+                            const struct lk_job_batch *job_batch,
+                            const struct lk_job_action *order)
 {
-    if (!work->status) {
+    if (!job_batch->status) {
         return lk_reply_order(&task->text, task->proto, order);
     }
     return lk_reply_failure(
-        &task->text, work->status, work->error,
-        order->order == LK_ORDER_PAUSE || order->order == LK_ORDER_RESUME
+        &task->text, job_batch->status, job_batch->error,
+        order->order == LK_ACTION_PAUSE || order->order == LK_ACTION_RESUME
             ? "send the same again"
             : "look at the job before you send it again, with its ATTEMPT");
 }
 
 static void log_order(const struct lk_task *task,
-                      const struct lk_job_order *order)
+                      const struct lk_job_action *order)
 {
     static const char *const actions[] = {
-        [LK_ORDER_RETRY] = "job retry",
-        [LK_ORDER_DROP] = "job drop",
-        [LK_ORDER_DELIVERED] = "job delivered",
-        [LK_ORDER_AGAIN] = "job again",
-        [LK_ORDER_PAUSE] = "target pause",
-        [LK_ORDER_RESUME] = "target resume",
+        [LK_ACTION_RETRY] = "job retry",
+        [LK_ACTION_DROP] = "job drop",
+        [LK_ACTION_DELIVERED] = "job delivered",
+        [LK_ACTION_AGAIN] = "job again",
+        [LK_ACTION_PAUSE] = "target pause",
+        [LK_ACTION_RESUME] = "target resume",
     };
     char about[LK_TARGET_NAME_MAX + 16];
 
@@ -57,29 +58,29 @@ static void log_order(const struct lk_task *task,
 }
 
 /* Store thread. */
-static void finish(struct lk_work *work)
+static void finish(struct lk_job_batch *job_batch)
 {
-    struct orders *orders = work->context;
-    const struct lk_job_order *order = orders->list;
+    struct orders *orders = job_batch->context;
+    const struct lk_job_action *order = orders->list;
 
     for (struct lk_task *task = orders->tasks.head; task; task = task->next) {
-        if (!work->status && !order->status_out) {
+        if (!job_batch->status && !order->status_out) {
             log_order(task, order);
         }
-        task->demand.op.status = reply(task, work, order++);
+        task->demand.op.status = reply(task, job_batch, order++);
     }
     lk_returns_give(orders->returns, &orders->tasks, NULL);
-    lk_work_clear(work);
+    lk_job_batch_clear(job_batch);
     free(orders->lives);
     free(orders);
 }
 
-static void fill(struct lk_job_order *order, const struct lk_demand *demand)
+static void fill(struct lk_job_action *order, const struct lk_demand *demand)
 {
     *order = demand->order;
     order->who = demand->op.who;
     order->why = demand->op.why;
-    if (order->order == LK_ORDER_PAUSE || order->order == LK_ORDER_RESUME) {
+    if (order->order == LK_ACTION_PAUSE || order->order == LK_ACTION_RESUME) {
         order->target = demand->op.reason;
     } else {
         order->provider_id = demand->op.reason;
@@ -146,14 +147,14 @@ void lk_orders_give(struct lk_server *server)
         fill(&orders->list[i], &task->demand);
         lk_task_queue_add(&orders->tasks, task);
     }
-    orders->work = (struct lk_work){.orders = orders->list,
-                                    .order_count = count,
-                                    .lives = lives,
-                                    .life_count = life_count,
-                                    .done = finish,
-                                    .context = orders};
+    orders->job_batch = (struct lk_job_batch){.orders = orders->list,
+                                              .order_count = count,
+                                              .lives = lives,
+                                              .life_count = life_count,
+                                              .done = finish,
+                                              .context = orders};
     server->ordering = count;
-    lk_batcher_work(server->batcher, &orders->work);
+    lk_batcher_job_batch(server->batcher, &orders->job_batch);
 }
 
 /* What was ordered may be due now, or its target open. */

@@ -2,11 +2,11 @@
 #include "daemon/outbox.h"
 #include "daemon/batcher.h"
 
-static void hand_work(void *context, struct lk_work *work)
+static void hand_work(void *context, struct lk_job_batch *job_batch)
 {
     struct lk_server *server = context;
 
-    lk_batcher_work(server->batcher, work);
+    lk_batcher_job_batch(server->batcher, job_batch);
 }
 
 /* On the courier's thread. */
@@ -53,7 +53,7 @@ enum lk_status lk_outbox_start(struct lk_server *server)
 {
     const struct lk_outbox_setup setup = {.config = &server->config,
                                           .store = server->store,
-                                          .work = hand_work,
+                                          .job_batch = hand_work,
                                           .over = tell_over,
                                           .context = server};
     bool keeps_jobs = server->store->class->jobs != NULL;

@@ -19,7 +19,7 @@ struct lk_outbox_setup {
     struct lk_store *store;
     /* Hands work to the store; its `done` is called from another thread. The
      * work belongs to the store until then. */
-    void (*work)(void *context, struct lk_work *work);
+    void (*job_batch)(void *context, struct lk_job_batch *job_batch);
     /* Told by the courier's thread at its end. NULL: nobody is. */
     void (*over)(void *context);
     void *context;

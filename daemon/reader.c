@@ -7,7 +7,7 @@
 struct lk_reader {
     struct lk_store *store;
     struct lk_returns *returns;
-    struct lk_kept *last; /* loaded, or NULL; reader thread */
+    struct lk_stored *last; /* loaded, or NULL; reader thread */
     struct lk_hash128 last_name;
 
     uv_thread_t thread;
@@ -20,7 +20,7 @@ struct lk_reader {
 
 static enum lk_status reply_single(const struct lk_store *store,
                                    struct lk_task *task, enum lk_status found,
-                                   const struct lk_record *record)
+                                   const struct lk_operation *record)
 {
     if (found == LK_NOT_FOUND) {
         return lk_resp_nil(&task->text, task->proto);
@@ -30,9 +30,9 @@ static enum lk_status reply_single(const struct lk_store *store,
     }
     bool bodies = task->demand.bodies;
     enum lk_status status =
-        lk_reply_record(&task->text, store, task->proto, record,
-                        bodies ? LK_SHOW_WHOLE : LK_SHOW_SIZES);
-    if (!status && bodies && record->kept) {
+        lk_reply_operation(&task->text, store, task->proto, record,
+                           bodies ? LK_SHOW_WHOLE : LK_SHOW_SIZES);
+    if (!status && bodies && record->stored) {
         status = lk_look_make(task, "look", record->name, record->number, 0);
     }
     return status;
@@ -41,7 +41,7 @@ static enum lk_status reply_single(const struct lk_store *store,
 static enum lk_status run_lookup(struct lk_store *store, struct lk_task *task)
 {
     const struct lk_op *op = &task->demand.op;
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
     enum lk_status found;
 
     if (task->demand.kind == LK_TASK_FIND) {
@@ -50,7 +50,7 @@ static enum lk_status run_lookup(struct lk_store *store, struct lk_task *task)
         found = store->class->lookup(store, op->name, &record);
     }
     enum lk_status status = reply_single(store, task, found, &record);
-    lk_record_free(&record);
+    lk_operation_free(&record);
     return status;
 }
 
@@ -63,12 +63,12 @@ struct rows {
     enum lk_status status;
 };
 
-static bool add_record(void *context, const struct lk_record *record)
+static bool add_record(void *context, const struct lk_operation *record)
 {
     struct rows *rows = context;
 
-    rows->status = lk_reply_record(&rows->text, rows->store, rows->proto,
-                                   record, LK_SHOW_BYTES);
+    rows->status = lk_reply_operation(&rows->text, rows->store, rows->proto,
+                                      record, LK_SHOW_BYTES);
     rows->count++;
     return rows->status == LK_OK;
 }
@@ -136,7 +136,7 @@ static enum lk_status run_list(struct lk_store *store, struct lk_task *task)
  * in time. */
 enum { EXPORT_BYTES = 4 << 20, EXPORT_FIRST = 8, EXPORT_MOST = 64 };
 
-static bool add_export(void *context, const struct lk_record *record)
+static bool add_export(void *context, const struct lk_operation *record)
 {
     struct rows *rows = context;
 
@@ -214,10 +214,10 @@ static enum lk_status run_audit(struct lk_store *store, struct lk_task *task)
     return status;
 }
 
-static void remember(struct lk_reader *reader, struct lk_kept *kept)
+static void remember(struct lk_reader *reader, struct lk_stored *stored)
 {
-    lk_kept_unref(reader->last);
-    reader->last = kept ? lk_kept_ref(kept) : NULL;
+    lk_stored_unref(reader->last);
+    reader->last = stored ? lk_stored_ref(stored) : NULL;
 }
 
 /* Those who waited for the same operation come one behind the other, and share
@@ -229,14 +229,14 @@ static enum lk_status load(struct lk_reader *reader, struct lk_op *op)
 
     if (shared && reader->last && reader->last->token == op->out.token &&
         lk_hash128_equal(reader->last_name, op->hash)) {
-        op->out.kept = lk_kept_ref(reader->last);
+        op->out.stored = lk_stored_ref(reader->last);
         op->out.needs_load = false;
         return LK_OK;
     }
     enum lk_status status = store->class->load(store, op);
     if (shared && !status) {
         reader->last_name = op->hash;
-        remember(reader, op->out.kept);
+        remember(reader, op->out.stored);
     }
     return status;
 }

@@ -71,9 +71,9 @@ static enum lk_status reply_omitted(struct lk_buf *out,
 {
     W(lk_resp_array(out, 6));
     W(lk_resp_bulk(out, LK_SLICE("OMITTED")));
-    W(write_number(out, outcome->kept->response.status));
-    W(lk_resp_bulk(out, outcome->kept->reason));
-    W(write_number(out, outcome->kept->at_ms));
+    W(write_number(out, outcome->stored->response.status));
+    W(lk_resp_bulk(out, outcome->stored->reason));
+    W(write_number(out, outcome->stored->at_ms));
     W(write_number(out, outcome->expires_ms));
     return lk_write_reference(out, store, outcome->number);
 }
@@ -84,18 +84,18 @@ static enum lk_status reply_kept(struct lk_buf *out,
                                  const struct lk_store *store,
                                  const struct lk_outcome *outcome)
 {
-    const struct lk_kept *kept = outcome->kept;
-    bool omitted = kept->reason.len > 0;
+    const struct lk_stored *stored = outcome->stored;
+    bool omitted = stored->reason.len > 0;
 
     W(lk_resp_array(out, omitted ? 8 : 7));
     W(write_word(out, latchkey_verdict_word(outcome->verdict)));
-    W(write_number(out, kept->response.status));
-    W(lk_resp_bulk(out, kept->response.headers));
-    W(lk_resp_bulk(out, kept->response.body));
-    W(write_number(out, kept->at_ms));
+    W(write_number(out, stored->response.status));
+    W(lk_resp_bulk(out, stored->response.headers));
+    W(lk_resp_bulk(out, stored->response.body));
+    W(write_number(out, stored->at_ms));
     W(write_number(out, outcome->expires_ms));
     W(lk_write_reference(out, store, outcome->number));
-    return omitted ? lk_resp_bulk(out, kept->reason) : LK_OK;
+    return omitted ? lk_resp_bulk(out, stored->reason) : LK_OK;
 }
 
 /*
@@ -142,7 +142,7 @@ static enum lk_status reply_uncertain(struct lk_buf *out,
 
     W(lk_resp_array(out, 4));
     W(lk_resp_bulk(out, LK_SLICE("UNCERTAIN")));
-    W(lk_resp_bulk(out, outcome->kept ? outcome->kept->reason : none));
+    W(lk_resp_bulk(out, outcome->stored ? outcome->stored->reason : none));
     W(write_number(out, outcome->since_ms));
     return lk_write_reference(out, store, outcome->number);
 }
@@ -202,12 +202,12 @@ enum lk_status lk_reply_outcome(struct lk_buf *out,
         return reply_new(out, store, outcome);
     case LK_VERDICT_REPLAY:
     case LK_VERDICT_KEPT:
-        if (!outcome->kept) {
+        if (!outcome->stored) {
             return lk_reply_unavailable(out, LK_CORRUPT, NULL);
         }
         return reply_kept(out, store, outcome);
     case LK_VERDICT_OMITTED:
-        if (!outcome->kept) {
+        if (!outcome->stored) {
             return lk_reply_unavailable(out, LK_CORRUPT, NULL);
         }
         return reply_omitted(out, store, outcome);
@@ -267,16 +267,17 @@ enum lk_status lk_pair_name(struct lk_buf *out, struct lk_name name)
 enum { COMMON_PAIRS = 10 };
 
 /* Of a completed record that is not omitted. */
-static size_t count_answer_pairs(const struct lk_record *record,
+static size_t count_answer_pairs(const struct lk_operation *record,
                                  enum lk_shown shown)
 {
     if (shown == LK_SHOW_BYTES) {
         return 1;
     }
-    return record->kept ? 2 : 0;
+    return record->stored ? 2 : 0;
 }
 
-static size_t count_pairs(const struct lk_record *record, enum lk_shown shown)
+static size_t count_pairs(const struct lk_operation *record,
+                          enum lk_shown shown)
 {
     switch (record->state) {
     case LK_STATE_IN_PROGRESS:
@@ -299,11 +300,11 @@ static size_t count_pairs(const struct lk_record *record, enum lk_shown shown)
 }
 
 static enum lk_status reply_completed(struct lk_buf *out,
-                                      const struct lk_record *record,
+                                      const struct lk_operation *record,
                                       enum lk_shown shown)
 {
     const struct lk_response *answer =
-        record->kept ? &record->kept->response : NULL;
+        record->stored ? &record->stored->response : NULL;
 
     W(lk_pair_number(out, "completed-ms", record->completed_ms));
     W(lk_pair_number(out, "expires-ms", record->expires_ms));
@@ -326,7 +327,7 @@ static enum lk_status reply_completed(struct lk_buf *out,
 }
 
 static enum lk_status reply_state(struct lk_buf *out,
-                                  const struct lk_record *record,
+                                  const struct lk_operation *record,
                                   enum lk_shown shown)
 {
     switch (record->state) {
@@ -347,9 +348,10 @@ static enum lk_status reply_state(struct lk_buf *out,
     return LK_OK;
 }
 
-enum lk_status lk_reply_record(struct lk_buf *out, const struct lk_store *store,
-                               int proto, const struct lk_record *record,
-                               enum lk_shown shown)
+enum lk_status lk_reply_operation(struct lk_buf *out,
+                                  const struct lk_store *store, int proto,
+                                  const struct lk_operation *record,
+                                  enum lk_shown shown)
 {
     W(lk_resp_map(out, proto,
                   count_pairs(record, shown) +
@@ -395,11 +397,11 @@ enum { EXPORT_VERSION = 1, EXPORT_PAIRS = 23 };
 
 /* Every record has all of the names, so that a value may be 0 or empty. */
 enum lk_status lk_reply_export(struct lk_buf *out, int proto,
-                               const struct lk_record *record)
+                               const struct lk_operation *record)
 {
     const struct lk_slice none = {"", 0};
-    bool kept =
-        record->state == LK_STATE_COMPLETED && !record->omitted && record->kept;
+    bool stored = record->state == LK_STATE_COMPLETED && !record->omitted &&
+                  record->stored;
 
     W(lk_resp_map(out, proto, EXPORT_PAIRS));
     W(lk_pair_name(out, record->name));
@@ -423,9 +425,9 @@ enum lk_status lk_reply_export(struct lk_buf *out, int proto,
     W(lk_pair_number(out, "evicted", record->evicted));
     W(lk_pair_bytes(out, "reason", record->reason));
     W(lk_pair_bytes(out, "headers",
-                    kept ? record->kept->response.headers : none));
+                    stored ? record->stored->response.headers : none));
     return lk_pair_bytes(out, "body",
-                         kept ? record->kept->response.body : none);
+                         stored ? record->stored->response.body : none);
 }
 
 static void write_hex(char *text, const uint8_t *bytes, size_t count)

@@ -260,27 +260,27 @@ enum lk_status lk_reply_job_shown(struct lk_store *store, struct lk_task *task)
 
 /* ---- Orders -------------------------------------------------------------- */
 
-static const char *needed_state(enum lk_order order)
+static const char *needed_state(enum lk_job_action_kind order)
 {
     switch (order) {
-    case LK_ORDER_RETRY:
+    case LK_ACTION_RETRY:
         return "only a dead or waiting one can be tried again";
-    case LK_ORDER_DROP:
+    case LK_ACTION_DROP:
         return "only one that waits, is dead or uncertain can be dropped";
-    case LK_ORDER_DELIVERED:
+    case LK_ACTION_DELIVERED:
         return "only one that waits, is uncertain or dead can be called "
                "delivered";
-    case LK_ORDER_AGAIN:
+    case LK_ACTION_AGAIN:
         return "only an uncertain or dead one can be called again";
-    case LK_ORDER_PAUSE:
-    case LK_ORDER_RESUME:
+    case LK_ACTION_PAUSE:
+    case LK_ACTION_RESUME:
         break;
     }
     return "there is no such target";
 }
 
 static enum lk_status refuse_order(struct lk_buf *out,
-                                   const struct lk_job_order *order)
+                                   const struct lk_job_action *order)
 {
     struct lk_buf message = {0};
     enum lk_status status;
@@ -312,7 +312,7 @@ static enum lk_status refuse_order(struct lk_buf *out,
 }
 
 enum lk_status lk_reply_order(struct lk_buf *out, int proto,
-                              const struct lk_job_order *order)
+                              const struct lk_job_action *order)
 {
     switch (order->status_out) {
     case LK_OK:

@@ -16,7 +16,7 @@ struct row {
     char name[LK_TARGET_NAME_MAX + 1];
     bool configured;
     uint64_t settle_ms;
-    struct lk_target_standing standing;
+    struct lk_target_summary standing;
     struct lk_target_status status;
     char circuit[16];
     char *last_error; /* NULL: none */
@@ -164,7 +164,7 @@ enum lk_status lk_targets_view_info(const struct lk_targets_view *view,
 /* ---- Reader thread ------------------------------------------------------- */
 
 static bool add_standing(void *context,
-                         const struct lk_target_standing *standing)
+                         const struct lk_target_summary *standing)
 {
     struct lk_targets_view *view = context;
     struct row *row = take_row(view, standing->name);
@@ -181,7 +181,7 @@ static bool add_standing(void *context,
 
 static enum lk_status write_standing(struct lk_buf *out, const struct row *row)
 {
-    const struct lk_target_standing *standing = &row->standing;
+    const struct lk_target_summary *standing = &row->standing;
 
     W(lk_pair_number(out, "paused", standing->paused));
     W(lk_pair_number(out, "paused-ms", standing->paused_ms));

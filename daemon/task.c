@@ -173,13 +173,13 @@ void lk_task_uncount(struct lk_server *server, struct lk_task *task)
 
 void lk_task_weigh(struct lk_server *server, struct lk_task *task)
 {
-    const struct lk_kept *kept = task->demand.op.out.kept;
+    const struct lk_stored *stored = task->demand.op.out.stored;
     bool counted = task->counted;
 
     lk_task_uncount(server, task);
     server->held_bytes -= task->size;
-    task->size =
-        sizeof(*task) + task->copied + task->text.len + (kept ? kept->size : 0);
+    task->size = sizeof(*task) + task->copied + task->text.len +
+                 (stored ? stored->size : 0);
     server->held_bytes += task->size;
     if (counted) {
         lk_task_count(server, task);

@@ -450,7 +450,7 @@ struct lk_claim {
 
 /* What was decided. Fields that do not belong to the verdict are zero; slices
  * are valid until the next call on the client. */
-struct lk_answer {
+struct lk_decision {
     enum lk_verdict verdict;
     uint64_t token;
     uint64_t lock_until_ms;
@@ -470,17 +470,17 @@ struct lk_answer {
  * cannot decide. LK_REPLY: any other error reply. LK_MALFORMED: no verdict.
  * Unless LK_OK, `answer` says NIL and nothing else.
  */
-LK_MUST_CHECK enum lk_status latchkey_answer_read(const struct lk_reply *reply,
-                                                  struct lk_answer *answer);
+LK_MUST_CHECK enum lk_status latchkey_decision_read(
+    const struct lk_reply *reply, struct lk_decision *answer);
 
 /*
  * Reads the reply to a CLAIM, COMPLETE, RELEASE, DOUBT, RETURN, EXTEND,
  * ACCEPT or ENQUEUE that was queued by hand. Returns as latchkey_claim does,
  * and LK_MALFORMED.
  */
-LK_MUST_CHECK enum lk_status latchkey_client_answer(
+LK_MUST_CHECK enum lk_status latchkey_client_decision(
     struct lk_client *client, const struct lk_reply *reply,
-    struct lk_answer *answer);
+    struct lk_decision *answer);
 
 /*
  * LK_OK: `answer` holds the verdict. LK_UNAVAILABLE: the store cannot decide;
@@ -489,29 +489,29 @@ LK_MUST_CHECK enum lk_status latchkey_client_answer(
  */
 LK_MUST_CHECK enum lk_status latchkey_claim(struct lk_client *client,
                                             const struct lk_claim *claim,
-                                            struct lk_answer *answer);
+                                            struct lk_decision *answer);
 /* DONE, KEPT (with the stored answer) or STALE. `ttl_ms` 0: as claimed. */
 LK_MUST_CHECK enum lk_status latchkey_complete(
     struct lk_client *client, struct lk_name name, uint64_t token,
     const struct lk_response *response, uint64_t ttl_ms,
-    struct lk_answer *answer);
+    struct lk_decision *answer);
 /* Completes without keeping the answer; `reason` says why ("too large"). */
 LK_MUST_CHECK enum lk_status latchkey_complete_omitted(
     struct lk_client *client, struct lk_name name, uint64_t token,
     unsigned status, struct lk_slice reason, uint64_t ttl_ms,
-    struct lk_answer *answer);
+    struct lk_decision *answer);
 LK_MUST_CHECK enum lk_status latchkey_release(struct lk_client *client,
                                               struct lk_name name,
                                               uint64_t token,
-                                              struct lk_answer *answer);
+                                              struct lk_decision *answer);
 LK_MUST_CHECK enum lk_status latchkey_doubt(struct lk_client *client,
                                             struct lk_name name, uint64_t token,
                                             struct lk_slice reason,
-                                            struct lk_answer *answer);
+                                            struct lk_decision *answer);
 LK_MUST_CHECK enum lk_status latchkey_extend(struct lk_client *client,
                                              struct lk_name name,
                                              uint64_t token, uint64_t lock_ms,
-                                             struct lk_answer *answer);
+                                             struct lk_decision *answer);
 
 /* A request that is to run later, through the gateway. */
 struct lk_accept {
@@ -532,7 +532,7 @@ struct lk_accept {
  */
 LK_MUST_CHECK enum lk_status latchkey_accept(struct lk_client *client,
                                              const struct lk_accept *accept,
-                                             struct lk_answer *answer);
+                                             struct lk_decision *answer);
 
 /* A call to another service that an operation leaves behind. */
 struct lk_enqueue {
@@ -550,7 +550,7 @@ struct lk_enqueue {
 /* DONE, EXISTS (it has a job of that name already), KEPT or STALE. */
 LK_MUST_CHECK enum lk_status latchkey_enqueue(struct lk_client *client,
                                               const struct lk_enqueue *job,
-                                              struct lk_answer *answer);
+                                              struct lk_decision *answer);
 
 #ifdef __cplusplus
 }

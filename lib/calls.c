@@ -1,6 +1,6 @@
 /* calls.c - the client's typed calls: commands out, verdicts in. */
-#include "lib/answer.h"
 #include "lib/client.h"
+#include "lib/decision.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -60,11 +60,11 @@ static void start_command(struct command *command, const char *verb,
  */
 
 /* Zero would be NEW: nobody who forgets the status may read that. */
-static const struct lk_answer nothing = {.verdict = LK_VERDICT_NIL};
+static const struct lk_decision nothing = {.verdict = LK_VERDICT_NIL};
 
 static enum lk_status take_reply(struct lk_client *client, const char *verb,
                                  const struct lk_reply *reply,
-                                 struct lk_answer *answer)
+                                 struct lk_decision *answer)
 {
     char why[LK_CLIENT_ERROR_MAX];
 
@@ -73,13 +73,14 @@ static enum lk_status take_reply(struct lk_client *client, const char *verb,
         return lk_client_fail_reply(client, reply);
     }
     enum lk_status status =
-        lk_answer_read(verb, reply, answer, why, sizeof(why));
+        lk_decision_read(verb, reply, answer, why, sizeof(why));
     return status ? lk_client_fail(client, status, "%s", why) : LK_OK;
 }
 
 static enum lk_status run_command(struct lk_client *client,
                                   const struct command *command,
-                                  unsigned timeout_ms, struct lk_answer *answer)
+                                  unsigned timeout_ms,
+                                  struct lk_decision *answer)
 {
     const struct lk_reply *reply = NULL;
 
@@ -89,9 +90,9 @@ static enum lk_status run_command(struct lk_client *client,
     return status ? status : take_reply(client, command->verb, reply, answer);
 }
 
-enum lk_status latchkey_client_answer(struct lk_client *client,
-                                      const struct lk_reply *reply,
-                                      struct lk_answer *answer)
+enum lk_status latchkey_client_decision(struct lk_client *client,
+                                        const struct lk_reply *reply,
+                                        struct lk_decision *answer)
 {
     return take_reply(client, NULL, reply, answer);
 }
@@ -109,7 +110,7 @@ static unsigned claim_timeout(const struct lk_client *client, uint64_t wait_ms)
 
 enum lk_status latchkey_claim(struct lk_client *client,
                               const struct lk_claim *claim,
-                              struct lk_answer *answer)
+                              struct lk_decision *answer)
 {
     struct command command;
 
@@ -134,7 +135,7 @@ enum lk_status latchkey_claim(struct lk_client *client,
 
 enum lk_status latchkey_accept(struct lk_client *client,
                                const struct lk_accept *accept,
-                               struct lk_answer *answer)
+                               struct lk_decision *answer)
 {
     struct command command;
 
@@ -162,7 +163,7 @@ static void add_text_option(struct command *command, const char *name,
 
 enum lk_status latchkey_enqueue(struct lk_client *client,
                                 const struct lk_enqueue *job,
-                                struct lk_answer *answer)
+                                struct lk_decision *answer)
 {
     struct command command;
 
@@ -193,7 +194,7 @@ static void start_complete(struct command *command, struct lk_name name,
 enum lk_status latchkey_complete(struct lk_client *client, struct lk_name name,
                                  uint64_t token,
                                  const struct lk_response *response,
-                                 uint64_t ttl_ms, struct lk_answer *answer)
+                                 uint64_t ttl_ms, struct lk_decision *answer)
 {
     struct command command;
 
@@ -206,7 +207,7 @@ enum lk_status latchkey_complete_omitted(struct lk_client *client,
                                          unsigned status,
                                          struct lk_slice reason,
                                          uint64_t ttl_ms,
-                                         struct lk_answer *answer)
+                                         struct lk_decision *answer)
 {
     const struct lk_response response = {.status = status};
     struct command command;
@@ -218,7 +219,7 @@ enum lk_status latchkey_complete_omitted(struct lk_client *client,
 }
 
 enum lk_status latchkey_release(struct lk_client *client, struct lk_name name,
-                                uint64_t token, struct lk_answer *answer)
+                                uint64_t token, struct lk_decision *answer)
 {
     struct command command;
 
@@ -229,7 +230,7 @@ enum lk_status latchkey_release(struct lk_client *client, struct lk_name name,
 
 enum lk_status latchkey_doubt(struct lk_client *client, struct lk_name name,
                               uint64_t token, struct lk_slice reason,
-                              struct lk_answer *answer)
+                              struct lk_decision *answer)
 {
     struct command command;
 
@@ -241,7 +242,7 @@ enum lk_status latchkey_doubt(struct lk_client *client, struct lk_name name,
 
 enum lk_status latchkey_extend(struct lk_client *client, struct lk_name name,
                                uint64_t token, uint64_t lock_ms,
-                               struct lk_answer *answer)
+                               struct lk_decision *answer)
 {
     struct command command;
 

@@ -6,7 +6,7 @@
  * and because one deadline must hold for a whole reply, not for each read.
  */
 #include "lib/client.h"
-#include "lib/answer.h"
+#include "lib/decision.h"
 #include "lib/socket.h"
 
 #include <errno.h>
@@ -58,7 +58,7 @@ enum lk_status lk_client_fail_reply(struct lk_client *client,
     int shown =
         text.len < LK_CLIENT_ERROR_MAX ? (int)text.len : LK_CLIENT_ERROR_MAX;
 
-    return lk_client_fail(client, lk_answer_error(reply), "%.*s", shown,
+    return lk_client_fail(client, lk_decision_error(reply), "%.*s", shown,
                           text.data);
 }
 

@@ -394,7 +394,7 @@ ngx_http_latchkey_courier_op(ngx_http_latchkey_ctx_t *ctx)
 
 ngx_int_t
 ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
 {
     ngx_chain_t  *out;
 
@@ -440,7 +440,7 @@ ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
 
 ngx_chain_t *
 ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
 {
     ngx_uint_t               status;
     ngx_http_latchkey_op_t  *op;

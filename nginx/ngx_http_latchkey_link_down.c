@@ -123,7 +123,7 @@ ngx_http_latchkey_link_leave(ngx_http_latchkey_link_t *link,
     const struct lk_reply *reply)
 {
     ngx_uint_t                   i;
-    struct lk_answer             answer;
+    struct lk_decision             answer;
     ngx_http_latchkey_link_t    *await;
     ngx_http_latchkey_peer_t    *peer, *other;
     ngx_http_latchkey_server_t  *server;
@@ -146,7 +146,7 @@ ngx_http_latchkey_link_leave(ngx_http_latchkey_link_t *link,
     }
 
     if (!link->kind->again || link->leaving
-        || latchkey_answer_read(reply, &answer) != LK_UNAVAILABLE
+        || latchkey_decision_read(reply, &answer) != LK_UNAVAILABLE
         || (reply->text.len >= sizeof(NGX_HTTP_LATCHKEY_RECORD) - 1
             && ngx_strncmp(reply->text.data, NGX_HTTP_LATCHKEY_RECORD,
                            sizeof(NGX_HTTP_LATCHKEY_RECORD) - 1)

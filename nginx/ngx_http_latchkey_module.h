@@ -128,7 +128,7 @@ typedef enum {
  * store could not decide.  Never called after the request let go of the op.
  */
 typedef void (*ngx_http_latchkey_op_pt)(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer);
+    const struct lk_decision *answer);
 
 
 /* a request as it is given away, all in memory of the op */
@@ -343,10 +343,10 @@ ngx_int_t ngx_http_latchkey_fail(ngx_http_latchkey_ctx_t *ctx);
 
 /* answer NULL: no daemon could decide in time */
 void ngx_http_latchkey_verdict(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer);
+    const struct lk_decision *answer);
 /* NGX_DECLINED: go on to the app.  NGX_DONE: answered, or waiting. */
 ngx_int_t ngx_http_latchkey_decide(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 /* the verdict is that it runs here, now: NGX_DECLINED, or what to answer */
 ngx_int_t ngx_http_latchkey_run(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
@@ -428,11 +428,11 @@ ngx_http_latchkey_op_t *ngx_http_latchkey_courier_op(
     ngx_http_latchkey_ctx_t *ctx);
 /* as decide, when the token was looked at */
 ngx_int_t ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 /* what it is told when the app's answer is stored, or cannot be; NULL: that
  * is not for it to know */
 ngx_chain_t *ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 /* any answer passes here; one that no guard has seen says so to the courier */
 ngx_int_t ngx_http_latchkey_courier_unseen(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
@@ -522,12 +522,12 @@ ngx_int_t ngx_http_latchkey_send_text(ngx_http_request_t *r,
 ngx_chain_t *ngx_http_latchkey_set_problem(ngx_http_request_t *r,
     struct lk_problem *problem, ngx_msec_t retry_after);
 ngx_chain_t *ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 ngx_chain_t *ngx_http_latchkey_set_replay(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 /* on the answer that is held: stored headers in place of those of the list */
 ngx_int_t ngx_http_latchkey_take_headers(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 /* set_problem and send; retry_after in ms, 0: none */
 ngx_int_t ngx_http_latchkey_send_problem(ngx_http_request_t *r,
     struct lk_problem *problem, ngx_msec_t retry_after);

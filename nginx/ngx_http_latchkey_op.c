@@ -130,7 +130,7 @@ ngx_http_latchkey_op_owner(u_char *owner)
 
 void
 ngx_http_latchkey_op_tell(ngx_http_latchkey_op_t *op,
-    const struct lk_answer *answer)
+    const struct lk_decision *answer)
 {
     ngx_http_latchkey_op_pt  handler;
 

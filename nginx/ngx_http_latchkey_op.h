@@ -38,7 +38,7 @@ typedef struct {
 
 /* to the request, if there is one yet; else the op may end */
 void ngx_http_latchkey_op_tell(ngx_http_latchkey_op_t *op,
-    const struct lk_answer *answer);
+    const struct lk_decision *answer);
 /* held, and nobody is there to answer */
 void ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op);
 /* frees the op, if nothing of it is on its way */
@@ -61,7 +61,7 @@ ngx_int_t ngx_http_latchkey_op_send_again(ngx_http_latchkey_op_t *op,
     ngx_http_latchkey_call_t *call);
 /* LK_TIMEOUT: there is no reply */
 enum lk_status ngx_http_latchkey_op_read(const struct lk_reply *reply,
-    struct lk_answer *answer);
+    struct lk_decision *answer);
 
 /* op_claim */
 ngx_int_t ngx_http_latchkey_op_send_claim(ngx_http_latchkey_op_t *op,

@@ -20,7 +20,7 @@ static void ngx_http_latchkey_op_refused(ngx_http_latchkey_op_t *op,
 static void ngx_http_latchkey_op_checked(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
 static void ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
-    const struct lk_answer *answer);
+    const struct lk_decision *answer);
 
 
 ngx_int_t
@@ -131,7 +131,7 @@ ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
     enum lk_status           status;
-    struct lk_answer         answer;
+    struct lk_decision         answer;
     ngx_http_latchkey_op_t  *op;
 
     op = call->data;
@@ -214,7 +214,7 @@ ngx_http_latchkey_op_checked(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
     enum lk_status           status;
-    struct lk_answer         answer;
+    struct lk_decision         answer;
     ngx_http_latchkey_op_t  *op;
 
     op = call->data;
@@ -256,7 +256,7 @@ ngx_http_latchkey_op_checked(ngx_http_latchkey_call_t *call,
 
 static void
 ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
-    const struct lk_answer *answer)
+    const struct lk_decision *answer)
 {
     if ((answer->verdict == LK_VERDICT_REFUSED
          || answer->verdict == LK_VERDICT_INFLIGHT)

@@ -73,7 +73,7 @@ ngx_http_latchkey_op_send_again(ngx_http_latchkey_op_t *op,
 
 enum lk_status
 ngx_http_latchkey_op_read(const struct lk_reply *reply,
-    struct lk_answer *answer)
+    struct lk_decision *answer)
 {
-    return reply ? latchkey_answer_read(reply, answer) : LK_TIMEOUT;
+    return reply ? latchkey_decision_read(reply, answer) : LK_TIMEOUT;
 }

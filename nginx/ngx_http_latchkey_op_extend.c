@@ -65,13 +65,13 @@ static void
 ngx_http_latchkey_op_extended(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
-    struct lk_answer         answer;
+    struct lk_decision         answer;
     ngx_http_latchkey_op_t  *op;
 
     op = call->data;
 
     if (reply && op->state == NGX_HTTP_LATCHKEY_OP_HELD
-        && latchkey_answer_read(reply, &answer) == LK_OK
+        && latchkey_decision_read(reply, &answer) == LK_OK
         && answer.verdict != LK_VERDICT_DONE)
     {
         /* overtaken, or completed by the app: the settlement will tell */

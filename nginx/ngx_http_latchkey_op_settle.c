@@ -111,7 +111,7 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
     enum lk_status           status;
-    struct lk_answer         answer;
+    struct lk_decision         answer;
     ngx_http_latchkey_op_t  *op;
 
     op = call->data;

@@ -15,7 +15,7 @@ static ngx_int_t ngx_http_latchkey_operation_told(ngx_http_request_t *r,
     const struct lk_reply *record);
 static void ngx_http_latchkey_operation_uncache(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_operation_answer(
-    const struct lk_reply *record, struct lk_answer *answer);
+    const struct lk_reply *record, struct lk_decision *answer);
 static struct lk_slice ngx_http_latchkey_operation_text(
     const struct lk_reply *record, const char *name);
 static uint64_t ngx_http_latchkey_operation_number(
@@ -66,7 +66,7 @@ ngx_http_latchkey_operation_told(ngx_http_request_t *r,
 {
     ngx_chain_t              *out;
     struct lk_slice           state;
-    struct lk_answer          answer;
+    struct lk_decision          answer;
     ngx_http_latchkey_ctx_t   ctx;
 
     ngx_memzero(&ctx, sizeof(ngx_http_latchkey_ctx_t));
@@ -149,12 +149,12 @@ ngx_http_latchkey_operation_uncache(ngx_http_request_t *r)
 
 static ngx_int_t
 ngx_http_latchkey_operation_answer(const struct lk_reply *record,
-    struct lk_answer *answer)
+    struct lk_decision *answer)
 {
     uint64_t         status;
     struct lk_slice  state;
 
-    ngx_memzero(answer, sizeof(struct lk_answer));
+    ngx_memzero(answer, sizeof(struct lk_decision));
 
     state = ngx_http_latchkey_operation_text(record, "state");
 

@@ -10,7 +10,7 @@
 static ngx_int_t ngx_http_latchkey_add_reference(ngx_http_request_t *r,
     struct lk_slice reference);
 static u_char *ngx_http_latchkey_explain(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer, struct lk_problem *problem,
+    const struct lk_decision *answer, struct lk_problem *problem,
     ngx_msec_t *retry_after, u_char *p, u_char *last);
 static u_char *ngx_http_latchkey_explain_refused(ngx_http_latchkey_ctx_t *ctx,
     struct lk_problem *problem, ngx_msec_t *retry_after, u_char *p,
@@ -108,7 +108,7 @@ ngx_http_latchkey_send_problem(ngx_http_request_t *r,
 
 ngx_chain_t *
 ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
 {
     u_char             *p;
     ngx_msec_t          retry_after;
@@ -145,7 +145,7 @@ ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
 
 static u_char *
 ngx_http_latchkey_explain(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer, struct lk_problem *problem,
+    const struct lk_decision *answer, struct lk_problem *problem,
     ngx_msec_t *retry_after, u_char *p, u_char *last)
 {
     switch (answer ? answer->verdict : LK_VERDICT_NIL) {

@@ -76,7 +76,7 @@ static ngx_str_t  ngx_http_latchkey_allowed[] = {
 
 ngx_chain_t *
 ngx_http_latchkey_set_replay(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
 {
     u_char            *body;
     struct lk_slice    headers;
@@ -130,7 +130,7 @@ ngx_http_latchkey_set_replay(ngx_http_request_t *r,
 
 ngx_int_t
 ngx_http_latchkey_take_headers(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
 {
     u_char                       *p;
     ngx_uint_t                    i;

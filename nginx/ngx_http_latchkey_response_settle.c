@@ -9,23 +9,23 @@
 
 
 static void ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer);
+    const struct lk_decision *answer);
 static ngx_int_t ngx_http_latchkey_outcome(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 static void ngx_http_latchkey_tell_courier(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 static void ngx_http_latchkey_not_stored(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_overtaken(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer);
+    const struct lk_decision *answer);
 static void ngx_http_latchkey_use_kept(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 static ngx_http_latchkey_did_e ngx_http_latchkey_did_of(
-    ngx_http_latchkey_op_t *op, const struct lk_answer *answer);
+    ngx_http_latchkey_op_t *op, const struct lk_decision *answer);
 static ngx_uint_t ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
-    const struct lk_answer *answer);
+    const struct lk_decision *answer);
 static void ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx,
     ngx_chain_t *out);
 
@@ -81,7 +81,7 @@ ngx_http_latchkey_settle_aside(ngx_http_request_t *r,
 
 static void
 ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer)
+    const struct lk_decision *answer)
 {
     ngx_connection_t    *c;
     ngx_http_request_t  *r;
@@ -101,7 +101,7 @@ ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
 
 static ngx_int_t
 ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer)
+    const struct lk_decision *answer)
 {
     ngx_http_latchkey_op_t  *op;
 
@@ -145,7 +145,7 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
 static ngx_http_latchkey_did_e
 ngx_http_latchkey_did_of(ngx_http_latchkey_op_t *op,
-    const struct lk_answer *answer)
+    const struct lk_decision *answer)
 {
     if (answer->verdict != LK_VERDICT_KEPT) {
         return ngx_http_latchkey_outcomes[op->settle];
@@ -164,7 +164,7 @@ ngx_http_latchkey_did_of(ngx_http_latchkey_op_t *op,
 
 static void
 ngx_http_latchkey_use_kept(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
 {
     ctx->expires_ms = answer->expires_ms;
 
@@ -183,7 +183,7 @@ ngx_http_latchkey_use_kept(ngx_http_request_t *r,
 
 static void
 ngx_http_latchkey_tell_courier(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer)
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
 {
     ctx->outcome = answer == NULL ? NGX_HTTP_LATCHKEY_DID_LATE
                    : answer->verdict == LK_VERDICT_STALE
@@ -262,7 +262,7 @@ ngx_http_latchkey_overtaken(ngx_http_request_t *r,
 
 static void
 ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer)
+    const struct lk_decision *answer)
 {
     ngx_connection_t    *c;
     ngx_http_request_t  *r;
@@ -286,7 +286,7 @@ ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
 
 static ngx_uint_t
 ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
-    const struct lk_answer *answer)
+    const struct lk_decision *answer)
 {
     if (answer->response.status != op->status) {
         return 0;

@@ -9,12 +9,12 @@
 
 
 static ngx_int_t ngx_http_latchkey_say(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 static ngx_int_t ngx_http_latchkey_note(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 static void ngx_http_latchkey_resume(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_wait(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_answer *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 static void ngx_http_latchkey_waited(ngx_http_latchkey_await_t *await,
     ngx_int_t rc);
 static void ngx_http_latchkey_wait_over(ngx_event_t *ev);
@@ -45,7 +45,7 @@ static ngx_http_latchkey_said_e  ngx_http_latchkey_says[] = {
 
 void
 ngx_http_latchkey_verdict(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer)
+    const struct lk_decision *answer)
 {
     ngx_int_t            rc;
     ngx_connection_t    *c;
@@ -73,16 +73,16 @@ ngx_http_latchkey_verdict(ngx_http_latchkey_ctx_t *ctx,
 
 ngx_int_t
 ngx_http_latchkey_decide(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer)
+    const struct lk_decision *answer)
 {
-    struct lk_answer  refused;
+    struct lk_decision  refused;
 
     if (ctx->courier) {
         return ngx_http_latchkey_courier_decide(r, ctx, answer);
     }
 
     if (answer == NULL && ctx->op->too_large) {
-        ngx_memzero(&refused, sizeof(struct lk_answer));
+        ngx_memzero(&refused, sizeof(struct lk_decision));
         refused.verdict = LK_VERDICT_REFUSED;
         answer = &refused;
         ctx->too_large = 1;
@@ -126,7 +126,7 @@ ngx_http_latchkey_decide(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
 static ngx_int_t
 ngx_http_latchkey_say(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer)
+    const struct lk_decision *answer)
 {
     ngx_chain_t  *out;
 
@@ -162,7 +162,7 @@ ngx_http_latchkey_say(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
 static ngx_int_t
 ngx_http_latchkey_note(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer)
+    const struct lk_decision *answer)
 {
     if (answer == NULL || answer->verdict >= (sizeof(ngx_http_latchkey_says)
                                   / sizeof(ngx_http_latchkey_says[0])))
@@ -237,7 +237,7 @@ ngx_http_latchkey_resume(ngx_http_request_t *r)
 
 static ngx_int_t
 ngx_http_latchkey_wait(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_answer *answer)
+    const struct lk_decision *answer)
 {
     ngx_msec_t               left;
     ngx_http_latchkey_op_t  *op;

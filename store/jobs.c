@@ -44,46 +44,46 @@ bool lk_job_is_forgotten(bool sent, uint64_t sent_ms, uint64_t created_ms,
     return sent && life_ms && now_ms > from_ms && now_ms - from_ms >= life_ms;
 }
 
-struct lk_job *lk_work_add(struct lk_work *work)
+struct lk_job *lk_job_batch_add(struct lk_job_batch *job_batch)
 {
-    if (work->job_count == work->job_cap) {
-        size_t cap = work->job_cap ? 2 * work->job_cap : 16;
-        struct lk_job *jobs = realloc(work->jobs, cap * sizeof(*jobs));
+    if (job_batch->job_count == job_batch->job_cap) {
+        size_t cap = job_batch->job_cap ? 2 * job_batch->job_cap : 16;
+        struct lk_job *jobs = realloc(job_batch->jobs, cap * sizeof(*jobs));
         if (!jobs) {
             return NULL;
         }
-        work->jobs = jobs;
-        work->job_cap = cap;
+        job_batch->jobs = jobs;
+        job_batch->job_cap = cap;
     }
-    struct lk_job *job = &work->jobs[work->job_count++];
+    struct lk_job *job = &job_batch->jobs[job_batch->job_count++];
     *job = (struct lk_job){0};
     return job;
 }
 
-void lk_work_clear(struct lk_work *work)
+void lk_job_batch_clear(struct lk_job_batch *job_batch)
 {
-    for (size_t i = 0; i < work->job_count; i++) {
-        lk_job_free(&work->jobs[i]);
+    for (size_t i = 0; i < job_batch->job_count; i++) {
+        lk_job_free(&job_batch->jobs[i]);
     }
-    free(work->jobs);
-    work->jobs = NULL;
-    work->job_count = work->job_cap = 0;
+    free(job_batch->jobs);
+    job_batch->jobs = NULL;
+    job_batch->job_count = job_batch->job_cap = 0;
 }
 
-void lk_work_fault_points(const struct lk_work *work)
+void lk_job_batch_fault_points(const struct lk_job_batch *job_batch)
 {
     bool called = false;
 
-    for (size_t i = 0; i < work->mark_count; i++) {
-        called |= work->marks[i].called;
+    for (size_t i = 0; i < job_batch->mark_count; i++) {
+        called |= job_batch->marks[i].called;
     }
-    if (work->job_count) {
+    if (job_batch->job_count) {
         lk_fault_point("after_lease");
     }
     if (called) {
         lk_fault_point("after_called");
     }
-    if (work->end_count) {
+    if (job_batch->end_count) {
         lk_fault_point("after_end");
     }
 }

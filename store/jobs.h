@@ -219,21 +219,21 @@ struct lk_job_want {
 };
 
 /* An operator's word, or proof; audited with who and why. */
-enum lk_order {
-    LK_ORDER_RETRY,     /* dead or waiting: due now, all attempts forgiven, its
+enum lk_job_action_kind {
+    LK_ACTION_RETRY,     /* dead or waiting: due now, all attempts forgiven, its
                            age counts from now on. What is in doubt stays so.
                            Not what was sent longer ago than its key lives */
-    LK_ORDER_DROP,      /* waiting, dead, uncertain or lost: never */
-    LK_ORDER_DELIVERED, /* likewise: it has happened */
-    LK_ORDER_AGAIN,     /* uncertain or dead: it has not happened, call it
+    LK_ACTION_DROP,      /* waiting, dead, uncertain or lost: never */
+    LK_ACTION_DELIVERED, /* likewise: it has happened */
+    LK_ACTION_AGAIN,     /* uncertain or dead: it has not happened, call it
                            again; the attempt is forgiven, and it counts as
                            never sent */
-    LK_ORDER_PAUSE,     /* a target: nothing of it is leased any more */
-    LK_ORDER_RESUME,
+    LK_ACTION_PAUSE,     /* a target: nothing of it is leased any more */
+    LK_ACTION_RESUME,
 };
 
-struct lk_job_order {
-    enum lk_order order;
+struct lk_job_action {
+    enum lk_job_action_kind order;
     uint64_t id;            /* of the job */
     unsigned attempt;       /* 0: whatever; else only if it is the last one */
     struct lk_slice target; /* PAUSE, RESUME */
@@ -262,15 +262,15 @@ struct lk_key_life {
  * LK_UNKNOWN: perhaps all of it; ends and marks are then given again (they do
  * no harm twice), and what was leased runs out by itself.
  */
-struct lk_work {
-    struct lk_work *next;
+struct lk_job_batch {
+    struct lk_job_batch *next;
     struct lk_op **ops; /* resolutions by proof; decided as in any batch */
     size_t op_count;
     struct lk_job_end *ends;
     size_t end_count;
     struct lk_job_mark *marks;
     size_t mark_count;
-    struct lk_job_order *orders;
+    struct lk_job_action *orders;
     size_t order_count;
     const struct lk_key_life *lives; /* for RETRY; not here: for ever */
     size_t life_count;
@@ -279,13 +279,13 @@ struct lk_work {
     uint64_t lease_ms;
     uint64_t body_max; /* of headers and bodies leased together, about */
     /* Told when it is done, on the thread that did it. */
-    void (*done)(struct lk_work *work);
+    void (*done)(struct lk_job_batch *job_batch);
     void *context;
 
     /* out */
     enum lk_status status;
     const char *error;   /* a constant sentence, or NULL */
-    struct lk_job *jobs; /* leased; freed by lk_work_clear */
+    struct lk_job *jobs; /* leased; freed by lk_job_batch_clear */
     size_t job_count;
     size_t job_cap;
     uint64_t wait_ms; /* until another job of the wants is due, or a lease of
@@ -294,11 +294,11 @@ struct lk_work {
 };
 
 /* Room for one more leased job, zeroed; NULL: out of memory. */
-struct lk_job *lk_work_add(struct lk_work *work);
+struct lk_job *lk_job_batch_add(struct lk_job_batch *job_batch);
 /* Frees what came out, and forgets it. */
-void lk_work_clear(struct lk_work *work);
+void lk_job_batch_clear(struct lk_job_batch *job_batch);
 /* Where a test may kill: it is durable, and nobody has been told. */
-void lk_work_fault_points(const struct lk_work *work);
+void lk_job_batch_fault_points(const struct lk_job_batch *job_batch);
 
 /* ---- what is shown ------------------------------------------------------- */
 
@@ -322,7 +322,7 @@ typedef bool (*lk_job_fn)(void *context, const struct lk_job *job);
 typedef bool (*lk_attempt_fn)(void *context, const struct lk_attempt *attempt);
 
 /* What a store knows of a target: one that has jobs, or was paused. */
-struct lk_target_standing {
+struct lk_target_summary {
     struct lk_slice name;
     uint64_t jobs[LK_JOB_DELIVERED]; /* unfinished, by enum lk_job_state */
     uint64_t oldest_due_ms;          /* waiting and due; 0: none */
@@ -337,6 +337,6 @@ struct lk_target_standing {
 };
 
 typedef bool (*lk_target_fn)(void *context,
-                             const struct lk_target_standing *standing);
+                             const struct lk_target_summary *standing);
 
 #endif

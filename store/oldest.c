@@ -57,15 +57,15 @@ static void sift_down(struct lk_index *index, size_t at)
 
 static void clear_settled(struct lk_index *index)
 {
-    size_t kept = 0;
+    size_t stored = 0;
 
     for (size_t i = 0; i < index->doubt_count; i++) {
         if (stands(index, &index->doubts[i])) {
-            index->doubts[kept++] = index->doubts[i];
+            index->doubts[stored++] = index->doubts[i];
         }
     }
-    index->doubt_count = kept;
-    for (size_t i = kept / 2; i-- > 0;) {
+    index->doubt_count = stored;
+    for (size_t i = stored / 2; i-- > 0;) {
         sift_down(index, i);
     }
 }

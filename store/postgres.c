@@ -97,7 +97,7 @@ static void init_conn(struct lk_postgres *store, struct lk_pg_conn *conn,
 static void release(struct lk_postgres *store)
 {
     lk_pg_keeper_stop(store);
-    for (unsigned i = 0; i < LK_PG_LANES + LK_PG_WORK_LANES; i++) {
+    for (unsigned i = 0; i < LK_PG_LANES + LK_PG_JOB_LANES; i++) {
         struct lk_pg_lane *lane = &store->lanes[i];
         lk_pg_close(&lane->conn);
         lk_pg_resolve_stop(&lane->conn);
@@ -112,7 +112,7 @@ static void release(struct lk_postgres *store)
     lk_pg_resolve_stop(&store->reader);
     lk_pg_resolve_stop(&store->waiter);
     lk_pg_resolve_stop(&store->keeper);
-    lk_answers_close(store->answers);
+    lk_response_cache_close(store->answers);
     if (store->event_fd >= 0) {
         close(store->event_fd);
     }
@@ -139,8 +139,7 @@ static bool name_holder(struct lk_postgres *store)
     lk_pg_clean(host, NULL, host, sizeof(host));
     snprintf(store->holder, sizeof(store->holder), "%s:%ld:%08x%08x", host,
              (long)getpid(), random[0], random[1]);
-    for (unsigned i = 0; i < store->store.lanes + store->store.work_lanes;
-         i++) {
+    for (unsigned i = 0; i < store->store.lanes + store->store.job_lanes; i++) {
         store->lanes[i].random =
             random[0] + UINT64_C(0x9e3779b97f4a7c15) * (i + 1);
     }
@@ -158,7 +157,7 @@ static struct lk_postgres *create(const struct lk_store_config *config)
     store->store.class = &lk_postgres_class;
     store->store.lanes = lanes < LK_PG_LANES ? lanes : LK_PG_LANES;
     store->store.shared = true;
-    store->store.work_lanes = LK_PG_WORK_LANES;
+    store->store.job_lanes = LK_PG_JOB_LANES;
     store->config = *config;
     store->config.url = store->config.path = NULL; /* the caller's */
     store->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -170,9 +169,9 @@ static struct lk_postgres *create(const struct lk_store_config *config)
     pthread_mutex_init(&store->hints_lock, NULL);
     atomic_init(&store->lock_share, 16);
     store->reap_state = LK_STATE_COMPLETED;
-    for (unsigned i = 0; i < LK_PG_LANES + LK_PG_WORK_LANES; i++) {
+    for (unsigned i = 0; i < LK_PG_LANES + LK_PG_JOB_LANES; i++) {
         init_conn(store, &store->lanes[i].conn, "lane", true);
-        store->lanes[i].conn.work = i >= store->store.lanes;
+        store->lanes[i].conn.job_batch = i >= store->store.lanes;
     }
     init_conn(store, &store->reader, "reader", false);
     init_conn(store, &store->waiter, "waiter", false);
@@ -207,7 +206,7 @@ static enum lk_status open_cache(struct lk_postgres *store,
                                  struct lk_buf *error)
 {
     const struct lk_store_config *config = &store->config;
-    struct lk_answers_config answers = {
+    struct lk_response_cache_config answers = {
         .url = config->cache_url,
         .prefix = config->prefix,
         .timeout_ms = config->cache_timeout_ms,
@@ -216,8 +215,9 @@ static enum lk_status open_cache(struct lk_postgres *store,
         .log_context = config->log_context,
     };
 
-    return config->cache_url ? lk_answers_open(&answers, &store->answers, error)
-                             : LK_OK;
+    return config->cache_url
+               ? lk_response_cache_open(&answers, &store->answers, error)
+               : LK_OK;
 }
 
 static enum lk_status check_urls(const struct lk_store_config *config,
@@ -269,10 +269,10 @@ static void close_store(struct lk_store *base)
 static void add_cache_stats(struct lk_postgres *store,
                             struct lk_store_stats *stats)
 {
-    struct lk_answers_stats answers = {0};
+    struct lk_response_cache_stats answers = {0};
 
     if (store->answers) {
-        lk_answers_stats(store->answers, &answers);
+        lk_response_cache_stats(store->answers, &answers);
     }
     stats->shared_hits = answers.hits;
     stats->shared_misses = answers.misses + answers.refused;

@@ -9,7 +9,7 @@
 #ifndef LK_POSTGRES_H
 #define LK_POSTGRES_H
 
-#include "store/answers.h"
+#include "store/response_cache.h"
 #include "store/store.h"
 
 #include <libpq-fe.h>
@@ -33,7 +33,7 @@ enum {
 enum {
     LK_PG_PARAMETERS = 24,
     LK_PG_LANES = 64,
-    LK_PG_WORK_LANES = 2,
+    LK_PG_JOB_LANES = 2,
     LK_PG_HOSTS = 16,
     LK_PG_ADDRESSES = 8, /* of one host, that are tried */
     LK_PG_ADDRESS_SIZE = 64,
@@ -121,7 +121,7 @@ struct lk_pg_conn {
     struct lk_postgres *store;
     const char *what; /* for the log */
     bool lane;        /* its statements are prepared */
-    bool work;        /* those of the courier's work, too */
+    bool job_batch;   /* those of the courier's work, too */
     PGconn *pg;       /* NULL: there is none */
     unsigned host;    /* of the last that worked */
     /* Where each host was the last time, while its name cannot be resolved. */
@@ -306,13 +306,13 @@ struct lk_postgres {
     struct lk_store store;
     struct lk_store_config config;
     struct lk_pg_url url;
-    struct lk_pg_lane lanes[LK_PG_LANES + LK_PG_WORK_LANES]; /* the last ones
+    struct lk_pg_lane lanes[LK_PG_LANES + LK_PG_JOB_LANES]; /* the last ones
                                                                 in use: work */
 
     pthread_mutex_t reader_lock;
     struct lk_pg_conn reader;
-    struct lk_pg_conn waiter;   /* reads what the synchronous standby has */
-    struct lk_answers *answers; /* NULL: no cache */
+    struct lk_pg_conn waiter; /* reads what the synchronous standby has */
+    struct lk_response_cache *answers; /* NULL: no cache */
 
     /* Server time minus the monotonic clock, in ns; 0: not heard yet. */
     atomic_int_fast64_t clock_offset_ns;
@@ -414,8 +414,8 @@ enum lk_pg_fate lk_pg_pipeline(struct lk_pg_conn *conn,
                                uint64_t deadline_ns);
 
 /* What postgres_work.c has prepared on its lane. */
-extern const struct lk_pg_part lk_pg_work_parts[];
-extern const size_t lk_pg_work_part_count;
+extern const struct lk_pg_part lk_pg_job_batch_parts[];
+extern const size_t lk_pg_job_batch_part_count;
 
 /* postgres_outcome.c */
 void lk_pg_refuse_one(struct lk_op *op, enum lk_status status,
@@ -430,18 +430,18 @@ void lk_pg_publish(struct lk_postgres *store, struct lk_batch *batch,
 /* postgres_read.c */
 enum lk_status lk_postgres_load(struct lk_store *store, struct lk_op *op);
 enum lk_status lk_postgres_lookup(struct lk_store *store, struct lk_name name,
-                                  struct lk_record *record);
+                                  struct lk_operation *record);
 enum lk_status lk_postgres_find(struct lk_store *store, struct lk_slice tenant,
-                                uint64_t number, struct lk_record *record);
+                                uint64_t number, struct lk_operation *record);
 /* A statement on the reader's connection, once more if that was lost. The
  * caller holds reader_lock. */
 LK_MUST_CHECK enum lk_status lk_pg_read(struct lk_postgres *store,
                                         const char *sql,
                                         const struct lk_pg_params *params,
                                         PGresult **result);
-/* A row of the columns LK_PG_RECORD; the record owns its text and answer. */
-LK_MUST_CHECK enum lk_status lk_pg_record(const PGresult *result, int row,
-                                          struct lk_record *record);
+/* A row of the columns LK_PG_OPERATION; the record owns its text and answer. */
+LK_MUST_CHECK enum lk_status lk_pg_operation(const PGresult *result, int row,
+                                             struct lk_operation *record);
 
 /* postgres_list.c */
 typedef enum lk_status (*lk_pg_row_fn)(const PGresult *result, int row,
@@ -454,7 +454,7 @@ LK_MUST_CHECK enum lk_status lk_pg_stream(struct lk_postgres *store,
                                           lk_pg_row_fn row, void *context);
 enum lk_status lk_postgres_list(struct lk_store *store,
                                 const struct lk_list_query *query,
-                                lk_record_fn row, void *context,
+                                lk_operation_fn row, void *context,
                                 uint64_t *next);
 enum lk_status lk_postgres_audit(struct lk_store *store,
                                  const struct lk_audit_query *query,
@@ -495,8 +495,8 @@ LK_MUST_CHECK enum lk_status lk_pg_send_notices(struct lk_postgres *store,
                                                 uint64_t deadline_ns);
 
 /* postgres_work.c: the courier's part of a batch, on the lane for work */
-void lk_pg_work(struct lk_postgres *store, struct lk_pg_lane *lane,
-                struct lk_batch *batch, uint64_t deadline_ns);
+void lk_pg_job_batch(struct lk_postgres *store, struct lk_pg_lane *lane,
+                     struct lk_batch *batch, uint64_t deadline_ns);
 
 /* postgres_jobs.c */
 enum lk_status lk_postgres_jobs(struct lk_store *store,
@@ -522,8 +522,8 @@ LK_MUST_CHECK enum lk_status lk_pg_texts(const PGresult *result, int row,
 enum lk_status lk_postgres_describe(struct lk_store *store, struct lk_buf *text,
                                     bool *strict);
 enum lk_status lk_postgres_import(struct lk_store *store,
-                                  const struct lk_record *records, size_t count,
-                                  struct lk_import *result);
+                                  const struct lk_operation *records,
+                                  size_t count, struct lk_import *result);
 enum lk_status lk_postgres_import_audit(struct lk_store *store,
                                         const struct lk_audit_entry *entries,
                                         size_t count);

@@ -375,7 +375,7 @@ static void cache_completed(struct lk_postgres *store,
         const struct lk_op *op = batch->ops[i];
         if (op->event == LK_EVENT_COMPLETE && !op->status &&
             op->out.verdict == LK_VERDICT_DONE) {
-            lk_answers_completed(store->answers, op);
+            lk_response_cache_completed(store->answers, op);
         }
     }
 }
@@ -389,7 +389,7 @@ static void forget_evicted(struct lk_postgres *store,
         const struct lk_op *op = batch->ops[i];
         if (op->event == LK_EVENT_EVICT && !op->status &&
             op->out.verdict == LK_VERDICT_DONE &&
-            lk_answers_forget(store->answers, &op->out.token, 1)) {
+            lk_response_cache_forget(store->answers, &op->out.token, 1)) {
             lk_pg_log(store, LK_PG_WARN,
                       "the cache could not be told of an eviction");
         }
@@ -434,7 +434,7 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
     struct lk_postgres *store = (struct lk_postgres *)base;
     struct run run = {
         .store = store,
-        .lane = &store->lanes[batch->lane % (base->lanes + base->work_lanes)],
+        .lane = &store->lanes[batch->lane % (base->lanes + base->job_lanes)],
         .batch = batch,
         .deadline_ns = lk_pg_deadline(store),
     };
@@ -464,8 +464,8 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
         }
         free(items);
     }
-    if (batch->work) {
-        lk_pg_work(store, run.lane, batch, run.deadline_ns);
+    if (batch->job_batch) {
+        lk_pg_job_batch(store, run.lane, batch, run.deadline_ns);
     }
     if (run.worked) {
         lk_pg_set_trouble(store, NULL);

@@ -140,12 +140,12 @@ static struct lk_slice text_of(const struct lk_pg_item *item,
 static enum lk_status add_part(struct lk_pg_array *array,
                                const struct lk_op *op, bool body)
 {
-    bool kept = is_answered(op) && !op->reason.len;
+    bool stored = is_answered(op) && !op->reason.len;
     struct lk_slice part = {0};
 
     if (op->call) {
         part = body ? op->call->body : op->call->headers;
-    } else if (kept) {
+    } else if (stored) {
         part = body ? op->response.body : op->response.headers;
     }
     return lk_pg_array_bytes(array, part);
@@ -234,9 +234,9 @@ enum lk_status lk_pg_prepare(struct lk_pg_conn *conn, uint64_t deadline_ns)
     for (int i = 0; i < STATEMENTS && !status; i++) {
         status = prepare_one(conn, &statements[i], deadline_ns);
     }
-    for (size_t i = 0; conn->work && i < lk_pg_work_part_count && !status;
-         i++) {
-        status = prepare_one(conn, &lk_pg_work_parts[i], deadline_ns);
+    for (size_t i = 0;
+         conn->job_batch && i < lk_pg_job_batch_part_count && !status; i++) {
+        status = prepare_one(conn, &lk_pg_job_batch_parts[i], deadline_ns);
     }
     return status;
 }
@@ -282,7 +282,7 @@ static bool send_settings(struct lk_pg_conn *conn)
              "latchkey.check_timeline(%llu)%s",
              timeout / 4 + 1, timeout / 4 * 3 + 1, commit,
              (unsigned long long)atomic_load(&store->counters.last_token),
-             conn->work ? ", latchkey.courier_settings(true)" : "");
+             conn->job_batch ? ", latchkey.courier_settings(true)" : "");
     return PQsendQueryParams(conn->pg, sql, 0, NULL, NULL, NULL, NULL, 1);
 }
 

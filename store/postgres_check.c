@@ -382,7 +382,7 @@ static enum lk_status check_timeline(struct lk_pg_conn *conn,
 
 static enum lk_status set_courier(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
-    if (!conn->work || conn->store->config.pooler) {
+    if (!conn->job_batch || conn->store->config.pooler) {
         return LK_OK;
     }
     return lk_pg_script(conn, "SELECT latchkey.courier_settings(false)",

@@ -392,18 +392,18 @@ enum lk_status lk_pg_ready(struct lk_pg_conn *conn, uint64_t deadline_ns)
 
 /* Reads up to the end of the statement; the last result stays. */
 static enum lk_status finish(struct lk_pg_conn *conn, uint64_t deadline_ns,
-                             PGresult **kept)
+                             PGresult **stored)
 {
     PGresult *result = NULL;
     enum lk_status status;
 
     while (!(status = lk_pg_next(conn, deadline_ns, &result)) && result) {
-        PQclear(*kept);
-        *kept = result;
+        PQclear(*stored);
+        *stored = result;
     }
     if (status) {
-        PQclear(*kept);
-        *kept = NULL;
+        PQclear(*stored);
+        *stored = NULL;
         lk_pg_lost(conn, conn->message);
     }
     return status;

@@ -116,7 +116,7 @@ static unsigned type_of(enum column column)
 }
 
 /* Why it is uncertain or omitted; that its lock has lapsed goes unsaid. */
-static struct lk_slice reason_of(const struct lk_record *record)
+static struct lk_slice reason_of(const struct lk_operation *record)
 {
     bool lapsed = latchkey_slice_equal(record->reason, LK_SLICE("lock lapsed"));
 
@@ -127,10 +127,10 @@ static struct lk_slice reason_of(const struct lk_record *record)
     return (struct lk_slice){0};
 }
 
-static struct lk_slice bytes_of(const struct lk_record *record,
+static struct lk_slice bytes_of(const struct lk_operation *record,
                                 enum column column)
 {
-    bool kept = record->state == LK_STATE_COMPLETED && !record->omitted;
+    bool stored = record->state == LK_STATE_COMPLETED && !record->omitted;
 
     switch (column) {
     case TENANT:
@@ -146,13 +146,13 @@ static struct lk_slice bytes_of(const struct lk_record *record,
     case REASON:
         return reason_of(record);
     case HEADERS:
-        return kept ? record->kept->response.headers : (struct lk_slice){0};
+        return stored ? record->stored->response.headers : (struct lk_slice){0};
     default:
-        return kept ? record->kept->response.body : (struct lk_slice){0};
+        return stored ? record->stored->response.body : (struct lk_slice){0};
     }
 }
 
-static uint64_t number_of(const struct lk_record *record, enum column column)
+static uint64_t number_of(const struct lk_operation *record, enum column column)
 {
     switch (column) {
     case STATE:
@@ -168,7 +168,7 @@ static uint64_t number_of(const struct lk_record *record, enum column column)
     case CLAIMED:
         return record->claimed_ms;
     case DEADLINE:
-        return lk_record_deadline(record);
+        return lk_operation_deadline(record);
     case TTL:
         return record->ttl_ms;
     case KEEP:
@@ -184,7 +184,7 @@ static uint64_t number_of(const struct lk_record *record, enum column column)
 }
 
 static enum lk_status add_value(struct lk_pg_array *array,
-                                const struct lk_record *record,
+                                const struct lk_operation *record,
                                 enum column column)
 {
     switch (type_of(column)) {
@@ -197,24 +197,24 @@ static enum lk_status add_value(struct lk_pg_array *array,
     }
 }
 
-static size_t answer_size(const struct lk_record *record)
+static size_t answer_size(const struct lk_operation *record)
 {
     return bytes_of(record, HEADERS).len + bytes_of(record, BODY).len;
 }
 
-static bool is_possible(const struct lk_record *record)
+static bool is_possible(const struct lk_operation *record)
 {
     const struct lk_name *name = &record->name;
     size_t text = lk_pg_text_size(name->tenant) + lk_pg_text_size(name->scope) +
                   lk_pg_text_size(name->key);
 
-    return lk_record_is_possible(record) && text <= LK_PG_NAME_MAX &&
+    return lk_operation_is_possible(record) && text <= LK_PG_NAME_MAX &&
            answer_size(record) <= LK_PG_ANSWER_MAX;
 }
 
 /* How many of them make one transaction. */
 static size_t chunk_of(struct lk_postgres *store,
-                       const struct lk_record *records, size_t count)
+                       const struct lk_operation *records, size_t count)
 {
     size_t most = atomic_load(&store->lock_share);
     size_t bytes = 0;
@@ -230,7 +230,7 @@ static size_t chunk_of(struct lk_postgres *store,
 }
 
 static enum lk_status import_chunk(struct lk_postgres *store,
-                                   const struct lk_record *records,
+                                   const struct lk_operation *records,
                                    size_t count, struct lk_import *sum)
 {
     struct lk_pg_array columns[COLUMNS] = {{{0}, 0, 0}};
@@ -263,8 +263,8 @@ static enum lk_status import_chunk(struct lk_postgres *store,
 }
 
 enum lk_status lk_postgres_import(struct lk_store *base,
-                                  const struct lk_record *records, size_t count,
-                                  struct lk_import *result)
+                                  const struct lk_operation *records,
+                                  size_t count, struct lk_import *result)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
     struct lk_import sum = *result;

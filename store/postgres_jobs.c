@@ -348,7 +348,7 @@ static enum lk_status show_target(const PGresult *result, int row,
                                   struct lk_buf *text, lk_target_fn fn,
                                   void *context, bool *more)
 {
-    struct lk_target_standing standing = {
+    struct lk_target_summary standing = {
         .oldest_due_ms = lk_pg_uint(result, row, T_DUE),
         .oldest_uncertain_ms = lk_pg_uint(result, row, T_UNCERTAIN),
         .oldest_dead_ms = lk_pg_uint(result, row, T_DEAD),

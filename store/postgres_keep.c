@@ -325,13 +325,13 @@ static void look_around(struct lk_postgres *store)
     }
 }
 
-static void work(struct lk_postgres *store)
+static void job_batch(struct lk_postgres *store)
 {
     struct lk_pg_conn *conn = &store->keeper;
     uint64_t started_ns = lk_pg_clock_ns();
     uint64_t deadline_ns = lk_pg_deadline(store);
     enum lk_status status = lk_pg_ready(conn, deadline_ns);
-    bool kept = false;
+    bool stored = false;
 
     if (status) {
         rest(store);
@@ -347,11 +347,11 @@ static void work(struct lk_postgres *store)
          (store->keep_again_ns && lk_pg_clock_ns() >= store->keep_again_ns))) {
         status = keep_once(store);
         judge(store, status, started_ns);
-        kept = true;
+        stored = true;
     }
     /* A daemon that leaves the keeping to others is asked for numbers, too. */
     if (conn->pg && lk_pg_clock_ns() >= store->count_ns &&
-        (kept || lk_pg_clock_ns() - store->counted_ns >= COUNT_MS * MS_NS)) {
+        (stored || lk_pg_clock_ns() - store->counted_ns >= COUNT_MS * MS_NS)) {
         look_around(store);
     }
     if (conn->pg && has_telling(store) && lk_pg_clock_ns() >= store->tell_ns) {
@@ -384,7 +384,7 @@ static void *run_thread(void *context)
     struct lk_postgres *store = context;
 
     while (!atomic_load(&store->stopping)) {
-        work(store);
+        job_batch(store);
         sleep_until_due(store);
     }
     give_up_lease(store);

@@ -59,7 +59,7 @@ enum { LOOK_AT = 2000 };
 
 struct page {
     const struct lk_list_query *query;
-    lk_record_fn fn;
+    lk_operation_fn fn;
     void *context;
     uint64_t *next;
     size_t looked;
@@ -70,7 +70,7 @@ struct page {
 static enum lk_status show_row(const PGresult *result, int row, void *context)
 {
     struct page *page = context;
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
     enum lk_status status = LK_OK;
 
     if (page->stopped) {
@@ -79,9 +79,9 @@ static enum lk_status show_row(const PGresult *result, int row, void *context)
     page->looked++;
     *page->next = lk_pg_uint(result, row, LK_PG_R_NUMBER);
     if (!lk_pg_int(result, row, LK_PG_R_HIDDEN)) {
-        status = lk_pg_record(result, row, &record);
+        status = lk_pg_operation(result, row, &record);
         if (!status && page->query->whole) {
-            status = lk_pg_record_kept(result, row, &record);
+            status = lk_pg_operation_stored(result, row, &record);
         } else if (!status) {
             record.jobs_open = lk_pg_uint(result, row, LK_PG_R_JOBS_OPEN);
             record.jobs_dead = lk_pg_uint(result, row, LK_PG_R_JOBS_DEAD);
@@ -93,7 +93,7 @@ static enum lk_status show_row(const PGresult *result, int row, void *context)
             page->stopped = !page->fn(page->context, &record) ||
                             page->shown >= page->query->limit;
         }
-        lk_record_free(&record);
+        lk_operation_free(&record);
     }
     return status;
 }
@@ -163,7 +163,8 @@ static int64_t bound(uint64_t value)
 
 enum lk_status lk_postgres_list(struct lk_store *base,
                                 const struct lk_list_query *query,
-                                lk_record_fn fn, void *context, uint64_t *next)
+                                lk_operation_fn fn, void *context,
+                                uint64_t *next)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
     struct page page = {query, fn, context, next, 0, 0, false};

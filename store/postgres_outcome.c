@@ -67,9 +67,9 @@ static enum lk_status add_reason(const PGresult *result, int row,
                : lk_pg_unescape(lk_pg_bytes(result, row, REASON), &reason);
 
     if (!status) {
-        out->kept = lk_kept_make(out->token, out->since_ms, &none,
-                                 latchkey_buf_slice(&reason));
-        status = out->kept ? LK_OK : LK_NOMEM;
+        out->stored = lk_stored_make(out->token, out->since_ms, &none,
+                                     latchkey_buf_slice(&reason));
+        status = out->stored ? LK_OK : LK_NOMEM;
     }
     latchkey_buf_free(&reason);
     return status;

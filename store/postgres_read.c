@@ -96,7 +96,7 @@ enum lk_status lk_pg_texts(const PGresult *result, int row,
 }
 
 static enum lk_status copy_texts(const PGresult *result, int row,
-                                 struct lk_record *record)
+                                 struct lk_operation *record)
 {
     const struct lk_pg_text texts[] = {
         {LK_PG_R_TENANT, false, &record->name.tenant},
@@ -111,7 +111,8 @@ static enum lk_status copy_texts(const PGresult *result, int row,
                        &record->text);
 }
 
-static void set_times(const PGresult *result, int row, struct lk_record *record)
+static void set_times(const PGresult *result, int row,
+                      struct lk_operation *record)
 {
     uint64_t deadline = lk_pg_uint(result, row, LK_PG_R_DEADLINE);
 
@@ -138,7 +139,7 @@ static void set_times(const PGresult *result, int row, struct lk_record *record)
 }
 
 static void set_answer(const PGresult *result, int row,
-                       struct lk_record *record)
+                       struct lk_operation *record)
 {
     if (record->state == LK_STATE_COMPLETED) {
         record->completed_ms = lk_pg_uint(result, row, LK_PG_R_COMPLETED);
@@ -149,10 +150,10 @@ static void set_answer(const PGresult *result, int row,
     }
 }
 
-enum lk_status lk_pg_record(const PGresult *result, int row,
-                            struct lk_record *record)
+enum lk_status lk_pg_operation(const PGresult *result, int row,
+                               struct lk_operation *record)
 {
-    *record = (struct lk_record){
+    *record = (struct lk_operation){
         .state = (enum lk_state)lk_pg_int(result, row, LK_PG_R_STATE),
         .token = lk_pg_uint(result, row, LK_PG_R_TOKEN),
         .attempt = lk_pg_uint(result, row, LK_PG_R_ATTEMPT),
@@ -172,8 +173,8 @@ enum lk_status lk_pg_record(const PGresult *result, int row,
 }
 
 /* LK_CORRUPT: it is finished, and its answer is gone. */
-enum lk_status lk_pg_record_kept(const PGresult *result, int row,
-                                 struct lk_record *record)
+enum lk_status lk_pg_operation_stored(const PGresult *result, int row,
+                                      struct lk_operation *record)
 {
     struct lk_response response = {.status = record->status};
     bool completed = record->state == LK_STATE_COMPLETED;
@@ -188,19 +189,19 @@ enum lk_status lk_pg_record_kept(const PGresult *result, int row,
         response.headers = lk_pg_bytes(result, row, LK_PG_R_HEADERS);
         response.body = lk_pg_bytes(result, row, LK_PG_R_BODY);
     }
-    record->kept = lk_kept_make(
+    record->stored = lk_stored_make(
         record->token, completed ? record->completed_ms : record->since_ms,
         &response, record->reason);
-    return record->kept ? LK_OK : LK_NOMEM;
+    return record->stored ? LK_OK : LK_NOMEM;
 }
 
 /* ---- one record ------------------------------------------------------- */
 
 static const char by_name[] =
-    LK_PG_RECORD(LK_PG_WITH_ANSWER) " WHERE o.tenant = $1 AND o.scope = $2 "
-                                    "AND o.key = $3";
+    LK_PG_OPERATION(LK_PG_WITH_ANSWER) " WHERE o.tenant = $1 AND o.scope = $2 "
+                                       "AND o.key = $3";
 static const char by_number[] =
-    LK_PG_RECORD(LK_PG_WITH_ANSWER) " WHERE o.number = $1";
+    LK_PG_OPERATION(LK_PG_WITH_ANSWER) " WHERE o.number = $1";
 
 /*
  * An expired record is absent, though its row is still there. `shown`: to a
@@ -209,11 +210,11 @@ static const char by_number[] =
  */
 static enum lk_status read_one(struct lk_postgres *store, const char *sql,
                                const struct lk_pg_params *params, bool shown,
-                               struct lk_record *record)
+                               struct lk_operation *record)
 {
     PGresult *result = NULL;
 
-    *record = (struct lk_record){0};
+    *record = (struct lk_operation){0};
     pthread_mutex_lock(&store->reader_lock);
     enum lk_status status = shown && lk_pg_has_standby(store)
                                 ? read_replicated(store, sql, params, &result)
@@ -224,20 +225,20 @@ static enum lk_status read_one(struct lk_postgres *store, const char *sql,
         status = LK_NOT_FOUND;
     }
     if (!status) {
-        status = lk_pg_record(result, 0, record);
+        status = lk_pg_operation(result, 0, record);
     }
     if (!status) {
-        status = lk_pg_record_kept(result, 0, record);
+        status = lk_pg_operation_stored(result, 0, record);
     }
     PQclear(result);
     if (status) {
-        lk_record_free(record);
+        lk_operation_free(record);
     }
     return status;
 }
 
 enum lk_status lk_postgres_lookup(struct lk_store *base, struct lk_name name,
-                                  struct lk_record *record)
+                                  struct lk_operation *record)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
     struct lk_slice parts[] = {name.tenant, name.scope, name.key};
@@ -259,7 +260,7 @@ enum lk_status lk_postgres_lookup(struct lk_store *base, struct lk_name name,
 }
 
 enum lk_status lk_postgres_find(struct lk_store *base, struct lk_slice tenant,
-                                uint64_t number, struct lk_record *record)
+                                uint64_t number, struct lk_operation *record)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
     struct lk_pg_params params = {0};
@@ -268,7 +269,7 @@ enum lk_status lk_postgres_find(struct lk_store *base, struct lk_slice tenant,
     enum lk_status status = read_one(store, by_number, &params, true, record);
     if (!status && tenant.len &&
         !latchkey_slice_equal(record->name.tenant, tenant)) {
-        lk_record_free(record);
+        lk_operation_free(record);
         status = LK_NOT_FOUND;
     }
     return status;
@@ -280,7 +281,7 @@ enum lk_status lk_postgres_find(struct lk_store *base, struct lk_slice tenant,
 static enum lk_status load_stored(struct lk_postgres *store, struct lk_op *op)
 {
     struct lk_pg_params params = {0};
-    struct lk_record record;
+    struct lk_operation record;
 
     lk_pg_add_int(&params, (int64_t)op->out.number);
     enum lk_status status = read_one(store, by_number, &params, false, &record);
@@ -291,12 +292,12 @@ static enum lk_status load_stored(struct lk_postgres *store, struct lk_op *op)
         return status;
     }
     if (record.token != op->out.token || record.state != op->out.state ||
-        !record.kept) {
+        !record.stored) {
         status = LK_AGAIN;
     } else {
-        op->out.kept = lk_kept_ref(record.kept);
+        op->out.stored = lk_stored_ref(record.stored);
     }
-    lk_record_free(&record);
+    lk_operation_free(&record);
     return status;
 }
 
@@ -309,14 +310,14 @@ enum lk_status lk_postgres_load(struct lk_store *base, struct lk_op *op)
     enum lk_status status = LK_OK;
 
     if (cached) {
-        op->out.kept = lk_answers_get(store->answers, op);
+        op->out.stored = lk_response_cache_get(store->answers, op);
     }
-    if (!op->out.kept) {
+    if (!op->out.stored) {
         status = load_stored(store, op);
         uint64_t now = lk_pg_now_ms(store);
         if (!status && cached && op->out.expires_ms > now) {
-            lk_answers_put(store->answers, op, op->out.kept,
-                           op->out.expires_ms - now);
+            lk_response_cache_put(store->answers, op, op->out.stored,
+                                  op->out.expires_ms - now);
         }
     }
     if (!status) {

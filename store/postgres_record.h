@@ -1,11 +1,11 @@
 /* postgres_record.h - the columns in which records are read. */
-#ifndef LK_POSTGRES_RECORD_H
-#define LK_POSTGRES_RECORD_H
+#ifndef LK_POSTGRES_OPERATION_H
+#define LK_POSTGRES_OPERATION_H
 
 #include "store/postgres.h"
 
-/* The order of LK_PG_RECORD. */
-enum lk_pg_record_column {
+/* The order of LK_PG_OPERATION. */
+enum lk_pg_operation_column {
     LK_PG_R_NUMBER,
     LK_PG_R_TENANT,
     LK_PG_R_SCOPE,
@@ -65,14 +65,14 @@ enum lk_pg_record_column {
 #define LK_PG_NOW "(SELECT latchkey.now_ms() AS now OFFSET 0) AS n"
 
 /* clang-format off */
-#define LK_PG_RECORD(answer)                                                   \
+#define LK_PG_OPERATION(answer)                                                   \
     "SELECT " LK_PG_COLUMNS_OF(LK_PG_EXPIRED, LK_PG_TTL, answer)               \
     " FROM " LK_PG_NOW " CROSS JOIN latchkey.operation o "                     \
     "LEFT JOIN latchkey.answer a ON a.token = o.token AND o.state = 4"
 /* clang-format on */
 
 /* The answer or the reason, as LOOKUP, FIND and a whole LIST carry it. */
-LK_MUST_CHECK enum lk_status lk_pg_record_kept(const PGresult *result, int row,
-                                               struct lk_record *record);
+LK_MUST_CHECK enum lk_status lk_pg_operation_stored(
+    const PGresult *result, int row, struct lk_operation *record);
 
 #endif

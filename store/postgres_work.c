@@ -18,7 +18,7 @@ enum {
 /* In the order in which they are done. */
 enum { ENDS, MARKS, ORDERS, LEASE, PARTS };
 
-const struct lk_pg_part lk_pg_work_parts[] = {
+const struct lk_pg_part lk_pg_job_batch_parts[] = {
     [ENDS] = {.name = "lk_ends",
               .sql = "SELECT * FROM latchkey.end_jobs($1, $2, $3, $4, $5, $6, "
                      "$7, $8, $9, $10)"},
@@ -31,14 +31,14 @@ const struct lk_pg_part lk_pg_work_parts[] = {
                .sql = "SELECT * FROM latchkey.lease_jobs($1, $2, $3, $4, $5)"},
 };
 
-const size_t lk_pg_work_part_count = PARTS;
+const size_t lk_pg_job_batch_part_count = PARTS;
 
 /* One work, its parameters, and its statements as far as there is something
  * to do. */
 struct job_run {
     struct lk_postgres *store;
     struct lk_pg_lane *lane;
-    struct lk_work *work;
+    struct lk_job_batch *job_batch;
     struct lk_batch *batch;
     struct lk_pg_array arrays[ARRAYS];
     size_t array_count;
@@ -75,15 +75,15 @@ static void add_part(struct job_run *run, int part)
 {
     struct lk_pg_part *at = &run->parts[run->part_count++];
 
-    *at = lk_pg_work_parts[part];
+    *at = lk_pg_job_batch_parts[part];
     at->params = &run->params[part];
     run->results[part] = &at->result;
 }
 
 static enum lk_status add_ends(struct job_run *run)
 {
-    const struct lk_job_end *ends = run->work->ends;
-    size_t count = run->work->end_count;
+    const struct lk_job_end *ends = run->job_batch->ends;
+    size_t count = run->job_batch->end_count;
     enum lk_status status = LK_OK;
 
     if (!count) {
@@ -114,8 +114,8 @@ static enum lk_status add_ends(struct job_run *run)
 
 static enum lk_status add_marks(struct job_run *run)
 {
-    const struct lk_job_mark *marks = run->work->marks;
-    size_t count = run->work->mark_count;
+    const struct lk_job_mark *marks = run->job_batch->marks;
+    size_t count = run->job_batch->mark_count;
     enum lk_status status = LK_OK;
 
     if (!count) {
@@ -135,9 +135,9 @@ static enum lk_status add_marks(struct job_run *run)
 
 static enum lk_status add_orders(struct job_run *run)
 {
-    const struct lk_job_order *orders = run->work->orders;
-    const struct lk_key_life *lives = run->work->lives;
-    size_t count = run->work->order_count;
+    const struct lk_job_action *orders = run->job_batch->orders;
+    const struct lk_key_life *lives = run->job_batch->lives;
+    size_t count = run->job_batch->order_count;
     enum lk_status status = LK_OK;
 
     if (!count) {
@@ -160,9 +160,9 @@ static enum lk_status add_orders(struct job_run *run)
            orders[i].who);
     COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
            orders[i].why);
-    COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, run->work->life_count,
+    COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, run->job_batch->life_count,
            lk_pg_array_text, lives[i].target);
-    COLUMN(run, ORDERS, LK_PG_INT8_ARRAY, run->work->life_count,
+    COLUMN(run, ORDERS, LK_PG_INT8_ARRAY, run->job_batch->life_count,
            lk_pg_array_int, (int64_t)lives[i].ms);
     return status;
 }
@@ -180,9 +180,9 @@ static int64_t most_of(struct job_run *run, const struct lk_job_want *want)
 
 static enum lk_status add_wants(struct job_run *run)
 {
-    const struct lk_work *work = run->work;
-    const struct lk_job_want *wants = work->wants;
-    size_t count = work->want_count;
+    const struct lk_job_batch *job_batch = run->job_batch;
+    const struct lk_job_want *wants = job_batch->wants;
+    size_t count = job_batch->want_count;
     enum lk_status status = LK_OK;
 
     if (!count) {
@@ -195,10 +195,10 @@ static enum lk_status add_wants(struct job_run *run)
            most_of(run, &wants[i]));
     COLUMN(run, LEASE, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
            wants[i].honours);
-    lk_pg_add_int(&run->params[LEASE], (int64_t)work->lease_ms);
+    lk_pg_add_int(&run->params[LEASE], (int64_t)job_batch->lease_ms);
     lk_pg_add_int(&run->params[LEASE],
-                  work->body_max && work->body_max < INT64_MAX
-                      ? (int64_t)work->body_max
+                  job_batch->body_max && job_batch->body_max < INT64_MAX
+                      ? (int64_t)job_batch->body_max
                       : INT64_MAX);
     return status;
 }
@@ -230,18 +230,18 @@ static void take_settled(struct lk_postgres *store, int64_t lock_id)
 
 static void take_ends(struct job_run *run)
 {
-    struct lk_work *work = run->work;
+    struct lk_job_batch *job_batch = run->job_batch;
     const PGresult *result = result_of(run, ENDS);
 
-    for (size_t i = 0; i < work->end_count; i++) {
-        work->ends[i].stale = work->ends[i].again = false;
+    for (size_t i = 0; i < job_batch->end_count; i++) {
+        job_batch->ends[i].stale = job_batch->ends[i].again = false;
     }
     for (int row = 0; row < rows_of(run, ENDS); row++) {
         uint64_t at = lk_pg_uint(result, row, FENCE_AT);
         int64_t outcome = lk_pg_int(result, row, FENCE_OUTCOME);
-        if (at && at <= work->end_count) {
-            work->ends[at - 1].stale = outcome == OUTCOME_STALE;
-            work->ends[at - 1].again = outcome == OUTCOME_AGAIN;
+        if (at && at <= job_batch->end_count) {
+            job_batch->ends[at - 1].stale = outcome == OUTCOME_STALE;
+            job_batch->ends[at - 1].again = outcome == OUTCOME_AGAIN;
         }
         if (!PQgetisnull(result, row, FENCE_SETTLED)) {
             take_settled(run->store, lk_pg_int(result, row, FENCE_SETTLED));
@@ -251,41 +251,41 @@ static void take_ends(struct job_run *run)
 
 static void take_marks(struct job_run *run)
 {
-    struct lk_work *work = run->work;
+    struct lk_job_batch *job_batch = run->job_batch;
     const PGresult *result = result_of(run, MARKS);
 
-    for (size_t i = 0; i < work->mark_count; i++) {
-        work->marks[i].stale = work->marks[i].again = false;
+    for (size_t i = 0; i < job_batch->mark_count; i++) {
+        job_batch->marks[i].stale = job_batch->marks[i].again = false;
     }
     for (int row = 0; row < rows_of(run, MARKS); row++) {
         uint64_t at = lk_pg_uint(result, row, FENCE_AT);
         int64_t outcome = lk_pg_int(result, row, FENCE_OUTCOME);
-        if (at && at <= work->mark_count) {
-            work->marks[at - 1].stale = outcome == OUTCOME_STALE;
-            work->marks[at - 1].again = outcome == OUTCOME_AGAIN;
+        if (at && at <= job_batch->mark_count) {
+            job_batch->marks[at - 1].stale = outcome == OUTCOME_STALE;
+            job_batch->marks[at - 1].again = outcome == OUTCOME_AGAIN;
         }
     }
 }
 
-static bool makes_due(const struct lk_job_order *order)
+static bool makes_due(const struct lk_job_action *order)
 {
-    return !order->status_out &&
-           (order->order == LK_ORDER_RETRY || order->order == LK_ORDER_AGAIN ||
-            order->order == LK_ORDER_RESUME);
+    return !order->status_out && (order->order == LK_ACTION_RETRY ||
+                                  order->order == LK_ACTION_AGAIN ||
+                                  order->order == LK_ACTION_RESUME);
 }
 
 static void take_orders(struct job_run *run)
 {
     static const enum lk_status statuses[] = {LK_OK, LK_NOT_FOUND, LK_INVALID,
                                               LK_BUSY, LK_DENIED};
-    struct lk_work *work = run->work;
+    struct lk_job_batch *job_batch = run->job_batch;
     const PGresult *result = result_of(run, ORDERS);
 
     for (int row = 0; row < rows_of(run, ORDERS); row++) {
         uint64_t at = lk_pg_uint(result, row, 0);
         uint64_t outcome = lk_pg_uint(result, row, 1);
-        if (at && at <= work->order_count && outcome < 5) {
-            struct lk_job_order *order = &work->orders[at - 1];
+        if (at && at <= job_batch->order_count && outcome < 5) {
+            struct lk_job_action *order = &job_batch->orders[at - 1];
             order->status_out = statuses[outcome];
             order->state = (enum lk_job_state)lk_pg_uint(result, row, 2);
             run->batch->queued |= makes_due(order);
@@ -305,8 +305,8 @@ enum { KIND_LEASE, KIND_SETTLED, KIND_LAST };
 /* What there is no memory for is leased to nobody, and runs out. */
 static void take_lease(struct job_run *run, const PGresult *result, int row)
 {
-    struct lk_work *work = run->work;
-    struct lk_job *job = lk_work_add(work);
+    struct lk_job_batch *job_batch = run->job_batch;
+    struct lk_job *job = lk_job_batch_add(job_batch);
     atomic_uint_fast64_t *highest = &run->store->counters.last_token;
     uint64_t last = atomic_load(highest);
 
@@ -315,7 +315,7 @@ static void take_lease(struct job_run *run, const PGresult *result, int row)
     }
     if (lk_pg_job(result, row, false, job)) {
         lk_job_free(job);
-        work->job_count--;
+        job_batch->job_count--;
         return;
     }
     while (job->token > last &&
@@ -325,20 +325,20 @@ static void take_lease(struct job_run *run, const PGresult *result, int row)
 
 static void take_last(struct job_run *run, const PGresult *result, int row)
 {
-    struct lk_work *work = run->work;
+    struct lk_job_batch *job_batch = run->job_batch;
     uint64_t busy_ms = run->lane->busy_ms;
 
-    work->lapsed = lk_pg_uint(result, row, LK_PG_J_ATTEMPTS);
+    job_batch->lapsed = lk_pg_uint(result, row, LK_PG_J_ATTEMPTS);
     run->lane->busy_ms = 0;
     if (PQgetisnull(result, row, LK_PG_J_DUE)) {
         return;
     }
-    work->wait_ms = lk_pg_uint(result, row, LK_PG_J_DUE);
-    if (work->wait_ms < BUSY_MS && !work->job_count) {
+    job_batch->wait_ms = lk_pg_uint(result, row, LK_PG_J_DUE);
+    if (job_batch->wait_ms < BUSY_MS && !job_batch->job_count) {
         /* Somebody else has what is due. */
         busy_ms = busy_ms ? 2 * busy_ms : BUSY_MS;
         run->lane->busy_ms = busy_ms < BUSY_MOST ? busy_ms : BUSY_MOST;
-        work->wait_ms = run->lane->busy_ms;
+        job_batch->wait_ms = run->lane->busy_ms;
     }
 }
 
@@ -359,8 +359,8 @@ static void take_leases(struct job_run *run)
             break;
         }
     }
-    if (run->work->job_count) {
-        lk_pg_set_time(run->store, run->work->jobs[0].now_ms);
+    if (run->job_batch->job_count) {
+        lk_pg_set_time(run->store, run->job_batch->jobs[0].now_ms);
     }
 }
 
@@ -368,8 +368,8 @@ static void take_leases(struct job_run *run)
 
 static void fail(struct job_run *run, enum lk_status status, const char *error)
 {
-    run->work->status = status;
-    run->work->error = error;
+    run->job_batch->status = status;
+    run->job_batch->error = error;
 }
 
 static bool is_retried(struct job_run *run, unsigned *tries)
@@ -416,7 +416,7 @@ static void perform(struct job_run *run, uint64_t deadline_ns)
         take_marks(run);
         take_orders(run);
         take_leases(run);
-        lk_work_fault_points(run->work);
+        lk_job_batch_fault_points(run->job_batch);
         break;
     case LK_PG_DOUBT:
         conn->retry_ns = 0;
@@ -437,16 +437,16 @@ static void perform(struct job_run *run, uint64_t deadline_ns)
     }
 }
 
-void lk_pg_work(struct lk_postgres *store, struct lk_pg_lane *lane,
-                struct lk_batch *batch, uint64_t deadline_ns)
+void lk_pg_job_batch(struct lk_postgres *store, struct lk_pg_lane *lane,
+                     struct lk_batch *batch, uint64_t deadline_ns)
 {
-    struct lk_work *work = batch->work;
+    struct lk_job_batch *job_batch = batch->job_batch;
     struct job_run run = {
-        .store = store, .lane = lane, .work = work, .batch = batch};
+        .store = store, .lane = lane, .job_batch = job_batch, .batch = batch};
     enum lk_status status = add_ends(&run);
 
-    work->wait_ms = UINT64_MAX;
-    work->lapsed = 0;
+    job_batch->wait_ms = UINT64_MAX;
+    job_batch->lapsed = 0;
     if (!status) {
         status = add_marks(&run);
     }

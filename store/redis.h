@@ -308,8 +308,8 @@ LK_MUST_CHECK enum lk_status lk_redis_head_read(struct lk_slice bytes,
 LK_MUST_CHECK enum lk_status lk_redis_head_write(
     const struct lk_redis_head *head, struct lk_buf *bytes);
 /* What a retry is told. LK_CORRUPT, LK_NOMEM. */
-LK_MUST_CHECK enum lk_status lk_redis_kept(const struct lk_redis_head *head,
-                                           struct lk_kept **kept);
+LK_MUST_CHECK enum lk_status lk_redis_stored(const struct lk_redis_head *head,
+                                             struct lk_stored **stored);
 uint64_t lk_redis_get64(const char *bytes);
 /* An audit entry without time and token. */
 LK_MUST_CHECK enum lk_status lk_redis_audit_write(
@@ -320,13 +320,14 @@ LK_MUST_CHECK enum lk_status lk_redis_audit_read(struct lk_slice bytes,
 /* redis_read.c */
 enum lk_status lk_redis_load(struct lk_store *store, struct lk_op *op);
 enum lk_status lk_redis_lookup(struct lk_store *store, struct lk_name name,
-                               struct lk_record *record);
+                               struct lk_operation *record);
 enum lk_status lk_redis_find_number(struct lk_store *store,
                                     struct lk_slice tenant, uint64_t number,
-                                    struct lk_record *record);
+                                    struct lk_operation *record);
 enum lk_status lk_redis_list(struct lk_store *store,
                              const struct lk_list_query *query,
-                             lk_record_fn row, void *context, uint64_t *next);
+                             lk_operation_fn row, void *context,
+                             uint64_t *next);
 enum lk_status lk_redis_audit(struct lk_store *store,
                               const struct lk_audit_query *query,
                               lk_audit_fn row, void *context);
@@ -341,7 +342,7 @@ LK_MUST_CHECK enum lk_status lk_redis_read(struct lk_redis *store,
 
 /* redis_import.c */
 enum lk_status lk_redis_import(struct lk_store *store,
-                               const struct lk_record *records, size_t count,
+                               const struct lk_operation *records, size_t count,
                                struct lk_import *result);
 enum lk_status lk_redis_import_audit(struct lk_store *store,
                                      const struct lk_audit_entry *entries,

@@ -43,14 +43,14 @@ static void add_numbers(struct lk_redis_chunk *chunk)
 /* Keeps those that are still to be decided, in order. */
 static size_t keep_open(struct lk_redis_pending *pending, size_t count)
 {
-    size_t kept = 0;
+    size_t stored = 0;
 
     for (size_t i = 0; i < count; i++) {
         if (pending[i].op->status == LK_AGAIN) {
-            pending[kept++] = pending[i];
+            pending[stored++] = pending[i];
         }
     }
-    return kept;
+    return stored;
 }
 
 static void give_up(struct lk_redis_lane *lane, size_t count)
@@ -180,10 +180,10 @@ void lk_redis_apply(struct lk_store *base, struct lk_batch *batch)
     size_t count;
 
     lane->full = lane->wrote = false;
-    if (batch->work) {
-        batch->work->status = LK_INVALID;
-        batch->work->error = NO_JOBS;
-        batch->work->wait_ms = UINT64_MAX;
+    if (batch->job_batch) {
+        batch->job_batch->status = LK_INVALID;
+        batch->job_batch->error = NO_JOBS;
+        batch->job_batch->wait_ms = UINT64_MAX;
     }
     if (collect(lane, batch, &count)) {
         refuse(batch, "out of memory");

@@ -9,7 +9,7 @@
 /* ---- Records ---------------------------------------------------------------
  */
 
-static enum lk_status encode(const struct lk_record *record,
+static enum lk_status encode(const struct lk_operation *record,
                              struct lk_buf *answer, struct lk_buf *bytes)
 {
     const struct lk_response status_only = {.status = record->status};
@@ -20,7 +20,7 @@ static enum lk_status encode(const struct lk_record *record,
         .number = record->number,
         .generation = record->generation,
         .claimed = record->claimed_ms,
-        .deadline = lk_record_deadline(record),
+        .deadline = lk_operation_deadline(record),
         .ttl = record->ttl_ms,
         .keep = record->keep_ms,
         .at = record->completed_ms,
@@ -32,7 +32,7 @@ static enum lk_status encode(const struct lk_record *record,
     answer->len = 0;
     if (record->state == LK_STATE_COMPLETED) {
         status = latchkey_response_encode(
-            record->omitted ? &status_only : &record->kept->response, answer);
+            record->omitted ? &status_only : &record->stored->response, answer);
         head.response = latchkey_buf_slice(answer);
         head.flags = record->omitted ? LK_REDIS_OMITTED : 0;
         head.reason = record->omitted ? record->reason : head.reason;
@@ -60,7 +60,7 @@ static void take_result(const redisReply *reply, uint64_t token,
 }
 
 static enum lk_status import_one(struct lk_redis *store,
-                                 const struct lk_record *record,
+                                 const struct lk_operation *record,
                                  struct lk_import *result)
 {
     struct lk_buf key = {0}, bytes = {0}, answer = {0};
@@ -92,7 +92,7 @@ static enum lk_status import_one(struct lk_redis *store,
 }
 
 enum lk_status lk_redis_import(struct lk_store *base,
-                               const struct lk_record *records, size_t count,
+                               const struct lk_operation *records, size_t count,
                                struct lk_import *result)
 {
     struct lk_redis *store = (struct lk_redis *)base;
@@ -102,7 +102,7 @@ enum lk_status lk_redis_import(struct lk_store *base,
         return LK_INVALID;
     }
     for (size_t i = 0; i < count; i++) {
-        if (!lk_record_is_possible(&records[i])) {
+        if (!lk_operation_is_possible(&records[i])) {
             return LK_INVALID;
         }
     }

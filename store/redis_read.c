@@ -72,7 +72,7 @@ enum lk_status lk_redis_read(struct lk_redis *store, const char *function,
  */
 
 /* State and times as of `now`; slices point into the reply. */
-static void set_record(struct lk_record *record,
+static void set_record(struct lk_operation *record,
                        const struct lk_redis_head *head, uint64_t now)
 {
     record->state = (enum lk_state)head->state;
@@ -118,7 +118,7 @@ static bool is_expired(const struct lk_redis_head *head, uint64_t now)
            head->deadline <= now;
 }
 
-static enum lk_status copy_text(struct lk_record *record)
+static enum lk_status copy_text(struct lk_operation *record)
 {
     struct lk_slice *slices[] = {&record->name.tenant, &record->name.scope,
                                  &record->name.key, &record->fingerprint,
@@ -139,7 +139,7 @@ static enum lk_status copy_text(struct lk_record *record)
 
 /* One record, with its answer; LK_NOT_FOUND if it is past its TTL. */
 static enum lk_status take_record(struct lk_slice bytes, struct lk_name name,
-                                  uint64_t now, struct lk_record *record)
+                                  uint64_t now, struct lk_operation *record)
 {
     struct lk_redis_head head;
     enum lk_status status = lk_redis_head_read(bytes, &head);
@@ -155,26 +155,26 @@ static enum lk_status take_record(struct lk_slice bytes, struct lk_name name,
     record->ttl_ms = head.ttl > head.keep ? head.ttl : head.keep;
     if (record->state == LK_STATE_COMPLETED ||
         record->state == LK_STATE_UNCERTAIN) {
-        status = lk_redis_kept(&head, &record->kept);
+        status = lk_redis_stored(&head, &record->stored);
     }
     if (!status) {
         status = copy_text(record);
     }
     if (status) {
-        lk_record_free(record);
+        lk_operation_free(record);
     }
     return status;
 }
 
 enum lk_status lk_redis_lookup(struct lk_store *base, struct lk_name name,
-                               struct lk_record *record)
+                               struct lk_operation *record)
 {
     struct lk_redis *store = (struct lk_redis *)base;
     struct lk_buf key = {0};
     redisReply *reply = NULL;
     enum lk_status status = lk_redis_name(store, name, &key);
 
-    *record = (struct lk_record){0};
+    *record = (struct lk_operation){0};
     if (!status) {
         const struct lk_slice words[] = {latchkey_buf_slice(&key)};
         status = lk_redis_read(store, "latchkey_get", 1, words, 1, &reply);
@@ -196,26 +196,26 @@ enum lk_status lk_redis_lookup(struct lk_store *base, struct lk_name name,
  * decided. */
 enum lk_status lk_redis_load(struct lk_store *base, struct lk_op *op)
 {
-    struct lk_record record;
+    struct lk_operation record;
     enum lk_status status = lk_redis_lookup(base, op->name, &record);
 
     if (status) {
         return status == LK_NOT_FOUND ? LK_AGAIN : status;
     }
     if (record.token != op->out.token || record.state != op->out.state ||
-        !record.kept) {
+        !record.stored) {
         status = LK_AGAIN;
     } else {
-        op->out.kept = lk_kept_ref(record.kept);
+        op->out.stored = lk_stored_ref(record.stored);
         op->out.needs_load = false;
     }
-    lk_record_free(&record);
+    lk_operation_free(&record);
     return status;
 }
 
 enum lk_status lk_redis_find_number(struct lk_store *base,
                                     struct lk_slice tenant, uint64_t number,
-                                    struct lk_record *record)
+                                    struct lk_operation *record)
 {
     struct lk_redis *store = (struct lk_redis *)base;
     char text[24];
@@ -225,7 +225,7 @@ enum lk_status lk_redis_find_number(struct lk_store *base,
     snprintf(text, sizeof(text), "%llu", (unsigned long long)number);
     const struct lk_slice words[] = {store->keys[LK_REDIS_INDEX],
                                      latchkey_slice(text)};
-    *record = (struct lk_record){0};
+    *record = (struct lk_operation){0};
     enum lk_status status =
         lk_redis_read(store, "latchkey_find", 1, words, 2, &reply);
     if (!status &&
@@ -240,7 +240,7 @@ enum lk_status lk_redis_find_number(struct lk_store *base,
                              lk_reply_number(reply->element[0]), record);
     }
     if (!status && record->number != number) {
-        lk_record_free(record); /* the key was used anew since */
+        lk_operation_free(record); /* the key was used anew since */
         status = LK_NOT_FOUND;
     }
     freeReplyObject(reply);
@@ -251,7 +251,7 @@ enum lk_status lk_redis_find_number(struct lk_store *base,
  */
 
 /* All that an import needs. */
-static enum lk_status add_whole(struct lk_record *record,
+static enum lk_status add_whole(struct lk_operation *record,
                                 const struct lk_redis_head *head)
 {
     record->owner = head->owner;
@@ -261,7 +261,7 @@ static enum lk_status add_whole(struct lk_record *record,
     record->evicted = head->state == LK_STATE_RELEASED &&
                       (head->flags & LK_REDIS_EVICTED) != 0;
     return head->state == LK_STATE_COMPLETED && !record->omitted
-               ? lk_redis_kept(head, &record->kept)
+               ? lk_redis_stored(head, &record->stored)
                : LK_OK;
 }
 
@@ -269,12 +269,12 @@ static enum lk_status add_whole(struct lk_record *record,
 static enum lk_status list_one(struct lk_redis *store,
                                const struct lk_list_query *query,
                                redisReply *const *pair, uint64_t now,
-                               struct lk_record *record)
+                               struct lk_operation *record)
 {
     struct lk_redis_head head;
     struct lk_slice bytes = lk_reply_text(pair[1]);
 
-    *record = (struct lk_record){0};
+    *record = (struct lk_operation){0};
     if (!bytes.len) {
         return LK_NOT_FOUND;
     }
@@ -301,7 +301,7 @@ static enum lk_status list_one(struct lk_redis *store,
 /* *next is the number of the last one shown if no more may be. */
 static enum lk_status list_page(struct lk_redis *store,
                                 const struct lk_list_query *query,
-                                const redisReply *reply, lk_record_fn fn,
+                                const redisReply *reply, lk_operation_fn fn,
                                 void *context, uint64_t *next)
 {
     uint64_t now = lk_reply_number(reply->element[0]);
@@ -311,7 +311,7 @@ static enum lk_status list_page(struct lk_redis *store,
 
     *next = lk_reply_number(reply->element[1]);
     for (size_t i = 2; i + 1 < reply->elements && !status && !stopped; i += 2) {
-        struct lk_record record;
+        struct lk_operation record;
         status = list_one(store, query, reply->element + i, now, &record);
         if (!status) {
             stopped = !fn(context, &record) || ++shown == query->limit;
@@ -320,14 +320,14 @@ static enum lk_status list_page(struct lk_redis *store,
             *next = record.number;
         }
         status = status == LK_NOT_FOUND ? LK_OK : status;
-        lk_record_free(&record);
+        lk_operation_free(&record);
     }
     return status;
 }
 
 enum lk_status lk_redis_list(struct lk_store *base,
-                             const struct lk_list_query *query, lk_record_fn fn,
-                             void *context, uint64_t *next)
+                             const struct lk_list_query *query,
+                             lk_operation_fn fn, void *context, uint64_t *next)
 {
     struct lk_redis *store = (struct lk_redis *)base;
     char cursor[24], count[24], bytes[24];

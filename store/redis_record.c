@@ -209,8 +209,8 @@ enum lk_status lk_redis_head_write(const struct lk_redis_head *head,
     return status;
 }
 
-enum lk_status lk_redis_kept(const struct lk_redis_head *head,
-                             struct lk_kept **kept)
+enum lk_status lk_redis_stored(const struct lk_redis_head *head,
+                               struct lk_stored **stored)
 {
     struct lk_response response = {0};
     struct lk_slice reason = head->reason;
@@ -224,8 +224,8 @@ enum lk_status lk_redis_kept(const struct lk_redis_head *head,
         at = head->deadline;
     }
     if (!status) {
-        *kept = lk_kept_make(head->token, at, &response, reason);
-        status = *kept ? LK_OK : LK_NOMEM;
+        *stored = lk_stored_make(head->token, at, &response, reason);
+        status = *stored ? LK_OK : LK_NOMEM;
     }
     return status;
 }

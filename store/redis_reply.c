@@ -143,8 +143,8 @@ static enum lk_status take_outcome(struct lk_redis_chunk *chunk,
         /* A long answer does not come with the decision. */
         op->out.needs_load =
             after == LK_STATE_COMPLETED && record.len == LK_REDIS_HEAD;
-        status =
-            op->out.needs_load ? LK_OK : lk_redis_kept(&head, &op->out.kept);
+        status = op->out.needs_load ? LK_OK
+                                    : lk_redis_stored(&head, &op->out.stored);
     }
     if (written) {
         count_change(chunk, before, after);

@@ -403,14 +403,14 @@ LK_MUST_CHECK enum lk_status lk_sqlite_keep_row(struct lk_sqlite *store,
  * answer in its place. */
 LK_MUST_CHECK enum lk_status lk_sqlite_reason(struct lk_sqlite *store,
                                               uint64_t token,
-                                              struct lk_kept **kept);
+                                              struct lk_stored **stored);
 LK_MUST_CHECK enum lk_status lk_sqlite_answer(
     struct lk_sqlite *store, uint64_t token, uint64_t now,
     struct lk_slice reason, const struct lk_response *response);
 /* A claim as another store had it, in place of what stands at its token. The
  * slices are those of `record`; `entry` has token, number and deadline. */
 LK_MUST_CHECK enum lk_status lk_sqlite_import_row(
-    struct lk_sqlite *store, const struct lk_record *record,
+    struct lk_sqlite *store, const struct lk_operation *record,
     const struct lk_entry *entry, uint64_t at);
 LK_MUST_CHECK enum lk_status lk_sqlite_audit_row(
     struct lk_sqlite *store, const struct lk_audit_entry *entry);
@@ -511,14 +511,14 @@ void lk_bind_text(sqlite3_stmt *statement, int column, struct lk_slice slice);
 void lk_bind_bytes(sqlite3_stmt *statement, int column, struct lk_slice slice);
 
 /* sqlite_work.c: the courier's part of a batch */
-LK_MUST_CHECK enum lk_status lk_sqlite_work(struct lk_sqlite *store,
-                                            struct lk_batch *batch,
-                                            uint64_t now);
+LK_MUST_CHECK enum lk_status lk_sqlite_job_batch(struct lk_sqlite *store,
+                                                 struct lk_batch *batch,
+                                                 uint64_t now);
 /* sqlite_order.c */
-LK_MUST_CHECK enum lk_status lk_job_order(struct lk_sqlite *store,
-                                          struct lk_batch *batch,
-                                          struct lk_job_order *order,
-                                          uint64_t now);
+LK_MUST_CHECK enum lk_status lk_job_action(struct lk_sqlite *store,
+                                           struct lk_batch *batch,
+                                           struct lk_job_action *order,
+                                           uint64_t now);
 /* sqlite_lease.c */
 LK_MUST_CHECK enum lk_status lk_job_lease(struct lk_sqlite *store,
                                           struct lk_batch *batch, uint64_t now);
@@ -587,7 +587,7 @@ LK_MUST_CHECK enum lk_status lk_sqlite_open_reader(struct lk_sqlite *store,
                                                    struct lk_buf *error);
 void lk_sqlite_close_reader(struct lk_sqlite *store);
 /* What is said of an operation whose lock has lapsed. */
-struct lk_kept *lk_kept_lapsed(uint64_t token, uint64_t since_ms);
+struct lk_stored *lk_stored_lapsed(uint64_t token, uint64_t since_ms);
 /* Takes the reader for this thread; NULL if there is none now. */
 sqlite3_stmt *lk_sqlite_read(struct lk_sqlite *store, enum lk_read read);
 /* What was read makes no sense: it is not to be served from a cache again. */
@@ -602,23 +602,24 @@ bool lk_sqlite_entry(struct lk_sqlite *store, struct lk_hash128 hash,
  * deadline for others, and alive again once the batch is durable. */
 uint64_t lk_sqlite_now(struct lk_sqlite *store);
 /* State and times of a record, from its entry, as of now. */
-void lk_record_set(struct lk_record *record, const struct lk_entry *entry,
-                   uint64_t now);
-LK_MUST_CHECK enum lk_status lk_record_copy(struct lk_record *record,
-                                            struct lk_slice *slices[],
-                                            size_t count);
+void lk_operation_set(struct lk_operation *record, const struct lk_entry *entry,
+                      uint64_t now);
+LK_MUST_CHECK enum lk_status lk_operation_copy(struct lk_operation *record,
+                                               struct lk_slice *slices[],
+                                               size_t count);
 struct lk_slice lk_column(sqlite3_stmt *statement, int column);
 enum lk_status lk_sqlite_peek(struct lk_store *store, struct lk_op *op);
 enum lk_status lk_sqlite_fetch(struct lk_store *store, struct lk_op *op);
 enum lk_status lk_sqlite_lookup(struct lk_store *store, struct lk_name name,
-                                struct lk_record *record);
+                                struct lk_operation *record);
 enum lk_status lk_sqlite_find(struct lk_store *store, struct lk_slice tenant,
-                              uint64_t number, struct lk_record *record);
+                              uint64_t number, struct lk_operation *record);
 
 /* sqlite_list.c */
 enum lk_status lk_sqlite_list(struct lk_store *store,
                               const struct lk_list_query *query,
-                              lk_record_fn row, void *context, uint64_t *next);
+                              lk_operation_fn row, void *context,
+                              uint64_t *next);
 enum lk_status lk_sqlite_audit(struct lk_store *store,
                                const struct lk_audit_query *query,
                                lk_audit_fn row, void *context);
@@ -641,8 +642,8 @@ enum lk_status lk_sqlite_targets(struct lk_store *store, lk_target_fn row,
 enum lk_status lk_sqlite_describe(struct lk_store *store, struct lk_buf *text,
                                   bool *strict);
 enum lk_status lk_sqlite_import(struct lk_store *store,
-                                const struct lk_record *records, size_t count,
-                                struct lk_import *result);
+                                const struct lk_operation *records,
+                                size_t count, struct lk_import *result);
 enum lk_status lk_sqlite_import_audit(struct lk_store *store,
                                       const struct lk_audit_entry *entries,
                                       size_t count);

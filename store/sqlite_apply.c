@@ -30,10 +30,10 @@ static void refuse(struct lk_batch *batch, enum lk_status status,
     }
     batch->settled_count = 0;
     batch->queued = false;
-    if (batch->work) {
-        lk_work_clear(batch->work);
-        batch->work->status = status;
-        batch->work->error = error;
+    if (batch->job_batch) {
+        lk_job_batch_clear(batch->job_batch);
+        batch->job_batch->status = status;
+        batch->job_batch->error = error;
     }
 }
 
@@ -298,8 +298,8 @@ static enum lk_status decide_all(struct lk_sqlite *store,
     for (size_t i = 0; i < batch->count && !status; i++) {
         status = lk_sqlite_decide(store, batch, batch->ops[i], now);
     }
-    if (!status && batch->work) {
-        status = lk_sqlite_work(store, batch, now);
+    if (!status && batch->job_batch) {
+        status = lk_sqlite_job_batch(store, batch, now);
     }
     if (!status && store->counts.changed) {
         status = lk_counts_settle(store);
@@ -372,8 +372,8 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
         fail_batch(store, batch, status);
         return;
     }
-    if (batch->work) {
-        lk_work_fault_points(batch->work);
+    if (batch->job_batch) {
+        lk_job_batch_fault_points(batch->job_batch);
     }
     atomic_fetch_add(&store->counters.batches, batch->count != 0);
     atomic_fetch_add(&store->counters.batch_ops, batch->count);

@@ -400,7 +400,7 @@ static enum lk_status confirm_doubt(struct lk_sqlite *store,
                                     const struct lk_entry *entry,
                                     struct lk_standing *standing)
 {
-    struct lk_kept *reason = NULL;
+    struct lk_stored *reason = NULL;
 
     bool concerned = op->event == LK_EVENT_EXTEND ? standing->token_current
                                                   : standing->same_owner;
@@ -410,7 +410,7 @@ static enum lk_status confirm_doubt(struct lk_sqlite *store,
     }
     enum lk_status status = lk_sqlite_reason(store, entry->token, &reason);
     standing->doubted = !status;
-    lk_kept_unref(reason);
+    lk_stored_unref(reason);
     return status == LK_NOT_FOUND ? LK_OK : status;
 }
 
@@ -419,11 +419,11 @@ static enum lk_status confirm_doubt(struct lk_sqlite *store,
 static enum lk_status add_reason(struct lk_sqlite *store,
                                  struct lk_outcome *out)
 {
-    enum lk_status status = lk_sqlite_reason(store, out->token, &out->kept);
+    enum lk_status status = lk_sqlite_reason(store, out->token, &out->stored);
 
     if (status == LK_NOT_FOUND) {
-        out->kept = lk_kept_lapsed(out->token, out->since_ms);
-        status = out->kept ? LK_OK : LK_NOMEM;
+        out->stored = lk_stored_lapsed(out->token, out->since_ms);
+        status = out->stored ? LK_OK : LK_NOMEM;
     }
     out->needs_load = false;
     return status;

@@ -53,7 +53,7 @@ static unsigned rank(enum lk_state state, bool evicted)
 }
 
 /* The same state with a later end counts too: KEEP and EXTEND are promises. */
-static bool is_newer(const struct lk_record *record,
+static bool is_newer(const struct lk_operation *record,
                      const struct lk_entry *before)
 {
     unsigned now = rank(record->state, record->evicted);
@@ -66,7 +66,7 @@ static bool is_newer(const struct lk_record *record,
         return now > was;
     }
     return (record->state != LK_STATE_UNCERTAIN &&
-            lk_record_deadline(record) > before->deadline) ||
+            lk_operation_deadline(record) > before->deadline) ||
            (record->keep_ms && !before->keeps);
 }
 
@@ -104,7 +104,7 @@ static enum lk_status look_at(struct lk_sqlite *store, uint64_t token,
 /* May rows of the same name lie above the token, which a start would take for
  * the record? Those of records that the index has forgotten cannot be seen. */
 static bool is_hidden(const struct lk_sqlite *store,
-                      const struct lk_record *record,
+                      const struct lk_operation *record,
                       const struct lk_entry *before)
 {
     return before ? before->token > record->token
@@ -112,7 +112,7 @@ static bool is_hidden(const struct lk_sqlite *store,
 }
 
 static enum lk_status find_place(struct lk_sqlite *store,
-                                 const struct lk_record *record,
+                                 const struct lk_operation *record,
                                  const struct lk_hash128 *hash,
                                  const struct lk_entry *before,
                                  struct place *place)
@@ -144,17 +144,17 @@ static enum lk_status find_place(struct lk_sqlite *store,
 
 /* The row by which the reference is found; a later claim overtakes it. */
 static enum lk_status write_first(struct lk_sqlite *store,
-                                  const struct lk_record *record,
+                                  const struct lk_operation *record,
                                   const struct lk_entry *entry, uint64_t at)
 {
     struct lk_entry first = {.hash = entry->hash,
                              .token = entry->number,
                              .number = entry->number,
                              .deadline = at};
-    struct lk_record bare = {.name = record->name,
-                             .fingerprint = record->fingerprint,
-                             .attempt = 1,
-                             .ttl_ms = record->ttl_ms};
+    struct lk_operation bare = {.name = record->name,
+                                .fingerprint = record->fingerprint,
+                                .attempt = 1,
+                                .ttl_ms = record->ttl_ms};
 
     store->reaper.claim_rows++;
     return lk_sqlite_import_row(store, &bare, &first, at);
@@ -180,7 +180,7 @@ static enum lk_status clear_earlier(struct lk_sqlite *store, uint64_t token)
 }
 
 static enum lk_status write_completed(struct lk_sqlite *store,
-                                      const struct lk_record *record,
+                                      const struct lk_operation *record,
                                       const struct lk_entry *claim)
 {
     struct lk_response status_only = {.status = record->status};
@@ -188,7 +188,7 @@ static enum lk_status write_completed(struct lk_sqlite *store,
     enum lk_status status =
         lk_sqlite_answer(store, claim->token, record->completed_ms,
                          omitted ? record->reason : (struct lk_slice){0},
-                         omitted ? &status_only : &record->kept->response);
+                         omitted ? &status_only : &record->stored->response);
 
     return status ? status
                   : lk_sqlite_outcome(store, claim,
@@ -197,7 +197,7 @@ static enum lk_status write_completed(struct lk_sqlite *store,
 }
 
 static enum lk_status write_uncertain(struct lk_sqlite *store,
-                                      const struct lk_record *record,
+                                      const struct lk_operation *record,
                                       const struct lk_entry *claim)
 {
     bool lapsed = !record->reason.len ||
@@ -215,7 +215,7 @@ static enum lk_status write_uncertain(struct lk_sqlite *store,
 }
 
 static enum lk_status write_state(struct lk_sqlite *store,
-                                  const struct lk_record *record,
+                                  const struct lk_operation *record,
                                   const struct lk_entry *claim)
 {
     switch (record->state) {
@@ -233,7 +233,7 @@ static enum lk_status write_state(struct lk_sqlite *store,
 }
 
 static enum lk_status write_record(struct lk_sqlite *store,
-                                   const struct lk_record *given,
+                                   const struct lk_operation *given,
                                    const struct lk_hash128 *hash,
                                    const struct lk_entry *before,
                                    const struct place *place)
@@ -241,7 +241,7 @@ static enum lk_status write_record(struct lk_sqlite *store,
     /* A clock that was ahead must not become this store's. */
     uint64_t now = store->last_ms;
     uint64_t at = given->claimed_ms < now ? given->claimed_ms : now;
-    struct lk_record record = *given;
+    struct lk_operation record = *given;
     enum lk_status status = LK_OK;
 
     record.ttl_ms =
@@ -277,7 +277,7 @@ static enum lk_status write_record(struct lk_sqlite *store,
 /* ---- the batch -------------------------------------------------------- */
 
 struct import {
-    const struct lk_record *records;
+    const struct lk_operation *records;
     size_t count;
     struct lk_import result;
 };
@@ -290,7 +290,7 @@ static void raise_token(struct lk_sqlite *store, uint64_t token)
 }
 
 static enum lk_status import_one(struct lk_sqlite *store,
-                                 const struct lk_record *record,
+                                 const struct lk_operation *record,
                                  struct lk_import *result)
 {
     struct lk_hash128 hash = lk_name_hash(store->store.secret, record->name);
@@ -349,8 +349,8 @@ static enum lk_status import_all(struct lk_sqlite *store, void *context)
 }
 
 enum lk_status lk_sqlite_import(struct lk_store *base,
-                                const struct lk_record *records, size_t count,
-                                struct lk_import *result)
+                                const struct lk_operation *records,
+                                size_t count, struct lk_import *result)
 {
     struct import import = {records, count, *result};
 
@@ -358,7 +358,7 @@ enum lk_status lk_sqlite_import(struct lk_store *base,
         return LK_INVALID;
     }
     for (size_t i = 0; i < count; i++) {
-        if (!lk_record_is_possible(&records[i])) {
+        if (!lk_operation_is_possible(&records[i])) {
             return LK_INVALID;
         }
     }

@@ -288,7 +288,7 @@ static enum lk_status look_up_oldest(struct lk_sqlite *store,
 }
 
 static enum lk_status look_up_pause(struct lk_sqlite *store,
-                                    struct lk_target_standing *standing)
+                                    struct lk_target_summary *standing)
 {
     sqlite3_stmt *row = store->reads[LK_READ_TARGET];
 
@@ -305,7 +305,7 @@ static enum lk_status look_up_pause(struct lk_sqlite *store,
 }
 
 static enum lk_status look_up_forgotten(struct lk_sqlite *store,
-                                        struct lk_target_standing *standing)
+                                        struct lk_target_summary *standing)
 {
     sqlite3_stmt *row = store->reads[LK_READ_FORGOTTEN];
 
@@ -322,7 +322,7 @@ static enum lk_status show_target(struct lk_sqlite *store,
                                   const struct lk_job_target *target,
                                   lk_target_fn fn, void *context, bool *stopped)
 {
-    struct lk_target_standing standing = {
+    struct lk_target_summary standing = {
         .name = {target->name, target->name_len}};
     uint64_t now = lk_clock_now(&store->clock);
     uint64_t jobs = 0;

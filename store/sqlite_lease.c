@@ -18,7 +18,7 @@ enum { LOST_AT_ONCE = 256 };
 struct leasing {
     struct lk_sqlite *store;
     struct lk_batch *batch;
-    struct lk_work *work;
+    struct lk_job_batch *job_batch;
     const struct lk_job_want *want;
     size_t target; /* in the counts */
     size_t room;
@@ -29,8 +29,8 @@ struct leasing {
 
 static bool is_full(const struct leasing *leasing)
 {
-    return leasing->work->body_max && leasing->work->job_count &&
-           leasing->bytes >= leasing->work->body_max;
+    return leasing->job_batch->body_max && leasing->job_batch->job_count &&
+           leasing->bytes >= leasing->job_batch->body_max;
 }
 
 /* ---- taking one ---------------------------------------------------------- */
@@ -38,7 +38,7 @@ static bool is_full(const struct leasing *leasing)
 /* The job as its row has it, at the end of the work's list. */
 static enum lk_status add_job(struct leasing *leasing, sqlite3_stmt *row)
 {
-    struct lk_job *job = lk_work_add(leasing->work);
+    struct lk_job *job = lk_job_batch_add(leasing->job_batch);
 
     if (!job) {
         return LK_NOMEM;
@@ -49,12 +49,12 @@ static enum lk_status add_job(struct leasing *leasing, sqlite3_stmt *row)
     return lk_job_own(job);
 }
 
-static void drop_job(struct lk_work *work, size_t at)
+static void drop_job(struct lk_job_batch *job_batch, size_t at)
 {
-    lk_job_free(&work->jobs[at]);
-    work->job_count--;
-    memmove(&work->jobs[at], &work->jobs[at + 1],
-            (work->job_count - at) * sizeof(*work->jobs));
+    lk_job_free(&job_batch->jobs[at]);
+    job_batch->job_count--;
+    memmove(&job_batch->jobs[at], &job_batch->jobs[at + 1],
+            (job_batch->job_count - at) * sizeof(*job_batch->jobs));
 }
 
 /* An operation that is not as its request says. Nothing makes it so, but if it
@@ -99,7 +99,7 @@ static enum lk_status take(struct leasing *leasing, struct lk_job_row *row,
                            struct lk_job *job, bool *taken)
 {
     struct lk_sqlite *store = leasing->store;
-    uint64_t lease_ms = leasing->work->lease_ms;
+    uint64_t lease_ms = leasing->job_batch->lease_ms;
     /* What waits is accepted; only what was lost is taken from somebody. */
     struct lk_op op = {.event = LK_EVENT_LEASE,
                        .lock_ms = lease_ms,
@@ -165,10 +165,10 @@ static enum lk_status take_again(struct leasing *leasing,
     if (status) {
         return status;
     }
-    size_t at = leasing->work->job_count - 1;
-    status = take(leasing, row, &leasing->work->jobs[at], &taken);
+    size_t at = leasing->job_batch->job_count - 1;
+    status = take(leasing, row, &leasing->job_batch->jobs[at], &taken);
     if (!taken) {
-        drop_job(leasing->work, at);
+        drop_job(leasing->job_batch, at);
     }
     return status;
 }
@@ -204,7 +204,7 @@ static enum lk_status settle_one(struct leasing *leasing,
     if (again) {
         return take_again(leasing, row);
     }
-    leasing->work->lapsed++;
+    leasing->job_batch->lapsed++;
     return lk_job_doubt(leasing->store, leasing->batch, row, &lost,
                         leasing->now);
 }
@@ -256,12 +256,12 @@ static enum lk_status read_due(struct leasing *leasing)
 
 static enum lk_status take_due(struct leasing *leasing)
 {
-    struct lk_work *work = leasing->work;
-    size_t at = work->job_count;
+    struct lk_job_batch *job_batch = leasing->job_batch;
+    size_t at = job_batch->job_count;
     enum lk_status status = read_due(leasing);
 
-    while (!status && at < work->job_count) {
-        struct lk_job *job = &work->jobs[at];
+    while (!status && at < job_batch->job_count) {
+        struct lk_job *job = &job_batch->jobs[at];
         bool request = !job->name.len;
         bool taken = false;
         struct lk_job_row row = {
@@ -288,7 +288,7 @@ static enum lk_status take_due(struct leasing *leasing)
         if (taken) {
             at++;
         } else {
-            drop_job(work, at);
+            drop_job(job_batch, at);
         }
     }
     return status;
@@ -324,8 +324,8 @@ static void wait_until(struct leasing *leasing, uint64_t due)
                     : due > leasing->now ? due - leasing->now
                                          : 0;
 
-    if (wait < leasing->work->wait_ms) {
-        leasing->work->wait_ms = wait;
+    if (wait < leasing->job_batch->wait_ms) {
+        leasing->job_batch->wait_ms = wait;
     }
 }
 
@@ -344,7 +344,7 @@ static enum lk_status plan(struct leasing *leasing, bool open)
     wait_until(leasing, waiting);
     wait_until(leasing, leased);
     if (leasing->more && open) {
-        leasing->work->wait_ms = 0;
+        leasing->job_batch->wait_ms = 0;
     }
     return status;
 }
@@ -375,18 +375,18 @@ static enum lk_status lease_for(struct leasing *leasing)
 enum lk_status lk_job_lease(struct lk_sqlite *store, struct lk_batch *batch,
                             uint64_t now)
 {
-    struct lk_work *work = batch->work;
+    struct lk_job_batch *job_batch = batch->job_batch;
     struct leasing leasing = {
-        .store = store, .batch = batch, .work = work, .now = now};
+        .store = store, .batch = batch, .job_batch = job_batch, .now = now};
     uint64_t hold = atomic_load(&store->hold_until_ms);
     enum lk_status status = LK_OK;
 
-    if (work->want_count && lk_sqlite_is_held(store, now)) {
-        work->wait_ms = hold - now; /* a restored copy */
+    if (job_batch->want_count && lk_sqlite_is_held(store, now)) {
+        job_batch->wait_ms = hold - now; /* a restored copy */
         return LK_OK;
     }
-    for (size_t i = 0; i < work->want_count && !status; i++) {
-        leasing.want = &work->wants[i];
+    for (size_t i = 0; i < job_batch->want_count && !status; i++) {
+        leasing.want = &job_batch->wants[i];
         status = lease_for(&leasing);
     }
     return status;

@@ -7,9 +7,9 @@
 enum { LOOK_AT = 2000 };
 
 static void fill_record(sqlite3_stmt *row, const struct lk_entry *entry,
-                        uint64_t now, struct lk_record *record)
+                        uint64_t now, struct lk_operation *record)
 {
-    *record = (struct lk_record){
+    *record = (struct lk_operation){
         .name = {lk_column(row, 2), lk_column(row, 3), lk_column(row, 4)},
         .fingerprint = lk_column(row, 5),
         .claimed_ms = (uint64_t)sqlite3_column_int64(row, 6),
@@ -17,7 +17,7 @@ static void fill_record(sqlite3_stmt *row, const struct lk_entry *entry,
         .attempt = (uint64_t)sqlite3_column_int64(row, 8),
         .reason = lk_column(row, 10),
     };
-    lk_record_set(record, entry, now);
+    lk_operation_set(record, entry, now);
     if (record->state == LK_STATE_COMPLETED) {
         record->completed_ms = (uint64_t)sqlite3_column_int64(row, 9);
         if (latchkey_response_measure(lk_column(row, 11), &record->status,
@@ -47,7 +47,7 @@ static bool is_current(struct lk_sqlite *store, sqlite3_stmt *row,
 
 /* Its unfinished jobs. */
 static enum lk_status count_jobs(const struct lk_sqlite *store,
-                                 struct lk_record *record)
+                                 struct lk_operation *record)
 {
     sqlite3_stmt *row = store->reads[LK_READ_JOB_COUNTS];
 
@@ -80,7 +80,7 @@ static void set_entry(sqlite3_stmt *row, struct lk_entry *entry)
 }
 
 static enum lk_status add_whole_answer(sqlite3_stmt *row,
-                                       struct lk_record *record)
+                                       struct lk_operation *record)
 {
     struct lk_response response;
     enum lk_status status =
@@ -93,20 +93,20 @@ static enum lk_status add_whole_answer(sqlite3_stmt *row,
     record->completed_ms = (uint64_t)sqlite3_column_int64(row, 16);
     record->answer_bytes = response.headers.len + response.body.len;
     if (!record->omitted) {
-        record->kept = lk_kept_make(record->token, record->completed_ms,
-                                    &response, (struct lk_slice){0});
-        status = record->kept ? LK_OK : LK_NOMEM;
+        record->stored = lk_stored_make(record->token, record->completed_ms,
+                                        &response, (struct lk_slice){0});
+        status = record->stored ? LK_OK : LK_NOMEM;
     }
     return status;
 }
 
 /* LK_CORRUPT: a completed record without its answer. */
 static enum lk_status fill_whole(sqlite3_stmt *row, struct lk_entry *entry,
-                                 uint64_t now, struct lk_record *record)
+                                 uint64_t now, struct lk_operation *record)
 {
     uint64_t generation = (uint64_t)sqlite3_column_int64(row, 10);
 
-    *record = (struct lk_record){
+    *record = (struct lk_operation){
         .name = {lk_column(row, 2), lk_column(row, 3), lk_column(row, 4)},
         .fingerprint = lk_column(row, 5),
         .claimed_ms = (uint64_t)sqlite3_column_int64(row, 6),
@@ -117,7 +117,7 @@ static enum lk_status fill_whole(sqlite3_stmt *row, struct lk_entry *entry,
         .owner = lk_column(row, 13),
         .evicted = entry->evicted,
     };
-    lk_record_set(record, entry, now);
+    lk_operation_set(record, entry, now);
     if (record->state == LK_STATE_UNCERTAIN) {
         record->lock_until_ms = 0; /* swept or not, it is the same */
         record->reason = lk_column(row, 17);
@@ -139,7 +139,7 @@ static enum lk_status fill_whole(sqlite3_stmt *row, struct lk_entry *entry,
 
 struct page {
     const struct lk_list_query *query;
-    lk_record_fn fn;
+    lk_operation_fn fn;
     void *context;
     uint64_t now;
     size_t shown;
@@ -150,7 +150,7 @@ static enum lk_status show_row(struct lk_sqlite *store, sqlite3_stmt *row,
                                struct page *page)
 {
     struct lk_entry entry;
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
     enum lk_status status = LK_OK;
 
     if (!is_current(store, row, &entry)) {
@@ -177,13 +177,13 @@ static enum lk_status show_row(struct lk_sqlite *store, sqlite3_stmt *row,
         page->shown++;
         page->stopped = !page->fn(page->context, &record);
     }
-    lk_record_free(&record);
+    lk_operation_free(&record);
     return status;
 }
 
 enum lk_status lk_sqlite_list(struct lk_store *base,
                               const struct lk_list_query *query,
-                              lk_record_fn fn, void *context, uint64_t *next)
+                              lk_operation_fn fn, void *context, uint64_t *next)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
     struct page page = {query, fn, context, lk_sqlite_now(store), 0, false};

@@ -14,21 +14,21 @@ static const struct {
     unsigned states;
     enum lk_job_state next;
 } orders[] = {
-    [LK_ORDER_RETRY] = {"job retry", BIT(DEAD) | BIT(WAITING), LK_JOB_WAITING},
-    [LK_ORDER_DROP] = {"job drop", BIT(WAITING) | BIT(DEAD) | BIT(UNCERTAIN),
-                       LK_JOB_DROPPED},
-    [LK_ORDER_DELIVERED] = {"job delivered",
-                            BIT(WAITING) | BIT(UNCERTAIN) | BIT(DEAD),
-                            LK_JOB_DELIVERED},
-    [LK_ORDER_AGAIN] = {"job again", BIT(UNCERTAIN) | BIT(DEAD),
-                        LK_JOB_WAITING},
-    [LK_ORDER_PAUSE] = {"target pause", 0, LK_JOB_STATES},
-    [LK_ORDER_RESUME] = {"target resume", 0, LK_JOB_STATES},
+    [LK_ACTION_RETRY] = {"job retry", BIT(DEAD) | BIT(WAITING), LK_JOB_WAITING},
+    [LK_ACTION_DROP] = {"job drop", BIT(WAITING) | BIT(DEAD) | BIT(UNCERTAIN),
+                        LK_JOB_DROPPED},
+    [LK_ACTION_DELIVERED] = {"job delivered",
+                             BIT(WAITING) | BIT(UNCERTAIN) | BIT(DEAD),
+                             LK_JOB_DELIVERED},
+    [LK_ACTION_AGAIN] = {"job again", BIT(UNCERTAIN) | BIT(DEAD),
+                         LK_JOB_WAITING},
+    [LK_ACTION_PAUSE] = {"target pause", 0, LK_JOB_STATES},
+    [LK_ACTION_RESUME] = {"target resume", 0, LK_JOB_STATES},
 };
 
 /* With the job's id where other entries have a token. */
 static enum lk_status audit_job(struct lk_sqlite *store,
-                                const struct lk_job_order *order,
+                                const struct lk_job_action *order,
                                 const struct lk_job_row *row, uint64_t now)
 {
     sqlite3_stmt *name = store->statements[LK_STATEMENT_OPERATION];
@@ -55,7 +55,7 @@ static enum lk_status audit_job(struct lk_sqlite *store,
 }
 
 static enum lk_status audit_target(struct lk_sqlite *store,
-                                   const struct lk_job_order *order,
+                                   const struct lk_job_action *order,
                                    uint64_t now)
 {
     char action[LK_TARGET_NAME_MAX + 32];
@@ -73,7 +73,7 @@ static enum lk_status audit_target(struct lk_sqlite *store,
 }
 
 static enum lk_status write_pause(struct lk_sqlite *store,
-                                  const struct lk_job_order *order,
+                                  const struct lk_job_action *order,
                                   uint64_t now)
 {
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_PAUSE];
@@ -87,9 +87,9 @@ static enum lk_status write_pause(struct lk_sqlite *store,
 
 static enum lk_status order_target(struct lk_sqlite *store,
                                    struct lk_batch *batch,
-                                   struct lk_job_order *order, uint64_t now)
+                                   struct lk_job_action *order, uint64_t now)
 {
-    bool pause = order->order == LK_ORDER_PAUSE;
+    bool pause = order->order == LK_ACTION_PAUSE;
     size_t at;
     enum lk_status status = lk_sqlite_begin(store);
 
@@ -116,14 +116,14 @@ static enum lk_status order_target(struct lk_sqlite *store,
 }
 
 static uint64_t life_of(const struct lk_sqlite *store,
-                        const struct lk_work *work, size_t target)
+                        const struct lk_job_batch *job_batch, size_t target)
 {
     const struct lk_job_target *of = &store->counts.targets[target];
 
-    for (size_t i = 0; i < work->life_count; i++) {
-        if (latchkey_slice_equal(work->lives[i].target,
+    for (size_t i = 0; i < job_batch->life_count; i++) {
+        if (latchkey_slice_equal(job_batch->lives[i].target,
                                  (struct lk_slice){of->name, of->name_len})) {
-            return work->lives[i].ms;
+            return job_batch->lives[i].ms;
         }
     }
     return 0;
@@ -132,22 +132,22 @@ static uint64_t life_of(const struct lk_sqlite *store,
 /* A request moves with its operation, so it is the operation that has to be
  * resolved. That it is due now concerns the request alone. A lost lease that
  * nobody settles, for its target is gone, can be ended. */
-static enum lk_status judge(const struct lk_job_order *order,
+static enum lk_status judge(const struct lk_job_action *order,
                             const struct lk_job_row *row, uint64_t now)
 {
     bool ends =
-        order->order == LK_ORDER_DROP || order->order == LK_ORDER_DELIVERED;
+        order->order == LK_ACTION_DROP || order->order == LK_ACTION_DELIVERED;
     bool lost = ends && row->state == LK_JOB_LEASED && row->due <= now;
 
     if ((!(orders[order->order].states & (1u << row->state)) && !lost) ||
         (order->attempt && order->attempt != row->attempts)) {
         return LK_INVALID;
     }
-    return row->request && order->order != LK_ORDER_RETRY ? LK_BUSY : LK_OK;
+    return row->request && order->order != LK_ACTION_RETRY ? LK_BUSY : LK_OK;
 }
 
 static enum lk_status carry_out(struct lk_sqlite *store, struct lk_batch *batch,
-                                const struct lk_job_order *order,
+                                const struct lk_job_action *order,
                                 struct lk_job_row *row, uint64_t now)
 {
     struct lk_job_end end = {
@@ -160,13 +160,13 @@ static enum lk_status carry_out(struct lk_sqlite *store, struct lk_batch *batch,
     row->due = now;
     row->called = row->called && row->state != LK_JOB_WAITING;
     row->since = row->state == LK_JOB_WAITING ? now : row->since;
-    if (order->order == LK_ORDER_RETRY) {
+    if (order->order == LK_ACTION_RETRY) {
         row->forgiven = row->attempts;
-    } else if (order->order == LK_ORDER_AGAIN) {
+    } else if (order->order == LK_ACTION_AGAIN) {
         row->forgiven += row->forgiven < row->attempts; /* it was none */
         row->doubt = row->sent = false;
     }
-    if (order->order == LK_ORDER_DELIVERED) {
+    if (order->order == LK_ACTION_DELIVERED) {
         row->sent = true;
         status = lk_job_end(store, row, &end, now);
     } else {
@@ -179,13 +179,13 @@ static enum lk_status carry_out(struct lk_sqlite *store, struct lk_batch *batch,
     return status ? status : audit_job(store, order, row, now);
 }
 
-enum lk_status lk_job_order(struct lk_sqlite *store, struct lk_batch *batch,
-                            struct lk_job_order *order, uint64_t now)
+enum lk_status lk_job_action(struct lk_sqlite *store, struct lk_batch *batch,
+                             struct lk_job_action *order, uint64_t now)
 {
     struct lk_job_row row = {0};
 
     order->status_out = LK_OK;
-    if (order->order == LK_ORDER_PAUSE || order->order == LK_ORDER_RESUME) {
+    if (order->order == LK_ACTION_PAUSE || order->order == LK_ACTION_RESUME) {
         return order_target(store, batch, order, now);
     }
     enum lk_status status = lk_job_read(store, order->id, &row);
@@ -197,9 +197,10 @@ enum lk_status lk_job_order(struct lk_sqlite *store, struct lk_batch *batch,
         return status;
     }
     order->status_out = judge(order, &row, now);
-    if (!order->status_out && order->order == LK_ORDER_RETRY &&
+    if (!order->status_out && order->order == LK_ACTION_RETRY &&
         lk_job_is_forgotten(row.sent, row.sent_at, row.created,
-                            life_of(store, batch->work, row.target), now)) {
+                            life_of(store, batch->job_batch, row.target),
+                            now)) {
         order->status_out = LK_DENIED;
     }
     if (!order->status_out) {

@@ -148,7 +148,7 @@ enum lk_status lk_sqlite_peek(struct lk_store *base, struct lk_op *op)
 /* ---- what a retry is told --------------------------------------------- */
 
 static enum lk_status make_kept(sqlite3_stmt *row, uint64_t token,
-                                struct lk_kept **kept)
+                                struct lk_stored **stored)
 {
     struct lk_response response = {0};
     enum lk_status status = LK_OK;
@@ -157,15 +157,15 @@ static enum lk_status make_kept(sqlite3_stmt *row, uint64_t token,
         status = latchkey_response_decode(lk_column(row, 2), &response);
     }
     if (!status) {
-        *kept = lk_kept_make(token, (uint64_t)sqlite3_column_int64(row, 0),
-                             &response, lk_column(row, 1));
-        status = *kept ? LK_OK : LK_NOMEM;
+        *stored = lk_stored_make(token, (uint64_t)sqlite3_column_int64(row, 0),
+                                 &response, lk_column(row, 1));
+        status = *stored ? LK_OK : LK_NOMEM;
     }
     return status;
 }
 
 static enum lk_status read_answer_once(struct lk_sqlite *store, uint64_t token,
-                                       struct lk_kept **kept)
+                                       struct lk_stored **stored)
 {
     sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_ANSWER);
 
@@ -174,7 +174,7 @@ static enum lk_status read_answer_once(struct lk_sqlite *store, uint64_t token,
     }
     sqlite3_bind_int64(row, 1, (int64_t)token);
     int code = sqlite3_step(row);
-    enum lk_status status = code == SQLITE_ROW    ? make_kept(row, token, kept)
+    enum lk_status status = code == SQLITE_ROW ? make_kept(row, token, stored)
                             : code == SQLITE_DONE ? LK_NOT_FOUND
                                                   : lk_sqlite_status(code);
     if (status == LK_CORRUPT) {
@@ -186,18 +186,19 @@ static enum lk_status read_answer_once(struct lk_sqlite *store, uint64_t token,
 
 /* LK_NOT_FOUND: nothing is stored for this token. */
 static enum lk_status read_answer(struct lk_sqlite *store, uint64_t token,
-                                  struct lk_kept **kept)
+                                  struct lk_stored **stored)
 {
-    enum lk_status status = read_answer_once(store, token, kept);
+    enum lk_status status = read_answer_once(store, token, stored);
 
-    return status == LK_CORRUPT ? read_answer_once(store, token, kept) : status;
+    return status == LK_CORRUPT ? read_answer_once(store, token, stored)
+                                : status;
 }
 
-struct lk_kept *lk_kept_lapsed(uint64_t token, uint64_t since_ms)
+struct lk_stored *lk_stored_lapsed(uint64_t token, uint64_t since_ms)
 {
     const struct lk_response none = {0};
 
-    return lk_kept_make(token, since_ms, &none, LK_SLICE("lock lapsed"));
+    return lk_stored_make(token, since_ms, &none, LK_SLICE("lock lapsed"));
 }
 
 static enum lk_status read_since_once(struct lk_sqlite *store, uint64_t number,
@@ -233,7 +234,7 @@ static enum lk_status read_since(struct lk_sqlite *store, uint64_t number,
 static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op,
                                  bool stands)
 {
-    struct lk_kept *kept = NULL;
+    struct lk_stored *stored = NULL;
 
     if (op->out.verdict == LK_VERDICT_ACCEPTED) {
         enum lk_status since =
@@ -242,20 +243,20 @@ static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op,
         return since;
     }
     bool doubted = op->out.verdict == LK_VERDICT_UNCERTAIN;
-    enum lk_status status = read_answer(store, op->out.token, &kept);
+    enum lk_status status = read_answer(store, op->out.token, &stored);
 
     if (status == LK_NOT_FOUND && doubted && stands) {
-        kept = lk_kept_lapsed(op->out.token, op->out.since_ms);
-        status = kept ? LK_OK : LK_NOMEM;
+        stored = lk_stored_lapsed(op->out.token, op->out.since_ms);
+        status = stored ? LK_OK : LK_NOMEM;
     }
-    if (status || !kept) {
+    if (status || !stored) {
         return status == LK_NOT_FOUND ? LK_AGAIN : status;
     }
-    if (doubted == (kept->response.status != 0)) {
-        lk_kept_unref(kept);
+    if (doubted == (stored->response.status != 0)) {
+        lk_stored_unref(stored);
         return LK_AGAIN;
     }
-    op->out.kept = kept;
+    op->out.stored = stored;
     op->out.needs_load = false;
     return LK_OK;
 }
@@ -295,8 +296,8 @@ enum lk_status lk_sqlite_fetch(struct lk_store *base, struct lk_op *op)
 
 /* ---- records ---------------------------------------------------------- */
 
-void lk_record_set(struct lk_record *record, const struct lk_entry *entry,
-                   uint64_t now)
+void lk_operation_set(struct lk_operation *record, const struct lk_entry *entry,
+                      uint64_t now)
 {
     record->state = (enum lk_state)entry->state;
     record->token = entry->token;
@@ -322,8 +323,8 @@ void lk_record_set(struct lk_record *record, const struct lk_entry *entry,
     }
 }
 
-enum lk_status lk_record_copy(struct lk_record *record,
-                              struct lk_slice *slices[], size_t count)
+enum lk_status lk_operation_copy(struct lk_operation *record,
+                                 struct lk_slice *slices[], size_t count)
 {
     size_t total = 0;
 
@@ -340,7 +341,7 @@ enum lk_status lk_record_copy(struct lk_record *record,
 }
 
 static enum lk_status read_claim_once(struct lk_sqlite *store, uint64_t token,
-                                      struct lk_record *record)
+                                      struct lk_operation *record)
 {
     sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_CLAIM);
     struct lk_slice *slices[] = {&record->name.tenant, &record->name.scope,
@@ -360,7 +361,7 @@ static enum lk_status read_claim_once(struct lk_sqlite *store, uint64_t token,
         record->claimed_ms = (uint64_t)sqlite3_column_int64(row, 4);
         record->ttl_ms = (uint64_t)sqlite3_column_int64(row, 5);
         record->attempt = (uint64_t)sqlite3_column_int64(row, 6);
-        status = lk_record_copy(record, slices, 4);
+        status = lk_operation_copy(record, slices, 4);
     }
     lk_sqlite_read_done(store);
     return status;
@@ -368,7 +369,7 @@ static enum lk_status read_claim_once(struct lk_sqlite *store, uint64_t token,
 
 /* LK_AGAIN: the row is gone, so the entry was an old one. */
 static enum lk_status read_claim(struct lk_sqlite *store, uint64_t token,
-                                 struct lk_record *record)
+                                 struct lk_operation *record)
 {
     enum lk_status status = read_claim_once(store, token, record);
 
@@ -378,7 +379,7 @@ static enum lk_status read_claim(struct lk_sqlite *store, uint64_t token,
 
 /* `lapsed`: without a reason, the lock has lapsed. */
 static enum lk_status add_answer(struct lk_sqlite *store,
-                                 struct lk_record *record, bool lapsed)
+                                 struct lk_operation *record, bool lapsed)
 {
     enum lk_status status = LK_NOT_FOUND;
 
@@ -386,32 +387,32 @@ static enum lk_status add_answer(struct lk_sqlite *store,
         record->state != LK_STATE_UNCERTAIN) {
         return LK_OK;
     }
-    status = read_answer(store, record->token, &record->kept);
+    status = read_answer(store, record->token, &record->stored);
     if (status == LK_NOT_FOUND && record->state == LK_STATE_UNCERTAIN &&
         lapsed) {
-        record->kept = lk_kept_lapsed(record->token, record->since_ms);
-        status = record->kept ? LK_OK : LK_NOMEM;
+        record->stored = lk_stored_lapsed(record->token, record->since_ms);
+        status = record->stored ? LK_OK : LK_NOMEM;
     }
     if (status) {
         return status == LK_NOT_FOUND ? LK_AGAIN : status;
     }
     bool completed = record->state == LK_STATE_COMPLETED;
-    if (completed != (record->kept->response.status != 0)) {
+    if (completed != (record->stored->response.status != 0)) {
         return LK_AGAIN;
     }
-    record->reason = record->kept->reason;
+    record->reason = record->stored->reason;
     if (completed) {
-        record->completed_ms = record->kept->at_ms;
-        record->status = record->kept->response.status;
-        record->answer_bytes = record->kept->response.headers.len +
-                               record->kept->response.body.len;
+        record->completed_ms = record->stored->at_ms;
+        record->status = record->stored->response.status;
+        record->answer_bytes = record->stored->response.headers.len +
+                               record->stored->response.body.len;
     }
     return LK_OK;
 }
 
 /* `still`: nothing can be committed now, so rows and index fit together. */
 static enum lk_status look_once(struct lk_sqlite *store, struct lk_hash128 hash,
-                                struct lk_record *record, bool still)
+                                struct lk_operation *record, bool still)
 {
     struct lk_entry entry;
     uint64_t now;
@@ -420,7 +421,7 @@ static enum lk_status look_once(struct lk_sqlite *store, struct lk_hash128 hash,
         lk_entry_expired(&entry, now)) {
         return LK_NOT_FOUND;
     }
-    lk_record_set(record, &entry, now);
+    lk_operation_set(record, &entry, now);
     enum lk_status status = read_claim(store, entry.token, record);
     if (!status && entry.queued && entry.state == LK_STATE_IN_PROGRESS) {
         status = read_since(store, entry.number, &record->since_ms);
@@ -438,7 +439,7 @@ static bool names_equal(struct lk_name a, struct lk_name b)
 }
 
 enum lk_status lk_sqlite_lookup(struct lk_store *base, struct lk_name name,
-                                struct lk_record *record)
+                                struct lk_operation *record)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
     struct lk_hash128 hash = lk_name_hash(base->secret, name);
@@ -446,12 +447,12 @@ enum lk_status lk_sqlite_lookup(struct lk_store *base, struct lk_name name,
     if (atomic_load(&store->health) == LK_HEALTH_BROKEN) {
         return LK_UNAVAILABLE;
     }
-    *record = (struct lk_record){0};
+    *record = (struct lk_operation){0};
     enum lk_status status = look_once(store, hash, record, false);
     if (status == LK_AGAIN) {
         /* As in lk_sqlite_fetch: now nothing moves. */
         pthread_mutex_lock(&store->commit_lock);
-        lk_record_free(record);
+        lk_operation_free(record);
         status = look_once(store, hash, record, true);
         pthread_mutex_unlock(&store->commit_lock);
     }
@@ -459,19 +460,19 @@ enum lk_status lk_sqlite_lookup(struct lk_store *base, struct lk_name name,
         status = LK_CORRUPT;
     }
     if (status) {
-        lk_record_free(record);
+        lk_operation_free(record);
     }
     return status == LK_AGAIN ? LK_CORRUPT : status;
 }
 
 enum lk_status lk_sqlite_find(struct lk_store *base, struct lk_slice tenant,
-                              uint64_t number, struct lk_record *record)
+                              uint64_t number, struct lk_operation *record)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
-    struct lk_record first = {0};
+    struct lk_operation first = {0};
     enum lk_status status = read_claim(store, number, &first);
 
-    *record = (struct lk_record){0};
+    *record = (struct lk_operation){0};
     if (status == LK_AGAIN ||
         (!status && tenant.len &&
          !latchkey_slice_equal(first.name.tenant, tenant))) {
@@ -481,9 +482,9 @@ enum lk_status lk_sqlite_find(struct lk_store *base, struct lk_slice tenant,
         status = lk_sqlite_lookup(base, first.name, record);
     }
     if (!status && record->number != number) {
-        lk_record_free(record); /* the key was used anew since */
+        lk_operation_free(record); /* the key was used anew since */
         status = LK_NOT_FOUND;
     }
-    lk_record_free(&first);
+    lk_operation_free(&first);
     return status;
 }

@@ -233,25 +233,25 @@ static enum lk_status mark_lease(struct lk_sqlite *store,
     return lk_job_move(store, &row, now);
 }
 
-enum lk_status lk_sqlite_work(struct lk_sqlite *store, struct lk_batch *batch,
-                              uint64_t now)
+enum lk_status lk_sqlite_job_batch(struct lk_sqlite *store,
+                                   struct lk_batch *batch, uint64_t now)
 {
-    struct lk_work *work = batch->work;
+    struct lk_job_batch *job_batch = batch->job_batch;
     enum lk_status status = LK_OK;
 
-    lk_work_clear(work); /* a batch may be decided twice */
-    work->status = LK_OK;
-    work->error = NULL;
-    work->lapsed = 0;
-    work->wait_ms = UINT64_MAX;
-    for (size_t i = 0; i < work->end_count && !status; i++) {
-        status = end_lease(store, batch, &work->ends[i], now);
+    lk_job_batch_clear(job_batch); /* a batch may be decided twice */
+    job_batch->status = LK_OK;
+    job_batch->error = NULL;
+    job_batch->lapsed = 0;
+    job_batch->wait_ms = UINT64_MAX;
+    for (size_t i = 0; i < job_batch->end_count && !status; i++) {
+        status = end_lease(store, batch, &job_batch->ends[i], now);
     }
-    for (size_t i = 0; i < work->mark_count && !status; i++) {
-        status = mark_lease(store, batch, &work->marks[i], now);
+    for (size_t i = 0; i < job_batch->mark_count && !status; i++) {
+        status = mark_lease(store, batch, &job_batch->marks[i], now);
     }
-    for (size_t i = 0; i < work->order_count && !status; i++) {
-        status = lk_job_order(store, batch, &work->orders[i], now);
+    for (size_t i = 0; i < job_batch->order_count && !status; i++) {
+        status = lk_job_action(store, batch, &job_batch->orders[i], now);
     }
     return status ? status : lk_job_lease(store, batch, now);
 }

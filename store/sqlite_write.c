@@ -153,7 +153,7 @@ enum lk_status lk_sqlite_keep_row(struct lk_sqlite *store,
 }
 
 enum lk_status lk_sqlite_reason(struct lk_sqlite *store, uint64_t token,
-                                struct lk_kept **kept)
+                                struct lk_stored **stored)
 {
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_REASON];
     const struct lk_response none = {0};
@@ -166,10 +166,10 @@ enum lk_status lk_sqlite_reason(struct lk_sqlite *store, uint64_t token,
         status = LK_CORRUPT;
     }
     if (!status) {
-        *kept =
-            lk_kept_make(token, (uint64_t)sqlite3_column_int64(statement, 0),
-                         &none, lk_column(statement, 1));
-        status = *kept ? LK_OK : LK_NOMEM;
+        *stored =
+            lk_stored_make(token, (uint64_t)sqlite3_column_int64(statement, 0),
+                           &none, lk_column(statement, 1));
+        status = *stored ? LK_OK : LK_NOMEM;
     }
     sqlite3_reset(statement);
     return status;
@@ -208,7 +208,7 @@ enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
 }
 
 enum lk_status lk_sqlite_import_row(struct lk_sqlite *store,
-                                    const struct lk_record *record,
+                                    const struct lk_operation *record,
                                     const struct lk_entry *entry, uint64_t at)
 {
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_IMPORT];

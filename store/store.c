@@ -26,46 +26,46 @@ static struct lk_slice put(char **at, struct lk_slice slice)
     return copy;
 }
 
-struct lk_kept *lk_kept_make(uint64_t token, uint64_t at_ms,
-                             const struct lk_response *response,
-                             struct lk_slice reason)
+struct lk_stored *lk_stored_make(uint64_t token, uint64_t at_ms,
+                                 const struct lk_response *response,
+                                 struct lk_slice reason)
 {
     size_t bytes = response->headers.len + response->body.len + reason.len;
-    struct lk_kept *kept = malloc(sizeof(*kept) + bytes);
+    struct lk_stored *stored = malloc(sizeof(*stored) + bytes);
 
-    if (!kept) {
+    if (!stored) {
         return NULL;
     }
-    char *at = kept->bytes;
-    atomic_init(&kept->refs, 1);
-    kept->token = token;
-    kept->at_ms = at_ms;
-    kept->size = sizeof(*kept) + bytes;
-    kept->response.status = response->status;
-    kept->response.headers = put(&at, response->headers);
-    kept->response.body = put(&at, response->body);
-    kept->reason = put(&at, reason);
-    return kept;
+    char *at = stored->bytes;
+    atomic_init(&stored->refs, 1);
+    stored->token = token;
+    stored->at_ms = at_ms;
+    stored->size = sizeof(*stored) + bytes;
+    stored->response.status = response->status;
+    stored->response.headers = put(&at, response->headers);
+    stored->response.body = put(&at, response->body);
+    stored->reason = put(&at, reason);
+    return stored;
 }
 
-struct lk_kept *lk_kept_ref(struct lk_kept *kept)
+struct lk_stored *lk_stored_ref(struct lk_stored *stored)
 {
-    atomic_fetch_add_explicit(&kept->refs, 1, memory_order_relaxed);
-    return kept;
+    atomic_fetch_add_explicit(&stored->refs, 1, memory_order_relaxed);
+    return stored;
 }
 
-void lk_kept_unref(struct lk_kept *kept)
+void lk_stored_unref(struct lk_stored *stored)
 {
-    if (kept &&
-        atomic_fetch_sub_explicit(&kept->refs, 1, memory_order_acq_rel) == 1) {
-        free(kept);
+    if (stored && atomic_fetch_sub_explicit(&stored->refs, 1,
+                                            memory_order_acq_rel) == 1) {
+        free(stored);
     }
 }
 
 void lk_op_clear(struct lk_op *op)
 {
-    lk_kept_unref(op->out.kept);
-    op->out.kept = NULL;
+    lk_stored_unref(op->out.stored);
+    op->out.stored = NULL;
 }
 
 struct lk_slice lk_op_action(const struct lk_op *op)
@@ -113,7 +113,7 @@ struct lk_slice lk_audit_target(const struct lk_audit_entry *entry)
 }
 
 bool lk_list_matches(const struct lk_list_query *query,
-                     const struct lk_record *record, uint64_t now)
+                     const struct lk_operation *record, uint64_t now)
 {
     return (query->any_state || record->state == query->state) &&
            (!query->tenant.len ||
@@ -127,7 +127,7 @@ bool lk_list_matches(const struct lk_list_query *query,
 }
 
 bool lk_list_needs_person(const struct lk_list_query *query,
-                          const struct lk_record *record, uint64_t now)
+                          const struct lk_operation *record, uint64_t now)
 {
     return record->state == LK_STATE_UNCERTAIN || record->jobs_dead ||
            record->jobs_uncertain ||
@@ -136,11 +136,11 @@ bool lk_list_needs_person(const struct lk_list_query *query,
             now - record->claimed_ms >= query->long_ms);
 }
 
-void lk_record_free(struct lk_record *record)
+void lk_operation_free(struct lk_operation *record)
 {
-    lk_kept_unref(record->kept);
+    lk_stored_unref(record->stored);
     latchkey_buf_free(&record->text);
-    *record = (struct lk_record){0};
+    *record = (struct lk_operation){0};
 }
 
 enum lk_status lk_batch_settle(struct lk_batch *batch, struct lk_hash128 hash)

@@ -35,7 +35,7 @@ enum {
  * The stored answer of a finished operation, or the reason of a doubt. Never
  * changes once made; shared by the cache and by replies under way.
  */
-struct lk_kept {
+struct lk_stored {
     atomic_uint refs;
     uint64_t token;
     uint64_t at_ms; /* completed, or doubted, when */
@@ -46,11 +46,11 @@ struct lk_kept {
 };
 
 /* One reference belongs to the caller. NULL: out of memory. */
-struct lk_kept *lk_kept_make(uint64_t token, uint64_t at_ms,
-                             const struct lk_response *response,
-                             struct lk_slice reason);
-struct lk_kept *lk_kept_ref(struct lk_kept *kept);
-void lk_kept_unref(struct lk_kept *kept); /* NULL is fine */
+struct lk_stored *lk_stored_make(uint64_t token, uint64_t at_ms,
+                                 const struct lk_response *response,
+                                 struct lk_slice reason);
+struct lk_stored *lk_stored_ref(struct lk_stored *stored);
+void lk_stored_unref(struct lk_stored *stored); /* NULL is fine */
 
 /* What was decided, filled in by the store. */
 struct lk_outcome {
@@ -58,13 +58,13 @@ struct lk_outcome {
     enum lk_state state; /* after the step */
     uint64_t token;
     uint64_t attempt;
-    uint64_t number;        /* of the record: latchkey_reference_encode */
-    uint64_t lock_until_ms; /* in progress */
-    uint64_t since_ms;      /* accepted, uncertain */
-    uint64_t expires_ms;    /* completed */
-    uint64_t now_ms;        /* the store's clock at the decision */
-    struct lk_kept *kept;   /* a reference of the op's own, or NULL */
-    bool needs_load;        /* decided, but `kept` is still to be loaded */
+    uint64_t number;          /* of the record: latchkey_reference_encode */
+    uint64_t lock_until_ms;   /* in progress */
+    uint64_t since_ms;        /* accepted, uncertain */
+    uint64_t expires_ms;      /* completed */
+    uint64_t now_ms;          /* the store's clock at the decision */
+    struct lk_stored *stored; /* a reference of the op's own, or NULL */
+    bool needs_load;          /* decided, but `kept` is still to be loaded */
 };
 
 /*
@@ -114,7 +114,7 @@ struct lk_batch {
     unsigned lane; /* which of the store's lanes this is; 0 also keeps */
     bool keep;     /* also sweep and reap what is due, within bounds */
     bool more; /* set by the store: there is more to keep, call again soon */
-    struct lk_work *work; /* the courier's part of it; NULL: none */
+    struct lk_job_batch *job_batch; /* the courier's part of it; NULL: none */
     bool queued; /* set by the store: a job was queued, or has become due */
     /*
      * Operations that stopped being in progress or accepted, by an op or by
@@ -135,7 +135,7 @@ void lk_batch_clear(struct lk_batch *batch);
  * A record as LOOKUP, FIND and LIST show it. Slices point into `text`, but for
  * those of an import, which are the caller's.
  */
-struct lk_record {
+struct lk_operation {
     struct lk_name name;
     enum lk_state state;
     uint64_t token;
@@ -152,7 +152,8 @@ struct lk_record {
     bool omitted;
     struct lk_slice reason; /* uncertain, omitted */
     struct lk_slice fingerprint;
-    struct lk_kept *kept; /* LOOKUP, FIND and a whole LIST of a kept answer */
+    struct lk_stored
+        *stored; /* LOOKUP, FIND and a whole LIST of a kept answer */
     /* Only in a whole LIST, and for an import: */
     struct lk_slice owner;
     uint64_t generation;
@@ -166,7 +167,7 @@ struct lk_record {
     struct lk_buf text;
 };
 
-void lk_record_free(struct lk_record *record);
+void lk_operation_free(struct lk_operation *record);
 
 struct lk_list_query {
     bool any_state;
@@ -186,11 +187,11 @@ struct lk_list_query {
 
 /* What is asked for, but for `attention`. */
 bool lk_list_matches(const struct lk_list_query *query,
-                     const struct lk_record *record, uint64_t now);
+                     const struct lk_operation *record, uint64_t now);
 /* Uncertain, in progress for at least query->long_ms, or with jobs that are
  * dead or uncertain. */
 bool lk_list_needs_person(const struct lk_list_query *query,
-                          const struct lk_record *record, uint64_t now);
+                          const struct lk_operation *record, uint64_t now);
 
 /* Half of all tokens: whatever a file says, the store can go on. And times up
  * to the year 2248. */
@@ -198,9 +199,9 @@ bool lk_list_needs_person(const struct lk_list_query *query,
 #define LK_IMPORT_TIME_MAX  ((UINT64_C(1) << 43) - 1)
 
 /* import.c: may a record that came from elsewhere be one at all? */
-bool lk_record_is_possible(const struct lk_record *record);
+bool lk_operation_is_possible(const struct lk_operation *record);
 /* When its lock or its TTL ends; uncertain: since when. */
-uint64_t lk_record_deadline(const struct lk_record *record);
+uint64_t lk_operation_deadline(const struct lk_operation *record);
 
 /* What became of the records of an import. */
 struct lk_import {
@@ -259,7 +260,8 @@ struct lk_audit_query {
     "AND (" p "10 = 0 OR token = " p "10 AND substr(action, 1, 4) = 'job ') "
 
 /* Called for each row; false stops. */
-typedef bool (*lk_record_fn)(void *context, const struct lk_record *record);
+typedef bool (*lk_operation_fn)(void *context,
+                                const struct lk_operation *record);
 typedef bool (*lk_audit_fn)(void *context, const struct lk_audit_entry *entry);
 typedef void (*lk_progress_fn)(void *context, uint64_t done, uint64_t total);
 
@@ -374,16 +376,16 @@ struct lk_store_class {
 
     /* LK_NOT_FOUND if there is none. Reader thread. */
     enum lk_status (*lookup)(struct lk_store *store, struct lk_name name,
-                             struct lk_record *record);
+                             struct lk_operation *record);
     /* Of this tenant's, or of every one's if that is empty. */
     enum lk_status (*find)(struct lk_store *store, struct lk_slice tenant,
-                           uint64_t number, struct lk_record *record);
+                           uint64_t number, struct lk_operation *record);
     /* *next is the cursor of the next call, 0 at the end. Looks at a bounded
      * number of rows, so it may return few and still not be at the end.
      * Reader thread. */
     enum lk_status (*list)(struct lk_store *store,
-                           const struct lk_list_query *query, lk_record_fn row,
-                           void *context, uint64_t *next);
+                           const struct lk_list_query *query,
+                           lk_operation_fn row, void *context, uint64_t *next);
     enum lk_status (*audit)(struct lk_store *store,
                             const struct lk_audit_query *query, lk_audit_fn row,
                             void *context);
@@ -438,7 +440,7 @@ struct lk_store_class {
      * and above result->highest_token as it was given. Start-up thread.
      */
     enum lk_status (*import)(struct lk_store *store,
-                             const struct lk_record *records, size_t count,
+                             const struct lk_operation *records, size_t count,
                              struct lk_import *result);
     enum lk_status (*import_audit)(struct lk_store *store,
                                    const struct lk_audit_entry *entries,
@@ -464,7 +466,7 @@ struct lk_store {
     /* The courier's works have so many lanes of their own, from number `lanes`
      * on, beside those of the operations, and are done in any order. 0: they go
      * with the batches of lane 0, one after the other. */
-    unsigned work_lanes;
+    unsigned job_lanes;
 };
 
 static inline unsigned lk_op_lane(const struct lk_store *store,

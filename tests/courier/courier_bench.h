@@ -91,7 +91,7 @@ HELPER int set_up(void **state)
     pthread_cond_init(&bench->ledger.moved, NULL);
     bench->ledger.now_ms = 1000000;
     bench->ledger.store.class = &no_class;
-    bench->ledger.store.work_lanes = bench_lanes;
+    bench->ledger.store.job_lanes = bench_lanes;
     bench->ledger.context = bench;
     return 0;
 }
@@ -100,7 +100,7 @@ HELPER void start(struct bench *bench)
 {
     struct lk_outbox_setup setup = {.config = &bench->config,
                                     .store = &bench->ledger.store,
-                                    .work = ledger_work,
+                                    .job_batch = ledger_work,
                                     .context = &bench->ledger};
 
     assert_int_equal(lk_courier_class.start(&setup, &bench->courier), LK_OK);

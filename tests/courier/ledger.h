@@ -59,7 +59,8 @@ struct ledger {
     struct ledger_plan plans[LEDGER_PLANS];
     size_t plan_count;
     bool held; /* works are kept until they are let go */
-    struct lk_work *kept[LEDGER_KEPT]; /* in the order in which they came */
+    struct lk_job_batch
+        *stored[LEDGER_KEPT]; /* in the order in which they came */
     size_t kept_count;
     uint64_t now_ms;
     unsigned works;
@@ -69,7 +70,7 @@ struct ledger {
     size_t largest_want;
     size_t wants;
     /* Called under the mutex with each work before it is done. */
-    void (*look)(struct ledger *ledger, const struct lk_work *work);
+    void (*look)(struct ledger *ledger, const struct lk_job_batch *job_batch);
     void *context;
 };
 
@@ -140,16 +141,16 @@ HELPER void ledger_mark(struct ledger *ledger, struct lk_job_mark *mark)
     }
 }
 
-HELPER void ledger_lease(struct ledger *ledger, struct lk_work *work,
+HELPER void ledger_lease(struct ledger *ledger, struct lk_job_batch *job_batch,
                          uint64_t id)
 {
     struct ledger_job *row = ledger_job(ledger, id);
-    struct lk_job *job = lk_work_add(work);
+    struct lk_job *job = lk_job_batch_add(job_batch);
 
     row->state = LK_JOB_LEASED;
     row->attempts++;
     row->called = false;
-    row->due_ms = ledger->now_ms + work->lease_ms;
+    row->due_ms = ledger->now_ms + job_batch->lease_ms;
     *job = (struct lk_job){
         .id = id,
         .operation = {LK_SLICE("tenant"), LK_SLICE("POST /x"), LK_SLICE("key")},
@@ -173,7 +174,7 @@ HELPER void ledger_lease(struct ledger *ledger, struct lk_work *work,
     };
 }
 
-HELPER void ledger_want(struct ledger *ledger, struct lk_work *work,
+HELPER void ledger_want(struct ledger *ledger, struct lk_job_batch *job_batch,
                         const struct lk_job_want *want)
 {
     size_t count = 0;
@@ -185,32 +186,32 @@ HELPER void ledger_want(struct ledger *ledger, struct lk_work *work,
         struct ledger_job *job = &ledger->jobs[i];
         if (job->state == LK_JOB_WAITING && job->due_ms <= ledger->now_ms &&
             latchkey_slice_equal(want->target, latchkey_slice(job->target))) {
-            ledger_lease(ledger, work, i + 1);
+            ledger_lease(ledger, job_batch, i + 1);
             count++;
         }
     }
 }
 
-HELPER void ledger_apply(struct ledger *ledger, struct lk_work *work)
+HELPER void ledger_apply(struct ledger *ledger, struct lk_job_batch *job_batch)
 {
-    for (size_t i = 0; i < work->end_count; i++) {
-        ledger_end(ledger, &work->ends[i]);
+    for (size_t i = 0; i < job_batch->end_count; i++) {
+        ledger_end(ledger, &job_batch->ends[i]);
     }
-    for (size_t i = 0; i < work->mark_count; i++) {
-        ledger_mark(ledger, &work->marks[i]);
+    for (size_t i = 0; i < job_batch->mark_count; i++) {
+        ledger_mark(ledger, &job_batch->marks[i]);
     }
-    for (size_t i = 0; i < work->want_count; i++) {
-        ledger_want(ledger, work, &work->wants[i]);
+    for (size_t i = 0; i < job_batch->want_count; i++) {
+        ledger_want(ledger, job_batch, &job_batch->wants[i]);
     }
-    work->wait_ms = UINT64_MAX; /* the test's clock stands still */
+    job_batch->wait_ms = UINT64_MAX; /* the test's clock stands still */
 }
 
-HELPER void ledger_do(struct ledger *ledger, struct lk_work *work)
+HELPER void ledger_do(struct ledger *ledger, struct lk_job_batch *job_batch)
 {
     struct ledger_plan plan = {.apply = true, .status = LK_OK};
 
     if (ledger->look) {
-        ledger->look(ledger, work);
+        ledger->look(ledger, job_batch);
     }
     if (ledger->plan_count) {
         plan = ledger->plans[0];
@@ -219,44 +220,45 @@ HELPER void ledger_do(struct ledger *ledger, struct lk_work *work)
                 ledger->plan_count * sizeof(plan));
     }
     ledger->works++;
-    ledger->rash += ledger->last && work->end_count && work->want_count;
+    ledger->rash +=
+        ledger->last && job_batch->end_count && job_batch->want_count;
     ledger->last = plan.status;
     if (plan.apply) {
-        ledger_apply(ledger, work);
+        ledger_apply(ledger, job_batch);
     }
-    work->status = plan.status;
-    work->error = plan.status ? "as planned" : NULL;
+    job_batch->status = plan.status;
+    job_batch->error = plan.status ? "as planned" : NULL;
 }
 
-HELPER void ledger_work(void *context, struct lk_work *work)
+HELPER void ledger_work(void *context, struct lk_job_batch *job_batch)
 {
     struct ledger *ledger = context;
 
     pthread_mutex_lock(&ledger->mutex);
     if (ledger->held) {
-        ledger->kept[ledger->kept_count++] = work;
+        ledger->stored[ledger->kept_count++] = job_batch;
         pthread_cond_broadcast(&ledger->moved);
         pthread_mutex_unlock(&ledger->mutex);
         return;
     }
-    ledger_do(ledger, work);
+    ledger_do(ledger, job_batch);
     pthread_cond_broadcast(&ledger->moved);
     pthread_mutex_unlock(&ledger->mutex);
-    work->done(work);
+    job_batch->done(job_batch);
 }
 
 /* Lets go one of those that are kept; what comes later is still kept. */
 HELPER void ledger_let_one_go(struct ledger *ledger, size_t index)
 {
     pthread_mutex_lock(&ledger->mutex);
-    struct lk_work *work = ledger->kept[index];
+    struct lk_job_batch *job_batch = ledger->stored[index];
     ledger->kept_count--;
-    memmove(&ledger->kept[index], &ledger->kept[index + 1],
-            (ledger->kept_count - index) * sizeof(work));
-    ledger_do(ledger, work);
+    memmove(&ledger->stored[index], &ledger->stored[index + 1],
+            (ledger->kept_count - index) * sizeof(job_batch));
+    ledger_do(ledger, job_batch);
     pthread_cond_broadcast(&ledger->moved);
     pthread_mutex_unlock(&ledger->mutex);
-    work->done(work);
+    job_batch->done(job_batch);
 }
 
 /* Works are kept from now on, or not any more: then all go that are kept. */

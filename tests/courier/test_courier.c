@@ -50,12 +50,13 @@ static void a_wake_is_not_lost_while_the_store_works(void **state)
 /* ---- before it leaves ---------------------------------------------------- */
 
 /* Until a mark is confirmed nobody has been called. */
-static void look_at_marks(struct ledger *ledger, const struct lk_work *work)
+static void look_at_marks(struct ledger *ledger,
+                          const struct lk_job_batch *job_batch)
 {
     struct bench *bench = ledger->context;
 
-    if (work->mark_count) {
-        assert_true(work->marks[0].called);
+    if (job_batch->mark_count) {
+        assert_true(job_batch->marks[0].called);
         bench->connections = atomic_load(&bench->good.connections);
     }
 }

@@ -13,7 +13,7 @@ struct bench {
     char url[64];
     struct lk_target target;
     struct lk_http_request request;
-    struct lk_http_answer answer;
+    struct lk_http_response answer;
 };
 
 #define FINE "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Id: 7\r\n\r\nok"
@@ -47,7 +47,7 @@ static int tear_down(void **state)
     struct bench *bench = *state;
 
     peer_stop(&bench->peer);
-    lk_http_answer_free(&bench->answer);
+    lk_http_response_free(&bench->answer);
     free(bench);
     return 0;
 }

@@ -30,16 +30,16 @@ static struct lk_target make_target(void)
     return target;
 }
 
-static struct lk_http_answer failed(CURLcode code, bool sent, unsigned status)
+static struct lk_http_response failed(CURLcode code, bool sent, unsigned status)
 {
-    struct lk_http_answer answer = {.sent = sent, .status = status};
+    struct lk_http_response answer = {.sent = sent, .status = status};
 
     snprintf(answer.error, sizeof(answer.error), "%s",
              curl_easy_strerror(code));
     return answer;
 }
 
-static enum lk_end end_of(bool honours, const struct lk_http_answer *answer)
+static enum lk_end end_of(bool honours, const struct lk_http_response *answer)
 {
     struct lk_target target = make_target();
     struct lk_result result;
@@ -52,9 +52,9 @@ static enum lk_end end_of(bool honours, const struct lk_http_answer *answer)
 static void every_failure_of_curl_is_judged_by_whether_it_was_sent(void **state)
 {
     for (int code = 1; code < CURL_LAST; code++) {
-        struct lk_http_answer unsent = failed(code, false, 0);
-        struct lk_http_answer sent = failed(code, true, 0);
-        struct lk_http_answer cut = failed(code, true, 200);
+        struct lk_http_response unsent = failed(code, false, 0);
+        struct lk_http_response sent = failed(code, true, 0);
+        struct lk_http_response cut = failed(code, true, 200);
 
         assert_int_equal(end_of(true, &unsent), LK_END_RETRY);
         assert_int_equal(end_of(false, &unsent), LK_END_RETRY);
@@ -73,7 +73,7 @@ static bool is_temporary(unsigned status)
 static void every_status_has_its_class(void **state)
 {
     for (unsigned status = 200; status < 600; status++) {
-        struct lk_http_answer answer = {
+        struct lk_http_response answer = {
             .sent = true, .whole = true, .status = status};
         enum lk_end end = LK_END_DEAD;
         if (status < 300) {
@@ -92,8 +92,8 @@ static void every_status_has_its_class(void **state)
 
 static void a_status_that_fails_counts_though_its_body_is_cut(void **state)
 {
-    struct lk_http_answer refused = failed(CURLE_PARTIAL_FILE, true, 400);
-    struct lk_http_answer busy = failed(CURLE_PARTIAL_FILE, true, 503);
+    struct lk_http_response refused = failed(CURLE_PARTIAL_FILE, true, 400);
+    struct lk_http_response busy = failed(CURLE_PARTIAL_FILE, true, 503);
 
     assert_int_equal(end_of(false, &refused), LK_END_DEAD);
     assert_int_equal(end_of(true, &busy), LK_END_RETRY);
@@ -107,7 +107,7 @@ static void a_target_says_at_which_failures_nothing_happened(void **state)
 
     allow(&target.safe, 503, 503);
     for (unsigned status = 500; status < 1000; status++) {
-        struct lk_http_answer answer = {
+        struct lk_http_response answer = {
             .sent = true, .whole = true, .status = status};
         lk_result_of(&target, false, &answer, &result);
         assert_int_equal(result.end,
@@ -120,7 +120,8 @@ static void a_target_may_call_any_status_a_success(void **state)
 {
     struct lk_target target = make_target();
     struct lk_result result;
-    struct lk_http_answer answer = {.sent = true, .whole = true, .status = 409};
+    struct lk_http_response answer = {
+        .sent = true, .whole = true, .status = 409};
 
     allow(&target.success, 409, 409);
     lk_result_of(&target, false, &answer, &result);
@@ -142,9 +143,9 @@ static void only_failures_of_the_target_count_for_its_circuit(void **state)
                 {500, false}, {503, false}, {504, false}, {0, false}};
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct lk_http_answer answer = {.sent = true,
-                                        .whole = rows[i].status != 0,
-                                        .status = rows[i].status};
+        struct lk_http_response answer = {.sent = true,
+                                          .whole = rows[i].status != 0,
+                                          .status = rows[i].status};
         lk_result_of(&target, false, &answer, &result);
         assert_int_equal(result.healthy, rows[i].healthy);
     }
@@ -154,7 +155,8 @@ static void a_redirect_is_refused_by_name(void **state)
 {
     struct lk_target target = make_target();
     struct lk_result result;
-    struct lk_http_answer answer = {.sent = true, .whole = true, .status = 307};
+    struct lk_http_response answer = {
+        .sent = true, .whole = true, .status = 307};
 
     lk_result_of(&target, true, &answer, &result);
     assert_int_equal(result.end, LK_END_DEAD);
@@ -165,7 +167,7 @@ static void a_reason_is_short_and_printable(void **state)
 {
     struct lk_target target = make_target();
     struct lk_result result;
-    struct lk_http_answer answer = {0};
+    struct lk_http_response answer = {0};
 
     memset(answer.error, 'x', sizeof(answer.error) - 1);
     memcpy(answer.error, "a\r\nb\x1b[1m\xff", 10);
@@ -180,7 +182,8 @@ static void a_reason_is_short_and_printable(void **state)
 static void a_retry_too_many_is_dead_and_says_why(void **state)
 {
     struct lk_target target = make_target();
-    struct lk_http_answer answer = {.sent = true, .whole = true, .status = 503};
+    struct lk_http_response answer = {
+        .sent = true, .whole = true, .status = 503};
     struct lk_result result;
 
     target.attempts = 3;
@@ -207,7 +210,7 @@ static void a_retry_too_many_is_dead_and_says_why(void **state)
 static void what_may_have_happened_is_never_given_up(void **state)
 {
     struct lk_target target = make_target();
-    struct lk_http_answer answer = failed(CURLE_OPERATION_TIMEDOUT, true, 0);
+    struct lk_http_response answer = failed(CURLE_OPERATION_TIMEDOUT, true, 0);
     struct lk_result result;
 
     lk_result_of(&target, false, &answer, &result);
@@ -225,7 +228,7 @@ static void what_a_key_covers_is_in_doubt(void **state)
     for (int sent = 0; sent < 2; sent++) {
         for (int whole = 0; whole < 2; whole++) {
             for (unsigned status = 0; status < 600; status++) {
-                struct lk_http_answer answer = {
+                struct lk_http_response answer = {
                     .sent = sent, .whole = whole, .status = status};
                 lk_result_of(&target, true, &answer, &with);
                 lk_result_of(&target, false, &answer, &without);
@@ -241,7 +244,7 @@ static void what_a_key_covers_is_in_doubt(void **state)
 static enum lk_end request_end(bool repeatable, bool sent, unsigned status,
                                const char *headers)
 {
-    struct lk_http_answer answer = {
+    struct lk_http_response answer = {
         .sent = sent, .status = status, .whole = status != 0};
     struct lk_result result;
 
@@ -298,7 +301,7 @@ static void what_the_app_never_heard_of_was_not_sent(void **state)
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct lk_http_answer answer = {.sent = rows[i].sent};
+        struct lk_http_response answer = {.sent = rows[i].sent};
         answer.headers = (struct lk_buf){(char *)rows[i].headers,
                                          strlen(rows[i].headers), 0};
         assert_int_equal(lk_request_left(&answer), rows[i].left);
@@ -311,7 +314,7 @@ static void assert_id(const char *where, const char *headers, const char *body,
                       const char *id)
 {
     struct lk_target target = {.id = (char *)where};
-    struct lk_http_answer answer = {
+    struct lk_http_response answer = {
         .headers = {(char *)headers, strlen(headers), 0},
         .body = {(char *)body, strlen(body), 0}};
     struct lk_buf found = {0};

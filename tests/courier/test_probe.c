@@ -31,9 +31,9 @@ static struct lk_probe make_probe(char *list)
     return probe;
 }
 
-static struct lk_http_answer make_answer(unsigned status, char *body)
+static struct lk_http_response make_answer(unsigned status, char *body)
 {
-    return (struct lk_http_answer){
+    return (struct lk_http_response){
         .status = status, .whole = true, .body = {body, strlen(body), 0}};
 }
 
@@ -102,7 +102,7 @@ static void test_no_key_leaves_its_place(void **state)
 static enum lk_proof judge(char *list, unsigned status, char *body)
 {
     struct lk_probe probe = make_probe(list);
-    struct lk_http_answer answer = make_answer(status, body);
+    struct lk_http_response answer = make_answer(status, body);
 
     return lk_probe_judge(&probe, &answer);
 }
@@ -144,7 +144,7 @@ static void test_an_answer_without_the_list_proves_nothing(void **state)
 static void test_a_list_that_was_cut_proves_nothing(void **state)
 {
     struct lk_probe probe = make_probe("/data");
-    struct lk_http_answer answer = make_answer(200, "{\"data\":[]}");
+    struct lk_http_response answer = make_answer(200, "{\"data\":[]}");
 
     answer.cut = true;
     assert_int_equal(lk_probe_judge(&probe, &answer), LK_PROOF_NONE);
@@ -152,7 +152,7 @@ static void test_a_list_that_was_cut_proves_nothing(void **state)
 
 static void test_absence_from_a_cache_proves_nothing(void **state)
 {
-    struct lk_http_answer answer = {.status = 404};
+    struct lk_http_response answer = {.status = 404};
     struct lk_probe probe = {0};
     char aged[] = "Server: x\r\nage: 7\r\n";
     char fresh[] = "Age: 0\r\n";
@@ -172,7 +172,7 @@ static void test_absence_from_a_cache_proves_nothing(void **state)
 static void test_a_status_that_means_both_means_nothing(void **state)
 {
     struct lk_probe probe = make_probe(NULL);
-    struct lk_http_answer answer = make_answer(404, "");
+    struct lk_http_response answer = make_answer(404, "");
 
     set_statuses(&probe.happened, 404, 404);
     assert_int_equal(lk_probe_judge(&probe, &answer), LK_PROOF_NONE);
@@ -182,7 +182,7 @@ static void expect_id(char *list, char *where, char *body, const char *id)
 {
     struct lk_probe probe = make_probe(list);
     struct lk_target target = {.id = where};
-    struct lk_http_answer answer = make_answer(200, body);
+    struct lk_http_response answer = make_answer(200, body);
     struct lk_buf out = {0};
 
     lk_probe_provider_id(&target, &probe, &answer, &out);

@@ -82,8 +82,8 @@ static struct ledger_job *start_two_ends(struct bench *bench)
     for (unsigned i = 1; i <= 2; i++) {
         atomic_store(&bench->good.allowed, i);
         await_kept(bench, i);
-        assert_int_equal(bench->ledger.kept[i - 1]->end_count, 1);
-        assert_int_equal(bench->ledger.kept[i - 1]->ends[0].id, i);
+        assert_int_equal(bench->ledger.stored[i - 1]->end_count, 1);
+        assert_int_equal(bench->ledger.stored[i - 1]->ends[0].id, i);
     }
     return first;
 }
@@ -122,8 +122,8 @@ static void a_step_that_fails_leaves_the_other_one_alone(void **state)
     ledger_plan(&bench->ledger, false, LK_UNAVAILABLE);
     ledger_let_one_go(&bench->ledger, 0);
     await_kept(bench, 2); /* it is given again, while the other is kept */
-    assert_int_equal(bench->ledger.kept[0]->ends[0].id, 2);
-    assert_int_equal(bench->ledger.kept[1]->ends[0].id, 1);
+    assert_int_equal(bench->ledger.stored[0]->ends[0].id, 2);
+    assert_int_equal(bench->ledger.stored[1]->ends[0].id, 1);
     ledger_hold(&bench->ledger, false);
     await_end(bench, &jobs[0]);
     stop(bench, 1000);
@@ -151,10 +151,11 @@ static void a_step_in_doubt_is_given_again_by_whichever_is_free(void **state)
     assert_int_equal(jobs[1].stale_ends, 0);
 }
 
-static void fail_for_one(struct ledger *ledger, const struct lk_work *work)
+static void fail_for_one(struct ledger *ledger,
+                         const struct lk_job_batch *job_batch)
 {
-    for (size_t i = 0; i < work->end_count; i++) {
-        if (work->ends[i].id == 3) {
+    for (size_t i = 0; i < job_batch->end_count; i++) {
+        if (job_batch->ends[i].id == 3) {
             ledger_plan(ledger, false, LK_INVALID);
             return;
         }
@@ -205,7 +206,7 @@ static struct ledger_job *end_while_renewing(struct bench *bench)
     await_kept(bench, 1);
     ledger_let_one_go(&bench->ledger, 0); /* the lease */
     await_kept(bench, 1);
-    assert_int_equal(bench->ledger.kept[0]->mark_count, 1);
+    assert_int_equal(bench->ledger.stored[0]->mark_count, 1);
     atomic_store(&bench->good.allowed, 1);
     await_calls(bench, "honours", 1);
     assert_int_equal(count_kept(bench), 1); /* its end is not given yet */
@@ -278,7 +279,7 @@ static struct ledger_job *renew_ahead(struct bench *bench)
     ledger_await(&bench->ledger, is_leased, &jobs[2]);
     ledger_hold(&bench->ledger, true);
     await_kept(bench, 1);
-    assert_int_equal(bench->ledger.kept[0]->mark_count, 2);
+    assert_int_equal(bench->ledger.stored[0]->mark_count, 2);
     /* The second ends, the third gets its place. */
     atomic_store(&bench->good.allowed, 3);
     await_calls(bench, "once", 2);
@@ -321,9 +322,9 @@ static void a_stop_gives_back_what_waited_to_be_marked(void **state)
 
     ledger_plan(&bench->ledger, false, LK_UNAVAILABLE);
     pthread_mutex_lock(&bench->ledger.mutex);
-    struct lk_work *work = bench->ledger.kept[0];
+    struct lk_job_batch *job_batch = bench->ledger.stored[0];
     pthread_mutex_unlock(&bench->ledger.mutex);
-    assert_false(work->marks[0].called && work->marks[1].called);
+    assert_false(job_batch->marks[0].called && job_batch->marks[1].called);
     ledger_hold(&bench->ledger, false);
     stop(bench, 1000);
     assert_delivered_once(&jobs[1]);
@@ -347,7 +348,7 @@ static void what_is_due_is_leased_while_an_end_is_under_way(void **state)
     struct ledger_job *next = ledger_add(&bench->ledger, "once", "/2");
     lk_courier_class.wake(bench->courier);
     await_kept(bench, 2);
-    assert_true(bench->ledger.kept[1]->want_count > 0);
+    assert_true(bench->ledger.stored[1]->want_count > 0);
     ledger_let_one_go(&bench->ledger, 1);
     ledger_hold(&bench->ledger, false);
     await_end(bench, next);
@@ -365,7 +366,7 @@ static void nothing_is_leased_while_a_step_takes_a_third_of_a_lease(
     ledger_hold(&bench->ledger, true);
     start(bench);
     await_kept(bench, 1);
-    while (!bench->ledger.kept[0]->end_count) { /* it was the lease */
+    while (!bench->ledger.stored[0]->end_count) { /* it was the lease */
         ledger_let_one_go(&bench->ledger, 0);
         await_kept(bench, 1);
     }
@@ -379,10 +380,10 @@ static void nothing_is_leased_while_a_step_takes_a_third_of_a_lease(
     assert_int_equal(next->state, LK_JOB_DELIVERED);
 }
 
-static bool asks_for(const struct lk_work *work, const char *target)
+static bool asks_for(const struct lk_job_batch *job_batch, const char *target)
 {
-    for (size_t i = 0; i < work->want_count; i++) {
-        if (latchkey_slice_equal(work->wants[i].target,
+    for (size_t i = 0; i < job_batch->want_count; i++) {
+        if (latchkey_slice_equal(job_batch->wants[i].target,
                                  latchkey_slice(target))) {
             return true;
         }
@@ -392,9 +393,10 @@ static bool asks_for(const struct lk_work *work, const char *target)
 
 /* The process stands still for longer than a lease, and what comes next is
  * kept. */
-static void stand_still(struct ledger *ledger, const struct lk_work *work)
+static void stand_still(struct ledger *ledger,
+                        const struct lk_job_batch *job_batch)
 {
-    if (asks_for(work, "once") && ledger->job_count == 4) {
+    if (asks_for(job_batch, "once") && ledger->job_count == 4) {
         usleep(700 * 1000);
         ledger->held = true;
         ledger->look = NULL;
@@ -420,14 +422,14 @@ static void what_is_renewed_too_late_is_not_settled_by_another_step(
     ledger_add(&bench->ledger, "once", "/4");
     lk_courier_class.wake(bench->courier);
     await_kept(bench, 1);
-    assert_true(bench->ledger.kept[0]->mark_count >= 2);
-    assert_false(asks_for(bench->ledger.kept[0], "honours"));
+    assert_true(bench->ledger.stored[0]->mark_count >= 2);
+    assert_false(asks_for(bench->ledger.stored[0], "honours"));
     atomic_store(&bench->good.allowed, 1); /* so that there is room */
     await_calls(bench, "honours", 1);
     lk_courier_class.wake(bench->courier);
     usleep(50 * 1000); /* for what must not come */
     for (size_t i = 0; i < count_kept(bench); i++) {
-        assert_false(asks_for(bench->ledger.kept[i], "honours"));
+        assert_false(asks_for(bench->ledger.stored[i], "honours"));
     }
     atomic_store(&bench->good.allowed, 100);
     ledger_hold(&bench->ledger, false);
@@ -473,10 +475,10 @@ static void a_target_is_asked_for_in_one_step_at_a_time(void **state)
     ledger_hold(&bench->ledger, true);
     atomic_store(&bench->good.allowed, 1);
     await_kept(bench, 1);
-    assert_true(asks_for(bench->ledger.kept[0], "honours"));
+    assert_true(asks_for(bench->ledger.stored[0], "honours"));
     atomic_store(&bench->good.allowed, 2);
     await_kept(bench, 2);
-    assert_false(asks_for(bench->ledger.kept[1], "honours"));
+    assert_false(asks_for(bench->ledger.stored[1], "honours"));
     atomic_store(&bench->good.allowed, 100);
     ledger_let_one_go(&bench->ledger, 1);
     ledger_hold(&bench->ledger, false);
@@ -548,7 +550,7 @@ static void a_stop_gives_back_what_could_not_be_marked(void **state)
     await_kept(bench, 1);
     ledger_let_one_go(&bench->ledger, 0);
     await_kept(bench, 1);
-    assert_int_equal(bench->ledger.kept[0]->mark_count, 1);
+    assert_int_equal(bench->ledger.stored[0]->mark_count, 1);
     bench->ledger.others = true;
     assert_int_equal(pthread_create(&thread, NULL, stop_in_a_thread, bench), 0);
     usleep(20 * 1000);

@@ -45,8 +45,8 @@ static void record(struct lk_buf *log, const struct lk_reply *reply,
 
 static void judge(const struct lk_reply *reply)
 {
-    struct lk_answer answer;
-    enum lk_status status = latchkey_answer_read(reply, &answer);
+    struct lk_decision answer;
+    enum lk_status status = latchkey_decision_read(reply, &answer);
 
     if (status != LK_OK) {
         check(answer.verdict == LK_VERDICT_NIL, "no verdict");

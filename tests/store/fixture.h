@@ -344,7 +344,7 @@ HELPER void load_kept(struct bed *bed, struct lk_op *op)
     if (op->out.needs_load) {
         assert_int_equal(bed->store->class->load(bed->store, op), LK_OK);
     }
-    assert_non_null(op->out.kept);
+    assert_non_null(op->out.stored);
 }
 
 HELPER void expect_bytes(struct lk_slice got, struct lk_slice expected)
@@ -363,9 +363,9 @@ HELPER void expect_replay(struct bed *bed, const char *key,
     apply_all(bed, &op, 1, false);
     expect_verdict(&op, LK_VERDICT_REPLAY);
     load_kept(bed, &op);
-    assert_int_equal(op.out.kept->response.status, expected->status);
-    expect_bytes(op.out.kept->response.headers, expected->headers);
-    expect_bytes(op.out.kept->response.body, expected->body);
+    assert_int_equal(op.out.stored->response.status, expected->status);
+    expect_bytes(op.out.stored->response.headers, expected->headers);
+    expect_bytes(op.out.stored->response.body, expected->body);
     lk_op_clear(&op);
 }
 
@@ -415,9 +415,9 @@ HELPER void await_store_time(struct bed *bed, uint64_t at_ms)
 
 /* LK_NOT_FOUND as LK_STATE_ABSENT; the record is freed if `out` is NULL. */
 HELPER enum lk_state look(struct bed *bed, const char *key,
-                          struct lk_record *out)
+                          struct lk_operation *out)
 {
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
     struct lk_op op = op_on(bed, LK_EVENT_CLAIM, key);
     enum lk_status status =
         bed->store->class->lookup(bed->store, op.name, &record);
@@ -429,7 +429,7 @@ HELPER enum lk_state look(struct bed *bed, const char *key,
     if (out && !status) {
         *out = record;
     } else {
-        lk_record_free(&record);
+        lk_operation_free(&record);
     }
     return state;
 }

@@ -63,51 +63,55 @@ HELPER struct lk_outcome accept(struct bed *bed, const char *key,
 /* ---- The courier ----------------------------------------------------------
  */
 
-HELPER struct lk_batch work_batch(struct bed *bed, struct lk_work *work)
+HELPER struct lk_batch work_batch(struct bed *bed,
+                                  struct lk_job_batch *job_batch)
 {
-    return (struct lk_batch){
-        .work = work, .lane = bed->store->work_lanes ? bed->store->lanes : 0};
+    return (struct lk_batch){.job_batch = job_batch,
+                             .lane =
+                                 bed->store->job_lanes ? bed->store->lanes : 0};
 }
 
-HELPER void apply_work(struct bed *bed, struct lk_work *work)
+HELPER void apply_work(struct bed *bed, struct lk_job_batch *job_batch)
 {
-    struct lk_batch batch = work_batch(bed, work);
+    struct lk_batch batch = work_batch(bed, job_batch);
 
-    work->status = LK_INVALID;
+    job_batch->status = LK_INVALID;
     bed->store->class->apply(bed->store, &batch);
     lk_batch_clear(&batch);
-    if (work->status) {
-        fail_msg("work: %s: %s", latchkey_status_name(work->status),
-                 work->error ? work->error : "");
+    if (job_batch->status) {
+        fail_msg("work: %s: %s", latchkey_status_name(job_batch->status),
+                 job_batch->error ? job_batch->error : "");
     }
 }
 
 /* At most `limit` jobs of one target; the caller clears the work. */
-HELPER struct lk_work lease_of(struct bed *bed, const char *target,
-                               size_t limit, bool honours, uint64_t lease_ms)
+HELPER struct lk_job_batch lease_of(struct bed *bed, const char *target,
+                                    size_t limit, bool honours,
+                                    uint64_t lease_ms)
 {
     struct lk_job_want want = {
         .target = text(target), .limit = limit, .honours = honours};
-    struct lk_work work = {
+    struct lk_job_batch job_batch = {
         .wants = &want, .want_count = 1, .lease_ms = lease_ms};
 
-    apply_work(bed, &work);
-    work.wants = NULL;
-    work.want_count = 0;
-    return work;
+    apply_work(bed, &job_batch);
+    job_batch.wants = NULL;
+    job_batch.want_count = 0;
+    return job_batch;
 }
 
 HELPER struct lk_job take(struct bed *bed, const char *target, bool honours,
                           uint64_t lease_ms)
 {
-    struct lk_work work = lease_of(bed, target, 1, honours, lease_ms);
+    struct lk_job_batch job_batch = lease_of(bed, target, 1, honours, lease_ms);
 
-    if (work.job_count != 1) {
-        fail_msg("%zu jobs of %s were leased, not 1", work.job_count, target);
+    if (job_batch.job_count != 1) {
+        fail_msg("%zu jobs of %s were leased, not 1", job_batch.job_count,
+                 target);
     }
-    struct lk_job job = work.jobs[0];
-    work.job_count = 0; /* its text is the caller's now */
-    lk_work_clear(&work);
+    struct lk_job job = job_batch.jobs[0];
+    job_batch.job_count = 0; /* its text is the caller's now */
+    lk_job_batch_clear(&job_batch);
     return job;
 }
 
@@ -118,18 +122,18 @@ HELPER struct lk_job take_job(struct bed *bed)
 
 HELPER void expect_nothing_due(struct bed *bed, const char *target)
 {
-    struct lk_work work = lease_of(bed, target, 10, true, LONG_MS);
+    struct lk_job_batch job_batch = lease_of(bed, target, 10, true, LONG_MS);
 
-    assert_int_equal(work.job_count, 0);
-    lk_work_clear(&work);
+    assert_int_equal(job_batch.job_count, 0);
+    lk_job_batch_clear(&job_batch);
 }
 
 /* Whether it was stale. */
 HELPER bool give_end(struct bed *bed, struct lk_job_end end)
 {
-    struct lk_work work = {.ends = &end, .end_count = 1};
+    struct lk_job_batch job_batch = {.ends = &end, .end_count = 1};
 
-    apply_work(bed, &work);
+    apply_work(bed, &job_batch);
     return end.stale;
 }
 
@@ -154,24 +158,24 @@ HELPER bool mark(struct bed *bed, const struct lk_job *job, bool called,
                                 .attempt = job->attempts,
                                 .called = called,
                                 .lease_ms = lease_ms};
-    struct lk_work work = {.marks = &given, .mark_count = 1};
+    struct lk_job_batch job_batch = {.marks = &given, .mark_count = 1};
 
-    apply_work(bed, &work);
+    apply_work(bed, &job_batch);
     return given.stale;
 }
 
-HELPER enum lk_status order(struct bed *bed, enum lk_order what, uint64_t id,
-                            unsigned attempt)
+HELPER enum lk_status order(struct bed *bed, enum lk_job_action_kind what,
+                            uint64_t id, unsigned attempt)
 {
-    struct lk_job_order given = {.order = what,
-                                 .id = id,
-                                 .attempt = attempt,
-                                 .target = text(target_of(bed)),
-                                 .who = LK_SLICE("oncall"),
-                                 .why = LK_SLICE("ticket 4711")};
-    struct lk_work work = {.orders = &given, .order_count = 1};
+    struct lk_job_action given = {.order = what,
+                                  .id = id,
+                                  .attempt = attempt,
+                                  .target = text(target_of(bed)),
+                                  .who = LK_SLICE("oncall"),
+                                  .why = LK_SLICE("ticket 4711")};
+    struct lk_job_batch job_batch = {.orders = &given, .order_count = 1};
 
-    apply_work(bed, &work);
+    apply_work(bed, &job_batch);
     return given.status_out;
 }
 

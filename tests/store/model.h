@@ -401,7 +401,7 @@ static void hear_outcome(struct model *model, const struct model_op *op,
  * ------------------------------------------------------------------- */
 
 static void check_kept(struct model *model, unsigned key,
-                       const struct lk_kept *kept)
+                       const struct lk_stored *stored)
 {
     static char bytes[MODEL_BODY];
     const struct model_record *record = &model->records[key];
@@ -410,8 +410,8 @@ static void check_kept(struct model *model, unsigned key,
     if (record->omitted) {
         body.len = 0;
     }
-    if (kept->response.status != 200 + (unsigned)(record->answer % 300) ||
-        !latchkey_slice_equal(kept->response.body, body)) {
+    if (stored->response.status != 200 + (unsigned)(record->answer % 300) ||
+        !latchkey_slice_equal(stored->response.body, body)) {
         violate(model, "%s: the answer is not the one that was stored",
                 model->keys[key]);
     }
@@ -439,12 +439,12 @@ static void check_replay(struct model *model, const struct model_op *plan,
     if (status) {
         return;
     }
-    if (!op->out.kept) {
+    if (!op->out.stored) {
         violate(model, "%s: a replay without an answer",
                 model->keys[plan->key]);
         return;
     }
-    check_kept(model, plan->key, op->out.kept);
+    check_kept(model, plan->key, op->out.stored);
 }
 
 /* One batch of `count` planned operations. Clears `unknown` beforehand. */
@@ -567,13 +567,13 @@ static bool same_number(uint64_t expected, uint64_t seen)
     return !expected || expected == seen;
 }
 
-static bool has_reason(const struct lk_record *seen)
+static bool has_reason(const struct lk_operation *seen)
 {
     return !latchkey_slice_equal(seen->reason, LK_SLICE("lock lapsed"));
 }
 
 static bool world_fits(const struct model_record *world,
-                       const struct lk_record *seen, uint64_t now)
+                       const struct lk_operation *seen, uint64_t now)
 {
     if (seen->state == LK_STATE_ABSENT) {
         return world->state == LK_STATE_ABSENT ||
@@ -600,20 +600,20 @@ static bool world_fits(const struct model_record *world,
 }
 
 static bool answer_fits(const struct model_record *world,
-                        const struct lk_record *seen)
+                        const struct lk_operation *seen)
 {
     static char bytes[MODEL_BODY];
 
     if (seen->state != LK_STATE_COMPLETED || world->omitted) {
         return true;
     }
-    return seen->kept &&
-           latchkey_slice_equal(seen->kept->response.body,
+    return seen->stored &&
+           latchkey_slice_equal(seen->stored->response.body,
                                 answer_bytes(world->answer, bytes));
 }
 
 static const struct model_record *find_world(const struct worlds *worlds,
-                                             const struct lk_record *seen,
+                                             const struct lk_operation *seen,
                                              uint64_t now)
 {
     for (size_t i = 0; i < worlds->count; i++) {
@@ -627,7 +627,7 @@ static const struct model_record *find_world(const struct worlds *worlds,
 
 /* From now on the record is what was seen. */
 static void adopt(struct model *model, unsigned key, struct model_record world,
-                  const struct lk_record *seen)
+                  const struct lk_operation *seen)
 {
     if (seen->state == LK_STATE_ABSENT) {
         /* Tokens go on rising, whatever was forgotten. */
@@ -661,7 +661,7 @@ enum { BATCH_EITHER, BATCH_LOST, BATCH_DONE };
 static int observe_key(struct model *model, unsigned key)
 {
     static struct worlds before, after;
-    struct lk_record seen = {0};
+    struct lk_operation seen = {0};
     const struct model_record *lost, *done;
     int fate = BATCH_EITHER;
 
@@ -691,7 +691,7 @@ static int observe_key(struct model *model, unsigned key)
         adopt(model, key, *(lost ? lost : done), &seen);
         fate = lost && done ? BATCH_EITHER : lost ? BATCH_LOST : BATCH_DONE;
     }
-    lk_record_free(&seen);
+    lk_operation_free(&seen);
     return fate;
 }
 

@@ -43,8 +43,8 @@ static void operations_on_one_key_see_each_other_in_order(void **state)
         enum lk_status status = bed->store->class->load(bed->store, &ops[5]);
         assert_true(status == LK_OK || status == LK_AGAIN);
     }
-    if (ops[5].out.kept) {
-        expect_bytes(ops[5].out.kept->response.body, LK_SLICE("answer"));
+    if (ops[5].out.stored) {
+        expect_bytes(ops[5].out.stored->response.body, LK_SLICE("answer"));
     }
     for (size_t i = 0; i < COUNT; i++) {
         lk_op_clear(&ops[i]);
@@ -165,8 +165,8 @@ static void an_omitted_answer_is_told_with_its_reason(void **state)
         apply_all(bed, &op, 1, false);
         expect_verdict(&op, LK_VERDICT_OMITTED);
         load_kept(bed, &op);
-        assert_int_equal(op.out.kept->response.status, 201);
-        expect_bytes(op.out.kept->reason, LK_SLICE("too large"));
+        assert_int_equal(op.out.stored->response.status, 201);
+        expect_bytes(op.out.stored->reason, LK_SLICE("too large"));
         lk_op_clear(&op);
         bed_reopen(bed);
     }
@@ -183,7 +183,7 @@ static void the_first_completion_stands_and_is_shown(void **state)
     apply_all(bed, &op, 1, false);
     expect_verdict(&op, LK_VERDICT_KEPT);
     load_kept(bed, &op);
-    expect_bytes(op.out.kept->response.body, LK_SLICE("first"));
+    expect_bytes(op.out.stored->response.body, LK_SLICE("first"));
     lk_op_clear(&op);
 }
 
@@ -201,7 +201,7 @@ static void a_doubt_is_told_with_its_reason_and_time(void **state)
         apply_all(bed, &op, 1, false);
         expect_verdict(&op, LK_VERDICT_UNCERTAIN);
         load_kept(bed, &op);
-        expect_bytes(op.out.kept->reason, LK_SLICE("timed out"));
+        expect_bytes(op.out.stored->reason, LK_SLICE("timed out"));
         assert_in_range(op.out.since_ms, before, after);
         lk_op_clear(&op);
         bed_reopen(bed);
@@ -370,14 +370,14 @@ static void keep_makes_an_answer_last_longer_and_never_shorter(void **state)
     struct bed *bed = *state;
     struct lk_outcome done = finish_new(bed, "k", "x", HOUR_MS);
     struct lk_op op = op_on(bed, LK_EVENT_KEEP, "k");
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
 
     op.ttl_ms = 72 * HOUR_MS;
     say(bed, op, LK_VERDICT_DONE);
     bed_reopen(bed);
     assert_int_equal(look(bed, "k", &record), LK_STATE_COMPLETED);
     uint64_t expires = record.expires_ms;
-    lk_record_free(&record);
+    lk_operation_free(&record);
     assert_true(expires >= done.now_ms + 72 * HOUR_MS);
     op.ttl_ms = 1;
     say(bed, op, LK_VERDICT_DONE);
@@ -466,7 +466,7 @@ static void a_late_extension_does_not_take_back_a_doubt(void **state)
     struct bed *bed = *state;
     uint64_t token = claim_new(bed, "k", "a");
     struct lk_op op = with_token(bed, LK_EVENT_DOUBT, "k", token);
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
 
     op.reason = LK_SLICE("no answer");
     say(bed, op, LK_VERDICT_DONE);
@@ -475,7 +475,7 @@ static void a_late_extension_does_not_take_back_a_doubt(void **state)
     say(bed, op, LK_VERDICT_STALE);
     assert_int_equal(look(bed, "k", &record), LK_STATE_UNCERTAIN);
     assert_true(latchkey_slice_equal(record.reason, LK_SLICE("no answer")));
-    lk_record_free(&record);
+    lk_operation_free(&record);
     say(bed, complete_of(bed, "k", token, "late"), LK_VERDICT_DONE);
 }
 

@@ -244,7 +244,7 @@ static void a_record_in_pieces_ends_in_an_error(void **state)
     skip_unless_embedded(bed);
     for (size_t i = 0; i < sizeof(damage) / sizeof(damage[0]); i++) {
         char key[16];
-        struct lk_record record;
+        struct lk_operation record;
         snprintf(key, sizeof(key), "piece-%zu", i);
         finish_new(bed, key, "answer", 0);
         reopen_on_damage(bed, damage[i]);

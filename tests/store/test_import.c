@@ -6,11 +6,11 @@
 #include "tests/store/fixture.h"
 
 /* A finished operation of another store, a day before it expires. */
-static struct lk_record record_of(struct bed *bed, const char *key,
-                                  uint64_t token, enum lk_state state)
+static struct lk_operation record_of(struct bed *bed, const char *key,
+                                     uint64_t token, enum lk_state state)
 {
     uint64_t now = stats_of(bed).now_ms;
-    struct lk_record record = {
+    struct lk_operation record = {
         .name = {text(bed->tenant), LK_SLICE("POST /payments"), text(key)},
         .state = state,
         .token = token,
@@ -43,29 +43,29 @@ static struct lk_record record_of(struct bed *bed, const char *key,
 static const struct lk_response answer = {
     201, {"X-A: b\r\n", 8}, {"the \0 answer", 12}};
 
-static struct lk_import give(struct bed *bed, struct lk_record *records,
+static struct lk_import give(struct bed *bed, struct lk_operation *records,
                              size_t count)
 {
     struct lk_import result = {0};
 
     for (size_t i = 0; i < count; i++) {
         if (records[i].state == LK_STATE_COMPLETED && !records[i].omitted) {
-            records[i].kept =
-                lk_kept_make(records[i].token, records[i].completed_ms, &answer,
-                             (struct lk_slice){0});
-            assert_non_null(records[i].kept);
+            records[i].stored =
+                lk_stored_make(records[i].token, records[i].completed_ms,
+                               &answer, (struct lk_slice){0});
+            assert_non_null(records[i].stored);
         }
     }
     assert_int_equal(
         bed->store->class->import(bed->store, records, count, &result), LK_OK);
     for (size_t i = 0; i < count; i++) {
-        lk_kept_unref(records[i].kept);
-        records[i].kept = NULL;
+        lk_stored_unref(records[i].stored);
+        records[i].stored = NULL;
     }
     return result;
 }
 
-static bool is_taken(struct bed *bed, struct lk_record record)
+static bool is_taken(struct bed *bed, struct lk_operation record)
 {
     struct lk_import result = give(bed, &record, 1);
 
@@ -136,8 +136,8 @@ static void an_imported_record_is_found_by_its_number(void **state)
 {
     struct bed *bed = *state;
     uint64_t token = fresh_tokens(bed);
-    struct lk_record record = record_of(bed, "k", token, LK_STATE_COMPLETED);
-    struct lk_record found = {0};
+    struct lk_operation record = record_of(bed, "k", token, LK_STATE_COMPLETED);
+    struct lk_operation found = {0};
 
     record.number = token - 7; /* claimed a second time */
     record.attempt = 2;
@@ -148,7 +148,7 @@ static void an_imported_record_is_found_by_its_number(void **state)
                          LK_OK);
         assert_int_equal(found.token, token);
         assert_int_equal(found.attempt, 2);
-        lk_record_free(&found);
+        lk_operation_free(&found);
         bed_reopen(bed);
     }
 }
@@ -157,10 +157,10 @@ static void a_number_that_is_taken_is_replaced(void **state)
 {
     struct bed *bed = *state;
     uint64_t token = fresh_tokens(bed);
-    struct lk_record pair[] = {
+    struct lk_operation pair[] = {
         record_of(bed, "first", token, LK_STATE_COMPLETED),
         record_of(bed, "second", token + 1, LK_STATE_COMPLETED)};
-    struct lk_record found = {0};
+    struct lk_operation found = {0};
 
     pair[1].number = token;
     struct lk_import result = give(bed, pair, 2);
@@ -168,10 +168,10 @@ static void a_number_that_is_taken_is_replaced(void **state)
     assert_int_equal(result.renumbered, 1);
     assert_int_equal(look(bed, "first", &found), LK_STATE_COMPLETED);
     uint64_t number = found.number;
-    lk_record_free(&found);
+    lk_operation_free(&found);
     assert_int_equal(look(bed, "second", &found), LK_STATE_COMPLETED);
     assert_int_not_equal(found.number, number);
-    lk_record_free(&found);
+    lk_operation_free(&found);
     bed_reopen(bed);
     expect_replay(bed, "first", &answer);
     expect_replay(bed, "second", &answer);
@@ -222,7 +222,7 @@ static void under_one_token_the_later_state_is_newer(void **state)
 {
     struct bed *bed = *state;
     uint64_t token = fresh_tokens(bed);
-    const struct lk_record order[] = {
+    const struct lk_operation order[] = {
         record_of(bed, "k", token, LK_STATE_IN_PROGRESS),
         record_of(bed, "k", token, LK_STATE_UNCERTAIN),
         record_of(bed, "k", token, LK_STATE_COMPLETED)};
@@ -233,7 +233,7 @@ static void under_one_token_the_later_state_is_newer(void **state)
             assert_false(is_taken(bed, order[k]));
         }
     }
-    struct lk_record evicted = record_of(bed, "k", token, LK_STATE_RELEASED);
+    struct lk_operation evicted = record_of(bed, "k", token, LK_STATE_RELEASED);
     evicted.evicted = true;
     assert_true(is_taken(bed, evicted));
     assert_false(is_taken(bed, record_of(bed, "k", token, LK_STATE_COMPLETED)));
@@ -249,7 +249,8 @@ static void a_release_elsewhere_does_not_undo_a_completion(void **state)
 {
     struct bed *bed = *state;
     uint64_t token = claim_new(bed, "k", "a");
-    struct lk_record released = record_of(bed, "k", token, LK_STATE_RELEASED);
+    struct lk_operation released =
+        record_of(bed, "k", token, LK_STATE_RELEASED);
 
     say(bed, complete_of(bed, "k", token, "paid"), LK_VERDICT_DONE);
     released.expires_ms += 1000 * HOUR_MS;
@@ -268,11 +269,11 @@ static void in_one_state_the_longer_life_is_newer(void **state)
 {
     struct bed *bed = *state;
     uint64_t token = fresh_tokens(bed);
-    struct lk_record running =
+    struct lk_operation running =
         record_of(bed, "running", token, LK_STATE_IN_PROGRESS);
-    struct lk_record done =
+    struct lk_operation done =
         record_of(bed, "done", token + 1, LK_STATE_COMPLETED);
-    struct lk_record found = {0};
+    struct lk_operation found = {0};
 
     assert_true(is_taken(bed, running));
     assert_true(is_taken(bed, done));
@@ -287,10 +288,10 @@ static void in_one_state_the_longer_life_is_newer(void **state)
     bed_reopen(bed);
     assert_int_equal(look(bed, "running", &found), LK_STATE_IN_PROGRESS);
     assert_int_equal(found.lock_until_ms, running.lock_until_ms + HOUR_MS);
-    lk_record_free(&found);
+    lk_operation_free(&found);
     assert_int_equal(look(bed, "done", &found), LK_STATE_COMPLETED);
     assert_int_equal(found.expires_ms, done.expires_ms + HOUR_MS);
-    lk_record_free(&found);
+    lk_operation_free(&found);
     expect_replay(bed, "done", &answer);
 }
 
@@ -305,8 +306,9 @@ static void an_expired_record_makes_room(void **state)
     turn(bed);
     done = finish_new(bed, "l", "old", 1);
     await_store_time(bed, done.expires_ms);
-    struct lk_record pair[] = {record_of(bed, "k", token, LK_STATE_COMPLETED),
-                               record_of(bed, "l", 1, LK_STATE_COMPLETED)};
+    struct lk_operation pair[] = {
+        record_of(bed, "k", token, LK_STATE_COMPLETED),
+        record_of(bed, "l", 1, LK_STATE_COMPLETED)};
     assert_int_equal(give(bed, pair, 2).taken, 2);
     for (int round = 0; round < 2; round++) {
         expect_replay(bed, "k", &answer);
@@ -338,7 +340,7 @@ static void imported_records_expire_like_any_other(void **state)
     struct bed *bed = *state;
     uint64_t token = fresh_tokens(bed);
     uint64_t soon = stats_of(bed).now_ms + 50;
-    struct lk_record record = record_of(bed, "k", token, LK_STATE_COMPLETED);
+    struct lk_operation record = record_of(bed, "k", token, LK_STATE_COMPLETED);
 
     record.expires_ms = soon;
     record.number = token - 1;
@@ -431,8 +433,8 @@ static void what_cannot_be_is_refused_as_a_whole(void **state)
 {
     struct bed *bed = *state;
     uint64_t token = fresh_tokens(bed);
-    struct lk_record pair[] = {record_of(bed, "k", token, LK_STATE_RELEASED),
-                               record_of(bed, "l", 0, LK_STATE_RELEASED)};
+    struct lk_operation pair[] = {record_of(bed, "k", token, LK_STATE_RELEASED),
+                                  record_of(bed, "l", 0, LK_STATE_RELEASED)};
     struct lk_import result = {0};
 
     assert_int_equal(bed->store->class->import(bed->store, pair, 2, &result),
@@ -459,25 +461,25 @@ static void a_store_says_what_it_promises(void **state)
 
 struct copy {
     struct lk_slice tenant;
-    struct lk_record records[16];
+    struct lk_operation records[16];
     size_t count;
 };
 
-static bool copy_record(void *context, const struct lk_record *record)
+static bool copy_record(void *context, const struct lk_operation *record)
 {
     struct copy *copy = context;
 
     if (!latchkey_slice_equal(record->name.tenant, copy->tenant)) {
         return true;
     }
-    struct lk_record *to = &copy->records[copy->count++];
+    struct lk_operation *to = &copy->records[copy->count++];
     struct lk_slice *from[] = {&to->name.tenant, &to->name.scope, &to->name.key,
                                &to->fingerprint, &to->owner,      &to->reason};
 
     assert_true(copy->count <= 16);
     *to = *record;
     to->text = (struct lk_buf){0};
-    to->kept = record->kept ? lk_kept_ref(record->kept) : NULL;
+    to->stored = record->stored ? lk_stored_ref(record->stored) : NULL;
     assert_int_equal(latchkey_buf_reserve(&to->text, 4096), LK_OK);
     for (int i = 0; i < 6; i++) {
         const char *at = to->text.data + to->text.len;
@@ -504,7 +506,7 @@ static void a_whole_list_has_all_that_an_import_needs(void **state)
     struct bed *bed = *state;
     uint64_t token = fresh_tokens(bed);
     struct copy copy = {.tenant = text(bed->tenant)};
-    struct lk_record given[] = {
+    struct lk_operation given[] = {
         record_of(bed, "a", token + 1, LK_STATE_IN_PROGRESS),
         record_of(bed, "b", token + 2, LK_STATE_UNCERTAIN),
         record_of(bed, "c", token + 3, LK_STATE_COMPLETED),
@@ -522,8 +524,8 @@ static void a_whole_list_has_all_that_an_import_needs(void **state)
     list_whole(bed, &copy);
     assert_int_equal(copy.count, 6);
     for (size_t i = 0; i < 6; i++) {
-        struct lk_record *got = &copy.records[i];
-        struct lk_record *want = &given[got->name.key.data[0] - 'a'];
+        struct lk_operation *got = &copy.records[i];
+        struct lk_operation *want = &given[got->name.key.data[0] - 'a'];
         assert_int_equal(got->state, want->state);
         assert_int_equal(got->token, want->token);
         assert_int_equal(got->number, want->number);
@@ -543,11 +545,11 @@ static void a_whole_list_has_all_that_an_import_needs(void **state)
         expect_bytes(got->fingerprint, want->fingerprint);
         expect_bytes(got->reason, want->reason);
         if (want == &given[2]) {
-            assert_non_null(got->kept);
-            expect_bytes(got->kept->response.body, answer.body);
-            expect_bytes(got->kept->response.headers, answer.headers);
+            assert_non_null(got->stored);
+            expect_bytes(got->stored->response.body, answer.body);
+            expect_bytes(got->stored->response.headers, answer.headers);
         }
-        lk_record_free(got);
+        lk_operation_free(got);
     }
 }
 

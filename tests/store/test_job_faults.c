@@ -23,16 +23,16 @@ static void await_recovery(struct bed *bed)
 static enum lk_status try_lease(struct bed *bed, size_t *count)
 {
     struct lk_job_want want = {.target = text(target_of(bed)), .limit = 10};
-    struct lk_work work = {
+    struct lk_job_batch job_batch = {
         .wants = &want, .want_count = 1, .lease_ms = LONG_MS};
-    struct lk_batch batch = work_batch(bed, &work);
+    struct lk_batch batch = work_batch(bed, &job_batch);
 
-    work.status = LK_INVALID;
+    job_batch.status = LK_INVALID;
     bed->store->class->apply(bed->store, &batch);
-    *count = work.job_count;
+    *count = job_batch.job_count;
     lk_batch_clear(&batch);
-    lk_work_clear(&work);
-    return work.status;
+    lk_job_batch_clear(&job_batch);
+    return job_batch.status;
 }
 
 /* C23 */
@@ -60,7 +60,7 @@ static void work_that_is_not_durable_leases_nothing(void **state)
 
 /* Runs `work` in a child that the fault file kills. */
 static void work_and_die(struct bed *bed, const char *lines,
-                         struct lk_work *work)
+                         struct lk_job_batch *job_batch)
 {
     bed_close(bed);
     pid_t child = fork();
@@ -70,7 +70,7 @@ static void work_and_die(struct bed *bed, const char *lines,
             _exit(1);
         }
         set_faults(lines); /* opening has syncs of its own */
-        struct lk_batch batch = work_batch(bed, work);
+        struct lk_batch batch = work_batch(bed, job_batch);
         bed->store->class->apply(bed->store, &batch);
         _exit(0);
     }
@@ -85,10 +85,10 @@ static void work_and_die(struct bed *bed, const char *lines,
 static void lease_and_die(struct bed *bed, const char *lines)
 {
     struct lk_job_want want = {.target = text(target_of(bed)), .limit = 10};
-    struct lk_work work = {
+    struct lk_job_batch job_batch = {
         .wants = &want, .want_count = 1, .lease_ms = SHORT_MS};
 
-    work_and_die(bed, lines, &work);
+    work_and_die(bed, lines, &job_batch);
     await_store_time(bed, stats_of(bed).now_ms + 3);
 }
 
@@ -125,14 +125,15 @@ static void a_job_whose_courier_was_killed_when_it_called_is_uncertain(
                                  .attempt = job.attempts,
                                  .called = true,
                                  .lease_ms = SHORT_MS};
-    struct lk_work work = {.marks = &called, .mark_count = 1};
-    work_and_die(bed, "kill after_called\n", &work);
+    struct lk_job_batch job_batch = {.marks = &called, .mark_count = 1};
+    work_and_die(bed, "kill after_called\n", &job_batch);
     await_store_time(bed, stats_of(bed).now_ms + 3);
     expect_nothing_due(bed, "nothing-there");
-    struct lk_work lost = lease_of(bed, target_of(bed), 10, false, LONG_MS);
+    struct lk_job_batch lost =
+        lease_of(bed, target_of(bed), 10, false, LONG_MS);
     assert_int_equal(lost.job_count, 0);
     assert_int_equal(lost.lapsed, 1);
-    lk_work_clear(&lost);
+    lk_job_batch_clear(&lost);
     expect_job(bed, job.id, LK_JOB_UNCERTAIN);
     expect_clean(bed);
     lk_job_free(&job);
@@ -147,12 +148,12 @@ static void an_end_that_was_stored_counts_although_nobody_heard(void **state)
     leave_job(bed, "k", "charge");
     struct lk_job job = take_job(bed);
     struct lk_job_end end = end_of(&job, LK_END_DELIVERED);
-    struct lk_work work = {.ends = &end, .end_count = 1};
+    struct lk_job_batch job_batch = {.ends = &end, .end_count = 1};
 
     end.provider_id = LK_SLICE("ch_1");
-    work_and_die(bed, "kill before_append\n", &work);
+    work_and_die(bed, "kill before_append\n", &job_batch);
     expect_job(bed, job.id, LK_JOB_LEASED);
-    work_and_die(bed, "kill after_end\n", &work);
+    work_and_die(bed, "kill after_end\n", &job_batch);
     struct lk_job found = job_of(bed, job.id);
     assert_int_equal(found.state, LK_JOB_DELIVERED);
     expect_bytes(found.provider_id, end.provider_id);
@@ -172,13 +173,13 @@ static void an_accepted_request_survives_every_kill(void **state)
     struct bed *bed = *state;
     struct lk_job_want want = {.target = LK_SLICE(LK_TARGET_GATEWAY),
                                .limit = 1};
-    struct lk_work work = {
+    struct lk_job_batch job_batch = {
         .wants = &want, .want_count = 1, .lease_ms = SHORT_MS};
 
     use_fault_file(bed, "# none yet\n");
     accept(bed, "k", false, LK_VERDICT_ACCEPTED);
     for (unsigned i = 0; i < 3; i++) {
-        work_and_die(bed, points[i], &work);
+        work_and_die(bed, points[i], &job_batch);
         say(bed, claim_of(bed, "k", "retry"), LK_VERDICT_ACCEPTED);
         expect_clean(bed);
         await_store_time(bed, stats_of(bed).now_ms + 3);

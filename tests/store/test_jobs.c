@@ -128,10 +128,12 @@ static void a_delayed_job_is_not_due_before_its_time(void **state)
     call.delay_ms = HOUR_MS;
     op.call = &call;
     say(bed, op, LK_VERDICT_DONE);
-    struct lk_work work = lease_of(bed, target_of(bed), 10, true, LONG_MS);
-    assert_int_equal(work.job_count, 0);
-    assert_true(work.wait_ms > HOUR_MS / 2 && work.wait_ms <= HOUR_MS);
-    lk_work_clear(&work);
+    struct lk_job_batch job_batch =
+        lease_of(bed, target_of(bed), 10, true, LONG_MS);
+    assert_int_equal(job_batch.job_count, 0);
+    assert_true(job_batch.wait_ms > HOUR_MS / 2 &&
+                job_batch.wait_ms <= HOUR_MS);
+    lk_job_batch_clear(&job_batch);
 }
 
 /* ---- Leases ----------------------------------------------------------------
@@ -235,10 +237,11 @@ static void a_lost_job_that_was_called_is_uncertain_elsewhere(void **state)
     assert_false(mark(bed, &job, true, SHORT_MS));
     bed_reopen(bed);
     await_store_time(bed, stats_of(bed).now_ms + 3);
-    struct lk_work work = lease_of(bed, target_of(bed), 10, false, LONG_MS);
-    assert_int_equal(work.job_count, 0);
-    assert_int_equal(work.lapsed, 1);
-    lk_work_clear(&work);
+    struct lk_job_batch job_batch =
+        lease_of(bed, target_of(bed), 10, false, LONG_MS);
+    assert_int_equal(job_batch.job_count, 0);
+    assert_int_equal(job_batch.lapsed, 1);
+    lk_job_batch_clear(&job_batch);
     struct lk_job found = job_of(bed, job.id);
     assert_int_equal(found.state, LK_JOB_UNCERTAIN);
     expect_bytes(found.reason,
@@ -262,11 +265,12 @@ static void what_is_lost_is_settled_although_there_is_no_room(void **state)
     struct lk_job leased = take(bed, target_of(bed), false, SHORT_MS);
     mark(bed, &called, true, SHORT_MS);
     await_store_time(bed, stats_of(bed).now_ms + 3);
-    struct lk_work work = lease_of(bed, target_of(bed), 0, false, LONG_MS);
-    assert_int_equal(work.job_count, 0);
-    assert_int_equal(work.lapsed, 1);
-    assert_true(work.wait_ms > 0); /* nothing to come back for at once */
-    lk_work_clear(&work);
+    struct lk_job_batch job_batch =
+        lease_of(bed, target_of(bed), 0, false, LONG_MS);
+    assert_int_equal(job_batch.job_count, 0);
+    assert_int_equal(job_batch.lapsed, 1);
+    assert_true(job_batch.wait_ms > 0); /* nothing to come back for at once */
+    lk_job_batch_clear(&job_batch);
     expect_job(bed, called.id, LK_JOB_UNCERTAIN);
     expect_job(bed, leased.id, LK_JOB_LEASED);
     lk_job_free(&called);
@@ -277,15 +281,16 @@ static void what_is_lost_is_settled_although_there_is_no_room(void **state)
 static void where_nothing_is_left_nobody_need_ask_again(void **state)
 {
     struct bed *bed = *state;
-    struct lk_work work = lease_of(bed, target_of(bed), 10, true, LONG_MS);
+    struct lk_job_batch job_batch =
+        lease_of(bed, target_of(bed), 10, true, LONG_MS);
 
-    assert_true(work.wait_ms == UINT64_MAX);
+    assert_true(job_batch.wait_ms == UINT64_MAX);
     leave_job(bed, "k", "charge");
     struct lk_job job = take_job(bed);
     finish(bed, &job, LK_END_DEAD);
     lk_job_free(&job);
-    work = lease_of(bed, target_of(bed), 10, true, LONG_MS);
-    assert_true(work.wait_ms == UINT64_MAX);
+    job_batch = lease_of(bed, target_of(bed), 10, true, LONG_MS);
+    assert_true(job_batch.wait_ms == UINT64_MAX);
 }
 
 /* One of them has nothing; of the other the longest due come first. */
@@ -298,7 +303,7 @@ static void each_want_gets_at_most_its_limit(void **state)
         {.target = LK_SLICE("nothing-there"), .limit = 10},
         {.target = text(target_of(bed)), .limit = 3},
     };
-    struct lk_work work = {
+    struct lk_job_batch job_batch = {
         .wants = wants, .want_count = 2, .lease_ms = LONG_MS};
 
     for (size_t i = 0; i < 5; i++) {
@@ -306,18 +311,19 @@ static void each_want_gets_at_most_its_limit(void **state)
         enqueue(bed, "k", token, names[i], LK_VERDICT_DONE);
         await_store_time(bed, now);
     }
-    apply_work(bed, &work);
-    assert_int_equal(work.job_count, 3);
-    assert_int_equal(work.wait_ms, 0);
+    apply_work(bed, &job_batch);
+    assert_int_equal(job_batch.job_count, 3);
+    assert_int_equal(job_batch.wait_ms, 0);
     for (size_t i = 0; i < 3; i++) {
-        expect_bytes(work.jobs[i].name, text(names[i]));
+        expect_bytes(job_batch.jobs[i].name, text(names[i]));
     }
-    lk_work_clear(&work);
-    apply_work(bed, &work);
-    assert_int_equal(work.job_count, 2);
+    lk_job_batch_clear(&job_batch);
+    apply_work(bed, &job_batch);
+    assert_int_equal(job_batch.job_count, 2);
     /* The first of these leases may be lost then. */
-    assert_true(work.wait_ms > LONG_MS / 2 && work.wait_ms <= LONG_MS);
-    lk_work_clear(&work);
+    assert_true(job_batch.wait_ms > LONG_MS / 2 &&
+                job_batch.wait_ms <= LONG_MS);
+    lk_job_batch_clear(&job_batch);
 }
 
 static void bodies_are_leased_only_up_to_a_bound(void **state)
@@ -326,22 +332,23 @@ static void bodies_are_leased_only_up_to_a_bound(void **state)
     uint64_t token = claim_new(bed, "k", "app");
     struct lk_call call = call_of(bed, "");
     struct lk_job_want want = {.target = text(target_of(bed)), .limit = 10};
-    struct lk_work work = {.wants = &want,
-                           .want_count = 1,
-                           .lease_ms = LONG_MS,
-                           .body_max = 2 * (call.headers.len + call.body.len)};
+    struct lk_job_batch job_batch = {
+        .wants = &want,
+        .want_count = 1,
+        .lease_ms = LONG_MS,
+        .body_max = 2 * (call.headers.len + call.body.len)};
     const char *names[] = {"a", "b", "c"};
 
     for (size_t i = 0; i < 3; i++) {
         enqueue(bed, "k", token, names[i], LK_VERDICT_DONE);
     }
-    apply_work(bed, &work);
-    assert_int_equal(work.job_count, 2);
-    lk_work_clear(&work);
-    work.body_max = 1; /* one at least, or it would never go */
-    apply_work(bed, &work);
-    assert_int_equal(work.job_count, 1);
-    lk_work_clear(&work);
+    apply_work(bed, &job_batch);
+    assert_int_equal(job_batch.job_count, 2);
+    lk_job_batch_clear(&job_batch);
+    job_batch.body_max = 1; /* one at least, or it would never go */
+    apply_work(bed, &job_batch);
+    assert_int_equal(job_batch.job_count, 1);
+    lk_job_batch_clear(&job_batch);
 }
 
 /* ---- Ends -------------------------------------------------------------------
@@ -412,10 +419,12 @@ static void a_retry_waits_as_long_as_it_is_told(void **state)
     struct lk_job_end end = end_of(&job, LK_END_RETRY);
     end.delay_ms = HOUR_MS;
     give_end(bed, end);
-    struct lk_work work = lease_of(bed, target_of(bed), 1, true, LONG_MS);
-    assert_int_equal(work.job_count, 0);
-    assert_true(work.wait_ms > HOUR_MS / 2 && work.wait_ms <= HOUR_MS);
-    lk_work_clear(&work);
+    struct lk_job_batch job_batch =
+        lease_of(bed, target_of(bed), 1, true, LONG_MS);
+    assert_int_equal(job_batch.job_count, 0);
+    assert_true(job_batch.wait_ms > HOUR_MS / 2 &&
+                job_batch.wait_ms <= HOUR_MS);
+    lk_job_batch_clear(&job_batch);
     lk_job_free(&job);
 }
 
@@ -461,8 +470,8 @@ static void a_dead_job_is_listed_and_can_be_retried_or_dropped(void **state)
     expect_nothing_due(bed, target_of(bed));
     struct found found = find_jobs(bed, dead);
     assert_int_equal(found.count, 2);
-    assert_int_equal(order(bed, LK_ORDER_RETRY, a.id, 1), LK_OK);
-    assert_int_equal(order(bed, LK_ORDER_DROP, b.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_RETRY, a.id, 1), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_DROP, b.id, 0), LK_OK);
     expect_job(bed, b.id, LK_JOB_DROPPED);
     assert_int_equal(find_jobs(bed, dead).count, 0);
     struct lk_job again = take_job(bed);
@@ -483,23 +492,23 @@ static void an_uncertain_job_has_happened_or_is_called_again(void **state)
     struct bed *bed = *state;
     struct lk_job a = prepare(bed, "a", LK_END_UNCERTAIN);
     struct lk_job b = prepare(bed, "b", LK_END_UNCERTAIN);
-    struct lk_job_order happened = {.order = LK_ORDER_DELIVERED,
-                                    .id = a.id,
-                                    .attempt = 1,
-                                    .provider_id = LK_SLICE("ch_9"),
-                                    .status = 200,
-                                    .who = LK_SLICE("probe"),
-                                    .why = LK_SLICE("it is there")};
-    struct lk_work work = {.orders = &happened, .order_count = 1};
+    struct lk_job_action happened = {.order = LK_ACTION_DELIVERED,
+                                     .id = a.id,
+                                     .attempt = 1,
+                                     .provider_id = LK_SLICE("ch_9"),
+                                     .status = 200,
+                                     .who = LK_SLICE("probe"),
+                                     .why = LK_SLICE("it is there")};
+    struct lk_job_batch job_batch = {.orders = &happened, .order_count = 1};
 
-    apply_work(bed, &work);
+    apply_work(bed, &job_batch);
     assert_int_equal(happened.status_out, LK_OK);
     assert_int_equal(happened.state, LK_JOB_DELIVERED);
     struct lk_job found = job_of(bed, a.id);
     expect_bytes(found.provider_id, LK_SLICE("ch_9"));
     assert_int_equal(found.status, 200);
     lk_job_free(&found);
-    assert_int_equal(order(bed, LK_ORDER_AGAIN, b.id, 1), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_AGAIN, b.id, 1), LK_OK);
     struct lk_job again = take_job(bed);
     assert_int_equal(again.id, b.id);
     assert_int_equal(again.attempts, 2);
@@ -517,14 +526,14 @@ static enum lk_status retry_with_life(struct bed *bed, uint64_t id,
 {
     const struct lk_key_life lives[] = {{LK_SLICE("another"), 1},
                                         {text(target_of(bed)), life_ms}};
-    struct lk_job_order given = {.order = LK_ORDER_RETRY,
-                                 .id = id,
-                                 .who = LK_SLICE("oncall"),
-                                 .why = LK_SLICE("ticket 4711")};
-    struct lk_work work = {
+    struct lk_job_action given = {.order = LK_ACTION_RETRY,
+                                  .id = id,
+                                  .who = LK_SLICE("oncall"),
+                                  .why = LK_SLICE("ticket 4711")};
+    struct lk_job_batch job_batch = {
         .orders = &given, .order_count = 1, .lives = lives, .life_count = 2};
 
-    apply_work(bed, &work);
+    apply_work(bed, &job_batch);
     return given.status_out;
 }
 
@@ -590,7 +599,7 @@ static void what_was_sent_is_not_retried_after_its_key_is_forgotten(
     expect_job(bed, dead.id, LK_JOB_DEAD);
     lk_job_free(&job);
     /* Somebody knows that it has not happened: it begins again. */
-    assert_int_equal(order(bed, LK_ORDER_AGAIN, dead.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_AGAIN, dead.id, 0), LK_OK);
     job = take_job(bed);
     assert_false(job.sent);
     assert_true(job.since_ms > dead.now_ms && job.sent_ms == job.now_ms);
@@ -619,8 +628,8 @@ static void what_was_never_sent_is_retried_at_any_age(void **state)
 static void an_order_counts_in_its_states_and_for_its_attempt_alone(
     void **state)
 {
-    static const enum lk_order all[] = {LK_ORDER_RETRY, LK_ORDER_DROP,
-                                        LK_ORDER_DELIVERED, LK_ORDER_AGAIN};
+    static const enum lk_job_action_kind all[] = {
+        LK_ACTION_RETRY, LK_ACTION_DROP, LK_ACTION_DELIVERED, LK_ACTION_AGAIN};
     static const struct {
         enum lk_end end;
         bool allowed[4];
@@ -643,7 +652,7 @@ static void an_order_counts_in_its_states_and_for_its_attempt_alone(
             assert_int_equal(order(bed, all[k], job.id, 1),
                              cases[i].allowed[k] ? LK_OK : LK_INVALID);
             /* Out of the way of the next one. */
-            (void)order(bed, LK_ORDER_DROP, job.id, 0);
+            (void)order(bed, LK_ACTION_DROP, job.id, 0);
             lk_job_free(&job);
         }
     }
@@ -653,7 +662,7 @@ static void an_order_counts_in_its_states_and_for_its_attempt_alone(
         assert_int_equal(order(bed, all[k], leased.id, 0), LK_INVALID);
     }
     expect_job(bed, leased.id, LK_JOB_LEASED);
-    assert_int_equal(order(bed, LK_ORDER_DROP, leased.id + 1000000, 0),
+    assert_int_equal(order(bed, LK_ACTION_DROP, leased.id + 1000000, 0),
                      LK_NOT_FOUND);
     lk_job_free(&leased);
 }
@@ -696,11 +705,11 @@ static void every_order_is_in_the_audit_log(void **state)
         skip(); /* the log of a shared store holds much else */
     }
     struct lk_job job = prepare(bed, "a", LK_END_DEAD);
-    assert_int_equal(order(bed, LK_ORDER_RETRY, job.id, 0), LK_OK);
-    assert_int_equal(order(bed, LK_ORDER_AGAIN, job.id, 0), LK_INVALID);
-    assert_int_equal(order(bed, LK_ORDER_DROP, job.id, 0), LK_OK);
-    assert_int_equal(order(bed, LK_ORDER_PAUSE, 0, 0), LK_OK);
-    assert_int_equal(order(bed, LK_ORDER_RESUME, 0, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_RETRY, job.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_AGAIN, job.id, 0), LK_INVALID);
+    assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_PAUSE, 0, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_RESUME, 0, 0), LK_OK);
     bed_reopen(bed);
     assert_int_equal(bed->store->class->audit(
                          bed->store, &(struct lk_audit_query){.limit = 100},
@@ -726,9 +735,9 @@ static void the_audit_log_knows_what_was_done_to_a_job(void **state)
     struct lk_job other = prepare(bed, "b", LK_END_DEAD);
     struct lk_audit_query query = {.job = job.id, .limit = 16};
 
-    assert_int_equal(order(bed, LK_ORDER_RETRY, other.id, 0), LK_OK);
-    assert_int_equal(order(bed, LK_ORDER_RETRY, job.id, 0), LK_OK);
-    assert_int_equal(order(bed, LK_ORDER_DROP, job.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_RETRY, other.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_RETRY, job.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
     audited.job = job.id;
     assert_int_equal(
         bed->store->class->audit(bed->store, &query, add_audited, &audited),
@@ -750,10 +759,10 @@ static void the_audit_log_knows_what_was_done_to_a_job(void **state)
 
 struct operations {
     size_t count;
-    struct lk_record last;
+    struct lk_operation last;
 };
 
-static bool add_operation(void *context, const struct lk_record *record)
+static bool add_operation(void *context, const struct lk_operation *record)
 {
     struct operations *seen = context;
 
@@ -762,7 +771,7 @@ static bool add_operation(void *context, const struct lk_record *record)
     return true;
 }
 
-static struct lk_record attention_of(struct bed *bed, size_t count)
+static struct lk_operation attention_of(struct bed *bed, size_t count)
 {
     struct operations seen = {0};
     struct lk_list_query query = {.any_state = true,
@@ -786,12 +795,12 @@ static void an_operation_with_a_dead_job_needs_a_person(void **state)
     struct bed *bed = *state;
 
     struct lk_job job = prepare(bed, "a", LK_END_DEAD);
-    struct lk_record record = attention_of(bed, 1);
+    struct lk_operation record = attention_of(bed, 1);
     assert_int_equal(record.number, job.number);
     assert_int_equal(record.jobs_open, 1);
     assert_int_equal(record.jobs_dead, 1);
     assert_int_equal(record.jobs_uncertain, 0);
-    assert_int_equal(order(bed, LK_ORDER_DROP, job.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
     attention_of(bed, 0);
     lk_job_free(&job);
     job = prepare(bed, "b", LK_END_UNCERTAIN);
@@ -809,11 +818,11 @@ static void an_operation_with_a_dead_job_needs_a_person(void **state)
 struct shown {
     const char *name;
     bool found;
-    struct lk_target_standing standing;
+    struct lk_target_summary standing;
     char who[64];
 };
 
-static bool add_shown(void *context, const struct lk_target_standing *standing)
+static bool add_shown(void *context, const struct lk_target_summary *standing)
 {
     struct shown *shown = context;
 
@@ -840,12 +849,13 @@ static void nothing_of_a_paused_target_is_leased(void **state)
     struct bed *bed = *state;
 
     leave_job(bed, "k", "charge");
-    assert_int_equal(order(bed, LK_ORDER_PAUSE, 0, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_PAUSE, 0, 0), LK_OK);
     for (int round = 0; round < 2; round++) {
-        struct lk_work work = lease_of(bed, target_of(bed), 10, true, LONG_MS);
-        assert_int_equal(work.job_count, 0);
-        assert_true(work.wait_ms > 0);
-        lk_work_clear(&work);
+        struct lk_job_batch job_batch =
+            lease_of(bed, target_of(bed), 10, true, LONG_MS);
+        assert_int_equal(job_batch.job_count, 0);
+        assert_true(job_batch.wait_ms > 0);
+        lk_job_batch_clear(&job_batch);
         struct shown shown = target_standing(bed);
         assert_true(shown.found && shown.standing.paused);
         assert_true(shown.standing.paused_ms > 0);
@@ -853,14 +863,14 @@ static void nothing_of_a_paused_target_is_leased(void **state)
         bed_reopen(bed);
     }
     /* It is told of at once. */
-    struct lk_job_order resume = {.order = LK_ORDER_RESUME,
-                                  .target = text(target_of(bed)),
-                                  .who = LK_SLICE("oncall"),
-                                  .why = LK_SLICE("better now")};
-    struct lk_work work = {.orders = &resume, .order_count = 1};
-    struct lk_batch batch = work_batch(bed, &work);
+    struct lk_job_action resume = {.order = LK_ACTION_RESUME,
+                                   .target = text(target_of(bed)),
+                                   .who = LK_SLICE("oncall"),
+                                   .why = LK_SLICE("better now")};
+    struct lk_job_batch job_batch = {.orders = &resume, .order_count = 1};
+    struct lk_batch batch = work_batch(bed, &job_batch);
     bed->store->class->apply(bed->store, &batch);
-    assert_int_equal(work.status, LK_OK);
+    assert_int_equal(job_batch.status, LK_OK);
     assert_true(batch.queued);
     lk_batch_clear(&batch);
     struct lk_job job = take_job(bed);
@@ -879,7 +889,7 @@ static void a_target_shows_its_jobs_by_state(void **state)
     struct lk_job leased = take_job(bed);
     leave_job(bed, "waiting", "charge");
     for (int round = 0; round < 2; round++) {
-        struct lk_target_standing shown = target_standing(bed).standing;
+        struct lk_target_summary shown = target_standing(bed).standing;
         assert_int_equal(shown.jobs[LK_JOB_WAITING], 1);
         assert_int_equal(shown.jobs[LK_JOB_LEASED], 1);
         assert_int_equal(shown.jobs[LK_JOB_UNCERTAIN], 1);
@@ -915,9 +925,9 @@ static void statistics_count_unfinished_jobs(void **state)
         assert_int_equal(stats.oldest_uncertain_ms, since);
         bed_reopen(bed);
     }
-    assert_int_equal(order(bed, LK_ORDER_DROP, a.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_DROP, a.id, 0), LK_OK);
     assert_true(stats_of(bed).oldest_uncertain_ms >= since);
-    assert_int_equal(order(bed, LK_ORDER_DROP, b.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_DROP, b.id, 0), LK_OK);
     assert_int_equal(stats_of(bed).oldest_uncertain_ms, 0);
     assert_int_equal(stats_of(bed).jobs[LK_JOB_UNCERTAIN], 0);
     /* Of operations too. */
@@ -1021,7 +1031,7 @@ static void an_operation_with_unfinished_jobs_does_not_expire(void **state)
     finish(bed, &job, LK_END_DEAD); /* not finished either */
     turn(bed);
     say(bed, claim_of(bed, "k", "retry"), LK_VERDICT_REPLAY);
-    assert_int_equal(order(bed, LK_ORDER_DROP, job.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
     lk_job_free(&job);
     assert_int_equal(look(bed, "k", NULL), LK_STATE_ABSENT);
     say(bed, claim_of(bed, "k", "anew"), LK_VERDICT_NEW);
@@ -1069,7 +1079,7 @@ static void finished_jobs_go_with_their_operation(void **state)
         struct lk_job job = take_job(bed);
         finish(bed, &job, i % 2 ? LK_END_DELIVERED : LK_END_RETRY);
         if (i % 2 == 0) {
-            assert_int_equal(order(bed, LK_ORDER_DROP, job.id, 0), LK_OK);
+            assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
         }
         last = job.id;
         lk_job_free(&job);
@@ -1205,12 +1215,12 @@ static void what_may_have_happened_is_in_doubt_until_it_is_called_again(
         assert_false(finish(bed, &job, later[i]));
         assert_true(is_in_doubt(bed, job.id));
     }
-    assert_int_equal(order(bed, LK_ORDER_RETRY, job.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_RETRY, job.id, 0), LK_OK);
     lk_job_free(&job);
     job = take_job(bed);
     assert_true(job.doubt);
     assert_false(finish(bed, &job, LK_END_UNCERTAIN));
-    assert_int_equal(order(bed, LK_ORDER_AGAIN, job.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_AGAIN, job.id, 0), LK_OK);
     lk_job_free(&job);
     job = take_job(bed);
     assert_false(job.doubt);

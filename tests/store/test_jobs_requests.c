@@ -168,7 +168,7 @@ static void a_leased_request_runs_under_a_token_of_its_own(void **state)
     struct bed *bed = *state;
     struct lk_outcome first = accept(bed, "k", false, LK_VERDICT_ACCEPTED);
     struct lk_job job = take_request(bed);
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
 
     assert_true(job.token > first.number);
     assert_int_equal(job.number, first.number);
@@ -188,7 +188,7 @@ static void a_leased_request_runs_under_a_token_of_its_own(void **state)
     assert_int_equal(record.since_ms, first.since_ms);
     assert_int_equal(record.claimed_ms, first.since_ms);
     assert_int_equal(record.attempt, 1);
-    lk_record_free(&record);
+    lk_operation_free(&record);
     lk_job_free(&job);
 }
 
@@ -335,17 +335,18 @@ static void waiters_are_woken_when_a_request_ends(void **state)
     struct bed *bed = *state;
     accept(bed, "k", false, LK_VERDICT_ACCEPTED);
     struct lk_job_want want = {.target = LK_SLICE(GATEWAY), .limit = 1};
-    struct lk_work work = {
+    struct lk_job_batch job_batch = {
         .wants = &want, .want_count = 1, .lease_ms = LONG_MS};
-    struct lk_batch batch = work_batch(bed, &work);
+    struct lk_batch batch = work_batch(bed, &job_batch);
 
     bed->store->class->apply(bed->store, &batch);
-    assert_int_equal(work.job_count, 1);
+    assert_int_equal(job_batch.job_count, 1);
     assert_int_equal(batch.settled_count, 0);
-    struct lk_job_end end = end_of(&work.jobs[0], LK_END_UNCERTAIN);
-    say(bed, extend_of(bed, "k", work.jobs[0].token, LONG_MS), LK_VERDICT_DONE);
-    lk_work_clear(&work);
-    work = (struct lk_work){.ends = &end, .end_count = 1};
+    struct lk_job_end end = end_of(&job_batch.jobs[0], LK_END_UNCERTAIN);
+    say(bed, extend_of(bed, "k", job_batch.jobs[0].token, LONG_MS),
+        LK_VERDICT_DONE);
+    lk_job_batch_clear(&job_batch);
+    job_batch = (struct lk_job_batch){.ends = &end, .end_count = 1};
     bed->store->class->apply(bed->store, &batch);
     assert_int_equal(batch.settled_count, 1);
     lk_batch_clear(&batch);
@@ -391,11 +392,11 @@ static void a_lost_request_that_was_called_is_uncertain(void **state)
 {
     struct bed *bed = *state;
     struct lk_job job = lose_request(bed, "k", false);
-    struct lk_work work = lease_of(bed, GATEWAY, 10, true, LONG_MS);
+    struct lk_job_batch job_batch = lease_of(bed, GATEWAY, 10, true, LONG_MS);
 
-    assert_int_equal(work.job_count, 0);
-    assert_int_equal(work.lapsed, 1);
-    lk_work_clear(&work);
+    assert_int_equal(job_batch.job_count, 0);
+    assert_int_equal(job_batch.lapsed, 1);
+    lk_job_batch_clear(&job_batch);
     expect_still(bed, "k", LK_STATE_UNCERTAIN, job.id, LK_JOB_UNCERTAIN);
     say(bed, claim_of(bed, "k", "sync"), LK_VERDICT_UNCERTAIN);
     expect_nothing_due(bed, GATEWAY);
@@ -424,11 +425,11 @@ static void a_gateway_that_lives_keeps_its_request_without_a_courier(
     struct lk_job job = lose_request(bed, "k", false);
 
     say(bed, with_token(bed, LK_EVENT_EXTEND, "k", job.token), LK_VERDICT_DONE);
-    struct lk_work work = lease_of(bed, GATEWAY, 10, false, LONG_MS);
-    assert_int_equal(work.job_count, 0);
-    assert_int_equal(work.lapsed, 0);
-    assert_true(work.wait_ms > 0 && work.wait_ms <= 60 * 1000);
-    lk_work_clear(&work);
+    struct lk_job_batch job_batch = lease_of(bed, GATEWAY, 10, false, LONG_MS);
+    assert_int_equal(job_batch.job_count, 0);
+    assert_int_equal(job_batch.lapsed, 0);
+    assert_true(job_batch.wait_ms > 0 && job_batch.wait_ms <= 60 * 1000);
+    lk_job_batch_clear(&job_batch);
     expect_still(bed, "k", LK_STATE_IN_PROGRESS, job.id, LK_JOB_LEASED);
     say(bed, complete_of(bed, "k", job.token, "ok"), LK_VERDICT_DONE);
     expect_both(bed, "k", LK_STATE_COMPLETED, job.id, LK_JOB_DELIVERED);
@@ -439,12 +440,12 @@ static void a_mark_extends_the_operation_too(void **state)
 {
     struct bed *bed = *state;
     struct lk_job job = start_request(bed, "k", false);
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
 
     assert_false(mark(bed, &job, true, 10 * (uint64_t)LONG_MS));
     assert_int_equal(look(bed, "k", &record), LK_STATE_IN_PROGRESS);
     assert_true(record.lock_until_ms > job.due_ms);
-    lk_record_free(&record);
+    lk_operation_free(&record);
     bed_reopen(bed);
     expect_nothing_due(bed, GATEWAY);
     lk_job_free(&job);
@@ -663,14 +664,14 @@ static void orders_to_a_request_are_for_its_operation(void **state)
     struct lk_job_end end = end_of(&job, LK_END_RETRY);
     end.delay_ms = HOUR_MS;
     give_end(bed, end);
-    assert_int_equal(order(bed, LK_ORDER_DROP, job.id, 0), LK_BUSY);
-    assert_int_equal(order(bed, LK_ORDER_DELIVERED, job.id, 0), LK_BUSY);
-    assert_int_equal(order(bed, LK_ORDER_RETRY, job.id, 0), LK_OK);
+    assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_BUSY);
+    assert_int_equal(order(bed, LK_ACTION_DELIVERED, job.id, 0), LK_BUSY);
+    assert_int_equal(order(bed, LK_ACTION_RETRY, job.id, 0), LK_OK);
     struct lk_job next = take_request(bed); /* due at once */
     say(bed, extend_of(bed, "k", next.token, LONG_MS), LK_VERDICT_DONE);
     assert_false(finish(bed, &next, LK_END_UNCERTAIN));
-    assert_int_equal(order(bed, LK_ORDER_AGAIN, job.id, 0), LK_BUSY);
-    assert_int_equal(order(bed, LK_ORDER_DROP, job.id, 0), LK_BUSY);
+    assert_int_equal(order(bed, LK_ACTION_AGAIN, job.id, 0), LK_BUSY);
+    assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_BUSY);
     expect_both(bed, "k", LK_STATE_UNCERTAIN, job.id, LK_JOB_UNCERTAIN);
     lk_job_free(&job);
     lk_job_free(&next);
@@ -702,10 +703,10 @@ static void jobs_of_the_app_outlive_the_request(void **state)
 struct exported {
     size_t queued;
     size_t accepted;
-    struct lk_record record;
+    struct lk_operation record;
 };
 
-static bool add_exported(void *context, const struct lk_record *record)
+static bool add_exported(void *context, const struct lk_operation *record)
 {
     struct exported *exported = context;
 
@@ -734,7 +735,7 @@ static void an_export_shows_what_is_queued_and_no_import_takes_it(void **state)
                      LK_OK);
     assert_int_equal(exported.queued, 2);
     assert_int_equal(exported.accepted, 1);
-    struct lk_record record = {
+    struct lk_operation record = {
         .name = {text(bed->tenant), LK_SLICE("scope"), LK_SLICE("key")},
         .state = LK_STATE_ACCEPTED,
         .token = 1000,
@@ -779,10 +780,10 @@ static void a_restored_copy_starts_nothing_for_a_while(void **state)
              bed->path, bed->path);
     assert_int_equal(system(command), 0);
     bed_open(bed);
-    struct lk_work work = lease_of(bed, GATEWAY, 1, true, LONG_MS);
-    assert_int_equal(work.job_count, 0);
-    assert_true(work.wait_ms > 0 && work.wait_ms <= 60 * 1000);
-    lk_work_clear(&work);
+    struct lk_job_batch job_batch = lease_of(bed, GATEWAY, 1, true, LONG_MS);
+    assert_int_equal(job_batch.job_count, 0);
+    assert_true(job_batch.wait_ms > 0 && job_batch.wait_ms <= 60 * 1000);
+    lk_job_batch_clear(&job_batch);
     latchkey_buf_free(&error);
 }
 
@@ -844,11 +845,11 @@ static void a_lost_request_that_the_gateway_had_is_uncertain(void **state)
     say(bed, extend_of(bed, "k", job.token, SHORT_MS), LK_VERDICT_DONE);
     await_store_time(bed, stats_of(bed).now_ms + 3);
     bed_reopen(bed);
-    struct lk_work work = lease_of(bed, GATEWAY, 10, false, LONG_MS);
-    assert_int_equal(work.job_count, 0);
-    assert_int_equal(work.lapsed, 1);
+    struct lk_job_batch job_batch = lease_of(bed, GATEWAY, 10, false, LONG_MS);
+    assert_int_equal(job_batch.job_count, 0);
+    assert_int_equal(job_batch.lapsed, 1);
     expect_still(bed, "k", LK_STATE_UNCERTAIN, job.id, LK_JOB_UNCERTAIN);
-    lk_work_clear(&work);
+    lk_job_batch_clear(&job_batch);
     lk_job_free(&job);
 }
 
@@ -910,10 +911,10 @@ static void step_op(struct bed *bed, const struct lk_job *held)
         call.target = LK_SLICE(GATEWAY);
     }
     /* Its own token, of whichever claim it was. */
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
     if (draw(3) && look(bed, key, &record)) {
         op.token = op.token ? record.token : 0;
-        lk_record_free(&record);
+        lk_operation_free(&record);
     }
     apply_all(bed, &op, 1, draw(4) == 0);
     assert_int_equal(op.status, LK_OK);
@@ -927,28 +928,28 @@ static void step_work(struct bed *bed, struct lk_job *held)
                                 .attempt = held->attempts,
                                 .called = draw(2),
                                 .lease_ms = draw(2) ? 1 : HOUR_MS};
-    struct lk_job_order orders = {.order = (enum lk_order)draw(4),
-                                  .id = 1 + draw(50)};
+    struct lk_job_action orders = {.order = (enum lk_job_action_kind)draw(4),
+                                   .id = 1 + draw(50)};
     struct lk_job_want wants[] = {
         {.target = LK_SLICE(GATEWAY), .limit = draw(3)},
         {.target = text(target_of(bed)), .limit = draw(3), .honours = draw(2)}};
-    struct lk_work work = {.ends = &end,
-                           .end_count = draw(2),
-                           .marks = &given,
-                           .mark_count = draw(2),
-                           .orders = &orders,
-                           .order_count = draw(3) == 0,
-                           .wants = wants,
-                           .want_count = draw(3),
-                           .lease_ms = draw(2) ? 1 : HOUR_MS};
+    struct lk_job_batch job_batch = {.ends = &end,
+                                     .end_count = draw(2),
+                                     .marks = &given,
+                                     .mark_count = draw(2),
+                                     .orders = &orders,
+                                     .order_count = draw(3) == 0,
+                                     .wants = wants,
+                                     .want_count = draw(3),
+                                     .lease_ms = draw(2) ? 1 : HOUR_MS};
 
     end.left = draw(2);
-    apply_work(bed, &work);
-    if (work.job_count) {
+    apply_work(bed, &job_batch);
+    if (job_batch.job_count) {
         lk_job_free(held);
-        *held = work.jobs[--work.job_count];
+        *held = job_batch.jobs[--job_batch.job_count];
     }
-    lk_work_clear(&work);
+    lk_job_batch_clear(&job_batch);
 }
 
 /* C27, C29, C31: operations and requests never part, also over restarts. */

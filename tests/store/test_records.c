@@ -12,13 +12,13 @@ static void a_record_is_found_by_key_and_by_reference(void **state)
 {
     struct bed *bed = *state;
     struct lk_outcome done = finish_new(bed, "k", "answer", HOUR_MS);
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
 
     for (int round = 0; round < 2; round++) {
         assert_int_equal(look(bed, "k", &record), LK_STATE_COMPLETED);
         assert_int_equal(record.number, done.number);
         assert_int_equal(record.token, done.token);
-        lk_record_free(&record);
+        lk_operation_free(&record);
         assert_int_equal(bed->store->class->find(bed->store, text(bed->tenant),
                                                  done.number, &record),
                          LK_OK);
@@ -30,9 +30,9 @@ static void a_record_is_found_by_key_and_by_reference(void **state)
         assert_int_equal(record.attempt, 1);
         assert_int_equal(record.expires_ms, done.expires_ms);
         assert_int_equal(record.completed_ms, done.now_ms);
-        assert_non_null(record.kept);
-        expect_bytes(record.kept->response.body, LK_SLICE("answer"));
-        lk_record_free(&record);
+        assert_non_null(record.stored);
+        expect_bytes(record.stored->response.body, LK_SLICE("answer"));
+        lk_operation_free(&record);
         bed_reopen(bed);
     }
 }
@@ -41,19 +41,19 @@ static void a_record_in_progress_and_in_doubt_shows_its_times(void **state)
 {
     struct bed *bed = *state;
     struct lk_outcome out = say(bed, claim_of(bed, "k", "a"), LK_VERDICT_NEW);
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
 
     assert_int_equal(look(bed, "k", &record), LK_STATE_IN_PROGRESS);
     assert_int_equal(record.lock_until_ms, out.lock_until_ms);
     assert_int_equal(record.claimed_ms, out.now_ms);
-    assert_null(record.kept);
-    lk_record_free(&record);
+    assert_null(record.stored);
+    lk_operation_free(&record);
     out = say(bed, with_token(bed, LK_EVENT_DOUBT, "k", out.token),
               LK_VERDICT_DONE);
     assert_int_equal(look(bed, "k", &record), LK_STATE_UNCERTAIN);
     assert_int_equal(record.since_ms, out.now_ms);
     expect_bytes(record.reason, LK_SLICE("timed out"));
-    lk_record_free(&record);
+    lk_operation_free(&record);
 }
 
 /* C13, C18 */
@@ -61,7 +61,7 @@ static void another_tenant_finds_nothing(void **state)
 {
     struct bed *bed = *state;
     struct bed other = *bed;
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
     struct lk_outcome done = finish_new(bed, "k", "mine", 0);
 
     snprintf(other.tenant, sizeof(other.tenant), "%.50s-other", bed->tenant);
@@ -78,7 +78,7 @@ static void another_tenant_finds_nothing(void **state)
                      LK_OK);
     expect_bytes(record.name.tenant, text(bed->tenant));
     expect_bytes(record.name.key, LK_SLICE("k"));
-    lk_record_free(&record);
+    lk_operation_free(&record);
     assert_int_equal(bed->store->class->find(bed->store, (struct lk_slice){0},
                                              done.number + 12345, &record),
                      LK_NOT_FOUND);
@@ -121,7 +121,7 @@ struct tally {
     struct lk_slice tenant;
 };
 
-static bool tally_record(void *context, const struct lk_record *record)
+static bool tally_record(void *context, const struct lk_operation *record)
 {
     struct tally *tally = context;
     unsigned long which = 0;
@@ -200,7 +200,7 @@ static void a_list_in_pages_shows_every_record_once(void **state)
 }
 
 /* Keys in the order of the list: "3 2 1 " */
-static bool note_key(void *context, const struct lk_record *record)
+static bool note_key(void *context, const struct lk_operation *record)
 {
     char *keys = context;
     size_t len = strlen(keys);
@@ -232,7 +232,7 @@ static void expect_list(struct bed *bed, struct lk_list_query query,
 static void a_list_goes_either_way_and_is_filtered(void **state)
 {
     struct bed *bed = *state;
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
     struct lk_op op;
 
     fill_states(bed, 6); /* 0 and 3 in progress, 2 and 5 uncertain */
@@ -242,7 +242,7 @@ static void a_list_goes_either_way_and_is_filtered(void **state)
     say(bed, op, LK_VERDICT_NEW);
     assert_int_equal(look(bed, "key-5", &record), LK_STATE_UNCERTAIN);
     uint64_t claimed_ms = record.claimed_ms;
-    lk_record_free(&record);
+    lk_operation_free(&record);
 
     for (int round = 0; round < 2; round++) {
         expect_list(bed, LISTED(.newest = false), "0 1 2 3 4 5 6 ");
@@ -381,7 +381,7 @@ static void an_operator_keeps_an_operation_for_longer(void **state)
     struct bed *bed = *state;
     struct lk_outcome done = finish_new(bed, "k", "x", HOUR_MS);
     struct lk_op op = op_on(bed, LK_EVENT_KEEP, "k");
-    struct lk_record record = {0};
+    struct lk_operation record = {0};
 
     op.who = op.why = (struct lk_slice){0};
     op.ttl_ms = 2 * HOUR_MS;
@@ -402,9 +402,9 @@ static void an_operator_keeps_an_operation_for_longer(void **state)
     bed_reopen(bed);
     assert_int_equal(look(bed, "k", &record), LK_STATE_COMPLETED);
     assert_true(record.expires_ms >= done.now_ms + 3 * HOUR_MS);
-    assert_non_null(record.kept);
-    expect_bytes(record.kept->response.body, LK_SLICE("x"));
-    lk_record_free(&record);
+    assert_non_null(record.stored);
+    expect_bytes(record.stored->response.body, LK_SLICE("x"));
+    lk_operation_free(&record);
     struct audit_seen seen = audit_of(bed, 0);
     assert_int_equal(seen.count, 2);
     assert_string_equal(seen.actions[0], "keep");

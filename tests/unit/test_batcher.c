@@ -24,7 +24,7 @@ struct fake {
     struct {
         unsigned lane;
         size_t ops;
-        struct lk_work *work;
+        struct lk_job_batch *job_batch;
         bool keep;
     } batches[SEEN_MOST];
     enum lk_status op_status;
@@ -52,14 +52,14 @@ static void fake_apply(struct lk_store *store, struct lk_batch *batch)
     if (fake->seen < SEEN_MOST) {
         fake->batches[fake->seen].lane = batch->lane;
         fake->batches[fake->seen].ops = batch->count;
-        fake->batches[fake->seen].work = batch->work;
+        fake->batches[fake->seen].job_batch = batch->job_batch;
         fake->batches[fake->seen++].keep = batch->keep;
     }
     for (size_t i = 0; i < batch->count; i++) {
         batch->ops[i]->status = fake->op_status;
     }
-    if (batch->work) {
-        batch->work->status = fake->work_status[batch->lane];
+    if (batch->job_batch) {
+        batch->job_batch->status = fake->work_status[batch->lane];
     }
     batch->queued = fake->queued;
     uv_cond_broadcast(&fake->changed);
@@ -71,16 +71,16 @@ static const struct lk_store_class fake_class = {.scheme = "fake",
 
 /* Work that tells when it is done. */
 struct errand {
-    struct lk_work work;
+    struct lk_job_batch job_batch;
     struct fake *fake;
     int done; /* in which order; 0: not yet */
 };
 
 static int done_count;
 
-static void note_done(struct lk_work *work)
+static void note_done(struct lk_job_batch *job_batch)
 {
-    struct errand *errand = work->context;
+    struct errand *errand = job_batch->context;
 
     uv_mutex_lock(&errand->fake->mutex);
     errand->done = ++done_count;
@@ -90,8 +90,8 @@ static void note_done(struct lk_work *work)
 
 static struct errand make_errand(struct fake *fake)
 {
-    return (struct errand){.work = {.done = note_done, .status = LK_CORRUPT},
-                           .fake = fake};
+    return (struct errand){
+        .job_batch = {.done = note_done, .status = LK_CORRUPT}, .fake = fake};
 }
 
 struct bench {
@@ -105,7 +105,7 @@ static void ignore(uv_async_t *async)
 {
 }
 
-static struct bench *start(unsigned lanes, unsigned work_lanes,
+static struct bench *start(unsigned lanes, unsigned job_lanes,
                            uint64_t sweep_ms)
 {
     struct bench *bench = calloc(1, sizeof(*bench));
@@ -115,7 +115,7 @@ static struct bench *start(unsigned lanes, unsigned work_lanes,
     fake = &bench->fake;
     fake->store.class = &fake_class;
     fake->store.lanes = lanes;
-    fake->store.work_lanes = work_lanes;
+    fake->store.job_lanes = job_lanes;
     done_count = 0;
     assert_int_equal(uv_mutex_init(&fake->mutex), 0);
     assert_int_equal(uv_cond_init(&fake->changed), 0);
@@ -202,23 +202,23 @@ static void work_goes_with_the_operations_of_lane_0(void **state)
     struct fake *fake = &bench->fake;
     struct errand first = make_errand(fake), second = make_errand(fake);
 
-    first.work.context = &first;
-    second.work.context = &second;
+    first.job_batch.context = &first;
+    second.job_batch.context = &second;
     await_gate(fake); /* the keeper's batch */
     give_ops(bench, 3);
-    lk_batcher_work(bench->batcher, &first.work);
-    lk_batcher_work(bench->batcher, &second.work);
+    lk_batcher_job_batch(bench->batcher, &first.job_batch);
+    lk_batcher_job_batch(bench->batcher, &second.job_batch);
     open_gate(fake, true);
     await_done(&second);
     assert_int_equal(first.done, 1);
     assert_int_equal(second.done, 2);
-    assert_int_equal(first.work.status, LK_OK);
+    assert_int_equal(first.job_batch.status, LK_OK);
     assert_int_equal(fake->seen, 3);
     assert_true(fake->batches[0].keep);
-    assert_null(fake->batches[0].work);
-    assert_ptr_equal(fake->batches[1].work, &first.work);
+    assert_null(fake->batches[0].job_batch);
+    assert_ptr_equal(fake->batches[1].job_batch, &first.job_batch);
     assert_int_equal(fake->batches[1].ops, 3);
-    assert_ptr_equal(fake->batches[2].work, &second.work);
+    assert_ptr_equal(fake->batches[2].job_batch, &second.job_batch);
     assert_int_equal(fake->batches[2].ops, 0);
     end(bench);
 }
@@ -229,13 +229,13 @@ static void work_has_a_lane_of_its_own_where_the_store_has_one(void **state)
     struct fake *fake = &bench->fake;
     struct errand errand = make_errand(fake);
 
-    errand.work.context = &errand;
+    errand.job_batch.context = &errand;
     open_gate(fake, true);
-    lk_batcher_work(bench->batcher, &errand.work);
+    lk_batcher_job_batch(bench->batcher, &errand.job_batch);
     await_done(&errand);
     bool found = false;
     for (size_t i = 0; i < fake->seen; i++) {
-        found = found || (fake->batches[i].work == &errand.work &&
+        found = found || (fake->batches[i].job_batch == &errand.job_batch &&
                           fake->batches[i].lane == 2);
         assert_false(fake->batches[i].keep); /* an interval of 0 */
     }
@@ -247,15 +247,15 @@ static void give_errands(struct bench *bench, struct errand *errands, int count)
 {
     for (int i = 0; i < count; i++) {
         errands[i] = make_errand(&bench->fake);
-        errands[i].work.context = &errands[i];
-        lk_batcher_work(bench->batcher, &errands[i].work);
+        errands[i].job_batch.context = &errands[i];
+        lk_batcher_job_batch(bench->batcher, &errands[i].job_batch);
     }
 }
 
 static unsigned lane_of(const struct fake *fake, const struct errand *errand)
 {
     for (size_t i = 0; i < fake->seen; i++) {
-        if (fake->batches[i].work == &errand->work) {
+        if (fake->batches[i].job_batch == &errand->job_batch) {
             return fake->batches[i].lane;
         }
     }
@@ -313,7 +313,7 @@ static void a_lane_whose_work_failed_comes_last(void **state)
     for (int i = 0; i < 10; i++) {
         give_errands(bench, &errand, 1);
         await_done(&errand);
-        assert_int_equal(errand.work.status, LK_OK);
+        assert_int_equal(errand.job_batch.status, LK_OK);
     }
     end(bench);
 }
@@ -324,18 +324,18 @@ static void orders_wait_for_a_lane_that_works(void **state)
     struct bench *bench = start_with_a_failed_lane();
     struct fake *fake = &bench->fake;
     struct errand step, order = make_errand(fake);
-    struct lk_job_order pause = {.order = LK_ORDER_PAUSE};
+    struct lk_job_action pause = {.order = LK_ACTION_PAUSE};
 
     open_gate(fake, false);
     give_errands(bench, &step, 1);
     await_gate(fake);
-    order.work.context = &order;
-    order.work.orders = &pause;
-    order.work.order_count = 1;
-    lk_batcher_work(bench->batcher, &order.work);
+    order.job_batch.context = &order;
+    order.job_batch.orders = &pause;
+    order.job_batch.order_count = 1;
+    lk_batcher_job_batch(bench->batcher, &order.job_batch);
     open_gate(fake, true);
     await_done(&order);
-    assert_int_equal(order.work.status, LK_OK);
+    assert_int_equal(order.job_batch.status, LK_OK);
     end(bench);
 }
 
@@ -350,18 +350,18 @@ static void operations_of_work_are_decided_with_it(void **state)
 
     ops[0].name = (struct lk_name){LK_SLICE("t"), LK_SLICE("s"), LK_SLICE("a")};
     ops[1].name = (struct lk_name){LK_SLICE("t"), LK_SLICE("s"), LK_SLICE("b")};
-    errand.work.context = &errand;
-    errand.work.ops = list;
-    errand.work.op_count = 2;
+    errand.job_batch.context = &errand;
+    errand.job_batch.ops = list;
+    errand.job_batch.op_count = 2;
     fake->op_status = LK_AGAIN;
     await_gate(fake);
     give_ops(bench, BATCH_OPS);
-    lk_batcher_work(bench->batcher, &errand.work);
+    lk_batcher_job_batch(bench->batcher, &errand.job_batch);
     open_gate(fake, true);
     await_done(&errand);
     /* Together no more than a batch may have; the rest comes next. */
     assert_int_equal(fake->batches[1].ops, BATCH_OPS);
-    assert_ptr_equal(fake->batches[1].work, &errand.work);
+    assert_ptr_equal(fake->batches[1].job_batch, &errand.job_batch);
     assert_int_equal(ops[0].status, LK_AGAIN);
     assert_false(lk_hash128_equal(ops[0].hash, ops[1].hash));
     end(bench);
@@ -377,12 +377,12 @@ static void work_that_no_batch_can_hold_comes_back_at_once(void **state)
     for (size_t i = 0; i < BATCH_OPS + 1; i++) {
         list[i] = &ops[i];
     }
-    errand.work.context = &errand;
-    errand.work.ops = list;
-    errand.work.op_count = BATCH_OPS + 1;
-    lk_batcher_work(bench->batcher, &errand.work);
+    errand.job_batch.context = &errand;
+    errand.job_batch.ops = list;
+    errand.job_batch.op_count = BATCH_OPS + 1;
+    lk_batcher_job_batch(bench->batcher, &errand.job_batch);
     assert_int_equal(errand.done, 1);
-    assert_int_equal(errand.work.status, LK_TOO_LARGE);
+    assert_int_equal(errand.job_batch.status, LK_TOO_LARGE);
     assert_int_equal(ops[0].status, LK_TOO_LARGE);
     end(bench);
 }
@@ -418,10 +418,10 @@ static void a_job_that_was_queued_is_told_to_the_loop(void **state)
     struct bench *bench = start(1, 0, 3600000);
     struct errand errand = make_errand(&bench->fake);
 
-    errand.work.context = &errand;
+    errand.job_batch.context = &errand;
     bench->fake.queued = true;
     open_gate(&bench->fake, true);
-    lk_batcher_work(bench->batcher, &errand.work);
+    lk_batcher_job_batch(bench->batcher, &errand.job_batch);
     await_done(&errand);
     uv_mutex_lock(&bench->returns.mutex);
     assert_true(bench->returns.queued);

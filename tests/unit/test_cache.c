@@ -17,20 +17,20 @@ static const struct lk_hash128 NAME = {1, 2};
 static void put(struct lk_cache *cache, uint64_t token, size_t len)
 {
     struct lk_response response = {.status = 201, .body = {body, len}};
-    struct lk_kept *kept =
-        lk_kept_make(token, 5, &response, (struct lk_slice){"", 0});
+    struct lk_stored *stored =
+        lk_stored_make(token, 5, &response, (struct lk_slice){"", 0});
 
-    assert_non_null(kept);
-    lk_cache_put(cache, NAME, kept);
-    lk_kept_unref(kept);
+    assert_non_null(stored);
+    lk_cache_put(cache, NAME, stored);
+    lk_stored_unref(stored);
 }
 
 static bool has(struct lk_cache *cache, uint64_t token)
 {
-    struct lk_kept *kept = lk_cache_get(cache, NAME, token);
+    struct lk_stored *stored = lk_cache_get(cache, NAME, token);
 
-    lk_kept_unref(kept);
-    return kept != NULL;
+    lk_stored_unref(stored);
+    return stored != NULL;
 }
 
 /* C13: even if a store hands out a token twice. */
@@ -58,16 +58,16 @@ static void an_answer_is_found_by_its_token_alone(void **state)
     assert_false(has(&cache, 7));
     memset(body, 'x', sizeof(body));
     put(&cache, 7, BODY);
-    struct lk_kept *kept = lk_cache_get(&cache, NAME, 7);
-    assert_non_null(kept);
-    assert_int_equal(kept->response.status, 201);
-    assert_int_equal(kept->response.body.len, BODY);
-    assert_memory_equal(kept->response.body.data, body, BODY);
+    struct lk_stored *stored = lk_cache_get(&cache, NAME, 7);
+    assert_non_null(stored);
+    assert_int_equal(stored->response.status, 201);
+    assert_int_equal(stored->response.body.len, BODY);
+    assert_memory_equal(stored->response.body.data, body, BODY);
     assert_false(has(&cache, 8));
     lk_cache_free(&cache);
     /* A reply under way keeps its answer, whatever becomes of the cache. */
-    assert_memory_equal(kept->response.body.data, body, BODY);
-    lk_kept_unref(kept);
+    assert_memory_equal(stored->response.body.data, body, BODY);
+    lk_stored_unref(stored);
 }
 
 static void what_was_not_used_for_longest_goes_first(void **state)
@@ -135,9 +135,9 @@ static void an_evicted_answer_is_forgotten(void **state)
     assert_false(has(&cache, 2));
     assert_true(has(&cache, 3));
     put(&cache, 3, BODY / 2);
-    struct lk_kept *kept = lk_cache_get(&cache, NAME, 3);
-    assert_int_equal(kept->response.body.len, BODY / 2);
-    lk_kept_unref(kept);
+    struct lk_stored *stored = lk_cache_get(&cache, NAME, 3);
+    assert_int_equal(stored->response.body.len, BODY / 2);
+    lk_stored_unref(stored);
     assert_int_equal(cache.count, 2);
     lk_cache_free(&cache);
 }

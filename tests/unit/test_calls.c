@@ -12,7 +12,7 @@ static const struct lk_name name = {
 struct talk {
     struct peer peer;
     struct lk_client *client;
-    struct lk_answer answer;
+    struct lk_decision answer;
 };
 
 static void start_talk(struct talk *talk, const char *reply)
@@ -421,7 +421,7 @@ static void a_pipelined_reply_is_read_as_a_verdict(void **state)
                       ":6\r\n$14\r\n7D3F-92AB-1C4E\r\n$9\r\ntoo large\r\n");
     assert_int_equal(latchkey_client_queue(talk.client, words, 1), LK_OK);
     assert_int_equal(latchkey_client_receive(talk.client, &reply), LK_OK);
-    assert_int_equal(latchkey_client_answer(talk.client, reply, &talk.answer),
+    assert_int_equal(latchkey_client_decision(talk.client, reply, &talk.answer),
                      LK_OK);
     assert_int_equal(talk.answer.verdict, LK_VERDICT_KEPT);
     assert_int_equal(talk.answer.response.status, 201);

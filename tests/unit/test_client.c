@@ -13,7 +13,7 @@ static void silence_is_a_time_out_and_ends_the_connection(void **state)
 
     for (size_t i = 0; i < 2; i++) {
         struct peer peer = {.reply = latchkey_slice(starts[i]), .rounds = 1};
-        struct lk_answer answer;
+        struct lk_decision answer;
         start_peer(&peer);
         struct lk_client *client = open_client(30);
         assert_int_equal(latchkey_claim(client, &plain_claim, &answer),
@@ -33,7 +33,7 @@ static void a_hang_up_in_the_middle_of_a_reply_is_closed(void **state)
                         .expect = 1,
                         .rounds = 1,
                         .hang_up = true};
-    struct lk_answer answer;
+    struct lk_decision answer;
 
     start_peer(&peer);
     struct lk_client *client = open_client(0);
@@ -82,7 +82,7 @@ static void what_a_peer_says_before_it_hangs_up_is_heard(void **state)
     struct peer peer = {.reply = LK_SLICE("-ERR too many connections\r\n"),
                         .rounds = 1,
                         .hang_up = true};
-    struct lk_answer answer;
+    struct lk_decision answer;
 
     start_peer(&peer);
     struct lk_client *client = open_client(0);
@@ -315,7 +315,7 @@ static void a_call_never_takes_the_reply_of_an_earlier_command(void **state)
         .reply = LK_SLICE("+first\r\n"), .expect = 14, .rounds = 2};
     const struct lk_slice word = LK_SLICE("PING");
     const struct lk_reply *reply;
-    struct lk_answer answer;
+    struct lk_decision answer;
 
     start_peer(&peer);
     struct lk_client *client = open_client(0);

@@ -271,7 +271,7 @@ static void texts_lie_where_they_were_received(void **state)
 /* ---- Verdicts -------------------------------------------------------------
  */
 
-static enum lk_status read_answer(const char *bytes, struct lk_answer *answer)
+static enum lk_status read_answer(const char *bytes, struct lk_decision *answer)
 {
     struct lk_reply nodes[NODES];
     size_t used;
@@ -280,7 +280,7 @@ static enum lk_status read_answer(const char *bytes, struct lk_answer *answer)
         latchkey_reply_read(latchkey_slice(bytes), nodes, NODES, &used), LK_OK);
     assert_int_equal(used, strlen(bytes));
     memset(answer, 0xff, sizeof(*answer));
-    return latchkey_answer_read(&nodes[0], answer);
+    return latchkey_decision_read(&nodes[0], answer);
 }
 
 static void assert_text(struct lk_slice text, const char *expected)
@@ -290,7 +290,7 @@ static void assert_text(struct lk_slice text, const char *expected)
 
 static void a_verdict_is_read_without_a_client(void **state)
 {
-    struct lk_answer answer;
+    struct lk_decision answer;
 
     assert_int_equal(
         read_answer("*5\r\n$3\r\nNEW\r\n:7\r\n:90\r\n:2\r\n$1\r\nR\r\n",
@@ -343,7 +343,7 @@ static void what_is_no_verdict_is_never_new(void **state)
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct lk_answer answer;
+        struct lk_decision answer;
 
         assert_int_equal(read_answer(rows[i].bytes, &answer), rows[i].status);
         assert_int_equal(answer.verdict, LK_VERDICT_NIL);

@@ -1,5 +1,5 @@
-/* answer.c - the verdict that a reply brings. */
-#include "lib/answer.h"
+/* decision.c - the verdict that a reply brings. */
+#include "lib/decision.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static const struct shape shapes[] = {
     {LK_VERDICT_EXISTS, false, ""},
 };
 
-static uint64_t *number_field(struct lk_answer *answer, char field)
+static uint64_t *number_field(struct lk_decision *answer, char field)
 {
     switch (field) {
     case 't':
@@ -49,7 +49,7 @@ static uint64_t *number_field(struct lk_answer *answer, char field)
     return NULL;
 }
 
-static struct lk_slice *text_field(struct lk_answer *answer, char field)
+static struct lk_slice *text_field(struct lk_decision *answer, char field)
 {
     switch (field) {
     case 'h':
@@ -64,7 +64,7 @@ static struct lk_slice *text_field(struct lk_answer *answer, char field)
     return NULL;
 }
 
-static bool read_field(struct lk_answer *answer, char field,
+static bool read_field(struct lk_decision *answer, char field,
                        const struct lk_reply *reply)
 {
     struct lk_slice *text = text_field(answer, field);
@@ -115,7 +115,7 @@ static struct lk_slice reply_word(const struct lk_reply *reply)
 
 static enum lk_status read_verdict(const char *verb,
                                    const struct lk_reply *reply,
-                                   struct lk_answer *answer, char *why,
+                                   struct lk_decision *answer, char *why,
                                    size_t size)
 {
     struct lk_slice word = reply_word(reply);
@@ -149,7 +149,7 @@ static enum lk_status read_verdict(const char *verb,
     return LK_OK;
 }
 
-enum lk_status lk_answer_error(const struct lk_reply *reply)
+enum lk_status lk_decision_error(const struct lk_reply *reply)
 {
     static const char unavailable[] = "UNAVAILABLE";
     const size_t len = sizeof(unavailable) - 1;
@@ -163,14 +163,15 @@ enum lk_status lk_answer_error(const struct lk_reply *reply)
 }
 
 /* Zero would be NEW: nobody who forgets the status may read that. */
-static const struct lk_answer nothing = {.verdict = LK_VERDICT_NIL};
+static const struct lk_decision nothing = {.verdict = LK_VERDICT_NIL};
 
-enum lk_status lk_answer_read(const char *verb, const struct lk_reply *reply,
-                              struct lk_answer *answer, char *why, size_t size)
+enum lk_status lk_decision_read(const char *verb, const struct lk_reply *reply,
+                                struct lk_decision *answer, char *why,
+                                size_t size)
 {
     *answer = nothing;
     if (reply->type == LK_REPLY_ERROR) {
-        return lk_answer_error(reply);
+        return lk_decision_error(reply);
     }
     enum lk_status status = read_verdict(verb, reply, answer, why, size);
     if (status) {
@@ -179,10 +180,10 @@ enum lk_status lk_answer_read(const char *verb, const struct lk_reply *reply,
     return status;
 }
 
-enum lk_status latchkey_answer_read(const struct lk_reply *reply,
-                                    struct lk_answer *answer)
+enum lk_status latchkey_decision_read(const struct lk_reply *reply,
+                                      struct lk_decision *answer)
 {
     char why[1];
 
-    return lk_answer_read(NULL, reply, answer, why, sizeof(why));
+    return lk_decision_read(NULL, reply, answer, why, sizeof(why));
 }

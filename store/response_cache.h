@@ -11,14 +11,14 @@
  * time use the connection, and none waits longer than a few timeouts; those
  * that fill wait for nothing.
  */
-#ifndef LK_ANSWERS_H
-#define LK_ANSWERS_H
+#ifndef LK_RESPONSE_CACHE_H
+#define LK_RESPONSE_CACHE_H
 
 #include "store/store.h"
 
-struct lk_answers;
+struct lk_response_cache;
 
-struct lk_answers_config {
+struct lk_response_cache_config {
     const char *url;       /* redis: or redis-sentinel: */
     const char *prefix;    /* of the keys, without the braces */
     uint64_t timeout_ms;   /* for one question */
@@ -27,7 +27,7 @@ struct lk_answers_config {
     void *log_context;
 };
 
-struct lk_answers_stats {
+struct lk_response_cache_stats {
     uint64_t hits;
     uint64_t misses;
     uint64_t refused; /* what did not fit its MAC */
@@ -37,40 +37,42 @@ struct lk_answers_stats {
 
 /* LK_INVALID: the URL; `error` gets a sentence. A cache that is down is no
  * reason not to open it. */
-LK_MUST_CHECK enum lk_status lk_answers_open(
-    const struct lk_answers_config *config, struct lk_answers **answers,
-    struct lk_buf *error);
-void lk_answers_close(struct lk_answers *answers); /* NULL is fine */
+LK_MUST_CHECK enum lk_status lk_response_cache_open(
+    const struct lk_response_cache_config *config,
+    struct lk_response_cache **answers, struct lk_buf *error);
+void lk_response_cache_close(
+    struct lk_response_cache *answers); /* NULL is fine */
 
 /*
  * The answer of a claim whose outcome says REPLAY or OMITTED: a reference that
  * is the caller's, or NULL. The op has its name's hash, its fingerprint and
  * out.token. Ops without a fingerprint get NULL.
  */
-struct lk_kept *lk_answers_get(struct lk_answers *answers,
-                               const struct lk_op *op);
+struct lk_stored *lk_response_cache_get(struct lk_response_cache *answers,
+                                        const struct lk_op *op);
 /*
  * Fills the cache with what the store has read for such a claim, some time
  * later, or not at all. It takes a reference of its own.
  */
-void lk_answers_put(struct lk_answers *answers, const struct lk_op *op,
-                    struct lk_kept *kept, uint64_t ttl_ms);
+void lk_response_cache_put(struct lk_response_cache *answers,
+                           const struct lk_op *op, struct lk_stored *stored,
+                           uint64_t ttl_ms);
 /*
  * The same with the answer of a completion that was told DONE: its commit is
  * known to have happened. What is cached under a token counts as soon as the
  * store names that token as completed, so what is not known must not come here.
  */
-void lk_answers_completed(struct lk_answers *answers, const struct lk_op *op);
+void lk_response_cache_completed(struct lk_response_cache *answers,
+                                 const struct lk_op *op);
 /*
  * Removes the answers of evicted operations, before the eviction is
  * acknowledged. LK_UNAVAILABLE: the cache does not answer. Even then nobody is
  * given such an answer: the store no longer names its token.
  */
-LK_MUST_CHECK enum lk_status lk_answers_forget(struct lk_answers *answers,
-                                               const uint64_t *tokens,
-                                               size_t count);
+LK_MUST_CHECK enum lk_status lk_response_cache_forget(
+    struct lk_response_cache *answers, const uint64_t *tokens, size_t count);
 /* Does not wait for those who use the connection. */
-void lk_answers_stats(struct lk_answers *answers,
-                      struct lk_answers_stats *stats);
+void lk_response_cache_stats(struct lk_response_cache *answers,
+                             struct lk_response_cache_stats *stats);
 
 #endif

@@ -2,7 +2,7 @@
  * test_answers.c - the cache of answers: what it gives, and that nothing wrong
  * ever comes out of it. Against a redis-server of its own.
  */
-#include "store/answers.h"
+#include "store/response_cache.h"
 #include "tests/store/fixture.h"
 
 #include <hiredis/hiredis.h>
@@ -15,9 +15,9 @@ struct cache {
     char socket[96];
     pid_t server;
     redisContext *redis;
-    struct lk_answers *answers;
+    struct lk_response_cache *answers;
     struct lk_op op; /* a claim that is told REPLAY */
-    struct lk_kept *kept;
+    struct lk_stored *stored;
 };
 
 static const uint8_t secret[16] = {1, 2, 3};
@@ -52,17 +52,17 @@ static void end_server(struct cache *cache)
     cache->redis = NULL;
 }
 
-static struct lk_answers *open_cache(struct cache *cache,
-                                     const uint8_t *its_secret)
+static struct lk_response_cache *open_cache(struct cache *cache,
+                                            const uint8_t *its_secret)
 {
-    struct lk_answers_config config = {.url = cache->url,
-                                       .prefix = "test",
-                                       .timeout_ms = 2000,
-                                       .secret = its_secret};
-    struct lk_answers *answers = NULL;
+    struct lk_response_cache_config config = {.url = cache->url,
+                                              .prefix = "test",
+                                              .timeout_ms = 2000,
+                                              .secret = its_secret};
+    struct lk_response_cache *answers = NULL;
     struct lk_buf error = {0};
 
-    assert_int_equal(lk_answers_open(&config, &answers, &error), LK_OK);
+    assert_int_equal(lk_response_cache_open(&config, &answers, &error), LK_OK);
     latchkey_buf_free(&error);
     return answers;
 }
@@ -84,9 +84,9 @@ static int set_up(void **state)
                                .hash = {4, 5},
                                .fingerprint = LK_SLICE("1:fingerprint"),
                                .out = {.token = 77}};
-    cache->kept =
-        lk_kept_make(77, 1700000000000, &response, (struct lk_slice){0});
-    assert_non_null(cache->kept);
+    cache->stored =
+        lk_stored_make(77, 1700000000000, &response, (struct lk_slice){0});
+    assert_non_null(cache->stored);
     *state = cache;
     return 0;
 }
@@ -95,8 +95,8 @@ static int tear_down(void **state)
 {
     struct cache *cache = *state;
 
-    lk_kept_unref(cache->kept);
-    lk_answers_close(cache->answers);
+    lk_stored_unref(cache->stored);
+    lk_response_cache_close(cache->answers);
     if (cache->redis) {
         end_server(cache);
     }
@@ -105,12 +105,12 @@ static int tear_down(void **state)
     return 0;
 }
 
-static bool gives(struct lk_answers *answers, const struct lk_op *op)
+static bool gives(struct lk_response_cache *answers, const struct lk_op *op)
 {
-    struct lk_kept *kept = lk_answers_get(answers, op);
+    struct lk_stored *stored = lk_response_cache_get(answers, op);
 
-    lk_kept_unref(kept);
-    return kept != NULL;
+    lk_stored_unref(stored);
+    return stored != NULL;
 }
 
 static bool holds(struct cache *cache, unsigned token)
@@ -135,9 +135,9 @@ static void await(struct cache *cache, unsigned token)
 }
 
 /* Nobody waits for it but we. */
-static void put(struct cache *cache, struct lk_kept *kept, uint64_t ttl_ms)
+static void put(struct cache *cache, struct lk_stored *stored, uint64_t ttl_ms)
 {
-    lk_answers_put(cache->answers, &cache->op, kept, ttl_ms);
+    lk_response_cache_put(cache->answers, &cache->op, stored, ttl_ms);
     await(cache, 77);
 }
 
@@ -147,38 +147,40 @@ static void an_answer_comes_back_byte_for_byte(void **state)
     struct cache *cache = *state;
 
     assert_false(gives(cache->answers, &cache->op));
-    put(cache, cache->kept, HOUR_MS);
-    struct lk_kept *kept = lk_answers_get(cache->answers, &cache->op);
-    assert_non_null(kept);
-    assert_int_equal(kept->token, 77);
-    assert_int_equal(kept->at_ms, cache->kept->at_ms);
-    assert_int_equal(kept->response.status, 201);
-    expect_bytes(kept->response.headers, cache->kept->response.headers);
-    expect_bytes(kept->response.body, cache->kept->response.body);
-    assert_int_equal(kept->reason.len, 0);
-    lk_kept_unref(kept);
+    put(cache, cache->stored, HOUR_MS);
+    struct lk_stored *stored =
+        lk_response_cache_get(cache->answers, &cache->op);
+    assert_non_null(stored);
+    assert_int_equal(stored->token, 77);
+    assert_int_equal(stored->at_ms, cache->stored->at_ms);
+    assert_int_equal(stored->response.status, 201);
+    expect_bytes(stored->response.headers, cache->stored->response.headers);
+    expect_bytes(stored->response.body, cache->stored->response.body);
+    assert_int_equal(stored->reason.len, 0);
+    lk_stored_unref(stored);
 }
 
 static void an_omitted_answer_keeps_its_reason(void **state)
 {
     struct cache *cache = *state;
     const struct lk_response status_only = {.status = 200};
-    struct lk_kept *omitted =
-        lk_kept_make(77, 5, &status_only, LK_SLICE("too large"));
+    struct lk_stored *omitted =
+        lk_stored_make(77, 5, &status_only, LK_SLICE("too large"));
 
     assert_non_null(omitted);
     put(cache, omitted, HOUR_MS);
-    lk_kept_unref(omitted);
-    struct lk_kept *kept = lk_answers_get(cache->answers, &cache->op);
-    assert_non_null(kept);
-    expect_bytes(kept->reason, LK_SLICE("too large"));
-    assert_int_equal(kept->response.status, 200);
-    lk_kept_unref(kept);
+    lk_stored_unref(omitted);
+    struct lk_stored *stored =
+        lk_response_cache_get(cache->answers, &cache->op);
+    assert_non_null(stored);
+    expect_bytes(stored->reason, LK_SLICE("too large"));
+    assert_int_equal(stored->response.status, 200);
+    lk_stored_unref(stored);
 }
 
 static bool gives_at_once(struct cache *cache, const struct lk_op *op)
 {
-    put(cache, cache->kept, HOUR_MS);
+    put(cache, cache->stored, HOUR_MS);
     return gives(cache->answers, op);
 }
 
@@ -199,15 +201,15 @@ static void an_answer_is_bound_to_what_it_answers(void **state)
     op = cache->op;
     op.out.number++;
     assert_false(gives_at_once(cache, &op));
-    put(cache, cache->kept, HOUR_MS);
+    put(cache, cache->stored, HOUR_MS);
     op = cache->op;
     op.out.token = 78;
     freeReplyObject(redisCommand(cache->redis, "COPY {test}:answer:77 "
                                                "{test}:answer:78"));
     assert_false(gives(cache->answers, &op));
-    struct lk_answers *stranger = open_cache(cache, another);
+    struct lk_response_cache *stranger = open_cache(cache, another);
     assert_false(gives(stranger, &cache->op));
-    lk_answers_close(stranger);
+    lk_response_cache_close(stranger);
     assert_true(gives_at_once(cache, &cache->op));
 }
 
@@ -217,39 +219,40 @@ static void a_completion_leaves_what_its_first_retry_is_told(void **state)
     struct cache *cache = *state;
     struct lk_op done = {.event = LK_EVENT_COMPLETE,
                          .hash = cache->op.hash,
-                         .response = cache->kept->response,
+                         .response = cache->stored->response,
                          .out = {.token = 77,
                                  .number = 5,
                                  .now_ms = 1700000000000,
                                  .expires_ms = 1700000000000 + HOUR_MS}};
 
     cache->op.out = done.out;
-    lk_answers_completed(cache->answers, &done);
+    lk_response_cache_completed(cache->answers, &done);
     await(cache, 77);
-    struct lk_kept *kept = lk_answers_get(cache->answers, &cache->op);
-    assert_non_null(kept);
-    assert_int_equal(kept->at_ms, 1700000000000);
-    expect_bytes(kept->response.headers, cache->kept->response.headers);
-    expect_bytes(kept->response.body, cache->kept->response.body);
-    lk_kept_unref(kept);
+    struct lk_stored *stored =
+        lk_response_cache_get(cache->answers, &cache->op);
+    assert_non_null(stored);
+    assert_int_equal(stored->at_ms, 1700000000000);
+    expect_bytes(stored->response.headers, cache->stored->response.headers);
+    expect_bytes(stored->response.body, cache->stored->response.body);
+    lk_stored_unref(stored);
 
     done.reason = LK_SLICE("too large");
     done.out.token = cache->op.out.token = 78;
-    lk_answers_completed(cache->answers, &done);
+    lk_response_cache_completed(cache->answers, &done);
     await(cache, 78);
-    kept = lk_answers_get(cache->answers, &cache->op);
-    assert_non_null(kept);
-    expect_bytes(kept->reason, LK_SLICE("too large"));
-    assert_int_equal(kept->response.status, 201);
-    assert_int_equal(kept->response.body.len, 0);
-    lk_kept_unref(kept);
+    stored = lk_response_cache_get(cache->answers, &cache->op);
+    assert_non_null(stored);
+    expect_bytes(stored->reason, LK_SLICE("too large"));
+    assert_int_equal(stored->response.status, 201);
+    assert_int_equal(stored->response.body.len, 0);
+    lk_stored_unref(stored);
 }
 
 static void a_changed_byte_anywhere_makes_it_worthless(void **state)
 {
     struct cache *cache = *state;
 
-    put(cache, cache->kept, HOUR_MS);
+    put(cache, cache->stored, HOUR_MS);
     redisReply *good = redisCommand(cache->redis, "GET {test}:answer:77");
     assert_int_equal(good->type, REDIS_REPLY_STRING);
     for (size_t i = 0; i < good->len; i++) {
@@ -264,8 +267,8 @@ static void a_changed_byte_anywhere_makes_it_worthless(void **state)
                                      good->str, len));
         assert_false(gives(cache->answers, &cache->op));
     }
-    struct lk_answers_stats stats;
-    lk_answers_stats(cache->answers, &stats);
+    struct lk_response_cache_stats stats;
+    lk_response_cache_stats(cache->answers, &stats);
     assert_int_equal(stats.refused, 2 * good->len - 1);
     freeReplyObject(good);
 }
@@ -276,20 +279,21 @@ static void what_is_evicted_is_gone_when_forget_returns(void **state)
     struct cache *cache = *state;
     const uint64_t tokens[] = {76, 77, 78};
     struct lk_op other = cache->op;
-    struct lk_kept *kept =
-        lk_kept_make(79, 5, &cache->kept->response, (struct lk_slice){0});
+    struct lk_stored *stored =
+        lk_stored_make(79, 5, &cache->stored->response, (struct lk_slice){0});
 
-    assert_non_null(kept);
-    put(cache, cache->kept, HOUR_MS);
-    assert_int_equal(lk_answers_forget(cache->answers, tokens, 3), LK_OK);
+    assert_non_null(stored);
+    put(cache, cache->stored, HOUR_MS);
+    assert_int_equal(lk_response_cache_forget(cache->answers, tokens, 3),
+                     LK_OK);
     assert_false(holds(cache, 77));
     assert_false(gives(cache->answers, &cache->op));
-    lk_answers_put(cache->answers, &cache->op, cache->kept, HOUR_MS);
+    lk_response_cache_put(cache->answers, &cache->op, cache->stored, HOUR_MS);
     other.out.token = 79;
-    lk_answers_put(cache->answers, &other, kept, HOUR_MS);
+    lk_response_cache_put(cache->answers, &other, stored, HOUR_MS);
     await(cache, 79);
     assert_false(holds(cache, 77));
-    lk_kept_unref(kept);
+    lk_stored_unref(stored);
 }
 
 /* C35 */
@@ -298,9 +302,10 @@ static void a_cache_without_memory_forgets(void **state)
     struct cache *cache = *state;
     const uint64_t token = 77;
 
-    put(cache, cache->kept, HOUR_MS);
+    put(cache, cache->stored, HOUR_MS);
     freeReplyObject(redisCommand(cache->redis, "CONFIG SET maxmemory 1"));
-    assert_int_equal(lk_answers_forget(cache->answers, &token, 1), LK_OK);
+    assert_int_equal(lk_response_cache_forget(cache->answers, &token, 1),
+                     LK_OK);
     assert_false(holds(cache, 77));
 }
 
@@ -308,7 +313,7 @@ static void it_keeps_an_answer_no_longer_than_it_is_told(void **state)
 {
     struct cache *cache = *state;
 
-    put(cache, cache->kept, 60000);
+    put(cache, cache->stored, 60000);
     redisReply *reply = redisCommand(cache->redis, "PTTL {test}:answer:77");
     assert_in_range(reply->integer, 1, 60000);
     freeReplyObject(reply);
@@ -323,16 +328,17 @@ static void a_cache_that_is_gone_gives_nothing_and_comes_back(void **state)
     struct cache *cache = *state;
     const uint64_t token = 77;
 
-    lk_answers_put(cache->answers, &cache->op, cache->kept, HOUR_MS);
+    lk_response_cache_put(cache->answers, &cache->op, cache->stored, HOUR_MS);
     end_server(cache);
     assert_false(gives(cache->answers, &cache->op));
-    assert_int_equal(lk_answers_forget(cache->answers, &token, 1),
+    assert_int_equal(lk_response_cache_forget(cache->answers, &token, 1),
                      LK_UNAVAILABLE);
     start_server(cache);
     uint64_t give_up = monotonic_ms() + 20000;
     while (!gives(cache->answers, &cache->op)) {
         assert_true(monotonic_ms() < give_up);
-        lk_answers_put(cache->answers, &cache->op, cache->kept, HOUR_MS);
+        lk_response_cache_put(cache->answers, &cache->op, cache->stored,
+                              HOUR_MS);
         pause_ms(10);
     }
 }
@@ -341,23 +347,23 @@ static void a_cache_that_is_gone_gives_nothing_and_comes_back(void **state)
 static void a_frozen_cache_is_left_alone(void **state)
 {
     struct cache *cache = *state;
-    struct lk_answers_config config = {.url = cache->url,
-                                       .prefix = "test",
-                                       .timeout_ms = 20,
-                                       .secret = secret};
-    struct lk_answers *hasty = NULL;
-    struct lk_answers_stats stats;
+    struct lk_response_cache_config config = {.url = cache->url,
+                                              .prefix = "test",
+                                              .timeout_ms = 20,
+                                              .secret = secret};
+    struct lk_response_cache *hasty = NULL;
+    struct lk_response_cache_stats stats;
     struct lk_buf error = {0};
 
-    assert_int_equal(lk_answers_open(&config, &hasty, &error), LK_OK);
+    assert_int_equal(lk_response_cache_open(&config, &hasty, &error), LK_OK);
     kill(cache->server, SIGSTOP);
     for (int i = 0; i < 1000; i++) {
         assert_false(gives(hasty, &cache->op));
     }
-    lk_answers_stats(hasty, &stats);
+    lk_response_cache_stats(hasty, &stats);
     assert_true(stats.failed >= 1 && stats.failed < 100);
     assert_false(stats.available);
-    lk_answers_close(hasty);
+    lk_response_cache_close(hasty);
     kill(cache->server, SIGCONT);
 }
 
@@ -367,24 +373,26 @@ static void an_eviction_asks_a_cache_that_is_left_alone(void **state)
     struct cache *cache = *state;
     const uint64_t token = 77;
 
-    put(cache, cache->kept, HOUR_MS);
+    put(cache, cache->stored, HOUR_MS);
     end_server(cache);
     assert_false(gives(cache->answers, &cache->op));
     start_server(cache);
     freeReplyObject(redisCommand(cache->redis, "SET {test}:answer:77 x"));
-    assert_int_equal(lk_answers_forget(cache->answers, &token, 1), LK_OK);
+    assert_int_equal(lk_response_cache_forget(cache->answers, &token, 1),
+                     LK_OK);
     assert_false(holds(cache, 77));
 }
 
 static void a_wrong_url_is_refused_with_a_sentence(void **state)
 {
-    struct lk_answers_config config = {.url = "rediss://host",
-                                       .secret = secret};
-    struct lk_answers *answers = NULL;
+    struct lk_response_cache_config config = {.url = "rediss://host",
+                                              .secret = secret};
+    struct lk_response_cache *answers = NULL;
     struct lk_buf error = {0};
 
     (void)state;
-    assert_int_equal(lk_answers_open(&config, &answers, &error), LK_INVALID);
+    assert_int_equal(lk_response_cache_open(&config, &answers, &error),
+                     LK_INVALID);
     assert_non_null(memmem(error.data, error.len, "TLS", 3));
     latchkey_buf_free(&error);
 }

@@ -26,7 +26,7 @@
  * Answers are put there by a thread of its own, on a connection of its own:
  * nobody waits for that. What it cannot do soon is dropped.
  */
-#include "store/answers.h"
+#include "store/response_cache.h"
 #include "lib/socket.h"
 #include "store/redis.h"
 
@@ -76,11 +76,11 @@ struct binding {
 struct fill {
     struct fill *next;
     struct binding binding;
-    struct lk_kept *kept; /* a reference of its own */
+    struct lk_stored *stored; /* a reference of its own */
     uint64_t ttl_ms;
 };
 
-struct lk_answers {
+struct lk_response_cache {
     struct lk_redis_url url;
     char prefix[64];
     uint64_t timeout_ms;
@@ -142,7 +142,7 @@ static enum lk_status add_binding(struct lk_buf *text,
     return latchkey_buf_add(text, fixed, sizeof(fixed));
 }
 
-static enum lk_status make_mac(const struct lk_answers *answers,
+static enum lk_status make_mac(const struct lk_response_cache *answers,
                                const struct binding *binding,
                                struct lk_slice bytes, uint8_t mac[MAC])
 {
@@ -163,7 +163,7 @@ static enum lk_status make_mac(const struct lk_answers *answers,
     return status;
 }
 
-static bool derive_key(struct lk_answers *answers, const uint8_t *secret)
+static bool derive_key(struct lk_response_cache *answers, const uint8_t *secret)
 {
     static const char purpose[] = "latchkey answers in a cache";
     unsigned len = 0;
@@ -176,22 +176,22 @@ static bool derive_key(struct lk_answers *answers, const uint8_t *secret)
 /* ---- Values ----------------------------------------------------------------
  */
 
-static enum lk_status encode(struct lk_answers *answers,
+static enum lk_status encode(struct lk_response_cache *answers,
                              const struct fill *fill, struct lk_buf *value)
 {
-    const struct lk_kept *kept = fill->kept;
+    const struct lk_stored *stored = fill->stored;
     char fixed[FIXED] = {0};
     uint8_t mac[MAC];
 
-    put64(fixed + MAC, kept->at_ms);
-    fixed[MAC + 8] = (char)kept->reason.len;
+    put64(fixed + MAC, stored->at_ms);
+    fixed[MAC + 8] = (char)stored->reason.len;
     value->len = 0;
     enum lk_status status = latchkey_buf_add(value, fixed, sizeof(fixed));
     if (!status) {
-        status = latchkey_buf_add_slice(value, kept->reason);
+        status = latchkey_buf_add_slice(value, stored->reason);
     }
     if (!status) {
-        status = latchkey_response_encode(&kept->response, value);
+        status = latchkey_response_encode(&stored->response, value);
     }
     if (!status) {
         struct lk_slice bytes = {value->data + MAC, value->len - MAC};
@@ -204,9 +204,9 @@ static enum lk_status encode(struct lk_answers *answers,
 }
 
 /* LK_CORRUPT: it is not what we put there. */
-static enum lk_status decode(const struct lk_answers *answers,
+static enum lk_status decode(const struct lk_response_cache *answers,
                              const struct lk_op *op, struct lk_slice value,
-                             struct lk_kept **kept)
+                             struct lk_stored **stored)
 {
     struct lk_response response;
     uint8_t mac[MAC];
@@ -232,9 +232,9 @@ static enum lk_status decode(const struct lk_answers *answers,
                               value.len - FIXED - reason.len};
     status = latchkey_response_decode(record, &response);
     if (!status) {
-        *kept = lk_kept_make(op->out.token, lk_redis_get64(value.data + MAC),
-                             &response, reason);
-        status = *kept ? LK_OK : LK_NOMEM;
+        *stored = lk_stored_make(
+            op->out.token, lk_redis_get64(value.data + MAC), &response, reason);
+        status = *stored ? LK_OK : LK_NOMEM;
     }
     return status;
 }
@@ -242,8 +242,8 @@ static enum lk_status decode(const struct lk_answers *answers,
 /* ---- Asking ----------------------------------------------------------------
  */
 
-static void say(const struct lk_answers *answers, int level, const char *text,
-                const char *why)
+static void say(const struct lk_response_cache *answers, int level,
+                const char *text, const char *why)
 {
     char line[400];
 
@@ -253,7 +253,8 @@ static void say(const struct lk_answers *answers, int level, const char *text,
     }
 }
 
-static enum lk_status fail(struct lk_answers *answers, struct channel *channel)
+static enum lk_status fail(struct lk_response_cache *answers,
+                           struct channel *channel)
 {
     channel->not_before = lk_socket_now() + LEAVE_ALONE_MS;
     answers->counters.failed++;
@@ -266,7 +267,7 @@ static enum lk_status fail(struct lk_answers *answers, struct channel *channel)
 }
 
 /* It did what was asked; that it could be reached would say too little. */
-static void succeed(struct lk_answers *answers, struct channel *channel)
+static void succeed(struct lk_response_cache *answers, struct channel *channel)
 {
     if (!channel->works) {
         channel->works = true;
@@ -274,7 +275,8 @@ static void succeed(struct lk_answers *answers, struct channel *channel)
     }
 }
 
-static enum lk_status ready(struct lk_answers *answers, struct channel *channel)
+static enum lk_status ready(struct lk_response_cache *answers,
+                            struct channel *channel)
 {
     if (lk_socket_now() < channel->not_before) {
         return LK_UNAVAILABLE;
@@ -290,8 +292,9 @@ static enum lk_status ready(struct lk_answers *answers, struct channel *channel)
 }
 
 /* An error reply is as good as none: the link is given up. */
-static enum lk_status judge(struct lk_answers *answers, struct channel *channel,
-                            enum lk_status status, const redisReply *reply)
+static enum lk_status judge(struct lk_response_cache *answers,
+                            struct channel *channel, enum lk_status status,
+                            const redisReply *reply)
 {
     struct lk_link *link = &channel->link;
 
@@ -308,7 +311,7 @@ static enum lk_status judge(struct lk_answers *answers, struct channel *channel,
 
 /* For commands that are queued in the link: sends them and takes the replies,
  * which say no more than that it was done. Only the first `vital` must. */
-static enum lk_status take_replies(struct lk_answers *answers,
+static enum lk_status take_replies(struct lk_response_cache *answers,
                                    struct channel *channel, size_t count,
                                    size_t vital)
 {
@@ -328,7 +331,7 @@ static enum lk_status take_replies(struct lk_answers *answers,
 
 /* Replays are loaded one after the other, so a cache that takes its time would
  * hold them up more than it helps. */
-static void note_time(struct lk_answers *answers, int64_t took_ms)
+static void note_time(struct lk_response_cache *answers, int64_t took_ms)
 {
     answers->usual_ms += took_ms - answers->usual_ms / 8;
     if (answers->usual_ms > 8 * SLOW_MS) {
@@ -337,7 +340,7 @@ static void note_time(struct lk_answers *answers, int64_t took_ms)
     }
 }
 
-static enum lk_status ask(struct lk_answers *answers,
+static enum lk_status ask(struct lk_response_cache *answers,
                           const struct lk_slice *words, size_t count,
                           redisReply **reply)
 {
@@ -360,7 +363,7 @@ static enum lk_status ask(struct lk_answers *answers,
     return status;
 }
 
-static struct lk_slice name_key(const struct lk_answers *answers,
+static struct lk_slice name_key(const struct lk_response_cache *answers,
                                 uint64_t token, char key[KEY_MAX])
 {
     int len = snprintf(key, KEY_MAX, "{%s}:answer:%llu", answers->prefix,
@@ -376,7 +379,7 @@ static bool is_compared(const struct lk_op *op)
 }
 
 /* What does not fit is in the way of what does: KEEP changes the expiry. */
-static void remove_key(struct lk_answers *answers, struct lk_slice key)
+static void remove_key(struct lk_response_cache *answers, struct lk_slice key)
 {
     const struct lk_slice words[] = {LK_SLICE("DEL"), key};
     redisReply *reply = NULL;
@@ -386,10 +389,11 @@ static void remove_key(struct lk_answers *answers, struct lk_slice key)
     }
 }
 
-static struct lk_kept *get(struct lk_answers *answers, const struct lk_op *op)
+static struct lk_stored *get(struct lk_response_cache *answers,
+                             const struct lk_op *op)
 {
     char name[KEY_MAX];
-    struct lk_kept *kept = NULL;
+    struct lk_stored *stored = NULL;
     redisReply *reply = NULL;
     struct lk_slice key = name_key(answers, op->out.token, name);
     const struct lk_slice words[] = {LK_SLICE("GET"), key};
@@ -399,31 +403,31 @@ static struct lk_kept *get(struct lk_answers *answers, const struct lk_op *op)
     }
     if (reply->type != REDIS_REPLY_STRING || !reply->len) {
         answers->counters.misses++;
-    } else if (decode(answers, op, lk_reply_text(reply), &kept)) {
+    } else if (decode(answers, op, lk_reply_text(reply), &stored)) {
         answers->counters.refused++;
         remove_key(answers, key);
     } else {
         answers->counters.hits++;
     }
     freeReplyObject(reply);
-    return kept;
+    return stored;
 }
 
-struct lk_kept *lk_answers_get(struct lk_answers *answers,
-                               const struct lk_op *op)
+struct lk_stored *lk_response_cache_get(struct lk_response_cache *answers,
+                                        const struct lk_op *op)
 {
     if (!is_compared(op)) {
         return NULL;
     }
     pthread_mutex_lock(&answers->lock);
-    struct lk_kept *kept = get(answers, op);
+    struct lk_stored *stored = get(answers, op);
     pthread_mutex_unlock(&answers->lock);
-    return kept;
+    return stored;
 }
 
 /* Removed first: a Redis without memory does that, but sets nothing. */
-static enum lk_status forget(struct lk_answers *answers, const uint64_t *tokens,
-                             size_t count)
+static enum lk_status forget(struct lk_response_cache *answers,
+                             const uint64_t *tokens, size_t count)
 {
     struct channel *channel = &answers->asking;
     enum lk_status status = ready(answers, channel);
@@ -445,8 +449,8 @@ static enum lk_status forget(struct lk_answers *answers, const uint64_t *tokens,
                   : take_replies(answers, channel, 2 * count, count);
 }
 
-enum lk_status lk_answers_forget(struct lk_answers *answers,
-                                 const uint64_t *tokens, size_t count)
+enum lk_status lk_response_cache_forget(struct lk_response_cache *answers,
+                                        const uint64_t *tokens, size_t count)
 {
     enum lk_status status = LK_OK;
 
@@ -462,12 +466,12 @@ enum lk_status lk_answers_forget(struct lk_answers *answers,
     return status;
 }
 
-void lk_answers_stats(struct lk_answers *answers,
-                      struct lk_answers_stats *stats)
+void lk_response_cache_stats(struct lk_response_cache *answers,
+                             struct lk_response_cache_stats *stats)
 {
     struct counters *counters = &answers->counters;
 
-    *stats = (struct lk_answers_stats){
+    *stats = (struct lk_response_cache_stats){
         .hits = atomic_load(&counters->hits),
         .misses = atomic_load(&counters->misses),
         .refused = atomic_load(&counters->refused),
@@ -482,11 +486,11 @@ void lk_answers_stats(struct lk_answers *answers,
 
 static void free_fill(struct fill *fill)
 {
-    lk_kept_unref(fill->kept);
+    lk_stored_unref(fill->stored);
     free(fill);
 }
 
-static enum lk_status queue_set(struct lk_answers *answers,
+static enum lk_status queue_set(struct lk_response_cache *answers,
                                 const struct fill *fill)
 {
     char key[KEY_MAX], ttl[24];
@@ -507,7 +511,8 @@ static enum lk_status queue_set(struct lk_answers *answers,
 }
 
 /* Puts some of them there and frees these. */
-static enum lk_status fill_some(struct lk_answers *answers, struct fill **fills)
+static enum lk_status fill_some(struct lk_response_cache *answers,
+                                struct fill **fills)
 {
     struct channel *channel = &answers->filling;
     enum lk_status status = ready(answers, channel);
@@ -525,7 +530,7 @@ static enum lk_status fill_some(struct lk_answers *answers, struct fill **fills)
 }
 
 /* If the cache fails, the rest is dropped. */
-static void fill_all(struct lk_answers *answers, struct fill *fills)
+static void fill_all(struct lk_response_cache *answers, struct fill *fills)
 {
     enum lk_status status = LK_OK;
 
@@ -539,7 +544,7 @@ static void fill_all(struct lk_answers *answers, struct fill *fills)
     }
 }
 
-static struct fill *take_queue(struct lk_answers *answers)
+static struct fill *take_queue(struct lk_response_cache *answers)
 {
     struct fill *fills = answers->first;
 
@@ -551,7 +556,7 @@ static struct fill *take_queue(struct lk_answers *answers)
 
 static void *run_filler(void *context)
 {
-    struct lk_answers *answers = context;
+    struct lk_response_cache *answers = context;
 
     pthread_mutex_lock(&answers->queue_lock);
     while (!answers->stop) {
@@ -570,14 +575,14 @@ static void *run_filler(void *context)
 }
 
 /* Under the queue's lock. */
-static bool has_room(const struct lk_answers *answers, size_t size)
+static bool has_room(const struct lk_response_cache *answers, size_t size)
 {
     return answers->queued < QUEUE_MAX &&
            answers->queued_bytes + size <= QUEUE_BYTES &&
            lk_socket_now() >= answers->closed_until;
 }
 
-static bool may_fill(struct lk_answers *answers, size_t size)
+static bool may_fill(struct lk_response_cache *answers, size_t size)
 {
     pthread_mutex_lock(&answers->queue_lock);
     bool may = has_room(answers, size);
@@ -585,27 +590,29 @@ static bool may_fill(struct lk_answers *answers, size_t size)
     return may && size <= VALUE_MAX;
 }
 
-void lk_answers_put(struct lk_answers *answers, const struct lk_op *op,
-                    struct lk_kept *kept, uint64_t ttl_ms)
+void lk_response_cache_put(struct lk_response_cache *answers,
+                           const struct lk_op *op, struct lk_stored *stored,
+                           uint64_t ttl_ms)
 {
-    if (!op->out.token || kept->token != op->out.token || !ttl_ms ||
-        !kept->response.status || kept->size > VALUE_MAX ||
-        kept->reason.len > LK_REASON_MAX) {
+    if (!op->out.token || stored->token != op->out.token || !ttl_ms ||
+        !stored->response.status || stored->size > VALUE_MAX ||
+        stored->reason.len > LK_REASON_MAX) {
         return;
     }
     struct fill *fill = malloc(sizeof(*fill));
     if (!fill) {
         return;
     }
-    *fill = (struct fill){
-        .binding = bind_to(op), .kept = lk_kept_ref(kept), .ttl_ms = ttl_ms};
+    *fill = (struct fill){.binding = bind_to(op),
+                          .stored = lk_stored_ref(stored),
+                          .ttl_ms = ttl_ms};
     pthread_mutex_lock(&answers->queue_lock);
-    bool queued = has_room(answers, kept->size);
+    bool queued = has_room(answers, stored->size);
     if (queued) {
         *answers->last = fill;
         answers->last = &fill->next;
         answers->queued++;
-        answers->queued_bytes += kept->size;
+        answers->queued_bytes += stored->size;
         pthread_cond_signal(&answers->wake);
     }
     pthread_mutex_unlock(&answers->queue_lock);
@@ -614,7 +621,8 @@ void lk_answers_put(struct lk_answers *answers, const struct lk_op *op,
     }
 }
 
-void lk_answers_completed(struct lk_answers *answers, const struct lk_op *op)
+void lk_response_cache_completed(struct lk_response_cache *answers,
+                                 const struct lk_op *op)
 {
     struct lk_response response = op->response;
 
@@ -625,20 +633,20 @@ void lk_answers_completed(struct lk_answers *answers, const struct lk_op *op)
         !may_fill(answers, response.headers.len + response.body.len)) {
         return;
     }
-    struct lk_kept *kept =
-        lk_kept_make(op->out.token, op->out.now_ms, &response, op->reason);
-    if (kept) {
+    struct lk_stored *stored =
+        lk_stored_make(op->out.token, op->out.now_ms, &response, op->reason);
+    if (stored) {
         uint64_t ttl_ms = op->out.expires_ms - op->out.now_ms;
-        lk_answers_put(answers, op, kept,
-                       ttl_ms < UNASKED_MS ? ttl_ms : UNASKED_MS);
-        lk_kept_unref(kept);
+        lk_response_cache_put(answers, op, stored,
+                              ttl_ms < UNASKED_MS ? ttl_ms : UNASKED_MS);
+        lk_stored_unref(stored);
     }
 }
 
 /* ---- Opening ---------------------------------------------------------------
  */
 
-static void free_answers(struct lk_answers *answers)
+static void free_answers(struct lk_response_cache *answers)
 {
     lk_link_close(&answers->asking.link);
     lk_link_close(&answers->filling.link);
@@ -651,9 +659,10 @@ static void free_answers(struct lk_answers *answers)
     free(answers);
 }
 
-static struct lk_answers *create(const struct lk_answers_config *config)
+static struct lk_response_cache *create(
+    const struct lk_response_cache_config *config)
 {
-    struct lk_answers *made = calloc(1, sizeof(*made));
+    struct lk_response_cache *made = calloc(1, sizeof(*made));
 
     if (!made) {
         return NULL;
@@ -672,11 +681,11 @@ static struct lk_answers *create(const struct lk_answers_config *config)
     return made;
 }
 
-enum lk_status lk_answers_open(const struct lk_answers_config *config,
-                               struct lk_answers **answers,
-                               struct lk_buf *error)
+enum lk_status lk_response_cache_open(
+    const struct lk_response_cache_config *config,
+    struct lk_response_cache **answers, struct lk_buf *error)
 {
-    struct lk_answers *made = create(config);
+    struct lk_response_cache *made = create(config);
 
     *answers = NULL;
     if (!made) {
@@ -695,7 +704,7 @@ enum lk_status lk_answers_open(const struct lk_answers_config *config,
     return LK_OK;
 }
 
-void lk_answers_close(struct lk_answers *answers)
+void lk_response_cache_close(struct lk_response_cache *answers)
 {
     if (!answers) {
         return;
