@@ -292,7 +292,7 @@ model: $(MODEL)
 SECONDS ?= 60
 FUZZ_CFLAGS := -std=gnu11 -g -O1 -D_GNU_SOURCE -Iinclude -I. -fsanitize=fuzzer-no-link,address,undefined \
   -fno-sanitize-recover=undefined $(PKG_CFLAGS)
-FUZZ_OBJS := $(patsubst %.c,build/fuzz/obj/%.o,$(wildcard lib/*.c) daemon/resp_parse.c \
+FUZZ_OBJS := $(patsubst %.c,build/fuzz/obj/%.o,$(wildcard lib/*.c) \
   store/call.c courier/pointer.c cli/compare_csv.c cli/compare_pick.c)
 
 build/fuzz/obj/%.o: %.c

@@ -17,7 +17,7 @@
 #include "daemon/log.h"
 #include "daemon/metrics.h"
 #include "daemon/notify.h"
-#include "daemon/resp.h"
+#include "lib/resp.h"
 #include "daemon/waiters.h"
 #include "store/store.h"
 

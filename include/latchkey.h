@@ -414,6 +414,14 @@ LK_MUST_CHECK enum lk_status latchkey_reply_read(struct lk_slice bytes,
                                                  size_t node_max, size_t *used);
 
 /*
+ * Writes the line that announces an array of `number` elements (type '*') or a
+ * string of `number` bytes (type '$'), CR LF included, for programs that write
+ * commands themselves. Returns the end; at most LK_ANNOUNCE_MAX bytes.
+ */
+#define LK_ANNOUNCE_MAX 23
+char *latchkey_announce(char *to, char type, uint64_t number);
+
+/*
  * Pipelining: queue any number of commands, flush, then receive as many
  * replies, in the same order. latchkey_client_queue copies what it is given.
  * latchkey_client_receive flushes by itself; *reply belongs to the client and

@@ -7,6 +7,7 @@
  */
 #include "lib/client.h"
 #include "lib/decision.h"
+#include "lib/resp.h"
 #include "lib/socket.h"
 
 #include <errno.h>
@@ -269,37 +270,17 @@ static enum lk_status receive(struct lk_client *client, unsigned timeout_ms,
 /* ---- The public calls -----------------------------------------------------
  */
 
-static enum lk_status add_words(struct lk_buf *out,
-                                const struct lk_slice *words, size_t count)
-{
-    enum lk_status status = latchkey_buf_printf(out, "*%zu\r\n", count);
-
-    for (size_t i = 0; i < count && !status; i++) {
-        status = latchkey_buf_printf(out, "$%zu\r\n", words[i].len);
-        if (!status) {
-            status = latchkey_buf_add_slice(out, words[i]);
-        }
-        if (!status) {
-            status = latchkey_buf_add_text(out, "\r\n");
-        }
-    }
-    return status;
-}
-
 enum lk_status latchkey_client_queue(struct lk_client *client,
                                      const struct lk_slice *words, size_t count)
 {
-    size_t before = client->out.len;
-
     if (client->dead) {
         return client->dead;
     }
     if (count == 0) {
         return lk_client_fail(client, LK_INVALID, "a command has no words");
     }
-    enum lk_status status = add_words(&client->out, words, count);
+    enum lk_status status = lk_resp_command(&client->out, words, count);
     if (status) {
-        client->out.len = before;
         return lk_client_fail(client, status, "%s",
                               latchkey_status_text(status));
     }

@@ -2,7 +2,7 @@
  * fuzz_resp.c - bytes from the network: never a fault, and the same commands
  * however they are split.
  */
-#include "daemon/resp.h"
+#include "lib/resp.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* test_resp.c - requests as they may arrive, and the exact bytes of replies. */
-#include "daemon/resp.h"
+#include "lib/resp.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* resp.h - the Redis protocol: requests in, replies out. */
+/* resp.h - the Redis protocol (RESP): commands and replies, read and written.
+ */
 #ifndef LK_RESP_H
 #define LK_RESP_H
 
@@ -67,5 +68,9 @@ LK_MUST_CHECK enum lk_status lk_resp_map(struct lk_buf *out, int proto,
                                          size_t pairs);
 LK_MUST_CHECK enum lk_status lk_resp_push(struct lk_buf *out, int proto,
                                           size_t count);
+/* A command: an array of its words. On LK_NOMEM `out` is unchanged. */
+LK_MUST_CHECK enum lk_status lk_resp_command(struct lk_buf *out,
+                                             const struct lk_slice *words,
+                                             size_t count);
 
 #endif

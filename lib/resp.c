@@ -1,5 +1,8 @@
-/* resp_parse.c - requests of the Redis protocol, as they arrive. */
-#include "daemon/resp.h"
+/*
+ * resp.c - the Redis protocol: commands read as they arrive, and the writers
+ * of commands and replies. lib/resp_reply.c reads replies.
+ */
+#include "lib/resp.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -408,4 +411,153 @@ void lk_resp_parser_free(struct lk_resp_parser *parser)
     free(parser->argv);
     latchkey_buf_free(&parser->words);
     *parser = (struct lk_resp_parser){0};
+}
+
+/* ---- writers --------------------------------------------------------------
+ */
+
+char *latchkey_announce(char *to, char type, uint64_t number)
+{
+    char digits[20];
+    size_t count = 0;
+
+    *to++ = type;
+    do {
+        digits[count++] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number > 0);
+    while (count > 0) {
+        *to++ = digits[--count];
+    }
+    *to++ = '\r';
+    *to++ = '\n';
+    return to;
+}
+
+static enum lk_status add_prefix(struct lk_buf *out, char type, uint64_t number)
+{
+    enum lk_status status = latchkey_buf_reserve(out, LK_ANNOUNCE_MAX);
+
+    if (status == LK_OK) {
+        char *end = latchkey_announce(out->data + out->len, type, number);
+
+        out->len = (size_t)(end - out->data);
+    }
+    return status;
+}
+
+/* One line with nothing in it that could end it early. */
+static enum lk_status add_one_line(struct lk_buf *out, char type,
+                                   struct lk_slice text)
+{
+    enum lk_status status;
+    char *to;
+
+    if (text.len > SIZE_MAX / 2) {
+        return LK_NOMEM;
+    }
+    status = latchkey_buf_reserve(out, text.len + 3);
+    if (status != LK_OK) {
+        return status;
+    }
+    to = out->data + out->len;
+    *to++ = type;
+    for (size_t i = 0; i < text.len; i++) {
+        unsigned char byte = (unsigned char)text.data[i];
+
+        *to++ = byte < 0x20 || byte == 0x7f ? ' ' : (char)byte;
+    }
+    *to++ = '\r';
+    *to++ = '\n';
+    out->len = (size_t)(to - out->data);
+    return LK_OK;
+}
+
+enum lk_status lk_resp_simple(struct lk_buf *out, const char *text)
+{
+    return add_one_line(out, '+', latchkey_slice(text));
+}
+
+enum lk_status lk_resp_error(struct lk_buf *out, struct lk_slice message)
+{
+    return add_one_line(out, '-', message);
+}
+
+enum lk_status lk_resp_integer(struct lk_buf *out, int64_t number)
+{
+    enum lk_status status = latchkey_buf_reserve(out, LK_ANNOUNCE_MAX + 1);
+
+    if (status == LK_OK && number < 0) {
+        char *start = out->data + out->len;
+
+        /* Negated without a sign, so that INT64_MIN works. The type's place is
+         * taken by the sign. */
+        char *end = latchkey_announce(start + 1, '-', 0 - (uint64_t)number);
+        *start = ':';
+        out->len = (size_t)(end - out->data);
+    } else if (status == LK_OK) {
+        status = add_prefix(out, ':', (uint64_t)number);
+    }
+    return status;
+}
+
+enum lk_status lk_resp_bulk(struct lk_buf *out, struct lk_slice bytes)
+{
+    enum lk_status status;
+    char *to;
+
+    if (bytes.len > SIZE_MAX / 2) {
+        return LK_NOMEM;
+    }
+    status = latchkey_buf_reserve(out, bytes.len + LK_ANNOUNCE_MAX + 2);
+    if (status != LK_OK) {
+        return status;
+    }
+    to = latchkey_announce(out->data + out->len, '$', bytes.len);
+    if (bytes.len > 0) {
+        memcpy(to, bytes.data, bytes.len);
+        to += bytes.len;
+    }
+    *to++ = '\r';
+    *to++ = '\n';
+    out->len = (size_t)(to - out->data);
+    return LK_OK;
+}
+
+enum lk_status lk_resp_nil(struct lk_buf *out, int proto)
+{
+    return latchkey_buf_add_text(out, proto >= 3 ? "_\r\n" : "$-1\r\n");
+}
+
+enum lk_status lk_resp_array(struct lk_buf *out, size_t count)
+{
+    return add_prefix(out, '*', count);
+}
+
+enum lk_status lk_resp_map(struct lk_buf *out, int proto, size_t pairs)
+{
+    if (proto >= 3) {
+        return add_prefix(out, '%', pairs);
+    }
+    return add_prefix(out, '*', (uint64_t)pairs * 2);
+}
+
+enum lk_status lk_resp_push(struct lk_buf *out, int proto, size_t count)
+{
+    return add_prefix(out, proto >= 3 ? '>' : '*', count);
+}
+
+enum lk_status lk_resp_command(struct lk_buf *out, const struct lk_slice *words,
+                               size_t count)
+{
+    size_t before = out->len;
+    enum lk_status status = lk_resp_array(out, count);
+
+    for (size_t i = 0; i < count && !status; i++) {
+        status = lk_resp_bulk(out, words[i]);
+    }
+    if (status) {
+        out->len = before;
+    }
+    return status;
 }

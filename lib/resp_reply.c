@@ -1,6 +1,6 @@
 /*
- * reply.c - replies of the daemon (RESP2) read where they lie, without copies
- * and without memory of its own.
+ * resp_reply.c - replies of the daemon (RESP2) read where they lie, without
+ * copies and without memory of its own.
  *
  * Everything is read strictly from left to right, each time from the start:
  * the same bytes give the same reply however they were split. What is missing
