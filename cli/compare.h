@@ -11,6 +11,7 @@
 #ifndef LK_COMPARE_H
 #define LK_COMPARE_H
 
+#include "lib/json.h"
 #include "lib/siphash.h"
 #include "store/jobs.h"
 
@@ -44,42 +45,6 @@ struct lk_csv {
 LK_MUST_CHECK enum lk_status lk_csv_read(struct lk_csv *csv, struct lk_slice in,
                                          bool at_end, size_t *used);
 void lk_csv_free(struct lk_csv *csv);
-
-/* ---- JSON (compare_pick.c) --------------------------------------------- */
-
-enum { LK_PICKS_MAX = 32 };
-
-/* One value that is looked for: a member's name, or a JSON Pointer. */
-struct lk_pick {
-    size_t first_token; /* in `tokens` */
-    size_t token_count;
-    bool found;
-    bool text_own;         /* value stands in the buffer of texts */
-    size_t start;          /* there */
-    struct lk_slice value; /* a string unescaped; else as it is written; empty
-                              for null */
-};
-
-/* Start it as {0}; free it with lk_picks_free. */
-struct lk_picks {
-    struct lk_pick picks[LK_PICKS_MAX];
-    size_t count;
-    struct lk_slice *tokens; /* in `names` */
-    size_t token_count;
-    struct lk_buf names;
-    struct lk_buf text;
-};
-
-/* LK_INVALID: a pointer that is none, or too many. LK_NOMEM. */
-LK_MUST_CHECK enum lk_status lk_picks_add(struct lk_picks *picks,
-                                          struct lk_slice name);
-/*
- * Reads one JSON text and sets the value of each pick; they point into `json`
- * and `picks`. LK_MALFORMED: it is no JSON, or a pick is there twice. LK_NOMEM.
- */
-LK_MUST_CHECK enum lk_status lk_picks_read(struct lk_picks *picks,
-                                           struct lk_slice json);
-void lk_picks_free(struct lk_picks *picks);
 
 /* ---- Values (compare_value.c) ------------------------------------------ */
 

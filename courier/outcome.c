@@ -1,7 +1,6 @@
 /* outcome.c - what an answer, or its absence, means for a job. */
 #include "courier/outcome.h"
 
-#include "courier/pointer.h"
 #include "courier/schedule.h"
 #include "lib/json.h"
 

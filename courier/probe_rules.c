@@ -2,7 +2,7 @@
 #include "courier/probe_rules.h"
 
 #include "courier/outcome.h"
-#include "courier/pointer.h"
+#include "lib/json.h"
 
 #include <string.h>
 

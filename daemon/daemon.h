@@ -17,8 +17,8 @@
 #include "daemon/log.h"
 #include "daemon/metrics.h"
 #include "daemon/notify.h"
-#include "lib/resp.h"
 #include "daemon/waiters.h"
+#include "lib/resp.h"
 #include "store/store.h"
 
 #include <stdatomic.h>

@@ -13,7 +13,6 @@
 #include "lib/form.h"
 #include "lib/json.h"
 #include "lib/multipart.h"
-#include "lib/pointer.h"
 #include "lib/sort.h"
 
 #include <openssl/sha.h>

@@ -1,526 +1,464 @@
 /*
- * json.c - reads JSON once and writes its canonical spelling.
- *
- * There is no tree. The canonical text is written in the order of the input,
- * and most of it stays as it is. Only an object whose members came out of
- * order leaves records: where it lies in that text, and where its members do,
- * sorted. At the end the text is copied once, span by span, in the order the
- * records say: every byte is moved a fixed number of times, however deep it is
- * nested. Sorting changes no length, so nothing needs to be measured first.
+ * json.c - reads JSON: strings and numbers, written one way; and a cursor that
+ * walks over values without a tree.
  */
 #include "lib/json.h"
 
-#include "lib/sort.h"
-
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-/*
- * A member, first on the stack of pending ones while its object is open, then,
- * sorted, among the final ones. Offsets fit: no text is longer than twice
- * LK_JSON_SIZE_MAX.
- */
-struct member {
-    uint32_t name; /* in names; only while pending */
-    uint32_t name_len;
-    uint32_t start; /* in text, name included, comma not */
-    uint32_t end;
-    uint32_t object; /* the first object record inside it, if any */
-    bool left_out;
-};
+/* ---- UTF-8 --------------------------------------------------------------- */
 
 /*
- * An object that is not, or that contains one that is not, in order. Records
- * stand in the order in which their objects begin.
+ * The length of the well-formed sequence of two to four bytes at `p`, or 0:
+ * overlong forms, surrogates and what lies beyond U+10FFFF are not.
  */
-struct object {
-    uint32_t start; /* in text, braces included */
-    uint32_t end;
-    uint32_t next;   /* the record after those inside this object */
-    uint32_t member; /* the first of its final members */
-    uint32_t count;  /* 0: its own members are in order in the text */
-};
-
-/* An array or object that is open. */
-struct frame {
-    bool is_object;
-    bool in_order; /* so far, names only rose */
-    bool left_out; /* the present entry is */
-    uint32_t seen; /* entries so far, the present one included */
-    uint32_t kept; /* of these, finished and not left out */
-    uint32_t object;
-    uint32_t pending;
-    uint32_t names;
-    /* How far all had come before the present entry. */
-    uint32_t text_mark;
-    uint32_t object_mark;
-    uint32_t member_mark;
-    uint64_t active; /* pointers that have led here */
-};
-
-struct reader {
-    struct lk_slice in;
-    size_t at;
-    const struct lk_pointers *ignore;
-    uint64_t active; /* pointers that lead into the value that comes next */
-    struct lk_buf text;
-    struct lk_buf names;   /* unescaped, of the open objects */
-    struct lk_buf pending; /* struct member, of the open objects */
-    struct lk_buf members; /* struct member */
-    struct lk_buf objects; /* struct object */
-    size_t depth;
-    struct frame frames[LK_JSON_DEPTH_MAX];
-};
-
-static uint32_t member_count(const struct lk_buf *buf)
+static size_t utf8_sequence(const unsigned char *p, size_t left)
 {
-    return (uint32_t)(buf->len / sizeof(struct member));
+    unsigned low = 0x80, high = 0xbf;
+    size_t length = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
+
+    if (p[0] < 0xc2 || p[0] > 0xf4 || left < length) {
+        return 0;
+    }
+    switch (p[0]) {
+    case 0xe0:
+        low = 0xa0;
+        break;
+    case 0xed:
+        high = 0x9f;
+        break;
+    case 0xf0:
+        low = 0x90;
+        break;
+    case 0xf4:
+        high = 0x8f;
+        break;
+    }
+    if (p[1] < low || p[1] > high) {
+        return 0;
+    }
+    for (size_t i = 2; i < length; i++) {
+        if ((p[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    return length;
 }
 
-static struct member *member_at(const struct lk_buf *buf, size_t i)
+bool lk_utf8_valid(struct lk_slice text)
 {
-    return (struct member *)(void *)buf->data + i;
+    const unsigned char *bytes = (const unsigned char *)text.data;
+
+    for (size_t i = 0; i < text.len;) {
+        size_t length =
+            bytes[i] < 0x80 ? 1 : utf8_sequence(bytes + i, text.len - i);
+        if (!length) {
+            return false;
+        }
+        i += length;
+    }
+    return true;
 }
 
-static uint32_t object_count(const struct reader *r)
+static enum lk_status add_code_point(uint32_t c, struct lk_buf *out)
 {
-    return (uint32_t)(r->objects.len / sizeof(struct object));
+    unsigned char bytes[4];
+    size_t length = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
+
+    for (size_t i = length - 1; i > 0; i--) {
+        bytes[i] = (unsigned char)(0x80 | (c & 0x3f));
+        c >>= 6;
+    }
+    bytes[0] = (unsigned char)(lead[length] | c);
+    return latchkey_buf_add(out, bytes, length);
 }
 
-static struct object *object_at(const struct reader *r, size_t i)
+/* ---- Strings ------------------------------------------------------------- */
+
+/* The four digits of \uXXXX at *at. */
+static bool read_hex4(struct lk_slice text, size_t *at, uint32_t *unit)
 {
-    return (struct object *)(void *)r->objects.data + i;
+    if (text.len - *at < 4) {
+        return false;
+    }
+    *unit = 0;
+    for (size_t end = *at + 4; *at < end; (*at)++) {
+        unsigned char c = (unsigned char)text.data[*at];
+        unsigned char lower = c | 0x20;
+        if (c >= '0' && c <= '9') {
+            *unit = *unit << 4 | (uint32_t)(c - '0');
+        } else if (lower >= 'a' && lower <= 'f') {
+            *unit = *unit << 4 | (uint32_t)(lower - 'a' + 10);
+        } else {
+            return false;
+        }
+    }
+    return true;
 }
 
-static struct frame *top_frame(struct reader *r)
+/* What follows \u: one code point, of one unit or of a surrogate pair. */
+static bool read_unicode_escape(struct lk_slice text, size_t *at, uint32_t *c)
 {
-    return &r->frames[r->depth - 1];
+    uint32_t low;
+
+    if (!read_hex4(text, at, c)) {
+        return false;
+    }
+    if (*c < 0xd800 || *c > 0xdfff) {
+        return true;
+    }
+    if (*c > 0xdbff || text.len - *at < 2 || text.data[*at] != '\\' ||
+        text.data[*at + 1] != 'u') {
+        return false;
+    }
+    *at += 2;
+    if (!read_hex4(text, at, &low) || low < 0xdc00 || low > 0xdfff) {
+        return false;
+    }
+    *c = 0x10000 + ((*c - 0xd800) << 10) + (low - 0xdc00);
+    return true;
 }
 
-static enum lk_status put_char(struct reader *r, char c)
+/* The letters of the short escapes and what they stand for, in this order. */
+static const char short_letters[] = "\"\\/bfnrt";
+static const char short_values[] = "\"\\/\b\f\n\r\t";
+
+/* What follows a backslash. */
+static enum lk_status read_escape(struct lk_slice text, size_t *at,
+                                  struct lk_buf *out)
 {
-    return latchkey_buf_add(&r->text, &c, 1);
+    uint32_t c;
+
+    if (*at == text.len) {
+        return LK_MALFORMED;
+    }
+    char letter = text.data[(*at)++];
+    if (letter == 'u') {
+        return read_unicode_escape(text, at, &c) ? add_code_point(c, out)
+                                                 : LK_MALFORMED;
+    }
+    const char *found = memchr(short_letters, letter, sizeof short_letters - 1);
+    if (!found) {
+        return LK_MALFORMED;
+    }
+    return latchkey_buf_add(out, short_values + (found - short_letters), 1);
 }
 
-/* The next byte that is not white space; at the end a NUL, which no JSON
- * accepts. */
-static char peek(struct reader *r)
+/* The end of the run, from `at`, of characters that stand for themselves. */
+static size_t plain_run(struct lk_slice text, size_t at)
 {
-    while (r->at < r->in.len) {
-        char c = r->in.data[r->at];
+    const unsigned char *bytes = (const unsigned char *)text.data;
+
+    while (at < text.len) {
+        unsigned char c = bytes[at];
+        size_t length = 1;
+        if (c < 0x20 || c == '"' || c == '\\') {
+            break;
+        }
+        if (c >= 0x80) {
+            length = utf8_sequence(bytes + at, text.len - at);
+        }
+        if (!length) {
+            break;
+        }
+        at += length;
+    }
+    return at;
+}
+
+enum lk_status lk_json_read_string(struct lk_slice text, size_t *at,
+                                   struct lk_buf *out)
+{
+    enum lk_status status = LK_OK;
+
+    (*at)++;
+    while (!status) {
+        size_t end = plain_run(text, *at);
+        status = latchkey_buf_add(out, text.data + *at, end - *at);
+        *at = end + 1;
+        if (status) {
+            break;
+        }
+        if (end < text.len && text.data[end] == '"') {
+            return LK_OK;
+        }
+        status = end < text.len && text.data[end] == '\\'
+                     ? read_escape(text, at, out)
+                     : LK_MALFORMED;
+    }
+    return status;
+}
+
+static enum lk_status write_escape(unsigned char c, struct lk_buf *out)
+{
+    const char *found = memchr(short_values, c, sizeof short_values - 1);
+
+    if (found) {
+        char escape[] = {'\\', short_letters[found - short_values]};
+        return latchkey_buf_add(out, escape, sizeof escape);
+    }
+    return latchkey_buf_printf(out, "\\u%04x", c);
+}
+
+enum lk_status lk_json_write_string(struct lk_slice string, struct lk_buf *out)
+{
+    size_t start = 0;
+    enum lk_status status = latchkey_buf_add(out, "\"", 1);
+
+    for (size_t i = 0; i < string.len && !status; i++) {
+        unsigned char c = (unsigned char)string.data[i];
+        if (c >= 0x20 && c != '"' && c != '\\') {
+            continue;
+        }
+        status = latchkey_buf_add(out, string.data + start, i - start);
+        if (!status) {
+            status = write_escape(c, out);
+        }
+        start = i + 1;
+    }
+    if (!status && start < string.len) {
+        status = latchkey_buf_add(out, string.data + start, string.len - start);
+    }
+    if (!status) {
+        status = latchkey_buf_add(out, "\"", 1);
+    }
+    return status;
+}
+
+/* ---- Numbers ------------------------------------------------------------- */
+
+static size_t digit_run(struct lk_slice text, size_t at)
+{
+    while (at < text.len && text.data[at] >= '0' && text.data[at] <= '9') {
+        at++;
+    }
+    return at;
+}
+
+static bool next_is(struct lk_slice text, size_t at, char a, char b)
+{
+    return at < text.len && (text.data[at] == a || text.data[at] == b);
+}
+
+/*
+ * What follows e or E. An exponent beyond 10^20 is as good as any other such:
+ * no count of digits in memory can bring it back to 64 bits.
+ */
+static bool read_exponent(struct lk_slice text, size_t *at, __int128 *exponent)
+{
+    static const uint64_t ten19 = UINT64_C(10000000000000000000);
+    const __int128 most = (__int128)ten19 * 10;
+    bool negative = next_is(text, *at, '-', '-');
+
+    *at += next_is(text, *at, '-', '+');
+    size_t end = digit_run(text, *at);
+    if (end == *at) {
+        return false;
+    }
+    __int128 value = 0;
+    for (; *at < end; (*at)++) {
+        value = value * 10 + (text.data[*at] - '0');
+        value = value < most ? value : most;
+    }
+    *exponent = negative ? -value : value;
+    return true;
+}
+
+/*
+ * Appends the digits of both parts without leading and trailing zeros.
+ * *dropped: how many trailing zeros there were.
+ */
+static enum lk_status write_digits(struct lk_slice whole,
+                                   struct lk_slice fraction, struct lk_buf *out,
+                                   size_t *dropped)
+{
+    bool zero = whole.len == 1 && whole.data[0] == '0';
+
+    *dropped = 0;
+    while (zero && fraction.len && fraction.data[0] == '0') {
+        fraction.data++;
+        fraction.len--;
+    }
+    size_t start = out->len;
+    enum lk_status status = zero ? LK_OK : latchkey_buf_add_slice(out, whole);
+    if (!status) {
+        status = latchkey_buf_add_slice(out, fraction);
+    }
+    while (!status && out->len > start && out->data[out->len - 1] == '0') {
+        out->len--;
+        (*dropped)++;
+    }
+    return status;
+}
+
+/* "e" and the number, which is not zero. */
+static enum lk_status write_exponent(int64_t exponent, struct lk_buf *out)
+{
+    char text[24];
+    size_t at = sizeof text;
+    uint64_t left = exponent < 0 ? -(uint64_t)exponent : (uint64_t)exponent;
+
+    for (; left; left /= 10) {
+        text[--at] = (char)('0' + left % 10);
+    }
+    if (exponent < 0) {
+        text[--at] = '-';
+    }
+    text[--at] = 'e';
+    return latchkey_buf_add(out, text + at, sizeof text - at);
+}
+
+static enum lk_status write_number(bool negative, struct lk_slice whole,
+                                   struct lk_slice fraction, __int128 exponent,
+                                   struct lk_buf *out)
+{
+    size_t dropped, before = out->len;
+    enum lk_status status = negative ? latchkey_buf_add(out, "-", 1) : LK_OK;
+    size_t start = out->len;
+
+    if (!status) {
+        status = write_digits(whole, fraction, out, &dropped);
+    }
+    if (status) {
+        return status;
+    }
+    if (out->len == start) {
+        out->len = before;
+        return latchkey_buf_add(out, "0", 1);
+    }
+    exponent += (__int128)dropped - (__int128)fraction.len;
+    if (exponent == 0) {
+        return LK_OK;
+    }
+    if (exponent < INT64_MIN || exponent > INT64_MAX) {
+        return LK_MALFORMED;
+    }
+    return write_exponent((int64_t)exponent, out);
+}
+
+enum lk_status lk_json_read_number(struct lk_slice text, size_t *at,
+                                   struct lk_buf *out)
+{
+    struct lk_slice whole, fraction = {0};
+    __int128 exponent = 0;
+    bool negative = next_is(text, *at, '-', '-');
+
+    *at += negative;
+    size_t end = next_is(text, *at, '0', '0') ? *at + 1 : digit_run(text, *at);
+    whole = (struct lk_slice){text.data + *at, end - *at};
+    *at = end;
+    if (!whole.len) {
+        return LK_MALFORMED;
+    }
+    if (next_is(text, *at, '.', '.')) {
+        end = digit_run(text, *at + 1);
+        fraction = (struct lk_slice){text.data + *at + 1, end - (*at + 1)};
+        *at = end;
+        if (!fraction.len) {
+            return LK_MALFORMED;
+        }
+    }
+    if (next_is(text, *at, 'e', 'E')) {
+        (*at)++;
+        if (!read_exponent(text, at, &exponent)) {
+            return LK_MALFORMED;
+        }
+    }
+    return write_number(negative, whole, fraction, exponent, out);
+}
+
+/* ---- The cursor ---------------------------------------------------------- */
+
+char lk_json_peek(struct lk_json_cursor *cursor)
+{
+    while (cursor->at < cursor->text.len) {
+        char c = cursor->text.data[cursor->at];
         if (c != ' ' && c != '\t' && c != '\n' && c != '\r') {
             return c;
         }
-        r->at++;
+        cursor->at++;
     }
     return '\0';
 }
 
-/* ---- Entries: members and elements --------------------------------------- */
-
-static int compare_names(const void *a, const void *b, const void *names)
+bool lk_json_take(struct lk_json_cursor *cursor, char c)
 {
-    const struct member *x = a, *y = b;
-    uint32_t len = x->name_len < y->name_len ? x->name_len : y->name_len;
-    const char *base = names;
-    /* Byte order of UTF-8 is the order of code points. */
-    int order = len ? memcmp(base + x->name, base + y->name, len) : 0;
+    bool found = lk_json_peek(cursor) == c && cursor->at < cursor->text.len;
 
-    return order ? order
-                 : (x->name_len > y->name_len) - (x->name_len < y->name_len);
+    cursor->at += found;
+    return found;
 }
 
-static void match_pointers(struct reader *r, struct frame *frame,
-                           struct lk_slice name)
+enum lk_status lk_json_read_name(struct lk_json_cursor *cursor)
 {
-    r->active = 0;
-    frame->left_out = false;
-    if (frame->active) {
-        r->active = lk_pointers_step(r->ignore, frame->active, r->depth - 1,
-                                     name, &frame->left_out);
-    }
-}
-
-/* Reads a name and its colon. */
-static enum lk_status begin_member(struct reader *r, struct frame *frame)
-{
-    struct member member = {.name = (uint32_t)r->names.len,
-                            .start = (uint32_t)r->text.len,
-                            .object = object_count(r)};
-
-    if (peek(r) != '"') {
+    cursor->name.len = 0;
+    if (lk_json_peek(cursor) != '"') {
         return LK_MALFORMED;
     }
-    enum lk_status status = lk_json_read_string(r->in, &r->at, &r->names);
-    if (status) {
-        return status;
-    }
-    struct lk_slice name = {0};
-    member.name_len = (uint32_t)r->names.len - member.name;
-    if (member.name_len) {
-        name = (struct lk_slice){r->names.data + member.name, member.name_len};
-    }
-    status = lk_json_write_string(name, &r->text);
-    if (!status) {
-        status = put_char(r, ':');
-    }
-    if (!status) {
-        status = latchkey_buf_add(&r->pending, &member, sizeof member);
-    }
-    if (status) {
-        return status;
-    }
-    const struct member *last =
-        member_at(&r->pending, member_count(&r->pending) - 1);
-    if (frame->seen > 1 && compare_names(last - 1, last, r->names.data) >= 0) {
-        frame->in_order = false;
-    }
-    match_pointers(r, frame, name);
-    if (peek(r) != ':') {
-        return LK_MALFORMED;
-    }
-    r->at++;
-    return LK_OK;
-}
-
-static enum lk_status begin_entry(struct reader *r)
-{
-    struct frame *frame = top_frame(r);
-    enum lk_status status = LK_OK;
-    char index[16];
-
-    frame->text_mark = (uint32_t)r->text.len;
-    frame->object_mark = object_count(r);
-    frame->member_mark = (uint32_t)r->members.len;
-    frame->seen++;
-    if (frame->kept) {
-        status = put_char(r, ',');
-    }
-    if (status || frame->is_object) {
-        return status ? status : begin_member(r, frame);
-    }
-    if (frame->active) {
-        snprintf(index, sizeof index, "%" PRIu32, frame->seen - 1);
-    } else {
-        index[0] = '\0';
-    }
-    match_pointers(r, frame, latchkey_slice(index));
-    return LK_OK;
-}
-
-/* The entry's value has been read: keep it, or forget that it was there. */
-static void end_entry(struct reader *r)
-{
-    struct frame *frame = top_frame(r);
-
-    if (frame->left_out) {
-        r->text.len = frame->text_mark;
-        r->objects.len = frame->object_mark * sizeof(struct object);
-        r->members.len = frame->member_mark;
-    } else {
-        frame->kept++;
-    }
-    if (frame->is_object) {
-        struct member *member =
-            member_at(&r->pending, member_count(&r->pending) - 1);
-        member->end = (uint32_t)r->text.len;
-        member->left_out = frame->left_out;
-    }
-}
-
-/* ---- Arrays and objects -------------------------------------------------- */
-
-static enum lk_status open_frame(struct reader *r, char bracket)
-{
-    struct object object = {.start = (uint32_t)r->text.len};
-
-    if (r->depth == LK_JSON_DEPTH_MAX) {
-        return LK_MALFORMED;
-    }
-    r->frames[r->depth++] = (struct frame){
-        .is_object = bracket == '{',
-        .in_order = true,
-        .object = object_count(r),
-        .pending = member_count(&r->pending),
-        .names = (uint32_t)r->names.len,
-        .active = r->active,
-    };
-    r->at++;
-    enum lk_status status = put_char(r, bracket);
-    if (!status && bracket == '{') {
-        status = latchkey_buf_add(&r->objects, &object, sizeof object);
-    }
-    return status;
-}
-
-/* Sorts the members of the object that ends and makes them final. */
-static enum lk_status sort_members(struct reader *r, const struct frame *frame)
-{
-    struct object *object = object_at(r, frame->object);
-    struct member *members = member_at(&r->pending, frame->pending);
-    size_t count = member_count(&r->pending) - frame->pending;
     enum lk_status status =
-        lk_sort(members, count, sizeof *members, compare_names, r->names.data);
-
-    for (size_t i = 1; i < count && !status; i++) {
-        if (!compare_names(&members[i - 1], &members[i], r->names.data)) {
-            status = LK_MALFORMED;
-        }
-    }
-    object->member = member_count(&r->members);
-    for (size_t i = 0; i < count && !status; i++) {
-        if (!members[i].left_out) {
-            status =
-                latchkey_buf_add(&r->members, &members[i], sizeof members[i]);
-            object->count++;
-        }
-    }
-    return status;
+        lk_json_read_string(cursor->text, &cursor->at, &cursor->name);
+    return status || lk_json_take(cursor, ':') ? status : LK_MALFORMED;
 }
 
-static enum lk_status close_object(struct reader *r, const struct frame *frame)
+static enum lk_status skip_literal(struct lk_json_cursor *cursor,
+                                   struct lk_slice word)
 {
-    enum lk_status status = frame->in_order ? LK_OK : sort_members(r, frame);
-
-    r->pending.len = frame->pending * sizeof(struct member);
-    r->names.len = frame->names;
-    struct object *object = object_at(r, frame->object);
-    object->end = (uint32_t)r->text.len;
-    object->next = object_count(r);
-    if (!object->count && object->next == frame->object + 1) {
-        r->objects.len -= sizeof *object;
-    }
-    return status;
-}
-
-static enum lk_status close_frame(struct reader *r)
-{
-    struct frame *frame = top_frame(r);
-    enum lk_status status = put_char(r, frame->is_object ? '}' : ']');
-
-    r->at++;
-    if (!status && frame->is_object) {
-        status = close_object(r, frame);
-    }
-    r->depth--;
-    return status;
-}
-
-/* ---- The reader ---------------------------------------------------------- */
-
-static enum lk_status read_literal(struct reader *r, const char *literal)
-{
-    size_t len = strlen(literal);
-
-    if (r->in.len - r->at < len ||
-        memcmp(r->in.data + r->at, literal, len) != 0) {
+    if (cursor->text.len - cursor->at < word.len ||
+        memcmp(cursor->text.data + cursor->at, word.data, word.len) != 0) {
         return LK_MALFORMED;
     }
-    r->at += len;
-    return latchkey_buf_add(&r->text, literal, len);
+    cursor->at += word.len;
+    return LK_OK;
 }
 
-static enum lk_status read_string(struct reader *r)
+static enum lk_status skip_scalar(struct lk_json_cursor *cursor)
 {
-    size_t mark = r->names.len;
-    enum lk_status status = lk_json_read_string(r->in, &r->at, &r->names);
-
-    if (!status && r->names.len > mark) {
-        struct lk_slice string = {r->names.data + mark, r->names.len - mark};
-        status = lk_json_write_string(string, &r->text);
-    } else if (!status) {
-        status = latchkey_buf_add(&r->text, "\"\"", 2);
-    }
-    r->names.len = mark;
-    return status;
-}
-
-/* What the reader does next. */
-enum step {
-    READ_VALUE,
-    READ_FIRST, /* after an opening bracket: an entry or the closing one */
-    READ_ON,    /* after a value */
-    READ_DONE,
-};
-
-static enum lk_status read_value(struct reader *r, enum step *step)
-{
-    char c = peek(r);
-
-    *step = READ_ON;
-    switch (c) {
-    case '{':
-    case '[':
-        *step = READ_FIRST;
-        return open_frame(r, c);
+    switch (lk_json_peek(cursor)) {
     case '"':
-        return read_string(r);
+        cursor->name.len = 0;
+        return lk_json_read_string(cursor->text, &cursor->at, &cursor->name);
     case 't':
-        return read_literal(r, "true");
+        return skip_literal(cursor, LK_SLICE("true"));
     case 'f':
-        return read_literal(r, "false");
+        return skip_literal(cursor, LK_SLICE("false"));
     case 'n':
-        return read_literal(r, "null");
+        return skip_literal(cursor, LK_SLICE("null"));
     default:
-        return lk_json_read_number(r->in, &r->at, &r->text);
+        cursor->name.len = 0;
+        return lk_json_read_number(cursor->text, &cursor->at, &cursor->name);
     }
 }
 
-static bool at_closing(struct reader *r)
+enum lk_status lk_json_skip(struct lk_json_cursor *cursor, size_t depth)
 {
-    return peek(r) == (top_frame(r)->is_object ? '}' : ']');
-}
+    bool object = lk_json_take(cursor, '{');
+    char close = object ? '}' : ']';
 
-static enum lk_status read_first(struct reader *r, enum step *step)
-{
-    if (at_closing(r)) {
-        *step = READ_ON;
-        return close_frame(r);
+    if (!object && !lk_json_take(cursor, '[')) {
+        return skip_scalar(cursor);
     }
-    *step = READ_VALUE;
-    return begin_entry(r);
-}
-
-static enum lk_status read_on(struct reader *r, enum step *step)
-{
-    char c = peek(r);
-
-    if (r->depth == 0) {
-        *step = READ_DONE;
-        return r->at == r->in.len ? LK_OK : LK_MALFORMED;
-    }
-    end_entry(r);
-    if (at_closing(r)) {
-        *step = READ_ON;
-        return close_frame(r);
-    }
-    if (c != ',') {
+    if (depth >= LK_JSON_SKIP_DEPTH_MAX) {
         return LK_MALFORMED;
     }
-    r->at++;
-    *step = READ_VALUE;
-    return begin_entry(r);
-}
-
-static enum lk_status read_text(struct reader *r)
-{
-    enum lk_status status = LK_OK;
-    enum step step = READ_VALUE;
-
-    while (!status && step != READ_DONE) {
-        switch (step) {
-        case READ_VALUE:
-            status = read_value(r, &step);
-            break;
-        case READ_FIRST:
-            status = read_first(r, &step);
-            break;
-        default:
-            status = read_on(r, &step);
-        }
+    if (lk_json_take(cursor, close)) {
+        return LK_OK;
     }
-    return status;
-}
-
-/* ---- The writer ---------------------------------------------------------- */
-
-static enum lk_status emit_object(const struct reader *r,
-                                  const struct object *object,
-                                  struct lk_buf *out);
-
-/* Appends text[start, end); `i` is the first object record inside it. */
-static enum lk_status emit_span(const struct reader *r, uint32_t start,
-                                uint32_t end, uint32_t i, struct lk_buf *out)
-{
-    enum lk_status status = LK_OK;
-    uint32_t count = object_count(r);
-
-    while (!status && i < count && object_at(r, i)->start < end) {
-        const struct object *object = object_at(r, i);
-        if (!object->count) {
-            i++;
-            continue;
-        }
-        status =
-            latchkey_buf_add(out, r->text.data + start, object->start - start);
+    do {
+        enum lk_status status = object ? lk_json_read_name(cursor) : LK_OK;
         if (!status) {
-            status = emit_object(r, object, out);
+            status = lk_json_skip(cursor, depth + 1);
         }
-        start = object->end;
-        i = object->next;
-    }
-    if (!status && start < end) {
-        status = latchkey_buf_add(out, r->text.data + start, end - start);
-    }
-    return status;
-}
-
-static enum lk_status emit_object(const struct reader *r,
-                                  const struct object *object,
-                                  struct lk_buf *out)
-{
-    enum lk_status status = LK_OK;
-
-    for (uint32_t i = 0; i < object->count && !status; i++) {
-        const struct member *member =
-            member_at(&r->members, object->member + i);
-        status = latchkey_buf_add(out, i ? "," : "{", 1);
-        if (!status) {
-            status =
-                emit_span(r, member->start, member->end, member->object, out);
+        if (status) {
+            return status;
         }
-    }
-    if (!status) {
-        status = latchkey_buf_add(out, "}", 1);
-    }
-    return status;
+    } while (lk_json_take(cursor, ','));
+    return lk_json_take(cursor, close) ? LK_OK : LK_MALFORMED;
 }
 
-static enum lk_status canonicalise(struct reader *r, struct lk_buf *out)
+void lk_json_cursor_free(struct lk_json_cursor *cursor)
 {
-    bool whole = false;
-
-    if (r->ignore) {
-        r->active = lk_pointers_start(r->ignore, &whole);
-    }
-    enum lk_status status = latchkey_buf_reserve(&r->text, r->in.len);
-    if (!status) {
-        status = read_text(r);
-    }
-    if (status || whole) {
-        return status;
-    }
-    /* Room for all of it at once, so that nothing can be left half done. */
-    status = latchkey_buf_reserve(out, r->text.len);
-    return status ? status : emit_span(r, 0, (uint32_t)r->text.len, 0, out);
-}
-
-enum lk_status lk_json_canonical(struct lk_slice text,
-                                 const struct lk_pointers *ignore,
-                                 struct lk_buf *out)
-{
-    if (text.len > LK_JSON_SIZE_MAX) {
-        return LK_TOO_LARGE;
-    }
-    if (!text.len) {
-        return LK_MALFORMED;
-    }
-    struct reader *r = malloc(sizeof *r);
-    if (!r) {
-        return LK_NOMEM;
-    }
-    /* Frames are set when they are opened; there are too many to clear. */
-    memset(r, 0, offsetof(struct reader, frames));
-    r->in = text;
-    r->ignore = ignore;
-    enum lk_status status = canonicalise(r, out);
-    latchkey_buf_free(&r->text);
-    latchkey_buf_free(&r->names);
-    latchkey_buf_free(&r->pending);
-    latchkey_buf_free(&r->members);
-    latchkey_buf_free(&r->objects);
-    free(r);
-    return status;
+    latchkey_buf_free(&cursor->name);
+    *cursor = (struct lk_json_cursor){0};
 }

@@ -1,5 +1,5 @@
 /* test_pointer.c - values by JSON Pointer, in good texts and bad ones. */
-#include "courier/pointer.h"
+#include "lib/json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  * both readers of JSON find the same.
  */
 #include "cli/compare.h"
-#include "courier/pointer.h"
+#include "lib/json.h"
 
 #include <stdlib.h>
 #include <string.h>
