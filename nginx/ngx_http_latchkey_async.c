@@ -1,7 +1,7 @@
 
 /*
- * Requests that are accepted for later: who wishes it, what is given away of
- * the request, and the answer 202.
+ * Asynchronous requests: whether a request is accepted for later, what of it is
+ * stored with ACCEPT, and the response 202.
  */
 
 

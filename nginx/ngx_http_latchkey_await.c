@@ -1,16 +1,18 @@
 
 /*
- * The second connection to the daemon: AWAIT, and the messages that answer it
- * when they like.
+ * Waiting for the result of another request: AWAIT, on a connection of its
+ * own, and the messages that the daemon sends there later.
  *
- * A waiter has a number of its own, which the daemon gives back.  It lives
- * until its command is answered and nobody listens any more, whichever comes
- * last; it is in the tree while somebody listens, and in `queued` while the
- * daemon has said that it will tell.
+ * Life of a waiter: it has a number, which the daemon sends back.
+ *
+ *   in the tree   while waiter->await is set: a request listens
+ *   in `queued`   after the daemon's QUEUED, until it reports
+ *   freed         when its command has a reply and no request listens,
+ *                 whichever comes last
  */
 
 
-#include "ngx_http_latchkey_link.h"
+#include "ngx_http_latchkey_module.h"
 
 
 #define NGX_HTTP_LATCHKEY_AWAIT_MAX    600000    /* ms; of the daemon */

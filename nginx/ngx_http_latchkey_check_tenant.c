@@ -1,10 +1,19 @@
 
 /*
- * Is there a tenant, and does anybody verify what it is made of?
+ * Checks of idempotency_tenant: is there one, and does nginx verify what it is
+ * made of?  A tenant that a client can choose gives it the responses of others.
+ *
+ * A value is followed through variables.  A "map" whose results are constants
+ * is a list of known values and verifies; a map whose results contain variables
+ * is as good as those.  "set" and "rewrite" are read as the codes they were
+ * compiled to: each begins with the address of its function, all are aligned.
+ * Their sizes are not used, because a patched nginx may have more members than
+ * its headers show: a word equal to the address of one of these functions is
+ * the beginning of its code.
  */
 
 
-#include "ngx_http_latchkey_check.h"
+#include "ngx_http_latchkey_module.h"
 
 
 /* of variables that are set from others; beyond it nothing is known */
@@ -31,6 +40,28 @@ extern ngx_module_t  ngx_http_ssl_module ngx_http_latchkey_weak;
 #endif
 
 
+/* the beginning of a structure that the map module keeps to itself */
+
+typedef struct {
+    ngx_http_map_t                   map;
+    ngx_http_complex_value_t         value;
+    ngx_http_variable_value_t       *default_value;
+} ngx_http_latchkey_map_t;
+
+
+extern ngx_module_t  ngx_http_map_module ngx_http_latchkey_weak;
+
+
+/* the beginning of a structure that the rewrite module keeps to itself */
+
+typedef struct {
+    ngx_array_t                     *codes;       /* uintptr_t */
+} ngx_http_latchkey_rewrite_t;
+
+
+extern ngx_module_t  ngx_http_rewrite_module ngx_http_latchkey_weak;
+
+
 static char *ngx_http_latchkey_check_caller(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
 static void ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
@@ -51,6 +82,32 @@ static ngx_uint_t ngx_http_latchkey_asks_password(
     ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_uint_t ngx_http_latchkey_asks_service(
     ngx_http_latchkey_loc_conf_t *llcf);
+static ngx_http_latchkey_map_t *ngx_http_latchkey_find_map(ngx_conf_t *cf,
+    ngx_str_t *name);
+static ngx_http_variable_t *ngx_http_latchkey_find_variable(ngx_conf_t *cf,
+    ngx_str_t *name);
+static ngx_http_get_variable_pt ngx_http_latchkey_ask_map(ngx_conf_t *cf);
+static ngx_uint_t ngx_http_latchkey_hash_gives(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_hash_t *hash, ngx_uint_t depth);
+static ngx_uint_t ngx_http_latchkey_result_gives(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_http_variable_value_t *result,
+    ngx_str_t *source, ngx_uint_t depth);
+static ngx_uint_t ngx_http_latchkey_reads_client(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_array_t *codes, ngx_str_t *name,
+    ngx_uint_t depth);
+static ngx_uint_t ngx_http_latchkey_has_clients_code(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, u_char *ip, u_char *last,
+    ngx_str_t *captured, ngx_uint_t depth);
+static ngx_array_t *ngx_http_latchkey_codes(void **loc_conf);
+static ngx_uint_t ngx_http_latchkey_is_clients(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
+static ngx_uint_t ngx_http_latchkey_has_clients(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *text, ngx_uint_t depth,
+    ngx_str_t *name);
+static ngx_uint_t ngx_http_latchkey_is_mapped_by_client(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
+static ngx_uint_t ngx_http_latchkey_is_set_by_client(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
 
 
 /*
@@ -216,7 +273,9 @@ ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
 }
 
 
-ngx_uint_t
+/* has the text such a variable?  *name: which; may be NULL */
+
+static ngx_uint_t
 ngx_http_latchkey_has_clients(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *text, ngx_uint_t depth,
     ngx_str_t *name)
@@ -246,7 +305,9 @@ ngx_http_latchkey_has_clients(ngx_conf_t *cf,
  * client's, so is all that asked for it, and nobody asks again.
  */
 
-ngx_uint_t
+/* may a client write the variable as it likes?  0: no, or it is not known */
+
+static ngx_uint_t
 ngx_http_latchkey_is_clients(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth)
 {
@@ -467,4 +528,392 @@ ngx_http_latchkey_asks_service(ngx_http_latchkey_loc_conf_t *llcf)
 
     return clcf->satisfy != NGX_HTTP_SATISFY_ANY
            && request && request->uri.len != 0;
+}
+
+
+/* has the text such a variable?  *name: which; may be NULL */
+
+static ngx_uint_t
+ngx_http_latchkey_is_mapped_by_client(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth)
+{
+    ngx_http_latchkey_map_t  *map;
+#if (NGX_PCRE)
+    ngx_uint_t                i;
+#endif
+
+    map = ngx_http_latchkey_find_map(cf, name);
+    if (map == NULL) {
+        return 0;
+    }
+
+#if (NGX_PCRE)
+
+    for (i = 0; i < map->map.nregex; i++) {
+        if (ngx_http_latchkey_result_gives(cf, llcf, map->map.regex[i].value,
+                                           &map->value.value, depth))
+        {
+            return 1;
+        }
+    }
+
+#endif
+
+    return ngx_http_latchkey_result_gives(cf, llcf, map->default_value,
+                                          NULL, depth)
+           || ngx_http_latchkey_hash_gives(cf, llcf, &map->map.hash.hash,
+                                           depth);
+}
+
+
+/* NULL: the variable is none of a "map" */
+
+static ngx_http_latchkey_map_t *
+ngx_http_latchkey_find_map(ngx_conf_t *cf, ngx_str_t *name)
+{
+    ngx_http_variable_t            *v;
+    ngx_http_latchkey_main_conf_t  *lmcf;
+
+    lmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_latchkey_module);
+
+    if (!lmcf->map_asked) {
+        lmcf->map_asked = 1;
+        lmcf->map_handler = ngx_http_latchkey_ask_map(cf);
+    }
+
+    v = ngx_http_latchkey_find_variable(cf, name);
+
+    return v && v->get_handler && v->get_handler == lmcf->map_handler
+           ? (ngx_http_latchkey_map_t *) v->data : NULL;
+}
+
+
+static ngx_http_variable_t *
+ngx_http_latchkey_find_variable(ngx_conf_t *cf, ngx_str_t *name)
+{
+    ngx_uint_t                  i;
+    ngx_hash_key_t             *key;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    if (cmcf->variables_keys == NULL) {
+        return NULL;
+    }
+
+    key = cmcf->variables_keys->keys.elts;
+
+    for (i = 0; i < cmcf->variables_keys->keys.nelts; i++) {
+        if (key[i].value && key[i].key.len == name->len
+            && ngx_strncasecmp(key[i].key.data, name->data, name->len) == 0)
+        {
+            return key[i].value;
+        }
+    }
+
+    return NULL;
+}
+
+
+/*
+ * The module does not tell the name of its handler, but its directive sets it:
+ * it is obeyed once, for an empty block.  What comes of it must look as we
+ * think that it does.  NULL: it does not, and nothing is known of any.
+ */
+
+static ngx_http_get_variable_pt
+ngx_http_latchkey_ask_map(ngx_conf_t *cf)
+{
+    void                     *conf;
+    ngx_buf_t                 empty;
+    ngx_str_t                 words[3], name;
+    ngx_conf_t                ask;
+    ngx_array_t               args;
+    ngx_command_t            *cmd;
+    ngx_conf_file_t           file;
+    ngx_http_module_t        *module;
+    ngx_http_variable_t      *v;
+    ngx_http_latchkey_map_t  *map;
+
+    if (&ngx_http_map_module == NULL) {
+        return NULL;
+    }
+
+    module = ngx_http_map_module.ctx;
+
+    conf = module->create_main_conf(cf);
+    if (conf == NULL) {
+        return NULL;
+    }
+
+    ngx_str_set(&words[0], "map");
+    ngx_str_set(&words[1], "nothing");
+
+    /* with a space, so that nobody's own map has this name and is replaced */
+
+    ngx_str_set(&words[2], "$latchkey map");
+    ngx_str_set(&name, "latchkey map");
+
+    ngx_memzero(&args, sizeof(ngx_array_t));
+    args.elts = words;
+    args.nelts = 3;
+    args.size = sizeof(ngx_str_t);
+    args.nalloc = 3;
+    args.pool = cf->pool;
+
+    /* as ngx_conf_param() reads what is in no file */
+
+    ngx_memzero(&empty, sizeof(ngx_buf_t));
+    ngx_memzero(&file, sizeof(ngx_conf_file_t));
+    file.file.fd = NGX_INVALID_FILE;
+    file.buffer = &empty;
+
+    ask = *cf;
+    ask.args = &args;
+    ask.conf_file = &file;
+
+    for (cmd = ngx_http_map_module.commands; cmd->name.len; cmd++) {
+
+        if (cmd->name.len != 3 || ngx_strcmp(cmd->name.data, "map") != 0) {
+            continue;
+        }
+
+        if (cmd->set(&ask, cmd, conf) != NGX_CONF_OK) {
+            return NULL;
+        }
+
+        v = ngx_http_latchkey_find_variable(cf, &name);
+        map = v ? (ngx_http_latchkey_map_t *) v->data : NULL;
+
+        return map && map->value.value.data == words[1].data
+               && map->default_value == &ngx_http_variable_null_value
+               ? v->get_handler : NULL;
+    }
+
+    return NULL;
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_hash_gives(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_hash_t *hash, ngx_uint_t depth)
+{
+    ngx_uint_t       i;
+    ngx_hash_elt_t  *elt;
+
+    for (i = 0; hash->buckets && i < hash->size; i++) {
+
+        for (elt = hash->buckets[i]; elt && elt->value;
+             elt = (ngx_hash_elt_t *) ngx_align_ptr(&elt->name[0] + elt->len,
+                                                    sizeof(void *)))
+        {
+            if (ngx_http_latchkey_result_gives(cf, llcf, elt->value, NULL,
+                                               depth))
+            {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+/*
+ * One that is not valid is a value with variables, to be made when needed.
+ * What a regular expression takes out of its source is as good as that.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_result_gives(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_http_variable_value_t *result,
+    ngx_str_t *source, ngx_uint_t depth)
+{
+    ngx_http_complex_value_t  *value;
+
+    if (result->valid || result->data == NULL) {
+        return 0;
+    }
+
+    value = (ngx_http_complex_value_t *) result->data;
+
+    return ngx_http_latchkey_has_clients(cf, llcf, &value->value, depth, NULL)
+           || (source && ngx_http_latchkey_has_clients(cf, llcf, source,
+                                                       depth, NULL));
+}
+
+
+/* a "return" in an "if" is for some requests only */
+
+ngx_uint_t
+ngx_http_latchkey_returns(ngx_http_latchkey_loc_conf_t *llcf)
+{
+    u_char                     *ip, *last;
+    ngx_array_t                *codes;
+    ngx_http_script_code_pt     code;
+    ngx_http_script_if_code_t  *test;
+
+    codes = ngx_http_latchkey_codes(llcf->loc_conf);
+    if (codes == NULL) {
+        return 0;
+    }
+
+    ip = codes->elts;
+    last = ip + codes->nelts;
+
+    while (ip < last) {
+        code = *(ngx_http_script_code_pt *) ip;
+
+        if (code == ngx_http_script_return_code) {
+            return 1;
+        }
+
+        if (code == ngx_http_script_break_code) {
+            return 0;
+        }
+
+        test = (ngx_http_script_if_code_t *) ip;
+        ip += (code == ngx_http_script_if_code) ? test->next
+                                                : sizeof(uintptr_t);
+    }
+
+    return 0;
+}
+
+
+/* of the location and of its server, wherever "set" is */
+
+/* has the text such a variable?  *name: which; may be NULL */
+
+static ngx_uint_t
+ngx_http_latchkey_is_set_by_client(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth)
+{
+    return ngx_http_latchkey_reads_client(cf, llcf,
+                         ngx_http_latchkey_codes(llcf->loc_conf), name, depth)
+           || ngx_http_latchkey_reads_client(cf, llcf,
+                         ngx_http_latchkey_codes(llcf->cscf->ctx->loc_conf),
+                         name, depth);
+}
+
+
+/*
+ * "set": a value, its parts, and where it goes.  Only what goes into the
+ * variable is looked at.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_reads_client(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_array_t *codes, ngx_str_t *name,
+    ngx_uint_t depth)
+{
+    u_char                      *ip, *last, *value;
+    ngx_str_t                   *tested, *captured;
+    ngx_http_variable_t         *v;
+    ngx_http_script_code_pt      code;
+    ngx_http_core_main_conf_t   *cmcf;
+    ngx_http_script_var_code_t  *var;
+
+    if (codes == NULL) {
+        return 0;
+    }
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+    v = cmcf->variables.elts;
+
+    tested = NULL;
+    captured = NULL;                    /* by the location: of the path */
+    ip = codes->elts;
+    last = ip + codes->nelts;
+    value = ip;
+
+    for ( /* void */ ; ip < last; ip += sizeof(uintptr_t)) {
+        code = *(ngx_http_script_code_pt *) ip;
+        var = (ngx_http_script_var_code_t *) ip;
+
+        if (code == ngx_http_script_value_code
+            || code == ngx_http_script_complex_value_code)
+        {
+            value = ip;
+
+        } else if (code == ngx_http_script_var_code) {
+            tested = &v[var->index].name;
+
+#if (NGX_PCRE)
+        } else if (code == ngx_http_script_regex_start_code) {
+            captured = ((ngx_http_script_regex_code_t *) ip)->test ? tested
+                                                                   : NULL;
+#endif
+
+        } else if (code == ngx_http_script_set_var_code
+                   && v[var->index].name.len == name->len
+                   && ngx_strncasecmp(v[var->index].name.data, name->data,
+                                      name->len)
+                      == 0
+                   && ngx_http_latchkey_has_clients_code(cf, llcf, value, ip,
+                                                         captured, depth))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* `captured`: what captures are of; NULL: of the path */
+
+static ngx_uint_t
+ngx_http_latchkey_has_clients_code(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, u_char *ip, u_char *last,
+    ngx_str_t *captured, ngx_uint_t depth)
+{
+    ngx_str_t                   *name;
+    ngx_http_variable_t         *v;
+    ngx_http_script_code_pt      code;
+    ngx_http_core_main_conf_t   *cmcf;
+    ngx_http_script_var_code_t  *var;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+    v = cmcf->variables.elts;
+
+    for ( /* void */ ; ip < last; ip += sizeof(uintptr_t)) {
+        code = *(ngx_http_script_code_pt *) ip;
+        var = (ngx_http_script_var_code_t *) ip;
+
+        if (code == ngx_http_script_copy_var_code) {
+            name = &v[var->index].name;
+
+        } else if (code == ngx_http_script_copy_capture_code) {
+            name = captured;
+
+        } else {
+            continue;
+        }
+
+        if (name == NULL
+            || ngx_http_latchkey_is_clients(cf, llcf, name, depth))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static ngx_array_t *
+ngx_http_latchkey_codes(void **loc_conf)
+{
+    ngx_http_latchkey_rewrite_t  *rewrite;
+
+    if (&ngx_http_rewrite_module == NULL
+        || ngx_http_rewrite_module.ctx_index == NGX_MODULE_UNSET_INDEX)
+    {
+        return NULL;
+    }
+
+    rewrite = loc_conf[ngx_http_rewrite_module.ctx_index];
+
+    return rewrite->codes;
 }

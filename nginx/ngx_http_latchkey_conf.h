@@ -160,4 +160,96 @@ struct ngx_http_latchkey_loc_conf_s {
 };
 
 
+/* directives */
+
+/* servers */
+/* locations with the same daemons share a worker's connections to them */
+ngx_int_t ngx_http_latchkey_find_servers(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *conf);
+char *ngx_http_latchkey_set_server(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_courier(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_secret(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+/* directives_request */
+char *ngx_http_latchkey_set_methods(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_tenant(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_key(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_ignore(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_max_age(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+/* directives_headers */
+char *ngx_http_latchkey_set_headers(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_replay_headers(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_async_headers(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+/* directives_answer */
+char *ngx_http_latchkey_set_keep(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_release(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_late(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_problem_base(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_async_location(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+/* directives_query */
+char *ngx_http_latchkey_set_status(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_operation(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_latchkey_set_counters(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+
+/* These say what is wrong, and with which directive. */
+
+/* NULL: it is none of them, and the message lists them */
+ngx_conf_enum_t *ngx_http_latchkey_find_word(ngx_conf_t *cf,
+    ngx_command_t *cmd, ngx_str_t *value, ngx_conf_enum_t *words);
+ngx_int_t ngx_http_latchkey_compile_value(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_complex_value_t **cv);
+ngx_int_t ngx_http_latchkey_parse_time(ngx_conf_t *cf, ngx_command_t *cmd,
+    ngx_str_t *value, ngx_msec_t *time);
+
+
+/* check */
+
+/* of modules that an nginx may be built without */
+#define ngx_http_latchkey_weak  __attribute__((weak))
+
+
+char *ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
+
+/* does "return" answer every request of the location? */
+ngx_uint_t ngx_http_latchkey_returns(ngx_http_latchkey_loc_conf_t *llcf);
+/* does nginx itself ask who the client is? */
+ngx_uint_t ngx_http_latchkey_authenticates(
+    ngx_http_latchkey_loc_conf_t *llcf);
+
+/*
+ * Says what, which location, and where its guard was written; returns
+ * NGX_CONF_ERROR whatever the level.
+ */
+char *ngx_http_latchkey_complain(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_uint_t level, const char *fmt,
+    ...);
+/* NULL: there is no such module in this nginx */
+void *ngx_http_latchkey_conf_of(ngx_http_latchkey_loc_conf_t *llcf,
+    ngx_module_t *module);
+
+
 #endif /* _NGX_HTTP_LATCHKEY_CONF_H_INCLUDED_ */

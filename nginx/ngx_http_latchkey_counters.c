@@ -1,7 +1,11 @@
 
 /*
- * What was guarded and what was not, counted by location in shared memory:
- * state-changing requests that no guard covers are visible.
+ * Counters by location, in shared memory: which requests were guarded and with
+ * what verdict and outcome, and which state-changing requests no guard covers.
+ *
+ * Life of a slot: the master adds it when a configuration names a location for
+ * the first time, workers increment it, and it is never removed: it survives
+ * new configurations, as long as the zone has room.
  */
 
 
@@ -19,6 +23,17 @@ typedef struct {
 } ngx_http_latchkey_visit_t;
 
 
+#define NGX_HTTP_LATCHKEY_SLOTS_MIN   64
+#define NGX_HTTP_LATCHKEY_NAMES_MIN   4096
+
+/* changes with the layout: what another version left is not read */
+#define NGX_HTTP_LATCHKEY_LAYOUT                                             \
+    ((uint64_t) 0x6c6b637400000001ULL                                        \
+     ^ ((uint64_t) sizeof(ngx_http_latchkey_slot_t) << 16)                   \
+     ^ ((uint64_t) NGX_HTTP_LATCHKEY_SAID_LAST << 8)                         \
+     ^ ((uint64_t) NGX_HTTP_LATCHKEY_DID_LAST << 4))
+
+
 static void ngx_http_latchkey_number_location(
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_int_t ngx_http_latchkey_visit_handler(ngx_http_request_t *r);
@@ -30,6 +45,32 @@ static ngx_uint_t ngx_http_latchkey_sent_method(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_latchkey_cover(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_http_latchkey_ctx_t *ctx,
     ngx_uint_t method);
+static ngx_http_latchkey_counters_t *ngx_http_latchkey_counters_create(
+    ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf);
+static ngx_int_t ngx_http_latchkey_number_copies(ngx_conf_t *cf,
+    ngx_http_latchkey_counters_t *counters);
+static int ngx_libc_cdecl ngx_http_latchkey_compare_places(const void *one,
+    const void *two);
+static ngx_shm_zone_t *ngx_http_latchkey_old_zone(ngx_cycle_t *cycle,
+    ngx_str_t *name);
+static ngx_http_latchkey_table_t *ngx_http_latchkey_old_table(
+    ngx_shm_zone_t *zone);
+static ngx_uint_t ngx_http_latchkey_fits(
+    ngx_http_latchkey_counters_t *counters, ngx_http_latchkey_table_t *table);
+static ngx_int_t ngx_http_latchkey_init_zone(ngx_shm_zone_t *zone,
+    void *data);
+static size_t ngx_http_latchkey_table_size(ngx_uint_t size,
+    size_t names_size);
+static ngx_http_latchkey_table_t *ngx_http_latchkey_create_table(
+    ngx_slab_pool_t *shpool, ngx_uint_t size, size_t names_size);
+static ngx_http_latchkey_slot_t **ngx_http_latchkey_slot_head(
+    ngx_http_latchkey_table_t *table, ngx_http_latchkey_place_t *place);
+static ngx_http_latchkey_slot_t *ngx_http_latchkey_find_slot(
+    ngx_http_latchkey_table_t *table, ngx_http_latchkey_place_t *place);
+static ngx_http_latchkey_slot_t *ngx_http_latchkey_add_slot(
+    ngx_http_latchkey_table_t *table, ngx_http_latchkey_place_t *place);
+static ngx_int_t ngx_http_latchkey_counters_zone(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf);
 
 
 static struct {
@@ -288,4 +329,422 @@ ngx_http_latchkey_cover(ngx_http_request_t *r,
     }
 
     return NGX_HTTP_LATCHKEY_COVER_UNGUARDED;
+}
+
+
+/*
+ * The zone of the last configuration is used again as long as there is room in
+ * it: old workers then count in the same slots until they are gone.  Otherwise
+ * it must have another size, or nginx would take the old one nevertheless;
+ * `noreuse` is not for this, as nginx frees such a zone when the next
+ * configuration comes, whether that uses it or not.
+ */
+
+/* counters_zone: the zone of this configuration, in lmcf->zone */
+
+static ngx_int_t
+ngx_http_latchkey_counters_zone(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf)
+{
+    size_t                         size;
+    ngx_shm_zone_t                *old;
+    ngx_http_latchkey_counters_t  *counters;
+    static ngx_str_t               name = ngx_string("latchkey_counters");
+
+    counters = ngx_http_latchkey_counters_create(cf, lmcf);
+    if (counters == NULL) {
+        return NGX_ERROR;
+    }
+
+    size = ngx_http_latchkey_table_size(counters->size, counters->names_size);
+
+    old = ngx_http_latchkey_old_zone(cf->cycle, &name);
+
+    if (old) {
+        counters->old = ngx_http_latchkey_old_table(old);
+
+        if (counters->old && old->tag == &ngx_http_latchkey_module
+            && ngx_http_latchkey_fits(counters, counters->old))
+        {
+            size = old->shm.size;
+
+        } else if (size == old->shm.size) {
+            size += ngx_pagesize;
+        }
+    }
+
+    lmcf->zone = ngx_shared_memory_add(cf, &name, size,
+                                       &ngx_http_latchkey_module);
+    if (lmcf->zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    lmcf->zone->init = ngx_http_latchkey_init_zone;
+    lmcf->zone->data = counters;
+
+    return NGX_OK;
+}
+
+
+static ngx_http_latchkey_counters_t *
+ngx_http_latchkey_counters_create(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf)
+{
+    ngx_uint_t                      i;
+    ngx_http_core_loc_conf_t       *clcf;
+    ngx_http_latchkey_place_t      *place;
+    ngx_http_latchkey_counters_t   *counters;
+    ngx_http_latchkey_loc_conf_t  **llcf;
+
+    counters = ngx_pcalloc(cf->pool, sizeof(ngx_http_latchkey_counters_t));
+    if (counters == NULL) {
+        return NULL;
+    }
+
+    counters->n = lmcf->counted;
+    counters->places = ngx_pcalloc(cf->pool, (lmcf->counted + 1)
+                                       * sizeof(ngx_http_latchkey_place_t));
+    counters->slots = ngx_pcalloc(cf->pool, (lmcf->counted + 1)
+                                       * sizeof(ngx_http_latchkey_slot_t *));
+
+    if (counters->places == NULL || counters->slots == NULL) {
+        return NULL;
+    }
+
+    llcf = lmcf->locations.elts;
+
+    for (i = 0; i < lmcf->locations.nelts; i++) {
+        clcf = llcf[i]->loc_conf[ngx_http_core_module.ctx_index];
+
+        if (!clcf->noname) {
+            place = &counters->places[llcf[i]->counter];
+            place->server = llcf[i]->server_name;
+            place->location = llcf[i]->location_name;
+        }
+    }
+
+    for (i = 1; i <= counters->n; i++) {
+        place = &counters->places[i];
+        counters->names_size += place->server.len + place->location.len;
+    }
+
+    if (ngx_http_latchkey_number_copies(cf, counters) != NGX_OK) {
+        return NULL;
+    }
+
+    /* room for as many again, before another zone is needed */
+
+    counters->size = ngx_max(2 * counters->n, NGX_HTTP_LATCHKEY_SLOTS_MIN);
+    counters->names_size = ngx_max(2 * counters->names_size,
+                                   NGX_HTTP_LATCHKEY_NAMES_MIN);
+
+    return counters;
+}
+
+
+/* servers and locations may have the same names as others */
+
+static ngx_int_t
+ngx_http_latchkey_number_copies(ngx_conf_t *cf,
+    ngx_http_latchkey_counters_t *counters)
+{
+    ngx_uint_t                   i;
+    ngx_http_latchkey_place_t  **sorted;
+
+    sorted = ngx_palloc(cf->temp_pool, (counters->n + 1)
+                                       * sizeof(ngx_http_latchkey_place_t *));
+    if (sorted == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < counters->n; i++) {
+        sorted[i] = &counters->places[i + 1];
+    }
+
+    ngx_qsort(sorted, counters->n, sizeof(ngx_http_latchkey_place_t *),
+              ngx_http_latchkey_compare_places);
+
+    for (i = 1; i < counters->n; i++) {
+        if (ngx_http_latchkey_compare_places(&sorted[i - 1], &sorted[i])
+            == 0)
+        {
+            sorted[i]->copy = sorted[i - 1]->copy + 1;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static int ngx_libc_cdecl
+ngx_http_latchkey_compare_places(const void *one, const void *two)
+{
+    ngx_int_t                   rc;
+    ngx_http_latchkey_place_t  *a, *b;
+
+    a = *(ngx_http_latchkey_place_t **) one;
+    b = *(ngx_http_latchkey_place_t **) two;
+
+    rc = ngx_memn2cmp(a->server.data, b->server.data, a->server.len,
+                      b->server.len);
+    if (rc) {
+        return rc;
+    }
+
+    return ngx_memn2cmp(a->location.data, b->location.data, a->location.len,
+                        b->location.len);
+}
+
+
+static ngx_shm_zone_t *
+ngx_http_latchkey_old_zone(ngx_cycle_t *cycle, ngx_str_t *name)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_shm_zone_t   *zone;
+
+    if (cycle->old_cycle == NULL) {
+        return NULL;
+    }
+
+    for (part = &cycle->old_cycle->shared_memory.part;
+         part;
+         part = part->next)
+    {
+        zone = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            if (zone[i].shm.name.len == name->len
+                && ngx_strncmp(zone[i].shm.name.data, name->data, name->len)
+                   == 0)
+            {
+                return &zone[i];
+            }
+        }
+    }
+
+    return NULL;
+}
+
+
+/* NULL: another version of this module made it */
+
+static ngx_http_latchkey_table_t *
+ngx_http_latchkey_old_table(ngx_shm_zone_t *zone)
+{
+    ngx_slab_pool_t            *shpool;
+    ngx_http_latchkey_table_t  *table;
+
+    shpool = (ngx_slab_pool_t *) zone->shm.addr;
+    table = shpool ? shpool->data : NULL;
+
+    if (table == NULL || table->layout != NGX_HTTP_LATCHKEY_LAYOUT) {
+        return NULL;
+    }
+
+    return table;
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_fits(ngx_http_latchkey_counters_t *counters,
+    ngx_http_latchkey_table_t *table)
+{
+    size_t                      names;
+    ngx_uint_t                  i, n;
+    ngx_http_latchkey_place_t  *place;
+
+    n = 0;
+    names = 0;
+
+    for (i = 1; i <= counters->n; i++) {
+        place = &counters->places[i];
+
+        if (ngx_http_latchkey_find_slot(table, place) == NULL) {
+            n++;
+            names += place->server.len + place->location.len;
+        }
+    }
+
+    return n <= table->size - table->used
+           && names <= (size_t) (table->names_end - table->names);
+}
+
+
+/* shared memory */
+
+static ngx_int_t
+ngx_http_latchkey_init_zone(ngx_shm_zone_t *zone, void *data)
+{
+    ngx_http_latchkey_counters_t  *counters = zone->data;
+
+    ngx_uint_t                  i;
+    ngx_slab_pool_t            *shpool;
+    ngx_http_latchkey_slot_t   *slot, *old;
+    ngx_http_latchkey_table_t  *table;
+
+    shpool = (ngx_slab_pool_t *) zone->shm.addr;
+
+    if (data) {
+        table = shpool->data;
+
+    } else {
+        table = ngx_http_latchkey_create_table(shpool, counters->size,
+                                               counters->names_size);
+        if (table == NULL) {
+            return NGX_ERROR;
+        }
+
+        shpool->data = table;
+    }
+
+    for (i = 1; i <= counters->n; i++) {
+        slot = ngx_http_latchkey_find_slot(table, &counters->places[i]);
+
+        if (slot == NULL) {
+            slot = ngx_http_latchkey_add_slot(table, &counters->places[i]);
+            if (slot == NULL) {
+                return NGX_ERROR;
+            }
+
+            old = counters->old && counters->old != table
+                  ? ngx_http_latchkey_find_slot(counters->old,
+                                                &counters->places[i])
+                  : NULL;
+
+            if (old) {
+                ngx_memcpy((void *) slot->covers, (void *) old->covers,
+                           sizeof(ngx_http_latchkey_slot_t)
+                           - offsetof(ngx_http_latchkey_slot_t, covers));
+            }
+        }
+
+        counters->slots[i] = slot;
+    }
+
+    counters->old = NULL;
+
+    return NGX_OK;
+}
+
+
+static size_t
+ngx_http_latchkey_table_size(ngx_uint_t size, size_t names_size)
+{
+    size_t  need;
+
+    need = sizeof(ngx_http_latchkey_table_t) + names_size
+           + size * (sizeof(ngx_http_latchkey_slot_t)
+                     + sizeof(ngx_http_latchkey_slot_t *));
+
+    /* the slab allocator has a description of each page, and some of its own */
+
+    return ngx_align(need + need / 32 + 8 * ngx_pagesize, ngx_pagesize);
+}
+
+
+static ngx_http_latchkey_table_t *
+ngx_http_latchkey_create_table(ngx_slab_pool_t *shpool, ngx_uint_t size,
+    size_t names_size)
+{
+    u_char                     *p;
+    ngx_http_latchkey_table_t  *table;
+
+    p = ngx_slab_calloc(shpool, sizeof(ngx_http_latchkey_table_t)
+                                + size * (sizeof(ngx_http_latchkey_slot_t)
+                                        + sizeof(ngx_http_latchkey_slot_t *))
+                                + names_size);
+    if (p == NULL) {
+        return NULL;
+    }
+
+    table = (ngx_http_latchkey_table_t *) p;
+    p += sizeof(ngx_http_latchkey_table_t);
+
+    table->slots = (ngx_http_latchkey_slot_t *) p;
+    p += size * sizeof(ngx_http_latchkey_slot_t);
+
+    table->heads = (ngx_http_latchkey_slot_t **) p;
+    p += size * sizeof(ngx_http_latchkey_slot_t *);
+
+    table->layout = NGX_HTTP_LATCHKEY_LAYOUT;
+    table->size = size;
+    table->names = p;
+    table->names_end = p + names_size;
+
+    return table;
+}
+
+
+static ngx_http_latchkey_slot_t **
+ngx_http_latchkey_slot_head(ngx_http_latchkey_table_t *table,
+    ngx_http_latchkey_place_t *place)
+{
+    uint32_t  hash;
+
+    hash = ngx_murmur_hash2(place->server.data, place->server.len) * 31
+           + ngx_murmur_hash2(place->location.data, place->location.len)
+           + (uint32_t) place->copy;
+
+    return &table->heads[hash % table->size];
+}
+
+
+static ngx_http_latchkey_slot_t *
+ngx_http_latchkey_find_slot(ngx_http_latchkey_table_t *table,
+    ngx_http_latchkey_place_t *place)
+{
+    ngx_http_latchkey_slot_t   *slot;
+    ngx_http_latchkey_place_t  *other;
+
+    for (slot = *ngx_http_latchkey_slot_head(table, place);
+         slot;
+         slot = slot->next)
+    {
+        other = &slot->place;
+
+        if (other->copy == place->copy
+            && ngx_http_latchkey_compare_places(&other, &place) == 0)
+        {
+            return slot;
+        }
+    }
+
+    return NULL;
+}
+
+
+/* NULL: no room */
+
+static ngx_http_latchkey_slot_t *
+ngx_http_latchkey_add_slot(ngx_http_latchkey_table_t *table,
+    ngx_http_latchkey_place_t *place)
+{
+    size_t                      len;
+    ngx_http_latchkey_slot_t   *slot, **head;
+
+    len = place->server.len + place->location.len;
+
+    if (table->used == table->size
+        || len > (size_t) (table->names_end - table->names))
+    {
+        return NULL;
+    }
+
+    slot = &table->slots[table->used++];
+
+    slot->place = *place;
+    slot->place.server.data = table->names;
+    slot->place.location.data = table->names + place->server.len;
+
+    table->names = ngx_cpymem(table->names, place->server.data,
+                              place->server.len);
+    table->names = ngx_cpymem(table->names, place->location.data,
+                              place->location.len);
+
+    head = ngx_http_latchkey_slot_head(table, place);
+    slot->next = *head;
+    *head = slot;
+
+    return slot;
 }

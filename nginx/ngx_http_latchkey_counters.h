@@ -76,9 +76,4 @@ typedef struct {
 } ngx_http_latchkey_counters_t;
 
 
-/* counters_zone: the zone of this configuration, in lmcf->zone */
-ngx_int_t ngx_http_latchkey_counters_zone(ngx_conf_t *cf,
-    ngx_http_latchkey_main_conf_t *lmcf);
-
-
 #endif /* _NGX_HTTP_LATCHKEY_COUNTERS_H_INCLUDED_ */

@@ -1,6 +1,7 @@
 
 /*
- * The counters for people and for Prometheus.
+ * The counters as JSON, for people, and as metrics, for Prometheus:
+ * idempotency_counters.
  */
 
 

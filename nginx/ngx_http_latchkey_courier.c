@@ -1,21 +1,21 @@
 
 /*
- * Requests that were accepted come back from the courier, through a listening
- * socket that nobody else may open.  There, and nowhere else, Latchkey-*
- * headers are believed: they name an operation that is claimed already.  The
- * app gets the request as any other, its answer is stored, and the courier is
- * told what became of it:
+ * The listener of the courier.  It delivers accepted requests through a
+ * listening socket that only it may open.  There, and nowhere else, Latchkey-*
+ * headers are trusted: they name an operation that is already claimed.  The
+ * app gets the request like any other, its response is stored, and the courier
+ * gets the outcome:
  *
  *   Latchkey-Outcome   the operation
  *   ----------------   ------------------------------------------------
- *   completed          is completed, by this answer or before it
+ *   completed          is completed, by this response or before it
  *   released           has not happened: the courier may try it again
  *   uncertain          may have happened
- *   stale              is somebody else's by now
- *   (none)             could not be stored yet; it is being tried
+ *   stale              belongs to another holder by now
+ *   (none)             could not be stored yet; the gateway goes on trying
  *
- * The status is the app's, as far as there is one.  With "released" comes
- * "Latchkey-Sent: no" if the app has not even heard of it.
+ * The status is the app's, as far as there is one.  "released" comes with
+ * "Latchkey-Sent: no" if the app did not get the request at all.
  */
 
 

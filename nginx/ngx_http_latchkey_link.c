@@ -1,43 +1,60 @@
 
 /*
- * The connection of a worker to the daemon.
+ * The link: the connection of a worker to the daemon, and the calls on it.
  *
- * Calls of all requests share it.  They are in two queues, each in order:
+ * Life of a link (link->state), one for each list of servers and worker:
  *
+ *   state       connection   sent on it          left for
+ *   ----------  -----------  ------------------  ---------------------------
+ *   DOWN        none         nothing             CONNECTING, by a call or by
+ *                                                the timer
+ *   CONNECTING  being made   nothing             GREETING; DOWN
+ *   GREETING    made         HELLO alone         UP, if a latchkeyd with the
+ *                                                same store answers; DOWN
+ *   UP          made         calls, pipelined    DOWN, when it is lost
+ *
+ * It is created by the first call and destroyed by link_exit(), when the worker
+ * ends.  link->ended: DOWN for good, and no call is taken any more.
+ *
+ * Life of a call, which belongs to the caller: calls of all requests share the
+ * link, in two queues, each in order.
+ *
+ *   queue     meaning
+ *   --------  --------------------------------------------------------------
  *   waiting   not sent, or only link->offset bytes of the first one
- *   sent      sent as a whole on this connection; a reply is owed to each,
- *             in this order (call->owed)
+ *   sent      sent as a whole on this connection; a reply is due to each, in
+ *             this order (call->owed)
  *
- * A connection that is lost puts what was sent back in front of what waits.
- * Each call that is taken has a timer of its own in the event loop, which is
- * what keeps a worker that shuts down alive until it is answered; the timers
- * of the link itself are cancelable and do not.  A call that is too late but
- * owed a reply leaves a stand-in in its place, which swallows that reply.
+ * A lost connection puts sent calls back in front of waiting ones.  Each call
+ * in the link has a timer in the event loop, which keeps a worker that shuts
+ * down alive until the reply; the link's own timers are cancelable and do not.
+ * A call that is too late but has a reply due leaves a stand-in in its place,
+ * which takes that reply.
  *
- * Handlers are called from events only, never from ngx_http_latchkey_link_
- * call(), and a call is in no queue and has no timer when its handler runs: it
- * may free the call, or use it again.  No handler can close a connection: that
- * happens in events of the link alone.
+ * Handlers are called from events only, never from link_call().  When a handler
+ * runs, its call is in no queue and has no timer: the handler may free the call
+ * or use it again.  No handler can close a connection: only events of the link
+ * do.
  *
- * The breaker is open when every server failed since one answered, and that
- * was idempotency_connect_timeout ago: a daemon that is restarted is waited
- * for.  Who does not want to wait is then told so at once.  The link goes on
- * trying to connect by itself, ever less often; but if somebody asks, and the
- * last attempt was a moment ago, he is let in and there is another one.  The
- * first answer to a greeting closes the breaker.
+ * The breaker is open when every server has failed since one answered, and the
+ * last failure was idempotency_connect_timeout ago: a daemon that restarts is
+ * waited for.  Then a call that is not patient fails at once.  The link goes on
+ * trying to connect, ever less often; but if a call comes and the last attempt
+ * was a moment ago, the call is taken and starts another attempt.  The first
+ * reply to a greeting closes the breaker.
  *
- * A daemon that cannot decide is left for another one, and what it was asked
- * is asked there: all of a list have one store, and one of them may have lost
- * its way to it.  If none can, the one that was asked last is believed; so is
- * each in what it says of one operation alone.
+ * A daemon that cannot decide is left for another one, and its calls are sent
+ * there: all servers of a list have one store, and one of them may have lost
+ * its connection to it.  If none can decide, the reply of the last one counts;
+ * so does each daemon's reply about one operation alone.
  *
- * A server that accepts and says nothing is different: each attempt takes as
- * long as idempotency_connect_timeout.  So it counts as failed from its last
- * sign of life on, and nobody is let in to wait for another attempt.
+ * A server that accepts connections and does not answer is different: each
+ * attempt takes idempotency_connect_timeout.  It counts as failed from its last
+ * sign of life on, and no call is taken to wait for another attempt.
  */
 
 
-#include "ngx_http_latchkey_link.h"
+#include "ngx_http_latchkey_module.h"
 
 #include <poll.h>
 

@@ -1,10 +1,27 @@
 
 /*
- * How a link finds a daemon, and knows that it is one, and of the same store.
+ * How a link is made and lost: connecting, the greeting that shows that a
+ * latchkeyd with the same store is there, why a connection is lost, which calls
+ * are sent again, and when the next attempt is.
  */
 
 
-#include "ngx_http_latchkey_link.h"
+#include "ngx_http_latchkey_module.h"
+
+
+#define NGX_HTTP_LATCHKEY_LINK_PAUSE_MAX  500
+
+
+/* ms after which a daemon that failed is tried for one that cannot decide */
+#define NGX_HTTP_LATCHKEY_LINK_BAD        5000
+
+
+/* how the daemon begins to say that this is so for one operation alone */
+#define NGX_HTTP_LATCHKEY_RECORD          "UNAVAILABLE RECORD"
+
+
+/* a call that breaks so many connections is not sent again */
+#define NGX_HTTP_LATCHKEY_CUT_MAX         3
 
 
 static ngx_uint_t ngx_http_latchkey_link_out_of_time(void);
@@ -18,6 +35,42 @@ static struct lk_slice ngx_http_latchkey_link_told(
     const struct lk_reply *reply, const char *name);
 static ngx_int_t ngx_http_latchkey_link_check_store(
     ngx_http_latchkey_link_t *link, const struct lk_reply *reply);
+static void ngx_http_latchkey_link_reset(ngx_http_latchkey_link_t *link);
+static void ngx_http_latchkey_link_tell(ngx_http_latchkey_link_t *link,
+    ngx_uint_t up, const char *why, ngx_err_t err,
+    const struct lk_reply *reply);
+static void ngx_http_latchkey_link_blame(ngx_queue_t *q, ngx_queue_t *gone);
+static void ngx_http_latchkey_link_put_back(ngx_http_latchkey_link_t *link,
+    ngx_queue_t *gone);
+static void ngx_http_latchkey_link_schedule(ngx_http_latchkey_link_t *link,
+    ngx_uint_t up);
+static void ngx_http_latchkey_link_refuse(ngx_http_latchkey_link_t *link,
+    ngx_queue_t *gone);
+
+
+const char  ngx_http_latchkey_why_unreachable[] =
+    "cannot be reached: is latchkeyd running, and may this worker connect "
+    "to it?";
+const char  ngx_http_latchkey_why_silent[] =
+    "does not answer in time: is latchkeyd stopped, or overloaded?";
+const char  ngx_http_latchkey_why_refused[] =
+    "refuses this gateway: see user= and password= of \"idempotency_server\" "
+    "and the passwords and limits of latchkeyd";
+const char  ngx_http_latchkey_why_closed[] =
+    "closed the connection";
+const char  ngx_http_latchkey_why_malformed[] =
+    "sends what cannot be understood: does \"idempotency_server\" name a "
+    "latchkeyd?";
+const char  ngx_http_latchkey_why_foreign[] =
+    "is not a latchkeyd, but a Redis or the like, and gets nothing: let "
+    "\"idempotency_server\" name a latchkeyd; a Redis may be the store of one";
+const char  ngx_http_latchkey_why_other[] =
+    "keeps another store than the daemon before it: all that "
+    "\"idempotency_server\" names must share one";
+const char  ngx_http_latchkey_why_unavailable[] =
+    "cannot decide now, so another daemon is asked";
+const char  ngx_http_latchkey_why_memory[] =
+    "cannot be used: out of memory, or of connections";
 
 
 void
@@ -382,4 +435,353 @@ ngx_http_latchkey_link_check_store(ngx_http_latchkey_link_t *link,
     }
 
     return NGX_OK;
+}
+
+
+void
+ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
+    ngx_err_t err, const struct lk_reply *reply)
+{
+    ngx_uint_t   up, silent;
+    ngx_queue_t  gone;
+
+    ngx_queue_init(&gone);
+
+    up = (link->state == NGX_HTTP_LATCHKEY_LINK_UP);
+
+    ngx_http_latchkey_link_tell(link, up, why, err, reply);
+
+    if (link->leaving) {
+        ngx_http_latchkey_link_end(link);
+        return;
+    }
+
+    if (why == ngx_http_latchkey_why_silent) {
+        ngx_http_latchkey_link_reset(link);
+    }
+
+    ngx_http_latchkey_link_close(link, &gone);
+
+    if (!up || why == ngx_http_latchkey_why_unavailable) {
+        link->peers[link->peer].failed = ngx_current_msec;
+        link->peers[link->peer].bad = 1;
+    }
+
+    link->peer = (link->peer + 1) % link->npeers;
+
+    silent = (why == ngx_http_latchkey_why_silent);
+
+    link->failures += (!up || silent);
+
+    if (up) {
+        link->lost = silent ? link->progress : ngx_current_msec;
+    }
+
+    ngx_http_latchkey_link_schedule(link, up && !silent);
+
+    if (ngx_http_latchkey_link_broken(link)
+        && link->failures % link->npeers == 0)
+    {
+        ngx_http_latchkey_link_refuse(link, &gone);
+    }
+
+    ngx_http_latchkey_link_fail(&gone);
+
+    if (up && link->kind->lost) {
+        link->kind->lost(link);
+    }
+}
+
+
+/* the reply answers the first of what is sent, which is still there */
+
+ngx_uint_t
+ngx_http_latchkey_link_leave(ngx_http_latchkey_link_t *link,
+    const struct lk_reply *reply)
+{
+    ngx_uint_t                   i;
+    struct lk_decision             answer;
+    ngx_http_latchkey_link_t    *await;
+    ngx_http_latchkey_peer_t    *peer, *other;
+    ngx_http_latchkey_server_t  *server;
+
+    peer = &link->peers[link->peer];
+
+    if (reply->type != LK_REPLY_ERROR) {
+        peer->bad = 0;
+
+        if (peer->unavailable) {
+            peer->unavailable = 0;
+            server = link->servers->list.elts;
+
+            ngx_log_error(NGX_LOG_NOTICE, link->log, 0,
+                          "idempotency: latchkeyd at %V decides again",
+                          &server[link->peer].addr.name);
+        }
+
+        return 0;
+    }
+
+    if (!link->kind->again || link->leaving
+        || latchkey_decision_read(reply, &answer) != LK_UNAVAILABLE
+        || (reply->text.len >= sizeof(NGX_HTTP_LATCHKEY_RECORD) - 1
+            && ngx_strncmp(reply->text.data, NGX_HTTP_LATCHKEY_RECORD,
+                           sizeof(NGX_HTTP_LATCHKEY_RECORD) - 1)
+               == 0))
+    {
+        return 0;
+    }
+
+    for (i = (link->peer + 1) % link->npeers;
+         i != link->peer;
+         i = (i + 1) % link->npeers)
+    {
+        other = &link->peers[i];
+
+        if (!other->bad || ngx_current_msec - other->failed
+                           >= NGX_HTTP_LATCHKEY_LINK_BAD)
+        {
+            break;
+        }
+    }
+
+    if (i == link->peer) {
+        return 0;
+    }
+
+    await = link->servers->await;
+
+    if (await && await->peer == link->peer
+        && await->state == NGX_HTTP_LATCHKEY_LINK_UP)
+    {
+        ngx_http_latchkey_link_down(await, ngx_http_latchkey_why_unavailable,
+                                    0, NULL);
+    }
+
+    ngx_http_latchkey_link_down(link, ngx_http_latchkey_why_unavailable, 0,
+                                reply);
+
+    peer->unavailable = 1;
+    link->peer = i;
+
+    return 1;
+}
+
+
+/*
+ * A daemon that stands still may find what we sent it much later.  It begins
+ * no claim of a connection that is closed, and over TCP only a reset says so.
+ */
+
+static void
+ngx_http_latchkey_link_reset(ngx_http_latchkey_link_t *link)
+{
+    struct linger  linger;
+
+    if (link->connection == NULL) {
+        return;
+    }
+
+    linger.l_onoff = 1;
+    linger.l_linger = 0;
+
+    if (setsockopt(link->connection->fd, SOL_SOCKET, SO_LINGER,
+                   (const void *) &linger, sizeof(struct linger))
+        == -1)
+    {
+        ngx_log_error(NGX_LOG_ALERT, link->log, ngx_socket_errno,
+                      "setsockopt(SO_LINGER) failed");
+    }
+}
+
+
+/* each failure of each server once, until one answers */
+
+static void
+ngx_http_latchkey_link_tell(ngx_http_latchkey_link_t *link, ngx_uint_t up,
+    const char *why, ngx_err_t err, const struct lk_reply *reply)
+{
+    ngx_uint_t                   level;
+    const char                  *error;
+    ngx_http_latchkey_peer_t    *peer;
+    ngx_http_latchkey_server_t  *server;
+
+    peer = &link->peers[link->peer];
+
+    if ((peer->why == why && peer->err == err)
+        || (why == ngx_http_latchkey_why_unavailable && peer->unavailable))
+    {
+        return;
+    }
+
+    peer->why = why;
+    peer->err = err;
+
+    level = link->kind->level;
+
+    if (up && why == ngx_http_latchkey_why_closed) {
+
+        /* a restart is announced by what follows, if it takes long */
+
+        level = ngx_queue_empty(&link->sent) ? NGX_LOG_INFO : NGX_LOG_WARN;
+        level = ngx_max(level, link->kind->level);
+    }
+
+    if (level <= ngx_max(NGX_LOG_WARN, link->kind->level)) {
+        link->told = 1;
+    }
+
+    error = reply && reply->type == LK_REPLY_ERROR
+            ? ngx_http_latchkey_error_text(reply->text) : NULL;
+
+    server = link->servers->list.elts;
+
+    ngx_log_error(level, link->log, err, "idempotency: latchkeyd at %V %s%s%s",
+                  &server[link->peer].addr.name, why, error ? "; it says " : "",
+                  error ? error : "");
+}
+
+
+void
+ngx_http_latchkey_link_close(ngx_http_latchkey_link_t *link, ngx_queue_t *gone)
+{
+    ngx_uint_t  up;
+
+    if (link->connection) {
+        ngx_close_connection(link->connection);
+        link->connection = NULL;
+    }
+
+    up = (link->state == NGX_HTTP_LATCHKEY_LINK_UP);
+    link->state = NGX_HTTP_LATCHKEY_LINK_DOWN;
+
+    if (link->timer.timer_set) {
+        ngx_del_timer(&link->timer);
+    }
+
+    if (link->in) {
+        ngx_free(link->in);
+        link->in = NULL;
+    }
+
+    link->in_len = 0;
+    link->in_size = 0;
+    link->in_need = 0;
+
+    if (link->greeting.busy) {
+        ngx_queue_remove(&link->greeting.queue);
+        link->greeting.busy = 0;
+        link->offset = 0;
+    }
+
+    /*
+     * One that never gets through must not hold up all others: neither one
+     * that is cut off, nor one that is never answered though it is next.
+     */
+
+    if (up && !ngx_queue_empty(&link->sent)) {
+        ngx_http_latchkey_link_blame(ngx_queue_head(&link->sent), gone);
+    }
+
+    if (link->offset) {
+        ngx_http_latchkey_link_blame(ngx_queue_head(&link->waiting), gone);
+        link->offset = 0;
+    }
+
+    ngx_http_latchkey_link_put_back(link, gone);
+}
+
+
+static void
+ngx_http_latchkey_link_blame(ngx_queue_t *q, ngx_queue_t *gone)
+{
+    ngx_http_latchkey_call_t  *call;
+
+    call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
+
+    if (call->handler == ngx_http_latchkey_link_swallow) {
+        return;
+    }
+
+    if (++call->cut == NGX_HTTP_LATCHKEY_CUT_MAX) {
+        call->owed = 0;
+        ngx_queue_remove(q);
+        ngx_queue_insert_tail(gone, q);
+    }
+}
+
+
+/* from the last to the first, so that their order stays */
+
+static void
+ngx_http_latchkey_link_put_back(ngx_http_latchkey_link_t *link,
+    ngx_queue_t *gone)
+{
+    ngx_queue_t               *q;
+    ngx_http_latchkey_call_t  *call;
+
+    while (!ngx_queue_empty(&link->sent)) {
+        q = ngx_queue_last(&link->sent);
+        ngx_queue_remove(q);
+
+        call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
+        call->owed = 0;
+
+        if (call->handler == ngx_http_latchkey_link_swallow) {
+            ngx_queue_insert_head(&link->spare, q);
+
+        } else if (link->kind->again) {
+            call->repeated = 1;
+            ngx_queue_insert_head(&link->waiting, q);
+
+        } else {
+            ngx_queue_insert_head(gone, q);
+        }
+    }
+}
+
+
+static void
+ngx_http_latchkey_link_schedule(ngx_http_latchkey_link_t *link, ngx_uint_t up)
+{
+    ngx_msec_t  pause;
+
+    if (up ? link->proven : link->failures % link->npeers) {
+
+        /* it was good, or there is another one: at once */
+
+        ngx_post_event(&link->flush, &ngx_posted_events);
+        return;
+    }
+
+    pause = link->pause / 2 + ngx_random() % (link->pause / 2 + 1);
+
+    ngx_add_timer(&link->timer, pause);
+
+    link->pause = ngx_min(link->pause * 2,
+                          NGX_HTTP_LATCHKEY_LINK_PAUSE_MAX);
+}
+
+
+/* who has not been sent and does not want to wait */
+
+static void
+ngx_http_latchkey_link_refuse(ngx_http_latchkey_link_t *link,
+    ngx_queue_t *gone)
+{
+    ngx_queue_t               *q, *next;
+    ngx_http_latchkey_call_t  *call;
+
+    for (q = ngx_queue_head(&link->waiting);
+         q != ngx_queue_sentinel(&link->waiting);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
+
+        if (!call->patient && !call->sent) {
+            ngx_queue_remove(q);
+            ngx_queue_insert_tail(gone, q);
+        }
+    }
 }

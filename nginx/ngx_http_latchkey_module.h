@@ -1,36 +1,33 @@
 
 /*
- * The parts of the gateway and what they ask of each other.
+ * The parts of the gateway and their interfaces.  A guarded POST passes them in
+ * this order:
  *
- * module         how directives are inherited, and what is set up from them
- * directives     the table, and how each one is read: _server, _request,
- *                _headers, _answer, _query by what it is about
- * check          what is wrong with them together; _tenant: does anybody
- *                verify it, _pass: is anything sent twice
- * request        phase handler: from a request to a claim
- * verdict        what to do then: run, answer or wait
- * ctx            what is known of a request
- * name           tenant, scope and key of a request; fingerprint: its meaning
- * headers        what the app is told, and clients may not say
- * async          a request that is accepted for later
- * courier        and how it comes back, from the courier
- * op             one claimed operation; it outlives its request; _claim,
- *                _extend, _settle, _late: its life, _command: what it says
- * response       filters: the answer is held until it is stored; _hold,
- *                _settle, _headers, _send: its states one after the other
- * class          what an answer means for its operation
- * upstream       what of nginx's upstream is called through us
- * answer         what the gateway says itself: how it is made and sent
- * problem        problem documents; replay: stored answers
- * link           the connection to the daemon, and the calls on it; _connect:
- *                how it is made, _io: its bytes, _down: how it is lost
- * await          the second one, for waiting
- * wire           commands as bytes
- * counters       by location; _zone: where they are, _show: for people and
- *                Prometheus
- * query          a caller's questions; rate: how often; status, operation:
- *                which, and how they are told
- * variables, age: as they say
+ *   request            phase handler: claim, verdict, waiting
+ *   identity           tenant, scope, key, fingerprint and age of a request
+ *   headers            headers to the app, into the store, and on a replay
+ *   op, op_settle      one operation; it outlives its request
+ *   link, link_io,     the connection to the daemon: calls, bytes, how it is
+ *   link_connect       made and lost
+ *   upstream           what the app did, and what that means
+ *   response           filters: the response is held until it is stored
+ *   special_response   problem documents and replays
+ *
+ * and beside them:
+ *
+ *   await              the second connection, for waiting
+ *   async, courier     requests accepted for later, and how they come back
+ *   lookup             idempotency_status and idempotency_operation
+ *   counters,          by location, in shared memory, and how they are shown
+ *   counters_show
+ *   variables          $idempotency_*
+ *   module, servers,   configuration: table and inheritance, daemons and
+ *   directives         secrets, readers of directives
+ *   check,             configuration: what is wrong with it
+ *   check_tenant
+ *
+ * Types and interfaces of the configuration are in ngx_http_latchkey_conf.h, of
+ * the link in ngx_http_latchkey_link.h, of the op in ngx_http_latchkey_op.h.
  */
 
 
@@ -39,10 +36,9 @@
 
 
 #include "ngx_http_latchkey_conf.h"
-#include "ngx_http_latchkey_call.h"
+#include "ngx_http_latchkey_link.h"
+#include "ngx_http_latchkey_op.h"
 
-
-#define NGX_HTTP_LATCHKEY_OWNER_LEN   32    /* hexadecimal digits */
 
 /* Retry-After, in ms */
 #define NGX_HTTP_LATCHKEY_SOON        1000   /* a daemon or an app is away */
@@ -50,10 +46,6 @@
 
 /* as ngx_http_image_filter_module has it: a bit that nginx's core leaves */
 #define NGX_HTTP_LATCHKEY_BUFFERED    0x08
-
-
-typedef struct ngx_http_latchkey_ctx_s  ngx_http_latchkey_ctx_t;
-typedef struct ngx_http_latchkey_op_s   ngx_http_latchkey_op_t;
 
 
 /* what $idempotency_verdict and the counters say, in this order */
@@ -102,114 +94,6 @@ typedef enum {
 #undef X
     NGX_HTTP_LATCHKEY_DID_LAST
 } ngx_http_latchkey_did_e;
-
-
-/* one claimed operation */
-
-typedef enum {
-    NGX_HTTP_LATCHKEY_SETTLE_KEEP = 0,
-    NGX_HTTP_LATCHKEY_SETTLE_OMIT,
-    NGX_HTTP_LATCHKEY_SETTLE_RELEASE,
-    NGX_HTTP_LATCHKEY_SETTLE_DOUBT
-} ngx_http_latchkey_settle_e;
-
-
-typedef enum {
-    NGX_HTTP_LATCHKEY_OP_IDLE = 0,  /* made, nothing asked yet */
-    NGX_HTTP_LATCHKEY_OP_CLAIMING,
-    NGX_HTTP_LATCHKEY_OP_HELD,      /* NEW: the token is ours */
-    NGX_HTTP_LATCHKEY_OP_SETTLING,
-    NGX_HTTP_LATCHKEY_OP_DONE
-} ngx_http_latchkey_op_state_e;
-
-
-/*
- * The answer to a claim or a settlement.  NULL: none came in time, or the
- * store could not decide.  Never called after the request let go of the op.
- */
-typedef void (*ngx_http_latchkey_op_pt)(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer);
-
-
-/* a request as it is given away, all in memory of the op */
-
-typedef struct {
-    ngx_str_t                        method;
-    ngx_str_t                        path;        /* with the query */
-    ngx_str_t                        headers;     /* lines */
-    ngx_str_t                        body;
-} ngx_http_latchkey_order_t;
-
-
-struct ngx_http_latchkey_op_s {
-    ngx_queue_t                      queue;       /* of this worker's */
-    ngx_pool_t                      *pool;
-    ngx_http_latchkey_loc_conf_t    *conf;
-    ngx_http_latchkey_ctx_t         *ctx;         /* NULL: request is gone */
-    ngx_http_latchkey_op_pt          handler;
-    ngx_http_latchkey_op_state_e     state;
-
-    ngx_str_t                        tenant;
-    ngx_str_t                        scope;
-    ngx_str_t                        key;
-    u_char                           fingerprint[LK_FINGERPRINT_TEXT + 1];
-    u_char                           owner[NGX_HTTP_LATCHKEY_OWNER_LEN];
-    uint64_t                         token;
-    uint64_t                         attempt;
-    u_char                           reference[LK_REFERENCE_TEXT + 1];
-
-    /* the daemon's clock when it claimed, in ms, and ours */
-    uint64_t                         claimed_ms;
-    ngx_msec_t                       claimed_at;
-
-    ngx_http_latchkey_call_t         call;        /* claim, settlement */
-    ngx_http_latchkey_call_t         extend_call;
-    ngx_event_t                      timer;       /* extend, or try again */
-    ngx_msec_t                       give_up;     /* late: until then */
-    ngx_msec_t                       pause;       /* late: before next try */
-
-    ngx_http_latchkey_settle_e       settle;
-    ngx_msec_t                       ttl;         /* from its completion */
-    ngx_uint_t                       status;      /* of the answer */
-    ngx_str_t                        answer_headers;
-    ngx_str_t                        answer_body;
-    size_t                           answer_size; /* room for the body */
-    ngx_str_t                        reason;      /* of omission or doubt */
-    size_t                           late_size;   /* counted, see op_late */
-
-    ngx_http_latchkey_order_t       *order;       /* NULL: run it here */
-
-    unsigned                         courier:1;   /* the claim is not ours */
-    unsigned                         too_large:1; /* the order, it was told */
-    unsigned                         no_new:1;
-    unsigned                         late:1;
-    unsigned                         asked:3;     /* about a lost claim */
-    unsigned                         lost:1;      /* a claim, and repeated */
-    unsigned                         elsewhere:1; /* another one holds it */
-    unsigned                         contacted:1; /* the app may have run */
-};
-
-
-/* NULL: out of memory; tenant, scope and key are copied */
-ngx_http_latchkey_op_t *ngx_http_latchkey_op_create(
-    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *tenant, ngx_str_t *scope,
-    ngx_str_t *key);
-/*
- * NGX_OK: the handler will come.  NGX_DECLINED: no daemon.  NGX_ERROR.  With
- * an order it is given away, and there is never NEW; with the courier's token
- * DONE says that it is good.
- */
-ngx_int_t ngx_http_latchkey_op_claim(ngx_http_latchkey_op_t *op,
-    ngx_http_latchkey_op_pt handler);
-/* what the operation is now; nothing is started */
-ngx_int_t ngx_http_latchkey_op_ask(ngx_http_latchkey_op_t *op,
-    ngx_http_latchkey_op_pt handler);
-ngx_int_t ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
-    ngx_http_latchkey_op_pt handler);
-/* the request is gone, or needs no answer: the op ends by itself */
-void ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op);
-/* the worker ends now, and with it all requests: what they held is settled */
-void ngx_http_latchkey_op_exit(void);
 
 
 /* what the apps of a request said of it so far, see class */
@@ -333,29 +217,15 @@ ngx_uint_t ngx_http_latchkey_is_fastcgi(ngx_http_request_t *r);
 /* request */
 ngx_int_t ngx_http_latchkey_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_latchkey_rewrite_handler(ngx_http_request_t *r);
-/* claims, or claims again; returns as a phase handler */
-ngx_int_t ngx_http_latchkey_send_claim(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx);
-/* nothing was claimed: the error page is not part of an operation */
-ngx_int_t ngx_http_latchkey_fail(ngx_http_latchkey_ctx_t *ctx);
 
 /* verdict */
 
-/* answer NULL: no daemon could decide in time */
-void ngx_http_latchkey_verdict(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer);
-/* NGX_DECLINED: go on to the app.  NGX_DONE: answered, or waiting. */
-ngx_int_t ngx_http_latchkey_decide(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 /* the verdict is that it runs here, now: NGX_DECLINED, or what to answer */
 ngx_int_t ngx_http_latchkey_run(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 
 /* ctx */
 
-/* NULL: out of memory */
-ngx_http_latchkey_ctx_t *ngx_http_latchkey_create_ctx(ngx_http_request_t *r,
-    ngx_http_latchkey_loc_conf_t *llcf);
 /* finds it again after an internal redirect; NULL: none */
 ngx_http_latchkey_ctx_t *ngx_http_latchkey_get_ctx(ngx_http_request_t *r);
 /* from an event that the request waited for, since ctx->wait_start */
@@ -523,17 +393,15 @@ ngx_chain_t *ngx_http_latchkey_set_problem(ngx_http_request_t *r,
     struct lk_problem *problem, ngx_msec_t retry_after);
 ngx_chain_t *ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
-ngx_chain_t *ngx_http_latchkey_set_replay(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
+/* a stored block of lines, as headers of the response */
+ngx_int_t ngx_http_latchkey_replay_headers(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf, struct lk_slice block);
 /* on the answer that is held: stored headers in place of those of the list */
 ngx_int_t ngx_http_latchkey_take_headers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
 /* set_problem and send; retry_after in ms, 0: none */
 ngx_int_t ngx_http_latchkey_send_problem(ngx_http_request_t *r,
     struct lk_problem *problem, ngx_msec_t retry_after);
-/* NGX_OK: a replay may carry this header */
-ngx_int_t ngx_http_latchkey_header_allowed(ngx_http_latchkey_loc_conf_t *llcf,
-    ngx_str_t *name);
 
 /* variables: called from preconfiguration */
 ngx_int_t ngx_http_latchkey_add_variables(ngx_conf_t *cf);
@@ -561,22 +429,12 @@ typedef ngx_int_t (*ngx_http_latchkey_words_pt)(ngx_http_request_t *r,
 typedef ngx_int_t (*ngx_http_latchkey_told_pt)(ngx_http_request_t *r,
     const struct lk_reply *record);
 
-ngx_int_t ngx_http_latchkey_query(ngx_http_request_t *r,
-    ngx_http_latchkey_words_pt words, ngx_http_latchkey_told_pt told);
 /* a value of a record; NULL: there is none of that name */
 const struct lk_reply *ngx_http_latchkey_query_find(
     const struct lk_reply *record, const char *name);
-ngx_int_t ngx_http_latchkey_query_problem(ngx_http_request_t *r,
-    enum lk_problem_kind kind, const char *detail, ngx_msec_t retry_after);
 
 /* rate: its zone; called by counters_init */
 ngx_int_t ngx_http_latchkey_rate_init(ngx_conf_t *cf);
-/*
- * A token of this caller's bucket in the zone.  NGX_BUSY: over the rate, and
- * there will be one after `wait` ms.
- */
-ngx_int_t ngx_http_latchkey_rate(ngx_http_request_t *r,
-    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *caller, ngx_msec_t *wait);
 
 /* status, operation */
 ngx_int_t ngx_http_latchkey_status_handler(ngx_http_request_t *r);
@@ -588,6 +446,24 @@ ngx_int_t ngx_http_latchkey_operation_handler(ngx_http_request_t *r);
  */
 ngx_int_t ngx_http_latchkey_check_age(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *key, ngx_str_t *detail);
+
+
+/* response_hold */
+
+
+/* response_settle */
+
+
+/* response_headers */
+
+/* those that a replay may carry, as lines, into the op's pool */
+ngx_int_t ngx_http_latchkey_store_headers(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+/* our headers; what the app sent under their names is ours to say */
+ngx_int_t ngx_http_latchkey_mark(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+
+/* response_send */
 
 
 static ngx_inline struct lk_slice

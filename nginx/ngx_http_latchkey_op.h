@@ -8,8 +8,10 @@
 #define _NGX_HTTP_LATCHKEY_OP_H_INCLUDED_
 
 
-#include "ngx_http_latchkey_module.h"
+#include "ngx_http_latchkey_link.h"
 
+
+#define NGX_HTTP_LATCHKEY_OWNER_LEN   32    /* hexadecimal digits */
 
 /* an op, its claim and its settlement, without the body */
 #define NGX_HTTP_LATCHKEY_POOL_SIZE     2560
@@ -22,6 +24,118 @@
 #define NGX_HTTP_LATCHKEY_OP_ASK_MAX    4
 
 #define NGX_HTTP_LATCHKEY_WORDS_MAX     16
+
+
+typedef struct ngx_http_latchkey_ctx_s  ngx_http_latchkey_ctx_t;
+typedef struct ngx_http_latchkey_op_s   ngx_http_latchkey_op_t;
+
+
+/* one claimed operation */
+
+typedef enum {
+    NGX_HTTP_LATCHKEY_SETTLE_KEEP = 0,
+    NGX_HTTP_LATCHKEY_SETTLE_OMIT,
+    NGX_HTTP_LATCHKEY_SETTLE_RELEASE,
+    NGX_HTTP_LATCHKEY_SETTLE_DOUBT
+} ngx_http_latchkey_settle_e;
+
+
+typedef enum {
+    NGX_HTTP_LATCHKEY_OP_IDLE = 0,  /* made, nothing asked yet */
+    NGX_HTTP_LATCHKEY_OP_CLAIMING,
+    NGX_HTTP_LATCHKEY_OP_HELD,      /* NEW: the token is ours */
+    NGX_HTTP_LATCHKEY_OP_SETTLING,
+    NGX_HTTP_LATCHKEY_OP_DONE
+} ngx_http_latchkey_op_state_e;
+
+
+/*
+ * The answer to a claim or a settlement.  NULL: none came in time, or the
+ * store could not decide.  Never called after the request let go of the op.
+ */
+typedef void (*ngx_http_latchkey_op_pt)(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *answer);
+
+
+/* a request as it is given away, all in memory of the op */
+
+typedef struct {
+    ngx_str_t                        method;
+    ngx_str_t                        path;        /* with the query */
+    ngx_str_t                        headers;     /* lines */
+    ngx_str_t                        body;
+} ngx_http_latchkey_order_t;
+
+
+struct ngx_http_latchkey_op_s {
+    ngx_queue_t                      queue;       /* of this worker's */
+    ngx_pool_t                      *pool;
+    ngx_http_latchkey_loc_conf_t    *conf;
+    ngx_http_latchkey_ctx_t         *ctx;         /* NULL: request is gone */
+    ngx_http_latchkey_op_pt          handler;
+    ngx_http_latchkey_op_state_e     state;
+
+    ngx_str_t                        tenant;
+    ngx_str_t                        scope;
+    ngx_str_t                        key;
+    u_char                           fingerprint[LK_FINGERPRINT_TEXT + 1];
+    u_char                           owner[NGX_HTTP_LATCHKEY_OWNER_LEN];
+    uint64_t                         token;
+    uint64_t                         attempt;
+    u_char                           reference[LK_REFERENCE_TEXT + 1];
+
+    /* the daemon's clock when it claimed, in ms, and ours */
+    uint64_t                         claimed_ms;
+    ngx_msec_t                       claimed_at;
+
+    ngx_http_latchkey_call_t         call;        /* claim, settlement */
+    ngx_http_latchkey_call_t         extend_call;
+    ngx_event_t                      timer;       /* extend, or try again */
+    ngx_msec_t                       give_up;     /* late: until then */
+    ngx_msec_t                       pause;       /* late: before next try */
+
+    ngx_http_latchkey_settle_e       settle;
+    ngx_msec_t                       ttl;         /* from its completion */
+    ngx_uint_t                       status;      /* of the answer */
+    ngx_str_t                        answer_headers;
+    ngx_str_t                        answer_body;
+    size_t                           answer_size; /* room for the body */
+    ngx_str_t                        reason;      /* of omission or doubt */
+    size_t                           late_size;   /* counted, see op_late */
+
+    ngx_http_latchkey_order_t       *order;       /* NULL: run it here */
+
+    unsigned                         courier:1;   /* the claim is not ours */
+    unsigned                         too_large:1; /* the order, it was told */
+    unsigned                         no_new:1;
+    unsigned                         late:1;
+    unsigned                         asked:3;     /* about a lost claim */
+    unsigned                         lost:1;      /* a claim, and repeated */
+    unsigned                         elsewhere:1; /* another one holds it */
+    unsigned                         contacted:1; /* the app may have run */
+};
+
+
+/* NULL: out of memory; tenant, scope and key are copied */
+ngx_http_latchkey_op_t *ngx_http_latchkey_op_create(
+    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *tenant, ngx_str_t *scope,
+    ngx_str_t *key);
+/*
+ * NGX_OK: the handler will come.  NGX_DECLINED: no daemon.  NGX_ERROR.  With
+ * an order it is given away, and there is never NEW; with the courier's token
+ * DONE says that it is good.
+ */
+ngx_int_t ngx_http_latchkey_op_claim(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_op_pt handler);
+/* what the operation is now; nothing is started */
+ngx_int_t ngx_http_latchkey_op_ask(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_op_pt handler);
+ngx_int_t ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
+    ngx_http_latchkey_op_pt handler);
+/* the request is gone, or needs no answer: the op ends by itself */
+void ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op);
+/* the worker ends now, and with it all requests: what they held is settled */
+void ngx_http_latchkey_op_exit(void);
 
 
 /* a command in the making: ngx_http_latchkey_command() copies short words */
@@ -39,8 +153,6 @@ typedef struct {
 /* to the request, if there is one yet; else the op may end */
 void ngx_http_latchkey_op_tell(ngx_http_latchkey_op_t *op,
     const struct lk_decision *answer);
-/* held, and nobody is there to answer */
-void ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op);
 /* frees the op, if nothing of it is on its way */
 void ngx_http_latchkey_op_end(ngx_http_latchkey_op_t *op);
 
@@ -66,25 +178,14 @@ enum lk_status ngx_http_latchkey_op_read(const struct lk_reply *reply,
 /* op_claim */
 ngx_int_t ngx_http_latchkey_op_send_claim(ngx_http_latchkey_op_t *op,
     ngx_uint_t patient);
-/*
- * Nobody knows whether it was claimed.  The request is told that there is no
- * answer; the op asks on until it knows, so that the key is not wedged.
- */
-void ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op,
-    ngx_msec_t pause);
-/* not held here, and nobody waits: has the lost claim taken it since? */
-void ngx_http_latchkey_op_ask_late(ngx_http_latchkey_op_t *op);
 
 /* op_extend */
 
 /* the token is ours: from now on, signs of life are given */
-void ngx_http_latchkey_op_hold(ngx_http_latchkey_op_t *op);
 ngx_int_t ngx_http_latchkey_op_send_extend(ngx_http_latchkey_op_t *op,
     ngx_http_latchkey_call_t *call, ngx_http_latchkey_call_pt handler,
     ngx_uint_t patient);
 
-/* op_settle */
-ngx_int_t ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op);
 /* in doubt, and may run again: the courier decides, or the lease runs out */
 ngx_uint_t ngx_http_latchkey_op_is_given_back(ngx_http_latchkey_op_t *op);
 

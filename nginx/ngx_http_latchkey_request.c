@@ -1,10 +1,29 @@
 
 /*
- * From a request to a claim.
+ * One guarded request: from the phase handler to the claim, and from the
+ * verdict to what happens next.
  *
- * The handler stands in the precontent phase: authentication and access
- * checks have passed, on a replay as on a first request, and neither
- * try_files nor the content handler has been asked yet.
+ * The handler is in the PRECONTENT phase: authentication and access checks
+ * have passed, for a replay as for a first request, and neither try_files nor
+ * the content handler has run.
+ *
+ * Life of a request in the gateway (ctx->state):
+ *
+ *   state    entered by                  left for
+ *   -------  --------------------------  -----------------------------------
+ *   PASS     a ctx starts here           BODY, once tenant and key are known
+ *   BODY     begin                       CLAIM; PASS if reading fails
+ *   CLAIM    body_handler, claim_again   RUN (NEW), WAIT (INFLIGHT), PASS
+ *   WAIT     wait                        CLAIM, when settled or timed out
+ *   RUN      run                         HOLD, in the header filter
+ *   HOLD, SETTLE, SEND, REPLACE, DROP    see ngx_http_latchkey_response.c
+ *   PASS     let_go, or the response     the request is not guarded any more
+ *            has left
+ *
+ * The ctx lives in the request's pool and dies with it.  Its clean-up handler
+ * calls let_go(), which hands the op over to itself (op_detach): the operation
+ * outlives the request.  A ctx has an op from claim() until let_go(), until
+ * the verdict is sent, or until the response is settled.
  */
 
 
@@ -15,6 +34,7 @@
 #define NGX_HTTP_LATCHKEY_OBSERVE_WAIT  100
 
 
+static void ngx_http_latchkey_cleanup(void *data);
 static ngx_uint_t ngx_http_latchkey_is_weaker(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_int_t ngx_http_latchkey_redirected(ngx_http_request_t *r,
@@ -30,6 +50,165 @@ static void ngx_http_latchkey_body_handler(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_claim(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_observe_over(ngx_event_t *ev);
+static ngx_int_t ngx_http_latchkey_say(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
+static ngx_int_t ngx_http_latchkey_note(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
+static void ngx_http_latchkey_resume(ngx_http_request_t *r);
+static ngx_int_t ngx_http_latchkey_wait(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
+static void ngx_http_latchkey_waited(ngx_http_latchkey_await_t *await,
+    ngx_int_t rc);
+static void ngx_http_latchkey_wait_over(ngx_event_t *ev);
+static void ngx_http_latchkey_claim_again(ngx_http_latchkey_ctx_t *ctx);
+static ngx_int_t ngx_http_latchkey_send_claim(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static ngx_int_t ngx_http_latchkey_fail(ngx_http_latchkey_ctx_t *ctx);
+static void ngx_http_latchkey_verdict(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *answer);
+static ngx_int_t ngx_http_latchkey_decide(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
+static ngx_http_latchkey_ctx_t *ngx_http_latchkey_create_ctx(
+    ngx_http_request_t *r, ngx_http_latchkey_loc_conf_t *llcf);
+
+
+ngx_str_t  ngx_http_latchkey_said[] = {
+#define X(name, word)  ngx_string(word),
+    NGX_HTTP_LATCHKEY_VERDICTS(X)
+#undef X
+};
+
+
+/* in the order of enum lk_verdict; those of a settlement do not come here */
+
+static ngx_http_latchkey_said_e  ngx_http_latchkey_says[] = {
+    NGX_HTTP_LATCHKEY_SAID_NEW,
+    NGX_HTTP_LATCHKEY_SAID_REPLAY,
+    NGX_HTTP_LATCHKEY_SAID_OMITTED,
+    NGX_HTTP_LATCHKEY_SAID_INFLIGHT,
+    NGX_HTTP_LATCHKEY_SAID_ACCEPTED,
+    NGX_HTTP_LATCHKEY_SAID_UNCERTAIN,
+    NGX_HTTP_LATCHKEY_SAID_MISMATCH,
+    NGX_HTTP_LATCHKEY_SAID_LIMITED,
+    NGX_HTTP_LATCHKEY_SAID_TOO_OLD
+};
+
+
+/* NULL: out of memory */
+
+static ngx_http_latchkey_ctx_t *
+ngx_http_latchkey_create_ctx(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf)
+{
+    ngx_pool_cleanup_t       *cln;
+    ngx_http_latchkey_ctx_t  *ctx;
+
+    cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_http_latchkey_ctx_t));
+    if (cln == NULL) {
+        return NULL;
+    }
+
+    ctx = cln->data;
+    ngx_memzero(ctx, sizeof(ngx_http_latchkey_ctx_t));
+
+    ctx->request = r;
+    ctx->conf = llcf;
+    ctx->http_version = r->http_version;
+    ctx->before = ngx_http_latchkey_asking(r);
+    ctx->heard = r->upstream_states ? r->upstream_states->nelts : 0;
+    ctx->timer.data = ctx;
+    ctx->timer.log = r->connection->log;
+
+    cln->handler = ngx_http_latchkey_cleanup;
+    ngx_http_set_ctx(r, ctx, ngx_http_latchkey_module);
+
+    return ctx;
+}
+
+
+ngx_http_latchkey_ctx_t *
+ngx_http_latchkey_get_ctx(ngx_http_request_t *r)
+{
+    ngx_pool_cleanup_t       *cln;
+    ngx_http_latchkey_ctx_t  *ctx;
+
+    if (r != r->main) {
+        return NULL;
+    }
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_latchkey_module);
+
+    if (ctx == NULL && (r->internal || r->filter_finalize)) {
+
+        /* a redirect has emptied r->ctx; the clean-up handler is still there */
+
+        for (cln = r->pool->cleanup; cln; cln = cln->next) {
+            if (cln->handler == ngx_http_latchkey_cleanup) {
+                ctx = cln->data;
+                ngx_http_set_ctx(r, ctx, ngx_http_latchkey_module);
+                break;
+            }
+        }
+    }
+
+    return ctx;
+}
+
+
+static void
+ngx_http_latchkey_cleanup(void *data)
+{
+    ngx_http_latchkey_let_go(data);
+}
+
+
+ngx_http_request_t *
+ngx_http_latchkey_enter(ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_http_set_log_request(ctx->request->connection->log, ctx->request);
+
+    ctx->waited += ngx_current_msec - ctx->wait_start;
+
+    return ctx->request;
+}
+
+
+void
+ngx_http_latchkey_post_action(ngx_http_latchkey_ctx_t *ctx)
+{
+    /* what was sent may be on its way yet, in memory of the op */
+
+    if (ctx->state != NGX_HTTP_LATCHKEY_PASS
+        && ctx->state != NGX_HTTP_LATCHKEY_DROP)
+    {
+        ngx_http_latchkey_let_go(ctx);
+    }
+}
+
+
+void
+ngx_http_latchkey_let_go(ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
+
+    if (ctx->timer.timer_set) {
+        ngx_del_timer(&ctx->timer);
+    }
+
+    ngx_http_latchkey_await_cancel(&ctx->await);
+
+    if (op) {
+        op->contacted = ngx_http_latchkey_contacted(ctx, ctx->state);
+
+        ctx->op = NULL;
+        ngx_http_latchkey_op_detach(op);
+    }
+
+    ctx->state = NGX_HTTP_LATCHKEY_PASS;
+    ctx->request->buffered &= ~NGX_HTTP_LATCHKEY_BUFFERED;
+}
 
 
 ngx_int_t
@@ -408,7 +587,9 @@ ngx_http_latchkey_claim(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 }
 
 
-ngx_int_t
+/* nothing was claimed: the error page is not part of an operation */
+
+static ngx_int_t
 ngx_http_latchkey_fail(ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_http_latchkey_let_go(ctx);
@@ -417,7 +598,9 @@ ngx_http_latchkey_fail(ngx_http_latchkey_ctx_t *ctx)
 }
 
 
-ngx_int_t
+/* claims, or claims again; returns as a phase handler */
+
+static ngx_int_t
 ngx_http_latchkey_send_claim(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
@@ -461,4 +644,283 @@ static void
 ngx_http_latchkey_observe_over(ngx_event_t *ev)
 {
     ngx_http_latchkey_verdict(ev->data, NULL);
+}
+
+
+/* answer NULL: no daemon could decide in time */
+
+static void
+ngx_http_latchkey_verdict(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *answer)
+{
+    ngx_int_t            rc;
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r;
+
+    r = ngx_http_latchkey_enter(ctx);
+    c = r->connection;
+
+    if (ctx->timer.timer_set) {
+        ngx_del_timer(&ctx->timer);
+    }
+
+    rc = ngx_http_latchkey_decide(r, ctx, answer);
+
+    if (rc == NGX_DECLINED) {
+        ngx_http_latchkey_resume(r);
+
+    } else if (rc != NGX_DONE) {
+        ngx_http_finalize_request(r, rc);
+    }
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+/* NGX_DECLINED: go on to the app.  NGX_DONE: answered, or waiting. */
+
+static ngx_int_t
+ngx_http_latchkey_decide(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *answer)
+{
+    struct lk_decision  refused;
+
+    if (ctx->courier) {
+        return ngx_http_latchkey_courier_decide(r, ctx, answer);
+    }
+
+    if (answer == NULL && ctx->op->too_large) {
+        ngx_memzero(&refused, sizeof(struct lk_decision));
+        refused.verdict = LK_VERDICT_REFUSED;
+        answer = &refused;
+        ctx->too_large = 1;
+    }
+
+    if (ngx_http_latchkey_note(r, ctx, answer) != NGX_OK) {
+        return ngx_http_latchkey_fail(ctx);
+    }
+
+    if (ctx->verdict == NGX_HTTP_LATCHKEY_SAID_NEW) {
+
+        if (ctx->later) {
+
+            /* only an observer lets it run here */
+
+            ctx->verdict = ctx->too_large ? NGX_HTTP_LATCHKEY_SAID_TOO_LARGE
+                                          : NGX_HTTP_LATCHKEY_SAID_ACCEPTED;
+
+            ngx_log_error(NGX_LOG_NOTICE, r->connection->log, 0,
+                          "idempotency observe: would not have run it now: "
+                          "%V, reference %V",
+                          &ngx_http_latchkey_said[ctx->verdict],
+                          &ctx->reference);
+        }
+
+        return ngx_http_latchkey_run(r, ctx);
+    }
+
+    if (ctx->verdict == NGX_HTTP_LATCHKEY_SAID_INFLIGHT
+        && ctx->wait_until && !ctx->observe
+        && (ngx_msec_int_t) (ctx->wait_until - ngx_current_msec) > 0)
+    {
+        return ngx_http_latchkey_wait(r, ctx, answer);
+    }
+
+    return ngx_http_latchkey_say(r, ctx, answer);
+}
+
+
+/* it does not run: the client is told why, an observer only looks on */
+
+static ngx_int_t
+ngx_http_latchkey_say(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *answer)
+{
+    ngx_chain_t  *out;
+
+    ctx->state = NGX_HTTP_LATCHKEY_PASS;
+
+    out = NULL;
+
+    if (!ctx->observe) {
+        out = ngx_http_latchkey_set_verdict(r, ctx, answer);
+    }
+
+    ngx_http_latchkey_op_detach(ctx->op);
+    ctx->op = NULL;
+
+    if (ctx->observe) {
+        ngx_log_error(NGX_LOG_NOTICE, r->connection->log, 0,
+                      "idempotency observe: would not have run it: %V%s%V",
+                      &ngx_http_latchkey_said[ctx->verdict],
+                      ctx->reference.len ? ", reference " : "",
+                      &ctx->reference);
+        return NGX_DECLINED;
+    }
+
+    r->read_event_handler = ngx_http_block_reading;
+
+    ngx_http_latchkey_finish(r, ngx_http_latchkey_send(r, out));
+
+    return NGX_DONE;
+}
+
+
+/* for the logs; answer NULL: no daemon could decide */
+
+static ngx_int_t
+ngx_http_latchkey_note(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *answer)
+{
+    if (answer == NULL || answer->verdict >= (sizeof(ngx_http_latchkey_says)
+                                  / sizeof(ngx_http_latchkey_says[0])))
+    {
+        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_UNAVAILABLE;
+        return NGX_OK;
+    }
+
+    ctx->verdict = ngx_http_latchkey_says[answer->verdict];
+
+    if (ctx->verdict == NGX_HTTP_LATCHKEY_SAID_TOO_OLD && !ctx->too_old
+        && ctx->too_large)
+    {
+        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_TOO_LARGE;
+    }
+
+    ctx->attempt = answer->attempt;
+    ctx->reference.len = answer->reference.len;
+
+    if (ctx->reference.len == 0) {
+        return NGX_OK;
+    }
+
+    ctx->reference.data = ngx_pnalloc(r->pool, ctx->reference.len);
+    if (ctx->reference.data == NULL) {
+        ctx->reference.len = 0;
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(ctx->reference.data, answer->reference.data,
+               ctx->reference.len);
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_latchkey_run(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+{
+    ctx->state = NGX_HTTP_LATCHKEY_RUN;
+    r->expect_tested = 0;                        /* see rewrite_handler */
+
+    if (ctx->observe) {
+        return NGX_DECLINED;
+    }
+
+    /* what is decided for an operation is not decided by a condition */
+
+    r->disable_not_modified = 1;
+
+    if (ngx_http_latchkey_pass_headers(r, ctx) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ngx_http_latchkey_wrap_content(r, ctx);
+
+    return NGX_DECLINED;
+}
+
+
+static void
+ngx_http_latchkey_resume(ngx_http_request_t *r)
+{
+    r->read_event_handler = ngx_http_block_reading;
+    r->write_event_handler = ngx_http_core_run_phases;
+
+    ngx_http_core_run_phases(r);
+}
+
+
+/* waiting for the first result */
+
+static ngx_int_t
+ngx_http_latchkey_wait(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *answer)
+{
+    ngx_msec_t               left;
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
+    left = ctx->wait_until - ngx_current_msec;
+
+    ctx->state = NGX_HTTP_LATCHKEY_WAIT;
+    ctx->wait_start = ngx_current_msec;
+    ctx->await.handler = ngx_http_latchkey_waited;
+    ctx->await.data = ctx;
+
+    if (ngx_http_latchkey_await(ctx->conf->servers, &ctx->await, &op->tenant,
+                                &op->scope, &op->key, left)
+        != NGX_OK)
+    {
+        /* nobody will tell us: ask again when the daemon proposes */
+
+        left = ngx_min(left, ngx_max((ngx_msec_t) answer->retry_after_ms,
+                                     100));
+    }
+
+    ctx->timer.handler = ngx_http_latchkey_wait_over;
+    ngx_add_timer(&ctx->timer, left);
+
+    return NGX_DONE;
+}
+
+
+static void
+ngx_http_latchkey_waited(ngx_http_latchkey_await_t *await, ngx_int_t rc)
+{
+    ngx_http_latchkey_ctx_t  *ctx;
+
+    ctx = await->data;
+
+    if (rc == NGX_OK) {
+        ngx_http_latchkey_claim_again(ctx);
+        return;
+    }
+
+    if ((ngx_msec_int_t) (ctx->wait_until - ngx_current_msec) > 1000) {
+        ngx_add_timer(&ctx->timer, 1000);
+    }
+}
+
+
+static void
+ngx_http_latchkey_wait_over(ngx_event_t *ev)
+{
+    ngx_http_latchkey_claim_again(ev->data);
+}
+
+
+static void
+ngx_http_latchkey_claim_again(ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_int_t            rc;
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r;
+
+    r = ngx_http_latchkey_enter(ctx);
+    c = r->connection;
+
+    if (ctx->timer.timer_set) {
+        ngx_del_timer(&ctx->timer);
+    }
+
+    ngx_http_latchkey_await_cancel(&ctx->await);
+
+    rc = ngx_http_latchkey_send_claim(r, ctx);
+
+    if (rc != NGX_DONE) {
+        ngx_http_finalize_request(r, rc);
+    }
+
+    ngx_http_run_posted_requests(c);
 }

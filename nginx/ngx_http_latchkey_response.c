@@ -1,31 +1,36 @@
 
 /*
- * The answer on its way out: held until it is stored.
+ * The response held back: it leaves only after it is durably stored.
  *
  *   state    header filter            body filter
  *   -------  -----------------------  ------------------------------------
  *   RUN      classify; HOLD, SETTLE   -
- *   HOLD     -                        copy; at the end SETTLE
+ *   HOLD     -                        take the bytes; at the end SETTLE
  *   SETTLE   -                        leave buffers with their owner
  *   SEND     -                        header, what is held, what is left
- *   REPLACE  -                        header and body of another answer
- *   DROP     -                        the app's answer is thrown away
+ *   REPLACE  -                        header and body of another response
+ *   DROP     -                        the app's response is discarded
  *   PASS     next filter              next filter
  *
- * "The answer leaves only after it is durably kept": SEND is entered from
- * the reply to the settlement and from nowhere else.
+ * SEND is entered from the reply to the settlement and from nowhere else, and
+ * only while the op is DONE, or the app's response is not one to store.
  *
- * HOLD, SETTLE, SEND and REPLACE keep a bit of r->buffered set, so that
- * nginx does not take the request for finished.  An answer too large to hold
- * is settled as omitted before its first byte leaves; its buffers wait
- * unconsumed meanwhile, which stops the upstream.
+ * HOLD, SETTLE, SEND and REPLACE keep a bit of r->buffered set, so that nginx
+ * does not take the request for finished.  A response too large to hold is
+ * settled as omitted before its first byte leaves; in the meantime its buffers
+ * wait unconsumed, which stops the upstream.
  *
- * In observe mode the answer is copied and goes out at once.  The courier does
- * not get the answer, but what became of it: always REPLACE.
+ * The body is copied once, from the upstream's buffers into blocks of the op's
+ * pool (op->body).  COMPLETE and the client's response both are sent from
+ * there.  The op frees them: so it is detached from the request when the
+ * request's pool is destroyed, not before.
+ *
+ * In observe mode the response is copied and goes out at once.  The courier
+ * does not get the response, but the outcome: always REPLACE.
  */
 
 
-#include "ngx_http_latchkey_response.h"
+#include "ngx_http_latchkey_module.h"
 
 
 static ngx_int_t ngx_http_latchkey_header_filter(ngx_http_request_t *r);
@@ -33,10 +38,74 @@ static ngx_int_t ngx_http_latchkey_pass_header(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_copy(ngx_http_latchkey_ctx_t *ctx,
+    u_char *data, size_t len);
+static ngx_uint_t ngx_http_latchkey_cut_off(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_uint_t flush);
+static ngx_uint_t ngx_http_latchkey_ended_early(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static void ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *answer);
+static ngx_int_t ngx_http_latchkey_outcome(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
+static ngx_http_latchkey_did_e ngx_http_latchkey_did_of(
+    ngx_http_latchkey_op_t *op, const struct lk_decision *answer);
+static void ngx_http_latchkey_use_kept(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
+static void ngx_http_latchkey_tell_courier(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
+static void ngx_http_latchkey_not_stored(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static ngx_int_t ngx_http_latchkey_overtaken(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static void ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *answer);
+static ngx_uint_t ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
+    const struct lk_decision *answer);
+static void ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx,
+    ngx_chain_t *out);
+static ngx_int_t ngx_http_latchkey_send_header(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_latchkey_too_large(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static void ngx_http_latchkey_omit(ngx_http_latchkey_op_t *op,
+    const char *reason);
+static ngx_int_t ngx_http_latchkey_hold(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_observe(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_leave(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static void ngx_http_latchkey_drop(ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_settle(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static void ngx_http_latchkey_settle_aside(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static void ngx_http_latchkey_wake(ngx_http_request_t *r);
+static ngx_int_t ngx_http_latchkey_send_held(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_send_other(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
 
 
-ngx_http_output_header_filter_pt  ngx_http_latchkey_next_header;
-ngx_http_output_body_filter_pt    ngx_http_latchkey_next_body;
+static ngx_http_output_header_filter_pt  ngx_http_latchkey_next_header;
+static ngx_http_output_body_filter_pt    ngx_http_latchkey_next_body;
+
+
+ngx_str_t  ngx_http_latchkey_did[] = {
+#define X(name, word)  ngx_string(word),
+    NGX_HTTP_LATCHKEY_OUTCOMES(X)
+#undef X
+};
+
+
+/* in the order of ngx_http_latchkey_settle_e */
+
+static ngx_http_latchkey_did_e  ngx_http_latchkey_outcomes[] = {
+    NGX_HTTP_LATCHKEY_DID_KEPT,
+    NGX_HTTP_LATCHKEY_DID_OMITTED,
+    NGX_HTTP_LATCHKEY_DID_RELEASED,
+    NGX_HTTP_LATCHKEY_DID_DOUBTED
+};
 
 
 static ngx_int_t
@@ -172,4 +241,680 @@ ngx_http_latchkey_filter_init(ngx_conf_t *cf)
     ngx_http_top_body_filter = ngx_http_latchkey_body_filter;
 
     return NGX_OK;
+}
+
+
+/* settled by what is known already; the body is not needed for it */
+
+static ngx_uint_t
+ngx_http_latchkey_too_large(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    if (ctx->conf->no_body) {
+        ngx_http_latchkey_omit(ctx->op, "this route keeps no bodies");
+        return 1;
+    }
+
+    if (r->headers_out.content_length_n > (off_t) ctx->conf->response_max) {
+        ngx_http_latchkey_omit(ctx->op, "it was too large");
+        return 1;
+    }
+
+    return 0;
+}
+
+
+/* an answer that would be kept is not */
+
+static void
+ngx_http_latchkey_omit(ngx_http_latchkey_op_t *op, const char *reason)
+{
+    if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP) {
+        op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
+        op->reason.data = (u_char *) reason;
+        op->reason.len = ngx_strlen(reason);
+    }
+}
+
+
+/* these return as a body filter does */
+
+static ngx_int_t
+ngx_http_latchkey_hold(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    ngx_chain_t *in)
+{
+    size_t        size;
+    ngx_int_t     rc;
+    ngx_buf_t    *b;
+    ngx_uint_t    flush;
+    ngx_chain_t  *cl;
+
+    flush = 0;
+
+    for (cl = in; cl; cl = cl->next) {
+        b = cl->buf;
+        flush |= b->flush;
+        size = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
+
+        rc = (size == 0 && ngx_buf_size(b) != 0)
+             ? NGX_DECLINED                     /* in a file, and only there */
+             : ngx_http_latchkey_copy(ctx, b->pos, size);
+
+        if (rc == NGX_ERROR) {
+            return NGX_ERROR;
+        }
+
+        if (rc == NGX_DECLINED) {
+            ngx_http_latchkey_omit(ctx->op, "it was too large");
+
+            if (ngx_http_latchkey_leave(r, ctx, cl) == NGX_ERROR) {
+                return NGX_ERROR;
+            }
+
+            return ngx_http_latchkey_settle(r, ctx);
+        }
+
+        b->pos = b->last;
+        b->file_pos = b->file_last;
+
+        if (b->last_buf) {
+            ctx->complete = 1;
+            break;
+        }
+    }
+
+    if (ngx_http_latchkey_cut_off(r, ctx, flush)) {
+        ngx_http_latchkey_doubt(ctx, "the app's answer was cut off");
+        return ngx_http_latchkey_settle(r, ctx);
+    }
+
+    return ctx->complete ? ngx_http_latchkey_settle(r, ctx) : NGX_OK;
+}
+
+
+/* these return as a body filter does */
+
+static ngx_int_t
+ngx_http_latchkey_observe(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    ngx_chain_t *in)
+{
+    ngx_buf_t    *b;
+    ngx_uint_t    flush;
+    ngx_chain_t  *cl;
+
+    flush = 0;
+
+    for (cl = in; cl && !ctx->complete; cl = cl->next) {
+        b = cl->buf;
+        flush |= b->flush;
+
+        if (ngx_buf_in_memory(b)
+            && ngx_http_latchkey_copy(ctx, b->pos, b->last - b->pos)
+               != NGX_OK)
+        {
+            ngx_http_latchkey_omit(ctx->op, "it was too large");
+            ctx->complete = 1;
+        }
+
+        if (b->last_buf) {
+            ctx->complete = 1;
+        }
+    }
+
+    if (ctx->op->settle != NGX_HTTP_LATCHKEY_SETTLE_OMIT
+        && ngx_http_latchkey_cut_off(r, ctx, flush))
+    {
+        ngx_http_latchkey_doubt(ctx, "the app's answer was cut off");
+        ctx->complete = 1;
+    }
+
+    if (ctx->complete) {
+        ngx_http_latchkey_settle_aside(r, ctx);
+    }
+
+    return ngx_http_latchkey_next_body(r, in);
+}
+
+
+/* NGX_DECLINED: more than may be held; nothing was taken then */
+
+static ngx_int_t
+ngx_http_latchkey_copy(ngx_http_latchkey_ctx_t *ctx, u_char *data, size_t len)
+{
+    off_t                    announced;
+    u_char                  *p;
+    size_t                   size;
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
+
+    if (len == 0) {
+        return NGX_OK;
+    }
+
+    if (len > ctx->conf->response_max - op->answer_body.len) {
+        return NGX_DECLINED;
+    }
+
+    if (len > op->answer_size - op->answer_body.len) {
+        announced = ctx->request->headers_out.content_length_n;
+
+        size = (announced > 0) ? (size_t) ngx_min(announced,
+                                             (off_t) ctx->conf->response_max)
+                               : ngx_max(2 * op->answer_size, 4096);
+        size = ngx_max(size, op->answer_body.len + len);
+
+        p = ngx_pnalloc(op->pool, size);
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
+
+        if (op->answer_body.len) {
+            ngx_memcpy(p, op->answer_body.data, op->answer_body.len);
+            (void) ngx_pfree(op->pool, op->answer_body.data);
+        }
+
+        op->answer_body.data = p;
+        op->answer_size = size;
+    }
+
+    ngx_memcpy(op->answer_body.data + op->answer_body.len, data, len);
+    op->answer_body.len += len;
+
+    return NGX_OK;
+}
+
+
+/*
+ * An upstream that fails after its header was sent on ends with a flush and
+ * no last buffer; u->cleanup is empty once it is finalized.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_cut_off(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    ngx_uint_t flush)
+{
+    if (!ctx->from_app) {
+        return 0;
+    }
+
+    if (ctx->complete) {
+        return ngx_http_latchkey_ended_early(r, ctx);
+    }
+
+    return flush && r->upstream->cleanup == NULL;
+}
+
+
+/*
+ * FastCGI without fastcgi_keep_conn: nginx takes any end for the end.  The
+ * length tells, or that the record which ends a request has not come.
+ */
+
+static ngx_uint_t
+ngx_http_latchkey_ended_early(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_http_upstream_t  *u;
+
+    if (r->headers_out.status == NGX_HTTP_NO_CONTENT
+        || r->headers_out.status == NGX_HTTP_NOT_MODIFIED)
+    {
+        return 0;                               /* whatever length it names */
+    }
+
+    if (r->headers_out.content_length_n >= 0) {
+        return (off_t) ctx->op->answer_body.len
+               < r->headers_out.content_length_n;
+    }
+
+    if (!ngx_http_latchkey_is_fastcgi(r)) {
+        return 0;
+    }
+
+    u = r->upstream;
+
+    return u->buffering ? u->pipe && !u->pipe->upstream_done
+                        : u->length != 0;
+}
+
+
+/* buffers that stay with their owner until they can be sent */
+
+static ngx_int_t
+ngx_http_latchkey_leave(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    ngx_chain_t *in)
+{
+    if (in && ngx_chain_add_copy(r->pool, &ctx->rest, in) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return NGX_AGAIN;
+}
+
+
+/* buffers that will not be sent */
+
+static void
+ngx_http_latchkey_drop(ngx_chain_t *in)
+{
+    for ( /* void */ ; in; in = in->next) {
+        in->buf->pos = in->buf->last;
+        in->buf->file_pos = in->buf->file_last;
+    }
+}
+
+
+/* returns as a filter does; nothing leaves before the daemon has answered */
+
+static ngx_int_t
+ngx_http_latchkey_settle(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+{
+    ctx->state = NGX_HTTP_LATCHKEY_SETTLE;
+    ctx->wait_start = ngx_current_msec;
+
+    if (ngx_http_latchkey_store_headers(r, ctx) != NGX_OK
+        || ngx_http_latchkey_op_settle(ctx->op, ngx_http_latchkey_settled)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+/* nobody waits for it */
+
+static void
+ngx_http_latchkey_settle_aside(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    ctx->state = NGX_HTTP_LATCHKEY_PASS;
+    ctx->outcome = ngx_http_latchkey_outcomes[ctx->op->settle];
+
+    (void) ngx_http_latchkey_store_headers(r, ctx);
+    (void) ngx_http_latchkey_op_settle(ctx->op, NULL);
+
+    ngx_http_latchkey_op_detach(ctx->op);
+    ctx->op = NULL;
+}
+
+
+static void
+ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *answer)
+{
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r;
+
+    r = ngx_http_latchkey_enter(ctx);
+    c = r->connection;
+
+    if (ngx_http_latchkey_outcome(r, ctx, answer) == NGX_OK) {
+        ngx_http_latchkey_wake(r);
+    }
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+/* NGX_OK: it is known what goes out.  NGX_AGAIN: a question is on its way. */
+
+static ngx_int_t
+ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *answer)
+{
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
+
+    if (ctx->courier) {
+        ngx_http_latchkey_tell_courier(r, ctx, answer);
+        return NGX_OK;
+    }
+
+    if (answer == NULL) {
+        ngx_http_latchkey_not_stored(r, ctx);
+        return NGX_OK;
+    }
+
+    ctx->outcome = ngx_http_latchkey_did_of(op, answer);
+
+    if (answer->verdict == LK_VERDICT_STALE
+        && op->settle != NGX_HTTP_LATCHKEY_SETTLE_RELEASE)
+    {
+        return ngx_http_latchkey_overtaken(r, ctx);
+    }
+
+    if (answer->verdict == LK_VERDICT_KEPT) {
+        ngx_http_latchkey_use_kept(r, ctx, answer);
+        return NGX_OK;
+    }
+
+    if (ngx_http_latchkey_has_no_answer(ctx)) {
+        ngx_http_latchkey_replace(ctx, ngx_http_latchkey_set_instead(r, ctx));
+        return NGX_OK;
+    }
+
+    ctx->state = NGX_HTTP_LATCHKEY_SEND;
+
+    return NGX_OK;
+}
+
+
+/* KEPT: whatever was asked for, the operation is completed */
+
+static ngx_http_latchkey_did_e
+ngx_http_latchkey_did_of(ngx_http_latchkey_op_t *op,
+    const struct lk_decision *answer)
+{
+    if (answer->verdict != LK_VERDICT_KEPT) {
+        return ngx_http_latchkey_outcomes[op->settle];
+    }
+
+    return answer->reason.len ? NGX_HTTP_LATCHKEY_DID_OMITTED
+                              : NGX_HTTP_LATCHKEY_DID_KEPT;
+}
+
+
+/*
+ * KEPT: completed before, by the app itself, or from here and the reply was
+ * lost.  Retries will get what is stored, so this client does.  An answer that
+ * is the same keeps its own headers that are not stored, such as cookies.
+ */
+
+static void
+ngx_http_latchkey_use_kept(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
+{
+    ctx->expires_ms = answer->expires_ms;
+
+    if (ngx_http_latchkey_is_own(ctx->op, answer)
+        && (ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT
+            || ngx_http_latchkey_take_headers(r, ctx, answer) == NGX_OK))
+    {
+        ctx->state = NGX_HTTP_LATCHKEY_SEND;
+        return;
+    }
+
+    ngx_http_latchkey_replace(ctx,
+                              ngx_http_latchkey_set_verdict(r, ctx, answer));
+}
+
+
+static void
+ngx_http_latchkey_tell_courier(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
+{
+    ctx->outcome = answer == NULL ? NGX_HTTP_LATCHKEY_DID_LATE
+                   : answer->verdict == LK_VERDICT_STALE
+                     ? NGX_HTTP_LATCHKEY_DID_STALE
+                     : ngx_http_latchkey_did_of(ctx->op, answer);
+
+    ngx_http_latchkey_replace(ctx,
+                          ngx_http_latchkey_courier_outcome(r, ctx, answer));
+}
+
+
+/* no answer came from the daemon in time */
+
+static void
+ngx_http_latchkey_not_stored(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    ctx->outcome = NGX_HTTP_LATCHKEY_DID_LATE;
+
+    if (ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
+        || ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT)
+    {
+        ngx_http_latchkey_replace(ctx,
+            ngx_http_latchkey_unknown(r, ctx, NGX_HTTP_SERVICE_UNAVAILABLE,
+                                      "The request was processed, but its "
+                                      "answer could not be stored yet; send "
+                                      "the same request again later."));
+        return;
+    }
+
+    if (ngx_http_latchkey_has_no_answer(ctx)) {
+        ngx_http_latchkey_replace(ctx, ngx_http_latchkey_set_instead(r, ctx));
+        return;
+    }
+
+    /* what the app said stands; only the record is behind */
+
+    ctx->state = NGX_HTTP_LATCHKEY_SEND;
+}
+
+
+/* STALE: what the app said is not used */
+
+static ngx_int_t
+ngx_http_latchkey_overtaken(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                  "idempotency: operation %V was decided elsewhere while "
+                  "the app worked; its answer is not used",
+                  &ctx->reference);
+
+    ctx->outcome = NGX_HTTP_LATCHKEY_DID_STALE;
+    ctx->wait_start = ngx_current_msec;
+
+    /* the client waits for a second answer of the daemon */
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+    ngx_add_timer(r->connection->write, clcf->send_timeout);
+
+    if (ngx_http_latchkey_op_ask(ctx->op, ngx_http_latchkey_asked) == NGX_OK) {
+        return NGX_AGAIN;
+    }
+
+    ngx_http_latchkey_replace(ctx,
+        ngx_http_latchkey_unknown(r, ctx, NGX_HTTP_CONFLICT,
+                                  "The request was processed, but it was "
+                                  "decided elsewhere meanwhile."));
+    return NGX_OK;
+}
+
+
+/* after STALE: what the operation is now */
+
+static void
+ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *answer)
+{
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r;
+
+    r = ngx_http_latchkey_enter(ctx);
+    c = r->connection;
+
+    ngx_http_latchkey_replace(ctx, answer
+        ? ngx_http_latchkey_set_verdict(r, ctx, answer)
+        : ngx_http_latchkey_unknown(r, ctx, NGX_HTTP_SERVICE_UNAVAILABLE,
+                                    "The request was processed, but it was "
+                                    "decided elsewhere meanwhile."));
+
+    ngx_http_latchkey_wake(r);
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+/* is what the daemon kept what it was sent from here, but for headers? */
+
+static ngx_uint_t
+ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
+    const struct lk_decision *answer)
+{
+    if (answer->response.status != op->status) {
+        return 0;
+    }
+
+    if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT) {
+        return latchkey_slice_equal(answer->reason,
+                                    ngx_http_latchkey_slice(&op->reason));
+    }
+
+    return op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
+           && answer->reason.len == 0
+           && latchkey_slice_equal(answer->response.body,
+                                ngx_http_latchkey_slice(&op->answer_body));
+}
+
+
+/* the held answer is not needed any more: the op goes its own way */
+
+static void
+ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *out)
+{
+    ctx->state = NGX_HTTP_LATCHKEY_REPLACE;
+    ctx->other = out;
+
+    ngx_http_latchkey_op_detach(ctx->op);
+    ctx->op = NULL;
+}
+
+
+/*
+ * From the daemon's event back into the filters.  If the upstream is still
+ * there, its own write handler goes on from where we stopped it.
+ */
+
+static void
+ngx_http_latchkey_wake(ngx_http_request_t *r)
+{
+    if (ngx_http_output_filter(r, NULL) == NGX_ERROR) {
+
+        /*
+         * An upstream that is still there ends with the request, and counts
+         * it down itself: as where nginx closes a connection.
+         */
+
+        if (r->upstream && r->upstream->cleanup) {
+            r->main->count++;
+        }
+
+        r->connection->error = 1;
+        ngx_http_finalize_request(r, NGX_ERROR);
+        return;
+    }
+
+    r->write_event_handler(r);
+}
+
+
+/*
+ * From the daemon's event back into the filters.  If the upstream is still
+ * there, its own write handler goes on from where we stopped it.
+ */
+
+static ngx_int_t
+ngx_http_latchkey_send_held(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in)
+{
+    ngx_int_t      rc;
+    ngx_buf_t     *b;
+    ngx_chain_t   *out, **last;
+
+    ctx->state = NGX_HTTP_LATCHKEY_PASS;
+    r->buffered &= ~NGX_HTTP_LATCHKEY_BUFFERED;
+
+    if (ngx_http_latchkey_mark(r, ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    rc = ngx_http_latchkey_send_header(r);
+
+    if (rc == NGX_ERROR || r->header_only) {
+        ctx->state = NGX_HTTP_LATCHKEY_DROP;
+        ngx_http_latchkey_drop(ctx->rest);
+        ngx_http_latchkey_drop(in);
+        return rc;
+    }
+
+    out = NULL;
+    last = &out;
+
+    if (ctx->op->answer_body.len || ctx->complete) {
+        b = ngx_calloc_buf(r->pool);
+        if (b == NULL) {
+            return NGX_ERROR;
+        }
+
+        out = ngx_alloc_chain_link(r->pool);
+        if (out == NULL) {
+            return NGX_ERROR;
+        }
+
+        if (ctx->op->answer_body.len) {
+            b->pos = ctx->op->answer_body.data;
+            b->last = b->pos + ctx->op->answer_body.len;
+            b->memory = 1;
+        }
+
+        b->last_buf = ctx->complete;
+        b->last_in_chain = ctx->complete;
+
+        out->buf = b;
+        out->next = NULL;
+        last = &out->next;
+    }
+
+    *last = ctx->rest;
+    ctx->rest = NULL;
+
+    if (in && ngx_chain_add_copy(r->pool, &out, in) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_latchkey_next_body(r, out);
+}
+
+
+/*
+ * From the daemon's event back into the filters.  If the upstream is still
+ * there, its own write handler goes on from where we stopped it.
+ */
+
+static ngx_int_t
+ngx_http_latchkey_send_other(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in)
+{
+    ngx_int_t  rc;
+
+    ctx->state = NGX_HTTP_LATCHKEY_DROP;
+    r->buffered &= ~NGX_HTTP_LATCHKEY_BUFFERED;
+
+    ngx_http_latchkey_drop(ctx->rest);
+    ngx_http_latchkey_drop(in);
+    ctx->rest = NULL;
+
+    if (ctx->other == NULL) {
+        return NGX_ERROR;
+    }
+
+    rc = ngx_http_latchkey_send_header(r);
+
+    if (rc == NGX_ERROR || r->header_only) {
+        return rc;
+    }
+
+    return ngx_http_latchkey_next_body(r, ctx->other);
+}
+
+
+/* a filter that wants another answer comes too late: there is none then */
+
+static ngx_int_t
+ngx_http_latchkey_send_header(ngx_http_request_t *r)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_latchkey_next_header(r);
+
+    return rc > NGX_OK ? NGX_ERROR : rc;
 }

@@ -1,6 +1,7 @@
 
 /*
- * $idempotency_*: what was decided about a request, for logs and headers.
+ * Variables $idempotency_*: verdict, outcome and reference of a request, for
+ * logs and headers.
  */
 
 

@@ -1,11 +1,17 @@
 
 /*
- * Directives that name a socket or a file with a secret: the daemon, the
- * courier, and what the gateway shows or keeps to itself.
+ * Daemons of a location, and files with secrets: idempotency_server,
+ * idempotency_courier and idempotency_secret.
  */
 
 
-#include "ngx_http_latchkey_directives.h"
+#include "ngx_http_latchkey_module.h"
+
+
+#define NGX_HTTP_LATCHKEY_SERVER  "unix:/run/latchkey/latchkeyd.sock"
+
+/* ms for the last words of a worker: its master kills it after 1.5 s */
+#define NGX_HTTP_LATCHKEY_EXIT    500
 
 
 /* a shorter one could be found by trying */
@@ -13,6 +19,10 @@
 #define NGX_HTTP_LATCHKEY_SECRET_MAX  4096
 
 
+static ngx_int_t ngx_http_latchkey_default_server(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *conf);
+static ngx_uint_t ngx_http_latchkey_same_servers(ngx_array_t *one,
+    ngx_array_t *two);
 static ngx_int_t ngx_http_latchkey_credentials(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_http_latchkey_server_t *server);
 static ngx_int_t ngx_http_latchkey_add_courier(ngx_conf_t *cf,
@@ -24,6 +34,128 @@ static ngx_int_t ngx_http_latchkey_check_secret(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_file_t *file);
 static ngx_int_t ngx_http_latchkey_take_secret(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_file_t *file, size_t min, ngx_str_t *secret);
+
+
+/* locations with the same daemons share a worker's connections to them */
+
+ngx_int_t
+ngx_http_latchkey_find_servers(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *conf)
+{
+    ngx_uint_t                     i;
+    ngx_http_core_loc_conf_t      *clcf;
+    ngx_http_latchkey_servers_t  **pools, *servers;
+
+    clcf = conf->loc_conf[ngx_http_core_module.ctx_index];
+
+    if (conf->mode == NGX_HTTP_LATCHKEY_OFF
+        && clcf->handler != ngx_http_latchkey_status_handler
+        && clcf->handler != ngx_http_latchkey_operation_handler)
+    {
+        return NGX_OK;
+    }
+
+    if (conf->server_list == NULL
+        && ngx_http_latchkey_default_server(cf, conf) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    pools = lmcf->pools.elts;
+
+    for (i = 0; i < lmcf->pools.nelts; i++) {
+        if (pools[i]->connect_timeout == conf->connect_timeout
+            && ngx_http_latchkey_same_servers(&pools[i]->list,
+                                              conf->server_list))
+        {
+            conf->servers = pools[i];
+            return NGX_OK;
+        }
+    }
+
+    servers = ngx_pcalloc(cf->pool, sizeof(ngx_http_latchkey_servers_t));
+    if (servers == NULL) {
+        return NGX_ERROR;
+    }
+
+    servers->list = *conf->server_list;
+    servers->connect_timeout = conf->connect_timeout;
+
+    pools = ngx_array_push(&lmcf->pools);
+    if (pools == NULL) {
+        return NGX_ERROR;
+    }
+
+    *pools = servers;
+    conf->servers = servers;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_latchkey_default_server(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *conf)
+{
+    ngx_url_t                    u;
+    ngx_http_latchkey_server_t  *server;
+
+    ngx_memzero(&u, sizeof(ngx_url_t));
+    ngx_str_set(&u.url, NGX_HTTP_LATCHKEY_SERVER);
+
+    if (ngx_parse_url(cf->pool, &u) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    conf->server_list = ngx_array_create(cf->pool, 1,
+                                         sizeof(ngx_http_latchkey_server_t));
+    if (conf->server_list == NULL) {
+        return NGX_ERROR;
+    }
+
+    server = ngx_array_push(conf->server_list);
+    if (server == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(server, sizeof(ngx_http_latchkey_server_t));
+    server->addr = u.addrs[0];
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_same_servers(ngx_array_t *one, ngx_array_t *two)
+{
+    ngx_uint_t                   i;
+    ngx_http_latchkey_server_t  *a, *b;
+
+    if (one->nelts != two->nelts) {
+        return 0;
+    }
+
+    a = one->elts;
+    b = two->elts;
+
+    for (i = 0; i < one->nelts; i++) {
+
+        if (ngx_cmp_sockaddr(a[i].addr.sockaddr, a[i].addr.socklen,
+                             b[i].addr.sockaddr, b[i].addr.socklen, 1)
+            != NGX_OK
+            || a[i].user.len != b[i].user.len
+            || a[i].password.len != b[i].password.len
+            || ngx_memcmp(a[i].user.data, b[i].user.data, a[i].user.len) != 0
+            || ngx_memcmp(a[i].password.data, b[i].password.data,
+                          a[i].password.len)
+               != 0)
+        {
+            return 0;
+        }
+    }
+
+    return 1;
+}
 
 
 char *
