@@ -1,6 +1,6 @@
 /* courier.c - delivers jobs: start, stop, and the loop of its thread. */
 #include "courier/courier.h"
-#include "courier/probe.h"
+#include "courier/prober.h"
 #include "daemon/log.h"
 #include "daemon/thread.h"
 
@@ -9,7 +9,7 @@
 
 enum {
     LAST_ENDS_MS = 5000, /* how long a stop tries to store the last ends */
-    TURNS = 16, /* of calls that end at once, before the store's turn */
+    CALL_TURNS = 16, /* of calls that end at once, before the store's turn */
 };
 
 static uint64_t clock_ms(clockid_t id)
@@ -34,61 +34,61 @@ uint64_t lk_courier_wall_ms(void)
 /* ---- the thread ---------------------------------------------------------- */
 
 /* From the store's thread. */
-static void note_done(struct lk_job_batch *job_batch)
+static void note_batch_done(struct lk_job_batch *job_batch)
 {
-    struct lk_courier_step *step = job_batch->context;
-    struct lk_courier *courier = step->courier;
+    struct lk_courier_batch *batch = job_batch->context;
+    struct lk_courier *courier = batch->courier;
 
     uv_mutex_lock(&courier->mutex);
-    step->done = true;
+    batch->done = true;
     lk_poll_ring(&courier->poll); /* afterwards it may be gone */
     uv_mutex_unlock(&courier->mutex);
 }
 
-static void ask_all(struct lk_courier *courier)
+static void ask_all_targets(struct lk_courier *courier)
 {
-    for (struct lk_outlet *outlet = courier->outlets; outlet;
-         outlet = outlet->next) {
-        outlet->next_ask_ms = 0;
+    for (struct lk_live_target *live = courier->live_targets; live;
+         live = live->next) {
+        live->next_ask_ms = 0;
     }
 }
 
 /* The gateway goes on with its requests, and tells whichever daemon it reaches
  * next what came of them. It does not reach this one any more: to wait for them
  * would be in vain. */
-static void begin_stop(struct lk_courier *courier, uint64_t grace_ms)
+static void begin_courier_stop(struct lk_courier *courier, uint64_t grace_ms)
 {
-    struct lk_errand *errand;
+    struct lk_delivery *delivery;
 
     courier->stopping = true;
     courier->stop_ms = courier->now_ms + grace_ms;
-    for (size_t i = 0; i < courier->step_count; i++) {
-        courier->steps[i].retry_ms = 0;
+    for (size_t i = 0; i < courier->batch_count; i++) {
+        courier->batches[i].retry_ms = 0;
     }
-    for (struct lk_outlet *outlet = courier->outlets; outlet;
-         outlet = outlet->next) {
-        while ((errand = lk_errands_take(&outlet->ready))) {
-            lk_errand_return(courier, errand, 0, "the courier stops");
+    for (struct lk_live_target *live = courier->live_targets; live;
+         live = live->next) {
+        while ((delivery = lk_deliveries_take(&live->ready))) {
+            lk_delivery_return(courier, delivery, 0, "the courier stops");
         }
     }
-    lk_dispatch_recall(courier);
-    while ((errand = lk_errands_take(&courier->marking))) {
-        errand->outlet->busy--;
-        lk_errand_return(courier, errand, 0, "the courier stops");
+    lk_courier_batches_recall(courier);
+    while ((delivery = lk_deliveries_take(&courier->marking))) {
+        delivery->live->busy--;
+        lk_delivery_return(courier, delivery, 0, "the courier stops");
     }
     lk_calls_abandon(courier, false);
 }
 
-static void take_done(struct lk_courier *courier)
+static void take_done_batches(struct lk_courier *courier)
 {
-    for (size_t i = 0; i < courier->step_count; i++) {
-        struct lk_courier_step *step = &courier->steps[i];
+    for (size_t i = 0; i < courier->batch_count; i++) {
+        struct lk_courier_batch *batch = &courier->batches[i];
         uv_mutex_lock(&courier->mutex);
-        bool done = step->done;
-        step->done = false;
+        bool done = batch->done;
+        batch->done = false;
         uv_mutex_unlock(&courier->mutex);
         if (done) {
-            lk_dispatch_done(courier, step);
+            lk_courier_batch_done(courier, batch);
         }
     }
 }
@@ -106,23 +106,23 @@ static void read_inbox(struct lk_courier *courier)
     uv_mutex_unlock(&courier->mutex);
 
     if (woken) {
-        ask_all(courier);
+        ask_all_targets(courier);
     }
-    take_done(courier);
+    take_done_batches(courier);
     if (fresh) {
         lk_courier_adopt(courier, fresh);
         lk_courier_publish(courier);
-        lk_watch_look(courier->watch);
+        lk_stranded_recheck(courier->stranded);
     }
     if (stop && !courier->stopping) {
-        begin_stop(courier, grace_ms);
+        begin_courier_stop(courier, grace_ms);
     } else if (stop && courier->stop_ms > courier->now_ms + grace_ms) {
         courier->stop_ms = courier->now_ms + grace_ms;
     }
 }
 
 /* True: there is nothing left to wait for. */
-static bool is_over(struct lk_courier *courier, uint64_t *again_ms)
+static bool check_courier_over(struct lk_courier *courier, uint64_t *again_ms)
 {
     if (!courier->stopping) {
         return false;
@@ -132,17 +132,17 @@ static bool is_over(struct lk_courier *courier, uint64_t *again_ms)
     }
     uint64_t last_ms = courier->stop_ms + LAST_ENDS_MS;
     uint64_t next_ms = courier->running ? courier->stop_ms : last_ms;
-    if (lk_dispatch_is_under_way(courier)) {
+    if (lk_courier_batches_pending(courier)) {
         /* It is the store's until it is done. */
         next_ms = courier->running ? courier->stop_ms : UINT64_MAX;
     }
     *again_ms = next_ms < *again_ms ? next_ms : *again_ms;
-    return !courier->running && !lk_dispatch_is_under_way(courier) &&
+    return !courier->running && !lk_courier_batches_pending(courier) &&
            ((!courier->ended.head && !courier->later.head) ||
             courier->now_ms >= last_ms);
 }
 
-static void run(void *context)
+static void run_courier(void *context)
 {
     struct lk_courier *courier = context;
 
@@ -154,16 +154,16 @@ static void run(void *context)
         do {
             again_ms = UINT64_MAX;
             lk_calls_start(courier, &again_ms);
-        } while (lk_calls_run(courier) && ++turns < TURNS);
-        if (is_over(courier, &again_ms)) {
+        } while (lk_calls_run(courier) && ++turns < CALL_TURNS);
+        if (check_courier_over(courier, &again_ms)) {
             break;
         }
-        lk_dispatch_give(courier, &again_ms);
+        lk_courier_batches_give(courier, &again_ms);
         lk_courier_publish(courier);
         lk_poll_wait(&courier->poll, again_ms);
     }
-    if (courier->over_fn) {
-        courier->over_fn(courier->work_context);
+    if (courier->ended_fn) {
+        courier->ended_fn(courier->context);
     }
 }
 
@@ -171,19 +171,19 @@ static void run(void *context)
 
 static void free_courier(struct lk_courier *courier)
 {
-    for (size_t i = 0; i < courier->step_count; i++) {
-        free(courier->steps[i].wants);
-        free(courier->steps[i].want_outlets);
+    for (size_t i = 0; i < courier->batch_count; i++) {
+        free(courier->batches[i].wants);
+        free(courier->batches[i].want_targets);
     }
-    free(courier->steps);
-    while (courier->hand) {
-        lk_errand_free(courier, courier->hand);
+    free(courier->batches);
+    while (courier->deliveries) {
+        lk_delivery_free(courier, courier->deliveries);
     }
-    lk_errand_free_spare(courier);
-    while (courier->outlets) {
-        struct lk_outlet *outlet = courier->outlets;
-        courier->outlets = outlet->next;
-        lk_outlet_free(outlet);
+    lk_delivery_free_spare(courier);
+    while (courier->live_targets) {
+        struct lk_live_target *live = courier->live_targets;
+        courier->live_targets = live->next;
+        lk_live_target_free(live);
     }
     lk_poll_close(&courier->poll);
     lk_courier_settings_free(courier->settings);
@@ -194,21 +194,21 @@ static void free_courier(struct lk_courier *courier)
 }
 
 /* As many as the store works on at once. */
-static enum lk_status make_steps(struct lk_courier *courier)
+static enum lk_status make_courier_batches(struct lk_courier *courier)
 {
     unsigned lanes = courier->store->job_lanes;
     size_t count = lanes ? lanes : 1;
 
-    courier->steps = calloc(count, sizeof(*courier->steps));
-    if (!courier->steps) {
+    courier->batches = calloc(count, sizeof(*courier->batches));
+    if (!courier->batches) {
         return LK_NOMEM;
     }
-    courier->step_count = count;
+    courier->batch_count = count;
     for (size_t i = 0; i < count; i++) {
-        struct lk_courier_step *step = &courier->steps[i];
-        step->courier = courier;
-        step->job_batch =
-            (struct lk_job_batch){.done = note_done, .context = step};
+        struct lk_courier_batch *batch = &courier->batches[i];
+        batch->courier = courier;
+        batch->job_batch =
+            (struct lk_job_batch){.done = note_batch_done, .context = batch};
     }
     return LK_OK;
 }
@@ -225,14 +225,14 @@ static enum lk_status make_courier(const struct lk_outbox_setup *setup,
         return LK_NOMEM;
     }
     made->store = setup->store;
-    made->work_fn = setup->job_batch;
-    made->over_fn = setup->over;
-    made->work_context = setup->context;
+    made->give_fn = setup->job_batch;
+    made->ended_fn = setup->over;
+    made->context = setup->context;
     made->renew_ms = UINT64_MAX;
     lk_chance_seed(&made->chance);
     status = lk_poll_open(&made->poll);
     if (!status) {
-        status = make_steps(made);
+        status = make_courier_batches(made);
     }
     if (!status) {
         status = lk_courier_settings_make(setup->config, &settings);
@@ -261,7 +261,7 @@ static enum lk_status start_courier(const struct lk_outbox_setup *setup,
     if (!status) {
         status = make_courier(setup, &made);
     }
-    if (!status && lk_thread_create(&made->thread, run, made)) {
+    if (!status && lk_thread_create(&made->thread, run_courier, made)) {
         free_courier(made);
         status = LK_NOMEM;
     }
@@ -271,14 +271,14 @@ static enum lk_status start_courier(const struct lk_outbox_setup *setup,
         return status;
     }
     if (setup->config->probes) {
-        status =
-            lk_prober_start(setup, lk_courier_reserve, made, &made->prober);
+        status = lk_prober_start(setup, lk_courier_reserve_call, made,
+                                 &made->prober);
     }
     if (!status && setup->store->class->targets) {
-        status = lk_watch_start(made, &made->watch);
+        status = lk_stranded_start(made, &made->stranded);
     }
     if (status) {
-        made->over_fn = NULL; /* it never began */
+        made->ended_fn = NULL; /* it never began */
         stop_courier(made, 0);
         return status;
     }
@@ -307,14 +307,14 @@ static void stop_courier(void *context, uint64_t grace_ms)
     if (!courier) {
         return;
     }
-    lk_watch_stop(courier->watch);
+    lk_stranded_stop(courier->stranded);
     lk_prober_stop(courier->prober);
     end_courier(courier, grace_ms);
     uv_thread_join(&courier->thread);
     size_t lost = courier->ended.count + courier->later.count;
     lk_log(lost ? LK_LOG_WARN : LK_LOG_INFO, "courier-stopped",
-           "works=%llu not_recorded=%zu", (unsigned long long)courier->works,
-           lost);
+           "works=%llu not_recorded=%zu",
+           (unsigned long long)courier->batches_given, lost);
     free_courier(courier);
 }
 
@@ -360,12 +360,12 @@ static void show_status(void *context, lk_target_status_fn row,
     bool more = true;
 
     uv_mutex_lock(&courier->mutex);
-    for (struct lk_outlet *outlet = courier->outlets; outlet && more;
-         outlet = outlet->next) {
-        const struct lk_outlet_shown *shown = &outlet->shown;
+    for (struct lk_live_target *live = courier->live_targets; live && more;
+         live = live->next) {
+        const struct lk_live_target_view *shown = &live->shown;
         uint64_t until_ms = shown->circuit_until_ms;
         struct lk_target_status status = {
-            .name = latchkey_slice(outlet->name),
+            .name = latchkey_slice(live->name),
             .configured = shown->configured,
             .in_flight = (unsigned)shown->in_flight,
             .delivered = shown->delivered,
@@ -391,11 +391,11 @@ static void probe_now(void *context, struct lk_probe_demand *demand)
     lk_prober_ask(courier->prober, demand);
 }
 
-static void hush_prober(void *context)
+static void cancel_probes(void *context)
 {
     struct lk_courier *courier = context;
 
-    lk_prober_hush(courier->prober);
+    lk_prober_cancel(courier->prober);
 }
 
 const struct lk_outbox_class lk_courier_class = {
@@ -404,7 +404,7 @@ const struct lk_outbox_class lk_courier_class = {
     .reload = reload_courier,
     .status = show_status,
     .probe = probe_now,
-    .hush = hush_prober,
+    .cancel_probes = cancel_probes,
     .end = end_courier,
     .stop = stop_courier,
 };

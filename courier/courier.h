@@ -50,18 +50,17 @@
 #ifndef LK_COURIER_H
 #define LK_COURIER_H
 
-#include "courier/circuit.h"
-#include "courier/http.h"
-#include "courier/outcome.h"
-#include "courier/poll.h"
-#include "courier/schedule.h"
+#include "courier/call_result.h"
+#include "courier/curl_poll.h"
+#include "courier/http_call.h"
+#include "courier/pacing.h"
 #include "daemon/outbox.h"
 
 #include <uv.h>
 
 struct lk_prober;
-struct lk_courier_step;
-struct lk_watch;
+struct lk_courier_batch;
+struct lk_stranded;
 
 enum {
     LK_JOB_BATCH_ENDS = 1024, /* ends and marks of one step, at most */
@@ -70,33 +69,33 @@ enum {
     LK_LAST_ERROR = 160,
 };
 
-enum lk_errand_state {
-    LK_ERRAND_READY,
-    LK_ERRAND_MARKING,
-    LK_ERRAND_RUNNING,
-    LK_ERRAND_ENDED,
+enum lk_delivery_state {
+    LK_DELIVERY_READY,
+    LK_DELIVERY_MARKING,
+    LK_DELIVERY_RUNNING,
+    LK_DELIVERY_ENDED,
 };
 
-struct lk_errand {
-    struct lk_errand *next;         /* in a queue, or among the free ones */
-    struct lk_errand *left, *right; /* of all that are in hand */
-    struct lk_outlet *outlet;
-    struct lk_courier_step *step; /* that is under way with it; NULL: none */
+struct lk_delivery {
+    struct lk_delivery *next; /* in a queue, or among the free ones */
+    struct lk_delivery *prev_of_all, *next_of_all; /* of all that are in hand */
+    struct lk_live_target *live;
+    struct lk_courier_batch *batch; /* that is under way with it; NULL: none */
     struct lk_job job;
-    enum lk_errand_state state;
-    uint64_t taken_ms; /* when its lease was asked for, by our clock */
-    uint64_t lease_ms; /* when the lease was last asked for and confirmed; 0:
-                          it was for another time, and must be renewed */
-    bool marked;       /* the store has it as called, this attempt */
-    bool lost;         /* somebody else has the job: no more marks */
-    bool honours;      /* as it was when the call left */
-    bool trial;        /* the one call of a half-open circuit: in `trials` */
+    enum lk_delivery_state state;
+    uint64_t leased_ms;     /* when its lease was asked for, by our clock */
+    uint64_t lease_from_ms; /* when the lease was last asked for and confirmed;
+                          0: it was for another time, and must be renewed */
+    bool marked;            /* the store has it as called, this attempt */
+    bool lost;              /* somebody else has the job: no more marks */
+    bool honours;           /* as it was when the call left */
+    bool trial; /* the one call of a half-open circuit: in `trials` */
     struct lk_exchange *exchange; /* while it runs */
     /* Ended: */
     struct lk_result result;
-    bool returned; /* LK_END_RETURN instead */
-    bool silent;   /* nothing is to be stored: it is only freed */
-    size_t piece;  /* with so many ends in one step, at most */
+    bool returned;   /* LK_END_RETURN instead */
+    bool unstored;   /* nothing is to be stored: it is only freed */
+    size_t ends_max; /* with so many ends in one step, at most */
     bool sent;
     uint64_t delay_ms;
     unsigned status;
@@ -105,14 +104,14 @@ struct lk_errand {
     struct lk_buf provider_id;
 };
 
-struct lk_errands {
-    struct lk_errand *head;
-    struct lk_errand **tail;
+struct lk_deliveries {
+    struct lk_delivery *head;
+    struct lk_delivery **tail;
     size_t count;
 };
 
 /* What is shown of an outlet; under the courier's mutex. */
-struct lk_outlet_shown {
+struct lk_live_target_view {
     bool configured;
     size_t in_flight;
     uint64_t delivered;
@@ -124,18 +123,18 @@ struct lk_outlet_shown {
     char last_error[LK_LAST_ERROR];
 };
 
-struct lk_outlet {
-    struct lk_outlet *next; /* never removed: a name stays valid */
+struct lk_live_target {
+    struct lk_live_target *next; /* never removed: a name stays valid */
     char name[LK_TARGET_NAME_MAX + 1];
     bool gateway;
     bool configured;           /* else only what is in hand is finished */
     struct lk_targets own;     /* one target: its settings, a copy */
     struct lk_target *target;  /* own.targets, or `internal` */
     struct lk_target internal; /* the gateway's; strings are the settings' */
-    struct lk_errands ready;
+    struct lk_deliveries ready;
     size_t busy;          /* marking or running */
     size_t trials;        /* in hand, leased while the circuit was half-open */
-    size_t ahead;         /* leased beyond the number of calls at once */
+    size_t prefetch;      /* leased beyond the number of calls at once */
     size_t ended;         /* calls since it was last asked for */
     size_t leased;        /* by the step that is being digested */
     size_t bytes;         /* of its jobs in hand */
@@ -151,8 +150,8 @@ struct lk_outlet {
     size_t idle_count;
     size_t idle_cap;
     bool dirty; /* `now` differs from `shown` */
-    struct lk_outlet_shown now;
-    struct lk_outlet_shown shown;
+    struct lk_live_target_view now;
+    struct lk_live_target_view shown;
 };
 
 /* What the courier takes from the configuration. */
@@ -164,68 +163,68 @@ struct lk_courier_settings {
     uint64_t gateway_attempts;
     uint64_t gateway_max_age_ms;
     uint64_t lease_ms;
-    uint64_t batch;
-    uint64_t answer_bytes;
+    uint64_t lease_batch;
+    uint64_t response_bytes;
     uint64_t poll_ms;
 };
 
 /* A work, and what it is about, index by index. Once it is given, all of it is
  * the store's until it is done. */
-struct lk_courier_step {
+struct lk_courier_batch {
     struct lk_job_batch job_batch;
     struct lk_courier *courier;
-    bool under_way;
+    bool in_store;
     uint64_t number; /* in the order in which they were given */
     uint64_t given_ms;
     uint64_t oldest_ms; /* lease_ms of what it ends and marks, at least */
     unsigned fails;     /* in a row */
     uint64_t retry_ms;  /* after a failure: not before */
     struct lk_job_end ends[LK_JOB_BATCH_ENDS];
-    struct lk_errand *end_errands[LK_JOB_BATCH_ENDS];
+    struct lk_delivery *end_deliveries[LK_JOB_BATCH_ENDS];
     struct lk_job_mark marks[LK_JOB_BATCH_ENDS];
-    struct lk_errand *mark_errands[LK_JOB_BATCH_ENDS];
+    struct lk_delivery *mark_deliveries[LK_JOB_BATCH_ENDS];
     size_t mark_queued; /* the first so many wait for their mark */
     struct lk_job_want *wants;
-    struct lk_outlet **want_outlets;
+    struct lk_live_target **want_targets;
     size_t want_cap;
     bool done; /* under the courier's mutex */
 };
 
 struct lk_courier {
     struct lk_store *store;
-    void (*work_fn)(void *context, struct lk_job_batch *job_batch);
-    void (*over_fn)(void *context); /* NULL: nobody is told of the end */
-    void *work_context;
-    struct lk_prober *prober; /* NULL: none */
-    struct lk_watch *watch;   /* likewise */
+    void (*give_fn)(void *context, struct lk_job_batch *job_batch);
+    void (*ended_fn)(void *context); /* NULL: nobody is told of the end */
+    void *context;
+    struct lk_prober *prober;     /* NULL: none */
+    struct lk_stranded *stranded; /* likewise */
     struct lk_courier_settings *settings;
     struct lk_poll poll;
     struct lk_chance chance;
-    struct lk_outlet *outlets;
+    struct lk_live_target *live_targets;
     uint64_t now_ms; /* of this turn of the loop */
 
-    struct lk_errand *hand; /* all errands, linked both ways */
-    size_t hand_count;
-    size_t hand_bytes;
-    struct lk_errand *spare; /* to use again */
+    struct lk_delivery *deliveries; /* all errands, linked both ways */
+    size_t delivery_count;
+    size_t delivery_bytes;
+    struct lk_delivery *spare; /* to use again */
     size_t spare_count;
-    struct lk_errands marking; /* to be marked by the next step */
-    struct lk_errands ended;   /* to be ended by the next step */
-    struct lk_errands later;   /* of both, what a transaction of somebody
+    struct lk_deliveries marking; /* to be marked by the next step */
+    struct lk_deliveries ended;   /* to be ended by the next step */
+    struct lk_deliveries later;   /* of both, what a transaction of somebody
                                   else's has now: after later_ms */
     uint64_t later_ms;
     uint64_t renew_ms; /* when the next lease is to be renewed */
     size_t running;
     struct lk_buf extra; /* headers of the call that is being built */
 
-    struct lk_courier_step *steps; /* as many as may be under way */
-    size_t step_count;
-    uint64_t moved_ms;       /* when one was last given or done */
-    uint64_t works;          /* given so far */
-    uint64_t failed_at;      /* `works` when one failed last */
-    unsigned work_fails;     /* in a row, of those given after a failure */
-    bool unsure;             /* one failed, and none has succeeded since */
-    struct lk_outlet *first; /* of the next step's wants; NULL: any */
+    struct lk_courier_batch *batches; /* as many as may be under way */
+    size_t batch_count;
+    uint64_t moved_ms;            /* when one was last given or done */
+    uint64_t batches_given;       /* given so far */
+    uint64_t failed_number;       /* `works` when one failed last */
+    unsigned store_failures;      /* in a row, of those given after a failure */
+    bool unsure;                  /* one failed, and none has succeeded since */
+    struct lk_live_target *first; /* of the next step's wants; NULL: any */
 
     bool stopping;
     uint64_t stop_ms; /* running calls are given up then */
@@ -239,6 +238,12 @@ struct lk_courier {
     uint64_t grace_ms;
     struct lk_courier_settings *fresh;
 };
+
+/* Lowers *ms to `to` if that is earlier. */
+static inline void lk_lower_ms(uint64_t *ms, uint64_t to)
+{
+    *ms = to < *ms ? to : *ms;
+}
 
 /* ---- courier.c ----------------------------------------------------------- */
 
@@ -257,59 +262,60 @@ void lk_courier_adopt(struct lk_courier *courier,
 /* ---- outlet.c ------------------------------------------------------------ */
 
 /* NULL: there is none yet. The courier's thread, or under its mutex. */
-struct lk_outlet *lk_outlet_find(const struct lk_courier *courier,
-                                 const char *name);
+struct lk_live_target *lk_live_target_find(const struct lk_courier *courier,
+                                           const char *name);
 /* How many jobs it has room for now; *again_ms: ask again then, at the latest
  * (UINT64_MAX: an end will tell). */
-size_t lk_outlet_room(const struct lk_courier *courier,
-                      struct lk_outlet *outlet, uint64_t *again_ms);
+size_t lk_live_target_room(const struct lk_courier *courier,
+                           struct lk_live_target *live, uint64_t *again_ms);
 /* May one of its ready errands leave now? else *again_ms as above. */
-bool lk_outlet_may_call(const struct lk_courier *courier,
-                        struct lk_outlet *outlet, uint64_t *again_ms);
+bool lk_live_target_may_call(const struct lk_courier *courier,
+                             struct lk_live_target *live, uint64_t *again_ms);
 /* A call begins: it is taken from the rate. */
-void lk_outlet_spend(struct lk_outlet *outlet);
+void lk_live_target_spend(struct lk_live_target *live);
 /* The same for the prober, with the courier: how long it has to wait before it
  * may call. Any thread. */
-uint64_t lk_courier_reserve(void *courier, const struct lk_target *target);
+uint64_t lk_courier_reserve_call(void *courier, const struct lk_target *target);
 /* Counts an end, and moves the circuit. */
-void lk_outlet_note(struct lk_courier *courier, struct lk_errand *errand);
+void lk_live_target_note_end(struct lk_courier *courier,
+                             struct lk_delivery *delivery);
 /* A handle with the outlet's options, or NULL: out of memory. */
-struct lk_exchange *lk_outlet_take(struct lk_outlet *outlet);
-void lk_outlet_put(struct lk_outlet *outlet, struct lk_exchange *exchange);
-void lk_outlet_forget_handles(struct lk_outlet *outlet);
-void lk_outlet_free(struct lk_outlet *outlet);
+struct lk_exchange *lk_live_target_take_exchange(struct lk_live_target *live);
+void lk_live_target_put_exchange(struct lk_live_target *live,
+                                 struct lk_exchange *exchange);
+void lk_live_target_drop_exchanges(struct lk_live_target *live);
+void lk_live_target_free(struct lk_live_target *live);
 /* Makes `now` visible to others. */
 void lk_courier_publish(struct lk_courier *courier);
 
 /* ---- errand.c ------------------------------------------------------------ */
 
-void lk_errands_add(struct lk_errands *queue, struct lk_errand *errand);
-struct lk_errand *lk_errands_take(struct lk_errands *queue);
-bool lk_errands_remove(struct lk_errands *queue, struct lk_errand *errand);
+void lk_deliveries_add(struct lk_deliveries *queue,
+                       struct lk_delivery *delivery);
+struct lk_delivery *lk_deliveries_take(struct lk_deliveries *queue);
+bool lk_deliveries_remove(struct lk_deliveries *queue,
+                          struct lk_delivery *delivery);
 
 /* Takes a job over that was leased in this step: it moves out of `job`. NULL:
  * out of memory, and the lease runs out by itself. */
-struct lk_errand *lk_errand_make(struct lk_courier *courier,
-                                 const struct lk_courier_step *step,
-                                 struct lk_outlet *outlet, struct lk_job *job);
+struct lk_delivery *lk_delivery_make(struct lk_courier *courier,
+                                     const struct lk_courier_batch *batch,
+                                     struct lk_live_target *live,
+                                     struct lk_job *job);
 /* Its end is stored, or it is lost. It is in no step. */
-void lk_errand_free(struct lk_courier *courier, struct lk_errand *errand);
-void lk_errand_free_spare(struct lk_courier *courier);
+void lk_delivery_free(struct lk_courier *courier, struct lk_delivery *delivery);
+void lk_delivery_free_spare(struct lk_courier *courier);
 /* It is now ENDED: result, delay_ms and the rest are set. It may be gone. */
-void lk_errand_end(struct lk_courier *courier, struct lk_errand *errand);
+void lk_delivery_end(struct lk_courier *courier, struct lk_delivery *delivery);
 /* It was not called, and somebody may try after delay_ms. */
-void lk_errand_return(struct lk_courier *courier, struct lk_errand *errand,
-                      uint64_t delay_ms, const char *reason);
+void lk_delivery_return(struct lk_courier *courier,
+                        struct lk_delivery *delivery, uint64_t delay_ms,
+                        const char *reason);
 /* It has its place among the calls, and is now MARKING. */
-void lk_errand_mark(struct lk_courier *courier, struct lk_errand *errand);
+void lk_delivery_mark(struct lk_courier *courier, struct lk_delivery *delivery);
 /* Its step is done: what has waited for that is queued, or gone. */
-void lk_errand_leave_step(struct lk_courier *courier, struct lk_errand *errand);
-
-/* ---- report.c ------------------------------------------------------------ */
-
-/* Says in the log how it ended. */
-void lk_errand_report(const struct lk_courier *courier,
-                      const struct lk_errand *errand);
+void lk_delivery_leave_batch(struct lk_courier *courier,
+                             struct lk_delivery *delivery);
 
 /* ---- calls.c ------------------------------------------------------------- */
 
@@ -317,7 +323,7 @@ void lk_errand_report(const struct lk_courier *courier,
  * to try again. Returns how many calls have begun. */
 size_t lk_calls_start(struct lk_courier *courier, uint64_t *again_ms);
 /* A mark was confirmed: the call may leave. Its place is its own already. */
-void lk_calls_marked(struct lk_courier *courier, struct lk_errand *errand);
+void lk_calls_marked(struct lk_courier *courier, struct lk_delivery *delivery);
 /* Looks after curl's calls; returns how many have ended. */
 size_t lk_calls_run(struct lk_courier *courier);
 /* Gives all running ones up, or only those of the gateway, which goes on with
@@ -332,38 +338,39 @@ LK_MUST_CHECK enum lk_status lk_request_headers(const struct lk_store *store,
                                                 const struct lk_job *job,
                                                 struct lk_buf *headers);
 /* As lk_result_of. */
-void lk_request_result(bool repeatable, const struct lk_http_response *answer,
+void lk_request_result(bool repeatable, const struct lk_http_response *response,
                        struct lk_result *result);
 /* May the app have heard of it? The gateway knows more than that it was sent.
  */
-bool lk_request_left(const struct lk_http_response *answer);
+bool lk_request_left(const struct lk_http_response *response);
 /* The answer of a request that was given up and never sent. */
 LK_MUST_CHECK enum lk_status lk_request_problem(const struct lk_store *store,
-                                                struct lk_errand *errand);
+                                                struct lk_delivery *delivery);
 
 /* ---- watch.c ------------------------------------------------------------- */
 
-LK_MUST_CHECK enum lk_status lk_watch_start(struct lk_courier *courier,
-                                            struct lk_watch **watch);
+LK_MUST_CHECK enum lk_status lk_stranded_start(struct lk_courier *courier,
+                                               struct lk_stranded **stranded);
 /* The targets have changed: what was said before may be said again. */
-void lk_watch_look(struct lk_watch *watch);
-void lk_watch_stop(struct lk_watch *watch); /* NULL is fine */
+void lk_stranded_recheck(struct lk_stranded *stranded);
+void lk_stranded_stop(struct lk_stranded *stranded); /* NULL is fine */
 
 /* ---- dispatch.c ---------------------------------------------------------- */
 
 /* Gives the store what there is to do, as long as a step is free. *again_ms is
  * lowered to when there will be something to do. */
-void lk_dispatch_give(struct lk_courier *courier, uint64_t *again_ms);
-bool lk_dispatch_is_under_way(const struct lk_courier *courier);
+void lk_courier_batches_give(struct lk_courier *courier, uint64_t *again_ms);
+bool lk_courier_batches_pending(const struct lk_courier *courier);
 /* What was put off is due again, all of it. */
-void lk_dispatch_recall(struct lk_courier *courier);
+void lk_courier_batches_recall(struct lk_courier *courier);
 
 /* ---- digest.c ------------------------------------------------------------ */
 
 /* The store is done with it: nothing of it is under way any more. */
-void lk_dispatch_done(struct lk_courier *courier, struct lk_courier_step *step);
+void lk_courier_batch_done(struct lk_courier *courier,
+                           struct lk_courier_batch *batch);
 /* When the lease that was asked for in this step counts from; 0: it was for
  * another time than it is now, and must be renewed. */
-uint64_t lk_step_lease_ms(const struct lk_courier_step *step);
+uint64_t lk_courier_batch_lease_from_ms(const struct lk_courier_batch *batch);
 
 #endif

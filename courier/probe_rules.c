@@ -1,9 +1,10 @@
-/* probe_rules.c - what a probe asks, and what its answer proves. */
+/* probe_rules.c - what a probe asks, what its response proves, and what the
+ * prober remembers. */
 #include "courier/probe_rules.h"
-
-#include "courier/outcome.h"
+#include "courier/call_result.h"
 #include "lib/json.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { DELAY_MOST_MS = 3600 * 1000, DOUBLINGS = 20 };
@@ -115,36 +116,36 @@ static enum lk_status first_of_list(const char *list, struct lk_slice body,
 }
 
 /* A cache kept it, from whenever. */
-static bool is_aged(const struct lk_http_response *answer)
+static bool is_aged(const struct lk_http_response *response)
 {
     struct lk_slice age =
-        lk_http_header(latchkey_buf_slice(&answer->headers), "Age");
+        lk_http_header(latchkey_buf_slice(&response->headers), "Age");
 
     return age.len && !latchkey_slice_equal(age, LK_SLICE("0"));
 }
 
-static enum lk_proof judge(const struct lk_probe *probe,
-                           const struct lk_http_response *answer)
+static enum lk_proof judge_response(const struct lk_probe *probe,
+                                    const struct lk_http_response *response)
 {
     struct lk_slice first;
 
-    if (lk_statuses_have(&probe->absent, answer->status)) {
+    if (lk_statuses_have(&probe->absent, response->status)) {
         /* Whoever lists both says nothing by either. */
-        return lk_statuses_have(&probe->happened, answer->status)
+        return lk_statuses_have(&probe->happened, response->status)
                    ? LK_PROOF_NONE
                    : LK_PROOF_ABSENT;
     }
-    if (!lk_statuses_have(&probe->happened, answer->status)) {
+    if (!lk_statuses_have(&probe->happened, response->status)) {
         return LK_PROOF_NONE;
     }
     if (!probe->list) {
         return LK_PROOF_HAPPENED;
     }
-    if (answer->cut) {
+    if (response->cut) {
         return LK_PROOF_NONE;
     }
-    switch (
-        first_of_list(probe->list, latchkey_buf_slice(&answer->body), &first)) {
+    switch (first_of_list(probe->list, latchkey_buf_slice(&response->body),
+                          &first)) {
     case LK_OK:
         return LK_PROOF_HAPPENED;
     case LK_NOT_FOUND:
@@ -155,26 +156,27 @@ static enum lk_proof judge(const struct lk_probe *probe,
 }
 
 enum lk_proof lk_probe_judge(const struct lk_probe *probe,
-                             const struct lk_http_response *answer)
+                             const struct lk_http_response *response)
 {
-    enum lk_proof proof = judge(probe, answer);
+    enum lk_proof proof = judge_response(probe, response);
 
-    return proof == LK_PROOF_ABSENT && is_aged(answer) ? LK_PROOF_NONE : proof;
+    return proof == LK_PROOF_ABSENT && is_aged(response) ? LK_PROOF_NONE
+                                                         : proof;
 }
 
 void lk_probe_provider_id(const struct lk_target *target,
                           const struct lk_probe *probe,
-                          const struct lk_http_response *answer,
+                          const struct lk_http_response *response,
                           struct lk_buf *id)
 {
-    struct lk_http_response first = *answer; /* only looked at: not freed */
-    struct lk_slice body = latchkey_buf_slice(&answer->body);
+    struct lk_http_response first = *response; /* only looked at: not freed */
+    struct lk_slice body = latchkey_buf_slice(&response->body);
 
     if (probe->list) {
         if (first_of_list(probe->list, body, &body)) {
             return;
         }
-        first.body.data += body.data - answer->body.data;
+        first.body.data += body.data - response->body.data;
         first.body.len = body.len;
     }
     lk_provider_id(target, &first, id);
@@ -228,4 +230,59 @@ bool lk_route_matches(const struct lk_route *route, struct lk_slice tenant,
                !memcmp(scope.data, route->scope, len - 1);
     }
     return latchkey_slice_equal(scope, latchkey_slice(route->scope));
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+enum { NOTES_PER_SET = 8 };
+
+enum lk_status lk_probe_memory_init(struct lk_probe_memory *memory,
+                                    size_t notes)
+{
+    memory->sets = notes < NOTES_PER_SET ? 1 : notes / NOTES_PER_SET;
+    memory->notes =
+        calloc(memory->sets * NOTES_PER_SET, sizeof(*memory->notes));
+    return memory->notes ? LK_OK : LK_NOMEM;
+}
+
+void lk_probe_memory_free(struct lk_probe_memory *memory)
+{
+    free(memory->notes);
+    *memory = (struct lk_probe_memory){0};
+}
+
+/* Numbers rise by one: a multiplication spreads them well enough. */
+static size_t note_set_of(const struct lk_probe_memory *memory, bool operation,
+                          uint64_t id)
+{
+    uint64_t mixed = (2 * id + operation) * UINT64_C(0x9e3779b97f4a7c15);
+
+    return (size_t)(mixed >> 32) % memory->sets;
+}
+
+struct lk_probe_note *lk_probe_memory_note(struct lk_probe_memory *memory,
+                                           bool operation, uint64_t id,
+                                           uint64_t fence)
+{
+    struct lk_probe_note *set =
+        &memory->notes[note_set_of(memory, operation, id) * NOTES_PER_SET];
+    struct lk_probe_note *victim = &set[0];
+
+    for (size_t i = 0; i < NOTES_PER_SET; i++) {
+        struct lk_probe_note *note = &set[i];
+        if (note->used && note->operation == operation && note->id == id) {
+            if (note->fence == fence) {
+                return note;
+            }
+            victim = note; /* an earlier attempt of the same record */
+            break;
+        }
+        /* What was long due has been resolved: nobody asks about it. */
+        if (victim->used && (!note->used || note->due_ns < victim->due_ns)) {
+            victim = note;
+        }
+    }
+    *victim = (struct lk_probe_note){
+        .id = id, .fence = fence, .operation = operation, .used = true};
+    return victim;
 }

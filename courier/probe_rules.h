@@ -6,7 +6,7 @@
 #define LK_PROBE_RULES_H
 
 #include "config/targets.h"
-#include "courier/http.h"
+#include "courier/http_call.h"
 
 /* ---- the question -------------------------------------------------------- */
 
@@ -40,11 +40,11 @@ enum lk_proof {
 const char *lk_proof_word(enum lk_proof proof);
 /* Of an answer that has come whole. */
 enum lk_proof lk_probe_judge(const struct lk_probe *probe,
-                             const struct lk_http_response *answer);
+                             const struct lk_http_response *response);
 /* As lk_provider_id; of a list, its first. */
 void lk_probe_provider_id(const struct lk_target *target,
                           const struct lk_probe *probe,
-                          const struct lk_http_response *answer,
+                          const struct lk_http_response *response,
                           struct lk_buf *id);
 
 /* ---- time ---------------------------------------------------------------- */

@@ -81,7 +81,7 @@ struct lk_outbox_class {
     void (*probe)(void *courier, struct lk_probe_demand *demand);
     /* The daemon is about to stop: no service is asked any more, and demands
      * are done at once. Loop thread, never waits. */
-    void (*hush)(void *courier);
+    void (*cancel_probes)(void *courier);
     /* Begins the end: gives back what was not called; the others have their
      * time-outs or `grace_ms` from now, and what became of them is noted. Said
      * again, the earlier time counts. Loop thread, never waits. */

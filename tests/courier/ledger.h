@@ -37,7 +37,7 @@ struct ledger_job {
     unsigned status;
     char reason[256];
     char provider_id[256];
-    char answer[1024];
+    char response[1024];
     unsigned stale_ends;
     unsigned marks;
     bool put_off_end; /* it was somebody else's once, see `others` */
@@ -121,7 +121,7 @@ HELPER void ledger_end(struct ledger *ledger, struct lk_job_end *end)
     job->status = end->status;
     ledger_copy(job->reason, sizeof(job->reason), end->reason);
     ledger_copy(job->provider_id, sizeof(job->provider_id), end->provider_id);
-    ledger_copy(job->answer, sizeof(job->answer), end->answer.body);
+    ledger_copy(job->response, sizeof(job->response), end->answer.body);
 }
 
 HELPER void ledger_mark(struct ledger *ledger, struct lk_job_mark *mark)

@@ -21,7 +21,7 @@ struct peer {
     unsigned port;
     pthread_t thread;
     /* What each connection gets; NULL: closed without a word. */
-    const char *answer;
+    const char *response;
     size_t answer_len;
     atomic_bool deaf;  /* closes before it has read anything */
     atomic_bool mute;  /* does not close after its answer, until stopped */
@@ -87,9 +87,9 @@ static void peer_pass_gate(struct peer *peer)
 
 static void peer_serve(struct peer *peer, int fd)
 {
-    while (!peer->deaf && peer_read(peer, fd) && peer->answer) {
+    while (!peer->deaf && peer_read(peer, fd) && peer->response) {
         peer_pass_gate(peer);
-        peer_write(fd, peer->answer, peer->answer_len);
+        peer_write(fd, peer->response, peer->answer_len);
         for (size_t i = 0; i < peer->repeat; i++) {
             peer_write(fd, peer->again, strlen(peer->again));
         }
@@ -120,10 +120,10 @@ static void *peer_run(void *context)
     return NULL;
 }
 
-static void peer_say(struct peer *peer, const char *answer)
+static void peer_say(struct peer *peer, const char *response)
 {
-    peer->answer = answer;
-    peer->answer_len = answer ? strlen(answer) : 0;
+    peer->response = response;
+    peer->answer_len = response ? strlen(response) : 0;
 }
 
 static bool peer_start(struct peer *peer)

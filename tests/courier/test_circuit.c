@@ -1,6 +1,6 @@
 /* test_circuit.c - the circuit breaker and the rate limit of a target, under a
  * clock of the test's own (C30). */
-#include "courier/circuit.h"
+#include "courier/pacing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,12 +12,12 @@ static const struct lk_target three = {.circuit_failures = 3,
 
 static bool fails(struct lk_circuit *circuit, bool trial, uint64_t now_ms)
 {
-    return lk_circuit_note(circuit, &three, false, trial, now_ms);
+    return lk_circuit_note_end(circuit, &three, false, trial, now_ms);
 }
 
 static bool succeeds(struct lk_circuit *circuit, uint64_t now_ms)
 {
-    return lk_circuit_note(circuit, &three, true, false, now_ms);
+    return lk_circuit_note_end(circuit, &three, true, false, now_ms);
 }
 
 static void failures_in_a_row_open_it_and_only_these(void **state)
@@ -29,9 +29,9 @@ static void failures_in_a_row_open_it_and_only_these(void **state)
     assert_false(succeeds(&circuit, 10));
     assert_false(fails(&circuit, false, 10));
     assert_false(fails(&circuit, false, 10));
-    assert_int_equal(lk_circuit_look(&circuit, 10), LK_CIRCUIT_CLOSED);
+    assert_int_equal(lk_circuit_state_at(&circuit, 10), LK_CIRCUIT_CLOSED);
     assert_true(fails(&circuit, false, 10));
-    assert_int_equal(lk_circuit_look(&circuit, 10), LK_CIRCUIT_OPEN);
+    assert_int_equal(lk_circuit_state_at(&circuit, 10), LK_CIRCUIT_OPEN);
 }
 
 static struct lk_circuit opened(uint64_t now_ms)
@@ -48,27 +48,27 @@ static void it_is_half_open_after_its_time(void **state)
 {
     struct lk_circuit circuit = opened(500);
 
-    assert_int_equal(lk_circuit_look(&circuit, 1499), LK_CIRCUIT_OPEN);
-    assert_int_equal(lk_circuit_look(&circuit, 1500), LK_CIRCUIT_HALF_OPEN);
+    assert_int_equal(lk_circuit_state_at(&circuit, 1499), LK_CIRCUIT_OPEN);
+    assert_int_equal(lk_circuit_state_at(&circuit, 1500), LK_CIRCUIT_HALF_OPEN);
 }
 
 static void a_trial_that_fails_opens_it_again_and_nothing_is_said(void **state)
 {
     struct lk_circuit circuit = opened(500);
 
-    (void)lk_circuit_look(&circuit, 1600);
+    (void)lk_circuit_state_at(&circuit, 1600);
     assert_false(fails(&circuit, true, 1700));
-    assert_int_equal(lk_circuit_look(&circuit, 2699), LK_CIRCUIT_OPEN);
-    assert_int_equal(lk_circuit_look(&circuit, 2700), LK_CIRCUIT_HALF_OPEN);
+    assert_int_equal(lk_circuit_state_at(&circuit, 2699), LK_CIRCUIT_OPEN);
+    assert_int_equal(lk_circuit_state_at(&circuit, 2700), LK_CIRCUIT_HALF_OPEN);
 }
 
 static void a_trial_that_succeeds_closes_it(void **state)
 {
     struct lk_circuit circuit = opened(500);
 
-    (void)lk_circuit_look(&circuit, 1600);
+    (void)lk_circuit_state_at(&circuit, 1600);
     assert_true(succeeds(&circuit, 1700));
-    assert_int_equal(lk_circuit_look(&circuit, 1700), LK_CIRCUIT_CLOSED);
+    assert_int_equal(lk_circuit_state_at(&circuit, 1700), LK_CIRCUIT_CLOSED);
     assert_false(fails(&circuit, false, 1700));
 }
 
@@ -78,9 +78,9 @@ static void a_late_failure_does_not_keep_it_open(void **state)
     struct lk_circuit circuit = opened(500);
 
     assert_false(fails(&circuit, false, 1400));
-    assert_int_equal(lk_circuit_look(&circuit, 1500), LK_CIRCUIT_HALF_OPEN);
+    assert_int_equal(lk_circuit_state_at(&circuit, 1500), LK_CIRCUIT_HALF_OPEN);
     assert_false(fails(&circuit, false, 1550));
-    assert_int_equal(lk_circuit_look(&circuit, 1551), LK_CIRCUIT_HALF_OPEN);
+    assert_int_equal(lk_circuit_state_at(&circuit, 1551), LK_CIRCUIT_HALF_OPEN);
 }
 
 static void a_late_success_closes_it(void **state)
@@ -88,7 +88,7 @@ static void a_late_success_closes_it(void **state)
     struct lk_circuit circuit = opened(500);
 
     assert_true(succeeds(&circuit, 600));
-    assert_int_equal(lk_circuit_look(&circuit, 600), LK_CIRCUIT_CLOSED);
+    assert_int_equal(lk_circuit_state_at(&circuit, 600), LK_CIRCUIT_CLOSED);
 }
 
 static void without_a_limit_it_never_opens(void **state)
@@ -97,9 +97,9 @@ static void without_a_limit_it_never_opens(void **state)
     struct lk_target never = {.circuit_open_ms = 1000};
 
     for (int i = 0; i < 1000; i++) {
-        assert_false(lk_circuit_note(&circuit, &never, false, false, 1));
+        assert_false(lk_circuit_note_end(&circuit, &never, false, false, 1));
     }
-    assert_int_equal(lk_circuit_look(&circuit, 1), LK_CIRCUIT_CLOSED);
+    assert_int_equal(lk_circuit_state_at(&circuit, 1), LK_CIRCUIT_CLOSED);
 }
 
 /* ---- the rate ------------------------------------------------------------ */
@@ -109,7 +109,7 @@ static uint64_t drain(struct lk_rate *rate, const struct lk_target *target,
 {
     uint64_t count = 0;
 
-    while (lk_rate_look(rate, target, now_ms)) {
+    while (lk_rate_tokens_at(rate, target, now_ms)) {
         lk_rate_take(rate, target);
         count++;
     }
@@ -155,8 +155,8 @@ static void the_wait_is_as_long_as_a_token_takes(void **state)
         uint64_t wait = lk_rate_wait_ms(&bucket, &target);
         assert_true(wait > 0);
         struct lk_rate early = bucket;
-        assert_int_equal(lk_rate_look(&early, &target, wait - 1), 0);
-        assert_int_equal(lk_rate_look(&bucket, &target, wait), 1);
+        assert_int_equal(lk_rate_tokens_at(&early, &target, wait - 1), 0);
+        assert_int_equal(lk_rate_tokens_at(&bucket, &target, wait), 1);
         assert_int_equal(lk_rate_wait_ms(&bucket, &target), 0);
     }
 }
@@ -179,11 +179,11 @@ static void what_is_reserved_is_taken_from_the_same_bucket(void **state)
     struct lk_rate rate = {0};
 
     assert_int_equal(lk_rate_reserve(&rate, &target, 0), 0);
-    assert_int_equal(lk_rate_look(&rate, &target, 0), 1);
+    assert_int_equal(lk_rate_tokens_at(&rate, &target, 0), 1);
     lk_rate_take(&rate, &target);
     assert_int_equal(lk_rate_reserve(&rate, &target, 0), 100);
     /* The token at 100 is spoken for, the one at 200 is not. */
-    assert_int_equal(lk_rate_look(&rate, &target, 100), 0);
+    assert_int_equal(lk_rate_tokens_at(&rate, &target, 100), 0);
     assert_int_equal(lk_rate_wait_ms(&rate, &target), 100);
     assert_int_equal(drain(&rate, &target, 200), 1);
     assert_int_equal(lk_rate_reserve(&rate, &target, 200), 100);
@@ -218,9 +218,9 @@ static void without_a_rate_any_number_may_go(void **state)
     struct lk_target target = {0};
     struct lk_rate rate = {0};
 
-    assert_true(lk_rate_look(&rate, &target, 1) == UINT64_MAX);
+    assert_true(lk_rate_tokens_at(&rate, &target, 1) == UINT64_MAX);
     lk_rate_take(&rate, &target);
-    assert_true(lk_rate_look(&rate, &target, 1) == UINT64_MAX);
+    assert_true(lk_rate_tokens_at(&rate, &target, 1) == UINT64_MAX);
     assert_int_equal(lk_rate_wait_ms(&rate, &target), 0);
 }
 

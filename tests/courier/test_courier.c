@@ -15,7 +15,7 @@ static void a_job_is_delivered_and_its_answer_written_down(void **state)
     assert_true(job->sent);
     assert_int_equal(job->marks, 0);
     assert_string_equal(job->provider_id, "7");
-    assert_string_equal(job->answer, "{\"id\":\"7\"}");
+    assert_string_equal(job->response, "{\"id\":\"7\"}");
     assert_non_null(strstr(bench->good.request, "\r\nIdempotency-Key: "));
 }
 
@@ -209,7 +209,7 @@ static void a_failure_waits_and_says_why(void **state)
     assert_int_equal(job->end, LK_END_RETRY);
     assert_true(job->delay_ms <= 1000);
     assert_int_equal(job->status, 503);
-    assert_string_equal(job->answer, "busy");
+    assert_string_equal(job->response, "busy");
     assert_string_equal(job->reason, "answered 503");
 }
 
@@ -503,10 +503,11 @@ static void a_rate_is_shared_with_the_prober(void **state)
     bench->targets[0].rate = bench->targets[0].burst = 1;
     start(bench);
     for (int i = 0; i < 100; i++) {
-        wait_ms = lk_courier_reserve(bench->courier, &bench->targets[0]);
+        wait_ms = lk_courier_reserve_call(bench->courier, &bench->targets[0]);
     }
     assert_true(wait_ms > 10000);
-    assert_int_equal(lk_courier_reserve(bench->courier, &bench->targets[1]), 0);
+    assert_int_equal(
+        lk_courier_reserve_call(bench->courier, &bench->targets[1]), 0);
     struct ledger_job *waits = ledger_add(&bench->ledger, "honours", "/1");
     struct ledger_job *goes = ledger_add(&bench->ledger, "once", "/2");
     lk_courier_class.wake(bench->courier);
@@ -645,7 +646,7 @@ static void a_request_that_never_left_is_answered_with_a_problem(void **state)
     assert_int_equal(job->state, LK_JOB_DEAD);
     assert_false(job->sent);
     assert_int_equal(job->marks, 0); /* the gateway says that it has it */
-    assert_non_null(strstr(job->answer, "unavailable"));
+    assert_non_null(strstr(job->response, "unavailable"));
 }
 
 int main(void)

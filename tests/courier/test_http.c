@@ -1,6 +1,6 @@
 /* test_http.c - calls by curl: where they can go, what they say, and whether
  * they may have been received (C27, C28). */
-#include "courier/http.h"
+#include "courier/http_call.h"
 #include "tests/courier/peer.h"
 
 #include <setjmp.h>
@@ -13,7 +13,7 @@ struct bench {
     char url[64];
     struct lk_target target;
     struct lk_http_request request;
-    struct lk_http_response answer;
+    struct lk_http_response response;
 };
 
 #define FINE "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Id: 7\r\n\r\nok"
@@ -47,14 +47,14 @@ static int tear_down(void **state)
     struct bench *bench = *state;
 
     peer_stop(&bench->peer);
-    lk_http_response_free(&bench->answer);
+    lk_http_response_free(&bench->response);
     free(bench);
     return 0;
 }
 
 static enum lk_status call(struct bench *bench)
 {
-    return lk_http_call(&bench->request, &bench->answer);
+    return lk_http_call(&bench->request, &bench->response);
 }
 
 static bool was_said(struct bench *bench, const char *text)
@@ -70,13 +70,13 @@ static void a_call_arrives_as_it_was_meant(void **state)
     struct bench *bench = *state;
 
     assert_int_equal(call(bench), LK_OK);
-    assert_int_equal(bench->answer.status, 200);
-    assert_true(bench->answer.sent && bench->answer.whole);
-    assert_false(bench->answer.cut);
-    assert_int_equal(bench->answer.body.len, 2);
-    assert_memory_equal(bench->answer.body.data, "ok", 2);
+    assert_int_equal(bench->response.status, 200);
+    assert_true(bench->response.sent && bench->response.whole);
+    assert_false(bench->response.cut);
+    assert_int_equal(bench->response.body.len, 2);
+    assert_memory_equal(bench->response.body.data, "ok", 2);
     struct lk_slice id =
-        lk_http_header(latchkey_buf_slice(&bench->answer.headers), "x-id");
+        lk_http_header(latchkey_buf_slice(&bench->response.headers), "x-id");
     assert_true(latchkey_slice_equal(id, LK_SLICE("7")));
     assert_true(was_said(bench, "POST /base/charge?x=1 HTTP/1.1\r\n"));
     assert_true(was_said(bench, "\r\nContent-Type: text/plain\r\n"));
@@ -166,8 +166,8 @@ static void a_path_that_leads_elsewhere_is_refused_before_anything(void **state)
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
         bench->request.path = latchkey_slice(paths[i]);
         assert_int_equal(call(bench), LK_INVALID);
-        assert_true(bench->answer.error[0]);
-        assert_false(bench->answer.sent);
+        assert_true(bench->response.error[0]);
+        assert_false(bench->response.sent);
     }
     bench->request.path = LK_SLICE("/x");
     bench->request.method = LK_SLICE("CONNECT");
@@ -193,15 +193,15 @@ static void userinfo_in_a_path_stays_a_path(void **state)
 static void a_redirect_is_not_followed(void **state)
 {
     struct bench *bench = *state;
-    char answer[200];
+    char response[200];
 
-    snprintf(answer, sizeof(answer),
+    snprintf(response, sizeof(response),
              "HTTP/1.1 307 Temporary Redirect\r\nLocation: "
              "http://127.0.0.1:%u/other\r\nContent-Length: 0\r\n\r\n",
              bench->peer.port);
-    peer_say(&bench->peer, answer);
+    peer_say(&bench->peer, response);
     assert_int_equal(call(bench), LK_OK);
-    assert_int_equal(bench->answer.status, 307);
+    assert_int_equal(bench->response.status, 307);
     assert_int_equal(atomic_load(&bench->peer.requests), 1);
 }
 
@@ -224,15 +224,15 @@ static void nobody_listens_so_it_was_not_sent(void **state)
 
     bench->target.url = (char *)"http://127.0.0.1:1";
     assert_int_equal(call(bench), LK_IO);
-    assert_false(bench->answer.sent);
-    assert_true(bench->answer.error[0]);
+    assert_false(bench->response.sent);
+    assert_true(bench->response.error[0]);
     bench->target.url = (char *)"http://nowhere.invalid";
     assert_int_equal(call(bench), LK_IO);
-    assert_false(bench->answer.sent);
+    assert_false(bench->response.sent);
     bench->target.url = (char *)"http://localhost";
     bench->target.socket = (char *)"/nonexistent/socket";
     assert_int_equal(call(bench), LK_IO);
-    assert_false(bench->answer.sent);
+    assert_false(bench->response.sent);
 }
 
 static void no_tls_on_the_other_side_so_it_was_not_sent(void **state)
@@ -243,7 +243,7 @@ static void no_tls_on_the_other_side_so_it_was_not_sent(void **state)
              bench->peer.port);
     bench->peer.deaf = true;
     assert_int_equal(call(bench), LK_IO);
-    assert_false(bench->answer.sent);
+    assert_false(bench->response.sent);
 }
 
 static void closed_without_an_answer_it_may_have_been_received(void **state)
@@ -252,8 +252,8 @@ static void closed_without_an_answer_it_may_have_been_received(void **state)
 
     peer_say(&bench->peer, NULL);
     assert_int_equal(call(bench), LK_IO);
-    assert_true(bench->answer.sent);
-    assert_int_equal(bench->answer.status, 0);
+    assert_true(bench->response.sent);
+    assert_int_equal(bench->response.status, 0);
     assert_int_equal(atomic_load(&bench->peer.requests), 1);
 }
 
@@ -270,8 +270,8 @@ static void cut_off_within_its_answer_it_is_not_whole(void **state)
     for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
         peer_say(&bench->peer, answers[i]);
         assert_int_equal(call(bench), LK_IO);
-        assert_true(bench->answer.sent);
-        assert_false(bench->answer.whole);
+        assert_true(bench->response.sent);
+        assert_false(bench->response.whole);
         assert_int_equal(atomic_load(&bench->peer.requests), i + 1);
     }
 }
@@ -282,8 +282,8 @@ static void nonsense_is_no_answer(void **state)
 
     peer_say(&bench->peer, "220 mail.example ESMTP\r\n");
     assert_int_equal(call(bench), LK_IO);
-    assert_true(bench->answer.sent);
-    assert_int_equal(bench->answer.status, 0);
+    assert_true(bench->response.sent);
+    assert_int_equal(bench->response.status, 0);
 }
 
 static void a_silent_target_is_left_after_its_time(void **state)
@@ -294,7 +294,7 @@ static void a_silent_target_is_left_after_its_time(void **state)
     peer_say(&bench->peer, NULL);
     bench->request.timeout_ms = 50;
     assert_int_equal(call(bench), LK_IO);
-    assert_true(bench->answer.sent);
+    assert_true(bench->response.sent);
 }
 
 static void a_call_can_be_cancelled(void **state)
@@ -307,7 +307,7 @@ static void a_call_can_be_cancelled(void **state)
     bench->request.cancel = &cancel;
     bench->request.timeout_ms = 60000;
     assert_int_equal(call(bench), LK_IO);
-    assert_int_equal(bench->answer.status, 0);
+    assert_int_equal(bench->response.status, 0);
 }
 
 /* ---- answers of every kind ----------------------------------------------- */
@@ -319,11 +319,11 @@ static void a_giant_answer_is_cut_and_its_status_counts(void **state)
     peer_say(&bench->peer, "HTTP/1.1 201 Created\r\n\r\n");
     bench->peer.again = "0123456789abcdef0123456789abcdef";
     bench->peer.repeat = 100000;
-    bench->request.answer_max = 1000;
+    bench->request.response_max = 1000;
     assert_int_equal(call(bench), LK_OK);
-    assert_true(bench->answer.whole && bench->answer.cut);
-    assert_int_equal(bench->answer.status, 201);
-    assert_int_equal(bench->answer.body.len, 1000);
+    assert_true(bench->response.whole && bench->response.cut);
+    assert_int_equal(bench->response.status, 201);
+    assert_int_equal(bench->response.body.len, 1000);
 }
 
 static void headers_without_end_are_bounded(void **state)
@@ -334,8 +334,8 @@ static void headers_without_end_are_bounded(void **state)
     bench->peer.again = "X-Filler: 0123456789abcdef0123456789abcdef\r\n";
     bench->peer.repeat = 20000;
     assert_int_equal(call(bench), LK_IO);
-    assert_true(bench->answer.sent);
-    assert_true(bench->answer.headers.len <= 64 << 10);
+    assert_true(bench->response.sent);
+    assert_true(bench->response.headers.len <= 64 << 10);
 }
 
 static void interim_answers_are_not_the_answer(void **state)
@@ -345,9 +345,9 @@ static void interim_answers_are_not_the_answer(void **state)
     peer_say(&bench->peer, "HTTP/1.1 103 Early Hints\r\nX-Id: 1\r\n\r\n"
                            "HTTP/1.1 100 Continue\r\n\r\n" FINE);
     assert_int_equal(call(bench), LK_OK);
-    assert_int_equal(bench->answer.status, 200);
+    assert_int_equal(bench->response.status, 200);
     struct lk_slice id =
-        lk_http_header(latchkey_buf_slice(&bench->answer.headers), "X-Id");
+        lk_http_header(latchkey_buf_slice(&bench->response.headers), "X-Id");
     assert_true(latchkey_slice_equal(id, LK_SLICE("7")));
 }
 
@@ -373,7 +373,7 @@ static void only_where_the_key_is_honoured_a_connection_is_used_twice(
         }
         curl_multi_remove_handle(multi, exchange.easy);
         lk_exchange_end(&exchange, CURLE_OK);
-        assert_int_equal(exchange.answer.status, 200);
+        assert_int_equal(exchange.response.status, 200);
         assert_int_equal(was_said(bench, "\r\nConnection: close\r\n"), i < 3);
         assert_int_equal(atomic_load(&bench->peer.connections),
                          i < 3 ? i + 1 : 4);

@@ -32,19 +32,19 @@ static struct lk_target make_target(void)
 
 static struct lk_http_response failed(CURLcode code, bool sent, unsigned status)
 {
-    struct lk_http_response answer = {.sent = sent, .status = status};
+    struct lk_http_response response = {.sent = sent, .status = status};
 
-    snprintf(answer.error, sizeof(answer.error), "%s",
+    snprintf(response.error, sizeof(response.error), "%s",
              curl_easy_strerror(code));
-    return answer;
+    return response;
 }
 
-static enum lk_end end_of(bool honours, const struct lk_http_response *answer)
+static enum lk_end end_of(bool honours, const struct lk_http_response *response)
 {
     struct lk_target target = make_target();
     struct lk_result result;
 
-    lk_result_of(&target, honours, answer, &result);
+    lk_result_of(&target, honours, response, &result);
     assert_true((result.end == LK_END_DELIVERED) == !result.reason[0]);
     return result.end;
 }
@@ -73,7 +73,7 @@ static bool is_temporary(unsigned status)
 static void every_status_has_its_class(void **state)
 {
     for (unsigned status = 200; status < 600; status++) {
-        struct lk_http_response answer = {
+        struct lk_http_response response = {
             .sent = true, .whole = true, .status = status};
         enum lk_end end = LK_END_DEAD;
         if (status < 300) {
@@ -81,12 +81,12 @@ static void every_status_has_its_class(void **state)
         } else if (is_temporary(status)) {
             end = LK_END_RETRY;
         }
-        assert_int_equal(end_of(true, &answer), end);
+        assert_int_equal(end_of(true, &response), end);
         /* Something went wrong: that is not to say that nothing happened. */
         if (status >= 500) {
             end = LK_END_UNCERTAIN;
         }
-        assert_int_equal(end_of(false, &answer), end);
+        assert_int_equal(end_of(false, &response), end);
     }
 }
 
@@ -107,9 +107,9 @@ static void a_target_says_at_which_failures_nothing_happened(void **state)
 
     allow(&target.safe, 503, 503);
     for (unsigned status = 500; status < 1000; status++) {
-        struct lk_http_response answer = {
+        struct lk_http_response response = {
             .sent = true, .whole = true, .status = status};
-        lk_result_of(&target, false, &answer, &result);
+        lk_result_of(&target, false, &response, &result);
         assert_int_equal(result.end,
                          status == 503 ? LK_END_RETRY : LK_END_UNCERTAIN);
         assert_int_equal(result.doubt, status != 503);
@@ -120,15 +120,15 @@ static void a_target_may_call_any_status_a_success(void **state)
 {
     struct lk_target target = make_target();
     struct lk_result result;
-    struct lk_http_response answer = {
+    struct lk_http_response response = {
         .sent = true, .whole = true, .status = 409};
 
     allow(&target.success, 409, 409);
-    lk_result_of(&target, false, &answer, &result);
+    lk_result_of(&target, false, &response, &result);
     assert_int_equal(result.end, LK_END_DELIVERED);
-    answer.status = 504;
+    response.status = 504;
     allow(&target.success, 504, 504);
-    lk_result_of(&target, false, &answer, &result);
+    lk_result_of(&target, false, &response, &result);
     assert_int_equal(result.end, LK_END_DELIVERED);
 }
 
@@ -143,10 +143,10 @@ static void only_failures_of_the_target_count_for_its_circuit(void **state)
                 {500, false}, {503, false}, {504, false}, {0, false}};
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct lk_http_response answer = {.sent = true,
-                                          .whole = rows[i].status != 0,
-                                          .status = rows[i].status};
-        lk_result_of(&target, false, &answer, &result);
+        struct lk_http_response response = {.sent = true,
+                                            .whole = rows[i].status != 0,
+                                            .status = rows[i].status};
+        lk_result_of(&target, false, &response, &result);
         assert_int_equal(result.healthy, rows[i].healthy);
     }
 }
@@ -155,10 +155,10 @@ static void a_redirect_is_refused_by_name(void **state)
 {
     struct lk_target target = make_target();
     struct lk_result result;
-    struct lk_http_response answer = {
+    struct lk_http_response response = {
         .sent = true, .whole = true, .status = 307};
 
-    lk_result_of(&target, true, &answer, &result);
+    lk_result_of(&target, true, &response, &result);
     assert_int_equal(result.end, LK_END_DEAD);
     assert_non_null(strstr(result.reason, "redirects are not followed"));
 }
@@ -167,11 +167,11 @@ static void a_reason_is_short_and_printable(void **state)
 {
     struct lk_target target = make_target();
     struct lk_result result;
-    struct lk_http_response answer = {0};
+    struct lk_http_response response = {0};
 
-    memset(answer.error, 'x', sizeof(answer.error) - 1);
-    memcpy(answer.error, "a\r\nb\x1b[1m\xff", 10);
-    lk_result_of(&target, true, &answer, &result);
+    memset(response.error, 'x', sizeof(response.error) - 1);
+    memcpy(response.error, "a\r\nb\x1b[1m\xff", 10);
+    lk_result_of(&target, true, &response, &result);
     assert_true(strlen(result.reason) <= LK_REASON_MAX);
     assert_non_null(strstr(result.reason, "a??b?[1m?"));
     for (const char *at = result.reason; *at; at++) {
@@ -182,13 +182,13 @@ static void a_reason_is_short_and_printable(void **state)
 static void a_retry_too_many_is_dead_and_says_why(void **state)
 {
     struct lk_target target = make_target();
-    struct lk_http_response answer = {
+    struct lk_http_response response = {
         .sent = true, .whole = true, .status = 503};
     struct lk_result result;
 
     target.attempts = 3;
     target.max_age_ms = 1000;
-    lk_result_of(&target, true, &answer, &result);
+    lk_result_of(&target, true, &response, &result);
     lk_result_give_up(&target, 2, 999, &result);
     assert_int_equal(result.end, LK_END_RETRY);
     lk_result_give_up(&target, 3, 999, &result);
@@ -196,13 +196,13 @@ static void a_retry_too_many_is_dead_and_says_why(void **state)
     assert_string_equal(result.reason,
                         "given up after 3 attempts: answered 503");
 
-    lk_result_of(&target, true, &answer, &result);
+    lk_result_of(&target, true, &response, &result);
     lk_result_give_up(&target, 1, 1000, &result);
     assert_int_equal(result.end, LK_END_UNCERTAIN); /* it may have happened */
     assert_string_equal(result.reason, "given up for its age: answered 503");
 
-    answer.status = 429;
-    lk_result_of(&target, true, &answer, &result);
+    response.status = 429;
+    lk_result_of(&target, true, &response, &result);
     lk_result_give_up(&target, 1, 1000, &result);
     assert_int_equal(result.end, LK_END_DEAD);
 }
@@ -210,10 +210,11 @@ static void a_retry_too_many_is_dead_and_says_why(void **state)
 static void what_may_have_happened_is_never_given_up(void **state)
 {
     struct lk_target target = make_target();
-    struct lk_http_response answer = failed(CURLE_OPERATION_TIMEDOUT, true, 0);
+    struct lk_http_response response =
+        failed(CURLE_OPERATION_TIMEDOUT, true, 0);
     struct lk_result result;
 
-    lk_result_of(&target, false, &answer, &result);
+    lk_result_of(&target, false, &response, &result);
     lk_result_give_up(&target, 100, UINT64_MAX, &result);
     assert_int_equal(result.end, LK_END_UNCERTAIN);
 }
@@ -228,10 +229,10 @@ static void what_a_key_covers_is_in_doubt(void **state)
     for (int sent = 0; sent < 2; sent++) {
         for (int whole = 0; whole < 2; whole++) {
             for (unsigned status = 0; status < 600; status++) {
-                struct lk_http_response answer = {
+                struct lk_http_response response = {
                     .sent = sent, .whole = whole, .status = status};
-                lk_result_of(&target, true, &answer, &with);
-                lk_result_of(&target, false, &answer, &without);
+                lk_result_of(&target, true, &response, &with);
+                lk_result_of(&target, false, &response, &without);
                 assert_int_equal(with.doubt, without.end == LK_END_UNCERTAIN);
                 status += status ? 0 : 199;
             }
@@ -244,12 +245,12 @@ static void what_a_key_covers_is_in_doubt(void **state)
 static enum lk_end request_end(bool repeatable, bool sent, unsigned status,
                                const char *headers)
 {
-    struct lk_http_response answer = {
+    struct lk_http_response response = {
         .sent = sent, .status = status, .whole = status != 0};
     struct lk_result result;
 
-    answer.headers = (struct lk_buf){(char *)headers, strlen(headers), 0};
-    lk_request_result(repeatable, &answer, &result);
+    response.headers = (struct lk_buf){(char *)headers, strlen(headers), 0};
+    lk_request_result(repeatable, &response, &result);
     assert_int_equal(result.healthy, sent);
     return result.end;
 }
@@ -301,10 +302,10 @@ static void what_the_app_never_heard_of_was_not_sent(void **state)
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct lk_http_response answer = {.sent = rows[i].sent};
-        answer.headers = (struct lk_buf){(char *)rows[i].headers,
-                                         strlen(rows[i].headers), 0};
-        assert_int_equal(lk_request_left(&answer), rows[i].left);
+        struct lk_http_response response = {.sent = rows[i].sent};
+        response.headers = (struct lk_buf){(char *)rows[i].headers,
+                                           strlen(rows[i].headers), 0};
+        assert_int_equal(lk_request_left(&response), rows[i].left);
     }
 }
 
@@ -314,12 +315,12 @@ static void assert_id(const char *where, const char *headers, const char *body,
                       const char *id)
 {
     struct lk_target target = {.id = (char *)where};
-    struct lk_http_response answer = {
+    struct lk_http_response response = {
         .headers = {(char *)headers, strlen(headers), 0},
         .body = {(char *)body, strlen(body), 0}};
     struct lk_buf found = {0};
 
-    lk_provider_id(&target, &answer, &found);
+    lk_provider_id(&target, &response, &found);
     assert_int_equal(found.len, strlen(id));
     assert_memory_equal(found.data ? found.data : "", id, found.len);
     latchkey_buf_free(&found);

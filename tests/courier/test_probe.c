@@ -102,9 +102,9 @@ static void test_no_key_leaves_its_place(void **state)
 static enum lk_proof judge(char *list, unsigned status, char *body)
 {
     struct lk_probe probe = make_probe(list);
-    struct lk_http_response answer = make_answer(status, body);
+    struct lk_http_response response = make_answer(status, body);
 
-    return lk_probe_judge(&probe, &answer);
+    return lk_probe_judge(&probe, &response);
 }
 
 static void test_the_status_decides(void **state)
@@ -144,15 +144,15 @@ static void test_an_answer_without_the_list_proves_nothing(void **state)
 static void test_a_list_that_was_cut_proves_nothing(void **state)
 {
     struct lk_probe probe = make_probe("/data");
-    struct lk_http_response answer = make_answer(200, "{\"data\":[]}");
+    struct lk_http_response response = make_answer(200, "{\"data\":[]}");
 
-    answer.cut = true;
-    assert_int_equal(lk_probe_judge(&probe, &answer), LK_PROOF_NONE);
+    response.cut = true;
+    assert_int_equal(lk_probe_judge(&probe, &response), LK_PROOF_NONE);
 }
 
 static void test_absence_from_a_cache_proves_nothing(void **state)
 {
-    struct lk_http_response answer = {.status = 404};
+    struct lk_http_response response = {.status = 404};
     struct lk_probe probe = {0};
     char aged[] = "Server: x\r\nage: 7\r\n";
     char fresh[] = "Age: 0\r\n";
@@ -160,32 +160,32 @@ static void test_absence_from_a_cache_proves_nothing(void **state)
     (void)state;
     set_statuses(&probe.happened, 200, 299);
     set_statuses(&probe.absent, 404, 404);
-    answer.headers = (struct lk_buf){.data = aged, .len = strlen(aged)};
-    assert_int_equal(lk_probe_judge(&probe, &answer), LK_PROOF_NONE);
-    answer.status = 200;
-    assert_int_equal(lk_probe_judge(&probe, &answer), LK_PROOF_HAPPENED);
-    answer.status = 404;
-    answer.headers = (struct lk_buf){.data = fresh, .len = strlen(fresh)};
-    assert_int_equal(lk_probe_judge(&probe, &answer), LK_PROOF_ABSENT);
+    response.headers = (struct lk_buf){.data = aged, .len = strlen(aged)};
+    assert_int_equal(lk_probe_judge(&probe, &response), LK_PROOF_NONE);
+    response.status = 200;
+    assert_int_equal(lk_probe_judge(&probe, &response), LK_PROOF_HAPPENED);
+    response.status = 404;
+    response.headers = (struct lk_buf){.data = fresh, .len = strlen(fresh)};
+    assert_int_equal(lk_probe_judge(&probe, &response), LK_PROOF_ABSENT);
 }
 
 static void test_a_status_that_means_both_means_nothing(void **state)
 {
     struct lk_probe probe = make_probe(NULL);
-    struct lk_http_response answer = make_answer(404, "");
+    struct lk_http_response response = make_answer(404, "");
 
     set_statuses(&probe.happened, 404, 404);
-    assert_int_equal(lk_probe_judge(&probe, &answer), LK_PROOF_NONE);
+    assert_int_equal(lk_probe_judge(&probe, &response), LK_PROOF_NONE);
 }
 
 static void expect_id(char *list, char *where, char *body, const char *id)
 {
     struct lk_probe probe = make_probe(list);
     struct lk_target target = {.id = where};
-    struct lk_http_response answer = make_answer(200, body);
+    struct lk_http_response response = make_answer(200, body);
     struct lk_buf out = {0};
 
-    lk_probe_provider_id(&target, &probe, &answer, &out);
+    lk_probe_provider_id(&target, &probe, &response, &out);
     assert_int_equal(out.len, strlen(id));
     assert_memory_equal(out.data ? out.data : "", id, out.len);
     latchkey_buf_free(&out);

@@ -1,6 +1,6 @@
 /* test_schedule.c - when a job is tried again: jitter by its distribution,
  * Retry-After in every spelling, and when it is given up (C29). */
-#include "courier/schedule.h"
+#include "courier/pacing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

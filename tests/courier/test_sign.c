@@ -3,7 +3,7 @@
  *   printf '%s' ID.TIME.BODY | openssl dgst -sha256 -mac HMAC \
  *     -macopt hexkey:KEY -binary | base64
  */
-#include "courier/sign.h"
+#include "courier/webhook_sign.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

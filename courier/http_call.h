@@ -1,13 +1,13 @@
 /*
- * http.h - one HTTP call to a target, by libcurl: how its handle is built, what
+ * http_call.h - one HTTP call to a target, by libcurl: how its handle is built, what
  * came back, and a call that blocks, for threads that may wait.
  *
  * The rules are the same for every call: no redirects, no proxies from the
  * environment, no cookies, certificates are always verified, and nothing but
  * the target's own URL with a path that lk_path_fault finds nothing wrong with.
  */
-#ifndef LK_HTTP_H
-#define LK_HTTP_H
+#ifndef LK_HTTP_CALL_H
+#define LK_HTTP_CALL_H
 
 #include "config/targets.h"
 #include "latchkey.h"
@@ -32,7 +32,7 @@ struct lk_http_request {
     struct lk_slice body;
     uint64_t connect_timeout_ms; /* 0: the target's */
     uint64_t timeout_ms;         /* likewise, for the whole call */
-    size_t answer_max;           /* bytes of body; 0: LK_HTTP_RESPONSE_MAX */
+    size_t response_max;         /* bytes of body; 0: LK_HTTP_RESPONSE_MAX */
     bool gateway; /* a request's own path and headers: sent as they are */
     const atomic_bool *cancel; /* lk_http_call; NULL: none. Once it is true the
                                   call is given up, LK_IO */
@@ -52,7 +52,7 @@ struct lk_http_response {
                                   in it: escape it for a log */
 };
 
-void lk_http_response_free(struct lk_http_response *answer);
+void lk_http_response_free(struct lk_http_response *response);
 
 /* The value of the first header of that name, trimmed; data NULL: none. */
 struct lk_slice lk_http_header(struct lk_slice headers, const char *name);
@@ -65,7 +65,7 @@ struct lk_slice lk_http_header(struct lk_slice headers, const char *name);
  * `answer` was {0} or freed before. Any thread.
  */
 LK_MUST_CHECK enum lk_status lk_http_call(const struct lk_http_request *request,
-                                          struct lk_http_response *answer);
+                                          struct lk_http_response *response);
 
 /* ---- for callers with a multi handle of their own ------------------------ */
 
@@ -81,14 +81,14 @@ struct lk_exchange {
     struct curl_slist *list; /* node after node in one piece of memory */
     size_t list_cap;
     char method[LK_METHOD_MAX + 1];
-    size_t answer_max;
+    size_t response_max;
     const atomic_bool *cancel;
     void *owner;       /* the caller's */
     bool headers_done; /* the empty line behind them has come */
     bool left;         /* curl has a connection, and begins to send. Once: a
                           request is sent by nobody but the caller again */
     bool died;         /* curl was about to send it a second time */
-    struct lk_http_response answer;
+    struct lk_http_response response;
 };
 
 /*

@@ -1,14 +1,14 @@
-/* outcome.c - what an answer, or its absence, means for a job. */
-#include "courier/outcome.h"
+/* call_result.c - what a response, or its absence, means for a job. */
+#include "courier/call_result.h"
 
-#include "courier/schedule.h"
+#include "courier/pacing.h"
 #include "lib/json.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-static void clean(char *text)
+static void replace_unprintable(char *text)
 {
     for (; *text; text++) {
         if (*text < ' ' || *text > '~') {
@@ -24,27 +24,27 @@ void lk_result_reason(struct lk_result *result, const char *format, ...)
     va_start(args, format);
     vsnprintf(result->reason, sizeof(result->reason), format, args);
     va_end(args);
-    clean(result->reason);
+    replace_unprintable(result->reason);
 }
 
 /* Sent, and nobody knows what became of it. */
-static void doubt(bool honours, struct lk_result *result)
+static void set_doubt(bool honours, struct lk_result *result)
 {
     result->end = honours ? LK_END_RETRY : LK_END_UNCERTAIN;
     result->doubt = true;
 }
 
-static void judge_success(bool honours, const struct lk_http_response *answer,
+static void judge_success(bool honours, const struct lk_http_response *response,
                           struct lk_result *result)
 {
-    if (answer->whole) {
+    if (response->whole) {
         result->end = LK_END_DELIVERED;
         result->healthy = true;
         return;
     }
-    doubt(honours, result);
+    set_doubt(honours, result);
     lk_result_reason(result, "answered %u, but not to the end: %s",
-                     answer->status, answer->error);
+                     response->status, response->error);
 }
 
 /* Nobody but the service itself can say that nothing happened. */
@@ -71,19 +71,19 @@ static void judge_failure(const struct lk_target *target, bool honours,
 }
 
 void lk_result_of(const struct lk_target *target, bool honours,
-                  const struct lk_http_response *answer,
+                  const struct lk_http_response *response,
                   struct lk_result *result)
 {
-    unsigned status = answer->status;
+    unsigned status = response->status;
 
     *result = (struct lk_result){.end = LK_END_RETRY};
-    if (!answer->sent) {
-        lk_result_reason(result, "not sent: %s", answer->error);
+    if (!response->sent) {
+        lk_result_reason(result, "not sent: %s", response->error);
     } else if (!status) {
-        doubt(honours, result);
-        lk_result_reason(result, "sent, no answer: %s", answer->error);
+        set_doubt(honours, result);
+        lk_result_reason(result, "sent, no answer: %s", response->error);
     } else if (lk_statuses_have(&target->success, status)) {
-        judge_success(honours, answer, result);
+        judge_success(honours, response, result);
     } else {
         judge_failure(target, honours, status, result);
     }
@@ -111,7 +111,7 @@ void lk_result_give_up(const struct lk_target *target, unsigned failures,
 
 /* ---- the provider's id --------------------------------------------------- */
 
-static bool is_id(struct lk_slice text)
+static bool is_provider_id(struct lk_slice text)
 {
     for (size_t i = 0; i < text.len; i++) {
         if ((unsigned char)text.data[i] < ' ' || text.data[i] == 0x7f) {
@@ -122,8 +122,8 @@ static bool is_id(struct lk_slice text)
 }
 
 /* A string or a number; nothing else is a name. */
-static enum lk_status read_member(const char *pointer, struct lk_slice body,
-                                  struct lk_buf *id)
+static enum lk_status read_id_member(const char *pointer, struct lk_slice body,
+                                     struct lk_buf *id)
 {
     struct lk_slice value;
     enum lk_status status = lk_json_find(body, latchkey_slice(pointer), &value);
@@ -136,21 +136,21 @@ static enum lk_status read_member(const char *pointer, struct lk_slice body,
 }
 
 void lk_provider_id(const struct lk_target *target,
-                    const struct lk_http_response *answer, struct lk_buf *id)
+                    const struct lk_http_response *response, struct lk_buf *id)
 {
     size_t start = id->len;
     enum lk_status status = LK_NOT_FOUND;
 
     if (target->id && !strncmp(target->id, "header:", 7)) {
         status = latchkey_buf_add_slice(
-            id, lk_http_header(latchkey_buf_slice(&answer->headers),
+            id, lk_http_header(latchkey_buf_slice(&response->headers),
                                target->id + 7));
     } else if (target->id && !strncmp(target->id, "json:", 5)) {
-        status =
-            read_member(target->id + 5, latchkey_buf_slice(&answer->body), id);
+        status = read_id_member(target->id + 5,
+                                latchkey_buf_slice(&response->body), id);
     }
     if (status ||
-        !is_id((struct lk_slice){id->data + start, id->len - start})) {
+        !is_provider_id((struct lk_slice){id->data + start, id->len - start})) {
         id->len = start;
     }
 }

@@ -1,5 +1,5 @@
 /*
- * gateway.c - the requests of asynchronous operations: delivered through the
+ * gateway_request.c - the requests of asynchronous operations: delivered through the
  * gateway's internal socket, which completes the operation itself and tells us
  * what became of it.
  */
@@ -18,8 +18,9 @@ static bool fits_header(struct lk_slice value)
     return true;
 }
 
-static enum lk_status add_header(struct lk_buf *headers, const char *name,
-                                 struct lk_slice value)
+static enum lk_status add_gateway_header(struct lk_buf *headers,
+                                         const char *name,
+                                         struct lk_slice value)
 {
     enum lk_status status = latchkey_buf_printf(headers, "Latchkey-%s: ", name);
 
@@ -40,12 +41,12 @@ enum lk_status lk_request_headers(const struct lk_store *store,
     enum lk_status status;
 
     latchkey_reference_encode(job->number, store->reference_secret, reference);
-    status = add_header(headers, "Tenant", job->operation.tenant);
+    status = add_gateway_header(headers, "Tenant", job->operation.tenant);
     if (!status) {
-        status = add_header(headers, "Scope", job->operation.scope);
+        status = add_gateway_header(headers, "Scope", job->operation.scope);
     }
     if (!status) {
-        status = add_header(headers, "Key", job->operation.key);
+        status = add_gateway_header(headers, "Key", job->operation.key);
     }
     if (!status) {
         status = latchkey_buf_printf(headers,
@@ -58,54 +59,55 @@ enum lk_status lk_request_headers(const struct lk_store *store,
 }
 
 /* Nobody knows: only what may run again is tried again. */
-static void doubt(bool repeatable, struct lk_result *result)
+static void end_in_doubt(bool repeatable, struct lk_result *result)
 {
     result->end = repeatable ? LK_END_RETRY : LK_END_UNCERTAIN;
 }
 
-bool lk_request_left(const struct lk_http_response *answer)
+bool lk_request_left(const struct lk_http_response *response)
 {
-    struct lk_slice headers = latchkey_buf_slice(&answer->headers);
+    struct lk_slice headers = latchkey_buf_slice(&response->headers);
 
-    return answer->sent &&
+    return response->sent &&
            !latchkey_slice_equal(lk_http_header(headers, "Latchkey-Sent"),
                                  LK_SLICE("no"));
 }
 
 /* The gateway that can be reached is healthy, however the app does. */
-void lk_request_result(bool repeatable, const struct lk_http_response *answer,
+void lk_request_result(bool repeatable, const struct lk_http_response *response,
                        struct lk_result *result)
 {
-    struct lk_slice word = lk_http_header(latchkey_buf_slice(&answer->headers),
-                                          "Latchkey-Outcome");
+    struct lk_slice word = lk_http_header(
+        latchkey_buf_slice(&response->headers), "Latchkey-Outcome");
 
-    *result = (struct lk_result){.end = LK_END_RETRY, .healthy = answer->sent};
-    if (!answer->sent) {
-        lk_result_reason(result, "not sent: %s", answer->error);
+    *result =
+        (struct lk_result){.end = LK_END_RETRY, .healthy = response->sent};
+    if (!response->sent) {
+        lk_result_reason(result, "not sent: %s", response->error);
     } else if (latchkey_slice_equal(word, LK_SLICE("completed")) ||
                latchkey_slice_equal(word, LK_SLICE("stale"))) {
         result->end = LK_END_DELIVERED;
     } else if (latchkey_slice_equal(word, LK_SLICE("released")) &&
-               !lk_request_left(answer)) {
+               !lk_request_left(response)) {
         lk_result_reason(result,
                          "the gateway answered %u, the app was not "
                          "reached",
-                         answer->status);
+                         response->status);
     } else if (latchkey_slice_equal(word, LK_SLICE("released"))) {
         lk_result_reason(result, "the app answered %u, nothing happened",
-                         answer->status);
-    } else if (answer->status) {
-        doubt(repeatable, result);
+                         response->status);
+    } else if (response->status) {
+        end_in_doubt(repeatable, result);
         lk_result_reason(result, "answered %u: the outcome is unknown",
-                         answer->status);
+                         response->status);
     } else {
-        doubt(repeatable, result);
-        lk_result_reason(result, "sent, no answer: %s", answer->error);
+        end_in_doubt(repeatable, result);
+        lk_result_reason(result, "sent, no answer: %s", response->error);
     }
 }
 
 enum lk_status lk_request_problem(const struct lk_store *store,
-                                  struct lk_errand *errand)
+                                  struct lk_delivery *delivery)
 {
     char reference[LK_REFERENCE_TEXT + 1];
     struct lk_problem problem = {
@@ -114,12 +116,12 @@ enum lk_status lk_request_problem(const struct lk_store *store,
                            "delivered. It was never run."),
     };
 
-    latchkey_reference_encode(errand->job.number, store->reference_secret,
+    latchkey_reference_encode(delivery->job.number, store->reference_secret,
                               reference);
     problem.reference = latchkey_slice(reference);
-    errand->status = latchkey_problem_status(&problem);
-    errand->headers.len = errand->body.len = 0;
+    delivery->status = latchkey_problem_status(&problem);
+    delivery->headers.len = delivery->body.len = 0;
     enum lk_status status = latchkey_buf_add_text(
-        &errand->headers, "Content-Type: application/problem+json\r\n");
-    return status ? status : latchkey_problem_write(&problem, &errand->body);
+        &delivery->headers, "Content-Type: application/problem+json\r\n");
+    return status ? status : latchkey_problem_write(&problem, &delivery->body);
 }

@@ -1,9 +1,9 @@
 /*
- * sign.h - signatures of webhooks, in the form of Standard Webhooks: whoever
+ * webhook_sign.h - signatures of webhooks, in the form of Standard Webhooks: whoever
  * receives a call can check who sent it, and when.
  */
-#ifndef LK_SIGN_H
-#define LK_SIGN_H
+#ifndef LK_WEBHOOK_SIGN_H
+#define LK_WEBHOOK_SIGN_H
 
 #include "latchkey.h"
 

@@ -1,5 +1,5 @@
-/* poll.c - curl's sockets and timer, and the bell, in one epoll. */
-#include "courier/poll.h"
+/* curl_poll.c - curl's sockets and timer, and the bell, in one epoll. */
+#include "courier/curl_poll.h"
 
 #include "courier/courier.h"
 
@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { EVENTS = 256, SLEEP_MAX_MS = 60000 };
+enum { POLL_EVENTS = 256, POLL_SLEEP_MAX_MS = 60000 };
 
 /*
  * A connection that is kept is used by call after call, and curl wants its
@@ -90,7 +90,8 @@ enum lk_status lk_poll_attach(struct lk_poll *poll, CURL *easy)
 
 /* Should there be no memory for it, its call runs into its time-out; to tell
  * curl would end all of them. */
-static void watch(struct lk_poll *poll, int fd, uint32_t events, bool known)
+static void add_to_epoll(struct lk_poll *poll, int fd, uint32_t events,
+                         bool known)
 {
     struct epoll_event event = {.events = events, .data.fd = fd};
 
@@ -101,20 +102,20 @@ static void watch(struct lk_poll *poll, int fd, uint32_t events, bool known)
     }
 }
 
-static void watch_ours(struct lk_poll *poll, int fd, uint32_t events)
+static void set_wanted_events(struct lk_poll *poll, int fd, uint32_t events)
 {
     struct lk_poll_socket *found = &poll->sockets[fd];
 
     found->wanted = events;
     if (events && found->in_epoll != events) {
-        watch(poll, fd, events, found->in_epoll != 0);
+        add_to_epoll(poll, fd, events, found->in_epoll != 0);
         found->in_epoll = events;
     }
 }
 
 /* curl tells which sockets it waits for, and for what. */
-static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *context,
-                        void *known)
+static int note_curl_socket(CURL *easy, curl_socket_t fd, int what,
+                            void *context, void *known)
 {
     struct lk_poll *poll = context;
     uint32_t events = 0;
@@ -125,11 +126,11 @@ static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *context,
         events |= what & CURL_POLL_OUT ? EPOLLOUT : 0;
     }
     if (find_socket(poll, fd)) {
-        watch_ours(poll, fd, events);
+        set_wanted_events(poll, fd, events);
     } else if (what == CURL_POLL_REMOVE) {
         epoll_ctl(poll->epoll, EPOLL_CTL_DEL, fd, NULL);
     } else {
-        watch(poll, fd, events, known != NULL);
+        add_to_epoll(poll, fd, events, known != NULL);
         if (!known) {
             curl_multi_assign(poll->multi, fd, poll);
         }
@@ -137,7 +138,7 @@ static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *context,
     return 0;
 }
 
-static int set_timer(CURLM *multi, long wait_ms, void *context)
+static int note_curl_timer(CURLM *multi, long wait_ms, void *context)
 {
     struct lk_poll *poll = context;
 
@@ -160,9 +161,9 @@ enum lk_status lk_poll_open(struct lk_poll *poll)
         epoll_ctl(poll->epoll, EPOLL_CTL_ADD, poll->bell, &event)) {
         return LK_NOMEM;
     }
-    curl_multi_setopt(poll->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
+    curl_multi_setopt(poll->multi, CURLMOPT_SOCKETFUNCTION, note_curl_socket);
     curl_multi_setopt(poll->multi, CURLMOPT_SOCKETDATA, poll);
-    curl_multi_setopt(poll->multi, CURLMOPT_TIMERFUNCTION, set_timer);
+    curl_multi_setopt(poll->multi, CURLMOPT_TIMERFUNCTION, note_curl_timer);
     curl_multi_setopt(poll->multi, CURLMOPT_TIMERDATA, poll);
     return LK_OK;
 }
@@ -179,7 +180,8 @@ void lk_poll_close(struct lk_poll *poll)
     }
 }
 
-static void handle(struct lk_poll *poll, const struct epoll_event *event)
+static void handle_poll_event(struct lk_poll *poll,
+                              const struct epoll_event *event)
 {
     struct lk_poll_socket *found = find_socket(poll, event->data.fd);
     uint64_t rings;
@@ -214,16 +216,16 @@ void lk_poll_timers(struct lk_poll *poll)
 
 void lk_poll_wait(struct lk_poll *poll, uint64_t until_ms)
 {
-    struct epoll_event events[EVENTS];
+    struct epoll_event events[POLL_EVENTS];
     uint64_t now_ms = lk_courier_clock_ms();
 
     until_ms = poll->timer_ms < until_ms ? poll->timer_ms : until_ms;
     uint64_t wait_ms = until_ms > now_ms ? until_ms - now_ms : 0;
-    int count =
-        epoll_wait(poll->epoll, events, EVENTS,
-                   wait_ms < SLEEP_MAX_MS ? (int)wait_ms : SLEEP_MAX_MS);
+    int count = epoll_wait(poll->epoll, events, POLL_EVENTS,
+                           wait_ms < POLL_SLEEP_MAX_MS ? (int)wait_ms
+                                                       : POLL_SLEEP_MAX_MS);
     for (int i = 0; i < count; i++) {
-        handle(poll, &events[i]);
+        handle_poll_event(poll, &events[i]);
     }
 }
 

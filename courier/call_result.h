@@ -1,5 +1,5 @@
 /*
- * outcome.h - what an answer, or its absence, means for a job. Pure.
+ * call_result.h - what a response, or its absence, means for a job. Pure.
  *
  *   the call                      honours the key   does not
  *   was never sent                retry             retry
@@ -17,10 +17,10 @@
  * 408, 425 and 429 say that the request was not taken, and so do all other
  * 4xx: it is the request that is refused.
  */
-#ifndef LK_OUTCOME_H
-#define LK_OUTCOME_H
+#ifndef LK_CALL_RESULT_H
+#define LK_CALL_RESULT_H
 
-#include "courier/http.h"
+#include "courier/http_call.h"
 #include "store/store.h"
 
 struct lk_result {
@@ -31,7 +31,7 @@ struct lk_result {
 };
 
 void lk_result_of(const struct lk_target *target, bool honours,
-                  const struct lk_http_response *answer,
+                  const struct lk_http_response *response,
                   struct lk_result *result);
 
 /* A retry that comes too late, or once too often, is none: dead. In doubt and
@@ -50,6 +50,6 @@ void lk_result_reason(struct lk_result *result, const char *format, ...)
  * UTF-8, or has control characters in it.
  */
 void lk_provider_id(const struct lk_target *target,
-                    const struct lk_http_response *answer, struct lk_buf *id);
+                    const struct lk_http_response *response, struct lk_buf *id);
 
 #endif

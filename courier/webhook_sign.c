@@ -1,5 +1,5 @@
-/* sign.c - HMAC-SHA-256 over id, timestamp and body. */
-#include "courier/sign.h"
+/* webhook_sign.c - HMAC-SHA-256 over id, timestamp and body. */
+#include "courier/webhook_sign.h"
 
 #include <inttypes.h>
 #include <openssl/core_names.h>
@@ -44,9 +44,9 @@ static size_t read_key(struct lk_slice secret, unsigned char key[KEY_MAX])
     return secret.len;
 }
 
-static bool compute(const unsigned char *key, size_t key_len,
-                    struct lk_slice head, struct lk_slice body,
-                    unsigned char hash[HASH])
+static bool compute_hmac(const unsigned char *key, size_t key_len,
+                         struct lk_slice head, struct lk_slice body,
+                         unsigned char hash[HASH])
 {
     EVP_MAC *mac = EVP_MAC_fetch(NULL, "HMAC", NULL);
     EVP_MAC_CTX *context = mac ? EVP_MAC_CTX_new(mac) : NULL;
@@ -78,7 +78,7 @@ static enum lk_status add_signature(struct lk_slice secret,
     if (!len) {
         return LK_OK;
     }
-    bool good = compute(key, len, head, body, hash);
+    bool good = compute_hmac(key, len, head, body, hash);
     explicit_bzero(key, sizeof(key));
     if (!good) {
         return LK_NOMEM;

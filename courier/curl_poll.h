@@ -1,10 +1,10 @@
 /*
- * poll.h - what the courier's thread sleeps on: curl's sockets, by epoll, so
+ * curl_poll.h - what the courier's thread sleeps on: curl's sockets, by epoll, so
  * that a thousand calls that hang cost those that move nothing; and a bell
  * that other threads ring.
  */
-#ifndef LK_POLL_H
-#define LK_POLL_H
+#ifndef LK_CURL_POLL_H
+#define LK_CURL_POLL_H
 
 #include "latchkey.h"
 

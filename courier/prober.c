@@ -1,0 +1,777 @@
+/* prober.c - who is asked about what is uncertain, and when: the thread, its
+ * places, its pages, its alert. */
+#include "courier/prober.h"
+#include "daemon/log.h"
+#include "daemon/thread.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MS_NS UINT64_C(1000000)
+
+enum {
+    PROBE_NOTES = 65536,
+    PROBE_TURN_MS = 2000,    /* then others have theirs */
+    PROBE_DEMAND_MS = 20000, /* a call that is under way then comes on top */
+};
+
+uint64_t lk_probe_now_ns(void)
+{
+    return uv_hrtime();
+}
+
+static bool has_other_work(const struct lk_prober *prober, bool lightly)
+{
+    return atomic_load(&prober->stopping) ||
+           (lightly && (prober->has_fresh || prober->demands));
+}
+
+void lk_probe_sleep(struct lk_prober *prober, uint64_t ns, bool lightly)
+{
+    uint64_t until = uv_hrtime() + ns;
+
+    uv_mutex_lock(&prober->lock);
+    for (uint64_t now;
+         !has_other_work(prober, lightly) && (now = uv_hrtime()) < until;) {
+        (void)uv_cond_timedwait(&prober->changed, &prober->lock, until - now);
+    }
+    uv_mutex_unlock(&prober->lock);
+}
+
+/* ---- places: who is asked ------------------------------------------------ */
+
+enum { PROBE_TICK_MIN_MS = 20, PROBE_TICK_MAX_MS = 10000 };
+
+static bool check_probe_path(const char *path, const char *kind,
+                             const char *name)
+{
+    const struct lk_slice any = LK_SLICE("x");
+    struct lk_buf out = {0};
+    enum lk_status status = lk_probe_path(
+        path, &(struct lk_probe_words){any, any, any, any, any, any}, &out);
+
+    if (!status && lk_path_fault(latchkey_buf_slice(&out))) {
+        status = LK_INVALID;
+    }
+    latchkey_buf_free(&out);
+    if (status) {
+        char quoted[LK_LOG_QUOTED];
+        lk_log(LK_LOG_ERROR, "probe-invalid", "%s=%s path=%s", kind, name,
+               lk_log_quote(latchkey_slice(path), quoted, sizeof(quoted)));
+    }
+    return !status;
+}
+
+static void add_target_place(struct lk_prober *prober,
+                             const struct lk_target *target)
+{
+    if (target->probe.path &&
+        check_probe_path(target->probe.path, "target", target->name)) {
+        prober->places[prober->place_count++] =
+            (struct lk_probe_place){.target = target, .probe = &target->probe};
+    }
+}
+
+static void add_route_place(struct lk_prober *prober,
+                            const struct lk_route *route)
+{
+    const struct lk_target *target =
+        route->target
+            ? lk_target_find(&prober->targets, latchkey_slice(route->target))
+            : NULL;
+
+    if (route->probe.path &&
+        (!target ||
+         !check_probe_path(route->probe.path, "route", route->name))) {
+        return;
+    }
+    if (route->rollback_target) {
+        const struct lk_target *other = lk_target_find(
+            &prober->targets, latchkey_slice(route->rollback_target));
+        if (!other || !route->rollback_path ||
+            !check_probe_path(route->rollback_path, "route", route->name)) {
+            return;
+        }
+        target = target ? target : other;
+    }
+    if (route->probe.path || route->rollback_target) {
+        prober->places[prober->place_count++] = (struct lk_probe_place){
+            .target = target, .route = route, .probe = &route->probe};
+        prober->has_routes = true;
+    }
+}
+
+static enum lk_status make_places(struct lk_prober *prober)
+{
+    const struct lk_targets *targets = &prober->targets;
+    size_t most = targets->count + targets->route_count;
+
+    free(prober->places);
+    prober->place_count = 0;
+    prober->has_routes = false;
+    prober->cursor = 0;
+    prober->places = calloc(most + 1, sizeof(*prober->places));
+    if (!prober->places) {
+        return LK_NOMEM;
+    }
+    for (size_t i = 0; i < targets->count; i++) {
+        add_target_place(prober, &targets->targets[i]);
+    }
+    for (size_t i = 0; i < targets->route_count; i++) {
+        add_route_place(prober, &targets->routes[i]);
+    }
+    return LK_OK;
+}
+
+static uint64_t probe_tick_ms(const struct lk_prober *prober)
+{
+    uint64_t tick = PROBE_TICK_MAX_MS;
+
+    for (size_t i = 0; i < prober->place_count; i++) {
+        const struct lk_probe *probe = prober->places[i].probe;
+        tick = probe->interval_ms < tick ? probe->interval_ms : tick;
+    }
+    return tick < PROBE_TICK_MIN_MS ? PROBE_TICK_MIN_MS : tick;
+}
+
+/* ---- pages: what is uncertain -------------------------------------------- */
+
+static void clear_page(struct lk_probe_page *page)
+{
+    for (size_t i = 0; i < page->count; i++) {
+        latchkey_buf_free(&page->subjects[i].text);
+    }
+    page->count = 0;
+    page->next = 0;
+}
+
+/* Copies the texts that the slices show, which are somebody else's, and lets
+ * them point to the copy. */
+static enum lk_status copy_subject_texts(struct lk_probe_subject *subject)
+{
+    struct lk_slice *slices[] = {&subject->name.tenant, &subject->name.scope,
+                                 &subject->name.key,    &subject->job,
+                                 &subject->path,        &subject->provider_id};
+    const size_t count = sizeof(slices) / sizeof(slices[0]);
+    size_t total = 1;
+
+    for (size_t i = 0; i < count; i++) {
+        total += slices[i]->len;
+    }
+    enum lk_status status = latchkey_buf_reserve(&subject->text, total);
+    for (size_t i = 0; i < count && !status; i++) {
+        const char *copy = subject->text.data + subject->text.len;
+        status = latchkey_buf_add_slice(&subject->text, *slices[i]);
+        slices[i]->data = copy;
+    }
+    return status;
+}
+
+static bool add_subject(struct lk_probe_page *page,
+                        struct lk_probe_subject subject)
+{
+    struct lk_probe_subject *into = &page->subjects[page->count];
+
+    *into = subject;
+    into->text = (struct lk_buf){0};
+    if (copy_subject_texts(into)) {
+        latchkey_buf_free(&into->text);
+        return false;
+    }
+    page->count++;
+    return page->count < LK_PROBE_PAGE;
+}
+
+static void tally_uncertain(struct lk_probe_tally *tally, uint64_t since_ms)
+{
+    tally->count++;
+    if (!tally->oldest_ms || since_ms < tally->oldest_ms) {
+        tally->oldest_ms = since_ms;
+    }
+}
+
+/* ---- jobs ---------------------------------------------------------------- */
+
+struct uncertain_jobs_context {
+    struct lk_probe_page *page;
+    struct lk_probe_place *place;
+};
+
+static bool take_uncertain_job(void *context, const struct lk_job *job)
+{
+    struct uncertain_jobs_context *rows = context;
+
+    return add_subject(rows->page, (struct lk_probe_subject){
+                                       .place = rows->place,
+                                       .id = job->id,
+                                       .fence = job->attempts,
+                                       .since_ms = job->ended_ms,
+                                       .number = job->number,
+                                       .generation = job->generation,
+                                       .name = job->operation,
+                                       .job = job->name,
+                                       .path = job->path,
+                                       .provider_id = job->provider_id,
+                                   });
+}
+
+static enum lk_status read_uncertain_jobs(struct lk_prober *prober,
+                                          struct lk_probe_place *place,
+                                          uint64_t cursor)
+{
+    struct lk_store *store = prober->setup.store;
+    struct uncertain_jobs_context rows = {&prober->page, place};
+    const struct lk_jobs_query query = {
+        .state = LK_JOB_UNCERTAIN,
+        .target = latchkey_slice(place->target->name),
+        .cursor = cursor,
+        .limit = LK_PROBE_PAGE,
+    };
+
+    clear_page(&prober->page);
+    uint64_t began = lk_probe_now_ns();
+    enum lk_status status = store->class->jobs(
+        store, &query, take_uncertain_job, &rows, &prober->page.next);
+    prober->read_ns += lk_probe_now_ns() - began;
+    return status;
+}
+
+/* ---- operations ---------------------------------------------------------- */
+
+static struct lk_probe_place *find_route_place(
+    struct lk_prober *prober, const struct lk_operation *operation)
+{
+    for (size_t i = 0; i < prober->place_count; i++) {
+        struct lk_probe_place *place = &prober->places[i];
+        if (place->route &&
+            lk_route_matches(place->route, operation->name.tenant,
+                             operation->name.scope)) {
+            return place;
+        }
+    }
+    return NULL;
+}
+
+static bool take_uncertain_operation(void *context,
+                                     const struct lk_operation *operation)
+{
+    struct lk_prober *prober = context;
+    struct lk_probe_place *place = find_route_place(prober, operation);
+
+    if (prober->counting && place) {
+        tally_uncertain(&place->tally, operation->since_ms);
+    }
+    return !place ||
+           add_subject(&prober->page, (struct lk_probe_subject){
+                                          .place = place,
+                                          .id = operation->number,
+                                          .fence = operation->token,
+                                          .since_ms = operation->since_ms,
+                                          .number = operation->number,
+                                          .generation = operation->generation,
+                                          .name = operation->name,
+                                      });
+}
+
+static enum lk_status read_uncertain_operations(struct lk_prober *prober,
+                                                uint64_t cursor)
+{
+    struct lk_store *store = prober->setup.store;
+    const struct lk_list_query query = {
+        .state = LK_STATE_UNCERTAIN,
+        .cursor = cursor,
+        .limit = LK_PROBE_PAGE,
+    };
+
+    clear_page(&prober->page);
+    uint64_t began = lk_probe_now_ns();
+    enum lk_status status = store->class->list(
+        store, &query, take_uncertain_operation, prober, &prober->page.next);
+    prober->read_ns += lk_probe_now_ns() - began;
+    return status;
+}
+
+/* ---- alerts: what stays uncertain ---------------------------------------- */
+
+#define ALERT_NS       (UINT64_C(1000000000))
+#define ALERT_AGAIN_NS (60 * ALERT_NS)
+
+enum {
+    ALERTS_MAX = 1024,
+    ALERT_PAUSE_FACTOR = 20, /* looking takes at most one in so many moments */
+};
+
+/* What was said of a target's jobs. */
+struct lk_probe_alert {
+    char name[LK_TARGET_NAME_MAX + 1];
+    struct lk_probe_tally tally;
+};
+
+/* Once a minute at most; a count that has fallen since is not worth it. */
+static bool take_alert_due(struct lk_probe_tally *tally)
+{
+    uint64_t now = lk_probe_now_ns();
+
+    if (tally->logged_ns && now - tally->logged_ns < ALERT_AGAIN_NS) {
+        return false;
+    }
+    bool falls = tally->count < tally->logged_count;
+    tally->logged_count = tally->count;
+    tally->logged_ns = tally->count ? now : 0;
+    return tally->count && !falls;
+}
+
+static void log_uncertain(const char *what, const char *kind, const char *name,
+                          struct lk_probe_tally *tally, uint64_t now_ms)
+{
+    if (take_alert_due(tally)) {
+        uint64_t age =
+            now_ms > tally->oldest_ms ? now_ms - tally->oldest_ms : 0;
+        lk_log(LK_LOG_WARN, "uncertain",
+               "kind=%s %s=%s count=%llu oldest_s=%llu", what, kind, name,
+               (unsigned long long)tally->count,
+               (unsigned long long)(age / 1000));
+    }
+}
+
+static struct lk_probe_alert *find_or_add_alert(struct lk_prober *prober,
+                                                struct lk_slice name)
+{
+    for (size_t i = 0; i < prober->alert_count; i++) {
+        if (latchkey_slice_equal(name,
+                                 latchkey_slice(prober->alerts[i].name))) {
+            return &prober->alerts[i];
+        }
+    }
+    if (prober->alert_count == ALERTS_MAX || name.len > LK_TARGET_NAME_MAX) {
+        return NULL;
+    }
+    struct lk_probe_alert *alerts = realloc(
+        prober->alerts, (prober->alert_count + 1) * sizeof(*prober->alerts));
+    if (!alerts) {
+        return NULL;
+    }
+    prober->alerts = alerts;
+    struct lk_probe_alert *alert = &alerts[prober->alert_count++];
+    *alert = (struct lk_probe_alert){0};
+    memcpy(alert->name, name.data, name.len);
+    return alert;
+}
+
+/* Requests are counted as operations, not twice. */
+static bool count_uncertain_jobs(void *context,
+                                 const struct lk_target_summary *summary)
+{
+    struct lk_probe_alert *alert;
+
+    if (summary->jobs[LK_JOB_UNCERTAIN] &&
+        !latchkey_slice_equal(summary->name, LK_SLICE(LK_TARGET_GATEWAY)) &&
+        (alert = find_or_add_alert(context, summary->name)) != NULL) {
+        alert->tally.count = summary->jobs[LK_JOB_UNCERTAIN];
+        alert->tally.oldest_ms = summary->oldest_uncertain_ms;
+    }
+    return true;
+}
+
+static void free_alerts(struct lk_prober *prober)
+{
+    free(prober->alerts);
+    prober->alerts = NULL;
+    prober->alert_count = 0;
+}
+
+static void log_alerts(struct lk_prober *prober)
+{
+    struct lk_store *store = prober->setup.store;
+    struct lk_store_stats stats = {0};
+    uint64_t started_ns = lk_probe_now_ns();
+
+    if (started_ns < prober->alert_ns) {
+        return;
+    }
+    store->class->stats(store, &stats);
+    for (size_t i = 0; i < prober->alert_count; i++) {
+        prober->alerts[i].tally.count = 0;
+    }
+    if (!store->class->targets(store, count_uncertain_jobs, prober)) {
+        for (size_t i = 0; i < prober->alert_count; i++) {
+            log_uncertain("job", "target", prober->alerts[i].name,
+                          &prober->alerts[i].tally, stats.now_ms);
+        }
+    }
+    for (size_t i = 0; i < prober->place_count; i++) {
+        if (prober->places[i].route) {
+            log_uncertain("operation", "route", prober->places[i].route->name,
+                          &prober->places[i].tally, stats.now_ms);
+        }
+    }
+    uint64_t took_ns = lk_probe_now_ns() - started_ns;
+    prober->alert_ns = started_ns + (took_ns > ALERT_NS / ALERT_PAUSE_FACTOR
+                                         ? ALERT_PAUSE_FACTOR * took_ns
+                                         : ALERT_NS);
+}
+
+/* ---- turns --------------------------------------------------------------- */
+
+/* One stretch of work: until when, and what it came to. */
+struct probe_turn {
+    uint64_t until_ns;
+    bool at_once; /* whether or not its time has come */
+    const struct lk_target *only;
+    struct lk_probe_counts counts;
+};
+
+static bool is_turn_over(struct lk_prober *prober,
+                         const struct probe_turn *turn)
+{
+    return atomic_load(&prober->stopping) || uv_hrtime() > turn->until_ns;
+}
+
+/* What was not reached in time is still open, as far as a demand counts. */
+static void probe_page(struct lk_prober *prober, struct probe_turn *turn)
+{
+    for (size_t i = 0; i < prober->page.count; i++) {
+        const struct lk_probe_subject *subject = &prober->page.subjects[i];
+        enum lk_probe_result result = LK_PROBE_OPEN;
+
+        if (turn->only && subject->place->target != turn->only) {
+            continue;
+        }
+        if (!is_turn_over(prober, turn)) {
+            result = lk_probe_check(prober, subject, turn->at_once);
+        }
+        turn->counts.happened += result == LK_PROBE_HAPPENED;
+        turn->counts.absent += result == LK_PROBE_ABSENT;
+        turn->counts.open += result == LK_PROBE_OPEN;
+    }
+}
+
+/* *cursor: where to go on; 0 at the end. */
+static enum lk_status probe_jobs(struct lk_prober *prober,
+                                 struct lk_probe_place *place,
+                                 struct probe_turn *turn, uint64_t *cursor)
+{
+    enum lk_status status;
+
+    do {
+        status = read_uncertain_jobs(prober, place, *cursor);
+        if (!status) {
+            *cursor = prober->page.next;
+            probe_page(prober, turn);
+        }
+    } while (!status && *cursor && !is_turn_over(prober, turn));
+    return status;
+}
+
+static enum lk_status probe_operations(struct lk_prober *prober,
+                                       struct probe_turn *turn,
+                                       uint64_t *cursor)
+{
+    enum lk_status status;
+
+    do {
+        status = read_uncertain_operations(prober, *cursor);
+        if (!status) {
+            *cursor = prober->page.next;
+            probe_page(prober, turn);
+        }
+    } while (!status && *cursor && !is_turn_over(prober, turn));
+    return status;
+}
+
+static struct probe_turn begin_probe_turn(uint64_t ms)
+{
+    return (struct probe_turn){.until_ns = uv_hrtime() + ms * MS_NS};
+}
+
+/* Is it known that there is nothing to ask about? In a store of our own the
+ * counts are exact. */
+static bool has_nothing_uncertain(const struct lk_prober *prober,
+                                  bool operations)
+{
+    struct lk_store *store = prober->setup.store;
+    struct lk_store_stats stats = {0};
+
+    if (store->shared || (operations && !prober->has_routes)) {
+        return !prober->has_routes && operations;
+    }
+    store->class->stats(store, &stats);
+    return operations ? !stats.by_state[LK_STATE_UNCERTAIN]
+                      : !stats.jobs[LK_JOB_UNCERTAIN];
+}
+
+/* Operations are counted anew. */
+static void reset_tallies(struct lk_prober *prober)
+{
+    for (size_t i = 0; i < prober->place_count; i++) {
+        prober->places[i].tally.count = prober->places[i].tally.oldest_ms = 0;
+    }
+}
+
+/* True: there is more to look at. */
+static bool run_probe_turns(struct lk_prober *prober)
+{
+    bool more = false;
+
+    for (size_t i = 0; i < prober->place_count; i++) {
+        struct lk_probe_place *place = &prober->places[i];
+        struct probe_turn turn = begin_probe_turn(PROBE_TURN_MS);
+        if (place->route || has_nothing_uncertain(prober, false)) {
+            continue;
+        }
+        if (probe_jobs(prober, place, &turn, &place->cursor)) {
+            place->cursor = 0; /* the store says why */
+        }
+        more = more || place->cursor;
+    }
+    if (has_nothing_uncertain(prober, true)) {
+        reset_tallies(prober);
+    } else {
+        struct probe_turn turn = begin_probe_turn(PROBE_TURN_MS);
+        if (!prober->cursor) {
+            reset_tallies(prober);
+        }
+        prober->counting = true;
+        if (probe_operations(prober, &turn, &prober->cursor)) {
+            prober->cursor = 0;
+        }
+        prober->counting = false;
+        more = more || prober->cursor;
+    }
+    return more;
+}
+
+/* ---- demands ------------------------------------------------------------- */
+
+static enum lk_status answer_probe_demand(struct lk_prober *prober,
+                                          struct lk_probe_demand *demand)
+{
+    const struct lk_target *target =
+        lk_target_find(&prober->targets, demand->target);
+    struct probe_turn turn = begin_probe_turn(PROBE_DEMAND_MS);
+    enum lk_status status = LK_NOT_FOUND;
+    bool routes = false;
+    uint64_t cursor = 0;
+
+    turn.at_once = true;
+    turn.only = target;
+    for (size_t i = 0; target && i < prober->place_count; i++) {
+        struct lk_probe_place *place = &prober->places[i];
+        if (place->target != target) {
+            continue;
+        }
+        place->held_ns = 0;
+        routes = routes || place->route;
+        if (!place->route) {
+            status = probe_jobs(prober, place, &turn, &cursor);
+        }
+    }
+    cursor = 0;
+    if (routes && (!status || status == LK_NOT_FOUND)) {
+        status = probe_operations(prober, &turn, &cursor);
+    }
+    demand->counts = turn.counts;
+    return status;
+}
+
+/* The one that waits longest, taken off the list. */
+static struct lk_probe_demand *take_probe_demand(struct lk_prober *prober)
+{
+    struct lk_probe_demand **last = &prober->demands;
+    struct lk_probe_demand *demand = NULL;
+
+    uv_mutex_lock(&prober->lock);
+    while (*last && (*last)->next) {
+        last = &(*last)->next;
+    }
+    demand = *last;
+    *last = NULL;
+    uv_mutex_unlock(&prober->lock);
+    return demand;
+}
+
+/* When the prober stops: there is nothing more to find out. */
+static void serve_probe_demands(struct lk_prober *prober)
+{
+    struct lk_probe_demand *demand;
+
+    while ((demand = take_probe_demand(prober))) {
+        demand->status = atomic_load(&prober->stopping)
+                             ? LK_AGAIN
+                             : answer_probe_demand(prober, demand);
+        demand->done(demand);
+    }
+}
+
+void lk_prober_ask(struct lk_prober *prober, struct lk_probe_demand *demand)
+{
+    bool taken = false;
+
+    if (prober) {
+        uv_mutex_lock(&prober->lock);
+        taken = !atomic_load(&prober->stopping);
+        if (taken) {
+            demand->next = prober->demands;
+            prober->demands = demand;
+            uv_cond_broadcast(&prober->changed);
+        }
+        uv_mutex_unlock(&prober->lock);
+    }
+    if (!taken) {
+        demand->status = prober ? LK_AGAIN : LK_NOT_FOUND;
+        demand->done(demand);
+    }
+}
+
+/* ---- the thread ---------------------------------------------------------- */
+
+static void adopt_fresh_targets(struct lk_prober *prober)
+{
+    bool took;
+
+    uv_mutex_lock(&prober->lock);
+    took = prober->has_fresh;
+    if (took) {
+        lk_targets_free(&prober->targets);
+        prober->targets = prober->fresh;
+        prober->fresh = (struct lk_targets){0};
+        prober->has_fresh = false;
+    }
+    uv_mutex_unlock(&prober->lock);
+    if (took && make_places(prober)) {
+        lk_log(LK_LOG_ERROR, "prober-idle", "error=\"out of memory\"");
+    }
+}
+
+/* Reading takes a tenth of the time at most: a large store is read slowly. */
+static uint64_t prober_rest_ns(struct lk_prober *prober, bool more)
+{
+    uint64_t tick = more ? 0 : probe_tick_ms(prober) * MS_NS;
+    uint64_t rest = 9 * prober->read_ns;
+
+    prober->read_ns = 0;
+    return rest > tick ? rest : tick;
+}
+
+static void run_prober(void *context)
+{
+    struct lk_prober *prober = context;
+
+    while (!atomic_load(&prober->stopping)) {
+        adopt_fresh_targets(prober);
+        serve_probe_demands(prober);
+        bool more = run_probe_turns(prober);
+        if (!more) {
+            log_alerts(prober);
+        }
+        lk_probe_sleep(prober, prober_rest_ns(prober, more), true);
+    }
+    serve_probe_demands(prober);
+    clear_page(&prober->page);
+}
+
+static void free_prober(struct lk_prober *prober)
+{
+    uv_cond_destroy(&prober->changed);
+    uv_mutex_destroy(&prober->lock);
+    lk_targets_free(&prober->fresh);
+    lk_targets_free(&prober->targets);
+    lk_probe_memory_free(&prober->memory);
+    free_alerts(prober);
+    free(prober->places);
+    free(prober);
+}
+
+static struct lk_prober *make_prober(const struct lk_outbox_setup *setup)
+{
+    struct lk_prober *prober = calloc(1, sizeof(*prober));
+
+    if (!prober || uv_mutex_init(&prober->lock)) {
+        free(prober);
+        return NULL;
+    }
+    if (uv_cond_init(&prober->changed)) {
+        uv_mutex_destroy(&prober->lock);
+        free(prober);
+        return NULL;
+    }
+    prober->setup = *setup;
+    prober->setup.config = NULL;
+    return prober;
+}
+
+enum lk_status lk_prober_start(const struct lk_outbox_setup *setup,
+                               lk_reserve_fn reserve, void *context,
+                               struct lk_prober **prober)
+{
+    struct lk_prober *made = make_prober(setup);
+    enum lk_status status = LK_NOMEM;
+
+    *prober = NULL;
+    if (!made) {
+        goto out;
+    }
+    made->reserve = reserve;
+    made->reserve_context = context;
+    status = lk_targets_copy(&setup->config->targets, &made->targets);
+    if (!status) {
+        status = make_places(made);
+    }
+    if (!status) {
+        status = lk_probe_memory_init(&made->memory, PROBE_NOTES);
+    }
+    if (!status && lk_thread_create(&made->thread, run_prober, made)) {
+        status = LK_NOMEM;
+    }
+    if (status) {
+        free_prober(made);
+    } else {
+        *prober = made;
+    }
+out:
+    if (status) {
+        lk_log(LK_LOG_ERROR, "prober-failed", "error=\"%s\"",
+               latchkey_status_text(status));
+    }
+    return status;
+}
+
+void lk_prober_reload(struct lk_prober *prober, const struct lk_config *config)
+{
+    struct lk_targets fresh = {0};
+
+    if (!prober) {
+        return;
+    }
+    if (lk_targets_copy(&config->targets, &fresh)) {
+        lk_log(LK_LOG_ERROR, "prober-reload-failed", "error=\"out of memory\"");
+        return;
+    }
+    uv_mutex_lock(&prober->lock);
+    if (prober->has_fresh) {
+        lk_targets_free(&prober->fresh);
+    }
+    prober->fresh = fresh;
+    prober->has_fresh = true;
+    uv_cond_broadcast(&prober->changed);
+    uv_mutex_unlock(&prober->lock);
+}
+
+void lk_prober_cancel(struct lk_prober *prober)
+{
+    if (prober) {
+        uv_mutex_lock(&prober->lock);
+        atomic_store(&prober->stopping, true);
+        uv_cond_broadcast(&prober->changed);
+        uv_mutex_unlock(&prober->lock);
+    }
+}
+
+void lk_prober_stop(struct lk_prober *prober)
+{
+    if (prober) {
+        lk_prober_cancel(prober);
+        uv_thread_join(&prober->thread);
+        free_prober(prober);
+    }
+}
