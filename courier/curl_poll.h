@@ -1,6 +1,6 @@
 /*
- * curl_poll.h - what the courier's thread sleeps on: curl's sockets, by epoll, so
- * that a thousand calls that hang cost those that move nothing; and a bell
+ * curl_poll.h - what the courier's thread sleeps on: curl's sockets, by epoll,
+ * so that a thousand calls that hang cost those that move nothing; and a bell
  * that other threads ring.
  */
 #ifndef LK_CURL_POLL_H

@@ -1,7 +1,7 @@
 /*
- * gateway_request.c - the requests of asynchronous operations: delivered through the
- * gateway's internal socket, which completes the operation itself and tells us
- * what became of it.
+ * gateway_request.c - the requests of asynchronous operations: delivered
+ * through the gateway's internal socket, which completes the operation itself
+ * and tells us what became of it.
  */
 #include "courier/courier.h"
 

@@ -1,6 +1,6 @@
 /*
- * http_call.h - one HTTP call to a target, by libcurl: how its handle is built, what
- * came back, and a call that blocks, for threads that may wait.
+ * http_call.h - one HTTP call to a target, by libcurl: how its handle is built,
+ * what came back, and a call that blocks, for threads that may wait.
  *
  * The rules are the same for every call: no redirects, no proxies from the
  * environment, no cookies, certificates are always verified, and nothing but

@@ -1,7 +1,7 @@
 /*
- * stranded_jobs.c - looks, now and then, for jobs whose target nobody here knows: they
- * would wait for ever and nobody would be told. The store may make us wait, so
- * this is a thread of its own.
+ * stranded_jobs.c - looks, now and then, for jobs whose target nobody here
+ * knows: they would wait for ever and nobody would be told. The store may make
+ * us wait, so this is a thread of its own.
  */
 #include "courier/courier.h"
 #include "daemon/log.h"
