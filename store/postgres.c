@@ -34,18 +34,18 @@ void lk_pg_log(struct lk_postgres *store, enum lk_pg_level level,
     va_end(args);
 }
 
-void lk_pg_set_trouble(struct lk_postgres *store, const char *why)
+void lk_pg_set_failure(struct lk_postgres *store, const char *why)
 {
-    char line[sizeof(store->trouble)];
+    char line[sizeof(store->failure)];
 
     if (!why) {
-        atomic_store(&store->good_ns, lk_pg_clock_ns());
+        atomic_store(&store->last_success_ns, lk_pg_clock_ns());
     }
     lk_pg_clean(why ? why : "", NULL, line, sizeof(line));
     pthread_mutex_lock(&store->lock);
-    bool before = store->troubled;
-    store->troubled = why != NULL;
-    memcpy(store->trouble, line, sizeof(line));
+    bool before = store->unavailable;
+    store->unavailable = why != NULL;
+    memcpy(store->failure, line, sizeof(line));
     pthread_mutex_unlock(&store->lock);
     if (before == (why != NULL)) {
         return;
@@ -65,12 +65,12 @@ void lk_pg_set_trouble(struct lk_postgres *store, const char *why)
  */
 void lk_pg_set_time(struct lk_postgres *store, uint64_t now_ms)
 {
-    int64_t heard = (int64_t)(now_ms * MS_NS) - (int64_t)lk_pg_clock_ns();
+    int64_t settled = (int64_t)(now_ms * MS_NS) - (int64_t)lk_pg_clock_ns();
     int64_t known = atomic_load(&store->clock_offset_ns);
 
-    while (
-        now_ms && (heard > known || known - heard > CLOCK_STEP_NS) &&
-        !atomic_compare_exchange_weak(&store->clock_offset_ns, &known, heard)) {
+    while (now_ms && (settled > known || known - settled > CLOCK_STEP_NS) &&
+           !atomic_compare_exchange_weak(&store->clock_offset_ns, &known,
+                                         settled)) {
     }
 }
 
@@ -94,7 +94,7 @@ static void init_conn(struct lk_postgres *store, struct lk_pg_conn *conn,
     *conn = (struct lk_pg_conn){.store = store, .what = what, .lane = lane};
 }
 
-static void release(struct lk_postgres *store)
+static void free_store(struct lk_postgres *store)
 {
     lk_pg_keeper_stop(store);
     for (unsigned i = 0; i < LK_PG_LANES + LK_PG_JOB_LANES; i++) {
@@ -112,7 +112,7 @@ static void release(struct lk_postgres *store)
     lk_pg_resolve_stop(&store->reader);
     lk_pg_resolve_stop(&store->waiter);
     lk_pg_resolve_stop(&store->keeper);
-    lk_response_cache_close(store->answers);
+    lk_response_cache_close(store->cache);
     if (store->event_fd >= 0) {
         close(store->event_fd);
     }
@@ -121,8 +121,8 @@ static void release(struct lk_postgres *store)
     pthread_mutex_destroy(&store->hints_lock);
     lk_pg_url_free(&store->url);
     free(store->waiting);
-    free(store->telling);
-    free(store->heard);
+    free(store->notify_ids);
+    free(store->settled);
     free(store);
 }
 
@@ -146,7 +146,7 @@ static bool name_holder(struct lk_postgres *store)
     return true;
 }
 
-static struct lk_postgres *create(const struct lk_store_config *config)
+static struct lk_postgres *create_store(const struct lk_store_config *config)
 {
     struct lk_postgres *store = calloc(1, sizeof(*store));
 
@@ -162,8 +162,8 @@ static struct lk_postgres *create(const struct lk_store_config *config)
     store->config.url = store->config.path = NULL; /* the caller's */
     store->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     store->waiting = calloc(LK_PG_WAITING, sizeof(*store->waiting));
-    store->telling = calloc(HINTS, sizeof(*store->telling));
-    store->heard = calloc(HINTS, sizeof(*store->heard));
+    store->notify_ids = calloc(HINTS, sizeof(*store->notify_ids));
+    store->settled = calloc(HINTS, sizeof(*store->settled));
     pthread_mutex_init(&store->reader_lock, NULL);
     pthread_mutex_init(&store->lock, NULL);
     pthread_mutex_init(&store->hints_lock, NULL);
@@ -171,14 +171,14 @@ static struct lk_postgres *create(const struct lk_store_config *config)
     store->reap_state = LK_STATE_COMPLETED;
     for (unsigned i = 0; i < LK_PG_LANES + LK_PG_JOB_LANES; i++) {
         init_conn(store, &store->lanes[i].conn, "lane", true);
-        store->lanes[i].conn.job_batch = i >= store->store.lanes;
+        store->lanes[i].conn.for_jobs = i >= store->store.lanes;
     }
     init_conn(store, &store->reader, "reader", false);
     init_conn(store, &store->waiter, "waiter", false);
     init_conn(store, &store->keeper, "keeper", false);
-    if (store->event_fd < 0 || !store->waiting || !store->telling ||
-        !store->heard || !name_holder(store)) {
-        release(store);
+    if (store->event_fd < 0 || !store->waiting || !store->notify_ids ||
+        !store->settled || !name_holder(store)) {
+        free_store(store);
         return NULL;
     }
     return store;
@@ -206,7 +206,7 @@ static enum lk_status open_cache(struct lk_postgres *store,
                                  struct lk_buf *error)
 {
     const struct lk_store_config *config = &store->config;
-    struct lk_response_cache_config answers = {
+    struct lk_response_cache_config cache = {
         .url = config->cache_url,
         .prefix = config->prefix,
         .timeout_ms = config->cache_timeout_ms,
@@ -216,7 +216,7 @@ static enum lk_status open_cache(struct lk_postgres *store,
     };
 
     return config->cache_url
-               ? lk_response_cache_open(&answers, &store->answers, error)
+               ? lk_response_cache_open(&cache, &store->cache, error)
                : LK_OK;
 }
 
@@ -238,7 +238,7 @@ static enum lk_status check_urls(const struct lk_store_config *config,
 static enum lk_status open_store(const struct lk_store_config *config,
                                  struct lk_store **opened, struct lk_buf *error)
 {
-    struct lk_postgres *store = create(config);
+    struct lk_postgres *store = create_store(config);
 
     if (!store) {
         return LK_NOMEM;
@@ -254,7 +254,7 @@ static enum lk_status open_store(const struct lk_store_config *config,
         status = lk_pg_keeper_start(store);
     }
     if (status) {
-        release(store);
+        free_store(store);
         return status;
     }
     *opened = &store->store;
@@ -263,20 +263,20 @@ static enum lk_status open_store(const struct lk_store_config *config,
 
 static void close_store(struct lk_store *base)
 {
-    release((struct lk_postgres *)base);
+    free_store((struct lk_postgres *)base);
 }
 
 static void add_cache_stats(struct lk_postgres *store,
                             struct lk_store_stats *stats)
 {
-    struct lk_response_cache_stats answers = {0};
+    struct lk_response_cache_stats cache = {0};
 
-    if (store->answers) {
-        lk_response_cache_stats(store->answers, &answers);
+    if (store->cache) {
+        lk_response_cache_stats(store->cache, &cache);
     }
-    stats->shared_hits = answers.hits;
-    stats->shared_misses = answers.misses + answers.refused;
-    stats->shared_failed = answers.failed;
+    stats->shared_hits = cache.hits;
+    stats->shared_misses = cache.misses + cache.refused;
+    stats->shared_failed = cache.failed;
 }
 
 static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
@@ -296,15 +296,15 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
     };
     add_cache_stats(store, stats);
     pthread_mutex_lock(&store->lock);
-    stats->records = store->counts.records;
+    stats->records = store->counts.operations;
     memcpy(stats->by_state, store->counts.by_state, sizeof(stats->by_state));
     stats->file_bytes = store->counts.bytes;
     stats->dead_rows = store->counts.dead;
     memcpy(stats->jobs, store->counts.jobs, sizeof(stats->jobs));
     stats->oldest_uncertain_ms = store->counts.oldest_uncertain_ms;
     stats->oldest_operation_ms = store->counts.oldest_operation_ms;
-    stats->available = !store->troubled;
-    memcpy(stats->trouble, store->trouble, sizeof(stats->trouble));
+    stats->available = !store->unavailable;
+    memcpy(stats->trouble, store->failure, sizeof(stats->trouble));
     pthread_mutex_unlock(&store->lock);
 }
 

@@ -25,7 +25,7 @@ enum {
 #define MS_NS UINT64_C(1000000)
 
 /* One run over some operations, and what it needs. */
-struct run {
+struct apply_run {
     struct lk_postgres *store;
     struct lk_pg_lane *lane;
     struct lk_batch *batch;
@@ -39,7 +39,7 @@ static bool is_repeatable(const struct lk_op *op)
            op->event == LK_EVENT_ACCEPT;
 }
 
-void lk_pg_sleep_some(struct lk_pg_lane *lane, unsigned most_ms)
+void lk_pg_sleep_random(struct lk_pg_lane *lane, unsigned most_ms)
 {
     uint64_t x = lane->random;
 
@@ -58,7 +58,7 @@ static bool is_state(const struct lk_pg_conn *conn, const char *state)
     return !strcmp(conn->sqlstate, state);
 }
 
-bool lk_pg_is_passing(const struct lk_pg_conn *conn)
+bool lk_pg_is_conflict(const struct lk_pg_conn *conn)
 {
     return is_state(conn, "40001") || is_state(conn, "40P01") ||
            is_state(conn, "55P03");
@@ -74,20 +74,20 @@ static bool is_general(const struct lk_pg_conn *conn)
            is_state(conn, "26000") || is_state(conn, "0A000");
 }
 
-static bool has_time(const struct run *run)
+static bool has_time(const struct apply_run *run)
 {
     return lk_pg_clock_ns() < run->deadline_ns;
 }
 
-static void be_troubled(struct run *run)
+static void note_failure(struct apply_run *run)
 {
     atomic_fetch_add(&run->store->counters.failed, 1);
-    lk_pg_set_trouble(run->store, run->lane->conn.message);
+    lk_pg_set_failure(run->store, run->lane->conn.message);
 }
 
 /* A server that was demoted answers, but takes no writes any more; and what
  * was prepared may not fit a schema that was changed since. */
-void lk_pg_look_elsewhere(struct lk_pg_conn *conn)
+void lk_pg_leave_unfit_server(struct lk_pg_conn *conn)
 {
     if (is_state(conn, "25006") || is_state(conn, "26000") ||
         is_state(conn, "0A000") || is_state(conn, "42883") ||
@@ -96,26 +96,26 @@ void lk_pg_look_elsewhere(struct lk_pg_conn *conn)
     }
 }
 
-static void decide(struct run *run, struct lk_pg_item *items, size_t count,
-                   bool again);
+static void decide_chunk(struct apply_run *run, struct lk_pg_item *items,
+                         size_t count, bool again);
 
 /* Too large for the server, or one of them is what it cannot do: in halves. */
-static void fail(struct run *run, struct lk_pg_item *items, size_t count,
-                 bool again)
+static void refuse_failed(struct apply_run *run, struct lk_pg_item *items,
+                          size_t count, bool again)
 {
     enum lk_status status = again ? LK_UNKNOWN : LK_UNAVAILABLE;
 
-    if (lk_pg_is_passing(&run->lane->conn)) {
+    if (lk_pg_is_conflict(&run->lane->conn)) {
         lk_pg_refuse(items, count, status,
                      "other transactions are in the way; send the same again");
     } else if (is_general(&run->lane->conn)) {
-        be_troubled(run);
-        lk_pg_look_elsewhere(&run->lane->conn);
+        note_failure(run);
+        lk_pg_leave_unfit_server(&run->lane->conn);
         lk_pg_refuse(items, count, status,
                      "the database failed; see the daemon's log");
     } else if (count > 1) {
-        decide(run, items, count / 2, again);
-        decide(run, items + count / 2, count - count / 2, again);
+        decide_chunk(run, items, count / 2, again);
+        decide_chunk(run, items + count / 2, count - count / 2, again);
     } else {
         atomic_fetch_add(&run->store->counters.failed, 1);
         lk_pg_log(run->store, LK_PG_ERROR,
@@ -128,7 +128,7 @@ static void fail(struct run *run, struct lk_pg_item *items, size_t count,
 }
 
 /* Nobody knows: what can be repeated moves to the front and is counted. */
-static size_t doubt(struct lk_pg_item *items, size_t count)
+static size_t mark_unknown(struct lk_pg_item *items, size_t count)
 {
     size_t left = 0;
 
@@ -152,7 +152,7 @@ static size_t doubt(struct lk_pg_item *items, size_t count)
  * most likely that is our own earlier transaction, which has not ended yet.
  * Moves to the front and is counted, for another try.
  */
-static size_t still_locked(struct lk_pg_item *items, size_t count)
+static size_t keep_locked(struct lk_pg_item *items, size_t count)
 {
     size_t left = 0;
 
@@ -173,15 +173,15 @@ static size_t still_locked(struct lk_pg_item *items, size_t count)
  * Every operation gets its status. `again`: these may have been committed
  * before, so that they stay unknown until they are answered.
  */
-static void decide(struct run *run, struct lk_pg_item *items, size_t count,
-                   bool again)
+static void decide_chunk(struct apply_run *run, struct lk_pg_item *items,
+                         size_t count, bool again)
 {
     struct lk_pg_conn *conn = &run->lane->conn;
 
     for (unsigned tries = 0; count;) {
         PGresult *result;
         if (lk_pg_ready(conn, run->deadline_ns)) {
-            be_troubled(run);
+            note_failure(run);
             if (!again) {
                 lk_pg_refuse(items, count, LK_UNAVAILABLE,
                              "the database is out of reach");
@@ -192,20 +192,20 @@ static void decide(struct run *run, struct lk_pg_item *items, size_t count,
             lk_pg_transact(run->lane, items, count, run->deadline_ns, &result);
         if (fate == LK_PG_DONE) {
             run->worked = true;
-            lk_pg_publish(run->store, run->batch, items, count, result);
+            lk_pg_set_outcomes(run->store, run->batch, items, count, result);
             PQclear(result);
-            count = again ? still_locked(items, count) : 0;
-        } else if (fate == LK_PG_DOUBT) {
-            be_troubled(run);
-            count = doubt(items, count);
+            count = again ? keep_locked(items, count) : 0;
+        } else if (fate == LK_PG_UNKNOWN) {
+            note_failure(run);
+            count = mark_unknown(items, count);
             again = true;
             conn->retry_ns = 0;
         } else if (fate == LK_PG_NOT_SENT) {
             conn->retry_ns = 0;
             lk_pg_refuse(items, count, again ? LK_UNKNOWN : LK_UNAVAILABLE,
                          "the connection to the database was lost");
-        } else if (!lk_pg_is_passing(conn) || ++tries >= TRIES) {
-            fail(run, items, count, again);
+        } else if (!lk_pg_is_conflict(conn) || ++tries >= TRIES) {
+            refuse_failed(run, items, count, again);
             return;
         }
         if (count && !has_time(run)) {
@@ -215,8 +215,8 @@ static void decide(struct run *run, struct lk_pg_item *items, size_t count,
             }
             return;
         }
-        if (count && fate != LK_PG_DOUBT) {
-            lk_pg_sleep_some(run->lane, tries < 4 ? 2u << tries : 32);
+        if (count && fate != LK_PG_UNKNOWN) {
+            lk_pg_sleep_random(run->lane, tries < 4 ? 2u << tries : 32);
         }
     }
 }
@@ -282,7 +282,7 @@ static bool is_fit(struct lk_pg_item *item)
             "can index");
         return false;
     }
-    if (answer > LK_PG_ANSWER_MAX) {
+    if (answer > LK_PG_RESPONSE_MAX) {
         lk_pg_refuse_one(
             op, LK_TOO_LARGE,
             op->call ? "the job is larger than the store can keep"
@@ -318,7 +318,7 @@ static int compare_items(const void *left, const void *right,
 }
 
 /* How many of them make one transaction. */
-static size_t chunk_of(struct run *run, const struct lk_pg_item *items,
+static size_t chunk_of(struct apply_run *run, const struct lk_pg_item *items,
                        size_t count)
 {
     size_t most = atomic_load(&run->store->lock_share);
@@ -336,7 +336,7 @@ static size_t chunk_of(struct run *run, const struct lk_pg_item *items,
     return i;
 }
 
-static void run_batch(struct run *run, struct lk_pg_item *items)
+static void decide_batch(struct apply_run *run, struct lk_pg_item *items)
 {
     struct lk_buf *scratch = &run->lane->scratch;
     size_t count = 0;
@@ -357,7 +357,7 @@ static void run_batch(struct run *run, struct lk_pg_item *items)
     }
     for (size_t at = 0; !status && at < count;) {
         size_t chunk = chunk_of(run, items + at, count - at);
-        decide(run, items + at, chunk, false);
+        decide_chunk(run, items + at, chunk, false);
         at += chunk;
     }
     if (scratch->cap > 1024 * 1024) {
@@ -371,11 +371,11 @@ static void run_batch(struct run *run, struct lk_pg_item *items)
 static void cache_completed(struct lk_postgres *store,
                             const struct lk_batch *batch)
 {
-    for (size_t i = 0; store->answers && i < batch->count; i++) {
+    for (size_t i = 0; store->cache && i < batch->count; i++) {
         const struct lk_op *op = batch->ops[i];
         if (op->event == LK_EVENT_COMPLETE && !op->status &&
             op->out.verdict == LK_VERDICT_DONE) {
-            lk_response_cache_completed(store->answers, op);
+            lk_response_cache_completed(store->cache, op);
         }
     }
 }
@@ -385,30 +385,30 @@ static void cache_completed(struct lk_postgres *store,
 static void forget_evicted(struct lk_postgres *store,
                            const struct lk_batch *batch)
 {
-    for (size_t i = 0; store->answers && i < batch->count; i++) {
+    for (size_t i = 0; store->cache && i < batch->count; i++) {
         const struct lk_op *op = batch->ops[i];
         if (op->event == LK_EVENT_EVICT && !op->status &&
             op->out.verdict == LK_VERDICT_DONE &&
-            lk_response_cache_forget(store->answers, &op->out.token, 1)) {
+            lk_response_cache_forget(store->cache, &op->out.token, 1)) {
             lk_pg_log(store, LK_PG_WARN,
                       "the cache could not be told of an eviction");
         }
     }
 }
 
-static bool is_troubled(struct lk_postgres *store)
+static bool is_unavailable(struct lk_postgres *store)
 {
     pthread_mutex_lock(&store->lock);
-    bool troubled = store->troubled;
+    bool unavailable = store->unavailable;
     pthread_mutex_unlock(&store->lock);
-    return troubled;
+    return unavailable;
 }
 
 /*
  * Nobody may ask any more, because the store is said to be unavailable: so a
  * claim is tried that is taken back.
  */
-static void try_again(struct lk_postgres *store, struct lk_pg_conn *conn)
+static void try_claim(struct lk_postgres *store, struct lk_pg_conn *conn)
 {
     static const char trial[] =
         "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; "
@@ -419,11 +419,11 @@ static void try_again(struct lk_postgres *store, struct lk_pg_conn *conn)
     uint64_t deadline_ns = lk_pg_clock_ns() + TRIAL_MS * MS_NS;
 
     if (!lk_pg_script(conn, trial, deadline_ns)) {
-        lk_pg_set_trouble(store, NULL);
+        lk_pg_set_failure(store, NULL);
         return;
     }
-    lk_pg_set_trouble(store, conn->message);
-    lk_pg_look_elsewhere(conn);
+    lk_pg_set_failure(store, conn->message);
+    lk_pg_leave_unfit_server(conn);
     if (conn->pg && lk_pg_script(conn, "ROLLBACK", deadline_ns)) {
         lk_pg_close(conn);
     }
@@ -432,7 +432,7 @@ static void try_again(struct lk_postgres *store, struct lk_pg_conn *conn)
 void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
-    struct run run = {
+    struct apply_run run = {
         .store = store,
         .lane = &store->lanes[batch->lane % (base->lanes + base->job_lanes)],
         .batch = batch,
@@ -446,7 +446,7 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
     enum lk_status status = lk_pg_ready(conn, run.deadline_ns);
     if (status) {
         if (batch->lane < base->lanes) { /* they say how the store does */
-            lk_pg_set_trouble(store, conn->message);
+            lk_pg_set_failure(store, conn->message);
         }
         for (size_t i = 0; i < batch->count; i++) {
             lk_pg_refuse_one(batch->ops[i], LK_UNAVAILABLE,
@@ -458,7 +458,7 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
             lk_pg_refuse_one(batch->ops[i], LK_UNAVAILABLE, "out of memory");
         }
         if (items) {
-            run_batch(&run, items);
+            decide_batch(&run, items);
             cache_completed(store, batch);
             forget_evicted(store, batch);
         }
@@ -468,14 +468,14 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
         lk_pg_job_batch(store, run.lane, batch, run.deadline_ns);
     }
     if (run.worked) {
-        lk_pg_set_trouble(store, NULL);
+        lk_pg_set_failure(store, NULL);
     } else if (!status && !batch->count && (batch->keep || conn->reconnected) &&
-               is_troubled(store)) {
-        try_again(store, conn);
+               is_unavailable(store)) {
+        try_claim(store, conn);
     }
     batch->settle_all |= conn->reconnected;
     conn->reconnected = false;
-    lk_pg_take_heard(store, batch);
+    lk_pg_move_settled(store, batch);
     atomic_fetch_add(&store->counters.batches, batch->count != 0);
     atomic_fetch_add(&store->counters.batch_ops, batch->count);
 }

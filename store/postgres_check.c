@@ -1,8 +1,8 @@
 /*
  * postgres_check.c - whether a server that was just connected to is fit for
- * the store: its version and settings, the schema, and that it is the same
- * store as before. A server that may lose what it has confirmed is refused,
- * unless the configuration says that this is wanted.
+ * the store (its version and settings, the schema, the same store as before),
+ * and what the store promises with these settings. A server that may lose what
+ * it has confirmed is refused, unless the configuration accepts that.
  */
 #include "store/postgres.h"
 #include "store/postgres_migrate.h"
@@ -31,10 +31,11 @@ static const char ask_timeline[] = "SELECT latchkey.check_timeline($1)";
  * lanes together a quarter of it. */
 enum { LOCK_SHARE = 16, LOCK_LANES_SHARE = 4, LOCK_LEAST = 16 };
 
-static enum lk_status unfit(struct lk_pg_conn *conn, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+static enum lk_status refuse_server(struct lk_pg_conn *conn, const char *format,
+                                    ...) __attribute__((format(printf, 2, 3)));
 
-static enum lk_status unfit(struct lk_pg_conn *conn, const char *format, ...)
+static enum lk_status refuse_server(struct lk_pg_conn *conn, const char *format,
+                                    ...)
 {
     va_list args;
 
@@ -44,7 +45,7 @@ static enum lk_status unfit(struct lk_pg_conn *conn, const char *format, ...)
     return LK_INVALID;
 }
 
-static void copy(char *to, size_t size, struct lk_slice from)
+static void copy_setting(char *to, size_t size, struct lk_slice from)
 {
     char text[256];
 
@@ -59,17 +60,18 @@ static enum lk_status read_settings(struct lk_pg_conn *conn,
 {
     char encoding[32];
 
-    copy(encoding, sizeof(encoding), lk_pg_bytes(result, 0, 1));
-    copy(found->synchronous_commit, sizeof(found->synchronous_commit),
-         lk_pg_bytes(result, 0, 2));
-    copy(found->standbys, sizeof(found->standbys), lk_pg_bytes(result, 0, 3));
+    copy_setting(encoding, sizeof(encoding), lk_pg_bytes(result, 0, 1));
+    copy_setting(found->synchronous_commit, sizeof(found->synchronous_commit),
+                 lk_pg_bytes(result, 0, 2));
+    copy_setting(found->standbys, sizeof(found->standbys),
+                 lk_pg_bytes(result, 0, 3));
     found->fsync = lk_pg_int(result, 0, 4);
     found->full_page_writes = lk_pg_int(result, 0, 5);
     found->locks = lk_pg_uint(result, 0, 6);
     if (strcmp(encoding, "UTF8") != 0) {
-        return unfit(conn,
-                     "the database has the encoding %s, Latchkey needs UTF8",
-                     encoding);
+        return refuse_server(
+            conn, "the database has the encoding %s, Latchkey needs UTF8",
+            encoding);
     }
     if (lk_pg_int(result, 0, 0)) {
         /* It may be promoted any moment: not a reason to stop for good. */
@@ -86,18 +88,21 @@ static enum lk_status judge_settings(struct lk_pg_conn *conn,
     bool accepted = conn->store->config.accept_loss;
 
     if (!strcmp(found->synchronous_commit, "off") && !accepted) {
-        return unfit(conn, "synchronous_commit is off: a crash of the server "
-                           "would lose what was confirmed; switch it on, or "
-                           "set store.accept_loss if that is wanted");
+        return refuse_server(conn,
+                             "synchronous_commit is off: a crash of the server "
+                             "would lose what was confirmed; switch it on, or "
+                             "set store.accept_loss if that is wanted");
     }
     if (!found->fsync && !accepted) {
-        return unfit(conn, "fsync is off: a power loss would lose what was "
-                           "confirmed; switch it on, or set store.accept_loss "
-                           "if that is wanted");
+        return refuse_server(
+            conn, "fsync is off: a power loss would lose what was "
+                  "confirmed; switch it on, or set store.accept_loss "
+                  "if that is wanted");
     }
     if (!found->full_page_writes && conn->store->config.strict) {
-        return unfit(conn, "store.strict is set, but full_page_writes is off: "
-                           "a power loss may damage the database");
+        return refuse_server(
+            conn, "store.strict is set, but full_page_writes is off: "
+                  "a power loss may damage the database");
     }
     return LK_OK;
 }
@@ -151,9 +156,76 @@ void lk_pg_promise(struct lk_store *base, char text[LK_PROMISE_SIZE])
     }
 }
 
+static enum lk_status describe_commit(const struct lk_pg_settings *found,
+                                      struct lk_buf *text, bool *strict)
+{
+    const char *commit = found->synchronous_commit;
+
+    if (!found->fsync || !strcmp(commit, "off")) {
+        *strict = false;
+        return latchkey_buf_printf(
+            text,
+            "%s is off: a crash or a power loss of the server may lose what "
+            "was acknowledged, so that an operation may run twice.\n",
+            found->fsync ? "synchronous_commit" : "fsync");
+    }
+    if (!found->full_page_writes) {
+        *strict = false;
+        return latchkey_buf_add_text(
+            text, "full_page_writes is off: a power loss may damage the "
+                  "database, unless its file system never tears a page.\n");
+    }
+    return latchkey_buf_add_text(
+        text, "An acknowledged claim or result survives a crash and a power "
+              "loss of the PostgreSQL server.\n");
+}
+
+static enum lk_status describe_standby(const struct lk_pg_settings *found,
+                                       struct lk_buf *text)
+{
+    const char *commit = found->synchronous_commit;
+
+    if (!found->standbys[0] || !strcmp(commit, "local") ||
+        !strcmp(commit, "off")) {
+        return latchkey_buf_add_text(
+            text, "There is no synchronous standby: after a fail-over, or if "
+                  "the disk is lost, what was acknowledged last may be "
+                  "missing, and may run again.\n");
+    }
+    return latchkey_buf_printf(
+        text,
+        "It survives the loss of the primary, if a standby named by "
+        "synchronous_standby_names (%s) takes its place%s.\n",
+        found->standbys,
+        strcmp(commit, "remote_write")
+            ? ""
+            : ", unless that one loses power at the same time");
+}
+
+enum lk_status lk_postgres_describe(struct lk_store *base, struct lk_buf *text,
+                                    bool *strict)
+{
+    struct lk_postgres *store = (struct lk_postgres *)base;
+
+    pthread_mutex_lock(&store->lock);
+    struct lk_pg_settings found = store->settings;
+    pthread_mutex_unlock(&store->lock);
+    *strict = true;
+    enum lk_status status = describe_commit(&found, text, strict);
+    if (!status) {
+        status = describe_standby(&found, text);
+    }
+    return status ? status
+                  : latchkey_buf_add_text(
+                        text, "Several daemons may share it, and apps may "
+                              "take part in their own transactions.\n");
+}
+
+/* ---- settings --------------------------------------------------------- */
+
 /* From now on the store goes by these. */
-static void take_settings(struct lk_postgres *store,
-                          const struct lk_pg_settings *found)
+static void use_settings(struct lk_postgres *store,
+                         const struct lk_pg_settings *found)
 {
     uint64_t parts = (uint64_t)LOCK_LANES_SHARE * store->store.lanes;
     uint64_t share = found->locks / (parts > LOCK_SHARE ? parts : LOCK_SHARE);
@@ -181,10 +253,11 @@ static enum lk_status check_settings(struct lk_pg_conn *conn,
 
     found->version = PQserverVersion(conn->pg);
     if (found->version < LK_POSTGRES_MINIMUM * 10000) {
-        return unfit(conn,
-                     "the server is PostgreSQL %d, Latchkey needs %d or "
-                     "later",
-                     (int)(found->version / 10000), LK_POSTGRES_MINIMUM);
+        return refuse_server(
+            conn,
+            "the server is PostgreSQL %d, Latchkey needs %d or "
+            "later",
+            (int)(found->version / 10000), LK_POSTGRES_MINIMUM);
     }
     enum lk_status status =
         lk_pg_run(conn, ask_settings, NULL, deadline_ns, &result);
@@ -196,7 +269,7 @@ static enum lk_status check_settings(struct lk_pg_conn *conn,
     return status ? status : judge_settings(conn, found);
 }
 
-void lk_pg_check_again(struct lk_pg_conn *conn, uint64_t deadline_ns)
+void lk_pg_recheck(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
     struct lk_postgres *store = conn->store;
     struct lk_pg_settings found = {.version = PQserverVersion(conn->pg)};
@@ -213,11 +286,11 @@ void lk_pg_check_again(struct lk_pg_conn *conn, uint64_t deadline_ns)
            sizeof(found.synchronous_commit));
     pthread_mutex_unlock(&store->lock);
     if (!status && judge_settings(conn, &found)) {
-        atomic_fetch_add(&store->distrusted, 1);
+        atomic_fetch_add(&store->rechecks, 1);
         lk_pg_log(store, LK_PG_ERROR, "the server is not fit any more: %s",
                   conn->message);
     } else if (!status) {
-        take_settings(store, &found);
+        use_settings(store, &found);
     }
 }
 
@@ -270,25 +343,28 @@ static enum lk_status judge_version(struct lk_pg_conn *conn,
     long ours = lk_postgres_version();
 
     if (meta->version < ours) {
-        return unfit(conn,
-                     "the schema latchkey has version %ld, this program "
-                     "needs %ld; run: latchkey migrate URL",
-                     meta->version, ours);
+        return refuse_server(
+            conn,
+            "the schema latchkey has version %ld, this program "
+            "needs %ld; run: latchkey migrate URL",
+            meta->version, ours);
     }
     if (meta->version > ours && (!meta->oldest || meta->oldest > ours)) {
-        return unfit(conn,
-                     "the schema latchkey has version %ld, this program "
-                     "knows %ld; install a later Latchkey",
-                     meta->version, ours);
+        return refuse_server(
+            conn,
+            "the schema latchkey has version %ld, this program "
+            "knows %ld; install a later Latchkey",
+            meta->version, ours);
     }
     return meta->secrets == 2
                ? LK_OK
-               : unfit(conn, "the secrets in latchkey.meta are damaged");
+               : refuse_server(conn,
+                               "the secrets in latchkey.meta are damaged");
 }
 
 /* The first connection takes them; all later ones must find the same. */
-static enum lk_status take_secrets(struct lk_pg_conn *conn,
-                                   const struct meta *meta)
+static enum lk_status use_secrets(struct lk_pg_conn *conn,
+                                  const struct meta *meta)
 {
     struct lk_postgres *store = conn->store;
     struct lk_store *base = &store->store;
@@ -304,7 +380,8 @@ static enum lk_status take_secrets(struct lk_pg_conn *conn,
     pthread_mutex_unlock(&store->lock);
     if (known &&
         memcmp(base->secret, meta->secret, sizeof(base->secret)) != 0) {
-        return unfit(conn, "the database is not the one that was opened");
+        return refuse_server(conn,
+                             "the database is not the one that was opened");
     }
     return LK_OK;
 }
@@ -320,12 +397,14 @@ static enum lk_status check_schema(struct lk_pg_conn *conn,
 
     if (status && (!strcmp(conn->sqlstate, "42P01") ||
                    !strcmp(conn->sqlstate, "3F000"))) {
-        return unfit(conn, "the database has no schema latchkey yet; run: "
-                           "latchkey migrate URL");
+        return refuse_server(conn,
+                             "the database has no schema latchkey yet; run: "
+                             "latchkey migrate URL");
     }
     if (status && !strcmp(conn->sqlstate, "42501")) {
-        return unfit(conn, "the user of the database may not use the schema "
-                           "latchkey; run: GRANT latchkey_daemon TO that user");
+        return refuse_server(
+            conn, "the user of the database may not use the schema "
+                  "latchkey; run: GRANT latchkey_daemon TO that user");
     }
     if (status) {
         return LK_UNAVAILABLE;
@@ -333,7 +412,7 @@ static enum lk_status check_schema(struct lk_pg_conn *conn,
     read_meta(result, &meta);
     PQclear(result);
     status = judge_version(conn, &meta);
-    return status ? status : take_secrets(conn, &meta);
+    return status ? status : use_secrets(conn, &meta);
 }
 
 /* ---- the session ------------------------------------------------------ */
@@ -382,7 +461,7 @@ static enum lk_status check_timeline(struct lk_pg_conn *conn,
 
 static enum lk_status set_courier(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
-    if (!conn->job_batch || conn->store->config.pooler) {
+    if (!conn->for_jobs || conn->store->config.pooler) {
         return LK_OK;
     }
     return lk_pg_script(conn, "SELECT latchkey.courier_settings(false)",
@@ -397,7 +476,7 @@ enum lk_status lk_pg_check(struct lk_pg_conn *conn, uint64_t deadline_ns)
     enum lk_status status = check_settings(conn, deadline_ns, &found);
 
     if (!status) {
-        take_settings(conn->store, &found);
+        use_settings(conn->store, &found);
         status = set_session(conn, deadline_ns, &found);
     }
     if (!status) {

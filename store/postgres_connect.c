@@ -1,12 +1,28 @@
 /*
- * postgres_connect.c - one connection: making it, waiting for it with a
- * deadline, losing it, and when to try again.
+ * postgres_connect.c - one connection to the server: where the server is, how
+ * a connection is made and lost, and how a statement is sent with a deadline.
+ *
+ * The life of a connection (struct lk_pg_conn); one thread uses it at a time:
+ *
+ *   state     pg     silent_ns  next
+ *   closed    NULL   0          lk_pg_ready connects, not before retry_ns
+ *   ready     set    0          statements; lk_pg_lost after an error
+ *   silent    set    not 0      a COMMIT got no reply in time: check_silent
+ *                               drains the late reply (ready) or gives up
+ *                               (closed)
+ *
+ * The store makes and frees the struct; `pg` is freed by lk_pg_close. A host
+ * name is looked up on a thread of its own (struct lk_pg_lookup): the side
+ * that finishes last, that thread or lk_pg_resolve_stop, frees the lookup.
  */
 #include "store/postgres.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -27,9 +43,312 @@ uint64_t lk_pg_clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+/* ---- the URL ------------------------------------------------------------ */
+
+static enum lk_status refuse_url(struct lk_buf *error, const char *sentence)
+{
+    enum lk_status status = latchkey_buf_add_text(error, sentence);
+
+    return status ? status : LK_INVALID;
+}
+
+/* "postgres://..." is libpq's own; "postgres:host=..." is what follows. */
+static char *conninfo_of(const char *url)
+{
+    const char *colon = strchr(url, ':');
+
+    if (!colon || !strncmp(colon, "://", 3)) {
+        return strdup(url);
+    }
+    return strdup(colon + 1);
+}
+
+static const char *value_of(const PQconninfoOption *options, const char *name)
+{
+    for (; options && options->keyword; options++) {
+        if (!strcmp(options->keyword, name) && options->val &&
+            options->val[0]) {
+            return options->val;
+        }
+    }
+    return NULL;
+}
+
+/* Said in the URL, else in the environment or a service file. */
+static const char *option_value(const PQconninfoOption *given,
+                                const PQconninfoOption *defaults,
+                                const char *name)
+{
+    const char *value = value_of(given, name);
+
+    return value ? value : value_of(defaults, name);
+}
+
+/* Entry `number` of a list with commas; NULL: it is empty or not there. */
+static char *list_entry(const char *list, unsigned number)
+{
+    while (list && number--) {
+        list = strchr(list, ',');
+        list = list ? list + 1 : NULL;
+    }
+    size_t len = list ? strcspn(list, ",") : 0;
+    return len ? strndup(list, len) : NULL;
+}
+
+static unsigned count_entries(const char *list)
+{
+    unsigned count = list ? 1 : 0;
+
+    for (; list && *list; list++) {
+        count += *list == ',';
+    }
+    return count;
+}
+
+static bool is_port_list(const char *ports)
+{
+    return !ports || strspn(ports, "0123456789, ") == strlen(ports);
+}
+
+static enum lk_status split_hosts(struct lk_pg_url *url, const char *host,
+                                  const char *hostaddr, const char *port,
+                                  struct lk_buf *error)
+{
+    unsigned hosts = count_entries(host);
+    unsigned addresses = count_entries(hostaddr);
+    unsigned count = hosts > addresses ? hosts : addresses;
+    unsigned ports = count_entries(port);
+
+    if (!is_port_list(port)) {
+        return refuse_url(error,
+                          "the port in the URL of the store is no number");
+    }
+    if (count > LK_PG_HOSTS) {
+        return refuse_url(error, "the URL of the store names too many hosts");
+    }
+    if ((hosts && addresses && hosts != addresses) ||
+        (ports > 1 && ports != count)) {
+        return refuse_url(error, "the URL of the store names more hosts than "
+                                 "ports or addresses, or fewer");
+    }
+    url->host_count = count ? count : 1;
+    for (unsigned i = 0; i < count; i++) {
+        url->hosts[i] = (struct lk_pg_host){
+            .host = list_entry(host, i),
+            .hostaddr = list_entry(hostaddr, i),
+            .port = list_entry(port, ports > 1 ? i : 0),
+        };
+    }
+    return LK_OK;
+}
+
+enum lk_status lk_pg_url_parse(const char *url, struct lk_pg_url *parsed,
+                               struct lk_buf *error)
+{
+    char *why = NULL;
+
+    *parsed = (struct lk_pg_url){.conninfo = conninfo_of(url)};
+    if (!parsed->conninfo) {
+        return LK_NOMEM;
+    }
+    /* A bare word is the name of a database. */
+    bool bare =
+        !strstr(parsed->conninfo, "://") && !strchr(parsed->conninfo, '=');
+    PQconninfoOption *given =
+        bare ? NULL : PQconninfoParse(parsed->conninfo, &why);
+    PQconninfoOption *defaults = PQconndefaults();
+    enum lk_status status = LK_OK;
+
+    if (!bare && !given) {
+        /* libpq's words may hold a part of the password. */
+        status = refuse_url(error, "the URL of the store is not one that "
+                                   "PostgreSQL's library understands");
+    } else {
+        const char *password = option_value(given, defaults, "password");
+        parsed->password = password ? strdup(password) : NULL;
+        status = split_hosts(parsed, option_value(given, defaults, "host"),
+                             option_value(given, defaults, "hostaddr"),
+                             option_value(given, defaults, "port"), error);
+    }
+    PQconninfoFree(given);
+    PQconninfoFree(defaults);
+    PQfreemem(why);
+    if (status) {
+        lk_pg_url_free(parsed);
+    }
+    return status;
+}
+
+void lk_pg_url_free(struct lk_pg_url *url)
+{
+    for (unsigned i = 0; i < LK_PG_HOSTS; i++) {
+        free(url->hosts[i].host);
+        free(url->hosts[i].hostaddr);
+        free(url->hosts[i].port);
+    }
+    free(url->password);
+    free(url->conninfo);
+    *url = (struct lk_pg_url){0};
+}
+
+/* ---- the addresses of a host name --------------------------------------- */
+
+struct addresses {
+    unsigned count;
+    char text[LK_PG_ADDRESSES][LK_PG_ADDRESS_SIZE];
+};
+
+/* A question that is under way on a thread of its own. */
+struct lk_pg_lookup {
+    pthread_mutex_t lock; /* guards what follows, but for the name */
+    pthread_cond_t ended;
+    bool done;
+    bool abandoned; /* nobody wants to know any more: the thread frees it */
+    int error;
+    struct addrinfo *found;
+    char name[256];
+};
+
+static bool is_host_name(const struct lk_pg_host *host)
+{
+    struct in_addr address;
+
+    return host->host && !host->hostaddr && host->host[0] &&
+           !strchr("/@", host->host[0]) && !strchr(host->host, ':') &&
+           inet_pton(AF_INET, host->host, &address) != 1;
+}
+
+static void free_lookup(struct lk_pg_lookup *lookup)
+{
+    if (lookup->found) {
+        freeaddrinfo(lookup->found);
+    }
+    pthread_cond_destroy(&lookup->ended);
+    pthread_mutex_destroy(&lookup->lock);
+    free(lookup);
+}
+
+static void *run_lookup(void *context)
+{
+    struct lk_pg_lookup *lookup = context;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    int error = getaddrinfo(lookup->name, NULL, &hints, &found);
+
+    pthread_mutex_lock(&lookup->lock);
+    lookup->error = error;
+    lookup->found = error ? NULL : found;
+    lookup->done = true;
+    bool abandoned = lookup->abandoned;
+    pthread_cond_signal(&lookup->ended);
+    pthread_mutex_unlock(&lookup->lock);
+    if (abandoned) {
+        free_lookup(lookup);
+    }
+    return NULL;
+}
+
+static struct lk_pg_lookup *start_lookup(const char *name)
+{
+    struct lk_pg_lookup *lookup = calloc(1, sizeof(*lookup));
+    pthread_condattr_t clock;
+    pthread_attr_t detached;
+    pthread_t thread;
+
+    if (!lookup) {
+        return NULL;
+    }
+    snprintf(lookup->name, sizeof(lookup->name), "%s", name);
+    pthread_mutex_init(&lookup->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&lookup->ended, &clock);
+    pthread_condattr_destroy(&clock);
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    int failed = pthread_create(&thread, &detached, run_lookup, lookup);
+    pthread_attr_destroy(&detached);
+    if (failed) {
+        free_lookup(lookup);
+        return NULL;
+    }
+    return lookup;
+}
+
+void lk_pg_resolve_stop(struct lk_pg_conn *conn)
+{
+    struct lk_pg_lookup *lookup = conn->lookup;
+
+    conn->lookup = NULL;
+    if (!lookup) {
+        return;
+    }
+    pthread_mutex_lock(&lookup->lock);
+    bool done = lookup->done;
+    lookup->abandoned = true;
+    pthread_mutex_unlock(&lookup->lock);
+    if (done) {
+        free_lookup(lookup);
+    }
+}
+
+static bool wait_for_lookup(struct lk_pg_lookup *lookup, uint64_t deadline_ns)
+{
+    struct timespec until = {(time_t)(deadline_ns / 1000000000),
+                             (long)(deadline_ns % 1000000000)};
+    int failed = 0;
+
+    pthread_mutex_lock(&lookup->lock);
+    while (!lookup->done && !failed) {
+        failed = pthread_cond_timedwait(&lookup->ended, &lookup->lock, &until);
+    }
+    bool done = lookup->done;
+    pthread_mutex_unlock(&lookup->lock);
+    return done;
+}
+
+static void copy_addresses(const struct lk_pg_lookup *lookup,
+                           struct addresses *addresses)
+{
+    for (const struct addrinfo *at = lookup->found;
+         at && addresses->count < LK_PG_ADDRESSES; at = at->ai_next) {
+        char *text = addresses->text[addresses->count];
+        addresses->count +=
+            !getnameinfo(at->ai_addr, at->ai_addrlen, text,
+                         sizeof(addresses->text[0]), NULL, 0, NI_NUMERICHOST);
+    }
+}
+
+static enum lk_status resolve_host(struct lk_pg_conn *conn, const char *name,
+                                   uint64_t deadline_ns,
+                                   struct addresses *addresses)
+{
+    *addresses = (struct addresses){0};
+    if (conn->lookup && strcmp(conn->lookup->name, name) != 0) {
+        lk_pg_resolve_stop(conn);
+    }
+    if (!conn->lookup && !(conn->lookup = start_lookup(name))) {
+        snprintf(conn->message, sizeof(conn->message), "out of memory");
+        return LK_NOMEM;
+    }
+    if (!wait_for_lookup(conn->lookup, deadline_ns)) {
+        snprintf(conn->message, sizeof(conn->message),
+                 "the name server did not answer in time");
+        return LK_TIMEOUT;
+    }
+    if (conn->lookup->error) {
+        snprintf(conn->message, sizeof(conn->message),
+                 "the name of the server is not known: %s",
+                 gai_strerror(conn->lookup->error));
+    }
+    copy_addresses(conn->lookup, addresses);
+    lk_pg_resolve_stop(conn);
+    return addresses->count ? LK_OK : LK_UNAVAILABLE;
+}
+
 /* ---- what went wrong -------------------------------------------------- */
 
-static void note(struct lk_pg_conn *conn, const char *message)
+static void note_message(struct lk_pg_conn *conn, const char *message)
 {
     lk_pg_clean(message, conn->store->url.password, conn->message,
                 sizeof(conn->message));
@@ -50,7 +369,7 @@ void lk_pg_note_error(struct lk_pg_conn *conn, const PGresult *result)
     snprintf(whole, sizeof(whole), "%s%s%s",
              text ? text : PQresultErrorMessage(result), hint ? ". " : "",
              hint ? hint : "");
-    note(conn, whole);
+    note_message(conn, whole);
 }
 
 /*
@@ -63,7 +382,7 @@ static void on_notice(void *context, const PGresult *result)
     const char *from = PQresultErrorField(result, PG_DIAG_SOURCE_FUNCTION);
 
     if (from && !strcmp(from, "SyncRepWaitForLSN")) {
-        conn->warned = true;
+        conn->standby_wait_cut = true;
     }
 }
 
@@ -80,7 +399,7 @@ void lk_pg_lost(struct lk_pg_conn *conn, const char *why)
     uint64_t pause = (uint64_t)RETRY_LEAST_MS << shift;
 
     if (why && why != conn->message) {
-        note(conn, why);
+        note_message(conn, why);
     }
     lk_pg_close(conn);
     conn->failures++;
@@ -91,7 +410,8 @@ void lk_pg_lost(struct lk_pg_conn *conn, const char *why)
 /* ---- waiting ---------------------------------------------------------- */
 
 /* LK_TIMEOUT: nothing happened until the deadline. */
-static enum lk_status wait_for(PGconn *pg, short events, uint64_t deadline_ns)
+static enum lk_status wait_for_socket(PGconn *pg, short events,
+                                      uint64_t deadline_ns)
 {
     for (;;) {
         struct pollfd wait = {.fd = PQsocket(pg), .events = events};
@@ -120,19 +440,19 @@ enum lk_status lk_pg_next(struct lk_pg_conn *conn, uint64_t deadline_ns,
             break;
         }
         short events = POLLIN | (unsent > 0 ? POLLOUT : 0);
-        enum lk_status status = wait_for(conn->pg, events, deadline_ns);
+        enum lk_status status = wait_for_socket(conn->pg, events, deadline_ns);
         if (status == LK_TIMEOUT) {
-            note(conn, "the server did not answer in time");
+            note_message(conn, "the server did not answer in time");
             return status;
         }
         if (status || !PQconsumeInput(conn->pg)) {
-            note(conn, PQerrorMessage(conn->pg));
+            note_message(conn, PQerrorMessage(conn->pg));
             return LK_CLOSED;
         }
     }
     *result = PQgetResult(conn->pg);
     if (PQstatus(conn->pg) == CONNECTION_BAD && !*result) {
-        note(conn, PQerrorMessage(conn->pg));
+        note_message(conn, PQerrorMessage(conn->pg));
         return LK_CLOSED;
     }
     return LK_OK;
@@ -144,8 +464,8 @@ enum lk_status lk_pg_next(struct lk_pg_conn *conn, uint64_t deadline_ns,
  * What stands before dbname gives way to what the URL says, what stands behind
  * it does not.
  */
-static PGconn *start(const struct lk_postgres *store,
-                     const struct lk_pg_host *host)
+static PGconn *start_connection(const struct lk_postgres *store,
+                                const struct lk_pg_host *host)
 {
     char timeout[24];
     const char *options[][2] = {
@@ -181,7 +501,7 @@ static enum lk_status dial_address(struct lk_pg_conn *conn,
                                    const struct lk_pg_host *host,
                                    uint64_t deadline_ns)
 {
-    PGconn *pg = start(conn->store, host);
+    PGconn *pg = start_connection(conn->store, host);
     PostgresPollingStatusType state = PGRES_POLLING_WRITING;
     enum lk_status status = LK_OK;
 
@@ -191,8 +511,8 @@ static enum lk_status dial_address(struct lk_pg_conn *conn,
     PQsetNoticeReceiver(pg, on_notice, conn);
     while (PQstatus(pg) != CONNECTION_BAD && state != PGRES_POLLING_OK &&
            state != PGRES_POLLING_FAILED && !status) {
-        status = wait_for(pg, state == PGRES_POLLING_READING ? POLLIN : POLLOUT,
-                          deadline_ns);
+        status = wait_for_socket(
+            pg, state == PGRES_POLLING_READING ? POLLIN : POLLOUT, deadline_ns);
         if (!status) {
             state = PQconnectPoll(pg);
         }
@@ -201,8 +521,9 @@ static enum lk_status dial_address(struct lk_pg_conn *conn,
         conn->pg = pg;
         return LK_OK;
     }
-    note(conn, status == LK_TIMEOUT ? "the server did not answer in time"
-                                    : PQerrorMessage(pg));
+    note_message(conn, status == LK_TIMEOUT
+                           ? "the server did not answer in time"
+                           : PQerrorMessage(pg));
     PQfinish(pg);
     return LK_UNAVAILABLE;
 }
@@ -215,15 +536,15 @@ static enum lk_status dial_host(struct lk_pg_conn *conn, unsigned which,
                                 uint64_t deadline_ns)
 {
     struct lk_pg_host host = conn->store->url.hosts[which];
-    struct lk_pg_addresses found;
+    struct addresses found;
 
-    if (!lk_pg_is_name(&host)) {
+    if (!is_host_name(&host)) {
         return dial_address(conn, &host, deadline_ns);
     }
     uint64_t now = lk_pg_clock_ns();
     uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
     enum lk_status status =
-        lk_pg_resolve(conn, host.host, now + left / 2, &found);
+        resolve_host(conn, host.host, now + left / 2, &found);
     if (status && !conn->known[which][0]) {
         return LK_UNAVAILABLE;
     }
@@ -264,7 +585,8 @@ enum lk_status lk_pg_dial(struct lk_pg_conn *conn, uint64_t deadline_ns)
 }
 
 /* A new connection, checked and set up. */
-static enum lk_status renew(struct lk_pg_conn *conn, uint64_t deadline_ns)
+static enum lk_status connect_and_check(struct lk_pg_conn *conn,
+                                        uint64_t deadline_ns)
 {
     struct lk_postgres *store = conn->store;
     uint64_t limit =
@@ -272,7 +594,7 @@ static enum lk_status renew(struct lk_pg_conn *conn, uint64_t deadline_ns)
     uint64_t until = limit < deadline_ns ? limit : deadline_ns;
     enum lk_status status = lk_pg_dial(conn, until);
 
-    conn->distrusted = atomic_load(&store->distrusted);
+    conn->rechecks = atomic_load(&store->rechecks);
     if (!status) {
         status = lk_pg_check(conn, until);
     }
@@ -286,7 +608,7 @@ static enum lk_status renew(struct lk_pg_conn *conn, uint64_t deadline_ns)
         return status == LK_INVALID ? LK_INVALID : LK_UNAVAILABLE;
     }
     conn->failures = 0;
-    conn->warned = false;
+    conn->standby_wait_cut = false;
     if (conn->connected_before) {
         conn->reconnected = true;
         atomic_fetch_add(&store->counters.reopened, 1);
@@ -299,13 +621,13 @@ static enum lk_status renew(struct lk_pg_conn *conn, uint64_t deadline_ns)
 
 /* Takes what has come in without being asked for. False: it is lost. A server
  * that ends says why first: the end itself shows only behind that. */
-static bool take_input(struct lk_pg_conn *conn)
+static bool read_pending_input(struct lk_pg_conn *conn)
 {
     struct pollfd look = {.fd = PQsocket(conn->pg), .events = POLLIN};
 
     for (int i = 0; i < 4 && poll(&look, 1, 0) > 0; i++) {
         if (!PQconsumeInput(conn->pg)) {
-            note(conn, PQerrorMessage(conn->pg));
+            note_message(conn, PQerrorMessage(conn->pg));
             return false;
         }
     }
@@ -319,7 +641,7 @@ enum late {
 };
 
 /* Drops what a batch that was given up is answered after all. */
-static enum late drain(struct lk_pg_conn *conn)
+static enum late drain_late_results(struct lk_pg_conn *conn)
 {
     for (int ends = 0; !PQisBusy(conn->pg) && ends < 8;) {
         PGresult *result = PQgetResult(conn->pg);
@@ -342,18 +664,18 @@ static enum late drain(struct lk_pg_conn *conn)
  * to wait as well, and leave one more process behind. LK_OK: it can be used,
  * or is closed.
  */
-static enum lk_status hear_silent(struct lk_pg_conn *conn)
+static enum lk_status check_silent(struct lk_pg_conn *conn)
 {
-    unsigned shift = conn->silences < 3 ? conn->silences : 3;
+    unsigned shift = conn->silent_times < 3 ? conn->silent_times : 3;
     uint64_t limit = (uint64_t)SILENT_LEAST_MS << shift;
     enum late late = LATE_PENDING;
 
     limit = limit < SILENT_MOST_MS ? limit : SILENT_MOST_MS;
-    if (take_input(conn)) {
-        late = drain(conn);
+    if (read_pending_input(conn)) {
+        late = drain_late_results(conn);
         if (late == LATE_PENDING &&
             lk_pg_clock_ns() - conn->silent_ns < limit * MS_NS) {
-            note(conn, "the server does not answer");
+            note_message(conn, "the server does not answer");
             return LK_UNAVAILABLE;
         }
     }
@@ -364,19 +686,19 @@ static enum lk_status hear_silent(struct lk_pg_conn *conn)
         lk_pg_close(conn);
     }
     /* Whatever it answered, it does answer. */
-    conn->silences = late == LATE_PENDING ? conn->silences + 1 : 0;
+    conn->silent_times = late == LATE_PENDING ? conn->silent_times + 1 : 0;
     return LK_OK;
 }
 
 enum lk_status lk_pg_ready(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
-    if (conn->pg && conn->silent_ns && hear_silent(conn)) {
+    if (conn->pg && conn->silent_ns && check_silent(conn)) {
         return LK_UNAVAILABLE;
     }
     /* A transaction that was left open is nobody's any more. */
-    if (conn->pg &&
-        (!take_input(conn) || PQtransactionStatus(conn->pg) != PQTRANS_IDLE ||
-         conn->distrusted != atomic_load(&conn->store->distrusted))) {
+    if (conn->pg && (!read_pending_input(conn) ||
+                     PQtransactionStatus(conn->pg) != PQTRANS_IDLE ||
+                     conn->rechecks != atomic_load(&conn->store->rechecks))) {
         lk_pg_close(conn);
     }
     if (conn->pg) {
@@ -385,31 +707,31 @@ enum lk_status lk_pg_ready(struct lk_pg_conn *conn, uint64_t deadline_ns)
     if (lk_pg_clock_ns() < conn->retry_ns) {
         return LK_UNAVAILABLE;
     }
-    return renew(conn, deadline_ns);
+    return connect_and_check(conn, deadline_ns);
 }
 
 /* ---- statements ------------------------------------------------------- */
 
 /* Reads up to the end of the statement; the last result stays. */
-static enum lk_status finish(struct lk_pg_conn *conn, uint64_t deadline_ns,
-                             PGresult **stored)
+static enum lk_status read_to_end(struct lk_pg_conn *conn, uint64_t deadline_ns,
+                                  PGresult **last)
 {
     PGresult *result = NULL;
     enum lk_status status;
 
     while (!(status = lk_pg_next(conn, deadline_ns, &result)) && result) {
-        PQclear(*stored);
-        *stored = result;
+        PQclear(*last);
+        *last = result;
     }
     if (status) {
-        PQclear(*stored);
-        *stored = NULL;
+        PQclear(*last);
+        *last = NULL;
         lk_pg_lost(conn, conn->message);
     }
     return status;
 }
 
-static enum lk_status judge(struct lk_pg_conn *conn, PGresult **result)
+static enum lk_status check_result(struct lk_pg_conn *conn, PGresult **result)
 {
     ExecStatusType state = PQresultStatus(*result);
 
@@ -440,8 +762,8 @@ enum lk_status lk_pg_run(struct lk_pg_conn *conn, const char *sql,
         lk_pg_lost(conn, PQerrorMessage(conn->pg));
         return LK_CLOSED;
     }
-    enum lk_status status = finish(conn, deadline_ns, result);
-    return status ? status : judge(conn, result);
+    enum lk_status status = read_to_end(conn, deadline_ns, result);
+    return status ? status : check_result(conn, result);
 }
 
 enum lk_status lk_pg_script(struct lk_pg_conn *conn, const char *sql,
@@ -453,9 +775,9 @@ enum lk_status lk_pg_script(struct lk_pg_conn *conn, const char *sql,
         lk_pg_lost(conn, PQerrorMessage(conn->pg));
         return LK_CLOSED;
     }
-    enum lk_status status = finish(conn, deadline_ns, &result);
+    enum lk_status status = read_to_end(conn, deadline_ns, &result);
     if (!status) {
-        status = judge(conn, &result);
+        status = check_result(conn, &result);
     }
     PQclear(result);
     return status;

@@ -1,6 +1,6 @@
 /*
- * postgres_import.c - taking over what another store holds; see
- * store/sql/005_import.sql, which decides.
+ * postgres_import.c - importing the operations and the audit log of another
+ * store. latchkey.import in store/sql decides which operations are taken.
  */
 #include "store/postgres.h"
 
@@ -25,8 +25,9 @@ enum {
  * lost: a record that is there already is not taken a second time, nor is an
  * entry of the log.
  */
-static enum lk_status run(struct lk_postgres *store, const char *sql,
-                          const struct lk_pg_params *params, PGresult **result)
+static enum lk_status run_import(struct lk_postgres *store, const char *sql,
+                                 const struct lk_pg_params *params,
+                                 PGresult **result)
 {
     struct lk_pg_conn *conn = &store->lanes[0].conn;
     uint64_t deadline_ns = lk_pg_clock_ns() + PATIENCE_MS * MS_NS;
@@ -91,7 +92,7 @@ static const char import_sql[] =
     "$6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, "
     "$21, $22)";
 
-static unsigned type_of(enum column column)
+static unsigned import_type(enum column column)
 {
     switch (column) {
     case STATE:
@@ -116,112 +117,118 @@ static unsigned type_of(enum column column)
 }
 
 /* Why it is uncertain or omitted; that its lock has lapsed goes unsaid. */
-static struct lk_slice reason_of(const struct lk_operation *record)
+static struct lk_slice import_reason(const struct lk_operation *operation)
 {
-    bool lapsed = latchkey_slice_equal(record->reason, LK_SLICE("lock lapsed"));
+    bool lapsed =
+        latchkey_slice_equal(operation->reason, LK_SLICE("lock lapsed"));
 
-    if ((record->state == LK_STATE_UNCERTAIN && !lapsed) ||
-        (record->state == LK_STATE_COMPLETED && record->omitted)) {
-        return record->reason;
+    if ((operation->state == LK_STATE_UNCERTAIN && !lapsed) ||
+        (operation->state == LK_STATE_COMPLETED && operation->omitted)) {
+        return operation->reason;
     }
     return (struct lk_slice){0};
 }
 
-static struct lk_slice bytes_of(const struct lk_operation *record,
-                                enum column column)
+static struct lk_slice import_bytes(const struct lk_operation *operation,
+                                    enum column column)
 {
-    bool stored = record->state == LK_STATE_COMPLETED && !record->omitted;
+    bool stored = operation->state == LK_STATE_COMPLETED && !operation->omitted;
 
     switch (column) {
     case TENANT:
-        return record->name.tenant;
+        return operation->name.tenant;
     case SCOPE:
-        return record->name.scope;
+        return operation->name.scope;
     case KEY:
-        return record->name.key;
+        return operation->name.key;
     case FINGERPRINT:
-        return record->fingerprint;
+        return operation->fingerprint;
     case OWNER:
-        return record->owner;
+        return operation->owner;
     case REASON:
-        return reason_of(record);
+        return import_reason(operation);
     case HEADERS:
-        return stored ? record->stored->response.headers : (struct lk_slice){0};
+        return stored ? operation->stored->response.headers
+                      : (struct lk_slice){0};
     default:
-        return stored ? record->stored->response.body : (struct lk_slice){0};
+        return stored ? operation->stored->response.body : (struct lk_slice){0};
     }
 }
 
-static uint64_t number_of(const struct lk_operation *record, enum column column)
+static uint64_t import_number(const struct lk_operation *operation,
+                              enum column column)
 {
     switch (column) {
     case STATE:
-        return (uint64_t)record->state;
+        return (uint64_t)operation->state;
     case TOKEN:
-        return record->token;
+        return operation->token;
     case NUMBER:
-        return record->number;
+        return operation->number;
     case GENERATION:
-        return record->generation;
+        return operation->generation;
     case ATTEMPT:
-        return record->attempt < INT32_MAX ? record->attempt : INT32_MAX;
+        return operation->attempt < INT32_MAX ? operation->attempt : INT32_MAX;
     case CLAIMED:
-        return record->claimed_ms;
+        return operation->claimed_ms;
     case DEADLINE:
-        return lk_operation_deadline(record);
+        return lk_operation_deadline(operation);
     case TTL:
-        return record->ttl_ms;
+        return operation->ttl_ms;
     case KEEP:
-        return record->keep_ms;
+        return operation->keep_ms;
     case COMPLETED:
-        return record->completed_ms;
+        return operation->completed_ms;
     case STATUS:
-        return record->status;
+        return operation->status;
     default:
-        return (record->omitted ? FLAG_OMITTED : 0) |
-               (record->evicted ? FLAG_EVICTED : 0);
+        return (operation->omitted ? FLAG_OMITTED : 0) |
+               (operation->evicted ? FLAG_EVICTED : 0);
     }
 }
 
-static enum lk_status add_value(struct lk_pg_array *array,
-                                const struct lk_operation *record,
-                                enum column column)
+static enum lk_status add_import_value(struct lk_pg_array *array,
+                                       const struct lk_operation *operation,
+                                       enum column column)
 {
-    switch (type_of(column)) {
+    switch (import_type(column)) {
     case LK_PG_TEXT_ARRAY:
-        return lk_pg_array_text(array, bytes_of(record, column));
+        return lk_pg_array_text(array, import_bytes(operation, column));
     case LK_PG_BYTEA_ARRAY:
-        return lk_pg_array_bytes(array, bytes_of(record, column));
+        return lk_pg_array_bytes(array, import_bytes(operation, column));
     default:
-        return lk_pg_array_int(array, (int64_t)number_of(record, column));
+        return lk_pg_array_int(array,
+                               (int64_t)import_number(operation, column));
     }
 }
 
-static size_t answer_size(const struct lk_operation *record)
+static size_t response_size(const struct lk_operation *operation)
 {
-    return bytes_of(record, HEADERS).len + bytes_of(record, BODY).len;
+    return import_bytes(operation, HEADERS).len +
+           import_bytes(operation, BODY).len;
 }
 
-static bool is_possible(const struct lk_operation *record)
+static bool is_importable(const struct lk_operation *operation)
 {
-    const struct lk_name *name = &record->name;
+    const struct lk_name *name = &operation->name;
     size_t text = lk_pg_text_size(name->tenant) + lk_pg_text_size(name->scope) +
                   lk_pg_text_size(name->key);
 
-    return lk_operation_is_possible(record) && text <= LK_PG_NAME_MAX &&
-           answer_size(record) <= LK_PG_ANSWER_MAX;
+    return lk_operation_is_possible(operation) && text <= LK_PG_NAME_MAX &&
+           response_size(operation) <= LK_PG_RESPONSE_MAX;
 }
 
 /* How many of them make one transaction. */
-static size_t chunk_of(struct lk_postgres *store,
-                       const struct lk_operation *records, size_t count)
+static size_t import_chunk_of(struct lk_postgres *store,
+                              const struct lk_operation *operations,
+                              size_t count)
 {
     size_t most = atomic_load(&store->lock_share);
     size_t bytes = 0;
     size_t i;
 
     for (i = 0; i < count && i < most; i++) {
-        bytes += answer_size(&records[i]) + 1024;
+        bytes += response_size(&operations[i]) + 1024;
         if (i && bytes > LK_PG_CHUNK_BYTES) {
             break;
         }
@@ -230,7 +237,7 @@ static size_t chunk_of(struct lk_postgres *store,
 }
 
 static enum lk_status import_chunk(struct lk_postgres *store,
-                                   const struct lk_operation *records,
+                                   const struct lk_operation *operations,
                                    size_t count, struct lk_import *sum)
 {
     struct lk_pg_array columns[COLUMNS] = {{{0}, 0, 0}};
@@ -239,16 +246,18 @@ static enum lk_status import_chunk(struct lk_postgres *store,
     PGresult *result = NULL;
 
     for (int c = 0; c < COLUMNS && !status; c++) {
-        status = lk_pg_array_start(&columns[c], type_of((enum column)c), count);
+        status =
+            lk_pg_array_start(&columns[c], import_type((enum column)c), count);
         for (size_t i = 0; i < count && !status; i++) {
-            status = add_value(&columns[c], &records[i], (enum column)c);
+            status =
+                add_import_value(&columns[c], &operations[i], (enum column)c);
         }
         lk_pg_add_array(&params, &columns[c]);
     }
     lk_pg_add_int(&params, (int64_t)sum->highest_token);
     lk_pg_add_int(&params, (int64_t)store->config.default_ttl_ms);
     if (!status) {
-        status = run(store, import_sql, &params, &result);
+        status = run_import(store, import_sql, &params, &result);
     }
     if (!status) {
         sum->taken += lk_pg_uint(result, 0, 0);
@@ -263,7 +272,7 @@ static enum lk_status import_chunk(struct lk_postgres *store,
 }
 
 enum lk_status lk_postgres_import(struct lk_store *base,
-                                  const struct lk_operation *records,
+                                  const struct lk_operation *operations,
                                   size_t count, struct lk_import *result)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
@@ -271,19 +280,19 @@ enum lk_status lk_postgres_import(struct lk_store *base,
     enum lk_status status = LK_OK;
 
     for (size_t i = 0; i < count; i++) {
-        if (!is_possible(&records[i])) {
+        if (!is_importable(&operations[i])) {
             return LK_INVALID;
         }
-        if (records[i].token > sum.highest_token) {
-            sum.highest_token = records[i].token;
+        if (operations[i].token > sum.highest_token) {
+            sum.highest_token = operations[i].token;
         }
     }
     if (sum.highest_token > LK_IMPORT_TOKEN_MAX) {
         return LK_INVALID;
     }
     for (size_t at = 0; at < count && !status;) {
-        size_t chunk = chunk_of(store, records + at, count - at);
-        status = import_chunk(store, records + at, chunk, &sum);
+        size_t chunk = import_chunk_of(store, operations + at, count - at);
+        status = import_chunk(store, operations + at, chunk, &sum);
         at += chunk;
     }
     if (!status) {
@@ -333,10 +342,11 @@ enum lk_status lk_postgres_import_audit(struct lk_store *base,
         lk_pg_add_array(&params, &columns[c]);
     }
     if (!status && count) {
-        status = run(store,
-                     "SELECT latchkey.import_audit($1, $2, $3, $4, $5, $6, $7, "
-                     "$8)",
-                     &params, &result);
+        status = run_import(
+            store,
+            "SELECT latchkey.import_audit($1, $2, $3, $4, $5, $6, $7, "
+            "$8)",
+            &params, &result);
     }
     PQclear(result);
     for (int c = 0; c < AUDIT_COLUMNS; c++) {
@@ -363,7 +373,7 @@ enum lk_status lk_postgres_adopt(
     }
     lk_pg_add_text(&params, latchkey_slice(hex));
     enum lk_status status =
-        run(store, "SELECT latchkey.adopt($1)", &params, &result);
+        run_import(store, "SELECT latchkey.adopt($1)", &params, &result);
     if (!status && !lk_pg_int(result, 0, 0)) {
         status = LK_BUSY;
     }
@@ -372,71 +382,4 @@ enum lk_status lk_postgres_adopt(
         memcpy(base->reference_secret, reference_secret, LK_REFERENCE_KEY);
     }
     return status;
-}
-
-/* ---- the promise ------------------------------------------------------ */
-
-static enum lk_status tell_commit(const struct lk_pg_settings *found,
-                                  struct lk_buf *text, bool *strict)
-{
-    const char *commit = found->synchronous_commit;
-
-    if (!found->fsync || !strcmp(commit, "off")) {
-        *strict = false;
-        return latchkey_buf_printf(
-            text,
-            "%s is off: a crash or a power loss of the server may lose what "
-            "was acknowledged, so that an operation may run twice.\n",
-            found->fsync ? "synchronous_commit" : "fsync");
-    }
-    if (!found->full_page_writes) {
-        *strict = false;
-        return latchkey_buf_add_text(
-            text, "full_page_writes is off: a power loss may damage the "
-                  "database, unless its file system never tears a page.\n");
-    }
-    return latchkey_buf_add_text(
-        text, "An acknowledged claim or result survives a crash and a power "
-              "loss of the PostgreSQL server.\n");
-}
-
-static enum lk_status tell_standby(const struct lk_pg_settings *found,
-                                   struct lk_buf *text)
-{
-    const char *commit = found->synchronous_commit;
-
-    if (!found->standbys[0] || !strcmp(commit, "local") ||
-        !strcmp(commit, "off")) {
-        return latchkey_buf_add_text(
-            text, "There is no synchronous standby: after a fail-over, or if "
-                  "the disk is lost, what was acknowledged last may be "
-                  "missing, and may run again.\n");
-    }
-    return latchkey_buf_printf(
-        text,
-        "It survives the loss of the primary, if a standby named by "
-        "synchronous_standby_names (%s) takes its place%s.\n",
-        found->standbys,
-        strcmp(commit, "remote_write")
-            ? ""
-            : ", unless that one loses power at the same time");
-}
-
-enum lk_status lk_postgres_describe(struct lk_store *base, struct lk_buf *text,
-                                    bool *strict)
-{
-    struct lk_postgres *store = (struct lk_postgres *)base;
-
-    pthread_mutex_lock(&store->lock);
-    struct lk_pg_settings found = store->settings;
-    pthread_mutex_unlock(&store->lock);
-    *strict = true;
-    enum lk_status status = tell_commit(&found, text, strict);
-    if (!status) {
-        status = tell_standby(&found, text);
-    }
-    return status ? status
-                  : latchkey_buf_add_text(
-                        text, "Several daemons may share it, and apps may "
-                              "take part in their own transactions.\n");
 }

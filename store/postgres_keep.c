@@ -1,17 +1,272 @@
 /*
- * postgres_keep.c - the keeper's thread: it sweeps and reaps while it has the
- * lease, counts records, and passes hints between daemons. None of it stands
- * in the way of a batch.
+ * postgres_keep.c - the keeper's thread: it sweeps and reaps while it holds the
+ * keeper's lease, counts operations, and exchanges notifications with other
+ * daemons. No batch waits for any of it.
+ *
+ * Notifications say that an operation has settled, or that a daemon or an app
+ * has queued a job. An operation travels as the number that its key is locked
+ * by; a small table knows the operations of these numbers that a client may
+ * wait for. All of it may be lost: a waiting client asks again by itself.
  */
 #include "store/postgres.h"
 
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define MS_NS UINT64_C(1000000)
+/* ---- notifications ------------------------------------------------------ */
+
+#define SETTLED_CHANNEL "latchkey_settled"
+#define JOB_CHANNEL     "latchkey_job" /* as latchkey.enqueue has it */
+#define MS_NS           UINT64_C(1000000)
+
+enum {
+    NOTIFY_MS = 20, /* at least, between two transactions that tell */
+    NOTIFY_FAILED_MS = 1000,
+    NOTIFY_MOST = 4096, /* waiting to be told; more are forgotten */
+    SETTLED_MOST = 4096,
+    DIGITS = 16,
+    PAYLOAD_IDS = 400, /* a payload has room for 8000 bytes */
+};
+
+/* ---- what settled elsewhere ------------------------------------------- */
+
+static struct lk_pg_waiting *waiting_slot(struct lk_postgres *store,
+                                          int64_t lock_id)
+{
+    return &store->waiting[(uint64_t)lock_id % LK_PG_WAITING];
+}
+
+/* What somebody waits for is not driven out by what was only begun. */
+void lk_pg_remember_waiter(struct lk_postgres *store, int64_t lock_id,
+                           struct lk_hash128 hash, bool has_waiter)
+{
+    struct lk_pg_waiting *at = waiting_slot(store, lock_id);
+
+    if (has_waiter || !at->used || !at->has_waiter) {
+        *at = (struct lk_pg_waiting){lock_id, hash, true, has_waiter};
+    }
+}
+
+/* The caller holds hints_lock. */
+static void queue_settled(struct lk_postgres *store, int64_t lock_id)
+{
+    struct lk_pg_waiting *at = waiting_slot(store, lock_id);
+
+    if (!at->used || at->lock_id != lock_id) {
+        return;
+    }
+    at->used = false;
+    if (store->settled_count < SETTLED_MOST) {
+        store->settled[store->settled_count++] = at->hash;
+    } else {
+        store->settled_all = true;
+    }
+    atomic_store(&store->has_hints, true);
+}
+
+static void wake_daemon(struct lk_postgres *store)
+{
+    if (atomic_load(&store->has_hints) && store->config.wake) {
+        store->config.wake(store->config.wake_context);
+    }
+}
+
+void lk_pg_add_settled(struct lk_postgres *store, int64_t lock_id)
+{
+    pthread_mutex_lock(&store->hints_lock);
+    queue_settled(store, lock_id);
+    pthread_mutex_unlock(&store->hints_lock);
+    wake_daemon(store);
+}
+
+/* As the server sends it: a head of five words, then each number behind its
+ * length. */
+static size_t take_settled_array(struct lk_postgres *store,
+                                 struct lk_slice array)
+{
+    enum { HEAD = 20, ITEM = 12 };
+    size_t count = 0;
+
+    for (size_t at = HEAD; at + ITEM <= array.len; at += ITEM, count++) {
+        uint64_t id = 0;
+        for (int i = 4; i < ITEM; i++) {
+            id = id << 8 | (uint8_t)array.data[at + (size_t)i];
+        }
+        lk_pg_add_settled(store, (int64_t)id);
+        pthread_mutex_lock(&store->hints_lock);
+        lk_pg_notify_settled(store, (int64_t)id);
+        pthread_mutex_unlock(&store->hints_lock);
+    }
+    return count;
+}
+
+static void settle_all(struct lk_postgres *store)
+{
+    pthread_mutex_lock(&store->hints_lock);
+    store->settled_all = true;
+    store->job_queued = true;
+    atomic_store(&store->has_hints, true);
+    pthread_mutex_unlock(&store->hints_lock);
+    wake_daemon(store);
+}
+
+void lk_pg_move_settled(struct lk_postgres *store, struct lk_batch *batch)
+{
+    if (!atomic_load(&store->has_hints)) {
+        return;
+    }
+    pthread_mutex_lock(&store->hints_lock);
+    for (size_t i = 0; i < store->settled_count; i++) {
+        if (lk_batch_settle(batch, store->settled[i])) {
+            batch->settle_all = true;
+            break;
+        }
+    }
+    batch->settle_all |= store->settled_all;
+    batch->queued |= store->job_queued;
+    store->settled_count = 0;
+    store->settled_all = false;
+    store->job_queued = false;
+    atomic_store(&store->has_hints, false);
+    pthread_mutex_unlock(&store->hints_lock);
+}
+
+static void read_payload(struct lk_postgres *store, const char *payload)
+{
+    while (strlen(payload) >= DIGITS) {
+        char digits[DIGITS + 1];
+        char *end;
+        memcpy(digits, payload, DIGITS);
+        digits[DIGITS] = 0;
+        uint64_t id = strtoull(digits, &end, 16);
+        if (*end) {
+            return; /* not ours */
+        }
+        queue_settled(store, (int64_t)id);
+        payload += DIGITS;
+    }
+}
+
+static void read_notifications(struct lk_postgres *store)
+{
+    PGconn *pg = store->keeper.pg;
+    PGnotify *notice;
+
+    while ((notice = PQnotifies(pg))) {
+        pthread_mutex_lock(&store->hints_lock);
+        if (notice->be_pid == PQbackendPID(pg)) {
+            ; /* our own words */
+        } else if (!strcmp(notice->relname, JOB_CHANNEL)) {
+            store->job_queued = true;
+            atomic_store(&store->has_hints, true);
+        } else {
+            read_payload(store, notice->extra);
+        }
+        pthread_mutex_unlock(&store->hints_lock);
+        PQfreemem(notice);
+    }
+    wake_daemon(store);
+}
+
+static void start_listening(struct lk_postgres *store, uint64_t deadline_ns)
+{
+    if (!store->config.notify || store->config.pooler || store->listening) {
+        return;
+    }
+    store->listening = !lk_pg_script(
+        &store->keeper, "LISTEN " SETTLED_CHANNEL "; LISTEN " JOB_CHANNEL,
+        deadline_ns);
+    if (store->listening) {
+        settle_all(store); /* nobody knows what was missed */
+    }
+}
+
+/* ---- what settled here ------------------------------------------------ */
+
+void lk_pg_notify_settled(struct lk_postgres *store, int64_t lock_id)
+{
+    waiting_slot(store, lock_id)->used &=
+        waiting_slot(store, lock_id)->lock_id != lock_id;
+    if (store->config.notify && !store->config.pooler &&
+        store->notify_count < NOTIFY_MOST) {
+        store->notify_ids[store->notify_count++] = lock_id;
+    }
+}
+
+void lk_pg_notify_job(struct lk_postgres *store)
+{
+    store->notify_jobs = store->config.notify && !store->config.pooler;
+}
+
+/* The next payload; false: there is nothing left to tell. */
+static bool take_payload(struct lk_postgres *store, char *payload, size_t size)
+{
+    size_t used = 0;
+    size_t count = 0;
+
+    pthread_mutex_lock(&store->hints_lock);
+    while (count < store->notify_count && count < PAYLOAD_IDS) {
+        size_t at = store->notify_count - 1 - count++;
+        used += (size_t)snprintf(payload + used, size - used, "%016llx",
+                                 (unsigned long long)store->notify_ids[at]);
+    }
+    store->notify_count -= count;
+    pthread_mutex_unlock(&store->hints_lock);
+    return count;
+}
+
+/* The message stays that of the failure. */
+static enum lk_status end_failed(struct lk_pg_conn *conn, uint64_t deadline_ns)
+{
+    char why[sizeof(conn->message)];
+
+    memcpy(why, conn->message, sizeof(why));
+    enum lk_status status = lk_pg_script(conn, "ROLLBACK", deadline_ns);
+    memcpy(conn->message, why, sizeof(why));
+    return status;
+}
+
+/*
+ * One transaction for all of it. It need not be durable, so it waits neither
+ * for the disk nor for a standby.
+ */
+static enum lk_status send_notifications(struct lk_postgres *store,
+                                         uint64_t deadline_ns)
+{
+    char payload[PAYLOAD_IDS * DIGITS + 1];
+    struct lk_buf sql = {0};
+    pthread_mutex_lock(&store->hints_lock);
+    bool any = store->notify_jobs;
+    store->notify_jobs = false;
+    pthread_mutex_unlock(&store->hints_lock);
+    enum lk_status status = latchkey_buf_printf(
+        &sql, "BEGIN; SET LOCAL synchronous_commit = off%s",
+        any ? "; SELECT pg_notify('" JOB_CHANNEL "', '')" : "");
+
+    while (!status && take_payload(store, payload, sizeof(payload))) {
+        any = true;
+        status = latchkey_buf_printf(
+            &sql, "; SELECT pg_notify('" SETTLED_CHANNEL "', '%s')", payload);
+    }
+    if (!status) {
+        status = latchkey_buf_add(&sql, "; COMMIT", sizeof("; COMMIT"));
+    }
+    if (!status && any) {
+        status = lk_pg_script(&store->keeper, sql.data, deadline_ns);
+    }
+    if (status == LK_UNAVAILABLE && store->keeper.pg &&
+        end_failed(&store->keeper, deadline_ns)) {
+        lk_pg_close(&store->keeper); /* with the transaction */
+    }
+    latchkey_buf_free(&sql);
+    store->notify_after_ns =
+        lk_pg_clock_ns() + (status ? NOTIFY_FAILED_MS : NOTIFY_MS) * MS_NS;
+    return status;
+}
 
 enum {
     TRIES = 8,       /* of a transaction that met another one */
@@ -83,12 +338,12 @@ static void take_counts(const PGresult *result, struct lk_pg_counts *counts)
 
     for (int i = 1; i <= 5; i++) {
         counts->by_state[i] = lk_pg_uint(result, 0, i - 1);
-        counts->records += counts->by_state[i];
+        counts->operations += counts->by_state[i];
     }
     if (counts->by_state[LK_STATE_COMPLETED] >= FINISHED_MOST &&
-        estimate > counts->records) {
-        counts->by_state[LK_STATE_COMPLETED] += estimate - counts->records;
-        counts->records = estimate;
+        estimate > counts->operations) {
+        counts->by_state[LK_STATE_COMPLETED] += estimate - counts->operations;
+        counts->operations = estimate;
     }
     counts->bytes = lk_pg_uint(result, 0, BYTES);
     counts->dead = lk_pg_uint(result, 0, DEAD);
@@ -150,7 +405,7 @@ static enum lk_status run_keeping(struct lk_postgres *store, const char *sql,
 
     for (int i = 0; i < TRIES && status == LK_UNAVAILABLE; i++) {
         status = lk_pg_run(&store->keeper, sql, params, deadline_ns, result);
-        if (!lk_pg_is_passing(&store->keeper)) {
+        if (!lk_pg_is_conflict(&store->keeper)) {
             break;
         }
     }
@@ -158,7 +413,8 @@ static enum lk_status run_keeping(struct lk_postgres *store, const char *sql,
 }
 
 /* Takes or keeps the lease. *keeper stays as it is if that failed. */
-static enum lk_status sweep(struct lk_postgres *store, bool *keeper, bool *more)
+static enum lk_status run_sweeper(struct lk_postgres *store, bool *keeper,
+                                  bool *more)
 {
     struct lk_pg_params params = {0};
     PGresult *result;
@@ -173,7 +429,7 @@ static enum lk_status sweep(struct lk_postgres *store, bool *keeper, bool *more)
     if (!status && PQntuples(result)) {
         *keeper = lk_pg_int(result, 0, 0);
         atomic_fetch_add(&store->counters.swept,
-                         lk_pg_hear_array(store, lk_pg_bytes(result, 0, 1)));
+                         take_settled_array(store, lk_pg_bytes(result, 0, 1)));
         *more |= lk_pg_int(result, 0, 2) != 0;
     }
     PQclear(result);
@@ -181,7 +437,7 @@ static enum lk_status sweep(struct lk_postgres *store, bool *keeper, bool *more)
 }
 
 /* From where it was left off the last time. */
-static enum lk_status reap(struct lk_postgres *store, bool *more)
+static enum lk_status run_reaper(struct lk_postgres *store, bool *more)
 {
     struct lk_pg_params params = {0};
     PGresult *result;
@@ -206,8 +462,8 @@ static enum lk_status reap(struct lk_postgres *store, bool *more)
 }
 
 /* Once for each kind of failure, until it works again. */
-static void complain(struct lk_postgres *store, enum lk_status status,
-                     const char *who, char complaint[6])
+static void log_failure_once(struct lk_postgres *store, enum lk_status status,
+                             const char *who, char complaint[6])
 {
     const char *state = store->keeper.sqlstate;
 
@@ -223,15 +479,15 @@ static enum lk_status keep_once(struct lk_postgres *store)
 {
     bool keeper = true;
     bool more = false;
-    enum lk_status status = sweep(store, &keeper, &more);
+    enum lk_status status = run_sweeper(store, &keeper, &more);
 
-    complain(store, status, "sweeper", store->sweeper_fails);
+    log_failure_once(store, status, "sweeper", store->sweeper_sqlstate);
     if (!keeper) {
         store->reap_state = LK_STATE_COMPLETED;
         store->reap_from_ms = 0;
     } else if (store->keeper.pg) {
-        enum lk_status reaped = reap(store, &more);
-        complain(store, reaped, "reaper", store->reaper_fails);
+        enum lk_status reaped = run_reaper(store, &more);
+        log_failure_once(store, reaped, "reaper", store->reaper_sqlstate);
         status = reaped ? reaped : status;
     }
     store->keep_again_ns =
@@ -254,15 +510,15 @@ void lk_pg_keep_turn(struct lk_postgres *store)
 
 /* ---- the thread ------------------------------------------------------- */
 
-static uint64_t sooner(uint64_t a, uint64_t b)
+static uint64_t earlier(uint64_t a, uint64_t b)
 {
     return b && b < a ? b : a;
 }
 
-static bool has_telling(struct lk_postgres *store)
+static bool has_notifications(struct lk_postgres *store)
 {
     pthread_mutex_lock(&store->hints_lock);
-    bool any = store->telling_count != 0 || store->telling_jobs;
+    bool any = store->notify_count != 0 || store->notify_jobs;
     pthread_mutex_unlock(&store->hints_lock);
     return any;
 }
@@ -279,9 +535,9 @@ static void sleep_until_due(struct lk_postgres *store)
     };
     uint64_t count;
 
-    due = sooner(due, store->keep_again_ns);
-    if (has_telling(store)) {
-        due = sooner(due, store->tell_ns);
+    due = earlier(due, store->keep_again_ns);
+    if (has_notifications(store)) {
+        due = earlier(due, store->notify_after_ns);
     }
     int ms = due > now ? (int)((due - now) / MS_NS) + 1 : 0;
     if (!atomic_load(&store->keep_wanted) && !atomic_load(&store->stopping)) {
@@ -293,73 +549,76 @@ static void sleep_until_due(struct lk_postgres *store)
 }
 
 /* The lanes say best whether the server is there; but they may be idle. */
-static void judge(struct lk_postgres *store, enum lk_status status,
-                  uint64_t started_ns)
+static void note_health(struct lk_postgres *store, enum lk_status status,
+                        uint64_t started_ns)
 {
     if (!status) {
-        atomic_store(&store->good_ns, lk_pg_clock_ns());
+        atomic_store(&store->last_success_ns, lk_pg_clock_ns());
     } else if ((status == LK_CLOSED || status == LK_TIMEOUT) &&
-               atomic_load(&store->good_ns) < started_ns) {
-        lk_pg_set_trouble(store, store->keeper.message);
+               atomic_load(&store->last_success_ns) < started_ns) {
+        lk_pg_set_failure(store, store->keeper.message);
     }
 }
 
 /* Without a connection there is nothing to do, and nobody to tell. */
-static void rest(struct lk_postgres *store)
+static void drop_pending(struct lk_postgres *store)
 {
     store->listening = false;
     store->keep_again_ns = 0;
     atomic_store(&store->keep_wanted, false);
     pthread_mutex_lock(&store->hints_lock);
-    store->telling_count = 0;
-    store->telling_jobs = false;
+    store->notify_count = 0;
+    store->notify_jobs = false;
     pthread_mutex_unlock(&store->hints_lock);
 }
 
 /* Now and then: how much there is, and whether it is as safe as it was. */
-static void look_around(struct lk_postgres *store)
+static void count_and_recheck(struct lk_postgres *store)
 {
     lk_pg_count(store, &store->keeper);
     if (store->keeper.pg) {
-        lk_pg_check_again(&store->keeper, lk_pg_deadline(store));
+        lk_pg_recheck(&store->keeper, lk_pg_deadline(store));
     }
 }
 
-static void job_batch(struct lk_postgres *store)
+static void keeper_step(struct lk_postgres *store)
 {
     struct lk_pg_conn *conn = &store->keeper;
     uint64_t started_ns = lk_pg_clock_ns();
     uint64_t deadline_ns = lk_pg_deadline(store);
     enum lk_status status = lk_pg_ready(conn, deadline_ns);
-    bool stored = false;
+    bool has_swept = false;
 
     if (status) {
-        rest(store);
+        drop_pending(store);
         return;
     }
     if (conn->reconnected) {
         conn->reconnected = false;
         store->listening = false;
     }
-    lk_pg_listen(store, deadline_ns);
+    start_listening(store, deadline_ns);
     if (conn->pg &&
         (atomic_exchange(&store->keep_wanted, false) ||
          (store->keep_again_ns && lk_pg_clock_ns() >= store->keep_again_ns))) {
         status = keep_once(store);
-        judge(store, status, started_ns);
-        stored = true;
+        note_health(store, status, started_ns);
+        has_swept = true;
     }
     /* A daemon that leaves the keeping to others is asked for numbers, too. */
     if (conn->pg && lk_pg_clock_ns() >= store->count_ns &&
-        (stored || lk_pg_clock_ns() - store->counted_ns >= COUNT_MS * MS_NS)) {
-        look_around(store);
+        (has_swept ||
+         lk_pg_clock_ns() - store->counted_ns >= COUNT_MS * MS_NS)) {
+        count_and_recheck(store);
     }
-    if (conn->pg && has_telling(store) && lk_pg_clock_ns() >= store->tell_ns) {
-        complain(store, lk_pg_send_notices(store, lk_pg_deadline(store)),
-                 "telling of other daemons", store->teller_fails);
+    if (conn->pg && has_notifications(store) &&
+        lk_pg_clock_ns() >= store->notify_after_ns) {
+        log_failure_once(store,
+                         send_notifications(store, lk_pg_deadline(store)),
+                         "telling of other daemons", store->notifier_sqlstate);
     }
     if (conn->pg) {
-        lk_pg_take_notices(store);
+        read_notifications(store);
     }
 }
 
@@ -379,12 +638,12 @@ static void give_up_lease(struct lk_postgres *store)
     }
 }
 
-static void *run_thread(void *context)
+static void *run_keeper(void *context)
 {
     struct lk_postgres *store = context;
 
     while (!atomic_load(&store->stopping)) {
-        job_batch(store);
+        keeper_step(store);
         sleep_until_due(store);
     }
     give_up_lease(store);
@@ -402,7 +661,7 @@ void lk_pg_keeper_wake(struct lk_postgres *store)
 
 enum lk_status lk_pg_keeper_start(struct lk_postgres *store)
 {
-    if (pthread_create(&store->thread, NULL, run_thread, store)) {
+    if (pthread_create(&store->thread, NULL, run_keeper, store)) {
         return LK_NOMEM;
     }
     store->thread_runs = true;

@@ -1,12 +1,13 @@
 /*
- * postgres_batch.c - one transaction: one pipeline of BEGIN, what is to be
- * done, and COMMIT; and the parameters of latchkey.apply.
+ * postgres_transaction.c - one transaction: the parameters of latchkey.apply,
+ * one pipeline of BEGIN, the statements and COMMIT, and the outcome of each op
+ * from the rows that come back.
  *
- * What is known when something fails: an error that the server itself reports
- * before it confirms the COMMIT means that nothing happened, if the session
- * lives on. Whatever cuts the connection once COMMIT may have been sent means
- * that nobody knows, whatever was said before: one between us and the server
- * may have said it.
+ * What is known when something fails: an error that the server reports before
+ * it confirms the COMMIT means that nothing happened, if the session lives on.
+ * If the connection is cut once COMMIT may have been sent, the outcome is
+ * unknown, whatever was reported before: a pooler between us and the server
+ * may have reported it.
  */
 #include "store/postgres.h"
 
@@ -54,7 +55,7 @@ enum { BEGIN, APPLY, COMMIT, STATEMENTS };
 
 /* ---- parameters ------------------------------------------------------- */
 
-static bool is_answered(const struct lk_op *op)
+static bool has_response(const struct lk_op *op)
 {
     return op->event == LK_EVENT_COMPLETE ||
            op->event == LK_EVENT_RESOLVE_COMPLETED;
@@ -137,10 +138,10 @@ static struct lk_slice text_of(const struct lk_pg_item *item,
 }
 
 /* The answer, or what a job is to send. */
-static enum lk_status add_part(struct lk_pg_array *array,
-                               const struct lk_op *op, bool body)
+static enum lk_status add_content(struct lk_pg_array *array,
+                                  const struct lk_op *op, bool body)
 {
-    bool stored = is_answered(op) && !op->reason.len;
+    bool stored = has_response(op) && !op->reason.len;
     struct lk_slice part = {0};
 
     if (op->call) {
@@ -151,10 +152,10 @@ static enum lk_status add_part(struct lk_pg_array *array,
     return lk_pg_array_bytes(array, part);
 }
 
-static enum lk_status add_value(struct lk_postgres *store,
-                                struct lk_pg_array *array,
-                                const struct lk_pg_item *item,
-                                enum lk_pg_column column)
+static enum lk_status add_param_value(struct lk_postgres *store,
+                                      struct lk_pg_array *array,
+                                      const struct lk_pg_item *item,
+                                      enum lk_pg_column column)
 {
     switch (column) {
     case LK_PG_TENANT:
@@ -162,9 +163,9 @@ static enum lk_status add_value(struct lk_postgres *store,
     case LK_PG_KEY:
         return lk_pg_array_bytes(array, text_of(item, column));
     case LK_PG_HEADERS:
-        return add_part(array, item->op, false);
+        return add_content(array, item->op, false);
     case LK_PG_BODY:
-        return add_part(array, item->op, true);
+        return add_content(array, item->op, true);
     case LK_PG_JOB:
     case LK_PG_TARGET:
     case LK_PG_METHOD:
@@ -180,9 +181,9 @@ static enum lk_status add_value(struct lk_postgres *store,
     }
 }
 
-static enum lk_status fill(struct lk_pg_lane *lane,
-                           const struct lk_pg_item *items, size_t count,
-                           struct lk_pg_params *params)
+static enum lk_status fill_params(struct lk_pg_lane *lane,
+                                  const struct lk_pg_item *items, size_t count,
+                                  struct lk_pg_params *params)
 {
     struct lk_postgres *store = lane->conn.store;
     enum lk_status status = LK_OK;
@@ -196,7 +197,8 @@ static enum lk_status fill(struct lk_pg_lane *lane,
         size_t rows = c < LK_PG_JOB || calls ? count : 0;
         status = lk_pg_array_start(array, column_types[c], rows);
         for (size_t i = 0; i < rows && !status; i++) {
-            status = add_value(store, array, &items[i], (enum lk_pg_column)c);
+            status =
+                add_param_value(store, array, &items[i], (enum lk_pg_column)c);
         }
         lk_pg_add_array(params, array);
     }
@@ -206,9 +208,9 @@ static enum lk_status fill(struct lk_pg_lane *lane,
 
 /* ---- sending ---------------------------------------------------------- */
 
-static enum lk_status prepare_one(struct lk_pg_conn *conn,
-                                  const struct lk_pg_part *part,
-                                  uint64_t deadline_ns)
+static enum lk_status prepare_statement(struct lk_pg_conn *conn,
+                                        const struct lk_pg_part *part,
+                                        uint64_t deadline_ns)
 {
     PGresult *result = NULL;
     PGresult *end = NULL;
@@ -232,16 +234,18 @@ enum lk_status lk_pg_prepare(struct lk_pg_conn *conn, uint64_t deadline_ns)
     enum lk_status status = LK_OK;
 
     for (int i = 0; i < STATEMENTS && !status; i++) {
-        status = prepare_one(conn, &statements[i], deadline_ns);
+        status = prepare_statement(conn, &statements[i], deadline_ns);
     }
     for (size_t i = 0;
-         conn->job_batch && i < lk_pg_job_batch_part_count && !status; i++) {
-        status = prepare_one(conn, &lk_pg_job_batch_parts[i], deadline_ns);
+         conn->for_jobs && i < lk_pg_job_batch_part_count && !status; i++) {
+        status =
+            prepare_statement(conn, &lk_pg_job_batch_parts[i], deadline_ns);
     }
     return status;
 }
 
-static bool send_one(struct lk_pg_conn *conn, const struct lk_pg_part *part)
+static bool send_statement(struct lk_pg_conn *conn,
+                           const struct lk_pg_part *part)
 {
     static const struct lk_pg_params none;
     const struct lk_pg_params *params = part->params ? part->params : &none;
@@ -282,26 +286,26 @@ static bool send_settings(struct lk_pg_conn *conn)
              "latchkey.check_timeline(%llu)%s",
              timeout / 4 + 1, timeout / 4 * 3 + 1, commit,
              (unsigned long long)atomic_load(&store->counters.last_token),
-             conn->job_batch ? ", latchkey.courier_settings(true)" : "");
+             conn->for_jobs ? ", latchkey.courier_settings(true)" : "");
     return PQsendQueryParams(conn->pg, sql, 0, NULL, NULL, NULL, NULL, 1);
 }
 
 /* False: COMMIT cannot have been sent, and will not be. */
-static bool send_all(struct lk_pg_conn *conn, const struct lk_pg_part *parts,
-                     size_t count)
+static bool send_statements(struct lk_pg_conn *conn,
+                            const struct lk_pg_part *parts, size_t count)
 {
     bool sent = PQenterPipelineMode(conn->pg) &&
-                send_one(conn, &statements[BEGIN]) && send_settings(conn);
+                send_statement(conn, &statements[BEGIN]) && send_settings(conn);
 
     for (size_t i = 0; i < count && sent; i++) {
-        sent = send_one(conn, &parts[i]);
+        sent = send_statement(conn, &parts[i]);
     }
     return sent;
 }
 
 /* ---- receiving -------------------------------------------------------- */
 
-struct answers {
+struct pipeline {
     struct lk_pg_part *parts;
     size_t count;
     size_t before;  /* results that come before those of the parts */
@@ -311,33 +315,34 @@ struct answers {
     bool cut;       /* it ended the session */
 };
 
-static void sort_result(struct lk_pg_conn *conn, struct answers *answers,
+static void take_result(struct lk_pg_conn *conn, struct pipeline *pipeline,
                         PGresult *result)
 {
     ExecStatusType state = PQresultStatus(result);
-    size_t place = answers->place++;
+    size_t place = pipeline->place++;
 
-    if (state == PGRES_TUPLES_OK && place >= answers->before &&
-        place - answers->before < answers->count) {
-        answers->parts[place - answers->before].result = result;
+    if (state == PGRES_TUPLES_OK && place >= pipeline->before &&
+        place - pipeline->before < pipeline->count) {
+        pipeline->parts[place - pipeline->before].result = result;
         return;
     }
     if (state == PGRES_COMMAND_OK && !strcmp(PQcmdStatus(result), "COMMIT")) {
-        answers->committed = true;
+        pipeline->committed = true;
     } else if (state == PGRES_COMMAND_OK &&
                !strcmp(PQcmdStatus(result), "ROLLBACK")) {
-        answers->failed = true;
-    } else if (state == PGRES_FATAL_ERROR && !answers->failed) {
+        pipeline->failed = true;
+    } else if (state == PGRES_FATAL_ERROR && !pipeline->failed) {
         lk_pg_note_error(conn, result);
-        answers->failed = !conn->fatal;
-        answers->cut = conn->fatal;
+        pipeline->failed = !conn->fatal;
+        pipeline->cut = conn->fatal;
     }
     PQclear(result);
 }
 
 /* Until the end of the pipeline. */
-static enum lk_status collect(struct lk_pg_conn *conn, uint64_t deadline_ns,
-                              struct answers *answers)
+static enum lk_status collect_results(struct lk_pg_conn *conn,
+                                      uint64_t deadline_ns,
+                                      struct pipeline *pipeline)
 {
     for (;;) {
         PGresult *result;
@@ -350,9 +355,9 @@ static enum lk_status collect(struct lk_pg_conn *conn, uint64_t deadline_ns,
             return LK_OK;
         }
         if (result) {
-            sort_result(conn, answers, result);
+            take_result(conn, pipeline, result);
         }
-        if (answers->cut || PQstatus(conn->pg) == CONNECTION_BAD) {
+        if (pipeline->cut || PQstatus(conn->pg) == CONNECTION_BAD) {
             return LK_CLOSED;
         }
     }
@@ -375,39 +380,42 @@ static void end_pipeline(struct lk_pg_conn *conn, uint64_t deadline_ns)
     memcpy(conn->sqlstate, state, sizeof(state));
 }
 
-static bool is_whole(const struct answers *answers)
+static bool has_all_results(const struct pipeline *pipeline)
 {
-    bool whole = answers->committed;
+    bool whole = pipeline->committed;
 
-    for (size_t i = 0; i < answers->count; i++) {
-        whole = whole && answers->parts[i].result;
+    for (size_t i = 0; i < pipeline->count; i++) {
+        whole = whole && pipeline->parts[i].result;
     }
     return whole;
 }
 
-static enum lk_pg_fate judge(struct lk_pg_conn *conn, enum lk_status status,
-                             struct answers *answers, uint64_t deadline_ns)
+static enum lk_pg_fate judge_pipeline(struct lk_pg_conn *conn,
+                                      enum lk_status status,
+                                      struct pipeline *pipeline,
+                                      uint64_t deadline_ns)
 {
     if (status == LK_TIMEOUT) {
         conn->silent_ns = lk_pg_clock_ns();
-        return LK_PG_DOUBT;
+        return LK_PG_UNKNOWN;
     }
     /* An error counts only if the session goes on behind it: one between us
      * and the server may have reported the loss of it. */
     if (status) {
         lk_pg_lost(conn, conn->message);
-        return LK_PG_DOUBT;
+        return LK_PG_UNKNOWN;
     }
     end_pipeline(conn, deadline_ns);
-    if (answers->failed) {
+    if (pipeline->failed) {
         return LK_PG_FAILED;
     }
-    if (!is_whole(answers) || conn->warned) {
+    if (!has_all_results(pipeline) || conn->standby_wait_cut) {
         snprintf(conn->message, sizeof(conn->message),
-                 conn->warned ? "the wait for the standby was cut short"
-                              : "the server did not confirm the commit");
-        conn->warned = false;
-        return LK_PG_DOUBT;
+                 conn->standby_wait_cut
+                     ? "the wait for the standby was cut short"
+                     : "the server did not confirm the commit");
+        conn->standby_wait_cut = false;
+        return LK_PG_UNKNOWN;
     }
     return LK_PG_DONE;
 }
@@ -416,24 +424,24 @@ enum lk_pg_fate lk_pg_pipeline(struct lk_pg_conn *conn,
                                struct lk_pg_part *parts, size_t count,
                                uint64_t deadline_ns)
 {
-    struct answers answers = {
+    struct pipeline pipeline = {
         .parts = parts,
         .count = count,
         .before = 1 + (conn->store->config.pooler ? 1 : 0),
     };
 
     conn->sqlstate[0] = 0;
-    conn->warned = false;
-    if (!send_all(conn, parts, count)) {
+    conn->standby_wait_cut = false;
+    if (!send_statements(conn, parts, count)) {
         lk_pg_lost(conn, PQerrorMessage(conn->pg));
         return LK_PG_NOT_SENT;
     }
     /* From here on COMMIT may be on its way. */
     enum lk_status status = LK_CLOSED;
-    if (send_one(conn, &statements[COMMIT]) && PQpipelineSync(conn->pg)) {
-        status = collect(conn, deadline_ns, &answers);
+    if (send_statement(conn, &statements[COMMIT]) && PQpipelineSync(conn->pg)) {
+        status = collect_results(conn, deadline_ns, &pipeline);
     }
-    enum lk_pg_fate fate = judge(conn, status, &answers, deadline_ns);
+    enum lk_pg_fate fate = judge_pipeline(conn, status, &pipeline, deadline_ns);
     for (size_t i = 0; i < count && fate != LK_PG_DONE; i++) {
         PQclear(parts[i].result);
         parts[i].result = NULL;
@@ -452,7 +460,7 @@ enum lk_pg_fate lk_pg_transact(struct lk_pg_lane *lane,
 
     *result = NULL;
     part.params = &params;
-    if (fill(lane, items, count, &params)) {
+    if (fill_params(lane, items, count, &params)) {
         snprintf(conn->message, sizeof(conn->message), "out of memory");
         snprintf(conn->sqlstate, sizeof(conn->sqlstate), "53200");
     } else {
@@ -463,4 +471,218 @@ enum lk_pg_fate lk_pg_transact(struct lk_pg_lane *lane,
     }
     *result = part.result;
     return fate;
+}
+
+/* ---- outcomes ----------------------------------------------------------- */
+
+/* As latchkey.apply says it: somebody else's transaction has the record; its
+ * job of that name makes another call. */
+enum { VERDICT_AGAIN = -1, VERDICT_CONFLICT = -3 };
+
+void lk_pg_refuse_one(struct lk_op *op, enum lk_status status,
+                      const char *error)
+{
+    lk_op_clear(op);
+    op->out = (struct lk_outcome){0};
+    op->status = status;
+    op->error = error;
+}
+
+void lk_pg_refuse(const struct lk_pg_item *items, size_t count,
+                  enum lk_status status, const char *error)
+{
+    for (size_t i = 0; i < count; i++) {
+        lk_pg_refuse_one(items[i].op, status, error);
+    }
+}
+
+/* Columns of latchkey.apply. */
+enum {
+    AT,
+    VERDICT,
+    STATE,
+    TOKEN,
+    ATTEMPT,
+    NUMBER,
+    DEADLINE,
+    NOW,
+    REASON,
+    CHANGED,
+    SETTLES,
+    LOCK_ID,
+    DECISION_COLUMNS,
+};
+
+static void set_outcome_times(struct lk_outcome *out, uint64_t deadline)
+{
+    switch (out->state) {
+    case LK_STATE_IN_PROGRESS:
+        out->lock_until_ms = deadline;
+        break;
+    case LK_STATE_ACCEPTED:
+    case LK_STATE_UNCERTAIN:
+        out->since_ms = deadline;
+        break;
+    default:
+        out->expires_ms = deadline;
+        break;
+    }
+}
+
+static enum lk_status add_reason(const PGresult *result, int row,
+                                 struct lk_outcome *out)
+{
+    const struct lk_response none = {0};
+    struct lk_buf reason = {0};
+    bool lapsed = PQgetisnull(result, row, REASON);
+    enum lk_status status =
+        lapsed ? latchkey_buf_add_text(&reason, "lock lapsed")
+               : lk_pg_unescape(lk_pg_bytes(result, row, REASON), &reason);
+
+    if (!status) {
+        out->stored = lk_stored_make(out->token, out->since_ms, &none,
+                                     latchkey_buf_slice(&reason));
+        status = out->stored ? LK_OK : LK_NOMEM;
+    }
+    latchkey_buf_free(&reason);
+    return status;
+}
+
+/*
+ * Somebody else's transaction holds the record. A claim is told INFLIGHT if
+ * that does not change soon.
+ */
+static void set_locked(struct lk_op *op, uint64_t now)
+{
+    op->status = LK_AGAIN;
+    op->out = (struct lk_outcome){.now_ms = now};
+    if (op->event == LK_EVENT_CLAIM || op->event == LK_EVENT_ACCEPT) {
+        op->out.verdict = LK_VERDICT_INFLIGHT;
+        op->out.state = LK_STATE_IN_PROGRESS;
+        op->out.lock_until_ms = now + 1000;
+    }
+}
+
+static void set_outcome(const PGresult *result, int row, struct lk_op *op)
+{
+    int64_t verdict = lk_pg_int(result, row, VERDICT);
+    struct lk_outcome out = {
+        .verdict = (enum lk_verdict)verdict,
+        .state = (enum lk_state)lk_pg_int(result, row, STATE),
+        .token = lk_pg_uint(result, row, TOKEN),
+        .attempt = lk_pg_uint(result, row, ATTEMPT),
+        .number = lk_pg_uint(result, row, NUMBER),
+        .now_ms = lk_pg_uint(result, row, NOW),
+    };
+
+    if (verdict == VERDICT_AGAIN ||
+        (verdict == LK_VERDICT_INFLIGHT &&
+         (!out.number || out.state != LK_STATE_IN_PROGRESS))) {
+        set_locked(op, out.now_ms);
+        return;
+    }
+    if (verdict == VERDICT_CONFLICT) {
+        lk_pg_refuse_one(op, LK_INVALID, LK_JOB_CONFLICT);
+        return;
+    }
+    if (verdict < 0 || verdict > LK_VERDICT_EXISTS) {
+        lk_pg_refuse_one(op, LK_INVALID, "the store knows no such event");
+        return;
+    }
+    set_outcome_times(&out, lk_pg_uint(result, row, DEADLINE));
+    if (out.verdict == LK_VERDICT_ACCEPTED) {
+        out.since_ms = lk_pg_uint(result, row, CHANGED); /* also if it runs */
+    }
+    out.needs_load = out.verdict == LK_VERDICT_REPLAY ||
+                     out.verdict == LK_VERDICT_OMITTED ||
+                     out.verdict == LK_VERDICT_KEPT;
+    op->status = LK_OK;
+    if (out.verdict == LK_VERDICT_UNCERTAIN && add_reason(result, row, &out)) {
+        out.needs_load = true; /* no memory now: fetched when it is told */
+    }
+    op->out = out;
+}
+
+/* Those who wait here and elsewhere, and those who may come to. */
+static void add_hints(struct lk_postgres *store, struct lk_batch *batch,
+                      const PGresult *result, int row, const struct lk_op *op)
+{
+    int64_t lock_id = lk_pg_int(result, row, LOCK_ID);
+
+    if (lk_pg_int(result, row, SETTLES)) {
+        if (lk_batch_settle(batch, op->hash)) {
+            batch->settle_all = true;
+        }
+        lk_pg_notify_settled(store, lock_id);
+    } else if ((op->event == LK_EVENT_CLAIM || op->event == LK_EVENT_ACCEPT) &&
+               (op->out.verdict == LK_VERDICT_NEW ||
+                op->out.verdict == LK_VERDICT_ACCEPTED ||
+                op->out.verdict == LK_VERDICT_INFLIGHT)) {
+        lk_pg_remember_waiter(store, lock_id, op->hash,
+                              op->out.verdict != LK_VERDICT_NEW);
+    }
+}
+
+/* It may be told so a second time: a courier that looks in vain is no harm. */
+static bool queues_job(const struct lk_op *op)
+{
+    return (op->call || op->event == LK_EVENT_RETURN) && !op->status &&
+           (op->out.verdict == LK_VERDICT_ACCEPTED ||
+            op->out.verdict == LK_VERDICT_DONE);
+}
+
+/* Where an operation comes again, those behind it of the same name come again
+ * with it: without the lock they have changed nothing, and what is committed
+ * is not what they are to find. */
+static void repeat_after_locked(const struct lk_pg_item *items, size_t count,
+                                uint64_t now)
+{
+    for (size_t i = 1; i < count; i++) {
+        struct lk_op *op = items[i].op;
+        if (items[i - 1].op->status == LK_AGAIN && !op->status &&
+            lk_hash128_equal(items[i - 1].op->hash, op->hash)) {
+            lk_op_clear(op);
+            set_locked(op, now);
+        }
+    }
+}
+
+void lk_pg_set_outcomes(struct lk_postgres *store, struct lk_batch *batch,
+                        const struct lk_pg_item *items, size_t count,
+                        const PGresult *result)
+{
+    uint64_t now = 0;
+    uint64_t token = 0;
+    bool jobs = false;
+
+    lk_pg_refuse(items, count, LK_UNKNOWN, "the store gave no answer");
+    pthread_mutex_lock(&store->hints_lock);
+    for (int row = 0; row < PQntuples(result); row++) {
+        int64_t at = lk_pg_int(result, row, AT);
+        if (at < 1 || (size_t)at > count) {
+            continue;
+        }
+        struct lk_op *op = items[at - 1].op;
+        op->error = NULL;
+        set_outcome(result, row, op);
+        add_hints(store, batch, result, row, op);
+        jobs |= queues_job(op);
+        now = op->out.now_ms > now ? op->out.now_ms : now;
+        token = op->out.token > token ? op->out.token : token;
+    }
+    repeat_after_locked(items, count, now);
+    batch->queued |= jobs;
+    if (jobs) {
+        lk_pg_notify_job(store);
+    }
+    bool notify = store->notify_count != 0 || store->notify_jobs;
+    pthread_mutex_unlock(&store->hints_lock);
+    if (notify) {
+        lk_pg_keeper_wake(store);
+    }
+    lk_pg_set_time(store, now);
+    uint64_t last = atomic_load(&store->counters.last_token);
+    while (token > last && !atomic_compare_exchange_weak(
+                               &store->counters.last_token, &last, token)) {
+    }
 }
