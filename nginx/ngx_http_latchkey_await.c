@@ -152,7 +152,7 @@ ngx_http_latchkey_await_command(ngx_http_latchkey_waiter_t *waiter,
     words[5].data = time;
     words[5].len = ngx_sprintf(time, "%M", ms) - time;
 
-    return ngx_http_latchkey_command(waiter->pool, words, 6);
+    return ngx_http_latchkey_command(waiter->pool, words, 6, NULL, 0);
 }
 
 

@@ -396,7 +396,7 @@ ngx_http_latchkey_store_headers(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    op->answer_headers.data = p;
+    op->response_headers.data = p;
 
     if (r->headers_out.content_type.len
         && ngx_http_latchkey_header_sound(&type, &r->headers_out.content_type))
@@ -424,7 +424,7 @@ ngx_http_latchkey_store_headers(ngx_http_request_t *r,
         }
     }
 
-    op->answer_headers.len = p - op->answer_headers.data;
+    op->response_headers.len = p - op->response_headers.data;
 
     return NGX_OK;
 }

@@ -109,7 +109,15 @@ ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
 {
     ngx_msec_int_t  left;
 
-    call->busy = 0;
+    if (call->busy) {
+
+        /* it is in a queue, and would be in two */
+
+        ngx_log_error(NGX_LOG_ALERT, link->log, 0,
+                      "idempotency: a call is already in the link");
+        return NGX_DECLINED;
+    }
+
     call->sent = 0;
     call->owed = 0;
     call->repeated = 0;
@@ -483,7 +491,7 @@ ngx_http_latchkey_link_greeting(ngx_pool_t *pool,
         n = 5;
     }
 
-    return ngx_http_latchkey_command(pool, words, n);
+    return ngx_http_latchkey_command(pool, words, n, NULL, 0);
 }
 
 

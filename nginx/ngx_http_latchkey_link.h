@@ -67,10 +67,13 @@ struct ngx_http_latchkey_await_s {
 
 /*
  * A command as bytes: an array of bulk strings.  Long words are not copied
- * and must live as long as the chain.  NULL: out of memory.
+ * and must live as long as the chain; nor is `body`, which takes the place of
+ * words[body_word] and must have its length.  body NULL: there is none.
+ * Returns NULL if out of memory.
  */
 ngx_chain_t *ngx_http_latchkey_command(ngx_pool_t *pool,
-    const ngx_str_t *words, ngx_uint_t n);
+    const ngx_str_t *words, ngx_uint_t n, ngx_chain_t *body,
+    ngx_uint_t body_word);
 
 /* what an error reply means, as it may be logged */
 const char *ngx_http_latchkey_error_text(struct lk_slice text);

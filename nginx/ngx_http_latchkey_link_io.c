@@ -36,33 +36,56 @@ static ngx_int_t ngx_http_latchkey_link_parse(ngx_http_latchkey_link_t *link);
 
 ngx_chain_t *
 ngx_http_latchkey_command(ngx_pool_t *pool, const ngx_str_t *words,
-    ngx_uint_t n)
+    ngx_uint_t n, ngx_chain_t *body, ngx_uint_t body_word)
 {
     u_char        *p, *start;
-    size_t         size;
+    size_t         size, body_size;
     ngx_buf_t     *b;
-    ngx_uint_t     i, longs;
-    ngx_chain_t   *out, *cl;
+    ngx_uint_t     i, links;
+    ngx_chain_t   *out, *cl, *block;
 
     size = sizeof("*\r\n") - 1 + NGX_INT_T_LEN;
-    longs = 0;
+    links = 1;
 
     for (i = 0; i < n; i++) {
         size += sizeof("$\r\n\r\n") - 1 + NGX_SIZE_T_LEN;
 
+        if (body && i == body_word) {
+            continue;
+        }
+
         if (words[i].len > NGX_HTTP_LATCHKEY_WORD_COPY) {
-            longs++;
+            links += 2;         /* a long word splits what is around it */
 
         } else {
             size += words[i].len;
         }
     }
 
-    /* a long word splits what is around it */
+    if (body) {
+        links++;
+        body_size = 0;
+
+        for (block = body; block; block = block->next) {
+            body_size += block->buf->last - block->buf->pos;
+            links++;
+        }
+
+        if (body_size != words[body_word].len) {
+
+            /* one byte more or less, and every later command is garbage */
+
+            ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
+                          "idempotency: a command announces %uz bytes and "
+                          "has %uz; it is not sent", words[body_word].len,
+                          body_size);
+            return NULL;
+        }
+    }
 
     p = ngx_pnalloc(pool, size);
-    b = ngx_pcalloc(pool, (2 * longs + 1) * sizeof(ngx_buf_t));
-    cl = ngx_palloc(pool, (2 * longs + 1) * sizeof(ngx_chain_t));
+    b = ngx_pcalloc(pool, links * sizeof(ngx_buf_t));
+    cl = ngx_palloc(pool, links * sizeof(ngx_chain_t));
 
     if (p == NULL || b == NULL || cl == NULL) {
         return NULL;
@@ -76,7 +99,17 @@ ngx_http_latchkey_command(ngx_pool_t *pool, const ngx_str_t *words,
     for (i = 0; i < n; i++) {
         p = ngx_http_latchkey_announce(p, '$', words[i].len);
 
-        if (words[i].len <= NGX_HTTP_LATCHKEY_WORD_COPY) {
+        if (body && i == body_word) {
+            cl = ngx_http_latchkey_fill_link(cl, b++, start, p);
+
+            for (block = body; block; block = block->next) {
+                cl = ngx_http_latchkey_fill_link(cl, b++, block->buf->pos,
+                                                 block->buf->last);
+            }
+
+            start = p;
+
+        } else if (words[i].len <= NGX_HTTP_LATCHKEY_WORD_COPY) {
             p = ngx_cpymem(p, words[i].data, words[i].len);
 
         } else {

@@ -250,7 +250,7 @@ ngx_http_latchkey_query_ask(ngx_http_request_t *r,
     query->call.handler = ngx_http_latchkey_query_answered;
     query->call.data = query;
     query->call.deadline = ngx_current_msec + llcf->timeout;
-    query->call.out = ngx_http_latchkey_command(pool, copies, n);
+    query->call.out = ngx_http_latchkey_command(pool, copies, n, NULL, 0);
     if (query->call.out == NULL) {
         goto failed;
     }

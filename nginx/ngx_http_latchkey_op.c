@@ -306,6 +306,8 @@ ngx_http_latchkey_op_words(ngx_http_latchkey_words_t *w,
 {
     w->n = 0;
     w->nnumbers = 0;
+    w->body = NULL;
+    w->body_word = 0;
 
     ngx_http_latchkey_op_word(w, verb, ngx_strlen(verb));
     ngx_http_latchkey_op_word(w, op->tenant.data, op->tenant.len);
@@ -334,12 +336,24 @@ ngx_http_latchkey_op_number(ngx_http_latchkey_words_t *w, uint64_t number)
 }
 
 
+void
+ngx_http_latchkey_op_chain(ngx_http_latchkey_words_t *w, ngx_chain_t *body,
+    size_t len)
+{
+    w->body = body;
+    w->body_word = w->n;
+
+    ngx_http_latchkey_op_word(w, NULL, len);
+}
+
+
 ngx_int_t
 ngx_http_latchkey_op_send(ngx_http_latchkey_op_t *op,
     ngx_http_latchkey_call_t *call, ngx_http_latchkey_words_t *w,
     ngx_http_latchkey_call_pt handler, ngx_uint_t patient)
 {
-    call->out = ngx_http_latchkey_command(op->pool, w->words, w->n);
+    call->out = ngx_http_latchkey_command(op->pool, w->words, w->n, w->body,
+                                          w->body_word);
     if (call->out == NULL) {
         return NGX_ERROR;
     }

@@ -97,9 +97,12 @@ struct ngx_http_latchkey_op_s {
     ngx_http_latchkey_settle_e       settle;
     ngx_msec_t                       ttl;         /* from its completion */
     ngx_uint_t                       status;      /* of the answer */
-    ngx_str_t                        answer_headers;
-    ngx_str_t                        answer_body;
-    size_t                           answer_size; /* room for the body */
+    ngx_str_t                        response_headers;  /* lines */
+
+    /* blocks of the pool; body_size is the sum of what they hold */
+    ngx_chain_t                     *body;
+    ngx_chain_t                     *body_last;   /* may have room */
+    size_t                           body_size;   /* <= response_max */
     ngx_str_t                        reason;      /* of omission or doubt */
     size_t                           late_size;   /* counted, see op_late */
 
@@ -145,6 +148,10 @@ typedef struct {
     ngx_uint_t   n;
     u_char       numbers[4][NGX_INT64_LEN];
     ngx_uint_t   nnumbers;
+
+    /* the word that is a chain and never copied; body NULL: there is none */
+    ngx_chain_t  *body;
+    ngx_uint_t   body_word;
 } ngx_http_latchkey_words_t;
 
 
@@ -165,6 +172,9 @@ void ngx_http_latchkey_op_word(ngx_http_latchkey_words_t *w, const void *data,
     size_t len);
 void ngx_http_latchkey_op_number(ngx_http_latchkey_words_t *w,
     uint64_t number);
+/* `len` bytes of a chain, which must live as long as the command */
+void ngx_http_latchkey_op_chain(ngx_http_latchkey_words_t *w,
+    ngx_chain_t *body, size_t len);
 ngx_int_t ngx_http_latchkey_op_send(ngx_http_latchkey_op_t *op,
     ngx_http_latchkey_call_t *call, ngx_http_latchkey_words_t *w,
     ngx_http_latchkey_call_pt handler, ngx_uint_t patient);

@@ -49,6 +49,17 @@ ngx_int_t
 ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
     ngx_http_latchkey_op_pt handler)
 {
+    if (op->state != NGX_HTTP_LATCHKEY_OP_HELD || op->token == 0) {
+
+        /* without a token it would complete what another one holds */
+
+        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
+                      "idempotency: operation %s is not held (state %ui) and "
+                      "cannot be settled", op->reference,
+                      (ngx_uint_t) op->state);
+        return NGX_ERROR;
+    }
+
     op->handler = handler;
     op->state = NGX_HTTP_LATCHKEY_OP_SETTLING;
 
@@ -123,10 +134,10 @@ ngx_http_latchkey_op_complete(ngx_http_latchkey_words_t *w,
     ngx_http_latchkey_op_words(w, op, "COMPLETE");
     ngx_http_latchkey_op_number(w, op->token);
     ngx_http_latchkey_op_number(w, op->status);
-    ngx_http_latchkey_op_word(w, op->answer_headers.data,
-                              keep ? op->answer_headers.len : 0);
-    ngx_http_latchkey_op_word(w, op->answer_body.data,
-                              keep ? op->answer_body.len : 0);
+    ngx_http_latchkey_op_word(w, op->response_headers.data,
+                              keep ? op->response_headers.len : 0);
+    ngx_http_latchkey_op_chain(w, keep ? op->body : NULL,
+                               keep ? op->body_size : 0);
     ngx_http_latchkey_op_word(w, "TTL", 3);
     ngx_http_latchkey_op_number(w, op->ttl);
 
@@ -262,6 +273,8 @@ ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
 static ngx_int_t
 ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op)
 {
+    ngx_chain_t  *cl;
+
     op->late = 1;
     op->give_up = ngx_current_msec + op->conf->late_time;
     op->late_size = ngx_http_latchkey_op_size(op);
@@ -275,8 +288,13 @@ ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op)
         op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
         ngx_str_set(&op->reason, "the gateway ran out of memory for it");
 
-        (void) ngx_pfree(op->pool, op->answer_body.data);
-        ngx_str_null(&op->answer_body);
+        for (cl = op->body; cl; cl = cl->next) {
+            (void) ngx_pfree(op->pool, cl->buf->start);
+        }
+
+        op->body = NULL;
+        op->body_last = NULL;
+        op->body_size = 0;
 
         op->call.out = NULL;
         op->late_size = ngx_http_latchkey_op_size(op);
@@ -304,8 +322,8 @@ ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op)
 static size_t
 ngx_http_latchkey_op_size(ngx_http_latchkey_op_t *op)
 {
-    return 2 * NGX_HTTP_LATCHKEY_POOL_SIZE + op->answer_body.len
-           + op->answer_headers.len;
+    return 2 * NGX_HTTP_LATCHKEY_POOL_SIZE + op->body_size
+           + op->response_headers.len;
 }
 
 

@@ -33,13 +33,20 @@
 #include "ngx_http_latchkey_module.h"
 
 
+/* of a body whose length is not known before */
+#define NGX_HTTP_LATCHKEY_BLOCK_MIN  4096
+#define NGX_HTTP_LATCHKEY_BLOCK_MAX  (1024 * 1024)
+
+
 static ngx_int_t ngx_http_latchkey_header_filter(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_pass_header(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
-static ngx_int_t ngx_http_latchkey_copy(ngx_http_latchkey_ctx_t *ctx,
+static ngx_int_t ngx_http_latchkey_hold_bytes(ngx_http_latchkey_ctx_t *ctx,
     u_char *data, size_t len);
+static ngx_int_t ngx_http_latchkey_add_block(ngx_http_latchkey_ctx_t *ctx,
+    size_t len);
 static ngx_uint_t ngx_http_latchkey_cut_off(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_uint_t flush);
 static ngx_uint_t ngx_http_latchkey_ended_early(ngx_http_request_t *r,
@@ -62,6 +69,11 @@ static void ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
     const struct lk_decision *answer);
 static ngx_uint_t ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
     const struct lk_decision *answer);
+static ngx_uint_t ngx_http_latchkey_is_held(ngx_http_latchkey_op_t *op,
+    struct lk_slice body);
+static ngx_uint_t ngx_http_latchkey_may_leave(ngx_http_latchkey_op_t *op);
+static ngx_int_t ngx_http_latchkey_add_held(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t **out, ngx_chain_t ***last);
 static void ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx,
     ngx_chain_t *out);
 static ngx_int_t ngx_http_latchkey_send_header(ngx_http_request_t *r);
@@ -298,7 +310,7 @@ ngx_http_latchkey_hold(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
         rc = (size == 0 && ngx_buf_size(b) != 0)
              ? NGX_DECLINED                     /* in a file, and only there */
-             : ngx_http_latchkey_copy(ctx, b->pos, size);
+             : ngx_http_latchkey_hold_bytes(ctx, b->pos, size);
 
         if (rc == NGX_ERROR) {
             return NGX_ERROR;
@@ -349,7 +361,7 @@ ngx_http_latchkey_observe(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
         flush |= b->flush;
 
         if (ngx_buf_in_memory(b)
-            && ngx_http_latchkey_copy(ctx, b->pos, b->last - b->pos)
+            && ngx_http_latchkey_hold_bytes(ctx, b->pos, b->last - b->pos)
                != NGX_OK)
         {
             ngx_http_latchkey_omit(ctx->op, "it was too large");
@@ -376,50 +388,101 @@ ngx_http_latchkey_observe(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 }
 
 
-/* NGX_DECLINED: more than may be held; nothing was taken then */
+/*
+ * The one copy of the body, from the upstream's buffers into blocks of the op.
+ * NGX_DECLINED: more than may be held; nothing was taken then.
+ */
 
 static ngx_int_t
-ngx_http_latchkey_copy(ngx_http_latchkey_ctx_t *ctx, u_char *data, size_t len)
+ngx_http_latchkey_hold_bytes(ngx_http_latchkey_ctx_t *ctx, u_char *data,
+    size_t len)
 {
-    off_t                    announced;
-    u_char                  *p;
-    size_t                   size;
+    size_t                   n;
+    ngx_buf_t               *b;
     ngx_http_latchkey_op_t  *op;
 
     op = ctx->op;
 
-    if (len == 0) {
-        return NGX_OK;
-    }
-
-    if (len > ctx->conf->response_max - op->answer_body.len) {
+    if (len > ctx->conf->response_max - op->body_size) {
         return NGX_DECLINED;
     }
 
-    if (len > op->answer_size - op->answer_body.len) {
-        announced = ctx->request->headers_out.content_length_n;
+    while (len) {
 
-        size = (announced > 0) ? (size_t) ngx_min(announced,
-                                             (off_t) ctx->conf->response_max)
-                               : ngx_max(2 * op->answer_size, 4096);
-        size = ngx_max(size, op->answer_body.len + len);
-
-        p = ngx_pnalloc(op->pool, size);
-        if (p == NULL) {
-            return NGX_ERROR;
+        if (op->body_last == NULL
+            || op->body_last->buf->last == op->body_last->buf->end)
+        {
+            if (ngx_http_latchkey_add_block(ctx, len) != NGX_OK) {
+                return NGX_ERROR;
+            }
         }
 
-        if (op->answer_body.len) {
-            ngx_memcpy(p, op->answer_body.data, op->answer_body.len);
-            (void) ngx_pfree(op->pool, op->answer_body.data);
-        }
+        b = op->body_last->buf;
+        n = ngx_min(len, (size_t) (b->end - b->last));
 
-        op->answer_body.data = p;
-        op->answer_size = size;
+        b->last = ngx_cpymem(b->last, data, n);
+        op->body_size += n;
+        data += n;
+        len -= n;
     }
 
-    ngx_memcpy(op->answer_body.data + op->answer_body.len, data, len);
-    op->answer_body.len += len;
+    return NGX_OK;
+}
+
+
+/*
+ * A body of known length gets one block.  Else a block is as large as all that
+ * are there, so that their number is small and at most half of them is empty.
+ */
+
+static ngx_int_t
+ngx_http_latchkey_add_block(ngx_http_latchkey_ctx_t *ctx, size_t len)
+{
+    off_t                    announced;
+    size_t                   size;
+    ngx_buf_t               *b;
+    ngx_chain_t             *cl;
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
+
+    announced = ngx_min(ctx->request->headers_out.content_length_n,
+                        (off_t) ctx->conf->response_max);
+
+    size = (announced > (off_t) op->body_size)
+           ? (size_t) announced - op->body_size
+           : ngx_min(ngx_max(op->body_size, NGX_HTTP_LATCHKEY_BLOCK_MIN),
+                     NGX_HTTP_LATCHKEY_BLOCK_MAX);
+
+    b = ngx_calloc_buf(op->pool);
+    cl = ngx_alloc_chain_link(op->pool);
+
+    if (b == NULL || cl == NULL) {
+        return NGX_ERROR;
+    }
+
+    size = ngx_max(size, len);
+
+    b->start = ngx_pnalloc(op->pool, size);
+    if (b->start == NULL) {
+        return NGX_ERROR;
+    }
+
+    b->pos = b->start;
+    b->last = b->start;
+    b->end = b->start + size;
+
+    cl->buf = b;
+    cl->next = NULL;
+
+    if (op->body_last) {
+        op->body_last->next = cl;
+
+    } else {
+        op->body = cl;
+    }
+
+    op->body_last = cl;
 
     return NGX_OK;
 }
@@ -464,8 +527,7 @@ ngx_http_latchkey_ended_early(ngx_http_request_t *r,
     }
 
     if (r->headers_out.content_length_n >= 0) {
-        return (off_t) ctx->op->answer_body.len
-               < r->headers_out.content_length_n;
+        return (off_t) ctx->op->body_size < r->headers_out.content_length_n;
     }
 
     if (!ngx_http_latchkey_is_fastcgi(r)) {
@@ -761,8 +823,31 @@ ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
 
     return op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
            && answer->reason.len == 0
-           && latchkey_slice_equal(answer->response.body,
-                                ngx_http_latchkey_slice(&op->answer_body));
+           && ngx_http_latchkey_is_held(op, answer->response.body);
+}
+
+
+static ngx_uint_t
+ngx_http_latchkey_is_held(ngx_http_latchkey_op_t *op, struct lk_slice body)
+{
+    size_t        size;
+    ngx_chain_t  *cl;
+
+    if (body.len != op->body_size) {
+        return 0;
+    }
+
+    for (cl = op->body; cl; cl = cl->next) {
+        size = cl->buf->last - cl->buf->pos;
+
+        if (ngx_memcmp(body.data, cl->buf->pos, size) != 0) {
+            return 0;
+        }
+
+        body.data += size;
+    }
+
+    return 1;
 }
 
 
@@ -807,18 +892,20 @@ ngx_http_latchkey_wake(ngx_http_request_t *r)
 }
 
 
-/*
- * From the daemon's event back into the filters.  If the upstream is still
- * there, its own write handler goes on from where we stopped it.
- */
-
 static ngx_int_t
 ngx_http_latchkey_send_held(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in)
 {
     ngx_int_t      rc;
-    ngx_buf_t     *b;
     ngx_chain_t   *out, **last;
+
+    if (!ngx_http_latchkey_may_leave(ctx->op)) {
+        ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
+                      "idempotency: the response of operation %V is not "
+                      "stored (state %ui) and does not leave",
+                      &ctx->reference, (ngx_uint_t) ctx->op->state);
+        return NGX_ERROR;
+    }
 
     ctx->state = NGX_HTTP_LATCHKEY_PASS;
     r->buffered &= ~NGX_HTTP_LATCHKEY_BUFFERED;
@@ -836,32 +923,8 @@ ngx_http_latchkey_send_held(ngx_http_request_t *r,
         return rc;
     }
 
-    out = NULL;
-    last = &out;
-
-    if (ctx->op->answer_body.len || ctx->complete) {
-        b = ngx_calloc_buf(r->pool);
-        if (b == NULL) {
-            return NGX_ERROR;
-        }
-
-        out = ngx_alloc_chain_link(r->pool);
-        if (out == NULL) {
-            return NGX_ERROR;
-        }
-
-        if (ctx->op->answer_body.len) {
-            b->pos = ctx->op->answer_body.data;
-            b->last = b->pos + ctx->op->answer_body.len;
-            b->memory = 1;
-        }
-
-        b->last_buf = ctx->complete;
-        b->last_in_chain = ctx->complete;
-
-        out->buf = b;
-        out->next = NULL;
-        last = &out->next;
+    if (ngx_http_latchkey_add_held(r, ctx, &out, &last) != NGX_OK) {
+        return NGX_ERROR;
     }
 
     *last = ctx->rest;
@@ -875,10 +938,66 @@ ngx_http_latchkey_send_held(ngx_http_request_t *r,
 }
 
 
+/* a response that a retry could get otherwise waits for its settlement */
+
+static ngx_uint_t
+ngx_http_latchkey_may_leave(ngx_http_latchkey_op_t *op)
+{
+    return op->state == NGX_HTTP_LATCHKEY_OP_DONE
+           || op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE
+           || op->settle == NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
+}
+
+
 /*
- * From the daemon's event back into the filters.  If the upstream is still
- * there, its own write handler goes on from where we stopped it.
+ * The held blocks as buffers of the request.  Their memory stays with the op,
+ * and filters must not write to it: `memory`, not `temporary`.
  */
+
+static ngx_int_t
+ngx_http_latchkey_add_held(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t **out, ngx_chain_t ***last)
+{
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl, *block;
+
+    *out = NULL;
+    *last = out;
+
+    b = NULL;
+    block = ctx->op->body;
+
+    /* an empty response has a last buffer, too */
+
+    while (block || (b == NULL && ctx->complete)) {
+        b = ngx_calloc_buf(r->pool);
+        cl = ngx_alloc_chain_link(r->pool);
+
+        if (b == NULL || cl == NULL) {
+            return NGX_ERROR;
+        }
+
+        if (block) {
+            b->pos = block->buf->pos;
+            b->last = block->buf->last;
+            b->memory = 1;
+            block = block->next;
+        }
+
+        cl->buf = b;
+        cl->next = NULL;
+        **last = cl;
+        *last = &cl->next;
+    }
+
+    if (b) {
+        b->last_buf = ctx->complete;
+        b->last_in_chain = ctx->complete;
+    }
+
+    return NGX_OK;
+}
+
 
 static ngx_int_t
 ngx_http_latchkey_send_other(ngx_http_request_t *r,
