@@ -3,17 +3,16 @@
 #include "config/config_table.h"
 
 #include <errno.h>
+#include <ini.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include <ini.h>
-
 enum { SECTION_MAX = 49 }; /* inih would cut a longer name */
 
 /* A file being read. */
-struct loader {
+struct file_loader {
     struct lk_config *config;
     const char *path;
     FILE *file;
@@ -26,8 +25,8 @@ struct loader {
 };
 
 /* "latchkeyd.conf:12: " and what is wrong. */
-static void complain(struct loader *loader, const char *setting,
-                     const char *text)
+static void add_file_error(struct file_loader *loader, const char *setting,
+                           const char *text)
 {
     enum lk_status status = latchkey_buf_printf(
         loader->errors, "%s:%u: %s%s%s\n", loader->path, loader->number,
@@ -39,27 +38,26 @@ static void complain(struct loader *loader, const char *setting,
     }
 }
 
-/* Sentence for a setting that does not exist. */
-static enum lk_status explain_unknown(const char *section, const char *name,
-                                      struct lk_buf *why)
+static enum lk_status refuse_unknown(const char *section, const char *name,
+                                     struct lk_buf *why)
 {
     const struct lk_setting *nearest =
         lk_setting_nearest(lk_settings, lk_setting_count, section, name);
 
     if (nearest) {
-        return latchkey_buf_printf(why,
-                                   "there is no such setting; is %s.%s meant?",
-                                   nearest->section, nearest->name);
+        return lk_value_refuse(why, "there is no such setting; is %s.%s meant?",
+                               nearest->section, nearest->name);
     }
-    return latchkey_buf_add_text(why, "there is no such setting; "
-                                      "latchkeyd.conf(5) lists them");
+    return lk_value_refuse(why, "there is no such setting; latchkeyd.conf(5) "
+                                "lists them");
 }
 
 /* LK_INVALID: `why` says why, and ends with a NUL. */
-static enum lk_status assign(struct lk_config *config, const char *section,
-                             const char *name, const char *value,
-                             enum lk_config_source source, unsigned line,
-                             struct lk_buf *why)
+static enum lk_status assign_setting(struct lk_config *config,
+                                     const char *section, const char *name,
+                                     const char *value,
+                                     enum lk_config_source source,
+                                     unsigned line, struct lk_buf *why)
 {
     const struct lk_setting *setting =
         lk_setting_find(latchkey_slice(section), latchkey_slice(name));
@@ -80,15 +78,12 @@ static enum lk_status assign(struct lk_config *config, const char *section,
         goto done;
     }
     if (!setting || *name == '\0') {
-        status = explain_unknown(section, name, why);
-        status = status == LK_OK ? LK_INVALID : status;
+        status = refuse_unknown(section, name, why);
         goto done;
     }
     given = &config->given[setting - lk_settings];
     if (source == LK_CONFIG_FILE && *given > 0 && !setting->kind->repeats) {
-        status =
-            latchkey_buf_printf(why, "was given before, in line %u", *given);
-        status = status == LK_OK ? LK_INVALID : status;
+        status = lk_value_refuse(why, "was given before, in line %u", *given);
         goto done;
     }
     status = setting->kind->parse(&assignment, why);
@@ -105,7 +100,7 @@ done:
 /* ---- a file
  * --------------------------------------------------------------------- */
 
-static bool is_blank(char c)
+static bool is_blank_char(char c)
 {
     return c == ' ' || c == '\t';
 }
@@ -113,11 +108,12 @@ static bool is_blank(char c)
 /* ";" behind a blank, as inih would cut there; "#" only between blanks. */
 static bool begins_comment(const char *at)
 {
-    return is_blank(at[-1]) && (*at == ';' || (*at == '#' && is_blank(at[1])));
+    return is_blank_char(at[-1]) &&
+           (*at == ';' || (*at == '#' && is_blank_char(at[1])));
 }
 
 /* What is wrong with a line before its meaning is looked at, or NULL. */
-static const char *find_fault(const char *line, size_t len)
+static const char *line_fault(const char *line, size_t len)
 {
     if (strlen(line) != len) {
         return "the line contains a NUL byte";
@@ -141,9 +137,9 @@ static const char *find_fault(const char *line, size_t len)
  * indented line for more of the one before. A bad line, a comment and what
  * does not fit (inih would go on in its midst) become empty lines.
  */
-static char *read_line(char *to, int room, void *context)
+static char *read_file_line(char *to, int room, void *context)
 {
-    struct loader *loader = context;
+    struct file_loader *loader = context;
     char too_long[80];
     ssize_t len;
     const char *fault, *line;
@@ -159,14 +155,14 @@ static char *read_line(char *to, int room, void *context)
     loader->number++;
     line = loader->line + strspn(loader->line, " \t");
     len -= line - loader->line;
-    fault = find_fault(line, (size_t)len);
+    fault = line_fault(line, (size_t)len);
     if (!fault && *line != '#' && *line != ';' && len >= room) {
         snprintf(too_long, sizeof(too_long),
                  "the line is too long; %d characters are the most", room - 2);
         fault = too_long;
     }
     if (fault) {
-        complain(loader, NULL, fault);
+        add_file_error(loader, NULL, fault);
     }
     if (fault || *line == '#' || *line == ';') {
         line = "\n";
@@ -176,14 +172,14 @@ static char *read_line(char *to, int room, void *context)
     return to;
 }
 
-static int take_setting(void *context, const char *section, const char *name,
-                        const char *value)
+static int take_file_setting(void *context, const char *section,
+                             const char *name, const char *value)
 {
-    struct loader *loader = context;
+    struct file_loader *loader = context;
     struct lk_buf why = {0};
     enum lk_status status =
-        assign(loader->config, section, name, value ? value : "",
-               LK_CONFIG_FILE, loader->number, &why);
+        assign_setting(loader->config, section, name, value ? value : "",
+                       LK_CONFIG_FILE, loader->number, &why);
 
     if (status == LK_INVALID) {
         char dotted[LK_LOG_QUOTED], setting[LK_LOG_QUOTED];
@@ -198,7 +194,7 @@ static int take_setting(void *context, const char *section, const char *name,
         lk_log_quote((struct lk_slice){dotted, len < 120 ? len : 120}, setting,
                      sizeof(setting));
         setting[strlen(setting) - 1] = '\0';
-        complain(loader, setting + 1, why.data);
+        add_file_error(loader, setting + 1, why.data);
     } else if (status != LK_OK) {
         loader->status = status;
     }
@@ -209,8 +205,8 @@ static int take_setting(void *context, const char *section, const char *name,
     return 1;
 }
 
-static enum lk_status report_io(const char *path, int error,
-                                struct lk_buf *errors)
+static enum lk_status report_unreadable(const char *path, int error,
+                                        struct lk_buf *errors)
 {
     return latchkey_buf_printf(
                errors,
@@ -221,16 +217,17 @@ static enum lk_status report_io(const char *path, int error,
                : LK_NOMEM;
 }
 
-static enum lk_status read_settings(struct loader *loader)
+static enum lk_status read_file_settings(struct file_loader *loader)
 {
-    int syntax = ini_parse_stream(read_line, loader, take_setting, loader);
+    int syntax =
+        ini_parse_stream(read_file_line, loader, take_file_setting, loader);
 
     if (loader->status == LK_IO) {
-        return report_io(loader->path, errno, loader->errors);
+        return report_unreadable(loader->path, errno, loader->errors);
     }
     if (syntax > 0 && loader->status == LK_OK) {
         loader->number = (unsigned)syntax;
-        complain(loader, NULL, "expected [section] or name = value");
+        add_file_error(loader, NULL, "expected [section] or name = value");
     }
     if (loader->status != LK_OK || syntax < 0) {
         return LK_NOMEM;
@@ -241,7 +238,8 @@ static enum lk_status read_settings(struct loader *loader)
 enum lk_status lk_config_load(struct lk_config *config, const char *path,
                               struct lk_buf *errors)
 {
-    struct loader loader = {.config = config, .path = path, .errors = errors};
+    struct file_loader loader = {
+        .config = config, .path = path, .errors = errors};
     enum lk_status status;
     struct stat st;
 
@@ -251,10 +249,10 @@ enum lk_status lk_config_load(struct lk_config *config, const char *path,
     if (!config->file) {
         status = LK_NOMEM;
     } else if (!loader.file || fstat(fileno(loader.file), &st) != 0) {
-        status = report_io(path, errno, errors);
+        status = report_unreadable(path, errno, errors);
     } else {
         config->file_open = (st.st_mode & S_IROTH) != 0;
-        status = read_settings(&loader);
+        status = read_file_settings(&loader);
     }
     if (loader.line) {
         explicit_bzero(loader.line, loader.line_cap);
@@ -284,13 +282,13 @@ enum lk_status lk_config_set_value(struct lk_config *config,
         return LK_NOMEM;
     }
     if (!dot) {
-        status = latchkey_buf_printf(
+        status = lk_value_refuse(
             errors, "%s is not a setting; use section.name=value\n", name);
-        status = status == LK_OK ? LK_INVALID : status;
         goto done;
     }
     *dot = '\0';
-    status = assign(config, section, dot + 1, value, LK_CONFIG_OPTION, 0, &why);
+    status = assign_setting(config, section, dot + 1, value, LK_CONFIG_OPTION,
+                            0, &why);
     if (status == LK_INVALID) {
         name[strlen(name) - 1] = '\0';
         if (latchkey_buf_printf(errors, "%s: %s\n", name + 1, why.data) !=
@@ -343,4 +341,66 @@ void lk_config_hide_secret(char *assignment)
     } else if (equals) {
         lk_url_mask(equals + 1);
     }
+}
+
+/* ---- file and options together ------------------------------------------- */
+
+static enum lk_status set_option_value(struct lk_config *config,
+                                       const struct lk_option_value *value,
+                                       struct lk_buf *errors)
+{
+    if (value->value) {
+        return lk_config_set_value(config, value->setting, value->value,
+                                   errors);
+    }
+    return lk_config_set(config, value->setting, errors);
+}
+
+enum lk_status lk_options_read(const struct lk_options *options,
+                               struct lk_config *config, struct lk_buf *errors,
+                               struct lk_buf *warnings)
+{
+    enum lk_status status = lk_config_init(config);
+
+    if (status) {
+        return status;
+    }
+    if (options->config_path) {
+        status = lk_config_load(config, options->config_path, errors);
+    }
+    for (size_t i = 0; i < options->count && !status; i++) {
+        status = set_option_value(config, &options->values[i], errors);
+    }
+    if (!status) {
+        status = lk_config_check(config, errors, warnings);
+    }
+    if (status) {
+        lk_config_free(config);
+    }
+    return status;
+}
+
+void lk_config_store(const struct lk_config *config,
+                     struct lk_store_config *store)
+{
+    lk_store_config_default(store);
+    store->default_ttl_ms = config->ttl_ms;
+    store->default_lock_ms = config->lock_ms;
+    store->clock_jump_ms = config->clock_jump_ms;
+    store->checkpoint_pages = (unsigned)config->checkpoint_pages;
+    store->cache_pages = (unsigned)config->cache_pages;
+    store->reap_rows = (unsigned)config->reap_rows;
+    store->connections = (unsigned)config->store_lanes;
+    store->batch_ops = config->batch_ops;
+    store->pooler = config->store_pooler;
+    store->accept_loss = config->accept_loss;
+    store->strict = config->strict;
+    store->notify = config->store_notify;
+    store->timeout_ms = config->store_timeout_ms;
+    store->connect_timeout_ms = config->store_connect_timeout_ms;
+    store->wait_replicas = (unsigned)config->wait_replicas;
+    store->wait_timeout_ms = config->wait_timeout_ms;
+    store->prefix = config->prefix;
+    store->cache_url = config->cache_url;
+    store->cache_timeout_ms = config->cache_timeout_ms;
 }

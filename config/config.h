@@ -8,26 +8,12 @@
 #ifndef LK_CONFIG_H
 #define LK_CONFIG_H
 
-#include "config/log_text.h"
+#include "config/config_words.h"
 #include "config/targets.h"
 #include "latchkey.h"
 #include "store/store.h"
 
 #include <sys/socket.h>
-
-#define LK_ROLE_MAP(X)                                                         \
-    X(NONE, "none")       /* may say HELLO, AUTH, PING and QUIT */             \
-    X(USE, "use")         /* data commands */                                  \
-    X(READ, "read")       /* operator commands that change nothing */          \
-    X(OPERATE, "operate") /* all operator commands */
-
-enum lk_role {
-#define X(name, word) LK_ROLE_##name,
-    LK_ROLE_MAP(X)
-#undef X
-};
-
-const char *lk_role_word(enum lk_role role);
 
 /* Where to listen. Ready for bind(2), or for uv_tcp_bind and uv_pipe_bind. */
 struct lk_listen {

@@ -1,27 +1,27 @@
 /* config_listen.c - addresses to listen on: unix:PATH and HOST:PORT. */
 #include "config/config_table.h"
+#include "lib/field.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 
-#define PATH_LONGEST (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
+#define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
 
 /* Longest text of an IPv6 address, with room to spare. */
-#define HOST_MAX 64
+#define LISTEN_HOST_MAX 64
 
-static enum lk_status invalid(struct lk_buf *why, struct lk_slice value,
-                              const char *text)
+static enum lk_status invalid_address(struct lk_buf *why, struct lk_slice value,
+                                      const char *text)
 {
     char quoted[LK_LOG_QUOTED];
 
     lk_log_quote(value, quoted, sizeof(quoted));
-    return latchkey_buf_printf(why, "%s %s", quoted, text) == LK_OK ? LK_INVALID
-                                                                    : LK_NOMEM;
+    return lk_value_refuse(why, "%s %s", quoted, text);
 }
 
-static void free_listen(struct lk_listen *listen)
+static void free_listener(struct lk_listen *listen)
 {
     free(listen->text);
     free(listen->path);
@@ -80,7 +80,7 @@ static bool read_tcp(struct lk_slice text, struct lk_listen *listen)
 {
     const char *colon = memrchr(text.data, ':', text.len);
     struct lk_slice host, port_text;
-    char name[HOST_MAX];
+    char name[LISTEN_HOST_MAX];
     in_port_t port;
     bool brackets;
 
@@ -109,8 +109,9 @@ static bool read_tcp(struct lk_slice text, struct lk_listen *listen)
 }
 
 /* One address; `listen` owns what it points at. */
-static enum lk_status read_listen(struct lk_slice text,
-                                  struct lk_listen *listen, struct lk_buf *why)
+static enum lk_status read_listener(struct lk_slice text,
+                                    struct lk_listen *listen,
+                                    struct lk_buf *why)
 {
     struct lk_slice prefix = LK_SLICE("unix:");
 
@@ -123,20 +124,21 @@ static enum lk_status read_listen(struct lk_slice text,
         size_t len = text.len - prefix.len;
 
         if (len == 0) {
-            return invalid(why, text, "has no path; use unix:PATH");
+            return invalid_address(why, text, "has no path; use unix:PATH");
         }
-        if (len > PATH_LONGEST) {
-            return invalid(why, text,
-                           "is too long for a socket; 107 bytes are the most");
+        if (len > SOCKET_PATH_MAX) {
+            return invalid_address(
+                why, text, "is too long for a socket; 107 bytes are the most");
         }
         listen->path = strndup(text.data + prefix.len, len);
         listen->loopback = true;
         return listen->path ? LK_OK : LK_NOMEM;
     }
     if (!read_tcp(text, listen)) {
-        return invalid(why, text,
-                       "is not an address; use unix:PATH, ADDRESS:PORT, "
-                       "[IPv6]:PORT or localhost:PORT");
+        return invalid_address(
+            why, text,
+            "is not an address; use unix:PATH, ADDRESS:PORT, "
+            "[IPv6]:PORT or localhost:PORT");
     }
     return LK_OK;
 }
@@ -144,15 +146,15 @@ static enum lk_status read_listen(struct lk_slice text,
 void lk_listen_clear(struct lk_config *config)
 {
     for (size_t i = 0; i < config->listen_count; i++) {
-        free_listen(&config->listen[i]);
+        free_listener(&config->listen[i]);
     }
     free(config->listen);
     config->listen = NULL;
     config->listen_count = 0;
 }
 
-static enum lk_status add_listen(struct lk_config *config, struct lk_slice text,
-                                 struct lk_buf *why)
+static enum lk_status add_listener(struct lk_config *config,
+                                   struct lk_slice text, struct lk_buf *why)
 {
     struct lk_listen *grown = realloc(
         config->listen, (config->listen_count + 1) * sizeof(*config->listen));
@@ -162,30 +164,13 @@ static enum lk_status add_listen(struct lk_config *config, struct lk_slice text,
         return LK_NOMEM;
     }
     config->listen = grown;
-    status = read_listen(text, &grown[config->listen_count], why);
+    status = read_listener(text, &grown[config->listen_count], why);
     if (status != LK_OK) {
-        free_listen(&grown[config->listen_count]);
+        free_listener(&grown[config->listen_count]);
         return status;
     }
     config->listen_count++;
     return LK_OK;
-}
-
-static bool is_blank(char byte)
-{
-    return byte == ' ' || byte == '\t';
-}
-
-static struct lk_slice trim(struct lk_slice text)
-{
-    while (text.len > 0 && is_blank(text.data[0])) {
-        text.data++;
-        text.len--;
-    }
-    while (text.len > 0 && is_blank(text.data[text.len - 1])) {
-        text.len--;
-    }
-    return text;
 }
 
 static enum lk_status parse_listen(const struct lk_assignment *assignment,
@@ -202,8 +187,8 @@ static enum lk_status parse_listen(const struct lk_assignment *assignment,
     while (status == LK_OK) {
         const char *end = strchrnul(at, ',');
 
-        status = add_listen(
-            config, trim((struct lk_slice){at, (size_t)(end - at)}), why);
+        status = add_listener(
+            config, lk_trim((struct lk_slice){at, (size_t)(end - at)}), why);
         if (*end == '\0') {
             break;
         }

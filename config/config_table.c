@@ -354,7 +354,7 @@ enum lk_status lk_config_get(const struct lk_config *config,
 /* ---- reload
  * ---------------------------------------------------------------------- */
 
-static void swap(char *a, char *b, size_t size)
+static void swap_bytes(char *a, char *b, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
         char kept = a[i];
@@ -364,10 +364,10 @@ static void swap(char *a, char *b, size_t size)
     }
 }
 
-static enum lk_status note_restart(const struct lk_config *running,
-                                   const struct lk_config *fresh,
-                                   const struct lk_setting *setting,
-                                   struct lk_buf *restart)
+static enum lk_status note_needs_restart(const struct lk_config *running,
+                                         const struct lk_config *fresh,
+                                         const struct lk_setting *setting,
+                                         struct lk_buf *restart)
 {
     struct lk_buf before = {0}, after = {0};
     enum lk_status status = setting->kind->print(running, setting, &before);
@@ -394,17 +394,17 @@ enum lk_status lk_config_adopt(struct lk_config *running,
         const struct lk_setting *setting = &lk_settings[i];
 
         if (setting->reload) {
-            swap((char *)running + setting->offset,
-                 (char *)fresh + setting->offset, setting->size);
+            swap_bytes((char *)running + setting->offset,
+                       (char *)fresh + setting->offset, setting->size);
         } else if (status == LK_OK) {
-            status = note_restart(running, fresh, setting, restart);
+            status = note_needs_restart(running, fresh, setting, restart);
         }
     }
-    swap((char *)&running->targets, (char *)&fresh->targets,
-         sizeof(running->targets));
-    swap((char *)&running->named, (char *)&fresh->named,
-         sizeof(running->named));
-    swap((char *)&running->named_count, (char *)&fresh->named_count,
-         sizeof(running->named_count));
+    swap_bytes((char *)&running->targets, (char *)&fresh->targets,
+               sizeof(running->targets));
+    swap_bytes((char *)&running->named, (char *)&fresh->named,
+               sizeof(running->named));
+    swap_bytes((char *)&running->named_count, (char *)&fresh->named_count,
+               sizeof(running->named_count));
     return status;
 }

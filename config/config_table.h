@@ -135,8 +135,12 @@ extern const struct lk_setting_kind lk_kind_tenant;
 extern const struct lk_setting_kind lk_kind_target_name;
 extern const struct lk_setting_kind lk_kind_rollback;
 
-/* For parsers: LK_INVALID with the value quoted before `text`; the value taken
- * as it is; and a text printed. */
+/* For parsers: LK_INVALID (or LK_NOMEM) with a sentence in `why`; with the
+ * value in quotes and `text` behind it; the value taken as it is; and a text
+ * printed. */
+LK_MUST_CHECK enum lk_status lk_value_refuse(struct lk_buf *why,
+                                             const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 LK_MUST_CHECK enum lk_status lk_value_invalid(struct lk_buf *why,
                                               const char *value,
                                               const char *text);

@@ -1,24 +1,30 @@
-/* config_value.c - values of settings: numbers, sizes, durations, text. */
+/* config_value.c - values of settings: how each kind is read and printed. */
 #include "config/config_table.h"
 
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct unit {
+/* Of a sentence that refuses a value; a longer one is cut. */
+enum { LK_WHY_TEXT = 768 };
+
+struct value_unit {
     const char *word;
     uint64_t factor;
 };
 
 /* Each list from the largest down; the last is the one that is counted in. */
-static const struct unit count_units[] = {{"", 1}, {NULL, 0}};
-static const struct unit size_units[] = {{"g", UINT64_C(1) << 30},
-                                         {"m", UINT64_C(1) << 20},
-                                         {"k", UINT64_C(1) << 10},
-                                         {"", 1},
-                                         {NULL, 0}};
-static const struct unit duration_units[] = {{"d", 86400000}, {"h", 3600000},
-                                             {"m", 60000},    {"s", 1000},
-                                             {"ms", 1},       {NULL, 0}};
+static const struct value_unit count_units[] = {{"", 1}, {NULL, 0}};
+static const struct value_unit size_units[] = {{"g", UINT64_C(1) << 30},
+                                               {"m", UINT64_C(1) << 20},
+                                               {"k", UINT64_C(1) << 10},
+                                               {"", 1},
+                                               {NULL, 0}};
+static const struct value_unit duration_units[] = {
+    {"d", 86400000}, {"h", 3600000}, {"m", 60000},
+    {"s", 1000},     {"ms", 1},      {NULL, 0}};
 
 static uint64_t *number_at(void *base, const struct lk_setting *setting)
 {
@@ -35,18 +41,28 @@ static char **text_at(void *base, const struct lk_setting *setting)
     return (char **)((char *)base + setting->offset);
 }
 
+enum lk_status lk_value_refuse(struct lk_buf *why, const char *format, ...)
+{
+    char text[LK_WHY_TEXT];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    return latchkey_buf_add_text(why, text) == LK_OK ? LK_INVALID : LK_NOMEM;
+}
+
 enum lk_status lk_value_invalid(struct lk_buf *why, const char *value,
                                 const char *text)
 {
     char quoted[LK_LOG_QUOTED];
 
     lk_log_quote(latchkey_slice(value), quoted, sizeof(quoted));
-    return latchkey_buf_printf(why, "%s %s", quoted, text) == LK_OK ? LK_INVALID
-                                                                    : LK_NOMEM;
+    return lk_value_refuse(why, "%s %s", quoted, text);
 }
 
 /* False: not digits with one of the units, or beyond LK_CONFIG_MAX. */
-static bool read_units(const char *text, const struct unit *units,
+static bool read_units(const char *text, const struct value_unit *units,
                        uint64_t *number)
 {
     uint64_t value = 0;
@@ -75,7 +91,8 @@ static bool read_units(const char *text, const struct unit *units,
     return false;
 }
 
-static enum lk_status print_units(struct lk_buf *out, const struct unit *units,
+static enum lk_status print_units(struct lk_buf *out,
+                                  const struct value_unit *units,
                                   uint64_t number)
 {
     if (number == 0) {
@@ -90,8 +107,8 @@ static enum lk_status print_units(struct lk_buf *out, const struct unit *units,
 }
 
 static enum lk_status parse_units(const struct lk_assignment *assignment,
-                                  const struct unit *units, const char *text,
-                                  struct lk_buf *why)
+                                  const struct value_unit *units,
+                                  const char *text, struct lk_buf *why)
 {
     const struct lk_setting *setting = assignment->setting;
     struct lk_buf range = {0};
@@ -262,7 +279,7 @@ enum lk_status lk_value_print(const void *base,
     return latchkey_buf_add_text(out, text ? text : "");
 }
 
-static void mask(char *from, size_t len)
+static void mask_text(char *from, size_t len)
 {
     memset(from, '*', len);
 }
@@ -281,14 +298,15 @@ bool lk_url_mask(char *url)
         char *colon =
             at ? memchr(authority, ':', (size_t)(at - authority)) : NULL;
         if (colon) {
-            mask(colon + 1, (size_t)(at - colon - 1));
+            mask_text(colon + 1, (size_t)(at - colon - 1));
             found = true;
         }
     }
     if (named) {
         named += strlen("password=");
         /* Quoted, it may hold spaces; then all the rest goes. */
-        mask(named, *named == '\'' ? strlen(named) : strcspn(named, "& \t"));
+        mask_text(named,
+                  *named == '\'' ? strlen(named) : strcspn(named, "& \t"));
         found = true;
     }
     return found;
@@ -326,9 +344,9 @@ static enum lk_status invalid_url(struct lk_buf *why, const char *value,
 }
 
 /* As the store itself looks at it before it is opened. */
-static enum lk_status check_url(const struct lk_assignment *assignment,
-                                const struct lk_store_class **class,
-                                struct lk_buf *why)
+static enum lk_status check_store_url(const struct lk_assignment *assignment,
+                                      const struct lk_store_class **class,
+                                      struct lk_buf *why)
 {
     struct lk_store_config store = {0};
     enum lk_status status =
@@ -344,7 +362,7 @@ static enum lk_status parse_url(const struct lk_assignment *assignment,
                                 struct lk_buf *why)
 {
     const struct lk_store_class *class;
-    enum lk_status status = check_url(assignment, &class, why);
+    enum lk_status status = check_store_url(assignment, &class, why);
 
     if (!class) {
         why->len = 0;
@@ -367,7 +385,7 @@ static enum lk_status parse_cache(const struct lk_assignment *assignment,
         *text = NULL;
         return LK_OK;
     }
-    status = check_url(assignment, &class, why);
+    status = check_store_url(assignment, &class, why);
     if (class != &lk_redis_class) {
         why->len = 0;
         return invalid_url(why, assignment->shown,
@@ -480,9 +498,7 @@ static enum lk_status parse_secret(const struct lk_assignment *assignment,
                                    struct lk_buf *why)
 {
     if (assignment->value[0] == '\0') {
-        return latchkey_buf_add_text(why, "must not be empty") == LK_OK
-                   ? LK_INVALID
-                   : LK_NOMEM;
+        return lk_value_refuse(why, "must not be empty");
     }
     return lk_value_take(assignment);
 }
@@ -512,3 +528,130 @@ const struct lk_setting_kind lk_kind_prefix = {.parse = parse_prefix,
 const struct lk_setting_kind lk_kind_path = {.parse = parse_path,
                                              .print = lk_value_print};
 const struct lk_setting_kind lk_kind_secret = {.parse = parse_secret};
+
+/* ---- ${file:PATH} and ${env:NAME} ---------------------------------------- */
+
+enum { SUBSTITUTE_FILE_MAX = 64 * 1024 };
+
+bool lk_substitutes(const char *value)
+{
+    return strstr(value, "${") != NULL;
+}
+
+/* Only the name is told: what stands behind it may be a secret. */
+static enum lk_status refuse_substitute(struct lk_buf *why, const char *kind,
+                                        const char *name, const char *text)
+{
+    char quoted[LK_LOG_QUOTED];
+
+    lk_log_quote(latchkey_slice(name), quoted, sizeof(quoted));
+    return lk_value_refuse(why, "%s %s %s", kind, quoted, text);
+}
+
+static enum lk_status substitute_file(struct lk_buf *text, const char *path,
+                                      struct lk_buf *why)
+{
+    FILE *file = *path == '/' ? fopen(path, "re") : NULL;
+    char *content = file ? malloc(SUBSTITUTE_FILE_MAX + 1) : NULL;
+    enum lk_status status = LK_NOMEM;
+    size_t len;
+
+    if (*path != '/') {
+        return refuse_substitute(why, "the file", path,
+                                 "is not an absolute path");
+    }
+    if (!file) {
+        char fault[160];
+
+        snprintf(fault, sizeof(fault), "cannot be read: %s", strerror(errno));
+        return refuse_substitute(why, "the file", path, fault);
+    }
+    if (content) {
+        len = fread(content, 1, SUBSTITUTE_FILE_MAX + 1, file);
+        while (len && (content[len - 1] == '\n' || content[len - 1] == '\r')) {
+            len--;
+        }
+        if (ferror(file)) {
+            status = refuse_substitute(why, "the file", path, "cannot be read");
+        } else if (!len) {
+            status = refuse_substitute(why, "the file", path, "is empty");
+        } else if (len > SUBSTITUTE_FILE_MAX || memchr(content, '\0', len)) {
+            status = refuse_substitute(why, "the file", path,
+                                       "is longer than 64 KiB, or no text");
+        } else {
+            status = latchkey_buf_add(text, content, len);
+        }
+        explicit_bzero(content, SUBSTITUTE_FILE_MAX + 1);
+    }
+    free(content);
+    fclose(file);
+    return status;
+}
+
+static enum lk_status substitute_variable(struct lk_buf *text, const char *name,
+                                          struct lk_buf *why)
+{
+    const char *value = getenv(name);
+
+    if (!value || !*value) {
+        return refuse_substitute(why, "the environment variable", name,
+                                 "is not set, or empty");
+    }
+    return latchkey_buf_add_text(text, value);
+}
+
+/* `word` is what stands between the braces. */
+static enum lk_status substitute_word(struct lk_buf *text, const char *word,
+                                      struct lk_buf *why)
+{
+    if (strncmp(word, "file:", 5) == 0) {
+        return substitute_file(text, word + 5, why);
+    }
+    if (strncmp(word, "env:", 4) == 0) {
+        return substitute_variable(text, word + 4, why);
+    }
+    return refuse_substitute(why, "what stands in ${...},", word,
+                             "is neither file:/PATH nor env:NAME");
+}
+
+static enum lk_status substitute_all(struct lk_buf *text, const char *value,
+                                     struct lk_buf *why)
+{
+    enum lk_status status = LK_OK;
+    const char *begin;
+
+    while (!status && (begin = strstr(value, "${"))) {
+        const char *end = strchr(begin, '}');
+        if (!end) {
+            return refuse_substitute(why, "in", value, "a ${ is never closed");
+        }
+        char *word = strndup(begin + 2, (size_t)(end - begin - 2));
+        status = word ? latchkey_buf_add(text, value, (size_t)(begin - value))
+                      : LK_NOMEM;
+        if (!status) {
+            status = substitute_word(text, word, why);
+        }
+        free(word);
+        value = end + 1;
+    }
+    if (!status) {
+        status = latchkey_buf_add(text, value, strlen(value) + 1);
+    }
+    return status;
+}
+
+enum lk_status lk_substitute(const char *value, char **text, struct lk_buf *why)
+{
+    struct lk_buf made = {0};
+    enum lk_status status = substitute_all(&made, value, why);
+
+    if (!status) {
+        *text = strdup(made.data);
+        status = *text ? LK_OK : LK_NOMEM;
+    }
+    if (made.data) {
+        explicit_bzero(made.data, made.len);
+    }
+    latchkey_buf_free(&made);
+    return status;
+}

@@ -2,7 +2,7 @@
 #ifndef LK_LOG_H
 #define LK_LOG_H
 
-#include "config/log_text.h"
+#include "config/config_words.h"
 
 /* What is less urgent than `level` is not written. Any thread, any time. */
 void lk_log_set_level(enum lk_log_level level);

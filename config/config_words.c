@@ -1,5 +1,6 @@
-/* log_text.c - the words of levels, and quoted text, for logs and messages. */
-#include "config/log_text.h"
+/* config_words.c - the words of log levels and roles, and quoted text, for
+ * settings, logs and messages. */
+#include "config/config_words.h"
 
 #include <string.h>
 
@@ -9,22 +10,56 @@ static const char *const level_words[] = {
 #undef X
 };
 
-#define LEVEL_COUNT (sizeof(level_words) / sizeof(level_words[0]))
+static const char *const role_words[] = {
+#define X(name, word) word,
+    LK_ROLE_MAP(X)
+#undef X
+};
+
+#define COUNT(words) (sizeof(words) / sizeof((words)[0]))
+
+/* The index of the word in the list; `count`: it is not in there. */
+static size_t find_word(const char *const *words, size_t count,
+                        struct lk_slice word)
+{
+    size_t i = 0;
+
+    while (i < count && !latchkey_slice_equal(word, latchkey_slice(words[i]))) {
+        i++;
+    }
+    return i;
+}
 
 const char *lk_log_level_word(enum lk_log_level level)
 {
-    return (size_t)level < LEVEL_COUNT ? level_words[level] : "unknown";
+    return level < COUNT(level_words) ? level_words[level] : "unknown";
+}
+
+const char *lk_role_word(enum lk_role role)
+{
+    return role < COUNT(role_words) ? role_words[role] : "unknown";
 }
 
 bool lk_log_level_parse(struct lk_slice word, enum lk_log_level *level)
 {
-    for (size_t i = 0; i < LEVEL_COUNT; i++) {
-        if (latchkey_slice_equal(word, latchkey_slice(level_words[i]))) {
-            *level = (enum lk_log_level)i;
-            return true;
-        }
+    size_t found = find_word(level_words, COUNT(level_words), word);
+
+    if (found == COUNT(level_words)) {
+        return false;
     }
-    return false;
+    *level = (enum lk_log_level)found;
+    return true;
+}
+
+bool lk_role_parse(struct lk_slice word, enum lk_role *role)
+{
+    size_t found = find_word(role_words, COUNT(role_words), word);
+
+    if (found == COUNT(role_words)) {
+        return false;
+    }
+    *role = (enum lk_role)found;
+    return true;
 }
 
 /* The escape of one byte, 1 to 4 characters; returns how many. */

@@ -1,6 +1,9 @@
-/* config_targets.c - [target NAME] and [route NAME] of the configuration. */
+/* config_target.c - [target NAME] and [route NAME]: their table of settings,
+ * their sections, and targets and routes as others use them. */
 #include "config/config_table.h"
+#include "config/targets.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -10,7 +13,7 @@
 #define HOUR   (3600 * SECOND)
 #define DAY    (24 * HOUR)
 
-enum { SECTIONS_MOST = 1000 };
+enum { SECTIONS_MAX = 1000 };
 
 #define NUMBER(type, name, kind, field, initial, min, max)                     \
     {                                                                          \
@@ -86,14 +89,14 @@ _Static_assert(sizeof(lk_target_settings) / sizeof(lk_target_settings[0]) <=
 
 /* ---- Sections ------------------------------------------------------------ */
 
-static const struct lk_setting *table_of(bool is_route, size_t *count)
+static const struct lk_setting *named_table(bool is_route, size_t *count)
 {
     *count = is_route ? lk_route_setting_count : lk_target_setting_count;
     return is_route ? lk_route_settings : lk_target_settings;
 }
 
-static void *base_of(const struct lk_config *config,
-                     const struct lk_named *named)
+static void *named_base(const struct lk_config *config,
+                        const struct lk_named *named)
 {
     const struct lk_targets *targets = &config->targets;
 
@@ -101,8 +104,8 @@ static void *base_of(const struct lk_config *config,
                            : (void *)&targets->targets[named->index];
 }
 
-static const char *name_of(const struct lk_config *config,
-                           const struct lk_named *named)
+static const char *named_name(const struct lk_config *config,
+                              const struct lk_named *named)
 {
     const struct lk_targets *targets = &config->targets;
 
@@ -116,18 +119,18 @@ static struct lk_named *find_named(struct lk_config *config, bool is_route,
     for (size_t i = 0; i < config->named_count; i++) {
         struct lk_named *named = &config->named[i];
         if (named->is_route == is_route &&
-            strcmp(name_of(config, named), name) == 0) {
+            strcmp(named_name(config, named), name) == 0) {
             return named;
         }
     }
     return NULL;
 }
 
-static enum lk_status set_defaults(struct lk_config *config, void *base,
-                                   bool is_route)
+static enum lk_status set_named_defaults(struct lk_config *config, void *base,
+                                         bool is_route)
 {
     size_t count;
-    const struct lk_setting *table = table_of(is_route, &count);
+    const struct lk_setting *table = named_table(is_route, &count);
     struct lk_buf why = {0};
     enum lk_status status = LK_OK;
 
@@ -148,7 +151,7 @@ static enum lk_status set_defaults(struct lk_config *config, void *base,
 }
 
 /* Room for one more of `size` bytes; NULL: out of memory. */
-static void *grow(void **list, size_t count, size_t size)
+static void *grow_list(void **list, size_t count, size_t size)
 {
     char *grown = realloc(*list, (count + 1) * size);
 
@@ -165,16 +168,16 @@ static enum lk_status add_named(struct lk_config *config, bool is_route,
 {
     struct lk_targets *targets = &config->targets;
     struct lk_named *named =
-        grow((void **)&config->named, config->named_count, sizeof(*named));
+        grow_list((void **)&config->named, config->named_count, sizeof(*named));
     char *copy = strdup(name);
     size_t *count = is_route ? &targets->route_count : &targets->count;
     void *base = NULL;
 
     if (named && copy) {
-        base = is_route ? grow((void **)&targets->routes, *count,
-                               sizeof(struct lk_route))
-                        : grow((void **)&targets->targets, *count,
-                               sizeof(struct lk_target));
+        base = is_route ? grow_list((void **)&targets->routes, *count,
+                                    sizeof(struct lk_route))
+                        : grow_list((void **)&targets->targets, *count,
+                                    sizeof(struct lk_target));
     }
     if (!base) {
         free(copy);
@@ -186,7 +189,7 @@ static enum lk_status add_named(struct lk_config *config, bool is_route,
     *(is_route ? &((struct lk_route *)base)->name
                : &((struct lk_target *)base)->name) = copy;
     *made = named;
-    return set_defaults(config, base, is_route);
+    return set_named_defaults(config, base, is_route);
 }
 
 void lk_named_clear(struct lk_config *config)
@@ -212,25 +215,22 @@ bool lk_named_section(const char *section)
 
 /* ---- A setting ----------------------------------------------------------- */
 
-static enum lk_status explain(struct lk_buf *why, const char *name,
-                              const char *fault)
+static enum lk_status refuse_name(struct lk_buf *why, const char *name,
+                                  const char *fault)
 {
     char quoted[LK_LOG_QUOTED];
 
     lk_log_quote(latchkey_slice(name), quoted, sizeof(quoted));
-    return latchkey_buf_printf(why, "the name %s %s", quoted, fault) == LK_OK
-               ? LK_INVALID
-               : LK_NOMEM;
+    return lk_value_refuse(why, "the name %s %s", quoted, fault);
 }
 
-static enum lk_status explain_unknown(bool is_route, const char *name,
-                                      struct lk_buf *why)
+static enum lk_status refuse_unknown_named(bool is_route, const char *name,
+                                           struct lk_buf *why)
 {
     size_t count;
-    const struct lk_setting *table = table_of(is_route, &count);
+    const struct lk_setting *table = named_table(is_route, &count);
     const struct lk_setting *nearest = NULL;
     size_t found = 0;
-    enum lk_status status;
 
     /* Tables without section names: lk_setting_nearest looks at names alone. */
     for (size_t i = 0; i < count && !found; i++) {
@@ -238,18 +238,17 @@ static enum lk_status explain_unknown(bool is_route, const char *name,
     }
     nearest = found ? &table[found - 1]
                     : lk_setting_nearest(table, count, NULL, name);
-    status =
-        nearest
-            ? latchkey_buf_printf(why, "there is no such setting; is %s meant?",
-                                  nearest->name)
-            : latchkey_buf_add_text(why, "there is no such setting; "
-                                         "latchkeyd.conf(5) lists them");
-    return status ? status : LK_INVALID;
+    if (nearest) {
+        return lk_value_refuse(why, "there is no such setting; is %s meant?",
+                               nearest->name);
+    }
+    return lk_value_refuse(why, "there is no such setting; latchkeyd.conf(5) "
+                                "lists them");
 }
 
 /* Those of a file end where the first of the command line begins. */
-static void begin_source(struct lk_named *named, size_t row,
-                         const struct lk_assignment *assignment)
+static void begin_header_source(struct lk_named *named, size_t row,
+                                const struct lk_assignment *assignment)
 {
     if (named->given[row].source == assignment->source ||
         assignment->setting->kind != &lk_kind_header) {
@@ -263,9 +262,9 @@ static void begin_source(struct lk_named *named, size_t row,
 }
 
 /* Remembers how it was written. */
-static enum lk_status note_given(struct lk_named *named, size_t row,
-                                 const struct lk_assignment *assignment,
-                                 unsigned line)
+static enum lk_status note_written(struct lk_named *named, size_t row,
+                                   const struct lk_assignment *assignment,
+                                   unsigned line)
 {
     struct lk_buf text = {0};
     const char *before = named->given[row].written;
@@ -288,35 +287,35 @@ static enum lk_status note_given(struct lk_named *named, size_t row,
     return LK_OK;
 }
 
-static enum lk_status assign_row(struct lk_config *config,
-                                 struct lk_named *named, size_t row,
-                                 const char *value,
-                                 enum lk_config_source source, unsigned line,
-                                 struct lk_buf *why)
+static enum lk_status assign_named_row(struct lk_config *config,
+                                       struct lk_named *named, size_t row,
+                                       const char *value,
+                                       enum lk_config_source source,
+                                       unsigned line, struct lk_buf *why)
 {
     size_t count;
-    const struct lk_setting *setting = &table_of(named->is_route, &count)[row];
+    const struct lk_setting *setting =
+        &named_table(named->is_route, &count)[row];
     char *text = NULL;
     enum lk_status status = lk_substitute(value, &text, why);
 
     if (!status && source == LK_CONFIG_FILE && named->given[row].written &&
         !setting->kind->repeats) {
-        status = latchkey_buf_printf(why, "was given before, in line %u",
-                                     named->given[row].line);
-        status = status ? status : LK_INVALID;
+        status = lk_value_refuse(why, "was given before, in line %u",
+                                 named->given[row].line);
     }
     if (!status) {
         struct lk_assignment assignment = {.config = config,
-                                           .base = base_of(config, named),
+                                           .base = named_base(config, named),
                                            .setting = setting,
                                            .name = setting->name,
                                            .value = text,
                                            .shown = value,
                                            .source = source};
-        begin_source(named, row, &assignment);
+        begin_header_source(named, row, &assignment);
         status = setting->kind->parse(&assignment, why);
         if (!status) {
-            status = note_given(named, row, &assignment, line);
+            status = note_written(named, row, &assignment, line);
         }
     }
     lk_secret_free(text);
@@ -333,28 +332,29 @@ static enum lk_status assign_named(struct lk_config *config, bool is_route,
     const char *fault = lk_target_name_fault(latchkey_slice(name));
     struct lk_named *named;
     size_t count;
-    const struct lk_setting *table = table_of(is_route, &count);
+    const struct lk_setting *table = named_table(is_route, &count);
     size_t row = 0;
     enum lk_status status = LK_OK;
 
     if (fault) {
-        return explain(why, name, fault);
+        return refuse_name(why, name, fault);
     }
     while (row < count && strcmp(table[row].name, setting) != 0) {
         row++;
     }
     if (row == count) {
-        return explain_unknown(is_route, setting, why);
+        return refuse_unknown_named(is_route, setting, why);
     }
     named = find_named(config, is_route, name);
-    if (!named && config->named_count >= SECTIONS_MOST) {
-        return explain(why, name, "is one too many; 1000 are the most");
+    if (!named && config->named_count >= SECTIONS_MAX) {
+        return refuse_name(why, name, "is one too many; 1000 are the most");
     }
     if (!named) {
         status = add_named(config, is_route, name, &named);
     }
-    return status ? status
-                  : assign_row(config, named, row, value, source, line, why);
+    return status
+               ? status
+               : assign_named_row(config, named, row, value, source, line, why);
 }
 
 enum lk_status lk_named_assign(struct lk_config *config, const char *section,
@@ -373,13 +373,13 @@ enum lk_status lk_named_assign(struct lk_config *config, const char *section,
                             why);
     }
     if (source != LK_CONFIG_OPTION || !dot) {
-        status = latchkey_buf_printf(
-            why,
-            source == LK_CONFIG_OPTION
-                ? "has no name; use %.*s.NAME.setting=value"
-                : "the section has no name; write [%.*s NAME]",
-            (int)word, section);
-        return status ? status : LK_INVALID;
+        return source == LK_CONFIG_OPTION
+                   ? lk_value_refuse(why,
+                                     "has no name; use %.*s.NAME.setting=value",
+                                     (int)word, section)
+                   : lk_value_refuse(
+                         why, "the section has no name; write [%.*s NAME]",
+                         (int)word, section);
     }
     char *copy = strndup(name, (size_t)(dot - name));
     if (!copy) {
@@ -395,9 +395,9 @@ enum lk_status lk_named_assign(struct lk_config *config, const char *section,
 
 /* A secret that was written here itself is left out; where it comes from may
  * be seen. */
-static enum lk_status dump_secret(const struct lk_setting *setting,
-                                  const char *line, size_t len,
-                                  struct lk_buf *out)
+static enum lk_status dump_named_secret(const struct lk_setting *setting,
+                                        const char *line, size_t len,
+                                        struct lk_buf *out)
 {
     const char *colon = memchr(line, ':', len);
     bool elsewhere = memmem(line, len, "${", 2) != NULL;
@@ -411,8 +411,8 @@ static enum lk_status dump_secret(const struct lk_setting *setting,
                                            setting->name, (int)shown, line);
 }
 
-static enum lk_status dump_given(const struct lk_setting *setting,
-                                 const char *written, struct lk_buf *out)
+static enum lk_status dump_named_given(const struct lk_setting *setting,
+                                       const char *written, struct lk_buf *out)
 {
     enum lk_status status = LK_OK;
 
@@ -421,15 +421,15 @@ static enum lk_status dump_given(const struct lk_setting *setting,
     }
     while (!status && *written) {
         size_t len = strcspn(written, "\n");
-        status = dump_secret(setting, written, len, out);
+        status = dump_named_secret(setting, written, len, out);
         written += len + (written[len] == '\n');
     }
     return status;
 }
 
-static enum lk_status dump_default(const void *base,
-                                   const struct lk_setting *setting,
-                                   struct lk_buf *out)
+static enum lk_status dump_named_default(const void *base,
+                                         const struct lk_setting *setting,
+                                         struct lk_buf *out)
 {
     struct lk_buf value = {0};
     enum lk_status status = LK_OK;
@@ -452,17 +452,169 @@ enum lk_status lk_named_dump(const struct lk_config *config, struct lk_buf *out)
     for (size_t i = 0; i < config->named_count && !status; i++) {
         const struct lk_named *named = &config->named[i];
         size_t count;
-        const struct lk_setting *table = table_of(named->is_route, &count);
+        const struct lk_setting *table = named_table(named->is_route, &count);
 
         status = latchkey_buf_printf(out, "\n[%s %s]\n",
                                      named->is_route ? "route" : "target",
-                                     name_of(config, named));
+                                     named_name(config, named));
         for (size_t j = 0; j < count && !status; j++) {
             const char *written = named->given[j].written;
-            status = written
-                         ? dump_given(&table[j], written, out)
-                         : dump_default(base_of(config, named), &table[j], out);
+            status = written ? dump_named_given(&table[j], written, out)
+                             : dump_named_default(named_base(config, named),
+                                                  &table[j], out);
         }
     }
     return status;
+}
+
+/* ---- targets and routes -------------------------------------------------- */
+
+bool lk_statuses_have(const struct lk_statuses *set, unsigned status)
+{
+    unsigned bit = status - LK_STATUS_MIN;
+
+    return status >= LK_STATUS_MIN && status <= LK_STATUS_MAX &&
+           (set->bits[bit / 64] >> bit % 64 & 1);
+}
+
+const struct lk_target *lk_target_find(const struct lk_targets *targets,
+                                       struct lk_slice name)
+{
+    for (size_t i = 0; i < targets->count; i++) {
+        if (latchkey_slice_equal(name,
+                                 latchkey_slice(targets->targets[i].name))) {
+            return &targets->targets[i];
+        }
+    }
+    return NULL;
+}
+
+const char *lk_targets_names(const struct lk_targets *targets,
+                             const char *between, char *text, size_t size)
+{
+    static const char more[] = "...";
+    size_t len = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; i < targets->count; i++) {
+        const char *name = targets->targets[i].name;
+        const char *before = i ? between : "";
+        if (len + strlen(before) + strlen(name) + strlen(between) +
+                sizeof(more) >
+            size) {
+            snprintf(text + len, size - len, "%s%s", before, more);
+            break;
+        }
+        len += (size_t)snprintf(text + len, size - len, "%s%s", before, name);
+    }
+    return text;
+}
+
+/* ---- What a target and a route own --------------------------------------- */
+
+enum { TARGET_TEXTS = 12, ROUTE_TEXTS = 8 };
+
+static void list_target_texts(struct lk_target *target,
+                              char **texts[TARGET_TEXTS])
+{
+    char **all[TARGET_TEXTS] = {
+        &target->name,        &target->url,        &target->socket,
+        &target->headers,     &target->key_header, &target->id,
+        &target->sign_secret, &target->ca_file,    &target->cert_file,
+        &target->key_file,    &target->probe.path, &target->probe.list};
+
+    memcpy(texts, all, sizeof(all));
+}
+
+static void list_route_texts(struct lk_route *route, char **texts[ROUTE_TEXTS])
+{
+    char **all[ROUTE_TEXTS] = {&route->name,
+                               &route->scope,
+                               &route->tenant,
+                               &route->target,
+                               &route->probe.path,
+                               &route->probe.list,
+                               &route->rollback_target,
+                               &route->rollback_path};
+
+    memcpy(texts, all, sizeof(all));
+}
+
+/* Each text of a struct that was copied as it is becomes one of its own. */
+static bool copy_texts(char ***texts, size_t count)
+{
+    bool made = true;
+
+    for (size_t i = 0; i < count; i++) {
+        if (*texts[i]) {
+            *texts[i] = strdup(*texts[i]);
+            made = made && *texts[i];
+        }
+    }
+    return made;
+}
+
+static void free_texts(char ***texts, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        lk_secret_free(*texts[i]);
+    }
+}
+
+static bool copy_target(const struct lk_target *from, struct lk_target *to)
+{
+    char **texts[TARGET_TEXTS];
+
+    *to = *from;
+    list_target_texts(to, texts);
+    return copy_texts(texts, TARGET_TEXTS);
+}
+
+static bool copy_route(const struct lk_route *from, struct lk_route *to)
+{
+    char **texts[ROUTE_TEXTS];
+
+    *to = *from;
+    list_route_texts(to, texts);
+    return copy_texts(texts, ROUTE_TEXTS);
+}
+
+enum lk_status lk_targets_copy(const struct lk_targets *from,
+                               struct lk_targets *to)
+{
+    bool made = true;
+
+    *to = (struct lk_targets){0};
+    to->targets = calloc(from->count + 1, sizeof(*to->targets));
+    to->routes = calloc(from->route_count + 1, sizeof(*to->routes));
+    made = to->targets && to->routes;
+    for (size_t i = 0; made && i < from->count; i++) {
+        made = copy_target(&from->targets[i], &to->targets[i]);
+        to->count++;
+    }
+    for (size_t i = 0; made && i < from->route_count; i++) {
+        made = copy_route(&from->routes[i], &to->routes[i]);
+        to->route_count++;
+    }
+    if (!made) {
+        lk_targets_free(to);
+    }
+    return made ? LK_OK : LK_NOMEM;
+}
+
+void lk_targets_free(struct lk_targets *targets)
+{
+    for (size_t i = 0; i < targets->count; i++) {
+        char **texts[TARGET_TEXTS];
+        list_target_texts(&targets->targets[i], texts);
+        free_texts(texts, TARGET_TEXTS);
+    }
+    for (size_t i = 0; i < targets->route_count; i++) {
+        char **texts[ROUTE_TEXTS];
+        list_route_texts(&targets->routes[i], texts);
+        free_texts(texts, ROUTE_TEXTS);
+    }
+    free(targets->targets);
+    free(targets->routes);
+    *targets = (struct lk_targets){0};
 }

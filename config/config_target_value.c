@@ -1,4 +1,4 @@
-/* config_target_kinds.c - values that only targets and routes have. */
+/* config_target_value.c - values that only targets and routes have. */
 #include "config/config_table.h"
 
 #include <stdio.h>
@@ -10,15 +10,9 @@
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 #define DIGITS  "0123456789"
 
-static void *field(const struct lk_assignment *assignment)
+static void *field_at(const struct lk_assignment *assignment)
 {
     return (char *)assignment->base + assignment->setting->offset;
-}
-
-/* For values that may hold a secret. */
-static enum lk_status refuse_secret(struct lk_buf *why, const char *text)
-{
-    return latchkey_buf_add_text(why, text) == LK_OK ? LK_INVALID : LK_NOMEM;
 }
 
 /* ---- url ----------------------------------------------------------------- */
@@ -203,9 +197,7 @@ static enum lk_status parse_header(const struct lk_assignment *assignment,
     char *lines = NULL;
 
     if (fault) {
-        return latchkey_buf_printf(why, "%s; use Name: value", fault) == LK_OK
-                   ? LK_INVALID
-                   : LK_NOMEM;
+        return lk_value_refuse(why, "%s; use Name: value", fault);
     }
     if (asprintf(&lines, "%s%s\r\n", target->headers ? target->headers : "",
                  assignment->value) < 0) {
@@ -229,7 +221,7 @@ static enum lk_status parse_header_name(const struct lk_assignment *assignment,
     return lk_value_take(assignment);
 }
 
-static bool is_place(const char *value)
+static bool is_id_place(const char *value)
 {
     const char *colon = strchr(value, ':');
 
@@ -243,7 +235,7 @@ static bool is_place(const char *value)
 static enum lk_status parse_provider_id(const struct lk_assignment *assignment,
                                         struct lk_buf *why)
 {
-    return is_place(assignment->value)
+    return is_id_place(assignment->value)
                ? lk_value_take(assignment)
                : lk_value_invalid(why, assignment->shown,
                                   "is not a place; use header:NAME or "
@@ -258,8 +250,9 @@ static enum lk_status parse_sign(const struct lk_assignment *assignment,
 
     if (strncmp(value, "whsec_", 6) != 0 || strlen(key) < 16 ||
         key[strspn(key, LETTERS DIGITS "+/=")]) {
-        return refuse_secret(why, "is not a signing secret; use whsec_ and at "
-                                  "least 12 bytes in base64");
+        return lk_value_refuse(why,
+                               "is not a signing secret; use whsec_ and at "
+                               "least 12 bytes in base64");
     }
     return lk_value_take(assignment);
 }
@@ -274,7 +267,8 @@ static void add_statuses(struct lk_statuses *set, unsigned from, unsigned to)
 }
 
 /* "404" or "5xx". */
-static bool add_word(struct lk_statuses *set, const char *word, size_t len)
+static bool add_status_word(struct lk_statuses *set, const char *word,
+                            size_t len)
 {
     unsigned first = (unsigned)(unsigned char)word[0] - '0';
 
@@ -301,14 +295,14 @@ static enum lk_status parse_statuses(const struct lk_assignment *assignment,
 
     while (*(at += strspn(at, " \t,"))) {
         size_t len = strcspn(at, " \t,");
-        if (!add_word(&set, at, len)) {
+        if (!add_status_word(&set, at, len)) {
             return lk_value_invalid(why, assignment->shown,
                                     "is not a list of statuses; use 200 or "
                                     "2xx, with spaces between");
         }
         at += len;
     }
-    *(struct lk_statuses *)field(assignment) = set;
+    *(struct lk_statuses *)field_at(assignment) = set;
     return LK_OK;
 }
 
@@ -355,7 +349,7 @@ static enum lk_status parse_rate(const struct lk_assignment *assignment,
                                 "is not a rate; use calls a second, as in "
                                 "100/s, or 0 for any");
     }
-    *(uint64_t *)field(assignment) = rate;
+    *(uint64_t *)field_at(assignment) = rate;
     return LK_OK;
 }
 
@@ -376,7 +370,7 @@ static enum lk_status parse_http(const struct lk_assignment *assignment,
 {
     for (uint64_t i = LK_HTTP_AUTO; i <= LK_HTTP_2; i++) {
         if (strcmp(assignment->value, http_words[i]) == 0) {
-            *(uint64_t *)field(assignment) = i;
+            *(uint64_t *)field_at(assignment) = i;
             return LK_OK;
         }
     }
@@ -457,9 +451,9 @@ static enum lk_status parse_pointer(const struct lk_assignment *assignment,
     return lk_value_take(assignment);
 }
 
-static enum lk_status take_bounded(const struct lk_assignment *assignment,
-                                   size_t most, const char *fault,
-                                   struct lk_buf *why)
+static enum lk_status take_bounded_text(const struct lk_assignment *assignment,
+                                        size_t most, const char *fault,
+                                        struct lk_buf *why)
 {
     size_t len = strlen(assignment->value);
 
@@ -470,17 +464,18 @@ static enum lk_status take_bounded(const struct lk_assignment *assignment,
 static enum lk_status parse_scope(const struct lk_assignment *assignment,
                                   struct lk_buf *why)
 {
-    return take_bounded(assignment, 1024,
-                        "is not a scope; use METHOD /path, or the beginning "
-                        "of one and *",
-                        why);
+    return take_bounded_text(
+        assignment, 1024,
+        "is not a scope; use METHOD /path, or the beginning "
+        "of one and *",
+        why);
 }
 
 static enum lk_status parse_tenant(const struct lk_assignment *assignment,
                                    struct lk_buf *why)
 {
-    return take_bounded(assignment, 255, "is not a tenant; use 1 to 255 bytes",
-                        why);
+    return take_bounded_text(assignment, 255,
+                             "is not a tenant; use 1 to 255 bytes", why);
 }
 
 static enum lk_status parse_target_name(const struct lk_assignment *assignment,
