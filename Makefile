@@ -293,7 +293,7 @@ SECONDS ?= 60
 FUZZ_CFLAGS := -std=gnu11 -g -O1 -D_GNU_SOURCE -Iinclude -I. -fsanitize=fuzzer-no-link,address,undefined \
   -fno-sanitize-recover=undefined $(PKG_CFLAGS)
 FUZZ_OBJS := $(patsubst %.c,build/fuzz/obj/%.o,$(wildcard lib/*.c) \
-  store/call.c cli/compare_csv.c)
+  store/jobs.c cli/compare_csv.c)
 
 build/fuzz/obj/%.o: %.c
 	@mkdir -p $(@D)

@@ -1,8 +1,8 @@
 /* args.c - sorts the command line into a command, its words and options. */
 #include "cli/cli.h"
 #include "config/config.h"
+#include "lib/number.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,31 +233,16 @@ const char *lk_args_value(const struct lk_args *args, const char *name)
     return last;
 }
 
-/* A run of digits; NULL: there is none, or it does not fit. */
-static const char *read_digits(const char *text, uint64_t *number)
-{
-    char *end;
-
-    if (text[0] < '0' || text[0] > '9') {
-        return NULL;
-    }
-    errno = 0;
-    *number = strtoull(text, &end, 10);
-    return errno != 0 ? NULL : end;
-}
-
 enum lk_exit lk_args_number(const struct lk_args *args, const char *name,
                             uint64_t least, uint64_t most, uint64_t *number)
 {
     const char *text = lk_args_value(args, name);
-    const char *end;
     uint64_t value;
 
     if (text == NULL) {
         return LK_EXIT_DONE;
     }
-    end = read_digits(text, &value);
-    if (end == NULL || *end != '\0' || value < least || value > most) {
+    if (!lk_number_read(latchkey_slice(text), most, &value) || value < least) {
         lk_complain("--%s is \"%s\", but must be a number from %llu to %llu",
                     name, text, (unsigned long long)least,
                     (unsigned long long)most);

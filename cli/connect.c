@@ -1,6 +1,8 @@
 /* connect.c - talks to the daemon, and says what to do when that fails. */
 #include "cli/cli.h"
+#include "lib/number.h"
 #include "lib/socket.h"
+#include "lib/time.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -85,7 +87,7 @@ static bool is_strange(struct lk_slice text)
 static bool is_postgres(const char *address)
 {
     static const char question[] = "\0\0\0\10\4\322\26\57";
-    int64_t deadline = lk_socket_now() + PROBE_MS;
+    int64_t deadline = (int64_t)lk_monotonic_ms() + PROBE_MS;
     char why[TEXT_MAX];
     char answer = '\0';
     short happened;
@@ -492,10 +494,7 @@ uint64_t lk_reply_cursor(const struct lk_reply *reply)
     if (reply->type == LK_REPLY_INTEGER) {
         return (uint64_t)reply->integer;
     }
-    for (size_t i = 0; i < reply->text.len; i++) {
-        cursor = cursor * 10 + (uint64_t)(reply->text.data[i] - '0');
-    }
-    return cursor;
+    return lk_digits_read(reply->text, &cursor) ? cursor : 0;
 }
 
 static bool is_named(const struct lk_reply *reply, const char *name)

@@ -1,5 +1,6 @@
 /* job.c - asks for jobs, and shows them. */
 #include "cli/jobs.h"
+#include "lib/number.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,10 +102,7 @@ bool lk_jobs_match(const struct lk_jobs_filter *filter,
 
 enum lk_exit lk_job_id(const struct lk_cli *cli, const char *text, uint64_t *id)
 {
-    char *end = NULL;
-
-    *id = text[0] >= '0' && text[0] <= '9' ? strtoull(text, &end, 10) : 0;
-    if (*id == 0 || *id > INT64_MAX || *end != '\0') {
+    if (!lk_number_read(latchkey_slice(text), INT64_MAX, id) || *id == 0) {
         return lk_complain_usage(
             cli, "\"%s\" is no job's id: latchkey jobs lists them", text);
     }

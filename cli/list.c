@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 #include "cli/listing.h"
 #include "lib/machine.h"
+#include "lib/time.h"
 
 #include <time.h>
 

@@ -1,5 +1,6 @@
 /* main.c - one run of the program. */
 #include "cli/commands.h"
+#include "lib/time.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -142,10 +143,7 @@ static bool has_colour(void)
 
 uint64_t lk_wall_clock_ms(void)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    return lk_wall_ms();
 }
 
 static enum lk_exit run_command(struct lk_cli *cli)

@@ -1,5 +1,6 @@
 /* ping.c - `latchkey ping`: does the daemon answer, and how fast? */
 #include "cli/commands.h"
+#include "lib/time.h"
 
 #include <limits.h>
 #include <time.h>
@@ -19,10 +20,7 @@ const struct lk_manual lk_manual_ping = {
 
 static double monotonic_ms(void)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+    return (double)lk_monotonic_ns() / 1e6;
 }
 
 /* ---- Waiting --------------------------------------------------------------

@@ -1,6 +1,7 @@
 /* progress.c - bars: for verify and backup, drawn while another call waits, and
  * for export and import, which draw their own. */
 #include "cli/move.h"
+#include "lib/time.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -59,13 +60,9 @@ static void draw(const char *title, uint64_t done, uint64_t total)
 /* True until lk_progress_stop. */
 static bool pause_drawing(struct lk_progress *progress)
 {
-    struct timespec until;
+    struct timespec until = lk_wall_after_ms(POLL_MS);
     bool over;
 
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += POLL_MS * 1000000L;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&progress->lock);
     if (!progress->over) {
         pthread_cond_timedwait(&progress->woken, &progress->lock, &until);
@@ -141,26 +138,18 @@ void lk_progress_stop(struct lk_progress *progress)
 /* ---- Drawn by whoever does the work ---------------------------------------
  */
 
-static uint64_t monotonic_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 void lk_bar_start(struct lk_bar *bar, const struct lk_cli *cli,
                   const char *title)
 {
     *bar = (struct lk_bar){title, !cli->json && isatty(STDERR_FILENO),
-                           monotonic_ms()};
+                           lk_monotonic_ms()};
 }
 
 void lk_bar_show(struct lk_bar *bar, uint64_t done, uint64_t total)
 {
-    if (bar->on && total > 0 && monotonic_ms() - bar->drawn_ms >= POLL_MS) {
+    if (bar->on && total > 0 && lk_monotonic_ms() - bar->drawn_ms >= POLL_MS) {
         draw(bar->title, done, total);
-        bar->drawn_ms = monotonic_ms();
+        bar->drawn_ms = lk_monotonic_ms();
     }
 }
 

@@ -1,5 +1,6 @@
 /* reconcile_apply.c - resolves jobs by proof. */
 #include "cli/reconcile.h"
+#include "lib/time.h"
 
 #include <string.h>
 #include <time.h>
@@ -17,11 +18,8 @@ void lk_run_disconnect(struct lk_run *run)
 /* Between two orders much may have been compared. */
 static void refresh_connection(struct lk_run *run)
 {
-    struct timespec now;
-    uint64_t now_ms;
+    uint64_t now_ms = lk_monotonic_ms();
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    now_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
     if (now_ms - run->ordered_ms > IDLE_MS) {
         lk_run_disconnect(run);
     }

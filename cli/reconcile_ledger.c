@@ -1,8 +1,8 @@
 /* reconcile_ledger.c - our side: all jobs of a target, from the daemon. */
 #include "cli/reconcile.h"
 
-#include "lib/field.h"
 #include "lib/form.h"
+#include "lib/http_syntax.h"
 
 #include <string.h>
 

@@ -7,6 +7,7 @@
  */
 #include "cli/up.h"
 #include "lib/socket.h"
+#include "lib/time.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -108,7 +109,7 @@ static void take_answer(struct lk_up_watch *watch, int error)
         watch->fd = -1;
     }
     watch->asking = !there;
-    watch->next_ms = lk_socket_now() + AGAIN_MS;
+    watch->next_ms = (int64_t)lk_monotonic_ms() + AGAIN_MS;
     if (there && watch->missing) {
         lk_complain("the app at %s is there now", watch->app->shown);
     } else if (!there && !watch->missing) {
@@ -130,7 +131,7 @@ static void ask(struct lk_up_watch *watch)
 {
     watch->fd = socket(watch->address.ss_family,
                        SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    watch->until_ms = lk_socket_now() + PATIENCE_MS;
+    watch->until_ms = (int64_t)lk_monotonic_ms() + PATIENCE_MS;
     if (watch->fd < 0) {
         return;
     }
@@ -152,13 +153,13 @@ void lk_up_watch_step(struct lk_up_watch *watch)
         return;
     }
     if (watch->fd < 0) {
-        if (watch->asking && lk_socket_now() >= watch->next_ms) {
+        if (watch->asking && (int64_t)lk_monotonic_ms() >= watch->next_ms) {
             ask(watch);
         }
     } else if (poll(&item, 1, 0) > 0) {
         (void)getsockopt(watch->fd, SOL_SOCKET, SO_ERROR, &error, &size);
         take_answer(watch, error);
-    } else if (lk_socket_now() >= watch->until_ms) {
+    } else if ((int64_t)lk_monotonic_ms() >= watch->until_ms) {
         take_answer(watch, ETIMEDOUT);
     }
 }

@@ -1,6 +1,7 @@
 /* up_values.c - reads what `latchkey up` is told, and lets nothing through
  * that could mean something else in nginx's configuration. */
 #include "cli/up.h"
+#include "lib/number.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,11 +77,13 @@ static size_t host_length(const char *text)
 static unsigned read_port(const char **text)
 {
     size_t length = strspn(*text, DIGITS);
-    unsigned long port =
-        length > 0 && length <= 5 ? strtoul(*text, NULL, 10) : 0;
+    uint16_t port = 0;
 
+    if (length > 5 || !lk_port_read((struct lk_slice){*text, length}, &port)) {
+        port = 0;
+    }
     *text += length;
-    return port <= 65535 ? (unsigned)port : 0;
+    return port;
 }
 
 /* ---- --upstream -----------------------------------------------------------

@@ -11,6 +11,7 @@
 #include "config/config_words.h"
 #include "config/targets.h"
 #include "latchkey.h"
+#include "lib/number.h"
 #include "store/store.h"
 
 #include <sys/socket.h>
@@ -212,17 +213,6 @@ bool lk_config_has_courier(const struct lk_config *config);
 /* What its store is opened with; texts are those of `config`. */
 void lk_config_store(const struct lk_config *config,
                      struct lk_store_config *store);
-
-/*
- * The one spelling of durations and sizes, for settings and for options of the
- * tool: digits with ms, s, m, h or d; digits, perhaps with k, m or g. A
- * duration without a unit is refused, but for 0: it could be seconds as well
- * as milliseconds. False: it is none; lk_duration_fault says what is wrong,
- * to be put behind the text in quotes.
- */
-bool lk_duration_read(const char *text, uint64_t *ms);
-const char *lk_duration_fault(const char *text);
-bool lk_size_read(const char *text, uint64_t *bytes);
 
 /* All settings as a file that loads; passwords are left out. */
 LK_MUST_CHECK enum lk_status lk_config_dump(const struct lk_config *config,

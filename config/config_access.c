@@ -367,15 +367,13 @@ void lk_peers_clear(struct lk_config *config)
 /* A number is an id itself, known or not, as for chown. */
 static bool read_id(const char *name, uint32_t *id)
 {
-    char *end;
+    uint64_t number;
 
-    if (*name < '0' || *name > '9') {
+    if (!lk_number_read(latchkey_slice(name), UINT32_MAX - 1, &number)) {
         return false;
     }
-    errno = 0;
-    unsigned long number = strtoul(name, &end, 10);
     *id = (uint32_t)number;
-    return *end == '\0' && !errno && number < UINT32_MAX;
+    return true;
 }
 
 /* 0: it is in the rule; ENOENT: there is none; else what went wrong. */

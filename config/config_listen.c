@@ -1,6 +1,6 @@
 /* config_listen.c - addresses to listen on: unix:PATH and HOST:PORT. */
 #include "config/config_table.h"
-#include "lib/field.h"
+#include "lib/http_syntax.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -29,19 +29,13 @@ static void free_listener(struct lk_listen *listen)
 
 static bool read_port(struct lk_slice text, in_port_t *port)
 {
-    unsigned value = 0;
+    uint64_t value;
 
-    if (text.len == 0 || text.len > 5) {
+    if (text.len > 5 || !lk_number_read(text, UINT16_MAX, &value)) {
         return false;
     }
-    for (size_t i = 0; i < text.len; i++) {
-        if (text.data[i] < '0' || text.data[i] > '9') {
-            return false;
-        }
-        value = value * 10 + (unsigned)(text.data[i] - '0');
-    }
     *port = htons((in_port_t)value);
-    return value <= UINT16_MAX;
+    return true;
 }
 
 static bool read_ipv4(const char *host, in_port_t port,

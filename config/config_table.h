@@ -3,6 +3,7 @@
 #define LK_CONFIG_TABLE_H
 
 #include "config/config.h"
+#include "lib/number.h"
 
 #include <sys/un.h>
 
@@ -149,9 +150,6 @@ LK_MUST_CHECK enum lk_status lk_value_take(
 LK_MUST_CHECK enum lk_status lk_value_print(const void *base,
                                             const struct lk_setting *setting,
                                             struct lk_buf *out);
-
-/* Numbers up to this are exact in every language that reads them. */
-#define LK_CONFIG_MAX ((UINT64_C(1) << 53) - 1)
 
 /* A path must fit into a socket's address, with its NUL. */
 #define LK_SOCKET_PATH sizeof(((struct sockaddr_un *)0)->sun_path)

@@ -19,13 +19,12 @@ static void *field_at(const struct lk_assignment *assignment)
 
 static const char *port_fault(const char *at, size_t len)
 {
-    char text[8] = "";
+    uint16_t port;
 
     if (len == 0 || len > 5 || strspn(at, DIGITS) < len) {
-        return "has a port that is no number";
+        return "has a port that is not a number";
     }
-    memcpy(text, at, len);
-    return atoi(text) >= 1 && atoi(text) <= 65535
+    return lk_port_read((struct lk_slice){at, len}, &port)
                ? NULL
                : "has a port that is not in 1 to 65535";
 }
@@ -339,9 +338,9 @@ static enum lk_status parse_rate(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
     const struct lk_setting *setting = assignment->setting;
-    char *end;
-    unsigned long rate = strtoul(assignment->value, &end, 10);
-    size_t digits = strspn(assignment->value, DIGITS);
+    uint64_t rate;
+    size_t digits = lk_digits_read(latchkey_slice(assignment->value), &rate);
+    const char *end = assignment->value + digits;
 
     if (!digits || digits > 9 || (*end && strcmp(end, "/s") != 0) ||
         rate > setting->max) {

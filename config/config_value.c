@@ -10,22 +10,6 @@
 /* Of a sentence that refuses a value; a longer one is cut. */
 enum { LK_WHY_TEXT = 768 };
 
-struct value_unit {
-    const char *word;
-    uint64_t factor;
-};
-
-/* Each list from the largest down; the last is the one that is counted in. */
-static const struct value_unit count_units[] = {{"", 1}, {NULL, 0}};
-static const struct value_unit size_units[] = {{"g", UINT64_C(1) << 30},
-                                               {"m", UINT64_C(1) << 20},
-                                               {"k", UINT64_C(1) << 10},
-                                               {"", 1},
-                                               {NULL, 0}};
-static const struct value_unit duration_units[] = {
-    {"d", 86400000}, {"h", 3600000}, {"m", 60000},
-    {"s", 1000},     {"ms", 1},      {NULL, 0}};
-
 static uint64_t *number_at(void *base, const struct lk_setting *setting)
 {
     return (uint64_t *)((char *)base + setting->offset);
@@ -61,61 +45,16 @@ enum lk_status lk_value_invalid(struct lk_buf *why, const char *value,
     return lk_value_refuse(why, "%s %s", quoted, text);
 }
 
-/* False: not digits with one of the units, or beyond LK_CONFIG_MAX. */
-static bool read_units(const char *text, const struct value_unit *units,
-                       uint64_t *number)
-{
-    uint64_t value = 0;
-    const char *at = text;
-
-    while (*at >= '0' && *at <= '9') {
-        value = value * 10 + (uint64_t)(*at++ - '0');
-        if (value > LK_CONFIG_MAX) {
-            return false;
-        }
-    }
-    if (at == text) {
-        return false;
-    }
-    /* Nothing is nothing in any unit. */
-    if (value == 0 && *at == '\0') {
-        *number = 0;
-        return true;
-    }
-    for (; units->word; units++) {
-        if (strcmp(at, units->word) == 0) {
-            *number = value * units->factor;
-            return value <= LK_CONFIG_MAX / units->factor;
-        }
-    }
-    return false;
-}
-
-static enum lk_status print_units(struct lk_buf *out,
-                                  const struct value_unit *units,
-                                  uint64_t number)
-{
-    if (number == 0) {
-        return latchkey_buf_add_text(out, "0");
-    }
-    while (number % units->factor != 0) {
-        units++;
-    }
-    return latchkey_buf_printf(out, "%llu%s",
-                               (unsigned long long)(number / units->factor),
-                               units->word);
-}
-
 static enum lk_status parse_units(const struct lk_assignment *assignment,
-                                  const struct value_unit *units,
-                                  const char *text, struct lk_buf *why)
+                                  enum lk_unit unit, const char *text,
+                                  struct lk_buf *why)
 {
     const struct lk_setting *setting = assignment->setting;
     struct lk_buf range = {0};
     enum lk_status status;
     uint64_t number;
 
-    if (!read_units(assignment->value, units, &number)) {
+    if (!lk_quantity_read(unit, latchkey_slice(assignment->value), &number)) {
         return lk_value_invalid(why, assignment->shown, text);
     }
     if (number >= setting->min && number <= setting->max) {
@@ -124,13 +63,13 @@ static enum lk_status parse_units(const struct lk_assignment *assignment,
     }
     status = latchkey_buf_add_text(&range, "is out of range; use ");
     if (status == LK_OK) {
-        status = print_units(&range, units, setting->min);
+        status = lk_quantity_print(unit, &range, setting->min);
     }
     if (status == LK_OK) {
         status = latchkey_buf_add_text(&range, " to ");
     }
     if (status == LK_OK) {
-        status = print_units(&range, units, setting->max);
+        status = lk_quantity_print(unit, &range, setting->max);
     }
     if (status == LK_OK) {
         status = latchkey_buf_add(&range, "", 1);
@@ -145,7 +84,7 @@ static enum lk_status parse_units(const struct lk_assignment *assignment,
 static enum lk_status parse_count(const struct lk_assignment *assignment,
                                   struct lk_buf *why)
 {
-    return parse_units(assignment, count_units,
+    return parse_units(assignment, LK_UNIT_NONE,
                        "is not a number; use decimal digits", why);
 }
 
@@ -153,18 +92,13 @@ static enum lk_status print_count(const void *base,
                                   const struct lk_setting *setting,
                                   struct lk_buf *out)
 {
-    return print_units(out, count_units, number_of(base, setting));
-}
-
-bool lk_size_read(const char *text, uint64_t *bytes)
-{
-    return read_units(text, size_units, bytes);
+    return lk_quantity_print(LK_UNIT_NONE, out, number_of(base, setting));
 }
 
 static enum lk_status parse_size(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
-    return parse_units(assignment, size_units,
+    return parse_units(assignment, LK_UNIT_SIZE,
                        "is not a size; use a number of bytes, or one with k, "
                        "m or g",
                        why);
@@ -174,32 +108,19 @@ static enum lk_status print_size(const void *base,
                                  const struct lk_setting *setting,
                                  struct lk_buf *out)
 {
-    return print_units(out, size_units, number_of(base, setting));
-}
-
-bool lk_duration_read(const char *text, uint64_t *ms)
-{
-    return read_units(text, duration_units, ms);
-}
-
-const char *lk_duration_fault(const char *text)
-{
-    bool bare = *text && text[strspn(text, "0123456789")] == '\0';
-
-    return bare ? "has no unit; add ms, s, m, h or d, as in 30s"
-                : "is not a duration; use a number with ms, s, m, h or d";
+    return lk_quantity_print(LK_UNIT_SIZE, out, number_of(base, setting));
 }
 
 static enum lk_status parse_duration(const struct lk_assignment *assignment,
                                      struct lk_buf *why)
 {
-    return parse_units(assignment, duration_units,
+    return parse_units(assignment, LK_UNIT_TIME,
                        lk_duration_fault(assignment->value), why);
 }
 
 enum lk_status lk_duration_print(struct lk_buf *out, uint64_t ms)
 {
-    return print_units(out, duration_units, ms);
+    return lk_quantity_print(LK_UNIT_TIME, out, ms);
 }
 
 static enum lk_status print_duration(const void *base,

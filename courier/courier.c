@@ -3,32 +3,24 @@
 #include "courier/prober.h"
 #include "daemon/log.h"
 #include "daemon/thread.h"
+#include "lib/time.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 enum {
     LAST_ENDS_MS = 5000, /* how long a stop tries to store the last ends */
     CALL_TURNS = 16, /* of calls that end at once, before the store's turn */
 };
 
-static uint64_t clock_ms(clockid_t id)
-{
-    struct timespec now;
-
-    clock_gettime(id, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 /* Goes on while the machine sleeps: a lease does too. */
 uint64_t lk_courier_clock_ms(void)
 {
-    return clock_ms(CLOCK_BOOTTIME);
+    return lk_boottime_ms();
 }
 
 uint64_t lk_courier_wall_ms(void)
 {
-    return clock_ms(CLOCK_REALTIME);
+    return lk_wall_ms();
 }
 
 /* ---- the thread ---------------------------------------------------------- */

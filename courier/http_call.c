@@ -1,7 +1,7 @@
 /* http_call.c - one HTTP call to a target: its handle, its headers, its
  * response. */
 #include "courier/http_call.h"
-#include "lib/field.h"
+#include "lib/http_syntax.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,27 +30,6 @@ void lk_http_response_free(struct lk_http_response *response)
     latchkey_buf_free(&response->headers);
     latchkey_buf_free(&response->body);
     *response = (struct lk_http_response){0};
-}
-
-struct lk_slice lk_http_header(struct lk_slice headers, const char *name)
-{
-    size_t len = strlen(name);
-    const char *at = headers.data;
-    const char *end = at + headers.len;
-
-    while (at < end) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        stop = stop ? stop : end;
-        if ((size_t)(stop - at) > len && at[len] == ':' &&
-            !strncasecmp(at, name, len)) {
-            at += len + 1;
-            size_t size = (size_t)(stop - at);
-            size -= size && at[size - 1] == '\r';
-            return lk_trim((struct lk_slice){at, size});
-        }
-        at = stop + 1;
-    }
-    return (struct lk_slice){0};
 }
 
 /* Fewer bytes than were given stop the transfer. */
@@ -125,29 +104,13 @@ static int check_cancel(void *context, curl_off_t a, curl_off_t b, curl_off_t c,
 
 /* ---- headers ------------------------------------------------------------- */
 
-/* The next line of a block, without its end; false: there is none. */
-static bool next_line(struct lk_slice *block, struct lk_slice *line)
-{
-    if (!block->len) {
-        return false;
-    }
-    const char *stop = memchr(block->data, '\n', block->len);
-    size_t size = stop ? (size_t)(stop - block->data) + 1 : block->len;
-
-    *line = (struct lk_slice){block->data, size - (stop ? 1 : 0)};
-    line->len -= line->len && line->data[line->len - 1] == '\r';
-    block->data += size;
-    block->len -= size;
-    return true;
-}
-
 static bool has_header_of(struct lk_slice block, struct lk_slice line)
 {
     const char *colon = line.len ? memchr(line.data, ':', line.len) : NULL;
     size_t len = colon ? (size_t)(colon - line.data) + 1 : 0;
     struct lk_slice other;
 
-    while (len && next_line(&block, &other)) {
+    while (len && lk_header_line(&block, &other)) {
         if (other.len >= len && !strncasecmp(other.data, line.data, len)) {
             return true;
         }
@@ -194,7 +157,7 @@ static enum lk_status add_lines(struct lk_buf *lines, struct lk_slice block,
     struct lk_slice line;
     enum lk_status status = LK_OK;
 
-    while (!status && next_line(&block, &line)) {
+    while (!status && lk_header_line(&block, &line)) {
         if (!has_header_of(unless, line) && !has_header_of(nor, line) &&
             !is_framing(line)) {
             status = add_line(lines, line);
@@ -284,39 +247,6 @@ static enum lk_status set_request_headers(struct lk_exchange *exchange,
         status = LK_NOMEM;
     }
     return status;
-}
-
-static const char *header_lines_fault(struct lk_slice lines)
-{
-    struct lk_slice line;
-
-    while (next_line(&lines, &line)) {
-        const char *colon = line.len ? memchr(line.data, ':', line.len) : NULL;
-        if (!colon || colon == line.data) {
-            return "must be lines of the form Name: value";
-        }
-        for (size_t i = 0; i < line.len; i++) {
-            unsigned char c = (unsigned char)line.data[i];
-            if ((c < ' ' && c != '\t') || c == 0x7f) {
-                return "contain a control character";
-            }
-        }
-    }
-    return NULL;
-}
-
-static const char *gateway_method_fault(struct lk_slice method)
-{
-    if (!method.len || method.len > LK_METHOD_MAX) {
-        return "must have 1 to 16 characters";
-    }
-    for (size_t i = 0; i < method.len; i++) {
-        char c = method.data[i];
-        if ((c < 'A' || c > 'Z') && c != '-' && c != '_') {
-            return "must be made of capital letters";
-        }
-    }
-    return NULL;
 }
 
 /* ---- options ------------------------------------------------------------- */
@@ -451,15 +381,15 @@ static enum lk_status check_request(struct lk_exchange *exchange,
     if (fault) {
         return refuse_request(exchange, "path", fault);
     }
-    fault = request->gateway ? gateway_method_fault(request->method)
+    fault = request->gateway ? lk_http_method_fault(request->method)
                              : lk_method_fault(request->method);
     if (fault) {
         return refuse_request(exchange, "method", fault);
     }
     size_t line;
-    fault = request->gateway ? header_lines_fault(request->headers)
+    fault = request->gateway ? lk_http_lines_fault(request->headers)
                              : lk_headers_fault(request->headers, &line);
-    fault = fault ? fault : header_lines_fault(request->extra);
+    fault = fault ? fault : lk_http_lines_fault(request->extra);
     return fault ? refuse_request(exchange, "headers", fault) : LK_OK;
 }
 

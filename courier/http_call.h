@@ -11,6 +11,7 @@
 
 #include "config/targets.h"
 #include "latchkey.h"
+#include "lib/http_syntax.h"
 
 #include <curl/curl.h>
 #include <stdatomic.h>
@@ -53,9 +54,6 @@ struct lk_http_response {
 };
 
 void lk_http_response_free(struct lk_http_response *response);
-
-/* The value of the first header of that name, trimmed; data NULL: none. */
-struct lk_slice lk_http_header(struct lk_slice headers, const char *name);
 
 /*
  * Makes the call and waits for its end. LK_OK: the answer is `whole`. LK_IO: it

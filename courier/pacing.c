@@ -2,10 +2,10 @@
  */
 #include "courier/pacing.h"
 #include "courier/http_call.h"
-#include "lib/field.h"
+#include "lib/http_syntax.h"
+#include "lib/time.h"
 
 #include <sys/random.h>
-#include <time.h>
 
 const char *lk_circuit_word(enum lk_circuit_state state)
 {
@@ -99,14 +99,11 @@ uint64_t lk_rate_wait_ms(const struct lk_rate *rate,
 
 void lk_chance_seed(struct lk_chance *chance)
 {
-    struct timespec now;
-
     if (getrandom(&chance->state, sizeof(chance->state), 0) ==
         (ssize_t)sizeof(chance->state)) {
         return;
     }
-    clock_gettime(CLOCK_REALTIME, &now);
-    chance->state = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    chance->state = lk_wall_ns();
 }
 
 /* A counter with the golden ratio as its step, well mixed. */

@@ -4,6 +4,7 @@
 #include "courier/prober.h"
 #include "daemon/log.h"
 #include "lib/siphash.h"
+#include "lib/time.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,9 +27,8 @@ enum {
 static void hold_place(struct lk_probe_place *place,
                        const struct lk_http_response *response)
 {
-    uint64_t asked =
-        lk_asked_wait_ms(place->target, latchkey_buf_slice(&response->headers),
-                         (uint64_t)time(NULL) * 1000);
+    uint64_t asked = lk_asked_wait_ms(
+        place->target, latchkey_buf_slice(&response->headers), lk_wall_ms());
     uint64_t delay = place->probe->interval_ms
                      << (place->failures > 10 ? 10 : place->failures);
 

@@ -1,5 +1,6 @@
 /* args.c - checks of command arguments and options. */
 #include "daemon/args.h"
+#include "lib/number.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -67,23 +68,12 @@ bool lk_arg_name(struct lk_conn *conn, const struct lk_slice *argv,
     return lk_arg_printable(conn, "key", name->key);
 }
 
-/* Digits only, no sign, no leading zero. */
+/* Digits only, no leading zero. */
 static bool parse_number(struct lk_slice arg, uint64_t *number)
 {
-    uint64_t value = 0;
+    bool padded = arg.len > 1 && arg.data[0] == '0';
 
-    if (arg.len == 0 || arg.len > 19 || (arg.len > 1 && arg.data[0] == '0')) {
-        return false;
-    }
-    for (size_t i = 0; i < arg.len; i++) {
-        unsigned digit = (unsigned)(unsigned char)arg.data[i] - '0';
-        if (digit > 9) {
-            return false;
-        }
-        value = value * 10 + digit;
-    }
-    *number = value;
-    return true;
+    return !padded && arg.len <= 19 && lk_number_read(arg, UINT64_MAX, number);
 }
 
 bool lk_arg_number(struct lk_conn *conn, const char *what, struct lk_slice arg,

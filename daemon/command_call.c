@@ -36,38 +36,6 @@ static bool is_sound(struct lk_conn *conn, const char *what, const char *fault)
 
 /* ---- ACCEPT -------------------------------------------------------------- */
 
-/* A request goes to the gateway and nowhere else, as it was sent: what it says
- * is the client's affair, as long as it cannot end the line it stands in. */
-static const char *request_path_fault(struct lk_slice path)
-{
-    if (!path.len || path.data[0] != '/') {
-        return "must begin with a slash";
-    }
-    if (path.len > LK_PATH_MAX) {
-        return "is longer than 8192 bytes";
-    }
-    for (size_t i = 0; i < path.len; i++) {
-        unsigned char c = (unsigned char)path.data[i];
-        if (c <= ' ' || c == 0x7f) {
-            return "must not contain spaces or control characters";
-        }
-    }
-    return NULL;
-}
-
-static const char *request_method_fault(struct lk_slice method)
-{
-    for (size_t i = 0; i < method.len; i++) {
-        char c = method.data[i];
-        if (c < 'A' || c > 'Z') {
-            return "must be made of upper-case letters";
-        }
-    }
-    return method.len && method.len <= LK_METHOD_MAX
-               ? NULL
-               : "must have 1 to 16 letters";
-}
-
 /* The courier tells the gateway whose request it is in header lines. */
 static const char *name_fault(struct lk_slice text)
 {
@@ -112,8 +80,8 @@ LK_COMMAND_HANDLER(accept)
     if (lk_arg_keeps_jobs(conn) && lk_arg_name(conn, argv, &op->name) &&
         is_sound_name(conn, &op->name) &&
         lk_arg_bytes(conn, "fingerprint", argv[4], 1, LK_FINGERPRINT_MAX) &&
-        is_sound(conn, "method", request_method_fault(argv[5])) &&
-        is_sound(conn, "path", request_path_fault(argv[6])) &&
+        is_sound(conn, "method", lk_request_method_fault(argv[5])) &&
+        is_sound(conn, "path", lk_request_path_fault(argv[6])) &&
         lk_arg_bytes(conn, "headers", argv[7], 0, HEADERS_MAX) &&
         lk_arg_headers(conn, argv[7], lk_header_lines_fault) &&
         takes_body(conn, argv[8]) &&

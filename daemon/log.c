@@ -1,5 +1,6 @@
 /* log.c - writes the daemon's log, one write(2) a line. */
 #include "daemon/log.h"
+#include "lib/time.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -54,7 +55,7 @@ static size_t write_prefix(char *line, size_t size, enum lk_log_level level)
     if (journal) {
         len = snprintf(line, size, "<%c>", priorities[level]);
     } else {
-        clock_gettime(CLOCK_REALTIME, &now);
+        now = lk_wall_after_ms(0);
         gmtime_r(&now.tv_sec, &tm);
         len = snprintf(line, size, "time=%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ ",
                        tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour,

@@ -1,5 +1,6 @@
 /* notify.c - the datagrams that systemd's Type=notify waits for. */
 #include "daemon/notify.h"
+#include "lib/time.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -36,16 +37,14 @@ static int write_state(char *state, size_t size, enum lk_notify_event event,
                        const char *text)
 {
     char line[64] = "";
-    struct timespec now;
 
     switch (event) {
     case LK_NOTIFY_READY:
         snprintf(line, sizeof(line), "READY=1\n");
         break;
     case LK_NOTIFY_RELOADING:
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        snprintf(line, sizeof(line), "RELOADING=1\nMONOTONIC_USEC=%lld\n",
-                 (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
+        snprintf(line, sizeof(line), "RELOADING=1\nMONOTONIC_USEC=%llu\n",
+                 (unsigned long long)(lk_monotonic_ns() / 1000));
         break;
     case LK_NOTIFY_STOPPING:
         snprintf(line, sizeof(line), "STOPPING=1\n");

@@ -9,6 +9,7 @@
 #include "lib/decision.h"
 #include "lib/resp.h"
 #include "lib/socket.h"
+#include "lib/time.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -228,7 +229,7 @@ static enum lk_status move_bytes(struct lk_client *client, int64_t deadline)
 /* Waits until a whole reply is there and makes it the client's own. */
 static enum lk_status await_reply(struct lk_client *client, unsigned timeout_ms)
 {
-    int64_t deadline = lk_socket_now() + timeout_ms;
+    int64_t deadline = (int64_t)lk_monotonic_ms() + timeout_ms;
     void *raw = NULL;
 
     for (;;) {
@@ -291,7 +292,7 @@ enum lk_status latchkey_client_queue(struct lk_client *client,
 /* The time-out begins anew whenever the daemon takes something. */
 enum lk_status latchkey_client_flush(struct lk_client *client)
 {
-    int64_t deadline = lk_socket_now() + client->timeout_ms;
+    int64_t deadline = (int64_t)lk_monotonic_ms() + client->timeout_ms;
 
     if (client->dead) {
         return client->dead;
@@ -303,7 +304,7 @@ enum lk_status latchkey_client_flush(struct lk_client *client)
             return status;
         }
         if (client->sent != sent) {
-            deadline = lk_socket_now() + client->timeout_ms;
+            deadline = (int64_t)lk_monotonic_ms() + client->timeout_ms;
         }
     }
     return LK_OK;

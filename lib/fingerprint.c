@@ -9,8 +9,8 @@
 
 #include "latchkey.h"
 
-#include "lib/field.h"
 #include "lib/form.h"
+#include "lib/http_syntax.h"
 #include "lib/json.h"
 #include "lib/multipart.h"
 #include "lib/sort.h"

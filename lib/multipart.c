@@ -1,7 +1,7 @@
 /* multipart.c - multipart bodies, told apart from their boundary. */
 #include "lib/multipart.h"
 
-#include "lib/field.h"
+#include "lib/http_syntax.h"
 #include "lib/sort.h"
 
 #include <string.h>

@@ -1,5 +1,7 @@
 /* socket.c - sockets for the client: connect and wait, with a deadline. */
 #include "lib/socket.h"
+#include "lib/number.h"
+#include "lib/time.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -12,12 +14,9 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char UNIX_PREFIX[] = "unix:";
-
-enum { PORT_MAX = 65535 };
 
 struct connecting {
     const char *address;
@@ -27,19 +26,11 @@ struct connecting {
     size_t why_size;
 };
 
-int64_t lk_socket_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 enum lk_status lk_socket_wait(int fd, short events, int64_t deadline,
                               short *happened)
 {
     for (;;) {
-        int64_t left = deadline - lk_socket_now();
+        int64_t left = deadline - (int64_t)lk_monotonic_ms();
         struct pollfd item = {.fd = fd, .events = events};
         left = left < 0 ? 0 : left > INT_MAX ? INT_MAX : left;
         int ready = poll(&item, 1, (int)left);
@@ -50,7 +41,7 @@ enum lk_status lk_socket_wait(int fd, short events, int64_t deadline,
         if (ready < 0 && errno != EINTR) {
             return LK_IO;
         }
-        if (lk_socket_now() >= deadline) {
+        if ((int64_t)lk_monotonic_ms() >= deadline) {
             return LK_TIMEOUT;
         }
     }
@@ -72,7 +63,7 @@ static enum lk_status connect_socket(struct connecting *to,
                                      const struct sockaddr *name, socklen_t len)
 {
     for (;;) {
-        int64_t left = to->deadline - lk_socket_now();
+        int64_t left = to->deadline - (int64_t)lk_monotonic_ms();
         if (left <= 0) {
             return fail(to, LK_TIMEOUT, "timed out");
         }
@@ -127,24 +118,12 @@ static enum lk_status connect_unix(struct connecting *to, const char *path)
                        sizeof(name));
 }
 
-static bool is_port(const char *text)
-{
-    unsigned port = 0;
-
-    for (const char *c = text; *c; c++) {
-        if (*c < '0' || *c > '9' || port > PORT_MAX) {
-            return false;
-        }
-        port = port * 10 + (unsigned)(*c - '0');
-    }
-    return port >= 1 && port <= PORT_MAX;
-}
-
 /* Cuts "HOST:PORT" or "[HOST]:PORT" in two; false if it is neither. */
 static bool split_address(const char *address, char *host, size_t host_size,
                           const char **port)
 {
     const char *colon = strrchr(address, ':');
+    uint16_t number;
 
     if (!colon) {
         return false;
@@ -163,7 +142,7 @@ static bool split_address(const char *address, char *host, size_t host_size,
     memcpy(host, start, len);
     host[len] = '\0';
     *port = colon + 1;
-    return is_port(*port);
+    return lk_port_read(latchkey_slice(*port), &number);
 }
 
 static enum lk_status connect_tcp(struct connecting *to)
@@ -196,7 +175,7 @@ enum lk_status lk_socket_connect(const char *address, unsigned timeout_ms,
                                  int *fd, char *why, size_t why_size)
 {
     struct connecting to = {.address = address,
-                            .deadline = lk_socket_now() + timeout_ms,
+                            .deadline = (int64_t)lk_monotonic_ms() + timeout_ms,
                             .fd = -1,
                             .why = why,
                             .why_size = why_size};

@@ -4,9 +4,6 @@
 
 #include "latchkey.h"
 
-/* Milliseconds of the monotonic clock, for deadlines. */
-int64_t lk_socket_now(void);
-
 /*
  * Connects to "unix:PATH" or "HOST:PORT" (an IPv6 host in brackets). LK_OK:
  * the caller owns *fd. Otherwise `why` holds a sentence. LK_INVALID: the
@@ -19,7 +16,8 @@ LK_MUST_CHECK enum lk_status lk_socket_connect(const char *address,
                                                char *why, size_t why_size);
 
 /*
- * Waits until one of `events` (as for poll) happens and sets *happened.
+ * Waits until one of `events` (as for poll) happens and sets *happened. The
+ * deadline is one of lk_monotonic_ms.
  * LK_TIMEOUT: the deadline came first. LK_IO: see errno.
  */
 LK_MUST_CHECK enum lk_status lk_socket_wait(int fd, short events,

@@ -1,23 +1,15 @@
 /* clock.c - the embedded store's clock; clock.h says how it works. */
 #include "store/clock.h"
+#include "lib/time.h"
 #include "store/fault.h"
 
 #include <fcntl.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MS_NS UINT64_C(1000000)
 
 enum { TRIES = 16, NEAR_NS = 20000 };
-
-static uint64_t read_clock_ns(clockid_t id)
-{
-    struct timespec now;
-
-    clock_gettime(id, &now);
-    return (uint64_t)now.tv_sec * 1000 * MS_NS + (uint64_t)now.tv_nsec;
-}
 
 /*
  * What the wall clock says, as a base. The two clocks are read one after the
@@ -31,9 +23,9 @@ static uint64_t wall_base_ns(void)
     uint64_t base_ns = 0;
 
     for (int i = 0; i < TRIES && nearest_ns > NEAR_NS; i++) {
-        uint64_t before_ns = read_clock_ns(CLOCK_BOOTTIME);
-        uint64_t wall_ns = read_clock_ns(CLOCK_REALTIME);
-        uint64_t apart_ns = read_clock_ns(CLOCK_BOOTTIME) - before_ns;
+        uint64_t before_ns = lk_boottime_ns();
+        uint64_t wall_ns = lk_wall_ns();
+        uint64_t apart_ns = lk_boottime_ns() - before_ns;
         if (apart_ns < nearest_ns) {
             nearest_ns = apart_ns;
             base_ns = wall_ns - before_ns;
@@ -76,7 +68,7 @@ void lk_clock_start(struct lk_clock *clock, const struct lk_moment *last,
                     uint64_t highest_ms, uint64_t jump_ms)
 {
     uint64_t base_ns = wall_base_ns();
-    uint64_t boottime_ns = read_clock_ns(CLOCK_BOOTTIME);
+    uint64_t boottime_ns = lk_boottime_ns();
     uint64_t wall_ms = (base_ns + boottime_ns) / MS_NS;
     uint64_t floor_ms = last->at_ms > highest_ms ? last->at_ms : highest_ms;
     bool held = false;
@@ -103,14 +95,13 @@ uint64_t lk_clock_now(const struct lk_clock *clock)
     uint64_t base_ns =
         atomic_load_explicit(&clock->base_ns, memory_order_relaxed);
 
-    return (base_ns + read_clock_ns(CLOCK_BOOTTIME)) / MS_NS;
+    return (base_ns + lk_boottime_ns()) / MS_NS;
 }
 
 /* Rounded up: a restart must not lose what is left of a millisecond. */
 struct lk_moment lk_clock_moment(const struct lk_clock *clock)
 {
-    struct lk_moment moment = {.boottime_ms =
-                                   read_clock_ns(CLOCK_BOOTTIME) / MS_NS};
+    struct lk_moment moment = {.boottime_ms = lk_boottime_ns() / MS_NS};
     uint64_t base_ns = atomic_load(&clock->base_ns);
 
     moment.at_ms = moment.boottime_ms + (base_ns + MS_NS - 1) / MS_NS;

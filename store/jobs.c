@@ -3,6 +3,7 @@
 #include "store/store.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 const char *lk_job_state_word(enum lk_job_state state)
 {
@@ -86,4 +87,19 @@ void lk_job_batch_fault_points(const struct lk_job_batch *job_batch)
     if (job_batch->end_count) {
         lk_fault_point("after_end");
     }
+}
+
+const char *lk_target_name_fault(struct lk_slice name)
+{
+    if (!name.len || name.len > LK_TARGET_NAME_MAX) {
+        return "must have 1 to 64 characters";
+    }
+    for (size_t i = 0; i < name.len; i++) {
+        char c = name.data[i];
+        bool plain = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+        if (!plain && (i == 0 || !c || !strchr("-_.", c))) {
+            return "must be made of a-z, 0-9, '-', '_' and '.'";
+        }
+    }
+    return NULL;
 }

@@ -31,6 +31,7 @@
 #define LK_JOBS_H
 
 #include "latchkey.h"
+#include "lib/http_syntax.h" /* checks of paths, methods and headers */
 
 /* The words are those of JOBS, metrics and the documentation; the numbers are
  * stored. Up to DEAD a job is unfinished, and its operation is not reaped. */
@@ -52,8 +53,6 @@ enum lk_job_state {
 enum {
     LK_JOB_NAME_MAX = 255,
     LK_TARGET_NAME_MAX = 64,
-    LK_METHOD_MAX = 16,
-    LK_PATH_MAX = 8192,
     LK_PROVIDER_ID_MAX = 255,
     LK_JOB_KEY = 32, /* characters of lk_job_key */
 };
@@ -84,22 +83,8 @@ struct lk_call {
     "another call and stands: leave this one under another name, and drop "    \
     "the first if it shall not happen"
 
-/*
- * What is wrong with a call, in words for whoever asked for it, or NULL. A path
- * begins with one slash and stays below the target's URL; it holds no host, no
- * "..", plain or encoded, no fragment and nothing but printable ASCII. Headers
- * are as those of an answer, and none of them frames the message or belongs to
- * the courier; *line is the line that has the fault, from 1 on. A request's are
- * the gateway's own.
- */
-const char *lk_path_fault(struct lk_slice path);
-const char *lk_method_fault(struct lk_slice method);
-const char *lk_headers_fault(struct lk_slice headers, size_t *line);
-/* The same of an answer that is to be kept, and of a request that is accepted:
- * "Name: value\r\n" lines, the name a token (RFC 9110), the value without
- * control characters but tabs, so that none hides in another. */
-const char *lk_header_lines_fault(struct lk_slice headers, size_t *line);
-/* 1 to 64 of a-z, 0-9, '-', '_' and '.', the first one a letter or digit. */
+/* What is wrong with the name of a target, or NULL: 1 to 64 of a-z, 0-9, '-',
+ * '_' and '.', the first one a letter or digit. */
 const char *lk_target_name_fault(struct lk_slice name);
 
 /* A job as it is leased or shown; slices point into `text`. */

@@ -15,6 +15,7 @@
  * name is looked up on a thread of its own (struct lk_pg_lookup): the side
  * that finishes last, that thread or lk_pg_resolve_stop, frees the lookup.
  */
+#include "lib/time.h"
 #include "store/postgres.h"
 
 #include <arpa/inet.h>
@@ -37,10 +38,7 @@ enum {
 
 uint64_t lk_pg_clock_ns(void)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    return lk_monotonic_ns();
 }
 
 /* ---- the URL ------------------------------------------------------------ */

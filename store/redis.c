@@ -17,6 +17,7 @@
  */
 #include "store/redis.h"
 #include "lib/socket.h"
+#include "lib/time.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -42,10 +43,7 @@ void lk_redis_log(struct lk_redis *store, int level, const char *format, ...)
 
 static int64_t monotonic_us(void)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    return (int64_t)(lk_monotonic_ns() / 1000);
 }
 
 /* Never ahead of the server: it said so a moment ago. */
@@ -194,7 +192,7 @@ static enum lk_status meet(struct lk_redis *store, struct lk_buf *error)
     enum lk_status status =
         lk_redis_find(link, &store->url, store->keys[LK_REDIS_TOKEN].data,
                       timeout_ms, store->place.address);
-    int64_t deadline = lk_socket_now() + (int64_t)timeout_ms;
+    int64_t deadline = (int64_t)lk_monotonic_ms() + (int64_t)timeout_ms;
 
     if (!status && link->why[0]) {
         lk_redis_log(store, 1, "%s", link->why);
@@ -226,8 +224,9 @@ static void close_store(struct lk_store *base)
         redisReply *reply = NULL;
         /* If it fails, the lease ends by itself. */
         if (store->lanes[0].link.fd >= 0 &&
-            lk_redis_call(store, &store->lanes[0].link, lk_socket_now() + 500,
-                          "latchkey_resign", 1, words, 2, &reply)) {
+            lk_redis_call(store, &store->lanes[0].link,
+                          (int64_t)lk_monotonic_ms() + 500, "latchkey_resign",
+                          1, words, 2, &reply)) {
             reply = NULL;
         }
         freeReplyObject(reply);

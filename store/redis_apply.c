@@ -9,6 +9,7 @@
  * under way, LK_AGAIN is the status of what is still to be decided.
  */
 #include "lib/socket.h"
+#include "lib/time.h"
 #include "store/redis_batch.h"
 
 #include <stdlib.h>
@@ -172,7 +173,7 @@ void lk_redis_apply(struct lk_store *base, struct lk_batch *batch)
     struct lk_redis *store = (struct lk_redis *)base;
     struct lk_redis_lane *lane = &store->lanes[batch->lane];
     int64_t deadline =
-        lk_socket_now() +
+        (int64_t)lk_monotonic_ms() +
         (int64_t)(store->config.timeout_ms +
                   (store->config.wait_replicas ? store->config.wait_timeout_ms
                                                : 0));
@@ -205,7 +206,7 @@ void lk_redis_apply(struct lk_store *base, struct lk_batch *batch)
             status = lk_redis_await(store, deadline,
                                     lane->pending[0].op->error != NULL);
         }
-        if (status || lk_socket_now() >= deadline) {
+        if (status || (int64_t)lk_monotonic_ms() >= deadline) {
             break;
         }
     }
@@ -220,7 +221,8 @@ enum lk_status lk_redis_note(struct lk_store *base,
 {
     struct lk_redis *store = (struct lk_redis *)base;
     struct lk_link *link = &store->lanes[0].link;
-    int64_t deadline = lk_socket_now() + (int64_t)store->config.timeout_ms;
+    int64_t deadline =
+        (int64_t)lk_monotonic_ms() + (int64_t)store->config.timeout_ms;
     struct lk_buf bytes = {0};
     redisReply *reply = NULL;
     const char *ignored;

@@ -3,6 +3,7 @@
  * Sentinels; logging in, and making sure that it is one.
  */
 #include "lib/socket.h"
+#include "lib/time.h"
 #include "store/redis.h"
 
 #include <stdio.h>
@@ -163,7 +164,7 @@ static enum lk_status find_in_list(struct lk_link *link,
     size_t primaries = 0;
 
     for (size_t i = 0; i < url->count; i++) {
-        int64_t deadline = lk_socket_now() + (int64_t)timeout_ms;
+        int64_t deadline = (int64_t)lk_monotonic_ms() + (int64_t)timeout_ms;
         status = lk_redis_greet(link, url, url->nodes[i], deadline);
         if (status) {
             continue;
@@ -182,8 +183,8 @@ static enum lk_status find_in_list(struct lk_link *link,
     }
     snprintf(address, LK_REDIS_ADDRESS, "%s", best);
     if (url->count > 1) {
-        status = lk_redis_greet(link, url, best,
-                                lk_socket_now() + (int64_t)timeout_ms);
+        status = lk_redis_greet(
+            link, url, best, (int64_t)lk_monotonic_ms() + (int64_t)timeout_ms);
     }
     if (!status && primaries > 1) {
         snprintf(link->why, sizeof(link->why),
@@ -252,10 +253,12 @@ static enum lk_status find_by_sentinels(struct lk_link *link,
 
     for (size_t i = 0; i < url->count; i++) {
         status = ask_sentinel(link, url, url->nodes[i],
-                              lk_socket_now() + (int64_t)timeout_ms, address);
+                              (int64_t)lk_monotonic_ms() + (int64_t)timeout_ms,
+                              address);
         if (!status) {
             status = lk_redis_greet(link, url, address,
-                                    lk_socket_now() + (int64_t)timeout_ms);
+                                    (int64_t)lk_monotonic_ms() +
+                                        (int64_t)timeout_ms);
         }
         if (!status) {
             break;

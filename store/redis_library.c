@@ -3,6 +3,7 @@
  * or older, or sent as a script where there are no functions.
  */
 #include "lib/socket.h"
+#include "lib/time.h"
 #include "store/embed.h"
 #include "store/redis.h"
 
@@ -412,8 +413,9 @@ enum lk_status lk_redis_migrate(const char *text, struct lk_buf *report)
     status =
         lk_redis_find(&link, &url, NULL, config.connect_timeout_ms, address);
     if (!status) {
-        status = migrate(&link, address,
-                         lk_socket_now() + (int64_t)config.timeout_ms, report);
+        status = migrate(
+            &link, address,
+            (int64_t)lk_monotonic_ms() + (int64_t)config.timeout_ms, report);
     } else if (latchkey_buf_add_text(report, link.why)) {
         status = LK_NOMEM;
     }

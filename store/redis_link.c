@@ -7,6 +7,7 @@
  * would block it for ever.
  */
 #include "lib/socket.h"
+#include "lib/time.h"
 #include "store/redis.h"
 
 #include <errno.h>
@@ -78,7 +79,7 @@ void lk_link_close(struct lk_link *link)
 enum lk_status lk_link_open(struct lk_link *link, const char *address,
                             int64_t deadline)
 {
-    int64_t left = deadline - lk_socket_now();
+    int64_t left = deadline - (int64_t)lk_monotonic_ms();
 
     lk_link_close(link);
     link->why[0] = '\0';
@@ -101,7 +102,7 @@ bool lk_link_is_stale(const struct lk_link *link)
 {
     char byte;
 
-    if (lk_socket_now() - link->heard_ms < FRESH_MS) {
+    if ((int64_t)lk_monotonic_ms() - link->heard_ms < FRESH_MS) {
         return false;
     }
     /* Nothing is owed to us: whatever is there is no good. */
@@ -201,7 +202,7 @@ static enum lk_status read_some(struct lk_link *link)
     if (got < 0) {
         return errno == EAGAIN || errno == EINTR ? LK_OK : fail_by_errno(link);
     }
-    link->heard_ms = lk_socket_now();
+    link->heard_ms = (int64_t)lk_monotonic_ms();
     if (redisReaderFeed(link->reader, bytes, (size_t)got) != REDIS_OK) {
         return fail(link, LK_NOMEM, "out of memory");
     }

@@ -5,6 +5,7 @@
  * waits for a server that does not answer.
  */
 #include "lib/socket.h"
+#include "lib/time.h"
 #include "store/redis.h"
 
 #include <errno.h>
@@ -52,7 +53,7 @@ static enum lk_status look(struct lk_redis *store,
             lk_redis_log(store, 1, "%s", link.why);
         }
         why->len = 0;
-        int64_t deadline = lk_socket_now() + (int64_t)timeout_ms;
+        int64_t deadline = (int64_t)lk_monotonic_ms() + (int64_t)timeout_ms;
         /* Where it is a script, each hello makes the tokens leap. */
         status = lk_redis_check(store, &link, deadline, why);
         if (!status) {
@@ -110,7 +111,7 @@ static int64_t next_turn(const struct lk_redis *store)
 {
     bool asks = store->url.service || store->url.count > 1;
 
-    return lk_socket_now() + (asks ? ASK_MS : CHECK_MS);
+    return (int64_t)lk_monotonic_ms() + (asks ? ASK_MS : CHECK_MS);
 }
 
 /* The old primary may live on, and answer, after another has taken over; and
@@ -128,10 +129,11 @@ static void look_again(struct lk_redis *store, struct lk_link *link,
     }
     if (strcmp(found, address) != 0) {
         lk_redis_lost(store, link, "another server is the primary now");
-    } else if (lk_socket_now() >= *check_at) {
-        *check_at = lk_socket_now() + CHECK_MS;
+    } else if ((int64_t)lk_monotonic_ms() >= *check_at) {
+        *check_at = (int64_t)lk_monotonic_ms() + CHECK_MS;
         enum lk_status status = lk_redis_check(
-            store, link, lk_socket_now() + (int64_t)timeout_ms, &why);
+            store, link, (int64_t)lk_monotonic_ms() + (int64_t)timeout_ms,
+            &why);
         if (status == LK_INVALID && !latchkey_buf_add(&why, "", 1)) {
             lk_redis_lost(store, link, why.data);
         }
@@ -147,7 +149,8 @@ static void watch(struct lk_redis *store, int64_t *check_at)
     char address[LK_REDIS_ADDRESS];
     struct lk_link link = {.fd = -1, .epoch = place->epoch};
 
-    while (place->up && !place->stopping && lk_socket_now() < until) {
+    while (place->up && !place->stopping &&
+           (int64_t)lk_monotonic_ms() < until) {
         wait_until(place, until);
     }
     if (!place->up || place->stopping) {
@@ -165,7 +168,7 @@ static void *run_scout(void *context)
     struct lk_redis *store = context;
     struct lk_redis_place *place = &store->place;
     int64_t pause = PAUSE_LEAST_MS;
-    int64_t check_at = lk_socket_now() + CHECK_MS;
+    int64_t check_at = (int64_t)lk_monotonic_ms() + CHECK_MS;
 
     pthread_mutex_lock(&place->lock);
     while (!place->stopping) {
@@ -183,8 +186,9 @@ static void *run_scout(void *context)
         take_findings(store, status, address, anchor, &why);
         latchkey_buf_free(&why);
         pthread_cond_broadcast(&place->changed);
-        int64_t again = lk_socket_now() + pause;
-        while (status && !place->stopping && lk_socket_now() < again) {
+        int64_t again = (int64_t)lk_monotonic_ms() + pause;
+        while (status && !place->stopping &&
+               (int64_t)lk_monotonic_ms() < again) {
             wait_until(place, again);
         }
         pause = pause * 2 < PAUSE_MOST_MS ? pause * 2 : PAUSE_MOST_MS;
@@ -223,7 +227,8 @@ void lk_redis_place_stop(struct lk_redis *store)
 static enum lk_status link_up(struct lk_redis *store, struct lk_link *link,
                               const char *address, int64_t deadline)
 {
-    int64_t soon = lk_socket_now() + (int64_t)store->config.connect_timeout_ms;
+    int64_t soon =
+        (int64_t)lk_monotonic_ms() + (int64_t)store->config.connect_timeout_ms;
     enum lk_status status = lk_redis_greet(link, &store->url, address,
                                            soon < deadline ? soon : deadline);
 
@@ -319,7 +324,8 @@ enum lk_status lk_redis_await(struct lk_redis *store, int64_t deadline,
 
     pthread_mutex_lock(&place->lock);
     uint64_t tries = place->tries;
-    while (!place->up && !place->stopping && lk_socket_now() < deadline &&
+    while (!place->up && !place->stopping &&
+           (int64_t)lk_monotonic_ms() < deadline &&
            (patient || place->tries == tries)) {
         wait_until(place, deadline);
     }

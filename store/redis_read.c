@@ -1,5 +1,6 @@
 /* redis_read.c - looking things up: one record, many, the audit log, verify. */
 #include "lib/socket.h"
+#include "lib/time.h"
 #include "store/redis.h"
 
 #include <stdio.h>
@@ -30,7 +31,8 @@ static enum lk_status call(struct lk_redis *store, struct lk_link *link,
                            const struct lk_slice *words, size_t count,
                            redisReply **reply)
 {
-    int64_t deadline = lk_socket_now() + (int64_t)store->config.timeout_ms;
+    int64_t deadline =
+        (int64_t)lk_monotonic_ms() + (int64_t)store->config.timeout_ms;
     enum lk_status status = LK_AGAIN;
 
     for (int tries = 0; tries < 2 && status == LK_AGAIN; tries++) {

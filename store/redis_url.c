@@ -8,6 +8,7 @@
  * User and password may be written with %XX. They are those of the servers; a
  * Sentinel is shown them only if it asks.
  */
+#include "lib/number.h"
 #include "store/redis.h"
 
 #include <stdio.h>
@@ -106,11 +107,10 @@ static enum lk_status parse_nodes(char *list, char *room,
 static enum lk_status parse_database(const char *text, struct lk_redis_url *url,
                                      struct lk_buf *error)
 {
-    char *end;
-    unsigned long number = strtoul(text, &end, 10);
+    uint64_t number = 0;
 
-    if (*end || number > 1000000 || (*text && (*text < '0' || *text > '9'))) {
-        return refuse(error, "the database in the Redis URL is no number");
+    if (*text && !lk_number_read(latchkey_slice(text), 1000000, &number)) {
+        return refuse(error, "the database in the Redis URL is not a number");
     }
     url->database = (unsigned)number;
     return LK_OK;

@@ -28,6 +28,7 @@
  */
 #include "store/response_cache.h"
 #include "lib/socket.h"
+#include "lib/time.h"
 #include "store/redis.h"
 
 #include <openssl/crypto.h>
@@ -256,7 +257,7 @@ static void say(const struct lk_response_cache *answers, int level,
 static enum lk_status fail(struct lk_response_cache *answers,
                            struct channel *channel)
 {
-    channel->not_before = lk_socket_now() + LEAVE_ALONE_MS;
+    channel->not_before = (int64_t)lk_monotonic_ms() + LEAVE_ALONE_MS;
     answers->counters.failed++;
     if (channel->works) {
         channel->works = false;
@@ -278,7 +279,7 @@ static void succeed(struct lk_response_cache *answers, struct channel *channel)
 static enum lk_status ready(struct lk_response_cache *answers,
                             struct channel *channel)
 {
-    if (lk_socket_now() < channel->not_before) {
+    if ((int64_t)lk_monotonic_ms() < channel->not_before) {
         return LK_UNAVAILABLE;
     }
     if (channel->link.fd >= 0 && !lk_link_is_stale(&channel->link)) {
@@ -315,7 +316,8 @@ static enum lk_status take_replies(struct lk_response_cache *answers,
                                    struct channel *channel, size_t count,
                                    size_t vital)
 {
-    int64_t deadline = lk_socket_now() + (int64_t)answers->timeout_ms;
+    int64_t deadline =
+        (int64_t)lk_monotonic_ms() + (int64_t)answers->timeout_ms;
     enum lk_status status = LK_OK;
 
     for (size_t i = 0; i < count && !status; i++) {
@@ -335,7 +337,8 @@ static void note_time(struct lk_response_cache *answers, int64_t took_ms)
 {
     answers->usual_ms += took_ms - answers->usual_ms / 8;
     if (answers->usual_ms > 8 * SLOW_MS) {
-        answers->asking.not_before = lk_socket_now() + LEAVE_ALONE_MS;
+        answers->asking.not_before =
+            (int64_t)lk_monotonic_ms() + LEAVE_ALONE_MS;
         answers->usual_ms = 0;
     }
 }
@@ -351,10 +354,10 @@ static enum lk_status ask(struct lk_response_cache *answers,
     if (status) {
         return status;
     }
-    int64_t began = lk_socket_now();
+    int64_t began = (int64_t)lk_monotonic_ms();
     status = lk_link_ask(&channel->link, began + (int64_t)answers->timeout_ms,
                          words, count, reply);
-    note_time(answers, lk_socket_now() - began);
+    note_time(answers, (int64_t)lk_monotonic_ms() - began);
     status = judge(answers, channel, status, *reply);
     if (status) {
         freeReplyObject(*reply);
@@ -579,7 +582,7 @@ static bool has_room(const struct lk_response_cache *answers, size_t size)
 {
     return answers->queued < QUEUE_MAX &&
            answers->queued_bytes + size <= QUEUE_BYTES &&
-           lk_socket_now() >= answers->closed_until;
+           (int64_t)lk_monotonic_ms() >= answers->closed_until;
 }
 
 static bool may_fill(struct lk_response_cache *answers, size_t size)

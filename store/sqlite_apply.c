@@ -7,6 +7,7 @@
  * only then. If anything fails before, the whole batch is refused: an outcome
  * may rest on an earlier operation of the same batch.
  */
+#include "lib/time.h"
 #include "store/fault.h"
 #include "store/sqlite.h"
 
@@ -211,10 +212,8 @@ static void copy_log(struct lk_sqlite *store, int mode)
  */
 static void scrub_log(struct lk_sqlite *store)
 {
-    struct timespec until;
+    struct timespec until = lk_wall_after_ms(1000);
 
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec++;
     if (!pthread_mutex_timedlock(&store->reader_lock, &until)) {
         copy_log(store, SQLITE_CHECKPOINT_TRUNCATE);
         pthread_mutex_unlock(&store->reader_lock);

@@ -129,7 +129,7 @@ static const struct row rows[] = {
      "daemon.store: the URL of the store is not one that PostgreSQL's library "
      "understands\n"},
     {"daemon.store=redis://db/first",
-     "daemon.store: the database in the Redis URL is no number\n"},
+     "daemon.store: the database in the Redis URL is not a number\n"},
     {"store.cache=redis://:6379/?x",
      "store.cache: the Redis URL has no options behind a question mark; they "
      "are settings\n"},

@@ -155,7 +155,8 @@ static const struct row rows[] = {
                            "65535"},
     {"url=https://host:99999", "\"https://host:99999\" has a port that is not "
                                "in 1 to 65535"},
-    {"url=https://host:x", "\"https://host:x\" has a port that is no number"},
+    {"url=https://host:x",
+     "\"https://host:x\" has a port that is not a number"},
     {"url=https://ho st", "\"https://ho st\" has a host that is not a name or "
                           "an address"},
     {"url=https://[::1", "\"https://[::1\" has no host, or one that is not a "

@@ -1,5 +1,5 @@
-/* timestamp.c - points in time as clients write them, and as we do. */
-#include "latchkey.h"
+/* time.c - clocks, and points in time as clients and we write them. */
+#include "lib/time.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -335,4 +335,55 @@ void latchkey_timestamp_text(uint64_t ms, char text[LK_TIMESTAMP_TEXT + 1])
                    "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ", year % 10000, month,
                    (unsigned)day % 32 + 1, second / 3600, second / 60 % 60,
                    second % 60, (unsigned)(at % 1000));
+}
+
+/* ---- Clocks -------------------------------------------------------------- */
+
+#define SECOND_NS UINT64_C(1000000000)
+#define MS_NS     UINT64_C(1000000)
+
+static uint64_t read_clock_ns(clockid_t id)
+{
+    struct timespec now;
+
+    clock_gettime(id, &now);
+    return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
+}
+
+uint64_t lk_monotonic_ns(void)
+{
+    return read_clock_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t lk_monotonic_ms(void)
+{
+    return lk_monotonic_ns() / MS_NS;
+}
+
+uint64_t lk_boottime_ns(void)
+{
+    return read_clock_ns(CLOCK_BOOTTIME);
+}
+
+uint64_t lk_boottime_ms(void)
+{
+    return lk_boottime_ns() / MS_NS;
+}
+
+uint64_t lk_wall_ns(void)
+{
+    return read_clock_ns(CLOCK_REALTIME);
+}
+
+uint64_t lk_wall_ms(void)
+{
+    return lk_wall_ns() / MS_NS;
+}
+
+struct timespec lk_wall_after_ms(uint64_t ms)
+{
+    uint64_t then_ns = lk_wall_ns() + ms * MS_NS;
+
+    return (struct timespec){(time_t)(then_ns / SECOND_NS),
+                             (long)(then_ns % SECOND_NS)};
 }
