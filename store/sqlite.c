@@ -116,7 +116,7 @@ static enum lk_status lock_file(const char *path, int *fd, struct lk_buf *error)
  * the database by, it does not get both. Neither is closed before SQLite has
  * closed the database, which would lose its own locks.
  */
-static enum lk_status own(struct lk_sqlite *store, struct lk_buf *error)
+static enum lk_status lock_files(struct lk_sqlite *store, struct lk_buf *error)
 {
     char side[4096];
 
@@ -197,7 +197,7 @@ static void folder_of(const char *path, char *folder, size_t size)
 }
 
 /* The path with no link left in it; the file itself may not exist yet. */
-static char *resolve(const char *path)
+static char *resolve_path(const char *path)
 {
     char *whole = realpath(path, NULL);
     char folder[4096];
@@ -327,7 +327,7 @@ static int note_frames(void *context, sqlite3 *db, const char *name, int frames)
     return SQLITE_OK;
 }
 
-static void disconnect(struct lk_sqlite *store)
+static void close_connections(struct lk_sqlite *store)
 {
     lk_sqlite_close_reader(store);
     lk_sqlite_finalize(store);
@@ -519,7 +519,7 @@ static enum lk_status check_life(struct lk_sqlite *store, struct lk_buf *error)
 }
 
 /* Everything from the file up to the index. On failure all is closed. */
-static enum lk_status build(struct lk_sqlite *store, struct lk_buf *error)
+static enum lk_status build_store(struct lk_sqlite *store, struct lk_buf *error)
 {
     enum lk_status status = lk_sqlite_check_files(store, error);
 
@@ -565,7 +565,7 @@ static enum lk_status build(struct lk_sqlite *store, struct lk_buf *error)
         status = said ? said : status;
     }
     if (status) {
-        disconnect(store);
+        close_connections(store);
     }
     return status;
 }
@@ -577,8 +577,8 @@ enum lk_status lk_sqlite_reopen(struct lk_sqlite *store)
     atomic_store(&store->stopping, true);
     pthread_rwlock_wrlock(&store->handles);
     atomic_store(&store->stopping, false);
-    disconnect(store);
-    enum lk_status status = build(store, &error);
+    close_connections(store);
+    enum lk_status status = build_store(store, &error);
     pthread_rwlock_unlock(&store->handles);
     store->reopened |= !status;
     if (status) {
@@ -680,9 +680,9 @@ static enum lk_status count_opening(struct lk_sqlite *store)
 
 /* ---- the class -------------------------------------------------------- */
 
-static void release(struct lk_sqlite *store)
+static void free_store(struct lk_sqlite *store)
 {
-    disconnect(store);
+    close_connections(store);
     if (store->log_fd >= 0) {
         close(store->log_fd);
     }
@@ -705,7 +705,7 @@ static void release(struct lk_sqlite *store)
     free(store);
 }
 
-static struct lk_sqlite *create(const struct lk_store_config *config)
+static struct lk_sqlite *create_store(const struct lk_store_config *config)
 {
     struct lk_sqlite *store = calloc(1, sizeof(*store));
 
@@ -716,7 +716,7 @@ static struct lk_sqlite *create(const struct lk_store_config *config)
     store->store.lanes = 1;
     snprintf(store->store.promise, sizeof(store->store.promise), "%s", PROMISE);
     store->config = *config;
-    store->config.path = store->path = resolve(config->path);
+    store->config.path = store->path = resolve_path(config->path);
     store->lock_fd = store->file_fd = store->log_fd = -1;
     if (!store->config.vfs) {
         store->config.vfs = lk_fault_vfs();
@@ -733,21 +733,21 @@ static struct lk_sqlite *create(const struct lk_store_config *config)
 static enum lk_status open_store(const struct lk_store_config *config,
                                  struct lk_store **opened, struct lk_buf *error)
 {
-    struct lk_sqlite *store = create(config);
+    struct lk_sqlite *store = create_store(config);
     enum lk_status status = store && store->path ? LK_OK : LK_NOMEM;
 
     if (!status) {
         status = lk_sqlite_check_place(config->path, error);
     }
     if (!status) {
-        status = own(store, error);
+        status = lock_files(store, error);
     }
     if (!status) {
-        status = build(store, error);
+        status = build_store(store, error);
     }
     if (status == LK_CORRUPT) {
         error->len = 0; /* a read may have failed only once */
-        status = build(store, error);
+        status = build_store(store, error);
     }
     if (!status) {
         status = count_opening(store);
@@ -760,7 +760,7 @@ static enum lk_status open_store(const struct lk_store_config *config,
         }
         if (store) {
             remove_empty_side(store);
-            release(store);
+            free_store(store);
         }
         return status;
     }
@@ -797,7 +797,7 @@ static void close_store(struct lk_store *base)
         }
     }
     pthread_rwlock_unlock(&store->handles);
-    release(store);
+    free_store(store);
 }
 
 static uint64_t size_of(const char *path, const char *suffix)

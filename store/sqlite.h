@@ -12,8 +12,8 @@
 #ifndef LK_SQLITE_H
 #define LK_SQLITE_H
 
-#include "store/clock.h"
-#include "store/overlay.h"
+#include "store/index.h"
+#include "store/sqlite_clock.h"
 #include "store/store.h"
 
 #include <pthread.h>
@@ -410,7 +410,7 @@ LK_MUST_CHECK enum lk_status lk_sqlite_answer(
 /* A claim as another store had it, in place of what stands at its token. The
  * slices are those of `record`; `entry` has token, number and deadline. */
 LK_MUST_CHECK enum lk_status lk_sqlite_import_row(
-    struct lk_sqlite *store, const struct lk_operation *record,
+    struct lk_sqlite *store, const struct lk_operation *operation,
     const struct lk_entry *entry, uint64_t at);
 LK_MUST_CHECK enum lk_status lk_sqlite_audit_row(
     struct lk_sqlite *store, const struct lk_audit_entry *entry);
@@ -602,18 +602,18 @@ bool lk_sqlite_entry(struct lk_sqlite *store, struct lk_hash128 hash,
  * deadline for others, and alive again once the batch is durable. */
 uint64_t lk_sqlite_now(struct lk_sqlite *store);
 /* State and times of a record, from its entry, as of now. */
-void lk_operation_set(struct lk_operation *record, const struct lk_entry *entry,
-                      uint64_t now);
-LK_MUST_CHECK enum lk_status lk_operation_copy(struct lk_operation *record,
+void lk_operation_set(struct lk_operation *operation,
+                      const struct lk_entry *entry, uint64_t now);
+LK_MUST_CHECK enum lk_status lk_operation_copy(struct lk_operation *operation,
                                                struct lk_slice *slices[],
                                                size_t count);
 struct lk_slice lk_column(sqlite3_stmt *statement, int column);
 enum lk_status lk_sqlite_peek(struct lk_store *store, struct lk_op *op);
 enum lk_status lk_sqlite_fetch(struct lk_store *store, struct lk_op *op);
 enum lk_status lk_sqlite_lookup(struct lk_store *store, struct lk_name name,
-                                struct lk_operation *record);
+                                struct lk_operation *operation);
 enum lk_status lk_sqlite_find(struct lk_store *store, struct lk_slice tenant,
-                              uint64_t number, struct lk_operation *record);
+                              uint64_t number, struct lk_operation *operation);
 
 /* sqlite_list.c */
 enum lk_status lk_sqlite_list(struct lk_store *store,
@@ -642,7 +642,7 @@ enum lk_status lk_sqlite_targets(struct lk_store *store, lk_target_fn row,
 enum lk_status lk_sqlite_describe(struct lk_store *store, struct lk_buf *text,
                                   bool *strict);
 enum lk_status lk_sqlite_import(struct lk_store *store,
-                                const struct lk_operation *records,
+                                const struct lk_operation *operations,
                                 size_t count, struct lk_import *result);
 enum lk_status lk_sqlite_import_audit(struct lk_store *store,
                                       const struct lk_audit_entry *entries,

@@ -1,11 +1,22 @@
 /*
- * sqlite_apply.c - one batch: decide every operation, write what changes, and
- * make it durable with one sync.
+ * sqlite_apply.c - one batch: decide every op, write the rows, and make them
+ * durable with one sync.
  *
- * The invariant: an operation's status becomes LK_OK only after the commit
- * that holds everything its outcome rests on, and the index shows a change
- * only then. If anything fails before, the whole batch is refused: an outcome
- * may rest on an earlier operation of the same batch.
+ * The life of a batch; the store thread does all of it:
+ *
+ *   step       rows             index          op->status
+ *   decide     written, open    overlay only   set, not yet valid
+ *   commit     durable          overlay only   set, not yet valid
+ *   publish    durable          merged         valid: the caller replies
+ *   failure    rolled back      overlay gone   the same for every op
+ *   unknown    perhaps durable  overlay kept   LK_UNKNOWN for every op; the
+ *                                              store is reopened before the
+ *                                              next batch
+ *
+ * The invariant: an op's status becomes LK_OK only after the commit that holds
+ * everything its outcome depends on, and the index shows a change only then.
+ * If anything fails before, the whole batch is refused: an outcome may depend
+ * on an earlier op of the same batch.
  */
 #include "lib/time.h"
 #include "store/fault.h"
@@ -20,8 +31,8 @@ enum {
     PROBE_MS = 100,        /* how often a full disk is tried again */
 };
 
-static void refuse(struct lk_batch *batch, enum lk_status status,
-                   const char *error)
+static void refuse_batch(struct lk_batch *batch, enum lk_status status,
+                         const char *error)
 {
     for (size_t i = 0; i < batch->count; i++) {
         lk_op_clear(batch->ops[i]);
@@ -53,7 +64,7 @@ static uint64_t freeze_time(struct lk_sqlite *store)
 /* The batch has changed nothing. One whose commit may have happened leaves time
  * and overlay as they are: the store is reopened before the next batch, and
  * looks there for what the batch would have changed (lk_sqlite_load). */
-static void abandon(struct lk_sqlite *store)
+static void abandon_batch(struct lk_sqlite *store)
 {
     lk_overlay_drop(&store->overlay);
     pthread_mutex_lock(&store->index_lock);
@@ -84,7 +95,7 @@ static bool moment_is_due(const struct lk_sqlite *store, uint64_t now)
 
 /* Back to what was durable, but for the overlay. False: not even that
  * worked. */
-static bool roll_back(struct lk_sqlite *store)
+static bool roll_back_batch(struct lk_sqlite *store)
 {
     lk_counts_roll_back(store);
     store->writing = store->committing = false;
@@ -117,25 +128,26 @@ static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
     char why[128];
 
     snprintf(why, sizeof(why), "%s", explain_failure(store));
-    bool rolled_back = roll_back(store);
+    bool rolled_back = roll_back_batch(store);
     atomic_fetch_add(&store->counters.syncs_failed, 1);
     if (rolled_back && status == LK_FULL) {
-        abandon(store);
+        abandon_batch(store);
         lk_sqlite_set_trouble(store, LK_HEALTH_FULL,
                               "the disk is full; make room, and it goes on by "
                               "itself");
-        refuse(batch, LK_UNAVAILABLE, "the disk is full");
+        refuse_batch(batch, LK_UNAVAILABLE, "the disk is full");
     } else if (rolled_back && status == LK_NOMEM && !committing) {
-        abandon(store);
-        refuse(batch, LK_UNAVAILABLE, "out of memory");
+        abandon_batch(store);
+        refuse_batch(batch, LK_UNAVAILABLE, "out of memory");
     } else if (rolled_back && status == LK_CORRUPT && !committing) {
-        abandon(store);
+        abandon_batch(store);
         lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, UNREADABLE);
-        refuse(batch, LK_UNAVAILABLE, UNREADABLE);
+        refuse_batch(batch, LK_UNAVAILABLE, UNREADABLE);
     } else {
         lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, why);
-        refuse(batch, LK_UNKNOWN,
-               "a write to the store failed: whether it counts is not known");
+        refuse_batch(
+            batch, LK_UNKNOWN,
+            "a write to the store failed: whether it counts is not known");
     }
 }
 
@@ -154,7 +166,7 @@ static enum lk_status commit_open(struct lk_sqlite *store)
 }
 
 /* The commit has happened: now everybody may see it. */
-static void publish(struct lk_sqlite *store)
+static void publish_batch(struct lk_sqlite *store)
 {
     pthread_mutex_lock(&store->index_lock);
     lk_overlay_merge(&store->overlay, &store->index);
@@ -167,7 +179,7 @@ static void publish(struct lk_sqlite *store)
 }
 
 /* So that the index can show what is durable: no commit without it. */
-static enum lk_status reserve(struct lk_sqlite *store)
+static enum lk_status reserve_index(struct lk_sqlite *store)
 {
     pthread_mutex_lock(&store->index_lock);
     enum lk_status status = lk_index_reserve(
@@ -186,7 +198,7 @@ static void note_free_space(struct lk_sqlite *store)
     }
 }
 
-static void copy_log(struct lk_sqlite *store, int mode)
+static void checkpoint_log(struct lk_sqlite *store, int mode)
 {
     int code = sqlite3_wal_checkpoint_v2(store->writer, NULL, mode, NULL, NULL);
 
@@ -215,7 +227,7 @@ static void scrub_log(struct lk_sqlite *store)
     struct timespec until = lk_wall_after_ms(1000);
 
     if (!pthread_mutex_timedlock(&store->reader_lock, &until)) {
-        copy_log(store, SQLITE_CHECKPOINT_TRUNCATE);
+        checkpoint_log(store, SQLITE_CHECKPOINT_TRUNCATE);
         pthread_mutex_unlock(&store->reader_lock);
     }
 }
@@ -236,27 +248,27 @@ static void checkpoint(struct lk_sqlite *store)
         store->wal_tried = 0; /* the log has started over */
     }
     if (store->wal_frames - store->wal_tried >= limit) {
-        copy_log(store, SQLITE_CHECKPOINT_PASSIVE);
+        checkpoint_log(store, SQLITE_CHECKPOINT_PASSIVE);
     }
 }
 
-static enum lk_status commit(struct lk_sqlite *store)
+static enum lk_status commit_batch(struct lk_sqlite *store)
 {
     pthread_mutex_lock(&store->commit_lock);
-    enum lk_status status = reserve(store);
+    enum lk_status status = reserve_index(store);
     if (!status) {
         status = commit_open(store);
     }
     if (!status) {
         lk_fault_point("after_commit");
-        publish(store);
+        publish_batch(store);
     }
     pthread_mutex_unlock(&store->commit_lock);
     return status;
 }
 
 /* Is the store fit to decide? Tries to make it so, now and then. */
-static bool recover(struct lk_sqlite *store)
+static bool recover_store(struct lk_sqlite *store)
 {
     int health = atomic_load(&store->health);
     uint64_t now = lk_clock_now(&store->clock);
@@ -271,13 +283,13 @@ static bool recover(struct lk_sqlite *store)
     if (health == LK_HEALTH_FULL) {
         enum lk_status status = store_moment(store);
         if (!status) {
-            status = commit(store);
+            status = commit_batch(store);
         }
         if (!status) {
             lk_sqlite_set_trouble(store, LK_HEALTH_READY, NULL);
             return true;
         }
-        if (!roll_back(store) || status != LK_FULL) {
+        if (!roll_back_batch(store) || status != LK_FULL) {
             lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN,
                                   sqlite3_errmsg(store->writer));
         }
@@ -333,11 +345,11 @@ static enum lk_status decide_without_reaper(struct lk_sqlite *store,
                   "the reaper met damaged rows and tries again in %d min: "
                   "%s; run latchkey verify",
                   LK_SUSPECT_MS / 60000, sqlite3_errmsg(store->writer));
-    if (!roll_back(store)) {
+    if (!roll_back_batch(store)) {
         return LK_CORRUPT;
     }
     lk_overlay_drop(&store->overlay);
-    refuse(batch, LK_OK, NULL);
+    refuse_batch(batch, LK_OK, NULL);
     return decide_all(store, batch, now);
 }
 
@@ -345,11 +357,11 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
 
-    if (!recover(store)) {
-        refuse(batch, LK_UNAVAILABLE,
-               atomic_load(&store->health) == LK_HEALTH_FULL
-                   ? "the disk is full"
-                   : "the store is being reopened after a failed write");
+    if (!recover_store(store)) {
+        refuse_batch(batch, LK_UNAVAILABLE,
+                     atomic_load(&store->health) == LK_HEALTH_FULL
+                         ? "the disk is full"
+                         : "the store is being reopened after a failed write");
         return;
     }
     batch->settle_all = store->reopened;
@@ -365,7 +377,7 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
         }
     }
     if (!status) {
-        status = commit(store);
+        status = commit_batch(store);
     }
     if (status) {
         fail_batch(store, batch, status);
@@ -386,13 +398,13 @@ enum lk_status lk_sqlite_change(struct lk_sqlite *store,
 {
     struct lk_batch none = {0};
 
-    if (!recover(store)) {
+    if (!recover_store(store)) {
         return LK_UNAVAILABLE;
     }
     (void)freeze_time(store);
     enum lk_status status = write(store, context);
     if (!status) {
-        status = commit(store);
+        status = commit_batch(store);
     }
     if (status) {
         fail_batch(store, &none, status);
@@ -443,10 +455,274 @@ enum lk_status lk_sqlite_accept_clock(struct lk_store *base,
         status = lk_meta_put(store, "hold_until", (int64_t)hold);
     }
     if (!status) {
-        status = commit(store);
+        status = commit_batch(store);
     }
     if (status) {
         fail_batch(store, &none, status);
     }
     return status;
+}
+
+/* ---- rows --------------------------------------------------------------- */
+
+enum lk_status lk_sqlite_run(struct lk_sqlite *store,
+                             enum lk_statement statement)
+{
+    int code = sqlite3_step(store->statements[statement]);
+
+    sqlite3_reset(store->statements[statement]);
+    return lk_sqlite_status(code);
+}
+
+enum lk_status lk_sqlite_begin(struct lk_sqlite *store)
+{
+    if (store->writing) {
+        return LK_OK;
+    }
+    enum lk_status status = lk_sqlite_run(store, LK_STATEMENT_BEGIN);
+    store->writing = !status;
+    return status;
+}
+
+void lk_bind_text(sqlite3_stmt *statement, int column, struct lk_slice slice)
+{
+    sqlite3_bind_text(statement, column, slice.data ? slice.data : "",
+                      (int)slice.len, SQLITE_STATIC);
+}
+
+void lk_bind_bytes(sqlite3_stmt *statement, int column, struct lk_slice slice)
+{
+    sqlite3_bind_blob(statement, column, slice.data ? slice.data : "",
+                      (int)slice.len, SQLITE_STATIC);
+}
+
+/* NULL stands for the usual: the token itself, no KEEP. */
+static void bind_other(sqlite3_stmt *statement, int column, uint64_t number,
+                       uint64_t usual)
+{
+    if (number == usual) {
+        sqlite3_bind_null(statement, column);
+    } else {
+        sqlite3_bind_int64(statement, column, (int64_t)number);
+    }
+}
+
+enum lk_status lk_sqlite_find_row(struct lk_sqlite *store, uint64_t token,
+                                  struct lk_slice owner,
+                                  struct lk_claim_row *row)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_ROW];
+
+    sqlite3_bind_int64(statement, 1, (int64_t)token);
+    int code = sqlite3_step(statement);
+    if (code == SQLITE_ROW) {
+        uint64_t number = (uint64_t)sqlite3_column_int64(statement, 0);
+        uint64_t generation = (uint64_t)sqlite3_column_int64(statement, 1);
+        row->number = number ? number : token;
+        row->generation = generation ? generation : token;
+        row->attempt = (uint64_t)sqlite3_column_int64(statement, 2);
+        row->ttl = (uint64_t)sqlite3_column_int64(statement, 3);
+        row->keep = (uint64_t)sqlite3_column_int64(statement, 4);
+        struct lk_slice stored = lk_column(statement, 5);
+        row->same_owner = owner.len && latchkey_slice_equal(stored, owner);
+    }
+    sqlite3_reset(statement);
+    return code == SQLITE_DONE ? LK_NOT_FOUND : lk_sqlite_status(code);
+}
+
+enum lk_status lk_sqlite_row(struct lk_sqlite *store, uint64_t token,
+                             struct lk_slice owner, struct lk_claim_row *row)
+{
+    enum lk_status status = lk_sqlite_find_row(store, token, owner, row);
+
+    return status == LK_NOT_FOUND ? LK_CORRUPT : status;
+}
+
+enum lk_status lk_sqlite_claim(struct lk_sqlite *store, const struct lk_op *op,
+                               const struct lk_entry *entry,
+                               const struct lk_claim_row *row, uint64_t now)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_CLAIM];
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (status) {
+        return status;
+    }
+    sqlite3_bind_int64(statement, 1, (int64_t)entry->token);
+    sqlite3_bind_blob(statement, 2, &op->hash, sizeof(op->hash), SQLITE_STATIC);
+    bind_other(statement, 3, row->number, entry->token);
+    bind_other(statement, 4, row->generation, entry->token);
+    sqlite3_bind_int64(statement, 5, (int64_t)row->attempt);
+    sqlite3_bind_int64(statement, 6, (int64_t)now);
+    sqlite3_bind_int64(statement, 7,
+                       entry->state == LK_STATE_ACCEPTED
+                           ? (int64_t)LK_LOCK_NONE
+                           : (int64_t)(entry->deadline - now));
+    sqlite3_bind_int64(statement, 8, (int64_t)row->ttl);
+    bind_other(statement, 9, row->keep, 0);
+    lk_bind_bytes(statement, 10, op->owner);
+    lk_bind_bytes(statement, 11, op->fingerprint);
+    lk_bind_text(statement, 12, op->name.tenant);
+    lk_bind_text(statement, 13, op->name.scope);
+    lk_bind_text(statement, 14, op->name.key);
+    return lk_sqlite_run(store, LK_STATEMENT_CLAIM);
+}
+
+enum lk_status lk_sqlite_replace(struct lk_sqlite *store,
+                                 const struct lk_entry *before,
+                                 const struct lk_entry *after)
+{
+    lk_reaper_account(&store->reaper, before, after);
+    return lk_overlay_put(&store->overlay, after);
+}
+
+enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
+                                 const struct lk_entry *before,
+                                 enum lk_row_kind kind, uint64_t until)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_OUTCOME];
+    struct lk_entry after = *before;
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (status) {
+        return status;
+    }
+    sqlite3_bind_int64(statement, 1, (int64_t)before->token);
+    sqlite3_bind_int(statement, 2, kind);
+    sqlite3_bind_int64(statement, 3, (int64_t)store->last_ms);
+    sqlite3_bind_int64(statement, 4, (int64_t)until);
+    sqlite3_bind_blob(statement, 5, &before->hash, sizeof(before->hash),
+                      SQLITE_STATIC);
+    status = lk_sqlite_run(store, LK_STATEMENT_OUTCOME);
+    lk_entry_apply(&after, kind, until);
+    return status ? status : lk_sqlite_replace(store, before, &after);
+}
+
+enum lk_status lk_sqlite_keep_row(struct lk_sqlite *store,
+                                  const struct lk_entry *before,
+                                  uint64_t ttl_ms)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_KEEP];
+    struct lk_entry after = *before;
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (status) {
+        return status;
+    }
+    sqlite3_bind_int64(statement, 1, (int64_t)ttl_ms);
+    sqlite3_bind_int64(statement, 2, (int64_t)before->token);
+    status = lk_sqlite_run(store, LK_STATEMENT_KEEP);
+    after.keeps = true;
+    return status ? status : lk_sqlite_replace(store, before, &after);
+}
+
+enum lk_status lk_sqlite_reason(struct lk_sqlite *store, uint64_t token,
+                                struct lk_stored **stored)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_REASON];
+    const struct lk_response none = {0};
+
+    sqlite3_bind_int64(statement, 1, (int64_t)token);
+    int code = sqlite3_step(statement);
+    enum lk_status status =
+        code == SQLITE_DONE ? LK_NOT_FOUND : lk_sqlite_status(code);
+    if (!status && !sqlite3_column_int(statement, 2)) {
+        status = LK_CORRUPT;
+    }
+    if (!status) {
+        *stored =
+            lk_stored_make(token, (uint64_t)sqlite3_column_int64(statement, 0),
+                           &none, lk_column(statement, 1));
+        status = *stored ? LK_OK : LK_NOMEM;
+    }
+    sqlite3_reset(statement);
+    return status;
+}
+
+enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
+                                uint64_t now, struct lk_slice reason,
+                                const struct lk_response *response)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_ANSWER];
+    struct lk_buf *encoded = &store->scratch;
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (status) {
+        return status;
+    }
+    sqlite3_bind_int64(statement, 1, (int64_t)token);
+    sqlite3_bind_int64(statement, 2, (int64_t)now);
+    if (reason.len) {
+        lk_bind_text(statement, 3, reason);
+    } else {
+        sqlite3_bind_null(statement, 3);
+    }
+    encoded->len = 0;
+    if (!response) {
+        sqlite3_bind_null(statement, 4);
+        return lk_sqlite_run(store, LK_STATEMENT_ANSWER);
+    }
+    status = latchkey_response_encode(response, encoded);
+    if (!status) {
+        /* A record that SQLite does not take must not become NULL. */
+        status = lk_sqlite_status(sqlite3_bind_blob64(
+            statement, 4, encoded->data, encoded->len, SQLITE_STATIC));
+    }
+    return status ? status : lk_sqlite_run(store, LK_STATEMENT_ANSWER);
+}
+
+enum lk_status lk_sqlite_import_row(struct lk_sqlite *store,
+                                    const struct lk_operation *operation,
+                                    const struct lk_entry *entry, uint64_t at)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_IMPORT];
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (status) {
+        return status;
+    }
+    sqlite3_bind_int64(statement, 1, (int64_t)entry->token);
+    sqlite3_bind_blob(statement, 2, &entry->hash, sizeof(entry->hash),
+                      SQLITE_STATIC);
+    bind_other(statement, 3, entry->number, entry->token);
+    bind_other(statement, 4,
+               operation->generation ? operation->generation : entry->token,
+               entry->token);
+    sqlite3_bind_int64(statement, 5, (int64_t)operation->attempt);
+    sqlite3_bind_int64(statement, 6, (int64_t)at);
+    sqlite3_bind_int64(
+        statement, 7,
+        (int64_t)(entry->deadline > at ? entry->deadline - at : 0));
+    sqlite3_bind_int64(statement, 8, (int64_t)operation->ttl_ms);
+    if (operation->keep_ms) {
+        sqlite3_bind_int64(statement, 9, (int64_t)operation->keep_ms);
+    } else {
+        sqlite3_bind_null(statement, 9);
+    }
+    lk_bind_bytes(statement, 10, operation->owner);
+    lk_bind_bytes(statement, 11, operation->fingerprint);
+    lk_bind_text(statement, 12, operation->name.tenant);
+    lk_bind_text(statement, 13, operation->name.scope);
+    lk_bind_text(statement, 14, operation->name.key);
+    return lk_sqlite_run(store, LK_STATEMENT_IMPORT);
+}
+
+enum lk_status lk_sqlite_audit_row(struct lk_sqlite *store,
+                                   const struct lk_audit_entry *entry)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_AUDIT];
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (status) {
+        return status;
+    }
+    sqlite3_bind_int64(statement, 1, (int64_t)entry->at_ms);
+    lk_bind_text(statement, 2, entry->who);
+    lk_bind_text(statement, 3, entry->why);
+    lk_bind_text(statement, 4, entry->action);
+    lk_bind_text(statement, 5, entry->name.tenant);
+    lk_bind_text(statement, 6, entry->name.scope);
+    lk_bind_text(statement, 7, entry->name.key);
+    sqlite3_bind_int64(statement, 8, (int64_t)entry->token);
+    return lk_sqlite_run(store, LK_STATEMENT_AUDIT);
 }

@@ -19,7 +19,7 @@ enum {
     FINDINGS_MAX = 100,
 };
 
-static int stop_early(void *context)
+static int should_stop(void *context)
 {
     struct lk_sqlite *store = context;
 
@@ -38,7 +38,7 @@ static enum lk_status open_own(struct lk_sqlite *store, sqlite3 **db,
     }
     enum lk_status status = lk_sqlite_connect(store, false, db, error);
     if (!status) {
-        sqlite3_progress_handler(*db, INTERRUPT_EVERY, stop_early, store);
+        sqlite3_progress_handler(*db, INTERRUPT_EVERY, should_stop, store);
     }
     return status;
 }
@@ -51,8 +51,8 @@ static void close_own(struct lk_sqlite *store, sqlite3 *db)
 
 /* ---- verify ----------------------------------------------------------- */
 
-static enum lk_status find(struct lk_buf *report, size_t *findings,
-                           const char *text)
+static enum lk_status add_finding(struct lk_buf *report, size_t *findings,
+                                  const char *text)
 {
     if (++*findings > FINDINGS_MAX) {
         return LK_OK;
@@ -64,8 +64,9 @@ static enum lk_status find(struct lk_buf *report, size_t *findings,
 static enum lk_status note_unreadable(sqlite3 *db, enum lk_status status,
                                       struct lk_buf *report, size_t *findings)
 {
-    return status == LK_CORRUPT ? find(report, findings, sqlite3_errmsg(db))
-                                : status;
+    return status == LK_CORRUPT
+               ? add_finding(report, findings, sqlite3_errmsg(db))
+               : status;
 }
 
 static enum lk_status check_pages(sqlite3 *db, struct lk_buf *report,
@@ -78,7 +79,7 @@ static enum lk_status check_pages(sqlite3 *db, struct lk_buf *report,
     while (!status && (code = sqlite3_step(row)) == SQLITE_ROW) {
         const char *text = (const char *)sqlite3_column_text(row, 0);
         if (text && strcmp(text, "ok") != 0) {
-            status = find(report, findings, text);
+            status = add_finding(report, findings, text);
         }
     }
     sqlite3_finalize(row);
@@ -158,12 +159,12 @@ static enum lk_status check_rule(sqlite3 *db, size_t rule,
     if (!status && count) {
         snprintf(line, sizeof(line), "%lld %s", (long long)count,
                  rules[rule].finding);
-        status = find(report, findings, line);
+        status = add_finding(report, findings, line);
     }
     return status;
 }
 
-struct walk {
+struct copy_walk {
     lk_progress_fn progress;
     void *context;
     uint64_t done;
@@ -172,8 +173,8 @@ struct walk {
 
 /* Every claim must hash to its own hash, and every answer must decode. */
 static enum lk_status check_claims(struct lk_sqlite *store, sqlite3 *db,
-                                   struct walk *walk, struct lk_buf *report,
-                                   size_t *findings)
+                                   struct copy_walk *walk,
+                                   struct lk_buf *report, size_t *findings)
 {
     sqlite3_stmt *row = NULL;
     int code = sqlite3_prepare_v2(
@@ -195,11 +196,11 @@ static enum lk_status check_claims(struct lk_sqlite *store, sqlite3 *db,
             memcmp(stored.data, &hash, sizeof(hash)) != 0) {
             snprintf(line, sizeof(line),
                      "claim %lld: name and hash do not belong together", token);
-            status = find(report, findings, line);
+            status = add_finding(report, findings, line);
         } else if (sqlite3_column_type(row, 5) != SQLITE_NULL &&
                    latchkey_response_decode(lk_column(row, 5), &response)) {
             snprintf(line, sizeof(line), "claim %lld: damaged answer", token);
-            status = find(report, findings, line);
+            status = add_finding(report, findings, line);
         }
         if (++walk->done % 1024 == 0 && walk->progress) {
             walk->progress(walk->context, walk->done, walk->total);
@@ -215,7 +216,7 @@ static enum lk_status verify_once(struct lk_sqlite *store,
 {
     sqlite3 *db = NULL;
     size_t findings = 0;
-    struct walk walk = {progress, context, 0, 0};
+    struct copy_walk walk = {progress, context, 0, 0};
     int64_t claims = 0;
     enum lk_status status = open_own(store, &db, report);
 
@@ -260,8 +261,9 @@ enum lk_status lk_sqlite_verify(struct lk_store *base, lk_progress_fn progress,
 
 /* ---- backup ----------------------------------------------------------- */
 
-static enum lk_status explain(struct lk_buf *error, const char *path,
-                              const char *why, enum lk_status status)
+static enum lk_status explain_copy_failure(struct lk_buf *error,
+                                           const char *path, const char *why,
+                                           enum lk_status status)
 {
     enum lk_status said =
         latchkey_buf_printf(error, "cannot write %s: %s", path, why);
@@ -270,7 +272,7 @@ static enum lk_status explain(struct lk_buf *error, const char *path,
 }
 
 static enum lk_status copy_pages(struct lk_sqlite *store, sqlite3 *from,
-                                 sqlite3 *to, struct walk *walk)
+                                 sqlite3 *to, struct copy_walk *walk)
 {
     sqlite3_backup *backup = sqlite3_backup_init(to, "main", from, "main");
     int code = SQLITE_OK;
@@ -364,21 +366,23 @@ static enum lk_status make_file(const struct lk_sqlite *store, const char *path,
         if (fd >= 0) {
             unlink(path);
         }
-        return explain(error, path,
-                       "that is a file of the store itself; choose "
-                       "another",
-                       LK_INVALID);
+        return explain_copy_failure(
+            error, path,
+            "that is a file of the store itself; choose "
+            "another",
+            LK_INVALID);
     }
     if (failure) {
-        return explain(error, path,
-                       failure == EEXIST
-                           ? "it exists, and a backup replaces no file; choose "
-                             "another name"
-                       : failure == ENOENT || failure == EACCES
-                           ? "its folder must be there, and writable for "
-                             "latchkeyd's user"
-                           : strerror(failure),
-                       failure == EEXIST ? LK_INVALID : LK_IO);
+        return explain_copy_failure(
+            error, path,
+            failure == EEXIST
+                ? "it exists, and a backup replaces no file; choose "
+                  "another name"
+            : failure == ENOENT || failure == EACCES
+                ? "its folder must be there, and writable for "
+                  "latchkeyd's user"
+                : strerror(failure),
+            failure == EEXIST ? LK_INVALID : LK_IO);
     }
     return LK_OK;
 }
@@ -388,7 +392,7 @@ enum lk_status lk_sqlite_backup(struct lk_store *base, const char *path,
                                 struct lk_buf *error)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
-    struct walk walk = {progress, context, 0, 0};
+    struct copy_walk walk = {progress, context, 0, 0};
     sqlite3 *from = NULL;
     sqlite3 *to = NULL;
     enum lk_status status = make_file(store, path, error);
@@ -413,7 +417,7 @@ enum lk_status lk_sqlite_backup(struct lk_store *base, const char *path,
         status = mark_copy(store, to);
     }
     if (status && to) {
-        status = explain(error, path, sqlite3_errmsg(to), status);
+        status = explain_copy_failure(error, path, sqlite3_errmsg(to), status);
     }
     sqlite3_close(to);
     close_own(store, from);

@@ -13,7 +13,7 @@
 enum { TARGETS_AT_ONCE = 16 };
 
 /* Room for one more in both, so that a commit never needs memory. */
-static enum lk_status make_room(struct lk_sqlite *store)
+static enum lk_status make_target_room(struct lk_sqlite *store)
 {
     size_t cap = store->counts_cap + TARGETS_AT_ONCE;
     struct lk_job_target *targets;
@@ -53,7 +53,7 @@ enum lk_status lk_counts_find(struct lk_sqlite *store, struct lk_slice target,
     if (target.len > LK_TARGET_NAME_MAX) {
         return LK_CORRUPT;
     }
-    enum lk_status status = make_room(store);
+    enum lk_status status = make_target_room(store);
     if (!status) {
         struct lk_job_target *added = &counts->targets[counts->count++];
         *added = (struct lk_job_target){.name_len = target.len};
@@ -118,7 +118,8 @@ enum lk_status lk_counts_settle(struct lk_sqlite *store)
     return status;
 }
 
-static void copy(struct lk_job_counts *to, const struct lk_job_counts *from)
+static void copy_counts(struct lk_job_counts *to,
+                        const struct lk_job_counts *from)
 {
     if (from->count) {
         memcpy(to->targets, from->targets,
@@ -130,7 +131,7 @@ static void copy(struct lk_job_counts *to, const struct lk_job_counts *from)
 void lk_counts_publish(struct lk_sqlite *store)
 {
     if (store->counts.changed) {
-        copy(&store->counts_durable, &store->counts);
+        copy_counts(&store->counts_durable, &store->counts);
         store->counts.changed = false;
     }
 }
@@ -138,7 +139,7 @@ void lk_counts_publish(struct lk_sqlite *store)
 void lk_counts_roll_back(struct lk_sqlite *store)
 {
     if (store->counts.changed) {
-        copy(&store->counts, &store->counts_durable);
+        copy_counts(&store->counts, &store->counts_durable);
         store->counts.changed = false;
     }
 }

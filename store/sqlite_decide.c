@@ -141,8 +141,9 @@ static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
 /* A row like the last one, with the next token: the courier runs the request,
  * and whoever ran it before, if anybody did, is overtaken. It was accepted when
  * it was; the lock is an outcome. */
-static enum lk_status lease(struct lk_sqlite *store, const struct lk_op *op,
-                            const struct lk_entry *before, uint64_t now)
+static enum lk_status lease_request(struct lk_sqlite *store,
+                                    const struct lk_op *op,
+                                    const struct lk_entry *before, uint64_t now)
 {
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_LEASE];
     struct lk_entry after = *before;
@@ -171,8 +172,9 @@ static enum lk_status lease(struct lk_sqlite *store, const struct lk_op *op,
 }
 
 /* A job; the record itself only notes that it has one. */
-static enum lk_status enqueue(struct lk_sqlite *store, const struct lk_op *op,
-                              const struct lk_entry *before, uint64_t now)
+static enum lk_status enqueue_job(struct lk_sqlite *store,
+                                  const struct lk_op *op,
+                                  const struct lk_entry *before, uint64_t now)
 {
     struct lk_claim_row row = {0};
     struct lk_entry after = *before;
@@ -210,8 +212,10 @@ static enum lk_status ttl_of(struct lk_sqlite *store, const struct lk_op *op,
     return status;
 }
 
-static enum lk_status finish(struct lk_sqlite *store, struct lk_op *op,
-                             const struct lk_entry *entry, uint64_t now)
+static enum lk_status complete_operation(struct lk_sqlite *store,
+                                         struct lk_op *op,
+                                         const struct lk_entry *entry,
+                                         uint64_t now)
 {
     struct lk_response status_only = {.status = op->response.status};
     bool omit = op->reason.len != 0;
@@ -240,8 +244,10 @@ static enum lk_status drop_answer(struct lk_sqlite *store, uint64_t token)
 }
 
 /* Release and eviction: what was stored for a retry goes at once. */
-static enum lk_status set_free(struct lk_sqlite *store, struct lk_op *op,
-                               const struct lk_entry *entry, uint64_t now)
+static enum lk_status release_operation(struct lk_sqlite *store,
+                                        struct lk_op *op,
+                                        const struct lk_entry *entry,
+                                        uint64_t now)
 {
     bool evict = op->event == LK_EVENT_EVICT;
     uint64_t ttl;
@@ -258,8 +264,8 @@ static enum lk_status set_free(struct lk_sqlite *store, struct lk_op *op,
                                       now + ttl);
 }
 
-static enum lk_status doubt(struct lk_sqlite *store, struct lk_op *op,
-                            const struct lk_entry *entry, uint64_t now)
+static enum lk_status mark_uncertain(struct lk_sqlite *store, struct lk_op *op,
+                                     const struct lk_entry *entry, uint64_t now)
 {
     bool lapsed = op->event == LK_EVENT_CLAIM || op->event == LK_EVENT_ACCEPT;
     enum lk_status status = LK_OK;
@@ -275,8 +281,8 @@ static enum lk_status doubt(struct lk_sqlite *store, struct lk_op *op,
 
 /* By its holder, or by a repeated claim. A lock is only ever extended: a late,
  * shorter one does not cut it. */
-static enum lk_status extend(struct lk_sqlite *store, struct lk_op *op,
-                             const struct lk_entry *entry, uint64_t now)
+static enum lk_status extend_lock(struct lk_sqlite *store, struct lk_op *op,
+                                  const struct lk_entry *entry, uint64_t now)
 {
     uint64_t until = now + lock_of(store, op);
     enum lk_status status = LK_OK;
@@ -291,8 +297,8 @@ static enum lk_status extend(struct lk_sqlite *store, struct lk_op *op,
 }
 
 /* Accepted again, since it was accepted. */
-static enum lk_status put_back(struct lk_sqlite *store,
-                               const struct lk_entry *entry)
+static enum lk_status return_to_accepted(struct lk_sqlite *store,
+                                         const struct lk_entry *entry)
 {
     struct lk_job_row request = {0};
     enum lk_status status = lk_job_request(store, entry->number, &request);
@@ -339,21 +345,21 @@ static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
     case LK_EFFECT_ACCEPT:
         return begin_claim(store, op, before, before && !standing.expired, now);
     case LK_EFFECT_FINISH:
-        return finish(store, op, before, now);
+        return complete_operation(store, op, before, now);
     case LK_EFFECT_FREE:
-        return set_free(store, op, before, now);
+        return release_operation(store, op, before, now);
     case LK_EFFECT_DOUBT:
-        return doubt(store, op, before, now);
+        return mark_uncertain(store, op, before, now);
     case LK_EFFECT_LOCK:
-        return extend(store, op, before, now);
+        return extend_lock(store, op, before, now);
     case LK_EFFECT_KEEP:
         return keep_longer(store, op, before, now);
     case LK_EFFECT_LEASE:
-        return lease(store, op, before, now);
+        return lease_request(store, op, before, now);
     case LK_EFFECT_ENQUEUE:
-        return enqueue(store, op, before, now);
+        return enqueue_job(store, op, before, now);
     case LK_EFFECT_RETURN:
-        return put_back(store, before);
+        return return_to_accepted(store, before);
     case LK_EFFECT_NONE:
     case LK_EFFECT_FORGET:
         return LK_OK;
@@ -362,7 +368,8 @@ static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
 }
 
 /* Whoever waits is woken: a claim repeated by its owner settles nothing. */
-static bool settles(struct lk_step step, const struct lk_entry *before)
+static bool settles_operation(struct lk_step step,
+                              const struct lk_entry *before)
 {
     return before &&
            (before->state == LK_STATE_IN_PROGRESS ||
@@ -447,8 +454,8 @@ bool lk_sqlite_is_held(struct lk_sqlite *store, uint64_t now)
 }
 
 /* No outcome for this one; the others of the batch are not concerned. */
-static enum lk_status refuse_one(struct lk_op *op, enum lk_status status,
-                                 const char *error)
+static enum lk_status refuse_op(struct lk_op *op, enum lk_status status,
+                                const char *error)
 {
     op->status = status;
     op->error = error;
@@ -503,10 +510,10 @@ static const char *find_obstacle(struct lk_sqlite *store,
 
 /* EXISTS, if the operation has such a job in its present generation. *conflict:
  * that makes another call. */
-static enum lk_status check_name(struct lk_sqlite *store,
-                                 const struct lk_op *op,
-                                 const struct lk_entry *entry,
-                                 struct lk_step *step, bool *conflict)
+static enum lk_status check_job_name(struct lk_sqlite *store,
+                                     const struct lk_op *op,
+                                     const struct lk_entry *entry,
+                                     struct lk_step *step, bool *conflict)
 {
     struct lk_claim_row row = {0};
     bool exists = false;
@@ -538,8 +545,8 @@ static enum lk_status complete_outcome(struct lk_sqlite *store,
     return LK_OK;
 }
 
-static enum lk_status audit(struct lk_sqlite *store, const struct lk_op *op,
-                            const struct lk_entry *before)
+static enum lk_status audit_op(struct lk_sqlite *store, const struct lk_op *op,
+                               const struct lk_entry *before)
 {
     struct lk_audit_entry entry = {
         .at_ms = store->last_ms,
@@ -576,13 +583,13 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
     bool conflict = false;
 
     if (!status && obstacle) {
-        return refuse_one(op, why, obstacle);
+        return refuse_op(op, why, obstacle);
     }
     if (!status && before && step.effect == LK_EFFECT_ENQUEUE) {
-        status = check_name(store, op, before, &step, &conflict);
+        status = check_job_name(store, op, before, &step, &conflict);
     }
     if (conflict) {
-        return refuse_one(op, LK_INVALID, LK_JOB_CONFLICT);
+        return refuse_op(op, LK_INVALID, LK_JOB_CONFLICT);
     }
     if (!status && before) {
         status = lk_job_follow(store, op, step.effect, &copy, now);
@@ -591,12 +598,12 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
         status = take_effect(store, op, step, standing, before, now);
     }
     if (!status && before && step.effect != LK_EFFECT_NONE) {
-        status = audit(store, op, before);
+        status = audit_op(store, op, before);
     }
     batch->queued |=
         !status && (makes_job(step.effect) ||
                     (step.effect == LK_EFFECT_RETURN && !op->by_courier));
-    if (!status && settles(step, before)) {
+    if (!status && settles_operation(step, before)) {
         status = lk_batch_settle(batch, op->hash);
     }
     if (!status) {
@@ -608,7 +615,7 @@ enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
             step, now, &op->out);
         status = complete_outcome(store, &op->out);
         if (status == LK_CORRUPT && !lk_sqlite_suspect(store, op->out.token)) {
-            return refuse_one(op, LK_CORRUPT, NULL);
+            return refuse_op(op, LK_CORRUPT, NULL);
         }
     }
     return status;

@@ -36,7 +36,7 @@ enum lk_status lk_sqlite_describe(struct lk_store *store, struct lk_buf *text,
 
 /* What follows what, under one token. Whoever completed it has run it, so that
  * wins over a release elsewhere. */
-static unsigned rank(enum lk_state state, bool evicted)
+static unsigned state_rank(enum lk_state state, bool evicted)
 {
     switch (state) {
     case LK_STATE_IN_PROGRESS:
@@ -53,21 +53,21 @@ static unsigned rank(enum lk_state state, bool evicted)
 }
 
 /* The same state with a later end counts too: KEEP and EXTEND are promises. */
-static bool is_newer(const struct lk_operation *record,
+static bool is_newer(const struct lk_operation *operation,
                      const struct lk_entry *before)
 {
-    unsigned now = rank(record->state, record->evicted);
-    unsigned was = rank((enum lk_state)before->state, before->evicted);
+    unsigned now = state_rank(operation->state, operation->evicted);
+    unsigned was = state_rank((enum lk_state)before->state, before->evicted);
 
-    if (record->token != before->token) {
-        return record->token > before->token;
+    if (operation->token != before->token) {
+        return operation->token > before->token;
     }
     if (now != was) {
         return now > was;
     }
-    return (record->state != LK_STATE_UNCERTAIN &&
-            lk_operation_deadline(record) > before->deadline) ||
-           (record->keep_ms && !before->keeps);
+    return (operation->state != LK_STATE_UNCERTAIN &&
+            lk_operation_deadline(operation) > before->deadline) ||
+           (operation->keep_ms && !before->keeps);
 }
 
 /* ---- where it goes ---------------------------------------------------- */
@@ -80,22 +80,22 @@ struct place {
     bool moved;       /* not at the token that it had */
 };
 
-enum occupant { NOBODY, SAME, OTHER };
+enum occupant { NO_ROW, SAME_NAME, OTHER_NAME };
 
-static enum lk_status look_at(struct lk_sqlite *store, uint64_t token,
-                              const struct lk_hash128 *hash,
-                              enum occupant *occupant)
+static enum lk_status find_occupant(struct lk_sqlite *store, uint64_t token,
+                                    const struct lk_hash128 *hash,
+                                    enum occupant *occupant)
 {
     sqlite3_stmt *row = store->statements[LK_STATEMENT_HASH];
 
     sqlite3_bind_int64(row, 1, (int64_t)token);
     int code = sqlite3_step(row);
-    *occupant = NOBODY;
+    *occupant = NO_ROW;
     if (code == SQLITE_ROW) {
         struct lk_slice stored = lk_column(row, 0);
         bool same = stored.len == sizeof(*hash) &&
                     memcmp(stored.data, hash, sizeof(*hash)) == 0;
-        *occupant = same ? SAME : OTHER;
+        *occupant = same ? SAME_NAME : OTHER_NAME;
     }
     sqlite3_reset(row);
     return lk_sqlite_status(code);
@@ -104,25 +104,27 @@ static enum lk_status look_at(struct lk_sqlite *store, uint64_t token,
 /* May rows of the same name lie above the token, which a start would take for
  * the record? Those of records that the index has forgotten cannot be seen. */
 static bool is_hidden(const struct lk_sqlite *store,
-                      const struct lk_operation *record,
+                      const struct lk_operation *operation,
                       const struct lk_entry *before)
 {
-    return before ? before->token > record->token
-                  : record->token <= store->forgotten;
+    return before ? before->token > operation->token
+                  : operation->token <= store->forgotten;
 }
 
 static enum lk_status find_place(struct lk_sqlite *store,
-                                 const struct lk_operation *record,
+                                 const struct lk_operation *operation,
                                  const struct lk_hash128 *hash,
                                  const struct lk_entry *before,
                                  struct place *place)
 {
     enum occupant occupant;
-    enum lk_status status = look_at(store, record->token, hash, &occupant);
+    enum lk_status status =
+        find_occupant(store, operation->token, hash, &occupant);
 
-    *place = (struct place){.token = record->token, .number = record->number};
-    place->there = occupant == SAME;
-    if (occupant == OTHER || is_hidden(store, record, before)) {
+    *place =
+        (struct place){.token = operation->token, .number = operation->number};
+    place->there = occupant == SAME_NAME;
+    if (occupant == OTHER_NAME || is_hidden(store, operation, before)) {
         place->token = store->next_token;
         place->there = false;
         place->moved = true;
@@ -132,9 +134,9 @@ static enum lk_status find_place(struct lk_sqlite *store,
         place->number = place->token;
         return status;
     }
-    status = look_at(store, place->number, hash, &occupant);
-    place->needs_first = occupant == NOBODY;
-    if (occupant == OTHER) {
+    status = find_occupant(store, place->number, hash, &occupant);
+    place->needs_first = occupant == NO_ROW;
+    if (occupant == OTHER_NAME) {
         place->number = place->token;
     }
     return status;
@@ -144,24 +146,24 @@ static enum lk_status find_place(struct lk_sqlite *store,
 
 /* The row by which the reference is found; a later claim overtakes it. */
 static enum lk_status write_first(struct lk_sqlite *store,
-                                  const struct lk_operation *record,
+                                  const struct lk_operation *operation,
                                   const struct lk_entry *entry, uint64_t at)
 {
     struct lk_entry first = {.hash = entry->hash,
                              .token = entry->number,
                              .number = entry->number,
                              .deadline = at};
-    struct lk_operation bare = {.name = record->name,
-                                .fingerprint = record->fingerprint,
+    struct lk_operation bare = {.name = operation->name,
+                                .fingerprint = operation->fingerprint,
                                 .attempt = 1,
-                                .ttl_ms = record->ttl_ms};
+                                .ttl_ms = operation->ttl_ms};
 
     store->reaper.claim_rows++;
     return lk_sqlite_import_row(store, &bare, &first, at);
 }
 
-static enum lk_status drop(struct lk_sqlite *store, enum lk_statement statement,
-                           uint64_t token)
+static enum lk_status delete_token(struct lk_sqlite *store,
+                                   enum lk_statement statement, uint64_t token)
 {
     sqlite3_bind_int64(store->statements[statement], 1, (int64_t)token);
     sqlite3_bind_int64(store->statements[statement], 2, (int64_t)token);
@@ -174,110 +176,113 @@ static enum lk_status clear_earlier(struct lk_sqlite *store, uint64_t token)
     enum lk_status status = lk_sqlite_begin(store);
 
     if (!status) {
-        status = drop(store, LK_STATEMENT_DELETE_OUTCOMES, token);
+        status = delete_token(store, LK_STATEMENT_DELETE_OUTCOMES, token);
     }
-    return status ? status : drop(store, LK_STATEMENT_DELETE_ANSWERS, token);
+    return status ? status
+                  : delete_token(store, LK_STATEMENT_DELETE_ANSWERS, token);
 }
 
 static enum lk_status write_completed(struct lk_sqlite *store,
-                                      const struct lk_operation *record,
+                                      const struct lk_operation *operation,
                                       const struct lk_entry *claim)
 {
-    struct lk_response status_only = {.status = record->status};
-    bool omitted = record->omitted;
+    struct lk_response status_only = {.status = operation->status};
+    bool omitted = operation->omitted;
     enum lk_status status =
-        lk_sqlite_answer(store, claim->token, record->completed_ms,
-                         omitted ? record->reason : (struct lk_slice){0},
-                         omitted ? &status_only : &record->stored->response);
+        lk_sqlite_answer(store, claim->token, operation->completed_ms,
+                         omitted ? operation->reason : (struct lk_slice){0},
+                         omitted ? &status_only : &operation->stored->response);
 
     return status ? status
                   : lk_sqlite_outcome(store, claim,
                                       omitted ? LK_ROW_OMIT : LK_ROW_COMPLETE,
-                                      record->expires_ms);
+                                      operation->expires_ms);
 }
 
 static enum lk_status write_uncertain(struct lk_sqlite *store,
-                                      const struct lk_operation *record,
+                                      const struct lk_operation *operation,
                                       const struct lk_entry *claim)
 {
-    bool lapsed = !record->reason.len ||
-                  latchkey_slice_equal(record->reason, LK_SLICE("lock lapsed"));
+    bool lapsed =
+        !operation->reason.len ||
+        latchkey_slice_equal(operation->reason, LK_SLICE("lock lapsed"));
     enum lk_status status = LK_OK;
 
     if (!lapsed) {
-        status = lk_sqlite_answer(store, claim->token, record->since_ms,
-                                  record->reason, NULL);
+        status = lk_sqlite_answer(store, claim->token, operation->since_ms,
+                                  operation->reason, NULL);
     }
     return status ? status
                   : lk_sqlite_outcome(store, claim,
                                       lapsed ? LK_ROW_LAPSE : LK_ROW_DOUBT,
-                                      record->since_ms);
+                                      operation->since_ms);
 }
 
 static enum lk_status write_state(struct lk_sqlite *store,
-                                  const struct lk_operation *record,
+                                  const struct lk_operation *operation,
                                   const struct lk_entry *claim)
 {
-    switch (record->state) {
+    switch (operation->state) {
     case LK_STATE_UNCERTAIN:
-        return write_uncertain(store, record, claim);
+        return write_uncertain(store, operation, claim);
     case LK_STATE_COMPLETED:
-        return write_completed(store, record, claim);
+        return write_completed(store, operation, claim);
     case LK_STATE_RELEASED:
         return lk_sqlite_outcome(
-            store, claim, record->evicted ? LK_ROW_EVICT : LK_ROW_RELEASE,
-            record->expires_ms);
+            store, claim, operation->evicted ? LK_ROW_EVICT : LK_ROW_RELEASE,
+            operation->expires_ms);
     default:
         return LK_OK;
     }
 }
 
-static enum lk_status write_record(struct lk_sqlite *store,
-                                   const struct lk_operation *given,
-                                   const struct lk_hash128 *hash,
-                                   const struct lk_entry *before,
-                                   const struct place *place)
+static enum lk_status write_operation(struct lk_sqlite *store,
+                                      const struct lk_operation *given,
+                                      const struct lk_hash128 *hash,
+                                      const struct lk_entry *before,
+                                      const struct place *place)
 {
     /* A clock that was ahead must not become this store's. */
     uint64_t now = store->last_ms;
     uint64_t at = given->claimed_ms < now ? given->claimed_ms : now;
-    struct lk_operation record = *given;
+    struct lk_operation operation = *given;
     enum lk_status status = LK_OK;
 
-    record.ttl_ms =
-        record.ttl_ms ? record.ttl_ms : store->config.default_ttl_ms;
+    operation.ttl_ms =
+        operation.ttl_ms ? operation.ttl_ms : store->config.default_ttl_ms;
     struct lk_entry claim = {
         .hash = *hash,
         .token = place->token,
         .number = place->number,
-        .attempt = record.attempt > UINT16_MAX ? UINT16_MAX : record.attempt,
+        .attempt =
+            operation.attempt > UINT16_MAX ? UINT16_MAX : operation.attempt,
         .state = LK_STATE_IN_PROGRESS,
-        .owner = lk_owner_hash(store, record.owner),
-        .keeps = record.keep_ms != 0,
-        .deadline = record.lock_until_ms > at ? record.lock_until_ms : at,
-        .ttl = lk_ttl_pack(record.ttl_ms),
-        .fingerprint = lk_fingerprint_hash(store, record.fingerprint),
+        .owner = lk_owner_hash(store, operation.owner),
+        .keeps = operation.keep_ms != 0,
+        .deadline = operation.lock_until_ms > at ? operation.lock_until_ms : at,
+        .ttl = lk_ttl_pack(operation.ttl_ms),
+        .fingerprint = lk_fingerprint_hash(store, operation.fingerprint),
     };
     if (place->there) {
         status = clear_earlier(store, place->token);
     }
     if (!status && place->needs_first) {
-        status = write_first(store, &record, &claim, at);
+        status = write_first(store, &operation, &claim, at);
     }
     if (!status) {
         store->reaper.claim_rows += !place->there;
-        status = lk_sqlite_import_row(store, &record, &claim, at);
+        status = lk_sqlite_import_row(store, &operation, &claim, at);
     }
     if (!status) {
         status = lk_sqlite_replace(store, before, &claim);
     }
-    return status ? status : write_state(store, &record, &claim);
+    return status ? status : write_state(store, &operation, &claim);
 }
 
 /* ---- the batch -------------------------------------------------------- */
 
-struct import {
-    const struct lk_operation *records;
+struct operation_import {
+    const struct lk_operation *operations;
     size_t count;
     struct lk_import result;
 };
@@ -290,53 +295,54 @@ static void raise_token(struct lk_sqlite *store, uint64_t token)
 }
 
 static enum lk_status import_one(struct lk_sqlite *store,
-                                 const struct lk_operation *record,
+                                 const struct lk_operation *operation,
                                  struct lk_import *result)
 {
-    struct lk_hash128 hash = lk_name_hash(store->store.secret, record->name);
+    struct lk_hash128 hash = lk_name_hash(store->store.secret, operation->name);
     const struct lk_entry *found =
         lk_overlay_find(&store->overlay, &store->index, hash);
     struct lk_entry before;
     struct place place;
 
-    raise_token(store, record->token);
-    if (record->token > result->highest_token) {
-        result->highest_token = record->token;
+    raise_token(store, operation->token);
+    if (operation->token > result->highest_token) {
+        result->highest_token = operation->token;
     }
     if (found) {
         before = *found; /* the overlay may move while we write */
         /* Jobs belong to the record as it is here. */
         if (before.jobs || (!lk_entry_expired(&before, store->last_ms) &&
-                            !is_newer(record, &before))) {
+                            !is_newer(operation, &before))) {
             result->older++;
             return LK_OK;
         }
     }
     enum lk_status status =
-        find_place(store, record, &hash, found ? &before : NULL, &place);
+        find_place(store, operation, &hash, found ? &before : NULL, &place);
     if (status) {
         return status;
     }
-    if (place.moved && record->state == LK_STATE_RELEASED) {
+    if (place.moved && operation->state == LK_STATE_RELEASED) {
         result->older++;
         return LK_OK;
     }
     raise_token(store, place.token);
     result->taken++;
-    result->renumbered += place.number != record->number;
-    return write_record(store, record, &hash, found ? &before : NULL, &place);
+    result->renumbered += place.number != operation->number;
+    return write_operation(store, operation, &hash, found ? &before : NULL,
+                           &place);
 }
 
 /* The highest token is written down: the rows that show it may expire. */
 static enum lk_status import_all(struct lk_sqlite *store, void *context)
 {
-    struct import *import = context;
+    struct operation_import *import = context;
     uint64_t next_token = store->next_token;
     enum lk_status status = LK_OK;
 
     raise_token(store, import->result.highest_token);
     for (size_t i = 0; i < import->count && !status; i++) {
-        status = import_one(store, &import->records[i], &import->result);
+        status = import_one(store, &import->operations[i], &import->result);
     }
     if (!status && store->next_token != next_token) {
         status = lk_sqlite_begin(store);
@@ -349,16 +355,16 @@ static enum lk_status import_all(struct lk_sqlite *store, void *context)
 }
 
 enum lk_status lk_sqlite_import(struct lk_store *base,
-                                const struct lk_operation *records,
+                                const struct lk_operation *operations,
                                 size_t count, struct lk_import *result)
 {
-    struct import import = {records, count, *result};
+    struct operation_import import = {operations, count, *result};
 
     if (result->highest_token > LK_IMPORT_TOKEN_MAX) {
         return LK_INVALID;
     }
     for (size_t i = 0; i < count; i++) {
-        if (!lk_operation_is_possible(&records[i])) {
+        if (!lk_operation_is_possible(&operations[i])) {
             return LK_INVALID;
         }
     }

@@ -36,7 +36,7 @@ enum { DUE_MAX = 256, ROWS_MAX = 1024 };
 
 /* A record needs the row of its token, and that of its number, by which its
  * reference is found. */
-static int rows_needed(const struct lk_entry *entry)
+static int needed_rows_of(const struct lk_entry *entry)
 {
     if (!entry || entry->state == LK_STATE_ABSENT) {
         return 0;
@@ -47,7 +47,7 @@ static int rows_needed(const struct lk_entry *entry)
 void lk_reaper_account(struct lk_reaper *reaper, const struct lk_entry *before,
                        const struct lk_entry *after)
 {
-    reaper->needed_rows += rows_needed(after) - rows_needed(before);
+    reaper->needed_rows += needed_rows_of(after) - needed_rows_of(before);
 }
 
 void lk_reaper_count(struct lk_sqlite *store, int64_t claim_rows)
@@ -56,15 +56,15 @@ void lk_reaper_count(struct lk_sqlite *store, int64_t claim_rows)
 
     /* A fresh index has no free entries yet. */
     for (uint32_t ref = 0; ref < store->index.used; ref++) {
-        reaper.needed_rows += rows_needed(lk_index_at(&store->index, ref));
+        reaper.needed_rows += needed_rows_of(lk_index_at(&store->index, ref));
     }
     store->reaper = store->reaper_durable = reaper;
 }
 
 /* ---- the sweeper, and the first step of the reaper -------------------- */
 
-static enum lk_status forget(struct lk_sqlite *store,
-                             const struct lk_entry *entry)
+static enum lk_status forget_operation(struct lk_sqlite *store,
+                                       const struct lk_entry *entry)
 {
     struct lk_entry gone = *entry;
 
@@ -77,8 +77,9 @@ static enum lk_status forget(struct lk_sqlite *store,
     return lk_overlay_put(&store->overlay, &gone);
 }
 
-static enum lk_status lapse(struct lk_sqlite *store, struct lk_batch *batch,
-                            const struct lk_entry *entry)
+static enum lk_status lapse_lock(struct lk_sqlite *store,
+                                 struct lk_batch *batch,
+                                 const struct lk_entry *entry)
 {
     enum lk_status status =
         lk_sqlite_outcome(store, entry, LK_ROW_LAPSE, entry->deadline);
@@ -102,10 +103,10 @@ static enum lk_status keep_one(struct lk_sqlite *store, struct lk_batch *batch,
     struct lk_standing standing =
         lk_entry_standing(store, &entry, &nothing, now);
     if (lk_machine_step(LK_EVENT_SWEEP, standing).effect == LK_EFFECT_DOUBT) {
-        return lapse(store, batch, &entry);
+        return lapse_lock(store, batch, &entry);
     }
     if (lk_machine_step(LK_EVENT_REAP, standing).effect == LK_EFFECT_FORGET) {
-        return forget(store, &entry);
+        return forget_operation(store, &entry);
     }
     return LK_OK;
 }
@@ -147,7 +148,7 @@ static bool should_start(const struct lk_sqlite *store)
            (uint64_t)dead * 8 >= store->index.count;
 }
 
-struct row {
+struct reap_row {
     uint64_t token;
     uint64_t number;
     bool dead;
@@ -159,7 +160,7 @@ struct row {
  * then may a later one go. A pass that deletes the first has all later ones
  * before it, so it deletes them too, in order.
  */
-static bool first_is_gone(struct lk_sqlite *store, const struct row *rows,
+static bool first_is_gone(struct lk_sqlite *store, const struct reap_row *rows,
                           int at, enum lk_status *status)
 {
     struct lk_claim_row row;
@@ -178,8 +179,8 @@ static bool first_is_gone(struct lk_sqlite *store, const struct row *rows,
     return found == LK_NOT_FOUND;
 }
 
-static void look_at(struct lk_sqlite *store, sqlite3_stmt *statement,
-                    struct row *row)
+static void read_reap_row(struct lk_sqlite *store, sqlite3_stmt *statement,
+                          struct reap_row *row)
 {
     struct lk_hash128 hash = {0};
     struct lk_slice bytes = lk_column(statement, 2);
@@ -197,7 +198,7 @@ static void look_at(struct lk_sqlite *store, sqlite3_stmt *statement,
 }
 
 /* The next rows behind the cursor. */
-static int read_rows(struct lk_sqlite *store, struct row *rows, int max,
+static int read_rows(struct lk_sqlite *store, struct reap_row *rows, int max,
                      enum lk_status *status)
 {
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_REAP];
@@ -207,7 +208,7 @@ static int read_rows(struct lk_sqlite *store, struct row *rows, int max,
     sqlite3_bind_int64(statement, 1, (int64_t)store->reaper.cursor);
     sqlite3_bind_int(statement, 2, max);
     while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
-        look_at(store, statement, &rows[count++]);
+        read_reap_row(store, statement, &rows[count++]);
     }
     sqlite3_reset(statement);
     *status = lk_sqlite_status(code);
@@ -219,9 +220,9 @@ static int read_rows(struct lk_sqlite *store, struct row *rows, int max,
     return count;
 }
 
-static enum lk_status delete_range(struct lk_sqlite *store,
-                                   enum lk_statement statement, uint64_t first,
-                                   uint64_t last)
+static enum lk_status delete_tokens(struct lk_sqlite *store,
+                                    enum lk_statement statement, uint64_t first,
+                                    uint64_t last)
 {
     sqlite3_bind_int64(store->statements[statement], 1, (int64_t)first);
     sqlite3_bind_int64(store->statements[statement], 2, (int64_t)last);
@@ -230,8 +231,8 @@ static enum lk_status delete_range(struct lk_sqlite *store,
 
 /* A run of dead claims, what became of them, and what was kept for retries.
  * No room: jobs of theirs may be left, so they stay for another time. */
-static enum lk_status delete_run(struct lk_sqlite *store, uint64_t first,
-                                 uint64_t last, int *room)
+static enum lk_status delete_dead_run(struct lk_sqlite *store, uint64_t first,
+                                      uint64_t last, int *room)
 {
     enum lk_status status = LK_OK;
 
@@ -241,22 +242,24 @@ static enum lk_status delete_run(struct lk_sqlite *store, uint64_t first,
     if (status || !*room) {
         return status;
     }
-    status = delete_range(store, LK_STATEMENT_DELETE_CLAIMS, first, last);
+    status = delete_tokens(store, LK_STATEMENT_DELETE_CLAIMS, first, last);
     if (!status) {
         int deleted = sqlite3_changes(store->writer);
         store->reaper.claim_rows -= deleted;
         store->reaper.deleted += deleted;
-        status = delete_range(store, LK_STATEMENT_DELETE_OUTCOMES, first, last);
+        status =
+            delete_tokens(store, LK_STATEMENT_DELETE_OUTCOMES, first, last);
     }
     if (!status) {
-        status = delete_range(store, LK_STATEMENT_DELETE_ANSWERS, first, last);
+        status = delete_tokens(store, LK_STATEMENT_DELETE_ANSWERS, first, last);
     }
     return status;
 }
 
 /* Neighbouring dead rows go in one statement. *done: so many are dealt with. */
 static enum lk_status delete_dead(struct lk_sqlite *store,
-                                  const struct row *rows, int count, int *done)
+                                  const struct reap_row *rows, int count,
+                                  int *done)
 {
     enum lk_status status = LK_OK;
     int room = LK_REAP_JOBS;
@@ -269,7 +272,8 @@ static enum lk_status delete_dead(struct lk_sqlite *store,
         for (first = i; i + 1 < count && rows[i + 1].dead;) {
             i++;
         }
-        status = delete_run(store, rows[first].token, rows[i].token, &room);
+        status =
+            delete_dead_run(store, rows[first].token, rows[i].token, &room);
         if (!room) {
             *done = first;
         }
@@ -280,7 +284,7 @@ static enum lk_status delete_dead(struct lk_sqlite *store,
 /* One stretch of a pass; *end says that there are no rows behind it. */
 static enum lk_status reap_rows(struct lk_sqlite *store, bool *end)
 {
-    struct row rows[ROWS_MAX];
+    struct reap_row rows[ROWS_MAX];
     int max = (int)store->config.reap_rows;
     enum lk_status status = lk_sqlite_begin(store);
 
@@ -307,7 +311,7 @@ static enum lk_status reap_rows(struct lk_sqlite *store, bool *end)
     return status;
 }
 
-static enum lk_status reap(struct lk_sqlite *store)
+static enum lk_status run_reaper(struct lk_sqlite *store)
 {
     struct lk_reaper *reaper = &store->reaper;
     bool end = false;
@@ -341,7 +345,7 @@ enum lk_status lk_sqlite_keep(struct lk_sqlite *store, struct lk_batch *batch,
     enum lk_status status = keep_due(store, batch, now);
 
     if (!status) {
-        status = reap(store);
+        status = run_reaper(store);
     }
     batch->more |=
         (store->reaper.running && !is_resting(store)) || should_start(store);

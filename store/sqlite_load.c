@@ -1,6 +1,7 @@
 /*
- * sqlite_load.c - the index from the rows: one scan of the claims, the latest
- * of each record counts, one of their outcomes, and one of unfinished jobs.
+ * sqlite_load.c - the index from the rows, when the store is opened: one scan
+ * of the claims (the latest of each operation counts), one of their outcomes,
+ * and one of unfinished jobs.
  */
 #include "store/sqlite.h"
 
@@ -148,9 +149,9 @@ static enum lk_status load_job(struct loading *loading, sqlite3_stmt *row)
     return lk_index_put(loading->index, &entry);
 }
 
-static enum lk_status scan(struct loading *loading, const char *sql,
-                           enum lk_status (*load)(struct loading *,
-                                                  sqlite3_stmt *))
+static enum lk_status scan_table(struct loading *loading, const char *sql,
+                                 enum lk_status (*load)(struct loading *,
+                                                        sqlite3_stmt *))
 {
     sqlite3_stmt *rows = NULL;
     int code = sqlite3_prepare_v2(loading->store->writer, sql, -1, &rows, NULL);
@@ -163,7 +164,7 @@ static enum lk_status scan(struct loading *loading, const char *sql,
     return status ? status : lk_sqlite_status(code);
 }
 
-static struct lk_moment last_moment(sqlite3 *db)
+static struct lk_moment read_moment(sqlite3 *db)
 {
     struct lk_moment moment;
 
@@ -184,7 +185,7 @@ static void start_clock(struct lk_sqlite *store, const struct lk_moment *last,
     store->last_ms = lk_clock_now(&store->clock);
 }
 
-static bool is_same(const struct lk_entry *a, const struct lk_entry *b)
+static bool is_same_entry(const struct lk_entry *a, const struct lk_entry *b)
 {
     if (!a || !b) {
         return a == b;
@@ -199,8 +200,8 @@ static bool is_same(const struct lk_entry *a, const struct lk_entry *b)
  * batch that failed would have made of it. Each record that was read must be
  * one or the other; if one is neither, the file is an older one.
  */
-static bool is_complete(const struct lk_sqlite *store,
-                        const struct lk_index *fresh)
+static bool has_acknowledged(const struct lk_sqlite *store,
+                             const struct lk_index *fresh)
 {
     const struct lk_index *known = &store->index;
 
@@ -208,17 +209,17 @@ static bool is_complete(const struct lk_sqlite *store,
         const struct lk_entry *entry = lk_index_at(known, ref);
         const struct lk_entry *found = lk_index_find(fresh, entry->hash);
         if (lk_index_find(known, entry->hash) == entry &&
-            !is_same(found, entry) &&
-            !is_same(found,
-                     lk_overlay_find(&store->overlay, known, entry->hash))) {
+            !is_same_entry(found, entry) &&
+            !is_same_entry(
+                found, lk_overlay_find(&store->overlay, known, entry->hash))) {
             return false;
         }
     }
     return true;
 }
 
-static void adopt(struct lk_sqlite *store, struct loading *loading,
-                  struct lk_index *fresh)
+static void use_index(struct lk_sqlite *store, struct loading *loading,
+                      struct lk_index *fresh)
 {
     pthread_mutex_lock(&store->index_lock);
     struct lk_index old = store->index;
@@ -238,34 +239,35 @@ enum lk_status lk_sqlite_load(struct lk_sqlite *store, struct lk_buf *error)
 {
     struct lk_index fresh;
     struct loading loading = {.store = store, .index = &fresh};
-    struct lk_moment last = last_moment(store->writer);
+    struct lk_moment last = read_moment(store->writer);
     int64_t high = 0;
     /* The wheel starts no later than the clock will, and turns to it. */
     enum lk_status status = lk_index_init(&fresh, last.at_ms);
 
     if (!status) {
-        status = scan(&loading,
-                      "SELECT token, hash, number, attempt, at, lock, ttl, "
-                      "owner, fingerprint, keep FROM claim ORDER BY token",
-                      load_claim);
+        status =
+            scan_table(&loading,
+                       "SELECT token, hash, number, attempt, at, lock, ttl, "
+                       "owner, fingerprint, keep FROM claim ORDER BY token",
+                       load_claim);
     }
     if (!status) {
-        status = scan(&loading,
-                      "SELECT token, kind, at, until, hash FROM outcome "
-                      "ORDER BY token",
-                      load_outcome);
+        status = scan_table(&loading,
+                            "SELECT token, kind, at, until, hash FROM outcome "
+                            "ORDER BY token",
+                            load_outcome);
     }
     if (!status) {
-        status = scan(&loading,
-                      "SELECT hash, number, name = '' FROM job "
-                      "INDEXED BY job_open WHERE state < 4",
-                      load_job);
+        status = scan_table(&loading,
+                            "SELECT hash, number, name = '' FROM job "
+                            "INDEXED BY job_open WHERE state < 4",
+                            load_job);
     }
     if (!status) {
         status = lk_meta_get(store->writer, "high_token", &high);
     }
     if (!status && lk_sqlite_is_reopening(store) &&
-        !is_complete(store, &fresh)) {
+        !has_acknowledged(store, &fresh)) {
         status = lk_sqlite_refuse_file(store, error);
     }
     if (!status) {
@@ -283,6 +285,6 @@ enum lk_status lk_sqlite_load(struct lk_sqlite *store, struct lk_buf *error)
     if (fresh.count == 0) {
         fresh.tick = store->last_ms / LK_WHEEL_TICK_MS;
     }
-    adopt(store, &loading, &fresh);
+    use_index(store, &loading, &fresh);
     return LK_OK;
 }

@@ -1,4 +1,11 @@
-/* sqlite_read.c - answers that change nothing: peek, fetch, lookup, find. */
+/*
+ * sqlite_read.c - reading without deciding: peek, load, lookup, find, lists by
+ * cursor, and the audit log.
+ *
+ * The reader's connection may see a commit a moment before the index shows it.
+ * What does not fit together is therefore read again under commit_lock, while
+ * nothing can be committed: then it has changed, or it is damaged.
+ */
 #include "store/fault.h"
 #include "store/sqlite.h"
 
@@ -147,8 +154,8 @@ enum lk_status lk_sqlite_peek(struct lk_store *base, struct lk_op *op)
 
 /* ---- what a retry is told --------------------------------------------- */
 
-static enum lk_status make_kept(sqlite3_stmt *row, uint64_t token,
-                                struct lk_stored **stored)
+static enum lk_status make_stored(sqlite3_stmt *row, uint64_t token,
+                                  struct lk_stored **stored)
 {
     struct lk_response response = {0};
     enum lk_status status = LK_OK;
@@ -164,8 +171,9 @@ static enum lk_status make_kept(sqlite3_stmt *row, uint64_t token,
     return status;
 }
 
-static enum lk_status read_answer_once(struct lk_sqlite *store, uint64_t token,
-                                       struct lk_stored **stored)
+static enum lk_status read_response_once(struct lk_sqlite *store,
+                                         uint64_t token,
+                                         struct lk_stored **stored)
 {
     sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_ANSWER);
 
@@ -174,7 +182,7 @@ static enum lk_status read_answer_once(struct lk_sqlite *store, uint64_t token,
     }
     sqlite3_bind_int64(row, 1, (int64_t)token);
     int code = sqlite3_step(row);
-    enum lk_status status = code == SQLITE_ROW ? make_kept(row, token, stored)
+    enum lk_status status = code == SQLITE_ROW ? make_stored(row, token, stored)
                             : code == SQLITE_DONE ? LK_NOT_FOUND
                                                   : lk_sqlite_status(code);
     if (status == LK_CORRUPT) {
@@ -185,12 +193,12 @@ static enum lk_status read_answer_once(struct lk_sqlite *store, uint64_t token,
 }
 
 /* LK_NOT_FOUND: nothing is stored for this token. */
-static enum lk_status read_answer(struct lk_sqlite *store, uint64_t token,
-                                  struct lk_stored **stored)
+static enum lk_status read_response(struct lk_sqlite *store, uint64_t token,
+                                    struct lk_stored **stored)
 {
-    enum lk_status status = read_answer_once(store, token, stored);
+    enum lk_status status = read_response_once(store, token, stored);
 
-    return status == LK_CORRUPT ? read_answer_once(store, token, stored)
+    return status == LK_CORRUPT ? read_response_once(store, token, stored)
                                 : status;
 }
 
@@ -232,7 +240,7 @@ static enum lk_status read_since(struct lk_sqlite *store, uint64_t number,
  * is that of a lapsed lock; but only if the outcome `stands`, for otherwise a
  * commit may just have taken the reason away. */
 static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op,
-                                 bool stands)
+                                 bool current)
 {
     struct lk_stored *stored = NULL;
 
@@ -243,9 +251,9 @@ static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op,
         return since;
     }
     bool doubted = op->out.verdict == LK_VERDICT_UNCERTAIN;
-    enum lk_status status = read_answer(store, op->out.token, &stored);
+    enum lk_status status = read_response(store, op->out.token, &stored);
 
-    if (status == LK_NOT_FOUND && doubted && stands) {
+    if (status == LK_NOT_FOUND && doubted && current) {
         stored = lk_stored_lapsed(op->out.token, op->out.since_ms);
         status = stored ? LK_OK : LK_NOMEM;
     }
@@ -262,7 +270,7 @@ static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op,
 }
 
 /* Is it still what the outcome says, so that the answer must be there? */
-static bool outcome_stands(struct lk_sqlite *store, const struct lk_op *op)
+static bool is_outcome_current(struct lk_sqlite *store, const struct lk_op *op)
 {
     struct lk_entry entry;
     uint64_t now;
@@ -284,9 +292,9 @@ enum lk_status lk_sqlite_fetch(struct lk_store *base, struct lk_op *op)
 
     if (status == LK_AGAIN) {
         pthread_mutex_lock(&store->commit_lock);
-        bool stands = outcome_stands(store, op);
-        status = fetch_once(store, op, stands);
-        if (status == LK_AGAIN && stands) {
+        bool current = is_outcome_current(store, op);
+        status = fetch_once(store, op, current);
+        if (status == LK_AGAIN && current) {
             status = LK_CORRUPT;
         }
         pthread_mutex_unlock(&store->commit_lock);
@@ -296,34 +304,34 @@ enum lk_status lk_sqlite_fetch(struct lk_store *base, struct lk_op *op)
 
 /* ---- records ---------------------------------------------------------- */
 
-void lk_operation_set(struct lk_operation *record, const struct lk_entry *entry,
-                      uint64_t now)
+void lk_operation_set(struct lk_operation *operation,
+                      const struct lk_entry *entry, uint64_t now)
 {
-    record->state = (enum lk_state)entry->state;
-    record->token = entry->token;
-    record->number = entry->number;
-    record->omitted = entry->omitted;
-    record->queued = entry->queued;
+    operation->state = (enum lk_state)entry->state;
+    operation->token = entry->token;
+    operation->number = entry->number;
+    operation->omitted = entry->omitted;
+    operation->queued = entry->queued;
     switch (entry->state) {
     case LK_STATE_IN_PROGRESS:
-        record->lock_until_ms = entry->deadline;
+        operation->lock_until_ms = entry->deadline;
         if (entry->deadline <= now && !entry->queued) {
             /* The sweeper just has not come by. */
-            record->state = LK_STATE_UNCERTAIN;
-            record->since_ms = entry->deadline;
+            operation->state = LK_STATE_UNCERTAIN;
+            operation->since_ms = entry->deadline;
         }
         break;
     case LK_STATE_ACCEPTED:
     case LK_STATE_UNCERTAIN:
-        record->since_ms = entry->deadline;
+        operation->since_ms = entry->deadline;
         break;
     default:
-        record->expires_ms = entry->deadline;
+        operation->expires_ms = entry->deadline;
         break;
     }
 }
 
-enum lk_status lk_operation_copy(struct lk_operation *record,
+enum lk_status lk_operation_copy(struct lk_operation *operation,
                                  struct lk_slice *slices[], size_t count)
 {
     size_t total = 0;
@@ -331,21 +339,22 @@ enum lk_status lk_operation_copy(struct lk_operation *record,
     for (size_t i = 0; i < count; i++) {
         total += slices[i]->len;
     }
-    enum lk_status status = latchkey_buf_reserve(&record->text, total + 1);
+    enum lk_status status = latchkey_buf_reserve(&operation->text, total + 1);
     for (size_t i = 0; i < count && !status; i++) {
-        const char *at = record->text.data + record->text.len;
-        status = latchkey_buf_add_slice(&record->text, *slices[i]);
+        const char *at = operation->text.data + operation->text.len;
+        status = latchkey_buf_add_slice(&operation->text, *slices[i]);
         slices[i]->data = at;
     }
     return status;
 }
 
 static enum lk_status read_claim_once(struct lk_sqlite *store, uint64_t token,
-                                      struct lk_operation *record)
+                                      struct lk_operation *operation)
 {
     sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_CLAIM);
-    struct lk_slice *slices[] = {&record->name.tenant, &record->name.scope,
-                                 &record->name.key, &record->fingerprint};
+    struct lk_slice *slices[] = {&operation->name.tenant,
+                                 &operation->name.scope, &operation->name.key,
+                                 &operation->fingerprint};
 
     if (!row) {
         return LK_UNAVAILABLE;
@@ -358,10 +367,10 @@ static enum lk_status read_claim_once(struct lk_sqlite *store, uint64_t token,
         for (int i = 0; i < 4; i++) {
             *slices[i] = lk_column(row, i);
         }
-        record->claimed_ms = (uint64_t)sqlite3_column_int64(row, 4);
-        record->ttl_ms = (uint64_t)sqlite3_column_int64(row, 5);
-        record->attempt = (uint64_t)sqlite3_column_int64(row, 6);
-        status = lk_operation_copy(record, slices, 4);
+        operation->claimed_ms = (uint64_t)sqlite3_column_int64(row, 4);
+        operation->ttl_ms = (uint64_t)sqlite3_column_int64(row, 5);
+        operation->attempt = (uint64_t)sqlite3_column_int64(row, 6);
+        status = lk_operation_copy(operation, slices, 4);
     }
     lk_sqlite_read_done(store);
     return status;
@@ -369,50 +378,53 @@ static enum lk_status read_claim_once(struct lk_sqlite *store, uint64_t token,
 
 /* LK_AGAIN: the row is gone, so the entry was an old one. */
 static enum lk_status read_claim(struct lk_sqlite *store, uint64_t token,
-                                 struct lk_operation *record)
+                                 struct lk_operation *operation)
 {
-    enum lk_status status = read_claim_once(store, token, record);
+    enum lk_status status = read_claim_once(store, token, operation);
 
-    return status == LK_CORRUPT ? read_claim_once(store, token, record)
+    return status == LK_CORRUPT ? read_claim_once(store, token, operation)
                                 : status;
 }
 
 /* `lapsed`: without a reason, the lock has lapsed. */
-static enum lk_status add_answer(struct lk_sqlite *store,
-                                 struct lk_operation *record, bool lapsed)
+static enum lk_status add_response(struct lk_sqlite *store,
+                                   struct lk_operation *operation, bool lapsed)
 {
     enum lk_status status = LK_NOT_FOUND;
 
-    if (record->state != LK_STATE_COMPLETED &&
-        record->state != LK_STATE_UNCERTAIN) {
+    if (operation->state != LK_STATE_COMPLETED &&
+        operation->state != LK_STATE_UNCERTAIN) {
         return LK_OK;
     }
-    status = read_answer(store, record->token, &record->stored);
-    if (status == LK_NOT_FOUND && record->state == LK_STATE_UNCERTAIN &&
+    status = read_response(store, operation->token, &operation->stored);
+    if (status == LK_NOT_FOUND && operation->state == LK_STATE_UNCERTAIN &&
         lapsed) {
-        record->stored = lk_stored_lapsed(record->token, record->since_ms);
-        status = record->stored ? LK_OK : LK_NOMEM;
+        operation->stored =
+            lk_stored_lapsed(operation->token, operation->since_ms);
+        status = operation->stored ? LK_OK : LK_NOMEM;
     }
     if (status) {
         return status == LK_NOT_FOUND ? LK_AGAIN : status;
     }
-    bool completed = record->state == LK_STATE_COMPLETED;
-    if (completed != (record->stored->response.status != 0)) {
+    bool completed = operation->state == LK_STATE_COMPLETED;
+    if (completed != (operation->stored->response.status != 0)) {
         return LK_AGAIN;
     }
-    record->reason = record->stored->reason;
+    operation->reason = operation->stored->reason;
     if (completed) {
-        record->completed_ms = record->stored->at_ms;
-        record->status = record->stored->response.status;
-        record->answer_bytes = record->stored->response.headers.len +
-                               record->stored->response.body.len;
+        operation->completed_ms = operation->stored->at_ms;
+        operation->status = operation->stored->response.status;
+        operation->answer_bytes = operation->stored->response.headers.len +
+                                  operation->stored->response.body.len;
     }
     return LK_OK;
 }
 
 /* `still`: nothing can be committed now, so rows and index fit together. */
-static enum lk_status look_once(struct lk_sqlite *store, struct lk_hash128 hash,
-                                struct lk_operation *record, bool still)
+static enum lk_status read_operation_once(struct lk_sqlite *store,
+                                          struct lk_hash128 hash,
+                                          struct lk_operation *operation,
+                                          bool still)
 {
     struct lk_entry entry;
     uint64_t now;
@@ -421,14 +433,14 @@ static enum lk_status look_once(struct lk_sqlite *store, struct lk_hash128 hash,
         lk_entry_expired(&entry, now)) {
         return LK_NOT_FOUND;
     }
-    lk_operation_set(record, &entry, now);
-    enum lk_status status = read_claim(store, entry.token, record);
+    lk_operation_set(operation, &entry, now);
+    enum lk_status status = read_claim(store, entry.token, operation);
     if (!status && entry.queued && entry.state == LK_STATE_IN_PROGRESS) {
-        status = read_since(store, entry.number, &record->since_ms);
+        status = read_since(store, entry.number, &operation->since_ms);
     }
     return status ? status
-                  : add_answer(store, record,
-                               still || entry.state == LK_STATE_IN_PROGRESS);
+                  : add_response(store, operation,
+                                 still || entry.state == LK_STATE_IN_PROGRESS);
 }
 
 static bool names_equal(struct lk_name a, struct lk_name b)
@@ -439,7 +451,7 @@ static bool names_equal(struct lk_name a, struct lk_name b)
 }
 
 enum lk_status lk_sqlite_lookup(struct lk_store *base, struct lk_name name,
-                                struct lk_operation *record)
+                                struct lk_operation *operation)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
     struct lk_hash128 hash = lk_name_hash(base->secret, name);
@@ -447,44 +459,324 @@ enum lk_status lk_sqlite_lookup(struct lk_store *base, struct lk_name name,
     if (atomic_load(&store->health) == LK_HEALTH_BROKEN) {
         return LK_UNAVAILABLE;
     }
-    *record = (struct lk_operation){0};
-    enum lk_status status = look_once(store, hash, record, false);
+    *operation = (struct lk_operation){0};
+    enum lk_status status = read_operation_once(store, hash, operation, false);
     if (status == LK_AGAIN) {
         /* As in lk_sqlite_fetch: now nothing moves. */
         pthread_mutex_lock(&store->commit_lock);
-        lk_operation_free(record);
-        status = look_once(store, hash, record, true);
+        lk_operation_free(operation);
+        status = read_operation_once(store, hash, operation, true);
         pthread_mutex_unlock(&store->commit_lock);
     }
-    if (!status && !names_equal(record->name, name)) {
+    if (!status && !names_equal(operation->name, name)) {
         status = LK_CORRUPT;
     }
     if (status) {
-        lk_operation_free(record);
+        lk_operation_free(operation);
     }
     return status == LK_AGAIN ? LK_CORRUPT : status;
 }
 
 enum lk_status lk_sqlite_find(struct lk_store *base, struct lk_slice tenant,
-                              uint64_t number, struct lk_operation *record)
+                              uint64_t number, struct lk_operation *operation)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
     struct lk_operation first = {0};
     enum lk_status status = read_claim(store, number, &first);
 
-    *record = (struct lk_operation){0};
+    *operation = (struct lk_operation){0};
     if (status == LK_AGAIN ||
         (!status && tenant.len &&
          !latchkey_slice_equal(first.name.tenant, tenant))) {
         status = LK_NOT_FOUND;
     }
     if (!status) {
-        status = lk_sqlite_lookup(base, first.name, record);
+        status = lk_sqlite_lookup(base, first.name, operation);
     }
-    if (!status && record->number != number) {
-        lk_operation_free(record); /* the key was used anew since */
+    if (!status && operation->number != number) {
+        lk_operation_free(operation); /* the key was used anew since */
         status = LK_NOT_FOUND;
     }
     lk_operation_free(&first);
     return status;
+}
+
+/* ---- lists -------------------------------------------------------------- */
+
+/* Rows looked at in one call, so that a rare state does not hold the reader. */
+enum { LOOK_AT = 2000 };
+
+static void fill_operation(sqlite3_stmt *row, const struct lk_entry *entry,
+                           uint64_t now, struct lk_operation *operation)
+{
+    *operation = (struct lk_operation){
+        .name = {lk_column(row, 2), lk_column(row, 3), lk_column(row, 4)},
+        .fingerprint = lk_column(row, 5),
+        .claimed_ms = (uint64_t)sqlite3_column_int64(row, 6),
+        .ttl_ms = (uint64_t)sqlite3_column_int64(row, 7),
+        .attempt = (uint64_t)sqlite3_column_int64(row, 8),
+        .reason = lk_column(row, 10),
+    };
+    lk_operation_set(operation, entry, now);
+    if (operation->state == LK_STATE_COMPLETED) {
+        operation->completed_ms = (uint64_t)sqlite3_column_int64(row, 9);
+        if (latchkey_response_measure(lk_column(row, 11), &operation->status,
+                                      &operation->answer_bytes)) {
+            operation->status = 0; /* damaged; `verify` says so */
+        }
+    } else if (operation->state == LK_STATE_UNCERTAIN &&
+               !operation->reason.len) {
+        operation->reason = LK_SLICE("lock lapsed");
+    }
+}
+
+/* Is this the row of a record's current claim? */
+static bool is_current(struct lk_sqlite *store, sqlite3_stmt *row,
+                       struct lk_entry *entry)
+{
+    struct lk_hash128 hash;
+    struct lk_slice bytes = lk_column(row, 1);
+    uint64_t now;
+
+    if (bytes.len != sizeof(hash)) {
+        return false;
+    }
+    memcpy(&hash, bytes.data, sizeof(hash));
+    return lk_sqlite_entry(store, hash, entry, &now) &&
+           entry->token == (uint64_t)sqlite3_column_int64(row, 0);
+}
+
+/* Its unfinished jobs. */
+static enum lk_status count_jobs(const struct lk_sqlite *store,
+                                 struct lk_operation *operation)
+{
+    sqlite3_stmt *row = store->reads[LK_READ_JOB_COUNTS];
+
+    sqlite3_bind_int64(row, 1, (int64_t)operation->number);
+    int code = sqlite3_step(row);
+    if (code == SQLITE_ROW) {
+        operation->jobs_open = (uint64_t)sqlite3_column_int64(row, 0);
+        operation->jobs_dead = (uint64_t)sqlite3_column_int64(row, 1);
+        operation->jobs_uncertain = (uint64_t)sqlite3_column_int64(row, 2);
+    }
+    sqlite3_reset(row);
+    return lk_sqlite_status(code);
+}
+
+/* ---- whole records ------------------------------------------------------ */
+
+/*
+ * The entry as the rows of this view have it. The index may be ahead of them,
+ * and an answer must not be told apart from its state.
+ */
+static void set_entry(sqlite3_stmt *row, struct lk_entry *entry)
+{
+    entry->omitted = entry->evicted = false;
+    lk_entry_start(entry, (uint64_t)sqlite3_column_int64(row, 6),
+                   sqlite3_column_int64(row, 11));
+    if (sqlite3_column_type(row, 14) != SQLITE_NULL) {
+        lk_entry_apply(entry, (enum lk_row_kind)sqlite3_column_int(row, 14),
+                       (uint64_t)sqlite3_column_int64(row, 15));
+    }
+}
+
+static enum lk_status add_whole_response(sqlite3_stmt *row,
+                                         struct lk_operation *operation)
+{
+    struct lk_response response;
+    enum lk_status status =
+        latchkey_response_decode(lk_column(row, 18), &response);
+
+    if (status) {
+        return status;
+    }
+    operation->status = response.status;
+    operation->completed_ms = (uint64_t)sqlite3_column_int64(row, 16);
+    operation->answer_bytes = response.headers.len + response.body.len;
+    if (!operation->omitted) {
+        operation->stored =
+            lk_stored_make(operation->token, operation->completed_ms, &response,
+                           (struct lk_slice){0});
+        status = operation->stored ? LK_OK : LK_NOMEM;
+    }
+    return status;
+}
+
+/* LK_CORRUPT: a completed record without its answer. */
+static enum lk_status fill_whole(sqlite3_stmt *row, struct lk_entry *entry,
+                                 uint64_t now, struct lk_operation *operation)
+{
+    uint64_t generation = (uint64_t)sqlite3_column_int64(row, 10);
+
+    *operation = (struct lk_operation){
+        .name = {lk_column(row, 2), lk_column(row, 3), lk_column(row, 4)},
+        .fingerprint = lk_column(row, 5),
+        .claimed_ms = (uint64_t)sqlite3_column_int64(row, 6),
+        .ttl_ms = (uint64_t)sqlite3_column_int64(row, 7),
+        .attempt = (uint64_t)sqlite3_column_int64(row, 8),
+        .generation = generation ? generation : entry->token,
+        .keep_ms = (uint64_t)sqlite3_column_int64(row, 12),
+        .owner = lk_column(row, 13),
+        .evicted = entry->evicted,
+    };
+    lk_operation_set(operation, entry, now);
+    if (operation->state == LK_STATE_UNCERTAIN) {
+        operation->lock_until_ms = 0; /* swept or not, it is the same */
+        operation->reason = lk_column(row, 17);
+        if (!operation->reason.len) {
+            operation->reason = LK_SLICE("lock lapsed");
+        }
+    }
+    if (operation->state != LK_STATE_COMPLETED) {
+        return LK_OK;
+    }
+    if (operation->omitted) {
+        operation->reason = lk_column(row, 17);
+    }
+    return add_whole_response(row, operation);
+}
+
+/* ---- pages ----------------------------------------------------------------
+ */
+
+struct list_page {
+    const struct lk_list_query *query;
+    lk_operation_fn fn;
+    void *context;
+    uint64_t now;
+    size_t shown;
+    bool stopped;
+};
+
+static enum lk_status show_operation(struct lk_sqlite *store, sqlite3_stmt *row,
+                                     struct list_page *page)
+{
+    struct lk_entry entry;
+    struct lk_operation operation = {0};
+    enum lk_status status = LK_OK;
+
+    if (!is_current(store, row, &entry)) {
+        return LK_OK;
+    }
+    if (page->query->whole) {
+        set_entry(row, &entry);
+    }
+    if (lk_entry_expired(&entry, page->now)) {
+        return LK_OK;
+    }
+    if (page->query->whole) {
+        status = fill_whole(row, &entry, page->now, &operation);
+    } else {
+        fill_operation(row, &entry, page->now, &operation);
+    }
+    bool shown = !status && lk_list_matches(page->query, &operation, page->now);
+    if (shown && !page->query->whole) {
+        status = count_jobs(store, &operation);
+    }
+    if (shown && !status &&
+        (!page->query->attention ||
+         lk_list_needs_person(page->query, &operation, page->now))) {
+        page->shown++;
+        page->stopped = !page->fn(page->context, &operation);
+    }
+    lk_operation_free(&operation);
+    return status;
+}
+
+enum lk_status lk_sqlite_list(struct lk_store *base,
+                              const struct lk_list_query *query,
+                              lk_operation_fn fn, void *context, uint64_t *next)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    struct list_page page = {query, fn,   context, lk_sqlite_now(store),
+                             0,     false};
+    sqlite3_stmt *row =
+        lk_sqlite_read(store, query->whole    ? LK_READ_WHOLE
+                              : query->newest ? LK_READ_LIST_NEWEST
+                                              : LK_READ_LIST);
+    enum lk_status status = LK_OK;
+    size_t looked = 0;
+    int code = SQLITE_ROW;
+
+    if (!row) {
+        return LK_UNAVAILABLE;
+    }
+    *next = query->cursor;
+    sqlite3_bind_int64(
+        row, 1,
+        query->newest && !query->cursor ? INT64_MAX : (int64_t)query->cursor);
+    sqlite3_bind_int(row, 2, LOOK_AT);
+    while (!status && !page.stopped && page.shown < query->limit &&
+           (code = sqlite3_step(row)) == SQLITE_ROW) {
+        looked++;
+        *next = (uint64_t)sqlite3_column_int64(row, 0);
+        status = show_operation(store, row, &page);
+    }
+    if (code == SQLITE_DONE && looked < LOOK_AT) {
+        *next = 0;
+    }
+    lk_sqlite_read_done(store);
+    return status ? status : lk_sqlite_status(code);
+}
+
+/* ---- the audit log ---------------------------------------------------- */
+
+/* The statement for the index that helps, in the order that is asked for. */
+static enum lk_read choose_audit(const struct lk_audit_query *query)
+{
+    enum lk_read read = query->job ? LK_READ_AUDIT_JOB
+                        : query->name.tenant.len && query->name.key.len
+                            ? LK_READ_AUDIT_OF
+                            : LK_READ_AUDIT;
+
+    return read + query->newest;
+}
+
+static int64_t positive_or_max(uint64_t value)
+{
+    return value && value < INT64_MAX ? (int64_t)value : INT64_MAX;
+}
+
+static void bind_audit(sqlite3_stmt *row, const struct lk_audit_query *query)
+{
+    sqlite3_bind_int64(row, 1, (int64_t)query->after);
+    sqlite3_bind_int64(row, 2, positive_or_max(query->before));
+    sqlite3_bind_int64(row, 3, (int64_t)query->since_ms);
+    sqlite3_bind_int64(row, 4, positive_or_max(query->until_ms));
+    lk_bind_text(row, 5, query->who);
+    lk_bind_text(row, 6, query->action);
+    lk_bind_text(row, 7, query->name.tenant);
+    lk_bind_text(row, 8, query->name.scope);
+    lk_bind_text(row, 9, query->name.key);
+    sqlite3_bind_int64(row, 10, (int64_t)query->job);
+    sqlite3_bind_int64(row, 11, positive_or_max(query->limit));
+}
+
+enum lk_status lk_sqlite_audit(struct lk_store *base,
+                               const struct lk_audit_query *query,
+                               lk_audit_fn fn, void *context)
+{
+    struct lk_sqlite *store = (struct lk_sqlite *)base;
+    sqlite3_stmt *row = lk_sqlite_read(store, choose_audit(query));
+    bool stopped = false;
+    int code = SQLITE_ROW;
+
+    if (!row) {
+        return LK_UNAVAILABLE;
+    }
+    bind_audit(row, query);
+    while (!stopped && (code = sqlite3_step(row)) == SQLITE_ROW) {
+        struct lk_audit_entry entry = {
+            .id = (uint64_t)sqlite3_column_int64(row, 0),
+            .at_ms = (uint64_t)sqlite3_column_int64(row, 1),
+            .who = lk_column(row, 2),
+            .why = lk_column(row, 3),
+            .action = lk_column(row, 4),
+            .name = {lk_column(row, 5), lk_column(row, 6), lk_column(row, 7)},
+            .token = (uint64_t)sqlite3_column_int64(row, 8),
+        };
+        stopped = !fn(context, &entry);
+    }
+    lk_sqlite_read_done(store);
+    return lk_sqlite_status(code);
 }

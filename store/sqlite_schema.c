@@ -112,8 +112,9 @@ enum lk_status lk_sqlite_status(int code)
     }
 }
 
-static enum lk_status explain(struct lk_sqlite *store, sqlite3 *db, int code,
-                              const char *doing, struct lk_buf *error)
+static enum lk_status explain_failure(struct lk_sqlite *store, sqlite3 *db,
+                                      int code, const char *doing,
+                                      struct lk_buf *error)
 {
     enum lk_status status =
         latchkey_buf_printf(error, "cannot %s %s: %s%s", doing, store->path,
@@ -131,7 +132,8 @@ static enum lk_status explain(struct lk_sqlite *store, sqlite3 *db, int code,
  * another connection races with it. What is deleted is overwritten with zeros,
  * as Debian's SQLite does by itself.
  */
-static int configure(struct lk_sqlite *store, sqlite3 *db, bool writer)
+static int configure_connection(struct lk_sqlite *store, sqlite3 *db,
+                                bool writer)
 {
     char sql[320];
     int code =
@@ -177,14 +179,14 @@ enum lk_status lk_sqlite_connect(struct lk_sqlite *store, bool writer,
 
     if (code == SQLITE_OK) {
         sqlite3_extended_result_codes(*db, 1);
-        code = configure(store, *db, writer);
+        code = configure_connection(store, *db, writer);
     }
     if (code == SQLITE_OK && !has_log(*db)) {
         code = SQLITE_CANTOPEN; /* a file system without shared memory */
     }
-    enum lk_status status = code == SQLITE_OK
-                                ? lk_sqlite_check_files(store, error)
-                                : explain(store, *db, code, "open", error);
+    enum lk_status status =
+        code == SQLITE_OK ? lk_sqlite_check_files(store, error)
+                          : explain_failure(store, *db, code, "open", error);
     if (status) {
         sqlite3_close(*db);
         *db = NULL;
@@ -207,7 +209,7 @@ enum lk_status lk_sqlite_number(sqlite3 *db, const char *sql, int64_t *number)
     return code == SQLITE_DONE ? LK_NOT_FOUND : lk_sqlite_status(code);
 }
 
-static int upgrade(sqlite3 *db, int64_t version)
+static int upgrade_schema(sqlite3 *db, int64_t version)
 {
     char sql[96];
     int code = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
@@ -244,7 +246,7 @@ enum lk_status lk_sqlite_migrate(struct lk_sqlite *store, struct lk_buf *error)
             lk_sqlite_number(db, "SELECT count(*) FROM sqlite_schema", &tables);
     }
     if (status) {
-        return explain(store, db, sqlite3_errcode(db), "read", error);
+        return explain_failure(store, db, sqlite3_errcode(db), "read", error);
     }
     if (tables && application != APPLICATION) {
         status = latchkey_buf_printf(
@@ -259,9 +261,10 @@ enum lk_status lk_sqlite_migrate(struct lk_sqlite *store, struct lk_buf *error)
                                      store->path, (long long)version, SCHEMA);
         return status ? status : LK_VERSION;
     }
-    int code = version == SCHEMA ? SQLITE_OK : upgrade(db, version);
-    return code == SQLITE_OK ? LK_OK
-                             : explain(store, db, code, "migrate", error);
+    int code = version == SCHEMA ? SQLITE_OK : upgrade_schema(db, version);
+    return code == SQLITE_OK
+               ? LK_OK
+               : explain_failure(store, db, code, "migrate", error);
 }
 
 static const char *const statement_sql[] = {

@@ -1,4 +1,5 @@
-/* store.c - what all stores share: kept answers, batches, opening by URL. */
+/* store.c - what all stores share: the table of stores, stored responses,
+ * batches, and the checks of imported operations. */
 #include "store/store.h"
 
 #include <stdio.h>
@@ -113,34 +114,34 @@ struct lk_slice lk_audit_target(const struct lk_audit_entry *entry)
 }
 
 bool lk_list_matches(const struct lk_list_query *query,
-                     const struct lk_operation *record, uint64_t now)
+                     const struct lk_operation *operation, uint64_t now)
 {
-    return (query->any_state || record->state == query->state) &&
+    return (query->any_state || operation->state == query->state) &&
            (!query->tenant.len ||
-            latchkey_slice_equal(record->name.tenant, query->tenant)) &&
+            latchkey_slice_equal(operation->name.tenant, query->tenant)) &&
            (!query->scope.len ||
-            latchkey_slice_equal(record->name.scope, query->scope)) &&
-           record->claimed_ms >= query->since_ms &&
-           (!query->until_ms || record->claimed_ms < query->until_ms) &&
-           record->claimed_ms <= now &&
-           now - record->claimed_ms >= query->older_than_ms;
+            latchkey_slice_equal(operation->name.scope, query->scope)) &&
+           operation->claimed_ms >= query->since_ms &&
+           (!query->until_ms || operation->claimed_ms < query->until_ms) &&
+           operation->claimed_ms <= now &&
+           now - operation->claimed_ms >= query->older_than_ms;
 }
 
 bool lk_list_needs_person(const struct lk_list_query *query,
-                          const struct lk_operation *record, uint64_t now)
+                          const struct lk_operation *operation, uint64_t now)
 {
-    return record->state == LK_STATE_UNCERTAIN || record->jobs_dead ||
-           record->jobs_uncertain ||
-           (record->state == LK_STATE_IN_PROGRESS &&
-            record->claimed_ms <= now &&
-            now - record->claimed_ms >= query->long_ms);
+    return operation->state == LK_STATE_UNCERTAIN || operation->jobs_dead ||
+           operation->jobs_uncertain ||
+           (operation->state == LK_STATE_IN_PROGRESS &&
+            operation->claimed_ms <= now &&
+            now - operation->claimed_ms >= query->long_ms);
 }
 
-void lk_operation_free(struct lk_operation *record)
+void lk_operation_free(struct lk_operation *operation)
 {
-    lk_stored_unref(record->stored);
-    latchkey_buf_free(&record->text);
-    *record = (struct lk_operation){0};
+    lk_stored_unref(operation->stored);
+    latchkey_buf_free(&operation->text);
+    *operation = (struct lk_operation){0};
 }
 
 enum lk_status lk_batch_settle(struct lk_batch *batch, struct lk_hash128 hash)
@@ -252,4 +253,57 @@ void lk_store_promise(struct lk_store *store, char text[LK_PROMISE_SIZE])
     } else {
         memcpy(text, store->promise, LK_PROMISE_SIZE);
     }
+}
+
+/* ---- operations of another store ---------------------------------------- */
+
+uint64_t lk_operation_deadline(const struct lk_operation *operation)
+{
+    switch (operation->state) {
+    case LK_STATE_IN_PROGRESS:
+        return operation->lock_until_ms;
+    case LK_STATE_UNCERTAIN:
+        return operation->since_ms;
+    default:
+        return operation->expires_ms;
+    }
+}
+
+static bool is_within(struct lk_slice slice, size_t least, size_t most)
+{
+    return slice.len >= least && slice.len <= most;
+}
+
+static bool has_times(const struct lk_operation *operation)
+{
+    return operation->ttl_ms <= LK_IMPORT_TIME_MAX &&
+           operation->keep_ms <= LK_IMPORT_TIME_MAX &&
+           operation->claimed_ms <= LK_IMPORT_TIME_MAX &&
+           operation->completed_ms <= LK_IMPORT_TIME_MAX &&
+           lk_operation_deadline(operation) <= LK_IMPORT_TIME_MAX;
+}
+
+static bool has_numbers(const struct lk_operation *operation)
+{
+    return operation->token && operation->token <= LK_IMPORT_TOKEN_MAX &&
+           operation->number <= LK_IMPORT_TOKEN_MAX &&
+           operation->generation <= LK_IMPORT_TOKEN_MAX &&
+           operation->attempt <= INT64_MAX;
+}
+
+bool lk_operation_is_possible(const struct lk_operation *operation)
+{
+    const struct lk_name *name = &operation->name;
+    bool known = operation->state >= LK_STATE_IN_PROGRESS &&
+                 operation->state <= LK_STATE_RELEASED;
+    bool whole = operation->state != LK_STATE_COMPLETED || operation->omitted ||
+                 operation->stored;
+
+    return known && whole && has_numbers(operation) && has_times(operation) &&
+           is_within(name->tenant, 1, LK_TENANT_MAX) &&
+           is_within(name->scope, 1, LK_SCOPE_MAX) &&
+           is_within(name->key, 1, LK_KEY_MAX) &&
+           is_within(operation->fingerprint, 1, LK_FINGERPRINT_MAX) &&
+           is_within(operation->owner, 0, LK_OWNER_MAX) &&
+           is_within(operation->reason, 0, LK_REASON_MAX);
 }

@@ -167,7 +167,7 @@ struct lk_operation {
     struct lk_buf text;
 };
 
-void lk_operation_free(struct lk_operation *record);
+void lk_operation_free(struct lk_operation *operation);
 
 struct lk_list_query {
     bool any_state;
@@ -187,11 +187,11 @@ struct lk_list_query {
 
 /* What is asked for, but for `attention`. */
 bool lk_list_matches(const struct lk_list_query *query,
-                     const struct lk_operation *record, uint64_t now);
+                     const struct lk_operation *operation, uint64_t now);
 /* Uncertain, in progress for at least query->long_ms, or with jobs that are
  * dead or uncertain. */
 bool lk_list_needs_person(const struct lk_list_query *query,
-                          const struct lk_operation *record, uint64_t now);
+                          const struct lk_operation *operation, uint64_t now);
 
 /* Half of all tokens: whatever a file says, the store can go on. And times up
  * to the year 2248. */
@@ -199,9 +199,9 @@ bool lk_list_needs_person(const struct lk_list_query *query,
 #define LK_IMPORT_TIME_MAX  ((UINT64_C(1) << 43) - 1)
 
 /* import.c: may a record that came from elsewhere be one at all? */
-bool lk_operation_is_possible(const struct lk_operation *record);
+bool lk_operation_is_possible(const struct lk_operation *operation);
 /* When its lock or its TTL ends; uncertain: since when. */
-uint64_t lk_operation_deadline(const struct lk_operation *record);
+uint64_t lk_operation_deadline(const struct lk_operation *operation);
 
 /* What became of the records of an import. */
 struct lk_import {
@@ -261,7 +261,7 @@ struct lk_audit_query {
 
 /* Called for each row; false stops. */
 typedef bool (*lk_operation_fn)(void *context,
-                                const struct lk_operation *record);
+                                const struct lk_operation *operation);
 typedef bool (*lk_audit_fn)(void *context, const struct lk_audit_entry *entry);
 typedef void (*lk_progress_fn)(void *context, uint64_t done, uint64_t total);
 
@@ -376,10 +376,10 @@ struct lk_store_class {
 
     /* LK_NOT_FOUND if there is none. Reader thread. */
     enum lk_status (*lookup)(struct lk_store *store, struct lk_name name,
-                             struct lk_operation *record);
+                             struct lk_operation *operation);
     /* Of this tenant's, or of every one's if that is empty. */
     enum lk_status (*find)(struct lk_store *store, struct lk_slice tenant,
-                           uint64_t number, struct lk_operation *record);
+                           uint64_t number, struct lk_operation *operation);
     /* *next is the cursor of the next call, 0 at the end. Looks at a bounded
      * number of rows, so it may return few and still not be at the end.
      * Reader thread. */
@@ -440,8 +440,8 @@ struct lk_store_class {
      * and above result->highest_token as it was given. Start-up thread.
      */
     enum lk_status (*import)(struct lk_store *store,
-                             const struct lk_operation *records, size_t count,
-                             struct lk_import *result);
+                             const struct lk_operation *operations,
+                             size_t count, struct lk_import *result);
     enum lk_status (*import_audit)(struct lk_store *store,
                                    const struct lk_audit_entry *entries,
                                    size_t count);

@@ -3,7 +3,7 @@
  * answer early (C24). The jumps come from the fault file, so that the builds
  * without fault points can only skip them.
  */
-#include "store/clock.h"
+#include "store/sqlite_clock.h"
 #include "tests/store/fixture.h"
 
 #include <time.h>

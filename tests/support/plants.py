@@ -32,7 +32,7 @@ PLANTS = {
          "        record.state == LK_STATE_ABSENT &&\n")]),
     "published before it is committed": ("sqlite", APPLY, [
         ("        status = commit_open(store);\n",
-         "        publish(store);\n"
+         "        publish_batch(store);\n"
          "        status = commit_open(store);\n")]),
     "a failed commit is acknowledged": ("sqlite", APPLY, [
         ("    enum lk_status status = lk_sqlite_run(store, "

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "store/overlay.h"
+#include "store/index.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* clock.c - the embedded store's clock; clock.h says how it works. */
-#include "store/clock.h"
+/* sqlite_clock.c - the embedded store's clock; sqlite_clock.h says how it
+ * works. */
+#include "store/sqlite_clock.h"
 #include "lib/time.h"
 #include "store/fault.h"
 

@@ -1,6 +1,6 @@
 /*
- * clock.h - the embedded store's clock, which a jump of the wall clock does
- * not move.
+ * sqlite_clock.h - the embedded store's clock, which a jump of the wall clock
+ * does not move.
  *
  * Time is a base plus CLOCK_BOOTTIME since the start. The base is
  *  - within the same boot: the time last stored plus the boot time that has
@@ -10,8 +10,8 @@
  *    clock is *held* until an operator accepts the wall clock.
  * It is never below the highest time stored.
  */
-#ifndef LK_CLOCK_H
-#define LK_CLOCK_H
+#ifndef LK_SQLITE_CLOCK_H
+#define LK_SQLITE_CLOCK_H
 
 #include "latchkey.h"
 
