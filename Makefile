@@ -84,7 +84,7 @@ CLI_OBJS    := $(call objs,cli/*.c)
 # Everything of the daemon but its main, and what the tool compares ledgers with,
 # for tests that link it.
 DAEMON_PARTS := $(filter-out $(BUILD)/obj/daemon/main.o,$(DAEMON_OBJS)) $(COURIER_OBJS) \
-  $(CONFIG_OBJS) $(call objs,cli/compare*.c)
+  $(CONFIG_OBJS) $(call objs,cli/compare.c cli/csv.c)
 
 # What has one thread only proves nothing under SANITIZE=thread: most tests in
 # C, and those of the command line and of moving between stores.
@@ -293,7 +293,7 @@ SECONDS ?= 60
 FUZZ_CFLAGS := -std=gnu11 -g -O1 -D_GNU_SOURCE -Iinclude -I. -fsanitize=fuzzer-no-link,address,undefined \
   -fno-sanitize-recover=undefined $(PKG_CFLAGS)
 FUZZ_OBJS := $(patsubst %.c,build/fuzz/obj/%.o,$(wildcard lib/*.c) \
-  store/jobs.c cli/compare_csv.c)
+  store/jobs.c cli/csv.c)
 
 build/fuzz/obj/%.o: %.c
 	@mkdir -p $(@D)

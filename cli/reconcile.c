@@ -1,12 +1,284 @@
-/* reconcile.c - `latchkey reconcile`: a provider's ledger against ours. */
+/*
+ * reconcile.c - `latchkey reconcile`: compares a provider's export with the
+ * jobs of a target. The options, the jobs from the daemon, the lines from the
+ * export, and what to do with each finding.
+ */
 #include "cli/reconcile.h"
 #include "cli/commands.h"
+#include "config/config.h"
+#include "lib/form.h"
+#include "lib/http_syntax.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <strings.h>
 #include <sys/random.h>
+#include <unistd.h>
 
-/* The provider's clock may be ahead of ours by that. */
-enum { AHEAD_MS = 5 * 60 * 1000 };
+enum {
+    AHEAD_MS = 5 * 60 * 1000, /* the provider's clock may be ahead by that */
+    PAGE = 1000,              /* jobs read at a time */
+    PAGE_WHOLE = 50, /* the first one, with bodies; then by their sizes */
+    PAGE_BYTES = 4 << 20,
+};
+
+/* ---- Options --------------------------------------------------------------
+ */
+
+static const struct lk_option options[] = {
+    {"export", "FILE", "what the provider has: CSV or JSON lines"},
+    {"key-column", "NAME",
+     "its column of keys (idempotency_key); in JSON a\n"
+     "member or a JSON Pointer"},
+    {"id-column", "NAME", "its column of the provider's ids (id)"},
+    {"match", "HERE=THERE",
+     "meet by a reference of yours in place of the key:\n"
+     "a member (or JSON Pointer) of the job's body,\n"
+     "form:NAME or header:NAME, equals a column"},
+    {"time-column", "NAME", "its column of times, for --since and --until"},
+    {"compare", "HERE=THERE",
+     "a member (or JSON Pointer) of the job's body must\n"
+     "equal a column (may be repeated)"},
+    {"since", "TIME", "only what is from this time on"},
+    {"until", "TIME", "only what is from before this time"},
+    {"complete-until", "TIME",
+     "the export has all that happened before: then\n"
+     "what is not in it did not happen"},
+    {"apply", NULL, "resolve what is proven, not only say it"},
+    {"report", "FILE", "write all that is not matched, as JSON lines"},
+    {"probe", NULL,
+     "have the daemon ask the provider about what is\nuncertain"},
+    {"format", "csv|jsonl", "of the file, if its name does not tell"},
+    {"delimiter", "C", "between the fields of CSV (,): a character or tab"},
+    {"memory", "SIZE", "how much to use, about (64m)"},
+    {0},
+};
+
+const struct lk_manual lk_manual_reconcile = {
+    "Compares what a provider says it has with the jobs of a target: what is\n"
+    "the same, what differs, what only one side has. What is uncertain here "
+    "is\n"
+    "proven by being there, and by not being there if --complete-until says\n"
+    "that it would be; --apply resolves it. Exit status 1: something is open.",
+    options};
+
+static enum lk_exit read_memory(struct lk_run *run)
+{
+    const char *text = lk_args_value(&run->cli->args, "memory");
+    uint64_t bytes = 64 << 20;
+
+    if (text != NULL && (!lk_size_read(text, &bytes) || bytes < 1 << 20)) {
+        return lk_complain_usage(run->cli,
+                                 "--memory is \"%s\", but must be a size of 1m "
+                                 "or more: 64m, 1g",
+                                 text);
+    }
+    run->memory = bytes;
+    return LK_EXIT_DONE;
+}
+
+/* HERE=THERE; `skip` bytes of HERE are not its name. */
+static enum lk_exit split_pair(struct lk_run *run, const char *option,
+                               const char *text, size_t skip,
+                               struct lk_pair *pair)
+{
+    const char *equals = strrchr(text, '=');
+
+    if (equals == NULL || equals <= text + skip || equals[1] == '\0') {
+        return lk_complain_usage(run->cli,
+                                 "--%s is \"%s\", but must be "
+                                 "HERE=THERE: amount=amount_cents",
+                                 option, text);
+    }
+    pair->text = text;
+    pair->there = equals + 1;
+    pair->here = lk_must_make((size_t)(equals - text) + 1, 1);
+    memcpy(pair->here, text + skip, (size_t)(equals - text) - skip);
+    return LK_EXIT_DONE;
+}
+
+static enum lk_exit check_pointer(struct lk_run *run, const char *text)
+{
+    struct lk_picks picks = {0};
+    enum lk_status status = lk_picks_add(&picks, latchkey_slice(text));
+
+    lk_picks_free(&picks);
+    return status == LK_OK
+               ? LK_EXIT_DONE
+               : lk_complain_usage(run->cli, "\"%s\" is not a JSON Pointer",
+                                   text);
+}
+
+static enum lk_exit read_pair(struct lk_run *run, const char *text)
+{
+    struct lk_pair *pair = &run->pairs[run->pair_count];
+    enum lk_exit result;
+
+    if (run->pair_count == LK_PAIRS_MAX) {
+        return lk_complain_usage(run->cli, "--compare is given too often");
+    }
+    result = split_pair(run, "compare", text, 0, pair);
+    if (result == LK_EXIT_DONE) {
+        run->pair_count++;
+        result = check_pointer(run, pair->here);
+    }
+    return result;
+}
+
+/* The column of keys is then that of the reference. */
+static enum lk_exit read_match(struct lk_run *run)
+{
+    static const struct {
+        const char *prefix;
+        enum lk_match_place place;
+    } places[] = {{"header:", LK_MATCH_HEADER}, {"form:", LK_MATCH_FORM}};
+    const char *text = lk_args_value(&run->cli->args, "match");
+    size_t skip = 0;
+    enum lk_exit result;
+
+    if (text == NULL) {
+        return LK_EXIT_DONE;
+    }
+    if (lk_args_value(&run->cli->args, "key-column") != NULL) {
+        return lk_complain_usage(run->cli, "--match takes the place of "
+                                           "--key-column");
+    }
+    for (size_t i = 0; i < 2; i++) {
+        if (strncmp(text, places[i].prefix, strlen(places[i].prefix)) == 0) {
+            skip = strlen(places[i].prefix);
+            run->match_place = places[i].place;
+        }
+    }
+    result = split_pair(run, "match", text, skip, &run->match);
+    if (result == LK_EXIT_DONE && run->match_place == LK_MATCH_BODY) {
+        result = check_pointer(run, run->match.here);
+    }
+    run->export.columns[LK_COLUMN_KEY] =
+        (struct lk_column){run->match.there, true, -1};
+    return result;
+}
+
+/* An empty name: there is no such column. */
+static void name_column(struct lk_run *run, size_t column, const char *option,
+                        const char *otherwise)
+{
+    const char *name = lk_args_value(&run->cli->args, option);
+    struct lk_column *to = &run->export.columns[column];
+
+    to->needed = name != NULL && *name != '\0';
+    to->name = name == NULL ? otherwise : to->needed ? name : NULL;
+}
+
+static enum lk_exit read_columns(struct lk_run *run)
+{
+    struct lk_export *export = &run->export;
+    const char *text;
+    size_t at = 0;
+    enum lk_exit result = LK_EXIT_DONE;
+
+    name_column(run, LK_COLUMN_KEY, "key-column", "idempotency_key");
+    name_column(run, LK_COLUMN_ID, "id-column", "id");
+    name_column(run, LK_COLUMN_TIME, "time-column", NULL);
+    if (export->columns[LK_COLUMN_KEY].name == NULL &&
+        export->columns[LK_COLUMN_ID].name == NULL) {
+        return lk_complain_usage(run->cli, "neither a key nor an id is left to "
+                                           "compare by");
+    }
+    result = read_match(run);
+    while (result == LK_EXIT_DONE &&
+           (text = lk_args_next(&run->cli->args, "compare", &at)) != NULL) {
+        result = read_pair(run, text);
+    }
+    export->column_count = LK_COLUMN_VALUES + run->pair_count;
+    for (size_t i = 0; i < run->pair_count; i++) {
+        export->columns[LK_COLUMN_VALUES + i] =
+            (struct lk_column){run->pairs[i].there, true, -1};
+    }
+    return result;
+}
+
+static bool ends_in(const char *text, const char *ending)
+{
+    size_t length = strlen(text), tail = strlen(ending);
+
+    return length > tail && strcasecmp(text + length - tail, ending) == 0;
+}
+
+static enum lk_exit read_format(struct lk_run *run)
+{
+    const char *format = lk_args_value(&run->cli->args, "format");
+    const char *delimiter = lk_args_value(&run->cli->args, "delimiter");
+    const char *path = run->export.path;
+
+    if (format == NULL) {
+        format = ends_in(path, ".csv")                                 ? "csv"
+                 : ends_in(path, ".jsonl") || ends_in(path, ".ndjson") ? "jsonl"
+                                                                       : NULL;
+    }
+    if (format == NULL ||
+        (strcmp(format, "csv") != 0 && strcmp(format, "jsonl") != 0)) {
+        return lk_complain_usage(run->cli,
+                                 "say what %s is: --format csv or "
+                                 "--format jsonl",
+                                 path);
+    }
+    run->export.json = strcmp(format, "jsonl") == 0;
+    run->export.csv.delimiter = ',';
+    if (delimiter != NULL) {
+        bool tab = strcmp(delimiter, "tab") == 0;
+
+        if (!tab &&
+            (strlen(delimiter) != 1 || strchr("\"\r\n", *delimiter) != NULL)) {
+            return lk_complain_usage(
+                run->cli, "--delimiter must be one character, or tab");
+        }
+        run->export.csv.delimiter = tab ? '\t' : *delimiter;
+    }
+    return LK_EXIT_DONE;
+}
+
+static enum lk_exit read_times(struct lk_run *run)
+{
+    const struct lk_args *args = &run->cli->args;
+    uint64_t now_ms = run->cli->now_ms;
+    enum lk_exit result = lk_args_time(args, "since", now_ms, &run->since_ms);
+
+    if (result == LK_EXIT_DONE) {
+        result = lk_args_time(args, "until", now_ms, &run->until_ms);
+    }
+    if (result == LK_EXIT_DONE) {
+        result =
+            lk_args_time(args, "complete-until", now_ms, &run->complete_ms);
+    }
+    if (result == LK_EXIT_DONE && run->complete_ms > now_ms) {
+        result = lk_complain_usage(run->cli, "--complete-until is in the "
+                                             "future: no export has that");
+    }
+    return result;
+}
+
+static enum lk_exit read_options(struct lk_run *run)
+{
+    enum lk_exit result;
+
+    run->export.path = lk_args_value(&run->cli->args, "export");
+    run->report_path = lk_args_value(&run->cli->args, "report");
+    run->apply = lk_args_flag(&run->cli->args, "apply");
+    if (run->export.path == NULL && !lk_args_flag(&run->cli->args, "probe")) {
+        return lk_complain_usage(run->cli, "say what to compare with: --export "
+                                           "FILE, --probe or both");
+    }
+    result = read_times(run);
+    run->coverage.complete = run->complete_ms != 0;
+    if (result == LK_EXIT_DONE) {
+        result = read_memory(run);
+    }
+    if (result == LK_EXIT_DONE && run->export.path != NULL) {
+        result = read_format(run);
+    }
+    return result == LK_EXIT_DONE ? read_columns(run) : result;
+}
 
 /* ---- The target -----------------------------------------------------------
  */
@@ -61,21 +333,204 @@ static enum lk_exit probe(struct lk_run *run)
     return LK_EXIT_DONE;
 }
 
-/* ---- Reading the export ---------------------------------------------------
+/* ---- The jobs, from the daemon ---------------------------------------------
  */
 
 static enum lk_exit complain_status(enum lk_status status)
 {
-    if (status == LK_TOO_LARGE) {
-        lk_complain("too many jobs have one and the same provider's id, or "
-                    "value of --match: give more --memory, or --id-column '' "
-                    "if the ids mean nothing");
-    } else {
-        lk_complain("cannot use temporary files: %s",
-                    latchkey_status_text(status));
-    }
+    lk_complain("cannot use a temporary file: %s",
+                latchkey_status_text(status));
     return LK_EXIT_FAILED;
 }
+
+struct lk_hash128 lk_hash_text(const struct lk_run *run, struct lk_slice text)
+{
+    struct lk_siphash state;
+
+    lk_siphash_init(&state, run->key);
+    lk_siphash_update(&state, text.data, text.len);
+    return lk_siphash_final128(&state);
+}
+
+/* The value of the one header of that name; empty: there is none, or two. */
+static struct lk_slice find_header(struct lk_slice lines, const char *name)
+{
+    struct lk_slice found = {0};
+    size_t count = 0;
+
+    while (lines.len > 0) {
+        const char *end = memchr(lines.data, '\n', lines.len);
+        size_t length =
+            end == NULL ? lines.len : (size_t)(end - lines.data) + 1;
+        const char *colon = memchr(lines.data, ':', length);
+        size_t before = colon == NULL ? 0 : (size_t)(colon - lines.data);
+
+        if (colon != NULL &&
+            lk_compare_lower((struct lk_slice){lines.data, before},
+                             latchkey_slice(name)) == 0) {
+            found = (struct lk_slice){colon + 1, length - before - 1};
+            count++;
+        }
+        lines = (struct lk_slice){lines.data + length, lines.len - length};
+    }
+    while (found.len > 0 && (found.data[found.len - 1] == '\n' ||
+                             found.data[found.len - 1] == '\r')) {
+        found.len--;
+    }
+    return count == 1 ? lk_trim(found) : (struct lk_slice){0};
+}
+
+/* What --match names; empty: the job has none. `scratch` may hold it. */
+static struct lk_slice find_match(const struct lk_run *run,
+                                  const struct lk_picks *picks, bool json,
+                                  const struct lk_reply *job,
+                                  struct lk_buf *scratch)
+{
+    switch (run->match_place) {
+    case LK_MATCH_HEADER:
+        return find_header(lk_field_text(job, "headers"), run->match.here);
+    case LK_MATCH_FORM:
+        scratch->len = 0;
+        return lk_form_find(lk_field_text(job, "body"),
+                            latchkey_slice(run->match.here), scratch) == LK_OK
+                   ? lk_trim(latchkey_buf_slice(scratch))
+                   : (struct lk_slice){0};
+    default:
+        return json ? lk_trim(picks->picks[run->pair_count].value)
+                    : (struct lk_slice){0};
+    }
+}
+
+/* The values of its body that are compared, and what it meets lines by. */
+static void take_values(struct lk_run *run, struct lk_picks *picks,
+                        const struct lk_reply *job, struct lk_item *item,
+                        struct lk_slice *texts, struct lk_buf *scratch)
+{
+    bool json = lk_picks_read(picks, lk_field_text(job, "body")) == LK_OK;
+    struct lk_slice meets = texts[LK_TEXT_KEY];
+
+    for (size_t i = 0; i < run->pair_count; i++) {
+        struct lk_slice *value = &texts[LK_TEXT_VALUES + i];
+
+        *value = json ? picks->picks[i].value : (struct lk_slice){0};
+        lk_must(lk_value_hash(run->key, *value, &item->values[i]));
+    }
+    if (run->match.text != NULL) {
+        meets = find_match(run, picks, json, job, scratch);
+        texts[LK_TEXT_MATCH] = meets;
+    }
+    if (meets.len > 0) {
+        item->flags |= LK_ITEM_KEY;
+        item->key = lk_hash_text(run, meets);
+    }
+}
+
+static uint16_t time_flags(const struct lk_run *run, const struct lk_reply *job)
+{
+    uint64_t created_ms = lk_field_number(job, "created_ms");
+    uint64_t ended_ms = lk_field_number(job, "ended_ms");
+    uint64_t last_ms = ended_ms > created_ms ? ended_ms : created_ms;
+    uint16_t flags = 0;
+
+    if (created_ms >= run->since_ms &&
+        (run->until_ms == 0 || created_ms < run->until_ms)) {
+        flags |= LK_ITEM_WINDOW;
+    }
+    if (run->complete_ms != 0) {
+        flags |= last_ms >= run->complete_ms ? LK_ITEM_LATER : 0;
+        flags |=
+            last_ms + run->settle_ms < run->complete_ms ? LK_ITEM_SETTLED : 0;
+    }
+    return flags;
+}
+
+static enum lk_exit add_job(struct lk_run *run, struct lk_picks *picks,
+                            const struct lk_reply *job)
+{
+    static const char *const names[] = {"reference", "tenant", "name",
+                                        "downstream_key", "provider_id"};
+    struct lk_slice texts[LK_TEXTS] = {{0}};
+    struct lk_item item = {
+        .number = lk_field_number(job, "id"),
+        .attempt = (uint32_t)lk_field_number(job, "attempts"),
+        .flags = time_flags(run, job),
+    };
+    struct lk_buf scratch = {0};
+    enum lk_job_state state;
+    enum lk_status status;
+
+    if (!lk_job_state_parse(lk_field_text(job, "state"), &state)) {
+        return lk_complain_reply(run->cli);
+    }
+    item.state = (uint16_t)state;
+    for (size_t i = 0; i < LK_TEXT_MATCH; i++) {
+        texts[i] = lk_field_text(job, names[i]);
+    }
+    if (texts[LK_TEXT_ID].len > 0) {
+        item.flags |= LK_ITEM_ID;
+        item.id = lk_hash_text(run, texts[LK_TEXT_ID]);
+    }
+    take_values(run, picks, job, &item, texts, &scratch);
+    status = lk_comparison_add_job(run->comparison, &item, texts,
+                                   LK_TEXT_VALUES + run->pair_count);
+    latchkey_buf_free(&scratch);
+    run->jobs++;
+    return status == LK_OK ? LK_EXIT_DONE : complain_status(status);
+}
+
+/* As many as fit, by what the last page took. */
+static uint64_t next_limit(const struct lk_reply *rows, uint64_t limit)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct lk_reply *job = &rows->elements[i];
+
+        for (size_t k = 0; k < job->count; k++) {
+            bytes += job->elements[k].text.len + 64;
+        }
+    }
+    if (rows->count > 0) {
+        limit = PAGE_BYTES / (bytes / rows->count + 1);
+    }
+    return limit < 1 ? 1 : limit > PAGE ? PAGE : limit;
+}
+
+static enum lk_exit read_jobs(struct lk_run *run)
+{
+    struct lk_jobs_filter filter = {
+        .target = run->target,
+        .whole = run->pair_count > 0 || run->match.text != NULL,
+    };
+    struct lk_picks picks = {0};
+    uint64_t limit = filter.whole ? PAGE_WHOLE : PAGE;
+    uint64_t cursor = 0;
+    enum lk_exit result;
+
+    for (size_t i = 0; i < run->pair_count; i++) {
+        /* Looked at when the options were read. */
+        lk_must(lk_picks_add(&picks, latchkey_slice(run->pairs[i].here)));
+    }
+    if (run->match.text != NULL && run->match_place == LK_MATCH_BODY) {
+        lk_must(lk_picks_add(&picks, latchkey_slice(run->match.here)));
+    }
+    do {
+        const struct lk_reply *rows = NULL;
+
+        result = lk_jobs_page(run->cli, &filter, limit, &cursor, &rows);
+        for (size_t i = 0; result == LK_EXIT_DONE && i < rows->count; i++) {
+            result = add_job(run, &picks, &rows->elements[i]);
+        }
+        if (result == LK_EXIT_DONE && filter.whole) {
+            limit = next_limit(rows, limit);
+        }
+    } while (result == LK_EXIT_DONE && cursor != 0);
+    lk_picks_free(&picks);
+    return result;
+}
+
+/* ---- Reading the export ---------------------------------------------------
+ */
 
 static uint16_t line_flags(const struct lk_run *run, struct lk_slice time)
 {
@@ -114,7 +569,7 @@ static enum lk_exit add_row(struct lk_run *run, const struct lk_row *row)
                               &item.values[i]));
     }
     run->coverage.lines++;
-    status = lk_reconcile_add(run->reconcile, LK_THERE, &item);
+    status = lk_comparison_add_line(run->comparison, &item);
     return status == LK_OK ? LK_EXIT_DONE : complain_status(status);
 }
 
@@ -199,11 +654,23 @@ static bool is_strange(const struct lk_run *run,
             run->until_ms != 0);
 }
 
+static enum lk_status take_deferred(struct lk_run *run,
+                                    const struct lk_finding *finding)
+{
+    run->failed = take_finding(
+        run, run->proven ? LK_CLASS_ABSENT : LK_CLASS_OPEN, finding);
+    return run->failed == LK_EXIT_DONE ? LK_OK : LK_REPLY;
+}
+
+/* `found` of the comparison. LK_REPLY: run->failed says what was wrong. */
 static enum lk_status found(void *context, const struct lk_finding *finding)
 {
     struct lk_run *run = context;
     enum lk_class of = lk_judge(finding);
 
+    if (run->ended) {
+        return take_deferred(run, finding);
+    }
     if (of == LK_CLASS_HAPPENED && is_doubtful(run, finding)) {
         of = LK_CLASS_AMBIGUOUS;
     }
@@ -218,7 +685,7 @@ static enum lk_status found(void *context, const struct lk_finding *finding)
     run->coverage.missing += of == LK_CLASS_HERE;
     if (of == LK_CLASS_ABSENT) {
         /* Whether that proves anything is known only at the end. */
-        return lk_spill_add(&run->pending, 0, finding->here);
+        return lk_comparison_defer(run->comparison, finding->here);
     }
     run->failed = take_finding(run, of, finding);
     return run->failed == LK_EXIT_DONE ? LK_OK : LK_REPLY;
@@ -231,73 +698,72 @@ static void show_progress(void *context, uint64_t done, uint64_t total)
     lk_bar_show(&run->bar, done, total);
 }
 
-static enum lk_exit take_pending(struct lk_run *run)
-{
-    bool proof = lk_absence_fault(&run->coverage) == NULL;
-    struct lk_spill_reader reader;
-    enum lk_status status = lk_spill_seal(&run->pending);
-    enum lk_exit result = LK_EXIT_DONE;
-    const void *item;
-
-    if (status != LK_OK) {
-        return complain_status(status);
-    }
-    lk_spill_read(&reader, &run->pending, 0);
-    while (result == LK_EXIT_DONE && (item = lk_spill_next(&reader)) != NULL) {
-        struct lk_finding finding = {.meeting = LK_ONLY_HERE, .here = item};
-
-        result = take_finding(run, proof ? LK_CLASS_ABSENT : LK_CLASS_OPEN,
-                              &finding);
-    }
-    status = lk_spill_read_end(&reader);
-    return status == LK_OK ? result : complain_status(status);
-}
-
 /* ---- The command ----------------------------------------------------------
  */
 
-static enum lk_exit open_join(struct lk_run *run)
+/* SQLite would silently take another folder. /tmp is often a file system in
+ * memory, which would defeat the purpose. */
+static enum lk_exit check_folder(void)
 {
-    struct lk_reconcile_setup setup = {
+    const char *named = getenv("TMPDIR");
+    const char *folder = named != NULL && *named != '\0'        ? named
+                         : access("/var/tmp", W_OK | X_OK) == 0 ? "/var/tmp"
+                                                                : "/tmp";
+
+    if (access(folder, W_OK | X_OK) == 0) {
+        return LK_EXIT_DONE;
+    }
+    lk_complain("cannot make a temporary file in %s: %s; TMPDIR names "
+                "another folder",
+                folder, strerror(errno));
+    return LK_EXIT_FAILED;
+}
+
+static enum lk_exit open_comparison(struct lk_run *run)
+{
+    struct lk_comparison_setup setup = {
         .memory = run->memory,
         .pairs = (unsigned)run->pair_count,
         .shared_keys = run->match.text != NULL,
-        .temporary = lk_temporary,
         .found = found,
         .progress = show_progress,
         .context = run,
     };
-    enum lk_status status = lk_reconcile_open(&setup, &run->reconcile);
-    int fd = -1;
+    enum lk_exit result = check_folder();
+    enum lk_status status = LK_OK;
 
-    if (status == LK_OK) {
-        status = lk_temporary(NULL, &fd);
-    }
-    if (status == LK_OK) {
-        status = lk_spill_open(&run->pending, fd, lk_item_size(setup.pairs), 1,
-                               1 << 16);
+    if (result == LK_EXIT_DONE) {
+        status = lk_comparison_open(&setup, &run->comparison);
     }
     if (status != LK_OK) {
         return complain_status(status);
     }
-    if (getrandom(run->key, sizeof(run->key), 0) != (ssize_t)sizeof(run->key)) {
+    if (result == LK_EXIT_DONE &&
+        getrandom(run->key, sizeof(run->key), 0) != (ssize_t)sizeof(run->key)) {
         lk_complain("there is no randomness");
-        return LK_EXIT_FAILED;
+        result = LK_EXIT_FAILED;
     }
-    return LK_EXIT_DONE;
+    return result;
 }
 
+/* All that is neither here nor there decides whether absence proves anything,
+ * so the jobs that may be proven absent come last. */
 static enum lk_exit join(struct lk_run *run)
 {
     enum lk_status status;
 
     lk_bar_start(&run->bar, run->cli, "comparing");
-    status = lk_reconcile_run(run->reconcile);
+    status = lk_comparison_run(run->comparison);
     lk_bar_stop(&run->bar);
+    if (status == LK_OK) {
+        run->ended = true;
+        run->proven = lk_absence_fault(&run->coverage) == NULL;
+        status = lk_comparison_take_deferred(run->comparison);
+    }
     if (run->failed != LK_EXIT_DONE) {
         return run->failed;
     }
-    return status == LK_OK ? take_pending(run) : complain_status(status);
+    return status == LK_OK ? LK_EXIT_DONE : complain_status(status);
 }
 
 static enum lk_exit compare(struct lk_run *run)
@@ -307,10 +773,10 @@ static enum lk_exit compare(struct lk_run *run)
     run->coverage.has_header =
         !run->export.json && run->export.columns[LK_COLUMN_KEY].index >= 0;
     if (result == LK_EXIT_DONE) {
-        result = open_join(run);
+        result = open_comparison(run);
     }
     if (result == LK_EXIT_DONE) {
-        result = lk_ledger_read(run);
+        result = read_jobs(run);
     }
     /* What was forgotten while it was read counts as well. */
     if (result == LK_EXIT_DONE) {
@@ -329,10 +795,9 @@ enum lk_exit lk_run_reconcile(struct lk_cli *cli)
         .cli = cli,
         .target = cli->args.words[0],
         .export = {.fd = -1},
-        .spool = {.fd = -1},
         .doc = {.out = &cli->out},
     };
-    enum lk_exit result = lk_run_options(&run);
+    enum lk_exit result = read_options(&run);
 
     if (result == LK_EXIT_DONE) {
         result = check_target(&run);
@@ -352,9 +817,7 @@ enum lk_exit lk_run_reconcile(struct lk_cli *cli)
     if (run.report != NULL) {
         fclose(run.report);
     }
-    lk_reconcile_close(run.reconcile);
-    lk_spill_close(&run.pending);
-    lk_spool_close(&run.spool);
+    lk_comparison_close(run.comparison);
     lk_export_close(&run.export);
     for (size_t i = 0; i < run.pair_count; i++) {
         free(run.pairs[i].here);

@@ -3,37 +3,15 @@
 #define LK_CLI_RECONCILE_H
 
 #include "cli/compare.h"
+#include "cli/csv.h"
 #include "cli/jobs.h"
 #include "cli/move.h"
+#include "lib/json.h"
 
 #include <stdio.h>
 #include <sys/stat.h>
 
-/* ---- Files that vanish (reconcile_temp.c) ---------------------------------
- */
-
-/* As setup.temporary of lk_reconcile: complains, and returns LK_IO. */
-LK_MUST_CHECK enum lk_status lk_temporary(void *context, int *fd);
-
-/* Texts behind each other in a temporary file. Start it as {.fd = -1}. */
-struct lk_spool {
-    int fd;
-    uint64_t end; /* of what is in the file */
-    struct lk_buf buf;
-};
-
-/* *place is where they stand. Longer ones are cut to LK_SPOOL_TEXT. */
-enum { LK_SPOOL_TEXT = 255 };
-LK_MUST_CHECK enum lk_status lk_spool_add(struct lk_spool *spool,
-                                          const struct lk_slice *texts,
-                                          size_t count, uint64_t *place);
-/* Reads them again; they stand in `buf`. */
-LK_MUST_CHECK enum lk_status lk_spool_get(struct lk_spool *spool,
-                                          uint64_t place, struct lk_buf *buf,
-                                          struct lk_slice *texts, size_t count);
-void lk_spool_close(struct lk_spool *spool);
-
-/* ---- The export (reconcile_file.c) ----------------------------------------
+/* ---- The export (reconcile_export.c) ----------------------------------------
  */
 
 enum {
@@ -132,9 +110,9 @@ struct lk_run {
     enum lk_match_place match_place;
     uint8_t key[LK_SIPHASH_KEY]; /* of all hashes */
     struct lk_export export;
-    struct lk_reconcile *reconcile;
-    struct lk_spool spool;
-    struct lk_spill pending; /* absent, if absence proves anything */
+    struct lk_comparison *comparison;
+    bool proven; /* absence proves something: known once all is compared */
+    bool ended;  /* all is compared, and the deferred jobs follow */
     struct lk_bar bar;
     enum lk_exit failed; /* why a call from the join ended it */
     uint64_t ordered_ms; /* when the daemon was last told something */
@@ -156,18 +134,13 @@ struct lk_run {
     struct lk_buf lines; /* for people, the first ones */
 };
 
-/* From the command line (reconcile_options.c); complains. */
-LK_MUST_CHECK enum lk_exit lk_run_options(struct lk_run *run);
-
-/* All jobs of the target, from the daemon (reconcile_ledger.c). */
-LK_MUST_CHECK enum lk_exit lk_ledger_read(struct lk_run *run);
 struct lk_hash128 lk_hash_text(const struct lk_run *run, struct lk_slice text);
 
 /* What comes next takes long, and the daemon may close what is idle: the next
  * call connects anew. */
 void lk_run_disconnect(struct lk_run *run);
 
-/* Resolves by proof (reconcile_apply.c). */
+/* Resolves by proof (reconcile_report.c). */
 LK_MUST_CHECK enum lk_exit lk_resolve_by_proof(struct lk_run *run,
                                                enum lk_class of,
                                                const struct lk_finding *finding,

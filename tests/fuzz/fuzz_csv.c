@@ -3,7 +3,7 @@
  * fields are written anew, each in quotes, is the same row. The first byte
  * chooses the delimiter.
  */
-#include "cli/compare.h"
+#include "cli/csv.h"
 
 #include <stdlib.h>
 #include <string.h>

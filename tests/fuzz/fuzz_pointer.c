@@ -3,7 +3,6 @@
  * found is JSON and stands in the text, what follows it changes nothing, and
  * both readers of JSON find the same.
  */
-#include "cli/compare.h"
 #include "lib/json.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* compare_csv.c - rows of CSV (RFC 4180), from bytes as they come. */
-#include "cli/compare.h"
+#include "cli/csv.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* reconcile_file.c - reads an export: rows of CSV, or lines of JSON. */
+/* reconcile_export.c - reads an export: rows of CSV, or lines of JSON. */
 #include "cli/reconcile.h"
+#include "lib/http_syntax.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -56,20 +57,6 @@ static void advance(struct lk_export *export, size_t used, size_t lines)
 /* ---- Rows -----------------------------------------------------------------
  */
 
-/* Keys and ids of ours have none. */
-static struct lk_slice trim(struct lk_slice text)
-{
-    while (text.len > 0 && (*text.data == ' ' || *text.data == '\t')) {
-        text.data++;
-        text.len--;
-    }
-    while (text.len > 0 && (text.data[text.len - 1] == ' ' ||
-                            text.data[text.len - 1] == '\t')) {
-        text.len--;
-    }
-    return text;
-}
-
 static void take_cells(const struct lk_export *export, struct lk_row *row)
 {
     for (size_t i = 0; i < export->column_count; i++) {
@@ -81,8 +68,8 @@ static void take_cells(const struct lk_export *export, struct lk_row *row)
                                          : export->csv.fields[index];
         }
     }
-    row->cells[LK_COLUMN_KEY] = trim(row->cells[LK_COLUMN_KEY]);
-    row->cells[LK_COLUMN_ID] = trim(row->cells[LK_COLUMN_ID]);
+    row->cells[LK_COLUMN_KEY] = lk_trim(row->cells[LK_COLUMN_KEY]);
+    row->cells[LK_COLUMN_ID] = lk_trim(row->cells[LK_COLUMN_ID]);
 }
 
 static void check_row(const struct lk_export *export, struct lk_row *row)
