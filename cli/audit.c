@@ -5,7 +5,7 @@
 
 enum { PAGE = 1000, DEFAULT_LIMIT = 100, FOLLOW_MS = 1000 };
 
-static const struct lk_option options[] = {
+static const struct lk_option audit_options[] = {
     {"who", "NAME", "only what this user or person did"},
     {"action", "ACTION", "only this action, or those that begin with it"},
     {"reference", "REFERENCE", "only what was done to this operation"},
@@ -27,7 +27,7 @@ const struct lk_manual lk_manual_audit = {
     "are the newest entries, the newest last; --after shows the oldest ones\n"
     "behind an entry. A TIME is 2026-01-31, 2026-01-31T12:00:00Z, or so long\n"
     "ago: 2h.",
-    options};
+    audit_options};
 
 struct reading {
     struct lk_cli *cli;
@@ -52,7 +52,7 @@ struct reading {
  */
 
 /* The operation's own entries; its name has to be found first. */
-static enum lk_exit read_reference(struct reading *reading)
+static enum lk_exit find_audited_name(struct reading *reading)
 {
     struct lk_cli *cli = reading->cli;
     const char *reference = lk_args_value(&cli->args, "reference");
@@ -110,7 +110,7 @@ static enum lk_exit read_numbers(struct reading *reading)
     return result;
 }
 
-static enum lk_exit read_filter(struct reading *reading)
+static enum lk_exit read_audit_filter(struct reading *reading)
 {
     struct lk_cli *cli = reading->cli;
     const struct lk_args *args = &cli->args;
@@ -135,7 +135,7 @@ static enum lk_exit read_filter(struct reading *reading)
     if (result == LK_EXIT_DONE) {
         result = lk_args_time(args, "until", cli->now_ms, &reading->until_ms);
     }
-    return result == LK_EXIT_DONE ? read_reference(reading) : result;
+    return result == LK_EXIT_DONE ? find_audited_name(reading) : result;
 }
 
 /* The words of this filter, with these bounds of the ids; 0: none. */
@@ -211,8 +211,9 @@ static void show_entry(struct reading *reading, const struct lk_reply *entry)
  */
 
 /* A page of at most `most`. One that is not full is the last. */
-static enum lk_exit fetch(struct reading *reading, struct lk_words *words,
-                          uint64_t most, const struct lk_reply **page)
+static enum lk_exit fetch_audit_page(struct reading *reading,
+                                     struct lk_words *words, uint64_t most,
+                                     const struct lk_reply **page)
 {
     enum lk_exit result;
 
@@ -239,7 +240,7 @@ static enum lk_exit show_onwards(struct reading *reading, uint64_t *after,
 
         add_filter(&words, reading, *after, before);
         most = limit > PAGE ? PAGE : limit;
-        result = fetch(reading, &words, most, &page);
+        result = fetch_audit_page(reading, &words, most, &page);
         if (result != LK_EXIT_DONE) {
             return result;
         }
@@ -270,7 +271,7 @@ static enum lk_exit find_first(struct reading *reading, uint64_t *first)
 
         add_filter(&words, reading, 0, before);
         lk_words_add(&words, "NEWEST");
-        result = fetch(reading, &words, most, &page);
+        result = fetch_audit_page(reading, &words, most, &page);
         if (result != LK_EXIT_DONE || page->count < most) {
             *first = 0;
             return result;
@@ -350,7 +351,7 @@ static enum lk_exit follow(struct reading *reading, uint64_t last)
     return result;
 }
 
-static enum lk_exit show(struct reading *reading)
+static enum lk_exit show_audit(struct reading *reading)
 {
     struct lk_cli *cli = reading->cli;
     bool follows = lk_args_flag(&cli->args, "follow");
@@ -386,10 +387,10 @@ enum lk_exit lk_run_audit(struct lk_cli *cli)
                   .legible = 20},
         .doc = {.out = &cli->out},
     };
-    enum lk_exit result = read_filter(&reading);
+    enum lk_exit result = read_audit_filter(&reading);
 
     if (result == LK_EXIT_DONE) {
-        result = show(&reading);
+        result = show_audit(&reading);
     }
     latchkey_buf_free(&reading.text);
     return result;

@@ -2,7 +2,7 @@
 #ifndef LK_CLI_H
 #define LK_CLI_H
 
-#include "cli/put.h"
+#include "cli/output.h"
 #include "latchkey.h"
 
 /* What the program's exit status says; --help and the manual list them. */
@@ -103,7 +103,7 @@ const struct lk_command *lk_help_find(const char *name);
 const char *lk_help_nearest_option(const struct lk_command *command,
                                    const char *word);
 
-/* ---- Named servers (profile.c) ------------------------------------------- */
+/* ---- Named servers (where.c) ------------------------------------------- */
 
 /* NULL: not said. */
 struct lk_profile {
@@ -174,6 +174,9 @@ void lk_hint(const struct lk_cli *cli, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 uint64_t lk_wall_clock_ms(void);
+
+/* An environment variable that is set and not empty; else NULL. */
+const char *lk_environment(const char *name);
 
 /* Writes what stands in cli->out to standard output, and empties it. */
 LK_MUST_CHECK enum lk_exit lk_cli_flush(struct lk_cli *cli);
@@ -264,7 +267,7 @@ LK_MUST_CHECK enum lk_exit lk_each_operation(struct lk_cli *cli,
                                              enum lk_meaning meaning,
                                              lk_subject_fn act, void *context);
 
-/* cli->subject in full, with its story (record.c); an lk_subject_fn. */
+/* cli->subject in full, with its story (show.c); an lk_subject_fn. */
 LK_MUST_CHECK enum lk_exit lk_operation_show(struct lk_cli *cli, void *context);
 /* As lk_call; then *record is its record, with the answer if --headers or
  * --body asks for it, which needs --why. LK_EXIT_NO: there is none, and that
@@ -275,7 +278,7 @@ enum lk_put_colour lk_operation_colour(struct lk_slice state);
 /* What is in progress for longer needs a person's eye, whatever its lock. */
 enum { LK_LONG_MS = 3600 * 1000 };
 
-/* HEALTH (health.c). As lk_call; then it has a status that is known. */
+/* HEALTH (daemon_status.c). As lk_call; then it has a status that is known. */
 LK_MUST_CHECK enum lk_exit lk_health_fetch(struct lk_cli *cli,
                                            const struct lk_reply **health);
 /* The exit status that it means; LK_EXIT_FAILED: it is not HEALTH's. */
@@ -332,11 +335,60 @@ void lk_words_add_name(struct lk_words *words, const struct lk_cli *cli);
 
 /*
  * A progress bar on a terminal, drawn by a thread that asks the daemon on a
- * connection of its own (progress.c). NULL where there is nothing to draw on.
+ * connection of its own (terminal.c). NULL where there is nothing to draw on.
  */
 struct lk_progress;
 struct lk_progress *lk_progress_start(const struct lk_cli *cli,
                                       const char *title);
 void lk_progress_stop(struct lk_progress *progress); /* NULL is fine */
+
+/* ---- Lists that come in pages, with --limit, --all and --cursor (list.c) ---
+ */
+
+enum { LK_LISTING_PAGE = 1000 };
+
+/* Filled by the command, up to `doc`. */
+struct lk_listing {
+    struct lk_cli *cli;
+    const char *title; /* of the array in JSON */
+    void (*put_heading)(struct lk_table *table);
+    void (*put_row)(struct lk_table *table, const struct lk_reply *row,
+                    uint64_t now_ms);
+    bool (*needs_person)(const struct lk_reply *row, uint64_t now_ms);
+    /* Asks for at most `limit` rows from list->cursor on, moves the cursor (0:
+     * that was the last page) and shows them. */
+    enum lk_exit (*page)(struct lk_listing *list, uint64_t limit);
+    const void *context;
+    uint64_t most; /* rows, whatever --limit and --all say; 0: any number */
+    struct lk_table table;
+    struct lk_doc doc;
+
+    uint64_t left; /* how many are still wanted */
+    uint64_t cursor;
+    uint64_t shown;
+    uint64_t alarms; /* of these, for a person */
+};
+
+/* One row, of a page. */
+void lk_listing_show(struct lk_listing *list, const struct lk_reply *row);
+/* All pages. Complains unless it returns LK_EXIT_DONE. */
+LK_MUST_CHECK enum lk_exit lk_listing_run(struct lk_listing *list);
+/* "3 jobs, 1 dead or uncertain", and how to see more. */
+void lk_listing_end(const struct lk_listing *list, const char *noun,
+                    const char *alarm);
+
+/* ---- A bar that is drawn by the one who works (terminal.c) ------------
+ */
+
+struct lk_bar {
+    const char *title;
+    bool on;
+    uint64_t drawn_ms;
+};
+
+void lk_bar_start(struct lk_bar *bar, const struct lk_cli *cli,
+                  const char *title);
+void lk_bar_show(struct lk_bar *bar, uint64_t done, uint64_t total);
+void lk_bar_stop(struct lk_bar *bar);
 
 #endif

@@ -5,9 +5,9 @@
 #include "cli/cli.h"
 
 /*
- * A command is a row here and a file of its own that defines lk_run_ID and
- * lk_manual_ID. Columns: id, name, usage, least and most words, which options
- * of every command it takes, summary.
+ * A new command is one row here, and lk_run_ID and lk_manual_ID in the file
+ * that its users would look in. Columns: id, name, usage, least and most words,
+ * which options of every command it takes, summary.
  */
 #define LK_NAME "(REFERENCE... | TENANT SCOPE KEY | PROVIDER-ID)"
 enum { LK_NAMES_MAX = 1000 };

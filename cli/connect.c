@@ -73,7 +73,7 @@ static bool begins_with(struct lk_slice text, const char *word)
 
 /* An error that latchkeyd does not give to commands that it knows. DENIED is
  * how a Redis in protected mode greets clients. */
-static bool is_strange(struct lk_slice text)
+static bool is_strange_error(struct lk_slice text)
 {
     return begins_with(text, "ERR unknown command") ||
            begins_with(text, "DENIED");
@@ -84,7 +84,7 @@ static bool is_strange(struct lk_slice text)
 
 /* PostgreSQL closes what does not begin as its own protocol, but it answers a
  * question for TLS with one byte. */
-static bool is_postgres(const char *address)
+static bool answers_as_postgres(const char *address)
 {
     static const char question[] = "\0\0\0\10\4\322\26\57";
     int64_t deadline = (int64_t)lk_monotonic_ms() + PROBE_MS;
@@ -139,11 +139,11 @@ const char *lk_stranger(const struct lk_cli *cli)
         status = latchkey_client_call(client, &word, 1, 0, &reply);
     }
     if (status == LK_OK && reply->type == LK_REPLY_ERROR &&
-        is_strange(reply->text)) {
+        is_strange_error(reply->text)) {
         name = "a Redis";
     } else if (status == LK_MALFORMED) {
         name = name_by_first_byte(latchkey_client_error(client));
-    } else if (status == LK_CLOSED && is_postgres(cli->where.address)) {
+    } else if (status == LK_CLOSED && answers_as_postgres(cli->where.address)) {
         name = "a PostgreSQL";
     }
     latchkey_client_close(client);
@@ -193,7 +193,8 @@ static enum lk_exit complain_denied(const struct lk_cli *cli, const char *text)
 }
 
 /* A command that every latchkeyd of this version knows. */
-static enum lk_exit complain_unknown(const struct lk_cli *cli, const char *text)
+static enum lk_exit complain_unknown_command(const struct lk_cli *cli,
+                                             const char *text)
 {
     if (complain_stranger(cli)) {
         return LK_EXIT_UNREACHABLE;
@@ -237,8 +238,8 @@ enum lk_exit lk_complain_error(const struct lk_cli *cli, struct lk_slice text)
     } else if (begins_with(text, "UNAVAILABLE")) {
         complain_unavailable(copy.data + strlen("UNAVAILABLE"));
         result = LK_EXIT_UNREACHABLE;
-    } else if (is_strange(text)) {
-        result = complain_unknown(cli, copy.data);
+    } else if (is_strange_error(text)) {
+        result = complain_unknown_command(cli, copy.data);
     } else {
         bool coded = begins_with(text, "ERR") && text.len > 3;
 

@@ -1,4 +1,4 @@
-/* compare_csv.c - rows of CSV (RFC 4180), from bytes as they come. */
+/* csv.c - rows of CSV (RFC 4180), from bytes as they come. */
 #include "cli/csv.h"
 
 #include <stdlib.h>

@@ -3,11 +3,11 @@
  * `latchkey find`.
  */
 #include "cli/commands.h"
-#include "cli/jobs.h"
+#include "cli/job_view.h"
 
 #include <string.h>
 
-static const struct lk_option options[] = {{0}};
+static const struct lk_option find_options[] = {{0}};
 
 const struct lk_manual lk_manual_find = {
     "Shows an operation and its story by its reference, such as\n"
@@ -15,7 +15,7 @@ const struct lk_manual lk_manual_find = {
     "what a job of it has made, such as pi_123. Lower case will do, and the\n"
     "dashes may be left out. With a TENANT, the reference of another tenant's\n"
     "operation is not found.",
-    options};
+    find_options};
 
 /* ---- Words ----------------------------------------------------------------
  */
@@ -37,7 +37,7 @@ static size_t span(const char *text)
 
 /* The reference in a word as it was pasted: "(7D3F-92AB-1C4E)." or "Reference:
  * 7D3F-92AB-1C4E". Without its dashes it must be all of the word. */
-static bool read_reference(const char *word, struct lk_slice *reference)
+static bool take_reference(const char *word, struct lk_slice *reference)
 {
     size_t whole = strlen(word);
 
@@ -59,7 +59,7 @@ static size_t count_references(const struct lk_args *args)
     size_t count = 0;
 
     while (count < args->word_count &&
-           read_reference(args->words[count], &reference)) {
+           take_reference(args->words[count], &reference)) {
         count++;
     }
     return count;
@@ -184,8 +184,8 @@ static enum lk_exit miss(struct visit *visit, const char *what,
  */
 
 /* LK_EXIT_NO: there is none, and nothing was said. `tenant` may be NULL. */
-static enum lk_exit fetch(struct lk_cli *cli, const char *tenant,
-                          struct lk_slice reference)
+static enum lk_exit fetch_by_reference(struct lk_cli *cli, const char *tenant,
+                                       struct lk_slice reference)
 {
     struct lk_words words = {0};
     const struct lk_reply *reply;
@@ -213,7 +213,7 @@ static enum lk_exit fetch(struct lk_cli *cli, const char *tenant,
 static enum lk_exit visit_reference(struct visit *visit, const char *tenant,
                                     struct lk_slice reference)
 {
-    enum lk_exit result = fetch(visit->cli, tenant, reference);
+    enum lk_exit result = fetch_by_reference(visit->cli, tenant, reference);
 
     if (result == LK_EXIT_NO) {
         return miss(visit,
@@ -308,10 +308,10 @@ static enum lk_exit visit_word(struct visit *visit, const char *word)
     struct lk_slice reference;
     enum lk_exit result;
 
-    if (!read_reference(word, &reference)) {
+    if (!take_reference(word, &reference)) {
         return visit_provider(visit, word);
     }
-    result = fetch(visit->cli, NULL, reference);
+    result = fetch_by_reference(visit->cli, NULL, reference);
     if (result == LK_EXIT_DONE) {
         return act_on(visit, reference);
     }
@@ -349,7 +349,7 @@ static enum lk_exit visit_references(struct visit *visit)
         struct lk_slice reference = {0};
         enum lk_exit result;
 
-        (void)read_reference(args->words[i], &reference);
+        (void)take_reference(args->words[i], &reference);
         result = visit_reference(visit, NULL, reference);
         worst = result > worst ? result : worst;
     }
@@ -377,7 +377,7 @@ static enum lk_exit visit_words(struct visit *visit)
         return visit_word(visit, args->words[0]);
     }
     if (args->word_count == 2 && references == 0 &&
-        read_reference(args->words[1], &reference)) {
+        take_reference(args->words[1], &reference)) {
         return visit_reference(visit, args->words[0], reference);
     }
     if (references < args->word_count) {

@@ -1,14 +1,106 @@
-/* list.c - `latchkey list`: operations, and which of them need a person. */
+/*
+ * list.c - lists that come in pages; `latchkey list`: operations, and which
+ * of them need a person.
+ */
 #include "cli/commands.h"
-#include "cli/listing.h"
 #include "lib/machine.h"
 #include "lib/time.h"
 
 #include <time.h>
 
+/* ==== Shows what comes in pages, as a table or as one JSON document */
+
+enum { DEFAULT_LIMIT = 100 };
+
+static enum lk_exit read_limits(struct lk_listing *list)
+{
+    const struct lk_args *args = &list->cli->args;
+    enum lk_exit result;
+
+    if (lk_args_flag(args, "all") && lk_args_flag(args, "limit")) {
+        return lk_complain_usage(list->cli,
+                                 "--all and --limit exclude each other");
+    }
+    list->left = lk_args_flag(args, "all") ? UINT64_MAX : DEFAULT_LIMIT;
+    result = lk_args_number(args, "limit", 1, UINT32_MAX, &list->left);
+    if (list->most != 0 && list->left > list->most) {
+        list->left = list->most;
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_args_number(args, "cursor", 0, INT64_MAX, &list->cursor);
+    }
+    return result;
+}
+
+void lk_listing_show(struct lk_listing *list, const struct lk_reply *row)
+{
+    if (list->cli->json) {
+        lk_doc_object(&list->doc, NULL);
+        lk_doc_members(&list->doc, row);
+        lk_doc_end_object(&list->doc);
+    } else {
+        if (list->shown == 0) {
+            list->put_heading(&list->table);
+        }
+        list->put_row(&list->table, row, list->cli->now_ms);
+    }
+    list->shown++;
+    list->left -= list->left > 0;
+    list->alarms += list->needs_person(row, list->cli->now_ms);
+}
+
+static enum lk_exit show_next_page(struct lk_listing *list)
+{
+    enum lk_exit result = list->page(
+        list, list->left > LK_LISTING_PAGE ? LK_LISTING_PAGE : list->left);
+
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    lk_table_flush(&list->table, &list->cli->out);
+    return lk_cli_flush(list->cli);
+}
+
+enum lk_exit lk_listing_run(struct lk_listing *list)
+{
+    enum lk_exit result = read_limits(list);
+
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    if (list->cli->json) {
+        lk_doc_object(&list->doc, NULL);
+        lk_doc_array(&list->doc, list->title);
+    }
+    /* A page may be short, even empty, and still not be the last one. */
+    do {
+        result = show_next_page(list);
+    } while (result == LK_EXIT_DONE && list->cursor != 0 && list->left > 0);
+    if (result == LK_EXIT_DONE && list->cli->json) {
+        lk_doc_end_array(&list->doc);
+        lk_doc_integer(&list->doc, "next-cursor", (int64_t)list->cursor);
+        lk_doc_end_object(&list->doc);
+    }
+    return result;
+}
+
+void lk_listing_end(const struct lk_listing *list, const char *noun,
+                    const char *alarm)
+{
+    lk_hint(list->cli, "%llu %s%s, %llu %s%s", (unsigned long long)list->shown,
+            noun, list->shown == 1 ? "" : "s", (unsigned long long)list->alarms,
+            alarm, list->cursor == 0 ? "" : "; there are more:");
+    if (list->cursor != 0) {
+        lk_hint(list->cli, "--all, or go on with --cursor %llu",
+                (unsigned long long)list->cursor);
+    }
+}
+
+/* ==== `latchkey list`: operations, and which of them need a person */
+
 enum { WATCH_MS = 2000 };
 
-static const struct lk_option options[] = {
+static const struct lk_option list_options[] = {
     {"state", "STATE",
      "accepted, in_progress, uncertain, completed or\nreleased"},
     {"attention", NULL, "only those that need a person"},
@@ -31,7 +123,7 @@ const struct lk_manual lk_manual_list = {
     "for an hour or longer, or a job of theirs is dead or uncertain. A TIME "
     "is\n"
     "2026-01-31, 2026-01-31T12:00:00Z, or so long ago: 2h.",
-    options};
+    list_options};
 
 static enum lk_exit check_state(const struct lk_cli *cli)
 {
@@ -70,7 +162,7 @@ static uint64_t age_of(const struct lk_reply *operation, const char *since,
     return now_ms > ms ? now_ms - ms : 0;
 }
 
-static void put_jobs(struct lk_buf *out, uint64_t count, const char *how)
+static void put_job_count(struct lk_buf *out, uint64_t count, const char *how)
 {
     if (count > 0) {
         lk_put(out, "%s%llu job%s %s", out->len == 0 ? "" : ", ",
@@ -93,11 +185,13 @@ static void put_attention(struct lk_buf *out, const struct lk_reply *operation,
         lk_put(out, "running for ");
         lk_put_duration(out, age_ms, 1);
     }
-    put_jobs(out, lk_field_number(operation, "jobs-dead"), "dead");
-    put_jobs(out, lk_field_number(operation, "jobs-uncertain"), "uncertain");
+    put_job_count(out, lk_field_number(operation, "jobs-dead"), "dead");
+    put_job_count(out, lk_field_number(operation, "jobs-uncertain"),
+                  "uncertain");
 }
 
-static bool needs_person(const struct lk_reply *operation, uint64_t now_ms)
+static bool operation_needs_person(const struct lk_reply *operation,
+                                   uint64_t now_ms)
 {
     struct lk_buf why = {0};
     bool needs;
@@ -108,12 +202,12 @@ static bool needs_person(const struct lk_reply *operation, uint64_t now_ms)
     return needs;
 }
 
-static void put_row(struct lk_table *table, const struct lk_reply *operation,
-                    uint64_t now_ms)
+static void put_operation_row(struct lk_table *table,
+                              const struct lk_reply *operation, uint64_t now_ms)
 {
     static const char *const names[] = {"tenant", "scope", "key"};
     struct lk_slice state = lk_field_text(operation, "state");
-    bool marked = needs_person(operation, now_ms);
+    bool marked = operation_needs_person(operation, now_ms);
     enum lk_put_colour colour = marked ? LK_ALARM : lk_operation_colour(state);
     struct lk_buf *cell = lk_table_cell(table, colour);
 
@@ -148,7 +242,8 @@ struct filter {
     bool newest;
 };
 
-static enum lk_exit read_filter(const struct lk_cli *cli, struct filter *filter)
+static enum lk_exit read_list_filter(const struct lk_cli *cli,
+                                     struct filter *filter)
 {
     const struct lk_args *args = &cli->args;
     enum lk_exit result = check_state(cli);
@@ -193,7 +288,8 @@ static enum lk_exit fetch_page(struct lk_listing *list, uint64_t limit,
     return lk_call(list->cli, &words, reply);
 }
 
-static enum lk_exit show_page(struct lk_listing *list, uint64_t limit)
+static enum lk_exit show_operations_page(struct lk_listing *list,
+                                         uint64_t limit)
 {
     const struct lk_reply *reply = NULL;
     const struct lk_reply *rows;
@@ -226,9 +322,9 @@ static enum lk_exit list_once(struct lk_cli *cli, const struct filter *filter,
         .cli = cli,
         .title = "operations",
         .put_heading = put_heading,
-        .put_row = put_row,
-        .needs_person = needs_person,
-        .page = show_page,
+        .put_row = put_operation_row,
+        .needs_person = operation_needs_person,
+        .page = show_operations_page,
         .context = filter,
         .most = most,
         .table = {.columns = COLUMNS,
@@ -260,7 +356,7 @@ static enum lk_exit watch(struct lk_cli *cli, struct filter *filter,
         size_t rows = lk_table_rows();
 
         cli->now_ms = lk_wall_clock_ms();
-        result = read_filter(cli, filter);
+        result = read_list_filter(cli, filter);
         if (rows != SIZE_MAX) {
             lk_put(&cli->out, "\033[H\033[2J");
         }
@@ -282,7 +378,7 @@ enum lk_exit lk_run_list(struct lk_cli *cli)
 {
     struct filter filter = {0};
     uint64_t every_ms = WATCH_MS;
-    enum lk_exit result = read_filter(cli, &filter);
+    enum lk_exit result = read_list_filter(cli, &filter);
 
     if (result == LK_EXIT_DONE) {
         result = lk_args_duration(&cli->args, "watch", &every_ms);

@@ -61,7 +61,7 @@ LK_MUST_CHECK enum lk_status lk_line_read(struct lk_slice text,
 void lk_line_take(struct lk_line *line, enum lk_line_type type,
                   const struct lk_reply *list);
 
-/* A file of lines, read one by one (move_file.c). */
+/* A file of lines, read one by one (move_lines.c). */
 struct lk_lines {
     int fd;
     const char *title; /* for messages */
@@ -82,7 +82,7 @@ LK_MUST_CHECK enum lk_exit lk_lines_next(struct lk_lines *lines,
                                          struct lk_line *line, bool *more);
 void lk_lines_close(struct lk_lines *lines);
 
-/* The members of a line, by its type; a NULL name ends it (move_fields.c). */
+/* The members of a line, by its type; a NULL name ends it (move_lines.c). */
 enum lk_field_kind {
     LK_FIELD_BYTES,  /* struct lk_slice */
     LK_FIELD_NUMBER, /* uint64_t */
@@ -108,7 +108,8 @@ static inline void *lk_line_field(const struct lk_line *line,
     return (char *)line + row->offset;
 }
 
-/* ---- Stores, opened by the tool itself (stores.c) ------------------------ */
+/* ---- Stores, opened by the tool itself (store_admin.c)
+ * ------------------------ */
 
 #define LK_OPTION_SET                                                          \
     {                                                                          \
@@ -134,22 +135,8 @@ LK_MUST_CHECK enum lk_exit lk_store_connect(struct lk_cli *cli, const char *url,
 /* A sentence about a call on a store that failed. */
 enum lk_exit lk_complain_store(enum lk_status status, const char *doing);
 bool lk_url_is(const char *url, const char *scheme);
-/* Makes or updates what the store needs on its server (migrate.c). */
+/* Makes or updates what the store needs on its server (store_admin.c). */
 LK_MUST_CHECK enum lk_exit lk_migrate_store(struct lk_cli *cli,
                                             const char *url);
-
-/* ---- A bar that is drawn by whoever does the work (progress.c) ------------
- */
-
-struct lk_bar {
-    const char *title;
-    bool on;
-    uint64_t drawn_ms;
-};
-
-void lk_bar_start(struct lk_bar *bar, const struct lk_cli *cli,
-                  const char *title);
-void lk_bar_show(struct lk_bar *bar, uint64_t done, uint64_t total);
-void lk_bar_stop(struct lk_bar *bar);
 
 #endif

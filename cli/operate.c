@@ -1,10 +1,17 @@
-/* operate.c - what an operator does: with who and why, and with a report. */
+/*
+ * operate.c - what an operator does to operations, with who and why:
+ * `latchkey release`, `evict`, `keep`, `resolve` and `clock accept`.
+ */
 #include "cli/cli.h"
+#include "cli/commands.h"
+#include "cli/job_view.h"
 
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* ==== What an operator does: with who and why, and with a report */
 
 const struct lk_option lk_deed_options[] = {
     LK_OPTION_WHY,
@@ -95,7 +102,7 @@ struct lk_slice lk_deed_state(struct lk_cli *cli)
     return ask_field(cli, "state");
 }
 
-static void put_name(struct lk_buf *out, const struct lk_cli *cli)
+static void put_operation_name(struct lk_buf *out, const struct lk_cli *cli)
 {
     lk_put(out, "tenant ");
     lk_put_text(out, cli->subject.name.tenant);
@@ -138,7 +145,7 @@ static void report_done(struct lk_cli *cli, const struct lk_deed *deed)
             lk_put_text(&line, latchkey_buf_slice(&reference));
             lk_put(&line, "%snow %s (", reference.len == 0 ? "" : ", ",
                    deed->state);
-            put_name(&line, cli);
+            put_operation_name(&line, cli);
             lk_put(&line, ")");
         }
         lk_put(&line, "\n");
@@ -179,11 +186,6 @@ static enum lk_exit report_kept(struct lk_cli *cli,
 /* INFLIGHT retry-after-ms reference */
 enum { INFLIGHT_REFERENCE = 2 };
 
-static void put_span(struct lk_buf *out, uint64_t from_ms, uint64_t to_ms)
-{
-    lk_put_duration(out, to_ms > from_ms ? to_ms - from_ms : 0, 1);
-}
-
 static enum lk_exit report_running(struct lk_cli *cli,
                                    const struct lk_reply *reply)
 {
@@ -204,10 +206,11 @@ static enum lk_exit report_running(struct lk_cli *cli,
     record = ask_record(cli);
     if (record != NULL && lk_field(record, "lock-until-ms") != NULL) {
         lk_put(&text, ": it was claimed ");
-        put_span(&text, lk_field_number(record, "claimed-ms"), cli->now_ms);
+        lk_put_span(&text, lk_field_number(record, "claimed-ms"), cli->now_ms);
         lk_put(&text, " ago, and the lock that its holder renews is valid for "
                       "another ");
-        put_span(&text, cli->now_ms, lk_field_number(record, "lock-until-ms"));
+        lk_put_span(&text, cli->now_ms,
+                    lk_field_number(record, "lock-until-ms"));
     }
     lk_put_raw(&text, (struct lk_slice){"", 1});
     lk_complain("nothing was changed: %s. Wait until it is completed or "
@@ -248,7 +251,7 @@ static enum lk_exit report_no(struct lk_cli *cli, const char *result)
                           "request with its key runs");
     } else {
         lk_put(&text, "there is no operation under ");
-        put_name(&text, cli);
+        put_operation_name(&text, cli);
         lk_put(&text, "; latchkey list shows what there is");
     }
     lk_put_raw(&text, (struct lk_slice){"", 1});
@@ -306,4 +309,387 @@ enum lk_exit lk_deed_run(struct lk_cli *cli, struct lk_deed *deed)
         lk_words_add(&deed->words, "RUNNING");
     }
     return result == LK_EXIT_DONE ? lk_deed_send(cli, deed) : result;
+}
+
+/* ==== `latchkey release`: an operator says that nothing happened */
+
+static const struct lk_option release_options[] = {
+    LK_OPTION_RUNNING,
+    LK_OPTION_WHY,
+    LK_OPTION_WHO,
+    {0},
+};
+
+const struct lk_manual lk_manual_release = {
+    "Says of an operation that is uncertain that nothing happened: a retry "
+    "with\n"
+    "the same key runs. If something did happen, that makes it happen twice;\n"
+    "latchkey resolve is for that case. While an operation runs, which its\n"
+    "valid lock shows, this is refused without --running.",
+    release_options};
+
+static enum lk_exit release(struct lk_cli *cli, void *context)
+{
+    struct lk_deed deed = {.action = "released", .state = "released"};
+
+    (void)context;
+    lk_words_add(&deed.words, "RESOLVE");
+    lk_words_add_name(&deed.words, cli);
+    lk_words_add(&deed.words, "RELEASED");
+    lk_words_add_fence(&deed.words, cli);
+    return lk_deed_run(cli, &deed);
+}
+
+enum lk_exit lk_run_release(struct lk_cli *cli)
+{
+    return lk_deed_each(cli, release, NULL);
+}
+
+/* ==== `latchkey evict`: forgets a stored answer */
+
+const struct lk_manual lk_manual_evict = {
+    "Forgets the stored answer of a completed operation: the next request\n"
+    "with this key runs again.",
+    lk_deed_options};
+
+/* Has the daemon refused because there is no answer to forget yet? Then that
+ * is a no like any other, and no failure. */
+static bool is_unfinished(struct lk_cli *cli)
+{
+    struct lk_doc doc = {.out = &cli->out};
+    struct lk_slice state = lk_deed_state(cli);
+
+    if (state.len == 0 || latchkey_slice_equal(state, LK_SLICE("completed")) ||
+        latchkey_slice_equal(state, LK_SLICE("released"))) {
+        return false;
+    }
+    if (cli->json) {
+        lk_doc_object(&doc, NULL);
+        lk_doc_text(&doc, "result", LK_SLICE("ERR"));
+        lk_doc_text(&doc, "state", state);
+        lk_doc_end_object(&doc);
+    }
+    return true;
+}
+
+static enum lk_exit evict(struct lk_cli *cli, void *context)
+{
+    struct lk_deed deed = {.action = "evicted", .state = "released"};
+    enum lk_exit result;
+
+    (void)context;
+    lk_words_add(&deed.words, "EVICT");
+    lk_words_add_name(&deed.words, cli);
+    result = lk_deed_run(cli, &deed);
+    return result == LK_EXIT_FAILED && is_unfinished(cli) ? LK_EXIT_NO : result;
+}
+
+enum lk_exit lk_run_evict(struct lk_cli *cli)
+{
+    return lk_deed_each(cli, evict, NULL);
+}
+
+/* ==== `latchkey keep`: remembers an operation for longer */
+
+static const struct lk_option keep_options[] = {
+    {"for", "DURATION", "how long, from now or from its completion (90d)"},
+    LK_OPTION_WHY,
+    LK_OPTION_WHO,
+    {0},
+};
+
+const struct lk_manual lk_manual_keep = {
+    "Remembers an operation for longer: a completed one at least so long from\n"
+    "now, an open one at least so long from its completion. The time is never\n"
+    "made shorter.",
+    keep_options};
+
+static enum lk_exit keep(struct lk_cli *cli, void *context)
+{
+    const uint64_t *ttl_ms = context;
+    struct lk_buf state = {0};
+    struct lk_deed deed = {.action = "kept"};
+    enum lk_exit result = cli->client == NULL ? lk_connect(cli) : LK_EXIT_DONE;
+
+    if (result != LK_EXIT_DONE) {
+        return result;
+    }
+    lk_put_text(&state, lk_deed_state(cli)); /* which stays what it is */
+    lk_put_raw(&state, (struct lk_slice){"", 1});
+    deed.state = state.data;
+    lk_words_add(&deed.words, "KEEP");
+    lk_words_add_name(&deed.words, cli);
+    lk_words_add_number(&deed.words, *ttl_ms);
+    result = lk_deed_run(cli, &deed);
+    latchkey_buf_free(&state);
+    return result;
+}
+
+enum lk_exit lk_run_keep(struct lk_cli *cli)
+{
+    uint64_t ttl_ms = 0;
+    enum lk_exit result = lk_args_duration(&cli->args, "for", &ttl_ms);
+
+    if (result == LK_EXIT_DONE && ttl_ms == 0) {
+        result = lk_complain_usage(cli, "say for how long with --for DURATION: "
+                                        "--for 90d");
+    }
+    return result == LK_EXIT_DONE ? lk_deed_each(cli, keep, &ttl_ms) : result;
+}
+
+/* ==== `latchkey resolve`: an operator says the outcome */
+
+static const struct lk_option resolve_options[] = {
+    {"completed", "STATUS",
+     "it happened; retries get this HTTP status,\n100 to 599"},
+    {"headers-file", "FILE", "and these headers, a line each"},
+    {"body-file", "FILE", "and this body (-: standard input)"},
+    {"released", NULL, "nothing happened; a retry may run"},
+    LK_OPTION_RUNNING,
+    {"job", "ID", "of a job, not an operation"},
+    {"delivered", NULL, "the job: it happened"},
+    {"provider-id", "TEXT", "and this is what the provider calls it"},
+    {"again", NULL, "the job: it did not happen, and is called again"},
+    {"drop", NULL, "the job: it is never called again"},
+    {"attempt", "N",
+     "the job: only if this is still its last attempt,\n"
+     "the one that was looked into"},
+    LK_OPTION_WHY,
+    LK_OPTION_WHO,
+    {0},
+};
+
+const struct lk_manual lk_manual_resolve = {
+    "Records the outcome of an operation that is uncertain. With --completed "
+    "it\n"
+    "is finished with the answer given here, which every retry gets from then\n"
+    "on; with --released a retry runs. While an operation runs, which its "
+    "valid\n"
+    "lock shows, this is refused without --running. With --job it is about a\n"
+    "job that is uncertain, dead or waiting.",
+    resolve_options};
+
+/* ---- The headers ----------------------------------------------------------
+ */
+
+static bool is_token(struct lk_slice name)
+{
+    for (size_t i = 0; i < name.len; i++) {
+        char c = name.data[i];
+
+        if (c <= ' ' || c > '~' || strchr("\"(),/:;<=>?@[\\]{}", c) != NULL) {
+            return false;
+        }
+    }
+    return name.len > 0;
+}
+
+static bool is_header(struct lk_slice line)
+{
+    const char *colon = memchr(line.data, ':', line.len);
+
+    if (colon == NULL ||
+        !is_token((struct lk_slice){line.data, (size_t)(colon - line.data)})) {
+        return false;
+    }
+    for (const char *c = colon; c < line.data + line.len; c++) {
+        if (((unsigned char)*c < ' ' && *c != '\t') || *c == 0x7f) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Cuts the first line off `text`; its ending is not part of it. */
+static struct lk_slice take_header_line(struct lk_slice *text)
+{
+    const char *end = memchr(text->data, '\n', text->len);
+    struct lk_slice line = *text;
+
+    if (end != NULL) {
+        line.len = (size_t)(end - text->data);
+        text->data = end + 1;
+        text->len -= line.len + 1;
+    } else {
+        text->data += text->len;
+        text->len = 0;
+    }
+    if (line.len > 0 && line.data[line.len - 1] == '\r') {
+        line.len--;
+    }
+    return line;
+}
+
+/* Appends the lines of a file in the form that they have on the wire. */
+static enum lk_exit read_headers(struct lk_cli *cli, const char *path,
+                                 struct lk_buf *headers)
+{
+    struct lk_buf file = {0};
+    enum lk_exit result = lk_read_file(path, &file);
+    struct lk_slice left = latchkey_buf_slice(&file);
+
+    for (unsigned number = 1; left.len > 0 && result == LK_EXIT_DONE;
+         number++) {
+        struct lk_slice line = take_header_line(&left);
+
+        if (line.len == 0) {
+            continue;
+        }
+        if (!is_header(line)) {
+            result = lk_complain_usage(
+                cli, "%s, line %u is not of the form \"Name: value\"", path,
+                number);
+        } else {
+            lk_put_raw(headers, line);
+            lk_put(headers, "\r\n");
+        }
+    }
+    latchkey_buf_free(&file);
+    return result;
+}
+
+/* ---- The command ----------------------------------------------------------
+ */
+
+/* Of all operations that are resolved: a body may come from standard input. */
+struct answer {
+    bool released; /* there is none */
+    uint64_t status;
+    struct lk_buf headers;
+    struct lk_buf body;
+};
+
+static enum lk_exit read_answer(struct lk_cli *cli, struct answer *answer)
+{
+    const char *headers = lk_args_value(&cli->args, "headers-file");
+    const char *body = lk_args_value(&cli->args, "body-file");
+    enum lk_exit result = lk_args_number(&cli->args, "completed", LK_STATUS_MIN,
+                                         LK_STATUS_MAX, &answer->status);
+
+    if (result == LK_EXIT_DONE && headers != NULL) {
+        result = read_headers(cli, headers, &answer->headers);
+    }
+    if (result == LK_EXIT_DONE && body != NULL) {
+        result = lk_read_file(body, &answer->body);
+    }
+    return result;
+}
+
+static enum lk_exit check_resolution(struct lk_cli *cli)
+{
+    static const char *const of_jobs[] = {"delivered", "provider-id", "again",
+                                          "drop", "attempt"};
+    bool completed = lk_args_flag(&cli->args, "completed");
+    bool released = lk_args_flag(&cli->args, "released");
+
+    if (cli->args.word_count == 0) {
+        return lk_complain_usage(cli,
+                                 "name an operation by its reference or by "
+                                 "TENANT SCOPE KEY, or a job with --job "
+                                 "ID");
+    }
+    for (size_t i = 0; i < sizeof(of_jobs) / sizeof(of_jobs[0]); i++) {
+        if (lk_args_flag(&cli->args, of_jobs[i])) {
+            return lk_complain_usage(cli, "--%s goes with --job", of_jobs[i]);
+        }
+    }
+    if (completed == released) {
+        return lk_complain_usage(cli, "say the outcome: either --completed "
+                                      "STATUS or --released");
+    }
+    if (released && (lk_args_flag(&cli->args, "headers-file") ||
+                     lk_args_flag(&cli->args, "body-file"))) {
+        return lk_complain_usage(cli, "an operation that is released has no "
+                                      "headers and no body");
+    }
+    return LK_EXIT_DONE;
+}
+
+/* A job has no answer that a retry could get. */
+static enum lk_exit resolve_job(struct lk_cli *cli)
+{
+    static const char *const of_operations[] = {
+        "completed", "released", "headers-file", "body-file", "running"};
+
+    if (cli->args.word_count > 0) {
+        return lk_complain_usage(cli,
+                                 "--job names a job, \"%s\" an operation: "
+                                 "give one of them",
+                                 cli->args.words[0]);
+    }
+    for (size_t i = 0; i < sizeof(of_operations) / sizeof(of_operations[0]);
+         i++) {
+        if (lk_args_flag(&cli->args, of_operations[i])) {
+            return lk_complain_usage(cli, "--%s does not go with --job",
+                                     of_operations[i]);
+        }
+    }
+    return lk_resolve_job(cli);
+}
+
+static enum lk_exit resolve(struct lk_cli *cli, void *context)
+{
+    const struct answer *answer = context;
+    struct lk_deed deed = {
+        .action = "resolved",
+        .state = answer->released ? "released" : "completed",
+    };
+
+    lk_words_add(&deed.words, "RESOLVE");
+    lk_words_add_name(&deed.words, cli);
+    if (answer->released) {
+        lk_words_add(&deed.words, "RELEASED");
+    } else {
+        lk_words_add(&deed.words, "COMPLETED");
+        lk_words_add_number(&deed.words, answer->status);
+        lk_words_add_slice(&deed.words, latchkey_buf_slice(&answer->headers));
+        lk_words_add_slice(&deed.words, latchkey_buf_slice(&answer->body));
+    }
+    lk_words_add_fence(&deed.words, cli);
+    return lk_deed_run(cli, &deed);
+}
+
+enum lk_exit lk_run_resolve(struct lk_cli *cli)
+{
+    struct answer answer = {.released = lk_args_flag(&cli->args, "released")};
+    enum lk_exit result;
+
+    if (lk_args_flag(&cli->args, "job")) {
+        return resolve_job(cli);
+    }
+    result = check_resolution(cli);
+    if (result == LK_EXIT_DONE && !answer.released) {
+        result = read_answer(cli, &answer);
+    }
+    if (result == LK_EXIT_DONE) {
+        result = lk_deed_each(cli, resolve, &answer);
+    }
+    latchkey_buf_free(&answer.headers);
+    latchkey_buf_free(&answer.body);
+    return result;
+}
+
+/* ==== `latchkey clock accept`: an operator vouches for the clock */
+
+const struct lk_manual lk_manual_clock = {
+    "After an implausible jump of the clock across a reboot, time goes on "
+    "from\n"
+    "the moment last stored, so that things expire late, never early, until "
+    "an\n"
+    "operator has looked at the machine's clock and says with latchkey clock\n"
+    "accept that it is right.",
+    lk_deed_options};
+
+enum lk_exit lk_run_clock(struct lk_cli *cli)
+{
+    struct lk_deed deed = {.action = "accepted the clock"};
+
+    if (strcmp(cli->args.words[0], "accept") != 0) {
+        return lk_complain_usage(cli,
+                                 "a clock can only be accepted, not \"%s\"",
+                                 cli->args.words[0]);
+    }
+    lk_words_add(&deed.words, "CLOCK");
+    lk_words_add(&deed.words, "ACCEPT");
+    return lk_deed_run(cli, &deed);
 }

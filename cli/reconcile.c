@@ -1,7 +1,7 @@
 /*
  * reconcile.c - `latchkey reconcile`: compares a provider's export with the
- * jobs of a target. The options, the jobs from the daemon, the lines from the
- * export, and what to do with each finding.
+ * jobs of a target. The options, the jobs from the daemon, the lines
+ * from the export, and what to do with each finding.
  */
 #include "cli/reconcile.h"
 #include "cli/commands.h"
@@ -26,7 +26,7 @@ enum {
 /* ---- Options --------------------------------------------------------------
  */
 
-static const struct lk_option options[] = {
+static const struct lk_option reconcile_options[] = {
     {"export", "FILE", "what the provider has: CSV or JSON lines"},
     {"key-column", "NAME",
      "its column of keys (idempotency_key); in JSON a\n"
@@ -61,7 +61,7 @@ const struct lk_manual lk_manual_reconcile = {
     "is\n"
     "proven by being there, and by not being there if --complete-until says\n"
     "that it would be; --apply resolves it. Exit status 1: something is open.",
-    options};
+    reconcile_options};
 
 static enum lk_exit read_memory(struct lk_run *run)
 {
@@ -643,8 +643,8 @@ static bool is_doubtful(const struct lk_run *run,
  * that such a line may be of any job. One from before --since is of none that
  * is compared; with --until, it may also be from after that.
  */
-static bool is_strange(const struct lk_run *run,
-                       const struct lk_finding *finding)
+static bool is_strange_line(const struct lk_run *run,
+                            const struct lk_finding *finding)
 {
     return run->match.text != NULL && finding->meeting == LK_ONLY_THERE &&
            finding->here == NULL &&
@@ -681,7 +681,7 @@ static enum lk_status found(void *context, const struct lk_finding *finding)
         (finding->there->flags & LK_ITEM_KEY) == 0) {
         run->coverage.keyless++;
     }
-    run->coverage.strange += is_strange(run, finding);
+    run->coverage.strange += is_strange_line(run, finding);
     run->coverage.missing += of == LK_CLASS_HERE;
     if (of == LK_CLASS_ABSENT) {
         /* Whether that proves anything is known only at the end. */

@@ -4,7 +4,7 @@
 
 #include "cli/compare.h"
 #include "cli/csv.h"
-#include "cli/jobs.h"
+#include "cli/job_view.h"
 #include "cli/move.h"
 #include "lib/json.h"
 

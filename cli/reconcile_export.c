@@ -19,7 +19,7 @@ static enum lk_exit complain_read(const struct lk_export *export)
 }
 
 /* Reads more behind what is unread, which moves to the front. */
-static enum lk_exit read_more(struct lk_export *export)
+static enum lk_exit read_more_export(struct lk_export *export)
 {
     struct lk_buf *buf = &export->buf;
     ssize_t got;
@@ -207,7 +207,7 @@ enum lk_exit lk_export_next(struct lk_export *export, struct lk_row *row,
                                &blank);
         }
         if (result == LK_EXIT_DONE && used == 0) {
-            result = read_more(export);
+            result = read_more_export(export);
             continue;
         }
         if (!export->json && used > 0 && used == in.len && export->at_end) {
@@ -349,7 +349,7 @@ static enum lk_exit read_header(struct lk_export *export)
 {
     struct lk_row row;
     bool more = false;
-    enum lk_exit result = read_more(export);
+    enum lk_exit result = read_more_export(export);
 
     if (result != LK_EXIT_DONE) {
         return result;

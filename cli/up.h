@@ -73,7 +73,7 @@ struct lk_up {
     bool announced;    /* it is a profile of the tool */
 };
 
-/* ---- Values of the command line (up_values.c) -----------------------------
+/* ---- Values of the command line (up.c) -----------------------------
  */
 
 /* All of these complain and give LK_EXIT_USAGE. */
@@ -88,7 +88,7 @@ LK_MUST_CHECK enum lk_exit lk_up_read_path(struct lk_up *up, const char *text);
  * `what` names it in the complaint. */
 LK_MUST_CHECK enum lk_exit lk_up_check_path(const char *what, const char *path);
 
-/* ---- Files and programs (up_find.c, up_files.c)
+/* ---- Files and programs (up_files.c)
  * --------------------------------------
  */
 
@@ -106,7 +106,7 @@ void lk_up_withdraw(const struct lk_up *up);
 void lk_up_remove_files(struct lk_up *up);
 void lk_up_free(struct lk_up *up);
 
-/* ---- Texts (up_config.c, up_banner.c) ------------------------------------
+/* ---- Texts (up_config.c) ------------------------------------
  */
 
 void lk_up_put_config(const struct lk_up *up, struct lk_buf *out);
@@ -121,7 +121,7 @@ enum { LK_UP_DAEMON_WORDS = 8 };
 void lk_up_daemon_words(const struct lk_up *up,
                         char *words[LK_UP_DAEMON_WORDS]);
 
-/* ---- Logs (up_log.c) -----------------------------------------------------
+/* ---- Logs (up_run.c) -----------------------------------------------------
  */
 
 /* A log that grows while it is read. Start it as {.fd = -1}. */
@@ -150,7 +150,7 @@ bool lk_up_log_read(struct lk_up_log *log, struct lk_buf *out,
 void lk_up_log_show_held(struct lk_up_log *log, struct lk_buf *err);
 void lk_up_log_close(struct lk_up_log *log);
 
-/* ---- The app (up_app.c) --------------------------------------------------
+/* ---- The app (up.c) --------------------------------------------------
  */
 
 struct lk_up_watch {
@@ -179,7 +179,7 @@ void lk_up_watch_stop(struct lk_up_watch *watch);
 /* ---- Processes (up_run.c) ------------------------------------------------
  */
 
-/* Is the address free? Complains if not (up_address.c). */
+/* Is the address free? Complains if not (up.c). */
 LK_MUST_CHECK enum lk_exit lk_up_check_address(const struct lk_up *up);
 /* Runs daemon and nginx until a signal comes or one of them ends. */
 LK_MUST_CHECK enum lk_exit lk_up_run(struct lk_up *up);

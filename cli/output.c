@@ -1,12 +1,17 @@
-/* put.c - text for people: escaped, with readable times and sizes. */
-#include "cli/put.h"
+/*
+ * output.c - what a command prints: escaped text with readable times and
+ * sizes, and the one JSON document of --json.
+ */
+#include "cli/output.h"
+#include "lib/json.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "lib/json.h"
+/* ==== Text for people: escaped, with readable times and sizes */
 
 void lk_must(enum lk_status status)
 {
@@ -269,6 +274,20 @@ static void put_relative(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
     lk_put(out, "%s", ms > now_ms ? "" : " ago");
 }
 
+void lk_put_span(struct lk_buf *out, uint64_t from_ms, uint64_t to_ms)
+{
+    lk_put_duration(out, to_ms > from_ms ? to_ms - from_ms : 0, 1);
+}
+
+void lk_put_stored(struct lk_buf *out, struct lk_slice bytes)
+{
+    if (isatty(STDOUT_FILENO)) {
+        lk_put_lines(out, bytes);
+    } else {
+        lk_put_raw(out, bytes);
+    }
+}
+
 void lk_put_time(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
 {
     lk_put_utc(out, ms);
@@ -349,5 +368,149 @@ void lk_put_form(struct lk_buf *out, enum lk_form form,
     case LK_FORM_SIZE:
         lk_put_bytes(out, number);
         break;
+    }
+}
+
+/* ==== Writes the one JSON document of a command */
+
+static void put_member_name(struct lk_doc *doc, const char *name,
+                            const char *suffix)
+{
+    struct lk_buf member = {0};
+
+    lk_put(&member, "%s%s", name, suffix);
+    for (size_t i = 0; i < member.len; i++) {
+        if (member.data[i] == '-') {
+            member.data[i] = '_';
+        }
+    }
+    lk_must(latchkey_json_quote(latchkey_buf_slice(&member), doc->out));
+    lk_put(doc->out, ":");
+    latchkey_buf_free(&member);
+}
+
+static void begin_value(struct lk_doc *doc, const char *name,
+                        const char *suffix)
+{
+    if (doc->comma) {
+        lk_put(doc->out, ",");
+    }
+    if (name != NULL) {
+        put_member_name(doc, name, suffix);
+    }
+}
+
+static void end_value(struct lk_doc *doc)
+{
+    doc->comma = true;
+    if (doc->depth == 0) {
+        lk_put(doc->out, "\n");
+    }
+}
+
+static void open_value(struct lk_doc *doc, const char *name,
+                       const char *bracket)
+{
+    begin_value(doc, name, "");
+    lk_put(doc->out, "%s", bracket);
+    doc->depth++;
+    doc->comma = false;
+}
+
+static void close_value(struct lk_doc *doc, const char *bracket)
+{
+    lk_put(doc->out, "%s", bracket);
+    doc->depth--;
+    end_value(doc);
+}
+
+void lk_doc_object(struct lk_doc *doc, const char *name)
+{
+    open_value(doc, name, "{");
+}
+
+void lk_doc_array(struct lk_doc *doc, const char *name)
+{
+    open_value(doc, name, "[");
+}
+
+void lk_doc_end_object(struct lk_doc *doc)
+{
+    close_value(doc, "}");
+}
+
+void lk_doc_end_array(struct lk_doc *doc)
+{
+    close_value(doc, "]");
+}
+
+void lk_doc_integer(struct lk_doc *doc, const char *name, int64_t number)
+{
+    begin_value(doc, name, "");
+    lk_put(doc->out, "%lld", (long long)number);
+    end_value(doc);
+}
+
+void lk_doc_bool(struct lk_doc *doc, const char *name, bool value)
+{
+    begin_value(doc, name, "");
+    lk_put(doc->out, "%s", value ? "true" : "false");
+    end_value(doc);
+}
+
+void lk_doc_null(struct lk_doc *doc, const char *name)
+{
+    begin_value(doc, name, "");
+    lk_put(doc->out, "null");
+    end_value(doc);
+}
+
+void lk_doc_text(struct lk_doc *doc, const char *name, struct lk_slice text)
+{
+    if (lk_utf8_valid(text)) {
+        begin_value(doc, name, "");
+        lk_must(latchkey_json_quote(text, doc->out));
+    } else {
+        begin_value(doc, name, "_base64");
+        lk_put(doc->out, "\"");
+        lk_put_base64(doc->out, text);
+        lk_put(doc->out, "\"");
+    }
+    end_value(doc);
+}
+
+void lk_doc_reply(struct lk_doc *doc, const char *name,
+                  const struct lk_reply *reply)
+{
+    switch (reply->type) {
+    case LK_REPLY_INTEGER:
+        lk_doc_integer(doc, name, reply->integer);
+        break;
+    case LK_REPLY_TEXT:
+    case LK_REPLY_ERROR:
+        lk_doc_text(doc, name, reply->text);
+        break;
+    case LK_REPLY_ARRAY:
+        lk_doc_array(doc, name);
+        for (size_t i = 0; i < reply->count; i++) {
+            lk_doc_reply(doc, NULL, &reply->elements[i]);
+        }
+        lk_doc_end_array(doc);
+        break;
+    case LK_REPLY_NIL:
+        lk_doc_null(doc, name);
+        break;
+    }
+}
+
+void lk_doc_members(struct lk_doc *doc, const struct lk_reply *list)
+{
+    for (size_t i = 0; i + 1 < list->count; i += 2) {
+        struct lk_buf name = {0};
+
+        lk_put_raw(&name, list->elements[i].text);
+        lk_put_raw(&name, (struct lk_slice){"", 1});
+        lk_doc_reply(doc, name.data, &list->elements[i + 1]);
+        latchkey_buf_free(&name);
     }
 }

@@ -1,6 +1,6 @@
-/* put.h - output: text for people, tables, JSON. */
-#ifndef LK_PUT_H
-#define LK_PUT_H
+/* output.h - output: text for people, tables, JSON. */
+#ifndef LK_OUTPUT_H
+#define LK_OUTPUT_H
 
 #include "latchkey.h"
 
@@ -38,6 +38,11 @@ void lk_put_cut(struct lk_buf *out, struct lk_slice text, size_t width);
 
 /* "90 s" as "1 min 30 s"; with `parts` 1: "1 min". */
 void lk_put_duration(struct lk_buf *out, uint64_t ms, unsigned parts);
+/* How long from one time to another, in one part; not less than nothing. */
+void lk_put_span(struct lk_buf *out, uint64_t from_ms, uint64_t to_ms);
+/* Bytes that a client or a service sent: escaped on a terminal, which they
+ * could control, and as they are in a file. */
+void lk_put_stored(struct lk_buf *out, struct lk_slice bytes);
 /* "2026-01-02T03:04:05Z (3 min ago)" */
 void lk_put_time(struct lk_buf *out, uint64_t ms, uint64_t now_ms);
 /* "2026-01-02T03:04:05Z": one form everywhere, that of the logs. */
@@ -68,7 +73,8 @@ enum lk_put_colour {
     LK_GOOD,
 };
 
-/* ---- Tables (table.c) -----------------------------------------------------
+/* ---- Tables (terminal.c)
+ * -----------------------------------------------------
  */
 
 enum { LK_TABLE_COLUMNS = 10 };
@@ -111,7 +117,8 @@ size_t lk_table_rows(void);
 /* Lines of escaped text, each cut to the terminal. */
 void lk_table_put_lines(struct lk_buf *out, struct lk_slice text);
 
-/* ---- JSON (doc.c) ---------------------------------------------------------
+/* ---- JSON (output.c)
+ * ---------------------------------------------------------
  */
 
 /* Start it as {.out = &buf}. Commas and the last newline come by themselves. */

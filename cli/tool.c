@@ -1,4 +1,4 @@
-/* main.c - one run of the program. */
+/* tool.c - one run of `latchkey`: its start, its messages, its end. */
 #include "cli/commands.h"
 #include "lib/time.h"
 
@@ -21,7 +21,8 @@ const struct lk_command lk_commands[] = {
 /* ---- Messages -------------------------------------------------------------
  */
 
-static void complain(const char *prefix, const char *format, va_list values)
+static void complain_values(const char *prefix, const char *format,
+                            va_list values)
 {
     struct lk_buf line = {0};
     char *text = NULL;
@@ -38,7 +39,7 @@ void lk_complain(const char *format, ...)
     va_list values;
 
     va_start(values, format);
-    complain("latchkey: ", format, values);
+    complain_values("latchkey: ", format, values);
     va_end(values);
 }
 
@@ -48,7 +49,7 @@ enum lk_exit lk_complain_usage(const struct lk_cli *cli, const char *format,
     va_list values;
 
     va_start(values, format);
-    complain("latchkey: ", format, values);
+    complain_values("latchkey: ", format, values);
     va_end(values);
     fprintf(stderr, "usage: latchkey %s %s\n", cli->args.command->name,
             cli->args.command->usage);
@@ -63,7 +64,7 @@ void lk_hint(const struct lk_cli *cli, const char *format, ...)
         return;
     }
     va_start(values, format);
-    complain("", format, values);
+    complain_values("", format, values);
     va_end(values);
 }
 
@@ -139,6 +140,13 @@ static bool has_colour(void)
 
     return isatty(STDOUT_FILENO) && (refused == NULL || *refused == '\0') &&
            terminal != NULL && strcmp(terminal, "dumb") != 0;
+}
+
+const char *lk_environment(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value != NULL && *value != '\0' ? value : NULL;
 }
 
 uint64_t lk_wall_clock_ms(void)

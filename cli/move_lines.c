@@ -1,11 +1,103 @@
-/* move_line.c - lines of an export: written, read, and taken from a reply. */
+/*
+ * move_lines.c - the lines of an export: their members, how they are
+ * written and read, and a file of them.
+ */
 #include "cli/move.h"
-
 #include "lib/json.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ==== The members of the lines of an export, in one table */
+
+#define ROW(name, kind, needed, field, most)                                   \
+    {                                                                          \
+        name, LK_FIELD_##kind, needed, offsetof(struct lk_line, field), most   \
+    }
+#define BYTES(name, field, most)        ROW(name, BYTES, false, field, most)
+#define NUMBER(name, field, most)       ROW(name, NUMBER, false, field, most)
+#define TIME(name, field)               ROW(name, NUMBER, false, field, TIME_MAX)
+#define NEEDED(name, kind, field, most) ROW(name, kind, true, field, most)
+
+#define TOKEN_MAX LK_IMPORT_TOKEN_MAX
+#define TIME_MAX  LK_IMPORT_TIME_MAX
+#define ANY       INT64_MAX
+
+static const struct lk_field_row begin_fields[] = {
+    NEEDED("version", NUMBER, begin.version, ANY),
+    NEEDED("store", BYTES, begin.store, 32),
+    BYTES("reference-secret", begin.reference_secret, 2 * LK_REFERENCE_KEY),
+    NUMBER("last-token", begin.last_token, TOKEN_MAX),
+    NUMBER("records", begin.records, ANY),
+    TIME("now-ms", begin.now_ms),
+    {0},
+};
+
+static const struct lk_field_row record_fields[] = {
+    NEEDED("tenant", BYTES, record.name.tenant, LK_TENANT_MAX),
+    NEEDED("scope", BYTES, record.name.scope, LK_SCOPE_MAX),
+    NEEDED("key", BYTES, record.name.key, LK_KEY_MAX),
+    NEEDED("state", STATE, record.state, 32),
+    NEEDED("token", NUMBER, record.token, TOKEN_MAX),
+    NUMBER("attempt", record.attempt, ANY),
+    NUMBER("number", record.number, TOKEN_MAX),
+    NUMBER("generation", record.generation, TOKEN_MAX),
+    NEEDED("fingerprint", BYTES, record.fingerprint, LK_FINGERPRINT_MAX),
+    BYTES("owner", record.owner, LK_OWNER_MAX),
+    TIME("claimed-ms", record.claimed_ms),
+    TIME("lock-until-ms", record.lock_until_ms),
+    TIME("since-ms", record.since_ms),
+    TIME("completed-ms", record.completed_ms),
+    TIME("expires-ms", record.expires_ms),
+    TIME("ttl-ms", record.ttl_ms),
+    TIME("keep-ms", record.keep_ms),
+    ROW("status", STATUS, false, record.status, LK_STATUS_MAX),
+    ROW("omitted", FLAG, false, record.omitted, 1),
+    ROW("evicted", FLAG, false, record.evicted, 1),
+    BYTES("reason", record.reason, LK_REASON_MAX),
+    BYTES("headers", response.headers, ANY),
+    BYTES("body", response.body, ANY),
+    {0},
+};
+
+static const struct lk_field_row audit_fields[] = {
+    NUMBER("id", audit.id, ANY),
+    TIME("at-ms", audit.at_ms),
+    NEEDED("who", BYTES, audit.who, LK_WHO_MAX),
+    NEEDED("action", BYTES, audit.action, ANY),
+    BYTES("tenant", audit.name.tenant, LK_TENANT_MAX),
+    BYTES("scope", audit.name.scope, LK_SCOPE_MAX),
+    BYTES("key", audit.name.key, LK_KEY_MAX),
+    NUMBER("token", audit.token, TOKEN_MAX),
+    BYTES("why", audit.why, LK_WHY_MAX),
+    {0},
+};
+
+static const struct lk_field_row end_fields[] = {
+    NUMBER("records", end.records, ANY),
+    NUMBER("audit", end.audit, ANY),
+    {0},
+};
+
+const struct lk_field_row *const lk_line_fields[LK_LINE_TYPES] = {
+    [LK_LINE_BEGIN] = begin_fields,
+    [LK_LINE_RECORD] = record_fields,
+    [LK_LINE_AUDIT] = audit_fields,
+    [LK_LINE_END] = end_fields,
+};
+
+const char *const lk_line_words[LK_LINE_TYPES] = {
+#define X(name, word) word,
+    LK_LINE_MAP(X)
+#undef X
+};
+
+/* ==== Lines of an export: written, read, and taken from a reply */
 
 void lk_line_free(struct lk_line *line)
 {
@@ -146,10 +238,11 @@ struct parse {
     struct lk_buf *wrong;
 };
 
-static enum lk_status refuse(struct parse *parse, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+static enum lk_status refuse_member(struct parse *parse, const char *format,
+                                    ...) __attribute__((format(printf, 2, 3)));
 
-static enum lk_status refuse(struct parse *parse, const char *format, ...)
+static enum lk_status refuse_member(struct parse *parse, const char *format,
+                                    ...)
 {
     char text[256];
     va_list values;
@@ -178,7 +271,8 @@ static char peek(struct parse *parse)
 static enum lk_status expect(struct parse *parse, char wanted)
 {
     if (peek(parse) != wanted) {
-        return refuse(parse, "it is not a JSON object of one level, or was "
+        return refuse_member(parse,
+                             "it is not a JSON object of one level, or was "
                              "cut; name a file that latchkey export wrote");
     }
     parse->at++;
@@ -241,22 +335,24 @@ static enum lk_status read_text(struct parse *parse,
         return status;
     }
     if (status != LK_OK) {
-        return refuse(parse, "the text of \"%s\" is no JSON string, or was cut",
-                      row->name);
+        return refuse_member(parse,
+                             "the text of \"%s\" is no JSON string, or was cut",
+                             row->name);
     }
     if (base64 && !decode_base64(bytes->data + start, &len)) {
-        return refuse(parse, "the text of \"%s\" is no base64", row->name);
+        return refuse_member(parse, "the text of \"%s\" is no base64",
+                             row->name);
     }
     bytes->len = start + len;
     if (row->kind == LK_FIELD_STATE) {
         return set_bytes(parse->line, row,
                          (struct lk_slice){bytes->data + start, len})
                    ? LK_OK
-                   : refuse(parse, "the state is not known");
+                   : refuse_member(parse, "the state is not known");
     }
     if (row->kind != LK_FIELD_BYTES || len > row->most) {
-        return refuse(parse, "\"%s\" is %s", row->name,
-                      len > row->most ? "too long" : "no number");
+        return refuse_member(parse, "\"%s\" is %s", row->name,
+                             len > row->most ? "too long" : "no number");
     }
     *span = (struct span){row, start, len};
     parse->span_count++;
@@ -280,8 +376,8 @@ static enum lk_status read_number(struct parse *parse,
     }
     if (parse->at == start || row->kind == LK_FIELD_BYTES ||
         row->kind == LK_FIELD_STATE || number > row->most) {
-        return refuse(parse, "\"%s\" has a value that it cannot have",
-                      row->name);
+        return refuse_member(parse, "\"%s\" has a value that it cannot have",
+                             row->name);
     }
     set_number(parse->line, row, number);
     return LK_OK;
@@ -329,7 +425,7 @@ static enum lk_status read_type(struct parse *parse)
     if (status == LK_NOMEM) {
         return status;
     }
-    return parse->typed ? LK_OK : refuse(parse, "its type is not known");
+    return parse->typed ? LK_OK : refuse_member(parse, "its type is not known");
 }
 
 static enum lk_status read_member(struct parse *parse)
@@ -348,24 +444,25 @@ static enum lk_status read_member(struct parse *parse)
     if (status != LK_OK) {
         return parse->wrong->len > 0
                    ? status
-                   : refuse(parse, "a name of a member is no JSON string");
+                   : refuse_member(parse,
+                                   "a name of a member is no JSON string");
     }
     bool is_text = peek(parse) == '"';
     if (!parse->typed) {
         return is_text && latchkey_slice_equal(latchkey_buf_slice(&parse->name),
                                                LK_SLICE("type"))
                    ? read_type(parse)
-                   : refuse(parse, "it does not begin with its type");
+                   : refuse_member(parse, "it does not begin with its type");
     }
     const struct lk_field_row *row = find_row(parse, &base64);
     if (row == NULL) {
-        return refuse(parse, "the member \"%.*s\" is not known",
-                      (int)(parse->name.len < 64 ? parse->name.len : 64),
-                      parse->name.data);
+        return refuse_member(parse, "the member \"%.*s\" is not known",
+                             (int)(parse->name.len < 64 ? parse->name.len : 64),
+                             parse->name.data);
     }
     uint64_t bit = UINT64_C(1) << (row - lk_line_fields[parse->line->type]);
     if (parse->seen & bit) {
-        return refuse(parse, "\"%s\" stands there twice", row->name);
+        return refuse_member(parse, "\"%s\" stands there twice", row->name);
     }
     parse->seen |= bit;
     return is_text ? read_text(parse, row, base64) : read_number(parse, row);
@@ -386,7 +483,7 @@ static enum lk_status read_object(struct parse *parse)
         status = expect(parse, '}');
     }
     if (status == LK_OK && peek(parse) != '\0') {
-        status = refuse(parse, "there is something after its end");
+        status = refuse_member(parse, "there is something after its end");
     }
     return status;
 }
@@ -399,7 +496,7 @@ static enum lk_status check_needed(struct parse *parse)
         bool given = (parse->seen >> i & 1) != 0;
 
         if (rows[i].needed && !given) {
-            return refuse(parse, "\"%s\" is missing", rows[i].name);
+            return refuse_member(parse, "\"%s\" is missing", rows[i].name);
         }
     }
     return LK_OK;
@@ -424,4 +521,120 @@ enum lk_status lk_line_read(struct lk_slice text, struct lk_line *line,
     }
     latchkey_buf_free(&parse.name);
     return status;
+}
+
+/* ==== A file of lines, which may be long, read one by one */
+
+enum { CHUNK = 1 << 16, LINE_MAX_BYTES = INT32_MAX };
+
+enum lk_exit lk_lines_open(struct lk_lines *lines, const char *path)
+{
+    bool standard = strcmp(path, "-") == 0;
+    struct stat info;
+
+    *lines = (struct lk_lines){.title = standard ? "standard input" : path};
+    lines->fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (lines->fd < 0) {
+        lk_complain("cannot read %s: %s", path, strerror(errno));
+        return LK_EXIT_USAGE;
+    }
+    if (fstat(lines->fd, &info) == 0 && S_ISREG(info.st_mode)) {
+        lines->total = (uint64_t)info.st_size;
+    }
+    return LK_EXIT_DONE;
+}
+
+void lk_lines_close(struct lk_lines *lines)
+{
+    if (lines->fd > STDIN_FILENO) {
+        close(lines->fd);
+    }
+    latchkey_buf_free(&lines->buf);
+}
+
+/* Reads more behind what is there, which moves to the front. */
+static enum lk_exit read_more_lines(struct lk_lines *lines)
+{
+    struct lk_buf *buf = &lines->buf;
+    ssize_t got;
+
+    if (lines->start > 0) {
+        memmove(buf->data, buf->data + lines->start, buf->len - lines->start);
+        buf->len -= lines->start;
+        lines->searched -= lines->start;
+        lines->start = 0;
+    }
+    if (buf->len > LINE_MAX_BYTES) {
+        lk_complain("line %llu of %s is too long",
+                    (unsigned long long)lines->number + 1, lines->title);
+        return LK_EXIT_NO;
+    }
+    lk_must(latchkey_buf_reserve(buf, buf->len > CHUNK ? buf->len : CHUNK));
+    do {
+        got = read(lines->fd, buf->data + buf->len, buf->cap - buf->len);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) {
+        lk_complain("cannot read %s: %s", lines->title, strerror(errno));
+        return LK_EXIT_FAILED;
+    }
+    lines->at_end = got == 0;
+    buf->len += (size_t)got;
+    lines->done += (uint64_t)got;
+    return LK_EXIT_DONE;
+}
+
+/* The bytes up to the next newline, or to the end; data is NULL there. */
+static enum lk_exit find_line(struct lk_lines *lines, struct lk_slice *text)
+{
+    struct lk_buf *buf = &lines->buf;
+    enum lk_exit result = LK_EXIT_DONE;
+    const char *newline = NULL;
+
+    while (result == LK_EXIT_DONE && newline == NULL) {
+        size_t fresh = buf->len - lines->searched;
+
+        newline =
+            fresh > 0 ? memchr(buf->data + lines->searched, '\n', fresh) : NULL;
+        lines->searched = buf->len;
+        if (newline == NULL && lines->at_end) {
+            break;
+        }
+        if (newline == NULL) {
+            result = read_more_lines(lines);
+        }
+    }
+    size_t end = newline == NULL ? buf->len : (size_t)(newline - buf->data);
+    *text = (struct lk_slice){0};
+    if (result == LK_EXIT_DONE && (newline != NULL || end > lines->start)) {
+        *text = (struct lk_slice){buf->data + lines->start, end - lines->start};
+        lines->start = newline == NULL ? end : end + 1;
+        lines->searched = lines->start;
+        lines->number++;
+    }
+    return result;
+}
+
+enum lk_exit lk_lines_next(struct lk_lines *lines, struct lk_line *line,
+                           bool *more)
+{
+    struct lk_slice text;
+    struct lk_buf wrong = {0};
+    enum lk_exit result = find_line(lines, &text);
+
+    *more = text.data != NULL;
+    if (result != LK_EXIT_DONE || !*more) {
+        return result;
+    }
+    enum lk_status status = lk_line_read(text, line, &wrong);
+    if (status == LK_NOMEM) {
+        lk_must(status);
+    }
+    if (status != LK_OK) {
+        lk_put_raw(&wrong, (struct lk_slice){"", 1});
+        lk_complain("line %llu of %s: %s", (unsigned long long)lines->number,
+                    lines->title, wrong.data);
+        result = LK_EXIT_NO;
+    }
+    latchkey_buf_free(&wrong);
+    return result;
 }

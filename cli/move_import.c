@@ -1,4 +1,4 @@
-/* import.c - `latchkey import`: takes over the records of an export. */
+/* move_import.c - `latchkey import`: takes over the records of an export. */
 #include "cli/commands.h"
 #include "cli/move.h"
 
@@ -8,7 +8,7 @@
 
 enum { BATCH = 1024, BATCH_BYTES = 4 << 20 };
 
-static const struct lk_option options[] = {
+static const struct lk_option import_options[] = {
     {"store", "URL", "where the records go (LATCHKEY_STORE)"},
     LK_OPTION_SET,
     {"why", "TEXT", "the reason, kept in the audit log (import)"},
@@ -28,7 +28,7 @@ const struct lk_manual lk_manual_import = {
     "again, and carries only what is newer. References stay valid if the "
     "store\n"
     "has given out none of its own.",
-    options};
+    import_options};
 
 struct import {
     struct lk_cli *cli;
@@ -164,7 +164,7 @@ static enum lk_exit end_file(struct import *import, const struct lk_line *line)
 }
 
 /* Takes the line at the end of the batch. */
-static enum lk_exit take_line(struct import *import)
+static enum lk_exit take_import_line(struct import *import)
 {
     struct lk_line *line = &import->batch[import->count];
     const char *fault = NULL;
@@ -212,7 +212,7 @@ static enum lk_exit take_lines(struct import *import)
         result =
             lk_lines_next(&import->lines, &import->batch[import->count], &more);
         if (result == LK_EXIT_DONE && more) {
-            result = take_line(import);
+            result = take_import_line(import);
         }
         lk_bar_show(&bar, import->lines.done, import->lines.total);
     }
@@ -226,7 +226,8 @@ static enum lk_exit take_lines(struct import *import)
     return result;
 }
 
-/* ---- The begin ------------------------------------------------------------
+/* ---- The begin
+ * ------------------------------------------------------------
  */
 
 static bool read_secret(struct lk_slice hex, uint8_t secret[LK_REFERENCE_KEY])
@@ -318,7 +319,7 @@ static enum lk_exit note(struct import *import)
                            : lk_complain_store(status, "it was written");
 }
 
-static enum lk_exit begin(struct import *import)
+static enum lk_exit begin_import(struct import *import)
 {
     struct lk_line_begin *begin = &import->batch[0].begin;
     const struct lk_store_class *class = import->store->class;
@@ -337,7 +338,7 @@ static enum lk_exit begin(struct import *import)
 /* ---- The end --------------------------------------------------------------
  */
 
-static void report(struct import *import)
+static void report_import(struct import *import)
 {
     struct lk_cli *cli = import->cli;
     const struct lk_import *total = &import->total;
@@ -377,12 +378,12 @@ static enum lk_exit import_into(struct import *import, const char *url)
                                   &import->store);
     }
     if (result == LK_EXIT_DONE) {
-        result = begin(import);
+        result = begin_import(import);
     }
     if (result == LK_EXIT_DONE) {
         result = take_lines(import);
         if (result == LK_EXIT_DONE) {
-            report(import);
+            report_import(import);
         } else if (import->total.taken > 0) {
             lk_complain("%llu operations have been taken and stay; import the "
                         "whole file when it is there",

@@ -1,4 +1,6 @@
-/* export.c - `latchkey export`: all records and the audit log, as JSON lines.
+/*
+ * move_export.c - `latchkey export`: all records and the audit log, as JSON
+ * lines.
  */
 #include "cli/commands.h"
 #include "cli/move.h"
@@ -11,7 +13,7 @@
 
 enum { PAGE = 1000, FLUSH_BYTES = 1 << 20, STEP = 64 };
 
-static const struct lk_option options[] = {
+static const struct lk_option export_options[] = {
     {"store", "URL", "read this store itself, not by way of a daemon"},
     LK_OPTION_SET,
     {"output", "FILE", "write a new file, closed to others (standard output)"},
@@ -36,7 +38,7 @@ const struct lk_manual lk_manual_export = {
     "The file holds stored answers and the secret of the references: keep it "
     "as\n"
     "you would keep the store.",
-    options};
+    export_options};
 
 struct export
 {
@@ -132,7 +134,7 @@ static void doubt_accepted(struct export *export, struct lk_operation *record)
     }
 }
 
-static void put_line(struct export *export)
+static void put_export_line(struct export *export)
 {
     struct lk_line *line = &export->line;
 
@@ -252,7 +254,7 @@ static enum lk_exit begin_online(struct export *export)
     bool keeps_jobs =
         !latchkey_slice_equal(lk_field_text(reply, "store"), LK_SLICE("redis"));
     lk_line_take(&export->line, LK_LINE_BEGIN, reply);
-    put_line(export);
+    put_export_line(export);
     if (export->result == LK_EXIT_DONE && keeps_jobs) {
         return count_online(export);
     }
@@ -280,7 +282,7 @@ static enum lk_exit put_page(struct export *export, uint64_t *cursor)
     for (size_t i = 0; i < reply->elements[1].count; i++) {
         lk_line_take(&export->line, LK_LINE_RECORD,
                      &reply->elements[1].elements[i]);
-        put_line(export);
+        put_export_line(export);
     }
     *cursor = (uint64_t)reply->elements[0].integer;
     return export->result;
@@ -307,7 +309,7 @@ static enum lk_exit put_audit_page(struct export *export)
     for (size_t i = 0; i < reply->count; i++) {
         lk_line_take(&export->line, LK_LINE_AUDIT, &reply->elements[i]);
         export->last_id = export->line.audit.id;
-        put_line(export);
+        put_export_line(export);
     }
     export->last_page = reply->count;
     return export->result;
@@ -347,7 +349,7 @@ static bool put_record(void *context, const struct lk_operation *record)
         record->stored != NULL) {
         line->response = record->stored->response;
     }
-    put_line(export);
+    put_export_line(export);
     line->record.stored = NULL; /* the store's */
     return true;
 }
@@ -361,7 +363,7 @@ static bool put_entry(void *context, const struct lk_audit_entry *entry)
     export->line.audit = *entry;
     export->last_id = entry->id;
     export->last_page++;
-    put_line(export);
+    put_export_line(export);
     return true;
 }
 
@@ -384,7 +386,7 @@ static void put_begin(struct export *export, struct lk_store *store)
         .records = stats.records,
         .now_ms = stats.now_ms,
     };
-    put_line(export);
+    put_export_line(export);
     latchkey_buf_free(&secret);
 }
 

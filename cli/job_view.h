@@ -1,10 +1,11 @@
-/* jobs.h - what the commands about jobs share. */
-#ifndef LK_CLI_JOBS_H
-#define LK_CLI_JOBS_H
+/* job_view.h - what the commands about jobs share. */
+#ifndef LK_JOB_VIEW_H
+#define LK_JOB_VIEW_H
 
 #include "cli/cli.h"
 
-/* ---- Asking for them (job.c) ---------------------------------------------
+/* ---- Asking for them (job_view.c)
+ * ---------------------------------------------
  */
 
 /* Which jobs; what is NULL or 0 does not matter. */
@@ -64,11 +65,11 @@ void lk_jobs_put_row(struct lk_table *table, const struct lk_reply *job,
 LK_MUST_CHECK enum lk_exit lk_job_show(struct lk_cli *cli, const char *text);
 
 /* A list in pages, with --limit, --all and --cursor; --check: LK_EXIT_NO if
- * there was any (jobs.c). */
+ * there was any (job_view.c). */
 LK_MUST_CHECK enum lk_exit lk_jobs_list(struct lk_cli *cli,
                                         const struct lk_jobs_filter *filter);
 
-/* ---- Orders (job_order.c) -------------------------------------------------
+/* ---- Orders (job_act.c) -------------------------------------------------
  */
 
 /* One job, at the attempt at which it was seen. */

@@ -1,9 +1,16 @@
-/* record.c - shows one operation in full: what it is, its story from what is
- * stored, and what a person can do about it. */
+/*
+ * show.c - shows one operation in full: what it is, its story from what is
+ * stored, and what a person can do about it; `latchkey get`.
+ */
 #include "cli/cli.h"
+#include "cli/commands.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* ==== Shows one operation in full: what it is, its story from what is stored,
+ * and what a person can do about it */
 
 enum { PAGE = 1000 };
 
@@ -95,18 +102,13 @@ static bool is_endless(const struct story *story)
            story->cli->now_ms >= story->claimed_ms + LK_LONG_MS;
 }
 
-static bool needs_person(const struct story *story)
+static bool story_needs_person(const struct story *story)
 {
     return is_state(story, "uncertain") || is_endless(story) ||
            story->dead + story->uncertain > 0;
 }
 
 typedef unsigned long long number; /* for printf */
-
-static void put_span(struct lk_buf *out, uint64_t from_ms, uint64_t to_ms)
-{
-    lk_put_duration(out, to_ms > from_ms ? to_ms - from_ms : 0, 1);
-}
 
 /* ---- The record -----------------------------------------------------------
  */
@@ -151,10 +153,10 @@ static void tell_claim(struct story *story, const struct lk_reply *record)
            (number)lk_field_number(record, "attempt"));
     if (lock_ms > now_ms) {
         lk_put(text, ", locked for another ");
-        put_span(text, now_ms, lock_ms);
+        lk_put_span(text, now_ms, lock_ms);
     } else if (lock_ms > 0) {
         lk_put(text, ", its lock lapsed ");
-        put_span(text, lock_ms, now_ms);
+        lk_put_span(text, lock_ms, now_ms);
         lk_put(text, " ago");
     }
 }
@@ -253,7 +255,7 @@ static void put_job(struct story *story, struct lk_buf *text,
     if (is_word(lk_field_text(job, "state"), "waiting") &&
         due_ms > story->cli->now_ms) {
         lk_put(text, "; called in ");
-        put_span(text, story->cli->now_ms, due_ms);
+        lk_put_span(text, story->cli->now_ms, due_ms);
     }
     if (provider_id.len > 0) {
         lk_put(text, ", provider's id ");
@@ -360,11 +362,12 @@ static void tell_deed(struct story *story, const struct lk_reply *entry)
 /* ---- Asking ---------------------------------------------------------------
  */
 
-/* *reply is NULL if this user may not ask, or the store keeps no jobs. Nothing
- * else is passed over: an operation must not look well because its jobs could
- * not be read. */
-static enum lk_exit ask(struct story *story, const struct lk_words *words,
-                        const struct lk_reply **reply)
+/* *reply is NULL if this user may not ask, or the store keeps no
+ * jobs. Nothing else is passed over: an operation must not look well because
+ * its jobs could not be read. */
+static enum lk_exit ask_about_jobs(struct story *story,
+                                   const struct lk_words *words,
+                                   const struct lk_reply **reply)
 {
     struct lk_cli *cli = story->cli;
     enum lk_status status =
@@ -419,7 +422,7 @@ static enum lk_exit ask_jobs(struct story *story)
         lk_words_add_number(&words, PAGE);
         lk_words_add(&words, "CURSOR");
         lk_words_add_number(&words, cursor);
-        result = ask(story, &words, &reply);
+        result = ask_about_jobs(story, &words, &reply);
         cursor = 0;
         if (result == LK_EXIT_DONE && reply != NULL && reply->count == 2) {
             cursor = lk_reply_cursor(&reply->elements[0]);
@@ -451,7 +454,7 @@ static enum lk_exit ask_audit(struct story *story)
         lk_words_add_number(&words, after);
         lk_words_add(&words, "LIMIT");
         lk_words_add_number(&words, PAGE);
-        result = ask(story, &words, &reply);
+        result = ask_about_jobs(story, &words, &reply);
         count = 0;
         if (result == LK_EXIT_DONE && reply != NULL) {
             count = reply->count;
@@ -467,7 +470,7 @@ static enum lk_exit ask_audit(struct story *story)
 /* ---- The end --------------------------------------------------------------
  */
 
-static void put_jobs(struct lk_buf *out, uint64_t count, const char *state)
+static void put_job_state(struct lk_buf *out, uint64_t count, const char *state)
 {
     if (count == 1) {
         lk_put(out, "a job is %s", state);
@@ -485,7 +488,7 @@ static void end_headline(struct story *story)
     lk_put(out, "%s", fine && story->by_operator ? " by an operator" : "");
     if (is_endless(story)) {
         lk_put(out, " for ");
-        put_span(out, story->claimed_ms, story->cli->now_ms);
+        lk_put_span(out, story->claimed_ms, story->cli->now_ms);
     }
     if (is_state(story, "released")) {
         lk_put(out, ": the next request with its key runs");
@@ -493,18 +496,18 @@ static void end_headline(struct story *story)
     if (story->dead + story->uncertain > 0) {
         lk_put(out, "%s", fine ? ", but " : ", and ");
         if (story->dead > 0) {
-            put_jobs(out, story->dead, "dead");
+            put_job_state(out, story->dead, "dead");
         }
         lk_put(out, "%s",
                story->dead > 0 && story->uncertain > 0 ? " and " : "");
         if (story->uncertain > 0) {
-            put_jobs(out, story->uncertain, "uncertain");
+            put_job_state(out, story->uncertain, "uncertain");
         }
     } else if (story->unfinished > 0 && fine) {
         lk_put(out, ", ");
-        put_jobs(out, story->unfinished, "not finished yet");
+        put_job_state(out, story->unfinished, "not finished yet");
     }
-    lk_put(out, "%s", needs_person(story) ? ": needs a person" : "");
+    lk_put(out, "%s", story_needs_person(story) ? ": needs a person" : "");
 }
 
 /* How long it stays: what is open stays until it is decided, and so does what
@@ -546,7 +549,7 @@ static void put_moment(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
         lk_put(out, "now");
         return;
     }
-    put_span(out, ms, now_ms);
+    lk_put_span(out, ms, now_ms);
     lk_put(out, " ago");
 }
 
@@ -559,7 +562,7 @@ static void print_story(struct story *story)
     lk_put_text(lk_table_cell(&head, LK_BOLD),
                 latchkey_buf_slice(&story->reference));
     lk_put_raw(
-        lk_table_cell(&head, needs_person(story)
+        lk_table_cell(&head, story_needs_person(story)
                                  ? LK_ALARM
                                  : lk_operation_colour(
                                        latchkey_buf_slice(&story->state))),
@@ -591,7 +594,7 @@ static void write_story(struct story *story)
 {
     struct lk_doc *doc = &story->doc;
 
-    lk_doc_bool(doc, "needs_person", needs_person(story));
+    lk_doc_bool(doc, "needs_person", story_needs_person(story));
     lk_doc_bool(doc, "partial", story->partial);
     lk_doc_text(doc, "headline", latchkey_buf_slice(&story->headline));
     lk_doc_array(doc, "story");
@@ -722,4 +725,72 @@ enum lk_exit lk_operation_show(struct lk_cli *cli, void *context)
     }
     free_story(&story);
     return result;
+}
+
+/* ==== `latchkey get`: one operation by its name */
+
+static const struct lk_option get_options[] = {
+    {"headers", NULL, "print only the stored headers, as they are"},
+    {"body", NULL, "print only the stored body, byte for byte"},
+    LK_OPTION_WHY,
+    LK_OPTION_WHO,
+    {0},
+};
+
+const struct lk_manual lk_manual_get = {
+    "Shows operations with their story: when they were claimed and completed,\n"
+    "by whom, their jobs, and what operators did. They are named by one or\n"
+    "more references, by TENANT SCOPE KEY or by what a provider calls what a\n"
+    "job has made. The scope is usually the method and the path, as one word:\n"
+    "'POST /pay'.\n"
+    "With --headers and --body, the stored answer itself is printed, if --why\n"
+    "says for what: the audit log keeps who looked at it and why. On a "
+    "terminal\n"
+    "its control characters are escaped; in a file or a pipe it is byte for\n"
+    "byte what was stored.",
+    get_options};
+
+static enum lk_exit show_answer(struct lk_cli *cli,
+                                const struct lk_reply *record)
+{
+    bool headers = lk_args_flag(&cli->args, "headers");
+    bool body = lk_args_flag(&cli->args, "body");
+
+    if (lk_field(record, "body") == NULL) {
+        struct lk_slice state = lk_field_text(record, "state");
+
+        lk_complain("there is no stored answer: the operation is %.*s%s",
+                    (int)state.len, state.data,
+                    lk_field(record, "omitted-reason") == NULL
+                        ? ""
+                        : ", but its answer was not kept");
+        return LK_EXIT_NO;
+    }
+    if (headers) {
+        lk_put_stored(&cli->out, lk_field_text(record, "headers"));
+        lk_put(&cli->out, "%s", body ? "\r\n" : "");
+    }
+    if (body) {
+        lk_put_stored(&cli->out, lk_field_text(record, "body"));
+    }
+    return LK_EXIT_DONE;
+}
+
+static enum lk_exit get_answer(struct lk_cli *cli, void *context)
+{
+    const struct lk_reply *record;
+    enum lk_exit result = lk_operation_fetch(cli, &record);
+
+    (void)context;
+    return result == LK_EXIT_DONE ? show_answer(cli, record) : result;
+}
+
+enum lk_exit lk_run_get(struct lk_cli *cli)
+{
+    bool answer_only =
+        lk_args_flag(&cli->args, "headers") || lk_args_flag(&cli->args, "body");
+
+    return lk_each_operation(
+        cli, LK_MEANS_EACH,
+        answer_only && !cli->json ? get_answer : lk_operation_show, NULL);
 }
