@@ -7,11 +7,11 @@
 #   make crash        kills the daemon N=10000 times under load
 #   make linear       random commands and faults on each store for SECONDS=60;
 #                     SEED=... repeats a run
-#   make planted      plants bugs and sees that each is found
+#   make planted      plants bugs and checks that each is found
 #   make model        the model of the protocol, with larger bounds
 #   make fuzz         each fuzzer for SECONDS=60
 #   make bench        the comparisons; BENCH_ARGS=... as for ./run bench
-#   make fmt          formats the code; make fmt-check only looks
+#   make fmt          formats the code; make fmt-check only checks
 #   make lint         fmt-check and clang-tidy; nginx/ with more warnings
 #   make nginx-asan   an nginx with sanitizers and the module for it, in
 #                     build/address-undefined
@@ -20,7 +20,7 @@
 #
 #   SANITIZE=address,undefined   a sanitizer build, in build/address-undefined;
 #                                it has fault points as well
-#   SANITIZE=thread              likewise, in build/thread
+#   SANITIZE=thread              the same with ThreadSanitizer, in build/thread
 #   FAULTS=1                     with fault points for tests, in build/faults
 #   GATEWAY=                     without nginx's module
 #   V=1                          shows the commands
@@ -318,7 +318,7 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(STORE_OBJS) $(BUILD)/liblatchkey.a
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS) $(DAEMON_LIBS)
 
 # nginx/ is written the way nginx is, which clang-format cannot say.
-# Root may run this in somebody else's clone, which git alone would refuse; and
+# Root may run this in another user's clone, which git alone would refuse; and
 # there may be no git at all.
 SOURCES = $(shell git -c safe.directory='*' ls-files '*.c' '*.h' ':!nginx/' 2>/dev/null || \
   find * \( -path build -o -path nginx -o -name node_modules \) -prune -o -name '*.[ch]' -print)

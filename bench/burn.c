@@ -1,8 +1,8 @@
 /*
- * burn.c - leases and acknowledges jobs that nobody calls, as fast as a store
- * can: what the outbox itself costs.
+ * burn.c - leases and acknowledges jobs without calling anything, as fast as a
+ * store can: what the outbox itself costs.
  *
- *   burn URL fill COUNT            leaves so many jobs
+ *   burn URL fill COUNT            leaves COUNT jobs
  *   burn URL run BATCH COURIERS    prints how many a second were done
  *
  * Each courier is a thread with a store of its own, as a process would be. One

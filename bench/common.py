@@ -20,7 +20,7 @@ FINGERPRINT = "1:" + "5f" * 32
 # ---- servers ---------------------------------------------------------------
 
 def wait_for(address, process):
-    """Until somebody accepts connections on the unix socket, or the port."""
+    """Waits until a server accepts connections on the unix socket or the port."""
     family = socket.AF_INET if isinstance(address, int) else socket.AF_UNIX
     where = (("127.0.0.1", address) if isinstance(address, int)
              else str(address))

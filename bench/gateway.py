@@ -27,7 +27,7 @@ CONNECTIONS = 64
 WORKERS = 2
 CHARGE = '{"amount":4200,"currency":"eur","customer":"cus_1"}'
 HEADERS = {"Content-Type": "application/json", "X-Api-Key": "acme"}
-PAD = ("--pad", "64")  # makes answers of about 200 bytes
+PAD = ("--pad", "64")  # makes responses of about 200 bytes
 
 keys = (f"{os.getpid()}-{number}-" for number in itertools.count())
 
@@ -89,8 +89,8 @@ def ask(port, method, path, key=None):
         headers = dict(HEADERS, **({"Idempotency-Key": key} if key else {}))
         connection.request(method, path,
                            CHARGE if method == "POST" else None, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
+        response = connection.getresponse()
+        return response.status, response.read().decode()
 
 
 class Gateway:
@@ -185,12 +185,12 @@ def bench_served(args, folder, results):
     """Replays against nginx's return of the same body."""
     with Gateway(folder, *PAD) as gate:
         port, key = gate.nginx("latchkey"), "replayed"
-        answers = [ask(port, "POST", "/guarded", key) for _ in range(2)]
-        if answers[0] != answers[1] or answers[0][0] != 201:
-            sys.exit(f"bench: no replay: {answers}")
+        responses = [ask(port, "POST", "/guarded", key) for _ in range(2)]
+        if responses[0] != responses[1] or responses[0][0] != 201:
+            sys.exit(f"bench: no replay: {responses}")
         results.pair(
             "replays/s, 64 connections, against nginx's return of the same "
-            f"{len(answers[0][1])} bytes", "0.6",
+            f"{len(responses[0][1])} bytes", "0.6",
             *rates(args, (port, "/guarded", key), (port, "/returned", key)))
 
 
@@ -199,7 +199,7 @@ def bench_off(args, folder, results):
     with Gateway(folder, *PAD) as gate:
         ours, theirs = gate.nginx("latchkey"), gate.nginx("plain")
         for path, name in (("/proxied", "proxied requests/s"),
-                           ("/returned", "requests/s answered by return")):
+                           ("/returned", "requests/s by return")):
             results.pair(f"{name}, module loaded and off, against nginx "
                          "without it", "1",
                          *rates(args, (ours, path), (theirs, path)))
@@ -274,7 +274,7 @@ def charges_of(gate):
 
 def held_memory(folder, path, count, pad=None):
     """Bytes of a worker for each of `count` requests that wait for the app;
-    with `pad`, whose answers of that size wait to be stored or, if nothing is
+    with `pad`, whose responses of that size wait to be stored or, if nothing is
     stored, for a client that does not read."""
     delay = 600000 if pad is None else 3000
     clear(folder)
@@ -303,7 +303,7 @@ def bench_memory(args, folder, results):
     """Memory of a request in flight against plain proxying."""
     count, rounds = 1000, min(args.rounds, 3)
     for pad, name in ((None, "while the app works"),
-                      (32768, "while an answer of 32 KiB waits to be stored; "
+                      (32768, "while a response of 32 KiB waits to be stored; "
                        "plain: for a client that does not read")):
         ours, plain = alternate(
             rounds, lambda: held_memory(folder, "/guarded", count, pad),

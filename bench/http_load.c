@@ -4,11 +4,11 @@
  *   http_load rate PORT PATH KEY CONNECTIONS RATE SECONDS
  *   http_load hold PORT PATH KEY CONNECTIONS
  *
- * rate: requests are sent when they are due, not when the last answer came; a
- * server that stalls is charged for everything that was due meanwhile. Prints
- * p50, p99 and p99.9 in microseconds, and the rate that was reached. hold:
- * one request on each connection, then it sleeps until it is killed; it has
- * little room for answers and reads none. Keys are KEY and a number.
+ * rate: requests are sent when they are due, not when the last response came; a
+ * server that stalls is charged for everything that was due in the meantime.
+ * Prints p50, p99 and p99.9 in microseconds, and the rate that was reached.
+ * hold: one request on each connection, then it sleeps until it is killed; it
+ * has little room for responses and reads none. Keys are KEY and a number.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -118,7 +118,7 @@ static bool is_whole(const struct conn *conn)
                             strtoul(length + sizeof(LENGTH) - 1, NULL, 10);
 }
 
-static void take_answer(struct load *load, struct conn *conn)
+static void take_response(struct load *load, struct conn *conn)
 {
     ssize_t got =
         read(conn->fd, conn->in + conn->len, sizeof(conn->in) - 1 - conn->len);
@@ -164,7 +164,7 @@ static void run(struct load *load, struct conn *conns, size_t count, int poll)
                                 (long)(left % 1000000000u)};
         int ready = epoll_pwait2(poll, events, EVENTS, &wait, NULL);
         for (int i = 0; i < ready; i++) {
-            take_answer(load, events[i].data.ptr);
+            take_response(load, events[i].data.ptr);
         }
     }
 }

@@ -4,8 +4,8 @@
  *   latency claim|setnx SOCKET CONNECTIONS RATE SECONDS
  *
  * Commands are sent on a schedule, not when the last reply came: a server
- * that stalls is charged for everything that was due meanwhile. Prints p50,
- * p99 and p99.9 in microseconds, and the rate that was reached.
+ * that stalls is charged for everything that was due in the meantime. Prints
+ * p50, p99 and p99.9 in microseconds, and the rate that was reached.
  */
 #include <errno.h>
 #include <stdbool.h>

@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 PEERS = BUILD / "peers"
 CONCURRENCY = 64
 BATCH = 500
-WORKS = 2  # of one daemon's courier, under way at once on PostgreSQL
+WORKS = 2  # job batches of one courier in progress at once on PostgreSQL
 CHARGE = '{"amount":4200,"currency":"eur","customer":"cus_1"}'
 HEADERS = "Content-Type: application/json\r\n"
 
@@ -102,7 +102,7 @@ class Ours:
                       "/v1/charges", "HEADERS", HEADERS, "BODY", CHARGE)
 
     def fill(self, count):
-        """So many operations, finished, with a job each."""
+        """Makes finished operations, with a job each."""
         while count > 0:
             names = [next(keys) for _ in range(min(count, 250))]
             for name, token in zip(names, self.claims(names)):
@@ -231,7 +231,7 @@ def vacuum(server, database):
 
 
 def against(results, name, target, ours, graphile, boss):
-    """Against the faster of the two; the other one is told."""
+    """Against the faster of the two; the other one is reported."""
     medians = [statistics.median(values) for values in (graphile, boss)]
     faster, word = ((graphile, "graphile-worker") if medians[0] >= medians[1]
                     else (boss, "pg-boss"))
@@ -286,7 +286,7 @@ def bench_burn(args, folder, results):
                 (1, 8, 10_000, "one at a time, eight couriers; peers one at a "
                  f"time, {CONCURRENCY} workers"),
                 (BATCH, WORKS, 50_000, f"batches of {BATCH}, {WORKS} couriers: "
-                 "as many as a daemon has works under way")):
+                 "as many as a daemon has job batches in progress")):
             count //= args.divide
             a, b, c = alternate(
                 args.rounds,
@@ -348,7 +348,7 @@ def bench_accepts(args, folder, results):
 
 
 class Ear:
-    """A provider that tells when a call has come; one connection at a time
+    """A provider that reports when a call has come; one connection at a time
     would do for an idle system, but any number may be kept."""
 
     def __init__(self, stack):
@@ -369,7 +369,7 @@ class Ear:
     def serve(self, sock):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         body = b'{"id":"ch_1"}'
-        answer = (b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\n"
+        response = (b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\n"
                   b"Content-Length: %d\r\n\r\n" % len(body)) + body
         buffer = b""
         with contextlib.suppress(OSError), sock:
@@ -378,7 +378,7 @@ class Ear:
                 if buffer.endswith(CHARGE.encode()):
                     self.at = time.perf_counter()
                     self.heard.release()
-                    sock.sendall(answer)
+                    sock.sendall(response)
                     buffer = b""
 
     def calls(self):

@@ -27,7 +27,7 @@ static void die(const char *why)
     exit(1);
 }
 
-struct job_batch {
+struct workload {
     size_t batch;
     size_t pairs;
     size_t body;
@@ -54,17 +54,17 @@ static void fill_claim(struct lk_store *store, struct lk_op *op, char *key,
     op->hash = lk_name_hash(store->secret, op->name);
 }
 
-static double run_store(const char *folder, const struct job_batch *job_batch,
+static double run_store(const char *folder, const struct workload *workload,
                         unsigned checkpoint_pages)
 {
     struct lk_store_config config;
     struct lk_store *store;
     struct lk_buf error = {0};
     char url[4096];
-    struct lk_op *ops = calloc(job_batch->batch, sizeof(*ops));
-    struct lk_op **list = calloc(job_batch->batch, sizeof(*list));
-    char(*keys)[40] = calloc(job_batch->batch, sizeof(*keys));
-    char *body = calloc(1, job_batch->body + 1);
+    struct lk_op *ops = calloc(workload->batch, sizeof(*ops));
+    struct lk_op **list = calloc(workload->batch, sizeof(*list));
+    char(*keys)[40] = calloc(workload->batch, sizeof(*keys));
+    char *body = calloc(1, workload->body + 1);
 
     lk_store_config_default(&config);
     if (checkpoint_pages) {
@@ -75,27 +75,27 @@ static double run_store(const char *folder, const struct job_batch *job_batch,
         lk_store_open(url, &config, &store, &error)) {
         die(error.data ? error.data : "out of memory");
     }
-    memset(body, 'x', job_batch->body);
+    memset(body, 'x', workload->body);
     double start = now_s();
-    for (size_t done = 0; done < job_batch->pairs; done += job_batch->batch) {
-        struct lk_batch batch = {.ops = list, .count = job_batch->batch};
+    for (size_t done = 0; done < workload->pairs; done += workload->batch) {
+        struct lk_batch batch = {.ops = list, .count = workload->batch};
         batch.keep = true;
-        for (size_t i = 0; i < job_batch->batch; i++) {
+        for (size_t i = 0; i < workload->batch; i++) {
             list[i] = &ops[i];
             fill_claim(store, &ops[i], keys[i], done + i);
         }
         store->class->apply(store, &batch);
-        for (size_t i = 0; i < job_batch->batch; i++) {
+        for (size_t i = 0; i < workload->batch; i++) {
             if (ops[i].status || ops[i].out.verdict != LK_VERDICT_NEW) {
                 die("a claim was not NEW");
             }
             ops[i].event = LK_EVENT_COMPLETE;
             ops[i].token = ops[i].out.token;
             ops[i].response = (struct lk_response){
-                200, LK_SLICE(headers), {body, job_batch->body}};
+                200, LK_SLICE(headers), {body, workload->body}};
         }
         store->class->apply(store, &batch);
-        for (size_t i = 0; i < job_batch->batch; i++) {
+        for (size_t i = 0; i < workload->batch; i++) {
             if (ops[i].status || ops[i].out.verdict != LK_VERDICT_DONE) {
                 die("a completion was not OK");
             }
@@ -111,13 +111,13 @@ static double run_store(const char *folder, const struct job_batch *job_batch,
     return seconds;
 }
 
-/* The same bytes, appended: the claim with its name, then the answer. */
-static double run_log(const char *folder, const struct job_batch *job_batch)
+/* The same bytes, appended: the claim with its name, then the response. */
+static double run_log(const char *folder, const struct workload *workload)
 {
     char path[4096];
     size_t claim = 16 + 36 + 12 + 17 + sizeof(fingerprint) + 40;
-    size_t answer = 24 + sizeof(headers) + job_batch->body;
-    char *bytes = calloc(job_batch->batch, claim > answer ? claim : answer);
+    size_t response = 24 + sizeof(headers) + workload->body;
+    char *bytes = calloc(workload->batch, claim > response ? claim : response);
 
     snprintf(path, sizeof(path), "%s/pairs.log", folder);
     int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_APPEND, 0600);
@@ -125,9 +125,9 @@ static double run_log(const char *folder, const struct job_batch *job_batch)
         die("cannot open the log");
     }
     double start = now_s();
-    for (size_t done = 0; done < job_batch->pairs; done += job_batch->batch) {
+    for (size_t done = 0; done < workload->pairs; done += workload->batch) {
         for (int half = 0; half < 2; half++) {
-            size_t len = job_batch->batch * (half ? answer : claim);
+            size_t len = workload->batch * (half ? response : claim);
             if (write(fd, bytes, len) != (ssize_t)len || fdatasync(fd)) {
                 die("cannot write the log");
             }
@@ -144,13 +144,13 @@ int main(int argc, char **argv)
     if (argc < 6) {
         die("usage: pairs store|log DIRECTORY BATCH PAIRS BODY [PAGES]");
     }
-    struct job_batch job_batch = {strtoul(argv[3], NULL, 10),
-                                  strtoul(argv[4], NULL, 10),
-                                  strtoul(argv[5], NULL, 10)};
+    struct workload workload = {strtoul(argv[3], NULL, 10),
+                                strtoul(argv[4], NULL, 10),
+                                strtoul(argv[5], NULL, 10)};
     unsigned pages = argc > 6 ? (unsigned)strtoul(argv[6], NULL, 10) : 0;
     double seconds = !strcmp(argv[1], "log")
-                         ? run_log(argv[2], &job_batch)
-                         : run_store(argv[2], &job_batch, pages);
-    printf("%.0f\n", (double)job_batch.pairs / seconds);
+                         ? run_log(argv[2], &workload)
+                         : run_store(argv[2], &workload, pages);
+    printf("%.0f\n", (double)workload.pairs / seconds);
     return 0;
 }

@@ -29,7 +29,7 @@ PASSWORD = "bench-secret"
 
 
 def leave_jobs(raw, count):
-    """Operations that leave so many jobs between them."""
+    """Operations that leave this number of jobs in total."""
     for start in range(0, count, PER_OPERATION):
         key = "key-%d" % start
         token = raw("CLAIM", TENANT, SCOPE, key, FINGERPRINT)[1]

@@ -1,8 +1,8 @@
 -- idempotency.lua - idempotency as a script for nginx and Redis does it.
 --
 -- Before the app is called: SET NX with a fingerprint of the request, which
--- also gets what is there (one round trip). After it has answered: SET with
--- the answer, and only then the client gets it. No fencing, no locks that
+-- also gets what is there (one round trip). After it has responded: SET with
+-- the response, and only then the client gets it. No fencing, no locks that
 -- end, no doubt about outcomes: the least that is called the same job.
 
 local TTL = 24 * 3600
@@ -81,27 +81,27 @@ local function replay(stored, fingerprint)
 end
 
 local function run(name, fingerprint)
-    local answer = ngx.location.capture("/app", {
+    local response = ngx.location.capture("/app", {
         method = ngx.HTTP_POST, args = ngx.var.args, always_forward_body = true
     })
-    local header = answer.header
-    if answer.status >= 500 or answer.truncated then
+    local header = response.header
+    if response.status >= 500 or response.truncated then
         redis("DEL", name)
     else
         local kept, why = redis("SET", name, fingerprint .. " " ..
-            answer.status .. "\n" .. (header["Content-Type"] or "") .. "\n" ..
-            (header["Location"] or "") .. "\n" .. answer.body,
+            response.status .. "\n" .. (header["Content-Type"] or "") .. "\n" ..
+            (header["Location"] or "") .. "\n" .. response.body,
             "XX", "EX", TTL)
         if not kept then
             ngx.log(ngx.ERR, "not stored: ", why)
-            return refuse(503, "the answer could not be stored")
+            return refuse(503, "the response could not be stored")
         end
     end
-    ngx.status = answer.status
+    ngx.status = response.status
     ngx.header["Content-Type"] = header["Content-Type"]
     ngx.header["Location"] = header["Location"]
-    ngx.header["Content-Length"] = #answer.body
-    ngx.print(answer.body)
+    ngx.header["Content-Length"] = #response.body
+    ngx.print(response.body)
 end
 
 function idempotency.serve()

@@ -27,19 +27,19 @@ let finished = 0;
 /** The job: one charge, with the job's own id as its key. */
 export async function handle(id, charge) {
   if (calls) {
-    const answer = await calls.request({
+    const response = await calls.request({
       method: "POST", path: "/v1/charges", body: charge,
       headers: { "content-type": "application/json", "idempotency-key": id },
     });
-    const text = await answer.body.text();
-    if (answer.statusCode !== 201) {
-      throw new Error(`${answer.statusCode}: ${text}`);
+    const text = await response.body.text();
+    if (response.statusCode !== 201) {
+      throw new Error(`${response.statusCode}: ${text}`);
     }
   }
   finished++;
 }
 
-/** Calls `start` when told to, then reports until there is nobody to read. */
+/** Calls `start` on the signal, then reports until the reader is gone. */
 export async function serve(start, stop) {
   const lines = createInterface({ input: process.stdin })[
     Symbol.asyncIterator]();

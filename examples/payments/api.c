@@ -9,33 +9,35 @@ enum { DELAY_MAX_MS = 600000 };
 
 static const char CHARGES[] = "/charges/ch_";
 
-/* The body of the answer in hand. */
+/* The body of the present response. */
 static struct buf body;
 static uint64_t asked; /* charges that were asked for, made or not */
 
-static void refuse(struct answer *answer, int status, const char *why)
+static void refuse(struct response *response, int status, const char *why)
 {
-    answer->status = status;
+    response->status = status;
     body.len = 0;
     buf_printf(&body, "{\"error\":\"%s\"}", why);
 }
 
 /* The trouble that was asked for, for all requests or in this one's query. */
-static bool is_in_trouble(const struct request *request, struct answer *answer)
+static bool is_in_trouble(const struct request *request,
+                          struct response *response)
 {
     uint64_t status = 503, drop = 0;
 
-    answer->delay_ms = options.delay_ms;
-    http_query_number(request->query, "delay", &answer->delay_ms);
-    if (answer->delay_ms > DELAY_MAX_MS) {
-        answer->delay_ms = DELAY_MAX_MS;
+    response->delay_ms = options.delay_ms;
+    http_query_number(request->query, "delay", &response->delay_ms);
+    if (response->delay_ms > DELAY_MAX_MS) {
+        response->delay_ms = DELAY_MAX_MS;
     }
-    answer->drop = (options.drop && (ledger_count() + 1) % options.drop == 0) ||
-                   (http_query_number(request->query, "drop", &drop) && drop);
+    response->drop =
+        (options.drop && (ledger_count() + 1) % options.drop == 0) ||
+        (http_query_number(request->query, "drop", &drop) && drop);
     if (http_query_number(request->query, "fail", &status) ||
         (options.fail && asked % options.fail == 0)) {
-        answer->drop = false;
-        refuse(answer, status >= 400 && status <= 599 ? (int)status : 503,
+        response->drop = false;
+        refuse(response, status >= 400 && status <= 599 ? (int)status : 503,
                "out of order, nothing was charged");
         return true;
     }
@@ -43,7 +45,8 @@ static bool is_in_trouble(const struct request *request, struct answer *answer)
 }
 
 /* Every call is a charge, whatever its Idempotency-Key. */
-static void make_charge(const struct request *request, struct answer *answer)
+static void make_charge(const struct request *request,
+                        struct response *response)
 {
     struct charge charge = {0};
     const char *wrong = charge_read(request, &charge);
@@ -52,15 +55,15 @@ static void make_charge(const struct request *request, struct answer *answer)
 
     asked++;
     if (wrong) {
-        refuse(answer, 422, wrong);
+        refuse(response, 422, wrong);
         return;
     }
-    if (is_in_trouble(request, answer)) {
+    if (is_in_trouble(request, response)) {
         return;
     }
     made = ledger_charge(&charge, &number);
-    answer->status = 201;
-    snprintf(answer->headers, sizeof(answer->headers),
+    response->status = 201;
+    snprintf(response->headers, sizeof(response->headers),
              "Location: %s%06" PRIu64 "\r\n", CHARGES, number);
     buf_add(&body, made.data, made.len);
     if (options.pad > 0) {
@@ -70,42 +73,42 @@ static void make_charge(const struct request *request, struct answer *answer)
     }
 }
 
-static void get_charge(struct text path, struct answer *answer)
+static void get_charge(struct text path, struct response *response)
 {
     struct text line, digits = {path.data + sizeof(CHARGES) - 1,
                                 path.len - (sizeof(CHARGES) - 1)};
     uint64_t number;
 
     if (!text_number(digits, &number) || !ledger_find(number, &line)) {
-        refuse(answer, 404, "there is no such charge");
+        refuse(response, 404, "there is no such charge");
         return;
     }
-    answer->status = 200;
+    response->status = 200;
     buf_add(&body, line.data, line.len);
 }
 
-void api_answer(const struct request *request, struct answer *answer)
+void api_respond(const struct request *request, struct response *response)
 {
     bool is_get = text_is(request->method, "GET");
     bool is_charges = text_is(request->path, "/charges");
 
     body.len = 0;
     if (is_charges && text_is(request->method, "POST")) {
-        make_charge(request, answer);
+        make_charge(request, response);
     } else if (is_charges && is_get) {
-        answer->status = 200;
+        response->status = 200;
         ledger_list(&body);
     } else if (is_get && text_is(request->path, "/ledger")) {
-        answer->status = 200;
+        response->status = 200;
         ledger_sum(&body);
     } else if (is_get && request->path.len > sizeof(CHARGES) - 1 &&
                !memcmp(request->path.data, CHARGES, sizeof(CHARGES) - 1)) {
-        get_charge(request->path, answer);
+        get_charge(request->path, response);
     } else if (is_charges) {
-        refuse(answer, 405, "POST makes a charge, GET lists them");
+        refuse(response, 405, "POST makes a charge, GET lists them");
     } else {
-        refuse(answer, 404, "try /charges or /ledger");
+        refuse(response, 404, "try /charges or /ledger");
     }
     buf_add(&body, "\n", 1);
-    answer->body = (struct text){body.data, body.len};
+    response->body = (struct text){body.data, body.len};
 }

@@ -81,7 +81,7 @@ await() {
 
 is_free() { ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# The port that people expect, or the next that nobody uses.
+# The port that people expect, or the next free one.
 free_port() {
     local port=$1
     until is_free "$port"; do
@@ -90,7 +90,7 @@ free_port() {
     echo "$port"
 }
 
-# For programs of ours, which choose a port by themselves and tell it.
+# For our own programs, which choose a port and print it.
 address_of() { sed -n 's/^listening on //p' "$home/$1.log"; }
 
 start_app() {
@@ -158,22 +158,22 @@ show_body() {
     [ -z "$(tail -c 1 "$1")" ] || echo
 }
 
-# Of the headers, those that matter here.
-show_answer() {
-    sed 's/ *\r$//' "$home/answer.head" | grep -i -e '^HTTP/' -e '^Idempot' \
+# Only the headers that matter here.
+show_response() {
+    sed 's/ *\r$//' "$home/response.head" | grep -i -e '^HTTP/' -e '^Idempot' \
         -e '^Location' -e '^Retry-After' -e '^Content-Type' \
         -e '^Preference-Applied' | sed 's/^/    /'
     echo
-    show_body "$home/answer.body"
+    show_body "$home/response.body"
 }
 
-# Shows the command, runs it, and shows the answer, which is kept in two files.
+# Shows the command, runs it, and shows the response, which is stored in two files.
 ask() {
     show_command "$@"
-    curl "$@" >"$home/answer" || fail "curl failed"
-    sed '/^\r$/q' "$home/answer" >"$home/answer.head"
-    sed '1,/^\r$/d' "$home/answer" >"$home/answer.body"
-    show_answer
+    curl "$@" >"$home/response" || fail "curl failed"
+    sed '/^\r$/q' "$home/response" >"$home/response.head"
+    sed '1,/^\r$/d' "$home/response" >"$home/response.body"
+    show_response
 }
 
 reference_of() { sed -n 's/^Idempotency-Reference: \(.*\)\r$/\1/ip' "$1"; }
@@ -185,33 +185,33 @@ tell_requests() {
     local url=http://$gateway/charges reference before slow
 
     title "1. A customer pays 42 euros"
-    say "The key names her order. The gateway claims it, asks the app, keeps" \
-        "the answer, and only then passes it on. (Of the headers, those that" \
-        "matter here; bodies are folded.)"
+    say "The key names her order. The gateway claims it, calls the app, stores" \
+        "the response, and only then passes it on. (Only the headers that" \
+        "matter here are shown; bodies are folded.)"
     echo
     ask -si -u $me "$url" -H 'Idempotency-Key: order-1' \
         --json "$(order 4200 cus_1)"
-    reference=$(reference_of "$home/answer.head")
-    mv "$home/answer.body" "$home/first.body"
+    reference=$(reference_of "$home/response.head")
+    mv "$home/response.body" "$home/first.body"
 
     title "2. She retries"
-    say "Suppose the answer got lost. The same bytes come back, and the app" \
-        "is not asked. The same JSON in another spelling is the same request."
+    say "Suppose the response got lost. The same bytes come back, and the app" \
+        "is not called. The same JSON in another spelling is the same request."
     echo
     ask -si -u $me "$url" -H 'Idempotency-Key: order-1' \
         --json '{ "customer": "cus_1", "amount": 42e2, "currency": "eur" }'
-    cmp "$home/first.body" "$home/answer.body" ||
-        fail "the retry got another answer"
+    cmp "$home/first.body" "$home/response.body" ||
+        fail "the retry got another response"
     after "The same, byte for byte. Charges so far: $(charges)."
 
     title "3. The same key, another amount"
-    say "A mistake in the client. It is told so; the app is not asked."
+    say "A mistake in the client. It gets 422; the app is not called."
     echo
     ask -si -u $me "$url" -H 'Idempotency-Key: order-1' \
         --json "$(order 9900 cus_1)"
 
-    title "4. A retry while the first is still at work"
-    say "The app takes two seconds for this one. The retry is told to wait."
+    title "4. A retry while the first request is still running"
+    say "The app takes two seconds for this one. The retry gets 409."
     echo
     before=$(charges)
     show_command -s -u $me "$url?delay=2000" -H 'Idempotency-Key: order-2' \
@@ -227,18 +227,18 @@ tell_requests() {
     ask -si -u $me "$url?delay=2000" -H 'Idempotency-Key: order-2' \
         --json "$(order 1500 cus_2)"
     wait $slow
-    after "And then the first one's answer:"
+    after "Then the response of the first request:"
     echo
     show_body "$home/slow.body"
 
-    title "5. What became of an operation?"
-    say "By the reference that came with its first answer."
+    title "5. The state of an operation"
+    say "By the reference that came with its first response."
     echo
     ask -si -u $me "http://$gateway/operations?reference=$reference"
 
     title "6. The app vanishes in the middle of a request"
-    say "It charges and hangs up without an answer. The gateway cannot" \
-        "know that, so it says so; a retry does not run it again."
+    say "It charges and closes the connection without a response. The gateway" \
+        "cannot know that, and reports it; a retry does not run it again."
     echo
     ask -si -u $me "$url?drop=1" -H 'Idempotency-Key: order-3' \
         --json "$(order 700 cus_3)"
@@ -251,7 +251,7 @@ tell_requests() {
 # ---- in numbers --------------------------------------------------------------
 
 # Pays once for one customer, as a careful client does: it repeats the request,
-# with its key, until there is an answer. Counts in `sent` and `lost`.
+# with its key, until there is a response. Counts in `sent` and `lost`.
 pay() {
     local url=$1 customer=$2 status
     for _ in $(seq 40); do
@@ -262,13 +262,13 @@ pay() {
         case $status in
         201) return ;;
         000) lost=$((lost + 1)) ;;
-        *) fail "a payment was answered with $status: $(cat "$home/paid")" ;;
+        *) fail "a payment got status $status: $(cat "$home/paid")" ;;
         esac
     done
-    fail "no answer in 40 attempts"
+    fail "no response in 40 attempts"
 }
 
-# compare NAME ADDRESS: everybody pays once, through the lossy network.
+# compare NAME ADDRESS: every customer pays once, through the lossy network.
 compare() {
     local name=$1 to=$2 charges_before twice_before number
     charges_before=$(charges)
@@ -292,10 +292,10 @@ tell_numbers() {
     local colour=$green
 
     title "7. $customers customers pay $(euros $price) once each"
-    say "The network loses a third of the answers. The client hears nothing" \
-        "and sends the same request again, with the same key, until it is" \
-        "answered. First straight to the app, then through Latchkey: the same" \
-        "client, the same losses."
+    say "The network loses a third of the responses. The client then sends the" \
+        "same request again, with the same key, until it gets a response." \
+        "First straight to the app, then through Latchkey: the same client," \
+        "the same losses."
     echo
     compare direct "$app"
     direct_sent=$sent direct_lost=$lost direct_made=$made direct_twice=$twice
@@ -306,11 +306,11 @@ tell_numbers() {
     row "" "straight" "through Latchkey"
     printf '%s' "$off"
     row "requests sent" "$direct_sent" "$sent"
-    row "answers lost" "$direct_lost" "$lost"
+    row "responses lost" "$direct_lost" "$lost"
     row "charges made" "$direct_made" "$made"
     printf '  %-26s %s%14s%s %s%20s%s\n' "charged more than once" \
         "$red" "$direct_twice" "$off" "$colour" "$twice" "$off"
-    row "taken too much" "$(euros $(((direct_made - customers) * price)))" \
+    row "charged too much" "$(euros $(((direct_made - customers) * price)))" \
         "$(euros $(((made - customers) * price)))"
     if [ "$twice" -ne 0 ] || [ "$made" -ne "$customers" ]; then
         fail "Latchkey let a charge through twice"
@@ -318,7 +318,7 @@ tell_numbers() {
 }
 
 tell_more() {
-    title "It is all still running. Try it:"
+    title "Everything is still running. Try it:"
     cat <<END
   curl -i -u $me http://$gateway/charges \\
        -H 'Idempotency-Key: mine' --json '$(order 100 me)'
@@ -339,7 +339,7 @@ END
 
 title "Starting"
 start_app
-say "the payments API     http://$app   charges as often as it is asked"
+say "the payments API     http://$app   charges once per request"
 start_daemon
 say "latchkeyd            unix:$socket"
 start_gateway

@@ -1,6 +1,6 @@
 # demo_outbox.sh - the second half of demo.sh, which reads it: what happens
-# after the claim. Requests that are answered later, orders that are paid at a
-# provider far away, and kill -9 in the middle of both.
+# after the claim. Requests with a later response, orders that are paid at a
+# remote provider, and kill -9 in the middle of both.
 # shellcheck shell=bash disable=SC2154
 
 # slay NAME: kill -9.
@@ -19,17 +19,17 @@ until_true() {
     fail "it did not happen in a minute: $*"
 }
 
-# ---- answers that come later -------------------------------------------------
+# ---- responses that come later -----------------------------------------------
 
 location_of() { sed -n 's/^Location: \(.*\)\r$/\1/ip' "$1"; }
 # Asks, and leaves the status in a variable. 202: later; 429: not so often.
-is_answered() {
+has_response() {
     polled=$(curl -s -u $me -o "$home/polled" -w '%{http_code}' "$1")
     [ "$polled" -ne 202 ] && [ "$polled" -ne 429 ]
 }
 charges_are() { [ "$(charges)" -ge "$1" ]; }
 
-# Accepts so many orders and says nothing; where to ask for each goes to a file.
+# accept_orders COUNT: prints nothing; the place to ask for each goes to a file.
 accept_orders() {
     local number
     for number in $(seq "$1"); do
@@ -42,16 +42,16 @@ accept_orders() {
     [ "$(grep -c . "$home/places")" -eq "$1" ] || fail "not all were accepted"
 }
 
-# How many of the accepted got which final answer.
-count_answers() {
+# How many of the accepted orders got which final response.
+count_responses() {
     local place polled
     paid=0 open=0
     while read -r place; do
-        until_true is_answered "http://$gateway$place"
+        until_true has_response "http://$gateway$place"
         case $polled in
         201) paid=$((paid + 1)) ;;
         409) open=$((open + 1)) ;;
-        *) fail "an order was answered with $polled: $(cat "$home/polled")" ;;
+        *) fail "an order got status $polled: $(cat "$home/polled")" ;;
         esac
     done <"$home/places"
 }
@@ -60,15 +60,15 @@ tell_later() {
     local many=40 before paid open twice place polled
 
     title "8. She does not want to wait"
-    say "Prefer: respond-async. The request is stored, and she is told where" \
+    say "Prefer: respond-async. The request is stored, and she gets the place" \
         "to ask. latchkeyd brings it to the app; a retry gets the same 202."
     echo
     ask -si -u $me "http://$gateway/charges?delay=300" \
         -H 'Idempotency-Key: order-4' -H 'Prefer: respond-async' \
         --json "$(order 2100 cus_4)"
-    place=http://$gateway$(location_of "$home/answer.head")
-    until_true is_answered "$place"
-    after "A moment later the place has the app's own answer:"
+    place=http://$gateway$(location_of "$home/response.head")
+    until_true has_response "$place"
+    after "A moment later the place has the app's own response:"
     echo
     ask -si -u $me "$place"
 
@@ -80,12 +80,12 @@ tell_later() {
     slay latchkeyd
     say "$many accepted, $(($(charges) - before)) charged when it was killed."
     start_daemon
-    count_answers
-    say "Started again. Now every order has its answer:"
+    count_responses
+    say "Started again. Now every order has its response:"
     echo
     row2 "orders accepted" $many
-    row2 "answered: paid" $paid
-    row2 "answered: not known" $open
+    row2 "response: paid" $paid
+    row2 "response: unknown" $open
     row2 "charges made" $(($(charges) - before))
     row2 "charged more than once" $(($(ledger charged_more_than_once) - twice))
     [ $((paid + open)) -eq $many ] || fail "an order was forgotten"
@@ -105,7 +105,7 @@ postgres_programs() {
     [ -x "$newest" ] && dirname "$newest"
 }
 
-# PostgreSQL does not run as root; nobody else may enter the folder as it is.
+# PostgreSQL does not run as root, and its user may not enter the folder as it is.
 start_postgres() {
     local as=()
     mkdir "$home/pg"
@@ -211,8 +211,8 @@ tell_books() {
 
 start_outbox() {
     say "PostgreSQL starts, and a provider: a server of its own, with a ledger" \
-        "of its own. It loses 15 of 100 answers after it has charged, and" \
-        "answers 10 of 100 calls with 503, at which nothing has happened" \
+        "of its own. It loses 15 of 100 responses after it has charged, and" \
+        "responds to 10 of 100 calls with 503, when nothing has happened" \
         "(safe_statuses = 503)."
     start_postgres
     start_provider yes
@@ -230,8 +230,8 @@ tell_outbox() {
     title "10. $customers orders in PostgreSQL, their money at a provider"
     start_outbox
     say "golden.py takes an order in one transaction: claim, row in our" \
-        "table, the payment as a job, and the answer. latchkeyd's courier" \
-        "makes the call, with the same Idempotency-Key until it is answered."
+        "table, the payment as a job, and the response. latchkeyd's courier" \
+        "makes the call, with the same Idempotency-Key, until it succeeds."
     echo
     take_orders 1 "$customers"
     kill_courier_at $((customers / 3))
@@ -248,7 +248,7 @@ tell_outbox() {
     reconcile
 }
 
-# Of the report the lines that people read.
+# The lines of the report that people read.
 reconcile() {
     curl -s "http://$provider/v1/charges.csv" >"$home/charges.csv"
     printf '  %s$ latchkey reconcile provider --export charges.csv%s%s\n' \
@@ -265,8 +265,8 @@ tell_doubt() {
     local first=$((customers + 1)) many=40 doubtful
 
     title "11. The same provider, if it did not honour keys"
-    say "A call that was sent and never answered must not be sent again." \
-        "So it is not: it is marked uncertain, and waits for proof."
+    say "A call that was sent and got no response must not be sent again." \
+        "The courier marks it uncertain, and it waits for proof."
     echo
     slay provider
     slay shop-latchkeyd
@@ -277,7 +277,7 @@ tell_doubt() {
     unset "pids[golden]"
     until_true jobs_are_over
     doubtful=$(shop "SELECT count(*) FROM latchkey.job WHERE state = 2")
-    row2 "orders more" $many
+    row2 "further orders" $many
     row2 "paid, and known to be" $((many - doubtful))
     row2 "uncertain" "$doubtful"
     after "The provider's own list of charges is the proof:"

@@ -4,12 +4,12 @@
     golden.py CONNINFO KEY CUSTOMER CENTS    one order
     golden.py CONNINFO <LINES                KEY CUSTOMER CENTS on each line
 
-Claim, order row, the call to the payment provider and the stored answer are
+Claim, order row, the call to the payment provider and the stored response are
 one transaction: all of it or nothing, wherever it is cut. The call itself is a
 job: Latchkey's courier makes it once the transaction counts, and goes on until
-the provider has said yes. Nobody here talks to the provider.
+the provider has said yes. Nothing here calls the provider.
 
-Whoever does not know what became of an order runs the same again.
+A client that does not know the outcome of an order runs the same again.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ import psycopg
 TENANT, SCOPE = "shop", "order"
 TARGET = "provider"  # [target provider] in latchkeyd.conf
 JSON_TYPE = "Content-Type: application/json\r\n"
-# Somebody was in the way, nothing happened: run the transaction again.
+# Another transaction was in the way, nothing happened: run this one again.
 RETRY = ("40001", "40P01", "55P03")
 PATIENCE = 60
 
@@ -39,7 +39,7 @@ def fingerprint(customer, cents):
 
 
 def take_order(connection, key, customer, cents):
-    """The business itself; what the caller is told about it."""
+    """The business itself; returns what the caller gets."""
     number, = connection.execute(
         "INSERT INTO orders (key, customer, amount) VALUES (%s, %s, %s)"
         " RETURNING id", (key, customer, cents)).fetchone()
@@ -58,8 +58,8 @@ def leave_payment(connection, key, token, customer, cents):
 
 
 def run(connection, key, customer, cents):
-    """One transaction. (status, body, whether it is a stored answer), or None:
-    another one is at it."""
+    """One transaction. (status, body, whether it is a stored response), or None:
+    another client is running it."""
     with connection.transaction():
         verdict, token, status, body, reason = connection.execute(
             "SELECT verdict, token, status, body, reason"
@@ -84,7 +84,7 @@ def run(connection, key, customer, cents):
 
 
 class Shop:
-    """A connection that is made anew when it is lost."""
+    """A connection that is made again when it is lost."""
 
     def __init__(self, conninfo):
         self.conninfo = conninfo
@@ -96,7 +96,7 @@ class Shop:
         return self.connection
 
     def order(self, key, customer, cents):
-        """run() until there is an answer.
+        """run() until there is a response.
 
         A connection that was lost at COMMIT leaves open whether it counts. The
         same transaction again finds out: REPLAY if it did, NEW if not.
@@ -105,16 +105,16 @@ class Shop:
         pause = 0.01
         while True:
             try:
-                answer = run(self.connect(), key, customer, cents)
-                trouble = "still being taken by somebody else"
+                response = run(self.connect(), key, customer, cents)
+                trouble = "still being taken by another client"
             except psycopg.Error as error:
                 lost = (isinstance(error, psycopg.OperationalError) and
                         (self.connection is None or self.connection.closed))
                 if not lost and error.sqlstate not in RETRY:
                     raise
-                answer, trouble = None, str(error)
-            if answer:
-                return answer
+                response, trouble = None, str(error)
+            if response:
+                return response
             if time.monotonic() > deadline:
                 raise NotDone(trouble)
             time.sleep(random.uniform(0, pause))

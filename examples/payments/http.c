@@ -1,4 +1,4 @@
-/* http.c - reads HTTP/1.1 requests and writes answers. */
+/* http.c - reads HTTP/1.1 requests and writes responses. */
 #include "payments.h"
 
 #include <ctype.h>
@@ -239,19 +239,20 @@ static const char *reason_of(int status)
     }
 }
 
-void http_write(struct buf *out, const struct answer *answer, bool keep_alive)
+void http_write(struct buf *out, const struct response *response,
+                bool keep_alive)
 {
-    if (!answer->bare) {
+    if (!response->bare) {
         buf_printf(out,
                    "HTTP/1.1 %d %s\r\n"
                    "Content-Type: %s\r\n"
                    "Content-Length: %zu\r\n"
                    "Connection: %s\r\n"
                    "%s\r\n",
-                   answer->status, reason_of(answer->status),
-                   answer->type ? answer->type : "application/json",
-                   answer->body.len, keep_alive ? "keep-alive" : "close",
-                   answer->headers);
+                   response->status, reason_of(response->status),
+                   response->type ? response->type : "application/json",
+                   response->body.len, keep_alive ? "keep-alive" : "close",
+                   response->headers);
     }
-    buf_add(out, answer->body.data, answer->body.len);
+    buf_add(out, response->body.data, response->body.len);
 }

@@ -75,7 +75,7 @@ void ledger_open(const char *path)
         die("%s: %s", path, strerror(errno));
     }
     load(path, (size_t)info.st_size);
-    /* What a crash left of a last line was never answered. */
+    /* What a crash left of a last line never got a response. */
     if (ftruncate(ledger.fd, (off_t)ledger.synced) < 0) {
         die("%s: %s", path, strerror(errno));
     }

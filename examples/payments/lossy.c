@@ -1,11 +1,11 @@
 /*
- * lossy.c - a network that loses answers: a TCP relay that passes every
- * request on, waits for the answer, and sometimes hangs up instead of
+ * lossy.c - a network that loses responses: a TCP relay that passes every
+ * request on, waits for the response, and sometimes hangs up instead of
  * delivering it.
  *
  *   lossy --listen ADDRESS --to ADDRESS [--lose PERCENT] [--seed N]
  *
- * Which answers get lost is drawn from the seed alone: two runs of the same
+ * Which responses get lost is drawn from the seed alone: two runs of the same
  * client, one request after the other, lose the same ones.
  */
 #include "payments.h"
@@ -59,7 +59,7 @@ static bool send_all(int fd, const char *data, size_t len)
 }
 
 /*
- * An answer begins where the server speaks after the client has: that is when
+ * A response begins where the server speaks after the client has: that is when
  * it is decided whether it arrives.
  */
 static void relay(int client, int server)

@@ -1,7 +1,7 @@
 /*
  * main.c - a small payments API that charges as often as it is asked to.
  *
- * It is what Latchkey stands in front of in the demo and in the benchmarks:
+ * Latchkey is in front of it in the demo and in the benchmarks:
  * quick, durable, and deliberately not idempotent.
  */
 #include "payments.h"
@@ -19,10 +19,10 @@ static const char USAGE[] =
     "  --listen ADDRESS   HOST:PORT or unix:PATH (127.0.0.1:8081)\n"
     "  --ledger FILE      where charges are kept (ledger.jsonl)\n"
     "  --no-ledger        charges are counted, not kept: for benchmarks\n"
-    "  --delay MS         charges at once, answers that much later\n"
+    "  --delay MS         charges at once, responds that much later\n"
     "  --fail N           every Nth request: 503, nothing is charged\n"
-    "  --drop N           every Nth charge: charged, but never answered\n"
-    "  --pad BYTES        makes the answer to a charge that much larger\n"
+    "  --drop N           every Nth charge: charged, but without a response\n"
+    "  --pad BYTES        makes the response to a charge that much larger\n"
     "\n"
     "  POST /charges      {\"amount\":4200,\"currency\":\"eur\","
     "\"customer\":\"cus_1\"}\n"

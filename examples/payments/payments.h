@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Text that belongs to somebody else; not terminated. */
+/* Borrowed text; not terminated. */
 struct text {
     const char *data;
     size_t len;
@@ -22,10 +22,10 @@ struct buf {
 struct options {
     const char *listen; /* HOST:PORT or unix:PATH */
     const char *ledger; /* the file; NULL: charges are counted, not kept */
-    unsigned delay_ms;  /* each charge is answered this much later */
-    unsigned fail;      /* every so many requests: 503, nothing charged */
-    unsigned drop;      /* every so many charges: charged, never answered */
-    unsigned pad;       /* filler bytes in the answer to a charge */
+    unsigned delay_ms;  /* delay of the response to each charge */
+    unsigned fail;      /* every Nth request: 503, nothing charged */
+    unsigned drop;      /* every Nth charge: charged, no response */
+    unsigned pad;       /* filler bytes in the response to a charge */
 };
 
 extern struct options options;
@@ -41,7 +41,7 @@ bool text_is(struct text text, const char *string);
 bool text_is_nocase(struct text text, const char *string);
 /* False if it is not a whole number of up to 15 digits, all of it. */
 bool text_number(struct text text, uint64_t *number);
-/* The number that the option `name` was given; dies if it is none. */
+/* The number that the option `name` was given; dies if it is not a number. */
 unsigned option_number(const char *name, const char *argument);
 
 /* Room for `more` further bytes; dies without memory. */
@@ -57,7 +57,7 @@ void buf_skip(struct buf *buf, size_t len);
 /*
  * A member of a JSON object that is not nested in another: a string without
  * its quotes (escapes stay as they are), or any other value as written.
- * Returns false if there is none, or if the text before it is no JSON; `value`
+ * Returns false if there is none, or if the text before it is not JSON; `value`
  * is then anything.
  */
 bool json_member(struct text object, const char *name, bool *is_string,
@@ -81,7 +81,7 @@ struct request {
     struct text path;
     struct text query;
     struct text key;           /* Idempotency-Key, as sent */
-    struct text authorization; /* likewise */
+    struct text authorization; /* the same */
     struct text body;
     bool keep_alive;
     bool wants_continue; /* Expect: 100-continue, and no body yet */
@@ -102,7 +102,7 @@ bool http_query(struct text query, const char *name, struct text *value);
 /* The same; false also if it is not a number. */
 bool http_query_number(struct text query, const char *name, uint64_t *number);
 
-struct answer {
+struct response {
     int status;
     const char *type;  /* of the body; NULL: JSON */
     char headers[512]; /* further ones, each with its CR LF */
@@ -115,7 +115,8 @@ struct answer {
     bool die;          /* kill -9 of this program once the ledger is synced */
 };
 
-void http_write(struct buf *out, const struct answer *answer, bool keep_alive);
+void http_write(struct buf *out, const struct response *response,
+                bool keep_alive);
 
 /* ---- ledger.c ---- */
 
@@ -134,7 +135,7 @@ void ledger_open(const char *path);
 
 /*
  * Makes a charge and returns it as JSON, valid until the next one. It is
- * durable after ledger_sync, and must not be answered before.
+ * durable after ledger_sync, and must not get a response before.
  */
 struct text ledger_charge(const struct charge *charge, uint64_t *number);
 
@@ -156,14 +157,14 @@ const char *charge_read(const struct request *request, struct charge *charge);
 
 /* ---- api.c, or provider_api.c ---- */
 
-/* `answer` is all zeros when it is called. */
-void api_answer(const struct request *request, struct answer *answer);
+/* `response` is all zeros at the call. */
+void api_respond(const struct request *request, struct response *response);
 
 /* ---- server.c ---- */
 
 /* Prints the address once it listens. Serves until the process is ended. */
 void server_run(const char *address) __attribute__((noreturn));
-/* Answers that are delayed or hang, now and at most so far. */
+/* Responses that are delayed or hang, now and at most so far. */
 void server_load(unsigned *now, unsigned *most);
 /* Lets all of them go. */
 void server_release(void);

@@ -3,7 +3,7 @@
  * not always in the mood to say so.
  *
  * Its ledger is durable and its own. It honours Idempotency-Key or does not,
- * and it can fail, hang, forget to answer after it has acted, or die, as its
+ * and it can fail, hang, send no response after it has acted, or die, as its
  * callers or the one who tests them ask for.
  */
 #include "provider.h"
@@ -27,7 +27,7 @@ static const char USAGE[] =
     "  --calls FILE          a line of JSON there for each call\n"
     "  --manner JSON         how it misbehaves, from the start\n"
     "  --seed N              of what happens by chance (1)\n"
-    "  --pad BYTES           makes the answer to a charge that much larger\n"
+    "  --pad BYTES           makes the response to a charge that much larger\n"
     "\n"
     "  POST /v1/charges      {\"amount\":4200,\"currency\":\"eur\","
     "\"customer\":\"cus_1\"}\n"

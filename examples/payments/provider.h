@@ -7,7 +7,7 @@
 struct provider {
     bool honours;      /* Idempotency-Key: the same key is the same charge */
     const char *token; /* that every caller must show; NULL: none */
-    unsigned pad;      /* filler bytes in the answer to a charge */
+    unsigned pad;      /* filler bytes in the response to a charge */
 };
 
 extern struct provider provider;
@@ -41,21 +41,21 @@ void keys_list(struct buf *out);
 enum moment { NEVER, BEFORE, AFTER }; /* it acts */
 
 struct manner {
-    enum moment drop; /* the connection closes without an answer */
-    enum moment hang; /* no answer until it is released */
+    enum moment drop; /* the connection closes without a response */
+    enum moment hang; /* no response until it is released */
     enum moment die;  /* kill -9 of itself */
     unsigned fail;    /* this status, and no act; 0: none */
     char retry_after[64];
     char redirect[256];
     uint64_t delay_ms;
-    unsigned pace_ms; /* the answer byte by byte */
-    uint64_t giant;   /* so many bytes of filler in the answer */
-    bool garbage;     /* an answer that is not HTTP */
-    bool cut;         /* the head of the answer, and then nothing */
+    unsigned pace_ms; /* the response byte by byte */
+    uint64_t giant;   /* bytes of filler in the response */
+    bool garbage;     /* a response that is not HTTP */
+    bool cut;         /* the head of the response, and then nothing */
     uint64_t times;   /* only the first calls of a key; 0: all */
-    uint64_t next;    /* only so many calls; 0: all */
-    unsigned chance;  /* only so many of a hundred; 0: all */
-    /* Of a hundred calls so many get this and nothing else: */
+    uint64_t next;    /* only this number of calls; 0: all */
+    unsigned chance;  /* only this number of a hundred; 0: all */
+    /* Of a hundred calls this number gets this and nothing else: */
     unsigned drop_before, drop_after, fail_503, delay_20;
 };
 

@@ -13,7 +13,7 @@
 static const char CHARGES[] = "/v1/charges/ch_";
 static const char KEYS[] = "/v1/keys/";
 
-static struct buf body;    /* of the answer in hand */
+static struct buf body;    /* of the present response */
 static struct buf escaped; /* the key in hand, as the ledger writes it */
 static uint64_t calls, effects, replays;
 static int calls_fd = -1;
@@ -48,20 +48,20 @@ static void note_call(struct text key, const char *did)
     }
 }
 
-static void refuse(struct answer *answer, int status, const char *why)
+static void refuse(struct response *response, int status, const char *why)
 {
-    answer->status = status;
+    response->status = status;
     body.len = 0;
     buf_printf(&body, "{\"error\":\"%s\"}", why);
 }
 
-static void add_header(struct answer *answer, const char *name,
+static void add_header(struct response *response, const char *name,
                        const char *value)
 {
-    size_t len = strlen(answer->headers);
+    size_t len = strlen(response->headers);
 
-    snprintf(answer->headers + len, sizeof(answer->headers) - len, "%s: %s\r\n",
-             name, value);
+    snprintf(response->headers + len, sizeof(response->headers) - len,
+             "%s: %s\r\n", name, value);
 }
 
 /* The key as the ledger writes it; valid until the next one. */
@@ -86,64 +86,66 @@ static bool is_same(struct text line, const struct charge *charge)
            !memcmp(value.data, charge->customer.data, value.len);
 }
 
-static void show_charge(struct answer *answer, int status, uint64_t number,
+static void show_charge(struct response *response, int status, uint64_t number,
                         struct text line)
 {
     char text[64];
 
-    answer->status = status;
+    response->status = status;
     snprintf(text, sizeof(text), "ch_%06" PRIu64, number);
-    add_header(answer, "Provider-Id", text);
+    add_header(response, "Provider-Id", text);
     snprintf(text, sizeof(text), "%s%06" PRIu64, CHARGES, number);
-    add_header(answer, "Location", text);
+    add_header(response, "Location", text);
     buf_add(&body, line.data, line.len);
 }
 
 /* Makes the charge, or finds the one of that key; what it did. */
 static const char *act(struct key *key, const struct charge *charge,
-                       struct answer *answer)
+                       struct response *response)
 {
     struct text line;
     uint64_t number;
 
     if (provider.honours && charge->key.len > 0 && key->effects > 0) {
         if (!ledger_find(key->first, &line) || !is_same(line, charge)) {
-            refuse(answer, 409, "the key was used for another charge");
+            refuse(response, 409, "the key was used for another charge");
             return "refused";
         }
         replays++;
-        add_header(answer, "Idempotent-Replayed", "true");
-        show_charge(answer, 201, key->first, line);
+        add_header(response, "Idempotent-Replayed", "true");
+        show_charge(response, 201, key->first, line);
         return "replayed";
     }
     line = ledger_charge(charge, &number);
     key_charged(key, number);
     effects++;
-    show_charge(answer, 201, number, line);
+    show_charge(response, 201, number, line);
     return "charged";
 }
 
 /* What it does instead of acting, if it does; NULL: it acts. */
-static const char *act_not(const struct manner *manner, struct answer *answer)
+static const char *act_not(const struct manner *manner,
+                           struct response *response)
 {
     if (manner->die == BEFORE) {
         kill(getpid(), SIGKILL);
     }
     if (manner->drop == BEFORE || manner->hang == BEFORE) {
-        answer->drop = true;
-        answer->hang = manner->hang == BEFORE;
+        response->drop = true;
+        response->hang = manner->hang == BEFORE;
         return manner->hang == BEFORE ? "hung" : "dropped";
     }
     if (manner->retry_after[0]) {
-        add_header(answer, "Retry-After", manner->retry_after);
+        add_header(response, "Retry-After", manner->retry_after);
     }
     if (manner->redirect[0]) {
-        add_header(answer, "Location", manner->redirect);
-        refuse(answer, 302, "elsewhere");
+        add_header(response, "Location", manner->redirect);
+        refuse(response, 302, "elsewhere");
         return "redirected";
     }
     if (manner->fail) {
-        refuse(answer, (int)manner->fail, "out of order, nothing was charged");
+        refuse(response, (int)manner->fail,
+               "out of order, nothing was charged");
         return "failed";
     }
     return NULL;
@@ -159,16 +161,16 @@ static void pad_body(uint64_t bytes)
     buf_printf(&body, "\"}");
 }
 
-/* How the answer leaves, or does not. */
-static void spoil(const struct manner *manner, struct answer *answer)
+/* How the response leaves, or does not. */
+static void spoil(const struct manner *manner, struct response *response)
 {
-    answer->drop = answer->drop || manner->drop == AFTER;
-    answer->hang = answer->hang || manner->hang == AFTER;
-    answer->die = manner->die == AFTER;
-    answer->delay_ms = manner->delay_ms;
-    answer->pace_ms = manner->pace_ms;
+    response->drop = response->drop || manner->drop == AFTER;
+    response->hang = response->hang || manner->hang == AFTER;
+    response->die = manner->die == AFTER;
+    response->delay_ms = manner->delay_ms;
+    response->pace_ms = manner->pace_ms;
     if (manner->garbage || manner->cut) {
-        answer->bare = true;
+        response->bare = true;
         body.len = 0;
         buf_printf(&body, manner->cut ? "HTTP/1.1 201 Created\r\n"
                                         "Content-Length: 100\r\n\r\n{"
@@ -176,7 +178,8 @@ static void spoil(const struct manner *manner, struct answer *answer)
     }
 }
 
-static void make_charge(const struct request *request, struct answer *answer)
+static void make_charge(const struct request *request,
+                        struct response *response)
 {
     struct charge charge = {0};
     struct manner manner;
@@ -193,44 +196,44 @@ static void make_charge(const struct request *request, struct answer *answer)
         wrong = manner_choose(given, key, &manner);
     }
     if (wrong) {
-        refuse(answer, 422, wrong);
+        refuse(response, 422, wrong);
         note_call(text, "refused");
         return;
     }
-    did = act_not(&manner, answer);
+    did = act_not(&manner, response);
     if (!did) {
-        did = act(key, &charge, answer);
+        did = act(key, &charge, response);
         if (provider.pad + manner.giant > 0) {
             pad_body(provider.pad + manner.giant);
         }
     }
-    spoil(&manner, answer);
+    spoil(&manner, response);
     note_call(text, did);
 }
 
-static void get_charge(struct text digits, struct answer *answer)
+static void get_charge(struct text digits, struct response *response)
 {
     struct text line;
     uint64_t number;
 
     if (!text_number(digits, &number) || !ledger_find(number, &line)) {
-        refuse(answer, 404, "there is no such charge");
+        refuse(response, 404, "there is no such charge");
         return;
     }
-    show_charge(answer, 200, number, line);
+    show_charge(response, 200, number, line);
 }
 
 /* What was made under a key: 200 with the first charge, or 404. */
-static void get_key(struct text text, struct answer *answer)
+static void get_key(struct text text, struct response *response)
 {
     const struct key *key = key_find(escape(text));
     struct text line;
 
     if (!key || !ledger_find(key->first, &line)) {
-        refuse(answer, 404, "nothing was charged under that key");
+        refuse(response, 404, "nothing was charged under that key");
         return;
     }
-    show_charge(answer, 200, key->first, line);
+    show_charge(response, 200, key->first, line);
 }
 
 static void list_key(const struct key *key)
@@ -246,11 +249,11 @@ static void list_key(const struct key *key)
     buf_printf(&body, "]");
 }
 
-static void list_charges(struct text query, struct answer *answer)
+static void list_charges(struct text query, struct response *response)
 {
     struct text wanted;
 
-    answer->status = 200;
+    response->status = 200;
     buf_printf(&body, "{\"data\":");
     if (http_query(query, "idempotency_key", &wanted)) {
         list_key(key_find(escape(wanted)));
@@ -260,27 +263,27 @@ static void list_charges(struct text query, struct answer *answer)
     buf_printf(&body, "}");
 }
 
-static void export_jsonl(struct answer *answer)
+static void export_jsonl(struct response *response)
 {
     struct text line;
 
-    answer->status = 200;
-    answer->type = "application/jsonl";
+    response->status = 200;
+    response->type = "application/jsonl";
     for (uint64_t number = 1; ledger_find(number, &line); number++) {
         buf_add(&body, line.data, line.len);
         buf_add(&body, "\n", 1);
     }
 }
 
-static void export_csv(struct answer *answer)
+static void export_csv(struct response *response)
 {
     static const char *const columns[] = {"id",       "amount", "currency",
                                           "customer", "key",    "created"};
     struct text line, value;
     bool is_string;
 
-    answer->status = 200;
-    answer->type = "text/csv";
+    response->status = 200;
+    response->type = "text/csv";
     buf_printf(&body, "id,amount,currency,customer,idempotency_key,created\n");
     for (uint64_t number = 1; ledger_find(number, &line); number++) {
         for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
@@ -292,12 +295,12 @@ static void export_csv(struct answer *answer)
     }
 }
 
-static void show_control(struct answer *answer, bool whole)
+static void show_control(struct response *response, bool whole)
 {
     unsigned now, most;
 
     server_load(&now, &most);
-    answer->status = 200;
+    response->status = 200;
     buf_printf(&body,
                "{\"calls\":%" PRIu64 ",\"effects\":%" PRIu64
                ",\"replays\":%" PRIu64 ",\"charges\":%" PRIu64
@@ -311,7 +314,7 @@ static void show_control(struct answer *answer, bool whole)
 }
 
 /* A new manner, or {"release":1}: what hangs is let go. */
-static void control(struct text object, struct answer *answer)
+static void control(struct text object, struct response *response)
 {
     struct text value;
     bool is_string;
@@ -323,10 +326,10 @@ static void control(struct text object, struct answer *answer)
         wrong = manner_set(object);
     }
     if (wrong) {
-        refuse(answer, 422, wrong);
+        refuse(response, 422, wrong);
         return;
     }
-    show_control(answer, false);
+    show_control(response, false);
 }
 
 static bool is_allowed(const struct request *request)
@@ -351,48 +354,49 @@ static bool begins(struct text path, const char *prefix, struct text *rest)
     return true;
 }
 
-static void answer_get(const struct request *request, struct answer *answer)
+static void respond_get(const struct request *request,
+                        struct response *response)
 {
     struct text path = request->path, rest;
 
     if (text_is(path, "/v1/charges")) {
-        list_charges(request->query, answer);
+        list_charges(request->query, response);
     } else if (text_is(path, "/v1/charges.csv")) {
-        export_csv(answer);
+        export_csv(response);
     } else if (text_is(path, "/v1/charges.jsonl")) {
-        export_jsonl(answer);
+        export_jsonl(response);
     } else if (begins(path, CHARGES, &rest)) {
-        get_charge(rest, answer);
+        get_charge(rest, response);
     } else if (begins(path, KEYS, &rest)) {
-        get_key(rest, answer);
+        get_key(rest, response);
     } else if (text_is(path, "/v1/ledger")) {
-        answer->status = 200;
+        response->status = 200;
         ledger_sum(&body);
     } else {
-        refuse(answer, 404, "try /v1/charges");
+        refuse(response, 404, "try /v1/charges");
     }
 }
 
-void api_answer(const struct request *request, struct answer *answer)
+void api_respond(const struct request *request, struct response *response)
 {
     bool is_get = text_is(request->method, "GET");
     bool is_post = text_is(request->method, "POST");
 
     body.len = 0;
     if (is_post && text_is(request->path, "/control")) {
-        control(request->body, answer);
+        control(request->body, response);
     } else if (is_get && text_is(request->path, "/control")) {
-        show_control(answer, false);
+        show_control(response, false);
     } else if (is_get && text_is(request->path, "/control/calls")) {
-        show_control(answer, true);
+        show_control(response, true);
     } else if (!is_allowed(request)) {
-        refuse(answer, 401, "show your token");
+        refuse(response, 401, "show your token");
     } else if (is_post && text_is(request->path, "/v1/charges")) {
-        make_charge(request, answer);
+        make_charge(request, response);
     } else if (is_get) {
-        answer_get(request, answer);
+        respond_get(request, response);
     } else {
-        refuse(answer, is_post ? 404 : 405, "try POST /v1/charges");
+        refuse(response, is_post ? 404 : 405, "try POST /v1/charges");
     }
-    answer->body = (struct text){body.data, body.len};
+    response->body = (struct text){body.data, body.len};
 }

@@ -1,6 +1,6 @@
 /*
  * server.c - one thread, one epoll loop. In each turn it takes what has come,
- * makes all the charges, syncs the ledger once, and then sends the answers.
+ * makes all the charges, syncs the ledger once, and then sends the responses.
  */
 #include "payments.h"
 
@@ -111,39 +111,39 @@ static void delay(struct conn *conn, uint64_t ms)
     TAILQ_INSERT_HEAD(&delayed, conn, due_links);
 }
 
-static void answer_bad_request(struct conn *conn)
+static void respond_bad_request(struct conn *conn)
 {
-    struct answer answer = {
+    struct response response = {
         .status = 400,
         .body = text_of("{\"error\":\"this is not an HTTP request, or it is "
                         "too large\"}\n")};
 
-    http_write(&conn->out, &answer, false);
+    http_write(&conn->out, &response, false);
     conn->closing = true;
 }
 
 static void serve_one(struct conn *conn, const struct request *request)
 {
-    struct answer answer = {0};
+    struct response response = {0};
 
-    api_answer(request, &answer);
-    dies = dies || answer.die;
-    if (answer.drop && !answer.hang) {
+    api_respond(request, &response);
+    dies = dies || response.die;
+    if (response.drop && !response.hang) {
         conn->broken = true;
         return;
     }
-    if (!answer.drop) {
-        http_write(&conn->out, &answer, request->keep_alive);
+    if (!response.drop) {
+        http_write(&conn->out, &response, request->keep_alive);
     }
-    conn->closing = !request->keep_alive || answer.bare || answer.drop;
-    conn->pace_ms = answer.pace_ms;
-    conn->waits = answer.hang || answer.pace_ms > 0;
-    if (answer.hang || answer.delay_ms > 0) {
-        delay(conn, answer.hang ? FOREVER : answer.delay_ms);
+    conn->closing = !request->keep_alive || response.bare || response.drop;
+    conn->pace_ms = response.pace_ms;
+    conn->waits = response.hang || response.pace_ms > 0;
+    if (response.hang || response.delay_ms > 0) {
+        delay(conn, response.hang ? FOREVER : response.delay_ms);
     }
 }
 
-/* Answers all the requests that are there, or up to one that is delayed. */
+/* Responds to all the requests that are there, or up to one that is delayed. */
 static void serve(struct conn *conn)
 {
     struct request request;
@@ -155,7 +155,7 @@ static void serve(struct conn *conn)
         struct buf rest = {conn->in.data + done, conn->in.len - done, 0};
         progress = http_read(&rest, &request);
         if (progress == BAD) {
-            answer_bad_request(conn);
+            respond_bad_request(conn);
         }
         if (progress == PARTIAL && request.wants_continue) {
             buf_printf(&conn->out, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -261,7 +261,7 @@ static bool flush(struct conn *conn)
     return !conn->closing;
 }
 
-/* The charges of this turn are durable: now their answers may leave. */
+/* The charges of this turn are durable: now their responses may leave. */
 static void finish_turn(void)
 {
     struct conns list = TAILQ_HEAD_INITIALIZER(list);

@@ -5,7 +5,7 @@
 //
 // The gateway has claimed the operation before a request comes here. This app
 // completes it itself, in the transaction that moves the money: once that is
-// committed, the answer is stored, whatever happens to the app, to the answer
+// committed, the response is stored, whatever happens to the app, to the response
 // on its way, or to the gateway.
 //
 // It must be reachable through the gateway alone: it believes the headers
@@ -17,7 +17,7 @@ const { setTimeout: sleep } = require('node:timers/promises');
 const { Pool } = require('pg');
 const { move, transaction, JSON_TYPE, RETRY } = require('./transfer.js');
 
-// LK001: somebody else has the operation by now. LK002: it is completed,
+// LK001: another client has the operation by now. LK002: it is completed,
 // perhaps by a COMMIT of our own whose success we did not hear of.
 const SETTLED = ['LK001', 'LK002'];
 
@@ -29,12 +29,12 @@ function operation(headers) {
           text('latchkey-key'), headers['latchkey-token']];
 }
 
-// Business and completion in one transaction; the answer.
+// Business and completion in one transaction; the response.
 function perform(client, name, { from: source, to: target, amount }) {
   return transaction(client, async () => {
-    const [status, answer] = await move(
+    const [status, response] = await move(
       client, name[2], { source, target, amount });
-    const body = Buffer.from(JSON.stringify(answer));
+    const body = Buffer.from(JSON.stringify(response));
     // The last step. If the operation is not ours any more it raises an error,
     // and then nothing of the above has happened.
     await client.query(
@@ -82,7 +82,7 @@ async function main(conninfo, port) {
     } catch (error) {
       // The gateway now releases the operation, and the retry runs; if the
       // transaction was committed after all, the release finds that out and
-      // the stored answer is sent instead of this one.
+      // the stored response is sent instead of this one.
       console.error(error.message);
       result = { status: 500, body: '{"error": "try again"}' };
     }

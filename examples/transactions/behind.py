@@ -5,7 +5,7 @@
 
 The gateway has claimed the operation before a request comes here. This app
 completes it itself, in the transaction that moves the money: once that is
-committed, the answer is stored, whatever happens to the app, to the answer on
+committed, the response is stored, whatever happens to the app, to the response on
 its way, or to the gateway.
 
 It must be reachable through the gateway alone: it believes the headers
@@ -23,7 +23,7 @@ import psycopg
 
 from transfer import RETRY, move
 
-# LK001: somebody else has the operation by now. LK002: it is completed, perhaps
+# LK001: another client has the operation by now. LK002: it is completed, perhaps
 # by a COMMIT of our own whose success we did not hear of.
 SETTLED = ("LK001", "LK002")
 JSON_TYPE = "application/json"
@@ -40,11 +40,11 @@ def operation(headers):
 
 
 def perform(connection, name, order):
-    """Business and completion in one transaction; the answer."""
+    """Business and completion in one transaction; the response."""
     with connection.transaction():
-        status, answer = move(connection, name[2], order["from"], order["to"],
+        status, response = move(connection, name[2], order["from"], order["to"],
                               order["amount"])
-        body = json.dumps(answer).encode()
+        body = json.dumps(response).encode()
         # The last step. If the operation is not ours any more it raises an
         # error, and then nothing of the above has happened.
         connection.execute(
@@ -60,7 +60,7 @@ class Bank(http.server.BaseHTTPRequestHandler):
 
     @contextlib.contextmanager
     def database(self):
-        """A connection that nobody else uses; dropped after an error."""
+        """A connection for this thread alone; dropped after an error."""
         try:
             connection = self.idle.get_nowait()
         except queue.Empty:
@@ -90,12 +90,12 @@ class Bank(http.server.BaseHTTPRequestHandler):
         except psycopg.Error as error:
             # The gateway now releases the operation, and the retry runs; if
             # the transaction was committed after all, the release finds that
-            # out and the stored answer is sent instead of this one.
+            # out and the stored response is sent instead of this one.
             self.log_error("%s", error)
             status, body = 500, b'{"error": "try again"}'
-        self.answer(status, body)
+        self.response(status, body)
 
-    def answer(self, status, body):
+    def response(self, status, body):
         self.send_response(status)
         self.send_header("Content-Type", JSON_TYPE)
         self.send_header("Content-Length", str(len(body)))

@@ -3,12 +3,12 @@
  *     cc -o transfer transfer.c $(pkg-config --cflags --libs libpq)
  *     ./transfer CONNINFO KEY FROM TO AMOUNT
  *
- * Claim, account rows, ledger line, a job for later and the stored answer are
- * one transaction: all of it or nothing, wherever it is cut. Whoever does not
- * know what became of a transfer runs the same again.
+ * Claim, account rows, ledger line, a job for later and the stored response are
+ * one transaction: all of it or nothing, wherever it is interrupted. A client
+ * that does not know the outcome of a transfer runs the same again.
  *
- * Prints the status and the answer; exit status 0: made, now or before; 1: not
- * made; 2: wrong command line.
+ * Prints the status and the response; exit status 0: made, now or before; 1:
+ * not made; 2: wrong command line.
  */
 #include <libpq-fe.h>
 #include <stdbool.h>
@@ -31,7 +31,7 @@ struct order {
     const char *amount;
 };
 
-struct answer {
+struct response {
     char status[8];
     char body[512]; /* of this example; a real one has no such limit */
     bool replayed;
@@ -51,7 +51,7 @@ static PGresult *ask(PGconn *db, ExecStatusType want, enum result *result,
         return rows;
     }
     const char *code = PQresultErrorField(rows, PG_DIAG_SQLSTATE);
-    /* Somebody was in the way, or the connection is gone. */
+    /* Another transaction was in the way, or the connection is gone. */
     bool again = PQstatus(db) != CONNECTION_OK ||
                  (code != NULL &&
                   (strcmp(code, "40001") == 0 || strcmp(code, "40P01") == 0 ||
@@ -81,7 +81,7 @@ static void copy(char *to, size_t size, const char *from)
 
 /* The business itself. No money, or no account: nothing was changed. */
 static bool move(PGconn *db, const struct order *order, enum result *result,
-                 struct answer *answer)
+                 struct response *response)
 {
     const char *pair[] = {order->source, order->target};
     const char *from[] = {order->source, order->amount};
@@ -106,8 +106,8 @@ static bool move(PGconn *db, const struct order *order, enum result *result,
     moved = PQntuples(rows) == 1;
     PQclear(rows);
     if (!moved) {
-        copy(answer->status, sizeof answer->status, "402");
-        copy(answer->body, sizeof answer->body,
+        copy(response->status, sizeof response->status, "402");
+        copy(response->body, sizeof response->body,
              "{\"error\": \"not enough money\"}");
         return true;
     }
@@ -125,22 +125,23 @@ static bool move(PGconn *db, const struct order *order, enum result *result,
     if (rows == NULL) {
         return false;
     }
-    copy(answer->status, sizeof answer->status, "201");
-    copy(answer->body, sizeof answer->body, PQgetvalue(rows, 0, 0));
+    copy(response->status, sizeof response->status, "201");
+    copy(response->body, sizeof response->body, PQgetvalue(rows, 0, 0));
     PQclear(rows);
     return true;
 }
 
-/* The claim was NEW: move the money, leave a job, keep the answer. */
+/* The claim was NEW: move the money, leave a job, store the response. */
 static bool finish(PGconn *db, const struct order *order, const char *token,
-                   enum result *result, struct answer *answer)
+                   enum result *result, struct response *response)
 {
-    if (!move(db, order, result, answer)) {
+    if (!move(db, order, result, response)) {
         return false;
     }
-    const char *values[] = {order->key, token, answer->body, answer->status};
+    const char *values[] = {order->key, token, response->body,
+                            response->status};
     /* Delivered later, by the courier, once this has been committed. */
-    if (strcmp(answer->status, "201") == 0 &&
+    if (strcmp(response->status, "201") == 0 &&
         !run(db, PGRES_TUPLES_OK, result,
              "SELECT latchkey.enqueue(" NAME ", $2, 'receipt', 'mail',"
              " '/receipts', 'POST', " TYPE ", convert_to($3, 'UTF8'))",
@@ -155,7 +156,7 @@ static bool finish(PGconn *db, const struct order *order, const char *token,
 
 /* What to do on each verdict; false: roll back, *result says what then. */
 static bool decide(PGconn *db, const struct order *order, enum result *result,
-                   struct answer *answer)
+                   struct response *response)
 {
     const char *values[] = {order->key, order->source, order->target,
                             order->amount};
@@ -173,11 +174,12 @@ static bool decide(PGconn *db, const struct order *order, enum result *result,
     const char *verdict = PQgetvalue(claim, 0, 0);
     bool done = false;
     if (strcmp(verdict, "NEW") == 0) {
-        done = finish(db, order, PQgetvalue(claim, 0, 1), result, answer);
+        done = finish(db, order, PQgetvalue(claim, 0, 1), result, response);
     } else if (strcmp(verdict, "REPLAY") == 0) {
-        copy(answer->status, sizeof answer->status, PQgetvalue(claim, 0, 2));
-        copy(answer->body, sizeof answer->body, PQgetvalue(claim, 0, 3));
-        answer->replayed = done = true;
+        copy(response->status, sizeof response->status,
+             PQgetvalue(claim, 0, 2));
+        copy(response->body, sizeof response->body, PQgetvalue(claim, 0, 3));
+        response->replayed = done = true;
     } else if (strcmp(verdict, "INFLIGHT") == 0) {
         *result = AGAIN;
     } else {
@@ -191,13 +193,13 @@ static bool decide(PGconn *db, const struct order *order, enum result *result,
 
 /* A connection lost at COMMIT is AGAIN: the next claim finds out. */
 static enum result transfer(PGconn *db, const struct order *order,
-                            struct answer *answer)
+                            struct response *response)
 {
     enum result result = DONE;
     if (!run(db, PGRES_COMMAND_OK, &result, "BEGIN", 0, NULL)) {
         return result;
     }
-    if (decide(db, order, &result, answer)) {
+    if (decide(db, order, &result, response)) {
         run(db, PGRES_COMMAND_OK, &result, "COMMIT", 0, NULL);
     } else {
         PQclear(PQexec(db, "ROLLBACK"));
@@ -205,10 +207,10 @@ static enum result transfer(PGconn *db, const struct order *order,
     return result;
 }
 
-/* ---- until there is an answer ---- */
+/* ---- until there is a response ---- */
 
 static enum result keep_trying(const char *conninfo, const struct order *order,
-                               struct answer *answer)
+                               struct response *response)
 {
     enum result result = AGAIN;
     useconds_t pause = 10000;
@@ -217,7 +219,7 @@ static enum result keep_trying(const char *conninfo, const struct order *order,
     srand((unsigned)getpid());
     for (;;) {
         if (PQstatus(db) == CONNECTION_OK) {
-            result = transfer(db, order, answer);
+            result = transfer(db, order, response);
         }
         if (result != AGAIN || time(NULL) > deadline) {
             break;
@@ -230,7 +232,7 @@ static enum result keep_trying(const char *conninfo, const struct order *order,
     }
     if (result == AGAIN) {
         fprintf(stderr, "transfer: not made: %s\n",
-                PQstatus(db) == CONNECTION_OK ? "somebody else is at it"
+                PQstatus(db) == CONNECTION_OK ? "another client is running it"
                                               : PQerrorMessage(db));
     }
     PQfinish(db);
@@ -244,11 +246,11 @@ int main(int argc, char **argv)
         return 2;
     }
     struct order order = {argv[2], argv[3], argv[4], argv[5]};
-    struct answer answer = {0};
-    if (keep_trying(argv[1], &order, &answer) != DONE) {
+    struct response response = {0};
+    if (keep_trying(argv[1], &order, &response) != DONE) {
         return 1;
     }
-    printf("%s %s %s\n", answer.status, answer.replayed ? "(stored)" : "(new)",
-           answer.body);
+    printf("%s %s %s\n", response.status,
+           response.replayed ? "(stored)" : "(new)", response.body);
     return 0;
 }

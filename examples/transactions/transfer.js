@@ -4,9 +4,9 @@
 //     transfer.js CONNINFO KEY FROM TO AMOUNT     one transfer
 //     transfer.js CONNINFO <LINES                 KEY FROM TO AMOUNT on each
 //
-// Claim, account rows, ledger line, a job for later and the stored answer are
-// one transaction: all of it or nothing, wherever it is cut. Whoever does not
-// know what became of a transfer runs the same again.
+// Claim, account rows, ledger line, a job for later and the stored response are
+// one transaction: all of it or nothing, wherever it is interrupted. A client
+// that does not know the outcome of a transfer runs the same again.
 'use strict';
 
 const crypto = require('node:crypto');
@@ -17,7 +17,7 @@ const { Client } = require('pg');
 const TENANT = 'bank';
 const SCOPE = 'transfer';
 const JSON_TYPE = 'Content-Type: application/json\r\n';
-// Somebody was in the way, nothing happened: run the transaction again.
+// Another transaction was in the way, nothing happened: run this one again.
 const RETRY = ['40001', '40P01', '55P03'];
 const PATIENCE = 30000;
 
@@ -31,7 +31,7 @@ function fingerprint({ source, target, amount }) {
     crypto.createHash('sha256').update(meaning).digest('hex');
 }
 
-// The business itself; what the caller is told about it.
+// The business itself; returns what the caller gets.
 async function move(client, key, { source, target, amount }) {
   // In order of their names, so that two transfers do not lock crosswise.
   const found = await client.query(
@@ -58,7 +58,7 @@ async function move(client, key, { source, target, amount }) {
                  amount }];
 }
 
-// Inside a transaction: the answer, or null: another one is at it.
+// Inside a transaction: the response, or null: another client is running it.
 async function decide(client, key, order) {
   const claim = await client.query(
     'SELECT verdict, token, status, body, reason' +
@@ -74,8 +74,8 @@ async function decide(client, key, order) {
     default: throw new NotDone(`${verdict}: ${reason}`);
   }
 
-  const [status, answer] = await move(client, key, order);
-  const body = Buffer.from(JSON.stringify(answer));
+  const [status, response] = await move(client, key, order);
+  const body = Buffer.from(JSON.stringify(response));
   if (status === 201) {
     // Delivered later, by the courier, once this has been committed.
     await client.query(
@@ -102,7 +102,7 @@ async function transaction(client, work) {
   }
 }
 
-// A connection that is made anew when it is lost.
+// A connection that is made again when it is lost.
 class Bank {
   constructor(conninfo) {
     this.conninfo = conninfo;
@@ -127,18 +127,18 @@ class Bank {
     client.end().catch(() => {});
   }
 
-  // Until there is an answer. A connection that was lost at COMMIT leaves open
+  // Until there is a response. A connection that was lost at COMMIT leaves open
   // whether it counts. The same transaction again finds out: REPLAY if it did,
   // NEW if not.
   async transfer(key, order) {
     const deadline = Date.now() + PATIENCE;
     for (let pause = 10; ; pause = Math.min(pause * 2, 500)) {
-      let trouble = 'still being made by somebody else';
+      let trouble = 'still being made by another client';
       try {
-        const answer = await transaction(
+        const response = await transaction(
           await this.connect(), (client) => decide(client, key, order));
-        if (answer) {
-          return answer;
+        if (response) {
+          return response;
         }
       } catch (error) {
         // What has no SQLSTATE, or one of shutting down, has no connection.

@@ -4,9 +4,9 @@
     transfer.py CONNINFO KEY FROM TO AMOUNT     one transfer
     transfer.py CONNINFO <LINES                 KEY FROM TO AMOUNT on each line
 
-Claim, account rows, ledger line, a job for later and the stored answer are one
-transaction: all of it or nothing, wherever it is cut. Whoever does not know
-what became of a transfer runs the same again.
+Claim, account rows, ledger line, a job for later and the stored response are one
+transaction: all of it or nothing, wherever it is interrupted. A client that does
+not know the outcome of a transfer runs the same again.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import time
 import psycopg
 
 TENANT, SCOPE = "bank", "transfer"
-# Somebody was in the way, nothing happened: run the transaction again.
+# Another transaction was in the way, nothing happened: run this one again.
 RETRY = ("40001", "40P01", "55P03")
 PATIENCE = 30
 
@@ -34,7 +34,7 @@ def fingerprint(source, target, amount):
 
 
 def move(connection, key, source, target, amount):
-    """The business itself; what the caller is told about it."""
+    """The business itself; returns what the caller gets."""
     # In order of their names, so that two transfers do not lock crosswise.
     balances = dict(connection.execute(
         "SELECT id, balance FROM account WHERE id IN (%s, %s)"
@@ -56,8 +56,8 @@ def move(connection, key, source, target, amount):
 
 
 def run(connection, key, source, target, amount):
-    """One transaction. (status, body, whether it is a stored answer), or None:
-    another one is at it."""
+    """One transaction. (status, body, whether it is a stored response), or None:
+    another client is running it."""
     with connection.transaction():
         verdict, token, status, body, reason = connection.execute(
             "SELECT verdict, token, status, body, reason"
@@ -73,8 +73,8 @@ def run(connection, key, source, target, amount):
         if verdict != "NEW":
             raise NotDone("%s: %s" % (verdict, reason))
 
-        status, answer = move(connection, key, source, target, amount)
-        body = json.dumps(answer).encode()
+        status, response = move(connection, key, source, target, amount)
+        body = json.dumps(response).encode()
         if status == 201:
             # Delivered later, by the courier, once this has been committed.
             connection.execute(
@@ -90,7 +90,7 @@ def run(connection, key, source, target, amount):
 
 
 class Bank:
-    """A connection that is made anew when it is lost."""
+    """A connection that is made again when it is lost."""
 
     def __init__(self, conninfo):
         self.conninfo = conninfo
@@ -102,7 +102,7 @@ class Bank:
         return self.connection
 
     def transfer(self, key, source, target, amount):
-        """run() until there is an answer.
+        """run() until there is a response.
 
         A connection that was lost at COMMIT leaves open whether it counts. The
         same transaction again finds out: REPLAY if it did, NEW if not.
@@ -111,16 +111,16 @@ class Bank:
         pause = 0.01
         while True:
             try:
-                answer = run(self.connect(), key, source, target, amount)
-                trouble = "still being made by somebody else"
+                response = run(self.connect(), key, source, target, amount)
+                trouble = "still being made by another client"
             except psycopg.Error as error:
                 lost = (isinstance(error, psycopg.OperationalError) and
                         (self.connection is None or self.connection.closed))
                 if not lost and error.sqlstate not in RETRY:
                     raise
-                answer, trouble = None, str(error)
-            if answer:
-                return answer
+                response, trouble = None, str(error)
+            if response:
+                return response
             if time.monotonic() > deadline:
                 raise NotDone(trouble)
             time.sleep(random.uniform(0, pause))

@@ -3,7 +3,7 @@
 --   psql -X -d bank -U bank -v key=k1 -v source=alice -v target=bob \
 --        -v amount=25 -f transfer.sql
 --
--- Run it twice: the second time it shows the stored answer and moves nothing.
+-- Run it twice: the second time it shows the stored response and moves nothing.
 -- Any error (psql then exits with 3) has undone everything, the claim too; a
 -- connection that was lost at COMMIT leaves open whether it counts. In either
 -- case run the same again.
@@ -20,7 +20,7 @@ SELECT 'transfer:' || encode(sha256(convert_to(
 BEGIN;
 
 SELECT verdict, coalesce(token, 0) AS token, coalesce(status, 0) AS status,
-    coalesce(convert_from(body, 'UTF8'), '') AS answer,
+    coalesce(convert_from(body, 'UTF8'), '') AS response,
     verdict = 'NEW' AS is_new
 FROM latchkey.claim('bank', 'transfer', :'key', :'fingerprint') \gset
 
@@ -36,18 +36,18 @@ FROM latchkey.claim('bank', 'transfer', :'key', :'fingerprint') \gset
     INSERT INTO ledger (key, source, target, amount)
     VALUES (:'key', :'source', :'target', :amount)
     RETURNING json_build_object('transfer', id, 'from', source, 'to', target,
-                                'amount', amount) AS answer \gset
+                                'amount', amount) AS response \gset
 
     -- Delivered later, by the courier, once this has been committed.
     SELECT latchkey.enqueue('bank', 'transfer', :'key', :token, 'receipt',
         'mail', '/receipts', 'POST', E'Content-Type: application/json\r\n',
-        convert_to(:'answer', 'UTF8')) \g /dev/null
+        convert_to(:'response', 'UTF8')) \g /dev/null
 
-    -- The last step: it raises LK001 if somebody else has the operation by
+    -- The last step: it raises LK001 if another client has the operation by
     -- now, and then nothing of the above has happened.
     SELECT latchkey.complete('bank', 'transfer', :'key', :token, 201,
         E'Content-Type: application/json\r\n',
-        convert_to(:'answer', 'UTF8')) \g /dev/null
+        convert_to(:'response', 'UTF8')) \g /dev/null
 
     \set status 201
 
@@ -55,7 +55,7 @@ FROM latchkey.claim('bank', 'transfer', :'key', :'fingerprint') \gset
 
 COMMIT;
 
--- NEW: made just now. REPLAY: made before, this is the stored answer.
--- MISMATCH: the key was used for another transfer. INFLIGHT: somebody is making
+-- NEW: made just now. REPLAY: made before, this is the stored response.
+-- MISMATCH: the key was used for another transfer. INFLIGHT: another client is making
 -- it at this moment, run this again.
-SELECT :'verdict' AS verdict, nullif(:status, 0) AS status, :'answer' AS answer;
+SELECT :'verdict' AS verdict, nullif(:status, 0) AS status, :'response' AS response;

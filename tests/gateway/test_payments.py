@@ -67,12 +67,12 @@ def test_without_latchkey_retries_charge_twice_and_with_it_none_does(alone,
 
     numbers = rows(done.stdout)
     sent, lost, made, twice = (numbers[name] for name in (
-        "requests sent", "answers lost", "charges made",
+        "requests sent", "responses lost", "charges made",
         "charged more than once"))
     assert sent[0] == sent[1] == CUSTOMERS + lost[0] and lost[0] == lost[1] > 0
     assert made == (sent[0], CUSTOMERS)
     assert twice[0] > 0 and twice[1] == 0
-    assert numbers["taken too much"] == (12.5 * lost[0], 0)
+    assert numbers["charged too much"] == (12.5 * lost[0], 0)
 
     statuses = re.findall(r"^    HTTP/1.1 (\d+)", done.stdout, re.MULTILINE)
     assert statuses == ["201", "201", "422", "409", "200", "502", "409",
@@ -91,8 +91,8 @@ def check_outbox(text):
 
     assert text.count("kill -9 of latchkeyd") == 3
     accepted, = numbers("orders accepted")
-    paid, = numbers("answered: paid")
-    unknown, = numbers("answered: not known")
+    paid, = numbers("response: paid")
+    unknown, = numbers("response: unknown")
     assert paid + unknown == accepted == 40
     # At the provider that honours keys, and then at the other one.
     orders = numbers("orders in PostgreSQL")
