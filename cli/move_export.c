@@ -383,7 +383,7 @@ static void put_begin(struct export *export, struct lk_store *store)
         .store = latchkey_slice(store->class->scheme),
         .reference_secret = latchkey_buf_slice(&secret),
         .last_token = stats.last_token,
-        .records = stats.records,
+        .records = stats.operations,
         .now_ms = stats.now_ms,
     };
     put_export_line(export);

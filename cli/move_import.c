@@ -56,7 +56,7 @@ static void set_record(struct import *import, size_t at)
 
     if (record->state == LK_STATE_COMPLETED && !record->omitted) {
         line->response.status = record->status;
-        record->answer_bytes =
+        record->response_bytes =
             line->response.headers.len + line->response.body.len;
         record->stored = lk_stored_make(record->token, record->completed_ms,
                                         &line->response, (struct lk_slice){0});

@@ -398,10 +398,10 @@ static void add_store(struct report *report, struct lk_server *server)
     uint64_t free_bytes = atomic_load(&server->checkup.disk_free);
     uint64_t least = server->config.disk_free;
 
-    if (!stats->available || stats->trouble[0]) {
+    if (!stats->available || stats->failure[0]) {
         add_reason(report, "store-unavailable", CANNOT_WORK, 0,
                    "the store cannot decide: %s",
-                   stats->trouble[0] ? stats->trouble : "it does not say why");
+                   stats->failure[0] ? stats->failure : "it does not say why");
     }
     if (server->stop_by_ms) {
         add_reason(report, "stopping", CANNOT_WORK, 0,
@@ -503,8 +503,8 @@ static enum lk_status write_summary(struct lk_buf *out,
     } else {
         snprintf(text, sizeof(text),
                  "%" PRIu64 " operation%s stored, and nothing needs a person",
-                 report->stats.records,
-                 report->stats.records == 1 ? " is" : "s are");
+                 report->stats.operations,
+                 report->stats.operations == 1 ? " is" : "s are");
     }
     return lk_pair_bytes(out, "summary", latchkey_slice(text));
 }

@@ -635,8 +635,8 @@ struct lk_opening {
     struct lk_buf error;
     /* Loop thread: */
     uint64_t since_ms;             /* by the loop's clock */
-    char trouble[LK_TROUBLE_SIZE]; /* why the last try failed; one line */
-    char told[LK_TROUBLE_SIZE];    /* the one that the log has; empty: none */
+    char trouble[LK_FAILURE_SIZE]; /* why the last try failed; one line */
+    char told[LK_FAILURE_SIZE];    /* the one that the log has; empty: none */
     uint64_t told_ms;
 };
 

@@ -226,7 +226,7 @@ enum place { NOT_IN_STATS, IN_STATS, FIRST };
       "free in the file system of the embedded store; 0: on a server",         \
       atomic_load(&n->server->checkup.disk_free))                              \
     X(Store, records, GAUGE, IN_STATS,                                         \
-      "operations that are stored, in any state", n->store.records)            \
+      "operations that are stored, in any state", n->store.operations)            \
     RECORDS(accepted, ACCEPTED, IN_STATS, "operations that a courier runs")    \
     RECORDS(in_progress, IN_PROGRESS, IN_STATS, "operations that run")         \
     RECORDS(completed, COMPLETED, IN_STATS, "operations with an answer")       \
@@ -236,8 +236,8 @@ enum place { NOT_IN_STATS, IN_STATS, FIRST };
       n->store.index_bytes)                                                    \
     X(Store, bytes_per_record, GAUGE, NOT_IN_STATS,                            \
       "of the index, from 10000 records on; 0: fewer",                         \
-      n->store.records >= ENOUGH_RECORDS                                       \
-          ? n->store.index_bytes / n->store.records                            \
+      n->store.operations >= ENOUGH_RECORDS                                       \
+          ? n->store.index_bytes / n->store.operations                            \
           : 0)                                                                 \
     X(Store, file_bytes, GAUGE, IN_STATS, "database and log",                  \
       n->store.file_bytes)                                                     \
@@ -358,7 +358,7 @@ static enum lk_status write_role(const struct numbers *n, struct lk_buf *text)
 static enum lk_status write_trouble(const struct numbers *n,
                                     struct lk_buf *text)
 {
-    return word(text, "trouble", n->store.trouble);
+    return word(text, "trouble", n->store.failure);
 }
 
 static enum lk_status write_targets(const struct numbers *n,
@@ -485,7 +485,7 @@ enum lk_status lk_stats_write(struct lk_server *server, int proto,
 
     look(server, &numbers);
     enum lk_status status =
-        lk_pair_bytes(&pairs, "trouble", latchkey_slice(numbers.store.trouble));
+        lk_pair_bytes(&pairs, "trouble", latchkey_slice(numbers.store.failure));
     if (!status) {
         status = write_numbers(&numbers, FIRST, &pairs, &count);
     }

@@ -292,7 +292,7 @@ void lk_server_store_stats(struct lk_server *server,
     if (server->store) {
         server->store->class->stats(server->store, stats);
     } else {
-        snprintf(stats->trouble, sizeof(stats->trouble), "%s",
+        snprintf(stats->failure, sizeof(stats->failure), "%s",
                  server->opening.trouble);
     }
 }

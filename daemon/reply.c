@@ -313,7 +313,7 @@ static enum lk_status reply_completed(struct lk_buf *out,
         return lk_pair_bytes(out, "omitted-reason", record->reason);
     }
     if (shown == LK_SHOW_BYTES) {
-        return lk_pair_number(out, "answer-bytes", record->answer_bytes);
+        return lk_pair_number(out, "answer-bytes", record->response_bytes);
     }
     if (!answer) {
         return LK_OK;
@@ -454,7 +454,7 @@ enum lk_status lk_reply_export_begin(struct lk_buf *out, struct lk_store *store,
     W(lk_pair_bytes(out, "reference-secret",
                     (struct lk_slice){secret, sizeof(secret)}));
     W(lk_pair_number(out, "last-token", stats.last_token));
-    W(lk_pair_number(out, "records", stats.records));
+    W(lk_pair_number(out, "records", stats.operations));
     return lk_pair_number(out, "now-ms", stats.now_ms);
 }
 

@@ -296,7 +296,7 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
     };
     add_cache_stats(store, stats);
     pthread_mutex_lock(&store->lock);
-    stats->records = store->counts.operations;
+    stats->operations = store->counts.operations;
     memcpy(stats->by_state, store->counts.by_state, sizeof(stats->by_state));
     stats->file_bytes = store->counts.bytes;
     stats->dead_rows = store->counts.dead;
@@ -304,7 +304,7 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
     stats->oldest_uncertain_ms = store->counts.oldest_uncertain_ms;
     stats->oldest_operation_ms = store->counts.oldest_operation_ms;
     stats->available = !store->unavailable;
-    memcpy(stats->trouble, store->failure, sizeof(stats->trouble));
+    memcpy(stats->failure, store->failure, sizeof(stats->failure));
     pthread_mutex_unlock(&store->lock);
 }
 

@@ -316,7 +316,7 @@ struct lk_postgres {
     pthread_mutex_t lock; /* guards what follows; taken alone */
     bool opened;          /* the secrets are known */
     bool unavailable;     /* the store cannot decide; `failure` says why */
-    char failure[LK_TROUBLE_SIZE];
+    char failure[LK_FAILURE_SIZE];
     struct lk_pg_settings settings;
     struct lk_pg_counts counts;
 

@@ -216,7 +216,7 @@ static void set_response(const PGresult *result, int row,
     if (operation->state == LK_STATE_COMPLETED) {
         operation->completed_ms = lk_pg_uint(result, row, LK_PG_R_COMPLETED);
         operation->status = (unsigned)lk_pg_uint(result, row, LK_PG_R_STATUS);
-        operation->answer_bytes = lk_pg_uint(result, row, LK_PG_R_BYTES);
+        operation->response_bytes = lk_pg_uint(result, row, LK_PG_R_BYTES);
     } else if (operation->state == LK_STATE_UNCERTAIN &&
                !operation->reason.len) {
         operation->reason = LK_SLICE("lock lapsed");

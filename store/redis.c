@@ -66,7 +66,7 @@ void lk_redis_count(struct lk_redis *store, redisReply *const *counts)
     for (int state = 1; state <= 5; state++) {
         store->numbers.by_state[state] = lk_reply_number(counts[state - 1]);
     }
-    store->numbers.records = lk_reply_number(counts[5]);
+    store->numbers.operations = lk_reply_number(counts[5]);
     store->numbers.last_token = lk_reply_number(counts[6]);
     pthread_mutex_unlock(&store->numbers_lock);
 }
@@ -81,11 +81,11 @@ static void stats(struct lk_store *base, struct lk_store_stats *stats)
     pthread_mutex_unlock(&store->numbers_lock);
     pthread_mutex_lock(&store->place.lock);
     stats->available = store->place.up;
-    snprintf(stats->trouble, sizeof(stats->trouble), "%s",
+    snprintf(stats->failure, sizeof(stats->failure), "%s",
              store->place.trouble);
     pthread_mutex_unlock(&store->place.lock);
-    if (!stats->trouble[0] && atomic_load(&store->full)) {
-        snprintf(stats->trouble, sizeof(stats->trouble),
+    if (!stats->failure[0] && atomic_load(&store->full)) {
+        snprintf(stats->failure, sizeof(stats->failure),
                  "Redis is out of memory: nothing new is begun");
     }
 }

@@ -156,7 +156,7 @@ struct lk_redis_place {
                    has not been restarted. -1: none */
     uint64_t tries; /* of the scout, in vain */
     char address[LK_REDIS_ADDRESS];
-    char trouble[LK_TROUBLE_SIZE];
+    char trouble[LK_FAILURE_SIZE];
     atomic_int way; /* enum lk_redis_way */
 };
 

@@ -33,8 +33,8 @@ static void add_numbers(struct lk_redis_chunk *chunk)
             (int64_t)store->numbers.by_state[state] + chunk->change[state];
         store->numbers.by_state[state] = count > 0 ? (uint64_t)count : 0;
     }
-    int64_t records = (int64_t)store->numbers.records - chunk->change[0];
-    store->numbers.records = records > 0 ? (uint64_t)records : 0;
+    int64_t records = (int64_t)store->numbers.operations - chunk->change[0];
+    store->numbers.operations = records > 0 ? (uint64_t)records : 0;
     if (chunk->last_token > store->numbers.last_token) {
         store->numbers.last_token = chunk->last_token;
     }

@@ -107,7 +107,7 @@ static void set_record(struct lk_operation *record,
         record->completed_ms = head->at;
         record->omitted = head->flags & LK_REDIS_OMITTED;
         if (latchkey_response_measure(head->response, &record->status,
-                                      &record->answer_bytes)) {
+                                      &record->response_bytes)) {
             record->status = 0; /* damaged; `verify` says so */
         }
     }
@@ -521,8 +521,8 @@ enum lk_status lk_redis_verify(struct lk_store *base, lk_progress_fn progress,
         }
         done += VERIFY_PAGE;
         if (!status && progress) {
-            progress(context, done < now.records ? done : now.records,
-                     now.records);
+            progress(context, done < now.operations ? done : now.operations,
+                     now.operations);
         }
         uint64_t next = status ? 0 : lk_reply_number(reply->element[0]);
         snprintf(cursor, sizeof(cursor), "%llu", (unsigned long long)next);

@@ -44,17 +44,17 @@ void lk_sqlite_log(struct lk_sqlite *store, int level, const char *format, ...)
     va_end(args);
 }
 
-void lk_sqlite_set_trouble(struct lk_sqlite *store, enum lk_health health,
+void lk_sqlite_set_failure(struct lk_sqlite *store, enum lk_health health,
                            const char *why)
 {
     int before = atomic_exchange(&store->health, (int)health);
-    char text[sizeof(store->trouble)];
+    char text[sizeof(store->failure)];
 
     snprintf(text, sizeof(text), "%s", why ? why : "");
-    pthread_mutex_lock(&store->trouble_lock);
-    bool same = before == (int)health && !strcmp(store->trouble, text);
-    memcpy(store->trouble, text, sizeof(text));
-    pthread_mutex_unlock(&store->trouble_lock);
+    pthread_mutex_lock(&store->failure_lock);
+    bool same = before == (int)health && !strcmp(store->failure, text);
+    memcpy(store->failure, text, sizeof(text));
+    pthread_mutex_unlock(&store->failure_lock);
     if (same) {
         return;
     }
@@ -582,11 +582,11 @@ enum lk_status lk_sqlite_reopen(struct lk_sqlite *store)
     pthread_rwlock_unlock(&store->handles);
     store->reopened |= !status;
     if (status) {
-        lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN,
+        lk_sqlite_set_failure(store, LK_HEALTH_BROKEN,
                               error.len ? error.data : "cannot reopen");
     } else {
         atomic_fetch_add(&store->counters.reopened, 1);
-        lk_sqlite_set_trouble(store, LK_HEALTH_READY, NULL);
+        lk_sqlite_set_failure(store, LK_HEALTH_READY, NULL);
     }
     latchkey_buf_free(&error);
     return status;
@@ -700,7 +700,7 @@ static void free_store(struct lk_sqlite *store)
     pthread_mutex_destroy(&store->reader_lock);
     pthread_mutex_destroy(&store->index_lock);
     pthread_mutex_destroy(&store->commit_lock);
-    pthread_mutex_destroy(&store->trouble_lock);
+    pthread_mutex_destroy(&store->failure_lock);
     free(store->path);
     free(store);
 }
@@ -725,7 +725,7 @@ static struct lk_sqlite *create_store(const struct lk_store_config *config)
     pthread_mutex_init(&store->reader_lock, NULL);
     pthread_mutex_init(&store->index_lock, NULL);
     pthread_mutex_init(&store->commit_lock, NULL);
-    pthread_mutex_init(&store->trouble_lock, NULL);
+    pthread_mutex_init(&store->failure_lock, NULL);
     atomic_init(&store->health, LK_HEALTH_CLOSED);
     return store;
 }
@@ -833,7 +833,7 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
     };
     stats->hold_until_ms = hold > stats->now_ms ? hold : 0;
     pthread_mutex_lock(&store->index_lock);
-    stats->records = store->index.count;
+    stats->operations = store->index.count;
     stats->index_bytes = store->index.bytes;
     for (int i = 0; i < 6; i++) {
         stats->by_state[i] = store->index.by_state[i];
@@ -842,9 +842,9 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
     stats->oldest_uncertain_ms = stats->oldest_operation_ms;
     lk_counts_show(&store->counts_durable, stats);
     pthread_mutex_unlock(&store->index_lock);
-    pthread_mutex_lock(&store->trouble_lock);
-    memcpy(stats->trouble, store->trouble, sizeof(stats->trouble));
-    pthread_mutex_unlock(&store->trouble_lock);
+    pthread_mutex_lock(&store->failure_lock);
+    memcpy(stats->failure, store->failure, sizeof(stats->failure));
+    pthread_mutex_unlock(&store->failure_lock);
 }
 
 const struct lk_store_class lk_sqlite_class = {

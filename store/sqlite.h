@@ -294,8 +294,8 @@ struct lk_sqlite {
     atomic_uint_fast64_t last_token;
     atomic_uint_fast64_t hold_until_ms;
     struct lk_counters counters;
-    pthread_mutex_t trouble_lock;
-    char trouble[LK_TROUBLE_SIZE];
+    pthread_mutex_t failure_lock;
+    char failure[LK_FAILURE_SIZE];
 };
 
 /* sqlite_schema.c: files, tables, settings */
@@ -328,7 +328,7 @@ void lk_sqlite_log(struct lk_sqlite *store, int level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Closes everything and builds it anew from what is on disk. */
 LK_MUST_CHECK enum lk_status lk_sqlite_reopen(struct lk_sqlite *store);
-void lk_sqlite_set_trouble(struct lk_sqlite *store, enum lk_health health,
+void lk_sqlite_set_failure(struct lk_sqlite *store, enum lk_health health,
                            const char *why);
 
 /* LK_INVALID, with an error: at the store's paths are other files than those

@@ -132,7 +132,7 @@ static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
     atomic_fetch_add(&store->counters.syncs_failed, 1);
     if (rolled_back && status == LK_FULL) {
         abandon_batch(store);
-        lk_sqlite_set_trouble(store, LK_HEALTH_FULL,
+        lk_sqlite_set_failure(store, LK_HEALTH_FULL,
                               "the disk is full; make room, and it goes on by "
                               "itself");
         refuse_batch(batch, LK_UNAVAILABLE, "the disk is full");
@@ -141,10 +141,10 @@ static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
         refuse_batch(batch, LK_UNAVAILABLE, "out of memory");
     } else if (rolled_back && status == LK_CORRUPT && !committing) {
         abandon_batch(store);
-        lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, UNREADABLE);
+        lk_sqlite_set_failure(store, LK_HEALTH_BROKEN, UNREADABLE);
         refuse_batch(batch, LK_UNAVAILABLE, UNREADABLE);
     } else {
-        lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, why);
+        lk_sqlite_set_failure(store, LK_HEALTH_BROKEN, why);
         refuse_batch(
             batch, LK_UNKNOWN,
             "a write to the store failed: whether it counts is not known");
@@ -212,7 +212,7 @@ static void checkpoint_log(struct lk_sqlite *store, int mode)
         code == SQLITE_NOMEM) {
         return; /* the log holds everything; try again later */
     }
-    lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN, explain_failure(store));
+    lk_sqlite_set_failure(store, LK_HEALTH_BROKEN, explain_failure(store));
 }
 
 /*
@@ -286,11 +286,11 @@ static bool recover_store(struct lk_sqlite *store)
             status = commit_batch(store);
         }
         if (!status) {
-            lk_sqlite_set_trouble(store, LK_HEALTH_READY, NULL);
+            lk_sqlite_set_failure(store, LK_HEALTH_READY, NULL);
             return true;
         }
         if (!roll_back_batch(store) || status != LK_FULL) {
-            lk_sqlite_set_trouble(store, LK_HEALTH_BROKEN,
+            lk_sqlite_set_failure(store, LK_HEALTH_BROKEN,
                                   sqlite3_errmsg(store->writer));
         }
         return false;

@@ -414,8 +414,8 @@ static enum lk_status add_response(struct lk_sqlite *store,
     if (completed) {
         operation->completed_ms = operation->stored->at_ms;
         operation->status = operation->stored->response.status;
-        operation->answer_bytes = operation->stored->response.headers.len +
-                                  operation->stored->response.body.len;
+        operation->response_bytes = operation->stored->response.headers.len +
+                                    operation->stored->response.body.len;
     }
     return LK_OK;
 }
@@ -521,7 +521,7 @@ static void fill_operation(sqlite3_stmt *row, const struct lk_entry *entry,
     if (operation->state == LK_STATE_COMPLETED) {
         operation->completed_ms = (uint64_t)sqlite3_column_int64(row, 9);
         if (latchkey_response_measure(lk_column(row, 11), &operation->status,
-                                      &operation->answer_bytes)) {
+                                      &operation->response_bytes)) {
             operation->status = 0; /* damaged; `verify` says so */
         }
     } else if (operation->state == LK_STATE_UNCERTAIN &&
@@ -592,7 +592,7 @@ static enum lk_status add_whole_response(sqlite3_stmt *row,
     }
     operation->status = response.status;
     operation->completed_ms = (uint64_t)sqlite3_column_int64(row, 16);
-    operation->answer_bytes = response.headers.len + response.body.len;
+    operation->response_bytes = response.headers.len + response.body.len;
     if (!operation->omitted) {
         operation->stored =
             lk_stored_make(operation->token, operation->completed_ms, &response,

@@ -28,7 +28,7 @@ enum {
     LK_WHO_MAX = 255,
     LK_WHY_MAX = 1024,
     LK_PROMISE_SIZE = 256,
-    LK_TROUBLE_SIZE = 384,
+    LK_FAILURE_SIZE = 384,
 };
 
 /*
@@ -147,8 +147,8 @@ struct lk_operation {
     uint64_t completed_ms;
     uint64_t expires_ms;
     uint64_t ttl_ms;
-    unsigned status;       /* completed */
-    uint64_t answer_bytes; /* headers and body, completed and kept */
+    unsigned status;         /* completed */
+    uint64_t response_bytes; /* headers and body, completed and kept */
     bool omitted;
     struct lk_slice reason; /* uncertain, omitted */
     struct lk_slice fingerprint;
@@ -267,7 +267,7 @@ typedef void (*lk_progress_fn)(void *context, uint64_t done, uint64_t total);
 
 /* Numbers for INFO and STATS; all of one moment, read on any thread. */
 struct lk_store_stats {
-    uint64_t records;     /* live in the index */
+    uint64_t operations;  /* live in the index */
     uint64_t by_state[6]; /* indexed by enum lk_state */
     uint64_t index_bytes;
     uint64_t file_bytes; /* database and log */
@@ -293,7 +293,7 @@ struct lk_store_stats {
     uint64_t oldest_operation_ms; /* uncertain; 0: none, or it is not known */
     bool clock_held;              /* an operator must accept the clock */
     bool available;
-    char trouble[LK_TROUBLE_SIZE]; /* why not available; escaped, one line */
+    char failure[LK_FAILURE_SIZE]; /* why not available; escaped, one line */
 };
 
 struct lk_store_config {

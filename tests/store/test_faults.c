@@ -225,7 +225,7 @@ static void a_read_that_fails_does_not_stop_the_reaper(void **state)
         do {
             turn(bed);
             assert_true(monotonic_ms() < give_up);
-        } while (!stats_of(bed).available || stats_of(bed).records ||
+        } while (!stats_of(bed).available || stats_of(bed).operations ||
                  stats_of(bed).dead_rows);
         struck += disk.failed != 0;
     }
@@ -285,7 +285,7 @@ static void a_full_disk_refuses_and_work_resumes_with_space(void **state)
         assert_int_equal(ops[1].status, LK_UNAVAILABLE);
     }
     assert_false(stats_of(bed).available);
-    assert_true(strlen(stats_of(bed).trouble) > 0);
+    assert_true(strlen(stats_of(bed).failure) > 0);
     struct lk_op retry = claim_of(bed, "done", "b");
     if (bed->store->class->peek &&
         bed->store->class->peek(bed->store, &retry) == LK_OK) {
@@ -374,7 +374,7 @@ static void expect_refused(struct bed *bed)
         assert_int_equal(op.status, LK_UNAVAILABLE);
         pause_ms(5);
     }
-    assert_non_null(strstr(stats_of(bed).trouble, "back, or restart"));
+    assert_non_null(strstr(stats_of(bed).failure, "back, or restart"));
 }
 
 struct swap {

@@ -1056,7 +1056,7 @@ static void the_keeper_steps_over_operations_with_unfinished_jobs(void **state)
     finish(bed, &job, LK_END_DELIVERED);
     lk_job_free(&job);
     turn(bed);
-    assert_int_equal(stats_of(bed).records, 0);
+    assert_int_equal(stats_of(bed).operations, 0);
 }
 
 /* Nor does a restart give out a number again. */

@@ -60,8 +60,8 @@ static void reap_all(struct bed *bed, unsigned rounds)
     uint64_t give_up = monotonic_ms() + 60000;
     struct lk_store_stats stats = stats_of(bed);
 
-    while (stats.records > rounds * (COUNT / LASTING) ||
-           stats.dead_rows * 8 >= stats.records) {
+    while (stats.operations > rounds * (COUNT / LASTING) ||
+           stats.dead_rows * 8 >= stats.operations) {
         assert_true(monotonic_ms() < give_up);
         pause_ms(1);
         turn(bed);
