@@ -8,36 +8,37 @@
 #include "ngx_http_latchkey_module.h"
 
 
-static ngx_uint_t ngx_http_latchkey_prefers(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_latchkey_prefers_async(ngx_http_request_t *r);
 static u_char *ngx_http_latchkey_next_preference(u_char *p, u_char *last,
     ngx_str_t *preference, ngx_str_t *name);
-static u_char *ngx_http_latchkey_skip(u_char *p, u_char *last, char *chars);
+static u_char *ngx_http_latchkey_skip_chars(u_char *p, u_char *last,
+    char *chars);
 static ngx_uint_t ngx_http_latchkey_is_obeyed(ngx_str_t *name);
-static ngx_uint_t ngx_http_latchkey_is_word(ngx_str_t *value,
+static ngx_uint_t ngx_http_latchkey_equals(ngx_str_t *value,
     const char *word);
-static ngx_int_t ngx_http_latchkey_order_path(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_accept_path(ngx_http_request_t *r,
     ngx_pool_t *pool, ngx_str_t *path);
-static ngx_int_t ngx_http_latchkey_order_headers(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_accept_headers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_str_t *lines);
-static ngx_int_t ngx_http_latchkey_order_size(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_accept_size(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, size_t *size);
-static ngx_str_t *ngx_http_latchkey_order_value(ngx_http_request_t *r,
+static ngx_str_t *ngx_http_latchkey_accept_value(ngx_http_request_t *r,
     ngx_table_elt_t *h);
-static ngx_str_t ngx_http_latchkey_order_host(ngx_http_request_t *r);
-static u_char *ngx_http_latchkey_order_prefer(u_char *p,
+static ngx_str_t ngx_http_latchkey_accept_host(ngx_http_request_t *r);
+static u_char *ngx_http_latchkey_accept_prefer(u_char *p,
     ngx_table_elt_t *h);
-static ngx_uint_t ngx_http_latchkey_is_given(
+static ngx_uint_t ngx_http_latchkey_is_accepted_header(
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name);
 
 
-/* the daemon takes no more */
+/* limits of the daemon */
 #define NGX_HTTP_LATCHKEY_PATH_MAX   8192
 #define NGX_HTTP_LATCHKEY_LINES_MAX  (64 * 1024)
 
 
-/* lower case; credentials are not among them, unless a route names them */
+/* in lower case; no credentials, unless a route names them */
 
-static ngx_str_t  ngx_http_latchkey_given[] = {
+static ngx_str_t  ngx_http_latchkey_accepted_headers[] = {
     ngx_string("host"),
     ngx_string("content-type"),
     ngx_string("content-encoding"),
@@ -54,24 +55,29 @@ static ngx_str_t  ngx_http_latchkey_given[] = {
 };
 
 
-/* the wish */
+/* whether */
+
+/*
+ * idempotency_async always, or prefer and the client sent "Prefer:
+ * respond-async".
+ */
 
 void
-ngx_http_latchkey_async_wish(ngx_http_request_t *r,
+ngx_http_latchkey_async_check(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
     if (ctx->conf->async == NGX_HTTP_LATCHKEY_ASYNC_OFF) {
         return;
     }
 
-    ctx->preferred = ngx_http_latchkey_prefers(r);
+    ctx->preferred = ngx_http_latchkey_prefers_async(r);
     ctx->later = (ctx->preferred
                   || ctx->conf->async == NGX_HTTP_LATCHKEY_ASYNC_ALWAYS);
 }
 
 
 static ngx_uint_t
-ngx_http_latchkey_prefers(ngx_http_request_t *r)
+ngx_http_latchkey_prefers_async(ngx_http_request_t *r)
 {
     u_char           *p, *last;
     ngx_str_t         preference, name;
@@ -84,7 +90,7 @@ ngx_http_latchkey_prefers(ngx_http_request_t *r)
 
         for (i = 0; i < part->nelts; i++) {
 
-            if (!ngx_http_latchkey_is_word(&h[i].key, "prefer")) {
+            if (!ngx_http_latchkey_equals(&h[i].key, "prefer")) {
                 continue;
             }
 
@@ -95,7 +101,7 @@ ngx_http_latchkey_prefers(ngx_http_request_t *r)
                 p = ngx_http_latchkey_next_preference(p, last, &preference,
                                                       &name);
 
-                if (ngx_http_latchkey_is_word(&name, "respond-async")) {
+                if (ngx_http_latchkey_equals(&name, "respond-async")) {
                     return 1;
                 }
             }
@@ -107,8 +113,8 @@ ngx_http_latchkey_prefers(ngx_http_request_t *r)
 
 
 /*
- * RFC 7240: a name, perhaps "=" and a value, perhaps parameters behind ";".
- * A comma in a quoted string ends nothing.
+ * RFC 7240: a name, optionally "=" and a value, optionally parameters after
+ * ";".  A comma in a quoted string is not a separator.
  */
 
 static u_char *
@@ -117,7 +123,7 @@ ngx_http_latchkey_next_preference(u_char *p, u_char *last,
 {
     ngx_uint_t  quoted;
 
-    p = ngx_http_latchkey_skip(p, last, " \t,");
+    p = ngx_http_latchkey_skip_chars(p, last, " \t,");
 
     preference->data = p;
     name->data = p;
@@ -153,7 +159,7 @@ ngx_http_latchkey_next_preference(u_char *p, u_char *last,
 
 
 static u_char *
-ngx_http_latchkey_skip(u_char *p, u_char *last, char *chars)
+ngx_http_latchkey_skip_chars(u_char *p, u_char *last, char *chars)
 {
     while (p < last && *p && ngx_strchr(chars, *p)) {
         p++;
@@ -164,30 +170,34 @@ ngx_http_latchkey_skip(u_char *p, u_char *last, char *chars)
 
 
 static ngx_uint_t
-ngx_http_latchkey_is_word(ngx_str_t *value, const char *word)
+ngx_http_latchkey_equals(ngx_str_t *value, const char *word)
 {
     return value->len == ngx_strlen(word)
            && ngx_strncasecmp(value->data, (u_char *) word, value->len) == 0;
 }
 
 
-/* what is given away */
+/* what of it is stored */
 
-/* NGX_OK; NGX_ERROR; or the status that the request gets */
+/*
+ * NGX_OK, NGX_ERROR, or the status that the request gets.  Everything is
+ * copied into the op's pool, because ACCEPT may be sent after the request has
+ * ended.
+ */
 
 ngx_int_t
-ngx_http_latchkey_async_order(ngx_http_request_t *r,
+ngx_http_latchkey_async_prepare(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
-    ngx_int_t                   rc;
-    ngx_http_latchkey_op_t     *op;
-    ngx_http_latchkey_order_t  *order;
+    ngx_int_t                    rc;
+    ngx_http_latchkey_op_t      *op;
+    ngx_http_latchkey_accept_t  *accept;
 
     op = ctx->op;
 
     if (ngx_http_latchkey_body_size(r) > (off_t) ctx->conf->async_body) {
 
-        /* its first request may have been run at once, and is known then */
+        /* its first request may have run at once, and is found then */
 
         ctx->too_large = 1;
 
@@ -202,31 +212,31 @@ ngx_http_latchkey_async_order(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    order = ngx_pcalloc(op->pool, sizeof(ngx_http_latchkey_order_t));
-    if (order == NULL) {
+    accept = ngx_pcalloc(op->pool, sizeof(ngx_http_latchkey_accept_t));
+    if (accept == NULL) {
         return NGX_ERROR;
     }
 
-    /* the request may be gone before the daemon has heard all of it */
+    /* the request may end before the daemon has read all of it */
 
-    order->method.len = r->method_name.len;
-    order->method.data = ngx_pstrdup(op->pool, &r->method_name);
-    if (order->method.data == NULL) {
+    accept->method.len = r->method_name.len;
+    accept->method.data = ngx_pstrdup(op->pool, &r->method_name);
+    if (accept->method.data == NULL) {
         return NGX_ERROR;
     }
 
-    rc = ngx_http_latchkey_order_path(r, op->pool, &order->path);
+    rc = ngx_http_latchkey_accept_path(r, op->pool, &accept->path);
 
     if (rc == NGX_OK) {
-        rc = ngx_http_latchkey_order_headers(r, ctx, &order->headers);
+        rc = ngx_http_latchkey_accept_headers(r, ctx, &accept->headers);
     }
 
     if (rc == NGX_OK) {
-        rc = ngx_http_latchkey_copy_body(r, op->pool, &order->body);
+        rc = ngx_http_latchkey_copy_body(r, op->pool, &accept->body);
     }
 
     if (rc == NGX_OK) {
-        op->order = order;
+        op->accept = accept;
     }
 
     return rc;
@@ -234,7 +244,7 @@ ngx_http_latchkey_async_order(ngx_http_request_t *r,
 
 
 static ngx_int_t
-ngx_http_latchkey_order_path(ngx_http_request_t *r, ngx_pool_t *pool,
+ngx_http_latchkey_accept_path(ngx_http_request_t *r, ngx_pool_t *pool,
     ngx_str_t *path)
 {
     u_char     *p;
@@ -267,7 +277,7 @@ ngx_http_latchkey_order_path(ngx_http_request_t *r, ngx_pool_t *pool,
 
 
 static ngx_int_t
-ngx_http_latchkey_order_headers(ngx_http_request_t *r,
+ngx_http_latchkey_accept_headers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_str_t *lines)
 {
     u_char           *p;
@@ -278,9 +288,9 @@ ngx_http_latchkey_order_headers(ngx_http_request_t *r,
     ngx_table_elt_t  *h;
     static ngx_str_t  name = ngx_string("Host");
 
-    host = ngx_http_latchkey_order_host(r);
+    host = ngx_http_latchkey_accept_host(r);
 
-    if (ngx_http_latchkey_order_size(r, ctx->conf, &len) != NGX_OK) {
+    if (ngx_http_latchkey_accept_size(r, ctx->conf, &len) != NGX_OK) {
         return NGX_HTTP_BAD_REQUEST;
     }
 
@@ -292,7 +302,7 @@ ngx_http_latchkey_order_headers(ngx_http_request_t *r,
     lines->data = p;
 
     if (host.len) {
-        p = ngx_http_latchkey_line(p, &name, &host);
+        p = ngx_http_latchkey_write_header(p, &name, &host);
     }
 
     for (part = &r->headers_in.headers.part; part; part = part->next) {
@@ -300,18 +310,17 @@ ngx_http_latchkey_order_headers(ngx_http_request_t *r,
 
         for (i = 0; i < part->nelts; i++) {
 
-            if (!ngx_http_latchkey_is_given(ctx->conf, &h[i].key)) {
+            if (!ngx_http_latchkey_is_accepted_header(ctx->conf, &h[i].key)) {
                 continue;
             }
 
-            if (ngx_http_latchkey_is_word(&h[i].key, "prefer")) {
-                p = ngx_http_latchkey_order_prefer(p, &h[i]);
+            if (ngx_http_latchkey_equals(&h[i].key, "prefer")) {
+                p = ngx_http_latchkey_accept_prefer(p, &h[i]);
                 continue;
             }
 
-            p = ngx_http_latchkey_line(p, &h[i].key,
-                                       ngx_http_latchkey_order_value(r,
-                                                                     &h[i]));
+            p = ngx_http_latchkey_write_header(p, &h[i].key,
+                                     ngx_http_latchkey_accept_value(r, &h[i]));
         }
     }
 
@@ -322,10 +331,10 @@ ngx_http_latchkey_order_headers(ngx_http_request_t *r,
 }
 
 
-/* at most; NGX_DECLINED: no daemon stores one of them */
+/* an upper bound; NGX_DECLINED: the daemon refuses one of the headers */
 
 static ngx_int_t
-ngx_http_latchkey_order_size(ngx_http_request_t *r,
+ngx_http_latchkey_accept_size(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, size_t *size)
 {
     ngx_str_t        *value;
@@ -340,16 +349,16 @@ ngx_http_latchkey_order_size(ngx_http_request_t *r,
 
         for (i = 0; i < part->nelts; i++) {
 
-            if (!ngx_http_latchkey_is_given(llcf, &h[i].key)) {
+            if (!ngx_http_latchkey_is_accepted_header(llcf, &h[i].key)) {
                 continue;
             }
 
-            value = ngx_http_latchkey_order_value(r, &h[i]);
+            value = ngx_http_latchkey_accept_value(r, &h[i]);
             if (value == NULL) {
                 return NGX_DECLINED;
             }
 
-            /* wishes are set apart by a comma, perhaps, here by ", " */
+            /* preferences are separated by a comma, here by ", " */
 
             *size += h[i].key.len + 2 * value->len + sizeof(": " CRLF) - 1;
         }
@@ -359,20 +368,20 @@ ngx_http_latchkey_order_size(ngx_http_request_t *r,
 }
 
 
-/* NULL: no daemon stores that */
+/* NULL: the daemon refuses it */
 
 static ngx_str_t *
-ngx_http_latchkey_order_value(ngx_http_request_t *r, ngx_table_elt_t *h)
+ngx_http_latchkey_accept_value(ngx_http_request_t *r, ngx_table_elt_t *h)
 {
-    /* "POST http://host/": it is that host's, whatever else is said */
+    /* "POST http://host/": that host counts, not the header */
 
     if (r->host_start && r->headers_in.server.len
-        && ngx_http_latchkey_is_word(&h->key, "host"))
+        && ngx_http_latchkey_equals(&h->key, "host"))
     {
         return &r->headers_in.server;
     }
 
-    if (!ngx_http_latchkey_header_sound(&h->key, &h->value)) {
+    if (!ngx_http_latchkey_is_valid_header(&h->key, &h->value)) {
         ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
                       "client sent a control character in header \"%V\" of a "
                       "request that is to run later, or in its name what is "
@@ -385,12 +394,12 @@ ngx_http_latchkey_order_value(ngx_http_request_t *r, ngx_table_elt_t *h)
 
 
 /*
- * HTTP/1.0 needs no Host, but the request must come back to a server like the
- * one that has let it in.  Empty: it says so itself, or no name fits a header.
+ * HTTP/1.0 does not require Host, but the request must come back to the same
+ * server.  Empty: Host was sent, or no server name is valid in a header.
  */
 
 static ngx_str_t
-ngx_http_latchkey_order_host(ngx_http_request_t *r)
+ngx_http_latchkey_accept_host(ngx_http_request_t *r)
 {
     size_t                     i;
     u_char                     c;
@@ -420,10 +429,13 @@ ngx_http_latchkey_order_host(ngx_http_request_t *r)
 }
 
 
-/* what was obeyed here is not the app's business; "return=minimal" is */
+/*
+ * a preference that was applied here is not for the app; others are, such as
+ * "return=minimal"
+ */
 
 static u_char *
-ngx_http_latchkey_order_prefer(u_char *p, ngx_table_elt_t *h)
+ngx_http_latchkey_accept_prefer(u_char *p, ngx_table_elt_t *h)
 {
     u_char     *src, *last, *start;
     ngx_str_t   preference, name;
@@ -458,20 +470,20 @@ ngx_http_latchkey_order_prefer(u_char *p, ngx_table_elt_t *h)
 static ngx_uint_t
 ngx_http_latchkey_is_obeyed(ngx_str_t *name)
 {
-    return ngx_http_latchkey_is_word(name, "respond-async")
-           || ngx_http_latchkey_is_word(name, "wait");
+    return ngx_http_latchkey_equals(name, "respond-async")
+           || ngx_http_latchkey_equals(name, "wait");
 }
 
 
 static ngx_uint_t
-ngx_http_latchkey_is_given(ngx_http_latchkey_loc_conf_t *llcf,
+ngx_http_latchkey_is_accepted_header(ngx_http_latchkey_loc_conf_t *llcf,
     ngx_str_t *name)
 {
     ngx_str_t   *given;
     ngx_uint_t   i;
 
-    for (given = ngx_http_latchkey_given; given->len; given++) {
-        if (ngx_http_latchkey_is_word(name, (char *) given->data)) {
+    for (given = ngx_http_latchkey_accepted_headers; given->len; given++) {
+        if (ngx_http_latchkey_equals(name, (char *) given->data)) {
             return 1;
         }
     }
@@ -480,7 +492,7 @@ ngx_http_latchkey_is_given(ngx_http_latchkey_loc_conf_t *llcf,
         given = llcf->async_headers->elts;
 
         for (i = 0; i < llcf->async_headers->nelts; i++) {
-            if (ngx_http_latchkey_is_word(name, (char *) given[i].data)) {
+            if (ngx_http_latchkey_equals(name, (char *) given[i].data)) {
                 return 1;
             }
         }
@@ -492,7 +504,7 @@ ngx_http_latchkey_is_given(ngx_http_latchkey_loc_conf_t *llcf,
 
 /* 202 */
 
-/* always the same for one operation, however far it has come */
+/* the same for an operation in every state */
 
 ngx_chain_t *
 ngx_http_latchkey_set_accepted(ngx_http_request_t *r,
@@ -561,7 +573,7 @@ ngx_http_latchkey_set_progress(ngx_http_request_t *r,
     size_t        len;
     ngx_chain_t  *out;
 
-    ngx_http_latchkey_start(r, NGX_HTTP_ACCEPTED);
+    ngx_http_latchkey_start_response(r, NGX_HTTP_ACCEPTED);
 
     ngx_str_set(&r->headers_out.content_type, "application/json");
     r->headers_out.content_type_len = r->headers_out.content_type.len;

@@ -15,7 +15,7 @@
 #include "ngx_http_latchkey_module.h"
 
 
-#define NGX_HTTP_LATCHKEY_AWAIT_MAX    600000    /* ms; of the daemon */
+#define NGX_HTTP_LATCHKEY_AWAIT_MAX    600000    /* ms; the daemon's limit */
 #define NGX_HTTP_LATCHKEY_AWAIT_REPLY  5000      /* ms for QUEUED */
 
 
@@ -32,7 +32,7 @@ typedef struct {
     ngx_queue_t                  queue;
     ngx_http_latchkey_call_t     call;
     ngx_http_latchkey_link_t    *link;
-    ngx_http_latchkey_await_t   *await;     /* NULL: nobody listens */
+    ngx_http_latchkey_await_t   *await;     /* NULL: no request listens */
     ngx_pool_t                  *pool;
 } ngx_http_latchkey_waiter_t;
 
@@ -41,22 +41,22 @@ static ngx_chain_t *ngx_http_latchkey_await_command(
     ngx_http_latchkey_waiter_t *waiter, ngx_str_t *words, ngx_msec_t ms);
 static ngx_http_latchkey_link_t *ngx_http_latchkey_await_link(
     ngx_http_latchkey_servers_t *servers);
-static void ngx_http_latchkey_await_answer(ngx_http_latchkey_call_t *call,
+static void ngx_http_latchkey_await_reply(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
 static ngx_uint_t ngx_http_latchkey_await_push(ngx_http_latchkey_link_t *link,
     const struct lk_reply *reply);
 static ngx_http_latchkey_waiter_t *ngx_http_latchkey_await_find(
     ngx_http_latchkey_waiters_t *waiters, const struct lk_reply *id);
 static void ngx_http_latchkey_await_lost(ngx_http_latchkey_link_t *link);
-static void ngx_http_latchkey_await_tell(ngx_http_latchkey_waiter_t *waiter,
+static void ngx_http_latchkey_await_notify(ngx_http_latchkey_waiter_t *waiter,
     ngx_int_t rc);
-static void ngx_http_latchkey_await_forget(
+static void ngx_http_latchkey_await_free(
     ngx_http_latchkey_waiter_t *waiter);
 
 
 /*
- * What was asked on a connection that is gone is not asked again: it may have
- * been settled since, so whoever waits has to claim again anyway.
+ * A wait whose connection is lost is not repeated: the operation may have been
+ * settled in the meantime, so the request has to claim again in any case.
  */
 
 static const ngx_http_latchkey_link_kind_t  ngx_http_latchkey_link_awaits = {
@@ -66,6 +66,8 @@ static const ngx_http_latchkey_link_kind_t  ngx_http_latchkey_link_awaits = {
     ngx_http_latchkey_await_lost
 };
 
+
+/* The waiter has a pool of its own: its call may outlive the request. */
 
 ngx_int_t
 ngx_http_latchkey_await(ngx_http_latchkey_servers_t *servers,
@@ -111,7 +113,7 @@ ngx_http_latchkey_await(ngx_http_latchkey_servers_t *servers,
         goto declined;
     }
 
-    waiter->call.handler = ngx_http_latchkey_await_answer;
+    waiter->call.handler = ngx_http_latchkey_await_reply;
     waiter->call.data = waiter;
     waiter->call.deadline = ngx_current_msec + NGX_HTTP_LATCHKEY_AWAIT_REPLY;
 
@@ -119,7 +121,9 @@ ngx_http_latchkey_await(ngx_http_latchkey_servers_t *servers,
         goto declined;
     }
 
-    /* a worker need not stay for it: the request that waits keeps it */
+    /*
+     * a worker need not wait for this call: the waiting request keeps it alive
+     */
     waiter->call.timer.cancelable = 1;
 
     ngx_rbtree_insert(&waiters->tree, &waiter->node);
@@ -136,7 +140,7 @@ declined:
 }
 
 
-/* `words` names the operation already */
+/* words[2] to words[4] are already set */
 
 static ngx_chain_t *
 ngx_http_latchkey_await_command(ngx_http_latchkey_waiter_t *waiter,
@@ -156,11 +160,13 @@ ngx_http_latchkey_await_command(ngx_http_latchkey_waiter_t *waiter,
 }
 
 
+/* The request does not listen any more; may be called again. */
+
 void
 ngx_http_latchkey_await_cancel(ngx_http_latchkey_await_t *await)
 {
     if (await->waiter) {
-        ngx_http_latchkey_await_forget(await->waiter);
+        ngx_http_latchkey_await_free(await->waiter);
     }
 }
 
@@ -198,10 +204,10 @@ ngx_http_latchkey_await_link(ngx_http_latchkey_servers_t *servers)
 }
 
 
-/* to the command: QUEUED, or why not; NULL: the connection broke */
+/* the reply to AWAIT: QUEUED, or an error.  NULL: the connection broke */
 
 static void
-ngx_http_latchkey_await_answer(ngx_http_latchkey_call_t *call,
+ngx_http_latchkey_await_reply(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
     ngx_http_latchkey_waiter_t   *waiter;
@@ -226,11 +232,11 @@ ngx_http_latchkey_await_answer(ngx_http_latchkey_call_t *call,
                       ngx_http_latchkey_error_text(reply->text));
     }
 
-    ngx_http_latchkey_await_tell(waiter, NGX_ERROR);
+    ngx_http_latchkey_await_notify(waiter, NGX_ERROR);
 }
 
 
-/* no reply to AWAIT is an array, and every message is one */
+/* a reply to AWAIT is never an array, and a message always is */
 
 static ngx_uint_t
 ngx_http_latchkey_await_push(ngx_http_latchkey_link_t *link,
@@ -249,7 +255,7 @@ ngx_http_latchkey_await_push(ngx_http_latchkey_link_t *link,
         waiter = ngx_http_latchkey_await_find(link->data,
                                               &reply->elements[2]);
         if (waiter) {
-            ngx_http_latchkey_await_tell(waiter, NGX_OK);
+            ngx_http_latchkey_await_notify(waiter, NGX_OK);
         }
     }
 
@@ -277,7 +283,7 @@ ngx_http_latchkey_await_find(ngx_http_latchkey_waiters_t *waiters,
 
         if (key == node->key) {
 
-            /* the node is what a waiter begins with */
+            /* the node is the first member of a waiter */
 
             return (ngx_http_latchkey_waiter_t *) node;
         }
@@ -289,7 +295,10 @@ ngx_http_latchkey_await_find(ngx_http_latchkey_waiters_t *waiters,
 }
 
 
-/* of what is sent, the link itself tells; of what waits to be sent, nothing */
+/*
+ * the link fails calls that were sent; here are the waiters whose call has its
+ * reply, or is still waiting
+ */
 
 static void
 ngx_http_latchkey_await_lost(ngx_http_latchkey_link_t *link)
@@ -302,7 +311,7 @@ ngx_http_latchkey_await_lost(ngx_http_latchkey_link_t *link)
     while (!ngx_queue_empty(&waiters->queued)) {
         q = ngx_queue_head(&waiters->queued);
 
-        ngx_http_latchkey_await_tell(
+        ngx_http_latchkey_await_notify(
                      ngx_queue_data(q, ngx_http_latchkey_waiter_t, queue),
                      NGX_ERROR);
     }
@@ -310,20 +319,21 @@ ngx_http_latchkey_await_lost(ngx_http_latchkey_link_t *link)
 
 
 static void
-ngx_http_latchkey_await_tell(ngx_http_latchkey_waiter_t *waiter, ngx_int_t rc)
+ngx_http_latchkey_await_notify(ngx_http_latchkey_waiter_t *waiter,
+    ngx_int_t rc)
 {
     ngx_http_latchkey_await_t  *await;
 
     await = waiter->await;
 
-    ngx_http_latchkey_await_forget(waiter);
+    ngx_http_latchkey_await_free(waiter);
 
     await->handler(await, rc);
 }
 
 
 static void
-ngx_http_latchkey_await_forget(ngx_http_latchkey_waiter_t *waiter)
+ngx_http_latchkey_await_free(ngx_http_latchkey_waiter_t *waiter)
 {
     ngx_http_latchkey_waiters_t  *waiters;
 
@@ -336,7 +346,7 @@ ngx_http_latchkey_await_forget(ngx_http_latchkey_waiter_t *waiter)
 
     if (waiter->call.busy) {
 
-        /* its reply is still to come */
+        /* its reply is still due, and the call must not move */
 
         return;
     }

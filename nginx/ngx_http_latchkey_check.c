@@ -12,7 +12,7 @@
 #define NGX_HTTP_LATCHKEY_RESPONSE_MAX  (256 * 1024 * 1024)
 #define NGX_HTTP_LATCHKEY_ASYNC_MAX     (256 * 1024 * 1024)
 
-/* the most that latchkeyd can be set to allow, and what it allows unset */
+/* the most that latchkeyd can be configured to allow, and its defaults */
 #define NGX_HTTP_LATCHKEY_DAY           (24ULL * 60 * 60 * 1000)
 #define NGX_HTTP_LATCHKEY_TTL_MAX       (36500 * NGX_HTTP_LATCHKEY_DAY)
 #define NGX_HTTP_LATCHKEY_LOCK_MAX      (365 * NGX_HTTP_LATCHKEY_DAY)
@@ -20,7 +20,7 @@
 #define NGX_HTTP_LATCHKEY_LOCK_USUAL    NGX_HTTP_LATCHKEY_DAY
 
 
-/* the beginning of a structure that the access module keeps to itself */
+/* the first members of a structure that is private to the access module */
 
 typedef struct {
     ngx_array_t                     *rules;
@@ -37,8 +37,8 @@ extern ngx_module_t  ngx_http_access_module ngx_http_latchkey_weak;
 
 
 /*
- * A module that passes requests on.  The structure of its location is its own
- * affair but for the first member, which is an ngx_http_upstream_conf_t.
+ * A module that passes requests on.  The structure of its location is private
+ * except for the first member, which is an ngx_http_upstream_conf_t.
  */
 
 typedef struct {
@@ -107,6 +107,8 @@ static ngx_http_latchkey_pass_t  ngx_http_latchkey_passes[] = {
 };
 
 
+/* Runs at the end of the merge of each location. */
+
 char *
 ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
     ngx_http_latchkey_loc_conf_t *llcf)
@@ -117,9 +119,9 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
 
     if (llcf->handler && llcf->handler != clcf->handler) {
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"%s\" makes the answers of location \"%V\" of server "
-                      "\"%V\", and so does another directive there; give it a "
-                      "location of its own",
+                      "\"%s\" makes the responses of location \"%V\" of "
+                      "server \"%V\", and so does another directive there; "
+                      "give it a location of its own",
                       ngx_http_latchkey_handler_name(llcf),
                       &llcf->location_name, &llcf->server_name);
         return NGX_CONF_ERROR;
@@ -140,7 +142,9 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
         return NGX_CONF_OK;
     }
 
-    /* a server itself passes nothing on, and its locations may say more */
+    /*
+     * outside of locations a server passes nothing on, and they may add more
+     */
 
     if (llcf->loc_conf == llcf->cscf->ctx->loc_conf) {
         return NGX_CONF_OK;
@@ -150,7 +154,7 @@ ngx_http_latchkey_check(ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf,
 }
 
 
-/* they name every location, and say how busy each is */
+/* the counters name every location and show its traffic */
 
 static void
 ngx_http_latchkey_check_counters(ngx_conf_t *cf,
@@ -173,9 +177,9 @@ ngx_http_latchkey_check_counters(ngx_conf_t *cf,
     if (foreign) {
         ngx_log_error(NGX_LOG_WARN, cf->log, 0,
                       "\"idempotency_counters\" in location \"%V\" of server "
-                      "\"%V\" shows its numbers to everybody; add "
-                      "\"allow 127.0.0.1; deny all;\", or \"auth_basic\", or "
-                      "let the server listen on this machine alone",
+                      "\"%V\" shows its numbers to everyone; add \"allow "
+                      "127.0.0.1; deny all;\", or \"auth_basic\", or let the "
+                      "server listen on this machine only",
                       &llcf->location_name, &llcf->server_name);
     }
 }
@@ -218,7 +222,7 @@ ngx_http_latchkey_has_rules(ngx_http_latchkey_loc_conf_t *llcf)
 {
     ngx_http_latchkey_access_t  *access;
 
-    access = ngx_http_latchkey_conf_of(llcf, &ngx_http_access_module);
+    access = ngx_http_latchkey_module_conf(llcf, &ngx_http_access_module);
 
     return access
            && (access->rules
@@ -275,13 +279,14 @@ ngx_http_latchkey_check_guard(ngx_conf_t *cf,
 
     rv = NGX_CONF_OK;
 
-    if (!llcf->inherited && ngx_http_latchkey_returns(llcf)) {
-        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
-                   "\"return\" answers every request of the location before "
-                   "anything is guarded; remove it, or \"idempotency\"");
+    if (!llcf->inherited && ngx_http_latchkey_has_return(llcf)) {
+        ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_WARN,
+                   "\"return\" responds to every request of the location "
+                   "before anything is guarded; remove it, or "
+                   "\"idempotency\"");
     }
 
-    /* the courier brings the tenant with it */
+    /* the courier sends the tenant */
 
     if (!ngx_http_latchkey_courier_serves(cf, llcf->cscf, &only) || !only) {
         rv = ngx_http_latchkey_check_tenant(cf, lmcf, llcf);
@@ -315,13 +320,16 @@ ngx_http_latchkey_check_guard(ngx_conf_t *cf,
 }
 
 
-/* what the daemon would refuse, or a record would not survive */
+/*
+ * times that the daemon would refuse, or that make an operation expire too
+ * early
+ */
 
 static char *
 ngx_http_latchkey_check_ttl(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *llcf)
 {
     if (llcf->ttl < 1000 || llcf->lock < 1000) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
                    "\"%s\" is less than a second; set at least 1s",
                    llcf->ttl < 1000 ? "idempotency_ttl" : "idempotency_lock");
     }
@@ -329,7 +337,7 @@ ngx_http_latchkey_check_ttl(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *llcf)
     if (llcf->ttl > NGX_HTTP_LATCHKEY_TTL_MAX
         || llcf->lock > NGX_HTTP_LATCHKEY_LOCK_MAX)
     {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
                    "\"%s\" is longer than latchkeyd can allow; set at most %s",
                    llcf->ttl > NGX_HTTP_LATCHKEY_TTL_MAX
                    ? "idempotency_ttl" : "idempotency_lock",
@@ -337,19 +345,19 @@ ngx_http_latchkey_check_ttl(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *llcf)
     }
 
     if (llcf->ttl > NGX_HTTP_LATCHKEY_TTL_USUAL) {
-        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
+        ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_WARN,
                    "\"idempotency_ttl\" is longer than latchkeyd allows, "
                    "unless its store.max_ttl is raised from 400d");
     }
 
     if (llcf->lock > NGX_HTTP_LATCHKEY_LOCK_USUAL) {
-        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
+        ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_WARN,
                    "\"idempotency_lock\" is longer than latchkeyd allows, "
                    "unless its store.max_lock is raised from 1d");
     }
 
     if (llcf->max_age && llcf->max_age + llcf->max_skew > llcf->ttl) {
-        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
+        ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_WARN,
                    "\"idempotency_max_age\" and its skew allow requests that "
                    "are older than \"idempotency_ttl\", whose keys may be "
                    "forgotten");
@@ -368,17 +376,17 @@ ngx_http_latchkey_check_times(ngx_conf_t *cf,
     clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
 
     if (llcf->timeout == 0 || llcf->connect_timeout == 0) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "\"%s\" is 0, so that nothing would ever be decided; set "
-                   "it to a second or more",
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
+                   "\"%s\" is 0, so nothing could ever be decided; set it to "
+                   "a second or more",
                    llcf->timeout == 0 ? "idempotency_timeout"
                                       : "idempotency_connect_timeout");
     }
 
-    /* the answer is held meanwhile, and nginx sees nothing of it sent */
+    /* nginx sends nothing while the response is held, so send_timeout runs */
 
     if (llcf->timeout >= clcf->send_timeout) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
                    "\"idempotency_timeout\" is %Mms, but nginx gives up a "
                    "client after %Mms; set it lower, or \"send_timeout\" "
                    "higher", llcf->timeout, clcf->send_timeout);
@@ -393,21 +401,22 @@ ngx_http_latchkey_check_sizes(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf)
 {
     if (llcf->late_time < 1000 || llcf->late_size < 64 * 1024) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
                    "\"idempotency_late\" leaves no room to settle anything "
-                   "after the daemon was away; set at least \"1s 64k\"");
+                   "after the daemon was unreachable; set at least \"1s "
+                   "64k\"");
     }
 
     if (llcf->response_max == 0) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "\"idempotency_response_max\" is 0, so that no answer "
-                   "would be kept; if that is meant, write "
-                   "\"idempotency_keep no_body\"");
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
+                   "\"idempotency_response_max\" is 0, so no response would "
+                   "be stored; if you want that, write \"idempotency_keep "
+                   "no_body\"");
     }
 
     if (llcf->response_max > NGX_HTTP_LATCHKEY_RESPONSE_MAX) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "\"idempotency_response_max\" is more than 256m; answers "
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
+                   "\"idempotency_response_max\" is more than 256m; responses "
                    "are held in memory, set it lower");
     }
 
@@ -415,7 +424,7 @@ ngx_http_latchkey_check_sizes(ngx_conf_t *cf,
 }
 
 
-/* each may be inherited, so they meet only here */
+/* each may be inherited, so they can only be compared here */
 
 static char *
 ngx_http_latchkey_check_statuses(ngx_conf_t *cf,
@@ -433,7 +442,7 @@ ngx_http_latchkey_check_statuses(ngx_conf_t *cf,
     for (i = 0; i < llcf->keep->nelts; i++) {
         for (j = 0; j < llcf->release->nelts; j++) {
             if (keep[i] == release[j]) {
-                return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+                return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
                            "status %ui is in \"idempotency_keep\" and in "
                            "\"idempotency_release\"; remove it from one of "
                            "them", keep[i]);
@@ -454,9 +463,9 @@ ngx_http_latchkey_check_async(ngx_conf_t *cf,
     }
 
     if (llcf->async_location.len == 0) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
                    "\"idempotency_async\" needs a place where clients can ask "
-                   "for the answer; name it with "
+                   "for the response; name it with "
                    "\"idempotency_async_location /operations/\", and set "
                    "\"idempotency_operation\" in that location");
     }
@@ -464,25 +473,24 @@ ngx_http_latchkey_check_async(ngx_conf_t *cf,
     if (llcf->async_body == 0
         || llcf->async_body > NGX_HTTP_LATCHKEY_ASYNC_MAX)
     {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
                    "\"idempotency_async_body\" must be at least 1 and at most "
                    "256m; requests are held in memory until they are "
                    "accepted");
     }
 
     if (llcf->async_retry > NGX_HTTP_LATCHKEY_DAY) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
                    "\"idempotency_async_retry\" is longer than a day");
     }
 
     if (lmcf->courier == NULL && !lmcf->warned_courier) {
         lmcf->warned_courier = 1;
 
-        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
-                   "\"idempotency_async\" accepts requests, but there is no "
-                   "\"idempotency_courier\" in http where they could come "
-                   "back; unless another nginx has it, they will never be "
-                   "run");
+        ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_WARN,
+                   "\"idempotency_async\" accepts requests, but http has no "
+                   "\"idempotency_courier\" through which they could come "
+                   "back; unless another nginx has it, they will never run");
     }
 
     return NGX_CONF_OK;
@@ -490,8 +498,8 @@ ngx_http_latchkey_check_async(ngx_conf_t *cf,
 
 
 char *
-ngx_http_latchkey_complain(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *llcf,
-    ngx_uint_t level, const char *fmt, ...)
+ngx_http_latchkey_conf_error(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_uint_t level, const char *fmt, ...)
 {
     u_char   *last, text[NGX_MAX_CONF_ERRSTR];
     va_list   args;
@@ -529,7 +537,7 @@ ngx_http_latchkey_handler_name(ngx_http_latchkey_loc_conf_t *llcf)
 
 
 void *
-ngx_http_latchkey_conf_of(ngx_http_latchkey_loc_conf_t *llcf,
+ngx_http_latchkey_module_conf(ngx_http_latchkey_loc_conf_t *llcf,
     ngx_module_t *module)
 {
     if (module == NULL || module->ctx_index == NGX_MODULE_UNSET_INDEX) {
@@ -554,25 +562,25 @@ ngx_http_latchkey_check_pass(ngx_conf_t *cf,
     }
 
     if (pass->next == NULL) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
                    "\"%s\" cannot be guarded; use \"proxy_pass\", or set "
                    "\"idempotency off\" here", pass->pass);
     }
 
-    ucf = ngx_http_latchkey_conf_of(llcf, pass->module);
+    ucf = ngx_http_latchkey_module_conf(llcf, pass->module);
 
     if (ucf->next_upstream & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
                    "\"non_idempotent\" in \"%s\" would send one claimed "
                    "request several times; remove it", pass->next);
     }
 
-    /* nginx itself repeats methods that ought to be idempotent */
+    /* nginx repeats methods that HTTP defines as idempotent */
 
     if ((llcf->methods & (NGX_HTTP_PUT|NGX_HTTP_DELETE))
         && !(ucf->next_upstream & NGX_HTTP_UPSTREAM_FT_OFF))
     {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
                    "nginx sends PUT and DELETE several times if a server "
                    "fails; add \"%s off\", or take them out of "
                    "\"idempotency_methods\"", pass->next);
@@ -583,8 +591,8 @@ ngx_http_latchkey_check_pass(ngx_conf_t *cf,
 
 
 /*
- * A size, and nothing else, is what the module has of a location.  It is known
- * only after all locations are merged: the module is behind this one.
+ * The slice module's configuration is one size_t.  It is read after all
+ * locations are merged, because that module is merged after this one.
  */
 
 static ngx_uint_t
@@ -592,13 +600,16 @@ ngx_http_latchkey_is_sliced(ngx_http_latchkey_loc_conf_t *llcf)
 {
     size_t  *size;
 
-    size = ngx_http_latchkey_conf_of(llcf, &ngx_http_slice_filter_module);
+    size = ngx_http_latchkey_module_conf(llcf, &ngx_http_slice_filter_module);
 
     return size && *size != 0;
 }
 
 
-/* the module whose handler makes this location's answers; NULL: none here */
+/*
+ * the module whose handler makes this location's responses; NULL: none of
+ * these
+ */
 
 static ngx_http_latchkey_pass_t *
 ngx_http_latchkey_find_pass(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *llcf)
@@ -614,7 +625,7 @@ ngx_http_latchkey_find_pass(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *llcf)
 
     for (pass = ngx_http_latchkey_passes; pass->pass; pass++) {
 
-        if (ngx_http_latchkey_conf_of(llcf, pass->module) == NULL) {
+        if (ngx_http_latchkey_module_conf(llcf, pass->module) == NULL) {
             continue;
         }
 
@@ -634,9 +645,9 @@ ngx_http_latchkey_find_pass(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *llcf)
 
 
 /*
- * No module tells the name of its handler, but its directive sets it.  So the
- * directive is obeyed once, in a location that is thrown away; a value with a
- * variable in it leaves no other traces.
+ * Modules do not export their handlers, but their directives set them.  So the
+ * directive is run once, in a location that is discarded; a value with a
+ * variable in it has no other effects.
  */
 
 static ngx_int_t
@@ -730,13 +741,13 @@ ngx_http_latchkey_is_fastcgi(ngx_http_request_t *r)
 }
 
 
-/* receivers */
+/* locations that a claimed request may be redirected to */
 
 /*
- * Other locations that requests may come to after they were claimed, by
- * try_files, error_page and the like.  nginx stops asking the application
- * when a client leaves, unless it is told not to: whoever leaves before the
- * answer is stored comes back for it.
+ * A claimed request may reach other locations by try_files, error_page and
+ * similar.  nginx stops waiting for the app when a client leaves, unless
+ * proxy_ignore_client_abort is on: but a client that leaves before the
+ * response is stored comes back for it.
  */
 
 char *
@@ -756,9 +767,9 @@ ngx_http_latchkey_check_receivers(ngx_conf_t *cf,
             if (ngx_http_latchkey_is_sliced(llcf[i])
                 && ngx_http_latchkey_find_pass(cf, llcf[i]))
             {
-                return ngx_http_latchkey_complain(cf, llcf[i], NGX_LOG_EMERG,
+                return ngx_http_latchkey_conf_error(cf, llcf[i], NGX_LOG_EMERG,
                            "\"slice\" would send one claimed request several "
-                           "times, for a piece of the answer each; set "
+                           "times, for a piece of the response each; set "
                            "\"slice 0\" here");
             }
 
@@ -793,7 +804,7 @@ ngx_http_latchkey_ignore_aborts(ngx_http_latchkey_loc_conf_t *llcf)
 
     for (pass = ngx_http_latchkey_passes; pass->pass; pass++) {
 
-        ucf = ngx_http_latchkey_conf_of(llcf, pass->module);
+        ucf = ngx_http_latchkey_module_conf(llcf, pass->module);
 
         if (ucf) {
             ucf->ignore_client_abort = 1;
@@ -803,8 +814,9 @@ ngx_http_latchkey_ignore_aborts(ngx_http_latchkey_loc_conf_t *llcf)
 
 
 /*
- * Only a redirect leads to a named or an internal location: what it would
- * repeat is an error.  Others have requests of their own, too.
+ * Named and internal locations get requests by redirects only: if they could
+ * repeat one, that is an error.  Others have requests of their own, too: a
+ * warning.
  */
 
 static char *
@@ -826,8 +838,8 @@ ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
     if (pass && pass->next == NULL) {
         ngx_log_error(level, cf->log, 0,
                       "\"%s\" of location \"%V\" of server \"%V\" cannot be "
-                      "guarded, but requests may come there from the guard "
-                      "in %V:%ui; use \"proxy_pass\"", pass->pass,
+                      "guarded, but requests may be redirected there from the "
+                      "guard in %V:%ui; use \"proxy_pass\"", pass->pass,
                       &llcf->location_name, &llcf->server_name, &from->file,
                       from->line);
 
@@ -838,7 +850,7 @@ ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
         return NGX_CONF_OK;
     }
 
-    ucf = ngx_http_latchkey_conf_of(llcf, pass->module);
+    ucf = ngx_http_latchkey_module_conf(llcf, pass->module);
     name = pass->next;
 
     if (ucf->next_upstream & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT) {
@@ -874,9 +886,9 @@ ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
 
 /*
  * A guarded location from which claimed requests may come here; NULL: none.
- * To named and to internal locations they come from anywhere in the server,
- * to others if the guarded one makes no answers by itself.  One that guards
- * PUT or DELETE goes before others.
+ * Named and internal locations can be reached from the whole server, others
+ * only if the guarded one makes no responses by itself.  A location that
+ * guards PUT or DELETE is preferred.
  */
 
 static ngx_http_latchkey_loc_conf_t *

@@ -16,11 +16,11 @@
 #include "ngx_http_latchkey_module.h"
 
 
-/* of variables that are set from others; beyond it nothing is known */
+/* of variables set from other variables; beyond it nothing is known */
 #define NGX_HTTP_LATCHKEY_DEPTH  64
 
 
-/* the beginnings of structures that other modules keep to themselves */
+/* the first members of structures that are private to other modules */
 
 typedef struct {
     ngx_http_complex_value_t        *realm;
@@ -40,7 +40,7 @@ extern ngx_module_t  ngx_http_ssl_module ngx_http_latchkey_weak;
 #endif
 
 
-/* the beginning of a structure that the map module keeps to itself */
+/* the first members of a structure that is private to the map module */
 
 typedef struct {
     ngx_http_map_t                   map;
@@ -52,7 +52,7 @@ typedef struct {
 extern ngx_module_t  ngx_http_map_module ngx_http_latchkey_weak;
 
 
-/* the beginning of a structure that the rewrite module keeps to itself */
+/* the first member of a structure that is private to the rewrite module */
 
 typedef struct {
     ngx_array_t                     *codes;       /* uintptr_t */
@@ -66,12 +66,12 @@ static char *ngx_http_latchkey_check_caller(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
 static void ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
-static ngx_uint_t ngx_http_latchkey_is_asked(ngx_array_t *asked,
+static ngx_uint_t ngx_http_latchkey_is_followed(ngx_array_t *followed,
     ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_is_capture(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name);
 #if (NGX_PCRE)
-static ngx_uint_t ngx_http_latchkey_captures(ngx_conf_t *cf,
+static ngx_uint_t ngx_http_latchkey_regex_captures(ngx_conf_t *cf,
     ngx_http_regex_t *regex, ngx_str_t *name);
 #endif
 static ngx_uint_t ngx_http_latchkey_next_name(ngx_str_t *rest,
@@ -95,13 +95,13 @@ static ngx_uint_t ngx_http_latchkey_result_gives(ngx_conf_t *cf,
 static ngx_uint_t ngx_http_latchkey_reads_client(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_array_t *codes, ngx_str_t *name,
     ngx_uint_t depth);
-static ngx_uint_t ngx_http_latchkey_has_clients_code(ngx_conf_t *cf,
+static ngx_uint_t ngx_http_latchkey_has_client_code(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, u_char *ip, u_char *last,
     ngx_str_t *captured, ngx_uint_t depth);
-static ngx_array_t *ngx_http_latchkey_codes(void **loc_conf);
-static ngx_uint_t ngx_http_latchkey_is_clients(ngx_conf_t *cf,
+static ngx_array_t *ngx_http_latchkey_rewrite_codes(void **loc_conf);
+static ngx_uint_t ngx_http_latchkey_is_client_variable(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
-static ngx_uint_t ngx_http_latchkey_has_clients(ngx_conf_t *cf,
+static ngx_uint_t ngx_http_latchkey_has_client_variable(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *text, ngx_uint_t depth,
     ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_is_mapped_by_client(ngx_conf_t *cf,
@@ -111,17 +111,23 @@ static ngx_uint_t ngx_http_latchkey_is_set_by_client(ngx_conf_t *cf,
 
 
 /*
- * What a client writes as it likes; "_" at the end: all that begin so.  Of the
- * captures only those of a location's regular expression are known to be.
+ * Variables that a client can set to any value; "_" at the end: all with that
+ * prefix.  Of captures, only those of a location's regular expression are
+ * known to be.
  */
 
-static char  *ngx_http_latchkey_clients[] = {
+static char  *ngx_http_latchkey_client_variables[] = {
     "http_", "arg_", "cookie_", "args", "query_string", "request_uri", "uri",
     "document_uri", "request", "request_body", "request_filename",
     "request_method", "realpath_root", "host", "content_type",
     "content_length", "proxy_add_x_forwarded_for", "ssl_server_name", NULL
 };
 
+
+/*
+ * Errors for what is certainly not verified, warnings for what probably is
+ * not.
+ */
 
 char *
 ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
@@ -131,13 +137,13 @@ ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
     ngx_http_core_loc_conf_t  *clcf;
 
     if (llcf->tenant == NULL) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "there is no \"idempotency_tenant\"; say who the client "
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
+                   "there is no \"idempotency_tenant\"; name who the client "
                    "is, for example \"idempotency_tenant $remote_user\"");
     }
 
     if (llcf->hashed && lmcf->secret.len == 0) {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
                    "\"hashed\" in \"idempotency_tenant\" needs a key; name a "
                    "file with \"idempotency_secret\" in http");
     }
@@ -149,7 +155,7 @@ ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
     clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
     rv = NGX_CONF_OK;
 
-    /* who comes here by a redirect was authenticated somewhere else */
+    /* a request that is redirected here was authenticated before */
 
     if (!clcf->internal && !clcf->named) {
         rv = ngx_http_latchkey_check_caller(cf, llcf);
@@ -163,7 +169,7 @@ ngx_http_latchkey_check_tenant(ngx_conf_t *cf,
 }
 
 
-/* what nginx can verify must be verified */
+/* if nginx can verify the variable, it must */
 
 static char *
 ngx_http_latchkey_check_caller(ngx_conf_t *cf,
@@ -184,8 +190,8 @@ ngx_http_latchkey_check_caller(ngx_conf_t *cf,
     if (ngx_http_latchkey_has_variable(value, "remote_user")
         && !ngx_http_latchkey_asks_password(llcf))
     {
-        return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "nobody verifies $remote_user in \"idempotency_tenant\"; "
+        return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
+                   "nothing verifies $remote_user in \"idempotency_tenant\"; "
                    "add \"auth_basic\" with its file and a realm without "
                    "variables, which might be \"off\", or \"auth_request\", "
                    "without \"satisfy any\"; or, if only the application "
@@ -203,11 +209,11 @@ ngx_http_latchkey_check_caller(ngx_conf_t *cf,
         /* 1: on, 2: optional, 3: optional_no_ca */
 
         if (sscf->verify != 1 && sscf->verify != 2) {
-            return ngx_http_latchkey_complain(cf, llcf, NGX_LOG_EMERG,
-                   "nobody verifies the certificate in "
+            return ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_EMERG,
+                   "nothing verifies the certificate in "
                    "\"idempotency_tenant\"; set \"ssl_verify_client on\"; or, "
-                   "if only the application verifies it, "
-                   "\"idempotency_auth app\"");
+                   "if only the application verifies it, \"idempotency_auth "
+                   "app\"");
         }
     }
 
@@ -217,7 +223,7 @@ ngx_http_latchkey_check_caller(ngx_conf_t *cf,
 }
 
 
-/* once for each that is written */
+/* once for each directive */
 
 static void
 ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
@@ -241,9 +247,10 @@ ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
 
         lmcf->warned = llcf->tenant;
 
-        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
+        ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_WARN,
                    "\"idempotency_tenant\" is the same for every client, so "
-                   "that any of them gets the answers to another's keys");
+                   "each of them gets the responses to the keys of the "
+                   "others");
         return;
     }
 
@@ -251,24 +258,23 @@ ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
         return;
     }
 
-    lmcf->asked = ngx_array_create(cf->temp_pool, 8, sizeof(ngx_str_t));
-    if (lmcf->asked == NULL) {
+    lmcf->followed = ngx_array_create(cf->temp_pool, 8, sizeof(ngx_str_t));
+    if (lmcf->followed == NULL) {
         return;
     }
 
-    if (ngx_http_latchkey_has_clients(cf, llcf, &llcf->tenant->value, 0,
-                                      &name))
+    if (ngx_http_latchkey_has_client_variable(cf, llcf, &llcf->tenant->value,
+                                              0, &name))
     {
         lmcf->warned = llcf->tenant;
 
-        ngx_http_latchkey_complain(cf, llcf, NGX_LOG_WARN,
-                   "a client writes $%V in \"idempotency_tenant\" itself, "
-                   "whoever it has proved to be, and may write somebody "
-                   "else's; take what was verified, such as "
-                   "$remote_user or a variable of \"auth_request_set\"; if it "
-                   "is a whole credential, add \"hashed\"; if only a proxy "
-                   "that has verified it can reach this server, add "
-                   "\"trusted\"", &name);
+        ngx_http_latchkey_conf_error(cf, llcf, NGX_LOG_WARN,
+                   "a client can set $%V in \"idempotency_tenant\" to any "
+                   "value, also to that of another client; use what was "
+                   "verified, such as $remote_user or a variable of "
+                   "\"auth_request_set\"; if it is a whole credential, add "
+                   "\"hashed\"; if only a proxy that has verified it can "
+                   "reach this server, add \"trusted\"", &name);
     }
 }
 
@@ -276,7 +282,7 @@ ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
 /* has the text such a variable?  *name: which; may be NULL */
 
 static ngx_uint_t
-ngx_http_latchkey_has_clients(ngx_conf_t *cf,
+ngx_http_latchkey_has_client_variable(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *text, ngx_uint_t depth,
     ngx_str_t *name)
 {
@@ -286,7 +292,7 @@ ngx_http_latchkey_has_clients(ngx_conf_t *cf,
 
     while (ngx_http_latchkey_next_name(&rest, &one)) {
 
-        if (ngx_http_latchkey_is_clients(cf, llcf, &one, depth)) {
+        if (ngx_http_latchkey_is_client_variable(cf, llcf, &one, depth)) {
             if (name) {
                 *name = one;
             }
@@ -300,27 +306,30 @@ ngx_http_latchkey_has_clients(ngx_conf_t *cf,
 
 
 /*
- * `depth`: of variables that are set from others.  Each is looked at once, or
- * some dozens of "set" and "map" would be looked at for hours: if it is a
- * client's, so is all that asked for it, and nobody asks again.
+ * `depth`: of variables set from other variables.  Each variable is followed
+ * once, or some dozens of "set" and "map" would take hours: if a client can
+ * set it, that is the result for all that depend on it, and the search ends.
  */
 
-/* may a client write the variable as it likes?  0: no, or it is not known */
+/*
+ * 1: a client can set the variable to any value.  0: it cannot, or that is not
+ * known
+ */
 
 static ngx_uint_t
-ngx_http_latchkey_is_clients(ngx_conf_t *cf,
+ngx_http_latchkey_is_client_variable(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth)
 {
     char                          **known;
     size_t                          len;
-    ngx_str_t                      *asked;
+    ngx_str_t                      *followed;
     ngx_http_latchkey_main_conf_t  *lmcf;
 
     if (name->len == 1 && name->data[0] >= '1' && name->data[0] <= '9') {
         return depth == 0;
     }
 
-    for (known = ngx_http_latchkey_clients; *known; known++) {
+    for (known = ngx_http_latchkey_client_variables; *known; known++) {
         len = ngx_strlen(*known);
 
         if (name->len >= len
@@ -334,17 +343,17 @@ ngx_http_latchkey_is_clients(ngx_conf_t *cf,
     lmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_latchkey_module);
 
     if (depth == NGX_HTTP_LATCHKEY_DEPTH
-        || ngx_http_latchkey_is_asked(lmcf->asked, name))
+        || ngx_http_latchkey_is_followed(lmcf->followed, name))
     {
         return 0;
     }
 
-    asked = ngx_array_push(lmcf->asked);
-    if (asked == NULL) {
+    followed = ngx_array_push(lmcf->followed);
+    if (followed == NULL) {
         return 0;
     }
 
-    *asked = *name;
+    *followed = *name;
 
     return ngx_http_latchkey_is_capture(cf, llcf, name)
            || ngx_http_latchkey_is_set_by_client(cf, llcf, name, depth + 1)
@@ -353,14 +362,14 @@ ngx_http_latchkey_is_clients(ngx_conf_t *cf,
 
 
 static ngx_uint_t
-ngx_http_latchkey_is_asked(ngx_array_t *asked, ngx_str_t *name)
+ngx_http_latchkey_is_followed(ngx_array_t *followed, ngx_str_t *name)
 {
     ngx_str_t   *one;
     ngx_uint_t   i;
 
-    one = asked->elts;
+    one = followed->elts;
 
-    for (i = 0; i < asked->nelts; i++) {
+    for (i = 0; i < followed->nelts; i++) {
         if (one[i].len == name->len
             && ngx_strncasecmp(one[i].data, name->data, name->len) == 0)
         {
@@ -372,7 +381,7 @@ ngx_http_latchkey_is_asked(ngx_array_t *asked, ngx_str_t *name)
 }
 
 
-/* by its name: of the path or of the host */
+/* is it a named capture of the path or of the host? */
 
 static ngx_uint_t
 ngx_http_latchkey_is_capture(ngx_conf_t *cf,
@@ -385,14 +394,14 @@ ngx_http_latchkey_is_capture(ngx_conf_t *cf,
 
     clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
 
-    if (ngx_http_latchkey_captures(cf, clcf->regex, name)) {
+    if (ngx_http_latchkey_regex_captures(cf, clcf->regex, name)) {
         return 1;
     }
 
     server = llcf->cscf->server_names.elts;
 
     for (i = 0; i < llcf->cscf->server_names.nelts; i++) {
-        if (ngx_http_latchkey_captures(cf, server[i].regex, name)) {
+        if (ngx_http_latchkey_regex_captures(cf, server[i].regex, name)) {
             return 1;
         }
     }
@@ -405,7 +414,7 @@ ngx_http_latchkey_is_capture(ngx_conf_t *cf,
 #if (NGX_PCRE)
 
 static ngx_uint_t
-ngx_http_latchkey_captures(ngx_conf_t *cf, ngx_http_regex_t *regex,
+ngx_http_latchkey_regex_captures(ngx_conf_t *cf, ngx_http_regex_t *regex,
     ngx_str_t *name)
 {
     ngx_str_t                  *one;
@@ -432,7 +441,9 @@ ngx_http_latchkey_captures(ngx_conf_t *cf, ngx_http_regex_t *regex,
 #endif
 
 
-/* takes the first variable, "$name" or "${name}", off the front of a value */
+/*
+ * removes the first variable, "$name" or "${name}", from the front of a value
+ */
 
 static ngx_uint_t
 ngx_http_latchkey_next_name(ngx_str_t *rest, ngx_str_t *name)
@@ -507,7 +518,7 @@ ngx_http_latchkey_asks_password(ngx_http_latchkey_loc_conf_t *llcf)
     ngx_http_latchkey_auth_basic_t  *basic;
 
     clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
-    basic = ngx_http_latchkey_conf_of(llcf, &ngx_http_auth_basic_module);
+    basic = ngx_http_latchkey_module_conf(llcf, &ngx_http_auth_basic_module);
 
     return clcf->satisfy != NGX_HTTP_SATISFY_ANY
            && basic && basic->realm && basic->user_file
@@ -524,7 +535,8 @@ ngx_http_latchkey_asks_service(ngx_http_latchkey_loc_conf_t *llcf)
     ngx_http_latchkey_auth_request_t  *request;
 
     clcf = llcf->loc_conf[ngx_http_core_module.ctx_index];
-    request = ngx_http_latchkey_conf_of(llcf, &ngx_http_auth_request_module);
+    request = ngx_http_latchkey_module_conf(llcf,
+                                            &ngx_http_auth_request_module);
 
     return clcf->satisfy != NGX_HTTP_SATISFY_ANY
            && request && request->uri.len != 0;
@@ -566,7 +578,7 @@ ngx_http_latchkey_is_mapped_by_client(ngx_conf_t *cf,
 }
 
 
-/* NULL: the variable is none of a "map" */
+/* NULL: the variable is not defined by a "map" */
 
 static ngx_http_latchkey_map_t *
 ngx_http_latchkey_find_map(ngx_conf_t *cf, ngx_str_t *name)
@@ -576,8 +588,8 @@ ngx_http_latchkey_find_map(ngx_conf_t *cf, ngx_str_t *name)
 
     lmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_latchkey_module);
 
-    if (!lmcf->map_asked) {
-        lmcf->map_asked = 1;
+    if (!lmcf->map_known) {
+        lmcf->map_known = 1;
         lmcf->map_handler = ngx_http_latchkey_ask_map(cf);
     }
 
@@ -616,9 +628,9 @@ ngx_http_latchkey_find_variable(ngx_conf_t *cf, ngx_str_t *name)
 
 
 /*
- * The module does not tell the name of its handler, but its directive sets it:
- * it is obeyed once, for an empty block.  What comes of it must look as we
- * think that it does.  NULL: it does not, and nothing is known of any.
+ * The module does not export its variable handler, but its directive sets it:
+ * the directive is run once, for an empty block.  The result must look as
+ * expected.  NULL: it does not, and no "map" can be followed.
  */
 
 static ngx_http_get_variable_pt
@@ -649,7 +661,7 @@ ngx_http_latchkey_ask_map(ngx_conf_t *cf)
     ngx_str_set(&words[0], "map");
     ngx_str_set(&words[1], "nothing");
 
-    /* with a space, so that nobody's own map has this name and is replaced */
+    /* with a space, so that it cannot be the name of a real map */
 
     ngx_str_set(&words[2], "$latchkey map");
     ngx_str_set(&name, "latchkey map");
@@ -661,7 +673,7 @@ ngx_http_latchkey_ask_map(ngx_conf_t *cf)
     args.nalloc = 3;
     args.pool = cf->pool;
 
-    /* as ngx_conf_param() reads what is in no file */
+    /* like ngx_conf_param(), which reads text that is not in a file */
 
     ngx_memzero(&empty, sizeof(ngx_buf_t));
     ngx_memzero(&file, sizeof(ngx_conf_file_t));
@@ -720,8 +732,8 @@ ngx_http_latchkey_hash_gives(ngx_conf_t *cf,
 
 
 /*
- * One that is not valid is a value with variables, to be made when needed.
- * What a regular expression takes out of its source is as good as that.
+ * A result that is not valid is a complex value, evaluated when needed.
+ * Captures of a regular expression are as good as the map's source.
  */
 
 static ngx_uint_t
@@ -737,23 +749,25 @@ ngx_http_latchkey_result_gives(ngx_conf_t *cf,
 
     value = (ngx_http_complex_value_t *) result->data;
 
-    return ngx_http_latchkey_has_clients(cf, llcf, &value->value, depth, NULL)
-           || (source && ngx_http_latchkey_has_clients(cf, llcf, source,
-                                                       depth, NULL));
+    return ngx_http_latchkey_has_client_variable(cf, llcf, &value->value,
+                                                 depth, NULL)
+           || (source
+               && ngx_http_latchkey_has_client_variable(cf, llcf, source,
+                                                        depth, NULL));
 }
 
 
-/* a "return" in an "if" is for some requests only */
+/* a "return" inside "if" is for some requests only */
 
 ngx_uint_t
-ngx_http_latchkey_returns(ngx_http_latchkey_loc_conf_t *llcf)
+ngx_http_latchkey_has_return(ngx_http_latchkey_loc_conf_t *llcf)
 {
     u_char                     *ip, *last;
     ngx_array_t                *codes;
     ngx_http_script_code_pt     code;
     ngx_http_script_if_code_t  *test;
 
-    codes = ngx_http_latchkey_codes(llcf->loc_conf);
+    codes = ngx_http_latchkey_rewrite_codes(llcf->loc_conf);
     if (codes == NULL) {
         return 0;
     }
@@ -781,7 +795,7 @@ ngx_http_latchkey_returns(ngx_http_latchkey_loc_conf_t *llcf)
 }
 
 
-/* of the location and of its server, wherever "set" is */
+/* "set" may be in the location or in its server */
 
 /* has the text such a variable?  *name: which; may be NULL */
 
@@ -790,16 +804,17 @@ ngx_http_latchkey_is_set_by_client(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth)
 {
     return ngx_http_latchkey_reads_client(cf, llcf,
-                         ngx_http_latchkey_codes(llcf->loc_conf), name, depth)
+                   ngx_http_latchkey_rewrite_codes(llcf->loc_conf), name,
+                   depth)
            || ngx_http_latchkey_reads_client(cf, llcf,
-                         ngx_http_latchkey_codes(llcf->cscf->ctx->loc_conf),
-                         name, depth);
+                   ngx_http_latchkey_rewrite_codes(llcf->cscf->ctx->loc_conf),
+                   name, depth);
 }
 
 
 /*
- * "set": a value, its parts, and where it goes.  Only what goes into the
- * variable is looked at.
+ * The codes of "set": a value, its parts, and the variable it is assigned to.
+ * Only codes of this variable are followed.
  */
 
 static ngx_uint_t
@@ -822,7 +837,7 @@ ngx_http_latchkey_reads_client(ngx_conf_t *cf,
     v = cmcf->variables.elts;
 
     tested = NULL;
-    captured = NULL;                    /* by the location: of the path */
+    captured = NULL;       /* captures of the location are from the path */
     ip = codes->elts;
     last = ip + codes->nelts;
     value = ip;
@@ -850,8 +865,8 @@ ngx_http_latchkey_reads_client(ngx_conf_t *cf,
                    && ngx_strncasecmp(v[var->index].name.data, name->data,
                                       name->len)
                       == 0
-                   && ngx_http_latchkey_has_clients_code(cf, llcf, value, ip,
-                                                         captured, depth))
+                   && ngx_http_latchkey_has_client_code(cf, llcf, value, ip,
+                                                        captured, depth))
         {
             return 1;
         }
@@ -861,10 +876,10 @@ ngx_http_latchkey_reads_client(ngx_conf_t *cf,
 }
 
 
-/* `captured`: what captures are of; NULL: of the path */
+/* `captured`: the value that captures are taken from; NULL: the path */
 
 static ngx_uint_t
-ngx_http_latchkey_has_clients_code(ngx_conf_t *cf,
+ngx_http_latchkey_has_client_code(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, u_char *ip, u_char *last,
     ngx_str_t *captured, ngx_uint_t depth)
 {
@@ -892,7 +907,7 @@ ngx_http_latchkey_has_clients_code(ngx_conf_t *cf,
         }
 
         if (name == NULL
-            || ngx_http_latchkey_is_clients(cf, llcf, name, depth))
+            || ngx_http_latchkey_is_client_variable(cf, llcf, name, depth))
         {
             return 1;
         }
@@ -903,7 +918,7 @@ ngx_http_latchkey_has_clients_code(ngx_conf_t *cf,
 
 
 static ngx_array_t *
-ngx_http_latchkey_codes(void **loc_conf)
+ngx_http_latchkey_rewrite_codes(void **loc_conf)
 {
     ngx_http_latchkey_rewrite_t  *rewrite;
 

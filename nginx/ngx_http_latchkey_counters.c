@@ -16,7 +16,7 @@
     (NGX_HTTP_POST|NGX_HTTP_PUT|NGX_HTTP_PATCH|NGX_HTTP_DELETE)
 
 
-/* where a state-changing request was before an error page made it a GET */
+/* the location of a state-changing request before an error page made it GET */
 
 typedef struct {
     ngx_http_latchkey_loc_conf_t    *conf;
@@ -26,12 +26,12 @@ typedef struct {
 #define NGX_HTTP_LATCHKEY_SLOTS_MIN   64
 #define NGX_HTTP_LATCHKEY_NAMES_MIN   4096
 
-/* changes with the layout: what another version left is not read */
+/* changes with the layout: a table of another version is not read */
 #define NGX_HTTP_LATCHKEY_LAYOUT                                             \
     ((uint64_t) 0x6c6b637400000001ULL                                        \
      ^ ((uint64_t) sizeof(ngx_http_latchkey_slot_t) << 16)                   \
-     ^ ((uint64_t) NGX_HTTP_LATCHKEY_SAID_LAST << 8)                         \
-     ^ ((uint64_t) NGX_HTTP_LATCHKEY_DID_LAST << 4))
+     ^ ((uint64_t) NGX_HTTP_LATCHKEY_VERDICT_LAST << 8)                      \
+     ^ ((uint64_t) NGX_HTTP_LATCHKEY_OUTCOME_LAST << 4))
 
 
 static void ngx_http_latchkey_number_location(
@@ -42,7 +42,7 @@ static ngx_http_latchkey_visit_t *ngx_http_latchkey_get_visit(
     ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_log_handler(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_latchkey_sent_method(ngx_http_request_t *r);
-static ngx_uint_t ngx_http_latchkey_cover(ngx_http_request_t *r,
+static ngx_uint_t ngx_http_latchkey_cover_of(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_http_latchkey_ctx_t *ctx,
     ngx_uint_t method);
 static ngx_http_latchkey_counters_t *ngx_http_latchkey_counters_create(
@@ -55,7 +55,7 @@ static ngx_shm_zone_t *ngx_http_latchkey_old_zone(ngx_cycle_t *cycle,
     ngx_str_t *name);
 static ngx_http_latchkey_table_t *ngx_http_latchkey_old_table(
     ngx_shm_zone_t *zone);
-static ngx_uint_t ngx_http_latchkey_fits(
+static ngx_uint_t ngx_http_latchkey_table_fits(
     ngx_http_latchkey_counters_t *counters, ngx_http_latchkey_table_t *table);
 static ngx_int_t ngx_http_latchkey_init_zone(ngx_shm_zone_t *zone,
     void *data);
@@ -136,7 +136,7 @@ ngx_http_latchkey_number_location(ngx_http_latchkey_main_conf_t *lmcf,
         return;
     }
 
-    /* `if` and limit_except point to the very name of what they stand in */
+    /* `if` and limit_except share the name of the location they are in */
 
     locations = lmcf->locations.elts;
 
@@ -164,8 +164,7 @@ ngx_http_latchkey_number_location(ngx_http_latchkey_main_conf_t *lmcf,
 /* counting */
 
 /*
- * An error page is asked for with GET in a location of its own: what was
- * there before it is what counts.
+ * An error page is a GET in another location: the location before it counts.
  */
 
 static ngx_int_t
@@ -196,7 +195,7 @@ ngx_http_latchkey_visit_handler(ngx_http_request_t *r)
 }
 
 
-/* the handler is what the visit is found again by */
+/* the visit is found again by this handler */
 
 static void
 ngx_http_latchkey_visit_cleanup(void *data)
@@ -218,6 +217,8 @@ ngx_http_latchkey_get_visit(ngx_http_request_t *r)
     return NULL;
 }
 
+
+/* Counts each main request once, when it is logged. */
 
 static ngx_int_t
 ngx_http_latchkey_log_handler(ngx_http_request_t *r)
@@ -259,7 +260,7 @@ ngx_http_latchkey_log_handler(ngx_http_request_t *r)
     }
 
     (void) ngx_atomic_fetch_add(
-              &slot->covers[ngx_http_latchkey_cover(r, llcf, ctx, method)], 1);
+           &slot->covers[ngx_http_latchkey_cover_of(r, llcf, ctx, method)], 1);
 
     if (ctx) {
         (void) ngx_atomic_fetch_add(&slot->verdicts[ctx->verdict], 1);
@@ -270,7 +271,7 @@ ngx_http_latchkey_log_handler(ngx_http_request_t *r)
 }
 
 
-/* as the client sent it; 0: it changes nothing */
+/* the method that the client sent; 0: it does not change state */
 
 static ngx_uint_t
 ngx_http_latchkey_sent_method(ngx_http_request_t *r)
@@ -293,15 +294,15 @@ ngx_http_latchkey_sent_method(ngx_http_request_t *r)
 
 
 static ngx_uint_t
-ngx_http_latchkey_cover(ngx_http_request_t *r,
+ngx_http_latchkey_cover_of(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_http_latchkey_ctx_t *ctx,
     ngx_uint_t method)
 {
     ngx_uint_t  status;
 
-    if (ctx && ctx->verdict != NGX_HTTP_LATCHKEY_SAID_NONE) {
+    if (ctx && ctx->verdict != NGX_HTTP_LATCHKEY_VERDICT_NONE) {
 
-        if (ctx->verdict == NGX_HTTP_LATCHKEY_SAID_PASSED) {
+        if (ctx->verdict == NGX_HTTP_LATCHKEY_VERDICT_PASSED) {
             return NGX_HTTP_LATCHKEY_COVER_UNGUARDED;
         }
 
@@ -312,8 +313,8 @@ ngx_http_latchkey_cover(ngx_http_request_t *r,
     status = r->err_status ? r->err_status : r->headers_out.status;
 
     /*
-     * The guard was not reached: authentication, say, refused the request, or
-     * "return" answered it.
+     * The guard was not reached: authentication refused the request, for
+     * example, or "return" responded.
      */
 
     if (llcf->mode != NGX_HTTP_LATCHKEY_OFF && (llcf->methods & method)) {
@@ -322,7 +323,7 @@ ngx_http_latchkey_cover(ngx_http_request_t *r,
                : NGX_HTTP_LATCHKEY_COVER_UNGUARDED;
     }
 
-    /* malformed, or cut off before there was a location for it */
+    /* malformed, or cut off before it had a location */
 
     if (llcf->location_name.len == 0 && (status == 0 || status >= 400)) {
         return NGX_HTTP_LATCHKEY_COVER_REFUSED;
@@ -333,14 +334,14 @@ ngx_http_latchkey_cover(ngx_http_request_t *r,
 
 
 /*
- * The zone of the last configuration is used again as long as there is room in
- * it: old workers then count in the same slots until they are gone.  Otherwise
- * it must have another size, or nginx would take the old one nevertheless;
- * `noreuse` is not for this, as nginx frees such a zone when the next
- * configuration comes, whether that uses it or not.
+ * The zone of the last configuration is used again while there is room in it:
+ * old workers then count in the same slots until they exit.  Otherwise it must
+ * have another size, or nginx would still use the old one; `noreuse` does not
+ * help, because nginx frees such a zone with the next configuration, even if
+ * that one uses it.
  */
 
-/* counters_zone: the zone of this configuration, in lmcf->zone */
+/* sets lmcf->zone */
 
 static ngx_int_t
 ngx_http_latchkey_counters_zone(ngx_conf_t *cf,
@@ -364,7 +365,7 @@ ngx_http_latchkey_counters_zone(ngx_conf_t *cf,
         counters->old = ngx_http_latchkey_old_table(old);
 
         if (counters->old && old->tag == &ngx_http_latchkey_module
-            && ngx_http_latchkey_fits(counters, counters->old))
+            && ngx_http_latchkey_table_fits(counters, counters->old))
         {
             size = old->shm.size;
 
@@ -432,7 +433,7 @@ ngx_http_latchkey_counters_create(ngx_conf_t *cf,
         return NULL;
     }
 
-    /* room for as many again, before another zone is needed */
+    /* with room for twice as many, before another zone is needed */
 
     counters->size = ngx_max(2 * counters->n, NGX_HTTP_LATCHKEY_SLOTS_MIN);
     counters->names_size = ngx_max(2 * counters->names_size,
@@ -442,7 +443,7 @@ ngx_http_latchkey_counters_create(ngx_conf_t *cf,
 }
 
 
-/* servers and locations may have the same names as others */
+/* two locations may have the same server and location names */
 
 static ngx_int_t
 ngx_http_latchkey_number_copies(ngx_conf_t *cf,
@@ -547,7 +548,7 @@ ngx_http_latchkey_old_table(ngx_shm_zone_t *zone)
 
 
 static ngx_uint_t
-ngx_http_latchkey_fits(ngx_http_latchkey_counters_t *counters,
+ngx_http_latchkey_table_fits(ngx_http_latchkey_counters_t *counters,
     ngx_http_latchkey_table_t *table)
 {
     size_t                      names;
@@ -572,6 +573,8 @@ ngx_http_latchkey_fits(ngx_http_latchkey_counters_t *counters,
 
 
 /* shared memory */
+
+/* in the master: a new table takes the counts of the old one over, by name */
 
 static ngx_int_t
 ngx_http_latchkey_init_zone(ngx_shm_zone_t *zone, void *data)
@@ -637,7 +640,7 @@ ngx_http_latchkey_table_size(ngx_uint_t size, size_t names_size)
            + size * (sizeof(ngx_http_latchkey_slot_t)
                      + sizeof(ngx_http_latchkey_slot_t *));
 
-    /* the slab allocator has a description of each page, and some of its own */
+    /* the slab allocator describes each page, and needs some for itself */
 
     return ngx_align(need + need / 32 + 8 * ngx_pagesize, ngx_pagesize);
 }

@@ -1,6 +1,6 @@
 
 /*
- * Counters in shared memory, as those who count and those who show see them.
+ * Counters in shared memory: the slots of locations, and how they are found.
  */
 
 
@@ -11,13 +11,14 @@
 #include "ngx_http_latchkey_module.h"
 
 
-/* what can become of a request; the words are those of the handler */
+/* whether a request was guarded; the words are a contract */
 
 #define NGX_HTTP_LATCHKEY_COVERS(X)                                          \
     X(GUARDED, "guarded", "Requests that a guard decided on.")               \
     X(OBSERVED, "observed",                                                  \
-      "Requests that were decided on and passed whatever was decided.")      \
-    X(REFUSED, "refused", "Requests that ended before a guard was asked.")   \
+      "Requests that were decided on and passed with any verdict.")          \
+    X(REFUSED, "refused",                                                    \
+      "Requests that ended before a guard decided on them.")                 \
     X(UNGUARDED, "unguarded", "State-changing requests without a guard.")
 
 typedef enum {
@@ -28,7 +29,7 @@ typedef enum {
 } ngx_http_latchkey_cover_e;
 
 
-/* `copy` tells locations apart that have the same names */
+/* `copy` distinguishes locations that have the same names */
 
 typedef struct {
     ngx_str_t                        server;
@@ -37,7 +38,7 @@ typedef struct {
 } ngx_http_latchkey_place_t;
 
 
-/* in shared memory; only the master adds slots, and none is ever removed */
+/* in shared memory; the master adds slots, and none is ever removed */
 
 typedef struct ngx_http_latchkey_slot_s  ngx_http_latchkey_slot_t;
 
@@ -46,8 +47,8 @@ struct ngx_http_latchkey_slot_s {
     ngx_http_latchkey_slot_t        *next;        /* of the same hash */
 
     ngx_atomic_t                     covers[NGX_HTTP_LATCHKEY_COVER_LAST];
-    ngx_atomic_t                     verdicts[NGX_HTTP_LATCHKEY_SAID_LAST];
-    ngx_atomic_t                     outcomes[NGX_HTTP_LATCHKEY_DID_LAST];
+    ngx_atomic_t                     verdicts[NGX_HTTP_LATCHKEY_VERDICT_LAST];
+    ngx_atomic_t                     outcomes[NGX_HTTP_LATCHKEY_OUTCOME_LAST];
 };
 
 
@@ -62,7 +63,7 @@ typedef struct {
 } ngx_http_latchkey_table_t;
 
 
-/* of one configuration; by the locations' numbers, which begin with 1 */
+/* of one configuration; indexed by the locations' numbers, from 1 */
 
 typedef struct {
     ngx_uint_t                       n;

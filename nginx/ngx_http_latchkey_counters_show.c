@@ -109,7 +109,7 @@ ngx_http_latchkey_counters_handler(ngx_http_request_t *r)
 }
 
 
-/* the functions that write return 0, or 1: out of memory */
+/* write_ and add_ functions return 0, or 1 if out of memory */
 
 static ngx_uint_t
 ngx_http_latchkey_write_json(struct lk_buf *text,
@@ -175,13 +175,13 @@ ngx_http_latchkey_json_location(struct lk_buf *text,
     }
 
     failed |= ngx_http_latchkey_json_counts(text, "verdicts",
-                                            ngx_http_latchkey_said,
+                                            ngx_http_latchkey_verdict_words,
                                             slot->verdicts,
-                                            NGX_HTTP_LATCHKEY_SAID_LAST);
+                                            NGX_HTTP_LATCHKEY_VERDICT_LAST);
     failed |= ngx_http_latchkey_json_counts(text, "outcomes",
-                                            ngx_http_latchkey_did,
+                                            ngx_http_latchkey_outcome_words,
                                             slot->outcomes,
-                                            NGX_HTTP_LATCHKEY_DID_LAST);
+                                            NGX_HTTP_LATCHKEY_OUTCOME_LAST);
     failed |= latchkey_buf_add_text(text, "}") != LK_OK;
 
     latchkey_buf_free(&name);
@@ -190,7 +190,7 @@ ngx_http_latchkey_json_location(struct lk_buf *text,
 }
 
 
-/* without the first, which stands for nothing */
+/* without the first word, which is empty */
 
 static ngx_uint_t
 ngx_http_latchkey_json_counts(struct lk_buf *text, const char *name,
@@ -233,7 +233,10 @@ ngx_http_latchkey_add_location_name(struct lk_buf *text,
 }
 
 
-/* all samples of a metric stand together: first the covers, then the others */
+/*
+ * Prometheus wants all samples of a metric together: first the covers, then
+ * the others
+ */
 
 static ngx_uint_t
 ngx_http_latchkey_write_metrics(struct lk_buf *text,
@@ -255,15 +258,15 @@ ngx_http_latchkey_write_metrics(struct lk_buf *text,
     }
 
     failed |= latchkey_buf_add_text(text,
-                  "# HELP latchkey_gateway_requests_total Requests by what was "
-                  "decided.\n"
+                  "# HELP latchkey_gateway_requests_total Requests by "
+                  "verdict.\n"
                   "# TYPE latchkey_gateway_requests_total counter\n")
               != LK_OK;
     failed |= ngx_http_latchkey_write_metric(text, lmcf, i++);
 
     failed |= latchkey_buf_add_text(text,
-                  "# HELP latchkey_gateway_outcomes_total Requests by what "
-                  "became of their answers.\n"
+                  "# HELP latchkey_gateway_outcomes_total Requests by "
+                  "outcome.\n"
                   "# TYPE latchkey_gateway_outcomes_total counter\n")
               != LK_OK;
     failed |= ngx_http_latchkey_write_metric(text, lmcf, i++);
@@ -310,16 +313,16 @@ ngx_http_latchkey_write_metric(struct lk_buf *text,
 
         case NGX_HTTP_LATCHKEY_COVER_LAST:
             failed |= ngx_http_latchkey_add_samples(text, "requests_total",
-                                 place, "verdict", ngx_http_latchkey_said,
-                                 slot->verdicts, NGX_HTTP_LATCHKEY_SAID_LAST,
-                                 off);
+                              place, "verdict",
+                              ngx_http_latchkey_verdict_words, slot->verdicts,
+                              NGX_HTTP_LATCHKEY_VERDICT_LAST, off);
             break;
 
         case NGX_HTTP_LATCHKEY_COVER_LAST + 1:
             failed |= ngx_http_latchkey_add_samples(text, "outcomes_total",
-                                 place, "outcome", ngx_http_latchkey_did,
-                                 slot->outcomes, NGX_HTTP_LATCHKEY_DID_LAST,
-                                 off);
+                              place, "outcome",
+                              ngx_http_latchkey_outcome_words, slot->outcomes,
+                              NGX_HTTP_LATCHKEY_OUTCOME_LAST, off);
             break;
 
         case NGX_HTTP_LATCHKEY_COVER_LAST + 2:
@@ -342,7 +345,10 @@ ngx_http_latchkey_write_metric(struct lk_buf *text,
 }
 
 
-/* one for each word but the empty first; without a guard, those that count */
+/*
+ * one sample for each word but the empty first; without a guard, only those
+ * that are not 0
+ */
 
 static ngx_uint_t
 ngx_http_latchkey_add_samples(struct lk_buf *text, const char *name,
@@ -404,8 +410,8 @@ ngx_http_latchkey_add_sample(struct lk_buf *text, const char *name,
 
 
 /*
- * As a JSON string, but that only these three escapes are known here: what
- * else JSON escapes are control characters, and they are left out.
+ * Prometheus knows only these three escapes; other characters that JSON would
+ * escape are control characters and are left out.
  */
 
 static ngx_uint_t

@@ -24,20 +24,20 @@
 
 #define NGX_HTTP_LATCHKEY_TOKEN_MAX  (1LL << 53)
 
-#define NGX_HTTP_LATCHKEY_RETRY      1000   /* ms, when the daemon is away */
+#define NGX_HTTP_LATCHKEY_RETRY      1000   /* ms, when no daemon is reached */
 
 
-/* what the courier says, in this order */
+/* headers from the courier, in the order of courier_headers */
 
 typedef enum {
-    NGX_HTTP_LATCHKEY_TOLD_TENANT = 0,
-    NGX_HTTP_LATCHKEY_TOLD_SCOPE,
-    NGX_HTTP_LATCHKEY_TOLD_KEY,
-    NGX_HTTP_LATCHKEY_TOLD_TOKEN,
-    NGX_HTTP_LATCHKEY_TOLD_ATTEMPT,
-    NGX_HTTP_LATCHKEY_TOLD_REFERENCE,
-    NGX_HTTP_LATCHKEY_TOLD_LAST
-} ngx_http_latchkey_told_e;
+    NGX_HTTP_LATCHKEY_COURIER_TENANT = 0,
+    NGX_HTTP_LATCHKEY_COURIER_SCOPE,
+    NGX_HTTP_LATCHKEY_COURIER_KEY,
+    NGX_HTTP_LATCHKEY_COURIER_TOKEN,
+    NGX_HTTP_LATCHKEY_COURIER_ATTEMPT,
+    NGX_HTTP_LATCHKEY_COURIER_REFERENCE,
+    NGX_HTTP_LATCHKEY_COURIER_LAST
+} ngx_http_latchkey_courier_header_e;
 
 
 /* where a server listens */
@@ -46,17 +46,17 @@ typedef struct {
     ngx_addr_t                      *courier;
     unsigned                         there:1;
     unsigned                         elsewhere:1;
-} ngx_http_latchkey_heard_t;
+} ngx_http_latchkey_listens_t;
 
 
 static const char *ngx_http_latchkey_courier_read(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static const char *ngx_http_latchkey_courier_gather(ngx_http_request_t *r,
-    ngx_str_t *told);
+    ngx_str_t *values);
 static void ngx_http_latchkey_courier_key(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *told);
+    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *values);
 static ngx_int_t ngx_http_latchkey_courier_refuse(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_said_e verdict,
+    ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_verdict_e verdict,
     ngx_uint_t status);
 static ngx_chain_t *ngx_http_latchkey_set_outcome(ngx_http_request_t *r,
     ngx_uint_t status, const char *outcome);
@@ -66,7 +66,7 @@ static ngx_chain_t *ngx_http_latchkey_set_released(ngx_http_request_t *r,
     ngx_uint_t status);
 static ngx_table_elt_t *ngx_http_latchkey_add_unsent(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_courier_check(ngx_http_request_t *r);
-static ngx_uint_t ngx_http_latchkey_courier_may(
+static ngx_uint_t ngx_http_latchkey_courier_is_user(
     ngx_http_latchkey_main_conf_t *lmcf, uid_t uid);
 static void ngx_http_latchkey_courier_listen(struct sockaddr *sa,
     socklen_t socklen, void *data);
@@ -74,7 +74,7 @@ static ngx_int_t ngx_http_latchkey_courier_folder(ngx_conf_t *cf,
     ngx_str_t *path);
 
 
-static ngx_str_t  ngx_http_latchkey_told[] = {
+static ngx_str_t  ngx_http_latchkey_courier_headers[] = {
     ngx_string("Latchkey-Tenant"),
     ngx_string("Latchkey-Scope"),
     ngx_string("Latchkey-Key"),
@@ -104,8 +104,8 @@ ngx_http_latchkey_is_courier(ngx_http_request_t *r)
 
 
 /*
- * Who connects, where "user=" says who may: before any location is chosen,
- * since not all of them are guarded.
+ * Checks the user of the peer, where "user=" restricts it: before a location
+ * is chosen, because not all of them are guarded.
  */
 
 static ngx_int_t
@@ -130,14 +130,14 @@ ngx_http_latchkey_courier_check(ngx_http_request_t *r)
         return NGX_HTTP_FORBIDDEN;
     }
 
-    if (ngx_http_latchkey_courier_may(lmcf, peer.uid)) {
+    if (ngx_http_latchkey_courier_is_user(lmcf, peer.uid)) {
         return NGX_DECLINED;
     }
 
     ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                  "idempotency_courier: a process %P of the user with id %ui "
-                  "is not the courier and is refused; if latchkeyd runs so, "
-                  "name its user with \"user=\"",
+                  "idempotency_courier: process %P of the user with id %ui is "
+                  "not the courier and is refused; if latchkeyd runs as this "
+                  "user, name it with \"user=\"",
                   peer.pid, (ngx_uint_t) peer.uid);
 
     return NGX_HTTP_FORBIDDEN;
@@ -145,7 +145,8 @@ ngx_http_latchkey_courier_check(ngx_http_request_t *r)
 
 
 static ngx_uint_t
-ngx_http_latchkey_courier_may(ngx_http_latchkey_main_conf_t *lmcf, uid_t uid)
+ngx_http_latchkey_courier_is_user(ngx_http_latchkey_main_conf_t *lmcf,
+    uid_t uid)
 {
     uid_t       *uids;
     ngx_uint_t   i;
@@ -166,7 +167,7 @@ ngx_http_latchkey_courier_may(ngx_http_latchkey_main_conf_t *lmcf, uid_t uid)
 }
 
 
-/* what it wants */
+/* reading its headers */
 
 ngx_int_t
 ngx_http_latchkey_courier_identify(ngx_http_request_t *r,
@@ -178,37 +179,37 @@ ngx_http_latchkey_courier_identify(ngx_http_request_t *r,
         || !(r->method & ctx->conf->methods))
     {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idempotency_courier: the courier brings a request to "
+                      "idempotency_courier: the courier delivers a request to "
                       "location \"%V\" of server \"%V\", where %V is not "
-                      "guarded: it is not run",
+                      "guarded: it does not run",
                       &ctx->conf->location_name, &ctx->conf->server_name,
                       &r->method_name);
 
         return ngx_http_latchkey_courier_refuse(r, ctx,
-                                          NGX_HTTP_LATCHKEY_SAID_UNAVAILABLE,
-                                          NGX_HTTP_NOT_FOUND);
+                                         NGX_HTTP_LATCHKEY_VERDICT_UNAVAILABLE,
+                                         NGX_HTTP_NOT_FOUND);
     }
 
     fault = ngx_http_latchkey_courier_read(r, ctx);
 
     if (fault) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idempotency_courier: a request is not run, since it "
-                      "is not the courier's: %s", fault);
+                      "idempotency_courier: a request does not run, because "
+                      "it is not the courier's: %s", fault);
 
         return ngx_http_latchkey_courier_refuse(r, ctx,
-                                          NGX_HTTP_LATCHKEY_SAID_KEY_INVALID,
-                                          NGX_HTTP_BAD_REQUEST);
+                                         NGX_HTTP_LATCHKEY_VERDICT_KEY_INVALID,
+                                         NGX_HTTP_BAD_REQUEST);
     }
 
-    /* they will be made anew for the app */
+    /* pass_headers() adds them again for the app */
 
     return ngx_http_latchkey_strip_headers(r) == NGX_OK
            ? NGX_OK : NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
 
-/* NULL: all of it is there.  Else what is wrong. */
+/* NULL: ctx has all of it.  Else what is wrong. */
 
 static const char *
 ngx_http_latchkey_courier_read(ngx_http_request_t *r,
@@ -216,19 +217,20 @@ ngx_http_latchkey_courier_read(ngx_http_request_t *r,
 {
     off_t                  token, attempt;
     uint64_t               number;
-    ngx_str_t              told[NGX_HTTP_LATCHKEY_TOLD_LAST];
+    ngx_str_t              values[NGX_HTTP_LATCHKEY_COURIER_LAST];
     const char            *fault;
     static const uint8_t   secret[LK_REFERENCE_KEY];
 
-    fault = ngx_http_latchkey_courier_gather(r, told);
+    fault = ngx_http_latchkey_courier_gather(r, values);
     if (fault) {
         return fault;
     }
 
-    ctx->tenant = told[NGX_HTTP_LATCHKEY_TOLD_TENANT];
-    ctx->scope = told[NGX_HTTP_LATCHKEY_TOLD_SCOPE];
-    ngx_http_latchkey_courier_key(r, ctx, &told[NGX_HTTP_LATCHKEY_TOLD_KEY]);
-    ctx->reference = told[NGX_HTTP_LATCHKEY_TOLD_REFERENCE];
+    ctx->tenant = values[NGX_HTTP_LATCHKEY_COURIER_TENANT];
+    ctx->scope = values[NGX_HTTP_LATCHKEY_COURIER_SCOPE];
+    ngx_http_latchkey_courier_key(r, ctx,
+                                  &values[NGX_HTTP_LATCHKEY_COURIER_KEY]);
+    ctx->reference = values[NGX_HTTP_LATCHKEY_COURIER_REFERENCE];
 
     if (ctx->key.len == 0) {
         return "there is no key";
@@ -241,13 +243,13 @@ ngx_http_latchkey_courier_read(ngx_http_request_t *r,
         return "tenant, scope or key is too long";
     }
 
-    token = ngx_atoof(told[NGX_HTTP_LATCHKEY_TOLD_TOKEN].data,
-                      told[NGX_HTTP_LATCHKEY_TOLD_TOKEN].len);
-    attempt = ngx_atoof(told[NGX_HTTP_LATCHKEY_TOLD_ATTEMPT].data,
-                        told[NGX_HTTP_LATCHKEY_TOLD_ATTEMPT].len);
+    token = ngx_atoof(values[NGX_HTTP_LATCHKEY_COURIER_TOKEN].data,
+                      values[NGX_HTTP_LATCHKEY_COURIER_TOKEN].len);
+    attempt = ngx_atoof(values[NGX_HTTP_LATCHKEY_COURIER_ATTEMPT].data,
+                        values[NGX_HTTP_LATCHKEY_COURIER_ATTEMPT].len);
 
     if (token <= 0 || token >= NGX_HTTP_LATCHKEY_TOKEN_MAX || attempt <= 0) {
-        return "token or attempt is not such a number";
+        return "token or attempt is not a valid number";
     }
 
     if (ctx->reference.len != LK_REFERENCE_TEXT
@@ -266,21 +268,21 @@ ngx_http_latchkey_courier_read(ngx_http_request_t *r,
 
 
 static const char *
-ngx_http_latchkey_courier_gather(ngx_http_request_t *r, ngx_str_t *told)
+ngx_http_latchkey_courier_gather(ngx_http_request_t *r, ngx_str_t *values)
 {
     ngx_str_t        *name;
     ngx_uint_t        i, j;
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
 
-    ngx_memzero(told, NGX_HTTP_LATCHKEY_TOLD_LAST * sizeof(ngx_str_t));
+    ngx_memzero(values, NGX_HTTP_LATCHKEY_COURIER_LAST * sizeof(ngx_str_t));
 
     for (part = &r->headers_in.headers.part; part; part = part->next) {
         h = part->elts;
 
         for (i = 0; i < part->nelts; i++) {
-            for (j = 0; j < NGX_HTTP_LATCHKEY_TOLD_LAST; j++) {
-                name = &ngx_http_latchkey_told[j];
+            for (j = 0; j < NGX_HTTP_LATCHKEY_COURIER_LAST; j++) {
+                name = &ngx_http_latchkey_courier_headers[j];
 
                 if (h[i].key.len != name->len
                     || ngx_strncasecmp(h[i].key.data, name->data, name->len)
@@ -289,21 +291,21 @@ ngx_http_latchkey_courier_gather(ngx_http_request_t *r, ngx_str_t *told)
                     continue;
                 }
 
-                if (told[j].data) {
-                    return "a Latchkey-* header is there twice";
+                if (values[j].data) {
+                    return "a Latchkey-* header was sent twice";
                 }
 
-                told[j] = h[i].value;
+                values[j] = h[i].value;
             }
         }
     }
 
-    for (j = 0; j < NGX_HTTP_LATCHKEY_TOLD_LAST; j++) {
+    for (j = 0; j < NGX_HTTP_LATCHKEY_COURIER_LAST; j++) {
 
-        /* of a key of spaces alone nothing is left */
+        /* nothing is left of a key that is only spaces */
 
-        if (told[j].data == NULL
-            || (told[j].len == 0 && j != NGX_HTTP_LATCHKEY_TOLD_KEY))
+        if (values[j].data == NULL
+            || (values[j].len == 0 && j != NGX_HTTP_LATCHKEY_COURIER_KEY))
         {
             return "a Latchkey-* header is missing or empty";
         }
@@ -314,19 +316,19 @@ ngx_http_latchkey_courier_gather(ngx_http_request_t *r, ngx_str_t *told)
 
 
 /*
- * Spaces at the ends of a key are lost in a header.  As the client sent it, in
- * quotes, they are not.
+ * A header loses spaces at the ends of a key.  The client's own
+ * Idempotency-Key, in quotes, still has them.
  */
 
 static void
 ngx_http_latchkey_courier_key(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *told)
+    ngx_http_latchkey_ctx_t *ctx, ngx_str_t *values)
 {
     ngx_str_t  value, key;
 
     ngx_str_null(&ctx->key);
 
-    /* what a route demands of keys was looked at when it was accepted */
+    /* the route's requirements for keys were checked when it was accepted */
 
     if (ngx_http_latchkey_get_key(r, &value) == NGX_OK) {
         (void) ngx_http_latchkey_parse_key(r, ctx, &value);
@@ -343,17 +345,17 @@ ngx_http_latchkey_courier_key(ngx_http_request_t *r,
         key.len--;
     }
 
-    if (key.len != told->len
-        || ngx_memcmp(key.data, told->data, told->len) != 0)
+    if (key.len != values->len
+        || ngx_memcmp(key.data, values->data, values->len) != 0)
     {
-        ctx->key = *told;
+        ctx->key = *values;
     }
 }
 
 
 static ngx_int_t
 ngx_http_latchkey_courier_refuse(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_said_e verdict,
+    ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_verdict_e verdict,
     ngx_uint_t status)
 {
     ngx_chain_t  *out;
@@ -363,11 +365,16 @@ ngx_http_latchkey_courier_refuse(ngx_http_request_t *r,
 
     out = ngx_http_latchkey_set_unsent(r, status);
 
-    ngx_http_latchkey_finish(r, ngx_http_latchkey_send(r, out));
+    ngx_http_latchkey_finalize(r, ngx_http_latchkey_send_response(r, out));
 
     return NGX_DONE;
 }
 
+
+/*
+ * An op with the courier's token: op_claim() checks it with EXTEND instead of
+ * claiming.
+ */
 
 ngx_http_latchkey_op_t *
 ngx_http_latchkey_courier_op(ngx_http_latchkey_ctx_t *ctx)
@@ -390,23 +397,23 @@ ngx_http_latchkey_courier_op(ngx_http_latchkey_ctx_t *ctx)
 }
 
 
-/* what it is told */
+/* responses for the courier */
 
 ngx_int_t
 ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)
 {
     ngx_chain_t  *out;
 
-    if (answer && answer->verdict == LK_VERDICT_DONE) {
-        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_NEW;
-        return ngx_http_latchkey_run(r, ctx);
+    if (decision && decision->verdict == LK_VERDICT_DONE) {
+        ctx->verdict = NGX_HTTP_LATCHKEY_VERDICT_NEW;
+        return ngx_http_latchkey_run_request(r, ctx);
     }
 
     ctx->state = NGX_HTTP_LATCHKEY_PASS;
 
-    if (answer == NULL) {
-        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_UNAVAILABLE;
+    if (decision == NULL) {
+        ctx->verdict = NGX_HTTP_LATCHKEY_VERDICT_UNAVAILABLE;
 
         out = ngx_http_latchkey_set_unsent(r, NGX_HTTP_SERVICE_UNAVAILABLE);
 
@@ -417,13 +424,13 @@ ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
             out = NULL;
         }
 
-    } else if (answer->verdict == LK_VERDICT_KEPT) {
-        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_REPLAY;
+    } else if (decision->verdict == LK_VERDICT_KEPT) {
+        ctx->verdict = NGX_HTTP_LATCHKEY_VERDICT_REPLAY;
         out = ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "completed");
 
     } else {
-        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_INFLIGHT;
-        ctx->outcome = NGX_HTTP_LATCHKEY_DID_STALE;
+        ctx->verdict = NGX_HTTP_LATCHKEY_VERDICT_INFLIGHT;
+        ctx->outcome = NGX_HTTP_LATCHKEY_OUTCOME_STALE;
         out = ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "stale");
     }
 
@@ -432,7 +439,7 @@ ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
 
     r->read_event_handler = ngx_http_block_reading;
 
-    ngx_http_latchkey_finish(r, ngx_http_latchkey_send(r, out));
+    ngx_http_latchkey_finalize(r, ngx_http_latchkey_send_response(r, out));
 
     return NGX_DONE;
 }
@@ -440,7 +447,7 @@ ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
 
 ngx_chain_t *
 ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)
 {
     ngx_uint_t               status;
     ngx_http_latchkey_op_t  *op;
@@ -450,18 +457,18 @@ ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
     status = (op->status >= 200 && op->status <= 599) ? op->status
                                                       : NGX_HTTP_OK;
 
-    if (answer == NULL) {
+    if (decision == NULL) {
 
         /*
-         * That nothing has happened is true without a record of it; that
-         * something may have, the courier takes for granted.
+         * That the app did not run is true even if it is not stored; that it
+         * may have run, the courier assumes by itself.
          */
 
         return op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE
                ? ngx_http_latchkey_set_released(r, status) : NULL;
     }
 
-    switch (answer->verdict) {
+    switch (decision->verdict) {
 
     case LK_VERDICT_KEPT:
         return ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "completed");
@@ -474,7 +481,8 @@ ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
 
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                       "idempotency_courier: operation %V was decided "
-                      "elsewhere while the app worked; its answer is not used",
+                      "elsewhere while the app worked; its response is not "
+                      "used",
                       &ctx->reference);
 
         return ngx_http_latchkey_set_outcome(r, NGX_HTTP_OK, "stale");
@@ -503,7 +511,7 @@ ngx_http_latchkey_set_outcome(ngx_http_request_t *r, ngx_uint_t status,
 {
     ngx_str_t  value;
 
-    ngx_http_latchkey_start(r, status);
+    ngx_http_latchkey_start_response(r, status);
 
     value.data = (u_char *) outcome;
     value.len = ngx_strlen(outcome);
@@ -533,7 +541,7 @@ ngx_http_latchkey_add_unsent(ngx_http_request_t *r)
 }
 
 
-/* an app that is busy may have said for how long */
+/* an app that is overloaded may have sent Retry-After */
 
 static ngx_chain_t *
 ngx_http_latchkey_set_released(ngx_http_request_t *r, ngx_uint_t status)
@@ -544,8 +552,8 @@ ngx_http_latchkey_set_released(ngx_http_request_t *r, ngx_uint_t status)
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
 
-    if (!ngx_http_latchkey_contacted(ngx_http_latchkey_get_ctx(r),
-                                     NGX_HTTP_LATCHKEY_RUN))
+    if (!ngx_http_latchkey_may_have_run(ngx_http_latchkey_get_ctx(r),
+                                        NGX_HTTP_LATCHKEY_RUN))
     {
         return ngx_http_latchkey_set_unsent(r, status);
     }
@@ -581,7 +589,7 @@ ngx_http_latchkey_set_released(ngx_http_request_t *r, ngx_uint_t status)
 
 
 ngx_int_t
-ngx_http_latchkey_courier_unseen(ngx_http_request_t *r,
+ngx_http_latchkey_courier_mark_unguarded(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_str_t  value;
@@ -594,9 +602,9 @@ ngx_http_latchkey_courier_unseen(ngx_http_request_t *r,
     }
 
     ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                  "idempotency_courier: a request was answered with %ui "
-                  "before its location could take it; see that the courier "
-                  "needs no credentials where it comes in",
+                  "idempotency_courier: a request got %ui before its location "
+                  "could take it; make sure that the courier needs no "
+                  "credentials where it connects",
                   r->headers_out.status);
 
     ngx_str_set(&value, "released");
@@ -613,24 +621,24 @@ ngx_uint_t
 ngx_http_latchkey_courier_serves(ngx_conf_t *cf,
     ngx_http_core_srv_conf_t *cscf, ngx_uint_t *only)
 {
-    ngx_http_latchkey_heard_t       heard;
+    ngx_http_latchkey_listens_t     states_read;
     ngx_http_latchkey_main_conf_t  *lmcf;
 
     lmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_latchkey_module);
 
-    heard.courier = lmcf->courier;
-    heard.there = 0;
-    heard.elsewhere = 0;
+    states_read.courier = lmcf->courier;
+    states_read.there = 0;
+    states_read.elsewhere = 0;
 
     if (lmcf->courier) {
         ngx_http_latchkey_each_listen(cf, cscf,
                                       ngx_http_latchkey_courier_listen,
-                                      &heard);
+                                      &states_read);
     }
 
-    *only = heard.there && !heard.elsewhere;
+    *only = states_read.there && !states_read.elsewhere;
 
-    return heard.there;
+    return states_read.there;
 }
 
 
@@ -638,19 +646,24 @@ static void
 ngx_http_latchkey_courier_listen(struct sockaddr *sa, socklen_t socklen,
     void *data)
 {
-    ngx_http_latchkey_heard_t *heard = data;
+    ngx_http_latchkey_listens_t *states_read = data;
 
-    if (ngx_cmp_sockaddr(sa, socklen, heard->courier->sockaddr,
-                         heard->courier->socklen, 0)
+    if (ngx_cmp_sockaddr(sa, socklen, states_read->courier->sockaddr,
+                         states_read->courier->socklen, 0)
         == NGX_OK)
     {
-        heard->there = 1;
+        states_read->there = 1;
 
     } else {
-        heard->elsewhere = 1;
+        states_read->elsewhere = 1;
     }
 }
 
+
+/*
+ * Checks that a server listens where the courier connects, and that what is
+ * accepted can come back.
+ */
 
 ngx_int_t
 ngx_http_latchkey_courier_init(ngx_conf_t *cf)
@@ -667,7 +680,7 @@ ngx_http_latchkey_courier_init(ngx_conf_t *cf)
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
                       "no server listens on \"%V\" of "
                       "\"idempotency_courier\"; add \"listen %V;\" to the "
-                      "servers whose requests the courier brings",
+                      "servers whose requests the courier delivers",
                       &lmcf->courier->name, &lmcf->courier->name);
         return NGX_ERROR;
     }
@@ -689,7 +702,7 @@ ngx_http_latchkey_courier_init(ngx_conf_t *cf)
         }
     }
 
-    /* what is accepted must be let in again */
+    /* a body that is accepted must be allowed when it comes back */
 
     largest = NULL;
     llcf = lmcf->locations.elts;
@@ -715,8 +728,8 @@ ngx_http_latchkey_courier_init(ngx_conf_t *cf)
         }
 
         ngx_log_error(NGX_LOG_WARN, cf->log, 0,
-                      "\"idempotency_async_body\" of location \"%V\" lets %uz "
-                      "bytes be accepted, but where the courier brings them, "
+                      "\"idempotency_async_body\" of location \"%V\" accepts "
+                      "%uz bytes, but where the courier delivers them, in "
                       "location \"%V\" of server \"%V\", "
                       "\"client_max_body_size\" is %O",
                       &largest->location_name, largest->async_body,
@@ -729,8 +742,8 @@ ngx_http_latchkey_courier_init(ngx_conf_t *cf)
 
 
 /*
- * nginx lets everybody write to its unix sockets: it is for a folder to keep
- * people away.
+ * nginx makes its unix sockets writable for every user: only a folder can
+ * restrict access.
  */
 
 static ngx_int_t
@@ -762,7 +775,7 @@ ngx_http_latchkey_courier_folder(ngx_conf_t *cf, ngx_str_t *path)
     }
 
     ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                  "everybody on this machine can reach \"%V\" of "
+                  "every user of this machine can connect to \"%V\" of "
                   "\"idempotency_courier\", pass for the courier and name any "
                   "tenant; put it into a folder that only nginx and latchkeyd "
                   "may enter, or name latchkeyd's user with \"user=\"",

@@ -15,7 +15,7 @@ static char *ngx_http_latchkey_add_headers(ngx_conf_t *cf, ngx_command_t *cmd,
     ngx_array_t **headers, ngx_str_t *never, char *why);
 static ngx_uint_t ngx_http_latchkey_is_among(ngx_str_t *name,
     ngx_str_t *words);
-static ngx_array_t *ngx_http_latchkey_names(ngx_conf_t *cf,
+static ngx_array_t *ngx_http_latchkey_read_names(ngx_conf_t *cf,
     ngx_command_t *cmd);
 static ngx_uint_t ngx_http_latchkey_is_header_name(ngx_str_t *value);
 static ngx_int_t ngx_http_latchkey_keep_status(ngx_conf_t *cf,
@@ -37,9 +37,9 @@ static ngx_conf_enum_t  ngx_http_latchkey_methods[] = {
 };
 
 
-/* lower case; "*" at the end: whatever begins so */
+/* in lower case; "*" at the end: all names with that prefix */
 
-static ngx_str_t  ngx_http_latchkey_unreplayed[] = {
+static ngx_str_t  ngx_http_latchkey_never_replayed[] = {
     ngx_string("set-cookie"),
     ngx_string("set-cookie2"),
     ngx_string("date"),
@@ -58,9 +58,9 @@ static ngx_str_t  ngx_http_latchkey_unreplayed[] = {
 };
 
 
-/* of a request: what is between two hops, or ours to say */
+/* request headers between two hops, or of the gateway itself */
 
-static ngx_str_t  ngx_http_latchkey_ungiven[] = {
+static ngx_str_t  ngx_http_latchkey_never_accepted[] = {
     ngx_string("connection"),
     ngx_string("keep-alive"),
     ngx_string("proxy-*"),
@@ -95,7 +95,7 @@ ngx_http_latchkey_set_methods(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        method = ngx_http_latchkey_find_word(cf, cmd, &value[i],
+        method = ngx_http_latchkey_find_enum(cf, cmd, &value[i],
                                              ngx_http_latchkey_methods);
         if (method == NULL) {
             return NGX_CONF_ERROR;
@@ -207,7 +207,7 @@ ngx_http_latchkey_set_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     if (llcf->key_uuid && llcf->key_min > 36) {
-        return "demands more than the 36 characters of a UUID";
+        return "requires more than the 36 characters of a UUID";
     }
 
     return NGX_CONF_OK;
@@ -376,7 +376,7 @@ ngx_http_latchkey_set_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
-    llcf->headers = ngx_http_latchkey_names(cf, cmd);
+    llcf->headers = ngx_http_latchkey_read_names(cf, cmd);
     if (llcf->headers == NULL) {
         return NGX_CONF_ERROR;
     }
@@ -388,7 +388,7 @@ ngx_http_latchkey_set_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             || ngx_strncmp(name[i].data, "latchkey-", 9) == 0)
         {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "\"%V\" in \"%V\" says nothing about what a "
+                               "\"%V\" in \"%V\" does not change what a "
                                "request means", &value[i + 1], &cmd->name);
             return NGX_CONF_ERROR;
         }
@@ -405,9 +405,9 @@ ngx_http_latchkey_set_replay_headers(ngx_conf_t *cf, ngx_command_t *cmd,
     ngx_http_latchkey_loc_conf_t *llcf = conf;
 
     return ngx_http_latchkey_add_headers(cf, cmd, &llcf->replay_headers,
-                                         ngx_http_latchkey_unreplayed,
-                                         "belongs to one answer and is never "
-                                         "replayed");
+                                         ngx_http_latchkey_never_replayed,
+                                         "belongs to one response and is "
+                                         "never replayed");
 }
 
 
@@ -418,14 +418,14 @@ ngx_http_latchkey_set_async_headers(ngx_conf_t *cf, ngx_command_t *cmd,
     ngx_http_latchkey_loc_conf_t *llcf = conf;
 
     return ngx_http_latchkey_add_headers(cf, cmd, &llcf->async_headers,
-                                         ngx_http_latchkey_ungiven,
+                                         ngx_http_latchkey_never_accepted,
                                          "belongs to one connection, or to "
-                                         "Latchkey, and is never kept for "
+                                         "Latchkey, and is never stored for "
                                          "later");
 }
 
 
-/* more names for a list of our own; some are never in it */
+/* adds names to a built-in list, except those in `never` */
 
 static char *
 ngx_http_latchkey_add_headers(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -445,7 +445,7 @@ ngx_http_latchkey_add_headers(ngx_conf_t *cf, ngx_command_t *cmd,
         return NGX_CONF_OK;
     }
 
-    *headers = ngx_http_latchkey_names(cf, cmd);
+    *headers = ngx_http_latchkey_read_names(cf, cmd);
     if (*headers == NULL) {
         return NGX_CONF_ERROR;
     }
@@ -486,10 +486,10 @@ ngx_http_latchkey_is_among(ngx_str_t *name, ngx_str_t *words)
 }
 
 
-/* all arguments as names of headers, in lower case */
+/* all arguments as header names, in lower case */
 
 static ngx_array_t *
-ngx_http_latchkey_names(ngx_conf_t *cf, ngx_command_t *cmd)
+ngx_http_latchkey_read_names(ngx_conf_t *cf, ngx_command_t *cmd)
 {
     ngx_str_t    *value, *name;
     ngx_uint_t    i;
@@ -509,7 +509,7 @@ ngx_http_latchkey_names(ngx_conf_t *cf, ngx_command_t *cmd)
             || ngx_strcmp(value[i].data, "default") == 0)
         {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "\"%V\" in \"%V\" must stand alone",
+                               "\"%V\" in \"%V\" must be the only parameter",
                                &value[i], &cmd->name);
             return NULL;
         }
@@ -629,7 +629,7 @@ ngx_http_latchkey_keep_status(ngx_conf_t *cf, ngx_command_t *cmd,
         && n != 429)
     {
         ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
-                           "status %i in \"%V\" is kept anyway",
+                           "status %i in \"%V\" is stored in any case",
                            n, &cmd->name);
     }
 
@@ -681,7 +681,7 @@ ngx_http_latchkey_set_release(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     for (i = 1; i < cf->args->nelts; i++) {
         n = ngx_atoi(value[i].data, value[i].len);
 
-        /* what has succeeded has happened */
+        /* a response of success means that the app ran */
 
         if (n < 400 || n > 599) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
@@ -853,7 +853,7 @@ ngx_http_latchkey_set_operation(ngx_conf_t *cf, ngx_command_t *cmd,
 
     char  *rv;
 
-    /* a caller with many requests under way asks for each of them */
+    /* a caller with many requests in progress asks for each of them */
 
     llcf->status_rate = 100 * 1000;
     llcf->status_burst = 200;
@@ -874,7 +874,7 @@ ngx_http_latchkey_set_counters(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* how often a caller may ask */
+/* rate= and burst= */
 
 static char *
 ngx_http_latchkey_set_rate(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -941,7 +941,7 @@ ngx_http_latchkey_set_handler(ngx_conf_t *cf,
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 
     if (clcf->handler) {
-        return "makes the answers of its location, and so does another "
+        return "makes the responses of its location, and so does another "
                "directive there; give it a location of its own";
     }
 

@@ -11,7 +11,7 @@
 
 /*
  * Headers that nginx's own filters find by a pointer (gzip, sub_filter,
- * expires ...): a replay has them set as the first answer had.
+ * expires ...): a replay sets the pointers as the first response did.
  */
 
 typedef struct {
@@ -36,7 +36,7 @@ static ngx_http_latchkey_pointer_t  ngx_http_latchkey_pointers[] = {
 };
 
 
-static ngx_int_t ngx_http_latchkey_strip(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_strip_matching(ngx_http_request_t *r,
     ngx_uint_t (*is_stripped)(ngx_str_t *name));
 #if (nginx_version >= 1023000)
 static void ngx_http_latchkey_link_headers(ngx_list_t *list);
@@ -45,7 +45,7 @@ static ngx_uint_t ngx_http_latchkey_is_forged(ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_is_ours(ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_is_letter(u_char c);
 static size_t ngx_http_latchkey_headers_size(ngx_http_request_t *r);
-static ngx_uint_t ngx_http_latchkey_storable(
+static ngx_uint_t ngx_http_latchkey_is_storable(
     ngx_http_latchkey_loc_conf_t *llcf, ngx_table_elt_t *h);
 static ngx_int_t ngx_http_latchkey_replay_header(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, u_char *line, u_char *end);
@@ -57,13 +57,23 @@ static ngx_int_t ngx_http_latchkey_header_allowed(
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name);
 
 
+/* the gateway's: what an app sends under these names is dropped */
+
+static ngx_str_t  ngx_http_latchkey_own_headers[] = {
+    ngx_string("Idempotency-Reference"),
+    ngx_string("Idempotency-Expires"),
+    ngx_string("Idempotent-Replayed"),
+    ngx_null_string
+};
+
+
 static ngx_str_t  ngx_http_latchkey_token_marks =
     ngx_string("!#$%&'*+-.^_`|~");
 
 
-/* lower case; a name that ends in "-" stands for all that begin with it */
+/* in lower case; a name that ends in "-" is a prefix */
 
-static ngx_str_t  ngx_http_latchkey_allowed[] = {
+static ngx_str_t  ngx_http_latchkey_replayed_headers[] = {
     ngx_string("content-type"),
     ngx_string("content-language"),
     ngx_string("content-encoding"),
@@ -94,11 +104,11 @@ static ngx_str_t  ngx_http_latchkey_allowed[] = {
 /* headers for the app */
 
 /*
- * Before anything of a server or a location is done with a request: what a
- * client sent under our names is taken away, also where nothing is guarded.
- * In both phases, since a named location is entered in the second, and an
- * error page of a request that could not be read begins with either.  Once
- * there is a ctx, the names may be ours.
+ * Before the rewrite directives of a server or location run: Latchkey-*
+ * headers that a client sent are removed, also where nothing is guarded.  In
+ * both phases, because a named location begins with the second, and an error
+ * page of a request that could not be read begins with either.  Once there is
+ * a ctx, the headers may be ours.
  */
 
 ngx_int_t
@@ -110,25 +120,30 @@ ngx_http_latchkey_strip_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    return ngx_http_latchkey_strip(r, ngx_http_latchkey_is_forged) == NGX_OK
-           ? NGX_DECLINED : NGX_HTTP_INTERNAL_SERVER_ERROR;
-}
-
-
-ngx_int_t
-ngx_http_latchkey_strip_headers(ngx_http_request_t *r)
-{
-    return ngx_http_latchkey_strip(r, ngx_http_latchkey_is_ours);
+    return ngx_http_latchkey_strip_matching(r, ngx_http_latchkey_is_forged)
+           == NGX_OK ? NGX_DECLINED : NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
 
 /*
- * The list is built anew: r->headers_in points to elements of the old one,
+ * Before the claim, so that the app sees the key that was claimed and no
+ * other.
+ */
+
+ngx_int_t
+ngx_http_latchkey_strip_headers(ngx_http_request_t *r)
+{
+    return ngx_http_latchkey_strip_matching(r, ngx_http_latchkey_is_ours);
+}
+
+
+/*
+ * The list is built again: r->headers_in points to elements of the old list,
  * which therefore stay.
  */
 
 static ngx_int_t
-ngx_http_latchkey_strip(ngx_http_request_t *r,
+ngx_http_latchkey_strip_matching(ngx_http_request_t *r,
     ngx_uint_t (*is_stripped)(ngx_str_t *name))
 {
     ngx_uint_t        i, found;
@@ -187,7 +202,7 @@ ngx_http_latchkey_strip(ngx_http_request_t *r,
 
 #if (nginx_version >= 1023000)
 
-/* headers of one name are linked, each to the next: so must the copies be */
+/* nginx links headers of one name, each to the next: so must the copies be */
 
 static void
 ngx_http_latchkey_link_headers(ngx_list_t *list)
@@ -230,8 +245,8 @@ ngx_http_latchkey_link_headers(ngx_list_t *list)
 
 
 /*
- * Whatever begins with Latchkey.  To a FastCGI app "-" and "_" are one, and
- * to PHP other signs are as well: any of them makes the name ours.
+ * Names that begin with Latchkey.  For a FastCGI app "-" and "_" are the same,
+ * and for PHP other characters, too: with any of them the name is ours.
  */
 
 static ngx_uint_t
@@ -246,7 +261,7 @@ ngx_http_latchkey_is_forged(ngx_str_t *name)
 }
 
 
-/* nor may such a name stand in for the Idempotency-Key that was claimed */
+/* no such name may replace the Idempotency-Key that was claimed */
 
 static ngx_uint_t
 ngx_http_latchkey_is_ours(ngx_str_t *name)
@@ -256,15 +271,15 @@ ngx_http_latchkey_is_ours(ngx_str_t *name)
     len = sizeof("idempotency") - 1;
 
     return ngx_http_latchkey_is_forged(name)
-           || (ngx_http_latchkey_passes_for(name, "idempotency-key")
+           || (ngx_http_latchkey_resembles(name, "idempotency-key")
                && name->data[len] != '-');
 }
 
 
-/* as is_ours() has it: a "-" of `known` may be any sign */
+/* like is_ours(): a "-" of `known` may be any such character */
 
 ngx_uint_t
-ngx_http_latchkey_passes_for(ngx_str_t *name, const char *known)
+ngx_http_latchkey_resembles(ngx_str_t *name, const char *known)
 {
     size_t  i;
 
@@ -293,7 +308,7 @@ ngx_http_latchkey_count_headers(ngx_http_request_t *r, const char *known)
         h = part->elts;
 
         for (i = 0; i < part->nelts; i++) {
-            n += ngx_http_latchkey_passes_for(&h[i].key, known);
+            n += ngx_http_latchkey_resembles(&h[i].key, known);
         }
     }
 
@@ -309,6 +324,10 @@ ngx_http_latchkey_is_letter(u_char c)
 }
 
 
+/*
+ * The app completes the operation itself with these, in its own transaction.
+ */
+
 ngx_int_t
 ngx_http_latchkey_pass_headers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
@@ -321,7 +340,7 @@ ngx_http_latchkey_pass_headers(ngx_http_request_t *r,
 
     op = ctx->op;
 
-    /* the op may end before the request, and with it all that it has */
+    /* the op may be freed before the request, and with it its strings */
 
     p = ngx_pnalloc(r->pool, op->scope.len + 2 * NGX_INT64_LEN);
     if (p == NULL) {
@@ -374,6 +393,8 @@ ngx_http_latchkey_pass_headers(ngx_http_request_t *r,
 }
 
 
+/* Only a response that is stored needs them. */
+
 ngx_int_t
 ngx_http_latchkey_store_headers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
@@ -399,15 +420,17 @@ ngx_http_latchkey_store_headers(ngx_http_request_t *r,
     op->response_headers.data = p;
 
     if (r->headers_out.content_type.len
-        && ngx_http_latchkey_header_sound(&type, &r->headers_out.content_type))
+        && ngx_http_latchkey_is_valid_header(&type,
+                                             &r->headers_out.content_type))
     {
-        p = ngx_http_latchkey_line(p, &type, &r->headers_out.content_type);
+        p = ngx_http_latchkey_write_header(p, &type,
+                                           &r->headers_out.content_type);
     }
 
     if (r->headers_out.last_modified_time != -1
         && r->headers_out.last_modified == NULL)
     {
-        /* a file's: nginx writes the header itself */
+        /* of a static file: nginx writes the header itself */
 
         p = ngx_cpymem(p, "Last-Modified: ", sizeof("Last-Modified: ") - 1);
         p = ngx_http_time(p, r->headers_out.last_modified_time);
@@ -418,8 +441,8 @@ ngx_http_latchkey_store_headers(ngx_http_request_t *r,
         h = part->elts;
 
         for (i = 0; i < part->nelts; i++) {
-            if (ngx_http_latchkey_storable(ctx->conf, &h[i])) {
-                p = ngx_http_latchkey_line(p, &h[i].key, &h[i].value);
+            if (ngx_http_latchkey_is_storable(ctx->conf, &h[i])) {
+                p = ngx_http_latchkey_write_header(p, &h[i].key, &h[i].value);
             }
         }
     }
@@ -456,7 +479,7 @@ ngx_http_latchkey_headers_size(ngx_http_request_t *r)
 
 
 u_char *
-ngx_http_latchkey_line(u_char *p, ngx_str_t *name, ngx_str_t *value)
+ngx_http_latchkey_write_header(u_char *p, ngx_str_t *name, ngx_str_t *value)
 {
     p = ngx_cpymem(p, name->data, name->len);
     *p++ = ':'; *p++ = ' ';
@@ -468,19 +491,19 @@ ngx_http_latchkey_line(u_char *p, ngx_str_t *name, ngx_str_t *value)
 
 
 static ngx_uint_t
-ngx_http_latchkey_storable(ngx_http_latchkey_loc_conf_t *llcf,
+ngx_http_latchkey_is_storable(ngx_http_latchkey_loc_conf_t *llcf,
     ngx_table_elt_t *h)
 {
     return h->hash != 0
            && ngx_http_latchkey_header_allowed(llcf, &h->key) == NGX_OK
-           && ngx_http_latchkey_header_sound(&h->key, &h->value);
+           && ngx_http_latchkey_is_valid_header(&h->key, &h->value);
 }
 
 
-/* a daemon takes no other: a token of RFC 9110, and no control characters */
+/* the daemon accepts only a token of RFC 9110, without control characters */
 
 ngx_uint_t
-ngx_http_latchkey_header_sound(ngx_str_t *name, ngx_str_t *value)
+ngx_http_latchkey_is_valid_header(ngx_str_t *name, ngx_str_t *value)
 {
     u_char  c;
     size_t  i;
@@ -510,37 +533,48 @@ ngx_http_latchkey_header_sound(ngx_str_t *name, ngx_str_t *value)
 }
 
 
-ngx_int_t
-ngx_http_latchkey_mark(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+ngx_uint_t
+ngx_http_latchkey_is_header(ngx_table_elt_t *h, ngx_str_t *name)
 {
-    uint64_t                 expires;
-    ngx_uint_t               i;
-    ngx_list_part_t         *part;
-    ngx_table_elt_t         *h;
-    ngx_http_latchkey_op_t  *op;
+    return h->key.len == name->len
+           && ngx_strncasecmp(h->key.data, name->data, name->len) == 0;
+}
 
-    op = ctx->op;
+
+/* a hash of 0 is how nginx marks a header that is not to be sent */
+
+void
+ngx_http_latchkey_drop_headers(ngx_http_request_t *r, ngx_str_t *names)
+{
+    ngx_str_t        *name;
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
 
     for (part = &r->headers_out.headers.part; part; part = part->next) {
         h = part->elts;
 
         for (i = 0; i < part->nelts; i++) {
-            if ((h[i].key.len == 21
-                 && ngx_strncasecmp(h[i].key.data,
-                                    (u_char *) "Idempotency-Reference", 21)
-                    == 0)
-                || (h[i].key.len == 19
-                    && (ngx_strncasecmp(h[i].key.data,
-                                        (u_char *) "Idempotency-Expires", 19)
-                        == 0
-                        || ngx_strncasecmp(h[i].key.data,
-                                        (u_char *) "Idempotent-Replayed", 19)
-                           == 0)))
-            {
-                h[i].hash = 0;
+            for (name = names; name->len; name++) {
+                if (ngx_http_latchkey_is_header(&h[i], name)) {
+                    h[i].hash = 0;
+                }
             }
         }
     }
+}
+
+
+ngx_int_t
+ngx_http_latchkey_add_own_headers(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
+{
+    uint64_t                 expires;
+    ngx_http_latchkey_op_t  *op;
+
+    op = ctx->op;
+
+    ngx_http_latchkey_drop_headers(r, ngx_http_latchkey_own_headers);
 
     if (ngx_http_latchkey_add_header(r, "Idempotency-Reference",
                                      &ctx->reference)
@@ -555,7 +589,7 @@ ngx_http_latchkey_mark(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
         return NGX_OK;
     }
 
-    /* by the daemon's clock, as a replay will say it */
+    /* by the daemon's clock, like on a replay */
 
     expires = ctx->expires_ms
               ? ctx->expires_ms
@@ -567,9 +601,14 @@ ngx_http_latchkey_mark(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 }
 
 
+/*
+ * The client gets the headers that a retry will get, although the app sent
+ * others this time.
+ */
+
 ngx_int_t
 ngx_http_latchkey_take_headers(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)
 {
     u_char                       *p;
     ngx_uint_t                    i;
@@ -578,7 +617,7 @@ ngx_http_latchkey_take_headers(ngx_http_request_t *r,
     ngx_table_elt_t              *h;
     ngx_http_latchkey_pointer_t  *pointer;
 
-    block = answer->response.headers;
+    block = decision->response.headers;
 
     p = ngx_pnalloc(r->pool, block.len + 1);
     if (p == NULL) {
@@ -648,8 +687,9 @@ ngx_http_latchkey_replay_headers(ngx_http_request_t *r,
 
 
 /*
- * `line` is "Name: value"; one that is not allowed is left out.  So is one in
- * which another could hide: an app may have completed it by itself.
+ * `line` is "Name: value".  One that is not on the list is skipped, and so is
+ * one that could hide another: an app may have completed the operation itself,
+ * with any bytes.
  */
 
 static ngx_int_t
@@ -769,7 +809,7 @@ ngx_http_latchkey_point_at_each(ngx_http_request_t *r, size_t offset,
 }
 
 
-/* NGX_OK: a replay may carry this header */
+/* NGX_OK: on the list of headers that a replay may carry */
 
 static ngx_int_t
 ngx_http_latchkey_header_allowed(ngx_http_latchkey_loc_conf_t *llcf,
@@ -778,8 +818,10 @@ ngx_http_latchkey_header_allowed(ngx_http_latchkey_loc_conf_t *llcf,
     ngx_str_t   *allowed, *own;
     ngx_uint_t   i;
 
-    for (allowed = ngx_http_latchkey_allowed; allowed->len; allowed++) {
-
+    for (allowed = ngx_http_latchkey_replayed_headers;
+         allowed->len;
+         allowed++)
+    {
         if (name->len < allowed->len
             || ngx_strncasecmp(name->data, allowed->data, allowed->len) != 0)
         {

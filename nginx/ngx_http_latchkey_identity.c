@@ -39,6 +39,11 @@ static ngx_int_t ngx_http_latchkey_map_body(ngx_http_request_t *r,
 
 /* the key */
 
+/*
+ * Walks the list itself: nginx 1.23 joins headers of one name in $http_*,
+ * older versions take the first.
+ */
+
 ngx_int_t
 ngx_http_latchkey_get_key(ngx_http_request_t *r, ngx_str_t *value)
 {
@@ -127,11 +132,11 @@ ngx_http_latchkey_parse_key(ngx_http_request_t *r,
     }
 
     if (ctx->conf->key_uuid && !ngx_http_latchkey_is_uuid(&ctx->key)) {
-        return "the key is not a UUID, which this route asks for";
+        return "the key is not a UUID, which this route requires";
     }
 
     if (ctx->key.len < ctx->conf->key_min) {
-        return "the key is shorter than this route asks for";
+        return "the key is shorter than this route requires";
     }
 
     return NULL;
@@ -190,9 +195,9 @@ ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
     if (value.len == 0) {
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                       "\"idempotency_tenant %V\" is empty for this request, "
-                      "so that nobody knows whose key it is; let "
-                      "authentication refuse such requests, or take the "
-                      "tenant from what all of them have",
+                      "so its key belongs to no one; let authentication "
+                      "refuse such requests, or use a value that all of them "
+                      "have",
                       &llcf->tenant->value);
         return NGX_DECLINED;
     }
@@ -206,7 +211,7 @@ ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
     if (fault) {
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                       "the value of \"idempotency_tenant\" %s and cannot be "
-                      "used; \"hashed\" takes any", fault);
+                      "used; with \"hashed\" any value can", fault);
         return NGX_DECLINED;
     }
 
@@ -215,6 +220,8 @@ ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
     return NGX_OK;
 }
 
+
+/* An HMAC with idempotency_secret, so that a credential is never stored. */
 
 static ngx_int_t
 ngx_http_latchkey_hash_tenant(ngx_http_request_t *r, ngx_str_t *value,
@@ -247,8 +254,8 @@ ngx_http_latchkey_hash_tenant(ngx_http_request_t *r, ngx_str_t *value,
 
 
 /*
- * It goes to the app in a header, where it must mean the same; and it must not
- * pass for the hash of somebody's secret.  NULL: it does neither.
+ * The tenant goes to the app in a header, where it must mean the same; and it
+ * must not look like the hash of a secret.  NULL: it is valid.
  */
 
 static const char *
@@ -279,8 +286,9 @@ ngx_http_latchkey_tenant_fault(ngx_str_t *value)
 
 
 /*
- * What may not stand in a header is escaped, and what is too long ends in a
- * hash of the whole: any scope can be stored, and two stay two.
+ * Characters that are not valid in a header are escaped, and a scope that is
+ * too long ends in a hash of the whole: any scope can be stored, and different
+ * scopes stay different.
  */
 
 ngx_int_t
@@ -371,7 +379,10 @@ ngx_http_latchkey_is_reference(ngx_str_t *text)
     uint64_t              number;
     static const uint8_t  secret[LK_REFERENCE_KEY];
 
-    /* whose it is, the daemon's secret tells; any will do for the form */
+    /*
+     * only the form is checked here, with any secret; the daemon has the real
+     * one
+     */
 
     return latchkey_reference_decode(ngx_http_latchkey_slice(text), secret,
                                      &number)
@@ -434,7 +445,7 @@ ngx_http_latchkey_read_age(ngx_http_request_t *r,
         }
 
         ngx_str_set(detail, "The key is not a UUID of version 7, so it does "
-                            "not tell when the request was made.");
+                            "not contain the time of the request.");
         return NGX_DECLINED;
     }
 
@@ -442,7 +453,8 @@ ngx_http_latchkey_read_age(ngx_http_request_t *r,
         || ngx_http_complex_value(r, llcf->age_source, &value) != NGX_OK
         || value.len == 0)
     {
-        ngx_str_set(detail, "The request does not say when it was made.");
+        ngx_str_set(detail, "The request does not contain the time when it "
+                            "was made.");
         return NGX_DECLINED;
     }
 
@@ -482,6 +494,11 @@ ngx_http_latchkey_say_age(ngx_http_request_t *r, ngx_str_t *detail,
     return NGX_DECLINED;
 }
 
+
+/*
+ * The same request must give the same bytes on every gateway and version: this
+ * is compared with what is stored.
+ */
 
 ngx_int_t
 ngx_http_latchkey_fingerprint_request(ngx_http_request_t *r,
@@ -539,7 +556,7 @@ ngx_http_latchkey_fingerprint_request(ngx_http_request_t *r,
 }
 
 
-/* as it was sent, whatever a rewrite has made of it */
+/* as it was sent, before any rewrite */
 
 static void
 ngx_http_latchkey_request_line(ngx_http_request_t *r,
@@ -566,7 +583,7 @@ ngx_http_latchkey_request_line(ngx_http_request_t *r,
 }
 
 
-/* all of them as one, joined by ", " */
+/* all headers of that name as one, joined by ", " */
 
 static ngx_int_t
 ngx_http_latchkey_content_encoding(ngx_http_request_t *r,
@@ -587,7 +604,7 @@ ngx_http_latchkey_content_encoding(ngx_http_request_t *r,
 
         for (i = 0; i < part->nelts; i++) {
 
-            if (!ngx_http_latchkey_passes_for(&h[i].key, "content-encoding")) {
+            if (!ngx_http_latchkey_resembles(&h[i].key, "content-encoding")) {
                 continue;
             }
 
@@ -663,7 +680,7 @@ ngx_http_latchkey_chosen_headers(ngx_http_request_t *r,
 }
 
 
-/* a body in a temporary file is mapped, *mapped bytes; else it is in memory */
+/* a body in a temporary file is mapped, *mapped bytes; else *mapped is 0 */
 
 static ngx_int_t
 ngx_http_latchkey_map_body(ngx_http_request_t *r, struct lk_slice *body,

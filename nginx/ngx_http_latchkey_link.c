@@ -62,12 +62,12 @@
 #define NGX_HTTP_LATCHKEY_PROBE       100
 
 
-static ngx_uint_t ngx_http_latchkey_link_silent(
+static ngx_uint_t ngx_http_latchkey_link_is_silent(
     ngx_http_latchkey_link_t *link);
 static void ngx_http_latchkey_link_flush(ngx_event_t *ev);
-static void ngx_http_latchkey_link_answer(ngx_http_latchkey_call_t *call,
+static void ngx_http_latchkey_link_finish_call(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
-static void ngx_http_latchkey_link_late(ngx_event_t *ev);
+static void ngx_http_latchkey_link_deadline_handler(ngx_event_t *ev);
 static ngx_int_t ngx_http_latchkey_link_stand_in(
     ngx_http_latchkey_link_t *link, ngx_http_latchkey_call_t *call);
 static ngx_chain_t *ngx_http_latchkey_link_greeting(ngx_pool_t *pool,
@@ -103,6 +103,11 @@ ngx_http_latchkey_link_call(ngx_http_latchkey_servers_t *servers,
 }
 
 
+/*
+ * Takes a call: from here on its handler will be called, once.  It is sent in
+ * the next turn of the event loop.
+ */
+
 ngx_int_t
 ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
     ngx_http_latchkey_call_t *call)
@@ -111,7 +116,7 @@ ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
 
     if (call->busy) {
 
-        /* it is in a queue, and would be in two */
+        /* it is in a queue and must not be in two */
 
         ngx_log_error(NGX_LOG_ALERT, link->log, 0,
                       "idempotency: a call is already in the link");
@@ -129,7 +134,7 @@ ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
 
     if (ngx_http_latchkey_link_broken(link)) {
         link->probe = (link->connection == NULL
-                       && !ngx_http_latchkey_link_silent(link)
+                       && !ngx_http_latchkey_link_is_silent(link)
                        && ngx_current_msec - link->tried
                           >= NGX_HTTP_LATCHKEY_PROBE);
 
@@ -142,7 +147,7 @@ ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
 
     ngx_memzero(&call->timer, sizeof(ngx_event_t));
 
-    call->timer.handler = ngx_http_latchkey_link_late;
+    call->timer.handler = ngx_http_latchkey_link_deadline_handler;
     call->timer.data = link;
     call->timer.log = link->log;
 
@@ -154,7 +159,7 @@ ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
 
     } else if (link->offset || link->greeting.busy) {
 
-        /* behind what is being sent */
+        /* after the call that is partly sent */
 
         ngx_queue_insert_after(ngx_queue_head(&link->waiting), &call->queue);
 
@@ -168,10 +173,10 @@ ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
 }
 
 
-/* has one of the servers accepted and said nothing, since one answered? */
+/* has a server accepted a connection and not answered, since one did? */
 
 static ngx_uint_t
-ngx_http_latchkey_link_silent(ngx_http_latchkey_link_t *link)
+ngx_http_latchkey_link_is_silent(ngx_http_latchkey_link_t *link)
 {
     ngx_uint_t  i;
 
@@ -185,7 +190,10 @@ ngx_http_latchkey_link_silent(ngx_http_latchkey_link_t *link)
 }
 
 
-/* what was queued in one turn of the event loop goes out together */
+/*
+ * Calls queued in one turn of the event loop are sent together.  Without a
+ * connection, one is made, unless a pause is on.
+ */
 
 static void
 ngx_http_latchkey_link_flush(ngx_event_t *ev)
@@ -215,8 +223,13 @@ ngx_http_latchkey_link_flush(ngx_event_t *ev)
 }
 
 
+/*
+ * A reply belongs to the first call in `sent`.  Any other reply breaks the
+ * connection: commands and replies would not match any more.
+ */
+
 ngx_int_t
-ngx_http_latchkey_link_take(ngx_http_latchkey_link_t *link,
+ngx_http_latchkey_link_take_reply(ngx_http_latchkey_link_t *link,
     const struct lk_reply *reply)
 {
     ngx_queue_t               *q;
@@ -239,21 +252,21 @@ ngx_http_latchkey_link_take(ngx_http_latchkey_link_t *link,
             link->pause = NGX_HTTP_LATCHKEY_LINK_PAUSE_MIN;
 
             if (link->npeers > 1
-                && ngx_http_latchkey_link_leave(link, reply))
+                && ngx_http_latchkey_link_leave_daemon(link, reply))
             {
                 return NGX_ERROR;
             }
         }
 
         ngx_queue_remove(q);
-        ngx_http_latchkey_link_answer(call, reply);
+        ngx_http_latchkey_link_finish_call(call, reply);
 
         return link->connection ? NGX_OK : NGX_ERROR;
     }
 
     if (link->offset && reply->type == LK_REPLY_ERROR) {
 
-        /* a command that is too large is refused before its end */
+        /* the daemon refuses a command that is too large before its end */
 
         q = ngx_queue_head(&link->waiting);
         call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
@@ -262,7 +275,7 @@ ngx_http_latchkey_link_take(ngx_http_latchkey_link_t *link,
             link->offset = 0;
 
             ngx_queue_remove(q);
-            ngx_http_latchkey_link_answer(call, reply);
+            ngx_http_latchkey_link_finish_call(call, reply);
 
             ngx_http_latchkey_link_down(link, ngx_http_latchkey_why_closed, 0,
                                         NULL);
@@ -281,7 +294,7 @@ ngx_http_latchkey_link_take(ngx_http_latchkey_link_t *link,
 /* the call is in no queue */
 
 static void
-ngx_http_latchkey_link_answer(ngx_http_latchkey_call_t *call,
+ngx_http_latchkey_link_finish_call(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
     if (call->timer.timer_set) {
@@ -296,7 +309,7 @@ ngx_http_latchkey_link_answer(ngx_http_latchkey_call_t *call,
 
 
 void
-ngx_http_latchkey_link_fail(ngx_queue_t *gone)
+ngx_http_latchkey_link_fail_calls(ngx_queue_t *gone)
 {
     ngx_queue_t               *q;
     ngx_http_latchkey_call_t  *call;
@@ -306,15 +319,20 @@ ngx_http_latchkey_link_fail(ngx_queue_t *gone)
         ngx_queue_remove(q);
 
         call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
-        ngx_http_latchkey_link_answer(call, NULL);
+        ngx_http_latchkey_link_finish_call(call, NULL);
     }
 }
 
 
 /* deadlines */
 
+/*
+ * The deadline of a call.  If the daemon seems to hang, the connection is
+ * closed, and all other calls are sent again on the next one.
+ */
+
 static void
-ngx_http_latchkey_link_late(ngx_event_t *ev)
+ngx_http_latchkey_link_deadline_handler(ngx_event_t *ev)
 {
     ngx_uint_t                 hung;
     ngx_http_latchkey_call_t  *call;
@@ -327,8 +345,8 @@ ngx_http_latchkey_link_late(ngx_event_t *ev)
     if (call->owed) {
 
         /*
-         * A daemon that answers others is slow, not hung: a call that wanted
-         * to wait for a moment only must not make all others start again.
+         * A daemon that replies to others is slow, not hung: one call with a
+         * short deadline must not make all others start again.
          */
 
         hung = ngx_current_msec - link->progress
@@ -337,7 +355,7 @@ ngx_http_latchkey_link_late(ngx_event_t *ev)
 
     } else {
 
-        /* half a command cannot be taken back */
+        /* a call that is partly sent cannot be taken back */
 
         hung = link->offset
                && ngx_queue_head(&link->waiting) == &call->queue;
@@ -354,9 +372,13 @@ ngx_http_latchkey_link_late(ngx_event_t *ev)
                                     NULL);
     }
 
-    ngx_http_latchkey_link_answer(call, NULL);
+    ngx_http_latchkey_link_finish_call(call, NULL);
 }
 
+
+/*
+ * Puts a stand-in after the call in `sent`, for the reply that is still due.
+ */
 
 static ngx_int_t
 ngx_http_latchkey_link_stand_in(ngx_http_latchkey_link_t *link,
@@ -371,7 +393,7 @@ ngx_http_latchkey_link_stand_in(ngx_http_latchkey_link_t *link,
             return NGX_ERROR;
         }
 
-        spare->handler = ngx_http_latchkey_link_swallow;
+        spare->handler = ngx_http_latchkey_link_discard_reply;
         spare->data = link;
 
     } else {
@@ -387,7 +409,7 @@ ngx_http_latchkey_link_stand_in(ngx_http_latchkey_link_t *link,
 
 
 void
-ngx_http_latchkey_link_swallow(ngx_http_latchkey_call_t *call,
+ngx_http_latchkey_link_discard_reply(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
     ngx_http_latchkey_link_t  *link;
@@ -399,6 +421,11 @@ ngx_http_latchkey_link_swallow(ngx_http_latchkey_call_t *call,
 
 
 /* the link itself */
+
+/*
+ * Nothing is connected yet: the first call does that.  The link has a pool of
+ * its own, for the life of the worker.
+ */
 
 ngx_http_latchkey_link_t *
 ngx_http_latchkey_link_create(ngx_http_latchkey_servers_t *servers,
@@ -496,7 +523,7 @@ ngx_http_latchkey_link_greeting(ngx_pool_t *pool,
 
 
 ngx_uint_t
-ngx_http_latchkey_link_leaving(ngx_http_latchkey_servers_t *servers)
+ngx_http_latchkey_link_is_leaving(ngx_http_latchkey_servers_t *servers)
 {
     return servers->link
            && (servers->link->leaving || servers->link->ended);
@@ -519,7 +546,7 @@ ngx_http_latchkey_link_end(ngx_http_latchkey_link_t *link)
         ngx_queue_init(&link->waiting);
     }
 
-    ngx_http_latchkey_link_fail(&gone);
+    ngx_http_latchkey_link_fail_calls(&gone);
 
     if (link->kind->lost) {
         link->kind->lost(link);
@@ -528,8 +555,9 @@ ngx_http_latchkey_link_end(ngx_http_latchkey_link_t *link)
 
 
 /*
- * A claim that was not sent is not sent any more, but a settlement is.  What
- * cannot be taken back, and is of no operation, is answered to a stand-in.
+ * A claim that was not sent is removed, a settlement stays.  A call that
+ * cannot be taken back and settles nothing becomes a stand-in: its owner dies
+ * with the process, and its reply is discarded.
  */
 
 void
@@ -553,7 +581,7 @@ ngx_http_latchkey_link_exiting(ngx_http_latchkey_servers_t *servers)
         call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
 
         if (!call->holds) {
-            call->handler = ngx_http_latchkey_link_swallow;
+            call->handler = ngx_http_latchkey_link_discard_reply;
             call->data = link;
         }
     }
@@ -571,7 +599,7 @@ ngx_http_latchkey_link_exiting(ngx_http_latchkey_servers_t *servers)
         }
 
         if (cut) {
-            call->handler = ngx_http_latchkey_link_swallow;
+            call->handler = ngx_http_latchkey_link_discard_reply;
             call->data = link;
 
         } else {
@@ -598,7 +626,7 @@ ngx_http_latchkey_link_exit(ngx_http_latchkey_servers_t *servers,
 }
 
 
-/* the event loop is over */
+/* the event loop has ended, so this polls by itself */
 
 static void
 ngx_http_latchkey_link_drain(ngx_http_latchkey_link_t *link, ngx_msec_t until)
@@ -618,8 +646,8 @@ ngx_http_latchkey_link_drain(ngx_http_latchkey_link_t *link, ngx_msec_t until)
         if (left <= 0) {
             ngx_log_error(NGX_LOG_ERR, link->log, 0,
                           "idempotency: this worker was terminated before "
-                          "latchkeyd had answered; operations that it held "
-                          "become uncertain when their locks lapse");
+                          "latchkeyd replied; operations that it held become "
+                          "uncertain when their locks lapse");
             return;
         }
 
@@ -656,7 +684,7 @@ ngx_http_latchkey_link_destroy(ngx_http_latchkey_link_t *link)
 {
     ngx_queue_t  gone;
 
-    /* handlers would work for requests that end with this process */
+    /* no handlers: they would work for requests that end with this process */
 
     ngx_queue_init(&gone);
     ngx_http_latchkey_link_close(link, &gone);

@@ -1,6 +1,6 @@
 
 /*
- * A connection to a daemon, as the files of link and await share it.
+ * Calls to the daemon, waiting for results, and the connection for both.
  */
 
 
@@ -17,42 +17,45 @@ typedef struct ngx_http_latchkey_await_s  ngx_http_latchkey_await_t;
 
 /*
  * Called once for each call that was taken.  The reply and what it points to
- * are valid during the handler only.  NULL: the deadline passed or the call
- * could not be sent; call->sent tells whether a daemon may have seen it.
+ * are valid in the handler only.  NULL: the deadline passed or the call could
+ * not be sent; if call->sent is set, a daemon may have seen it.
  */
 typedef void (*ngx_http_latchkey_call_pt)(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
 
 
 /*
- * One command on its way.  It belongs to the caller, must stay where it is
- * until its handler is called, and cannot be taken back.  A call whose
- * connection breaks is sent again on the next one until its deadline: all
- * commands of the gateway may be repeated.
+ * One command in the link.  It belongs to the caller, must not move until its
+ * handler is called, and cannot be taken back.  A call whose connection breaks
+ * is sent again on the next one until its deadline: all commands of the gateway
+ * may be repeated.
  */
 struct ngx_http_latchkey_call_s {
-    ngx_queue_t                      queue;       /* of the link */
+    ngx_queue_t                      queue;       /* in waiting or sent */
     ngx_http_latchkey_call_pt        handler;
     void                            *data;
-    ngx_chain_t                     *out;         /* never changed */
-    ngx_msec_t                       deadline;    /* as ngx_current_msec */
+    ngx_chain_t                     *out;         /* not changed while busy */
+    ngx_msec_t                       deadline;    /* in ngx_current_msec */
 
     ngx_event_t                      timer;       /* of the link */
 
+    /* set by the caller */
     unsigned                         patient:1;   /* waits for a daemon */
-    unsigned                         first:1;     /* before all that wait */
+    unsigned                         first:1;     /* in front of the others */
+    unsigned                         holds:1;     /* still sent at exit */
+
+    /* set by the link */
+    unsigned                         busy:1;      /* in a queue; will end */
     unsigned                         sent:1;      /* as a whole, once */
-    unsigned                         busy:1;      /* the handler will come */
     unsigned                         repeated:1;  /* on another connection */
-    unsigned                         owed:1;      /* of the link */
-    unsigned                         cut:2;       /* of the link */
-    unsigned                         holds:1;     /* of an op: see exit */
+    unsigned                         owed:1;      /* in sent: reply is due */
+    unsigned                         cut:2;       /* connections it broke */
 };
 
 
 /*
- * Settled (NGX_OK: claim again), or nobody will say so (NGX_ERROR: the
- * connection broke).  Called at most once.
+ * NGX_OK: the operation is settled, claim again.  NGX_ERROR: the connection
+ * broke, and no message will come.  Called at most once.
  */
 typedef void (*ngx_http_latchkey_await_pt)(ngx_http_latchkey_await_t *await,
     ngx_int_t rc);
@@ -75,7 +78,7 @@ ngx_chain_t *ngx_http_latchkey_command(ngx_pool_t *pool,
     const ngx_str_t *words, ngx_uint_t n, ngx_chain_t *body,
     ngx_uint_t body_word);
 
-/* what an error reply means, as it may be logged */
+/* what an error reply means, fit for a log */
 const char *ngx_http_latchkey_error_text(struct lk_slice text);
 
 /*
@@ -86,22 +89,22 @@ const char *ngx_http_latchkey_error_text(struct lk_slice text);
 ngx_int_t ngx_http_latchkey_link_call(ngx_http_latchkey_servers_t *servers,
     ngx_http_latchkey_call_t *call);
 
-/* NGX_OK: waiting.  NGX_DECLINED: not possible now, ask again later. */
+/* NGX_OK: waiting.  NGX_DECLINED: not possible now, claim again later. */
 ngx_int_t ngx_http_latchkey_await(ngx_http_latchkey_servers_t *servers,
     ngx_http_latchkey_await_t *await, const ngx_str_t *tenant,
     const ngx_str_t *scope, const ngx_str_t *key, ngx_msec_t ms);
 void ngx_http_latchkey_await_cancel(ngx_http_latchkey_await_t *await);
 
-/* the worker's time is up: what is not stored now will not be */
-ngx_uint_t ngx_http_latchkey_link_leaving(
+/* worker_shutdown_timeout is over: no new connection will be made */
+ngx_uint_t ngx_http_latchkey_link_is_leaving(
     ngx_http_latchkey_servers_t *servers);
 
 /*
- * When a worker ends.  Only what settles operations is sent any more, and only
- * replies to claims are waited for; nothing that a request has asked for.
+ * When a worker ends: from here on only settlements are sent, and only replies
+ * to settlements and claims are waited for.
  */
 void ngx_http_latchkey_link_exiting(ngx_http_latchkey_servers_t *servers);
-/* until all of that is answered, or the time is up; then it is closed */
+/* waits for those replies, until then; closes and frees both links */
 void ngx_http_latchkey_link_exit(ngx_http_latchkey_servers_t *servers,
     ngx_msec_t until);
 
@@ -109,7 +112,7 @@ void ngx_http_latchkey_link_exit(ngx_http_latchkey_servers_t *servers,
 typedef enum {
     NGX_HTTP_LATCHKEY_LINK_DOWN = 0,    /* no connection */
     NGX_HTTP_LATCHKEY_LINK_CONNECTING,
-    NGX_HTTP_LATCHKEY_LINK_GREETING,    /* HELLO is not answered yet */
+    NGX_HTTP_LATCHKEY_LINK_GREETING,    /* no reply to HELLO yet */
     NGX_HTTP_LATCHKEY_LINK_UP
 } ngx_http_latchkey_link_state_e;
 
@@ -117,16 +120,16 @@ typedef enum {
 #define NGX_HTTP_LATCHKEY_LINK_PAUSE_MIN  50
 
 
-/* in what link and await differ */
+/* what differs between the link for calls and the one for waiting */
 
 typedef struct {
-    ngx_uint_t                       level;       /* of what is logged */
-    ngx_uint_t                       again;       /* sent calls survive */
+    ngx_uint_t                       level;       /* of its log messages */
+    ngx_uint_t                       again;       /* repeat lost calls */
 
-    /* true: the reply answers no call and was taken; NULL: none is such */
+    /* 1: a message, not a reply, and taken; NULL: there are none */
     ngx_uint_t                     (*push)(ngx_http_latchkey_link_t *link,
                                          const struct lk_reply *reply);
-    /* a connection that was up is gone; may be NULL */
+    /* a connection that was up is lost; may be NULL */
     void                           (*lost)(ngx_http_latchkey_link_t *link);
 } ngx_http_latchkey_link_kind_t;
 
@@ -134,21 +137,21 @@ typedef struct {
 typedef struct {
     ngx_chain_t                     *greeting;    /* HELLO [AUTH] */
 
-    /* the failure that was logged last since a daemon answered */
+    /* the last failure that was logged; NULL: a daemon answered since */
     const char                      *why;
     ngx_err_t                        err;
 
-    /* it failed, or could not decide, so late: no other is left for it */
+    /* when it failed or could not decide; not used instead of another one */
     ngx_msec_t                       failed;
     unsigned                         bad:1;       /* `failed` is set */
 
-    /* it could not decide, which is logged, and has not decided since */
+    /* it could not decide, has not since, and that is logged */
     unsigned                         unavailable:1;
 } ngx_http_latchkey_peer_t;
 
 
 struct ngx_http_latchkey_link_s {
-    ngx_connection_t                      *connection;  /* NULL: down */
+    ngx_connection_t                      *connection;  /* NULL if DOWN */
     ngx_http_latchkey_servers_t           *servers;
     const ngx_http_latchkey_link_kind_t   *kind;
 
@@ -166,40 +169,41 @@ struct ngx_http_latchkey_link_s {
 
     /* attempts that failed since a daemon answered */
     ngx_uint_t                             failures;
-    ngx_msec_t                             pause;
-    ngx_msec_t                             tried;       /* to connect, last */
-    ngx_msec_t                             lost;        /* the last one, when */
+    ngx_msec_t                             pause;       /* before the next */
+    ngx_msec_t                             tried;       /* last attempt */
+    ngx_msec_t                             lost;        /* last time UP */
 
     ngx_queue_t                            waiting;
-    ngx_queue_t                            sent;
+    ngx_queue_t                            sent;        /* replies are due */
     ngx_queue_t                            spare;       /* stand-ins */
-    size_t                                 offset;
-    ngx_msec_t                             progress;
+    size_t                                 offset;      /* of waiting's head */
+    ngx_msec_t                             progress;    /* last sign of life */
 
+    /* received and not parsed; freed when it is empty and large */
     u_char                                *in;
-    size_t                                 in_len;
+    size_t                                 in_len;      /* <= in_size */
     size_t                                 in_size;
-    size_t                                 in_need;
+    size_t                                 in_need;     /* for a whole reply */
 
     ngx_http_latchkey_call_t               greeting;
     ngx_event_t                            flush;
     ngx_event_t                            timer;
 
-    unsigned                               proven:1;    /* answered a call */
-    unsigned                               told:1;      /* a loss is logged */
+    unsigned                               proven:1;    /* a call had reply */
+    unsigned                               loss_logged:1;
     unsigned                               probe:1;     /* do not pause */
-    unsigned                               leaving:1;   /* its last one */
+    unsigned                               leaving:1;   /* no other is made */
     unsigned                               ended:1;     /* takes no calls */
 };
 
 
-/* the breaker, see link */
+/* is the breaker open? */
 #define ngx_http_latchkey_link_broken(link)                                  \
     ((link)->failures >= (link)->npeers                                      \
      && ngx_current_msec - (link)->lost >= (link)->servers->connect_timeout)
 
 
-/* why a connection is lost: told apart by address, and logged */
+/* why a connection is lost: compared by address, and logged */
 extern const char  ngx_http_latchkey_why_unreachable[];
 extern const char  ngx_http_latchkey_why_silent[];
 extern const char  ngx_http_latchkey_why_refused[];
@@ -211,44 +215,44 @@ extern const char  ngx_http_latchkey_why_unavailable[];
 extern const char  ngx_http_latchkey_why_memory[];
 
 
-/* link */
+/* link; NULL: out of memory */
 ngx_http_latchkey_link_t *ngx_http_latchkey_link_create(
     ngx_http_latchkey_servers_t *servers,
     const ngx_http_latchkey_link_kind_t *kind);
-/* as ngx_http_latchkey_link_call() */
+/* like ngx_http_latchkey_link_call() */
 ngx_int_t ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
     ngx_http_latchkey_call_t *call);
-/* NGX_ERROR: the connection is gone, and the reply with it */
-ngx_int_t ngx_http_latchkey_link_take(ngx_http_latchkey_link_t *link,
+/* NGX_ERROR: the connection is closed, and the reply is freed with it */
+ngx_int_t ngx_http_latchkey_link_take_reply(ngx_http_latchkey_link_t *link,
     const struct lk_reply *reply);
-/* nobody answers these */
-void ngx_http_latchkey_link_fail(ngx_queue_t *gone);
-/* the handler of stand-ins, which are known by it */
-void ngx_http_latchkey_link_swallow(ngx_http_latchkey_call_t *call,
+/* calls their handlers with NULL */
+void ngx_http_latchkey_link_fail_calls(ngx_queue_t *gone);
+/* the handler of stand-ins, which are recognized by it */
+void ngx_http_latchkey_link_discard_reply(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
-/* no connection will be made any more */
+/* closes it for good and fails all calls */
 void ngx_http_latchkey_link_end(ngx_http_latchkey_link_t *link);
 
 /* link_connect */
 void ngx_http_latchkey_link_connect(ngx_http_latchkey_link_t *link);
-/* the pause before the next attempt, or the time for one, is over */
+/* the pause before the next attempt, or the time of one, is over */
 void ngx_http_latchkey_link_timer(ngx_event_t *ev);
 void ngx_http_latchkey_link_greet(ngx_http_latchkey_link_t *link);
 void ngx_http_latchkey_link_greeted(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
 
-/* link_io; each may lose the connection */
+/* link_io; each of them may close the connection */
 void ngx_http_latchkey_link_send(ngx_http_latchkey_link_t *link);
 void ngx_http_latchkey_link_write(ngx_event_t *wev);
 void ngx_http_latchkey_link_read(ngx_event_t *rev);
 
-/* link_down; reply NULL: the daemon did not say why */
+/* loses the connection; reply NULL: the daemon sent no reason */
 void ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link,
     const char *why, ngx_err_t err, const struct lk_reply *reply);
-/* the daemon cannot decide: true, it was left for another one */
-ngx_uint_t ngx_http_latchkey_link_leave(ngx_http_latchkey_link_t *link,
+/* 1: this daemon cannot decide and was left for another one */
+ngx_uint_t ngx_http_latchkey_link_leave_daemon(ngx_http_latchkey_link_t *link,
     const struct lk_reply *reply);
-/* calls that are not to be sent again are put into `gone` */
+/* moves calls that are not to be sent again to `gone` */
 void ngx_http_latchkey_link_close(ngx_http_latchkey_link_t *link,
     ngx_queue_t *gone);
 

@@ -12,15 +12,18 @@
 #define NGX_HTTP_LATCHKEY_LINK_PAUSE_MAX  500
 
 
-/* ms after which a daemon that failed is tried for one that cannot decide */
+/*
+ * ms after which a daemon that failed is tried instead of one that cannot
+ * decide
+ */
 #define NGX_HTTP_LATCHKEY_LINK_BAD        5000
 
 
-/* how the daemon begins to say that this is so for one operation alone */
-#define NGX_HTTP_LATCHKEY_RECORD          "UNAVAILABLE RECORD"
+/* how such a reply begins if it is about one operation alone */
+#define NGX_HTTP_LATCHKEY_ONE_OPERATION          "UNAVAILABLE RECORD"
 
 
-/* a call that breaks so many connections is not sent again */
+/* a call that broke 3 connections is not sent again */
 #define NGX_HTTP_LATCHKEY_CUT_MAX         3
 
 
@@ -31,20 +34,21 @@ static ngx_int_t ngx_http_latchkey_link_events(ngx_connection_t *c,
     ngx_uint_t connected);
 static ngx_uint_t ngx_http_latchkey_link_is_foreign(
     const struct lk_reply *reply);
-static struct lk_slice ngx_http_latchkey_link_told(
+static struct lk_slice ngx_http_latchkey_link_greeting_field(
     const struct lk_reply *reply, const char *name);
 static ngx_int_t ngx_http_latchkey_link_check_store(
     ngx_http_latchkey_link_t *link, const struct lk_reply *reply);
 static void ngx_http_latchkey_link_reset(ngx_http_latchkey_link_t *link);
-static void ngx_http_latchkey_link_tell(ngx_http_latchkey_link_t *link,
+static void ngx_http_latchkey_link_log_loss(ngx_http_latchkey_link_t *link,
     ngx_uint_t up, const char *why, ngx_err_t err,
     const struct lk_reply *reply);
-static void ngx_http_latchkey_link_blame(ngx_queue_t *q, ngx_queue_t *gone);
+static void ngx_http_latchkey_link_count_cut(ngx_queue_t *q,
+    ngx_queue_t *gone);
 static void ngx_http_latchkey_link_put_back(ngx_http_latchkey_link_t *link,
     ngx_queue_t *gone);
 static void ngx_http_latchkey_link_schedule(ngx_http_latchkey_link_t *link,
     ngx_uint_t up);
-static void ngx_http_latchkey_link_refuse(ngx_http_latchkey_link_t *link,
+static void ngx_http_latchkey_link_refuse_calls(ngx_http_latchkey_link_t *link,
     ngx_queue_t *gone);
 
 
@@ -59,19 +63,21 @@ const char  ngx_http_latchkey_why_refused[] =
 const char  ngx_http_latchkey_why_closed[] =
     "closed the connection";
 const char  ngx_http_latchkey_why_malformed[] =
-    "sends what cannot be understood: does \"idempotency_server\" name a "
+    "sends replies that cannot be read: does \"idempotency_server\" name a "
     "latchkeyd?";
 const char  ngx_http_latchkey_why_foreign[] =
-    "is not a latchkeyd, but a Redis or the like, and gets nothing: let "
-    "\"idempotency_server\" name a latchkeyd; a Redis may be the store of one";
+    "is not a latchkeyd but a Redis or similar, and gets nothing: let "
+    "\"idempotency_server\" name a latchkeyd; a Redis can be the store of one";
 const char  ngx_http_latchkey_why_other[] =
-    "keeps another store than the daemon before it: all that "
-    "\"idempotency_server\" names must share one";
+    "has another store than the daemon before it: all daemons of "
+    "\"idempotency_server\" must share one";
 const char  ngx_http_latchkey_why_unavailable[] =
     "cannot decide now, so another daemon is asked";
 const char  ngx_http_latchkey_why_memory[] =
-    "cannot be used: out of memory, or of connections";
+    "cannot be used: out of memory, or out of connections";
 
+
+/* One attempt to connect, to the current server of the list. */
 
 void
 ngx_http_latchkey_link_connect(ngx_http_latchkey_link_t *link)
@@ -94,7 +100,7 @@ ngx_http_latchkey_link_connect(ngx_http_latchkey_link_t *link)
     if (link->failures == 0 && calls
         && calls->state == NGX_HTTP_LATCHKEY_LINK_UP)
     {
-        /* what is awaited happens where the calls are sent to */
+        /* the daemon that gets the calls sends the messages */
         link->peer = calls->peer;
     }
 
@@ -139,8 +145,8 @@ ngx_http_latchkey_link_connect(ngx_http_latchkey_link_t *link)
 
 
 /*
- * worker_shutdown_timeout closes connections; a link that has none at that
- * moment must keep the time itself.
+ * worker_shutdown_timeout closes connections; a link without a connection has
+ * to check the time itself.
  */
 
 static ngx_uint_t
@@ -167,8 +173,9 @@ ngx_http_latchkey_link_out_of_time(void)
 
 
 /*
- * Not ngx_event_connect_peer(): a daemon that is away would be logged at each
- * attempt, and a missing unix socket as critical.
+ * Not ngx_event_connect_peer(): it would log a daemon that is down at each
+ * attempt, and a missing unix socket as critical.  NGX_ERROR: link->connection
+ * may be set nevertheless, and link_down() closes it.
  */
 
 static ngx_int_t
@@ -274,7 +281,7 @@ ngx_http_latchkey_link_timer(ngx_event_t *ev)
 /* greeting */
 
 /*
- * Only an answer shows that somebody is there: a stopped process accepts
+ * Only a reply shows that a daemon is there: a stopped process accepts
  * connections.  Nothing else is sent before it.
  */
 
@@ -304,6 +311,8 @@ ngx_http_latchkey_link_greet(ngx_http_latchkey_link_t *link)
     ngx_http_latchkey_link_send(link);
 }
 
+
+/* The reply to HELLO: UP, or why this is not a daemon to use. */
 
 void
 ngx_http_latchkey_link_greeted(ngx_http_latchkey_call_t *call,
@@ -339,7 +348,7 @@ ngx_http_latchkey_link_greeted(ngx_http_latchkey_call_t *call,
         return;
     }
 
-    if (link->told) {
+    if (link->loss_logged) {
         server = link->servers->list.elts;
         level = ngx_max(NGX_LOG_NOTICE, link->kind->level);
 
@@ -352,7 +361,7 @@ ngx_http_latchkey_link_greeted(ngx_http_latchkey_call_t *call,
 
     link->state = NGX_HTTP_LATCHKEY_LINK_UP;
     link->failures = 0;
-    link->told = 0;
+    link->loss_logged = 0;
 
     for (i = 0; i < link->npeers; i++) {
         link->peers[i].why = NULL;
@@ -363,8 +372,8 @@ ngx_http_latchkey_link_greeted(ngx_http_latchkey_call_t *call,
 
 
 /*
- * A Redis answers HELLO, too, and says what it is; one that is too old for it
- * does not know the command.
+ * A Redis replies to HELLO, too, and names itself; one that is too old does
+ * not know the command.
  */
 
 static ngx_uint_t
@@ -380,16 +389,17 @@ ngx_http_latchkey_link_is_foreign(const struct lk_reply *reply)
     }
 
     return reply->type == LK_REPLY_ARRAY
-           && !latchkey_slice_equal(ngx_http_latchkey_link_told(reply,
-                                                                "server"),
-                                    LK_SLICE("latchkey"));
+           && !latchkey_slice_equal(
+                      ngx_http_latchkey_link_greeting_field(reply, "server"),
+                      LK_SLICE("latchkey"));
 }
 
 
-/* empty: the greeting does not have it */
+/* empty: the greeting has no such field */
 
 static struct lk_slice
-ngx_http_latchkey_link_told(const struct lk_reply *reply, const char *name)
+ngx_http_latchkey_link_greeting_field(const struct lk_reply *reply,
+    const char *name)
 {
     const struct lk_reply  *value;
 
@@ -401,9 +411,9 @@ ngx_http_latchkey_link_told(const struct lk_reply *reply, const char *name)
 
 
 /*
- * Daemons that stand in for each other must decide from the same records: two
- * stores would let an operation run in each.  A single daemon may come back
- * with another store; then there is nothing to hold on to.
+ * Daemons that replace each other must decide from the same operations: with
+ * two stores an operation could run twice.  A single daemon may come back with
+ * another store.
  */
 
 static ngx_int_t
@@ -414,7 +424,7 @@ ngx_http_latchkey_link_check_store(ngx_http_latchkey_link_t *link,
     ngx_http_latchkey_servers_t  *servers;
 
     servers = link->servers;
-    store = ngx_http_latchkey_link_told(reply, "store");
+    store = ngx_http_latchkey_link_greeting_field(reply, "store");
     store.len = ngx_min(store.len, NGX_HTTP_LATCHKEY_STORE_LEN);
 
     if (store.len == servers->store_len
@@ -438,6 +448,12 @@ ngx_http_latchkey_link_check_store(ngx_http_latchkey_link_t *link,
 }
 
 
+/*
+ * The one way to lose a connection: logs why, puts calls back or fails them,
+ * chooses the next server and when to connect to it.  Handlers run last, when
+ * the link is in order again.
+ */
+
 void
 ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
     ngx_err_t err, const struct lk_reply *reply)
@@ -449,7 +465,7 @@ ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
 
     up = (link->state == NGX_HTTP_LATCHKEY_LINK_UP);
 
-    ngx_http_latchkey_link_tell(link, up, why, err, reply);
+    ngx_http_latchkey_link_log_loss(link, up, why, err, reply);
 
     if (link->leaving) {
         ngx_http_latchkey_link_end(link);
@@ -482,10 +498,10 @@ ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
     if (ngx_http_latchkey_link_broken(link)
         && link->failures % link->npeers == 0)
     {
-        ngx_http_latchkey_link_refuse(link, &gone);
+        ngx_http_latchkey_link_refuse_calls(link, &gone);
     }
 
-    ngx_http_latchkey_link_fail(&gone);
+    ngx_http_latchkey_link_fail_calls(&gone);
 
     if (up && link->kind->lost) {
         link->kind->lost(link);
@@ -493,14 +509,14 @@ ngx_http_latchkey_link_down(ngx_http_latchkey_link_t *link, const char *why,
 }
 
 
-/* the reply answers the first of what is sent, which is still there */
+/* the reply is for the first call in `sent`, which is still there */
 
 ngx_uint_t
-ngx_http_latchkey_link_leave(ngx_http_latchkey_link_t *link,
+ngx_http_latchkey_link_leave_daemon(ngx_http_latchkey_link_t *link,
     const struct lk_reply *reply)
 {
     ngx_uint_t                   i;
-    struct lk_decision             answer;
+    struct lk_decision           decision;
     ngx_http_latchkey_link_t    *await;
     ngx_http_latchkey_peer_t    *peer, *other;
     ngx_http_latchkey_server_t  *server;
@@ -523,10 +539,10 @@ ngx_http_latchkey_link_leave(ngx_http_latchkey_link_t *link,
     }
 
     if (!link->kind->again || link->leaving
-        || latchkey_decision_read(reply, &answer) != LK_UNAVAILABLE
-        || (reply->text.len >= sizeof(NGX_HTTP_LATCHKEY_RECORD) - 1
-            && ngx_strncmp(reply->text.data, NGX_HTTP_LATCHKEY_RECORD,
-                           sizeof(NGX_HTTP_LATCHKEY_RECORD) - 1)
+        || latchkey_decision_read(reply, &decision) != LK_UNAVAILABLE
+        || (reply->text.len >= sizeof(NGX_HTTP_LATCHKEY_ONE_OPERATION) - 1
+            && ngx_strncmp(reply->text.data, NGX_HTTP_LATCHKEY_ONE_OPERATION,
+                           sizeof(NGX_HTTP_LATCHKEY_ONE_OPERATION) - 1)
                == 0))
     {
         return 0;
@@ -569,8 +585,9 @@ ngx_http_latchkey_link_leave(ngx_http_latchkey_link_t *link,
 
 
 /*
- * A daemon that stands still may find what we sent it much later.  It begins
- * no claim of a connection that is closed, and over TCP only a reset says so.
+ * A daemon that is stopped may read what was sent to it much later.  It starts
+ * no claim of a connection that is closed, and over TCP only a reset shows
+ * that.
  */
 
 static void
@@ -595,10 +612,10 @@ ngx_http_latchkey_link_reset(ngx_http_latchkey_link_t *link)
 }
 
 
-/* each failure of each server once, until one answers */
+/* logs each failure of each server once, until one answers */
 
 static void
-ngx_http_latchkey_link_tell(ngx_http_latchkey_link_t *link, ngx_uint_t up,
+ngx_http_latchkey_link_log_loss(ngx_http_latchkey_link_t *link, ngx_uint_t up,
     const char *why, ngx_err_t err, const struct lk_reply *reply)
 {
     ngx_uint_t                   level;
@@ -621,14 +638,14 @@ ngx_http_latchkey_link_tell(ngx_http_latchkey_link_t *link, ngx_uint_t up,
 
     if (up && why == ngx_http_latchkey_why_closed) {
 
-        /* a restart is announced by what follows, if it takes long */
+        /* a restart that takes long is logged by the next failure */
 
         level = ngx_queue_empty(&link->sent) ? NGX_LOG_INFO : NGX_LOG_WARN;
         level = ngx_max(level, link->kind->level);
     }
 
     if (level <= ngx_max(NGX_LOG_WARN, link->kind->level)) {
-        link->told = 1;
+        link->loss_logged = 1;
     }
 
     error = reply && reply->type == LK_REPLY_ERROR
@@ -675,16 +692,16 @@ ngx_http_latchkey_link_close(ngx_http_latchkey_link_t *link, ngx_queue_t *gone)
     }
 
     /*
-     * One that never gets through must not hold up all others: neither one
-     * that is cut off, nor one that is never answered though it is next.
+     * A call that never succeeds must not hold up the others: neither one that
+     * is cut off, nor one that gets no reply though it is first.
      */
 
     if (up && !ngx_queue_empty(&link->sent)) {
-        ngx_http_latchkey_link_blame(ngx_queue_head(&link->sent), gone);
+        ngx_http_latchkey_link_count_cut(ngx_queue_head(&link->sent), gone);
     }
 
     if (link->offset) {
-        ngx_http_latchkey_link_blame(ngx_queue_head(&link->waiting), gone);
+        ngx_http_latchkey_link_count_cut(ngx_queue_head(&link->waiting), gone);
         link->offset = 0;
     }
 
@@ -693,13 +710,13 @@ ngx_http_latchkey_link_close(ngx_http_latchkey_link_t *link, ngx_queue_t *gone)
 
 
 static void
-ngx_http_latchkey_link_blame(ngx_queue_t *q, ngx_queue_t *gone)
+ngx_http_latchkey_link_count_cut(ngx_queue_t *q, ngx_queue_t *gone)
 {
     ngx_http_latchkey_call_t  *call;
 
     call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
 
-    if (call->handler == ngx_http_latchkey_link_swallow) {
+    if (call->handler == ngx_http_latchkey_link_discard_reply) {
         return;
     }
 
@@ -711,7 +728,7 @@ ngx_http_latchkey_link_blame(ngx_queue_t *q, ngx_queue_t *gone)
 }
 
 
-/* from the last to the first, so that their order stays */
+/* from the last to the first, which keeps their order */
 
 static void
 ngx_http_latchkey_link_put_back(ngx_http_latchkey_link_t *link,
@@ -727,7 +744,7 @@ ngx_http_latchkey_link_put_back(ngx_http_latchkey_link_t *link,
         call = ngx_queue_data(q, ngx_http_latchkey_call_t, queue);
         call->owed = 0;
 
-        if (call->handler == ngx_http_latchkey_link_swallow) {
+        if (call->handler == ngx_http_latchkey_link_discard_reply) {
             ngx_queue_insert_head(&link->spare, q);
 
         } else if (link->kind->again) {
@@ -741,6 +758,11 @@ ngx_http_latchkey_link_put_back(ngx_http_latchkey_link_t *link,
 }
 
 
+/*
+ * Pauses grow from 50 to 500 ms, with a random part, so that workers do not
+ * connect all at once.
+ */
+
 static void
 ngx_http_latchkey_link_schedule(ngx_http_latchkey_link_t *link, ngx_uint_t up)
 {
@@ -748,7 +770,7 @@ ngx_http_latchkey_link_schedule(ngx_http_latchkey_link_t *link, ngx_uint_t up)
 
     if (up ? link->proven : link->failures % link->npeers) {
 
-        /* it was good, or there is another one: at once */
+        /* it worked before, or there is another server: connect at once */
 
         ngx_post_event(&link->flush, &ngx_posted_events);
         return;
@@ -763,10 +785,10 @@ ngx_http_latchkey_link_schedule(ngx_http_latchkey_link_t *link, ngx_uint_t up)
 }
 
 
-/* who has not been sent and does not want to wait */
+/* calls that were not sent and are not patient */
 
 static void
-ngx_http_latchkey_link_refuse(ngx_http_latchkey_link_t *link,
+ngx_http_latchkey_link_refuse_calls(ngx_http_latchkey_link_t *link,
     ngx_queue_t *gone)
 {
     ngx_queue_t               *q, *next;

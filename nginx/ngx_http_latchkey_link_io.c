@@ -16,15 +16,16 @@
 
 #define NGX_HTTP_LATCHKEY_IN_SIZE     16384
 #define NGX_HTTP_LATCHKEY_IN_KEEP     (256 * 1024)
-/* the largest idempotency_response_max, and what comes with it */
+/* the largest idempotency_response_max, and headers with it */
 #define NGX_HTTP_LATCHKEY_IN_MAX      (320 * 1024 * 1024)
 
 #define NGX_HTTP_LATCHKEY_NODES       128
 
 
-static ngx_chain_t *ngx_http_latchkey_fill_link(ngx_chain_t *cl, ngx_buf_t *b,
-    u_char *pos, u_char *last);
-static u_char *ngx_http_latchkey_announce(u_char *p, u_char sign, size_t n);
+static ngx_chain_t *ngx_http_latchkey_fill_chain_link(ngx_chain_t *cl,
+    ngx_buf_t *b, u_char *pos, u_char *last);
+static u_char *ngx_http_latchkey_write_length(u_char *p, u_char sign,
+    size_t n);
 static void ngx_http_latchkey_link_gather(ngx_http_latchkey_link_t *link,
     ngx_iovec_t *vec);
 static void ngx_http_latchkey_link_advance(ngx_http_latchkey_link_t *link,
@@ -33,6 +34,8 @@ static void ngx_http_latchkey_link_receive(ngx_http_latchkey_link_t *link);
 static ngx_int_t ngx_http_latchkey_link_room(ngx_http_latchkey_link_t *link);
 static ngx_int_t ngx_http_latchkey_link_parse(ngx_http_latchkey_link_t *link);
 
+
+/* Counts first, allocates once, then writes. */
 
 ngx_chain_t *
 ngx_http_latchkey_command(ngx_pool_t *pool, const ngx_str_t *words,
@@ -73,7 +76,9 @@ ngx_http_latchkey_command(ngx_pool_t *pool, const ngx_str_t *words,
 
         if (body_size != words[body_word].len) {
 
-            /* one byte more or less, and every later command is garbage */
+            /*
+             * one byte more or less would make all later commands unreadable
+             */
 
             ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
                           "idempotency: a command announces %uz bytes and "
@@ -94,17 +99,18 @@ ngx_http_latchkey_command(ngx_pool_t *pool, const ngx_str_t *words,
     out = cl;
     start = p;
 
-    p = ngx_http_latchkey_announce(p, '*', n);
+    p = ngx_http_latchkey_write_length(p, '*', n);
 
     for (i = 0; i < n; i++) {
-        p = ngx_http_latchkey_announce(p, '$', words[i].len);
+        p = ngx_http_latchkey_write_length(p, '$', words[i].len);
 
         if (body && i == body_word) {
-            cl = ngx_http_latchkey_fill_link(cl, b++, start, p);
+            cl = ngx_http_latchkey_fill_chain_link(cl, b++, start, p);
 
             for (block = body; block; block = block->next) {
-                cl = ngx_http_latchkey_fill_link(cl, b++, block->buf->pos,
-                                                 block->buf->last);
+                cl = ngx_http_latchkey_fill_chain_link(cl, b++,
+                                                       block->buf->pos,
+                                                       block->buf->last);
             }
 
             start = p;
@@ -113,26 +119,26 @@ ngx_http_latchkey_command(ngx_pool_t *pool, const ngx_str_t *words,
             p = ngx_cpymem(p, words[i].data, words[i].len);
 
         } else {
-            cl = ngx_http_latchkey_fill_link(cl, b++, start, p);
-            cl = ngx_http_latchkey_fill_link(cl, b++, words[i].data,
-                                             words[i].data + words[i].len);
+            cl = ngx_http_latchkey_fill_chain_link(cl, b++, start, p);
+            cl = ngx_http_latchkey_fill_chain_link(cl, b++, words[i].data,
+                                               words[i].data + words[i].len);
             start = p;
         }
 
         *p++ = CR; *p++ = LF;
     }
 
-    (void) ngx_http_latchkey_fill_link(cl, b, start, p);
+    (void) ngx_http_latchkey_fill_chain_link(cl, b, start, p);
     cl->next = NULL;
 
     return out;
 }
 
 
-/* the links of a command stand side by side; returns the next */
+/* the links of a command are one array; returns the next */
 
 static ngx_chain_t *
-ngx_http_latchkey_fill_link(ngx_chain_t *cl, ngx_buf_t *b, u_char *pos,
+ngx_http_latchkey_fill_chain_link(ngx_chain_t *cl, ngx_buf_t *b, u_char *pos,
     u_char *last)
 {
     b->pos = pos;
@@ -146,10 +152,13 @@ ngx_http_latchkey_fill_link(ngx_chain_t *cl, ngx_buf_t *b, u_char *pos,
 }
 
 
-/* a dozen times for each command, where ngx_sprintf() would be half of it */
+/*
+ * called a dozen times for each command; ngx_sprintf() would take half of its
+ * time
+ */
 
 static u_char *
-ngx_http_latchkey_announce(u_char *p, u_char sign, size_t n)
+ngx_http_latchkey_write_length(u_char *p, u_char sign, size_t n)
 {
     u_char  *start, digits[NGX_SIZE_T_LEN];
 
@@ -170,8 +179,8 @@ ngx_http_latchkey_announce(u_char *p, u_char sign, size_t n)
 
 
 /*
- * The sentence behind a code may repeat what was sent, keys and passwords
- * included, and whoever sends it need not be a latchkeyd: it is not logged.
+ * Only the code of an error is logged: the sentence after it may repeat what
+ * was sent, keys and passwords included, and the peer need not be a latchkeyd.
  */
 
 const char *
@@ -185,15 +194,16 @@ ngx_http_latchkey_error_text(struct lk_slice text)
         const char  *meaning;
     } errors[] = {
         { "UNAVAILABLE", "UNAVAILABLE (its store: see the log of latchkeyd)" },
-        { "NOAUTH", "NOAUTH (it wants a password)" },
+        { "NOAUTH", "NOAUTH (it requires a password)" },
         { "WRONGPASS", "WRONGPASS (user or password is wrong)" },
         { "NOPERM", "NOPERM (its user does not have the role \"use\")" },
         { "ERR TOO LARGE", "ERR TOO LARGE (more than its "
                            "courier.request_bytes)" },
         { "ERR ACCEPT: courier.gateway", "ERR (its courier.gateway is not "
                                          "set)" },
-        { "ERR a Redis store", "ERR (a Redis store keeps no requests for "
-                               "later; the embedded one and PostgreSQL do)" },
+        { "ERR a Redis store", "ERR (a Redis store does not store requests "
+                               "for later; the embedded store and PostgreSQL "
+                               "do)" },
         { "ERR AWAIT", "ERR (its limits.waiters)" },
         { "ERR max number of clients", "ERR (it has as many clients as its "
                                        "limits allow)" },
@@ -235,7 +245,7 @@ ngx_http_latchkey_link_write(ngx_event_t *wev)
     err = 0;
     len = sizeof(int);
 
-    /* as in ngx_http_upstream_test_connect(): some return the error here */
+    /* like ngx_http_upstream_test_connect(): some systems return the error */
 
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len) == -1) {
         err = ngx_socket_errno;
@@ -250,6 +260,8 @@ ngx_http_latchkey_link_write(ngx_event_t *wev)
     ngx_http_latchkey_link_greet(link);
 }
 
+
+/* Sends as much as the socket takes, from the chains of the waiting calls. */
 
 void
 ngx_http_latchkey_link_send(ngx_http_latchkey_link_t *link)
@@ -276,7 +288,7 @@ ngx_http_latchkey_link_send(ngx_http_latchkey_link_t *link)
 
         if (n == NGX_ERROR) {
 
-            /* a daemon that hangs up may have said why */
+            /* a daemon that closes the connection may have sent a reason */
 
             c->read->ready = 1;
             c->read->available = -1;
@@ -308,6 +320,11 @@ ngx_http_latchkey_link_send(ngx_http_latchkey_link_t *link)
     }
 }
 
+
+/*
+ * Fills the vector from link->offset on, with as many calls as fit.  Before
+ * the greeting has its reply, only the greeting.
+ */
 
 static void
 ngx_http_latchkey_link_gather(ngx_http_latchkey_link_t *link,
@@ -356,7 +373,7 @@ ngx_http_latchkey_link_gather(ngx_http_latchkey_link_t *link,
 }
 
 
-/* n bytes more are sent */
+/* n more bytes are sent: calls that are complete move to `sent` */
 
 static void
 ngx_http_latchkey_link_advance(ngx_http_latchkey_link_t *link, size_t n)
@@ -413,9 +430,9 @@ ngx_http_latchkey_link_read(ngx_event_t *rev)
     if (c->close) {
 
         /*
-         * worker_shutdown_timeout: it ends requests, and those have something
-         * to say to the daemon yet.  This connection is used as long as it
-         * lasts; no other is made.
+         * worker_shutdown_timeout: nginx ends requests, and they have
+         * operations to settle.  This connection is used as long as it lasts;
+         * no other is made.
          */
 
         c->close = 0;
@@ -427,14 +444,14 @@ ngx_http_latchkey_link_read(ngx_event_t *rev)
             return;
         }
 
-        /* and it does not last for ever */
+        /* for at most that time */
 
         ngx_add_timer(&link->timer, link->servers->connect_timeout);
     }
 
     if (link->state == NGX_HTTP_LATCHKEY_LINK_CONNECTING) {
 
-        /* the write event tells more */
+        /* the write event has the error */
 
         return;
     }
@@ -442,6 +459,11 @@ ngx_http_latchkey_link_read(ngx_event_t *rev)
     ngx_http_latchkey_link_receive(link);
 }
 
+
+/*
+ * Reads until the socket is empty; each whole reply is handled at once, and
+ * may close the connection.
+ */
 
 static void
 ngx_http_latchkey_link_receive(ngx_http_latchkey_link_t *link)
@@ -485,7 +507,7 @@ ngx_http_latchkey_link_receive(ngx_http_latchkey_link_t *link)
 }
 
 
-/* by what has come, not by what is announced */
+/* grows by what was received, never by what is announced */
 
 static ngx_int_t
 ngx_http_latchkey_link_room(ngx_http_latchkey_link_t *link)
@@ -524,7 +546,7 @@ ngx_http_latchkey_link_room(ngx_http_latchkey_link_t *link)
 }
 
 
-/* NGX_ERROR: the connection is gone */
+/* NGX_ERROR: the connection is closed */
 
 static ngx_int_t
 ngx_http_latchkey_link_parse(ngx_http_latchkey_link_t *link)
@@ -557,7 +579,7 @@ ngx_http_latchkey_link_parse(ngx_http_latchkey_link_t *link)
         pos += used;
         link->in_need = 0;
 
-        if (ngx_http_latchkey_link_take(link, nodes) != NGX_OK) {
+        if (ngx_http_latchkey_link_take_reply(link, nodes) != NGX_OK) {
             return NGX_ERROR;
         }
     }

@@ -17,16 +17,33 @@
 #include <openssl/rand.h>
 
 
-#define NGX_HTTP_LATCHKEY_RETRY      1000   /* ms, when the daemon is away */
+#define NGX_HTTP_LATCHKEY_RETRY      1000   /* ms, when no daemon is reached */
 
 
-/* the question, which lives until the daemon answered it */
+/*
+ * Fills in the command, at most 4 words, except words[1], which is the tenant.
+ * NGX_DECLINED: it cannot be asked; *kind and *fault are why.
+ */
+typedef ngx_int_t (*ngx_http_latchkey_question_pt)(ngx_http_request_t *r,
+    ngx_str_t *words, ngx_uint_t *n, enum lk_problem_kind *kind,
+    const char **fault);
+
+/*
+ * Sends what is known of an operation and returns what
+ * ngx_http_finalize_request() wants.  NGX_DECLINED: nothing was sent, because
+ * the reply is not an operation.
+ */
+typedef ngx_int_t (*ngx_http_latchkey_respond_pt)(ngx_http_request_t *r,
+    const struct lk_reply *operation);
+
+
+/* a question to the daemon; it lives until its call is over */
 
 typedef struct {
     ngx_pool_t                      *pool;
-    ngx_http_request_t              *request;     /* NULL: it is gone */
+    ngx_http_request_t              *request;     /* NULL: it has ended */
     ngx_pool_cleanup_t              *cleanup;     /* of the request */
-    ngx_http_latchkey_told_pt        told;
+    ngx_http_latchkey_respond_pt     respond;
     ngx_http_latchkey_call_t         call;
 } ngx_http_latchkey_query_t;
 
@@ -36,7 +53,7 @@ typedef struct {
 #define NGX_HTTP_LATCHKEY_RATE_KEY   32
 
 
-/* a caller's bucket; the one that was not used for longest is given away */
+/* a caller's bucket; the least recently used one of a set is reused */
 
 typedef struct {
     uint64_t                         hash;
@@ -52,7 +69,7 @@ typedef struct {
 } ngx_http_latchkey_rates_t;
 
 
-/* what is shown of a record; nothing else ever is */
+/* members that are shown of an operation; nothing else ever is */
 
 typedef enum {
     NGX_HTTP_LATCHKEY_SHOW_TEXT = 0,
@@ -62,7 +79,7 @@ typedef enum {
 
 
 typedef struct {
-    const char                      *name;        /* of the daemon */
+    const char                      *name;        /* in the reply */
     const char                      *member;
     ngx_http_latchkey_show_e         as;
 } ngx_http_latchkey_member_t;
@@ -70,12 +87,12 @@ typedef struct {
 
 static ngx_int_t ngx_http_latchkey_query_ask(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *words, ngx_uint_t n,
-    ngx_http_latchkey_told_pt told);
+    ngx_http_latchkey_respond_pt respond);
 static void ngx_http_latchkey_query_gone(void *data);
-static void ngx_http_latchkey_query_answered(ngx_http_latchkey_call_t *call,
+static void ngx_http_latchkey_query_reply(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
-static ngx_int_t ngx_http_latchkey_query_answer(ngx_http_request_t *r,
-    ngx_http_latchkey_told_pt told, const struct lk_reply *reply);
+static ngx_int_t ngx_http_latchkey_query_respond(ngx_http_request_t *r,
+    ngx_http_latchkey_respond_pt respond, const struct lk_reply *reply);
 static ngx_int_t ngx_http_latchkey_init_rates(ngx_shm_zone_t *zone,
     void *data);
 static uint64_t ngx_http_latchkey_rate_place(
@@ -92,7 +109,7 @@ static ngx_int_t ngx_http_latchkey_status_lookup(ngx_http_request_t *r,
     const char **fault);
 static ngx_int_t ngx_http_latchkey_status_arg(ngx_http_request_t *r,
     const char *name, ngx_str_t *value);
-static ngx_int_t ngx_http_latchkey_status_told(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_status_respond(ngx_http_request_t *r,
     const struct lk_reply *reply);
 static ngx_int_t ngx_http_latchkey_status_show(struct lk_buf *json,
     const struct lk_reply *reply);
@@ -101,24 +118,29 @@ static ngx_int_t ngx_http_latchkey_status_member(struct lk_buf *json,
 static ngx_int_t ngx_http_latchkey_operation_words(ngx_http_request_t *r,
     ngx_str_t *words, ngx_uint_t *n, enum lk_problem_kind *kind,
     const char **fault);
-static ngx_int_t ngx_http_latchkey_operation_told(ngx_http_request_t *r,
-    const struct lk_reply *record);
-static void ngx_http_latchkey_operation_uncache(ngx_http_request_t *r);
-static ngx_int_t ngx_http_latchkey_operation_answer(
-    const struct lk_reply *record, struct lk_decision *answer);
+static ngx_int_t ngx_http_latchkey_operation_respond(ngx_http_request_t *r,
+    const struct lk_reply *operation);
+static ngx_int_t ngx_http_latchkey_operation_decision(
+    const struct lk_reply *operation, struct lk_decision *decision);
 static struct lk_slice ngx_http_latchkey_operation_text(
-    const struct lk_reply *record, const char *name);
+    const struct lk_reply *operation, const char *name);
 static uint64_t ngx_http_latchkey_operation_number(
-    const struct lk_reply *record, const char *name);
+    const struct lk_reply *operation, const char *name);
 static ngx_chain_t *ngx_http_latchkey_operation_progress(
     ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_reply *record, ngx_uint_t runs);
+    const struct lk_reply *operation, ngx_uint_t runs);
 static ngx_int_t ngx_http_latchkey_query(ngx_http_request_t *r,
-    ngx_http_latchkey_words_pt words, ngx_http_latchkey_told_pt told);
+    ngx_http_latchkey_question_pt words, ngx_http_latchkey_respond_pt respond);
 static ngx_int_t ngx_http_latchkey_query_problem(ngx_http_request_t *r,
     enum lk_problem_kind kind, const char *detail, ngx_msec_t retry_after);
-static ngx_int_t ngx_http_latchkey_rate(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_rate_check(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *caller, ngx_msec_t *wait);
+
+
+static ngx_str_t  ngx_http_latchkey_cache_headers[] = {
+    ngx_string("Cache-Control"),
+    ngx_null_string
+};
 
 
 static ngx_http_latchkey_member_t  ngx_http_latchkey_members[] = {
@@ -138,9 +160,11 @@ static ngx_http_latchkey_member_t  ngx_http_latchkey_members[] = {
 
 /* the question */
 
+/* Both handlers: checks method, tenant and rate, then asks the daemon. */
+
 static ngx_int_t
 ngx_http_latchkey_query(ngx_http_request_t *r,
-    ngx_http_latchkey_words_pt words, ngx_http_latchkey_told_pt told)
+    ngx_http_latchkey_question_pt words, ngx_http_latchkey_respond_pt respond)
 {
     ngx_int_t                      rc;
     ngx_str_t                      command[4], allow;
@@ -173,7 +197,7 @@ ngx_http_latchkey_query(ngx_http_request_t *r,
     if (rc == NGX_DECLINED) {
         return ngx_http_latchkey_query_problem(r, LK_PROBLEM_TENANT_MISSING,
                                     "Operations belong to a caller, and this "
-                                    "request does not say who it is from.",
+                                    "request does not identify its caller.",
                                     0);
     }
 
@@ -181,11 +205,13 @@ ngx_http_latchkey_query(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    /* a question that cannot be answered is one, too */
+    /* a question with a mistake counts, too */
 
-    if (ngx_http_latchkey_rate(r, llcf, &command[1], &wait) == NGX_BUSY) {
+    if (ngx_http_latchkey_rate_check(r, llcf, &command[1], &wait)
+        == NGX_BUSY)
+    {
         return ngx_http_latchkey_query_problem(r, LK_PROBLEM_LIMITED,
-                                    "There were too many questions about "
+                                    "There were too many lookups of "
                                     "operations; ask again later.", wait);
     }
 
@@ -202,14 +228,14 @@ ngx_http_latchkey_query(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    return ngx_http_latchkey_query_ask(r, llcf, command, n, told);
+    return ngx_http_latchkey_query_ask(r, llcf, command, n, respond);
 }
 
 
 static ngx_int_t
 ngx_http_latchkey_query_ask(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *words, ngx_uint_t n,
-    ngx_http_latchkey_told_pt told)
+    ngx_http_latchkey_respond_pt respond)
 {
     ngx_int_t                   rc;
     ngx_pool_t                 *pool;
@@ -223,7 +249,7 @@ ngx_http_latchkey_query_ask(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    /* the call cannot be taken back, so nothing of it is in r->pool */
+    /* the call outlives the request, so nothing of it is in r->pool */
 
     pool = ngx_create_pool(2048, ngx_cycle->log);
     if (pool == NULL) {
@@ -246,8 +272,8 @@ ngx_http_latchkey_query_ask(ngx_http_request_t *r,
     query->pool = pool;
     query->request = r;
     query->cleanup = cln;
-    query->told = told;
-    query->call.handler = ngx_http_latchkey_query_answered;
+    query->respond = respond;
+    query->call.handler = ngx_http_latchkey_query_reply;
     query->call.data = query;
     query->call.deadline = ngx_current_msec + llcf->timeout;
     query->call.out = ngx_http_latchkey_command(pool, copies, n, NULL, 0);
@@ -259,7 +285,7 @@ ngx_http_latchkey_query_ask(ngx_http_request_t *r,
 
     if (rc != NGX_OK) {
         ngx_destroy_pool(pool);
-        return ngx_http_latchkey_query_answer(r, told, NULL);
+        return ngx_http_latchkey_query_respond(r, respond, NULL);
     }
 
     cln->handler = ngx_http_latchkey_query_gone;
@@ -277,6 +303,8 @@ failed:
 }
 
 
+/* The request ended first: the reply will be discarded. */
+
 static void
 ngx_http_latchkey_query_gone(void *data)
 {
@@ -289,7 +317,7 @@ ngx_http_latchkey_query_gone(void *data)
 /* the answer */
 
 static void
-ngx_http_latchkey_query_answered(ngx_http_latchkey_call_t *call,
+ngx_http_latchkey_query_reply(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
     ngx_connection_t           *c;
@@ -306,7 +334,7 @@ ngx_http_latchkey_query_answered(ngx_http_latchkey_call_t *call,
         ngx_http_set_log_request(c->log, r);
 
         ngx_http_finalize_request(r,
-                  ngx_http_latchkey_query_answer(r, query->told, reply));
+                  ngx_http_latchkey_query_respond(r, query->respond, reply));
         ngx_http_run_posted_requests(c);
     }
 
@@ -315,14 +343,14 @@ ngx_http_latchkey_query_answered(ngx_http_latchkey_call_t *call,
 
 
 static ngx_int_t
-ngx_http_latchkey_query_answer(ngx_http_request_t *r,
-    ngx_http_latchkey_told_pt told, const struct lk_reply *reply)
+ngx_http_latchkey_query_respond(ngx_http_request_t *r,
+    ngx_http_latchkey_respond_pt respond, const struct lk_reply *reply)
 {
     ngx_int_t  rc;
 
     if (reply && reply->type == LK_REPLY_NIL) {
 
-        /* nobody's, or somebody else's: the daemon does not say, either */
+        /* there is none, or it is another tenant's: the reply is the same */
 
         return ngx_http_latchkey_query_problem(r, LK_PROBLEM_NOT_FOUND, "",
                                                0);
@@ -331,7 +359,7 @@ ngx_http_latchkey_query_answer(ngx_http_request_t *r,
     if (reply && reply->type == LK_REPLY_ARRAY
         && ngx_http_latchkey_query_find(reply, "state"))
     {
-        rc = told(r, reply);
+        rc = respond(r, reply);
 
         if (rc != NGX_DECLINED) {
             return rc;
@@ -340,13 +368,13 @@ ngx_http_latchkey_query_answer(ngx_http_request_t *r,
 
     if (reply && reply->type == LK_REPLY_ERROR) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "latchkeyd did not say what became of an operation: %s",
+                      "latchkeyd did not report the state of an operation: %s",
                       ngx_http_latchkey_error_text(reply->text));
     }
 
     return ngx_http_latchkey_query_problem(r, LK_PROBLEM_UNAVAILABLE,
-                                    "What became of the operation cannot be "
-                                    "found out right now.",
+                                    "The state of the operation cannot be "
+                                    "determined right now.",
                                     NGX_HTTP_LATCHKEY_RETRY);
 }
 
@@ -391,7 +419,7 @@ ngx_http_latchkey_query_problem(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    return ngx_http_latchkey_send(r, out);
+    return ngx_http_latchkey_send_response(r, out);
 }
 
 
@@ -402,7 +430,7 @@ ngx_http_latchkey_rate_init(ngx_conf_t *cf)
     ngx_http_latchkey_main_conf_t  *lmcf;
     static ngx_str_t                name = ngx_string("latchkey_rates");
 
-    /* always the same, so that a new configuration finds it filled */
+    /* the same name, so that a new configuration finds it filled */
 
     size = ngx_align(sizeof(ngx_http_latchkey_rates_t) * 33 / 32,
                      ngx_pagesize)
@@ -447,12 +475,12 @@ ngx_http_latchkey_init_rates(ngx_shm_zone_t *zone, void *data)
 
 
 /*
- * A token of this caller's bucket in the zone.  NGX_BUSY: over the rate, and
- * there will be one after `wait` ms.
+ * Takes a token of this caller's bucket.  NGX_BUSY: over the rate; there will
+ * be one after *wait ms.
  */
 
 static ngx_int_t
-ngx_http_latchkey_rate(ngx_http_request_t *r,
+ngx_http_latchkey_rate_check(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *caller, ngx_msec_t *wait)
 {
     uint64_t                        hash, size, rate, passed;
@@ -486,7 +514,7 @@ ngx_http_latchkey_rate(ngx_http_request_t *r,
 
     bucket = ngx_http_latchkey_find_bucket(rates, hash);
 
-    /* workers read the clock at different times: it may seem to go back */
+    /* workers update their clocks at different times: it may go back */
 
     passed = ngx_max((ngx_msec_int_t) (ngx_current_msec - bucket->last), 0);
     passed = ngx_min(passed, 24 * 60 * 60 * 1000) * rate / 1000;
@@ -507,7 +535,7 @@ ngx_http_latchkey_rate(ngx_http_request_t *r,
 }
 
 
-/* by names and rate, which a new configuration finds again */
+/* by names and rate, so that a new configuration finds it again */
 
 static uint64_t
 ngx_http_latchkey_rate_place(ngx_http_latchkey_loc_conf_t *llcf)
@@ -557,7 +585,7 @@ ngx_int_t
 ngx_http_latchkey_status_handler(ngx_http_request_t *r)
 {
     return ngx_http_latchkey_query(r, ngx_http_latchkey_status_words,
-                                   ngx_http_latchkey_status_told);
+                                   ngx_http_latchkey_status_respond);
 }
 
 
@@ -577,7 +605,7 @@ ngx_http_latchkey_status_words(ngx_http_request_t *r, ngx_str_t *words,
 }
 
 
-/* by reference; `reference`: how reading it went */
+/* by reference; `reference` is the result of reading it */
 
 static ngx_int_t
 ngx_http_latchkey_status_find(ngx_http_request_t *r, ngx_str_t *words,
@@ -604,7 +632,7 @@ ngx_http_latchkey_status_find(ngx_http_request_t *r, ngx_str_t *words,
 }
 
 
-/* by scope and key; a key in the query ends in logs, one in a header not */
+/* by scope and key; a key in the query would be in access logs */
 
 static ngx_int_t
 ngx_http_latchkey_status_lookup(ngx_http_request_t *r, ngx_str_t *words,
@@ -640,8 +668,8 @@ ngx_http_latchkey_status_lookup(ngx_http_request_t *r, ngx_str_t *words,
 
     if (key == NGX_DECLINED) {
         *fault = scope == NGX_DECLINED
-                 ? "The query does not say which operation is meant: give "
-                   "reference, or scope and the header Idempotency-Key."
+                 ? "The query does not name an operation: give reference, or "
+                   "scope and the header Idempotency-Key."
                  : "The query has a scope, but there is no key: send it "
                    "in the header Idempotency-Key.";
         return NGX_DECLINED;
@@ -676,7 +704,7 @@ ngx_http_latchkey_status_lookup(ngx_http_request_t *r, ngx_str_t *words,
 
 
 /*
- * As a form would send it: "+" is a space.  NGX_DECLINED: it is not there.
+ * Decoded like a form: "+" is a space.  NGX_DECLINED: there is none.
  * NGX_ABORT: a "%" without two digits.
  */
 
@@ -727,7 +755,7 @@ ngx_http_latchkey_status_arg(ngx_http_request_t *r, const char *name,
 /* the answer */
 
 static ngx_int_t
-ngx_http_latchkey_status_told(ngx_http_request_t *r,
+ngx_http_latchkey_status_respond(ngx_http_request_t *r,
     const struct lk_reply *reply)
 {
     ngx_int_t      rc;
@@ -747,7 +775,7 @@ ngx_http_latchkey_status_told(ngx_http_request_t *r,
 }
 
 
-/* NGX_DECLINED: this is no record */
+/* NGX_DECLINED: the reply is not an operation */
 
 static ngx_int_t
 ngx_http_latchkey_status_show(struct lk_buf *json,
@@ -816,11 +844,11 @@ ngx_int_t
 ngx_http_latchkey_operation_handler(ngx_http_request_t *r)
 {
     return ngx_http_latchkey_query(r, ngx_http_latchkey_operation_words,
-                                   ngx_http_latchkey_operation_told);
+                                   ngx_http_latchkey_operation_respond);
 }
 
 
-/* what follows the last slash; one that cannot be is nobody's */
+/* the text after the last slash; if it is not a reference, there is none */
 
 static ngx_int_t
 ngx_http_latchkey_operation_words(ngx_http_request_t *r, ngx_str_t *words,
@@ -848,113 +876,92 @@ ngx_http_latchkey_operation_words(ngx_http_request_t *r, ngx_str_t *words,
 
 
 static ngx_int_t
-ngx_http_latchkey_operation_told(ngx_http_request_t *r,
-    const struct lk_reply *record)
+ngx_http_latchkey_operation_respond(ngx_http_request_t *r,
+    const struct lk_reply *operation)
 {
-    ngx_chain_t              *out;
-    struct lk_slice           state;
-    struct lk_decision          answer;
-    ngx_http_latchkey_ctx_t   ctx;
+    ngx_chain_t             *out;
+    struct lk_slice          state;
+    struct lk_decision       decision;
+    ngx_http_latchkey_ctx_t  ctx;
 
     ngx_memzero(&ctx, sizeof(ngx_http_latchkey_ctx_t));
 
     ctx.request = r;
     ctx.conf = ngx_http_get_module_loc_conf(r, ngx_http_latchkey_module);
 
-    if (ngx_http_latchkey_operation_answer(record, &answer) != NGX_OK) {
+    if (ngx_http_latchkey_operation_decision(operation, &decision) != NGX_OK) {
         return NGX_DECLINED;
     }
 
-    /* the record goes away with this event */
+    /* the reply is valid in this event only */
 
-    ctx.reference.len = answer.reference.len;
-    ctx.reference.data = ngx_pnalloc(r->pool, answer.reference.len + 1);
+    ctx.reference.len = decision.reference.len;
+    ctx.reference.data = ngx_pnalloc(r->pool, decision.reference.len + 1);
     if (ctx.reference.data == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    ngx_memcpy(ctx.reference.data, answer.reference.data,
-               answer.reference.len);
+    ngx_memcpy(ctx.reference.data, decision.reference.data,
+               decision.reference.len);
 
-    state = ngx_http_latchkey_operation_text(record, "state");
+    state = ngx_http_latchkey_operation_text(operation, "state");
 
     if (latchkey_slice_equal(state, LK_SLICE("released"))) {
         return ngx_http_latchkey_query_problem(r, LK_PROBLEM_NOT_FOUND,
                                     "The operation was given up before it "
                                     "took effect; the same request with the "
-                                    "same key begins it anew.", 0);
+                                    "same key starts it again.", 0);
     }
 
-    if (answer.verdict == LK_VERDICT_ACCEPTED) {
-        out = ngx_http_latchkey_operation_progress(r, &ctx, record,
+    if (decision.verdict == LK_VERDICT_ACCEPTED) {
+        out = ngx_http_latchkey_operation_progress(r, &ctx, operation,
                   !latchkey_slice_equal(state, LK_SLICE("accepted")));
 
     } else {
-        out = ngx_http_latchkey_set_verdict(r, &ctx, &answer);
+        out = ngx_http_latchkey_set_verdict(r, &ctx, &decision);
     }
 
     if (out == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    /* what the app said about that was meant for the answer to a POST */
+    /* Cache-Control of the app was for the response to POST */
 
-    ngx_http_latchkey_operation_uncache(r);
+    ngx_http_latchkey_drop_headers(r, ngx_http_latchkey_cache_headers);
 
     if (ngx_http_latchkey_add_no_store(r) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    return ngx_http_latchkey_send(r, out);
+    return ngx_http_latchkey_send_response(r, out);
 }
 
 
-static void
-ngx_http_latchkey_operation_uncache(ngx_http_request_t *r)
-{
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
-
-    for (part = &r->headers_out.headers.part; part; part = part->next) {
-        h = part->elts;
-
-        for (i = 0; i < part->nelts; i++) {
-            if (h[i].key.len == sizeof("Cache-Control") - 1
-                && ngx_strncasecmp(h[i].key.data, (u_char *) "Cache-Control",
-                                   h[i].key.len)
-                   == 0)
-            {
-                h[i].hash = 0;
-            }
-        }
-    }
-}
-
-
-/* what a claim would say; ACCEPTED for whatever is not over */
+/* the verdict of a claim; ACCEPTED while the operation is not finished */
 
 static ngx_int_t
-ngx_http_latchkey_operation_answer(const struct lk_reply *record,
-    struct lk_decision *answer)
+ngx_http_latchkey_operation_decision(const struct lk_reply *operation,
+    struct lk_decision *decision)
 {
     uint64_t         status;
     struct lk_slice  state;
 
-    ngx_memzero(answer, sizeof(struct lk_decision));
+    ngx_memzero(decision, sizeof(struct lk_decision));
 
-    state = ngx_http_latchkey_operation_text(record, "state");
+    state = ngx_http_latchkey_operation_text(operation, "state");
 
-    answer->reference = ngx_http_latchkey_operation_text(record, "reference");
-    answer->verdict = LK_VERDICT_ACCEPTED;
+    decision->reference = ngx_http_latchkey_operation_text(operation,
+                                                           "reference");
+    decision->verdict = LK_VERDICT_ACCEPTED;
 
-    if (answer->reference.len == 0) {
+    if (decision->reference.len == 0) {
         return NGX_DECLINED;
     }
 
     if (latchkey_slice_equal(state, LK_SLICE("uncertain"))) {
-        answer->verdict = LK_VERDICT_UNCERTAIN;
-        answer->reason = ngx_http_latchkey_operation_text(record, "reason");
+        decision->verdict = LK_VERDICT_UNCERTAIN;
+        decision->reason = ngx_http_latchkey_operation_text(operation,
+                                                            "reason");
         return NGX_OK;
     }
 
@@ -962,21 +969,22 @@ ngx_http_latchkey_operation_answer(const struct lk_reply *record,
         return NGX_OK;
     }
 
-    status = ngx_http_latchkey_operation_number(record, "status");
+    status = ngx_http_latchkey_operation_number(operation, "status");
 
     if (status < 200 || status > 599) {
         return NGX_DECLINED;
     }
 
-    answer->response.status = (unsigned) status;
-    answer->response.headers = ngx_http_latchkey_operation_text(record,
-                                                                "headers");
-    answer->response.body = ngx_http_latchkey_operation_text(record, "body");
-    answer->expires_ms = ngx_http_latchkey_operation_number(record,
-                                                            "expires-ms");
-    answer->reason = ngx_http_latchkey_operation_text(record,
-                                                      "omitted-reason");
-    answer->verdict = answer->reason.len ? LK_VERDICT_OMITTED
+    decision->response.status = (unsigned) status;
+    decision->response.headers = ngx_http_latchkey_operation_text(operation,
+                                                                  "headers");
+    decision->response.body = ngx_http_latchkey_operation_text(operation,
+                                                               "body");
+    decision->expires_ms = ngx_http_latchkey_operation_number(operation,
+                                                              "expires-ms");
+    decision->reason = ngx_http_latchkey_operation_text(operation,
+                                                        "omitted-reason");
+    decision->verdict = decision->reason.len ? LK_VERDICT_OMITTED
                                          : LK_VERDICT_REPLAY;
 
     return NGX_OK;
@@ -984,24 +992,24 @@ ngx_http_latchkey_operation_answer(const struct lk_reply *record,
 
 
 static struct lk_slice
-ngx_http_latchkey_operation_text(const struct lk_reply *record,
+ngx_http_latchkey_operation_text(const struct lk_reply *operation,
     const char *name)
 {
     const struct lk_reply  *value;
 
-    value = ngx_http_latchkey_query_find(record, name);
+    value = ngx_http_latchkey_query_find(operation, name);
 
     return value && value->type == LK_REPLY_TEXT ? value->text : LK_SLICE("");
 }
 
 
 static uint64_t
-ngx_http_latchkey_operation_number(const struct lk_reply *record,
+ngx_http_latchkey_operation_number(const struct lk_reply *operation,
     const char *name)
 {
     const struct lk_reply  *value;
 
-    value = ngx_http_latchkey_query_find(record, name);
+    value = ngx_http_latchkey_query_find(operation, name);
 
     return value && value->type == LK_REPLY_INTEGER && value->integer > 0
            ? (uint64_t) value->integer : 0;
@@ -1010,7 +1018,7 @@ ngx_http_latchkey_operation_number(const struct lk_reply *record,
 
 static ngx_chain_t *
 ngx_http_latchkey_operation_progress(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_reply *record,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_reply *operation,
     ngx_uint_t runs)
 {
     char            time[LK_TIMESTAMP_TEXT + 1];
@@ -1020,7 +1028,7 @@ ngx_http_latchkey_operation_progress(ngx_http_request_t *r,
 
     ngx_memzero(&json, sizeof(struct lk_buf));
 
-    since = ngx_http_latchkey_operation_number(record, "claimed-ms");
+    since = ngx_http_latchkey_operation_number(operation, "claimed-ms");
     latchkey_timestamp_text(since, time);
 
     if (latchkey_buf_printf(&json, "{\"reference\":\"%.*s\",\"status\":"
@@ -1033,7 +1041,7 @@ ngx_http_latchkey_operation_progress(ngx_http_request_t *r,
                      != LK_OK)
         || latchkey_buf_printf(&json, ",\"attempts\":%llu}\n",
                                (unsigned long long)
-                               ngx_http_latchkey_operation_number(record,
+                               ngx_http_latchkey_operation_number(operation,
                                                                   "attempt"))
            != LK_OK)
     {

@@ -11,7 +11,7 @@
 
 #define NGX_HTTP_LATCHKEY_SERVER  "unix:/run/latchkey/latchkeyd.sock"
 
-/* ms for the last words of a worker: its master kills it after 1.5 s */
+/* ms for the last commands of a worker: its master kills it after 1.5 s */
 #define NGX_HTTP_LATCHKEY_EXIT    500
 
 
@@ -21,52 +21,22 @@ static char *ngx_http_latchkey_merge_loc_conf(ngx_conf_t *cf, void *parent,
     void *child);
 static void ngx_http_latchkey_merge_request(ngx_http_latchkey_loc_conf_t *conf,
     ngx_http_latchkey_loc_conf_t *prev);
-static void ngx_http_latchkey_merge_answer(ngx_http_latchkey_loc_conf_t *conf,
-    ngx_http_latchkey_loc_conf_t *prev);
+static void ngx_http_latchkey_merge_response(
+    ngx_http_latchkey_loc_conf_t *conf, ngx_http_latchkey_loc_conf_t *prev);
 static void ngx_http_latchkey_merge_async(ngx_http_latchkey_loc_conf_t *conf,
     ngx_http_latchkey_loc_conf_t *prev);
-static ngx_int_t ngx_http_latchkey_place(ngx_conf_t *cf,
+static ngx_int_t ngx_http_latchkey_name_location(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *conf);
 static ngx_int_t ngx_http_latchkey_init(ngx_conf_t *cf);
-static ngx_uint_t ngx_http_latchkey_choose(ngx_http_latchkey_loc_conf_t *llcf);
+static ngx_uint_t ngx_http_latchkey_set_content_handler(
+    ngx_http_latchkey_loc_conf_t *llcf);
 static void ngx_http_latchkey_exit_process(ngx_cycle_t *cycle);
 static char *ngx_http_latchkey_set_mode(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-static char *ngx_http_latchkey_set_word(ngx_conf_t *cf, ngx_command_t *cmd,
+static char *ngx_http_latchkey_set_enum(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_latchkey_set_value(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-
-
-static ngx_http_module_t  ngx_http_latchkey_module_ctx = {
-    ngx_http_latchkey_add_variables,       /* preconfiguration */
-    ngx_http_latchkey_init,                /* postconfiguration */
-
-    ngx_http_latchkey_create_main_conf,    /* create main configuration */
-    NULL,                                  /* init main configuration */
-
-    NULL,                                  /* create server configuration */
-    NULL,                                  /* merge server configuration */
-
-    ngx_http_latchkey_create_loc_conf,     /* create location configuration */
-    ngx_http_latchkey_merge_loc_conf       /* merge location configuration */
-};
-
-
-ngx_module_t  ngx_http_latchkey_module = {
-    NGX_MODULE_V1,
-    &ngx_http_latchkey_module_ctx,         /* module context */
-    ngx_http_latchkey_commands,            /* module directives */
-    NGX_HTTP_MODULE,                       /* module type */
-    NULL,                                  /* init master */
-    NULL,                                  /* init module */
-    NULL,                                  /* init process */
-    NULL,                                  /* init thread */
-    NULL,                                  /* exit thread */
-    ngx_http_latchkey_exit_process,        /* exit process */
-    NULL,                                  /* exit master */
-    NGX_MODULE_V1_PADDING
-};
 
 
 static ngx_conf_enum_t  ngx_http_latchkey_modes[] = {
@@ -107,7 +77,7 @@ static ngx_conf_enum_t  ngx_http_latchkey_asyncs[] = {
 };
 
 
-ngx_command_t  ngx_http_latchkey_commands[] = {
+static ngx_command_t  ngx_http_latchkey_commands[] = {
 
     { ngx_string("idempotency"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
@@ -153,7 +123,7 @@ ngx_command_t  ngx_http_latchkey_commands[] = {
 
     { ngx_string("idempotency_auth"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
-      ngx_http_latchkey_set_word,
+      ngx_http_latchkey_set_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_latchkey_loc_conf_t, auth_app),
       &ngx_http_latchkey_auths },
@@ -251,21 +221,21 @@ ngx_command_t  ngx_http_latchkey_commands[] = {
 
     { ngx_string("idempotency_mismatch_status"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
-      ngx_http_latchkey_set_word,
+      ngx_http_latchkey_set_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_latchkey_loc_conf_t, mismatch_status),
       &ngx_http_latchkey_mismatches },
 
     { ngx_string("idempotency_uncertain"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
-      ngx_http_latchkey_set_word,
+      ngx_http_latchkey_set_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_latchkey_loc_conf_t, reexecute),
       &ngx_http_latchkey_uncertains },
 
     { ngx_string("idempotency_async"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
-      ngx_http_latchkey_set_word,
+      ngx_http_latchkey_set_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_latchkey_loc_conf_t, async),
       &ngx_http_latchkey_asyncs },
@@ -348,6 +318,37 @@ ngx_command_t  ngx_http_latchkey_commands[] = {
       NULL },
 
       ngx_null_command
+};
+
+
+static ngx_http_module_t  ngx_http_latchkey_module_ctx = {
+    ngx_http_latchkey_add_variables,       /* preconfiguration */
+    ngx_http_latchkey_init,                /* postconfiguration */
+
+    ngx_http_latchkey_create_main_conf,    /* create main configuration */
+    NULL,                                  /* init main configuration */
+
+    NULL,                                  /* create server configuration */
+    NULL,                                  /* merge server configuration */
+
+    ngx_http_latchkey_create_loc_conf,     /* create location configuration */
+    ngx_http_latchkey_merge_loc_conf       /* merge location configuration */
+};
+
+
+ngx_module_t  ngx_http_latchkey_module = {
+    NGX_MODULE_V1,
+    &ngx_http_latchkey_module_ctx,         /* module context */
+    ngx_http_latchkey_commands,            /* module directives */
+    NGX_HTTP_MODULE,                       /* module type */
+    NULL,                                  /* init master */
+    NULL,                                  /* init module */
+    NULL,                                  /* init process */
+    NULL,                                  /* init thread */
+    NULL,                                  /* exit thread */
+    ngx_http_latchkey_exit_process,        /* exit process */
+    NULL,                                  /* exit master */
+    NGX_MODULE_V1_PADDING
 };
 
 
@@ -442,6 +443,8 @@ ngx_http_latchkey_create_loc_conf(ngx_conf_t *cf)
 }
 
 
+/* once for each location, from the outside in, after all of http was read */
+
 static char *
 ngx_http_latchkey_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 {
@@ -464,10 +467,10 @@ ngx_http_latchkey_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 5000);
 
     ngx_http_latchkey_merge_request(conf, prev);
-    ngx_http_latchkey_merge_answer(conf, prev);
+    ngx_http_latchkey_merge_response(conf, prev);
     ngx_http_latchkey_merge_async(conf, prev);
 
-    if (ngx_http_latchkey_place(cf, conf) != NGX_OK) {
+    if (ngx_http_latchkey_name_location(cf, conf) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -524,7 +527,7 @@ ngx_http_latchkey_merge_request(ngx_http_latchkey_loc_conf_t *conf,
 
 
 static void
-ngx_http_latchkey_merge_answer(ngx_http_latchkey_loc_conf_t *conf,
+ngx_http_latchkey_merge_response(ngx_http_latchkey_loc_conf_t *conf,
     ngx_http_latchkey_loc_conf_t *prev)
 {
     ngx_conf_merge_msec_value(conf->ttl, prev->ttl, 24 * 60 * 60 * 1000);
@@ -573,10 +576,11 @@ ngx_http_latchkey_merge_async(ngx_http_latchkey_loc_conf_t *conf,
 }
 
 
-/* where this is: the other modules' settings, and names for people */
+/* the configurations of other modules in this location, and its name */
 
 static ngx_int_t
-ngx_http_latchkey_place(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *conf)
+ngx_http_latchkey_name_location(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *conf)
 {
     char                      *sign;
     ngx_http_conf_ctx_t       *ctx;
@@ -611,6 +615,11 @@ ngx_http_latchkey_place(ngx_conf_t *cf, ngx_http_latchkey_loc_conf_t *conf)
 }
 
 
+/*
+ * Without a guard and without a courier only the client's Latchkey-* headers
+ * are removed: the phase handler and the filters cost nothing then.
+ */
+
 static ngx_int_t
 ngx_http_latchkey_init(ngx_conf_t *cf)
 {
@@ -625,7 +634,7 @@ ngx_http_latchkey_init(ngx_conf_t *cf)
 
     for (i = 0; i < lmcf->locations.nelts; i++) {
 
-        if (ngx_http_latchkey_choose(llcf[i])) {
+        if (ngx_http_latchkey_set_content_handler(llcf[i])) {
             serves = 1;
         }
 
@@ -636,7 +645,7 @@ ngx_http_latchkey_init(ngx_conf_t *cf)
 
     if (lmcf->courier) {
 
-        /* what comes from there must not get by */
+        /* requests of the courier must never pass unguarded */
 
         lmcf->used = 1;
 
@@ -706,13 +715,13 @@ ngx_http_latchkey_add_handler(ngx_conf_t *cf, ngx_uint_t phase,
 
 
 /*
- * Whether the location answers by itself; then nothing is guarded in it.  Nor
- * in a server itself, outside of its locations, which passes nothing on.  It
- * is too late for this to be inherited.
+ * 1: the gateway makes the responses of this location, and nothing is guarded
+ * in it.  Nor is anything in a server outside of its locations, which passes
+ * nothing on.  Nothing is inherited any more at this point.
  */
 
 static ngx_uint_t
-ngx_http_latchkey_choose(ngx_http_latchkey_loc_conf_t *llcf)
+ngx_http_latchkey_set_content_handler(ngx_http_latchkey_loc_conf_t *llcf)
 {
     ngx_http_core_loc_conf_t  *clcf;
 
@@ -733,6 +742,11 @@ ngx_http_latchkey_choose(ngx_http_latchkey_loc_conf_t *llcf)
     return 0;
 }
 
+
+/*
+ * Claims that were not sent are taken back, all ops are detached, which queues
+ * their settlements, and the links send those, for at most 500 ms.
+ */
 
 static void
 ngx_http_latchkey_exit_process(ngx_cycle_t *cycle)
@@ -772,7 +786,7 @@ ngx_http_latchkey_set_mode(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     char  *rv;
 
-    rv = ngx_http_latchkey_set_word(cf, cmd, conf);
+    rv = ngx_http_latchkey_set_enum(cf, cmd, conf);
 
     llcf->file = cf->conf_file->file.name;
     llcf->line = cf->conf_file->line;
@@ -781,10 +795,10 @@ ngx_http_latchkey_set_mode(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* one of the words in cmd->post */
+/* one of the values in cmd->post */
 
 static char *
-ngx_http_latchkey_set_word(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+ngx_http_latchkey_set_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
@@ -800,7 +814,7 @@ ngx_http_latchkey_set_word(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    word = ngx_http_latchkey_find_word(cf, cmd, &value[1], cmd->post);
+    word = ngx_http_latchkey_find_enum(cf, cmd, &value[1], cmd->post);
     if (word == NULL) {
         return NGX_CONF_ERROR;
     }
@@ -811,7 +825,7 @@ ngx_http_latchkey_set_word(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* the word in cmd->post gives the default back */
+/* the word in cmd->post restores the default */
 
 static char *
 ngx_http_latchkey_set_value(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -846,10 +860,8 @@ ngx_http_latchkey_set_value(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* NULL: it is none of them, and the message lists them */
-
 ngx_conf_enum_t *
-ngx_http_latchkey_find_word(ngx_conf_t *cf, ngx_command_t *cmd,
+ngx_http_latchkey_find_enum(ngx_conf_t *cf, ngx_command_t *cmd,
     ngx_str_t *value, ngx_conf_enum_t *words)
 {
     u_char           *p, *last, text[128];

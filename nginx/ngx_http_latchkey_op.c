@@ -47,32 +47,34 @@
 #include <openssl/rand.h>
 
 
-/* how the daemon begins to say that a request is more than it takes */
+/* how the daemon refuses a request that is too large */
 #define NGX_HTTP_LATCHKEY_TOO_LARGE  "ERR TOO LARGE"
 
 
 static ngx_int_t ngx_http_latchkey_op_owner(u_char *owner);
-static ngx_int_t ngx_http_latchkey_op_send_order(ngx_http_latchkey_op_t *op);
+static ngx_int_t ngx_http_latchkey_op_send_accept(ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
-static void ngx_http_latchkey_op_refused(ngx_http_latchkey_op_t *op,
+static void ngx_http_latchkey_op_log_refusal(ngx_http_latchkey_op_t *op,
     const struct lk_reply *reply);
-static void ngx_http_latchkey_op_checked(ngx_http_latchkey_call_t *call,
+static void ngx_http_latchkey_op_token_checked(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
-static void ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
-    const struct lk_decision *answer);
+static void ngx_http_latchkey_op_take_verdict(ngx_http_latchkey_op_t *op,
+    const struct lk_decision *decision);
 static void ngx_http_latchkey_op_extend(ngx_event_t *ev);
 static void ngx_http_latchkey_op_extended(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
 static void ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op);
-static void ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op,
+static void ngx_http_latchkey_op_claim_lost(ngx_http_latchkey_op_t *op,
     ngx_msec_t pause);
 static void ngx_http_latchkey_op_ask_late(ngx_http_latchkey_op_t *op);
-static void ngx_http_latchkey_op_hold(ngx_http_latchkey_op_t *op);
+static void ngx_http_latchkey_op_start_extending(ngx_http_latchkey_op_t *op);
 
 
 static ngx_queue_t  ngx_http_latchkey_ops;
 
+
+/* The op belongs to ctx until op_detach(); then to itself. */
 
 ngx_http_latchkey_op_t *
 ngx_http_latchkey_op_create(ngx_http_latchkey_ctx_t *ctx, ngx_str_t *tenant,
@@ -134,8 +136,8 @@ failed:
 
 
 /*
- * Nobody else's: sixteen bytes that this process drew once, and a count.
- * Drawing them for each op would cost more than all the rest of it.
+ * Unique: sixteen random bytes of this process, and a count.  Random bytes for
+ * each op would cost more than all the rest of it.
  */
 
 static ngx_int_t
@@ -148,7 +150,8 @@ ngx_http_latchkey_op_owner(u_char *owner)
 
     if (count == 0 && RAND_bytes(drawn, sizeof(drawn)) != 1) {
         ngx_log_error(NGX_LOG_CRIT, ngx_cycle->log, 0,
-                      "idempotency: there is no randomness for an owner");
+                      "idempotency: no random bytes are available for an "
+                      "owner");
         return NGX_ERROR;
     }
 
@@ -164,8 +167,8 @@ ngx_http_latchkey_op_owner(u_char *owner)
 
 
 void
-ngx_http_latchkey_op_tell(ngx_http_latchkey_op_t *op,
-    const struct lk_decision *answer)
+ngx_http_latchkey_op_notify(ngx_http_latchkey_op_t *op,
+    const struct lk_decision *decision)
 {
     ngx_http_latchkey_op_pt  handler;
 
@@ -173,13 +176,18 @@ ngx_http_latchkey_op_tell(ngx_http_latchkey_op_t *op,
 
     if (op->ctx && handler) {
         op->handler = NULL;
-        handler(op->ctx, answer);
+        handler(op->ctx, decision);
         return;
     }
 
     ngx_http_latchkey_op_end(op);
 }
 
+
+/*
+ * Legal in every state, once.  The table at the top of this file has what
+ * follows.
+ */
 
 void
 ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op)
@@ -191,7 +199,7 @@ ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op)
 
     case NGX_HTTP_LATCHKEY_OP_CLAIMING:
         if (!op->call.busy) {
-            ngx_http_latchkey_op_unclaimed(op, 0);
+            ngx_http_latchkey_op_claim_lost(op, 0);
         }
 
         break;
@@ -202,7 +210,7 @@ ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op)
 
     case NGX_HTTP_LATCHKEY_OP_SETTLING:
         if (!op->call.busy) {
-            ngx_http_latchkey_op_again(op, 0);
+            ngx_http_latchkey_op_try_again(op, 0);
         }
 
         break;
@@ -215,7 +223,7 @@ ngx_http_latchkey_op_detach(ngx_http_latchkey_op_t *op)
 }
 
 
-/* held, and nobody is there to answer */
+/* held, and no request will send a response */
 
 static void
 ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op)
@@ -228,24 +236,29 @@ ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op)
                                      "worked");
 
         } else {
-            ngx_str_set(&op->reason, "the gateway lost the answer");
+            ngx_str_set(&op->reason, "the gateway lost the response");
         }
 
     } else {
         op->settle = NGX_HTTP_LATCHKEY_SETTLE_RELEASE;
     }
 
-    if (ngx_http_latchkey_op_is_given_back(op)) {
+    if (ngx_http_latchkey_op_is_left(op)) {
         op->state = NGX_HTTP_LATCHKEY_OP_DONE;
         ngx_http_latchkey_op_end(op);
         return;
     }
 
     if (ngx_http_latchkey_op_settle(op, NULL) != NGX_OK) {
-        ngx_http_latchkey_op_again(op, NGX_HTTP_LATCHKEY_OP_PAUSE_MIN);
+        ngx_http_latchkey_op_try_again(op, NGX_HTTP_LATCHKEY_OP_PAUSE_MIN);
     }
 }
 
+
+/*
+ * The only place where an op is freed.  Called whenever something that could
+ * keep it is over; most calls do nothing.
+ */
 
 void
 ngx_http_latchkey_op_end(ngx_http_latchkey_op_t *op)
@@ -259,7 +272,7 @@ ngx_http_latchkey_op_end(ngx_http_latchkey_op_t *op)
     if (op->lost && !op->courier
         && (op->elsewhere
             || (op->token && op->settle == NGX_HTTP_LATCHKEY_SETTLE_RELEASE))
-        && !ngx_http_latchkey_link_leaving(op->conf->servers))
+        && !ngx_http_latchkey_link_is_leaving(op->conf->servers))
     {
         ngx_http_latchkey_op_ask_late(op);
         return;
@@ -269,12 +282,14 @@ ngx_http_latchkey_op_end(ngx_http_latchkey_op_t *op)
         ngx_del_timer(&op->timer);
     }
 
-    ngx_http_latchkey_op_late_end(op);
+    ngx_http_latchkey_op_uncount_late(op);
 
     ngx_queue_remove(&op->queue);
     ngx_destroy_pool(op->pool);
 }
 
+
+/* Settlements are queued in the link by this, and link_exit() sends them. */
 
 void
 ngx_http_latchkey_op_exit(void)
@@ -294,7 +309,7 @@ ngx_http_latchkey_op_exit(void)
         op = ngx_queue_data(q, ngx_http_latchkey_op_t, queue);
 
         if (op->ctx) {
-            ngx_http_latchkey_let_go(op->ctx);
+            ngx_http_latchkey_detach(op->ctx);
         }
     }
 }
@@ -347,6 +362,11 @@ ngx_http_latchkey_op_chain(ngx_http_latchkey_words_t *w, ngx_chain_t *body,
 }
 
 
+/*
+ * Makes the bytes of a command and queues them.  call->out is never changed
+ * after that, so that op_send_again() can repeat it.
+ */
+
 ngx_int_t
 ngx_http_latchkey_op_send(ngx_http_latchkey_op_t *op,
     ngx_http_latchkey_call_t *call, ngx_http_latchkey_words_t *w,
@@ -380,9 +400,9 @@ ngx_http_latchkey_op_send_again(ngx_http_latchkey_op_t *op,
 
 enum lk_status
 ngx_http_latchkey_op_read(const struct lk_reply *reply,
-    struct lk_decision *answer)
+    struct lk_decision *decision)
 {
-    return reply ? latchkey_decision_read(reply, answer) : LK_TIMEOUT;
+    return reply ? latchkey_decision_read(reply, decision) : LK_TIMEOUT;
 }
 
 
@@ -395,7 +415,7 @@ ngx_http_latchkey_op_claim(ngx_http_latchkey_op_t *op,
     op->handler = handler;
     op->state = NGX_HTTP_LATCHKEY_OP_CLAIMING;
 
-    /* who waits claims again and again, and always the same */
+    /* a waiting request claims again with the same bytes */
 
     rc = op->call.out ? ngx_http_latchkey_op_send_again(op, &op->call)
                       : ngx_http_latchkey_op_send_claim(op, 0);
@@ -413,8 +433,8 @@ ngx_http_latchkey_op_ask(ngx_http_latchkey_op_t *op,
     ngx_http_latchkey_op_pt handler)
 {
     /*
-     * Another owner than before: whoever asks after STALE was overtaken and
-     * must not be told NEW for a claim that is no longer his.
+     * Another owner than before: after STALE this op was overtaken, and must
+     * not get NEW for a claim that it no longer holds.
      */
 
     ngx_memset(op->owner, '0', NGX_HTTP_LATCHKEY_OWNER_LEN);
@@ -434,12 +454,12 @@ ngx_http_latchkey_op_send_claim(ngx_http_latchkey_op_t *op,
 
     if (op->courier) {
         return ngx_http_latchkey_op_send_extend(op, &op->call,
-                                                ngx_http_latchkey_op_checked,
-                                                patient);
+                                          ngx_http_latchkey_op_token_checked,
+                                          patient);
     }
 
-    if (op->order) {
-        return ngx_http_latchkey_op_send_order(op);
+    if (op->accept) {
+        return ngx_http_latchkey_op_send_accept(op);
     }
 
     ngx_http_latchkey_op_words(&w, op, "CLAIM");
@@ -464,19 +484,19 @@ ngx_http_latchkey_op_send_claim(ngx_http_latchkey_op_t *op,
 
 
 static ngx_int_t
-ngx_http_latchkey_op_send_order(ngx_http_latchkey_op_t *op)
+ngx_http_latchkey_op_send_accept(ngx_http_latchkey_op_t *op)
 {
-    ngx_http_latchkey_words_t   w;
-    ngx_http_latchkey_order_t  *order;
+    ngx_http_latchkey_words_t    w;
+    ngx_http_latchkey_accept_t  *accept;
 
-    order = op->order;
+    accept = op->accept;
 
     ngx_http_latchkey_op_words(&w, op, "ACCEPT");
     ngx_http_latchkey_op_word(&w, op->fingerprint, LK_FINGERPRINT_TEXT);
-    ngx_http_latchkey_op_word(&w, order->method.data, order->method.len);
-    ngx_http_latchkey_op_word(&w, order->path.data, order->path.len);
-    ngx_http_latchkey_op_word(&w, order->headers.data, order->headers.len);
-    ngx_http_latchkey_op_word(&w, order->body.data, order->body.len);
+    ngx_http_latchkey_op_word(&w, accept->method.data, accept->method.len);
+    ngx_http_latchkey_op_word(&w, accept->path.data, accept->path.len);
+    ngx_http_latchkey_op_word(&w, accept->headers.data, accept->headers.len);
+    ngx_http_latchkey_op_word(&w, accept->body.data, accept->body.len);
     ngx_http_latchkey_op_word(&w, "TTL", 3);
     ngx_http_latchkey_op_number(&w, op->conf->ttl);
 
@@ -489,61 +509,66 @@ ngx_http_latchkey_op_send_order(ngx_http_latchkey_op_t *op)
 }
 
 
+/*
+ * The reply to CLAIM or ACCEPT.  Three cases: a verdict; not known whether it
+ * was claimed (claim_lost); certainly not claimed (DONE, NULL).
+ */
+
 static void
 ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
     enum lk_status           status;
-    struct lk_decision         answer;
+    struct lk_decision       decision;
     ngx_http_latchkey_op_t  *op;
 
     op = call->data;
-    status = ngx_http_latchkey_op_read(reply, &answer);
+    status = ngx_http_latchkey_op_read(reply, &decision);
 
     op->lost |= call->repeated;
 
-    if (status == LK_OK && answer.verdict == LK_VERDICT_UNCERTAIN
-        && call->repeated && !op->no_new && op->order == NULL)
+    if (status == LK_OK && decision.verdict == LK_VERDICT_UNCERTAIN
+        && call->repeated && !op->no_new && op->accept == NULL)
     {
-        /* it may be our own, lapsed while the daemon was away */
+        /* it may be our own claim, which lapsed while no daemon was reached */
 
-        ngx_http_latchkey_op_unclaimed(op, 0);
+        ngx_http_latchkey_op_claim_lost(op, 0);
         return;
     }
 
     if (status == LK_OK) {
-        ngx_http_latchkey_op_take(op, &answer);
+        ngx_http_latchkey_op_take_verdict(op, &decision);
         return;
     }
 
-    /* late: an earlier call was sent, whatever became of this one */
+    /* late: an earlier call was sent, whatever happened to this one */
 
     if (reply == NULL ? (call->sent || op->late) : status == LK_UNAVAILABLE) {
-        ngx_http_latchkey_op_unclaimed(op,
-                                       ngx_http_latchkey_op_pause(op, reply));
+        ngx_http_latchkey_op_claim_lost(op,
+                                        ngx_http_latchkey_op_pause(op, reply));
         return;
     }
 
     /* refused, or never sent: nothing can have been claimed */
 
     if (reply) {
-        ngx_http_latchkey_op_refused(op, reply);
+        ngx_http_latchkey_op_log_refusal(op, reply);
     }
 
     op->state = NGX_HTTP_LATCHKEY_OP_DONE;
-    ngx_http_latchkey_op_tell(op, NULL);
+    ngx_http_latchkey_op_notify(op, NULL);
 }
 
 
 static void
-ngx_http_latchkey_op_refused(ngx_http_latchkey_op_t *op,
+ngx_http_latchkey_op_log_refusal(ngx_http_latchkey_op_t *op,
     const struct lk_reply *reply)
 {
     const char  *error;
 
     error = ngx_http_latchkey_error_text(reply->text);
 
-    if (op->order == NULL) {
+    if (op->accept == NULL) {
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "idempotency: latchkeyd refused a claim of location "
                       "\"%V\": %s", &op->conf->location_name, error);
@@ -560,31 +585,31 @@ ngx_http_latchkey_op_refused(ngx_http_latchkey_op_t *op,
 
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                   "idempotency_async: latchkeyd does not accept a request of "
-                  "location \"%V\" for later: %s; see to that, or set "
+                  "location \"%V\" for later: %s; correct that, or set "
                   "\"idempotency_async off\"", &op->conf->location_name,
                   error);
 }
 
 
 /*
- * The courier's token: the app is called only if it is the current one.  The
- * store takes it from now on that the app may have heard of the request; if we
- * do not call it, be it because no answer came, we have to say so.
+ * The courier's token: the app is called only if it is current.  From now on
+ * the store assumes that the app may have got the request; if it is not called
+ * after all, also because no reply came, that has to be reported.
  */
 
 static void
-ngx_http_latchkey_op_checked(ngx_http_latchkey_call_t *call,
+ngx_http_latchkey_op_token_checked(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
     enum lk_status           status;
-    struct lk_decision         answer;
+    struct lk_decision       decision;
     ngx_http_latchkey_op_t  *op;
 
     op = call->data;
-    status = ngx_http_latchkey_op_read(reply, &answer);
+    status = ngx_http_latchkey_op_read(reply, &decision);
 
     if (reply && status != LK_OK && status != LK_UNAVAILABLE) {
-        ngx_http_latchkey_op_refused(op, reply);
+        ngx_http_latchkey_op_log_refusal(op, reply);
     }
 
     op->call.out = NULL;
@@ -594,12 +619,12 @@ ngx_http_latchkey_op_checked(ngx_http_latchkey_call_t *call,
         op->settle = NGX_HTTP_LATCHKEY_SETTLE_RELEASE;
 
         if (op->ctx == NULL) {
-            ngx_http_latchkey_op_again(op,
+            ngx_http_latchkey_op_try_again(op,
                                        ngx_http_latchkey_op_pause(op, reply));
             return;
         }
 
-    } else if (status == LK_OK && answer.verdict == LK_VERDICT_DONE) {
+    } else if (status == LK_OK && decision.verdict == LK_VERDICT_DONE) {
         op->state = NGX_HTTP_LATCHKEY_OP_HELD;
 
         if (op->ctx == NULL) {
@@ -607,70 +632,73 @@ ngx_http_latchkey_op_checked(ngx_http_latchkey_call_t *call,
             return;
         }
 
-        ngx_http_latchkey_op_hold(op);
+        ngx_http_latchkey_op_start_extending(op);
 
     } else {
         op->state = NGX_HTTP_LATCHKEY_OP_DONE;
     }
 
-    ngx_http_latchkey_op_tell(op, status == LK_OK ? &answer : NULL);
+    ngx_http_latchkey_op_notify(op, status == LK_OK ? &decision : NULL);
 }
 
 
+/* NEW makes the op HELD, with a token; any other verdict makes it DONE. */
+
 static void
-ngx_http_latchkey_op_take(ngx_http_latchkey_op_t *op,
-    const struct lk_decision *answer)
+ngx_http_latchkey_op_take_verdict(ngx_http_latchkey_op_t *op,
+    const struct lk_decision *decision)
 {
-    if ((answer->verdict == LK_VERDICT_REFUSED
-         || answer->verdict == LK_VERDICT_INFLIGHT)
+    if ((decision->verdict == LK_VERDICT_REFUSED
+         || decision->verdict == LK_VERDICT_INFLIGHT)
         && op->late && op->asked < NGX_HTTP_LATCHKEY_OP_ASK_MAX)
     {
         /*
-         * A daemon may have the lost claim before it yet, on a connection that
-         * we have closed, and take it when nobody else holds the operation.
+         * A daemon may still have the lost claim in front of it, on a
+         * connection that we have closed, and execute it when no one holds the
+         * operation.
          */
 
-        ngx_http_latchkey_op_again(op, NGX_HTTP_LATCHKEY_OP_ASK << op->asked++);
+        ngx_http_latchkey_op_try_again(op, NGX_HTTP_LATCHKEY_OP_ASK
+                                           << op->asked++);
         return;
     }
 
-    op->elsewhere = (answer->verdict == LK_VERDICT_INFLIGHT
-                     && !op->no_new && op->order == NULL);
+    op->elsewhere = (decision->verdict == LK_VERDICT_INFLIGHT
+                     && !op->no_new && op->accept == NULL);
 
-    if (answer->verdict != LK_VERDICT_NEW) {
+    if (decision->verdict != LK_VERDICT_NEW) {
         op->state = NGX_HTTP_LATCHKEY_OP_DONE;
-        ngx_http_latchkey_op_tell(op, answer);
+        ngx_http_latchkey_op_notify(op, decision);
         return;
     }
 
     op->state = NGX_HTTP_LATCHKEY_OP_HELD;
-    op->token = answer->token;
-    op->attempt = answer->attempt;
-    op->claimed_ms = answer->lock_until_ms - op->conf->lock;
+    op->token = decision->token;
+    op->attempt = decision->attempt;
+    op->claimed_ms = decision->lock_until_ms - op->conf->lock;
     op->claimed_at = ngx_current_msec;
 
-    ngx_cpystrn(op->reference, (u_char *) answer->reference.data,
-                ngx_min(answer->reference.len, LK_REFERENCE_TEXT) + 1);
+    ngx_cpystrn(op->reference, (u_char *) decision->reference.data,
+                ngx_min(decision->reference.len, LK_REFERENCE_TEXT) + 1);
 
     if (op->ctx == NULL) {
         ngx_http_latchkey_op_abandon(op);
         return;
     }
 
-    ngx_http_latchkey_op_hold(op);
+    ngx_http_latchkey_op_start_extending(op);
 
-    ngx_http_latchkey_op_tell(op, answer);
+    ngx_http_latchkey_op_notify(op, decision);
 }
 
 
 /*
- * The claim went out on a connection that was lost, and again on another one.
- * A daemon that has the first yet takes it for a new one once it is released,
- * here or by the one that holds it.  What ran and is in doubt is never asked
- * for: it would be found as our own, and released.
+ * The claim was sent on a connection that was lost, and again on another one.
+ * A daemon that still has the first one would take it as a new claim once the
+ * operation is released, here or by its holder: so the op asks later, and
+ * releases what it finds.  It never asks about an operation that ran and is
+ * uncertain: it would find its own claim, and release it.
  */
-
-/* not held here, and nobody waits: has the lost claim taken it since? */
 
 static void
 ngx_http_latchkey_op_ask_late(ngx_http_latchkey_op_t *op)
@@ -684,28 +712,28 @@ ngx_http_latchkey_op_ask_late(ngx_http_latchkey_op_t *op)
     op->call.out = NULL;
     op->state = NGX_HTTP_LATCHKEY_OP_CLAIMING;
 
-    ngx_http_latchkey_op_again(op, NGX_HTTP_LATCHKEY_OP_ASK);
+    ngx_http_latchkey_op_try_again(op, NGX_HTTP_LATCHKEY_OP_ASK);
 }
 
 
 /*
- * Nobody knows whether it was claimed.  The request is told that there is no
- * answer; the op asks on until it knows, so that the key is not wedged.
+ * It is not known whether the operation was claimed.  A request gets NULL; a
+ * detached op asks until it knows, so that the key does not stay locked.
  */
 
 static void
-ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
+ngx_http_latchkey_op_claim_lost(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
 {
     if (op->ctx) {
-        ngx_http_latchkey_op_tell(op, NULL);
+        ngx_http_latchkey_op_notify(op, NULL);
         return;
     }
 
-    if (op->token || op->order) {
+    if (op->token || op->accept) {
 
         /*
-         * It only asked, after STALE, or gave it away, and nobody wants to
-         * know any more.
+         * It only asked, after STALE, or sent ACCEPT: there is nothing to
+         * release.
          */
 
         op->state = NGX_HTTP_LATCHKEY_OP_DONE;
@@ -713,14 +741,14 @@ ngx_http_latchkey_op_unclaimed(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
         return;
     }
 
-    ngx_http_latchkey_op_again(op, pause);
+    ngx_http_latchkey_op_try_again(op, pause);
 }
 
 
-/* the token is ours: from now on, signs of life are given */
+/* the op has the token: from now on it extends the lock */
 
 static void
-ngx_http_latchkey_op_hold(ngx_http_latchkey_op_t *op)
+ngx_http_latchkey_op_start_extending(ngx_http_latchkey_op_t *op)
 {
     op->timer.handler = ngx_http_latchkey_op_extend;
     ngx_add_timer(&op->timer, op->conf->lock / 3);
@@ -742,7 +770,7 @@ ngx_http_latchkey_op_extend(ngx_event_t *ev)
 
     if (op->extend_call.out) {
 
-        /* the same bytes each time: a slow app costs no more memory */
+        /* the same bytes each time: a slow app needs no more memory */
 
         (void) ngx_http_latchkey_op_send_again(op, &op->extend_call);
         return;
@@ -768,24 +796,31 @@ ngx_http_latchkey_op_send_extend(ngx_http_latchkey_op_t *op,
 }
 
 
+/*
+ * Only the result that the token is not current any more matters; an op that
+ * was detached in the meantime may end now.
+ */
+
 static void
 ngx_http_latchkey_op_extended(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
-    struct lk_decision         answer;
+    struct lk_decision       decision;
     ngx_http_latchkey_op_t  *op;
 
     op = call->data;
 
     if (reply && op->state == NGX_HTTP_LATCHKEY_OP_HELD
-        && latchkey_decision_read(reply, &answer) == LK_OK
-        && answer.verdict != LK_VERDICT_DONE)
+        && latchkey_decision_read(reply, &decision) == LK_OK
+        && decision.verdict != LK_VERDICT_DONE)
     {
-        /* overtaken, or completed by the app: the settlement will tell */
+        /*
+         * overtaken, or completed by the app: the settlement will show which
+         */
 
         ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0,
                       "idempotency: operation %s is no longer held here: %s",
-                      op->reference, latchkey_verdict_word(answer.verdict));
+                      op->reference, latchkey_verdict_word(decision.verdict));
 
         if (op->timer.timer_set) {
             ngx_del_timer(&op->timer);

@@ -30,20 +30,25 @@ static void ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
 static ngx_uint_t ngx_http_latchkey_op_is_too_long(
     ngx_http_latchkey_op_t *op, const struct lk_reply *reply);
-static ngx_int_t ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op);
+static ngx_int_t ngx_http_latchkey_op_count_late(ngx_http_latchkey_op_t *op);
 static size_t ngx_http_latchkey_op_size(ngx_http_latchkey_op_t *op);
 static size_t ngx_http_latchkey_op_room(ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_op_give_up(ngx_http_latchkey_op_t *op,
     const char *why);
-static void ngx_http_latchkey_op_retry(ngx_event_t *ev);
-static ngx_int_t ngx_http_latchkey_op_repeat(ngx_http_latchkey_op_t *op);
+static void ngx_http_latchkey_op_retry_handler(ngx_event_t *ev);
+static ngx_int_t ngx_http_latchkey_op_resend(ngx_http_latchkey_op_t *op);
 static ngx_int_t ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op);
 
 
-/* of this worker: memory of what is not settled yet and has no request */
+/* of this worker: memory of detached ops that are not settled yet */
 
 static size_t  ngx_http_latchkey_late_size;
 
+
+/*
+ * HELD becomes SETTLING: from here on the lock is not extended, the settlement
+ * is repeated instead.  handler NULL: no one waits.
+ */
 
 ngx_int_t
 ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
@@ -51,7 +56,7 @@ ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
 {
     if (op->state != NGX_HTTP_LATCHKEY_OP_HELD || op->token == 0) {
 
-        /* without a token it would complete what another one holds */
+        /* without a token it could complete the claim of another holder */
 
         ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
                       "idempotency: operation %s is not held (state %ui) and "
@@ -72,23 +77,24 @@ ngx_http_latchkey_op_settle(ngx_http_latchkey_op_t *op,
 
 
 ngx_uint_t
-ngx_http_latchkey_op_is_given_back(ngx_http_latchkey_op_t *op)
+ngx_http_latchkey_op_is_left(ngx_http_latchkey_op_t *op)
 {
     return op->courier && op->settle == NGX_HTTP_LATCHKEY_SETTLE_DOUBT
            && op->conf->reexecute;
 }
 
 
-/* op_settle */
-
 static ngx_int_t
 ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op)
 {
     ngx_http_latchkey_words_t  w;
 
-    if (ngx_http_latchkey_op_is_given_back(op)) {
+    if (ngx_http_latchkey_op_is_left(op)) {
 
-        /* has the app completed it itself?  else the courier goes on */
+        /*
+         * EXTEND shows whether the app completed it itself; else the courier
+         * goes on
+         */
 
         return ngx_http_latchkey_op_send_extend(op, &op->call,
                                              ngx_http_latchkey_op_settled, 1);
@@ -148,26 +154,28 @@ ngx_http_latchkey_op_complete(ngx_http_latchkey_words_t *w,
 }
 
 
+/* The reply to a settlement; see the table at the top of this file. */
+
 static void
 ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply)
 {
     enum lk_status           status;
-    struct lk_decision         answer;
+    struct lk_decision       decision;
     ngx_http_latchkey_op_t  *op;
 
     op = call->data;
-    status = ngx_http_latchkey_op_read(reply, &answer);
+    status = ngx_http_latchkey_op_read(reply, &decision);
 
     if (status == LK_OK) {
         op->state = NGX_HTTP_LATCHKEY_OP_DONE;
-        ngx_http_latchkey_op_tell(op, &answer);
+        ngx_http_latchkey_op_notify(op, &decision);
         return;
     }
 
     if (reply && status != LK_UNAVAILABLE) {
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                      "idempotency: latchkeyd refused the answer to "
+                      "idempotency: latchkeyd refused the response of "
                       "operation %s of location \"%V\": %s", op->reference,
                       &op->conf->location_name,
                       ngx_http_latchkey_error_text(reply->text));
@@ -177,14 +185,14 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
                 || ngx_http_latchkey_op_is_too_long(op, reply)))
         {
 
-            /* it may be more than store.max_ttl; the claim's was not */
+            /* it may exceed store.max_ttl; the TTL of the claim did not */
 
             op->ttl = op->conf->ttl;
 
             ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                           "idempotency: the app's \"Latchkey-Keep\" for "
                           "operation %s may be more than store.max_ttl of "
-                          "latchkeyd; \"idempotency_ttl\" counts instead",
+                          "latchkeyd; \"idempotency_ttl\" applies instead",
                           op->reference);
 
             if (ngx_http_latchkey_op_send_settle(op) == NGX_OK) {
@@ -194,7 +202,9 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
 
         if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP) {
 
-            /* larger than its limits.command_bytes, say: never run again */
+            /*
+             * it exceeds limits.command_bytes, for example: never run it again
+             */
 
             op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
             ngx_str_set(&op->reason, "refused by the daemon");
@@ -206,17 +216,17 @@ ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
     }
 
     if (op->ctx) {
-        ngx_http_latchkey_op_tell(op, NULL);
+        ngx_http_latchkey_op_notify(op, NULL);
         return;
     }
 
-    ngx_http_latchkey_op_again(op, ngx_http_latchkey_op_pause(op, reply));
+    ngx_http_latchkey_op_try_again(op, ngx_http_latchkey_op_pause(op, reply));
 }
 
 
 /*
- * Is it the time that is refused?  If it is the answer, that goes, and the
- * time stays: without it the operation would run again when it is forgotten.
+ * Is the TTL refused?  If the response is, the response is omitted and the TTL
+ * stays: without it the operation would run again when it expires.
  */
 
 static ngx_uint_t
@@ -233,32 +243,34 @@ ngx_http_latchkey_op_is_too_long(ngx_http_latchkey_op_t *op,
 
 
 void
-ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
+ngx_http_latchkey_op_try_again(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
 {
-    if (ngx_http_latchkey_op_is_given_back(op)) {
+    if (ngx_http_latchkey_op_is_left(op)) {
         op->state = NGX_HTTP_LATCHKEY_OP_DONE;
         ngx_http_latchkey_op_end(op);
         return;
     }
 
-    if (!op->late && ngx_http_latchkey_op_late(op) != NGX_OK) {
+    if (!op->late && ngx_http_latchkey_op_count_late(op) != NGX_OK) {
         return;
     }
 
     if ((ngx_msec_int_t) (op->give_up - ngx_current_msec) <= 0
-        || ngx_http_latchkey_link_leaving(op->conf->servers))
+        || ngx_http_latchkey_link_is_leaving(op->conf->servers))
     {
         ngx_http_latchkey_op_give_up(op, "gave up on");
         return;
     }
 
-    if (pause == 0 && ngx_http_latchkey_op_repeat(op) == NGX_OK) {
+    if (pause == 0 && ngx_http_latchkey_op_resend(op) == NGX_OK) {
         return;
     }
 
-    op->timer.handler = ngx_http_latchkey_op_retry;
+    op->timer.handler = ngx_http_latchkey_op_retry_handler;
 
-    /* a worker that leaves asks once for a lost claim, and not for long */
+    /*
+     * a worker that shuts down asks once for a lost claim, and does not wait
+     */
 
     op->timer.cancelable = (op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING
                             && op->asked > 1);
@@ -270,8 +282,13 @@ ngx_http_latchkey_op_again(ngx_http_latchkey_op_t *op, ngx_msec_t pause)
 }
 
 
+/*
+ * The op is late from now on: it has a time limit, and its memory counts.
+ * NGX_ERROR: there is no room for it, and it has ended.
+ */
+
 static ngx_int_t
-ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op)
+ngx_http_latchkey_op_count_late(ngx_http_latchkey_op_t *op)
 {
     ngx_chain_t  *cl;
 
@@ -283,7 +300,7 @@ ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op)
         && op->state == NGX_HTTP_LATCHKEY_OP_SETTLING
         && op->late_size > ngx_http_latchkey_op_room(op))
     {
-        /* that it ran is more than how it ended */
+        /* that it ran is more important than its response */
 
         op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
         ngx_str_set(&op->reason, "the gateway ran out of memory for it");
@@ -300,14 +317,14 @@ ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op)
         op->late_size = ngx_http_latchkey_op_size(op);
 
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                      "idempotency_late: no memory is left to keep the "
-                      "answer to operation %s until the store is back; it "
+                      "idempotency_late: no memory is left to hold the "
+                      "response of operation %s until the store is back; it "
                       "will be stored as omitted", op->reference);
     }
 
     if (op->late_size > ngx_http_latchkey_op_room(op)) {
         op->late_size = 0;
-        ngx_http_latchkey_op_give_up(op, "no memory is left to look after");
+        ngx_http_latchkey_op_give_up(op, "no memory is left to settle");
         return NGX_ERROR;
     }
 
@@ -317,7 +334,7 @@ ngx_http_latchkey_op_late(ngx_http_latchkey_op_t *op)
 }
 
 
-/* what an op takes, roughly: itself, its commands, the answer */
+/* memory of an op, roughly: itself, its commands, the response */
 
 static size_t
 ngx_http_latchkey_op_size(ngx_http_latchkey_op_t *op)
@@ -335,6 +352,11 @@ ngx_http_latchkey_op_room(ngx_http_latchkey_op_t *op)
 }
 
 
+/*
+ * The operation stays claimed until its lock lapses; then the store makes it
+ * uncertain, which is the truth.
+ */
+
 static void
 ngx_http_latchkey_op_give_up(ngx_http_latchkey_op_t *op, const char *why)
 {
@@ -349,14 +371,16 @@ ngx_http_latchkey_op_give_up(ngx_http_latchkey_op_t *op, const char *why)
 
 
 static void
-ngx_http_latchkey_op_retry(ngx_event_t *ev)
+ngx_http_latchkey_op_retry_handler(ngx_event_t *ev)
 {
-    ngx_http_latchkey_op_again(ev->data, 0);
+    ngx_http_latchkey_op_try_again(ev->data, 0);
 }
 
 
+/* A claim is repeated with NONEW: without a request nothing may start. */
+
 static ngx_int_t
-ngx_http_latchkey_op_repeat(ngx_http_latchkey_op_t *op)
+ngx_http_latchkey_op_resend(ngx_http_latchkey_op_t *op)
 {
     if (op->state == NGX_HTTP_LATCHKEY_OP_CLAIMING && !op->no_new) {
         op->no_new = 1;
@@ -365,7 +389,7 @@ ngx_http_latchkey_op_repeat(ngx_http_latchkey_op_t *op)
 
     if (op->call.out) {
 
-        /* the same bytes each time: trying again costs no more memory */
+        /* the same bytes each time: another attempt needs no more memory */
 
         op->call.patient = 1;
         op->call.first = 1;
@@ -394,7 +418,7 @@ ngx_http_latchkey_op_pause(ngx_http_latchkey_op_t *op,
 
 
 void
-ngx_http_latchkey_op_late_end(ngx_http_latchkey_op_t *op)
+ngx_http_latchkey_op_uncount_late(ngx_http_latchkey_op_t *op)
 {
     ngx_http_latchkey_late_size -= op->late_size;
 }

@@ -34,63 +34,63 @@
 #define NGX_HTTP_LATCHKEY_OBSERVE_WAIT  100
 
 
-static void ngx_http_latchkey_cleanup(void *data);
-static ngx_uint_t ngx_http_latchkey_is_weaker(ngx_http_request_t *r,
+static void ngx_http_latchkey_cleanup_ctx(void *data);
+static ngx_uint_t ngx_http_latchkey_supersede(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_loc_conf_t *llcf);
-static ngx_int_t ngx_http_latchkey_redirected(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_redirect_handler(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
-static ngx_int_t ngx_http_latchkey_begin(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_begin_request(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf);
-static ngx_int_t ngx_http_latchkey_identify(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_identify_request(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
-static ngx_int_t ngx_http_latchkey_refuse(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_said_e verdict,
+static ngx_int_t ngx_http_latchkey_refuse_request(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_verdict_e verdict,
     enum lk_problem_kind kind, const char *detail);
 static void ngx_http_latchkey_body_handler(ngx_http_request_t *r);
-static ngx_int_t ngx_http_latchkey_claim(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_claim_request(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_observe_over(ngx_event_t *ev);
-static ngx_int_t ngx_http_latchkey_say(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
-static ngx_int_t ngx_http_latchkey_note(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
-static void ngx_http_latchkey_resume(ngx_http_request_t *r);
-static ngx_int_t ngx_http_latchkey_wait(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
-static void ngx_http_latchkey_waited(ngx_http_latchkey_await_t *await,
+static ngx_int_t ngx_http_latchkey_send_verdict(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision);
+static ngx_int_t ngx_http_latchkey_note_verdict(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision);
+static void ngx_http_latchkey_resume_phases(ngx_http_request_t *r);
+static ngx_int_t ngx_http_latchkey_wait_for_result(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision);
+static void ngx_http_latchkey_await_handler(ngx_http_latchkey_await_t *await,
     ngx_int_t rc);
 static void ngx_http_latchkey_wait_over(ngx_event_t *ev);
 static void ngx_http_latchkey_claim_again(ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_send_claim(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
-static ngx_int_t ngx_http_latchkey_fail(ngx_http_latchkey_ctx_t *ctx);
-static void ngx_http_latchkey_verdict(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer);
-static ngx_int_t ngx_http_latchkey_decide(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
+static ngx_int_t ngx_http_latchkey_fail_request(ngx_http_latchkey_ctx_t *ctx);
+static void ngx_http_latchkey_verdict_handler(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *decision);
+static ngx_int_t ngx_http_latchkey_act_on_verdict(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision);
 static ngx_http_latchkey_ctx_t *ngx_http_latchkey_create_ctx(
     ngx_http_request_t *r, ngx_http_latchkey_loc_conf_t *llcf);
 
 
-ngx_str_t  ngx_http_latchkey_said[] = {
+ngx_str_t  ngx_http_latchkey_verdict_words[] = {
 #define X(name, word)  ngx_string(word),
     NGX_HTTP_LATCHKEY_VERDICTS(X)
 #undef X
 };
 
 
-/* in the order of enum lk_verdict; those of a settlement do not come here */
+/* in the order of enum lk_verdict; verdicts of settlements are not in it */
 
-static ngx_http_latchkey_said_e  ngx_http_latchkey_says[] = {
-    NGX_HTTP_LATCHKEY_SAID_NEW,
-    NGX_HTTP_LATCHKEY_SAID_REPLAY,
-    NGX_HTTP_LATCHKEY_SAID_OMITTED,
-    NGX_HTTP_LATCHKEY_SAID_INFLIGHT,
-    NGX_HTTP_LATCHKEY_SAID_ACCEPTED,
-    NGX_HTTP_LATCHKEY_SAID_UNCERTAIN,
-    NGX_HTTP_LATCHKEY_SAID_MISMATCH,
-    NGX_HTTP_LATCHKEY_SAID_LIMITED,
-    NGX_HTTP_LATCHKEY_SAID_TOO_OLD
+static ngx_http_latchkey_verdict_e  ngx_http_latchkey_verdict_map[] = {
+    NGX_HTTP_LATCHKEY_VERDICT_NEW,
+    NGX_HTTP_LATCHKEY_VERDICT_REPLAY,
+    NGX_HTTP_LATCHKEY_VERDICT_OMITTED,
+    NGX_HTTP_LATCHKEY_VERDICT_INFLIGHT,
+    NGX_HTTP_LATCHKEY_VERDICT_ACCEPTED,
+    NGX_HTTP_LATCHKEY_VERDICT_UNCERTAIN,
+    NGX_HTTP_LATCHKEY_VERDICT_MISMATCH,
+    NGX_HTTP_LATCHKEY_VERDICT_LIMITED,
+    NGX_HTTP_LATCHKEY_VERDICT_TOO_OLD
 };
 
 
@@ -114,12 +114,12 @@ ngx_http_latchkey_create_ctx(ngx_http_request_t *r,
     ctx->request = r;
     ctx->conf = llcf;
     ctx->http_version = r->http_version;
-    ctx->before = ngx_http_latchkey_asking(r);
-    ctx->heard = r->upstream_states ? r->upstream_states->nelts : 0;
+    ctx->asked_before = ngx_http_latchkey_upstreams_asked(r);
+    ctx->states_read = r->upstream_states ? r->upstream_states->nelts : 0;
     ctx->timer.data = ctx;
     ctx->timer.log = r->connection->log;
 
-    cln->handler = ngx_http_latchkey_cleanup;
+    cln->handler = ngx_http_latchkey_cleanup_ctx;
     ngx_http_set_ctx(r, ctx, ngx_http_latchkey_module);
 
     return ctx;
@@ -140,10 +140,10 @@ ngx_http_latchkey_get_ctx(ngx_http_request_t *r)
 
     if (ctx == NULL && (r->internal || r->filter_finalize)) {
 
-        /* a redirect has emptied r->ctx; the clean-up handler is still there */
+        /* a redirect cleared r->ctx; the clean-up handler is still there */
 
         for (cln = r->pool->cleanup; cln; cln = cln->next) {
-            if (cln->handler == ngx_http_latchkey_cleanup) {
+            if (cln->handler == ngx_http_latchkey_cleanup_ctx) {
                 ctx = cln->data;
                 ngx_http_set_ctx(r, ctx, ngx_http_latchkey_module);
                 break;
@@ -156,14 +156,14 @@ ngx_http_latchkey_get_ctx(ngx_http_request_t *r)
 
 
 static void
-ngx_http_latchkey_cleanup(void *data)
+ngx_http_latchkey_cleanup_ctx(void *data)
 {
-    ngx_http_latchkey_let_go(data);
+    ngx_http_latchkey_detach(data);
 }
 
 
 ngx_http_request_t *
-ngx_http_latchkey_enter(ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_enter_request(ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_http_set_log_request(ctx->request->connection->log, ctx->request);
 
@@ -176,18 +176,23 @@ ngx_http_latchkey_enter(ngx_http_latchkey_ctx_t *ctx)
 void
 ngx_http_latchkey_post_action(ngx_http_latchkey_ctx_t *ctx)
 {
-    /* what was sent may be on its way yet, in memory of the op */
+    /* the response may not be sent yet, and is in memory of the op */
 
     if (ctx->state != NGX_HTTP_LATCHKEY_PASS
         && ctx->state != NGX_HTTP_LATCHKEY_DROP)
     {
-        ngx_http_latchkey_let_go(ctx);
+        ngx_http_latchkey_detach(ctx);
     }
 }
 
 
+/*
+ * The op ends by itself from here on, and its memory with it: a response that
+ * is being sent from there is not detached before the clean-up of the request.
+ */
+
 void
-ngx_http_latchkey_let_go(ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_detach(ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_http_latchkey_op_t  *op;
 
@@ -200,7 +205,7 @@ ngx_http_latchkey_let_go(ngx_http_latchkey_ctx_t *ctx)
     ngx_http_latchkey_await_cancel(&ctx->await);
 
     if (op) {
-        op->contacted = ngx_http_latchkey_contacted(ctx, ctx->state);
+        op->contacted = ngx_http_latchkey_may_have_run(ctx, ctx->state);
 
         ctx->op = NULL;
         ngx_http_latchkey_op_detach(op);
@@ -210,6 +215,11 @@ ngx_http_latchkey_let_go(ngx_http_latchkey_ctx_t *ctx)
     ctx->request->buffered &= ~NGX_HTTP_LATCHKEY_BUFFERED;
 }
 
+
+/*
+ * The phase handler.  It runs again after each internal redirect, and while
+ * the claim or the wait is in progress: then it returns NGX_DONE.
+ */
 
 ngx_int_t
 ngx_http_latchkey_handler(ngx_http_request_t *r)
@@ -230,33 +240,33 @@ ngx_http_latchkey_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    if (ctx == NULL || ngx_http_latchkey_is_weaker(r, ctx, llcf)) {
+    if (ctx == NULL || ngx_http_latchkey_supersede(r, ctx, llcf)) {
         if (llcf->mode == NGX_HTTP_LATCHKEY_OFF
             && !ngx_http_latchkey_is_courier(r))
         {
             return NGX_DECLINED;
         }
 
-        return ngx_http_latchkey_begin(r, llcf);
+        return ngx_http_latchkey_begin_request(r, llcf);
     }
 
     switch (ctx->state) {
 
     case NGX_HTTP_LATCHKEY_BODY:
 
-        /* the body failed, and error_page has led here */
+        /* reading the body failed, and error_page led here */
 
         ctx->state = NGX_HTTP_LATCHKEY_PASS;
         return NGX_DECLINED;
 
     case NGX_HTTP_LATCHKEY_CLAIM:
-        return ctx->op ? NGX_DONE : ngx_http_latchkey_claim(r, ctx);
+        return ctx->op ? NGX_DONE : ngx_http_latchkey_claim_request(r, ctx);
 
     case NGX_HTTP_LATCHKEY_WAIT:
         return NGX_DONE;
 
     case NGX_HTTP_LATCHKEY_RUN:
-        return ngx_http_latchkey_redirected(r, ctx);
+        return ngx_http_latchkey_redirect_handler(r, ctx);
 
     default:
         return NGX_DECLINED;
@@ -265,10 +275,10 @@ ngx_http_latchkey_handler(ngx_http_request_t *r)
 
 
 /*
- * Before the rewrite directives of a location that a claimed request is led
- * to.  nginx sets expect_tested when it makes an error page of its own, and
- * for nothing else once the body was read: so it tells whether there was one
- * since, see class.
+ * Before the rewrite directives of a location that a claimed request is
+ * redirected to.  nginx sets expect_tested when it makes an error page of its
+ * own, and for nothing else once the body was read: so it shows whether there
+ * was one since then; see classify().
  */
 
 ngx_int_t
@@ -289,26 +299,26 @@ ngx_http_latchkey_rewrite_handler(ngx_http_request_t *r)
 
 
 /*
- * Came here through a location that only looked on, or that let a request
- * without a key pass?  Then what this one asks for has not been done yet.
+ * The request came here through a location that only observed, or that let it
+ * pass without a key, and this location requires more: it starts again here.
  */
 
 static ngx_uint_t
-ngx_http_latchkey_is_weaker(ngx_http_request_t *r,
+ngx_http_latchkey_supersede(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_loc_conf_t *llcf)
 {
     if (llcf->mode <= ctx->conf->mode
-        || (!ctx->observe && ctx->verdict != NGX_HTTP_LATCHKEY_SAID_PASSED)
+        || (!ctx->observe && ctx->verdict != NGX_HTTP_LATCHKEY_VERDICT_PASSED)
         || ctx->state == NGX_HTTP_LATCHKEY_BODY
         || ctx->state == NGX_HTTP_LATCHKEY_CLAIM)
     {
         return 0;
     }
 
-    /* an operation that was only looked at is free again */
+    /* an operation that was only observed is released */
 
     ctx->state = NGX_HTTP_LATCHKEY_PASS;
-    ngx_http_latchkey_let_go(ctx);
+    ngx_http_latchkey_detach(ctx);
 
     return 1;
 }
@@ -316,20 +326,22 @@ ngx_http_latchkey_is_weaker(ngx_http_request_t *r,
 
 /*
  * An internal redirect stays within the operation: error_page may lead to a
- * page, or to another app if the first one was not reached or has answered.
+ * page, or to another app if the first one was not reached or has responded.
  * But where one app may have run, a second one must not.
  */
 
 static ngx_int_t
-ngx_http_latchkey_redirected(ngx_http_request_t *r,
+ngx_http_latchkey_redirect_handler(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_chain_t  *out;
 
-    ctx->led = ngx_http_latchkey_asking(r);
+    ctx->asked_until = ngx_http_latchkey_upstreams_asked(r);
     ctx->handled = (r->content_handler != NULL);
 
-    if (!ngx_http_latchkey_in_doubt(r, ctx)) {
+    if (ngx_http_latchkey_update_app(r, ctx)
+        != NGX_HTTP_LATCHKEY_APP_UNKNOWN)
+    {
 
         if (!ctx->observe) {
             ngx_http_latchkey_wrap_content(r, ctx);
@@ -344,20 +356,25 @@ ngx_http_latchkey_redirected(ngx_http_request_t *r,
 
     out = ngx_http_latchkey_set_lost(r, ctx);
 
-    /* whatever error_page calls it: "=200" was meant for another answer */
+    /* the status of error_page, such as "=200", was for another response */
 
     r->err_status = 0;
 
-    /* held by the filters as any answer, until the doubt is stored */
+    /* the filters hold it like any response, until the doubt is stored */
 
-    ngx_http_finalize_request(r, ngx_http_latchkey_send(r, out));
+    ngx_http_finalize_request(r, ngx_http_latchkey_send_response(r, out));
 
     return NGX_DONE;
 }
 
 
+/*
+ * Reads who asks for what, then the body; body_handler() goes on.  A request
+ * of the courier is claimed already and brings its operation along.
+ */
+
 static ngx_int_t
-ngx_http_latchkey_begin(ngx_http_request_t *r,
+ngx_http_latchkey_begin_request(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf)
 {
     ngx_int_t                 rc;
@@ -387,13 +404,13 @@ ngx_http_latchkey_begin(ngx_http_request_t *r,
     ctx->observe = (llcf->mode == NGX_HTTP_LATCHKEY_OBSERVE && !courier);
 
     rc = courier ? ngx_http_latchkey_courier_identify(r, ctx)
-                 : ngx_http_latchkey_identify(r, ctx);
+                 : ngx_http_latchkey_identify_request(r, ctx);
     if (rc != NGX_OK) {
         return rc;
     }
 
     if (!courier) {
-        ngx_http_latchkey_async_wish(r, ctx);
+        ngx_http_latchkey_async_check(r, ctx);
     }
 
     ctx->state = NGX_HTTP_LATCHKEY_BODY;
@@ -401,7 +418,7 @@ ngx_http_latchkey_begin(ngx_http_request_t *r,
 
     if (r->method == NGX_HTTP_PUT && r->content_handler == NULL) {
 
-        /* "dav_methods PUT" moves the file: as ngx_http_dav_handler() has it */
+        /* "dav_methods PUT" moves the file, like ngx_http_dav_handler() */
 
         r->request_body_in_file_only = 1;
         r->request_body_in_persistent_file = 1;
@@ -425,7 +442,8 @@ ngx_http_latchkey_begin(ngx_http_request_t *r,
 /* NGX_OK: claim it.  Else what the phase handler returns. */
 
 static ngx_int_t
-ngx_http_latchkey_identify(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_identify_request(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_int_t    rc;
     ngx_str_t    value;
@@ -436,8 +454,8 @@ ngx_http_latchkey_identify(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
     if (rc == NGX_DECLINED) {
 
         if (ctx->conf->mode == NGX_HTTP_LATCHKEY_REQUIRED) {
-            return ngx_http_latchkey_refuse(r, ctx,
-                                        NGX_HTTP_LATCHKEY_SAID_KEY_MISSING,
+            return ngx_http_latchkey_refuse_request(r, ctx,
+                                        NGX_HTTP_LATCHKEY_VERDICT_KEY_MISSING,
                                         LK_PROBLEM_KEY_MISSING,
                                         "This operation is only safe to "
                                         "retry with a key: send a header "
@@ -445,7 +463,7 @@ ngx_http_latchkey_identify(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
                                         "is unique to the operation.");
         }
 
-        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_PASSED;
+        ctx->verdict = NGX_HTTP_LATCHKEY_VERDICT_PASSED;
         return NGX_DECLINED;
     }
 
@@ -453,44 +471,48 @@ ngx_http_latchkey_identify(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
                            : "the header was sent twice";
 
     if (fault) {
-        return ngx_http_latchkey_refuse(r, ctx,
-                                        NGX_HTTP_LATCHKEY_SAID_KEY_INVALID,
-                                        LK_PROBLEM_KEY_INVALID, fault);
+        return ngx_http_latchkey_refuse_request(r, ctx,
+                                    NGX_HTTP_LATCHKEY_VERDICT_KEY_INVALID,
+                                    LK_PROBLEM_KEY_INVALID, fault);
     }
 
     rc = ngx_http_latchkey_get_tenant(r, ctx->conf, &ctx->tenant);
 
     if (rc == NGX_DECLINED) {
-        return ngx_http_latchkey_refuse(r, ctx,
-                                        NGX_HTTP_LATCHKEY_SAID_TENANT_MISSING,
-                                        LK_PROBLEM_TENANT_MISSING,
-                                        "A key belongs to a caller, and this "
-                                        "request does not say who it is "
-                                        "from.");
+        return ngx_http_latchkey_refuse_request(r, ctx,
+                                    NGX_HTTP_LATCHKEY_VERDICT_TENANT_MISSING,
+                                    LK_PROBLEM_TENANT_MISSING,
+                                    "A key belongs to a caller, and this "
+                                    "request does not identify its caller.");
     }
 
     if (rc != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    /* the fingerprint is of one of them, and the app may take another */
+    /* the fingerprint has one of them, and the app may use another */
 
     if (ngx_http_latchkey_count_headers(r, "content-type") > 1) {
-        return ngx_http_latchkey_refuse(r, ctx,
-                                        NGX_HTTP_LATCHKEY_SAID_REQUEST_INVALID,
-                                        LK_PROBLEM_REQUEST_INVALID,
-                                        "The header Content-Type was sent "
-                                        "twice: send one.");
+        return ngx_http_latchkey_refuse_request(r, ctx,
+                                    NGX_HTTP_LATCHKEY_VERDICT_REQUEST_INVALID,
+                                    LK_PROBLEM_REQUEST_INVALID,
+                                    "The header Content-Type was sent "
+                                    "twice: send one.");
     }
 
     return NGX_OK;
 }
 
 
+/*
+ * Sends a problem document for a request that claims nothing; in observe mode
+ * only logs it and lets the request pass.
+ */
+
 static ngx_int_t
-ngx_http_latchkey_refuse(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    ngx_http_latchkey_said_e verdict, enum lk_problem_kind kind,
-    const char *detail)
+ngx_http_latchkey_refuse_request(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_verdict_e verdict,
+    enum lk_problem_kind kind, const char *detail)
 {
     struct lk_problem  problem;
 
@@ -500,7 +522,7 @@ ngx_http_latchkey_refuse(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     if (ctx->observe) {
         ngx_log_error(NGX_LOG_NOTICE, r->connection->log, 0,
                       "idempotency observe: would have refused: %V",
-                      &ngx_http_latchkey_said[verdict]);
+                      &ngx_http_latchkey_verdict_words[verdict]);
         return NGX_DECLINED;
     }
 
@@ -508,12 +530,14 @@ ngx_http_latchkey_refuse(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     problem.kind = kind;
     problem.detail = latchkey_slice(detail);
 
-    ngx_http_latchkey_finish(r, ngx_http_latchkey_send_problem(r, &problem,
-                                                               0));
+    ngx_http_latchkey_finalize(r,
+                               ngx_http_latchkey_send_problem(r, &problem, 0));
 
     return NGX_DONE;
 }
 
+
+/* The body is kept for the app, and the phases run again: handler() claims. */
 
 static void
 ngx_http_latchkey_body_handler(ngx_http_request_t *r)
@@ -531,8 +555,14 @@ ngx_http_latchkey_body_handler(ngx_http_request_t *r)
 }
 
 
+/*
+ * Makes the op and claims.  From here on ctx->op is set, and each way out ends
+ * it: detach(), a verdict that is sent, or the settlement.
+ */
+
 static ngx_int_t
-ngx_http_latchkey_claim(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_claim_request(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_int_t                rc;
     ngx_str_t                scope;
@@ -542,16 +572,16 @@ ngx_http_latchkey_claim(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
         ctx->op = ngx_http_latchkey_courier_op(ctx);
 
         return ctx->op ? ngx_http_latchkey_send_claim(r, ctx)
-                       : ngx_http_latchkey_fail(ctx);
+                       : ngx_http_latchkey_fail_request(ctx);
     }
 
     if (ngx_http_latchkey_get_scope(r, ctx->conf, &scope) != NGX_OK) {
-        return ngx_http_latchkey_fail(ctx);
+        return ngx_http_latchkey_fail_request(ctx);
     }
 
     op = ngx_http_latchkey_op_create(ctx, &ctx->tenant, &scope, &ctx->key);
     if (op == NULL) {
-        return ngx_http_latchkey_fail(ctx);
+        return ngx_http_latchkey_fail_request(ctx);
     }
 
     ctx->op = op;
@@ -559,23 +589,23 @@ ngx_http_latchkey_claim(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
     if (ngx_http_latchkey_fingerprint_request(r, ctx, op->fingerprint)
         != NGX_OK)
     {
-        return ngx_http_latchkey_fail(ctx);
+        return ngx_http_latchkey_fail_request(ctx);
     }
 
     if (ngx_http_latchkey_check_age(r, ctx->conf, &ctx->key,
                                     &ctx->too_old_detail)
         != NGX_OK)
     {
-        /* a stored answer may still be given, but nothing is started */
+        /* a stored response may still be sent, but nothing is started */
 
         ctx->too_old = 1;
         op->no_new = 1;
     }
 
-    rc = ctx->later ? ngx_http_latchkey_async_order(r, ctx) : NGX_OK;
+    rc = ctx->later ? ngx_http_latchkey_async_prepare(r, ctx) : NGX_OK;
 
     if (rc != NGX_OK) {
-        ngx_http_latchkey_let_go(ctx);
+        ngx_http_latchkey_detach(ctx);
         return rc == NGX_ERROR ? NGX_HTTP_INTERNAL_SERVER_ERROR : rc;
     }
 
@@ -590,15 +620,15 @@ ngx_http_latchkey_claim(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 /* nothing was claimed: the error page is not part of an operation */
 
 static ngx_int_t
-ngx_http_latchkey_fail(ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_fail_request(ngx_http_latchkey_ctx_t *ctx)
 {
-    ngx_http_latchkey_let_go(ctx);
+    ngx_http_latchkey_detach(ctx);
 
     return NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
 
-/* claims, or claims again; returns as a phase handler */
+/* claims, or claims again; returns like a phase handler */
 
 static ngx_int_t
 ngx_http_latchkey_send_claim(ngx_http_request_t *r,
@@ -609,14 +639,15 @@ ngx_http_latchkey_send_claim(ngx_http_request_t *r,
     ctx->state = NGX_HTTP_LATCHKEY_CLAIM;
     ctx->wait_start = ngx_current_msec;
 
-    rc = ngx_http_latchkey_op_claim(ctx->op, ngx_http_latchkey_verdict);
+    rc = ngx_http_latchkey_op_claim(ctx->op,
+                                    ngx_http_latchkey_verdict_handler);
 
     if (rc == NGX_ERROR) {
-        return ngx_http_latchkey_fail(ctx);
+        return ngx_http_latchkey_fail_request(ctx);
     }
 
     if (rc == NGX_DECLINED) {
-        return ngx_http_latchkey_decide(r, ctx, NULL);
+        return ngx_http_latchkey_act_on_verdict(r, ctx, NULL);
     }
 
     if (ctx->observe) {
@@ -624,7 +655,9 @@ ngx_http_latchkey_send_claim(ngx_http_request_t *r,
         ngx_add_timer(&ctx->timer, NGX_HTTP_LATCHKEY_OBSERVE_WAIT);
     }
 
-    /* until the verdict is there, a client that leaves is told apart */
+    /*
+     * until the verdict, a client that leaves is noticed: nothing has run yet
+     */
 
     r->read_event_handler = ngx_http_test_reading;
     r->write_event_handler = ngx_http_request_empty_handler;
@@ -633,7 +666,7 @@ ngx_http_latchkey_send_claim(ngx_http_request_t *r,
         ngx_post_event(r->connection->read, &ngx_posted_events);
 
     } else if (ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
-        return ngx_http_latchkey_fail(ctx);
+        return ngx_http_latchkey_fail_request(ctx);
     }
 
     return NGX_DONE;
@@ -643,31 +676,31 @@ ngx_http_latchkey_send_claim(ngx_http_request_t *r,
 static void
 ngx_http_latchkey_observe_over(ngx_event_t *ev)
 {
-    ngx_http_latchkey_verdict(ev->data, NULL);
+    ngx_http_latchkey_verdict_handler(ev->data, NULL);
 }
 
 
-/* answer NULL: no daemon could decide in time */
+/* decision NULL: no daemon could decide in time */
 
 static void
-ngx_http_latchkey_verdict(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer)
+ngx_http_latchkey_verdict_handler(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *decision)
 {
     ngx_int_t            rc;
     ngx_connection_t    *c;
     ngx_http_request_t  *r;
 
-    r = ngx_http_latchkey_enter(ctx);
+    r = ngx_http_latchkey_enter_request(ctx);
     c = r->connection;
 
     if (ctx->timer.timer_set) {
         ngx_del_timer(&ctx->timer);
     }
 
-    rc = ngx_http_latchkey_decide(r, ctx, answer);
+    rc = ngx_http_latchkey_act_on_verdict(r, ctx, decision);
 
     if (rc == NGX_DECLINED) {
-        ngx_http_latchkey_resume(r);
+        ngx_http_latchkey_resume_phases(r);
 
     } else if (rc != NGX_DONE) {
         ngx_http_finalize_request(r, rc);
@@ -677,64 +710,66 @@ ngx_http_latchkey_verdict(ngx_http_latchkey_ctx_t *ctx,
 }
 
 
-/* NGX_DECLINED: go on to the app.  NGX_DONE: answered, or waiting. */
+/*
+ * NGX_DECLINED: go on to the app.  NGX_DONE: a response was sent, or it waits.
+ */
 
 static ngx_int_t
-ngx_http_latchkey_decide(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer)
+ngx_http_latchkey_act_on_verdict(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)
 {
     struct lk_decision  refused;
 
     if (ctx->courier) {
-        return ngx_http_latchkey_courier_decide(r, ctx, answer);
+        return ngx_http_latchkey_courier_decide(r, ctx, decision);
     }
 
-    if (answer == NULL && ctx->op->too_large) {
+    if (decision == NULL && ctx->op->too_large) {
         ngx_memzero(&refused, sizeof(struct lk_decision));
         refused.verdict = LK_VERDICT_REFUSED;
-        answer = &refused;
+        decision = &refused;
         ctx->too_large = 1;
     }
 
-    if (ngx_http_latchkey_note(r, ctx, answer) != NGX_OK) {
-        return ngx_http_latchkey_fail(ctx);
+    if (ngx_http_latchkey_note_verdict(r, ctx, decision) != NGX_OK) {
+        return ngx_http_latchkey_fail_request(ctx);
     }
 
-    if (ctx->verdict == NGX_HTTP_LATCHKEY_SAID_NEW) {
+    if (ctx->verdict == NGX_HTTP_LATCHKEY_VERDICT_NEW) {
 
         if (ctx->later) {
 
-            /* only an observer lets it run here */
+            /* only observe mode lets it run here */
 
-            ctx->verdict = ctx->too_large ? NGX_HTTP_LATCHKEY_SAID_TOO_LARGE
-                                          : NGX_HTTP_LATCHKEY_SAID_ACCEPTED;
+            ctx->verdict = ctx->too_large ? NGX_HTTP_LATCHKEY_VERDICT_TOO_LARGE
+                                          : NGX_HTTP_LATCHKEY_VERDICT_ACCEPTED;
 
             ngx_log_error(NGX_LOG_NOTICE, r->connection->log, 0,
                           "idempotency observe: would not have run it now: "
                           "%V, reference %V",
-                          &ngx_http_latchkey_said[ctx->verdict],
+                          &ngx_http_latchkey_verdict_words[ctx->verdict],
                           &ctx->reference);
         }
 
-        return ngx_http_latchkey_run(r, ctx);
+        return ngx_http_latchkey_run_request(r, ctx);
     }
 
-    if (ctx->verdict == NGX_HTTP_LATCHKEY_SAID_INFLIGHT
+    if (ctx->verdict == NGX_HTTP_LATCHKEY_VERDICT_INFLIGHT
         && ctx->wait_until && !ctx->observe
         && (ngx_msec_int_t) (ctx->wait_until - ngx_current_msec) > 0)
     {
-        return ngx_http_latchkey_wait(r, ctx, answer);
+        return ngx_http_latchkey_wait_for_result(r, ctx, decision);
     }
 
-    return ngx_http_latchkey_say(r, ctx, answer);
+    return ngx_http_latchkey_send_verdict(r, ctx, decision);
 }
 
 
-/* it does not run: the client is told why, an observer only looks on */
+/* it does not run: sends why; in observe mode only logs it */
 
 static ngx_int_t
-ngx_http_latchkey_say(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer)
+ngx_http_latchkey_send_verdict(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)
 {
     ngx_chain_t  *out;
 
@@ -743,7 +778,7 @@ ngx_http_latchkey_say(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     out = NULL;
 
     if (!ctx->observe) {
-        out = ngx_http_latchkey_set_verdict(r, ctx, answer);
+        out = ngx_http_latchkey_set_verdict(r, ctx, decision);
     }
 
     ngx_http_latchkey_op_detach(ctx->op);
@@ -752,7 +787,7 @@ ngx_http_latchkey_say(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     if (ctx->observe) {
         ngx_log_error(NGX_LOG_NOTICE, r->connection->log, 0,
                       "idempotency observe: would not have run it: %V%s%V",
-                      &ngx_http_latchkey_said[ctx->verdict],
+                      &ngx_http_latchkey_verdict_words[ctx->verdict],
                       ctx->reference.len ? ", reference " : "",
                       &ctx->reference);
         return NGX_DECLINED;
@@ -760,35 +795,36 @@ ngx_http_latchkey_say(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
     r->read_event_handler = ngx_http_block_reading;
 
-    ngx_http_latchkey_finish(r, ngx_http_latchkey_send(r, out));
+    ngx_http_latchkey_finalize(r, ngx_http_latchkey_send_response(r, out));
 
     return NGX_DONE;
 }
 
 
-/* for the logs; answer NULL: no daemon could decide */
+/* for logs and counters; decision NULL: no daemon could decide */
 
 static ngx_int_t
-ngx_http_latchkey_note(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer)
+ngx_http_latchkey_note_verdict(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)
 {
-    if (answer == NULL || answer->verdict >= (sizeof(ngx_http_latchkey_says)
-                                  / sizeof(ngx_http_latchkey_says[0])))
+    if (decision == NULL
+        || decision->verdict >= (sizeof(ngx_http_latchkey_verdict_map)
+                                 / sizeof(ngx_http_latchkey_verdict_map[0])))
     {
-        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_UNAVAILABLE;
+        ctx->verdict = NGX_HTTP_LATCHKEY_VERDICT_UNAVAILABLE;
         return NGX_OK;
     }
 
-    ctx->verdict = ngx_http_latchkey_says[answer->verdict];
+    ctx->verdict = ngx_http_latchkey_verdict_map[decision->verdict];
 
-    if (ctx->verdict == NGX_HTTP_LATCHKEY_SAID_TOO_OLD && !ctx->too_old
+    if (ctx->verdict == NGX_HTTP_LATCHKEY_VERDICT_TOO_OLD && !ctx->too_old
         && ctx->too_large)
     {
-        ctx->verdict = NGX_HTTP_LATCHKEY_SAID_TOO_LARGE;
+        ctx->verdict = NGX_HTTP_LATCHKEY_VERDICT_TOO_LARGE;
     }
 
-    ctx->attempt = answer->attempt;
-    ctx->reference.len = answer->reference.len;
+    ctx->attempt = decision->attempt;
+    ctx->reference.len = decision->reference.len;
 
     if (ctx->reference.len == 0) {
         return NGX_OK;
@@ -800,15 +836,21 @@ ngx_http_latchkey_note(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    ngx_memcpy(ctx->reference.data, answer->reference.data,
+    ngx_memcpy(ctx->reference.data, decision->reference.data,
                ctx->reference.len);
 
     return NGX_OK;
 }
 
 
+/*
+ * The claim is durable by now, so the app may run.  From here on only
+ * classify() decides what the operation becomes.
+ */
+
 ngx_int_t
-ngx_http_latchkey_run(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_run_request(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
 {
     ctx->state = NGX_HTTP_LATCHKEY_RUN;
     r->expect_tested = 0;                        /* see rewrite_handler */
@@ -817,7 +859,7 @@ ngx_http_latchkey_run(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
         return NGX_DECLINED;
     }
 
-    /* what is decided for an operation is not decided by a condition */
+    /* If-None-Match and similar do not apply: a replay is the same for all */
 
     r->disable_not_modified = 1;
 
@@ -832,7 +874,7 @@ ngx_http_latchkey_run(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 
 
 static void
-ngx_http_latchkey_resume(ngx_http_request_t *r)
+ngx_http_latchkey_resume_phases(ngx_http_request_t *r)
 {
     r->read_event_handler = ngx_http_block_reading;
     r->write_event_handler = ngx_http_core_run_phases;
@@ -841,11 +883,11 @@ ngx_http_latchkey_resume(ngx_http_request_t *r)
 }
 
 
-/* waiting for the first result */
+/* waits for the result of the key's first request */
 
 static ngx_int_t
-ngx_http_latchkey_wait(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer)
+ngx_http_latchkey_wait_for_result(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)
 {
     ngx_msec_t               left;
     ngx_http_latchkey_op_t  *op;
@@ -855,16 +897,16 @@ ngx_http_latchkey_wait(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
     ctx->state = NGX_HTTP_LATCHKEY_WAIT;
     ctx->wait_start = ngx_current_msec;
-    ctx->await.handler = ngx_http_latchkey_waited;
+    ctx->await.handler = ngx_http_latchkey_await_handler;
     ctx->await.data = ctx;
 
     if (ngx_http_latchkey_await(ctx->conf->servers, &ctx->await, &op->tenant,
                                 &op->scope, &op->key, left)
         != NGX_OK)
     {
-        /* nobody will tell us: ask again when the daemon proposes */
+        /* no message will come: claim again when the daemon proposes */
 
-        left = ngx_min(left, ngx_max((ngx_msec_t) answer->retry_after_ms,
+        left = ngx_min(left, ngx_max((ngx_msec_t) decision->retry_after_ms,
                                      100));
     }
 
@@ -875,8 +917,13 @@ ngx_http_latchkey_wait(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 }
 
 
+/*
+ * Settled: claims again at once.  The connection broke: claims again soon, by
+ * the timer.
+ */
+
 static void
-ngx_http_latchkey_waited(ngx_http_latchkey_await_t *await, ngx_int_t rc)
+ngx_http_latchkey_await_handler(ngx_http_latchkey_await_t *await, ngx_int_t rc)
 {
     ngx_http_latchkey_ctx_t  *ctx;
 
@@ -907,7 +954,7 @@ ngx_http_latchkey_claim_again(ngx_http_latchkey_ctx_t *ctx)
     ngx_connection_t    *c;
     ngx_http_request_t  *r;
 
-    r = ngx_http_latchkey_enter(ctx);
+    r = ngx_http_latchkey_enter_request(ctx);
     c = r->connection;
 
     if (ctx->timer.timer_set) {

@@ -33,7 +33,7 @@
 #include "ngx_http_latchkey_module.h"
 
 
-/* of a body whose length is not known before */
+/* of a body whose length is not known in advance */
 #define NGX_HTTP_LATCHKEY_BLOCK_MIN  4096
 #define NGX_HTTP_LATCHKEY_BLOCK_MAX  (1024 * 1024)
 
@@ -47,55 +47,55 @@ static ngx_int_t ngx_http_latchkey_hold_bytes(ngx_http_latchkey_ctx_t *ctx,
     u_char *data, size_t len);
 static ngx_int_t ngx_http_latchkey_add_block(ngx_http_latchkey_ctx_t *ctx,
     size_t len);
-static ngx_uint_t ngx_http_latchkey_cut_off(ngx_http_request_t *r,
+static ngx_uint_t ngx_http_latchkey_is_cut_off(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_uint_t flush);
-static ngx_uint_t ngx_http_latchkey_ended_early(ngx_http_request_t *r,
+static ngx_uint_t ngx_http_latchkey_is_short(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
-static void ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer);
-static ngx_int_t ngx_http_latchkey_outcome(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
-static ngx_http_latchkey_did_e ngx_http_latchkey_did_of(
-    ngx_http_latchkey_op_t *op, const struct lk_decision *answer);
-static void ngx_http_latchkey_use_kept(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
-static void ngx_http_latchkey_tell_courier(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
+static void ngx_http_latchkey_response_settled(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *decision);
+static ngx_int_t ngx_http_latchkey_choose_response(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision);
+static ngx_http_latchkey_outcome_e ngx_http_latchkey_outcome_of(
+    ngx_http_latchkey_op_t *op, const struct lk_decision *decision);
+static void ngx_http_latchkey_use_stored(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision);
+static void ngx_http_latchkey_report_to_courier(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision);
 static void ngx_http_latchkey_not_stored(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_overtaken(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
-static void ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer);
+static void ngx_http_latchkey_stale_handler(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *decision);
 static ngx_uint_t ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
-    const struct lk_decision *answer);
+    const struct lk_decision *decision);
 static ngx_uint_t ngx_http_latchkey_is_held(ngx_http_latchkey_op_t *op,
     struct lk_slice body);
 static ngx_uint_t ngx_http_latchkey_may_leave(ngx_http_latchkey_op_t *op);
 static ngx_int_t ngx_http_latchkey_add_held(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t **out, ngx_chain_t ***last);
-static void ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx,
+static void ngx_http_latchkey_replace_response(ngx_http_latchkey_ctx_t *ctx,
     ngx_chain_t *out);
 static ngx_int_t ngx_http_latchkey_send_header(ngx_http_request_t *r);
-static ngx_uint_t ngx_http_latchkey_too_large(ngx_http_request_t *r,
+static ngx_uint_t ngx_http_latchkey_omit_at_once(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
-static void ngx_http_latchkey_omit(ngx_http_latchkey_op_t *op,
+static void ngx_http_latchkey_omit_response(ngx_http_latchkey_op_t *op,
     const char *reason);
-static ngx_int_t ngx_http_latchkey_hold(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_hold_body(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
-static ngx_int_t ngx_http_latchkey_observe(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_observe_body(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
-static ngx_int_t ngx_http_latchkey_leave(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_leave_buffers(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
-static void ngx_http_latchkey_drop(ngx_chain_t *in);
-static ngx_int_t ngx_http_latchkey_settle(ngx_http_request_t *r,
+static void ngx_http_latchkey_discard_buffers(ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_settle_response(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
-static void ngx_http_latchkey_settle_aside(ngx_http_request_t *r,
+static void ngx_http_latchkey_settle_unawaited(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
-static void ngx_http_latchkey_wake(ngx_http_request_t *r);
+static void ngx_http_latchkey_resume_filters(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_send_held(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
-static ngx_int_t ngx_http_latchkey_send_other(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_send_replacement(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
 
 
@@ -103,7 +103,7 @@ static ngx_http_output_header_filter_pt  ngx_http_latchkey_next_header;
 static ngx_http_output_body_filter_pt    ngx_http_latchkey_next_body;
 
 
-ngx_str_t  ngx_http_latchkey_did[] = {
+ngx_str_t  ngx_http_latchkey_outcome_words[] = {
 #define X(name, word)  ngx_string(word),
     NGX_HTTP_LATCHKEY_OUTCOMES(X)
 #undef X
@@ -112,13 +112,19 @@ ngx_str_t  ngx_http_latchkey_did[] = {
 
 /* in the order of ngx_http_latchkey_settle_e */
 
-static ngx_http_latchkey_did_e  ngx_http_latchkey_outcomes[] = {
-    NGX_HTTP_LATCHKEY_DID_KEPT,
-    NGX_HTTP_LATCHKEY_DID_OMITTED,
-    NGX_HTTP_LATCHKEY_DID_RELEASED,
-    NGX_HTTP_LATCHKEY_DID_DOUBTED
+static ngx_http_latchkey_outcome_e  ngx_http_latchkey_settle_outcomes[] = {
+    NGX_HTTP_LATCHKEY_OUTCOME_STORED,
+    NGX_HTTP_LATCHKEY_OUTCOME_OMITTED,
+    NGX_HTTP_LATCHKEY_OUTCOME_RELEASED,
+    NGX_HTTP_LATCHKEY_OUTCOME_DOUBTED
 };
 
+
+/*
+ * The header of the app's response decides the settlement.  NGX_OK without the
+ * next filter holds the header: nginx then sends the body to the body filter
+ * below, with nothing sent to the client.
+ */
 
 static ngx_int_t
 ngx_http_latchkey_header_filter(ngx_http_request_t *r)
@@ -133,15 +139,15 @@ ngx_http_latchkey_header_filter(ngx_http_request_t *r)
         ngx_http_latchkey_post_action(ctx);
     }
 
-    /* without an upstream it is ours, for the courier */
+    /* without an upstream the header is the gateway's own, for the courier */
 
     if (r->upstream && (ctx || llcf->mode != NGX_HTTP_LATCHKEY_OFF)) {
-        ngx_http_latchkey_strip_word(r);
+        ngx_http_latchkey_strip_report(r);
     }
 
     if (ctx == NULL || ctx->state != NGX_HTTP_LATCHKEY_RUN) {
 
-        if (ngx_http_latchkey_courier_unseen(r, ctx) != NGX_OK) {
+        if (ngx_http_latchkey_courier_mark_unguarded(r, ctx) != NGX_OK) {
             return NGX_ERROR;
         }
 
@@ -161,26 +167,26 @@ ngx_http_latchkey_header_filter(ngx_http_request_t *r)
     r->buffered |= NGX_HTTP_LATCHKEY_BUFFERED;
 
     /*
-     * The filter that cuts a body into ranges is before us, the one that
-     * writes their header behind: holding would part them.
+     * The range body filter runs before this one, the range header filter
+     * after it: a held response would get one without the other.
      */
 
     r->allow_ranges = 0;
 
     if (r->header_only) {
         ctx->complete = 1;
-        return ngx_http_latchkey_settle(r, ctx);
+        return ngx_http_latchkey_settle_response(r, ctx);
     }
 
-    if (ngx_http_latchkey_too_large(r, ctx)) {
-        return ngx_http_latchkey_settle(r, ctx);
+    if (ngx_http_latchkey_omit_at_once(r, ctx)) {
+        return ngx_http_latchkey_settle_response(r, ctx);
     }
 
     return NGX_OK;
 }
 
 
-/* observe; and what no filter can hold: a connection that is handed over */
+/* observe; and a connection that is handed over, which no filter can hold */
 
 static ngx_int_t
 ngx_http_latchkey_pass_header(ngx_http_request_t *r,
@@ -193,14 +199,15 @@ ngx_http_latchkey_pass_header(ngx_http_request_t *r,
     if (ngx_http_latchkey_is_handed_over(r)) {
         ctx->op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
         ngx_str_set(&ctx->op->reason, "the connection changed its protocol");
-        ngx_http_latchkey_settle_aside(r, ctx);
+        ngx_http_latchkey_settle_unawaited(r, ctx);
 
     } else if (ctx->conf->no_body) {
-        ngx_http_latchkey_omit(ctx->op, "this route keeps no bodies");
-        ngx_http_latchkey_settle_aside(r, ctx);
+        ngx_http_latchkey_omit_response(ctx->op, "this route stores no "
+                                                 "bodies");
+        ngx_http_latchkey_settle_unawaited(r, ctx);
 
     } else if (r->header_only) {
-        ngx_http_latchkey_settle_aside(r, ctx);
+        ngx_http_latchkey_settle_unawaited(r, ctx);
     }
 
     return rc;
@@ -221,20 +228,20 @@ ngx_http_latchkey_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
     switch (ctx->state) {
 
     case NGX_HTTP_LATCHKEY_HOLD:
-        return ctx->observe ? ngx_http_latchkey_observe(r, ctx, in)
-                            : ngx_http_latchkey_hold(r, ctx, in);
+        return ctx->observe ? ngx_http_latchkey_observe_body(r, ctx, in)
+                            : ngx_http_latchkey_hold_body(r, ctx, in);
 
     case NGX_HTTP_LATCHKEY_SETTLE:
-        return ngx_http_latchkey_leave(r, ctx, in);
+        return ngx_http_latchkey_leave_buffers(r, ctx, in);
 
     case NGX_HTTP_LATCHKEY_SEND:
         return ngx_http_latchkey_send_held(r, ctx, in);
 
     case NGX_HTTP_LATCHKEY_REPLACE:
-        return ngx_http_latchkey_send_other(r, ctx, in);
+        return ngx_http_latchkey_send_replacement(r, ctx, in);
 
     case NGX_HTTP_LATCHKEY_DROP:
-        ngx_http_latchkey_drop(in);
+        ngx_http_latchkey_discard_buffers(in);
         return ngx_http_latchkey_next_body(r, NULL);
 
     default:
@@ -256,19 +263,20 @@ ngx_http_latchkey_filter_init(ngx_conf_t *cf)
 }
 
 
-/* settled by what is known already; the body is not needed for it */
+/* 1: the response is settled now as omitted, without waiting for its body */
 
 static ngx_uint_t
-ngx_http_latchkey_too_large(ngx_http_request_t *r,
+ngx_http_latchkey_omit_at_once(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
     if (ctx->conf->no_body) {
-        ngx_http_latchkey_omit(ctx->op, "this route keeps no bodies");
+        ngx_http_latchkey_omit_response(ctx->op, "this route stores no "
+                                                 "bodies");
         return 1;
     }
 
     if (r->headers_out.content_length_n > (off_t) ctx->conf->response_max) {
-        ngx_http_latchkey_omit(ctx->op, "it was too large");
+        ngx_http_latchkey_omit_response(ctx->op, "it was too large");
         return 1;
     }
 
@@ -276,10 +284,10 @@ ngx_http_latchkey_too_large(ngx_http_request_t *r,
 }
 
 
-/* an answer that would be kept is not */
+/* a response that would be stored is not, for this reason */
 
 static void
-ngx_http_latchkey_omit(ngx_http_latchkey_op_t *op, const char *reason)
+ngx_http_latchkey_omit_response(ngx_http_latchkey_op_t *op, const char *reason)
 {
     if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP) {
         op->settle = NGX_HTTP_LATCHKEY_SETTLE_OMIT;
@@ -289,11 +297,14 @@ ngx_http_latchkey_omit(ngx_http_latchkey_op_t *op, const char *reason)
 }
 
 
-/* these return as a body filter does */
+/*
+ * Takes the bytes of the body and consumes its buffers.  At the last buffer,
+ * or when the body is more than may be held, the operation is settled.
+ */
 
 static ngx_int_t
-ngx_http_latchkey_hold(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    ngx_chain_t *in)
+ngx_http_latchkey_hold_body(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in)
 {
     size_t        size;
     ngx_int_t     rc;
@@ -309,7 +320,7 @@ ngx_http_latchkey_hold(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
         size = ngx_buf_in_memory(b) ? (size_t) (b->last - b->pos) : 0;
 
         rc = (size == 0 && ngx_buf_size(b) != 0)
-             ? NGX_DECLINED                     /* in a file, and only there */
+             ? NGX_DECLINED                     /* only in a file */
              : ngx_http_latchkey_hold_bytes(ctx, b->pos, size);
 
         if (rc == NGX_ERROR) {
@@ -317,13 +328,13 @@ ngx_http_latchkey_hold(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
         }
 
         if (rc == NGX_DECLINED) {
-            ngx_http_latchkey_omit(ctx->op, "it was too large");
+            ngx_http_latchkey_omit_response(ctx->op, "it was too large");
 
-            if (ngx_http_latchkey_leave(r, ctx, cl) == NGX_ERROR) {
+            if (ngx_http_latchkey_leave_buffers(r, ctx, cl) == NGX_ERROR) {
                 return NGX_ERROR;
             }
 
-            return ngx_http_latchkey_settle(r, ctx);
+            return ngx_http_latchkey_settle_response(r, ctx);
         }
 
         b->pos = b->last;
@@ -335,20 +346,23 @@ ngx_http_latchkey_hold(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
         }
     }
 
-    if (ngx_http_latchkey_cut_off(r, ctx, flush)) {
-        ngx_http_latchkey_doubt(ctx, "the app's answer was cut off");
-        return ngx_http_latchkey_settle(r, ctx);
+    if (ngx_http_latchkey_is_cut_off(r, ctx, flush)) {
+        ngx_http_latchkey_set_doubt(ctx, "the app's response was cut off");
+        return ngx_http_latchkey_settle_response(r, ctx);
     }
 
-    return ctx->complete ? ngx_http_latchkey_settle(r, ctx) : NGX_OK;
+    return ctx->complete ? ngx_http_latchkey_settle_response(r, ctx) : NGX_OK;
 }
 
 
-/* these return as a body filter does */
+/*
+ * Copies the body while it passes to the client; the settlement is not waited
+ * for.
+ */
 
 static ngx_int_t
-ngx_http_latchkey_observe(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    ngx_chain_t *in)
+ngx_http_latchkey_observe_body(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in)
 {
     ngx_buf_t    *b;
     ngx_uint_t    flush;
@@ -364,7 +378,7 @@ ngx_http_latchkey_observe(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
             && ngx_http_latchkey_hold_bytes(ctx, b->pos, b->last - b->pos)
                != NGX_OK)
         {
-            ngx_http_latchkey_omit(ctx->op, "it was too large");
+            ngx_http_latchkey_omit_response(ctx->op, "it was too large");
             ctx->complete = 1;
         }
 
@@ -374,14 +388,14 @@ ngx_http_latchkey_observe(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     }
 
     if (ctx->op->settle != NGX_HTTP_LATCHKEY_SETTLE_OMIT
-        && ngx_http_latchkey_cut_off(r, ctx, flush))
+        && ngx_http_latchkey_is_cut_off(r, ctx, flush))
     {
-        ngx_http_latchkey_doubt(ctx, "the app's answer was cut off");
+        ngx_http_latchkey_set_doubt(ctx, "the app's response was cut off");
         ctx->complete = 1;
     }
 
     if (ctx->complete) {
-        ngx_http_latchkey_settle_aside(r, ctx);
+        ngx_http_latchkey_settle_unawaited(r, ctx);
     }
 
     return ngx_http_latchkey_next_body(r, in);
@@ -489,20 +503,20 @@ ngx_http_latchkey_add_block(ngx_http_latchkey_ctx_t *ctx, size_t len)
 
 
 /*
- * An upstream that fails after its header was sent on ends with a flush and
- * no last buffer; u->cleanup is empty once it is finalized.
+ * An upstream that fails after its header was sent ends with a flush and no
+ * last buffer; u->cleanup is NULL once it is finalized.
  */
 
 static ngx_uint_t
-ngx_http_latchkey_cut_off(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    ngx_uint_t flush)
+ngx_http_latchkey_is_cut_off(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_uint_t flush)
 {
     if (!ctx->from_app) {
         return 0;
     }
 
     if (ctx->complete) {
-        return ngx_http_latchkey_ended_early(r, ctx);
+        return ngx_http_latchkey_is_short(r, ctx);
     }
 
     return flush && r->upstream->cleanup == NULL;
@@ -510,12 +524,13 @@ ngx_http_latchkey_cut_off(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 
 
 /*
- * FastCGI without fastcgi_keep_conn: nginx takes any end for the end.  The
- * length tells, or that the record which ends a request has not come.
+ * FastCGI without fastcgi_keep_conn: nginx takes any end of the connection for
+ * the end of the response.  The length shows it, or that FCGI_END_REQUEST did
+ * not come.
  */
 
 static ngx_uint_t
-ngx_http_latchkey_ended_early(ngx_http_request_t *r,
+ngx_http_latchkey_is_short(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_http_upstream_t  *u;
@@ -523,7 +538,7 @@ ngx_http_latchkey_ended_early(ngx_http_request_t *r,
     if (r->headers_out.status == NGX_HTTP_NO_CONTENT
         || r->headers_out.status == NGX_HTTP_NOT_MODIFIED)
     {
-        return 0;                               /* whatever length it names */
+        return 0;               /* no body, whatever Content-Length is */
     }
 
     if (r->headers_out.content_length_n >= 0) {
@@ -544,8 +559,8 @@ ngx_http_latchkey_ended_early(ngx_http_request_t *r,
 /* buffers that stay with their owner until they can be sent */
 
 static ngx_int_t
-ngx_http_latchkey_leave(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    ngx_chain_t *in)
+ngx_http_latchkey_leave_buffers(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in)
 {
     if (in && ngx_chain_add_copy(r->pool, &ctx->rest, in) != NGX_OK) {
         return NGX_ERROR;
@@ -558,7 +573,7 @@ ngx_http_latchkey_leave(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 /* buffers that will not be sent */
 
 static void
-ngx_http_latchkey_drop(ngx_chain_t *in)
+ngx_http_latchkey_discard_buffers(ngx_chain_t *in)
 {
     for ( /* void */ ; in; in = in->next) {
         in->buf->pos = in->buf->last;
@@ -567,16 +582,18 @@ ngx_http_latchkey_drop(ngx_chain_t *in)
 }
 
 
-/* returns as a filter does; nothing leaves before the daemon has answered */
+/* returns like a filter; nothing leaves before the daemon replies */
 
 static ngx_int_t
-ngx_http_latchkey_settle(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_settle_response(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
 {
     ctx->state = NGX_HTTP_LATCHKEY_SETTLE;
     ctx->wait_start = ngx_current_msec;
 
     if (ngx_http_latchkey_store_headers(r, ctx) != NGX_OK
-        || ngx_http_latchkey_op_settle(ctx->op, ngx_http_latchkey_settled)
+        || ngx_http_latchkey_op_settle(ctx->op,
+                                       ngx_http_latchkey_response_settled)
            != NGX_OK)
     {
         return NGX_ERROR;
@@ -586,14 +603,17 @@ ngx_http_latchkey_settle(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 }
 
 
-/* nobody waits for it */
+/*
+ * the response is already on its way, or cannot be held: no one waits for the
+ * settlement
+ */
 
 static void
-ngx_http_latchkey_settle_aside(ngx_http_request_t *r,
+ngx_http_latchkey_settle_unawaited(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
     ctx->state = NGX_HTTP_LATCHKEY_PASS;
-    ctx->outcome = ngx_http_latchkey_outcomes[ctx->op->settle];
+    ctx->outcome = ngx_http_latchkey_settle_outcomes[ctx->op->settle];
 
     (void) ngx_http_latchkey_store_headers(r, ctx);
     (void) ngx_http_latchkey_op_settle(ctx->op, NULL);
@@ -603,59 +623,68 @@ ngx_http_latchkey_settle_aside(ngx_http_request_t *r,
 }
 
 
+/*
+ * The daemon's reply to the settlement, or NULL: decides which response
+ * leaves, and wakes the filters to send it.
+ */
+
 static void
-ngx_http_latchkey_settled(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer)
+ngx_http_latchkey_response_settled(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *decision)
 {
     ngx_connection_t    *c;
     ngx_http_request_t  *r;
 
-    r = ngx_http_latchkey_enter(ctx);
+    r = ngx_http_latchkey_enter_request(ctx);
     c = r->connection;
 
-    if (ngx_http_latchkey_outcome(r, ctx, answer) == NGX_OK) {
-        ngx_http_latchkey_wake(r);
+    if (ngx_http_latchkey_choose_response(r, ctx, decision) == NGX_OK) {
+        ngx_http_latchkey_resume_filters(r);
     }
 
     ngx_http_run_posted_requests(c);
 }
 
 
-/* NGX_OK: it is known what goes out.  NGX_AGAIN: a question is on its way. */
+/*
+ * NGX_OK: it is known which response leaves.  NGX_AGAIN: the daemon is asked
+ * for the present verdict first.
+ */
 
 static ngx_int_t
-ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer)
+ngx_http_latchkey_choose_response(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)
 {
     ngx_http_latchkey_op_t  *op;
 
     op = ctx->op;
 
     if (ctx->courier) {
-        ngx_http_latchkey_tell_courier(r, ctx, answer);
+        ngx_http_latchkey_report_to_courier(r, ctx, decision);
         return NGX_OK;
     }
 
-    if (answer == NULL) {
+    if (decision == NULL) {
         ngx_http_latchkey_not_stored(r, ctx);
         return NGX_OK;
     }
 
-    ctx->outcome = ngx_http_latchkey_did_of(op, answer);
+    ctx->outcome = ngx_http_latchkey_outcome_of(op, decision);
 
-    if (answer->verdict == LK_VERDICT_STALE
+    if (decision->verdict == LK_VERDICT_STALE
         && op->settle != NGX_HTTP_LATCHKEY_SETTLE_RELEASE)
     {
         return ngx_http_latchkey_overtaken(r, ctx);
     }
 
-    if (answer->verdict == LK_VERDICT_KEPT) {
-        ngx_http_latchkey_use_kept(r, ctx, answer);
+    if (decision->verdict == LK_VERDICT_KEPT) {
+        ngx_http_latchkey_use_stored(r, ctx, decision);
         return NGX_OK;
     }
 
-    if (ngx_http_latchkey_has_no_answer(ctx)) {
-        ngx_http_latchkey_replace(ctx, ngx_http_latchkey_set_instead(r, ctx));
+    if (ngx_http_latchkey_has_no_response(ctx)) {
+        ngx_http_latchkey_replace_response(ctx,
+                                   ngx_http_latchkey_set_substitute(r, ctx));
         return NGX_OK;
     }
 
@@ -665,91 +694,94 @@ ngx_http_latchkey_outcome(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 }
 
 
-/* KEPT: whatever was asked for, the operation is completed */
+/* KEPT: whatever the settlement was, the operation is completed */
 
-static ngx_http_latchkey_did_e
-ngx_http_latchkey_did_of(ngx_http_latchkey_op_t *op,
-    const struct lk_decision *answer)
+static ngx_http_latchkey_outcome_e
+ngx_http_latchkey_outcome_of(ngx_http_latchkey_op_t *op,
+    const struct lk_decision *decision)
 {
-    if (answer->verdict != LK_VERDICT_KEPT) {
-        return ngx_http_latchkey_outcomes[op->settle];
+    if (decision->verdict != LK_VERDICT_KEPT) {
+        return ngx_http_latchkey_settle_outcomes[op->settle];
     }
 
-    return answer->reason.len ? NGX_HTTP_LATCHKEY_DID_OMITTED
-                              : NGX_HTTP_LATCHKEY_DID_KEPT;
+    return decision->reason.len ? NGX_HTTP_LATCHKEY_OUTCOME_OMITTED
+                              : NGX_HTTP_LATCHKEY_OUTCOME_STORED;
 }
 
 
 /*
- * KEPT: completed before, by the app itself, or from here and the reply was
- * lost.  Retries will get what is stored, so this client does.  An answer that
- * is the same keeps its own headers that are not stored, such as cookies.
+ * KEPT: completed before, by the app itself, or by this op and the reply was
+ * lost.  Retries will get the stored response, so this client does, too.  If
+ * it is the same, it keeps its own headers that are not stored, such as
+ * cookies.
  */
 
 static void
-ngx_http_latchkey_use_kept(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
+ngx_http_latchkey_use_stored(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)
 {
-    ctx->expires_ms = answer->expires_ms;
+    ctx->expires_ms = decision->expires_ms;
 
-    if (ngx_http_latchkey_is_own(ctx->op, answer)
+    if (ngx_http_latchkey_is_own(ctx->op, decision)
         && (ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT
-            || ngx_http_latchkey_take_headers(r, ctx, answer) == NGX_OK))
+            || ngx_http_latchkey_take_headers(r, ctx, decision) == NGX_OK))
     {
         ctx->state = NGX_HTTP_LATCHKEY_SEND;
         return;
     }
 
-    ngx_http_latchkey_replace(ctx,
-                              ngx_http_latchkey_set_verdict(r, ctx, answer));
+    ngx_http_latchkey_replace_response(ctx,
+                            ngx_http_latchkey_set_verdict(r, ctx, decision));
 }
 
 
 static void
-ngx_http_latchkey_tell_courier(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
+ngx_http_latchkey_report_to_courier(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)
 {
-    ctx->outcome = answer == NULL ? NGX_HTTP_LATCHKEY_DID_LATE
-                   : answer->verdict == LK_VERDICT_STALE
-                     ? NGX_HTTP_LATCHKEY_DID_STALE
-                     : ngx_http_latchkey_did_of(ctx->op, answer);
+    ctx->outcome = decision == NULL ? NGX_HTTP_LATCHKEY_OUTCOME_LATE
+                   : decision->verdict == LK_VERDICT_STALE
+                     ? NGX_HTTP_LATCHKEY_OUTCOME_STALE
+                     : ngx_http_latchkey_outcome_of(ctx->op, decision);
 
-    ngx_http_latchkey_replace(ctx,
-                          ngx_http_latchkey_courier_outcome(r, ctx, answer));
+    ngx_http_latchkey_replace_response(ctx,
+                          ngx_http_latchkey_courier_outcome(r, ctx, decision));
 }
 
 
-/* no answer came from the daemon in time */
+/* no reply came from the daemon in time */
 
 static void
 ngx_http_latchkey_not_stored(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
-    ctx->outcome = NGX_HTTP_LATCHKEY_DID_LATE;
+    ctx->outcome = NGX_HTTP_LATCHKEY_OUTCOME_LATE;
 
     if (ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
         || ctx->op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT)
     {
-        ngx_http_latchkey_replace(ctx,
-            ngx_http_latchkey_unknown(r, ctx, NGX_HTTP_SERVICE_UNAVAILABLE,
-                                      "The request was processed, but its "
-                                      "answer could not be stored yet; send "
-                                      "the same request again later."));
+        ngx_http_latchkey_replace_response(ctx,
+            ngx_http_latchkey_set_unknown(r, ctx, NGX_HTTP_SERVICE_UNAVAILABLE,
+                                          "The request was processed, but its "
+                                          "response could not be stored yet; "
+                                          "send the same request again "
+                                          "later."));
         return;
     }
 
-    if (ngx_http_latchkey_has_no_answer(ctx)) {
-        ngx_http_latchkey_replace(ctx, ngx_http_latchkey_set_instead(r, ctx));
+    if (ngx_http_latchkey_has_no_response(ctx)) {
+        ngx_http_latchkey_replace_response(ctx,
+                                   ngx_http_latchkey_set_substitute(r, ctx));
         return;
     }
 
-    /* what the app said stands; only the record is behind */
+    /* the app's response is valid; only the store is behind */
 
     ctx->state = NGX_HTTP_LATCHKEY_SEND;
 }
 
 
-/* STALE: what the app said is not used */
+/* STALE: the app's response is not used */
 
 static ngx_int_t
 ngx_http_latchkey_overtaken(ngx_http_request_t *r,
@@ -758,72 +790,78 @@ ngx_http_latchkey_overtaken(ngx_http_request_t *r,
     ngx_http_core_loc_conf_t  *clcf;
 
     ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
-                  "idempotency: operation %V was decided elsewhere while "
-                  "the app worked; its answer is not used",
+                  "idempotency: operation %V was decided elsewhere while the "
+                  "app worked; its response is not used",
                   &ctx->reference);
 
-    ctx->outcome = NGX_HTTP_LATCHKEY_DID_STALE;
+    ctx->outcome = NGX_HTTP_LATCHKEY_OUTCOME_STALE;
     ctx->wait_start = ngx_current_msec;
 
-    /* the client waits for a second answer of the daemon */
+    /* the client waits for a second reply of the daemon */
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
     ngx_add_timer(r->connection->write, clcf->send_timeout);
 
-    if (ngx_http_latchkey_op_ask(ctx->op, ngx_http_latchkey_asked) == NGX_OK) {
+    if (ngx_http_latchkey_op_ask(ctx->op, ngx_http_latchkey_stale_handler)
+        == NGX_OK)
+    {
         return NGX_AGAIN;
     }
 
-    ngx_http_latchkey_replace(ctx,
-        ngx_http_latchkey_unknown(r, ctx, NGX_HTTP_CONFLICT,
-                                  "The request was processed, but it was "
-                                  "decided elsewhere meanwhile."));
+    ngx_http_latchkey_replace_response(ctx,
+        ngx_http_latchkey_set_unknown(r, ctx, NGX_HTTP_CONFLICT,
+                                      "The request was processed, but in the "
+                                      "meantime its outcome was decided "
+                                      "elsewhere."));
     return NGX_OK;
 }
 
 
-/* after STALE: what the operation is now */
+/* after STALE: the present verdict */
 
 static void
-ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer)
+ngx_http_latchkey_stale_handler(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *decision)
 {
     ngx_connection_t    *c;
     ngx_http_request_t  *r;
 
-    r = ngx_http_latchkey_enter(ctx);
+    r = ngx_http_latchkey_enter_request(ctx);
     c = r->connection;
 
-    ngx_http_latchkey_replace(ctx, answer
-        ? ngx_http_latchkey_set_verdict(r, ctx, answer)
-        : ngx_http_latchkey_unknown(r, ctx, NGX_HTTP_SERVICE_UNAVAILABLE,
-                                    "The request was processed, but it was "
-                                    "decided elsewhere meanwhile."));
+    ngx_http_latchkey_replace_response(ctx, decision
+        ? ngx_http_latchkey_set_verdict(r, ctx, decision)
+        : ngx_http_latchkey_set_unknown(r, ctx, NGX_HTTP_SERVICE_UNAVAILABLE,
+                                        "The request was processed, but in "
+                                        "the meantime its outcome was decided "
+                                        "elsewhere."));
 
-    ngx_http_latchkey_wake(r);
+    ngx_http_latchkey_resume_filters(r);
 
     ngx_http_run_posted_requests(c);
 }
 
 
-/* is what the daemon kept what it was sent from here, but for headers? */
+/*
+ * is the stored response the one that was sent from here, except for headers?
+ */
 
 static ngx_uint_t
 ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
-    const struct lk_decision *answer)
+    const struct lk_decision *decision)
 {
-    if (answer->response.status != op->status) {
+    if (decision->response.status != op->status) {
         return 0;
     }
 
     if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT) {
-        return latchkey_slice_equal(answer->reason,
+        return latchkey_slice_equal(decision->reason,
                                     ngx_http_latchkey_slice(&op->reason));
     }
 
     return op->settle == NGX_HTTP_LATCHKEY_SETTLE_KEEP
-           && answer->reason.len == 0
-           && ngx_http_latchkey_is_held(op, answer->response.body);
+           && decision->reason.len == 0
+           && ngx_http_latchkey_is_held(op, decision->response.body);
 }
 
 
@@ -851,13 +889,14 @@ ngx_http_latchkey_is_held(ngx_http_latchkey_op_t *op, struct lk_slice body)
 }
 
 
-/* the held answer is not needed any more: the op goes its own way */
+/* the held response is not sent: the op goes on without the request */
 
 static void
-ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *out)
+ngx_http_latchkey_replace_response(ngx_http_latchkey_ctx_t *ctx,
+    ngx_chain_t *out)
 {
     ctx->state = NGX_HTTP_LATCHKEY_REPLACE;
-    ctx->other = out;
+    ctx->replacement = out;
 
     ngx_http_latchkey_op_detach(ctx->op);
     ctx->op = NULL;
@@ -865,18 +904,18 @@ ngx_http_latchkey_replace(ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *out)
 
 
 /*
- * From the daemon's event back into the filters.  If the upstream is still
- * there, its own write handler goes on from where we stopped it.
+ * From the link's event back into the filters.  If the upstream is still
+ * there, its own write handler goes on from where it was stopped.
  */
 
 static void
-ngx_http_latchkey_wake(ngx_http_request_t *r)
+ngx_http_latchkey_resume_filters(ngx_http_request_t *r)
 {
     if (ngx_http_output_filter(r, NULL) == NGX_ERROR) {
 
         /*
-         * An upstream that is still there ends with the request, and counts
-         * it down itself: as where nginx closes a connection.
+         * An upstream that is still there ends with the request and decrements
+         * its count itself: like where nginx closes a connection.
          */
 
         if (r->upstream && r->upstream->cleanup) {
@@ -891,6 +930,11 @@ ngx_http_latchkey_wake(ngx_http_request_t *r)
     r->write_event_handler(r);
 }
 
+
+/*
+ * Sends the header and the held body, then the buffers that stayed with their
+ * owner.  The op stays until the request ends: its memory is being sent.
+ */
 
 static ngx_int_t
 ngx_http_latchkey_send_held(ngx_http_request_t *r,
@@ -910,7 +954,7 @@ ngx_http_latchkey_send_held(ngx_http_request_t *r,
     ctx->state = NGX_HTTP_LATCHKEY_PASS;
     r->buffered &= ~NGX_HTTP_LATCHKEY_BUFFERED;
 
-    if (ngx_http_latchkey_mark(r, ctx) != NGX_OK) {
+    if (ngx_http_latchkey_add_own_headers(r, ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -918,8 +962,8 @@ ngx_http_latchkey_send_held(ngx_http_request_t *r,
 
     if (rc == NGX_ERROR || r->header_only) {
         ctx->state = NGX_HTTP_LATCHKEY_DROP;
-        ngx_http_latchkey_drop(ctx->rest);
-        ngx_http_latchkey_drop(in);
+        ngx_http_latchkey_discard_buffers(ctx->rest);
+        ngx_http_latchkey_discard_buffers(in);
         return rc;
     }
 
@@ -938,7 +982,7 @@ ngx_http_latchkey_send_held(ngx_http_request_t *r,
 }
 
 
-/* a response that a retry could get otherwise waits for its settlement */
+/* a response that is to be stored must be settled first */
 
 static ngx_uint_t
 ngx_http_latchkey_may_leave(ngx_http_latchkey_op_t *op)
@@ -999,8 +1043,13 @@ ngx_http_latchkey_add_held(ngx_http_request_t *r,
 }
 
 
+/*
+ * Sends another response than the app's, whose buffers are discarded.  The op
+ * is detached already.
+ */
+
 static ngx_int_t
-ngx_http_latchkey_send_other(ngx_http_request_t *r,
+ngx_http_latchkey_send_replacement(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in)
 {
     ngx_int_t  rc;
@@ -1008,11 +1057,11 @@ ngx_http_latchkey_send_other(ngx_http_request_t *r,
     ctx->state = NGX_HTTP_LATCHKEY_DROP;
     r->buffered &= ~NGX_HTTP_LATCHKEY_BUFFERED;
 
-    ngx_http_latchkey_drop(ctx->rest);
-    ngx_http_latchkey_drop(in);
+    ngx_http_latchkey_discard_buffers(ctx->rest);
+    ngx_http_latchkey_discard_buffers(in);
     ctx->rest = NULL;
 
-    if (ctx->other == NULL) {
+    if (ctx->replacement == NULL) {
         return NGX_ERROR;
     }
 
@@ -1022,11 +1071,11 @@ ngx_http_latchkey_send_other(ngx_http_request_t *r,
         return rc;
     }
 
-    return ngx_http_latchkey_next_body(r, ctx->other);
+    return ngx_http_latchkey_next_body(r, ctx->replacement);
 }
 
 
-/* a filter that wants another answer comes too late: there is none then */
+/* a filter that wants an error page comes too late: the response is settled */
 
 static ngx_int_t
 ngx_http_latchkey_send_header(ngx_http_request_t *r)

@@ -14,7 +14,7 @@
 #define NGX_HTTP_LATCHKEY_EXIT    500
 
 
-/* a shorter one could be found by trying */
+/* a shorter secret could be found by trying */
 #define NGX_HTTP_LATCHKEY_SECRET_MIN  16
 #define NGX_HTTP_LATCHKEY_SECRET_MAX  4096
 
@@ -23,7 +23,7 @@ static ngx_int_t ngx_http_latchkey_default_server(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *conf);
 static ngx_uint_t ngx_http_latchkey_same_servers(ngx_array_t *one,
     ngx_array_t *two);
-static ngx_int_t ngx_http_latchkey_credentials(ngx_conf_t *cf,
+static ngx_int_t ngx_http_latchkey_read_credentials(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_http_latchkey_server_t *server);
 static ngx_int_t ngx_http_latchkey_add_courier(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_http_latchkey_main_conf_t *lmcf,
@@ -36,7 +36,7 @@ static ngx_int_t ngx_http_latchkey_take_secret(ngx_conf_t *cf,
     ngx_command_t *cmd, ngx_file_t *file, size_t min, ngx_str_t *secret);
 
 
-/* locations with the same daemons share a worker's connections to them */
+/* Locations with the same daemons and timeout share a worker's links. */
 
 ngx_int_t
 ngx_http_latchkey_find_servers(ngx_conf_t *cf,
@@ -172,7 +172,7 @@ ngx_http_latchkey_set_server(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     ngx_memzero(&given, sizeof(ngx_http_latchkey_server_t));
 
-    if (ngx_http_latchkey_credentials(cf, cmd, &given) != NGX_OK) {
+    if (ngx_http_latchkey_read_credentials(cf, cmd, &given) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -218,10 +218,10 @@ ngx_http_latchkey_set_server(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* of a parameter only its name is repeated: the rest may be a password */
+/* messages repeat only the name of a parameter: the rest may be a password */
 
 static ngx_int_t
-ngx_http_latchkey_credentials(ngx_conf_t *cf, ngx_command_t *cmd,
+ngx_http_latchkey_read_credentials(ngx_conf_t *cf, ngx_command_t *cmd,
     ngx_http_latchkey_server_t *server)
 {
     u_char      *p;
@@ -303,8 +303,8 @@ ngx_http_latchkey_set_courier(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         || ngx_parse_url(cf->pool, &u) != NGX_OK)
     {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"%V\" in \"%V\" must be \"unix:PATH\": "
-                           "whoever can connect there is taken for the "
+                           "\"%V\" in \"%V\" must be \"unix:PATH\": every "
+                           "client that can connect there is taken for the "
                            "courier", &value[1], &cmd->name);
         return NGX_CONF_ERROR;
     }
@@ -323,7 +323,7 @@ ngx_http_latchkey_set_courier(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* user=NAME: who may be the courier, besides root and our own user */
+/* user=NAME: a user who may be the courier, besides root and nginx's own */
 
 static ngx_int_t
 ngx_http_latchkey_add_courier(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -344,7 +344,7 @@ ngx_http_latchkey_add_courier(ngx_conf_t *cf, ngx_command_t *cmd,
     pwd = getpwnam((const char *) value->data + 5);
     if (pwd == NULL) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
-                           "there is no user \"%s\", of \"%V\"",
+                           "there is no user \"%s\" for \"%V\"",
                            value->data + 5, &cmd->name);
         return NGX_ERROR;
     }
@@ -393,8 +393,8 @@ ngx_http_latchkey_set_secret(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 
 /*
- * A secret is a file without the line ends after it.  No message repeats any
- * of it.
+ * A secret is the content of a file without line ends after it.  No message
+ * repeats any of it.
  */
 
 static ngx_int_t
@@ -461,8 +461,8 @@ ngx_http_latchkey_check_secret(ngx_conf_t *cf, ngx_command_t *cmd,
 
     if (ngx_file_access(&fi) & (S_IROTH|S_IWOTH)) {
         ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
-                           "everybody on this machine has access to \"%V\" of "
-                           "\"%V\", chmod 600 it", &file->name, &cmd->name);
+                           "every user of this machine has access to \"%V\" "
+                           "of \"%V\", chmod 600 it", &file->name, &cmd->name);
     }
 
     return NGX_OK;

@@ -10,35 +10,37 @@
 
 static ngx_int_t ngx_http_latchkey_add_reference(ngx_http_request_t *r,
     struct lk_slice reference);
-static u_char *ngx_http_latchkey_explain(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer, struct lk_problem *problem,
+static u_char *ngx_http_latchkey_explain_verdict(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *decision, struct lk_problem *problem,
     ngx_msec_t *retry_after, u_char *p, u_char *last);
 static u_char *ngx_http_latchkey_explain_refused(ngx_http_latchkey_ctx_t *ctx,
     struct lk_problem *problem, ngx_msec_t *retry_after, u_char *p,
     u_char *last);
 static ngx_chain_t *ngx_http_latchkey_set_replay(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer);
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision);
 
+
+/* Clears what another handler may have set: headers, length, ranges. */
 
 void
-ngx_http_latchkey_start(ngx_http_request_t *r, ngx_uint_t status)
+ngx_http_latchkey_start_response(ngx_http_request_t *r, ngx_uint_t status)
 {
     ngx_http_clean_header(r);
 
     r->headers_out.status = status;
 
-    /* error_page may have led here, and would have its own way with it */
+    /* error_page may have led here, and must not change the status */
 
     r->err_status = 0;
 
     if (status == 422) {
 
-        /* the one status of ours that nginx has no words for */
+        /* the one status that nginx has no text for */
 
         ngx_str_set(&r->headers_out.status_line, "422 Unprocessable Content");
     }
 
-    /* what was decided once is not decided again by a condition or a range */
+    /* no condition and no range applies to a response that is decided */
 
     r->disable_not_modified = 1;
     r->allow_ranges = 0;
@@ -150,7 +152,7 @@ ngx_http_latchkey_set_body(ngx_http_request_t *r, u_char *data, size_t len)
 /* sending */
 
 ngx_int_t
-ngx_http_latchkey_send(ngx_http_request_t *r, ngx_chain_t *out)
+ngx_http_latchkey_send_response(ngx_http_request_t *r, ngx_chain_t *out)
 {
     ngx_int_t  rc;
 
@@ -173,7 +175,7 @@ ngx_http_latchkey_send(ngx_http_request_t *r, ngx_chain_t *out)
 
 
 void
-ngx_http_latchkey_finish(ngx_http_request_t *r, ngx_int_t rc)
+ngx_http_latchkey_finalize(ngx_http_request_t *r, ngx_int_t rc)
 {
     ngx_http_core_loc_conf_t  *clcf;
 
@@ -181,7 +183,7 @@ ngx_http_latchkey_finish(ngx_http_request_t *r, ngx_int_t rc)
 
     if (r->header_sent && clcf->post_action.data) {
 
-        /* as nginx marks that it has been */
+        /* the mark of nginx that it has run */
 
         r->request_complete = (rc == NGX_OK);
         r->post_action = 1;
@@ -227,7 +229,7 @@ ngx_http_latchkey_send_text(ngx_http_request_t *r, const char *content_type,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    return ngx_http_latchkey_send(r, out);
+    return ngx_http_latchkey_send_response(r, out);
 }
 
 
@@ -251,7 +253,7 @@ ngx_http_latchkey_set_problem(ngx_http_request_t *r,
         goto done;
     }
 
-    ngx_http_latchkey_start(r, latchkey_problem_status(problem));
+    ngx_http_latchkey_start_response(r, latchkey_problem_status(problem));
 
     ngx_str_set(&r->headers_out.content_type, "application/problem+json");
     r->headers_out.content_type_len = r->headers_out.content_type.len;
@@ -284,7 +286,7 @@ done:
 }
 
 
-/* a copy; none is no header */
+/* copied; an empty reference adds no header */
 
 static ngx_int_t
 ngx_http_latchkey_add_reference(ngx_http_request_t *r,
@@ -313,30 +315,34 @@ ngx_int_t
 ngx_http_latchkey_send_problem(ngx_http_request_t *r,
     struct lk_problem *problem, ngx_msec_t retry_after)
 {
-    return ngx_http_latchkey_send(r, ngx_http_latchkey_set_problem(r, problem,
-                                                               retry_after));
+    return ngx_http_latchkey_send_response(r,
+                      ngx_http_latchkey_set_problem(r, problem, retry_after));
 }
 
 
 /* verdicts other than NEW */
 
+/*
+ * REPLAY and OMITTED are from the store; all others become a problem document.
+ */
+
 ngx_chain_t *
 ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)
 {
     u_char             *p;
     ngx_msec_t          retry_after;
     struct lk_problem   problem;
     u_char              detail[512];
 
-    if (answer && (answer->verdict == LK_VERDICT_REPLAY
-                   || (answer->verdict == LK_VERDICT_KEPT
-                       && answer->reason.len == 0)))
+    if (decision && (decision->verdict == LK_VERDICT_REPLAY
+                     || (decision->verdict == LK_VERDICT_KEPT
+                         && decision->reason.len == 0)))
     {
-        return ngx_http_latchkey_set_replay(r, ctx, answer);
+        return ngx_http_latchkey_set_replay(r, ctx, decision);
     }
 
-    if (answer && answer->verdict == LK_VERDICT_ACCEPTED) {
+    if (decision && decision->verdict == LK_VERDICT_ACCEPTED) {
         return ngx_http_latchkey_set_accepted(r, ctx);
     }
 
@@ -344,8 +350,9 @@ ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
 
     retry_after = 0;
 
-    p = ngx_http_latchkey_explain(ctx, answer, &problem, &retry_after, detail,
-                                  detail + sizeof(detail));
+    p = ngx_http_latchkey_explain_verdict(ctx, decision, &problem,
+                                          &retry_after, detail,
+                                          detail + sizeof(detail));
 
     problem.reference = ngx_http_latchkey_slice(&ctx->reference);
     problem.detail.data = (char *) detail;
@@ -355,29 +362,29 @@ ngx_http_latchkey_set_verdict(ngx_http_request_t *r,
 }
 
 
-/* writes the detail from p on and returns its end */
+/* writes the detail to p and returns its end */
 
 static u_char *
-ngx_http_latchkey_explain(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *answer, struct lk_problem *problem,
+ngx_http_latchkey_explain_verdict(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *decision, struct lk_problem *problem,
     ngx_msec_t *retry_after, u_char *p, u_char *last)
 {
-    switch (answer ? answer->verdict : LK_VERDICT_NIL) {
+    switch (decision ? decision->verdict : LK_VERDICT_NIL) {
 
     case LK_VERDICT_KEPT:
     case LK_VERDICT_OMITTED:
         problem->kind = LK_PROBLEM_ANSWER_NOT_KEPT;
-        problem->original_status = answer->response.status;
+        problem->original_status = decision->response.status;
         return ngx_slprintf(p, last,
                             "The original request was processed with status "
-                            "%ui and will not be run again; its answer was "
-                            "not kept: %*s.",
-                            (ngx_uint_t) answer->response.status,
-                            answer->reason.len, answer->reason.data);
+                            "%ui and will not be run again; its response was "
+                            "not stored: %*s.",
+                            (ngx_uint_t) decision->response.status,
+                            decision->reason.len, decision->reason.data);
 
     case LK_VERDICT_INFLIGHT:
         problem->kind = LK_PROBLEM_IN_PROGRESS;
-        *retry_after = ngx_max((ngx_msec_t) answer->retry_after_ms, 1);
+        *retry_after = ngx_max((ngx_msec_t) decision->retry_after_ms, 1);
         return ngx_slprintf(p, last,
                             "The first request with this key is still being "
                             "processed; send the same request again later.");
@@ -390,7 +397,7 @@ ngx_http_latchkey_explain(ngx_http_latchkey_ctx_t *ctx,
                             "effect (%*s); it is not run again. Keep the "
                             "reference, and find out before you use a new "
                             "key.",
-                            answer->reason.len, answer->reason.data);
+                            decision->reason.len, decision->reason.data);
 
     case LK_VERDICT_MISMATCH:
         problem->kind = LK_PROBLEM_KEY_REUSED;
@@ -402,16 +409,16 @@ ngx_http_latchkey_explain(ngx_http_latchkey_ctx_t *ctx,
 
     case LK_VERDICT_LIMITED:
         problem->kind = LK_PROBLEM_LIMITED;
-        *retry_after = ngx_max((ngx_msec_t) answer->retry_after_ms, 1);
+        *retry_after = ngx_max((ngx_msec_t) decision->retry_after_ms, 1);
         return ngx_slprintf(p, last,
                             "Over the limit of %*s; nothing was started.",
-                            answer->reason.len, answer->reason.data);
+                            decision->reason.len, decision->reason.data);
 
     case LK_VERDICT_REFUSED:
         return ngx_http_latchkey_explain_refused(ctx, problem, retry_after, p,
                                                  last);
 
-    default: /* no answer from a daemon that can decide */
+    default: /* no reply from a daemon that can decide */
         problem->kind = LK_PROBLEM_UNAVAILABLE;
         *retry_after = NGX_HTTP_LATCHKEY_SOON;
         return ngx_slprintf(p, last,
@@ -421,7 +428,7 @@ ngx_http_latchkey_explain(ngx_http_latchkey_ctx_t *ctx,
 }
 
 
-/* nothing was to be started */
+/* REFUSED: the claim had NONEW */
 
 static u_char *
 ngx_http_latchkey_explain_refused(ngx_http_latchkey_ctx_t *ctx,
@@ -436,32 +443,35 @@ ngx_http_latchkey_explain_refused(ngx_http_latchkey_ctx_t *ctx,
     if (ctx->too_large) {
         problem->kind = LK_PROBLEM_TOO_LARGE;
         return ngx_slprintf(p, last,
-                            "The body has more bytes than are kept for "
+                            "The body has more bytes than are stored for "
                             "later; nothing was started.");
     }
 
     problem->kind = LK_PROBLEM_OUTCOME_UNKNOWN;
     *retry_after = NGX_HTTP_LATCHKEY_ASK_AGAIN;
     return ngx_slprintf(p, last,
-                        "The request was processed, but its record had been "
-                        "taken away meanwhile; keep the reference.");
+                        "The request was processed, but in the meantime its "
+                        "operation was removed from the store; keep the "
+                        "reference.");
 }
 
 
+/* A stored response byte for byte, with its stored headers. */
+
 static ngx_chain_t *
 ngx_http_latchkey_set_replay(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *answer)
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)
 {
     u_char            *body;
     struct lk_slice    headers;
     static ngx_str_t   yes = ngx_string("true");
 
-    ngx_http_latchkey_start(r, answer->response.status);
+    ngx_http_latchkey_start_response(r, decision->response.status);
 
-    /* the answer is the link's and goes away with this event */
+    /* the reply belongs to the link and is valid in this event only */
 
-    headers = answer->response.headers;
-    body = ngx_pnalloc(r->pool, headers.len + answer->response.body.len + 1);
+    headers = decision->response.headers;
+    body = ngx_pnalloc(r->pool, headers.len + decision->response.body.len + 1);
     if (body == NULL) {
         return NULL;
     }
@@ -472,18 +482,18 @@ ngx_http_latchkey_set_replay(ngx_http_request_t *r,
         body += headers.len;
     }
 
-    if (answer->response.body.len) {
-        ngx_memcpy(body, answer->response.body.data,
-                   answer->response.body.len);
+    if (decision->response.body.len) {
+        ngx_memcpy(body, decision->response.body.data,
+                   decision->response.body.len);
     }
 
     if (ngx_http_latchkey_replay_headers(r, ctx->conf, headers) != NGX_OK) {
         return NULL;
     }
 
-    /* KEPT: this request ran it, so nobody had the answer before */
+    /* KEPT: this request ran it, so it is not a replay */
 
-    if (answer->verdict != LK_VERDICT_KEPT
+    if (decision->verdict != LK_VERDICT_KEPT
         && ngx_http_latchkey_add_header(r, "Idempotent-Replayed", &yes)
            == NULL)
     {
@@ -493,18 +503,18 @@ ngx_http_latchkey_set_replay(ngx_http_request_t *r,
     if (ngx_http_latchkey_add_header(r, "Idempotency-Reference",
                                         &ctx->reference)
            == NULL
-        || ngx_http_latchkey_add_expires(r, answer->expires_ms) != NGX_OK)
+        || ngx_http_latchkey_add_expires(r, decision->expires_ms) != NGX_OK)
     {
         return NULL;
     }
 
-    return ngx_http_latchkey_set_body(r, body, answer->response.body.len);
+    return ngx_http_latchkey_set_body(r, body, decision->response.body.len);
 }
 
 
 ngx_chain_t *
-ngx_http_latchkey_unknown(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
-    ngx_uint_t status, const char *detail)
+ngx_http_latchkey_set_unknown(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_uint_t status, const char *detail)
 {
     struct lk_problem  problem;
 
@@ -523,30 +533,30 @@ ngx_http_latchkey_unknown(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
 }
 
 
-/* the app has the request, and its outcome is not known */
+/* the app got the request, and its outcome is not known */
 
 ngx_chain_t *
 ngx_http_latchkey_set_lost(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 {
-    return ngx_http_latchkey_unknown(r, ctx,
-                                     ctx->app_status
-                                     == NGX_HTTP_GATEWAY_TIME_OUT
-                                     && !ctx->truncated
-                                     ? NGX_HTTP_GATEWAY_TIME_OUT
-                                     : NGX_HTTP_BAD_GATEWAY,
-                                     "The request reached the app, but what "
-                                     "came of it is not known: it may or may "
-                                     "not have taken effect.");
+    return ngx_http_latchkey_set_unknown(r, ctx,
+                                         ctx->app_status
+                                         == NGX_HTTP_GATEWAY_TIME_OUT
+                                         && !ctx->truncated
+                                         ? NGX_HTTP_GATEWAY_TIME_OUT
+                                         : NGX_HTTP_BAD_GATEWAY,
+                                         "The request reached the app, but its "
+                                         "outcome is not known: it may or may "
+                                         "not have taken effect.");
 }
 
 
 /*
- * In place of an error page of nginx's own, which does not say what it means
- * for the operation; NULL: out of memory.
+ * In place of an error page of nginx, which does not say what it means for the
+ * operation.  NULL: out of memory.
  */
 
 ngx_chain_t *
-ngx_http_latchkey_set_instead(ngx_http_request_t *r,
+ngx_http_latchkey_set_substitute(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
     u_char             *p;
@@ -566,7 +576,7 @@ ngx_http_latchkey_set_instead(ngx_http_request_t *r,
         problem.kind = LK_PROBLEM_NOT_REACHED;
 
         if (problem.status < 500) {
-            problem.status = 0;                  /* of a page that is missing */
+            problem.status = 0;            /* of a page that is missing */
         }
 
         problem.detail = latchkey_slice("The request did not reach the app: "
@@ -582,7 +592,7 @@ ngx_http_latchkey_set_instead(ngx_http_request_t *r,
 
     p = ngx_slprintf(detail, detail + sizeof(detail),
                      "The request was processed with status %ui and will not "
-                     "be run again, but its answer could not be sent.",
+                     "be run again, but its response could not be sent.",
                      ctx->op->status);
 
     problem.detail.data = (char *) detail;

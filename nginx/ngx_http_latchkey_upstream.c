@@ -56,58 +56,66 @@
 #include "ngx_http_latchkey_module.h"
 
 
-/* seconds: the most that latchkeyd can be set to allow */
+/* seconds: the most that latchkeyd can be configured to allow */
 #define NGX_HTTP_LATCHKEY_KEEP_MAX  (36500 * 24 * 60 * 60LL)
 
 
 typedef enum {
-    NGX_HTTP_LATCHKEY_WORD_NONE = 0,
-    NGX_HTTP_LATCHKEY_WORD_DONE,
-    NGX_HTTP_LATCHKEY_WORD_NOTHING,
-    NGX_HTTP_LATCHKEY_WORD_UNKNOWN,
-    NGX_HTTP_LATCHKEY_WORD_UNREADABLE
-} ngx_http_latchkey_word_e;
+    NGX_HTTP_LATCHKEY_REPORT_NONE = 0,
+    NGX_HTTP_LATCHKEY_REPORT_DONE,
+    NGX_HTTP_LATCHKEY_REPORT_NOTHING,
+    NGX_HTTP_LATCHKEY_REPORT_UNKNOWN,
+    NGX_HTTP_LATCHKEY_REPORT_UNREADABLE
+} ngx_http_latchkey_report_e;
 
 
 static ngx_int_t ngx_http_latchkey_content_handler(ngx_http_request_t *r);
-static void ngx_http_latchkey_hook(ngx_http_request_t *r,
+static void ngx_http_latchkey_hook_upstream(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_reinit_request(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_process_header(ngx_http_request_t *r);
-static ngx_int_t ngx_http_latchkey_pass_over(ngx_http_request_t *r,
+static ngx_int_t ngx_http_latchkey_skip_interim(ngx_http_request_t *r,
     ngx_http_upstream_t *u, ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_input_filter_init(void *data);
 static ngx_int_t ngx_http_latchkey_pipe_filter(ngx_event_pipe_t *p,
     ngx_buf_t *buf);
 static ngx_int_t ngx_http_latchkey_input_filter(void *data, ssize_t bytes);
-static ngx_http_latchkey_settle_e ngx_http_latchkey_class_of(
-    ngx_http_latchkey_ctx_t *ctx, ngx_uint_t told);
-static void ngx_http_latchkey_hear(ngx_http_request_t *r,
+static ngx_http_latchkey_settle_e ngx_http_latchkey_settlement_of(
+    ngx_http_latchkey_ctx_t *ctx, ngx_uint_t sent);
+static void ngx_http_latchkey_read_states(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
-static void ngx_http_latchkey_hear_one(ngx_http_latchkey_ctx_t *ctx,
-    ngx_uint_t status, ngx_http_latchkey_word_e word);
-static ngx_uint_t ngx_http_latchkey_note_said(ngx_http_latchkey_ctx_t *ctx,
-    ngx_http_latchkey_app_e said, ngx_uint_t status, char *reason);
-static ngx_http_latchkey_word_e ngx_http_latchkey_word(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx);
-static ngx_http_latchkey_word_e ngx_http_latchkey_read_word(
+static void ngx_http_latchkey_note_status(ngx_http_latchkey_ctx_t *ctx,
+    ngx_uint_t status, ngx_http_latchkey_report_e report);
+static ngx_uint_t ngx_http_latchkey_note_app(ngx_http_latchkey_ctx_t *ctx,
+    ngx_http_latchkey_app_e app, ngx_uint_t status, char *reason);
+static ngx_http_latchkey_report_e ngx_http_latchkey_read_report(
+    ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx);
+static ngx_http_latchkey_report_e ngx_http_latchkey_parse_report(
     ngx_str_t *value);
-static void ngx_http_latchkey_hear_keep(ngx_http_request_t *r,
+static void ngx_http_latchkey_read_keep(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
-static ngx_uint_t ngx_http_latchkey_is_header(ngx_table_elt_t *h,
-    ngx_str_t *name);
-static ngx_http_latchkey_app_e ngx_http_latchkey_said_by(
+static ngx_http_latchkey_app_e ngx_http_latchkey_app_by_status(
     ngx_http_latchkey_loc_conf_t *llcf, ngx_uint_t status);
 static ngx_uint_t ngx_http_latchkey_is_listed(ngx_array_t *statuses,
     ngx_uint_t status);
-static ngx_uint_t ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx);
-static ngx_uint_t ngx_http_latchkey_by_handler(ngx_http_latchkey_ctx_t *ctx);
-static ngx_uint_t ngx_http_latchkey_reached(ngx_http_latchkey_ctx_t *ctx);
+static ngx_uint_t ngx_http_latchkey_is_upstream_asked(
+    ngx_http_latchkey_ctx_t *ctx);
+static ngx_uint_t ngx_http_latchkey_is_by_handler(
+    ngx_http_latchkey_ctx_t *ctx);
+static ngx_uint_t ngx_http_latchkey_is_app_reached(
+    ngx_http_latchkey_ctx_t *ctx);
 
 
-static ngx_str_t  ngx_http_latchkey_word_name = ngx_string("Latchkey-Outcome");
-static ngx_str_t  ngx_http_latchkey_keep_name = ngx_string("Latchkey-Keep");
+/* headers by which the app reports: what it did, how long that is stored */
 
+static ngx_str_t  ngx_http_latchkey_report_headers[] = {
+    ngx_string("Latchkey-Outcome"),
+    ngx_string("Latchkey-Keep"),
+    ngx_null_string
+};
+
+
+/* content_handler() calls the real handler and then hooks its upstream. */
 
 void
 ngx_http_latchkey_wrap_content(ngx_http_request_t *r,
@@ -134,10 +142,10 @@ ngx_http_latchkey_content_handler(ngx_http_request_t *r)
 
     rc = r->content_handler(r);
 
-    /* NGX_DONE: there is a reference to the request left, whatever it did */
+    /* NGX_DONE: the request still has a reference, whatever the handler did */
 
     if (rc == NGX_DONE && r->upstream && r->upstream->cleanup) {
-        ngx_http_latchkey_hook(r, ctx);
+        ngx_http_latchkey_hook_upstream(r, ctx);
     }
 
     return rc;
@@ -145,7 +153,8 @@ ngx_http_latchkey_content_handler(ngx_http_request_t *r)
 
 
 static void
-ngx_http_latchkey_hook(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_hook_upstream(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_http_upstream_t  *u;
 
@@ -154,7 +163,7 @@ ngx_http_latchkey_hook(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
     if (u->process_header == ngx_http_latchkey_process_header
         || u->process_header == NULL || u->header_sent)
     {
-        return;                                  /* a redirect within it did */
+        return;                   /* a redirect inside the handler did */
     }
 
     ctx->reinit_request = u->reinit_request;
@@ -170,7 +179,7 @@ ngx_http_latchkey_hook(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
 }
 
 
-/* to the next server: the answer is read from its beginning */
+/* for the next server: the response is read from its beginning */
 
 static ngx_int_t
 ngx_http_latchkey_reinit_request(ngx_http_request_t *r)
@@ -193,6 +202,8 @@ ngx_http_latchkey_reinit_request(ngx_http_request_t *r)
 }
 
 
+/* Reads headers until there is one that is not interim. */
+
 static ngx_int_t
 ngx_http_latchkey_process_header(ngx_http_request_t *r)
 {
@@ -205,7 +216,7 @@ ngx_http_latchkey_process_header(ngx_http_request_t *r)
 
     for ( ;; ) {
 
-        /* it goes from the status line to the headers by itself */
+        /* it changes itself from the status line to the headers */
 
         u->process_header = ctx->process_header;
 
@@ -217,7 +228,7 @@ ngx_http_latchkey_process_header(ngx_http_request_t *r)
         if (rc != NGX_OK
             || u->headers_in.status_n < 100 || u->headers_in.status_n > 199
             || u->headers_in.status_n == NGX_HTTP_SWITCHING_PROTOCOLS
-            || ngx_http_latchkey_pass_over(r, u, ctx) != NGX_OK)
+            || ngx_http_latchkey_skip_interim(r, u, ctx) != NGX_OK)
         {
             return rc;
         }
@@ -229,16 +240,16 @@ ngx_http_latchkey_process_header(ngx_http_request_t *r)
 }
 
 
-/* what was read of an interim answer is forgotten, as for the next server */
+/* forgets what was read of an interim response, like for the next server */
 
 static ngx_int_t
-ngx_http_latchkey_pass_over(ngx_http_request_t *r, ngx_http_upstream_t *u,
+ngx_http_latchkey_skip_interim(ngx_http_request_t *r, ngx_http_upstream_t *u,
     ngx_http_latchkey_ctx_t *ctx)
 {
     u_char  *start;
 
     if (u->headers_in.status) {
-        return NGX_DECLINED;            /* a header of CGI, not a status line */
+        return NGX_DECLINED;           /* a header of CGI, not a status line */
     }
 
     ngx_memzero(&u->headers_in, sizeof(ngx_http_upstream_headers_in_t));
@@ -260,7 +271,7 @@ ngx_http_latchkey_pass_over(ngx_http_request_t *r, ngx_http_upstream_t *u,
     u->keepalive = 0;
     u->upgrade = 0;
 
-    /* the next one takes its place, in a cache too */
+    /* the next response takes its place, in a cache too */
 
     start = u->buffer.start;
 
@@ -278,7 +289,7 @@ ngx_http_latchkey_pass_over(ngx_http_request_t *r, ngx_http_upstream_t *u,
 }
 
 
-/* after the header: the filters for the body are set */
+/* after the header: the filters for the body are set by now */
 
 static ngx_int_t
 ngx_http_latchkey_input_filter_init(void *data)
@@ -313,7 +324,7 @@ ngx_http_latchkey_input_filter_init(void *data)
 
 /*
  * Once it has failed, nothing more is read; a length that is neither 0 nor -1
- * keeps nginx from taking the end for the end of the answer.
+ * keeps nginx from taking that for the end of the response.
  */
 
 static ngx_int_t
@@ -332,7 +343,7 @@ ngx_http_latchkey_pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *buf)
 
     if (!ctx->unreadable && buf->shadow) {
 
-        /* what it made of this buffer before: as if it were all */
+        /* the buffers it made of this one before, as if they were all */
 
         for (b = buf->shadow; b->shadow && b->shadow != buf; b = b->shadow) {
             /* void */
@@ -375,36 +386,42 @@ ngx_http_latchkey_input_filter(void *data, ssize_t bytes)
 }
 
 
+/*
+ * Called once, when the header of the response that the client would get is
+ * known.
+ */
+
 void
 ngx_http_latchkey_classify(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
-    ngx_uint_t               told;
+    ngx_uint_t               sent;
     ngx_http_latchkey_op_t  *op;
 
     op = ctx->op;
-    told = r->headers_out.status ? r->headers_out.status : NGX_HTTP_OK;
+    sent = r->headers_out.status ? r->headers_out.status : NGX_HTTP_OK;
 
-    op->status = told;
+    op->status = sent;
     ctx->own_page = (r->expect_tested && r->err_status >= 400);
 
-    if (!ngx_http_latchkey_asked(ctx)
-        || (ngx_http_latchkey_by_handler(ctx)
+    if (!ngx_http_latchkey_is_upstream_asked(ctx)
+        || (ngx_http_latchkey_is_by_handler(ctx)
             && ctx->app != NGX_HTTP_LATCHKEY_APP_UNKNOWN))
     {
-        ngx_http_latchkey_hear_one(ctx, told, NGX_HTTP_LATCHKEY_WORD_NONE);
-        ctx->reason = "the answer itself leaves it open";
+        ngx_http_latchkey_note_status(ctx, sent,
+                                      NGX_HTTP_LATCHKEY_REPORT_NONE);
+        ctx->reason = "the response itself leaves it open";
 
     } else {
-        ngx_http_latchkey_hear(r, ctx);
+        ngx_http_latchkey_read_states(r, ctx);
     }
 
     op->contacted = (ctx->app != NGX_HTTP_LATCHKEY_APP_UNREACHED);
-    op->settle = ngx_http_latchkey_class_of(ctx, told);
+    op->settle = ngx_http_latchkey_settlement_of(ctx, sent);
 
     if (op->settle == NGX_HTTP_LATCHKEY_SETTLE_OMIT) {
         op->status = ctx->app_status;
-        ctx->reason = "another one had to be sent in its place";
+        ctx->reason = "another response had to be sent in its place";
     }
 
     op->reason.data = (u_char *) ctx->reason;
@@ -419,31 +436,31 @@ ngx_http_latchkey_classify(ngx_http_request_t *r,
     if (r->http_version < NGX_HTTP_VERSION_10) {
 
         /*
-         * What nginx makes of bytes that are not HTTP: an answer without a
-         * header.  The client must get one.
+         * nginx makes a response without a header of bytes that are not HTTP.
+         * The client must get one with a header.
          */
 
         if (!ctx->observe) {
             r->http_version = ctx->http_version;
         }
 
-        ngx_http_latchkey_doubt(ctx, "the app's answer was not HTTP");
+        ngx_http_latchkey_set_doubt(ctx, "the app's response was not HTTP");
 
-    } else if (told < 200 && !ngx_http_latchkey_is_handed_over(r)) {
-        ngx_http_latchkey_doubt(ctx, "the app's answer was not a final one");
+    } else if (sent < 200 && !ngx_http_latchkey_is_handed_over(r)) {
+        ngx_http_latchkey_set_doubt(ctx, "the app's response was not final");
     }
 }
 
 
-/* the second table; ctx->app is what the apps said */
+/* the second table; ctx->app is the first column */
 
 static ngx_http_latchkey_settle_e
-ngx_http_latchkey_class_of(ngx_http_latchkey_ctx_t *ctx, ngx_uint_t told)
+ngx_http_latchkey_settlement_of(ngx_http_latchkey_ctx_t *ctx, ngx_uint_t sent)
 {
     ngx_uint_t               page;
     ngx_http_latchkey_app_e  by_status;
 
-    page = (told != ctx->app_status && !ctx->own_page);
+    page = (sent != ctx->app_status && !ctx->own_page);
 
     switch (ctx->app) {
 
@@ -451,15 +468,15 @@ ngx_http_latchkey_class_of(ngx_http_latchkey_ctx_t *ctx, ngx_uint_t told)
         return NGX_HTTP_LATCHKEY_SETTLE_RELEASE;
 
     case NGX_HTTP_LATCHKEY_APP_NOTHING:
-        return page && told >= 200 && told <= 299 && !ctx->worded
+        return page && sent >= 200 && sent <= 299 && !ctx->by_header
                ? NGX_HTTP_LATCHKEY_SETTLE_KEEP
                : NGX_HTTP_LATCHKEY_SETTLE_RELEASE;
 
     case NGX_HTTP_LATCHKEY_APP_REFUSED:
     case NGX_HTTP_LATCHKEY_APP_DID:
-        by_status = ngx_http_latchkey_said_by(ctx->conf, told);
+        by_status = ngx_http_latchkey_app_by_status(ctx->conf, sent);
 
-        return told == ctx->app_status
+        return sent == ctx->app_status
                || (page && (by_status == NGX_HTTP_LATCHKEY_APP_REFUSED
                             || by_status == NGX_HTTP_LATCHKEY_APP_DID))
                ? NGX_HTTP_LATCHKEY_SETTLE_KEEP
@@ -472,107 +489,114 @@ ngx_http_latchkey_class_of(ngx_http_latchkey_ctx_t *ctx, ngx_uint_t told)
 
 
 /*
- * What the apps said since it was heard last.  Only the last one's header is
- * still there: so this is called at each redirect, and for the answer.
+ * Reads nginx's record of each app asked since the last call.  Only the header
+ * of the last one is still there: so this is called at each redirect, and for
+ * the response.
  */
 
 static void
-ngx_http_latchkey_hear(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_read_states(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
 {
-    ngx_http_latchkey_word_e    word;
+    ngx_http_latchkey_report_e  report;
     ngx_http_upstream_state_t  *state;
 
     state = r->upstream_states->elts;
 
-    for ( /* void */ ; ctx->heard < r->upstream_states->nelts; ctx->heard++) {
-
-        if (state[ctx->heard].peer == NULL) {
+    for ( /* void */ ;
+         ctx->states_read < r->upstream_states->nelts;
+         ctx->states_read++)
+    {
+        if (state[ctx->states_read].peer == NULL) {
             continue;                            /* between two redirects */
         }
 
-        if (state[ctx->heard].header_time == (ngx_msec_t) -1) {
+        if (state[ctx->states_read].header_time == (ngx_msec_t) -1) {
 
-            if (state[ctx->heard].bytes_sent) {
-                (void) ngx_http_latchkey_note_said(ctx,
+            if (state[ctx->states_read].bytes_sent) {
+                (void) ngx_http_latchkey_note_app(ctx,
                                         NGX_HTTP_LATCHKEY_APP_UNKNOWN,
-                                        state[ctx->heard].status,
+                                        state[ctx->states_read].status,
                                         "the app got the request and did not "
-                                        "answer");
+                                        "respond");
             }
 
             continue;
         }
 
-        word = NGX_HTTP_LATCHKEY_WORD_NONE;
+        report = NGX_HTTP_LATCHKEY_REPORT_NONE;
 
-        if (r->upstream && r->upstream->state == &state[ctx->heard]) {
-            word = ngx_http_latchkey_word(r, ctx);
-            ngx_http_latchkey_hear_keep(r, ctx);
+        if (r->upstream && r->upstream->state == &state[ctx->states_read]) {
+            report = ngx_http_latchkey_read_report(r, ctx);
+            ngx_http_latchkey_read_keep(r, ctx);
         }
 
-        ngx_http_latchkey_hear_one(ctx, state[ctx->heard].status, word);
+        ngx_http_latchkey_note_status(ctx, state[ctx->states_read].status,
+                                      report);
     }
 }
 
+
+/* What one app did, by its report or else by its status. */
 
 static void
-ngx_http_latchkey_hear_one(ngx_http_latchkey_ctx_t *ctx, ngx_uint_t status,
-    ngx_http_latchkey_word_e word)
+ngx_http_latchkey_note_status(ngx_http_latchkey_ctx_t *ctx, ngx_uint_t status,
+    ngx_http_latchkey_report_e report)
 {
     char                     *reason;
-    ngx_http_latchkey_app_e   said;
+    ngx_http_latchkey_app_e   app;
 
-    said = ngx_http_latchkey_said_by(ctx->conf, status);
-    reason = "the app answered 502 or 504";
+    app = ngx_http_latchkey_app_by_status(ctx->conf, status);
+    reason = "the app responded with 502 or 504";
 
-    switch (word) {
+    switch (report) {
 
-    case NGX_HTTP_LATCHKEY_WORD_DONE:
-        said = NGX_HTTP_LATCHKEY_APP_DID;
+    case NGX_HTTP_LATCHKEY_REPORT_DONE:
+        app = NGX_HTTP_LATCHKEY_APP_DID;
         break;
 
-    case NGX_HTTP_LATCHKEY_WORD_NOTHING:
-        said = NGX_HTTP_LATCHKEY_APP_NOTHING;
+    case NGX_HTTP_LATCHKEY_REPORT_NOTHING:
+        app = NGX_HTTP_LATCHKEY_APP_NOTHING;
         break;
 
-    case NGX_HTTP_LATCHKEY_WORD_UNKNOWN:
-        said = NGX_HTTP_LATCHKEY_APP_UNKNOWN;
-        reason = "the app said that it does not know";
+    case NGX_HTTP_LATCHKEY_REPORT_UNKNOWN:
+        app = NGX_HTTP_LATCHKEY_APP_UNKNOWN;
+        reason = "the app reported that it does not know";
         break;
 
-    case NGX_HTTP_LATCHKEY_WORD_UNREADABLE:
-        if (said == NGX_HTTP_LATCHKEY_APP_NOTHING) {
-            said = NGX_HTTP_LATCHKEY_APP_UNKNOWN;
-            reason = "what the app said of it cannot be read";
+    case NGX_HTTP_LATCHKEY_REPORT_UNREADABLE:
+        if (app == NGX_HTTP_LATCHKEY_APP_NOTHING) {
+            app = NGX_HTTP_LATCHKEY_APP_UNKNOWN;
+            reason = "the app's report cannot be read";
         }
 
         break;
 
-    default: /* NGX_HTTP_LATCHKEY_WORD_NONE */
+    default: /* NGX_HTTP_LATCHKEY_REPORT_NONE */
         break;
     }
 
-    if (ngx_http_latchkey_note_said(ctx, said, status, reason)) {
-        ctx->worded = (word != NGX_HTTP_LATCHKEY_WORD_NONE);
+    if (ngx_http_latchkey_note_app(ctx, app, status, reason)) {
+        ctx->by_header = (report != NGX_HTTP_LATCHKEY_REPORT_NONE);
     }
 }
 
 
-/* 0: what was said before stays */
+/* 0: what was noted before stays */
 
 static ngx_uint_t
-ngx_http_latchkey_note_said(ngx_http_latchkey_ctx_t *ctx,
-    ngx_http_latchkey_app_e said, ngx_uint_t status, char *reason)
+ngx_http_latchkey_note_app(ngx_http_latchkey_ctx_t *ctx,
+    ngx_http_latchkey_app_e app, ngx_uint_t status, char *reason)
 {
     if (ctx->app == NGX_HTTP_LATCHKEY_APP_UNKNOWN
         || (ctx->app == NGX_HTTP_LATCHKEY_APP_DID
-            && said != NGX_HTTP_LATCHKEY_APP_UNKNOWN
-            && said != NGX_HTTP_LATCHKEY_APP_DID))
+            && app != NGX_HTTP_LATCHKEY_APP_UNKNOWN
+            && app != NGX_HTTP_LATCHKEY_APP_DID))
     {
         return 0;
     }
 
-    ctx->app = said;
+    ctx->app = app;
     ctx->app_status = status;
     ctx->reason = reason;
 
@@ -580,17 +604,18 @@ ngx_http_latchkey_note_said(ngx_http_latchkey_ctx_t *ctx,
 }
 
 
-/* Latchkey-Outcome of the app that has just answered */
+/* Latchkey-Outcome of the app that has just responded */
 
-static ngx_http_latchkey_word_e
-ngx_http_latchkey_word(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
+static ngx_http_latchkey_report_e
+ngx_http_latchkey_read_report(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx)
 {
-    ngx_uint_t                 i;
-    ngx_list_part_t           *part;
-    ngx_table_elt_t           *h;
-    ngx_http_latchkey_word_e   word, one;
+    ngx_uint_t                  i;
+    ngx_list_part_t            *part;
+    ngx_table_elt_t            *h;
+    ngx_http_latchkey_report_e  report, next;
 
-    word = NGX_HTTP_LATCHKEY_WORD_NONE;
+    report = NGX_HTTP_LATCHKEY_REPORT_NONE;
 
     for (part = &r->upstream->headers_in.headers.part; part;
          part = part->next)
@@ -600,66 +625,66 @@ ngx_http_latchkey_word(ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx)
         for (i = 0; i < part->nelts; i++) {
 
             if (!ngx_http_latchkey_is_header(&h[i],
-                                             &ngx_http_latchkey_word_name))
+                                        &ngx_http_latchkey_report_headers[0]))
             {
                 continue;
             }
 
-            one = ngx_http_latchkey_read_word(&h[i].value);
+            next = ngx_http_latchkey_parse_report(&h[i].value);
 
-            if (word != NGX_HTTP_LATCHKEY_WORD_NONE && word != one) {
-                one = NGX_HTTP_LATCHKEY_WORD_UNREADABLE;
+            if (report != NGX_HTTP_LATCHKEY_REPORT_NONE && report != next) {
+                next = NGX_HTTP_LATCHKEY_REPORT_UNREADABLE;
             }
 
-            word = one;
+            report = next;
         }
     }
 
-    if (word == NGX_HTTP_LATCHKEY_WORD_UNREADABLE) {
+    if (report == NGX_HTTP_LATCHKEY_REPORT_UNREADABLE) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                       "idempotency: the app's \"Latchkey-Outcome\" for "
                       "operation %V is not one of \"done\", \"nothing\" and "
                       "\"unknown\"", &ctx->reference);
     }
 
-    return word;
+    return report;
 }
 
 
-static ngx_http_latchkey_word_e
-ngx_http_latchkey_read_word(ngx_str_t *value)
+static ngx_http_latchkey_report_e
+ngx_http_latchkey_parse_report(ngx_str_t *value)
 {
     static struct {
         ngx_str_t                  text;
-        ngx_http_latchkey_word_e   word;
-    } words[] = {
-        { ngx_string("done"), NGX_HTTP_LATCHKEY_WORD_DONE },
-        { ngx_string("nothing"), NGX_HTTP_LATCHKEY_WORD_NOTHING },
-        { ngx_string("unknown"), NGX_HTTP_LATCHKEY_WORD_UNKNOWN }
+        ngx_http_latchkey_report_e   report;
+    } reports[] = {
+        { ngx_string("done"), NGX_HTTP_LATCHKEY_REPORT_DONE },
+        { ngx_string("nothing"), NGX_HTTP_LATCHKEY_REPORT_NOTHING },
+        { ngx_string("unknown"), NGX_HTTP_LATCHKEY_REPORT_UNKNOWN }
     };
 
     ngx_uint_t  i;
 
-    for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        if (value->len == words[i].text.len
-            && ngx_strncasecmp(value->data, words[i].text.data, value->len)
+    for (i = 0; i < sizeof(reports) / sizeof(reports[0]); i++) {
+        if (value->len == reports[i].text.len
+            && ngx_strncasecmp(value->data, reports[i].text.data, value->len)
                == 0)
         {
-            return words[i].word;
+            return reports[i].report;
         }
     }
 
-    return NGX_HTTP_LATCHKEY_WORD_UNREADABLE;
+    return NGX_HTTP_LATCHKEY_REPORT_UNREADABLE;
 }
 
 
 /*
- * Latchkey-Keep: the least time for which the operation is remembered.  Where
- * several apps say it, the longest counts.
+ * Latchkey-Keep: the least time for which the operation is stored.  Where
+ * several apps send it, the longest counts.
  */
 
 static void
-ngx_http_latchkey_hear_keep(ngx_http_request_t *r,
+ngx_http_latchkey_read_keep(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_int_t         seconds;
@@ -675,7 +700,7 @@ ngx_http_latchkey_hear_keep(ngx_http_request_t *r,
         for (i = 0; i < part->nelts; i++) {
 
             if (!ngx_http_latchkey_is_header(&h[i],
-                                             &ngx_http_latchkey_keep_name))
+                                        &ngx_http_latchkey_report_headers[1]))
             {
                 continue;
             }
@@ -686,7 +711,7 @@ ngx_http_latchkey_hear_keep(ngx_http_request_t *r,
                 ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                               "idempotency: the app's \"Latchkey-Keep\" for "
                               "operation %V is not a time from 1s to 36500d, "
-                              "such as \"30d\", and does not count",
+                              "such as \"30d\", and is ignored",
                               &ctx->reference);
                 continue;
             }
@@ -698,40 +723,16 @@ ngx_http_latchkey_hear_keep(ngx_http_request_t *r,
 
 
 void
-ngx_http_latchkey_strip_word(ngx_http_request_t *r)
+ngx_http_latchkey_strip_report(ngx_http_request_t *r)
 {
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
-
-    for (part = &r->headers_out.headers.part; part; part = part->next) {
-        h = part->elts;
-
-        for (i = 0; i < part->nelts; i++) {
-            if (ngx_http_latchkey_is_header(&h[i],
-                                            &ngx_http_latchkey_word_name)
-                || ngx_http_latchkey_is_header(&h[i],
-                                               &ngx_http_latchkey_keep_name))
-            {
-                h[i].hash = 0;
-            }
-        }
-    }
-}
-
-
-static ngx_uint_t
-ngx_http_latchkey_is_header(ngx_table_elt_t *h, ngx_str_t *name)
-{
-    return h->key.len == name->len
-           && ngx_strncasecmp(h->key.data, name->data, name->len) == 0;
+    ngx_http_latchkey_drop_headers(r, ngx_http_latchkey_report_headers);
 }
 
 
 /* the first table, by status alone */
 
 static ngx_http_latchkey_app_e
-ngx_http_latchkey_said_by(ngx_http_latchkey_loc_conf_t *llcf,
+ngx_http_latchkey_app_by_status(ngx_http_latchkey_loc_conf_t *llcf,
     ngx_uint_t status)
 {
     if (ngx_http_latchkey_is_listed(llcf->keep, status)) {
@@ -792,53 +793,54 @@ ngx_http_latchkey_is_listed(ngx_array_t *statuses, ngx_uint_t status)
 
 
 /*
- * How far the asking of upstreams has come: it grows whenever one is begun,
- * also if its name is not found, so that nginx never notes a peer.
+ * Grows whenever an upstream is started, also if its name is not found and
+ * nginx never notes a peer.
  */
 
 ngx_uint_t
-ngx_http_latchkey_asking(ngx_http_request_t *r)
+ngx_http_latchkey_upstreams_asked(ngx_http_request_t *r)
 {
     return r->upstream_states ? r->upstream_states->nelts + 1 : 0;
 }
 
 
 /*
- * Was an upstream asked, since the claim?  Whoever led here from a location
- * without a guard has said nothing of what is claimed.
+ * Was an upstream asked since the claim?  A location without a guard that
+ * redirected here did nothing for the operation.
  */
 
 static ngx_uint_t
-ngx_http_latchkey_asked(ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_is_upstream_asked(ngx_http_latchkey_ctx_t *ctx)
 {
-    return ngx_http_latchkey_asking(ctx->request) > ctx->before;
+    return ngx_http_latchkey_upstreams_asked(ctx->request) > ctx->asked_before;
 }
 
 
 /*
- * Has the location that was led to asked none, but a handler of its own?  An
- * error page of nginx's is what that handler ended with then.
+ * Did the location of the redirect ask no upstream, but a handler of its own?
+ * Then an error page of nginx is the end of that handler.
  */
 
 static ngx_uint_t
-ngx_http_latchkey_by_handler(ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_is_by_handler(ngx_http_latchkey_ctx_t *ctx)
 {
     return ctx->handled && (ctx->own_page || ctx->request->err_status == 0)
-           && ngx_http_latchkey_asking(ctx->request) == ctx->led;
+           && ngx_http_latchkey_upstreams_asked(ctx->request)
+              == ctx->asked_until;
 }
 
 
 /* may bytes of the request have reached an app? */
 
 static ngx_uint_t
-ngx_http_latchkey_reached(ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_is_app_reached(ngx_http_latchkey_ctx_t *ctx)
 {
     ngx_uint_t                  i;
     ngx_http_upstream_state_t  *state;
 
     state = ctx->request->upstream_states->elts;
 
-    for (i = ctx->before ? ctx->before - 1 : 0;
+    for (i = ctx->asked_before ? ctx->asked_before - 1 : 0;
          i < ctx->request->upstream_states->nelts;
          i++)
     {
@@ -854,20 +856,25 @@ ngx_http_latchkey_reached(ngx_http_latchkey_ctx_t *ctx)
 }
 
 
-ngx_uint_t
-ngx_http_latchkey_in_doubt(ngx_http_request_t *r,
+ngx_http_latchkey_app_e
+ngx_http_latchkey_update_app(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx)
 {
     if (r->upstream_states) {
-        ngx_http_latchkey_hear(r, ctx);
+        ngx_http_latchkey_read_states(r, ctx);
     }
 
-    return ctx->app == NGX_HTTP_LATCHKEY_APP_UNKNOWN;
+    return ctx->app;
 }
 
 
+/*
+ * Decides between RELEASE and DOUBT for a request that ends early, so a wrong
+ * 0 would let an operation run twice.
+ */
+
 ngx_uint_t
-ngx_http_latchkey_contacted(ngx_http_latchkey_ctx_t *ctx,
+ngx_http_latchkey_may_have_run(ngx_http_latchkey_ctx_t *ctx,
     ngx_http_latchkey_state_e state)
 {
     ngx_http_request_t  *r;
@@ -884,13 +891,13 @@ ngx_http_latchkey_contacted(ngx_http_latchkey_ctx_t *ctx,
 
     case NGX_HTTP_LATCHKEY_RUN:
 
-        /* what is being sent is counted only when it ends */
+        /* bytes_sent is set only when sending ends */
 
-        return !ngx_http_latchkey_asked(ctx)
-               || ngx_http_latchkey_by_handler(ctx)
+        return !ngx_http_latchkey_is_upstream_asked(ctx)
+               || ngx_http_latchkey_is_by_handler(ctx)
                || (r->upstream && r->upstream->peer.connection
                    && r->upstream->request_sent)
-               || ngx_http_latchkey_reached(ctx);
+               || ngx_http_latchkey_is_app_reached(ctx);
 
     default:
         return 1;
@@ -906,10 +913,8 @@ ngx_http_latchkey_is_handed_over(ngx_http_request_t *r)
 }
 
 
-/* there is no answer of the app's that could be shown */
-
 void
-ngx_http_latchkey_doubt(ngx_http_latchkey_ctx_t *ctx, const char *reason)
+ngx_http_latchkey_set_doubt(ngx_http_latchkey_ctx_t *ctx, const char *reason)
 {
     ctx->op->settle = NGX_HTTP_LATCHKEY_SETTLE_DOUBT;
     ctx->op->reason.data = (u_char *) reason;
@@ -919,7 +924,7 @@ ngx_http_latchkey_doubt(ngx_http_latchkey_ctx_t *ctx, const char *reason)
 
 
 ngx_uint_t
-ngx_http_latchkey_has_no_answer(ngx_http_latchkey_ctx_t *ctx)
+ngx_http_latchkey_has_no_response(ngx_http_latchkey_ctx_t *ctx)
 {
     switch (ctx->op->settle) {
 

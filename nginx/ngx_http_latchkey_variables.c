@@ -83,11 +83,11 @@ ngx_http_latchkey_variable(ngx_http_request_t *r,
         switch (data) {
 
         case NGX_HTTP_LATCHKEY_VAR_VERDICT:
-            value = ngx_http_latchkey_said[ctx->verdict];
+            value = ngx_http_latchkey_verdict_words[ctx->verdict];
             break;
 
         case NGX_HTTP_LATCHKEY_VAR_OUTCOME:
-            value = ngx_http_latchkey_did[ctx->outcome];
+            value = ngx_http_latchkey_outcome_words[ctx->outcome];
             break;
 
         case NGX_HTTP_LATCHKEY_VAR_REFERENCE:

@@ -48,7 +48,7 @@ def test_a_place_to_ask_is_needed():
 
 
 def test_without_a_courier_there_is_a_warning():
-    warned("idempotency_courier", "never be run",
+    warned("idempotency_courier", "never run",
            locations=guard("/", *ASYNC) + guard("/b", *ASYNC))
 
 
@@ -124,7 +124,7 @@ def test_a_body_that_is_accepted_but_not_let_in_again_is_warned_of(folder):
 
 def test_a_socket_that_everybody_can_reach_is_refused(folder):
     folder.chmod(0o755)
-    refused("everybody", "courier", "user=", **later(folder))
+    refused("every user", "courier", "user=", **later(folder))
     options = later(folder)
     options["http"] = options["http"].replace("/g;", "/g user=root;", 1)
     assert check_config(**options).ok

@@ -342,7 +342,7 @@ def test_a_method_that_is_not_guarded_calls_nobody(both, app):
         answer = courier.bring(operation, method)
         assert (answer.status, outcome(answer)) == (404, "released")
     assert app.count() == 0
-    gateway.wait_for_log(r"where GET is not guarded: it is not run")
+    gateway.wait_for_log(r"where GET is not guarded: it does not run")
 
 
 def test_a_location_that_is_not_guarded_calls_nobody(make, app):
@@ -362,7 +362,7 @@ def test_access_rules_of_the_server_hold_for_the_courier(make, app):
     answer = courier.bring(courier.begin(key))
     assert (answer.status, outcome(answer)) == (401, "released")
     assert app.count() == 0 and gateway.state(key) == "in_progress"
-    line = gateway.wait_for_log("idempotency_courier: a request was answered")
+    line = gateway.wait_for_log("idempotency_courier: a request got")
     assert "401" in line and "credentials" in line
 
 

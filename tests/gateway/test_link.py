@@ -239,7 +239,7 @@ def test_what_is_no_reply_closes_the_connection_and_decides_nothing(
     key = new_key()
     assert gateway.post(key).status == 201
     assert app.by_key[key] == 1
-    gateway.wait_for_log("latchkeyd at .* cannot be understood")
+    gateway.wait_for_log("latchkeyd at .* cannot be read")
 
 
 FORGED = b" with args beginning with: secret-key \x1b[2J\x07\x7f\x9b31m\xe2"
@@ -255,7 +255,7 @@ def assert_no_tail(gateway, line):
 @pytest.mark.parametrize("step,reply,says", [
     ("greeting", b"-NOAUTH", "refuses this gateway"),
     ("claim", b"-ERR", "refused a claim"),
-    ("completion", b"-ERR", "refused the answer"),
+    ("completion", b"-ERR", "refused the response"),
 ], ids=["greeting", "claim", "completion"])
 def test_of_an_error_only_the_code_is_in_the_log(
         behind, middleman, app, step, reply, says):
@@ -288,7 +288,7 @@ def test_of_an_error_to_a_question_only_the_code_is_in_the_log(
     middleman.garble = b"-ERR" + FORGED + b"\r\n"
     answer = gateway.request("GET", "/status?reference=" + first.reference)
     assert is_unavailable(answer)
-    line = gateway.wait_for_log("latchkeyd did not say")
+    line = gateway.wait_for_log("latchkeyd did not report")
     assert_no_tail(gateway, line)
 
 
@@ -329,7 +329,7 @@ def test_a_daemon_cannot_write_lines_of_its_own_into_the_log(behind,
     assert gateway.post("first").status == 201
     middleman.garble = b"-ERR one\nsecond line\r\n"
     assert gateway.post(new_key()).status in (201, 503)
-    gateway.wait_for_log("latchkeyd.* cannot be understood")
+    gateway.wait_for_log("latchkeyd.* cannot be read")
     assert not any(line.startswith("second") for line in gateway.log())
 
 
@@ -341,7 +341,7 @@ def test_a_reply_that_nobody_asked_for_is_given_to_nobody(behind, middleman,
     gateway = behind()
     answer = gateway.post("first")
     middleman.say(word)
-    gateway.wait_for_log("latchkeyd at .* cannot be understood")
+    gateway.wait_for_log("latchkeyd at .* cannot be read")
     again = insist(gateway, "first")
     assert again.replayed and again.body == answer.body
     assert app.count() == 1

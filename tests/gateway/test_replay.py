@@ -124,7 +124,8 @@ def test_a_header_with_a_control_character_is_not_stored(gateway, app):
 
 @pytest.mark.parametrize("manner", [
     {}, {"body": ""}, {"bytes": 70000}, {"bytes": 1000000},
-    {"bytes": 256, "chunked": True}, {"bytes": 300, "plain": True},
+    {"bytes": 256, "chunked": True}, {"bytes": 1000000, "chunked": True},
+    {"bytes": 300, "plain": True},
     {"bytes": 300, "http10": True}, {"body": "", "chunked": True},
     {"status": 200}, {"status": 202}, {"status": 204}, {"status": 205},
     {"status": 303, "headers": [["Location", "http://x/y"]]},
