@@ -65,7 +65,7 @@ PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 
 CFLAGS_ALL := -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wpointer-arith \
   -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-unused-parameter \
-  -fPIC -D_GNU_SOURCE -Iinclude -I. $(OPT) $(HARDEN_CFLAGS) $(PKG_CFLAGS) \
+  -fPIC -D_GNU_SOURCE -Iinclude -I. -Wa,-I$(BUILD)/gen $(OPT) $(HARDEN_CFLAGS) $(PKG_CFLAGS) \
   $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) \
   $(if $(FAULTS),-DLK_FAULTS) $(CFLAGS)
 LDFLAGS_ALL := $(HARDEN_LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
@@ -99,7 +99,7 @@ FUZZERS       := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fu
 
 SHELL := /bin/bash
 .PHONY: all check check-unit faults fuzz bench crash fmt fmt-check lint lint-nginx \
-  linear planted planted-daemon \
+  linear planted planted-daemon rules \
   install clean help tests model nginx-asan
 .SECONDARY:
 
@@ -115,9 +115,32 @@ $(BUILD)/obj/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
 
-# Text that store/embed.h takes into an object: the compiler does not tell.
-EMBEDDED := $(wildcard store/sql/*.sql store/lua/*.lua)
+# ---- the rules in SQL and Lua ----------------------------------------------------
+
+# What store/embed.h takes into an object: the templates in store/sql and store/lua
+# with the rules of lib/machine.c and lib/job_machine.c filled in.
+GEN       := $(BUILD)/gen
+RULES_GEN := $(GEN)/rules_gen
+EMBEDDED  := $(patsubst store/%,$(GEN)/%,$(wildcard store/sql/*.sql store/lua/*.lua))
 $(STORE_OBJS): $(EMBEDDED)
+rules: $(EMBEDDED)
+
+$(RULES_GEN): $(BUILD)/obj/tools/rules_gen.o $(BUILD)/liblatchkey.a
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIB_LIBS)
+
+$(GEN)/sql/%.sql: store/sql/%.sql $(RULES_GEN)
+	@mkdir -p $(@D)
+	$(call say,GEN,$@)
+	$(Q)$(RULES_GEN) sql <$< >$@.part && mv $@.part $@
+
+$(GEN)/lua/%.lua: store/lua/%.lua $(RULES_GEN)
+	@mkdir -p $(@D)
+	$(call say,GEN,$@)
+	$(Q)$(RULES_GEN) lua <$< >$@.part && mv $@.part $@
+
+# ---- the programs ----------------------------------------------------------------
 
 $(BUILD)/liblatchkey.a: $(LIB_OBJS)
 	$(call say,AR,$@)

@@ -1,302 +1,200 @@
-/* machine.c - the state machine: one pure function, its table beside it. */
-#include "lib/machine.h"
-
 /*
- * record is                     event             becomes      caller is told
- * ----------------------------  ----------------  -----------  --------------
- * absent, released, expired     claim             in_progress  NEW, new token
- *   the same, with no_new       claim, accept     unchanged    REFUSED
- * any other, other fingerprint  claim, accept     unchanged    MISMATCH
- * in_progress, same owner       claim             unchanged    NEW, same token
- *   the same, lock lapsed       claim             in_progress  NEW, same token
- *   the same, with no_new       claim             unchanged    NEW, same token
- * in_progress, lock valid       claim             unchanged    INFLIGHT
- * in_progress, lock lapsed      claim, sweep      uncertain    UNCERTAIN
- *   the same, with reexecute    claim             in_progress  NEW, next token
- * uncertain                     claim             unchanged    UNCERTAIN
- *   the same owner, no_new      claim             unchanged    NEW, same token
- *   the same owner, not doubted claim             in_progress  NEW, same token
- *   the same, with reexecute    claim             in_progress  NEW, next token
- * completed                     claim             unchanged    REPLAY, OMITTED
- * absent, released, expired     accept            accepted     ACCEPTED
- * accepted                      claim, accept     unchanged    ACCEPTED
- * in_progress, queued           claim, accept     unchanged    ACCEPTED
- * accepted                      lease             in_progress  NEW
- * lapsed or uncertain, queued   lease, reexecute  in_progress  NEW, next token
- * in_progress, uncertain;
- *   T, queued                   return            accepted     OK
- * accepted; T                   return            unchanged    OK
- * in_progress, uncertain; T     enqueue           unchanged    OK, or EXISTS
- * in_progress, uncertain; T     complete          completed    OK
- * in_progress, uncertain; T     release           released     OK
- * in_progress, uncertain; T     doubt             uncertain    OK
- * in_progress, uncertain; T     extend            in_progress  OK
- *   the same, doubted           extend            unchanged    STALE
- * completed; T                  complete, release, doubt,
- *                               extend, enqueue,
- *                               return            unchanged    KEPT
- * anything else                 complete, release, doubt,
- *                               extend, enqueue,
- *                               return            unchanged    STALE
- * present                       keep              unchanged    OK, later expiry
- * in_progress, lock valid       resolve           unchanged    INFLIGHT
- * accepted, uncertain, lapsed,  resolve           completed or OK
- *   in_progress with running                      released
- * completed                     resolve           unchanged    KEPT
- * not uncertain, or not T       resolve by proof  unchanged    STALE
- * completed                     evict             released     OK
- * completed, released; expired  reap              absent       OK
- * anything else                 keep, resolve, evict,
- *                               sweep, reap       unchanged    NIL
+ * machine.c - the state machine of operations: its rules, and the function that
+ * reads them.
  *
- * queued: its request is a job that is not finished. The courier runs it, so
- * whoever claims it is told that it is accepted, also while it runs; and if its
- * lock lapses, the job's lease has run out too, and what is known of the call
- * decides, not the sweeper.
+ * An expired operation is absent for every event but the reaper's, whether or
+ * not the reaper has deleted it yet. lk_machine_step() does that before it
+ * reads the rules.
  *
- * T: the event shows the current token. An expired record is absent for every
- * event but the reaper's, whether or not the reaper has come by.
+ * TOKEN_CURRENT: the event shows the token of the current claim, so it comes
+ * from the holder.
+ *
+ * QUEUED: the request of the operation is a job that is not finished. The
+ * courier runs it, so a claim gets ACCEPTED, also while it runs; and when its
+ * lock lapses, the lease of the job has run out too, and what is known of the
+ * call decides (job_machine.c), not the sweeper.
  *
  * A valid lock is a sign that the holder works: what a person says of its
  * outcome could be wrong a moment later, and a release would let a second run
  * begin beside it. So a resolution waits until the lock has lapsed, unless the
- * person says `running` and answers for that.
+ * person says RUNNING and answers for that.
  *
- * `extend` by the holder of an uncertain record makes it in_progress again: a
- * sign of life is what the lock asks for. Not so if the holder has doubted it
- * itself: then that sign was sent before and came late, and the reason stands.
- * (What is queued is doubted by the courier, which does not know whether the
- * gateway lives.) A claim repeated by its owner, who never heard its reply and
- * so has not run it, is such a sign, too: a lapsed lock begins again, swept or
- * not, in the same step as NEW is said. no_new wins over reexecute: whoever
- * will not run it must not be told NEW. The one exception is the owner itself:
- * a claimant whose reply was lost, and who gave up meanwhile, asks so for the
- * token that it needs to release what it never ran. docs/concepts.md tells all
- * this in sentences.
+ * EXTEND by the holder of an uncertain operation makes it in_progress again: a
+ * sign of life is what the lock asks for. Not if the holder has doubted it
+ * itself: then that sign was sent before the doubt and came late, and the
+ * reason remains. (A queued operation is doubted by the courier, which does not
+ * know whether the gateway lives.) A claim repeated by its owner, which never
+ * got its reply and so has not run it, is such a sign, too: a lapsed lock
+ * begins again, swept or not, in the same step as the reply NEW. NO_NEW wins
+ * over REEXECUTE: a caller that will not run the operation must not get NEW.
+ * The one exception is the owner itself: a claimant whose reply was lost, and
+ * that gave up in the meantime, asks this way for the token that it needs to
+ * release what it never ran. docs/concepts.md explains all this in sentences.
  */
+#include "lib/machine.h"
 
-static struct lk_step stay(struct lk_standing record, enum lk_verdict verdict)
+#define EVENT(name)  (1u << LK_EVENT_##name)
+#define STATE(name)  (1u << LK_STATE_##name)
+#define IF(name)     (1u << LK_CONDITION_##name)
+#define NO           0u /* no condition */
+#define EVERY_STATE  ((1u << LK_STATES) - 1)
+#define FREE         (STATE(ABSENT) | STATE(RELEASED))
+#define OPEN         (STATE(IN_PROGRESS) | STATE(UNCERTAIN))
+#define CLAIM        EVENT(CLAIM)
+#define CLAIM_ACCEPT (EVENT(CLAIM) | EVENT(ACCEPT))
+#define RESOLVE      (EVENT(RESOLVE_COMPLETED) | EVENT(RESOLVE_RELEASED))
+#define BY_HOLDER                                                              \
+    (EVENT(COMPLETE) | EVENT(RELEASE) | EVENT(DOUBT) | EVENT(EXTEND) |         \
+     EVENT(ENQUEUE) | EVENT(RETURN))
+#define RULE(events, states, all, none, next, verdict, effect)                 \
+    {                                                                          \
+        events, states, all, none, LK_STATE_##next, LK_VERDICT_##verdict,      \
+            LK_EFFECT_##effect                                                 \
+    }
+
+/* clang-format off */
+/*  events, states, all of these conditions, none of these; next state, verdict, effect */
+static const struct lk_rule claim_rules[] = {
+    RULE(CLAIM_ACCEPT, FREE,               IF(NO_NEW),                  NO,                       SAME,        REFUSED,   NONE),
+    RULE(CLAIM,        FREE,               NO,                          NO,                       IN_PROGRESS, NEW,       BEGIN),
+    RULE(CLAIM_ACCEPT, FREE,               NO,                          NO,                       ACCEPTED,    ACCEPTED,  ACCEPT),
+    RULE(CLAIM_ACCEPT, EVERY_STATE,        NO,                          IF(SAME_FINGERPRINT),     SAME,        MISMATCH,  NONE),
+    RULE(CLAIM_ACCEPT, STATE(COMPLETED),   IF(OMITTED),                 NO,                       SAME,        OMITTED,   NONE),
+    RULE(CLAIM_ACCEPT, STATE(COMPLETED),   NO,                          NO,                       SAME,        REPLAY,    NONE),
+    RULE(CLAIM_ACCEPT, STATE(ACCEPTED),    NO,                          NO,                       SAME,        ACCEPTED,  NONE),
+    RULE(CLAIM_ACCEPT, STATE(IN_PROGRESS), IF(QUEUED),                  NO,                       SAME,        ACCEPTED,  NONE),
+    RULE(CLAIM,        STATE(IN_PROGRESS), IF(SAME_OWNER) | IF(LAPSED), IF(NO_NEW),               SAME,        NEW,       LOCK),
+    RULE(CLAIM,        STATE(IN_PROGRESS), IF(SAME_OWNER),              NO,                       SAME,        NEW,       NONE),
+    RULE(CLAIM_ACCEPT, STATE(IN_PROGRESS), NO,                          IF(LAPSED),               SAME,        INFLIGHT,  NONE),
+    RULE(CLAIM,        STATE(UNCERTAIN),   IF(SAME_OWNER) | IF(NO_NEW), NO,                       SAME,        NEW,       NONE),
+    RULE(CLAIM,        STATE(UNCERTAIN),   IF(SAME_OWNER),              IF(DOUBTED) | IF(QUEUED), IN_PROGRESS, NEW,       LOCK),
+    RULE(CLAIM,        OPEN,               IF(REEXECUTE) | IF(NO_NEW),  NO,                       SAME,        REFUSED,   NONE),
+    RULE(CLAIM,        OPEN,               IF(REEXECUTE),               NO,                       IN_PROGRESS, NEW,       BEGIN),
+    RULE(CLAIM_ACCEPT, STATE(IN_PROGRESS), NO,                          NO,                       UNCERTAIN,   UNCERTAIN, DOUBT),
+    RULE(CLAIM_ACCEPT, EVERY_STATE,        NO,                          NO,                       SAME,        UNCERTAIN, NONE),
+};
+
+/* The courier takes an accepted request, or one that was lost and may be
+ * called again. */
+static const struct lk_rule lease_rules[] = {
+    RULE(EVENT(LEASE), STATE(ACCEPTED),    NO,                                      NO, IN_PROGRESS, NEW, LEASE),
+    RULE(EVENT(LEASE), STATE(UNCERTAIN),   IF(QUEUED) | IF(REEXECUTE),              NO, IN_PROGRESS, NEW, LEASE),
+    RULE(EVENT(LEASE), STATE(IN_PROGRESS), IF(QUEUED) | IF(REEXECUTE) | IF(LAPSED), NO, IN_PROGRESS, NEW, LEASE),
+    RULE(EVENT(LEASE), EVERY_STATE,        NO,                                      NO, SAME,        NIL, NONE),
+};
+
+/* What the holder of a token may do. RETURN: said twice, by the gateway and
+ * then by the courier, it is the same. DOUBT: the first reason remains. */
+static const struct lk_rule holder_rules[] = {
+    RULE(BY_HOLDER,       EVERY_STATE,            NO,          IF(TOKEN_CURRENT), SAME,        STALE, NONE),
+    RULE(BY_HOLDER,       STATE(COMPLETED),       NO,          NO,                SAME,        KEPT,  NONE),
+    RULE(EVENT(RETURN),   STATE(ACCEPTED),        IF(QUEUED),  NO,                SAME,        DONE,  NONE),
+    RULE(BY_HOLDER,       FREE | STATE(ACCEPTED), NO,          NO,                SAME,        STALE, NONE),
+    RULE(EVENT(COMPLETE), OPEN,                   NO,          NO,                COMPLETED,   DONE,  FINISH),
+    RULE(EVENT(RELEASE),  OPEN,                   NO,          NO,                RELEASED,    DONE,  FREE),
+    RULE(EVENT(DOUBT),    STATE(UNCERTAIN),       NO,          NO,                SAME,        DONE,  NONE),
+    RULE(EVENT(DOUBT),    OPEN,                   NO,          NO,                UNCERTAIN,   DONE,  DOUBT),
+    RULE(EVENT(EXTEND),   STATE(UNCERTAIN),       IF(DOUBTED), IF(QUEUED),        SAME,        STALE, NONE),
+    RULE(EVENT(EXTEND),   OPEN,                   NO,          NO,                IN_PROGRESS, DONE,  LOCK),
+    RULE(EVENT(ENQUEUE),  OPEN,                   NO,          NO,                SAME,        DONE,  ENQUEUE),
+    RULE(EVENT(RETURN),   OPEN,                   IF(QUEUED),  NO,                ACCEPTED,    DONE,  RETURN),
+    RULE(BY_HOLDER,       EVERY_STATE,            NO,          NO,                SAME,        STALE, NONE),
+};
+
+/* By an operator, or by proof. */
+static const struct lk_rule resolve_rules[] = {
+    RULE(RESOLVE,                  EVERY_STATE & ~STATE(UNCERTAIN), IF(PROOF), NO,                       SAME,      STALE,    NONE),
+    RULE(RESOLVE,                  STATE(UNCERTAIN),                IF(PROOF), IF(TOKEN_CURRENT),        SAME,      STALE,    NONE),
+    RULE(RESOLVE,                  STATE(COMPLETED),                NO,        NO,                       SAME,      KEPT,     NONE),
+    RULE(RESOLVE,                  STATE(IN_PROGRESS),              NO,        IF(LAPSED) | IF(RUNNING), SAME,      INFLIGHT, NONE),
+    RULE(EVENT(RESOLVE_COMPLETED), OPEN | STATE(ACCEPTED),          NO,        NO,                       COMPLETED, DONE,     FINISH),
+    RULE(EVENT(RESOLVE_RELEASED),  OPEN | STATE(ACCEPTED),          NO,        NO,                       RELEASED,  DONE,     FREE),
+    RULE(RESOLVE,                  EVERY_STATE,                     NO,        NO,                       SAME,      NIL,      NONE),
+};
+
+static const struct lk_rule keep_rules[] = {
+    RULE(EVENT(KEEP), FREE,        NO, NO, SAME, NIL,  NONE),
+    RULE(EVENT(KEEP), EVERY_STATE, NO, NO, SAME, DONE, KEEP),
+};
+
+static const struct lk_rule evict_rules[] = {
+    RULE(EVENT(EVICT), STATE(COMPLETED), NO, NO, RELEASED, DONE, FREE),
+    RULE(EVENT(EVICT), EVERY_STATE,      NO, NO, SAME,     NIL,  NONE),
+};
+
+static const struct lk_rule sweep_rules[] = {
+    RULE(EVENT(SWEEP), STATE(IN_PROGRESS), IF(LAPSED), IF(QUEUED), UNCERTAIN, DONE, DOUBT),
+    RULE(EVENT(SWEEP), EVERY_STATE,        NO,         NO,         SAME,      NIL,  NONE),
+};
+
+static const struct lk_rule reap_rules[] = {
+    RULE(EVENT(REAP), STATE(COMPLETED) | STATE(RELEASED), IF(EXPIRED), NO, ABSENT, DONE, FORGET),
+    RULE(EVENT(REAP), EVERY_STATE,                        NO,          NO, SAME,   NIL,  NONE),
+};
+/* clang-format on */
+
+#define RULES(rows)                                                            \
+    {                                                                          \
+        rows, sizeof(rows) / sizeof((rows)[0])                                 \
+    }
+
+const struct lk_rules lk_machine_rules[LK_EVENTS] = {
+    [LK_EVENT_CLAIM] = RULES(claim_rules),
+    [LK_EVENT_ACCEPT] = RULES(claim_rules),
+    [LK_EVENT_LEASE] = RULES(lease_rules),
+    [LK_EVENT_COMPLETE] = RULES(holder_rules),
+    [LK_EVENT_RELEASE] = RULES(holder_rules),
+    [LK_EVENT_DOUBT] = RULES(holder_rules),
+    [LK_EVENT_EXTEND] = RULES(holder_rules),
+    [LK_EVENT_KEEP] = RULES(keep_rules),
+    [LK_EVENT_RESOLVE_COMPLETED] = RULES(resolve_rules),
+    [LK_EVENT_RESOLVE_RELEASED] = RULES(resolve_rules),
+    [LK_EVENT_EVICT] = RULES(evict_rules),
+    [LK_EVENT_SWEEP] = RULES(sweep_rules),
+    [LK_EVENT_REAP] = RULES(reap_rules),
+    [LK_EVENT_ENQUEUE] = RULES(holder_rules),
+    [LK_EVENT_RETURN] = RULES(holder_rules),
+};
+
+unsigned lk_standing_mask(const struct lk_standing *operation)
 {
-    return (struct lk_step){verdict, record.state, LK_EFFECT_NONE};
+    unsigned mask = 0;
+
+#define X(name, member, text)                                                  \
+    mask |= (unsigned)operation->member << LK_CONDITION_##name;
+    LK_CONDITION_MAP(X)
+#undef X
+    return mask;
 }
 
-static struct lk_step begin(struct lk_standing record)
+struct lk_step lk_machine_step(enum lk_event event,
+                               struct lk_standing operation)
 {
-    if (record.no_new) {
-        return stay(record, LK_VERDICT_REFUSED);
-    }
-    return (struct lk_step){LK_VERDICT_NEW, LK_STATE_IN_PROGRESS,
-                            LK_EFFECT_BEGIN};
-}
+    bool finished = operation.state == LK_STATE_COMPLETED ||
+                    operation.state == LK_STATE_RELEASED;
 
-/* The same claim, whose lock has lapsed and begins again. */
-static struct lk_step go_on(void)
-{
-    return (struct lk_step){LK_VERDICT_NEW, LK_STATE_IN_PROGRESS,
-                            LK_EFFECT_LOCK};
-}
-
-static struct lk_step claim(struct lk_standing record)
-{
-    if (record.state == LK_STATE_ABSENT || record.state == LK_STATE_RELEASED) {
-        return begin(record);
+    if ((unsigned)event >= LK_EVENTS ||
+        (unsigned)operation.state >= LK_STATES) {
+        return (struct lk_step){LK_VERDICT_NIL, operation.state,
+                                LK_EFFECT_NONE};
     }
-    if (!record.same_fingerprint) {
-        return stay(record, LK_VERDICT_MISMATCH);
+    if (operation.expired && finished && event != LK_EVENT_REAP) {
+        operation.state = LK_STATE_ABSENT;
     }
-    switch (record.state) {
-    case LK_STATE_ACCEPTED:
-        return stay(record, LK_VERDICT_ACCEPTED);
-    case LK_STATE_COMPLETED:
-        return stay(record,
-                    record.omitted ? LK_VERDICT_OMITTED : LK_VERDICT_REPLAY);
-    case LK_STATE_UNCERTAIN:
-        if (record.same_owner && record.no_new) {
-            return stay(record, LK_VERDICT_NEW);
-        }
-        if (record.same_owner && !record.doubted && !record.queued) {
-            return go_on();
-        }
-        return record.reexecute ? begin(record)
-                                : stay(record, LK_VERDICT_UNCERTAIN);
-    default: /* in progress */
-        break;
+    unsigned mask = lk_standing_mask(&operation);
+    const struct lk_rule *rule = lk_machine_rules[event].rows;
+    while (!(rule->events >> event & 1) ||
+           !(rule->states >> operation.state & 1) ||
+           (mask & rule->required) != rule->required ||
+           (mask & rule->forbidden)) {
+        rule++; /* the last rule of every event always applies */
     }
-    if (record.queued) {
-        return stay(record, LK_VERDICT_ACCEPTED);
-    }
-    if (record.same_owner && record.lapsed && !record.no_new) {
-        return go_on();
-    }
-    if (record.same_owner) {
-        return stay(record, LK_VERDICT_NEW);
-    }
-    if (!record.lapsed) {
-        return stay(record, LK_VERDICT_INFLIGHT);
-    }
-    if (record.reexecute) {
-        return begin(record);
-    }
-    return (struct lk_step){LK_VERDICT_UNCERTAIN, LK_STATE_UNCERTAIN,
-                            LK_EFFECT_DOUBT};
-}
-
-static struct lk_step accept(struct lk_standing record)
-{
-    switch (record.state) {
-    case LK_STATE_ABSENT:
-    case LK_STATE_RELEASED:
-        if (record.no_new) {
-            return stay(record, LK_VERDICT_REFUSED);
-        }
-        return (struct lk_step){LK_VERDICT_ACCEPTED, LK_STATE_ACCEPTED,
-                                LK_EFFECT_ACCEPT};
-    default:
-        /* Whatever else it is, an accept is told what a claim would be. */
-        record.same_owner = false;
-        record.reexecute = false;
-        return claim(record);
-    }
-}
-
-static bool is_open(enum lk_state state)
-{
-    return state == LK_STATE_IN_PROGRESS || state == LK_STATE_UNCERTAIN;
-}
-
-/* complete, release, doubt, extend: what a holder may do with its token. */
-static struct lk_step by_token(struct lk_standing record, enum lk_state next,
-                               enum lk_effect effect)
-{
-    if (!record.token_current) {
-        return stay(record, LK_VERDICT_STALE);
-    }
-    if (record.state == LK_STATE_COMPLETED) {
-        return stay(record, LK_VERDICT_KEPT);
-    }
-    if (!is_open(record.state)) {
-        return stay(record, LK_VERDICT_STALE);
-    }
-    if (effect == LK_EFFECT_DOUBT && record.state == LK_STATE_UNCERTAIN) {
-        return stay(record, LK_VERDICT_DONE); /* the first reason stands */
-    }
-    return (struct lk_step){LK_VERDICT_DONE, next, effect};
-}
-
-/* Said twice, by the gateway and then by the courier, it is the same. */
-static struct lk_step give_back(struct lk_standing record)
-{
-    if (!record.queued && record.state != LK_STATE_COMPLETED) {
-        record.token_current = false;
-    }
-    if (record.token_current && record.state == LK_STATE_ACCEPTED) {
-        return stay(record, LK_VERDICT_DONE);
-    }
-    return by_token(record, LK_STATE_ACCEPTED, LK_EFFECT_RETURN);
-}
-
-static struct lk_step resolve(struct lk_standing record, enum lk_state next,
-                              enum lk_effect effect)
-{
-    if (record.proof &&
-        (record.state != LK_STATE_UNCERTAIN || !record.token_current)) {
-        return stay(record, LK_VERDICT_STALE);
-    }
-    if (record.state == LK_STATE_COMPLETED) {
-        return stay(record, LK_VERDICT_KEPT);
-    }
-    if (!is_open(record.state) && record.state != LK_STATE_ACCEPTED) {
-        return stay(record, LK_VERDICT_NIL);
-    }
-    if (record.state == LK_STATE_IN_PROGRESS && !record.lapsed &&
-        !record.running) {
-        return stay(record, LK_VERDICT_INFLIGHT);
-    }
-    return (struct lk_step){LK_VERDICT_DONE, next, effect};
-}
-
-static struct lk_step move_if(bool possible, struct lk_standing record,
-                              enum lk_state next, enum lk_effect effect)
-{
-    if (!possible) {
-        return stay(record, LK_VERDICT_NIL);
-    }
-    return (struct lk_step){LK_VERDICT_DONE, next, effect};
-}
-
-static struct lk_step reap(struct lk_standing record)
-{
-    bool finished =
-        record.state == LK_STATE_COMPLETED || record.state == LK_STATE_RELEASED;
-    return move_if(finished && record.expired, record, LK_STATE_ABSENT,
-                   LK_EFFECT_FORGET);
-}
-
-static struct lk_step lease(struct lk_standing record)
-{
-    bool lost = record.queued &&
-                (record.state == LK_STATE_UNCERTAIN ||
-                 (record.state == LK_STATE_IN_PROGRESS && record.lapsed));
-
-    if (record.state != LK_STATE_ACCEPTED && !(lost && record.reexecute)) {
-        return stay(record, LK_VERDICT_NIL);
-    }
-    return (struct lk_step){LK_VERDICT_NEW, LK_STATE_IN_PROGRESS,
-                            LK_EFFECT_LEASE};
-}
-
-struct lk_step lk_machine_step(enum lk_event event, struct lk_standing record)
-{
-    bool present;
-
-    if (event == LK_EVENT_REAP) {
-        return reap(record);
-    }
-    if (record.expired && (record.state == LK_STATE_COMPLETED ||
-                           record.state == LK_STATE_RELEASED)) {
-        record.state = LK_STATE_ABSENT;
-    }
-    present =
-        record.state != LK_STATE_ABSENT && record.state != LK_STATE_RELEASED;
-
-    switch (event) {
-    case LK_EVENT_CLAIM:
-        return claim(record);
-    case LK_EVENT_ACCEPT:
-        return accept(record);
-    case LK_EVENT_LEASE:
-        return lease(record);
-    case LK_EVENT_COMPLETE:
-        return by_token(record, LK_STATE_COMPLETED, LK_EFFECT_FINISH);
-    case LK_EVENT_RELEASE:
-        return by_token(record, LK_STATE_RELEASED, LK_EFFECT_FREE);
-    case LK_EVENT_DOUBT:
-        return by_token(record, LK_STATE_UNCERTAIN, LK_EFFECT_DOUBT);
-    case LK_EVENT_EXTEND:
-        record.token_current &= record.state != LK_STATE_UNCERTAIN ||
-                                !record.doubted || record.queued;
-        return by_token(record, LK_STATE_IN_PROGRESS, LK_EFFECT_LOCK);
-    case LK_EVENT_KEEP:
-        return move_if(present, record, record.state, LK_EFFECT_KEEP);
-    case LK_EVENT_RESOLVE_COMPLETED:
-        return resolve(record, LK_STATE_COMPLETED, LK_EFFECT_FINISH);
-    case LK_EVENT_RESOLVE_RELEASED:
-        return resolve(record, LK_STATE_RELEASED, LK_EFFECT_FREE);
-    case LK_EVENT_EVICT:
-        return move_if(record.state == LK_STATE_COMPLETED, record,
-                       LK_STATE_RELEASED, LK_EFFECT_FREE);
-    case LK_EVENT_SWEEP:
-        return move_if(record.state == LK_STATE_IN_PROGRESS && record.lapsed &&
-                           !record.queued,
-                       record, LK_STATE_UNCERTAIN, LK_EFFECT_DOUBT);
-    case LK_EVENT_ENQUEUE:
-        return by_token(record, record.state, LK_EFFECT_ENQUEUE);
-    case LK_EVENT_RETURN:
-        return give_back(record);
-    case LK_EVENT_REAP:
-        break; /* above */
-    }
-    return stay(record, LK_VERDICT_NIL);
+    return (struct lk_step){
+        (enum lk_verdict)rule->verdict,
+        rule->next == LK_STATE_SAME ? operation.state
+                                    : (enum lk_state)rule->next,
+        (enum lk_effect)rule->effect,
+    };
 }
 
 const char *lk_state_word(enum lk_state state)

@@ -1,4 +1,11 @@
-/* machine.h - the state machine: what an event does to a record. */
+/*
+ * machine.h - the state machine of operations: what an event does to one.
+ *
+ * The rules are the rows in machine.c. lk_machine_step() reads them; what the
+ * SQL and the Lua of the other stores decide is generated from the same rows
+ * when the programs are built (tools/rules_gen.c), and a test compares all
+ * three over every input.
+ */
 #ifndef LK_MACHINE_H
 #define LK_MACHINE_H
 
@@ -34,8 +41,7 @@ enum lk_state {
     X(SWEEP, "sweep")                                                          \
     X(REAP, "reap")                                                            \
     X(ENQUEUE, "enqueue") /* leaves a job */                                   \
-    X(RETURN, "return")   /* an accepted request is put back: nothing happened \
-                           */
+    X(RETURN, "return")   /* a request is put back: nothing happened */
 
 enum lk_event {
 #define X(name, word) LK_EVENT_##name,
@@ -43,45 +49,94 @@ enum lk_event {
 #undef X
 };
 
-/* What the store has to write; NONE means that the record is unchanged. */
+/* What the store has to write; NONE: the operation is unchanged. */
+#define LK_EFFECT_MAP(X)                                                       \
+    X(NONE, "nothing")                                                         \
+    X(BEGIN, "a new token, attempt + 1, a fresh lock")                         \
+    X(ACCEPT, "an operation without a lock, and its request as a job")         \
+    X(LEASE, "an accepted operation gets its token and lock")                  \
+    X(FINISH, "the response; the TTL starts")                                  \
+    X(FREE, "nothing happened; reference and attempts stay")                   \
+    X(DOUBT, "uncertain from now on")                                          \
+    X(LOCK, "a later lock deadline")                                           \
+    X(KEEP, "a later expiry")                                                  \
+    X(FORGET, "the operation is deleted")                                      \
+    X(ENQUEUE, "a job; the operation itself is unchanged")                     \
+    X(RETURN, "accepted again, no lock")
+
 enum lk_effect {
-    LK_EFFECT_NONE,
-    LK_EFFECT_BEGIN,  /* a new token, attempt + 1, a fresh lock */
-    LK_EFFECT_ACCEPT, /* a record without a lock */
-    LK_EFFECT_LEASE,  /* an accepted record gets its token and lock */
-    LK_EFFECT_FINISH, /* the answer; the TTL starts */
-    LK_EFFECT_FREE,   /* nothing happened; reference and attempts stay */
-    LK_EFFECT_DOUBT,
-    LK_EFFECT_LOCK, /* a later lock deadline */
-    LK_EFFECT_KEEP, /* a later expiry */
-    LK_EFFECT_FORGET,
-    LK_EFFECT_ENQUEUE, /* a job; the record itself is unchanged */
-    LK_EFFECT_RETURN,  /* accepted again, no lock */
+#define X(name, text) LK_EFFECT_##name,
+    LK_EFFECT_MAP(X)
+#undef X
+};
+
+enum {
+    LK_STATES = LK_STATE_RELEASED + 1,
+    LK_EVENTS = LK_EVENT_RETURN + 1,
 };
 
 /*
- * A record as an event finds it. The store compares and looks at its clock;
- * the machine only decides. Flags that do not apply to the state are ignored.
+ * The conditions of the rules. The store compares and reads its clock; the
+ * machine only decides. Conditions that do not apply to a state are ignored.
  */
+#define LK_CONDITION_MAP(X)                                                    \
+    /* of the operation */                                                     \
+    X(EXPIRED, expired, "finished, TTL over, no unfinished job")               \
+    X(LAPSED, lapsed, "in progress, lock deadline passed")                     \
+    X(OMITTED, omitted, "completed, and the response was not kept")            \
+    X(DOUBTED, doubted, "uncertain because its holder said so, with a reason") \
+    X(QUEUED, queued, "its request is an unfinished job: the courier runs it") \
+    /* what the event brings, compared with the operation */                   \
+    X(SAME_FINGERPRINT, same_fingerprint, "the same fingerprint")              \
+    X(SAME_OWNER, same_owner, "the same owner")                                \
+    X(TOKEN_CURRENT, token_current, "shows the token of the current claim")    \
+    /* options of a claim; reexecute also of a lease: what was lost may be     \
+       called again */                                                         \
+    X(REEXECUTE, reexecute, "REEXECUTE: run again what is uncertain")          \
+    X(NO_NEW, no_new, "NONEW: begin nothing")                                  \
+    /* options of a resolution */                                              \
+    X(PROOF, proof, "by proof: counts for the uncertain claim of its token")   \
+    X(RUNNING, running, "by a person: also while the lock is valid")
+
+enum lk_condition {
+#define X(name, member, text) LK_CONDITION_##name,
+    LK_CONDITION_MAP(X)
+#undef X
+        LK_CONDITIONS
+};
+
+/* An operation as an event finds it: its state, and which conditions hold. */
 struct lk_standing {
     enum lk_state state;
-    bool expired; /* completed or released, TTL over, no unfinished job */
-    bool lapsed;  /* in progress, lock deadline passed */
-    bool omitted; /* completed, and the answer was not kept */
-    bool doubted; /* uncertain because its holder said so, with a reason */
-    bool queued;  /* its request is an unfinished job: the courier runs it */
-    /* What the event brings, compared with the record: */
-    bool same_fingerprint;
-    bool same_owner;
-    bool token_current;
-    /* Options of a claim: */
-    bool reexecute; /* of a lease: what was lost may be called again */
-    bool no_new;
-    /* Of a resolution: it counts for the uncertain claim of its token alone. */
-    bool proof;
-    /* Of a resolution by a person: also while the lock is valid. */
-    bool running;
+#define X(name, member, text) bool member;
+    LK_CONDITION_MAP(X)
+#undef X
 };
+
+/*
+ * One rule: it applies if the event and the state are in its sets, all of
+ * `required` hold and none of `forbidden` does. Sets are masks of 1 << enum.
+ */
+struct lk_rule {
+    uint16_t events;
+    uint16_t states;
+    uint16_t required;
+    uint16_t forbidden;
+    int8_t next; /* enum lk_state, or LK_STATE_SAME */
+    uint8_t verdict;
+    uint8_t effect;
+};
+
+enum { LK_STATE_SAME = -1 };
+
+/* The rules of one event, which may share them with others, in order: the
+ * first that applies counts, and the last always applies. */
+struct lk_rules {
+    const struct lk_rule *rows;
+    size_t count;
+};
+
+extern const struct lk_rules lk_machine_rules[LK_EVENTS];
 
 struct lk_step {
     enum lk_verdict verdict;
@@ -89,8 +144,12 @@ struct lk_step {
     enum lk_effect effect;
 };
 
-/* The table in machine.c as a function: pure, total, no clock, no I/O. */
-struct lk_step lk_machine_step(enum lk_event event, struct lk_standing record);
+/* What the rules say: pure, total, no clock, no I/O. */
+struct lk_step lk_machine_step(enum lk_event event,
+                               struct lk_standing operation);
+
+/* The set of conditions that hold, as a mask of 1 << enum lk_condition. */
+unsigned lk_standing_mask(const struct lk_standing *operation);
 
 const char *lk_state_word(enum lk_state state);
 bool lk_state_parse(struct lk_slice word, enum lk_state *state);

@@ -1,10 +1,10 @@
 /*
- * embed.h - text files of the repository as part of the program: the SQL and
- * the Lua that run in other people's servers.
+ * embed.h - generated text files as part of the program: the SQL and the Lua
+ * that run in other people's servers.
  *
- * LK_EMBED(lk_sql_schema, "store/sql/001_schema.sql") defines lk_sql_schema,
- * a string that ends with a NUL. The path is relative to the top folder,
- * where the compiler runs.
+ * LK_EMBED(lk_sql_schema, "sql/01_schema.sql") defines lk_sql_schema, a string
+ * that ends with a NUL. The path is relative to build/gen, where the Makefile
+ * puts the files of store/sql and store/lua with the rules filled in.
  */
 #ifndef LK_EMBED_H
 #define LK_EMBED_H

@@ -14,32 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *lk_job_state_word(enum lk_job_state state)
-{
-    switch (state) {
-#define X(name, word)                                                          \
-    case LK_JOB_##name:                                                        \
-        return word;
-        LK_JOB_STATE_MAP(X)
-#undef X
-    case LK_JOB_STATES:
-        break;
-    }
-    return "?";
-}
-
-bool lk_job_state_parse(struct lk_slice word, enum lk_job_state *state)
-{
-#define X(name, text)                                                          \
-    if (latchkey_slice_equal(word, LK_SLICE(text))) {                          \
-        *state = LK_JOB_##name;                                                \
-        return true;                                                           \
-    }
-    LK_JOB_STATE_MAP(X)
-#undef X
-    return false;
-}
-
 void lk_job_free(struct lk_job *job)
 {
     latchkey_buf_free(&job->text);

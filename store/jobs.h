@@ -32,23 +32,7 @@
 
 #include "latchkey.h"
 #include "lib/http_syntax.h" /* checks of paths, methods and headers */
-
-/* The words are those of JOBS, metrics and the documentation; the numbers are
- * stored. Up to DEAD a job is unfinished, and its operation is not reaped. */
-#define LK_JOB_STATE_MAP(X)                                                    \
-    X(WAITING, "waiting")                                                      \
-    X(LEASED, "leased")                                                        \
-    X(UNCERTAIN, "uncertain")                                                  \
-    X(DEAD, "dead")                                                            \
-    X(DELIVERED, "delivered")                                                  \
-    X(DROPPED, "dropped")
-
-enum lk_job_state {
-#define X(name, word) LK_JOB_##name,
-    LK_JOB_STATE_MAP(X)
-#undef X
-        LK_JOB_STATES
-};
+#include "lib/job_machine.h"
 
 enum {
     LK_JOB_NAME_MAX = 255,
@@ -60,9 +44,6 @@ enum {
 /* The target of the requests of asynchronous operations; no target of the
  * configuration can have that name. */
 #define LK_TARGET_GATEWAY "@gateway"
-
-const char *lk_job_state_word(enum lk_job_state state);
-bool lk_job_state_parse(struct lk_slice word, enum lk_job_state *state);
 
 /* What ENQUEUE and ACCEPT bring, for op->call. */
 struct lk_call {

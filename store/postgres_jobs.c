@@ -7,6 +7,7 @@
  * connection.
  */
 #include "store/postgres.h"
+#include "store/sql_codes.h"
 
 #include <string.h>
 
@@ -445,7 +446,6 @@ enum {
     BUSY_MOST = 160,  /* or for longer: an app's transaction may last */
     ARRAYS = 32,      /* parameters of all statements together */
     MOST_JOBS = 4096, /* leased for one want */
-    FLAG_DOUBT = 65536,
 };
 
 /* In the order in which they are done. */
@@ -541,7 +541,7 @@ static enum lk_status add_ends(struct job_run *run)
            ends[i].answer.body);
     COLUMN(run, ENDS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
            ends[i].left + 2 * (int64_t)ends[i].answer.status +
-               FLAG_DOUBT * ends[i].doubt);
+               LK_SQL_END_DOUBT * ends[i].doubt);
     return status;
 }
 

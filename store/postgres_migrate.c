@@ -11,18 +11,18 @@
 #include <string.h>
 #include <time.h>
 
-LK_EMBED(lk_sql_owner, "store/sql/owner.sql");
-LK_EMBED(lk_sql_schema, "store/sql/001_schema.sql");
-LK_EMBED(lk_sql_apply, "store/sql/002_apply.sql");
-LK_EMBED(lk_sql_app, "store/sql/003_app.sql");
-LK_EMBED(lk_sql_keep, "store/sql/004_keep.sql");
-LK_EMBED(lk_sql_import, "store/sql/005_import.sql");
-LK_EMBED(lk_sql_outbox, "store/sql/006_outbox.sql");
-LK_EMBED(lk_sql_work, "store/sql/007_work.sql");
-LK_EMBED(lk_sql_lease, "store/sql/008_lease.sql");
-LK_EMBED(lk_sql_columns, "store/sql/009_columns.sql");
-LK_EMBED(lk_sql_audit, "store/sql/010_audit.sql");
-LK_EMBED(lk_sql_provider, "store/sql/011_provider.sql");
+LK_EMBED(lk_sql_owner, "sql/owner.sql");
+LK_EMBED(lk_sql_schema, "sql/001_schema.sql");
+LK_EMBED(lk_sql_apply, "sql/002_apply.sql");
+LK_EMBED(lk_sql_app, "sql/003_app.sql");
+LK_EMBED(lk_sql_keep, "sql/004_keep.sql");
+LK_EMBED(lk_sql_import, "sql/005_import.sql");
+LK_EMBED(lk_sql_outbox, "sql/006_outbox.sql");
+LK_EMBED(lk_sql_work, "sql/007_work.sql");
+LK_EMBED(lk_sql_lease, "sql/008_lease.sql");
+LK_EMBED(lk_sql_columns, "sql/009_columns.sql");
+LK_EMBED(lk_sql_audit, "sql/010_audit.sql");
+LK_EMBED(lk_sql_provider, "sql/011_provider.sql");
 
 /*
  * The version of a step is its place, from 1. What makes or changes tables is

@@ -10,6 +10,7 @@
  * may have reported it.
  */
 #include "store/postgres.h"
+#include "store/sql_codes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,17 +28,6 @@ static const unsigned column_types[LK_PG_COLUMNS] = {
     [LK_PG_JOB] = LK_PG_TEXT_ARRAY,         [LK_PG_TARGET] = LK_PG_TEXT_ARRAY,
     [LK_PG_METHOD] = LK_PG_TEXT_ARRAY,      [LK_PG_PATH] = LK_PG_TEXT_ARRAY,
     [LK_PG_DELAY] = LK_PG_INT8_ARRAY,
-};
-
-enum {
-    FLAG_REEXECUTE = 1,
-    FLAG_NO_NEW = 2,
-    FLAG_OWNER = 4,
-    FLAG_REPEATABLE = 8,
-    FLAG_PROOF = 16,
-    FLAG_UNSENT = 64,
-    FLAG_RUNNING = 128,
-    FLAG_AGAIN = 256,
 };
 
 /* What is prepared on every lane. */
@@ -67,12 +57,14 @@ static int flags_of(const struct lk_pg_item *item)
     bool resolves = op->event == LK_EVENT_RESOLVE_COMPLETED ||
                     op->event == LK_EVENT_RESOLVE_RELEASED;
 
-    return (op->reexecute ? FLAG_REEXECUTE : 0) |
-           (op->no_new ? FLAG_NO_NEW : 0) | (op->owner.len ? FLAG_OWNER : 0) |
-           (op->call && op->call->repeatable ? FLAG_REPEATABLE : 0) |
-           (resolves && op->token ? FLAG_PROOF : 0) |
-           (op->unsent ? FLAG_UNSENT : 0) | (op->running ? FLAG_RUNNING : 0) |
-           (item->again ? FLAG_AGAIN : 0);
+    return (op->reexecute ? LK_SQL_FLAG_REEXECUTE : 0) |
+           (op->no_new ? LK_SQL_FLAG_NO_NEW : 0) |
+           (op->owner.len ? LK_SQL_FLAG_OWNER : 0) |
+           (op->call && op->call->repeatable ? LK_SQL_FLAG_REPEATABLE : 0) |
+           (resolves && op->token ? LK_SQL_FLAG_PROOF : 0) |
+           (op->unsent ? LK_SQL_FLAG_UNSENT : 0) |
+           (op->running ? LK_SQL_FLAG_RUNNING : 0) |
+           (item->again ? LK_SQL_FLAG_AGAIN : 0);
 }
 
 static int64_t number_of(const struct lk_store_config *config,
@@ -475,10 +467,6 @@ enum lk_pg_fate lk_pg_transact(struct lk_pg_lane *lane,
 
 /* ---- outcomes ----------------------------------------------------------- */
 
-/* As latchkey.apply says it: somebody else's transaction has the record; its
- * job of that name makes another call. */
-enum { VERDICT_AGAIN = -1, VERDICT_CONFLICT = -3 };
-
 void lk_pg_refuse_one(struct lk_op *op, enum lk_status status,
                       const char *error)
 {
@@ -575,13 +563,13 @@ static void set_outcome(const PGresult *result, int row, struct lk_op *op)
         .now_ms = lk_pg_uint(result, row, NOW),
     };
 
-    if (verdict == VERDICT_AGAIN ||
+    if (verdict == LK_SQL_VERDICT_AGAIN ||
         (verdict == LK_VERDICT_INFLIGHT &&
          (!out.number || out.state != LK_STATE_IN_PROGRESS))) {
         set_locked(op, out.now_ms);
         return;
     }
-    if (verdict == VERDICT_CONFLICT) {
+    if (verdict == LK_SQL_VERDICT_CONFLICT) {
         lk_pg_refuse_one(op, LK_INVALID, LK_JOB_CONFLICT);
         return;
     }

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-LK_EMBED(lk_redis_lua, "store/lua/latchkey.lua");
+LK_EMBED(lk_redis_lua, "lua/latchkey.lua");
 
 static const char PREFIX[] = "latchkey_";
 static const char REVISION[] = "\nlocal REVISION = ";

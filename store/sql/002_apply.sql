@@ -70,68 +70,21 @@ BEGIN
 END
 $$;
 
--- The table of lib/machine.c, as one expression: what an event (enum lk_event)
--- does to a record, and what the caller is told. The verdict (enum lk_verdict),
--- plus 16 times the effect (enum lk_effect: 0 none, 1 begin, 2 accept, 3 lease,
--- 4 finish, 5 free, 6 doubt, 7 lock, 8 keep, 10 enqueue, 11 return); -2: an
--- event that is not decided here.
+-- The rules of lib/machine.c as one expression, generated from their rows: what
+-- an event does to an operation, and what the caller gets. The code holds the
+-- verdict (enum lk_verdict), the effect (enum lk_effect) and the next state.
 --
--- was: the state that the event finds; 0 is absent or expired, and then the
--- booleans may be null. flags: 1 run again what is uncertain, 2 begin nothing,
--- 16 by proof, 128 (of a resolution) also while the lock is valid, 512 it was
--- doubted with a reason.
+-- was: the state that the event finds; an expired operation is absent for every
+-- event but the reaper's, and then the booleans may be null. flags: those of
+-- latchkey.apply that are conditions, and FLAG_DOUBTED.
 CREATE OR REPLACE FUNCTION latchkey.decide(event integer, was integer,
-    lapsed boolean, omitted boolean, queued boolean, same_fingerprint boolean,
-    same_owner boolean, same_token boolean, flags integer)
+    expired boolean, lapsed boolean, omitted boolean, queued boolean,
+    same_fingerprint boolean, same_owner boolean, token_current boolean,
+    flags integer)
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
-    SELECT CASE
-    WHEN event IN (0, 1) THEN CASE -- claim, accept
-        WHEN was IN (0, 5) THEN CASE
-            WHEN (flags & 2) <> 0 THEN 8 -- REFUSED
-            WHEN event = 1 THEN 4 + 16 * 2 -- ACCEPTED from now on
-            ELSE 16 END -- NEW
-        WHEN NOT same_fingerprint THEN 6 -- MISMATCH
-        WHEN was = 1 OR was = 2 AND queued THEN 4 -- ACCEPTED
-        WHEN was = 4 THEN CASE WHEN omitted THEN 2 ELSE 1 END -- .., REPLAY
-        -- Its own claim, whose reply was lost: NEW, the same token, and the
-        -- lock again if it has lapsed. An owner who has given up since asks
-        -- with NONEW for what it has to release.
-        WHEN event = 0 AND same_owner AND (was = 2 OR (flags & 2) <> 0
-                OR (flags & 512) = 0 AND NOT queued) THEN
-            CASE WHEN (was = 3 OR lapsed) AND (flags & 2) = 0 THEN 16 * 7
-                 ELSE 0 END
-        WHEN was = 2 AND NOT lapsed THEN 3 -- INFLIGHT
-        WHEN event = 0 AND (flags & 1) <> 0 THEN
-            CASE WHEN (flags & 2) = 0 THEN 16 ELSE 8 END
-        WHEN was = 2 THEN 5 + 16 * 6 -- UNCERTAIN from now on
-        ELSE 5 END
-    WHEN event = 2 THEN -- lease: NEW, NIL
-        CASE WHEN was = 1 OR queued AND (flags & 1) <> 0
-            AND (was = 3 OR was = 2 AND lapsed) THEN 16 * 3 ELSE 12 END
-    -- complete, release, doubt, extend, enqueue, return
-    WHEN event BETWEEN 3 AND 6 OR event IN (13, 14) THEN CASE
-        WHEN event = 14 AND was = 1 AND queued AND same_token THEN 9 -- again
-        WHEN was IN (0, 1, 5) OR NOT same_token THEN 11 -- STALE
-        WHEN was = 4 THEN 10 -- KEPT
-        WHEN event = 14 AND NOT queued THEN 11
-        WHEN was = 3 AND event = 5 THEN 9 -- the first reason stands
-        WHEN was = 3 AND event = 6 AND (flags & 512) <> 0 AND NOT queued
-            THEN 11 -- the holder's last word was another
-        WHEN event < 7 THEN 9 + 16 * (event + 1) -- OK
-        ELSE 9 + 16 * (event - 3) END
-    WHEN event = 7 THEN -- keep
-        CASE WHEN was IN (0, 5) THEN 12 ELSE 9 + 16 * 8 END -- NIL, OK
-    WHEN event IN (8, 9) THEN CASE -- resolve as completed, as released
-        WHEN (flags & 16) <> 0 AND (was <> 3 OR NOT same_token) THEN 11
-        WHEN was = 2 AND NOT lapsed AND (flags & 128) = 0 THEN 3 -- INFLIGHT
-        WHEN was IN (1, 2, 3) THEN 9 + 16 * (event - 4)
-        WHEN was = 4 THEN 10
-        ELSE 12 END
-    WHEN event = 10 THEN -- evict
-        CASE WHEN was = 4 THEN 9 + 16 * 5 ELSE 12 END
-    ELSE -2 END
+    SELECT @DECIDE@
 $$;
 
 -- The record of that name as it is now, or null. The caller holds the lock. An
@@ -161,8 +114,8 @@ BEGIN
         INSERT INTO latchkey.operation (number, tenant, scope, key, state,
             attempt, token, generation, claimed_ms, deadline_ms, ttl_ms,
             fingerprint, owner)
-        VALUES (-pg_catalog.pg_backend_pid(), _tenant, _scope, _key, 2, 0, 0,
-            0, 0, 0, 0, '', '')
+        VALUES (-pg_catalog.pg_backend_pid(), _tenant, _scope, _key,
+            @STATE_IN_PROGRESS@, 0, 0, 0, 0, 0, 0, '', '')
         ON CONFLICT (tenant, scope, key) DO NOTHING; -- 40001 if one has come
         RAISE EXCEPTION 'there is none' USING ERRCODE = 'LK000';
     EXCEPTION WHEN SQLSTATE 'LK000' THEN
@@ -257,9 +210,9 @@ BEGIN
 END
 $$;
 
--- A job of an operation, whose lock the caller holds: 9 it is added; 13 there
--- is one of that name that makes the same call; -3 there is one that makes
--- another call. When it is made is not compared.
+-- A job of an operation, whose lock the caller holds. OK: it is added; EXISTS:
+-- there is one of that name that makes the same call; CONFLICT: there is one that
+-- makes another call. When it is made is not compared.
 CREATE OR REPLACE FUNCTION latchkey.add_job(_tenant text, _scope text,
     _key text, _number bigint, _use bigint, _token bigint, _job text,
     _target text, _method text, _path text, _headers bytea, _body bytea,
@@ -277,13 +230,13 @@ BEGIN
         _body, false, _now, _now + _delay)
     ON CONFLICT ON CONSTRAINT job_name DO NOTHING;
     IF FOUND THEN
-        RETURN 9;
+        RETURN @VERDICT_DONE@;
     END IF;
     PERFORM FROM latchkey.job j
     WHERE j.number = _number AND j.generation = counted AND j.name = _job
       AND j.target = _target AND j.method = _method AND j.path = _path
       AND j.headers = _headers AND j.body = _body;
-    RETURN CASE WHEN FOUND THEN 13 ELSE -3 END;
+    RETURN CASE WHEN FOUND THEN @VERDICT_EXISTS@ ELSE @VERDICT_CONFLICT@ END;
 END
 $$;
 
@@ -324,29 +277,34 @@ RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF _effect = 7 THEN
+    IF _effect = @EFFECT_LOCK@ THEN
         -- The gateway says so before the app hears of the request: from here on
         -- that may have happened. Or its holder lives after all.
-        UPDATE latchkey.job j SET state = 1, ended_ms = 0, called = true,
-            due_ms = CASE j.state WHEN 2 THEN _until ELSE j.due_ms END
+        UPDATE latchkey.job j SET state = @JOB_LEASED@, ended_ms = 0,
+            called = true, due_ms = CASE j.state WHEN @JOB_UNCERTAIN@ THEN _until
+                                                 ELSE j.due_ms END
         WHERE j.number = _number AND j.name = ''
-          AND (j.state + 0 = 2 OR j.state + 0 = 1 AND NOT j.called);
-    ELSIF _effect = 6 THEN
-        UPDATE latchkey.job j SET state = 2, ended_ms = _now, reason = _reason,
+          AND (j.state + 0 = @JOB_UNCERTAIN@
+               OR j.state + 0 = @JOB_LEASED@ AND NOT j.called);
+    ELSIF _effect = @EFFECT_DOUBT@ THEN
+        UPDATE latchkey.job j SET state = @JOB_UNCERTAIN@, ended_ms = _now, reason = _reason,
             status = 0, sent = true
-        WHERE j.number = _number AND j.name = '' AND j.state + 0 = 1
-          AND NOT j.repeatable;
+        WHERE j.number = _number AND j.name = ''
+          AND j.state + 0 = @JOB_LEASED@ AND NOT j.repeatable;
     ELSE
         UPDATE latchkey.job j SET ended_ms = _now, sent = d.ran OR j.called,
-            state = CASE WHEN d.ran THEN 4 ELSE 5 END,
+            state = CASE WHEN d.ran THEN @JOB_DELIVERED@ ELSE @JOB_DROPPED@ END,
             status = CASE WHEN d.ran THEN _status ELSE 0 END,
             reason = CASE WHEN d.ran THEN '' ELSE d.why END
         FROM (SELECT k.ctid AS place,
-                  _effect = 4 AND (_event = 3 OR k.sent OR k.called) AS ran,
-                  CASE _effect WHEN 1 THEN 'claimed again'
-                               WHEN 4 THEN 'resolved' ELSE 'released' END AS why
+                  _effect = @EFFECT_FINISH@ AND (_event = @EVENT_COMPLETE@
+                      OR k.sent OR k.called) AS ran,
+                  CASE _effect WHEN @EFFECT_BEGIN@ THEN 'claimed again'
+                               WHEN @EFFECT_FINISH@ THEN 'resolved'
+                               ELSE 'released' END AS why
               FROM latchkey.job k
-              WHERE k.number = _number AND k.name = '' AND k.state + 0 < 4
+              WHERE k.number = _number AND k.name = ''
+                AND k.state + 0 IN (@JOBS_UNFINISHED@)
               FOR NO KEY UPDATE) AS d
         WHERE j.ctid = d.place AND j.number = _number;
     END IF;
@@ -370,46 +328,55 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     r latchkey.operation := latchkey.read(_tenant, _scope, _key,
-        _event IN (0, 1) AND (_flags & 2) = 0);
+        _event IN (@EVENT_CLAIM@, @EVENT_ACCEPT@)
+            AND (_flags & @FLAG_NO_NEW@) = 0);
     expired boolean;
     was_queued boolean := coalesce(r.queued, false);
-    was smallint := 0;
+    was smallint := @STATE_ABSENT@;
     code integer;
     effect integer;
+    next smallint;
     fresh bigint;
     keeps bigint;
     ends bigint; -- when its lock ends, if it has one
 BEGIN
-    expired := r.state IN (4, 5) AND r.deadline_ms <= _now
+    expired := r.state IN (@STATES_FINISHED@) AND r.deadline_ms <= _now
         AND NOT EXISTS (SELECT FROM latchkey.job j
-                        WHERE j.number = r.number AND j.state < 4);
+                        WHERE j.number = r.number
+                          AND j.state IN (@JOBS_UNFINISHED@));
     IF r.number IS NOT NULL AND NOT expired THEN
         was := r.state;
     END IF;
-    IF was = 2 THEN
+    IF was = @STATE_IN_PROGRESS@ THEN
         r.deadline_ms := latchkey.lock_end(r.token, r.deadline_ms);
-        IF r.deadline_ms <= _now AND _event IN (0, 1, 2, 6, 8, 9)
+        IF r.deadline_ms <= _now AND _event IN (@EVENT_CLAIM@, @EVENT_ACCEPT@,
+                @EVENT_LEASE@, @EVENT_EXTEND@, @EVENT_RESOLVE_COMPLETED@,
+                @EVENT_RESOLVE_RELEASED@)
             AND latchkey.has_old_snapshot() THEN
             PERFORM latchkey.extend_lock(r.token, 0);
         END IF;
     END IF;
     ends := r.deadline_ms;
-    code := latchkey.decide(_event, was, r.deadline_ms <= _now, r.omitted,
-        was_queued, r.fingerprint = _fingerprint,
-        (_flags & 4) <> 0 AND _owner <> '' AND r.owner = _owner,
-        r.token = _token,
-        _flags | CASE WHEN r.reason IS NULL THEN 0 ELSE 512 END);
-    effect := greatest(code, 0) / 16;
+    code := CASE
+        WHEN _event IN (@EVENT_SWEEP@, @EVENT_REAP@) -- the keeper's own
+            THEN @VERDICT_UNKNOWN_EVENT@
+        ELSE latchkey.decide(_event, was, false, r.deadline_ms <= _now,
+            r.omitted, was_queued, r.fingerprint = _fingerprint,
+            (_flags & @FLAG_OWNER@) <> 0 AND _owner <> '' AND r.owner = _owner,
+            r.token = _token, _flags
+            | CASE WHEN r.reason IS NULL THEN 0 ELSE @FLAG_DOUBTED@ END) END;
+    effect := @EFFECT(greatest(code, 0))@;
+    next := @NEXT(greatest(code, 0), was)@;
     -- Never less time than KEEP has promised.
     keeps := greatest(coalesce(nullif(_ttl, 0), r.ttl_ms), r.keep_ms);
 
     CASE effect
-    WHEN 0 THEN
+    WHEN @EFFECT_NONE@ THEN
         NULL;
-    WHEN 1, 2 THEN -- begin, accept
+    WHEN @EFFECT_BEGIN@, @EFFECT_ACCEPT@ THEN
         fresh := pg_catalog.nextval('latchkey.token');
         _ttl := coalesce(nullif(_ttl, 0), _default_ttl);
-        IF effect = 1 THEN
+        IF effect = @EFFECT_BEGIN@ THEN
             _lock := coalesce(nullif(_lock, 0), 30000);
         ELSE
             _lock := 0; -- since now
@@ -419,9 +386,10 @@ BEGIN
             INSERT INTO latchkey.operation (number, tenant, scope, key, state,
                 attempt, token, generation, claimed_ms, deadline_ms, ttl_ms,
                 fingerprint, owner, queued)
-            VALUES (fresh, _tenant, _scope, _key, 3 - effect, 2 - effect,
-                fresh, fresh, _now, _now + _lock, _ttl, _fingerprint, _owner,
-                effect = 2)
+            VALUES (fresh, _tenant, _scope, _key, next,
+                (effect = @EFFECT_BEGIN@)::integer, fresh, fresh, _now,
+                _now + _lock, _ttl, _fingerprint, _owner,
+                effect = @EFFECT_ACCEPT@)
             ON CONFLICT (tenant, scope, key) DO NOTHING
             RETURNING * INTO r;
             IF NOT FOUND THEN
@@ -434,7 +402,7 @@ BEGIN
                 PERFORM latchkey.forget_jobs(ARRAY[r.number], false);
                 PERFORM latchkey.end_uses(ARRAY[latchkey.name_hash(_tenant,
                     _scope, _key)], _now);
-            ELSIF effect = 2 THEN
+            ELSIF effect = @EFFECT_ACCEPT@ THEN
                 PERFORM latchkey.forget_jobs(ARRAY[r.number], true);
             END IF;
             -- Past its TTL it is another operation; released, or run again,
@@ -444,142 +412,151 @@ BEGIN
                 generation = CASE WHEN expired OR o.evicted THEN fresh
                                   ELSE o.generation END,
                 attempt = CASE WHEN expired THEN 0 ELSE o.attempt END
-                    + 2 - effect,
-                state = 3 - effect, token = fresh, omitted = false,
+                    + (effect = @EFFECT_BEGIN@)::integer,
+                state = next, token = fresh, omitted = false,
                 evicted = false, claimed_ms = _now, deadline_ms = _now + _lock,
                 ttl_ms = _ttl, keep_ms = CASE WHEN NOT expired AND NOT o.evicted
                                               THEN o.keep_ms END,
                 completed_ms = NULL,
                 status = NULL, fingerprint = _fingerprint, owner = _owner,
-                reason = NULL, queued = effect = 2
+                reason = NULL, queued = effect = @EFFECT_ACCEPT@
             WHERE o.number = r.number
             RETURNING * INTO STRICT r;
         END IF;
-        IF effect = 2 THEN
+        IF effect = @EFFECT_ACCEPT@ THEN
             INSERT INTO latchkey.job (number, generation, token, name, target,
                 method, path, headers, body, repeatable, created_ms, due_ms)
             VALUES (r.number, r.generation, r.token, _job, _target, _method,
-                _path, _headers, _body, (_flags & 8) <> 0, _now,
+                _path, _headers, _body, (_flags & @FLAG_REPEATABLE@) <> 0, _now,
                 _now + _delay)
             ON CONFLICT ON CONSTRAINT job_name DO NOTHING;
         END IF;
-    WHEN 3 THEN -- lease
+    WHEN @EFFECT_LEASE@ THEN
         UPDATE latchkey.operation o SET
-            state = 2, token = pg_catalog.nextval('latchkey.token'),
+            state = next, token = pg_catalog.nextval('latchkey.token'),
             attempt = o.attempt + 1, deadline_ms = _now + _lock, owner = '',
             reason = NULL
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
-    WHEN 4 THEN -- finish
+    WHEN @EFFECT_FINISH@ THEN
         IF _reason = '' THEN
             INSERT INTO latchkey.answer (token, headers, body)
             VALUES (r.token, _headers, _body);
         END IF;
         UPDATE latchkey.operation o SET
-            state = 4, omitted = _reason <> '', status = _status,
+            state = next, omitted = _reason <> '', status = _status,
             completed_ms = _now, deadline_ms = _now + keeps,
             reason = nullif(_reason, ''), queued = false
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
-    WHEN 5 THEN -- free
-        IF was = 4 AND NOT r.omitted THEN
+    WHEN @EFFECT_FREE@ THEN
+        IF was = @STATE_COMPLETED@ AND NOT r.omitted THEN
             DELETE FROM latchkey.answer a WHERE a.token = r.token;
         END IF;
         UPDATE latchkey.operation o SET
-            state = 5, omitted = false, evicted = _event = 10, status = NULL,
-            completed_ms = NULL, deadline_ms = _now + keeps, reason = NULL,
+            state = next, omitted = false, evicted = _event = @EVENT_EVICT@,
+            status = NULL, completed_ms = NULL, deadline_ms = _now + keeps, reason = NULL,
             queued = false
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
-    WHEN 6 THEN -- doubt; a lapsed one: since its lock ran out, no reason
+    WHEN @EFFECT_DOUBT@ THEN -- a lapsed one: since its lock ran out, no reason
         UPDATE latchkey.operation o SET
-            state = 3,
-            deadline_ms = CASE WHEN _event < 2 THEN ends ELSE _now END,
-            reason = CASE WHEN _event < 2 THEN NULL ELSE _reason END
+            state = next,
+            deadline_ms = CASE WHEN _event = @EVENT_DOUBT@ THEN _now
+                               ELSE ends END,
+            reason = CASE WHEN _event = @EVENT_DOUBT@ THEN _reason END
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
-    WHEN 7 THEN -- lock; a late, shorter one does not cut it
-        IF _event = 0 THEN
+    WHEN @EFFECT_LOCK@ THEN -- a late, shorter one does not cut it
+        IF _event = @EVENT_CLAIM@ THEN
             _lock := coalesce(nullif(_lock, 0), 30000);
         END IF;
-        IF was = 2 THEN
+        IF was = @STATE_IN_PROGRESS@ THEN
             r.deadline_ms := greatest(_now + _lock, r.deadline_ms);
             PERFORM latchkey.extend_lock(r.token, r.deadline_ms);
         ELSE
             UPDATE latchkey.operation o SET
-                state = 2, reason = NULL, deadline_ms = _now + _lock
+                state = next, reason = NULL, deadline_ms = _now + _lock
             WHERE o.number = r.number
             RETURNING * INTO STRICT r;
         END IF;
-    WHEN 8 THEN -- keep
-        IF was = 4 AND r.deadline_ms < _now + _ttl THEN
+    WHEN @EFFECT_KEEP@ THEN
+        IF was = @STATE_COMPLETED@ AND r.deadline_ms < _now + _ttl THEN
             UPDATE latchkey.operation o SET deadline_ms = _now + _ttl
             WHERE o.number = r.number
             RETURNING * INTO STRICT r;
-        ELSIF was <> 4 AND coalesce(r.keep_ms, 0) < _ttl THEN
+        ELSIF was <> @STATE_COMPLETED@ AND coalesce(r.keep_ms, 0) < _ttl THEN
             UPDATE latchkey.operation o SET keep_ms = _ttl
             WHERE o.number = r.number
             RETURNING * INTO STRICT r;
             r.deadline_ms := ends;
         END IF;
-    WHEN 10 THEN -- enqueue
+    WHEN @EFFECT_ENQUEUE@ THEN
         code := latchkey.add_job(_tenant, _scope, _key, r.number,
             r.generation, r.token, _job, _target, _method, _path, _headers,
             _body, _delay, _now);
-    WHEN 11 THEN -- return: accepted since it was
+    WHEN @EFFECT_RETURN@ THEN -- accepted since it was
         UPDATE latchkey.operation o SET
-            state = 1, deadline_ms = o.claimed_ms, reason = NULL
+            state = next, deadline_ms = o.claimed_ms, reason = NULL
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
         -- By the gateway: a courier that still has the lease may say how long
         -- it waits. One that is gone does not, and it waits as long as the
         -- lease would have lasted.
-        IF (_flags & 32) = 0 THEN
-            UPDATE latchkey.job j SET state = 0, ended_ms = 0, called = false,
-                sent = j.sent OR j.called AND (_flags & 64) = 0,
-                due_ms = CASE j.state WHEN 1 THEN j.due_ms ELSE _now END
-            WHERE j.number = r.number AND j.name = '' AND j.state + 0 IN (1, 2);
+        IF (_flags & @FLAG_COURIER@) = 0 THEN
+            UPDATE latchkey.job j SET state = @JOB_WAITING@, ended_ms = 0,
+                called = false,
+                sent = j.sent OR j.called AND (_flags & @FLAG_UNSENT@) = 0,
+                due_ms = CASE j.state WHEN @JOB_LEASED@ THEN j.due_ms
+                                      ELSE _now END
+            WHERE j.number = r.number AND j.name = ''
+              AND j.state + 0 IN (@JOB_LEASED@, @JOB_UNCERTAIN@);
         END IF;
     END CASE;
 
     -- That a lease goes on is no sign of the gateway.
-    IF was_queued AND effect IN (1, 4, 5, 6, 7)
-        AND NOT (effect = 7 AND (_flags & 32) <> 0) THEN
+    IF was_queued AND effect IN (@EFFECT_BEGIN@, @EFFECT_FINISH@, @EFFECT_FREE@,
+            @EFFECT_DOUBT@, @EFFECT_LOCK@)
+        AND NOT (effect = @EFFECT_LOCK@ AND (_flags & @FLAG_COURIER@) <> 0) THEN
         PERFORM latchkey.follow(r.number, effect, _event, r.status, _reason,
             r.deadline_ms, _now);
     END IF;
 
     -- keep: only if an operator asks for it.
-    IF (_event IN (8, 9, 10) OR _event = 7 AND _who <> '') AND effect <> 0 THEN
+    IF (_event IN (@EVENT_RESOLVE_COMPLETED@, @EVENT_RESOLVE_RELEASED@,
+                   @EVENT_EVICT@)
+        OR _event = @EVENT_KEEP@ AND _who <> '') AND effect <> @EFFECT_NONE@ THEN
         INSERT INTO latchkey.audit (at_ms, who, why, action, tenant, scope,
             key, token)
-        VALUES (_now, _who, _why, (ARRAY['keep', 'resolve completed',
-            'resolve released', 'evict'])[_event - 6]
-            || CASE WHEN (_flags & 128) <> 0 THEN ' (running)' ELSE '' END,
+        VALUES (_now, _who, _why, CASE _event
+            WHEN @EVENT_KEEP@ THEN 'keep'
+            WHEN @EVENT_RESOLVE_COMPLETED@ THEN 'resolve completed'
+            WHEN @EVENT_RESOLVE_RELEASED@ THEN 'resolve released'
+            ELSE 'evict' END
+            || CASE WHEN (_flags & @FLAG_RUNNING@) <> 0 THEN ' (running)'
+                    ELSE '' END,
             _tenant, _scope, _key, r.token);
     END IF;
-    IF code < 0 OR effect = 0 AND was = 0 THEN
-        RETURN ROW(_at, CASE WHEN code < 0 THEN code ELSE code & 15 END, was,
+    IF code < 0 OR effect = @EFFECT_NONE@ AND was = @STATE_ABSENT@ THEN
+        RETURN ROW(_at, CASE WHEN code < 0 THEN code ELSE @VERDICT(code)@ END, was,
             0, 0, 0, 0, _now, NULL, 0, false, _lock_id)::latchkey.decision;
     END IF;
-    RETURN ROW(_at, code & 15, r.state, r.token, r.attempt, r.number,
+    RETURN ROW(_at, @VERDICT(code)@, r.state, r.token, r.attempt, r.number,
         r.deadline_ms, _now, r.reason,
-        CASE WHEN r.state = 4 THEN r.completed_ms
-             WHEN r.state = 3 THEN r.deadline_ms
-             ELSE r.claimed_ms END,
-        was IN (1, 2) AND r.state NOT IN (1, 2),
+        CASE r.state WHEN @STATE_COMPLETED@ THEN r.completed_ms
+                     WHEN @STATE_UNCERTAIN@ THEN r.deadline_ms
+                     ELSE r.claimed_ms END,
+        was IN (@STATE_ACCEPTED@, @STATE_IN_PROGRESS@)
+            AND r.state NOT IN (@STATE_ACCEPTED@, @STATE_IN_PROGRESS@),
         _lock_id)::latchkey.decision;
 END
 $$;
 
 -- A batch, for the daemon. All arrays are equally long and without nulls; _ttl
 -- and _lock are 0 where nothing was given, the texts and bytes are empty then.
--- _flags: 1 run again what is uncertain, 2 begin nothing, 4 there is an owner,
--- 8 the request may run again, 16 by proof, 64 (of a return) the app has not
--- heard of it, 128 (of a resolution) also while the lock is valid, 256 it may
--- have been committed before. _job to _delay are empty arrays if the batch
--- neither accepts nor enqueues; the headers and bodies of such operations are
--- the job's. The caller's transaction is READ COMMITTED.
+-- _flags: FLAG_* of store/sql_codes.h. _job to _delay are empty arrays if the
+-- batch neither accepts nor enqueues; the headers and bodies of such operations
+-- are the job's. The caller's transaction is READ COMMITTED.
 --
 -- Operations on one name are decided in the order of the arrays, one by one.
 -- But nearly all names occur once, and nearly all of these are new names, claims
@@ -637,30 +614,28 @@ BEGIN
     END IF;
 
     WITH op AS MATERIALIZED (
-        SELECT d.*, d.code >> 4 AS effect,
-            CASE WHEN d.code IN (16, 36) THEN nextval('latchkey.token') END
-                AS fresh,
-            CASE WHEN d.code >> 4 = 10 THEN latchkey.add_job(d.tenant, d.scope,
+        SELECT d.*, @EFFECT(d.code)@ AS effect,
+            CASE WHEN @EFFECT(d.code)@ IN (@EFFECT_BEGIN@, @EFFECT_ACCEPT@)
+                 THEN nextval('latchkey.token') END AS fresh,
+            CASE WHEN @EFFECT(d.code)@ = @EFFECT_ENQUEUE@ THEN latchkey.add_job(d.tenant, d.scope,
                 d.key, d.number, d.generation, d.token, _job[d.at],
                 _target[d.at], _method[d.at], _path[d.at], _headers[d.at],
                 _body[d.at], _delay[d.at], now) END AS added,
-            -- by effect, 1 to 7; else it stays
-            coalesce((ARRAY[2, 1, NULL, 4, 5, 3, 2])[d.code >> 4], d.state)
-                AS next,
-            CASE d.code >> 4
-                WHEN 1 THEN now + d.lock
-                WHEN 2 THEN now
-                WHEN 4 THEN now + greatest(d.ttl, d.keep_ms)
-                WHEN 5 THEN now + greatest(d.ttl, d.keep_ms)
-                WHEN 6 THEN now
-                WHEN 7 THEN greatest(now + d.lock, CASE WHEN d.state = 2
-                                     THEN d.deadline_ms END)
+            @NEXT(greatest(d.code, 0), d.state)@ AS next,
+            CASE @EFFECT(d.code)@
+                WHEN @EFFECT_BEGIN@ THEN now + d.lock
+                WHEN @EFFECT_ACCEPT@ THEN now
+                WHEN @EFFECT_FINISH@ THEN now + greatest(d.ttl, d.keep_ms)
+                WHEN @EFFECT_FREE@ THEN now + greatest(d.ttl, d.keep_ms)
+                WHEN @EFFECT_DOUBT@ THEN now
+                WHEN @EFFECT_LOCK@ THEN greatest(now + d.lock, CASE
+                    WHEN d.state = @STATE_IN_PROGRESS@ THEN d.deadline_ms END)
                 ELSE d.deadline_ms END AS until
         FROM (
             SELECT u.at::integer, u.id, u.event, u.tenant, u.scope,
                 u.key, u.fingerprint, u.owner, u.status, u.reason,
                 coalesce(nullif(u.ttl, 0), r.ttl_ms, _default_ttl) AS ttl,
-                CASE WHEN u.lock = 0 AND u.event = 0 THEN 30000
+                CASE WHEN u.lock = 0 AND u.event = @EVENT_CLAIM@ THEN 30000
                      ELSE u.lock END AS lock,
                 u.flags, r.place, r.state, r.queued, r.number, r.generation,
                 r.token, r.attempt, r.claimed_ms, r.completed_ms,
@@ -672,10 +647,12 @@ BEGIN
                 -- claim that may have been committed before: that other
                 -- transaction may be its own, and about to make it NEW.
                 CASE WHEN u.got THEN v.code
-                     WHEN u.event < 2 AND r.state < 5 AND v.code < 16
-                         AND (u.flags & 256) = 0
+                     WHEN u.event IN (@EVENT_CLAIM@, @EVENT_ACCEPT@)
+                         AND r.state <> @STATE_RELEASED@
+                         AND @EFFECT(v.code)@ = @EFFECT_NONE@
+                         AND (u.flags & @FLAG_AGAIN@) = 0
                      THEN v.code
-                     ELSE -1 END AS code
+                     ELSE @VERDICT_AGAIN@ END AS code
             FROM unnest(_event, _tenant, _scope, _key, _fingerprint, _owner,
                 _ttl, _lock, _flags, _token, _status, _reason, id, got, alone)
                 WITH ORDINALITY AS u(event, tenant, scope, key, fingerprint,
@@ -684,8 +661,10 @@ BEGIN
             LEFT JOIN LATERAL (
                 SELECT o.ctid AS place, o.*,
                     -- a holder that ends its operation need not know
-                    CASE WHEN o.state = 2 AND (u.event NOT IN (3, 4, 5)
-                                               OR o.token <> u.token)
+                    CASE WHEN o.state = @STATE_IN_PROGRESS@
+                              AND (u.event NOT IN (@EVENT_COMPLETE@,
+                                      @EVENT_RELEASE@, @EVENT_DOUBT@)
+                                   OR o.token <> u.token)
                          THEN greatest(o.deadline_ms, (
                              SELECT e.until_ms FROM latchkey.extension e
                              WHERE e.token = o.token))
@@ -696,87 +675,104 @@ BEGIN
                 LIMIT 1) AS r ON true
             CROSS JOIN LATERAL (SELECT
                 -- Expired, but perhaps not its jobs.
-                CASE WHEN r.state >= 4 AND r.deadline_ms <= now THEN NULL
-                ELSE latchkey.decide(u.event, coalesce(r.state, 0::smallint),
+                CASE WHEN r.state IN (@STATES_FINISHED@)
+                          AND r.deadline_ms <= now THEN NULL
+                WHEN u.event IN (@EVENT_SWEEP@, @EVENT_REAP@)
+                    THEN @VERDICT_UNKNOWN_EVENT@
+                ELSE latchkey.decide(u.event,
+                    coalesce(r.state, @STATE_ABSENT@::smallint), false,
                     r.ends_ms <= now, r.omitted, r.queued,
                     r.fingerprint = u.fingerprint,
-                    (u.flags & 4) <> 0 AND u.owner <> '' AND r.owner = u.owner,
-                    r.token = u.token, u.flags
-                    | CASE WHEN r.reason IS NULL THEN 0 ELSE 512 END) END
+                    (u.flags & @FLAG_OWNER@) <> 0 AND u.owner <> ''
+                        AND r.owner = u.owner,
+                    r.token = u.token, u.flags | CASE
+                    WHEN r.reason IS NULL THEN 0 ELSE @FLAG_DOUBTED@ END) END
                     AS code
                 OFFSET 0) AS v
             WHERE u.alone OR NOT u.got
             OFFSET 0) AS d
-        WHERE d.code BETWEEN -1 AND 15
-           OR d.code IN (16, 36) AND d.number IS NULL
-           OR d.code > 16 AND d.event BETWEEN 3 AND 6 AND NOT d.queued
-           OR d.code > 16 AND d.event = 13
+        WHERE d.code = @VERDICT_AGAIN@
+           OR d.code >= 0 AND (@EFFECT(d.code)@ = @EFFECT_NONE@
+           OR @EFFECT(d.code)@ IN (@EFFECT_BEGIN@, @EFFECT_ACCEPT@)
+               AND d.number IS NULL
+           OR d.event IN (@EVENT_COMPLETE@, @EVENT_RELEASE@, @EVENT_DOUBT@,
+                          @EVENT_EXTEND@) AND NOT d.queued
+           OR d.event = @EVENT_ENQUEUE@)
     ), claimed AS (
         INSERT INTO latchkey.operation (number, tenant, scope, key, state,
             attempt, token, generation, claimed_ms, deadline_ms, ttl_ms,
             fingerprint, owner, queued)
-        SELECT p.fresh, p.tenant, p.scope, p.key, p.next, 2 - p.effect,
-            p.fresh, p.fresh, now, p.until, p.ttl, p.fingerprint,
-            CASE p.effect WHEN 1 THEN p.owner ELSE '' END, p.effect = 2
+        SELECT p.fresh, p.tenant, p.scope, p.key, p.next,
+            (p.effect = @EFFECT_BEGIN@)::integer, p.fresh, p.fresh, now, p.until,
+            p.ttl, p.fingerprint,
+            CASE p.effect WHEN @EFFECT_BEGIN@ THEN p.owner ELSE '' END,
+            p.effect = @EFFECT_ACCEPT@
         FROM op p
-        WHERE p.effect IN (1, 2)
+        WHERE p.effect IN (@EFFECT_BEGIN@, @EFFECT_ACCEPT@)
     ), request AS (
         INSERT INTO latchkey.job (number, generation, token, name, target,
             method, path, headers, body, repeatable, created_ms, due_ms)
         SELECT p.fresh, p.fresh, p.fresh, _job[p.at], _target[p.at],
             _method[p.at], _path[p.at], _headers[p.at], _body[p.at],
-            (p.flags & 8) <> 0, now, now + _delay[p.at]
+            (p.flags & @FLAG_REPEATABLE@) <> 0, now, now + _delay[p.at]
         FROM op p
-        WHERE p.effect = 2
+        WHERE p.effect = @EFFECT_ACCEPT@
     ), moved AS (
         UPDATE latchkey.operation o SET
             state = p.next, deadline_ms = p.until,
-            omitted = p.event = 3 AND p.reason <> '',
-            status = CASE p.event WHEN 3 THEN p.status END,
-            completed_ms = CASE p.event WHEN 3 THEN now END,
-            reason = CASE p.event WHEN 3 THEN nullif(p.reason, '')
-                                  WHEN 5 THEN p.reason END
+            omitted = p.event = @EVENT_COMPLETE@ AND p.reason <> '',
+            status = CASE p.event WHEN @EVENT_COMPLETE@ THEN p.status END,
+            completed_ms = CASE p.event WHEN @EVENT_COMPLETE@ THEN now END,
+            reason = CASE p.event
+                WHEN @EVENT_COMPLETE@ THEN nullif(p.reason, '')
+                WHEN @EVENT_DOUBT@ THEN p.reason END
         FROM (SELECT q.place, q.token, q.event, q.next, q.until, q.status,
                   q.reason
               FROM op q
-              WHERE q.effect BETWEEN 4 AND 6 OR q.effect = 7 AND q.state = 3
+              WHERE q.effect IN (@EFFECT_FINISH@, @EFFECT_FREE@, @EFFECT_DOUBT@)
+                 OR q.effect = @EFFECT_LOCK@ AND q.state = @STATE_UNCERTAIN@
               OFFSET 0) AS p -- few columns: each row is copied as a whole
         WHERE o.ctid = p.place AND o.token = p.token
         RETURNING 1
     ), alive AS (
         INSERT INTO latchkey.extension AS e (token, until_ms)
         SELECT p.token, p.until FROM op p
-        WHERE p.effect = 7 AND p.state = 2
+        WHERE p.effect = @EFFECT_LOCK@ AND p.state = @STATE_IN_PROGRESS@
         ON CONFLICT ON CONSTRAINT extension_pkey DO UPDATE
         SET until_ms = greatest(e.until_ms, excluded.until_ms)
     ), kept AS (
         INSERT INTO latchkey.answer (token, headers, body)
         SELECT p.token, _headers[p.at], _body[p.at]
         FROM op p
-        WHERE p.effect = 4 AND p.reason = ''
+        WHERE p.effect = @EFFECT_FINISH@ AND p.reason = ''
     )
     SELECT array_agg(ROW(p.at,
             CASE WHEN p.code < 0 THEN p.code
-                 WHEN p.effect = 10 THEN p.added
-                 ELSE p.code & 15 END,
+                 WHEN p.effect = @EFFECT_ENQUEUE@ THEN p.added
+                 ELSE @VERDICT(p.code)@ END,
             coalesce(p.next, 0),
             coalesce(p.fresh, p.token, 0), coalesce(p.attempt,
-            CASE WHEN p.effect = 1 THEN 1 ELSE 0 END),
+            (p.effect = @EFFECT_BEGIN@)::integer),
             coalesce(p.number, p.fresh, 0),
             coalesce(p.until, 0), now,
-            CASE WHEN p.effect = 0 THEN p.known_reason
-                 WHEN p.event = 3 THEN nullif(p.reason, '')
-                 WHEN p.event = 5 THEN p.reason END,
-            CASE WHEN p.next = 4 THEN coalesce(p.completed_ms, now)
-                 WHEN p.next = 3 THEN p.until
-                 WHEN p.next > 0 THEN coalesce(p.claimed_ms, now)
+            CASE WHEN p.effect = @EFFECT_NONE@ THEN p.known_reason
+                 WHEN p.event = @EVENT_COMPLETE@ THEN nullif(p.reason, '')
+                 WHEN p.event = @EVENT_DOUBT@ THEN p.reason END,
+            CASE WHEN p.next = @STATE_COMPLETED@ THEN coalesce(p.completed_ms, now)
+                 WHEN p.next = @STATE_UNCERTAIN@ THEN p.until
+                 WHEN p.next > @STATE_ABSENT@ THEN coalesce(p.claimed_ms, now)
                  ELSE 0 END,
-            p.effect BETWEEN 4 AND 7 AND p.state = 2 AND p.next <> 2,
+            p.number IS NOT NULL AND p.state = @STATE_IN_PROGRESS@
+                AND p.next <> @STATE_IN_PROGRESS@,
             p.id)::latchkey.decision),
-        count(*) FILTER (WHERE p.effect BETWEEN 4 AND 6
-                         OR p.effect = 7 AND p.state = 3),
+        count(*) FILTER (WHERE
+            p.effect IN (@EFFECT_FINISH@, @EFFECT_FREE@, @EFFECT_DOUBT@)
+            OR p.effect = @EFFECT_LOCK@ AND p.state = @STATE_UNCERTAIN@),
         (SELECT count(*) FROM moved),
-        bool_or(p.code IN (0, 1, 2, 4, 9, 10) OR p.effect = 10)
+        bool_or(p.effect = @EFFECT_NONE@ AND p.code IN (@VERDICT_NEW@,
+                @VERDICT_REPLAY@, @VERDICT_OMITTED@, @VERDICT_ACCEPTED@,
+                @VERDICT_DONE@, @VERDICT_KEPT@)
+            OR p.effect = @EFFECT_ENQUEUE@)
     INTO decided, expected, changed, rests
     FROM op p;
     IF changed <> expected THEN
@@ -799,7 +795,9 @@ BEGIN
                 _who[i], _why[i], _default_ttl, now, id[i], _job[i],
                 _target[i], _method[i], _path[i], _delay[i]);
             rests := coalesce(rests, false)
-                OR one.verdict IN (0, 1, 2, 4, 9, 10, 13);
+                OR one.verdict IN (@VERDICT_NEW@, @VERDICT_REPLAY@,
+                    @VERDICT_OMITTED@, @VERDICT_ACCEPTED@, @VERDICT_DONE@,
+                    @VERDICT_KEPT@, @VERDICT_EXISTS@);
             RETURN NEXT one;
         END LOOP;
     END IF;
@@ -813,7 +811,7 @@ REVOKE ALL ON FUNCTION
     latchkey.lock_id(text, text, text), latchkey.now_ms(),
     latchkey.has_old_snapshot(), latchkey.wait_for_standby(),
     latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
-        boolean, boolean, integer),
+        boolean, boolean, boolean, integer),
     latchkey.read(text, text, text, boolean),
     latchkey.lock_end(bigint, bigint), latchkey.extend_lock(bigint, bigint),
     latchkey.name_hash(text, text, text), latchkey.use_until(bigint),
@@ -835,7 +833,7 @@ GRANT EXECUTE ON FUNCTION
     latchkey.lock_id(text, text, text), latchkey.now_ms(),
     latchkey.has_old_snapshot(), latchkey.wait_for_standby(),
     latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
-        boolean, boolean, integer),
+        boolean, boolean, boolean, integer),
     latchkey.read(text, text, text, boolean),
     latchkey.lock_end(bigint, bigint), latchkey.extend_lock(bigint, bigint),
     latchkey.name_hash(text, text, text), latchkey.use_until(bigint),

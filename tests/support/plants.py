@@ -8,7 +8,7 @@ must be there exactly once, so that a plant that no longer fits is noticed.
 import os
 import subprocess
 
-from . import build
+from . import build, rules
 
 DECIDE, APPLY, KEEP = (
     "store/sqlite_decide.c", "store/sqlite_apply.c", "store/sqlite_keep.c")
@@ -24,12 +24,15 @@ PLANTS = {
         ("standing.token_current = op->token == entry->token;",
          "standing.token_current = op->token <= entry->token;")]),
     "a release needs no token": ("sqlite", MACHINE, [
-        ("    case LK_EVENT_RELEASE:\n",
-         "    case LK_EVENT_RELEASE:\n        record.token_current = true;\n")]),
+        ("    RULE(BY_HOLDER,       EVERY_STATE,            NO,          "
+         "IF(TOKEN_CURRENT), ",
+         "    RULE(BY_HOLDER & ~EVENT(RELEASE), EVERY_STATE, NO, "
+         "IF(TOKEN_CURRENT), ")]),
     "a proof counts for any claim": ("sqlite", MACHINE, [
-        ("    if (record.proof &&\n",
-         "    if (!record.proof &&\n"
-         "        record.state == LK_STATE_ABSENT &&\n")]),
+        ("EVERY_STATE & ~STATE(UNCERTAIN), IF(PROOF), NO, ",
+         "STATE(ABSENT), IF(PROOF), NO, "),
+        ("STATE(UNCERTAIN),                IF(PROOF), IF(TOKEN_CURRENT), ",
+         "STATE(ABSENT), IF(PROOF), IF(TOKEN_CURRENT), ")]),
     "published before it is committed": ("sqlite", APPLY, [
         ("        status = commit_open(store);\n",
          "        publish_batch(store);\n"
@@ -87,12 +90,14 @@ PLANTS = {
          "response)\n")]),
     # ---- PostgreSQL ----
     "a lapsed lock holds": ("postgres", SQL, [
-        ("        WHEN was = 2 AND NOT lapsed THEN 3 -- INFLIGHT",
-         "        WHEN was = 2 THEN 3 -- INFLIGHT")]),
+        (" AND NOT lapsed\n            THEN 3 /* INFLIGHT */\n",
+         "\n            THEN 3 /* INFLIGHT */\n")]),
     "a doubt is forgotten": ("postgres", SQL, [
-        ("            reason = CASE p.event WHEN 3 THEN nullif(p.reason, '')\n"
-         "                                  WHEN 5 THEN p.reason END\n",
-         "            reason = CASE p.event WHEN 3 THEN nullif(p.reason, '') "
+        ("            reason = CASE p.event\n"
+         "                WHEN 3 /* complete */ THEN nullif(p.reason, '')\n"
+         "                WHEN 5 /* doubt */ THEN p.reason END\n",
+         "            reason = CASE p.event\n"
+         "                WHEN 3 /* complete */ THEN nullif(p.reason, '') "
          "END\n")]),
 }
 
@@ -103,6 +108,8 @@ USUAL = ("EXTEND is ignored", "published before it is committed",
 
 def change(path, changes):
     text = (build.ROOT / path).read_text()
+    if path in (LUA, SQL):  # as the daemon has it: with the rules filled in
+        text = rules.run("lua" if path == LUA else "sql", text=text)
     for old, new in changes:
         assert text.count(old) == 1, "%s has %d times: %s" % (
             path, text.count(old), old)

@@ -4,7 +4,7 @@ import itertools
 
 from . import build
 
-SQL = build.ROOT / "store" / "sql"
+SQL = build.BUILD / "gen" / "sql"  # store/sql with the rules filled in
 FILES = sorted(SQL.glob("[0-9]*.sql"))
 EVENTS = ("claim", "accept", "lease", "complete", "release", "doubt", "extend",
           "keep", "resolve-completed", "resolve-released", "evict", "sweep",
