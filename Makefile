@@ -54,7 +54,7 @@ HARDEN_CFLAGS  ?= $(if $(SANITIZE),,-fstack-protector-strong -fstack-clash-prote
   -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -Wformat -Werror=format-security)
 HARDEN_LDFLAGS ?= -Wl,-z,relro,-z,now,-z,noexecstack
 
-PKGS := libuv sqlite3 libpq hiredis libcrypto inih libcurl
+PKGS := libuv sqlite3 libpq libcrypto inih libcurl
 ifneq ($(filter-out clean fmt fmt-check help,$(or $(MAKECMDGOALS),all)),)
 ifneq ($(shell pkg-config --exists $(PKGS) && echo yes),yes)
 $(error pkg-config does not find $(foreach pkg,$(PKGS),$(shell pkg-config --exists $(pkg) || echo $(pkg))). \
@@ -70,8 +70,8 @@ CFLAGS_ALL := -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wpointer-arith \
   $(if $(FAULTS),-DLK_FAULTS) $(CFLAGS)
 LDFLAGS_ALL := $(HARDEN_LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
-LIB_LIBS    := -lcrypto -lhiredis
-STORE_LIBS  := -lsqlite3 -lpq -lhiredis -lcrypto -lpthread
+LIB_LIBS    := -lcrypto
+STORE_LIBS  := -lsqlite3 -lpq -lcrypto -lpthread
 DAEMON_LIBS := -luv -linih -lcurl $(STORE_LIBS)
 objs = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)))
 

@@ -105,10 +105,10 @@ static bool answers_as_postgres(const char *address)
     return answer == 'S' || answer == 'N';
 }
 
-/* By the byte that hiredis names in its complaint. */
+/* By the byte that the library names in its complaint. */
 static const char *name_by_first_byte(const char *complaint)
 {
-    static const char opening[] = "Protocol error, got \"";
+    static const char opening[] = "the reply begins with \"";
     const char *at = strstr(complaint, opening);
 
     switch (at == NULL ? '\0' : at[sizeof(opening) - 1]) {

@@ -1,9 +1,9 @@
 /*
  * client.c - a blocking connection to latchkeyd.
  *
- * hiredis reads the replies; the socket is ours, because hiredis writes
- * without MSG_NOSIGNAL, so that a daemon that goes away would kill the program,
- * and because one deadline must hold for a whole reply, not for each read.
+ * One deadline holds for a whole reply, not for each read. The socket is
+ * written to with MSG_NOSIGNAL: a daemon that goes away must not kill the
+ * program.
  */
 #include "lib/client.h"
 #include "lib/decision.h"
@@ -23,7 +23,6 @@
 enum {
     DEFAULT_CONNECT_MS = 2000,
     DEFAULT_REPLY_MS = 10000,
-    READ_SIZE = 16 * 1024,
     KEPT_OUT = 1024 * 1024, /* a larger output buffer is given back */
 };
 
@@ -84,78 +83,6 @@ const char *latchkey_client_error(const struct lk_client *client)
     return client ? client->error : latchkey_status_text(LK_NOMEM);
 }
 
-/* ---- Replies --------------------------------------------------------------
- */
-
-static void free_elements(struct lk_reply *reply)
-{
-    for (size_t i = 0; i < reply->count; i++) {
-        free_elements(&reply->elements[i]);
-    }
-    free(reply->elements);
-    *reply = (struct lk_reply){0};
-}
-
-static void forget_reply(struct lk_client *client)
-{
-    free_elements(&client->reply);
-    if (client->raw) {
-        freeReplyObject(client->raw);
-        client->raw = NULL;
-    }
-}
-
-static enum lk_status convert_reply(const redisReply *raw,
-                                    struct lk_reply *reply);
-
-/* On failure the elements so far are freed with the reply. */
-static enum lk_status convert_array(const redisReply *raw,
-                                    struct lk_reply *reply)
-{
-    reply->type = LK_REPLY_ARRAY;
-    if (raw->elements == 0) {
-        return LK_OK;
-    }
-    reply->elements = calloc(raw->elements, sizeof(*reply->elements));
-    if (!reply->elements) {
-        return LK_NOMEM;
-    }
-    reply->count = raw->elements;
-    for (size_t i = 0; i < reply->count; i++) {
-        enum lk_status status =
-            convert_reply(raw->element[i], &reply->elements[i]);
-        if (status) {
-            return status;
-        }
-    }
-    return LK_OK;
-}
-
-/* The depth is bounded by the reader, which refuses deeper nesting. */
-static enum lk_status convert_reply(const redisReply *raw,
-                                    struct lk_reply *reply)
-{
-    switch (raw->type) {
-    case REDIS_REPLY_NIL:
-        reply->type = LK_REPLY_NIL;
-        return LK_OK;
-    case REDIS_REPLY_INTEGER:
-        reply->type = LK_REPLY_INTEGER;
-        reply->integer = raw->integer;
-        return LK_OK;
-    case REDIS_REPLY_ARRAY:
-        return convert_array(raw, reply);
-    case REDIS_REPLY_ERROR:
-        reply->type = LK_REPLY_ERROR;
-        break;
-    default:
-        reply->type = LK_REPLY_TEXT;
-        break;
-    }
-    reply->text = (struct lk_slice){raw->str, raw->str ? raw->len : 0};
-    return LK_OK;
-}
-
 /* ---- Bytes in and out -----------------------------------------------------
  */
 
@@ -166,9 +93,14 @@ static bool has_unsent(const struct lk_client *client)
 
 static enum lk_status read_some(struct lk_client *client)
 {
-    char bytes[READ_SIZE];
-    ssize_t got = recv(client->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+    char *room;
+    size_t size;
+    ssize_t got;
 
+    if (lk_resp_reader_room(&client->reader, &room, &size)) {
+        return kill_client(client, LK_NOMEM, "out of memory");
+    }
+    got = recv(client->fd, room, size, MSG_DONTWAIT);
     if (got == 0) {
         return kill_client(client, LK_CLOSED,
                            "the daemon closed the connection");
@@ -177,9 +109,7 @@ static enum lk_status read_some(struct lk_client *client)
         return errno == EAGAIN || errno == EINTR ? LK_OK
                                                  : kill_by_errno(client);
     }
-    if (redisReaderFeed(client->reader, bytes, (size_t)got) != REDIS_OK) {
-        return kill_client(client, LK_NOMEM, client->reader->errstr);
-    }
+    lk_resp_reader_fill(&client->reader, (size_t)got);
     return LK_OK;
 }
 
@@ -226,46 +156,42 @@ static enum lk_status move_bytes(struct lk_client *client, int64_t deadline)
     return happened & ~POLLOUT ? read_some(client) : write_some(client);
 }
 
-/* Waits until a whole reply is there and makes it the client's own. */
-static enum lk_status await_reply(struct lk_client *client, unsigned timeout_ms)
+/* The reader cannot go on. The tool tells other servers apart by the byte. */
+static enum lk_status kill_by_reader(struct lk_client *client,
+                                     enum lk_status status)
 {
-    int64_t deadline = (int64_t)lk_monotonic_ms() + timeout_ms;
-    void *raw = NULL;
+    const struct lk_resp_reader *reader = &client->reader;
+    char byte = status == LK_MALFORMED ? reader->in.data[reader->at] : '*';
 
-    for (;;) {
-        if (redisReaderGetReply(client->reader, &raw) != REDIS_OK) {
-            bool no_memory = client->reader->err == REDIS_ERR_OOM;
-            return kill_client(client, no_memory ? LK_NOMEM : LK_MALFORMED,
-                               client->reader->errstr);
-        }
-        if (raw) {
-            break;
-        }
-        enum lk_status status = move_bytes(client, deadline);
-        if (status) {
-            return status;
-        }
+    if (strchr("+-:$*", byte)) {
+        return kill_client(client, status,
+                           status == LK_MALFORMED
+                               ? "the reply is not RESP"
+                               : latchkey_status_text(status));
     }
-    client->raw = raw;
-    client->owed -= client->owed > 0;
-    enum lk_status status = convert_reply(raw, &client->reply);
-    return status ? lk_client_fail(client, status, "out of memory") : LK_OK;
+    client->dead = status;
+    return lk_client_fail(client, status,
+                          "the reply begins with \"%c\", which is not RESP",
+                          byte);
 }
 
 static enum lk_status receive(struct lk_client *client, unsigned timeout_ms,
                               const struct lk_reply **reply)
 {
-    forget_reply(client);
-    if (client->dead) {
-        return client->dead;
+    int64_t deadline = (int64_t)lk_monotonic_ms() + timeout_ms;
+    enum lk_status status = client->dead;
+
+    while (!status) {
+        status = lk_resp_reader_next(&client->reader, reply);
+        if (status == LK_OK) {
+            client->owed -= client->owed > 0;
+            return LK_OK;
+        }
+        status = status == LK_AGAIN ? move_bytes(client, deadline)
+                                    : kill_by_reader(client, status);
     }
-    enum lk_status status = await_reply(client, timeout_ms);
-    if (status) {
-        forget_reply(client);
-        return status;
-    }
-    *reply = &client->reply;
-    return LK_OK;
+    lk_resp_reader_forget(&client->reader);
+    return status;
 }
 
 /* ---- The public calls -----------------------------------------------------
@@ -399,11 +325,6 @@ enum lk_status latchkey_client_open(const struct lk_client_options *options,
         return LK_NOMEM;
     }
     opened->fd = -1;
-    opened->reader = redisReaderCreate();
-    if (!opened->reader) {
-        free(opened);
-        return LK_NOMEM;
-    }
     *client = opened;
     opened->dead = open_client(opened, options);
     return opened->dead;
@@ -414,11 +335,10 @@ void latchkey_client_close(struct lk_client *client)
     if (!client) {
         return;
     }
-    forget_reply(client);
     if (client->fd >= 0) {
         close(client->fd);
     }
-    redisReaderFree(client->reader);
+    lk_resp_reader_free(&client->reader);
     latchkey_buf_free(&client->out);
     free(client);
 }

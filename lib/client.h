@@ -3,17 +3,14 @@
 #define LK_CLIENT_H
 
 #include "latchkey.h"
-
-#include <hiredis/hiredis.h>
+#include "lib/resp.h"
 
 enum { LK_CLIENT_ERROR_MAX = 512 };
 
 struct lk_client {
-    int fd;              /* -1: never connected */
-    enum lk_status dead; /* LK_OK while the connection can be used */
-    redisReader *reader;
-    redisReply *raw; /* the last reply; `reply` points into it */
-    struct lk_reply reply;
+    int fd;                       /* -1: never connected */
+    enum lk_status dead;          /* LK_OK while the connection can be used */
+    struct lk_resp_reader reader; /* owns the last reply */
     struct lk_buf out; /* queued commands, of which `sent` bytes are gone */
     size_t sent;
     size_t owed; /* replies that have been asked for and not received */

@@ -48,6 +48,57 @@ enum lk_resp_result lk_resp_parse(struct lk_resp_parser *parser,
                                   struct lk_slice input, size_t *used);
 void lk_resp_parser_free(struct lk_resp_parser *parser);
 
+/* ---- Replies read (resp_reply.c) ----------------------------------------- */
+
+enum { LK_RESP_DEPTH_MAX = 8 }; /* arrays inside each other */
+
+/*
+ * Replies (RESP2) as they arrive on a connection. Start it as {0}; free it with
+ * lk_resp_reader_free.
+ *
+ *   lk_resp_reader_room   where the next bytes may be put
+ *   lk_resp_reader_fill   so many were
+ *   lk_resp_reader_next   the next reply, or LK_AGAIN
+ *
+ * Memory taken depends on what has arrived, never on what was announced.
+ */
+struct lk_resp_reader {
+    struct lk_buf in;
+    size_t start;           /* the current reply begins there in `in` */
+    size_t at;              /* the next element of it begins there */
+    size_t need;            /* it is no use to read on with fewer bytes */
+    struct lk_reply *nodes; /* elements so far, in the order of arrival */
+    size_t count;
+    size_t cap;
+    size_t open[LK_RESP_DEPTH_MAX]; /* elements that each open array lacks */
+    size_t depth;                   /* arrays that are open */
+    bool nested;                    /* an array is in another */
+    bool whole;                     /* the reply is given out */
+    struct lk_reply *tree;          /* the nodes of one that is nested */
+};
+
+/* LK_NOMEM. The reply before is over. */
+LK_MUST_CHECK enum lk_status lk_resp_reader_room(struct lk_resp_reader *reader,
+                                                 char **room, size_t *size);
+void lk_resp_reader_fill(struct lk_resp_reader *reader, size_t count);
+/*
+ * LK_OK: *reply is the reader's, valid until its next call; texts end with a
+ * NUL, which does not count. LK_AGAIN: more bytes have to come. LK_MALFORMED,
+ * LK_TOO_LARGE (a text over 1 GiB, a line over 64 KiB, too many elements),
+ * LK_NOMEM: the connection is beyond repair.
+ */
+LK_MUST_CHECK enum lk_status lk_resp_reader_next(struct lk_resp_reader *reader,
+                                                 const struct lk_reply **reply);
+/* The reply that was given out is not needed any more. */
+void lk_resp_reader_forget(struct lk_resp_reader *reader);
+void lk_resp_reader_free(struct lk_resp_reader *reader);
+
+/* A copy in one block of memory, which the caller frees with free; NULL: out of
+ * memory. Texts end with a NUL. */
+struct lk_reply *lk_reply_copy(const struct lk_reply *reply);
+
+/* ---- Writers (resp.c) ---------------------------------------------------- */
+
 /*
  * Writers. `proto` is 2 or 3. They append to `out`; on LK_NOMEM the caller
  * closes the connection, a half-written reply cannot be taken back.

@@ -1,63 +1,71 @@
 /*
- * resp_reply.c - replies of the daemon (RESP2) read where they lie, without
- * copies and without memory of its own.
+ * resp_reply.c - replies (RESP2) read where they are, in two ways.
  *
- * Everything is read strictly from left to right, each time from the start:
- * the same bytes give the same reply however they were split. What is missing
- * of a long text is told, so that nobody reads in vain.
+ * latchkey_reply_read looks at the bytes of a connection that another program
+ * owns; it takes no memory and begins at the first byte each time. struct
+ * lk_resp_reader owns the bytes of a connection; it goes on where it stopped,
+ * so that long replies of many elements cost no more than their length.
+ *
+ * Both read strictly from left to right: the same bytes give the same reply
+ * however they were split.
  */
-#include "latchkey.h"
+#include "lib/resp.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum {
-    DEPTH_MAX = 2,        /* an array in an array, and no deeper */
+    DEPTH_MAX = 2,        /* of latchkey_reply_read: an array in an array */
     LINE_MAX = 64 * 1024, /* a simple string or an error */
     DIGITS_MAX = 19,      /* as many as 2^63 has */
     TEXT_MAX = 1024 * 1024 * 1024,
+    NODES_MAX = 1 << 22, /* of a reader: elements of one reply, 200 MB */
+    NODES_FIRST = 64,
+    NODES_KEPT = 4096,      /* more are given back before the next reply */
+    BYTES_KEPT = 1 << 20,   /* likewise */
+    READ_LEAST = 16 * 1024, /* room for bytes to come */
 };
 
-struct reader {
-    struct lk_slice bytes;
+/* ---- One element ----------------------------------------------------------
+ */
+
+struct bytes {
+    struct lk_slice all;
     size_t at;   /* behind what has been read */
-    size_t need; /* LK_AGAIN: there must be so many bytes at least */
-    struct lk_reply *nodes;
-    size_t node_count;
-    size_t node_max;
+    size_t need; /* LK_AGAIN: it is no use to read on with fewer bytes */
 };
 
-static enum lk_status want(struct reader *reader, size_t more)
+static enum lk_status want(struct bytes *in, size_t more)
 {
-    reader->need = reader->at + more;
+    in->need = in->at + more;
     return LK_AGAIN;
 }
 
-static size_t left(const struct reader *reader)
+static size_t left(const struct bytes *in)
 {
-    return reader->bytes.len - reader->at;
+    return in->all.len - in->at;
 }
 
-static enum lk_status read_newline(struct reader *reader)
+static enum lk_status read_newline(struct bytes *in)
 {
-    const char *at = reader->bytes.data + reader->at;
+    const char *at = in->all.data + in->at;
 
-    if ((left(reader) > 0 && at[0] != '\r') ||
-        (left(reader) > 1 && at[1] != '\n')) {
+    if ((left(in) > 0 && at[0] != '\r') || (left(in) > 1 && at[1] != '\n')) {
         return LK_MALFORMED;
     }
-    if (left(reader) < 2) {
-        return want(reader, 2);
+    if (left(in) < 2) {
+        return want(in, 2);
     }
-    reader->at += 2;
+    in->at += 2;
     return LK_OK;
 }
 
 /* "[-]<digits>\r\n" */
-static enum lk_status read_number(struct reader *reader, int64_t *number)
+static enum lk_status read_number(struct bytes *in, int64_t *number)
 {
-    const char *data = reader->bytes.data;
-    size_t at = reader->at;
-    size_t end = reader->bytes.len;
+    const char *data = in->all.data;
+    size_t at = in->at;
+    size_t end = in->all.len;
     bool negative = at < end && data[at] == '-';
     uint64_t value = 0;
 
@@ -73,21 +81,21 @@ static enum lk_status read_number(struct reader *reader, int64_t *number)
         return LK_MALFORMED;
     }
     if (at == end) {
-        return want(reader, at + 1 - reader->at);
+        return want(in, at + 1 - in->at);
     }
     if (at == start) {
         return LK_MALFORMED;
     }
-    reader->at = at;
+    in->at = at;
     *number = (int64_t)(negative ? 0 - value : value);
-    return read_newline(reader);
+    return read_newline(in);
 }
 
 /* The rest of a line, which holds neither CR nor LF. */
-static enum lk_status read_line(struct reader *reader, struct lk_slice *text)
+static enum lk_status read_line(struct bytes *in, struct lk_slice *text)
 {
-    const char *start = reader->bytes.data + reader->at;
-    size_t most = left(reader) < LINE_MAX ? left(reader) : LINE_MAX;
+    const char *start = in->all.data + in->at;
+    size_t most = left(in) < LINE_MAX ? left(in) : LINE_MAX;
     const char *cr = most > 0 ? memchr(start, '\r', most) : NULL;
     size_t len = cr ? (size_t)(cr - start) : most;
 
@@ -98,18 +106,18 @@ static enum lk_status read_line(struct reader *reader, struct lk_slice *text)
         return LK_TOO_LARGE;
     }
     if (!cr) {
-        return want(reader, left(reader) + 1);
+        return want(in, left(in) + 1);
     }
     *text = (struct lk_slice){start, len};
-    reader->at += len;
-    return read_newline(reader);
+    in->at += len;
+    return read_newline(in);
 }
 
 /* "<length>\r\n", the bytes and CR LF; "-1\r\n" is nil. */
-static enum lk_status read_bulk(struct reader *reader, struct lk_reply *reply)
+static enum lk_status read_bulk(struct bytes *in, struct lk_reply *reply)
 {
     int64_t length = 0;
-    enum lk_status status = read_number(reader, &length);
+    enum lk_status status = read_number(in, &length);
 
     if (status) {
         return status;
@@ -122,24 +130,20 @@ static enum lk_status read_bulk(struct reader *reader, struct lk_reply *reply)
         return length < 0 ? LK_MALFORMED : LK_TOO_LARGE;
     }
     size_t len = (size_t)length;
-    if (left(reader) < len + 2) {
-        return want(reader, len + 2);
+    if (left(in) < len + 2) {
+        return want(in, len + 2);
     }
     reply->type = LK_REPLY_TEXT;
-    reply->text = (struct lk_slice){reader->bytes.data + reader->at, len};
-    reader->at += len;
-    return read_newline(reader);
+    reply->text = (struct lk_slice){in->all.data + in->at, len};
+    in->at += len;
+    return read_newline(in);
 }
 
-static enum lk_status read_reply(struct reader *reader, struct lk_reply *reply,
-                                 int depth);
-
-/* The elements lie side by side; what is in them comes behind. */
-static enum lk_status read_array(struct reader *reader, struct lk_reply *reply,
-                                 int depth)
+/* "<count>\r\n"; "-1\r\n" is nil. The elements are not read. */
+static enum lk_status read_count(struct bytes *in, struct lk_reply *reply)
 {
     int64_t count = 0;
-    enum lk_status status = read_number(reader, &count);
+    enum lk_status status = read_number(in, &count);
 
     if (status) {
         return status;
@@ -148,63 +152,331 @@ static enum lk_status read_array(struct reader *reader, struct lk_reply *reply,
         reply->type = LK_REPLY_NIL;
         return LK_OK;
     }
-    if (count < 0 || depth == DEPTH_MAX) {
+    if (count < 0) {
         return LK_MALFORMED;
-    }
-    if ((uint64_t)count > reader->node_max - reader->node_count) {
-        return LK_TOO_LARGE;
     }
     reply->type = LK_REPLY_ARRAY;
     reply->count = (size_t)count;
-    reply->elements = count > 0 ? reader->nodes + reader->node_count : NULL;
-    reader->node_count += reply->count;
-    for (size_t i = 0; i < reply->count && !status; i++) {
-        status = read_reply(reader, &reply->elements[i], depth + 1);
-    }
-    return status;
+    return LK_OK;
 }
 
-static enum lk_status read_reply(struct reader *reader, struct lk_reply *reply,
-                                 int depth)
+/* One element; of an array only how many elements it has. */
+static enum lk_status read_element(struct bytes *in, struct lk_reply *reply)
 {
     *reply = (struct lk_reply){0};
-    if (left(reader) == 0) {
-        return want(reader, 1);
+    if (left(in) == 0) {
+        return want(in, 1);
     }
-    switch (reader->bytes.data[reader->at++]) {
+    switch (in->all.data[in->at++]) {
     case '+':
         reply->type = LK_REPLY_TEXT;
-        return read_line(reader, &reply->text);
+        return read_line(in, &reply->text);
     case '-':
         reply->type = LK_REPLY_ERROR;
-        return read_line(reader, &reply->text);
+        return read_line(in, &reply->text);
     case ':':
         reply->type = LK_REPLY_INTEGER;
-        return read_number(reader, &reply->integer);
+        return read_number(in, &reply->integer);
     case '$':
-        return read_bulk(reader, reply);
+        return read_bulk(in, reply);
     case '*':
-        return read_array(reader, reply, depth);
+        return read_count(in, reply);
     }
     return LK_MALFORMED;
+}
+
+/* ---- Bytes of another program ---------------------------------------------
+ */
+
+struct nodes {
+    struct lk_reply *all;
+    size_t count;
+    size_t max;
+};
+
+/* The elements of an array are side by side; what is in them comes behind. */
+static enum lk_status read_tree(struct bytes *in, struct nodes *nodes,
+                                struct lk_reply *reply, int depth)
+{
+    enum lk_status status = read_element(in, reply);
+
+    if (status || reply->type != LK_REPLY_ARRAY) {
+        return status;
+    }
+    if (depth == DEPTH_MAX) {
+        return LK_MALFORMED;
+    }
+    if (reply->count > nodes->max - nodes->count) {
+        return LK_TOO_LARGE;
+    }
+    reply->elements = reply->count > 0 ? nodes->all + nodes->count : NULL;
+    nodes->count += reply->count;
+    for (size_t i = 0; i < reply->count && !status; i++) {
+        status = read_tree(in, nodes, &reply->elements[i], depth + 1);
+    }
+    return status;
 }
 
 enum lk_status latchkey_reply_read(struct lk_slice bytes,
                                    struct lk_reply *nodes, size_t node_max,
                                    size_t *used)
 {
-    struct reader reader = {
-        .bytes = bytes, .nodes = nodes, .node_count = 1, .node_max = node_max};
+    struct bytes in = {.all = bytes};
+    struct nodes room = {.all = nodes, .count = 1, .max = node_max};
 
     *used = 0;
     if (node_max == 0) {
         return LK_INVALID;
     }
-    enum lk_status status = read_reply(&reader, &nodes[0], 0);
+    enum lk_status status = read_tree(&in, &room, &nodes[0], 0);
     if (status == LK_OK) {
-        *used = reader.at;
+        *used = in.at;
     } else if (status == LK_AGAIN) {
-        *used = reader.need;
+        *used = in.need;
     }
     return status;
+}
+
+/* ---- A connection's own bytes ---------------------------------------------
+ */
+
+/* What is read moves to the front of the buffer. */
+static void compact_input(struct lk_resp_reader *reader)
+{
+    struct lk_buf *in = &reader->in;
+
+    if (reader->start == 0) {
+        return;
+    }
+    in->len -= reader->start;
+    reader->at -= reader->start;
+    reader->need -= reader->need ? reader->start : 0;
+    memmove(in->data, in->data + reader->start, in->len);
+    reader->start = 0;
+    if (in->len == 0 && in->cap > BYTES_KEPT) {
+        latchkey_buf_free(in);
+    }
+}
+
+enum lk_status lk_resp_reader_room(struct lk_resp_reader *reader, char **room,
+                                   size_t *size)
+{
+    struct lk_buf *in = &reader->in;
+
+    lk_resp_reader_forget(reader);
+    compact_input(reader);
+    /* Room for all of a long text at once, but never much more than has come:
+     * a length that is only announced takes no memory. */
+    size_t more = reader->need > in->len ? reader->need - in->len : 0;
+    size_t most = in->len + READ_LEAST;
+    more = more < READ_LEAST ? READ_LEAST : more > most ? most : more;
+    enum lk_status status = latchkey_buf_reserve(in, more);
+    if (!status) {
+        *room = in->data + in->len;
+        *size = in->cap - in->len;
+    }
+    return status;
+}
+
+void lk_resp_reader_fill(struct lk_resp_reader *reader, size_t count)
+{
+    reader->in.len += count;
+}
+
+void lk_resp_reader_forget(struct lk_resp_reader *reader)
+{
+    if (!reader->whole) {
+        return;
+    }
+    reader->whole = reader->nested = false;
+    reader->start = reader->at;
+    reader->need = 0;
+    reader->count = 0;
+    if (reader->cap > NODES_KEPT) {
+        free(reader->nodes);
+        reader->nodes = NULL;
+        reader->cap = 0;
+    }
+    free(reader->tree);
+    reader->tree = NULL;
+}
+
+static enum lk_status add_node(struct lk_resp_reader *reader,
+                               struct lk_reply node)
+{
+    if (reader->count == reader->cap) {
+        size_t cap = reader->cap ? reader->cap * 2 : NODES_FIRST;
+        struct lk_reply *nodes =
+            reader->count < NODES_MAX
+                ? realloc(reader->nodes, cap * sizeof(*nodes))
+                : NULL;
+
+        if (!nodes) {
+            return reader->count < NODES_MAX ? LK_NOMEM : LK_TOO_LARGE;
+        }
+        reader->nodes = nodes;
+        reader->cap = cap;
+    }
+    reader->nodes[reader->count++] = node;
+    return LK_OK;
+}
+
+/* Reads the next element; its text is an offset from the start of the reply
+ * until that is whole, for the buffer may move. */
+static enum lk_status read_node(struct lk_resp_reader *reader)
+{
+    struct bytes in = {.all = latchkey_buf_slice(&reader->in),
+                       .at = reader->at};
+    struct lk_reply node;
+    enum lk_status status = read_element(&in, &node);
+
+    if (status) {
+        reader->need = status == LK_AGAIN ? in.need : 0;
+        return status;
+    }
+    if (node.type == LK_REPLY_TEXT || node.type == LK_REPLY_ERROR) {
+        node.text.data = (const char *)(uintptr_t)(node.text.data -
+                                                   in.all.data - reader->start);
+    }
+    if (node.count > NODES_MAX) {
+        return LK_TOO_LARGE;
+    }
+    status = add_node(reader, node);
+    if (status) {
+        return status;
+    }
+    bool opens = node.type == LK_REPLY_ARRAY && node.count > 0;
+    if (opens && reader->depth == LK_RESP_DEPTH_MAX) {
+        return LK_MALFORMED;
+    }
+    reader->at = in.at;
+    if (opens) {
+        reader->nested |= reader->depth > 0;
+        reader->open[reader->depth++] = node.count;
+        return LK_OK;
+    }
+    /* It may be the last of the arrays that it is in. */
+    while (reader->depth > 0 && --reader->open[reader->depth - 1] == 0) {
+        reader->depth--;
+    }
+    return LK_OK;
+}
+
+/* Copies the node and what is in it, in the order of arrival, to `to` and
+ * behind *free; returns the node after it. */
+static const struct lk_reply *place_node(const struct lk_reply *node,
+                                         struct lk_reply *to,
+                                         struct lk_reply **free_nodes)
+{
+    *to = *node++;
+    if (to->type != LK_REPLY_ARRAY || to->count == 0) {
+        return node;
+    }
+    to->elements = *free_nodes;
+    *free_nodes += to->count;
+    for (size_t i = 0; i < to->count; i++) {
+        node = place_node(node, &to->elements[i], free_nodes);
+    }
+    return node;
+}
+
+/* All nodes have come: texts become pointers, and the elements of each array
+ * are put side by side, which they are unless an array is in another. */
+static enum lk_status finish_reply(struct lk_resp_reader *reader,
+                                   const struct lk_reply **reply)
+{
+    struct lk_reply *nodes = reader->nodes;
+
+    for (size_t i = 0; i < reader->count; i++) {
+        if (nodes[i].type == LK_REPLY_TEXT || nodes[i].type == LK_REPLY_ERROR) {
+            char *text =
+                reader->in.data + reader->start + (uintptr_t)nodes[i].text.data;
+
+            text[nodes[i].text.len] = '\0'; /* over the CR */
+            nodes[i].text.data = text;
+        }
+    }
+    if (reader->nested) {
+        reader->tree = malloc(reader->count * sizeof(*reader->tree));
+        if (!reader->tree) {
+            return LK_NOMEM;
+        }
+        struct lk_reply *free_nodes = reader->tree + 1;
+        (void)place_node(nodes, reader->tree, &free_nodes);
+        nodes = reader->tree;
+    } else if (nodes[0].type == LK_REPLY_ARRAY && nodes[0].count > 0) {
+        nodes[0].elements = nodes + 1;
+    }
+    reader->whole = true;
+    *reply = nodes;
+    return LK_OK;
+}
+
+enum lk_status lk_resp_reader_next(struct lk_resp_reader *reader,
+                                   const struct lk_reply **reply)
+{
+    enum lk_status status = LK_OK;
+
+    lk_resp_reader_forget(reader);
+    if (reader->in.len < reader->need) {
+        return LK_AGAIN;
+    }
+    do {
+        status = read_node(reader);
+    } while (!status && reader->depth > 0);
+    return status ? status : finish_reply(reader, reply);
+}
+
+void lk_resp_reader_free(struct lk_resp_reader *reader)
+{
+    latchkey_buf_free(&reader->in);
+    free(reader->nodes);
+    free(reader->tree);
+    *reader = (struct lk_resp_reader){0};
+}
+
+/* ---- A reply of its own ---------------------------------------------------
+ */
+
+static void measure_reply(const struct lk_reply *reply, size_t *nodes,
+                          size_t *bytes)
+{
+    *nodes += 1;
+    *bytes += reply->text.data ? reply->text.len + 1 : 0;
+    for (size_t i = 0; i < reply->count; i++) {
+        measure_reply(&reply->elements[i], nodes, bytes);
+    }
+}
+
+static void copy_node(const struct lk_reply *from, struct lk_reply *to,
+                      struct lk_reply **nodes, char **bytes)
+{
+    *to = *from;
+    if (from->text.data) {
+        memcpy(*bytes, from->text.data, from->text.len);
+        (*bytes)[from->text.len] = '\0';
+        to->text.data = *bytes;
+        *bytes += from->text.len + 1;
+    }
+    if (from->count > 0) {
+        to->elements = *nodes;
+        *nodes += from->count;
+    }
+    for (size_t i = 0; i < from->count; i++) {
+        copy_node(&from->elements[i], &to->elements[i], nodes, bytes);
+    }
+}
+
+struct lk_reply *lk_reply_copy(const struct lk_reply *reply)
+{
+    size_t count = 0, size = 0;
+
+    measure_reply(reply, &count, &size);
+    struct lk_reply *copy = malloc(count * sizeof(*copy) + size);
+    if (copy) {
+        struct lk_reply *nodes = copy + 1;
+        char *bytes = (char *)(copy + count);
+        copy_node(reply, copy, &nodes, &bytes);
+    }
+    return copy;
 }

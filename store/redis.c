@@ -60,14 +60,14 @@ void lk_redis_heard(struct lk_redis *store, uint64_t now_ms)
     pthread_mutex_unlock(&store->numbers_lock);
 }
 
-void lk_redis_count(struct lk_redis *store, redisReply *const *counts)
+void lk_redis_count(struct lk_redis *store, const struct lk_reply *counts)
 {
     pthread_mutex_lock(&store->numbers_lock);
     for (int state = 1; state <= 5; state++) {
-        store->numbers.by_state[state] = lk_reply_number(counts[state - 1]);
+        store->numbers.by_state[state] = lk_reply_number(&counts[state - 1]);
     }
-    store->numbers.operations = lk_reply_number(counts[5]);
-    store->numbers.last_token = lk_reply_number(counts[6]);
+    store->numbers.operations = lk_reply_number(&counts[5]);
+    store->numbers.last_token = lk_reply_number(&counts[6]);
     pthread_mutex_unlock(&store->numbers_lock);
 }
 
@@ -221,7 +221,7 @@ static void close_store(struct lk_store *base)
     if (store->revision && store->place.up) {
         const struct lk_slice words[] = {store->keys[LK_REDIS_KEEPER],
                                          latchkey_slice(store->holder)};
-        redisReply *reply = NULL;
+        struct lk_reply *reply = NULL;
         /* If it fails, the lease ends by itself. */
         if (store->lanes[0].link.fd >= 0 &&
             lk_redis_call(store, &store->lanes[0].link,
@@ -229,7 +229,7 @@ static void close_store(struct lk_store *base)
                           1, words, 2, &reply)) {
             reply = NULL;
         }
-        freeReplyObject(reply);
+        free(reply);
     }
     for (unsigned i = 0; store->lanes && i < store->store.lanes; i++) {
         lk_link_close(&store->lanes[i].link);

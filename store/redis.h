@@ -11,9 +11,9 @@
 #ifndef LK_REDIS_H
 #define LK_REDIS_H
 
+#include "lib/resp.h"
 #include "store/store.h"
 
-#include <hiredis/hiredis.h>
 #include <pthread.h>
 
 /* ---- redis_link.c: one connection -----------------------------------------
@@ -21,7 +21,7 @@
 
 struct lk_link {
     int fd; /* -1: not connected */
-    redisReader *reader;
+    struct lk_resp_reader reader;
     struct lk_buf out; /* commands, of which `sent` bytes are gone */
     size_t sent;
     uint64_t epoch;   /* of the place, when it was made */
@@ -52,23 +52,27 @@ LK_MUST_CHECK enum lk_status lk_link_command(struct lk_link *link,
                                              const struct lk_slice *words,
                                              size_t count);
 /*
- * Sends what is queued, as far as it takes, and waits for the next reply, which
- * the caller frees with freeReplyObject. LK_TIMEOUT, LK_CLOSED, LK_IO,
- * LK_MALFORMED, LK_NOMEM: the link is closed, `why` says so, and `sent` is
- * still what had been sent.
+ * Sends what is queued, as far as Redis takes it, and waits for the next reply,
+ * which is valid until the next call with this link. LK_TIMEOUT, LK_CLOSED,
+ * LK_IO, LK_MALFORMED, LK_TOO_LARGE, LK_NOMEM: the link is closed, `why` says
+ * so, and `sent` is still what had been sent.
  */
+LK_MUST_CHECK enum lk_status lk_link_next(struct lk_link *link,
+                                          int64_t deadline,
+                                          const struct lk_reply **reply);
+/* The same; the reply is the caller's, who frees it with free. */
 LK_MUST_CHECK enum lk_status lk_link_reply(struct lk_link *link,
                                            int64_t deadline,
-                                           redisReply **reply);
+                                           struct lk_reply **reply);
 /* Queue, send, receive. */
 LK_MUST_CHECK enum lk_status lk_link_ask(struct lk_link *link, int64_t deadline,
                                          const struct lk_slice *words,
-                                         size_t count, redisReply **reply);
+                                         size_t count, struct lk_reply **reply);
 
-bool lk_reply_is_error(const redisReply *reply, const char *code);
-struct lk_slice lk_reply_text(const redisReply *reply);
+bool lk_reply_is_error(const struct lk_reply *reply, const char *code);
+struct lk_slice lk_reply_text(const struct lk_reply *reply);
 /* An integer, or a string of digits; 0 for anything else. */
-uint64_t lk_reply_number(const redisReply *reply);
+uint64_t lk_reply_number(const struct lk_reply *reply);
 
 /* ---- redis_url.c: what a URL says ------------------------------------------
  */
@@ -239,12 +243,10 @@ LK_MUST_CHECK enum lk_status lk_redis_begin(const struct lk_redis *store,
  * Calls `function` on a link that is fit for use: `keys` first, `count` words
  * in all. An error reply is a reply.
  */
-LK_MUST_CHECK enum lk_status lk_redis_call(struct lk_redis *store,
-                                           struct lk_link *link,
-                                           int64_t deadline,
-                                           const char *function, size_t keys,
-                                           const struct lk_slice *words,
-                                           size_t count, redisReply **reply);
+LK_MUST_CHECK enum lk_status lk_redis_call(
+    struct lk_redis *store, struct lk_link *link, int64_t deadline,
+    const char *function, size_t keys, const struct lk_slice *words,
+    size_t count, struct lk_reply **reply);
 /*
  * Makes sure that the functions are there, in one way or the other, and reads
  * secrets and counts. LK_DENIED, LK_VERSION or LK_INVALID: `error` says what to
@@ -278,7 +280,8 @@ enum lk_status lk_redis_note(struct lk_store *store,
                              const struct lk_audit_entry *entry);
 /* An error reply as a status and a constant sentence. LK_AGAIN: look for the
  * primary and send it again; nothing has happened. */
-enum lk_status lk_redis_refusal(const redisReply *reply, const char **sentence);
+enum lk_status lk_redis_refusal(const struct lk_reply *reply,
+                                const char **sentence);
 
 /* redis_record.c: a record's bytes and its key */
 struct lk_redis_head {
@@ -338,7 +341,8 @@ enum lk_status lk_redis_verify(struct lk_store *store, lk_progress_fn progress,
 LK_MUST_CHECK enum lk_status lk_redis_read(struct lk_redis *store,
                                            const char *function, size_t keys,
                                            const struct lk_slice *words,
-                                           size_t count, redisReply **reply);
+                                           size_t count,
+                                           struct lk_reply **reply);
 
 /* redis_import.c */
 enum lk_status lk_redis_import(struct lk_store *store,
@@ -352,7 +356,7 @@ enum lk_status lk_redis_adopt(struct lk_store *store,
 
 /* redis.c: numbers for INFO */
 /* Counts as hello() and tend() return them: five states, records, token. */
-void lk_redis_count(struct lk_redis *store, redisReply *const *counts);
+void lk_redis_count(struct lk_redis *store, const struct lk_reply *counts);
 void lk_redis_heard(struct lk_redis *store, uint64_t now_ms);
 
 #endif

@@ -224,7 +224,7 @@ enum lk_status lk_redis_note(struct lk_store *base,
     int64_t deadline =
         (int64_t)lk_monotonic_ms() + (int64_t)store->config.timeout_ms;
     struct lk_buf bytes = {0};
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
     const char *ignored;
     enum lk_status status = lk_redis_audit_write(entry, &bytes);
 
@@ -239,11 +239,11 @@ enum lk_status lk_redis_note(struct lk_store *base,
         if (status) {
             lk_redis_lost(store, link, NULL);
             status = LK_UNKNOWN;
-        } else if (reply->type == REDIS_REPLY_ERROR) {
+        } else if (reply->type == LK_REPLY_ERROR) {
             status = lk_redis_refusal(reply, &ignored);
         }
     }
-    freeReplyObject(reply);
+    free(reply);
     latchkey_buf_free(&bytes);
     return status == LK_AGAIN ? LK_UNAVAILABLE : status;
 }

@@ -7,15 +7,17 @@
 #include "store/redis.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What a server says of itself, in answer to HELLO. */
-static struct lk_slice hello_field(const redisReply *reply, const char *name)
+static struct lk_slice hello_field(const struct lk_reply *reply,
+                                   const char *name)
 {
-    for (size_t i = 0; i + 1 < reply->elements; i += 2) {
-        if (latchkey_slice_equal(lk_reply_text(reply->element[i]),
+    for (size_t i = 0; i + 1 < reply->count; i += 2) {
+        if (latchkey_slice_equal(lk_reply_text(&reply->elements[i]),
                                  latchkey_slice(name))) {
-            return lk_reply_text(reply->element[i + 1]);
+            return lk_reply_text(&reply->elements[i + 1]);
         }
     }
     return (struct lk_slice){0};
@@ -34,7 +36,7 @@ static enum lk_status log_in(struct lk_link *link,
                              const char *address, int64_t deadline)
 {
     struct lk_slice words[3] = {LK_SLICE("AUTH")};
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
     size_t count = 1;
 
     if (!url->password) {
@@ -48,24 +50,25 @@ static enum lk_status log_in(struct lk_link *link,
     if (link->out.data) {
         explicit_bzero(link->out.data, link->out.cap);
     }
-    if (!status && reply->type == REDIS_REPLY_ERROR) {
+    if (!status && reply->type == LK_REPLY_ERROR) {
         status = drop(link, LK_DENIED, address,
                       "Redis does not accept the user and password of the "
                       "URL");
     }
-    freeReplyObject(reply);
+    free(reply);
     return status;
 }
 
 /* LK_OK: a primary that stands alone, or with replicas. */
-static enum lk_status judge_hello(struct lk_link *link, const redisReply *reply,
+static enum lk_status judge_hello(struct lk_link *link,
+                                  const struct lk_reply *reply,
                                   const char *address)
 {
     if (lk_reply_is_error(reply, "NOAUTH")) {
         return drop(link, LK_DENIED, address,
                     "Redis asks for a password, and the URL has none");
     }
-    if (reply->type != REDIS_REPLY_ARRAY) {
+    if (reply->type != LK_REPLY_ARRAY) {
         return drop(link, LK_VERSION, address,
                     "this is no Redis of version 6 or later");
     }
@@ -93,7 +96,7 @@ static enum lk_status choose_database(struct lk_link *link, unsigned database,
                                       const char *address, int64_t deadline)
 {
     char number[16];
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
 
     if (!database) {
         return LK_OK;
@@ -102,11 +105,11 @@ static enum lk_status choose_database(struct lk_link *link, unsigned database,
     const struct lk_slice words[] = {LK_SLICE("SELECT"),
                                      latchkey_slice(number)};
     enum lk_status status = lk_link_ask(link, deadline, words, 2, &reply);
-    if (!status && reply->type == REDIS_REPLY_ERROR) {
+    if (!status && reply->type == LK_REPLY_ERROR) {
         status = drop(link, LK_DENIED, address,
                       "Redis does not let us use the database of the URL");
     }
-    freeReplyObject(reply);
+    free(reply);
     return status;
 }
 
@@ -115,7 +118,7 @@ enum lk_status lk_redis_greet(struct lk_link *link,
                               const char *address, int64_t deadline)
 {
     const struct lk_slice hello[] = {LK_SLICE("HELLO"), LK_SLICE("2")};
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
     enum lk_status status = lk_link_open(link, address, deadline);
 
     if (!status) {
@@ -130,7 +133,7 @@ enum lk_status lk_redis_greet(struct lk_link *link,
     if (!status) {
         status = choose_database(link, url->database, address, deadline);
     }
-    freeReplyObject(reply);
+    free(reply);
     return status;
 }
 
@@ -143,13 +146,13 @@ static uint64_t token_of(struct lk_link *link, const char *token_key,
 {
     const struct lk_slice words[] = {LK_SLICE("GET"),
                                      latchkey_slice(token_key)};
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
     uint64_t token = 0;
 
     if (!lk_link_ask(link, deadline, words, 2, &reply)) {
         token = lk_reply_number(reply);
     }
-    freeReplyObject(reply);
+    free(reply);
     return token;
 }
 
@@ -200,7 +203,7 @@ static enum lk_status find_in_list(struct lk_link *link,
 
 static enum lk_status ask_once(struct lk_link *link,
                                const struct lk_redis_url *url, int64_t deadline,
-                               redisReply **reply)
+                               struct lk_reply **reply)
 {
     const struct lk_slice words[] = {LK_SLICE("SENTINEL"),
                                      LK_SLICE("get-master-addr-by-name"),
@@ -214,33 +217,34 @@ static enum lk_status ask_sentinel(struct lk_link *link,
                                    const char *sentinel, int64_t deadline,
                                    char address[LK_REDIS_ADDRESS])
 {
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
     enum lk_status status = lk_link_open(link, sentinel, deadline);
 
     if (!status) {
         status = ask_once(link, url, deadline, &reply);
     }
     if (!status && lk_reply_is_error(reply, "NOAUTH")) {
-        freeReplyObject(reply);
+        free(reply);
         reply = NULL;
         status = log_in(link, url, sentinel, deadline);
         if (!status) {
             status = ask_once(link, url, deadline, &reply);
         }
     }
-    if (!status && (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-                    !reply->element[0]->str || !reply->element[1]->str)) {
+    if (!status &&
+        (reply->type != LK_REPLY_ARRAY || reply->count != 2 ||
+         !reply->elements[0].text.len || !reply->elements[1].text.len)) {
         status = drop(link, LK_AGAIN, sentinel,
                       "the Sentinel knows no primary of that name");
     }
     if (!status) {
-        const char *host = reply->element[0]->str;
+        const char *host = reply->elements[0].text.data;
         bool is_v6 = strchr(host, ':') != NULL;
         snprintf(address, LK_REDIS_ADDRESS,
                  is_v6 ? "[%.250s]:%.8s" : "%.250s:%.8s", host,
-                 reply->element[1]->str);
+                 reply->elements[1].text.data);
     }
-    freeReplyObject(reply);
+    free(reply);
     return status;
 }
 

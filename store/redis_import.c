@@ -46,7 +46,7 @@ static enum lk_status encode(const struct lk_operation *record,
     return status ? status : lk_redis_head_write(&head, bytes);
 }
 
-static void take_result(const redisReply *reply, uint64_t token,
+static void take_result(const struct lk_reply *reply, uint64_t token,
                         struct lk_import *result)
 {
     uint64_t what = lk_reply_number(reply);
@@ -65,7 +65,7 @@ static enum lk_status import_one(struct lk_redis *store,
 {
     struct lk_buf key = {0}, bytes = {0}, answer = {0};
     char highest[24];
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
     enum lk_status status = lk_redis_name(store, record->name, &key);
 
     if (!status) {
@@ -84,7 +84,7 @@ static enum lk_status import_one(struct lk_redis *store,
     if (!status) {
         take_result(reply, record->token, result);
     }
-    freeReplyObject(reply);
+    free(reply);
     latchkey_buf_free(&answer);
     latchkey_buf_free(&bytes);
     latchkey_buf_free(&key);
@@ -162,12 +162,12 @@ static enum lk_status write_entries(struct lk_redis *store,
     for (size_t i = 0; i < import->count && !status; i++) {
         const struct lk_slice words[] = {store->keys[LK_REDIS_AUDIT],
                                          latchkey_buf_slice(&import->bytes[i])};
-        redisReply *reply = NULL;
+        struct lk_reply *reply = NULL;
         if (!import->known[i]) {
             status = lk_redis_read(store, "latchkey_import_audit", 1, words, 2,
                                    &reply);
         }
-        freeReplyObject(reply);
+        free(reply);
     }
     return status;
 }
@@ -213,7 +213,7 @@ enum lk_status lk_redis_adopt(struct lk_store *base,
 {
     struct lk_redis *store = (struct lk_redis *)base;
     char text[33];
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
 
     if (!memcmp(base->reference_secret, reference_secret, LK_REFERENCE_KEY)) {
         return LK_OK;
@@ -233,6 +233,6 @@ enum lk_status lk_redis_adopt(struct lk_store *base,
     if (!status) {
         memcpy(base->reference_secret, reference_secret, LK_REFERENCE_KEY);
     }
-    freeReplyObject(reply);
+    free(reply);
     return status;
 }

@@ -112,7 +112,7 @@ static enum lk_status add_words(struct lk_link *link,
 enum lk_status lk_redis_call(struct lk_redis *store, struct lk_link *link,
                              int64_t deadline, const char *function,
                              size_t keys, const struct lk_slice *words,
-                             size_t count, redisReply **reply)
+                             size_t count, struct lk_reply **reply)
 {
     lk_link_reset(link);
     enum lk_status status =
@@ -127,7 +127,8 @@ enum lk_status lk_redis_call(struct lk_redis *store, struct lk_link *link,
  */
 
 static enum lk_status explain(struct lk_buf *error, enum lk_status status,
-                              const char *sentence, const redisReply *reply)
+                              const char *sentence,
+                              const struct lk_reply *reply)
 {
     struct lk_slice said = lk_reply_text(reply);
     enum lk_status added =
@@ -139,7 +140,7 @@ static enum lk_status explain(struct lk_buf *error, enum lk_status status,
     return added ? added : status;
 }
 
-static bool is_unknown(const redisReply *reply)
+static bool is_unknown(const struct lk_reply *reply)
 {
     return lk_reply_is_error(reply, "ERR unknown command") ||
            lk_reply_is_error(reply, "ERR unknown subcommand") ||
@@ -152,7 +153,7 @@ static enum lk_status load(struct lk_link *link, int64_t deadline,
 {
     const struct lk_slice words[] = {LK_SLICE("FUNCTION"), LK_SLICE("LOAD"),
                                      LK_SLICE("REPLACE"), lk_redis_library()};
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
     enum lk_status status = lk_link_ask(link, deadline, words, 4, &reply);
 
     if (!status && is_unknown(reply)) {
@@ -163,11 +164,11 @@ static enum lk_status load(struct lk_link *link, int64_t deadline,
                          "than this daemon, and its user may not load them; "
                          "run: latchkey migrate URL, with a user who may",
                          NULL);
-    } else if (!status && reply->type == REDIS_REPLY_ERROR) {
+    } else if (!status && reply->type == LK_REPLY_ERROR) {
         status = explain(error, LK_INVALID,
                          "Redis does not load Latchkey's functions", reply);
     }
-    freeReplyObject(reply);
+    free(reply);
     return status;
 }
 
@@ -202,7 +203,7 @@ static bool read_hex(struct lk_slice text, uint8_t bytes[16])
 }
 
 static enum lk_status ask_hello(struct lk_redis *store, struct lk_link *link,
-                                int64_t deadline, redisReply **reply)
+                                int64_t deadline, struct lk_reply **reply)
 {
     char secret[33], reference[33], nonce[33];
     uint8_t random[16];
@@ -219,7 +220,7 @@ static enum lk_status ask_hello(struct lk_redis *store, struct lk_link *link,
         keys[LK_REDIS_TOKEN],      keys[LK_REDIS_CHECK], latchkey_slice(secret),
         latchkey_slice(reference), latchkey_slice(nonce)};
 
-    freeReplyObject(*reply);
+    free(*reply);
     *reply = NULL;
     if (is_function_way(store)) {
         return lk_redis_call(store, link, deadline, "latchkey_hello",
@@ -236,15 +237,15 @@ static enum lk_status ask_hello(struct lk_redis *store, struct lk_link *link,
     return status ? status : lk_link_reply(link, deadline, reply);
 }
 
-static bool lacks_functions(const redisReply *reply)
+static bool lacks_functions(const struct lk_reply *reply)
 {
     return lk_reply_is_error(reply, "ERR Function not found") ||
-           (reply->type == REDIS_REPLY_ARRAY && reply->elements &&
-            lk_reply_number(reply->element[0]) < own_revision());
+           (reply->type == LK_REPLY_ARRAY && reply->count &&
+            lk_reply_number(&reply->elements[0]) < own_revision());
 }
 
 /* The user may perhaps run scripts. */
-static bool may_not_call(const redisReply *reply)
+static bool may_not_call(const struct lk_reply *reply)
 {
     struct lk_slice text = lk_reply_text(reply);
 
@@ -254,7 +255,7 @@ static bool may_not_call(const redisReply *reply)
 
 /* Functions if they are there or can be loaded, else a script. */
 static enum lk_status choose_way(struct lk_redis *store, struct lk_link *link,
-                                 int64_t deadline, redisReply **reply,
+                                 int64_t deadline, struct lk_reply **reply,
                                  struct lk_buf *error)
 {
     atomic_store(&store->place.way, LK_WAY_FUNCTION);
@@ -276,13 +277,13 @@ static enum lk_status choose_way(struct lk_redis *store, struct lk_link *link,
 
 /* Another store's secrets would make every reference mean something else. */
 static enum lk_status take_secrets(struct lk_redis *store,
-                                   redisReply *const *fields, bool first,
+                                   const struct lk_reply *fields, bool first,
                                    struct lk_buf *error)
 {
     uint8_t secret[16], reference[16];
 
-    if (!read_hex(lk_reply_text(fields[2]), secret) ||
-        !read_hex(lk_reply_text(fields[3]), reference)) {
+    if (!read_hex(lk_reply_text(&fields[2]), secret) ||
+        !read_hex(lk_reply_text(&fields[3]), reference)) {
         return explain(error, LK_CORRUPT, "the secrets in Redis are damaged",
                        NULL);
     }
@@ -300,12 +301,12 @@ static enum lk_status take_secrets(struct lk_redis *store,
     return LK_OK;
 }
 
-static void warn_if_empty(struct lk_redis *store, redisReply *const *counts)
+static void warn_if_empty(struct lk_redis *store, const struct lk_reply *counts)
 {
     pthread_mutex_lock(&store->numbers_lock);
     bool had = store->numbers.last_token > 0;
     pthread_mutex_unlock(&store->numbers_lock);
-    if (had && !lk_reply_number(counts[6])) {
+    if (had && !lk_reply_number(&counts[6])) {
         lk_redis_log(store, 0,
                      "Redis has forgotten every record: what was claimed or "
                      "finished before may run again");
@@ -316,7 +317,7 @@ enum lk_status lk_redis_hello(struct lk_redis *store, struct lk_link *link,
                               int64_t deadline, bool first,
                               struct lk_buf *error)
 {
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
 
     if (!store->sha1[0]) {
         set_sha1(store);
@@ -330,24 +331,23 @@ enum lk_status lk_redis_hello(struct lk_redis *store, struct lk_link *link,
                          "the user may not do all that is needed; "
                          "docs/redis.md has the ACL",
                          reply);
-    } else if (reply->type == REDIS_REPLY_ERROR) {
+    } else if (reply->type == LK_REPLY_ERROR) {
         status = explain(error, LK_AGAIN, "Redis does not answer well", reply);
-    } else if (reply->type != REDIS_REPLY_ARRAY ||
-               reply->elements < HELLO_REPLY) {
+    } else if (reply->type != LK_REPLY_ARRAY || reply->count < HELLO_REPLY) {
         status = explain(error, LK_VERSION,
                          "the functions in Redis are not Latchkey's", NULL);
     }
     if (!status) {
-        status = take_secrets(store, reply->element, first, error);
+        status = take_secrets(store, reply->elements, first, error);
     }
     if (!status) {
-        store->revision = lk_reply_number(reply->element[0]);
-        warn_if_empty(store, reply->element + HELLO_COUNTS);
-        lk_redis_heard(store, lk_reply_number(reply->element[1]));
-        lk_redis_count(store, reply->element + HELLO_COUNTS);
+        store->revision = lk_reply_number(&reply->elements[0]);
+        warn_if_empty(store, reply->elements + HELLO_COUNTS);
+        lk_redis_heard(store, lk_reply_number(&reply->elements[1]));
+        lk_redis_count(store, reply->elements + HELLO_COUNTS);
     }
 out:
-    freeReplyObject(reply);
+    free(reply);
     return status;
 }
 
@@ -359,13 +359,12 @@ static enum lk_status revision_in(struct lk_link *link, int64_t deadline,
 {
     const struct lk_slice words[] = {
         LK_SLICE("FCALL"), LK_SLICE("latchkey_revision"), LK_SLICE("0")};
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
     enum lk_status status = lk_link_ask(link, deadline, words, 3, &reply);
 
-    *revision = !status && reply->type == REDIS_REPLY_INTEGER
-                    ? lk_reply_number(reply)
-                    : 0;
-    freeReplyObject(reply);
+    *revision =
+        !status && reply->type == LK_REPLY_INTEGER ? lk_reply_number(reply) : 0;
+    free(reply);
     return status;
 }
 

@@ -2,10 +2,11 @@
  * redis_link.c - one connection to a Redis server: commands go out, replies
  * come in, and one deadline holds for all of it.
  *
- * hiredis reads the replies. The socket is ours: hiredis has no deadline for a
- * whole reply, and a server that reads no more before its replies are taken
- * would block it for ever.
+ * Replies are taken while commands are still being sent: a server that reads no
+ * more before its replies are taken would otherwise wait for ever, and so would
+ * we.
  */
+#include "lib/number.h"
 #include "lib/socket.h"
 #include "lib/time.h"
 #include "store/redis.h"
@@ -18,10 +19,8 @@
 #include <unistd.h>
 
 enum {
-    READ_SIZE = 64 * 1024,
     KEPT_OUT = 1024 * 1024, /* a larger output buffer is given back */
-    DIGITS = 20,
-    FRESH_MS = 100, /* so long after a reply a link is taken to be good */
+    FRESH_MS = 100, /* after a reply, in which a link is taken to be good */
 };
 
 /* ---- Failures -------------------------------------------------------------
@@ -44,10 +43,7 @@ static void hang_up(struct lk_link *link)
         close(link->fd);
         link->fd = -1;
     }
-    if (link->reader) {
-        redisReaderFree(link->reader);
-        link->reader = NULL;
-    }
+    lk_resp_reader_free(&link->reader);
 }
 
 static enum lk_status fail(struct lk_link *link, enum lk_status status,
@@ -83,11 +79,6 @@ enum lk_status lk_link_open(struct lk_link *link, const char *address,
 
     lk_link_close(link);
     link->why[0] = '\0';
-    link->reader = redisReaderCreate();
-    if (!link->reader) {
-        return fail(link, LK_NOMEM, "out of memory");
-    }
-    link->reader->maxbuf = READ_SIZE;
     enum lk_status status =
         lk_socket_connect(address, left > 0 ? (unsigned)left : 0, &link->fd,
                           link->why, sizeof(link->why));
@@ -113,74 +104,30 @@ bool lk_link_is_stale(const struct lk_link *link)
 /* ---- Commands --------------------------------------------------------------
  */
 
-/* "*12\r\n" or "$12\r\n" */
-static size_t write_header(char *at, char mark, uint64_t number)
-{
-    char digits[DIGITS];
-    size_t count = 0;
-    size_t len = 0;
-
-    do {
-        digits[count++] = (char)('0' + number % 10);
-        number /= 10;
-    } while (number);
-    at[len++] = mark;
-    while (count) {
-        at[len++] = digits[--count];
-    }
-    at[len++] = '\r';
-    at[len++] = '\n';
-    return len;
-}
-
 enum lk_status lk_link_begin(struct lk_link *link, size_t words)
 {
-    enum lk_status status = latchkey_buf_reserve(&link->out, DIGITS + 3);
-
-    if (!status) {
-        link->out.len +=
-            write_header(link->out.data + link->out.len, '*', words);
-    }
-    return status;
+    return lk_resp_array(&link->out, words);
 }
 
 enum lk_status lk_link_word(struct lk_link *link, struct lk_slice word)
 {
-    enum lk_status status =
-        latchkey_buf_reserve(&link->out, word.len + DIGITS + 5);
-
-    if (status) {
-        return status;
-    }
-    char *at = link->out.data + link->out.len;
-    at += write_header(at, '$', word.len);
-    if (word.len) {
-        memcpy(at, word.data, word.len);
-    }
-    at += word.len;
-    *at++ = '\r';
-    *at++ = '\n';
-    link->out.len = (size_t)(at - link->out.data);
-    return LK_OK;
+    return lk_resp_bulk(&link->out, word);
 }
 
 enum lk_status lk_link_number(struct lk_link *link, uint64_t number)
 {
-    char text[DIGITS + 3];
-    size_t len = write_header(text, '$', number);
+    char text[LK_ANNOUNCE_MAX];
+    char *end = latchkey_announce(text, '$', number);
 
-    return lk_link_word(link, (struct lk_slice){text + 1, len - 3});
+    /* Without the type in front and the CR LF behind. */
+    return lk_link_word(link,
+                        (struct lk_slice){text + 1, (size_t)(end - text) - 3});
 }
 
 enum lk_status lk_link_command(struct lk_link *link,
                                const struct lk_slice *words, size_t count)
 {
-    enum lk_status status = lk_link_begin(link, count);
-
-    for (size_t i = 0; i < count && !status; i++) {
-        status = lk_link_word(link, words[i]);
-    }
-    return status;
+    return lk_resp_command(&link->out, words, count);
 }
 
 /* ---- Bytes in and out -----------------------------------------------------
@@ -193,9 +140,14 @@ static bool has_unsent(const struct lk_link *link)
 
 static enum lk_status read_some(struct lk_link *link)
 {
-    char bytes[READ_SIZE];
-    ssize_t got = recv(link->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+    char *room;
+    size_t size;
+    ssize_t got;
 
+    if (lk_resp_reader_room(&link->reader, &room, &size)) {
+        return fail(link, LK_NOMEM, "out of memory");
+    }
+    got = recv(link->fd, room, size, MSG_DONTWAIT);
     if (got == 0) {
         return fail(link, LK_CLOSED, "Redis closed the connection");
     }
@@ -203,9 +155,7 @@ static enum lk_status read_some(struct lk_link *link)
         return errno == EAGAIN || errno == EINTR ? LK_OK : fail_by_errno(link);
     }
     link->heard_ms = (int64_t)lk_monotonic_ms();
-    if (redisReaderFeed(link->reader, bytes, (size_t)got) != REDIS_OK) {
-        return fail(link, LK_NOMEM, "out of memory");
-    }
+    lk_resp_reader_fill(&link->reader, (size_t)got);
     return LK_OK;
 }
 
@@ -239,16 +189,6 @@ static enum lk_status move_bytes(struct lk_link *link, int64_t deadline)
     return happened & ~POLLOUT ? read_some(link) : write_some(link);
 }
 
-static enum lk_status read_reply(struct lk_link *link, void **raw)
-{
-    if (redisReaderGetReply(link->reader, raw) == REDIS_OK) {
-        return LK_OK;
-    }
-    bool no_memory = link->reader->err == REDIS_ERR_OOM;
-    return fail(link, no_memory ? LK_NOMEM : LK_MALFORMED,
-                no_memory ? "out of memory" : "this is not Redis's protocol");
-}
-
 void lk_link_reset(struct lk_link *link)
 {
     link->sent = 0;
@@ -258,11 +198,19 @@ void lk_link_reset(struct lk_link *link)
     }
 }
 
-enum lk_status lk_link_reply(struct lk_link *link, int64_t deadline,
-                             redisReply **reply)
+static enum lk_status fail_by_reader(struct lk_link *link,
+                                     enum lk_status status)
+{
+    return fail(link, status,
+                status == LK_NOMEM       ? "out of memory"
+                : status == LK_MALFORMED ? "this is not Redis's protocol"
+                                         : "the reply of Redis is too large");
+}
+
+enum lk_status lk_link_next(struct lk_link *link, int64_t deadline,
+                            const struct lk_reply **reply)
 {
     enum lk_status status = LK_OK;
-    void *raw = NULL;
 
     *reply = NULL;
     if (link->fd < 0) {
@@ -272,19 +220,29 @@ enum lk_status lk_link_reply(struct lk_link *link, int64_t deadline,
         status = write_some(link);
     }
     while (!status) {
-        status = read_reply(link, &raw);
-        if (status || raw) {
-            break;
+        status = lk_resp_reader_next(&link->reader, reply);
+        if (status == LK_OK) {
+            return LK_OK;
         }
-        status = move_bytes(link, deadline);
+        status = status == LK_AGAIN ? move_bytes(link, deadline)
+                                    : fail_by_reader(link, status);
     }
-    *reply = raw;
     return status;
+}
+
+enum lk_status lk_link_reply(struct lk_link *link, int64_t deadline,
+                             struct lk_reply **reply)
+{
+    const struct lk_reply *next;
+    enum lk_status status = lk_link_next(link, deadline, &next);
+
+    *reply = status ? NULL : lk_reply_copy(next);
+    return !status && !*reply ? fail_by_reader(link, LK_NOMEM) : status;
 }
 
 enum lk_status lk_link_ask(struct lk_link *link, int64_t deadline,
                            const struct lk_slice *words, size_t count,
-                           redisReply **reply)
+                           struct lk_reply **reply)
 {
     lk_link_reset(link);
     enum lk_status status = lk_link_command(link, words, count);
@@ -294,36 +252,26 @@ enum lk_status lk_link_ask(struct lk_link *link, int64_t deadline,
 /* ---- Replies ---------------------------------------------------------------
  */
 
-struct lk_slice lk_reply_text(const redisReply *reply)
+struct lk_slice lk_reply_text(const struct lk_reply *reply)
 {
-    if (!reply || !reply->str) {
-        return (struct lk_slice){0};
-    }
-    return (struct lk_slice){reply->str, reply->len};
+    return reply ? reply->text : (struct lk_slice){0};
 }
 
-bool lk_reply_is_error(const redisReply *reply, const char *code)
+bool lk_reply_is_error(const struct lk_reply *reply, const char *code)
 {
     struct lk_slice text = lk_reply_text(reply);
     size_t len = strlen(code);
 
-    return reply && reply->type == REDIS_REPLY_ERROR && text.len >= len &&
+    return reply && reply->type == LK_REPLY_ERROR && text.len >= len &&
            len > 0 && memcmp(text.data, code, len) == 0;
 }
 
-uint64_t lk_reply_number(const redisReply *reply)
+uint64_t lk_reply_number(const struct lk_reply *reply)
 {
-    struct lk_slice text = lk_reply_text(reply);
     uint64_t number = 0;
 
-    if (reply && reply->type == REDIS_REPLY_INTEGER) {
+    if (reply && reply->type == LK_REPLY_INTEGER) {
         return reply->integer > 0 ? (uint64_t)reply->integer : 0;
     }
-    for (size_t i = 0; i < text.len && i < DIGITS - 1; i++) {
-        if (text.data[i] < '0' || text.data[i] > '9') {
-            break;
-        }
-        number = number * 10 + (uint64_t)(text.data[i] - '0');
-    }
-    return number;
+    return lk_digits_read(lk_reply_text(reply), &number) ? number : 0;
 }

@@ -4,6 +4,7 @@
 #include "store/redis.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -12,12 +13,12 @@ enum {
     VERIFY_PAGE = 500,
 };
 
-static enum lk_status as_status(const redisReply *reply)
+static enum lk_status as_status(const struct lk_reply *reply)
 {
     const char *ignored;
     enum lk_status status;
 
-    if (reply->type != REDIS_REPLY_ERROR) {
+    if (reply->type != LK_REPLY_ERROR) {
         return LK_OK;
     }
     status = lk_redis_refusal(reply, &ignored);
@@ -29,7 +30,7 @@ static enum lk_status as_status(const redisReply *reply)
 static enum lk_status call(struct lk_redis *store, struct lk_link *link,
                            const char *function, size_t keys,
                            const struct lk_slice *words, size_t count,
-                           redisReply **reply)
+                           struct lk_reply **reply)
 {
     int64_t deadline =
         (int64_t)lk_monotonic_ms() + (int64_t)store->config.timeout_ms;
@@ -44,7 +45,7 @@ static enum lk_status call(struct lk_redis *store, struct lk_link *link,
             status = status ? LK_AGAIN : as_status(*reply);
         }
         if (status == LK_AGAIN) {
-            freeReplyObject(*reply);
+            free(*reply);
             *reply = NULL;
             lk_redis_lost(store, link, NULL);
             if (lk_redis_await(store, deadline, false)) {
@@ -53,7 +54,7 @@ static enum lk_status call(struct lk_redis *store, struct lk_link *link,
         }
     }
     if (status) {
-        freeReplyObject(*reply);
+        free(*reply);
         *reply = NULL;
     }
     return status == LK_AGAIN ? LK_UNAVAILABLE : status;
@@ -61,7 +62,7 @@ static enum lk_status call(struct lk_redis *store, struct lk_link *link,
 
 enum lk_status lk_redis_read(struct lk_redis *store, const char *function,
                              size_t keys, const struct lk_slice *words,
-                             size_t count, redisReply **reply)
+                             size_t count, struct lk_reply **reply)
 {
     pthread_mutex_lock(&store->reader_lock);
     enum lk_status status =
@@ -173,7 +174,7 @@ enum lk_status lk_redis_lookup(struct lk_store *base, struct lk_name name,
 {
     struct lk_redis *store = (struct lk_redis *)base;
     struct lk_buf key = {0};
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
     enum lk_status status = lk_redis_name(store, name, &key);
 
     *record = (struct lk_operation){0};
@@ -181,15 +182,15 @@ enum lk_status lk_redis_lookup(struct lk_store *base, struct lk_name name,
         const struct lk_slice words[] = {latchkey_buf_slice(&key)};
         status = lk_redis_read(store, "latchkey_get", 1, words, 1, &reply);
     }
-    if (!status && (reply->type != REDIS_REPLY_ARRAY || reply->elements < 2 ||
-                    reply->element[1]->type != REDIS_REPLY_STRING)) {
+    if (!status && (reply->type != LK_REPLY_ARRAY || reply->count < 2 ||
+                    reply->elements[1].type != LK_REPLY_TEXT)) {
         status = LK_NOT_FOUND;
     }
     if (!status) {
-        status = take_record(lk_reply_text(reply->element[1]), name,
-                             lk_reply_number(reply->element[0]), record);
+        status = take_record(lk_reply_text(&reply->elements[1]), name,
+                             lk_reply_number(&reply->elements[0]), record);
     }
-    freeReplyObject(reply);
+    free(reply);
     latchkey_buf_free(&key);
     return status;
 }
@@ -222,7 +223,7 @@ enum lk_status lk_redis_find_number(struct lk_store *base,
     struct lk_redis *store = (struct lk_redis *)base;
     char text[24];
     struct lk_name name;
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
 
     snprintf(text, sizeof(text), "%llu", (unsigned long long)number);
     const struct lk_slice words[] = {store->keys[LK_REDIS_INDEX],
@@ -231,21 +232,22 @@ enum lk_status lk_redis_find_number(struct lk_store *base,
     enum lk_status status =
         lk_redis_read(store, "latchkey_find", 1, words, 2, &reply);
     if (!status &&
-        (reply->type != REDIS_REPLY_ARRAY || reply->elements < 3 ||
-         reply->element[2]->type != REDIS_REPLY_STRING ||
-         !lk_redis_name_read(store, lk_reply_text(reply->element[1]), &name) ||
+        (reply->type != LK_REPLY_ARRAY || reply->count < 3 ||
+         reply->elements[2].type != LK_REPLY_TEXT ||
+         !lk_redis_name_read(store, lk_reply_text(&reply->elements[1]),
+                             &name) ||
          (tenant.len && !latchkey_slice_equal(name.tenant, tenant)))) {
         status = LK_NOT_FOUND;
     }
     if (!status) {
-        status = take_record(lk_reply_text(reply->element[2]), name,
-                             lk_reply_number(reply->element[0]), record);
+        status = take_record(lk_reply_text(&reply->elements[2]), name,
+                             lk_reply_number(&reply->elements[0]), record);
     }
     if (!status && record->number != number) {
         lk_operation_free(record); /* the key was used anew since */
         status = LK_NOT_FOUND;
     }
-    freeReplyObject(reply);
+    free(reply);
     return status;
 }
 
@@ -270,18 +272,18 @@ static enum lk_status add_whole(struct lk_operation *record,
 /* LK_NOT_FOUND: nothing to show. */
 static enum lk_status list_one(struct lk_redis *store,
                                const struct lk_list_query *query,
-                               redisReply *const *pair, uint64_t now,
+                               const struct lk_reply *pair, uint64_t now,
                                struct lk_operation *record)
 {
     struct lk_redis_head head;
-    struct lk_slice bytes = lk_reply_text(pair[1]);
+    struct lk_slice bytes = lk_reply_text(&pair[1]);
 
     *record = (struct lk_operation){0};
     if (!bytes.len) {
         return LK_NOT_FOUND;
     }
     enum lk_status status =
-        lk_redis_name_read(store, lk_reply_text(pair[0]), &record->name)
+        lk_redis_name_read(store, lk_reply_text(&pair[0]), &record->name)
             ? lk_redis_head_read(bytes, &head)
             : LK_CORRUPT;
     if (status && query->whole) {
@@ -303,22 +305,23 @@ static enum lk_status list_one(struct lk_redis *store,
 /* *next is the number of the last one shown if no more may be. */
 static enum lk_status list_page(struct lk_redis *store,
                                 const struct lk_list_query *query,
-                                const redisReply *reply, lk_operation_fn fn,
-                                void *context, uint64_t *next)
+                                const struct lk_reply *reply,
+                                lk_operation_fn fn, void *context,
+                                uint64_t *next)
 {
-    uint64_t now = lk_reply_number(reply->element[0]);
+    uint64_t now = lk_reply_number(&reply->elements[0]);
     enum lk_status status = LK_OK;
     size_t shown = 0;
     bool stopped = false;
 
-    *next = lk_reply_number(reply->element[1]);
-    for (size_t i = 2; i + 1 < reply->elements && !status && !stopped; i += 2) {
+    *next = lk_reply_number(&reply->elements[1]);
+    for (size_t i = 2; i + 1 < reply->count && !status && !stopped; i += 2) {
         struct lk_operation record;
-        status = list_one(store, query, reply->element + i, now, &record);
+        status = list_one(store, query, reply->elements + i, now, &record);
         if (!status) {
             stopped = !fn(context, &record) || ++shown == query->limit;
         }
-        if (stopped && i + 2 < reply->elements) {
+        if (stopped && i + 2 < reply->count) {
             *next = record.number;
         }
         status = status == LK_NOT_FOUND ? LK_OK : status;
@@ -333,7 +336,7 @@ enum lk_status lk_redis_list(struct lk_store *base,
 {
     struct lk_redis *store = (struct lk_redis *)base;
     char cursor[24], count[24], bytes[24];
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
 
     snprintf(cursor, sizeof(cursor), "%llu", (unsigned long long)query->cursor);
     snprintf(count, sizeof(count), "%d", PAGE);
@@ -344,13 +347,13 @@ enum lk_status lk_redis_list(struct lk_store *base,
     enum lk_status status = lk_redis_read(
         store, query->newest ? "latchkey_page_newest" : "latchkey_page", 1,
         words, 4, &reply);
-    if (!status && (reply->type != REDIS_REPLY_ARRAY || reply->elements < 2)) {
+    if (!status && (reply->type != LK_REPLY_ARRAY || reply->count < 2)) {
         status = LK_CORRUPT;
     }
     if (!status) {
         status = list_page(store, query, reply, fn, context, next);
     }
-    freeReplyObject(reply);
+    free(reply);
     return status;
 }
 
@@ -397,7 +400,7 @@ static bool audit_matches(const struct lk_audit_query *query,
 
 /* The entries of `count` places from `first` on, which counts from 0. */
 static enum lk_status read_entries(struct lk_redis *store, uint64_t first,
-                                   uint64_t count, redisReply **reply)
+                                   uint64_t count, struct lk_reply **reply)
 {
     char from[24], most[24];
 
@@ -408,12 +411,12 @@ static enum lk_status read_entries(struct lk_redis *store, uint64_t first,
                                      latchkey_slice(most)};
     enum lk_status status =
         lk_redis_read(store, "latchkey_audits", 1, words, 3, reply);
-    return !status && (*reply)->type != REDIS_REPLY_ARRAY ? LK_CORRUPT : status;
+    return !status && (*reply)->type != LK_REPLY_ARRAY ? LK_CORRUPT : status;
 }
 
 static enum lk_status count_entries(struct lk_redis *store, uint64_t *count)
 {
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
     enum lk_status status =
         lk_redis_read(store, "latchkey_audit_length", 1,
                       &store->keys[LK_REDIS_AUDIT], 1, &reply);
@@ -421,22 +424,23 @@ static enum lk_status count_entries(struct lk_redis *store, uint64_t *count)
     if (!status) {
         *count = lk_reply_number(reply);
     }
-    freeReplyObject(reply);
+    free(reply);
     return status;
 }
 
 /* Shows what matches of a page whose first entry has the id `first`, until
  * *left are shown or `fn` wants no more, which makes *left 0. */
 static enum lk_status show_entries(const struct lk_audit_query *query,
-                                   const redisReply *page, uint64_t first,
+                                   const struct lk_reply *page, uint64_t first,
                                    lk_audit_fn fn, void *context, size_t *left)
 {
     enum lk_status status = LK_OK;
 
-    for (size_t i = 0; i < page->elements && !status && *left; i++) {
-        size_t at = query->newest ? page->elements - 1 - i : i;
+    for (size_t i = 0; i < page->count && !status && *left; i++) {
+        size_t at = query->newest ? page->count - 1 - i : i;
         struct lk_audit_entry entry = {.id = first + at};
-        status = lk_redis_audit_read(lk_reply_text(page->element[at]), &entry);
+        status =
+            lk_redis_audit_read(lk_reply_text(&page->elements[at]), &entry);
         if (!status && audit_matches(query, &entry)) {
             *left = fn(context, &entry) ? *left - 1 : 0;
         }
@@ -462,12 +466,12 @@ enum lk_status lk_redis_audit(struct lk_store *base,
     while (!status && left && low < high) {
         uint64_t count = high - low < PAGE ? high - low : PAGE;
         uint64_t first = query->newest ? high - count : low;
-        redisReply *page = NULL;
+        struct lk_reply *page = NULL;
         status = read_entries(store, first, count, &page);
         if (!status) {
             status = show_entries(query, page, first + 1, fn, context, &left);
         }
-        freeReplyObject(page);
+        free(page);
         low += query->newest ? 0 : count;
         high -= query->newest ? count : 0;
     }
@@ -505,28 +509,29 @@ enum lk_status lk_redis_verify(struct lk_store *base, lk_progress_fn progress,
     base->class->stats(base, &now);
     while (!status && !atomic_load(&store->stopping)) {
         char count[24];
-        redisReply *reply = NULL;
+        struct lk_reply *reply = NULL;
         snprintf(count, sizeof(count), "%d", VERIFY_PAGE);
         const struct lk_slice words[] = {
             store->keys[LK_REDIS_INDEX], store->keys[LK_REDIS_DUE],
             latchkey_slice(cursor), latchkey_slice(count)};
         status = call(store, &link, "latchkey_verify", 2, words, 4, &reply);
-        if (!status && (reply->type != REDIS_REPLY_ARRAY || !reply->elements)) {
+        if (!status && (reply->type != LK_REPLY_ARRAY || !reply->count)) {
             status = LK_CORRUPT;
         }
-        for (size_t i = 1; !status && i + 1 < reply->elements; i += 2) {
+        for (size_t i = 1; !status && i + 1 < reply->count; i += 2) {
             faults = true;
-            status = report_fault(store, lk_reply_text(reply->element[i]),
-                                  lk_reply_text(reply->element[i + 1]), report);
+            status =
+                report_fault(store, lk_reply_text(&reply->elements[i]),
+                             lk_reply_text(&reply->elements[i + 1]), report);
         }
         done += VERIFY_PAGE;
         if (!status && progress) {
             progress(context, done < now.operations ? done : now.operations,
                      now.operations);
         }
-        uint64_t next = status ? 0 : lk_reply_number(reply->element[0]);
+        uint64_t next = status ? 0 : lk_reply_number(&reply->elements[0]);
         snprintf(cursor, sizeof(cursor), "%llu", (unsigned long long)next);
-        freeReplyObject(reply);
+        free(reply);
         if (!next) {
             break;
         }

@@ -41,7 +41,8 @@ static bool begins_with(struct lk_slice text, const char *word)
 }
 
 /* Redis 6 has the code of an error inside a script in the middle. */
-enum lk_status lk_redis_refusal(const redisReply *reply, const char **sentence)
+enum lk_status lk_redis_refusal(const struct lk_reply *reply,
+                                const char **sentence)
 {
     struct lk_slice text = lk_reply_text(reply);
     struct lk_slice inner = {0};
@@ -163,7 +164,7 @@ static enum lk_status take_outcome(struct lk_redis_chunk *chunk,
 }
 
 /* Redis says so before the first write of a call: nothing has happened. */
-static bool lacks_memory(const redisReply *reply)
+static bool lacks_memory(const struct lk_reply *reply)
 {
     static const char words[] = "OOM command not allowed";
     struct lk_slice text = lk_reply_text(reply);
@@ -173,11 +174,11 @@ static bool lacks_memory(const redisReply *reply)
 
 static void take_reply(struct lk_redis_chunk *chunk,
                        struct lk_redis_pending *pending,
-                       const redisReply *reply)
+                       const struct lk_reply *reply)
 {
     struct lk_op *op = pending->op;
 
-    if (reply->type == REDIS_REPLY_STRING) {
+    if (reply->type == LK_REPLY_TEXT) {
         pending->sent = false;
         op->status = take_outcome(chunk, pending, lk_reply_text(reply));
         op->error = NULL;
@@ -210,14 +211,14 @@ static void take_reply(struct lk_redis_chunk *chunk,
 }
 
 /* An error instead of an array is everybody's. */
-static void take_group(struct lk_redis_chunk *chunk, const redisReply *reply)
+static void take_group(struct lk_redis_chunk *chunk,
+                       const struct lk_reply *reply)
 {
     struct lk_redis_pending *first = &chunk->pending[chunk->answered];
-    bool fits =
-        reply->type == REDIS_REPLY_ARRAY && reply->elements == first->group;
+    bool fits = reply->type == LK_REPLY_ARRAY && reply->count == first->group;
 
     for (size_t i = 0; i < first->group; i++) {
-        take_reply(chunk, &first[i], fits ? reply->element[i] : reply);
+        take_reply(chunk, &first[i], fits ? &reply->elements[i] : reply);
     }
     chunk->answered += first->group;
 }
@@ -225,36 +226,37 @@ static void take_group(struct lk_redis_chunk *chunk, const redisReply *reply)
 /* As latchkey_tend returns it. */
 enum { TEND_COUNTS = 5, TEND_NAMES = 12 };
 
-static void take_tending(struct lk_redis_chunk *chunk, const redisReply *reply)
+static void take_tending(struct lk_redis_chunk *chunk,
+                         const struct lk_reply *reply)
 {
     struct lk_redis *store = chunk->store;
-    redisReply *const *fields = reply->element;
+    const struct lk_reply *fields = reply->elements;
     const char *ignored;
 
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < TEND_NAMES) {
-        chunk->unfit |= reply->type == REDIS_REPLY_ERROR &&
+    if (reply->type != LK_REPLY_ARRAY || reply->count < TEND_NAMES) {
+        chunk->unfit |= reply->type == LK_REPLY_ERROR &&
                         lk_redis_refusal(reply, &ignored) == LK_AGAIN;
         return;
     }
-    for (size_t i = TEND_NAMES; i < reply->elements; i++) {
+    for (size_t i = TEND_NAMES; i < reply->count; i++) {
         struct lk_name name;
-        if (!lk_redis_name_read(store, lk_reply_text(fields[i]), &name) ||
+        if (!lk_redis_name_read(store, lk_reply_text(&fields[i]), &name) ||
             lk_batch_settle(chunk->batch,
                             lk_name_hash(store->store.secret, name))) {
             chunk->batch->settle_all = true;
         }
     }
-    uint64_t dead = lk_reply_number(fields[3]);
-    uint64_t late = lk_reply_number(fields[4]);
-    chunk->batch->more = lk_reply_number(fields[0]) && dead + late > 0;
+    uint64_t dead = lk_reply_number(&fields[3]);
+    uint64_t late = lk_reply_number(&fields[4]);
+    chunk->batch->more = lk_reply_number(&fields[0]) && dead + late > 0;
     memset(chunk->change, 0, sizeof(chunk->change)); /* counted anew */
     lk_redis_count(store, fields + TEND_COUNTS);
     pthread_mutex_lock(&store->numbers_lock);
     store->numbers.dead_rows = dead;
-    store->numbers.reaped += lk_reply_number(fields[2]);
-    store->numbers.swept += reply->elements - TEND_NAMES;
+    store->numbers.reaped += lk_reply_number(&fields[2]);
+    store->numbers.swept += reply->count - TEND_NAMES;
     pthread_mutex_unlock(&store->numbers_lock);
-    chunk->now_ms = lk_reply_number(fields[1]);
+    chunk->now_ms = lk_reply_number(&fields[1]);
 }
 
 static void forget_outcome(struct lk_op *op, enum lk_status status,
@@ -283,14 +285,6 @@ static void doubt_outcomes(struct lk_redis_chunk *chunk, bool again)
     }
 }
 
-static enum lk_status read_one(struct lk_redis_chunk *chunk, int64_t deadline,
-                               redisReply **reply)
-{
-    freeReplyObject(*reply);
-    *reply = NULL;
-    return lk_link_reply(&chunk->lane->link, deadline, reply);
-}
-
 static bool rests_on_writes(const struct lk_redis_chunk *chunk)
 {
     for (size_t i = 0; i < chunk->answered; i++) {
@@ -306,7 +300,7 @@ enum lk_status lk_chunk_await_replicas(struct lk_redis_chunk *chunk,
                                        int64_t deadline)
 {
     unsigned replicas = chunk->store->config.wait_replicas;
-    redisReply *reply = NULL;
+    const struct lk_reply *reply = NULL;
 
     if (!replicas || !rests_on_writes(chunk)) {
         return LK_OK;
@@ -314,39 +308,37 @@ enum lk_status lk_chunk_await_replicas(struct lk_redis_chunk *chunk,
     lk_link_reset(&chunk->lane->link);
     enum lk_status status = lk_chunk_write_wait(chunk);
     if (!status) {
-        status = read_one(chunk, deadline, &reply);
+        status = lk_link_next(&chunk->lane->link, deadline, &reply);
     }
     /* Without the mark, WAIT counts up to some older write. */
-    bool marked = !status && reply->type != REDIS_REPLY_ERROR;
+    bool marked = !status && reply->type != LK_REPLY_ERROR;
     if (!status) {
-        status = read_one(chunk, deadline, &reply);
+        status = lk_link_next(&chunk->lane->link, deadline, &reply);
     }
-    if (status || !marked || reply->type != REDIS_REPLY_INTEGER ||
+    if (status || !marked || reply->type != LK_REPLY_INTEGER ||
         reply->integer < (long long)replicas) {
         doubt_outcomes(chunk, status != LK_OK);
     }
-    freeReplyObject(reply);
     return status;
 }
 
 enum lk_status lk_chunk_read(struct lk_redis_chunk *chunk, int64_t deadline)
 {
-    redisReply *reply = NULL;
+    const struct lk_reply *reply = NULL;
     enum lk_status status = LK_OK;
 
     while (!status && chunk->answered < chunk->count) {
-        status = read_one(chunk, deadline, &reply);
+        status = lk_link_next(&chunk->lane->link, deadline, &reply);
         if (!status) {
             take_group(chunk, reply);
         }
     }
     if (!status && chunk->tends) {
-        status = read_one(chunk, deadline, &reply);
+        status = lk_link_next(&chunk->lane->link, deadline, &reply);
         if (!status) {
             take_tending(chunk, reply);
         }
     }
-    freeReplyObject(reply);
     return status;
 }
 

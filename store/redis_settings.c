@@ -8,6 +8,7 @@
 #include "store/redis.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SETTINGS = 4 };
@@ -19,14 +20,14 @@ static void copy_text(char *to, size_t size, struct lk_slice text)
 
 /* The value of CONFIG GET, or an empty slice if it may not be seen. */
 static enum lk_status read_setting(struct lk_link *link, int64_t deadline,
-                                   redisReply **reply, struct lk_slice *value)
+                                   struct lk_reply **reply,
+                                   struct lk_slice *value)
 {
     enum lk_status status = lk_link_reply(link, deadline, reply);
 
     *value = (struct lk_slice){0};
-    if (!status && (*reply)->type == REDIS_REPLY_ARRAY &&
-        (*reply)->elements == 2) {
-        *value = lk_reply_text((*reply)->element[1]);
+    if (!status && (*reply)->type == LK_REPLY_ARRAY && (*reply)->count == 2) {
+        *value = lk_reply_text(&(*reply)->elements[1]);
     }
     return status;
 }
@@ -76,16 +77,15 @@ static enum lk_status read_config(struct lk_link *link, int64_t deadline,
         status = lk_link_command(link, words, 3);
     }
     for (size_t i = 0; i < SETTINGS && !status; i++) {
-        redisReply *reply = NULL;
+        struct lk_reply *reply = NULL;
         struct lk_slice value;
         status = read_setting(link, deadline, &reply, &value);
         if (!status) {
             take_setting(settings, i,
-                         reply->type == REDIS_REPLY_ARRAY &&
-                             reply->elements == 2,
+                         reply->type == LK_REPLY_ARRAY && reply->count == 2,
                          value);
         }
-        freeReplyObject(reply);
+        free(reply);
     }
     return status;
 }
@@ -118,21 +118,21 @@ static enum lk_status read_info(struct lk_link *link, int64_t deadline,
                                 struct lk_redis_settings *settings)
 {
     const struct lk_slice words[] = {LK_SLICE("INFO")};
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
     enum lk_status status = LK_OK;
 
     if (settings->policy_known && settings->aof_known) {
         return LK_OK;
     }
     status = lk_link_ask(link, deadline, words, 1, &reply);
-    if (!status && reply->type == REDIS_REPLY_STRING) {
+    if (!status && reply->type == LK_REPLY_TEXT) {
         struct lk_slice text = lk_reply_text(reply);
         struct lk_slice aof = info_field(text, "aof_enabled");
         set_policy(settings, info_field(text, "maxmemory_policy"));
         settings->aof_known = aof.len != 0;
         settings->aof = latchkey_slice_equal(aof, LK_SLICE("1"));
     }
-    freeReplyObject(reply);
+    free(reply);
     return status;
 }
 

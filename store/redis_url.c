@@ -183,9 +183,10 @@ enum lk_status lk_redis_url_parse(const char *text, struct lk_redis_url *url,
 
     *url = (struct lk_redis_url){0};
     if (skip(&rest, "rediss:")) {
-        return refuse(error, "rediss: needs TLS, which this build's hiredis "
-                             "lacks; put stunnel or HAProxy in front of Redis, "
-                             "or use redis:unix:PATH");
+        return refuse(
+            error, "rediss: needs TLS, which latchkeyd does not "
+                   "speak to Redis; put stunnel or HAProxy in front of Redis, "
+                   "or use redis:unix:PATH");
     }
     bool sentinel = skip(&rest, "redis-sentinel:");
     if (!sentinel && !skip(&rest, "redis:")) {

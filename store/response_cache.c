@@ -295,12 +295,12 @@ static enum lk_status ready(struct lk_response_cache *answers,
 /* An error reply is as good as none: the link is given up. */
 static enum lk_status judge(struct lk_response_cache *answers,
                             struct channel *channel, enum lk_status status,
-                            const redisReply *reply)
+                            const struct lk_reply *reply)
 {
     struct lk_link *link = &channel->link;
 
-    if (!status && reply->type == REDIS_REPLY_ERROR) {
-        snprintf(link->why, sizeof(link->why), "%.100s", reply->str);
+    if (!status && reply->type == LK_REPLY_ERROR) {
+        snprintf(link->why, sizeof(link->why), "%.100s", reply->text.data);
         status = LK_UNAVAILABLE;
     }
     if (status) {
@@ -321,12 +321,12 @@ static enum lk_status take_replies(struct lk_response_cache *answers,
     enum lk_status status = LK_OK;
 
     for (size_t i = 0; i < count && !status; i++) {
-        redisReply *reply = NULL;
+        struct lk_reply *reply = NULL;
         status = lk_link_reply(&channel->link, deadline, &reply);
         if (status || i < vital) {
             status = judge(answers, channel, status, reply);
         }
-        freeReplyObject(reply);
+        free(reply);
     }
     return status;
 }
@@ -345,7 +345,7 @@ static void note_time(struct lk_response_cache *answers, int64_t took_ms)
 
 static enum lk_status ask(struct lk_response_cache *answers,
                           const struct lk_slice *words, size_t count,
-                          redisReply **reply)
+                          struct lk_reply **reply)
 {
     struct channel *channel = &answers->asking;
     enum lk_status status = ready(answers, channel);
@@ -360,7 +360,7 @@ static enum lk_status ask(struct lk_response_cache *answers,
     note_time(answers, (int64_t)lk_monotonic_ms() - began);
     status = judge(answers, channel, status, *reply);
     if (status) {
-        freeReplyObject(*reply);
+        free(*reply);
         *reply = NULL;
     }
     return status;
@@ -385,10 +385,10 @@ static bool is_compared(const struct lk_op *op)
 static void remove_key(struct lk_response_cache *answers, struct lk_slice key)
 {
     const struct lk_slice words[] = {LK_SLICE("DEL"), key};
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
 
     if (!ask(answers, words, 2, &reply)) {
-        freeReplyObject(reply);
+        free(reply);
     }
 }
 
@@ -397,14 +397,14 @@ static struct lk_stored *get(struct lk_response_cache *answers,
 {
     char name[KEY_MAX];
     struct lk_stored *stored = NULL;
-    redisReply *reply = NULL;
+    struct lk_reply *reply = NULL;
     struct lk_slice key = name_key(answers, op->out.token, name);
     const struct lk_slice words[] = {LK_SLICE("GET"), key};
 
     if (ask(answers, words, 2, &reply)) {
         return NULL;
     }
-    if (reply->type != REDIS_REPLY_STRING || !reply->len) {
+    if (reply->type != LK_REPLY_TEXT || !reply->text.len) {
         answers->counters.misses++;
     } else if (decode(answers, op, lk_reply_text(reply), &stored)) {
         answers->counters.refused++;
@@ -412,7 +412,7 @@ static struct lk_stored *get(struct lk_response_cache *answers,
     } else {
         answers->counters.hits++;
     }
-    freeReplyObject(reply);
+    free(reply);
     return stored;
 }
 

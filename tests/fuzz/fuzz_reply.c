@@ -1,8 +1,9 @@
 /*
  * fuzz_reply.c - replies from the network: never a fault, the same replies
- * however they are split, and never a verdict from an error.
+ * however they are split and by either reader, and never a verdict from an
+ * error.
  */
-#include "latchkey.h"
+#include "lib/resp.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +42,62 @@ static void record(struct lk_buf *log, const struct lk_reply *reply,
     for (size_t i = 0; i < reply->count; i++) {
         record(log, &reply->elements[i], nodes, depth + 1);
     }
+}
+
+static void record_any(struct lk_buf *log, const struct lk_reply *reply,
+                       int depth)
+{
+    append(log, &reply->type, sizeof(reply->type));
+    append(log, &reply->integer, sizeof(reply->integer));
+    append(log, &reply->text.len, sizeof(reply->text.len));
+    append(log, reply->text.data, reply->text.len);
+    check(!reply->text.data || !reply->text.data[reply->text.len], "a NUL");
+    check(depth <= LK_RESP_DEPTH_MAX, "depth of a reader");
+    for (size_t i = 0; i < reply->count; i++) {
+        record_any(log, &reply->elements[i], depth + 1);
+    }
+}
+
+/* The same with the reader that owns its bytes. Returns what ended it. */
+static enum lk_status feed_reader(const uint8_t *data, size_t size,
+                                  uint32_t seed, size_t most,
+                                  struct lk_buf *log)
+{
+    struct lk_resp_reader reader = {0};
+    enum lk_status status = LK_AGAIN;
+    size_t done = 0;
+
+    while (done < size && status == LK_AGAIN) {
+        size_t more, room;
+        char *to;
+
+        seed = seed * 1664525 + 1013904223;
+        more = 1 + (seed >> 8) % most;
+        check(lk_resp_reader_room(&reader, &to, &room) == LK_OK, "memory");
+        more = more > size - done ? size - done : more;
+        more = more > room ? room : more;
+        memcpy(to, data + done, more);
+        done += more;
+        lk_resp_reader_fill(&reader, more);
+        const struct lk_reply *reply;
+        while ((status = lk_resp_reader_next(&reader, &reply)) == LK_OK) {
+            struct lk_reply *copy = lk_reply_copy(reply);
+            struct lk_buf copied = {0};
+            size_t mark = log->len;
+
+            check(copy != NULL, "memory");
+            record_any(log, reply, 0);
+            record_any(&copied, copy, 0);
+            check(copied.len == log->len - mark &&
+                      !memcmp(copied.data, log->data + mark, copied.len),
+                  "a copy is the same");
+            latchkey_buf_free(&copied);
+            free(copy);
+        }
+        check(reader.count <= size && reader.in.len <= size, "bounded");
+    }
+    lk_resp_reader_free(&reader);
+    return status;
 }
 
 static void judge(const struct lk_reply *reply)
@@ -136,6 +193,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
               "the same replies however split");
         latchkey_buf_free(&other);
     }
+    struct lk_buf owned = {0};
+    enum lk_status status =
+        feed_reader(data + 1, size - 1, data[0], size, &owned);
+    /* The other one ends with a status, and reads less deep. */
+    size_t same = first.len < sizeof(status) ? 0 : first.len - sizeof(status);
+    same = same < owned.len ? same : owned.len;
+    check(same == 0 || !memcmp(first.data, owned.data, same),
+          "the same replies by either reader");
+    for (size_t i = 0; i < sizeof(most) / sizeof(most[0]); i++) {
+        struct lk_buf other = {0};
+
+        check(feed_reader(data + 1, size - 1, data[0] + 1U + (uint32_t)i,
+                          most[i], &other) == status &&
+                  latchkey_slice_equal(latchkey_buf_slice(&owned),
+                                       latchkey_buf_slice(&other)),
+              "the same by a reader however split");
+        latchkey_buf_free(&other);
+    }
+    latchkey_buf_free(&owned);
     latchkey_buf_free(&first);
     return 0;
 }

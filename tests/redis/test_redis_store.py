@@ -411,7 +411,7 @@ def test_stores_in_two_databases_have_tokens_of_their_own(on):
 
 @pytest.mark.parametrize("url, words", [
     ("redis://", "names no host"),
-    ("redis://127.0.0.1:1/x", "no number"),
+    ("redis://127.0.0.1:1/x", "not a number"),
     ("redis-sentinel://127.0.0.1:1", "NAME"),
     ("redis://127.0.0.1:1?x=y", "question"),
     ("redis://user:sec%zzret@127.0.0.1:1", "%XX"),

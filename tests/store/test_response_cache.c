@@ -1,11 +1,10 @@
 /*
- * test_answers.c - the cache of answers: what it gives, and that nothing wrong
- * ever comes out of it. Against a redis-server of its own.
+ * test_response_cache.c - the cache of responses: what it gives, and that
+ * nothing wrong ever comes out of it. Against a redis-server of its own.
  */
 #include "store/response_cache.h"
 #include "tests/store/fixture.h"
 
-#include <hiredis/hiredis.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -14,7 +13,7 @@ struct cache {
     char url[128];
     char socket[96];
     pid_t server;
-    redisContext *redis;
+    struct lk_client *redis;
     struct lk_response_cache *answers;
     struct lk_op op; /* a claim that is told REPLAY */
     struct lk_stored *stored;
@@ -24,6 +23,10 @@ static const uint8_t secret[16] = {1, 2, 3};
 
 static void start_server(struct cache *cache)
 {
+    char address[128];
+    struct lk_client_options options = {.address = address};
+
+    snprintf(address, sizeof(address), "unix:%s", cache->socket);
     cache->server = fork();
     assert_true(cache->server >= 0);
     if (!cache->server) {
@@ -33,9 +36,8 @@ static void start_server(struct cache *cache)
         _exit(127);
     }
     for (int i = 0; i < 2000 && !cache->redis; i++) {
-        cache->redis = redisConnectUnix(cache->socket);
-        if (!cache->redis || cache->redis->err) {
-            redisFree(cache->redis);
+        if (latchkey_client_open(&options, &cache->redis)) {
+            latchkey_client_close(cache->redis);
             cache->redis = NULL;
             pause_ms(5);
         }
@@ -48,9 +50,33 @@ static void end_server(struct cache *cache)
     kill(cache->server, SIGKILL);
     kill(cache->server, SIGCONT);
     waitpid(cache->server, NULL, 0);
-    redisFree(cache->redis);
+    latchkey_client_close(cache->redis);
     cache->redis = NULL;
 }
+
+/* A command of words with a space between them, and one more if it has data.
+ * The reply is good until the next. */
+static const struct lk_reply *command(struct cache *cache, const char *text,
+                                      struct lk_slice last)
+{
+    struct lk_slice words[8];
+    const struct lk_reply *reply = NULL;
+    size_t count = 0;
+
+    while (*text) {
+        size_t len = strcspn(text, " ");
+        words[count++] = (struct lk_slice){text, len};
+        text += len + (text[len] == ' ');
+    }
+    if (last.data) {
+        words[count++] = last;
+    }
+    assert_int_equal(
+        latchkey_client_call(cache->redis, words, count, 0, &reply), LK_OK);
+    return reply;
+}
+
+static const struct lk_slice nothing_more = {0};
 
 static struct lk_response_cache *open_cache(struct cache *cache,
                                             const uint8_t *its_secret)
@@ -115,13 +141,10 @@ static bool gives(struct lk_response_cache *answers, const struct lk_op *op)
 
 static bool holds(struct cache *cache, unsigned token)
 {
-    redisReply *reply =
-        redisCommand(cache->redis, "STRLEN {test}:answer:%u", token);
+    char text[64];
 
-    assert_non_null(reply);
-    bool held = reply->integer > 0;
-    freeReplyObject(reply);
-    return held;
+    snprintf(text, sizeof(text), "STRLEN {test}:answer:%u", token);
+    return command(cache, text, nothing_more)->integer > 0;
 }
 
 static void await(struct cache *cache, unsigned token)
@@ -204,8 +227,7 @@ static void an_answer_is_bound_to_what_it_answers(void **state)
     put(cache, cache->stored, HOUR_MS);
     op = cache->op;
     op.out.token = 78;
-    freeReplyObject(redisCommand(cache->redis, "COPY {test}:answer:77 "
-                                               "{test}:answer:78"));
+    command(cache, "COPY {test}:answer:77 {test}:answer:78", nothing_more);
     assert_false(gives(cache->answers, &op));
     struct lk_response_cache *stranger = open_cache(cache, another);
     assert_false(gives(stranger, &cache->op));
@@ -253,24 +275,26 @@ static void a_changed_byte_anywhere_makes_it_worthless(void **state)
     struct cache *cache = *state;
 
     put(cache, cache->stored, HOUR_MS);
-    redisReply *good = redisCommand(cache->redis, "GET {test}:answer:77");
-    assert_int_equal(good->type, REDIS_REPLY_STRING);
-    for (size_t i = 0; i < good->len; i++) {
-        good->str[i] = (char)(good->str[i] ^ 1);
-        freeReplyObject(redisCommand(cache->redis, "SET {test}:answer:77 %b",
-                                     good->str, good->len));
+    const struct lk_reply *reply =
+        command(cache, "GET {test}:answer:77", nothing_more);
+    struct lk_buf good = {0};
+    assert_int_equal(reply->type, LK_REPLY_TEXT);
+    assert_int_equal(latchkey_buf_add_slice(&good, reply->text), LK_OK);
+    for (size_t i = 0; i < good.len; i++) {
+        good.data[i] = (char)(good.data[i] ^ 1);
+        command(cache, "SET {test}:answer:77", latchkey_buf_slice(&good));
         assert_false(gives(cache->answers, &cache->op));
-        good->str[i] = (char)(good->str[i] ^ 1);
+        good.data[i] = (char)(good.data[i] ^ 1);
     }
-    for (size_t len = 1; len < good->len; len++) {
-        freeReplyObject(redisCommand(cache->redis, "SET {test}:answer:77 %b",
-                                     good->str, len));
+    for (size_t len = 1; len < good.len; len++) {
+        command(cache, "SET {test}:answer:77",
+                (struct lk_slice){good.data, len});
         assert_false(gives(cache->answers, &cache->op));
     }
     struct lk_response_cache_stats stats;
     lk_response_cache_stats(cache->answers, &stats);
-    assert_int_equal(stats.refused, 2 * good->len - 1);
-    freeReplyObject(good);
+    assert_int_equal(stats.refused, 2 * good.len - 1);
+    latchkey_buf_free(&good);
 }
 
 /* C35: nor does it come back, if an answer was still on its way there. */
@@ -303,7 +327,7 @@ static void a_cache_without_memory_forgets(void **state)
     const uint64_t token = 77;
 
     put(cache, cache->stored, HOUR_MS);
-    freeReplyObject(redisCommand(cache->redis, "CONFIG SET maxmemory 1"));
+    command(cache, "CONFIG SET maxmemory 1", nothing_more);
     assert_int_equal(lk_response_cache_forget(cache->answers, &token, 1),
                      LK_OK);
     assert_false(holds(cache, 77));
@@ -314,9 +338,9 @@ static void it_keeps_an_answer_no_longer_than_it_is_told(void **state)
     struct cache *cache = *state;
 
     put(cache, cache->stored, 60000);
-    redisReply *reply = redisCommand(cache->redis, "PTTL {test}:answer:77");
-    assert_in_range(reply->integer, 1, 60000);
-    freeReplyObject(reply);
+    assert_in_range(
+        command(cache, "PTTL {test}:answer:77", nothing_more)->integer, 1,
+        60000);
     /* What is no claim has no fingerprint to compare. */
     struct lk_op op = cache->op;
     op.event = LK_EVENT_COMPLETE;
@@ -377,7 +401,7 @@ static void an_eviction_asks_a_cache_that_is_left_alone(void **state)
     end_server(cache);
     assert_false(gives(cache->answers, &cache->op));
     start_server(cache);
-    freeReplyObject(redisCommand(cache->redis, "SET {test}:answer:77 x"));
+    command(cache, "SET {test}:answer:77 x", nothing_more);
     assert_int_equal(lk_response_cache_forget(cache->answers, &token, 1),
                      LK_OK);
     assert_false(holds(cache, 77));

@@ -1,5 +1,5 @@
 /* test_reply.c - replies as they may arrive, and the verdicts in them. */
-#include "latchkey.h"
+#include "lib/resp.h"
 
 #include <inttypes.h>
 #include <setjmp.h>
@@ -268,6 +268,117 @@ static void texts_lie_where_they_were_received(void **state)
         LK_INVALID);
 }
 
+/* ---- The reader of a connection -------------------------------------------
+ */
+
+static void give_bytes(struct lk_resp_reader *reader, const char *data,
+                       size_t len)
+{
+    while (len > 0) {
+        char *room;
+        size_t size;
+
+        assert_int_equal(lk_resp_reader_room(reader, &room, &size), LK_OK);
+        size = size < len ? size : len;
+        memcpy(room, data, size);
+        lk_resp_reader_fill(reader, size);
+        data += size;
+        len -= size;
+    }
+}
+
+static void a_reader_gives_the_same_replies_however_they_are_split(void **state)
+{
+    struct lk_buf bytes = {0}, expected = {0};
+
+    for
+        EACH(row, good)
+        {
+            append(&bytes, row->input, strlen(row->input));
+            append(&expected, row->expected, strlen(row->expected));
+        }
+    append(&bytes, "*1\r\n*2\r\n*1\r\n*1\r\n:5\r\n+x\r\n", 24);
+    append(&expected, "((((5)) 'x'))", 13);
+    for (size_t step = 1; step <= bytes.len; step++) {
+        struct lk_resp_reader reader = {0};
+        const struct lk_reply *reply;
+        struct lk_buf seen = {0};
+        enum lk_status status = LK_OK;
+
+        for (size_t at = 0; at < bytes.len; at += step) {
+            size_t more = bytes.len - at < step ? bytes.len - at : step;
+
+            give_bytes(&reader, bytes.data + at, more);
+            while (!(status = lk_resp_reader_next(&reader, &reply))) {
+                show(&seen, reply);
+            }
+            assert_int_equal(status, LK_AGAIN);
+        }
+        assert_true(latchkey_slice_equal(latchkey_buf_slice(&seen),
+                                         latchkey_buf_slice(&expected)));
+        latchkey_buf_free(&seen);
+        lk_resp_reader_free(&reader);
+    }
+    latchkey_buf_free(&bytes);
+    latchkey_buf_free(&expected);
+}
+
+static void a_reader_takes_thousands_of_elements(void **state)
+{
+    enum { COUNT = 100000 };
+    struct lk_resp_reader reader = {0};
+    const struct lk_reply *reply = NULL;
+    struct lk_buf bytes = {0};
+
+    append(&bytes, "*100000\r\n", 9);
+    for (int i = 0; i < COUNT; i++) {
+        append(&bytes, "*2\r\n:7\r\n$2\r\nab\r\n", 16);
+    }
+    for (size_t at = 0; at < bytes.len; at += 1000) {
+        size_t left = bytes.len - at;
+
+        assert_int_not_equal(lk_resp_reader_next(&reader, &reply), LK_OK);
+        give_bytes(&reader, bytes.data + at, left < 1000 ? left : 1000);
+    }
+    assert_int_equal(lk_resp_reader_next(&reader, &reply), LK_OK);
+    assert_int_equal(reply->count, COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(reply->elements[i].elements[0].integer, 7);
+        assert_string_equal(reply->elements[i].elements[1].text.data, "ab");
+    }
+    lk_resp_reader_free(&reader);
+    latchkey_buf_free(&bytes);
+}
+
+static void what_is_announced_takes_no_memory(void **state)
+{
+    static const struct {
+        const char *bytes;
+        enum lk_status status;
+    } rows[] = {
+        {"*4194304\r\n", LK_AGAIN},
+        {"*4194305\r\n", LK_TOO_LARGE},
+        {"*9223372036854775807\r\n", LK_TOO_LARGE},
+        {"$1073741824\r\n", LK_AGAIN},
+        {"$1073741825\r\n", LK_TOO_LARGE},
+        {"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n",
+         LK_MALFORMED},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct lk_resp_reader reader = {0};
+        const struct lk_reply *reply;
+        char *room;
+        size_t size;
+
+        give_bytes(&reader, rows[i].bytes, strlen(rows[i].bytes));
+        assert_int_equal(lk_resp_reader_next(&reader, &reply), rows[i].status);
+        assert_int_equal(lk_resp_reader_room(&reader, &room, &size), LK_OK);
+        assert_true(reader.in.cap <= 256 * 1024 && reader.cap <= 1024);
+        lk_resp_reader_free(&reader);
+    }
+}
+
 /* ---- Verdicts -------------------------------------------------------------
  */
 
@@ -363,6 +474,10 @@ int main(void)
         cmocka_unit_test(as_many_nodes_as_there_are_can_be_used),
         cmocka_unit_test(a_line_without_an_end_is_refused_at_the_limit),
         cmocka_unit_test(texts_lie_where_they_were_received),
+        cmocka_unit_test(
+            a_reader_gives_the_same_replies_however_they_are_split),
+        cmocka_unit_test(a_reader_takes_thousands_of_elements),
+        cmocka_unit_test(what_is_announced_takes_no_memory),
         cmocka_unit_test(a_verdict_is_read_without_a_client),
         cmocka_unit_test(what_is_no_verdict_is_never_new),
     };
