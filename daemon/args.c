@@ -210,3 +210,16 @@ bool lk_arg_keeps_jobs(struct lk_conn *conn)
     }
     return keeps;
 }
+
+/* The target of accepted requests has a name that no other can have. */
+bool lk_arg_target(struct lk_conn *conn, struct lk_slice name)
+{
+    const char *fault = lk_target_name_fault(name);
+
+    if (!name.len || !fault ||
+        latchkey_slice_equal(name, LK_SLICE(LK_TARGET_GATEWAY))) {
+        return true;
+    }
+    lk_arg_error(conn, "the target's name", fault, name);
+    return false;
+}

@@ -62,33 +62,25 @@ bool lk_arg_options(struct lk_conn *conn, const struct lk_slice *argv,
 /* An option that must be there. */
 bool lk_arg_needs(struct lk_conn *conn, const struct lk_option *option);
 
-/* ---- Who and why: signature.c -------------------------------------------- */
+/* ---- Who and why: audit.c ------------------------------------------------ */
 
-/* The audit log names whom AUTH vouched for, and whom that one speaks for. */
-struct lk_signature {
-    struct lk_slice who;
-    struct lk_slice why;
-    char text[LK_WHO_MAX + 1];
-};
+/* The first two options of a command that an operator signs. */
+#define LK_SIGNATURE(who, why)                                                 \
+    LK_BYTES("WHO", 1, LK_WHO_MAX, who), LK_BYTES("WHY", 1, LK_WHY_MAX, why)
 
-/* The first two options of whatever changes something by an operator's word. */
-#define LK_SIGNATURE(signature)                                                \
-    LK_BYTES("WHO", 1, LK_WHO_MAX, &(signature)->who),                         \
-        LK_BYTES("WHY", 1, LK_WHY_MAX, &(signature)->why)
-
-/* Options that begin with those of LK_SIGNATURE, which must both be given; sets
- * op->who and op->why, which may point into `signature`. */
-bool lk_arg_signed(struct lk_conn *conn, const struct lk_slice *argv,
-                   size_t argc, size_t from, struct lk_option *options,
-                   size_t count, struct lk_signature *signature,
-                   struct lk_op *op);
-/* Once WHO and WHY have been read, if they were given. */
-bool lk_arg_sign(struct lk_conn *conn, struct lk_signature *signature,
-                 struct lk_op *op);
+/* Fills in `signature`, with who and why as they were given: the audit log
+ * names the user of AUTH, and whom that user speaks for. */
+bool lk_arg_sign(struct lk_conn *conn, struct lk_signature *signature);
+/* The same for a task: sets task->signature. */
+bool lk_arg_sign_task(struct lk_conn *conn, struct lk_task *task,
+                      struct lk_slice who, struct lk_slice why);
+/* Options that begin with those of LK_SIGNATURE, which must both be given. */
+bool lk_arg_signed(struct lk_conn *conn, struct lk_task *task,
+                   const struct lk_slice *argv, size_t argc, size_t from,
+                   struct lk_option *options, size_t count);
 /* WHO and WHY alone. */
-bool lk_arg_signature(struct lk_conn *conn, const struct lk_slice *argv,
-                      size_t argc, size_t from, struct lk_signature *signature,
-                      struct lk_op *op);
+bool lk_arg_signature(struct lk_conn *conn, struct lk_task *task,
+                      const struct lk_slice *argv, size_t argc, size_t from);
 
 /* What is refused, and the role that it needs. */
 #define LK_NOPERM                                                              \
@@ -99,15 +91,16 @@ bool lk_arg_signature(struct lk_conn *conn, const struct lk_slice *argv,
 bool lk_arg_role(struct lk_conn *conn, const char *what, enum lk_role role);
 
 /* BODY, WHO and WHY, all of them or none: an operator asks for bodies. */
-bool lk_arg_look(struct lk_conn *conn, const struct lk_slice *argv, size_t argc,
-                 size_t from, struct lk_signature *signature,
-                 struct lk_demand *demand);
+bool lk_arg_body_option(struct lk_conn *conn, struct lk_task *task,
+                        const struct lk_slice *argv, size_t argc, size_t from);
 /* Once WHO and WHY are read. `word` asks for the bodies. */
-bool lk_arg_looks(struct lk_conn *conn, const char *word,
-                  struct lk_signature *signature, struct lk_demand *demand);
+bool lk_arg_bodies(struct lk_conn *conn, struct lk_task *task, const char *word,
+                   struct lk_slice who, struct lk_slice why);
 
 /* A store that keeps no jobs is refused. */
 bool lk_arg_keeps_jobs(struct lk_conn *conn);
+/* A name that a target may have; empty: none is given. */
+bool lk_arg_target(struct lk_conn *conn, struct lk_slice name);
 
 bool lk_arg_is(struct lk_slice arg, const char *word); /* in any case */
 void lk_arg_error(struct lk_conn *conn, const char *what, const char *wrong,

@@ -3,6 +3,7 @@
 #include "daemon/thread.h"
 #include "store/fault.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* How often what came back with LK_AGAIN is given again, and for how long. A
@@ -60,10 +61,9 @@ struct lk_batcher {
     struct lk_batcher_stats stats;
 };
 
-static bool is_operation(const struct lk_task *task)
+static bool is_op(const struct lk_task *task)
 {
-    return task->demand.kind == LK_TASK_OP ||
-           task->demand.kind == LK_TASK_AWAIT;
+    return task->at == LK_PLACE_BATCH;
 }
 
 static uint64_t next_alarm(const struct lane *lane)
@@ -96,8 +96,8 @@ static bool is_behind(const struct lk_task_queue *held,
                       const struct lk_task *task)
 {
     for (const struct lk_task *it = held->head; it; it = it->next) {
-        if (is_operation(task) &&
-            lk_hash128_equal(it->demand.op.hash, task->demand.op.hash)) {
+        if (is_op(task) && lk_hash128_equal(it->args.event.op.hash,
+                                            task->args.event.op.hash)) {
             return true;
         }
     }
@@ -108,7 +108,7 @@ static bool is_behind(const struct lk_task_queue *held,
 static void take_queued(struct lane *lane, struct share *share)
 {
     while (lane->queue.head && share->tasks.count < room(lane, share)) {
-        bool alone = !is_operation(lane->queue.head);
+        bool alone = !is_op(lane->queue.head);
         if (alone && share->tasks.count) {
             break;
         }
@@ -219,7 +219,7 @@ static bool is_stopping(struct lk_batcher *batcher)
 /* True: the operation is to be given again. Else it has its status. */
 static bool is_to_hold(struct lk_task *task, uint64_t now, bool stopping)
 {
-    struct lk_op *op = &task->demand.op;
+    struct lk_op *op = &task->args.event.op;
     bool claim =
         op->event == LK_EVENT_CLAIM || (op->event == LK_EVENT_ACCEPT &&
                                         op->out.verdict == LK_VERDICT_INFLIGHT);
@@ -277,11 +277,11 @@ static void take_out_left(struct lane *lane, struct share *share,
 
     share->tasks = (struct lk_task_queue){0};
     while ((task = lk_task_queue_take(&tasks))) {
-        struct lk_op *op = &task->demand.op;
+        struct lk_op *op = &task->args.event.op;
         bool old = lk_op_begins(op) && now - task->started_ns > OLD_NS;
-        if (old && lk_task_is_left(lane->batcher->returns, task)) {
+        if (old && lk_task_client_left(lane->batcher->returns, task)) {
             op->status = LK_UNAVAILABLE;
-            op->error = LK_LEFT;
+            op->error = LK_CLIENT_LEFT;
             lk_task_queue_add(left, task);
         } else {
             lk_task_queue_add(&share->tasks, task);
@@ -304,7 +304,7 @@ static void gather_ops(struct lane *lane, const struct share *share,
     struct lk_job_batch *job_batch = share->job_batch;
 
     for (struct lk_task *task = share->tasks.head; task; task = task->next) {
-        batch->ops[batch->count++] = &task->demand.op;
+        batch->ops[batch->count++] = &task->args.event.op;
     }
     for (size_t i = 0; job_batch && i < job_batch->op_count; i++) {
         struct lk_op *op = job_batch->ops[i];
@@ -357,35 +357,11 @@ static bool apply_share(struct lane *lane, struct share *share)
     return batch.more;
 }
 
-/* What an operator does to no record. */
-static void apply_alone(struct lk_batcher *batcher, struct lk_task_queue *tasks)
+/* What is not an op: the task runs between two batches. */
+static void run_alone(struct lk_batcher *batcher, struct lk_task_queue *tasks)
 {
-    struct lk_store *store = batcher->store;
-    struct lk_demand *demand = &tasks->head->demand;
-    struct lk_look *look = tasks->head->look;
-    struct lk_op *op = &demand->op;
-    struct lk_buf action = {0};
-
-    if (demand->kind == LK_TASK_CLOCK) {
-        op->status = store->class->accept_clock(store, op->who, op->why);
-    } else if (look) {
-        op->status = store->class->note(store, &look->entry);
-    } else {
-        op->status =
-            demand->list.whole
-                ? latchkey_buf_add_text(&action, "export")
-                : latchkey_buf_printf(&action, "backup %.*s",
-                                      (int)op->reason.len, op->reason.data);
-        if (!op->status) {
-            const struct lk_audit_entry entry = {
-                .action = latchkey_buf_slice(&action),
-                .who = op->who,
-                .why = op->why,
-            };
-            op->status = store->class->note(store, &entry);
-        }
-    }
-    latchkey_buf_free(&action);
+    assert(tasks->count == 1 && tasks->head->at == LK_PLACE_STORE);
+    lk_task_run(tasks->head, batcher->store);
     lk_returns_give(batcher->returns, tasks, NULL);
 }
 
@@ -396,8 +372,8 @@ static void run_lane(void *context)
 
     lane->keep_ns = uv_hrtime();
     while (take_share(lane, &share)) {
-        if (share.tasks.head && !is_operation(share.tasks.head)) {
-            apply_alone(lane->batcher, &share.tasks);
+        if (share.tasks.head && !is_op(share.tasks.head)) {
+            run_alone(lane->batcher, &share.tasks);
         }
         if (apply_share(lane, &share)) {
             lane->keep_ns = 0;
@@ -498,9 +474,8 @@ void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks)
         lk_task_queue_join(&batcher->lanes[0].queue, tasks);
     }
     while ((task = lk_task_queue_take(tasks))) {
-        unsigned lane = is_operation(task)
-                            ? lk_op_lane(batcher->store, &task->demand.op)
-                            : 0;
+        unsigned lane =
+            is_op(task) ? lk_op_lane(batcher->store, &task->args.event.op) : 0;
         lk_task_queue_add(&batcher->lanes[lane].queue, task);
     }
     for (unsigned i = 0; i < batcher->lane_count; i++) {

@@ -23,7 +23,7 @@ LK_MUST_CHECK enum lk_status lk_batcher_start(struct lk_store *store,
 /* After a reload; takes effect from the next batch on. */
 void lk_batcher_set_sweep(struct lk_batcher *batcher,
                           uint64_t sweep_interval_ms);
-/* Hands over all of `tasks` (kinds OP, AWAIT and CLOCK), in order. */
+/* Hands over all of `tasks` (places BATCH and STORE), in order. */
 void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks);
 /*
  * Any thread. One work for each batch: with the operations of lane 0, one after

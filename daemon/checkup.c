@@ -520,8 +520,8 @@ static enum lk_status write_reason(struct lk_buf *out, int proto,
     return lk_pair_number(out, "count", reason->count);
 }
 
-enum lk_status lk_health_write(struct lk_server *server, int proto,
-                               struct lk_buf *out)
+static enum lk_status write_health(struct lk_server *server, int proto,
+                                   struct lk_buf *out)
 {
     struct report report;
 
@@ -537,3 +537,20 @@ enum lk_status lk_health_write(struct lk_server *server, int proto,
     }
     return LK_OK;
 }
+
+LK_ANSWER(health)
+{
+    lk_conn_wrote(conn,
+                  write_health(conn->server, conn->proto, lk_conn_out(conn)));
+}
+
+static const struct lk_command rows[] = {
+    {.name = "HEALTH",
+     .min_args = 1,
+     .max_args = 1,
+     .roles = LK_FOR_ALL,
+     .answer = answer_health,
+     .usage = ""},
+};
+
+LK_COMMAND_GROUP(lk_health_commands, rows);

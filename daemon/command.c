@@ -1,108 +1,49 @@
-/* command.c - the table of commands: who may run which, and how. */
+/*
+ * command.c - finding the row of a command, and starting it.
+ *
+ * A new command is a row in the table of one of the command_*.c files, with its
+ * functions beside it. A new group of commands is a line in `groups`.
+ */
 #include "daemon/args.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    ANYBODY = 0,
-    USE = 1 << LK_ROLE_USE,
-    READ = 1 << LK_ROLE_READ,
-    OPERATE = 1 << LK_ROLE_OPERATE,
-    LOOK = USE | READ | OPERATE,
-    VIEW = READ | OPERATE,
-    MANY = LK_ARGS_MAX,
+    WORDS_MAX = LK_COMMANDS_MAX,
+    ROWS_MAX = 8, /* of one word */
     SLOTS = 128,
-    WORD = 8, /* letters in the longest name */
+    LETTERS = 8, /* in the longest word */
+    USAGE_BYTES = 400,
 };
 
-/* A new command is a row here and a handler; the slots are found at start. */
-static const struct lk_command commands[] = {
-    {"CLAIM", 5, 15, USE, LK_LANE_STORE, lk_run_claim,
-     "tenant scope key fingerprint [OWNER nonce] [TTL ms] [LOCK ms] [WAIT ms] "
-     "[REEXECUTE] [NONEW]"},
-    {"COMPLETE", 8, 12, USE, LK_LANE_STORE, lk_run_complete,
-     "tenant scope key token status headers body [TTL ms] [OMIT reason]"},
-    {"RELEASE", 5, 5, USE, LK_LANE_STORE, lk_run_release,
-     "tenant scope key token"},
-    {"DOUBT", 6, 6, USE, LK_LANE_STORE, lk_run_doubt,
-     "tenant scope key token reason"},
-    {"RETURN", 5, 6, USE, LK_LANE_STORE, lk_run_return,
-     "tenant scope key token [UNSENT]"},
-    {"EXTEND", 6, 6, USE, LK_LANE_STORE, lk_run_extend,
-     "tenant scope key token lock-ms"},
-    {"KEEP", 5, 9, USE | OPERATE, LK_LANE_STORE, lk_run_keep,
-     "tenant scope key ttl-ms [WHO who WHY why]"},
-    {"ACCEPT", 9, 12, USE, LK_LANE_STORE, lk_run_accept,
-     "tenant scope key fingerprint method path headers body [TTL ms] "
-     "[REEXECUTE]"},
-    {"ENQUEUE", 8, 16, USE, LK_LANE_STORE, lk_run_enqueue,
-     "tenant scope key token name target path [METHOD method] [HEADERS "
-     "headers] [BODY body] [DELAY ms]"},
-    {"LOOKUP", 4, 9, LOOK, LK_LANE_READ, lk_run_lookup,
-     "tenant scope key [BODY WHO who WHY why]"},
-    {"FIND", 2, 8, LOOK, LK_LANE_READ, lk_run_find,
-     "[tenant] reference [BODY WHO who WHY why]"},
-    {"AWAIT", 6, 6, USE, LK_LANE_STORE, lk_run_await, "id tenant scope key ms"},
-
-    /* These take answers away that earlier claims have yet to load. */
-    {"RESOLVE", 9, 15, OPERATE, LK_LANE_ALONE, lk_run_resolve,
-     "tenant scope key (RELEASED | COMPLETED status headers body) WHO who WHY "
-     "why [TOKEN token] [RUNNING]"},
-    {"EVICT", 8, 8, OPERATE, LK_LANE_ALONE, lk_run_evict,
-     "tenant scope key WHO who WHY why"},
-
-    {"LIST", 1, 20, VIEW, LK_LANE_READ, lk_run_list,
-     "[STATE state] [ATTENTION ms] [TENANT tenant] [SCOPE scope] [OLDER ms] "
-     "[SINCE ms] [UNTIL ms] [NEWEST] [LIMIT n] [CURSOR cursor]"},
-    {"JOBS", 1, 26, VIEW, LK_LANE_READ, lk_run_jobs,
-     "[STATE state | unfinished] [TARGET target] [TENANT tenant] [REFERENCE "
-     "reference] [PROVIDER id] [OLDER ms] [SINCE ms] [UNTIL ms] [LIMIT n] "
-     "[CURSOR cursor] [WHOLE [WHO who WHY why]]"},
-    {"JOB", 3, 13, OPERATE, LK_LANE_ORDER, lk_run_job,
-     "SHOW id [BODY WHO who WHY why] | (RETRY | DROP | AGAIN) id WHO who WHY "
-     "why [ATTEMPT n] | "
-     "DELIVERED id WHO who WHY why [ATTEMPT n] [PROVIDER id] [STATUS status]"},
-    {"TARGET", 2, 7, OPERATE, LK_LANE_ORDER, lk_run_target,
-     "STATUS [target] | PROBE target | (PAUSE | RESUME) target WHO who WHY "
-     "why"},
-    {"STATS", 1, 2, VIEW, LK_LANE_NONE, lk_run_stats, "[EXPLAIN]"},
-    {"VERIFY", 1, 1, VIEW, LK_LANE_ALONE, lk_run_verify, ""},
-    {"AUDIT", 1, 25, VIEW, LK_LANE_READ, lk_run_audit,
-     "[TENANT tenant] [SCOPE scope] [KEY key] [JOB id] [WHO who] [ACTION "
-     "action] [SINCE ms] [UNTIL ms] [AFTER id] [BEFORE id] [NEWEST] [LIMIT n | "
-     "COUNT]"},
-    {"BACKUP", 6, 6, OPERATE, LK_LANE_ALONE, lk_run_backup,
-     "path WHO who WHY why"},
-    {"EXPORT", 3, 6, OPERATE, LK_LANE_ALONE, lk_run_export,
-     "(BEGIN WHO who WHY why | cursor limit)"},
-    {"CLOCK", 6, 6, OPERATE, LK_LANE_ALONE, lk_run_clock,
-     "ACCEPT WHO who WHY why"},
-
-    {"HEALTH", 1, 1, LOOK, LK_LANE_NONE, lk_run_health, ""},
-    {"PING", 1, 2, LOOK, LK_LANE_NONE, lk_run_ping, "[message]"},
-    {"ECHO", 2, 2, LOOK, LK_LANE_NONE, lk_run_echo, "message"},
-    {"HELLO", 1, 8, ANYBODY, LK_LANE_NONE, lk_run_hello,
-     "[2|3 [AUTH user password] [SETNAME name]]"},
-    {"AUTH", 2, 3, ANYBODY, LK_LANE_NONE, lk_run_auth, "[user] password"},
-    {"SELECT", 2, 2, LOOK, LK_LANE_NONE, lk_run_select, "0"},
-    {"QUIT", 1, 1, ANYBODY, LK_LANE_NONE, lk_run_quit, ""},
-    {"RESET", 1, 1, ANYBODY, LK_LANE_ALONE, lk_run_reset, ""},
-    {"INFO", 1, MANY, LOOK, LK_LANE_NONE, lk_run_info, "[section]"},
-    {"CLIENT", 2, MANY, LOOK, LK_LANE_NONE, lk_run_client,
-     "SETNAME name | GETNAME | ID | INFO | LIST | KILL [ID id] [USER user] "
-     "[ADDR address] [WHO who WHY why] | SETINFO name value"},
-    {"COMMAND", 1, MANY, LOOK, LK_LANE_NONE, lk_run_command, "[COUNT | DOCS]"},
-    {"CONFIG", 2, MANY, LOOK, LK_LANE_NONE, lk_run_config, "GET setting ..."},
+static const struct lk_command_group *const groups[] = {
+    &lk_operation_commands, &lk_lookup_commands,   &lk_job_commands,
+    &lk_target_commands,    &lk_operator_commands, &lk_number_commands,
+    &lk_health_commands,    &lk_session_commands,
 };
 
-enum { COUNT = sizeof(commands) / sizeof(commands[0]) };
-_Static_assert((int)COUNT <= (int)LK_COMMANDS_MAX, "metrics count each row");
+/* ---- Finding a row ------------------------------------------------------- */
+
+/* All rows whose names begin with one word. */
+struct word {
+    struct lk_command_word shown;
+    uint64_t folded;
+    unsigned roles; /* of any of its rows */
+    size_t count;
+    const struct lk_command *rows[ROWS_MAX];
+    const char *second[ROWS_MAX]; /* the second word of the name, or NULL */
+};
+
+static struct word words[WORDS_MAX];
+static size_t word_count;
+static struct word *slots[SLOTS];
 
 /*
- * A name of up to eight letters is one number: its bytes with the bit cleared
- * that tells lower case from upper. Names are letters only, so two words with
- * the same number differ in case at most.
+ * A word of up to eight letters is one number: its bytes with the bit cleared
+ * that distinguishes lower case from upper. Names are letters only, so two
+ * words with the same number differ in case at most.
  */
 static uint64_t fold(struct lk_slice name)
 {
@@ -112,70 +53,95 @@ static uint64_t fold(struct lk_slice name)
     return word & UINT64_C(0xdfdfdfdfdfdfdfdf);
 }
 
-static struct {
-    uint64_t word;
-    const struct lk_command *command;
-} slots[SLOTS];
-
-static size_t slot_of(uint64_t word)
+static struct word **slot_of(uint64_t folded)
 {
-    return (size_t)((word * UINT64_C(0x9e3779b97f4a7c15)) >> 32) % SLOTS;
-}
+    size_t slot =
+        (size_t)((folded * UINT64_C(0x9e3779b97f4a7c15)) >> 32) % SLOTS;
 
-__attribute__((constructor)) static void fill_slots(void)
-{
-    for (size_t i = 0; i < COUNT; i++) {
-        uint64_t word = fold(latchkey_slice(commands[i].name));
-        size_t slot = slot_of(word);
-        while (slots[slot].command) {
-            slot = (slot + 1) % SLOTS;
-        }
-        slots[slot].word = word;
-        slots[slot].command = &commands[i];
-    }
-}
-
-const struct lk_command *lk_command_find(struct lk_slice name)
-{
-    if (name.len == 0 || name.len > WORD) {
-        return NULL;
-    }
-    uint64_t word = fold(name);
-    size_t slot = slot_of(word);
-    while (slots[slot].command && slots[slot].word != word) {
+    while (slots[slot] && slots[slot]->folded != folded) {
         slot = (slot + 1) % SLOTS;
     }
+    return &slots[slot];
+}
+
+static struct word *find_word(struct lk_slice name)
+{
+    if (name.len == 0 || name.len > LETTERS) {
+        return NULL;
+    }
     /* A NUL or a space behind the name has no bit that is left. */
-    const struct lk_command *found = slots[slot].command;
-    return found && strlen(found->name) == name.len ? found : NULL;
+    struct word *found = *slot_of(fold(name));
+    return found && strlen(found->shown.name) == name.len ? found : NULL;
 }
 
-const struct lk_command *lk_command_row(size_t index)
+static struct word *make_word(struct lk_slice name)
 {
-    return index < COUNT ? &commands[index] : NULL;
+    struct word *word = &words[word_count++];
+
+    assert(word_count <= WORDS_MAX && name.len <= LETTERS);
+    memcpy(word->shown.name, name.data, name.len);
+    word->shown.min_args = UINT16_MAX;
+    word->folded = fold(name);
+    *slot_of(word->folded) = word;
+    return word;
 }
 
-static bool is_allowed(struct lk_conn *conn, const struct lk_command *command,
-                       unsigned roles)
+static void add_row(const struct lk_command *row)
 {
-    if (!roles || (roles & conn->roles)) {
-        return true;
+    const char *space = strchr(row->name, ' ');
+    struct lk_slice first = {row->name, space ? (size_t)(space - row->name)
+                                              : strlen(row->name)};
+    struct word *word = find_word(first);
+
+    assert(row->place == LK_PLACE_HERE ? row->answer && !row->parse
+                                       : row->parse && !row->answer);
+    assert(row->place == LK_PLACE_HERE || row->max_args <= LK_TASK_ARGS_MAX);
+    word = word ? word : make_word(first);
+    assert(word->count < ROWS_MAX);
+    word->rows[word->count] = row;
+    word->second[word->count++] = space ? space + 1 : NULL;
+    word->roles |= row->roles;
+    if (row->min_args < word->shown.min_args) {
+        word->shown.min_args = row->min_args;
     }
-    if (!conn->roles) {
-        lk_conn_error(conn, "NOAUTH Authentication required.");
-    } else if (roles & USE) {
-        lk_conn_error(conn,
-                      "NOPERM %s needs the use role: AUTH with the password "
-                      "of the [auth] section, or with a user of the [users] "
-                      "section that has it",
-                      command->name);
-    } else {
-        lk_conn_error(
-            conn, LK_NOPERM, command->name,
-            lk_role_word(roles & READ ? LK_ROLE_READ : LK_ROLE_OPERATE));
+    if (row->max_args > word->shown.max_args) {
+        word->shown.max_args = row->max_args;
     }
-    return false;
 }
+
+__attribute__((constructor)) static void fill_words(void)
+{
+    for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
+        for (size_t j = 0; j < groups[i]->count; j++) {
+            add_row(&groups[i]->rows[j]);
+        }
+    }
+}
+
+const struct lk_command_word *lk_command_word(size_t index)
+{
+    return index < word_count ? &words[index].shown : NULL;
+}
+
+/* The row of two words comes before the one of the first alone. NULL: there is
+ * none for these words. */
+static const struct lk_command *find_row(const struct word *word,
+                                         const struct lk_slice *argv,
+                                         size_t argc)
+{
+    const struct lk_command *first_alone = NULL;
+
+    for (size_t i = 0; i < word->count; i++) {
+        if (!word->second[i]) {
+            first_alone = word->rows[i];
+        } else if (argc > 1 && lk_arg_is(argv[1], word->second[i])) {
+            return word->rows[i];
+        }
+    }
+    return first_alone;
+}
+
+/* ---- Refusing ------------------------------------------------------------ */
 
 static void refuse_unknown(struct lk_conn *conn, struct lk_slice name)
 {
@@ -189,160 +155,176 @@ static void refuse_unknown(struct lk_conn *conn, struct lk_slice name)
                   lk_log_quote(name, shown, sizeof(shown)));
 }
 
-/* Must it wait for those under way, so as not to overtake them in effect or
- * to keep the reader from others? */
-static bool has_to_wait(const struct lk_conn *conn, enum lk_lane lane)
+/* How all rows of the word are used: "JOB SHOW id ... | JOB RETRY id ...". */
+static void write_usage(const struct word *word, char usage[USAGE_BYTES])
 {
-    return conn->head && lane != LK_LANE_NONE &&
-           (lane != conn->lane || lane == LK_LANE_ALONE ||
-            conn->in_reader >= LK_READER_SHARE);
-}
-
-/* Is it one of those that look or change by their first argument, and only
- * looks? It is the reader's then, and for those who may look. */
-static bool only_looks(const struct lk_command *command,
-                       const struct lk_slice *argv, size_t argc)
-{
-    const char *look = command->run == lk_run_job      ? "SHOW"
-                       : command->run == lk_run_target ? "STATUS"
-                                                       : NULL;
-
-    return look && argc > 1 && lk_arg_is(argv[1], look);
-}
-
-/* The courier asks a service, which orders must not overtake. */
-static bool takes_long(const struct lk_command *command,
-                       const struct lk_slice *argv, size_t argc)
-{
-    return command->run == lk_run_target && argc > 1 &&
-           lk_arg_is(argv[1], "PROBE");
-}
-
-/* May it run, as it is and here? */
-static bool is_welcome(struct lk_conn *conn, const struct lk_command *command,
-                       bool looks, size_t argc)
-{
-    if (!is_allowed(conn, command, looks ? VIEW : command->roles)) {
-        return false;
+    usage[0] = '\0';
+    for (size_t i = 0; i < word->count; i++) {
+        size_t len = strlen(usage);
+        snprintf(usage + len, USAGE_BYTES - len, "%s%s%s%s", i ? " | " : "",
+                 word->rows[i]->name, *word->rows[i]->usage ? " " : "",
+                 word->rows[i]->usage);
     }
-    if (argc < command->min_args || argc > command->max_args) {
+}
+
+static void refuse_count(struct lk_conn *conn, const struct word *word,
+                         const struct lk_command *command)
+{
+    char usage[USAGE_BYTES];
+
+    if (command && strchr(command->name, ' ')) {
+        snprintf(usage, sizeof(usage), "%s %s", command->name, command->usage);
+    } else {
+        write_usage(word, usage);
+    }
+    lk_conn_error(conn, "ERR wrong number of arguments for '%s' command: %s",
+                  command ? command->name : word->shown.name, usage);
+}
+
+/* The second word is none of those that the first may have. */
+static void refuse_second_word(struct lk_conn *conn, const struct word *word,
+                               struct lk_slice second)
+{
+    char shown[64];
+    char known[128] = "";
+
+    for (size_t i = 0; i < word->count; i++) {
+        size_t len = strlen(known);
+        snprintf(known + len, sizeof(known) - len, "%s%s",
+                 i == 0                ? ""
+                 : i + 1 < word->count ? ", "
+                                       : " or ",
+                 word->second[i]);
+    }
+    lk_conn_error(conn, "ERR %s: the action must be %s, not %s",
+                  word->shown.name, known,
+                  lk_log_quote(second, shown, sizeof(shown)));
+}
+
+/* `name`: what it is that needs one of the roles. */
+static bool check_roles(struct lk_conn *conn, const char *name, unsigned roles)
+{
+    if (!roles || (roles & conn->roles)) {
+        return true;
+    }
+    if (!conn->roles) {
+        lk_conn_error(conn, "NOAUTH Authentication required.");
+    } else if (roles & LK_FOR_USE) {
         lk_conn_error(conn,
-                      "ERR wrong number of arguments for '%s' command: %s %s",
-                      command->name, command->name, command->usage);
-        return false;
+                      "NOPERM %s needs the use role: AUTH with the password "
+                      "of the [auth] section, or with a user of the [users] "
+                      "section that has it",
+                      name);
+    } else {
+        lk_conn_error(
+            conn, LK_NOPERM, name,
+            lk_role_word(roles & LK_FOR_READ ? LK_ROLE_READ : LK_ROLE_OPERATE));
     }
-    if (conn->server->config.courier_only &&
-        (command->roles & (USE | READ)) == USE) {
-        lk_conn_error(conn, "ERR this daemon only delivers jobs");
-        return false;
-    }
-    return true;
+    return false;
 }
 
-/* The commands of a lane need the store, but for RESET. */
+/* All but what is answered here needs the store. */
 static bool check_store(struct lk_conn *conn, const struct lk_command *command)
 {
     struct lk_server *server = conn->server;
 
-    if (server->store || command->lane == LK_LANE_NONE ||
-        command->run == lk_run_reset) {
+    if (server->store || command->place == LK_PLACE_HERE) {
         return true;
     }
-    if (command->run == lk_run_claim || command->run == lk_run_accept) {
-        server->metrics.claims_unavailable++;
-    }
+    server->metrics.claims_unavailable += command->claims;
     lk_conn_error(conn, "UNAVAILABLE %s", server->opening.trouble);
     return false;
+}
+
+/* May it run, as it is and here? False: it has sent an error. `command` is NULL
+ * if the word has no row for these words. */
+static bool check_command(struct lk_conn *conn, const struct word *word,
+                          const struct lk_command *command,
+                          const struct lk_slice *argv, size_t argc)
+{
+    if (!check_roles(conn, command ? command->name : word->shown.name,
+                     command ? command->roles : word->roles)) {
+        return false;
+    }
+    if (!command && argc > 1) {
+        refuse_second_word(conn, word, argv[1]);
+        return false;
+    }
+    if (!command || argc < command->min_args || argc > command->max_args) {
+        refuse_count(conn, word, command);
+        return false;
+    }
+    if (conn->server->config.courier_only &&
+        (command->roles & (LK_FOR_USE | LK_FOR_READ)) == LK_FOR_USE) {
+        lk_conn_error(conn, "ERR this daemon only delivers jobs");
+        return false;
+    }
+    return check_store(conn, command);
+}
+
+/* ---- Running ------------------------------------------------------------- */
+
+/* Must it wait for those in progress, so as not to overtake them in effect or
+ * to keep the reader from others? */
+static bool has_to_wait(const struct lk_conn *conn,
+                        const struct lk_command *command)
+{
+    if (!conn->head || !command) {
+        return false;
+    }
+    return command->alone || (command->place != LK_PLACE_HERE &&
+                              (command->place != conn->place ||
+                               conn->in_reader >= LK_READER_SHARE));
+}
+
+/* The words are copied once, into the task; what `parse` reads stays valid. */
+static void start_task(struct lk_conn *conn, const struct lk_command *command,
+                       const struct lk_slice *argv, size_t argc)
+{
+    struct lk_slice own[LK_TASK_ARGS_MAX];
+    struct lk_task *task = lk_task_make(conn, command, argv, argc, own);
+
+    if (!task) {
+        lk_conn_error(conn, "UNAVAILABLE out of memory");
+    } else if (!command->parse(conn, task, own, argc)) {
+        lk_task_free(conn->server, task);
+    } else if (command->place == LK_PLACE_BATCH) {
+        lk_operation_start(conn, task);
+    } else {
+        lk_conn_push(conn, task);
+        conn->hold = command->alone;
+        lk_task_send(conn->server, task, command->place);
+    }
 }
 
 bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
                     size_t argc)
 {
     struct lk_metrics *metrics = &conn->server->metrics;
-    const struct lk_command *command = lk_command_find(argv[0]);
+    const struct word *word = find_word(argv[0]);
 
-    if (!command) {
+    if (!word) {
         metrics->commands++;
         refuse_unknown(conn, argv[0]);
         return true;
     }
-    bool looks = only_looks(command, argv, argc);
-    enum lk_lane lane = looks                             ? LK_LANE_READ
-                        : takes_long(command, argv, argc) ? LK_LANE_ALONE
-                                                          : command->lane;
-    if (has_to_wait(conn, lane)) {
+    const struct lk_command *command = find_row(word, argv, argc);
+    if (has_to_wait(conn, command)) {
         return false;
     }
     metrics->commands++;
-    metrics->by_command[command - commands]++;
+    metrics->by_command[word - words]++;
     conn->commands++;
-    conn->command = command;
-    conn->command_lane = lane;
+    conn->command = command ? command : word->rows[0];
     conn->again = false;
-    if (is_welcome(conn, command, looks, argc) && check_store(conn, command)) {
-        command->run(conn, argv, argc);
+    if (check_command(conn, word, command, argv, argc)) {
+        if (command->place == LK_PLACE_HERE) {
+            command->answer(conn, argv, argc);
+        } else {
+            start_task(conn, command, argv, argc);
+        }
     }
     metrics->commands -= conn->again;
-    metrics->by_command[command - commands] -= conn->again;
+    metrics->by_command[word - words] -= conn->again;
     return !conn->again;
-}
-
-static void hand_over(struct lk_server *server, struct lk_task *task)
-{
-    switch (task->demand.kind) {
-    case LK_TASK_CLOCK:
-    case LK_TASK_BACKUP: /* an export: only to be noted */
-        lk_task_queue_add(&server->to_store, task);
-        break;
-    case LK_TASK_LOOKUP:
-    case LK_TASK_FIND:
-    case LK_TASK_LIST:
-    case LK_TASK_AUDIT:
-    case LK_TASK_EXPORT:
-    case LK_TASK_JOBS:
-    case LK_TASK_JOB:
-    case LK_TASK_TARGETS:
-        task->loading = true;
-        task->conn->in_reader++;
-        lk_task_queue_add(&server->to_reader, task);
-        break;
-    case LK_TASK_ORDER:
-        lk_task_queue_add(&server->to_order, task);
-        break;
-    case LK_TASK_PROBE:
-        lk_probe_give(server, task);
-        break;
-    default:
-        break;
-    }
-}
-
-void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand)
-{
-    struct lk_server *server = conn->server;
-    bool is_chore = demand->kind == LK_TASK_VERIFY ||
-                    (demand->kind == LK_TASK_BACKUP && !demand->list.whole);
-    struct lk_task *task = lk_task_make(conn, demand);
-    enum lk_status status = task ? LK_OK : LK_NOMEM;
-
-    if (!status && is_chore) {
-        status = lk_chore_start(server, task);
-    }
-    if (status) {
-        if (task) {
-            lk_task_free(server, task);
-        } else if (demand->kind == LK_TASK_TARGETS) {
-            lk_targets_view_free(demand->view);
-        }
-        lk_conn_error(conn, "ERR %s: %s", conn->command->name,
-                      status == LK_BUSY ? "a verify or backup is running; "
-                                          "come back when it is done"
-                                        : latchkey_status_text(status));
-        return;
-    }
-    lk_conn_push(conn, task, conn->command_lane);
-    conn->hold = conn->command_lane == LK_LANE_ALONE;
-    if (!is_chore) {
-        hand_over(server, task);
-    }
 }

@@ -1,12 +1,113 @@
-/* command_jobs.c - jobs and targets as operators see and order them. */
+/*
+ * command_jobs.c - jobs as operators see them (JOBS, JOB SHOW), and what they
+ * order about jobs and targets.
+ *
+ * Job actions that come while one job batch is made durable form the next: only
+ * one such batch is with the store at a time.
+ */
 #include "daemon/args.h"
+#include "daemon/batcher.h"
+#include "daemon/reply.h"
 
-enum { LIST_MOST = 1000, LIST_USUAL = 100 };
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LIST_MOST = 1000,
+    LIST_USUAL = 100,
+    ACTIONS_MOST = 256, /* in one job batch */
+    PAIRS = 21,
+    WHOLE_PAIRS = PAIRS + 4,
+    PAGE_BYTES = 4 << 20, /* a page of large jobs ends in time */
+    HISTORY_BODY = 1024,  /* of a response, as stores keep it in a history */
+};
+
+/* ---- A job as a reply ---------------------------------------------------- */
+
+/* A request runs under its operation's own key; it has none of its own. */
+static enum lk_status pair_key(struct lk_buf *out, const struct lk_store *store,
+                               const struct lk_job *job)
+{
+    char key[LK_JOB_KEY + 1] = "";
+
+    if (job->name.len) {
+        lk_job_key(store->reference_secret, job, key);
+    }
+    return lk_pair_bytes(out, "downstream-key", latchkey_slice(key));
+}
+
+/* A mark is made before a call: it shows nothing any more once the end has said
+ * that nothing has ever been sent. */
+static bool may_have_left(const struct lk_job *job)
+{
+    return job->called && (job->sent || job->state == LK_JOB_LEASED);
+}
+
+static enum lk_status write_job_pairs(struct lk_buf *out,
+                                      const struct lk_store *store,
+                                      const struct lk_job *job)
+{
+    W(lk_pair_number(out, "id", job->id));
+    W(lk_resp_bulk(out, LK_SLICE("reference")));
+    W(lk_write_reference(out, store, job->number));
+    W(lk_pair_name(out, job->operation));
+    W(lk_pair_bytes(out, "name", job->name));
+    W(lk_pair_bytes(out, "target", job->target));
+    W(lk_pair_bytes(out, "method", job->method));
+    W(lk_pair_bytes(out, "path", job->path));
+    W(lk_pair_bytes(out, "state",
+                    latchkey_slice(lk_job_state_word(job->state))));
+    W(lk_pair_number(out, "attempts", job->attempts));
+    W(lk_pair_number(out, "forgiven", job->forgiven));
+    W(lk_pair_number(out, "called", may_have_left(job)));
+    W(lk_pair_number(out, "sent", job->sent));
+    W(lk_pair_number(out, "created-ms", job->created_ms));
+    W(lk_pair_number(out, "due-ms", job->due_ms));
+    W(lk_pair_number(out, "ended-ms", job->ended_ms));
+    W(lk_pair_number(out, "status", job->status));
+    W(lk_pair_bytes(out, "provider-id", job->provider_id));
+    W(lk_pair_bytes(out, "reason", job->reason));
+    return pair_key(out, store, job);
+}
+
+static enum lk_status write_job_sizes(struct lk_buf *out,
+                                      const struct lk_job *job)
+{
+    W(lk_pair_number(out, "headers-bytes", job->headers.len));
+    W(lk_pair_number(out, "body-bytes", job->body.len));
+    W(lk_pair_number(out, "answer-headers-bytes", job->answer.headers.len));
+    return lk_pair_number(out, "answer-body-bytes", job->answer.body.len);
+}
+
+static enum lk_status write_job_whole(struct lk_buf *out,
+                                      const struct lk_job *job,
+                                      enum lk_shown shown)
+{
+    if (shown == LK_SHOW_SIZES) {
+        return write_job_sizes(out, job);
+    }
+    W(lk_pair_bytes(out, "headers", job->headers));
+    W(lk_pair_bytes(out, "body", job->body));
+    W(lk_pair_bytes(out, "answer-headers", job->answer.headers));
+    return lk_pair_bytes(out, "answer-body", job->answer.body);
+}
+
+static enum lk_status write_job(struct lk_buf *out,
+                                const struct lk_store *store, int proto,
+                                const struct lk_job *job, enum lk_shown shown)
+{
+    bool whole = shown != LK_SHOW_BYTES;
+
+    W(lk_resp_map(out, proto, whole ? WHOLE_PAIRS : PAIRS));
+    W(write_job_pairs(out, store, job));
+    return whole ? write_job_whole(out, job, shown) : LK_OK;
+}
 
 /* ---- JOBS ---------------------------------------------------------------- */
 
-static bool read_state(struct lk_conn *conn, struct lk_slice word,
-                       struct lk_jobs_query *query)
+static bool read_job_state(struct lk_conn *conn, struct lk_slice word,
+                           struct lk_jobs_query *query)
 {
     query->any_state = !word.len;
     query->unfinished = lk_arg_is(word, "unfinished");
@@ -32,50 +133,36 @@ static bool read_reference(struct lk_conn *conn, struct lk_slice text,
     return false;
 }
 
-/* The requests' target has a name that no other can have. */
-static bool read_target(struct lk_conn *conn, struct lk_slice name)
-{
-    const char *fault = lk_target_name_fault(name);
-
-    if (!name.len || !fault ||
-        latchkey_slice_equal(name, LK_SLICE(LK_TARGET_GATEWAY))) {
-        return true;
-    }
-    lk_arg_error(conn, "the target's name", fault, name);
-    return false;
-}
-
 /* WHOLE shows sizes; with WHO and WHY, which come first, bodies. */
-static bool read_look(struct lk_conn *conn, const struct lk_option *options,
-                      bool whole, struct lk_signature *signature,
-                      struct lk_demand *demand)
+static bool read_whole(struct lk_conn *conn, struct lk_task *task,
+                       const struct lk_option *options)
 {
     if (!options[0].given && !options[1].given) {
         return true;
     }
-    if (!whole) {
+    if (!task->args.jobs.whole) {
         lk_conn_error(conn, "ERR JOBS: WHO and WHY are for WHOLE");
         return false;
     }
     return lk_arg_needs(conn, &options[0]) && lk_arg_needs(conn, &options[1]) &&
-           lk_arg_looks(conn, "WHOLE", signature, demand);
+           lk_arg_bodies(conn, task, "WHOLE", *options[0].to.bytes,
+                         *options[1].to.bytes);
 }
 
-LK_COMMAND_HANDLER(jobs)
+LK_PARSE(jobs)
 {
-    struct lk_demand demand = {.kind = LK_TASK_JOBS};
-    struct lk_jobs_query *query = &demand.jobs;
-    struct lk_signature signature = {0};
+    struct lk_jobs_query *query = &task->args.jobs;
+    struct lk_slice who = {0}, why = {0};
     struct lk_slice state = {0};
     struct lk_slice reference = {0};
     uint64_t limit = LIST_USUAL;
     struct lk_option options[] = {
-        LK_SIGNATURE(&signature),
+        LK_SIGNATURE(&who, &why),
         LK_BYTES("STATE", 1, 32, &state),
-        LK_BYTES("TARGET", 1, LK_TARGET_NAME_MAX, &demand.op.reason),
-        LK_BYTES("TENANT", 1, LK_TENANT_MAX, &demand.op.name.tenant),
+        LK_BYTES("TARGET", 1, LK_TARGET_NAME_MAX, &query->target),
+        LK_BYTES("TENANT", 1, LK_TENANT_MAX, &query->tenant),
         LK_BYTES("REFERENCE", 1, 32, &reference),
-        LK_BYTES("PROVIDER", 1, LK_PROVIDER_ID_MAX, &demand.op.owner),
+        LK_BYTES("PROVIDER", 1, LK_PROVIDER_ID_MAX, &query->provider_id),
         LK_NUMBER("OLDER", 0, INT64_MAX, &query->older_than_ms),
         LK_NUMBER("SINCE", 0, INT64_MAX, &query->since_ms),
         LK_NUMBER("UNTIL", 0, INT64_MAX, &query->until_ms),
@@ -84,159 +171,530 @@ LK_COMMAND_HANDLER(jobs)
         LK_FLAG("WHOLE", &query->whole),
     };
 
-    if (lk_arg_keeps_jobs(conn) &&
-        lk_arg_options(conn, argv, argc, 1, options, 13) &&
-        read_look(conn, options, query->whole, &signature, &demand) &&
-        read_state(conn, state, query) && read_target(conn, demand.op.reason) &&
-        read_reference(conn, reference, &query->number)) {
-        query->limit = limit;
-        lk_command_queue(conn, &demand);
+    if (!lk_arg_keeps_jobs(conn) ||
+        !lk_arg_options(conn, argv, argc, 1, options, 13) ||
+        !read_whole(conn, task, options) ||
+        !read_job_state(conn, state, query) ||
+        !lk_arg_target(conn, query->target) ||
+        !read_reference(conn, reference, &query->number)) {
+        return false;
+    }
+    query->limit = limit;
+    return true;
+}
+
+/* Rows are written behind each other first: the count is in front of them. */
+struct job_rows {
+    const struct lk_store *store;
+    int proto;
+    enum lk_shown shown;
+    struct lk_buf text;
+    size_t count;
+    uint64_t first; /* ids */
+    uint64_t last;
+    bool full;
+    enum lk_status status;
+};
+
+static bool add_job(void *context, const struct lk_job *job)
+{
+    struct job_rows *rows = context;
+
+    rows->status =
+        write_job(&rows->text, rows->store, rows->proto, job, rows->shown);
+    rows->first = rows->count++ ? rows->first : job->id;
+    rows->last = job->id;
+    rows->full = rows->text.len >= PAGE_BYTES;
+    return !rows->status && !rows->full;
+}
+
+static enum lk_status write_job_rows(struct lk_buf *out,
+                                     const struct job_rows *rows)
+{
+    W(lk_resp_array(out, rows->count));
+    return latchkey_buf_add_slice(out, latchkey_buf_slice(&rows->text));
+}
+
+/* One entry for a page; the tenant is that of the filter. */
+static enum lk_status note_page(struct lk_task *task,
+                                const struct lk_store *store,
+                                const struct job_rows *rows)
+{
+    struct lk_name name = {.tenant = task->args.jobs.tenant};
+    char action[80];
+
+    if (rows->count == 1) {
+        return lk_note_bodies(task, store, "job look", name, 0, rows->first);
+    }
+    snprintf(action, sizeof(action), "look jobs %llu to %llu",
+             (unsigned long long)rows->first, (unsigned long long)rows->last);
+    return lk_note_bodies(task, store, action, name, 0, 0);
+}
+
+static enum lk_status write_jobs(struct lk_task *task,
+                                 const struct lk_store *store,
+                                 const struct job_rows *rows, uint64_t next)
+{
+    W(lk_resp_array(&task->text, 2));
+    W(lk_resp_integer(&task->text, (int64_t)next));
+    W(write_job_rows(&task->text, rows));
+    return rows->shown == LK_SHOW_WHOLE && rows->count
+               ? note_page(task, store, rows)
+               : LK_OK;
+}
+
+static enum lk_status run_jobs(struct lk_task *task, struct lk_store *store)
+{
+    const struct lk_jobs_query *query = &task->args.jobs;
+    struct job_rows rows = {.store = store,
+                            .proto = task->proto,
+                            .shown = task->bodies   ? LK_SHOW_WHOLE
+                                     : query->whole ? LK_SHOW_SIZES
+                                                    : LK_SHOW_BYTES};
+    uint64_t next = 0;
+    enum lk_status status =
+        store->class->jobs(store, query, add_job, &rows, &next);
+
+    if (rows.full) {
+        next = rows.last; /* a cursor is the id before */
+    }
+    if (rows.status) {
+        status = rows.status;
+    } else if (status) {
+        status = lk_reply_unavailable(&task->text, status, NULL);
+    } else {
+        status = write_jobs(task, store, &rows, next);
+    }
+    latchkey_buf_free(&rows.text);
+    return status;
+}
+
+/* ---- JOB SHOW ------------------------------------------------------------ */
+
+LK_PARSE(job_show)
+{
+    return lk_arg_keeps_jobs(conn) &&
+           lk_arg_number(conn, "id", argv[2], 1, INT64_MAX,
+                         &task->args.job_id) &&
+           lk_arg_body_option(conn, task, argv, argc, 3);
+}
+
+static enum lk_status write_attempt(struct lk_buf *out, int proto,
+                                    const struct lk_attempt *attempt,
+                                    enum lk_shown shown)
+{
+    W(lk_resp_map(out, proto, 6));
+    W(lk_pair_number(out, "number", attempt->number));
+    W(lk_pair_number(out, "ended-ms", attempt->ended_ms));
+    W(lk_pair_number(out, "status", attempt->status));
+    W(lk_pair_number(out, "called", attempt->called));
+    W(lk_pair_bytes(out, "reason", attempt->reason));
+    return shown == LK_SHOW_WHOLE
+               ? lk_pair_bytes(out, "body", attempt->body)
+               : lk_pair_number(out, "body-bytes", attempt->body.len);
+}
+
+static bool add_attempt(void *context, const struct lk_attempt *attempt)
+{
+    struct job_rows *rows = context;
+
+    rows->status =
+        write_attempt(&rows->text, rows->proto, attempt, rows->shown);
+    rows->count++;
+    return !rows->status;
+}
+
+/* The last attempt is in the job itself, unless the job goes on. */
+static void add_last_attempt(struct job_rows *history, const struct lk_job *job)
+{
+    struct lk_slice body = job->answer.body;
+    struct lk_attempt last = {
+        .number = job->attempts,
+        .ended_ms = job->ended_ms,
+        .status = job->status,
+        .called = may_have_left(job),
+        .reason = job->reason,
+        .body = {body.data, body.len < HISTORY_BODY ? body.len : HISTORY_BODY},
+    };
+    bool goes_on = job->state == LK_JOB_WAITING || job->state == LK_JOB_LEASED;
+
+    if (!history->status && job->attempts && !goes_on) {
+        (void)add_attempt(history, &last); /* the rows keep its status */
     }
 }
 
-/* ---- JOB ----------------------------------------------------------------- */
-
-static void show_job(struct lk_conn *conn, const struct lk_slice *argv,
-                     size_t argc)
+static enum lk_status write_shown(struct lk_task *task,
+                                  struct job_rows *history,
+                                  const struct lk_job *job)
 {
-    struct lk_demand demand = {.kind = LK_TASK_JOB};
-    struct lk_signature signature = {0};
+    struct lk_buf *out = &task->text;
 
-    if (lk_arg_number(conn, "id", argv[2], 1, INT64_MAX, &demand.op.token) &&
-        lk_arg_look(conn, argv, argc, 3, &signature, &demand)) {
-        lk_command_queue(conn, &demand);
-    }
+    W(lk_resp_map(out, task->proto, WHOLE_PAIRS + 1));
+    W(write_job_pairs(out, history->store, job));
+    W(write_job_whole(out, job, history->shown));
+    W(lk_resp_bulk(out, LK_SLICE("history")));
+    return write_job_rows(out, history);
 }
 
-static const struct {
-    const char *word;
-    enum lk_job_action_kind order;
-} job_orders[] = {{"RETRY", LK_ACTION_RETRY},
-                  {"DROP", LK_ACTION_DROP},
-                  {"AGAIN", LK_ACTION_AGAIN},
-                  {"DELIVERED", LK_ACTION_DELIVERED}};
-
-static bool read_order(struct lk_conn *conn, struct lk_slice word,
-                       enum lk_job_action_kind *order)
+static enum lk_status run_job_show(struct lk_task *task, struct lk_store *store)
 {
-    for (size_t i = 0; i < sizeof(job_orders) / sizeof(job_orders[0]); i++) {
-        if (lk_arg_is(word, job_orders[i].word)) {
-            *order = job_orders[i].order;
-            return true;
+    struct job_rows history = {.store = store,
+                               .proto = task->proto,
+                               .shown = task->bodies ? LK_SHOW_WHOLE
+                                                     : LK_SHOW_SIZES};
+    struct lk_job job = {0};
+    enum lk_status status = store->class->job(store, task->args.job_id, &job,
+                                              add_attempt, &history);
+
+    if (!status) {
+        add_last_attempt(&history, &job);
+    }
+    if (history.status) {
+        status = history.status;
+    } else if (status == LK_NOT_FOUND) {
+        status = lk_resp_nil(&task->text, task->proto);
+    } else if (status) {
+        status = lk_reply_unavailable(&task->text, status, NULL);
+    } else {
+        status = write_shown(task, &history, &job);
+        if (!status && task->bodies) {
+            status = lk_note_bodies(task, store, "job look", job.operation, 0,
+                                    job.id);
         }
     }
-    lk_arg_error(conn, "the action",
-                 "must be SHOW, RETRY, DROP, AGAIN or DELIVERED", word);
-    return false;
+    latchkey_buf_free(&history.text);
+    lk_job_free(&job);
+    return status;
 }
 
-LK_COMMAND_HANDLER(job)
+/* ---- Job actions --------------------------------------------------------- */
+
+/* `known`: how many of the options this action has. */
+static bool read_job_action(struct lk_conn *conn, struct lk_task *task,
+                            const struct lk_slice *argv, size_t argc,
+                            enum lk_job_action_kind kind, size_t known)
 {
-    struct lk_demand demand = {.kind = LK_TASK_ORDER};
-    struct lk_job_action *order = &demand.order;
-    struct lk_signature signature = {0};
+    struct lk_job_action *action = &task->args.action.action;
+    struct lk_slice who = {0}, why = {0};
     uint64_t attempt = 0;
     uint64_t status = 0;
     struct lk_option options[] = {
-        LK_SIGNATURE(&signature),
+        LK_SIGNATURE(&who, &why),
         LK_NUMBER("ATTEMPT", 1, UINT32_MAX, &attempt),
-        LK_BYTES("PROVIDER", 1, LK_PROVIDER_ID_MAX, &demand.op.reason),
+        LK_BYTES("PROVIDER", 1, LK_PROVIDER_ID_MAX, &action->provider_id),
         LK_NUMBER("STATUS", LK_STATUS_MIN, LK_STATUS_MAX, &status),
     };
 
-    if (!lk_arg_keeps_jobs(conn)) {
-        return;
+    action->order = kind;
+    if (!lk_arg_keeps_jobs(conn) ||
+        !lk_arg_number(conn, "id", argv[2], 1, INT64_MAX, &action->id) ||
+        !lk_arg_signed(conn, task, argv, argc, 3, options, known) ||
+        !lk_arg_printable(conn, "PROVIDER", action->provider_id)) {
+        return false;
     }
-    if (lk_arg_is(argv[1], "SHOW")) {
-        show_job(conn, argv, argc);
-        return;
+    action->attempt = (unsigned)attempt;
+    action->status = (unsigned)status;
+    return true;
+}
+
+LK_PARSE(job_retry)
+{
+    return read_job_action(conn, task, argv, argc, LK_ACTION_RETRY, 3);
+}
+
+LK_PARSE(job_drop)
+{
+    return read_job_action(conn, task, argv, argc, LK_ACTION_DROP, 3);
+}
+
+LK_PARSE(job_again)
+{
+    return read_job_action(conn, task, argv, argc, LK_ACTION_AGAIN, 3);
+}
+
+LK_PARSE(job_delivered)
+{
+    return read_job_action(conn, task, argv, argc, LK_ACTION_DELIVERED, 5);
+}
+
+static const char *needed_state(enum lk_job_action_kind kind)
+{
+    switch (kind) {
+    case LK_ACTION_RETRY:
+        return "only a dead or waiting one can be tried again";
+    case LK_ACTION_DROP:
+        return "only one that waits, is dead or uncertain can be dropped";
+    case LK_ACTION_DELIVERED:
+        return "only one that waits, is uncertain or dead can be called "
+               "delivered";
+    case LK_ACTION_AGAIN:
+        return "only an uncertain or dead one can be called again";
+    case LK_ACTION_PAUSE:
+    case LK_ACTION_RESUME:
+        break;
     }
-    if (!read_order(conn, argv[1], &order->order) ||
-        !lk_arg_number(conn, "id", argv[2], 1, INT64_MAX, &order->id)) {
-        return;
+    return "there is no such target";
+}
+
+static enum lk_status refuse_action(struct lk_buf *out,
+                                    const struct lk_job_action *action)
+{
+    struct lk_buf message = {0};
+    enum lk_status status;
+
+    if (action->status_out == LK_BUSY) {
+        return lk_resp_error(
+            out, LK_SLICE("ERR JOB: this is the request of an operation; "
+                          "RESOLVE the operation, and its request is settled"));
     }
-    size_t known = order->order == LK_ACTION_DELIVERED ? 5 : 3;
-    if (lk_arg_signed(conn, argv, argc, 3, options, known, &signature,
-                      &demand.op) &&
-        lk_arg_printable(conn, "PROVIDER", demand.op.reason)) {
-        order->attempt = (unsigned)attempt;
-        order->status = (unsigned)status;
-        lk_command_queue(conn, &demand);
+    if (action->status_out == LK_DENIED) {
+        return lk_resp_error(
+            out, LK_SLICE("ERR JOB: it was sent, and the service may have "
+                          "forgotten its key since (key_life), so that another "
+                          "call could be a second one; find out whether it "
+                          "has happened, then DELIVERED or AGAIN "
+                          "(latchkey resolve --job ID --delivered or "
+                          "--again)"));
+    }
+    status = latchkey_buf_printf(
+        &message, "ERR JOB: the job is %s; %s%s",
+        lk_job_state_word(action->state), needed_state(action->order),
+        action->attempt ? ", and only if its last attempt is the one given"
+                        : "");
+    if (!status) {
+        status = lk_resp_error(out, latchkey_buf_slice(&message));
+    }
+    latchkey_buf_free(&message);
+    return status;
+}
+
+static enum lk_status write_action(struct lk_buf *out, int proto,
+                                   const struct lk_job_action *action)
+{
+    switch (action->status_out) {
+    case LK_OK:
+        return lk_resp_simple(out, "OK");
+    case LK_NOT_FOUND:
+        return lk_resp_nil(out, proto);
+    case LK_INVALID:
+    case LK_BUSY:
+    case LK_DENIED:
+        return refuse_action(out, action);
+    default:
+        return lk_reply_unavailable(out, action->status_out, NULL);
     }
 }
 
-/* ---- TARGET -------------------------------------------------------------- */
-
-static void show_targets(struct lk_conn *conn, const struct lk_slice *argv,
-                         size_t argc)
+static void log_action(const struct lk_task *task,
+                       const struct lk_job_action *action)
 {
-    struct lk_demand demand = {.kind = LK_TASK_TARGETS};
+    static const char *const actions[] = {
+        [LK_ACTION_RETRY] = "job retry",
+        [LK_ACTION_DROP] = "job drop",
+        [LK_ACTION_DELIVERED] = "job delivered",
+        [LK_ACTION_AGAIN] = "job again",
+        [LK_ACTION_PAUSE] = "target pause",
+        [LK_ACTION_RESUME] = "target resume",
+    };
+    char about[LK_TARGET_NAME_MAX + 16];
 
-    if (argc > 3) {
-        lk_arg_error(conn, "the last word", "is one too many", argv[3]);
-        return;
+    if (action->target.len) {
+        snprintf(about, sizeof(about), "target=%.*s", (int)action->target.len,
+                 action->target.data);
+    } else {
+        snprintf(about, sizeof(about), "job=%llu",
+                 (unsigned long long)action->id);
     }
-    if (argc > 2) {
-        demand.op.reason = argv[2];
-        if (!read_target(conn, argv[2])) {
-            return;
+    lk_operator_log(task->signature, latchkey_slice(actions[action->order]),
+                    about);
+}
+
+/* Store thread, for each action of a job batch. What was called again may be
+ * uncertain again: a second order without an attempt would be about something
+ * else. */
+enum lk_status lk_action_run(struct lk_task *task, struct lk_store *store)
+{
+    const struct lk_action_args *args = &task->args.action;
+    const struct lk_job_action *action = &args->action;
+    bool target =
+        action->order == LK_ACTION_PAUSE || action->order == LK_ACTION_RESUME;
+
+    if (args->failure) {
+        return lk_reply_failure(
+            &task->text, args->failure, args->error,
+            target ? "send the same again"
+                   : "look at the job before you send it again, with its "
+                     "ATTEMPT");
+    }
+    if (!action->status_out) {
+        log_action(task, action);
+    }
+    return write_action(&task->text, task->proto, action);
+}
+
+/* One job batch of actions. Belongs to the store until it is done. */
+struct action_batch {
+    struct lk_job_batch job_batch;
+    struct lk_store *store;
+    struct lk_returns *returns;
+    struct lk_task_queue tasks; /* in the order of `actions` */
+    struct lk_key_life *lives;
+    struct lk_job_action actions[];
+};
+
+/* Store thread: each task gets its result, and goes back. */
+static void finish_actions(struct lk_job_batch *job_batch)
+{
+    struct action_batch *batch = job_batch->context;
+    const struct lk_job_action *action = batch->actions;
+
+    for (struct lk_task *task = batch->tasks.head; task; task = task->next) {
+        task->args.action = (struct lk_action_args){
+            .action = *action++,
+            .failure = job_batch->status,
+            .error = job_batch->error,
+        };
+        lk_task_run(task, batch->store);
+    }
+    lk_returns_give(batch->returns, &batch->tasks, NULL);
+    lk_job_batch_clear(job_batch);
+    free(batch->lives);
+    free(batch);
+}
+
+/* Of the targets with keys; a copy, because the settings may change while the
+ * store is at work. */
+static struct lk_key_life *copy_lives(const struct lk_targets *targets,
+                                      size_t *count)
+{
+    size_t name_size = LK_TARGET_NAME_MAX + 1;
+    struct lk_key_life *lives =
+        calloc(targets->count + 1, sizeof(*lives) + name_size);
+    char *name = (char *)(lives + targets->count);
+
+    *count = 0;
+    for (size_t i = 0; lives && i < targets->count; i++) {
+        const struct lk_target *target = &targets->targets[i];
+        if (target->honours && target->key_life_ms) {
+            memcpy(name, target->name, strlen(target->name) + 1);
+            lives[(*count)++] =
+                (struct lk_key_life){latchkey_slice(name), target->key_life_ms};
+            name += name_size;
         }
     }
-    demand.view = lk_targets_view_make(conn->server);
-    if (!demand.view) {
-        lk_conn_error(conn, "UNAVAILABLE out of memory");
-        return;
-    }
-    lk_command_queue(conn, &demand);
+    return lives;
 }
 
-static void probe_target(struct lk_conn *conn, const struct lk_slice *argv,
-                         size_t argc)
+/* Without memory each gets an empty text, and its connection is closed. */
+static void give_up_actions(struct lk_server *server)
 {
-    struct lk_demand demand = {.kind = LK_TASK_PROBE};
-
-    if (argc != 3) {
-        lk_conn_error(conn, "ERR TARGET: PROBE needs a target, and no more");
-        return;
+    for (struct lk_task *task = server->to_actions.head; task;
+         task = task->next) {
+        task->status = LK_NOMEM;
+        server->actions_sent++;
     }
-    demand.op.reason = argv[2];
-    if (read_target(conn, argv[2])) {
-        lk_command_queue(conn, &demand);
-    }
+    lk_returns_give(&server->returns, &server->to_actions, NULL);
 }
 
-LK_COMMAND_HANDLER(target)
+static void fill_actions(struct action_batch *batch,
+                         struct lk_task_queue *queue, size_t count)
 {
-    struct lk_demand demand = {.kind = LK_TASK_ORDER};
-    struct lk_signature signature = {0};
-
-    if (!lk_arg_keeps_jobs(conn)) {
-        return;
-    }
-    if (lk_arg_is(argv[1], "STATUS")) {
-        show_targets(conn, argv, argc);
-        return;
-    }
-    if (lk_arg_is(argv[1], "PROBE")) {
-        probe_target(conn, argv, argc);
-        return;
-    }
-    if (lk_arg_is(argv[1], "PAUSE")) {
-        demand.order.order = LK_ACTION_PAUSE;
-    } else if (lk_arg_is(argv[1], "RESUME")) {
-        demand.order.order = LK_ACTION_RESUME;
-    } else {
-        lk_arg_error(conn, "the action",
-                     "must be STATUS, PROBE, PAUSE or RESUME", argv[1]);
-        return;
-    }
-    if (argc < 3 || !argv[2].len) {
-        lk_conn_error(conn, "ERR TARGET: the target is missing");
-        return;
-    }
-    demand.op.reason = argv[2];
-    if (read_target(conn, argv[2]) &&
-        lk_arg_signature(conn, argv, argc, 3, &signature, &demand.op)) {
-        lk_command_queue(conn, &demand);
+    for (size_t i = 0; i < count; i++) {
+        struct lk_task *task = lk_task_queue_take(queue);
+        assert(task->at == LK_PLACE_ACTION && task->signature);
+        batch->actions[i] = task->args.action.action;
+        batch->actions[i].who = task->signature->who;
+        batch->actions[i].why = task->signature->why;
+        lk_task_queue_add(&batch->tasks, task);
     }
 }
+
+void lk_actions_give(struct lk_server *server)
+{
+    size_t count = server->to_actions.count;
+    size_t life_count;
+
+    if (server->actions_sent) {
+        return;
+    }
+    count = count < ACTIONS_MOST ? count : ACTIONS_MOST;
+    struct lk_key_life *lives =
+        copy_lives(&server->config.targets, &life_count);
+    struct action_batch *batch =
+        calloc(1, sizeof(*batch) + count * sizeof(batch->actions[0]));
+    if (!batch || !lives) {
+        free(batch);
+        free(lives);
+        give_up_actions(server);
+        return;
+    }
+    batch->store = server->store;
+    batch->returns = &server->returns;
+    batch->lives = lives;
+    fill_actions(batch, &server->to_actions, count);
+    batch->job_batch = (struct lk_job_batch){.orders = batch->actions,
+                                             .order_count = count,
+                                             .lives = lives,
+                                             .life_count = life_count,
+                                             .done = finish_actions,
+                                             .context = batch};
+    server->actions_sent = count;
+    lk_batcher_job_batch(server->batcher, &batch->job_batch);
+}
+
+/* The job may be due now, or its target open. */
+void lk_actions_returned(struct lk_server *server)
+{
+    assert(server->actions_sent);
+    server->actions_sent--;
+    lk_outbox_wake(server);
+}
+
+/* ---- The table ----------------------------------------------------------- */
+
+#define JOB_ACTION                                                             \
+    .min_args = 3, .roles = LK_FOR_OPERATE, .place = LK_PLACE_ACTION,          \
+    .run = lk_action_run
+
+static const struct lk_command rows[] = {
+    {.name = "JOBS",
+     .min_args = 1,
+     .max_args = 26,
+     .roles = LK_FOR_VIEW,
+     .place = LK_PLACE_READER,
+     .parse = parse_jobs,
+     .run = run_jobs,
+     .usage = "[STATE state | unfinished] [TARGET target] [TENANT tenant] "
+              "[REFERENCE reference] [PROVIDER id] [OLDER ms] [SINCE ms] "
+              "[UNTIL ms] [LIMIT n] [CURSOR cursor] [WHOLE [WHO who WHY why]]"},
+    {.name = "JOB SHOW",
+     .min_args = 3,
+     .max_args = 8,
+     .roles = LK_FOR_VIEW,
+     .place = LK_PLACE_READER,
+     .parse = parse_job_show,
+     .run = run_job_show,
+     .usage = "id [BODY WHO who WHY why]"},
+    {.name = "JOB RETRY",
+     .max_args = 9,
+     .parse = parse_job_retry,
+     JOB_ACTION,
+     .usage = "id WHO who WHY why [ATTEMPT n]"},
+    {.name = "JOB DROP",
+     .max_args = 9,
+     .parse = parse_job_drop,
+     JOB_ACTION,
+     .usage = "id WHO who WHY why [ATTEMPT n]"},
+    {.name = "JOB AGAIN",
+     .max_args = 9,
+     .parse = parse_job_again,
+     JOB_ACTION,
+     .usage = "id WHO who WHY why [ATTEMPT n]"},
+    {.name = "JOB DELIVERED",
+     .max_args = 13,
+     .parse = parse_job_delivered,
+     JOB_ACTION,
+     .usage = "id WHO who WHY why [ATTEMPT n] [PROVIDER id] [STATUS status]"},
+};
+
+LK_COMMAND_GROUP(lk_job_commands, rows);

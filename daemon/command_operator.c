@@ -1,249 +1,238 @@
-/* command_operator.c - the commands of operators: look, resolve, evict. */
+/*
+ * command_operator.c - what operators do to the store as a whole: VERIFY,
+ * BACKUP and CLOCK ACCEPT.
+ */
 #include "daemon/args.h"
+#include "daemon/thread.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { LIST_MOST = 1000, LIST_USUAL = 100 };
+enum { PATH_BYTES = 4095 };
 
-/* ---- What changes something ---------------------------------------------- */
+/* ---- VERIFY -------------------------------------------------------------- */
 
-LK_COMMAND_HANDLER(resolve)
+LK_PARSE(verify)
 {
-    struct lk_demand demand = {.kind = LK_TASK_OP};
-    struct lk_op *op = &demand.op;
-    struct lk_signature signature = {0};
-    struct lk_option options[] = {
-        LK_SIGNATURE(&signature),
-        LK_NUMBER("TOKEN", 1, (UINT64_C(1) << 53) - 1, &op->token),
-        LK_FLAG("RUNNING", &op->running),
-    };
-    size_t from = 5;
-    enum { COMPLETED_LEAST = 12 }; /* with WHO who WHY why */
+    task->args.verify.progress = &conn->server->long_work;
+    return true;
+}
 
-    if (!lk_arg_name(conn, argv, &op->name)) {
-        return;
+static size_t count_lines(struct lk_slice text)
+{
+    size_t lines = 0;
+
+    for (size_t i = 0; i < text.len; i++) {
+        lines += text.data[i] == '\n';
     }
-    if (lk_arg_is(argv[4], "RELEASED")) {
-        op->event = LK_EVENT_RESOLVE_RELEASED;
-    } else if (!lk_arg_is(argv[4], "COMPLETED")) {
-        lk_arg_error(conn, "the outcome", "must be RELEASED or COMPLETED",
-                     argv[4]);
-        return;
-    } else if (argc < COMPLETED_LEAST) {
-        lk_conn_error(conn, "ERR RESOLVE: COMPLETED needs a status, headers "
-                            "and a body, which may be empty, and then WHO who "
-                            "WHY why");
-        return;
+    return lines + (text.len && text.data[text.len - 1] != '\n');
+}
+
+static enum lk_status write_lines(struct lk_buf *out, const char *first,
+                                  struct lk_slice text)
+{
+    enum lk_status status = lk_resp_array(out, 1 + count_lines(text));
+
+    if (!status) {
+        status = lk_resp_bulk(out, latchkey_slice(first));
+    }
+    while (!status && text.len) {
+        const char *end = memchr(text.data, '\n', text.len);
+        size_t len = end ? (size_t)(end - text.data) : text.len;
+        status = lk_resp_bulk(out, (struct lk_slice){text.data, len});
+        len += end != NULL;
+        text = (struct lk_slice){text.data + len, text.len - len};
+    }
+    return status;
+}
+
+static enum lk_status run_verify(struct lk_task *task, struct lk_store *store)
+{
+    struct lk_buf report = {0};
+    enum lk_status found = store->class->verify(
+        store, lk_long_work_progress, task->args.verify.progress, &report);
+    enum lk_status status;
+
+    if (found == LK_OK || found == LK_CORRUPT) {
+        status = write_lines(&task->text, found ? "damaged" : "ok",
+                             latchkey_buf_slice(&report));
     } else {
-        op->event = LK_EVENT_RESOLVE_COMPLETED;
-        from = 8;
-        if (!lk_arg_status(conn, argv[5], &op->response.status) ||
-            !lk_arg_headers(conn, argv[6], lk_header_lines_fault)) {
-            return;
-        }
-        op->response.headers = argv[6];
-        op->response.body = argv[7];
+        status = lk_reply_unavailable(&task->text, found, NULL);
     }
-    if (lk_arg_signed(conn, argv, argc, from, options, 4, &signature, op)) {
-        lk_operation_start(conn, &demand);
-    }
+    lk_log(found ? LK_LOG_ERROR : LK_LOG_INFO, "verified", "result=%s",
+           latchkey_status_name(found));
+    latchkey_buf_free(&report);
+    return status;
 }
 
-LK_COMMAND_HANDLER(evict)
-{
-    struct lk_demand demand = {.kind = LK_TASK_OP,
-                               .op = {.event = LK_EVENT_EVICT}};
-    struct lk_signature signature = {0};
+/* ---- BACKUP -------------------------------------------------------------- */
 
-    if (lk_arg_name(conn, argv, &demand.op.name) &&
-        lk_arg_signature(conn, argv, argc, 4, &signature, &demand.op)) {
-        lk_operation_start(conn, &demand);
-    }
-}
-
-LK_COMMAND_HANDLER(clock)
+LK_PARSE(backup)
 {
-    struct lk_demand demand = {.kind = LK_TASK_CLOCK};
     const struct lk_store *store = conn->server->store;
-    struct lk_signature signature = {0};
 
-    if (!lk_arg_is(argv[1], "ACCEPT")) {
-        lk_arg_error(conn, "the action", "must be ACCEPT", argv[1]);
-        return;
+    if (!store->class->backup) {
+        lk_conn_error(conn,
+                      "ERR BACKUP: back up a %s store with the tools of its "
+                      "server; EXPORT carries operations to another store",
+                      store->class->scheme);
+        return false;
     }
+    if (!lk_arg_bytes(conn, "path", argv[1], 1, PATH_BYTES)) {
+        return false;
+    }
+    if (argv[1].data[0] != '/' || memchr(argv[1].data, '\0', argv[1].len)) {
+        lk_arg_error(conn, "path", "must be absolute", argv[1]);
+        return false;
+    }
+    task->args.backup.path = argv[1];
+    task->args.backup.progress = &conn->server->long_work;
+    return lk_arg_signature(conn, task, argv, argc, 2);
+}
+
+static enum lk_status refuse_backup(struct lk_task *task, struct lk_slice why)
+{
+    struct lk_buf message = {0};
+    enum lk_status status = latchkey_buf_printf(&message, "ERR BACKUP: %.*s",
+                                                (int)why.len, why.data);
+
+    if (!status) {
+        status = lk_resp_error(&task->text, latchkey_buf_slice(&message));
+    }
+    latchkey_buf_free(&message);
+    return status;
+}
+
+/* The reply is sent when the audit log has the entry. */
+static enum lk_status note_backup(struct lk_task *task)
+{
+    struct lk_slice path = task->args.backup.path;
+    struct lk_buf action = {0};
+    struct lk_note *note = NULL;
+    char shown[LK_LOG_QUOTED];
+
+    if (!latchkey_buf_printf(&action, "backup %.*s", (int)path.len,
+                             path.data)) {
+        note = lk_note_make(task, latchkey_buf_slice(&action),
+                            (struct lk_name){0});
+    }
+    latchkey_buf_free(&action);
+    if (!note) {
+        return LK_NOMEM;
+    }
+    note->log_action = LK_SLICE("backup");
+    snprintf(note->about, sizeof(note->about), "path=%s",
+             lk_log_quote(path, shown, sizeof(shown)));
+    note->refusal = "the backup was made, but could not be noted in the audit "
+                    "log";
+    return LK_OK;
+}
+
+static void log_backup(const struct lk_task *task, enum lk_status result,
+                       struct lk_slice why_not)
+{
+    char path[LK_LOG_QUOTED];
+    char who[LK_LOG_QUOTED];
+    char why[LK_LOG_QUOTED];
+    char error[LK_LOG_LINE / 4];
+
+    lk_log(result ? LK_LOG_ERROR : LK_LOG_INFO, "backup",
+           "path=%s who=%s why=%s result=%s%s%s",
+           lk_log_quote(task->args.backup.path, path, sizeof(path)),
+           lk_log_quote(task->signature->who, who, sizeof(who)),
+           lk_log_quote(task->signature->why, why, sizeof(why)),
+           latchkey_status_name(result), result ? " error=" : "",
+           result ? lk_log_quote(why_not, error, sizeof(error)) : "");
+}
+
+static enum lk_status run_backup(struct lk_task *task, struct lk_store *store)
+{
+    struct lk_buf error = {0};
+    struct lk_slice given = task->args.backup.path;
+    char *path = strndup(given.data, given.len);
+    enum lk_status result = LK_NOMEM;
+
+    if (path) {
+        result = store->class->backup(store, path, lk_long_work_progress,
+                                      task->args.backup.progress, &error);
+    }
+    struct lk_slice why_not = latchkey_buf_slice(&error);
+    if (result && !why_not.len) {
+        why_not = latchkey_slice(latchkey_status_text(result));
+    }
+    log_backup(task, result, why_not);
+    enum lk_status status =
+        result ? refuse_backup(task, why_not) : note_backup(task);
+    latchkey_buf_free(&error);
+    free(path);
+    return status;
+}
+
+static enum lk_status reply_ok(struct lk_task *task, struct lk_buf *out)
+{
+    return lk_resp_simple(out, "OK");
+}
+
+/* ---- CLOCK --------------------------------------------------------------- */
+
+LK_PARSE(clock_accept)
+{
+    const struct lk_store *store = conn->server->store;
+
     if (!store->class->accept_clock) {
         lk_conn_error(conn,
                       "ERR CLOCK: the clock of a %s store is its server's own",
                       store->class->scheme);
-        return;
+        return false;
     }
-    if (lk_arg_signature(conn, argv, argc, 2, &signature, &demand.op)) {
-        lk_command_queue(conn, &demand);
-    }
+    return lk_arg_signature(conn, task, argv, argc, 2);
 }
 
-LK_COMMAND_HANDLER(backup)
+static enum lk_status run_clock_accept(struct lk_task *task,
+                                       struct lk_store *store)
 {
-    struct lk_demand demand = {.kind = LK_TASK_BACKUP};
-    const struct lk_store *store = conn->server->store;
-    struct lk_signature signature = {0};
+    enum lk_status status = store->class->accept_clock(
+        store, task->signature->who, task->signature->why);
 
-    if (!store->class->backup) {
-        lk_conn_error(conn,
-                      "ERR BACKUP: a %s store is backed up with its server's "
-                      "own tools; EXPORT carries records to another store",
-                      store->class->scheme);
-        return;
+    if (status) {
+        return lk_reply_unavailable(&task->text, status, NULL);
     }
-    if (!lk_arg_bytes(conn, "path", argv[1], 1, 4095)) {
-        return;
-    }
-    if (argv[1].data[0] != '/' || memchr(argv[1].data, '\0', argv[1].len)) {
-        lk_arg_error(conn, "path", "must be absolute", argv[1]);
-        return;
-    }
-    demand.op.reason = argv[1];
-    if (lk_arg_signature(conn, argv, argc, 2, &signature, &demand.op)) {
-        lk_command_queue(conn, &demand);
-    }
+    lk_operator_log(task->signature, LK_SLICE("accept clock"), "");
+    return LK_OK;
 }
 
-/* ---- Export --------------------------------------------------------------
- */
+/* ---- The table ----------------------------------------------------------- */
 
-/* Goes into the audit log before anything is told. */
-static void begin_export(struct lk_conn *conn, const struct lk_slice *argv,
-                         size_t argc)
-{
-    struct lk_demand demand = {
-        .kind = LK_TASK_BACKUP,
-        .list = {.whole = true},
-    };
-    struct lk_signature signature = {0};
+static const struct lk_command rows[] = {
+    {.name = "VERIFY",
+     .min_args = 1,
+     .max_args = 1,
+     .roles = LK_FOR_VIEW,
+     .alone = true,
+     .place = LK_PLACE_LONG,
+     .parse = parse_verify,
+     .run = run_verify,
+     .usage = ""},
+    {.name = "BACKUP",
+     .min_args = 6,
+     .max_args = 6,
+     .roles = LK_FOR_OPERATE,
+     .alone = true,
+     .place = LK_PLACE_LONG,
+     .parse = parse_backup,
+     .run = run_backup,
+     .reply = reply_ok,
+     .usage = "path WHO who WHY why"},
+    {.name = "CLOCK ACCEPT",
+     .min_args = 6,
+     .max_args = 6,
+     .roles = LK_FOR_OPERATE,
+     .alone = true,
+     .place = LK_PLACE_STORE,
+     .parse = parse_clock_accept,
+     .run = run_clock_accept,
+     .reply = reply_ok,
+     .usage = "WHO who WHY why"},
+};
 
-    if (lk_arg_signature(conn, argv, argc, 2, &signature, &demand.op)) {
-        lk_command_queue(conn, &demand);
-    }
-}
-
-LK_COMMAND_HANDLER(export)
-{
-    struct lk_demand demand = {.kind = LK_TASK_EXPORT,
-                               .list = {.any_state = true, .whole = true}};
-    uint64_t limit = 0;
-
-    if (lk_arg_is(argv[1], "BEGIN")) {
-        begin_export(conn, argv, argc);
-        return;
-    }
-    if (!lk_arg_number(conn, "cursor", argv[1], 0, INT64_MAX,
-                       &demand.list.cursor) ||
-        !lk_arg_number(conn, "limit", argv[2], 1, LIST_MOST, &limit)) {
-        return;
-    }
-    if (argc > 3) {
-        lk_arg_error(conn, "the last word", "is one too many", argv[3]);
-        return;
-    }
-    if (!conn->exports) {
-        lk_conn_error(conn, "ERR EXPORT: this connection has not begun one: "
-                            "EXPORT BEGIN WHO who WHY why");
-        return;
-    }
-    demand.list.limit = limit;
-    lk_command_queue(conn, &demand);
-}
-
-/* ---- What only looks ----------------------------------------------------- */
-
-LK_COMMAND_HANDLER(verify)
-{
-    struct lk_demand demand = {.kind = LK_TASK_VERIFY};
-
-    lk_command_queue(conn, &demand);
-}
-
-LK_COMMAND_HANDLER(list)
-{
-    struct lk_demand demand = {
-        .kind = LK_TASK_LIST, .list = {.any_state = true, .limit = LIST_USUAL}};
-    struct lk_list_query *query = &demand.list;
-    struct lk_slice state = {0};
-    uint64_t limit = LIST_USUAL;
-    struct lk_option options[] = {
-        LK_BYTES("STATE", 1, 32, &state),
-        LK_NUMBER("ATTENTION", 0, INT64_MAX, &query->long_ms),
-        LK_BYTES("TENANT", 1, LK_TENANT_MAX, &demand.op.name.tenant),
-        LK_BYTES("SCOPE", 1, LK_SCOPE_MAX, &demand.op.name.scope),
-        LK_NUMBER("OLDER", 0, INT64_MAX, &query->older_than_ms),
-        LK_NUMBER("SINCE", 0, INT64_MAX, &query->since_ms),
-        LK_NUMBER("UNTIL", 1, INT64_MAX, &query->until_ms),
-        LK_FLAG("NEWEST", &query->newest),
-        LK_NUMBER("LIMIT", 1, LIST_MOST, &limit),
-        LK_NUMBER("CURSOR", 0, INT64_MAX, &query->cursor),
-    };
-
-    if (!lk_arg_options(conn, argv, argc, 1, options,
-                        sizeof(options) / sizeof(options[0]))) {
-        return;
-    }
-    if (options[0].given && !lk_state_parse(state, &query->state)) {
-        lk_arg_error(conn, "STATE",
-                     "must be accepted, in_progress, uncertain, completed or "
-                     "released",
-                     state);
-        return;
-    }
-    query->any_state = !options[0].given;
-    query->attention = options[1].given;
-    query->limit = limit;
-    lk_command_queue(conn, &demand);
-}
-
-LK_COMMAND_HANDLER(audit)
-{
-    struct lk_demand demand = {.kind = LK_TASK_AUDIT};
-    struct lk_audit_query *query = &demand.audit;
-    struct lk_op *op = &demand.op;
-    uint64_t limit = LIST_USUAL;
-    struct lk_option options[] = {
-        LK_NUMBER("AFTER", 0, INT64_MAX, &query->after),
-        LK_NUMBER("BEFORE", 1, INT64_MAX, &query->before),
-        LK_NUMBER("SINCE", 0, INT64_MAX, &query->since_ms),
-        LK_NUMBER("UNTIL", 1, INT64_MAX, &query->until_ms),
-        LK_NUMBER("JOB", 1, INT64_MAX, &query->job),
-        LK_BYTES("TENANT", 1, LK_TENANT_MAX, &op->name.tenant),
-        LK_BYTES("SCOPE", 1, LK_SCOPE_MAX, &op->name.scope),
-        LK_BYTES("KEY", 1, LK_KEY_MAX, &op->name.key),
-        LK_BYTES("WHO", 1, LK_WHO_MAX, &op->who),
-        LK_BYTES("ACTION", 1, LK_WHO_MAX, &op->reason),
-        LK_FLAG("NEWEST", &query->newest),
-        LK_FLAG("COUNT", &query->count),
-        LK_NUMBER("LIMIT", 1, LIST_MOST, &limit),
-    };
-
-    if (lk_arg_options(conn, argv, argc, 1, options,
-                       sizeof(options) / sizeof(options[0]))) {
-        query->limit = query->count ? SIZE_MAX : limit;
-        lk_command_queue(conn, &demand);
-    }
-}
-
-LK_COMMAND_HANDLER(stats)
-{
-    struct lk_buf *out = lk_conn_out(conn);
-
-    if (argc == 1) {
-        lk_conn_wrote(conn, lk_stats_write(conn->server, conn->proto, out));
-    } else if (lk_arg_is(argv[1], "EXPLAIN")) {
-        lk_conn_wrote(conn, lk_stats_explain(conn->proto, out));
-    } else {
-        lk_arg_error(conn, "the action", "must be EXPLAIN", argv[1]);
-    }
-}
-
-LK_COMMAND_HANDLER(health)
-{
-    lk_conn_wrote(
-        conn, lk_health_write(conn->server, conn->proto, lk_conn_out(conn)));
-}
+LK_COMMAND_GROUP(lk_operator_commands, rows);

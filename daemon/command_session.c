@@ -14,7 +14,7 @@ static void reply_bulk(struct lk_conn *conn, struct lk_slice bytes)
     lk_conn_wrote(conn, lk_resp_bulk(lk_conn_out(conn), bytes));
 }
 
-LK_COMMAND_HANDLER(ping)
+LK_ANSWER(ping)
 {
     if (argc == 1) {
         lk_conn_simple(conn, "PONG");
@@ -23,12 +23,12 @@ LK_COMMAND_HANDLER(ping)
     }
 }
 
-LK_COMMAND_HANDLER(echo)
+LK_ANSWER(echo)
 {
     reply_bulk(conn, argv[1]);
 }
 
-LK_COMMAND_HANDLER(select)
+LK_ANSWER(select)
 {
     if (lk_arg_is(argv[1], "0")) {
         lk_conn_simple(conn, "OK");
@@ -37,14 +37,14 @@ LK_COMMAND_HANDLER(select)
     }
 }
 
-LK_COMMAND_HANDLER(quit)
+LK_ANSWER(quit)
 {
     lk_conn_simple(conn, "OK");
     conn->quit = true;
     lk_conn_stop_reading(conn);
 }
 
-LK_COMMAND_HANDLER(reset)
+LK_ANSWER(reset)
 {
     lk_rights_login(conn, NULL, LK_ROLE_NONE);
     conn->proto = 2;
@@ -88,7 +88,7 @@ static bool log_in(struct lk_conn *conn, struct lk_slice user,
     return true;
 }
 
-LK_COMMAND_HANDLER(auth)
+LK_ANSWER(auth)
 {
     const struct lk_config *config = &conn->server->config;
     struct lk_slice user = argc == 3 ? argv[1] : (struct lk_slice){"", 0};
@@ -207,7 +207,7 @@ static bool read_hello(struct lk_conn *conn, const struct lk_slice *argv,
     return true;
 }
 
-LK_COMMAND_HANDLER(hello)
+LK_ANSWER(hello)
 {
     struct hello hello = {.proto = conn->proto};
 
@@ -233,7 +233,7 @@ LK_COMMAND_HANDLER(hello)
 
 /* ---- INFO and what redis-cli, redis-benchmark and drivers ask for -------- */
 
-LK_COMMAND_HANDLER(info)
+LK_ANSWER(info)
 {
     struct lk_buf text = {0};
     struct lk_slice section = argc > 1 ? argv[1] : (struct lk_slice){"", 0};
@@ -267,6 +267,8 @@ static enum lk_status describe(const struct lk_conn *conn, uint64_t now_ms,
     char user[LK_LOG_QUOTED];
     char peer[LK_PEER_TEXT] = "-";
     char roles[32];
+    const char *command = conn->command ? conn->command->name : "-";
+    int command_len = (int)strcspn(command, " "); /* one word, as in Redis */
     size_t waiting = 0;
 
     if (conn->peer.known) {
@@ -279,7 +281,7 @@ static enum lk_status describe(const struct lk_conn *conn, uint64_t now_ms,
     return latchkey_buf_printf(
         text,
         "id=%" PRIu64 " addr=%s name=%s age=%" PRIu64 " idle=%" PRIu64
-        " resp=%d user=%s qbuf=%zu obl=%zu cmd=%s peer=%s role=%s waiting=%zu"
+        " resp=%d user=%s qbuf=%zu obl=%zu cmd=%.*s peer=%s role=%s waiting=%zu"
         " tot-net-in=%" PRIu64 " tot-net-out=%" PRIu64 " tot-cmds=%" PRIu64
         "\n",
         conn->id, conn->address, conn->name,
@@ -289,8 +291,8 @@ static enum lk_status describe(const struct lk_conn *conn, uint64_t now_ms,
             ? lk_log_quote(latchkey_slice(conn->user), user, sizeof(user))
             : "default",
         conn->in.len - conn->in_start, conn->out.len + conn->writing.len,
-        conn->command ? conn->command->name : "-", peer, roles, waiting,
-        conn->bytes_in, conn->bytes_out, conn->commands);
+        command_len, command, peer, roles, waiting, conn->bytes_in,
+        conn->bytes_out, conn->commands);
 }
 
 /* Others' connections are shown to operators only. */
@@ -339,7 +341,7 @@ static bool is_to_kill(const struct lk_conn *conn, const struct kill *kill)
 /* All but the one that asks, as in Redis. What a command of theirs has begun
  * counts, and is not answered. */
 static void kill_clients(struct lk_conn *conn, const struct kill *kill,
-                         const struct lk_demand *demand)
+                         const struct lk_signature *signature)
 {
     int64_t killed = 0;
     char peer[LK_PEER_TEXT];
@@ -352,44 +354,38 @@ static void kill_clients(struct lk_conn *conn, const struct kill *kill,
         lk_rights_peer_text(at, peer);
         snprintf(about, sizeof(about), "client=%" PRIu64 " client_peer=%s",
                  at->id, peer);
-        lk_act_log(demand, LK_SLICE("client kill"), about);
+        lk_operator_log(signature, LK_SLICE("client kill"), about);
         lk_conn_close(at, "killed");
         killed++;
     }
     lk_conn_wrote(conn, lk_resp_integer(lk_conn_out(conn), killed));
 }
 
-static void run_kill(struct lk_conn *conn, const struct lk_slice *argv,
-                     size_t argc)
+LK_ANSWER(client_kill)
 {
     struct kill kill = {0};
-    struct lk_demand demand = {0};
     struct lk_signature signature = {0};
-    char peer[LK_PEER_TEXT];
     struct lk_option options[] = {
-        LK_SIGNATURE(&signature),
+        LK_SIGNATURE(&signature.who, &signature.why),
         LK_NUMBER("ID", 1, INT64_MAX, &kill.id),
         LK_BYTES("USER", 1, LK_WHO_MAX, &kill.user),
         LK_BYTES("ADDR", 1, LK_ADDRESS_TEXT, &kill.address),
     };
 
-    if (!lk_arg_role(conn, "CLIENT KILL", LK_ROLE_OPERATE) ||
-        !lk_arg_options(conn, argv, argc, 2, options, 5)) {
+    if (!lk_arg_options(conn, argv, argc, 2, options, 5)) {
         return;
     }
     if (!kill.id && !kill.user.len && !kill.address.len) {
-        lk_conn_error(conn, "ERR CLIENT: KILL needs ID id, USER user or ADDR "
-                            "address");
+        lk_conn_error(conn, "ERR CLIENT KILL: it needs ID id, USER user or "
+                            "ADDR address");
         return;
     }
-    lk_rights_peer_text(conn, peer);
-    demand.peer = latchkey_slice(peer);
-    if (lk_arg_sign(conn, &signature, &demand.op)) {
-        kill_clients(conn, &kill, &demand);
+    if (lk_arg_sign(conn, &signature)) {
+        kill_clients(conn, &kill, &signature);
     }
 }
 
-LK_COMMAND_HANDLER(client)
+LK_ANSWER(client)
 {
     struct lk_slice what = argv[1];
 
@@ -408,8 +404,6 @@ LK_COMMAND_HANDLER(client)
         describe_clients(conn, false);
     } else if (lk_arg_is(what, "LIST") && argc == 2) {
         describe_clients(conn, true);
-    } else if (lk_arg_is(what, "KILL") && argc > 2) {
-        run_kill(conn, argv, argc);
     } else {
         lk_conn_error(conn, "ERR CLIENT: syntax is CLIENT %s",
                       conn->command->usage);
@@ -417,14 +411,14 @@ LK_COMMAND_HANDLER(client)
 }
 
 static enum lk_status write_command(struct lk_buf *out,
-                                    const struct lk_command *command)
+                                    const struct lk_command_word *word)
 {
     enum lk_status status = lk_resp_array(out, 6);
-    int arity = command->min_args == command->max_args ? command->min_args
-                                                       : -command->min_args;
+    int arity =
+        word->min_args == word->max_args ? word->min_args : -word->min_args;
 
     if (!status) {
-        status = lk_resp_bulk(out, latchkey_slice(command->name));
+        status = lk_resp_bulk(out, latchkey_slice(word->name));
     }
     if (!status) {
         status = lk_resp_integer(out, arity);
@@ -438,19 +432,19 @@ static enum lk_status write_command(struct lk_buf *out,
     return status;
 }
 
-LK_COMMAND_HANDLER(command)
+LK_ANSWER(command)
 {
     struct lk_buf *out = lk_conn_out(conn);
     size_t count = 0;
     enum lk_status status;
 
-    while (lk_command_row(count)) {
+    while (lk_command_word(count)) {
         count++;
     }
     if (argc == 1) {
         status = lk_resp_array(out, count);
         for (size_t i = 0; !status && i < count; i++) {
-            status = write_command(out, lk_command_row(i));
+            status = write_command(out, lk_command_word(i));
         }
     } else if (lk_arg_is(argv[1], "COUNT")) {
         status = lk_resp_integer(out, (int64_t)count);
@@ -478,7 +472,7 @@ static bool find_setting(struct lk_conn *conn, struct lk_slice name,
     return lk_config_get(&conn->server->config, name, value) == LK_OK;
 }
 
-LK_COMMAND_HANDLER(config)
+LK_ANSWER(config)
 {
     struct lk_buf value = {0};
     struct lk_buf pairs = {0};
@@ -510,3 +504,84 @@ LK_COMMAND_HANDLER(config)
     latchkey_buf_free(&pairs);
     lk_conn_wrote(conn, status);
 }
+
+/* ---- The table ----------------------------------------------------------- */
+
+/* All are answered on the loop thread, at once. */
+static const struct lk_command rows[] = {
+    {.name = "PING",
+     .min_args = 1,
+     .max_args = 2,
+     .roles = LK_FOR_ALL,
+     .answer = answer_ping,
+     .usage = "[message]"},
+    {.name = "ECHO",
+     .min_args = 2,
+     .max_args = 2,
+     .roles = LK_FOR_ALL,
+     .answer = answer_echo,
+     .usage = "message"},
+    {.name = "HELLO",
+     .min_args = 1,
+     .max_args = 8,
+     .roles = LK_FOR_EVERYONE,
+     .answer = answer_hello,
+     .usage = "[2|3 [AUTH user password] [SETNAME name]]"},
+    {.name = "AUTH",
+     .min_args = 2,
+     .max_args = 3,
+     .roles = LK_FOR_EVERYONE,
+     .answer = answer_auth,
+     .usage = "[user] password"},
+    {.name = "SELECT",
+     .min_args = 2,
+     .max_args = 2,
+     .roles = LK_FOR_ALL,
+     .answer = answer_select,
+     .usage = "0"},
+    {.name = "QUIT",
+     .min_args = 1,
+     .max_args = 1,
+     .roles = LK_FOR_EVERYONE,
+     .answer = answer_quit,
+     .usage = ""},
+    {.name = "RESET",
+     .min_args = 1,
+     .max_args = 1,
+     .roles = LK_FOR_EVERYONE,
+     .alone = true, /* it forgets what others may still add to */
+     .answer = answer_reset,
+     .usage = ""},
+    {.name = "INFO",
+     .min_args = 1,
+     .max_args = LK_ARGS_MAX,
+     .roles = LK_FOR_ALL,
+     .answer = answer_info,
+     .usage = "[section]"},
+    {.name = "CLIENT KILL",
+     .min_args = 3,
+     .max_args = LK_ARGS_MAX,
+     .roles = LK_FOR_OPERATE,
+     .answer = answer_client_kill,
+     .usage = "[ID id] [USER user] [ADDR address] [WHO who WHY why]"},
+    {.name = "CLIENT",
+     .min_args = 2,
+     .max_args = LK_ARGS_MAX,
+     .roles = LK_FOR_ALL,
+     .answer = answer_client,
+     .usage = "SETNAME name | GETNAME | ID | INFO | LIST | SETINFO name value"},
+    {.name = "COMMAND",
+     .min_args = 1,
+     .max_args = LK_ARGS_MAX,
+     .roles = LK_FOR_ALL,
+     .answer = answer_command,
+     .usage = "[COUNT | DOCS]"},
+    {.name = "CONFIG",
+     .min_args = 2,
+     .max_args = LK_ARGS_MAX,
+     .roles = LK_FOR_ALL,
+     .answer = answer_config,
+     .usage = "GET setting ..."},
+};
+
+LK_COMMAND_GROUP(lk_session_commands, rows);

@@ -62,23 +62,17 @@ static void on_closed(uv_handle_t *handle)
     free(conn);
 }
 
-/* What is in a queue or with another thread stays there and loses its client;
- * it is freed when it comes back. */
-static bool is_at_rest(const struct lk_task *task)
-{
-    return task->ready || task->waiter.waiting;
-}
-
+/* A task that another thread has, or is about to get, loses its client; it is
+ * freed when it comes back. The others end here. */
 static void drop_tasks(struct lk_server *server, struct lk_task *task)
 {
     uv_mutex_lock(&server->returns.mutex); /* see task->fd */
     while (task) {
         struct lk_task *after = task->after;
-        bool at_rest = is_at_rest(task);
         task->conn = NULL;
         atomic_store_explicit(&task->gone, true, memory_order_relaxed);
         task->after = NULL;
-        if (at_rest) {
+        if (task->at == LK_PLACE_HERE) {
             lk_task_free(server, task);
         }
         task = after;
@@ -89,11 +83,8 @@ static void drop_tasks(struct lk_server *server, struct lk_task *task)
 void lk_conn_tear_down(struct lk_conn *conn)
 {
     struct lk_server *server = conn->server;
-    struct lk_task *task;
 
-    while ((task = lk_task_queue_take(&conn->to_load))) {
-        task->ready = true; /* with nobody else: at rest */
-    }
+    conn->to_load = (struct lk_task_queue){0}; /* they are in the list below */
     drop_tasks(server, conn->head);
     drop_tasks(server, conn->awaits);
     conn->head = conn->tail = conn->awaits = NULL;

@@ -1,6 +1,7 @@
 /* conn_write.c - replies of a connection: in order, then to the kernel. */
 #include "daemon/daemon.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -125,16 +126,17 @@ void lk_conn_flush(struct lk_conn *conn)
 
 /* ---- Replies in order ---------------------------------------------------- */
 
-void lk_conn_push(struct lk_conn *conn, struct lk_task *task, enum lk_lane lane)
+void lk_conn_push(struct lk_conn *conn, struct lk_task *task)
 {
+    lk_task_count(conn->server, task);
     if (!conn->head) {
         conn->head = task;
     } else {
         conn->tail->after = task;
     }
     conn->tail = task;
-    if (lane != LK_LANE_NONE) {
-        conn->lane = lane;
+    if (task->command) {
+        conn->place = task->command->place;
     }
 }
 
@@ -148,40 +150,23 @@ static void keep_await(struct lk_conn *conn, struct lk_task *task)
     conn->awaits = task;
 }
 
-/* Takes the task: it is freed, or kept as an await. */
-static enum lk_status emit_await(struct lk_conn *conn, struct lk_task *task)
+/* Takes the task: it is freed, or kept as an await, which still waits. */
+static enum lk_status emit_task(struct lk_conn *conn, struct lk_task *task)
 {
-    enum lk_status status = lk_resp_simple(&conn->out, "QUEUED");
+    enum lk_status status;
 
-    task->queued = true;
-    if (!status && task->settled) {
-        conn->server->metrics.pushes++;
+    assert(task->ready && task->at == LK_PLACE_HERE);
+    if (task->text.len || !task->command || !task->command->reply) {
         status =
-            lk_reply_settled(&conn->out, conn->proto, task->demand.op.reason);
+            latchkey_buf_add_slice(&conn->out, latchkey_buf_slice(&task->text));
+    } else {
+        status = task->command->reply(task, &conn->out);
     }
     if (task->waiter.waiting) {
         keep_await(conn, task);
     } else {
         lk_task_free(conn->server, task);
     }
-    return status;
-}
-
-static enum lk_status emit_task(struct lk_conn *conn, struct lk_task *task)
-{
-    struct lk_op *op = &task->demand.op;
-    enum lk_status status;
-
-    if (task->text.len || task->demand.kind == LK_TASK_TEXT) {
-        status =
-            latchkey_buf_add_slice(&conn->out, latchkey_buf_slice(&task->text));
-    } else if (task->demand.kind == LK_TASK_AWAIT && !op->status) {
-        return emit_await(conn, task);
-    } else {
-        status =
-            lk_reply_outcome(&conn->out, conn->server->store, task->proto, op);
-    }
-    lk_task_free(conn->server, task);
     return status;
 }
 
@@ -207,19 +192,16 @@ void lk_conn_emit(struct lk_conn *conn)
 
 struct lk_buf *lk_conn_out(struct lk_conn *conn)
 {
-    struct lk_demand demand = {.kind = LK_TASK_TEXT};
-
     if (!conn->head) {
         return &conn->out;
     }
-    struct lk_task *task = lk_task_make(conn, &demand);
+    struct lk_task *task = lk_task_make_text(conn);
     if (!task) {
         lk_conn_close(conn, "out-of-memory");
         conn->server->scratch.len = 0;
         return &conn->server->scratch;
     }
-    task->ready = true;
-    lk_conn_push(conn, task, LK_LANE_NONE);
+    lk_conn_push(conn, task);
     return &task->text;
 }
 

@@ -4,7 +4,7 @@
  * Threads: the *loop* thread owns connections, tasks, waiters, cache and
  * metrics, and runs everything declared here unless another thread is named.
  * The *store* thread (batcher.h) applies batches, the *reader* thread
- * (reader.h) fetches, a *chore* thread verifies or copies. A task is in the
+ * (reader.h) fetches, a *long work* thread verifies or copies. A task is in the
  * hands of one thread at a time and changes hands under a queue's mutex; its
  * `conn` is touched by the loop thread alone.
  */
@@ -17,6 +17,8 @@
 #include "daemon/log.h"
 #include "daemon/metrics.h"
 #include "daemon/notify.h"
+#include "daemon/task.h"
+#include "daemon/thread.h"
 #include "daemon/waiters.h"
 #include "lib/resp.h"
 #include "store/store.h"
@@ -29,7 +31,6 @@ enum {
     LK_TURN_MS = 100, /* of one that is read from though memory is short */
     LK_WAIT_MAX_MS = 10 * 60 * 1000,
     LK_STOP_BOUND_MS = 10 * 1000,
-    LK_ARGS_MAX = 1024,
     LK_READER_SHARE = 16, /* tasks of one connection with the reader */
     LK_ADDRESS_TEXT = 128,
     LK_CLIENT_NAME = 64,
@@ -42,176 +43,7 @@ struct lk_conn;
 struct lk_command;
 struct lk_targets_view;
 
-/* ---- Demands and tasks --------------------------------------------------- */
-
-enum lk_task_kind {
-    LK_TASK_OP,     /* an operation: the store decides */
-    LK_TASK_AWAIT,  /* likewise, to see whether there is something to await */
-    LK_TASK_CLOCK,  /* store thread */
-    LK_TASK_LOOKUP, /* reader thread, as the next seven */
-    LK_TASK_FIND,
-    LK_TASK_LIST,
-    LK_TASK_AUDIT,
-    LK_TASK_EXPORT,
-    LK_TASK_JOBS,
-    LK_TASK_JOB,
-    LK_TASK_TARGETS,
-    LK_TASK_ORDER,  /* store thread, by way of orders.c */
-    LK_TASK_PROBE,  /* the courier's, by way of probe.c */
-    LK_TASK_VERIFY, /* chore thread */
-    LK_TASK_BACKUP, /* chore thread; then store thread, for the audit log. With
-                       list.whole the begin of an export: only the latter */
-    LK_TASK_TEXT,   /* a reply that waits for those before it */
-};
-
-/*
- * What a command asks for. Slices point into the read buffer; a task has its
- * own copies. Not only `op` uses the fields of `op`: op.reason is the id of an
- * AWAIT, the path of a BACKUP, the target of JOBS, TARGET and a target's order
- * and the provider's id of a job's; op.owner the provider's id of JOBS;
- * op.name.tenant the tenant of FIND, LIST and JOBS, op.token the number of FIND
- * and the id of a job. AUDIT asks for op.name, op.who and, in op.reason, the
- * action.
- */
-struct lk_demand {
-    enum lk_task_kind kind;
-    struct lk_slice peer; /* who asks, if op.who is set: lk_rights_peer_text */
-    bool bodies; /* LOOKUP, FIND, JOBS, JOB: with headers and bodies. If op.who
-                    is set, an operator looks at them: that is noted in the
-                    audit log before they are sent */
-    uint64_t wait_ms; /* WAIT, AWAIT */
-    struct lk_op op;
-    union {
-        struct lk_list_query list;    /* its slices are set by the reader */
-        struct lk_audit_query audit;  /* likewise its slices */
-        struct lk_jobs_query jobs;    /* likewise */
-        struct lk_job_action order;   /* its slices are set by orders.c */
-        struct lk_call call;          /* op.call */
-        struct lk_targets_view *view; /* TARGETS; the task's own */
-    };
-};
-
-/* What an operator has looked at, for the audit log. */
-struct lk_look {
-    struct lk_audit_entry entry;
-    struct lk_buf bytes; /* of its action and name */
-    uint64_t number;     /* of the operation; 0: a job's */
-};
-
-struct lk_task {
-    struct lk_task *next;   /* in a queue */
-    struct lk_task *after;  /* on its connection: later command, or await */
-    struct lk_task *before; /* awaits only */
-    struct lk_conn *conn;   /* NULL: the client is gone */
-    uint64_t started_ns;
-    uint64_t deadline_ms;
-    uint64_t again_until_ns; /* given again until then; 0: never yet */
-    size_t copied;           /* bytes behind the task */
-    size_t size;             /* bytes, for the queue's account */
-    atomic_bool gone;        /* as `conn`, for other threads: do not bother */
-    int fd;                  /* of `conn`; open while not gone, under the mutex
-                                of lk_returns */
-    uint8_t proto;
-    uint8_t rounds; /* loads in vain */
-    bool counted;   /* in server->queued_* */
-    bool ready;     /* the reply can be written */
-    bool loading;   /* the reader fetches what the reply needs, or is to */
-    bool to_note;   /* belongs in the audit log: a backup that worked, or a
-                       reply that shows bodies to an operator */
-    bool waited;    /* was parked */
-    bool final;     /* not to be parked again */
-    bool settled;   /* await: to be pushed right after QUEUED */
-    bool queued;    /* await: QUEUED has been written */
-    struct lk_waiter waiter;
-    struct lk_buf text;   /* a reply made before its turn */
-    struct lk_look *look; /* of a reply that shows bodies; NULL: none */
-    struct lk_demand demand;
-    char bytes[];
-};
-
-struct lk_returns;
-
-struct lk_task_queue {
-    struct lk_task *head;
-    struct lk_task *tail;
-    size_t count;
-};
-
-void lk_task_queue_add(struct lk_task_queue *queue, struct lk_task *task);
-struct lk_task *lk_task_queue_take(struct lk_task_queue *queue); /* or NULL */
-/* Appends all of `more` and leaves it empty. */
-void lk_task_queue_join(struct lk_task_queue *queue,
-                        struct lk_task_queue *more);
-
-/* Copies the demand. Not on a connection's list yet. NULL: out of memory. */
-struct lk_task *lk_task_make(struct lk_conn *conn,
-                             const struct lk_demand *demand);
-void lk_task_free(struct lk_server *server, struct lk_task *task);
-/* May it begin an operation, which somebody has to hold then? */
-static inline bool lk_op_begins(const struct lk_op *op)
-{
-    return (op->event == LK_EVENT_CLAIM && !op->no_new) ||
-           op->event == LK_EVENT_ACCEPT;
-}
-
-/* How a sentence behind UNAVAILABLE begins that is about one operation alone:
- * the store can decide, and no other daemon of it would know better. */
-#define LK_RECORD "RECORD "
-
-#define LK_LEFT "the client has closed the connection: nothing was begun"
-
-/*
- * Has the client closed the connection? Then nobody will hold what a claim
- * begins. One that only shut down its side still reads, and has not; nor can a
- * close over TCP be told from that, unless it is a reset, which the gateway
- * sends to a daemon that it leaves.
- */
-bool lk_task_hung_up(int fd);
-/* The same from another thread. */
-bool lk_task_is_left(struct lk_returns *returns, const struct lk_task *task);
-/* A counted task takes room in the queue of which the bounds are settings. */
-void lk_task_count(struct lk_server *server, struct lk_task *task);
-void lk_task_uncount(struct lk_server *server, struct lk_task *task);
-/* What it carries has changed: the account follows. */
-void lk_task_weigh(struct lk_server *server, struct lk_task *task);
-
-/* ---- The way back to the loop -------------------------------------------- */
-
-/* Tasks and settled operations that other threads hand to the loop. */
-struct lk_returns {
-    uv_mutex_t mutex;
-    uv_async_t async;
-    struct lk_task_queue tasks;
-    struct lk_hash128 *settled;
-    size_t settled_count;
-    size_t settled_cap;
-    bool settle_all; /* as in struct lk_batch */
-    bool queued;     /* likewise: the courier is to be woken */
-};
-
-/*
- * Any thread. Takes all of `tasks`, and copies what settled in `batch` (NULL:
- * nothing). The loop looks at tasks first, then at what settled: a claim
- * that was told INFLIGHT in a batch is parked before the same or a later
- * batch can wake it.
- */
-void lk_returns_give(struct lk_returns *returns, struct lk_task_queue *tasks,
-                     const struct lk_batch *batch);
-
 /* ---- Connections --------------------------------------------------------- */
-
-/*
- * Commands of two lanes never run at the same time on one connection, so that
- * none overtakes another in effect; those of one lane keep their order by
- * themselves.
- */
-enum lk_lane {
-    LK_LANE_NONE,  /* answered at once, changes nothing in the store */
-    LK_LANE_STORE, /* peek, batcher */
-    LK_LANE_READ,  /* reader */
-    LK_LANE_ORDER, /* orders.c */
-    LK_LANE_ALONE, /* starts when nothing is under way */
-};
 
 /* Lists of connections, see conn_limits.c; the first has been in it longest. */
 enum lk_conn_list {
@@ -263,7 +95,6 @@ struct lk_conn {
     struct lk_conn *next_closed;
     uint64_t id;
     const struct lk_command *command; /* the one being run */
-    enum lk_lane command_lane;
 
     struct lk_resp_parser parser;
     struct lk_buf in; /* from in_start on: received, not yet run */
@@ -281,7 +112,7 @@ struct lk_conn {
     struct lk_task *head; /* commands not yet answered, in order */
     struct lk_task *tail;
     struct lk_task *awaits;       /* told QUEUED, not yet pushed */
-    enum lk_lane lane;            /* of the commands in the list */
+    enum lk_place place;          /* of the commands in the list */
     size_t in_reader;             /* of these, at most LK_READER_SHARE */
     struct lk_task_queue to_load; /* decided, waiting for a place there */
 
@@ -339,8 +170,7 @@ void lk_conn_start_reading(struct lk_conn *conn);
 void lk_conn_finish(struct lk_conn *conn);
 
 /* Puts a task at the end of the list of commands to be answered. */
-void lk_conn_push(struct lk_conn *conn, struct lk_task *task,
-                  enum lk_lane lane);
+void lk_conn_push(struct lk_conn *conn, struct lk_task *task);
 /* Writes the replies that are ready and next in order. */
 void lk_conn_emit(struct lk_conn *conn);
 /*
@@ -399,10 +229,12 @@ void lk_rights_peer_text(const struct lk_conn *conn, char text[LK_PEER_TEXT]);
 
 /* ---- Operations ---------------------------------------------------------- */
 
-/* Starts a demand of kind OP or AWAIT: answers at once, or queues a copy. */
-void lk_operation_start(struct lk_conn *conn, struct lk_demand *demand);
-/* Goes on with a task that the batcher or the reader has returned. */
-void lk_operation_returned(struct lk_server *server, struct lk_task *task);
+/* Starts a task of the place BATCH: answers at once, or sends it. */
+void lk_operation_start(struct lk_conn *conn, struct lk_task *task);
+/* Goes on with a task that a store thread has decided or, `loaded`, for which
+ * the reader has fetched what the reply needs. */
+void lk_operation_returned(struct lk_server *server, struct lk_task *task,
+                           bool loaded);
 /* Goes on with everybody who waits for an operation that settled. */
 void lk_operation_settled(struct lk_server *server, struct lk_hash128 hash);
 /* Looks at everybody who waits: any operation may have settled. */
@@ -411,71 +243,6 @@ void lk_operation_settled_all(struct lk_server *server);
 void lk_operation_expire(struct lk_server *server, uint64_t now_ms);
 /* Drops the awaits of a connection that have been told QUEUED. */
 void lk_operation_forget_awaits(struct lk_conn *conn);
-
-/* ---- Commands ------------------------------------------------------------ */
-
-struct lk_command {
-    const char *name; /* upper case, at most eight letters */
-    uint16_t min_args;
-    uint16_t max_args; /* the command word included */
-    uint8_t roles;     /* any of these bits; 0: everybody, always */
-    enum lk_lane lane;
-    void (*run)(struct lk_conn *conn, const struct lk_slice *argv, size_t argc);
-    const char *usage; /* the arguments */
-};
-
-/* False: not now, the same command has to be run again later. */
-bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
-                    size_t argc);
-/* NULL: there is no such command. */
-const struct lk_command *lk_command_find(struct lk_slice name);
-/* Row `index` of the table; NULL past its end. */
-const struct lk_command *lk_command_row(size_t index);
-
-#define LK_COMMAND_HANDLER(name)                                               \
-    void lk_run_##name(struct lk_conn *conn, const struct lk_slice *argv,      \
-                       size_t argc)
-
-LK_COMMAND_HANDLER(claim);
-LK_COMMAND_HANDLER(complete);
-LK_COMMAND_HANDLER(release);
-LK_COMMAND_HANDLER(doubt);
-LK_COMMAND_HANDLER(return );
-LK_COMMAND_HANDLER(extend);
-LK_COMMAND_HANDLER(keep);
-LK_COMMAND_HANDLER(accept);
-LK_COMMAND_HANDLER(enqueue);
-LK_COMMAND_HANDLER(lookup);
-LK_COMMAND_HANDLER(find);
-LK_COMMAND_HANDLER(await);
-LK_COMMAND_HANDLER(resolve);
-LK_COMMAND_HANDLER(evict);
-LK_COMMAND_HANDLER(list);
-LK_COMMAND_HANDLER(jobs);
-LK_COMMAND_HANDLER(job);
-LK_COMMAND_HANDLER(target);
-LK_COMMAND_HANDLER(stats);
-LK_COMMAND_HANDLER(health);
-LK_COMMAND_HANDLER(verify);
-LK_COMMAND_HANDLER(audit);
-LK_COMMAND_HANDLER(backup);
-LK_COMMAND_HANDLER(export);
-LK_COMMAND_HANDLER(clock);
-LK_COMMAND_HANDLER(ping);
-LK_COMMAND_HANDLER(echo);
-LK_COMMAND_HANDLER(hello);
-LK_COMMAND_HANDLER(auth);
-LK_COMMAND_HANDLER(select);
-LK_COMMAND_HANDLER(quit);
-LK_COMMAND_HANDLER(info);
-LK_COMMAND_HANDLER(client);
-LK_COMMAND_HANDLER(command);
-LK_COMMAND_HANDLER(config);
-LK_COMMAND_HANDLER(reset);
-
-/* Queues a demand that is no operation; NOMEM is answered with an error. One
- * that runs alone holds what follows. */
-void lk_command_queue(struct lk_conn *conn, const struct lk_demand *demand);
 
 /* ---- Replies ------------------------------------------------------------- */
 
@@ -520,86 +287,52 @@ LK_MUST_CHECK enum lk_status lk_reply_settled(struct lk_buf *out, int proto,
 
 /* ---- Jobs and targets ---------------------------------------------------- */
 
-/* reply_jobs.c. LK_SHOW_BYTES: nothing of headers, bodies and answers. Any
- * thread. */
-LK_MUST_CHECK enum lk_status lk_reply_job(struct lk_buf *out,
-                                          const struct lk_store *store,
-                                          int proto, const struct lk_job *job,
-                                          enum lk_shown shown);
-/* Reader thread: the whole reply of JOBS, and of JOB SHOW. */
-LK_MUST_CHECK enum lk_status lk_reply_jobs(struct lk_store *store,
-                                           struct lk_task *task);
-LK_MUST_CHECK enum lk_status lk_reply_job_shown(struct lk_store *store,
-                                                struct lk_task *task);
-/* Store thread: what became of an operator's order. */
-LK_MUST_CHECK enum lk_status lk_reply_order(struct lk_buf *out, int proto,
-                                            const struct lk_job_action *order);
+/* command_jobs.c: hands the job actions of this turn to the store, as one job
+ * batch, unless one is there already. */
+void lk_actions_give(struct lk_server *server);
+/* The loop has got one back. */
+void lk_actions_returned(struct lk_server *server);
+/* Store thread: the reply of a job action, as `run` of its row. */
+LK_MUST_CHECK enum lk_status lk_action_run(struct lk_task *task,
+                                           struct lk_store *store);
 
 /*
- * targets_view.c: targets as the configuration and this daemon's courier have
- * them, for one reply. NULL: out of memory.
+ * command_targets.c: targets as the configuration and this daemon's courier
+ * have them, for one reply. NULL: out of memory.
  */
 struct lk_targets_view *lk_targets_view_make(struct lk_server *server);
 void lk_targets_view_free(struct lk_targets_view *view); /* NULL is fine */
-/* Reader thread: with what the store knows, the reply of TARGET STATUS. */
-LK_MUST_CHECK enum lk_status lk_targets_view_reply(struct lk_store *store,
-                                                   struct lk_task *task);
 /* The lines of INFO that are about single targets. */
 LK_MUST_CHECK enum lk_status lk_targets_view_info(
     const struct lk_targets_view *view, struct lk_buf *text);
+/* Lets the courier ask the target of a TARGET PROBE. */
+void lk_probe_start(struct lk_server *server, struct lk_task *task);
 
-/* orders.c: hands the orders of this turn to the store, those of many as one
- * step. */
-void lk_orders_give(struct lk_server *server);
-/* The loop has got an order back. */
-void lk_orders_returned(struct lk_server *server);
+/* ---- What operators do: audit.c ------------------------------------------ */
 
-/* probe.c: lets the courier ask the target op.reason. */
-void lk_probe_give(struct lk_server *server, struct lk_task *task);
+enum { LK_ABOUT_REFERENCE = 16 + LK_REFERENCE_TEXT };
 
-/* ---- What operators do: signature.c -------------------------------------- */
-
-/* One line of the log for what an operator did, once it counts. `about` is more
+/* One line of the log for an operator's action, once it counts. `about` is more
  * of the line, as "job=7". Any thread. */
-void lk_act_log(const struct lk_demand *demand, struct lk_slice action,
-                const char *about);
-/* The same for an operation, by its reference. */
-void lk_act_log_reference(const struct lk_store *store,
-                          const struct lk_demand *demand,
-                          struct lk_slice action, uint64_t number);
-/* The same for a task of those that are no operation. */
-void lk_act_log_task(const struct lk_server *server,
-                     const struct lk_task *task);
+void lk_operator_log(const struct lk_signature *signature,
+                     struct lk_slice action, const char *about);
+/* `about` for an operation, by its reference; number 0: empty. */
+void lk_operator_about(const struct lk_store *store, uint64_t number,
+                       char about[LK_ABOUT_REFERENCE]);
 
-/* Reader thread: the reply of `task` shows bodies. If an operator asked for
- * them, the audit log is to name `action` and what they belong to. */
-LK_MUST_CHECK enum lk_status lk_look_make(struct lk_task *task,
-                                          const char *action,
-                                          struct lk_name name, uint64_t number,
-                                          uint64_t job);
-/* What the audit log made of it: without an entry, nothing is shown. */
-LK_MUST_CHECK enum lk_status lk_look_noted(struct lk_task *task);
-void lk_look_free(struct lk_look *look); /* NULL is fine */
-
-/* ---- Chores -------------------------------------------------------------- */
-
-/* Long work, one at a time. */
-struct lk_chore {
-    uv_thread_t thread;
-    struct lk_task *task; /* NULL: none is running; loop thread */
-    atomic_bool returned; /* the thread is done with `task` */
-    _Atomic uint64_t done;
-    _Atomic uint64_t total;
-};
-
-/* LK_BUSY: one is running. LK_OK: the task belongs to the chore. */
-LK_MUST_CHECK enum lk_status lk_chore_start(struct lk_server *server,
-                                            struct lk_task *task);
-/* The loop has got the task back. */
-void lk_chore_finished(struct lk_server *server);
-/* The copy stands, or an export begins; what the audit log made of it goes into
- * the reply. */
-LK_MUST_CHECK enum lk_status lk_chore_noted(struct lk_task *task);
+/* The thread that has the task: the audit log gets an entry before the reply is
+ * sent. The task must be signed. NULL: out of memory. */
+struct lk_note *lk_note_make(struct lk_task *task, struct lk_slice action,
+                             struct lk_name name);
+/* The same if an operator sees bodies: of an operation (`number`) or a job. */
+LK_MUST_CHECK enum lk_status lk_note_bodies(struct lk_task *task,
+                                            const struct lk_store *store,
+                                            const char *action,
+                                            struct lk_name name,
+                                            uint64_t number, uint64_t job_id);
+/* Loop thread: the store has been asked. Without an entry nothing is shown. */
+LK_MUST_CHECK enum lk_status lk_note_written(struct lk_task *task);
+void lk_note_free(struct lk_note *note); /* NULL is fine */
 
 /* ---- The server ---------------------------------------------------------- */
 
@@ -696,7 +429,7 @@ struct lk_server {
     void *courier;                              /* NULL: does not run */
     uv_async_t courier_over;                    /* it has come to its end */
     bool courier_ended;
-    struct lk_chore chore;
+    struct lk_long_work long_work;
     struct lk_checkup checkup;
     struct lk_returns returns;
     struct lk_waiters waiters;
@@ -731,9 +464,10 @@ struct lk_server {
 
     struct lk_task_queue to_store; /* of this turn, not yet handed over */
     struct lk_task_queue to_reader;
-    struct lk_task_queue to_order;
-    size_t ordering;   /* orders that are with the store */
-    size_t queued_ops; /* tasks counted, wherever they are */
+    struct lk_task_queue to_actions;
+    struct lk_task *spare_task; /* freed, for the next one; or NULL */
+    size_t actions_sent;        /* job actions that are with the store */
+    size_t queued_ops;          /* tasks counted, wherever they are */
     size_t queued_bytes;
     size_t peak_conns;
 
@@ -806,16 +540,11 @@ void lk_outbox_stop(struct lk_server *server);
 LK_MUST_CHECK enum lk_status lk_server_listen(struct lk_server *server);
 void lk_server_stop_listening(struct lk_server *server);
 
-/* checkup.c: the thread that looks, and the reply of HEALTH. */
+/* checkup.c: the thread that looks. */
 LK_MUST_CHECK enum lk_status lk_checkup_start(struct lk_server *server);
 void lk_checkup_stop(struct lk_server *server); /* one that never ran, too */
-LK_MUST_CHECK enum lk_status lk_health_write(struct lk_server *server,
-                                             int proto, struct lk_buf *out);
 
-/* info.c: the replies of STATS, and of STATS EXPLAIN. */
-LK_MUST_CHECK enum lk_status lk_stats_write(struct lk_server *server, int proto,
-                                            struct lk_buf *out);
-LK_MUST_CHECK enum lk_status lk_stats_explain(int proto, struct lk_buf *out);
+/* info.c */
 /* The text of INFO; empty `section`: all. */
 LK_MUST_CHECK enum lk_status lk_info_write(struct lk_server *server,
                                            struct lk_slice section,

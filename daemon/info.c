@@ -62,9 +62,11 @@ static uint64_t age_of(uint64_t since_ms, const struct lk_store_stats *stats)
     return since_ms && stats->now_ms > since_ms ? stats->now_ms - since_ms : 0;
 }
 
-static bool runs(const struct lk_server *server, enum lk_task_kind kind)
+static bool runs(const struct lk_server *server, const char *command)
 {
-    return server->chore.task && server->chore.task->demand.kind == kind;
+    const struct lk_task *task = server->long_work.task;
+
+    return task && !strcmp(task->command->name, command);
 }
 
 /* ---- The table ----------------------------------------------------------- */
@@ -177,13 +179,13 @@ enum place { NOT_IN_STATS, IN_STATS, FIRST };
     X(Replication, connected_slaves, GAUGE, NOT_IN_STATS,                      \
       "for drivers: there are none", 0)                                        \
     X(Chores, verify_running, GAUGE, NOT_IN_STATS, "1: a verify runs",         \
-      runs(n->server, LK_TASK_VERIFY))                                         \
+      runs(n->server, "VERIFY"))                                               \
     X(Chores, backup_running, GAUGE, NOT_IN_STATS, "1: a backup runs",         \
-      runs(n->server, LK_TASK_BACKUP))                                         \
+      runs(n->server, "BACKUP"))                                               \
     X(Chores, chore_done, GAUGE, NOT_IN_STATS, "how far it is",                \
-      atomic_load(&n->server->chore.done))                                     \
+      atomic_load(&n->server->long_work.done))                                 \
     X(Chores, chore_total, GAUGE, NOT_IN_STATS, "of how much",                 \
-      atomic_load(&n->server->chore.total))
+      atomic_load(&n->server->long_work.total))
 
 #define CLAIM_ROWS                                                             \
     CLAIMS(new, NEW, "claims that may run")                                    \
@@ -374,15 +376,15 @@ static enum lk_status write_targets(const struct numbers *n,
 static enum lk_status write_commands(const struct numbers *n,
                                      struct lk_buf *text)
 {
-    const struct lk_command *command;
+    const struct lk_command_word *word;
 
-    for (size_t i = 0; (command = lk_command_row(i)); i++) {
+    for (size_t i = 0; (word = lk_command_word(i)); i++) {
         char label[32] = "cmdstat_";
         char *at = label + strlen(label);
         if (!n->metrics->by_command[i]) {
             continue;
         }
-        for (const char *from = command->name; *from; from++) {
+        for (const char *from = word->name; *from; from++) {
             *at++ = (char)(*from | 0x20);
         }
         W(latchkey_buf_printf(text, "%s:calls=%" PRIu64 "\r\n", label,
@@ -476,8 +478,8 @@ static enum lk_status write_numbers(const struct numbers *n, enum place place,
     return LK_OK;
 }
 
-enum lk_status lk_stats_write(struct lk_server *server, int proto,
-                              struct lk_buf *out)
+static enum lk_status write_stats(struct lk_server *server, int proto,
+                                  struct lk_buf *out)
 {
     struct lk_buf pairs = {0};
     struct numbers numbers;
@@ -503,7 +505,7 @@ enum lk_status lk_stats_write(struct lk_server *server, int proto,
 }
 
 /* Every number, whether or not STATS has it. */
-enum lk_status lk_stats_explain(int proto, struct lk_buf *out)
+static enum lk_status explain_stats(int proto, struct lk_buf *out)
 {
     W(lk_resp_map(out, proto, COUNT));
     for (size_t i = 0; i < COUNT; i++) {
@@ -522,3 +524,31 @@ enum lk_status lk_stats_explain(int proto, struct lk_buf *out)
     }
     return LK_OK;
 }
+
+LK_ANSWER(stats)
+{
+    lk_conn_wrote(conn,
+                  write_stats(conn->server, conn->proto, lk_conn_out(conn)));
+}
+
+LK_ANSWER(stats_explain)
+{
+    lk_conn_wrote(conn, explain_stats(conn->proto, lk_conn_out(conn)));
+}
+
+static const struct lk_command rows[] = {
+    {.name = "STATS",
+     .min_args = 1,
+     .max_args = 1,
+     .roles = LK_FOR_VIEW,
+     .answer = answer_stats,
+     .usage = ""},
+    {.name = "STATS EXPLAIN",
+     .min_args = 2,
+     .max_args = 2,
+     .roles = LK_FOR_VIEW,
+     .answer = answer_stats_explain,
+     .usage = ""},
+};
+
+LK_COMMAND_GROUP(lk_number_commands, rows);

@@ -1,7 +1,7 @@
 /* server.c - the daemon's start, its signals and its end. */
 #include "daemon/batcher.h"
 #include "daemon/notify.h"
-#include "daemon/reader.h"
+#include "daemon/thread.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -178,18 +178,18 @@ static void leave_hung_store(struct lk_server *server)
     }
 }
 
-/* A chore that still runs cannot be told to stop, and needs the store. What is
- * durable stays so; the half-written copy of a backup is no database yet. */
-static void leave_running_chore(struct lk_server *server)
+/* Long work that still runs cannot be told to stop, and needs the store. What
+ * is durable stays so; the half-written copy of a backup is not a database yet.
+ */
+static void leave_long_work(struct lk_server *server)
 {
-    if (server->chore.task && !atomic_load(&server->chore.returned)) {
-        lk_log(LK_LOG_WARN, "chore-cut-off", "chore=%s",
-               server->chore.task->demand.kind == LK_TASK_VERIFY ? "verify"
-                                                                 : "backup");
+    if (server->long_work.task && !atomic_load(&server->long_work.returned)) {
+        lk_log(LK_LOG_WARN, "long-work-cut-off", "command=%s",
+               server->long_work.task->command->name);
         _exit(0);
     }
-    if (server->chore.task) {
-        lk_chore_finished(server);
+    if (server->long_work.task) {
+        lk_long_work_finished(server, server->long_work.task);
     }
 }
 
@@ -220,10 +220,11 @@ static void close_server(struct lk_server *server)
     set_awake(server, NULL);
     lk_batcher_stop(server->batcher);
     lk_reader_stop(server->reader);
-    leave_running_chore(server);
+    leave_long_work(server);
     drop_returned(server);
     lk_store_close(server->store);
     lk_cache_free(&server->cache);
+    free(server->spare_task);
     uv_walk(&server->loop, close_handle, NULL);
     uv_run(&server->loop, UV_RUN_DEFAULT);
     uv_loop_close(&server->loop);

@@ -1,9 +1,39 @@
-/* task.c - a command under way: its copy, its queues, its way back. */
+/*
+ * task.c - a command on its way: made, sent to a thread, back, answered, freed.
+ *
+ * The life of a task. One thread has it at a time; `at` says which. What is of
+ * the loop thread alone (task.h) stays so wherever the task is.
+ *
+ *   phase     at            begins with            ends with
+ *   draft     HERE          lk_task_make           lk_conn_push; or
+ * lk_task_free: answered at once, or an error sent      its place lk_task_send
+ * lk_returns_give, by that thread back      HERE          lk_task_returned sent
+ * again (the reader loads for an op, the audit log gets a note), parked, or
+ * ready parked    HERE          lk_waiters_add         settled or expired: sent
+ * again or ready ready     HERE          task->ready            lk_conn_emit,
+ * in the order of the commands: freed await     HERE          lk_conn_emit
+ * pushed, expired or forgotten: freed
+ *
+ * A connection that ends frees its tasks that are HERE. Those that are sent
+ * stay where they are, lose their `conn`, and are freed when they are back. At
+ * the end of the daemon, what is back and not yet looked at is freed by
+ * server.c.
+ */
+#include "daemon/batcher.h"
 #include "daemon/daemon.h"
+#include "daemon/thread.h"
 
+#include <assert.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum {
+    ROOM_LEAST = 512, /* so that the spare one has room for most commands */
+    ROOM_SPARE_MAX = 4096, /* a larger one is not kept */
+};
+
+/* ---- Queues -------------------------------------------------------------- */
 
 void lk_task_queue_add(struct lk_task_queue *queue, struct lk_task *task)
 {
@@ -48,110 +78,113 @@ void lk_task_queue_join(struct lk_task_queue *queue, struct lk_task_queue *more)
     *more = (struct lk_task_queue){0};
 }
 
-enum { OP_SLICES = 11, SLICES = OP_SLICES + 6 };
+/* ---- Made and freed ------------------------------------------------------ */
 
-/* Those of a call only if there is one. Returns how many there are. */
-static int list_slices(struct lk_demand *demand,
-                       struct lk_slice *slices[SLICES])
+/* With room for `bytes`. The spare one saves an allocation for each command. */
+static struct lk_task *allocate_task(struct lk_server *server, size_t bytes)
 {
-    struct lk_op *op = &demand->op;
-    struct lk_call *call = &demand->call;
+    struct lk_task *task = server->spare_task;
+    size_t room = bytes > ROOM_LEAST ? bytes : ROOM_LEAST;
 
-    slices[0] = &op->name.tenant;
-    slices[1] = &op->name.scope;
-    slices[2] = &op->name.key;
-    slices[3] = &op->fingerprint;
-    slices[4] = &op->owner;
-    slices[5] = &op->response.headers;
-    slices[6] = &op->response.body;
-    slices[7] = &op->reason;
-    slices[8] = &op->who;
-    slices[9] = &op->why;
-    slices[10] = &demand->peer;
-    if (!op->call) {
-        return OP_SLICES;
+    if (task && task->room >= bytes) {
+        server->spare_task = NULL;
+        room = task->room;
+    } else {
+        task = malloc(sizeof(*task) + room);
     }
-    slices[11] = &call->name;
-    slices[12] = &call->target;
-    slices[13] = &call->method;
-    slices[14] = &call->path;
-    slices[15] = &call->headers;
-    slices[16] = &call->body;
-    return SLICES;
-}
-
-struct lk_task *lk_task_make(struct lk_conn *conn,
-                             const struct lk_demand *demand)
-{
-    struct lk_demand copy = *demand;
-    struct lk_slice *slices[SLICES];
-    char peer[LK_PEER_TEXT];
-    size_t bytes = 0;
-
-    if (copy.op.who.len) {
-        lk_rights_peer_text(conn, peer);
-        copy.peer = latchkey_slice(peer);
+    if (task) {
+        *task = (struct lk_task){.room = room};
     }
-    int count = list_slices(&copy, slices);
-    for (int i = 0; i < count; i++) {
-        bytes += slices[i]->len;
-    }
-    struct lk_task *task = malloc(sizeof(*task) + bytes);
-    if (!task) {
-        return NULL;
-    }
-    *task = (struct lk_task){.conn = conn,
-                             .fd = lk_conn_fd(conn),
-                             .started_ns = conn->read_ns,
-                             .proto = conn->proto,
-                             .copied = bytes,
-                             .size = sizeof(*task) + bytes};
-    char *at = task->bytes;
-    for (int i = 0; i < count; i++) {
-        if (slices[i]->len) {
-            memcpy(at, slices[i]->data, slices[i]->len);
-            slices[i]->data = at;
-            at += slices[i]->len;
-        }
-    }
-    task->demand = copy;
-    if (copy.op.call) {
-        task->demand.op.call = &task->demand.call;
-    }
-    conn->server->held_bytes += task->size;
-    lk_task_count(conn->server, task);
     return task;
 }
 
-bool lk_task_hung_up(int fd)
+static struct lk_task *begin_task(struct lk_conn *conn, size_t bytes)
 {
-    struct pollfd socket = {.fd = fd};
+    struct lk_task *task = allocate_task(conn->server, bytes);
 
-    return poll(&socket, 1, 0) == 1 && socket.revents & (POLLHUP | POLLERR);
+    if (task) {
+        task->conn = conn;
+        task->fd = lk_conn_fd(conn);
+        task->started_ns = conn->read_ns;
+        task->proto = conn->proto;
+    }
+    return task;
 }
 
-bool lk_task_is_left(struct lk_returns *returns, const struct lk_task *task)
+static void copy_words(char *at, const struct lk_slice *argv, size_t argc,
+                       struct lk_slice *own)
 {
-    uv_mutex_lock(&returns->mutex);
-    bool left = atomic_load_explicit(&task->gone, memory_order_relaxed) ||
-                lk_task_hung_up(task->fd);
-    uv_mutex_unlock(&returns->mutex);
-    return left;
+    for (size_t i = 0; i < argc; i++) {
+        own[i] = (struct lk_slice){at, argv[i].len};
+        memcpy(at, argv[i].data, argv[i].len);
+        at += argv[i].len;
+    }
+}
+
+struct lk_task *lk_task_make(struct lk_conn *conn,
+                             const struct lk_command *command,
+                             const struct lk_slice *argv, size_t argc,
+                             struct lk_slice *own)
+{
+    struct lk_server *server = conn->server;
+    size_t bytes = 0;
+
+    assert(argc <= LK_TASK_ARGS_MAX);
+    for (size_t i = 0; i < argc; i++) {
+        bytes += argv[i].len;
+    }
+    struct lk_task *task = begin_task(conn, command->responds ? 0 : bytes);
+    if (!task) {
+        return NULL;
+    }
+    task->command = command;
+    task->copied = bytes;
+    if (command->responds) {
+        task->block = lk_stored_reserve(bytes);
+        if (!task->block) {
+            lk_task_free(server, task);
+            return NULL;
+        }
+    }
+    copy_words(task->block ? task->block->bytes : task->bytes, argv, argc, own);
+    task->size = sizeof(*task) + bytes;
+    server->held_bytes += task->size;
+    return task;
+}
+
+struct lk_task *lk_task_make_text(struct lk_conn *conn)
+{
+    struct lk_task *task = begin_task(conn, 0);
+
+    if (task) {
+        task->size = sizeof(*task);
+        conn->server->held_bytes += task->size;
+        task->ready = true;
+    }
+    return task;
 }
 
 void lk_task_free(struct lk_server *server, struct lk_task *task)
 {
+    assert(task->at == LK_PLACE_HERE);
     lk_task_uncount(server, task);
     server->held_bytes -= task->size;
     lk_waiters_remove(&server->waiters, &task->waiter);
-    lk_op_clear(&task->demand.op);
-    if (task->demand.kind == LK_TASK_TARGETS) {
-        lk_targets_view_free(task->demand.view);
+    if (task->command && task->command->clear) {
+        task->command->clear(task);
     }
     latchkey_buf_free(&task->text);
-    lk_look_free(task->look);
-    free(task);
+    lk_note_free(task->note);
+    free(task->signature);
+    lk_stored_unref(task->block);
+    if (!server->spare_task && task->room <= ROOM_SPARE_MAX) {
+        server->spare_task = task;
+    } else {
+        free(task);
+    }
 }
+
+/* ---- The queue's account ------------------------------------------------- */
 
 void lk_task_count(struct lk_server *server, struct lk_task *task)
 {
@@ -171,22 +204,109 @@ void lk_task_uncount(struct lk_server *server, struct lk_task *task)
     }
 }
 
+/* The outcome of an op may hold a stored response. */
+static size_t outcome_size(const struct lk_task *task)
+{
+    bool event = task->command && task->command->place == LK_PLACE_BATCH;
+    const struct lk_stored *stored =
+        event ? task->args.event.op.out.stored : NULL;
+
+    return stored ? stored->size : 0;
+}
+
 void lk_task_weigh(struct lk_server *server, struct lk_task *task)
 {
-    const struct lk_stored *stored = task->demand.op.out.stored;
     bool counted = task->counted;
 
     lk_task_uncount(server, task);
     server->held_bytes -= task->size;
-    task->size = sizeof(*task) + task->copied + task->text.len +
-                 (stored ? stored->size : 0);
+    task->size =
+        sizeof(*task) + task->copied + task->text.len + outcome_size(task);
     server->held_bytes += task->size;
     if (counted) {
         lk_task_count(server, task);
     }
 }
 
-/* Without memory for the hashes everybody who waits is looked at. */
+/* ---- To another thread --------------------------------------------------- */
+
+void lk_task_send(struct lk_server *server, struct lk_task *task,
+                  enum lk_place place)
+{
+    assert(task->at == LK_PLACE_HERE && !task->ready && !task->waiter.waiting);
+    task->at = place;
+    switch (place) {
+    case LK_PLACE_BATCH:
+    case LK_PLACE_STORE:
+        lk_task_queue_add(&server->to_store, task);
+        break;
+    case LK_PLACE_ACTION:
+        lk_task_queue_add(&server->to_actions, task);
+        break;
+    case LK_PLACE_READER:
+        if (task->conn) {
+            task->conn->in_reader++;
+        }
+        lk_task_queue_add(&server->to_reader, task);
+        break;
+    case LK_PLACE_LONG:
+        lk_long_work_start(server, task);
+        break;
+    case LK_PLACE_COURIER:
+        lk_probe_start(server, task);
+        break;
+    case LK_PLACE_HERE:
+        assert(false);
+        break;
+    }
+}
+
+void lk_task_hand_over(struct lk_server *server)
+{
+    if (server->to_store.head) {
+        lk_batcher_give(server->batcher, &server->to_store);
+    }
+    if (server->to_reader.head) {
+        lk_reader_give(server->reader, &server->to_reader);
+    }
+    if (server->to_actions.head) {
+        lk_actions_give(server);
+    }
+}
+
+void lk_task_run(struct lk_task *task, struct lk_store *store)
+{
+    struct lk_note *note = task->note;
+
+    assert(task->at != LK_PLACE_HERE);
+    if (note) {
+        assert(task->at == LK_PLACE_STORE && !note->written);
+        note->status = store->class->note(store, &note->entry);
+        note->written = true;
+    } else {
+        task->status = task->command->run(task, store);
+    }
+}
+
+bool lk_task_hung_up(int fd)
+{
+    struct pollfd socket = {.fd = fd};
+
+    return poll(&socket, 1, 0) == 1 && socket.revents & (POLLHUP | POLLERR);
+}
+
+bool lk_task_client_left(struct lk_returns *returns, const struct lk_task *task)
+{
+    uv_mutex_lock(&returns->mutex);
+    bool left = atomic_load_explicit(&task->gone, memory_order_relaxed) ||
+                lk_task_hung_up(task->fd);
+    uv_mutex_unlock(&returns->mutex);
+    return left;
+}
+
+/* ---- And back ------------------------------------------------------------ */
+
+/* Without memory for the hashes all that wait are decided again. */
 static void copy_settled(struct lk_returns *returns,
                          const struct lk_batch *batch)
 {
@@ -224,4 +344,65 @@ void lk_returns_give(struct lk_returns *returns, struct lk_task_queue *tasks,
     }
     uv_mutex_unlock(&returns->mutex);
     uv_async_send(&returns->async);
+}
+
+void lk_returns_give_one(struct lk_returns *returns, struct lk_task *task)
+{
+    struct lk_task_queue one = {0};
+
+    lk_task_queue_add(&one, task);
+    lk_returns_give(returns, &one, NULL);
+}
+
+/* What each place has to know when a task has left it. */
+static void leave_place(struct lk_server *server, struct lk_task *task)
+{
+    enum lk_place from = task->at;
+
+    assert(from != LK_PLACE_HERE);
+    task->at = LK_PLACE_HERE;
+    if (from == LK_PLACE_READER && task->conn) {
+        task->conn->in_reader--;
+    } else if (from == LK_PLACE_LONG) {
+        lk_long_work_finished(server, task);
+    } else if (from == LK_PLACE_ACTION) {
+        lk_actions_returned(server);
+    }
+}
+
+/* The reply is sent, or the task ends with its client. */
+static void finish_task(struct lk_server *server, struct lk_task *task)
+{
+    struct lk_conn *conn = task->conn;
+
+    if (!conn) {
+        lk_task_free(server, task);
+        return;
+    }
+    if (task->status) {
+        lk_conn_close(conn, "out-of-memory"); /* the text is incomplete */
+    }
+    task->ready = true;
+    lk_conn_emit(conn);
+}
+
+void lk_task_returned(struct lk_server *server, struct lk_task *task)
+{
+    struct lk_note *note = task->note;
+    bool loaded = task->at == LK_PLACE_READER;
+
+    leave_place(server, task);
+    lk_task_weigh(server, task);
+    if (task->command->place == LK_PLACE_BATCH) {
+        lk_operation_returned(server, task, loaded);
+        return;
+    }
+    if (note && !note->written && (task->conn || !note->for_reply)) {
+        lk_task_send(server, task, LK_PLACE_STORE);
+        return;
+    }
+    if (note && note->written) {
+        task->status = lk_note_written(task);
+    }
+    finish_task(server, task);
 }

@@ -1,6 +1,5 @@
 /* turn.c - one turn of the loop: what its events lead to, all at once. */
 #include "daemon/batcher.h"
-#include "daemon/reader.h"
 
 #include <stdlib.h>
 
@@ -74,19 +73,6 @@ static void run_connections(struct lk_server *server)
     }
 }
 
-static void hand_over(struct lk_server *server)
-{
-    if (server->to_store.head) {
-        lk_batcher_give(server->batcher, &server->to_store);
-    }
-    if (server->to_reader.head) {
-        lk_reader_give(server->reader, &server->to_reader);
-    }
-    if (server->to_order.head) {
-        lk_orders_give(server);
-    }
-}
-
 static void flush_connections(struct lk_server *server)
 {
     struct lk_conn *conn = server->dirty;
@@ -146,7 +132,7 @@ static void end_turn(struct lk_server *server)
 {
     lk_conn_feed(server);
     run_connections(server);
-    hand_over(server);
+    lk_task_hand_over(server);
     while (server->dirty || server->closed) {
         flush_connections(server);
         lk_turn_close_connections(server);
@@ -168,51 +154,6 @@ static void on_check(uv_check_t *check)
 }
 
 /* ---- What other threads bring back --------------------------------------- */
-
-static void take_back(struct lk_server *server, struct lk_task *task)
-{
-    enum lk_task_kind kind = task->demand.kind;
-
-    lk_task_weigh(server, task);
-    if (task->loading && task->conn) {
-        task->conn->in_reader--;
-    }
-    if (kind == LK_TASK_OP || kind == LK_TASK_AWAIT) {
-        lk_operation_returned(server, task);
-        return;
-    }
-    bool chore = server->chore.task == task;
-    if (chore) {
-        lk_chore_finished(server);
-    }
-    if (task->to_note && (task->conn || !task->look)) {
-        task->to_note = task->loading = false;
-        lk_task_queue_add(&server->to_store, task);
-        return;
-    }
-    if (!task->demand.op.status && !chore && (task->conn || !task->look)) {
-        lk_act_log_task(server, task);
-    }
-    if (kind == LK_TASK_ORDER) {
-        lk_orders_returned(server);
-    } else if (kind == LK_TASK_BACKUP && !chore) {
-        task->demand.op.status = lk_chore_noted(task);
-    } else if (task->look) {
-        task->demand.op.status = lk_look_noted(task);
-    }
-    if (!task->conn) {
-        lk_task_free(server, task);
-        return;
-    }
-    struct lk_conn *conn = task->conn;
-    if (kind == LK_TASK_CLOCK) {
-        task->demand.op.out.verdict = LK_VERDICT_DONE;
-    } else if (task->demand.op.status) {
-        lk_conn_close(conn, "out-of-memory"); /* the text is incomplete */
-    }
-    task->ready = true;
-    lk_conn_emit(conn);
-}
 
 static void on_returned(uv_async_t *async)
 {
@@ -238,7 +179,7 @@ static void on_returned(uv_async_t *async)
         lk_outbox_wake(server);
     }
     while ((task = lk_task_queue_take(&tasks))) {
-        take_back(server, task);
+        lk_task_returned(server, task);
     }
     for (size_t i = 0; i < count; i++) {
         lk_operation_settled(server, settled[i]);

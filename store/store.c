@@ -27,21 +27,30 @@ static struct lk_slice put(char **at, struct lk_slice slice)
     return copy;
 }
 
+struct lk_stored *lk_stored_reserve(size_t bytes)
+{
+    struct lk_stored *stored = malloc(sizeof(*stored) + bytes);
+
+    if (stored) {
+        *stored = (struct lk_stored){.size = sizeof(*stored) + bytes};
+        atomic_init(&stored->refs, 1);
+    }
+    return stored;
+}
+
 struct lk_stored *lk_stored_make(uint64_t token, uint64_t at_ms,
                                  const struct lk_response *response,
                                  struct lk_slice reason)
 {
-    size_t bytes = response->headers.len + response->body.len + reason.len;
-    struct lk_stored *stored = malloc(sizeof(*stored) + bytes);
+    struct lk_stored *stored = lk_stored_reserve(
+        response->headers.len + response->body.len + reason.len);
 
     if (!stored) {
         return NULL;
     }
     char *at = stored->bytes;
-    atomic_init(&stored->refs, 1);
     stored->token = token;
     stored->at_ms = at_ms;
-    stored->size = sizeof(*stored) + bytes;
     stored->response.status = response->status;
     stored->response.headers = put(&at, response->headers);
     stored->response.body = put(&at, response->body);

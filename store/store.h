@@ -77,6 +77,9 @@ struct lk_stored {
 struct lk_stored *lk_stored_make(uint64_t token, uint64_t at_ms,
                                  const struct lk_response *response,
                                  struct lk_slice reason);
+/* With room for `bytes` in stored->bytes: its maker copies the bytes there and
+ * sets all other members before it is shared. */
+struct lk_stored *lk_stored_reserve(size_t bytes);
 struct lk_stored *lk_stored_ref(struct lk_stored *stored);
 void lk_stored_unref(struct lk_stored *stored); /* NULL is fine */
 

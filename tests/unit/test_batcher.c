@@ -189,7 +189,7 @@ static void give_ops(struct bench *bench, size_t count)
         struct lk_task *task = calloc(1, sizeof(*task));
         assert_non_null(task);
         task->fd = -1;
-        task->demand.kind = LK_TASK_OP;
+        task->at = LK_PLACE_BATCH;
         lk_task_queue_add(&tasks, task);
     }
     lk_batcher_give(bench->batcher, &tasks);
