@@ -7,12 +7,6 @@
 
 #include "daemon/daemon.h"
 
-struct lk_batcher_stats {
-    struct lk_histogram ops; /* in a batch */
-    struct lk_histogram us;  /* to decide a batch and make it durable */
-    size_t waiting;          /* not yet in a batch */
-};
-
 /* Starts the threads. Answered tasks come back through `returns`. An interval
  * of 0: this daemon keeps nothing. */
 LK_MUST_CHECK enum lk_status lk_batcher_start(struct lk_store *store,

@@ -232,7 +232,7 @@ static bool check_store(struct lk_conn *conn, const struct lk_command *command)
         return true;
     }
     server->metrics.claims_unavailable += command->claims;
-    lk_conn_error(conn, "UNAVAILABLE %s", server->opening.trouble);
+    lk_conn_error(conn, "UNAVAILABLE %s", server->opening.failure);
     return false;
 }
 

@@ -407,7 +407,7 @@ static bool is_pending(const struct lk_op *op)
            op->out.state == LK_STATE_ACCEPTED;
 }
 
-static bool is_told_to_wait(const struct lk_op *op)
+static bool asks_to_wait(const struct lk_op *op)
 {
     return op->out.verdict == LK_VERDICT_INFLIGHT ||
            op->out.verdict == LK_VERDICT_ACCEPTED;
@@ -428,7 +428,7 @@ static enum step next_step(struct lk_server *server,
     if (op->out.needs_load && !find_answer(server, op)) {
         return STEP_LOAD;
     }
-    return may_wait && is_told_to_wait(op) ? STEP_PARK : STEP_ANSWER;
+    return may_wait && asks_to_wait(op) ? STEP_PARK : STEP_ANSWER;
 }
 
 static enum step peek(struct lk_server *server, struct lk_event_args *event,

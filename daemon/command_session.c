@@ -63,11 +63,11 @@ static bool log_in(struct lk_conn *conn, struct lk_slice user,
 {
     const struct lk_config *config = &conn->server->config;
 
-    if (!lk_conn_may_guess(conn, user)) {
+    if (!lk_auth_check_turn(conn, user)) {
         return false;
     }
     enum lk_role role = lk_config_login(config, user, password);
-    lk_conn_guessed(conn, user, role != LK_ROLE_NONE);
+    lk_auth_judged(conn, user, role != LK_ROLE_NONE);
     if (role == LK_ROLE_NONE) {
         lk_conn_error(conn,
                       "WRONGPASS invalid username-password pair or user is "

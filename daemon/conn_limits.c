@@ -38,7 +38,7 @@ enum {
     PACE_BYTES = 64 * 1024, /* a second */
     SLOW_MS = 2000,
     TURN_BYTES = 4 * LK_READ_CHUNK, /* little, beside SLOW_MS of such turns */
-    TELL_MS = 60 * 1000,
+    LOG_EVERY_MS = 60 * 1000,
     CUTS_MAX = 100, /* in one tick */
     STRANGERS_LEAST = 16,
 };
@@ -93,24 +93,25 @@ static const char *const cut_words[LK_CUTS] = {
 };
 
 /* A flood of them has a line a minute, with how many there were. */
-static void tell_cuts(struct lk_server *server, enum lk_cut why,
-                      const struct lk_conn *conn, uint64_t now_ms)
+static void log_cuts(struct lk_server *server, enum lk_cut why,
+                     const struct lk_conn *conn, uint64_t now_ms)
 {
-    struct lk_thinned *told = &server->cuts[why];
+    struct lk_log_limit *logged = &server->cuts[why];
 
-    if (!told->untold || (told->told_ms && now_ms - told->told_ms < TELL_MS)) {
+    if (!logged->unlogged ||
+        (logged->logged_ms && now_ms - logged->logged_ms < LOG_EVERY_MS)) {
         return;
     }
     if (conn) {
         lk_log(LK_LOG_WARN, "client-closed",
                "id=%llu address=%s why=%s count=%llu",
                (unsigned long long)conn->id, conn->address, cut_words[why],
-               (unsigned long long)told->untold);
+               (unsigned long long)logged->unlogged);
     } else {
         lk_log(LK_LOG_WARN, "client-closed", "why=%s count=%llu",
-               cut_words[why], (unsigned long long)told->untold);
+               cut_words[why], (unsigned long long)logged->unlogged);
     }
-    *told = (struct lk_thinned){.told_ms = now_ms};
+    *logged = (struct lk_log_limit){.logged_ms = now_ms};
 }
 
 static void cut(struct lk_conn *conn, enum lk_cut why)
@@ -118,8 +119,8 @@ static void cut(struct lk_conn *conn, enum lk_cut why)
     struct lk_server *server = conn->server;
 
     server->metrics.cut++;
-    server->cuts[why].untold++;
-    tell_cuts(server, why, conn, uv_now(&server->loop));
+    server->cuts[why].unlogged++;
+    log_cuts(server, why, conn, uv_now(&server->loop));
     lk_conn_close(conn, NULL);
 }
 
@@ -352,8 +353,9 @@ static void make_room(struct lk_server *server, uint64_t now_ms)
     for (conn = server->conns; conn; conn = conn->next) {
         give_back_buffers(conn);
     }
-    if (!server->short_told_ms || now_ms - server->short_told_ms >= TELL_MS) {
-        server->short_told_ms = now_ms;
+    if (!server->short_logged_ms ||
+        now_ms - server->short_logged_ms >= LOG_EVERY_MS) {
+        server->short_logged_ms = now_ms;
         lk_log(LK_LOG_WARN, "memory-short",
                "held=%zu limit=%zu waiting=%zu setting=limits.client_bytes",
                server->held_bytes, most, server->lists[LK_LIST_STARVED].count);
@@ -375,6 +377,6 @@ void lk_conns_tick(struct lk_server *server, uint64_t now_ms)
         make_room(server, now_ms);
     }
     for (int i = 0; i < LK_CUTS; i++) {
-        tell_cuts(server, (enum lk_cut)i, NULL, now_ms);
+        log_cuts(server, (enum lk_cut)i, NULL, now_ms);
     }
 }

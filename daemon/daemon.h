@@ -13,10 +13,10 @@
 
 #include "config/config.h"
 #include "daemon/cache.h"
-#include "daemon/guesses.h"
 #include "daemon/log.h"
-#include "daemon/metrics.h"
 #include "daemon/notify.h"
+#include "daemon/numbers.h"
+#include "daemon/rights.h"
 #include "daemon/task.h"
 #include "daemon/thread.h"
 #include "daemon/waiters.h"
@@ -205,11 +205,11 @@ void lk_conn_leave_lists(struct lk_conn *conn);
 
 /* guesses.c: is a password to be judged now? False: it has to wait
  * (conn->again), or has been refused with an error. */
-bool lk_conn_may_guess(struct lk_conn *conn, struct lk_slice user);
+bool lk_auth_check_turn(struct lk_conn *conn, struct lk_slice user);
 /* It has been judged. */
-void lk_conn_guessed(struct lk_conn *conn, struct lk_slice user, bool right);
+void lk_auth_judged(struct lk_conn *conn, struct lk_slice user, bool right);
 /* The log gets what it has not been told yet, once a minute. */
-void lk_guesses_tell(struct lk_server *server, uint64_t now_ms);
+void lk_auth_log_failures(struct lk_server *server, uint64_t now_ms);
 
 /* ---- Rights: rights.c ---------------------------------------------------- */
 
@@ -352,7 +352,7 @@ struct lk_batcher;
 struct lk_reader;
 struct lk_outbox_class;
 
-/* The way to the store; opening.c says who may touch what, and when. */
+/* The way to the store; store_opening.c says who may touch what, and when. */
 struct lk_opening {
     uv_async_t async;  /* a try has ended */
     uv_timer_t timer;  /* until the next one */
@@ -368,18 +368,18 @@ struct lk_opening {
     struct lk_buf error;
     /* Loop thread: */
     uint64_t since_ms;             /* by the loop's clock */
-    char trouble[LK_FAILURE_SIZE]; /* why the last try failed; one line */
-    char told[LK_FAILURE_SIZE];    /* the one that the log has; empty: none */
-    uint64_t told_ms;
+    char failure[LK_FAILURE_SIZE]; /* why the last try failed; one line */
+    char logged[LK_FAILURE_SIZE];  /* the one that the log has; empty: none */
+    uint64_t logged_ms;
 };
 
 /* Why connections are closed that come in floods. */
 enum lk_cut { LK_CUT_NO_AUTH, LK_CUT_DISPLACED, LK_CUT_MEMORY, LK_CUTS };
 
 /* What has a line in the log once a minute, and is counted in between. */
-struct lk_thinned {
-    uint64_t told_ms; /* 0: never */
-    uint64_t untold;
+struct lk_log_limit {
+    uint64_t logged_ms; /* 0: never */
+    uint64_t unlogged;
 };
 
 /* A target as the last look found it in the store. */
@@ -394,7 +394,7 @@ struct lk_checked_target {
     bool broken; /* its circuit is open; loop thread */
 };
 
-/* What HEALTH goes by beside the store's numbers (checkup.c). */
+/* What HEALTH goes by beside the store's numbers (health.c). */
 struct lk_checkup {
     _Atomic uint64_t disk_free; /* bytes; embedded stores only */
     atomic_bool disk_known;
@@ -410,7 +410,7 @@ struct lk_checkup {
 };
 
 /* What the log was last told of uncertain operations. */
-struct lk_doubts_told {
+struct lk_uncertain_logged {
     uint64_t count; /* never above what there are; 0: nothing */
     uint64_t at_ms; /* by the loop's clock */
 };
@@ -445,7 +445,7 @@ struct lk_server {
     uv_timer_t poll;       /* a shared store: who waits asks again */
     uv_signal_t signals[3];
     uint64_t armed_ms; /* what wait_timer is set to */
-    struct lk_doubts_told doubts;
+    struct lk_uncertain_logged uncertain;
 
     struct lk_conn *conns;
     size_t conn_count;
@@ -453,9 +453,9 @@ struct lk_server {
     struct lk_conn *fed; /* goes on reading though memory is short, or NULL */
     size_t fed_from;     /* so much of its command was there before */
     size_t held_bytes;   /* buffers of all connections, and all tasks */
-    struct lk_thinned cuts[LK_CUTS];
-    uint64_t short_told_ms; /* when the log was told that memory is short */
-    struct lk_guesses guesses;
+    struct lk_log_limit cuts[LK_CUTS];
+    uint64_t short_logged_ms; /* when the log was told that memory is short */
+    struct lk_auth_table auth_table;
     uint64_t last_conn_id;
     struct lk_conn *dirty;
     struct lk_conn *runnable; /* first in, first out */
@@ -505,8 +505,8 @@ LK_MUST_CHECK enum lk_status lk_server_take_store(struct lk_server *server);
 /* Tells systemd; a failure is logged. */
 void lk_server_say(enum lk_notify_event event, const char *text);
 
-/* opening.c: one try at once. LK_OK: the store is open, or it is tried again
- * until it is. Else its failure has been logged. */
+/* store_opening.c: one try at once. LK_OK: the store is open, or it is tried
+ * again until it is. Else its failure has been logged. */
 LK_MUST_CHECK enum lk_status lk_opening_start(struct lk_server *server);
 /* False: a try is running, which cannot be waited for. */
 LK_MUST_CHECK bool lk_opening_stop(struct lk_server *server);
@@ -523,31 +523,25 @@ void lk_server_stop(struct lk_server *server);
 void lk_server_go_on_stopping(struct lk_server *server);
 
 /* turn.c */
-bool lk_turn_start(struct lk_server *server);
+bool lk_server_start_turns(struct lk_server *server);
 /* With a store that is open: others may settle what is waited for here. */
-void lk_turn_poll(struct lk_server *server);
-void lk_turn_close_connections(struct lk_server *server);
+void lk_server_start_polling(struct lk_server *server);
+void lk_server_close_connections(struct lk_server *server);
 
 /* outbox.c: the courier of this daemon, if it has one. A failure is logged. */
 LK_MUST_CHECK enum lk_status lk_outbox_start(struct lk_server *server);
 void lk_outbox_wake(struct lk_server *server);
 void lk_outbox_reload(struct lk_server *server);
 /* Nobody is to wait for a service that is asked while the daemon stops. */
-void lk_outbox_hush(struct lk_server *server);
+void lk_outbox_stop_probing(struct lk_server *server);
 void lk_outbox_stop(struct lk_server *server);
 
 /* listen.c: LK_OK, or a failure that has been logged. */
 LK_MUST_CHECK enum lk_status lk_server_listen(struct lk_server *server);
 void lk_server_stop_listening(struct lk_server *server);
 
-/* checkup.c: the thread that looks. */
+/* health.c: the thread that looks. */
 LK_MUST_CHECK enum lk_status lk_checkup_start(struct lk_server *server);
 void lk_checkup_stop(struct lk_server *server); /* one that never ran, too */
-
-/* info.c */
-/* The text of INFO; empty `section`: all. */
-LK_MUST_CHECK enum lk_status lk_info_write(struct lk_server *server,
-                                           struct lk_slice section,
-                                           struct lk_buf *text);
 
 #endif

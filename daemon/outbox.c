@@ -93,7 +93,7 @@ void lk_outbox_reload(struct lk_server *server)
     }
 }
 
-void lk_outbox_hush(struct lk_server *server)
+void lk_outbox_stop_probing(struct lk_server *server)
 {
     if (server->courier && server->outbox_class->cancel_probes) {
         server->outbox_class->cancel_probes(server->courier);

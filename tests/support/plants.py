@@ -62,13 +62,13 @@ PLANTS = {
     "KEEP makes it shorter": ("sqlite", DECIDE, [
         ("return until <= entry->deadline\n", "return until == 0\n")]),
     "fields of a reply are swapped": ("sqlite", "daemon/reply.c", [
-        ("    W(write_number(out, kept->at_ms));\n"
+        ("    W(write_number(out, stored->at_ms));\n"
          "    W(write_number(out, outcome->expires_ms));\n"
          "    W(lk_write_reference(out, store, outcome->number));\n",
          "    W(write_number(out, outcome->expires_ms));\n"
-         "    W(write_number(out, kept->at_ms));\n"
+         "    W(write_number(out, stored->at_ms));\n"
          "    W(lk_write_reference(out, store, outcome->number));\n")]),
-    "a peek overtakes what was sent before": ("sqlite", "daemon/operation.c", [
+    "a peek overtakes what was sent before": ("sqlite", "daemon/command_operation.c", [
         ("    if (!conn->head) {\n        step = peek(",
          "    if (conn) {\n        step = peek(")]),
     # ---- Redis ----

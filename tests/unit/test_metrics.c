@@ -1,5 +1,5 @@
 /* Histograms and counters of the daemon (C34). */
-#include "daemon/metrics.h"
+#include "daemon/numbers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

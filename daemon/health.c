@@ -1,5 +1,5 @@
 /*
- * checkup.c - HEALTH: is there anything that needs a person, and how urgently?
+ * health.c - HEALTH: is there anything that needs a person, and how urgently?
  *
  * The loop answers at once, from the numbers that the store has ready and from
  * the last look of a thread of its own at what may take time: the targets in
@@ -193,7 +193,7 @@ struct reason {
 struct report {
     struct reason reasons[REASONS_MAX];
     size_t count;
-    struct lk_store_stats stats;
+    struct lk_numbers numbers;
     uint64_t age_ms; /* of the look */
 };
 
@@ -205,7 +205,7 @@ static const char *lasting(const struct report *report, uint64_t count,
         uint64_t ms;
         const char *unit;
     } units[] = {{86400000, "day"}, {3600000, "hour"}, {60000, "minute"}};
-    uint64_t now = report->stats.now_ms;
+    uint64_t now = lk_number(&report->numbers, LK_NUMBER_now_ms);
     uint64_t age = since_ms && now > since_ms ? now - since_ms : 0;
     uint64_t age_count = age / 1000;
     const char *unit = "second";
@@ -358,8 +358,8 @@ static void earliest(uint64_t *since_ms, uint64_t other_ms)
 static void add_jobs(struct report *report, struct lk_server *server)
 {
     struct lk_checkup *checkup = &server->checkup;
-    const uint64_t *jobs = report->stats.jobs;
-    uint64_t now = report->stats.now_ms;
+    const struct lk_numbers *numbers = &report->numbers;
+    uint64_t now = lk_number(numbers, LK_NUMBER_now_ms);
     struct circuits circuits = {.checkup = checkup};
     struct group late = {0}, paused = {0};
     uint64_t uncertain_ms = 0, dead_ms = 0;
@@ -383,9 +383,10 @@ static void add_jobs(struct report *report, struct lk_server *server)
         }
     }
     add_count(report, "jobs-uncertain", "job", "uncertain",
-              jobs[LK_JOB_UNCERTAIN], uncertain_ms,
+              lk_number(numbers, LK_NUMBER_jobs_uncertain), uncertain_ms,
               "latchkey jobs --state uncertain");
-    add_count(report, "jobs-dead", "job", "dead", jobs[LK_JOB_DEAD], dead_ms,
+    add_count(report, "jobs-dead", "job", "dead",
+              lk_number(numbers, LK_NUMBER_jobs_dead), dead_ms,
               "latchkey dead list");
     add_late(report, &late);
     add_open(report, &circuits.open);
@@ -394,20 +395,23 @@ static void add_jobs(struct report *report, struct lk_server *server)
 
 static void add_store(struct report *report, struct lk_server *server)
 {
-    const struct lk_store_stats *stats = &report->stats;
-    uint64_t free_bytes = atomic_load(&server->checkup.disk_free);
+    const struct lk_numbers *numbers = &report->numbers;
+    const char *trouble = numbers->store.failure;
+    uint64_t free_bytes = lk_number(numbers, LK_NUMBER_disk_free_bytes);
+    uint64_t until_ms = lk_number(numbers, LK_NUMBER_hold_until_ms);
+    uint64_t now = lk_number(numbers, LK_NUMBER_now_ms);
     uint64_t least = server->config.disk_free;
 
-    if (!stats->available || stats->failure[0]) {
+    if (!lk_number(numbers, LK_NUMBER_available) || *trouble) {
         add_reason(report, "store-unavailable", CANNOT_WORK, 0,
                    "the store cannot decide: %s",
-                   stats->failure[0] ? stats->failure : "it does not say why");
+                   *trouble ? trouble : "it does not say why");
     }
     if (server->stop_by_ms) {
         add_reason(report, "stopping", CANNOT_WORK, 0,
                    "the daemon is shutting down");
     }
-    if (stats->clock_held) {
+    if (lk_number(numbers, LK_NUMBER_clock_held)) {
         add_reason(report, "clock-held", ACT, 0,
                    "the wall clock is implausibly far from the time last "
                    "stored, and nothing expires: set it right, then latchkey "
@@ -420,12 +424,11 @@ static void add_store(struct report *report, struct lk_server *server)
                    "claims are refused",
                    free_bytes >> 20, least >> 20);
     }
-    if (stats->hold_until_ms) {
-        add_reason(report, "restored", ACT,
-                   (stats->hold_until_ms - stats->now_ms) / 1000,
+    if (until_ms) {
+        add_reason(report, "restored", ACT, (until_ms - now) / 1000,
                    "the store was restored from a copy, and nothing new starts "
                    "for %" PRIu64 " seconds",
-                   (stats->hold_until_ms - stats->now_ms) / 1000);
+                   (until_ms - now) / 1000);
     }
     if (server->store && report->age_ms > LOOK_OLD_MS) {
         add_reason(report, "store-silent", ACT, report->age_ms / 1000,
@@ -457,7 +460,7 @@ static void examine(struct lk_server *server, struct report *report)
     struct lk_checkup *checkup = &server->checkup;
 
     *report = (struct report){0};
-    lk_server_store_stats(server, &report->stats);
+    lk_numbers_take(server, &report->numbers);
     if (!checkup->runs) {
         add_store(report, server);
         return;
@@ -470,8 +473,8 @@ static void examine(struct lk_server *server, struct report *report)
     }
     add_store(report, server);
     add_count(report, "operations-uncertain", "operation", "uncertain",
-              report->stats.by_state[LK_STATE_UNCERTAIN],
-              report->stats.oldest_operation_ms,
+              lk_number(&report->numbers, LK_NUMBER_records_uncertain),
+              report->numbers.store.oldest_operation_ms,
               "latchkey list --state uncertain");
     add_jobs(report, server);
     uv_mutex_unlock(&checkup->mutex);
@@ -494,6 +497,7 @@ static enum lk_status write_summary(struct lk_buf *out,
 {
     char text[TEXT_SIZE + 128];
     char more[64] = "";
+    uint64_t records = lk_number(&report->numbers, LK_NUMBER_records);
 
     if (report->count > 1) {
         snprintf(more, sizeof(more), " (and %zu more)", report->count - 1);
@@ -503,8 +507,7 @@ static enum lk_status write_summary(struct lk_buf *out,
     } else {
         snprintf(text, sizeof(text),
                  "%" PRIu64 " operation%s stored, and nothing needs a person",
-                 report->stats.operations,
-                 report->stats.operations == 1 ? " is" : "s are");
+                 records, records == 1 ? " is" : "s are");
     }
     return lk_pair_bytes(out, "summary", latchkey_slice(text));
 }

@@ -1,5 +1,6 @@
 /*
- * opening.c - the store is opened: at the start, or later, once it is there.
+ * store_opening.c - the store is opened: at the start, or later, once it is
+ * there.
  *
  * phase    server->store  what is legal
  * opening  NULL           listening; what needs the store gets UNAVAILABLE
@@ -22,8 +23,8 @@
 enum {
     PAUSE_LEAST_MS = 100,
     PAUSE_MOST_MS = 1000,
-    TELL_OTHER_MS = 10 * 1000, /* the log: another cause, the same cause */
-    TELL_SAME_MS = 60 * 1000,
+    LOG_OTHER_MS = 10 * 1000, /* the log: another cause, the same cause */
+    LOG_SAME_MS = 60 * 1000,
 };
 
 /* ---- One try ------------------------------------------------------------- */
@@ -112,11 +113,11 @@ static void set_trouble(struct lk_opening *opening)
             : latchkey_slice(latchkey_status_text(opening->status));
     size_t len = 0;
 
-    for (; len < why.len && len < sizeof(opening->trouble) - 1; len++) {
+    for (; len < why.len && len < sizeof(opening->failure) - 1; len++) {
         unsigned char byte = (unsigned char)why.data[len];
-        opening->trouble[len] = byte < 0x20 || byte == 0x7f ? ' ' : (char)byte;
+        opening->failure[len] = byte < 0x20 || byte == 0x7f ? ' ' : (char)byte;
     }
-    opening->trouble[len] = '\0';
+    opening->failure[len] = '\0';
 }
 
 static void log_trouble(const struct lk_opening *opening, const char *event,
@@ -125,7 +126,7 @@ static void log_trouble(const struct lk_opening *opening, const char *event,
     char shown[LK_LOG_LINE / 2];
 
     lk_log(LK_LOG_ERROR, event, "error=%s%s",
-           lk_log_quote(latchkey_slice(opening->trouble), shown, sizeof(shown)),
+           lk_log_quote(latchkey_slice(opening->failure), shown, sizeof(shown)),
            note);
 }
 
@@ -134,18 +135,18 @@ static void tell_away(struct lk_server *server)
 {
     struct lk_opening *opening = &server->opening;
     uint64_t now = uv_now(&server->loop);
-    bool same = !strcmp(opening->trouble, opening->told);
-    char status[sizeof(opening->trouble) + 64];
+    bool same = !strcmp(opening->failure, opening->logged);
+    char status[sizeof(opening->failure) + 64];
 
-    if (opening->told[0] &&
-        now - opening->told_ms < (same ? TELL_SAME_MS : TELL_OTHER_MS)) {
+    if (opening->logged[0] &&
+        now - opening->logged_ms < (same ? LOG_SAME_MS : LOG_OTHER_MS)) {
         return;
     }
-    memcpy(opening->told, opening->trouble, sizeof(opening->told));
-    opening->told_ms = now;
+    memcpy(opening->logged, opening->failure, sizeof(opening->logged));
+    opening->logged_ms = now;
     log_trouble(opening, "store-unavailable", " note=\"it is tried again\"");
     snprintf(status, sizeof(status), "the store is unavailable: %s",
-             opening->trouble);
+             opening->failure);
     lk_server_say(LK_NOTIFY_STATUS, status);
 }
 
@@ -156,7 +157,7 @@ static void tell_open(struct lk_server *server)
 
     lk_log(LK_LOG_INFO, "store-open", "scheme=%s promise=\"%s\"",
            server->store->class->scheme, server->store->promise);
-    if (opening->told[0]) {
+    if (opening->logged[0]) {
         lk_log(LK_LOG_INFO, "store-available", "away_s=%llu",
                (unsigned long long)away / 1000);
         lk_server_say(LK_NOTIFY_STATUS, "");
@@ -293,6 +294,6 @@ void lk_server_store_stats(struct lk_server *server,
         server->store->class->stats(server->store, stats);
     } else {
         snprintf(stats->failure, sizeof(stats->failure), "%s",
-                 server->opening.trouble);
+                 server->opening.failure);
     }
 }
