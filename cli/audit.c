@@ -17,16 +17,15 @@ static const struct lk_option audit_options[] = {
     {"all", NULL, "without a limit"},
     {"before", "ID", "only entries before this one"},
     {"after", "ID", "only entries after this one, the oldest of them"},
-    {"follow", NULL, "go on: show what is done from now on"},
+    {"follow", NULL, "keep running: show new entries as they come"},
     {0},
 };
 
 const struct lk_manual lk_manual_audit = {
-    "Shows the audit log of the store: what operators did, when and why. "
-    "These\n"
-    "are the newest entries, the newest last; --after shows the oldest ones\n"
-    "behind an entry. A TIME is 2026-01-31, 2026-01-31T12:00:00Z, or so long\n"
-    "ago: 2h.",
+    "Shows the audit log of the store: what operators did, when and why. It\n"
+    "lists the newest entries, the newest last; --after lists the oldest ones\n"
+    "after an entry. A TIME is 2026-01-31, 2026-01-31T12:00:00Z, or a\n"
+    "duration before now: 2h.",
     audit_options};
 
 struct reading {
@@ -121,8 +120,8 @@ static enum lk_exit read_audit_filter(struct reading *reading)
         return lk_complain_usage(cli, "--all and --limit exclude each other");
     }
     if (cli->json && lk_args_flag(args, "follow")) {
-        return lk_complain_usage(cli, "--follow has no end, and --json is one "
-                                      "document");
+        return lk_complain_usage(
+            cli, "--follow does not end, and --json prints one document");
     }
     reading->limit = all ? UINT64_MAX : DEFAULT_LIMIT;
     reading->who = lk_args_value(args, "who");

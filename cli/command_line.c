@@ -25,7 +25,7 @@ const struct lk_option lk_global_options[] = {
     {"password-file", "FILE", "its password (LATCHKEY_PASSWORD)"},
     {"timeout", "DURATION", "how long to wait for a reply (10s)"},
     {"json", NULL, "print one JSON document"},
-    {"wide", NULL, "cut no table to the width of the terminal"},
+    {"wide", NULL, "do not cut tables to the width of the terminal"},
     {"help", NULL, "show help; after a command, that command's"},
     {"version", NULL, "show the version"},
     {0},
@@ -313,9 +313,10 @@ enum lk_exit lk_args_time(const struct lk_args *args, const char *name,
         latchkey_timestamp_parse(latchkey_slice(text), ms) == LK_OK) {
         return LK_EXIT_DONE;
     }
-    lk_complain("--%s is \"%s\", but must be a point in time: 2026-01-31, "
-                "2026-01-31T12:00:00Z, Unix time, or so long ago: 12h, 7d",
-                name, text);
+    lk_complain(
+        "--%s is \"%s\", but must be a point in time: 2026-01-31, "
+        "2026-01-31T12:00:00Z, Unix time, or a duration before now: 12h, 7d",
+        name, text);
     return LK_EXIT_USAGE;
 }
 
@@ -372,17 +373,22 @@ static void put_options(struct lk_buf *out, const char *title,
 
 static void put_overview(struct lk_buf *out)
 {
-    lk_put(out, "usage: latchkey [OPTION]... COMMAND [WORD]...\n\n"
-                "Looks at and operates a Latchkey daemon.\n\n"
-                "Commands (latchkey COMMAND --help tells more):\n");
+    lk_put(out, "usage: latchkey [OPTION]... COMMAND [WORD]...\n"
+                "\n"
+                "Inspects and operates a Latchkey daemon.\n"
+                "\n"
+                "Commands (see latchkey COMMAND --help):\n");
     for (const struct lk_command *c = lk_commands; c->name != NULL; c++) {
         put_help_line(out, c->name, c->summary);
     }
     put_options(out, "Options, before or after the command", lk_global_options);
     lk_put(out,
-           "\nA password is never given on the command line, where others "
-           "can see it.\n"
-           "After --, nothing is an option any more.\n\n%s",
+           "\n"
+           "A password is never given on the command line, where others can "
+           "see it.\n"
+           "Words after -- are never options.\n"
+           "\n"
+           "%s",
            exit_codes);
 }
 

@@ -15,34 +15,34 @@ enum { LK_NAMES_MAX = 1000 };
     X(up, "up", "--upstream URL [--listen ADDRESS] [--tenant VALUE] ...", 0,   \
       0, LK_ALONE, "put Latchkey in front of an app, with one command")        \
     X(get, "get", LK_NAME "\n         [--headers] [--body]", 1, LK_NAMES_MAX,  \
-      LK_CONNECTS, "show an operation, its story, its answer")                 \
+      LK_CONNECTS, "show an operation, its history and its response")          \
     X(find, "find", "(REFERENCE... | TENANT REFERENCE | PROVIDER-ID)", 1,      \
       LK_NAMES_MAX, LK_CONNECTS,                                               \
-      "show an operation and its story by its reference")                      \
+      "show an operation and its history by its reference")                    \
     X(list, "list", "[--attention] [--state STATE] [--tenant TENANT] ...", 0,  \
       0, LK_CONNECTS, "list operations, and which of them need a person")      \
     X(release, "release", LK_NAME "\n         --why TEXT", 1, LK_NAMES_MAX,    \
-      LK_CONNECTS, "say that nothing happened: a retry may run")               \
+      LK_CONNECTS, "state that nothing happened: a retry may run")             \
     X(resolve, "resolve",                                                      \
       "(" LK_NAME "\n"                                                         \
       "          (--completed STATUS | --released) |\n"                        \
       "         --job ID (--delivered | --again | --drop)) --why TEXT",        \
       0, LK_NAMES_MAX, LK_CONNECTS,                                            \
-      "say the outcome of an operation or a job")                              \
+      "state the outcome of an operation or a job")                            \
     X(evict, "evict", LK_NAME "\n         --why TEXT", 1, LK_NAMES_MAX,        \
-      LK_CONNECTS, "forget a stored answer: a retry runs again")               \
+      LK_CONNECTS, "delete a stored response: a retry runs again")             \
     X(keep, "keep", LK_NAME "\n         --for DURATION --why TEXT", 1,         \
-      LK_NAMES_MAX, LK_CONNECTS, "remember an operation for longer")           \
+      LK_NAMES_MAX, LK_CONNECTS, "store an operation for longer")              \
     X(jobs, "jobs", "[show ID] [--state STATE] [--target NAME] [--check] ...", \
-      0, 2, LK_CONNECTS, "list jobs: calls that operations have left")         \
+      0, 2, LK_CONNECTS, "list jobs: calls to services that operations left")  \
     X(dead, "dead",                                                            \
       "list | show ID | (retry | drop) (ID... | FILTER) --why TEXT", 1, 1000,  \
-      LK_CONNECTS, "look at jobs that were given up, and decide")              \
+      LK_CONNECTS, "list jobs that were given up; retry or drop them")         \
     X(target, "target", "status [NAME] | (pause | resume) NAME --why TEXT", 1, \
-      2, LK_CONNECTS, "show how targets do; pause and resume them")            \
+      2, LK_CONNECTS, "show the state of targets; pause and resume them")      \
     X(reconcile, "reconcile",                                                  \
       "TARGET (--export FILE [--apply] ... | --probe)", 1, 1, LK_CONNECTS,     \
-      "compare a provider's ledger with the jobs")                             \
+      "compare a provider's export with the jobs")                             \
     X(stats, "stats", "[--explain]", 0, 0, LK_CONNECTS,                        \
       "show the store's numbers")                                              \
     X(verify, "verify", "", 0, 0, LK_CONNECTS,                                 \
@@ -54,19 +54,19 @@ enum { LK_NAMES_MAX = 1000 };
     X(clients, "clients", "[kill ID --why TEXT]", 0, 2, LK_CONNECTS,           \
       "list connections to the daemon, and end them")                          \
     X(clock, "clock", "accept --why TEXT", 1, 1, LK_CONNECTS,                  \
-      "vouch for the clock after a jump")                                      \
+      "confirm the clock after a jump")                                        \
     X(migrate, "migrate", "[URL] [--print]", 0, 1, LK_PRINTS,                  \
-      "make or update what a store on a server needs")                         \
+      "create or update what a store on a server needs")                       \
     X(check_store, "check-store", "[URL] [--config FILE] [--strict] ...", 0,   \
-      1, LK_PRINTS, "say what a store promises with its settings")             \
+      1, LK_PRINTS, "show what a store guarantees with its settings")          \
     X(export, "export", "[--store URL] [--output FILE]", 0, 0, LK_CONNECTS,    \
-      "write all records and the audit log to a file")                         \
+      "write all operations and the audit log to a file")                      \
     X(import, "import", "--store URL [FILE]", 0, 1, LK_PRINTS,                 \
-      "take over the records of an export")                                    \
+      "import the operations of an export")                                    \
     X(ping, "ping", "[--wait DURATION]", 0, 0, LK_CONNECTS,                    \
-      "see whether the daemon answers")                                        \
+      "check whether the daemon replies")                                      \
     X(health, "health", "", 0, 0, LK_CONNECTS,                                 \
-      "say whether anything needs a person")                                   \
+      "show whether anything needs a person")                                  \
     X(key, "key", "VALUE", 1, 1, LK_PRINTS, "read an Idempotency-Key header")  \
     X(tenant, "tenant", "VALUE --secret-file FILE", 1, 1, LK_PRINTS,           \
       "compute the hashed tenant of a value")                                  \

@@ -747,7 +747,7 @@ enum lk_class lk_judge(const struct lk_finding *finding)
 const char *lk_absence_fault(const struct lk_coverage *coverage)
 {
     if (!coverage->complete) {
-        return "it is not said until when the export is complete "
+        return "it is not known until when the export is complete "
                "(--complete-until)";
     }
     if (coverage->malformed > 0) {
@@ -755,15 +755,15 @@ const char *lk_absence_fault(const struct lk_coverage *coverage)
     }
     if (coverage->keyless > 0) {
         return "some lines without a key belong to no known job, and may be "
-               "what is looked for";
+               "the missing ones";
     }
     if (coverage->strange > 0) {
         return "some lines have a value of --match that no job has, and may be "
-               "what is looked for, cut or written otherwise";
+               "the missing ones, cut or spelled differently";
     }
     if (coverage->lines > 0 ? coverage->by_key == 0 : !coverage->has_header) {
-        return "no line of the export has a key of ours, so the keys may be "
-               "others";
+        return "no line of the export has the key of a job, so the column may "
+               "hold other keys";
     }
     if (coverage->missing > 0) {
         return "jobs that were delivered before that time are not in the "

@@ -218,7 +218,7 @@ static void complain_unavailable(const char *why)
         lk_complain("the operation cannot be decided now: %s",
                     why + sizeof(record) - 1);
     } else if (*why == '\0' || strcmp(why, known) == 0) {
-        lk_complain("%s; latchkey health says why", known);
+        lk_complain("%s; latchkey health shows why", known);
     } else {
         lk_complain("%s: %s", known, why);
     }
@@ -419,8 +419,8 @@ enum lk_exit lk_complain_lost(const struct lk_cli *cli, enum lk_status status)
     if (status == LK_CLOSED && complain_stranger(cli)) {
         return LK_EXIT_UNREACHABLE;
     }
-    lk_complain("no answer from latchkeyd at %s: %s; it is not known whether "
-                "the command was carried out, latchkey get or audit tells",
+    lk_complain("no reply from latchkeyd at %s: %s; it is not known whether "
+                "the command was carried out: see latchkey get or audit",
                 cli->where.address, failure_text(cli, status));
     return LK_EXIT_UNREACHABLE;
 }
@@ -430,9 +430,8 @@ enum lk_exit lk_complain_reply(const struct lk_cli *cli)
     if (complain_stranger(cli)) {
         return LK_EXIT_UNREACHABLE;
     }
-    lk_complain("%s answered in a form that is not understood; is it "
-                "latchkeyd, of a version that goes with "
-                "latchkey " LATCHKEY_VERSION "?",
+    lk_complain("cannot understand the reply of %s; is it latchkeyd, of a "
+                "version that works with latchkey " LATCHKEY_VERSION "?",
                 cli->where.address);
     return LK_EXIT_FAILED;
 }

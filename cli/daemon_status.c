@@ -17,12 +17,12 @@ enum { PAUSE_MS = 50 };
 
 static const struct lk_option ping_options[] = {
     {"wait", "DURATION",
-     "wait up to that long until the daemon answers and\n"
+     "wait at most DURATION until the daemon replies and\n"
      "its store can decide"},
     {0}};
 
 const struct lk_manual lk_manual_ping = {
-    "Connects to the daemon and asks for a sign of life. latchkey health says\n"
+    "Connects to the daemon and waits for its reply. latchkey health shows\n"
     "whether it works.",
     ping_options};
 
@@ -112,7 +112,7 @@ static enum lk_exit check_health(struct lk_cli *cli, bool must_work,
     }
     summary = lk_field_text(health, "summary");
     if (must_work) {
-        lk_complain("latchkeyd at %s answers, but %.*s", cli->where.address,
+        lk_complain("latchkeyd at %s replies, but %.*s", cli->where.address,
                     (int)summary.len, summary.data);
         return LK_EXIT_UNREACHABLE;
     }
@@ -154,7 +154,7 @@ enum lk_exit lk_run_ping(struct lk_cli *cli)
 static const struct lk_option health_options[] = {{0}};
 
 const struct lk_manual lk_manual_health = {
-    "Says in one line whether the daemon and its store work, then what needs "
+    "Shows in one line whether the daemon and its store work, then what needs "
     "a\n"
     "person, the most urgent first. Exit status 0: nothing does. 1: something\n"
     "does. 3: nothing can be decided, or there is no daemon.",
@@ -268,7 +268,7 @@ enum lk_exit lk_run_health(struct lk_cli *cli)
 /* ==== `latchkey stats`: the store's numbers */
 
 static const struct lk_option stats_options[] = {
-    {"explain", NULL, "say what each number of the daemon means instead"}, {0}};
+    {"explain", NULL, "explain each number of the daemon instead"}, {0}};
 
 const struct lk_manual lk_manual_stats = {
     "Shows the numbers of the daemon and its store, those that may need a\n"
@@ -389,9 +389,10 @@ enum lk_exit lk_run_stats(struct lk_cli *cli)
 
 const struct lk_manual lk_manual_clients = {
     "Lists the connections of the daemon: where they come from (on a unix\n"
-    "socket the user and the process), who they are, what they may do, and\n"
-    "how many of their commands are not answered yet. kill ends them by ID;\n"
-    "what they have begun counts.",
+    "socket the user and the process), their user and role, and how many of\n"
+    "their commands have no reply yet. kill closes one by its ID; commands "
+    "that\n"
+    "it has sent are still carried out.",
     lk_deed_options};
 
 enum { COLUMNS = 9 };

@@ -10,9 +10,9 @@
 static const struct lk_option find_options[] = {{0}};
 
 const struct lk_manual lk_manual_find = {
-    "Shows an operation and its story by its reference, such as\n"
-    "7D3F-92AB-1C4E, which every answer carries, or by what a provider calls\n"
-    "what a job of it has made, such as pi_123. Lower case will do, and the\n"
+    "Shows an operation and its history by its reference, such as\n"
+    "7D3F-92AB-1C4E, which every response carries, or by the provider's id of\n"
+    "what one of its jobs made, such as pi_123. Lower case works too, and the\n"
     "dashes may be left out. With a TENANT, the reference of another tenant's\n"
     "operation is not found.",
     find_options};

@@ -16,8 +16,8 @@ static const struct lk_option key_options[] = {{0}};
 
 const struct lk_manual lk_manual_key = {
     "Reads VALUE as the value of an Idempotency-Key header, quoted or bare,\n"
-    "and prints the key that it means, or why it is refused and where. A\n"
-    "value that begins with a dash stands after --.",
+    "and prints the key that it means, or why it is refused and where. Put\n"
+    "a value that begins with a dash after --.",
     key_options};
 
 static void show_key(struct lk_cli *cli, struct lk_slice key)
@@ -194,9 +194,8 @@ static const struct lk_option fingerprint_options[] = {
 const struct lk_manual lk_manual_fingerprint = {
     "Reads a request's body from standard input and prints its fingerprint,\n"
     "64 hexadecimal digits. Two requests with one fingerprint are the same\n"
-    "request to Latchkey. What is not given takes part as absent; the body is\n"
-    "understood as --content-type says. In a CLAIM, a fingerprint is \"1:\" "
-    "and\n"
+    "request to Latchkey. What is not given counts as absent; the body is\n"
+    "read as --content-type says. In a CLAIM, a fingerprint is \"1:\" and\n"
     "these digits; --explain shows that form too, as \"wire\".",
     fingerprint_options};
 

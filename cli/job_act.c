@@ -139,8 +139,9 @@ static enum lk_exit find_choice(const struct lk_cli *cli,
         *found = &choices[i];
     }
     if (*found == NULL) {
-        return lk_complain_usage(cli, "say what came of the job: --delivered, "
-                                      "--again or --drop");
+        return lk_complain_usage(
+            cli,
+            "state the outcome of the job: --delivered, --again or --drop");
     }
     if (lk_args_flag(&cli->args, "provider-id") && *found != &choices[0]) {
         return lk_complain_usage(cli, "--provider-id goes with --delivered");
@@ -225,15 +226,15 @@ enum { PAGE = 1000, ROWS = 100 };
 static const struct lk_option dead_options[] = {
     {"target", "NAME", "only those for this target"},
     {"tenant", "TENANT", "only this tenant's"},
-    {"older", "DURATION", "only those made at least so long ago (1h)"},
-    {"reason", "TEXT", "only those whose reason has this text in it"},
+    {"older", "DURATION", "only those made longer ago than DURATION (1h)"},
+    {"reason", "TEXT", "only those whose reason contains this text"},
     {"all", NULL, "list: without a limit; retry, drop: every one"},
-    {"yes", NULL, "retry, drop by a filter: do it, not only say it"},
-    {"limit", "N", "list: at most so many (100)"},
-    {"cursor", "CURSOR", "list: go on where an earlier one ended"},
+    {"yes", NULL, "retry, drop by a filter: do it, do not only list"},
+    {"limit", "N", "list: at most N (100)"},
+    {"cursor", "CURSOR", "list: continue where an earlier list ended"},
     {"check", NULL, "list: exit status 1 if there is any"},
     {"body", NULL, "show: print only the body of the request"},
-    {"answer", NULL, "show: print only the body of the last answer"},
+    {"answer", NULL, "show: print only the body of the last response"},
     LK_OPTION_WHY,
     LK_OPTION_WHO,
     {0},
@@ -242,7 +243,7 @@ static const struct lk_option dead_options[] = {
 const struct lk_manual lk_manual_dead = {
     "Jobs that were given up: list them, show one with its history, retry "
     "them\n"
-    "or drop them for good. retry and drop take ids, or a filter: --target,\n"
+    "or drop them. retry and drop take ids, or a filter: --target,\n"
     "--tenant, --older, --reason or --all. With a filter they only print what\n"
     "they would do, and do it with --yes. A job that was sent and whose key "
     "the\n"
@@ -410,8 +411,8 @@ static void report_dead(struct deed *deed, const struct lk_order_counts *counts)
                (unsigned long long)counts->done, counts->done == 1 ? "" : "s");
     }
     if (lost > 0) {
-        lk_complain("%llu had changed or gone, or were refused%s%.*s", lost,
-                    counts->refusal.len > 0 ? ": " : "",
+        lk_complain("%llu had changed, were deleted or were refused%s%.*s",
+                    lost, counts->refusal.len > 0 ? ": " : "",
                     (int)counts->refusal.len, counts->refusal.data);
     }
 }
@@ -519,12 +520,13 @@ enum lk_exit lk_run_dead(struct lk_cli *cli)
 /* ==== `latchkey target`: the services that jobs call */
 
 const struct lk_manual lk_manual_target = {
-    "status shows how each target does, or one in full: the jobs that wait\n"
-    "for it, whether calls fail, whether it is paused. Jobs are those of the\n"
-    "store; SENT OK, FAILED and LAST ERROR are of the daemon that is asked,\n"
-    "since its start. While a target is paused its jobs wait; calls in "
-    "progress\n"
-    "end as usual.",
+    "status shows the state of every target, or one in full: the jobs that "
+    "wait\n"
+    "for it, whether calls fail, whether it is paused. The jobs are those of "
+    "the\n"
+    "store; SENT OK, FAILED and LAST ERROR are numbers of the daemon that is\n"
+    "asked, since its start. While a target is paused its jobs wait; calls in\n"
+    "progress end as usual.",
     lk_deed_options};
 
 /* ---- Status ---------------------------------------------------------------

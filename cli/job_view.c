@@ -107,7 +107,7 @@ enum lk_exit lk_job_id(const struct lk_cli *cli, const char *text, uint64_t *id)
 {
     if (!lk_number_read(latchkey_slice(text), INT64_MAX, id) || *id == 0) {
         return lk_complain_usage(
-            cli, "\"%s\" is no job's id: latchkey jobs lists them", text);
+            cli, "\"%s\" is not a job's id; latchkey jobs lists them", text);
     }
     return LK_EXIT_DONE;
 }
@@ -399,16 +399,16 @@ static const struct lk_option jobs_options[] = {
     {"target", "NAME", "only those for this target"},
     {"tenant", "TENANT", "only this tenant's"},
     {"reference", "REFERENCE", "only those of this operation"},
-    {"provider-id", "TEXT", "only those that the provider calls so"},
-    {"older", "DURATION", "only those made at least so long ago (1h)"},
+    {"provider-id", "TEXT", "only those with this id at the provider"},
+    {"older", "DURATION", "only those made longer ago than DURATION (1h)"},
     {"since", "TIME", "only those made at this time or later"},
     {"until", "TIME", "only those made before this time"},
-    {"limit", "N", "at most so many (100)"},
+    {"limit", "N", "at most N (100)"},
     {"all", NULL, "without a limit"},
-    {"cursor", "CURSOR", "go on where an earlier list ended"},
+    {"cursor", "CURSOR", "continue where an earlier list ended"},
     {"check", NULL, "exit status 1 if there is any"},
     {"body", NULL, "show: print only the body of the request"},
-    {"answer", NULL, "show: print only the body of the last answer"},
+    {"answer", NULL, "show: print only the body of the last response"},
     {"why", "TEXT", "show: the reason to look, kept in the audit log"},
     {"who", "NAME", "show: who looks (your login name)"},
     {0},
@@ -416,11 +416,8 @@ static const struct lk_option jobs_options[] = {
 
 const struct lk_manual lk_manual_jobs = {
     "Lists jobs, the oldest first, or shows one with its whole history. A job\n"
-    "is a call to another service that an operation has left to be made. "
-    "Those\n"
-    "that are dead or uncertain are marked with an exclamation mark: they "
-    "wait\n"
-    "for a person.",
+    "is a call to a service that an operation left. Jobs that are dead or\n"
+    "uncertain are marked with an exclamation mark: they need a person.",
     jobs_options};
 
 /* ---- Lists ----------------------------------------------------------------

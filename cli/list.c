@@ -106,14 +106,14 @@ static const struct lk_option list_options[] = {
     {"attention", NULL, "only those that need a person"},
     {"tenant", "TENANT", "only this tenant's"},
     {"scope", "SCOPE", "only those of this scope (\"POST /pay\")"},
-    {"older", "DURATION", "only those claimed at least so long ago (1h)"},
+    {"older", "DURATION", "only those claimed longer ago than DURATION (1h)"},
     {"since", "TIME", "only those claimed at this time or later"},
     {"until", "TIME", "only those claimed before this time"},
     {"newest", NULL, "the newest first"},
     {"watch", "[=DURATION]", "again and again, every 2s"},
     {"limit", "N", "at most N (100)"},
     {"all", NULL, "without a limit"},
-    {"cursor", "CURSOR", "go on where an earlier list ended"},
+    {"cursor", "CURSOR", "continue where an earlier list ended"},
     {0},
 };
 
@@ -122,7 +122,7 @@ const struct lk_manual lk_manual_list = {
     "with an exclamation mark: their outcome is unknown, they are in progress\n"
     "for an hour or longer, or a job of theirs is dead or uncertain. A TIME "
     "is\n"
-    "2026-01-31, 2026-01-31T12:00:00Z, or so long ago: 2h.",
+    "2026-01-31, 2026-01-31T12:00:00Z, or a duration before now: 2h.",
     list_options};
 
 static enum lk_exit check_state(const struct lk_cli *cli)

@@ -14,9 +14,9 @@
 enum { PAGE = 1000, FLUSH_BYTES = 1 << 20, STEP = 64 };
 
 static const struct lk_option export_options[] = {
-    {"store", "URL", "read this store itself, not by way of a daemon"},
+    {"store", "URL", "read this store directly, without a daemon"},
     LK_OPTION_SET,
-    {"output", "FILE", "write a new file, closed to others (standard output)"},
+    {"output", "FILE", "write a new file, private to you (standard output)"},
     {"without-jobs", NULL, "leave unfinished jobs behind"},
     {"why", "TEXT", "the reason, kept in the audit log (export)"},
     LK_OPTION_WHO,
@@ -24,20 +24,21 @@ static const struct lk_option export_options[] = {
 };
 
 const struct lk_manual lk_manual_export = {
-    "Writes every record, with its answer, and the audit log as lines of "
-    "JSON,\n"
-    "for latchkey import. A daemon goes on working meanwhile: what changes\n"
-    "while the export runs is taken by a second one. With --store the store "
-    "is\n"
-    "opened directly; an embedded one must have no daemon then.\n"
+    "Writes every operation, with its response, and the audit log as lines of\n"
+    "JSON, for latchkey import. A daemon keeps working in the meantime: run a\n"
+    "second export for what changes while the first one runs. With --store "
+    "the\n"
+    "store is opened directly; no daemon may have an embedded store open "
+    "then.\n"
     "\n"
-    "Jobs are not carried. While some are unfinished the export is refused,\n"
-    "unless it is to leave them behind; what was accepted and has not run is\n"
-    "uncertain in the export then.\n"
+    "Jobs are not exported. While some are unfinished the export is refused,\n"
+    "unless --without-jobs leaves them behind; operations that were accepted "
+    "and\n"
+    "have not run are then uncertain in the export.\n"
     "\n"
-    "The file holds stored answers and the secret of the references: keep it "
-    "as\n"
-    "you would keep the store.",
+    "The file holds stored responses and the secret of the references: "
+    "protect\n"
+    "it as you protect the store.",
     export_options};
 
 struct export
@@ -171,12 +172,11 @@ static enum lk_exit judge_jobs(const struct export *export)
     if (export->jobs == 0 || lk_args_flag(&export->cli->args, "without-jobs")) {
         return LK_EXIT_DONE;
     }
-    lk_complain("an export carries no jobs, and %llu of this store %s not "
-                "finished: let the courier finish, and settle what is "
-                "uncertain or dead (latchkey jobs lists them); or leave them "
-                "behind: --without-jobs",
-                (unsigned long long)export->jobs,
-                export->jobs == 1 ? "is" : "are");
+    lk_complain(
+        "an export has no jobs, and %llu of this store %s not finished: let "
+        "the courier finish, and settle what is uncertain or dead (latchkey "
+        "jobs lists them); or leave them behind: --without-jobs",
+        (unsigned long long)export->jobs, export->jobs == 1 ? "is" : "are");
     return LK_EXIT_NO;
 }
 

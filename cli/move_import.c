@@ -9,7 +9,7 @@
 enum { BATCH = 1024, BATCH_BYTES = 4 << 20 };
 
 static const struct lk_option import_options[] = {
-    {"store", "URL", "where the records go (LATCHKEY_STORE)"},
+    {"store", "URL", "where the operations go (LATCHKEY_STORE)"},
     LK_OPTION_SET,
     {"why", "TEXT", "the reason, kept in the audit log (import)"},
     LK_OPTION_WHO,
@@ -17,17 +17,20 @@ static const struct lk_option import_options[] = {
 };
 
 const struct lk_manual lk_manual_import = {
-    "Takes over the records and the audit log that latchkey export has "
+    "Imports the operations and the audit log that latchkey export has "
     "written\n"
-    "to FILE, or to standard input. The store is opened directly: an embedded\n"
-    "one must have no daemon meanwhile, one on a server may be in use.\n"
+    "to FILE, or to standard input. The store is opened directly: no daemon "
+    "may\n"
+    "have an embedded store open in the meantime; a store on a server may be "
+    "in\n"
+    "use.\n"
     "\n"
-    "A record is taken if the store has none of its name, or an earlier one: "
-    "a\n"
-    "smaller token, or the same token in an earlier state. So it can be run\n"
-    "again, and carries only what is newer. References stay valid if the "
-    "store\n"
-    "has given out none of its own.",
+    "An operation is imported if the store has none of its name, or an "
+    "earlier\n"
+    "one: a smaller token, or the same token in an earlier state. You can run\n"
+    "it again: it then imports only what is newer. References stay valid if "
+    "the\n"
+    "store has given out none of its own.",
     import_options};
 
 struct import {
@@ -104,8 +107,8 @@ static enum lk_exit give_batch(struct import *import)
                                                 : give_audit(import);
     }
     if (status == LK_INVALID) {
-        lk_complain("a record in the %zu lines up to line %llu cannot be held "
-                    "by this store",
+        lk_complain("this store cannot hold an operation in the %zu lines up "
+                    "to line %llu",
                     import->count, (unsigned long long)import->lines.number);
         return LK_EXIT_NO;
     }
@@ -142,13 +145,13 @@ static const char *find_fault(const struct lk_line *line)
             return "it has no status";
         }
         if (record->omitted && record->reason.len == 0) {
-            return "its answer was omitted without a reason";
+            return "its response was omitted without a reason";
         }
         return record->expires_ms == 0 ? "it does not say until when" : NULL;
     case LK_STATE_RELEASED:
         return record->expires_ms == 0 ? "it does not say until when" : NULL;
     default:
-        return "no store takes over a record in this state";
+        return "no store imports an operation in this state";
     }
 }
 
@@ -269,7 +272,7 @@ static enum lk_exit adopt(struct import *import, struct lk_slice hex)
     }
     return status == LK_OK || status == LK_BUSY
                ? LK_EXIT_DONE
-               : lk_complain_store(status, "it took over the references");
+               : lk_complain_store(status, "it imported the references");
 }
 
 static enum lk_exit read_begin(struct import *import)
@@ -282,7 +285,7 @@ static enum lk_exit read_begin(struct import *import)
         return result;
     }
     if (!more || line->type != LK_LINE_BEGIN) {
-        lk_complain("%s is no export of latchkey", import->lines.title);
+        lk_complain("%s is not an export of latchkey", import->lines.title);
         return LK_EXIT_NO;
     }
     if (line->begin.version != LK_EXPORT_VERSION) {
@@ -327,7 +330,7 @@ static enum lk_exit begin_import(struct import *import)
 
     if (class->import == NULL || class->import_audit == NULL ||
         class->adopt == NULL) {
-        lk_complain("a %s store takes over nothing", class->scheme);
+        lk_complain("a %s store cannot import", class->scheme);
         return LK_EXIT_NO;
     }
     import->total.highest_token = begin->last_token;

@@ -335,12 +335,12 @@ static enum lk_status read_text(struct parse *parse,
         return status;
     }
     if (status != LK_OK) {
-        return refuse_member(parse,
-                             "the text of \"%s\" is no JSON string, or was cut",
-                             row->name);
+        return refuse_member(
+            parse, "the text of \"%s\" is not a JSON string, or was cut",
+            row->name);
     }
     if (base64 && !decode_base64(bytes->data + start, &len)) {
-        return refuse_member(parse, "the text of \"%s\" is no base64",
+        return refuse_member(parse, "the text of \"%s\" is not base64",
                              row->name);
     }
     bytes->len = start + len;
@@ -445,7 +445,7 @@ static enum lk_status read_member(struct parse *parse)
         return parse->wrong->len > 0
                    ? status
                    : refuse_member(parse,
-                                   "a name of a member is no JSON string");
+                                   "a member's name is not a JSON string");
     }
     bool is_text = peek(parse) == '"';
     if (!parse->typed) {
@@ -462,7 +462,7 @@ static enum lk_status read_member(struct parse *parse)
     }
     uint64_t bit = UINT64_C(1) << (row - lk_line_fields[parse->line->type]);
     if (parse->seen & bit) {
-        return refuse_member(parse, "\"%s\" stands there twice", row->name);
+        return refuse_member(parse, "\"%s\" is there twice", row->name);
     }
     parse->seen |= bit;
     return is_text ? read_text(parse, row, base64) : read_number(parse, row);

@@ -177,8 +177,8 @@ static enum lk_exit report_kept(struct lk_cli *cli,
         lk_doc_text(&doc, "reference", reference);
         lk_doc_end_object(&doc);
     }
-    lk_complain("nothing was changed: operation %.*s has been completed with "
-                "status %lld, and that stands; latchkey get shows it",
+    lk_complain("nothing was changed: operation %.*s is already completed with "
+                "status %lld; latchkey get shows it",
                 (int)reference.len, reference.data, status);
     return LK_EXIT_NO;
 }
@@ -245,9 +245,9 @@ static enum lk_exit report_no(struct lk_cli *cli, const char *result)
         lk_put(&text, " is ");
         lk_put_text(&text, lk_field_text(record, "state"));
         lk_put(&text, "%s",
-               is_stale ? " now, which it was not when it was looked at, or "
-                          "under another claim; look again"
-                        : " already and has no stored answer; the next "
+               is_stale ? " now, or has another claim, since it was looked up; "
+                          "look again"
+                        : " already and has no stored response; the next "
                           "request with its key runs");
     } else {
         lk_put(&text, "there is no operation under ");
@@ -321,10 +321,10 @@ static const struct lk_option release_options[] = {
 };
 
 const struct lk_manual lk_manual_release = {
-    "Says of an operation that is uncertain that nothing happened: a retry "
-    "with\n"
-    "the same key runs. If something did happen, that makes it happen twice;\n"
-    "latchkey resolve is for that case. While an operation runs, which its\n"
+    "States that nothing happened for an uncertain operation: a retry with "
+    "the\n"
+    "same key runs. If something did happen, it then happens twice; use\n"
+    "latchkey resolve in that case. While an operation runs, which its\n"
     "valid lock shows, this is refused without --running.",
     release_options};
 
@@ -348,7 +348,7 @@ enum lk_exit lk_run_release(struct lk_cli *cli)
 /* ==== `latchkey evict`: forgets a stored answer */
 
 const struct lk_manual lk_manual_evict = {
-    "Forgets the stored answer of a completed operation: the next request\n"
+    "Deletes the stored response of a completed operation: the next request\n"
     "with this key runs again.",
     lk_deed_options};
 
@@ -399,9 +399,11 @@ static const struct lk_option keep_options[] = {
 };
 
 const struct lk_manual lk_manual_keep = {
-    "Remembers an operation for longer: a completed one at least so long from\n"
-    "now, an open one at least so long from its completion. The time is never\n"
-    "made shorter.",
+    "Stores an operation for longer: a completed one for at least DURATION "
+    "from\n"
+    "now, an open one for at least DURATION from its completion. The time "
+    "never\n"
+    "becomes shorter.",
     keep_options};
 
 static enum lk_exit keep(struct lk_cli *cli, void *context)
@@ -448,25 +450,24 @@ static const struct lk_option resolve_options[] = {
     LK_OPTION_RUNNING,
     {"job", "ID", "of a job, not an operation"},
     {"delivered", NULL, "the job: it happened"},
-    {"provider-id", "TEXT", "and this is what the provider calls it"},
+    {"provider-id", "TEXT", "and this is its id at the provider"},
     {"again", NULL, "the job: it did not happen, and is called again"},
     {"drop", NULL, "the job: it is never called again"},
     {"attempt", "N",
      "the job: only if this is still its last attempt,\n"
-     "the one that was looked into"},
+     "the one that you checked"},
     LK_OPTION_WHY,
     LK_OPTION_WHO,
     {0},
 };
 
 const struct lk_manual lk_manual_resolve = {
-    "Records the outcome of an operation that is uncertain. With --completed "
-    "it\n"
-    "is finished with the answer given here, which every retry gets from then\n"
+    "States the outcome of an uncertain operation. With --completed it is\n"
+    "completed with the response given here, which every retry gets from then\n"
     "on; with --released a retry runs. While an operation runs, which its "
     "valid\n"
-    "lock shows, this is refused without --running. With --job it is about a\n"
-    "job that is uncertain, dead or waiting.",
+    "lock shows, this is refused without --running. With --job, states the\n"
+    "outcome of a job that is uncertain, dead or waiting.",
     resolve_options};
 
 /* ---- The headers ----------------------------------------------------------
@@ -676,8 +677,8 @@ const struct lk_manual lk_manual_clock = {
     "from\n"
     "the moment last stored, so that things expire late, never early, until "
     "an\n"
-    "operator has looked at the machine's clock and says with latchkey clock\n"
-    "accept that it is right.",
+    "operator has checked the machine's clock and confirms it with latchkey\n"
+    "clock accept.",
     lk_deed_options};
 
 enum lk_exit lk_run_clock(struct lk_cli *cli)

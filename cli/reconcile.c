@@ -27,40 +27,44 @@ enum {
  */
 
 static const struct lk_option reconcile_options[] = {
-    {"export", "FILE", "what the provider has: CSV or JSON lines"},
+    {"export", "FILE", "the provider's export: CSV or JSON lines"},
     {"key-column", "NAME",
      "its column of keys (idempotency_key); in JSON a\n"
      "member or a JSON Pointer"},
     {"id-column", "NAME", "its column of the provider's ids (id)"},
     {"match", "HERE=THERE",
-     "meet by a reference of yours in place of the key:\n"
+     "match by a reference of yours instead of the key:\n"
      "a member (or JSON Pointer) of the job's body,\n"
      "form:NAME or header:NAME, equals a column"},
     {"time-column", "NAME", "its column of times, for --since and --until"},
     {"compare", "HERE=THERE",
      "a member (or JSON Pointer) of the job's body must\n"
      "equal a column (may be repeated)"},
-    {"since", "TIME", "only what is from this time on"},
-    {"until", "TIME", "only what is from before this time"},
+    {"since", "TIME", "only what happened at this time or later"},
+    {"until", "TIME", "only what happened before this time"},
     {"complete-until", "TIME",
-     "the export has all that happened before: then\n"
-     "what is not in it did not happen"},
-    {"apply", NULL, "resolve what is proven, not only say it"},
-    {"report", "FILE", "write all that is not matched, as JSON lines"},
+     "the export has everything that happened before\n"
+     "TIME: what is not in it did not happen"},
+    {"apply", NULL, "resolve what is proven, do not only report it"},
+    {"report", "FILE", "write everything that is not matched, as JSON lines"},
     {"probe", NULL,
-     "have the daemon ask the provider about what is\nuncertain"},
-    {"format", "csv|jsonl", "of the file, if its name does not tell"},
+     "let the daemon ask the provider about uncertain\n"
+     "jobs"},
+    {"format", "csv|jsonl", "of the file, if its name does not show it"},
     {"delimiter", "C", "between the fields of CSV (,): a character or tab"},
     {"memory", "SIZE", "how much to use, about (64m)"},
     {0},
 };
 
 const struct lk_manual lk_manual_reconcile = {
-    "Compares what a provider says it has with the jobs of a target: what is\n"
-    "the same, what differs, what only one side has. What is uncertain here "
-    "is\n"
-    "proven by being there, and by not being there if --complete-until says\n"
-    "that it would be; --apply resolves it. Exit status 1: something is open.",
+    "Compares a provider's export with the jobs of a target: what is the "
+    "same,\n"
+    "what differs, what only one side has. A line in the export proves that "
+    "an\n"
+    "uncertain job happened; its absence proves that it did not, if\n"
+    "--complete-until states that the export is complete. --apply resolves "
+    "what\n"
+    "is proven. Exit status 1: something is open.",
     reconcile_options};
 
 static enum lk_exit read_memory(struct lk_run *run)
@@ -740,7 +744,7 @@ static enum lk_exit open_comparison(struct lk_run *run)
     }
     if (result == LK_EXIT_DONE &&
         getrandom(run->key, sizeof(run->key), 0) != (ssize_t)sizeof(run->key)) {
-        lk_complain("there is no randomness");
+        lk_complain("cannot get random bytes");
         result = LK_EXIT_FAILED;
     }
     return result;

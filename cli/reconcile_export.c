@@ -152,7 +152,7 @@ static enum lk_exit parse_json(struct lk_export *export, struct lk_slice in,
     }
     status = lk_picks_read(&export->picks, line);
     if (status == LK_MALFORMED) {
-        row->fault = "it is no JSON, or names a member twice";
+        row->fault = "it is not JSON, or names a member twice";
     } else {
         lk_must(status);
     }
@@ -326,8 +326,9 @@ static enum lk_exit add_picks(struct lk_export *export)
             column->index = (int)export->picks.count;
             if (lk_picks_add(&export->picks, latchkey_slice(column->name)) !=
                 LK_OK) {
-                lk_complain("\"%s\" is no member's name and no JSON Pointer",
-                            column->name);
+                lk_complain(
+                    "\"%s\" is neither a member's name nor a JSON Pointer",
+                    column->name);
                 return LK_EXIT_USAGE;
             }
         }

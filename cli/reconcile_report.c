@@ -247,7 +247,7 @@ static void put_tale(struct lk_run *run, const struct tale *tale)
                here == NULL || there == NULL ? "others have the same value"
                : here->attempt == 0
                    ? "this job was never called"
-                   : "it may be of a job that is not kept any more");
+                   : "it may belong to a job that is already deleted");
     }
     if (tale->of == LK_CLASS_THERE && here != NULL) {
         lk_put(out, "; another line has this key too");
@@ -256,7 +256,7 @@ static void put_tale(struct lk_run *run, const struct tale *tale)
         put_differences(run, tale, here);
     }
     if (tale->outcome == LK_REFUSED) {
-        lk_put(out, "; it has moved on meanwhile");
+        lk_put(out, "; it has changed in the meantime");
     }
     lk_put(out, "\n");
 }
@@ -430,7 +430,7 @@ static void put_counts(struct lk_run *run)
         {LK_CLASS_LATER, false, "later", "delivered after the export"},
         {LK_CLASS_REPEATED, false, "repeated", "lines that are there twice"},
         {LK_CLASS_OUTSIDE, false, "outside", "not of the time compared"},
-        {LK_CLASS_OLDER, false, "older", "older than what is kept here"},
+        {LK_CLASS_OLDER, false, "older", "older than what is stored here"},
         {LK_CLASS_AMBIGUOUS, false, "ambiguous",
          "--match does not say which is which"},
     };
@@ -447,14 +447,14 @@ static void put_counts(struct lk_run *run)
               run->apply ? "uncertain here, not there: called again"
                          : "uncertain here, not there: --apply calls again");
     put_count(run, run->refused, false, "of these not",
-              "resolved: they moved on meanwhile");
+              "resolved: they changed in the meantime");
     put_count(run, run->coverage.malformed, false, "malformed",
               "lines that cannot be understood");
     if (run->counts[LK_CLASS_THERE] > 0 && run->forgotten_ms != 0 &&
         run->export.columns[LK_COLUMN_TIME].name == NULL) {
-        lk_put(&run->cli->out, "Some jobs are not kept any more, and lines "
-                               "without a time may be theirs: "
-                               "--time-column.\n");
+        lk_put(&run->cli->out,
+               "Some jobs are already deleted, and lines without a time may be "
+               "theirs: --time-column.\n");
     }
     if (run->counts[LK_CLASS_OPEN] > 0 && fault != NULL) {
         lk_put(&run->cli->out, "Absence proves nothing: %s.\n", fault);

@@ -132,7 +132,7 @@ static uint64_t size_of(const struct lk_reply *record, const char *name,
 static void put_answer_size(struct lk_buf *out, const struct lk_reply *record)
 {
     if (lk_field(record, "omitted-reason") != NULL) {
-        lk_put(out, "its answer was not kept: ");
+        lk_put(out, "its response was not stored: ");
         lk_put_text(out, lk_field_text(record, "omitted-reason"));
         return;
     }
@@ -304,10 +304,10 @@ static const struct {
 } deeds[] = {
     {"resolve completed", "resolved as completed"},
     {"resolve released", "resolved as released"},
-    {"evict", "answer evicted"},
+    {"evict", "response evicted"},
     {"keep", "kept for longer"},
     {"job look", "looked at"},
-    {"look", "answer looked at"},
+    {"look", "response read"},
     {"job retry", "retried"},
     {"job drop", "dropped"},
     {"job delivered", "marked as delivered"},
@@ -585,8 +585,8 @@ static void print_story(struct story *story)
         lk_put_raw(&cli->out, latchkey_buf_slice(&story->advice));
     }
     if (story->partial) {
-        lk_hint(cli, "This is not the whole story: its jobs and the audit log "
-                     "are for users with the role read.");
+        lk_hint(cli, "The history is not complete: its jobs and the audit log "
+                     "need the role read.");
     }
 }
 
@@ -738,14 +738,14 @@ static const struct lk_option get_options[] = {
 };
 
 const struct lk_manual lk_manual_get = {
-    "Shows operations with their story: when they were claimed and completed,\n"
+    "Shows operations with their history: when they were claimed and "
+    "completed,\n"
     "by whom, their jobs, and what operators did. They are named by one or\n"
-    "more references, by TENANT SCOPE KEY or by what a provider calls what a\n"
-    "job has made. The scope is usually the method and the path, as one word:\n"
+    "more references, by TENANT SCOPE KEY or by the provider's id of what a\n"
+    "job made. The scope is usually the method and the path, as one word:\n"
     "'POST /pay'.\n"
-    "With --headers and --body, the stored answer itself is printed, if --why\n"
-    "says for what: the audit log keeps who looked at it and why. On a "
-    "terminal\n"
+    "With --headers and --body, the stored response itself is printed; --why\n"
+    "is required: the audit log stores who read it and why. On a terminal\n"
     "its control characters are escaped; in a file or a pipe it is byte for\n"
     "byte what was stored.",
     get_options};
@@ -759,11 +759,11 @@ static enum lk_exit show_answer(struct lk_cli *cli,
     if (lk_field(record, "body") == NULL) {
         struct lk_slice state = lk_field_text(record, "state");
 
-        lk_complain("there is no stored answer: the operation is %.*s%s",
+        lk_complain("there is no stored response: the operation is %.*s%s",
                     (int)state.len, state.data,
                     lk_field(record, "omitted-reason") == NULL
                         ? ""
-                        : ", but its answer was not kept");
+                        : ", but its response was not stored");
         return LK_EXIT_NO;
     }
     if (headers) {

@@ -197,18 +197,20 @@ enum lk_exit lk_complain_store(enum lk_status status, const char *doing)
 
 static const struct lk_option migrate_options[] = {
     {"print", NULL, "print what would be run, and connect to nothing"},
-    {"from", "VERSION", "print what leads from this version on (0: all)"},
+    {"from", "VERSION", "print what updates from this version (0: all)"},
     {0},
 };
 
 const struct lk_manual lk_manual_migrate = {
-    "Makes or updates the schema \"latchkey\" in a PostgreSQL database, or\n"
+    "Creates or updates the schema \"latchkey\" in a PostgreSQL database, or\n"
     "loads the functions into a Redis server. URL is that of the store\n"
-    "(LATCHKEY_STORE), with a user who may do so. It may be run again, by two\n"
-    "at once, and while daemons work. An embedded store needs none of it.\n"
+    "(LATCHKEY_STORE), with a user who may do so. It may be run again, twice\n"
+    "at the same time, and while daemons work. An embedded store does not "
+    "need\n"
+    "it.\n"
     "\n"
-    "--print writes the SQL (the library for a redis: URL), for somebody else\n"
-    "to run in one go:\n"
+    "--print writes the SQL (the library for a redis: URL), for someone else\n"
+    "to run at once:\n"
     "  latchkey migrate --print | psql -v ON_ERROR_STOP=1 -d app",
     migrate_options};
 
@@ -317,8 +319,8 @@ static enum lk_exit print(struct lk_cli *cli, const char *url)
         return print_sql(cli);
     }
     if (!is_redis(url)) {
-        return lk_complain_usage(
-            cli, "only PostgreSQL and Redis have something to be printed");
+        return lk_complain_usage(cli,
+                                 "--print is for PostgreSQL and Redis only");
     }
     lk_put_raw(&cli->out, lk_redis_library());
     return LK_EXIT_DONE;
@@ -342,19 +344,22 @@ enum lk_exit lk_run_migrate(struct lk_cli *cli)
 /* ==== `latchkey check-store`: what a store promises, in words */
 
 static const struct lk_option check_store_options[] = {
-    {"strict", NULL, "exit status 1 if it promises less than survival"},
+    {"strict", NULL, "exit status 1 unless the last line is strict: yes"},
     {"config", "FILE", "take URL and settings from this latchkeyd.conf"},
     LK_OPTION_SET,
     {0},
 };
 
 const struct lk_manual lk_manual_check_store = {
-    "Opens the store as latchkeyd would and says what it promises with its\n"
-    "present settings, and those of the server behind it, one sentence a "
-    "line.\n"
-    "The last line is \"strict: yes\" if what is acknowledged survives what\n"
-    "these sentences name, so that latchkeyd would start with strict = yes.\n"
-    "Nothing is changed. URL may come from LATCHKEY_STORE too.",
+    "Opens the store as latchkeyd would and prints what it guarantees with "
+    "its\n"
+    "current settings, and those of its server, one sentence per line. The "
+    "last\n"
+    "line is \"strict: yes\" if an acknowledged operation survives the "
+    "failures\n"
+    "that these sentences name, so that latchkeyd would start with strict = "
+    "yes.\n"
+    "Nothing is changed. URL may also come from LATCHKEY_STORE.",
     check_store_options};
 
 static void show_promises(struct lk_cli *cli, struct lk_slice text, bool strict)
@@ -476,10 +481,9 @@ enum lk_exit lk_run_check_store(struct lk_cli *cli)
 static const struct lk_option verify_options[] = {{0}};
 
 const struct lk_manual lk_manual_verify = {
-    "Has the daemon read everything that is stored and check it, while it "
-    "goes\n"
-    "on working. Exit status 1 if something is damaged; each finding is a\n"
-    "line. Waits as long as that takes, unless --timeout is given.",
+    "Lets the daemon read and check everything that is stored, while it keeps\n"
+    "working. Exit status 1 if something is damaged; each finding is a line.\n"
+    "Waits until it is finished, unless --timeout is given.",
     verify_options};
 
 static void show_report(struct lk_cli *cli, const struct lk_reply *report)
@@ -540,10 +544,10 @@ static const struct lk_option backup_options[] = {
 };
 
 const struct lk_manual lk_manual_backup = {
-    "Has the daemon write a consistent copy of its store while it goes on\n"
+    "Lets the daemon write a consistent copy of its store while it keeps\n"
     "working. The daemon itself writes FILE, on its own machine and with its\n"
     "own rights; FILE must not exist yet. Waits until the copy is complete,\n"
-    "however long that takes, unless --timeout is given.",
+    "unless --timeout is given.",
     backup_options};
 
 /* The daemon stands in another directory, so it needs the whole path. */
@@ -553,8 +557,8 @@ static enum lk_exit make_backup_path(const char *path, struct lk_buf *absolute)
         char *here = getcwd(NULL, 0);
 
         if (here == NULL) {
-            lk_complain("cannot tell the current directory: %s; give the whole "
-                        "path of the file",
+            lk_complain("cannot find the current directory: %s; give the "
+                        "absolute path of the file",
                         strerror(errno));
             return LK_EXIT_USAGE;
         }

@@ -288,7 +288,7 @@ static const char *read_listen(struct lk_up_listen *listen, const char *text)
     if (strspn(text, DIGITS) == strlen(text)) {
         listen->host = lk_text("127.0.0.1");
     } else if (length == 0 || text[length] != ':') {
-        return "it is no address";
+        return "it is not an address";
     } else {
         listen->host = lk_text("%.*s", (int)length, text);
         text += length + 1;
@@ -672,7 +672,7 @@ static void take_app_result(struct lk_up_watch *watch, int error)
     if (there && watch->missing) {
         lk_complain("the app at %s is there now", watch->app->shown);
     } else if (!there && !watch->missing) {
-        lk_complain("no app answers at %s: %s", watch->app->shown,
+        lk_complain("no app listens at %s: %s", watch->app->shown,
                     strerror(error));
         lk_complain("start it, or give another --upstream; until then requests "
                     "get 502");
@@ -745,16 +745,16 @@ static const struct lk_option up_options[] = {
      "uwsgi://HOST:PORT or scgi://HOST:PORT"},
     {"listen", "ADDRESS", "PORT, HOST:PORT or unix:PATH (127.0.0.1:8080)"},
     {"tenant", "VALUE",
-     "what tells callers apart, as nginx writes it\n"
+     "what identifies a caller, as nginx writes it\n"
      "(Authorization, else X-Api-Key)"},
     {"tenant-plain", NULL, "store it as it is, not as a hash"},
     {"mode", "MODE", "required, optional or observe (optional)"},
     {"path", "PATH", "a path of the app that takes POST, for the curl line"},
     {"async", NULL, "answer Prefer: respond-async with 202, run it later"},
     {"store", "URL",
-     "where answers are kept: sqlite:PATH, postgres://...\n"
+     "stores responses: sqlite:PATH, postgres://...\n"
      "or redis://... (a file in the folder)"},
-    {"migrate", NULL, "first make or update what that store needs"},
+    {"migrate", NULL, "first create or update what that store needs"},
     {"dir", "FOLDER",
      "a private folder for everything\n"
      "(~/.local/state/latchkey/up-PORT)"},
@@ -765,7 +765,7 @@ static const struct lk_option up_options[] = {
 const struct lk_manual lk_manual_up = {
     "Starts latchkeyd and nginx in front of an app, shows each request and "
     "its\n"
-    "outcome, and stops both on Ctrl-C. Answers are kept across restarts.",
+    "outcome, and stops both on Ctrl-C. Responses survive restarts.",
     up_options};
 
 /* They are for commands that ask a daemon. */
@@ -791,8 +791,8 @@ static enum lk_exit check_together(const struct lk_up *up)
                                           "it goes without --async");
     }
     if (up->async && strncmp(up->files.store_url, "redis", 5) == 0) {
-        return lk_complain_usage(up->cli, "--async needs a store that keeps "
-                                          "requests: sqlite: or postgres:");
+        return lk_complain_usage(
+            up->cli, "--async needs a store of requests: sqlite: or postgres:");
     }
     return LK_EXIT_DONE;
 }

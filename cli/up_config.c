@@ -196,8 +196,9 @@ static void put_http(const struct lk_up *up, struct lk_buf *out)
         lk_put(out,
                "    # The key with which tenants are hashed. Keep it with the "
                "store: with another\n"
-               "    # one, callers do not find their answers again.\n"
-               "    idempotency_secret \"%s\";\n\n",
+               "    # one, callers do not find their responses again.\n"
+               "    idempotency_secret \"%s\";\n"
+               "\n",
                up->files.secret);
     }
     if (up->tenant == NULL) {
@@ -321,7 +322,7 @@ static void put_guard(const struct lk_up *up, struct lk_buf *out)
     } modes[] = {
         {"required", "POST and PATCH need an Idempotency-Key"},
         {"optional", "guarded if there is an Idempotency-Key, else passed on"},
-        {"observe", "only decides, logs and counts; no answer changes"},
+        {"observe", "only decides, logs and counts; no response changes"},
     };
 
     for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
@@ -332,12 +333,13 @@ static void put_guard(const struct lk_up *up, struct lk_buf *out)
     lk_put(out,
            "            idempotency %s;\n"
            "            # Some of what else can be set, with its default:\n"
-           "            #   idempotency_ttl 24h;      how long answers are "
-           "kept\n"
+           "            #   idempotency_ttl 24h;      how long responses are "
+           "stored\n"
            "            #   idempotency_wait 0;       how long a retry waits "
            "for the first\n"
-           "            #   idempotency_keep default; 5xx keeps errors too\n"
-           "            #   idempotency_methods POST PATCH;\n\n",
+           "            #   idempotency_keep default; 5xx stores errors too\n"
+           "            #   idempotency_methods POST PATCH;\n"
+           "\n",
            up->mode);
     if (up->async) {
         lk_put(out,
@@ -530,7 +532,7 @@ static void put_tenant(const struct lk_up *up, struct lk_buf *out)
 
     if (up->tenant == NULL) {
         lk_put(out,
-               "  callers  told apart by Authorization, else by X-Api-Key, "
+               "  callers  identified by Authorization, else by X-Api-Key, "
                "stored %s;\n"
                "           a request with a key and neither is refused "
                "(--tenant changes that)\n",
@@ -538,11 +540,11 @@ static void put_tenant(const struct lk_up *up, struct lk_buf *out)
     } else if (strchr(up->tenant, '$') == NULL) {
         lk_put(out,
                "  callers  all clients are one caller, \"%s\": equal keys get\n"
-               "           the same answer\n",
+               "           the same response\n",
                up->tenant);
     } else {
         lk_put(out,
-               "  callers  told apart by %s, stored %s;\n"
+               "  callers  identified by %s, stored %s;\n"
                "           a request with a key and without it is refused\n",
                up->tenant, stored);
     }
@@ -623,27 +625,30 @@ void lk_up_put_banner(const struct lk_up *up, struct lk_buf *out)
            (int)up->url.len, up->url.data, up->app.shown, up->mode,
            mode_meaning(up->mode));
     put_tenant(up, out);
-    lk_put(out, "  answers  ");
+    lk_put(out, "  store    ");
     put_store(up, out);
     lk_put(out, "  config   ");
     put_shown_path(out, up->files.config);
-    lk_put(out, "  look     ");
+    lk_put(out, "  inspect  ");
     put_look(up, "list", out);
     if (up->announced) {
         lk_put(out, "           ");
         put_look(up, "find REFERENCE", out);
     }
-    lk_put(out, "\nTry this twice; the second answer is the first one, "
-                "replayed:\n\n");
+    lk_put(out,
+           "\n"
+           "Try this twice; the second response is the first one, replayed:\n"
+           "\n");
     put_curl(up, out);
     if (strcmp(up->path, "/") == 0) {
         lk_put(out, "\nIn place of / put a path of your app that takes POST; "
                     "--path PATH prints it.\n");
     }
     if (up->async) {
-        lk_put(out, "\nWith -H 'Prefer: respond-async' and a new key it gets "
-                    "202 at once, with the\nLocation where the same caller "
-                    "asks for the answer.\n");
+        lk_put(out, "\n"
+                    "With -H 'Prefer: respond-async' and a new key it gets 202 "
+                    "at once, with the\n"
+                    "Location where the same caller asks for the response.\n");
     }
     lk_put(out, "\nCtrl-C stops it.\n\n");
 }

@@ -279,7 +279,8 @@ static enum lk_exit find_store(struct lk_up *up)
     files->store = url == NULL ? lk_text("%s/latchkey.db", files->folder)
                                : make_absolute_path(url + 7);
     if (files->store == NULL) {
-        return FAILED(("cannot tell the working folder: %s", strerror(errno)));
+        return FAILED(
+            ("cannot find the current directory: %s", strerror(errno)));
     }
     files->store_url = lk_text("sqlite:%s", files->store);
     files->secret = lk_text("%s.secret", files->store);
@@ -347,8 +348,8 @@ enum lk_exit lk_up_find_files(struct lk_up *up)
     free(running);
     free(name);
     if (files->folder == NULL) {
-        return FAILED(("there is no home folder to keep answers in; give "
-                       "--dir FOLDER"));
+        return FAILED((
+            "there is no home folder for stored responses; give --dir FOLDER"));
     }
     name_files(files);
     find_programs(files);
@@ -406,7 +407,7 @@ static enum lk_exit check_up_folder(const char *folder)
             ("%s belongs to another user; give another --dir", folder));
     }
     if ((st.st_mode & 077) != 0) {
-        return FAILED(("%s is open to others, but will hold answers and "
+        return FAILED(("%s is open to others, but will hold responses and "
                        "secrets: chmod 700 it, or give another --dir",
                        folder));
     }
@@ -511,11 +512,11 @@ static enum lk_exit make_secret(const struct lk_up *up)
 
     if (!up->plain && files->store != NULL && access(files->secret, F_OK) < 0 &&
         stat(files->store, &st) == 0 && st.st_size > 0) {
-        return FAILED(("%s is there, but not its secret %s, without which "
-                       "callers do not find their answers; bring it back, "
-                       "give --tenant-plain if no tenant was hashed, or use "
-                       "another --store",
-                       files->store, files->secret));
+        return FAILED(
+            ("%s is there, but not its secret %s, without which callers do not "
+             "find their responses; restore it, give --tenant-plain if no "
+             "tenant was hashed, or use another --store",
+             files->store, files->secret));
     }
     return make_random_file(files->secret);
 }

@@ -630,7 +630,7 @@ static void complain_end(struct run *run, const struct child *child, int status)
     } else {
         lk_complain("%s %s: exit status %d%s", child->name, when,
                     WEXITSTATUS(status),
-                    starting ? "; its own message stands above" : "");
+                    starting ? "; its own message is above" : "");
     }
     run->result = LK_EXIT_FAILED;
 }

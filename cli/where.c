@@ -427,7 +427,7 @@ static char *assign(struct lk_profiles *profiles, unsigned line,
     char **to;
 
     if (*section == '\0') {
-        return lk_text("%s is in no profile; begin with [default]", name);
+        return lk_text("%s is not in a profile; begin with [default]", name);
     }
     profile = profile == NULL ? add(profiles, section) : profile;
     to = strcmp(name, "server") == 0          ? &profile->server

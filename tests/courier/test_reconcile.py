@@ -339,7 +339,7 @@ def test_absence_proves_nothing_if_the_export_is_doubtful_C32(books):
     cases = {
         "could not be read": rows + [{"customer": "neither key nor id"}],
         "without a key": rows + [{"id": "ch_x"}],
-        "keys may be others": [dict(row, idempotency_key="k" + row["id"])
+        "may hold other keys": [dict(row, idempotency_key="k" + row["id"])
                                for row in rows],
         # Filtered, cut off, or of another account.
         "not in the export": rows[:1],
@@ -758,7 +758,7 @@ def test_what_is_older_than_what_is_kept_is_not_called_unknown(books):
     assert [one["line_id"] for one in document["findings"]] == ["ch_foreign"]
     path = books.write(rows[:1])
     result = books.run(path, "--time-column", "created", status=0)
-    assert "older than what is kept here" in result.stdout
+    assert "older than what is stored here" in result.stdout
     assert "--time-column" in books.run(path, status=1).stdout
     # What a job that is gone may have done proves nothing of another that has
     # the same reference.

@@ -158,7 +158,7 @@ def test_the_story_of_an_operation_says_who_put_the_answer_there_C35(
     assert "latchkey release" not in shown
     daemon.cli("get", *NAME, "--body", "--why", "ticket 7", check=True)
     shown = daemon.cli("get", *NAME).stdout
-    assert 'answer looked at by operator/' in shown and '"ticket 7"' in shown
+    assert 'response read by operator/' in shown and '"ticket 7"' in shown
     document = json.loads(daemon.cli("get", *NAME, "--json").stdout)
     assert document["needs_person"] is False
     assert [event["event"] for event in document["story"]] == [
@@ -174,7 +174,7 @@ def test_an_app_sees_an_operation_but_not_its_whole_story_C36(daemon, raw):
     result = daemon.cli("get", *NAME, user=None)
     assert result.returncode == 0, result.stderr
     assert "completed 201" in result.stdout
-    assert "not the whole story" in result.stderr
+    assert "history is not complete" in result.stderr
     document = json.loads(daemon.cli("get", *NAME, "--json", user=None).stdout)
     assert document["partial"] is True
 

@@ -341,7 +341,7 @@ def test_hostile_text_does_not_reach_the_terminal(peer):
 
 @pytest.mark.parametrize("error, said", [
     ("UNAVAILABLE the store cannot decide now",
-     "the store cannot decide now; latchkey health says why"),
+     "the store cannot decide now; latchkey health shows why"),
     ("UNAVAILABLE the disk is full",
      "the store cannot decide now: the disk is full"),
     ("UNAVAILABLE RECORD another transaction holds it; send the same again",

@@ -101,7 +101,7 @@ def test_a_broken_file_does_not_matter_where_it_is_not_asked(home):
 @pytest.mark.parametrize("text, line, cause, cure", [
     ("[default]\nsever = x\n", 2, '"sever"', "server, user"),
     ("[default]\n\npassword = x\n", 3, "file of its own", "password_file"),
-    ("server = x\n", 1, "no profile", "[default]"),
+    ("server = x\n", 1, "not in a profile", "[default]"),
     ("[default]\nnonsense\n", 2, "neither", "name = value"),
     ("[default]\nuser =\n", 2, "no value", "remove"),
     ("[a]\nserver = x:1\n[b]\n[a]\nserver = y:1\n", 5, "twice", "remove"),

@@ -200,7 +200,7 @@ class Created(http.server.BaseHTTPRequestHandler):
 def test_an_app_that_is_missing_is_noticed_and_so_is_its_coming(make_up):
     port = free_port()
     up = make_up(upstream=str(port))
-    missing = up.wait_for("no app answers")[0]
+    missing = up.wait_for("no app listens")[0]
     assert "http://localhost:%d" % port in missing
     assert "refused" in missing and len(missing) <= 80
     assert len(up.wait_for("another --upstream")[0]) <= 80
@@ -210,7 +210,7 @@ def test_an_app_that_is_missing_is_noticed_and_so_is_its_coming(make_up):
     assert up.post("/pay", key="k1").status == 201
     app.stop()
     assert up.post("/pay", key="k2").status == 502
-    up.wait_for("no app answers", 2)
+    up.wait_for("no app listens", 2)
     release_port(port)
 
 
@@ -235,7 +235,7 @@ def test_an_app_is_named_as_people_do(form):
 def test_localhost_is_where_the_app_listens(make_up):
     port = free_port()
     up = make_up(upstream="localhost:%d" % port)
-    up.wait_for("no app answers")
+    up.wait_for("no app listens")
     try:
         app = LateApp6(port)
     except OSError:

@@ -538,7 +538,7 @@ def test_a_file_of_another_version_and_what_is_no_export_are_refused(embedded):
     path = embedded.folder / "other"
     for first, word in ((every[0].replace('"version":1', '"version":2'),
                          "version 2"),
-                        (every[1], "no export"), ("", "no export")):
+                        (every[1], "not an export"), ("", "not an export")):
         path.write_text(first + "".join(every[1:]) if first else "")
         result = tool("import", "--store", embedded.target.url, path)
         assert result.returncode == 1 and word in result.stderr, result
