@@ -182,7 +182,7 @@ class Up:
 
     def look_line(self, command="list"):
         """What it prints for operators, as printed."""
-        line = next(line for line in self.out if " look " in line)
+        line = next(line for line in self.out if " inspect " in line)
         words = shlex.split(line)[1:]
         assert words[1] == "list", line
         return [words[0], command, *words[2:]]
