@@ -6,7 +6,7 @@
 #include "cli/reconcile.h"
 #include "cli/commands.h"
 #include "config/config.h"
-#include "lib/form.h"
+#include "lib/body.h"
 #include "lib/http_syntax.h"
 
 #include <errno.h>

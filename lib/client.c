@@ -1,17 +1,27 @@
 /*
- * client.c - a blocking connection to latchkeyd.
+ * client.c - a blocking connection to latchkeyd, and the commands that a client
+ * sends over it.
+ *
+ * The life of a client (struct lk_client); its owner's thread alone uses it:
+ *
+ *   open    latchkey_client_open connected it; `dead` is LK_OK
+ *   asking  `owed` replies are asked for and not received
+ *   dead    a timeout, a broken connection or bytes that are not RESP: every
+ *           call returns `dead` from then on
+ *   freed   latchkey_client_close, in any state
  *
  * One deadline holds for a whole reply, not for each read. The socket is
  * written to with MSG_NOSIGNAL: a daemon that goes away must not kill the
  * program.
  */
 #include "lib/client.h"
-#include "lib/decision.h"
 #include "lib/resp.h"
 #include "lib/socket.h"
 #include "lib/time.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,6 +29,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+/* ==== The connection ==================================================== */
 
 enum {
     DEFAULT_CONNECT_MS = 2000,
@@ -30,7 +42,7 @@ enum {
  */
 
 /* Part of the text may come from the peer: keep it on one harmless line. */
-static void blot_controls(char *text)
+static void hide_controls(char *text)
 {
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
@@ -48,7 +60,7 @@ enum lk_status lk_client_fail(struct lk_client *client, enum lk_status status,
     va_start(args, format);
     vsnprintf(client->error, sizeof(client->error), format, args);
     va_end(args);
-    blot_controls(client->error);
+    hide_controls(client->error);
     return status;
 }
 
@@ -71,7 +83,7 @@ static enum lk_status kill_client(struct lk_client *client,
     return lk_client_fail(client, status, "%s", text);
 }
 
-static enum lk_status kill_by_errno(struct lk_client *client)
+static enum lk_status kill_client_by_errno(struct lk_client *client)
 {
     bool closed = errno == EPIPE || errno == ECONNRESET;
 
@@ -86,12 +98,12 @@ const char *latchkey_client_error(const struct lk_client *client)
 /* ---- Bytes in and out -----------------------------------------------------
  */
 
-static bool has_unsent(const struct lk_client *client)
+static bool client_has_unsent(const struct lk_client *client)
 {
     return client->sent < client->out.len;
 }
 
-static enum lk_status read_some(struct lk_client *client)
+static enum lk_status read_from_daemon(struct lk_client *client)
 {
     char *room;
     size_t size;
@@ -107,13 +119,13 @@ static enum lk_status read_some(struct lk_client *client)
     }
     if (got < 0) {
         return errno == EAGAIN || errno == EINTR ? LK_OK
-                                                 : kill_by_errno(client);
+                                                 : kill_client_by_errno(client);
     }
     lk_resp_reader_fill(&client->reader, (size_t)got);
     return LK_OK;
 }
 
-static enum lk_status write_some(struct lk_client *client)
+static enum lk_status write_to_daemon(struct lk_client *client)
 {
     struct lk_buf *out = &client->out;
     ssize_t put = send(client->fd, out->data + client->sent,
@@ -121,10 +133,10 @@ static enum lk_status write_some(struct lk_client *client)
 
     if (put < 0) {
         return errno == EAGAIN || errno == EINTR ? LK_OK
-                                                 : kill_by_errno(client);
+                                                 : kill_client_by_errno(client);
     }
     client->sent += (size_t)put;
-    if (!has_unsent(client)) {
+    if (!client_has_unsent(client)) {
         client->sent = 0;
         out->len = 0;
         if (out->cap > KEPT_OUT) {
@@ -140,9 +152,10 @@ static enum lk_status write_some(struct lk_client *client)
  * replies before it takes more commands must not wait for ever, and one that
  * says why it hangs up must be heard.
  */
-static enum lk_status move_bytes(struct lk_client *client, int64_t deadline)
+static enum lk_status move_client_bytes(struct lk_client *client,
+                                        int64_t deadline)
 {
-    short events = has_unsent(client) ? POLLIN | POLLOUT : POLLIN;
+    short events = client_has_unsent(client) ? POLLIN | POLLOUT : POLLIN;
     short happened = 0;
     enum lk_status status =
         lk_socket_wait(client->fd, events, deadline, &happened);
@@ -151,14 +164,15 @@ static enum lk_status move_bytes(struct lk_client *client, int64_t deadline)
         return kill_client(client, status, "the daemon did not answer in time");
     }
     if (status) {
-        return kill_by_errno(client);
+        return kill_client_by_errno(client);
     }
-    return happened & ~POLLOUT ? read_some(client) : write_some(client);
+    return happened & ~POLLOUT ? read_from_daemon(client)
+                               : write_to_daemon(client);
 }
 
 /* The reader cannot go on. The tool tells other servers apart by the byte. */
-static enum lk_status kill_by_reader(struct lk_client *client,
-                                     enum lk_status status)
+static enum lk_status kill_client_by_reader(struct lk_client *client,
+                                            enum lk_status status)
 {
     const struct lk_resp_reader *reader = &client->reader;
     char byte = status == LK_MALFORMED ? reader->in.data[reader->at] : '*';
@@ -175,8 +189,9 @@ static enum lk_status kill_by_reader(struct lk_client *client,
                           byte);
 }
 
-static enum lk_status receive(struct lk_client *client, unsigned timeout_ms,
-                              const struct lk_reply **reply)
+static enum lk_status receive_reply(struct lk_client *client,
+                                    unsigned timeout_ms,
+                                    const struct lk_reply **reply)
 {
     int64_t deadline = (int64_t)lk_monotonic_ms() + timeout_ms;
     enum lk_status status = client->dead;
@@ -187,8 +202,8 @@ static enum lk_status receive(struct lk_client *client, unsigned timeout_ms,
             client->owed -= client->owed > 0;
             return LK_OK;
         }
-        status = status == LK_AGAIN ? move_bytes(client, deadline)
-                                    : kill_by_reader(client, status);
+        status = status == LK_AGAIN ? move_client_bytes(client, deadline)
+                                    : kill_client_by_reader(client, status);
     }
     lk_resp_reader_forget(&client->reader);
     return status;
@@ -223,9 +238,9 @@ enum lk_status latchkey_client_flush(struct lk_client *client)
     if (client->dead) {
         return client->dead;
     }
-    while (has_unsent(client)) {
+    while (client_has_unsent(client)) {
         size_t sent = client->sent;
-        enum lk_status status = move_bytes(client, deadline);
+        enum lk_status status = move_client_bytes(client, deadline);
         if (status) {
             return status;
         }
@@ -239,7 +254,7 @@ enum lk_status latchkey_client_flush(struct lk_client *client)
 enum lk_status latchkey_client_receive(struct lk_client *client,
                                        const struct lk_reply **reply)
 {
-    return receive(client, client->timeout_ms, reply);
+    return receive_reply(client, client->timeout_ms, reply);
 }
 
 enum lk_status latchkey_client_call(struct lk_client *client,
@@ -257,7 +272,8 @@ enum lk_status latchkey_client_call(struct lk_client *client,
     if (status) {
         return status;
     }
-    return receive(client, timeout_ms ? timeout_ms : client->timeout_ms, reply);
+    return receive_reply(client, timeout_ms ? timeout_ms : client->timeout_ms,
+                         reply);
 }
 
 static enum lk_status authenticate(struct lk_client *client, const char *user,
@@ -341,4 +357,252 @@ void latchkey_client_close(struct lk_client *client)
     lk_resp_reader_free(&client->reader);
     latchkey_buf_free(&client->out);
     free(client);
+}
+
+/* ==== Commands ========================================================== */
+
+/* ---- Commands -------------------------------------------------------------
+ */
+
+enum { WORDS_MAX = 16, NUMBERS_MAX = 4, NUMBER_SIZE = 24 };
+
+/* Slices into what the caller gave, and room for the numbers. */
+struct command {
+    const char *verb;
+    struct lk_slice words[WORDS_MAX];
+    size_t count;
+    char numbers[NUMBERS_MAX][NUMBER_SIZE];
+    size_t number_count;
+};
+
+static void add_word(struct command *command, struct lk_slice word)
+{
+    command->words[command->count++] = word;
+}
+
+static void add_number(struct command *command, uint64_t number)
+{
+    char *text = command->numbers[command->number_count++];
+
+    snprintf(text, NUMBER_SIZE, "%" PRIu64, number);
+    add_word(command, latchkey_slice(text));
+}
+
+/* An option is left out where its value is zero or empty. */
+static void add_number_option(struct command *command, const char *name,
+                              uint64_t number)
+{
+    if (number) {
+        add_word(command, latchkey_slice(name));
+        add_number(command, number);
+    }
+}
+
+static void start_command(struct command *command, const char *verb,
+                          struct lk_name name)
+{
+    command->verb = verb;
+    command->count = 0;
+    command->number_count = 0;
+    add_word(command, latchkey_slice(verb));
+    add_word(command, name.tenant);
+    add_word(command, name.scope);
+    add_word(command, name.key);
+}
+
+/* ---- Replies --------------------------------------------------------------
+ */
+
+/* Zero would be NEW: nobody who forgets the status may read that. */
+static const struct lk_decision nothing = {.verdict = LK_VERDICT_NIL};
+
+static enum lk_status take_decision(struct lk_client *client, const char *verb,
+                                    const struct lk_reply *reply,
+                                    struct lk_decision *answer)
+{
+    char why[LK_CLIENT_ERROR_MAX];
+
+    if (reply->type == LK_REPLY_ERROR) {
+        *answer = nothing;
+        return lk_client_fail_reply(client, reply);
+    }
+    enum lk_status status =
+        lk_decision_read(verb, reply, answer, why, sizeof(why));
+    return status ? lk_client_fail(client, status, "%s", why) : LK_OK;
+}
+
+static enum lk_status run_command(struct lk_client *client,
+                                  const struct command *command,
+                                  unsigned timeout_ms,
+                                  struct lk_decision *answer)
+{
+    const struct lk_reply *reply = NULL;
+
+    *answer = nothing;
+    enum lk_status status = latchkey_client_call(
+        client, command->words, command->count, timeout_ms, &reply);
+    return status ? status
+                  : take_decision(client, command->verb, reply, answer);
+}
+
+enum lk_status latchkey_client_decision(struct lk_client *client,
+                                        const struct lk_reply *reply,
+                                        struct lk_decision *answer)
+{
+    return take_decision(client, NULL, reply, answer);
+}
+
+/* ---- The public calls -----------------------------------------------------
+ */
+
+/* A parked claim is answered when its wait is over, at the latest. */
+static unsigned claim_timeout(const struct lk_client *client, uint64_t wait_ms)
+{
+    uint64_t spare = UINT_MAX - client->timeout_ms;
+
+    return client->timeout_ms + (unsigned)(wait_ms < spare ? wait_ms : spare);
+}
+
+enum lk_status latchkey_claim(struct lk_client *client,
+                              const struct lk_claim *claim,
+                              struct lk_decision *answer)
+{
+    struct command command;
+
+    start_command(&command, "CLAIM", claim->name);
+    add_word(&command, claim->fingerprint);
+    if (claim->owner.len > 0) {
+        add_word(&command, LK_SLICE("OWNER"));
+        add_word(&command, claim->owner);
+    }
+    add_number_option(&command, "TTL", claim->ttl_ms);
+    add_number_option(&command, "LOCK", claim->lock_ms);
+    add_number_option(&command, "WAIT", claim->wait_ms);
+    if (claim->reexecute) {
+        add_word(&command, LK_SLICE("REEXECUTE"));
+    }
+    if (claim->no_new) {
+        add_word(&command, LK_SLICE("NONEW"));
+    }
+    return run_command(client, &command, claim_timeout(client, claim->wait_ms),
+                       answer);
+}
+
+enum lk_status latchkey_accept(struct lk_client *client,
+                               const struct lk_accept *accept,
+                               struct lk_decision *answer)
+{
+    struct command command;
+
+    start_command(&command, "ACCEPT", accept->name);
+    add_word(&command, accept->fingerprint);
+    add_word(&command, accept->method);
+    add_word(&command, accept->path);
+    add_word(&command, accept->headers);
+    add_word(&command, accept->body);
+    add_number_option(&command, "TTL", accept->ttl_ms);
+    if (accept->reexecute) {
+        add_word(&command, LK_SLICE("REEXECUTE"));
+    }
+    return run_command(client, &command, 0, answer);
+}
+
+static void add_text_option(struct command *command, const char *name,
+                            struct lk_slice text)
+{
+    if (text.len) {
+        add_word(command, latchkey_slice(name));
+        add_word(command, text);
+    }
+}
+
+enum lk_status latchkey_enqueue(struct lk_client *client,
+                                const struct lk_enqueue *job,
+                                struct lk_decision *answer)
+{
+    struct command command;
+
+    start_command(&command, "ENQUEUE", job->name);
+    add_number(&command, job->token);
+    add_word(&command, job->job);
+    add_word(&command, job->target);
+    add_word(&command, job->path);
+    add_text_option(&command, "METHOD", job->method);
+    add_text_option(&command, "HEADERS", job->headers);
+    add_text_option(&command, "BODY", job->body);
+    add_number_option(&command, "DELAY", job->delay_ms);
+    return run_command(client, &command, 0, answer);
+}
+
+static void start_complete(struct command *command, struct lk_name name,
+                           uint64_t token, const struct lk_response *response,
+                           uint64_t ttl_ms)
+{
+    start_command(command, "COMPLETE", name);
+    add_number(command, token);
+    add_number(command, response->status);
+    add_word(command, response->headers);
+    add_word(command, response->body);
+    add_number_option(command, "TTL", ttl_ms);
+}
+
+enum lk_status latchkey_complete(struct lk_client *client, struct lk_name name,
+                                 uint64_t token,
+                                 const struct lk_response *response,
+                                 uint64_t ttl_ms, struct lk_decision *answer)
+{
+    struct command command;
+
+    start_complete(&command, name, token, response, ttl_ms);
+    return run_command(client, &command, 0, answer);
+}
+
+enum lk_status latchkey_complete_omitted(struct lk_client *client,
+                                         struct lk_name name, uint64_t token,
+                                         unsigned status,
+                                         struct lk_slice reason,
+                                         uint64_t ttl_ms,
+                                         struct lk_decision *answer)
+{
+    const struct lk_response response = {.status = status};
+    struct command command;
+
+    start_complete(&command, name, token, &response, ttl_ms);
+    add_word(&command, LK_SLICE("OMIT"));
+    add_word(&command, reason);
+    return run_command(client, &command, 0, answer);
+}
+
+enum lk_status latchkey_release(struct lk_client *client, struct lk_name name,
+                                uint64_t token, struct lk_decision *answer)
+{
+    struct command command;
+
+    start_command(&command, "RELEASE", name);
+    add_number(&command, token);
+    return run_command(client, &command, 0, answer);
+}
+
+enum lk_status latchkey_doubt(struct lk_client *client, struct lk_name name,
+                              uint64_t token, struct lk_slice reason,
+                              struct lk_decision *answer)
+{
+    struct command command;
+
+    start_command(&command, "DOUBT", name);
+    add_number(&command, token);
+    add_word(&command, reason);
+    return run_command(client, &command, 0, answer);
+}
+
+enum lk_status latchkey_extend(struct lk_client *client, struct lk_name name,
+                               uint64_t token, uint64_t lock_ms,
+                               struct lk_decision *answer)
+{
+    struct command command;
+
+    start_command(&command, "EXTEND", name);
+    add_number(&command, token);
+    add_number(&command, lock_ms);
+    return run_command(client, &command, 0, answer);
 }

@@ -1,4 +1,4 @@
-/* client.h - what the files of the client share. */
+/* client.h - the connection to latchkeyd, and decisions read from replies. */
 #ifndef LK_CLIENT_H
 #define LK_CLIENT_H
 
@@ -26,5 +26,21 @@ enum lk_status lk_client_fail(struct lk_client *client, enum lk_status status,
 /* An error reply as a status: LK_UNAVAILABLE or LK_REPLY, and its text. */
 enum lk_status lk_client_fail_reply(struct lk_client *client,
                                     const struct lk_reply *reply);
+
+/* ---- Decisions (decision.c) -----------------------------------------------
+ */
+
+/*
+ * Reads the reply to `verb`; NULL: whatever was asked. Returns as
+ * latchkey_decision_read does. LK_MALFORMED: `why` is a sentence, cut to `size`
+ * bytes and always terminated; part of it comes from the peer as it is.
+ */
+LK_MUST_CHECK enum lk_status lk_decision_read(const char *verb,
+                                              const struct lk_reply *reply,
+                                              struct lk_decision *answer,
+                                              char *why, size_t size);
+
+/* Of an error reply: LK_UNAVAILABLE or LK_REPLY. */
+enum lk_status lk_decision_error(const struct lk_reply *reply);
 
 #endif

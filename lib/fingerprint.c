@@ -9,10 +9,9 @@
 
 #include "latchkey.h"
 
-#include "lib/form.h"
+#include "lib/body.h"
 #include "lib/http_syntax.h"
 #include "lib/json.h"
-#include "lib/multipart.h"
 #include "lib/sort.h"
 
 #include <openssl/sha.h>

@@ -74,7 +74,7 @@ struct lk_slice lk_reply_text(const struct lk_reply *reply);
 /* An integer, or a string of digits; 0 for anything else. */
 uint64_t lk_reply_number(const struct lk_reply *reply);
 
-/* ---- redis_url.c: what a URL says ------------------------------------------
+/* ---- redis_link.c: what a URL says ------------------------------------------
  */
 
 enum { LK_REDIS_NODES = 16 };
@@ -95,7 +95,7 @@ LK_MUST_CHECK enum lk_status lk_redis_url_parse(const char *text,
                                                 struct lk_buf *error);
 void lk_redis_url_free(struct lk_redis_url *url);
 
-/* ---- redis_connect.c: finding the primary ----------------------------------
+/* ---- redis_link.c: finding the primary ----------------------------------
  */
 
 /* A link to a primary, with its user and its database. LK_DENIED: it does not
@@ -199,7 +199,7 @@ struct lk_redis {
     struct lk_redis_place place;
     pthread_t scout;
     bool scouting;
-    atomic_uint warned; /* of which settings, see redis_settings.c */
+    atomic_uint warned; /* of which settings, see redis_place.c */
     atomic_bool full;   /* Redis was out of memory, last time */
 
     struct lk_redis_lane *lanes;
@@ -265,7 +265,7 @@ LK_MUST_CHECK enum lk_status lk_redis_migrate(const char *url,
 /* The text of the library, for --print. */
 struct lk_slice lk_redis_library(void);
 
-/* redis_settings.c: what they promise */
+/* redis_place.c: what settings promise */
 LK_MUST_CHECK enum lk_status lk_redis_check(struct lk_redis *store,
                                             struct lk_link *link,
                                             int64_t deadline,
@@ -274,7 +274,7 @@ void lk_redis_promise(struct lk_store *store, char text[LK_PROMISE_SIZE]);
 enum lk_status lk_redis_describe(struct lk_store *store, struct lk_buf *text,
                                  bool *strict);
 
-/* redis_apply.c */
+/* redis_batch.c */
 void lk_redis_apply(struct lk_store *store, struct lk_batch *batch);
 enum lk_status lk_redis_note(struct lk_store *store,
                              const struct lk_audit_entry *entry);
@@ -283,7 +283,7 @@ enum lk_status lk_redis_note(struct lk_store *store,
 enum lk_status lk_redis_refusal(const struct lk_reply *reply,
                                 const char **sentence);
 
-/* redis_record.c: a record's bytes and its key */
+/* redis_read.c: an operation's bytes and its key */
 struct lk_redis_head {
     unsigned state, flags;
     uint64_t attempt, token, number, generation, claimed, deadline, ttl, keep,

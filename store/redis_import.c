@@ -9,38 +9,42 @@
 /* ---- Records ---------------------------------------------------------------
  */
 
-static enum lk_status encode(const struct lk_operation *record,
-                             struct lk_buf *answer, struct lk_buf *bytes)
+static enum lk_status encode_operation(const struct lk_operation *operation,
+                                       struct lk_buf *response,
+                                       struct lk_buf *bytes)
 {
-    const struct lk_response status_only = {.status = record->status};
+    const struct lk_response status_only = {.status = operation->status};
     struct lk_redis_head head = {
-        .state = record->state,
-        .attempt = record->attempt < UINT32_MAX ? record->attempt : UINT32_MAX,
-        .token = record->token,
-        .number = record->number,
-        .generation = record->generation,
-        .claimed = record->claimed_ms,
-        .deadline = lk_operation_deadline(record),
-        .ttl = record->ttl_ms,
-        .keep = record->keep_ms,
-        .at = record->completed_ms,
-        .fingerprint = record->fingerprint,
-        .owner = record->owner,
+        .state = operation->state,
+        .attempt =
+            operation->attempt < UINT32_MAX ? operation->attempt : UINT32_MAX,
+        .token = operation->token,
+        .number = operation->number,
+        .generation = operation->generation,
+        .claimed = operation->claimed_ms,
+        .deadline = lk_operation_deadline(operation),
+        .ttl = operation->ttl_ms,
+        .keep = operation->keep_ms,
+        .at = operation->completed_ms,
+        .fingerprint = operation->fingerprint,
+        .owner = operation->owner,
     };
     enum lk_status status = LK_OK;
 
-    answer->len = 0;
-    if (record->state == LK_STATE_COMPLETED) {
+    response->len = 0;
+    if (operation->state == LK_STATE_COMPLETED) {
         status = latchkey_response_encode(
-            record->omitted ? &status_only : &record->stored->response, answer);
-        head.response = latchkey_buf_slice(answer);
-        head.flags = record->omitted ? LK_REDIS_OMITTED : 0;
-        head.reason = record->omitted ? record->reason : head.reason;
-    } else if (record->state == LK_STATE_UNCERTAIN &&
-               !latchkey_slice_equal(record->reason, LK_SLICE("lock lapsed"))) {
-        head.at = record->since_ms;
-        head.reason = record->reason;
-    } else if (record->state == LK_STATE_RELEASED && record->evicted) {
+            operation->omitted ? &status_only : &operation->stored->response,
+            response);
+        head.response = latchkey_buf_slice(response);
+        head.flags = operation->omitted ? LK_REDIS_OMITTED : 0;
+        head.reason = operation->omitted ? operation->reason : head.reason;
+    } else if (operation->state == LK_STATE_UNCERTAIN &&
+               !latchkey_slice_equal(operation->reason,
+                                     LK_SLICE("lock lapsed"))) {
+        head.at = operation->since_ms;
+        head.reason = operation->reason;
+    } else if (operation->state == LK_STATE_RELEASED && operation->evicted) {
         head.flags = LK_REDIS_EVICTED;
     }
     return status ? status : lk_redis_head_write(&head, bytes);
@@ -60,16 +64,16 @@ static void take_result(const struct lk_reply *reply, uint64_t token,
 }
 
 static enum lk_status import_one(struct lk_redis *store,
-                                 const struct lk_operation *record,
+                                 const struct lk_operation *operation,
                                  struct lk_import *result)
 {
-    struct lk_buf key = {0}, bytes = {0}, answer = {0};
+    struct lk_buf key = {0}, bytes = {0}, response = {0};
     char highest[24];
     struct lk_reply *reply = NULL;
-    enum lk_status status = lk_redis_name(store, record->name, &key);
+    enum lk_status status = lk_redis_name(store, operation->name, &key);
 
     if (!status) {
-        status = encode(record, &answer, &bytes);
+        status = encode_operation(operation, &response, &bytes);
     }
     snprintf(highest, sizeof(highest), "%llu",
              (unsigned long long)result->highest_token);
@@ -82,18 +86,18 @@ static enum lk_status import_one(struct lk_redis *store,
         status = lk_redis_read(store, "latchkey_import", 4, words, 6, &reply);
     }
     if (!status) {
-        take_result(reply, record->token, result);
+        take_result(reply, operation->token, result);
     }
     free(reply);
-    latchkey_buf_free(&answer);
+    latchkey_buf_free(&response);
     latchkey_buf_free(&bytes);
     latchkey_buf_free(&key);
     return status;
 }
 
 enum lk_status lk_redis_import(struct lk_store *base,
-                               const struct lk_operation *records, size_t count,
-                               struct lk_import *result)
+                               const struct lk_operation *operations,
+                               size_t count, struct lk_import *result)
 {
     struct lk_redis *store = (struct lk_redis *)base;
     enum lk_status status = LK_OK;
@@ -102,12 +106,12 @@ enum lk_status lk_redis_import(struct lk_store *base,
         return LK_INVALID;
     }
     for (size_t i = 0; i < count; i++) {
-        if (!lk_operation_is_possible(&records[i])) {
+        if (!lk_operation_is_possible(&operations[i])) {
             return LK_INVALID;
         }
     }
     for (size_t i = 0; i < count && !status; i++) {
-        status = import_one(store, &records[i], result);
+        status = import_one(store, &operations[i], result);
     }
     return status;
 }

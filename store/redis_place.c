@@ -1,8 +1,15 @@
 /*
- * redis_place.c - whether there is a primary, and the scout that looks for it.
+ * redis_place.c - whether there is a primary, the scout that looks for it, and
+ * what the settings of the server promise.
  *
- * While there is none, whoever comes is refused at once: nobody but the scout
- * waits for a server that does not answer.
+ * The place is up or down. While it is down, callers are refused at once: only
+ * the scout waits for a server that does not answer.
+ *
+ *   up      links of the current epoch may be used
+ *   down    a link failed, or the server must not be written to; the scout
+ *           looks for a primary, at first after 100 ms, then less often
+ *   up      the scout found one: the epoch rises, and each link is opened again
+ *           by its own thread before its next use
  */
 #include "lib/socket.h"
 #include "lib/time.h"
@@ -10,10 +17,13 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+/* ==== The scout ========================================================= */
 
 enum {
     PAUSE_LEAST_MS = 100,
@@ -22,7 +32,7 @@ enum {
     CHECK_MS = 10 * 1000, /* how often settings are looked at */
 };
 
-static void wait_until(struct lk_redis_place *place, int64_t deadline)
+static void wait_for_change(struct lk_redis_place *place, int64_t deadline)
 {
     struct timespec until = {deadline / 1000, deadline % 1000 * 1000000};
 
@@ -33,9 +43,9 @@ static void wait_until(struct lk_redis_place *place, int64_t deadline)
  */
 
 /* *anchor is the caller's. */
-static enum lk_status look(struct lk_redis *store,
-                           char address[LK_REDIS_ADDRESS], int *anchor,
-                           struct lk_buf *why)
+static enum lk_status look_for_primary(struct lk_redis *store,
+                                       char address[LK_REDIS_ADDRESS],
+                                       int *anchor, struct lk_buf *why)
 {
     struct lk_link link = {.fd = -1};
     uint64_t timeout_ms = store->config.connect_timeout_ms;
@@ -69,15 +79,15 @@ static enum lk_status look(struct lk_redis *store,
 }
 
 /* It does not go away by itself. */
-static bool needs_hand(enum lk_status status)
+static bool needs_operator(enum lk_status status)
 {
     return status == LK_INVALID || status == LK_DENIED ||
            status == LK_VERSION || status == LK_CORRUPT;
 }
 
-static void take_findings(struct lk_redis *store, enum lk_status status,
-                          const char *address, int anchor,
-                          const struct lk_buf *why)
+static void note_search(struct lk_redis *store, enum lk_status status,
+                        const char *address, int anchor,
+                        const struct lk_buf *why)
 {
     struct lk_redis_place *place = &store->place;
 
@@ -87,7 +97,7 @@ static void take_findings(struct lk_redis *store, enum lk_status status,
         place->tries++;
         snprintf(place->trouble, sizeof(place->trouble), "%.*s", (int)why->len,
                  why->len ? why->data : "");
-        if (needs_hand(status) && strcmp(was, place->trouble) != 0) {
+        if (needs_operator(status) && strcmp(was, place->trouble) != 0) {
             lk_redis_log(store, 0, "Redis cannot be used: %s", place->trouble);
         }
         return;
@@ -107,7 +117,7 @@ static void take_findings(struct lk_redis *store, enum lk_status status,
 }
 
 /* Where there is nobody to ask, only settings are looked at. */
-static int64_t next_turn(const struct lk_redis *store)
+static int64_t next_check_ms(const struct lk_redis *store)
 {
     bool asks = store->url.service || store->url.count > 1;
 
@@ -116,8 +126,8 @@ static int64_t next_turn(const struct lk_redis *store)
 
 /* The old primary may live on, and answer, after another has taken over; and
  * settings may change under a running server. */
-static void look_again(struct lk_redis *store, struct lk_link *link,
-                       const char *address, int64_t *check_at)
+static void check_primary(struct lk_redis *store, struct lk_link *link,
+                          const char *address, int64_t *check_at)
 {
     uint64_t timeout_ms = store->config.connect_timeout_ms;
     char found[LK_REDIS_ADDRESS] = "";
@@ -142,23 +152,23 @@ static void look_again(struct lk_redis *store, struct lk_link *link,
 }
 
 /* While all is well. */
-static void watch(struct lk_redis *store, int64_t *check_at)
+static void watch_primary(struct lk_redis *store, int64_t *check_at)
 {
     struct lk_redis_place *place = &store->place;
-    int64_t until = next_turn(store);
+    int64_t until = next_check_ms(store);
     char address[LK_REDIS_ADDRESS];
     struct lk_link link = {.fd = -1, .epoch = place->epoch};
 
     while (place->up && !place->stopping &&
            (int64_t)lk_monotonic_ms() < until) {
-        wait_until(place, until);
+        wait_for_change(place, until);
     }
     if (!place->up || place->stopping) {
         return;
     }
     snprintf(address, sizeof(address), "%s", place->address);
     pthread_mutex_unlock(&place->lock);
-    look_again(store, &link, address, check_at);
+    check_primary(store, &link, address, check_at);
     lk_link_close(&link);
     pthread_mutex_lock(&place->lock);
 }
@@ -174,22 +184,22 @@ static void *run_scout(void *context)
     while (!place->stopping) {
         if (place->up) {
             pause = PAUSE_LEAST_MS;
-            watch(store, &check_at);
+            watch_primary(store, &check_at);
             continue;
         }
         char address[LK_REDIS_ADDRESS] = "";
         struct lk_buf why = {0};
         int anchor;
         pthread_mutex_unlock(&place->lock);
-        enum lk_status status = look(store, address, &anchor, &why);
+        enum lk_status status = look_for_primary(store, address, &anchor, &why);
         pthread_mutex_lock(&place->lock);
-        take_findings(store, status, address, anchor, &why);
+        note_search(store, status, address, anchor, &why);
         latchkey_buf_free(&why);
         pthread_cond_broadcast(&place->changed);
         int64_t again = (int64_t)lk_monotonic_ms() + pause;
         while (status && !place->stopping &&
                (int64_t)lk_monotonic_ms() < again) {
-            wait_until(place, again);
+            wait_for_change(place, again);
         }
         pause = pause * 2 < PAUSE_MOST_MS ? pause * 2 : PAUSE_MOST_MS;
     }
@@ -224,8 +234,8 @@ void lk_redis_place_stop(struct lk_redis *store)
  */
 
 /* A server that has just been found to answer is given little time. */
-static enum lk_status link_up(struct lk_redis *store, struct lk_link *link,
-                              const char *address, int64_t deadline)
+static enum lk_status open_link(struct lk_redis *store, struct lk_link *link,
+                                const char *address, int64_t deadline)
 {
     int64_t soon =
         (int64_t)lk_monotonic_ms() + (int64_t)store->config.connect_timeout_ms;
@@ -240,7 +250,7 @@ static enum lk_status link_up(struct lk_redis *store, struct lk_link *link,
 }
 
 /* With the place's lock. */
-static bool is_adrift(const struct lk_redis_place *place)
+static bool anchor_is_gone(const struct lk_redis_place *place)
 {
     char byte;
     ssize_t got = recv(place->anchor, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -248,48 +258,49 @@ static bool is_adrift(const struct lk_redis_place *place)
     return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-enum fitness { FIT, USED_UP, TO_BE_OPENED, NO_PRIMARY };
+enum link_fitness { LINK_FIT, LINK_USED_UP, LINK_TO_OPEN, LINK_NO_PRIMARY };
 
-static enum fitness judge(struct lk_redis_place *place, struct lk_link *link,
-                          char address[LK_REDIS_ADDRESS])
+static enum link_fitness judge_link(struct lk_redis_place *place,
+                                    struct lk_link *link,
+                                    char address[LK_REDIS_ADDRESS])
 {
     pthread_mutex_lock(&place->lock);
     bool up = place->up;
     bool ours = link->epoch == place->epoch;
-    bool adrift = up && !ours && is_adrift(place);
+    bool adrift = up && !ours && anchor_is_gone(place);
     if (up) {
         link->epoch = place->epoch;
     }
     snprintf(address, LK_REDIS_ADDRESS, "%s", place->address);
     pthread_mutex_unlock(&place->lock);
     if (!up) {
-        return NO_PRIMARY;
+        return LINK_NO_PRIMARY;
     }
     if (!ours) {
-        return adrift ? USED_UP : TO_BE_OPENED;
+        return adrift ? LINK_USED_UP : LINK_TO_OPEN;
     }
-    return link->fd < 0 || lk_link_is_stale(link) ? USED_UP : FIT;
+    return link->fd < 0 || lk_link_is_stale(link) ? LINK_USED_UP : LINK_FIT;
 }
 
 enum lk_status lk_redis_ready(struct lk_redis *store, struct lk_link *link,
                               int64_t deadline)
 {
     char address[LK_REDIS_ADDRESS];
-    enum fitness fitness = judge(&store->place, link, address);
+    enum link_fitness link_fitness = judge_link(&store->place, link, address);
 
-    if (fitness == USED_UP) {
+    if (link_fitness == LINK_USED_UP) {
         /* It may have been restarted while nobody looked: it need not be the
          * primary any more, though it says so. */
         lk_redis_lost(store, link, "Redis closed the connection");
-        fitness = lk_redis_await(store, deadline, false)
-                      ? NO_PRIMARY
-                      : judge(&store->place, link, address);
+        link_fitness = lk_redis_await(store, deadline, false)
+                           ? LINK_NO_PRIMARY
+                           : judge_link(&store->place, link, address);
     }
-    switch (fitness) {
-    case FIT:
+    switch (link_fitness) {
+    case LINK_FIT:
         return LK_OK;
-    case TO_BE_OPENED:
-        return link_up(store, link, address, deadline);
+    case LINK_TO_OPEN:
+        return open_link(store, link, address, deadline);
     default:
         return LK_UNAVAILABLE;
     }
@@ -327,9 +338,280 @@ enum lk_status lk_redis_await(struct lk_redis *store, int64_t deadline,
     while (!place->up && !place->stopping &&
            (int64_t)lk_monotonic_ms() < deadline &&
            (patient || place->tries == tries)) {
-        wait_until(place, deadline);
+        wait_for_change(place, deadline);
     }
     bool up = place->up;
     pthread_mutex_unlock(&place->lock);
     return up ? LK_OK : LK_UNAVAILABLE;
+}
+
+/* ==== Settings ========================================================== */
+
+enum { SETTINGS = 4 };
+
+static void copy_setting(char *to, size_t size, struct lk_slice text)
+{
+    snprintf(to, size, "%.*s", (int)text.len, text.data ? text.data : "");
+}
+
+/* The value of CONFIG GET, or an empty slice if it may not be seen. */
+static enum lk_status read_setting(struct lk_link *link, int64_t deadline,
+                                   struct lk_reply **reply,
+                                   struct lk_slice *value)
+{
+    enum lk_status status = lk_link_reply(link, deadline, reply);
+
+    *value = (struct lk_slice){0};
+    if (!status && (*reply)->type == LK_REPLY_ARRAY && (*reply)->count == 2) {
+        *value = lk_reply_text(&(*reply)->elements[1]);
+    }
+    return status;
+}
+
+static void set_policy(struct lk_redis_settings *settings,
+                       struct lk_slice policy)
+{
+    settings->policy_known = policy.len != 0;
+    settings->evicts =
+        policy.len && !latchkey_slice_equal(policy, LK_SLICE("noeviction"));
+    copy_setting(settings->policy, sizeof(settings->policy), policy);
+}
+
+static void take_setting(struct lk_redis_settings *settings, size_t which,
+                         bool known, struct lk_slice value)
+{
+    switch (which) {
+    case 0:
+        set_policy(settings, value);
+        break;
+    case 1:
+        settings->aof_known = known;
+        settings->aof = latchkey_slice_equal(value, LK_SLICE("yes"));
+        break;
+    case 2:
+        settings->fsync_known = known;
+        copy_setting(settings->fsync, sizeof(settings->fsync), value);
+        break;
+    default:
+        settings->saves_known = known;
+        settings->saves = value.len != 0;
+        break;
+    }
+}
+
+static enum lk_status read_config(struct lk_link *link, int64_t deadline,
+                                  struct lk_redis_settings *settings)
+{
+    static const char *const names[SETTINGS] = {
+        "maxmemory-policy", "appendonly", "appendfsync", "save"};
+    enum lk_status status = LK_OK;
+
+    lk_link_reset(link);
+    for (size_t i = 0; i < SETTINGS && !status; i++) {
+        const struct lk_slice words[] = {LK_SLICE("CONFIG"), LK_SLICE("GET"),
+                                         latchkey_slice(names[i])};
+        status = lk_link_command(link, words, 3);
+    }
+    for (size_t i = 0; i < SETTINGS && !status; i++) {
+        struct lk_reply *reply = NULL;
+        struct lk_slice value;
+        status = read_setting(link, deadline, &reply, &value);
+        if (!status) {
+            take_setting(settings, i,
+                         reply->type == LK_REPLY_ARRAY && reply->count == 2,
+                         value);
+        }
+        free(reply);
+    }
+    return status;
+}
+
+/* The value of a line "name:value" of INFO. */
+static struct lk_slice info_field(struct lk_slice text, const char *name)
+{
+    size_t len = strlen(name);
+    const char *at = text.data;
+    const char *end = text.data + text.len;
+
+    while (at && at < end) {
+        const char *next = memchr(at, '\n', (size_t)(end - at));
+        const char *stop = next ? next : end;
+        if ((size_t)(stop - at) > len && !memcmp(at, name, len) &&
+            at[len] == ':') {
+            at += len + 1;
+            while (stop > at && (stop[-1] == '\r' || stop[-1] == ' ')) {
+                stop--;
+            }
+            return (struct lk_slice){at, (size_t)(stop - at)};
+        }
+        at = next ? next + 1 : NULL;
+    }
+    return (struct lk_slice){0};
+}
+
+/* Where CONFIG is not allowed, INFO may be. */
+static enum lk_status read_info(struct lk_link *link, int64_t deadline,
+                                struct lk_redis_settings *settings)
+{
+    const struct lk_slice words[] = {LK_SLICE("INFO")};
+    struct lk_reply *reply = NULL;
+    enum lk_status status = LK_OK;
+
+    if (settings->policy_known && settings->aof_known) {
+        return LK_OK;
+    }
+    status = lk_link_ask(link, deadline, words, 1, &reply);
+    if (!status && reply->type == LK_REPLY_TEXT) {
+        struct lk_slice text = lk_reply_text(reply);
+        struct lk_slice aof = info_field(text, "aof_enabled");
+        set_policy(settings, info_field(text, "maxmemory_policy"));
+        settings->aof_known = aof.len != 0;
+        settings->aof = latchkey_slice_equal(aof, LK_SLICE("1"));
+    }
+    free(reply);
+    return status;
+}
+
+enum { WARN_UNSEEN = 1, WARN_NO_FILE = 2 };
+
+/* Of each once, and again if it was well in between. */
+static void warn_of_settings(struct lk_redis *store,
+                             const struct lk_redis_settings *settings)
+{
+    bool no_file =
+        settings->aof_known && !settings->aof && !store->config.accept_loss;
+    unsigned now = (settings->policy_known ? 0 : WARN_UNSEEN) |
+                   (no_file ? WARN_NO_FILE : 0);
+    unsigned news = now & ~atomic_exchange(&store->warned, now);
+
+    if (news & WARN_UNSEEN) {
+        lk_redis_log(store, 1,
+                     "the user may not see Redis's settings: make sure that "
+                     "maxmemory-policy is noeviction, or records are "
+                     "forgotten while they are needed (+config|get lets the "
+                     "daemon see for itself)");
+    }
+    if (news & WARN_NO_FILE) {
+        lk_redis_log(store, 1,
+                     "Redis keeps no append-only file: a restart may lose "
+                     "every record, and operations run again (appendonly yes; "
+                     "or accept_loss, if that is wanted)");
+    }
+}
+
+enum lk_status lk_redis_check(struct lk_redis *store, struct lk_link *link,
+                              int64_t deadline, struct lk_buf *error)
+{
+    struct lk_redis_settings settings = {0};
+    enum lk_status status = read_config(link, deadline, &settings);
+
+    if (!status) {
+        status = read_info(link, deadline, &settings);
+    }
+    if (!status && settings.evicts) {
+        status = latchkey_buf_printf(
+            error,
+            "maxmemory-policy of Redis is %s, which may drop records while "
+            "they are needed; set it to noeviction",
+            settings.policy);
+        status = status ? status : LK_INVALID;
+    }
+    if (!status) {
+        warn_of_settings(store, &settings);
+        pthread_mutex_lock(&store->numbers_lock);
+        store->settings = settings;
+        pthread_mutex_unlock(&store->numbers_lock);
+    }
+    return status;
+}
+
+/* ---- In words --------------------------------------------------------------
+ */
+
+/* What a crash of the server, or the loss of power, takes with it. */
+static const char *crash_loses(const struct lk_redis_settings *settings)
+{
+    if (!settings->aof_known) {
+        return "what Redis has not written to disk when it stops";
+    }
+    if (!settings->aof) {
+        return settings->saves_known && !settings->saves
+                   ? "everything when Redis stops"
+                   : "what came after its last snapshot when Redis stops";
+    }
+    if (!settings->fsync_known || !strcmp(settings->fsync, "no")) {
+        return "what is not on disk yet when the machine stops";
+    }
+    return !strcmp(settings->fsync, "always") ? NULL
+                                              : "the last second in a crash";
+}
+
+static void failover_loses(const struct lk_redis *store, char *text,
+                           size_t size)
+{
+    if (store->config.wait_replicas) {
+        snprintf(text, size,
+                 "on a fail-over to a replica beyond the %u that confirmed it",
+                 store->config.wait_replicas);
+    } else {
+        snprintf(text, size,
+                 "on a fail-over what had not reached the new primary");
+    }
+}
+
+/* The scout looks again after a fail-over. */
+static struct lk_redis_settings current_settings(struct lk_redis *store)
+{
+    pthread_mutex_lock(&store->numbers_lock);
+    struct lk_redis_settings settings = store->settings;
+    pthread_mutex_unlock(&store->numbers_lock);
+    return settings;
+}
+
+void lk_redis_promise(struct lk_store *base, char text[LK_PROMISE_SIZE])
+{
+    struct lk_redis *store = (struct lk_redis *)base;
+    struct lk_redis_settings settings = current_settings(store);
+    const char *crash = crash_loses(&settings);
+    char failover[72];
+
+    failover_loses(store, failover, sizeof(failover));
+    snprintf(text, LK_PROMISE_SIZE,
+             "weaker than the other stores: Redis may lose %.66s%s%s; an "
+             "operation may then run twice",
+             crash ? crash : "", crash ? ", and " : "", failover);
+}
+
+enum lk_status lk_redis_describe(struct lk_store *base, struct lk_buf *text,
+                                 bool *strict)
+{
+    struct lk_redis *store = (struct lk_redis *)base;
+    struct lk_redis_settings settings = current_settings(store);
+    const char *crash = crash_loses(&settings);
+    char failover[72];
+    enum lk_status status;
+
+    *strict = false;
+    failover_loses(store, failover, sizeof(failover));
+    if (crash) {
+        status = latchkey_buf_printf(text, "Redis may lose %s.\n", crash);
+    } else {
+        status = latchkey_buf_add_text(
+            text, "An acknowledged claim or result survives power loss of "
+                  "the one server that has it (appendfsync always).\n");
+    }
+    if (!status) {
+        status = latchkey_buf_printf(text, "Redis may lose %s.\n", failover);
+    }
+    if (!status) {
+        status = latchkey_buf_add_text(
+            text, "Whatever is lost that way may run twice.\n"
+                  "Several latchkeyd on several machines may share it.\n");
+    }
+    if (!status && !settings.policy_known) {
+        status = latchkey_buf_add_text(
+            text, "The user may not see maxmemory-policy: it has to be "
+                  "noeviction.\n");
+    }
+    return status;
 }

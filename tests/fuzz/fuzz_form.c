@@ -3,8 +3,7 @@
  * rest) are safe, that canonical forms are their own canonical form, and that
  * multipart bodies may be written again with another boundary.
  */
-#include "lib/form.h"
-#include "lib/multipart.h"
+#include "lib/body.h"
 
 #include <stdio.h>
 #include <stdlib.h>

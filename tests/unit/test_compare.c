@@ -1,7 +1,7 @@
 /* test_compare.c - rows, values and the join of two ledgers (C32). */
 #include "cli/compare.h"
 #include "cli/csv.h"
-#include "lib/form.h"
+#include "lib/body.h"
 #include "lib/json.h"
 
 #include <setjmp.h>

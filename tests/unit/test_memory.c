@@ -2,9 +2,8 @@
  * test_memory.c - memory that runs out: whichever allocation fails, it is
  * said, nothing half-done is handed out, and nothing leaks.
  */
-#include "lib/form.h"
+#include "lib/body.h"
 #include "lib/json.h"
-#include "lib/multipart.h"
 #include "lib/resp.h"
 
 #include <openssl/crypto.h>

@@ -1,4 +1,4 @@
-/* record.c - a stored response as one versioned record. */
+/* response.c - a stored response as one versioned record. */
 #include "latchkey.h"
 
 #include <endian.h>
