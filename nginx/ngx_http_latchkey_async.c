@@ -55,8 +55,6 @@ static ngx_str_t  ngx_http_latchkey_accepted_headers[] = {
 };
 
 
-/* whether */
-
 /*
  * idempotency_async always, or prefer and the client sent "Prefer:
  * respond-async".
@@ -176,8 +174,6 @@ ngx_http_latchkey_equals(ngx_str_t *value, const char *word)
            && ngx_strncasecmp(value->data, (u_char *) word, value->len) == 0;
 }
 
-
-/* what of it is stored */
 
 /*
  * NGX_OK, NGX_ERROR, or the status that the request gets.  Everything is
@@ -504,7 +500,10 @@ ngx_http_latchkey_is_accepted_header(ngx_http_latchkey_loc_conf_t *llcf,
 
 /* 202 */
 
-/* the same for an operation in every state */
+/*
+ * The same for an operation in every state, and for retries of its request, as
+ * long as it is not finished.
+ */
 
 ngx_chain_t *
 ngx_http_latchkey_set_accepted(ngx_http_request_t *r,

@@ -270,6 +270,11 @@ ngx_http_latchkey_each_listen(ngx_conf_t *cf, ngx_http_core_srv_conf_t *cscf,
 }
 
 
+/*
+ * What is wrong with a guarded location, in the order in which an operator
+ * would want to know it.
+ */
+
 static char *
 ngx_http_latchkey_check_guard(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf)
@@ -741,8 +746,6 @@ ngx_http_latchkey_is_fastcgi(ngx_http_request_t *r)
 }
 
 
-/* locations that a claimed request may be redirected to */
-
 /*
  * A claimed request may reach other locations by try_files, error_page and
  * similar.  nginx stops waiting for the app when a client leaves, unless
@@ -795,6 +798,11 @@ ngx_http_latchkey_check_receivers(ngx_conf_t *cf,
     return NGX_CONF_OK;
 }
 
+
+/*
+ * Like proxy_ignore_client_abort on: the app's response is stored for the
+ * client's retry.
+ */
 
 static void
 ngx_http_latchkey_ignore_aborts(ngx_http_latchkey_loc_conf_t *llcf)

@@ -306,14 +306,12 @@ ngx_http_latchkey_has_client_variable(ngx_conf_t *cf,
 
 
 /*
+ * 1: a client can set the variable to any value.  0: it cannot, or that is not
+ * known.
+ *
  * `depth`: of variables set from other variables.  Each variable is followed
  * once, or some dozens of "set" and "map" would take hours: if a client can
  * set it, that is the result for all that depend on it, and the search ends.
- */
-
-/*
- * 1: a client can set the variable to any value.  0: it cannot, or that is not
- * known
  */
 
 static ngx_uint_t
@@ -542,8 +540,6 @@ ngx_http_latchkey_asks_service(ngx_http_latchkey_loc_conf_t *llcf)
            && request && request->uri.len != 0;
 }
 
-
-/* has the text such a variable?  *name: which; may be NULL */
 
 static ngx_uint_t
 ngx_http_latchkey_is_mapped_by_client(ngx_conf_t *cf,
@@ -796,8 +792,6 @@ ngx_http_latchkey_has_return(ngx_http_latchkey_loc_conf_t *llcf)
 
 
 /* "set" may be in the location or in its server */
-
-/* has the text such a variable?  *name: which; may be NULL */
 
 static ngx_uint_t
 ngx_http_latchkey_is_set_by_client(ngx_conf_t *cf,

@@ -117,6 +117,11 @@ ngx_http_latchkey_counters_init(ngx_conf_t *cf)
 }
 
 
+/*
+ * A location gets a number if requests can be counted there; `if` and
+ * limit_except share the one of their location.
+ */
+
 static void
 ngx_http_latchkey_number_location(ngx_http_latchkey_main_conf_t *lmcf,
     ngx_http_latchkey_loc_conf_t *llcf)
@@ -293,6 +298,8 @@ ngx_http_latchkey_sent_method(ngx_http_request_t *r)
 }
 
 
+/* By the ctx if there was a guard; else by whether one should have been. */
+
 static ngx_uint_t
 ngx_http_latchkey_cover_of(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_http_latchkey_ctx_t *ctx,
@@ -340,8 +347,6 @@ ngx_http_latchkey_cover_of(ngx_http_request_t *r,
  * help, because nginx frees such a zone with the next configuration, even if
  * that one uses it.
  */
-
-/* sets lmcf->zone */
 
 static ngx_int_t
 ngx_http_latchkey_counters_zone(ngx_conf_t *cf,
@@ -476,6 +481,8 @@ ngx_http_latchkey_number_copies(ngx_conf_t *cf,
     return NGX_OK;
 }
 
+
+/* For ngx_qsort(); without `copy`, which is what is being numbered. */
 
 static int ngx_libc_cdecl
 ngx_http_latchkey_compare_places(const void *one, const void *two)

@@ -55,6 +55,8 @@ static const char  *ngx_http_latchkey_covers_help[] = {
 
 /* showing */
 
+/* JSON, unless "?format=prometheus" is asked for. */
+
 ngx_int_t
 ngx_http_latchkey_counters_handler(ngx_http_request_t *r)
 {

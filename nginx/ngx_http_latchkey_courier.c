@@ -445,6 +445,11 @@ ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
 }
 
 
+/*
+ * The courier decides by Latchkey-Outcome alone; the status is for its log and
+ * for Retry-After.
+ */
+
 ngx_chain_t *
 ngx_http_latchkey_courier_outcome(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision)

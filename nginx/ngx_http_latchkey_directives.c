@@ -76,6 +76,8 @@ static ngx_str_t  ngx_http_latchkey_never_accepted[] = {
 };
 
 
+/* Only methods that change state: GET and HEAD need no key. */
+
 char *
 ngx_http_latchkey_set_methods(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
@@ -114,6 +116,10 @@ ngx_http_latchkey_set_methods(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     return NGX_CONF_OK;
 }
 
+
+/*
+ * Whether the value identifies a client is checked later, by check_tenant().
+ */
 
 char *
 ngx_http_latchkey_set_tenant(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -159,6 +165,11 @@ ngx_http_latchkey_set_tenant(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     return NGX_CONF_OK;
 }
 
+
+/*
+ * key_min is the mark that the directive was read, like UNSET elsewhere:
+ * key_uuid has no value that means "not set".
+ */
 
 char *
 ngx_http_latchkey_set_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -213,6 +224,11 @@ ngx_http_latchkey_set_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     return NGX_CONF_OK;
 }
 
+
+/*
+ * A JSON Pointer is tried on an empty object, with the function that will use
+ * it: there is no second parser that could accept something else.
+ */
 
 char *
 ngx_http_latchkey_set_ignore(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -271,6 +287,8 @@ ngx_http_latchkey_set_ignore(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     return NGX_CONF_OK;
 }
 
+
+/* The skew allows for clocks of clients that are ahead. */
 
 char *
 ngx_http_latchkey_set_max_age(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -356,6 +374,11 @@ ngx_http_latchkey_set_age_source(ngx_conf_t *cf, ngx_command_t *cmd,
     return NGX_OK;
 }
 
+
+/*
+ * Headers that are part of the fingerprint.  The key and Latchkey-* headers
+ * differ between requests that mean the same.
+ */
 
 char *
 ngx_http_latchkey_set_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -465,6 +488,8 @@ ngx_http_latchkey_add_headers(ngx_conf_t *cf, ngx_command_t *cmd,
 }
 
 
+/* The names are in lower case and end with a zero byte. */
+
 static ngx_uint_t
 ngx_http_latchkey_is_among(ngx_str_t *name, ngx_str_t *words)
 {
@@ -561,6 +586,10 @@ ngx_http_latchkey_is_header_name(ngx_str_t *value)
 }
 
 
+/*
+ * Also sets keep_5xx and no_body, which are inherited together with the list.
+ */
+
 char *
 ngx_http_latchkey_set_keep(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
@@ -607,6 +636,10 @@ ngx_http_latchkey_set_keep(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     return NGX_CONF_OK;
 }
 
+
+/*
+ * A status that is stored in any case is not an error: it only has no effect.
+ */
 
 static ngx_int_t
 ngx_http_latchkey_keep_status(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -700,6 +733,10 @@ ngx_http_latchkey_set_release(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/*
+ * How long, and with how much memory of each worker, settlements are repeated.
+ */
+
 char *
 ngx_http_latchkey_set_late(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
@@ -738,6 +775,11 @@ ngx_http_latchkey_set_late(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     return NGX_CONF_OK;
 }
 
+
+/*
+ * The text goes into JSON and into a URL, so it must not need escapes in
+ * either.
+ */
 
 char *
 ngx_http_latchkey_set_problem_base(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -931,6 +973,11 @@ ngx_http_latchkey_set_rate(ngx_conf_t *cf, ngx_command_t *cmd,
     return NGX_CONF_OK;
 }
 
+
+/*
+ * A location has one content handler.  check() looks again after the merge: a
+ * later directive may have replaced this one.
+ */
 
 static char *
 ngx_http_latchkey_set_handler(ngx_conf_t *cf,

@@ -147,7 +147,7 @@ ngx_http_latchkey_strip_matching(ngx_http_request_t *r,
     ngx_uint_t (*is_stripped)(ngx_str_t *name))
 {
     ngx_uint_t        i, found;
-    ngx_list_t        kept;
+    ngx_list_t        rest;
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h, *copy;
 
@@ -165,7 +165,7 @@ ngx_http_latchkey_strip_matching(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    if (ngx_list_init(&kept, r->pool, 20, sizeof(ngx_table_elt_t)) != NGX_OK) {
+    if (ngx_list_init(&rest, r->pool, 20, sizeof(ngx_table_elt_t)) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -177,7 +177,7 @@ ngx_http_latchkey_strip_matching(ngx_http_request_t *r,
                 continue;
             }
 
-            copy = ngx_list_push(&kept);
+            copy = ngx_list_push(&rest);
             if (copy == NULL) {
                 return NGX_ERROR;
             }
@@ -186,9 +186,9 @@ ngx_http_latchkey_strip_matching(ngx_http_request_t *r,
         }
     }
 
-    r->headers_in.headers = kept;
+    r->headers_in.headers = rest;
 
-    if (kept.last == &kept.part) {
+    if (rest.last == &rest.part) {
         r->headers_in.headers.last = &r->headers_in.headers.part;
     }
 
@@ -294,6 +294,8 @@ ngx_http_latchkey_resembles(ngx_str_t *name, const char *known)
     return known[i] == '\0';
 }
 
+
+/* Counts names that an app may take for `known`, too. */
 
 ngx_uint_t
 ngx_http_latchkey_count_headers(ngx_http_request_t *r, const char *known)

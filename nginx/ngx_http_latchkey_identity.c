@@ -118,6 +118,8 @@ ngx_http_latchkey_read_key(ngx_pool_t *pool, ngx_str_t *value, ngx_str_t *key,
 }
 
 
+/* The syntax first, then what the route requires. */
+
 const char *
 ngx_http_latchkey_parse_key(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_str_t *value)
@@ -142,6 +144,8 @@ ngx_http_latchkey_parse_key(ngx_http_request_t *r,
     return NULL;
 }
 
+
+/* Any version, in either case. */
 
 static ngx_uint_t
 ngx_http_latchkey_is_uuid(ngx_str_t *key)
@@ -176,6 +180,11 @@ ngx_http_latchkey_is_uuid(ngx_str_t *key)
 
 
 /* tenant and scope */
+
+/*
+ * An empty tenant is never a tenant of its own: all clients without one would
+ * share their keys.
+ */
 
 ngx_int_t
 ngx_http_latchkey_get_tenant(ngx_http_request_t *r,
@@ -625,6 +634,8 @@ ngx_http_latchkey_content_encoding(ngx_http_request_t *r,
 }
 
 
+/* The array is in the request's pool; the values are not copied. */
+
 static ngx_int_t
 ngx_http_latchkey_chosen_headers(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, struct lk_request *request)
@@ -680,7 +691,10 @@ ngx_http_latchkey_chosen_headers(ngx_http_request_t *r,
 }
 
 
-/* a body in a temporary file is mapped, *mapped bytes; else *mapped is 0 */
+/*
+ * The library wants the body in one piece.  nginx keeps a large one in a
+ * temporary file, which is mapped, *mapped bytes; else *mapped is 0.
+ */
 
 static ngx_int_t
 ngx_http_latchkey_map_body(ngx_http_request_t *r, struct lk_slice *body,

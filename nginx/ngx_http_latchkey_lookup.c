@@ -314,7 +314,7 @@ ngx_http_latchkey_query_gone(void *data)
 }
 
 
-/* the answer */
+/* the reply */
 
 static void
 ngx_http_latchkey_query_reply(ngx_http_latchkey_call_t *call,
@@ -550,6 +550,11 @@ ngx_http_latchkey_rate_place(ngx_http_latchkey_loc_conf_t *llcf)
 }
 
 
+/*
+ * The bucket of this hash in its set, or the least recently used one.  The
+ * zone is locked.
+ */
+
 static ngx_http_latchkey_bucket_t *
 ngx_http_latchkey_find_bucket(ngx_http_latchkey_rates_t *rates, uint64_t hash)
 {
@@ -590,6 +595,8 @@ ngx_http_latchkey_status_handler(ngx_http_request_t *r)
 
 
 /* the question */
+
+/* FIND by reference, or LOOKUP by scope and key. */
 
 static ngx_int_t
 ngx_http_latchkey_status_words(ngx_http_request_t *r, ngx_str_t *words,
@@ -752,7 +759,7 @@ ngx_http_latchkey_status_arg(ngx_http_request_t *r, const char *name,
 }
 
 
-/* the answer */
+/* the reply */
 
 static ngx_int_t
 ngx_http_latchkey_status_respond(ngx_http_request_t *r,
@@ -874,6 +881,11 @@ ngx_http_latchkey_operation_words(ngx_http_request_t *r, ngx_str_t *words,
     return NGX_OK;
 }
 
+
+/*
+ * An operation that is finished gives what a retry of its request would get;
+ * else its progress.
+ */
 
 static ngx_int_t
 ngx_http_latchkey_operation_respond(ngx_http_request_t *r,

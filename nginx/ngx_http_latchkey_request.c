@@ -537,7 +537,7 @@ ngx_http_latchkey_refuse_request(ngx_http_request_t *r,
 }
 
 
-/* The body is kept for the app, and the phases run again: handler() claims. */
+/* The app needs the body, too.  The phases run again: handler() claims. */
 
 static void
 ngx_http_latchkey_body_handler(ngx_http_request_t *r)

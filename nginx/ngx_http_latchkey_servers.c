@@ -125,6 +125,10 @@ ngx_http_latchkey_default_server(ngx_conf_t *cf,
 }
 
 
+/*
+ * The same addresses with another user are other servers: its rights differ.
+ */
+
 static ngx_uint_t
 ngx_http_latchkey_same_servers(ngx_array_t *one, ngx_array_t *two)
 {
@@ -157,6 +161,11 @@ ngx_http_latchkey_same_servers(ngx_array_t *one, ngx_array_t *two)
     return 1;
 }
 
+
+/*
+ * May be repeated: the daemons of a list share a store and replace each
+ * other.  A name with several addresses adds all of them.
+ */
 
 char *
 ngx_http_latchkey_set_server(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -278,6 +287,8 @@ ngx_http_latchkey_read_credentials(ngx_conf_t *cf, ngx_command_t *cmd,
     return NGX_OK;
 }
 
+
+/* A unix socket only: over TCP nginx could not tell who connects. */
 
 char *
 ngx_http_latchkey_set_courier(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -436,6 +447,11 @@ ngx_http_latchkey_read_secret(ngx_conf_t *cf, ngx_command_t *cmd,
     return rc;
 }
 
+
+/*
+ * A file that others may read is a warning, not an error: it may be in a
+ * folder that they cannot enter.
+ */
 
 static ngx_int_t
 ngx_http_latchkey_check_secret(ngx_conf_t *cf, ngx_command_t *cmd,

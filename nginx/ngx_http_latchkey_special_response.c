@@ -47,6 +47,8 @@ ngx_http_latchkey_start_response(ngx_http_request_t *r, ngx_uint_t status)
 }
 
 
+/* The name is not copied and must be static. */
+
 ngx_table_elt_t *
 ngx_http_latchkey_add_header(ngx_http_request_t *r, const char *name,
     ngx_str_t *value)
@@ -87,6 +89,8 @@ ngx_http_latchkey_add_expires(ngx_http_request_t *r, uint64_t ms)
            ? NGX_OK : NGX_ERROR;
 }
 
+
+/* In whole seconds, rounded up: never too early. */
 
 ngx_int_t
 ngx_http_latchkey_add_retry_after(ngx_http_request_t *r, ngx_msec_t ms)
@@ -174,6 +178,11 @@ ngx_http_latchkey_send_response(ngx_http_request_t *r, ngx_chain_t *out)
 }
 
 
+/*
+ * A request that claimed nothing must not run post_action, which could reach
+ * an app: so it is marked as done.
+ */
+
 void
 ngx_http_latchkey_finalize(ngx_http_request_t *r, ngx_int_t rc)
 {
@@ -198,28 +207,25 @@ ngx_int_t
 ngx_http_latchkey_send_text(ngx_http_request_t *r, const char *content_type,
     struct lk_buf *text)
 {
-    ngx_buf_t    *b;
+    size_t        len;
+    u_char       *p;
     ngx_chain_t  *out;
 
-    out = ngx_alloc_chain_link(r->pool);
-    b = ngx_create_temp_buf(r->pool, text->len + 1);
+    len = text->len;
+    p = ngx_pnalloc(r->pool, len + 1);
 
-    if (b == NULL || out == NULL) {
-        latchkey_buf_free(text);
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    if (p) {
+        ngx_memcpy(p, text->data, len);
     }
-
-    b->last = ngx_cpymem(b->last, text->data, text->len);
-    b->last_buf = (r == r->main) ? 1 : 0;
-    b->last_in_chain = 1;
 
     latchkey_buf_free(text);
 
-    out->buf = b;
-    out->next = NULL;
+    out = p ? ngx_http_latchkey_set_body(r, p, len) : NULL;
+    if (out == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
 
     r->headers_out.status = NGX_HTTP_OK;
-    r->headers_out.content_length_n = b->last - b->pos;
     r->headers_out.content_type.data = (u_char *) content_type;
     r->headers_out.content_type.len = ngx_strlen(content_type);
     r->headers_out.content_type_len = r->headers_out.content_type.len;
@@ -319,8 +325,6 @@ ngx_http_latchkey_send_problem(ngx_http_request_t *r,
                       ngx_http_latchkey_set_problem(r, problem, retry_after));
 }
 
-
-/* verdicts other than NEW */
 
 /*
  * REPLAY and OMITTED are from the store; all others become a problem document.
@@ -428,7 +432,10 @@ ngx_http_latchkey_explain_verdict(ngx_http_latchkey_ctx_t *ctx,
 }
 
 
-/* REFUSED: the claim had NONEW */
+/*
+ * REFUSED: the claim had NONEW and would have been NEW, but nothing may start:
+ * too old, too large, or the present verdict was asked for after STALE.
+ */
 
 static u_char *
 ngx_http_latchkey_explain_refused(ngx_http_latchkey_ctx_t *ctx,

@@ -68,6 +68,11 @@ ngx_http_latchkey_add_variables(ngx_conf_t *cf)
 }
 
 
+/*
+ * Empty until it is known.  Of the main request also in a subrequest, and not
+ * cached: the log sees the last value.
+ */
+
 static ngx_int_t
 ngx_http_latchkey_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
