@@ -11,7 +11,7 @@
 
 enum { SECTION_MAX = 49 }; /* inih would cut a longer name */
 
-/* A file being read. */
+/* A file that is being read. */
 struct file_loader {
     struct lk_config *config;
     const char *path;
@@ -19,7 +19,7 @@ struct file_loader {
     char *line;
     size_t line_cap;
     unsigned number;
-    enum lk_status status; /* LK_NOMEM, LK_IO: reading stops */
+    enum lk_status status; /* LK_NOMEM, LK_IO: reading ends */
     bool bad;              /* `errors` has a line */
     struct lk_buf *errors;
 };
@@ -52,7 +52,8 @@ static enum lk_status refuse_unknown(const char *section, const char *name,
                                 "lists them");
 }
 
-/* LK_INVALID: `why` says why, and ends with a NUL. */
+/* Finds the row and parses the value. LK_INVALID: `why` says why, and ends with
+ * a NUL. */
 static enum lk_status assign_setting(struct lk_config *config,
                                      const char *section, const char *name,
                                      const char *value,
@@ -97,8 +98,7 @@ done:
     return status;
 }
 
-/* ---- a file
- * --------------------------------------------------------------------- */
+/* ---- a file -------------------------------------------------------------- */
 
 static bool is_blank_char(char c)
 {
@@ -112,7 +112,7 @@ static bool begins_comment(const char *at)
            (*at == ';' || (*at == '#' && is_blank_char(at[1])));
 }
 
-/* What is wrong with a line before its meaning is looked at, or NULL. */
+/* What is wrong with the form of a line, or NULL. */
 static const char *line_fault(const char *line, size_t len)
 {
     if (strlen(line) != len) {
@@ -122,20 +122,20 @@ static const char *line_fault(const char *line, size_t len)
         return NULL;
     }
     if (*line == '[' && strcspn(line + 1, "]") > SECTION_MAX) {
-        return "the section's name is too long; 49 characters are the most";
+        return "the section's name is too long; it may have 49 characters";
     }
     for (const char *at = line; *line != '[' && *at; at++) {
         if (at > line && begins_comment(at)) {
-            return "a comment must stand on a line of its own";
+            return "a comment must be on a line of its own";
         }
     }
     return NULL;
 }
 
 /*
- * Gives inih a line without its indentation, as inih may be built to take an
- * indented line for more of the one before. A bad line, a comment and what
- * does not fit (inih would go on in its midst) become empty lines.
+ * Gives inih a line without its indentation: inih may be built to take an
+ * indented line for a continuation. A bad line, a comment and what
+ * does not fit (inih would continue in its middle) become empty lines.
  */
 static char *read_file_line(char *to, int room, void *context)
 {
@@ -158,7 +158,7 @@ static char *read_file_line(char *to, int room, void *context)
     fault = line_fault(line, (size_t)len);
     if (!fault && *line != '#' && *line != ';' && len >= room) {
         snprintf(too_long, sizeof(too_long),
-                 "the line is too long; %d characters are the most", room - 2);
+                 "the line is too long; it may have %d characters", room - 2);
         fault = too_long;
     }
     if (fault) {
@@ -186,7 +186,7 @@ static int take_file_setting(void *context, const char *section,
         size_t len =
             (size_t)snprintf(dotted, sizeof(dotted), "%s.%s", section, name);
 
-        /* [target pay] is target.pay, as an option would have it. */
+        /* [target pay] is shown as target.pay, as in an option. */
         if (lk_named_section(section)) {
             dotted[strcspn(dotted, " \t")] = '.';
         }
@@ -264,8 +264,7 @@ enum lk_status lk_config_load(struct lk_config *config, const char *path,
     return status;
 }
 
-/* ---- options
- * ---------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------- */
 
 enum lk_status lk_config_set_value(struct lk_config *config,
                                    const char *setting, const char *value,

@@ -1,9 +1,17 @@
 /*
- * config.h - the daemon's settings: from a file, from --set, or by default.
+ * config.h - the daemon's settings: from a file, from --set, or by default. The
+ * daemon and the tool read them with the same code.
+ *
+ * To add a setting: a member of struct lk_config and one row in config_table.c
+ * (of a target or route: a member in targets.h and one row in config_target.c).
+ * Reading, printing, range check, reload and messages follow from the row. A
+ * kind of value that does not exist yet is a parser and a printer in
+ * config_value.c or config_target_value.c. Rules that concern several settings
+ * are in config_check.c.
  *
  * The order at start and at each reload: lk_config_init, lk_config_load if
  * there is a file, lk_config_set for each option of the command line,
- * lk_config_check. Every setting is one row of the table in config_table.c.
+ * lk_config_check; lk_options_read does all of it.
  */
 #ifndef LK_CONFIG_H
 #define LK_CONFIG_H
@@ -16,12 +24,12 @@
 
 #include <sys/socket.h>
 
-/* Where to listen. Ready for bind(2), or for uv_tcp_bind and uv_pipe_bind. */
+/* An address to listen on. Ready for bind(2), uv_tcp_bind and uv_pipe_bind. */
 struct lk_listen {
-    char *text;                      /* as written in the configuration */
+    char *text;                      /* as it is in the configuration */
     char *path;                      /* of a unix socket; NULL: TCP */
     struct sockaddr_storage address; /* TCP; port 0 takes any free one */
-    bool loopback;                   /* not to be reached from outside */
+    bool loopback; /* cannot be reached from another machine */
 };
 
 struct lk_user {
@@ -32,12 +40,12 @@ struct lk_user {
     unsigned line;       /* of the file; 0: an option of the command line */
 };
 
-/* Who is at the other end of a unix socket, as the kernel says. */
+/* The process at the other end of a unix socket, as the kernel names it. */
 struct lk_peer {
-    bool known; /* false: TCP, or it could not be asked; has no role */
-    int pid;    /* 0: of another namespace of processes */
+    bool known; /* false: TCP, or the kernel could not say; it has no role */
+    int pid;    /* 0: of another PID namespace */
     uint32_t uid;
-    uint32_t *groups; /* the first one is its own */
+    uint32_t *groups; /* the first one is its primary group */
     size_t group_count;
 };
 
@@ -73,18 +81,20 @@ struct lk_config {
 
     /* [limits] */
     uint64_t connections;
-    uint64_t unauthenticated;   /* of these, without a role; 0: a share */
-    uint64_t auth_timeout_ms;   /* until they have one */
-    uint64_t auth_delay_ms;     /* after wrong passwords, at most; 0: off */
-    uint64_t idle_timeout_ms;   /* silence on a connection; 0: off */
-    uint64_t client_timeout_ms; /* too slow, in a command or with replies */
-    uint64_t client_bytes;      /* memory for all connections */
-    uint64_t command_bytes;     /* one command */
-    uint64_t output_bytes;      /* replies waiting for one client */
-    uint64_t queue_ops;         /* commands waiting for the store */
+    uint64_t
+        unauthenticated; /* connections without a role; 0: a share of all */
+    uint64_t auth_timeout_ms; /* until they have a role */
+    uint64_t auth_delay_ms;   /* after wrong passwords, at most; 0: off */
+    uint64_t idle_timeout_ms; /* without a command on a connection; 0: off */
+    uint64_t
+        client_timeout_ms;  /* too slow to send a command or to read replies */
+    uint64_t client_bytes;  /* memory for all connections */
+    uint64_t command_bytes; /* one command */
+    uint64_t output_bytes;  /* replies waiting for one client */
+    uint64_t queue_ops;     /* commands waiting for the store */
     uint64_t queue_bytes;
     uint64_t batch_ops;   /* commands made durable together */
-    uint64_t cache_bytes; /* answers kept in memory; 0: off */
+    uint64_t cache_bytes; /* responses cached in memory; 0: off */
     uint64_t waiters;     /* parked WAIT and AWAIT */
     uint64_t disk_free;   /* HEALTH warns when less is free */
 
@@ -98,12 +108,13 @@ struct lk_config {
     uint64_t checkpoint_pages;
     uint64_t cache_pages;
     uint64_t reap_rows;
-    uint64_t strict;       /* refuse a store that promises less; 0, 1 */
-    uint64_t accept_loss;  /* a store that may lose is wanted; 0, 1 */
+    uint64_t strict; /* refuse a store that promises less than survival; 0, 1 */
+    uint64_t
+        accept_loss; /* accept a store that may lose what it acknowledged */
     uint64_t store_lanes;  /* connections to the server, a thread each */
     uint64_t store_pooler; /* 0, 1 */
     uint64_t store_notify; /* 0, 1 */
-    uint64_t poll_ms;      /* who waits asks again */
+    uint64_t poll_ms; /* how often a waiting client's operation is read again */
     uint64_t store_timeout_ms;
     uint64_t store_connect_timeout_ms;
     uint64_t wait_replicas;
@@ -121,15 +132,15 @@ struct lk_config {
     uint64_t gateway_attempts;
     uint64_t gateway_max_age_ms;
     uint64_t lease_ms;
-    uint64_t grace_ms;    /* of calls under way, when the daemon stops */
-    uint64_t lease_batch; /* courier.batch: leased at once at most */
+    uint64_t grace_ms;    /* for running calls, while shutting down */
+    uint64_t lease_batch; /* courier.batch: jobs leased at once at most */
     uint64_t answer_bytes;
     uint64_t request_bytes; /* of an ACCEPT */
-    uint64_t probes;        /* the keeper probes by itself; 0, 1 */
+    uint64_t probes;        /* the prober runs; 0, 1 */
 
     /* [target NAME] and [route NAME] */
     struct lk_targets targets;
-    struct lk_named *named; /* what was said of each, for messages */
+    struct lk_named *named; /* where each setting of these was given */
     size_t named_count;
 
     /* [auth] and [users] */
@@ -142,9 +153,9 @@ struct lk_config {
     struct lk_peer_rule *peers;
     size_t peer_count;
 
-    /* Where things were said, for error messages. */
+    /* Where settings were given, for error messages. */
     char *file;      /* NULL: there was none */
-    bool file_open;  /* everybody on this machine may read it */
+    bool file_open;  /* every user of this machine may read it */
     unsigned *given; /* line of the file for each row of the table, or 0 */
 };
 
@@ -154,9 +165,9 @@ void lk_config_free(struct lk_config *config); /* overwrites passwords */
 
 /*
  * Reads a file over what `config` holds. LK_INVALID: `errors` gets a line for
- * each thing that is wrong, "latchkeyd.conf:12: store.lock: ..."; LK_IO: it
- * cannot be read, `errors` says why. Either way only lk_config_free makes
- * sense afterwards.
+ * each mistake, "latchkeyd.conf:12: store.lock: ..."; LK_IO: it cannot be
+ * read, `errors` says why. Either way only lk_config_free makes sense
+ * afterwards.
  */
 LK_MUST_CHECK enum lk_status lk_config_load(struct lk_config *config,
                                             const char *path,
@@ -179,7 +190,7 @@ LK_MUST_CHECK enum lk_status lk_config_set_value(struct lk_config *config,
  * Overwrites the value in "auth.password=...", "users.NAME=..." and of a
  * target's header or signing secret, and the password in the URL of a store
  * (any other assignment is left alone), for an argv that the whole machine can
- * read; whoever reloads keeps a copy of the argument from before.
+ * read. Keep a copy of the argument for a reload.
  */
 void lk_config_hide_secret(char *assignment);
 /* Overwrites the password in "scheme://user:password@host" or in a connection
@@ -187,9 +198,9 @@ void lk_config_hide_secret(char *assignment);
 bool lk_url_mask(char *url);
 
 /*
- * Looks at the settings together and reads password files; called once, after
- * everything is set. LK_INVALID: `errors` gets a line each. `warnings` gets a
- * line for each thing that works but should not stay so.
+ * Checks the settings against each other and reads password files; called once,
+ * after everything is set. LK_INVALID: `errors` gets a line for each mistake.
+ * `warnings` gets a line for each thing that works but should be changed.
  */
 LK_MUST_CHECK enum lk_status lk_config_check(struct lk_config *config,
                                              struct lk_buf *errors,
@@ -207,10 +218,10 @@ LK_MUST_CHECK enum lk_status lk_config_adopt(struct lk_config *running,
                                              struct lk_config *fresh,
                                              struct lk_buf *restart);
 
-/* Does this daemon deliver? */
+/* Does this daemon run a courier? */
 bool lk_config_has_courier(const struct lk_config *config);
 
-/* What its store is opened with; texts are those of `config`. */
+/* The settings that its store is opened with; texts belong to `config`. */
 void lk_config_store(const struct lk_config *config,
                      struct lk_store_config *store);
 
@@ -218,14 +229,16 @@ void lk_config_store(const struct lk_config *config,
 LK_MUST_CHECK enum lk_status lk_config_dump(const struct lk_config *config,
                                             struct lk_buf *out);
 
-/* Value of "store.lock" as text. LK_NOT_FOUND: no such setting, or a secret. */
+/* The value of a setting such as "store.lock" as text. LK_NOT_FOUND: there is
+ * no such setting, or it is a secret. */
 LK_MUST_CHECK enum lk_status lk_config_get(const struct lk_config *config,
                                            struct lk_slice setting,
                                            struct lk_buf *out);
 
-/* ---- options.c ----------------------------------------------------------- */
+/* ---- file and command line together
+ * ----------------------------------------------------------- */
 
-/* What the command line gave, for the start and each reload. */
+/* The command line's part, kept for the start and each reload. */
 struct lk_options {
     const char *config_path;
     struct lk_option_value {
@@ -241,9 +254,10 @@ LK_MUST_CHECK enum lk_status lk_options_read(const struct lk_options *options,
                                              struct lk_buf *errors,
                                              struct lk_buf *warnings);
 
-/* ---- auth.c -------------------------------------------------------------- */
+/* ---- config_access.c
+ * -------------------------------------------------------------- */
 
-/* Is it "default", or in [users]? */
+/* Is the name "default", or in [users]? */
 bool lk_config_has_user(const struct lk_config *config, struct lk_slice name);
 
 /*
@@ -255,19 +269,17 @@ enum lk_role lk_config_login(const struct lk_config *config,
                              struct lk_slice name, struct lk_slice password);
 /* The role of a connection that has not said AUTH. */
 enum lk_role lk_config_initial_role(const struct lk_config *config);
-/* Would a login by that name, which was right by `before`, still be right, and
+/* Would a login by that name, which was valid by `before`, still be valid and
  * give the same role? */
 bool lk_config_same_login(const struct lk_config *before,
                           const struct lk_config *after, struct lk_slice name);
 
-/* ---- peers.c ------------------------------------------------------------- */
-
-/* The roles, as bits 1 << enum lk_role, that who connects has without AUTH:
- * those of its lines in [peers]. Root and the daemon's own user have use and
- * operate, unless they have a line of their own. */
+/* The roles, as bits 1 << enum lk_role, that a peer has without AUTH: those of
+ * its lines in [peers]. Root and the daemon's own user have use and operate,
+ * unless they have a line of their own. */
 unsigned lk_config_peer_roles(const struct lk_config *config,
                               const struct lk_peer *peer);
-/* What [peers] calls a user, or "root"; NULL: it does not name that one. */
+/* The name of a user in [peers], or "root"; NULL: [peers] does not name it. */
 const char *lk_config_peer_name(const struct lk_config *config, uint32_t uid);
 
 #endif

@@ -14,10 +14,9 @@
 
 #define PASSWORD_MAX 512
 
-/* ---- who is it?
- * ----------------------------------------------------------------- */
+/* ---- logins ---------------------------------------------------------- */
 
-/* Equal digests, so that the time tells nothing about the text or length. */
+/* Compares digests, so that the time does not depend on text or length. */
 static bool same_secret(const char *expected, struct lk_slice given)
 {
     unsigned char a[SHA256_DIGEST_LENGTH], b[SHA256_DIGEST_LENGTH];
@@ -79,8 +78,7 @@ bool lk_config_same_login(const struct lk_config *before,
            strcmp(old, now) == 0;
 }
 
-/* ---- passwords
- * -------------------------------------------------------------------- */
+/* ---- passwords ----------------------------------------------------------- */
 
 void lk_secret_free(char *secret)
 {
@@ -99,8 +97,8 @@ static enum lk_status refuse_file(struct lk_buf *why, const char *path,
     return lk_value_refuse(why, "%s: %s", quoted, text);
 }
 
-enum lk_status lk_secret_read(const char *path, char **secret, bool *everybody,
-                              struct lk_buf *why)
+enum lk_status lk_secret_read(const char *path, char **secret,
+                              bool *world_readable, struct lk_buf *why)
 {
     char line[PASSWORD_MAX + 2];
     enum lk_status status = LK_OK;
@@ -115,7 +113,7 @@ enum lk_status lk_secret_read(const char *path, char **secret, bool *everybody,
                                  : strerror(errno));
         goto done;
     }
-    setvbuf(file, NULL, _IONBF, 0); /* no copy of it stays behind */
+    setvbuf(file, NULL, _IONBF, 0); /* leaves no copy in memory */
     if (!fgets(line, sizeof(line), file)) {
         line[0] = '\0';
     }
@@ -126,7 +124,7 @@ enum lk_status lk_secret_read(const char *path, char **secret, bool *everybody,
                              "bytes");
     } else {
         line[len] = '\0';
-        *everybody = (st.st_mode & S_IROTH) != 0;
+        *world_readable = (st.st_mode & S_IROTH) != 0;
         *secret = strdup(line);
         status = *secret ? LK_OK : LK_NOMEM;
     }
@@ -138,8 +136,7 @@ done:
     return status;
 }
 
-/* ---- [users]
- * ----------------------------------------------------------------------- */
+/* ---- [users] ------------------------------------------------------------- */
 
 static void free_user(struct lk_user *user)
 {
@@ -158,8 +155,8 @@ void lk_users_clear(struct lk_config *config)
     config->user_count = 0;
 }
 
-/* "ROLE PASSWORD" or "ROLE file:PATH"; LK_INVALID without a word of why, as
- * the value must not be shown. */
+/* "ROLE PASSWORD" or "ROLE file:PATH". LK_INVALID comes without a reason: the
+ * value must not be shown. */
 static enum lk_status read_user(const struct lk_assignment *assignment,
                                 struct lk_user *user)
 {
@@ -227,8 +224,9 @@ static enum lk_status parse_user(const struct lk_assignment *assignment,
     enum lk_status status;
 
     if (strcmp(assignment->name, "default") == 0) {
-        return lk_value_refuse(why, "stands for whoever has no name; set "
-                                    "auth.password instead");
+        return lk_value_refuse(why,
+                               "is the name of clients that send none; set "
+                               "auth.password instead");
     }
     if (!is_user_name(assignment->name)) {
         return lk_value_refuse(
@@ -256,9 +254,17 @@ const struct lk_setting_kind lk_kind_user = {.parse = parse_user,
 
 /* ---- [peers] ------------------------------------------------------------- */
 
+/*
+ * The kernel names the user and the groups of the process that connected, as
+ * they were then. A user that the daemon's user namespace does not know is
+ * shown as the overflow user (65534, often called nobody), and so is every
+ * other such user. Therefore the overflow user never has a role, and cannot be
+ * given one.
+ */
+
 enum { OVERFLOW_USUAL = 65534, LOOKUP_BYTES = 64 * 1024 };
 
-/* ---- Whom the kernel means ----------------------------------------------- */
+/* ---- [peers]: who connects ----------------------------------------------- */
 
 static uint32_t read_overflow(const char *path)
 {
@@ -275,8 +281,7 @@ static uint32_t read_overflow(const char *path)
     return id;
 }
 
-/* The same as long as the daemon runs, by what it was when it was first needed.
- */
+/* Read once, when first needed. */
 static bool is_overflow(bool group, uint32_t id)
 {
     static uint32_t ids[2];
@@ -352,7 +357,8 @@ const char *lk_config_peer_name(const struct lk_config *config, uint32_t uid)
     return uid == 0 ? "root" : NULL;
 }
 
-/* ---- The section --------------------------------------------------------- */
+/* ---- [peers]: the section
+ * --------------------------------------------------------- */
 
 void lk_peers_clear(struct lk_config *config)
 {
@@ -364,7 +370,7 @@ void lk_peers_clear(struct lk_config *config)
     config->peer_count = 0;
 }
 
-/* A number is an id itself, known or not, as for chown. */
+/* A number is the id itself, known or not, as for chown. */
 static bool read_id(const char *name, uint32_t *id)
 {
     uint64_t number;
@@ -376,7 +382,7 @@ static bool read_id(const char *name, uint32_t *id)
     return true;
 }
 
-/* 0: it is in the rule; ENOENT: there is none; else what went wrong. */
+/* 0: rule->id is set; ENOENT: there is no such user or group; else an errno. */
 static int look_up_id(const char *name, struct lk_peer_rule *rule, char *room)
 {
     struct passwd user, *user_found = NULL;
@@ -410,7 +416,8 @@ static enum lk_status look_up_peer(const char *name, struct lk_peer_rule *rule,
     if (error == ENOENT || error == ESRCH) {
         return lk_value_refuse(
             why,
-            "there is no such %s on this machine; make it, or correct the name",
+            "there is no such %s on this machine; create it, or correct the "
+            "name",
             what);
     }
     if (error) {
@@ -420,14 +427,14 @@ static enum lk_status look_up_peer(const char *name, struct lk_peer_rule *rule,
     if (is_overflow(rule->group, rule->id)) {
         return lk_value_refuse(
             why,
-            "the %s %u stands for everyone of another user namespace, and "
+            "the %s %u may be anyone of another user namespace, and "
             "cannot have a role",
             what, (unsigned)rule->id);
     }
     return LK_OK;
 }
 
-/* Roles with blanks or commas between them, or none. False: it is not that. */
+/* Roles with blanks or commas between them, or "none". False: it is neither. */
 static bool read_roles(const char *value, unsigned *roles)
 {
     size_t len;

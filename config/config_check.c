@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* What was found so far. */
+/* What was found so far. Both kinds of settings write to it. */
 struct config_report {
     const struct lk_config *config;
     struct lk_buf *errors;
@@ -16,8 +16,8 @@ struct config_report {
     enum lk_status status; /* LK_NOMEM sticks */
 };
 
-/* The line of the file that gave a setting; 0: none did. Users share a row, so
- * each has its own. */
+/* The line of the file that gave a setting; 0: it is not from the file. Users
+ * share a row, so each has its own line. */
 static unsigned line_of_setting(const struct lk_config *config,
                                 const char *section, const char *name)
 {
@@ -33,7 +33,8 @@ static unsigned line_of_setting(const struct lk_config *config,
     return setting ? config->given[setting - lk_settings] : 0;
 }
 
-/* "latchkeyd.conf:12: store.lock: ", or without a file if it gave nothing. */
+/* "latchkeyd.conf:12: store.lock: "; without the file if the setting is not
+ * from there. */
 static void begin_report_line(struct config_report *report, struct lk_buf *to,
                               const char *section, const char *name)
 {
@@ -94,7 +95,7 @@ static void check_limits(struct config_report *report)
                     "ttl", "is longer than store.max_ttl");
     require_setting(
         report, config->lock_ms < config->ttl_ms, "store", "lock",
-        "must be shorter than store.ttl: an answer is kept longer than a "
+        "must be shorter than store.ttl: a response is kept longer than a "
         "claim goes without a sign of life");
     require_setting(
         report, config->client_bytes / 4 >= config->command_bytes, "limits",
@@ -104,7 +105,7 @@ static void check_limits(struct config_report *report)
     require_setting(
         report, config->output_bytes >= config->command_bytes, "limits",
         "output_bytes",
-        "is less than limits.command_bytes: the largest answer that can "
+        "is less than limits.command_bytes: the largest response that can "
         "be kept could not be replayed");
     require_setting(
         report, config->queue_bytes >= config->command_bytes, "limits",
@@ -129,7 +130,7 @@ static void check_store_settings(struct config_report *report)
     const struct lk_store_class *class;
     struct lk_buf why = {0};
 
-    /* All that a start would refuse before it asks a server. */
+    /* Everything that a start would refuse before it asks a server. */
     lk_config_store(config, &settings);
     enum lk_status status =
         lk_store_check(config->store_url, &settings, &class, &why);
@@ -185,7 +186,7 @@ static void check_listeners(struct config_report *report)
         if (listen->path && (config->socket_mode & S_IWOTH) && !password) {
             add_warning(
                 report, "daemon", "socket_mode",
-                "everybody on this machine may claim and complete; use 660 "
+                "every user of this machine may claim and complete; use 660 "
                 "and a group, or set auth.password_file");
         }
     }
@@ -197,8 +198,8 @@ static void read_password_file(struct config_report *report,
                                const char *path, char **secret)
 {
     struct lk_buf why = {0};
-    bool everybody = false;
-    enum lk_status status = lk_secret_read(path, secret, &everybody, &why);
+    bool world_readable = false;
+    enum lk_status status = lk_secret_read(path, secret, &world_readable, &why);
 
     if (status == LK_INVALID) {
         status = latchkey_buf_add(&why, "", 1);
@@ -209,10 +210,10 @@ static void read_password_file(struct config_report *report,
     if (status != LK_OK) {
         report->status = status;
     }
-    if (everybody) {
+    if (world_readable) {
         add_warning(
             report, section, name,
-            "everybody on this machine can read the password file; chmod 640 "
+            "every user of this machine can read the password file; chmod 640 "
             "and give it the daemon's group");
     }
     latchkey_buf_free(&why);
@@ -255,17 +256,17 @@ static void check_passwords(struct config_report *report,
             report, "auth", "password_file",
             "is not set, so [users] keeps no one from data commands: every "
             "client that connects may claim, complete and read stored "
-            "answers");
+            "responses");
     }
     if (inside && config->file && config->file_open) {
         end_report_line(
             report, report->warnings, config->file,
-            ": everybody on this machine can read the passwords in it; "
+            ": every user of this machine can read the passwords in it; "
             "chmod 640, or use password files");
     }
 }
 
-/* ---- where a setting of a target or route was given ---------------------- */
+/* ---- targets and routes: where a setting was given ---------------------- */
 
 static size_t row_of_named(const struct lk_named *named, const char *setting)
 {
@@ -284,8 +285,8 @@ static bool is_given(const struct lk_named *named, const char *setting)
     return named->given[row_of_named(named, setting)].written != NULL;
 }
 
-/* The line that gave the setting; where none did, the first of its section; 0:
- * the file has neither. */
+/* The line that gave the setting; if none did, the first line of its section;
+ * 0: the file has neither. */
 static unsigned line_of_named(const struct lk_named *named, const char *setting)
 {
     unsigned line = named->given[row_of_named(named, setting)].line;
@@ -341,10 +342,10 @@ static void warn_named(struct config_report *report, bool truth,
     }
 }
 
-/* ---- Targets ------------------------------------------------------------- */
+/* ---- targets ------------------------------------------------------------- */
 
-/* An address, or the one name that is always this machine's: any other name is
- * what a name server makes of it. */
+/* A loopback address, or "localhost": any other name depends on a name server.
+ */
 static bool is_local_target(const struct lk_target *target)
 {
     const char *at = target->url + strlen("http://");
@@ -386,7 +387,7 @@ static void check_settle_time(struct config_report *report,
     }
     require_named(report, probe->settle_ms >= timeout_ms, named, "probe_settle",
                   "is shorter than the target's timeout: a call could still be "
-                  "under way when its absence is taken for proof");
+                  "in progress when its absence is taken for proof");
 }
 
 static bool statuses_overlap(const struct lk_statuses *a,
@@ -411,8 +412,8 @@ static void check_probe_statuses(struct config_report *report,
         "both");
 }
 
-/* Where a list is expected, a 404 is rather a wrong path than an answer: it
- * counts only if somebody wrote so. */
+/* Where a list is expected, a 404 rather means a wrong path: it counts as
+ * absent only if the configuration says so. */
 static void fit_absent_statuses(const struct lk_named *named,
                                 struct lk_probe *probe)
 {
@@ -421,7 +422,7 @@ static void fit_absent_statuses(const struct lk_named *named,
     }
 }
 
-/* A default that nobody wrote is no reason to refuse what somebody did. */
+/* A default must not contradict a value that was given: it is lowered. */
 static void fit_default_value(const struct lk_named *named, const char *setting,
                               uint64_t *value, uint64_t most)
 {
@@ -464,7 +465,7 @@ static void check_target(struct config_report *report,
     check_probe_statuses(report, named, &target->probe);
 }
 
-/* ---- Routes -------------------------------------------------------------- */
+/* ---- routes -------------------------------------------------------------- */
 
 static char *copy_inherited(struct config_report *report, const char *text)
 {
@@ -476,8 +477,8 @@ static char *copy_inherited(struct config_report *report, const char *text)
     return copy;
 }
 
-/* What the route does not say is the target's, but for the path: there {key} is
- * the key of a job, and here that of the client. */
+/* What the route does not set is taken from the target, except the path: there
+ * {key} is the key of a job, here the client's. */
 static void inherit_probe(struct config_report *report,
                           const struct lk_named *named, struct lk_probe *probe,
                           const struct lk_probe *from)
@@ -526,8 +527,7 @@ static void check_route(struct config_report *report,
     if (is_given(named, "probe_settle") || !target->probe.settle_ms) {
         check_settle_time(report, named, &route->probe, target->timeout_ms);
     } else {
-        /* Whoever held the operation may go on for a while after its lock
-         * has lapsed. */
+        /* The holder may go on for a while after its lock has lapsed. */
         route->probe.settle_ms = target->probe.settle_ms;
         if (route->probe.settle_ms < report->config->lock_ms) {
             route->probe.settle_ms = report->config->lock_ms;
@@ -536,7 +536,8 @@ static void check_route(struct config_report *report,
     check_probe_statuses(report, named, &route->probe);
 }
 
-/* A secret in the file itself, rather than where it points to. */
+/* Is a secret in the file itself, rather than in a file or variable that it
+ * names? */
 static bool has_written_secret(const struct lk_named *named)
 {
     static const char *const words[] = {"header", "sign"};
@@ -573,7 +574,7 @@ enum lk_status lk_named_check(struct lk_config *config, struct lk_buf *errors,
     }
     if (secret && config->file_open &&
         latchkey_buf_printf(warnings,
-                            "%s: everybody on this machine can read the "
+                            "%s: every user of this machine can read the "
                             "secrets of targets in it; chmod 640, or use "
                             "${file:/PATH}\n",
                             config->file)) {
@@ -594,7 +595,7 @@ enum lk_status lk_config_check(struct lk_config *config, struct lk_buf *errors,
                                    .status = LK_OK};
 
     if (config->courier_only && config->listen_source == LK_CONFIG_DEFAULT) {
-        lk_listen_clear(config); /* nobody has to talk to it */
+        lk_listen_clear(config); /* no client needs it */
     }
     check_limits(&report);
     check_store_settings(&report);

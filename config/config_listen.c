@@ -68,8 +68,8 @@ static bool read_ipv6(const char *host, in_port_t port,
     return true;
 }
 
-/* HOST:PORT; a name that needs resolving could mean something else tomorrow,
- * so `localhost` is the only one. */
+/* HOST:PORT. `localhost` is the only name: what another name resolves to could
+ * change. */
 static bool read_tcp(struct lk_slice text, struct lk_listen *listen)
 {
     const char *colon = memrchr(text.data, ':', text.len);
@@ -122,7 +122,7 @@ static enum lk_status read_listener(struct lk_slice text,
         }
         if (len > SOCKET_PATH_MAX) {
             return invalid_address(
-                why, text, "is too long for a socket; 107 bytes are the most");
+                why, text, "is too long for a socket; it may have 107 bytes");
         }
         listen->path = strndup(text.data + prefix.len, len);
         listen->loopback = true;

@@ -1,4 +1,5 @@
-/* config_table.c - the table of settings, and what follows from it alone. */
+/* config_table.c - the table of settings, and what follows from it alone:
+ * defaults, output, and reload. */
 #include "config/config_table.h"
 
 #include <stdlib.h>
@@ -25,7 +26,8 @@
             sizeof(char *), initial, 0, 0, reload                              \
     }
 
-/* A new setting is a row here and a field in struct lk_config. */
+/* A new setting is one row here and a member of struct lk_config. RELOAD: it
+ * may change while the daemon runs. */
 /* clang-format off */
 const struct lk_setting lk_settings[] = {
     TEXT("daemon", "listen", listen, listen,
@@ -131,11 +133,11 @@ const size_t lk_setting_count = sizeof(lk_settings) / sizeof(lk_settings[0]);
 /* A reload swaps the list and its length together. */
 _Static_assert(offsetof(struct lk_config, user_count) ==
                    offsetof(struct lk_config, users) + sizeof(struct lk_user *),
-               "users and user_count stand side by side");
+               "users and user_count are side by side");
 _Static_assert(offsetof(struct lk_config, peer_count) ==
                    offsetof(struct lk_config, peers) +
                        sizeof(struct lk_peer_rule *),
-               "peers and peer_count stand side by side");
+               "peers and peer_count are side by side");
 
 const struct lk_setting *lk_setting_find(struct lk_slice section,
                                          struct lk_slice name)
@@ -152,12 +154,13 @@ const struct lk_setting *lk_setting_find(struct lk_slice section,
     return NULL;
 }
 
-/* ---- what was probably meant ------------------------------------------------
+/* ---- the nearest name, for a hint
+ * ------------------------------------------------
  */
 
 #define NAME_MAX_LEN 32
 
-/* How many letters must be changed, added or left out. */
+/* How many letters must be changed, added or removed. */
 static size_t edit_distance(const char *a, const char *b)
 {
     size_t row[NAME_MAX_LEN + 1];
@@ -189,7 +192,7 @@ const struct lk_setting *lk_setting_nearest(const struct lk_setting *table,
                                             const char *name)
 {
     const struct lk_setting *nearest = NULL;
-    size_t best = 2 * (3 + strlen(name) / 4); /* further off is no hint */
+    size_t best = 2 * (3 + strlen(name) / 4); /* beyond this there is no hint */
 
     for (size_t i = 0; i < count; i++) {
         const struct lk_setting *setting = &table[i];
@@ -209,8 +212,7 @@ const struct lk_setting *lk_setting_nearest(const struct lk_setting *table,
     return nearest;
 }
 
-/* ---- defaults, output
- * --------------------------------------------------------- */
+/* ---- defaults, output ---------------------------------------------------- */
 
 enum lk_status lk_config_init(struct lk_config *config)
 {
@@ -351,16 +353,15 @@ enum lk_status lk_config_get(const struct lk_config *config,
     return row->kind->print(config, row, out);
 }
 
-/* ---- reload
- * ---------------------------------------------------------------------- */
+/* ---- reload -------------------------------------------------------------- */
 
 static void swap_bytes(char *a, char *b, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
-        char kept = a[i];
+        char byte = a[i];
 
         a[i] = b[i];
-        b[i] = kept;
+        b[i] = byte;
     }
 }
 

@@ -9,7 +9,7 @@
 
 struct lk_setting;
 
-/* A setting about to be changed. */
+/* One setting that is given a value. */
 struct lk_assignment {
     struct lk_config *config;
     void *base; /* what offsets count from: `config`, a target or a route */
@@ -17,21 +17,22 @@ struct lk_assignment {
     const char
         *name; /* differs from the setting's own in [users] and [peers] */
     const char *value;
-    const char *shown; /* the value as it was written, for messages */
+    const char *shown; /* the value as it was written, before substitution, for
+                          messages */
     enum lk_config_source source;
     unsigned line; /* of the file; 0: it is not from there */
 };
 
-/* What a kind of value can do. */
+/* A kind of value: how it is read and printed. */
 struct lk_setting_kind {
     /* LK_INVALID: `why` gets a sentence that names the value, unless it is a
      * secret, and what is accepted. */
     enum lk_status (*parse)(const struct lk_assignment *assignment,
                             struct lk_buf *why);
-    /* As it is written in a file. NULL: a secret. */
+    /* As it is written in a file. NULL: it is a secret. */
     enum lk_status (*print)(const void *base, const struct lk_setting *setting,
                             struct lk_buf *out);
-    bool repeats; /* may stand in a file several times */
+    bool repeats; /* may be in a file several times */
 };
 
 extern const struct lk_setting_kind lk_kind_count;
@@ -68,12 +69,12 @@ extern const size_t lk_setting_count;
 /* NULL: there is none. */
 const struct lk_setting *lk_setting_find(struct lk_slice section,
                                          struct lk_slice name);
-/* The setting that was probably meant, or NULL; among `count` of a table. */
+/* The setting of the table that was probably meant, or NULL. */
 const struct lk_setting *lk_setting_nearest(const struct lk_setting *table,
                                             size_t count, const char *section,
                                             const char *name);
 
-/* ---- config_targets.c: [target NAME] and [route NAME] -------------------- */
+/* ---- config_target.c: [target NAME] and [route NAME] --------------------- */
 
 extern const struct lk_setting lk_target_settings[];
 extern const size_t lk_target_setting_count;
@@ -89,7 +90,7 @@ struct lk_named {
     struct {
         unsigned line; /* of the file; 0: an option of the command line */
         enum lk_config_source source;
-        char *written; /* as it was given, before anything was put in; NULL:
+        char *written; /* as it was given, before substitution; NULL:
                           not given. Several: a line each */
     } given[LK_NAMED_SETTINGS];
 };
@@ -108,14 +109,14 @@ LK_MUST_CHECK enum lk_status lk_named_assign(struct lk_config *config,
 LK_MUST_CHECK enum lk_status lk_named_dump(const struct lk_config *config,
                                            struct lk_buf *out);
 void lk_named_clear(struct lk_config *config);
-/* Settings that are missing or make no sense together, a line each; defaults
- * that depend on other settings are set. *bad: there was one. */
+/* Sets defaults that depend on other settings. A line for each setting that is
+ * missing or contradicts another; *bad: there is one. */
 LK_MUST_CHECK enum lk_status lk_named_check(struct lk_config *config,
                                             struct lk_buf *errors,
                                             struct lk_buf *warnings, bool *bad);
 
-/* config_substitute.c: ${file:PATH} and ${env:NAME} are put in. LK_INVALID:
- * `why` says which cannot be. The text is a secret perhaps. */
+/* Replaces ${file:PATH} and ${env:NAME}. LK_INVALID: `why` says which one
+ * cannot be read. The text may be a secret. */
 LK_MUST_CHECK enum lk_status lk_substitute(const char *value, char **text,
                                            struct lk_buf *why);
 bool lk_substitutes(const char *value);
@@ -151,7 +152,7 @@ LK_MUST_CHECK enum lk_status lk_value_print(const void *base,
                                             const struct lk_setting *setting,
                                             struct lk_buf *out);
 
-/* A path must fit into a socket's address, with its NUL. */
+/* The longest path of a socket, with its NUL. */
 #define LK_SOCKET_PATH sizeof(((struct sockaddr_un *)0)->sun_path)
 
 LK_MUST_CHECK enum lk_status lk_duration_print(struct lk_buf *out, uint64_t ms);
@@ -166,11 +167,11 @@ void lk_secret_free(char *secret);
 
 /*
  * The first line of a password file, which must not be empty. LK_INVALID:
- * `why` gets a sentence that names the file. `everybody` tells whether
- * everybody on this machine may read it.
+ * `why` gets a sentence that names the file. `world_readable`: every user of
+ * this machine may read it.
  */
 LK_MUST_CHECK enum lk_status lk_secret_read(const char *path, char **secret,
-                                            bool *everybody,
+                                            bool *world_readable,
                                             struct lk_buf *why);
 
 #endif

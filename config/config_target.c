@@ -32,7 +32,7 @@ enum { SECTIONS_MAX = 1000 };
         NUMBER(type, "probe_interval", duration, probe.interval_ms, "30s",     \
                100, 30 * DAY)
 
-/* A new setting is a row here and a field in targets.h. */
+/* A new setting is one row here and a member in targets.h. */
 /* clang-format off */
 const struct lk_setting lk_target_settings[] = {
     OTHER(lk_target, "url", target_url, url, NULL),
@@ -85,9 +85,9 @@ const size_t lk_route_setting_count =
     sizeof(lk_route_settings) / sizeof(lk_route_settings[0]);
 _Static_assert(sizeof(lk_target_settings) / sizeof(lk_target_settings[0]) <=
                    LK_NAMED_SETTINGS,
-               "what was given has a place for each");
+               "struct lk_named has a place for each");
 
-/* ---- Sections ------------------------------------------------------------ */
+/* ---- sections ------------------------------------------------------------ */
 
 static const struct lk_setting *named_table(bool is_route, size_t *count)
 {
@@ -150,7 +150,7 @@ static enum lk_status set_named_defaults(struct lk_config *config, void *base,
     return status;
 }
 
-/* Room for one more of `size` bytes; NULL: out of memory. */
+/* Makes room for one more element, set to 0; NULL: out of memory. */
 static void *grow_list(void **list, size_t count, size_t size)
 {
     char *grown = realloc(*list, (count + 1) * size);
@@ -162,7 +162,7 @@ static void *grow_list(void **list, size_t count, size_t size)
     return memset(grown + count * size, 0, size);
 }
 
-/* A target or a route of that name, at its defaults. */
+/* Adds a target or a route of that name, with its defaults. */
 static enum lk_status add_named(struct lk_config *config, bool is_route,
                                 const char *name, struct lk_named **made)
 {
@@ -213,7 +213,8 @@ bool lk_named_section(const char *section)
            (word == 5 && strncmp(section, "route", 5) == 0);
 }
 
-/* ---- A setting ----------------------------------------------------------- */
+/* ---- one setting -----------------------------------------------------------
+ */
 
 static enum lk_status refuse_name(struct lk_buf *why, const char *name,
                                   const char *fault)
@@ -232,7 +233,6 @@ static enum lk_status refuse_unknown_named(bool is_route, const char *name,
     const struct lk_setting *nearest = NULL;
     size_t found = 0;
 
-    /* Tables without section names: lk_setting_nearest looks at names alone. */
     for (size_t i = 0; i < count && !found; i++) {
         found = strcasecmp(table[i].name, name) == 0 ? i + 1 : 0;
     }
@@ -246,7 +246,7 @@ static enum lk_status refuse_unknown_named(bool is_route, const char *name,
                                 "lists them");
 }
 
-/* Those of a file end where the first of the command line begins. */
+/* The first header of the command line replaces those of the file. */
 static void begin_header_source(struct lk_named *named, size_t row,
                                 const struct lk_assignment *assignment)
 {
@@ -261,7 +261,7 @@ static void begin_header_source(struct lk_named *named, size_t row,
     named->given[row].written = NULL;
 }
 
-/* Remembers how it was written. */
+/* Keeps how the value was written. */
 static enum lk_status note_written(struct lk_named *named, size_t row,
                                    const struct lk_assignment *assignment,
                                    unsigned line)
@@ -322,7 +322,7 @@ static enum lk_status assign_named_row(struct lk_config *config,
     return status;
 }
 
-/* `name` is the target's or the route's, `setting` what follows. */
+/* `name` is the target's or the route's. */
 static enum lk_status assign_named(struct lk_config *config, bool is_route,
                                    const char *name, const char *setting,
                                    const char *value,
@@ -347,7 +347,7 @@ static enum lk_status assign_named(struct lk_config *config, bool is_route,
     }
     named = find_named(config, is_route, name);
     if (!named && config->named_count >= SECTIONS_MAX) {
-        return refuse_name(why, name, "is one too many; 1000 are the most");
+        return refuse_name(why, name, "is one too many; there may be 1000");
     }
     if (!named) {
         status = add_named(config, is_route, name, &named);
@@ -391,10 +391,10 @@ enum lk_status lk_named_assign(struct lk_config *config, const char *section,
     return status;
 }
 
-/* ---- Output -------------------------------------------------------------- */
+/* ---- output -------------------------------------------------------------- */
 
-/* A secret that was written here itself is left out; where it comes from may
- * be seen. */
+/* A secret that is in the file itself is left out; where another one is read
+ * from is shown. */
 static enum lk_status dump_named_secret(const struct lk_setting *setting,
                                         const char *line, size_t len,
                                         struct lk_buf *out)
@@ -510,7 +510,8 @@ const char *lk_targets_names(const struct lk_targets *targets,
     return text;
 }
 
-/* ---- What a target and a route own --------------------------------------- */
+/* ---- texts that a target and a route own
+ * --------------------------------------- */
 
 enum { TARGET_TEXTS = 12, ROUTE_TEXTS = 8 };
 
@@ -540,7 +541,7 @@ static void list_route_texts(struct lk_route *route, char **texts[ROUTE_TEXTS])
     memcpy(texts, all, sizeof(all));
 }
 
-/* Each text of a struct that was copied as it is becomes one of its own. */
+/* Copies the texts of a struct that was copied byte by byte. */
 static bool copy_texts(char ***texts, size_t count)
 {
     bool made = true;

@@ -48,7 +48,7 @@ static const char *authority_fault(const char *at, size_t len)
                            : "has a host that is not a name or an address";
 }
 
-/* What jobs' paths are put behind: none, or one that passes for a path. */
+/* The path of the URL, which precedes those of jobs: empty, or a valid path. */
 static const char *base_fault(const char *base)
 {
     if (strpbrk(base, "?#")) {
@@ -91,7 +91,7 @@ static const char *url_fault(const char *value)
            "unix:/PATH";
 }
 
-/* A slash at the end would become two. */
+/* The paths of jobs begin with a slash. */
 static void cut_slash(char *url)
 {
     size_t len = strlen(url);
@@ -169,7 +169,7 @@ static enum lk_status print_target_url(const void *base,
 
 /* ---- headers ------------------------------------------------------------- */
 
-/* Host is the target's to say, unlike a job's. */
+/* A target may set Host; a job may not. */
 static const char *header_fault(const char *line)
 {
     size_t name = strcspn(line, ":");
@@ -178,7 +178,7 @@ static const char *header_fault(const char *line)
         return strpbrk(line, "\r\n") ? "contains a line break" : NULL;
     }
     struct lk_buf text = {0};
-    const char *fault = "cannot be looked at: out of memory";
+    const char *fault = "cannot be checked: out of memory";
     size_t number;
     if (latchkey_buf_printf(&text, "%s\r\n", line) == LK_OK) {
         fault = lk_headers_fault(latchkey_buf_slice(&text), &number);
@@ -421,8 +421,8 @@ static const char *template_fault(const char *path)
     while (!fault && (path = strpbrk(path, "{}"))) {
         const char *end = strchr(path, '}');
         if (!end || !is_placeholder(path, (size_t)(end - path + 1))) {
-            return "has a placeholder that there is not; there are {key}, "
-                   "{id}, {tenant}, {scope}, {name} and {reference}";
+            return "has an unknown placeholder; use {key}, "
+                   "{id}, {tenant}, {scope}, {name} or {reference}";
         }
         path = end + 1;
     }

@@ -213,7 +213,7 @@ bool lk_url_mask(char *url)
 
     if (authority) {
         authority += 3;
-        /* The last "@" of the authority: a password may hold others. */
+        /* The last "@" of the authority: a password may contain others. */
         size_t len = strcspn(authority, "/?");
         char *at = memrchr(authority, '@', len);
         char *colon =
@@ -225,7 +225,7 @@ bool lk_url_mask(char *url)
     }
     if (named) {
         named += strlen("password=");
-        /* Quoted, it may hold spaces; then all the rest goes. */
+        /* In quotes it may contain spaces: then all the rest is masked. */
         mask_text(named,
                   *named == '\'' ? strlen(named) : strcspn(named, "& \t"));
         found = true;
@@ -249,7 +249,7 @@ static enum lk_status print_url(const void *base,
     return status;
 }
 
-/* What the value has in place of a password must not get into the message. */
+/* The message shows the URL without its password. */
 static enum lk_status invalid_url(struct lk_buf *why, const char *value,
                                   const char *text)
 {
@@ -264,7 +264,7 @@ static enum lk_status invalid_url(struct lk_buf *why, const char *value,
     return status;
 }
 
-/* As the store itself looks at it before it is opened. */
+/* The same check that a store makes before it is opened. */
 static enum lk_status check_store_url(const struct lk_assignment *assignment,
                                       const struct lk_store_class **class,
                                       struct lk_buf *why)
@@ -357,7 +357,7 @@ static enum lk_status print_when(const void *base,
     return latchkey_buf_add_text(out, when_words[number_of(base, setting)]);
 }
 
-/* The path alone is kept. */
+/* Only the path is stored. */
 static enum lk_status parse_socket(const struct lk_assignment *assignment,
                                    struct lk_buf *why)
 {
@@ -459,7 +459,7 @@ bool lk_substitutes(const char *value)
     return strstr(value, "${") != NULL;
 }
 
-/* Only the name is told: what stands behind it may be a secret. */
+/* Names only the file or variable: its content may be a secret. */
 static enum lk_status refuse_substitute(struct lk_buf *why, const char *kind,
                                         const char *name, const char *text)
 {
@@ -498,7 +498,7 @@ static enum lk_status substitute_file(struct lk_buf *text, const char *path,
             status = refuse_substitute(why, "the file", path, "is empty");
         } else if (len > SUBSTITUTE_FILE_MAX || memchr(content, '\0', len)) {
             status = refuse_substitute(why, "the file", path,
-                                       "is longer than 64 KiB, or no text");
+                                       "is longer than 64 KiB, or not text");
         } else {
             status = latchkey_buf_add(text, content, len);
         }
@@ -521,7 +521,7 @@ static enum lk_status substitute_variable(struct lk_buf *text, const char *name,
     return latchkey_buf_add_text(text, value);
 }
 
-/* `word` is what stands between the braces. */
+/* `word` is the text between the braces. */
 static enum lk_status substitute_word(struct lk_buf *text, const char *word,
                                       struct lk_buf *why)
 {
@@ -531,7 +531,7 @@ static enum lk_status substitute_word(struct lk_buf *text, const char *word,
     if (strncmp(word, "env:", 4) == 0) {
         return substitute_variable(text, word + 4, why);
     }
-    return refuse_substitute(why, "what stands in ${...},", word,
+    return refuse_substitute(why, "the text in ${...},", word,
                              "is neither file:/PATH nor env:NAME");
 }
 

@@ -2,8 +2,8 @@
  * targets.h - the services that jobs may call, and what is known of routes, as
  * the configuration names them: [target NAME] and [route NAME].
  *
- * A job names a target and a path, never a host, so a target's URL is the only
- * place in the world where its jobs can go.
+ * A job names a target and a path, never a host, so its jobs can only be sent
+ * to the target's URL.
  */
 #ifndef LK_TARGETS_H
 #define LK_TARGETS_H
@@ -19,13 +19,14 @@ bool lk_statuses_have(const struct lk_statuses *set, unsigned status);
 
 enum lk_http_version { LK_HTTP_AUTO, LK_HTTP_1_1, LK_HTTP_2 };
 
-/* How an answer proves something about a key; see target.probe. */
+/* How a service is asked about a key, and what its response proves. */
 struct lk_probe {
-    char *path; /* a template: {key} {id} {tenant} {scope} {reference}; NULL */
+    char *
+        path; /* a template: {key} {id} {tenant} {scope} {reference}; or NULL */
     struct lk_statuses happened; /* 2xx */
     struct lk_statuses absent;   /* 404; with a list none */
     char *list;         /* JSON Pointer to an array: empty is absent; or NULL */
-    uint64_t settle_ms; /* absence is proof after that, seen twice */
+    uint64_t settle_ms; /* absence is proof after that, if seen twice */
     uint64_t interval_ms; /* between probes of one key, doubling */
 };
 
@@ -40,7 +41,8 @@ struct lk_target {
     uint64_t rate;  /* calls a second; 0: any */
     uint64_t burst; /* at once, after a pause */
     uint64_t attempts;
-    uint64_t max_age_ms; /* since it was queued or ordered; 0: any */
+    uint64_t
+        max_age_ms; /* since it was queued, or an operator ordered it; 0: any */
     uint64_t backoff_ms; /* before the second attempt at most, doubling */
     uint64_t backoff_max_ms;
     uint64_t retry_after_max_ms; /* a longer Retry-After is cut to it */
@@ -61,14 +63,14 @@ struct lk_target {
     struct lk_probe probe;
 };
 
-/* What the keeper does about uncertain operations of a route. */
+/* What the prober does about uncertain operations of a route. */
 struct lk_route {
     char *name;
     char *scope;           /* "POST /payments", or a prefix that ends in '*' */
     char *tenant;          /* NULL: every one */
     char *target;          /* that is asked */
     struct lk_probe probe; /* as the target's, with this path */
-    uint64_t adopt;        /* the probe's answer is the operation's: 0, 1 */
+    uint64_t adopt; /* the probe's response becomes the operation's: 0, 1 */
     char *rollback_target; /* NULL: none */
     char *rollback_path;   /* POSTed; 2xx: it is undone, and released */
 };

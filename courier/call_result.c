@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Text from outside goes into logs and into the store. */
 static void replace_unprintable(char *text)
 {
     for (; *text; text++) {
@@ -27,7 +28,7 @@ void lk_result_reason(struct lk_result *result, const char *format, ...)
     replace_unprintable(result->reason);
 }
 
-/* Sent, and nobody knows what became of it. */
+/* The call was sent, and no one knows whether it took effect. */
 static void set_doubt(bool honours, struct lk_result *result)
 {
     result->end = honours ? LK_END_RETRY : LK_END_UNCERTAIN;
@@ -43,11 +44,11 @@ static void judge_success(bool honours, const struct lk_http_response *response,
         return;
     }
     set_doubt(honours, result);
-    lk_result_reason(result, "answered %u, but not to the end: %s",
+    lk_result_reason(result, "answered %u, but the response is incomplete: %s",
                      response->status, response->error);
 }
 
-/* Nobody but the service itself can say that nothing happened. */
+/* Only the service itself can say that nothing happened (safe_statuses). */
 static bool is_doubtful(const struct lk_target *target, unsigned status)
 {
     return status >= 500 && !lk_statuses_have(&target->safe, status);
@@ -65,8 +66,8 @@ static void judge_failure(const struct lk_target *target, bool honours,
                      status / 100 == 3 ? ", redirects are not followed" : "");
     if (result->doubt && !honours) {
         result->end = LK_END_UNCERTAIN;
-        lk_result_reason(
-            result, "answered %u: it may have happened all the same", status);
+        lk_result_reason(result, "answered %u: the call may have taken effect",
+                         status);
     }
 }
 
@@ -81,7 +82,7 @@ void lk_result_of(const struct lk_target *target, bool honours,
         lk_result_reason(result, "not sent: %s", response->error);
     } else if (!status) {
         set_doubt(honours, result);
-        lk_result_reason(result, "sent, no answer: %s", response->error);
+        lk_result_reason(result, "sent, no response: %s", response->error);
     } else if (lk_statuses_have(&target->success, status)) {
         judge_success(honours, response, result);
     } else {
@@ -121,7 +122,7 @@ static bool is_provider_id(struct lk_slice text)
     return text.len && text.len <= LK_PROVIDER_ID_MAX && lk_utf8_valid(text);
 }
 
-/* A string or a number; nothing else is a name. */
+/* A string or a number; nothing else is an id. */
 static enum lk_status read_id_member(const char *pointer, struct lk_slice body,
                                      struct lk_buf *id)
 {

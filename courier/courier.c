@@ -1,4 +1,21 @@
-/* courier.c - delivers jobs: start, stop, and the loop of its thread. */
+/*
+ * courier.c - the courier: its start, its thread's loop, its end, and what the
+ * daemon asks of it (daemon/outbox.h).
+ *
+ *   phase      what happens                              ends by
+ *   started    start_courier makes everything, then      end_courier or
+ *              the thread, the prober and the check      stop_courier
+ *              for stranded jobs
+ *   stopping   what has not left is returned; running    all ends are stored,
+ *              calls have until stop_ms; then they are   or LAST_ENDS_MS after
+ *              given up                                  stop_ms
+ *   over       the thread has called ended_fn            stop_courier joins it
+ *                                                        and frees all
+ *
+ * One turn of the loop: read the inbox (wake, reload, stop, batches that are
+ * done), start and finish calls, give batches to the store, publish what others
+ * see, sleep until something moves.
+ */
 #include "courier/courier.h"
 #include "courier/prober.h"
 #include "daemon/log.h"
@@ -8,11 +25,12 @@
 #include <stdlib.h>
 
 enum {
-    LAST_ENDS_MS = 5000, /* how long a stop tries to store the last ends */
-    CALL_TURNS = 16, /* of calls that end at once, before the store's turn */
+    LAST_ENDS_MS = 5000, /* how long it tries to store the last ends */
+    CALL_TURNS = 16,     /* of calls that end at once, before the store has
+                            its turn */
 };
 
-/* Goes on while the machine sleeps: a lease does too. */
+/* Also runs while the machine sleeps, as a lease does. */
 uint64_t lk_courier_clock_ms(void)
 {
     return lk_boottime_ms();
@@ -25,7 +43,7 @@ uint64_t lk_courier_wall_ms(void)
 
 /* ---- the thread ---------------------------------------------------------- */
 
-/* From the store's thread. */
+/* Called on the store's thread. */
 static void note_batch_done(struct lk_job_batch *job_batch)
 {
     struct lk_courier_batch *batch = job_batch->context;
@@ -33,7 +51,7 @@ static void note_batch_done(struct lk_job_batch *job_batch)
 
     uv_mutex_lock(&courier->mutex);
     batch->done = true;
-    lk_poll_ring(&courier->poll); /* afterwards it may be gone */
+    lk_poll_ring(&courier->poll); /* afterwards the courier may be freed */
     uv_mutex_unlock(&courier->mutex);
 }
 
@@ -45,9 +63,10 @@ static void ask_all_targets(struct lk_courier *courier)
     }
 }
 
-/* The gateway goes on with its requests, and tells whichever daemon it reaches
- * next what came of them. It does not reach this one any more: to wait for them
- * would be in vain. */
+/* Returns what has not left. The gateway's calls are given up at once: the
+ * gateway goes on with its requests and reports their outcome to the daemon
+ * that it reaches next. It does not reach this one any more, so waiting is
+ * useless. */
 static void begin_courier_stop(struct lk_courier *courier, uint64_t grace_ms)
 {
     struct lk_delivery *delivery;
@@ -60,13 +79,15 @@ static void begin_courier_stop(struct lk_courier *courier, uint64_t grace_ms)
     for (struct lk_live_target *live = courier->live_targets; live;
          live = live->next) {
         while ((delivery = lk_deliveries_take(&live->ready))) {
-            lk_delivery_return(courier, delivery, 0, "the courier stops");
+            lk_delivery_return(courier, delivery, 0,
+                               "the courier is shutting down");
         }
     }
     lk_courier_batches_recall(courier);
     while ((delivery = lk_deliveries_take(&courier->marking))) {
         delivery->live->busy--;
-        lk_delivery_return(courier, delivery, 0, "the courier stops");
+        lk_delivery_return(courier, delivery, 0,
+                           "the courier is shutting down");
     }
     lk_calls_abandon(courier, false);
 }
@@ -85,7 +106,7 @@ static void take_done_batches(struct lk_courier *courier)
     }
 }
 
-/* What other threads have left in the inbox. */
+/* Takes over what other threads have left under the mutex. */
 static void read_inbox(struct lk_courier *courier)
 {
     uv_mutex_lock(&courier->mutex);
@@ -113,7 +134,8 @@ static void read_inbox(struct lk_courier *courier)
     }
 }
 
-/* True: there is nothing left to wait for. */
+/* While shutting down: gives up calls whose time is over. True: there is
+ * nothing left to wait for, and the thread ends. */
 static bool check_courier_over(struct lk_courier *courier, uint64_t *again_ms)
 {
     if (!courier->stopping) {
@@ -125,7 +147,7 @@ static bool check_courier_over(struct lk_courier *courier, uint64_t *again_ms)
     uint64_t last_ms = courier->stop_ms + LAST_ENDS_MS;
     uint64_t next_ms = courier->running ? courier->stop_ms : last_ms;
     if (lk_courier_batches_pending(courier)) {
-        /* It is the store's until it is done. */
+        /* The store owns a batch until it is done. */
         next_ms = courier->running ? courier->stop_ms : UINT64_MAX;
     }
     *again_ms = next_ms < *again_ms ? next_ms : *again_ms;
@@ -185,7 +207,7 @@ static void free_courier(struct lk_courier *courier)
     free(courier);
 }
 
-/* As many as the store works on at once. */
+/* As many batches as the store works on at once. */
 static enum lk_status make_courier_batches(struct lk_courier *courier)
 {
     unsigned lanes = courier->store->job_lanes;
@@ -270,7 +292,7 @@ static enum lk_status start_courier(const struct lk_outbox_setup *setup,
         status = lk_stranded_start(made, &made->stranded);
     }
     if (status) {
-        made->ended_fn = NULL; /* it never began */
+        made->ended_fn = NULL; /* the caller gets the status instead */
         stop_courier(made, 0);
         return status;
     }
@@ -291,7 +313,7 @@ static void end_courier(void *context, uint64_t grace_ms)
     lk_poll_ring(&courier->poll);
 }
 
-/* The thread frees nothing that others use before it is joined. */
+/* Nothing that other threads use is freed before the thread is joined. */
 static void stop_courier(void *context, uint64_t grace_ms)
 {
     struct lk_courier *courier = context;
@@ -305,7 +327,7 @@ static void stop_courier(void *context, uint64_t grace_ms)
     uv_thread_join(&courier->thread);
     size_t lost = courier->ended.count + courier->later.count;
     lk_log(lost ? LK_LOG_WARN : LK_LOG_INFO, "courier-stopped",
-           "works=%llu not_recorded=%zu",
+           "batches=%llu not_recorded=%zu",
            (unsigned long long)courier->batches_given, lost);
     free_courier(courier);
 }

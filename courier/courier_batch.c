@@ -1,14 +1,33 @@
-/* courier_batch.c - what the courier asks of the store, batch by batch, and
- * what it does with the result. */
+/*
+ * courier_batch.c - courier batches: what the courier asks of the store, and
+ * what it does with the result. A batch takes all ends, marks and wants that
+ * there are; what comes up in the meantime forms the next one.
+ *
+ *   phase     what holds                         goes on by
+ *   free      in_store is false; after a         give_batch fills it and
+ *             failure it waits for retry_ms      gives it to the store, if
+ *                                                there is anything to do
+ *   in store  the store owns job_batch and the   the store's thread sets
+ *             arrays. Each delivery in it has    `done` and rings the bell
+ *             delivery->batch set, each target
+ *             in want_targets has `asked` set
+ *   done      the result is here, not yet read   lk_courier_batch_done reads
+ *                                                it, or takes all of it back;
+ *                                                then the batch is free
+ *
+ * There are as many batches as the store works on at once (courier->batches),
+ * made and freed with the courier, which waits for all of them when it ends.
+ */
 #include "courier/courier.h"
 #include "daemon/log.h"
 #include "store/fault.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
-/* Of one step, about: bodies that are leased, answers that are stored. */
+/* Of one batch, about: job bodies leased, response bodies stored. */
 enum { LEASE_BYTES = 16 << 20, RESPONSE_BYTES = 8 << 20 };
-enum { GATHER_MS = 3 };
+enum { GATHER_MS = 3 }; /* ends wait for others at most this long */
 
 bool lk_courier_batches_pending(const struct lk_courier *courier)
 {
@@ -29,9 +48,11 @@ uint64_t lk_courier_batch_lease_from_ms(const struct lk_courier_batch *batch)
 
 /* ---- ends and marks ------------------------------------------------------ */
 
+/* From here on the delivery belongs to the batch. */
 static void enter_batch(struct lk_courier_batch *batch,
                         struct lk_delivery *delivery)
 {
+    assert(!delivery->batch && delivery->job.id && delivery->job.attempts > 0);
     delivery->batch = batch;
     lk_lower_ms(&batch->oldest_ms, delivery->lease_from_ms);
 }
@@ -42,6 +63,10 @@ static void add_end(struct lk_courier_batch *batch,
     struct lk_job_batch *job_batch = &batch->job_batch;
     bool request = delivery->live->gateway;
 
+    assert(delivery->state == LK_DELIVERY_ENDED && !delivery->unstored);
+    assert(!delivery->returned || !delivery->sent);
+    assert(request || delivery->returned || delivery->sent ||
+           delivery->result.end != LK_END_DELIVERED);
     enter_batch(batch, delivery);
     batch->end_deliveries[job_batch->end_count] = delivery;
     batch->ends[job_batch->end_count++] = (struct lk_job_end){
@@ -59,7 +84,8 @@ static void add_end(struct lk_courier_batch *batch,
         .doubt = delivery->result.doubt,
     };
     if (request && delivery->result.end == LK_END_DEAD) {
-        batch->ends[job_batch->end_count - 1].status = 0; /* not the app's */
+        batch->ends[job_batch->end_count - 1].status =
+            0; /* it is not the app's status */
     }
 }
 
@@ -108,9 +134,9 @@ static void add_mark(struct lk_courier_batch *batch,
 }
 
 /*
- * Leases are renewed at a third of their time, so that one failure, and a slow
- * store, do not lose them. What is in another step is left to that one, which
- * says when it is due again.
+ * A lease is renewed after a third of its time, so that one failure or a slow
+ * store does not lose it. A delivery that is in another batch is left to that
+ * batch, which sets renew_ms when it is done.
  */
 static void add_renewals(struct lk_courier *courier,
                          struct lk_courier_batch *batch)
@@ -140,8 +166,8 @@ static void add_renewals(struct lk_courier *courier,
     }
 }
 
-/* To the gateway, and where the key is not honoured, "called" is written down
- * before the call leaves. */
+/* Marks that let a call leave come first: where the key is not honoured, the
+ * store has `called` before the call leaves. Then renewals. */
 static void add_marks(struct lk_courier *courier,
                       struct lk_courier_batch *batch)
 {
@@ -174,7 +200,8 @@ static bool grow_wants(struct lk_courier_batch *batch, size_t count)
     return true;
 }
 
-/* What makes a job of it due from now on lowers next_ask_ms again. */
+/* Asks for `room` jobs of that target. Whatever makes a job of it due from now
+ * on lowers next_ask_ms again. */
 static void add_want(struct lk_courier_batch *batch,
                      struct lk_live_target *live, size_t room)
 {
@@ -190,8 +217,8 @@ static void add_want(struct lk_courier_batch *batch,
     };
 }
 
-/* Where there is room for more than may be leased at once, each target gets
- * its share: none can keep the others waiting. */
+/* Where there is room for more jobs than may be leased at once (`most`), each
+ * target gets its share, so that none keeps the others waiting. */
 static void share_limits(struct lk_courier_batch *batch, uint64_t most,
                          size_t sum)
 {
@@ -219,6 +246,7 @@ static struct lk_live_target *next_live_target(
     return live && live->next ? live->next : courier->live_targets;
 }
 
+/* Less than a third of the lease is left. */
 static bool is_lease_late(const struct lk_courier *courier, uint64_t lease_ms)
 {
     return courier->now_ms > lease_ms &&
@@ -232,7 +260,8 @@ static void flag_late_delivery(const struct lk_courier *courier,
         !delivery->lost && is_lease_late(courier, delivery->lease_from_ms);
 }
 
-/* The process may have been stopped until just before it was given. */
+/* Also of a batch that was given just now: the process may have been stopped
+ * before. */
 static void flag_late_batch(const struct lk_courier *courier,
                             const struct lk_courier_batch *batch)
 {
@@ -248,10 +277,10 @@ static void flag_late_batch(const struct lk_courier *courier,
 }
 
 /*
- * Which targets have a lease that might seem lost to this step, though it is
- * not: because it is in another one, or behind an end that waits. A request
- * that is put off is no reason: whoever has its operation, for however long,
- * keeps it from being settled, too.
+ * Flags the targets with a lease that could look lost to this batch though it
+ * is not, because it is in another batch or behind an end that waits. A request
+ * in `later` does not count: the transaction that has its operation locked also
+ * keeps it from being settled.
  */
 static void flag_late_targets(const struct lk_courier *courier,
                               const struct lk_courier_batch *batch)
@@ -276,7 +305,8 @@ static void flag_late_targets(const struct lk_courier *courier,
     }
 }
 
-/* Might a lease of ours seem lost to this step, of whatever target? */
+/* May this batch lease at all? Not while a lease of ours, of any target, could
+ * look lost to it (courier.h). */
 static bool may_lease(const struct lk_courier *courier,
                       const struct lk_courier_batch *batch)
 {
@@ -297,7 +327,8 @@ static bool may_lease(const struct lk_courier *courier,
            courier->renew_ms > courier->now_ms;
 }
 
-/* Bytes of jobs that we have, or may get by what is under way. */
+/* Bytes of jobs in hand, and of those that the batches in the store may bring.
+ */
 static size_t held_bytes(const struct lk_courier *courier)
 {
     size_t bytes = courier->delivery_bytes;
@@ -312,8 +343,8 @@ static size_t held_bytes(const struct lk_courier *courier)
 }
 
 /*
- * However much of the memory the calls of a slow target hold, another one gets
- * its share; and what one step may bring goes to another one first each time.
+ * However much memory the calls of a slow target hold, every other target gets
+ * its share; and each batch begins with another target.
  */
 static void add_wants(struct lk_courier *courier,
                       struct lk_courier_batch *batch, uint64_t *again_ms)
@@ -347,8 +378,8 @@ static void add_wants(struct lk_courier *courier,
     share_limits(batch, courier->settings->lease_batch, sum);
 }
 
-/* How many of the next jobs are to be leased ahead: by what has ended since it
- * was last asked for. */
+/* How many jobs to lease ahead of the calls: twice what has ended since the
+ * target was last asked for, falling off by a quarter each time. */
 static void set_prefetch(struct lk_courier *courier,
                          const struct lk_courier_batch *batch)
 {
@@ -367,9 +398,9 @@ static void set_prefetch(struct lk_courier *courier,
 /* ---- giving -------------------------------------------------------------- */
 
 /*
- * Each step costs the store something, however little there is in it. While
- * calls run and the next ones are at hand, ends are gathered for a moment; what
- * somebody waits for is not.
+ * Each batch costs the store something, however little is in it. While calls
+ * run and the next jobs are at hand, ends are gathered for a moment. Marks are
+ * not: a call waits for each.
  */
 static bool may_gather(struct lk_courier *courier)
 {
@@ -389,14 +420,14 @@ static bool may_gather(struct lk_courier *courier)
     return true;
 }
 
-/* It has the one end that may be the reason why others failed. */
+/* It has the one end that may be the reason why the store refused others. */
 static bool has_suspect_end(const struct lk_courier_batch *batch)
 {
     return batch->job_batch.end_count == 1 &&
            batch->end_deliveries[0]->ends_max == 1;
 }
 
-/* False: there is nothing to do. */
+/* False: there is nothing to do, and the batch stays free. */
 static bool fill_batch(struct lk_courier *courier,
                        struct lk_courier_batch *batch, uint64_t *again_ms)
 {
@@ -422,7 +453,8 @@ static bool fill_batch(struct lk_courier *courier,
            job_batch->want_count;
 }
 
-/* False: nothing more is to be given now. */
+/* Hands the batch to the store's thread. False: there is nothing more to give
+ * now. */
 static bool give_batch(struct lk_courier *courier,
                        struct lk_courier_batch *batch, uint64_t *again_ms)
 {
@@ -434,6 +466,7 @@ static bool give_batch(struct lk_courier *courier,
         lk_lower_ms(again_ms, courier->renew_ms);
         return false;
     }
+    assert(!batch->in_store && !batch->done);
     set_prefetch(courier, batch);
     batch->in_store = true;
     batch->number = ++courier->batches_given;
@@ -466,15 +499,17 @@ enum {
     RETRY_FIRST_MS = 50,
     RETRY_MAX_MS = 5000,
     RETRY_STOPPING_MS = 200,
-    LATER_MS = 20, /* a row that another transaction has */
-    IDLE_MS = 2,   /* told of a job that is due, but not given it */
+    LATER_MS = 20, /* until a row is tried again that another transaction has */
+    IDLE_MS = 2,   /* a job was due, but was not leased to us */
 };
 
+/* `ms` and `wait_ms` added, UINT64_MAX at most. */
 static uint64_t ms_later(uint64_t ms, uint64_t wait_ms)
 {
     return wait_ms > UINT64_MAX - ms ? UINT64_MAX : ms + wait_ms;
 }
 
+/* Another transaction has its row: it is tried again after LATER_MS. */
 static void postpone_delivery(struct lk_courier *courier,
                               struct lk_delivery *delivery)
 {
@@ -484,7 +519,8 @@ static void postpone_delivery(struct lk_courier *courier,
     lk_deliveries_add(&courier->later, delivery);
 }
 
-/* ---- a step that failed -------------------------------------------------- */
+/* ---- a batch that failed --------------------------------------------------
+ */
 
 static void log_batch_failure(const struct lk_courier *courier,
                               const struct lk_job_batch *job_batch)
@@ -513,7 +549,7 @@ static void set_batch_retry(struct lk_courier *courier,
                       lk_chance_next(&courier->chance) % wait_ms;
 }
 
-/* It was given alone, and can never be stored. */
+/* The end was given alone and was refused: it can never be stored. */
 static void drop_refused_end(struct lk_courier *courier,
                              struct lk_delivery *delivery)
 {
@@ -527,7 +563,8 @@ static void drop_refused_end(struct lk_courier *courier,
     lk_delivery_free(courier, delivery);
 }
 
-/* What the store never takes, whoever asks: one of them must be the reason. */
+/* The store will never take this batch: one of its ends must be the reason.
+ * They are given again in halves; one that was alone is dropped. */
 static void split_refused_ends(struct lk_courier *courier,
                                struct lk_courier_batch *batch)
 {
@@ -545,8 +582,8 @@ static void split_refused_ends(struct lk_courier *courier,
 }
 
 /*
- * Nothing of it is confirmed: all of it is given again, by whichever step is
- * free. What failed goes behind the rest.
+ * Nothing of it is confirmed: its ends and marks go behind those that wait, and
+ * are given again with whichever batch is free.
  */
 static void take_back_batch(struct lk_courier *courier,
                             struct lk_courier_batch *batch)
@@ -575,7 +612,8 @@ static void take_back_batch(struct lk_courier *courier,
     log_batch_failure(courier, job_batch);
 }
 
-/* One that was given before the last failure proves nothing. */
+/* A batch that was given before the last failure proves nothing about the store
+ * now. */
 static void note_batch_success(struct lk_courier *courier,
                                struct lk_courier_batch *batch)
 {
@@ -592,8 +630,9 @@ static void note_batch_success(struct lk_courier *courier,
     courier->unsure = false;
 }
 
-/* ---- ends and marks ------------------------------------------------------ */
+/* ---- results: ends and marks --------------------------------------------- */
 
+/* Each end is stored, or was stale: the delivery is freed. */
 static void take_stored_ends(struct lk_courier *courier,
                              struct lk_courier_batch *batch)
 {
@@ -615,8 +654,8 @@ static void take_stored_ends(struct lk_courier *courier,
     }
 }
 
-/* Somebody else has the job. What has not left does not leave; of what has, the
- * end will be stale. */
+/* Another courier has the job. A call that has not left does not leave; of one
+ * that has left, the end will be stale. */
 static void lose_lease(struct lk_courier *courier, struct lk_delivery *delivery)
 {
     struct lk_live_target *live = delivery->live;
@@ -634,17 +673,19 @@ static void lose_lease(struct lk_courier *courier, struct lk_delivery *delivery)
     lk_delivery_free(courier, delivery);
 }
 
+/* The call may leave now, if its time has not passed. */
 static void take_confirmed_mark(struct lk_courier *courier,
                                 struct lk_courier_batch *batch,
                                 struct lk_delivery *delivery)
 {
+    assert(delivery->state == LK_DELIVERY_MARKING);
     delivery->batch = NULL;
     delivery->lease_from_ms = lk_courier_batch_lease_from_ms(batch);
     delivery->marked = true;
     lk_calls_marked(courier, delivery);
 }
 
-/* What another transaction has is simply due again. */
+/* `again`: another transaction has the row, and the renewal is due again. */
 static void take_renewed_lease(struct lk_courier *courier,
                                struct lk_courier_batch *batch,
                                struct lk_delivery *delivery, bool again)
@@ -678,9 +719,9 @@ static void take_batch_marks(struct lk_courier *courier,
     }
 }
 
-/* ---- leases -------------------------------------------------------------- */
+/* ---- results: leases ----------------------------------------------------- */
 
-/* want_count: none of them. */
+/* The index of the want that the job was leased for; want_count: none. */
 static size_t find_want(const struct lk_courier_batch *batch,
                         const struct lk_job *job)
 {
@@ -693,24 +734,29 @@ static size_t find_want(const struct lk_courier_batch *batch,
     return i;
 }
 
-/* The circuit may have opened since the lease was asked for; and whether the
- * key is honoured may have changed: what counts is what the store was told. */
+/* The job becomes a READY delivery, or is returned at once: the circuit may
+ * have opened since the lease was asked for. Whether the target honours keys
+ * may have changed too: what counts is what the want said to the store. */
 static void take_leased_job(struct lk_courier *courier,
                             const struct lk_courier_batch *batch, size_t want,
                             struct lk_job *job)
 {
     struct lk_live_target *live = batch->want_targets[want];
-    struct lk_delivery *delivery = lk_delivery_make(courier, batch, live, job);
 
+    assert(job->id && job->attempts > job->forgiven);
+    struct lk_delivery *delivery = lk_delivery_make(courier, batch, live, job);
     live->leased++;
     if (!delivery) {
-        return; /* out of memory: the lease runs out */
+        return; /* out of memory */
     }
     delivery->marked = batch->wants[want].honours;
     enum lk_circuit_state circuit =
         lk_circuit_state_at(&live->circuit, courier->now_ms);
     if (courier->stopping || !live->configured) {
-        lk_delivery_return(courier, delivery, 0, "the courier stops");
+        lk_delivery_return(courier, delivery, 0,
+                           courier->stopping
+                               ? "the courier is shutting down"
+                               : "the target is not configured any more");
     } else if (circuit == LK_CIRCUIT_OPEN ||
                (circuit == LK_CIRCUIT_HALF_OPEN && live->trials)) {
         lk_delivery_return(courier, delivery, live->target->circuit_open_ms,
@@ -722,8 +768,8 @@ static void take_leased_job(struct lk_courier *courier,
     }
 }
 
-/* When each target is to be asked again: at once where as much was leased as
- * there was room for. What has come up since may be earlier. */
+/* When each target is asked again: at once where as much was leased as there
+ * was room for. A time that was set since may be earlier. */
 static void set_next_ask_times(struct lk_courier *courier,
                                const struct lk_courier_batch *batch)
 {
@@ -761,7 +807,8 @@ static void take_leased_jobs(struct lk_courier *courier,
     set_next_ask_times(courier, batch);
     if (job_batch->lapsed) {
         lk_log(LK_LOG_ERROR, "jobs-uncertain",
-               "count=%llu reason=\"the courier was lost after it had called\"",
+               "count=%llu reason=\"the courier was lost after it had sent the "
+               "call\"",
                (unsigned long long)job_batch->lapsed);
     }
 }
@@ -769,6 +816,7 @@ static void take_leased_jobs(struct lk_courier *courier,
 void lk_courier_batch_done(struct lk_courier *courier,
                            struct lk_courier_batch *batch)
 {
+    assert(batch->in_store);
     batch->in_store = false;
     courier->moved_ms = courier->now_ms;
     for (size_t i = 0; i < batch->job_batch.want_count; i++) {

@@ -13,9 +13,9 @@
 enum { POLL_EVENTS = 256, POLL_SLEEP_MAX_MS = 60000 };
 
 /*
- * A connection that is kept is used by call after call, and curl wants its
- * socket watched and then not, each time. It stays in the epoll meanwhile: only
- * when it moves though nobody waits for it, it is taken out.
+ * A connection is used by call after call, and each time curl asks to watch its
+ * socket and then not to. It stays in the epoll in between: it is taken out
+ * only if it becomes ready while curl does not want it.
  */
 struct lk_poll_socket {
     bool ours;         /* closed by close_socket alone */
@@ -30,7 +30,7 @@ static struct lk_poll_socket *find_socket(const struct lk_poll *poll, int fd)
     return known ? &poll->sockets[fd] : NULL;
 }
 
-/* Without memory it is one of those that we know nothing of. */
+/* Out of memory: the socket is handled like one that curl has opened itself. */
 static void note_socket(struct lk_poll *poll, int fd)
 {
     size_t cap = poll->socket_cap ? poll->socket_cap : 64;
@@ -66,7 +66,7 @@ static curl_socket_t open_socket(void *context, curlsocktype purpose,
     return fd;
 }
 
-/* That takes it out of the epoll as well. */
+/* close() takes it out of the epoll as well. */
 static int close_socket(void *context, curl_socket_t fd)
 {
     struct lk_poll_socket *found = find_socket(context, fd);
@@ -88,8 +88,8 @@ enum lk_status lk_poll_attach(struct lk_poll *poll, CURL *easy)
                : LK_OK;
 }
 
-/* Should there be no memory for it, its call runs into its time-out; to tell
- * curl would end all of them. */
+/* If there is no memory for it, its call ends by its timeout: an error returned
+ * to curl would end all calls. */
 static void add_to_epoll(struct lk_poll *poll, int fd, uint32_t events,
                          bool known)
 {
@@ -113,7 +113,7 @@ static void set_wanted_events(struct lk_poll *poll, int fd, uint32_t events)
     }
 }
 
-/* curl tells which sockets it waits for, and for what. */
+/* curl says which sockets it waits for, and for what. */
 static int note_curl_socket(CURL *easy, curl_socket_t fd, int what,
                             void *context, void *known)
 {
@@ -189,7 +189,7 @@ static void handle_poll_event(struct lk_poll *poll,
     int what = 0;
 
     if (event->data.fd == poll->bell) {
-        /* Its count does not matter: whoever rang has left a note. */
+        /* Its count does not matter: the inbox says what is to do. */
         (void)!read(poll->bell, &rings, sizeof(rings));
         return;
     }
@@ -209,7 +209,7 @@ void lk_poll_timers(struct lk_poll *poll)
     int running;
 
     if (poll->timer_ms <= lk_courier_clock_ms()) {
-        poll->timer_ms = UINT64_MAX; /* unless it says otherwise */
+        poll->timer_ms = UINT64_MAX; /* unless curl sets it again */
         curl_multi_socket_action(poll->multi, CURL_SOCKET_TIMEOUT, 0, &running);
     }
 }

@@ -1,5 +1,27 @@
-/* delivery.c - a leased job in the courier's hands: queued, marked, called,
- * ended. */
+/*
+ * delivery.c - a delivery: one leased job in the courier's hands, from its
+ * lease to the end that the store takes.
+ *
+ *   state     what holds                          goes on by
+ *   (none)    the store has leased the job        lk_delivery_make: READY
+ *   READY     nothing has left. In live->ready;   lk_calls_start: MARKING where
+ *             a batch may be renewing its lease.  the store must know first or
+ *             May be returned at any time.        the lease is too old; else
+ *                                                 RUNNING. Or ENDED: returned,
+ *                                                 too old, in doubt
+ *   MARKING   nothing has left. Counted in        lk_calls_marked: RUNNING.
+ *             live->busy. In courier->marking,    A stale mark: freed. Shutting
+ *             courier->later or a batch.          down: ENDED, returned
+ *   RUNNING   curl has it: from here on it may    finish_call: ENDED.
+ *             have reached the target. Counted    abandon_call: ENDED
+ *             in live->busy, courier->running.
+ *   ENDED     the result is known here and must   stored or stale: freed.
+ *             be stored. In courier->ended,       Refused alone: freed, its
+ *             courier->later or a batch.          lease runs out
+ *
+ * Only the courier's thread touches a delivery. lk_delivery_free ends it, never
+ * while it is in a batch; its memory goes to courier->spare.
+ */
 #include "courier/courier.h"
 #include "courier/webhook_sign.h"
 #include "daemon/log.h"
@@ -11,8 +33,10 @@
 
 enum {
     SPARE_DELIVERIES_MAX = 1024,
-    DELIVERY_BUF_CAP = 4 << 10, /* a buffer that is larger is not kept */
+    DELIVERY_BUF_CAP = 4 << 10, /* a larger buffer is not used again */
 };
+
+/* ---- queues -------------------------------------------------------------- */
 
 void lk_deliveries_add(struct lk_deliveries *queue,
                        struct lk_delivery *delivery)
@@ -53,6 +77,8 @@ bool lk_deliveries_remove(struct lk_deliveries *queue,
     return false;
 }
 
+/* ---- life ---------------------------------------------------------------- */
+
 static void link_delivery(struct lk_courier *courier,
                           struct lk_delivery *delivery)
 {
@@ -90,6 +116,7 @@ struct lk_delivery *lk_delivery_make(struct lk_courier *courier,
 {
     struct lk_delivery *delivery = courier->spare;
 
+    assert(live->target);
     if (delivery) {
         courier->spare = delivery->next;
         courier->spare_count--;
@@ -134,7 +161,7 @@ static void end_trial(struct lk_delivery *delivery)
 
 void lk_delivery_free(struct lk_courier *courier, struct lk_delivery *delivery)
 {
-    assert(!delivery->batch);
+    assert(!delivery->batch && !delivery->exchange);
     end_trial(delivery);
     unlink_delivery(courier, delivery);
     lk_job_free(&delivery->job);
@@ -166,6 +193,7 @@ void lk_delivery_free_spare(struct lk_courier *courier)
     courier->spare_count = 0;
 }
 
+/* It is in no batch: its end waits for the next one. */
 static void queue_delivery_end(struct lk_courier *courier,
                                struct lk_delivery *delivery)
 {
@@ -185,8 +213,11 @@ void lk_delivery_end(struct lk_courier *courier, struct lk_delivery *delivery)
     }
 }
 
-void lk_delivery_mark(struct lk_courier *courier, struct lk_delivery *delivery)
+/* It has its place among the target's calls, and waits for a mark. */
+static void start_marking(struct lk_courier *courier,
+                          struct lk_delivery *delivery)
 {
+    assert(delivery->live->busy > 0);
     delivery->state = LK_DELIVERY_MARKING;
     if (!delivery->batch) {
         lk_deliveries_add(&courier->marking, delivery);
@@ -200,10 +231,11 @@ void lk_delivery_leave_batch(struct lk_courier *courier,
     if (delivery->state == LK_DELIVERY_ENDED) {
         queue_delivery_end(courier, delivery);
     } else if (delivery->state == LK_DELIVERY_MARKING && courier->stopping) {
-        /* Nothing leaves any more: the store is told so, whether it has the
-         * mark or not. */
+        /* Nothing leaves any more. The return also takes a mark back that the
+         * store may have. */
         delivery->live->busy--;
-        lk_delivery_return(courier, delivery, 0, "the courier stops");
+        lk_delivery_return(courier, delivery, 0,
+                           "the courier is shutting down");
     } else if (delivery->state == LK_DELIVERY_MARKING) {
         lk_deliveries_add(&courier->marking, delivery);
     }
@@ -224,6 +256,7 @@ void lk_delivery_return(struct lk_courier *courier,
 
 /* ---- the log ------------------------------------------------------------- */
 
+/* How an end is named in the log. */
 struct report_words {
     enum lk_log_level level;
     const char *event;
@@ -289,9 +322,10 @@ static void log_delivery_end(const struct lk_courier *courier,
 
 /* ---- calls --------------------------------------------------------------- */
 
-/* For lack of memory, or for a handle that curl does not take. */
+/* How long a job waits after it could not be called for lack of memory. */
 enum { NO_ROOM_MS = 1000 };
 
+/* Attempts that count against the target's limit, this one included. */
 static unsigned failures_of(const struct lk_delivery *delivery)
 {
     return delivery->job.attempts - delivery->job.forgiven;
@@ -302,15 +336,16 @@ static bool honours_key(const struct lk_delivery *delivery)
     return delivery->live->target->honours && !delivery->live->gateway;
 }
 
-/* The gateway marks a request itself, before the app hears of it. What was
- * leased where the key is honoured is as good as marked. */
+/* Must the store know of the call before it leaves? The gateway marks a request
+ * itself before it sends it to the app. A job that was leased while the target
+ * honoured the key counts as marked. */
 static bool needs_mark(const struct lk_delivery *delivery)
 {
     return !delivery->live->gateway && !delivery->marked;
 }
 
-/* What the store's clock says, or a little more: the lease was asked for
- * before the store looked at it. Ours goes on while the process is stopped. */
+/* The store's clock, or a little later: the store read its clock after we read
+ * ours. Ours also runs while the process is stopped. */
 static uint64_t store_now_ms(const struct lk_delivery *delivery)
 {
     return delivery->job.now_ms + (lk_courier_clock_ms() - delivery->leased_ms);
@@ -325,7 +360,7 @@ static uint64_t age_ms(const struct lk_delivery *delivery)
     return now_ms > from_ms ? now_ms - from_ms : 0;
 }
 
-/* Without a call. */
+/* Ends it with that result, though this attempt was not called. */
 static void end_without_call(struct lk_courier *courier,
                              struct lk_delivery *delivery, enum lk_end end,
                              const char *reason)
@@ -340,6 +375,8 @@ static void end_without_call(struct lk_courier *courier,
     lk_delivery_end(courier, delivery);
 }
 
+/* It can never be called: dead. An asynchronous request is completed with a
+ * problem document. */
 static void refuse_delivery(struct lk_courier *courier,
                             struct lk_delivery *delivery, const char *reason)
 {
@@ -351,8 +388,8 @@ static void refuse_delivery(struct lk_courier *courier,
     end_without_call(courier, delivery, LK_END_DEAD, reason);
 }
 
-/* An earlier call may have happened, and the target does not honour the key, or
- * not any more: another one could be a second. */
+/* An earlier call may have taken effect, and the target does not honour the
+ * key, or no longer: another call could repeat it. True: it was ended. */
 static bool end_if_in_doubt(struct lk_courier *courier,
                             struct lk_delivery *delivery)
 {
@@ -361,12 +398,13 @@ static bool end_if_in_doubt(struct lk_courier *courier,
     }
     end_without_call(
         courier, delivery, LK_END_UNCERTAIN,
-        "an earlier answer was lost, and the target does not honour "
+        "an earlier response was lost, and the target does not honour "
         "keys now");
     return true;
 }
 
-/* The service may take a call for a new one that it has had before. */
+/* The service may no longer know the key, and would take the call for a new
+ * one. True: it was ended. */
 static bool end_if_key_forgotten(struct lk_courier *courier,
                                  struct lk_delivery *delivery)
 {
@@ -380,7 +418,7 @@ static bool end_if_key_forgotten(struct lk_courier *courier,
     }
     end_without_call(
         courier, delivery, LK_END_UNCERTAIN,
-        "it was sent, and the service may have forgotten its key since "
+        "it was sent, and the service may have forgotten the key since "
         "(key_life)");
     return true;
 }
@@ -396,7 +434,7 @@ static bool end_if_too_old(struct lk_courier *courier,
     if (delivery->job.doubt) {
         end_without_call(
             courier, delivery, LK_END_UNCERTAIN,
-            "too old to be called (max_age), and an earlier answer was "
+            "too old to be called (max_age), and an earlier response was "
             "lost");
     } else {
         refuse_delivery(courier, delivery, "too old to be called (max_age)");
@@ -405,8 +443,8 @@ static bool end_if_too_old(struct lk_courier *courier,
 }
 
 /*
- * It has waited, in the store or here, for whatever reason and for any time. If
- * it must not be called any more it is ended, and gone.
+ * It may have waited for any time, in the store or here. True: it must not be
+ * called any more. It is then ended, and may be freed.
  */
 static bool end_if_over(struct lk_courier *courier,
                         struct lk_delivery *delivery)
@@ -416,7 +454,7 @@ static bool end_if_over(struct lk_courier *courier,
            end_if_too_old(courier, delivery);
 }
 
-/* ---- on the way ---------------------------------------------------------- */
+/* ---- starting a call ----------------------------------------------------- */
 
 static enum lk_status add_call_headers(struct lk_courier *courier,
                                        const struct lk_delivery *delivery)
@@ -449,8 +487,9 @@ static enum lk_status add_call_headers(struct lk_courier *courier,
     return status;
 }
 
-/* A call that must not happen under a lost lease has to reach its target
- * before the lease ends: connecting may not take longer. */
+/* Hands the call to the exchange. Where the key is not honoured, the call must
+ * reach its target before the lease ends: connecting may not take longer than
+ * `left_ms`, what is left of the lease. */
 static enum lk_status begin_exchange(struct lk_courier *courier,
                                      struct lk_delivery *delivery,
                                      uint64_t left_ms)
@@ -474,8 +513,10 @@ static enum lk_status begin_exchange(struct lk_courier *courier,
     return status ? status : lk_exchange_begin(delivery->exchange, &request);
 }
 
+/* Gives back its place among the target's calls, and its handle. */
 static void leave_call_place(struct lk_delivery *delivery)
 {
+    assert(delivery->live->busy > 0);
     if (delivery->exchange) {
         delivery->exchange->owner = NULL;
         lk_live_target_put_exchange(delivery->live, delivery->exchange);
@@ -484,12 +525,19 @@ static void leave_call_place(struct lk_delivery *delivery)
     delivery->live->busy--;
 }
 
-/* It has its place and its mark, if it needs one. */
+/*
+ * The call leaves here. It has its place among the target's calls, a lease that
+ * is valid for `left_ms`, and its mark if it needs one. If the call cannot even
+ * begin, the delivery is ended and may be freed.
+ */
 static void start_call(struct lk_courier *courier, struct lk_delivery *delivery,
                        uint64_t left_ms)
 {
     enum lk_status status = LK_NOMEM;
 
+    assert(left_ms > 0 && left_ms <= courier->settings->lease_ms);
+    assert(!needs_mark(delivery) && !delivery->lost && !courier->stopping);
+    assert(honours_key(delivery) || !delivery->job.doubt);
     delivery->honours = honours_key(delivery);
     delivery->exchange = lk_live_target_take_exchange(delivery->live);
     if (delivery->exchange) {
@@ -514,7 +562,7 @@ static void start_call(struct lk_courier *courier, struct lk_delivery *delivery,
     } else if (status == LK_INVALID) {
         refuse_delivery(courier, delivery,
                         delivery->live->gateway
-                            ? "its name does not fit into a header"
+                            ? "the operation's name does not fit into a header"
                             : "the target's signing secret cannot be read");
     } else {
         lk_delivery_return(courier, delivery, NO_ROOM_MS, "out of memory");
@@ -522,21 +570,21 @@ static void start_call(struct lk_courier *courier, struct lk_delivery *delivery,
     leave_call_place(delivery);
 }
 
-/* The clock is looked at anew, last of all: the process may have been stopped
- * since the lease, or since the mark. */
+/* It has its place. The clock is read last of all: the process may have been
+ * stopped since the lease was given, or since the mark. */
 static void mark_or_call(struct lk_courier *courier,
                          struct lk_delivery *delivery)
 {
     uint64_t lease_ms = courier->settings->lease_ms;
 
     if (needs_mark(delivery)) {
-        lk_delivery_mark(courier, delivery);
+        start_marking(courier, delivery);
         return;
     }
     lk_fault_point("courier_before_call");
     uint64_t passed_ms = lk_courier_clock_ms() - delivery->lease_from_ms;
     if (passed_ms >= lease_ms - lease_ms / 3) {
-        lk_delivery_mark(courier, delivery);
+        start_marking(courier, delivery);
         return;
     }
     if (end_if_over(courier, delivery)) {
@@ -552,7 +600,7 @@ void lk_calls_marked(struct lk_courier *courier, struct lk_delivery *delivery)
         delivery->live->busy--;
         lk_delivery_return(courier, delivery, 0,
                            courier->stopping
-                               ? "the courier stops"
+                               ? "the courier is shutting down"
                                : "the target is not configured any more");
         return;
     }
@@ -570,11 +618,11 @@ static size_t start_target_calls(struct lk_courier *courier,
         if (end_if_over(courier, delivery)) {
             continue;
         }
-        /* A job that has taken its couriers with it, again and again, has
-         * never come to an end. */
+        /* Its couriers were lost again and again before they could store an
+         * end, perhaps because of this job. */
         if (failures_of(delivery) > live->target->attempts) {
             refuse_delivery(courier, delivery,
-                            "given up: its attempts were lost");
+                            "given up: its attempts ended without a result");
             continue;
         }
         lk_live_target_spend(live);
@@ -598,8 +646,9 @@ size_t lk_calls_start(struct lk_courier *courier, uint64_t *again_ms)
     return count;
 }
 
-/* ---- back ---------------------------------------------------------------- */
+/* ---- ending a call ------------------------------------------------------- */
 
+/* Copies what is stored of the response, cut to settings->response_bytes. */
 static void keep_response(const struct lk_courier *courier,
                           struct lk_delivery *delivery)
 {
@@ -611,7 +660,7 @@ static void keep_response(const struct lk_courier *courier,
         delivery->live->gateway ? lk_request_left(response) : response->sent;
     delivery->headers.len = delivery->body.len = delivery->provider_id.len = 0;
     if (delivery->live->gateway) {
-        return; /* the operation has it */
+        return; /* the gateway has completed the operation with it */
     }
     if (len > courier->settings->response_bytes) {
         len = (size_t)courier->settings->response_bytes;
@@ -628,6 +677,7 @@ static void keep_response(const struct lk_courier *courier,
     }
 }
 
+/* Sets the result and, if the job is due again, when. */
 static void judge_response(struct lk_courier *courier,
                            struct lk_delivery *delivery)
 {
@@ -654,9 +704,9 @@ static void judge_response(struct lk_courier *courier,
     }
 }
 
-/* The app takes longer than we wait, and the gateway that holds the operation's
- * lock is with it. Whoever leaves it alone finds out what comes of it: the
- * lease lasts as long as that lock. */
+/* The app takes longer than we wait, and the gateway, which holds the
+ * operation's lock, still waits for it. Then nothing is stored here: the lease
+ * lasts as long as that lock, and the gateway stores the outcome. */
 static bool gateway_goes_on(const struct lk_delivery *delivery)
 {
     const struct lk_http_response *response = &delivery->exchange->response;
@@ -665,16 +715,19 @@ static bool gateway_goes_on(const struct lk_delivery *delivery)
            !response->status;
 }
 
+/* curl is done with the call: it is now ENDED, and may be freed. */
 static void finish_call(struct lk_courier *courier,
                         struct lk_delivery *delivery)
 {
+    assert(delivery->state == LK_DELIVERY_RUNNING && courier->running > 0);
     judge_response(courier, delivery);
     keep_response(courier, delivery);
     delivery->unstored = gateway_goes_on(delivery);
     if (delivery->unstored) {
         delivery->result.end = LK_END_RETRY;
-        lk_result_reason(&delivery->result, "no answer within gateway_timeout, "
-                                            "the gateway goes on");
+        lk_result_reason(&delivery->result,
+                         "no response within gateway_timeout, "
+                         "the gateway goes on with the request");
     }
     leave_call_place(delivery);
     delivery->live->ended++;
@@ -712,17 +765,18 @@ size_t lk_calls_run(struct lk_courier *courier)
     return count;
 }
 
-/* ---- given up, at the end ------------------------------------------------ */
+/* ---- giving up, while shutting down -------------------------------------- */
 
 /*
- * What has left cannot be called back. The gateway goes on without us: it holds
- * the operation's lock and will complete it, so its lease is simply left.
+ * A call that has left cannot be taken back. The gateway goes on without us: it
+ * holds the operation's lock and will complete the operation, so its lease is
+ * left to run out.
  */
 static void abandon_call(struct lk_courier *courier,
                          struct lk_delivery *delivery)
 {
     static const char reason[] =
-        "the courier was stopped before an answer came";
+        "the courier was stopped before a response came";
     struct lk_exchange *exchange = delivery->exchange;
 
     curl_multi_remove_handle(courier->poll.multi, exchange->easy);
@@ -731,7 +785,8 @@ static void abandon_call(struct lk_courier *courier,
     courier->running--;
     leave_call_place(delivery);
     if (!sent) {
-        lk_delivery_return(courier, delivery, 0, "the courier stops");
+        lk_delivery_return(courier, delivery, 0,
+                           "the courier is shutting down");
     } else if (delivery->live->gateway) {
         delivery->unstored = true;
         lk_delivery_end(courier, delivery);

@@ -1,13 +1,13 @@
 /*
- * gateway_request.c - the requests of asynchronous operations: delivered
- * through the gateway's internal socket, which completes the operation itself
- * and tells us what became of it.
+ * gateway_request.c - requests of asynchronous operations. They are delivered
+ * through the gateway's internal socket; the gateway completes the operation
+ * itself and reports the outcome in headers of its response.
  */
 #include "courier/courier.h"
 
 #include <inttypes.h>
 
-/* Names from elsewhere (SQL) may hold what would begin another header. */
+/* Names that an app wrote in SQL may hold what would begin another header. */
 static bool fits_header(struct lk_slice value)
 {
     for (size_t i = 0; i < value.len; i++) {
@@ -58,7 +58,7 @@ enum lk_status lk_request_headers(const struct lk_store *store,
     return status;
 }
 
-/* Nobody knows: only what may run again is tried again. */
+/* The outcome is unknown: only a request that may run again is retried. */
 static void end_in_doubt(bool repeatable, struct lk_result *result)
 {
     result->end = repeatable ? LK_END_RETRY : LK_END_UNCERTAIN;
@@ -73,7 +73,7 @@ bool lk_request_left(const struct lk_http_response *response)
                                  LK_SLICE("no"));
 }
 
-/* The gateway that can be reached is healthy, however the app does. */
+/* A gateway that can be reached is healthy, whatever its app does. */
 void lk_request_result(bool repeatable, const struct lk_http_response *response,
                        struct lk_result *result)
 {
@@ -102,7 +102,7 @@ void lk_request_result(bool repeatable, const struct lk_http_response *response,
                          response->status);
     } else {
         end_in_doubt(repeatable, result);
-        lk_result_reason(result, "sent, no answer: %s", response->error);
+        lk_result_reason(result, "sent, no response: %s", response->error);
     }
 }
 

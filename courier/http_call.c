@@ -1,5 +1,5 @@
-/* http_call.c - one HTTP call to a target: its handle, its headers, its
- * response. */
+/* http_call.c - one HTTP call to a target: curl's options, the request's
+ * headers, and the response. */
 #include "courier/http_call.h"
 #include "lib/http_syntax.h"
 
@@ -10,8 +10,8 @@
 
 enum {
     RESPONSE_HEADERS_MAX = 64
-                           << 10, /* of an answer; what is beyond is left out */
-    HTTP_BUF_CAP = 16 << 10,      /* a buffer that is larger is not kept */
+                           << 10, /* of a response; lines beyond are left out */
+    HTTP_BUF_CAP = 16 << 10,      /* a larger buffer is not used again */
 };
 
 enum lk_status lk_http_init(void)
@@ -23,7 +23,7 @@ enum lk_status lk_http_init(void)
 #define SET(option, value)                                                     \
     (code = code ? code : curl_easy_setopt(e, option, value))
 
-/* ---- what comes back ----------------------------------------------------- */
+/* ---- the response ----------------------------------------------------- */
 
 void lk_http_response_free(struct lk_http_response *response)
 {
@@ -32,7 +32,7 @@ void lk_http_response_free(struct lk_http_response *response)
     *response = (struct lk_http_response){0};
 }
 
-/* Fewer bytes than were given stop the transfer. */
+/* curl stops the transfer if fewer bytes are taken than it gave. */
 static size_t take_body(char *data, size_t one, size_t len, void *context)
 {
     struct lk_exchange *exchange = context;
@@ -48,8 +48,8 @@ static size_t take_body(char *data, size_t one, size_t len, void *context)
     return fits == len ? len : 0;
 }
 
-/* Each answer begins with its status line; that of an interim one (1xx) is
- * followed by the next. */
+/* Each response begins with its status line; an interim one (1xx) is followed
+ * by another, and only the last one is kept. */
 static size_t take_header(char *data, size_t one, size_t len, void *context)
 {
     struct lk_exchange *exchange = context;
@@ -67,7 +67,7 @@ static size_t take_header(char *data, size_t one, size_t len, void *context)
     }
     if (len < 3 || data[len - 1] != '\n' || !memchr(data, ':', len) ||
         headers->len + len + 1 > RESPONSE_HEADERS_MAX) {
-        return len; /* no header, or more than is wanted */
+        return len; /* not a header, or too many */
     }
     size_t text = len - (data[len - 2] == '\r' ? 2 : 1);
     if (latchkey_buf_add(headers, data, text) ||
@@ -79,8 +79,8 @@ static size_t take_header(char *data, size_t one, size_t len, void *context)
 
 /*
  * curl is about to send the request. If a connection that was used before has
- * died meanwhile, curl does so a second time, by itself. That would be a call
- * that is on no record and in no number of attempts: the caller decides.
+ * died, curl would send the request a second time by itself. That call would
+ * not be counted as an attempt, so it is stopped: the caller decides.
  */
 static int note_sending(void *context, char *there, char *here, int port,
                         int local_port)
@@ -118,7 +118,7 @@ static bool has_header_of(struct lk_slice block, struct lk_slice line)
     return false;
 }
 
-/* curl reads "Name:" as the wish to leave a header out, "Name;" as one without
+/* curl reads "Name:" as a header to leave out, and "Name;" as a header without
  * a value. */
 static enum lk_status add_line(struct lk_buf *lines, struct lk_slice line)
 {
@@ -140,8 +140,8 @@ static enum lk_status add_line(struct lk_buf *lines, struct lk_slice line)
     return status ? status : latchkey_buf_add(lines, "", 1);
 }
 
-/* curl frames the message. Jobs are refused with these; a request may be from
- * elsewhere. */
+/* curl frames the message. Jobs with these headers are refused when they are
+ * queued; a client's request may have them. */
 static bool is_framing(struct lk_slice line)
 {
     static const char names[] = "content-length:\ntransfer-encoding:\n"
@@ -166,7 +166,7 @@ static enum lk_status add_lines(struct lk_buf *lines, struct lk_slice block,
     return status;
 }
 
-/* What curl would add by itself, and nobody asked for. */
+/* Leaves out what curl would add by itself. */
 static enum lk_status add_absent(struct lk_exchange *exchange,
                                  const struct lk_http_request *request,
                                  struct lk_slice own)
@@ -194,7 +194,7 @@ static enum lk_status add_absent(struct lk_exchange *exchange,
     return status;
 }
 
-/* The nodes stand in one array: curl only reads them. */
+/* The nodes are in one array: curl only reads them. */
 static enum lk_status link_lines(struct lk_exchange *exchange)
 {
     char *at = exchange->lines.data;
@@ -285,7 +285,7 @@ static CURLcode set_tls_options(CURL *e, const struct lk_target *target)
     return code;
 }
 
-/* Nothing of the world outside may lead a call elsewhere. */
+/* Nothing in the environment may send a call elsewhere. */
 static CURLcode set_isolation_options(CURL *e)
 {
     CURLcode code = CURLE_OK;
@@ -306,9 +306,10 @@ static CURLcode set_isolation_options(CURL *e)
 }
 
 /*
- * On a connection that was used before, curl may find out that it is dead only
- * after it has sent the request: nobody knows then whether it has happened.
- * Where the key is not honoured, each call has a connection of its own.
+ * On a connection that was used before, curl may find out only after it has
+ * sent the request that the connection is dead: no one knows then whether the
+ * call took effect. Where the key is not honoured, each call has a new
+ * connection.
  */
 static CURLcode set_connection_options(CURL *e, const struct lk_target *target)
 {
@@ -349,9 +350,10 @@ static CURLcode set_target_options(struct lk_exchange *exchange,
     return code;
 }
 
-/* ---- a call -------------------------------------------------------------- */
+/* ---- the request --------------------------------------------------------- */
 
-/* The path of a request is the client's; it can only lead to the gateway. */
+/* The path of an asynchronous request is the client's; it can only lead to the
+ * gateway. */
 static const char *gateway_path_fault(struct lk_slice path)
 {
     if (!path.len || path.data[0] != '/') {
@@ -393,7 +395,7 @@ static enum lk_status check_request(struct lk_exchange *exchange,
     return fault ? refuse_request(exchange, "headers", fault) : LK_OK;
 }
 
-/* A buffer that had to be large once is not kept so. */
+/* A large buffer is not kept for the next call. */
 static void reset_http_buf(struct lk_buf *buf)
 {
     if (buf->cap > HTTP_BUF_CAP) {
@@ -531,18 +533,18 @@ void lk_exchange_end(struct lk_exchange *exchange, CURLcode code)
         response->status = (unsigned)status;
         response->sent = true;
     }
-    /* curl takes a connection that was closed within the headers for the end
-     * of them. */
+    /* curl takes a connection that was closed within the headers for the end of
+     * the headers. */
     response->whole =
         response->status && exchange->headers_done &&
         (code == CURLE_OK || (code == CURLE_WRITE_ERROR && response->cut));
     if (exchange->died) {
         snprintf(response->error, LK_HTTP_ERROR,
-                 "the connection was closed before an answer came");
+                 "the connection was closed before a response came");
     }
     if (!response->whole && !response->error[0]) {
         snprintf(response->error, LK_HTTP_ERROR, "%s",
-                 code ? curl_easy_strerror(code) : "no answer");
+                 code ? curl_easy_strerror(code) : "no response");
     } else if (response->whole) {
         response->error[0] = 0;
     }

@@ -1,6 +1,6 @@
 /*
- * http_call.h - one HTTP call to a target, by libcurl: how its handle is built,
- * what came back, and a call that blocks, for threads that may wait.
+ * http_call.h - one HTTP call to a target, by libcurl: the request, the
+ * response, and a call that blocks, for threads that may wait.
  *
  * The rules are the same for every call: no redirects, no proxies from the
  * environment, no cookies, certificates are always verified, and nothing but
@@ -28,26 +28,26 @@ struct lk_http_request {
     struct lk_slice path;    /* with the query; behind the target's URL */
     struct lk_slice headers; /* "Name: value\r\n" lines; where the target has
                                 a header of that name, the target's wins */
-    struct lk_slice extra;   /* likewise, of the caller's own making: these win
-                                over the target's, and are not looked at */
+    struct lk_slice extra;   /* lines of the caller's own making: these win over
+                                the target's, and are not checked */
     struct lk_slice body;
     uint64_t connect_timeout_ms; /* 0: the target's */
-    uint64_t timeout_ms;         /* likewise, for the whole call */
+    uint64_t timeout_ms;         /* for the whole call; 0: the target's */
     size_t response_max;         /* bytes of body; 0: LK_HTTP_RESPONSE_MAX */
     bool gateway; /* a request's own path and headers: sent as they are */
     const atomic_bool *cancel; /* lk_http_call; NULL: none. Once it is true the
                                   call is given up, LK_IO */
 };
 
-/* What became of it. Start it as {0}; free it with lk_http_response_free, which
+/* The outcome. Start it as {0}; free it with lk_http_response_free, which
  * leaves it ready for use again. */
 struct lk_http_response {
     unsigned status; /* 0: there was no status line */
     bool sent;       /* something of the request may have reached the target */
-    bool whole;      /* all of the answer is here, or `cut` */
+    bool whole;      /* all of the response is here, or `cut` */
     bool cut;        /* it was longer than answer_max: the body is its start */
-    bool late;       /* our own time was over */
-    struct lk_buf headers; /* lines of the final answer, "Name: value\r\n" */
+    bool late;       /* our own timeout ended it */
+    struct lk_buf headers; /* lines of the final response, "Name: value\r\n" */
     struct lk_buf body;
     char error[LK_HTTP_ERROR]; /* why it is not whole; text from outside may be
                                   in it: escape it for a log */
@@ -56,11 +56,11 @@ struct lk_http_response {
 void lk_http_response_free(struct lk_http_response *response);
 
 /*
- * Makes the call and waits for its end. LK_OK: the answer is `whole`. LK_IO: it
- * is not (timed out, reset, cancelled, no status at all), `error` says why and
- * `sent` whether the target may have got it. LK_INVALID: the path, the method
- * or a header is not allowed, nothing was done, `error` says which. LK_NOMEM.
- * `answer` was {0} or freed before. Any thread.
+ * Makes the call and waits for its end. LK_OK: the response is `whole`. LK_IO:
+ * it is not (timed out, reset, cancelled, no status at all), `error` says why
+ * and `sent` whether the target may have got it. LK_INVALID: the path, the
+ * method or a header is not allowed, nothing was done, `error` says which.
+ * LK_NOMEM. `response` was {0} or freed before. Any thread.
  */
 LK_MUST_CHECK enum lk_status lk_http_call(const struct lk_http_request *request,
                                           struct lk_http_response *response);
@@ -83,8 +83,8 @@ struct lk_exchange {
     const atomic_bool *cancel;
     void *owner;       /* the caller's */
     bool headers_done; /* the empty line behind them has come */
-    bool left;         /* curl has a connection, and begins to send. Once: a
-                          request is sent by nobody but the caller again */
+    bool left;         /* curl has a connection, and begins to send. Only once:
+                          a second time is the caller's decision */
     bool died;         /* curl was about to send it a second time */
     struct lk_http_response response;
 };
@@ -93,11 +93,11 @@ struct lk_exchange {
  * Sets all that a call needs; curl may then perform it, once. `request` is not
  * needed afterwards but for its body and `cancel`. If the target has changed
  * since the last call, `exchange->ready` is set to false first. Returns as
- * lk_http_call, and writes answer.error.
+ * lk_http_call, and writes response.error.
  */
 LK_MUST_CHECK enum lk_status lk_exchange_begin(
     struct lk_exchange *exchange, const struct lk_http_request *request);
-/* After curl is done with it: completes exchange->answer. */
+/* After curl is done with it: completes exchange->response. */
 void lk_exchange_end(struct lk_exchange *exchange, CURLcode code);
 void lk_exchange_free(struct lk_exchange *exchange);
 

@@ -1,4 +1,18 @@
-/* live_target.c - a target as the courier runs it. */
+/*
+ * live_target.c - a live target: a target as the courier runs it. What it has
+ * room for, its circuit and rate, its handles, and its settings.
+ *
+ *   phase         what holds                          goes on by
+ *   configured    its jobs are leased and called      a reload without it
+ *   not           nothing is leased; ready            a reload that names it
+ *   configured    deliveries are returned; running    again; or the end of
+ *                 calls go on to their end            the courier
+ *
+ * The courier's thread owns it. Other threads find it by name and read `shown`
+ * under the courier's mutex, and take from its rate under rate_mutex. It is
+ * never removed while the courier runs, so a pointer to it stays valid;
+ * lk_live_target_free is for the courier's end.
+ */
 #include "courier/courier.h"
 #include "daemon/log.h"
 
@@ -11,7 +25,7 @@ static size_t smaller_of(uint64_t a, size_t b)
     return a < b ? (size_t)a : b;
 }
 
-/* By the circuit alone. */
+/* How many calls the circuit allows beyond those in hand. */
 static size_t circuit_room(struct lk_live_target *live, uint64_t now_ms,
                            uint64_t *again_ms)
 {
@@ -27,12 +41,8 @@ static size_t circuit_room(struct lk_live_target *live, uint64_t now_ms,
     return 0;
 }
 
-/*
- * Some jobs are leased ahead, so that calls need not wait for the store: as
- * many as twice what ended between two leases. A slow target has none of these;
- * other couriers may want them.
- */
-/* The clock is read under the lock: it must not go back between two threads. */
+/* Returns how many calls may begin now, and sets how long until one may. The
+ * clock is read under the lock, so that it does not go back between threads. */
 static uint64_t read_rate(struct lk_live_target *live, uint64_t *wait_ms)
 {
     *wait_ms = 0;
@@ -47,6 +57,11 @@ static uint64_t read_rate(struct lk_live_target *live, uint64_t *wait_ms)
     return tokens;
 }
 
+/*
+ * Some jobs are leased ahead (prefetch), so that calls need not wait for the
+ * store: twice as many as calls ended between two leases. A slow target has
+ * none of these: another courier may be free to call them.
+ */
 size_t lk_live_target_room(const struct lk_courier *courier,
                            struct lk_live_target *live, uint64_t *again_ms)
 {
@@ -103,8 +118,7 @@ struct lk_live_target *lk_live_target_find(const struct lk_courier *courier,
     return found;
 }
 
-/* An outlet is never removed. One that the courier has not made yet has no
- * calls either. */
+/* A target that the courier has not adopted yet has no calls either. */
 uint64_t lk_courier_reserve_call(void *context, const struct lk_target *target)
 {
     struct lk_courier *courier = context;
@@ -125,7 +139,7 @@ uint64_t lk_courier_reserve_call(void *context, const struct lk_target *target)
     return wait_ms;
 }
 
-/* ---- how it does --------------------------------------------------------- */
+/* ---- circuit and counts -------------------------------------------------- */
 
 static void log_circuit(const struct lk_live_target *live, const char *reason)
 {
@@ -144,8 +158,8 @@ static void log_circuit(const struct lk_live_target *live, const char *reason)
            lk_log_quote(latchkey_slice(reason), why, sizeof(why)));
 }
 
-/* What was leased and has not left is given back: somebody else may do better,
- * and nothing is counted against it. */
+/* Returns what was leased and has not left: another courier may reach the
+ * target, and the attempt does not count. */
 static void return_ready_deliveries(struct lk_courier *courier,
                                     struct lk_live_target *live)
 {
@@ -192,7 +206,7 @@ void lk_live_target_note_end(struct lk_courier *courier,
                              courier->now_ms)) {
         return;
     }
-    lk_courier_publish(courier); /* who reads the log sees it */
+    lk_courier_publish(courier); /* STATS agrees with the log line below */
     log_circuit(live, delivery->result.reason);
     if (live->circuit.state == LK_CIRCUIT_OPEN) {
         return_ready_deliveries(courier, live);
@@ -273,7 +287,7 @@ void lk_live_target_free(struct lk_live_target *live)
 
 /* ---- settings ------------------------------------------------------------ */
 
-/* Of the gateway's socket, where the configuration has nothing to say. */
+/* Of the gateway's socket, for which the configuration has no settings. */
 enum {
     GATEWAY_CONNECT_MS = 3000,
     GATEWAY_BACKOFF_MS = 1000,
@@ -281,7 +295,7 @@ enum {
     GATEWAY_RETRY_AFTER_MAX_MS = 60 * 60 * 1000,
     GATEWAY_CIRCUIT_FAILURES = 10,
     GATEWAY_CIRCUIT_OPEN_MS = 5000,
-    CONNECTIONS_MIN = 64, /* kept open, idle ones among them */
+    CONNECTIONS_MIN = 64, /* open at once, idle ones included */
     CONNECTIONS_MAX = 2048,
     LEASE_MIN_MS = 100,
 };
@@ -325,8 +339,8 @@ enum lk_status lk_courier_settings_make(const struct lk_config *config,
     return status;
 }
 
-/* The gateway looks like a target that does not honour keys: each request has
- * a connection of its own. */
+/* The gateway is like a target that does not honour keys: each request has a
+ * connection of its own. */
 static void set_gateway_target(struct lk_live_target *live,
                                const struct lk_courier_settings *settings)
 {
@@ -350,7 +364,7 @@ static void set_gateway_target(struct lk_live_target *live,
     live->target = &live->internal;
 }
 
-/* That of this name, made if there is none. NULL: out of memory. */
+/* The live target of this name; made if there is none. NULL: out of memory. */
 static struct lk_live_target *find_or_add_live_target(
     struct lk_courier *courier, const char *name)
 {
@@ -374,7 +388,7 @@ static struct lk_live_target *find_or_add_live_target(
     return live;
 }
 
-/* Out of memory: it goes on as it was, or is not served. */
+/* Out of memory: it goes on with its old settings, or is not configured. */
 static void adopt_target_settings(struct lk_courier *courier,
                                   struct lk_target *target)
 {
@@ -394,7 +408,8 @@ static void adopt_target_settings(struct lk_courier *courier,
     live->configured = live->target != NULL;
 }
 
-/* Errands that have not left are not for a target that is gone. */
+/* After new settings: deliveries of a target that is gone are returned, and
+ * idle handles are dropped. */
 static void settle_live_target(struct lk_courier *courier,
                                struct lk_live_target *live)
 {
@@ -406,7 +421,7 @@ static void settle_live_target(struct lk_courier *courier,
     }
     lk_live_target_drop_exchanges(live);
     if (live->gateway && !live->configured) {
-        live->internal.socket = NULL; /* it was the old settings' */
+        live->internal.socket = NULL; /* belongs to the old settings */
     }
     live->next_ask_ms = 0;
     live->dirty = true;
@@ -425,6 +440,7 @@ static void set_connection_limit(struct lk_courier *courier)
     curl_multi_setopt(courier->poll.multi, CURLMOPT_MAXCONNECTS, (long)sum);
 }
 
+/* `renew`: the length of leases has changed. */
 static void adopt_deliveries(struct lk_courier *courier, bool renew)
 {
     for (struct lk_delivery *delivery = courier->deliveries; delivery;
@@ -439,8 +455,8 @@ static void adopt_deliveries(struct lk_courier *courier, bool renew)
     courier->renew_ms = renew ? 0 : courier->renew_ms;
 }
 
-/* Calls that run go on as they began; their handles get the new options before
- * they are used again. */
+/* Running calls go on with the options they began with; their handles get the
+ * new ones before they are used again. */
 void lk_courier_adopt(struct lk_courier *courier,
                       struct lk_courier_settings *settings)
 {

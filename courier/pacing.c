@@ -44,6 +44,7 @@ bool lk_circuit_note_end(struct lk_circuit *circuit,
     return opens && was_closed;
 }
 
+/* The most that the bucket holds, in thousandths of a token. */
 static int64_t rate_capacity(const struct lk_target *target)
 {
     return (int64_t)(1000 * (target->burst ? target->burst : 1));
@@ -58,7 +59,7 @@ uint64_t lk_rate_tokens_at(struct lk_rate *rate, const struct lk_target *target,
     int64_t missing = rate_capacity(target) - rate->milli;
     uint64_t passed = now_ms > rate->at_ms ? now_ms - rate->at_ms : 0;
 
-    /* So many calls a second are as many thousandths a millisecond. */
+    /* N calls a second are N thousandths of a token a millisecond. */
     if (!rate->begun || missing < 0 ||
         passed > (uint64_t)missing / target->rate) {
         rate->milli = rate_capacity(target);
@@ -106,7 +107,7 @@ void lk_chance_seed(struct lk_chance *chance)
     chance->state = lk_wall_ns();
 }
 
-/* A counter with the golden ratio as its step, well mixed. */
+/* SplitMix64: a counter with the golden ratio as increment, well mixed. */
 uint64_t lk_chance_next(struct lk_chance *chance)
 {
     uint64_t z = chance->state += UINT64_C(0x9e3779b97f4a7c15);
@@ -148,7 +149,7 @@ static bool read_seconds(struct lk_slice value, uint64_t *wait_ms)
     return value.len != 0;
 }
 
-/* Only the form of dates that is in use; it begins with the day. */
+/* Only the HTTP date that is in use, which begins with the day of the week. */
 static bool read_date(struct lk_slice value, uint64_t *ms)
 {
     return value.len && value.data[0] >= 'A' && value.data[0] <= 'Z' &&
@@ -178,7 +179,7 @@ uint64_t lk_asked_wait_ms(const struct lk_target *target,
     uint64_t date_ms;
     uint64_t wait_ms;
 
-    /* A date means the clock of who wrote it. */
+    /* The date is of the service's own clock. */
     if (read_date(lk_http_header(headers, "Date"), &date_ms)) {
         now_ms = date_ms;
     }

@@ -1,7 +1,8 @@
 /*
- * pacing.h - when a target is left alone: after too many failures in a row
- * (circuit), and when it has had its share of calls (rate). Pure: time is
- * given, in milliseconds of a clock that never jumps.
+ * pacing.h - when a target may be called: the circuit breaker after failures in
+ * a row, the rate limit, and the backoff of a job that failed. Pure: time and
+ * chance are given; `now_ms` is of a clock that never jumps, if not said
+ * otherwise.
  */
 #ifndef LK_PACING_H
 #define LK_PACING_H
@@ -9,9 +10,15 @@
 #include "config/targets.h"
 
 /*
- *   closed     calls go; `circuit_failures` in a row open it
- *   open       nothing goes for circuit_open_ms, then it is half-open
- *   half-open  one call goes: its end closes the circuit, or opens it again
+ * The life of a circuit, one for each live target, owned by its thread:
+ *
+ *   state      what may be called       becomes
+ *   closed     anything                 open, after circuit_failures in a row
+ *   open       nothing                  half-open, after circuit_open_ms
+ *   half-open  one call, the trial      closed or open, by the trial's end
+ *
+ * A call that began before the circuit opened may still close it by its
+ * success.
  */
 enum lk_circuit_state {
     LK_CIRCUIT_CLOSED,
@@ -26,41 +33,39 @@ struct lk_circuit {
 };
 
 const char *lk_circuit_word(enum lk_circuit_state state);
-/* The state at that time: what was open long enough is half-open now. */
+/* The state at that time; an open circuit becomes half-open when it is due. */
 enum lk_circuit_state lk_circuit_state_at(struct lk_circuit *circuit,
                                           uint64_t now_ms);
-/*
- * How a call ended. Calls that had begun before the circuit opened may still
- * close it, but do not keep it open: `trial` says that this one began while it
- * was half-open. True: the state has changed between closed and open.
- */
+/* Notes how a call ended. `trial`: it began while the circuit was half-open;
+ * the failure of any other call does not keep an open circuit open. True: the
+ * state has changed between closed and open. */
 bool lk_circuit_note_end(struct lk_circuit *circuit,
                          const struct lk_target *target, bool healthy,
                          bool trial, uint64_t now_ms);
 
-/* A bucket of tokens, one for each call. Begins full. */
+/* A bucket of tokens, one for each call. Begins full. Start it as {0}. */
 struct lk_rate {
     int64_t milli;  /* thousandths of a token; below 0: spent in advance */
-    uint64_t at_ms; /* when it was so */
+    uint64_t at_ms; /* when `milli` was computed */
     bool begun;
 };
 
 /* Calls that may begin now; UINT64_MAX: any number. */
 uint64_t lk_rate_tokens_at(struct lk_rate *rate, const struct lk_target *target,
                            uint64_t now_ms);
-/* One call begins. */
+/* One call begins: takes a token, if the target has a rate. */
 void lk_rate_take(struct lk_rate *rate, const struct lk_target *target);
-/* One call begins as soon as there is a token for it: after so many
- * milliseconds. Whoever looks next finds that token spent. */
+/* Takes the next token in advance, and returns the milliseconds to wait before
+ * the call may begin. */
 uint64_t lk_rate_reserve(struct lk_rate *rate, const struct lk_target *target,
                          uint64_t now_ms);
-/* Until there is a token, after lk_rate_tokens_at. */
+/* Milliseconds until there is a token, as of the last lk_rate_tokens_at. */
 uint64_t lk_rate_wait_ms(const struct lk_rate *rate,
                          const struct lk_target *target);
 
-/* ---- backoff ---- */
+/* ---- backoff ------------------------------------------------------------- */
 
-/* Numbers that nobody can foresee; one thread's. */
+/* Numbers that no one can foresee; for one thread. */
 struct lk_chance {
     uint64_t state;
 };
@@ -69,31 +74,31 @@ void lk_chance_seed(struct lk_chance *chance);
 uint64_t lk_chance_next(struct lk_chance *chance);
 
 /*
- * Full jitter: anything from 0 to min(most, first * 2^(failures - 1)), each
- * alike; `random` has 64 bits of chance. `failures` counts from 1.
+ * Full jitter: evenly from 0 to min(most, first * 2^(failures - 1)). `random`
+ * has 64 bits of chance. `failures` counts from 1.
  */
 uint64_t lk_backoff_ms(uint64_t first_ms, uint64_t most_ms, unsigned failures,
                        uint64_t random);
 
 /*
- * The value of Retry-After: seconds, or a date, which is looked at from
- * `now_ms` (what the same answer calls Date, if it does). False: neither.
- * Seconds beyond all bounds are UINT64_MAX, a date that is past is 0.
+ * The value of Retry-After: seconds, or a date, which is compared with `now_ms`
+ * (the Date of the same response, if it has one). False: it is neither. Seconds
+ * beyond all bounds are UINT64_MAX, a date that is past is 0.
  */
 bool lk_retry_after_ms(struct lk_slice value, uint64_t now_ms,
                        uint64_t *wait_ms);
 
-/* What the headers of an answer ask for, cut to the target's bound; 0: nothing.
+/* The wait that a response asks for, cut to the target's bound; 0: none.
  * `now_ms` is the wall clock. */
 uint64_t lk_asked_wait_ms(const struct lk_target *target,
                           struct lk_slice headers, uint64_t now_ms);
 
-/* How long a job waits after its attempt has failed: jitter, but not less than
+/* How long a job waits after a failed attempt: jitter, but not less than
  * `asked_ms`. */
 uint64_t lk_retry_delay_ms(const struct lk_target *target, unsigned failures,
                            uint64_t asked_ms, uint64_t random);
 
-/* Is a job that has failed so often, and was queued so long ago, given up? */
+/* Is a job given up after that number of failures, or at that age? */
 bool lk_is_given_up(const struct lk_target *target, unsigned failures,
                     uint64_t age_ms);
 

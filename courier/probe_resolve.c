@@ -1,18 +1,37 @@
-/* probe_resolve.c - one probe: the question, whether the service can be
- * believed, and what is stored. */
+/*
+ * probe_resolve.c - one probe of an uncertain job or operation: is it due, can
+ * the service be believed, what does it answer, and what is stored.
+ *
+ * What is proved is given to the store, and the thread waits until it is
+ * durable. Whatever moved on in the meantime is left alone: the store compares
+ * the attempt of a job, or the token of an operation, with the one that was
+ * probed (OVERTAKEN).
+ *
+ *   the service says     then
+ *   it has happened      job: delivered. Operation: completed
+ *   it is absent         after the settle time, seen twice, and confirmed by a
+ *                        control: job: queued again. Operation: rolled back if
+ *                        the route says so, then released
+ *   neither, or nothing  it stays open, and is asked about later
+ *
+ * Two controls guard against a service that answers anything: asked about a key
+ * that cannot exist it must not confirm it; asked about a job that was
+ * delivered it must confirm it.
+ */
 #include "courier/pacing.h"
 #include "courier/prober.h"
 #include "daemon/log.h"
 #include "lib/siphash.h"
 #include "lib/time.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #define PROBER_WHO LK_SLICE("latchkey prober")
 #define MS_NS      UINT64_C(1000000)
-/* What a cache has kept from before would be seen twice, and prove nothing. */
+/* An old response from a cache would be seen twice and prove nothing. */
 #define PROBE_HEADERS "Accept: application/json\r\nCache-Control: no-cache\r\n"
 
 enum {
@@ -22,8 +41,8 @@ enum {
 
 /* ---- one question to a service ------------------------------------------- */
 
-/* A place that does not answer is left alone, longer each time, so that it
- * does not keep the others waiting. */
+/* A place that does not answer is not asked for a while, longer each time, so
+ * that it does not keep the others waiting. */
 static void hold_place(struct lk_probe_place *place,
                        const struct lk_http_response *response)
 {
@@ -47,8 +66,11 @@ static void sleep_until_ns(struct lk_prober *prober, uint64_t ns)
     }
 }
 
-/* Whoever asked for the next turn at once would leave none to the jobs: the one
- * after ours is theirs, if they want it. */
+/*
+ * Waits for the target's rate, of which jobs keep their share: if the prober
+ * asked for the next call at once, deliveries would get none, so the call after
+ * ours is theirs. False: the prober is shutting down.
+ */
 static bool wait_for_rate(struct lk_prober *prober,
                           struct lk_probe_place *place,
                           const struct lk_target *target)
@@ -62,6 +84,8 @@ static bool wait_for_rate(struct lk_prober *prober,
     return !atomic_load(&prober->stopping);
 }
 
+/* GETs the path. False: there is no response that could prove anything; the
+ * place is then held, unless only this path is at fault. */
 static bool ask_place(struct lk_prober *prober, struct lk_probe_place *place,
                       struct lk_slice path, struct lk_http_response *response)
 {
@@ -77,8 +101,7 @@ static bool ask_place(struct lk_prober *prober, struct lk_probe_place *place,
                                   .cancel = &prober->stopping},
         response);
     if (status == LK_INVALID) {
-        return false; /* this one cannot be asked about: not the place's fault
-                       */
+        return false; /* not the place's fault */
     }
     if (status || response->status == 429 || response->status >= 500) {
         char error[LK_LOG_QUOTED];
@@ -100,7 +123,7 @@ enum {
     CONTROL_JOBS_NEARBY = 1000, /* ids of jobs, before and after */
 };
 
-/* `hint` is what is wrong with it. */
+/* `hint` says what is wrong with the place. */
 static void log_unsound_place(const struct lk_probe_place *place,
                               unsigned status, const char *hint)
 {
@@ -126,7 +149,7 @@ static bool ask_random(struct lk_prober *prober,
     snprintf(text, sizeof(text), "%016llx%016llx",
              (unsigned long long)random[0], (unsigned long long)random[1]);
     struct lk_slice word = latchkey_slice(text);
-    /* Of a tenant that exists, or the answer would be no for that alone. */
+    /* Of a tenant that exists: an unknown tenant alone would give a no. */
     const struct lk_probe_words words = {.key = word,
                                          .id = word,
                                          .reference = word,
@@ -140,6 +163,11 @@ static bool ask_random(struct lk_prober *prober,
     return asked;
 }
 
+/*
+ * Asks about a key that cannot exist, at most once a minute. A service that
+ * confirms it, because it ignores the query, say, would confirm everything.
+ * False: it did confirm it, or did not answer.
+ */
 static bool check_denies_unknown(struct lk_prober *prober,
                                  const struct lk_probe_subject *subject)
 {
@@ -159,8 +187,8 @@ static bool check_denies_unknown(struct lk_prober *prober,
         if (place->unsound) {
             log_unsound_place(
                 place, response.status,
-                "asked about a key that cannot exist, it answers as if that "
-                "had happened: its answers prove nothing");
+                "the service confirms a key that cannot exist: its responses "
+                "prove nothing");
         }
     }
     lk_http_response_free(&response);
@@ -170,7 +198,7 @@ static bool check_denies_unknown(struct lk_prober *prober,
 /* ---- control: a job that was delivered ----------------------------------- */
 
 /* The question about a job that was delivered about when the subject was
- * called; without a path: there is none. */
+ * called. An empty path: there is no such job. */
 struct control_probe {
     struct lk_prober *prober;
     const struct lk_probe_subject *subject;
@@ -189,7 +217,7 @@ static struct lk_slice without_query(struct lk_slice path)
     return path;
 }
 
-/* Of the same kind, and so long ago that it must be there. */
+/* A job of the same kind, delivered longer ago than the settle time. */
 static bool is_control_for(const struct control_probe *control,
                            const struct lk_job *job)
 {
@@ -265,6 +293,12 @@ static enum lk_status find_control_job(struct control_probe *control)
                               &next);
 }
 
+/*
+ * Asks about a job that was delivered. A service that does not confirm it,
+ * because the path is wrong, it is being repaired, or it has forgotten keys of
+ * that time, would deny everything. True also where there is no such job, and
+ * for a route.
+ */
 static bool check_confirms_known(struct lk_prober *prober,
                                  const struct lk_probe_subject *subject)
 {
@@ -286,8 +320,8 @@ static bool check_confirms_known(struct lk_prober *prober,
         if (!knows) {
             log_unsound_place(
                 place, response.status,
-                "asked about a job that was delivered, it does not answer as "
-                "if that had happened: absence proves nothing");
+                "the service does not confirm a job that was delivered: "
+                "absence proves nothing");
         }
     }
 out:
@@ -317,6 +351,7 @@ static void note_job_batch_done(struct lk_job_batch *job_batch)
     uv_mutex_unlock(&wait->lock);
 }
 
+/* Gives the store the batch, and waits until it is done with it. */
 static enum lk_status give_and_wait(struct lk_prober *prober,
                                     struct lk_job_batch *job_batch)
 {
@@ -343,11 +378,13 @@ static enum lk_status give_and_wait(struct lk_prober *prober,
     return status;
 }
 
+/* False: the store could not. *overtaken: the job has moved on. */
 static bool give_action(struct lk_prober *prober, struct lk_job_action *action,
                         bool *overtaken)
 {
     struct lk_job_batch job_batch = {.orders = action, .order_count = 1};
 
+    assert(action->id && action->attempt > 0); /* 0 would match any attempt */
     if (give_and_wait(prober, &job_batch)) {
         return false;
     }
@@ -355,13 +392,14 @@ static bool give_action(struct lk_prober *prober, struct lk_job_action *action,
     return true;
 }
 
-/* A claim may hold the record for a moment. What was asked, or undone, for this
- * op need not be asked again because of that. */
+/* As give_action. A claim may hold the operation for a moment: then the op is
+ * given again, so that the question or the rollback need not be repeated. */
 static bool give_op(struct lk_prober *prober, struct lk_op *op, bool *overtaken)
 {
     struct lk_op *ops[] = {op};
     bool decided = false;
 
+    assert(op->token); /* only the claim that was probed */
     for (unsigned tries = 0; tries < STORE_BUSY_TRIES; tries++) {
         struct lk_job_batch job_batch = {.ops = ops, .op_count = 1};
         decided = !give_and_wait(prober, &job_batch) && op->status == LK_OK;
@@ -377,7 +415,7 @@ static bool give_op(struct lk_prober *prober, struct lk_op *op, bool *overtaken)
 
 /* ---- what is logged and audited ------------------------------------------ */
 
-/* The template without its query, where secrets might stand. */
+/* The length of the path without its query, where secrets might be. */
 static int public_path_len(const char *path)
 {
     return (int)strcspn(path, "?");
@@ -464,7 +502,7 @@ static struct lk_op make_resolve_op(struct lk_prober *prober,
     };
 }
 
-/* The probe's answer as the operation's own. */
+/* The probe's response becomes the operation's own. */
 static enum lk_status adopt_response(const struct lk_http_response *response,
                                      struct lk_buf *headers,
                                      struct lk_response *stored)
@@ -541,8 +579,9 @@ static enum lk_probe_result queue_job_again(
 }
 
 /*
- * The same on each try to roll this attempt back, and another for the next
- * attempt: a service that honours keys would else answer from memory.
+ * The key is the same on each try to roll this attempt back, and another one
+ * for the next attempt: a service that honours keys would otherwise answer from
+ * memory.
  */
 static enum lk_status rollback_key(struct lk_prober *prober,
                                    const struct lk_probe_subject *subject,
@@ -570,7 +609,7 @@ static enum lk_status add_member(struct lk_buf *json, const char *name,
     return status ? status : latchkey_json_quote(value, json);
 }
 
-/* Which operation, and which attempt of it, is to be undone. */
+/* Which operation is to be undone, and which attempt of it. */
 static enum lk_status rollback_body(const struct lk_probe_subject *subject,
                                     struct lk_slice reference,
                                     struct lk_buf *body)
@@ -591,7 +630,8 @@ static enum lk_status rollback_body(const struct lk_probe_subject *subject,
                                         (unsigned long long)subject->fence);
 }
 
-/* A last look: what somebody runs again by now must not be undone. */
+/* Checked last of all: an operation that a client runs again by now must not be
+ * rolled back. */
 static bool is_still_uncertain(struct lk_prober *prober,
                                const struct lk_probe_subject *subject)
 {
@@ -605,6 +645,7 @@ static bool is_still_uncertain(struct lk_prober *prober,
     return same;
 }
 
+/* True: the service has rolled the operation back (2xx). */
 static bool call_rollback(struct lk_prober *prober,
                           const struct lk_probe_subject *subject)
 {
@@ -727,14 +768,14 @@ static bool ask_about_subject(struct lk_prober *prober,
     return asked;
 }
 
-/* How long ago absence was first seen. */
+/* How long ago absence was first seen; UINT64_MAX: not yet. */
 static uint64_t absence_seen_ms(const struct lk_probe_note *note)
 {
     return note->absent_ns ? (lk_probe_now_ns() - note->absent_ns) / MS_NS
                            : UINT64_MAX;
 }
 
-/* What follows from an answer, or from the settle time alone where there is
+/* Resolves the subject by the proof, or by the settle time alone where there is
  * nothing to ask. */
 static enum lk_probe_result conclude_probe(
     struct lk_prober *prober, const struct lk_probe_subject *subject,
@@ -760,6 +801,7 @@ static enum lk_probe_result conclude_probe(
     return resolve_absent(prober, subject, response);
 }
 
+/* Is it due, is the place not held, and does it pass the first control? */
 static bool check_ready_to_ask(struct lk_prober *prober,
                                const struct lk_probe_subject *subject,
                                const struct lk_probe_note *note, bool at_once)
@@ -799,7 +841,7 @@ enum lk_probe_result lk_probe_check(struct lk_prober *prober,
     if (!check_ready_to_ask(prober, subject, note, at_once)) {
         return LK_PROBE_OPEN;
     }
-    /* Before the question: what is absent must have been so for that long. */
+    /* Read before the question: absence must have lasted for that long. */
     uint64_t age_ms = subject_uncertain_ms(prober, subject);
     if (!place->probe->path) {
         proof = LK_PROOF_ABSENT;
@@ -808,7 +850,7 @@ enum lk_probe_result lk_probe_check(struct lk_prober *prober,
     } else if (place->held_ns > lk_probe_now_ns() ||
                atomic_load(&prober->stopping)) {
         lk_http_response_free(&response);
-        return LK_PROBE_OPEN; /* asked again once the place answers */
+        return LK_PROBE_OPEN; /* probed again once the place answers */
     }
     note->asked++;
     log_probed(subject, response.status, proof, note->asked);

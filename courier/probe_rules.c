@@ -115,7 +115,7 @@ static enum lk_status first_of_list(const char *list, struct lk_slice body,
     return lk_json_find(value, LK_SLICE("/0"), first);
 }
 
-/* A cache kept it, from whenever. */
+/* It comes from a cache, and may be old. */
 static bool is_aged(const struct lk_http_response *response)
 {
     struct lk_slice age =
@@ -130,7 +130,7 @@ static enum lk_proof judge_response(const struct lk_probe *probe,
     struct lk_slice first;
 
     if (lk_statuses_have(&probe->absent, response->status)) {
-        /* Whoever lists both says nothing by either. */
+        /* A status that is listed as both proves neither. */
         return lk_statuses_have(&probe->happened, response->status)
                    ? LK_PROOF_NONE
                    : LK_PROOF_ABSENT;
@@ -169,7 +169,7 @@ void lk_probe_provider_id(const struct lk_target *target,
                           const struct lk_http_response *response,
                           struct lk_buf *id)
 {
-    struct lk_http_response first = *response; /* only looked at: not freed */
+    struct lk_http_response first = *response; /* shallow: not freed */
     struct lk_slice body = latchkey_buf_slice(&response->body);
 
     if (probe->list) {
@@ -234,6 +234,8 @@ bool lk_route_matches(const struct lk_route *route, struct lk_slice tenant,
 
 /* ---- memory -------------------------------------------------------------- */
 
+/* Sets of a few notes each, found by hash: the memory is bounded. */
+
 enum { NOTES_PER_SET = 8 };
 
 enum lk_status lk_probe_memory_init(struct lk_probe_memory *memory,
@@ -251,7 +253,7 @@ void lk_probe_memory_free(struct lk_probe_memory *memory)
     *memory = (struct lk_probe_memory){0};
 }
 
-/* Numbers rise by one: a multiplication spreads them well enough. */
+/* Ids rise by one: a multiplication spreads them well enough. */
 static size_t note_set_of(const struct lk_probe_memory *memory, bool operation,
                           uint64_t id)
 {
@@ -274,10 +276,10 @@ struct lk_probe_note *lk_probe_memory_note(struct lk_probe_memory *memory,
             if (note->fence == fence) {
                 return note;
             }
-            victim = note; /* an earlier attempt of the same record */
+            victim = note; /* an earlier attempt of the same */
             break;
         }
-        /* What was long due has been resolved: nobody asks about it. */
+        /* A note that was due long ago is of something resolved. */
         if (victim->used && (!note->used || note->due_ns < victim->due_ns)) {
             victim = note;
         }

@@ -1,5 +1,18 @@
-/* prober.c - who is asked about what is uncertain, and when: the thread, its
- * places, its pages, its alert. */
+/*
+ * prober.c - the prober's thread: who is asked about what is uncertain, and
+ * when.
+ *
+ * One round: adopt the targets of a reload, answer demands, give each target
+ * with a probe a turn of at most 2 s over its uncertain jobs, then one turn
+ * over the uncertain operations of all routes. A turn reads pages and probes
+ * what is due (probe_resolve.c). After a complete round the alert is logged,
+ * then the thread sleeps: for the shortest probe interval, and nine times as
+ * long as it has spent on reading the store.
+ *
+ * A demand (TARGET PROBE) belongs to the prober from lk_prober_ask until its
+ * `done` is called. Every demand gets `done` exactly once, also when the prober
+ * is cancelled or stopped.
+ */
 #include "courier/prober.h"
 #include "daemon/log.h"
 #include "daemon/thread.h"
@@ -11,8 +24,8 @@
 
 enum {
     PROBE_NOTES = 65536,
-    PROBE_TURN_MS = 2000,    /* then others have theirs */
-    PROBE_DEMAND_MS = 20000, /* a call that is under way then comes on top */
+    PROBE_TURN_MS = 2000,    /* then the next place has its turn */
+    PROBE_DEMAND_MS = 20000, /* a call in progress then comes on top */
 };
 
 uint64_t lk_probe_now_ns(void)
@@ -20,6 +33,7 @@ uint64_t lk_probe_now_ns(void)
     return uv_hrtime();
 }
 
+/* Under the lock. `lightly`: a demand or a reload counts too. */
 static bool has_other_work(const struct lk_prober *prober, bool lightly)
 {
     return atomic_load(&prober->stopping) ||
@@ -42,6 +56,7 @@ void lk_probe_sleep(struct lk_prober *prober, uint64_t ns, bool lightly)
 
 enum { PROBE_TICK_MIN_MS = 20, PROBE_TICK_MAX_MS = 10000 };
 
+/* Logs a path that cannot be asked. The configuration reader has checked it. */
 static bool check_probe_path(const char *path, const char *kind,
                              const char *name)
 {
@@ -145,8 +160,8 @@ static void clear_page(struct lk_probe_page *page)
     page->next = 0;
 }
 
-/* Copies the texts that the slices show, which are somebody else's, and lets
- * them point to the copy. */
+/* Copies the texts behind the slices, which belong to the store, and lets the
+ * slices point to the copy. */
 static enum lk_status copy_subject_texts(struct lk_probe_subject *subject)
 {
     struct lk_slice *slices[] = {&subject->name.tenant, &subject->name.scope,
@@ -167,6 +182,7 @@ static enum lk_status copy_subject_texts(struct lk_probe_subject *subject)
     return status;
 }
 
+/* False: the page is full, or there is no memory. */
 static bool add_subject(struct lk_probe_page *page,
                         struct lk_probe_subject subject)
 {
@@ -190,7 +206,7 @@ static void tally_uncertain(struct lk_probe_tally *tally, uint64_t since_ms)
     }
 }
 
-/* ---- jobs ---------------------------------------------------------------- */
+/* ---- pages: jobs --------------------------------------------------------- */
 
 struct uncertain_jobs_context {
     struct lk_probe_page *page;
@@ -236,7 +252,7 @@ static enum lk_status read_uncertain_jobs(struct lk_prober *prober,
     return status;
 }
 
-/* ---- operations ---------------------------------------------------------- */
+/* ---- pages: operations --------------------------------------------------- */
 
 static struct lk_probe_place *find_route_place(
     struct lk_prober *prober, const struct lk_operation *operation)
@@ -293,21 +309,27 @@ static enum lk_status read_uncertain_operations(struct lk_prober *prober,
 
 /* ---- alerts: what stays uncertain ---------------------------------------- */
 
+/* How much is uncertain of each target and route, and since when. The daemon
+ * itself logs the sum of all operations, with or without a courier. */
+
 #define ALERT_NS       (UINT64_C(1000000000))
 #define ALERT_AGAIN_NS (60 * ALERT_NS)
 
 enum {
     ALERTS_MAX = 1024,
-    ALERT_PAUSE_FACTOR = 20, /* looking takes at most one in so many moments */
+    ALERT_PAUSE_FACTOR = 20, /* reading for the alert takes at most a 20th of
+                              the time */
 };
 
-/* What was said of a target's jobs. */
+/* The tally of a target's jobs. Targets that are not configured have one too.
+ */
 struct lk_probe_alert {
     char name[LK_TARGET_NAME_MAX + 1];
     struct lk_probe_tally tally;
 };
 
-/* Once a minute at most; a count that has fallen since is not worth it. */
+/* At most once a minute, and not if the count has fallen. True: it is noted as
+ * logged now. */
 static bool take_alert_due(struct lk_probe_tally *tally)
 {
     uint64_t now = lk_probe_now_ns();
@@ -358,7 +380,7 @@ static struct lk_probe_alert *find_or_add_alert(struct lk_prober *prober,
     return alert;
 }
 
-/* Requests are counted as operations, not twice. */
+/* Requests through the gateway are counted as operations, not again as jobs. */
 static bool count_uncertain_jobs(void *context,
                                  const struct lk_target_summary *summary)
 {
@@ -413,11 +435,11 @@ static void log_alerts(struct lk_prober *prober)
 
 /* ---- turns --------------------------------------------------------------- */
 
-/* One stretch of work: until when, and what it came to. */
+/* One turn: until when, for what, and its outcome. */
 struct probe_turn {
     uint64_t until_ns;
-    bool at_once; /* whether or not its time has come */
-    const struct lk_target *only;
+    bool at_once;                 /* probe even what is not due */
+    const struct lk_target *only; /* NULL: any */
     struct lk_probe_counts counts;
 };
 
@@ -427,7 +449,7 @@ static bool is_turn_over(struct lk_prober *prober,
     return atomic_load(&prober->stopping) || uv_hrtime() > turn->until_ns;
 }
 
-/* What was not reached in time is still open, as far as a demand counts. */
+/* What is not reached in time counts as open. */
 static void probe_page(struct lk_prober *prober, struct probe_turn *turn)
 {
     for (size_t i = 0; i < prober->page.count; i++) {
@@ -446,7 +468,7 @@ static void probe_page(struct lk_prober *prober, struct probe_turn *turn)
     }
 }
 
-/* *cursor: where to go on; 0 at the end. */
+/* Pages until the turn is over. *cursor: where to go on; 0 at the end. */
 static enum lk_status probe_jobs(struct lk_prober *prober,
                                  struct lk_probe_place *place,
                                  struct probe_turn *turn, uint64_t *cursor)
@@ -484,8 +506,8 @@ static struct probe_turn begin_probe_turn(uint64_t ms)
     return (struct probe_turn){.until_ns = uv_hrtime() + ms * MS_NS};
 }
 
-/* Is it known that there is nothing to ask about? In a store of our own the
- * counts are exact. */
+/* Is it known that there is nothing to ask about? Only the counts of a store
+ * that no other daemon shares are exact. */
 static bool has_nothing_uncertain(const struct lk_prober *prober,
                                   bool operations)
 {
@@ -500,7 +522,7 @@ static bool has_nothing_uncertain(const struct lk_prober *prober,
                       : !stats.jobs[LK_JOB_UNCERTAIN];
 }
 
-/* Operations are counted anew. */
+/* Operations are counted from the start. */
 static void reset_tallies(struct lk_prober *prober)
 {
     for (size_t i = 0; i < prober->place_count; i++) {
@@ -508,7 +530,7 @@ static void reset_tallies(struct lk_prober *prober)
     }
 }
 
-/* True: there is more to look at. */
+/* One round over all places. True: a turn ended before its last page. */
 static bool run_probe_turns(struct lk_prober *prober)
 {
     bool more = false;
@@ -520,7 +542,7 @@ static bool run_probe_turns(struct lk_prober *prober)
             continue;
         }
         if (probe_jobs(prober, place, &turn, &place->cursor)) {
-            place->cursor = 0; /* the store says why */
+            place->cursor = 0; /* the store logs why */
         }
         more = more || place->cursor;
     }
@@ -574,7 +596,7 @@ static enum lk_status answer_probe_demand(struct lk_prober *prober,
     return status;
 }
 
-/* The one that waits longest, taken off the list. */
+/* Takes the demand that has waited longest off the list; NULL: none. */
 static struct lk_probe_demand *take_probe_demand(struct lk_prober *prober)
 {
     struct lk_probe_demand **last = &prober->demands;
@@ -590,7 +612,7 @@ static struct lk_probe_demand *take_probe_demand(struct lk_prober *prober)
     return demand;
 }
 
-/* When the prober stops: there is nothing more to find out. */
+/* Answers all demands. After a cancel: with LK_AGAIN. */
 static void serve_probe_demands(struct lk_prober *prober)
 {
     struct lk_probe_demand *demand;
@@ -643,7 +665,8 @@ static void adopt_fresh_targets(struct lk_prober *prober)
     }
 }
 
-/* Reading takes a tenth of the time at most: a large store is read slowly. */
+/* Reading takes at most a tenth of the time, so that a large store is read
+ * slowly. */
 static uint64_t prober_rest_ns(struct lk_prober *prober, bool more)
 {
     uint64_t tick = more ? 0 : probe_tick_ms(prober) * MS_NS;

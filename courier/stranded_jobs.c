@@ -1,7 +1,7 @@
 /*
- * stranded_jobs.c - looks, now and then, for jobs whose target nobody here
- * knows: they would wait for ever and nobody would be told. The store may make
- * us wait, so this is a thread of its own.
+ * stranded_jobs.c - warns of jobs whose target is not configured here: they
+ * would wait for ever unseen. Reading the store may take a while, so the check
+ * has a thread of its own; lk_stranded_stop joins it and frees everything.
  */
 #include "courier/courier.h"
 #include "daemon/log.h"
@@ -12,7 +12,7 @@
 
 #define STRANDED_NS (UINT64_C(60) * 1000000000)
 
-enum { WARNED_MAX = 256 }; /* that were warned of */
+enum { WARNED_MAX = 256 }; /* names; beyond that there is no warning */
 
 struct lk_stranded {
     struct lk_courier *courier;
@@ -22,7 +22,7 @@ struct lk_stranded {
     uv_mutex_t mutex; /* guards all below */
     uv_cond_t wake;
     bool stop;
-    bool recheck; /* the targets have changed */
+    bool recheck; /* the targets have changed: forget the names */
 };
 
 static bool is_target_known(struct lk_courier *courier, struct lk_slice name)
@@ -39,7 +39,8 @@ static bool is_target_known(struct lk_courier *courier, struct lk_slice name)
     return known;
 }
 
-/* Once for each name, until the targets change. */
+/* True: the name is new, and there is one warning of it until the targets
+ * change. */
 static bool add_warned_name(struct lk_stranded *stranded, struct lk_slice name)
 {
     for (size_t i = 0; i < stranded->warned_count; i++) {
@@ -60,7 +61,7 @@ static bool check_target_summary(void *context,
                                  const struct lk_target_summary *summary)
 {
     struct lk_stranded *stranded = context;
-    /* What is leased was lost, or is somebody else's. */
+    /* A leased job was lost, or another courier has it. */
     uint64_t waiting =
         summary->jobs[LK_JOB_WAITING] + summary->jobs[LK_JOB_LEASED];
     char name[LK_LOG_QUOTED];
@@ -68,14 +69,15 @@ static bool check_target_summary(void *context,
     if (waiting && !is_target_known(stranded->courier, summary->name) &&
         add_warned_name(stranded, summary->name)) {
         lk_log(LK_LOG_WARN, "target-unknown",
-               "target=%s waiting=%llu hint=\"nobody here delivers its jobs\"",
+               "target=%s waiting=%llu hint=\"no target of that name is "
+               "configured here, its jobs are not delivered\"",
                lk_log_quote(summary->name, name, sizeof(name)),
                (unsigned long long)waiting);
     }
     return true;
 }
 
-/* False: it is time to stop. */
+/* Waits a minute, or until the targets change. False: it is time to stop. */
 static bool wait_for_next_check(struct lk_stranded *stranded)
 {
     uv_mutex_lock(&stranded->mutex);
@@ -97,7 +99,7 @@ static void run_stranded_check(void *context)
     struct lk_store *store = stranded->courier->store;
 
     do {
-        /* What cannot be read now is looked at next time. */
+        /* If it cannot be read now, it is read next time. */
         (void)!store->class->targets(store, check_target_summary, stranded);
     } while (wait_for_next_check(stranded));
 }

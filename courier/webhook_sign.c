@@ -9,7 +9,8 @@
 
 enum { KEY_MAX = 512, HASH = 32 };
 
-/* Base64, with or without its padding; the bytes, or 0: it is none. */
+/* Base64, with or without its padding. Returns the number of bytes; 0: it is
+ * not base64. */
 static size_t read_base64(struct lk_slice text, unsigned char key[KEY_MAX])
 {
     unsigned char padded[KEY_MAX + 4];
@@ -27,7 +28,7 @@ static size_t read_base64(struct lk_slice text, unsigned char key[KEY_MAX])
     return read > 0 ? (size_t)read - (whole - len) : 0;
 }
 
-/* The key's bytes, or 0: it cannot be read. */
+/* Returns the number of bytes of the key; 0: it cannot be read. */
 static size_t read_key(struct lk_slice secret, unsigned char key[KEY_MAX])
 {
     static const char prefix[] = "whsec_";

@@ -1,6 +1,6 @@
 /*
- * webhook_sign.h - signatures of webhooks, in the form of Standard Webhooks:
- * whoever receives a call can check who sent it, and when.
+ * webhook_sign.h - signatures of webhooks in the form of Standard Webhooks, by
+ * which a service can check who sent a call, and when.
  */
 #ifndef LK_WEBHOOK_SIGN_H
 #define LK_WEBHOOK_SIGN_H

@@ -570,7 +570,7 @@ static void a_stop_waits_for_a_call_that_has_left(void **state)
     await_requests(&bench->slow, 1);
     stop(bench, 60000);
     assert_int_equal(job->state, LK_JOB_UNCERTAIN);
-    assert_non_null(strstr(job->reason, "no answer"));
+    assert_non_null(strstr(job->reason, "no response"));
 }
 
 static void what_does_not_come_back_in_time_is_judged_by_its_target(

@@ -194,7 +194,7 @@ def test_a_stop_that_does_not_wait_says_what_is_not_known(
         # A lease that was under way at the stop is an attempt without a call.
         assert job["attempts"] >= 2 and len(provider.calls()) == 2
         return
-    assert "stopped before an answer came" in job["reason"]
+    assert "stopped before a response came" in job["reason"]
     assert len(provider.calls()) == 1
 
 
@@ -417,7 +417,8 @@ def test_the_provider_is_killed_again_and_again(box, make_provider, honours):
     # to say: a listener that is being torn down still takes connections.
     for job in box.jobs():
         assert job["state"] != "uncertain" or job["reason"].startswith(
-            ("sent, no answer", "answered 200, but not to the end")), job
+            ("sent, no response",
+             "answered 200, but the response is incomplete")), job
 
 
 def test_a_provider_that_stands_still_loses_nothing(box, provider):

@@ -75,7 +75,7 @@ def test_what_waits_because_an_answer_was_lost_is_not_called_without_its_key(
     start_with(box, *target_settings("pay", provider.url, idempotency="no"))
     assert box.order("RETRY", box.job_of(key)) == "OK"
     job = box.wait_job(key, "uncertain")
-    assert "an earlier answer was lost" in job["reason"]
+    assert "an earlier response was lost" in job["reason"]
     assert len(provider.calls()) == called
     assert int(box.target_status()["doubts"]) == 1
     assert "job=%d" % job["id"] in box.daemon.wait_for_log("job-uncertain")

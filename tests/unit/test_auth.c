@@ -14,7 +14,7 @@ static void a_password_comes_from_a_file(void **state)
     assert_string_equal(bench->config.password, "tea and biscuits");
     assert_int_equal(lk_config_initial_role(&bench->config), LK_ROLE_NONE);
     assert_text(bench, &bench->warnings,
-                "auth.password_file: everybody on this machine can read the "
+                "auth.password_file: every user of this machine can read the "
                 "password file; chmod 640 and give it the daemon's group\n");
 }
 
@@ -124,7 +124,7 @@ static void a_readable_file_with_passwords_is_warned_of(void **state)
         lk_config_load(&bench->config, bench->file, &bench->errors), LK_OK);
     assert_int_equal(check(bench), LK_OK);
     assert_text(bench, &bench->warnings,
-                "l.conf: everybody on this machine can read the passwords in "
+                "l.conf: every user of this machine can read the passwords in "
                 "it; chmod 640, or use password files\n");
 }
 
@@ -205,11 +205,12 @@ static void who_comes_from_another_user_namespace_is_no_one(void **state)
 
     assert_int_equal(load(bench, "[peers]\n65534 = operate\n@65534 = read\n"),
                      LK_INVALID);
-    assert_text(bench, &bench->errors,
-                "l.conf:2: peers.65534: the user 65534 stands for everyone of "
-                "another user namespace, and cannot have a role\n"
-                "l.conf:3: peers.@65534: the group 65534 stands for everyone "
-                "of another user namespace, and cannot have a role\n");
+    assert_text(
+        bench, &bench->errors,
+        "l.conf:2: peers.65534: the user 65534 may be anyone of another "
+        "user namespace, and cannot have a role\n"
+        "l.conf:3: peers.@65534: the group 65534 may be anyone of "
+        "another user namespace, and cannot have a role\n");
     assert_int_equal(roles_of(bench, 65534, 65534, 65534), 0);
 }
 
@@ -230,9 +231,9 @@ static void peers_that_make_no_sense_are_refused(void **state)
         bench, &bench->errors,
         "l.conf:3: peers.4001: is given twice\n"
         "l.conf:4: peers.nowhere-at-all: there is no such user on this "
-        "machine; make it, or correct the name\n"
+        "machine; create it, or correct the name\n"
         "l.conf:5: peers.@nowhere-at-all: there is no such group on this "
-        "machine; make it, or correct the name\n"
+        "machine; create it, or correct the name\n"
         "l.conf:6: peers.root: \"king\" " ROLES
         "l.conf:7: peers.root: \"none read\" " ROLES
         "l.conf:8: peers.root: \"\" " ROLES);

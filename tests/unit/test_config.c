@@ -205,9 +205,9 @@ static void errors_of_a_file_name_the_line_and_all_are_told(void **state)
         "ms, s, m, h or d\n"
         "l.conf:4: store.ttl: was given before, in line 3\n"
         "l.conf:5: store.tll: there is no such setting; is store.ttl meant?\n"
-        "l.conf:6: a comment must stand on a line of its own\n"
-        "l.conf:8: the line is too long; 198 characters are the most\n"
-        "l.conf:11: a comment must stand on a line of its own\n"
+        "l.conf:6: a comment must be on a line of its own\n"
+        "l.conf:8: the line is too long; it may have 198 characters\n"
+        "l.conf:11: a comment must be on a line of its own\n"
         "l.conf:9: expected [section] or name = value\n");
     assert_value(bench, "store.sweep_interval", "1s");
 }

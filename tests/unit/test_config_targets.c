@@ -192,8 +192,8 @@ static const struct row rows[] = {
     {"probe=/x/{name}/{key}", NULL},
     {"probe=//evil/{key}", "\"//evil/{key}\" must not begin with two slashes"},
     {"probe=/x/{secret}",
-     "\"/x/{secret}\" has a placeholder that there is not; there are {key}, "
-     "{id}, {tenant}, {scope}, {name} and {reference}"},
+     "\"/x/{secret}\" has an unknown placeholder; use {key}, "
+     "{id}, {tenant}, {scope}, {name} or {reference}"},
     {"probe_list=data", "\"data\" is not a JSON Pointer; it begins with a "
                         "slash, or is empty for the whole document"},
     {"timeout=0", "\"0\" is out of range; use 1ms to 1d"},
@@ -208,7 +208,7 @@ static const struct row rows[] = {
     {"header=X: ${file:/does/not/exist}",
      "the file \"/does/not/exist\" cannot be read: No "
      "such file or directory"},
-    {"header=X: ${vault:x}", "what stands in ${...}, \"vault:x\" is neither "
+    {"header=X: ${vault:x}", "the text in ${...}, \"vault:x\" is neither "
                              "file:/PATH nor env:NAME"},
     {"header=X: ${file:/x", "in \"X: ${file:/x\" a ${ is never closed"},
 };
