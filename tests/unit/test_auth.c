@@ -137,7 +137,7 @@ static void users_without_a_password_for_apps_are_warned_of(void **state)
     assert_text(bench, &bench->warnings,
                 "auth.password_file: is not set, so [users] keeps no one from "
                 "data commands: every client that connects may claim, complete "
-                "and read stored answers\n");
+                "and read stored responses\n");
     bench->warnings.len = 0;
     assert_int_equal(set(bench, "auth.password=two"), LK_OK);
     assert_int_equal(check(bench), LK_OK);

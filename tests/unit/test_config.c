@@ -378,16 +378,16 @@ static void a_password_file_is_named_with_the_line_of_its_user(void **state)
 
 static const struct row together[] = {
     {"store.lock=2d", "store.lock: is longer than store.max_lock\n"
-                      "store.lock: must be shorter than store.ttl: an answer "
+                      "store.lock: must be shorter than store.ttl: a response "
                       "is kept longer than a claim goes without a sign of "
                       "life\n"},
     {"store.ttl=401d", "store.ttl: is longer than store.max_ttl\n"},
-    {"store.ttl=30s", "store.lock: must be shorter than store.ttl: an answer "
+    {"store.ttl=30s", "store.lock: must be shorter than store.ttl: a response "
                       "is kept longer than a claim goes without a sign of "
                       "life\n"},
     {"limits.output_bytes=1m",
      "limits.output_bytes: is less than limits.command_bytes: the largest "
-     "answer that can be kept could not be replayed\n"},
+     "response that can be kept could not be replayed\n"},
     {"limits.queue_bytes=1m",
      "limits.queue_bytes: is less than limits.command_bytes: the largest "
      "command could never be queued\n"},

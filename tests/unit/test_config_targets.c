@@ -262,8 +262,8 @@ static void errors_in_a_section_name_line_section_and_setting(void **state)
         "concurrency meant?\n"
         "l.conf:8: target.url: the section has no name; write [target NAME]\n"
         "l.conf:10: route.scope: the section has no name; write [route NAME]\n"
-        "l.conf:11: the section's name is too long; 49 characters are the "
-        "most\n"
+        "l.conf:11: the section's name is too long; it may have 49 "
+        "characters\n"
         "l.conf:13: targets x.url: there is no such setting; "
         "is store.ttl meant?\n");
 }
@@ -357,7 +357,7 @@ static void what_makes_no_sense_together_is_refused(void **state)
         "l.conf:8: target.a.cert_file: cert_file and key_file belong "
         "together\n"
         "l.conf:4: target.a.probe_settle: is shorter than the target's "
-        "timeout: a call could still be under way when its absence is taken "
+        "timeout: a call could still be in progress when its absence is taken "
         "for proof\n"
         "l.conf:7: target.a.probe_absent: names a status that probe_happened "
         "names too; one cannot prove both\n"
@@ -366,7 +366,7 @@ static void what_makes_no_sense_together_is_refused(void **state)
         "l.conf:13: route.r.rollback: there is no target of that name\n"
         "l.conf:15: route.s.probe: is missing, and there is no rollback\n"
         "l.conf:17: route.s.probe_settle: is shorter than the target's "
-        "timeout: a call could still be under way when its absence is taken "
+        "timeout: a call could still be in progress when its absence is taken "
         "for proof\n");
     assert_text(bench, &bench->warnings,
                 "l.conf:10: target.b.url: what is sent can be read and "
