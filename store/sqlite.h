@@ -457,6 +457,14 @@ struct lk_job_row {
     uint64_t sent_at;
 };
 
+/* The job as the rules see it (lib/job_machine.h); the caller adds what its
+ * event brings. */
+struct lk_job_standing lk_job_standing(const struct lk_job_row *row,
+                                       uint64_t now);
+/* Puts into the row what a step says: the next state and its effects. `end`:
+ * for LEFT and DOUBTS; `due`: for DUE. Nothing is written. */
+void lk_job_apply(struct lk_job_row *row, const struct lk_job_step *step,
+                  const struct lk_job_end *end, uint64_t due, uint64_t now);
 /* LK_NOT_FOUND if there is none. */
 LK_MUST_CHECK enum lk_status lk_job_read(struct lk_sqlite *store, uint64_t id,
                                          struct lk_job_row *row);
@@ -529,12 +537,11 @@ LK_MUST_CHECK enum lk_status lk_job_tell(struct lk_sqlite *store,
                                          const struct lk_job_row *row,
                                          struct lk_op *op, uint64_t now,
                                          bool *done);
-/* Gives up a lease whose call may have happened. */
-LK_MUST_CHECK enum lk_status lk_job_doubt(struct lk_sqlite *store,
-                                          struct lk_batch *batch,
-                                          struct lk_job_row *row,
-                                          const struct lk_job_end *end,
-                                          uint64_t now);
+/* Writes a row that lk_job_apply() has changed, with the result that `end` has
+ * if the step says so, and tells its operation. RETURN and EXTEND go before. */
+LK_MUST_CHECK enum lk_status lk_job_write(
+    struct lk_sqlite *store, struct lk_batch *batch, struct lk_job_row *row,
+    const struct lk_job_step *step, const struct lk_job_end *end, uint64_t now);
 
 /* sqlite_decide.c: one operation */
 /* A restored copy: nothing starts until then. */

@@ -281,132 +281,111 @@ enum lk_status lk_job_release(struct lk_sqlite *store,
     return lk_sqlite_replace(store, &before, &after);
 }
 
+/* ---- what the rules say ------------------------------------------------- */
+
+struct lk_job_standing lk_job_standing(const struct lk_job_row *row,
+                                       uint64_t now)
+{
+    return (struct lk_job_standing){
+        .state = row->state,
+        .request = row->request,
+        .current = true,
+        .lapsed = row->due <= now,
+        .called = row->called,
+        .sent = row->sent,
+        .repeatable = row->repeatable,
+    };
+}
+
+void lk_job_apply(struct lk_job_row *row, const struct lk_job_step *step,
+                  const struct lk_job_end *end, uint64_t due, uint64_t now)
+{
+    unsigned effects = step->effects;
+
+    row->state = step->next;
+    if (effects & LK_JOB_EFFECT_COUNT) {
+        row->attempts++;
+        row->sent_at = row->sent ? row->sent_at : now;
+    }
+    row->called |= (effects & LK_JOB_EFFECT_CALLED) != 0;
+    row->called &= !(effects & LK_JOB_EFFECT_UNCALLED);
+    row->sent |= (effects & LK_JOB_EFFECT_SENT) ||
+                 ((effects & LK_JOB_EFFECT_LEFT) && end->left);
+    row->doubt |= (effects & LK_JOB_EFFECT_DOUBT) ||
+                  ((effects & LK_JOB_EFFECT_DOUBTS) && end->doubt);
+    if (effects & LK_JOB_EFFECT_NEVER_SENT) {
+        row->sent = row->doubt = false;
+    }
+    if (effects & LK_JOB_EFFECT_FORGIVE) {
+        row->forgiven += row->forgiven < row->attempts;
+    }
+    if (effects & LK_JOB_EFFECT_FORGIVE_ALL) {
+        row->forgiven = row->attempts;
+    }
+    if (effects & LK_JOB_EFFECT_SINCE) {
+        row->since = now;
+    }
+    if (effects & LK_JOB_EFFECT_DUE) {
+        row->due = due;
+    }
+}
+
 /* ---- the request of an operation that moves ----------------------------- */
 
-static struct lk_slice dropped_by(enum lk_effect effect)
+/* The result of a request whose operation has moved so. */
+static struct lk_job_end result_of(const struct lk_op *op,
+                                   enum lk_job_event event,
+                                   enum lk_job_state next)
 {
-    switch (effect) {
-    case LK_EFFECT_BEGIN:
-        return LK_SLICE("claimed again");
-    case LK_EFFECT_FINISH:
-        return LK_SLICE("resolved");
-    default:
-        return LK_SLICE("released");
+    if (next == LK_JOB_UNCERTAIN) { /* its holder says so */
+        return (struct lk_job_end){.reason = op->reason, .left = true};
     }
-}
-
-/* The request is over, as its operation is. */
-static enum lk_status finish_request(struct lk_sqlite *store,
-                                     const struct lk_op *op,
-                                     enum lk_effect effect,
-                                     struct lk_job_row *row,
-                                     struct lk_entry *entry, uint64_t now)
-{
-    /* An operator may complete what was never sent. */
-    bool finished =
-        effect == LK_EFFECT_FINISH &&
-        (op->event == LK_EVENT_COMPLETE || row->sent || row->called);
-    struct lk_job_end end = {
-        .status = finished ? op->response.status : 0,
-        .reason = finished ? (struct lk_slice){0} : dropped_by(effect),
-    };
-    bool open = false;
-
-    row->state = finished ? LK_JOB_DELIVERED : LK_JOB_DROPPED;
-    row->sent |= finished || row->called;
-    enum lk_status status = lk_job_end(store, row, &end, now);
-    if (!status) {
-        status = has_open(store, row->number, &open);
+    if (next == LK_JOB_DELIVERED) {
+        return (struct lk_job_end){.status = op->response.status};
     }
-    entry->queued = false;
-    entry->jobs = open;
-    return status;
-}
-
-/* Its holder says so; the courier need not. One that may run again is still
- * leased: the courier puts it back, or it is taken anew when the lease ends. */
-static enum lk_status doubt_request(struct lk_sqlite *store,
-                                    const struct lk_op *op,
-                                    struct lk_job_row *row, uint64_t now)
-{
-    struct lk_job_end end = {.reason = op->reason, .left = true};
-
-    if (row->state == LK_JOB_UNCERTAIN || row->repeatable) {
-        return LK_OK;
-    }
-    row->state = LK_JOB_UNCERTAIN;
-    row->sent = true;
-    enum lk_status status = lk_job_end(store, row, &end, now);
-    return status ? status : lk_job_note(store, row, &end, true, now);
-}
-
-/*
- * A sign of life of the gateway. The first one comes before it lets the app
- * hear of the request: from here on that may have happened. Of a holder that
- * was given up, it is taken back; where it was not, the lease finds out about
- * the longer lock when it runs out.
- */
-static enum lk_status reach_request(struct lk_sqlite *store,
-                                    const struct lk_op *op,
-                                    struct lk_job_row *row, uint64_t now)
-{
-    bool given_up = row->state == LK_JOB_UNCERTAIN;
-    bool news = row->state == LK_JOB_LEASED && !row->called && !op->by_courier;
-
-    if (!given_up && !news) {
-        return LK_OK;
-    }
-    if (given_up) {
-        row->state = LK_JOB_LEASED;
-        row->due = now + op->lock_ms;
-    }
-    row->called = true;
-    return lk_job_move(store, row, now);
-}
-
-/*
- * The gateway says that nothing has happened. A courier that still has the
- * lease may say how long it waits; one that is gone does not, and it waits as
- * long as the lease would have lasted.
- */
-static enum lk_status return_request(struct lk_sqlite *store,
-                                     const struct lk_op *op,
-                                     struct lk_job_row *row, uint64_t now)
-{
-    row->due = row->state == LK_JOB_LEASED ? row->due : now;
-    row->state = LK_JOB_WAITING;
-    row->sent |= row->called && !op->unsent;
-    row->called = false;
-    return lk_job_move(store, row, now);
+    return (struct lk_job_end){
+        .reason = event == LK_JOB_EVENT_OP_BEGIN     ? LK_SLICE("claimed again")
+                  : event == LK_JOB_EVENT_OP_RESOLVE ? LK_SLICE("resolved")
+                                                     : LK_SLICE("released")};
 }
 
 enum lk_status lk_job_follow(struct lk_sqlite *store, const struct lk_op *op,
                              enum lk_effect effect, struct lk_entry *entry,
                              uint64_t now)
 {
+    enum lk_job_event event = lk_job_event_of(effect, op->event);
     struct lk_job_row row = {0};
-    bool concerned = effect == LK_EFFECT_BEGIN || effect == LK_EFFECT_FINISH ||
-                     effect == LK_EFFECT_FREE || effect == LK_EFFECT_DOUBT ||
-                     effect == LK_EFFECT_LOCK ||
-                     (effect == LK_EFFECT_RETURN && !op->by_courier);
 
-    if (!entry->queued || !concerned) {
+    if (!entry->queued || event == LK_JOB_EVENTS) {
         return LK_OK;
     }
     enum lk_status status = lk_job_request(store, entry->number, &row);
     if (status) {
         return status == LK_NOT_FOUND ? LK_CORRUPT : status;
     }
-    switch (effect) {
-    case LK_EFFECT_DOUBT:
-        return doubt_request(store, op, &row, now);
-    case LK_EFFECT_LOCK:
-        return reach_request(store, op, &row, now);
-    case LK_EFFECT_RETURN:
-        return return_request(store, op, &row, now);
-    default:
-        return finish_request(store, op, effect, &row, entry, now);
+    struct lk_job_standing standing = lk_job_standing(&row, now);
+    standing.unsent = op->unsent;
+    standing.by_courier = op->by_courier;
+    struct lk_job_step step = lk_job_machine_step(event, standing);
+    if (step.next == row.state && !step.effects) {
+        return LK_OK;
     }
+    struct lk_job_end end = result_of(op, event, step.next);
+    lk_job_apply(&row, &step, &end,
+                 event == LK_JOB_EVENT_OP_LOCK ? now + op->lock_ms : now, now);
+    status = step.effects & LK_JOB_EFFECT_RESULT
+                 ? lk_job_end(store, &row, &end, now)
+                 : lk_job_move(store, &row, now);
+    if (!status && row.state == LK_JOB_UNCERTAIN) {
+        status = lk_job_note(store, &row, &end, true, now);
+    }
+    if (!status && lk_job_is_finished(row.state)) {
+        bool open = false;
+        status = has_open(store, row.number, &open);
+        entry->queued = false;
+        entry->jobs = open;
+    }
+    return status;
 }
 
 /* ---- the end of all jobs ------------------------------------------------- */

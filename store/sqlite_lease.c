@@ -57,71 +57,89 @@ static void drop_job(struct lk_job_batch *job_batch, size_t at)
             (job_batch->job_count - at) * sizeof(*job_batch->jobs));
 }
 
+/* What has happened to a request whose lease has run out, or is refused: its
+ * operation counts. The gateway may live and extend its lock while the courier
+ * is gone. */
+static enum lk_job_event lost_event(const struct leasing *leasing,
+                                    const struct lk_job_row *row, bool refused,
+                                    uint64_t *deadline)
+{
+    struct lk_sqlite *store = leasing->store;
+    const struct lk_entry *entry =
+        row->request
+            ? lk_overlay_find(&store->overlay, &store->index, row->hash)
+            : NULL;
+
+    *deadline = leasing->now;
+    if (!row->request) {
+        return LK_JOB_EVENT_LOST;
+    }
+    if (!entry || entry->number != row->number) {
+        return LK_JOB_EVENT_LOST_GONE;
+    }
+    switch (entry->state) {
+    case LK_STATE_IN_PROGRESS:
+        if (!refused && entry->deadline <= leasing->now) {
+            return LK_JOB_EVENT_LOST;
+        }
+        *deadline = entry->deadline;
+        return LK_JOB_EVENT_LOST_RUNNING;
+    case LK_STATE_ACCEPTED:
+        return LK_JOB_EVENT_LOST_ACCEPTED;
+    case LK_STATE_UNCERTAIN:
+        return LK_JOB_EVENT_LOST_UNCERTAIN;
+    case LK_STATE_COMPLETED:
+        return LK_JOB_EVENT_LOST_COMPLETED;
+    default:
+        return LK_JOB_EVENT_LOST_GONE;
+    }
+}
+
 /* An operation that is not as its request says. Nothing makes it so, but if it
  * is, the operation counts. */
 static enum lk_status follow_operation(struct leasing *leasing,
                                        struct lk_job_row *row)
 {
-    struct lk_sqlite *store = leasing->store;
-    const struct lk_entry *entry =
-        lk_overlay_find(&store->overlay, &store->index, row->hash);
-    bool mine = entry && entry->number == row->number;
+    uint64_t due;
+    enum lk_job_event event = lost_event(leasing, row, true, &due);
+    struct lk_job_step step =
+        lk_job_machine_step(event, lk_job_standing(row, leasing->now));
 
-    switch (mine ? entry->state : LK_STATE_ABSENT) {
-    case LK_STATE_IN_PROGRESS:
-        row->state = LK_JOB_LEASED;
-        row->due = entry->deadline;
-        break;
-    case LK_STATE_ACCEPTED:
-        row->state = LK_JOB_WAITING;
-        row->due = leasing->now;
-        break;
-    case LK_STATE_UNCERTAIN:
-        row->state = LK_JOB_UNCERTAIN;
-        break;
-    case LK_STATE_COMPLETED:
-        row->state = LK_JOB_DELIVERED;
-        break;
-    default:
-        row->state = LK_JOB_DROPPED;
-        break;
-    }
-    enum lk_status status = lk_job_move(store, row, leasing->now);
-    return status || row->state < LK_JOB_DELIVERED ? status
-                                                   : lk_job_release(store, row);
+    lk_job_apply(row, &step, NULL, due, leasing->now);
+    return lk_job_write(leasing->store, leasing->batch, row, &step, NULL,
+                        leasing->now);
 }
 
 /*
- * Takes one; `job` is what the courier gets, `row` as it was. *taken false: its
- * operation does not allow it.
+ * Takes one that waits; `job` is what the courier gets, `row` as it was. If it
+ * was lost, its operation is still that of the lost lease: it is put back and
+ * leased in one step; `lost` is the result of that attempt, or NULL. *taken
+ * false: its operation does not allow it.
  */
 static enum lk_status take(struct leasing *leasing, struct lk_job_row *row,
-                           struct lk_job *job, bool *taken)
+                           struct lk_job *job, bool was_lost,
+                           const struct lk_job_end *lost, bool *taken)
 {
     struct lk_sqlite *store = leasing->store;
     uint64_t lease_ms = leasing->job_batch->lease_ms;
-    /* What waits is accepted; only what was lost is taken from somebody. */
-    struct lk_op op = {.event = LK_EVENT_LEASE,
-                       .lock_ms = lease_ms,
-                       .reexecute = row->state == LK_JOB_LEASED};
+    struct lk_op op = {
+        .event = LK_EVENT_LEASE, .lock_ms = lease_ms, .reexecute = was_lost};
+    struct lk_job_standing standing = lk_job_standing(row, leasing->now);
     enum lk_status status = LK_OK;
 
-    *taken = true;
-    if (row->request) {
+    standing.honours = leasing->want->honours;
+    struct lk_job_step step = lk_job_machine_step(LK_JOB_EVENT_LEASE, standing);
+    *taken = step.outcome == LK_JOB_OUTCOME_DONE;
+    if (step.tells == LK_EVENT_LEASE) {
         status =
             lk_job_tell(store, leasing->batch, row, &op, leasing->now, taken);
     }
     if (status || !*taken) {
         return status ? status : follow_operation(leasing, row);
     }
-    row->state = LK_JOB_LEASED;
-    row->attempts++;
-    /* To such a target it leaves without a mark. Should the lease be lost, and
-     * the target not honour keys by then, it may have been called. */
-    row->called = leasing->want->honours && !row->request;
-    row->due = leasing->now + lease_ms;
-    row->sent_at = row->sent ? row->sent_at : leasing->now;
-    status = lk_job_move(store, row, leasing->now);
+    lk_job_apply(row, &step, NULL, leasing->now + lease_ms, leasing->now);
+    status = lost ? lk_job_end(store, row, lost, leasing->now)
+                  : lk_job_move(store, row, leasing->now);
     job->state = LK_JOB_LEASED;
     job->attempts = row->attempts;
     job->called = row->called;
@@ -137,12 +155,15 @@ static enum lk_status take(struct leasing *leasing, struct lk_job_row *row,
 
 /* ---- what was lost ------------------------------------------------------- */
 
+/* It waits again, and is leased next if there is room: in one step. */
 static enum lk_status take_again(struct leasing *leasing,
-                                 struct lk_job_row *row)
+                                 struct lk_job_row *row,
+                                 const struct lk_job_step *step)
 {
     sqlite3_stmt *whole = leasing->store->statements[LK_STATEMENT_JOB_WHOLE];
     struct lk_job_end lost = {.reason = LK_SLICE("the courier was lost"),
                               .left = true};
+    bool counts = step->effects & LK_JOB_EFFECT_RESULT;
     enum lk_status status = LK_OK;
     bool taken = false;
 
@@ -150,7 +171,8 @@ static enum lk_status take_again(struct leasing *leasing,
         leasing->more = true;
         return LK_OK;
     }
-    if (row->called || leasing->want->honours) {
+    lk_job_apply(row, step, &lost, leasing->now, leasing->now);
+    if (step->effects & LK_JOB_EFFECT_HISTORY) {
         status = lk_job_note(leasing->store, row, &lost, false, leasing->now);
     }
     if (status) {
@@ -166,46 +188,35 @@ static enum lk_status take_again(struct leasing *leasing,
         return status;
     }
     size_t at = leasing->job_batch->job_count - 1;
-    status = take(leasing, row, &leasing->job_batch->jobs[at], &taken);
+    status = take(leasing, row, &leasing->job_batch->jobs[at], true,
+                  counts ? &lost : NULL, &taken);
     if (!taken) {
         drop_job(leasing->job_batch, at);
     }
     return status;
 }
 
-/* Does the operation decide? The gateway may live and extend its lock while
- * the courier is gone. */
-static bool goes_on(struct lk_sqlite *store, const struct lk_job_row *row,
-                    uint64_t now)
-{
-    const struct lk_entry *entry =
-        lk_overlay_find(&store->overlay, &store->index, row->hash);
-
-    if (!entry || entry->number != row->number) {
-        return true;
-    }
-    return entry->state == LK_STATE_UNCERTAIN
-               ? !row->repeatable
-               : entry->state != LK_STATE_IN_PROGRESS || entry->deadline > now;
-}
-
 static enum lk_status settle_one(struct leasing *leasing,
                                  struct lk_job_row *row)
 {
     struct lk_job_end lost = {.reason = LK_SLICE(REASON_LOST), .left = true};
-    bool honours = leasing->want->honours;
-    bool again = !row->called || (row->request ? row->repeatable : honours);
+    struct lk_job_standing standing = lk_job_standing(row, leasing->now);
+    uint64_t due;
+    enum lk_job_event event = lost_event(leasing, row, false, &due);
 
-    if (row->request && goes_on(leasing->store, row, leasing->now)) {
-        return follow_operation(leasing, row);
+    standing.honours = leasing->want->honours;
+    struct lk_job_step step = lk_job_machine_step(event, standing);
+    if (step.outcome != LK_JOB_OUTCOME_DONE) {
+        return LK_OK;
     }
-    row->sent |= row->called || honours;
-    row->doubt |= !row->request && (row->called || honours);
-    if (again) {
-        return take_again(leasing, row);
+    if (step.next == LK_JOB_WAITING && event != LK_JOB_EVENT_LOST_ACCEPTED) {
+        return take_again(leasing, row, &step);
     }
-    leasing->job_batch->lapsed++;
-    return lk_job_doubt(leasing->store, leasing->batch, row, &lost,
+    if (step.effects & LK_JOB_EFFECT_RESULT) {
+        leasing->job_batch->lapsed++;
+    }
+    lk_job_apply(row, &step, &lost, due, leasing->now);
+    return lk_job_write(leasing->store, leasing->batch, row, &step, &lost,
                         leasing->now);
 }
 
@@ -284,7 +295,7 @@ static enum lk_status take_due(struct leasing *leasing)
             row.hash =
                 lk_name_hash(leasing->store->store.secret, job->operation);
         }
-        status = take(leasing, &row, job, &taken);
+        status = take(leasing, &row, job, false, NULL, &taken);
         if (taken) {
             at++;
         } else {

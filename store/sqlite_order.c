@@ -6,24 +6,14 @@
 
 #include <stdio.h>
 
-#define BIT(state) (1u << LK_JOB_##state)
-
-/* What each order is called in the audit log, and of which jobs it counts. */
-static const struct {
-    const char *action;
-    unsigned states;
-    enum lk_job_state next;
-} orders[] = {
-    [LK_ACTION_RETRY] = {"job retry", BIT(DEAD) | BIT(WAITING), LK_JOB_WAITING},
-    [LK_ACTION_DROP] = {"job drop", BIT(WAITING) | BIT(DEAD) | BIT(UNCERTAIN),
-                        LK_JOB_DROPPED},
-    [LK_ACTION_DELIVERED] = {"job delivered",
-                             BIT(WAITING) | BIT(UNCERTAIN) | BIT(DEAD),
-                             LK_JOB_DELIVERED},
-    [LK_ACTION_AGAIN] = {"job again", BIT(UNCERTAIN) | BIT(DEAD),
-                         LK_JOB_WAITING},
-    [LK_ACTION_PAUSE] = {"target pause", 0, LK_JOB_STATES},
-    [LK_ACTION_RESUME] = {"target resume", 0, LK_JOB_STATES},
+/* What each action is called in the audit log. */
+static const char *const actions[] = {
+    [LK_ACTION_RETRY] = "job retry",
+    [LK_ACTION_DROP] = "job drop",
+    [LK_ACTION_DELIVERED] = "job delivered",
+    [LK_ACTION_AGAIN] = "job again",
+    [LK_ACTION_PAUSE] = "target pause",
+    [LK_ACTION_RESUME] = "target resume",
 };
 
 /* With the job's id where other entries have a token. */
@@ -36,7 +26,7 @@ static enum lk_status audit_job(struct lk_sqlite *store,
         .at_ms = now,
         .who = order->who,
         .why = order->why,
-        .action = latchkey_slice(orders[order->order].action),
+        .action = latchkey_slice(actions[order->order]),
         .token = row->id,
     };
 
@@ -59,9 +49,8 @@ static enum lk_status audit_target(struct lk_sqlite *store,
                                    uint64_t now)
 {
     char action[LK_TARGET_NAME_MAX + 32];
-    int len =
-        snprintf(action, sizeof(action), "%s %.*s", orders[order->order].action,
-                 (int)order->target.len, order->target.data);
+    int len = snprintf(action, sizeof(action), "%s %.*s", actions[order->order],
+                       (int)order->target.len, order->target.data);
     struct lk_audit_entry entry = {
         .at_ms = now,
         .who = order->who,
@@ -129,55 +118,47 @@ static uint64_t life_of(const struct lk_sqlite *store,
     return 0;
 }
 
-/* A request moves with its operation, so it is the operation that has to be
- * resolved. That it is due now concerns the request alone. A lost lease that
- * nobody settles, for its target is gone, can be ended. */
-static enum lk_status judge(const struct lk_job_action *order,
-                            const struct lk_job_row *row, uint64_t now)
+/* What the caller of a refused action gets. */
+static enum lk_status status_of(enum lk_job_outcome outcome)
 {
-    bool ends =
-        order->order == LK_ACTION_DROP || order->order == LK_ACTION_DELIVERED;
-    bool lost = ends && row->state == LK_JOB_LEASED && row->due <= now;
-
-    if ((!(orders[order->order].states & (1u << row->state)) && !lost) ||
-        (order->attempt && order->attempt != row->attempts)) {
+    switch (outcome) {
+    case LK_JOB_OUTCOME_DONE:
+        return LK_OK;
+    case LK_JOB_OUTCOME_BUSY:
+        return LK_BUSY;
+    case LK_JOB_OUTCOME_DENIED:
+        return LK_DENIED;
+    case LK_JOB_OUTCOME_NOT_FOUND:
+        return LK_NOT_FOUND;
+    default:
         return LK_INVALID;
     }
-    return row->request && order->order != LK_ACTION_RETRY ? LK_BUSY : LK_OK;
 }
 
 static enum lk_status carry_out(struct lk_sqlite *store, struct lk_batch *batch,
                                 const struct lk_job_action *order,
-                                struct lk_job_row *row, uint64_t now)
+                                struct lk_job_row *row,
+                                const struct lk_job_step *step, uint64_t now)
 {
     struct lk_job_end end = {
         .status = order->status,
         .provider_id = order->provider_id,
     };
-    enum lk_status status;
 
-    row->state = orders[order->order].next;
-    row->due = now;
-    row->called = row->called && row->state != LK_JOB_WAITING;
-    row->since = row->state == LK_JOB_WAITING ? now : row->since;
-    if (order->order == LK_ACTION_RETRY) {
-        row->forgiven = row->attempts;
-    } else if (order->order == LK_ACTION_AGAIN) {
-        row->forgiven += row->forgiven < row->attempts; /* it was none */
-        row->doubt = row->sent = false;
-    }
-    if (order->order == LK_ACTION_DELIVERED) {
-        row->sent = true;
-        status = lk_job_end(store, row, &end, now);
-    } else {
-        status = lk_job_move(store, row, now);
-    }
+    lk_job_apply(row, step, &end, now, now);
+    enum lk_status status = step->effects & LK_JOB_EFFECT_RESULT
+                                ? lk_job_end(store, row, &end, now)
+                                : lk_job_move(store, row, now);
     batch->queued |= row->state == LK_JOB_WAITING;
-    if (!status && row->state >= LK_JOB_DELIVERED) {
+    if (!status && lk_job_is_finished(row->state)) {
         status = lk_job_release(store, row);
     }
     return status ? status : audit_job(store, order, row, now);
 }
+
+_Static_assert(LK_JOB_EVENT_ACTION_RETRY + LK_ACTION_AGAIN ==
+                   LK_JOB_EVENT_ACTION_AGAIN,
+               "enum lk_job_action_kind has the order of the events");
 
 enum lk_status lk_job_action(struct lk_sqlite *store, struct lk_batch *batch,
                              struct lk_job_action *order, uint64_t now)
@@ -196,15 +177,17 @@ enum lk_status lk_job_action(struct lk_sqlite *store, struct lk_batch *batch,
     if (status) {
         return status;
     }
-    order->status_out = judge(order, &row, now);
-    if (!order->status_out && order->order == LK_ACTION_RETRY &&
+    struct lk_job_standing standing = lk_job_standing(&row, now);
+    standing.current = !order->attempt || order->attempt == row.attempts;
+    standing.forgotten =
         lk_job_is_forgotten(row.sent, row.sent_at, row.created,
-                            life_of(store, batch->job_batch, row.target),
-                            now)) {
-        order->status_out = LK_DENIED;
-    }
+                            life_of(store, batch->job_batch, row.target), now);
+    struct lk_job_step step = lk_job_machine_step(
+        (enum lk_job_event)(LK_JOB_EVENT_ACTION_RETRY + order->order),
+        standing);
+    order->status_out = status_of(step.outcome);
     if (!order->status_out) {
-        status = carry_out(store, batch, order, &row, now);
+        status = carry_out(store, batch, order, &row, &step, now);
     }
     order->state = row.state;
     return status;

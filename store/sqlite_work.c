@@ -31,178 +31,108 @@ enum lk_status lk_job_tell(struct lk_sqlite *store, struct lk_batch *batch,
     return status;
 }
 
-enum lk_status lk_job_doubt(struct lk_sqlite *store, struct lk_batch *batch,
-                            struct lk_job_row *row,
-                            const struct lk_job_end *end, uint64_t now)
-{
-    struct lk_op op = {.event = LK_EVENT_DOUBT, .reason = end->reason};
-    bool done;
-
-    if (!op.reason.len) {
-        op.reason = LK_SLICE(REASON_UNKNOWN);
-    }
-    row->state = LK_JOB_UNCERTAIN;
-    enum lk_status status = lk_job_end(store, row, end, now);
-    if (!status) {
-        status = lk_job_note(store, row, end, true, now);
-    }
-    return status || !row->request
-               ? status
-               : lk_job_tell(store, batch, row, &op, now, &done);
-}
-
-static enum lk_status deliver(struct lk_sqlite *store, struct lk_job_row *row,
-                              const struct lk_job_end *end, uint64_t now)
-{
-    enum lk_status status = LK_OK;
-
-    row->state = LK_JOB_DELIVERED;
-    row->sent = true;
-    if (end->answer.headers.len || end->answer.body.len) {
-        status = lk_job_note(store, row, end, true, now);
-    }
-    if (!status) {
-        status = lk_job_end(store, row, end, now);
-    }
-    return status ? status : lk_job_release(store, row);
-}
-
-static enum lk_status give_up(struct lk_sqlite *store, struct lk_job_row *row,
-                              const struct lk_job_end *end, uint64_t now)
-{
-    row->state = LK_JOB_DEAD;
-    enum lk_status status = lk_job_end(store, row, end, now);
-    return status ? status : lk_job_note(store, row, end, true, now);
-}
-
-/* A request that is given up and was never sent: its operation is completed
- * with the answer that the courier brings. */
-static enum lk_status give_up_request(struct lk_sqlite *store,
-                                      struct lk_batch *batch,
-                                      struct lk_job_row *row,
-                                      const struct lk_job_end *end,
-                                      uint64_t now)
-{
-    struct lk_op op = {.event = LK_EVENT_COMPLETE, .response = end->answer};
-    bool done;
-
-    if (!op.response.status) {
-        op.response.status = 503;
-    }
-    row->state = LK_JOB_DROPPED;
-    enum lk_status status = lk_job_end(store, row, end, now);
-    if (!status) {
-        status = lk_job_note(store, row, end, true, now);
-    }
-    if (!status) {
-        status = lk_job_release(store, row);
-    }
-    return status ? status : lk_job_tell(store, batch, row, &op, now, &done);
-}
-
-/* Waits again; what was never called keeps the result of the attempt before. */
-static enum lk_status put_back(struct lk_sqlite *store, struct lk_batch *batch,
-                               struct lk_job_row *row,
-                               const struct lk_job_end *end, uint64_t now)
-{
-    struct lk_op op = {.event = LK_EVENT_RETURN, .by_courier = true};
-    bool done = true;
-    enum lk_status status = LK_OK;
-
-    if (row->request) {
-        status = lk_job_tell(store, batch, row, &op, now, &done);
-    }
-    if (status || !done) {
-        return status; /* the lease runs out, and that finds out what is */
-    }
-    row->state = LK_JOB_WAITING;
-    row->due = now + end->delay_ms;
-    row->called = false;
-    if (end->end == LK_END_RETURN) {
-        row->forgiven++;
-        return lk_job_move(store, row, now);
-    }
-    status = lk_job_note(store, row, end, false, now);
-    return status ? status : lk_job_end(store, row, end, now);
-}
-
-/* A gateway that says it has completed has done so, and with that ended the
- * job. If the store has not seen it, nobody knows. */
-static enum lk_status doubt_delivery(struct lk_sqlite *store,
+/* The event that a step has for the operation of a request. */
+static enum lk_status tell_operation(struct lk_sqlite *store,
                                      struct lk_batch *batch,
-                                     struct lk_job_row *row, uint64_t now)
+                                     const struct lk_job_row *row,
+                                     const struct lk_job_end *end,
+                                     enum lk_event event, uint64_t now,
+                                     bool *done)
 {
-    struct lk_job_end end = {
-        .reason = LK_SLICE("the gateway says that it is completed, "
-                           "and the store has not seen it"),
-        .left = true,
+    struct lk_op op = {
+        .event = event,
+        .by_courier = event == LK_EVENT_RETURN,
     };
 
-    return lk_job_doubt(store, batch, row, &end, now);
-}
-
-/*
- * The fence. Where the gateway has put a request back already, and it has not
- * been leased since, the courier still says how long it waits, or that it is
- * given up; that it does not know what happened counts no more.
- */
-static bool holds(const struct lk_job_row *row, const struct lk_job_end *end)
-{
-    bool returned = row->request && row->state == LK_JOB_WAITING &&
-                    (end->end == LK_END_RETRY || end->end == LK_END_DEAD);
-
-    return row->attempts == end->attempt &&
-           (row->state == LK_JOB_LEASED || returned);
-}
-
-/* What was put back and is given up is taken once more, to be ended. */
-static enum lk_status take_back(struct lk_sqlite *store, struct lk_batch *batch,
-                                struct lk_job_row *row, uint64_t now)
-{
-    struct lk_op op = {.event = LK_EVENT_LEASE, .lock_ms = 1};
-    bool done;
-    enum lk_status status = lk_job_tell(store, batch, row, &op, now, &done);
-
-    if (!status && done) {
-        row->state = LK_JOB_LEASED;
+    if (event == LK_EVENT_DOUBT) {
+        op.reason = end->reason.len ? end->reason : LK_SLICE(REASON_UNKNOWN);
+    } else if (event == LK_EVENT_COMPLETE) {
+        op.response = end->answer;
+        op.response.status = op.response.status ? op.response.status : 503;
+    } else if (event == LK_EVENT_LEASE) {
+        op.lock_ms = 1; /* to be ended at once */
     }
-    return status;
+    return lk_job_tell(store, batch, row, &op, now, done);
 }
+
+/* The result of the attempt: in the job, and in the history with the whole
+ * response, or cut short if the job goes on. */
+static enum lk_status write_result(struct lk_sqlite *store,
+                                   struct lk_job_row *row,
+                                   const struct lk_job_end *end,
+                                   unsigned effects, uint64_t now)
+{
+    bool goes_on = effects & LK_JOB_EFFECT_HISTORY;
+    bool empty = !end->answer.headers.len && !end->answer.body.len;
+    enum lk_status status = lk_job_end(store, row, end, now);
+
+    return status || (row->state == LK_JOB_DELIVERED && empty)
+               ? status
+               : lk_job_note(store, row, end, !goes_on, now);
+}
+
+enum lk_status lk_job_write(struct lk_sqlite *store, struct lk_batch *batch,
+                            struct lk_job_row *row,
+                            const struct lk_job_step *step,
+                            const struct lk_job_end *end, uint64_t now)
+{
+    bool done;
+    enum lk_status status =
+        step->effects & LK_JOB_EFFECT_RESULT
+            ? write_result(store, row, end, step->effects, now)
+            : lk_job_move(store, row, now);
+
+    if (!status && lk_job_is_finished(row->state)) {
+        status = lk_job_release(store, row);
+    }
+    return status || step->tells == LK_JOB_TELLS_NOTHING ||
+                   step->tells == LK_EVENT_RETURN /* told before */
+               ? status
+               : tell_operation(store, batch, row, end,
+                                (enum lk_event)step->tells, now, &done);
+}
+
+_Static_assert(LK_JOB_EVENT_END_DELIVERED + LK_END_DEAD ==
+                   LK_JOB_EVENT_END_DEAD,
+               "enum lk_end has the order of the events");
 
 static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
                                 struct lk_job_end *end, uint64_t now)
 {
     struct lk_job_row row = {0};
+    struct lk_job_end unseen = {
+        .reason = LK_SLICE("the gateway says that it is completed, "
+                           "and the store has not seen it"),
+        .left = true,
+    };
+    bool done = true;
     enum lk_status status = lk_job_read(store, end->id, &row);
+    struct lk_job_standing standing = lk_job_standing(&row, now);
 
-    end->stale = status || !holds(&row, end);
-    if (!end->stale && end->end == LK_END_DEAD && row.state == LK_JOB_WAITING) {
-        status = take_back(store, batch, &row, now);
-        end->stale = status || row.state == LK_JOB_WAITING;
-    }
+    standing.current = row.attempts == end->attempt;
+    standing.left = end->left;
+    struct lk_job_step step = lk_job_machine_step(
+        (enum lk_job_event)(LK_JOB_EVENT_END_DELIVERED + end->end), standing);
+    end->stale = status || step.outcome != LK_JOB_OUTCOME_DONE;
     if (end->stale) {
         return status == LK_NOT_FOUND ? LK_OK : status;
     }
-    /* The gateway never took it, though it may have been sent there. */
-    bool untaken = row.request && !row.called;
-    row.sent |= end->left && !untaken;
-    row.doubt |= end->doubt;
-    switch (end->end) {
-    case LK_END_DELIVERED:
-        return row.request ? doubt_delivery(store, batch, &row, now)
-                           : deliver(store, &row, end, now);
-    case LK_END_RETRY:
-    case LK_END_RETURN:
-        return put_back(store, batch, &row, end, now);
-    case LK_END_UNCERTAIN:
-        return untaken ? put_back(store, batch, &row, end, now)
-                       : lk_job_doubt(store, batch, &row, end, now);
-    case LK_END_DEAD:
-        return !row.request ? give_up(store, &row, end, now)
-               : row.sent   ? lk_job_doubt(store, batch, &row, end, now)
-                            : give_up_request(store, batch, &row, end, now);
+    if (step.effects & LK_JOB_EFFECT_RETAKE) {
+        status =
+            tell_operation(store, batch, &row, end, LK_EVENT_LEASE, now, &done);
+        end->stale = status || !done;
+    } else if (step.tells == LK_EVENT_RETURN) {
+        /* If it refuses, the lease runs out, and that finds out what is. */
+        status = tell_operation(store, batch, &row, end, LK_EVENT_RETURN, now,
+                                &done);
     }
-    return LK_INVALID;
+    if (status || !done) {
+        return status;
+    }
+    lk_job_apply(&row, &step, end, now + end->delay_ms, now);
+    return lk_job_write(store, batch, &row, &step,
+                        step.effects & LK_JOB_EFFECT_UNSEEN ? &unseen : end,
+                        now);
 }
 
 static enum lk_status mark_lease(struct lk_sqlite *store,
@@ -215,21 +145,23 @@ static enum lk_status mark_lease(struct lk_sqlite *store,
     struct lk_job_row row = {0};
     bool done = true;
     enum lk_status status = lk_job_read(store, mark->id, &row);
+    struct lk_job_standing standing = lk_job_standing(&row, now);
 
-    mark->stale =
-        status || row.state != LK_JOB_LEASED || row.attempts != mark->attempt;
+    standing.current = row.attempts == mark->attempt;
+    struct lk_job_step step = lk_job_machine_step(LK_JOB_EVENT_MARK, standing);
+    mark->stale = status || step.outcome != LK_JOB_OUTCOME_DONE;
     if (mark->stale) {
         return status == LK_NOT_FOUND ? LK_OK : status;
     }
-    if (row.request) {
+    if (step.tells == LK_EVENT_EXTEND) {
         status = lk_job_tell(store, batch, &row, &op, now, &done);
     }
     mark->stale = !done;
     if (status || mark->stale) {
         return status;
     }
-    row.called |= mark->called;
-    row.due = now + mark->lease_ms;
+    lk_job_apply(&row, &step, NULL, now + mark->lease_ms, now);
+    row.called |= mark->called; /* LK_JOB_EFFECT_CALLS */
     return lk_job_move(store, &row, now);
 }
 
