@@ -272,8 +272,8 @@ LK_MUST_CHECK enum lk_exit lk_operation_show(struct lk_cli *cli, void *context);
 /* As lk_call; then *record is its record, with the answer if --headers or
  * --body asks for it, which needs --why. LK_EXIT_NO: there is none, and that
  * was said. */
-LK_MUST_CHECK enum lk_exit lk_operation_fetch(struct lk_cli *cli,
-                                              const struct lk_reply **record);
+LK_MUST_CHECK enum lk_exit lk_operation_fetch(
+    struct lk_cli *cli, const struct lk_reply **operation);
 enum lk_put_colour lk_operation_colour(struct lk_slice state);
 /* What is in progress for longer needs a person's eye, whatever its lock. */
 enum { LK_LONG_MS = 3600 * 1000 };
@@ -285,12 +285,13 @@ LK_MUST_CHECK enum lk_exit lk_health_fetch(struct lk_cli *cli,
 enum lk_exit lk_health_exit(const struct lk_reply *health);
 
 /*
- * What an operator did and why (operate.c). lk_deed_words completes the words
- * of a command with WHO and WHY; lk_deed_send sends it and reports the answer,
- * with the reference of the operation if it has a name. lk_deed_run does both.
+ * What an operator did and why (operate.c). lk_action_words completes the words
+ * of a command with WHO and WHY; lk_action_send sends it and reports the
+ * answer, with the reference of the operation if it has a name. lk_action_run
+ * does both.
  */
-struct lk_deed {
-    const char *action;   /* "released", for people and for JSON */
+struct lk_action {
+    const char *verb;     /* "released", for people and for JSON */
     const char *state;    /* the operation's state afterwards; NULL: no name */
     struct lk_slice file; /* that was written; may be empty */
     bool patient;         /* it may take hours */
@@ -312,21 +313,21 @@ struct lk_deed {
         "who", "NAME", "who does it (your login name)"                         \
     }
 
-extern const struct lk_option lk_deed_options[]; /* these two alone */
+extern const struct lk_option lk_action_options[]; /* these two alone */
 
-LK_MUST_CHECK enum lk_exit lk_deed_words(struct lk_cli *cli,
-                                         struct lk_deed *deed,
-                                         const char *default_why);
-LK_MUST_CHECK enum lk_exit lk_deed_send(struct lk_cli *cli,
-                                        struct lk_deed *deed);
-LK_MUST_CHECK enum lk_exit lk_deed_run(struct lk_cli *cli,
-                                       struct lk_deed *deed);
+LK_MUST_CHECK enum lk_exit lk_action_words(struct lk_cli *cli,
+                                           struct lk_action *action,
+                                           const char *default_why);
+LK_MUST_CHECK enum lk_exit lk_action_send(struct lk_cli *cli,
+                                          struct lk_action *action);
+LK_MUST_CHECK enum lk_exit lk_action_run(struct lk_cli *cli,
+                                         struct lk_action *action);
 /* The state of the operation that was named; empty if it cannot be told. It
  * stays until the next call. */
-struct lk_slice lk_deed_state(struct lk_cli *cli);
+struct lk_slice lk_action_state(struct lk_cli *cli);
 /* lk_each_operation, once it is said who and why. */
-LK_MUST_CHECK enum lk_exit lk_deed_each(struct lk_cli *cli, lk_subject_fn act,
-                                        void *context);
+LK_MUST_CHECK enum lk_exit lk_action_each(struct lk_cli *cli, lk_subject_fn act,
+                                          void *context);
 /* Of RESOLVE: what was found uncertain may be another claim by now, or another
  * operation of the same name; nothing is said of these. */
 void lk_words_add_fence(struct lk_words *words, const struct lk_cli *cli);

@@ -89,7 +89,7 @@ static bool answers_as_postgres(const char *address)
     static const char question[] = "\0\0\0\10\4\322\26\57";
     int64_t deadline = (int64_t)lk_monotonic_ms() + PROBE_MS;
     char why[TEXT_MAX];
-    char answer = '\0';
+    char reply = '\0';
     short happened;
     int fd;
 
@@ -98,11 +98,11 @@ static bool answers_as_postgres(const char *address)
     }
     if (send(fd, question, sizeof(question) - 1, MSG_NOSIGNAL) < 0 ||
         lk_socket_wait(fd, POLLIN, deadline, &happened) != LK_OK ||
-        recv(fd, &answer, 1, MSG_DONTWAIT) != 1) {
-        answer = '\0';
+        recv(fd, &reply, 1, MSG_DONTWAIT) != 1) {
+        reply = '\0';
     }
     close(fd);
-    return answer == 'S' || answer == 'N';
+    return reply == 'S' || reply == 'N';
 }
 
 /* By the byte that the library names in its complaint. */
@@ -210,13 +210,13 @@ static enum lk_exit complain_unknown_command(const struct lk_cli *cli,
  * code has said. */
 static void complain_unavailable(const char *why)
 {
-    static const char record[] = "RECORD ";
+    static const char prefix[] = "RECORD ";
     const char *known = latchkey_status_text(LK_UNAVAILABLE);
 
     why += strspn(why, " ");
-    if (strncmp(why, record, sizeof(record) - 1) == 0) {
+    if (strncmp(why, prefix, sizeof(prefix) - 1) == 0) {
         lk_complain("the operation cannot be decided now: %s",
-                    why + sizeof(record) - 1);
+                    why + sizeof(prefix) - 1);
     } else if (*why == '\0' || strcmp(why, known) == 0) {
         lk_complain("%s; latchkey health shows why", known);
     } else {

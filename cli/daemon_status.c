@@ -393,7 +393,7 @@ const struct lk_manual lk_manual_clients = {
     "their commands have no reply yet. kill closes one by its ID; commands "
     "that\n"
     "it has sent are still carried out.",
-    lk_deed_options};
+    lk_action_options};
 
 enum { COLUMNS = 9 };
 
@@ -543,17 +543,17 @@ static enum lk_exit list_clients(struct lk_cli *cli)
 static enum lk_exit kill_client(struct lk_cli *cli, const char *id)
 {
     struct lk_doc doc = {.out = &cli->out};
-    struct lk_deed deed = {0};
+    struct lk_action action = {0};
     const struct lk_reply *reply;
     enum lk_exit result;
 
-    lk_words_add(&deed.words, "CLIENT");
-    lk_words_add(&deed.words, "KILL");
-    lk_words_add(&deed.words, "ID");
-    lk_words_add(&deed.words, id);
-    result = lk_deed_words(cli, &deed, NULL);
+    lk_words_add(&action.words, "CLIENT");
+    lk_words_add(&action.words, "KILL");
+    lk_words_add(&action.words, "ID");
+    lk_words_add(&action.words, id);
+    result = lk_action_words(cli, &action, NULL);
     if (result == LK_EXIT_DONE) {
-        result = lk_call(cli, &deed.words, &reply);
+        result = lk_call(cli, &action.words, &reply);
     }
     if (result != LK_EXIT_DONE) {
         return result;

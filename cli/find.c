@@ -77,7 +77,7 @@ struct visit {
     size_t visited;
 };
 
-static void take_subject(struct lk_cli *cli, const struct lk_reply *record)
+static void take_subject(struct lk_cli *cli, const struct lk_reply *operation)
 {
     static const char *const names[] = {"tenant", "scope", "key", "reference"};
     struct lk_subject *subject = &cli->subject;
@@ -86,20 +86,20 @@ static void take_subject(struct lk_cli *cli, const struct lk_reply *record)
     size_t total = 1;
 
     for (size_t i = 0; i < 4; i++) {
-        total += lk_field_text(record, names[i]).len;
+        total += lk_field_text(operation, names[i]).len;
     }
     subject->text.len = 0;
     lk_must(latchkey_buf_reserve(&subject->text, total));
     for (size_t i = 0; i < 4; i++) {
-        struct lk_slice text = lk_field_text(record, names[i]);
+        struct lk_slice text = lk_field_text(operation, names[i]);
 
         *slices[i] =
             (struct lk_slice){subject->text.data + subject->text.len, text.len};
         lk_put_raw(&subject->text, text);
     }
-    subject->token = latchkey_slice_equal(lk_field_text(record, "state"),
+    subject->token = latchkey_slice_equal(lk_field_text(operation, "state"),
                                           LK_SLICE("uncertain"))
-                         ? lk_field_number(record, "token")
+                         ? lk_field_number(operation, "token")
                          : 0;
 }
 

@@ -17,17 +17,17 @@ enum { WINDOW = 64 };
 struct sending {
     struct lk_cli *cli;
     const char *verb;
-    const struct lk_order_item *items;
+    const struct lk_job_seen *items;
     size_t count;
     const struct lk_words *tail;
-    struct lk_order_counts *counts;
+    struct lk_action_counts *counts;
     size_t sent;
-    size_t answered;
+    size_t replied;
 };
 
 static enum lk_status send_order(struct sending *s)
 {
-    const struct lk_order_item *item = &s->items[s->sent];
+    const struct lk_job_seen *item = &s->items[s->sent];
     struct lk_words words = {0};
 
     lk_words_add(&words, "JOB");
@@ -60,10 +60,10 @@ static bool cut(struct lk_slice *text, const char *word)
 static enum lk_exit take_action_reply(struct sending *s,
                                       const struct lk_reply *reply)
 {
-    struct lk_order_counts *counts = s->counts;
+    struct lk_action_counts *counts = s->counts;
     struct lk_slice text = reply->text;
 
-    s->answered++;
+    s->replied++;
     if (lk_reply_is(reply, "OK")) {
         counts->done++;
     } else if (reply->type == LK_REPLY_NIL) {
@@ -81,22 +81,22 @@ static enum lk_exit take_action_reply(struct sending *s,
     return LK_EXIT_DONE;
 }
 
-enum lk_exit lk_job_orders(struct lk_cli *cli, const char *verb,
-                           const struct lk_order_item *items, size_t count,
-                           const struct lk_words *tail,
-                           struct lk_order_counts *counts)
+enum lk_exit lk_job_actions(struct lk_cli *cli, const char *verb,
+                            const struct lk_job_seen *items, size_t count,
+                            const struct lk_words *tail,
+                            struct lk_action_counts *counts)
 {
     struct sending s = {cli, verb, items, count, tail, counts, 0, 0};
     enum lk_exit result = cli->client == NULL ? lk_connect(cli) : LK_EXIT_DONE;
     struct lk_bar bar;
 
     lk_bar_start(&bar, cli, "jobs");
-    while (result == LK_EXIT_DONE && s.answered < count) {
+    while (result == LK_EXIT_DONE && s.replied < count) {
         const struct lk_reply *reply = NULL;
         enum lk_status status = LK_OK;
 
         while (status == LK_OK && s.sent < count &&
-               s.sent - s.answered < WINDOW) {
+               s.sent - s.replied < WINDOW) {
             status = send_order(&s);
         }
         if (status == LK_OK) {
@@ -104,7 +104,7 @@ enum lk_exit lk_job_orders(struct lk_cli *cli, const char *verb,
         }
         result = status == LK_OK ? take_action_reply(&s, reply)
                                  : lk_complain_lost(cli, status);
-        lk_bar_show(&bar, s.answered, count);
+        lk_bar_show(&bar, s.replied, count);
     }
     lk_bar_stop(&bar);
     return result;
@@ -151,7 +151,7 @@ static enum lk_exit find_choice(const struct lk_cli *cli,
 
 static enum lk_exit report_job_action(struct lk_cli *cli, uint64_t id,
                                       const struct choice *choice,
-                                      const struct lk_order_counts *counts)
+                                      const struct lk_action_counts *counts)
 {
     struct lk_doc doc = {.out = &cli->out};
     bool done = counts->done > 0;
@@ -185,9 +185,9 @@ static enum lk_exit report_job_action(struct lk_cli *cli, uint64_t id,
 enum lk_exit lk_resolve_job(struct lk_cli *cli)
 {
     const char *provider_id = lk_args_value(&cli->args, "provider-id");
-    struct lk_order_counts counts = {0};
-    struct lk_order_item item = {0};
-    struct lk_deed deed = {0};
+    struct lk_action_counts counts = {0};
+    struct lk_job_seen item = {0};
+    struct lk_action action = {0};
     const struct choice *choice;
     enum lk_exit result = find_choice(cli, &choice);
 
@@ -202,15 +202,15 @@ enum lk_exit lk_resolve_job(struct lk_cli *cli)
             lk_args_number(&cli->args, "attempt", 1, UINT32_MAX, &item.attempt);
     }
     if (result == LK_EXIT_DONE) {
-        result = lk_deed_words(cli, &deed, NULL);
+        result = lk_action_words(cli, &action, NULL);
     }
     if (result == LK_EXIT_DONE && provider_id != NULL) {
-        lk_words_add(&deed.words, "PROVIDER");
-        lk_words_add(&deed.words, provider_id);
+        lk_words_add(&action.words, "PROVIDER");
+        lk_words_add(&action.words, provider_id);
     }
     if (result == LK_EXIT_DONE) {
         result =
-            lk_job_orders(cli, choice->verb, &item, 1, &deed.words, &counts);
+            lk_job_actions(cli, choice->verb, &item, 1, &action.words, &counts);
     }
     if (result == LK_EXIT_DONE) {
         result = report_job_action(cli, item.id, choice, &counts);
@@ -251,37 +251,37 @@ const struct lk_manual lk_manual_dead = {
     "decides.",
     dead_options};
 
-struct deed {
+struct bulk {
     struct lk_cli *cli;
     const char *verb;   /* RETRY or DROP */
     const char *past;   /* "retried" */
     const char *future; /* "retry" */
     struct lk_jobs_filter filter;
     struct lk_words words; /* WHO and WHY */
-    struct lk_order_item *items;
+    struct lk_job_seen *items;
     size_t count;
     size_t cap;
     struct lk_table table;
     struct lk_doc doc;
 };
 
-static void add_item(struct deed *deed, const struct lk_reply *job)
+static void add_item(struct bulk *bulk, const struct lk_reply *job)
 {
-    if (deed->count == deed->cap) {
-        deed->cap = deed->cap == 0 ? 256 : deed->cap * 2;
-        deed->items =
-            lk_must_grow(deed->items, deed->cap * sizeof(*deed->items));
+    if (bulk->count == bulk->cap) {
+        bulk->cap = bulk->cap == 0 ? 256 : bulk->cap * 2;
+        bulk->items =
+            lk_must_grow(bulk->items, bulk->cap * sizeof(*bulk->items));
     }
-    deed->items[deed->count++] = (struct lk_order_item){
+    bulk->items[bulk->count++] = (struct lk_job_seen){
         lk_field_number(job, "id"), lk_field_number(job, "attempts")};
 }
 
 /* ---- By id ----------------------------------------------------------------
  */
 
-static enum lk_exit take_id(struct deed *deed, const char *text)
+static enum lk_exit take_id(struct bulk *bulk, const char *text)
 {
-    struct lk_cli *cli = deed->cli;
+    struct lk_cli *cli = bulk->cli;
     const struct lk_reply *job;
     uint64_t id;
     enum lk_exit result = lk_job_id(cli, text, &id);
@@ -301,18 +301,18 @@ static enum lk_exit take_id(struct deed *deed, const char *text)
                         : "");
         return LK_EXIT_NO;
     }
-    add_item(deed, job);
+    add_item(bulk, job);
     return LK_EXIT_DONE;
 }
 
 /* All of them are looked at before anything is done. */
-static enum lk_exit take_ids(struct deed *deed)
+static enum lk_exit take_ids(struct bulk *bulk)
 {
-    const struct lk_args *args = &deed->cli->args;
+    const struct lk_args *args = &bulk->cli->args;
     enum lk_exit result = LK_EXIT_DONE;
 
     for (size_t i = 1; i < args->word_count && result == LK_EXIT_DONE; i++) {
-        result = take_id(deed, args->words[i]);
+        result = take_id(bulk, args->words[i]);
     }
     return result;
 }
@@ -320,23 +320,23 @@ static enum lk_exit take_ids(struct deed *deed)
 /* ---- By a filter ----------------------------------------------------------
  */
 
-static void show_row(struct deed *deed, const struct lk_reply *job)
+static void show_row(struct bulk *bulk, const struct lk_reply *job)
 {
-    if (deed->cli->json) {
-        lk_doc_object(&deed->doc, NULL);
-        lk_doc_members(&deed->doc, job);
-        lk_doc_end_object(&deed->doc);
-    } else if (deed->count < ROWS) {
-        if (deed->count == 0) {
-            lk_jobs_put_heading(&deed->table);
+    if (bulk->cli->json) {
+        lk_doc_object(&bulk->doc, NULL);
+        lk_doc_members(&bulk->doc, job);
+        lk_doc_end_object(&bulk->doc);
+    } else if (bulk->count < ROWS) {
+        if (bulk->count == 0) {
+            lk_jobs_put_heading(&bulk->table);
         }
-        lk_jobs_put_row(&deed->table, job, deed->cli->now_ms);
+        lk_jobs_put_row(&bulk->table, job, bulk->cli->now_ms);
     }
 }
 
 /* Jobs that die meanwhile, behind the cursor, are taken as well; each is shown
  * and done at the attempt at which it was seen. */
-static enum lk_exit take_matching(struct deed *deed, bool show)
+static enum lk_exit take_matching(struct bulk *bulk, bool show)
 {
     uint64_t cursor = 0;
     enum lk_exit result;
@@ -344,70 +344,71 @@ static enum lk_exit take_matching(struct deed *deed, bool show)
     do {
         const struct lk_reply *rows = NULL;
 
-        result = lk_jobs_page(deed->cli, &deed->filter, PAGE, &cursor, &rows);
+        result = lk_jobs_page(bulk->cli, &bulk->filter, PAGE, &cursor, &rows);
         for (size_t i = 0; result == LK_EXIT_DONE && i < rows->count; i++) {
-            if (lk_jobs_match(&deed->filter, &rows->elements[i])) {
+            if (lk_jobs_match(&bulk->filter, &rows->elements[i])) {
                 if (show) {
-                    show_row(deed, &rows->elements[i]);
+                    show_row(bulk, &rows->elements[i]);
                 }
-                add_item(deed, &rows->elements[i]);
+                add_item(bulk, &rows->elements[i]);
             }
         }
         if (result == LK_EXIT_DONE) {
-            lk_table_flush(&deed->table, &deed->cli->out);
-            result = lk_cli_flush(deed->cli);
+            lk_table_flush(&bulk->table, &bulk->cli->out);
+            result = lk_cli_flush(bulk->cli);
         }
     } while (result == LK_EXIT_DONE && cursor != 0);
     return result;
 }
 
-static enum lk_exit run_dry(struct deed *deed)
+static enum lk_exit run_dry(struct bulk *bulk)
 {
-    struct lk_cli *cli = deed->cli;
+    struct lk_cli *cli = bulk->cli;
     enum lk_exit result;
 
     if (cli->json) {
-        lk_doc_object(&deed->doc, NULL);
-        lk_doc_text(&deed->doc, "action", latchkey_slice("none"));
-        lk_doc_text(&deed->doc, "would", latchkey_slice(deed->future));
-        lk_doc_array(&deed->doc, "jobs");
+        lk_doc_object(&bulk->doc, NULL);
+        lk_doc_text(&bulk->doc, "action", latchkey_slice("none"));
+        lk_doc_text(&bulk->doc, "would", latchkey_slice(bulk->future));
+        lk_doc_array(&bulk->doc, "jobs");
     }
-    result = take_matching(deed, true);
+    result = take_matching(bulk, true);
     if (result != LK_EXIT_DONE) {
         return result;
     }
     if (cli->json) {
-        lk_doc_end_array(&deed->doc);
-        lk_doc_integer(&deed->doc, "count", (int64_t)deed->count);
-        lk_doc_end_object(&deed->doc);
+        lk_doc_end_array(&bulk->doc);
+        lk_doc_integer(&bulk->doc, "count", (int64_t)bulk->count);
+        lk_doc_end_object(&bulk->doc);
         return LK_EXIT_DONE;
     }
-    if (deed->count > ROWS) {
-        lk_put(&cli->out, "... and %zu more\n", deed->count - ROWS);
+    if (bulk->count > ROWS) {
+        lk_put(&cli->out, "... and %zu more\n", bulk->count - ROWS);
     }
-    lk_put(&cli->out, "would %s %zu dead job%s%s\n", deed->future, deed->count,
-           deed->count == 1 ? "" : "s",
-           deed->count == 0 ? "" : "; nothing was done: --yes does it");
+    lk_put(&cli->out, "would %s %zu dead job%s%s\n", bulk->future, bulk->count,
+           bulk->count == 1 ? "" : "s",
+           bulk->count == 0 ? "" : "; nothing was done: --yes does it");
     return LK_EXIT_DONE;
 }
 
 /* ---- Doing it -------------------------------------------------------------
  */
 
-static void report_dead(struct deed *deed, const struct lk_order_counts *counts)
+static void report_dead(struct bulk *bulk,
+                        const struct lk_action_counts *counts)
 {
-    struct lk_cli *cli = deed->cli;
+    struct lk_cli *cli = bulk->cli;
     unsigned long long lost = counts->moved + counts->gone;
 
     if (cli->json) {
-        lk_doc_object(&deed->doc, NULL);
-        lk_doc_text(&deed->doc, "action", latchkey_slice(deed->past));
-        lk_doc_integer(&deed->doc, "count", (int64_t)counts->done);
-        lk_doc_integer(&deed->doc, "moved_on", (int64_t)counts->moved);
-        lk_doc_integer(&deed->doc, "gone", (int64_t)counts->gone);
-        lk_doc_end_object(&deed->doc);
+        lk_doc_object(&bulk->doc, NULL);
+        lk_doc_text(&bulk->doc, "action", latchkey_slice(bulk->past));
+        lk_doc_integer(&bulk->doc, "count", (int64_t)counts->done);
+        lk_doc_integer(&bulk->doc, "moved_on", (int64_t)counts->moved);
+        lk_doc_integer(&bulk->doc, "gone", (int64_t)counts->gone);
+        lk_doc_end_object(&bulk->doc);
     } else {
-        lk_put(&cli->out, "%s %llu dead job%s\n", deed->past,
+        lk_put(&cli->out, "%s %llu dead job%s\n", bulk->past,
                (unsigned long long)counts->done, counts->done == 1 ? "" : "s");
     }
     if (lost > 0) {
@@ -417,60 +418,60 @@ static void report_dead(struct deed *deed, const struct lk_order_counts *counts)
     }
 }
 
-static enum lk_exit carry_out(struct deed *deed)
+static enum lk_exit carry_out(struct bulk *bulk)
 {
-    struct lk_order_counts counts = {0};
-    enum lk_exit result = lk_job_orders(deed->cli, deed->verb, deed->items,
-                                        deed->count, &deed->words, &counts);
+    struct lk_action_counts counts = {0};
+    enum lk_exit result = lk_job_actions(bulk->cli, bulk->verb, bulk->items,
+                                         bulk->count, &bulk->words, &counts);
 
     if (result == LK_EXIT_DONE) {
-        report_dead(deed, &counts);
+        report_dead(bulk, &counts);
         result = counts.moved + counts.gone > 0 ? LK_EXIT_NO : LK_EXIT_DONE;
     } else if (counts.done > 0) {
         lk_complain("%llu had been %s until then",
-                    (unsigned long long)counts.done, deed->past);
+                    (unsigned long long)counts.done, bulk->past);
     }
     latchkey_buf_free(&counts.refusal);
     return result;
 }
 
-static enum lk_exit check_dead_choice(const struct deed *deed)
+static enum lk_exit check_dead_choice(const struct bulk *bulk)
 {
-    const struct lk_args *args = &deed->cli->args;
-    const struct lk_jobs_filter *filter = &deed->filter;
+    const struct lk_args *args = &bulk->cli->args;
+    const struct lk_jobs_filter *filter = &bulk->filter;
     bool named = args->word_count > 1;
     bool filtered = filter->target != NULL || filter->tenant != NULL ||
                     filter->reason != NULL || filter->older_ms != 0;
 
     if (named && (filtered || lk_args_flag(args, "all"))) {
-        return lk_complain_usage(deed->cli, "give ids or a filter, not both");
+        return lk_complain_usage(bulk->cli, "give ids or a filter, not both");
     }
     if (!named && !filtered && !lk_args_flag(args, "all")) {
-        return lk_complain_usage(deed->cli,
+        return lk_complain_usage(bulk->cli,
                                  "say which: ids, --target, --tenant, --older, "
                                  "--reason, or --all");
     }
     return LK_EXIT_DONE;
 }
 
-static enum lk_exit decide(struct deed *deed)
+static enum lk_exit decide(struct bulk *bulk)
 {
-    const struct lk_args *args = &deed->cli->args;
+    const struct lk_args *args = &bulk->cli->args;
     bool named = args->word_count > 1;
-    struct lk_deed words = {0};
-    enum lk_exit result = check_dead_choice(deed);
+    struct lk_action words = {0};
+    enum lk_exit result = check_dead_choice(bulk);
 
     if (result == LK_EXIT_DONE && !named && !lk_args_flag(args, "yes")) {
-        return run_dry(deed);
+        return run_dry(bulk);
     }
     if (result == LK_EXIT_DONE) {
-        result = lk_deed_words(deed->cli, &words, NULL);
-        deed->words = words.words;
+        result = lk_action_words(bulk->cli, &words, NULL);
+        bulk->words = words.words;
     }
     if (result == LK_EXIT_DONE) {
-        result = named ? take_ids(deed) : take_matching(deed, false);
+        result = named ? take_ids(bulk) : take_matching(bulk, false);
     }
-    return result == LK_EXIT_DONE ? carry_out(deed) : result;
+    return result == LK_EXIT_DONE ? carry_out(bulk) : result;
 }
 
 /* ---- The command ----------------------------------------------------------
@@ -488,7 +489,7 @@ enum lk_exit lk_run_dead(struct lk_cli *cli)
 {
     const char *word = cli->args.words[0];
     bool retry = strcmp(word, "retry") == 0;
-    struct deed deed = {
+    struct bulk bulk = {
         .cli = cli,
         .verb = retry ? "RETRY" : "DROP",
         .past = retry ? "retried" : "dropped",
@@ -497,7 +498,7 @@ enum lk_exit lk_run_dead(struct lk_cli *cli)
         .table = LK_JOBS_TABLE(cli),
         .doc = {.out = &cli->out},
     };
-    enum lk_exit result = lk_jobs_filter_read(cli, &deed.filter);
+    enum lk_exit result = lk_jobs_filter_read(cli, &bulk.filter);
 
     if (result != LK_EXIT_DONE) {
         return result;
@@ -506,14 +507,14 @@ enum lk_exit lk_run_dead(struct lk_cli *cli)
         return show_dead_job(cli);
     }
     if (strcmp(word, "list") == 0 && cli->args.word_count == 1) {
-        return lk_jobs_list(cli, &deed.filter);
+        return lk_jobs_list(cli, &bulk.filter);
     }
     if (!retry && strcmp(word, "drop") != 0) {
         return lk_complain_usage(cli, "dead jobs are listed, shown, retried or "
                                       "dropped: list, show ID, retry, drop");
     }
-    result = decide(&deed);
-    free(deed.items);
+    result = decide(&bulk);
+    free(bulk.items);
     return result;
 }
 
@@ -527,7 +528,7 @@ const struct lk_manual lk_manual_target = {
     "store; SENT OK, FAILED and LAST ERROR are numbers of the daemon that is\n"
     "asked, since its start. While a target is paused its jobs wait; calls in\n"
     "progress end as usual.",
-    lk_deed_options};
+    lk_action_options};
 
 /* ---- Status ---------------------------------------------------------------
  */
@@ -713,25 +714,25 @@ static enum lk_exit show_status(struct lk_cli *cli, const char *name)
 /* ---- Pause and resume -----------------------------------------------------
  */
 
-static enum lk_exit order(struct lk_cli *cli, bool pause)
+static enum lk_exit pause_target(struct lk_cli *cli, bool pause)
 {
-    const char *action = pause ? "paused" : "resumed";
+    const char *verb = pause ? "paused" : "resumed";
     const char *name = cli->args.words[1];
     struct lk_doc doc = {.out = &cli->out};
-    struct lk_deed deed = {0};
+    struct lk_action action = {0};
     const struct lk_reply *reply;
     enum lk_exit result;
 
-    lk_words_add(&deed.words, "TARGET");
-    lk_words_add(&deed.words, pause ? "PAUSE" : "RESUME");
-    lk_words_add(&deed.words, name);
-    result = lk_deed_words(cli, &deed, NULL);
-    /* A slip of the finger would pause nothing, and nobody would notice. */
+    lk_words_add(&action.words, "TARGET");
+    lk_words_add(&action.words, pause ? "PAUSE" : "RESUME");
+    lk_words_add(&action.words, name);
+    result = lk_action_words(cli, &action, NULL);
+    /* A slip of the finger would pause nothing, and no one would notice. */
     if (result == LK_EXIT_DONE) {
         result = fetch_status(cli, name, &reply);
     }
     if (result == LK_EXIT_DONE) {
-        result = lk_call(cli, &deed.words, &reply);
+        result = lk_call(cli, &action.words, &reply);
     }
     if (result != LK_EXIT_DONE) {
         return result;
@@ -742,11 +743,11 @@ static enum lk_exit order(struct lk_cli *cli, bool pause)
     if (cli->json) {
         lk_doc_object(&doc, NULL);
         lk_doc_text(&doc, "result", LK_SLICE("OK"));
-        lk_doc_text(&doc, "action", latchkey_slice(action));
+        lk_doc_text(&doc, "action", latchkey_slice(verb));
         lk_doc_text(&doc, "target", latchkey_slice(name));
         lk_doc_end_object(&doc);
     } else {
-        lk_put(&cli->out, "%s target ", action);
+        lk_put(&cli->out, "%s target ", verb);
         lk_put_text(&cli->out, latchkey_slice(name));
         lk_put(&cli->out, "\n");
     }
@@ -772,5 +773,5 @@ enum lk_exit lk_run_target(struct lk_cli *cli)
                                  "NAME",
                                  word);
     }
-    return order(cli, pause);
+    return pause_target(cli, pause);
 }

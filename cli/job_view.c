@@ -54,7 +54,7 @@ enum lk_exit lk_jobs_page(struct lk_cli *cli,
                           const struct lk_jobs_filter *filter, uint64_t limit,
                           uint64_t *cursor, const struct lk_reply **rows)
 {
-    struct lk_deed look = {0};
+    struct lk_action look = {0};
     struct lk_words *words = &look.words;
     const struct lk_reply *reply;
 
@@ -72,7 +72,7 @@ enum lk_exit lk_jobs_page(struct lk_cli *cli,
     enum lk_exit result = LK_EXIT_DONE;
     if (filter->whole) {
         lk_words_add(words, "WHOLE");
-        result = lk_deed_words(cli, &look, "compared with an export");
+        result = lk_action_words(cli, &look, "compared with an export");
     }
     if (result == LK_EXIT_DONE) {
         result = lk_call(cli, words, &reply);
@@ -115,7 +115,7 @@ enum lk_exit lk_job_id(const struct lk_cli *cli, const char *text, uint64_t *id)
 enum lk_exit lk_job_fetch(struct lk_cli *cli, uint64_t id, bool bodies,
                           const struct lk_reply **job)
 {
-    struct lk_deed look = {0};
+    struct lk_action look = {0};
     struct lk_doc doc = {.out = &cli->out};
     enum lk_exit result = LK_EXIT_DONE;
 
@@ -124,7 +124,7 @@ enum lk_exit lk_job_fetch(struct lk_cli *cli, uint64_t id, bool bodies,
     lk_words_add_number(&look.words, id);
     if (bodies) {
         lk_words_add(&look.words, "BODY");
-        result = lk_deed_words(cli, &look, NULL);
+        result = lk_action_words(cli, &look, NULL);
     }
     if (result == LK_EXIT_DONE) {
         result = lk_call(cli, &look.words, job);

@@ -73,12 +73,12 @@ LK_MUST_CHECK enum lk_exit lk_jobs_list(struct lk_cli *cli,
  */
 
 /* One job, at the attempt at which it was seen. */
-struct lk_order_item {
+struct lk_job_seen {
     uint64_t id;
     uint64_t attempt;
 };
 
-struct lk_order_counts {
+struct lk_action_counts {
     uint64_t done;
     uint64_t moved; /* it was in another state by then */
     uint64_t gone;
@@ -89,11 +89,11 @@ struct lk_order_counts {
  * Sends JOB `verb` for all of them, some at a time, with the words of `tail`
  * behind: WHO, WHY and what else the order takes. Draws a bar on a terminal.
  */
-LK_MUST_CHECK enum lk_exit lk_job_orders(struct lk_cli *cli, const char *verb,
-                                         const struct lk_order_item *items,
-                                         size_t count,
-                                         const struct lk_words *tail,
-                                         struct lk_order_counts *counts);
+LK_MUST_CHECK enum lk_exit lk_job_actions(struct lk_cli *cli, const char *verb,
+                                          const struct lk_job_seen *items,
+                                          size_t count,
+                                          const struct lk_words *tail,
+                                          struct lk_action_counts *counts);
 
 /* `latchkey resolve --job ID`. */
 LK_MUST_CHECK enum lk_exit lk_resolve_job(struct lk_cli *cli);

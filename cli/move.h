@@ -17,7 +17,7 @@ enum { LK_EXPORT_VERSION = 1 };
 
 #define LK_LINE_MAP(X)                                                         \
     X(BEGIN, "latchkey-export")                                                \
-    X(RECORD, "record")                                                        \
+    X(OPERATION, "record")                                                     \
     X(AUDIT, "audit")                                                          \
     X(END, "end")
 
@@ -36,14 +36,14 @@ struct lk_line {
         struct lk_slice store;            /* "sqlite" */
         struct lk_slice reference_secret; /* hexadecimal digits */
         uint64_t last_token;
-        uint64_t records; /* about as many will come */
-        uint64_t now_ms;  /* the store's clock */
+        uint64_t operations; /* about as many will come */
+        uint64_t now_ms;     /* the store's clock */
     } begin;
-    struct lk_operation record;
+    struct lk_operation operation;
     struct lk_response response; /* of a record that was kept; no status */
     struct lk_audit_entry audit;
     struct lk_line_end {
-        uint64_t records;
+        uint64_t operations;
         uint64_t audit;
     } end;
     struct lk_buf bytes; /* what the slices of a line that was read point to */

@@ -50,7 +50,7 @@ struct export
     struct lk_line line;
     struct lk_bar bar;
     uint64_t total; /* about so many records */
-    uint64_t records;
+    uint64_t operations;
     uint64_t audit;
     uint64_t jobs;     /* unfinished in the store */
     uint64_t accepted; /* records that have not run */
@@ -125,12 +125,14 @@ static void close_output(struct export *export)
  * that it would run, so it is not left out: as an uncertain one it is seen, and
  * decided. What it became here meanwhile is newer, and replaces it.
  */
-static void doubt_accepted(struct export *export, struct lk_operation *record)
+static void doubt_accepted(struct export *export,
+                           struct lk_operation *operation)
 {
-    if (record->state == LK_STATE_ACCEPTED) {
-        record->state = LK_STATE_UNCERTAIN;
-        record->reason = LK_SLICE("it was accepted, and its request was left "
-                                  "in the store that it comes from");
+    if (operation->state == LK_STATE_ACCEPTED) {
+        operation->state = LK_STATE_UNCERTAIN;
+        operation->reason =
+            LK_SLICE("it was accepted, and its request was left "
+                     "in the store that it comes from");
         export->accepted++;
     }
 }
@@ -139,18 +141,18 @@ static void put_export_line(struct export *export)
 {
     struct lk_line *line = &export->line;
 
-    if (line->type == LK_LINE_RECORD) {
-        doubt_accepted(export, &line->record);
+    if (line->type == LK_LINE_OPERATION) {
+        doubt_accepted(export, &line->operation);
     }
-    export->records += line->type == LK_LINE_RECORD;
+    export->operations += line->type == LK_LINE_OPERATION;
     export->audit += line->type == LK_LINE_AUDIT;
     if (line->type == LK_LINE_BEGIN) {
-        export->total = line->begin.records;
+        export->total = line->begin.operations;
     }
     lk_line_write(&export->out, line);
     if (export->out.len >= FLUSH_BYTES) {
         flush(export);
-        lk_bar_show(&export->bar, export->records, export->total);
+        lk_bar_show(&export->bar, export->operations, export->total);
     }
 }
 
@@ -158,7 +160,7 @@ static void put_end(struct export *export)
 {
     lk_line_free(&export->line);
     export->line.type = LK_LINE_END;
-    export->line.end.records = export->records;
+    export->line.end.operations = export->operations;
     export->line.end.audit = export->audit;
     lk_line_write(&export->out, &export->line);
     flush(export);
@@ -234,15 +236,15 @@ static void tell_left_behind(const struct export *export)
 
 static enum lk_exit begin_online(struct export *export)
 {
-    struct lk_deed deed = {0};
+    struct lk_action action = {0};
     const struct lk_reply *reply;
     enum lk_exit result;
 
-    lk_words_add(&deed.words, "EXPORT");
-    lk_words_add(&deed.words, "BEGIN");
-    result = lk_deed_words(export->cli, &deed, "export");
+    lk_words_add(&action.words, "EXPORT");
+    lk_words_add(&action.words, "BEGIN");
+    result = lk_action_words(export->cli, &action, "export");
     if (result == LK_EXIT_DONE) {
-        result = lk_call(export->cli, &deed.words, &reply);
+        result = lk_call(export->cli, &action.words, &reply);
     }
     if (result != LK_EXIT_DONE) {
         return result;
@@ -280,7 +282,7 @@ static enum lk_exit put_page(struct export *export, uint64_t *cursor)
         return lk_complain_reply(export->cli);
     }
     for (size_t i = 0; i < reply->elements[1].count; i++) {
-        lk_line_take(&export->line, LK_LINE_RECORD,
+        lk_line_take(&export->line, LK_LINE_OPERATION,
                      &reply->elements[1].elements[i]);
         put_export_line(export);
     }
@@ -337,20 +339,20 @@ static enum lk_exit export_online(struct export *export)
 /* ---- From a store ---------------------------------------------------------
  */
 
-static bool put_record(void *context, const struct lk_operation *record)
+static bool put_record(void *context, const struct lk_operation *operation)
 {
     struct export *export = context;
     struct lk_line *line = &export->line;
 
     lk_line_free(line);
-    line->type = LK_LINE_RECORD;
-    line->record = *record;
-    if (record->state == LK_STATE_COMPLETED && !record->omitted &&
-        record->stored != NULL) {
-        line->response = record->stored->response;
+    line->type = LK_LINE_OPERATION;
+    line->operation = *operation;
+    if (operation->state == LK_STATE_COMPLETED && !operation->omitted &&
+        operation->stored != NULL) {
+        line->response = operation->stored->response;
     }
     put_export_line(export);
-    line->record.stored = NULL; /* the store's */
+    line->operation.stored = NULL; /* the store's */
     return true;
 }
 
@@ -383,7 +385,7 @@ static void put_begin(struct export *export, struct lk_store *store)
         .store = latchkey_slice(store->class->scheme),
         .reference_secret = latchkey_buf_slice(&secret),
         .last_token = stats.last_token,
-        .records = stats.operations,
+        .operations = stats.operations,
         .now_ms = stats.now_ms,
     };
     put_export_line(export);
@@ -488,7 +490,7 @@ enum lk_exit lk_run_export(struct lk_cli *cli)
     if (export.result == LK_EXIT_DONE) {
         tell_left_behind(&export);
         lk_hint(cli, "exported %llu operations and %llu audit entries",
-                (unsigned long long)export.records,
+                (unsigned long long)export.operations,
                 (unsigned long long)export.audit);
     }
     lk_line_free(&export.line);

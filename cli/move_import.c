@@ -37,13 +37,13 @@ struct import {
     struct lk_cli *cli;
     struct lk_lines lines;
     struct lk_store *store;
-    struct lk_line *batch;        /* BATCH of them */
-    struct lk_operation *records; /* of these lines, for the store */
+    struct lk_line *batch;           /* BATCH of them */
+    struct lk_operation *operations; /* of these lines, for the store */
     struct lk_audit_entry *audit;
     size_t count;
     size_t bytes;
     enum lk_line_type type; /* of the lines in the batch */
-    uint64_t records_read;
+    uint64_t operations_read;
     uint64_t audit_read;
     struct lk_import total;
     bool ended;
@@ -55,17 +55,18 @@ struct import {
 static void set_record(struct import *import, size_t at)
 {
     struct lk_line *line = &import->batch[at];
-    struct lk_operation *record = &line->record;
+    struct lk_operation *operation = &line->operation;
 
-    if (record->state == LK_STATE_COMPLETED && !record->omitted) {
-        line->response.status = record->status;
-        record->response_bytes =
+    if (operation->state == LK_STATE_COMPLETED && !operation->omitted) {
+        line->response.status = operation->status;
+        operation->response_bytes =
             line->response.headers.len + line->response.body.len;
-        record->stored = lk_stored_make(record->token, record->completed_ms,
-                                        &line->response, (struct lk_slice){0});
-        lk_must(record->stored == NULL ? LK_NOMEM : LK_OK);
+        operation->stored =
+            lk_stored_make(operation->token, operation->completed_ms,
+                           &line->response, (struct lk_slice){0});
+        lk_must(operation->stored == NULL ? LK_NOMEM : LK_OK);
     }
-    import->records[at] = *record;
+    import->operations[at] = *operation;
 }
 
 static enum lk_status give_records(struct import *import)
@@ -76,7 +77,7 @@ static enum lk_status give_records(struct import *import)
     for (size_t i = 0; i < import->count; i++) {
         set_record(import, i);
     }
-    status = import->store->class->import(import->store, import->records,
+    status = import->store->class->import(import->store, import->operations,
                                           import->count, &result);
     if (status == LK_OK) {
         import->total.taken += result.taken;
@@ -103,8 +104,8 @@ static enum lk_exit give_batch(struct import *import)
     enum lk_status status = LK_OK;
 
     if (import->count > 0) {
-        status = import->type == LK_LINE_RECORD ? give_records(import)
-                                                : give_audit(import);
+        status = import->type == LK_LINE_OPERATION ? give_records(import)
+                                                   : give_audit(import);
     }
     if (status == LK_INVALID) {
         lk_complain("this store cannot hold an operation in the %zu lines up "
@@ -130,26 +131,27 @@ static enum lk_exit refuse_line(const struct import *import, const char *wrong)
 /* What one state needs that no table can say. */
 static const char *find_fault(const struct lk_line *line)
 {
-    const struct lk_operation *record = &line->record;
+    const struct lk_operation *operation = &line->operation;
 
-    if (record->token == 0) {
+    if (operation->token == 0) {
         return "its token is 0";
     }
-    switch (record->state) {
+    switch (operation->state) {
     case LK_STATE_IN_PROGRESS:
-        return record->lock_until_ms == 0 ? "it has no end of its lock" : NULL;
+        return operation->lock_until_ms == 0 ? "it has no end of its lock"
+                                             : NULL;
     case LK_STATE_UNCERTAIN:
-        return record->since_ms == 0 ? "it does not say since when" : NULL;
+        return operation->since_ms == 0 ? "it does not say since when" : NULL;
     case LK_STATE_COMPLETED:
-        if (record->status < 100) {
+        if (operation->status < 100) {
             return "it has no status";
         }
-        if (record->omitted && record->reason.len == 0) {
+        if (operation->omitted && operation->reason.len == 0) {
             return "its response was omitted without a reason";
         }
-        return record->expires_ms == 0 ? "it does not say until when" : NULL;
+        return operation->expires_ms == 0 ? "it does not say until when" : NULL;
     case LK_STATE_RELEASED:
-        return record->expires_ms == 0 ? "it does not say until when" : NULL;
+        return operation->expires_ms == 0 ? "it does not say until when" : NULL;
     default:
         return "no store imports an operation in this state";
     }
@@ -157,7 +159,7 @@ static const char *find_fault(const struct lk_line *line)
 
 static enum lk_exit end_file(struct import *import, const struct lk_line *line)
 {
-    if (line->end.records != import->records_read ||
+    if (line->end.operations != import->operations_read ||
         line->end.audit != import->audit_read) {
         return refuse_line(import, "the counts are not those of the lines "
                                    "before: some are missing");
@@ -179,7 +181,7 @@ static enum lk_exit take_import_line(struct import *import)
     if (line->type == LK_LINE_END) {
         return end_file(import, line);
     }
-    fault = line->type == LK_LINE_RECORD ? find_fault(line) : NULL;
+    fault = line->type == LK_LINE_OPERATION ? find_fault(line) : NULL;
     if (fault != NULL) {
         return refuse_line(import, fault);
     }
@@ -195,7 +197,7 @@ static enum lk_exit take_import_line(struct import *import)
     import->type = line->type;
     import->count++;
     import->bytes += line->bytes.len;
-    import->records_read += line->type == LK_LINE_RECORD;
+    import->operations_read += line->type == LK_LINE_OPERATION;
     import->audit_read += line->type == LK_LINE_AUDIT;
     if (result == LK_EXIT_DONE &&
         (import->count == BATCH || import->bytes >= BATCH_BYTES)) {
@@ -299,25 +301,25 @@ static enum lk_exit read_begin(struct import *import)
     return LK_EXIT_DONE;
 }
 
-static enum lk_exit note(struct import *import)
+static enum lk_exit note_import(struct import *import)
 {
-    struct lk_deed deed = {0};
+    struct lk_action action = {0};
     struct lk_line_begin *begin = &import->batch[0].begin;
-    struct lk_buf action = {0};
+    struct lk_buf text = {0};
     enum lk_status status = LK_OK;
-    enum lk_exit result = lk_deed_words(import->cli, &deed, "import");
+    enum lk_exit result = lk_action_words(import->cli, &action, "import");
 
     if (result == LK_EXIT_DONE) {
-        lk_put(&action, "import from %.*s", (int)begin->store.len,
+        lk_put(&text, "import from %.*s", (int)begin->store.len,
                begin->store.data);
         const struct lk_audit_entry entry = {
-            .action = latchkey_buf_slice(&action),
-            .who = deed.words.words[1],
-            .why = deed.words.words[3],
+            .action = latchkey_buf_slice(&text),
+            .who = action.words.words[1],
+            .why = action.words.words[3],
         };
         status = import->store->class->note(import->store, &entry);
     }
-    latchkey_buf_free(&action);
+    latchkey_buf_free(&text);
     return status == LK_OK ? result
                            : lk_complain_store(status, "it was written");
 }
@@ -335,7 +337,7 @@ static enum lk_exit begin_import(struct import *import)
     }
     import->total.highest_token = begin->last_token;
     result = adopt(import, begin->reference_secret);
-    return result == LK_EXIT_DONE ? note(import) : result;
+    return result == LK_EXIT_DONE ? note_import(import) : result;
 }
 
 /* ---- The end --------------------------------------------------------------
@@ -349,7 +351,7 @@ static void report_import(struct import *import)
 
     if (cli->json) {
         lk_doc_object(&doc, NULL);
-        lk_doc_integer(&doc, "operations", (int64_t)import->records_read);
+        lk_doc_integer(&doc, "operations", (int64_t)import->operations_read);
         lk_doc_integer(&doc, "taken", (int64_t)total->taken);
         lk_doc_integer(&doc, "older", (int64_t)total->older);
         lk_doc_integer(&doc, "renumbered", (int64_t)total->renumbered);
@@ -360,7 +362,7 @@ static void report_import(struct import *import)
     lk_put(&cli->out,
            "%llu operations: %llu taken, %llu already there or newer, %llu "
            "with another reference; %llu audit entries\n",
-           (unsigned long long)import->records_read,
+           (unsigned long long)import->operations_read,
            (unsigned long long)total->taken, (unsigned long long)total->older,
            (unsigned long long)total->renumbered,
            (unsigned long long)import->audit_read);
@@ -414,14 +416,14 @@ enum lk_exit lk_run_import(struct lk_cli *cli)
         return result;
     }
     import.batch = lk_must_make(BATCH + 1, sizeof(*import.batch));
-    import.records = lk_must_make(BATCH, sizeof(*import.records));
+    import.operations = lk_must_make(BATCH, sizeof(*import.operations));
     import.audit = lk_must_make(BATCH, sizeof(*import.audit));
     result = import_into(&import, url);
     for (size_t i = 0; i <= BATCH; i++) {
         lk_line_free(&import.batch[i]);
     }
     free(import.batch);
-    free(import.records);
+    free(import.operations);
     free(import.audit);
     lk_lines_close(&import.lines);
     return result;

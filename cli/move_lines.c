@@ -33,33 +33,33 @@ static const struct lk_field_row begin_fields[] = {
     NEEDED("store", BYTES, begin.store, 32),
     BYTES("reference-secret", begin.reference_secret, 2 * LK_REFERENCE_KEY),
     NUMBER("last-token", begin.last_token, TOKEN_MAX),
-    NUMBER("records", begin.records, ANY),
+    NUMBER("records", begin.operations, ANY),
     TIME("now-ms", begin.now_ms),
     {0},
 };
 
-static const struct lk_field_row record_fields[] = {
-    NEEDED("tenant", BYTES, record.name.tenant, LK_TENANT_MAX),
-    NEEDED("scope", BYTES, record.name.scope, LK_SCOPE_MAX),
-    NEEDED("key", BYTES, record.name.key, LK_KEY_MAX),
-    NEEDED("state", STATE, record.state, 32),
-    NEEDED("token", NUMBER, record.token, TOKEN_MAX),
-    NUMBER("attempt", record.attempt, ANY),
-    NUMBER("number", record.number, TOKEN_MAX),
-    NUMBER("generation", record.generation, TOKEN_MAX),
-    NEEDED("fingerprint", BYTES, record.fingerprint, LK_FINGERPRINT_MAX),
-    BYTES("owner", record.owner, LK_OWNER_MAX),
-    TIME("claimed-ms", record.claimed_ms),
-    TIME("lock-until-ms", record.lock_until_ms),
-    TIME("since-ms", record.since_ms),
-    TIME("completed-ms", record.completed_ms),
-    TIME("expires-ms", record.expires_ms),
-    TIME("ttl-ms", record.ttl_ms),
-    TIME("keep-ms", record.keep_ms),
-    ROW("status", STATUS, false, record.status, LK_STATUS_MAX),
-    ROW("omitted", FLAG, false, record.omitted, 1),
-    ROW("evicted", FLAG, false, record.evicted, 1),
-    BYTES("reason", record.reason, LK_REASON_MAX),
+static const struct lk_field_row operation_fields[] = {
+    NEEDED("tenant", BYTES, operation.name.tenant, LK_TENANT_MAX),
+    NEEDED("scope", BYTES, operation.name.scope, LK_SCOPE_MAX),
+    NEEDED("key", BYTES, operation.name.key, LK_KEY_MAX),
+    NEEDED("state", STATE, operation.state, 32),
+    NEEDED("token", NUMBER, operation.token, TOKEN_MAX),
+    NUMBER("attempt", operation.attempt, ANY),
+    NUMBER("number", operation.number, TOKEN_MAX),
+    NUMBER("generation", operation.generation, TOKEN_MAX),
+    NEEDED("fingerprint", BYTES, operation.fingerprint, LK_FINGERPRINT_MAX),
+    BYTES("owner", operation.owner, LK_OWNER_MAX),
+    TIME("claimed-ms", operation.claimed_ms),
+    TIME("lock-until-ms", operation.lock_until_ms),
+    TIME("since-ms", operation.since_ms),
+    TIME("completed-ms", operation.completed_ms),
+    TIME("expires-ms", operation.expires_ms),
+    TIME("ttl-ms", operation.ttl_ms),
+    TIME("keep-ms", operation.keep_ms),
+    ROW("status", STATUS, false, operation.status, LK_STATUS_MAX),
+    ROW("omitted", FLAG, false, operation.omitted, 1),
+    ROW("evicted", FLAG, false, operation.evicted, 1),
+    BYTES("reason", operation.reason, LK_REASON_MAX),
     BYTES("headers", response.headers, ANY),
     BYTES("body", response.body, ANY),
     {0},
@@ -79,14 +79,14 @@ static const struct lk_field_row audit_fields[] = {
 };
 
 static const struct lk_field_row end_fields[] = {
-    NUMBER("records", end.records, ANY),
+    NUMBER("records", end.operations, ANY),
     NUMBER("audit", end.audit, ANY),
     {0},
 };
 
 const struct lk_field_row *const lk_line_fields[LK_LINE_TYPES] = {
     [LK_LINE_BEGIN] = begin_fields,
-    [LK_LINE_RECORD] = record_fields,
+    [LK_LINE_OPERATION] = operation_fields,
     [LK_LINE_AUDIT] = audit_fields,
     [LK_LINE_END] = end_fields,
 };
@@ -101,7 +101,7 @@ const char *const lk_line_words[LK_LINE_TYPES] = {
 
 void lk_line_free(struct lk_line *line)
 {
-    lk_stored_unref(line->record.stored);
+    lk_stored_unref(line->operation.stored);
     latchkey_buf_free(&line->bytes);
     *line = (struct lk_line){0};
 }

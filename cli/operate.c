@@ -13,7 +13,7 @@
 
 /* ==== What an operator does: with who and why, and with a report */
 
-const struct lk_option lk_deed_options[] = {
+const struct lk_option lk_action_options[] = {
     LK_OPTION_WHY,
     LK_OPTION_WHO,
     {0},
@@ -49,8 +49,8 @@ void lk_words_add_fence(struct lk_words *words, const struct lk_cli *cli)
     }
 }
 
-enum lk_exit lk_deed_words(struct lk_cli *cli, struct lk_deed *deed,
-                           const char *default_why)
+enum lk_exit lk_action_words(struct lk_cli *cli, struct lk_action *action,
+                             const char *default_why)
 {
     const char *why = lk_args_value(&cli->args, "why");
     const char *who = lk_args_value(&cli->args, "who");
@@ -63,10 +63,10 @@ enum lk_exit lk_deed_words(struct lk_cli *cli, struct lk_deed *deed,
     if (who != NULL && *who == '\0') {
         return lk_complain_usage(cli, "--who is empty");
     }
-    lk_words_add(&deed->words, "WHO");
-    lk_words_add(&deed->words, who == NULL ? login_name() : who);
-    lk_words_add(&deed->words, "WHY");
-    lk_words_add(&deed->words, why);
+    lk_words_add(&action->words, "WHO");
+    lk_words_add(&action->words, who == NULL ? login_name() : who);
+    lk_words_add(&action->words, "WHY");
+    lk_words_add(&action->words, why);
     return LK_EXIT_DONE;
 }
 
@@ -92,12 +92,13 @@ static const struct lk_reply *ask_record(struct lk_cli *cli)
 
 static struct lk_slice ask_field(struct lk_cli *cli, const char *name)
 {
-    const struct lk_reply *record = ask_record(cli);
+    const struct lk_reply *operation = ask_record(cli);
 
-    return record == NULL ? (struct lk_slice){0} : lk_field_text(record, name);
+    return operation == NULL ? (struct lk_slice){0}
+                             : lk_field_text(operation, name);
 }
 
-struct lk_slice lk_deed_state(struct lk_cli *cli)
+struct lk_slice lk_action_state(struct lk_cli *cli)
 {
     return ask_field(cli, "state");
 }
@@ -112,44 +113,44 @@ static void put_operation_name(struct lk_buf *out, const struct lk_cli *cli)
     lk_put_text(out, cli->subject.name.key);
 }
 
-static void report_done(struct lk_cli *cli, const struct lk_deed *deed)
+static void report_done(struct lk_cli *cli, const struct lk_action *action)
 {
     struct lk_doc doc = {.out = &cli->out};
     struct lk_buf reference = {0};
     struct lk_buf line = {0};
 
-    if (deed->state != NULL) {
+    if (action->state != NULL) {
         /* It outlives what was done, so asking afterwards is safe. */
         lk_put_raw(&reference, ask_field(cli, "reference"));
     }
     if (cli->json) {
         lk_doc_object(&doc, NULL);
         lk_doc_text(&doc, "result", LK_SLICE("OK"));
-        lk_doc_text(&doc, "action", latchkey_slice(deed->action));
-        if (deed->state != NULL) {
+        lk_doc_text(&doc, "action", latchkey_slice(action->verb));
+        if (action->state != NULL) {
             lk_doc_text(&doc, "tenant", cli->subject.name.tenant);
             lk_doc_text(&doc, "scope", cli->subject.name.scope);
             lk_doc_text(&doc, "key", cli->subject.name.key);
-            lk_doc_text(&doc, "state", latchkey_slice(deed->state));
+            lk_doc_text(&doc, "state", latchkey_slice(action->state));
             lk_doc_text(&doc, "reference", latchkey_buf_slice(&reference));
         }
-        if (deed->file.len > 0) {
-            lk_doc_text(&doc, "file", deed->file);
+        if (action->file.len > 0) {
+            lk_doc_text(&doc, "file", action->file);
         }
         lk_doc_end_object(&doc);
     } else {
-        lk_put(&line, "%s%s", deed->action, deed->file.len > 0 ? " " : "");
-        lk_put_text(&line, deed->file);
-        if (deed->state != NULL) {
+        lk_put(&line, "%s%s", action->verb, action->file.len > 0 ? " " : "");
+        lk_put_text(&line, action->file);
+        if (action->state != NULL) {
             lk_put(&line, " ");
             lk_put_text(&line, latchkey_buf_slice(&reference));
             lk_put(&line, "%snow %s (", reference.len == 0 ? "" : ", ",
-                   deed->state);
+                   action->state);
             put_operation_name(&line, cli);
             lk_put(&line, ")");
         }
         lk_put(&line, "\n");
-        if (deed->state != NULL) {
+        if (action->state != NULL) {
             lk_table_put_lines(&cli->out, latchkey_buf_slice(&line));
         } else {
             lk_put_raw(&cli->out, latchkey_buf_slice(&line));
@@ -191,7 +192,7 @@ static enum lk_exit report_running(struct lk_cli *cli,
 {
     struct lk_doc doc = {.out = &cli->out};
     struct lk_buf text = {0};
-    const struct lk_reply *record;
+    const struct lk_reply *operation;
 
     lk_put(&text, "operation ");
     lk_put_text(&text, reply->elements[INFLIGHT_REFERENCE].text);
@@ -203,14 +204,15 @@ static enum lk_exit report_running(struct lk_cli *cli,
                     reply->elements[INFLIGHT_REFERENCE].text);
         lk_doc_end_object(&doc);
     }
-    record = ask_record(cli);
-    if (record != NULL && lk_field(record, "lock-until-ms") != NULL) {
+    operation = ask_record(cli);
+    if (operation != NULL && lk_field(operation, "lock-until-ms") != NULL) {
         lk_put(&text, ": it was claimed ");
-        lk_put_span(&text, lk_field_number(record, "claimed-ms"), cli->now_ms);
+        lk_put_span(&text, lk_field_number(operation, "claimed-ms"),
+                    cli->now_ms);
         lk_put(&text, " ago, and the lock that its holder renews is valid for "
                       "another ");
         lk_put_span(&text, cli->now_ms,
-                    lk_field_number(record, "lock-until-ms"));
+                    lk_field_number(operation, "lock-until-ms"));
     }
     lk_put_raw(&text, (struct lk_slice){"", 1});
     lk_complain("nothing was changed: %s. Wait until it is completed or "
@@ -226,24 +228,25 @@ static enum lk_exit report_running(struct lk_cli *cli,
 static enum lk_exit report_no(struct lk_cli *cli, const char *result)
 {
     struct lk_doc doc = {.out = &cli->out};
-    const struct lk_reply *record = ask_record(cli);
+    const struct lk_reply *operation = ask_record(cli);
     bool is_stale = strcmp(result, "STALE") == 0;
     struct lk_buf text = {0};
 
     if (cli->json) {
         lk_doc_object(&doc, NULL);
         lk_doc_text(&doc, "result", latchkey_slice(result));
-        if (record != NULL) {
-            lk_doc_text(&doc, "state", lk_field_text(record, "state"));
-            lk_doc_text(&doc, "reference", lk_field_text(record, "reference"));
+        if (operation != NULL) {
+            lk_doc_text(&doc, "state", lk_field_text(operation, "state"));
+            lk_doc_text(&doc, "reference",
+                        lk_field_text(operation, "reference"));
         }
         lk_doc_end_object(&doc);
     }
-    if (record != NULL) {
+    if (operation != NULL) {
         lk_put(&text, "operation ");
-        lk_put_text(&text, lk_field_text(record, "reference"));
+        lk_put_text(&text, lk_field_text(operation, "reference"));
         lk_put(&text, " is ");
-        lk_put_text(&text, lk_field_text(record, "state"));
+        lk_put_text(&text, lk_field_text(operation, "state"));
         lk_put(&text, "%s",
                is_stale ? " now, or has another claim, since it was looked up; "
                           "look again"
@@ -260,24 +263,24 @@ static enum lk_exit report_no(struct lk_cli *cli, const char *result)
     return LK_EXIT_NO;
 }
 
-enum lk_exit lk_deed_send(struct lk_cli *cli, struct lk_deed *deed)
+enum lk_exit lk_action_send(struct lk_cli *cli, struct lk_action *action)
 {
     const struct lk_reply *reply;
-    enum lk_exit result = deed->patient
-                              ? lk_call_patiently(cli, &deed->words, &reply)
-                              : lk_call(cli, &deed->words, &reply);
+    enum lk_exit result = action->patient
+                              ? lk_call_patiently(cli, &action->words, &reply)
+                              : lk_call(cli, &action->words, &reply);
 
     if (result != LK_EXIT_DONE) {
         return result;
     }
     if (lk_reply_is(reply, "OK")) {
-        report_done(cli, deed);
+        report_done(cli, action);
         return LK_EXIT_DONE;
     }
-    if (deed->state != NULL && reply->type == LK_REPLY_NIL) {
+    if (action->state != NULL && reply->type == LK_REPLY_NIL) {
         return report_no(cli, "NIL");
     }
-    if (deed->state != NULL && lk_reply_is(reply, "STALE")) {
+    if (action->state != NULL && lk_reply_is(reply, "STALE")) {
         return report_no(cli, "STALE");
     }
     if (reply->type == LK_REPLY_ARRAY && reply->count > INFLIGHT_REFERENCE &&
@@ -291,24 +294,25 @@ enum lk_exit lk_deed_send(struct lk_cli *cli, struct lk_deed *deed)
     return lk_complain_reply(cli);
 }
 
-enum lk_exit lk_deed_each(struct lk_cli *cli, lk_subject_fn act, void *context)
+enum lk_exit lk_action_each(struct lk_cli *cli, lk_subject_fn act,
+                            void *context)
 {
-    struct lk_deed unsent = {0};
-    enum lk_exit result = lk_deed_words(cli, &unsent, NULL);
+    struct lk_action unsent = {0};
+    enum lk_exit result = lk_action_words(cli, &unsent, NULL);
 
     return result == LK_EXIT_DONE
                ? lk_each_operation(cli, LK_MEANS_ONE, act, context)
                : result;
 }
 
-enum lk_exit lk_deed_run(struct lk_cli *cli, struct lk_deed *deed)
+enum lk_exit lk_action_run(struct lk_cli *cli, struct lk_action *action)
 {
-    enum lk_exit result = lk_deed_words(cli, deed, NULL);
+    enum lk_exit result = lk_action_words(cli, action, NULL);
 
     if (lk_args_flag(&cli->args, "running")) {
-        lk_words_add(&deed->words, "RUNNING");
+        lk_words_add(&action->words, "RUNNING");
     }
-    return result == LK_EXIT_DONE ? lk_deed_send(cli, deed) : result;
+    return result == LK_EXIT_DONE ? lk_action_send(cli, action) : result;
 }
 
 /* ==== `latchkey release`: an operator says that nothing happened */
@@ -330,19 +334,19 @@ const struct lk_manual lk_manual_release = {
 
 static enum lk_exit release(struct lk_cli *cli, void *context)
 {
-    struct lk_deed deed = {.action = "released", .state = "released"};
+    struct lk_action action = {.verb = "released", .state = "released"};
 
     (void)context;
-    lk_words_add(&deed.words, "RESOLVE");
-    lk_words_add_name(&deed.words, cli);
-    lk_words_add(&deed.words, "RELEASED");
-    lk_words_add_fence(&deed.words, cli);
-    return lk_deed_run(cli, &deed);
+    lk_words_add(&action.words, "RESOLVE");
+    lk_words_add_name(&action.words, cli);
+    lk_words_add(&action.words, "RELEASED");
+    lk_words_add_fence(&action.words, cli);
+    return lk_action_run(cli, &action);
 }
 
 enum lk_exit lk_run_release(struct lk_cli *cli)
 {
-    return lk_deed_each(cli, release, NULL);
+    return lk_action_each(cli, release, NULL);
 }
 
 /* ==== `latchkey evict`: forgets a stored answer */
@@ -350,14 +354,14 @@ enum lk_exit lk_run_release(struct lk_cli *cli)
 const struct lk_manual lk_manual_evict = {
     "Deletes the stored response of a completed operation: the next request\n"
     "with this key runs again.",
-    lk_deed_options};
+    lk_action_options};
 
 /* Has the daemon refused because there is no answer to forget yet? Then that
  * is a no like any other, and no failure. */
 static bool is_unfinished(struct lk_cli *cli)
 {
     struct lk_doc doc = {.out = &cli->out};
-    struct lk_slice state = lk_deed_state(cli);
+    struct lk_slice state = lk_action_state(cli);
 
     if (state.len == 0 || latchkey_slice_equal(state, LK_SLICE("completed")) ||
         latchkey_slice_equal(state, LK_SLICE("released"))) {
@@ -374,19 +378,19 @@ static bool is_unfinished(struct lk_cli *cli)
 
 static enum lk_exit evict(struct lk_cli *cli, void *context)
 {
-    struct lk_deed deed = {.action = "evicted", .state = "released"};
+    struct lk_action action = {.verb = "evicted", .state = "released"};
     enum lk_exit result;
 
     (void)context;
-    lk_words_add(&deed.words, "EVICT");
-    lk_words_add_name(&deed.words, cli);
-    result = lk_deed_run(cli, &deed);
+    lk_words_add(&action.words, "EVICT");
+    lk_words_add_name(&action.words, cli);
+    result = lk_action_run(cli, &action);
     return result == LK_EXIT_FAILED && is_unfinished(cli) ? LK_EXIT_NO : result;
 }
 
 enum lk_exit lk_run_evict(struct lk_cli *cli)
 {
-    return lk_deed_each(cli, evict, NULL);
+    return lk_action_each(cli, evict, NULL);
 }
 
 /* ==== `latchkey keep`: remembers an operation for longer */
@@ -410,19 +414,19 @@ static enum lk_exit keep(struct lk_cli *cli, void *context)
 {
     const uint64_t *ttl_ms = context;
     struct lk_buf state = {0};
-    struct lk_deed deed = {.action = "kept"};
+    struct lk_action action = {.verb = "kept"};
     enum lk_exit result = cli->client == NULL ? lk_connect(cli) : LK_EXIT_DONE;
 
     if (result != LK_EXIT_DONE) {
         return result;
     }
-    lk_put_text(&state, lk_deed_state(cli)); /* which stays what it is */
+    lk_put_text(&state, lk_action_state(cli)); /* which stays what it is */
     lk_put_raw(&state, (struct lk_slice){"", 1});
-    deed.state = state.data;
-    lk_words_add(&deed.words, "KEEP");
-    lk_words_add_name(&deed.words, cli);
-    lk_words_add_number(&deed.words, *ttl_ms);
-    result = lk_deed_run(cli, &deed);
+    action.state = state.data;
+    lk_words_add(&action.words, "KEEP");
+    lk_words_add_name(&action.words, cli);
+    lk_words_add_number(&action.words, *ttl_ms);
+    result = lk_action_run(cli, &action);
     latchkey_buf_free(&state);
     return result;
 }
@@ -436,7 +440,7 @@ enum lk_exit lk_run_keep(struct lk_cli *cli)
         result = lk_complain_usage(cli, "say for how long with --for DURATION: "
                                         "--for 90d");
     }
-    return result == LK_EXIT_DONE ? lk_deed_each(cli, keep, &ttl_ms) : result;
+    return result == LK_EXIT_DONE ? lk_action_each(cli, keep, &ttl_ms) : result;
 }
 
 /* ==== `latchkey resolve`: an operator says the outcome */
@@ -553,25 +557,26 @@ static enum lk_exit read_headers(struct lk_cli *cli, const char *path,
  */
 
 /* Of all operations that are resolved: a body may come from standard input. */
-struct answer {
+struct resolution {
     bool released; /* there is none */
     uint64_t status;
     struct lk_buf headers;
     struct lk_buf body;
 };
 
-static enum lk_exit read_answer(struct lk_cli *cli, struct answer *answer)
+static enum lk_exit read_resolution(struct lk_cli *cli,
+                                    struct resolution *given)
 {
     const char *headers = lk_args_value(&cli->args, "headers-file");
     const char *body = lk_args_value(&cli->args, "body-file");
     enum lk_exit result = lk_args_number(&cli->args, "completed", LK_STATUS_MIN,
-                                         LK_STATUS_MAX, &answer->status);
+                                         LK_STATUS_MAX, &given->status);
 
     if (result == LK_EXIT_DONE && headers != NULL) {
-        result = read_headers(cli, headers, &answer->headers);
+        result = read_headers(cli, headers, &given->headers);
     }
     if (result == LK_EXIT_DONE && body != NULL) {
-        result = lk_read_file(body, &answer->body);
+        result = lk_read_file(body, &given->body);
     }
     return result;
 }
@@ -630,43 +635,44 @@ static enum lk_exit resolve_job(struct lk_cli *cli)
 
 static enum lk_exit resolve(struct lk_cli *cli, void *context)
 {
-    const struct answer *answer = context;
-    struct lk_deed deed = {
-        .action = "resolved",
-        .state = answer->released ? "released" : "completed",
+    const struct resolution *given = context;
+    struct lk_action action = {
+        .verb = "resolved",
+        .state = given->released ? "released" : "completed",
     };
 
-    lk_words_add(&deed.words, "RESOLVE");
-    lk_words_add_name(&deed.words, cli);
-    if (answer->released) {
-        lk_words_add(&deed.words, "RELEASED");
+    lk_words_add(&action.words, "RESOLVE");
+    lk_words_add_name(&action.words, cli);
+    if (given->released) {
+        lk_words_add(&action.words, "RELEASED");
     } else {
-        lk_words_add(&deed.words, "COMPLETED");
-        lk_words_add_number(&deed.words, answer->status);
-        lk_words_add_slice(&deed.words, latchkey_buf_slice(&answer->headers));
-        lk_words_add_slice(&deed.words, latchkey_buf_slice(&answer->body));
+        lk_words_add(&action.words, "COMPLETED");
+        lk_words_add_number(&action.words, given->status);
+        lk_words_add_slice(&action.words, latchkey_buf_slice(&given->headers));
+        lk_words_add_slice(&action.words, latchkey_buf_slice(&given->body));
     }
-    lk_words_add_fence(&deed.words, cli);
-    return lk_deed_run(cli, &deed);
+    lk_words_add_fence(&action.words, cli);
+    return lk_action_run(cli, &action);
 }
 
 enum lk_exit lk_run_resolve(struct lk_cli *cli)
 {
-    struct answer answer = {.released = lk_args_flag(&cli->args, "released")};
+    struct resolution given = {.released =
+                                   lk_args_flag(&cli->args, "released")};
     enum lk_exit result;
 
     if (lk_args_flag(&cli->args, "job")) {
         return resolve_job(cli);
     }
     result = check_resolution(cli);
-    if (result == LK_EXIT_DONE && !answer.released) {
-        result = read_answer(cli, &answer);
+    if (result == LK_EXIT_DONE && !given.released) {
+        result = read_resolution(cli, &given);
     }
     if (result == LK_EXIT_DONE) {
-        result = lk_deed_each(cli, resolve, &answer);
+        result = lk_action_each(cli, resolve, &given);
     }
-    latchkey_buf_free(&answer.headers);
-    latchkey_buf_free(&answer.body);
+    latchkey_buf_free(&given.headers);
+    latchkey_buf_free(&given.body);
     return result;
 }
 
@@ -679,18 +685,18 @@ const struct lk_manual lk_manual_clock = {
     "an\n"
     "operator has checked the machine's clock and confirms it with latchkey\n"
     "clock accept.",
-    lk_deed_options};
+    lk_action_options};
 
 enum lk_exit lk_run_clock(struct lk_cli *cli)
 {
-    struct lk_deed deed = {.action = "accepted the clock"};
+    struct lk_action action = {.verb = "accepted the clock"};
 
     if (strcmp(cli->args.words[0], "accept") != 0) {
         return lk_complain_usage(cli,
                                  "a clock can only be accepted, not \"%s\"",
                                  cli->args.words[0]);
     }
-    lk_words_add(&deed.words, "CLOCK");
-    lk_words_add(&deed.words, "ACCEPT");
-    return lk_deed_run(cli, &deed);
+    lk_words_add(&action.words, "CLOCK");
+    lk_words_add(&action.words, "ACCEPT");
+    return lk_action_run(cli, &action);
 }

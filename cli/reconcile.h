@@ -115,7 +115,7 @@ struct lk_run {
     bool ended;  /* all is compared, and the deferred jobs follow */
     struct lk_bar bar;
     enum lk_exit failed; /* why a call from the join ended it */
-    uint64_t ordered_ms; /* when the daemon was last told something */
+    uint64_t acted_ms;   /* when the daemon was last told something */
     /* What came out */
     struct lk_coverage coverage;
     uint64_t jobs;

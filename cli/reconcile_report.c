@@ -14,7 +14,7 @@
 enum { SHOWN = 5 }; /* findings of a class that people see without asking */
 
 /* One finding, with its texts. */
-struct tale {
+struct entry {
     enum lk_class of;
     const struct lk_finding *finding;
     enum lk_resolution outcome;
@@ -92,71 +92,71 @@ static void write_difference(struct lk_doc *doc, const char *what,
     lk_doc_end_object(doc);
 }
 
-static void write_differences(struct lk_run *run, const struct tale *tale,
+static void write_differences(struct lk_run *run, const struct entry *entry,
                               struct lk_doc *doc)
 {
-    uint32_t differs = tale->finding->differs;
+    uint32_t differs = entry->finding->differs;
 
     lk_doc_array(doc, "differs");
     for (size_t i = 0; i < run->pair_count; i++) {
         if ((differs >> i & 1) != 0) {
             write_difference(doc, run->pairs[i].text,
-                             tale->here[LK_TEXT_VALUES + i],
-                             tale->there.cells[LK_COLUMN_VALUES + i]);
+                             entry->here[LK_TEXT_VALUES + i],
+                             entry->there.cells[LK_COLUMN_VALUES + i]);
         }
     }
     if ((differs & LK_DIFFERS_KEY) != 0) {
-        write_difference(doc, key_name(run), tale->here[key_text(run)],
-                         tale->there.cells[LK_COLUMN_KEY]);
+        write_difference(doc, key_name(run), entry->here[key_text(run)],
+                         entry->there.cells[LK_COLUMN_KEY]);
     }
     if ((differs & LK_DIFFERS_ID) != 0) {
-        write_difference(doc, "id", tale->here[LK_TEXT_ID],
-                         tale->there.cells[LK_COLUMN_ID]);
+        write_difference(doc, "id", entry->here[LK_TEXT_ID],
+                         entry->there.cells[LK_COLUMN_ID]);
     }
     lk_doc_end_array(doc);
 }
 
-static const char *action_word(const struct tale *tale)
+static const char *action_word(const struct entry *entry)
 {
-    return tale->of == LK_CLASS_HAPPENED ? "delivered"
-           : tale->of == LK_CLASS_ABSENT ? "again"
-                                         : NULL;
+    return entry->of == LK_CLASS_HAPPENED ? "delivered"
+           : entry->of == LK_CLASS_ABSENT ? "again"
+                                          : NULL;
 }
 
-static void write_tale(struct lk_run *run, const struct tale *tale,
-                       struct lk_doc *doc)
+static void write_entry(struct lk_run *run, const struct entry *entry,
+                        struct lk_doc *doc)
 {
     static const char *const names[] = {"reference", "tenant", "name",
                                         "downstream_key", "provider_id"};
     static const char *const outcomes[] = {"proposed", "done", "refused"};
-    const struct lk_item *here = tale->finding->here;
-    const struct lk_item *there = tale->finding->there;
+    const struct lk_item *here = entry->finding->here;
+    const struct lk_item *there = entry->finding->there;
 
     lk_doc_object(doc, NULL);
-    lk_doc_text(doc, "class", latchkey_slice(lk_class_word(tale->of)));
+    lk_doc_text(doc, "class", latchkey_slice(lk_class_word(entry->of)));
     if (here != NULL) {
         lk_doc_integer(doc, "job", (int64_t)here->number);
         lk_doc_text(
             doc, "state",
             latchkey_slice(lk_job_state_word((enum lk_job_state)here->state)));
         for (size_t i = 0; i < LK_TEXT_MATCH; i++) {
-            lk_doc_text(doc, names[i], tale->here[i]);
+            lk_doc_text(doc, names[i], entry->here[i]);
         }
         if (run->match.text != NULL) {
-            lk_doc_text(doc, "match", tale->here[LK_TEXT_MATCH]);
+            lk_doc_text(doc, "match", entry->here[LK_TEXT_MATCH]);
         }
     }
     if (there != NULL) {
         lk_doc_integer(doc, "line", (int64_t)there->number);
-        lk_doc_text(doc, "line_key", tale->there.cells[LK_COLUMN_KEY]);
-        lk_doc_text(doc, "line_id", tale->there.cells[LK_COLUMN_ID]);
+        lk_doc_text(doc, "line_key", entry->there.cells[LK_COLUMN_KEY]);
+        lk_doc_text(doc, "line_id", entry->there.cells[LK_COLUMN_ID]);
     }
-    if (tale->of == LK_CLASS_DIFFERING) {
-        write_differences(run, tale, doc);
+    if (entry->of == LK_CLASS_DIFFERING) {
+        write_differences(run, entry, doc);
     }
-    if (action_word(tale) != NULL) {
-        lk_doc_text(doc, "resolution", latchkey_slice(action_word(tale)));
-        lk_doc_text(doc, "outcome", latchkey_slice(outcomes[tale->outcome]));
+    if (action_word(entry) != NULL) {
+        lk_doc_text(doc, "resolution", latchkey_slice(action_word(entry)));
+        lk_doc_text(doc, "outcome", latchkey_slice(outcomes[entry->outcome]));
     }
     lk_doc_end_object(doc);
 }
@@ -191,10 +191,10 @@ static void put_difference(struct lk_buf *out, const char *what,
     lk_put(out, " there");
 }
 
-static void put_differences(struct lk_run *run, const struct tale *tale,
+static void put_differences(struct lk_run *run, const struct entry *entry,
                             const struct lk_item *here)
 {
-    uint32_t differs = tale->finding->differs;
+    uint32_t differs = entry->finding->differs;
     struct lk_buf *out = &run->lines;
 
     if (here->state == LK_JOB_DROPPED) {
@@ -203,36 +203,36 @@ static void put_differences(struct lk_run *run, const struct tale *tale,
     for (size_t i = 0; i < run->pair_count; i++) {
         if ((differs >> i & 1) != 0) {
             put_difference(out, run->pairs[i].text,
-                           tale->here[LK_TEXT_VALUES + i],
-                           tale->there.cells[LK_COLUMN_VALUES + i]);
+                           entry->here[LK_TEXT_VALUES + i],
+                           entry->there.cells[LK_COLUMN_VALUES + i]);
         }
     }
     if ((differs & LK_DIFFERS_KEY) != 0) {
-        put_difference(out, key_name(run), tale->here[key_text(run)],
-                       tale->there.cells[LK_COLUMN_KEY]);
+        put_difference(out, key_name(run), entry->here[key_text(run)],
+                       entry->there.cells[LK_COLUMN_KEY]);
     }
     if ((differs & LK_DIFFERS_ID) != 0) {
-        put_difference(out, "id", tale->here[LK_TEXT_ID],
-                       tale->there.cells[LK_COLUMN_ID]);
+        put_difference(out, "id", entry->here[LK_TEXT_ID],
+                       entry->there.cells[LK_COLUMN_ID]);
     }
 }
 
-static void put_tale(struct lk_run *run, const struct tale *tale)
+static void put_entry(struct lk_run *run, const struct entry *entry)
 {
-    const struct lk_item *here = tale->finding->here;
-    const struct lk_item *there = tale->finding->there;
+    const struct lk_item *here = entry->finding->here;
+    const struct lk_item *there = entry->finding->there;
     struct lk_buf *out = &run->lines;
 
-    lk_put(out, "  %-15s", lk_class_word(tale->of));
+    lk_put(out, "  %-15s", lk_class_word(entry->of));
     if (here != NULL) {
         lk_put(out, " job %llu (%s, ", (unsigned long long)here->number,
                lk_job_state_word((enum lk_job_state)here->state));
-        lk_put_text(out, tale->here[LK_TEXT_REFERENCE]);
+        lk_put_text(out, entry->here[LK_TEXT_REFERENCE]);
         lk_put(out, ")");
     }
     if (there != NULL) {
-        struct lk_slice key = tale->there.cells[LK_COLUMN_KEY];
-        struct lk_slice id = tale->there.cells[LK_COLUMN_ID];
+        struct lk_slice key = entry->there.cells[LK_COLUMN_KEY];
+        struct lk_slice id = entry->there.cells[LK_COLUMN_ID];
 
         lk_put(out, "%s line %llu, ", here == NULL ? "" : ",",
                (unsigned long long)there->number);
@@ -242,20 +242,20 @@ static void put_tale(struct lk_run *run, const struct tale *tale)
                                          : "key");
         lk_put_text(out, key.len > 0 ? key : id);
     }
-    if (tale->of == LK_CLASS_AMBIGUOUS) {
+    if (entry->of == LK_CLASS_AMBIGUOUS) {
         lk_put(out, "; %s",
                here == NULL || there == NULL ? "others have the same value"
                : here->attempt == 0
                    ? "this job was never called"
                    : "it may belong to a job that is already deleted");
     }
-    if (tale->of == LK_CLASS_THERE && here != NULL) {
+    if (entry->of == LK_CLASS_THERE && here != NULL) {
         lk_put(out, "; another line has this key too");
     }
-    if (tale->of == LK_CLASS_DIFFERING && here != NULL) {
-        put_differences(run, tale, here);
+    if (entry->of == LK_CLASS_DIFFERING && here != NULL) {
+        put_differences(run, entry, here);
     }
-    if (tale->outcome == LK_REFUSED) {
+    if (entry->outcome == LK_REFUSED) {
         lk_put(out, "; it has changed in the meantime");
     }
     lk_put(out, "\n");
@@ -264,13 +264,13 @@ static void put_tale(struct lk_run *run, const struct tale *tale)
 /* ---- Both -----------------------------------------------------------------
  */
 
-static enum lk_exit fetch_texts(struct lk_run *run, struct tale *tale)
+static enum lk_exit fetch_texts(struct lk_run *run, struct entry *entry)
 {
-    const struct lk_finding *finding = tale->finding;
+    const struct lk_finding *finding = entry->finding;
 
     if (finding->here != NULL &&
-        lk_comparison_texts(run->comparison, finding->here, &tale->texts,
-                            tale->here,
+        lk_comparison_texts(run->comparison, finding->here, &entry->texts,
+                            entry->here,
                             LK_TEXT_VALUES + run->pair_count) != LK_OK) {
         lk_complain("cannot read a temporary file");
         return LK_EXIT_FAILED;
@@ -278,14 +278,14 @@ static enum lk_exit fetch_texts(struct lk_run *run, struct tale *tale)
     return finding->there == NULL
                ? LK_EXIT_DONE
                : lk_export_again(&run->export, finding->there->place,
-                                 &tale->there);
+                                 &entry->there);
 }
 
 enum lk_exit lk_report_finding(struct lk_run *run, enum lk_class of,
                                const struct lk_finding *finding,
                                enum lk_resolution outcome)
 {
-    struct tale tale = {.of = of, .finding = finding, .outcome = outcome};
+    struct entry entry = {.of = of, .finding = finding, .outcome = outcome};
     bool shown = !run->cli->json && run->counts[of] <= SHOWN;
     enum lk_exit result = LK_EXIT_DONE;
 
@@ -293,23 +293,23 @@ enum lk_exit lk_report_finding(struct lk_run *run, enum lk_class of,
     if (!run->cli->json && run->report == NULL && !shown) {
         return LK_EXIT_DONE;
     }
-    result = fetch_texts(run, &tale);
+    result = fetch_texts(run, &entry);
     if (result == LK_EXIT_DONE && run->report != NULL) {
         struct lk_buf line = {0};
         struct lk_doc doc = {.out = &line};
 
-        write_tale(run, &tale, &doc);
+        write_entry(run, &entry, &doc);
         result = write_line(run, &line);
     }
     if (result == LK_EXIT_DONE && run->cli->json) {
-        write_tale(run, &tale, &run->doc);
+        write_entry(run, &entry, &run->doc);
         result = lk_cli_flush(run->cli);
     }
     if (result == LK_EXIT_DONE && shown) {
-        put_tale(run, &tale);
+        put_entry(run, &entry);
         run->shown++;
     }
-    latchkey_buf_free(&tale.texts);
+    latchkey_buf_free(&entry.texts);
     return result;
 }
 
@@ -555,10 +555,10 @@ static void refresh_connection(struct lk_run *run)
 {
     uint64_t now_ms = lk_monotonic_ms();
 
-    if (now_ms - run->ordered_ms > IDLE_MS) {
+    if (now_ms - run->acted_ms > IDLE_MS) {
         lk_run_disconnect(run);
     }
-    run->ordered_ms = now_ms;
+    run->acted_ms = now_ms;
 }
 
 /* A path may be longer than a reason may be, even escaped; a name is not. */
@@ -634,8 +634,8 @@ enum lk_exit lk_resolve_by_proof(struct lk_run *run, enum lk_class of,
                                  const struct lk_finding *finding,
                                  enum lk_resolution *outcome)
 {
-    struct lk_order_item item = {finding->here->number, finding->here->attempt};
-    struct lk_order_counts counts = {0};
+    struct lk_job_seen item = {finding->here->number, finding->here->attempt};
+    struct lk_action_counts counts = {0};
     struct lk_words words = {0};
     struct lk_buf why = {0};
     struct lk_row row = {0};
@@ -655,9 +655,9 @@ enum lk_exit lk_resolve_by_proof(struct lk_run *run, enum lk_class of,
     }
     if (result == LK_EXIT_DONE) {
         refresh_connection(run);
-        result = lk_job_orders(run->cli,
-                               of == LK_CLASS_HAPPENED ? "DELIVERED" : "AGAIN",
-                               &item, 1, &words, &counts);
+        result = lk_job_actions(run->cli,
+                                of == LK_CLASS_HAPPENED ? "DELIVERED" : "AGAIN",
+                                &item, 1, &words, &counts);
     }
     *outcome = counts.done > 0 ? LK_RESOLVED : LK_REFUSED;
     latchkey_buf_free(&counts.refusal);

@@ -121,36 +121,39 @@ static void put_fact(struct story *story, const char *label,
 }
 
 /* With its role an app sees headers and body, others their sizes. */
-static uint64_t size_of(const struct lk_reply *record, const char *name,
+static uint64_t size_of(const struct lk_reply *operation, const char *name,
                         const char *size_name)
 {
-    const struct lk_reply *bytes = lk_field(record, name);
+    const struct lk_reply *bytes = lk_field(operation, name);
 
-    return bytes == NULL ? lk_field_number(record, size_name) : bytes->text.len;
+    return bytes == NULL ? lk_field_number(operation, size_name)
+                         : bytes->text.len;
 }
 
-static void put_answer_size(struct lk_buf *out, const struct lk_reply *record)
+static void put_response_size(struct lk_buf *out,
+                              const struct lk_reply *operation)
 {
-    if (lk_field(record, "omitted-reason") != NULL) {
+    if (lk_field(operation, "omitted-reason") != NULL) {
         lk_put(out, "its response was not stored: ");
-        lk_put_text(out, lk_field_text(record, "omitted-reason"));
+        lk_put_text(out, lk_field_text(operation, "omitted-reason"));
         return;
     }
     lk_put(out, "headers ");
-    lk_put_bytes(out, size_of(record, "headers", "headers-bytes"));
+    lk_put_bytes(out, size_of(operation, "headers", "headers-bytes"));
     lk_put(out, ", body ");
-    lk_put_bytes(out, size_of(record, "body", "body-bytes"));
+    lk_put_bytes(out, size_of(operation, "body", "body-bytes"));
 }
 
-static void tell_claim(struct story *story, const struct lk_reply *record)
+static void add_claim_fact(struct story *story,
+                           const struct lk_reply *operation)
 {
-    uint64_t lock_ms = lk_field_number(record, "lock-until-ms");
+    uint64_t lock_ms = lk_field_number(operation, "lock-until-ms");
     uint64_t now_ms = story->cli->now_ms;
     struct lk_buf *text =
         add_event(story, story->claimed_ms, "claimed", LK_PLAIN);
 
     lk_put(text, "claimed (attempt %llu)",
-           (number)lk_field_number(record, "attempt"));
+           (number)lk_field_number(operation, "attempt"));
     if (lock_ms > now_ms) {
         lk_put(text, ", locked for another ");
         lk_put_span(text, now_ms, lock_ms);
@@ -161,9 +164,10 @@ static void tell_claim(struct story *story, const struct lk_reply *record)
     }
 }
 
-static void tell_record(struct story *story, const struct lk_reply *record)
+static void add_operation_facts(struct story *story,
+                                const struct lk_reply *operation)
 {
-    uint64_t since_ms = lk_field_number(record, "since-ms");
+    uint64_t since_ms = lk_field_number(operation, "since-ms");
     struct lk_buf *text;
 
     if (is_state(story, "accepted")) {
@@ -171,43 +175,43 @@ static void tell_record(struct story *story, const struct lk_reply *record)
         lk_put(text, "accepted: its request waits for the courier");
         return;
     }
-    tell_claim(story, record);
+    add_claim_fact(story, operation);
     if (is_state(story, "uncertain")) {
         text = add_event(story, since_ms, "uncertain", LK_ALARM);
         lk_put(text, "uncertain: ");
-        lk_put_text(text, lk_field_text(record, "reason"));
+        lk_put_text(text, lk_field_text(operation, "reason"));
     } else if (is_state(story, "completed")) {
         text = add_event(story, story->completed_ms, "completed", LK_GOOD);
         lk_put(text, "completed with %llu, ",
-               (number)lk_field_number(record, "status"));
-        put_answer_size(text, record);
+               (number)lk_field_number(operation, "status"));
+        put_response_size(text, operation);
     }
 }
 
-static void begin_story(struct story *story, const struct lk_reply *record)
+static void begin_story(struct story *story, const struct lk_reply *operation)
 {
     struct lk_buf *headline = &story->headline;
 
-    lk_put_raw(&story->state, lk_field_text(record, "state"));
-    lk_put_raw(&story->reference, lk_field_text(record, "reference"));
-    story->token = lk_field_number(record, "token");
-    story->claimed_ms = lk_field_number(record, "claimed-ms");
-    story->completed_ms = lk_field_number(record, "completed-ms");
-    story->expires_ms = lk_field_number(record, "expires-ms");
-    story->ttl_ms = lk_field_number(record, "ttl-ms");
+    lk_put_raw(&story->state, lk_field_text(operation, "state"));
+    lk_put_raw(&story->reference, lk_field_text(operation, "reference"));
+    story->token = lk_field_number(operation, "token");
+    story->claimed_ms = lk_field_number(operation, "claimed-ms");
+    story->completed_ms = lk_field_number(operation, "completed-ms");
+    story->expires_ms = lk_field_number(operation, "expires-ms");
+    story->ttl_ms = lk_field_number(operation, "ttl-ms");
     if (story->cli->json) {
         lk_doc_object(&story->doc, NULL);
-        lk_doc_members(&story->doc, record);
+        lk_doc_members(&story->doc, operation);
     }
     lk_put_text(headline, latchkey_buf_slice(&story->state));
-    put_fact(story, "tenant", lk_field_text(record, "tenant"));
-    put_fact(story, "scope", lk_field_text(record, "scope"));
-    put_fact(story, "key", lk_field_text(record, "key"));
-    put_fact(story, "fingerprint", lk_field_text(record, "fingerprint"));
+    put_fact(story, "tenant", lk_field_text(operation, "tenant"));
+    put_fact(story, "scope", lk_field_text(operation, "scope"));
+    put_fact(story, "key", lk_field_text(operation, "key"));
+    put_fact(story, "fingerprint", lk_field_text(operation, "fingerprint"));
     if (is_state(story, "completed")) {
-        lk_put(headline, " %llu", (number)lk_field_number(record, "status"));
+        lk_put(headline, " %llu", (number)lk_field_number(operation, "status"));
     }
-    tell_record(story, record);
+    add_operation_facts(story, operation);
 }
 
 /* ---- Its jobs -------------------------------------------------------------
@@ -301,7 +305,7 @@ static void tell_job(struct story *story, const struct lk_reply *job)
 static const struct {
     const char *action;
     const char *words;
-} deeds[] = {
+} audit_words[] = {
     {"resolve completed", "resolved as completed"},
     {"resolve released", "resolved as released"},
     {"evict", "response evicted"},
@@ -326,11 +330,11 @@ static bool takes_prefix(struct lk_slice *text, const char *prefix)
     return true;
 }
 
-static void put_deed(struct lk_buf *text, struct lk_slice action)
+static void put_audit_action(struct lk_buf *text, struct lk_slice action)
 {
-    for (size_t i = 0; i < sizeof(deeds) / sizeof(deeds[0]); i++) {
-        if (takes_prefix(&action, deeds[i].action)) {
-            lk_put(text, "%s", deeds[i].words);
+    for (size_t i = 0; i < sizeof(audit_words) / sizeof(audit_words[0]); i++) {
+        if (takes_prefix(&action, audit_words[i].action)) {
+            lk_put(text, "%s", audit_words[i].words);
             break;
         }
     }
@@ -347,7 +351,7 @@ static void tell_deed(struct story *story, const struct lk_reply *entry)
     if (job != 0) {
         lk_put(text, "job %llu ", job);
     }
-    put_deed(text, action);
+    put_audit_action(text, action);
     lk_put(text, " by ");
     lk_put_text(text, lk_field_text(entry, "who"));
     lk_put(text, ": \"");
@@ -665,9 +669,9 @@ static void report_missing(struct lk_cli *cli)
 }
 
 enum lk_exit lk_operation_fetch(struct lk_cli *cli,
-                                const struct lk_reply **record)
+                                const struct lk_reply **operation)
 {
-    struct lk_deed look = {0};
+    struct lk_action look = {0};
     enum lk_exit result = LK_EXIT_DONE;
 
     lk_words_add(&look.words, "LOOKUP");
@@ -675,20 +679,20 @@ enum lk_exit lk_operation_fetch(struct lk_cli *cli,
     if (lk_args_flag(&cli->args, "headers") ||
         lk_args_flag(&cli->args, "body")) {
         lk_words_add(&look.words, "BODY");
-        result = lk_deed_words(cli, &look, NULL);
+        result = lk_action_words(cli, &look, NULL);
     }
     if (result == LK_EXIT_DONE) {
-        result = lk_call(cli, &look.words, record);
+        result = lk_call(cli, &look.words, operation);
     }
     if (result != LK_EXIT_DONE) {
         return result;
     }
-    if ((*record)->type == LK_REPLY_NIL) {
+    if ((*operation)->type == LK_REPLY_NIL) {
         report_missing(cli);
         return LK_EXIT_NO;
     }
-    return (*record)->type == LK_REPLY_ARRAY ? LK_EXIT_DONE
-                                             : lk_complain_reply(cli);
+    return (*operation)->type == LK_REPLY_ARRAY ? LK_EXIT_DONE
+                                                : lk_complain_reply(cli);
 }
 
 enum lk_exit lk_operation_show(struct lk_cli *cli, void *context)
@@ -698,14 +702,14 @@ enum lk_exit lk_operation_show(struct lk_cli *cli, void *context)
         .doc = {.out = &cli->out},
         .facts = {.columns = 2, .colour = cli->colour},
     };
-    const struct lk_reply *record;
-    enum lk_exit result = lk_operation_fetch(cli, &record);
+    const struct lk_reply *operation;
+    enum lk_exit result = lk_operation_fetch(cli, &operation);
 
     (void)context;
     if (result != LK_EXIT_DONE) {
         return result;
     }
-    begin_story(&story, record);
+    begin_story(&story, operation);
     if (cli->json) {
         lk_doc_array(&story.doc, "jobs");
     }
@@ -750,47 +754,47 @@ const struct lk_manual lk_manual_get = {
     "byte what was stored.",
     get_options};
 
-static enum lk_exit show_answer(struct lk_cli *cli,
-                                const struct lk_reply *record)
+static enum lk_exit show_response(struct lk_cli *cli,
+                                  const struct lk_reply *operation)
 {
     bool headers = lk_args_flag(&cli->args, "headers");
     bool body = lk_args_flag(&cli->args, "body");
 
-    if (lk_field(record, "body") == NULL) {
-        struct lk_slice state = lk_field_text(record, "state");
+    if (lk_field(operation, "body") == NULL) {
+        struct lk_slice state = lk_field_text(operation, "state");
 
         lk_complain("there is no stored response: the operation is %.*s%s",
                     (int)state.len, state.data,
-                    lk_field(record, "omitted-reason") == NULL
+                    lk_field(operation, "omitted-reason") == NULL
                         ? ""
                         : ", but its response was not stored");
         return LK_EXIT_NO;
     }
     if (headers) {
-        lk_put_stored(&cli->out, lk_field_text(record, "headers"));
+        lk_put_stored(&cli->out, lk_field_text(operation, "headers"));
         lk_put(&cli->out, "%s", body ? "\r\n" : "");
     }
     if (body) {
-        lk_put_stored(&cli->out, lk_field_text(record, "body"));
+        lk_put_stored(&cli->out, lk_field_text(operation, "body"));
     }
     return LK_EXIT_DONE;
 }
 
 static enum lk_exit get_answer(struct lk_cli *cli, void *context)
 {
-    const struct lk_reply *record;
-    enum lk_exit result = lk_operation_fetch(cli, &record);
+    const struct lk_reply *operation;
+    enum lk_exit result = lk_operation_fetch(cli, &operation);
 
     (void)context;
-    return result == LK_EXIT_DONE ? show_answer(cli, record) : result;
+    return result == LK_EXIT_DONE ? show_response(cli, operation) : result;
 }
 
 enum lk_exit lk_run_get(struct lk_cli *cli)
 {
-    bool answer_only =
+    bool response_only =
         lk_args_flag(&cli->args, "headers") || lk_args_flag(&cli->args, "body");
 
     return lk_each_operation(
         cli, LK_MEANS_EACH,
-        answer_only && !cli->json ? get_answer : lk_operation_show, NULL);
+        response_only && !cli->json ? get_answer : lk_operation_show, NULL);
 }

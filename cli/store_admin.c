@@ -571,20 +571,20 @@ static enum lk_exit make_backup_path(const char *path, struct lk_buf *absolute)
 
 enum lk_exit lk_run_backup(struct lk_cli *cli)
 {
-    struct lk_deed deed = {.action = "backed up to", .patient = true};
+    struct lk_action action = {.verb = "backed up to", .patient = true};
     struct lk_buf path = {0};
     struct lk_progress *progress;
     enum lk_exit result = make_backup_path(cli->args.words[0], &path);
 
-    lk_words_add(&deed.words, "BACKUP");
-    lk_words_add_slice(&deed.words, latchkey_buf_slice(&path));
+    lk_words_add(&action.words, "BACKUP");
+    lk_words_add_slice(&action.words, latchkey_buf_slice(&path));
     if (result == LK_EXIT_DONE) {
-        result = lk_deed_words(cli, &deed, "backup");
+        result = lk_action_words(cli, &action, "backup");
     }
     if (result == LK_EXIT_DONE) {
-        deed.file = latchkey_buf_slice(&path);
+        action.file = latchkey_buf_slice(&path);
         progress = lk_progress_start(cli, "backup");
-        result = lk_deed_send(cli, &deed);
+        result = lk_action_send(cli, &action);
         lk_progress_stop(progress);
     }
     latchkey_buf_free(&path);

@@ -518,7 +518,8 @@ static int try_address(const struct addrinfo *address)
 
 static enum lk_exit check_host(const struct lk_up *up)
 {
-    struct addrinfo wish = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE};
     struct addrinfo *found = NULL;
     const char *given = up->listen.host;
     char port[8];
@@ -528,9 +529,9 @@ static enum lk_exit check_host(const struct lk_up *up)
     snprintf(port, sizeof(port), "%u", up->listen.port);
     snprintf(host, sizeof(host), "%s", given[0] == '[' ? given + 1 : given);
     host[strcspn(host, "]")] = '\0';
-    wish.ai_family = strcmp(host, "*") == 0 ? AF_INET : AF_UNSPEC;
+    hints.ai_family = strcmp(host, "*") == 0 ? AF_INET : AF_UNSPEC;
     error =
-        getaddrinfo(strcmp(host, "*") == 0 ? NULL : host, port, &wish, &found);
+        getaddrinfo(strcmp(host, "*") == 0 ? NULL : host, port, &hints, &found);
     if (error != 0) {
         lk_complain("--listen: %s: %s", given, gai_strerror(error));
         return LK_EXIT_FAILED;

@@ -428,9 +428,9 @@ struct run {
     struct lk_buf out;
     struct lk_buf err;
     int inotify;
-    int signals[2];  /* a pipe: what came from the handler */
-    unsigned wishes; /* how often it was told to stop */
-    bool mute;       /* nobody reads what is printed */
+    int signals[2]; /* a pipe: what came from the handler */
+    unsigned stops; /* how often it was told to stop */
+    bool mute;      /* nobody reads what is printed */
     enum lk_exit result;
 };
 
@@ -473,7 +473,7 @@ static void take_signals(struct run *run)
 
     while (read(run->signals[0], &byte, 1) == 1) {
         if (byte != SIGCHLD) {
-            run->wishes++;
+            run->stops++;
         }
     }
 }
@@ -488,7 +488,7 @@ static bool wait_to_write(struct run *run, int fd)
     for (;;) {
         struct pollfd polls[] = {{.fd = fd, .events = POLLOUT},
                                  {.fd = run->signals[0], .events = POLLIN}};
-        int ready = poll(polls, 2, run->wishes > 0 ? TICK_MS : -1);
+        int ready = poll(polls, 2, run->stops > 0 ? TICK_MS : -1);
 
         take_signals(run);
         if (ready > 0 && polls[0].revents != 0) {
@@ -513,7 +513,7 @@ static void write_out(struct run *run, int fd, struct lk_buf *text)
         } else if (errno != EINTR && errno != EAGAIN) {
             /* A reader that leaves, as head does, has seen enough. */
             run->mute = true;
-            run->wishes++;
+            run->stops++;
             run->result = LK_EXIT_FAILED;
         }
     }
@@ -647,9 +647,9 @@ static void stop_nginx(struct run *run)
     signal_child(&run->nginx, run->daemon.pid == 0 ? SIGTERM : SIGQUIT);
 }
 
-static void take_wishes(struct run *run, unsigned before)
+static void take_stops(struct run *run, unsigned before)
 {
-    if (run->wishes == before) {
+    if (run->stops == before) {
         return;
     }
     if (before == 0 && run->phase < STOPPING_NGINX) {
@@ -740,12 +740,12 @@ static void serve(struct run *run)
 
     start_daemon(run);
     while (run->phase != OVER) {
-        unsigned wishes = run->wishes;
+        unsigned stops = run->stops;
 
         wait_for_events(run, more);
         more = show_logs(run);
         take_signals(run);
-        take_wishes(run, wishes);
+        take_stops(run, stops);
         take_ends(run);
         go_on(run);
     }

@@ -507,7 +507,7 @@ static bool is_answered(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd;
-    bool answered;
+    bool replied;
 
     if (strlen(path) >= sizeof(address.sun_path)) {
         return false;
@@ -518,10 +518,10 @@ static bool is_answered(const char *path)
     }
     memcpy(address.sun_path, path, strlen(path) + 1);
     /* EAGAIN: its queue is full, so it lives. */
-    answered = connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 ||
-               errno == EAGAIN;
+    replied = connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 ||
+              errno == EAGAIN;
     close(fd);
-    return answered;
+    return replied;
 }
 
 static void add_running(struct lk_profiles *profiles, const char *folder,
