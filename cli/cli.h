@@ -70,8 +70,8 @@ struct lk_args {
     size_t given_count;
 };
 
-/* Sorts argv into words and options, which may stand in any order. Complains
- * and returns LK_EXIT_USAGE about what it does not know. */
+/* Sorts argv into words and options, in any order. Complains and returns
+ * LK_EXIT_USAGE about an unknown option or command. */
 LK_MUST_CHECK enum lk_exit lk_args_read(struct lk_args *args, int argc,
                                         char **argv);
 void lk_args_free(struct lk_args *args);
@@ -91,7 +91,7 @@ LK_MUST_CHECK enum lk_exit lk_args_number(const struct lk_args *args,
 LK_MUST_CHECK enum lk_exit lk_args_duration(const struct lk_args *args,
                                             const char *name, uint64_t *ms);
 /* A point in time: a date, a time stamp as latchkey_timestamp_parse reads it,
- * or a duration with its unit, so long before now. */
+ * or a duration with its unit, before now. */
 LK_MUST_CHECK enum lk_exit lk_args_time(const struct lk_args *args,
                                         const char *name, uint64_t now_ms,
                                         uint64_t *ms);
@@ -124,8 +124,9 @@ struct lk_profiles {
 
 /* Reads the file. A file that is not there has no profiles. */
 LK_MUST_CHECK enum lk_exit lk_profiles_read(struct lk_profiles *profiles);
-/* Adds each `latchkey up` whose daemon takes connections: what a killed one has
- * left is none. A profile of the file goes before one of the same name. */
+/* Adds each `latchkey up` whose daemon takes connections; what a killed one
+ * left behind does not count. A profile of the file wins over one of the same
+ * name. */
 void lk_profiles_add_running(struct lk_profiles *profiles);
 /* NULL: there is none. */
 const struct lk_profile *lk_profiles_find(const struct lk_profiles *profiles,
@@ -178,7 +179,7 @@ uint64_t lk_wall_clock_ms(void);
 /* An environment variable that is set and not empty; else NULL. */
 const char *lk_environment(const char *name);
 
-/* Writes what stands in cli->out to standard output, and empties it. */
+/* Writes cli->out to standard output, and empties it. */
 LK_MUST_CHECK enum lk_exit lk_cli_flush(struct lk_cli *cli);
 
 /* Appends a file ("-": standard input); complains and gives LK_EXIT_USAGE. */
@@ -214,9 +215,10 @@ void lk_words_add_count(struct lk_words *words, const char *option,
 /* Complains unless it returns LK_EXIT_DONE. */
 LK_MUST_CHECK enum lk_exit lk_connect(struct lk_cli *cli);
 /*
- * Connects first where that has not been done, so that a wrong command line
- * is told before anything else. Complains unless it returns LK_EXIT_DONE;
- * then *reply is no error, and stays until the next call.
+ * Connects first if there is no connection yet, so that a wrong command line is
+ * reported before anything else. Complains unless it returns LK_EXIT_DONE; then
+ * *reply is not an error. The client owns it, and it is valid until the next
+ * call.
  */
 LK_MUST_CHECK enum lk_exit lk_call(struct lk_cli *cli,
                                    const struct lk_words *words,
@@ -235,7 +237,7 @@ LK_MUST_CHECK enum lk_exit lk_complain_lost(const struct lk_cli *cli,
  * HTTP server" ...; NULL: it may be latchkeyd. Asks on a connection of its
  * own. */
 const char *lk_stranger(const struct lk_cli *cli);
-/* The daemon's answer has another form than it should. */
+/* The daemon's reply does not have the form that it should have. */
 LK_MUST_CHECK enum lk_exit lk_complain_reply(const struct lk_cli *cli);
 
 bool lk_reply_is(const struct lk_reply *reply, const char *word);
@@ -261,21 +263,22 @@ enum lk_meaning {
 
 typedef enum lk_exit (*lk_subject_fn)(struct lk_cli *cli, void *context);
 
-/* Calls `act` for each, as cli->subject, and returns the worst of what came
- * back. What is not found is said. */
+/* Calls `act` for each, as cli->subject, and returns the worst result.
+ * Complains about what is not found. */
 LK_MUST_CHECK enum lk_exit lk_each_operation(struct lk_cli *cli,
                                              enum lk_meaning meaning,
                                              lk_subject_fn act, void *context);
 
-/* cli->subject in full, with its story (show.c); an lk_subject_fn. */
+/* Shows cli->subject in full, with its history (show.c); an lk_subject_fn. */
 LK_MUST_CHECK enum lk_exit lk_operation_show(struct lk_cli *cli, void *context);
-/* As lk_call; then *record is its record, with the answer if --headers or
- * --body asks for it, which needs --why. LK_EXIT_NO: there is none, and that
- * was said. */
+/* As lk_call; then *operation is the subject's state, with the stored response
+ * if --headers or --body asks for it, which needs --why. LK_EXIT_NO: there is
+ * no such operation, and it has complained. */
 LK_MUST_CHECK enum lk_exit lk_operation_fetch(
     struct lk_cli *cli, const struct lk_reply **operation);
 enum lk_put_colour lk_operation_colour(struct lk_slice state);
-/* What is in progress for longer needs a person's eye, whatever its lock. */
+/* An operation in progress for longer needs a person, even if its lock is
+ * valid. */
 enum { LK_LONG_MS = 3600 * 1000 };
 
 /* HEALTH (daemon_status.c). As lk_call; then it has a status that is known. */
@@ -285,9 +288,9 @@ LK_MUST_CHECK enum lk_exit lk_health_fetch(struct lk_cli *cli,
 enum lk_exit lk_health_exit(const struct lk_reply *health);
 
 /*
- * What an operator did and why (operate.c). lk_action_words completes the words
- * of a command with WHO and WHY; lk_action_send sends it and reports the
- * answer, with the reference of the operation if it has a name. lk_action_run
+ * What an operator does and why (operate.c). lk_action_words completes the
+ * words of a command with WHO and WHY; lk_action_send sends it and prints the
+ * outcome, with the reference of the operation if it has a name. lk_action_run
  * does both.
  */
 struct lk_action {
@@ -322,14 +325,14 @@ LK_MUST_CHECK enum lk_exit lk_action_send(struct lk_cli *cli,
                                           struct lk_action *action);
 LK_MUST_CHECK enum lk_exit lk_action_run(struct lk_cli *cli,
                                          struct lk_action *action);
-/* The state of the operation that was named; empty if it cannot be told. It
- * stays until the next call. */
+/* The state of the named operation; empty if it is not known. It is valid until
+ * the next call. */
 struct lk_slice lk_action_state(struct lk_cli *cli);
-/* lk_each_operation, once it is said who and why. */
+/* lk_each_operation, once who and why are known. */
 LK_MUST_CHECK enum lk_exit lk_action_each(struct lk_cli *cli, lk_subject_fn act,
                                           void *context);
-/* Of RESOLVE: what was found uncertain may be another claim by now, or another
- * operation of the same name; nothing is said of these. */
+/* For RESOLVE: the operation that was found uncertain may have another claim by
+ * now, or be another operation of the same name; the fence refuses these. */
 void lk_words_add_fence(struct lk_words *words, const struct lk_cli *cli);
 /* Adds the name of cli->subject. */
 void lk_words_add_name(struct lk_words *words, const struct lk_cli *cli);
@@ -360,7 +363,8 @@ struct lk_listing {
      * that was the last page) and shows them. */
     enum lk_exit (*page)(struct lk_listing *list, uint64_t limit);
     const void *context;
-    uint64_t most; /* rows, whatever --limit and --all say; 0: any number */
+    uint64_t
+        most; /* at most N rows, also with --limit and --all; 0: any number */
     struct lk_table table;
     struct lk_doc doc;
 

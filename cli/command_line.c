@@ -97,7 +97,7 @@ static const char *option_name(const char *word)
 }
 
 /*
- * Where the command's name stands: the first word that is neither an option
+ * Where the command's name is: the first word that is neither an option
  * nor the value of one. An option means the same with every command that has
  * it, so this needs no knowledge of the command. 0: there is none.
  */

@@ -557,8 +557,8 @@ static bool is_digit(char c)
 }
 
 /*
- * Writes a number the way JSON would: "+1", ".5" and "2." are numbers to
- * whoever exports them. False: it cannot be one.
+ * Writes a number the way JSON would: "+1", ".5" and "2." are numbers in some
+ * exports. False: it cannot be one.
  */
 static bool respell(struct lk_slice value, char *text, size_t size,
                     size_t *length)
@@ -669,8 +669,8 @@ bool lk_class_is_open(enum lk_class of)
     return classes[of].open;
 }
 
-/* The provider has it. That it has it otherwise than we asked is for a person
- * to see, whatever state the job is in. */
+/* The provider has it. If it differs from what we asked, a person must look, in
+ * any state of the job. */
 static enum lk_class judge_both(const struct lk_finding *finding)
 {
     switch (finding->here->state) {

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 enum {
-    PROBE_MS = 2000, /* for a second look at what is no latchkeyd */
+    PROBE_MS = 2000, /* for a second connection, if it is not latchkeyd */
     TEXT_MAX = 512,
 };
 
@@ -82,8 +82,8 @@ static bool is_strange_error(struct lk_slice text)
 /* ---- What is it, if not latchkeyd? ----------------------------------------
  */
 
-/* PostgreSQL closes what does not begin as its own protocol, but it answers a
- * question for TLS with one byte. */
+/* PostgreSQL closes a connection that does not begin with its own protocol, but
+ * it replies to a request for TLS with one byte. */
 static bool answers_as_postgres(const char *address)
 {
     static const char question[] = "\0\0\0\10\4\322\26\57";
@@ -265,7 +265,7 @@ static const char *failure_text(const struct lk_cli *cli, enum lk_status status)
     return why;
 }
 
-/* ---- Nothing answers ------------------------------------------------------
+/* ---- No connection ------------------------------------------------------
  */
 
 /* Names for people; the numbers where there are none. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The data of a field that stands in csv->text, which still moves. */
+/* Marks a field whose data is in csv->text, which may still move. */
 static const char in_text[1];
 
 struct row {
@@ -36,7 +36,7 @@ static enum lk_status add_field(struct lk_csv *csv, const char *data,
     return LK_OK;
 }
 
-/* What is there does not end; more bytes may tell. */
+/* The row does not end in what is there; more bytes are needed. */
 static enum lk_status want_more(struct lk_csv *csv, const struct row *row,
                                 const char *fault)
 {
@@ -120,7 +120,7 @@ static enum lk_status read_bare(struct lk_csv *csv, struct row *row)
     return add_field(csv, start, (size_t)(at - start));
 }
 
-/* What stands behind a field. *over: the row has ended. */
+/* Reads what follows a field. *over: the row has ended. */
 static enum lk_status read_end(struct lk_csv *csv, struct row *row, bool *over)
 {
     struct lk_slice in = row->in;
@@ -170,7 +170,7 @@ static enum lk_status read_fields(struct lk_csv *csv, struct row *row)
     return status;
 }
 
-/* Goes to the line behind a row that is none. */
+/* Skips to the line after a malformed row. */
 static enum lk_status skip_line(struct lk_csv *csv, struct row *row)
 {
     const char *newline =

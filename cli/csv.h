@@ -23,9 +23,10 @@ struct lk_csv {
 /*
  * Reads the row (RFC 4180) that `in` begins with; `at_end`: nothing follows
  * `in`. LK_OK: *used bytes belong to it; an empty line is a row of no fields.
- * LK_AGAIN: it goes on behind `in`. LK_MALFORMED: it is no row, but what comes
- * after *used bytes may be one. LK_TOO_LARGE: a quote that is not closed, or a
- * row longer than LK_ROW_MAX: where the next one begins is not known. LK_NOMEM.
+ * LK_AGAIN: it continues after `in`. LK_MALFORMED: it is not a row, but what
+ * comes after *used bytes may be one. LK_TOO_LARGE: a quote that is not closed,
+ * or a row longer than LK_ROW_MAX: where the next one begins is not known.
+ * LK_NOMEM.
  */
 LK_MUST_CHECK enum lk_status lk_csv_read(struct lk_csv *csv, struct lk_slice in,
                                          bool at_end, size_t *used);

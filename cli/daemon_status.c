@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-/* ==== `latchkey ping`: does the daemon answer, and how fast? */
+/* ==== `latchkey ping`: does the daemon reply, and how fast? */
 
 enum { PAUSE_MS = 50 };
 
@@ -95,7 +95,7 @@ static void show_ping(struct lk_cli *cli, const struct lk_reply *health,
     }
 }
 
-/* It answers. Is it the daemon, and would a command be decided? */
+/* There is a reply. Is it the daemon, and can it decide commands? */
 static enum lk_exit check_health(struct lk_cli *cli, bool must_work,
                                  double took_ms)
 {
@@ -260,7 +260,7 @@ enum lk_exit lk_run_health(struct lk_cli *cli)
     } else {
         show_health(cli, health);
     }
-    /* Whatever the exit status is, this is the whole answer. */
+    /* With any exit status, this is all there is to say. */
     result = lk_cli_flush(cli);
     return result == LK_EXIT_DONE ? lk_health_exit(health) : result;
 }
@@ -284,7 +284,7 @@ static bool ends_with(struct lk_slice name, const char *ending)
            memcmp(name.data + name.len - length, ending, length) == 0;
 }
 
-/* What a number means for people, as far as its name tells; else nothing. */
+/* What a number means for people, as far as its name shows it; else nothing. */
 static void put_meaning(struct lk_buf *cell, const struct lk_cli *cli,
                         struct lk_slice name, uint64_t number)
 {

@@ -103,7 +103,7 @@ static void take_subject(struct lk_cli *cli, const struct lk_reply *operation)
                          : 0;
 }
 
-/* What stands between one and the next. */
+/* What separates one operation from the next. */
 static void begin_element(struct visit *visit)
 {
     struct lk_cli *cli = visit->cli;
@@ -154,7 +154,7 @@ static enum lk_exit act_on(struct visit *visit, struct lk_slice reference)
         }
         end_element(visit);
     } else if (visit->many) {
-        /* What was said of one stands before what is said of the next. */
+        /* Messages about one operation come before those about the next. */
         enum lk_exit flushed = lk_cli_flush(cli);
         result = flushed > result ? flushed : result;
     }
@@ -183,7 +183,7 @@ static enum lk_exit miss(struct visit *visit, const char *what,
 /* ---- By reference ---------------------------------------------------------
  */
 
-/* LK_EXIT_NO: there is none, and nothing was said. `tenant` may be NULL. */
+/* LK_EXIT_NO: there is none; it does not complain. `tenant` may be NULL. */
 static enum lk_exit fetch_by_reference(struct lk_cli *cli, const char *tenant,
                                        struct lk_slice reference)
 {
@@ -395,7 +395,7 @@ enum lk_exit lk_each_operation(struct lk_cli *cli, enum lk_meaning meaning,
     enum lk_exit result = visit_words(&visit);
 
     if (visit.many && result != LK_EXIT_USAGE) {
-        /* All that was said stands, whatever happened to the last one. */
+        /* What was printed stays printed, also if the last one failed. */
         lk_put(&cli->out, "%s", cli->json ? "]}\n" : "");
         enum lk_exit flushed = lk_cli_flush(cli);
         result = flushed > result ? flushed : result;

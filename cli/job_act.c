@@ -11,7 +11,7 @@
 
 /* ==== What an operator decides about jobs, one or many */
 
-/* Commands that are under way at a time. */
+/* Commands in progress at a time. */
 enum { WINDOW = 64 };
 
 struct sending {
@@ -334,8 +334,8 @@ static void show_row(struct bulk *bulk, const struct lk_reply *job)
     }
 }
 
-/* Jobs that die meanwhile, behind the cursor, are taken as well; each is shown
- * and done at the attempt at which it was seen. */
+/* Jobs that die in the meantime, after the cursor, are taken as well; each is
+ * shown, and acted on, at the attempt at which it was seen. */
 static enum lk_exit take_matching(struct bulk *bulk, bool show)
 {
     uint64_t cursor = 0;
@@ -665,7 +665,7 @@ static void show_targets_json(struct lk_cli *cli,
     lk_doc_end_object(&doc);
 }
 
-/* LK_EXIT_NO: there is none of that name, and it is said. */
+/* LK_EXIT_NO: there is none of that name, and it has complained. */
 static enum lk_exit fetch_status(struct lk_cli *cli, const char *name,
                                  const struct lk_reply **reply)
 {

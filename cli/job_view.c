@@ -216,7 +216,7 @@ void lk_jobs_put_row(struct lk_table *table, const struct lk_reply *job,
 /* ---- One in full ----------------------------------------------------------
  */
 
-/* The line in which a field stands, if it is there and not empty. */
+/* The line of a field, if it is there and not empty. */
 static const struct line {
     const char *field;
     const char *label;
@@ -467,7 +467,7 @@ enum lk_exit lk_jobs_list(struct lk_cli *cli,
     if (result != LK_EXIT_DONE) {
         return result;
     }
-    /* Whoever mails what a check prints wants nothing where there is none. */
+    /* A check whose output is mailed prints nothing if there is nothing. */
     if (!check || list.shown > 0) {
         lk_listing_end(&list, "job", "dead or uncertain");
     }
@@ -477,8 +477,8 @@ enum lk_exit lk_jobs_list(struct lk_cli *cli,
 /* ---- The command ----------------------------------------------------------
  */
 
-/* Unless told otherwise, what is over counts only where one thing is asked
- * for. */
+/* Without --state, finished jobs are listed only if one operation or one
+ * provider's id is asked for. */
 static enum lk_exit read_state(const struct lk_cli *cli, const char **state)
 {
     static const char *const states[] = {"waiting",    "leased",    "uncertain",

@@ -19,7 +19,7 @@ struct lk_jobs_filter {
     uint64_t older_ms;
     uint64_t since_ms;
     uint64_t until_ms;
-    bool whole; /* with headers, bodies and answers */
+    bool whole; /* with headers, bodies and responses */
 };
 
 /* From --target, --tenant, --reference, --provider-id, --reason, --older,
@@ -32,14 +32,14 @@ LK_MUST_CHECK enum lk_exit lk_jobs_page(struct lk_cli *cli,
                                         const struct lk_jobs_filter *filter,
                                         uint64_t limit, uint64_t *cursor,
                                         const struct lk_reply **rows);
-/* Whether `reason` of the filter stands in the job's. */
+/* Whether the job's reason contains `reason` of the filter. */
 bool lk_jobs_match(const struct lk_jobs_filter *filter,
                    const struct lk_reply *job);
 /* A job's id from the command line; complains. */
 LK_MUST_CHECK enum lk_exit lk_job_id(const struct lk_cli *cli, const char *text,
                                      uint64_t *id);
 /* The job with its history; with `bodies` also these, which needs --why.
- * LK_EXIT_NO: there is none, and it is said. */
+ * LK_EXIT_NO: there is none, and it has complained. */
 LK_MUST_CHECK enum lk_exit lk_job_fetch(struct lk_cli *cli, uint64_t id,
                                         bool bodies,
                                         const struct lk_reply **job);
@@ -87,7 +87,7 @@ struct lk_action_counts {
 
 /*
  * Sends JOB `verb` for all of them, some at a time, with the words of `tail`
- * behind: WHO, WHY and what else the order takes. Draws a bar on a terminal.
+ * behind: WHO, WHY and what else the action takes. Draws a bar on a terminal.
  */
 LK_MUST_CHECK enum lk_exit lk_job_actions(struct lk_cli *cli, const char *verb,
                                           const struct lk_job_seen *items,

@@ -170,7 +170,7 @@ static void put_job_count(struct lk_buf *out, uint64_t count, const char *how)
     }
 }
 
-/* Why a person should look at it; nothing: nobody need. */
+/* Why a person should look at it; nothing: no one needs to. */
 static void put_attention(struct lk_buf *out, const struct lk_reply *operation,
                           uint64_t now_ms)
 {

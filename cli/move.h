@@ -2,9 +2,10 @@
  * move.h - what export and import share: lines of JSON, one object each.
  *
  * The first line says what the file is and where it comes from, then come
- * records, then audit entries; the last line has their counts, so that a file
- * that was cut is noticed. A member that is 0 or empty is left out. Bytes that
- * are UTF-8 stand as text, others as base64 under NAME_base64.
+ * operations (of the type "record"), then audit entries; the last line has
+ * their counts, so that a file that was cut is noticed. A member that is 0 or
+ * empty is left out. Bytes that are UTF-8 are written as text, others as base64
+ * under NAME_base64.
  */
 #ifndef LK_MOVE_H
 #define LK_MOVE_H
@@ -40,7 +41,8 @@ struct lk_line {
         uint64_t now_ms;     /* the store's clock */
     } begin;
     struct lk_operation operation;
-    struct lk_response response; /* of a record that was kept; no status */
+    struct lk_response
+        response; /* of a completed operation, if it was stored; no status */
     struct lk_audit_entry audit;
     struct lk_line_end {
         uint64_t operations;
@@ -92,7 +94,7 @@ enum lk_field_kind {
 };
 
 struct lk_field_row {
-    const char *name; /* as on the wire; in JSON '_' stands for '-' */
+    const char *name; /* as on the wire; in JSON with '_' for '-' */
     enum lk_field_kind kind;
     bool needed;
     size_t offset; /* in struct lk_line */

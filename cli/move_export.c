@@ -1,5 +1,5 @@
 /*
- * move_export.c - `latchkey export`: all records and the audit log, as JSON
+ * move_export.c - `latchkey export`: all operations and the audit log, as JSON
  * lines.
  */
 #include "cli/commands.h"
@@ -49,11 +49,11 @@ struct export
     struct lk_buf out;
     struct lk_line line;
     struct lk_bar bar;
-    uint64_t total; /* about so many records */
+    uint64_t total; /* about how many operations */
     uint64_t operations;
     uint64_t audit;
     uint64_t jobs;     /* unfinished in the store */
-    uint64_t accepted; /* records that have not run */
+    uint64_t accepted; /* operations that have not run */
     uint64_t last_id;  /* of the audit log, and how many the last page had */
     size_t last_page;
     enum lk_exit result;
@@ -121,9 +121,9 @@ static void close_output(struct export *export)
  */
 
 /*
- * Without its request nobody runs what was accepted. Somebody was promised
+ * Without its request, an accepted operation cannot run. A client was promised
  * that it would run, so it is not left out: as an uncertain one it is seen, and
- * decided. What it became here meanwhile is newer, and replaces it.
+ * decided. If it runs here in the meantime, its newer state replaces this one.
  */
 static void doubt_accepted(struct export *export,
                            struct lk_operation *operation)

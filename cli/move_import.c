@@ -1,4 +1,4 @@
-/* move_import.c - `latchkey import`: takes over the records of an export. */
+/* move_import.c - `latchkey import`: imports the operations of an export. */
 #include "cli/commands.h"
 #include "cli/move.h"
 

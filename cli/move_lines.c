@@ -254,7 +254,7 @@ static enum lk_status refuse_member(struct parse *parse, const char *format,
     return LK_MALFORMED;
 }
 
-/* The next byte that is no space; a NUL at the end. */
+/* The next byte that is not a space; a NUL at the end. */
 static char peek(struct parse *parse)
 {
     while (parse->at < parse->text.len) {
@@ -293,7 +293,7 @@ static int base64_digit(char c)
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* In place; false: it is none. */
+/* In place; false: it is not base64. */
 static bool decode_base64(char *data, size_t *len)
 {
     size_t digits = *len;

@@ -160,8 +160,8 @@ static void report_done(struct lk_cli *cli, const struct lk_action *action)
     latchkey_buf_free(&reference);
 }
 
-/* KEPT status headers body completed-ms expires-ms reference, and the reason
- * if the answer was not kept. */
+/* KEPT status headers body completed-ms expires-ms reference, and the reason if
+ * the response was not stored. */
 enum { KEPT_STATUS = 1, KEPT_REFERENCE = 6 };
 
 static enum lk_exit report_kept(struct lk_cli *cli,
@@ -223,8 +223,8 @@ static enum lk_exit report_running(struct lk_cli *cli,
     return LK_EXIT_NO;
 }
 
-/* What is released has been released or evicted before: that is no failure to
- * find it. */
+/* An operation in this state was released or evicted before: it is not missing.
+ */
 static enum lk_exit report_no(struct lk_cli *cli, const char *result)
 {
     struct lk_doc doc = {.out = &cli->out};
@@ -349,15 +349,15 @@ enum lk_exit lk_run_release(struct lk_cli *cli)
     return lk_action_each(cli, release, NULL);
 }
 
-/* ==== `latchkey evict`: forgets a stored answer */
+/* ==== `latchkey evict`: deletes a stored response */
 
 const struct lk_manual lk_manual_evict = {
     "Deletes the stored response of a completed operation: the next request\n"
     "with this key runs again.",
     lk_action_options};
 
-/* Has the daemon refused because there is no answer to forget yet? Then that
- * is a no like any other, and no failure. */
+/* Has the daemon refused because there is no response to delete yet? Then the
+ * exit status is LK_EXIT_NO, as for any refusal. */
 static bool is_unfinished(struct lk_cli *cli)
 {
     struct lk_doc doc = {.out = &cli->out};
@@ -611,7 +611,7 @@ static enum lk_exit check_resolution(struct lk_cli *cli)
     return LK_EXIT_DONE;
 }
 
-/* A job has no answer that a retry could get. */
+/* A job has no response that a retry could get. */
 static enum lk_exit resolve_job(struct lk_cli *cli)
 {
     static const char *const of_operations[] = {

@@ -58,7 +58,7 @@ void lk_put_raw(struct lk_buf *out, struct lk_slice bytes)
 /* ---- Escaping -------------------------------------------------------------
  */
 
-/* Length of the UTF-8 character at the front of `text`, 0 if it is none. */
+/* Length of the UTF-8 character at the front of `text`, 0 if there is none. */
 static size_t character_length(struct lk_slice text)
 {
     unsigned char lead = (unsigned char)text.data[0];
@@ -84,7 +84,7 @@ static uint32_t code_point(const char *text, size_t length)
     return rune;
 }
 
-/* Control characters drive a terminal; the others make text look like what
+/* Control characters control a terminal; the others make text look like what
  * it is not: joiners, direction marks, line separators, a byte order mark. */
 static bool is_hostile(uint32_t rune)
 {

@@ -31,9 +31,9 @@ void lk_put_lines(struct lk_buf *out, struct lk_slice text);
 void lk_put_line(struct lk_buf *out, struct lk_slice text);
 /* Columns that escaped text takes on a terminal. */
 size_t lk_put_width(struct lk_slice text);
-/* Bytes at its front that fit in so many columns; one character at least. */
+/* Bytes at its front that fit in `width` columns; one character at least. */
 size_t lk_put_prefix(struct lk_slice text, size_t width);
-/* Escaped text in at most so many columns, with an ellipsis if it is cut. */
+/* Escaped text in at most `width` columns, with an ellipsis if it is cut. */
 void lk_put_cut(struct lk_buf *out, struct lk_slice text, size_t width);
 
 /* "90 s" as "1 min 30 s"; with `parts` 1: "1 min". */
@@ -110,9 +110,9 @@ struct lk_buf *lk_table_cell(struct lk_table *table, enum lk_put_colour colour);
 void lk_table_heading(struct lk_table *table, const char *const *names);
 /* Writes the rows and forgets them; the widths stay. */
 void lk_table_flush(struct lk_table *table, struct lk_buf *out);
-/* --wide: nothing is cut, whatever the terminal is. */
+/* --wide: nothing is cut, on any terminal. */
 void lk_table_wide(void);
-/* Rows of the terminal; SIZE_MAX: standard output is none. */
+/* Rows of the terminal; SIZE_MAX: standard output is not a terminal. */
 size_t lk_table_rows(void);
 /* Lines of escaped text, each cut to the terminal. */
 void lk_table_put_lines(struct lk_buf *out, struct lk_slice text);
@@ -136,7 +136,7 @@ void lk_doc_end_array(struct lk_doc *doc);
 void lk_doc_integer(struct lk_doc *doc, const char *name, int64_t number);
 void lk_doc_bool(struct lk_doc *doc, const char *name, bool value);
 void lk_doc_null(struct lk_doc *doc, const char *name);
-/* Text that is not UTF-8 stands under NAME_base64. */
+/* Text that is not UTF-8 becomes base64 under NAME_base64. */
 void lk_doc_text(struct lk_doc *doc, const char *name, struct lk_slice text);
 /* A reply of the daemon, by its type. */
 void lk_doc_reply(struct lk_doc *doc, const char *name,

@@ -642,10 +642,11 @@ static bool is_doubtful(const struct lk_run *run,
 }
 
 /*
- * A line whose key of ours no job has is of another: keys are unique, and come
- * back as they went out. A reference may come back cut or written otherwise, so
- * that such a line may be of any job. One from before --since is of none that
- * is compared; with --until, it may also be from after that.
+ * A line whose downstream key no job has belongs to another system: keys are
+ * unique, and come back as they were sent. A reference may come back cut or
+ * spelled differently, so such a line may belong to any job. A line from before
+ * --since belongs to no job that is compared; with --until, it may also be from
+ * after that time.
  */
 static bool is_strange_line(const struct lk_run *run,
                             const struct lk_finding *finding)

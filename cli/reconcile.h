@@ -59,7 +59,7 @@ LK_MUST_CHECK enum lk_exit lk_export_open(struct lk_cli *cli,
 /* The next row, good or not; *more is false at the end. */
 LK_MUST_CHECK enum lk_exit lk_export_next(struct lk_export *export,
                                           struct lk_row *row, bool *more);
-/* The row that stands at `place` again. */
+/* Reads the row at `place` again. */
 LK_MUST_CHECK enum lk_exit lk_export_again(struct lk_export *export,
                                            uint64_t place, struct lk_row *row);
 /* Complains if the file has changed since it was opened. */
@@ -69,7 +69,7 @@ void lk_export_close(struct lk_export *export);
 /* ---- One run ---------------------------------------------------------------
  */
 
-/* What is told of a job; these texts stand in the spool, and behind them the
+/* What is reported of a job: these texts are stored with it, and after them the
  * values that are compared. */
 enum {
     LK_TEXT_REFERENCE,
@@ -91,7 +91,7 @@ struct lk_pair {
 /* Where --match finds a reference of ours in a job. */
 enum lk_match_place { LK_MATCH_BODY, LK_MATCH_FORM, LK_MATCH_HEADER };
 
-/* What an order to the daemon came to. */
+/* The outcome of a resolution sent to the daemon. */
 enum lk_resolution { LK_NOT_TRIED, LK_RESOLVED, LK_REFUSED };
 
 struct lk_run {
@@ -115,7 +115,7 @@ struct lk_run {
     bool ended;  /* all is compared, and the deferred jobs follow */
     struct lk_bar bar;
     enum lk_exit failed; /* why a call from the join ended it */
-    uint64_t acted_ms;   /* when the daemon was last told something */
+    uint64_t acted_ms;   /* when a resolution was last sent to the daemon */
     /* What came out */
     struct lk_coverage coverage;
     uint64_t jobs;
@@ -136,8 +136,8 @@ struct lk_run {
 
 struct lk_hash128 lk_hash_text(const struct lk_run *run, struct lk_slice text);
 
-/* What comes next takes long, and the daemon may close what is idle: the next
- * call connects anew. */
+/* What comes next takes long, and the daemon may close an idle connection: the
+ * next call connects again. */
 void lk_run_disconnect(struct lk_run *run);
 
 /* Resolves by proof (reconcile_report.c). */
@@ -146,7 +146,7 @@ LK_MUST_CHECK enum lk_exit lk_resolve_by_proof(struct lk_run *run,
                                                const struct lk_finding *finding,
                                                enum lk_resolution *outcome);
 
-/* What is told (reconcile_report.c). */
+/* The report (reconcile_report.c). */
 LK_MUST_CHECK enum lk_exit lk_report_open(struct lk_run *run);
 LK_MUST_CHECK enum lk_exit lk_report_finding(struct lk_run *run,
                                              enum lk_class of,

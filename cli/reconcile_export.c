@@ -336,7 +336,7 @@ static enum lk_exit add_picks(struct lk_export *export)
     return LK_EXIT_DONE;
 }
 
-/* A byte order mark belongs to no column. */
+/* A byte order mark is not part of the first column's name. */
 static void skip_mark(struct lk_export *export)
 {
     struct lk_slice in = unread(export);
@@ -375,7 +375,7 @@ enum lk_exit lk_export_open(struct lk_cli *cli, struct lk_export *export)
 {
     (void)cli;
     export->line = 1;
-    /* Not to wait for somebody to open the other end of a pipe. */
+    /* O_NONBLOCK: opening a pipe must not wait for its other end. */
     export->fd = open(export->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (export->fd < 0) {
         lk_complain("cannot read %s: %s", export->path, strerror(errno));

@@ -161,7 +161,7 @@ static void write_entry(struct lk_run *run, const struct entry *entry,
     lk_doc_end_object(doc);
 }
 
-/* Puts what stands in `line` into the report. */
+/* Writes `line` to the report, and frees it. */
 static enum lk_exit write_line(struct lk_run *run, struct lk_buf *line)
 {
     size_t length = line->len;
@@ -351,7 +351,7 @@ enum lk_exit lk_report_malformed(struct lk_run *run, uint64_t number,
 /* ---- The end --------------------------------------------------------------
  */
 
-/* What somebody must still look at. */
+/* The number of findings that a person must still look at. */
 static uint64_t count_open(const struct lk_run *run)
 {
     uint64_t open = run->coverage.malformed + run->probe_open;
@@ -550,7 +550,7 @@ void lk_run_disconnect(struct lk_run *run)
     run->cli->client = NULL;
 }
 
-/* Between two orders much may have been compared. */
+/* A long time may have passed since the last resolution. */
 static void refresh_connection(struct lk_run *run)
 {
     uint64_t now_ms = lk_monotonic_ms();
@@ -582,7 +582,7 @@ static bool is_id(struct lk_slice id)
     return id.len > 0 && id.len <= LK_PROVIDER_ID_MAX;
 }
 
-/* The reason that the audit log keeps. */
+/* The reason for the audit log. */
 static void put_why(struct lk_run *run, enum lk_class of,
                     const struct lk_finding *finding, struct lk_buf *why)
 {
@@ -628,8 +628,8 @@ static enum lk_exit read_proof(struct lk_run *run, const struct lk_item *there,
     return LK_EXIT_DONE;
 }
 
-/* A job that has moved on since it was read is refused: its attempt is the
- * fence. */
+/* The daemon refuses a job that has changed since it was read: its attempt is
+ * the fence. */
 enum lk_exit lk_resolve_by_proof(struct lk_run *run, enum lk_class of,
                                  const struct lk_finding *finding,
                                  enum lk_resolution *outcome)

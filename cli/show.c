@@ -1,5 +1,5 @@
 /*
- * show.c - shows one operation in full: what it is, its story from what is
+ * show.c - shows one operation in full: what it is, its history from what is
  * stored, and what a person can do about it; `latchkey get`.
  */
 #include "cli/cli.h"
@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ==== Shows one operation in full: what it is, its story from what is stored,
- * and what a person can do about it */
+/* ==== One operation in full: what it is, its history, and what a person can do
+ * about it */
 
 enum { PAGE = 1000 };
 
@@ -38,7 +38,7 @@ enum lk_put_colour lk_operation_colour(struct lk_slice state)
     return LK_PLAIN;
 }
 
-/* ---- The story ------------------------------------------------------------
+/* ---- The history ------------------------------------------------------------
  */
 
 struct event {
@@ -50,9 +50,9 @@ struct event {
 };
 
 /*
- * Replies come one after the other, and each is gone with the next: what they
- * tell is taken from them at once, the record first, then jobs, then the audit
- * log.
+ * Replies come one after the other, and each is invalid with the next: what is
+ * needed is copied from them at once, from the operation first, then its jobs,
+ * then the audit log.
  */
 struct story {
     struct lk_cli *cli;
@@ -110,7 +110,8 @@ static bool story_needs_person(const struct story *story)
 
 typedef unsigned long long number; /* for printf */
 
-/* ---- The record -----------------------------------------------------------
+/* ---- The operation
+ * -----------------------------------------------------------
  */
 
 static void put_fact(struct story *story, const char *label,
@@ -217,7 +218,7 @@ static void begin_story(struct story *story, const struct lk_reply *operation)
 /* ---- Its jobs -------------------------------------------------------------
  */
 
-/* How it stands: "dead after 5 attempts: 402 no money". */
+/* Its state: "dead after 5 attempts: 402 no money". */
 static void put_standing(struct lk_buf *text, const struct lk_reply *job)
 {
     number attempts = lk_field_number(job, "attempts");
@@ -301,7 +302,7 @@ static void tell_job(struct story *story, const struct lk_reply *job)
 /* ---- What operators did ---------------------------------------------------
  */
 
-/* What the audit log calls it, or how that begins, and how it is told. */
+/* The action in the audit log, or its beginning, and the words for people. */
 static const struct {
     const char *action;
     const char *words;
@@ -366,9 +367,9 @@ static void tell_deed(struct story *story, const struct lk_reply *entry)
 /* ---- Asking ---------------------------------------------------------------
  */
 
-/* *reply is NULL if this user may not ask, or the store keeps no
- * jobs. Nothing else is passed over: an operation must not look well because
- * its jobs could not be read. */
+/* *reply is NULL if this user may not ask, or the store has no jobs. Any other
+ * error ends the command: an operation must not look well because its jobs
+ * could not be read. */
 static enum lk_exit ask_about_jobs(struct story *story,
                                    const struct lk_words *words,
                                    const struct lk_reply **reply)

@@ -139,7 +139,7 @@ enum lk_exit lk_store_settings(struct lk_cli *cli, const char *url,
 /* ---- Opening --------------------------------------------------------------
  */
 
-/* The store's own words, to whoever sits here. */
+/* The store's own messages go to the user. */
 static void print_store_line(void *context, int level, const char *line)
 {
     (void)context;
@@ -550,7 +550,7 @@ const struct lk_manual lk_manual_backup = {
     "unless --timeout is given.",
     backup_options};
 
-/* The daemon stands in another directory, so it needs the whole path. */
+/* The daemon runs in another directory, so it needs the absolute path. */
 static enum lk_exit make_backup_path(const char *path, struct lk_buf *absolute)
 {
     if (path[0] != '/') {

@@ -46,7 +46,7 @@ static struct winsize terminal_size(void)
     return size;
 }
 
-/* Columns of the terminal that standard output is; SIZE_MAX: it is none. */
+/* Columns of the terminal that standard output is; SIZE_MAX: it is not one. */
 static size_t terminal_width(void)
 {
     const char *columns = getenv("COLUMNS");
@@ -89,7 +89,7 @@ void lk_table_heading(struct lk_table *table, const char *const *names)
     }
 }
 
-/* A heading may be cut down to what stands below it; a number and what is rigid
+/* A heading may be cut down to what is below it; a number and what is rigid
  * may not. */
 static void measure(struct lk_table *table)
 {
@@ -211,7 +211,7 @@ static void put_table_row(const struct lk_table *table,
     lk_put(out, "\n");
 }
 
-/* How much of it goes into so many columns, up to the end of a word if there is
+/* How much of it fits in `width` columns, up to the end of a word if there is
  * one in the second half. */
 static size_t fold_at(struct lk_slice text, size_t width)
 {
@@ -357,7 +357,7 @@ static bool pause_drawing(struct lk_progress *progress)
     return !over;
 }
 
-/* A bar is a comfort: whatever fails here only means that there is none. */
+/* A bar is optional: if something fails here, there is none. */
 static void *run_thread(void *context)
 {
     static const struct lk_slice info[] = {{"INFO", 4}, {"chores", 6}};
@@ -420,7 +420,7 @@ void lk_progress_stop(struct lk_progress *progress)
     free(progress);
 }
 
-/* ---- Drawn by whoever does the work ---------------------------------------
+/* ---- Drawn by the command that works ---------------------------------------
  */
 
 void lk_bar_start(struct lk_bar *bar, const struct lk_cli *cli,

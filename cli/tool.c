@@ -209,7 +209,7 @@ int main(int argc, char **argv)
     enum lk_exit flushed;
 
     if (result > LK_EXIT_NO) {
-        latchkey_buf_free(&cli.out); /* half an answer misleads */
+        latchkey_buf_free(&cli.out); /* half of the output would mislead */
     }
     flushed = lk_cli_flush(&cli);
     latchkey_client_close(cli.client);

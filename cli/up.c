@@ -22,7 +22,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* ==== Reads what `latchkey up` is told, and lets nothing through that could
+/* ==== Reads the options of `latchkey up`, and lets nothing through that could
  * mean something else in nginx's configuration */
 
 #define LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -352,7 +352,8 @@ enum lk_exit lk_up_read_listen(struct lk_up *up, const char *text)
 /* ---- --tenant, --mode -----------------------------------------------------
  */
 
-/* Length of the variable at `text`, which begins with $; 0: it is none. */
+/* Length of the variable at `text`, which begins with $; 0: it is not a
+ * variable. */
 static size_t variable_length(const char *text)
 {
     bool braced = text[1] == '{';
@@ -544,7 +545,7 @@ static enum lk_exit check_host(const struct lk_up *up)
     return error == 0 ? LK_EXIT_DONE : complain_address(up, error);
 }
 
-/* A socket that nobody listens on was left by one that was killed. */
+/* A socket without a listener was left by a killed process. */
 static enum lk_exit check_socket(const struct lk_up *up)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -659,7 +660,7 @@ void lk_up_watch_start(struct lk_up_watch *watch, const struct lk_up *up)
     watch->asking = true;
 }
 
-/* The answer has come: 0, or the error. */
+/* The connection attempt has ended: 0, or the error. */
 static void take_app_result(struct lk_up_watch *watch, int error)
 {
     bool there = error == 0;

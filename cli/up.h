@@ -20,7 +20,7 @@ struct lk_up_app {
     const char *given; /* as on the command line */
     char *shown;       /* as a URL, for people */
     enum lk_up_scheme scheme;
-    char *pass;   /* what stands behind proxy_pass and its like */
+    char *pass;   /* the argument of proxy_pass or its like */
     char *script; /* of fastcgi:, or NULL */
     char *host;   /* NULL: a unix socket */
     unsigned port;
@@ -84,8 +84,8 @@ LK_MUST_CHECK enum lk_exit lk_up_read_tenant(struct lk_up *up,
                                              const char *text);
 LK_MUST_CHECK enum lk_exit lk_up_read_mode(struct lk_up *up, const char *text);
 LK_MUST_CHECK enum lk_exit lk_up_read_path(struct lk_up *up, const char *text);
-/* Whether a path can stand in quotes in nginx's configuration and mean itself;
- * `what` names it in the complaint. */
+/* Checks that a path means itself in quotes in nginx's configuration; `what`
+ * names it in the complaint. */
 LK_MUST_CHECK enum lk_exit lk_up_check_path(const char *what, const char *path);
 
 /* ---- Files and programs (up_files.c)
@@ -99,7 +99,7 @@ LK_MUST_CHECK enum lk_exit lk_up_check_programs(const struct lk_up *up);
 /* Makes the folder, locks it, and puts into it what a start needs. */
 LK_MUST_CHECK enum lk_exit lk_up_make_files(struct lk_up *up);
 /* Makes the link by which the tool finds this one, see lk_running_folder, and
- * removes it. False: the tool has to be told by options. */
+ * removes it. False: the tool needs --server. */
 bool lk_up_announce(const struct lk_up *up);
 void lk_up_withdraw(const struct lk_up *up);
 /* Removes what only a running `up` needs. */
@@ -127,7 +127,7 @@ void lk_up_daemon_words(const struct lk_up *up,
 /* A log that grows while it is read. Start it as {.fd = -1}. */
 struct lk_up_log {
     int fd;
-    const char *name;   /* stands before each line; NULL: log of requests */
+    const char *name;   /* printed before each line; NULL: log of requests */
     struct lk_buf rest; /* a line that is not whole yet */
     off_t seen;
     off_t freed; /* up to here the disk space was given back */
@@ -157,12 +157,12 @@ struct lk_up_watch {
     const struct lk_up_app *app;
     struct sockaddr_storage address;
     socklen_t length;
-    bool known;       /* the address is */
-    bool asking;      /* until the app is there */
-    bool missing;     /* this was said */
-    bool misled;      /* that it is at the other localhost was said */
-    int fd;           /* a connection that begins, or -1 */
-    int64_t next_ms;  /* when to ask again */
+    bool known;      /* the address is */
+    bool asking;     /* until the app is there */
+    bool missing;    /* the user was warned */
+    bool misled;     /* the user was warned that it is at the other localhost */
+    int fd;          /* a connection that begins, or -1 */
+    int64_t next_ms; /* when to ask again */
     int64_t until_ms; /* how long to wait for `fd` */
 };
 

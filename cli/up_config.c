@@ -80,7 +80,7 @@ static void put_nginx_command(const struct lk_up *up, struct lk_buf *out)
     lk_put(out, "\n");
 }
 
-/* A file that is there stays: another secret would lose every answer. */
+/* An existing file stays: another secret would lose every response. */
 static void put_random_command(struct lk_buf *out, const char *path)
 {
     lk_put(out, "#   test -s ");
@@ -414,7 +414,7 @@ void lk_up_put_config(const struct lk_up *up, struct lk_buf *out)
 /* ---- A first request ------------------------------------------------------
  */
 
-/* Length of the variable's name at `at`, which stands behind a $. */
+/* Length of the variable's name at `at`, which follows a $. */
 static const char *next_variable(const char *at, size_t *length)
 {
     at = strchr(at, '$');

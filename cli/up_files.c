@@ -67,7 +67,7 @@ static char *search_path(const char *name)
     return found;
 }
 
-/* The folder of this very program; empty if it cannot be told. */
+/* The folder of this very program; empty if it is not known. */
 static void find_own_folder(char folder[PATH_MAX])
 {
     ssize_t length = readlink("/proc/self/exe", folder, PATH_MAX - 1);
@@ -503,8 +503,8 @@ static enum lk_exit make_random_file(const char *path)
     return good ? LK_EXIT_DONE : LK_EXIT_FAILED;
 }
 
-/* With another secret every caller would be a stranger to its own answers, and
- * retries would run again. */
+/* With another secret no caller would find its own responses, and retries would
+ * run again. */
 static enum lk_exit make_secret(const struct lk_up *up)
 {
     const struct lk_up_files *files = &up->files;
@@ -564,8 +564,8 @@ enum lk_exit lk_up_make_files(struct lk_up *up)
 /* ---- The profile ----------------------------------------------------------
  */
 
-/* The name is that of the address, which only one can have: what stands there
- * was left by one that was killed. The link appears whole or not at all. */
+/* The name is that of the address, which only one can have: an existing link
+ * was left by a killed one. The link appears whole or not at all. */
 bool lk_up_announce(const struct lk_up *up)
 {
     const char *link = up->files.running;

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 /* ==== The logs of nginx and the daemon, for people. They are files and not
- * pipes: a terminal that stands still must not hold up a request */
+ * pipes: a terminal that is stopped must not hold up a request */
 
 enum {
     LINE_MAX_BYTES = 256 * 1024,
@@ -291,7 +291,8 @@ void lk_up_log_show_held(struct lk_up_log *log, struct lk_buf *err)
     put_held(log, err, true);
 }
 
-/* Until it is ready, everything is held, so that a failure is told in order. */
+/* Until it is ready, everything is held, so that a failure is shown in order.
+ */
 static void put_daemon_line(struct lk_up_log *log, struct lk_slice line,
                             struct lk_buf *err)
 {
@@ -396,9 +397,9 @@ void lk_up_log_close(struct lk_up_log *log)
 /* ==== Starts the daemon and nginx, watches them, and stops them */
 
 enum {
-    START_TICK_MS = 20, /* nginx tells by a file that it is ready */
+    START_TICK_MS = 20, /* nginx writes a file when it is ready */
     TICK_MS = 250,      /* where no event announces new lines */
-    CHUNK = 4096,       /* a pipe that is ready takes so much at once */
+    CHUNK = 4096,       /* a pipe that is ready takes this much at once */
 };
 
 /* In this order; any may be followed by STOPPING_NGINX. */
@@ -429,8 +430,8 @@ struct run {
     struct lk_buf err;
     int inotify;
     int signals[2]; /* a pipe: what came from the handler */
-    unsigned stops; /* how often it was told to stop */
-    bool mute;      /* nobody reads what is printed */
+    unsigned stops; /* how often a signal has asked to stop */
+    bool mute;      /* no one reads what is printed */
     enum lk_exit result;
 };
 
@@ -448,7 +449,7 @@ static void note_signal(int number)
     errno = saved;
 }
 
-/* No SA_RESTART: a signal gets through to a write that stands still. */
+/* No SA_RESTART: a signal gets through to a write that blocks. */
 static enum lk_exit catch_signals(struct run *run)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
@@ -481,8 +482,8 @@ static void take_signals(struct run *run)
 /* ---- Output ---------------------------------------------------------------
  */
 
-/* Waits until the file takes something. False: it is to stop, and nobody reads;
- * what is left unsaid must not keep it from ending. */
+/* Waits until the file takes something. False: it must stop, and no one reads;
+ * output that is left must not keep it from ending. */
 static bool wait_to_write(struct run *run, int fd)
 {
     for (;;) {
@@ -542,7 +543,7 @@ static void become(const char *program, char *const *words, int log_fd,
 {
     int nothing = open("/dev/null", O_RDONLY);
 
-    setpgid(0, 0); /* Ctrl-C is ours alone: the order of the end matters */
+    setpgid(0, 0); /* Ctrl-C is ours alone: the order of stopping matters */
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) {
         _exit(1);
@@ -642,7 +643,7 @@ static void stop_nginx(struct run *run)
 {
     run->phase = STOPPING_NGINX;
     lk_up_withdraw(run->up); /* while the address is still ours */
-    /* nginx first, and in peace: it may hold answers that the daemon must
+    /* nginx first, and gracefully: it may hold responses that the daemon must
      * store. Without a daemon there is nothing to wait for. */
     signal_child(&run->nginx, run->daemon.pid == 0 ? SIGTERM : SIGQUIT);
 }

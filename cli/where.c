@@ -117,7 +117,7 @@ static bool has_usual_socket(void)
     return access(DEFAULT_SOCKET, F_OK) == 0 || errno != ENOENT;
 }
 
-/* What is meant where nothing is said. */
+/* The server if no option, variable or profile names one. */
 static enum lk_exit find_unnamed(struct lk_cli *cli,
                                  const struct lk_profile **profile)
 {
