@@ -13,7 +13,6 @@ static u_char *ngx_http_latchkey_next_preference(u_char *p, u_char *last,
     ngx_str_t *preference, ngx_str_t *name);
 static u_char *ngx_http_latchkey_skip_chars(u_char *p, u_char *last,
     char *chars);
-static ngx_uint_t ngx_http_latchkey_is_obeyed(ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_equals(ngx_str_t *value,
     const char *word);
 static ngx_int_t ngx_http_latchkey_accept_path(ngx_http_request_t *r,
@@ -27,6 +26,7 @@ static ngx_str_t *ngx_http_latchkey_accept_value(ngx_http_request_t *r,
 static ngx_str_t ngx_http_latchkey_accept_host(ngx_http_request_t *r);
 static u_char *ngx_http_latchkey_accept_prefer(u_char *p,
     ngx_table_elt_t *h);
+static ngx_uint_t ngx_http_latchkey_is_obeyed(ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_is_accepted_header(
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name);
 

@@ -78,6 +78,8 @@ static char *ngx_http_latchkey_check_async(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
 static const char *ngx_http_latchkey_handler_name(
     ngx_http_latchkey_loc_conf_t *llcf);
+static char *ngx_http_latchkey_check_pass(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_uint_t ngx_http_latchkey_is_sliced(
     ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_http_latchkey_pass_t *ngx_http_latchkey_find_pass(ngx_conf_t *cf,
@@ -92,8 +94,6 @@ static char *ngx_http_latchkey_check_receiver(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_http_latchkey_loc_conf_t *from);
 static ngx_http_latchkey_loc_conf_t *ngx_http_latchkey_comes_from(
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
-static char *ngx_http_latchkey_check_pass(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf);
 
 
 static ngx_http_latchkey_pass_t  ngx_http_latchkey_passes[] = {

@@ -66,6 +66,11 @@ static char *ngx_http_latchkey_check_caller(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf);
 static void ngx_http_latchkey_warn_tenant(ngx_conf_t *cf,
     ngx_http_latchkey_main_conf_t *lmcf, ngx_http_latchkey_loc_conf_t *llcf);
+static ngx_uint_t ngx_http_latchkey_has_client_variable(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *text, ngx_uint_t depth,
+    ngx_str_t *name);
+static ngx_uint_t ngx_http_latchkey_is_client_variable(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
 static ngx_uint_t ngx_http_latchkey_is_followed(ngx_array_t *followed,
     ngx_str_t *name);
 static ngx_uint_t ngx_http_latchkey_is_capture(ngx_conf_t *cf,
@@ -82,6 +87,8 @@ static ngx_uint_t ngx_http_latchkey_asks_password(
     ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_uint_t ngx_http_latchkey_asks_service(
     ngx_http_latchkey_loc_conf_t *llcf);
+static ngx_uint_t ngx_http_latchkey_is_mapped_by_client(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
 static ngx_http_latchkey_map_t *ngx_http_latchkey_find_map(ngx_conf_t *cf,
     ngx_str_t *name);
 static ngx_http_variable_t *ngx_http_latchkey_find_variable(ngx_conf_t *cf,
@@ -92,6 +99,8 @@ static ngx_uint_t ngx_http_latchkey_hash_gives(ngx_conf_t *cf,
 static ngx_uint_t ngx_http_latchkey_result_gives(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_http_variable_value_t *result,
     ngx_str_t *source, ngx_uint_t depth);
+static ngx_uint_t ngx_http_latchkey_is_set_by_client(ngx_conf_t *cf,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
 static ngx_uint_t ngx_http_latchkey_reads_client(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_array_t *codes, ngx_str_t *name,
     ngx_uint_t depth);
@@ -99,15 +108,6 @@ static ngx_uint_t ngx_http_latchkey_has_client_code(ngx_conf_t *cf,
     ngx_http_latchkey_loc_conf_t *llcf, u_char *ip, u_char *last,
     ngx_str_t *captured, ngx_uint_t depth);
 static ngx_array_t *ngx_http_latchkey_rewrite_codes(void **loc_conf);
-static ngx_uint_t ngx_http_latchkey_is_client_variable(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
-static ngx_uint_t ngx_http_latchkey_has_client_variable(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *text, ngx_uint_t depth,
-    ngx_str_t *name);
-static ngx_uint_t ngx_http_latchkey_is_mapped_by_client(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
-static ngx_uint_t ngx_http_latchkey_is_set_by_client(ngx_conf_t *cf,
-    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *name, ngx_uint_t depth);
 
 
 /*

@@ -45,6 +45,8 @@ static ngx_uint_t ngx_http_latchkey_sent_method(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_latchkey_cover_of(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_http_latchkey_ctx_t *ctx,
     ngx_uint_t method);
+static ngx_int_t ngx_http_latchkey_counters_zone(ngx_conf_t *cf,
+    ngx_http_latchkey_main_conf_t *lmcf);
 static ngx_http_latchkey_counters_t *ngx_http_latchkey_counters_create(
     ngx_conf_t *cf, ngx_http_latchkey_main_conf_t *lmcf);
 static ngx_int_t ngx_http_latchkey_number_copies(ngx_conf_t *cf,
@@ -69,14 +71,12 @@ static ngx_http_latchkey_slot_t *ngx_http_latchkey_find_slot(
     ngx_http_latchkey_table_t *table, ngx_http_latchkey_place_t *place);
 static ngx_http_latchkey_slot_t *ngx_http_latchkey_add_slot(
     ngx_http_latchkey_table_t *table, ngx_http_latchkey_place_t *place);
-static ngx_int_t ngx_http_latchkey_counters_zone(ngx_conf_t *cf,
-    ngx_http_latchkey_main_conf_t *lmcf);
 
 
 static struct {
     ngx_str_t   name;
     ngx_uint_t  method;
-} ngx_http_latchkey_methods[] = {
+} ngx_http_latchkey_method_lines[] = {
     { ngx_string("POST "), NGX_HTTP_POST },
     { ngx_string("PUT "), NGX_HTTP_PUT },
     { ngx_string("PATCH "), NGX_HTTP_PATCH },
@@ -284,13 +284,13 @@ ngx_http_latchkey_sent_method(ngx_http_request_t *r)
     ngx_uint_t   i;
     ngx_str_t   *name;
 
-    for (i = 0; ngx_http_latchkey_methods[i].name.len; i++) {
-        name = &ngx_http_latchkey_methods[i].name;
+    for (i = 0; ngx_http_latchkey_method_lines[i].name.len; i++) {
+        name = &ngx_http_latchkey_method_lines[i].name;
 
         if (r->request_line.len > name->len
             && ngx_strncmp(r->request_line.data, name->data, name->len) == 0)
         {
-            return ngx_http_latchkey_methods[i].method;
+            return ngx_http_latchkey_method_lines[i].method;
         }
     }
 

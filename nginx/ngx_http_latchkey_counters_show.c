@@ -31,7 +31,7 @@ static ngx_uint_t ngx_http_latchkey_add_label(struct lk_buf *text,
     ngx_str_t *value);
 
 
-static ngx_str_t  ngx_http_latchkey_modes[] = {
+static ngx_str_t  ngx_http_latchkey_guards[] = {
     ngx_string("off"),
     ngx_string("observe"),
     ngx_string("optional"),
@@ -166,7 +166,7 @@ ngx_http_latchkey_json_location(struct lk_buf *text,
     failed |= latchkey_buf_add_text(text, ",\"location\":") != LK_OK;
     failed |= latchkey_json_quote(latchkey_buf_slice(&name), text) != LK_OK;
     failed |= latchkey_buf_printf(text, ",\"mode\":\"%s\"",
-                          (char *) ngx_http_latchkey_modes[llcf->mode].data)
+                          (char *) ngx_http_latchkey_guards[llcf->mode].data)
               != LK_OK;
 
     for (i = 0; i < NGX_HTTP_LATCHKEY_COVER_LAST; i++) {
@@ -330,7 +330,7 @@ ngx_http_latchkey_write_metric(struct lk_buf *text,
         case NGX_HTTP_LATCHKEY_COVER_LAST + 2:
             failed |= ngx_http_latchkey_add_sample(text, "location_info",
                                  place, "mode",
-                                 &ngx_http_latchkey_modes[llcf[i]->mode], 1);
+                                 &ngx_http_latchkey_guards[llcf[i]->mode], 1);
             break;
 
         default:

@@ -24,8 +24,6 @@
 
 #define NGX_HTTP_LATCHKEY_TOKEN_MAX  (1LL << 53)
 
-#define NGX_HTTP_LATCHKEY_RETRY      1000   /* ms, when no daemon is reached */
-
 
 /* headers from the courier, in the order of courier_headers */
 
@@ -49,6 +47,9 @@ typedef struct {
 } ngx_http_latchkey_listens_t;
 
 
+static ngx_int_t ngx_http_latchkey_courier_check(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_latchkey_courier_is_user(
+    ngx_http_latchkey_main_conf_t *lmcf, uid_t uid);
 static const char *ngx_http_latchkey_courier_read(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static const char *ngx_http_latchkey_courier_gather(ngx_http_request_t *r,
@@ -62,12 +63,9 @@ static ngx_chain_t *ngx_http_latchkey_set_outcome(ngx_http_request_t *r,
     ngx_uint_t status, const char *outcome);
 static ngx_chain_t *ngx_http_latchkey_set_unsent(ngx_http_request_t *r,
     ngx_uint_t status);
+static ngx_table_elt_t *ngx_http_latchkey_add_unsent(ngx_http_request_t *r);
 static ngx_chain_t *ngx_http_latchkey_set_released(ngx_http_request_t *r,
     ngx_uint_t status);
-static ngx_table_elt_t *ngx_http_latchkey_add_unsent(ngx_http_request_t *r);
-static ngx_int_t ngx_http_latchkey_courier_check(ngx_http_request_t *r);
-static ngx_uint_t ngx_http_latchkey_courier_is_user(
-    ngx_http_latchkey_main_conf_t *lmcf, uid_t uid);
 static void ngx_http_latchkey_courier_listen(struct sockaddr *sa,
     socklen_t socklen, void *data);
 static ngx_int_t ngx_http_latchkey_courier_folder(ngx_conf_t *cf,
@@ -418,7 +416,7 @@ ngx_http_latchkey_courier_decide(ngx_http_request_t *r,
         out = ngx_http_latchkey_set_unsent(r, NGX_HTTP_SERVICE_UNAVAILABLE);
 
         if (out && ngx_http_latchkey_add_retry_after(r,
-                                                     NGX_HTTP_LATCHKEY_RETRY)
+                                                     NGX_HTTP_LATCHKEY_SOON)
                    != NGX_OK)
         {
             out = NULL;

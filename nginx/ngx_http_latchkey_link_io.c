@@ -181,6 +181,9 @@ ngx_http_latchkey_write_length(u_char *p, u_char sign, size_t n)
 /*
  * Only the code of an error is logged: the sentence after it may repeat what
  * was sent, keys and passwords included, and the peer need not be a latchkeyd.
+ *
+ * The beginnings are a contract with the daemon, like those in op, op_settle
+ * and link_connect: its sentences may change, but not how they begin.
  */
 
 const char *

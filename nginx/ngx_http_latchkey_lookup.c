@@ -17,9 +17,6 @@
 #include <openssl/rand.h>
 
 
-#define NGX_HTTP_LATCHKEY_RETRY      1000   /* ms, when no daemon is reached */
-
-
 /*
  * Fills in the command, at most 4 words, except words[1], which is the tenant.
  * NGX_DECLINED: it cannot be asked; *kind and *fault are why.
@@ -85,6 +82,8 @@ typedef struct {
 } ngx_http_latchkey_member_t;
 
 
+static ngx_int_t ngx_http_latchkey_query(ngx_http_request_t *r,
+    ngx_http_latchkey_question_pt words, ngx_http_latchkey_respond_pt respond);
 static ngx_int_t ngx_http_latchkey_query_ask(ngx_http_request_t *r,
     ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *words, ngx_uint_t n,
     ngx_http_latchkey_respond_pt respond);
@@ -93,8 +92,12 @@ static void ngx_http_latchkey_query_reply(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
 static ngx_int_t ngx_http_latchkey_query_respond(ngx_http_request_t *r,
     ngx_http_latchkey_respond_pt respond, const struct lk_reply *reply);
+static ngx_int_t ngx_http_latchkey_query_problem(ngx_http_request_t *r,
+    enum lk_problem_kind kind, const char *detail, ngx_msec_t retry_after);
 static ngx_int_t ngx_http_latchkey_init_rates(ngx_shm_zone_t *zone,
     void *data);
+static ngx_int_t ngx_http_latchkey_rate_check(ngx_http_request_t *r,
+    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *caller, ngx_msec_t *wait);
 static uint64_t ngx_http_latchkey_rate_place(
     ngx_http_latchkey_loc_conf_t *llcf);
 static ngx_http_latchkey_bucket_t *ngx_http_latchkey_find_bucket(
@@ -129,12 +132,6 @@ static uint64_t ngx_http_latchkey_operation_number(
 static ngx_chain_t *ngx_http_latchkey_operation_progress(
     ngx_http_request_t *r, ngx_http_latchkey_ctx_t *ctx,
     const struct lk_reply *operation, ngx_uint_t runs);
-static ngx_int_t ngx_http_latchkey_query(ngx_http_request_t *r,
-    ngx_http_latchkey_question_pt words, ngx_http_latchkey_respond_pt respond);
-static ngx_int_t ngx_http_latchkey_query_problem(ngx_http_request_t *r,
-    enum lk_problem_kind kind, const char *detail, ngx_msec_t retry_after);
-static ngx_int_t ngx_http_latchkey_rate_check(ngx_http_request_t *r,
-    ngx_http_latchkey_loc_conf_t *llcf, ngx_str_t *caller, ngx_msec_t *wait);
 
 
 static ngx_str_t  ngx_http_latchkey_cache_headers[] = {
@@ -375,7 +372,7 @@ ngx_http_latchkey_query_respond(ngx_http_request_t *r,
     return ngx_http_latchkey_query_problem(r, LK_PROBLEM_UNAVAILABLE,
                                     "The state of the operation cannot be "
                                     "determined right now.",
-                                    NGX_HTTP_LATCHKEY_RETRY);
+                                    NGX_HTTP_LATCHKEY_SOON);
 }
 
 

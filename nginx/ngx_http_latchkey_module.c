@@ -9,8 +9,6 @@
 #include "ngx_http_latchkey_module.h"
 
 
-#define NGX_HTTP_LATCHKEY_SERVER  "unix:/run/latchkey/latchkeyd.sock"
-
 /* ms for the last commands of a worker: its master kills it after 1.5 s */
 #define NGX_HTTP_LATCHKEY_EXIT    500
 

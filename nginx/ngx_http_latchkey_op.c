@@ -52,6 +52,7 @@
 
 
 static ngx_int_t ngx_http_latchkey_op_owner(u_char *owner);
+static void ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op);
 static ngx_int_t ngx_http_latchkey_op_send_accept(ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_op_claimed(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
@@ -61,14 +62,13 @@ static void ngx_http_latchkey_op_token_checked(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
 static void ngx_http_latchkey_op_take_verdict(ngx_http_latchkey_op_t *op,
     const struct lk_decision *decision);
+static void ngx_http_latchkey_op_ask_late(ngx_http_latchkey_op_t *op);
+static void ngx_http_latchkey_op_claim_lost(ngx_http_latchkey_op_t *op,
+    ngx_msec_t pause);
+static void ngx_http_latchkey_op_start_extending(ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_op_extend(ngx_event_t *ev);
 static void ngx_http_latchkey_op_extended(ngx_http_latchkey_call_t *call,
     const struct lk_reply *reply);
-static void ngx_http_latchkey_op_abandon(ngx_http_latchkey_op_t *op);
-static void ngx_http_latchkey_op_claim_lost(ngx_http_latchkey_op_t *op,
-    ngx_msec_t pause);
-static void ngx_http_latchkey_op_ask_late(ngx_http_latchkey_op_t *op);
-static void ngx_http_latchkey_op_start_extending(ngx_http_latchkey_op_t *op);
 
 
 static ngx_queue_t  ngx_http_latchkey_ops;

@@ -24,6 +24,7 @@
 #include "ngx_http_latchkey_module.h"
 
 
+static ngx_int_t ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_op_complete(ngx_http_latchkey_words_t *w,
     ngx_http_latchkey_op_t *op);
 static void ngx_http_latchkey_op_settled(ngx_http_latchkey_call_t *call,
@@ -37,7 +38,6 @@ static void ngx_http_latchkey_op_give_up(ngx_http_latchkey_op_t *op,
     const char *why);
 static void ngx_http_latchkey_op_retry_handler(ngx_event_t *ev);
 static ngx_int_t ngx_http_latchkey_op_resend(ngx_http_latchkey_op_t *op);
-static ngx_int_t ngx_http_latchkey_op_send_settle(ngx_http_latchkey_op_t *op);
 
 
 /* of this worker: memory of detached ops that are not settled yet */

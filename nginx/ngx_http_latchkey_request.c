@@ -34,6 +34,8 @@
 #define NGX_HTTP_LATCHKEY_OBSERVE_WAIT  100
 
 
+static ngx_http_latchkey_ctx_t *ngx_http_latchkey_create_ctx(
+    ngx_http_request_t *r, ngx_http_latchkey_loc_conf_t *llcf);
 static void ngx_http_latchkey_cleanup_ctx(void *data);
 static ngx_uint_t ngx_http_latchkey_supersede(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_http_latchkey_loc_conf_t *llcf);
@@ -49,7 +51,14 @@ static ngx_int_t ngx_http_latchkey_refuse_request(ngx_http_request_t *r,
 static void ngx_http_latchkey_body_handler(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_claim_request(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
+static ngx_int_t ngx_http_latchkey_fail_request(ngx_http_latchkey_ctx_t *ctx);
+static ngx_int_t ngx_http_latchkey_send_claim(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_observe_over(ngx_event_t *ev);
+static void ngx_http_latchkey_verdict_handler(ngx_http_latchkey_ctx_t *ctx,
+    const struct lk_decision *decision);
+static ngx_int_t ngx_http_latchkey_act_on_verdict(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision);
 static ngx_int_t ngx_http_latchkey_send_verdict(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision);
 static ngx_int_t ngx_http_latchkey_note_verdict(ngx_http_request_t *r,
@@ -61,15 +70,6 @@ static void ngx_http_latchkey_await_handler(ngx_http_latchkey_await_t *await,
     ngx_int_t rc);
 static void ngx_http_latchkey_wait_over(ngx_event_t *ev);
 static void ngx_http_latchkey_claim_again(ngx_http_latchkey_ctx_t *ctx);
-static ngx_int_t ngx_http_latchkey_send_claim(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx);
-static ngx_int_t ngx_http_latchkey_fail_request(ngx_http_latchkey_ctx_t *ctx);
-static void ngx_http_latchkey_verdict_handler(ngx_http_latchkey_ctx_t *ctx,
-    const struct lk_decision *decision);
-static ngx_int_t ngx_http_latchkey_act_on_verdict(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, const struct lk_decision *decision);
-static ngx_http_latchkey_ctx_t *ngx_http_latchkey_create_ctx(
-    ngx_http_request_t *r, ngx_http_latchkey_loc_conf_t *llcf);
 
 
 ngx_str_t  ngx_http_latchkey_verdict_words[] = {

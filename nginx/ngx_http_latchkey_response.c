@@ -43,6 +43,14 @@ static ngx_int_t ngx_http_latchkey_pass_header(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static ngx_int_t ngx_http_latchkey_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
+static ngx_uint_t ngx_http_latchkey_omit_at_once(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static void ngx_http_latchkey_omit_response(ngx_http_latchkey_op_t *op,
+    const char *reason);
+static ngx_int_t ngx_http_latchkey_hold_body(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_observe_body(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
 static ngx_int_t ngx_http_latchkey_hold_bytes(ngx_http_latchkey_ctx_t *ctx,
     u_char *data, size_t len);
 static ngx_int_t ngx_http_latchkey_add_block(ngx_http_latchkey_ctx_t *ctx,
@@ -50,6 +58,13 @@ static ngx_int_t ngx_http_latchkey_add_block(ngx_http_latchkey_ctx_t *ctx,
 static ngx_uint_t ngx_http_latchkey_is_cut_off(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_uint_t flush);
 static ngx_uint_t ngx_http_latchkey_is_short(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static ngx_int_t ngx_http_latchkey_leave_buffers(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static void ngx_http_latchkey_discard_buffers(ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_settle_response(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx);
+static void ngx_http_latchkey_settle_unawaited(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_response_settled(ngx_http_latchkey_ctx_t *ctx,
     const struct lk_decision *decision);
@@ -71,32 +86,17 @@ static ngx_uint_t ngx_http_latchkey_is_own(ngx_http_latchkey_op_t *op,
     const struct lk_decision *decision);
 static ngx_uint_t ngx_http_latchkey_is_held(ngx_http_latchkey_op_t *op,
     struct lk_slice body);
-static ngx_uint_t ngx_http_latchkey_may_leave(ngx_http_latchkey_op_t *op);
-static ngx_int_t ngx_http_latchkey_add_held(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t **out, ngx_chain_t ***last);
 static void ngx_http_latchkey_replace_response(ngx_http_latchkey_ctx_t *ctx,
     ngx_chain_t *out);
-static ngx_int_t ngx_http_latchkey_send_header(ngx_http_request_t *r);
-static ngx_uint_t ngx_http_latchkey_omit_at_once(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx);
-static void ngx_http_latchkey_omit_response(ngx_http_latchkey_op_t *op,
-    const char *reason);
-static ngx_int_t ngx_http_latchkey_hold_body(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
-static ngx_int_t ngx_http_latchkey_observe_body(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
-static ngx_int_t ngx_http_latchkey_leave_buffers(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
-static void ngx_http_latchkey_discard_buffers(ngx_chain_t *in);
-static ngx_int_t ngx_http_latchkey_settle_response(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx);
-static void ngx_http_latchkey_settle_unawaited(ngx_http_request_t *r,
-    ngx_http_latchkey_ctx_t *ctx);
 static void ngx_http_latchkey_resume_filters(ngx_http_request_t *r);
 static ngx_int_t ngx_http_latchkey_send_held(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static ngx_uint_t ngx_http_latchkey_may_leave(ngx_http_latchkey_op_t *op);
+static ngx_int_t ngx_http_latchkey_add_held(ngx_http_request_t *r,
+    ngx_http_latchkey_ctx_t *ctx, ngx_chain_t **out, ngx_chain_t ***last);
 static ngx_int_t ngx_http_latchkey_send_replacement(ngx_http_request_t *r,
     ngx_http_latchkey_ctx_t *ctx, ngx_chain_t *in);
+static ngx_int_t ngx_http_latchkey_send_header(ngx_http_request_t *r);
 
 
 static ngx_http_output_header_filter_pt  ngx_http_latchkey_next_header;

@@ -10,10 +10,6 @@
 
 #define NGX_HTTP_LATCHKEY_SERVER  "unix:/run/latchkey/latchkeyd.sock"
 
-/* ms for the last words of a worker: its master kills it after 1.5 s */
-#define NGX_HTTP_LATCHKEY_EXIT    500
-
-
 /* a shorter secret could be found by trying */
 #define NGX_HTTP_LATCHKEY_SECRET_MIN  16
 #define NGX_HTTP_LATCHKEY_SECRET_MAX  4096
