@@ -95,8 +95,9 @@ enum { LK_LOCK_NONE = -1 };
                 "since = ?10, sent_at = ?11 WHERE id = ?1")                    \
     X(JOB_END, "UPDATE job SET state = ?2, attempts = ?3, forgiven = ?4, "     \
                "called = ?5, sent = ?6, due = ?7, ended = ?8, doubt = ?9, "    \
-               "since = ?10, sent_at = ?11, status = ?12, provider_id = ?13, " \
-               "reason = ?14 WHERE id = ?1")                                   \
+               "since = ?10, sent_at = ?11, status = ?12, provider_id = "      \
+               "ifnull(nullif(?13, ''), provider_id), reason = ?14 "           \
+               "WHERE id = ?1")                                                \
     X(ATTEMPT, "INSERT OR REPLACE INTO attempt VALUES (?,?,?,?,?,?,?,?)")      \
     X(JOB_LOST, LK_JOB_ROW "WHERE target = ? AND state = 1 AND state < 4 "     \
                            "AND due <= ? ORDER BY due LIMIT ?")                \

@@ -7,9 +7,6 @@
  *   rules_gen steps operation|job           what the rules say of every input
  *   rules_gen names operation|job           what the input is made of: events,
  *                                           states, conditions, one list a line
- *   rules_gen docs <docs/X.md               the tables and diagrams between
- *                                           marks <!-- rules: NAME -->, as the
- *                                           rules have them now
  *
  * In a template @NAME@ stands for a number, @NAME(expression)@ for a part of a
  * code that decide or decide_job has returned, and @DECIDE@ and @DECIDE_JOB@

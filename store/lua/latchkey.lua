@@ -1,7 +1,7 @@
 #!lua name=latchkey
--- latchkey.lua - Latchkey's state machine inside Redis. The table stands in
--- lib/machine.c; this is the same in Lua. One call of `decide` decides one
--- operation or several, each by itself, in order.
+-- latchkey.lua - Latchkey's state machine inside Redis. The rules are those of
+-- lib/machine.c, filled in when the programs are built (tools/rules_gen.c). One
+-- call of `decide` decides one operation or several, each by itself, in order.
 --
 -- A library of functions for Redis 7. Without its first line it is a script as
 -- well, for servers without functions: ARGV[1] then names the function.
@@ -20,12 +20,32 @@
 
 -- Whoever changes what a function does raises this: a daemon replaces a library
 -- with a lower one.
-local REVISION = 7
+local REVISION = 8
 
--- Numbers of enum lk_state and of enum lk_verdict.
-local ABSENT, IN_PROGRESS, UNCERTAIN, COMPLETED, RELEASED = 0, 2, 3, 4, 5
-local NEW, REPLAY, OMITTED, INFLIGHT, DOUBTFUL, MISMATCH = 0, 1, 2, 3, 5, 6
-local REFUSED, DONE, KEPT, STALE, NIL = 8, 9, 10, 11, 12
+-- Numbers of enum lk_state, enum lk_event, enum lk_verdict and enum lk_effect.
+local ABSENT, IN_PROGRESS = @STATE_ABSENT@, @STATE_IN_PROGRESS@
+local UNCERTAIN, COMPLETED = @STATE_UNCERTAIN@, @STATE_COMPLETED@
+local RELEASED, STATES = @STATE_RELEASED@, 5
+local CLAIM, COMPLETE = @EVENT_CLAIM@, @EVENT_COMPLETE@
+local RELEASE = @EVENT_RELEASE@
+local DOUBT, EXTEND, KEEP = @EVENT_DOUBT@, @EVENT_EXTEND@, @EVENT_KEEP@
+local RESOLVE_COMPLETED = @EVENT_RESOLVE_COMPLETED@
+local RESOLVE_RELEASED = @EVENT_RESOLVE_RELEASED@
+local EVICT, SWEEP, REAP = @EVENT_EVICT@, @EVENT_SWEEP@, @EVENT_REAP@
+local NEW, REPLAY, OMITTED = @VERDICT_NEW@, @VERDICT_REPLAY@, @VERDICT_OMITTED@
+local DOUBTFUL, REFUSED = @VERDICT_UNCERTAIN@, @VERDICT_REFUSED@
+local DONE, KEPT = @VERDICT_DONE@, @VERDICT_KEPT@
+local NONE, BEGIN = @EFFECT_NONE@, @EFFECT_BEGIN@
+local TO_FINISH, TO_LOCK = @EFFECT_FINISH@, @EFFECT_LOCK@
+local TO_DOUBT, TO_FORGET = @EFFECT_DOUBT@, @EFFECT_FORGET@
+
+-- The rules of lib/machine.c: verdict, effect and next state. What is past its
+-- TTL is absent for every event but the reaper's. Conditions that are not given
+-- do not hold.
+local function rule(event, state, lapsed, expired, token_current, doubted,
+                    same_fingerprint, same_owner, omitted, no_new, reexecute,
+                    proof, running, queued)
+@DECIDE@end
 
 -- A record: version, state, flags, length of owner; attempt; token, number,
 -- generation, claimed, deadline, ttl, keep, at; lengths of fingerprint and
@@ -299,48 +319,50 @@ end
 -- Redis is out of memory: nothing is begun, but what was begun is finished.
 local full = false
 
--- Fingerprint, owner, ttl, lock, flags (1 reexecute, 2 no new).
+-- The reply where nothing is written: whole where the caller needs the response
+-- or the reason.
+local function unchanged(verdict, found, now, record)
+    if record == '' then
+        return reply(verdict, ABSENT, ABSENT, 0, now, '')
+    end
+    if verdict == REPLAY or verdict == OMITTED or verdict == KEPT then
+        return tell(verdict, found, now, record)
+    end
+    if verdict == DOUBTFUL then
+        return reply(verdict, found, found, 0, now, record)
+    end
+    return short(verdict, found, now, record)
+end
+
+-- Fingerprint, owner, ttl, lock, options (1 reexecute, 2 no new).
 local function claim(name, args, i, tokens_key, now, tick)
     local record = look(name)
-    local wishes = args[i + 4]
-    local no_new = wishes >= '2'
-    if record == '' then
-        if no_new or full then
-            return reply(REFUSED, ABSENT, ABSENT, 0, now, '')
-        end
+    local found, options = ABSENT, args[i + 4]
+    local lapsed, doubted, omitted, same_fingerprint, same_owner
+    if record ~= '' then
+        found = take(record, now)
+        local start = HEAD + fingerprint
+        lapsed, doubted = deadline <= now, at > 0
+        omitted = flags == FLAG_OMITTED
+        same_fingerprint = sub(record, HEAD + 1, start) == args[i]
+        same_owner = owner > 0 and
+            sub(record, start + 1, start + owner) == args[i + 1]
+    end
+    local verdict, effect = rule(CLAIM, found, lapsed, false, false, doubted,
+        same_fingerprint, same_owner, omitted, options >= '2',
+        options == '1' or options == '3')
+    if effect == BEGIN and full then
+        verdict, effect = REFUSED, NONE
+    end
+    if effect == NONE then
+        return unchanged(verdict, found, now, record)
+    elseif effect == TO_LOCK then
+        return go_on(name, record, args[i + 3], now)
+    elseif effect == TO_DOUBT then
+        return lapse(name, record, now)
+    elseif record == '' then
         renew(args, i, tokens_key, now, tick, 0)
         return begin(name, args, i, ABSENT, now)
-    end
-    local found = take(record, now)
-    if found ~= ABSENT and found ~= RELEASED then
-        if sub(record, HEAD + 1, HEAD + fingerprint) ~= args[i] then
-            return short(MISMATCH, found, now, record)
-        end
-        if found == COMPLETED then
-            return tell(flags == FLAG_OMITTED and OMITTED or REPLAY, found,
-                now, record)
-        end
-        if owner > 0 and (found == IN_PROGRESS or no_new or at == 0) and
-            args[i + 1] ==
-            sub(record, HEAD + fingerprint + 1, HEAD + fingerprint + owner)
-        then
-            if not no_new and (found == UNCERTAIN or deadline <= now) then
-                return go_on(name, record, args[i + 3], now)
-            end
-            return short(NEW, found, now, record)
-        end
-        if found == IN_PROGRESS and deadline > now then
-            return short(INFLIGHT, found, now, record)
-        end
-        if wishes ~= '1' and wishes ~= '3' then
-            if found == UNCERTAIN then
-                return reply(DOUBTFUL, found, found, 0, now, record)
-            end
-            return lapse(name, record, now)
-        end
-    end
-    if no_new or full then
-        return short(REFUSED, found, now, record)
     end
     return begin_again(name, args, i, found, tokens_key, now, tick)
 end
@@ -381,46 +403,37 @@ local function set_free(name, record, now, marks)
 end
 
 -- Of all of these the first argument is the token.
-local function with_token(act)
+local function with_token(event, act)
     return function(name, args, i, _, now)
         local record = look(name)
-        if record == '' then
-            return reply(STALE, ABSENT, ABSENT, 0, now, '')
-        end
-        local found = take(record, now)
-        if token ~= args[i] + 0 or found == ABSENT or found == RELEASED then
-            return short(STALE, found, now, record)
-        end
-        if found == COMPLETED then
-            return tell(KEPT, found, now, record)
+        local found = record == '' and ABSENT or take(record, now)
+        local present = record ~= ''
+        local verdict, effect = rule(event, found, false, false,
+            present and token == args[i] + 0, present and at > 0)
+        if effect == NONE then
+            return unchanged(verdict, found, now, record)
         end
         return act(name, args, i, record, now)
     end
 end
 
 -- Token, ttl, reason, response.
-local complete = with_token(function(name, args, i, record, now)
+local complete = with_token(COMPLETE, function(name, args, i, record, now)
     return finish(name, record, now, args[i + 1], args[i + 2], args[i + 3])
 end)
 
-local release = with_token(function(name, _, _, record, now)
+local release = with_token(RELEASE, function(name, _, _, record, now)
     return set_free(name, record, now, 0)
 end)
 
--- Token, reason. The first reason stands.
-local doubt = with_token(function(name, args, i, record, now)
-    if state == UNCERTAIN then
-        return short(DONE, state, now, record)
-    end
+-- Token, reason.
+local doubt = with_token(DOUBT, function(name, args, i, record, now)
     return change(name, record, now, UNCERTAIN, now, 0, now, args[i + 1], '')
 end)
 
 -- Token, lock. A lock is only ever extended: a late, shorter one does not cut
--- it. What its holder has doubted (`at`) stays so.
-local extend = with_token(function(name, args, i, record, now)
-    if state == UNCERTAIN and at > 0 then
-        return short(STALE, state, now, record)
-    end
+-- it.
+local extend = with_token(EXTEND, function(name, args, i, record, now)
     local till = now + args[i + 1]
     if state == IN_PROGRESS and deadline > till then
         till = deadline
@@ -428,7 +441,6 @@ local extend = with_token(function(name, args, i, record, now)
     return change(name, record, now, IN_PROGRESS, till, 0, 0, '', '')
 end)
 
--- Ttl.
 -- ---- Operators ----
 
 local log -- the key of the audit log
@@ -441,12 +453,10 @@ end
 local function keep(by_operator)
     return function(name, args, i, _, now)
         local record = call('GET', name)
-        if not record then
-            return reply(NIL, ABSENT, ABSENT, 0, now, '')
-        end
-        local found = take(record, now)
-        if found == ABSENT or found == RELEASED then
-            return short(NIL, found, now, record)
+        local found = record and take(record, now) or ABSENT
+        local verdict, effect = rule(KEEP, found)
+        if effect == NONE then
+            return unchanged(verdict, found, now, record or '')
         end
         local asked = args[by_operator and i + 1 or i] + 0
         if by_operator then
@@ -466,87 +476,53 @@ local function keep(by_operator)
     end
 end
 
--- Of all of these the first argument is the audit entry. `act` returns a reply,
--- or nothing and the verdict of what it may not do; `missing` is that of what is
--- not there.
-local function operator(act, missing)
+-- Of all of these the first argument is the audit entry; then, to complete, ttl,
+-- reason and response. proof: the place of the token that the proof is about;
+-- running: also while the lock is valid.
+local function operator(event, proof, running)
     return function(name, args, i, _, now)
         local record = look(name)
-        if record == '' then
-            return reply(missing or NIL, ABSENT, ABSENT, 0, now, '')
+        local found = record == '' and ABSENT or take(record, now)
+        local present = record ~= ''
+        local verdict, effect = rule(event, found, present and deadline <= now,
+            false,
+            present and proof ~= nil and token == args[i + (proof or 0)] + 0,
+            false, false, false, false, false, false, proof ~= nil, running)
+        if effect == NONE then
+            return unchanged(verdict, found, now, record)
         end
-        local found = take(record, now)
-        local done, verdict = act(name, args, i, record, now, found)
-        if done then
-            audit(log, now, token, args[i])
-            return done
+        local done
+        if effect == TO_FINISH then
+            done = finish(name, record, now, args[i + 1], args[i + 2],
+                args[i + 3])
+        else
+            done = set_free(name, record, now,
+                event == EVICT and FLAG_EVICTED or 0)
         end
-        if verdict == KEPT then
-            return tell(KEPT, found, now, record)
-        end
-        return short(verdict, found, now, record)
+        audit(log, now, token, args[i])
+        return done
     end
 end
-
-local function is_open(found)
-    return found == IN_PROGRESS or found == UNCERTAIN
-end
-
--- Entry, ttl, reason, response.
-local function resolve(name, args, i, record, now, found)
-    if not is_open(found) then
-        return nil, found == COMPLETED and KEPT or NIL
-    end
-    return finish(name, record, now, args[i + 1], args[i + 2], args[i + 3])
-end
-
-local function resolve_released(name, _, _, record, now, found)
-    if not is_open(found) then
-        return nil, found == COMPLETED and KEPT or NIL
-    end
-    return set_free(name, record, now, 0)
-end
-
--- By proof: for the uncertain claim of the token that args[i + at] is, alone.
-local function by_proof(act, at)
-    return operator(function(name, args, i, record, now, found)
-        if found ~= UNCERTAIN or token ~= args[i + at] + 0 then
-            return nil, STALE
-        end
-        return act(name, args, i, record, now, found)
-    end, STALE)
-end
-
--- By a person, who has to say so if the lock is valid.
-local function unless_running(act)
-    return operator(function(name, args, i, record, now, found)
-        if found == IN_PROGRESS and deadline > now then
-            return nil, INFLIGHT
-        end
-        return act(name, args, i, record, now, found)
-    end)
-end
-
-local evict = operator(function(name, _, _, record, now, found)
-    if found ~= COMPLETED then
-        return nil, NIL
-    end
-    return set_free(name, record, now, FLAG_EVICTED)
-end)
 
 -- ---- Operations ----
 
--- By the number of enum lk_event, plus 100 by proof, plus 200 also while it
--- runs, plus 300 by an operator where apps may too: what decides it, and how many arguments it has.
+-- What is added to an event: as in store/redis_write.c.
+local BY_PROOF, WHILE_RUNNING, BY_OPERATOR = 100, 200, 300
+
+-- By the number of the event: what decides it, and how many arguments it has.
 local operations = {
-    ['0'] = {claim, 5}, ['3'] = {complete, 4}, ['4'] = {release, 1},
-    ['5'] = {doubt, 2}, ['6'] = {extend, 2}, ['7'] = {keep(false), 1},
-    ['307'] = {keep(true), 2},
-    ['8'] = {unless_running(resolve), 4},
-    ['9'] = {unless_running(resolve_released), 1},
-    ['208'] = {operator(resolve), 4}, ['209'] = {operator(resolve_released), 1},
-    ['10'] = {evict, 1}, ['108'] = {by_proof(resolve, 4), 5},
-    ['109'] = {by_proof(resolve_released, 1), 2},
+    [CLAIM] = {claim, 5}, [COMPLETE] = {complete, 4}, [RELEASE] = {release, 1},
+    [DOUBT] = {doubt, 2}, [EXTEND] = {extend, 2}, [KEEP] = {keep(false), 1},
+    [KEEP + BY_OPERATOR] = {keep(true), 2},
+    [RESOLVE_COMPLETED] = {operator(RESOLVE_COMPLETED), 4},
+    [RESOLVE_RELEASED] = {operator(RESOLVE_RELEASED), 1},
+    [RESOLVE_COMPLETED + WHILE_RUNNING] =
+        {operator(RESOLVE_COMPLETED, nil, true), 4},
+    [RESOLVE_RELEASED + WHILE_RUNNING] =
+        {operator(RESOLVE_RELEASED, nil, true), 1},
+    [RESOLVE_COMPLETED + BY_PROOF] = {operator(RESOLVE_COMPLETED, 4), 5},
+    [RESOLVE_RELEASED + BY_PROOF] = {operator(RESOLVE_RELEASED, 1), 2},
+    [EVICT] = {operator(EVICT), 1},
 }
 
 -- keys: index, due, token, audit, then the records, one for each operation.
@@ -557,7 +533,7 @@ local function decide(keys, args)
     local tokens_key, replies, i = keys[3], {}, 1
     log = keys[4]
     for place = 5, #keys do
-        local operation = operations[args[i]]
+        local operation = operations[args[i] + 0]
         local well, answer = try(operation[1], keys[place], args, i + 1,
             tokens_key, now, tick)
         if not well then
@@ -603,7 +579,7 @@ end
 -- what has lapsed is uncertain.
 local function add_counts(found, now, due, last)
     local counts, all = {}, 0
-    for each = 1, 5 do
+    for each = 1, STATES do
         local from = each * STATE
         if each == IN_PROGRESS or each == COMPLETED or each == RELEASED then
             from = from + now + 1
@@ -612,7 +588,7 @@ local function add_counts(found, now, due, last)
     end
     counts[UNCERTAIN] = counts[UNCERTAIN] + call('ZCOUNT', due,
         IN_PROGRESS * STATE, IN_PROGRESS * STATE + now)
-    for each = 1, 5 do
+    for each = 1, STATES do
         found[#found + 1] = counts[each]
         all = all + counts[each]
     end
@@ -639,13 +615,16 @@ local function tend_one(keys, name, now)
         forget(keys, name)
         return 'reaped'
     end
-    if take(start, now) == ABSENT then
+    local expired = take(start, now) == ABSENT
+    local _, effect = rule(REAP, state, false, expired)
+    if effect == TO_FORGET then
         call('DEL', name)
         forget(keys, name)
         return 'reaped'
     end
     call('ZADD', keys[3], number, name)
-    if state == IN_PROGRESS and deadline <= now then
+    _, effect = rule(SWEEP, state, deadline <= now)
+    if effect == TO_DOUBT then
         lapse(name, call('GET', name), now)
         flush(keys[2], keys[3])
         return 'swept'

@@ -16,7 +16,7 @@ from support.proxy import Proxy
 from support.redis_server import RedisServer, Sentinel
 from support.resp import Error, fields
 
-LIBRARY = build.ROOT / "store/lua/latchkey.lua"
+LIBRARY = build.BUILD / "gen/lua/latchkey.lua"
 # The line that store/redis.c documents.
 RIGHTS = re.sub(r"\s*\n \*\s+", " ", re.search(
     r"ACL SETUSER latchkey (on .*?)\n \*\n",

@@ -75,9 +75,15 @@ PLANTS = {
     "the TTL counts from the claim": ("redis", LUA, [
         ("    return now + max(asked", "    return claimed + max(asked")]),
     "a completion is overwritten": ("redis", LUA, [
-        ("        if found == COMPLETED then\n"
-         "            return tell(KEPT, found, now, record)\n        end\n",
-         "")]),
+        ("        if not token_current then\n"
+         "            return 11, 0, state -- STALE\n        end\n"
+         "        if state == 4 --[[ completed ]] then\n"
+         "            return 10, 0, state -- KEPT\n        end\n",
+         "        if not token_current then\n"
+         "            return 11, 0, state -- STALE\n        end\n"),
+        ("        if event == 3 --[[ complete ]] and (state == 2 "
+         "--[[ in_progress ]] or state == 3 --[[ uncertain ]]) then\n",
+         "        if event == 3 then\n")]),
     "another run's answer is replayed": ("redis", LUA, [
         ("    call('SET', name, start .. args[i] .. args[i + 1])\n",
          "    call('SETRANGE', name, 0, start .. args[i] .. args[i + 1])\n"),
