@@ -41,14 +41,14 @@ class Bank(behind.Bank):
                                    (WAIT_LOCK,))
         super().do_POST()
 
-    def answer(self, status, body):
+    def response(self, status, body):
         if manner.word == "die-after-commit":
             die()
         if manner.word == "other-answer":
             status, body = 200, b'{"something": "else"}'
         if manner.word == "failure":
             status, body = 500, b'{"error": "after the commit"}'
-        super().answer(status, body)
+        super().response(status, body)
 
 
 behind.move = move_or_die
