@@ -46,8 +46,8 @@ const struct lk_option *lk_options_for(const struct lk_command *command)
 /* ---- Reading --------------------------------------------------------------
  */
 
-static const struct lk_option *search(const struct lk_option *options,
-                                      const char *name, size_t length)
+static const struct lk_option *search_options(const struct lk_option *options,
+                                              const char *name, size_t length)
 {
     for (; options->name != NULL; options++) {
         if (strlen(options->name) == length &&
@@ -59,17 +59,18 @@ static const struct lk_option *search(const struct lk_option *options,
 }
 
 /* An option of one command, or of any if it is not known yet. */
-static const struct lk_option *find_option(const struct lk_command *command,
-                                           const char *name, size_t length)
+static const struct lk_option *find_command_option(
+    const struct lk_command *command, const char *name, size_t length)
 {
-    const struct lk_option *found = search(lk_global_options, name, length);
+    const struct lk_option *found =
+        search_options(lk_global_options, name, length);
 
     if (found == NULL && command != NULL) {
-        return search(command->manual->options, name, length);
+        return search_options(command->manual->options, name, length);
     }
     for (command = lk_commands; found == NULL && command->name != NULL;
          command++) {
-        found = search(command->manual->options, name, length);
+        found = search_options(command->manual->options, name, length);
     }
     return found;
 }
@@ -112,7 +113,7 @@ static int find_command(int argc, char **argv)
         }
         const char *name = option_name(argv[i]);
         const struct lk_option *option =
-            find_option(NULL, name, strcspn(name, "="));
+            find_command_option(NULL, name, strcspn(name, "="));
         if (option != NULL && needs_value(option) &&
             strchr(name, '=') == NULL) {
             i++;
@@ -145,11 +146,12 @@ static enum lk_exit read_option(struct lk_args *args, char **argv, int *at)
     const char *name = option_name(word);
     size_t length = strcspn(name, "=");
     const char *value = name[length] == '=' ? name + length + 1 : NULL;
-    const struct lk_option *option = find_option(args->command, name, length);
+    const struct lk_option *option =
+        find_command_option(args->command, name, length);
     /* Before the command is known, any option of any command would do. */
     bool known = option != NULL && (word[1] == '-' || word[2] == '\0') &&
                  (args->command != NULL ||
-                  search(lk_global_options, name, length) != NULL);
+                  search_options(lk_global_options, name, length) != NULL);
 
     if (!known) {
         return refuse_option(args->command, word);
@@ -434,14 +436,14 @@ void lk_help_write(struct lk_buf *out, const struct lk_command *command)
 
 enum { GUESS_MAX = 31 };
 
-static unsigned least(unsigned a, unsigned b)
+static unsigned least_of(unsigned a, unsigned b)
 {
     return a < b ? a : b;
 }
 
 /* How many letters to add, drop, change or swap to get from one to the other;
  * large for a word that is too long to be a slip of the finger. */
-static unsigned distance(const char *a, const char *b)
+static unsigned edit_distance(const char *a, const char *b)
 {
     unsigned cost[GUESS_MAX + 1][GUESS_MAX + 1];
     size_t m = strlen(a);
@@ -457,11 +459,11 @@ static unsigned distance(const char *a, const char *b)
                 continue;
             }
             unsigned change = cost[i - 1][k - 1] + (a[i - 1] != b[k - 1]);
-            unsigned shift = 1 + least(cost[i - 1][k], cost[i][k - 1]);
-            cost[i][k] = least(change, shift);
+            unsigned shift = 1 + least_of(cost[i - 1][k], cost[i][k - 1]);
+            cost[i][k] = least_of(change, shift);
             if (i > 1 && k > 1 && a[i - 1] == b[k - 2] &&
                 a[i - 2] == b[k - 1]) {
-                cost[i][k] = least(cost[i][k], 1 + cost[i - 2][k - 2]);
+                cost[i][k] = least_of(cost[i][k], 1 + cost[i - 2][k - 2]);
             }
         }
     }
@@ -474,9 +476,9 @@ struct guess {
     unsigned distance;
 };
 
-static void consider(struct guess *guess, const char *name)
+static void consider_name(struct guess *guess, const char *name)
 {
-    unsigned own = distance(guess->word, name);
+    unsigned own = edit_distance(guess->word, name);
 
     /* The beginning of a name counts as a good try. */
     if (strlen(guess->word) > 1 &&
@@ -497,7 +499,7 @@ const struct lk_command *lk_help_find(const char *name)
         if (strcmp(c->name, name) == 0) {
             return c;
         }
-        consider(&guess, c->name);
+        consider_name(&guess, c->name);
     }
     if (guess.best != NULL) {
         lk_complain("there is no command \"%s\"; did you mean \"%s\"?", name,
@@ -516,12 +518,12 @@ const char *lk_help_nearest_option(const struct lk_command *command,
     const struct lk_option *option;
 
     for (option = lk_global_options; option->name != NULL; option++) {
-        consider(&guess, option->name);
+        consider_name(&guess, option->name);
     }
     if (command != NULL) {
         option = command->manual->options;
         for (; option->name != NULL; option++) {
-            consider(&guess, option->name);
+            consider_name(&guess, option->name);
         }
     }
     return guess.best;

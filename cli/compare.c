@@ -551,7 +551,7 @@ enum lk_status lk_comparison_texts(struct lk_comparison *c,
 /* ---- Values ---------------------------------------------------------------
  */
 
-static bool is_digit(char c)
+static bool is_decimal_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
@@ -560,8 +560,8 @@ static bool is_digit(char c)
  * Writes a number the way JSON would: "+1", ".5" and "2." are numbers in some
  * exports. False: it cannot be one.
  */
-static bool respell(struct lk_slice value, char *text, size_t size,
-                    size_t *length)
+static bool respell_number(struct lk_slice value, char *text, size_t size,
+                           size_t *length)
 {
     size_t i = 0, n = 0;
 
@@ -573,14 +573,14 @@ static bool respell(struct lk_slice value, char *text, size_t size,
     }
     i = value.data[0] == '-' || value.data[0] == '+';
     if (i < value.len && value.data[i] == '.' && i + 1 < value.len &&
-        is_digit(value.data[i + 1])) {
+        is_decimal_digit(value.data[i + 1])) {
         text[n++] = '0';
     }
     for (; i < value.len; i++) {
         char next = i + 1 < value.len ? value.data[i + 1] : '\0';
 
-        if (value.data[i] == '.' && i > 0 && is_digit(value.data[i - 1]) &&
-            !is_digit(next)) {
+        if (value.data[i] == '.' && i > 0 &&
+            is_decimal_digit(value.data[i - 1]) && !is_decimal_digit(next)) {
             continue;
         }
         text[n++] = value.data[i];
@@ -598,7 +598,7 @@ enum lk_status lk_decimal(struct lk_slice value, struct lk_buf *out)
     size_t length, at = 0, mark = out->len;
     enum lk_status status;
 
-    if (!respell(value, text, sizeof(text), &length)) {
+    if (!respell_number(value, text, sizeof(text), &length)) {
         return LK_MALFORMED;
     }
     status = lk_json_read_number((struct lk_slice){text, length}, &at, out);
@@ -615,7 +615,7 @@ static bool may_be_number(struct lk_slice value)
 {
     char c = value.data[0];
 
-    return is_digit(c) || c == '-' || c == '+' || c == '.';
+    return is_decimal_digit(c) || c == '-' || c == '+' || c == '.';
 }
 
 enum lk_status lk_value_hash(const uint8_t key[LK_SIPHASH_KEY],

@@ -63,7 +63,7 @@ void lk_words_add_count(struct lk_words *words, const char *option,
     }
 }
 
-static bool begins_with(struct lk_slice text, const char *word)
+static bool error_begins_with(struct lk_slice text, const char *word)
 {
     size_t length = strlen(word);
 
@@ -75,8 +75,8 @@ static bool begins_with(struct lk_slice text, const char *word)
  * how a Redis in protected mode greets clients. */
 static bool is_strange_error(struct lk_slice text)
 {
-    return begins_with(text, "ERR unknown command") ||
-           begins_with(text, "DENIED");
+    return error_begins_with(text, "ERR unknown command") ||
+           error_begins_with(text, "DENIED");
 }
 
 /* ---- What is it, if not latchkeyd? ----------------------------------------
@@ -170,7 +170,7 @@ static bool complain_stranger(const struct lk_cli *cli)
 static enum lk_exit complain_denied(const struct lk_cli *cli, const char *text)
 {
     int length = (int)strlen(text);
-    bool role = begins_with(latchkey_slice(text), "NOPERM");
+    bool role = error_begins_with(latchkey_slice(text), "NOPERM");
 
     if (!role && complain_stranger(cli)) {
         return LK_EXIT_UNREACHABLE;
@@ -232,16 +232,17 @@ enum lk_exit lk_complain_error(const struct lk_cli *cli, struct lk_slice text)
 
     lk_put_raw(&copy, text);
     lk_put_raw(&copy, (struct lk_slice){"", 1});
-    if (begins_with(text, "NOAUTH") || begins_with(text, "NOPERM") ||
-        begins_with(text, "WRONGPASS")) {
+    if (error_begins_with(text, "NOAUTH") ||
+        error_begins_with(text, "NOPERM") ||
+        error_begins_with(text, "WRONGPASS")) {
         result = complain_denied(cli, copy.data);
-    } else if (begins_with(text, "UNAVAILABLE")) {
+    } else if (error_begins_with(text, "UNAVAILABLE")) {
         complain_unavailable(copy.data + strlen("UNAVAILABLE"));
         result = LK_EXIT_UNREACHABLE;
     } else if (is_strange_error(text)) {
         result = complain_unknown_command(cli, copy.data);
     } else {
-        bool coded = begins_with(text, "ERR") && text.len > 3;
+        bool coded = error_begins_with(text, "ERR") && text.len > 3;
 
         lk_complain("latchkeyd refused: %s", copy.data + (coded ? 4 : 0));
     }
@@ -338,7 +339,7 @@ static enum lk_exit complain_forbidden(const char *path)
 }
 
 /* What one can do about it. */
-static const char *name_cure(const char *path, int error)
+static const char *name_connection_cure(const char *path, int error)
 {
     struct stat st;
 
@@ -381,7 +382,7 @@ static enum lk_exit complain_unreached(const struct lk_cli *cli,
         return complain_forbidden(path);
     }
     lk_complain("cannot reach latchkeyd at %s: %s; %s", address, why,
-                name_cure(path, error));
+                name_connection_cure(path, error));
     return LK_EXIT_UNREACHABLE;
 }
 
@@ -446,8 +447,10 @@ enum lk_exit lk_connect(struct lk_cli *cli)
     return status == LK_OK ? LK_EXIT_DONE : complain_open(cli, status, errno);
 }
 
-static enum lk_exit call(struct lk_cli *cli, const struct lk_words *words,
-                         unsigned timeout_ms, const struct lk_reply **reply)
+static enum lk_exit call_daemon(struct lk_cli *cli,
+                                const struct lk_words *words,
+                                unsigned timeout_ms,
+                                const struct lk_reply **reply)
 {
     enum lk_exit result = cli->client == NULL ? lk_connect(cli) : LK_EXIT_DONE;
     enum lk_status status;
@@ -469,13 +472,14 @@ static enum lk_exit call(struct lk_cli *cli, const struct lk_words *words,
 enum lk_exit lk_call(struct lk_cli *cli, const struct lk_words *words,
                      const struct lk_reply **reply)
 {
-    return call(cli, words, 0, reply);
+    return call_daemon(cli, words, 0, reply);
 }
 
 enum lk_exit lk_call_patiently(struct lk_cli *cli, const struct lk_words *words,
                                const struct lk_reply **reply)
 {
-    return call(cli, words, cli->where.timeout_ms == 0 ? INT_MAX : 0, reply);
+    return call_daemon(cli, words, cli->where.timeout_ms == 0 ? INT_MAX : 0,
+                       reply);
 }
 
 /* ---- Replies --------------------------------------------------------------

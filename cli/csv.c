@@ -64,7 +64,7 @@ static size_t count_breaks(const char *data, size_t length)
 
 /* From its opening quote to behind the closing one. The text is copied only
  * if quotes in it are doubled. */
-static enum lk_status read_quoted(struct lk_csv *csv, struct row *row)
+static enum lk_status read_quoted_field(struct lk_csv *csv, struct row *row)
 {
     struct lk_slice in = row->in;
     size_t start = row->at + 1;
@@ -162,7 +162,7 @@ static enum lk_status read_fields(struct lk_csv *csv, struct row *row)
         if (row->at == row->in.len && !row->at_end) {
             return want_more(csv, row, "a row too long");
         }
-        status = quoted ? read_quoted(csv, row) : read_bare(csv, row);
+        status = quoted ? read_quoted_field(csv, row) : read_bare(csv, row);
         if (status == LK_OK) {
             status = read_end(csv, row, &over);
         }

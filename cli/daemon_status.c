@@ -540,7 +540,7 @@ static enum lk_exit list_clients(struct lk_cli *cli)
     return LK_EXIT_DONE;
 }
 
-static enum lk_exit kill_client(struct lk_cli *cli, const char *id)
+static enum lk_exit kill_connection(struct lk_cli *cli, const char *id)
 {
     struct lk_doc doc = {.out = &cli->out};
     struct lk_action action = {0};
@@ -590,5 +590,5 @@ enum lk_exit lk_run_clients(struct lk_cli *cli)
                                  "connections are listed, or one is ended: "
                                  "latchkey clients kill ID");
     }
-    return kill_client(cli, args->words[1]);
+    return kill_connection(cli, args->words[1]);
 }

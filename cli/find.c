@@ -29,7 +29,7 @@ static bool is_reference(struct lk_slice text)
     return latchkey_reference_decode(text, secret, &number) == LK_OK;
 }
 
-static size_t span(const char *text)
+static size_t span_reference(const char *text)
 {
     return strspn(text, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                         "abcdefghijklmnopqrstuvwxyz_-");
@@ -42,7 +42,7 @@ static bool take_reference(const char *word, struct lk_slice *reference)
     size_t whole = strlen(word);
 
     for (const char *at = word; *at != '\0'; at += *at != '\0') {
-        *reference = (struct lk_slice){at, span(at)};
+        *reference = (struct lk_slice){at, span_reference(at)};
         if ((reference->len == LK_REFERENCE_TEXT || reference->len == whole) &&
             is_reference(*reference)) {
             return true;
@@ -162,8 +162,8 @@ static enum lk_exit act_on(struct visit *visit, struct lk_slice reference)
 }
 
 /* There is no such operation. */
-static enum lk_exit miss(struct visit *visit, const char *what,
-                         struct lk_slice word)
+static enum lk_exit miss_operation(struct visit *visit, const char *what,
+                                   struct lk_slice word)
 {
     struct lk_cli *cli = visit->cli;
 
@@ -216,10 +216,10 @@ static enum lk_exit visit_reference(struct visit *visit, const char *tenant,
     enum lk_exit result = fetch_by_reference(visit->cli, tenant, reference);
 
     if (result == LK_EXIT_NO) {
-        return miss(visit,
-                    tenant == NULL ? "the reference"
-                                   : "in this tenant the reference",
-                    reference);
+        return miss_operation(visit,
+                              tenant == NULL ? "the reference"
+                                             : "in this tenant the reference",
+                              reference);
     }
     return result == LK_EXIT_DONE ? act_on(visit, reference) : result;
 }
@@ -228,7 +228,8 @@ static enum lk_exit visit_reference(struct visit *visit, const char *tenant,
  */
 
 /* References, each once, behind each other. */
-static void collect(struct lk_buf *found, const struct lk_reply *jobs)
+static void collect_references(struct lk_buf *found,
+                               const struct lk_reply *jobs)
 {
     for (size_t i = 0; i < jobs->count; i++) {
         struct lk_slice reference =
@@ -257,7 +258,7 @@ static enum lk_exit find_by_provider(struct lk_cli *cli, const char *id,
     do {
         result = lk_jobs_page(cli, &filter, 1000, &cursor, &jobs);
         if (result == LK_EXIT_DONE) {
-            collect(found, jobs);
+            collect_references(found, jobs);
         }
     } while (result == LK_EXIT_DONE && cursor != 0);
     return result;
@@ -281,8 +282,8 @@ static enum lk_exit visit_provider(struct visit *visit, const char *id)
 
     if (result == LK_EXIT_DONE && found.len == 0) {
         /* It may also have been a reference, with a slip in it. */
-        result =
-            miss(visit, "the reference or provider's id", latchkey_slice(id));
+        result = miss_operation(visit, "the reference or provider's id",
+                                latchkey_slice(id));
     } else if (result == LK_EXIT_DONE && found.len > LK_REFERENCE_TEXT &&
                visit->meaning == LK_MEANS_ONE) {
         result = refuse_several(id, &found);
@@ -318,8 +319,9 @@ static enum lk_exit visit_word(struct visit *visit, const char *word)
     if (result == LK_EXIT_NO && reference.len != LK_REFERENCE_TEXT) {
         return visit_provider(visit, word);
     }
-    return result == LK_EXIT_NO ? miss(visit, "the reference", reference)
-                                : result;
+    return result == LK_EXIT_NO
+               ? miss_operation(visit, "the reference", reference)
+               : result;
 }
 
 /* ---- All words ------------------------------------------------------------

@@ -3,6 +3,7 @@
  * `latchkey tenant` and `latchkey fingerprint`.
  */
 #include "cli/commands.h"
+#include "lib/http_syntax.h"
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -97,7 +98,7 @@ const struct lk_manual lk_manual_tenant = {
     tenant_options};
 
 /* Line ends after a secret or a value do not count. */
-static enum lk_exit read_value(const char *path, struct lk_buf *value)
+static enum lk_exit read_value_file(const char *path, struct lk_buf *value)
 {
     enum lk_exit result = lk_read_file(path, value);
 
@@ -149,12 +150,12 @@ enum lk_exit lk_run_tenant(struct lk_cli *cli)
                                       "idempotency_secret with --secret-file");
     }
     if (strcmp(word, "-") == 0) {
-        result = read_value(word, &value);
+        result = read_value_file(word, &value);
     } else {
         lk_put_raw(&value, latchkey_slice(word));
     }
     if (result == LK_EXIT_DONE) {
-        result = read_value(path, &secret);
+        result = read_value_file(path, &secret);
     }
     if (result == LK_EXIT_DONE && secret.len < SECRET_LEAST) {
         lk_complain("%s is shorter than %d bytes; nginx would refuse it as "
@@ -206,18 +207,6 @@ struct lists {
     size_t ignore_count;
 };
 
-static struct lk_slice trim(struct lk_slice text)
-{
-    while (text.len > 0 && strchr(" \t", text.data[0]) != NULL) {
-        text.data++;
-        text.len--;
-    }
-    while (text.len > 0 && strchr(" \t", text.data[text.len - 1]) != NULL) {
-        text.len--;
-    }
-    return text;
-}
-
 static enum lk_exit read_lists(struct lk_cli *cli, struct lists *lists)
 {
     size_t most = cli->args.given_count + 1;
@@ -235,8 +224,8 @@ static enum lk_exit read_lists(struct lk_cli *cli, struct lists *lists)
                 value);
         }
         lists->headers[lists->header_count++] = (struct lk_header){
-            .name = trim((struct lk_slice){value, length}),
-            .value = trim(latchkey_slice(value + length + 1)),
+            .name = lk_trim((struct lk_slice){value, length}),
+            .value = lk_trim(latchkey_slice(value + length + 1)),
         };
     }
     at = 0;
@@ -246,7 +235,7 @@ static enum lk_exit read_lists(struct lk_cli *cli, struct lists *lists)
     return LK_EXIT_DONE;
 }
 
-static struct lk_slice given(const struct lk_cli *cli, const char *name)
+static struct lk_slice given_value(const struct lk_cli *cli, const char *name)
 {
     return latchkey_slice(lk_args_value(&cli->args, name));
 }
@@ -280,18 +269,19 @@ static void show_fingerprint(struct lk_cli *cli,
     }
 }
 
-static enum lk_exit compute(struct lk_cli *cli, const struct lists *lists,
-                            struct lk_slice body)
+static enum lk_exit compute_fingerprint(struct lk_cli *cli,
+                                        const struct lists *lists,
+                                        struct lk_slice body)
 {
     struct lk_request request = {
-        .method = given(cli, "method"),
-        .path = given(cli, "path"),
-        .query = given(cli, "query"),
-        .content_type = given(cli, "content-type"),
-        .content_encoding = given(cli, "content-encoding"),
+        .method = given_value(cli, "method"),
+        .path = given_value(cli, "path"),
+        .query = given_value(cli, "query"),
+        .content_type = given_value(cli, "content-type"),
+        .content_encoding = given_value(cli, "content-encoding"),
         .headers = lists->headers,
         .header_count = lists->header_count,
-        .binding = given(cli, "bind"),
+        .binding = given_value(cli, "bind"),
         .body = body,
         .ignore = lists->ignore,
         .ignore_count = lists->ignore_count,
@@ -326,7 +316,7 @@ enum lk_exit lk_run_fingerprint(struct lk_cli *cli)
         result = lk_read_file("-", &body);
     }
     if (result == LK_EXIT_DONE) {
-        result = compute(cli, &lists, latchkey_buf_slice(&body));
+        result = compute_fingerprint(cli, &lists, latchkey_buf_slice(&body));
     }
     free(lists.headers);
     free(lists.ignore);

@@ -45,7 +45,7 @@ static enum lk_status send_order(struct sending *s)
 }
 
 /* Cuts a word off the front of an error. */
-static bool cut(struct lk_slice *text, const char *word)
+static bool cut_word(struct lk_slice *text, const char *word)
 {
     size_t length = strlen(word);
 
@@ -68,8 +68,8 @@ static enum lk_exit take_action_reply(struct sending *s,
         counts->done++;
     } else if (reply->type == LK_REPLY_NIL) {
         counts->gone++;
-    } else if (reply->type == LK_REPLY_ERROR && cut(&text, "ERR ")) {
-        (void)cut(&text, "JOB: ");
+    } else if (reply->type == LK_REPLY_ERROR && cut_word(&text, "ERR ")) {
+        (void)cut_word(&text, "JOB: ");
         if (counts->moved++ == 0) {
             lk_put_raw(&counts->refusal, text);
         }
@@ -418,7 +418,7 @@ static void report_dead(struct bulk *bulk,
     }
 }
 
-static enum lk_exit carry_out(struct bulk *bulk)
+static enum lk_exit carry_out_bulk(struct bulk *bulk)
 {
     struct lk_action_counts counts = {0};
     enum lk_exit result = lk_job_actions(bulk->cli, bulk->verb, bulk->items,
@@ -454,7 +454,7 @@ static enum lk_exit check_dead_choice(const struct bulk *bulk)
     return LK_EXIT_DONE;
 }
 
-static enum lk_exit decide(struct bulk *bulk)
+static enum lk_exit decide_dead_jobs(struct bulk *bulk)
 {
     const struct lk_args *args = &bulk->cli->args;
     bool named = args->word_count > 1;
@@ -471,7 +471,7 @@ static enum lk_exit decide(struct bulk *bulk)
     if (result == LK_EXIT_DONE) {
         result = named ? take_ids(bulk) : take_matching(bulk, false);
     }
-    return result == LK_EXIT_DONE ? carry_out(bulk) : result;
+    return result == LK_EXIT_DONE ? carry_out_bulk(bulk) : result;
 }
 
 /* ---- The command ----------------------------------------------------------
@@ -513,7 +513,7 @@ enum lk_exit lk_run_dead(struct lk_cli *cli)
         return lk_complain_usage(cli, "dead jobs are listed, shown, retried or "
                                       "dropped: list, show ID, retry, drop");
     }
-    result = decide(&bulk);
+    result = decide_dead_jobs(&bulk);
     free(bulk.items);
     return result;
 }
@@ -690,7 +690,7 @@ static enum lk_exit fetch_status(struct lk_cli *cli, const char *name,
     return result;
 }
 
-static enum lk_exit show_status(struct lk_cli *cli, const char *name)
+static enum lk_exit show_target_status(struct lk_cli *cli, const char *name)
 {
     const struct lk_reply *reply;
     enum lk_exit result = fetch_status(cli, name, &reply);
@@ -760,8 +760,8 @@ enum lk_exit lk_run_target(struct lk_cli *cli)
     bool pause = strcmp(word, "pause") == 0;
 
     if (strcmp(word, "status") == 0) {
-        return show_status(cli, cli->args.word_count > 1 ? cli->args.words[1]
-                                                         : NULL);
+        return show_target_status(
+            cli, cli->args.word_count > 1 ? cli->args.words[1] : NULL);
     }
     if (!pause && strcmp(word, "resume") != 0) {
         return lk_complain_usage(

@@ -42,7 +42,8 @@ static void add_text(struct lk_words *words, const char *name,
     }
 }
 
-static void add_number(struct lk_words *words, const char *name, uint64_t value)
+static void add_number_word(struct lk_words *words, const char *name,
+                            uint64_t value)
 {
     if (value != 0) {
         lk_words_add(words, name);
@@ -64,11 +65,11 @@ enum lk_exit lk_jobs_page(struct lk_cli *cli,
     add_text(words, "TENANT", filter->tenant);
     add_text(words, "REFERENCE", filter->reference);
     add_text(words, "PROVIDER", filter->provider_id);
-    add_number(words, "OLDER", filter->older_ms);
-    add_number(words, "SINCE", filter->since_ms);
-    add_number(words, "UNTIL", filter->until_ms);
-    add_number(words, "LIMIT", limit);
-    add_number(words, "CURSOR", *cursor);
+    add_number_word(words, "OLDER", filter->older_ms);
+    add_number_word(words, "SINCE", filter->since_ms);
+    add_number_word(words, "UNTIL", filter->until_ms);
+    add_number_word(words, "LIMIT", limit);
+    add_number_word(words, "CURSOR", *cursor);
     enum lk_exit result = LK_EXIT_DONE;
     if (filter->whole) {
         lk_words_add(words, "WHOLE");
@@ -328,8 +329,8 @@ static void put_job_hint(const struct lk_cli *cli, const struct lk_reply *job)
 }
 
 /* The history is a list of flat lists: objects, in JSON. */
-static void write_job(struct lk_cli *cli, const struct lk_reply *job,
-                      const struct lk_reply *history)
+static void write_job_json(struct lk_cli *cli, const struct lk_reply *job,
+                           const struct lk_reply *history)
 {
     struct lk_doc doc = {.out = &cli->out};
 
@@ -351,13 +352,13 @@ static void write_job(struct lk_cli *cli, const struct lk_reply *job,
     lk_doc_end_object(&doc);
 }
 
-static void put_job(struct lk_cli *cli, const struct lk_reply *job)
+static void show_whole_job(struct lk_cli *cli, const struct lk_reply *job)
 {
     const struct lk_reply *history = lk_field(job, "history");
     bool body = lk_args_flag(&cli->args, "body");
 
     if (cli->json) {
-        write_job(cli, job, history);
+        write_job_json(cli, job, history);
         return;
     }
     if (body || lk_args_flag(&cli->args, "answer")) {
@@ -385,7 +386,7 @@ enum lk_exit lk_job_show(struct lk_cli *cli, const char *text)
         result = lk_job_fetch(cli, id, bodies, &job);
     }
     if (result == LK_EXIT_DONE) {
-        put_job(cli, job);
+        show_whole_job(cli, job);
     }
     return result;
 }

@@ -154,8 +154,8 @@ static void put_heading(struct lk_table *table)
     lk_table_heading(table, names);
 }
 
-static uint64_t age_of(const struct lk_reply *operation, const char *since,
-                       uint64_t now_ms)
+static uint64_t age_of_operation(const struct lk_reply *operation,
+                                 const char *since, uint64_t now_ms)
 {
     uint64_t ms = lk_field_number(operation, since);
 
@@ -175,11 +175,12 @@ static void put_attention(struct lk_buf *out, const struct lk_reply *operation,
                           uint64_t now_ms)
 {
     struct lk_slice state = lk_field_text(operation, "state");
-    uint64_t age_ms = age_of(operation, "claimed-ms", now_ms);
+    uint64_t age_ms = age_of_operation(operation, "claimed-ms", now_ms);
 
     if (latchkey_slice_equal(state, LK_SLICE("uncertain"))) {
         lk_put(out, "uncertain for ");
-        lk_put_duration(out, age_of(operation, "since-ms", now_ms), 1);
+        lk_put_duration(out, age_of_operation(operation, "since-ms", now_ms),
+                        1);
     } else if (latchkey_slice_equal(state, LK_SLICE("in_progress")) &&
                age_ms >= LK_LONG_MS) {
         lk_put(out, "running for ");
@@ -217,7 +218,7 @@ static void put_operation_row(struct lk_table *table,
     lk_put_utc(lk_table_cell(table, LK_PLAIN),
                lk_field_number(operation, "claimed-ms"));
     lk_put_duration(lk_table_cell(table, LK_PLAIN),
-                    age_of(operation, "claimed-ms", now_ms), 1);
+                    age_of_operation(operation, "claimed-ms", now_ms), 1);
     lk_put(lk_table_cell(table, LK_PLAIN), "%llu",
            (unsigned long long)lk_field_number(operation, "attempt"));
     put_attention(lk_table_cell(table, colour), operation, now_ms);
@@ -344,8 +345,8 @@ static enum lk_exit list_once(struct lk_cli *cli, const struct filter *filter,
 }
 
 /* Until it is interrupted, or the daemon is gone. */
-static enum lk_exit watch(struct lk_cli *cli, struct filter *filter,
-                          uint64_t every_ms)
+static enum lk_exit watch_list(struct lk_cli *cli, struct filter *filter,
+                               uint64_t every_ms)
 {
     const struct timespec pause = {(time_t)(every_ms / 1000),
                                    (long)(every_ms % 1000) * 1000000};
@@ -394,5 +395,5 @@ enum lk_exit lk_run_list(struct lk_cli *cli)
                                       "often than every 100ms and without "
                                       "--json");
     }
-    return watch(cli, &filter, every_ms);
+    return watch_list(cli, &filter, every_ms);
 }

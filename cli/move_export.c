@@ -79,7 +79,7 @@ static enum lk_exit open_output(struct export *export)
     return LK_EXIT_USAGE;
 }
 
-static void flush(struct export *export)
+static void flush_export(struct export *export)
 {
     const char *at = export->out.data;
     size_t left = export->out.len;
@@ -151,7 +151,7 @@ static void put_export_line(struct export *export)
     }
     lk_line_write(&export->out, line);
     if (export->out.len >= FLUSH_BYTES) {
-        flush(export);
+        flush_export(export);
         lk_bar_show(&export->bar, export->operations, export->total);
     }
 }
@@ -163,7 +163,7 @@ static void put_end(struct export *export)
     export->line.end.operations = export->operations;
     export->line.end.audit = export->audit;
     lk_line_write(&export->out, &export->line);
-    flush(export);
+    flush_export(export);
 }
 
 /* ---- Jobs -----------------------------------------------------------------
@@ -356,7 +356,7 @@ static bool put_record(void *context, const struct lk_operation *operation)
     return true;
 }
 
-static bool put_entry(void *context, const struct lk_audit_entry *entry)
+static bool put_audit_entry(void *context, const struct lk_audit_entry *entry)
 {
     struct export *export = context;
 
@@ -414,7 +414,7 @@ static enum lk_status put_audit(struct export *export, struct lk_store *store)
         export->last_page = 0;
         const struct lk_audit_query query = {.after = export->last_id,
                                              .limit = PAGE};
-        status = store->class->audit(store, &query, put_entry, export);
+        status = store->class->audit(store, &query, put_audit_entry, export);
     } while (status == LK_OK && export->last_page > 0 &&
              export->result == LK_EXIT_DONE);
     return status;

@@ -99,7 +99,7 @@ static enum lk_status give_audit(struct import *import)
                                               import->count);
 }
 
-static enum lk_exit give_batch(struct import *import)
+static enum lk_exit import_batch(struct import *import)
 {
     enum lk_status status = LK_OK;
 
@@ -121,7 +121,8 @@ static enum lk_exit give_batch(struct import *import)
 /* ---- Lines ----------------------------------------------------------------
  */
 
-static enum lk_exit refuse_line(const struct import *import, const char *wrong)
+static enum lk_exit refuse_import_line(const struct import *import,
+                                       const char *wrong)
 {
     lk_complain("line %llu of %s: %s", (unsigned long long)import->lines.number,
                 import->lines.title, wrong);
@@ -161,11 +162,12 @@ static enum lk_exit end_file(struct import *import, const struct lk_line *line)
 {
     if (line->end.operations != import->operations_read ||
         line->end.audit != import->audit_read) {
-        return refuse_line(import, "the counts are not those of the lines "
-                                   "before: some are missing");
+        return refuse_import_line(import,
+                                  "the counts are not those of the lines "
+                                  "before: some are missing");
     }
     import->ended = true;
-    return give_batch(import);
+    return import_batch(import);
 }
 
 /* Takes the line at the end of the batch. */
@@ -176,20 +178,20 @@ static enum lk_exit take_import_line(struct import *import)
     enum lk_exit result = LK_EXIT_DONE;
 
     if (import->ended || line->type == LK_LINE_BEGIN) {
-        return refuse_line(import, "it does not belong there");
+        return refuse_import_line(import, "it does not belong there");
     }
     if (line->type == LK_LINE_END) {
         return end_file(import, line);
     }
     fault = line->type == LK_LINE_OPERATION ? find_fault(line) : NULL;
     if (fault != NULL) {
-        return refuse_line(import, fault);
+        return refuse_import_line(import, fault);
     }
     if (import->count > 0 && line->type != import->type) {
         struct lk_line last = *line;
 
         import->batch[import->count] = (struct lk_line){0};
-        result = give_batch(import);
+        result = import_batch(import);
         lk_line_free(&import->batch[0]);
         import->batch[0] = last;
         line = &import->batch[0];
@@ -201,7 +203,7 @@ static enum lk_exit take_import_line(struct import *import)
     import->audit_read += line->type == LK_LINE_AUDIT;
     if (result == LK_EXIT_DONE &&
         (import->count == BATCH || import->bytes >= BATCH_BYTES)) {
-        result = give_batch(import);
+        result = import_batch(import);
     }
     return result;
 }
@@ -252,7 +254,7 @@ static bool read_secret(struct lk_slice hex, uint8_t secret[LK_REFERENCE_KEY])
     return true;
 }
 
-static enum lk_exit adopt(struct import *import, struct lk_slice hex)
+static enum lk_exit adopt_references(struct import *import, struct lk_slice hex)
 {
     uint8_t secret[LK_REFERENCE_KEY];
     uint8_t own[LK_REFERENCE_KEY];
@@ -260,8 +262,9 @@ static enum lk_exit adopt(struct import *import, struct lk_slice hex)
 
     memcpy(own, import->store->reference_secret, sizeof(own));
     if (!read_secret(hex, secret)) {
-        return refuse_line(import, "\"reference_secret\" is missing or is not "
-                                   "32 hexadecimal digits");
+        return refuse_import_line(import,
+                                  "\"reference_secret\" is missing or is not "
+                                  "32 hexadecimal digits");
     }
     status = import->store->class->adopt(import->store, secret);
     if (status == LK_BUSY) {
@@ -336,7 +339,7 @@ static enum lk_exit begin_import(struct import *import)
         return LK_EXIT_NO;
     }
     import->total.highest_token = begin->last_token;
-    result = adopt(import, begin->reference_secret);
+    result = adopt_references(import, begin->reference_secret);
     return result == LK_EXIT_DONE ? note_import(import) : result;
 }
 

@@ -109,8 +109,8 @@ void lk_line_free(struct lk_line *line)
 /* ---- Writing --------------------------------------------------------------
  */
 
-static uint64_t number_of(const struct lk_line *line,
-                          const struct lk_field_row *row)
+static uint64_t number_of_field(const struct lk_line *line,
+                                const struct lk_field_row *row)
 {
     const void *at = lk_line_field(line, row);
 
@@ -126,8 +126,8 @@ static uint64_t number_of(const struct lk_line *line,
     }
 }
 
-static void write_field(struct lk_doc *doc, const struct lk_line *line,
-                        const struct lk_field_row *row)
+static void write_line_field(struct lk_doc *doc, const struct lk_line *line,
+                             const struct lk_field_row *row)
 {
     const void *at = lk_line_field(line, row);
 
@@ -138,8 +138,8 @@ static void write_field(struct lk_doc *doc, const struct lk_line *line,
         if (((const struct lk_slice *)at)->len > 0) {
             lk_doc_text(doc, row->name, *(const struct lk_slice *)at);
         }
-    } else if (number_of(line, row) != 0 || row->needed) {
-        lk_doc_integer(doc, row->name, (int64_t)number_of(line, row));
+    } else if (number_of_field(line, row) != 0 || row->needed) {
+        lk_doc_integer(doc, row->name, (int64_t)number_of_field(line, row));
     }
 }
 
@@ -151,7 +151,7 @@ void lk_line_write(struct lk_buf *out, const struct lk_line *line)
     lk_doc_object(&doc, NULL);
     lk_doc_text(&doc, "type", latchkey_slice(lk_line_words[line->type]));
     for (; row->name != NULL; row++) {
-        write_field(&doc, line, row);
+        write_line_field(&doc, line, row);
     }
     lk_doc_end_object(&doc);
 }
@@ -180,8 +180,9 @@ static void set_number(struct lk_line *line, const struct lk_field_row *row,
 }
 
 /* False: a state that is not known. */
-static bool set_bytes(struct lk_line *line, const struct lk_field_row *row,
-                      struct lk_slice bytes)
+static bool set_field_bytes(struct lk_line *line,
+                            const struct lk_field_row *row,
+                            struct lk_slice bytes)
 {
     void *at = lk_line_field(line, row);
 
@@ -208,7 +209,7 @@ void lk_line_take(struct lk_line *line, enum lk_line_type type,
         } else if (value != NULL) {
             /* A state that is not known shows as "absent", and import says
              * so. */
-            (void)set_bytes(line, row, value->text);
+            (void)set_field_bytes(line, row, value->text);
         }
     }
 }
@@ -255,7 +256,7 @@ static enum lk_status refuse_member(struct parse *parse, const char *format,
 }
 
 /* The next byte that is not a space; a NUL at the end. */
-static char peek(struct parse *parse)
+static char peek_byte(struct parse *parse)
 {
     while (parse->at < parse->text.len) {
         char c = parse->text.data[parse->at];
@@ -268,9 +269,9 @@ static char peek(struct parse *parse)
     return parse->at < parse->text.len ? parse->text.data[parse->at] : '\0';
 }
 
-static enum lk_status expect(struct parse *parse, char wanted)
+static enum lk_status expect_byte(struct parse *parse, char wanted)
 {
-    if (peek(parse) != wanted) {
+    if (peek_byte(parse) != wanted) {
         return refuse_member(parse,
                              "it is not a JSON object of one level, or was "
                              "cut; name a file that latchkey export wrote");
@@ -322,8 +323,9 @@ static bool decode_base64(char *data, size_t *len)
     return true;
 }
 
-static enum lk_status read_text(struct parse *parse,
-                                const struct lk_field_row *row, bool base64)
+static enum lk_status read_text_member(struct parse *parse,
+                                       const struct lk_field_row *row,
+                                       bool base64)
 {
     struct lk_buf *bytes = &parse->line->bytes;
     struct span *span = &parse->spans[parse->span_count];
@@ -345,8 +347,8 @@ static enum lk_status read_text(struct parse *parse,
     }
     bytes->len = start + len;
     if (row->kind == LK_FIELD_STATE) {
-        return set_bytes(parse->line, row,
-                         (struct lk_slice){bytes->data + start, len})
+        return set_field_bytes(parse->line, row,
+                               (struct lk_slice){bytes->data + start, len})
                    ? LK_OK
                    : refuse_member(parse, "the state is not known");
     }
@@ -359,8 +361,8 @@ static enum lk_status read_text(struct parse *parse,
     return LK_OK;
 }
 
-static enum lk_status read_number(struct parse *parse,
-                                  const struct lk_field_row *row)
+static enum lk_status read_number_member(struct parse *parse,
+                                         const struct lk_field_row *row)
 {
     uint64_t number = 0;
     size_t start = parse->at;
@@ -384,7 +386,8 @@ static enum lk_status read_number(struct parse *parse,
 }
 
 /* The row of the member whose name was read; *base64 if it says so. */
-static const struct lk_field_row *find_row(struct parse *parse, bool *base64)
+static const struct lk_field_row *find_field_row(struct parse *parse,
+                                                 bool *base64)
 {
     static const char suffix[] = "_base64";
     const size_t tail = sizeof(suffix) - 1;
@@ -431,7 +434,7 @@ static enum lk_status read_type(struct parse *parse)
 static enum lk_status read_member(struct parse *parse)
 {
     bool base64;
-    enum lk_status status = expect(parse, '"');
+    enum lk_status status = expect_byte(parse, '"');
 
     parse->at--;
     parse->name.len = 0;
@@ -439,7 +442,7 @@ static enum lk_status read_member(struct parse *parse)
         status = lk_json_read_string(parse->text, &parse->at, &parse->name);
     }
     if (status == LK_OK) {
-        status = expect(parse, ':');
+        status = expect_byte(parse, ':');
     }
     if (status != LK_OK) {
         return parse->wrong->len > 0
@@ -447,14 +450,14 @@ static enum lk_status read_member(struct parse *parse)
                    : refuse_member(parse,
                                    "a member's name is not a JSON string");
     }
-    bool is_text = peek(parse) == '"';
+    bool is_text = peek_byte(parse) == '"';
     if (!parse->typed) {
         return is_text && latchkey_slice_equal(latchkey_buf_slice(&parse->name),
                                                LK_SLICE("type"))
                    ? read_type(parse)
                    : refuse_member(parse, "it does not begin with its type");
     }
-    const struct lk_field_row *row = find_row(parse, &base64);
+    const struct lk_field_row *row = find_field_row(parse, &base64);
     if (row == NULL) {
         return refuse_member(parse, "the member \"%.*s\" is not known",
                              (int)(parse->name.len < 64 ? parse->name.len : 64),
@@ -465,24 +468,25 @@ static enum lk_status read_member(struct parse *parse)
         return refuse_member(parse, "\"%s\" is there twice", row->name);
     }
     parse->seen |= bit;
-    return is_text ? read_text(parse, row, base64) : read_number(parse, row);
+    return is_text ? read_text_member(parse, row, base64)
+                   : read_number_member(parse, row);
 }
 
 static enum lk_status read_object(struct parse *parse)
 {
-    enum lk_status status = expect(parse, '{');
+    enum lk_status status = expect_byte(parse, '{');
 
     while (status == LK_OK) {
         status = read_member(parse);
-        if (status == LK_OK && peek(parse) != ',') {
+        if (status == LK_OK && peek_byte(parse) != ',') {
             break;
         }
         parse->at++;
     }
     if (status == LK_OK) {
-        status = expect(parse, '}');
+        status = expect_byte(parse, '}');
     }
-    if (status == LK_OK && peek(parse) != '\0') {
+    if (status == LK_OK && peek_byte(parse) != '\0') {
         status = refuse_member(parse, "there is something after its end");
     }
     return status;

@@ -332,7 +332,7 @@ const struct lk_manual lk_manual_release = {
     "valid lock shows, this is refused without --running.",
     release_options};
 
-static enum lk_exit release(struct lk_cli *cli, void *context)
+static enum lk_exit release_operation(struct lk_cli *cli, void *context)
 {
     struct lk_action action = {.verb = "released", .state = "released"};
 
@@ -346,7 +346,7 @@ static enum lk_exit release(struct lk_cli *cli, void *context)
 
 enum lk_exit lk_run_release(struct lk_cli *cli)
 {
-    return lk_action_each(cli, release, NULL);
+    return lk_action_each(cli, release_operation, NULL);
 }
 
 /* ==== `latchkey evict`: deletes a stored response */
@@ -376,7 +376,7 @@ static bool is_unfinished(struct lk_cli *cli)
     return true;
 }
 
-static enum lk_exit evict(struct lk_cli *cli, void *context)
+static enum lk_exit evict_operation(struct lk_cli *cli, void *context)
 {
     struct lk_action action = {.verb = "evicted", .state = "released"};
     enum lk_exit result;
@@ -390,7 +390,7 @@ static enum lk_exit evict(struct lk_cli *cli, void *context)
 
 enum lk_exit lk_run_evict(struct lk_cli *cli)
 {
-    return lk_action_each(cli, evict, NULL);
+    return lk_action_each(cli, evict_operation, NULL);
 }
 
 /* ==== `latchkey keep`: remembers an operation for longer */
@@ -410,7 +410,7 @@ const struct lk_manual lk_manual_keep = {
     "becomes shorter.",
     keep_options};
 
-static enum lk_exit keep(struct lk_cli *cli, void *context)
+static enum lk_exit keep_operation(struct lk_cli *cli, void *context)
 {
     const uint64_t *ttl_ms = context;
     struct lk_buf state = {0};
@@ -440,7 +440,8 @@ enum lk_exit lk_run_keep(struct lk_cli *cli)
         result = lk_complain_usage(cli, "say for how long with --for DURATION: "
                                         "--for 90d");
     }
-    return result == LK_EXIT_DONE ? lk_action_each(cli, keep, &ttl_ms) : result;
+    return result == LK_EXIT_DONE ? lk_action_each(cli, keep_operation, &ttl_ms)
+                                  : result;
 }
 
 /* ==== `latchkey resolve`: an operator says the outcome */
@@ -526,8 +527,8 @@ static struct lk_slice take_header_line(struct lk_slice *text)
 }
 
 /* Appends the lines of a file in the form that they have on the wire. */
-static enum lk_exit read_headers(struct lk_cli *cli, const char *path,
-                                 struct lk_buf *headers)
+static enum lk_exit read_header_file(struct lk_cli *cli, const char *path,
+                                     struct lk_buf *headers)
 {
     struct lk_buf file = {0};
     enum lk_exit result = lk_read_file(path, &file);
@@ -564,8 +565,8 @@ struct resolution {
     struct lk_buf body;
 };
 
-static enum lk_exit read_resolution(struct lk_cli *cli,
-                                    struct resolution *given)
+static enum lk_exit read_given_resolution(struct lk_cli *cli,
+                                          struct resolution *given)
 {
     const char *headers = lk_args_value(&cli->args, "headers-file");
     const char *body = lk_args_value(&cli->args, "body-file");
@@ -573,7 +574,7 @@ static enum lk_exit read_resolution(struct lk_cli *cli,
                                          LK_STATUS_MAX, &given->status);
 
     if (result == LK_EXIT_DONE && headers != NULL) {
-        result = read_headers(cli, headers, &given->headers);
+        result = read_header_file(cli, headers, &given->headers);
     }
     if (result == LK_EXIT_DONE && body != NULL) {
         result = lk_read_file(body, &given->body);
@@ -633,7 +634,7 @@ static enum lk_exit resolve_job(struct lk_cli *cli)
     return lk_resolve_job(cli);
 }
 
-static enum lk_exit resolve(struct lk_cli *cli, void *context)
+static enum lk_exit resolve_operation(struct lk_cli *cli, void *context)
 {
     const struct resolution *given = context;
     struct lk_action action = {
@@ -666,10 +667,10 @@ enum lk_exit lk_run_resolve(struct lk_cli *cli)
     }
     result = check_resolution(cli);
     if (result == LK_EXIT_DONE && !given.released) {
-        result = read_resolution(cli, &given);
+        result = read_given_resolution(cli, &given);
     }
     if (result == LK_EXIT_DONE) {
-        result = lk_action_each(cli, resolve, &given);
+        result = lk_action_each(cli, resolve_operation, &given);
     }
     latchkey_buf_free(&given.headers);
     latchkey_buf_free(&given.body);

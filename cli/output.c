@@ -169,7 +169,7 @@ static size_t rune_width(uint32_t rune)
 
 /* How far `text` reaches in at most `width` columns, and what it takes of them.
  * Escaped text is UTF-8 throughout. */
-static size_t reach(struct lk_slice text, size_t width, size_t *taken)
+static size_t reach_width(struct lk_slice text, size_t width, size_t *taken)
 {
     size_t at = 0;
 
@@ -193,14 +193,14 @@ size_t lk_put_width(struct lk_slice text)
 {
     size_t width;
 
-    (void)reach(text, SIZE_MAX, &width);
+    (void)reach_width(text, SIZE_MAX, &width);
     return width;
 }
 
 size_t lk_put_prefix(struct lk_slice text, size_t width)
 {
     size_t taken;
-    size_t length = reach(text, width, &taken);
+    size_t length = reach_width(text, width, &taken);
 
     if (length == 0 && text.len > 0) {
         length = character_length(text);
@@ -213,8 +213,8 @@ void lk_put_cut(struct lk_buf *out, struct lk_slice text, size_t width)
 {
     size_t taken;
 
-    if (reach(text, width, &taken) < text.len) {
-        text.len = reach(text, width - 1, &taken);
+    if (reach_width(text, width, &taken) < text.len) {
+        text.len = reach_width(text, width - 1, &taken);
         lk_put_raw(out, text);
         lk_put_raw(out, LK_SLICE("\xe2\x80\xa6")); /* an ellipsis */
     } else {

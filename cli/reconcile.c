@@ -114,7 +114,7 @@ static enum lk_exit check_pointer(struct lk_run *run, const char *text)
                                    text);
 }
 
-static enum lk_exit read_pair(struct lk_run *run, const char *text)
+static enum lk_exit read_compare_pair(struct lk_run *run, const char *text)
 {
     struct lk_pair *pair = &run->pairs[run->pair_count];
     enum lk_exit result;
@@ -192,7 +192,7 @@ static enum lk_exit read_columns(struct lk_run *run)
     result = read_match(run);
     while (result == LK_EXIT_DONE &&
            (text = lk_args_next(&run->cli->args, "compare", &at)) != NULL) {
-        result = read_pair(run, text);
+        result = read_compare_pair(run, text);
     }
     export->column_count = LK_COLUMN_VALUES + run->pair_count;
     for (size_t i = 0; i < run->pair_count; i++) {
@@ -288,7 +288,7 @@ static enum lk_exit read_options(struct lk_run *run)
  */
 
 /* A wrong name would make every line one that only the provider has. */
-static enum lk_exit check_target(struct lk_run *run)
+static enum lk_exit check_compared_target(struct lk_run *run)
 {
     struct lk_words words = {0};
     const struct lk_reply *reply;
@@ -314,7 +314,7 @@ static enum lk_exit check_target(struct lk_run *run)
     return result;
 }
 
-static enum lk_exit probe(struct lk_run *run)
+static enum lk_exit probe_target(struct lk_run *run)
 {
     struct lk_words words = {0};
     const struct lk_reply *reply;
@@ -448,8 +448,8 @@ static uint16_t time_flags(const struct lk_run *run, const struct lk_reply *job)
     return flags;
 }
 
-static enum lk_exit add_job(struct lk_run *run, struct lk_picks *picks,
-                            const struct lk_reply *job)
+static enum lk_exit add_compared_job(struct lk_run *run, struct lk_picks *picks,
+                                     const struct lk_reply *job)
 {
     static const char *const names[] = {"reference", "tenant", "name",
                                         "downstream_key", "provider_id"};
@@ -523,7 +523,7 @@ static enum lk_exit read_jobs(struct lk_run *run)
 
         result = lk_jobs_page(run->cli, &filter, limit, &cursor, &rows);
         for (size_t i = 0; result == LK_EXIT_DONE && i < rows->count; i++) {
-            result = add_job(run, &picks, &rows->elements[i]);
+            result = add_compared_job(run, &picks, &rows->elements[i]);
         }
         if (result == LK_EXIT_DONE && filter.whole) {
             limit = next_limit(rows, limit);
@@ -554,7 +554,7 @@ static uint16_t line_flags(const struct lk_run *run, struct lk_slice time)
     return flags;
 }
 
-static enum lk_exit add_row(struct lk_run *run, const struct lk_row *row)
+static enum lk_exit add_export_row(struct lk_run *run, const struct lk_row *row)
 {
     struct lk_item item = {.place = row->place, .number = row->line};
     enum lk_status status;
@@ -592,7 +592,7 @@ static enum lk_exit read_export(struct lk_run *run)
         }
         result = row.fault != NULL
                      ? lk_report_malformed(run, row.line, row.fault)
-                     : add_row(run, &row);
+                     : add_export_row(run, &row);
         if ((run->coverage.lines & 0xfff) == 0) {
             lk_bar_show(&run->bar, export->offset,
                         (uint64_t) export->info.st_size);
@@ -630,8 +630,8 @@ static enum lk_exit take_finding(struct lk_run *run, enum lk_class of,
  * job is gone, must be of a job that is here. And a job that was never called
  * has no line.
  */
-static bool is_doubtful(const struct lk_run *run,
-                        const struct lk_finding *finding)
+static bool is_doubtful_match(const struct lk_run *run,
+                              const struct lk_finding *finding)
 {
     bool timed = run->export.columns[LK_COLUMN_TIME].name != NULL;
     bool others_gone = run->forgotten_ms != 0 &&
@@ -668,7 +668,8 @@ static enum lk_status take_deferred(struct lk_run *run,
 }
 
 /* `found` of the comparison. LK_REPLY: run->failed says what was wrong. */
-static enum lk_status found(void *context, const struct lk_finding *finding)
+static enum lk_status take_found(void *context,
+                                 const struct lk_finding *finding)
 {
     struct lk_run *run = context;
     enum lk_class of = lk_judge(finding);
@@ -676,7 +677,7 @@ static enum lk_status found(void *context, const struct lk_finding *finding)
     if (run->ended) {
         return take_deferred(run, finding);
     }
-    if (of == LK_CLASS_HAPPENED && is_doubtful(run, finding)) {
+    if (of == LK_CLASS_HAPPENED && is_doubtful_match(run, finding)) {
         of = LK_CLASS_AMBIGUOUS;
     }
     if (finding->meeting == LK_BOTH && finding->by_key) {
@@ -730,7 +731,7 @@ static enum lk_exit open_comparison(struct lk_run *run)
         .memory = run->memory,
         .pairs = (unsigned)run->pair_count,
         .shared_keys = run->match.text != NULL,
-        .found = found,
+        .found = take_found,
         .progress = show_progress,
         .context = run,
     };
@@ -753,7 +754,7 @@ static enum lk_exit open_comparison(struct lk_run *run)
 
 /* All that is neither here nor there decides whether absence proves anything,
  * so the jobs that may be proven absent come last. */
-static enum lk_exit join(struct lk_run *run)
+static enum lk_exit join_sides(struct lk_run *run)
 {
     enum lk_status status;
 
@@ -771,7 +772,7 @@ static enum lk_exit join(struct lk_run *run)
     return status == LK_OK ? LK_EXIT_DONE : complain_status(status);
 }
 
-static enum lk_exit compare(struct lk_run *run)
+static enum lk_exit compare_export(struct lk_run *run)
 {
     enum lk_exit result = lk_export_open(run->cli, &run->export);
 
@@ -785,13 +786,13 @@ static enum lk_exit compare(struct lk_run *run)
     }
     /* What was forgotten while it was read counts as well. */
     if (result == LK_EXIT_DONE) {
-        result = check_target(run);
+        result = check_compared_target(run);
     }
     lk_run_disconnect(run);
     if (result == LK_EXIT_DONE) {
         result = read_export(run);
     }
-    return result == LK_EXIT_DONE ? join(run) : result;
+    return result == LK_EXIT_DONE ? join_sides(run) : result;
 }
 
 enum lk_exit lk_run_reconcile(struct lk_cli *cli)
@@ -805,16 +806,16 @@ enum lk_exit lk_run_reconcile(struct lk_cli *cli)
     enum lk_exit result = read_options(&run);
 
     if (result == LK_EXIT_DONE) {
-        result = check_target(&run);
+        result = check_compared_target(&run);
     }
     if (result == LK_EXIT_DONE) {
         result = lk_report_open(&run);
     }
     if (result == LK_EXIT_DONE && lk_args_flag(&cli->args, "probe")) {
-        result = probe(&run);
+        result = probe_target(&run);
     }
     if (result == LK_EXIT_DONE && run.export.path != NULL) {
-        result = compare(&run);
+        result = compare_export(&run);
     }
     if (result == LK_EXIT_DONE) {
         result = lk_report_end(&run);

@@ -41,13 +41,13 @@ static enum lk_exit read_more_export(struct lk_export *export)
     return LK_EXIT_DONE;
 }
 
-static struct lk_slice unread(const struct lk_export *export)
+static struct lk_slice unread_export(const struct lk_export *export)
 {
     return (struct lk_slice){export->buf.data + export->start,
                              export->buf.len - export->start};
 }
 
-static void advance(struct lk_export *export, size_t used, size_t lines)
+static void advance_export(struct lk_export *export, size_t used, size_t lines)
 {
     export->start += used;
     export->offset += used;
@@ -116,7 +116,7 @@ static enum lk_exit parse_csv(struct lk_export *export, struct lk_slice in,
     }
 }
 
-static bool is_blank(struct lk_slice text)
+static bool is_blank_line(struct lk_slice text)
 {
     for (size_t i = 0; i < text.len; i++) {
         if (strchr(" \t\r\n", text.data[i]) == NULL || text.data[i] == '\0') {
@@ -146,7 +146,7 @@ static enum lk_exit parse_json(struct lk_export *export, struct lk_slice in,
     }
     line.len = newline == NULL ? in.len : (size_t)(newline - in.data);
     *used = newline == NULL ? in.len : line.len + 1;
-    *blank = is_blank(line);
+    *blank = is_blank_line(line);
     if (*blank) {
         return LK_EXIT_DONE;
     }
@@ -194,7 +194,7 @@ enum lk_exit lk_export_next(struct lk_export *export, struct lk_row *row,
 
     *more = false;
     while (result == LK_EXIT_DONE) {
-        struct lk_slice in = unread(export);
+        struct lk_slice in = unread_export(export);
 
         if (in.len == 0 && export->at_end) {
             return LK_EXIT_DONE;
@@ -213,7 +213,7 @@ enum lk_exit lk_export_next(struct lk_export *export, struct lk_row *row,
         if (!export->json && used > 0 && used == in.len && export->at_end) {
             export->unended = in.data[used - 1] != '\n';
         }
-        advance(export, used, lines);
+        advance_export(export, used, lines);
         if (result == LK_EXIT_DONE && !blank) {
             *more = true;
             break;
@@ -339,10 +339,10 @@ static enum lk_exit add_picks(struct lk_export *export)
 /* A byte order mark is not part of the first column's name. */
 static void skip_mark(struct lk_export *export)
 {
-    struct lk_slice in = unread(export);
+    struct lk_slice in = unread_export(export);
 
     if (in.len >= 3 && memcmp(in.data, "\xef\xbb\xbf", 3) == 0) {
-        advance(export, 3, 0);
+        advance_export(export, 3, 0);
     }
 }
 

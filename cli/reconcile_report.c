@@ -372,7 +372,8 @@ static bool is_nothing(const struct lk_run *run)
            run->coverage.lines == 0 && run->coverage.malformed == 0;
 }
 
-static void write_summary(const struct lk_run *run, struct lk_doc *doc)
+static void write_reconcile_summary(const struct lk_run *run,
+                                    struct lk_doc *doc)
 {
     const char *fault = lk_absence_fault(&run->coverage);
 
@@ -509,7 +510,7 @@ static enum lk_exit close_report(struct lk_run *run)
     lk_doc_object(&doc, NULL);
     lk_doc_text(&doc, "class", LK_SLICE("summary"));
     lk_doc_text(&doc, "target", latchkey_slice(run->target));
-    write_summary(run, &doc);
+    write_reconcile_summary(run, &doc);
     lk_doc_end_object(&doc);
     result = write_line(run, &line);
     run->report = NULL;
@@ -529,7 +530,7 @@ enum lk_exit lk_report_end(struct lk_run *run)
     }
     if (run->cli->json) {
         lk_doc_end_array(&run->doc);
-        write_summary(run, &run->doc);
+        write_reconcile_summary(run, &run->doc);
         lk_doc_end_object(&run->doc);
     } else {
         put_words(run);

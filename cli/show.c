@@ -91,20 +91,20 @@ static struct lk_buf *add_event(struct story *story, uint64_t at_ms,
     return &story->events[story->count++].text;
 }
 
-static bool is_state(const struct story *story, const char *state)
+static bool is_in_state(const struct story *story, const char *state)
 {
     return is_word(latchkey_buf_slice(&story->state), state);
 }
 
 static bool is_endless(const struct story *story)
 {
-    return is_state(story, "in_progress") &&
+    return is_in_state(story, "in_progress") &&
            story->cli->now_ms >= story->claimed_ms + LK_LONG_MS;
 }
 
 static bool story_needs_person(const struct story *story)
 {
-    return is_state(story, "uncertain") || is_endless(story) ||
+    return is_in_state(story, "uncertain") || is_endless(story) ||
            story->dead + story->uncertain > 0;
 }
 
@@ -122,8 +122,8 @@ static void put_fact(struct story *story, const char *label,
 }
 
 /* With its role an app sees headers and body, others their sizes. */
-static uint64_t size_of(const struct lk_reply *operation, const char *name,
-                        const char *size_name)
+static uint64_t size_of_part(const struct lk_reply *operation, const char *name,
+                             const char *size_name)
 {
     const struct lk_reply *bytes = lk_field(operation, name);
 
@@ -140,9 +140,9 @@ static void put_response_size(struct lk_buf *out,
         return;
     }
     lk_put(out, "headers ");
-    lk_put_bytes(out, size_of(operation, "headers", "headers-bytes"));
+    lk_put_bytes(out, size_of_part(operation, "headers", "headers-bytes"));
     lk_put(out, ", body ");
-    lk_put_bytes(out, size_of(operation, "body", "body-bytes"));
+    lk_put_bytes(out, size_of_part(operation, "body", "body-bytes"));
 }
 
 static void add_claim_fact(struct story *story,
@@ -171,17 +171,17 @@ static void add_operation_facts(struct story *story,
     uint64_t since_ms = lk_field_number(operation, "since-ms");
     struct lk_buf *text;
 
-    if (is_state(story, "accepted")) {
+    if (is_in_state(story, "accepted")) {
         text = add_event(story, since_ms, "accepted", LK_PLAIN);
         lk_put(text, "accepted: its request waits for the courier");
         return;
     }
     add_claim_fact(story, operation);
-    if (is_state(story, "uncertain")) {
+    if (is_in_state(story, "uncertain")) {
         text = add_event(story, since_ms, "uncertain", LK_ALARM);
         lk_put(text, "uncertain: ");
         lk_put_text(text, lk_field_text(operation, "reason"));
-    } else if (is_state(story, "completed")) {
+    } else if (is_in_state(story, "completed")) {
         text = add_event(story, story->completed_ms, "completed", LK_GOOD);
         lk_put(text, "completed with %llu, ",
                (number)lk_field_number(operation, "status"));
@@ -209,7 +209,7 @@ static void begin_story(struct story *story, const struct lk_reply *operation)
     put_fact(story, "scope", lk_field_text(operation, "scope"));
     put_fact(story, "key", lk_field_text(operation, "key"));
     put_fact(story, "fingerprint", lk_field_text(operation, "fingerprint"));
-    if (is_state(story, "completed")) {
+    if (is_in_state(story, "completed")) {
         lk_put(headline, " %llu", (number)lk_field_number(operation, "status"));
     }
     add_operation_facts(story, operation);
@@ -239,8 +239,8 @@ static void put_standing(struct lk_buf *text, const struct lk_reply *job)
     }
 }
 
-static void put_job(struct story *story, struct lk_buf *text,
-                    const struct lk_reply *job)
+static void put_job_fact(struct story *story, struct lk_buf *text,
+                         const struct lk_reply *job)
 {
     struct lk_slice name = lk_field_text(job, "name");
     struct lk_slice provider_id = lk_field_text(job, "provider-id");
@@ -280,7 +280,7 @@ static void tell_job(struct story *story, const struct lk_reply *job)
         story, ended_ms == 0 ? lk_field_number(job, "created-ms") : ended_ms,
         "job", dead || uncertain ? LK_ALARM : LK_PLAIN);
 
-    put_job(story, text, job);
+    put_job_fact(story, text, job);
     story->unfinished +=
         !is_word(state, "delivered") && !is_word(state, "dropped");
     /* What becomes of a request is decided with its operation. */
@@ -488,14 +488,14 @@ static void put_job_state(struct lk_buf *out, uint64_t count, const char *state)
 static void end_headline(struct story *story)
 {
     struct lk_buf *out = &story->headline;
-    bool fine = is_state(story, "completed");
+    bool fine = is_in_state(story, "completed");
 
     lk_put(out, "%s", fine && story->by_operator ? " by an operator" : "");
     if (is_endless(story)) {
         lk_put(out, " for ");
         lk_put_span(out, story->claimed_ms, story->cli->now_ms);
     }
-    if (is_state(story, "released")) {
+    if (is_in_state(story, "released")) {
         lk_put(out, ": the next request with its key runs");
     }
     if (story->dead + story->uncertain > 0) {
@@ -521,7 +521,7 @@ static void put_kept(struct story *story, struct lk_buf *out)
 {
     uint64_t now_ms = story->cli->now_ms;
 
-    if (is_state(story, "completed") || is_state(story, "released")) {
+    if (is_in_state(story, "completed") || is_in_state(story, "released")) {
         lk_put(out, "until ");
         lk_put_time(out, story->expires_ms, now_ms);
         lk_put(out, "%s",
@@ -529,8 +529,8 @@ static void put_kept(struct story *story, struct lk_buf *out)
         return;
     }
     lk_put(out, "%s, then for ",
-           is_state(story, "uncertain") ? "for ever, until a person decides"
-                                        : "until it is completed");
+           is_in_state(story, "uncertain") ? "for ever, until a person decides"
+                                           : "until it is completed");
     lk_put_duration(out, story->ttl_ms, 2);
 }
 
@@ -574,7 +574,7 @@ static void print_story(struct story *story)
         latchkey_buf_slice(&story->headline));
     lk_table_flush(&head, &cli->out);
     lk_put(lk_table_cell(&story->facts, LK_DIM), "%s",
-           is_state(story, "completed") ? "replayed" : "kept");
+           is_in_state(story, "completed") ? "replayed" : "kept");
     put_kept(story, lk_table_cell(&story->facts, LK_PLAIN));
     lk_table_flush(&story->facts, &cli->out);
     lk_put(&cli->out, "\n");
@@ -616,7 +616,7 @@ static void write_story(struct story *story)
 
 static void end_story(struct story *story)
 {
-    if (is_state(story, "uncertain")) {
+    if (is_in_state(story, "uncertain")) {
         struct lk_slice reference = latchkey_buf_slice(&story->reference);
 
         lk_put(&story->advice, "latchkey resolve ");

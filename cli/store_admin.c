@@ -72,9 +72,10 @@ static enum lk_status set_option(struct lk_config *settings, const char *given,
  * one connection is enough, and no client waits, so a busy server may take its
  * time.
  */
-static enum lk_status read_settings(const struct lk_cli *cli, const char *url,
-                                    struct lk_config *settings,
-                                    struct lk_buf *errors)
+static enum lk_status read_store_settings(const struct lk_cli *cli,
+                                          const char *url,
+                                          struct lk_config *settings,
+                                          struct lk_buf *errors)
 {
     const char *path = lk_args_value(&cli->args, "config");
     enum lk_status status =
@@ -120,7 +121,7 @@ enum lk_exit lk_store_settings(struct lk_cli *cli, const char *url,
     }
     status = lk_config_init(settings);
     if (status == LK_OK) {
-        status = read_settings(cli, url, settings, &errors);
+        status = read_store_settings(cli, url, settings, &errors);
     }
     complain_lines(&errors);
     if (status != LK_OK && errors.len == 0) {
@@ -313,7 +314,7 @@ enum lk_exit lk_migrate_store(struct lk_cli *cli, const char *url)
     }
 }
 
-static enum lk_exit print(struct lk_cli *cli, const char *url)
+static enum lk_exit print_migration(struct lk_cli *cli, const char *url)
 {
     if (url == NULL || is_postgres_url(url)) {
         return print_sql(cli);
@@ -332,7 +333,7 @@ enum lk_exit lk_run_migrate(struct lk_cli *cli)
         cli->args.word_count > 0 ? cli->args.words[0] : lk_store_url(cli);
 
     if (lk_args_flag(&cli->args, "print")) {
-        return print(cli, url);
+        return print_migration(cli, url);
     }
     if (url == NULL) {
         return lk_complain_usage(cli, "name the store by its URL, or with "
@@ -386,9 +387,9 @@ static void show_promises(struct lk_cli *cli, struct lk_slice text, bool strict)
     lk_doc_end_object(&doc);
 }
 
-static enum lk_exit describe(struct lk_cli *cli,
-                             const struct lk_store_class *class,
-                             struct lk_store *store)
+static enum lk_exit describe_store(struct lk_cli *cli,
+                                   const struct lk_store_class *class,
+                                   struct lk_store *store)
 {
     struct lk_buf text = {0};
     bool strict = false;
@@ -425,7 +426,7 @@ static enum lk_exit check_embedded(struct lk_cli *cli, const char *url,
         status = lk_sqlite_check_place(path, &error);
         if (status == LK_OK) {
             lk_hint(cli, "%s is not there yet; latchkeyd makes it", path);
-            return describe(cli, &lk_sqlite_class, NULL);
+            return describe_store(cli, &lk_sqlite_class, NULL);
         }
     } else {
         status = lk_store_open(url, config, &store, &error);
@@ -433,9 +434,9 @@ static enum lk_exit check_embedded(struct lk_cli *cli, const char *url,
     lk_put_raw(&error, (struct lk_slice){"", 1});
     if (status == LK_BUSY) {
         lk_hint(cli, "latchkeyd owns %s and has it open", path);
-        result = describe(cli, &lk_sqlite_class, NULL);
+        result = describe_store(cli, &lk_sqlite_class, NULL);
     } else if (status == LK_OK) {
-        result = describe(cli, &lk_sqlite_class, store);
+        result = describe_store(cli, &lk_sqlite_class, store);
     } else {
         lk_complain("%s", error.data);
         result = LK_EXIT_NO;
@@ -445,8 +446,8 @@ static enum lk_exit check_embedded(struct lk_cli *cli, const char *url,
     return result;
 }
 
-static enum lk_exit check(struct lk_cli *cli, const char *url,
-                          struct lk_store_config *config)
+static enum lk_exit check_store(struct lk_cli *cli, const char *url,
+                                struct lk_store_config *config)
 {
     struct lk_store *store = NULL;
     enum lk_exit result;
@@ -456,7 +457,7 @@ static enum lk_exit check(struct lk_cli *cli, const char *url,
     }
     result = lk_store_connect(cli, url, config, &store);
     if (result == LK_EXIT_DONE) {
-        result = describe(cli, store->class, store);
+        result = describe_store(cli, store->class, store);
     }
     lk_store_close(store);
     return result;
@@ -470,7 +471,7 @@ enum lk_exit lk_run_check_store(struct lk_cli *cli)
     enum lk_exit result = lk_store_settings(cli, url, &settings, &config);
 
     if (result == LK_EXIT_DONE) {
-        result = check(cli, settings.store_url, &config);
+        result = check_store(cli, settings.store_url, &config);
     }
     lk_config_free(&settings);
     return result;

@@ -91,7 +91,7 @@ void lk_table_heading(struct lk_table *table, const char *const *names)
 
 /* A heading may be cut down to what is below it; a number and what is rigid
  * may not. */
-static void measure(struct lk_table *table)
+static void measure_columns(struct lk_table *table)
 {
     for (size_t i = 0; i < table->count; i++) {
         const struct lk_cell *cell = &table->cells[i];
@@ -111,13 +111,14 @@ static void measure(struct lk_table *table)
 /* ---- Fitting --------------------------------------------------------------
  */
 
-static bool is_hidden(unsigned hidden, size_t column)
+static bool is_hidden_column(unsigned hidden, size_t column)
 {
     return (hidden >> column & 1) != 0;
 }
 
 /* A column as wide as it would be if none could be wider than `most`. */
-static size_t bounded(const struct lk_table *table, size_t column, size_t most)
+static size_t bounded_width(const struct lk_table *table, size_t column,
+                            size_t most)
 {
     size_t width = table->widths[column];
 
@@ -131,15 +132,16 @@ static size_t total_width(const struct lk_table *table, unsigned hidden,
     size_t total = 0;
 
     for (size_t i = 0; i < table->columns; i++) {
-        if (!is_hidden(hidden, i)) {
-            total += bounded(table, i, most) + (total > 0 ? GAP : 0);
+        if (!is_hidden_column(hidden, i)) {
+            total += bounded_width(table, i, most) + (total > 0 ? GAP : 0);
         }
     }
     return total;
 }
 
 /* How wide a column can be so that all fit in `room`; at least 1. */
-static size_t widest(const struct lk_table *table, unsigned hidden, size_t room)
+static size_t widest_column(const struct lk_table *table, unsigned hidden,
+                            size_t room)
 {
     size_t most = room;
 
@@ -197,12 +199,12 @@ static void put_table_row(const struct lk_table *table,
     size_t last = table->columns;
 
     for (size_t i = 0; i < table->columns; i++) {
-        last = is_hidden(hidden, i) ? last : i;
+        last = is_hidden_column(hidden, i) ? last : i;
     }
     for (size_t i = 0; i <= last && i < table->columns; i++) {
-        if (!is_hidden(hidden, i)) {
-            put_cell(table, &cells[i], i, bounded(table, i, most), i == last,
-                     out);
+        if (!is_hidden_column(hidden, i)) {
+            put_cell(table, &cells[i], i, bounded_width(table, i, most),
+                     i == last, out);
         }
     }
     while (out->len > 0 && out->data[out->len - 1] == ' ') {
@@ -255,9 +257,9 @@ void lk_table_flush(struct lk_table *table, struct lk_buf *out)
     unsigned hidden;
     size_t most;
 
-    measure(table);
+    measure_columns(table);
     hidden = choose_hidden(table, room);
-    most = room == SIZE_MAX ? room : widest(table, hidden, room);
+    most = room == SIZE_MAX ? room : widest_column(table, hidden, room);
     for (size_t i = 0; i < table->count; i += table->columns) {
         const struct lk_cell *cells = &table->cells[i];
 
@@ -329,7 +331,7 @@ static uint64_t info_number(struct lk_slice info, const char *name)
     return 0;
 }
 
-static void draw(const char *title, uint64_t done, uint64_t total)
+static void draw_bar(const char *title, uint64_t done, uint64_t total)
 {
     char bar[BAR_WIDTH + 1];
     double part = done >= total ? 1 : (double)done / (double)total;
@@ -372,8 +374,8 @@ static void *run_thread(void *context)
             uint64_t total = info_number(reply->text, "chore_total");
 
             if (total > 0) {
-                draw(progress->title, info_number(reply->text, "chore_done"),
-                     total);
+                draw_bar(progress->title,
+                         info_number(reply->text, "chore_done"), total);
             }
         }
     }
@@ -433,7 +435,7 @@ void lk_bar_start(struct lk_bar *bar, const struct lk_cli *cli,
 void lk_bar_show(struct lk_bar *bar, uint64_t done, uint64_t total)
 {
     if (bar->on && total > 0 && lk_monotonic_ms() - bar->drawn_ms >= POLL_MS) {
-        draw(bar->title, done, total);
+        draw_bar(bar->title, done, total);
         bar->drawn_ms = lk_monotonic_ms();
     }
 }

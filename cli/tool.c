@@ -154,7 +154,7 @@ uint64_t lk_wall_clock_ms(void)
     return lk_wall_ms();
 }
 
-static enum lk_exit run_command(struct lk_cli *cli)
+static enum lk_exit run_named_command(struct lk_cli *cli)
 {
     const struct lk_command *command = cli->args.command;
     enum lk_exit result = check_words(cli);
@@ -182,7 +182,7 @@ enum lk_exit lk_run_version(struct lk_cli *cli)
     return LK_EXIT_DONE;
 }
 
-static enum lk_exit run(struct lk_cli *cli, int argc, char **argv)
+static enum lk_exit run_tool(struct lk_cli *cli, int argc, char **argv)
 {
     enum lk_exit result = lk_args_read(&cli->args, argc, argv);
 
@@ -197,7 +197,7 @@ static enum lk_exit run(struct lk_cli *cli, int argc, char **argv)
         lk_complain("name a command; latchkey --help lists them");
         result = LK_EXIT_USAGE;
     } else {
-        result = run_command(cli);
+        result = run_named_command(cli);
     }
     return result;
 }
@@ -205,7 +205,7 @@ static enum lk_exit run(struct lk_cli *cli, int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct lk_cli cli = {0};
-    enum lk_exit result = run(&cli, argc, argv);
+    enum lk_exit result = run_tool(&cli, argc, argv);
     enum lk_exit flushed;
 
     if (result > LK_EXIT_NO) {

@@ -93,7 +93,7 @@ static size_t host_length(const char *text)
 }
 
 /* The port at the front of `text`; moves on behind it. 0: there is none. */
-static unsigned read_port(const char **text)
+static unsigned take_port(const char **text)
 {
     size_t length = strspn(*text, DIGITS);
     uint16_t port = 0;
@@ -169,7 +169,7 @@ static const char *read_authority(struct lk_up_app *app,
     app->port = scheme->port;
     if (*at == ':') {
         at++;
-        app->port = read_port(&at);
+        app->port = take_port(&at);
     }
     if (app->port == 0) {
         return "it needs a port from 1 to 65535";
@@ -293,7 +293,7 @@ static const char *read_listen(struct lk_up_listen *listen, const char *text)
         listen->host = lk_text("%.*s", (int)length, text);
         text += length + 1;
     }
-    listen->port = read_port(&text);
+    listen->port = take_port(&text);
     return listen->port == 0 || *text != '\0' ? "a port is from 1 to 65535"
                                               : NULL;
 }
@@ -495,7 +495,7 @@ static enum lk_exit complain_address(const struct lk_up *up, int error)
 }
 
 /* 0, or the error. As nginx does it, which follows. */
-static int try_address(const struct addrinfo *address)
+static int try_listening(const struct addrinfo *address)
 {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int one = 1;
@@ -539,7 +539,7 @@ static enum lk_exit check_host(const struct lk_up *up)
     }
     for (struct addrinfo *at = found; at != NULL && error == 0;
          at = at->ai_next) {
-        error = try_address(at);
+        error = try_listening(at);
     }
     freeaddrinfo(found);
     return error == 0 ? LK_EXIT_DONE : complain_address(up, error);
@@ -617,7 +617,7 @@ const char *lk_up_localhost(unsigned port)
 /* ---- Asking ---------------------------------------------------------------
  */
 
-static bool find_socket(struct lk_up_watch *watch, const char *path)
+static bool find_app_socket(struct lk_up_watch *watch, const char *path)
 {
     struct sockaddr_un *name = (struct sockaddr_un *)&watch->address;
 
@@ -656,7 +656,7 @@ void lk_up_watch_start(struct lk_up_watch *watch, const struct lk_up *up)
     watch->app = app;
     watch->fd = -1;
     watch->known = app->host != NULL ? find_host(watch, app)
-                                     : find_socket(watch, app->socket);
+                                     : find_app_socket(watch, app->socket);
     watch->asking = true;
 }
 
@@ -800,7 +800,7 @@ static enum lk_exit check_together(const struct lk_up *up)
 }
 
 /* What it says is shown before anything is started. */
-static enum lk_exit migrate(struct lk_up *up)
+static enum lk_exit migrate_first(struct lk_up *up)
 {
     enum lk_exit result = LK_EXIT_DONE;
     enum lk_exit flushed;
@@ -852,7 +852,7 @@ static enum lk_exit bring_up(struct lk_up *up)
         result = lk_up_check_address(up);
     }
     if (result == LK_EXIT_DONE) {
-        result = migrate(up);
+        result = migrate_first(up);
     }
     if (result == LK_EXIT_DONE) {
         result = lk_up_run(up);

@@ -501,7 +501,7 @@ static bool wait_to_write(struct run *run, int fd)
     }
 }
 
-static void write_out(struct run *run, int fd, struct lk_buf *text)
+static void write_output(struct run *run, int fd, struct lk_buf *text)
 {
     size_t at = 0;
 
@@ -529,8 +529,8 @@ static bool show_logs(struct run *run)
     for (size_t i = 0; i < LOGS; i++) {
         more = lk_up_log_read(&run->logs[i], &run->out, &run->err) || more;
     }
-    write_out(run, STDERR_FILENO, &run->err);
-    write_out(run, STDOUT_FILENO, &run->out);
+    write_output(run, STDERR_FILENO, &run->err);
+    write_output(run, STDOUT_FILENO, &run->out);
     return more;
 }
 
@@ -538,8 +538,8 @@ static bool show_logs(struct run *run)
  */
 
 /* In the child. Its log is a file, so nothing it writes waits for anybody. */
-static void become(const char *program, char *const *words, int log_fd,
-                   pid_t parent)
+static void become_child(const char *program, char *const *words, int log_fd,
+                         pid_t parent)
 {
     int nothing = open("/dev/null", O_RDONLY);
 
@@ -566,7 +566,7 @@ static void start_child(struct run *run, struct child *child,
     pid_t pid = fork();
 
     if (pid == 0) {
-        become(program, words, log_fd, parent);
+        become_child(program, words, log_fd, parent);
     } else if (pid < 0) {
         lk_complain("cannot start %s: %s", child->name, strerror(errno));
         run->result = LK_EXIT_FAILED;
@@ -623,7 +623,7 @@ static void complain_end(struct run *run, const struct child *child, int status)
     (void)show_logs(run); /* its own words come first */
     if (child == &run->daemon) {
         lk_up_log_show_held(&run->logs[DAEMON], &run->err);
-        write_out(run, STDERR_FILENO, &run->err);
+        write_output(run, STDERR_FILENO, &run->err);
     }
     if (WIFSIGNALED(status)) {
         lk_complain("%s %s: killed by signal %d (%s)", child->name, when,
@@ -669,7 +669,7 @@ static void take_stops(struct run *run, unsigned before)
     }
 }
 
-static void take_ends(struct run *run)
+static void take_child_ends(struct run *run)
 {
     pid_t group = run->nginx.pid;
     int status;
@@ -735,7 +735,7 @@ static void wait_for_events(struct run *run, bool more)
     }
 }
 
-static void serve(struct run *run)
+static void serve_until_stopped(struct run *run)
 {
     bool more = true;
 
@@ -747,7 +747,7 @@ static void serve(struct run *run)
         more = show_logs(run);
         take_signals(run);
         take_stops(run, stops);
-        take_ends(run);
+        take_child_ends(run);
         go_on(run);
     }
     while (show_logs(run)) {
@@ -783,7 +783,7 @@ static enum lk_exit open_logs(struct run *run)
     return result;
 }
 
-static void close_all(struct run *run)
+static void close_run(struct run *run)
 {
     for (size_t i = 0; i < LOGS; i++) {
         lk_up_log_close(&run->logs[i]);
@@ -813,9 +813,9 @@ enum lk_exit lk_up_run(struct lk_up *up)
         result = open_logs(&run);
     }
     if (result == LK_EXIT_DONE) {
-        serve(&run);
+        serve_until_stopped(&run);
         result = run.result;
     }
-    close_all(&run);
+    close_run(&run);
     return result;
 }

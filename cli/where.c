@@ -91,8 +91,9 @@ static enum lk_exit find_running(const struct lk_profiles *profiles,
     return LK_EXIT_USAGE;
 }
 
-static enum lk_exit find_named(struct lk_profiles *profiles, const char *name,
-                               const struct lk_profile **profile)
+static enum lk_exit find_named_profile(struct lk_profiles *profiles,
+                                       const char *name,
+                                       const struct lk_profile **profile)
 {
     enum lk_exit result = LK_EXIT_DONE;
 
@@ -152,7 +153,7 @@ static enum lk_exit check_password_file(const char *path)
     return LK_EXIT_DONE;
 }
 
-static enum lk_exit read_password_file(struct lk_cli *cli, const char *path)
+static enum lk_exit read_password_option(struct lk_cli *cli, const char *path)
 {
     struct lk_buf *password = &cli->password;
     enum lk_exit result = lk_read_file(path, password);
@@ -176,8 +177,9 @@ static bool is_same(const char *a, const char *b)
 
 /* `profile` may be NULL; `chosen`: by --profile, so that it goes before the
  * environment. */
-static enum lk_exit read_user(struct lk_cli *cli,
-                              const struct lk_profile *profile, bool chosen)
+static enum lk_exit read_user_option(struct lk_cli *cli,
+                                     const struct lk_profile *profile,
+                                     bool chosen)
 {
     static const struct lk_profile nothing = {0};
     const struct lk_profile *own = profile == NULL ? &nothing : profile;
@@ -200,7 +202,7 @@ static enum lk_exit read_user(struct lk_cli *cli,
         result = check_password_file(file);
     }
     if (result == LK_EXIT_DONE && file != NULL) {
-        return read_password_file(cli, file);
+        return read_password_option(cli, file);
     }
     cli->where.password = password;
     if (result == LK_EXIT_DONE && user != NULL && password == NULL) {
@@ -229,13 +231,14 @@ static enum lk_exit read_server(struct lk_cli *cli)
     cli->where_from = given != NULL ? "--server" : "LATCHKEY_SERVER";
     cli->where.address = server;
     if (!chosen && server != NULL) {
-        return read_user(cli, NULL, false);
+        return read_user_option(cli, NULL, false);
     }
     result = lk_profiles_read(&cli->profiles);
     name = chosen ? name : lk_environment("LATCHKEY_PROFILE");
     if (result == LK_EXIT_DONE) {
-        result = name != NULL ? find_named(&cli->profiles, name, &profile)
-                              : find_unnamed(cli, &profile);
+        result = name != NULL
+                     ? find_named_profile(&cli->profiles, name, &profile)
+                     : find_unnamed(cli, &profile);
     }
     if (result != LK_EXIT_DONE) {
         return result;
@@ -246,7 +249,7 @@ static enum lk_exit read_server(struct lk_cli *cli)
     } else if (given == NULL) {
         cli->where.address = LK_DEFAULT_SERVER;
     }
-    return read_user(cli, profile, chosen);
+    return read_user_option(cli, profile, chosen);
 }
 
 enum lk_exit lk_where_read(struct lk_cli *cli)
@@ -316,8 +319,8 @@ char *lk_running_folder(void)
 /* ---- The list -------------------------------------------------------------
  */
 
-static struct lk_profile *find(const struct lk_profiles *profiles,
-                               const char *name)
+static struct lk_profile *find_profile(const struct lk_profiles *profiles,
+                                       const char *name)
 {
     for (size_t i = 0; i < profiles->count; i++) {
         if (strcmp(profiles->items[i].name, name) == 0) {
@@ -330,10 +333,11 @@ static struct lk_profile *find(const struct lk_profiles *profiles,
 const struct lk_profile *lk_profiles_find(const struct lk_profiles *profiles,
                                           const char *name)
 {
-    return find(profiles, name);
+    return find_profile(profiles, name);
 }
 
-static struct lk_profile *add(struct lk_profiles *profiles, const char *name)
+static struct lk_profile *add_profile(struct lk_profiles *profiles,
+                                      const char *name)
 {
     struct lk_profile *profile;
 
@@ -380,7 +384,7 @@ static void note_fault(struct reading *reading, char *text)
 }
 
 /* For inih, which does not say which line it is at. */
-static char *read_line(char *to, int room, void *context)
+static char *read_profile_line(char *to, int room, void *context)
 {
     struct reading *reading = context;
     char *line = fgets(to, room, reading->file);
@@ -396,7 +400,7 @@ static char *read_line(char *to, int room, void *context)
 }
 
 /* ~/FILE is in the home folder. NULL: it is not absolute. */
-static char *expand(const char *path)
+static char *expand_home(const char *path)
 {
     const char *home = find_home();
 
@@ -420,16 +424,17 @@ static char *explain_unknown(const char *name)
 }
 
 /* Takes one setting; else what is wrong with it. */
-static char *assign(struct lk_profiles *profiles, unsigned line,
-                    const char *section, const char *name, const char *value)
+static char *assign_setting(struct lk_profiles *profiles, unsigned line,
+                            const char *section, const char *name,
+                            const char *value)
 {
-    struct lk_profile *profile = find(profiles, section);
+    struct lk_profile *profile = find_profile(profiles, section);
     char **to;
 
     if (*section == '\0') {
         return lk_text("%s is not in a profile; begin with [default]", name);
     }
-    profile = profile == NULL ? add(profiles, section) : profile;
+    profile = profile == NULL ? add_profile(profiles, section) : profile;
     to = strcmp(name, "server") == 0          ? &profile->server
          : strcmp(name, "user") == 0          ? &profile->user
          : strcmp(name, "password_file") == 0 ? &profile->password_file
@@ -444,7 +449,7 @@ static char *assign(struct lk_profiles *profiles, unsigned line,
         return lk_text("%s has no value; give one or remove the line", name);
     }
     if (to == &profile->password_file) {
-        *to = expand(value);
+        *to = expand_home(value);
         return *to != NULL ? NULL
                            : lk_text("password_file is \"%s\", but must begin "
                                      "with / or ~/",
@@ -457,13 +462,14 @@ static char *assign(struct lk_profiles *profiles, unsigned line,
     return NULL;
 }
 
-static int take_setting(void *context, const char *section, const char *name,
-                        const char *value)
+static int take_profile_setting(void *context, const char *section,
+                                const char *name, const char *value)
 {
     struct reading *reading = context;
 
-    note_fault(reading, assign(reading->profiles, reading->line, section, name,
-                               value == NULL ? "" : value));
+    note_fault(reading,
+               assign_setting(reading->profiles, reading->line, section, name,
+                              value == NULL ? "" : value));
     return 1;
 }
 
@@ -483,7 +489,8 @@ enum lk_exit lk_profiles_read(struct lk_profiles *profiles)
                     profiles->path, strerror(errno));
         return LK_EXIT_USAGE;
     }
-    syntax = ini_parse_stream(read_line, &reading, take_setting, &reading);
+    syntax = ini_parse_stream(read_profile_line, &reading, take_profile_setting,
+                              &reading);
     if (ferror(reading.file) || syntax < 0) {
         note_fault(&reading, lk_text("%s", strerror(errno)));
     } else if (syntax > 0) {
@@ -531,8 +538,9 @@ static void add_running(struct lk_profiles *profiles, const char *folder,
     char *home = realpath(link, NULL);
     char *path = home == NULL ? NULL : lk_text("%s/%s", home, LK_UP_SOCKET);
 
-    if (path != NULL && find(profiles, name) == NULL && is_answered(path)) {
-        struct lk_profile *profile = add(profiles, name);
+    if (path != NULL && find_profile(profiles, name) == NULL &&
+        is_answered(path)) {
+        struct lk_profile *profile = add_profile(profiles, name);
 
         profile->running = true;
         profile->server = lk_text("unix:%s", path);

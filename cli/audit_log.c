@@ -1,4 +1,4 @@
-/* audit.c - `latchkey audit`: what operators did, when and why. */
+/* audit_log.c - `latchkey audit`: what operators did, when and why. */
 #include "cli/commands.h"
 
 #include <time.h>
@@ -339,7 +339,7 @@ static enum lk_exit show_after(struct reading *reading, uint64_t *last)
 }
 
 /* Until it is interrupted, or the daemon is gone. */
-static enum lk_exit follow(struct reading *reading, uint64_t last)
+static enum lk_exit follow_audit(struct reading *reading, uint64_t last)
 {
     const struct timespec pause = {FOLLOW_MS / 1000, 0};
     enum lk_exit result = LK_EXIT_DONE;
@@ -370,7 +370,8 @@ static enum lk_exit show_audit(struct reading *reading)
     if (result == LK_EXIT_DONE && reading->shown == 0 && !follows) {
         lk_hint(cli, "no entries");
     }
-    return result == LK_EXIT_DONE && follows ? follow(reading, last) : result;
+    return result == LK_EXIT_DONE && follows ? follow_audit(reading, last)
+                                             : result;
 }
 
 enum lk_exit lk_run_audit(struct lk_cli *cli)
