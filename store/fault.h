@@ -12,7 +12,7 @@
 
 #ifdef LK_FAULTS
 
-/* Does what the fault file says for this point: nothing, kill -9, stop. */
+/* Does what the fault file plans for this point: nothing, kill -9, stop. */
 void lk_fault_point(const char *name);
 /* Added to the wall clock, in milliseconds. */
 int64_t lk_fault_wall_offset_ms(void);

@@ -22,7 +22,7 @@ enum {
     CHUNK_ENTRIES = 4096, /* entries allocated together */
     SHARD_SMALLEST = 8,
     EMPTY = 0,   /* tag: never used */
-    DELETED = 1, /* tag: the search goes on behind it */
+    DELETED = 1, /* tag: the search continues after it */
 };
 
 /* cap tags, then, aligned, cap references, in one allocation. */
@@ -169,7 +169,7 @@ static enum lk_status resize_shard(struct lk_index *index,
     return LK_OK;
 }
 
-/* Room for so many more, with at least an eighth of the slots empty. */
+/* Room for `more` entries, with at least an eighth of the slots empty. */
 static enum lk_status make_shard_room(struct lk_index *index,
                                       struct lk_shard *shard, uint32_t more)
 {
@@ -388,11 +388,12 @@ uint64_t lk_ttl_unpack(unsigned packed)
 enum { TICKS_AT_ONCE = 100000 };
 
 /*
- * Whether time alone changes it. One that waits for nothing is in no list and
- * points at itself. The invariant: whatever the wheel says is due, the keeper
- * can end; else the wheel would stand still at it. So a request that the
- * courier runs is not here, nor a finished record with unfinished jobs; when
- * the last of them ends, the entry is put anew and with that filed.
+ * Whether time alone changes the entry. An entry that waits for nothing is in
+ * no list and points at itself. The invariant: the keeper can end everything
+ * that the wheel reports as due; else the wheel would stop at it. So a request
+ * that the courier runs is not in the wheel, nor a finished operation with
+ * unfinished jobs; when the last of these ends, the entry is put again and
+ * thereby filed.
  */
 static bool waits_for_time(const struct lk_entry *entry)
 {
@@ -588,7 +589,7 @@ struct lk_doubt {
 
 enum { HEAP_SMALLEST = 64 };
 
-/* Is the record still in that very doubt? */
+/* Whether the operation is still uncertain since that time. */
 static bool is_current_doubt(const struct lk_index *index,
                              const struct lk_doubt *doubt)
 {

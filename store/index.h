@@ -1,15 +1,14 @@
 /*
- * index.h - every live record of the embedded store, in memory.
+ * index.h - every live operation of the embedded store, in memory.
  *
- * The index holds only what is durable: a batch works on copies (overlay.h)
- * and merges them after its commit. A record costs 56 bytes and about 7 for
+ * The index holds only what is durable: a batch works on copies (the overlay)
+ * and merges them after its commit. An operation costs 56 bytes and about 7 for
  * the table that finds it; the rest of it is in its row.
  *
- * Names are told apart by a 128-bit keyed hash, fingerprints by a 64-bit one:
- * nobody without the store's secret can aim at a collision, and by chance
- * none is to be expected in the life of a store. Owners are told apart by a
- * few bits that can only say "another one"; "the same" is confirmed from the
- * row.
+ * Names are compared by a 128-bit keyed hash, fingerprints by a 64-bit one: no
+ * one without the store's secret can construct a collision, and by chance none
+ * is to be expected in the life of a store. Owners are compared by a few bits,
+ * which can only prove "another one"; "the same" is confirmed from the row.
  */
 #ifndef LK_INDEX_H
 #define LK_INDEX_H
@@ -42,7 +41,8 @@ struct lk_entry {
     uint32_t prev;
 };
 
-_Static_assert(sizeof(struct lk_entry) == 56, "the memory budget of a record");
+_Static_assert(sizeof(struct lk_entry) == 56,
+               "the memory budget of an operation");
 
 /* Five levels of 64 slots of 64 ms: up to two years; later ones come round
  * again. */
@@ -63,7 +63,7 @@ struct lk_index {
     uint64_t bytes; /* all memory of the index */
     uint32_t wheel[LK_WHEEL_LEVELS * LK_WHEEL_SLOTS];
     uint64_t tick;           /* the wheel has turned so far */
-    struct lk_doubt *doubts; /* oldest.c */
+    struct lk_doubt *doubts; /* a heap of the doubts */
     size_t doubt_count;
     size_t doubt_cap;
 };
@@ -81,8 +81,8 @@ struct lk_entry *lk_index_at(const struct lk_index *index, uint32_t ref);
 void lk_index_prefetch(const struct lk_index *index, struct lk_hash128 hash);
 
 /*
- * Adds the entry or replaces the one with the same hash; its links are kept
- * and it is filed in the wheel by its deadline. LK_NOMEM: nothing has changed.
+ * Adds the entry or replaces the one with the same hash; its links stay, and it
+ * is filed in the wheel by its deadline. LK_NOMEM: nothing has changed.
  */
 LK_MUST_CHECK enum lk_status lk_index_put(struct lk_index *index,
                                           const struct lk_entry *entry);
@@ -96,7 +96,7 @@ LK_MUST_CHECK enum lk_status lk_index_reserve(struct lk_index *index,
 /*
  * The wheel: entries whose deadline has passed, at most `max` of them. They
  * stay filed, at the present tick, until they are put or removed. Looks at a
- * bounded number of entries; *more says that it stopped early.
+ * bounded number of entries; *more: it stopped early.
  */
 size_t lk_wheel_due(struct lk_index *index, uint64_t now_ms,
                     struct lk_hash128 *hashes, size_t max, bool *more);
@@ -104,9 +104,9 @@ void lk_wheel_file(struct lk_index *index, uint32_t ref);
 void lk_wheel_unfile(struct lk_index *index, uint32_t ref);
 
 /*
- * oldest.c: since when the longest doubted record is uncertain; 0: none is.
- * lk_doubt_note is told of every record that becomes uncertain, before it is
- * in the index.
+ * Since when the oldest uncertain operation is so; 0: there is none.
+ * lk_doubt_note gets every operation that becomes uncertain, before it is in
+ * the index.
  */
 uint64_t lk_index_oldest(struct lk_index *index);
 LK_MUST_CHECK enum lk_status lk_doubt_note(struct lk_index *index,
@@ -138,7 +138,7 @@ struct lk_overlay {
     uint32_t stamp;  /* a slot with another stamp is empty */
 };
 
-/* NULL if the record is absent. Valid until the next put. */
+/* NULL if the operation is absent. Valid until the next put. */
 const struct lk_entry *lk_overlay_find(const struct lk_overlay *overlay,
                                        const struct lk_index *index,
                                        struct lk_hash128 hash);

@@ -1,13 +1,23 @@
 /*
- * postgres_apply.c - a batch: sorted by name, cut into transactions that the
- * server has room for, and what becomes of each operation when one fails.
+ * postgres_apply.c - a batch: its ops sorted by name and cut into transactions
+ * that the server has room for, and the status of each op when one fails.
  *
- * An operation is LK_OK only after the server has confirmed the commit that
- * holds it. If nobody knows whether a commit happened, the claims that have an
- * owner and what was to be accepted are sent again, and get the answer that
- * they would have got; all else is LK_UNKNOWN. Nothing is decided by a read.
- * A commit that is visible may still be lost with the primary: latchkey.apply
- * waits for the standby before anything is answered because of it.
+ * An op is LK_OK only after the server has confirmed the commit that holds it.
+ * If it is unknown whether a commit happened, claims with an owner and accepts
+ * are sent again and get the outcome that they would have got; everything else
+ * is LK_UNKNOWN. Nothing is decided by a read. A commit that is visible may
+ * still be lost with the primary: latchkey.apply waits for the standby before
+ * it decides anything because of it.
+ *
+ * The life of one transaction (decide_chunk):
+ *
+ *   fate       meaning                      then
+ *   done       committed                    lk_pg_set_outcomes sets each op
+ *   failed     rolled back by the server    a conflict is tried again, up to
+ *                                           TRIES times; else refuse_failed
+ *   not sent   the connection was lost      tried again on a new one
+ *   unknown    perhaps committed            mark_unknown; what is repeatable is
+ *                                           sent again
  */
 #include "lib/sort.h"
 #include "store/postgres.h"
@@ -24,7 +34,7 @@ enum {
 
 #define MS_NS UINT64_C(1000000)
 
-/* One run over some operations, and what it needs. */
+/* What applying one batch needs; on the stack of lk_postgres_apply. */
 struct apply_run {
     struct lk_postgres *store;
     struct lk_pg_lane *lane;
@@ -64,7 +74,7 @@ bool lk_pg_is_conflict(const struct lk_pg_conn *conn)
            is_state(conn, "55P03");
 }
 
-/* The server will not do this now, whatever it is. */
+/* Whether the server would refuse any transaction now, not just this one. */
 static bool is_general(const struct lk_pg_conn *conn)
 {
     return is_state(conn, "57014") || !strncmp(conn->sqlstate, "58", 2) ||
@@ -85,8 +95,8 @@ static void note_failure(struct apply_run *run)
     lk_pg_set_failure(run->store, run->lane->conn.message);
 }
 
-/* A server that was demoted answers, but takes no writes any more; and what
- * was prepared may not fit a schema that was changed since. */
+/* A server that was demoted still replies, but accepts no writes; and prepared
+ * statements may not fit a schema that has changed. */
 void lk_pg_leave_unfit_server(struct lk_pg_conn *conn)
 {
     if (is_state(conn, "25006") || is_state(conn, "26000") ||
@@ -99,15 +109,18 @@ void lk_pg_leave_unfit_server(struct lk_pg_conn *conn)
 static void decide_chunk(struct apply_run *run, struct lk_pg_item *items,
                          size_t count, bool again);
 
-/* Too large for the server, or one of them is what it cannot do: in halves. */
+/* The server rolled the transaction back. If one op may be the cause, or the
+ * transaction is too large, each half is tried by itself. */
 static void refuse_failed(struct apply_run *run, struct lk_pg_item *items,
                           size_t count, bool again)
 {
     enum lk_status status = again ? LK_UNKNOWN : LK_UNAVAILABLE;
 
     if (lk_pg_is_conflict(&run->lane->conn)) {
-        lk_pg_refuse(items, count, status,
-                     "other transactions are in the way; send the same again");
+        lk_pg_refuse(
+            items, count, status,
+            "other transactions block the operation; send the same command "
+            "again");
     } else if (is_general(&run->lane->conn)) {
         note_failure(run);
         lk_pg_leave_unfit_server(&run->lane->conn);
@@ -127,7 +140,8 @@ static void refuse_failed(struct apply_run *run, struct lk_pg_item *items,
     }
 }
 
-/* Nobody knows: what can be repeated moves to the front and is counted. */
+/* The outcome of the commit is unknown. Moves the ops that can be repeated to
+ * the front and returns how many these are. */
 static size_t mark_unknown(struct lk_pg_item *items, size_t count)
 {
     size_t left = 0;
@@ -136,7 +150,7 @@ static size_t mark_unknown(struct lk_pg_item *items, size_t count)
         lk_pg_refuse_one(
             items[i].op, LK_UNKNOWN,
             "the connection to the database was lost while committing: "
-            "whether it counts is not known");
+            "it is not known whether the command took effect");
         if (is_repeatable(items[i].op)) {
             struct lk_pg_item item = items[i];
             item.again = true;
@@ -148,9 +162,9 @@ static size_t mark_unknown(struct lk_pg_item *items, size_t count)
 }
 
 /*
- * What was perhaps committed before, and is now told that somebody holds it:
- * most likely that is our own earlier transaction, which has not ended yet.
- * Moves to the front and is counted, for another try.
+ * Ops that may have been committed before, and whose operation is now locked:
+ * most likely by our own earlier transaction, which has not ended yet. Moves
+ * them to the front for another try and returns how many these are.
  */
 static size_t keep_locked(struct lk_pg_item *items, size_t count)
 {
@@ -161,7 +175,8 @@ static size_t keep_locked(struct lk_pg_item *items, size_t count)
             struct lk_pg_item item = items[i];
             lk_pg_refuse_one(item.op, LK_UNKNOWN,
                              "the connection to the database was lost while "
-                             "committing: whether it counts is not known");
+                             "committing: it is not known whether the command "
+                             "took effect");
             items[i] = items[left];
             items[left++] = item;
         }
@@ -170,8 +185,8 @@ static size_t keep_locked(struct lk_pg_item *items, size_t count)
 }
 
 /*
- * Every operation gets its status. `again`: these may have been committed
- * before, so that they stay unknown until they are answered.
+ * Sets the status of every op. `again`: these may have been committed before,
+ * so they stay LK_UNKNOWN until an outcome is known.
  */
 static void decide_chunk(struct apply_run *run, struct lk_pg_item *items,
                          size_t count, bool again)
@@ -184,7 +199,7 @@ static void decide_chunk(struct apply_run *run, struct lk_pg_item *items,
             note_failure(run);
             if (!again) {
                 lk_pg_refuse(items, count, LK_UNAVAILABLE,
-                             "the database is out of reach");
+                             "the database cannot be reached");
             }
             return;
         }
@@ -211,7 +226,7 @@ static void decide_chunk(struct apply_run *run, struct lk_pg_item *items,
         if (count && !has_time(run)) {
             if (!again) {
                 lk_pg_refuse(items, count, LK_UNAVAILABLE,
-                             "the database did not answer in time");
+                             "the database did not reply in time");
             }
             return;
         }
@@ -253,7 +268,8 @@ static enum lk_status name_item(struct lk_buf *scratch, struct lk_pg_item *item)
     return LK_OK;
 }
 
-/* At most so much text comes of the names of a batch: it does not move. */
+/* Reserves what the escaped names of a batch can need, so that the buffer does
+ * not move. */
 static enum lk_status reserve_names(struct lk_buf *scratch,
                                     const struct lk_batch *batch)
 {
@@ -267,32 +283,34 @@ static enum lk_status reserve_names(struct lk_buf *scratch,
     return latchkey_buf_reserve(scratch, most);
 }
 
-static bool is_fit(struct lk_pg_item *item)
+/* LK_TOO_LARGE: the op is refused. Else item->bytes is set. */
+static enum lk_status check_size(struct lk_pg_item *item)
 {
     struct lk_op *op = item->op;
     size_t name =
         item->name.tenant.len + item->name.scope.len + item->name.key.len;
-    size_t answer = op->call ? op->call->headers.len + op->call->body.len
-                             : op->response.headers.len + op->response.body.len;
+    size_t content = op->call
+                         ? op->call->headers.len + op->call->body.len
+                         : op->response.headers.len + op->response.body.len;
 
     if (name > LK_PG_NAME_MAX) {
         lk_pg_refuse_one(
             op, LK_TOO_LARGE,
-            "tenant, scope and key are longer together than the database "
+            "tenant, scope and key together are longer than the database "
             "can index");
-        return false;
+        return LK_TOO_LARGE;
     }
-    if (answer > LK_PG_RESPONSE_MAX) {
+    if (content > LK_PG_RESPONSE_MAX) {
         lk_pg_refuse_one(
             op, LK_TOO_LARGE,
-            op->call ? "the job is larger than the store can keep"
-                     : "the answer is larger than the store can keep; complete "
-                       "it with OMIT");
-        return false;
+            op->call ? "the job is larger than the store can hold"
+                     : "the response is larger than the store can hold; "
+                       "complete with OMIT");
+        return LK_TOO_LARGE;
     }
-    item->bytes =
-        name + answer + op->why.len + 512 + (op->call ? op->call->path.len : 0);
-    return true;
+    item->bytes = name + content + op->why.len + 512 +
+                  (op->call ? op->call->path.len : 0);
+    return LK_OK;
 }
 
 static int compare_slices(struct lk_slice a, struct lk_slice b)
@@ -303,7 +321,7 @@ static int compare_slices(struct lk_slice a, struct lk_slice b)
     return order ? order : (a.len > b.len) - (a.len < b.len);
 }
 
-/* As COLLATE "C" does: every batch takes its rows in the same order. */
+/* As COLLATE "C" does: all batches lock their rows in the same order. */
 static int compare_items(const void *left, const void *right,
                          const void *context)
 {
@@ -348,7 +366,7 @@ static void decide_batch(struct apply_run *run, struct lk_pg_item *items)
         if (!status) {
             status = name_item(scratch, &item);
         }
-        if (!status && is_fit(&item)) {
+        if (!status && !check_size(&item)) {
             items[count++] = item;
         }
     }
@@ -365,9 +383,9 @@ static void decide_batch(struct apply_run *run, struct lk_pg_item *items)
     }
 }
 
-/* The first retry is to find it there. DONE is said only once the commit is
- * confirmed, and only to the completion whose answer it is: a doubtful one is
- * LK_UNKNOWN, one that comes too late KEPT or STALE. */
+/* So that the first replay finds it in the cache. The verdict is DONE only
+ * after the commit is confirmed, and only for the completion whose response was
+ * stored: an unknown one is LK_UNKNOWN, a late one KEPT or STALE. */
 static void cache_completed(struct lk_postgres *store,
                             const struct lk_batch *batch)
 {
@@ -380,8 +398,8 @@ static void cache_completed(struct lk_postgres *store,
     }
 }
 
-/* The cache forgets before anybody is told; if it is away, it cannot: but it
- * is not asked for that token any more. */
+/* The cache drops the response before the eviction is acknowledged. If the
+ * cache is away, the response stays, but no one asks for its token any more. */
 static void forget_evicted(struct lk_postgres *store,
                            const struct lk_batch *batch)
 {
@@ -391,7 +409,7 @@ static void forget_evicted(struct lk_postgres *store,
             op->out.verdict == LK_VERDICT_DONE &&
             lk_response_cache_forget(store->cache, &op->out.token, 1)) {
             lk_pg_log(store, LK_PG_WARN,
-                      "the cache could not be told of an eviction");
+                      "the cache could not drop an evicted response");
         }
     }
 }
@@ -405,8 +423,8 @@ static bool is_unavailable(struct lk_postgres *store)
 }
 
 /*
- * Nobody may ask any more, because the store is said to be unavailable: so a
- * claim is tried that is taken back.
+ * The daemon may send nothing while the store reports that it is unavailable.
+ * So a claim is tried and rolled back.
  */
 static void try_claim(struct lk_postgres *store, struct lk_pg_conn *conn)
 {
@@ -445,12 +463,12 @@ void lk_postgres_apply(struct lk_store *base, struct lk_batch *batch)
     }
     enum lk_status status = lk_pg_ready(conn, run.deadline_ns);
     if (status) {
-        if (batch->lane < base->lanes) { /* they say how the store does */
+        if (batch->lane < base->lanes) { /* job lanes do not report */
             lk_pg_set_failure(store, conn->message);
         }
         for (size_t i = 0; i < batch->count; i++) {
             lk_pg_refuse_one(batch->ops[i], LK_UNAVAILABLE,
-                             "the database is out of reach");
+                             "the database cannot be reached");
         }
     } else if (batch->count) {
         struct lk_pg_item *items = calloc(batch->count, sizeof(*items));
@@ -490,9 +508,9 @@ enum lk_status lk_postgres_note(struct lk_store *base,
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
     struct lk_pg_conn *conn = &store->lanes[0].conn;
-    struct lk_slice words[NOTE_TEXTS] = {entry->who,        entry->why,
-                                         entry->action,     entry->name.tenant,
-                                         entry->name.scope, entry->name.key};
+    struct lk_slice slices[NOTE_TEXTS] = {entry->who,        entry->why,
+                                          entry->action,     entry->name.tenant,
+                                          entry->name.scope, entry->name.key};
     struct lk_buf texts[NOTE_TEXTS] = {{0}};
     struct lk_pg_params params = {0};
     PGresult *result = NULL;
@@ -500,7 +518,7 @@ enum lk_status lk_postgres_note(struct lk_store *base,
     enum lk_status status = LK_OK;
 
     for (int i = 0; i < NOTE_TEXTS && !status; i++) {
-        status = lk_pg_escape(words[i], &texts[i]);
+        status = lk_pg_escape(slices[i], &texts[i]);
         lk_pg_add_text(&params, latchkey_buf_slice(&texts[i]));
     }
     lk_pg_add_int(&params, (int64_t)entry->token);

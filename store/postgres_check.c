@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of synchronous_commit what holds unless somebody sets it: in a pooler's
- * session others may have done so. */
+/* The value of synchronous_commit without any SET: in a pooler's session
+ * another user may have set it. */
 static const char ask_settings[] =
     "SELECT pg_is_in_recovery(), current_setting('server_encoding'),"
     " (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),"
@@ -24,11 +24,11 @@ static const char ask_settings[] =
     " (current_setting('max_connections')::bigint +"
     " current_setting('max_prepared_transactions')::bigint)";
 
-/* The leap of the sequence after a fail-over is not undone by a crash. */
+/* After a failover the sequence leaps; a crash does not undo that. */
 static const char ask_timeline[] = "SELECT latchkey.check_timeline($1)";
 
-/* A batch may take so much of the room that the server has for locks, and all
- * lanes together a quarter of it. */
+/* A batch may take 1/LOCK_SHARE of the server's room for locks, and all lanes
+ * together 1/LOCK_LANES_SHARE. */
 enum { LOCK_SHARE = 16, LOCK_LANES_SHARE = 4, LOCK_LEAST = 16 };
 
 static enum lk_status refuse_server(struct lk_pg_conn *conn, const char *format,
@@ -76,7 +76,7 @@ static enum lk_status read_settings(struct lk_pg_conn *conn,
     if (lk_pg_int(result, 0, 0)) {
         /* It may be promoted any moment: not a reason to stop for good. */
         snprintf(conn->message, sizeof(conn->message),
-                 "the server is a standby and takes no writes");
+                 "the server is a standby and accepts no writes");
         return LK_UNAVAILABLE;
     }
     return LK_OK;
@@ -90,7 +90,7 @@ static enum lk_status judge_settings(struct lk_pg_conn *conn,
     if (!strcmp(found->synchronous_commit, "off") && !accepted) {
         return refuse_server(conn,
                              "synchronous_commit is off: a crash of the server "
-                             "would lose what was confirmed; switch it on, or "
+                             "would lose confirmed data; turn it on, or "
                              "set store.accept_loss if that is wanted");
     }
     if (!found->fsync && !accepted) {
@@ -188,7 +188,7 @@ static enum lk_status describe_standby(const struct lk_pg_settings *found,
     if (!found->standbys[0] || !strcmp(commit, "local") ||
         !strcmp(commit, "off")) {
         return latchkey_buf_add_text(
-            text, "There is no synchronous standby: after a fail-over, or if "
+            text, "There is no synchronous standby: after a failover, or if "
                   "the disk is lost, what was acknowledged last may be "
                   "missing, and may run again.\n");
     }
@@ -223,7 +223,7 @@ enum lk_status lk_postgres_describe(struct lk_store *base, struct lk_buf *text,
 
 /* ---- settings --------------------------------------------------------- */
 
-/* From now on the store goes by these. */
+/* The store uses these settings from now on. */
 static void use_settings(struct lk_postgres *store,
                          const struct lk_pg_settings *found)
 {
@@ -280,14 +280,15 @@ void lk_pg_recheck(struct lk_pg_conn *conn, uint64_t deadline_ns)
     }
     enum lk_status status = read_settings(conn, result, &found);
     PQclear(result);
-    /* That is what every session has set itself. */
+    /* Every session has set this for itself: set_session. */
     pthread_mutex_lock(&store->lock);
     memcpy(found.synchronous_commit, store->settings.synchronous_commit,
            sizeof(found.synchronous_commit));
     pthread_mutex_unlock(&store->lock);
     if (!status && judge_settings(conn, &found)) {
         atomic_fetch_add(&store->rechecks, 1);
-        lk_pg_log(store, LK_PG_ERROR, "the server is not fit any more: %s",
+        lk_pg_log(store, LK_PG_ERROR,
+                  "the server is not fit for the store any more: %s",
                   conn->message);
     } else if (!status) {
         use_settings(store, &found);
@@ -452,8 +453,8 @@ static enum lk_status check_timeline(struct lk_pg_conn *conn,
     }
     if (lk_pg_int(result, 0, 0)) {
         lk_pg_log(store, LK_PG_WARN,
-                  "the server is not the one of before, or an older copy of "
-                  "it: tokens go on far above those that may be lost");
+                  "the server was replaced, or restored from an older copy: "
+                  "new tokens are far above those that may be lost");
     }
     PQclear(result);
     return LK_OK;

@@ -72,7 +72,7 @@ static const char *value_of(const PQconninfoOption *options, const char *name)
     return NULL;
 }
 
-/* Said in the URL, else in the environment or a service file. */
+/* From the URL, else from the environment or a service file. */
 static const char *option_value(const PQconninfoOption *given,
                                 const PQconninfoOption *defaults,
                                 const char *name)
@@ -119,7 +119,7 @@ static enum lk_status split_hosts(struct lk_pg_url *url, const char *host,
 
     if (!is_port_list(port)) {
         return refuse_url(error,
-                          "the port in the URL of the store is no number");
+                          "the port in the URL of the store is not a number");
     }
     if (count > LK_PG_HOSTS) {
         return refuse_url(error, "the URL of the store names too many hosts");
@@ -158,7 +158,7 @@ enum lk_status lk_pg_url_parse(const char *url, struct lk_pg_url *parsed,
     enum lk_status status = LK_OK;
 
     if (!bare && !given) {
-        /* libpq's words may hold a part of the password. */
+        /* libpq's message may hold a part of the password. */
         status = refuse_url(error, "the URL of the store is not one that "
                                    "PostgreSQL's library understands");
     } else {
@@ -196,12 +196,12 @@ struct addresses {
     char text[LK_PG_ADDRESSES][LK_PG_ADDRESS_SIZE];
 };
 
-/* A question that is under way on a thread of its own. */
+/* A lookup on a thread of its own; `lock` guards all but the name. */
 struct lk_pg_lookup {
     pthread_mutex_t lock; /* guards what follows, but for the name */
     pthread_cond_t ended;
     bool done;
-    bool abandoned; /* nobody wants to know any more: the thread frees it */
+    bool abandoned; /* the connection is gone: the thread frees it */
     int error;
     struct addrinfo *found;
     char name[256];
@@ -331,7 +331,7 @@ static enum lk_status resolve_host(struct lk_pg_conn *conn, const char *name,
     }
     if (!wait_for_lookup(conn->lookup, deadline_ns)) {
         snprintf(conn->message, sizeof(conn->message),
-                 "the name server did not answer in time");
+                 "the name server did not reply in time");
         return LK_TIMEOUT;
     }
     if (conn->lookup->error) {
@@ -371,8 +371,8 @@ void lk_pg_note_error(struct lk_pg_conn *conn, const PGresult *result)
 }
 
 /*
- * Somebody cut the wait for the synchronous standby short: the server says
- * that it has committed, but a fail-over might lose it.
+ * The wait for the synchronous standby was canceled: the server has committed,
+ * but a failover may lose the commit.
  */
 static void on_notice(void *context, const PGresult *result)
 {
@@ -440,7 +440,7 @@ enum lk_status lk_pg_next(struct lk_pg_conn *conn, uint64_t deadline_ns,
         short events = POLLIN | (unsent > 0 ? POLLOUT : 0);
         enum lk_status status = wait_for_socket(conn->pg, events, deadline_ns);
         if (status == LK_TIMEOUT) {
-            note_message(conn, "the server did not answer in time");
+            note_message(conn, "the server did not reply in time");
             return status;
         }
         if (status || !PQconsumeInput(conn->pg)) {
@@ -459,8 +459,8 @@ enum lk_status lk_pg_next(struct lk_pg_conn *conn, uint64_t deadline_ns,
 /* ---- connecting ------------------------------------------------------- */
 
 /*
- * What stands before dbname gives way to what the URL says, what stands behind
- * it does not.
+ * Options before dbname are defaults that the URL may override; options after
+ * it override the URL.
  */
 static PGconn *start_connection(const struct lk_postgres *store,
                                 const struct lk_pg_host *host)
@@ -519,9 +519,8 @@ static enum lk_status dial_address(struct lk_pg_conn *conn,
         conn->pg = pg;
         return LK_OK;
     }
-    note_message(conn, status == LK_TIMEOUT
-                           ? "the server did not answer in time"
-                           : PQerrorMessage(pg));
+    note_message(conn, status == LK_TIMEOUT ? "the server did not reply in time"
+                                            : PQerrorMessage(pg));
     PQfinish(pg);
     return LK_UNAVAILABLE;
 }
@@ -638,7 +637,7 @@ enum late {
     LATE_FAILED,  /* all has come, and has left the session in an error */
 };
 
-/* Drops what a batch that was given up is answered after all. */
+/* Drops the late replies to a batch that was given up. */
 static enum late drain_late_results(struct lk_pg_conn *conn)
 {
     for (int ends = 0; !PQisBusy(conn->pg) && ends < 8;) {
@@ -657,10 +656,10 @@ static enum late drain_late_results(struct lk_pg_conn *conn)
 }
 
 /*
- * A commit was not answered in time. The connection is kept for a while: its
- * server may only be waiting for a standby, and another connection would have
- * to wait as well, and leave one more process behind. LK_OK: it can be used,
- * or is closed.
+ * A COMMIT had no reply in time. The connection stays open for a while: the
+ * server may only be waiting for a standby, and another connection would also
+ * wait, and leave one more process behind. LK_OK: it can be used, or is
+ * closed.
  */
 static enum lk_status check_silent(struct lk_pg_conn *conn)
 {
@@ -673,7 +672,7 @@ static enum lk_status check_silent(struct lk_pg_conn *conn)
         late = drain_late_results(conn);
         if (late == LATE_PENDING &&
             lk_pg_clock_ns() - conn->silent_ns < limit * MS_NS) {
-            note_message(conn, "the server does not answer");
+            note_message(conn, "the server does not reply");
             return LK_UNAVAILABLE;
         }
     }
@@ -683,7 +682,7 @@ static enum lk_status check_silent(struct lk_pg_conn *conn)
     } else {
         lk_pg_close(conn);
     }
-    /* Whatever it answered, it does answer. */
+    /* A late reply ends the series of silences. */
     conn->silent_times = late == LATE_PENDING ? conn->silent_times + 1 : 0;
     return LK_OK;
 }
@@ -693,7 +692,7 @@ enum lk_status lk_pg_ready(struct lk_pg_conn *conn, uint64_t deadline_ns)
     if (conn->pg && conn->silent_ns && check_silent(conn)) {
         return LK_UNAVAILABLE;
     }
-    /* A transaction that was left open is nobody's any more. */
+    /* A session with an open transaction cannot be used again. */
     if (conn->pg && (!read_pending_input(conn) ||
                      PQtransactionStatus(conn->pg) != PQTRANS_IDLE ||
                      conn->rechecks != atomic_load(&conn->store->rechecks))) {

@@ -21,9 +21,8 @@ enum {
 /* ---- statements ------------------------------------------------------- */
 
 /*
- * Runs it, again if another transaction was in the way or the connection was
- * lost: a record that is there already is not taken a second time, nor is an
- * entry of the log.
+ * Runs the statement, again after a conflict or a lost connection: an operation
+ * or audit entry that is already there is not taken a second time.
  */
 static enum lk_status run_import(struct lk_postgres *store, const char *sql,
                                  const struct lk_pg_params *params,
@@ -60,7 +59,7 @@ static enum lk_status run_import(struct lk_postgres *store, const char *sql,
     return status ? LK_UNAVAILABLE : LK_OK;
 }
 
-/* ---- records ---------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------- */
 
 /* Parameters of latchkey.import. */
 enum column {
@@ -116,7 +115,7 @@ static unsigned import_type(enum column column)
     }
 }
 
-/* Why it is uncertain or omitted; that its lock has lapsed goes unsaid. */
+/* Why it is uncertain or omitted; a lapsed lock is stored without a reason. */
 static struct lk_slice import_reason(const struct lk_operation *operation)
 {
     bool lapsed =

@@ -127,6 +127,9 @@ static enum lk_status read_job_row(const PGresult *result, int row,
     enum lk_status status = read_job_columns(result, row, true, job);
 
     job->state = (enum lk_job_state)lk_pg_uint(result, row, LK_PG_J_STATE);
+    if (!status && job->state >= LK_JOB_STATES) {
+        status = LK_CORRUPT;
+    }
     job->called = lk_pg_int(result, row, LK_PG_J_CALLED);
     job->ended_ms = lk_pg_uint(result, row, LK_PG_J_ENDED);
     job->answer.status = job->status;
@@ -442,8 +445,8 @@ enum lk_status lk_postgres_targets(struct lk_store *base, lk_target_fn fn,
 
 enum {
     TRIES = 6,        /* of a transaction that met another one */
-    BUSY_MS = 20,     /* what is due, and somebody else's at the moment, */
-    BUSY_MOST = 160,  /* or for longer: an app's transaction may last */
+    BUSY_MS = 20,     /* pause while other daemons hold what is due */
+    BUSY_MOST = 160,  /* at most: an app's transaction may be long */
     ARRAYS = 32,      /* parameters of all statements together */
     MOST_JOBS = 4096, /* leased for one want */
 };
@@ -466,8 +469,8 @@ const struct lk_pg_part lk_pg_job_batch_parts[] = {
 
 const size_t lk_pg_job_batch_part_count = PARTS;
 
-/* One work, its parameters, and its statements as far as there is something
- * to do. */
+/* A job batch with the parameters of its statements; only statements that have
+ * something to do are in `parts`. */
 struct job_run {
     struct lk_postgres *store;
     struct lk_pg_lane *lane;
@@ -600,7 +603,7 @@ static enum lk_status add_orders(struct job_run *run)
     return status;
 }
 
-/* Requests take a lock each, and the server has not room for any number. */
+/* Each request takes a lock, and the server has limited room for locks. */
 static int64_t most_of(struct job_run *run, const struct lk_job_want *want)
 {
     bool request =
@@ -636,7 +639,7 @@ static enum lk_status add_wants(struct job_run *run)
     return status;
 }
 
-/* ---- what came of it -------------------------------------------------- */
+/* ---- results ---------------------------------------------------------- */
 
 static const PGresult *result_of(const struct job_run *run, int part)
 {
@@ -735,7 +738,7 @@ static void take_orders(struct job_run *run)
 /* What the rows of latchkey.lease are. */
 enum { KIND_LEASE, KIND_SETTLED, KIND_LAST };
 
-/* What there is no memory for is leased to nobody, and runs out. */
+/* Without memory the job stays leased until the lease runs out. */
 static void take_lease(struct job_run *run, const PGresult *result, int row)
 {
     struct lk_job_batch *job_batch = run->job_batch;
@@ -768,7 +771,7 @@ static void take_summary(struct job_run *run, const PGresult *result, int row)
     }
     job_batch->wait_ms = lk_pg_uint(result, row, LK_PG_J_DUE);
     if (job_batch->wait_ms < BUSY_MS && !job_batch->job_count) {
-        /* Somebody else has what is due. */
+        /* Other daemons hold what is due. */
         busy_ms = busy_ms ? 2 * busy_ms : BUSY_MS;
         run->lane->busy_ms = busy_ms < BUSY_MOST ? busy_ms : BUSY_MOST;
         job_batch->wait_ms = run->lane->busy_ms;
@@ -831,8 +834,8 @@ static enum lk_pg_fate transact_jobs(struct job_run *run, uint64_t deadline_ns)
     return fate;
 }
 
-/* One of the values is what the server cannot take (classes 22 and 23): the
- * courier then gives smaller pieces, so that one does not keep the others. */
+/* The server cannot take one of the values (classes 22 and 23): the courier
+ * then passes smaller pieces, so that one value does not block the others. */
 static bool is_data_fault(const struct lk_pg_conn *conn)
 {
     return !strncmp(conn->sqlstate, "22", 2) ||
@@ -859,11 +862,11 @@ static void run_job_batch(struct job_run *run, uint64_t deadline_ns)
             "the connection to the database was lost while committing");
         break;
     case LK_PG_NOT_SENT:
-        set_job_status(run, LK_UNAVAILABLE, "the database is out of reach");
+        set_job_status(run, LK_UNAVAILABLE, "the database cannot be reached");
         break;
     case LK_PG_FAILED:
         lk_pg_log(run->store, LK_PG_ERROR,
-                  "the database refused the courier's work: %s (%s)",
+                  "the database refused the courier's batch: %s (%s)",
                   conn->message, conn->sqlstate);
         lk_pg_leave_unfit_server(conn);
         set_job_status(run, is_data_fault(conn) ? LK_INVALID : LK_UNAVAILABLE,

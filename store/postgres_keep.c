@@ -24,9 +24,9 @@
 #define MS_NS           UINT64_C(1000000)
 
 enum {
-    NOTIFY_MS = 20, /* at least, between two transactions that tell */
+    NOTIFY_MS = 20, /* at least, between two transactions that notify */
     NOTIFY_FAILED_MS = 1000,
-    NOTIFY_MOST = 4096, /* waiting to be told; more are forgotten */
+    NOTIFY_MOST = 4096, /* queued notifications; more are dropped */
     SETTLED_MOST = 4096,
     DIGITS = 16,
     PAYLOAD_IDS = 400, /* a payload has room for 8000 bytes */
@@ -40,7 +40,7 @@ static struct lk_pg_waiting *waiting_slot(struct lk_postgres *store,
     return &store->waiting[(uint64_t)lock_id % LK_PG_WAITING];
 }
 
-/* What somebody waits for is not driven out by what was only begun. */
+/* An operation with a waiting client is not replaced by one without. */
 void lk_pg_remember_waiter(struct lk_postgres *store, int64_t lock_id,
                            struct lk_hash128 hash, bool has_waiter)
 {
@@ -83,8 +83,8 @@ void lk_pg_add_settled(struct lk_postgres *store, int64_t lock_id)
     wake_daemon(store);
 }
 
-/* As the server sends it: a head of five words, then each number behind its
- * length. */
+/* Reads a binary array of the server: a head of five words, then each number
+ * after its length. Returns how many there were. */
 static size_t take_settled_array(struct lk_postgres *store,
                                  struct lk_slice array)
 {
@@ -159,7 +159,7 @@ static void read_notifications(struct lk_postgres *store)
     while ((notice = PQnotifies(pg))) {
         pthread_mutex_lock(&store->hints_lock);
         if (notice->be_pid == PQbackendPID(pg)) {
-            ; /* our own words */
+            ; /* our own notification */
         } else if (!strcmp(notice->relname, JOB_CHANNEL)) {
             store->job_queued = true;
             atomic_store(&store->has_hints, true);
@@ -181,7 +181,7 @@ static void start_listening(struct lk_postgres *store, uint64_t deadline_ns)
         &store->keeper, "LISTEN " SETTLED_CHANNEL "; LISTEN " JOB_CHANNEL,
         deadline_ns);
     if (store->listening) {
-        settle_all(store); /* nobody knows what was missed */
+        settle_all(store); /* notifications may have been missed */
     }
 }
 
@@ -202,7 +202,7 @@ void lk_pg_notify_job(struct lk_postgres *store)
     store->notify_jobs = store->config.notify && !store->config.pooler;
 }
 
-/* The next payload; false: there is nothing left to tell. */
+/* The next payload; false: there is none. */
 static bool take_payload(struct lk_postgres *store, char *payload, size_t size)
 {
     size_t used = 0;
@@ -270,13 +270,13 @@ static enum lk_status send_notifications(struct lk_postgres *store,
 
 enum {
     TRIES = 8,       /* of a transaction that met another one */
-    LEASE_TURNS = 3, /* a lease lasts for so many turns */
+    LEASE_TURNS = 3, /* how many turns a lease lasts */
     LEASE_LEAST_MS = 3000,
     LEASE_MOST_MS = 60 * 1000, /* as latchkey.keep has it */
     KEEP_PAUSE_MS = 5,         /* between two steps, if there is more to do */
-    COUNT_TIMES = 50,    /* counting takes at most one in so many moments */
-    COUNT_MS = 1000,     /* how often they are counted without keeping */
-    RECONNECT_MS = 1000, /* how often a lost connection is tried */
+    COUNT_TIMES = 50,          /* counting takes at most 1/50 of the time */
+    COUNT_MS = 1000,           /* how often they are counted without keeping */
+    RECONNECT_MS = 1000,       /* how often a lost connection is tried */
 };
 
 /* ---- counting --------------------------------------------------------- */
@@ -285,7 +285,7 @@ enum {
  * As LIST has them, whether or not the keeper has been by: what has expired is
  * gone, and what has lapsed is uncertain. What is unfinished is counted by the
  * index of its state. What is finished is counted while it is little; else the
- * server's own estimate is told.
+ * server's own estimate is used.
  */
 static const char count_records[] =
     "SELECT (SELECT count(*) FROM (SELECT FROM latchkey.operation WHERE "
@@ -395,7 +395,7 @@ static uint64_t lease_ms(struct lk_postgres *store)
     return lease > LEASE_LEAST_MS ? lease : LEASE_LEAST_MS;
 }
 
-/* Through a pooler the isolation may be one in which others are in the way. */
+/* Through a pooler the isolation level may be one with conflicts. */
 static enum lk_status run_keeping(struct lk_postgres *store, const char *sql,
                                   const struct lk_pg_params *params,
                                   PGresult **result)
@@ -461,7 +461,7 @@ static enum lk_status run_reaper(struct lk_postgres *store, bool *more)
     return status;
 }
 
-/* Once for each kind of failure, until it works again. */
+/* Logs each kind of failure once, until it works again. */
 static void log_failure_once(struct lk_postgres *store, enum lk_status status,
                              const char *who, char complaint[6])
 {
@@ -544,11 +544,11 @@ static void sleep_until_due(struct lk_postgres *store)
         poll(wait, 2, ms);
     }
     if (wait[0].revents && read(store->event_fd, &count, sizeof(count)) < 0) {
-        return; /* somebody else's wake-up: nothing is lost */
+        return; /* there was no event: nothing is lost */
     }
 }
 
-/* The lanes say best whether the server is there; but they may be idle. */
+/* The lanes know best whether the server works; but they may be idle. */
 static void note_health(struct lk_postgres *store, enum lk_status status,
                         uint64_t started_ns)
 {
@@ -560,7 +560,7 @@ static void note_health(struct lk_postgres *store, enum lk_status status,
     }
 }
 
-/* Without a connection there is nothing to do, and nobody to tell. */
+/* Without a connection nothing can be kept, and notifications are dropped. */
 static void drop_pending(struct lk_postgres *store)
 {
     store->listening = false;
@@ -605,7 +605,7 @@ static void keeper_step(struct lk_postgres *store)
         note_health(store, status, started_ns);
         has_swept = true;
     }
-    /* A daemon that leaves the keeping to others is asked for numbers, too. */
+    /* A daemon that does not hold the lease is also asked for numbers. */
     if (conn->pg && lk_pg_clock_ns() >= store->count_ns &&
         (has_swept ||
          lk_pg_clock_ns() - store->counted_ns >= COUNT_MS * MS_NS)) {
@@ -615,7 +615,7 @@ static void keeper_step(struct lk_postgres *store)
         lk_pg_clock_ns() >= store->notify_after_ns) {
         log_failure_once(store,
                          send_notifications(store, lk_pg_deadline(store)),
-                         "telling of other daemons", store->notifier_sqlstate);
+                         "notifier", store->notifier_sqlstate);
     }
     if (conn->pg) {
         read_notifications(store);

@@ -193,7 +193,7 @@ static void set_operation_times(const PGresult *result, int row,
         operation->lock_until_ms = deadline;
         if (deadline <= lk_pg_uint(result, row, LK_PG_R_NOW) &&
             !operation->queued) {
-            /* The sweeper just has not come by. */
+            /* Its lock has lapsed; the sweeper comes later. */
             operation->state = LK_STATE_UNCERTAIN;
             operation->since_ms = deadline;
         } else if (operation->queued) {
@@ -239,13 +239,17 @@ static enum lk_status read_operation_row(const PGresult *result, int row,
         .evicted = lk_pg_int(result, row, LK_PG_R_EVICTED),
         .queued = lk_pg_int(result, row, LK_PG_R_QUEUED),
     };
+    if (operation->state > LK_STATE_RELEASED ||
+        operation->token >= LK_TOKEN_END) {
+        return LK_CORRUPT;
+    }
     enum lk_status status = copy_operation_texts(result, row, operation);
     set_operation_times(result, row, operation);
     set_response(result, row, operation);
     return status;
 }
 
-/* LK_CORRUPT: it is finished, and its answer is gone. */
+/* LK_CORRUPT: it is completed, and its response is missing. */
 static enum lk_status read_stored_response(const PGresult *result, int row,
                                            struct lk_operation *operation)
 {
@@ -269,7 +273,7 @@ static enum lk_status read_stored_response(const PGresult *result, int row,
     return operation->stored ? LK_OK : LK_NOMEM;
 }
 
-/* ---- one record ------------------------------------------------------- */
+/* ---- one operation ---------------------------------------------------- */
 
 static const char by_name[] =
     LK_PG_OPERATION(LK_PG_WITH_ANSWER) " WHERE o.tenant = $1 AND o.scope = $2 "
@@ -278,9 +282,9 @@ static const char by_number[] =
     LK_PG_OPERATION(LK_PG_WITH_ANSWER) " WHERE o.number = $1";
 
 /*
- * An expired record is absent, though its row is still there. `shown`: to a
- * client, who takes it for a fact. What is loaded for a verdict has waited for
- * the standby with that.
+ * An expired operation is absent, although its row is still there. `shown`: to
+ * a client, who relies on it, so it must be on the standby. What is loaded for
+ * a verdict has waited for the standby with the verdict.
  */
 static enum lk_status read_operation(struct lk_postgres *store, const char *sql,
                                      const struct lk_pg_params *params,
@@ -350,9 +354,10 @@ enum lk_status lk_postgres_find(struct lk_store *base, struct lk_slice tenant,
     return status;
 }
 
-/* ---- what a retry is told --------------------------------------------- */
+/* ---- the response for a replay ---------------------------------------- */
 
-/* Row and answer are of one moment: one without the other is damage. */
+/* Row and response are read in one statement: one without the other is damage.
+ */
 static enum lk_status load_stored(struct lk_postgres *store, struct lk_op *op)
 {
     struct lk_pg_params params = {0};
@@ -377,7 +382,7 @@ static enum lk_status load_stored(struct lk_postgres *store, struct lk_op *op)
     return status;
 }
 
-/* The cache spares the reading; what it does not have, it is given. */
+/* The cache saves the read; a response that it lacks is put into it. */
 enum lk_status lk_postgres_load(struct lk_store *base, struct lk_op *op)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
@@ -408,10 +413,10 @@ enum lk_status lk_postgres_load(struct lk_store *base, struct lk_op *op)
 enum { LOOK_AT = 2000 };
 
 /*
- * $1 cursor, $2 rows to look at, $3 any state, $4 state, $5 tenant, $6 claimed
- * at least so long ago, $7 scope, $8 claimed then or later, $9 claimed before
- * then, $10 only what needs a person, $11 in progress for so long. A row that
- * does not match comes too, hidden: its number moves the cursor.
+ * $1 cursor, $2 rows to look at, $3 any state, $4 state, $5 tenant, $6 older
+ * than, $7 scope, $8 claimed then or later, $9 claimed before then, $10 only
+ * what needs a person, $11 in progress for at least. A row that does not match
+ * comes too, hidden: its number moves the cursor.
  */
 #define STATE                                                                  \
     "CASE WHEN o.state = 2 AND " LK_PG_DEADLINE                                \
@@ -433,8 +438,8 @@ enum { LOOK_AT = 2000 };
     "(SELECT p.* FROM latchkey.operation p WHERE p.number " after " $1 " of    \
     "ORDER BY p.number " order " LIMIT $2)"
 
-/* What is unfinished is little, and has an index of its own; so have the jobs
- * that need a person. */
+/* Unfinished operations are few and have an index; so have the jobs that need a
+ * person. */
 #define OPEN "AND p.state IN (2, 3) "
 #define STUCK                                                                  \
     "AND p.number IN (SELECT s.number FROM latchkey.operation s "              \
@@ -706,14 +711,14 @@ enum { PAGE_ROWS = 5000, FINDINGS_MOST = 100 };
 
 #define VERIFY_PATIENCE_NS (UINT64_C(600) * 1000000000)
 
-/* Rows and answers of one page are of one moment. LATERAL and LIMIT: a lookup
+/* Rows and responses of one page are of one moment. LATERAL and LIMIT: a lookup
  * for each row, so that a page costs the same in a table of any size. */
-static const char look_at_records[] =
+static const char look_at_operations[] =
     "SELECT o.number, CASE"
     " WHEN o.state = 4 AND NOT o.omitted AND a.token IS NULL"
-    " THEN 'its answer is missing'"
+    " THEN 'its response is missing'"
     " WHEN (o.state <> 4 OR o.omitted) AND a.token IS NOT NULL"
-    " THEN 'it has an answer that it should not have'"
+    " THEN 'it has a response that it should not have'"
     " WHEN o.state = 4 AND (o.status IS NULL OR o.completed_ms IS NULL)"
     " THEN 'it is completed without a status or a time'"
     " WHEN o.token > (SELECT s.last_value FROM latchkey.token s)"
@@ -721,7 +726,7 @@ static const char look_at_records[] =
     " WHEN o.state = 1 AND NOT o.queued"
     " THEN 'it is accepted, and nothing will run it'"
     " WHEN o.queued AND o.state > 3"
-    " THEN 'it is over, and its request is not'"
+    " THEN 'it is finished, and its request is not'"
     " WHEN o.queued AND NOT EXISTS (SELECT FROM latchkey.job j WHERE"
     " j.number = o.number AND j.name = '' AND j.state < 4)"
     " THEN 'its request is missing'"
@@ -731,23 +736,23 @@ static const char look_at_records[] =
     " LEFT JOIN LATERAL (SELECT b.token FROM latchkey.answer b WHERE"
     " b.token = o.token LIMIT 1) AS a ON true ORDER BY o.number";
 
-/* A request stands as its operation does. One that may run again stays leased
- * while its holder is in doubt. */
+/* A request and its operation are in matching states (jobs.h). One that may run
+ * again stays leased while its holder is in doubt. */
 static const char look_at_jobs[] =
     "SELECT j.id, CASE"
-    " WHEN o.number IS NULL THEN 'it belongs to no record'"
+    " WHEN o.number IS NULL THEN 'it belongs to no operation'"
     " WHEN (j.name = '') <> (j.target = '@gateway')"
     " THEN 'it is half a request'"
     " WHEN j.state IN (1, 2, 3) AND j.attempts = 0"
-    " THEN 'it was never leased, and yet called'"
+    " THEN 'its state needs a lease, and it was never leased'"
     " WHEN (j.ended_ms > 0) <> (j.state > 1)"
-    " THEN 'it does not say since when it is what it is'"
+    " THEN 'the time of its state is wrong'"
     " WHEN j.name = '' AND j.state < 4 AND NOT o.queued"
     " THEN 'its operation does not know of it'"
     " WHEN j.name = '' AND j.state < 4 AND NOT (j.state, o.state) IN"
     " ((0, 1), (1, 2), (2, 3)) AND NOT (j.state = 1 AND o.state = 3 AND"
     " j.repeatable)"
-    " THEN 'it does not stand as its operation does'"
+    " THEN 'its state does not match its operation'"
     " END"
     " FROM (SELECT p.* FROM latchkey.job p WHERE p.id > $1"
     " ORDER BY p.id LIMIT $2) AS j"
@@ -760,7 +765,7 @@ static const struct {
     const char *of;
     const char *sql;
 } orphans[] = {
-    {"answer", "it belongs to no record",
+    {"response", "it belongs to no operation",
      "SELECT a.token FROM latchkey.answer a WHERE NOT EXISTS (SELECT FROM "
      "latchkey.operation o WHERE o.token = a.token) LIMIT 100"},
     {"attempt of job", "there is no such job",
@@ -878,7 +883,7 @@ enum lk_status lk_postgres_verify(struct lk_store *base,
     check.total = store->counts.operations;
     pthread_mutex_unlock(&store->lock);
     if (!status) {
-        status = verify_table(&check, &walk, "record", look_at_records);
+        status = verify_table(&check, &walk, "operation", look_at_operations);
     }
     if (!status) {
         status = verify_table(&check, &walk, "job", look_at_jobs);

@@ -129,7 +129,7 @@ static struct lk_slice text_of(const struct lk_pg_item *item,
     }
 }
 
-/* The answer, or what a job is to send. */
+/* The response, or the content of a job. */
 static enum lk_status add_content(struct lk_pg_array *array,
                                   const struct lk_op *op, bool body)
 {
@@ -253,9 +253,9 @@ static bool send_statement(struct lk_pg_conn *conn,
 }
 
 /*
- * In pooler mode a session may be another one each time, and so may the server
- * behind it: what other users of the session have set does not count, and after
- * a fail-over the tokens leap.
+ * In pooler mode the session, and the server behind it, may be another one each
+ * time: each transaction sets what it needs, and after a failover the tokens
+ * leap.
  */
 static bool send_settings(struct lk_pg_conn *conn)
 {
@@ -537,8 +537,8 @@ static enum lk_status add_reason(const PGresult *result, int row,
 }
 
 /*
- * Somebody else's transaction holds the record. A claim is told INFLIGHT if
- * that does not change soon.
+ * Another transaction holds the operation. A claim gets INFLIGHT if that does
+ * not change soon.
  */
 static void set_locked(struct lk_op *op, uint64_t now)
 {
@@ -574,7 +574,7 @@ static void set_outcome(const PGresult *result, int row, struct lk_op *op)
         return;
     }
     if (verdict < 0 || verdict > LK_VERDICT_EXISTS) {
-        lk_pg_refuse_one(op, LK_INVALID, "the store knows no such event");
+        lk_pg_refuse_one(op, LK_INVALID, "the store does not know this event");
         return;
     }
     set_outcome_times(&out, lk_pg_uint(result, row, DEADLINE));
@@ -584,14 +584,18 @@ static void set_outcome(const PGresult *result, int row, struct lk_op *op)
     out.needs_load = out.verdict == LK_VERDICT_REPLAY ||
                      out.verdict == LK_VERDICT_OMITTED ||
                      out.verdict == LK_VERDICT_KEPT;
+    if (!lk_outcome_is_consistent(&out)) {
+        lk_pg_refuse_one(op, LK_CORRUPT, NULL);
+        return;
+    }
     op->status = LK_OK;
     if (out.verdict == LK_VERDICT_UNCERTAIN && add_reason(result, row, &out)) {
-        out.needs_load = true; /* no memory now: fetched when it is told */
+        out.needs_load = true; /* no memory now: load fetches it */
     }
     op->out = out;
 }
 
-/* Those who wait here and elsewhere, and those who may come to. */
+/* For clients that wait here and at other daemons, and for those that may. */
 static void add_hints(struct lk_postgres *store, struct lk_batch *batch,
                       const PGresult *result, int row, const struct lk_op *op)
 {
@@ -611,7 +615,8 @@ static void add_hints(struct lk_postgres *store, struct lk_batch *batch,
     }
 }
 
-/* It may be told so a second time: a courier that looks in vain is no harm. */
+/* This may be true twice for one job: a courier that looks again does no
+ * harm. */
 static bool queues_job(const struct lk_op *op)
 {
     return (op->call || op->event == LK_EVENT_RETURN) && !op->status &&
@@ -619,9 +624,9 @@ static bool queues_job(const struct lk_op *op)
             op->out.verdict == LK_VERDICT_DONE);
 }
 
-/* Where an operation comes again, those behind it of the same name come again
- * with it: without the lock they have changed nothing, and what is committed
- * is not what they are to find. */
+/* If an op is LK_AGAIN, later ops of the same name must also come again:
+ * without the lock they have changed nothing, and they must find the state that
+ * the first one leaves. */
 static void repeat_after_locked(const struct lk_pg_item *items, size_t count,
                                 uint64_t now)
 {
@@ -643,7 +648,7 @@ void lk_pg_set_outcomes(struct lk_postgres *store, struct lk_batch *batch,
     uint64_t token = 0;
     bool jobs = false;
 
-    lk_pg_refuse(items, count, LK_UNKNOWN, "the store gave no answer");
+    lk_pg_refuse(items, count, LK_UNKNOWN, "the database returned no decision");
     pthread_mutex_lock(&store->hints_lock);
     for (int row = 0; row < PQntuples(result); row++) {
         int64_t at = lk_pg_int(result, row, AT);

@@ -5,6 +5,7 @@
  */
 #include "store/postgres.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <string.h>
 
@@ -279,6 +280,7 @@ void lk_pg_array_trim(struct lk_pg_array *array)
 static void add_param(struct lk_pg_params *params, unsigned type,
                       const char *value, size_t len)
 {
+    assert(params->count < LK_PG_PARAMETERS);
     int at = params->count++;
 
     params->types[at] = type;

@@ -1,13 +1,24 @@
 /*
  * sqlite.c - the embedded store: opening, owning, reopening and closing it.
  *
+ * The life of the store (health, set by the store thread, read by any):
+ *
+ *   CLOSED   open_store builds it; nothing is acknowledged yet
+ *   READY    batches are decided
+ *   FULL     no space: batches are refused, and a test write every PROBE_MS
+ *            leads back to READY (recover_store)
+ *   BROKEN   a write or sync failed: batches are refused and nothing is peeked
+ *            until lk_sqlite_reopen has built everything again from the disk
+ *
+ * close_store frees it, after all other threads have stopped.
+ *
  * Exactly one process owns the file: it holds a lock on the side file
  * PATH-lock, which also notes how often the store has been opened (its
  * incarnation). A database that knows of fewer openings than its side file,
  * or that carries the mark of a backup, is an older copy: claims made since
- * are missing in it. Then every key that it does not know is held until the
- * locks of such claims must have run out, and tokens go on far above any that
- * can have been handed out.
+ * are missing in it. Then no unknown key may start until the locks of such
+ * claims must have run out, and new tokens are far above any that can have been
+ * handed out.
  */
 #include "store/sqlite.h"
 #include "store/fault.h"
@@ -79,7 +90,7 @@ static bool is_same_file(int fd, const char *path)
 
 /*
  * A file that was removed between opening and locking (see remove_empty_side)
- * locks nobody out: whoever has the lock has it on the file of that name.
+ * locks no one out: the lock counts only on the file of that name.
  */
 static enum lk_status lock_file(const char *path, int *fd, struct lk_buf *error)
 {
@@ -105,16 +116,16 @@ static enum lk_status lock_file(const char *path, int *fd, struct lk_buf *error)
         *fd = -1;
     }
     status = latchkey_buf_printf(error,
-                                 "cannot lock %s: it is removed again "
-                                 "and again",
+                                 "cannot lock %s: another process "
+                                 "keeps removing it",
                                  path);
     return status ? status : LK_IO;
 }
 
 /*
- * The side file and the database itself: whatever name another process knows
- * the database by, it does not get both. Neither is closed before SQLite has
- * closed the database, which would lose its own locks.
+ * Locks the side file and the database itself: under whatever name another
+ * process opens the database, it does not get both. Neither is closed before
+ * SQLite has closed the database, which would lose its own locks.
  */
 static enum lk_status lock_files(struct lk_sqlite *store, struct lk_buf *error)
 {
@@ -126,8 +137,8 @@ static enum lk_status lock_files(struct lk_sqlite *store, struct lk_buf *error)
     return status ? status : lock_file(store->path, &store->file_fd, error);
 }
 
-/* Of a store that was refused. An empty side file knows of no opening, and who
- * has its lock is the only one who could write it. */
+/* After a refused open. An empty side file notes no opening, and only the owner
+ * of its lock could write it. */
 static void remove_empty_side(const struct lk_sqlite *store)
 {
     char side[4096];
@@ -140,8 +151,8 @@ static void remove_empty_side(const struct lk_sqlite *store)
 }
 
 /*
- * A backup is not in log mode. With a log beside it, that log belongs to the
- * database that stood here before and must not be played into this one.
+ * A backup is not in WAL mode. A log beside it belongs to the database that was
+ * here before and must not be replayed into this one.
  */
 static enum lk_status check_log(struct lk_sqlite *store, struct lk_buf *error)
 {
@@ -156,8 +167,8 @@ static enum lk_status check_log(struct lk_sqlite *store, struct lk_buf *error)
     }
     enum lk_status status = latchkey_buf_printf(
         error,
-        "%s is a restored backup, but %s is left of what stood there before; "
-        "move that file away",
+        "%s is a restored backup, but %s belongs to the database that was "
+        "there before; move that file away",
         store->path, log);
     return status ? status : LK_INVALID;
 }
@@ -210,7 +221,7 @@ static char *resolve_path(const char *path)
     char *real = realpath(folder, NULL);
     if (!real ||
         asprintf(&whole, "%s/%s", real, slash ? slash + 1 : path) < 0) {
-        whole = strdup(path); /* opening it will say what is wrong */
+        whole = strdup(path); /* opening it reports what is wrong */
     }
     free(real);
     return whole;
@@ -218,7 +229,7 @@ static char *resolve_path(const char *path)
 
 /*
  * A link to nothing is more likely a disk that is not mounted than a new store,
- * and a store made there in its place would know of nothing.
+ * and a store made in its place would be empty.
  */
 static enum lk_status check_link(const char *path, struct lk_buf *error)
 {
@@ -229,8 +240,8 @@ static enum lk_status check_link(const char *path, struct lk_buf *error)
     }
     enum lk_status status = latchkey_buf_printf(
         error,
-        "%s is a symbolic link to a file that is not there; mount its disk, "
-        "or make an empty file there for a new store",
+        "%s is a symbolic link to a file that does not exist; mount its disk, "
+        "or create an empty file there for a new store",
         path);
     return status ? status : LK_INVALID;
 }
@@ -311,8 +322,8 @@ enum lk_status lk_sqlite_refuse_file(const struct lk_sqlite *store,
 {
     enum lk_status status = latchkey_buf_printf(
         error,
-        "%s is an older copy of what was open; put that back, or restart "
-        "latchkeyd",
+        "%s is an older copy of the file that was open; put that back, or "
+        "restart latchkeyd",
         store->path);
     return status ? status : LK_INVALID;
 }
@@ -338,12 +349,12 @@ static void close_connections(struct lk_sqlite *store)
 }
 
 /*
- * What a sync that failed leaves behind, and why every opening, a start or a
- * reopening, writes the log again before SQLite sees it.
+ * Why every open and reopen writes the log again before SQLite reads it: a sync
+ * may have failed before.
  *
- * Linux reports a failed sync once and then takes the pages for clean: reads
- * find bytes that are not on the disk, and the next sync succeeds without
- * writing them. That also holds for a process that is started later. SQLite
+ * Linux reports a failed sync once and then marks the pages clean: reads find
+ * bytes that are not on the disk, and the next sync succeeds without writing
+ * them. That also holds for a process that is started later. SQLite
  * would recover such a log, "sync" it, and copy its pages into the database;
  * after a power loss there is half a transaction, or an older log over newer
  * pages. Hence the invariants:
@@ -362,8 +373,8 @@ static void close_connections(struct lk_sqlite *store)
  *    reopening (fail_batch, checkpoint).
  *
  * The names of both files are made durable by count_opening before the first
- * answer. A directory is part of the file system's own journal: one whose sync
- * has failed goes on failing, and nothing is opened.
+ * reply. A directory is part of the file system's own journal: after a failed
+ * sync it keeps failing, and nothing is opened.
  */
 static int copy_onto_itself(sqlite3_file *log)
 {
@@ -435,8 +446,9 @@ static enum lk_status empty_log(struct lk_sqlite *store)
 }
 
 /*
- * The secret of this name, made if there is none. Once in use it only has to
- * be the same: other threads read it, and a file with another one is not ours.
+ * Reads the secret of this name, or makes it. A reopened file must have the
+ * same secret: other threads read ours, and a file with another one is not
+ * ours.
  */
 static enum lk_status take_secret(struct lk_sqlite *store, const char *name,
                                   uint8_t secret[16], struct lk_buf *error)
@@ -477,7 +489,7 @@ static enum lk_status take_secrets(struct lk_sqlite *store,
     return status ? status : lk_sqlite_run(store, LK_STATEMENT_COMMIT);
 }
 
-/* SQLite has made the log when it first read the database. */
+/* Opens the log, which SQLite made when it first read the database. */
 static enum lk_status hold_log(struct lk_sqlite *store)
 {
     char log[4096];
@@ -490,17 +502,17 @@ static enum lk_status hold_log(struct lk_sqlite *store)
 }
 
 /*
- * What a reopening may rest on. This process has acknowledged things, so only
- * the files that it had open will do, and only with all of that in them:
+ * What a reopened store must be. This process has acknowledged operations, so
+ * only the files that it had open will do, with all of these in them:
  *
  *  - the same files, by device and inode, before SQLite opens them and after
  *    (lk_sqlite_check_files);
- *  - the same life: neither the mark of a copy nor another incarnation;
+ *  - the same history: neither the mark of a copy nor another incarnation;
  *  - the same secrets (take_secret);
- *  - no record older than the index shows it (lk_sqlite_load).
+ *  - no operation older than the index shows it (lk_sqlite_load).
  *
- * Anything else is for a start to judge, which can hold and leap: until then,
- * or until the right files are back, the store stays broken.
+ * A start, which can hold unknown keys and leap, decides about anything else:
+ * until then, or until the right files are back, the store stays broken.
  */
 static enum lk_status check_life(struct lk_sqlite *store, struct lk_buf *error)
 {
@@ -518,7 +530,8 @@ static enum lk_status check_life(struct lk_sqlite *store, struct lk_buf *error)
     return lk_sqlite_refuse_file(store, error);
 }
 
-/* Everything from the file up to the index. On failure all is closed. */
+/* Builds everything from the files up to the index. On failure all is
+ * closed. */
 static enum lk_status build_store(struct lk_sqlite *store, struct lk_buf *error)
 {
     enum lk_status status = lk_sqlite_check_files(store, error);
@@ -637,8 +650,8 @@ static enum lk_status hold_unknown(struct lk_sqlite *store, int64_t backup_at,
     return status;
 }
 
-/* Counts this opening, in the database first: the side file never leads
- * unless the database was replaced. */
+/* Counts this opening, in the database first: the side file is ahead only if
+ * the database was replaced. */
 static enum lk_status count_opening(struct lk_sqlite *store)
 {
     int64_t known = 0;
@@ -768,8 +781,8 @@ static enum lk_status open_store(const struct lk_store_config *config,
     if (atomic_load(&store->clock.held)) {
         lk_sqlite_log(store, LEVEL_WARN,
                       "the wall clock is implausibly far from the time last "
-                      "stored; time goes on from there until an operator "
-                      "accepts the clock (latchkey clock accept)");
+                      "stored; the store's time continues from there until an "
+                      "operator accepts the clock (latchkey clock accept)");
     }
     *opened = &store->store;
     return LK_OK;
@@ -791,7 +804,7 @@ static void close_store(struct lk_store *base)
         }
         if (status) {
             lk_sqlite_log(store, LEVEL_WARN,
-                          "the log of %s could not be emptied at the stop; "
+                          "the log of %s could not be emptied while stopping; "
                           "nothing is lost, the next start does it",
                           store->path);
         }

@@ -9,7 +9,7 @@
  *   commit     durable          overlay only   set, not yet valid
  *   publish    durable          merged         valid: the caller replies
  *   failure    rolled back      overlay gone   the same for every op
- *   unknown    perhaps durable  overlay kept   LK_UNKNOWN for every op; the
+ *   unknown    perhaps durable  overlay stays  LK_UNKNOWN for every op; the
  *                                              store is reopened before the
  *                                              next batch
  *
@@ -22,6 +22,7 @@
 #include "store/fault.h"
 #include "store/sqlite.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -31,8 +32,10 @@ enum {
     PROBE_MS = 100,        /* how often a full disk is tried again */
 };
 
-static void refuse_batch(struct lk_batch *batch, enum lk_status status,
-                         const char *error)
+/* Drops every outcome of the batch and sets the same status for all of it:
+ * what went wrong, or LK_OK before the batch is decided again. */
+static void reset_batch(struct lk_batch *batch, enum lk_status status,
+                        const char *error)
 {
     for (size_t i = 0; i < batch->count; i++) {
         lk_op_clear(batch->ops[i]);
@@ -49,8 +52,8 @@ static void refuse_batch(struct lk_batch *batch, enum lk_status status,
     }
 }
 
-/* The time of a batch. From now on no one else sees a later one, until the
- * index shows what the batch has decided, or the batch is rolled back. */
+/* Sets the time of a batch. Until the index shows what the batch has decided,
+ * or the batch is rolled back, no thread sees a later time. */
 static uint64_t freeze_time(struct lk_sqlite *store)
 {
     pthread_mutex_lock(&store->index_lock);
@@ -61,9 +64,9 @@ static uint64_t freeze_time(struct lk_sqlite *store)
     return store->last_ms;
 }
 
-/* The batch has changed nothing. One whose commit may have happened leaves time
- * and overlay as they are: the store is reopened before the next batch, and
- * looks there for what the batch would have changed (lk_sqlite_load). */
+/* The batch has changed nothing. Not for a commit that may have happened: then
+ * time and overlay stay, the store is reopened before the next batch, and
+ * lk_sqlite_load compares what it reads with the overlay. */
 static void abandon_batch(struct lk_sqlite *store)
 {
     lk_overlay_drop(&store->overlay);
@@ -93,8 +96,8 @@ static bool moment_is_due(const struct lk_sqlite *store, uint64_t now)
     return store->writing ? age >= MOMENT_MS : age >= 6 * (uint64_t)MOMENT_MS;
 }
 
-/* Back to what was durable, but for the overlay. False: not even that
- * worked. */
+/* Goes back to what is durable, apart from the overlay. False: not even the
+ * rollback worked. */
 static bool roll_back_batch(struct lk_sqlite *store)
 {
     lk_counts_roll_back(store);
@@ -104,10 +107,10 @@ static bool roll_back_batch(struct lk_sqlite *store)
            !lk_sqlite_run(store, LK_STATEMENT_ROLLBACK);
 }
 
-#define UNREADABLE "stored data could not be read, and is opened again"
+#define UNREADABLE "stored data could not be read; the store is being reopened"
 
-/* Valid until the writer is used again. A read that failed is not damage yet:
- * that is for the reopening to say. */
+/* The reason of a failure; valid until the writer is used again. A failed read
+ * is not damage yet: the reopened store decides that. */
 static const char *explain_failure(const struct lk_sqlite *store)
 {
     return lk_sqlite_status(sqlite3_errcode(store->writer)) == LK_CORRUPT
@@ -116,10 +119,10 @@ static const char *explain_failure(const struct lk_sqlite *store)
 }
 
 /*
- * Nothing of the batch is acknowledged. Too little space, or too little memory
- * before the commit: it is rolled back, and that is all. Anything else: nobody
- * knows what reached the disk, so everything is built again from there before
- * the next answer.
+ * Nothing of the batch is acknowledged. No space, or no memory before the
+ * commit: the batch is rolled back, and the store goes on. Anything else: it is
+ * unknown what reached the disk, so everything is built again from the disk
+ * before the next decision.
  */
 static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
                        enum lk_status status)
@@ -133,21 +136,21 @@ static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
     if (rolled_back && status == LK_FULL) {
         abandon_batch(store);
         lk_sqlite_set_failure(store, LK_HEALTH_FULL,
-                              "the disk is full; make room, and it goes on by "
-                              "itself");
-        refuse_batch(batch, LK_UNAVAILABLE, "the disk is full");
+                              "the disk is full; make room, and the store "
+                              "continues by itself");
+        reset_batch(batch, LK_UNAVAILABLE, "the disk is full");
     } else if (rolled_back && status == LK_NOMEM && !committing) {
         abandon_batch(store);
-        refuse_batch(batch, LK_UNAVAILABLE, "out of memory");
+        reset_batch(batch, LK_UNAVAILABLE, "out of memory");
     } else if (rolled_back && status == LK_CORRUPT && !committing) {
         abandon_batch(store);
         lk_sqlite_set_failure(store, LK_HEALTH_BROKEN, UNREADABLE);
-        refuse_batch(batch, LK_UNAVAILABLE, UNREADABLE);
+        reset_batch(batch, LK_UNAVAILABLE, UNREADABLE);
     } else {
         lk_sqlite_set_failure(store, LK_HEALTH_BROKEN, why);
-        refuse_batch(
-            batch, LK_UNKNOWN,
-            "a write to the store failed: whether it counts is not known");
+        reset_batch(batch, LK_UNKNOWN,
+                    "a write to the store failed: it is not known whether the "
+                    "command took effect");
     }
 }
 
@@ -165,7 +168,7 @@ static enum lk_status commit_open(struct lk_sqlite *store)
     return status;
 }
 
-/* The commit has happened: now everybody may see it. */
+/* The commit has happened: from now on every thread may see it. */
 static void publish_batch(struct lk_sqlite *store)
 {
     pthread_mutex_lock(&store->index_lock);
@@ -178,7 +181,7 @@ static void publish_batch(struct lk_sqlite *store)
                           memory_order_relaxed);
 }
 
-/* So that the index can show what is durable: no commit without it. */
+/* Reserves memory before the commit, so that publish_batch cannot fail. */
 static enum lk_status reserve_index(struct lk_sqlite *store)
 {
     pthread_mutex_lock(&store->index_lock);
@@ -216,11 +219,11 @@ static void checkpoint_log(struct lk_sqlite *store, int mode)
 }
 
 /*
- * An answer that was evicted is in the log, and in the pages that the log
- * replaces: the log is copied and cut to nothing before the eviction is
- * acknowledged. The reader is kept out of it. A verify or a backup that is
- * running reads from the log, as may a long read: then the next batch tries
- * again, and there is one at every sweep.
+ * An evicted response is still in the log, and in the pages that the log
+ * replaces: the log is checkpointed and truncated before the eviction is
+ * acknowledged, while the reader is locked out. A running VERIFY or BACKUP, or
+ * a long read, uses the log: then the next batch tries again, and there is one
+ * at every sweep.
  */
 static void scrub_log(struct lk_sqlite *store)
 {
@@ -267,7 +270,8 @@ static enum lk_status commit_batch(struct lk_sqlite *store)
     return status;
 }
 
-/* Is the store fit to decide? Tries to make it so, now and then. */
+/* Returns whether the store can decide. Tries to make it so, at most every
+ * PROBE_MS. */
 static bool recover_store(struct lk_sqlite *store)
 {
     int health = atomic_load(&store->health);
@@ -336,20 +340,21 @@ bool lk_sqlite_suspect(struct lk_sqlite *store, uint64_t token)
     return true;
 }
 
-/* Damage that only the reaper meets must not stop the claims. */
+/* Decides the batch again, from the start, without the reaper: damage that only
+ * the reaper meets must not stop the claims. */
 static enum lk_status decide_without_reaper(struct lk_sqlite *store,
                                             struct lk_batch *batch,
                                             uint64_t now)
 {
     lk_sqlite_log(store, 0,
-                  "the reaper met damaged rows and tries again in %d min: "
+                  "the reaper found damaged rows and tries again in %d min: "
                   "%s; run latchkey verify",
                   LK_SUSPECT_MS / 60000, sqlite3_errmsg(store->writer));
     if (!roll_back_batch(store)) {
         return LK_CORRUPT;
     }
     lk_overlay_drop(&store->overlay);
-    refuse_batch(batch, LK_OK, NULL);
+    reset_batch(batch, LK_OK, NULL);
     return decide_all(store, batch, now);
 }
 
@@ -358,10 +363,10 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
     struct lk_sqlite *store = (struct lk_sqlite *)base;
 
     if (!recover_store(store)) {
-        refuse_batch(batch, LK_UNAVAILABLE,
-                     atomic_load(&store->health) == LK_HEALTH_FULL
-                         ? "the disk is full"
-                         : "the store is being reopened after a failed write");
+        reset_batch(batch, LK_UNAVAILABLE,
+                    atomic_load(&store->health) == LK_HEALTH_FULL
+                        ? "the disk is full"
+                        : "the store is being reopened after a failed write");
         return;
     }
     batch->settle_all = store->reopened;
@@ -382,6 +387,10 @@ void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
     if (status) {
         fail_batch(store, batch, status);
         return;
+    }
+    for (size_t i = 0; i < batch->count; i++) {
+        assert(batch->ops[i]->status ||
+               lk_outcome_is_consistent(&batch->ops[i]->out));
     }
     if (batch->job_batch) {
         lk_job_batch_fault_points(batch->job_batch);
@@ -431,7 +440,7 @@ enum lk_status lk_sqlite_note(struct lk_store *base,
     return lk_sqlite_change(store, write_note, &copy);
 }
 
-/* Audited first: an accepted clock that nobody accepted would be worse. */
+/* The audit entry comes first: no clock is accepted without one. */
 enum lk_status lk_sqlite_accept_clock(struct lk_store *base,
                                       struct lk_slice who, struct lk_slice why)
 {
@@ -449,7 +458,7 @@ enum lk_status lk_sqlite_accept_clock(struct lk_store *base,
     lk_clock_accept(&store->clock);
     status = store_moment(store);
     if (!status && hold > before) {
-        /* The hold of a restored copy lasts as long as it was said to. */
+        /* The hold of a restored copy keeps its length. */
         hold += lk_clock_now(&store->clock) - before;
         atomic_store(&store->hold_until_ms, hold);
         status = lk_meta_put(store, "hold_until", (int64_t)hold);
@@ -496,7 +505,7 @@ void lk_bind_bytes(sqlite3_stmt *statement, int column, struct lk_slice slice)
                       (int)slice.len, SQLITE_STATIC);
 }
 
-/* NULL stands for the usual: the token itself, no KEEP. */
+/* NULL is stored for the usual value: the token itself, no KEEP. */
 static void bind_other(sqlite3_stmt *statement, int column, uint64_t number,
                        uint64_t usual)
 {
@@ -545,6 +554,9 @@ enum lk_status lk_sqlite_claim(struct lk_sqlite *store, const struct lk_op *op,
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_CLAIM];
     enum lk_status status = lk_sqlite_begin(store);
 
+    assert(entry->token && entry->token <= LK_REFERENCE_MAX);
+    assert(row->number && row->number <= entry->token);
+    assert(entry->state == LK_STATE_ACCEPTED || entry->deadline >= now);
     if (status) {
         return status;
     }
@@ -584,6 +596,7 @@ enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
     struct lk_entry after = *before;
     enum lk_status status = lk_sqlite_begin(store);
 
+    assert(before->token && kind >= LK_ROW_COMPLETE && kind <= LK_ROW_RETURN);
     if (status) {
         return status;
     }
@@ -664,7 +677,7 @@ enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
     }
     status = latchkey_response_encode(response, encoded);
     if (!status) {
-        /* A record that SQLite does not take must not become NULL. */
+        /* A value that SQLite refuses must not become NULL. */
         status = lk_sqlite_status(sqlite3_bind_blob64(
             statement, 4, encoded->data, encoded->len, SQLITE_STATIC));
     }

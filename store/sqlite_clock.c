@@ -13,7 +13,7 @@
 enum { TRIES = 16, NEAR_NS = 20000 };
 
 /*
- * What the wall clock says, as a base. The two clocks are read one after the
+ * The wall clock as a base. The two clocks are read one after the
  * other, and the process may be put aside in between: the closest of a few
  * readings counts. BOOTTIME is read first, so that the base is never too low:
  * nothing that follows a look at the wall clock seems to come before it.
@@ -35,7 +35,7 @@ static uint64_t wall_base_ns(void)
     return base_ns + (uint64_t)lk_fault_wall_offset_ms() * MS_NS;
 }
 
-/* Empty if the system does not tell: then no two boots are the same. */
+/* Empty if the system does not have one: then no two boots are the same. */
 static void read_boot_id(char boot_id[LK_BOOT_ID])
 {
     memset(boot_id, 0, LK_BOOT_ID);

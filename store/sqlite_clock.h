@@ -4,7 +4,7 @@
  *
  * Time is a base plus CLOCK_BOOTTIME since the start. The base is
  *  - within the same boot: the time last stored plus the boot time that has
- *    really passed since, whatever the wall clock says;
+ *    really passed since, independent of the wall clock;
  *  - after a reboot: the wall clock, if it is within `jump_ms` of the time
  *    last stored; else the time last stored: nothing expires early, and the
  *    clock is *held* until an operator accepts the wall clock.
@@ -23,7 +23,7 @@ enum { LK_BOOT_ID = 40 };
 struct lk_moment {
     uint64_t at_ms;
     uint64_t boottime_ms;
-    uint64_t held; /* 1: nobody has accepted the clock yet */
+    uint64_t held; /* 1: no operator has accepted the clock yet */
     char boot_id[LK_BOOT_ID];
 };
 

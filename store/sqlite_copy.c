@@ -1,8 +1,9 @@
 /*
  * sqlite_copy.c - long work beside the claims: verification and backup.
  *
- * Both hold one view of the file on a connection of their own. Claims go on;
- * meanwhile the log cannot start over, so it grows until the work is done.
+ * Each holds one view of the file on a connection of its own. Batches continue
+ * in the meantime; the log cannot start over, so it grows until the work is
+ * done.
  */
 #include "store/sqlite.h"
 
@@ -60,7 +61,7 @@ static enum lk_status add_finding(struct lk_buf *report, size_t *findings,
     return latchkey_buf_printf(report, "%s\n", text);
 }
 
-/* A table that cannot be read is a finding; the other checks go on. */
+/* A table that cannot be read is a finding; the other checks continue. */
 static enum lk_status note_unreadable(sqlite3 *db, enum lk_status status,
                                       struct lk_buf *report, size_t *findings)
 {
@@ -86,8 +87,8 @@ static enum lk_status check_pages(sqlite3 *db, struct lk_buf *report,
     return status ? status : lk_sqlite_status(code);
 }
 
-/* Of the operations that a query names by their numbers, how each stands: its
- * newest claim, and what happened to that. */
+/* The state of the operations that a query names by number: the newest claim
+ * of each, and the outcome of that claim. */
 #define STANDING(numbers)                                                      \
     "WITH newest AS (SELECT ifnull(number, token) AS n, max(token) AS t "      \
     "FROM claim WHERE ifnull(number, token) IN (" numbers ") GROUP BY n), "    \
@@ -121,10 +122,10 @@ static const struct {
      "outcomes of an unknown kind"},
     {"SELECT count(*) FROM outcome o WHERE kind IN (1, 2) AND NOT EXISTS "
      "(SELECT 1 FROM answer a WHERE a.token = o.token)",
-     "completed operations without an answer"},
+     "completed operations without a response"},
     {"SELECT count(*) FROM answer a WHERE record IS NOT NULL AND NOT EXISTS "
      "(SELECT 1 FROM outcome o WHERE o.token = a.token AND kind IN (1, 2))",
-     "stored answers of operations that are not completed"},
+     "stored responses of operations that are not completed"},
     {"SELECT count(*) FROM outcome o WHERE NOT EXISTS "
      "(SELECT 1 FROM claim c WHERE c.token = o.token)",
      "outcomes without a claim"},
@@ -135,7 +136,7 @@ static const struct {
      "jobs in an unknown state"},
     {"SELECT count(*) FROM job j WHERE NOT EXISTS "
      "(SELECT 1 FROM call c WHERE c.id = j.id)",
-     "jobs without what they call"},
+     "jobs without a call"},
     {"SELECT (SELECT count(*) FROM call WHERE id NOT IN (SELECT id FROM job)) "
      "+ (SELECT count(*) FROM attempt WHERE job NOT IN (SELECT id FROM job))",
      "calls and attempts without a job"},
@@ -145,7 +146,7 @@ static const struct {
     {"SELECT count(*) FROM (SELECT 1 FROM job WHERE name = '' AND state < 4 "
      "GROUP BY number HAVING count(*) > 1)",
      "operations with two unfinished requests"},
-    {REQUESTS_ASTRAY, "requests that are not as their operations are"},
+    {REQUESTS_ASTRAY, "requests whose state does not match their operation"},
     {REQUESTS_MISSING, "accepted operations without their request"},
 };
 
@@ -171,7 +172,7 @@ struct copy_walk {
     uint64_t total;
 };
 
-/* Every claim must hash to its own hash, and every answer must decode. */
+/* Every claim must hash to its stored hash, and every response must decode. */
 static enum lk_status check_claims(struct lk_sqlite *store, sqlite3 *db,
                                    struct copy_walk *walk,
                                    struct lk_buf *report, size_t *findings)
@@ -199,7 +200,7 @@ static enum lk_status check_claims(struct lk_sqlite *store, sqlite3 *db,
             status = add_finding(report, findings, line);
         } else if (sqlite3_column_type(row, 5) != SQLITE_NULL &&
                    latchkey_response_decode(lk_column(row, 5), &response)) {
-            snprintf(line, sizeof(line), "claim %lld: damaged answer", token);
+            snprintf(line, sizeof(line), "claim %lld: damaged response", token);
             status = add_finding(report, findings, line);
         }
         if (++walk->done % 1024 == 0 && walk->progress) {
@@ -243,8 +244,8 @@ static enum lk_status verify_once(struct lk_sqlite *store,
     return status ? status : findings ? LK_CORRUPT : LK_OK;
 }
 
-/* A read that fails looks like damage. That is said only of what is there twice
- * in a row. */
+/* A failed read looks like damage. Only what is found twice in a row is
+ * reported. */
 enum lk_status lk_sqlite_verify(struct lk_store *base, lk_progress_fn progress,
                                 void *context, struct lk_buf *report)
 {
@@ -290,7 +291,7 @@ static enum lk_status copy_pages(struct lk_sqlite *store, sqlite3 *from,
     }
     sqlite3_backup_finish(backup);
     if (code == SQLITE_OK) {
-        return LK_UNAVAILABLE; /* told to stop */
+        return LK_UNAVAILABLE; /* the store is closing or reopening */
     }
     return lk_sqlite_status(code);
 }
@@ -366,17 +367,16 @@ static enum lk_status make_file(const struct lk_sqlite *store, const char *path,
         if (fd >= 0) {
             unlink(path);
         }
-        return explain_copy_failure(
-            error, path,
-            "that is a file of the store itself; choose "
-            "another",
-            LK_INVALID);
+        return explain_copy_failure(error, path,
+                                    "it is a file of the store itself; choose "
+                                    "another",
+                                    LK_INVALID);
     }
     if (failure) {
         return explain_copy_failure(
             error, path,
             failure == EEXIST
-                ? "it exists, and a backup replaces no file; choose "
+                ? "it exists, and a backup does not replace files; choose "
                   "another name"
             : failure == ENOENT || failure == EACCES
                 ? "its folder must be there, and writable for "

@@ -1,6 +1,9 @@
 /*
- * sqlite_decide.c - one operation of a batch: how its record stands, what the
- * machine says, and the rows that this takes.
+ * sqlite_decide.c - one op of a batch: the state of its operation, what the
+ * machine (lib/machine.h) decides, and the rows that this decision writes.
+ *
+ * Every function returns LK_OK, or the status with which the whole batch
+ * fails; an op that is refused by itself gets its status from refuse_op.
  */
 #include "store/sqlite.h"
 
@@ -85,11 +88,11 @@ static uint64_t lock_of(const struct lk_sqlite *store, const struct lk_op *op)
 }
 
 /*
- * NEW and ACCEPTED: a row and an entry with the next token. A record that was
- * released or is run again keeps its number, its attempts and the life that
- * KEEP has promised; one past its TTL does not, and an evicted one keeps
- * nothing but its number and attempts. An accepted one has no attempt yet, and
- * its request is a job.
+ * NEW and ACCEPTED: writes a row and an entry with the next token. An operation
+ * that was released or is run again keeps its number, its attempts and the TTL
+ * that KEEP has promised; one past its TTL does not, and an evicted one keeps
+ * only its number and attempts. An accepted one has no attempt yet, and its
+ * request is a job.
  */
 static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
                                   const struct lk_entry *before, bool renewed,
@@ -138,9 +141,9 @@ static enum lk_status begin_claim(struct lk_sqlite *store, struct lk_op *op,
                             op->call, now);
 }
 
-/* A row like the last one, with the next token: the courier runs the request,
- * and whoever ran it before, if anybody did, is overtaken. It was accepted when
- * it was; the lock is an outcome. */
+/* Writes a row like the last one with the next token: the courier runs the
+ * request, and an earlier holder is overtaken. The time of the accept stays;
+ * the lock is an outcome. */
 static enum lk_status lease_request(struct lk_sqlite *store,
                                     const struct lk_op *op,
                                     const struct lk_entry *before, uint64_t now)
@@ -171,7 +174,7 @@ static enum lk_status lease_request(struct lk_sqlite *store,
                                       now + op->lock_ms);
 }
 
-/* A job; the record itself only notes that it has one. */
+/* Adds a job; the entry of the operation only notes that it has one. */
 static enum lk_status enqueue_job(struct lk_sqlite *store,
                                   const struct lk_op *op,
                                   const struct lk_entry *before, uint64_t now)
@@ -190,7 +193,8 @@ static enum lk_status enqueue_job(struct lk_sqlite *store,
                                   : lk_sqlite_replace(store, before, &after);
 }
 
-/* As asked for now, else at the claim; but never less than KEEP was promised.
+/* The TTL of this op, else that of the claim; but never less than KEEP has
+ * promised.
  */
 static enum lk_status ttl_of(struct lk_sqlite *store, const struct lk_op *op,
                              const struct lk_entry *entry, uint64_t *ttl)
@@ -232,7 +236,7 @@ static enum lk_status complete_operation(struct lk_sqlite *store,
                                       now + ttl);
 }
 
-/* What was stored for a retry, or the reason of a doubt. */
+/* Deletes the stored response, or the reason why it is uncertain. */
 static enum lk_status drop_answer(struct lk_sqlite *store, uint64_t token)
 {
     sqlite3_stmt *gone = store->statements[LK_STATEMENT_DELETE_ANSWERS];
@@ -243,7 +247,7 @@ static enum lk_status drop_answer(struct lk_sqlite *store, uint64_t token)
     return status ? status : lk_sqlite_run(store, LK_STATEMENT_DELETE_ANSWERS);
 }
 
-/* Release and eviction: what was stored for a retry goes at once. */
+/* Release and eviction: the stored response is deleted at once. */
 static enum lk_status release_operation(struct lk_sqlite *store,
                                         struct lk_op *op,
                                         const struct lk_entry *entry,
@@ -296,7 +300,7 @@ static enum lk_status extend_lock(struct lk_sqlite *store, struct lk_op *op,
                   : lk_sqlite_outcome(store, entry, LK_ROW_EXTEND, until);
 }
 
-/* Accepted again, since it was accepted. */
+/* Accepted again, with the time at which it was accepted first. */
 static enum lk_status return_to_accepted(struct lk_sqlite *store,
                                          const struct lk_entry *entry)
 {
@@ -337,7 +341,7 @@ static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
                                   struct lk_standing standing,
                                   const struct lk_entry *before, uint64_t now)
 {
-    /* Only a claim and an accept make something out of nothing. */
+    /* Only a claim and an accept may begin without an operation. */
     assert(before || step.effect == LK_EFFECT_NONE ||
            step.effect == LK_EFFECT_BEGIN || step.effect == LK_EFFECT_ACCEPT);
     switch (step.effect) {
@@ -367,7 +371,8 @@ static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
     return LK_INVALID;
 }
 
-/* Whoever waits is woken: a claim repeated by its owner settles nothing. */
+/* Whether waiting clients are woken. A claim that its owner repeats does not
+ * settle the operation. */
 static bool settles_operation(struct lk_step step,
                               const struct lk_entry *before)
 {
@@ -378,7 +383,7 @@ static bool settles_operation(struct lk_step step,
            step.next != LK_STATE_ACCEPTED;
 }
 
-/* Only the row can tell for certain whether it is the same owner. */
+/* Whether the row must be read to confirm that it is the same owner. */
 bool lk_owner_matters(const struct lk_standing *standing)
 {
     return standing->same_owner && !standing->queued &&
@@ -401,7 +406,7 @@ static enum lk_status confirm_owner(struct lk_sqlite *store,
     return status;
 }
 
-/* And only the row, whether an uncertain record was doubted by its holder. */
+/* Reads from the row whether the holder reported the doubt. */
 static enum lk_status confirm_doubt(struct lk_sqlite *store,
                                     const struct lk_op *op,
                                     const struct lk_entry *entry,
@@ -421,8 +426,7 @@ static enum lk_status confirm_doubt(struct lk_sqlite *store,
     return status == LK_NOT_FOUND ? LK_OK : status;
 }
 
-/* Decided here and now, with its reason: a later command of the same batch
- * may take the reason away. */
+/* Reads the reason now: a later op of the same batch may delete it. */
 static enum lk_status add_reason(struct lk_sqlite *store,
                                  struct lk_outcome *out)
 {
@@ -453,7 +457,7 @@ bool lk_sqlite_is_held(struct lk_sqlite *store, uint64_t now)
     return now < atomic_load(&store->hold_until_ms);
 }
 
-/* No outcome for this one; the others of the batch are not concerned. */
+/* Refuses this op alone; the rest of the batch goes on. */
 static enum lk_status refuse_op(struct lk_op *op, enum lk_status status,
                                 const char *error)
 {
@@ -473,7 +477,8 @@ static bool makes_job(enum lk_effect effect)
     return effect == LK_EFFECT_ACCEPT || effect == LK_EFFECT_ENQUEUE;
 }
 
-/* Why the step cannot be taken, however the record stands; else NULL. */
+/* Why the step cannot be taken in any state, and *status; NULL and LK_OK if it
+ * can. */
 static const char *find_obstacle(struct lk_sqlite *store,
                                  const struct lk_op *op, enum lk_effect effect,
                                  uint64_t now, enum lk_status *status)
@@ -491,12 +496,12 @@ static const char *find_obstacle(struct lk_sqlite *store,
     *status = LK_TOO_LARGE;
     if (effect == LK_EFFECT_FINISH &&
         op->response.headers.len + op->response.body.len > VALUE_MAX) {
-        return "the answer is larger than the store can keep; "
-               "complete it with OMIT";
+        return "the response is larger than the store can hold; "
+               "complete with OMIT";
     }
     if (makes_job(effect) && op->call &&
         op->call->headers.len + op->call->body.len > VALUE_MAX) {
-        return "the call is larger than the store can keep";
+        return "the call is larger than the store can hold";
     }
     *status = LK_INVALID;
     if (makes_job(effect) &&
@@ -532,7 +537,7 @@ static enum lk_status check_job_name(struct lk_sqlite *store,
     return status;
 }
 
-/* What only rows can tell of an outcome. */
+/* Adds what only rows know to an outcome. */
 static enum lk_status complete_outcome(struct lk_sqlite *store,
                                        struct lk_outcome *out)
 {

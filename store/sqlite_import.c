@@ -1,16 +1,17 @@
 /*
- * sqlite_import.c - taking over what another store holds.
+ * sqlite_import.c - importing the operations and the audit log of another
+ * store, and what the store promises.
  *
- * An imported record gets the rows that it would have if it had lived here:
- * its claim at its token, a first claim at its number where that is another
- * one, its outcome and its answer. A start takes the highest token of a name
- * for the record as it stands, so nothing of the same name may lie above.
+ * An imported operation gets the rows that it would have if it had been made
+ * here: its claim at its token, a first claim at its number where that is
+ * another one, its outcome and its response. A start uses the highest token of
+ * a name as the present claim, so no row of the same name may be above it.
  *
- * Where this store has used a token for something else, the record gets the
- * next free one. Its holder is then told STALE, and a later pass finds it
- * newer than the other store's; both are safe for what is open or completed.
- * A released record that has no place is left out: it would hide a claim that
- * a later pass brings.
+ * If this store has used a token for another name, the operation gets the next
+ * free one. Its holder then gets STALE, and a later pass finds it newer than in
+ * the other store; both are safe for what is open or completed. A released
+ * operation without a free place is left out: it would hide a claim that a
+ * later pass imports.
  */
 #include "store/sqlite.h"
 
@@ -34,8 +35,8 @@ enum lk_status lk_sqlite_describe(struct lk_store *store, struct lk_buf *text,
 
 /* ---- which of two is newer -------------------------------------------- */
 
-/* What follows what, under one token. Whoever completed it has run it, so that
- * wins over a release elsewhere. */
+/* The order of states under one token. Completed wins over released: it has
+ * run. */
 static unsigned state_rank(enum lk_state state, bool evicted)
 {
     switch (state) {
@@ -101,8 +102,8 @@ static enum lk_status find_occupant(struct lk_sqlite *store, uint64_t token,
     return lk_sqlite_status(code);
 }
 
-/* May rows of the same name lie above the token, which a start would take for
- * the record? Those of records that the index has forgotten cannot be seen. */
+/* Whether rows of the same name may be above the token, which a start would use
+ * instead. Rows of operations that left the index cannot be seen. */
 static bool is_hidden(const struct lk_sqlite *store,
                       const struct lk_operation *operation,
                       const struct lk_entry *before)
@@ -170,7 +171,7 @@ static enum lk_status delete_token(struct lk_sqlite *store,
     return lk_sqlite_run(store, statement);
 }
 
-/* How it stood here, under the same token. */
+/* Deletes its earlier outcome and response under the same token. */
 static enum lk_status clear_earlier(struct lk_sqlite *store, uint64_t token)
 {
     enum lk_status status = lk_sqlite_begin(store);
@@ -310,7 +311,7 @@ static enum lk_status import_one(struct lk_sqlite *store,
     }
     if (found) {
         before = *found; /* the overlay may move while we write */
-        /* Jobs belong to the record as it is here. */
+        /* Its jobs belong to the operation as it is here. */
         if (before.jobs || (!lk_entry_expired(&before, store->last_ms) &&
                             !is_newer(operation, &before))) {
             result->older++;
@@ -393,7 +394,7 @@ static void add_bytes(struct lk_siphash *hash, struct lk_slice bytes)
     lk_siphash_update(hash, bytes.data, bytes.len);
 }
 
-/* All that an entry says, but for its place in the log. */
+/* Over all fields of an entry, apart from its id. */
 static uint64_t audit_hash(const struct lk_sqlite *store,
                            const struct lk_audit_entry *entry)
 {
@@ -423,7 +424,7 @@ static bool note_known(void *context, const struct lk_audit_entry *entry)
 
     for (size_t i = 0; i < scan->import->count; i++) {
         if (scan->import->hashes[i] == hash && !scan->import->known[i]) {
-            scan->import->known[i] = true; /* one row stands for one entry */
+            scan->import->known[i] = true; /* one row matches one entry */
             break;
         }
     }

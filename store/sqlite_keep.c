@@ -1,29 +1,31 @@
 /*
- * sqlite_keep.c - the keeper's two hands: the sweeper and the reaper.
+ * sqlite_keep.c - the keeper: the sweeper and the reaper, as part of a batch.
  *
- * The sweeper asks the wheel which locks have lapsed and makes those records
- * uncertain. The reaper works in two steps. First, records past their TTL
- * leave the index: the wheel knows them, and from then on their rows are
- * dead. Second, once an eighth of the rows is dead, a pass walks the claims
- * from the old end, some rows with each batch, in the batch's own
- * transaction, deletes the dead ones with their outcomes and answers, and
- * steps over those that a record still needs. It stops as soon as no dead row
- * is left, so with equal TTLs it never sees more than the dead.
+ * The sweeper asks the wheel which locks have lapsed and makes those operations
+ * uncertain. The reaper works in two steps. First, operations past their TTL
+ * leave the index: the wheel knows them, and from then on their rows are dead.
+ * Second, once an eighth of the rows is dead, a pass walks the claims from the
+ * old end, some rows with each batch, in the batch's own transaction. It
+ * deletes the dead ones with their outcomes and responses, and skips those that
+ * an operation still needs. It stops as soon as no dead row is left, so with
+ * equal TTLs it never reads more than the dead rows.
  *
- * A start reads the rows and knows nothing of what was forgotten, so no
- * half of a record may be left that says something else than the whole: a
- * claim goes together with its outcome, and the later claims of a dead record
- * only after its first one, that is, in a pass that began after it died. (Of
- * a live record the newest claim counts, so the others may go in any order.)
+ * The invariant: the rows that remain of an operation never say something else
+ * than all of them did, because a start reads the rows and does not know what
+ * left the index. So a claim is deleted together with its outcome, and the
+ * later claims of a dead operation only after its first one, that is, in a pass
+ * that began after it died. (Of a live operation the newest claim counts, so
+ * the others may be deleted in any order.)
  *
- * Jobs go before the first claim of their operation, which their rows name by
- * its number, some with each batch; a record with unfinished ones is needed.
+ * Jobs are deleted before the first claim of their operation, which their rows
+ * name by its number, some with each batch; an operation with unfinished jobs
+ * stays.
  *
- * Long-lived records among expired ones do not keep space: a B-tree page that
- * deletions have emptied by two thirds is merged with its neighbours by
- * SQLite, and the freed page is used for the next claims. They do cost the
- * pass a look; waiting for an eighth bounds that to eight looks for each row
- * deleted.
+ * Long-lived operations among expired ones do not waste space: a B-tree page
+ * that deletions have emptied by two thirds is merged with its neighbours by
+ * SQLite, and the freed page is used for the next claims. They do cost the pass
+ * a read; waiting for an eighth bounds that to eight reads for each deleted
+ * row.
  */
 #include "store/fault.h"
 #include "store/sqlite.h"
@@ -34,8 +36,8 @@ enum { DUE_MAX = 256, ROWS_MAX = 1024 };
 
 /* ---- accounts of dead rows -------------------------------------------- */
 
-/* A record needs the row of its token, and that of its number, by which its
- * reference is found. */
+/* How many claim rows an operation needs: that of its token, and that of its
+ * number, by which its reference is found. */
 static int needed_rows_of(const struct lk_entry *entry)
 {
     if (!entry || entry->state == LK_STATE_ABSENT) {
@@ -88,7 +90,7 @@ static enum lk_status lapse_lock(struct lk_sqlite *store,
     return status ? status : lk_batch_settle(batch, entry->hash);
 }
 
-/* The machine decides; this batch may have changed the record already. */
+/* The machine decides: this batch may have changed the operation already. */
 static enum lk_status keep_one(struct lk_sqlite *store, struct lk_batch *batch,
                                struct lk_hash128 hash, uint64_t now)
 {
@@ -152,13 +154,13 @@ struct reap_row {
     uint64_t token;
     uint64_t number;
     bool dead;
-    bool of_live; /* a claim that was overtaken, of a record that lives */
+    bool of_live; /* an overtaken claim of a live operation */
 };
 
 /*
- * Is the first claim of the record gone, or going in this very stretch? Only
- * then may a later one go. A pass that deletes the first has all later ones
- * before it, so it deletes them too, in order.
+ * Whether the first claim of the operation is deleted, now or earlier. Only
+ * then may a later one be deleted. A pass that deletes the first claim has all
+ * later ones ahead, so it deletes them too, in order.
  */
 static bool first_is_gone(struct lk_sqlite *store, const struct reap_row *rows,
                           int at, enum lk_status *status)
@@ -229,8 +231,8 @@ static enum lk_status delete_tokens(struct lk_sqlite *store,
     return lk_sqlite_run(store, statement);
 }
 
-/* A run of dead claims, what became of them, and what was kept for retries.
- * No room: jobs of theirs may be left, so they stay for another time. */
+/* Deletes a run of dead claims with their outcomes, responses and jobs. *room
+ * is 0 afterwards: jobs may be left, so the claims stay for the next batch. */
 static enum lk_status delete_dead_run(struct lk_sqlite *store, uint64_t first,
                                       uint64_t last, int *room)
 {
@@ -256,7 +258,8 @@ static enum lk_status delete_dead_run(struct lk_sqlite *store, uint64_t first,
     return status;
 }
 
-/* Neighbouring dead rows go in one statement. *done: so many are dealt with. */
+/* Deletes neighbouring dead rows in one statement. *done: how many rows are
+ * done. */
 static enum lk_status delete_dead(struct lk_sqlite *store,
                                   const struct reap_row *rows, int count,
                                   int *done)
@@ -281,7 +284,7 @@ static enum lk_status delete_dead(struct lk_sqlite *store,
     return status;
 }
 
-/* One stretch of a pass; *end says that there are no rows behind it. */
+/* The part of a pass for one batch; *end: there are no rows after it. */
 static enum lk_status reap_rows(struct lk_sqlite *store, bool *end)
 {
     struct reap_row rows[ROWS_MAX];

@@ -63,13 +63,17 @@ void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
         entry->deadline = until;
         break;
     default:
-        /* Damage. Nobody can know, and no timer may write over the row. */
+        /* Damage: the state is unknown, and no timer may overwrite the row. */
         entry->state = LK_STATE_UNCERTAIN;
         entry->deadline = until;
         break;
     }
 }
 
+/* An entry has 48 bits for a time. */
+#define TIME_END (INT64_C(1) << 47)
+
+/* One scan of the rows; on the stack of lk_sqlite_load. */
 struct loading {
     struct lk_sqlite *store;
     struct lk_index *index;
@@ -93,14 +97,19 @@ static enum lk_status load_claim(struct loading *loading, sqlite3_stmt *row)
     uint64_t attempt = (uint64_t)sqlite3_column_int64(row, 3);
     uint64_t at = (uint64_t)sqlite3_column_int64(row, 4);
 
-    if (sqlite3_column_bytes(row, 1) != sizeof(entry.hash)) {
+    int64_t lock = sqlite3_column_int64(row, 5);
+
+    /* What lk_sqlite_claim asserts before it writes a row. */
+    if (sqlite3_column_bytes(row, 1) != sizeof(entry.hash) || !token ||
+        token > LK_REFERENCE_MAX || number > LK_REFERENCE_MAX ||
+        at >= (uint64_t)TIME_END || lock < LK_LOCK_NONE || lock >= TIME_END) {
         return LK_CORRUPT;
     }
     memcpy(&entry.hash, sqlite3_column_blob(row, 1), sizeof(entry.hash));
     entry.token = token;
     entry.number = number ? number : token;
     entry.attempt = attempt > UINT16_MAX ? UINT16_MAX : attempt;
-    lk_entry_start(&entry, at, sqlite3_column_int64(row, 5));
+    lk_entry_start(&entry, at, lock);
     entry.ttl = lk_ttl_pack((uint64_t)sqlite3_column_int64(row, 6));
     entry.owner = lk_owner_hash(loading->store, lk_column(row, 7));
     entry.fingerprint = lk_fingerprint_hash(loading->store, lk_column(row, 8));
@@ -115,7 +124,10 @@ static enum lk_status load_outcome(struct loading *loading, sqlite3_stmt *row)
 {
     struct lk_hash128 hash;
 
-    if (sqlite3_column_bytes(row, 4) != sizeof(hash)) {
+    uint64_t until = (uint64_t)sqlite3_column_int64(row, 3);
+
+    if (sqlite3_column_bytes(row, 4) != sizeof(hash) ||
+        until >= 2 * (uint64_t)TIME_END) {
         return LK_CORRUPT;
     }
     note_time(loading, (uint64_t)sqlite3_column_int64(row, 2));
@@ -125,8 +137,7 @@ static enum lk_status load_outcome(struct loading *loading, sqlite3_stmt *row)
         return LK_OK; /* of a claim that was overtaken */
     }
     struct lk_entry entry = *found;
-    lk_entry_apply(&entry, (enum lk_row_kind)sqlite3_column_int(row, 1),
-                   (uint64_t)sqlite3_column_int64(row, 3));
+    lk_entry_apply(&entry, (enum lk_row_kind)sqlite3_column_int(row, 1), until);
     return lk_index_put(loading->index, &entry);
 }
 
@@ -141,7 +152,7 @@ static enum lk_status load_job(struct loading *loading, sqlite3_stmt *row)
     memcpy(&hash, sqlite3_column_blob(row, 0), sizeof(hash));
     const struct lk_entry *found = lk_index_find(loading->index, hash);
     if (!found || found->number != (uint64_t)sqlite3_column_int64(row, 1)) {
-        return LK_OK; /* damage; `verify` says so */
+        return LK_OK; /* damage; VERIFY reports it */
     }
     struct lk_entry entry = *found;
     entry.jobs = true;
@@ -175,7 +186,7 @@ static struct lk_moment read_moment(sqlite3 *db)
     return moment;
 }
 
-/* Reopened, it must not fall behind its own answers either. */
+/* A reopened store must also not be earlier than its own decisions. */
 static void start_clock(struct lk_sqlite *store, const struct lk_moment *last,
                         uint64_t highest)
 {
@@ -196,9 +207,9 @@ static bool is_same_entry(const struct lk_entry *a, const struct lk_entry *b)
 }
 
 /*
- * Everything acknowledged is in the index, and the overlay still has what the
- * batch that failed would have made of it. Each record that was read must be
- * one or the other; if one is neither, the file is an older one.
+ * The index holds everything acknowledged, and the overlay still holds what the
+ * failed batch would have changed. Each operation that was read must equal one
+ * of the two; else the file is an older one.
  */
 static bool has_acknowledged(const struct lk_sqlite *store,
                              const struct lk_index *fresh)

@@ -42,9 +42,9 @@ void lk_sqlite_close_reader(struct lk_sqlite *store)
 }
 
 /*
- * SQLite calls a page malformed that could not be read just now, and its cache
- * may hold what such a read has left. So whatever looks like damage is read
- * once more, by another connection, before that is said.
+ * SQLite reports a page as malformed if it could not be read just now, and its
+ * cache may hold the result of such a read. So what looks like damage is read
+ * again, by another connection, before it is reported.
  */
 static void replace_reader(struct lk_sqlite *store)
 {
@@ -152,7 +152,7 @@ enum lk_status lk_sqlite_peek(struct lk_store *base, struct lk_op *op)
     return LK_OK;
 }
 
-/* ---- what a retry is told --------------------------------------------- */
+/* ---- the response for a replay ---------------------------------------- */
 
 static enum lk_status make_stored(sqlite3_stmt *row, uint64_t token,
                                   struct lk_stored **stored)
@@ -237,8 +237,8 @@ static enum lk_status read_since(struct lk_sqlite *store, uint64_t number,
 }
 
 /* LK_AGAIN: what is stored does not fit the outcome. A doubt without a reason
- * is that of a lapsed lock; but only if the outcome `stands`, for otherwise a
- * commit may just have taken the reason away. */
+ * is a lapsed lock; but only if the outcome is `current`, else a commit may
+ * just have deleted the reason. */
 static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op,
                                  bool current)
 {
@@ -269,7 +269,7 @@ static enum lk_status fetch_once(struct lk_sqlite *store, struct lk_op *op,
     return LK_OK;
 }
 
-/* Is it still what the outcome says, so that the answer must be there? */
+/* Whether the outcome is still current, so that the response must exist. */
 static bool is_outcome_current(struct lk_sqlite *store, const struct lk_op *op)
 {
     struct lk_entry entry;
@@ -302,7 +302,7 @@ enum lk_status lk_sqlite_fetch(struct lk_store *base, struct lk_op *op)
     return status;
 }
 
-/* ---- records ---------------------------------------------------------- */
+/* ---- one operation ---------------------------------------------------- */
 
 void lk_operation_set(struct lk_operation *operation,
                       const struct lk_entry *entry, uint64_t now)
@@ -494,7 +494,7 @@ enum lk_status lk_sqlite_find(struct lk_store *base, struct lk_slice tenant,
         status = lk_sqlite_lookup(base, first.name, operation);
     }
     if (!status && operation->number != number) {
-        lk_operation_free(operation); /* the key was used anew since */
+        lk_operation_free(operation); /* the key was used again since */
         status = LK_NOT_FOUND;
     }
     lk_operation_free(&first);
@@ -522,7 +522,7 @@ static void fill_operation(sqlite3_stmt *row, const struct lk_entry *entry,
         operation->completed_ms = (uint64_t)sqlite3_column_int64(row, 9);
         if (latchkey_response_measure(lk_column(row, 11), &operation->status,
                                       &operation->response_bytes)) {
-            operation->status = 0; /* damaged; `verify` says so */
+            operation->status = 0; /* damaged; VERIFY reports it */
         }
     } else if (operation->state == LK_STATE_UNCERTAIN &&
                !operation->reason.len) {
@@ -530,7 +530,7 @@ static void fill_operation(sqlite3_stmt *row, const struct lk_entry *entry,
     }
 }
 
-/* Is this the row of a record's current claim? */
+/* Whether this is the row of an operation's current claim. */
 static bool is_current(struct lk_sqlite *store, sqlite3_stmt *row,
                        struct lk_entry *entry)
 {
@@ -563,11 +563,11 @@ static enum lk_status count_jobs(const struct lk_sqlite *store,
     return lk_sqlite_status(code);
 }
 
-/* ---- whole records ------------------------------------------------------ */
+/* ---- whole operations --------------------------------------------------- */
 
 /*
  * The entry as the rows of this view have it. The index may be ahead of them,
- * and an answer must not be told apart from its state.
+ * and a response must be shown with its own state.
  */
 static void set_entry(sqlite3_stmt *row, struct lk_entry *entry)
 {
@@ -602,7 +602,7 @@ static enum lk_status add_whole_response(sqlite3_stmt *row,
     return status;
 }
 
-/* LK_CORRUPT: a completed record without its answer. */
+/* LK_CORRUPT: a completed operation without its response. */
 static enum lk_status fill_whole(sqlite3_stmt *row, struct lk_entry *entry,
                                  uint64_t now, struct lk_operation *operation)
 {

@@ -8,27 +8,24 @@
  * Everything is appended in the order of tokens, or nearly so.
  *
  * claim    one row for each token handed out. `number` and `generation` are
- *          NULL where they equal the token: the first claim of a record.
+ *          NULL where they equal the token: the first claim of an operation.
  *          `keep` is the TTL that KEEP asked for while it was open.
- * outcome  how a claim stands, once something happened to it (enum
- *          lk_row_kind); together with claim, all that the index needs. Only
- *          what came last counts, so a later outcome replaces an earlier one.
- * answer   what a retry is told: the stored response (lib/record.c), or the
- *          reason why there is none. Apart, because it is large and only
- *          read when asked for.
- * audit    what operators did, never deleted. `token` is the job's id of what
- *          was done to a job.
+ * outcome  the state of a claim that has changed since (enum lk_row_kind);
+ *          together with claim, all that the index needs. A later outcome
+ *          replaces an earlier one.
+ * answer   the stored response, or the reason why there is none. A table of its
+ *          own, because it is large and read only for a replay.
+ * audit    what operators did, never deleted. For an action on a job, `token`
+ * is the id of the job.
  *
  * job      what an operation has left to call, by the number of the operation:
- *          the small part, which leases and ends write anew. `due` is since
- *          when for an uncertain or dead one. `since` and `sent_at` are those
- *          of struct lk_job. The indexes know the unfinished
- *          (state < 4) for the courier and for their operation, the stuck for
- *          whoever looks after them, every name, and the provider's ids.
- * call     what is called; large, and never written again.
- * attempt  how leases ended: those that failed, and the last one with its
- *          answer.
- * target   those that are paused.
+ *          the small part, which leases and ends replace. For an uncertain or
+ *          dead job, `due` is since when it is so. `since` and `sent_at` are
+ * those of struct lk_job. The indexes know the unfinished (state < 4) for the
+ * courier and for their operation, the stuck for whoever looks after them,
+ * every name, and the provider's ids. call     what is called; large, and never
+ * written again. attempt  how leases ended: those that failed, and the last one
+ * with its response. target   the paused targets.
  */
 static const char *const migrations[] = {
     "CREATE TABLE claim ("

@@ -72,6 +72,33 @@ void lk_stored_unref(struct lk_stored *stored)
     }
 }
 
+bool lk_outcome_is_consistent(const struct lk_outcome *out)
+{
+    enum lk_state state = out->state;
+
+    if (state > LK_STATE_RELEASED || out->token >= LK_TOKEN_END ||
+        (out->needs_load && out->stored)) {
+        return false;
+    }
+    switch (out->verdict) {
+    case LK_VERDICT_NEW: /* uncertain: a repeated claim with NONEW */
+        return out->token && out->number &&
+               (state == LK_STATE_IN_PROGRESS || state == LK_STATE_UNCERTAIN);
+    case LK_VERDICT_REPLAY:
+    case LK_VERDICT_OMITTED:
+    case LK_VERDICT_KEPT:
+        return state == LK_STATE_COMPLETED;
+    case LK_VERDICT_INFLIGHT:
+        return state == LK_STATE_IN_PROGRESS;
+    case LK_VERDICT_ACCEPTED:
+        return state == LK_STATE_ACCEPTED || state == LK_STATE_IN_PROGRESS;
+    case LK_VERDICT_UNCERTAIN:
+        return state == LK_STATE_UNCERTAIN;
+    default:
+        return true;
+    }
+}
+
 void lk_op_clear(struct lk_op *op)
 {
     lk_stored_unref(op->out.stored);

@@ -134,6 +134,13 @@ struct lk_op {
     struct lk_outcome out;
 };
 
+/* Every token is below this, so that it survives as a JSON number. */
+#define LK_TOKEN_END (UINT64_C(1) << 53)
+/* Whether verdict, state and fields of an outcome fit together. An embedded
+ * store asserts it before it returns an op; a store on a server refuses the op
+ * with LK_CORRUPT. */
+bool lk_outcome_is_consistent(const struct lk_outcome *out);
+
 void lk_op_clear(struct lk_op *op); /* drops the reference in the outcome */
 /* The action that the audit log notes for the op; empty: it is not audited. */
 struct lk_slice lk_op_action(const struct lk_op *op);

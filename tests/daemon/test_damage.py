@@ -62,13 +62,13 @@ DAMAGE = {
     "an answer cut short": (
         "UPDATE answer SET record = substr(record, 1, length(record) - 9)"
         " WHERE token = %d",
-        ["claim %d:", "damaged answer"], "UNAVAILABLE"),
+        ["claim %d:", "damaged response"], "UNAVAILABLE"),
     "an answer gone": (
         "DELETE FROM answer WHERE token = %d",
-        ["1 completed operations without an answer"], "UNAVAILABLE"),
+        ["1 completed operations without a response"], "UNAVAILABLE"),
     "an outcome gone": (
         "DELETE FROM outcome WHERE token = %d",
-        ["1 stored answers of operations that are not completed"],
+        ["1 stored responses of operations that are not completed"],
         "UNAVAILABLE"),
     "an outcome of no kind": (
         "UPDATE outcome SET kind = 77 WHERE token = %d",

@@ -124,7 +124,7 @@ static const struct row rows[] = {
      "daemon.store: \"mysql://me:****@db/app\" is not a store; use "
      "sqlite:PATH, postgres://HOST/DATABASE or redis://HOST:PORT\n"},
     {"daemon.store=postgres://me:hush@db:pg/app",
-     "daemon.store: the port in the URL of the store is no number\n"},
+     "daemon.store: the port in the URL of the store is not a number\n"},
     {"daemon.store=postgres://a,b:1,2/app?hots=c",
      "daemon.store: the URL of the store is not one that PostgreSQL's library "
      "understands\n"},
