@@ -64,7 +64,7 @@ const char *latchkey_status_text(enum lk_status status);
 
 /* ---- Bytes ------------------------------------------------------------ */
 
-/* A view of bytes that somebody else owns. Not NUL-terminated. */
+/* A view of bytes that the caller or a buffer owns. Not NUL-terminated. */
 struct lk_slice {
     const char *data;
     size_t len;
@@ -85,8 +85,10 @@ struct lk_buf {
     size_t cap;
 };
 
+/* Makes room for `more` bytes behind those that are there. LK_NOMEM. */
 LK_MUST_CHECK enum lk_status latchkey_buf_reserve(struct lk_buf *buf,
                                                   size_t more);
+/* The others append; LK_NOMEM. `data` may be NULL if `len` is 0. */
 LK_MUST_CHECK enum lk_status latchkey_buf_add(struct lk_buf *buf,
                                               const void *data, size_t len);
 LK_MUST_CHECK enum lk_status latchkey_buf_add_slice(struct lk_buf *buf,
@@ -104,18 +106,18 @@ void latchkey_buf_free(struct lk_buf *buf);
 /* The second column is the word on the wire. */
 #define LK_VERDICT_MAP(X)                                                      \
     X(NEW, "NEW")             /* claim: yours, run it */                       \
-    X(REPLAY, "REPLAY")       /* claim: finished, here is the answer */        \
-    X(OMITTED, "OMITTED")     /* claim: finished, the answer was not kept */   \
-    X(INFLIGHT, "INFLIGHT")   /* claim: somebody is running it */              \
+    X(REPLAY, "REPLAY")       /* claim: finished, here is the response */      \
+    X(OMITTED, "OMITTED")     /* claim: finished, no response was stored */    \
+    X(INFLIGHT, "INFLIGHT")   /* claim: another holder is running it */        \
     X(ACCEPTED, "ACCEPTED")   /* claim: queued, will run later */              \
     X(UNCERTAIN, "UNCERTAIN") /* claim: it may or may not have happened */     \
     X(MISMATCH, "MISMATCH")   /* claim: the key was used for something else */ \
     X(LIMITED, "LIMITED")     /* claim: the tenant is over a limit */          \
     X(REFUSED, "REFUSED")     /* claim: would be NEW, but NONEW was given */   \
     X(DONE, "OK")             /* anything else: it happened */                 \
-    X(KEPT, "KEPT")           /* the first completion stands */                \
+    X(KEPT, "KEPT")           /* the first completion counts */                \
     X(STALE, "STALE")         /* the token is not the current one */           \
-    X(NIL, "NIL")             /* there is no such record */                    \
+    X(NIL, "NIL")             /* there is no such operation */                 \
     X(EXISTS, "EXISTS")       /* enqueue: it has a job of that name already */
 
 enum lk_verdict {
@@ -231,9 +233,9 @@ void latchkey_fingerprint_text(const struct lk_fingerprint *fingerprint,
 #define LK_REFERENCE_MAX  ((UINT64_C(1) << 48) - 1)
 
 /*
- * A record's number (at most LK_REFERENCE_MAX) as a code for people: a keyed
- * permutation, so nobody without `secret` can guess another one, and no index
- * is needed to find the number again.
+ * An operation's number (at most LK_REFERENCE_MAX) as a code for people: a
+ * keyed permutation. No one without `secret` can guess another one, and no
+ * index is needed to find the number again.
  */
 void latchkey_reference_encode(uint64_t number,
                                const uint8_t secret[LK_REFERENCE_KEY],
@@ -250,7 +252,7 @@ LK_MUST_CHECK enum lk_status latchkey_reference_decode(
 #define LK_STATUS_MIN 100
 #define LK_STATUS_MAX 599
 
-/* The answer to an operation: what a replay sends, byte for byte. */
+/* The response to an operation: what a replay sends, byte for byte. */
 struct lk_response {
     unsigned status;         /* HTTP status, LK_STATUS_MIN to LK_STATUS_MAX */
     struct lk_slice headers; /* lines of "Name: value\r\n"; COMPLETE refuses a
@@ -259,19 +261,20 @@ struct lk_response {
     struct lk_slice body;
 };
 
-/* Appends the response as one versioned record. */
+/* Appends the response as one versioned block of bytes. LK_TOO_LARGE,
+ * LK_NOMEM. */
 LK_MUST_CHECK enum lk_status latchkey_response_encode(
-    const struct lk_response *response, struct lk_buf *record);
+    const struct lk_response *response, struct lk_buf *encoded);
 /*
- * Reads a record; the slices point into it. LK_VERSION: a later format.
+ * Reads such a block; the slices point into it. LK_VERSION: a later format.
  * LK_CORRUPT: anything else that is wrong, trailing bytes included.
  */
 LK_MUST_CHECK enum lk_status latchkey_response_decode(
-    struct lk_slice record, struct lk_response *response);
+    struct lk_slice encoded, struct lk_response *response);
 
 /*
  * Status and size of headers and body together, from the first
- * LK_RESPONSE_PREFIX bytes of a record. Returns as decode does.
+ * LK_RESPONSE_PREFIX bytes of a block. Returns as decode does.
  */
 #define LK_RESPONSE_PREFIX 18
 LK_MUST_CHECK enum lk_status latchkey_response_measure(struct lk_slice prefix,
@@ -317,7 +320,7 @@ struct lk_problem {
     struct lk_slice type_base; /* prefix of the type URI; empty: built in */
     struct lk_slice detail;    /* what was wrong, for people; may be empty */
     struct lk_slice reference; /* may be empty */
-    unsigned original_status;  /* of an answer that was not kept; 0: none */
+    unsigned original_status;  /* of a response that was not stored; 0: none */
 };
 
 /* Appends an RFC 9457 document (application/problem+json). */
@@ -341,7 +344,7 @@ LK_MUST_CHECK enum lk_status latchkey_json_quote(struct lk_slice text,
  */
 LK_MUST_CHECK enum lk_status latchkey_timestamp_parse(struct lk_slice text,
                                                       uint64_t *ms);
-/* The time in a UUID of version 7. LK_MALFORMED: it is none. */
+/* The time in a UUID of version 7. LK_MALFORMED: it is not such a UUID. */
 LK_MUST_CHECK enum lk_status latchkey_uuid7_time(struct lk_slice uuid,
                                                  uint64_t *ms);
 
@@ -358,7 +361,7 @@ void latchkey_timestamp_text(uint64_t ms, char text[LK_TIMESTAMP_TEXT + 1]);
  *
  * After LK_TIMEOUT, LK_CLOSED or LK_IO the connection is dead: close it, open
  * another and send the same claim again with the same owner. Nothing else is
- * needed: a claim whose reply was lost gets the same answer.
+ * needed: a claim whose reply was lost gets the same decision.
  */
 struct lk_client;
 
@@ -404,8 +407,8 @@ struct lk_reply {
  * texts point into `bytes`, and elements into `nodes`, of which nodes[0] is
  * the reply.
  *
- * LK_OK: *used bytes belong to it. LK_AGAIN: incomplete; it is no use to ask
- * again before there are *used bytes. LK_TOO_LARGE: more than `node_max` nodes,
+ * LK_OK: *used bytes belong to it. LK_AGAIN: incomplete; ask again when
+ * there are *used bytes, not before. LK_TOO_LARGE: more than `node_max` nodes,
  * a text over 1 GiB or a line over 64 KiB. LK_MALFORMED: anything else, arrays
  * deeper than two included.
  */
@@ -456,8 +459,8 @@ struct lk_claim {
     bool no_new;           /* never start anything */
 };
 
-/* What was decided. Fields that do not belong to the verdict are zero; slices
- * are valid until the next call on the client. */
+/* What the daemon decided. Fields that do not belong to the verdict are zero;
+ * slices are valid until the next call on the client. */
 struct lk_decision {
     enum lk_verdict verdict;
     uint64_t token;
@@ -479,7 +482,7 @@ struct lk_decision {
  * Unless LK_OK, `answer` says NIL and nothing else.
  */
 LK_MUST_CHECK enum lk_status latchkey_decision_read(
-    const struct lk_reply *reply, struct lk_decision *answer);
+    const struct lk_reply *reply, struct lk_decision *decision);
 
 /*
  * Reads the reply to a CLAIM, COMPLETE, RELEASE, DOUBT, RETURN, EXTEND,
@@ -488,7 +491,7 @@ LK_MUST_CHECK enum lk_status latchkey_decision_read(
  */
 LK_MUST_CHECK enum lk_status latchkey_client_decision(
     struct lk_client *client, const struct lk_reply *reply,
-    struct lk_decision *answer);
+    struct lk_decision *decision);
 
 /*
  * LK_OK: `answer` holds the verdict. LK_UNAVAILABLE: the store cannot decide;
@@ -497,29 +500,34 @@ LK_MUST_CHECK enum lk_status latchkey_client_decision(
  */
 LK_MUST_CHECK enum lk_status latchkey_claim(struct lk_client *client,
                                             const struct lk_claim *claim,
-                                            struct lk_decision *answer);
-/* DONE, KEPT (with the stored answer) or STALE. `ttl_ms` 0: as claimed. */
+                                            struct lk_decision *decision);
+/* DONE, KEPT (with the stored response) or STALE. `ttl_ms` 0: as claimed. */
 LK_MUST_CHECK enum lk_status latchkey_complete(
     struct lk_client *client, struct lk_name name, uint64_t token,
     const struct lk_response *response, uint64_t ttl_ms,
-    struct lk_decision *answer);
-/* Completes without keeping the answer; `reason` says why ("too large"). */
+    struct lk_decision *decision);
+/* Completes without storing the response; `reason` says why ("too large"). */
 LK_MUST_CHECK enum lk_status latchkey_complete_omitted(
     struct lk_client *client, struct lk_name name, uint64_t token,
     unsigned status, struct lk_slice reason, uint64_t ttl_ms,
-    struct lk_decision *answer);
+    struct lk_decision *decision);
+/* Nothing happened: the key is free again. DONE, KEPT or STALE. */
 LK_MUST_CHECK enum lk_status latchkey_release(struct lk_client *client,
                                               struct lk_name name,
                                               uint64_t token,
-                                              struct lk_decision *answer);
+                                              struct lk_decision *decision);
+/* It may have happened: the operation is uncertain until it is resolved; the
+ * reason says why. DONE, KEPT or STALE. */
 LK_MUST_CHECK enum lk_status latchkey_doubt(struct lk_client *client,
                                             struct lk_name name, uint64_t token,
                                             struct lk_slice reason,
-                                            struct lk_decision *answer);
+                                            struct lk_decision *decision);
+/* Still running: the lock is valid for at least `lock_ms` from now. DONE, KEPT
+ * or STALE. */
 LK_MUST_CHECK enum lk_status latchkey_extend(struct lk_client *client,
                                              struct lk_name name,
                                              uint64_t token, uint64_t lock_ms,
-                                             struct lk_decision *answer);
+                                             struct lk_decision *decision);
 
 /* A request that is to run later, through the gateway. */
 struct lk_accept {
@@ -534,13 +542,13 @@ struct lk_accept {
 };
 
 /*
- * ACCEPTED, or whatever a claim of that operation is told; never NEW. The
- * operation and its request are durable together. Returns as latchkey_claim
- * does; whoever is not answered sends the same again.
+ * ACCEPTED, or the verdict that a claim of that operation would get; never NEW.
+ * The operation and its request are durable together. Returns as latchkey_claim
+ * does; a caller that gets no reply sends the same again.
  */
 LK_MUST_CHECK enum lk_status latchkey_accept(struct lk_client *client,
                                              const struct lk_accept *accept,
-                                             struct lk_decision *answer);
+                                             struct lk_decision *decision);
 
 /* A call to another service that an operation leaves behind. */
 struct lk_enqueue {
@@ -558,7 +566,7 @@ struct lk_enqueue {
 /* DONE, EXISTS (it has a job of that name already), KEPT or STALE. */
 LK_MUST_CHECK enum lk_status latchkey_enqueue(struct lk_client *client,
                                               const struct lk_enqueue *job,
-                                              struct lk_decision *answer);
+                                              struct lk_decision *decision);
 
 #ifdef __cplusplus
 }

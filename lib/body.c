@@ -269,7 +269,7 @@ enum lk_status lk_form_find(struct lk_slice body, struct lk_slice name,
 
 /* ==== Multipart ========================================================= */
 
-/* Cuts off and returns what stands before the first `mark`, which goes too;
+/* Cuts off and returns what is in front of the first `mark`, which goes too;
  * all of it if there is none. */
 static struct lk_slice cut_from(struct lk_slice *text, char mark)
 {

@@ -161,7 +161,7 @@ static enum lk_status move_client_bytes(struct lk_client *client,
         lk_socket_wait(client->fd, events, deadline, &happened);
 
     if (status == LK_TIMEOUT) {
-        return kill_client(client, status, "the daemon did not answer in time");
+        return kill_client(client, status, "the daemon did not reply in time");
     }
     if (status) {
         return kill_client_by_errno(client);
@@ -170,7 +170,7 @@ static enum lk_status move_client_bytes(struct lk_client *client,
                                : write_to_daemon(client);
 }
 
-/* The reader cannot go on. The tool tells other servers apart by the byte. */
+/* The bytes are not RESP. The tool recognizes other servers by the first. */
 static enum lk_status kill_client_by_reader(struct lk_client *client,
                                             enum lk_status status)
 {
@@ -230,7 +230,7 @@ enum lk_status latchkey_client_queue(struct lk_client *client,
     return LK_OK;
 }
 
-/* The time-out begins anew whenever the daemon takes something. */
+/* The timeout starts again whenever the daemon takes something. */
 enum lk_status latchkey_client_flush(struct lk_client *client)
 {
     int64_t deadline = (int64_t)lk_monotonic_ms() + client->timeout_ms;
@@ -262,7 +262,7 @@ enum lk_status latchkey_client_call(struct lk_client *client,
                                     unsigned timeout_ms,
                                     const struct lk_reply **reply)
 {
-    /* The next reply would be the answer to something else. */
+    /* The next reply would belong to another command. */
     if (!client->dead && client->owed > 0) {
         return lk_client_fail(client, LK_INVALID,
                               "%zu earlier replies are not received yet",
@@ -413,43 +413,43 @@ static void start_command(struct command *command, const char *verb,
 /* ---- Replies --------------------------------------------------------------
  */
 
-/* Zero would be NEW: nobody who forgets the status may read that. */
+/* Zero would be NEW: a caller that forgets the status must not read that. */
 static const struct lk_decision nothing = {.verdict = LK_VERDICT_NIL};
 
 static enum lk_status take_decision(struct lk_client *client, const char *verb,
                                     const struct lk_reply *reply,
-                                    struct lk_decision *answer)
+                                    struct lk_decision *decision)
 {
     char why[LK_CLIENT_ERROR_MAX];
 
     if (reply->type == LK_REPLY_ERROR) {
-        *answer = nothing;
+        *decision = nothing;
         return lk_client_fail_reply(client, reply);
     }
     enum lk_status status =
-        lk_decision_read(verb, reply, answer, why, sizeof(why));
+        lk_decision_read(verb, reply, decision, why, sizeof(why));
     return status ? lk_client_fail(client, status, "%s", why) : LK_OK;
 }
 
 static enum lk_status run_command(struct lk_client *client,
                                   const struct command *command,
                                   unsigned timeout_ms,
-                                  struct lk_decision *answer)
+                                  struct lk_decision *decision)
 {
     const struct lk_reply *reply = NULL;
 
-    *answer = nothing;
+    *decision = nothing;
     enum lk_status status = latchkey_client_call(
         client, command->words, command->count, timeout_ms, &reply);
     return status ? status
-                  : take_decision(client, command->verb, reply, answer);
+                  : take_decision(client, command->verb, reply, decision);
 }
 
 enum lk_status latchkey_client_decision(struct lk_client *client,
                                         const struct lk_reply *reply,
-                                        struct lk_decision *answer)
+                                        struct lk_decision *decision)
 {
-    return take_decision(client, NULL, reply, answer);
+    return take_decision(client, NULL, reply, decision);
 }
 
 /* ---- The public calls -----------------------------------------------------
@@ -465,7 +465,7 @@ static unsigned claim_timeout(const struct lk_client *client, uint64_t wait_ms)
 
 enum lk_status latchkey_claim(struct lk_client *client,
                               const struct lk_claim *claim,
-                              struct lk_decision *answer)
+                              struct lk_decision *decision)
 {
     struct command command;
 
@@ -485,12 +485,12 @@ enum lk_status latchkey_claim(struct lk_client *client,
         add_word(&command, LK_SLICE("NONEW"));
     }
     return run_command(client, &command, claim_timeout(client, claim->wait_ms),
-                       answer);
+                       decision);
 }
 
 enum lk_status latchkey_accept(struct lk_client *client,
                                const struct lk_accept *accept,
-                               struct lk_decision *answer)
+                               struct lk_decision *decision)
 {
     struct command command;
 
@@ -504,7 +504,7 @@ enum lk_status latchkey_accept(struct lk_client *client,
     if (accept->reexecute) {
         add_word(&command, LK_SLICE("REEXECUTE"));
     }
-    return run_command(client, &command, 0, answer);
+    return run_command(client, &command, 0, decision);
 }
 
 static void add_text_option(struct command *command, const char *name,
@@ -518,7 +518,7 @@ static void add_text_option(struct command *command, const char *name,
 
 enum lk_status latchkey_enqueue(struct lk_client *client,
                                 const struct lk_enqueue *job,
-                                struct lk_decision *answer)
+                                struct lk_decision *decision)
 {
     struct command command;
 
@@ -531,7 +531,7 @@ enum lk_status latchkey_enqueue(struct lk_client *client,
     add_text_option(&command, "HEADERS", job->headers);
     add_text_option(&command, "BODY", job->body);
     add_number_option(&command, "DELAY", job->delay_ms);
-    return run_command(client, &command, 0, answer);
+    return run_command(client, &command, 0, decision);
 }
 
 static void start_complete(struct command *command, struct lk_name name,
@@ -549,12 +549,12 @@ static void start_complete(struct command *command, struct lk_name name,
 enum lk_status latchkey_complete(struct lk_client *client, struct lk_name name,
                                  uint64_t token,
                                  const struct lk_response *response,
-                                 uint64_t ttl_ms, struct lk_decision *answer)
+                                 uint64_t ttl_ms, struct lk_decision *decision)
 {
     struct command command;
 
     start_complete(&command, name, token, response, ttl_ms);
-    return run_command(client, &command, 0, answer);
+    return run_command(client, &command, 0, decision);
 }
 
 enum lk_status latchkey_complete_omitted(struct lk_client *client,
@@ -562,7 +562,7 @@ enum lk_status latchkey_complete_omitted(struct lk_client *client,
                                          unsigned status,
                                          struct lk_slice reason,
                                          uint64_t ttl_ms,
-                                         struct lk_decision *answer)
+                                         struct lk_decision *decision)
 {
     const struct lk_response response = {.status = status};
     struct command command;
@@ -570,39 +570,39 @@ enum lk_status latchkey_complete_omitted(struct lk_client *client,
     start_complete(&command, name, token, &response, ttl_ms);
     add_word(&command, LK_SLICE("OMIT"));
     add_word(&command, reason);
-    return run_command(client, &command, 0, answer);
+    return run_command(client, &command, 0, decision);
 }
 
 enum lk_status latchkey_release(struct lk_client *client, struct lk_name name,
-                                uint64_t token, struct lk_decision *answer)
+                                uint64_t token, struct lk_decision *decision)
 {
     struct command command;
 
     start_command(&command, "RELEASE", name);
     add_number(&command, token);
-    return run_command(client, &command, 0, answer);
+    return run_command(client, &command, 0, decision);
 }
 
 enum lk_status latchkey_doubt(struct lk_client *client, struct lk_name name,
                               uint64_t token, struct lk_slice reason,
-                              struct lk_decision *answer)
+                              struct lk_decision *decision)
 {
     struct command command;
 
     start_command(&command, "DOUBT", name);
     add_number(&command, token);
     add_word(&command, reason);
-    return run_command(client, &command, 0, answer);
+    return run_command(client, &command, 0, decision);
 }
 
 enum lk_status latchkey_extend(struct lk_client *client, struct lk_name name,
                                uint64_t token, uint64_t lock_ms,
-                               struct lk_decision *answer)
+                               struct lk_decision *decision)
 {
     struct command command;
 
     start_command(&command, "EXTEND", name);
     add_number(&command, token);
     add_number(&command, lock_ms);
-    return run_command(client, &command, 0, answer);
+    return run_command(client, &command, 0, decision);
 }

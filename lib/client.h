@@ -31,13 +31,13 @@ enum lk_status lk_client_fail_reply(struct lk_client *client,
  */
 
 /*
- * Reads the reply to `verb`; NULL: whatever was asked. Returns as
+ * Reads the reply to `verb`; NULL: to any command. Returns as
  * latchkey_decision_read does. LK_MALFORMED: `why` is a sentence, cut to `size`
  * bytes and always terminated; part of it comes from the peer as it is.
  */
 LK_MUST_CHECK enum lk_status lk_decision_read(const char *verb,
                                               const struct lk_reply *reply,
-                                              struct lk_decision *answer,
+                                              struct lk_decision *decision,
                                               char *why, size_t size);
 
 /* Of an error reply: LK_UNAVAILABLE or LK_REPLY. */

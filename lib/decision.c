@@ -30,12 +30,12 @@ bool latchkey_verdict_parse(struct lk_slice word, enum lk_verdict *verdict)
     return false;
 }
 
-enum { WORD_SHOWN = 64 }; /* bytes of a word that nobody expected */
+enum { WORD_SHOWN = 64 }; /* bytes of an unexpected word */
 
 /*
  * What follows the word of each verdict, a letter for each field (see
- * read_field), and whether it answers a claim or the end of one. A later
- * daemon may add fields behind these; they are ignored.
+ * read_field), and whether it is the reply to a claim or to the end of one. A
+ * later daemon may add fields behind these; they are ignored.
  */
 struct shape {
     enum lk_verdict verdict;
@@ -53,47 +53,47 @@ static const struct shape shapes[] = {
     {LK_VERDICT_EXISTS, false, ""},
 };
 
-static uint64_t *number_field(struct lk_decision *answer, char field)
+static uint64_t *number_field(struct lk_decision *decision, char field)
 {
     switch (field) {
     case 't':
-        return &answer->token;
+        return &decision->token;
     case 'u':
-        return &answer->lock_until_ms;
+        return &decision->lock_until_ms;
     case 'a':
-        return &answer->attempt;
+        return &decision->attempt;
     case 'w':
-        return &answer->retry_after_ms;
+        return &decision->retry_after_ms;
     case 'n':
-        return &answer->since_ms;
+        return &decision->since_ms;
     case 'c':
-        return &answer->completed_ms;
+        return &decision->completed_ms;
     case 'e':
-        return &answer->expires_ms;
+        return &decision->expires_ms;
     }
     return NULL;
 }
 
-static struct lk_slice *text_field(struct lk_decision *answer, char field)
+static struct lk_slice *text_field(struct lk_decision *decision, char field)
 {
     switch (field) {
     case 'h':
-        return &answer->response.headers;
+        return &decision->response.headers;
     case 'b':
-        return &answer->response.body;
+        return &decision->response.body;
     case 'o':
-        return &answer->reason;
+        return &decision->reason;
     case 'r':
-        return &answer->reference;
+        return &decision->reference;
     }
     return NULL;
 }
 
-static bool read_field(struct lk_decision *answer, char field,
+static bool read_field(struct lk_decision *decision, char field,
                        const struct lk_reply *reply)
 {
-    struct lk_slice *text = text_field(answer, field);
-    uint64_t *number = number_field(answer, field);
+    struct lk_slice *text = text_field(decision, field);
+    uint64_t *number = number_field(decision, field);
 
     if (text) {
         *text = reply->text;
@@ -106,7 +106,7 @@ static bool read_field(struct lk_decision *answer, char field,
         *number = (uint64_t)reply->integer;
         return true;
     }
-    answer->response.status = (unsigned)reply->integer;
+    decision->response.status = (unsigned)reply->integer;
     return reply->integer <= UINT_MAX;
 }
 
@@ -140,7 +140,7 @@ static struct lk_slice reply_word(const struct lk_reply *reply)
 
 static enum lk_status read_verdict(const char *verb,
                                    const struct lk_reply *reply,
-                                   struct lk_decision *answer, char *why,
+                                   struct lk_decision *decision, char *why,
                                    size_t size)
 {
     struct lk_slice word = reply_word(reply);
@@ -148,8 +148,8 @@ static enum lk_status read_verdict(const char *verb,
 
     verb = verb ? verb : "pipeline";
     if (!shape) {
-        snprintf(why, size, "%s: the reply is no verdict on it: \"%.*s\"", verb,
-                 word.len < WORD_SHOWN ? (int)word.len : WORD_SHOWN,
+        snprintf(why, size, "%s: the reply is not a verdict on it: \"%.*s\"",
+                 verb, word.len < WORD_SHOWN ? (int)word.len : WORD_SHOWN,
                  word.data ? word.data : "");
         return LK_MALFORMED;
     }
@@ -161,16 +161,16 @@ static enum lk_status read_verdict(const char *verb,
         return LK_MALFORMED;
     }
     for (size_t i = 0; i < wanted; i++) {
-        if (!read_field(answer, shape->fields[i], &reply->elements[i + 1])) {
+        if (!read_field(decision, shape->fields[i], &reply->elements[i + 1])) {
             snprintf(why, size, "%s: field %zu of %s has the wrong type", verb,
                      i + 1, latchkey_verdict_word(shape->verdict));
             return LK_MALFORMED;
         }
     }
     if (shape->verdict == LK_VERDICT_KEPT && given > wanted) {
-        answer->reason = reply->elements[wanted + 1].text; /* omitted */
+        decision->reason = reply->elements[wanted + 1].text; /* omitted */
     }
-    answer->verdict = shape->verdict;
+    decision->verdict = shape->verdict;
     return LK_OK;
 }
 
@@ -187,28 +187,28 @@ enum lk_status lk_decision_error(const struct lk_reply *reply)
     return LK_REPLY;
 }
 
-/* Zero would be NEW: nobody who forgets the status may read that. */
+/* Zero would be NEW: a caller that forgets the status must not read that. */
 static const struct lk_decision nothing = {.verdict = LK_VERDICT_NIL};
 
 enum lk_status lk_decision_read(const char *verb, const struct lk_reply *reply,
-                                struct lk_decision *answer, char *why,
+                                struct lk_decision *decision, char *why,
                                 size_t size)
 {
-    *answer = nothing;
+    *decision = nothing;
     if (reply->type == LK_REPLY_ERROR) {
         return lk_decision_error(reply);
     }
-    enum lk_status status = read_verdict(verb, reply, answer, why, size);
+    enum lk_status status = read_verdict(verb, reply, decision, why, size);
     if (status) {
-        *answer = nothing;
+        *decision = nothing;
     }
     return status;
 }
 
 enum lk_status latchkey_decision_read(const struct lk_reply *reply,
-                                      struct lk_decision *answer)
+                                      struct lk_decision *decision)
 {
     char why[1];
 
-    return lk_decision_read(NULL, reply, answer, why, sizeof(why));
+    return lk_decision_read(NULL, reply, decision, why, sizeof(why));
 }

@@ -2,7 +2,7 @@
 
 /*
  * The plain SHA256_ functions: OpenSSL 3 prefers EVP, which looks the
- * algorithm up anew for each digest and allocates, at four times the cost of
+ * algorithm up again for each digest and allocates, at four times the cost of
  * a short request. These cannot fail.
  */
 #define OPENSSL_SUPPRESS_DEPRECATED
@@ -90,7 +90,7 @@ static enum lk_body_form expected_form(struct lk_slice media)
 }
 
 /*
- * Finds the bytes that stand for the body, in `canonical` or in the request,
+ * Finds the bytes that represent the body, in `canonical` or in the request,
  * and their form. Only LK_NOMEM is a failure.
  */
 static enum lk_status read_body(const struct lk_request *request,
@@ -124,7 +124,7 @@ static enum lk_status read_body(const struct lk_request *request,
 
 struct writer {
     SHA256_CTX digest;
-    struct lk_buf *explain; /* NULL: nobody asked */
+    struct lk_buf *explain; /* NULL: not wanted */
 };
 
 static void hash_bytes(struct writer *w, struct lk_slice bytes)

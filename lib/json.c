@@ -121,7 +121,7 @@ static bool read_unicode_escape(struct lk_slice text, size_t *at, uint32_t *c)
     return true;
 }
 
-/* The letters of the short escapes and what they stand for, in this order. */
+/* The letters of the short escapes and what they mean, in this order. */
 static const char short_letters[] = "\"\\/bfnrt";
 static const char short_values[] = "\"\\/\b\f\n\r\t";
 
@@ -146,7 +146,7 @@ static enum lk_status read_escape(struct lk_slice text, size_t *at,
     return latchkey_buf_add(out, short_values + (found - short_letters), 1);
 }
 
-/* The end of the run, from `at`, of characters that stand for themselves. */
+/* The end of the run, from `at`, of characters that mean themselves. */
 static size_t plain_run(struct lk_slice text, size_t at)
 {
     const unsigned char *bytes = (const unsigned char *)text.data;

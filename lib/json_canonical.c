@@ -3,9 +3,9 @@
  *
  * There is no tree. The canonical text is written in the order of the input,
  * and most of it stays as it is. Only an object whose members came out of
- * order leaves records: where it lies in that text, and where its members do,
- * sorted. At the end the text is copied once, span by span, in the order the
- * records say: every byte is moved a fixed number of times, however deep it is
+ * order leaves notes: where it is in that text, and where its members are,
+ * sorted. At the end the text is copied once, span by span, in the order of the
+ * notes: every byte is moved a fixed number of times, however deep it is
  * nested. Sorting changes no length, so nothing needs to be measured first.
  */
 #include "lib/json.h"
@@ -27,18 +27,18 @@ struct member {
     uint32_t name_len;
     uint32_t start; /* in text, name included, comma not */
     uint32_t end;
-    uint32_t object; /* the first object record inside it, if any */
+    uint32_t object; /* the first object note inside it, if any */
     bool left_out;
 };
 
 /*
- * An object that is not, or that contains one that is not, in order. Records
- * stand in the order in which their objects begin.
+ * An object that is not, or that contains one that is not, in order. The
+ * notes are in the order in which their objects begin.
  */
 struct object {
     uint32_t start; /* in text, braces included */
     uint32_t end;
-    uint32_t next;   /* the record after those inside this object */
+    uint32_t next;   /* the note after those inside this object */
     uint32_t member; /* the first of its final members */
     uint32_t count;  /* 0: its own members are in order in the text */
 };
@@ -432,7 +432,7 @@ static enum lk_status emit_object(const struct reader *r,
                                   const struct object *object,
                                   struct lk_buf *out);
 
-/* Appends text[start, end); `i` is the first object record inside it. */
+/* Appends text[start, end); `i` is the first object note inside it. */
 static enum lk_status emit_span(const struct reader *r, uint32_t start,
                                 uint32_t end, uint32_t i, struct lk_buf *out)
 {

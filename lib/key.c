@@ -68,7 +68,7 @@ static bool take(struct scan *scan, char c)
     return true;
 }
 
-/* A backslash, and the one character after it that it stands for. */
+/* A backslash, and the one character after it that it means. */
 static bool scan_escape(struct scan *scan)
 {
     if (scan->pos + 1 == scan->in.len) {

@@ -4,7 +4,7 @@
 /* ---- JSON strings ---------------------------------------------------------
  */
 
-/* What stands at the front of some text. */
+/* What is at the front of some text. */
 struct piece {
     size_t len;    /* bytes of the text it covers, at least one */
     uint32_t rune; /* its code point, if valid */

@@ -1,12 +1,12 @@
-/* reference.c - a record's number as a short code for people, and back. */
+/* reference.c - an operation's number as a short code for people, and back. */
 #include "latchkey.h"
 #include "lib/siphash.h"
 
 /*
  * A balanced Feistel network on two halves of 24 bits, with SipHash as the
  * round function. Any round function makes it a permutation; eight rounds of
- * a good one make it one that cannot be told from a random permutation by
- * anybody who sees far less than all of its codes.
+ * a good one make it one that cannot be distinguished from a random permutation
+ * by anybody who sees far less than all of its codes.
  */
 enum { ROUNDS = 8, HALF_BITS = 24, DIGITS = 12 };
 

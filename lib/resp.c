@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DIGITS_MAX  18          /* a number of so many fits in a long */
+#define DIGITS_MAX  18          /* digits that always fit in a long */
 #define INLINE_MAX  (64 * 1024) /* bytes in a command typed as a line */
 #define ARGV_FIRST  8
 #define ARGV_KEEP   64   /* more is given back before the next command */
-#define WORDS_KEEP  1024 /* likewise, bytes */
+#define WORDS_KEEP  1024 /* bytes; more is given back too */
 #define HTTP_PREFIX LK_SLICE("HTTP/")
 
 static enum lk_resp_result refuse(struct lk_resp_parser *parser,
@@ -44,7 +44,8 @@ static enum lk_resp_result refuse_byte(struct lk_resp_parser *parser,
                   (unsigned char)byte);
 }
 
-/* The slices of a command under way hold offsets in place of pointers. */
+/* Until a command is complete, its slices hold offsets instead of pointers:
+ * the input may move. */
 static enum lk_resp_result add_word(struct lk_resp_parser *parser,
                                     const char *data, size_t len)
 {
@@ -225,7 +226,7 @@ static int hex_digit(char digit)
     return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-/* What stands behind a backslash in double quotes; returns its length. */
+/* What follows a backslash in double quotes; returns its length. */
 static size_t unescape(const char *at, const char *end, char *byte)
 {
     static const char from[] = "nrtba";
@@ -242,8 +243,8 @@ static size_t unescape(const char *at, const char *end, char *byte)
 }
 
 /*
- * Decodes what stands in quotes at `at` to `words`, which has room. Returns
- * the end of it, or NULL if the closing quote is missing or stands amidst a
+ * Decodes what is in quotes at `at` to `words`, which has room. Returns
+ * the end of it, or NULL if the closing quote is missing or is inside a
  * word.
  */
 static const char *read_quoted(const char *at, const char *end,

@@ -18,7 +18,7 @@ struct lk_resp_limits {
 struct lk_resp_parser {
     size_t offset;  /* first byte of the command not yet looked at */
     long remaining; /* words still to come; 0: the header is not read yet */
-    long bulk;      /* length of the word under way; -1: not known yet */
+    long bulk;      /* length of the current word; -1: not known yet */
     struct lk_slice *argv; /* offsets until the command is complete */
     size_t argc;
     size_t argv_cap;
@@ -30,7 +30,7 @@ enum lk_resp_result {
     LK_RESP_MORE,    /* the command is not complete */
     LK_RESP_COMMAND, /* argv, argc; drop `used` bytes, then parse on */
     LK_RESP_EMPTY,   /* an empty line or *0: drop `used` bytes, parse on */
-    LK_RESP_BAD,     /* protocol error: answer `error`, then close */
+    LK_RESP_BAD,     /* protocol error: reply with `error`, then close */
     LK_RESP_NOMEM,
 };
 
@@ -57,7 +57,7 @@ enum { LK_RESP_DEPTH_MAX = 8 }; /* arrays inside each other */
  * lk_resp_reader_free.
  *
  *   lk_resp_reader_room   where the next bytes may be put
- *   lk_resp_reader_fill   so many were
+ *   lk_resp_reader_fill   how many bytes were put there
  *   lk_resp_reader_next   the next reply, or LK_AGAIN
  *
  * Memory taken depends on what has arrived, never on what was announced.
@@ -66,7 +66,7 @@ struct lk_resp_reader {
     struct lk_buf in;
     size_t start;           /* the current reply begins there in `in` */
     size_t at;              /* the next element of it begins there */
-    size_t need;            /* it is no use to read on with fewer bytes */
+    size_t need;            /* reading goes on when there are as many bytes */
     struct lk_reply *nodes; /* elements so far, in the order of arrival */
     size_t count;
     size_t cap;

@@ -22,7 +22,7 @@ enum {
     NODES_MAX = 1 << 22, /* of a reader: elements of one reply, 200 MB */
     NODES_FIRST = 64,
     NODES_KEPT = 4096,      /* more are given back before the next reply */
-    BYTES_KEPT = 1 << 20,   /* likewise */
+    BYTES_KEPT = 1 << 20,   /* bytes; more are given back too */
     READ_LEAST = 16 * 1024, /* room for bytes to come */
 };
 
@@ -32,7 +32,7 @@ enum {
 struct bytes {
     struct lk_slice all;
     size_t at;   /* behind what has been read */
-    size_t need; /* LK_AGAIN: it is no use to read on with fewer bytes */
+    size_t need; /* LK_AGAIN: reading can go on with as many bytes */
 };
 
 static enum lk_status want(struct bytes *in, size_t more)

@@ -1,4 +1,4 @@
-/* response.c - a stored response as one versioned record. */
+/* response.c - a stored response as one versioned block of bytes. */
 #include "latchkey.h"
 
 #include <endian.h>
@@ -13,7 +13,7 @@
  *       10     8  length of body
  *       18        headers, body, and nothing after them
  *
- * There is no checksum: whoever stores records guards its own pages.
+ * There is no checksum: the stores guard their own pages.
  */
 enum {
     MAGIC = 0xa1,
@@ -53,7 +53,7 @@ static uint64_t get64(const uint8_t *at)
 }
 
 enum lk_status latchkey_response_encode(const struct lk_response *response,
-                                        struct lk_buf *record)
+                                        struct lk_buf *encoded)
 {
     struct lk_slice headers = response->headers;
     struct lk_slice body = response->body;
@@ -65,55 +65,55 @@ enum lk_status latchkey_response_encode(const struct lk_response *response,
     }
     /* With the room reserved, none of the three appends can fail halfway. */
     enum lk_status status =
-        latchkey_buf_reserve(record, PREFIX + headers.len + body.len);
+        latchkey_buf_reserve(encoded, PREFIX + headers.len + body.len);
     if (status) {
         return status;
     }
     put32(prefix + STATUS_AT, response->status);
     put32(prefix + HEADERS_AT, (uint32_t)headers.len);
     put64(prefix + BODY_AT, body.len);
-    status = latchkey_buf_add(record, prefix, PREFIX);
+    status = latchkey_buf_add(encoded, prefix, PREFIX);
     if (!status) {
-        status = latchkey_buf_add_slice(record, headers);
+        status = latchkey_buf_add_slice(encoded, headers);
     }
     if (!status) {
-        status = latchkey_buf_add_slice(record, body);
+        status = latchkey_buf_add_slice(encoded, body);
     }
     return status;
 }
 
-static enum lk_status check_prefix(struct lk_slice record)
+static enum lk_status check_prefix(struct lk_slice encoded)
 {
-    const uint8_t *bytes = (const uint8_t *)record.data;
+    const uint8_t *bytes = (const uint8_t *)encoded.data;
 
-    if (record.len < 2 || bytes[0] != MAGIC || bytes[1] < VERSION) {
+    if (encoded.len < 2 || bytes[0] != MAGIC || bytes[1] < VERSION) {
         return LK_CORRUPT;
     }
     if (bytes[1] > VERSION) {
         return LK_VERSION;
     }
-    return record.len < PREFIX ? LK_CORRUPT : LK_OK;
+    return encoded.len < PREFIX ? LK_CORRUPT : LK_OK;
 }
 
-enum lk_status latchkey_response_decode(struct lk_slice record,
+enum lk_status latchkey_response_decode(struct lk_slice encoded,
                                         struct lk_response *response)
 {
-    const uint8_t *bytes = (const uint8_t *)record.data;
-    enum lk_status status = check_prefix(record);
+    const uint8_t *bytes = (const uint8_t *)encoded.data;
+    enum lk_status status = check_prefix(encoded);
 
     if (status) {
         return status;
     }
-    uint64_t payload = record.len - PREFIX;
+    uint64_t payload = encoded.len - PREFIX;
     uint32_t headers = get32(bytes + HEADERS_AT);
     uint64_t body = get64(bytes + BODY_AT);
     if (headers > payload || body != payload - headers) {
         return LK_CORRUPT;
     }
     response->status = get32(bytes + STATUS_AT);
-    response->headers = (struct lk_slice){record.data + PREFIX, headers};
+    response->headers = (struct lk_slice){encoded.data + PREFIX, headers};
     response->body =
-        (struct lk_slice){record.data + PREFIX + headers, (size_t)body};
+        (struct lk_slice){encoded.data + PREFIX + headers, (size_t)body};
     return LK_OK;
 }
 

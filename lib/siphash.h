@@ -11,7 +11,7 @@ struct lk_hash128 {
     uint64_t lo; /* bytes 0 to 7 */
 };
 
-/* Input may come in slices of any length; nothing of it is kept. */
+/* Input may come in slices of any length; no pointer to it remains. */
 struct lk_siphash {
     uint64_t v0, v1, v2, v3;
     uint64_t tail; /* the low `total % 8` bytes are input not yet mixed in */

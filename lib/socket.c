@@ -56,7 +56,7 @@ static enum lk_status fail(struct connecting *to, enum lk_status status,
 }
 
 /*
- * On Linux the send time-out of a blocking socket bounds connect too, also
+ * On Linux the send timeout of a blocking socket bounds connect too, also
  * where poll cannot help: a unix socket whose backlog is full.
  */
 static enum lk_status connect_socket(struct connecting *to,

@@ -82,7 +82,7 @@ static void stats(struct lk_store *base, struct lk_store_stats *stats)
     pthread_mutex_lock(&store->place.lock);
     stats->available = store->place.up;
     snprintf(stats->failure, sizeof(stats->failure), "%s",
-             store->place.trouble);
+             store->place.failure);
     pthread_mutex_unlock(&store->place.lock);
     if (!stats->failure[0] && atomic_load(&store->full)) {
         snprintf(stats->failure, sizeof(stats->failure),
@@ -105,7 +105,7 @@ static enum lk_status make_keys(struct lk_redis *store, const char *prefix)
         /* With a NUL behind each: one is needed as a string. */
         status =
             latchkey_buf_printf(&store->names, "{%s}:%s", prefix, names[i]);
-        /* The functions know tokens by their key, whatever the database. */
+        /* The functions know tokens by their key, in any database. */
         if (!status && i == LK_REDIS_TOKEN && store->url.database) {
             status =
                 latchkey_buf_printf(&store->names, ":%u", store->url.database);

@@ -4,9 +4,9 @@
  *
  * Everything is decided by the functions of store/lua/latchkey.lua. Each lane
  * has a link of its own, used by the lane's thread alone; the reader has one,
- * and long work opens another. When a link fails, the place is *down*: whoever
- * comes is refused at once, while the scout, a thread of its own, looks for the
- * primary. Lock order: reader, then place, then numbers.
+ * and long work opens another. When a link fails, the place is *down*:
+ * callers are refused at once, while the scout, a thread of its own, looks for
+ * the primary. Lock order: reader, then place, then numbers.
  */
 #ifndef LK_REDIS_H
 #define LK_REDIS_H
@@ -36,11 +36,11 @@ LK_MUST_CHECK enum lk_status lk_link_open(struct lk_link *link,
                                           const char *address,
                                           int64_t deadline);
 void lk_link_close(struct lk_link *link);
-/* Has the other side hung up while nothing was under way? One that has just
- * answered is not looked at. */
+/* Has Redis closed the connection while no reply was owed? A link that has just
+ * received a reply is not looked at. */
 bool lk_link_is_stale(const struct lk_link *link);
 
-/* Nothing is under way: the output begins anew. */
+/* No reply is owed: the output starts again. */
 void lk_link_reset(struct lk_link *link);
 /* A command is a header with the number of its words, then the words. */
 LK_MUST_CHECK enum lk_status lk_link_begin(struct lk_link *link, size_t words);
@@ -156,20 +156,20 @@ struct lk_redis_place {
     bool up;
     bool stopping;
     uint64_t epoch; /* rises whenever a primary is found */
-    int anchor; /* of that epoch's first connection: while it stands, the server
-                   has not been restarted. -1: none */
-    uint64_t tries; /* of the scout, in vain */
+    int anchor;     /* of that epoch's first connection: while it is open, the
+                       server     has not been restarted. -1: none */
+    uint64_t tries; /* of the scout, without success */
     char address[LK_REDIS_ADDRESS];
-    char trouble[LK_FAILURE_SIZE];
+    char failure[LK_FAILURE_SIZE];
     atomic_int way; /* enum lk_redis_way */
 };
 
-/* What is true of one op of a batch that is under way. */
+/* An op of a batch in progress. */
 struct lk_redis_pending {
     struct lk_op *op;
     size_t end;     /* of its call in the link's output */
-    size_t group;   /* so many are in the call, if it is the first there */
-    bool sent;      /* it may have happened, nobody knows */
+    size_t group;   /* ops in the call, in the first of them */
+    bool sent;      /* it may have happened; that is not known */
     bool written;   /* by its call */
     bool uncertain; /* it rests on a write that WAIT has to confirm */
     bool settled;
@@ -179,7 +179,7 @@ struct lk_redis_lane {
     struct lk_link link;
     struct lk_redis_pending *pending;
     size_t room;
-    struct lk_buf scratch; /* a record's key, an encoded response */
+    struct lk_buf scratch; /* an operation's key, an encoded response */
     bool wrote;            /* by this batch */
     bool full; /* Redis lacks memory: the rest of the batch begins nothing */
 };
@@ -227,7 +227,7 @@ LK_MUST_CHECK enum lk_status lk_redis_ready(struct lk_redis *store,
 void lk_redis_lost(struct lk_redis *store, struct lk_link *link,
                    const char *why);
 /* Waits until the scout has found a primary. `patient`: also after it has
- * tried in vain. */
+ * tried without success. */
 LK_MUST_CHECK enum lk_status lk_redis_await(struct lk_redis *store,
                                             int64_t deadline, bool patient);
 
@@ -298,11 +298,12 @@ enum {
     LK_REDIS_EVICTED = 2,
 };
 
-/* Appends the key of the record of that name. */
+/* Appends the key of the operation of that name. */
 LK_MUST_CHECK enum lk_status lk_redis_name(const struct lk_redis *store,
                                            struct lk_name name,
                                            struct lk_buf *key);
-/* The name in a key; the slices point into it. False: it is no record's. */
+/* The name in a key; the slices point into it. False: it is not the key of an
+ * operation. */
 bool lk_redis_name_read(const struct lk_redis *store, struct lk_slice key,
                         struct lk_name *name);
 /* `bytes` may be only the head: then the slices are empty. LK_CORRUPT. */
@@ -310,7 +311,7 @@ LK_MUST_CHECK enum lk_status lk_redis_head_read(struct lk_slice bytes,
                                                 struct lk_redis_head *head);
 LK_MUST_CHECK enum lk_status lk_redis_head_write(
     const struct lk_redis_head *head, struct lk_buf *bytes);
-/* What a retry is told. LK_CORRUPT, LK_NOMEM. */
+/* What a retry gets. LK_CORRUPT, LK_NOMEM. */
 LK_MUST_CHECK enum lk_status lk_redis_stored(const struct lk_redis_head *head,
                                              struct lk_stored **stored);
 uint64_t lk_redis_get64(const char *bytes);
@@ -323,10 +324,10 @@ LK_MUST_CHECK enum lk_status lk_redis_audit_read(struct lk_slice bytes,
 /* redis_read.c */
 enum lk_status lk_redis_load(struct lk_store *store, struct lk_op *op);
 enum lk_status lk_redis_lookup(struct lk_store *store, struct lk_name name,
-                               struct lk_operation *record);
+                               struct lk_operation *operation);
 enum lk_status lk_redis_find_number(struct lk_store *store,
                                     struct lk_slice tenant, uint64_t number,
-                                    struct lk_operation *record);
+                                    struct lk_operation *operation);
 enum lk_status lk_redis_list(struct lk_store *store,
                              const struct lk_list_query *query,
                              lk_operation_fn row, void *context,
@@ -346,8 +347,8 @@ LK_MUST_CHECK enum lk_status lk_redis_read(struct lk_redis *store,
 
 /* redis_import.c */
 enum lk_status lk_redis_import(struct lk_store *store,
-                               const struct lk_operation *records, size_t count,
-                               struct lk_import *result);
+                               const struct lk_operation *operations,
+                               size_t count, struct lk_import *result);
 enum lk_status lk_redis_import_audit(struct lk_store *store,
                                      const struct lk_audit_entry *entries,
                                      size_t count);
@@ -355,7 +356,7 @@ enum lk_status lk_redis_adopt(struct lk_store *store,
                               const uint8_t reference_secret[LK_REFERENCE_KEY]);
 
 /* redis.c: numbers for INFO */
-/* Counts as hello() and tend() return them: five states, records, token. */
+/* Counts as hello() and tend() return them: five states, operations, token. */
 void lk_redis_count(struct lk_redis *store, const struct lk_reply *counts);
 void lk_redis_heard(struct lk_redis *store, uint64_t now_ms);
 

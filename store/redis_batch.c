@@ -25,9 +25,9 @@ struct redis_chunk {
     bool tends;      /* ends with the keeper's call */
     bool full;       /* begins nothing: Redis lacks memory */
     bool unfit;      /* the server does not want to be written to */
-    bool complained; /* of what nobody expects; once is enough */
+    bool complained; /* an unexpected error was logged; once is enough */
     uint64_t now_ms;
-    int64_t change[6]; /* records by state */
+    int64_t change[6]; /* operations by state */
     uint64_t last_token;
 };
 
@@ -178,8 +178,8 @@ static unsigned event_kind(const struct lk_op *op)
     return op->running ? RUNNING_EVENT : 0;
 }
 
-/* The keys of a call: sets, then the records. They stay in the scratch buffer
- * until the call is begun. */
+/* The keys of a call: sets, then the operations. They stay in the scratch
+ * buffer until the call is begun. */
 static enum lk_status list_keys(const struct lk_redis *store,
                                 struct lk_redis_lane *lane,
                                 const struct lk_redis_pending *pending,
@@ -263,7 +263,7 @@ static enum lk_status add_tending(struct redis_chunk *chunk)
 }
 
 /* A write of our own comes first: WAIT counts up to the last one of this
- * connection, and what was decided may rest on somebody else's. */
+ * connection, and what was decided may rest on the write of another. */
 static enum lk_status write_wait(struct redis_chunk *chunk)
 {
     const struct lk_redis *store = chunk->store;
@@ -407,8 +407,8 @@ static void set_times(const struct lk_redis_head *head, struct lk_outcome *out)
     }
 }
 
-/* Whoever is told so acts on it, though it may be somebody else's write that no
- * replica has: a fail-over would take it back. */
+/* The caller acts on it, though it may rest on a write of another daemon that
+ * no replica has: a failover would take it back. */
 static bool is_final(enum lk_verdict verdict)
 {
     return verdict != LK_VERDICT_INFLIGHT && verdict != LK_VERDICT_REFUSED &&
@@ -451,24 +451,24 @@ static enum lk_status take_outcome(struct redis_chunk *chunk,
     unsigned before = (unsigned char)bytes.data[1];
     unsigned after = (unsigned char)bytes.data[2];
     bool written = bytes.data[3] != 0;
-    struct lk_slice record = {bytes.data + REPLY_HEAD, bytes.len - REPLY_HEAD};
+    struct lk_slice encoded = {bytes.data + REPLY_HEAD, bytes.len - REPLY_HEAD};
     if (verdict > LK_VERDICT_NIL || after > LK_STATE_RELEASED) {
         return LK_CORRUPT;
     }
-    if (record.len) {
-        status = lk_redis_head_read(record, &head);
+    if (encoded.len) {
+        status = lk_redis_head_read(encoded, &head);
     }
     op->out = (struct lk_outcome){.verdict = (enum lk_verdict)verdict,
                                   .state = (enum lk_state)after,
                                   .now_ms = lk_redis_get64(bytes.data + 4)};
     chunk->now_ms = op->out.now_ms;
-    if (!status && record.len) {
+    if (!status && encoded.len) {
         set_times(&head, &op->out);
     }
     if (!status && needs_stored(op->out.verdict)) {
-        /* A long answer does not come with the decision. */
+        /* A long response does not come with the decision. */
         op->out.needs_load =
-            after == LK_STATE_COMPLETED && record.len == LK_REDIS_HEAD;
+            after == LK_STATE_COMPLETED && encoded.len == LK_REDIS_HEAD;
         status = op->out.needs_load ? LK_OK
                                     : lk_redis_stored(&head, &op->out.stored);
     }
@@ -573,7 +573,7 @@ static void take_tending(struct redis_chunk *chunk,
     uint64_t dead = lk_reply_number(&fields[3]);
     uint64_t late = lk_reply_number(&fields[4]);
     chunk->batch->more = lk_reply_number(&fields[0]) && dead + late > 0;
-    memset(chunk->change, 0, sizeof(chunk->change)); /* counted anew */
+    memset(chunk->change, 0, sizeof(chunk->change)); /* counted again */
     lk_redis_count(store, fields + TEND_COUNTS);
     pthread_mutex_lock(&store->numbers_lock);
     store->numbers.dead_rows = dead;
@@ -592,7 +592,7 @@ static void forget_outcome(struct lk_op *op, enum lk_status status,
     op->error = error;
 }
 
-/* Nobody knows whether enough replicas have what the outcomes rest on. */
+/* It is not known whether enough replicas have what the outcomes rest on. */
 static void doubt_outcomes(struct redis_chunk *chunk, bool again)
 {
     for (size_t i = 0; i < chunk->answered; i++) {
@@ -709,8 +709,8 @@ static void add_numbers(struct redis_chunk *chunk)
             (int64_t)store->numbers.by_state[state] + chunk->change[state];
         store->numbers.by_state[state] = count > 0 ? (uint64_t)count : 0;
     }
-    int64_t records = (int64_t)store->numbers.operations - chunk->change[0];
-    store->numbers.operations = records > 0 ? (uint64_t)records : 0;
+    int64_t operations = (int64_t)store->numbers.operations - chunk->change[0];
+    store->numbers.operations = operations > 0 ? (uint64_t)operations : 0;
     if (chunk->last_token > store->numbers.last_token) {
         store->numbers.last_token = chunk->last_token;
     }
@@ -746,7 +746,7 @@ static void give_up_ops(struct lk_redis_lane *lane, size_t count)
 /* ---- The batch -------------------------------------------------------------
  */
 
-/* A fail-over may lose what was acknowledged: nothing for an outbox. */
+/* A failover may lose what was acknowledged: not good enough for an outbox. */
 #define NO_JOBS                                                                \
     "a Redis store keeps no jobs: use the embedded store or PostgreSQL"
 
@@ -762,7 +762,7 @@ static bool check_op_possible(struct lk_op *op)
     } else if (op->response.headers.len + op->response.body.len >
                RESPONSE_MAX) {
         op->status = LK_TOO_LARGE;
-        op->error = "the answer is larger than the store can keep; complete "
+        op->error = "the response is larger than the store can keep; complete "
                     "it with OMIT";
     }
     return op->status == LK_AGAIN;
@@ -790,7 +790,7 @@ static enum lk_status collect_ops(struct lk_redis_lane *lane,
     return LK_OK;
 }
 
-/* One pipeline. LK_AGAIN: the link or the server is no good any more. */
+/* One pipeline. LK_AGAIN: the link or the server cannot be used any more. */
 static enum lk_status run_chunk(struct lk_redis *store,
                                 struct lk_redis_lane *lane,
                                 struct lk_batch *batch, size_t *count,

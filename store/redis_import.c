@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Records ---------------------------------------------------------------
+/* ---- Operations ------------------------------------------------------------
  */
 
 static enum lk_status encode_operation(const struct lk_operation *operation,
@@ -149,7 +149,7 @@ static bool note_known(void *context, const struct lk_audit_entry *entry)
             if (!import->known[i] &&
                 latchkey_slice_equal(latchkey_buf_slice(&bytes),
                                      latchkey_buf_slice(&import->bytes[i]))) {
-                import->known[i] = true; /* one row stands for one entry */
+                import->known[i] = true; /* one row is one entry */
                 break;
             }
         }

@@ -14,7 +14,7 @@
  *   closed    fd is -1; `why` may say what ended it
  *   open      lk_link_open; nothing is owed
  *   asking    commands are in `out`, replies are owed; lk_link_next takes them
- *   failed    any failure closes it at once; `sent` still tells how much of
+ *   failed    any failure closes it at once; `sent` is still how much of
  *             `out` had gone, so that the caller knows what may have happened
  *
  * Replies are taken while commands are still being sent: a server that reads no
@@ -322,7 +322,7 @@ bool lk_link_is_stale(const struct lk_link *link)
     if ((int64_t)lk_monotonic_ms() - link->heard_ms < FRESH_MS) {
         return false;
     }
-    /* Nothing is owed to us: whatever is there is no good. */
+    /* Nothing is owed to us: what is there is wrong. */
     ssize_t got = recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return got >= 0 || (errno != EAGAIN && errno != EINTR);
 }
@@ -409,7 +409,7 @@ static enum lk_status move_link_bytes(struct lk_link *link, int64_t deadline)
         &happened);
 
     if (status == LK_TIMEOUT) {
-        return fail_link(link, status, "Redis did not answer in time");
+        return fail_link(link, status, "Redis did not reply in time");
     }
     if (status) {
         return fail_link_by_errno(link);
@@ -507,7 +507,7 @@ uint64_t lk_reply_number(const struct lk_reply *reply)
 
 /* ==== The primary ======================================================= */
 
-/* What a server says of itself, in answer to HELLO. */
+/* What a server says of itself, in its reply to HELLO. */
 static struct lk_slice hello_field(const struct lk_reply *reply,
                                    const char *name)
 {
@@ -557,7 +557,7 @@ static enum lk_status log_in(struct lk_link *link,
     return status;
 }
 
-/* LK_OK: a primary that stands alone, or with replicas. */
+/* LK_OK: a primary, alone or with replicas. */
 static enum lk_status judge_hello(struct lk_link *link,
                                   const struct lk_reply *reply,
                                   const char *address)
@@ -568,7 +568,7 @@ static enum lk_status judge_hello(struct lk_link *link,
     }
     if (reply->type != LK_REPLY_ARRAY) {
         return drop_server(link, LK_VERSION, address,
-                           "this is no Redis of version 6 or later");
+                           "this is not a Redis of version 6 or later");
     }
     struct lk_slice mode = hello_field(reply, "mode");
     struct lk_slice version = hello_field(reply, "version");

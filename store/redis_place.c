@@ -92,19 +92,19 @@ static void note_search(struct lk_redis *store, enum lk_status status,
     struct lk_redis_place *place = &store->place;
 
     if (status) {
-        char was[sizeof(place->trouble)];
-        memcpy(was, place->trouble, sizeof(was));
+        char was[sizeof(place->failure)];
+        memcpy(was, place->failure, sizeof(was));
         place->tries++;
-        snprintf(place->trouble, sizeof(place->trouble), "%.*s", (int)why->len,
+        snprintf(place->failure, sizeof(place->failure), "%.*s", (int)why->len,
                  why->len ? why->data : "");
-        if (needs_operator(status) && strcmp(was, place->trouble) != 0) {
-            lk_redis_log(store, 0, "Redis cannot be used: %s", place->trouble);
+        if (needs_operator(status) && strcmp(was, place->failure) != 0) {
+            lk_redis_log(store, 0, "Redis cannot be used: %s", place->failure);
         }
         return;
     }
     lk_redis_log(store, 2, "Redis answers again, at %s", address);
     snprintf(place->address, sizeof(place->address), "%s", address);
-    place->trouble[0] = '\0';
+    place->failure[0] = '\0';
     place->epoch++;
     place->up = true;
     if (place->anchor >= 0) {
@@ -116,7 +116,7 @@ static void note_search(struct lk_redis *store, enum lk_status status,
     pthread_mutex_unlock(&store->numbers_lock);
 }
 
-/* Where there is nobody to ask, only settings are looked at. */
+/* Where there is no one to ask, only settings are looked at. */
 static int64_t next_check_ms(const struct lk_redis *store)
 {
     bool asks = store->url.service || store->url.count > 1;
@@ -135,7 +135,7 @@ static void check_primary(struct lk_redis *store, struct lk_link *link,
 
     if (lk_redis_find(link, &store->url, store->keys[LK_REDIS_TOKEN].data,
                       timeout_ms, found)) {
-        return; /* whoever uses a link will see whether it is lost */
+        return; /* a user of a link will notice that it is lost */
     }
     if (strcmp(found, address) != 0) {
         lk_redis_lost(store, link, "another server is the primary now");
@@ -230,7 +230,7 @@ void lk_redis_place_stop(struct lk_redis *store)
     store->scouting = false;
 }
 
-/* ---- Whoever has a link ----------------------------------------------------
+/* ---- Users of links --------------------------------------------------------
  */
 
 /* A server that has just been found to answer is given little time. */
@@ -289,7 +289,7 @@ enum lk_status lk_redis_ready(struct lk_redis *store, struct lk_link *link,
     enum link_fitness link_fitness = judge_link(&store->place, link, address);
 
     if (link_fitness == LINK_USED_UP) {
-        /* It may have been restarted while nobody looked: it need not be the
+        /* It may have been restarted unnoticed: it need not be the
          * primary any more, though it says so. */
         lk_redis_lost(store, link, "Redis closed the connection");
         link_fitness = lk_redis_await(store, deadline, false)
@@ -317,7 +317,7 @@ void lk_redis_lost(struct lk_redis *store, struct lk_link *link,
     if (place->up && link->epoch == place->epoch) {
         news = true;
         place->up = false;
-        snprintf(place->trouble, sizeof(place->trouble), "%.127s",
+        snprintf(place->failure, sizeof(place->failure), "%.127s",
                  why ? why : link->why);
         pthread_cond_broadcast(&place->changed);
     }
@@ -487,14 +487,14 @@ static void warn_of_settings(struct lk_redis *store,
     if (news & WARN_UNSEEN) {
         lk_redis_log(store, 1,
                      "the user may not see Redis's settings: make sure that "
-                     "maxmemory-policy is noeviction, or records are "
+                     "maxmemory-policy is noeviction, or operations are "
                      "forgotten while they are needed (+config|get lets the "
                      "daemon see for itself)");
     }
     if (news & WARN_NO_FILE) {
         lk_redis_log(store, 1,
                      "Redis keeps no append-only file: a restart may lose "
-                     "every record, and operations run again (appendonly yes; "
+                     "every operation, and they run again (appendonly yes; "
                      "or accept_loss, if that is wanted)");
     }
 }
@@ -511,7 +511,7 @@ enum lk_status lk_redis_check(struct lk_redis *store, struct lk_link *link,
     if (!status && settings.evicts) {
         status = latchkey_buf_printf(
             error,
-            "maxmemory-policy of Redis is %s, which may drop records while "
+            "maxmemory-policy of Redis is %s, which may drop operations while "
             "they are needed; set it to noeviction",
             settings.policy);
         status = status ? status : LK_INVALID;
@@ -551,15 +551,15 @@ static void failover_loses(const struct lk_redis *store, char *text,
 {
     if (store->config.wait_replicas) {
         snprintf(text, size,
-                 "on a fail-over to a replica beyond the %u that confirmed it",
+                 "on a failover to a replica beyond the %u that confirmed it",
                  store->config.wait_replicas);
     } else {
         snprintf(text, size,
-                 "on a fail-over what had not reached the new primary");
+                 "on a failover what had not reached the new primary");
     }
 }
 
-/* The scout looks again after a fail-over. */
+/* The scout looks again after a failover. */
 static struct lk_redis_settings current_settings(struct lk_redis *store)
 {
     pthread_mutex_lock(&store->numbers_lock);
@@ -605,7 +605,7 @@ enum lk_status lk_redis_describe(struct lk_store *base, struct lk_buf *text,
     }
     if (!status) {
         status = latchkey_buf_add_text(
-            text, "Whatever is lost that way may run twice.\n"
+            text, "What is lost that way may run twice.\n"
                   "Several latchkeyd on several machines may share it.\n");
     }
     if (!status && !settings.policy_known) {

@@ -145,7 +145,7 @@ bool lk_redis_name_read(const struct lk_redis *store, struct lk_slice key,
     return true;
 }
 
-/* ---- Records ---------------------------------------------------------------
+/* ---- Operations ------------------------------------------------------------
  */
 
 enum lk_status lk_redis_head_read(struct lk_slice bytes,
@@ -292,8 +292,8 @@ enum lk_status lk_redis_audit_read(struct lk_slice bytes,
 /* ==== Reading =========================================================== */
 
 enum {
-    PAGE = 500,           /* records looked at in one call */
-    PAGE_BYTES = 4000000, /* of whole records */
+    PAGE = 500,           /* operations looked at in one call */
+    PAGE_BYTES = 4000000, /* of whole operations */
     VERIFY_PAGE = 500,
 };
 
@@ -355,7 +355,7 @@ enum lk_status lk_redis_read(struct lk_redis *store, const char *function,
     return status;
 }
 
-/* ---- Records ---------------------------------------------------------------
+/* ---- Operations ------------------------------------------------------------
  */
 
 /* State and times as of `now`; slices point into the reply. */
@@ -424,7 +424,7 @@ static enum lk_status copy_operation_text(struct lk_operation *operation)
     return status;
 }
 
-/* One record, with its answer; LK_NOT_FOUND if it is past its TTL. */
+/* One operation, with its response; LK_NOT_FOUND if it is past its TTL. */
 static enum lk_status take_operation(struct lk_slice bytes, struct lk_name name,
                                      uint64_t now,
                                      struct lk_operation *operation)
@@ -481,7 +481,7 @@ enum lk_status lk_redis_lookup(struct lk_store *base, struct lk_name name,
     return status;
 }
 
-/* A long answer. LK_AGAIN: the operation is not what it was when that was
+/* A long response. LK_AGAIN: the operation is not what it was when that was
  * decided. */
 enum lk_status lk_redis_load(struct lk_store *base, struct lk_op *op)
 {
@@ -531,7 +531,7 @@ enum lk_status lk_redis_find_number(struct lk_store *base,
                            lk_reply_number(&reply->elements[0]), operation);
     }
     if (!status && operation->number != number) {
-        lk_operation_free(operation); /* the key was used anew since */
+        lk_operation_free(operation); /* the key was used again since */
         status = LK_NOT_FOUND;
     }
     free(reply);
@@ -574,7 +574,8 @@ static enum lk_status list_one(struct lk_redis *store,
             ? lk_redis_head_read(bytes, &head)
             : LK_CORRUPT;
     if (status && query->whole) {
-        lk_redis_log(store, 0, "a record cannot be read; run latchkey verify");
+        lk_redis_log(store, 0,
+                     "an operation cannot be read; run latchkey verify");
         return status; /* who moves all must not lose one */
     }
     if (status || head_is_expired(&head, now)) {
@@ -647,7 +648,7 @@ enum lk_status lk_redis_list(struct lk_store *base,
 /* ---- The audit log --------------------------------------------------------
  */
 
-/* `part` is all of `text`, or stands before or behind the slash in it. */
+/* `part` is all of `text`, or is before or behind the slash in it. */
 static bool matches_who(struct lk_slice text, struct lk_slice part)
 {
     if (text.len <= part.len) {
@@ -778,7 +779,7 @@ static enum lk_status report_fault(const struct lk_redis *store,
     if (!lk_redis_name_read(store, key, &name)) {
         return latchkey_buf_printf(report, "a name in the index is damaged\n");
     }
-    return latchkey_buf_printf(report, "a record of tenant %.*s %.*s\n",
+    return latchkey_buf_printf(report, "an operation of tenant %.*s %.*s\n",
                                (int)name.tenant.len, name.tenant.data,
                                (int)fault.len, fault.data ? fault.data : "");
 }

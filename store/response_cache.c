@@ -1,30 +1,37 @@
 /*
- * answers.c - stored answers in Redis, each with a MAC.
+ * response_cache.c - stored responses in Redis, each with a MAC.
  *
  * The key is {prefix}:answer:TOKEN. The value is the MAC and then, in this
  * order: when it was completed (8 bytes), the length of the reason (1 byte),
  * the reason, the encoded response. The MAC is HMAC-SHA256, with a key that is
  * derived from the store's secret, over token, number, expiry, name hash, and
- * everything behind the MAC. Number and expiry are what PostgreSQL says with
- * its decision: an answer of a run that it has forgotten, since it was restored
- * from a copy, fits no later one, which completes and so expires later.
+ * everything behind the MAC. Number and expiry are what PostgreSQL returns with
+ * its decision: a response of a run that it has forgotten, since it was
+ * restored from a copy, does not fit a later run, which completes and so
+ * expires later.
  *
  * The fingerprint is not in it: a completion does not know it, and it would
- * tell nothing apart. The claim that asks here was told REPLAY or OMITTED, so
- * PostgreSQL has compared its fingerprint with the record's in the decision
+ * distinguish nothing. The claim that asks here got REPLAY or OMITTED, so
+ * PostgreSQL has compared its fingerprint with the operation's in the decision
  * that named token, number and expiry. A token is handed out once, for one
- * attempt of one record, whose fingerprint is that of its claim; and what is
+ * attempt of one operation, whose fingerprint is that of its claim; and what is
  * completed under a token never changes. Where a copy was restored and a token
- * is handed out again, it is the expiry that tells the two runs apart, as it
- * does where both have the same fingerprint.
+ * is handed out again, the expiry distinguishes the two runs, also where both
+ * have the same fingerprint.
  *
- * An eviction leaves an empty value, which is no answer, and every answer is
- * put there only if there is no value (NX). So it does not matter when the one
- * and the other arrive, and from which daemon: what was evicted does not come
- * back. The empty value stays longer than any answer is under way.
+ * An eviction leaves an empty value, which is not a response, and every
+ * response is put there only if there is no value (NX). So the order in which
+ * they arrive, and from which daemon, does not matter: what was evicted does
+ * not come back. The empty value stays longer than any response takes to
+ * arrive.
  *
- * Answers are put there by a thread of its own, on a connection of its own:
- * nobody waits for that. What it cannot do soon is dropped.
+ * A thread of its own, the filler, puts responses there, on a connection of its
+ * own: no one waits for that. What it cannot do soon is dropped.
+ *
+ * The life of a response to be cached (struct fill): lk_response_cache_put
+ * makes it, with a reference to the response; the queue holds it under
+ * queue_lock; the filler takes the whole queue, sends it and frees each; a full
+ * queue, a cache that is down or closing frees it unsent.
  */
 #include "store/response_cache.h"
 #include "lib/socket.h"
@@ -46,10 +53,10 @@ enum {
     SLOW_MS = 10, /* on average: asking PostgreSQL is not worth avoiding then */
     KEY_MAX = 128,
     FORGET_AT_ONCE = 256,
-    QUEUE_MAX = 256, /* answers that are to be put there */
+    QUEUE_MAX = 256, /* responses that wait to be put there */
     QUEUE_BYTES = 4 * VALUE_MAX,
     ROUND_BYTES = 128 * 1024, /* are sent before replies are waited for */
-    /* Most retries come soon, most answers are never asked for: until one is,
+    /* Most retries come soon, most responses are never asked for: until one is,
      * it does not take the cache's memory for longer. */
     UNASKED_MS = 10 * 60 * 1000,
 };
@@ -68,7 +75,7 @@ struct channel {
     char address[LK_REDIS_ADDRESS];
 };
 
-/* What an answer is bound to. */
+/* What a response is bound to. */
 struct binding {
     uint64_t token, number, expires_ms;
     struct lk_hash128 hash;
@@ -127,7 +134,7 @@ static struct binding bind_to(const struct lk_op *op)
     };
 }
 
-/* In front of the bytes of the answer. */
+/* In front of the bytes of the response. */
 static enum lk_status add_binding(struct lk_buf *text,
                                   const struct binding *binding)
 {
@@ -143,7 +150,7 @@ static enum lk_status add_binding(struct lk_buf *text,
     return latchkey_buf_add(text, fixed, sizeof(fixed));
 }
 
-static enum lk_status make_mac(const struct lk_response_cache *answers,
+static enum lk_status make_mac(const struct lk_response_cache *cache,
                                const struct binding *binding,
                                struct lk_slice bytes, uint8_t mac[MAC])
 {
@@ -155,8 +162,8 @@ static enum lk_status make_mac(const struct lk_response_cache *answers,
         status = latchkey_buf_add_slice(&text, bytes);
     }
     if (!status &&
-        (!HMAC(EVP_sha256(), answers->key, MAC,
-               (const unsigned char *)text.data, text.len, mac, &len) ||
+        (!HMAC(EVP_sha256(), cache->key, MAC, (const unsigned char *)text.data,
+               text.len, mac, &len) ||
          len != MAC)) {
         status = LK_NOMEM;
     }
@@ -164,21 +171,22 @@ static enum lk_status make_mac(const struct lk_response_cache *answers,
     return status;
 }
 
-static bool derive_key(struct lk_response_cache *answers, const uint8_t *secret)
+static bool derive_key(struct lk_response_cache *cache, const uint8_t *secret)
 {
     static const char purpose[] = "latchkey answers in a cache";
     unsigned len = 0;
 
     return HMAC(EVP_sha256(), secret, 16, (const unsigned char *)purpose,
-                sizeof(purpose) - 1, answers->key, &len) &&
+                sizeof(purpose) - 1, cache->key, &len) &&
            len == MAC;
 }
 
 /* ---- Values ----------------------------------------------------------------
  */
 
-static enum lk_status encode(struct lk_response_cache *answers,
-                             const struct fill *fill, struct lk_buf *value)
+static enum lk_status encode_value(struct lk_response_cache *cache,
+                                   const struct fill *fill,
+                                   struct lk_buf *value)
 {
     const struct lk_stored *stored = fill->stored;
     char fixed[FIXED] = {0};
@@ -196,7 +204,7 @@ static enum lk_status encode(struct lk_response_cache *answers,
     }
     if (!status) {
         struct lk_slice bytes = {value->data + MAC, value->len - MAC};
-        status = make_mac(answers, &fill->binding, bytes, mac);
+        status = make_mac(cache, &fill->binding, bytes, mac);
     }
     if (!status) {
         memcpy(value->data, mac, MAC);
@@ -205,9 +213,10 @@ static enum lk_status encode(struct lk_response_cache *answers,
 }
 
 /* LK_CORRUPT: it is not what we put there. */
-static enum lk_status decode(const struct lk_response_cache *answers,
-                             const struct lk_op *op, struct lk_slice value,
-                             struct lk_stored **stored)
+static enum lk_status decode_value(const struct lk_response_cache *cache,
+                                   const struct lk_op *op,
+                                   struct lk_slice value,
+                                   struct lk_stored **stored)
 {
     struct lk_response response;
     uint8_t mac[MAC];
@@ -217,7 +226,7 @@ static enum lk_status decode(const struct lk_response_cache *answers,
     }
     struct lk_slice bytes = {value.data + MAC, value.len - MAC};
     struct binding binding = bind_to(op);
-    enum lk_status status = make_mac(answers, &binding, bytes, mac);
+    enum lk_status status = make_mac(cache, &binding, bytes, mac);
     if (status) {
         return status;
     }
@@ -229,9 +238,9 @@ static enum lk_status decode(const struct lk_response_cache *answers,
     if (reason.len > value.len - FIXED) {
         return LK_CORRUPT;
     }
-    struct lk_slice record = {reason.data + reason.len,
-                              value.len - FIXED - reason.len};
-    status = latchkey_response_decode(record, &response);
+    struct lk_slice encoded = {reason.data + reason.len,
+                               value.len - FIXED - reason.len};
+    status = latchkey_response_decode(encoded, &response);
     if (!status) {
         *stored = lk_stored_make(
             op->out.token, lk_redis_get64(value.data + MAC), &response, reason);
@@ -243,41 +252,42 @@ static enum lk_status decode(const struct lk_response_cache *answers,
 /* ---- Asking ----------------------------------------------------------------
  */
 
-static void say(const struct lk_response_cache *answers, int level,
-                const char *text, const char *why)
+static void log_cache(const struct lk_response_cache *cache, int level,
+                      const char *text, const char *why)
 {
     char line[400];
 
-    if (answers->log) {
+    if (cache->log) {
         snprintf(line, sizeof(line), "%s%s", text, why);
-        answers->log(answers->log_context, level, line);
+        cache->log(cache->log_context, level, line);
     }
 }
 
-static enum lk_status fail(struct lk_response_cache *answers,
-                           struct channel *channel)
+static enum lk_status fail_channel(struct lk_response_cache *cache,
+                                   struct channel *channel)
 {
     channel->not_before = (int64_t)lk_monotonic_ms() + LEAVE_ALONE_MS;
-    answers->counters.failed++;
+    cache->counters.failed++;
     if (channel->works) {
         channel->works = false;
-        say(answers, 1, "the cache does not answer: ", channel->link.why);
+        log_cache(cache, 1, "the cache does not answer: ", channel->link.why);
     }
     lk_link_close(&channel->link);
     return LK_UNAVAILABLE;
 }
 
 /* It did what was asked; that it could be reached would say too little. */
-static void succeed(struct lk_response_cache *answers, struct channel *channel)
+static void note_success(struct lk_response_cache *cache,
+                         struct channel *channel)
 {
     if (!channel->works) {
         channel->works = true;
-        say(answers, 2, "the cache answers, at ", channel->address);
+        log_cache(cache, 2, "the cache answers, at ", channel->address);
     }
 }
 
-static enum lk_status ready(struct lk_response_cache *answers,
-                            struct channel *channel)
+static enum lk_status ready_channel(struct lk_response_cache *cache,
+                                    struct channel *channel)
 {
     if ((int64_t)lk_monotonic_ms() < channel->not_before) {
         return LK_UNAVAILABLE;
@@ -285,17 +295,18 @@ static enum lk_status ready(struct lk_response_cache *answers,
     if (channel->link.fd >= 0 && !lk_link_is_stale(&channel->link)) {
         return LK_OK;
     }
-    if (lk_redis_find(&channel->link, &answers->url, NULL, answers->timeout_ms,
+    if (lk_redis_find(&channel->link, &cache->url, NULL, cache->timeout_ms,
                       channel->address)) {
-        return fail(answers, channel);
+        return fail_channel(cache, channel);
     }
     return LK_OK;
 }
 
 /* An error reply is as good as none: the link is given up. */
-static enum lk_status judge(struct lk_response_cache *answers,
-                            struct channel *channel, enum lk_status status,
-                            const struct lk_reply *reply)
+static enum lk_status judge_reply(struct lk_response_cache *cache,
+                                  struct channel *channel,
+                                  enum lk_status status,
+                                  const struct lk_reply *reply)
 {
     struct lk_link *link = &channel->link;
 
@@ -304,27 +315,26 @@ static enum lk_status judge(struct lk_response_cache *answers,
         status = LK_UNAVAILABLE;
     }
     if (status) {
-        return fail(answers, channel);
+        return fail_channel(cache, channel);
     }
-    succeed(answers, channel);
+    note_success(cache, channel);
     return LK_OK;
 }
 
 /* For commands that are queued in the link: sends them and takes the replies,
  * which say no more than that it was done. Only the first `vital` must. */
-static enum lk_status take_replies(struct lk_response_cache *answers,
+static enum lk_status take_replies(struct lk_response_cache *cache,
                                    struct channel *channel, size_t count,
                                    size_t vital)
 {
-    int64_t deadline =
-        (int64_t)lk_monotonic_ms() + (int64_t)answers->timeout_ms;
+    int64_t deadline = (int64_t)lk_monotonic_ms() + (int64_t)cache->timeout_ms;
     enum lk_status status = LK_OK;
 
     for (size_t i = 0; i < count && !status; i++) {
         struct lk_reply *reply = NULL;
         status = lk_link_reply(&channel->link, deadline, &reply);
         if (status || i < vital) {
-            status = judge(answers, channel, status, reply);
+            status = judge_reply(cache, channel, status, reply);
         }
         free(reply);
     }
@@ -333,32 +343,31 @@ static enum lk_status take_replies(struct lk_response_cache *answers,
 
 /* Replays are loaded one after the other, so a cache that takes its time would
  * hold them up more than it helps. */
-static void note_time(struct lk_response_cache *answers, int64_t took_ms)
+static void note_duration(struct lk_response_cache *cache, int64_t took_ms)
 {
-    answers->usual_ms += took_ms - answers->usual_ms / 8;
-    if (answers->usual_ms > 8 * SLOW_MS) {
-        answers->asking.not_before =
-            (int64_t)lk_monotonic_ms() + LEAVE_ALONE_MS;
-        answers->usual_ms = 0;
+    cache->usual_ms += took_ms - cache->usual_ms / 8;
+    if (cache->usual_ms > 8 * SLOW_MS) {
+        cache->asking.not_before = (int64_t)lk_monotonic_ms() + LEAVE_ALONE_MS;
+        cache->usual_ms = 0;
     }
 }
 
-static enum lk_status ask(struct lk_response_cache *answers,
-                          const struct lk_slice *words, size_t count,
-                          struct lk_reply **reply)
+static enum lk_status ask_cache(struct lk_response_cache *cache,
+                                const struct lk_slice *words, size_t count,
+                                struct lk_reply **reply)
 {
-    struct channel *channel = &answers->asking;
-    enum lk_status status = ready(answers, channel);
+    struct channel *channel = &cache->asking;
+    enum lk_status status = ready_channel(cache, channel);
 
     *reply = NULL;
     if (status) {
         return status;
     }
     int64_t began = (int64_t)lk_monotonic_ms();
-    status = lk_link_ask(&channel->link, began + (int64_t)answers->timeout_ms,
+    status = lk_link_ask(&channel->link, began + (int64_t)cache->timeout_ms,
                          words, count, reply);
-    note_time(answers, (int64_t)lk_monotonic_ms() - began);
-    status = judge(answers, channel, status, *reply);
+    note_duration(cache, (int64_t)lk_monotonic_ms() - began);
+    status = judge_reply(cache, channel, status, *reply);
     if (status) {
         free(*reply);
         *reply = NULL;
@@ -366,10 +375,10 @@ static enum lk_status ask(struct lk_response_cache *answers,
     return status;
 }
 
-static struct lk_slice name_key(const struct lk_response_cache *answers,
+static struct lk_slice name_key(const struct lk_response_cache *cache,
                                 uint64_t token, char key[KEY_MAX])
 {
-    int len = snprintf(key, KEY_MAX, "{%s}:answer:%llu", answers->prefix,
+    int len = snprintf(key, KEY_MAX, "{%s}:answer:%llu", cache->prefix,
                        (unsigned long long)token);
 
     return (struct lk_slice){key, (size_t)len};
@@ -382,58 +391,58 @@ static bool is_compared(const struct lk_op *op)
 }
 
 /* What does not fit is in the way of what does: KEEP changes the expiry. */
-static void remove_key(struct lk_response_cache *answers, struct lk_slice key)
+static void remove_key(struct lk_response_cache *cache, struct lk_slice key)
 {
     const struct lk_slice words[] = {LK_SLICE("DEL"), key};
     struct lk_reply *reply = NULL;
 
-    if (!ask(answers, words, 2, &reply)) {
+    if (!ask_cache(cache, words, 2, &reply)) {
         free(reply);
     }
 }
 
-static struct lk_stored *get(struct lk_response_cache *answers,
-                             const struct lk_op *op)
+static struct lk_stored *get_response(struct lk_response_cache *cache,
+                                      const struct lk_op *op)
 {
     char name[KEY_MAX];
     struct lk_stored *stored = NULL;
     struct lk_reply *reply = NULL;
-    struct lk_slice key = name_key(answers, op->out.token, name);
+    struct lk_slice key = name_key(cache, op->out.token, name);
     const struct lk_slice words[] = {LK_SLICE("GET"), key};
 
-    if (ask(answers, words, 2, &reply)) {
+    if (ask_cache(cache, words, 2, &reply)) {
         return NULL;
     }
     if (reply->type != LK_REPLY_TEXT || !reply->text.len) {
-        answers->counters.misses++;
-    } else if (decode(answers, op, lk_reply_text(reply), &stored)) {
-        answers->counters.refused++;
-        remove_key(answers, key);
+        cache->counters.misses++;
+    } else if (decode_value(cache, op, lk_reply_text(reply), &stored)) {
+        cache->counters.refused++;
+        remove_key(cache, key);
     } else {
-        answers->counters.hits++;
+        cache->counters.hits++;
     }
     free(reply);
     return stored;
 }
 
-struct lk_stored *lk_response_cache_get(struct lk_response_cache *answers,
+struct lk_stored *lk_response_cache_get(struct lk_response_cache *cache,
                                         const struct lk_op *op)
 {
     if (!is_compared(op)) {
         return NULL;
     }
-    pthread_mutex_lock(&answers->lock);
-    struct lk_stored *stored = get(answers, op);
-    pthread_mutex_unlock(&answers->lock);
+    pthread_mutex_lock(&cache->lock);
+    struct lk_stored *stored = get_response(cache, op);
+    pthread_mutex_unlock(&cache->lock);
     return stored;
 }
 
 /* Removed first: a Redis without memory does that, but sets nothing. */
-static enum lk_status forget(struct lk_response_cache *answers,
-                             const uint64_t *tokens, size_t count)
+static enum lk_status forget_responses(struct lk_response_cache *cache,
+                                       const uint64_t *tokens, size_t count)
 {
-    struct channel *channel = &answers->asking;
-    enum lk_status status = ready(answers, channel);
+    struct channel *channel = &cache->asking;
+    enum lk_status status = ready_channel(cache, channel);
     char name[KEY_MAX];
 
     if (status) {
@@ -441,46 +450,46 @@ static enum lk_status forget(struct lk_response_cache *answers,
     }
     lk_link_reset(&channel->link);
     for (size_t i = 0; i < 2 * count && !status; i++) {
-        struct lk_slice key = name_key(answers, tokens[i % count], name);
+        struct lk_slice key = name_key(cache, tokens[i % count], name);
         const struct lk_slice del[] = {LK_SLICE("DEL"), key};
         const struct lk_slice set[] = {LK_SLICE("SET"), key, LK_SLICE(""),
                                        LK_SLICE("PX"), LK_SLICE(EVICTED_MS)};
         status = i < count ? lk_link_command(&channel->link, del, 2)
                            : lk_link_command(&channel->link, set, 5);
     }
-    return status ? fail(answers, channel)
-                  : take_replies(answers, channel, 2 * count, count);
+    return status ? fail_channel(cache, channel)
+                  : take_replies(cache, channel, 2 * count, count);
 }
 
-enum lk_status lk_response_cache_forget(struct lk_response_cache *answers,
+enum lk_status lk_response_cache_forget(struct lk_response_cache *cache,
                                         const uint64_t *tokens, size_t count)
 {
     enum lk_status status = LK_OK;
 
-    pthread_mutex_lock(&answers->lock);
-    answers->asking.not_before = 0; /* an eviction is worth a try at any time */
+    pthread_mutex_lock(&cache->lock);
+    cache->asking.not_before = 0; /* an eviction is worth a try at any time */
     while (count && !status) {
         size_t now = count < FORGET_AT_ONCE ? count : FORGET_AT_ONCE;
-        status = forget(answers, tokens, now);
+        status = forget_responses(cache, tokens, now);
         tokens += now;
         count -= now;
     }
-    pthread_mutex_unlock(&answers->lock);
+    pthread_mutex_unlock(&cache->lock);
     return status;
 }
 
-void lk_response_cache_stats(struct lk_response_cache *answers,
+void lk_response_cache_stats(struct lk_response_cache *cache,
                              struct lk_response_cache_stats *stats)
 {
-    struct counters *counters = &answers->counters;
+    struct counters *counters = &cache->counters;
 
     *stats = (struct lk_response_cache_stats){
         .hits = atomic_load(&counters->hits),
         .misses = atomic_load(&counters->misses),
         .refused = atomic_load(&counters->refused),
         .failed = atomic_load(&counters->failed),
-        .available = atomic_load(&answers->asking.works) &&
-                     atomic_load(&answers->filling.works),
+        .available = atomic_load(&cache->asking.works) &&
+                     atomic_load(&cache->filling.works),
     };
 }
 
@@ -493,52 +502,51 @@ static void free_fill(struct fill *fill)
     free(fill);
 }
 
-static enum lk_status queue_set(struct lk_response_cache *answers,
+static enum lk_status queue_set(struct lk_response_cache *cache,
                                 const struct fill *fill)
 {
     char key[KEY_MAX], ttl[24];
-    enum lk_status status = encode(answers, fill, &answers->value);
+    enum lk_status status = encode_value(cache, fill, &cache->value);
 
     if (status) {
         return status;
     }
     snprintf(ttl, sizeof(ttl), "%llu", (unsigned long long)fill->ttl_ms);
-    const struct lk_slice words[] = {
-        LK_SLICE("SET"),
-        name_key(answers, fill->binding.token, key),
-        latchkey_buf_slice(&answers->value),
-        LK_SLICE("PX"),
-        latchkey_slice(ttl),
-        LK_SLICE("NX")};
-    return lk_link_command(&answers->filling.link, words, 6);
+    const struct lk_slice words[] = {LK_SLICE("SET"),
+                                     name_key(cache, fill->binding.token, key),
+                                     latchkey_buf_slice(&cache->value),
+                                     LK_SLICE("PX"),
+                                     latchkey_slice(ttl),
+                                     LK_SLICE("NX")};
+    return lk_link_command(&cache->filling.link, words, 6);
 }
 
 /* Puts some of them there and frees these. */
-static enum lk_status fill_some(struct lk_response_cache *answers,
+static enum lk_status fill_some(struct lk_response_cache *cache,
                                 struct fill **fills)
 {
-    struct channel *channel = &answers->filling;
-    enum lk_status status = ready(answers, channel);
+    struct channel *channel = &cache->filling;
+    enum lk_status status = ready_channel(cache, channel);
     size_t count = 0;
 
     lk_link_reset(&channel->link);
     while (!status && *fills && channel->link.out.len < ROUND_BYTES) {
         struct fill *fill = *fills;
-        status = queue_set(answers, fill);
+        status = queue_set(cache, fill);
         *fills = fill->next;
         free_fill(fill);
         count++;
     }
-    return status ? status : take_replies(answers, channel, count, count);
+    return status ? status : take_replies(cache, channel, count, count);
 }
 
 /* If the cache fails, the rest is dropped. */
-static void fill_all(struct lk_response_cache *answers, struct fill *fills)
+static void fill_all(struct lk_response_cache *cache, struct fill *fills)
 {
     enum lk_status status = LK_OK;
 
     while (fills && !status) {
-        status = fill_some(answers, &fills);
+        status = fill_some(cache, &fills);
     }
     while (fills) {
         struct fill *fill = fills;
@@ -547,53 +555,53 @@ static void fill_all(struct lk_response_cache *answers, struct fill *fills)
     }
 }
 
-static struct fill *take_queue(struct lk_response_cache *answers)
+static struct fill *take_queue(struct lk_response_cache *cache)
 {
-    struct fill *fills = answers->first;
+    struct fill *fills = cache->first;
 
-    answers->first = NULL;
-    answers->last = &answers->first;
-    answers->queued = answers->queued_bytes = 0;
+    cache->first = NULL;
+    cache->last = &cache->first;
+    cache->queued = cache->queued_bytes = 0;
     return fills;
 }
 
 static void *run_filler(void *context)
 {
-    struct lk_response_cache *answers = context;
+    struct lk_response_cache *cache = context;
 
-    pthread_mutex_lock(&answers->queue_lock);
-    while (!answers->stop) {
-        struct fill *fills = take_queue(answers);
+    pthread_mutex_lock(&cache->queue_lock);
+    while (!cache->stop) {
+        struct fill *fills = take_queue(cache);
         if (!fills) {
-            pthread_cond_wait(&answers->wake, &answers->queue_lock);
+            pthread_cond_wait(&cache->wake, &cache->queue_lock);
             continue;
         }
-        pthread_mutex_unlock(&answers->queue_lock);
-        fill_all(answers, fills);
-        pthread_mutex_lock(&answers->queue_lock);
-        answers->closed_until = answers->filling.not_before;
+        pthread_mutex_unlock(&cache->queue_lock);
+        fill_all(cache, fills);
+        pthread_mutex_lock(&cache->queue_lock);
+        cache->closed_until = cache->filling.not_before;
     }
-    pthread_mutex_unlock(&answers->queue_lock);
+    pthread_mutex_unlock(&cache->queue_lock);
     return NULL;
 }
 
 /* Under the queue's lock. */
-static bool has_room(const struct lk_response_cache *answers, size_t size)
+static bool queue_has_room(const struct lk_response_cache *cache, size_t size)
 {
-    return answers->queued < QUEUE_MAX &&
-           answers->queued_bytes + size <= QUEUE_BYTES &&
-           (int64_t)lk_monotonic_ms() >= answers->closed_until;
+    return cache->queued < QUEUE_MAX &&
+           cache->queued_bytes + size <= QUEUE_BYTES &&
+           (int64_t)lk_monotonic_ms() >= cache->closed_until;
 }
 
-static bool may_fill(struct lk_response_cache *answers, size_t size)
+static bool may_fill(struct lk_response_cache *cache, size_t size)
 {
-    pthread_mutex_lock(&answers->queue_lock);
-    bool may = has_room(answers, size);
-    pthread_mutex_unlock(&answers->queue_lock);
+    pthread_mutex_lock(&cache->queue_lock);
+    bool may = queue_has_room(cache, size);
+    pthread_mutex_unlock(&cache->queue_lock);
     return may && size <= VALUE_MAX;
 }
 
-void lk_response_cache_put(struct lk_response_cache *answers,
+void lk_response_cache_put(struct lk_response_cache *cache,
                            const struct lk_op *op, struct lk_stored *stored,
                            uint64_t ttl_ms)
 {
@@ -609,38 +617,38 @@ void lk_response_cache_put(struct lk_response_cache *answers,
     *fill = (struct fill){.binding = bind_to(op),
                           .stored = lk_stored_ref(stored),
                           .ttl_ms = ttl_ms};
-    pthread_mutex_lock(&answers->queue_lock);
-    bool queued = has_room(answers, stored->size);
+    pthread_mutex_lock(&cache->queue_lock);
+    bool queued = queue_has_room(cache, stored->size);
     if (queued) {
-        *answers->last = fill;
-        answers->last = &fill->next;
-        answers->queued++;
-        answers->queued_bytes += stored->size;
-        pthread_cond_signal(&answers->wake);
+        *cache->last = fill;
+        cache->last = &fill->next;
+        cache->queued++;
+        cache->queued_bytes += stored->size;
+        pthread_cond_signal(&cache->wake);
     }
-    pthread_mutex_unlock(&answers->queue_lock);
+    pthread_mutex_unlock(&cache->queue_lock);
     if (!queued) {
         free_fill(fill);
     }
 }
 
-void lk_response_cache_completed(struct lk_response_cache *answers,
+void lk_response_cache_completed(struct lk_response_cache *cache,
                                  const struct lk_op *op)
 {
     struct lk_response response = op->response;
 
-    if (op->reason.len) { /* omitted: nothing else is kept */
+    if (op->reason.len) { /* omitted: nothing else is stored */
         response = (struct lk_response){.status = op->response.status};
     }
     if (op->out.expires_ms <= op->out.now_ms ||
-        !may_fill(answers, response.headers.len + response.body.len)) {
+        !may_fill(cache, response.headers.len + response.body.len)) {
         return;
     }
     struct lk_stored *stored =
         lk_stored_make(op->out.token, op->out.now_ms, &response, op->reason);
     if (stored) {
         uint64_t ttl_ms = op->out.expires_ms - op->out.now_ms;
-        lk_response_cache_put(answers, op, stored,
+        lk_response_cache_put(cache, op, stored,
                               ttl_ms < UNASKED_MS ? ttl_ms : UNASKED_MS);
         lk_stored_unref(stored);
     }
@@ -649,20 +657,20 @@ void lk_response_cache_completed(struct lk_response_cache *answers,
 /* ---- Opening ---------------------------------------------------------------
  */
 
-static void free_answers(struct lk_response_cache *answers)
+static void free_cache(struct lk_response_cache *cache)
 {
-    lk_link_close(&answers->asking.link);
-    lk_link_close(&answers->filling.link);
-    lk_redis_url_free(&answers->url);
-    latchkey_buf_free(&answers->value);
-    pthread_mutex_destroy(&answers->lock);
-    pthread_mutex_destroy(&answers->queue_lock);
-    pthread_cond_destroy(&answers->wake);
-    explicit_bzero(answers->key, sizeof(answers->key));
-    free(answers);
+    lk_link_close(&cache->asking.link);
+    lk_link_close(&cache->filling.link);
+    lk_redis_url_free(&cache->url);
+    latchkey_buf_free(&cache->value);
+    pthread_mutex_destroy(&cache->lock);
+    pthread_mutex_destroy(&cache->queue_lock);
+    pthread_cond_destroy(&cache->wake);
+    explicit_bzero(cache->key, sizeof(cache->key));
+    free(cache);
 }
 
-static struct lk_response_cache *create(
+static struct lk_response_cache *create_cache(
     const struct lk_response_cache_config *config)
 {
     struct lk_response_cache *made = calloc(1, sizeof(*made));
@@ -686,11 +694,11 @@ static struct lk_response_cache *create(
 
 enum lk_status lk_response_cache_open(
     const struct lk_response_cache_config *config,
-    struct lk_response_cache **answers, struct lk_buf *error)
+    struct lk_response_cache **cache, struct lk_buf *error)
 {
-    struct lk_response_cache *made = create(config);
+    struct lk_response_cache *made = create_cache(config);
 
-    *answers = NULL;
+    *cache = NULL;
     if (!made) {
         return LK_NOMEM;
     }
@@ -700,26 +708,26 @@ enum lk_status lk_response_cache_open(
         status = LK_NOMEM;
     }
     if (status) {
-        free_answers(made);
+        free_cache(made);
         return status;
     }
-    *answers = made;
+    *cache = made;
     return LK_OK;
 }
 
-void lk_response_cache_close(struct lk_response_cache *answers)
+void lk_response_cache_close(struct lk_response_cache *cache)
 {
-    if (!answers) {
+    if (!cache) {
         return;
     }
-    pthread_mutex_lock(&answers->queue_lock);
-    answers->stop = true;
-    pthread_cond_signal(&answers->wake);
-    pthread_mutex_unlock(&answers->queue_lock);
-    pthread_join(answers->thread, NULL);
-    for (struct fill *fill = answers->first, *next; fill; fill = next) {
+    pthread_mutex_lock(&cache->queue_lock);
+    cache->stop = true;
+    pthread_cond_signal(&cache->wake);
+    pthread_mutex_unlock(&cache->queue_lock);
+    pthread_join(cache->thread, NULL);
+    for (struct fill *fill = cache->first, *next; fill; fill = next) {
         next = fill->next;
         free_fill(fill);
     }
-    free_answers(answers);
+    free_cache(cache);
 }

@@ -406,8 +406,9 @@ static void a_claims_verdict_does_not_end_a_claim(void **state)
     start_talk(&talk, "*1\r\n$7\r\nREFUSED\r\n");
     assert_int_equal(latchkey_release(talk.client, name, 1, &talk.answer),
                      LK_MALFORMED);
-    assert_string_equal(latchkey_client_error(talk.client),
-                        "RELEASE: the reply is no verdict on it: \"REFUSED\"");
+    assert_string_equal(
+        latchkey_client_error(talk.client),
+        "RELEASE: the reply is not a verdict on it: \"REFUSED\"");
     end_talk(&talk);
 }
 
