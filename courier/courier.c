@@ -398,7 +398,7 @@ static void show_status(void *context, lk_target_status_fn row,
     uv_mutex_unlock(&courier->mutex);
 }
 
-static void probe_now(void *context, struct lk_probe_demand *demand)
+static void probe_now(void *context, struct lk_probe_request *demand)
 {
     struct lk_courier *courier = context;
 

@@ -566,7 +566,7 @@ static bool run_probe_turns(struct lk_prober *prober)
 /* ---- demands ------------------------------------------------------------- */
 
 static enum lk_status answer_probe_demand(struct lk_prober *prober,
-                                          struct lk_probe_demand *demand)
+                                          struct lk_probe_request *demand)
 {
     const struct lk_target *target =
         lk_target_find(&prober->targets, demand->target);
@@ -597,10 +597,10 @@ static enum lk_status answer_probe_demand(struct lk_prober *prober,
 }
 
 /* Takes the demand that has waited longest off the list; NULL: none. */
-static struct lk_probe_demand *take_probe_demand(struct lk_prober *prober)
+static struct lk_probe_request *take_probe_demand(struct lk_prober *prober)
 {
-    struct lk_probe_demand **last = &prober->demands;
-    struct lk_probe_demand *demand = NULL;
+    struct lk_probe_request **last = &prober->demands;
+    struct lk_probe_request *demand = NULL;
 
     uv_mutex_lock(&prober->lock);
     while (*last && (*last)->next) {
@@ -615,7 +615,7 @@ static struct lk_probe_demand *take_probe_demand(struct lk_prober *prober)
 /* Answers all demands. After a cancel: with LK_AGAIN. */
 static void serve_probe_demands(struct lk_prober *prober)
 {
-    struct lk_probe_demand *demand;
+    struct lk_probe_request *demand;
 
     while ((demand = take_probe_demand(prober))) {
         demand->status = atomic_load(&prober->stopping)
@@ -625,7 +625,7 @@ static void serve_probe_demands(struct lk_prober *prober)
     }
 }
 
-void lk_prober_ask(struct lk_prober *prober, struct lk_probe_demand *demand)
+void lk_prober_ask(struct lk_prober *prober, struct lk_probe_request *demand)
 {
     bool taken = false;
 

@@ -26,7 +26,7 @@ LK_MUST_CHECK enum lk_status lk_prober_start(
  * keeps those it has. Never waits for a call. Any thread. */
 void lk_prober_reload(struct lk_prober *prober, const struct lk_config *config);
 /* As lk_outbox_class.probe. NULL: LK_NOT_FOUND. */
-void lk_prober_ask(struct lk_prober *prober, struct lk_probe_demand *demand);
+void lk_prober_ask(struct lk_prober *prober, struct lk_probe_request *demand);
 /* Gives up the call in progress. Demands are answered with LK_AGAIN: those that
  * wait soon, later ones at once. Never waits. NULL is fine. */
 void lk_prober_cancel(struct lk_prober *prober);
@@ -95,7 +95,7 @@ struct lk_prober {
     uv_cond_t changed;
     struct lk_targets fresh; /* of a reload; under the lock, as the two below */
     bool has_fresh;
-    struct lk_probe_demand *demands; /* the latest first */
+    struct lk_probe_request *demands; /* the latest first */
 
     /* Only the prober's thread: */
     struct lk_targets targets;

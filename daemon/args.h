@@ -1,12 +1,12 @@
-/* args.h - checks of command arguments; each failure answers with an error. */
+/* args.h - checks of command arguments; each failure sends an error. */
 #ifndef LK_ARGS_H
 #define LK_ARGS_H
 
 #include "daemon/daemon.h"
 
 /*
- * Every function returns false after it has answered the connection with an
- * error that names the command, the argument and what was wrong.
+ * Every function returns false after it has sent an error that names the
+ * command, the argument and what was wrong.
  */
 
 /* argv[1..3] as tenant, scope and key. */

@@ -6,17 +6,17 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* How often what came back with LK_AGAIN is given again, and for how long. A
- * claim is not kept waiting: it is told INFLIGHT. */
+/* How often a task that came back with LK_AGAIN is given again, and for how
+ * long. A claim does not wait: it gets INFLIGHT. */
 #define AGAIN_NS       (5 * UINT64_C(1000000))
 #define AGAIN_CLAIM_NS (25 * UINT64_C(1000000))
 #define AGAIN_OTHER_NS (5000 * UINT64_C(1000000))
-/* A claim that is older than this may have lost its client meanwhile: the store
- * was slow, or the process stood still. */
+/* A claim that is older than this may have lost its client in the meantime: the
+ * store was slow, or the process was stopped. */
 #define OLD_NS (1000 * UINT64_C(1000000))
 
-/* One thread of the store's, with the operations whose keys are its own, or
- * with works. */
+/* One thread of the store, with the ops whose keys are its own, or with job
+ * batches. */
 struct lane {
     struct lk_batcher *batcher;
     unsigned number;
@@ -33,8 +33,8 @@ struct lane {
     struct lk_task_queue queue;
     struct lk_job_batch *job_batch; /* the next one, for it alone */
     bool asleep;
-    bool busy;   /* with a work */
-    bool failed; /* its last work */
+    bool busy;   /* with a job batch */
+    bool failed; /* its last job batch */
     bool hurry;  /* apply, even if there is nothing to decide */
 };
 
@@ -56,8 +56,8 @@ struct lk_batcher {
     uint64_t sweep_interval_ms;
     bool stop;
     struct lk_job_batch
-        *job_batch; /* first in, first out, for whoever is free next */
-    struct lk_job_batch **last_work;
+        *job_batch; /* first in, first out, for the lane that is free next */
+    struct lk_job_batch **last_job_batch;
     struct lk_batcher_stats stats;
 };
 
@@ -74,8 +74,8 @@ static uint64_t next_alarm(const struct lane *lane)
     return again < keep ? again : keep;
 }
 
-/* How many tasks fit into a batch beside the operations of its work. */
-static size_t room(const struct lane *lane, const struct share *share)
+/* How many tasks fit into a batch beside the ops of its job batch. */
+static size_t free_places(const struct lane *lane, const struct share *share)
 {
     size_t taken = share->job_batch ? share->job_batch->op_count : 0;
 
@@ -86,7 +86,7 @@ static size_t room(const struct lane *lane, const struct share *share)
 static void take_held(struct lane *lane, struct share *share, uint64_t now)
 {
     while (lane->held.head && now >= lane->held_ns &&
-           share->tasks.count < room(lane, share)) {
+           share->tasks.count < free_places(lane, share)) {
         lk_task_queue_add(&share->tasks, lk_task_queue_take(&lane->held));
     }
 }
@@ -104,10 +104,10 @@ static bool is_behind(const struct lk_task_queue *held,
     return false;
 }
 
-/* At most batch_ops tasks, in order; what is no operation comes alone. */
+/* At most batch_ops tasks, in order; a task that is not an op comes alone. */
 static void take_queued(struct lane *lane, struct share *share)
 {
-    while (lane->queue.head && share->tasks.count < room(lane, share)) {
+    while (lane->queue.head && share->tasks.count < free_places(lane, share)) {
         bool alone = !is_op(lane->queue.head);
         if (alone && share->tasks.count) {
             break;
@@ -121,7 +121,7 @@ static void take_queued(struct lane *lane, struct share *share)
     }
 }
 
-/* Lane 0 does works where there are no lanes for them. */
+/* Lane 0 does job batches where there are no lanes for them. */
 static bool is_worker(const struct lane *lane)
 {
     const struct lk_store *store = lane->batcher->store;
@@ -129,10 +129,12 @@ static bool is_worker(const struct lane *lane)
     return store->job_lanes ? lane->number >= store->lanes : lane->number == 0;
 }
 
-/* Orders and proofs are given once, and somebody waits for what they say: a
- * lane whose connection may be lost leaves them to one that is better off. The
- * courier's own works come again, and show when it is back. */
-static bool suits(const struct lane *lane, const struct lk_job_batch *job_batch)
+/* May the lane take this job batch? Job actions and proofs are given once, and
+ * a client waits for their result: a lane whose connection may be lost leaves
+ * them to another one. The courier's own job batches come again, and show when
+ * the connection is back. */
+static bool may_take(const struct lane *lane,
+                     const struct lk_job_batch *job_batch)
 {
     const struct lk_batcher *batcher = lane->batcher;
 
@@ -147,39 +149,39 @@ static bool suits(const struct lane *lane, const struct lk_job_batch *job_batch)
     return true;
 }
 
-static bool has_work(const struct lane *lane)
+static bool has_job_batch(const struct lane *lane)
 {
     const struct lk_job_batch *next = lane->batcher->job_batch;
 
-    return lane->job_batch || (next && is_worker(lane) && suits(lane, next));
+    return lane->job_batch || (next && is_worker(lane) && may_take(lane, next));
 }
 
-static struct lk_job_batch *take_work(struct lane *lane)
+static struct lk_job_batch *take_job_batch(struct lane *lane)
 {
     struct lk_batcher *batcher = lane->batcher;
     struct lk_job_batch *job_batch = lane->job_batch;
 
     lane->job_batch = NULL;
-    if (!job_batch && has_work(lane)) {
+    if (!job_batch && has_job_batch(lane)) {
         job_batch = batcher->job_batch;
         batcher->job_batch = job_batch->next;
         job_batch->next = NULL;
     }
     if (!batcher->job_batch) {
-        batcher->last_work = &batcher->job_batch;
+        batcher->last_job_batch = &batcher->job_batch;
     }
     return job_batch;
 }
 
-/* Sleeps until there is work, an alarm is due or it is time to stop. Returns
- * false for the last, once nothing is left to do. */
+/* Sleeps until there is something to do, an alarm is due or it is time to stop.
+ * Returns false for the last, once nothing is left to do. */
 static bool take_share(struct lane *lane, struct share *share)
 {
     struct lk_batcher *batcher = lane->batcher;
     uint64_t now;
 
     uv_mutex_lock(&batcher->mutex);
-    while (!lane->queue.head && !has_work(lane) && !batcher->stop &&
+    while (!lane->queue.head && !has_job_batch(lane) && !batcher->stop &&
            !lane->hurry && (now = uv_hrtime()) < next_alarm(lane)) {
         uint64_t alarm = next_alarm(lane);
         lane->asleep = true;
@@ -191,7 +193,7 @@ static bool take_share(struct lane *lane, struct share *share)
         lane->asleep = false;
     }
     now = batcher->stop ? UINT64_MAX : uv_hrtime();
-    *share = (struct share){.job_batch = take_work(lane)};
+    *share = (struct share){.job_batch = take_job_batch(lane)};
     take_held(lane, share, now);
     take_queued(lane, share);
     share->keep = lane->number == 0 && !batcher->stop && now >= lane->keep_ns &&
@@ -216,8 +218,9 @@ static bool is_stopping(struct lk_batcher *batcher)
     return stop;
 }
 
-/* True: the operation is to be given again. Else it has its status. */
-static bool is_to_hold(struct lk_task *task, uint64_t now, bool stopping)
+/* True: the op is to be given again. Else it has its status. */
+static bool decide_again_or_end(struct lk_task *task, uint64_t now,
+                                bool stopping)
 {
     struct lk_op *op = &task->args.event.op;
     bool claim =
@@ -244,8 +247,8 @@ static bool is_to_hold(struct lk_task *task, uint64_t now, bool stopping)
     return false;
 }
 
-/* Another daemon's batch, or an app's own transaction, holds the records of
- * some: these are held here for a while, the others are left in `tasks`. */
+/* Another daemon's batch, or an app's own transaction, holds the operations
+ * of some: these are held here for a while, the others are left in `tasks`. */
 static void hold_again(struct lane *lane, struct lk_task_queue *tasks)
 {
     struct lk_task_queue done = {0}, again = {0};
@@ -254,7 +257,7 @@ static void hold_again(struct lane *lane, struct lk_task_queue *tasks)
     bool stopping = is_stopping(lane->batcher);
 
     while ((task = lk_task_queue_take(tasks))) {
-        bool hold = is_to_hold(task, now, stopping);
+        bool hold = decide_again_or_end(task, now, stopping);
         lk_task_queue_add(hold ? &again : &done, task);
     }
     *tasks = done;
@@ -266,8 +269,8 @@ static void hold_again(struct lane *lane, struct lk_task_queue *tasks)
     lane->held = again;
 }
 
-/* Those that nobody would hold are taken out of the share, and have their
- * status. */
+/* Claims whose client has left are taken out of the share, with their status.
+ */
 static void take_out_left(struct lane *lane, struct share *share,
                           struct lk_task_queue *left)
 {
@@ -297,13 +300,14 @@ static void count_batch(struct lk_batcher *batcher, size_t ops, uint64_t us)
     uv_mutex_unlock(&batcher->mutex);
 }
 
-/* Those of the work come behind the clients': proof waits for nobody. */
+/* The ops of the job batch come behind those of the clients. */
 static void gather_ops(struct lane *lane, const struct share *share,
                        struct lk_batch *batch)
 {
     struct lk_job_batch *job_batch = share->job_batch;
 
     for (struct lk_task *task = share->tasks.head; task; task = task->next) {
+        assert(task->at == LK_PLACE_BATCH);
         batch->ops[batch->count++] = &task->args.event.op;
     }
     for (size_t i = 0; job_batch && i < job_batch->op_count; i++) {
@@ -314,7 +318,7 @@ static void gather_ops(struct lane *lane, const struct share *share,
 }
 
 /* What came back with LK_AGAIN is the courier's to give again. */
-static void finish_work(struct lane *lane, struct lk_job_batch *job_batch)
+static void finish_job_batch(struct lane *lane, struct lk_job_batch *job_batch)
 {
     struct lk_batcher *batcher = lane->batcher;
 
@@ -326,7 +330,9 @@ static void finish_work(struct lane *lane, struct lk_job_batch *job_batch)
     job_batch->done(job_batch);
 }
 
-/* True: the keeper has more to do, and should not wait. */
+/* One batch, from the share to the returns: what the store acknowledges is
+ * durable before any task goes back. True: the keeper has more to do, and
+ * should not wait. */
 static bool apply_share(struct lane *lane, struct share *share)
 {
     struct lk_batcher *batcher = lane->batcher;
@@ -351,7 +357,7 @@ static bool apply_share(struct lane *lane, struct share *share)
         lk_returns_give(batcher->returns, &share->tasks, &batch);
     }
     if (share->job_batch) {
-        finish_work(lane, share->job_batch);
+        finish_job_batch(lane, share->job_batch);
     }
     lk_batch_clear(&batch);
     return batch.more;
@@ -437,7 +443,7 @@ enum lk_status lk_batcher_start(struct lk_store *store,
     made->lanes = lanes;
     made->batch_ops = batch_ops;
     made->sweep_interval_ms = sweep_interval_ms;
-    made->last_work = &made->job_batch;
+    made->last_job_batch = &made->job_batch;
     for (unsigned i = 0; i < threads && started; i++) {
         started = start_lane(made, i);
     }
@@ -487,7 +493,8 @@ void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks)
 }
 
 /* More operations than a batch may have, or the threads have ended. */
-static void refuse_work(struct lk_job_batch *job_batch, enum lk_status status)
+static void refuse_job_batch(struct lk_job_batch *job_batch,
+                             enum lk_status status)
 {
     job_batch->status = status;
     for (size_t i = 0; i < job_batch->op_count; i++) {
@@ -496,8 +503,8 @@ static void refuse_work(struct lk_job_batch *job_batch, enum lk_status status)
     job_batch->done(job_batch);
 }
 
-/* A lane that is free, one whose last work was done before one whose work
- * failed: its connection may be the only one that is lost. */
+/* A lane that is free; one whose last job batch was done comes before one whose
+ * last failed: its connection may be the only one that is lost. */
 static struct lane *find_worker(struct lk_batcher *batcher,
                                 const struct lk_job_batch *job_batch)
 {
@@ -506,7 +513,7 @@ static struct lane *find_worker(struct lk_batcher *batcher,
     for (unsigned i = 0; i < batcher->lane_count; i++) {
         struct lane *lane = &batcher->lanes[i];
         bool free = is_worker(lane) && !lane->busy && !lane->job_batch &&
-                    suits(lane, job_batch);
+                    may_take(lane, job_batch);
         if (free && (!found || (found->failed && !lane->failed))) {
             found = lane;
         }
@@ -514,20 +521,20 @@ static struct lane *find_worker(struct lk_batcher *batcher,
     return found;
 }
 
-static bool queue_work(struct lk_batcher *batcher,
-                       struct lk_job_batch *job_batch)
+static bool queue_job_batch(struct lk_batcher *batcher,
+                            struct lk_job_batch *job_batch)
 {
     uv_mutex_lock(&batcher->mutex);
     bool late = batcher->stop;
-    /* Nobody overtakes those who wait. */
+    /* None overtakes those that wait. */
     struct lane *lane =
         late || batcher->job_batch ? NULL : find_worker(batcher, job_batch);
     if (lane) {
         lane->job_batch = job_batch;
         wake_lane(lane);
     } else if (!late) {
-        *batcher->last_work = job_batch;
-        batcher->last_work = &job_batch->next;
+        *batcher->last_job_batch = job_batch;
+        batcher->last_job_batch = &job_batch->next;
     }
     uv_mutex_unlock(&batcher->mutex);
     return !late;
@@ -538,9 +545,9 @@ void lk_batcher_job_batch(struct lk_batcher *batcher,
 {
     job_batch->next = NULL;
     if (job_batch->op_count > batcher->batch_ops) {
-        refuse_work(job_batch, LK_TOO_LARGE);
-    } else if (!queue_work(batcher, job_batch)) {
-        refuse_work(job_batch, LK_UNAVAILABLE);
+        refuse_job_batch(job_batch, LK_TOO_LARGE);
+    } else if (!queue_job_batch(batcher, job_batch)) {
+        refuse_job_batch(job_batch, LK_UNAVAILABLE);
     }
 }
 

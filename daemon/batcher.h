@@ -7,7 +7,7 @@
 
 #include "daemon/daemon.h"
 
-/* Starts the threads. Answered tasks come back through `returns`. An interval
+/* Starts the threads. Tasks come back through `returns`. An interval
  * of 0: this daemon keeps nothing. */
 LK_MUST_CHECK enum lk_status lk_batcher_start(struct lk_store *store,
                                               struct lk_returns *returns,
@@ -20,18 +20,19 @@ void lk_batcher_set_sweep(struct lk_batcher *batcher,
 /* Hands over all of `tasks` (places BATCH and STORE), in order. */
 void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks);
 /*
- * Any thread. One work for each batch: with the operations of lane 0, one after
- * the other; or, where the store has lanes for works, on one that is free, so
- * that they end in any order. work->ops are decided as
- * those of the clients, their hashes set here. work->done is told on the thread
- * that did it, when whoever waits has been told, or here at once if the batcher
- * has stopped (LK_UNAVAILABLE) or there are more operations than a batch may
- * have (LK_TOO_LARGE). The work must not be touched until then.
+ * Any thread. One job batch for each batch: with the ops of lane 0, one after
+ * the other; or, where the store has lanes for job batches, on one that is
+ * free, so that they end in any order. job_batch->ops are decided as those of
+ * the clients, with their hashes set here. job_batch->done is called on the
+ * thread that did it, after the tasks of the batch have been given back; or
+ * here, at once, if the batcher has stopped (LK_UNAVAILABLE) or there are more
+ * ops than a batch may have (LK_TOO_LARGE). The caller must not touch it until
+ * then.
  */
 void lk_batcher_job_batch(struct lk_batcher *batcher,
                           struct lk_job_batch *job_batch);
 /* Any thread: lane 0 applies a batch soon, though there may be nothing to
- * decide; the store has something to tell. */
+ * decide; the store has something to report. */
 void lk_batcher_hurry(struct lk_batcher *batcher);
 void lk_batcher_stats(struct lk_batcher *batcher,
                       struct lk_batcher_stats *stats);

@@ -1,4 +1,4 @@
-/* cache.c - a hash table of answers with a list in order of use. */
+/* cache.c - a hash table of stored responses with a list in order of use. */
 #include "daemon/cache.h"
 
 #include <stdlib.h>

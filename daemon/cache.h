@@ -1,4 +1,4 @@
-/* cache.h - answers of finished operations in memory, by name and token. */
+/* cache.h - responses of finished operations in memory, by name and token. */
 #ifndef LK_CACHE_H
 #define LK_CACHE_H
 
@@ -8,7 +8,7 @@ struct lk_cache_entry;
 
 /*
  * Bounded in bytes; what was not used for the longest time goes first. Only
- * answers of *completed* operations may be put in: those never change under
+ * responses of *completed* operations may be put in: those never change under
  * their token, so nothing in here is ever out of date. For one thread.
  */
 struct lk_cache {
@@ -33,11 +33,11 @@ void lk_cache_clear(struct lk_cache *cache);
 
 /* A reference for the caller, or NULL. Counts as a use. `name`: the hash of
  * the operation, so that a store which lost its count of tokens cannot make
- * one operation's answer another's. */
+ * one operation's response another's. */
 struct lk_stored *lk_cache_get(struct lk_cache *cache, struct lk_hash128 name,
                                uint64_t token);
-/* Takes a reference of its own. Without memory, or if `kept` alone is more
- * than an eighth of the bound, it is not kept, and nobody needs to know. */
+/* Takes a reference of its own. Without memory, or if `stored` alone is more
+ * than an eighth of the bound, it is not put in; the caller need not know. */
 void lk_cache_put(struct lk_cache *cache, struct lk_hash128 name,
                   struct lk_stored *stored);
 void lk_cache_remove(struct lk_cache *cache, uint64_t token);

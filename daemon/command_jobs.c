@@ -1,6 +1,6 @@
 /*
- * command_jobs.c - jobs as operators see them (JOBS, JOB SHOW), and what they
- * order about jobs and targets.
+ * command_jobs.c - jobs as operators see them (JOBS, JOB SHOW), and the
+ * actions that operators take on jobs and targets.
  *
  * Job actions that come while one job batch is made durable form the next: only
  * one such batch is with the store at a time.
@@ -510,7 +510,7 @@ static void log_action(const struct lk_task *task,
 }
 
 /* Store thread, for each action of a job batch. What was called again may be
- * uncertain again: a second order without an attempt would be about something
+ * uncertain again: a second action without an attempt would be about something
  * else. */
 enum lk_status lk_action_run(struct lk_task *task, struct lk_store *store)
 {
@@ -563,7 +563,7 @@ static void finish_actions(struct lk_job_batch *job_batch)
 }
 
 /* Of the targets with keys; a copy, because the settings may change while the
- * store is at work. */
+ * store uses it. */
 static struct lk_key_life *copy_lives(const struct lk_targets *targets,
                                       size_t *count)
 {

@@ -369,7 +369,7 @@ enum { ROUNDS = 8 }; /* of deciding and loading in vain, for one task */
 
 enum step {
     STEP_DECIDE, /* to the store thread */
-    STEP_LOAD,   /* decided; the reader thread fetches the answer */
+    STEP_LOAD,   /* decided; the reader thread fetches the response */
     STEP_PARK,   /* decided; wait until it settles */
     STEP_ANSWER,
 };
@@ -379,7 +379,7 @@ static uint64_t now_ms(const struct lk_server *server)
     return uv_now(&server->loop);
 }
 
-/* Only answers of completed operations are in the cache; see cache.h. */
+/* Only responses of completed operations are in the cache; see cache.h. */
 static bool is_final(enum lk_verdict verdict)
 {
     return verdict == LK_VERDICT_REPLAY || verdict == LK_VERDICT_OMITTED ||
@@ -442,7 +442,7 @@ static enum step peek(struct lk_server *server, struct lk_event_args *event,
         return STEP_DECIDE;
     }
     if (op->out.needs_load && !is_final(op->out.verdict)) {
-        return STEP_DECIDE; /* a later command must not change it meanwhile */
+        return STEP_DECIDE; /* a later command must not change it first */
     }
     op->status = LK_OK;
     server->metrics.peeked++;
@@ -489,7 +489,7 @@ static void answer_task(struct lk_server *server, struct lk_task *task)
     lk_conn_emit(task->conn);
 }
 
-/* An await that cannot be parked is refused; a claim is told to come back. */
+/* An await that cannot be parked is refused; a claim gets its verdict. */
 static void refuse_to_park(struct lk_server *server, struct lk_task *task)
 {
     if (is_await(task)) {
@@ -667,8 +667,9 @@ static bool take_load(struct lk_server *server, struct lk_task *task)
     }
     if (op->status == LK_AGAIN) {
         op->status = LK_UNAVAILABLE;
-        op->error = LK_RECORD "it changed while its answer was read; send the "
-                              "same again";
+        op->error =
+            LK_RECORD "it changed while its response was read; send the "
+                      "same again";
     }
     op->out.needs_load = false;
     if (!op->status && op->out.stored && is_final(op->out.verdict)) {
@@ -684,8 +685,8 @@ static bool may_wait(const struct lk_server *server, const struct lk_task *task)
            now_ms(server) < task->deadline_ms;
 }
 
-/* Places in the reader are free: who had to wait for one may go, if the answer
- * is still not in the cache. */
+/* Places in the reader are free: tasks that waited for one may go, if the
+ * response is still not in the cache. */
 static void load_more(struct lk_server *server, struct lk_conn *conn)
 {
     struct lk_task *task;
@@ -719,7 +720,7 @@ void lk_operation_returned(struct lk_server *server, struct lk_task *task,
     }
 }
 
-/* Nothing else is under way on the connection of a claim that waits. */
+/* Nothing else is in progress on the connection of a claim that waits. */
 static void decide_again(struct lk_server *server, struct lk_task *task)
 {
     enum step step = peek(server, &task->args.event, may_wait(server, task));
@@ -760,8 +761,8 @@ static struct lk_task *task_of(struct lk_waiter *waiter)
 }
 
 /*
- * Without memory to wait on it is pushed, and so it is where only the store
- * could tell: whoever claims then is told.
+ * Without memory to wait on it is pushed; also where only the store knows the
+ * state: the client claims then, and gets it.
  */
 static void await_again(struct lk_server *server, struct lk_task *task)
 {

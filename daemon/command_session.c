@@ -55,9 +55,9 @@ LK_ANSWER(reset)
 
 /* ---- Who it is ----------------------------------------------------------- */
 
-/* False after an error reply, or when it has to wait. The wrong password is in
- * no log, nor is a name that nobody has: it may be a password in the wrong
- * place. */
+/* False after an error reply, or when it has to wait. The log does not get the
+ * wrong password, nor a name that no user has: it may be a password in the
+ * wrong place. */
 static bool log_in(struct lk_conn *conn, struct lk_slice user,
                    struct lk_slice password)
 {
@@ -339,7 +339,7 @@ static bool is_to_kill(const struct lk_conn *conn, const struct kill *kill)
 }
 
 /* All but the one that asks, as in Redis. What a command of theirs has begun
- * counts, and is not answered. */
+ * counts, and gets no reply. */
 static void kill_clients(struct lk_conn *conn, const struct kill *kill,
                          const struct lk_signature *signature)
 {

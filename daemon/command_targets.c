@@ -326,7 +326,7 @@ LK_PARSE(target_resume)
 
 LK_PARSE(target_probe)
 {
-    task->args.probe.demand.target = argv[2];
+    task->args.probe.request.target = argv[2];
     return lk_arg_keeps_jobs(conn) && lk_arg_target(conn, argv[2]);
 }
 
@@ -343,11 +343,11 @@ static enum lk_status write_counts(struct lk_task *task,
 static enum lk_status run_target_probe(struct lk_task *task,
                                        struct lk_store *store)
 {
-    const struct lk_probe_demand *demand = &task->args.probe.demand;
+    const struct lk_probe_request *request = &task->args.probe.request;
 
-    switch (demand->status) {
+    switch (request->status) {
     case LK_OK:
-        return write_counts(task, &demand->counts);
+        return write_counts(task, &request->counts);
     case LK_NOT_FOUND:
         return lk_resp_error(
             &task->text,
@@ -357,14 +357,14 @@ static enum lk_status run_target_probe(struct lk_task *task,
         return lk_resp_error(
             &task->text, LK_SLICE("UNAVAILABLE the daemon is shutting down"));
     default:
-        return lk_reply_unavailable(&task->text, demand->status, NULL);
+        return lk_reply_unavailable(&task->text, request->status, NULL);
     }
 }
 
 /* The prober's thread, or the loop. */
-static void finish_probe(struct lk_probe_demand *demand)
+static void finish_probe(struct lk_probe_request *request)
 {
-    struct lk_task *task = demand->context;
+    struct lk_task *task = request->context;
 
     lk_task_run(task, NULL);
     lk_returns_give_one(task->args.probe.returns, task);
@@ -377,13 +377,13 @@ void lk_probe_start(struct lk_server *server, struct lk_task *task)
     /* A daemon that is shutting down does not wait for a service. */
     lk_task_uncount(server, task);
     probe->returns = &server->returns;
-    probe->demand.done = finish_probe;
-    probe->demand.context = task;
-    probe->demand.status = LK_NOT_FOUND;
+    probe->request.done = finish_probe;
+    probe->request.context = task;
+    probe->request.status = LK_NOT_FOUND;
     if (server->courier && server->outbox_class->probe) {
-        server->outbox_class->probe(server->courier, &probe->demand);
+        server->outbox_class->probe(server->courier, &probe->request);
     } else {
-        finish_probe(&probe->demand);
+        finish_probe(&probe->request);
     }
 }
 

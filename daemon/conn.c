@@ -1,12 +1,25 @@
 /*
- * conn.c - one connection: input is read, parsed and run as far as it may be,
- * replies are written in the order of the commands.
+ * conn.c - one connection: input is read, parsed and run as far as possible,
+ * replies are written in the order of the commands. Loop thread alone.
+ *
+ * The life of a connection:
+ *
+ *   phase    flag        what happens                 ends with
+ *   open     -           reads, runs, writes          QUIT, end of input, error
+ *   ending   quit, eof   reads no more, sends the     lk_conn_flush: the last
+ *                        replies that are due         reply is sent
+ *   closing  closing     nothing; its memory stays    lk_conn_tear_down, at the
+ *                        valid in this turn           end of the turn
+ *   closed   -           nothing                      on_conn_closed: freed
+ *
+ * Who closes it calls lk_conn_close. Its tasks that are sent outlive it
+ * (task.c).
  *
  * Input that cannot be run yet stays in `in` and makes the connection `stuck`:
- * a WAIT holds it, a command of another lane is under way, or the queue is
- * full. In the first two cases it is run on when the last command under way
- * has been answered, in the third when there is room (server->runnable). When
- * memory is short, what follows waits until the client has taken its replies.
+ * a WAIT holds it, a command of another place is in progress, or the queue is
+ * full. In the first two cases it is run when the last command in progress has
+ * its reply, in the third when there is room (server->runnable). When memory is
+ * short, what follows waits until the client has taken its replies.
  */
 #include "daemon/daemon.h"
 
@@ -22,7 +35,7 @@ enum {
     FLUSH_AT = 256 * 1024,   /* written before the end of the turn */
     READ_AHEAD = 256 * 1024, /* input kept while nothing may be run */
     SHORT_CHUNK = 8 * 1024,  /* read at once when memory is short */
-    /* Whoever has no role yet gets little memory. */
+    /* A client that has no role yet gets little memory. */
     STRANGER_ARGS = 16,
     STRANGER_BYTES = 16 * 1024,
 };
@@ -111,7 +124,7 @@ static void finish_if_done(struct lk_conn *conn)
 }
 
 /*
- * What waits for the client. A single answer may be larger than all the room,
+ * What waits for the client. A single reply may be larger than all the room,
  * if it was stored under other limits or by an app: while it is on its way,
  * only what waits behind it counts.
  */
@@ -123,7 +136,7 @@ static size_t waiting_bytes(const struct lk_conn *conn)
            (under_way <= conn->server->config.output_bytes ? under_way : 0);
 }
 
-/* At once, libuv takes and tells no more than an int can hold. */
+/* libuv takes and reports no more at once than an int can hold. */
 static void flush(struct lk_conn *conn)
 {
     size_t most =
@@ -287,7 +300,7 @@ void lk_conn_close(struct lk_conn *conn, const char *why)
     }
 }
 
-static void on_closed(uv_handle_t *handle)
+static void on_conn_closed(uv_handle_t *handle)
 {
     struct lk_conn *conn = handle->data;
 
@@ -321,6 +334,7 @@ void lk_conn_tear_down(struct lk_conn *conn)
 {
     struct lk_server *server = conn->server;
 
+    assert(conn->closing);
     conn->to_load = (struct lk_task_queue){0}; /* they are in the list below */
     drop_tasks(server, conn->head);
     drop_tasks(server, conn->awaits);
@@ -331,7 +345,7 @@ void lk_conn_tear_down(struct lk_conn *conn)
     }
     server->conn_count--;
     server->held_bytes -= conn->held_bytes;
-    uv_close(&conn->uv.handle, on_closed);
+    uv_close(&conn->uv.handle, on_conn_closed);
 }
 
 /* ---- Reading ------------------------------------------------------------- */
@@ -424,7 +438,9 @@ static size_t run_input(struct lk_conn *conn, struct lk_slice input)
     return done;
 }
 
-static void run_kept_input(struct lk_conn *conn)
+/* Runs what is in the connection's own buffer, and empties it if all of it has
+ * been run. */
+static void run_own_input(struct lk_conn *conn)
 {
     struct lk_slice input = {conn->in.data + conn->in_start,
                              conn->in.len - conn->in_start};
@@ -470,6 +486,8 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     *buf = uv_buf_init(in->data + in->len, (unsigned)(in->cap - in->len));
 }
 
+/* Input in the buffer that all connections share: what cannot be run now moves
+ * to the connection's own. */
 static void take_shared(struct lk_conn *conn, size_t len)
 {
     struct lk_slice input = {conn->server->read_buf, len};
@@ -524,7 +542,7 @@ static void on_read(uv_stream_t *stream, ssize_t result, const uv_buf_t *buf)
     } else {
         conn->in.len += (size_t)result;
         if (!conn->stuck) {
-            run_kept_input(conn);
+            run_own_input(conn);
         }
     }
     lk_conn_weigh(conn);
@@ -575,7 +593,7 @@ void lk_conn_run(struct lk_conn *conn)
         return;
     }
     conn->read_ns = uv_hrtime();
-    run_kept_input(conn);
+    run_own_input(conn);
     if (!conn->stuck) {
         lk_conn_start_reading(conn);
     }

@@ -27,8 +27,8 @@
  *
  * Places. Where a password is needed, a connection without a role (a stranger)
  * has limits.auth_timeout to give one, and there are few places for them; the
- * rest of limits.connections is kept for those who do. A new stranger takes the
- * place of the one that has been one for longest: if it were refused, a few
+ * rest of limits.connections is left for those that do. A new stranger takes
+ * the place of the one that has been one for longest: if it were refused, a few
  * silent connections could keep out all others for as long as they are let
  * live, while a client that says AUTH at once needs its place for moments only.
  */
@@ -136,8 +136,8 @@ static size_t stranger_places(const struct lk_config *config)
     return places > STRANGERS_LEAST ? places : STRANGERS_LEAST;
 }
 
-/* A closed one is in no list any more; one that ends with its last answer
- * cannot log in, and must not lose that answer. */
+/* A closed one is in no list any more; one that ends with its last reply
+ * cannot log in, and must not lose that reply. */
 static bool is_leaving(const struct lk_conn *conn)
 {
     return conn->closing || conn->quit;

@@ -4,7 +4,7 @@
  * Threads: the *loop* thread owns connections, tasks, waiters, cache and
  * metrics, and runs everything declared here unless another thread is named.
  * The *store* thread (batcher.h) applies batches, the *reader* thread
- * (reader.h) fetches, a *long work* thread verifies or copies. A task is in the
+ * (thread.h) fetches, a *long work* thread verifies or copies. A task is in the
  * hands of one thread at a time and changes hands under a queue's mutex; its
  * `conn` is touched by the loop thread alone.
  */
@@ -13,6 +13,7 @@
 
 #include "config/config.h"
 #include "daemon/cache.h"
+#include "daemon/conn.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/numbers.h"
@@ -26,190 +27,8 @@
 #include <stdatomic.h>
 #include <uv.h>
 
-enum {
-    LK_READ_CHUNK = 64 * 1024,
-    LK_TURN_MS = 100, /* of one that is read from though memory is short */
-    LK_WAIT_MAX_MS = 10 * 60 * 1000,
-    LK_STOP_BOUND_MS = 10 * 1000,
-    LK_READER_SHARE = 16, /* tasks of one connection with the reader */
-    LK_ADDRESS_TEXT = 128,
-    LK_CLIENT_NAME = 64,
-    LK_PEER_USER = 64,
-    LK_PEER_TEXT = LK_ADDRESS_TEXT, /* either of an address or of a user */
-};
-
 struct lk_server;
-struct lk_conn;
-struct lk_command;
 struct lk_targets_view;
-
-/* ---- Connections --------------------------------------------------------- */
-
-/* Lists of connections, see conn_limits.c; the first has been in it longest. */
-enum lk_conn_list {
-    LK_LIST_STRANGERS, /* those without a role */
-    LK_LIST_STARVED,   /* not read from, since memory is short */
-    LK_LISTS,
-};
-
-struct lk_conn_links {
-    struct lk_conn *before;
-    struct lk_conn *after;
-    bool in;
-};
-
-struct lk_conns {
-    struct lk_conn *head;
-    struct lk_conn *tail;
-    size_t count;
-};
-
-/* How far something had come when it was last fast enough. */
-struct lk_pace {
-    uint64_t since_ms;
-    size_t bytes;
-};
-
-/* So many bytes have moved: for how long has that been too slow? */
-uint64_t lk_pace_slow_ms(struct lk_pace *pace, size_t bytes, uint64_t now_ms);
-
-static inline void lk_pace_start(struct lk_pace *pace, uint64_t now_ms,
-                                 size_t bytes)
-{
-    *pace = (struct lk_pace){now_ms, bytes};
-}
-
-struct lk_conn {
-    union {
-        uv_handle_t handle;
-        uv_stream_t stream;
-        uv_tcp_t tcp;
-        uv_pipe_t pipe;
-    } uv;
-    struct lk_server *server;
-    struct lk_conn *prev;
-    struct lk_conn *next;
-    struct lk_conn_links links[LK_LISTS];
-    struct lk_conn *next_dirty;
-    struct lk_conn *next_runnable;
-    struct lk_conn *next_closed;
-    uint64_t id;
-    const struct lk_command *command; /* the one being run */
-
-    struct lk_resp_parser parser;
-    struct lk_buf in; /* from in_start on: received, not yet run */
-    size_t in_start;
-    struct lk_pace sending; /* of the command that input ends within */
-    uint64_t read_ns;       /* when the input being run was read */
-    uint64_t looked_ns;     /* read_ns of the input that hung_up is about */
-    bool hung_up;           /* the client had closed the connection */
-    struct lk_buf out;      /* complete replies, not yet handed to the kernel */
-    struct lk_buf writing;  /* under way by uv_write */
-    uv_write_t write;
-    struct lk_pace taking; /* of `writing` */
-    size_t held_bytes;     /* its part of server->held_bytes */
-
-    struct lk_task *head; /* commands not yet answered, in order */
-    struct lk_task *tail;
-    struct lk_task *awaits;       /* told QUEUED, not yet pushed */
-    enum lk_place place;          /* of the commands in the list */
-    size_t in_reader;             /* of these, at most LK_READER_SHARE */
-    struct lk_task_queue to_load; /* decided, waiting for a place there */
-
-    bool reading;
-    bool dirty;
-    bool runnable;
-    bool closing;
-    bool hold;    /* a WAIT or a chore holds up what follows */
-    bool stuck;   /* input is left that could not be run yet */
-    bool partial; /* input ends within a command */
-    bool quit;    /* close when everything is answered */
-    bool eof;     /* nothing more will come; answer what has */
-    bool exports; /* an export has begun, and is in the audit log */
-    bool again;   /* the command being run has to be run again later */
-    bool unnamed; /* was greeted while the store was not open */
-
-    uint8_t proto;
-    unsigned roles;       /* bits 1 << enum lk_role; see lk_conn_set_roles */
-    uint64_t stranger_ms; /* since when it has none */
-    uint64_t judged_ms;   /* when its password may be judged; 0: none waits */
-    unsigned peer_roles;  /* of these, by the user at a unix socket */
-    enum lk_role login_role; /* of these, by AUTH */
-    struct lk_peer peer;
-    char peer_user[LK_PEER_USER]; /* its name, or its number */
-    unsigned wrong_passwords;
-    char *user; /* name given to AUTH; NULL: none */
-    char name[LK_CLIENT_NAME + 1];
-    char address[LK_ADDRESS_TEXT];
-    uint64_t bytes_in;
-    uint64_t bytes_out;
-    uint64_t commands;
-    uint64_t connected_ms;
-    uint64_t active_ms; /* when it was last read from, answered or written to */
-};
-
-/* Takes a connection that has been accepted; closes it on failure. */
-void lk_conn_start(struct lk_conn *conn);
-int lk_conn_fd(const struct lk_conn *conn); /* -1: none any more */
-/*
- * Ends the connection at the end of this turn of the loop; until then the
- * memory stays valid. `why` goes to the log; NULL: the client left.
- */
-void lk_conn_close(struct lk_conn *conn, const char *why);
-/* The end of lk_conn_close, called by the server. */
-void lk_conn_tear_down(struct lk_conn *conn);
-/* Runs what has been received and could not be run before. */
-void lk_conn_run(struct lk_conn *conn);
-/* Hands replies to the kernel. At the end of a turn only: closes what has
- * nothing left to run and to answer. */
-void lk_conn_flush(struct lk_conn *conn);
-void lk_conn_stop_reading(struct lk_conn *conn);
-void lk_conn_start_reading(struct lk_conn *conn);
-/* Runs no further command, and closes once all that were begun are answered. A
- * claim that waits has not been decided: it is dropped. */
-void lk_conn_finish(struct lk_conn *conn);
-
-/* Puts a task at the end of the list of commands to be answered. */
-void lk_conn_push(struct lk_conn *conn, struct lk_task *task);
-/* Writes the replies that are ready and next in order. */
-void lk_conn_emit(struct lk_conn *conn);
-/*
- * Where an immediate reply goes: after all earlier ones. Never NULL; without
- * memory the connection is closed and the reply goes nowhere.
- */
-struct lk_buf *lk_conn_out(struct lk_conn *conn);
-/* For the status of the writers: anything but LK_OK closes the connection. */
-void lk_conn_wrote(struct lk_conn *conn, enum lk_status status);
-void lk_conn_simple(struct lk_conn *conn, const char *text);
-/* `text` begins with its code: "ERR ...". */
-void lk_conn_error(struct lk_conn *conn, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-bool lk_conn_has_role(const struct lk_conn *conn, enum lk_role role);
-
-/* ---- What connections may take: conn_limits.c ---------------------------- */
-
-/* Closes those who are slow, idle or strangers for too long, and makes room
- * when memory is short. */
-void lk_conns_tick(struct lk_server *server, uint64_t now_ms);
-/* Buffers may have changed: the account follows. */
-void lk_conn_weigh(struct lk_conn *conn);
-/* May more of a command be read? False: it is starved until lk_conn_feed. */
-bool lk_conn_may_grow(struct lk_conn *conn);
-/* Reads again from those who are starved, as memory allows. */
-void lk_conn_feed(struct lk_server *server);
-/* Is there a place for one more? A stranger may lose its own for it. */
-bool lk_conn_has_place(struct lk_server *server);
-/* Sets conn->roles; 0 makes it a stranger, which has to log in soon. */
-void lk_conn_set_roles(struct lk_conn *conn, unsigned roles);
-void lk_conn_leave_lists(struct lk_conn *conn);
-
-/* guesses.c: is a password to be judged now? False: it has to wait
- * (conn->again), or has been refused with an error. */
-bool lk_auth_check_turn(struct lk_conn *conn, struct lk_slice user);
-/* It has been judged. */
-void lk_auth_judged(struct lk_conn *conn, struct lk_slice user, bool right);
-/* The log gets what it has not been told yet, once a minute. */
-void lk_auth_log_failures(struct lk_server *server, uint64_t now_ms);
 
 /* ---- Rights: rights.c ---------------------------------------------------- */
 
@@ -229,29 +48,29 @@ void lk_rights_peer_text(const struct lk_conn *conn, char text[LK_PEER_TEXT]);
 
 /* ---- Operations ---------------------------------------------------------- */
 
-/* Starts a task of the place BATCH: answers at once, or sends it. */
+/* Starts a task of the place BATCH: replies at once, or sends it. */
 void lk_operation_start(struct lk_conn *conn, struct lk_task *task);
 /* Goes on with a task that a store thread has decided or, `loaded`, for which
  * the reader has fetched what the reply needs. */
 void lk_operation_returned(struct lk_server *server, struct lk_task *task,
                            bool loaded);
-/* Goes on with everybody who waits for an operation that settled. */
+/* Goes on with all that wait for an operation that settled. */
 void lk_operation_settled(struct lk_server *server, struct lk_hash128 hash);
-/* Looks at everybody who waits: any operation may have settled. */
+/* Decides again for all that wait: any operation may have settled. */
 void lk_operation_settled_all(struct lk_server *server);
-/* Answers whoever has waited until `now_ms`; UINT64_MAX: everybody. */
+/* Ends the wait of all whose deadline is `now_ms` or earlier. */
 void lk_operation_expire(struct lk_server *server, uint64_t now_ms);
-/* Drops the awaits of a connection that have been told QUEUED. */
+/* Drops the awaits of a connection that have got QUEUED. */
 void lk_operation_forget_awaits(struct lk_conn *conn);
 
 /* ---- Replies ------------------------------------------------------------- */
 
-/* What became of an operation, whatever its event. */
+/* The outcome of an op, whatever its event. */
 LK_MUST_CHECK enum lk_status lk_reply_outcome(struct lk_buf *out,
                                               const struct lk_store *store,
                                               int proto,
                                               const struct lk_op *op);
-/* How much of an answer a record shows. */
+/* How much of its response an operation shows. */
 enum lk_shown {
     LK_SHOW_BYTES, /* LIST: how large it is */
     LK_SHOW_SIZES, /* LOOKUP and FIND: how large headers and body are */
@@ -261,10 +80,10 @@ enum lk_shown {
 /* Any thread. */
 LK_MUST_CHECK enum lk_status lk_reply_operation(
     struct lk_buf *out, const struct lk_store *store, int proto,
-    const struct lk_operation *record, enum lk_shown shown);
-/* Any thread. All that a record has, for an export. */
-LK_MUST_CHECK enum lk_status lk_reply_export(struct lk_buf *out, int proto,
-                                             const struct lk_operation *record);
+    const struct lk_operation *operation, enum lk_shown shown);
+/* Any thread. All that an operation has, for an export. */
+LK_MUST_CHECK enum lk_status lk_reply_export(
+    struct lk_buf *out, int proto, const struct lk_operation *operation);
 /* What an export begins with: what the store is, and its references' secret. */
 LK_MUST_CHECK enum lk_status lk_reply_export_begin(struct lk_buf *out,
                                                    struct lk_store *store,
@@ -409,7 +228,7 @@ struct lk_checkup {
     size_t count;
 };
 
-/* What the log was last told of uncertain operations. */
+/* What the log last had about uncertain operations. */
 struct lk_uncertain_logged {
     uint64_t count; /* never above what there are; 0: nothing */
     uint64_t at_ms; /* by the loop's clock */
@@ -441,7 +260,7 @@ struct lk_server {
     uv_prepare_t prepare;
     uv_check_t check;
     uv_timer_t wait_timer; /* the earliest deadline of a waiter */
-    uv_timer_t tick;       /* time-outs of connections; bound of the stop */
+    uv_timer_t tick;       /* timeouts of connections; bound of the stop */
     uv_timer_t poll;       /* a shared store: who waits asks again */
     uv_signal_t signals[3];
     uint64_t armed_ms; /* what wait_timer is set to */
@@ -454,7 +273,7 @@ struct lk_server {
     size_t fed_from;     /* so much of its command was there before */
     size_t held_bytes;   /* buffers of all connections, and all tasks */
     struct lk_log_limit cuts[LK_CUTS];
-    uint64_t short_logged_ms; /* when the log was told that memory is short */
+    uint64_t short_logged_ms; /* when the log last said that memory is short */
     struct lk_auth_table auth_table;
     uint64_t last_conn_id;
     struct lk_conn *dirty;
@@ -474,8 +293,8 @@ struct lk_server {
     uint64_t started_ms;
     uint64_t stop_by_ms; /* 0: not stopping */
     bool asked_twice;    /* to stop */
-    bool served;         /* all is answered: what is left ends by itself */
-    bool hung;           /* the store did not answer in time */
+    bool served;         /* every reply is sent: what is left ends by itself */
+    bool hung;           /* the store did not return in time */
     bool failed;         /* it stops because it cannot go on */
     struct lk_buf scratch;
     char read_buf[LK_READ_CHUNK];
@@ -497,12 +316,12 @@ static inline bool lk_server_is_short(const struct lk_server *server)
 /* `server` is zeroed, with config and options set. A failure is logged, and
  * everything is closed again. */
 LK_MUST_CHECK enum lk_status lk_server_open(struct lk_server *server);
-/* Serves until it is told to stop, then closes everything. False: it had to
- * stop by itself. */
+/* Serves until a signal asks it to stop, then closes everything. False: it had
+ * to stop by itself. */
 LK_MUST_CHECK bool lk_server_run(struct lk_server *server);
 /* Starts what works with the store, which has just been opened. */
 LK_MUST_CHECK enum lk_status lk_server_take_store(struct lk_server *server);
-/* Tells systemd; a failure is logged. */
+/* Reports to systemd; a failure is logged. */
 void lk_server_say(enum lk_notify_event event, const char *text);
 
 /* store_opening.c: one try at once. LK_OK: the store is open, or it is tried
@@ -519,7 +338,7 @@ void lk_server_mark_runnable(struct lk_server *server, struct lk_conn *conn);
 void lk_server_mark_closed(struct lk_server *server, struct lk_conn *conn);
 /* Asks for a graceful stop; a second time: an immediate one. */
 void lk_server_stop(struct lk_server *server);
-/* Ends the loop when everything is answered and sent, or time is up. */
+/* Ends the loop when every reply is sent, or time is up. */
 void lk_server_go_on_stopping(struct lk_server *server);
 
 /* turn.c */
@@ -532,7 +351,7 @@ void lk_server_close_connections(struct lk_server *server);
 LK_MUST_CHECK enum lk_status lk_outbox_start(struct lk_server *server);
 void lk_outbox_wake(struct lk_server *server);
 void lk_outbox_reload(struct lk_server *server);
-/* Nobody is to wait for a service that is asked while the daemon stops. */
+/* No one is to wait for a probe while the daemon is shutting down. */
 void lk_outbox_stop_probing(struct lk_server *server);
 void lk_outbox_stop(struct lk_server *server);
 

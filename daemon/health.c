@@ -41,7 +41,7 @@ struct look {
     bool failed;
 };
 
-static bool add_target(void *context, const struct lk_target_summary *standing)
+static bool add_target(void *context, const struct lk_target_summary *summary)
 {
     struct look *look = context;
 
@@ -58,15 +58,15 @@ static bool add_target(void *context, const struct lk_target_summary *standing)
     }
     struct lk_checked_target *target = &look->targets[look->count++];
     *target = (struct lk_checked_target){
-        .waiting = standing->jobs[LK_JOB_WAITING],
-        .due_ms = standing->oldest_due_ms,
-        .uncertain_ms = standing->oldest_uncertain_ms,
-        .dead_ms = standing->oldest_dead_ms,
-        .paused = standing->paused,
-        .paused_ms = standing->paused_ms,
+        .waiting = summary->jobs[LK_JOB_WAITING],
+        .due_ms = summary->oldest_due_ms,
+        .uncertain_ms = summary->oldest_uncertain_ms,
+        .dead_ms = summary->oldest_dead_ms,
+        .paused = summary->paused,
+        .paused_ms = summary->paused_ms,
     };
-    snprintf(target->name, sizeof(target->name), "%.*s",
-             (int)standing->name.len, standing->name.data);
+    snprintf(target->name, sizeof(target->name), "%.*s", (int)summary->name.len,
+             summary->name.data);
     return look->count < TARGETS_MAX;
 }
 
@@ -179,7 +179,7 @@ void lk_checkup_stop(struct lk_server *server)
 enum urgency {
     CANNOT_WORK = 1, /* nothing new is decided */
     ACT,             /* a person has to decide, or soon nothing works */
-    LOOK,            /* works, and somebody should know */
+    LOOK,            /* works, and a person should know */
 };
 
 struct reason {
@@ -249,7 +249,7 @@ static struct reason *add_reason(struct report *report, const char *code,
     return reason;
 }
 
-/* So many of something are in a state that needs a person. */
+/* `count` things are in a state that needs a person. */
 static void add_count(struct report *report, const char *code, const char *what,
                       const char *state, uint64_t count, uint64_t since_ms,
                       const char *cure)
@@ -396,16 +396,16 @@ static void add_jobs(struct report *report, struct lk_server *server)
 static void add_store(struct report *report, struct lk_server *server)
 {
     const struct lk_numbers *numbers = &report->numbers;
-    const char *trouble = numbers->store.failure;
+    const char *failure = numbers->store.failure;
     uint64_t free_bytes = lk_number(numbers, LK_NUMBER_disk_free_bytes);
     uint64_t until_ms = lk_number(numbers, LK_NUMBER_hold_until_ms);
     uint64_t now = lk_number(numbers, LK_NUMBER_now_ms);
     uint64_t least = server->config.disk_free;
 
-    if (!lk_number(numbers, LK_NUMBER_available) || *trouble) {
+    if (!lk_number(numbers, LK_NUMBER_available) || *failure) {
         add_reason(report, "store-unavailable", CANNOT_WORK, 0,
                    "the store cannot decide: %s",
-                   *trouble ? trouble : "it does not say why");
+                   *failure ? failure : "it does not say why");
     }
     if (server->stop_by_ms) {
         add_reason(report, "stopping", CANNOT_WORK, 0,

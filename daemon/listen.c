@@ -137,7 +137,7 @@ static enum lk_status fail_to_bind(const struct lk_listen *listen, int error)
     return fail(listen->text, why);
 }
 
-/* A socket file that nobody listens on was left behind and is removed. */
+/* A socket file that no one listens on was left behind and is removed. */
 static enum lk_status remove_stale(const struct sockaddr_un *address,
                                    const char *where)
 {

@@ -12,11 +12,11 @@ enum { EXIT_USAGE = 2 };
 
 static const char usage[] =
     "usage: latchkeyd [options]\n"
-    "Decides which of identical requests runs, and keeps its answer.\n"
+    "Decides which of identical requests runs, and stores its response.\n"
     "\n"
     "  --config FILE       settings; without it all have defaults\n"
     "  --check-config      reports what is wrong with the settings, then ends\n"
-    "  --store URL         where records are kept: sqlite:/path/to/file,\n"
+    "  --store URL         where operations are stored: sqlite:/path/to/file,\n"
     "                      postgres://host/database or redis://host:port\n"
     "  --listen ADDRESS    unix:PATH or HOST:PORT, repeatable; port 0 takes\n"
     "                      a free one and logs it\n"
@@ -26,7 +26,7 @@ static const char usage[] =
     "                      that share its PostgreSQL store\n"
     "  --version, --help\n"
     "\n"
-    "Signals: TERM and INT stop after everything is answered, HUP reads the\n"
+    "Signals: TERM and INT stop after every reply is sent, HUP reads the\n"
     "settings again. Logs go to standard error.\n";
 
 struct command_line {
@@ -103,7 +103,7 @@ static bool read_command_line(int argc, char **argv, struct command_line *line)
         }
     }
     if (optind < argc) {
-        fprintf(stderr, "latchkeyd: there is no argument \"%s\"\n",
+        fprintf(stderr, "latchkeyd: unexpected argument \"%s\"\n",
                 argv[optind]);
         return false;
     }
@@ -156,7 +156,7 @@ static int serve(const struct command_line *line, struct lk_config *config)
     server->options = &line->options;
     server->outbox_class = &lk_courier_class;
     lk_log_set_level((enum lk_log_level)config->log_level);
-    umask(0077); /* stored answers are nobody else's to read */
+    umask(0077); /* no other user may read stored responses */
     if (lk_server_open(server) == LK_OK && lk_server_run(server)) {
         result = EXIT_SUCCESS;
     }

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A leading "@" stands for a name in the abstract namespace. */
+/* A leading "@" means a name in the abstract namespace. */
 static enum lk_status read_address(const char *name,
                                    struct sockaddr_un *address, socklen_t *size)
 {

@@ -1,4 +1,4 @@
-/* notify.h - tells the service manager how far the daemon is. */
+/* notify.h - reports to the service manager how far the daemon is. */
 #ifndef LK_NOTIFY_H
 #define LK_NOTIFY_H
 
@@ -13,7 +13,7 @@ enum lk_notify_event {
 
 /*
  * Sends the event to NOTIFY_SOCKET, with `text` (NULL for none) as the line
- * that `systemctl status` shows. LK_OK without such a socket: nobody asked.
+ * that `systemctl status` shows. LK_OK without such a socket: it has not asked.
  * LK_INVALID: the variable is not a socket's address; LK_IO: errno says why.
  */
 LK_MUST_CHECK enum lk_status lk_notify(enum lk_notify_event event,

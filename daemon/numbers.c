@@ -227,7 +227,8 @@ static enum lk_status write_commands(const struct lk_numbers *n,
     return LK_OK;
 }
 
-/* In order; what is no number is written by a function, before the numbers. */
+/* In order; what is not a number is written by a function, before the numbers.
+ */
 static const struct {
     const char *name;
     enum lk_status (*words)(const struct lk_numbers *n, struct lk_buf *text);

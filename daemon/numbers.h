@@ -37,14 +37,14 @@ enum { LK_VERDICT_COUNT = LK_VERDICT_EXISTS + 1, LK_COMMANDS_MAX = 64 };
 struct lk_metrics {
     uint64_t claims[LK_VERDICT_COUNT]; /* by verdict */
     uint64_t claims_unavailable;       /* no verdict */
-    struct lk_histogram claim_us;      /* read until answered, no WAIT */
+    struct lk_histogram claim_us;      /* from read to reply, no WAIT */
     uint64_t commands;
     uint64_t by_command[LK_COMMANDS_MAX]; /* by lk_command_word */
-    uint64_t peeked;      /* answered without the store thread */
-    uint64_t errors;      /* error replies */
-    uint64_t connections; /* ever accepted */
-    uint64_t refused;     /* over the limit */
-    uint64_t cut;         /* closed by us: slow, idle, bad */
+    uint64_t peeked;                      /* replies without the store thread */
+    uint64_t errors;                      /* error replies */
+    uint64_t connections;                 /* ever accepted */
+    uint64_t refused;                     /* over the limit */
+    uint64_t cut;                         /* closed by us: slow, idle, bad */
     uint64_t auth_failed;
     uint64_t bytes_in;
     uint64_t bytes_out;

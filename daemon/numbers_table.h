@@ -67,7 +67,7 @@
       "resident bytes, all of it", resident_bytes())                           \
     X(Memory, maxmemory, LK_GAUGE, LK_INFO_ONLY, "for drivers: no such limit", \
       0)                                                                       \
-    X(Memory, cache_bytes, LK_GAUGE, LK_INFO_ONLY, "answers in memory",        \
+    X(Memory, cache_bytes, LK_GAUGE, LK_INFO_ONLY, "responses in memory",      \
       n->server->cache.bytes)                                                  \
     X(Memory, cache_answers, LK_GAUGE, LK_INFO_ONLY, "how many these are",     \
       n->server->cache.count)                                                  \
@@ -83,7 +83,7 @@
     X(Stats, total_connections_received, LK_COUNTER, LK_INFO_ONLY,             \
       "connections ever accepted", n->metrics->connections)                    \
     X(Stats, rejected_connections, LK_COUNTER, LK_INFO_ONLY,                   \
-      "connections that were one too many", n->metrics->refused)               \
+      "connections refused by limits.connections", n->metrics->refused)        \
     X(Stats, total_commands_processed, LK_COUNTER, LK_INFO_ONLY, "commands",   \
       n->metrics->commands)                                                    \
     X(Stats, total_net_input_bytes, LK_COUNTER, LK_INFO_ONLY, "bytes read",    \
@@ -93,12 +93,12 @@
     X(Stats, error_replies, LK_COUNTER, LK_INFO_ONLY,                          \
       "replies that are errors", n->metrics->errors)                           \
     X(Stats, peeked, LK_COUNTER, LK_INFO_ONLY,                                 \
-      "answered at once from memory, without the store", n->metrics->peeked)   \
+      "replies at once from memory, without the store", n->metrics->peeked)    \
     X(Stats, cache_hits, LK_COUNTER, LK_INFO_ONLY,                             \
-      "answers for retries that were in the daemon's memory",                  \
+      "responses for retries that were in the daemon's memory",                \
       n->server->cache.hits)                                                   \
     X(Stats, cache_misses, LK_COUNTER, LK_INFO_ONLY,                           \
-      "answers for retries that were not", n->server->cache.misses)            \
+      "responses for retries that were not", n->server->cache.misses)          \
     X(Stats, queued_ops, LK_GAUGE, LK_INFO_ONLY, "commands in progress",       \
       n->server->queued_ops)                                                   \
     X(Stats, queue_stalls, LK_COUNTER, LK_INFO_ONLY,                           \
@@ -123,8 +123,8 @@
 
 #define CLAIM_ROWS                                                             \
     CLAIMS(new, NEW, "claims that may run")                                    \
-    CLAIMS(replay, REPLAY, "claims that got the stored answer")                \
-    CLAIMS(omitted, OMITTED, "claims of what ran, its answer not kept")        \
+    CLAIMS(replay, REPLAY, "claims that got the stored response")              \
+    CLAIMS(omitted, OMITTED, "claims of what ran, its response not stored")    \
     CLAIMS(inflight, INFLIGHT, "claims of what another client runs")           \
     CLAIMS(accepted, ACCEPTED, "claims of what the courier will run")          \
     CLAIMS(uncertain, UNCERTAIN, "claims of what is uncertain")                \
@@ -165,13 +165,13 @@
       "operations that are stored, in any state", n->store.operations)         \
     RECORDS(accepted, ACCEPTED, LK_IN_STATS, "operations that a courier runs") \
     RECORDS(in_progress, IN_PROGRESS, LK_IN_STATS, "operations that run")      \
-    RECORDS(completed, COMPLETED, LK_IN_STATS, "operations with an answer")    \
+    RECORDS(completed, COMPLETED, LK_IN_STATS, "operations with a response")   \
     RECORDS(released, RELEASED, LK_IN_STATS,                                   \
-            "operations that nothing came of: they may run again")             \
+            "operations without effect: they may run again")                   \
     X(Store, index_bytes, LK_GAUGE, LK_IN_STATS, "memory of the index",        \
       n->store.index_bytes)                                                    \
     X(Store, bytes_per_record, LK_GAUGE, LK_INFO_ONLY,                         \
-      "of the index, from 10000 records on; 0: fewer",                         \
+      "of the index, from 10000 operations on; 0: fewer",                      \
       n->store.operations >= LK_ENOUGH_OPERATIONS                              \
           ? n->store.index_bytes / n->store.operations                         \
           : 0)                                                                 \
@@ -194,14 +194,14 @@
       n->store.checkpoints)                                                    \
     X(Store, swept, LK_COUNTER, LK_IN_STATS, "locks that lapsed",              \
       n->store.swept)                                                          \
-    X(Store, reaped, LK_COUNTER, LK_IN_STATS, "records that expired",          \
+    X(Store, reaped, LK_COUNTER, LK_IN_STATS, "operations that expired",       \
       n->store.reaped)                                                         \
     X(Store, last_token, LK_GAUGE, LK_IN_STATS, "the newest token",            \
       n->store.last_token)                                                     \
     X(Store, shared_cache_hits, LK_COUNTER, LK_IN_STATS,                       \
-      "answers that store.cache had", n->store.shared_hits)                    \
+      "responses that store.cache had", n->store.shared_hits)                  \
     X(Store, shared_cache_misses, LK_COUNTER, LK_IN_STATS,                     \
-      "answers that it did not have", n->store.shared_misses)                  \
+      "responses that it did not have", n->store.shared_misses)                \
     X(Store, shared_cache_failed, LK_COUNTER, LK_IN_STATS,                     \
       "times that it did not answer", n->store.shared_failed)                  \
     X(Store, now_ms, LK_GAUGE, LK_IN_STATS, "the store's clock",               \
@@ -220,7 +220,7 @@
       "of what is uncertain, operations and jobs; 0: nothing is",              \
       age_of(n->store.oldest_uncertain_ms, &n->store))                         \
     JOBS(waiting, WAITING, LK_IN_STATS, "calls that are to be made")           \
-    JOBS(leased, LEASED, LK_IN_STATS, "calls that a courier has in hand")      \
+    JOBS(leased, LEASED, LK_IN_STATS, "calls that a courier has leased")       \
     X(Outbox, targets, LK_GAUGE, LK_INFO_ONLY, "in the configuration",         \
       n->config->targets.count)
 

@@ -24,7 +24,7 @@ static void on_over(uv_async_t *async)
     server->courier_ended = true;
 }
 
-/* Names only: URLs may hold what is nobody's business. */
+/* Names only: URLs may hold secrets. */
 static void log_targets(const struct lk_server *server)
 {
     const struct lk_config *config = &server->config;
@@ -100,7 +100,7 @@ void lk_outbox_stop_probing(struct lk_server *server)
     }
 }
 
-/* The loop runs meanwhile, for the signal that ends the patience. */
+/* The loop runs in the meantime, for a second signal that ends the wait. */
 static void await_end(struct lk_server *server)
 {
     bool hurried = server->asked_twice;

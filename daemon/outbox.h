@@ -1,6 +1,6 @@
 /*
  * outbox.h - the daemon's side of the courier: how it asks the store, and what
- * the daemon asks of it. The courier itself stands in courier/, which uses the
+ * the daemon asks of it. The courier itself is in courier/, which uses the
  * daemon's parts; main.c puts the two together.
  */
 #ifndef LK_OUTBOX_H
@@ -17,10 +17,10 @@ struct lk_batcher;
 struct lk_outbox_setup {
     const struct lk_config *config;
     struct lk_store *store;
-    /* Hands work to the store; its `done` is called from another thread. The
-     * work belongs to the store until then. */
+    /* Hands a job batch to the store; its `done` is called from another thread.
+     * It belongs to the store until then. */
     void (*job_batch)(void *context, struct lk_job_batch *job_batch);
-    /* Told by the courier's thread at its end. NULL: nobody is. */
+    /* Called by the courier's thread at its end. NULL: not needed. */
     void (*over)(void *context);
     void *context;
 };
@@ -42,7 +42,7 @@ struct lk_target_status {
 typedef bool (*lk_target_status_fn)(void *context,
                                     const struct lk_target_status *status);
 
-/* What asking a service about what is uncertain has proved. */
+/* What a service said about what is uncertain. */
 struct lk_probe_counts {
     uint64_t happened; /* resolved: it has happened */
     uint64_t absent;   /* resolved: it has not */
@@ -50,11 +50,11 @@ struct lk_probe_counts {
 };
 
 /* A target that is to be asked at once. */
-struct lk_probe_demand {
-    struct lk_probe_demand *next;
+struct lk_probe_request {
+    struct lk_probe_request *next;
     struct lk_slice target;
-    /* Told when it is done, on any thread. */
-    void (*done)(struct lk_probe_demand *demand);
+    /* Called when it is done, on any thread. */
+    void (*done)(struct lk_probe_request *request);
     void *context;
 
     /* out: LK_OK; LK_NOT_FOUND: no such target, or nothing to ask it by;
@@ -76,14 +76,14 @@ struct lk_outbox_class {
     void (*status)(void *courier, lk_target_status_fn row, void *context);
     /* Asks now about what is uncertain of a target, its jobs and the operations
      * of routes that ask it, whether or not its time has come: about half a
-     * minute at most. The demand is the courier's until it is done. Loop
+     * minute at most. The request is the courier's until it is done. Loop
      * thread, never waits. */
-    void (*probe)(void *courier, struct lk_probe_demand *demand);
-    /* The daemon is about to stop: no service is asked any more, and demands
+    void (*probe)(void *courier, struct lk_probe_request *request);
+    /* The daemon is shutting down: no service is asked any more, and requests
      * are done at once. Loop thread, never waits. */
     void (*cancel_probes)(void *courier);
     /* Begins the end: gives back what was not called; the others have their
-     * time-outs or `grace_ms` from now, and what became of them is noted. Said
+     * timeouts or `grace_ms` from now, and their outcome is stored. Called
      * again, the earlier time counts. Loop thread, never waits. */
     void (*end)(void *courier, uint64_t grace_ms);
     /* The same, and waits for it. The store still works. Loop thread. NULL is

@@ -1,4 +1,4 @@
-/* reply.c - outcomes, records and audit entries as replies. */
+/* reply.c - outcomes, operations and audit entries as replies. */
 #include "daemon/reply.h"
 
 #include <string.h>
@@ -78,7 +78,7 @@ static enum lk_status reply_omitted(struct lk_buf *out,
     return lk_write_reference(out, store, outcome->number);
 }
 
-/* An answer that was not kept is told by an element of its own, the reason;
+/* If the response was not stored, an element of its own gives the reason;
  * headers and body are empty then. */
 static enum lk_status reply_kept(struct lk_buf *out,
                                  const struct lk_store *store,
@@ -176,7 +176,8 @@ static enum lk_status reply_nil(struct lk_buf *out, int proto,
         return lk_resp_nil(out, proto);
     }
     enum lk_status status = latchkey_buf_printf(
-        &message, "ERR the record is %s; only a completed one can be evicted",
+        &message,
+        "ERR the operation is %s; only a completed one can be evicted",
         lk_state_word(state));
     if (!status) {
         status = lk_resp_error(out, latchkey_buf_slice(&message));
@@ -241,7 +242,7 @@ enum lk_status lk_reply_outcome(struct lk_buf *out,
     return lk_reply_unavailable(out, LK_CORRUPT, NULL);
 }
 
-/* ---- Records ------------------------------------------------------------- */
+/* ---- Operations ---------------------------------------------------------- */
 
 enum lk_status lk_pair_number(struct lk_buf *out, const char *name,
                               uint64_t number)
@@ -266,20 +267,20 @@ enum lk_status lk_pair_name(struct lk_buf *out, struct lk_name name)
 
 enum { COMMON_PAIRS = 10 };
 
-/* Of a completed record that is not omitted. */
-static size_t count_answer_pairs(const struct lk_operation *record,
-                                 enum lk_shown shown)
+/* Of a completed operation that is not omitted. */
+static size_t count_response_pairs(const struct lk_operation *operation,
+                                   enum lk_shown shown)
 {
     if (shown == LK_SHOW_BYTES) {
         return 1;
     }
-    return record->stored ? 2 : 0;
+    return operation->stored ? 2 : 0;
 }
 
-static size_t count_pairs(const struct lk_operation *record,
+static size_t count_pairs(const struct lk_operation *operation,
                           enum lk_shown shown)
 {
-    switch (record->state) {
+    switch (operation->state) {
     case LK_STATE_IN_PROGRESS:
         return COMMON_PAIRS + 1;
     case LK_STATE_ACCEPTED:
@@ -287,10 +288,10 @@ static size_t count_pairs(const struct lk_operation *record,
     case LK_STATE_UNCERTAIN:
         return COMMON_PAIRS + 2;
     case LK_STATE_COMPLETED:
-        if (record->omitted) {
+        if (operation->omitted) {
             return COMMON_PAIRS + 4;
         }
-        return COMMON_PAIRS + 3 + count_answer_pairs(record, shown);
+        return COMMON_PAIRS + 3 + count_response_pairs(operation, shown);
     case LK_STATE_RELEASED:
         return COMMON_PAIRS + 1;
     case LK_STATE_ABSENT:
@@ -300,48 +301,48 @@ static size_t count_pairs(const struct lk_operation *record,
 }
 
 static enum lk_status reply_completed(struct lk_buf *out,
-                                      const struct lk_operation *record,
+                                      const struct lk_operation *operation,
                                       enum lk_shown shown)
 {
-    const struct lk_response *answer =
-        record->stored ? &record->stored->response : NULL;
+    const struct lk_response *response =
+        operation->stored ? &operation->stored->response : NULL;
 
-    W(lk_pair_number(out, "completed-ms", record->completed_ms));
-    W(lk_pair_number(out, "expires-ms", record->expires_ms));
-    W(lk_pair_number(out, "status", record->status));
-    if (record->omitted) {
-        return lk_pair_bytes(out, "omitted-reason", record->reason);
+    W(lk_pair_number(out, "completed-ms", operation->completed_ms));
+    W(lk_pair_number(out, "expires-ms", operation->expires_ms));
+    W(lk_pair_number(out, "status", operation->status));
+    if (operation->omitted) {
+        return lk_pair_bytes(out, "omitted-reason", operation->reason);
     }
     if (shown == LK_SHOW_BYTES) {
-        return lk_pair_number(out, "answer-bytes", record->response_bytes);
+        return lk_pair_number(out, "answer-bytes", operation->response_bytes);
     }
-    if (!answer) {
+    if (!response) {
         return LK_OK;
     }
     if (shown == LK_SHOW_SIZES) {
-        W(lk_pair_number(out, "headers-bytes", answer->headers.len));
-        return lk_pair_number(out, "body-bytes", answer->body.len);
+        W(lk_pair_number(out, "headers-bytes", response->headers.len));
+        return lk_pair_number(out, "body-bytes", response->body.len);
     }
-    W(lk_pair_bytes(out, "headers", answer->headers));
-    return lk_pair_bytes(out, "body", answer->body);
+    W(lk_pair_bytes(out, "headers", response->headers));
+    return lk_pair_bytes(out, "body", response->body);
 }
 
 static enum lk_status reply_state(struct lk_buf *out,
-                                  const struct lk_operation *record,
+                                  const struct lk_operation *operation,
                                   enum lk_shown shown)
 {
-    switch (record->state) {
+    switch (operation->state) {
     case LK_STATE_IN_PROGRESS:
-        return lk_pair_number(out, "lock-until-ms", record->lock_until_ms);
+        return lk_pair_number(out, "lock-until-ms", operation->lock_until_ms);
     case LK_STATE_ACCEPTED:
-        return lk_pair_number(out, "since-ms", record->since_ms);
+        return lk_pair_number(out, "since-ms", operation->since_ms);
     case LK_STATE_UNCERTAIN:
-        W(lk_pair_number(out, "since-ms", record->since_ms));
-        return lk_pair_bytes(out, "reason", record->reason);
+        W(lk_pair_number(out, "since-ms", operation->since_ms));
+        return lk_pair_bytes(out, "reason", operation->reason);
     case LK_STATE_COMPLETED:
-        return reply_completed(out, record, shown);
+        return reply_completed(out, operation, shown);
     case LK_STATE_RELEASED:
-        return lk_pair_number(out, "expires-ms", record->expires_ms);
+        return lk_pair_number(out, "expires-ms", operation->expires_ms);
     case LK_STATE_ABSENT:
         break;
     }
@@ -350,29 +351,29 @@ static enum lk_status reply_state(struct lk_buf *out,
 
 enum lk_status lk_reply_operation(struct lk_buf *out,
                                   const struct lk_store *store, int proto,
-                                  const struct lk_operation *record,
+                                  const struct lk_operation *operation,
                                   enum lk_shown shown)
 {
     W(lk_resp_map(out, proto,
-                  count_pairs(record, shown) +
+                  count_pairs(operation, shown) +
                       (shown == LK_SHOW_BYTES ? 3 : 0)));
-    W(lk_pair_name(out, record->name));
+    W(lk_pair_name(out, operation->name));
     W(lk_pair_bytes(out, "state",
-                    latchkey_slice(lk_state_word(record->state))));
-    W(lk_pair_number(out, "token", record->token));
-    W(lk_pair_number(out, "attempt", record->attempt));
+                    latchkey_slice(lk_state_word(operation->state))));
+    W(lk_pair_number(out, "token", operation->token));
+    W(lk_pair_number(out, "attempt", operation->attempt));
     W(write_word(out, "reference"));
-    W(lk_write_reference(out, store, record->number));
-    W(lk_pair_bytes(out, "fingerprint", record->fingerprint));
-    W(lk_pair_number(out, "claimed-ms", record->claimed_ms));
-    W(lk_pair_number(out, "ttl-ms", record->ttl_ms));
-    W(reply_state(out, record, shown));
+    W(lk_write_reference(out, store, operation->number));
+    W(lk_pair_bytes(out, "fingerprint", operation->fingerprint));
+    W(lk_pair_number(out, "claimed-ms", operation->claimed_ms));
+    W(lk_pair_number(out, "ttl-ms", operation->ttl_ms));
+    W(reply_state(out, operation, shown));
     if (shown != LK_SHOW_BYTES) {
         return LK_OK;
     }
-    W(lk_pair_number(out, "jobs-open", record->jobs_open));
-    W(lk_pair_number(out, "jobs-dead", record->jobs_dead));
-    return lk_pair_number(out, "jobs-uncertain", record->jobs_uncertain);
+    W(lk_pair_number(out, "jobs-open", operation->jobs_open));
+    W(lk_pair_number(out, "jobs-dead", operation->jobs_dead));
+    return lk_pair_number(out, "jobs-uncertain", operation->jobs_uncertain);
 }
 
 enum lk_status lk_reply_audit(struct lk_buf *out, int proto,
@@ -395,39 +396,39 @@ enum lk_status lk_reply_audit(struct lk_buf *out, int proto,
 
 enum { EXPORT_VERSION = 1, EXPORT_PAIRS = 23 };
 
-/* Every record has all of the names, so that a value may be 0 or empty. */
+/* Every operation has all of the names, so that a value may be 0 or empty. */
 enum lk_status lk_reply_export(struct lk_buf *out, int proto,
-                               const struct lk_operation *record)
+                               const struct lk_operation *operation)
 {
     const struct lk_slice none = {"", 0};
-    bool stored = record->state == LK_STATE_COMPLETED && !record->omitted &&
-                  record->stored;
+    bool stored = operation->state == LK_STATE_COMPLETED &&
+                  !operation->omitted && operation->stored;
 
     W(lk_resp_map(out, proto, EXPORT_PAIRS));
-    W(lk_pair_name(out, record->name));
+    W(lk_pair_name(out, operation->name));
     W(lk_pair_bytes(out, "state",
-                    latchkey_slice(lk_state_word(record->state))));
-    W(lk_pair_number(out, "token", record->token));
-    W(lk_pair_number(out, "attempt", record->attempt));
-    W(lk_pair_number(out, "number", record->number));
-    W(lk_pair_number(out, "generation", record->generation));
-    W(lk_pair_bytes(out, "fingerprint", record->fingerprint));
-    W(lk_pair_bytes(out, "owner", record->owner));
-    W(lk_pair_number(out, "claimed-ms", record->claimed_ms));
-    W(lk_pair_number(out, "lock-until-ms", record->lock_until_ms));
-    W(lk_pair_number(out, "since-ms", record->since_ms));
-    W(lk_pair_number(out, "completed-ms", record->completed_ms));
-    W(lk_pair_number(out, "expires-ms", record->expires_ms));
-    W(lk_pair_number(out, "ttl-ms", record->ttl_ms));
-    W(lk_pair_number(out, "keep-ms", record->keep_ms));
-    W(lk_pair_number(out, "status", record->status));
-    W(lk_pair_number(out, "omitted", record->omitted));
-    W(lk_pair_number(out, "evicted", record->evicted));
-    W(lk_pair_bytes(out, "reason", record->reason));
+                    latchkey_slice(lk_state_word(operation->state))));
+    W(lk_pair_number(out, "token", operation->token));
+    W(lk_pair_number(out, "attempt", operation->attempt));
+    W(lk_pair_number(out, "number", operation->number));
+    W(lk_pair_number(out, "generation", operation->generation));
+    W(lk_pair_bytes(out, "fingerprint", operation->fingerprint));
+    W(lk_pair_bytes(out, "owner", operation->owner));
+    W(lk_pair_number(out, "claimed-ms", operation->claimed_ms));
+    W(lk_pair_number(out, "lock-until-ms", operation->lock_until_ms));
+    W(lk_pair_number(out, "since-ms", operation->since_ms));
+    W(lk_pair_number(out, "completed-ms", operation->completed_ms));
+    W(lk_pair_number(out, "expires-ms", operation->expires_ms));
+    W(lk_pair_number(out, "ttl-ms", operation->ttl_ms));
+    W(lk_pair_number(out, "keep-ms", operation->keep_ms));
+    W(lk_pair_number(out, "status", operation->status));
+    W(lk_pair_number(out, "omitted", operation->omitted));
+    W(lk_pair_number(out, "evicted", operation->evicted));
+    W(lk_pair_bytes(out, "reason", operation->reason));
     W(lk_pair_bytes(out, "headers",
-                    stored ? record->stored->response.headers : none));
+                    stored ? operation->stored->response.headers : none));
     return lk_pair_bytes(out, "body",
-                         stored ? record->stored->response.body : none);
+                         stored ? operation->stored->response.body : none);
 }
 
 static void write_hex(char *text, const uint8_t *bytes, size_t count)

@@ -338,7 +338,8 @@ unsigned lk_auth_logged(struct lk_auth_table *table,
 
 /* ---- Wrong passwords: connections ---------------------------------------- */
 
-/* Where it comes from: see table.h. What cannot be told counts as one. */
+/* Where it comes from: see rights.h. Origins that cannot be found out count as
+ * one. */
 struct origin {
     uint8_t family;
     uint8_t bytes[8];

@@ -222,8 +222,8 @@ static uint64_t tick_interval(const struct lk_server *server)
 
 /*
  * What is uncertain needs a person, so the log has it when it happens, and once
- * a minute while it lasts. More of them are not told more often than every ten
- * seconds: an outage makes many.
+ * a minute while it lasts. More of them are not logged more often than every
+ * ten seconds: an outage makes many.
  */
 static void log_uncertain(struct lk_server *server, uint64_t now)
 {
@@ -312,7 +312,7 @@ static void close_all(struct lk_server *server)
     lk_server_close_connections(server);
 }
 
-/* Ends the loop when everything is answered and sent, or time is up. */
+/* Ends the loop when every reply is sent, or time is up. */
 void lk_server_go_on_stopping(struct lk_server *server)
 {
     bool late = uv_now(&server->loop) >= server->stop_by_ms;
@@ -434,11 +434,13 @@ static void on_signal(uv_signal_t *handle, int number)
 
 /* ---- End ----------------------------------------------------------------- */
 
+/* What came back after the last turn has no client any more. */
 static void drop_returned(struct lk_server *server)
 {
     struct lk_task *task;
 
     while ((task = lk_task_queue_take(&server->returns.tasks))) {
+        task->at = LK_PLACE_HERE; /* its thread has ended */
         lk_task_free(server, task);
     }
     free(server->returns.settled);
@@ -462,7 +464,7 @@ static void leave_hung_store(struct lk_server *server)
     }
 }
 
-/* Long work that still runs cannot be told to stop, and needs the store. What
+/* Long work that still runs cannot be stopped, and needs the store. What
  * is durable stays so; the half-written copy of a backup is not a database yet.
  */
 static void leave_long_work(struct lk_server *server)
@@ -485,7 +487,7 @@ static void set_awake(struct lk_server *server, struct lk_batcher *batcher)
     uv_mutex_unlock(&server->wake_mutex);
 }
 
-/* A try to open the store cannot be told to stop, and nothing depends on it. */
+/* A try to open the store cannot be stopped, and nothing depends on it. */
 static void leave_running_try(struct lk_server *server)
 {
     if (!lk_opening_stop(server)) {

@@ -188,7 +188,7 @@ static void wait_for_next(struct lk_opening *opening)
 }
 
 /* A greeting without the store's name must not outlast the opening: the gateway
- * goes by that name to tell one store from another. */
+ * distinguishes stores by that name. */
 static void close_unnamed(struct lk_server *server)
 {
     for (struct lk_conn *conn = server->conns; conn; conn = conn->next) {

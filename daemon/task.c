@@ -1,23 +1,24 @@
 /*
- * task.c - a command on its way: made, sent to a thread, back, answered, freed.
+ * task.c - a command on its way: made, sent to a thread, back, replied, freed.
  *
- * The life of a task. One thread has it at a time; `at` says which. What is of
- * the loop thread alone (task.h) stays so wherever the task is.
+ * The life of a task. One thread has it at a time, and `at` says which. The
+ * members of the loop thread (task.h) stay its own wherever the task is.
  *
- *   phase     at            begins with            ends with
- *   draft     HERE          lk_task_make           lk_conn_push; or
- * lk_task_free: answered at once, or an error sent      its place lk_task_send
- * lk_returns_give, by that thread back      HERE          lk_task_returned sent
- * again (the reader loads for an op, the audit log gets a note), parked, or
- * ready parked    HERE          lk_waiters_add         settled or expired: sent
- * again or ready ready     HERE          task->ready            lk_conn_emit,
- * in the order of the commands: freed await     HERE          lk_conn_emit
- * pushed, expired or forgotten: freed
+ *   phase    at      begins with        may become
+ *   draft    HERE    lk_task_make       sent; freed (replied at once, an error)
+ *   sent     place   lk_task_send       back, by lk_returns_give of that thread
+ *   back     HERE    lk_task_returned   sent again, parked, ready
+ *   parked   HERE    lk_waiters_add     sent again, ready
+ *   ready    HERE    task->ready        freed or await, by lk_conn_emit, in the
+ *                                       order of the commands
+ *   await    HERE    lk_conn_emit       freed: pushed, expired or forgotten
  *
- * A connection that ends frees its tasks that are HERE. Those that are sent
- * stay where they are, lose their `conn`, and are freed when they are back. At
- * the end of the daemon, what is back and not yet looked at is freed by
- * server.c.
+ * A task is sent again for what the reader has to load for its op, for a claim
+ * that has to be decided again, and for a note in the audit log.
+ *
+ * A connection that ends frees those of its tasks that are HERE. Those that are
+ * sent lose their `conn` and are freed when they are back. At the end of the
+ * daemon, server.c frees those that are back and were not looked at.
  */
 #include "daemon/batcher.h"
 #include "daemon/daemon.h"
@@ -80,7 +81,8 @@ void lk_task_queue_join(struct lk_task_queue *queue, struct lk_task_queue *more)
 
 /* ---- Made and freed ------------------------------------------------------ */
 
-/* With room for `bytes`. The spare one saves an allocation for each command. */
+/* A task with room for `bytes`, all else zero. The spare one saves an
+ * allocation for each command. */
 static struct lk_task *allocate_task(struct lk_server *server, size_t bytes)
 {
     struct lk_task *task = server->spare_task;
@@ -98,6 +100,7 @@ static struct lk_task *allocate_task(struct lk_server *server, size_t bytes)
     return task;
 }
 
+/* Common to all tasks of a connection. NULL: out of memory. */
 static struct lk_task *begin_task(struct lk_conn *conn, size_t bytes)
 {
     struct lk_task *task = allocate_task(conn->server, bytes);
@@ -111,6 +114,7 @@ static struct lk_task *begin_task(struct lk_conn *conn, size_t bytes)
     return task;
 }
 
+/* One behind the other from `at` on; `own` gets where they are. */
 static void copy_words(char *at, const struct lk_slice *argv, size_t argc,
                        struct lk_slice *own)
 {
@@ -382,10 +386,13 @@ static void finish_task(struct lk_server *server, struct lk_task *task)
     if (task->status) {
         lk_conn_close(conn, "out-of-memory"); /* the text is incomplete */
     }
+    assert(task->status || task->text.len || task->command->reply);
     task->ready = true;
     lk_conn_emit(conn);
 }
 
+/* An op goes on with its steps. Any other task has run: if it made a note, the
+ * audit log gets that first. */
 void lk_task_returned(struct lk_server *server, struct lk_task *task)
 {
     struct lk_note *note = task->note;

@@ -149,7 +149,7 @@ struct lk_action_args {
 
 /* TARGET PROBE. The courier's until it calls `done`. */
 struct lk_probe_args {
-    struct lk_probe_demand demand;
+    struct lk_probe_request request;
     struct lk_returns *returns;
 };
 
@@ -217,7 +217,8 @@ struct lk_task {
                       lk_returns */
     uint8_t proto;
 
-    /* The loop thread's: */
+    /* The loop thread's; others may read `at` of a task that they have: */
+    enum lk_place at;       /* where it is, or in the queue to which place */
     struct lk_conn *conn;   /* NULL: the client has left */
     struct lk_task *after;  /* on its connection: later command, or await */
     struct lk_task *before; /* awaits only */
@@ -234,7 +235,6 @@ struct lk_task {
 
     /* Of the thread that has the task, which changes under a queue's mutex: */
     struct lk_task *next;    /* in a queue */
-    enum lk_place at;        /* where it is, or in the queue to which place */
     uint64_t again_until_ns; /* BATCH: given again until then; 0: never yet */
     bool bodies;             /* LOOKUP, FIND, JOBS, JOB SHOW: with headers and
                                 bodies; with a signature, after a note */

@@ -52,7 +52,7 @@ struct lk_waiter *lk_waiters_take_all(struct lk_waiters *waiters);
 struct lk_waiter *lk_waiters_expire(struct lk_waiters *waiters,
                                     uint64_t now_ms);
 
-/* The earliest deadline; UINT64_MAX if nobody waits. */
+/* The earliest deadline; UINT64_MAX if none waits. */
 uint64_t lk_waiters_next(const struct lk_waiters *waiters);
 
 #endif
