@@ -5,7 +5,8 @@
  *
  * The bytes of a settlement are made once and never changed, so each attempt
  * sends the same and needs no more memory.  All three commands may be repeated:
- * if the first one was done and its reply lost, the second one gets KEPT.
+ * if the reply to the first one was lost, COMPLETE gets KEPT with its own
+ * response, RELEASE gets STALE, which counts as success, and DOUBT gets OK.
  *
  *   reply to the settlement     op with a request        op without one
  *   --------------------------  -----------------------  ------------------
