@@ -447,6 +447,8 @@ enum lk_exit lk_connect(struct lk_cli *cli)
     return status == LK_OK ? LK_EXIT_DONE : complain_open(cli, status, errno);
 }
 
+/* `timeout_ms` 0: the timeout of --timeout, or the default. The client owns
+ * *reply until its next call. */
 static enum lk_exit call_daemon(struct lk_cli *cli,
                                 const struct lk_words *words,
                                 unsigned timeout_ms,

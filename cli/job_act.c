@@ -25,7 +25,7 @@ struct sending {
     size_t replied;
 };
 
-static enum lk_status send_order(struct sending *s)
+static enum lk_status send_action(struct sending *s)
 {
     const struct lk_job_seen *item = &s->items[s->sent];
     struct lk_words words = {0};
@@ -81,6 +81,10 @@ static enum lk_exit take_action_reply(struct sending *s,
     return LK_EXIT_DONE;
 }
 
+/* Commands are sent ahead of their replies, at most WINDOW: thousands
+ * of jobs take seconds. A reply that is an error about one job does not end
+ * it; a lost connection does, and what had been sent may have been carried
+ * out. */
 enum lk_exit lk_job_actions(struct lk_cli *cli, const char *verb,
                             const struct lk_job_seen *items, size_t count,
                             const struct lk_words *tail,
@@ -97,7 +101,7 @@ enum lk_exit lk_job_actions(struct lk_cli *cli, const char *verb,
 
         while (status == LK_OK && s.sent < count &&
                s.sent - s.replied < WINDOW) {
-            status = send_order(&s);
+            status = send_action(&s);
         }
         if (status == LK_OK) {
             status = latchkey_client_receive(cli->client, &reply);
@@ -361,6 +365,7 @@ static enum lk_exit take_matching(struct bulk *bulk, bool show)
     return result;
 }
 
+/* A filter without --yes: lists what would be done, and changes nothing. */
 static enum lk_exit run_dry(struct bulk *bulk)
 {
     struct lk_cli *cli = bulk->cli;
@@ -418,6 +423,8 @@ static void report_dead(struct bulk *bulk,
     }
 }
 
+/* Each job at the attempt at which it was listed: one that has changed since
+ * is left alone. */
 static enum lk_exit carry_out_bulk(struct bulk *bulk)
 {
     struct lk_action_counts counts = {0};
@@ -714,6 +721,8 @@ static enum lk_exit show_target_status(struct lk_cli *cli, const char *name)
 /* ---- Pause and resume -----------------------------------------------------
  */
 
+/* An unknown name is refused before: pausing a target that does not exist
+ * would help no one. */
 static enum lk_exit pause_target(struct lk_cli *cli, bool pause)
 {
     const char *verb = pause ? "paused" : "resumed";

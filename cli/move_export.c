@@ -79,6 +79,8 @@ static enum lk_exit open_output(struct export *export)
     return LK_EXIT_USAGE;
 }
 
+/* Writes what has been collected; a failure is reported once, and ends the
+ * export. */
 static void flush_export(struct export *export)
 {
     const char *at = export->out.data;
@@ -234,6 +236,8 @@ static void tell_left_behind(const struct export *export)
 /* ---- From a daemon --------------------------------------------------------
  */
 
+/* Asks the daemon for the first line: what the store is, the secret of its
+ * references, and the last token. */
 static enum lk_exit begin_online(struct export *export)
 {
     struct lk_action action = {0};
@@ -317,6 +321,7 @@ static enum lk_exit put_audit_page(struct export *export)
     return export->result;
 }
 
+/* Through the daemon, page by page, while it serves others. */
 static enum lk_exit export_online(struct export *export)
 {
     uint64_t cursor = 0;
@@ -339,7 +344,7 @@ static enum lk_exit export_online(struct export *export)
 /* ---- From a store ---------------------------------------------------------
  */
 
-static bool put_record(void *context, const struct lk_operation *operation)
+static bool put_operation(void *context, const struct lk_operation *operation)
 {
     struct export *export = context;
     struct lk_line *line = &export->line;
@@ -399,7 +404,7 @@ static enum lk_status put_records(struct export *export, struct lk_store *store)
     enum lk_status status;
 
     do {
-        status = store->class->list(store, &query, put_record, export,
+        status = store->class->list(store, &query, put_operation, export,
                                     &query.cursor);
     } while (status == LK_OK && query.cursor != 0 &&
              export->result == LK_EXIT_DONE);
@@ -432,6 +437,7 @@ static enum lk_exit check_there(const char *url)
     return LK_EXIT_DONE;
 }
 
+/* Directly from the store; an embedded one must not be open in a daemon. */
 static enum lk_exit export_store(struct export *export, const char *url)
 {
     struct lk_store_config config;

@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 #include "cli/move.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,7 +53,7 @@ struct import {
 /* ---- The batch ------------------------------------------------------------
  */
 
-static void set_record(struct import *import, size_t at)
+static void set_operation(struct import *import, size_t at)
 {
     struct lk_line *line = &import->batch[at];
     struct lk_operation *operation = &line->operation;
@@ -69,13 +70,13 @@ static void set_record(struct import *import, size_t at)
     import->operations[at] = *operation;
 }
 
-static enum lk_status give_records(struct import *import)
+static enum lk_status give_operations(struct import *import)
 {
     struct lk_import result = {.highest_token = import->total.highest_token};
     enum lk_status status;
 
     for (size_t i = 0; i < import->count; i++) {
-        set_record(import, i);
+        set_operation(import, i);
     }
     status = import->store->class->import(import->store, import->operations,
                                           import->count, &result);
@@ -99,12 +100,17 @@ static enum lk_status give_audit(struct import *import)
                                               import->count);
 }
 
+/* Gives the batch to the store, and empties it. LK_EXIT_NO: the store refuses
+ * one of its lines, and has taken none of them.
+ */
 static enum lk_exit import_batch(struct import *import)
 {
     enum lk_status status = LK_OK;
 
+    assert(import->type == LK_LINE_OPERATION || import->type == LK_LINE_AUDIT ||
+           import->count == 0);
     if (import->count > 0) {
-        status = import->type == LK_LINE_OPERATION ? give_records(import)
+        status = import->type == LK_LINE_OPERATION ? give_operations(import)
                                                    : give_audit(import);
     }
     if (status == LK_INVALID) {
@@ -208,6 +214,8 @@ static enum lk_exit take_import_line(struct import *import)
     return result;
 }
 
+/* Reads lines until the end; a batch has lines of one type, and ends at a
+ * number of lines or bytes. */
 static enum lk_exit take_lines(struct import *import)
 {
     struct lk_bar bar;
@@ -254,6 +262,8 @@ static bool read_secret(struct lk_slice hex, uint8_t secret[LK_REFERENCE_KEY])
     return true;
 }
 
+/* References are computed from a secret: a store that has given out none of
+ * its own takes the secret of the export, so that references stay valid. */
 static enum lk_exit adopt_references(struct import *import, struct lk_slice hex)
 {
     uint8_t secret[LK_REFERENCE_KEY];
@@ -371,6 +381,8 @@ static void report_import(struct import *import)
            (unsigned long long)import->audit_read);
 }
 
+/* The last line has the counts of all lines: what was imported before a file
+ * turns out to be cut stays, and a message asks for the whole file. */
 static enum lk_exit import_into(struct import *import, const char *url)
 {
     struct lk_store_config config;

@@ -49,6 +49,8 @@ void lk_words_add_fence(struct lk_words *words, const struct lk_cli *cli)
     }
 }
 
+/* `default_why` is the reason if --why is missing; NULL: --why is required.
+ * WHO is --who, else the login name. */
 enum lk_exit lk_action_words(struct lk_cli *cli, struct lk_action *action,
                              const char *default_why)
 {
@@ -113,6 +115,8 @@ static void put_operation_name(struct lk_buf *out, const struct lk_cli *cli)
     lk_put_text(out, cli->subject.name.key);
 }
 
+/* The action was carried out: its verb, and the reference of the operation so
+ * that it can be found again. */
 static void report_done(struct lk_cli *cli, const struct lk_action *action)
 {
     struct lk_doc doc = {.out = &cli->out};
@@ -187,6 +191,8 @@ static enum lk_exit report_kept(struct lk_cli *cli,
 /* INFLIGHT retry-after-ms reference */
 enum { INFLIGHT_REFERENCE = 2 };
 
+/* INFLIGHT: the lock is valid, so a holder may be working on it. Says how
+ * long it has been, and what --running would mean. */
 static enum lk_exit report_running(struct lk_cli *cli,
                                    const struct lk_reply *reply)
 {
@@ -263,6 +269,9 @@ static enum lk_exit report_no(struct lk_cli *cli, const char *result)
     return LK_EXIT_NO;
 }
 
+/* The verdict of the daemon decides the exit status: OK is LK_EXIT_DONE;
+ * KEPT, INFLIGHT, STALE and not found are LK_EXIT_NO, and nothing was
+ * changed. */
 enum lk_exit lk_action_send(struct lk_cli *cli, struct lk_action *action)
 {
     const struct lk_reply *reply;
@@ -358,7 +367,7 @@ const struct lk_manual lk_manual_evict = {
 
 /* Has the daemon refused because there is no response to delete yet? Then the
  * exit status is LK_EXIT_NO, as for any refusal. */
-static bool is_unfinished(struct lk_cli *cli)
+static bool report_unfinished(struct lk_cli *cli)
 {
     struct lk_doc doc = {.out = &cli->out};
     struct lk_slice state = lk_action_state(cli);
@@ -385,7 +394,8 @@ static enum lk_exit evict_operation(struct lk_cli *cli, void *context)
     lk_words_add(&action.words, "EVICT");
     lk_words_add_name(&action.words, cli);
     result = lk_action_run(cli, &action);
-    return result == LK_EXIT_FAILED && is_unfinished(cli) ? LK_EXIT_NO : result;
+    return result == LK_EXIT_FAILED && report_unfinished(cli) ? LK_EXIT_NO
+                                                              : result;
 }
 
 enum lk_exit lk_run_evict(struct lk_cli *cli)
@@ -410,6 +420,8 @@ const struct lk_manual lk_manual_keep = {
     "becomes shorter.",
     keep_options};
 
+/* The state is asked for first: KEEP does not change it, and the report names
+ * it. */
 static enum lk_exit keep_operation(struct lk_cli *cli, void *context)
 {
     const uint64_t *ttl_ms = context;
@@ -634,6 +646,8 @@ static enum lk_exit resolve_job(struct lk_cli *cli)
     return lk_resolve_job(cli);
 }
 
+/* The fence (TOKEN) is that of the claim that was found uncertain: a newer
+ * claim is not touched. */
 static enum lk_exit resolve_operation(struct lk_cli *cli, void *context)
 {
     const struct resolution *given = context;

@@ -174,6 +174,8 @@ static void name_column(struct lk_run *run, size_t column, const char *option,
     to->name = name == NULL ? otherwise : to->needed ? name : NULL;
 }
 
+/* Which columns of the export are read: key or --match, id, time, and one for
+ * each --compare. A column that was named must be there. */
 static enum lk_exit read_columns(struct lk_run *run)
 {
     struct lk_export *export = &run->export;
@@ -209,6 +211,7 @@ static bool ends_in(const char *text, const char *ending)
     return length > tail && strcasecmp(text + length - tail, ending) == 0;
 }
 
+/* CSV or JSON lines: by --format, else by the ending of the name. */
 static enum lk_exit read_format(struct lk_run *run)
 {
     const char *format = lk_args_value(&run->cli->args, "format");
@@ -242,6 +245,8 @@ static enum lk_exit read_format(struct lk_run *run)
     return LK_EXIT_DONE;
 }
 
+/* --complete-until must not be in the future: absence would be proven by an
+ * export that cannot exist yet. */
 static enum lk_exit read_times(struct lk_run *run)
 {
     const struct lk_args *args = &run->cli->args;
@@ -262,6 +267,8 @@ static enum lk_exit read_times(struct lk_run *run)
     return result;
 }
 
+/* Fills `run` from the command line, before anything is asked or opened.
+ * LK_EXIT_USAGE, with a complaint. */
 static enum lk_exit read_options(struct lk_run *run)
 {
     enum lk_exit result;
@@ -314,6 +321,8 @@ static enum lk_exit check_compared_target(struct lk_run *run)
     return result;
 }
 
+/* --probe: the daemon asks the provider about every uncertain job of the
+ * target, and resolves what it learns; only the counts come back. */
 static enum lk_exit probe_target(struct lk_run *run)
 {
     struct lk_words words = {0};
@@ -429,6 +438,9 @@ static void take_values(struct lk_run *run, struct lk_picks *picks,
     }
 }
 
+/* Whether the job is of the time that is compared, whether a complete export
+ * must have it (its last call has ended, and settled, before --complete-
+ * until), and whether it is too late for the export. */
 static uint16_t time_flags(const struct lk_run *run, const struct lk_reply *job)
 {
     uint64_t created_ms = lk_field_number(job, "created_ms");
@@ -448,6 +460,7 @@ static uint16_t time_flags(const struct lk_run *run, const struct lk_reply *job)
     return flags;
 }
 
+/* Adds one job of the daemon. The comparison copies what it needs. */
 static enum lk_exit add_compared_job(struct lk_run *run, struct lk_picks *picks,
                                      const struct lk_reply *job)
 {
@@ -500,6 +513,8 @@ static uint64_t next_limit(const struct lk_reply *rows, uint64_t limit)
     return limit < 1 ? 1 : limit > PAGE ? PAGE : limit;
 }
 
+/* Reads all jobs of the target, page by page; with bodies only if --compare
+ * or --match needs them. */
 static enum lk_exit read_jobs(struct lk_run *run)
 {
     struct lk_jobs_filter filter = {
@@ -536,6 +551,8 @@ static enum lk_exit read_jobs(struct lk_run *run)
 /* ---- Reading the export ---------------------------------------------------
  */
 
+/* A line whose time is not known counts as of the time that is compared, and
+ * never as older than the jobs that are stored. */
 static uint16_t line_flags(const struct lk_run *run, struct lk_slice time)
 {
     uint16_t flags = 0;
@@ -554,6 +571,8 @@ static uint16_t line_flags(const struct lk_run *run, struct lk_slice time)
     return flags;
 }
 
+/* Adds one line of the export: hashes only, its texts are read again from the
+ * file when it is reported. */
 static enum lk_exit add_export_row(struct lk_run *run, const struct lk_row *row)
 {
     struct lk_item item = {.place = row->place, .number = row->line};
@@ -577,6 +596,8 @@ static enum lk_exit add_export_row(struct lk_run *run, const struct lk_row *row)
     return status == LK_OK ? LK_EXIT_DONE : complain_status(status);
 }
 
+/* Reads the export once. The file must be the same at the end, else
+ * LK_EXIT_FAILED. */
 static enum lk_exit read_export(struct lk_run *run)
 {
     struct lk_export *export = &run->export;
@@ -606,6 +627,8 @@ static enum lk_exit read_export(struct lk_run *run)
 /* ---- What the join finds --------------------------------------------------
  */
 
+/* Counts a finding, resolves its job if it is proof and --apply was given,
+ * and reports it if it is open. */
 static enum lk_exit take_finding(struct lk_run *run, enum lk_class of,
                                  const struct lk_finding *finding)
 {
@@ -772,6 +795,9 @@ static enum lk_exit join_sides(struct lk_run *run)
     return status == LK_OK ? LK_EXIT_DONE : complain_status(status);
 }
 
+/* The order matters: the export's header first (a wrong file costs nothing),
+ * then the jobs, then the target again (what was deleted in the meantime
+ * counts as deleted), then the lines. */
 static enum lk_exit compare_export(struct lk_run *run)
 {
     enum lk_exit result = lk_export_open(run->cli, &run->export);

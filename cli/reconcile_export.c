@@ -185,6 +185,9 @@ static enum lk_exit parse_row(struct lk_export *export, struct lk_slice in,
     return result;
 }
 
+/* Blank lines are skipped. A row that is malformed comes back with
+ * row->fault, and costs one line. LK_EXIT_FAILED: the rest of the file cannot
+ * be read. */
 enum lk_exit lk_export_next(struct lk_export *export, struct lk_row *row,
                             bool *more)
 {
@@ -222,6 +225,8 @@ enum lk_exit lk_export_next(struct lk_export *export, struct lk_row *row,
     return result;
 }
 
+/* The window into the file grows until the row fits. row->cells point into
+ * export->buf: valid until the next row is read. */
 enum lk_exit lk_export_again(struct lk_export *export, uint64_t place,
                              struct lk_row *row)
 {
@@ -290,6 +295,8 @@ static enum lk_exit complain_column(const struct lk_export *export,
     return LK_EXIT_USAGE;
 }
 
+/* A CSV file must have every column that was named, each once, and the key or
+ * the id. */
 static enum lk_exit find_columns(struct lk_export *export)
 {
     struct lk_column *columns = export->columns;
@@ -346,6 +353,8 @@ static void skip_mark(struct lk_export *export)
     }
 }
 
+/* Reads the first bytes, and of CSV the names of the columns; JSON lines have
+ * no header. */
 static enum lk_exit read_header(struct lk_export *export)
 {
     struct lk_row row;

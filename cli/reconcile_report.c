@@ -6,6 +6,7 @@
 #include "cli/reconcile.h"
 #include "lib/time.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -42,6 +43,8 @@ static bool make_empty(int fd)
             (ftruncate(fd, 0) == 0 && fchmod(fd, 0600) == 0));
 }
 
+/* Opens --report before anything is compared; it is emptied, private to its
+ * owner, and must not be the export itself. */
 enum lk_exit lk_report_open(struct lk_run *run)
 {
     int fd;
@@ -123,6 +126,8 @@ static const char *action_word(const struct entry *entry)
                                           : NULL;
 }
 
+/* One finding as a JSON object: the members of docs/reconcile.md, "The
+ * report". */
 static void write_entry(struct lk_run *run, const struct entry *entry,
                         struct lk_doc *doc)
 {
@@ -217,6 +222,7 @@ static void put_differences(struct lk_run *run, const struct entry *entry,
     }
 }
 
+/* One finding as a line for people, escaped. */
 static void put_entry(struct lk_run *run, const struct entry *entry)
 {
     const struct lk_item *here = entry->finding->here;
@@ -264,6 +270,9 @@ static void put_entry(struct lk_run *run, const struct entry *entry)
 /* ---- Both -----------------------------------------------------------------
  */
 
+/* The texts of a finding: of the job from the comparison, of the line from
+ * the export, which is read again. They are valid until entry->texts is
+ * freed, and the line until the next row is read. */
 static enum lk_exit fetch_texts(struct lk_run *run, struct entry *entry)
 {
     const struct lk_finding *finding = entry->finding;
@@ -281,6 +290,8 @@ static enum lk_exit fetch_texts(struct lk_run *run, struct entry *entry)
                                  &entry->there);
 }
 
+/* Reports one finding to --report, --json and people, whichever is asked for;
+ * people see the first SHOWN of a class. */
 enum lk_exit lk_report_finding(struct lk_run *run, enum lk_class of,
                                const struct lk_finding *finding,
                                enum lk_resolution outcome)
@@ -412,6 +423,8 @@ static void put_count(struct lk_run *run, uint64_t count, bool always,
     }
 }
 
+/* The counts by class; those that matter in every run are printed also if
+ * they are 0. */
 static void put_counts(struct lk_run *run)
 {
     static const struct {
@@ -497,6 +510,8 @@ static void put_words(struct lk_run *run)
     }
 }
 
+/* The summary is the last line: a report without it belongs to a run that did
+ * not end. */
 static enum lk_exit close_report(struct lk_run *run)
 {
     struct lk_buf line = {0};
@@ -642,6 +657,11 @@ enum lk_exit lk_resolve_by_proof(struct lk_run *run, enum lk_class of,
     struct lk_row row = {0};
     enum lk_exit result = LK_EXIT_DONE;
 
+    /* What is sent cannot be taken back: only proof may get here. */
+    assert(run->apply && finding->here != NULL);
+    assert(of == LK_CLASS_HAPPENED
+               ? finding->meeting == LK_BOTH && finding->differs == 0
+               : of == LK_CLASS_ABSENT && run->ended && run->proven);
     put_why(run, of, finding, &why);
     lk_words_add(&words, "WHO");
     lk_words_add(&words, WHO);

@@ -189,6 +189,8 @@ static void add_operation_facts(struct story *story,
     }
 }
 
+/* Starts the history with the operation itself; `operation` is invalid with
+ * the next call, so everything is copied. */
 static void begin_story(struct story *story, const struct lk_reply *operation)
 {
     struct lk_buf *headline = &story->headline;
@@ -239,8 +241,8 @@ static void put_standing(struct lk_buf *text, const struct lk_reply *job)
     }
 }
 
-static void put_job_fact(struct story *story, struct lk_buf *text,
-                         const struct lk_reply *job)
+static void put_job_facts(struct story *story, struct lk_buf *text,
+                          const struct lk_reply *job)
 {
     struct lk_slice name = lk_field_text(job, "name");
     struct lk_slice provider_id = lk_field_text(job, "provider-id");
@@ -268,7 +270,7 @@ static void put_job_fact(struct story *story, struct lk_buf *text,
     }
 }
 
-static void tell_job(struct story *story, const struct lk_reply *job)
+static void add_job_fact(struct story *story, const struct lk_reply *job)
 {
     struct lk_slice state = lk_field_text(job, "state");
     bool dead = is_word(state, "dead");
@@ -280,7 +282,7 @@ static void tell_job(struct story *story, const struct lk_reply *job)
         story, ended_ms == 0 ? lk_field_number(job, "created-ms") : ended_ms,
         "job", dead || uncertain ? LK_ALARM : LK_PLAIN);
 
-    put_job_fact(story, text, job);
+    put_job_facts(story, text, job);
     story->unfinished +=
         !is_word(state, "delivered") && !is_word(state, "dropped");
     /* What becomes of a request is decided with its operation. */
@@ -342,7 +344,7 @@ static void put_audit_action(struct lk_buf *text, struct lk_slice action)
     lk_put_text(text, action);
 }
 
-static void tell_deed(struct story *story, const struct lk_reply *entry)
+static void add_audit_fact(struct story *story, const struct lk_reply *entry)
 {
     struct lk_slice action = lk_field_text(entry, "action");
     number job = lk_field_number(entry, "job");
@@ -411,6 +413,7 @@ static void tell_rows(struct story *story, const struct lk_reply *rows,
     }
 }
 
+/* Adds the jobs of the operation, page by page. */
 static enum lk_exit ask_jobs(struct story *story)
 {
     const struct lk_reply *reply;
@@ -431,12 +434,13 @@ static enum lk_exit ask_jobs(struct story *story)
         cursor = 0;
         if (result == LK_EXIT_DONE && reply != NULL && reply->count == 2) {
             cursor = lk_reply_cursor(&reply->elements[0]);
-            tell_rows(story, &reply->elements[1], tell_job);
+            tell_rows(story, &reply->elements[1], add_job_fact);
         }
     } while (result == LK_EXIT_DONE && cursor != 0);
     return result;
 }
 
+/* Adds what operators did to it, and to its jobs. */
 static enum lk_exit ask_audit(struct story *story)
 {
     const struct lk_name *name = &story->cli->subject.name;
@@ -463,7 +467,7 @@ static enum lk_exit ask_audit(struct story *story)
         count = 0;
         if (result == LK_EXIT_DONE && reply != NULL) {
             count = reply->count;
-            tell_rows(story, reply, tell_deed);
+            tell_rows(story, reply, add_audit_fact);
         }
         if (count > 0) {
             after = lk_field_number(&reply->elements[count - 1], "id");
@@ -614,6 +618,7 @@ static void write_story(struct story *story)
     lk_doc_end_object(doc);
 }
 
+/* Prints the events in the order of their times, then what a person can do. */
 static void end_story(struct story *story)
 {
     if (is_in_state(story, "uncertain")) {
@@ -696,6 +701,8 @@ enum lk_exit lk_operation_fetch(struct lk_cli *cli,
                                                 : lk_complain_reply(cli);
 }
 
+/* One call after the other: the operation, its jobs, the audit log. Each
+ * reply is used up before the next call. */
 enum lk_exit lk_operation_show(struct lk_cli *cli, void *context)
 {
     struct story story = {

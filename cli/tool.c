@@ -1,4 +1,16 @@
-/* tool.c - one run of `latchkey`: its start, its messages, its end. */
+/*
+ * tool.c - one run of `latchkey`: its start, its messages, its end.
+ *
+ * The life of a run (struct lk_cli, on the stack of main):
+ *   command line   lk_args_read; wrong words and options end it with status 2
+ *   server         lk_where_read, for commands that talk to a daemon; nothing
+ *                  is connected yet
+ *   command        lk_run_ID; the first lk_call connects. What it prints
+ *                  collects in cli->out
+ *   end            cli->out goes to standard output, unless the command failed;
+ *                  connection, password and profiles are freed here alone
+ * Messages and hints go to standard error at once.
+ */
 #include "cli/commands.h"
 #include "lib/time.h"
 

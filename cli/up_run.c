@@ -4,6 +4,7 @@
  */
 #include "cli/up.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -402,7 +403,18 @@ enum {
     CHUNK = 4096,       /* a pipe that is ready takes this much at once */
 };
 
-/* In this order; any may be followed by STOPPING_NGINX. */
+/*
+ * The life of a run, in this order; any phase before STOPPING_NGINX may be
+ * followed by it.
+ *   STARTING_DAEMON   until its log says that it is ready
+ *   STARTING_NGINX    until its pid file is there
+ *   SERVING           requests can come; the banner is printed, the profile
+ *                     announced, the app watched
+ *   STOPPING_NGINX    after a signal, or the end of a child; the profile is
+ *                     withdrawn
+ *   STOPPING_DAEMON   nginx has ended, so no more responses come to be stored
+ *   OVER              both have ended; the rest of the logs is shown
+ */
 enum phase {
     STARTING_DAEMON,
     STARTING_NGINX,
@@ -416,7 +428,7 @@ enum { REQUESTS, NGINX, DAEMON, LOGS };
 
 struct child {
     const char *name;
-    pid_t pid; /* 0: not running */
+    pid_t pid; /* 0: not running, or its end was noticed */
 };
 
 struct run {
@@ -501,6 +513,8 @@ static bool wait_to_write(struct run *run, int fd)
     }
 }
 
+/* Writes all of `text`, and empties it. It waits for a slow terminal, but once
+ * it must stop only for a moment: then the rest is dropped. */
 static void write_output(struct run *run, int fd, struct lk_buf *text)
 {
     size_t at = 0;
@@ -537,7 +551,7 @@ static bool show_logs(struct run *run)
 /* ---- Children -------------------------------------------------------------
  */
 
-/* In the child. Its log is a file, so nothing it writes waits for anybody. */
+/* In the child. Its log is a file, so it never waits for a reader. */
 static void become_child(const char *program, char *const *words, int log_fd,
                          pid_t parent)
 {
@@ -559,6 +573,9 @@ static void become_child(const char *program, char *const *words, int log_fd,
     _exit(127);
 }
 
+/* The child gets a process group of its own: Ctrl-C of the terminal reaches
+ * only this program, which stops both in order. A child that cannot be
+ * started ends the run. */
 static void start_child(struct run *run, struct child *child,
                         const char *program, char *const *words, int log_fd)
 {
@@ -606,7 +623,7 @@ static void signal_child(const struct child *child, int number)
 }
 
 /* True: it has just ended, and *status says how. */
-static bool has_ended(struct child *child, int *status)
+static bool reap_child(struct child *child, int *status)
 {
     if (child->pid == 0 || waitpid(child->pid, status, WNOHANG) != child->pid) {
         return false;
@@ -648,6 +665,8 @@ static void stop_nginx(struct run *run)
     signal_child(&run->nginx, run->daemon.pid == 0 ? SIGTERM : SIGQUIT);
 }
 
+/* First signal: stop gracefully. Second: nginx must end at once. Third: both
+ * are killed. */
 static void take_stops(struct run *run, unsigned before)
 {
     if (run->stops == before) {
@@ -669,19 +688,21 @@ static void take_stops(struct run *run, unsigned before)
     }
 }
 
+/* Takes note of a child that has ended. An end that was not asked for is
+ * reported, and stops the other one. */
 static void take_child_ends(struct run *run)
 {
     pid_t group = run->nginx.pid;
     int status;
 
-    if (has_ended(&run->nginx, &status)) {
+    if (reap_child(&run->nginx, &status)) {
         if (run->phase < STOPPING_NGINX) {
             kill(-group, SIGTERM); /* workers of a master that was killed */
             complain_end(run, &run->nginx, status);
             stop_nginx(run);
         }
     }
-    if (has_ended(&run->daemon, &status)) {
+    if (reap_child(&run->daemon, &status)) {
         if (run->phase < STOPPING_DAEMON) {
             complain_end(run, &run->daemon, status);
             stop_nginx(run);
@@ -692,7 +713,7 @@ static void take_child_ends(struct run *run)
 }
 
 /* What follows by itself. */
-static void go_on(struct run *run)
+static void enter_next_phase(struct run *run)
 {
     const struct lk_up_files *files = &run->up->files;
 
@@ -718,6 +739,7 @@ static void go_on(struct run *run)
         signal_child(&run->daemon, SIGTERM);
     }
     if (run->phase == STOPPING_DAEMON && run->daemon.pid == 0) {
+        assert(run->nginx.pid == 0);
         run->phase = OVER;
     }
 }
@@ -735,6 +757,8 @@ static void wait_for_events(struct run *run, bool more)
     }
 }
 
+/* Each round: wait, show what is new, take signals and ends, go to the next
+ * phase. */
 static void serve_until_stopped(struct run *run)
 {
     bool more = true;
@@ -748,7 +772,7 @@ static void serve_until_stopped(struct run *run)
         take_signals(run);
         take_stops(run, stops);
         take_child_ends(run);
-        go_on(run);
+        enter_next_phase(run);
     }
     while (show_logs(run)) {
     }
