@@ -1,13 +1,13 @@
 /*
- * sqlite.h - the embedded store's own types.
+ * sqlite.h - the parts of the embedded store; private to store/sqlite*.
  *
  * Rows are appended, in the order of their tokens, and deleted once nothing
- * needs them; a few small ones are replaced. What is true now is in the index
- * (index.h), which is what one gets by reading every row. Only the store
- * thread writes; it alone decides and checkpoints.
+ * needs them; a few small ones are replaced. The present state is in the index
+ * (index.h), which is what reading every row gives. Only the store thread
+ * writes; it alone decides and checkpoints.
  *
  * Lock order: commit, then handles, then reader, then index. The store thread
- * reads the index without its lock, being the only one that changes it.
+ * reads the index without its lock, because only this thread changes it.
  */
 #ifndef LK_SQLITE_H
 #define LK_SQLITE_H
@@ -19,23 +19,23 @@
 #include <pthread.h>
 #include <sqlite3.h>
 
-/* How a claim stands, unless it is as it was made; the numbers are stored. */
+/* What last changed a claim; the numbers are stored. */
 enum lk_row_kind {
     LK_ROW_COMPLETE = 1,
     LK_ROW_OMIT = 2,
     LK_ROW_RELEASE = 3,
     LK_ROW_DOUBT = 4,
-    LK_ROW_LAPSE = 5, /* the sweeper's doubt: nobody gave a reason */
+    LK_ROW_LAPSE = 5, /* by the sweeper: the lock lapsed, without a reason */
     LK_ROW_EXTEND = 6,
     LK_ROW_EVICT = 7,
     LK_ROW_RETURN = 8, /* accepted again, by the courier */
 };
 
-/* claim.lock of a record that was accepted: it has none. */
+/* claim.lock of an accepted operation: it has no lock. */
 enum { LK_LOCK_NONE = -1 };
 
-/* A job as it is leased and shown. What is missing is damage, and must not
- * hide the rest. */
+/* A job as it is leased and shown. A row that is missing is damage, which must
+ * not hide the rest. */
 #define LK_JOB_COLUMNS                                                         \
     "SELECT job.id, job.number, job.generation, job.name, job.target, "        \
     "job.state, job.attempts, job.forgiven, job.called, job.sent, "            \
@@ -51,8 +51,7 @@ enum { LK_LOCK_NONE = -1 };
     "SELECT id, number, hash, name = '', target, state, attempts, forgiven, "  \
     "called, sent, repeatable, created, due, doubt, since, sent_at FROM job "
 
-/* "state < 4", in so many words, is what the indexes of unfinished jobs ask
- * for. */
+/* The partial indexes of unfinished jobs need "state < 4" literally. */
 /* Statements of the writer. */
 #define LK_STATEMENT_MAP(X)                                                    \
     X(BEGIN, "BEGIN IMMEDIATE")                                                \
@@ -131,7 +130,7 @@ enum lk_statement {
     "substr(record, 1, 18) FROM claim LEFT JOIN answer "                       \
     "ON answer.token = claim.token "
 
-/* `narrow` is what an index knows. */
+/* `narrow`: a condition that an index answers. */
 #define LK_AUDIT(narrow, order)                                                \
     "SELECT id, at, who, why, action, tenant, scope, key, token "              \
     "FROM audit WHERE " narrow LK_AUDIT_MATCHES(                               \
@@ -205,7 +204,7 @@ struct lk_reaper {
     bool running;
     uint64_t cursor;
     int64_t claim_rows;  /* in the table */
-    int64_t needed_rows; /* of these, by a record of the index */
+    int64_t needed_rows; /* of these, needed by an operation of the index */
     int64_t deleted;     /* in this pass */
     int64_t stuck;       /* dead rows that the last pass could not delete */
 };
@@ -235,12 +234,12 @@ struct lk_job_counts {
 struct lk_sqlite {
     struct lk_store store;
     struct lk_store_config config;
-    char *path; /* with no link left in it */
+    char *path; /* without symbolic links */
     int lock_fd;
     bool owned;  /* lock_fd has its lock */
-    int file_fd; /* holds the database itself; see own() */
-    int log_fd;  /* the log that SQLite has; keeps its inode from being used
-                    again. -1 until the first connection */
+    int file_fd; /* the database itself; see lock_files */
+    int log_fd;  /* the log that SQLite uses: an open file, so that its inode
+                    is not used again. -1 until the first connection */
 
     /* Store thread. */
     sqlite3 *writer;
@@ -251,26 +250,26 @@ struct lk_sqlite {
     struct lk_reaper reaper_durable; /* as of the last commit */
     uint64_t next_token;
     uint64_t next_job;
-    bool has_jobs; /* any, finished or not; else the reaper need not look */
+    bool has_jobs; /* any, finished or not */
     struct lk_job_counts counts;
-    size_t counts_cap;     /* of both */
-    uint64_t forgotten;    /* highest token of a record that left the index */
-    uint64_t last_ms;      /* time of the last decision */
+    size_t counts_cap;  /* of both */
+    uint64_t forgotten; /* highest token of an operation that left the index */
+    uint64_t last_ms;   /* time of the last decision */
     uint64_t moment_at_ms; /* when the moment was last stored */
     uint64_t probe_at_ms;  /* when a failed store was last tried */
     int wal_frames;
     int wal_tried; /* frames at the last checkpoint that did not finish */
-    bool scrub;    /* an answer was evicted, and may still be in the log */
+    bool scrub;    /* an evicted response may still be in the log */
     bool writing;  /* a transaction is open */
     bool committing;
-    uint64_t reaper_rest_ms; /* it met damaged rows, and rests until then */
+    uint64_t reaper_rest_ms; /* the reaper pauses until then: it found damage */
     uint64_t suspect_ms;     /* last reopened because data looked damaged */
-    uint64_t damaged;        /* what has looked so again since; see
-                                lk_sqlite_suspect */
+    uint64_t damaged;        /* the token that looked damaged again since then;
+                                see lk_sqlite_suspect */
     bool reopened;           /* since the last batch */
     uint64_t incarnation;    /* as count_opening has stored it */
 
-    /* Readers. Whoever uses a connection other than the writer holds
+    /* Readers. A thread that uses a connection other than the writer holds
      * `handles` for reading; reopening holds it for writing. */
     pthread_rwlock_t handles;
     pthread_mutex_t reader_lock;
@@ -279,15 +278,15 @@ struct lk_sqlite {
     bool reader_suspect; /* a read has failed: the next one gets a new reader */
     atomic_bool stopping; /* long work ends early */
 
-    /* Held from before a commit until the index shows it: whoever finds that
-     * rows and index do not fit together looks again under it. */
+    /* Held from before a commit until the index shows it. A reader that finds
+     * rows and index apart reads again under this lock. */
     pthread_mutex_t commit_lock;
 
     pthread_mutex_t index_lock;
     struct lk_index index;
     struct lk_job_counts counts_durable; /* as of the last commit */
     /* Not 0: a batch was decided at that time, and the index does not show it
-     * yet; for all others it is no later until then. Index lock. */
+     * yet; other threads see no later time until then. Index lock. */
     uint64_t frozen_ms;
 
     struct lk_clock clock;
@@ -307,7 +306,7 @@ LK_MUST_CHECK enum lk_status lk_sqlite_migrate(struct lk_sqlite *store,
                                                struct lk_buf *error);
 LK_MUST_CHECK enum lk_status lk_sqlite_prepare(struct lk_sqlite *store);
 void lk_sqlite_finalize(struct lk_sqlite *store);
-/* A value that was never put is 0. */
+/* 0 if the value was never put. */
 LK_MUST_CHECK enum lk_status lk_meta_get(sqlite3 *db, const char *name,
                                          int64_t *value);
 /* LK_NOT_FOUND leaves `bytes` alone. */
@@ -318,7 +317,7 @@ LK_MUST_CHECK enum lk_status lk_meta_put(struct lk_sqlite *store,
 LK_MUST_CHECK enum lk_status lk_meta_put_bytes(struct lk_sqlite *store,
                                                const char *name,
                                                const void *bytes, size_t len);
-/* What a result code of SQLite means to us. */
+/* The status for a result code of SQLite. */
 enum lk_status lk_sqlite_status(int code);
 /* A query of one number, without parameters. */
 LK_MUST_CHECK enum lk_status lk_sqlite_number(sqlite3 *db, const char *sql,
@@ -327,18 +326,19 @@ LK_MUST_CHECK enum lk_status lk_sqlite_number(sqlite3 *db, const char *sql,
 /* sqlite.c: opening, closing, reopening */
 void lk_sqlite_log(struct lk_sqlite *store, int level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Closes everything and builds it anew from what is on disk. */
+/* Closes everything and builds it again from the disk. Store thread. */
 LK_MUST_CHECK enum lk_status lk_sqlite_reopen(struct lk_sqlite *store);
 void lk_sqlite_set_failure(struct lk_sqlite *store, enum lk_health health,
                            const char *why);
 
-/* LK_INVALID, with an error: at the store's paths are other files than those
- * that this process has opened. */
+/* LK_INVALID, with an error: the files at the store's paths are not those that
+ * this process has opened. */
 LK_MUST_CHECK enum lk_status lk_sqlite_check_files(
     const struct lk_sqlite *store, struct lk_buf *error);
-/* Not the first opening of this process, which has acknowledged things. */
+/* Whether this process had the store open before and has acknowledged
+ * operations. */
 bool lk_sqlite_is_reopening(const struct lk_sqlite *store);
-/* LK_INVALID, with the error that what is to be reopened is older. */
+/* Returns LK_INVALID with the error that the file is an older copy. */
 LK_MUST_CHECK enum lk_status lk_sqlite_refuse_file(
     const struct lk_sqlite *store, struct lk_buf *error);
 /* Makes a new or renamed file findable after a power loss. */
@@ -347,19 +347,19 @@ LK_MUST_CHECK enum lk_status lk_sync_folder(const char *path);
 /* sqlite_load.c: the index from the rows */
 LK_MUST_CHECK enum lk_status lk_sqlite_load(struct lk_sqlite *store,
                                             struct lk_buf *error);
-/* Finished with no job left, and its TTL is over: absent for all but the
- * reaper. */
+/* Whether it is finished without unfinished jobs and past its TTL: absent for
+ * all but the reaper. */
 bool lk_entry_expired(const struct lk_entry *entry, uint64_t now);
-/* State and deadline of a claim to which nothing has happened yet. */
+/* Sets state and deadline of a claim without an outcome. */
 void lk_entry_start(struct lk_entry *entry, uint64_t at, int64_t lock);
-/* Applies one stored outcome to an entry. Live and at the start alike. */
+/* Applies one stored outcome to an entry, in a batch and while loading. */
 void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
                     uint64_t until);
 uint64_t lk_fingerprint_hash(const struct lk_sqlite *store,
                              struct lk_slice fingerprint);
 unsigned lk_owner_hash(const struct lk_sqlite *store, struct lk_slice owner);
 
-/* sqlite_write.c: rows. All of them open the batch's transaction first. */
+/* sqlite_apply.c: rows. Each function opens the batch's transaction first. */
 struct lk_claim_row {
     uint64_t number;
     uint64_t generation;
@@ -374,13 +374,12 @@ LK_MUST_CHECK enum lk_status lk_sqlite_begin(struct lk_sqlite *store);
 /* Runs a prepared statement that returns no rows, and resets it. */
 LK_MUST_CHECK enum lk_status lk_sqlite_run(struct lk_sqlite *store,
                                            enum lk_statement statement);
-/* LK_NOT_FOUND: there is no such row, which was read and not only failed to
- * be. */
+/* LK_NOT_FOUND: there is no such row; a failed read has another status. */
 LK_MUST_CHECK enum lk_status lk_sqlite_find_row(struct lk_sqlite *store,
                                                 uint64_t token,
                                                 struct lk_slice owner,
                                                 struct lk_claim_row *row);
-/* The row of a record of the index; LK_CORRUPT: it has none. */
+/* The row of an operation of the index; LK_CORRUPT: it has none. */
 LK_MUST_CHECK enum lk_status lk_sqlite_row(struct lk_sqlite *store,
                                            uint64_t token,
                                            struct lk_slice owner,
@@ -390,8 +389,8 @@ LK_MUST_CHECK enum lk_status lk_sqlite_claim(struct lk_sqlite *store,
                                              const struct lk_entry *entry,
                                              const struct lk_claim_row *row,
                                              uint64_t now);
-/* The row, in place of an earlier one, and the entry that follows from it in
- * place of `before`. */
+/* Writes the row, in place of an earlier one, and puts the entry that follows
+ * from it in place of `before`. */
 LK_MUST_CHECK enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
                                                const struct lk_entry *before,
                                                enum lk_row_kind kind,
@@ -400,16 +399,16 @@ LK_MUST_CHECK enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
 LK_MUST_CHECK enum lk_status lk_sqlite_keep_row(struct lk_sqlite *store,
                                                 const struct lk_entry *before,
                                                 uint64_t ttl_ms);
-/* The reason of a doubt; LK_NOT_FOUND: none was given; LK_CORRUPT: there is an
- * answer in its place. */
+/* The reason of a doubt. LK_NOT_FOUND: there is none. LK_CORRUPT: there is a
+ * response in its place. */
 LK_MUST_CHECK enum lk_status lk_sqlite_reason(struct lk_sqlite *store,
                                               uint64_t token,
                                               struct lk_stored **stored);
 LK_MUST_CHECK enum lk_status lk_sqlite_answer(
     struct lk_sqlite *store, uint64_t token, uint64_t now,
     struct lk_slice reason, const struct lk_response *response);
-/* A claim as another store had it, in place of what stands at its token. The
- * slices are those of `record`; `entry` has token, number and deadline. */
+/* A claim as another store had it, in place of the row at its token. `entry`
+ * has token, number and deadline. */
 LK_MUST_CHECK enum lk_status lk_sqlite_import_row(
     struct lk_sqlite *store, const struct lk_operation *operation,
     const struct lk_entry *entry, uint64_t at);
@@ -424,10 +423,11 @@ LK_MUST_CHECK enum lk_status lk_sqlite_replace(struct lk_sqlite *store,
 /* Where the target is in the counts, added if it is new. */
 LK_MUST_CHECK enum lk_status lk_counts_find(struct lk_sqlite *store,
                                             struct lk_slice target, size_t *at);
-/* A job has moved; LK_JOB_STATES: it was not there before. */
+/* A job has changed its state; LK_JOB_STATES: it is new. */
 void lk_counts_move(struct lk_sqlite *store, size_t target,
                     enum lk_job_state from, enum lk_job_state to, uint64_t now);
-/* Before a commit: looks up what a batch has made unknown. */
+/* Before a commit: reads the oldest uncertain job again where a batch may have
+ * changed it. */
 LK_MUST_CHECK enum lk_status lk_counts_settle(struct lk_sqlite *store);
 void lk_counts_publish(struct lk_sqlite *store); /* under the index's lock */
 void lk_counts_roll_back(struct lk_sqlite *store);
@@ -436,7 +436,7 @@ void lk_counts_free(struct lk_sqlite *store);
 void lk_counts_show(const struct lk_job_counts *counts,
                     struct lk_store_stats *stats);
 
-/* sqlite_job.c: a job's rows, and the request that follows its operation */
+/* sqlite_jobs.c: a job's rows, and the request that follows its operation */
 struct lk_job_row {
     uint64_t id;
     uint64_t number;
@@ -519,11 +519,11 @@ LK_MUST_CHECK enum lk_status lk_job_delete(struct lk_sqlite *store,
 void lk_bind_text(sqlite3_stmt *statement, int column, struct lk_slice slice);
 void lk_bind_bytes(sqlite3_stmt *statement, int column, struct lk_slice slice);
 
-/* sqlite_work.c: the courier's part of a batch */
+/* sqlite_lease.c: the courier's part of a batch */
 LK_MUST_CHECK enum lk_status lk_sqlite_job_batch(struct lk_sqlite *store,
                                                  struct lk_batch *batch,
                                                  uint64_t now);
-/* sqlite_order.c */
+/* sqlite_lease.c */
 LK_MUST_CHECK enum lk_status lk_job_action(struct lk_sqlite *store,
                                            struct lk_batch *batch,
                                            struct lk_job_action *order,
@@ -533,11 +533,11 @@ LK_MUST_CHECK enum lk_status lk_job_lease(struct lk_sqlite *store,
                                           struct lk_batch *batch, uint64_t now);
 /* An event of the courier's for the operation of a request; its token is put
  * in. *done: the machine has said DONE or NEW. */
-LK_MUST_CHECK enum lk_status lk_job_tell(struct lk_sqlite *store,
-                                         struct lk_batch *batch,
-                                         const struct lk_job_row *row,
-                                         struct lk_op *op, uint64_t now,
-                                         bool *done);
+LK_MUST_CHECK enum lk_status lk_job_apply_event(struct lk_sqlite *store,
+                                                struct lk_batch *batch,
+                                                const struct lk_job_row *row,
+                                                struct lk_op *op, uint64_t now,
+                                                bool *done);
 /* Writes a row that lk_job_apply() has changed, with the result that `end` has
  * if the step says so, and tells its operation. RETURN and EXTEND go before. */
 LK_MUST_CHECK enum lk_status lk_job_write(
@@ -545,12 +545,12 @@ LK_MUST_CHECK enum lk_status lk_job_write(
     const struct lk_job_step *step, const struct lk_job_end *end, uint64_t now);
 
 /* sqlite_decide.c: one operation */
-/* A restored copy: nothing starts until then. */
+/* Whether this is a restored copy in which no claim may start yet. */
 bool lk_sqlite_is_held(struct lk_sqlite *store, uint64_t now);
 LK_MUST_CHECK enum lk_status lk_sqlite_decide(struct lk_sqlite *store,
                                               struct lk_batch *batch,
                                               struct lk_op *op, uint64_t now);
-/* How a record stands at this moment, as far as the index knows. */
+/* The conditions for the machine, as far as the index knows them. */
 struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
                                      const struct lk_entry *entry,
                                      const struct lk_op *op, uint64_t now);
@@ -569,8 +569,8 @@ enum { LK_SUSPECT_MS = 10 * 60 * 1000 };
 #define LK_SUSPECT_REAPER UINT64_MAX
 bool lk_sqlite_suspect(struct lk_sqlite *store, uint64_t token);
 void lk_sqlite_apply(struct lk_store *store, struct lk_batch *batch);
-/* A change beside the batches: `write` makes it, and it is durable, or nothing
- * has changed. Store thread. */
+/* A change outside the batches: LK_OK, what `write` did is durable; else
+ * nothing has changed. Store thread. */
 LK_MUST_CHECK enum lk_status lk_sqlite_change(
     struct lk_sqlite *store,
     enum lk_status (*write)(struct lk_sqlite *store, void *context),
@@ -584,32 +584,33 @@ enum lk_status lk_sqlite_accept_clock(struct lk_store *store,
 LK_MUST_CHECK enum lk_status lk_sqlite_keep(struct lk_sqlite *store,
                                             struct lk_batch *batch,
                                             uint64_t now);
-/* A record's need of rows changed: `before` or `after` may be NULL. */
+/* The rows that an operation needs have changed; `before` or `after` may be
+ * NULL. */
 void lk_reaper_account(struct lk_reaper *reaper, const struct lk_entry *before,
                        const struct lk_entry *after);
-/* Counts anew, over the whole index. */
+/* Counts again, over the whole index. */
 void lk_reaper_count(struct lk_sqlite *store, int64_t claim_rows);
 
 /* sqlite_read.c */
 LK_MUST_CHECK enum lk_status lk_sqlite_open_reader(struct lk_sqlite *store,
                                                    struct lk_buf *error);
 void lk_sqlite_close_reader(struct lk_sqlite *store);
-/* What is said of an operation whose lock has lapsed. */
+/* The reason of an operation whose lock has lapsed. */
 struct lk_stored *lk_stored_lapsed(uint64_t token, uint64_t since_ms);
 /* Takes the reader for this thread; NULL if there is none now. */
 sqlite3_stmt *lk_sqlite_read(struct lk_sqlite *store, enum lk_read read);
-/* What was read makes no sense: it is not to be served from a cache again. */
+/* What was read is damaged: the next read uses a new connection. */
 void lk_sqlite_read_failed(struct lk_sqlite *store);
 void lk_sqlite_read_done(struct lk_sqlite *store);
-/* A copy of the entry; false if there is none. *now: the time at which it is
- * so, as lk_sqlite_now has it. */
+/* Copies the entry; false if there is none. *now: the time of the copy, as
+ * lk_sqlite_now returns it. */
 bool lk_sqlite_entry(struct lk_sqlite *store, struct lk_hash128 hash,
                      struct lk_entry *entry, uint64_t *now);
-/* The time of what the index shows: not later than that of a batch which is
- * not durable yet. Otherwise what a batch has kept alive would be past its
- * deadline for others, and alive again once the batch is durable. */
+/* The time of what the index shows: not later than that of a batch which is not
+ * durable yet. Otherwise an operation that the batch extends would be expired
+ * for other threads, and live again once the batch is durable. */
 uint64_t lk_sqlite_now(struct lk_sqlite *store);
-/* State and times of a record, from its entry, as of now. */
+/* Sets state and times of an operation from its entry, as of now. */
 void lk_operation_set(struct lk_operation *operation,
                       const struct lk_entry *entry, uint64_t now);
 LK_MUST_CHECK enum lk_status lk_operation_copy(struct lk_operation *operation,
@@ -623,7 +624,6 @@ enum lk_status lk_sqlite_lookup(struct lk_store *store, struct lk_name name,
 enum lk_status lk_sqlite_find(struct lk_store *store, struct lk_slice tenant,
                               uint64_t number, struct lk_operation *operation);
 
-/* sqlite_list.c */
 enum lk_status lk_sqlite_list(struct lk_store *store,
                               const struct lk_list_query *query,
                               lk_operation_fn row, void *context,

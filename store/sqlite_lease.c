@@ -1,15 +1,407 @@
 /*
- * sqlite_lease.c - leases: what was lost is settled, what is due is taken.
+ * sqlite_lease.c - the courier's part of a batch: how leases end and are
+ * renewed, what operators and proof do to jobs and targets, and which jobs are
+ * leased.
  *
- * The invariant: a job that may have been called and must not be called again
- * is never leased. A lease that ran out tells what is known: never called, or
- * the target honours the key, or the request may be repeated: again; else it
- * is uncertain. A request goes by its operation, which the gateway extends
- * while it runs: the lease lasts as long as that lock.
+ * The life of a lease; all of it in the transaction of a batch:
+ *
+ *   taken     lk_job_lease counts an attempt, which is the fence, and sets due
+ *   renewed   mark_lease, with the same attempt
+ *   ended     end_lease, with the same attempt; a later end is stale
+ *   lost      due has passed: settle_lost leases the job again, or makes it
+ *             uncertain
+ *
+ * The invariants: an end or a mark counts only for the lease that it names, by
+ * the id of the job and the number of the attempt, and only while the job is
+ * leased. A job that may have been called and must not be called again is never
+ * leased. A lost job is leased again only if it was never called, the target
+ * honours the key, or the request may be repeated. The lease of a request lasts
+ * as long as the lock of its operation, which the gateway extends. What comes
+ * out of a job batch counts only after the commit.
+ *
+ * An operator's action has a line in the audit log, in the same transaction.
  */
 #include "store/sqlite.h"
 
+#include <stdio.h>
 #include <string.h>
+
+/* ---- ends and marks ----------------------------------------------------- */
+
+#define REASON_UNKNOWN "the courier does not know what became of it"
+
+enum lk_status lk_job_apply_event(struct lk_sqlite *store,
+                                  struct lk_batch *batch,
+                                  const struct lk_job_row *row,
+                                  struct lk_op *op, uint64_t now, bool *done)
+{
+    const struct lk_entry *entry =
+        lk_overlay_find(&store->overlay, &store->index, row->hash);
+
+    *done = false;
+    if (!entry || entry->number != row->number) {
+        return LK_OK; /* the operation is not there: damage */
+    }
+    op->hash = row->hash;
+    op->token = entry->token;
+    enum lk_status status = lk_sqlite_decide(store, batch, op, now);
+    *done = !status && !op->status &&
+            (op->out.verdict == LK_VERDICT_DONE ||
+             op->out.verdict == LK_VERDICT_NEW);
+    lk_op_clear(op);
+    return status;
+}
+
+/* The event that a step has for the operation of a request. */
+static enum lk_status apply_to_operation(struct lk_sqlite *store,
+                                         struct lk_batch *batch,
+                                         const struct lk_job_row *row,
+                                         const struct lk_job_end *end,
+                                         enum lk_event event, uint64_t now,
+                                         bool *done)
+{
+    struct lk_op op = {
+        .event = event,
+        .by_courier = event == LK_EVENT_RETURN,
+    };
+
+    if (event == LK_EVENT_DOUBT) {
+        op.reason = end->reason.len ? end->reason : LK_SLICE(REASON_UNKNOWN);
+    } else if (event == LK_EVENT_COMPLETE) {
+        op.response = end->answer;
+        op.response.status = op.response.status ? op.response.status : 503;
+    } else if (event == LK_EVENT_LEASE) {
+        op.lock_ms = 1; /* to be ended at once */
+    }
+    return lk_job_apply_event(store, batch, row, &op, now, done);
+}
+
+/* The result of the attempt: in the job, and in the history with the whole
+ * response, or cut short if the job is retried. */
+static enum lk_status write_job_end(struct lk_sqlite *store,
+                                    struct lk_job_row *row,
+                                    const struct lk_job_end *end,
+                                    unsigned effects, uint64_t now)
+{
+    bool goes_on = effects & LK_JOB_EFFECT_HISTORY;
+    bool empty = !end->answer.headers.len && !end->answer.body.len;
+    enum lk_status status = lk_job_end(store, row, end, now);
+
+    return status || (row->state == LK_JOB_DELIVERED && empty)
+               ? status
+               : lk_job_note(store, row, end, !goes_on, now);
+}
+
+enum lk_status lk_job_write(struct lk_sqlite *store, struct lk_batch *batch,
+                            struct lk_job_row *row,
+                            const struct lk_job_step *step,
+                            const struct lk_job_end *end, uint64_t now)
+{
+    bool done;
+    enum lk_status status =
+        step->effects & LK_JOB_EFFECT_RESULT
+            ? write_job_end(store, row, end, step->effects, now)
+            : lk_job_move(store, row, now);
+
+    if (!status && lk_job_is_finished(row->state)) {
+        status = lk_job_release(store, row);
+    }
+    return status || step->tells == LK_JOB_TELLS_NOTHING ||
+                   step->tells == LK_EVENT_RETURN /* told before */
+               ? status
+               : apply_to_operation(store, batch, row, end,
+                                    (enum lk_event)step->tells, now, &done);
+}
+
+_Static_assert(LK_JOB_EVENT_END_DELIVERED + LK_END_DEAD ==
+                   LK_JOB_EVENT_END_DEAD,
+               "enum lk_end has the order of the events");
+
+static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
+                                struct lk_job_end *end, uint64_t now)
+{
+    struct lk_job_row row = {0};
+    struct lk_job_end unseen = {
+        .reason = LK_SLICE("the gateway says that it is completed, "
+                           "and the store has not seen it"),
+        .left = true,
+    };
+    bool done = true;
+    enum lk_status status = lk_job_read(store, end->id, &row);
+    struct lk_job_standing standing = lk_job_standing(&row, now);
+
+    standing.current = row.attempts == end->attempt;
+    standing.left = end->left;
+    struct lk_job_step step = lk_job_machine_step(
+        (enum lk_job_event)(LK_JOB_EVENT_END_DELIVERED + end->end), standing);
+    end->stale = status || step.outcome != LK_JOB_OUTCOME_DONE;
+    if (end->stale) {
+        return status == LK_NOT_FOUND ? LK_OK : status;
+    }
+    if (step.effects & LK_JOB_EFFECT_RETAKE) {
+        status = apply_to_operation(store, batch, &row, end, LK_EVENT_LEASE,
+                                    now, &done);
+        end->stale = status || !done;
+    } else if (step.tells == LK_EVENT_RETURN) {
+        /* If it refuses, the lease runs out, and settle_lost decides. */
+        status = apply_to_operation(store, batch, &row, end, LK_EVENT_RETURN,
+                                    now, &done);
+    }
+    if (status || !done) {
+        return status;
+    }
+    lk_job_apply(&row, &step, end, now + end->delay_ms, now);
+    return lk_job_write(store, batch, &row, &step,
+                        step.effects & LK_JOB_EFFECT_UNSEEN ? &unseen : end,
+                        now);
+}
+
+static enum lk_status mark_lease(struct lk_sqlite *store,
+                                 struct lk_batch *batch,
+                                 struct lk_job_mark *mark, uint64_t now)
+{
+    struct lk_op op = {.event = LK_EVENT_EXTEND,
+                       .lock_ms = mark->lease_ms,
+                       .by_courier = true};
+    struct lk_job_row row = {0};
+    bool done = true;
+    enum lk_status status = lk_job_read(store, mark->id, &row);
+    struct lk_job_standing standing = lk_job_standing(&row, now);
+
+    standing.current = row.attempts == mark->attempt;
+    struct lk_job_step step = lk_job_machine_step(LK_JOB_EVENT_MARK, standing);
+    mark->stale = status || step.outcome != LK_JOB_OUTCOME_DONE;
+    if (mark->stale) {
+        return status == LK_NOT_FOUND ? LK_OK : status;
+    }
+    if (step.tells == LK_EVENT_EXTEND) {
+        status = lk_job_apply_event(store, batch, &row, &op, now, &done);
+    }
+    mark->stale = !done;
+    if (status || mark->stale) {
+        return status;
+    }
+    lk_job_apply(&row, &step, NULL, now + mark->lease_ms, now);
+    row.called |= mark->called; /* LK_JOB_EFFECT_CALLS */
+    return lk_job_move(store, &row, now);
+}
+
+enum lk_status lk_sqlite_job_batch(struct lk_sqlite *store,
+                                   struct lk_batch *batch, uint64_t now)
+{
+    struct lk_job_batch *job_batch = batch->job_batch;
+    enum lk_status status = LK_OK;
+
+    lk_job_batch_clear(job_batch); /* a batch may be decided twice */
+    job_batch->status = LK_OK;
+    job_batch->error = NULL;
+    job_batch->lapsed = 0;
+    job_batch->wait_ms = UINT64_MAX;
+    for (size_t i = 0; i < job_batch->end_count && !status; i++) {
+        status = end_lease(store, batch, &job_batch->ends[i], now);
+    }
+    for (size_t i = 0; i < job_batch->mark_count && !status; i++) {
+        status = mark_lease(store, batch, &job_batch->marks[i], now);
+    }
+    for (size_t i = 0; i < job_batch->order_count && !status; i++) {
+        status = lk_job_action(store, batch, &job_batch->orders[i], now);
+    }
+    return status ? status : lk_job_lease(store, batch, now);
+}
+
+/* ---- actions ------------------------------------------------------------ */
+
+/* The name of each action in the audit log. */
+static const char *const actions[] = {
+    [LK_ACTION_RETRY] = "job retry",
+    [LK_ACTION_DROP] = "job drop",
+    [LK_ACTION_DELIVERED] = "job delivered",
+    [LK_ACTION_AGAIN] = "job again",
+    [LK_ACTION_PAUSE] = "target pause",
+    [LK_ACTION_RESUME] = "target resume",
+};
+
+/* The entry has the id of the job in place of a token. */
+static enum lk_status audit_job(struct lk_sqlite *store,
+                                const struct lk_job_action *order,
+                                const struct lk_job_row *row, uint64_t now)
+{
+    sqlite3_stmt *name = store->statements[LK_STATEMENT_OPERATION];
+    struct lk_audit_entry entry = {
+        .at_ms = now,
+        .who = order->who,
+        .why = order->why,
+        .action = latchkey_slice(actions[order->order]),
+        .token = row->id,
+    };
+
+    sqlite3_bind_int64(name, 1, (int64_t)row->number);
+    int code = sqlite3_step(name);
+    enum lk_status status = lk_sqlite_status(code);
+    if (code == SQLITE_ROW) {
+        entry.name = (struct lk_name){lk_column(name, 0), lk_column(name, 1),
+                                      lk_column(name, 2)};
+    }
+    if (!status) {
+        status = lk_sqlite_audit_row(store, &entry);
+    }
+    sqlite3_reset(name);
+    return status;
+}
+
+static enum lk_status audit_target(struct lk_sqlite *store,
+                                   const struct lk_job_action *order,
+                                   uint64_t now)
+{
+    char action[LK_TARGET_NAME_MAX + 32];
+    int len = snprintf(action, sizeof(action), "%s %.*s", actions[order->order],
+                       (int)order->target.len, order->target.data);
+    struct lk_audit_entry entry = {
+        .at_ms = now,
+        .who = order->who,
+        .why = order->why,
+        .action = {action, (size_t)len},
+    };
+
+    return lk_sqlite_audit_row(store, &entry);
+}
+
+static enum lk_status write_pause(struct lk_sqlite *store,
+                                  const struct lk_job_action *order,
+                                  uint64_t now)
+{
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_PAUSE];
+
+    lk_bind_text(statement, 1, order->target);
+    sqlite3_bind_int64(statement, 2, (int64_t)now);
+    lk_bind_text(statement, 3, order->who);
+    lk_bind_text(statement, 4, order->why);
+    return lk_sqlite_run(store, LK_STATEMENT_PAUSE);
+}
+
+static enum lk_status apply_target_action(struct lk_sqlite *store,
+                                          struct lk_batch *batch,
+                                          struct lk_job_action *order,
+                                          uint64_t now)
+{
+    bool pause = order->order == LK_ACTION_PAUSE;
+    size_t at;
+    enum lk_status status = lk_sqlite_begin(store);
+
+    if (!order->target.len || order->target.len > LK_TARGET_NAME_MAX) {
+        order->status_out = LK_INVALID;
+        return status;
+    }
+    if (!status) {
+        status = lk_counts_find(store, order->target, &at);
+    }
+    if (status) {
+        return status;
+    }
+    store->counts.targets[at].paused = pause;
+    store->counts.changed = true;
+    batch->queued |= !pause;
+    if (pause) {
+        status = write_pause(store, order, now);
+    } else {
+        lk_bind_text(store->statements[LK_STATEMENT_RESUME], 1, order->target);
+        status = lk_sqlite_run(store, LK_STATEMENT_RESUME);
+    }
+    return status ? status : audit_target(store, order, now);
+}
+
+static uint64_t key_life_of(const struct lk_sqlite *store,
+                            const struct lk_job_batch *job_batch, size_t target)
+{
+    const struct lk_job_target *of = &store->counts.targets[target];
+
+    for (size_t i = 0; i < job_batch->life_count; i++) {
+        if (latchkey_slice_equal(job_batch->lives[i].target,
+                                 (struct lk_slice){of->name, of->name_len})) {
+            return job_batch->lives[i].ms;
+        }
+    }
+    return 0;
+}
+
+/* What the caller of a refused action gets. */
+static enum lk_status action_status(enum lk_job_outcome outcome)
+{
+    switch (outcome) {
+    case LK_JOB_OUTCOME_DONE:
+        return LK_OK;
+    case LK_JOB_OUTCOME_BUSY:
+        return LK_BUSY;
+    case LK_JOB_OUTCOME_DENIED:
+        return LK_DENIED;
+    case LK_JOB_OUTCOME_NOT_FOUND:
+        return LK_NOT_FOUND;
+    default:
+        return LK_INVALID;
+    }
+}
+
+static enum lk_status apply_job_action(struct lk_sqlite *store,
+                                       struct lk_batch *batch,
+                                       const struct lk_job_action *order,
+                                       struct lk_job_row *row,
+                                       const struct lk_job_step *step,
+                                       uint64_t now)
+{
+    struct lk_job_end end = {
+        .status = order->status,
+        .provider_id = order->provider_id,
+    };
+
+    lk_job_apply(row, step, &end, now, now);
+    enum lk_status status = step->effects & LK_JOB_EFFECT_RESULT
+                                ? lk_job_end(store, row, &end, now)
+                                : lk_job_move(store, row, now);
+    batch->queued |= row->state == LK_JOB_WAITING;
+    if (!status && lk_job_is_finished(row->state)) {
+        status = lk_job_release(store, row);
+    }
+    return status ? status : audit_job(store, order, row, now);
+}
+
+_Static_assert(LK_JOB_EVENT_ACTION_RETRY + LK_ACTION_AGAIN ==
+                   LK_JOB_EVENT_ACTION_AGAIN,
+               "enum lk_job_action_kind has the order of the events");
+
+enum lk_status lk_job_action(struct lk_sqlite *store, struct lk_batch *batch,
+                             struct lk_job_action *order, uint64_t now)
+{
+    struct lk_job_row row = {0};
+
+    order->status_out = LK_OK;
+    if (order->order == LK_ACTION_PAUSE || order->order == LK_ACTION_RESUME) {
+        return apply_target_action(store, batch, order, now);
+    }
+    enum lk_status status = lk_job_read(store, order->id, &row);
+    if (status == LK_NOT_FOUND) {
+        order->status_out = LK_NOT_FOUND;
+        return LK_OK;
+    }
+    if (status) {
+        return status;
+    }
+    struct lk_job_standing standing = lk_job_standing(&row, now);
+    standing.current = !order->attempt || order->attempt == row.attempts;
+    standing.forgotten = lk_job_is_forgotten(
+        row.sent, row.sent_at, row.created,
+        key_life_of(store, batch->job_batch, row.target), now);
+    struct lk_job_step step = lk_job_machine_step(
+        (enum lk_job_event)(LK_JOB_EVENT_ACTION_RETRY + order->order),
+        standing);
+    order->status_out = action_status(step.outcome);
+    if (!order->status_out) {
+        status = apply_job_action(store, batch, order, &row, &step, now);
+    }
+    order->state = row.state;
+    return status;
+}
+
+/* ---- leases ------------------------------------------------------------- */
 
 enum { LOST_AT_ONCE = 256 };
 
@@ -24,7 +416,7 @@ struct leasing {
     size_t room;
     uint64_t bytes; /* of headers and bodies so far */
     uint64_t now;
-    bool more; /* something of this want is due that was not taken */
+    bool more; /* a job of this want is due and was not taken */
 };
 
 static bool is_full(const struct leasing *leasing)
@@ -35,7 +427,7 @@ static bool is_full(const struct leasing *leasing)
 
 /* ---- taking one ---------------------------------------------------------- */
 
-/* The job as its row has it, at the end of the work's list. */
+/* Adds the job as its row has it to the job batch. */
 static enum lk_status add_job(struct leasing *leasing, sqlite3_stmt *row)
 {
     struct lk_job *job = lk_job_batch_add(leasing->job_batch);
@@ -95,8 +487,8 @@ static enum lk_job_event lost_event(const struct leasing *leasing,
     }
 }
 
-/* An operation that is not as its request says. Nothing makes it so, but if it
- * is, the operation counts. */
+/* The operation does not match its request. Nothing makes it so; if it happens,
+ * the operation counts. */
 static enum lk_status follow_operation(struct leasing *leasing,
                                        struct lk_job_row *row)
 {
@@ -116,9 +508,10 @@ static enum lk_status follow_operation(struct leasing *leasing,
  * leased in one step; `lost` is the result of that attempt, or NULL. *taken
  * false: its operation does not allow it.
  */
-static enum lk_status take(struct leasing *leasing, struct lk_job_row *row,
-                           struct lk_job *job, bool was_lost,
-                           const struct lk_job_end *lost, bool *taken)
+static enum lk_status take_lease(struct leasing *leasing,
+                                 struct lk_job_row *row, struct lk_job *job,
+                                 bool was_lost, const struct lk_job_end *lost,
+                                 bool *taken)
 {
     struct lk_sqlite *store = leasing->store;
     uint64_t lease_ms = leasing->job_batch->lease_ms;
@@ -131,8 +524,8 @@ static enum lk_status take(struct leasing *leasing, struct lk_job_row *row,
     struct lk_job_step step = lk_job_machine_step(LK_JOB_EVENT_LEASE, standing);
     *taken = step.outcome == LK_JOB_OUTCOME_DONE;
     if (step.tells == LK_EVENT_LEASE) {
-        status =
-            lk_job_tell(store, leasing->batch, row, &op, leasing->now, taken);
+        status = lk_job_apply_event(store, leasing->batch, row, &op,
+                                    leasing->now, taken);
     }
     if (status || !*taken) {
         return status ? status : follow_operation(leasing, row);
@@ -156,9 +549,9 @@ static enum lk_status take(struct leasing *leasing, struct lk_job_row *row,
 /* ---- what was lost ------------------------------------------------------- */
 
 /* It waits again, and is leased next if there is room: in one step. */
-static enum lk_status take_again(struct leasing *leasing,
-                                 struct lk_job_row *row,
-                                 const struct lk_job_step *step)
+static enum lk_status take_lease_again(struct leasing *leasing,
+                                       struct lk_job_row *row,
+                                       const struct lk_job_step *step)
 {
     sqlite3_stmt *whole = leasing->store->statements[LK_STATEMENT_JOB_WHOLE];
     struct lk_job_end lost = {.reason = LK_SLICE("the courier was lost"),
@@ -188,16 +581,16 @@ static enum lk_status take_again(struct leasing *leasing,
         return status;
     }
     size_t at = leasing->job_batch->job_count - 1;
-    status = take(leasing, row, &leasing->job_batch->jobs[at], true,
-                  counts ? &lost : NULL, &taken);
+    status = take_lease(leasing, row, &leasing->job_batch->jobs[at], true,
+                        counts ? &lost : NULL, &taken);
     if (!taken) {
         drop_job(leasing->job_batch, at);
     }
     return status;
 }
 
-static enum lk_status settle_one(struct leasing *leasing,
-                                 struct lk_job_row *row)
+static enum lk_status settle_lost_job(struct leasing *leasing,
+                                      struct lk_job_row *row)
 {
     struct lk_job_end lost = {.reason = LK_SLICE(REASON_LOST), .left = true};
     struct lk_job_standing standing = lk_job_standing(row, leasing->now);
@@ -210,7 +603,7 @@ static enum lk_status settle_one(struct leasing *leasing,
         return LK_OK;
     }
     if (step.next == LK_JOB_WAITING && event != LK_JOB_EVENT_LOST_ACCEPTED) {
-        return take_again(leasing, row, &step);
+        return take_lease_again(leasing, row, &step);
     }
     if (step.effects & LK_JOB_EFFECT_RESULT) {
         leasing->job_batch->lapsed++;
@@ -239,7 +632,7 @@ static enum lk_status settle_lost(struct leasing *leasing)
         status = lk_sqlite_status(code);
     }
     for (size_t i = 0; i < count && !status; i++) {
-        status = settle_one(leasing, &rows[i]);
+        status = settle_lost_job(leasing, &rows[i]);
     }
     leasing->more |= count == LOST_AT_ONCE;
     return status;
@@ -247,7 +640,7 @@ static enum lk_status settle_lost(struct leasing *leasing)
 
 /* ---- what is due --------------------------------------------------------- */
 
-/* Rows first, and writing after: the rows are found by what is written. */
+/* Reads all rows before it writes: the writes change what the query finds. */
 static enum lk_status read_due(struct leasing *leasing)
 {
     sqlite3_stmt *row = leasing->store->statements[LK_STATEMENT_JOB_DUE];
@@ -295,7 +688,7 @@ static enum lk_status take_due(struct leasing *leasing)
             row.hash =
                 lk_name_hash(leasing->store->store.secret, job->operation);
         }
-        status = take(leasing, &row, job, false, NULL, &taken);
+        status = take_lease(leasing, &row, job, false, NULL, &taken);
         if (taken) {
             at++;
         } else {
@@ -340,9 +733,9 @@ static void wait_until(struct leasing *leasing, uint64_t due)
     }
 }
 
-/* Whoever has no room, or a paused target, need not come back for what is due
- * already: a lease ends first, or the target is resumed. */
-static enum lk_status plan(struct leasing *leasing, bool open)
+/* A want without room, or of a paused target, does not wait for what is due
+ * already: a lease must end first, or the target must be resumed. */
+static enum lk_status plan_leases(struct leasing *leasing, bool open)
 {
     uint64_t waiting = UINT64_MAX;
     uint64_t leased;
@@ -380,7 +773,7 @@ static enum lk_status lease_for(struct leasing *leasing)
         counts->targets[leasing->target].jobs[LK_JOB_WAITING]) {
         status = take_due(leasing);
     }
-    return status ? status : plan(leasing, open);
+    return status ? status : plan_leases(leasing, open);
 }
 
 enum lk_status lk_job_lease(struct lk_sqlite *store, struct lk_batch *batch,
