@@ -42,6 +42,7 @@ bool latchkey_slice_equal(struct lk_slice a, struct lk_slice b)
     return a.len == b.len && (a.len == 0 || !memcmp(a.data, b.data, a.len));
 }
 
+/* Grows to at least twice its size, so that appending is cheap on average. */
 enum lk_status latchkey_buf_reserve(struct lk_buf *buf, size_t more)
 {
     if (more <= buf->cap - buf->len) {

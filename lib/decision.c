@@ -190,6 +190,8 @@ enum lk_status lk_decision_error(const struct lk_reply *reply)
 /* Zero would be NEW: a caller that forgets the status must not read that. */
 static const struct lk_decision nothing = {.verdict = LK_VERDICT_NIL};
 
+/* A reply that is not exactly what `verb` may get is LK_MALFORMED: a claim must
+ * never be taken for NEW by mistake. */
 enum lk_status lk_decision_read(const char *verb, const struct lk_reply *reply,
                                 struct lk_decision *decision, char *why,
                                 size_t size)

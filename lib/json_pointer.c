@@ -106,6 +106,7 @@ static bool is_inside(struct lk_json_cursor *cursor)
            lk_json_peek(cursor) == ']';
 }
 
+/* Walks from token to token; only what is on the way is read and checked. */
 enum lk_status lk_json_find(struct lk_slice text, struct lk_slice pointer,
                             struct lk_slice *value)
 {
@@ -402,6 +403,7 @@ static enum lk_status pick_entries(struct picking *in, uint64_t active,
     return lk_json_take(cursor, close) ? LK_OK : LK_MALFORMED;
 }
 
+/* A value that no pointer leads into is skipped; its end is all that counts. */
 static enum lk_status pick_value(struct picking *in, uint64_t active,
                                  size_t depth)
 {
@@ -417,6 +419,8 @@ static enum lk_status pick_value(struct picking *in, uint64_t active,
     return pick_entries(in, active, depth, object);
 }
 
+/* The whole text is read: what is skipped is checked too, so that a text with a
+ * pick twice, or one that was cut, gives nothing. */
 enum lk_status lk_picks_read(struct lk_picks *picks, struct lk_slice json)
 {
     struct picking in = {.picks = picks, .cursor = {.text = json}};

@@ -59,6 +59,8 @@ bool lk_port_read(struct lk_slice text, uint16_t *port)
     return true;
 }
 
+/* A bare number is refused where there is no unit without a name: it could be
+ * seconds as well as milliseconds. */
 bool lk_quantity_read(enum lk_unit unit, struct lk_slice text, uint64_t *number)
 {
     uint64_t value;

@@ -301,6 +301,7 @@ void lk_resp_reader_forget(struct lk_resp_reader *reader)
     reader->tree = NULL;
 }
 
+/* Nodes grow with what has arrived. LK_TOO_LARGE: NODES_MAX are there. */
 static enum lk_status add_node(struct lk_resp_reader *reader,
                                struct lk_reply node)
 {

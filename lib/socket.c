@@ -82,6 +82,8 @@ static enum lk_status connect_socket(struct connecting *to,
     }
 }
 
+/* LK_OK: to->fd is connected. Otherwise it is closed, and errno is the cause.
+ */
 static enum lk_status try_address(struct connecting *to, int family,
                                   const struct sockaddr *name, socklen_t len)
 {
@@ -145,6 +147,8 @@ static bool split_address(const char *address, char *host, size_t host_size,
     return lk_port_read(latchkey_slice(*port), &number);
 }
 
+/* Tries each address of the name in turn, until one connects or the time is
+ * over. */
 static enum lk_status connect_tcp(struct connecting *to)
 {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC,

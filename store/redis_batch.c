@@ -11,6 +11,7 @@
 #include "lib/time.h"
 #include "store/redis.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,6 +44,7 @@ enum {
 /* ---- Commands --------------------------------------------------------------
  */
 
+/* The response of a completion, encoded; of an omitted one the status alone. */
 static enum lk_status add_response(struct lk_redis_lane *lane,
                                    const struct lk_op *op)
 {
@@ -303,6 +305,12 @@ static size_t measure_group(const struct lk_redis_pending *pending, size_t most,
     return count;
 }
 
+/*
+ * Queues as many of the first `most` pending ops as fit into one pipeline, in
+ * groups of one call each; `tends`: the keeper's call behind the last one. Sets
+ * chunk->count, and of each op where its call ends in the output. LK_NOMEM:
+ * half a pipeline is in the link, which the caller closes.
+ */
 static enum lk_status write_chunk(struct redis_chunk *chunk, size_t most,
                                   bool tends)
 {
@@ -544,7 +552,9 @@ static void take_group(struct redis_chunk *chunk, const struct lk_reply *reply)
     for (size_t i = 0; i < first->group; i++) {
         take_reply(chunk, &first[i], fits ? &reply->elements[i] : reply);
     }
+    assert(first->group > 0);
     chunk->answered += first->group;
+    assert(chunk->answered <= chunk->count);
 }
 
 /* As latchkey_tend returns it. */
@@ -620,6 +630,8 @@ static bool rests_on_writes(const struct redis_chunk *chunk)
     return false;
 }
 
+/* Waits until enough replicas have what was decided, if that is configured.
+ * What they do not have in time is unknown. */
 static enum lk_status await_replicas(struct redis_chunk *chunk,
                                      int64_t deadline)
 {
@@ -646,6 +658,8 @@ static enum lk_status await_replicas(struct redis_chunk *chunk,
     return status;
 }
 
+/* Takes the replies of a pipeline, in order. On failure the link is closed, and
+ * chunk->answered says how many ops have their outcome. */
 static enum lk_status read_chunk(struct redis_chunk *chunk, int64_t deadline)
 {
     const struct lk_reply *reply = NULL;
@@ -666,6 +680,8 @@ static enum lk_status read_chunk(struct redis_chunk *chunk, int64_t deadline)
     return status;
 }
 
+/* The link broke: what was sent whole and has no reply, or no confirmation of
+ * the replicas, may have happened. */
 static void sort_unanswered(struct redis_chunk *chunk)
 {
     size_t sent = chunk->lane->link.sent;
@@ -768,6 +784,8 @@ static bool check_op_possible(struct lk_op *op)
     return op->status == LK_AGAIN;
 }
 
+/* Lists the ops that this store can decide; the others have their status
+ * already. LK_NOMEM. */
 static enum lk_status collect_ops(struct lk_redis_lane *lane,
                                   struct lk_batch *batch, size_t *count)
 {
@@ -845,6 +863,12 @@ static void refuse_batch(struct lk_batch *batch, const char *error)
     }
 }
 
+/*
+ * Decides every op of the batch before the deadline, or gives it a status that
+ * says what is known: LK_UNAVAILABLE, nothing happened; LK_UNKNOWN, it may
+ * have. Pipelines are sent until no op is left; after a failure the scout gets
+ * a chance to find the primary, and what has not happened is sent again.
+ */
 void lk_redis_apply(struct lk_store *base, struct lk_batch *batch)
 {
     struct lk_redis *store = (struct lk_redis *)base;

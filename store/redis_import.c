@@ -63,6 +63,7 @@ static void take_result(const struct lk_reply *reply, uint64_t token,
     }
 }
 
+/* One operation, in one call of a function: it is there whole or not at all. */
 static enum lk_status import_one(struct lk_redis *store,
                                  const struct lk_operation *operation,
                                  struct lk_import *result)

@@ -344,6 +344,8 @@ static enum lk_status call_to_read(struct lk_redis *store, struct lk_link *link,
     return status == LK_AGAIN ? LK_UNAVAILABLE : status;
 }
 
+/* One reader at a time uses the link; the reply is the caller's own, so the
+ * lock does not outlive the call. */
 enum lk_status lk_redis_read(struct lk_redis *store, const char *function,
                              size_t keys, const struct lk_slice *words,
                              size_t count, struct lk_reply **reply)
@@ -618,6 +620,7 @@ static enum lk_status list_page(struct lk_redis *store,
     return status;
 }
 
+/* Shows one page. *next: the number to go on from; 0: there are no more. */
 enum lk_status lk_redis_list(struct lk_store *base,
                              const struct lk_list_query *query,
                              lk_operation_fn fn, void *context, uint64_t *next)
@@ -784,6 +787,8 @@ static enum lk_status report_fault(const struct lk_redis *store,
                                (int)fault.len, fault.data ? fault.data : "");
 }
 
+/* Over a link of its own, page by page: neither the lanes nor the reader wait
+ * for it. LK_CORRUPT: `report` has a line for each fault. */
 enum lk_status lk_redis_verify(struct lk_store *base, lk_progress_fn progress,
                                void *context, struct lk_buf *report)
 {

@@ -113,7 +113,7 @@ def test_a_server_that_begins_to_evict_is_left_alone(on):
 
 @pytest.mark.parametrize("options, words", [
     ({"appendonly": True, "appendfsync": "everysec"}, "the last second"),
-    ({"appendonly": True, "appendfsync": "always"}, "on a fail-over"),
+    ({"appendonly": True, "appendfsync": "always"}, "on a failover"),
     ({"save": "3600 1"}, "its last snapshot"),
     ({}, "everything when Redis stops"),
 ])
