@@ -38,8 +38,9 @@ static void add_file_error(struct file_loader *loader, const char *setting,
     }
 }
 
-static enum lk_status refuse_unknown(const char *section, const char *name,
-                                     struct lk_buf *why)
+static enum lk_status refuse_unknown_setting(const char *section,
+                                             const char *name,
+                                             struct lk_buf *why)
 {
     const struct lk_setting *nearest =
         lk_setting_nearest(lk_settings, lk_setting_count, section, name);
@@ -79,7 +80,7 @@ static enum lk_status assign_setting(struct lk_config *config,
         goto done;
     }
     if (!setting || *name == '\0') {
-        status = refuse_unknown(section, name, why);
+        status = refuse_unknown_setting(section, name, why);
         goto done;
     }
     given = &config->given[setting - lk_settings];
@@ -113,7 +114,7 @@ static bool begins_comment(const char *at)
 }
 
 /* What is wrong with the form of a line, or NULL. */
-static const char *line_fault(const char *line, size_t len)
+static const char *file_line_fault(const char *line, size_t len)
 {
     if (strlen(line) != len) {
         return "the line contains a NUL byte";
@@ -155,7 +156,7 @@ static char *read_file_line(char *to, int room, void *context)
     loader->number++;
     line = loader->line + strspn(loader->line, " \t");
     len -= line - loader->line;
-    fault = line_fault(line, (size_t)len);
+    fault = file_line_fault(line, (size_t)len);
     if (!fault && *line != '#' && *line != ';' && len >= room) {
         snprintf(too_long, sizeof(too_long),
                  "the line is too long; it may have %d characters", room - 2);
@@ -172,6 +173,8 @@ static char *read_file_line(char *to, int room, void *context)
     return to;
 }
 
+/* inih's callback for one "name = value". A mistake gets a line in `errors`,
+ * and reading goes on, so that all mistakes are reported at once. */
 static int take_file_setting(void *context, const char *section,
                              const char *name, const char *value)
 {
@@ -217,6 +220,7 @@ static enum lk_status report_unreadable(const char *path, int error,
                : LK_NOMEM;
 }
 
+/* LK_INVALID: `errors` has at least one line. */
 static enum lk_status read_file_settings(struct file_loader *loader)
 {
     int syntax =
@@ -320,6 +324,7 @@ enum lk_status lk_config_set(struct lk_config *config, const char *assignment,
     return status;
 }
 
+/* "target.NAME.header" and "target.NAME.sign". */
 static bool is_target_secret(const char *assignment, const char *equals)
 {
     size_t len = (size_t)(equals - assignment);
@@ -344,6 +349,7 @@ void lk_config_hide_secret(char *assignment)
 
 /* ---- file and options together ------------------------------------------- */
 
+/* One option, as "section.name=value" or as name and value apart. */
 static enum lk_status set_option_value(struct lk_config *config,
                                        const struct lk_option_value *value,
                                        struct lk_buf *errors)

@@ -26,8 +26,8 @@ static bool same_secret(const char *expected, struct lk_slice given)
     return CRYPTO_memcmp(a, b, sizeof(a)) == 0;
 }
 
-static struct lk_user *find_user(const struct lk_config *config,
-                                 struct lk_slice name)
+static struct lk_user *find_config_user(const struct lk_config *config,
+                                        struct lk_slice name)
 {
     for (size_t i = 0; i < config->user_count; i++) {
         if (latchkey_slice_equal(name, latchkey_slice(config->users[i].name))) {
@@ -40,13 +40,13 @@ static struct lk_user *find_user(const struct lk_config *config,
 bool lk_config_has_user(const struct lk_config *config, struct lk_slice name)
 {
     return latchkey_slice_equal(name, LK_SLICE("default")) ||
-           find_user(config, name);
+           find_config_user(config, name);
 }
 
 enum lk_role lk_config_login(const struct lk_config *config,
                              struct lk_slice name, struct lk_slice password)
 {
-    const struct lk_user *user = find_user(config, name);
+    const struct lk_user *user = find_config_user(config, name);
 
     if (user) {
         return user->password && same_secret(user->password, password)
@@ -69,8 +69,8 @@ enum lk_role lk_config_initial_role(const struct lk_config *config)
 bool lk_config_same_login(const struct lk_config *before,
                           const struct lk_config *after, struct lk_slice name)
 {
-    const struct lk_user *was = find_user(before, name);
-    const struct lk_user *is = find_user(after, name);
+    const struct lk_user *was = find_config_user(before, name);
+    const struct lk_user *is = find_config_user(after, name);
     const char *old = was ? was->password : before->password;
     const char *now = is ? is->password : after->password;
 
@@ -88,6 +88,7 @@ void lk_secret_free(char *secret)
     }
 }
 
+/* LK_INVALID with the file's name in front of the sentence. */
 static enum lk_status refuse_file(struct lk_buf *why, const char *path,
                                   const char *text)
 {
@@ -157,8 +158,8 @@ void lk_users_clear(struct lk_config *config)
 
 /* "ROLE PASSWORD" or "ROLE file:PATH". LK_INVALID comes without a reason: the
  * value must not be shown. */
-static enum lk_status read_user(const struct lk_assignment *assignment,
-                                struct lk_user *user)
+static enum lk_status read_user_line(const struct lk_assignment *assignment,
+                                     struct lk_user *user)
 {
     const char *value = assignment->value;
     size_t role_len = strcspn(value, " \t");
@@ -184,11 +185,14 @@ static enum lk_status read_user(const struct lk_assignment *assignment,
     return LK_OK;
 }
 
+/* Adds the user, which then owns the texts of `user`; an option replaces a
+ * user of the file. */
 static enum lk_status put_user(const struct lk_assignment *assignment,
                                const struct lk_user *user, struct lk_buf *why)
 {
     struct lk_config *config = assignment->config;
-    struct lk_user *place = find_user(config, latchkey_slice(user->name));
+    struct lk_user *place =
+        find_config_user(config, latchkey_slice(user->name));
     struct lk_user *grown;
 
     if (place) {
@@ -217,6 +221,7 @@ static bool is_user_name(const char *name)
     return *name == '\0';
 }
 
+/* A line of [users]. Messages do not show the value: it has a password. */
 static enum lk_status parse_user(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
@@ -232,7 +237,7 @@ static enum lk_status parse_user(const struct lk_assignment *assignment,
         return lk_value_refuse(
             why, "is not a name; use printable ASCII without spaces");
     }
-    status = read_user(assignment, &user);
+    status = read_user_line(assignment, &user);
     if (status == LK_INVALID) {
         return lk_value_refuse(
             why, "the value is not a role and a password; use "
@@ -402,6 +407,8 @@ static int look_up_id(const char *name, struct lk_peer_rule *rule, char *room)
     return user_found || group_found ? 0 : error ? error : ENOENT;
 }
 
+/* Sets rule->id by the name of a user or group. LK_INVALID: there is none,
+ * or it cannot have a role. */
 static enum lk_status look_up_peer(const char *name, struct lk_peer_rule *rule,
                                    struct lk_buf *why)
 {
@@ -470,6 +477,7 @@ static struct lk_peer_rule *find_peer_rule(struct lk_config *config,
     return NULL;
 }
 
+/* Adds the rule; an option replaces a rule of the file. */
 static enum lk_status put_peer_rule(const struct lk_assignment *assignment,
                                     const struct lk_peer_rule *rule,
                                     struct lk_buf *why)
@@ -499,6 +507,7 @@ static enum lk_status put_peer_rule(const struct lk_assignment *assignment,
     return LK_OK;
 }
 
+/* A line of [peers]. */
 static enum lk_status parse_peer(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {

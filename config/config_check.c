@@ -76,6 +76,7 @@ static void add_warning(struct config_report *report, const char *section,
     end_report_line(report, report->warnings, text, "");
 }
 
+/* An error unless `truth`. */
 static void require_setting(struct config_report *report, bool truth,
                             const char *section, const char *name,
                             const char *text)
@@ -85,6 +86,7 @@ static void require_setting(struct config_report *report, bool truth,
     }
 }
 
+/* Times and limits that contradict each other. */
 static void check_limits(struct config_report *report)
 {
     const struct lk_config *config = report->config;
@@ -120,6 +122,7 @@ static void check_limits(struct config_report *report)
     }
 }
 
+/* The store's URL, and settings that only some stores have. */
 static void check_store_settings(struct config_report *report)
 {
     const struct lk_config *config = report->config;
@@ -158,6 +161,8 @@ static void check_store_settings(struct config_report *report)
                     "strict", "and store.accept_loss contradict each other");
 }
 
+/* Reachable addresses without a password, and addresses that are given
+ * twice. */
 static void check_listeners(struct config_report *report)
 {
     const struct lk_config *config = report->config;
@@ -193,7 +198,7 @@ static void check_listeners(struct config_report *report)
 }
 
 /* Reads a password file for the setting that names it. */
-static void read_password_file(struct config_report *report,
+static void take_password_file(struct config_report *report,
                                const char *section, const char *name,
                                const char *path, char **secret)
 {
@@ -228,6 +233,7 @@ static bool has_url_password(const char *url)
     return found;
 }
 
+/* Reads password files, and warns where others can read a password. */
 static void check_passwords(struct config_report *report,
                             struct lk_config *config)
 {
@@ -239,7 +245,7 @@ static void check_passwords(struct config_report *report,
         add_error(report, "auth", "password_file",
                   "auth.password is given too; use one of them");
     } else if (config->password_file) {
-        read_password_file(report, "auth", "password_file",
+        take_password_file(report, "auth", "password_file",
                            config->password_file, &config->password);
     }
     for (size_t i = 0; i < config->user_count; i++) {
@@ -247,7 +253,7 @@ static void check_passwords(struct config_report *report,
 
         inside = inside || user->password;
         if (user->password_file && !user->password) {
-            read_password_file(report, "users", user->name, user->password_file,
+            take_password_file(report, "users", user->name, user->password_file,
                                &user->password);
         }
     }
@@ -323,6 +329,7 @@ static void add_named_line(struct config_report *report, struct lk_buf *to,
     }
 }
 
+/* An error unless `truth`; for a setting of a target or route. */
 static void require_named(struct config_report *report, bool truth,
                           const struct lk_named *named, const char *setting,
                           const char *text)
@@ -333,6 +340,7 @@ static void require_named(struct config_report *report, bool truth,
     }
 }
 
+/* A warning unless `truth`. */
 static void warn_named(struct config_report *report, bool truth,
                        const struct lk_named *named, const char *setting,
                        const char *text)
@@ -378,6 +386,7 @@ static void check_target_url(struct config_report *report,
     }
 }
 
+/* The default of probe_settle is the timeout of a call. */
 static void check_settle_time(struct config_report *report,
                               const struct lk_named *named,
                               struct lk_probe *probe, uint64_t timeout_ms)
@@ -431,8 +440,9 @@ static void fit_default_value(const struct lk_named *named, const char *setting,
     }
 }
 
-static void check_target(struct config_report *report,
-                         const struct lk_named *named)
+/* Sets defaults that depend on other settings of the target, then checks it. */
+static void check_target_settings(struct config_report *report,
+                                  const struct lk_named *named)
 {
     struct lk_target *target = &report->config->targets.targets[named->index];
 
@@ -499,8 +509,10 @@ static void inherit_probe(struct config_report *report,
     }
 }
 
-static void check_route(struct config_report *report,
-                        const struct lk_named *named)
+/* After all targets: a route takes over what it does not set from its
+ * target. */
+static void check_route_settings(struct config_report *report,
+                                 const struct lk_named *named)
 {
     const struct lk_targets *targets = &report->config->targets;
     struct lk_route *route = &targets->routes[named->index];
@@ -563,13 +575,13 @@ enum lk_status lk_named_check(struct lk_config *config, struct lk_buf *errors,
 
     for (size_t i = 0; i < config->named_count; i++) {
         if (!config->named[i].is_route) {
-            check_target(&report, &config->named[i]);
+            check_target_settings(&report, &config->named[i]);
             secret = secret || has_written_secret(&config->named[i]);
         }
     }
     for (size_t i = 0; i < config->named_count; i++) {
         if (config->named[i].is_route) {
-            check_route(&report, &config->named[i]);
+            check_route_settings(&report, &config->named[i]);
         }
     }
     if (secret && config->file_open &&

@@ -27,7 +27,7 @@ static void free_listener(struct lk_listen *listen)
     free(listen->path);
 }
 
-static bool read_port(struct lk_slice text, in_port_t *port)
+static bool read_listen_port(struct lk_slice text, in_port_t *port)
 {
     uint64_t value;
 
@@ -90,7 +90,7 @@ static bool read_tcp(struct lk_slice text, struct lk_listen *listen)
         host.data++;
         host.len -= 2;
     }
-    if (host.len >= sizeof(name) || !read_port(port_text, &port)) {
+    if (host.len >= sizeof(name) || !read_listen_port(port_text, &port)) {
         return false;
     }
     memcpy(name, host.data, host.len);
@@ -147,6 +147,7 @@ void lk_listen_clear(struct lk_config *config)
     config->listen_count = 0;
 }
 
+/* Adds one address to config->listen. */
 static enum lk_status add_listener(struct lk_config *config,
                                    struct lk_slice text, struct lk_buf *why)
 {
@@ -167,6 +168,8 @@ static enum lk_status add_listener(struct lk_config *config,
     return LK_OK;
 }
 
+/* Addresses with commas between them. The first one of a layer (file,
+ * options) replaces those of the layer below. */
 static enum lk_status parse_listen(const struct lk_assignment *assignment,
                                    struct lk_buf *why)
 {

@@ -262,6 +262,7 @@ void lk_config_free(struct lk_config *config)
     *config = (struct lk_config){0};
 }
 
+/* Passwords are left out; the names of password files are shown. */
 static enum lk_status dump_users(const struct lk_config *config,
                                  struct lk_buf *out)
 {
@@ -280,6 +281,7 @@ static enum lk_status dump_users(const struct lk_config *config,
     return status;
 }
 
+/* One setting as lines of a file; a setting without a value has none. */
 static enum lk_status dump_setting(const struct lk_config *config,
                                    const struct lk_setting *setting,
                                    struct lk_buf *out)
@@ -355,6 +357,7 @@ enum lk_status lk_config_get(const struct lk_config *config,
 
 /* ---- reload -------------------------------------------------------------- */
 
+/* `running` takes the value of `fresh`, which then owns the old one. */
 static void swap_bytes(char *a, char *b, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
@@ -365,6 +368,7 @@ static void swap_bytes(char *a, char *b, size_t size)
     }
 }
 
+/* Compares the printed values; a difference adds the setting's name. */
 static enum lk_status note_needs_restart(const struct lk_config *running,
                                          const struct lk_config *fresh,
                                          const struct lk_setting *setting,

@@ -131,7 +131,7 @@ extern const struct lk_setting_kind lk_kind_sign;
 extern const struct lk_setting_kind lk_kind_http;
 extern const struct lk_setting_kind lk_kind_file;
 extern const struct lk_setting_kind lk_kind_probe;
-extern const struct lk_setting_kind lk_kind_pointer;
+extern const struct lk_setting_kind lk_kind_list_pointer;
 extern const struct lk_setting_kind lk_kind_scope;
 extern const struct lk_setting_kind lk_kind_tenant;
 extern const struct lk_setting_kind lk_kind_target_name;

@@ -26,7 +26,7 @@ enum { SECTIONS_MAX = 1000 };
     OTHER(type, "probe", probe, probe.path, NULL),                             \
         OTHER(type, "probe_happened", statuses, probe.happened, "2xx"),        \
         OTHER(type, "probe_absent", statuses, probe.absent, "404"),            \
-        OTHER(type, "probe_list", pointer, probe.list, NULL),                  \
+        OTHER(type, "probe_list", list_pointer, probe.list, NULL),             \
         NUMBER(type, "probe_settle", duration, probe.settle_ms, NULL, 1,       \
                365 * DAY),                                                     \
         NUMBER(type, "probe_interval", duration, probe.interval_ms, "30s",     \
@@ -89,12 +89,14 @@ _Static_assert(sizeof(lk_target_settings) / sizeof(lk_target_settings[0]) <=
 
 /* ---- sections ------------------------------------------------------------ */
 
+/* The table of settings of a target or a route. */
 static const struct lk_setting *named_table(bool is_route, size_t *count)
 {
     *count = is_route ? lk_route_setting_count : lk_target_setting_count;
     return is_route ? lk_route_settings : lk_target_settings;
 }
 
+/* The target or the route itself; valid until the next one is added. */
 static void *named_base(const struct lk_config *config,
                         const struct lk_named *named)
 {
@@ -113,8 +115,8 @@ static const char *named_name(const struct lk_config *config,
                            : targets->targets[named->index].name;
 }
 
-static struct lk_named *find_named(struct lk_config *config, bool is_route,
-                                   const char *name)
+static struct lk_named *find_named_section(struct lk_config *config,
+                                           bool is_route, const char *name)
 {
     for (size_t i = 0; i < config->named_count; i++) {
         struct lk_named *named = &config->named[i];
@@ -126,6 +128,7 @@ static struct lk_named *find_named(struct lk_config *config, bool is_route,
     return NULL;
 }
 
+/* Parses the defaults of the table, as if the file had them. */
 static enum lk_status set_named_defaults(struct lk_config *config, void *base,
                                          bool is_route)
 {
@@ -225,6 +228,7 @@ static enum lk_status refuse_name(struct lk_buf *why, const char *name,
     return lk_value_refuse(why, "the name %s %s", quoted, fault);
 }
 
+/* Names the setting that was probably meant, also for a wrong case. */
 static enum lk_status refuse_unknown_named(bool is_route, const char *name,
                                            struct lk_buf *why)
 {
@@ -287,6 +291,7 @@ static enum lk_status note_written(struct lk_named *named, size_t row,
     return LK_OK;
 }
 
+/* Substitutes, parses, and keeps how the value was written. */
 static enum lk_status assign_named_row(struct lk_config *config,
                                        struct lk_named *named, size_t row,
                                        const char *value,
@@ -345,7 +350,7 @@ static enum lk_status assign_named(struct lk_config *config, bool is_route,
     if (row == count) {
         return refuse_unknown_named(is_route, setting, why);
     }
-    named = find_named(config, is_route, name);
+    named = find_named_section(config, is_route, name);
     if (!named && config->named_count >= SECTIONS_MAX) {
         return refuse_name(why, name, "is one too many; there may be 1000");
     }
@@ -427,6 +432,7 @@ static enum lk_status dump_named_given(const struct lk_setting *setting,
     return status;
 }
 
+/* A setting that was not given, with its default. */
 static enum lk_status dump_named_default(const void *base,
                                          const struct lk_setting *setting,
                                          struct lk_buf *out)

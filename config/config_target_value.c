@@ -101,6 +101,8 @@ static void cut_slash(char *url)
     }
 }
 
+/* unix:PATH[:/BASE] becomes target->socket and a URL with the host
+ * localhost. */
 static enum lk_status take_url(struct lk_target *target, const char *value)
 {
     char *url = NULL;
@@ -132,6 +134,7 @@ static enum lk_status take_url(struct lk_target *target, const char *value)
     return LK_OK;
 }
 
+/* A mistake is shown without a password. */
 static enum lk_status parse_target_url(const struct lk_assignment *assignment,
                                        struct lk_buf *why)
 {
@@ -188,6 +191,7 @@ static const char *header_fault(const char *line)
     return fault;
 }
 
+/* Adds a line to target->headers. */
 static enum lk_status parse_header(const struct lk_assignment *assignment,
                                    struct lk_buf *why)
 {
@@ -286,6 +290,7 @@ static bool add_status_word(struct lk_statuses *set, const char *word,
     return true;
 }
 
+/* "404 409 5xx", with blanks or commas between. */
 static enum lk_status parse_statuses(const struct lk_assignment *assignment,
                                      struct lk_buf *why)
 {
@@ -314,6 +319,7 @@ static unsigned first_status(const struct lk_statuses *set, unsigned from,
     return from;
 }
 
+/* A whole hundred as "5xx", the others one by one. */
 static enum lk_status print_statuses(const void *base,
                                      const struct lk_setting *setting,
                                      struct lk_buf *out)
@@ -334,6 +340,7 @@ static enum lk_status print_statuses(const void *base,
     return status;
 }
 
+/* Calls a second: "100/s" or "100". */
 static enum lk_status parse_rate(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
@@ -414,6 +421,7 @@ static bool is_placeholder(const char *at, size_t len)
     return false;
 }
 
+/* What is wrong with the path of a probe or rollback, or NULL. */
 static const char *template_fault(const char *path)
 {
     const char *fault = lk_path_fault(latchkey_slice(path));
@@ -439,8 +447,8 @@ static enum lk_status parse_probe(const struct lk_assignment *assignment,
 }
 
 /* Empty is the whole document. */
-static enum lk_status parse_pointer(const struct lk_assignment *assignment,
-                                    struct lk_buf *why)
+static enum lk_status parse_list_pointer(const struct lk_assignment *assignment,
+                                         struct lk_buf *why)
 {
     if (assignment->value[0] && assignment->value[0] != '/') {
         return lk_value_invalid(why, assignment->shown,
@@ -537,7 +545,7 @@ KIND(sign, .repeats = false);
 KIND(http, .print = print_http);
 KIND(file, .print = lk_value_print);
 KIND(probe, .print = lk_value_print);
-KIND(pointer, .print = lk_value_print);
+KIND(list_pointer, .print = lk_value_print);
 KIND(scope, .print = lk_value_print);
 KIND(tenant, .print = lk_value_print);
 KIND(target_name, .print = lk_value_print);

@@ -10,17 +10,18 @@
 /* Of a sentence that refuses a value; a longer one is cut. */
 enum { LK_WHY_TEXT = 768 };
 
-static uint64_t *number_at(void *base, const struct lk_setting *setting)
+static uint64_t *setting_number_at(void *base, const struct lk_setting *setting)
 {
     return (uint64_t *)((char *)base + setting->offset);
 }
 
-static uint64_t number_of(const void *base, const struct lk_setting *setting)
+static uint64_t setting_number(const void *base,
+                               const struct lk_setting *setting)
 {
-    return *number_at((void *)base, setting);
+    return *setting_number_at((void *)base, setting);
 }
 
-static char **text_at(void *base, const struct lk_setting *setting)
+static char **setting_text_at(void *base, const struct lk_setting *setting)
 {
     return (char **)((char *)base + setting->offset);
 }
@@ -45,6 +46,7 @@ enum lk_status lk_value_invalid(struct lk_buf *why, const char *value,
     return lk_value_refuse(why, "%s %s", quoted, text);
 }
 
+/* A number with one of the unit's words, within the row's min and max. */
 static enum lk_status parse_units(const struct lk_assignment *assignment,
                                   enum lk_unit unit, const char *text,
                                   struct lk_buf *why)
@@ -58,7 +60,7 @@ static enum lk_status parse_units(const struct lk_assignment *assignment,
         return lk_value_invalid(why, assignment->shown, text);
     }
     if (number >= setting->min && number <= setting->max) {
-        *number_at(assignment->base, setting) = number;
+        *setting_number_at(assignment->base, setting) = number;
         return LK_OK;
     }
     status = latchkey_buf_add_text(&range, "is out of range; use ");
@@ -92,7 +94,7 @@ static enum lk_status print_count(const void *base,
                                   const struct lk_setting *setting,
                                   struct lk_buf *out)
 {
-    return lk_quantity_print(LK_UNIT_NONE, out, number_of(base, setting));
+    return lk_quantity_print(LK_UNIT_NONE, out, setting_number(base, setting));
 }
 
 static enum lk_status parse_size(const struct lk_assignment *assignment,
@@ -108,7 +110,7 @@ static enum lk_status print_size(const void *base,
                                  const struct lk_setting *setting,
                                  struct lk_buf *out)
 {
-    return lk_quantity_print(LK_UNIT_SIZE, out, number_of(base, setting));
+    return lk_quantity_print(LK_UNIT_SIZE, out, setting_number(base, setting));
 }
 
 static enum lk_status parse_duration(const struct lk_assignment *assignment,
@@ -127,7 +129,7 @@ static enum lk_status print_duration(const void *base,
                                      const struct lk_setting *setting,
                                      struct lk_buf *out)
 {
-    return lk_duration_print(out, number_of(base, setting));
+    return lk_duration_print(out, setting_number(base, setting));
 }
 
 static enum lk_status parse_mode(const struct lk_assignment *assignment,
@@ -141,7 +143,7 @@ static enum lk_status parse_mode(const struct lk_assignment *assignment,
             why, assignment->shown,
             "is not a mode; use three octal digits, as in 660");
     }
-    *number_at(assignment->base, assignment->setting) =
+    *setting_number_at(assignment->base, assignment->setting) =
         strtoul(assignment->value, NULL, 8);
     return LK_OK;
 }
@@ -150,8 +152,8 @@ static enum lk_status print_mode(const void *base,
                                  const struct lk_setting *setting,
                                  struct lk_buf *out)
 {
-    return latchkey_buf_printf(out, "%03llo",
-                               (unsigned long long)number_of(base, setting));
+    return latchkey_buf_printf(
+        out, "%03llo", (unsigned long long)setting_number(base, setting));
 }
 
 static enum lk_status parse_level(const struct lk_assignment *assignment,
@@ -164,7 +166,7 @@ static enum lk_status parse_level(const struct lk_assignment *assignment,
             why, assignment->shown,
             "is not a level; use error, warn, info or debug");
     }
-    *number_at(assignment->base, assignment->setting) = level;
+    *setting_number_at(assignment->base, assignment->setting) = level;
     return LK_OK;
 }
 
@@ -172,7 +174,7 @@ static enum lk_status print_level(const void *base,
                                   const struct lk_setting *setting,
                                   struct lk_buf *out)
 {
-    uint64_t level = number_of(base, setting);
+    uint64_t level = setting_number(base, setting);
 
     return latchkey_buf_add_text(out,
                                  lk_log_level_word((enum lk_log_level)level));
@@ -180,7 +182,7 @@ static enum lk_status print_level(const void *base,
 
 enum lk_status lk_value_take(const struct lk_assignment *assignment)
 {
-    char **text = text_at(assignment->base, assignment->setting);
+    char **text = setting_text_at(assignment->base, assignment->setting);
     char *copy = strdup(assignment->value);
 
     if (!copy) {
@@ -195,7 +197,7 @@ enum lk_status lk_value_print(const void *base,
                               const struct lk_setting *setting,
                               struct lk_buf *out)
 {
-    const char *text = *text_at((void *)base, setting);
+    const char *text = *setting_text_at((void *)base, setting);
 
     return latchkey_buf_add_text(out, text ? text : "");
 }
@@ -237,7 +239,7 @@ static enum lk_status print_url(const void *base,
                                 const struct lk_setting *setting,
                                 struct lk_buf *out)
 {
-    const char *text = *text_at((void *)base, setting);
+    const char *text = *setting_text_at((void *)base, setting);
     char *shown = strdup(text ? text : "");
 
     if (!shown) {
@@ -294,6 +296,7 @@ static enum lk_status parse_url(const struct lk_assignment *assignment,
     return status ? status : lk_value_take(assignment);
 }
 
+/* A Redis URL, or "none". */
 static enum lk_status parse_cache(const struct lk_assignment *assignment,
                                   struct lk_buf *why)
 {
@@ -301,7 +304,7 @@ static enum lk_status parse_cache(const struct lk_assignment *assignment,
     enum lk_status status;
 
     if (strcmp(assignment->value, "none") == 0) {
-        char **text = text_at(assignment->base, assignment->setting);
+        char **text = setting_text_at(assignment->base, assignment->setting);
         lk_secret_free(*text);
         *text = NULL;
         return LK_OK;
@@ -324,7 +327,7 @@ static enum lk_status parse_switch(const struct lk_assignment *assignment,
         return lk_value_invalid(why, assignment->shown,
                                 "is neither yes nor no");
     }
-    *number_at(assignment->base, assignment->setting) = on;
+    *setting_number_at(assignment->base, assignment->setting) = on;
     return LK_OK;
 }
 
@@ -332,7 +335,8 @@ static enum lk_status print_switch(const void *base,
                                    const struct lk_setting *setting,
                                    struct lk_buf *out)
 {
-    return latchkey_buf_add_text(out, number_of(base, setting) ? "yes" : "no");
+    return latchkey_buf_add_text(out,
+                                 setting_number(base, setting) ? "yes" : "no");
 }
 
 static const char *const when_words[] = {"auto", "yes", "no"};
@@ -342,7 +346,7 @@ static enum lk_status parse_when(const struct lk_assignment *assignment,
 {
     for (uint64_t i = LK_COURIER_AUTO; i <= LK_COURIER_NO; i++) {
         if (strcmp(assignment->value, when_words[i]) == 0) {
-            *number_at(assignment->base, assignment->setting) = i;
+            *setting_number_at(assignment->base, assignment->setting) = i;
             return LK_OK;
         }
     }
@@ -354,7 +358,8 @@ static enum lk_status print_when(const void *base,
                                  const struct lk_setting *setting,
                                  struct lk_buf *out)
 {
-    return latchkey_buf_add_text(out, when_words[number_of(base, setting)]);
+    return latchkey_buf_add_text(out,
+                                 when_words[setting_number(base, setting)]);
 }
 
 /* Only the path is stored. */
@@ -364,7 +369,7 @@ static enum lk_status parse_socket(const struct lk_assignment *assignment,
     struct lk_assignment path = *assignment;
 
     if (strcmp(assignment->value, "none") == 0) {
-        char **text = text_at(assignment->base, assignment->setting);
+        char **text = setting_text_at(assignment->base, assignment->setting);
         free(*text);
         *text = NULL;
         return LK_OK;
@@ -382,12 +387,13 @@ static enum lk_status print_socket(const void *base,
                                    const struct lk_setting *setting,
                                    struct lk_buf *out)
 {
-    const char *path = *text_at((void *)base, setting);
+    const char *path = *setting_text_at((void *)base, setting);
 
     return path ? latchkey_buf_printf(out, "unix:%s", path)
                 : latchkey_buf_add_text(out, "none");
 }
 
+/* Of keys in Redis: what needs no escaping anywhere. */
 static enum lk_status parse_prefix(const struct lk_assignment *assignment,
                                    struct lk_buf *why)
 {
@@ -469,6 +475,7 @@ static enum lk_status refuse_substitute(struct lk_buf *why, const char *kind,
     return lk_value_refuse(why, "%s %s %s", kind, quoted, text);
 }
 
+/* Appends the content of a file, without line breaks at its end. */
 static enum lk_status substitute_file(struct lk_buf *text, const char *path,
                                       struct lk_buf *why)
 {
@@ -535,6 +542,7 @@ static enum lk_status substitute_word(struct lk_buf *text, const char *word,
                              "is neither file:/PATH nor env:NAME");
 }
 
+/* Appends the value with everything in it replaced, and a NUL. */
 static enum lk_status substitute_all(struct lk_buf *text, const char *value,
                                      struct lk_buf *why)
 {

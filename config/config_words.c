@@ -19,8 +19,8 @@ static const char *const role_words[] = {
 #define COUNT(words) (sizeof(words) / sizeof((words)[0]))
 
 /* The index of the word in the list; `count`: it is not in there. */
-static size_t find_word(const char *const *words, size_t count,
-                        struct lk_slice word)
+static size_t find_mapped_word(const char *const *words, size_t count,
+                               struct lk_slice word)
 {
     size_t i = 0;
 
@@ -42,7 +42,7 @@ const char *lk_role_word(enum lk_role role)
 
 bool lk_log_level_parse(struct lk_slice word, enum lk_log_level *level)
 {
-    size_t found = find_word(level_words, COUNT(level_words), word);
+    size_t found = find_mapped_word(level_words, COUNT(level_words), word);
 
     if (found == COUNT(level_words)) {
         return false;
@@ -53,7 +53,7 @@ bool lk_log_level_parse(struct lk_slice word, enum lk_log_level *level)
 
 bool lk_role_parse(struct lk_slice word, enum lk_role *role)
 {
-    size_t found = find_word(role_words, COUNT(role_words), word);
+    size_t found = find_mapped_word(role_words, COUNT(role_words), word);
 
     if (found == COUNT(role_words)) {
         return false;

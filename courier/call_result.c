@@ -35,6 +35,7 @@ static void set_doubt(bool honours, struct lk_result *result)
     result->doubt = true;
 }
 
+/* A success that is incomplete leaves the outcome in doubt. */
 static void judge_success(bool honours, const struct lk_http_response *response,
                           struct lk_result *result)
 {
@@ -49,11 +50,13 @@ static void judge_success(bool honours, const struct lk_http_response *response,
 }
 
 /* Only the service itself can say that nothing happened (safe_statuses). */
-static bool is_doubtful(const struct lk_target *target, unsigned status)
+static bool is_doubtful_status(const struct lk_target *target, unsigned status)
 {
     return status >= 500 && !lk_statuses_have(&target->safe, status);
 }
 
+/* The rows of the table in call_result.h for statuses that are not a
+ * success. */
 static void judge_failure(const struct lk_target *target, bool honours,
                           unsigned status, struct lk_result *result)
 {
@@ -61,7 +64,7 @@ static void judge_failure(const struct lk_target *target, bool honours,
 
     result->end = again ? LK_END_RETRY : LK_END_DEAD;
     result->healthy = !again;
-    result->doubt = is_doubtful(target, status);
+    result->doubt = is_doubtful_status(target, status);
     lk_result_reason(result, "answered %u%s", status,
                      status / 100 == 3 ? ", redirects are not followed" : "");
     if (result->doubt && !honours) {

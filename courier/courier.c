@@ -55,6 +55,7 @@ static void note_batch_done(struct lk_job_batch *job_batch)
     uv_mutex_unlock(&courier->mutex);
 }
 
+/* Jobs of any target may be due. */
 static void ask_all_targets(struct lk_courier *courier)
 {
     for (struct lk_live_target *live = courier->live_targets; live;
@@ -92,6 +93,7 @@ static void begin_courier_stop(struct lk_courier *courier, uint64_t grace_ms)
     lk_calls_abandon(courier, false);
 }
 
+/* Reads the results of the batches that the store is done with. */
 static void take_done_batches(struct lk_courier *courier)
 {
     for (size_t i = 0; i < courier->batch_count; i++) {
@@ -156,6 +158,7 @@ static bool check_courier_over(struct lk_courier *courier, uint64_t *again_ms)
             courier->now_ms >= last_ms);
 }
 
+/* The courier's thread. Returns when it is over. */
 static void run_courier(void *context)
 {
     struct lk_courier *courier = context;
@@ -183,6 +186,7 @@ static void run_courier(void *context)
 
 /* ---- the daemon's side --------------------------------------------------- */
 
+/* The thread has been joined, or was never started. */
 static void free_courier(struct lk_courier *courier)
 {
     for (size_t i = 0; i < courier->batch_count; i++) {
@@ -227,6 +231,7 @@ static enum lk_status make_courier_batches(struct lk_courier *courier)
     return LK_OK;
 }
 
+/* Everything but the threads. A failure leaves nothing behind. */
 static enum lk_status make_courier(const struct lk_outbox_setup *setup,
                                    struct lk_courier **courier)
 {
@@ -265,6 +270,7 @@ static enum lk_status make_courier(const struct lk_outbox_setup *setup,
 
 static void stop_courier(void *context, uint64_t grace_ms);
 
+/* The courier's thread comes first, since the others use what it publishes. */
 static enum lk_status start_courier(const struct lk_outbox_setup *setup,
                                     void **courier)
 {
@@ -302,6 +308,8 @@ static enum lk_status start_courier(const struct lk_outbox_setup *setup,
     return LK_OK;
 }
 
+/* Leaves the order to stop in the inbox. Called again, the earlier end
+ * counts. */
 static void end_courier(void *context, uint64_t grace_ms)
 {
     struct lk_courier *courier = context;
@@ -332,6 +340,7 @@ static void stop_courier(void *context, uint64_t grace_ms)
     free_courier(courier);
 }
 
+/* Rings only once until the thread has read the inbox. */
 static void wake_courier(void *context)
 {
     struct lk_courier *courier = context;
@@ -345,6 +354,8 @@ static void wake_courier(void *context)
     }
 }
 
+/* Leaves new settings in the inbox; settings that were not read yet are
+ * replaced. */
 static void reload_courier(void *context, const struct lk_config *config)
 {
     struct lk_courier *courier = context;
@@ -366,8 +377,9 @@ static void reload_courier(void *context, const struct lk_config *config)
     }
 }
 
-static void show_status(void *context, lk_target_status_fn row,
-                        void *row_context)
+/* Reads what the courier's thread has published. */
+static void show_target_status(void *context, lk_target_status_fn row,
+                               void *row_context)
 {
     struct lk_courier *courier = context;
     uint64_t now_ms = lk_courier_clock_ms();
@@ -398,11 +410,11 @@ static void show_status(void *context, lk_target_status_fn row,
     uv_mutex_unlock(&courier->mutex);
 }
 
-static void probe_now(void *context, struct lk_probe_request *demand)
+static void probe_now(void *context, struct lk_probe_request *request)
 {
     struct lk_courier *courier = context;
 
-    lk_prober_ask(courier->prober, demand);
+    lk_prober_ask(courier->prober, request);
 }
 
 static void cancel_probes(void *context)
@@ -416,7 +428,7 @@ const struct lk_outbox_class lk_courier_class = {
     .start = start_courier,
     .wake = wake_courier,
     .reload = reload_courier,
-    .status = show_status,
+    .status = show_target_status,
     .probe = probe_now,
     .cancel_probes = cancel_probes,
     .end = end_courier,

@@ -4,11 +4,10 @@
  * there are; what comes up in the meantime forms the next one.
  *
  *   phase     what holds                         goes on by
- *   free      in_store is false; after a         give_batch fills it and
- *             failure it waits for retry_ms      gives it to the store, if
- *                                                there is anything to do
- *   in store  the store owns job_batch and the   the store's thread sets
- *             arrays. Each delivery in it has    `done` and rings the bell
+ *   free      in_store is false; after a         give_courier_batch fills it
+ * and failure it waits for retry_ms      gives it to the store, if there is
+ * anything to do in store  the store owns job_batch and the   the store's
+ * thread sets arrays. Each delivery in it has    `done` and rings the bell
  *             delivery->batch set, each target
  *             in want_targets has `asked` set
  *   done      the result is here, not yet read   lk_courier_batch_done reads
@@ -57,8 +56,10 @@ static void enter_batch(struct lk_courier_batch *batch,
     lk_lower_ms(&batch->oldest_ms, delivery->lease_from_ms);
 }
 
-static void add_end(struct lk_courier_batch *batch,
-                    struct lk_delivery *delivery)
+/* Its texts stay in the delivery, which is not freed before the batch is
+ * done. */
+static void fill_end(struct lk_courier_batch *batch,
+                     struct lk_delivery *delivery)
 {
     struct lk_job_batch *job_batch = &batch->job_batch;
     bool request = delivery->live->gateway;
@@ -101,7 +102,9 @@ void lk_courier_batches_recall(struct lk_courier *courier)
     }
 }
 
-static void add_ends(struct lk_courier *courier, struct lk_courier_batch *batch)
+/* From the front of courier->ended, within the bounds of one batch. */
+static void fill_ends(struct lk_courier *courier,
+                      struct lk_courier_batch *batch)
 {
     struct lk_delivery *delivery;
     size_t bytes = 0;
@@ -114,12 +117,12 @@ static void add_ends(struct lk_courier *courier, struct lk_courier_batch *batch)
         }
         lk_deliveries_take(&courier->ended);
         bytes += delivery->body.len + delivery->headers.len;
-        add_end(batch, delivery);
+        fill_end(batch, delivery);
     }
 }
 
-static void add_mark(struct lk_courier_batch *batch,
-                     struct lk_delivery *delivery, bool called)
+static void fill_mark(struct lk_courier_batch *batch,
+                      struct lk_delivery *delivery, bool called)
 {
     struct lk_job_batch *job_batch = &batch->job_batch;
 
@@ -138,8 +141,8 @@ static void add_mark(struct lk_courier_batch *batch,
  * store does not lose it. A delivery that is in another batch is left to that
  * batch, which sets renew_ms when it is done.
  */
-static void add_renewals(struct lk_courier *courier,
-                         struct lk_courier_batch *batch)
+static void fill_renewals(struct lk_courier *courier,
+                          struct lk_courier_batch *batch)
 {
     uint64_t third_ms = courier->settings->lease_ms / 3;
 
@@ -157,7 +160,7 @@ static void add_renewals(struct lk_courier *courier,
         bool due = courier->now_ms >= delivery->lease_from_ms + third_ms;
         bool fits = batch->job_batch.mark_count < LK_JOB_BATCH_ENDS;
         if (due && fits) {
-            add_mark(batch, delivery, running || delivery->marked);
+            fill_mark(batch, delivery, running || delivery->marked);
         } else {
             lk_lower_ms(&courier->renew_ms,
                         due ? courier->now_ms
@@ -168,21 +171,22 @@ static void add_renewals(struct lk_courier *courier,
 
 /* Marks that let a call leave come first: where the key is not honoured, the
  * store has `called` before the call leaves. Then renewals. */
-static void add_marks(struct lk_courier *courier,
-                      struct lk_courier_batch *batch)
+static void fill_marks(struct lk_courier *courier,
+                       struct lk_courier_batch *batch)
 {
     struct lk_delivery *delivery;
 
     while (batch->job_batch.mark_count < LK_JOB_BATCH_ENDS &&
            (delivery = lk_deliveries_take(&courier->marking))) {
-        add_mark(batch, delivery, true);
+        fill_mark(batch, delivery, true);
     }
     batch->mark_queued = batch->job_batch.mark_count;
-    add_renewals(courier, batch);
+    fill_renewals(courier, batch);
 }
 
 /* ---- wants --------------------------------------------------------------- */
 
+/* False: out of memory, and nothing is leased this time. */
 static bool grow_wants(struct lk_courier_batch *batch, size_t count)
 {
     if (count <= batch->want_cap) {
@@ -202,8 +206,8 @@ static bool grow_wants(struct lk_courier_batch *batch, size_t count)
 
 /* Asks for `room` jobs of that target. Whatever makes a job of it due from now
  * on lowers next_ask_ms again. */
-static void add_want(struct lk_courier_batch *batch,
-                     struct lk_live_target *live, size_t room)
+static void fill_want(struct lk_courier_batch *batch,
+                      struct lk_live_target *live, size_t room)
 {
     struct lk_job_batch *job_batch = &batch->job_batch;
 
@@ -346,8 +350,8 @@ static size_t held_bytes(const struct lk_courier *courier)
  * However much memory the calls of a slow target hold, every other target gets
  * its share; and each batch begins with another target.
  */
-static void add_wants(struct lk_courier *courier,
-                      struct lk_courier_batch *batch, uint64_t *again_ms)
+static void fill_wants(struct lk_courier *courier,
+                       struct lk_courier_batch *batch, uint64_t *again_ms)
 {
     bool scarce = held_bytes(courier) >= LK_HELD_BYTES / 2;
     size_t count = count_live_targets(courier);
@@ -366,7 +370,7 @@ static void add_wants(struct lk_courier *courier,
                           ? 0
                           : lk_live_target_room(courier, live, again_ms);
         if (room && courier->now_ms >= live->next_ask_ms) {
-            add_want(batch, live, room);
+            fill_want(batch, live, room);
             sum += room;
         } else if (room) {
             lk_lower_ms(again_ms, live->next_ask_ms);
@@ -441,10 +445,10 @@ static bool fill_batch(struct lk_courier *courier,
     } else if (courier->later.head) {
         lk_lower_ms(again_ms, courier->later_ms);
     }
-    add_ends(courier, batch);
+    fill_ends(courier, batch);
     if (!has_suspect_end(batch)) {
-        add_marks(courier, batch);
-        add_wants(courier, batch, again_ms);
+        fill_marks(courier, batch);
+        fill_wants(courier, batch, again_ms);
     }
     job_batch->ends = batch->ends;
     job_batch->marks = batch->marks;
@@ -455,8 +459,9 @@ static bool fill_batch(struct lk_courier *courier,
 
 /* Hands the batch to the store's thread. False: there is nothing more to give
  * now. */
-static bool give_batch(struct lk_courier *courier,
-                       struct lk_courier_batch *batch, uint64_t *again_ms)
+static bool give_courier_batch(struct lk_courier *courier,
+                               struct lk_courier_batch *batch,
+                               uint64_t *again_ms)
 {
     if (may_gather(courier)) {
         lk_lower_ms(again_ms, courier->moved_ms + GATHER_MS);
@@ -488,7 +493,7 @@ void lk_courier_batches_give(struct lk_courier *courier, uint64_t *again_ms)
         if (courier->now_ms < batch->retry_ms) {
             lk_lower_ms(again_ms, batch->retry_ms);
         } else {
-            more = give_batch(courier, batch, again_ms);
+            more = give_courier_batch(courier, batch, again_ms);
         }
     }
 }
@@ -533,6 +538,7 @@ static void log_batch_failure(const struct lk_courier *courier,
     }
 }
 
+/* Doubling, with jitter; shorter while the courier is shutting down. */
 static void set_batch_retry(struct lk_courier *courier,
                             struct lk_courier_batch *batch)
 {
@@ -698,6 +704,7 @@ static void take_renewed_lease(struct lk_courier *courier,
     lk_delivery_leave_batch(courier, delivery);
 }
 
+/* Marks that let a call leave come first (mark_queued), then renewals. */
 static void take_batch_marks(struct lk_courier *courier,
                              struct lk_courier_batch *batch)
 {
@@ -787,6 +794,7 @@ static void set_next_ask_times(struct lk_courier *courier,
     }
 }
 
+/* A job of a target that was not asked for is left: its lease runs out. */
 static void take_leased_jobs(struct lk_courier *courier,
                              struct lk_courier_batch *batch)
 {

@@ -23,7 +23,8 @@ struct lk_poll_socket {
     uint32_t wanted;   /* by curl */
 };
 
-static struct lk_poll_socket *find_socket(const struct lk_poll *poll, int fd)
+static struct lk_poll_socket *find_poll_socket(const struct lk_poll *poll,
+                                               int fd)
 {
     bool known = (size_t)fd < poll->socket_cap && poll->sockets[fd].ours;
 
@@ -69,7 +70,7 @@ static curl_socket_t open_socket(void *context, curlsocktype purpose,
 /* close() takes it out of the epoll as well. */
 static int close_socket(void *context, curl_socket_t fd)
 {
-    struct lk_poll_socket *found = find_socket(context, fd);
+    struct lk_poll_socket *found = find_poll_socket(context, fd);
 
     if (found) {
         *found = (struct lk_poll_socket){0};
@@ -125,7 +126,7 @@ static int note_curl_socket(CURL *easy, curl_socket_t fd, int what,
         events |= what & CURL_POLL_IN ? EPOLLIN : 0;
         events |= what & CURL_POLL_OUT ? EPOLLOUT : 0;
     }
-    if (find_socket(poll, fd)) {
+    if (find_poll_socket(poll, fd)) {
         set_wanted_events(poll, fd, events);
     } else if (what == CURL_POLL_REMOVE) {
         epoll_ctl(poll->epoll, EPOLL_CTL_DEL, fd, NULL);
@@ -180,10 +181,11 @@ void lk_poll_close(struct lk_poll *poll)
     }
 }
 
+/* The bell, a socket that curl waits for, or one that it does not want now. */
 static void handle_poll_event(struct lk_poll *poll,
                               const struct epoll_event *event)
 {
-    struct lk_poll_socket *found = find_socket(poll, event->data.fd);
+    struct lk_poll_socket *found = find_poll_socket(poll, event->data.fd);
     uint64_t rings;
     int running;
     int what = 0;

@@ -153,6 +153,7 @@ static void release_delivery(struct lk_delivery *delivery)
     free(delivery);
 }
 
+/* The half-open circuit may have another trial. */
 static void end_trial(struct lk_delivery *delivery)
 {
     delivery->live->trials -= delivery->trial;
@@ -262,6 +263,7 @@ struct report_words {
     const char *event;
 };
 
+/* The event and level by which an end is logged. */
 static struct report_words report_words_of(const struct lk_delivery *delivery)
 {
     if (delivery->unstored) {
@@ -288,6 +290,8 @@ static struct report_words report_words_of(const struct lk_delivery *delivery)
     return (struct report_words){LK_LOG_INFO, "job-failed"};
 }
 
+/* One line for the end of an attempt, below the level that is logged
+ * nothing. */
 static void log_delivery_end(const struct lk_courier *courier,
                              const struct lk_delivery *delivery)
 {
@@ -423,6 +427,7 @@ static bool end_if_key_forgotten(struct lk_courier *courier,
     return true;
 }
 
+/* It has waited longer than max_age. True: it was ended. */
 static bool end_if_too_old(struct lk_courier *courier,
                            struct lk_delivery *delivery)
 {
@@ -456,6 +461,8 @@ static bool end_if_over(struct lk_courier *courier,
 
 /* ---- starting a call ----------------------------------------------------- */
 
+/* Sets courier->extra: the key and the signature, or for the gateway the
+ * operation's name. */
 static enum lk_status add_call_headers(struct lk_courier *courier,
                                        const struct lk_delivery *delivery)
 {
@@ -607,6 +614,7 @@ void lk_calls_marked(struct lk_courier *courier, struct lk_delivery *delivery)
     mark_or_call(courier, delivery);
 }
 
+/* Starts the ready calls of one target while it has room, in their order. */
 static size_t start_target_calls(struct lk_courier *courier,
                                  struct lk_live_target *live,
                                  uint64_t *again_ms)
@@ -678,7 +686,7 @@ static void keep_response(const struct lk_courier *courier,
 }
 
 /* Sets the result and, if the job is due again, when. */
-static void judge_response(struct lk_courier *courier,
+static void judge_delivery(struct lk_courier *courier,
                            struct lk_delivery *delivery)
 {
     const struct lk_http_response *response = &delivery->exchange->response;
@@ -720,7 +728,7 @@ static void finish_call(struct lk_courier *courier,
                         struct lk_delivery *delivery)
 {
     assert(delivery->state == LK_DELIVERY_RUNNING && courier->running > 0);
-    judge_response(courier, delivery);
+    judge_delivery(courier, delivery);
     keep_response(courier, delivery);
     delivery->unstored = gateway_goes_on(delivery);
     if (delivery->unstored) {

@@ -220,6 +220,8 @@ static enum lk_status link_lines(struct lk_exchange *exchange)
     return LK_OK;
 }
 
+/* The order of precedence: the caller's extra lines, the target's, the
+ * job's. */
 static enum lk_status set_request_headers(struct lk_exchange *exchange,
                                           const struct lk_http_request *request)
 {
@@ -328,6 +330,7 @@ static CURLcode set_connection_options(CURL *e, const struct lk_target *target)
     return code;
 }
 
+/* What all calls to a target share; set once for each handle. */
 static CURLcode set_target_options(struct lk_exchange *exchange,
                                    const struct lk_target *target)
 {
@@ -374,6 +377,8 @@ static enum lk_status refuse_request(struct lk_exchange *exchange,
     return LK_INVALID;
 }
 
+/* Nothing is sent that could reach another place than the target, or break
+ * the framing. */
 static enum lk_status check_request(struct lk_exchange *exchange,
                                     const struct lk_http_request *request)
 {
@@ -413,6 +418,8 @@ static void reset_response(struct lk_http_response *response)
     response->error[0] = 0;
 }
 
+/* The target's URL and the path. To the gateway, the path is sent byte for
+ * byte. */
 static enum lk_status set_request_url(struct lk_exchange *exchange,
                                       const struct lk_http_request *request)
 {
@@ -445,6 +452,7 @@ static enum lk_status set_request_url(struct lk_exchange *exchange,
     return code ? LK_NOMEM : LK_OK;
 }
 
+/* The method, and the body if there is one or the method has one. */
 static CURLcode set_request_body(struct lk_exchange *exchange,
                                  const struct lk_http_request *request)
 {
@@ -467,6 +475,7 @@ static CURLcode set_request_body(struct lk_exchange *exchange,
     return code;
 }
 
+/* Those of the request, or the target's. */
 static CURLcode set_request_timeouts(struct lk_exchange *exchange,
                                      const struct lk_http_request *request)
 {

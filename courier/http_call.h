@@ -45,8 +45,8 @@ struct lk_http_response {
     unsigned status; /* 0: there was no status line */
     bool sent;       /* something of the request may have reached the target */
     bool whole;      /* all of the response is here, or `cut` */
-    bool cut;        /* it was longer than answer_max: the body is its start */
-    bool late;       /* our own timeout ended it */
+    bool cut;  /* it was longer than response_max: the body is its start */
+    bool late; /* our own timeout ended it */
     struct lk_buf headers; /* lines of the final response, "Name: value\r\n" */
     struct lk_buf body;
     char error[LK_HTTP_ERROR]; /* why it is not whole; text from outside may be

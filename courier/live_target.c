@@ -141,6 +141,7 @@ uint64_t lk_courier_reserve_call(void *context, const struct lk_target *target)
 
 /* ---- circuit and counts -------------------------------------------------- */
 
+/* The circuit has just opened or closed. */
 static void log_circuit(const struct lk_live_target *live, const char *reason)
 {
     char name[LK_LOG_QUOTED];
@@ -172,6 +173,7 @@ static void return_ready_deliveries(struct lk_courier *courier,
     }
 }
 
+/* For STATS; a failure is also the target's last error. */
 static void count_delivery_end(struct lk_live_target_view *now,
                                const struct lk_delivery *delivery)
 {
@@ -427,6 +429,7 @@ static void settle_live_target(struct lk_courier *courier,
     live->dirty = true;
 }
 
+/* curl closes idle connections beyond this. */
 static void set_connection_limit(struct lk_courier *courier)
 {
     uint64_t sum = 0;

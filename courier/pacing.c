@@ -131,6 +131,7 @@ uint64_t lk_backoff_ms(uint64_t first_ms, uint64_t most_ms, unsigned failures,
                       64);
 }
 
+/* Decimal digits alone; a number beyond all bounds is UINT64_MAX. */
 static bool read_seconds(struct lk_slice value, uint64_t *wait_ms)
 {
     uint64_t seconds = 0;

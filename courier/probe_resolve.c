@@ -135,6 +135,7 @@ static void log_unsound_place(const struct lk_probe_place *place,
 
 /* ---- control: a key that cannot exist ------------------------------------ */
 
+/* The question about a random key. */
 static bool ask_random(struct lk_prober *prober,
                        const struct lk_probe_subject *subject,
                        struct lk_http_response *response)
@@ -231,6 +232,7 @@ static bool is_control_for(const struct control_probe *control,
            job->ended_ms + probe->settle_ms < control->now_ms;
 }
 
+/* The question about this job. */
 static enum lk_status write_control_path(struct control_probe *control,
                                          const struct lk_job *job)
 {
@@ -272,6 +274,7 @@ static bool consider_control_job(void *context, const struct lk_job *job)
     return true;
 }
 
+/* Reads the delivered jobs whose ids are near the subject's. */
 static enum lk_status find_control_job(struct control_probe *control)
 {
     const struct lk_probe_subject *subject = control->subject;
@@ -421,6 +424,7 @@ static int public_path_len(const char *path)
     return (int)strcspn(path, "?");
 }
 
+/* For the audit log: who answered what. */
 static struct lk_slice write_why(const struct lk_probe_subject *subject,
                                  const struct lk_http_response *response,
                                  const char *what, char *text, size_t size)
@@ -439,6 +443,7 @@ static struct lk_slice write_why(const struct lk_probe_subject *subject,
     return (struct lk_slice){text, len < (int)size ? (size_t)len : size - 1};
 }
 
+/* Logs the resolution, and turns it into the probe's outcome. */
 static enum lk_probe_result report_resolution(
     struct lk_prober *prober, const struct lk_probe_subject *subject,
     bool given, bool overtaken, enum lk_probe_result result)
@@ -463,6 +468,7 @@ static enum lk_probe_result report_resolution(
 
 /* ---- happened ------------------------------------------------------------ */
 
+/* The job has happened. */
 static enum lk_probe_result mark_job_delivered(
     struct lk_prober *prober, const struct lk_probe_subject *subject,
     const struct lk_http_response *response, struct lk_slice why)
@@ -487,6 +493,7 @@ static enum lk_probe_result mark_job_delivered(
                              LK_PROBE_HAPPENED);
 }
 
+/* Fenced by the token of the claim that was probed. */
 static struct lk_op make_resolve_op(struct lk_prober *prober,
                                     enum lk_event event,
                                     const struct lk_probe_subject *subject,
@@ -523,7 +530,9 @@ static enum lk_status adopt_response(const struct lk_http_response *response,
     return status;
 }
 
-static enum lk_probe_result complete_operation(
+/* The operation has happened: completed, with the probe's response or
+ * without one. */
+static enum lk_probe_result resolve_completed(
     struct lk_prober *prober, const struct lk_probe_subject *subject,
     const struct lk_http_response *response, struct lk_slice why)
 {
@@ -554,12 +563,13 @@ static enum lk_probe_result resolve_happened(
         write_why(subject, response, "it has happened", text, sizeof(text));
 
     return subject->place->route
-               ? complete_operation(prober, subject, response, why)
+               ? resolve_completed(prober, subject, response, why)
                : mark_job_delivered(prober, subject, response, why);
 }
 
 /* ---- absent -------------------------------------------------------------- */
 
+/* The job has not happened: it is called again. */
 static enum lk_probe_result queue_job_again(
     struct lk_prober *prober, const struct lk_probe_subject *subject,
     struct lk_slice why)
@@ -695,6 +705,7 @@ out:
     return undone;
 }
 
+/* The subject has not happened, or is rolled back now. */
 static enum lk_probe_result resolve_absent(
     struct lk_prober *prober, const struct lk_probe_subject *subject,
     const struct lk_http_response *response)
@@ -735,6 +746,7 @@ static uint64_t subject_uncertain_ms(struct lk_prober *prober,
                                             : 0;
 }
 
+/* False: as ask_place, or the path needs a value that is not known. */
 static bool ask_about_subject(struct lk_prober *prober,
                               const struct lk_probe_subject *subject,
                               struct lk_http_response *response)

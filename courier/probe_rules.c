@@ -30,8 +30,9 @@ static enum lk_status add_encoded(struct lk_buf *path, struct lk_slice text)
     return status;
 }
 
-static const struct lk_slice *find_word(const struct lk_probe_words *words,
-                                        struct lk_slice member)
+/* The value of a placeholder; NULL: there is no such placeholder. */
+static const struct lk_slice *find_placeholder(
+    const struct lk_probe_words *words, struct lk_slice member)
 {
     const struct {
         const char *name;
@@ -67,8 +68,8 @@ enum lk_status lk_probe_path(const char *template,
         if (*at != '{' || !end) {
             return LK_INVALID;
         }
-        const struct lk_slice *word =
-            find_word(words, (struct lk_slice){at + 1, (size_t)(end - at - 1)});
+        const struct lk_slice *word = find_placeholder(
+            words, (struct lk_slice){at + 1, (size_t)(end - at - 1)});
         if (!word) {
             return LK_INVALID;
         }
@@ -83,7 +84,7 @@ enum lk_status lk_probe_path(const char *template,
     }
 }
 
-/* ---- the answer ---------------------------------------------------------- */
+/* ---- the response -------------------------------------------------------- */
 
 const char *lk_proof_word(enum lk_proof proof)
 {
@@ -98,7 +99,7 @@ const char *lk_proof_word(enum lk_proof proof)
     return "none";
 }
 
-/* The first element of the list that the answer is. LK_NOT_FOUND: the list is
+/* The first element of the list in the response. LK_NOT_FOUND: the list is
  * empty; anything else: there is no such list. */
 static enum lk_status first_of_list(const char *list, struct lk_slice body,
                                     struct lk_slice *first)
@@ -124,8 +125,9 @@ static bool is_aged(const struct lk_http_response *response)
     return age.len && !latchkey_slice_equal(age, LK_SLICE("0"));
 }
 
-static enum lk_proof judge_response(const struct lk_probe *probe,
-                                    const struct lk_http_response *response)
+/* By the status, and where a list is expected by whether it is empty. */
+static enum lk_proof judge_status_and_list(
+    const struct lk_probe *probe, const struct lk_http_response *response)
 {
     struct lk_slice first;
 
@@ -158,7 +160,7 @@ static enum lk_proof judge_response(const struct lk_probe *probe,
 enum lk_proof lk_probe_judge(const struct lk_probe *probe,
                              const struct lk_http_response *response)
 {
-    enum lk_proof proof = judge_response(probe, response);
+    enum lk_proof proof = judge_status_and_list(probe, response);
 
     return proof == LK_PROOF_ABSENT && is_aged(response) ? LK_PROOF_NONE
                                                          : proof;

@@ -2,16 +2,16 @@
  * prober.c - the prober's thread: who is asked about what is uncertain, and
  * when.
  *
- * One round: adopt the targets of a reload, answer demands, give each target
+ * One round: adopt the targets of a reload, answer requests, give each target
  * with a probe a turn of at most 2 s over its uncertain jobs, then one turn
  * over the uncertain operations of all routes. A turn reads pages and probes
  * what is due (probe_resolve.c). After a complete round the alert is logged,
  * then the thread sleeps: for the shortest probe interval, and nine times as
  * long as it has spent on reading the store.
  *
- * A demand (TARGET PROBE) belongs to the prober from lk_prober_ask until its
- * `done` is called. Every demand gets `done` exactly once, also when the prober
- * is cancelled or stopped.
+ * A probe request (TARGET PROBE) belongs to the prober from lk_prober_ask until
+ * its `done` is called. Every request gets `done` exactly once, also when the
+ * prober is cancelled or stopped.
  */
 #include "courier/prober.h"
 #include "daemon/log.h"
@@ -24,8 +24,8 @@
 
 enum {
     PROBE_NOTES = 65536,
-    PROBE_TURN_MS = 2000,    /* then the next place has its turn */
-    PROBE_DEMAND_MS = 20000, /* a call in progress then comes on top */
+    PROBE_TURN_MS = 2000,     /* then the next place has its turn */
+    PROBE_REQUEST_MS = 20000, /* a call in progress then comes on top */
 };
 
 uint64_t lk_probe_now_ns(void)
@@ -33,11 +33,11 @@ uint64_t lk_probe_now_ns(void)
     return uv_hrtime();
 }
 
-/* Under the lock. `lightly`: a demand or a reload counts too. */
+/* Under the lock. `lightly`: a request or a reload counts too. */
 static bool has_other_work(const struct lk_prober *prober, bool lightly)
 {
     return atomic_load(&prober->stopping) ||
-           (lightly && (prober->has_fresh || prober->demands));
+           (lightly && (prober->has_fresh || prober->requests));
 }
 
 void lk_probe_sleep(struct lk_prober *prober, uint64_t ns, bool lightly)
@@ -87,6 +87,7 @@ static void add_target_place(struct lk_prober *prober,
     }
 }
 
+/* A route with a probe, a rollback, or both. */
 static void add_route_place(struct lk_prober *prober,
                             const struct lk_route *route)
 {
@@ -116,6 +117,7 @@ static void add_route_place(struct lk_prober *prober,
     }
 }
 
+/* Replaces the places by those of prober->targets. LK_NOMEM: there are none. */
 static enum lk_status make_places(struct lk_prober *prober)
 {
     const struct lk_targets *targets = &prober->targets;
@@ -213,6 +215,7 @@ struct uncertain_jobs_context {
     struct lk_probe_place *place;
 };
 
+/* Called by the store for each job of the page. */
 static bool take_uncertain_job(void *context, const struct lk_job *job)
 {
     struct uncertain_jobs_context *rows = context;
@@ -231,6 +234,7 @@ static bool take_uncertain_job(void *context, const struct lk_job *job)
                                    });
 }
 
+/* Reads the next page of a target's uncertain jobs into prober->page. */
 static enum lk_status read_uncertain_jobs(struct lk_prober *prober,
                                           struct lk_probe_place *place,
                                           uint64_t cursor)
@@ -268,6 +272,7 @@ static struct lk_probe_place *find_route_place(
     return NULL;
 }
 
+/* Operations without a route are skipped: no one is asked about them. */
 static bool take_uncertain_operation(void *context,
                                      const struct lk_operation *operation)
 {
@@ -289,6 +294,8 @@ static bool take_uncertain_operation(void *context,
                                       });
 }
 
+/* Reads the next page of uncertain operations of all routes into
+ * prober->page. */
 static enum lk_status read_uncertain_operations(struct lk_prober *prober,
                                                 uint64_t cursor)
 {
@@ -343,8 +350,9 @@ static bool take_alert_due(struct lk_probe_tally *tally)
     return tally->count && !falls;
 }
 
-static void log_uncertain(const char *what, const char *kind, const char *name,
-                          struct lk_probe_tally *tally, uint64_t now_ms)
+static void log_uncertain_tally(const char *what, const char *kind,
+                                const char *name, struct lk_probe_tally *tally,
+                                uint64_t now_ms)
 {
     if (take_alert_due(tally)) {
         uint64_t age =
@@ -356,6 +364,7 @@ static void log_uncertain(const char *what, const char *kind, const char *name,
     }
 }
 
+/* NULL: too many targets, or out of memory: there is no alert for it. */
 static struct lk_probe_alert *find_or_add_alert(struct lk_prober *prober,
                                                 struct lk_slice name)
 {
@@ -402,6 +411,7 @@ static void free_alerts(struct lk_prober *prober)
     prober->alert_count = 0;
 }
 
+/* At most once a second, and less often where counting is slow. */
 static void log_alerts(struct lk_prober *prober)
 {
     struct lk_store *store = prober->setup.store;
@@ -417,14 +427,15 @@ static void log_alerts(struct lk_prober *prober)
     }
     if (!store->class->targets(store, count_uncertain_jobs, prober)) {
         for (size_t i = 0; i < prober->alert_count; i++) {
-            log_uncertain("job", "target", prober->alerts[i].name,
-                          &prober->alerts[i].tally, stats.now_ms);
+            log_uncertain_tally("job", "target", prober->alerts[i].name,
+                                &prober->alerts[i].tally, stats.now_ms);
         }
     }
     for (size_t i = 0; i < prober->place_count; i++) {
         if (prober->places[i].route) {
-            log_uncertain("operation", "route", prober->places[i].route->name,
-                          &prober->places[i].tally, stats.now_ms);
+            log_uncertain_tally("operation", "route",
+                                prober->places[i].route->name,
+                                &prober->places[i].tally, stats.now_ms);
         }
     }
     uint64_t took_ns = lk_probe_now_ns() - started_ns;
@@ -563,14 +574,16 @@ static bool run_probe_turns(struct lk_prober *prober)
     return more;
 }
 
-/* ---- demands ------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------
+ */
 
-static enum lk_status answer_probe_demand(struct lk_prober *prober,
-                                          struct lk_probe_request *demand)
+/* Probes all that is uncertain of one target now, due or not. */
+static enum lk_status run_probe_request(struct lk_prober *prober,
+                                        struct lk_probe_request *request)
 {
     const struct lk_target *target =
-        lk_target_find(&prober->targets, demand->target);
-    struct probe_turn turn = begin_probe_turn(PROBE_DEMAND_MS);
+        lk_target_find(&prober->targets, request->target);
+    struct probe_turn turn = begin_probe_turn(PROBE_REQUEST_MS);
     enum lk_status status = LK_NOT_FOUND;
     bool routes = false;
     uint64_t cursor = 0;
@@ -592,40 +605,40 @@ static enum lk_status answer_probe_demand(struct lk_prober *prober,
     if (routes && (!status || status == LK_NOT_FOUND)) {
         status = probe_operations(prober, &turn, &cursor);
     }
-    demand->counts = turn.counts;
+    request->counts = turn.counts;
     return status;
 }
 
-/* Takes the demand that has waited longest off the list; NULL: none. */
-static struct lk_probe_request *take_probe_demand(struct lk_prober *prober)
+/* Takes the request that has waited longest off the list; NULL: none. */
+static struct lk_probe_request *take_probe_request(struct lk_prober *prober)
 {
-    struct lk_probe_request **last = &prober->demands;
-    struct lk_probe_request *demand = NULL;
+    struct lk_probe_request **last = &prober->requests;
+    struct lk_probe_request *request = NULL;
 
     uv_mutex_lock(&prober->lock);
     while (*last && (*last)->next) {
         last = &(*last)->next;
     }
-    demand = *last;
+    request = *last;
     *last = NULL;
     uv_mutex_unlock(&prober->lock);
-    return demand;
+    return request;
 }
 
-/* Answers all demands. After a cancel: with LK_AGAIN. */
-static void serve_probe_demands(struct lk_prober *prober)
+/* Answers all requests. After a cancel: with LK_AGAIN. */
+static void serve_probe_requests(struct lk_prober *prober)
 {
-    struct lk_probe_request *demand;
+    struct lk_probe_request *request;
 
-    while ((demand = take_probe_demand(prober))) {
-        demand->status = atomic_load(&prober->stopping)
-                             ? LK_AGAIN
-                             : answer_probe_demand(prober, demand);
-        demand->done(demand);
+    while ((request = take_probe_request(prober))) {
+        request->status = atomic_load(&prober->stopping)
+                              ? LK_AGAIN
+                              : run_probe_request(prober, request);
+        request->done(request);
     }
 }
 
-void lk_prober_ask(struct lk_prober *prober, struct lk_probe_request *demand)
+void lk_prober_ask(struct lk_prober *prober, struct lk_probe_request *request)
 {
     bool taken = false;
 
@@ -633,20 +646,21 @@ void lk_prober_ask(struct lk_prober *prober, struct lk_probe_request *demand)
         uv_mutex_lock(&prober->lock);
         taken = !atomic_load(&prober->stopping);
         if (taken) {
-            demand->next = prober->demands;
-            prober->demands = demand;
+            request->next = prober->requests;
+            prober->requests = request;
             uv_cond_broadcast(&prober->changed);
         }
         uv_mutex_unlock(&prober->lock);
     }
     if (!taken) {
-        demand->status = prober ? LK_AGAIN : LK_NOT_FOUND;
-        demand->done(demand);
+        request->status = prober ? LK_AGAIN : LK_NOT_FOUND;
+        request->done(request);
     }
 }
 
 /* ---- the thread ---------------------------------------------------------- */
 
+/* After a reload. Notes on what was asked stay. */
 static void adopt_fresh_targets(struct lk_prober *prober)
 {
     bool took;
@@ -676,20 +690,21 @@ static uint64_t prober_rest_ns(struct lk_prober *prober, bool more)
     return rest > tick ? rest : tick;
 }
 
+/* The prober's thread. */
 static void run_prober(void *context)
 {
     struct lk_prober *prober = context;
 
     while (!atomic_load(&prober->stopping)) {
         adopt_fresh_targets(prober);
-        serve_probe_demands(prober);
+        serve_probe_requests(prober);
         bool more = run_probe_turns(prober);
         if (!more) {
             log_alerts(prober);
         }
         lk_probe_sleep(prober, prober_rest_ns(prober, more), true);
     }
-    serve_probe_demands(prober);
+    serve_probe_requests(prober);
     clear_page(&prober->page);
 }
 
@@ -705,6 +720,7 @@ static void free_prober(struct lk_prober *prober)
     free(prober);
 }
 
+/* Without targets, memory and thread. NULL: out of memory. */
 static struct lk_prober *make_prober(const struct lk_outbox_setup *setup)
 {
     struct lk_prober *prober = calloc(1, sizeof(*prober));

@@ -26,12 +26,12 @@ LK_MUST_CHECK enum lk_status lk_prober_start(
  * keeps those it has. Never waits for a call. Any thread. */
 void lk_prober_reload(struct lk_prober *prober, const struct lk_config *config);
 /* As lk_outbox_class.probe. NULL: LK_NOT_FOUND. */
-void lk_prober_ask(struct lk_prober *prober, struct lk_probe_request *demand);
-/* Gives up the call in progress. Demands are answered with LK_AGAIN: those that
- * wait soon, later ones at once. Never waits. NULL is fine. */
+void lk_prober_ask(struct lk_prober *prober, struct lk_probe_request *request);
+/* Gives up the call in progress. Requests are answered with LK_AGAIN: those
+ * that wait soon, later ones at once. Never waits. NULL is fine. */
 void lk_prober_cancel(struct lk_prober *prober);
 /* The same, then waits for the thread and frees the prober. The store still
- * works. Every demand is answered before it returns. NULL is fine. */
+ * works. Every request is answered before it returns. NULL is fine. */
 void lk_prober_stop(struct lk_prober *prober);
 
 /* ---- inside the prober --------------------------------------------------- */
@@ -95,7 +95,7 @@ struct lk_prober {
     uv_cond_t changed;
     struct lk_targets fresh; /* of a reload; under the lock, as the two below */
     bool has_fresh;
-    struct lk_probe_request *demands; /* the latest first */
+    struct lk_probe_request *requests; /* the latest first */
 
     /* Only the prober's thread: */
     struct lk_targets targets;
@@ -125,7 +125,7 @@ enum lk_probe_result {
 
 uint64_t lk_probe_now_ns(void);
 /* Sleeps until the time is over or the prober is shutting down; `lightly`:
- * also until there is a demand or a new configuration. */
+ * also until there is a request or a new configuration. */
 void lk_probe_sleep(struct lk_prober *prober, uint64_t ns, bool lightly);
 
 /* ---- probe_resolve.c ------------------------------------------------------

@@ -57,6 +57,7 @@ static bool add_warned_name(struct lk_stranded *stranded, struct lk_slice name)
     return true;
 }
 
+/* Called by the store for each target that has jobs. */
 static bool check_target_summary(void *context,
                                  const struct lk_target_summary *summary)
 {
@@ -93,6 +94,7 @@ static bool wait_for_next_check(struct lk_stranded *stranded)
     return go_on;
 }
 
+/* The thread: checks at once, then each minute and after each reload. */
 static void run_stranded_check(void *context)
 {
     struct lk_stranded *stranded = context;

@@ -45,6 +45,7 @@ static size_t read_key(struct lk_slice secret, unsigned char key[KEY_MAX])
     return secret.len;
 }
 
+/* False: out of memory. */
 static bool compute_hmac(const unsigned char *key, size_t key_len,
                          struct lk_slice head, struct lk_slice body,
                          unsigned char hash[HASH])
@@ -88,6 +89,7 @@ static enum lk_status add_signature(struct lk_slice secret,
     return latchkey_buf_printf(text, "%sv1,%s", text->len ? " " : "", base64);
 }
 
+/* One signature for each secret, with spaces between. */
 static enum lk_status add_signatures(struct lk_slice secrets,
                                      struct lk_slice head, struct lk_slice body,
                                      struct lk_buf *text)

@@ -12,8 +12,8 @@
 
 struct lk_batcher;
 
-/* What the courier is started with. All of it outlives the courier, but for
- * `config`, of which it copies what it needs. */
+/* What the courier is started with. All of it outlives the courier, except
+ * `config`: the courier copies what it needs. */
 struct lk_outbox_setup {
     const struct lk_config *config;
     struct lk_store *store;
@@ -25,7 +25,7 @@ struct lk_outbox_setup {
     void *context;
 };
 
-/* How one target does in this courier; the store knows the rest. */
+/* One target in this courier; the store knows the rest. */
 struct lk_target_status {
     struct lk_slice name;
     bool configured;
@@ -35,7 +35,7 @@ struct lk_target_status {
     uint64_t dead;
     uint64_t uncertain;
     const char *circuit;      /* "closed", "open", "half-open" */
-    uint64_t circuit_wait_ms; /* open: until the next probe */
+    uint64_t circuit_wait_ms; /* open: until one call may try again */
     struct lk_slice last_error;
 };
 
@@ -57,8 +57,9 @@ struct lk_probe_request {
     void (*done)(struct lk_probe_request *request);
     void *context;
 
-    /* out: LK_OK; LK_NOT_FOUND: no such target, or nothing to ask it by;
-     * LK_AGAIN: the courier stops; LK_UNAVAILABLE: the store cannot be read. */
+    /* out: LK_OK; LK_NOT_FOUND: there is no such target, or it has no probe;
+     * LK_AGAIN: the courier is shutting down; LK_UNAVAILABLE: the store cannot
+     * be read. */
     enum lk_status status;
     struct lk_probe_counts counts;
 };
@@ -72,7 +73,7 @@ struct lk_outbox_class {
     void (*wake)(void *courier);
     /* After a reload. Loop thread. */
     void (*reload)(void *courier, const struct lk_config *config);
-    /* Each target; a moment's picture. Any thread. */
+    /* Calls `row` for each target, as of now. Any thread. */
     void (*status)(void *courier, lk_target_status_fn row, void *context);
     /* Asks now about what is uncertain of a target, its jobs and the operations
      * of routes that ask it, whether or not its time has come: about half a
@@ -86,8 +87,8 @@ struct lk_outbox_class {
      * timeouts or `grace_ms` from now, and their outcome is stored. Called
      * again, the earlier time counts. Loop thread, never waits. */
     void (*end)(void *courier, uint64_t grace_ms);
-    /* The same, and waits for it. The store still works. Loop thread. NULL is
-     * fine. */
+    /* The same, then waits for the end and frees the courier. The store still
+     * works. Loop thread. NULL is fine. */
     void (*stop)(void *courier, uint64_t grace_ms);
 };
 
