@@ -69,9 +69,9 @@ struct lk_call {
 /* ENQUEUE is refused with this (LK_INVALID) if an earlier run has queued a job
  * of that name with another target, method, path, headers or body. */
 #define LK_JOB_CONFLICT                                                        \
-    "ENQUEUE: the operation has a job of that name already, which makes "      \
-    "another call and stands: leave this one under another name, and drop "    \
-    "the first if it shall not happen"
+    "ENQUEUE: the operation already has a job of that name, which makes "      \
+    "another call: queue this one under another name, and drop the first if "  \
+    "it must not happen"
 
 /* What is wrong with the name of a target, or NULL: 1 to 64 of a-z, 0-9, '-',
  * '_' and '.', the first one a letter or digit. */

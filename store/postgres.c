@@ -94,7 +94,7 @@ static void init_conn(struct lk_postgres *store, struct lk_pg_conn *conn,
     *conn = (struct lk_pg_conn){.store = store, .what = what, .lane = lane};
 }
 
-static void free_store(struct lk_postgres *store)
+static void free_postgres(struct lk_postgres *store)
 {
     lk_pg_keeper_stop(store);
     for (unsigned i = 0; i < LK_PG_LANES + LK_PG_JOB_LANES; i++) {
@@ -146,7 +146,7 @@ static bool name_holder(struct lk_postgres *store)
     return true;
 }
 
-static struct lk_postgres *create_store(const struct lk_store_config *config)
+static struct lk_postgres *create_postgres(const struct lk_store_config *config)
 {
     struct lk_postgres *store = calloc(1, sizeof(*store));
 
@@ -178,7 +178,7 @@ static struct lk_postgres *create_store(const struct lk_store_config *config)
     init_conn(store, &store->keeper, "keeper", false);
     if (store->event_fd < 0 || !store->waiting || !store->notify_ids ||
         !store->settled || !name_holder(store)) {
-        free_store(store);
+        free_postgres(store);
         return NULL;
     }
     return store;
@@ -235,10 +235,11 @@ static enum lk_status check_urls(const struct lk_store_config *config,
     return status;
 }
 
-static enum lk_status open_store(const struct lk_store_config *config,
-                                 struct lk_store **opened, struct lk_buf *error)
+static enum lk_status open_postgres(const struct lk_store_config *config,
+                                    struct lk_store **opened,
+                                    struct lk_buf *error)
 {
-    struct lk_postgres *store = create_store(config);
+    struct lk_postgres *store = create_postgres(config);
 
     if (!store) {
         return LK_NOMEM;
@@ -254,16 +255,16 @@ static enum lk_status open_store(const struct lk_store_config *config,
         status = lk_pg_keeper_start(store);
     }
     if (status) {
-        free_store(store);
+        free_postgres(store);
         return status;
     }
     *opened = &store->store;
     return LK_OK;
 }
 
-static void close_store(struct lk_store *base)
+static void close_postgres(struct lk_store *base)
 {
-    free_store((struct lk_postgres *)base);
+    free_postgres((struct lk_postgres *)base);
 }
 
 static void add_cache_stats(struct lk_postgres *store,
@@ -279,7 +280,8 @@ static void add_cache_stats(struct lk_postgres *store,
     stats->shared_failed = cache.failed;
 }
 
-static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
+static void read_postgres_stats(struct lk_store *base,
+                                struct lk_store_stats *stats)
 {
     struct lk_postgres *store = (struct lk_postgres *)base;
     struct lk_pg_counters *counters = &store->counters;
@@ -311,8 +313,8 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
 const struct lk_store_class lk_postgres_class = {
     .scheme = "postgres",
     .check = check_urls,
-    .open = open_store,
-    .close = close_store,
+    .open = open_postgres,
+    .close = close_postgres,
     .apply = lk_postgres_apply,
     .load = lk_postgres_load,
     .lookup = lk_postgres_lookup,
@@ -324,7 +326,7 @@ const struct lk_store_class lk_postgres_class = {
     .targets = lk_postgres_targets,
     .verify = lk_postgres_verify,
     .note = lk_postgres_note,
-    .stats = read_stats,
+    .stats = read_postgres_stats,
     .describe = lk_postgres_describe,
     .promise = lk_pg_promise,
     .import = lk_postgres_import,

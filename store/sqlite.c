@@ -3,14 +3,14 @@
  *
  * The life of the store (health, set by the store thread, read by any):
  *
- *   CLOSED   open_store builds it; nothing is acknowledged yet
+ *   CLOSED   open_sqlite builds it; nothing is acknowledged yet
  *   READY    batches are decided
  *   FULL     no space: batches are refused, and a test write every PROBE_MS
  *            leads back to READY (recover_store)
  *   BROKEN   a write or sync failed: batches are refused and nothing is peeked
  *            until lk_sqlite_reopen has built everything again from the disk
  *
- * close_store frees it, after all other threads have stopped.
+ * close_sqlite frees it, after all other threads have stopped.
  *
  * Exactly one process owns the file: it holds a lock on the side file
  * PATH-lock, which also notes how often the store has been opened (its
@@ -693,7 +693,7 @@ static enum lk_status count_opening(struct lk_sqlite *store)
 
 /* ---- the class -------------------------------------------------------- */
 
-static void free_store(struct lk_sqlite *store)
+static void free_sqlite(struct lk_sqlite *store)
 {
     close_connections(store);
     if (store->log_fd >= 0) {
@@ -718,7 +718,7 @@ static void free_store(struct lk_sqlite *store)
     free(store);
 }
 
-static struct lk_sqlite *create_store(const struct lk_store_config *config)
+static struct lk_sqlite *create_sqlite(const struct lk_store_config *config)
 {
     struct lk_sqlite *store = calloc(1, sizeof(*store));
 
@@ -743,10 +743,11 @@ static struct lk_sqlite *create_store(const struct lk_store_config *config)
     return store;
 }
 
-static enum lk_status open_store(const struct lk_store_config *config,
-                                 struct lk_store **opened, struct lk_buf *error)
+static enum lk_status open_sqlite(const struct lk_store_config *config,
+                                  struct lk_store **opened,
+                                  struct lk_buf *error)
 {
-    struct lk_sqlite *store = create_store(config);
+    struct lk_sqlite *store = create_sqlite(config);
     enum lk_status status = store && store->path ? LK_OK : LK_NOMEM;
 
     if (!status) {
@@ -773,7 +774,7 @@ static enum lk_status open_store(const struct lk_store_config *config,
         }
         if (store) {
             remove_empty_side(store);
-            free_store(store);
+            free_sqlite(store);
         }
         return status;
     }
@@ -788,7 +789,7 @@ static enum lk_status open_store(const struct lk_store_config *config,
     return LK_OK;
 }
 
-static void close_store(struct lk_store *base)
+static void close_sqlite(struct lk_store *base)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
 
@@ -810,7 +811,7 @@ static void close_store(struct lk_store *base)
         }
     }
     pthread_rwlock_unlock(&store->handles);
-    free_store(store);
+    free_sqlite(store);
 }
 
 static uint64_t size_of(const char *path, const char *suffix)
@@ -822,7 +823,8 @@ static uint64_t size_of(const char *path, const char *suffix)
     return stat(name, &info) ? 0 : (uint64_t)info.st_size;
 }
 
-static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
+static void read_sqlite_stats(struct lk_store *base,
+                              struct lk_store_stats *stats)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
     struct lk_counters *counters = &store->counters;
@@ -862,8 +864,8 @@ static void read_stats(struct lk_store *base, struct lk_store_stats *stats)
 
 const struct lk_store_class lk_sqlite_class = {
     .scheme = "sqlite",
-    .open = open_store,
-    .close = close_store,
+    .open = open_sqlite,
+    .close = close_sqlite,
     .apply = lk_sqlite_apply,
     .peek = lk_sqlite_peek,
     .load = lk_sqlite_fetch,
@@ -878,7 +880,7 @@ const struct lk_store_class lk_sqlite_class = {
     .backup = lk_sqlite_backup,
     .note = lk_sqlite_note,
     .accept_clock = lk_sqlite_accept_clock,
-    .stats = read_stats,
+    .stats = read_sqlite_stats,
     .describe = lk_sqlite_describe,
     .import = lk_sqlite_import,
     .import_audit = lk_sqlite_import_audit,

@@ -107,7 +107,7 @@ enum lk_status lk_job_write(struct lk_sqlite *store, struct lk_batch *batch,
         status = lk_job_release(store, row);
     }
     return status || step->tells == LK_JOB_TELLS_NOTHING ||
-                   step->tells == LK_EVENT_RETURN /* told before */
+                   step->tells == LK_EVENT_RETURN /* applied before */
                ? status
                : apply_to_operation(store, batch, row, end,
                                     (enum lk_event)step->tells, now, &done);

@@ -15,17 +15,19 @@
  *          replaces an earlier one.
  * answer   the stored response, or the reason why there is none. A table of its
  *          own, because it is large and read only for a replay.
- * audit    what operators did, never deleted. For an action on a job, `token`
- * is the id of the job.
+ * audit    what operators did, never deleted. For an action on a job, the
+ *          column `token` is the id of the job.
  *
  * job      what an operation has left to call, by the number of the operation:
  *          the small part, which leases and ends replace. For an uncertain or
  *          dead job, `due` is since when it is so. `since` and `sent_at` are
- * those of struct lk_job. The indexes know the unfinished (state < 4) for the
- * courier and for their operation, the stuck for whoever looks after them,
- * every name, and the provider's ids. call     what is called; large, and never
- * written again. attempt  how leases ended: those that failed, and the last one
- * with its response. target   the paused targets.
+ *          since_ms and sent_ms of struct lk_job. The indexes hold: unfinished
+ *          jobs (state < 4) for the courier and for their operation, stuck
+ *          jobs, every name, and the ids of the services.
+ * call     what is called; large, and never replaced.
+ * attempt  how leases ended: those that failed, and the last one with its
+ *          response.
+ * target   the paused targets.
  */
 static const char *const migrations[] = {
     "CREATE TABLE claim ("
