@@ -210,6 +210,7 @@ enum lk_status lk_note_bodies(struct lk_task *task,
     return LK_OK;
 }
 
+/* Replaces the reply by an error if the entry could not be written. */
 enum lk_status lk_note_written(struct lk_task *task)
 {
     const struct lk_note *note = task->note;

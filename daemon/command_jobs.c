@@ -196,6 +196,7 @@ struct job_rows {
     enum lk_status status;
 };
 
+/* False ends the list: the page is full, or memory is short. */
 static bool add_job(void *context, const struct lk_job *job)
 {
     struct job_rows *rows = context;
@@ -243,6 +244,8 @@ static enum lk_status write_jobs(struct lk_task *task,
                : LK_OK;
 }
 
+/* Reader thread. With bodies the page is noted in the audit log as one entry.
+ */
 static enum lk_status run_jobs(struct lk_task *task, struct lk_store *store)
 {
     const struct lk_jobs_query *query = &task->args.jobs;
@@ -336,6 +339,8 @@ static enum lk_status write_shown(struct lk_task *task,
     return write_job_rows(out, history);
 }
 
+/* Reader thread: the job, its request and its attempts; nil if there is none.
+ */
 static enum lk_status run_job_show(struct lk_task *task, struct lk_store *store)
 {
     struct job_rows history = {.store = store,
@@ -609,6 +614,7 @@ static void fill_actions(struct action_batch *batch,
     }
 }
 
+/* Takes at most ACTIONS_MOST; the others go with the next job batch. */
 void lk_actions_give(struct lk_server *server)
 {
     size_t count = server->to_actions.count;

@@ -249,6 +249,7 @@ static bool add_export(void *context, const struct lk_operation *operation)
     return true; /* a cursor may be that of several operations: take them all */
 }
 
+/* How many operations to read next, by the size of those before. */
 static size_t export_share(const struct rows *rows, size_t limit)
 {
     size_t share = EXPORT_FIRST;
@@ -263,6 +264,7 @@ static size_t export_share(const struct rows *rows, size_t limit)
     return share < limit - rows->count ? share : limit - rows->count;
 }
 
+/* Reads until the page is full, the limit is reached or the client has left. */
 static enum lk_status list_export(struct lk_store *store, struct lk_task *task,
                                   struct rows *rows, uint64_t *next)
 {

@@ -431,6 +431,8 @@ static enum step next_step(struct lk_server *server,
     return may_wait && asks_to_wait(op) ? STEP_PARK : STEP_ANSWER;
 }
 
+/* Decides without the store thread if what is durable is enough. Only a verdict
+ * that no later command can change is taken. */
 static enum step peek(struct lk_server *server, struct lk_event_args *event,
                       bool may_wait)
 {
@@ -477,6 +479,7 @@ static void answer_now(struct lk_conn *conn, struct lk_task *task)
     lk_task_free(conn->server, task);
 }
 
+/* Counts the claim and lets the reply go out when it is its turn. */
 static void answer_task(struct lk_server *server, struct lk_task *task)
 {
     if (is_await(task)) {
@@ -504,6 +507,8 @@ static void refuse_to_park(struct lk_server *server, struct lk_task *task)
     answer_task(server, task);
 }
 
+/* The task waits until its operation settles or its time is up. An await gets
+ * QUEUED at once; a claim keeps its turn on the connection. */
 static void park(struct lk_server *server, struct lk_task *task)
 {
     if (server->waiters.count >= server->config.waiters ||
@@ -536,6 +541,7 @@ static void load(struct lk_server *server, struct lk_task *task)
     }
 }
 
+/* Does what next_step or peek has found. The task may be freed after it. */
 static void take_step(struct lk_server *server, struct lk_task *task,
                       enum step step)
 {
@@ -570,6 +576,7 @@ static bool check_left(struct lk_conn *conn, const struct lk_op *op)
     return lk_op_begins(op) && conn->hung_up;
 }
 
+/* Takes the task: replied and freed at once, or on the connection's list. */
 void lk_operation_start(struct lk_conn *conn, struct lk_task *task)
 {
     struct lk_server *server = conn->server;
@@ -736,6 +743,8 @@ static void unlink_await(struct lk_task *task)
     }
 }
 
+/* Sends the message of an await, which ends; before QUEUED it is only marked.
+ */
 static void push_settled(struct lk_server *server, struct lk_task *task)
 {
     struct lk_conn *conn = task->conn;

@@ -28,6 +28,7 @@ static size_t count_lines(struct lk_slice text)
     return lines + (text.len && text.data[text.len - 1] != '\n');
 }
 
+/* An array: `first`, then each line of `text`. */
 static enum lk_status write_lines(struct lk_buf *out, const char *first,
                                   struct lk_slice text)
 {
@@ -46,6 +47,7 @@ static enum lk_status write_lines(struct lk_buf *out, const char *first,
     return status;
 }
 
+/* Long work: reads the whole store. The reply lists what is damaged. */
 static enum lk_status run_verify(struct lk_task *task, struct lk_store *store)
 {
     struct lk_buf report = {0};
@@ -145,6 +147,7 @@ static void log_backup(const struct lk_task *task, enum lk_status result,
            result ? lk_log_quote(why_not, error, sizeof(error)) : "");
 }
 
+/* Long work: copies the store to a file. A failure leaves no note. */
 static enum lk_status run_backup(struct lk_task *task, struct lk_store *store)
 {
     struct lk_buf error = {0};

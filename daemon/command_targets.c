@@ -251,6 +251,7 @@ static enum lk_status write_view(struct lk_task *task,
     return LK_OK;
 }
 
+/* Reader thread: adds what the store knows to the view, and writes it. */
 static enum lk_status run_target_status(struct lk_task *task,
                                         struct lk_store *store)
 {

@@ -49,6 +49,7 @@ int lk_conn_fd(const struct lk_conn *conn)
 
 /* ---- Writing ------------------------------------------------------------- */
 
+/* The kernel has taken what `writing` held, or the client has left. */
 static void on_written(uv_write_t *request, int result)
 {
     struct lk_conn *conn = request->data;
@@ -205,6 +206,8 @@ static enum lk_status emit_task(struct lk_conn *conn, struct lk_task *task)
     return status;
 }
 
+/* Sends all replies up to the first that is not ready. When none is left, input
+ * that had to wait may run. */
 void lk_conn_emit(struct lk_conn *conn)
 {
     while (conn->head && conn->head->ready && !conn->closing) {
@@ -225,6 +228,7 @@ void lk_conn_emit(struct lk_conn *conn)
     }
 }
 
+/* With commands in progress the reply waits its turn in a task of its own. */
 struct lk_buf *lk_conn_out(struct lk_conn *conn)
 {
     if (!conn->head) {

@@ -111,6 +111,7 @@ static uint64_t look_once(struct lk_server *server)
     return pause > LOOK_EVERY_MS * MS_NS ? pause : LOOK_EVERY_MS * MS_NS;
 }
 
+/* The thread: looks, then sleeps until the next look is due or HEALTH asks. */
 static void run_checkup(void *context)
 {
     struct lk_server *server = context;

@@ -148,6 +148,7 @@ uint64_t lk_number(const struct lk_numbers *numbers, enum lk_number which)
     return table[which].read(numbers);
 }
 
+/* A copy of what other threads count; the rest is the loop thread's own. */
 void lk_numbers_take(struct lk_server *server, struct lk_numbers *numbers)
 {
     *numbers = (struct lk_numbers){

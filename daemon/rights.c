@@ -164,6 +164,7 @@ static bool keeps_login(const struct lk_conn *conn,
                                 latchkey_slice(conn->user));
 }
 
+/* After a reload: a connection that lost a right ends with its last reply. */
 static void recheck(struct lk_conn *conn, const struct lk_config *before)
 {
     unsigned had = conn->roles;

@@ -163,6 +163,8 @@ static void on_check(uv_check_t *check)
 
 /* ---- What other threads bring back --------------------------------------- */
 
+/* The one way back from other threads: first the tasks, then what settled, so
+ * that a claim is parked before its operation can wake it. */
 static void on_returned(uv_async_t *async)
 {
     struct lk_server *server = async->data;
@@ -387,6 +389,7 @@ static uint64_t sweep_interval(const struct lk_config *config)
     return config->courier_only ? 0 : config->sweep_interval_ms;
 }
 
+/* Settings that cannot be read change nothing. */
 static void reload(struct lk_server *server)
 {
     struct lk_config fresh;
@@ -496,6 +499,8 @@ static void leave_running_try(struct lk_server *server)
     }
 }
 
+/* Everything ends in this order: no new clients, the courier, the threads that
+ * use the store, the store, the loop. */
 static void close_server(struct lk_server *server)
 {
     lk_server_stop_listening(server);

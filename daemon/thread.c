@@ -76,6 +76,8 @@ static void read_for_task(struct lk_reader *reader, struct lk_task *task)
     }
 }
 
+/* Sleeps until there are tasks. False: it is time to stop, and none are left.
+ */
 static bool take_all_tasks(struct lk_reader *reader,
                            struct lk_task_queue *tasks)
 {
@@ -173,6 +175,7 @@ void lk_long_work_progress(void *context, uint64_t done, uint64_t total)
     atomic_store_explicit(&work->total, total, memory_order_relaxed);
 }
 
+/* The long work thread: one task, then it ends and the loop joins it. */
 static void run_long_work(void *context)
 {
     struct lk_server *server = context;
