@@ -5,13 +5,15 @@
  * A job belongs to one operation and has a name, unique within the operation's
  * generation. The life of a job:
  *
- *   state      who may change it           next
- *   waiting    a courier, an operator      leased once it is due
- *   leased     the courier of the lease    delivered, waiting (retry),
- * uncertain or dead, by an end; lost when the lease runs out uncertain  an
- * operator, or proof       waiting, delivered, dropped dead       an operator
- * waiting, delivered, dropped delivered, dropped: finished; the reaper deletes
- * the job with its operation
+ *   state      who may change it          next
+ *   waiting    a courier, an operator     leased once it is due
+ *   leased     the courier of the lease   delivered, waiting (retry),
+ *                                         uncertain or dead, by an end; lost
+ *                                         when the lease runs out
+ *   uncertain  an operator, or proof      waiting, delivered, dropped
+ *   dead       an operator                waiting, delivered, dropped
+ *   delivered  no one: finished           reaped with its operation
+ *   dropped    no one: finished           reaped with its operation
  *
  * A lease counts an attempt, and the number of the attempt is the fence: an end
  * or a renewal names it, and is stale once another courier has taken the job.
