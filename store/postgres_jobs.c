@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* Up to SENT_AT that of latchkey.lease (008_lease.sql); all of them that of the
+/* Up to SENT_AT that of latchkey.lease (06_jobs.sql); all of them that of the
  * lists in postgres_jobs.c. */
 enum lk_pg_job_column {
     LK_PG_J_KIND, /* a list: hidden, not what is asked for; only its id counts

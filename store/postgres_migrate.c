@@ -1,6 +1,6 @@
 /*
- * postgres_migrate.c - brings the schema of a database up to date, one file of
- * store/sql/ after the other, each in a transaction of its own.
+ * postgres_migrate.c - brings the schema of a database up to date, one step
+ * after the other, each in a transaction of its own. The SQL is in store/sql/.
  */
 #include "store/postgres_migrate.h"
 #include "store/embed.h"
@@ -12,46 +12,35 @@
 #include <time.h>
 
 LK_EMBED(lk_sql_owner, "sql/owner.sql");
-LK_EMBED(lk_sql_schema, "sql/001_schema.sql");
-LK_EMBED(lk_sql_apply, "sql/002_apply.sql");
-LK_EMBED(lk_sql_app, "sql/003_app.sql");
-LK_EMBED(lk_sql_keep, "sql/004_keep.sql");
-LK_EMBED(lk_sql_import, "sql/005_import.sql");
-LK_EMBED(lk_sql_outbox, "sql/006_outbox.sql");
-LK_EMBED(lk_sql_work, "sql/007_work.sql");
-LK_EMBED(lk_sql_lease, "sql/008_lease.sql");
-LK_EMBED(lk_sql_columns, "sql/009_columns.sql");
-LK_EMBED(lk_sql_audit, "sql/010_audit.sql");
-LK_EMBED(lk_sql_provider, "sql/011_provider.sql");
+LK_EMBED(lk_sql_schema, "sql/01_schema.sql");
+LK_EMBED(lk_sql_decide, "sql/02_decide.sql");
+LK_EMBED(lk_sql_app, "sql/03_app.sql");
+LK_EMBED(lk_sql_keep, "sql/04_keep.sql");
+LK_EMBED(lk_sql_import, "sql/05_import.sql");
+LK_EMBED(lk_sql_jobs, "sql/06_jobs.sql");
+LK_EMBED(lk_sql_grants, "sql/07_grants.sql");
+
+enum { STEP_FILES = 8 };
 
 /*
- * The version of a step is its place, from 1. What makes or changes tables is
- * never changed once it was released: a change is another step. Files of
- * functions are changed in place, so that each function stands once; the last
- * step puts in again those that a database has from before.
+ * The version of a step is its place, from 1; its name is the release that
+ * brought it. What makes or changes tables is never changed once it was
+ * released: a change is another step. Files of functions are changed in place,
+ * so that each function is written once, and a later step names them again.
  */
 static const struct {
     const char *name;
-    const char *sql;
-    bool functions;
+    const char *files[STEP_FILES]; /* up to a NULL */
 } steps[] = {
-    {"001_schema", lk_sql_schema, false},
-    {"002_apply", lk_sql_apply, true},
-    {"003_app", lk_sql_app, true},
-    {"004_keep", lk_sql_keep, true},
-    {"005_import", lk_sql_import, true},
-    {"006_outbox", lk_sql_outbox, false},
-    {"007_work", lk_sql_work, true},
-    {"008_lease", lk_sql_lease, true},
-    {"009_columns", lk_sql_columns, false},
-    {"010_audit", lk_sql_audit, false},
-    {"011_provider", lk_sql_provider, false},
+    {"the schema of 0.1.0",
+     {lk_sql_schema, lk_sql_decide, lk_sql_app, lk_sql_keep, lk_sql_import,
+      lk_sql_jobs, lk_sql_grants}},
 };
 
 enum {
     STEPS = sizeof(steps) / sizeof(steps[0]),
     OLDEST = STEPS, /* programs of that version still work with the schema */
-    TRIES = 60,     /* for a lock that somebody holds */
+    TRIES = 60,     /* for a lock that another session holds */
 };
 
 #define SECOND_NS UINT64_C(1000000000)
@@ -115,20 +104,16 @@ static int print_version(char *sql, size_t size, long version)
                     version, version < OLDEST ? version : (long)OLDEST);
 }
 
-/* In an open transaction that holds the lock of all migrations. `from`: the
- * version that all of it began with. */
-static enum lk_status take_step(struct lk_pg_conn *conn, long version,
-                                long from)
+/* In an open transaction that holds the lock of all migrations. */
+static enum lk_status take_step(struct lk_pg_conn *conn, long version)
 {
     char sql[256];
     uint64_t deadline_ns = lk_pg_clock_ns() + PATIENCE;
-    enum lk_status status =
-        lk_pg_script(conn, steps[version - 1].sql, deadline_ns);
+    const char *const *file = steps[version - 1].files;
+    enum lk_status status = LK_OK;
 
-    for (long i = 0; i < from && version == STEPS && !status; i++) {
-        if (steps[i].functions) {
-            status = lk_pg_script(conn, steps[i].sql, deadline_ns);
-        }
+    for (; *file && !status; file++) {
+        status = lk_pg_script(conn, *file, deadline_ns);
     }
     print_version(sql, sizeof(sql), version);
     if (!status) {
@@ -137,10 +122,9 @@ static enum lk_status take_step(struct lk_pg_conn *conn, long version,
     return status ? status : lk_pg_script(conn, "COMMIT", deadline_ns);
 }
 
-/* One step up, if there is one. *version is what was reached; *from what it
- * was at first, -1: not known yet. */
+/* One step up, if there is one. *version is what was reached. */
 static enum lk_status try_step(struct lk_pg_conn *conn, long *version,
-                               long *from, bool *took)
+                               bool *took)
 {
     enum lk_status status =
         lk_pg_script(conn, begin_step, lk_pg_clock_ns() + PATIENCE);
@@ -156,8 +140,7 @@ static enum lk_status try_step(struct lk_pg_conn *conn, long *version,
         return lk_pg_script(conn, "ROLLBACK", lk_pg_clock_ns() + PATIENCE);
     }
     if (!status) {
-        *from = *from < 0 ? *version : *from;
-        status = take_step(conn, *version + 1, *from);
+        status = take_step(conn, *version + 1);
     }
     if (!status) {
         (*version)++;
@@ -197,13 +180,12 @@ static enum lk_status climb(struct lk_pg_conn *conn, struct lk_buf *report,
 {
     enum lk_status status = LK_OK;
     long version = 0;
-    long from = -1;
     unsigned tries = 0;
     unsigned taken = 0;
 
     while (version < STEPS && !status) {
         bool took;
-        status = try_step(conn, &version, &from, &took);
+        status = try_step(conn, &version, &took);
         if (status && is_passing(conn) && ++tries < TRIES) {
             struct timespec pause = {0, (100 + rand() % 900) * 1000000L};
             nanosleep(&pause, NULL);
@@ -323,11 +305,9 @@ enum lk_status lk_postgres_sql(long from, struct lk_buf *text)
         from, STEPS, lk_sql_owner);
 
     for (long i = from < 0 ? 0 : from; i < STEPS && !status; i++) {
-        status = latchkey_buf_printf(text, "%s\n", steps[i].sql);
-    }
-    for (long i = 0; i < from && from < STEPS && !status; i++) {
-        if (steps[i].functions) {
-            status = latchkey_buf_printf(text, "%s\n", steps[i].sql);
+        for (const char *const *file = steps[i].files; *file && !status;
+             file++) {
+            status = latchkey_buf_printf(text, "%s\n", *file);
         }
     }
     print_version(version, sizeof(version), STEPS);

@@ -33,6 +33,7 @@ enum {
 };
 
 static bool lua;
+static FILE *out;
 
 /* ---- names --------------------------------------------------------------- */
 
@@ -103,14 +104,14 @@ static void die(const char *format, ...)
 
 static void print_comment(const char *word)
 {
-    printf(lua ? " --[[ " : " /* ");
-    fputs(word, stdout);
-    printf(lua ? " ]]" : " */");
+    fprintf(out, lua ? " --[[ " : " /* ");
+    fputs(word, out);
+    fprintf(out, lua ? " ]]" : " */");
 }
 
 static void print_number(const struct name *name)
 {
-    printf("%ld", name->value);
+    fprintf(out, "%ld", name->value);
     print_comment(name->word);
 }
 
@@ -213,14 +214,14 @@ static unsigned count_bits(unsigned set)
 static void print_and(bool *first)
 {
     if (!*first) {
-        printf(lua ? " and " : " AND ");
+        fprintf(out, lua ? " and " : " AND ");
     }
     *first = false;
 }
 
 static void print_member(unsigned value, const char *word)
 {
-    printf("%u", value);
+    fprintf(out, "%u", value);
     print_comment(word);
 }
 
@@ -236,31 +237,31 @@ static void print_set(const char *of, unsigned set, unsigned all,
     print_and(first);
     if (count_bits(all & ~set) == 1 && count_bits(set) > 1) {
         unsigned other = (unsigned)__builtin_ctz(all & ~set);
-        printf(lua ? "%s ~= " : "%s <> ", of);
+        fprintf(out, lua ? "%s ~= " : "%s <> ", of);
         print_member(other, words[other]);
         return;
     }
     bool several = count_bits(set) > 1;
     if (lua && several) {
-        putchar('(');
+        putc('(', out);
     } else if (!lua) {
-        printf(several ? "%s IN (" : "%s = ", of);
+        fprintf(out, several ? "%s IN (" : "%s = ", of);
     }
     for (unsigned i = 0; i < 32; i++) {
         if (!(set >> i & 1)) {
             continue;
         }
         if (!inner) {
-            printf(lua ? " or " : ", ");
+            fprintf(out, lua ? " or " : ", ");
         }
         inner = false;
         if (lua) {
-            printf("%s == ", of);
+            fprintf(out, "%s == ", of);
         }
         print_member(i, words[i]);
     }
     if (several) {
-        putchar(')');
+        putc(')', out);
     }
 }
 
@@ -271,11 +272,11 @@ static void print_flags(long flags, bool wanted, bool *first)
     }
     print_and(first);
     if (!wanted) {
-        printf("(flags & %ld) = 0", flags);
+        fprintf(out, "(flags & %ld) = 0", flags);
     } else if (flags & (flags - 1)) {
-        printf("(flags & %ld) = %ld", flags, flags);
+        fprintf(out, "(flags & %ld) = %ld", flags, flags);
     } else {
-        printf("(flags & %ld) <> 0", flags);
+        fprintf(out, "(flags & %ld) <> 0", flags);
     }
 }
 
@@ -292,11 +293,11 @@ static void print_conditions(unsigned set, bool wanted, bool *first)
             continue;
         }
         print_and(first);
-        printf("%s%s",
-               wanted ? ""
-               : lua  ? "not "
-                      : "NOT ",
-               conditions[i].parameter);
+        fprintf(out, "%s%s",
+                wanted ? ""
+                : lua  ? "not "
+                       : "NOT ",
+                conditions[i].parameter);
     }
     print_flags(flags, wanted, first);
 }
@@ -310,8 +311,8 @@ static void print_flag_names(const struct condition *of, unsigned count,
     for (unsigned i = 0; i < count; i++) {
         bool flag = of == job_conditions || sql_flag_of(i);
         if (flag && ((required | forbidden) >> i & 1)) {
-            printf("%s%s%s", any ? ", " : " -- ",
-                   forbidden >> i & 1 ? "not " : "", of[i].parameter);
+            fprintf(out, "%s%s%s", any ? ", " : " -- ",
+                    forbidden >> i & 1 ? "not " : "", of[i].parameter);
             any = true;
         }
     }
@@ -340,21 +341,21 @@ static int code_of(const struct lk_rule *rule)
 static void print_result(const struct lk_rule *rule)
 {
     if (lua) {
-        printf("return %d, %d, ", rule->verdict, rule->effect);
-        printf(rule->next == LK_STATE_SAME ? "state" : "%d", rule->next);
-        printf(" -- ");
+        fprintf(out, "return %d, %d, ", rule->verdict, rule->effect);
+        fprintf(out, rule->next == LK_STATE_SAME ? "state" : "%d", rule->next);
+        fprintf(out, " -- ");
     } else {
-        printf("%d /* ", code_of(rule));
+        fprintf(out, "%d /* ", code_of(rule));
     }
     if (rule->next != LK_STATE_SAME) {
-        printf("%s, ", state_words[rule->next]);
+        fprintf(out, "%s, ", state_words[rule->next]);
     }
-    printf("%s", verdict_words[rule->verdict]);
+    fprintf(out, "%s", verdict_words[rule->verdict]);
     if (rule->effect) {
-        printf(", %s", effect_names[rule->effect]);
+        fprintf(out, ", %s", effect_names[rule->effect]);
     }
     if (!lua) {
-        printf(" */");
+        fprintf(out, " */");
     }
 }
 
@@ -367,23 +368,25 @@ static void print_group(const struct lk_rules *group)
         bool last = i + 1 == group->count;
         bool first = true;
 
-        printf(last  ? (lua ? "        " : "        ELSE ")
-               : lua ? "        if "
-                     : "        WHEN ");
+        fprintf(out, last  ? (lua ? "        " : "        ELSE ")
+                     : lua ? "        if "
+                           : "        WHEN ");
         if (!last) {
             print_set("event", rule->events, events, event_words, &first);
             print_set(lua ? "state" : "was", rule->states,
                       (1u << LK_STATES) - 1, state_words, &first);
             print_conditions(rule->required, true, &first);
             print_conditions(rule->forbidden, false, &first);
-            printf(lua ? " then\n            " : "\n            THEN ");
+            fprintf(out, lua ? " then\n            " : "\n            THEN ");
         }
         print_result(rule);
         if (!last && !lua) {
             print_flag_names(conditions, LK_CONDITIONS, rule->required,
                              rule->forbidden);
         }
-        printf(last ? (lua ? "\n" : " END\n") : lua ? "\n        end\n" : "\n");
+        fprintf(out, last  ? (lua ? "\n" : " END\n")
+                     : lua ? "\n        end\n"
+                           : "\n");
     }
 }
 
@@ -391,7 +394,7 @@ static void print_decide(void)
 {
     unsigned all = 0;
 
-    printf(lua ? "" : "CASE\n");
+    fprintf(out, lua ? "" : "CASE\n");
     for (unsigned event = 0; event < LK_EVENTS; event++) {
         const struct lk_rules *group = &lk_machine_rules[event];
         unsigned events = group_events(group->rows);
@@ -400,19 +403,20 @@ static void print_decide(void)
         if (all & events) {
             continue; /* with an event before it */
         }
-        printf(lua ? "    %s " : "    %s", !lua  ? "WHEN "
-                                           : all ? "elseif"
-                                                 : "if");
+        fprintf(out, lua ? "    %s " : "    %s",
+                !lua  ? "WHEN "
+                : all ? "elseif"
+                      : "if");
         print_set("event", events, UINT32_MAX, event_words, &first);
-        printf(lua ? " then\n" : " THEN CASE\n");
+        fprintf(out, lua ? " then\n" : " THEN CASE\n");
         print_group(group);
         all |= events;
     }
     if (lua) {
-        printf("    end\n");
+        fprintf(out, "    end\n");
     } else {
-        printf("    ELSE %d /* no such event */ END\n",
-               LK_SQL_VERDICT_UNKNOWN_EVENT);
+        fprintf(out, "    ELSE %d /* no such event */ END\n",
+                LK_SQL_VERDICT_UNKNOWN_EVENT);
     }
 }
 
@@ -440,21 +444,21 @@ static unsigned long job_code(unsigned outcome, int next, int tells,
 
 static void print_job_result(const struct lk_job_rule *rule)
 {
-    printf("%lu /* ",
-           job_code(rule->outcome, rule->next, rule->tells, rule->effects));
+    fprintf(out, "%lu /* ",
+            job_code(rule->outcome, rule->next, rule->tells, rule->effects));
     if (rule->next != LK_JOB_SAME) {
-        printf("%s, ", job_state_words[rule->next]);
+        fprintf(out, "%s, ", job_state_words[rule->next]);
     }
-    printf("%s", job_outcome_names[rule->outcome]);
+    fprintf(out, "%s", job_outcome_names[rule->outcome]);
     if (rule->tells != LK_JOB_TELLS_NOTHING) {
-        printf(", operation: %s", event_words[rule->tells]);
+        fprintf(out, ", operation: %s", event_words[rule->tells]);
     }
     for (unsigned i = 0; i < LK_JOB_EFFECT_BITS; i++) {
         if (rule->effects >> i & 1) {
-            printf(", %s", job_effect_names[i]);
+            fprintf(out, ", %s", job_effect_names[i]);
         }
     }
-    printf(" */");
+    fprintf(out, " */");
 }
 
 static void print_mask(unsigned set, bool wanted, bool *first)
@@ -463,15 +467,15 @@ static void print_mask(unsigned set, bool wanted, bool *first)
         return;
     }
     print_and(first);
-    printf(wanted ? "(conditions & %u) = %u" : "(conditions & %u) = 0", set,
-           set);
+    fprintf(out, wanted ? "(conditions & %u) = %u" : "(conditions & %u) = 0",
+            set, set);
 }
 
 static void print_decide_job(void)
 {
     unsigned all = 0;
 
-    printf("CASE\n");
+    fprintf(out, "CASE\n");
     for (unsigned event = 0; event < LK_JOB_EVENTS; event++) {
         const struct lk_job_rules *group = &lk_job_machine_rules[event];
         unsigned events = job_group_events(group->rows);
@@ -480,14 +484,14 @@ static void print_decide_job(void)
         if (all & events) {
             continue;
         }
-        printf("    WHEN ");
+        fprintf(out, "    WHEN ");
         print_set("event", events, UINT32_MAX, job_event_words, &first);
-        printf(" THEN CASE\n");
+        fprintf(out, " THEN CASE\n");
         for (size_t i = 0; i < group->count; i++) {
             const struct lk_job_rule *rule = &group->rows[i];
             bool last = i + 1 == group->count;
             first = true;
-            printf(last ? "        ELSE " : "        WHEN ");
+            fprintf(out, last ? "        ELSE " : "        WHEN ");
             if (!last) {
                 print_set("event", rule->events, events, job_event_words,
                           &first);
@@ -495,18 +499,18 @@ static void print_decide_job(void)
                           job_state_words, &first);
                 print_mask(rule->required, true, &first);
                 print_mask(rule->forbidden, false, &first);
-                printf("\n            THEN ");
+                fprintf(out, "\n            THEN ");
             }
             print_job_result(rule);
             if (!last) {
                 print_flag_names(job_conditions, LK_JOB_CONDITIONS,
                                  rule->required, rule->forbidden);
             }
-            printf(last ? " END\n" : "\n");
+            fprintf(out, last ? " END\n" : "\n");
         }
         all |= events;
     }
-    printf("    END\n");
+    fprintf(out, "    END\n");
 }
 
 /* ---- every input --------------------------------------------------------- */
@@ -524,9 +528,9 @@ static void print_steps(void)
 #undef X
                 struct lk_step step =
                     lk_machine_step((enum lk_event)event, operation);
-                printf("%d\n", (int)step.verdict |
-                                   (int)step.effect << EFFECT_SHIFT |
-                                   (int)(step.next + 1) << NEXT_SHIFT);
+                fprintf(out, "%d\n",
+                        (int)step.verdict | (int)step.effect << EFFECT_SHIFT |
+                            (int)(step.next + 1) << NEXT_SHIFT);
             }
         }
     }
@@ -544,8 +548,9 @@ static void print_job_steps(void)
 #undef X
                 struct lk_job_step step =
                     lk_job_machine_step((enum lk_job_event)event, job);
-                printf("%lu\n", job_code(step.outcome, (int)step.next,
-                                         step.tells, step.effects));
+                fprintf(out, "%lu\n",
+                        job_code(step.outcome, (int)step.next, step.tells,
+                                 step.effects));
             }
         }
     }
@@ -554,28 +559,28 @@ static void print_job_steps(void)
 static void print_list(const char *const *words, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        printf("%s%s", i ? "|" : "", words[i]);
+        fprintf(out, "%s%s", i ? "|" : "", words[i]);
     }
-    putchar('\n');
+    putc('\n', out);
 }
 
 static void print_condition_names(const struct condition *of, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        printf("%s%s", i ? "|" : "", of[i].parameter);
+        fprintf(out, "%s%s", i ? "|" : "", of[i].parameter);
     }
-    putchar('\n');
+    putc('\n', out);
 }
 
 /* ---- templates ----------------------------------------------------------- */
 
 static void print_words(const char *const *words, size_t from, size_t count)
 {
-    printf("ARRAY[");
+    fprintf(out, "ARRAY[");
     for (size_t i = from; i < count; i++) {
-        printf("%s'%s'", i > from ? ", " : "", words[i]);
+        fprintf(out, "%s'%s'", i > from ? ", " : "", words[i]);
     }
-    printf("]");
+    fprintf(out, "]");
 }
 
 static void print_states(unsigned set, const char *const *words)
@@ -584,7 +589,7 @@ static void print_states(unsigned set, const char *const *words)
 
     for (unsigned i = 0; i < 32; i++) {
         if (set >> i & 1) {
-            printf("%s", first ? "" : ", ");
+            fprintf(out, "%s", first ? "" : ", ");
             print_member(i, words[i]);
             first = false;
         }
@@ -640,34 +645,56 @@ static long job_effect_of(const char *name)
     return 0;
 }
 
+static void fill_template(char *text);
+
+/* The same text with the names in it filled in; the caller frees it. */
+static char *fill_copy(char *text)
+{
+    FILE *whole = out;
+    char *filled = NULL;
+    size_t len;
+
+    out = open_memstream(&filled, &len);
+    if (!out) {
+        die("out of memory");
+    }
+    fill_template(text);
+    fclose(out);
+    out = whole;
+    char *copy = strdup(filled);
+    free(filled);
+    return copy;
+}
+
 /* @NAME(code)@: a part of a code. */
 static void print_part(const char *name, char *code)
 {
     char *comma = strrchr(code, ',');
 
     if (!strcmp(name, "VERDICT")) {
-        printf("(%s & %d)", code, (1 << EFFECT_SHIFT) - 1);
+        fprintf(out, "(%s & %d)", code, (1 << EFFECT_SHIFT) - 1);
     } else if (!strcmp(name, "EFFECT")) {
-        printf("(%s >> %d & %d)", code, EFFECT_SHIFT,
-               (1 << (NEXT_SHIFT - EFFECT_SHIFT)) - 1);
+        fprintf(out, "(%s >> %d & %d)", code, EFFECT_SHIFT,
+                (1 << (NEXT_SHIFT - EFFECT_SHIFT)) - 1);
     } else if (!strcmp(name, "NEXT") && comma) { /* code, state now */
         *comma = 0;
-        printf("coalesce(nullif(%s >> %d, 0) - 1,%s)", code, NEXT_SHIFT,
-               comma + 1);
+        fprintf(out, "coalesce(nullif(%s >> %d, 0) - 1,%s)", code, NEXT_SHIFT,
+                comma + 1);
     } else if (!strcmp(name, "JOB_OUTCOME")) {
-        printf("(%s & %d)", code, (1 << JOB_NEXT_SHIFT) - 1);
+        fprintf(out, "(%s & %d)", code, (1 << JOB_NEXT_SHIFT) - 1);
     } else if (!strcmp(name, "JOB_NEXT") && comma) {
         *comma = 0;
-        printf("coalesce(nullif(%s >> %d & %d, 0) - 1,%s)", code,
-               JOB_NEXT_SHIFT, (1 << (JOB_TELLS_SHIFT - JOB_NEXT_SHIFT)) - 1,
-               comma + 1);
+        fprintf(out, "coalesce(nullif(%s >> %d & %d, 0) - 1,%s)", code,
+                JOB_NEXT_SHIFT, (1 << (JOB_TELLS_SHIFT - JOB_NEXT_SHIFT)) - 1,
+                comma + 1);
     } else if (!strcmp(name, "JOB_TELLS")) { /* null: nothing */
-        printf("(nullif(%s >> %d & %d, 0) - 1)", code, JOB_TELLS_SHIFT,
-               (1 << (JOB_EFFECT_SHIFT - JOB_TELLS_SHIFT)) - 1);
+        fprintf(out, "(nullif(%s >> %d & %d, 0) - 1)", code, JOB_TELLS_SHIFT,
+                (1 << (JOB_EFFECT_SHIFT - JOB_TELLS_SHIFT)) - 1);
     } else if (!strcmp(name, "JOB_DOES") && comma) { /* code, EFFECT */
         *comma = 0;
         comma += 1 + strspn(comma + 1, " \n");
-        printf("(%s & %ld /* %s */) <> 0", code, job_effect_of(comma), comma);
+        fprintf(out, "(%s & %ld /* %s */) <> 0", code, job_effect_of(comma),
+                comma);
     } else {
         die("there is no part %s(%s)", name, code);
     }
@@ -723,7 +750,7 @@ static void fill_template(char *text)
     while (*text) {
         size_t len = *text == '@' ? token_length(text) : 0;
         if (!len) {
-            putchar(*text++);
+            putc(*text++, out);
             continue;
         }
         char *part = text[len - 1] == ')' ? strchr(text, '(') : NULL;
@@ -731,7 +758,9 @@ static void fill_template(char *text)
         if (part) {
             text[len - 1] = 0;
             *part = 0;
-            print_part(text + 1, part + 1);
+            char *code = fill_copy(part + 1);
+            print_part(text + 1, code);
+            free(code);
         } else {
             print_name(text + 1);
         }
@@ -768,6 +797,7 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
 
+    out = stdout;
     if (!strcmp(what, "sql") || !strcmp(what, "lua")) {
         lua = !strcmp(what, "lua");
         char *text = read_all();

@@ -61,7 +61,7 @@ class World:
                   "password_file = {dir}/open.password\n")
         (self.folder / "profiles").chmod(0o755)
         self.make_newer()
-        for name, version in (("older", "5"), ("newer", "99")):
+        for name, version in (("older", "0"), ("newer", "99")):
             self.names[name] = self.make_schema(postgres, version)
 
     def file(self, name, text, mode=0o600):
@@ -181,7 +181,7 @@ TOOL = [
      "use that version"),
     ("latchkey check-store redis://{closed}", 3, "refused", "running"),
     ("latchkey check-store {database}", 1, "no schema", "latchkey migrate"),
-    ("latchkey check-store {older}", 1, "has version 5", "latchkey migrate"),
+    ("latchkey check-store {older}", 1, "has version 0", "latchkey migrate"),
     ("latchkey migrate {newer}", 1, "newer Latchkey", "upgrade"),
     ("latchkey migrate mysql://x", 2, '"mysql"', "postgres:"),
     ("latchkey migrate postgres://x@{closed}/app", 3, "refused", "running"),

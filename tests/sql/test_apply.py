@@ -694,7 +694,7 @@ def test_a_server_that_went_back_hands_out_no_token_twice(db):
 
 def test_functions_may_be_made_again_beside_claims(server, database, db):
     token = claim_new(db, "k")
-    migrate(server.connect(database), FILES[1:4])
+    migrate(server.connect(database), FILES[1:])
     assert apply_one(db, "complete", "k", token=token, status=200)[0] == "OK"
     secrets = rows(db, "SELECT value FROM latchkey.meta"
                    " WHERE name LIKE '%%secret'")

@@ -43,3 +43,20 @@ def test_operations_are_decided_as_in_c_for_every_input(db):
             len(states) - 1, (1 << len(conditions)) - 1, events.index("reap"),
             bit["expired"])).fetchone()[0]
     rules.compare("operation", found)
+
+
+def test_jobs_are_decided_as_in_c_for_every_input(db):
+    """Event, state and each of eleven conditions: 294,912 inputs."""
+    events, states, conditions = rules.names("job")
+    found = db.execute(
+        "SELECT array_agg(CASE WHEN (d.code & 56) = 0 THEN d.code"
+        "  + 8 * (d.state + 1) ELSE d.code END"
+        "  ORDER BY d.event, d.state, d.mask)"
+        " FROM (SELECT e.event, t.state, m.mask,"
+        "  latchkey.decide_job(e.event, t.state, m.mask) AS code"
+        "  FROM generate_series(0, %d) AS e(event),"
+        "  generate_series(0, %d) AS t(state),"
+        "  generate_series(0, %d) AS m(mask)) AS d" % (
+            len(events) - 1, len(states) - 1,
+            (1 << len(conditions)) - 1)).fetchone()[0]
+    rules.compare("job", found)

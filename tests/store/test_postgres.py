@@ -948,56 +948,48 @@ def test_migrating_twice_and_by_two_at_once_is_safe(make_daemon, postgres):
     assert complete(raw, key, token, 200, b"", b"x") == "OK"
 
 
-# Functions that version 5 had with other arguments.
-BEFORE = ("decide(integer, integer, boolean, boolean, boolean, boolean,"
-          " boolean, integer)",
-          "enqueue(text, text, text, bigint, text, text, text, text, text,"
-          " bytea)")
 FUNCTIONS = ("SELECT p.oid::regprocedure::text, md5(p.prosrc), p.proacl::text"
              " FROM pg_proc p WHERE pronamespace = 'latchkey'::regnamespace"
              " ORDER BY 1")
 
 
-def make_version_5(postgres):
-    """A database without an outbox, with an operation that has left a job."""
+def test_the_printed_schema_is_the_one_that_migrate_makes(postgres):
     url = postgres.create_database()
-    base = stores.database_of(url)
-    with postgres.connect(base) as connection:
-        schema.migrate(connection, schema.FILES[:5])
-        for function in BEFORE:
-            connection.execute("CREATE FUNCTION latchkey.%s RETURNS boolean"
-                               " LANGUAGE sql AS 'SELECT true'" % function)
-        connection.execute("INSERT INTO latchkey.meta VALUES ('version', '5')")
-        connection.execute(
-            "INSERT INTO latchkey.operation (number, tenant, scope, key, state,"
-            " attempt, token, generation, claimed_ms, deadline_ms, ttl_ms,"
-            " fingerprint, owner) VALUES (7, 't', 's', 'k', 2, 1, 7, 7, 0,"
-            " 4e12, 1000, 'f', '')")
-        connection.execute(
-            "INSERT INTO latchkey.job (number, generation, token, name, target,"
-            " method, path, headers, body, created_ms, due_ms) VALUES (7, 7, 7,"
-            " 'mail', 'mailer', 'POST', '/', '', 'old', 0, 0)")
-        connection.execute("SELECT nextval('latchkey.token') FROM"
-                           " generate_series(1, 9)")
-    return url, base
-
-
-def test_a_database_of_before_the_outbox_is_brought_up_to_date(postgres):
-    url, base = make_version_5(postgres)
-    other, other_base = make_version_5(postgres)
     stores.migrate(url)
-    printed = stores.run_latchkey("migrate", "--print", "--from", "5").stdout
+    printed = stores.run_latchkey("migrate", "--print").stdout
+    other_base = stores.database_of(postgres.create_database())
     postgres.query(printed, database=other_base)
-    fresh = postgres.create_database()
-    stores.migrate(fresh)
-    functions = postgres.query(FUNCTIONS, database=stores.database_of(fresh))
+    base = stores.database_of(url)
+    functions = postgres.query(FUNCTIONS, database=base)
+    assert len(functions) > 40
     for name in (base, other_base):
         assert postgres.query(FUNCTIONS, database=name) == functions
         version, = postgres.query("SELECT value FROM latchkey.meta"
                                   " WHERE name = 'version'", database=name)
-        assert version == (str(len(schema.FILES)),)
+        assert version == ("1",)
         with postgres.connect(name) as connection:
+            token = schema.claim_new(connection, "k")
+            connection.execute(
+                "SELECT latchkey.enqueue('t', 's', 'k', %s, 'mail', 'mailer',"
+                " '/', body => 'old')", (token,))
             courier = courier_sql.Courier(connection)
             job = courier.take("mailer")
             assert (job.name, job.key, job.body) == ("mail", "k", b"old")
             assert courier.finish(job) == courier_sql.DONE
+    later = stores.run_latchkey("migrate", "--print", "--from", "1").stdout
+    assert "CREATE TABLE" in printed and "CREATE TABLE" not in later
+
+
+def test_functions_are_for_the_daemon_or_for_apps_and_never_for_the_public(
+        postgres):
+    base = stores.database_of(stores.make_postgres(postgres))
+    granted = postgres.query(
+        "SELECT p.proname, p.prosecdef, array_agg(CASE a.grantee WHEN 0 THEN"
+        " 'PUBLIC' ELSE pg_get_userbyid(a.grantee)::text END) FROM pg_proc p,"
+        " aclexplode(p.proacl) a WHERE p.pronamespace = 'latchkey'::regnamespace"
+        " AND a.grantee <> p.proowner GROUP BY p.oid, 1, 2", database=base)
+    apps = {name for name, for_apps, _ in granted if for_apps}
+    assert apps == {"claim", "complete", "release", "doubt", "extend", "keep",
+                    "fence", "enqueue", "lookup"}
+    for name, for_apps, roles in granted:
+        assert roles == ["latchkey_app" if for_apps else "latchkey_daemon"], name

@@ -1,4 +1,4 @@
-"""What store/sql/007_work.sql and 008_lease.sql offer to a courier, from Python."""
+"""What store/sql/06_jobs.sql offers to a courier, from Python."""
 
 from . import schema
 

@@ -13,7 +13,7 @@ from . import build, rules
 DECIDE, APPLY, KEEP = (
     "store/sqlite_decide.c", "store/sqlite_apply.c", "store/sqlite_keep.c")
 MACHINE = "lib/machine.c"
-LUA, SQL = "store/lua/latchkey.lua", "store/sql/002_apply.sql"
+LUA, SQL = "store/lua/latchkey.lua", "store/sql/02_decide.sql"
 
 PLANTS = {
     # ---- the embedded store, the machine, the daemon ----

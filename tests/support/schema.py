@@ -5,7 +5,8 @@ import itertools
 from . import build
 
 SQL = build.BUILD / "gen" / "sql"  # store/sql with the rules filled in
-FILES = sorted(SQL.glob("[0-9]*.sql"))
+FILES = [SQL / path.name for path in
+         sorted((build.ROOT / "store" / "sql").glob("[0-9]*.sql"))]
 EVENTS = ("claim", "accept", "lease", "complete", "release", "doubt", "extend",
           "keep", "resolve-completed", "resolve-released", "evict", "sweep",
           "reap", "enqueue", "return")
@@ -22,10 +23,9 @@ _numbers = itertools.count(1)
 
 
 def migrate(connection, files=FILES):
-    """As `latchkey migrate` does: each file in a transaction of its own."""
-    for file in files:
-        with connection.transaction():
-            connection.execute((SQL / "owner.sql").read_text())
+    """As `latchkey migrate` does: all files in one transaction."""
+    with connection.transaction():
+        for file in (SQL / "owner.sql", *files):
             connection.execute(file.read_text())
 
 

@@ -1,13 +1,8 @@
--- 005_import.sql - taking over what another store holds.
+-- 05_import.sql - taking over what another store holds.
 --
 -- Nobody need be stopped: each record is decided under the lock of its name.
 -- Tokens are never used twice. Where this store has used one for something
 -- else, the record gets the next free one, and its holder is told STALE.
-
--- Whose token is that? Nearly all records have their number's; the index holds
--- the others.
-CREATE INDEX IF NOT EXISTS operation_token ON latchkey.operation (token)
-    WHERE token <> number;
 
 -- Tokens go on above this one. A sequence can only be read and then set: the
 -- leap is longer than what anybody can take in between.
@@ -40,8 +35,10 @@ CREATE OR REPLACE FUNCTION latchkey.rank(state smallint, evicted boolean)
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
-    SELECT CASE state WHEN 2 THEN 1 WHEN 3 THEN 2 WHEN 4 THEN 4
-        WHEN 5 THEN CASE WHEN evicted THEN 5 ELSE 3 END ELSE 0 END
+    SELECT CASE state WHEN @STATE_IN_PROGRESS@ THEN 1
+        WHEN @STATE_UNCERTAIN@ THEN 2 WHEN @STATE_COMPLETED@ THEN 4
+        WHEN @STATE_RELEASED@ THEN CASE WHEN evicted THEN 5 ELSE 3 END
+        ELSE 0 END
 $$;
 
 -- Records as rows of latchkey.operation, and the answers of those that are
@@ -81,9 +78,10 @@ BEGIN
         SELECT * INTO r FROM latchkey.operation o
         WHERE o.tenant = _tenant[i] AND o.scope = _scope[i]
           AND o.key = _key[i];
-        expired := r.state IN (4, 5) AND r.deadline_ms <= now
+        expired := r.state IN (@STATES_FINISHED@) AND r.deadline_ms <= now
             AND NOT EXISTS (SELECT FROM latchkey.job j
-                            WHERE j.number = r.number AND j.state < 4);
+                            WHERE j.number = r.number
+                              AND j.state IN (@JOBS_UNFINISHED@));
 
         -- The same state with a later end counts too: KEEP and EXTEND are
         -- promises. What the courier runs here is not overwritten.
@@ -93,7 +91,7 @@ BEGIN
                  <> latchkey.rank(r.state, r.evicted)
                 THEN latchkey.rank(_state[i], evicts)
                      > latchkey.rank(r.state, r.evicted)
-            ELSE _state[i] <> 3 AND _deadline[i] > r.deadline_ms
+            ELSE _state[i] <> @STATE_UNCERTAIN@ AND _deadline[i] > r.deadline_ms
                  OR _keep[i] > 0 AND r.keep_ms IS NULL
             END)
         THEN
@@ -109,7 +107,7 @@ BEGIN
                       WHERE o.token = its_token AND o.token <> o.number
                       AND o.number IS DISTINCT FROM r.number)
         THEN
-            IF _state[i] = 5 THEN -- it could hide a claim that comes later
+            IF _state[i] = @STATE_RELEASED@ THEN -- it could hide a claim that comes later
                 older := older + 1;
                 CONTINUE;
             END IF;
@@ -148,10 +146,10 @@ BEGIN
             coalesce(nullif(_generation[i], 0), its_token),
             least(_claimed[i], now), _deadline[i],
             coalesce(nullif(_ttl[i], 0), _default_ttl), nullif(_keep[i], 0),
-            CASE WHEN _state[i] = 4 THEN _completed[i] END,
-            CASE WHEN _state[i] = 4 THEN _status[i] END,
+            CASE WHEN _state[i] = @STATE_COMPLETED@ THEN _completed[i] END,
+            CASE WHEN _state[i] = @STATE_COMPLETED@ THEN _status[i] END,
             _fingerprint[i], _owner[i], nullif(_reason[i], ''));
-        IF _state[i] = 4 AND NOT omits THEN
+        IF _state[i] = @STATE_COMPLETED@ AND NOT omits THEN
             INSERT INTO latchkey.answer (token, headers, body)
             VALUES (its_token, _headers[i], _body[i]);
         END IF;
@@ -205,24 +203,3 @@ BEGIN
     RETURN true;
 END
 $$;
-
-REVOKE ALL ON FUNCTION
-    latchkey.raise_token(bigint), latchkey.rank(smallint, boolean),
-    latchkey.import(text[], text[], text[], smallint[], bigint[], bigint[],
-        bigint[], integer[], bigint[], bigint[], bigint[], bigint[], bigint[],
-        integer[], integer[], text[], text[], text[], bytea[], bytea[], bigint,
-        bigint),
-    latchkey.import_audit(bigint[], text[], text[], text[], text[], text[],
-        text[], bigint[]),
-    latchkey.adopt(text)
-    FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION
-    latchkey.raise_token(bigint), latchkey.rank(smallint, boolean),
-    latchkey.import(text[], text[], text[], smallint[], bigint[], bigint[],
-        bigint[], integer[], bigint[], bigint[], bigint[], bigint[], bigint[],
-        integer[], integer[], text[], text[], text[], bytea[], bytea[], bigint,
-        bigint),
-    latchkey.import_audit(bigint[], text[], text[], text[], text[], text[],
-        text[], bigint[]),
-    latchkey.adopt(text)
-    TO latchkey_daemon;

@@ -1,4 +1,4 @@
--- 002_apply.sql - how an operation is decided: one at a time, and in batches.
+-- 02_decide.sql - how an operation is decided: one at a time, and in batches.
 --
 -- The rules that make it safe, for every path, the daemon's and the apps':
 --
@@ -87,6 +87,31 @@ AS $$
     SELECT @DECIDE@
 $$;
 
+-- The rules of lib/job_machine.c, generated in the same way: what an event does to
+-- a job (enum lk_job_event, enum lk_job_state; conditions: a set of JOB_IF_*). The
+-- code holds the outcome, the next state, the event that the operation of a
+-- request gets, and the effects.
+CREATE OR REPLACE FUNCTION latchkey.decide_job(event integer, state integer,
+    conditions integer)
+RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT @DECIDE_JOB@
+$$;
+
+-- The conditions that a job itself has.
+CREATE OR REPLACE FUNCTION latchkey.job_conditions(_job latchkey.job,
+    _now bigint)
+RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE WHEN $1.name = '' THEN @JOB_IF_REQUEST@ ELSE 0 END
+        | CASE WHEN $1.due_ms <= $2 THEN @JOB_IF_LAPSED@ ELSE 0 END
+        | CASE WHEN $1.called THEN @JOB_IF_CALLED@ ELSE 0 END
+        | CASE WHEN $1.sent THEN @JOB_IF_SENT@ ELSE 0 END
+        | CASE WHEN $1.repeatable THEN @JOB_IF_REPEATABLE@ ELSE 0 END
+$$;
+
 -- The record of that name as it is now, or null. The caller holds the lock. An
 -- old snapshot may not show it as it is: a row that has changed since is not
 -- taken (40001), and whether one has come since only an insertion can tell.
@@ -124,7 +149,7 @@ BEGIN
 END
 $$;
 
--- When the lock of a claim ends: EXTEND notes that apart (009_columns.sql).
+-- When the lock of a claim ends: EXTEND notes that apart.
 CREATE OR REPLACE FUNCTION latchkey.lock_end(_token bigint, _deadline bigint)
 RETURNS bigint
 LANGUAGE plpgsql STABLE
@@ -268,46 +293,47 @@ END
 $$;
 
 -- What an event has made of an operation is made of its request in the same
--- step. _effect: as latchkey.decide has it. A doubt about what may run again is
--- the courier's to decide, who still has it. An operator may complete what was
--- never sent.
-CREATE OR REPLACE FUNCTION latchkey.follow(_number bigint, _effect integer,
-    _event integer, _status integer, _reason text, _until bigint, _now bigint)
+-- step. _event: enum lk_job_event; _due: when it is due, if the rules say so.
+CREATE OR REPLACE FUNCTION latchkey.follow(_number bigint, _event integer,
+    _flags integer, _status integer, _reason text, _due bigint, _now bigint)
 RETURNS void
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    j latchkey.job;
+    code integer;
+    next smallint;
 BEGIN
-    IF _effect = @EFFECT_LOCK@ THEN
-        -- The gateway says so before the app hears of the request: from here on
-        -- that may have happened. Or its holder lives after all.
-        UPDATE latchkey.job j SET state = @JOB_LEASED@, ended_ms = 0,
-            called = true, due_ms = CASE j.state WHEN @JOB_UNCERTAIN@ THEN _until
-                                                 ELSE j.due_ms END
-        WHERE j.number = _number AND j.name = ''
-          AND (j.state + 0 = @JOB_UNCERTAIN@
-               OR j.state + 0 = @JOB_LEASED@ AND NOT j.called);
-    ELSIF _effect = @EFFECT_DOUBT@ THEN
-        UPDATE latchkey.job j SET state = @JOB_UNCERTAIN@, ended_ms = _now, reason = _reason,
-            status = 0, sent = true
-        WHERE j.number = _number AND j.name = ''
-          AND j.state + 0 = @JOB_LEASED@ AND NOT j.repeatable;
-    ELSE
-        UPDATE latchkey.job j SET ended_ms = _now, sent = d.ran OR j.called,
-            state = CASE WHEN d.ran THEN @JOB_DELIVERED@ ELSE @JOB_DROPPED@ END,
-            status = CASE WHEN d.ran THEN _status ELSE 0 END,
-            reason = CASE WHEN d.ran THEN '' ELSE d.why END
-        FROM (SELECT k.ctid AS place,
-                  _effect = @EFFECT_FINISH@ AND (_event = @EVENT_COMPLETE@
-                      OR k.sent OR k.called) AS ran,
-                  CASE _effect WHEN @EFFECT_BEGIN@ THEN 'claimed again'
-                               WHEN @EFFECT_FINISH@ THEN 'resolved'
-                               ELSE 'released' END AS why
-              FROM latchkey.job k
-              WHERE k.number = _number AND k.name = ''
-                AND k.state + 0 IN (@JOBS_UNFINISHED@)
-              FOR NO KEY UPDATE) AS d
-        WHERE j.ctid = d.place AND j.number = _number;
+    SELECT * INTO j FROM latchkey.job k
+    WHERE k.number = _number AND k.name = ''
+      AND k.state + 0 IN (@JOBS_UNFINISHED@)
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
     END IF;
+    code := latchkey.decide_job(_event, j.state, latchkey.job_conditions(j, _now)
+        | CASE WHEN (_flags & @FLAG_UNSENT@) <> 0 THEN @JOB_IF_UNSENT@ ELSE 0 END
+        | CASE WHEN (_flags & @FLAG_COURIER@) <> 0 THEN @JOB_IF_BY_COURIER@
+               ELSE 0 END);
+    next := @JOB_NEXT(code, j.state)@;
+    IF code = @JOB_OUTCOME_DONE@ THEN -- neither another state nor an effect
+        RETURN;
+    END IF;
+    UPDATE latchkey.job k SET state = next,
+        ended_ms = CASE WHEN next IN (@JOBS_TIMED@) THEN 0 ELSE _now END,
+        called = (k.called OR @JOB_DOES(code, CALLED)@)
+            AND NOT @JOB_DOES(code, UNCALLED)@,
+        sent = k.sent OR @JOB_DOES(code, SENT)@,
+        due_ms = CASE WHEN @JOB_DOES(code, DUE)@ THEN _due ELSE k.due_ms END,
+        status = CASE WHEN NOT @JOB_DOES(code, RESULT)@ THEN k.status
+                      WHEN next = @JOB_DELIVERED@ THEN _status ELSE 0 END,
+        reason = CASE WHEN NOT @JOB_DOES(code, RESULT)@ THEN k.reason
+                      WHEN next = @JOB_DELIVERED@ THEN ''
+                      WHEN next = @JOB_UNCERTAIN@ THEN _reason
+                      WHEN _event = @JOB_EVENT_OP_BEGIN@ THEN 'claimed again'
+                      WHEN _event = @JOB_EVENT_OP_RESOLVE@ THEN 'resolved'
+                      ELSE 'released' END
+    WHERE k.id = j.id;
 END
 $$;
 
@@ -339,6 +365,7 @@ DECLARE
     fresh bigint;
     keeps bigint;
     ends bigint; -- when its lock ends, if it has one
+    follows integer; -- what its request gets
 BEGIN
     expired := r.state IN (@STATES_FINISHED@) AND r.deadline_ms <= _now
         AND NOT EXISTS (SELECT FROM latchkey.job j
@@ -500,26 +527,23 @@ BEGIN
             state = next, deadline_ms = o.claimed_ms, reason = NULL
         WHERE o.number = r.number
         RETURNING * INTO STRICT r;
-        -- By the gateway: a courier that still has the lease may say how long
-        -- it waits. One that is gone does not, and it waits as long as the
-        -- lease would have lasted.
-        IF (_flags & @FLAG_COURIER@) = 0 THEN
-            UPDATE latchkey.job j SET state = @JOB_WAITING@, ended_ms = 0,
-                called = false,
-                sent = j.sent OR j.called AND (_flags & @FLAG_UNSENT@) = 0,
-                due_ms = CASE j.state WHEN @JOB_LEASED@ THEN j.due_ms
-                                      ELSE _now END
-            WHERE j.number = r.number AND j.name = ''
-              AND j.state + 0 IN (@JOB_LEASED@, @JOB_UNCERTAIN@);
-        END IF;
     END CASE;
 
-    -- That a lease goes on is no sign of the gateway.
-    IF was_queued AND effect IN (@EFFECT_BEGIN@, @EFFECT_FINISH@, @EFFECT_FREE@,
-            @EFFECT_DOUBT@, @EFFECT_LOCK@)
-        AND NOT (effect = @EFFECT_LOCK@ AND (_flags & @FLAG_COURIER@) <> 0) THEN
-        PERFORM latchkey.follow(r.number, effect, _event, r.status, _reason,
-            r.deadline_ms, _now);
+    IF was_queued AND effect <> @EFFECT_NONE@ THEN
+        follows := CASE effect
+            WHEN @EFFECT_BEGIN@ THEN @JOB_EVENT_OP_BEGIN@
+            WHEN @EFFECT_FINISH@ THEN CASE _event
+                WHEN @EVENT_COMPLETE@ THEN @JOB_EVENT_OP_COMPLETE@
+                ELSE @JOB_EVENT_OP_RESOLVE@ END
+            WHEN @EFFECT_FREE@ THEN @JOB_EVENT_OP_FREE@
+            WHEN @EFFECT_DOUBT@ THEN @JOB_EVENT_OP_DOUBT@
+            WHEN @EFFECT_LOCK@ THEN @JOB_EVENT_OP_LOCK@
+            WHEN @EFFECT_RETURN@ THEN @JOB_EVENT_OP_RETURN@ END;
+        IF follows IS NOT NULL THEN
+            PERFORM latchkey.follow(r.number, follows, _flags, r.status,
+                _reason, CASE effect WHEN @EFFECT_LOCK@ THEN r.deadline_ms
+                                     ELSE _now END, _now);
+        END IF;
     END IF;
 
     -- keep: only if an operator asks for it.
@@ -806,48 +830,3 @@ BEGIN
     END IF;
 END
 $$;
-
-REVOKE ALL ON FUNCTION
-    latchkey.lock_id(text, text, text), latchkey.now_ms(),
-    latchkey.has_old_snapshot(), latchkey.wait_for_standby(),
-    latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
-        boolean, boolean, boolean, integer),
-    latchkey.read(text, text, text, boolean),
-    latchkey.lock_end(bigint, bigint), latchkey.extend_lock(bigint, bigint),
-    latchkey.name_hash(text, text, text), latchkey.use_until(bigint),
-    latchkey.count_use(bytea, bigint, bigint, bigint),
-    latchkey.end_uses(bytea[], bigint),
-    latchkey.add_job(text, text, text, bigint, bigint, bigint, text, text,
-        text, text, bytea, bytea, bigint, bigint),
-    latchkey.forget_jobs(bigint[], boolean),
-    latchkey.follow(bigint, integer, integer, integer, text, bigint, bigint),
-    latchkey.step(integer, smallint, text, text, text, text, text, bigint,
-        bigint, integer, bigint, integer, bytea, bytea, text, text, text,
-        bigint, bigint, bigint, text, text, text, text, bigint),
-    latchkey.apply(smallint[], text[], text[], text[], text[], text[],
-        bigint[], bigint[], integer[], bigint[], integer[], bytea[], bytea[],
-        text[], text[], text[], text[], text[], text[], text[], bigint[],
-        bigint)
-    FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION
-    latchkey.lock_id(text, text, text), latchkey.now_ms(),
-    latchkey.has_old_snapshot(), latchkey.wait_for_standby(),
-    latchkey.decide(integer, integer, boolean, boolean, boolean, boolean,
-        boolean, boolean, boolean, integer),
-    latchkey.read(text, text, text, boolean),
-    latchkey.lock_end(bigint, bigint), latchkey.extend_lock(bigint, bigint),
-    latchkey.name_hash(text, text, text), latchkey.use_until(bigint),
-    latchkey.count_use(bytea, bigint, bigint, bigint),
-    latchkey.end_uses(bytea[], bigint),
-    latchkey.add_job(text, text, text, bigint, bigint, bigint, text, text,
-        text, text, bytea, bytea, bigint, bigint),
-    latchkey.forget_jobs(bigint[], boolean),
-    latchkey.follow(bigint, integer, integer, integer, text, bigint, bigint),
-    latchkey.step(integer, smallint, text, text, text, text, text, bigint,
-        bigint, integer, bigint, integer, bytea, bytea, text, text, text,
-        bigint, bigint, bigint, text, text, text, text, bigint),
-    latchkey.apply(smallint[], text[], text[], text[], text[], text[],
-        bigint[], bigint[], integer[], bigint[], integer[], bytea[], bytea[],
-        text[], text[], text[], text[], text[], text[], text[], bigint[],
-        bigint)
-    TO latchkey_daemon;

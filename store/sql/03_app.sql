@@ -1,4 +1,4 @@
--- 003_app.sql - Latchkey inside the transactions of an app.
+-- 03_app.sql - Latchkey inside the transactions of an app.
 --
 -- Claim, business writes, jobs and completion in one transaction of the app:
 -- all of it happens, or nothing. The strongest guarantee that there is.
@@ -39,7 +39,7 @@
 
 -- ---- arguments -----------------------------------------------------------
 
--- A text as the tables have it (001_schema.sql), or 22023.
+-- A text as the tables have it (01_schema.sql), or 22023.
 CREATE OR REPLACE FUNCTION latchkey.take_text(what text, value text,
     lower integer, upper integer)
 RETURNS text
@@ -262,7 +262,7 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF verdict = 11 THEN
+    IF verdict = @VERDICT_STALE@ THEN
         RAISE EXCEPTION 'latchkey: STALE: % is not the current token of '
             'operation % / % / %', token, tenant, scope, key
             USING ERRCODE = 'LK001',
@@ -270,7 +270,7 @@ BEGIN
                 'expired.',
             HINT = 'Roll back. Do not run the transaction again with this '
                 'token.';
-    ELSIF verdict = 10 THEN
+    ELSIF verdict = @VERDICT_KEPT@ THEN
         RAISE EXCEPTION 'latchkey: KEPT: operation % / % / % has been '
             'completed already', tenant, scope, key
             USING ERRCODE = 'LK002',
@@ -326,11 +326,11 @@ BEGIN
     PERFORM latchkey.be_durable();
     PERFORM latchkey.hold(latchkey.lock_id(_tenant, _scope, _key));
     r := latchkey.read(_tenant, _scope, _key, false);
-    IF r.token IS DISTINCT FROM token OR r.state NOT IN (2, 3, 4) THEN
-        PERFORM latchkey.raise_stale(11::smallint, tenant, scope, key, token);
-    ELSIF r.state = 4 THEN
-        PERFORM latchkey.raise_stale(10::smallint, tenant, scope, key, token);
-    END IF;
+    -- What may be enqueued may be fenced.
+    PERFORM latchkey.raise_stale(@VERDICT(latchkey.decide(@EVENT_ENQUEUE@,
+        coalesce(r.state, @STATE_ABSENT@::smallint), false, false, r.omitted,
+        r.queued, false, false, r.token = token, 0))@::smallint, tenant, scope,
+        key, token);
     RETURN r;
 END
 $$;
@@ -363,38 +363,45 @@ BEGIN
     PERFORM latchkey.be_durable();
     PERFORM latchkey.check_timeline(0);
     IF pg_try_advisory_xact_lock(id) THEN
-        d := latchkey.step(1, 0::smallint, _tenant, _scope, _key, _fingerprint,
-            _owner, _ttl, _lock, CASE WHEN reexecute THEN 5 ELSE 4 END, 0, 0,
-            '', '', '', '', '', _ttl, latchkey.now_ms(), id);
+        d := latchkey.step(1, @EVENT_CLAIM@::smallint, _tenant, _scope, _key,
+            _fingerprint, _owner, _ttl, _lock, @FLAG_OWNER@
+            | CASE WHEN reexecute THEN @FLAG_REEXECUTE@ ELSE 0 END, 0, 0, '',
+            '', '', '', '', _ttl, latchkey.now_ms(), id);
     ELSE
         -- In somebody else's hands. What is committed and final may be told;
         -- but not from an old snapshot, which does not know what is.
         now := latchkey.now_ms();
-        d.verdict := 3;
+        d.verdict := @VERDICT_INFLIGHT@;
         d.deadline_ms := now + 1000;
         d.now_ms := now;
         IF NOT latchkey.has_old_snapshot() THEN
-            SELECT CASE WHEN o.fingerprint <> _fingerprint THEN 6
-                        WHEN o.state = 1 OR o.state = 2 AND o.queued THEN 4
-                        WHEN o.state <> 4 THEN 3
-                        WHEN o.omitted THEN 2
-                        ELSE 1 END, o.token, CASE o.state
-                WHEN 2 THEN latchkey.lock_end(o.token, o.deadline_ms)
+            SELECT CASE
+                    -- Neither owner nor lapse: what is open may change now.
+                    WHEN o.state = @STATE_UNCERTAIN@
+                        AND o.fingerprint = _fingerprint
+                        THEN @VERDICT_INFLIGHT@
+                    ELSE @VERDICT(latchkey.decide(@EVENT_CLAIM@, o.state, false,
+                        false, o.omitted, o.queued,
+                        o.fingerprint = _fingerprint, false, false, 0))@ END,
+                o.token, CASE o.state
+                WHEN @STATE_IN_PROGRESS@
+                    THEN latchkey.lock_end(o.token, o.deadline_ms)
                 ELSE o.deadline_ms END,
-                CASE o.state WHEN 4 THEN o.completed_ms
+                CASE o.state WHEN @STATE_COMPLETED@ THEN o.completed_ms
                              ELSE o.claimed_ms END, o.reason
             INTO d.verdict, d.token, d.deadline_ms, d.changed_ms, d.reason
             FROM latchkey.operation o
             WHERE o.tenant = _tenant AND o.scope = _scope AND o.key = _key
-              AND (o.state < 4 OR o.state = 4 AND o.deadline_ms > now);
-            d.verdict := coalesce(d.verdict, 3);
+              AND (o.state IN (@STATES_UNFINISHED@)
+                   OR o.state = @STATE_COMPLETED@ AND o.deadline_ms > now);
+            d.verdict := coalesce(d.verdict, @VERDICT_INFLIGHT@);
             d.deadline_ms := coalesce(d.deadline_ms, now + 1000);
         END IF;
     END IF;
 
-    v.verdict := (ARRAY['NEW', 'REPLAY', 'OMITTED', 'INFLIGHT', 'ACCEPTED',
-                        'UNCERTAIN', 'MISMATCH'])[d.verdict + 1];
-    IF d.verdict IN (0, 1, 2, 4) THEN
+    v.verdict := (@VERDICT_WORDS@)[d.verdict + 1];
+    IF d.verdict IN (@VERDICT_NEW@, @VERDICT_REPLAY@, @VERDICT_OMITTED@,
+                     @VERDICT_ACCEPTED@) THEN
         PERFORM latchkey.wait_for_standby();
     END IF;
     CASE v.verdict
@@ -457,7 +464,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
             HINT = 'Store it elsewhere, or complete with omit => ''too large''.';
     END IF;
-    RETURN latchkey.by_token(3, tenant, scope, key, token,
+    RETURN latchkey.by_token(@EVENT_COMPLETE@, tenant, scope, key, token,
         CASE WHEN ttl IS NULL THEN 0 ELSE latchkey.take_ms('the TTL', ttl) END,
         0, status, latchkey.take_headers(headers), coalesce(body, ''),
         latchkey.take_text('omit', coalesce(omit, ''), 0, 255));
@@ -472,7 +479,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 BEGIN
-    RETURN latchkey.by_token(4, tenant, scope, key, token, 0, 0, 0, '', '', '');
+    RETURN latchkey.by_token(@EVENT_RELEASE@, tenant, scope, key, token, 0, 0, 0, '', '', '');
 END
 $$;
 
@@ -484,7 +491,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 BEGIN
-    RETURN latchkey.by_token(5, tenant, scope, key, token, 0, 0, 0, '', '',
+    RETURN latchkey.by_token(@EVENT_DOUBT@, tenant, scope, key, token, 0, 0, 0, '', '',
         latchkey.take_text('the reason', reason, 1, 255));
 END
 $$;
@@ -497,7 +504,7 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 BEGIN
-    RETURN latchkey.by_token(6, tenant, scope, key, token, 0,
+    RETURN latchkey.by_token(@EVENT_EXTEND@, tenant, scope, key, token, 0,
         latchkey.take_ms('the lock', lock), 0, '', '', '');
 END
 $$;
@@ -519,10 +526,10 @@ DECLARE
 BEGIN
     PERFORM latchkey.be_durable();
     PERFORM latchkey.hold(id);
-    d := latchkey.step(1, 7::smallint, _tenant, _scope, _key, '', '', _ttl, 0,
+    d := latchkey.step(1, @EVENT_KEEP@::smallint, _tenant, _scope, _key, '', '', _ttl, 0,
         0, 0, 0, '', '', '', '', '', _ttl, latchkey.now_ms(), id);
     PERFORM latchkey.wait_for_standby();
-    RETURN d.verdict = 9;
+    RETURN d.verdict = @VERDICT_DONE@;
 END
 $$;
 
@@ -576,7 +583,7 @@ BEGIN
     added := latchkey.add_job(r.tenant, r.scope, r.key, r.number, r.generation,
         r.token, _name, target, method, path, _headers, coalesce(body, ''),
         _delay, latchkey.now_ms());
-    IF added = -3 THEN
+    IF added = @VERDICT_CONFLICT@ THEN
         SELECT * INTO stored FROM latchkey.job j
         WHERE j.number = r.number AND j.name = _name
         ORDER BY j.id DESC LIMIT 1;
@@ -593,11 +600,11 @@ BEGIN
     END IF;
     -- Couriers hear of it when this transaction commits; or else they ask,
     -- several times a second. Whoever may set it delays its own jobs by that.
-    IF added = 9 AND lower(coalesce(current_setting('latchkey.notify', true),
+    IF added = @VERDICT_DONE@ AND lower(coalesce(current_setting('latchkey.notify', true),
         '')) NOT IN ('off', 'false', 'no', '0') THEN
         PERFORM pg_notify('latchkey_job', '');
     END IF;
-    RETURN added = 9;
+    RETURN added = @VERDICT_DONE@;
 END
 $$;
 
@@ -614,31 +621,34 @@ DECLARE
     now bigint := latchkey.now_ms();
 BEGIN
     RETURN QUERY
-    SELECT (ARRAY['accepted', 'in_progress', 'uncertain', 'completed',
-                  'released'])[s.state],
+    SELECT (@STATE_WORDS@)[s.state],
         o.token, o.attempt, latchkey.as_time(o.claimed_ms),
-        CASE WHEN s.state = 2 THEN latchkey.as_time(t.ends_ms) END,
-        CASE WHEN s.state IN (1, 3) THEN latchkey.as_time(t.ends_ms) END,
+        CASE WHEN s.state = @STATE_IN_PROGRESS@ THEN latchkey.as_time(t.ends_ms) END,
+        CASE WHEN s.state IN (@STATE_ACCEPTED@, @STATE_UNCERTAIN@)
+             THEN latchkey.as_time(t.ends_ms) END,
         latchkey.as_time(o.completed_ms),
-        CASE WHEN s.state IN (4, 5) THEN latchkey.as_time(o.deadline_ms) END,
+        CASE WHEN s.state IN (@STATES_FINISHED@) THEN latchkey.as_time(o.deadline_ms) END,
         o.status, a.headers, a.body, o.omitted,
-        CASE WHEN s.state = 3
+        CASE WHEN s.state = @STATE_UNCERTAIN@
              THEN coalesce(replace(o.reason, E'\\\\', E'\\'), 'lock lapsed')
              ELSE replace(o.reason, E'\\\\', E'\\') END
     FROM latchkey.operation o
     -- A lock that ran out is what the sweeper will make of it.
     CROSS JOIN LATERAL (SELECT CASE o.state
-        WHEN 2 THEN latchkey.lock_end(o.token, o.deadline_ms)
+        WHEN @STATE_IN_PROGRESS@ THEN latchkey.lock_end(o.token, o.deadline_ms)
         ELSE o.deadline_ms END AS ends_ms OFFSET 0) AS t
-    CROSS JOIN LATERAL (SELECT CASE WHEN o.state = 2 AND t.ends_ms <= now
-        AND NOT o.queued THEN 3 ELSE o.state END AS state) AS s
+    CROSS JOIN LATERAL (SELECT @NEXT(latchkey.decide(@EVENT_SWEEP@, o.state,
+        false, t.ends_ms <= now, o.omitted, o.queued, false, false, false,
+        0), o.state)@ AS state OFFSET 0) AS s
     LEFT JOIN LATERAL (SELECT k.headers, k.body FROM latchkey.answer k
-                       WHERE k.token = o.token AND o.state = 4
+                       WHERE k.token = o.token
+                         AND o.state = @STATE_COMPLETED@
                        LIMIT 1) AS a ON true
     WHERE o.tenant = _tenant AND o.scope = _scope AND o.key = _key
-      AND (o.state < 4 OR o.deadline_ms > now
+      AND (o.state IN (@STATES_UNFINISHED@) OR o.deadline_ms > now
            OR EXISTS (SELECT FROM latchkey.job j
-                      WHERE j.number = o.number AND j.state < 4));
+                      WHERE j.number = o.number
+                        AND j.state IN (@JOBS_UNFINISHED@)));
     IF FOUND THEN -- somebody may answer with it
         PERFORM latchkey.be_durable();
         PERFORM latchkey.wait_for_standby();
@@ -697,42 +707,3 @@ as for fence.';
 COMMENT ON FUNCTION latchkey.lookup(text, text, text) IS
 'How the operation stands, with its answer; no row if there is none. To look at:
 decide by claim.';
-
--- Whoever calls these by way of the functions above has their owner's rights.
-REVOKE ALL ON FUNCTION
-    latchkey.take_text(text, text, integer, integer),
-    latchkey.take_key(text), latchkey.take_ms(text, interval),
-    latchkey.take_token(bigint), latchkey.take_headers(text),
-    latchkey.path_fault(text), latchkey.method_fault(text),
-    latchkey.headers_fault(bytea), latchkey.target_fault(text),
-    latchkey.refuse(text, text, text),
-    latchkey.as_time(bigint), latchkey.be_durable(), latchkey.hold(bigint),
-    latchkey.raise_stale(smallint, text, text, text, bigint),
-    latchkey.by_token(integer, text, text, text, bigint, bigint, bigint,
-        integer, bytea, bytea, text),
-    latchkey.own(text, text, text, bigint),
-    latchkey.claim(text, text, text, text, interval, interval, text, boolean),
-    latchkey.complete(text, text, text, bigint, integer, text, bytea, interval,
-        text),
-    latchkey.release(text, text, text, bigint),
-    latchkey.doubt(text, text, text, bigint, text),
-    latchkey.extend(text, text, text, bigint, interval),
-    latchkey.keep(text, text, text, interval),
-    latchkey.fence(text, text, text, bigint),
-    latchkey.enqueue(text, text, text, bigint, text, text, text, text, text,
-        bytea, interval),
-    latchkey.lookup(text, text, text)
-    FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION
-    latchkey.claim(text, text, text, text, interval, interval, text, boolean),
-    latchkey.complete(text, text, text, bigint, integer, text, bytea, interval,
-        text),
-    latchkey.release(text, text, text, bigint),
-    latchkey.doubt(text, text, text, bigint, text),
-    latchkey.extend(text, text, text, bigint, interval),
-    latchkey.keep(text, text, text, interval),
-    latchkey.fence(text, text, text, bigint),
-    latchkey.enqueue(text, text, text, bigint, text, text, text, text, text,
-        bytea, interval),
-    latchkey.lookup(text, text, text)
-    TO latchkey_app;

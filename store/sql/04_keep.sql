@@ -1,4 +1,4 @@
--- 004_keep.sql - the keeper's work: lapsed locks, expired records, fail-overs.
+-- 04_keep.sql - the keeper's work: lapsed locks, expired records, fail-overs.
 --
 -- Any number of daemons call latchkey.keep now and then; the one that holds
 -- the lease sweeps and reaps, in bounded steps, beside the claims and never in their way:
@@ -71,7 +71,8 @@ BEGIN
     FROM (SELECT o.number,
                  latchkey.lock_id(o.tenant, o.scope, o.key) AS id
           FROM latchkey.operation o
-          WHERE o.state = 2 AND o.deadline_ms <= now AND NOT o.queued
+          WHERE o.state = @STATE_IN_PROGRESS@ AND o.deadline_ms <= now
+            AND NOT o.queued
             AND NOT EXISTS (SELECT FROM latchkey.extension e
                             WHERE e.token = o.token AND e.until_ms > now
                             OFFSET 0)
@@ -88,12 +89,15 @@ BEGIN
         END IF;
         WITH due AS MATERIALIZED (
             SELECT o.ctid AS place, o.number FROM latchkey.operation o
-            WHERE o.number = ANY (numbers) AND o.state + 0 = 2
-              AND o.deadline_ms + 0 <= now AND NOT o.queued
-              AND latchkey.lock_end(o.token, o.deadline_ms) <= now
-            FOR NO KEY UPDATE SKIP LOCKED
+            CROSS JOIN LATERAL (SELECT latchkey.lock_end(o.token,
+                o.deadline_ms) <= now AS lapsed OFFSET 0) AS l
+            WHERE o.number = ANY (numbers)
+              AND @EFFECT(latchkey.decide(@EVENT_SWEEP@, o.state, false,
+                  l.lapsed, o.omitted, o.queued, false, false, false, 0))@
+                  = @EFFECT_DOUBT@
+            FOR NO KEY UPDATE OF o SKIP LOCKED
         ), lapsed AS (
-            UPDATE latchkey.operation o SET state = 3,
+            UPDATE latchkey.operation o SET state = @STATE_UNCERTAIN@,
                 deadline_ms = latchkey.lock_end(o.token, o.deadline_ms)
             FROM due
             WHERE o.ctid = due.place AND o.number = due.number
@@ -116,9 +120,9 @@ $$;
 
 -- The reaper, for whoever has the lease: what is past its TTL goes, at most
 -- `most` records, unless something of it is on its way. It walks through the
--- records that are due, those of state 4 and then those of state 5, and looks
+-- records that are due, the completed ones and then the released, and looks
 -- at a bounded number each time, since any number of them may be kept by jobs:
--- next_state and next_ms are where to go on, (4, 0) where to begin. more: call
+-- next_state and next_ms are where to go on, (completed, 0) where to begin. more: call
 -- again soon. It works in a transaction of its own, so that the sweeper does
 -- not fail with it.
 CREATE OR REPLACE FUNCTION latchkey.reap(holder text, most integer,
@@ -160,7 +164,8 @@ BEGIN
                 ORDER BY o.deadline_ms
                 LIMIT look) AS e
           WHERE NOT EXISTS (SELECT FROM latchkey.job j
-                            WHERE j.number = e.number AND j.state < 4
+                            WHERE j.number = e.number
+                              AND j.state IN (@JOBS_UNFINISHED@)
                             OFFSET 0)
           LIMIT most) AS d;
     IF numbers IS NULL OR cardinality(numbers) < most THEN
@@ -174,10 +179,11 @@ BEGIN
         numbers := latchkey.lock_free(numbers, ids);
         WITH due AS MATERIALIZED (
             SELECT o.ctid AS place, o.number FROM latchkey.operation o
-            WHERE o.number = ANY (numbers) AND o.state + 0 IN (4, 5)
+            WHERE o.number = ANY (numbers) AND o.state + 0 IN (@STATES_FINISHED@)
               AND o.deadline_ms + 0 <= now
               AND NOT EXISTS (SELECT FROM latchkey.job j
-                              WHERE j.number = o.number AND j.state < 4
+                              WHERE j.number = o.number
+                                AND j.state IN (@JOBS_UNFINISHED@)
                               OFFSET 0)
             FOR UPDATE SKIP LOCKED
         ), gone AS (
@@ -207,7 +213,7 @@ BEGIN
                 SELECT FROM latchkey.operation o
                 WHERE o.number = u.number OFFSET 0) AS lives
             FROM latchkey.used_name u
-            WHERE u.until_ms <= now AND of_state = 5
+            WHERE u.until_ms <= now AND of_state = @STATE_RELEASED@
             ORDER BY u.until_ms
             LIMIT most
             FOR UPDATE SKIP LOCKED
@@ -219,8 +225,9 @@ BEGIN
             USING due WHERE u.ctid = due.place AND NOT due.lives
         )
         SELECT count(*) INTO looked FROM due;
-        more := of_state = 4 OR looked = most;
-        next_state := 9 - of_state;
+        more := of_state = @STATE_COMPLETED@ OR looked = most;
+        next_state := CASE of_state WHEN @STATE_COMPLETED@
+            THEN @STATE_RELEASED@ ELSE @STATE_COMPLETED@ END;
         next_ms := 0;
     ELSE
         more := reaped > 0;
@@ -285,16 +292,3 @@ BEGIN
     RETURN leaps;
 END
 $$;
-
-REVOKE ALL ON FUNCTION
-    latchkey.lock_free(bigint[], bigint[]),
-    latchkey.keep(text, bigint, integer),
-    latchkey.reap(text, integer, integer, bigint),
-    latchkey.check_timeline(bigint)
-    FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION
-    latchkey.lock_free(bigint[], bigint[]),
-    latchkey.keep(text, bigint, integer),
-    latchkey.reap(text, integer, integer, bigint),
-    latchkey.check_timeline(bigint)
-    TO latchkey_daemon;
