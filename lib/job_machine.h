@@ -2,7 +2,7 @@
  * job_machine.h - the state machine of jobs: what an event does to one.
  *
  * The rules are the rows in job_machine.c. The embedded store reads them with
- * lk_job_machine_step(); latchkey_internal.decide_job in PostgreSQL is
+ * lk_job_machine_step(); latchkey.decide_job in PostgreSQL is
  * generated from the same rows (tools/rules_gen.c), and a test compares the two
  * over every input.
  *

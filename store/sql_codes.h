@@ -5,7 +5,7 @@
 #ifndef LK_SQL_CODES_H
 #define LK_SQL_CODES_H
 
-/* Flags of latchkey_internal.apply and step. */
+/* Flags of latchkey.apply and step. */
 #define LK_SQL_FLAG_MAP(X)                                                     \
     X(REEXECUTE, 1, "run again what is uncertain")                             \
     X(NO_NEW, 2, "begin nothing")                                              \
@@ -61,7 +61,7 @@ enum lk_sql_fence {
 #undef X
 };
 
-/* The kinds of rows of latchkey_internal.lease_jobs. */
+/* The kinds of rows of latchkey.lease_jobs. */
 #define LK_SQL_LEASE_MAP(X)                                                    \
     X(JOB, 0, "a lease")                                                       \
     X(SETTLED, 1, "an operation has settled: number is its lock_id")           \

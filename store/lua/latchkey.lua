@@ -18,7 +18,7 @@
 -- Only finished records have a Redis TTL; it ends after their own, which is
 -- compared with the clock here, so that nothing is forgotten early.
 
--- Whoever changes what a function does raises this: a daemon replaces a library
+-- The caller that changes what a function does raises this: a daemon replaces a library
 -- with a lower one.
 local REVISION = 8
 
@@ -73,7 +73,7 @@ local STATE = 2 ^ 43
 -- record's number is its first token.
 local UNIT, EPOCH, TOKEN_MAX = 16, 1704067200000000, 2 ^ 48 - 1
 local RESERVE = 62500
--- After a restart or a fail-over tokens leap by 18 minutes, and by up to two
+-- After a restart or a failover tokens leap by 18 minutes, and by up to two
 -- hours more: what a lost primary handed out last must not be handed out again,
 -- whatever its clock said, and two that go on from the same token, each taking
 -- itself for the primary, must not hand out the same.
@@ -182,7 +182,7 @@ end
 
 -- What this process has handed out and reserved, by key. A replica runs no
 -- functions: when it is promoted, or after a restart, there is nothing here,
--- or the key says that somebody else wrote it.
+-- or the key says that another client wrote it.
 local tokens = {}
 
 -- Returns the last token that may have been handed out, and who said so.
@@ -214,7 +214,7 @@ local function tokens_of(key, tick, random)
 end
 
 -- Scripts remember nothing: they count in the key, and leap when a daemon
--- comes. Functions beside them are not to take that for a fail-over.
+-- comes. Functions beside them are not to take that for a failover.
 local function script_token(key, tick, above)
     local last, by = read_token(call('GET', key))
     local next = max(last + 1, tick, above + 1)
@@ -259,7 +259,7 @@ end
 -- Each operation gets the name of its record, its arguments from args[i] on, the
 -- key of the tokens, and the time.
 
--- The record in hand begins anew, under the next token; what it was before is
+-- The record in hand begins again, under the next token; what it was before is
 -- not looked at.
 local function renew(args, i, tokens_key, now, tick, above)
     token = next_token(tokens_key, tick, above)
@@ -527,7 +527,7 @@ local operations = {
 
 -- keys: index, due, token, audit, then the records, one for each operation.
 -- args: for each operation its event and its arguments. Returns the replies. If
--- one fails, which nobody expects, the others are still decided.
+-- one fails, which no one expects, the others are still decided.
 local function decide(keys, args)
     local now, tick = clock()
     local tokens_key, replies, i = keys[3], {}, 1
@@ -877,7 +877,7 @@ end
 
 -- ---- Moving ----
 
--- What follows what, under one token. Whoever completed it has run it, so that
+-- What follows what, under one token. The caller that completed it has run it, so that
 -- wins over a release elsewhere.
 local function rank()
     if state == RELEASED then

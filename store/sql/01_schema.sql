@@ -59,7 +59,7 @@ FROM pg_catalog.unnest(ARRAY['secret', 'reference_secret']) AS word;
 
 -- Tokens: one for each claim that begins, never handed out twice. The number
 -- of a record is its first token, and a reference has room for 48 bits. The
--- sequence leaps after a fail-over (latchkey.check_timeline).
+-- sequence leaps after a failover (latchkey.check_timeline).
 CREATE SEQUENCE latchkey.token AS bigint
     MINVALUE 1 MAXVALUE 281474976710655 NO CYCLE CACHE 1;
 
@@ -74,7 +74,7 @@ CREATE SEQUENCE latchkey.timeline AS bigint
 -- state        enum lk_state; an absent operation has no row
 -- deadline_ms  in progress: the lock ends; accepted, uncertain: since when;
 --              completed, released: forgotten then
--- generation   as number, but rises when the key is used anew after EVICT:
+-- generation   as number, but rises when the key is used again after EVICT:
 --              what is sent on in its name is then another operation
 -- keep_ms      the TTL that KEEP asked for while the operation was open
 -- reason       uncertain: why (null: its lock ran out); completed and omitted:
@@ -145,7 +145,7 @@ ALTER TABLE latchkey.answer SET (
     toast.autovacuum_vacuum_cost_delay = 1,
     toast.autovacuum_vacuum_cost_limit = 2000);
 
--- What operators did. Nobody but the owner may change or delete a row.
+-- What operators did. No one but the owner may change or delete a row.
 CREATE TABLE latchkey.audit (
     id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at_ms  bigint NOT NULL,
@@ -294,7 +294,7 @@ CREATE TABLE latchkey.extension (
     autovacuum_vacuum_cost_delay = 1);
 
 -- The newest end of the jobs of a target that are gone: what ended until then may
--- be forgotten. Rows are only added, so that nobody waits for another one's
+-- be forgotten. Rows are only added, so that no one waits for another one's
 -- transaction; the reaper deletes all but the newest.
 CREATE TABLE latchkey.forgotten (
     target   text   COLLATE "C" NOT NULL,
@@ -302,7 +302,7 @@ CREATE TABLE latchkey.forgotten (
 );
 CREATE INDEX forgotten_target ON latchkey.forgotten (target, ended_ms);
 
--- Who sweeps and reaps: whoever holds the lease, until it runs out.
+-- Who sweeps and reaps: the caller that holds the lease, until it runs out.
 CREATE TABLE latchkey.keeper (
     name     text COLLATE "C" PRIMARY KEY,
     holder   text COLLATE "C" NOT NULL,

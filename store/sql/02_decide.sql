@@ -2,7 +2,7 @@
 --
 -- The rules that make it safe, for every path, the daemon's and the apps':
 --
--- 1. Lock first. Whoever decides about a name first takes the transaction's
+-- 1. Lock first. A caller that decides about a name first takes the transaction's
 --    advisory lock on it, and never waits for it: not getting it means that
 --    another transaction is at work on the operation. So no claim waits behind
 --    an open transaction, and since rows are only written under that lock,
@@ -16,7 +16,7 @@
 -- 3. One clock, the server's, read after the lock was taken.
 --
 -- PL/pgSQL keeps plans, and a plan made while a table was small may read it as
--- a whole for as long as nobody analyses it. So every function that gets at
+-- a whole for as long as no one analyses it. So every function that gets at
 -- operations says enable_seqscan = off, and a batch finds its rows by a LATERAL
 -- lookup with LIMIT, which leaves the planner nothing but the index of names,
 -- and changes them by ctid, which leaves it nothing but that.
@@ -54,7 +54,7 @@ $$;
 -- wait was cut short, by a cancellation or a crash, or its session did not
 -- wait. So nothing is acknowledged because of what a row says unless a commit
 -- of our own, which comes later in the log, has waited. A transaction waits if
--- it has written something: this message, which nobody reads. Without such a
+-- it has written something: this message, which no one reads. Without such a
 -- standby, or where the session does not wait for it, nothing is written.
 CREATE OR REPLACE FUNCTION latchkey.wait_for_standby()
 RETURNS void

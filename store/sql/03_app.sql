@@ -19,7 +19,7 @@
 --
 -- The functions run with the rights of their owner and may be called by
 -- latchkey_app. What they raise:
---   LK001  STALE: the token is not the current one; somebody else has taken
+--   LK001  STALE: the token is not the current one; another client has taken
 --          over, or the operation was released. Roll back.
 --   LK002  KEPT: the operation has been completed before, perhaps by yourself,
 --          when the reply to COMMIT was lost. Roll back; the first completion
@@ -234,7 +234,7 @@ BEGIN
 END
 $$;
 
--- The lock of an operation, for whoever holds its token.
+-- The lock of an operation, for the caller that holds its token.
 CREATE OR REPLACE FUNCTION latchkey.hold(id bigint)
 RETURNS void
 LANGUAGE plpgsql
@@ -281,7 +281,7 @@ BEGIN
 END
 $$;
 
--- complete, release, doubt, extend: one event by whoever shows the token.
+-- complete, release, doubt, extend: one event by the caller that shows the token.
 CREATE OR REPLACE FUNCTION latchkey.by_token(event integer, tenant text,
     scope text, key text, token bigint, ttl bigint, lock bigint,
     status integer, headers bytea, body bytea, reason text)
@@ -368,7 +368,7 @@ BEGIN
             | CASE WHEN reexecute THEN @FLAG_REEXECUTE@ ELSE 0 END, 0, 0, '',
             '', '', '', '', _ttl, latchkey.now_ms(), id);
     ELSE
-        -- In somebody else's hands. What is committed and final may be told;
+        -- In another transaction's hands. What is committed and final may be told;
         -- but not from an old snapshot, which does not know what is.
         now := latchkey.now_ms();
         d.verdict := @VERDICT_INFLIGHT@;
@@ -599,7 +599,7 @@ BEGIN
                 stored.id);
     END IF;
     -- Couriers hear of it when this transaction commits; or else they ask,
-    -- several times a second. Whoever may set it delays its own jobs by that.
+    -- several times a second. The caller that may set it delays its own jobs by that.
     IF added = @VERDICT_DONE@ AND lower(coalesce(current_setting('latchkey.notify', true),
         '')) NOT IN ('off', 'false', 'no', '0') THEN
         PERFORM pg_notify('latchkey_job', '');

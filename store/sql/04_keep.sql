@@ -1,14 +1,14 @@
--- 04_keep.sql - the keeper's work: lapsed locks, expired records, fail-overs.
+-- 04_keep.sql - the keeper's work: lapsed locks, expired records, failovers.
 --
 -- Any number of daemons call latchkey.keep now and then; the one that holds
 -- the lease sweeps and reaps, in bounded steps, beside the claims and never in their way:
--- what somebody else is working on is left for the next time.
+-- what another client is working on is left for the next time.
 --
 -- `+ 0` leaves the planner only the primary key, and OFFSET 0 only a lookup for
 -- each row; no bitmap, because it would collect all that is due to sort it. A
 -- plan made for another moment must not read a whole index.
 
--- Locks the names of these operations as far as nobody else has them: their
+-- Locks the names of these operations as far as no other transaction has them: their
 -- numbers. The caller reads the rows again, in a statement of its own.
 CREATE OR REPLACE FUNCTION latchkey.lock_free(numbers bigint[], ids bigint[])
 RETURNS bigint[]
@@ -21,7 +21,7 @@ AS $$
 $$;
 
 -- Takes or renews the lease, and then sweeps at most `most` records. lease_ms:
--- whoever does not call again for so long is replaced; a minute at most, so that
+-- the caller that does not call again for so long is replaced; a minute at most, so that
 -- a lease that ends later is known to be of a clock that was set back since.
 -- swept: the lock_ids of operations that have become uncertain, for those who
 -- wait. more: call again soon.
@@ -43,7 +43,7 @@ BEGIN
     keeper := false;
     swept := '{}';
     more := false;
-    -- One at a time, also while a lease changes hands; nobody waits.
+    -- One at a time, also while a lease changes hands; no one waits.
     IF NOT pg_try_advisory_xact_lock(5499535116398314074) THEN
         RETURN NEXT;
         RETURN;
@@ -65,7 +65,7 @@ BEGIN
         SET holder = excluded.holder, until_ms = excluded.until_ms;
     END IF;
 
-    -- The sweeper: a lock that ran out means a lost holder, and nobody knows
+    -- The sweeper: a lock that ran out means a lost holder, and no one knows
     -- how far it came. Of a request the courier knows, and decides.
     SELECT array_agg(d.number), array_agg(d.id) INTO numbers, ids
     FROM (SELECT o.number,
@@ -118,7 +118,7 @@ BEGIN
 END
 $$;
 
--- The reaper, for whoever has the lease: what is past its TTL goes, at most
+-- The reaper, for the caller that has the lease: what is past its TTL goes, at most
 -- `most` records, unless something of it is on its way. It walks through the
 -- records that are due, the completed ones and then the released, and looks
 -- at a bounded number each time, since any number of them may be kept by jobs:

@@ -1,6 +1,6 @@
 -- 05_import.sql - taking over what another store holds.
 --
--- Nobody need be stopped: each record is decided under the lock of its name.
+-- No one need be stopped: each record is decided under the lock of its name.
 -- Tokens are never used twice. Where this store has used one for something
 -- else, the record gets the next free one, and its holder is told STALE.
 
@@ -29,7 +29,7 @@ BEGIN
 END
 $$;
 
--- What follows what, under one token. Whoever completed it has run it, so that
+-- What follows what, under one token. The caller that completed it has run it, so that
 -- wins over a release elsewhere.
 CREATE OR REPLACE FUNCTION latchkey.rank(state smallint, evicted boolean)
 RETURNS integer

@@ -3,11 +3,11 @@
 -- the rules.
 --
 -- All of it is one transaction of the daemon, READ COMMITTED, on a connection
--- of its own. A lease is fenced by its number: whoever ends or renews it shows
--- job.attempts as it was at the lease. Rows that somebody has are not leased
+-- of its own. A lease is fenced by its number: the caller that ends or renews it shows
+-- job.attempts as it was at the lease. Rows that another courier has are not leased
 -- (SKIP LOCKED). Ends, marks and orders wait for them, for a moment: only other
 -- couriers can have them, and these take theirs in the order of ids, and when
--- they lease, wait for nobody. But an app may have the operation of a request
+-- they lease, wait for no one. But an app may have the operation of a request
 -- for long, so that is never waited for.
 --
 -- A request and its operation change in one step, under the operation's lock;
@@ -35,7 +35,7 @@ AS $$
         ('plan_cache_mode', 'force_generic_plan')) AS s(name, value)
 $$;
 
--- The lock of a request's operation, if nobody has it, and the operation.
+-- The lock of a request's operation, if no other transaction has it, and the operation.
 CREATE OR REPLACE FUNCTION latchkey.lock_request(_number bigint,
     OUT got boolean, OUT id bigint, OUT op latchkey.operation)
 LANGUAGE plpgsql
@@ -57,7 +57,7 @@ END
 $$;
 
 -- One event of a request's operation, under its lock and its own token: the
--- verdict. settles: whoever waits for it is to be told.
+-- verdict. settles: its waiters are to be woken.
 CREATE OR REPLACE FUNCTION latchkey.step_request(_op latchkey.operation,
     _id bigint, _event integer, _lock bigint, _status integer, _headers bytea,
     _body bytea, _reason text, _now bigint, OUT verdict smallint,
