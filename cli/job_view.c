@@ -440,7 +440,7 @@ static enum lk_exit show_jobs_page(struct lk_listing *list, uint64_t limit)
     enum lk_exit result =
         lk_jobs_page(list->cli, filter, limit, &list->cursor, &rows);
 
-    for (size_t i = 0; result == LK_EXIT_DONE && i < rows->count; i++) {
+    for (size_t i = 0; rows && i < rows->count; i++) {
         if (lk_jobs_match(filter, &rows->elements[i])) {
             lk_listing_show(list, &rows->elements[i]);
         }

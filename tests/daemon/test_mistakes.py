@@ -258,7 +258,7 @@ TENANT = "idempotency_tenant $http_x_api_key hashed;"
 
 
 @pytest.mark.parametrize("line, cause, cure", [
-    ("", "no \"idempotency_tenant\"", "say who the client is"),
+    ("", "no \"idempotency_tenant\"", "name who the client is"),
     (TENANT, "needs a key", "idempotency_secret"),
     ("idempotency_tenant $remote_user;", "verifies", "auth_basic"),
     ("idempotency maybe;", '"maybe"', '"required"'),
