@@ -6,25 +6,26 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* How often a task that came back with LK_AGAIN is given again, and for how
- * long. A claim does not wait: it gets INFLIGHT. */
+/* Another transaction holds the operation (LK_AGAIN): the task is given to the
+ * store again after AGAIN_NS, and so on for one of the times below. Then a
+ * claim gets INFLIGHT, any other command UNAVAILABLE. */
 #define AGAIN_NS       (5 * UINT64_C(1000000))
 #define AGAIN_CLAIM_NS (25 * UINT64_C(1000000))
 #define AGAIN_OTHER_NS (5000 * UINT64_C(1000000))
-/* A claim that is older than this may have lost its client in the meantime: the
- * store was slow, or the process was stopped. */
+/* For a claim that is older than this, the batcher checks whether the client is
+ * still connected: the store was slow, or the process was stopped. */
 #define OLD_NS (1000 * UINT64_C(1000000))
 
-/* One thread of the store, with the ops whose keys are its own, or with job
- * batches. */
+/* One store thread and its queue: for the ops whose names hash to this lane, or
+ * for job batches. */
 struct lane {
     struct lk_batcher *batcher;
     unsigned number;
     struct lk_op **ops; /* room for batch_ops; its thread */
-    /* Given again, all at once, in the order in which they came; those that
-     * came later for the same names are behind them. Its thread. */
+    /* Tasks to give to the store again, all at held_ns, in the order in which
+     * they came; later tasks for the same names are behind them. Its thread. */
     struct lk_task_queue held;
-    uint64_t held_ns; /* when that is */
+    uint64_t held_ns;
     uint64_t keep_ns; /* when the keeper is due; lane 0 */
 
     uv_thread_t thread;
@@ -35,10 +36,10 @@ struct lane {
     bool asleep;
     bool busy;   /* with a job batch */
     bool failed; /* its last job batch */
-    bool hurry;  /* apply, even if there is nothing to decide */
+    bool hurry;  /* apply a batch now, even if there is nothing to decide */
 };
 
-/* What a lane applies at once. */
+/* What a lane takes at a time: one batch, or one task of place STORE. */
 struct share {
     struct lk_task_queue tasks;
     struct lk_job_batch *job_batch; /* NULL: none */
@@ -82,7 +83,7 @@ static size_t free_places(const struct lane *lane, const struct share *share)
     return lane->batcher->batch_ops - taken;
 }
 
-/* What has been held long enough goes first: it came first. */
+/* Held tasks whose time has come go first: they came first. */
 static void take_held(struct lane *lane, struct share *share, uint64_t now)
 {
     while (lane->held.head && now >= lane->held_ns &&
@@ -91,7 +92,7 @@ static void take_held(struct lane *lane, struct share *share, uint64_t now)
     }
 }
 
-/* Must it wait for one of the same name that is held? */
+/* Is a task of the same name held, so that this one must wait behind it? */
 static bool is_behind(const struct lk_task_queue *held,
                       const struct lk_task *task)
 {
@@ -121,7 +122,7 @@ static void take_queued(struct lane *lane, struct share *share)
     }
 }
 
-/* Lane 0 does job batches where there are no lanes for them. */
+/* Does the lane do job batches? Lane 0, if the store has no lanes for them. */
 static bool is_worker(const struct lane *lane)
 {
     const struct lk_store *store = lane->batcher->store;
@@ -129,10 +130,11 @@ static bool is_worker(const struct lane *lane)
     return store->job_lanes ? lane->number >= store->lanes : lane->number == 0;
 }
 
-/* May the lane take this job batch? Job actions and proofs are given once, and
- * a client waits for their result: a lane whose connection may be lost leaves
- * them to another one. The courier's own job batches come again, and show when
- * the connection is back. */
+/* May the lane take this job batch? Job actions (`orders`) and proofs (`ops`)
+ * are given only once, and a client or the prober waits for their result: a
+ * lane whose connection may be lost leaves them to another lane. The courier's
+ * own job batches are given again after a failure; the first that succeeds
+ * shows that the connection is back. */
 static bool may_take(const struct lane *lane,
                      const struct lk_job_batch *job_batch)
 {
@@ -317,7 +319,7 @@ static void gather_ops(struct lane *lane, const struct share *share,
     }
 }
 
-/* What came back with LK_AGAIN is the courier's to give again. */
+/* Ops of a job batch that end with LK_AGAIN are given again by its owner. */
 static void finish_job_batch(struct lane *lane, struct lk_job_batch *job_batch)
 {
     struct lk_batcher *batcher = lane->batcher;
@@ -363,7 +365,7 @@ static bool apply_share(struct lane *lane, struct share *share)
     return batch.more;
 }
 
-/* What is not an op: the task runs between two batches. */
+/* A task of place STORE: it runs between two batches. */
 static void run_alone(struct lk_batcher *batcher, struct lk_task_queue *tasks)
 {
     assert(tasks->count == 1 && tasks->head->at == LK_PLACE_STORE);

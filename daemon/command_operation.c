@@ -1,13 +1,14 @@
 /*
- * command_operation.c - the commands about one operation, and their way:
- * decided at once from what is durable, or by a store thread; then perhaps
- * loaded, parked, answered.
+ * command_operation.c - the commands about one operation, and their steps:
+ * decided at once from what is durable (peek), or by a store thread (batch);
+ * then loaded or parked if necessary; then the reply.
  *
  * A peek is only tried when nothing else is in progress on the connection, so
- * no command overtakes an earlier one. A REPLAY whose response has gone by the
- * time it is to be loaded (evicted, expired) is decided again, as if it had
- * arrived later; unless a later command of the connection about the same
- * operation may be decided already: then it is refused, and counts for nothing.
+ * no command overtakes an earlier one. If the response of a REPLAY is gone when
+ * it is to be loaded (evicted, expired), the claim is decided again, as if it
+ * had arrived later. But if a later command of the connection about the same
+ * operation is in progress, it may already be decided: then the claim gets
+ * UNAVAILABLE.
  */
 #include "daemon/args.h"
 
@@ -132,7 +133,7 @@ enum {
     NAMES_SHOWN = 256, /* of targets, in an error */
 };
 
-/* A day more than any operation is kept by default limits. */
+/* One day more than the default of store.max_ttl. */
 #define DELAY_MAX_MS (UINT64_C(401) * 86400000)
 
 static bool check_body(struct lk_conn *conn, struct lk_slice body)
@@ -210,8 +211,8 @@ LK_PARSE(accept)
         !lk_arg_options(conn, argv, argc, 9, options, 2)) {
         return false;
     }
-    /* No one would bring it back; a retry of one that was accepted before
-     * gets its response all the same. */
+    /* Without a gateway no one would run the request, so nothing new is
+     * accepted. A retry of an accepted request still gets its response. */
     op->no_new = !config->gateway;
     op->reexecute = call->repeatable;
     return true;
@@ -270,7 +271,7 @@ LK_PARSE(enqueue)
 
 /* ---- What operators send ------------------------------------------------- */
 
-/* What the op gets of the signature goes into the audit log with its effect. */
+/* The store writes who and why into the audit log together with the effect. */
 static void sign_op(struct lk_task *task)
 {
     task->args.event.op.who = task->signature->who;
@@ -363,9 +364,9 @@ LK_PARSE(evict)
     return true;
 }
 
-/* ---- The way of an operation's command ----------------------------------- */
+/* ---- The steps of an operation's command --------------------------------- */
 
-enum { ROUNDS = 8 }; /* of deciding and loading in vain, for one task */
+enum { ROUNDS = 8 }; /* how often a task is decided and loaded, at most */
 
 enum step {
     STEP_DECIDE, /* to the store thread */
@@ -413,7 +414,8 @@ static bool asks_to_wait(const struct lk_op *op)
            op->out.verdict == LK_VERDICT_ACCEPTED;
 }
 
-/* What follows an outcome. `may_wait`: the caller asked for it, has time. */
+/* What follows an outcome. `may_wait`: the client asked to wait, and its time
+ * is not over. */
 static enum step next_step(struct lk_server *server,
                            struct lk_event_args *event, bool may_wait)
 {
@@ -444,7 +446,7 @@ static enum step peek(struct lk_server *server, struct lk_event_args *event,
         return STEP_DECIDE;
     }
     if (op->out.needs_load && !is_final(op->out.verdict)) {
-        return STEP_DECIDE; /* a later command must not change it first */
+        return STEP_DECIDE; /* it could change before it is loaded */
     }
     op->status = LK_OK;
     server->metrics.peeked++;
@@ -467,7 +469,7 @@ static void count_claim(struct lk_server *server, const struct lk_task *task,
                      (uv_hrtime() - task->started_ns) / 1000);
 }
 
-/* A reply at once: nothing but the words has been copied. Frees the task. */
+/* Replies at once and frees the task. Only the words have been copied. */
 static void answer_now(struct lk_conn *conn, struct lk_task *task)
 {
     if (is_await(task)) {
@@ -564,9 +566,10 @@ static void take_step(struct lk_server *server, struct lk_task *task,
     }
 }
 
-/* What no one will hold is not begun. It may have been in the socket for long:
- * its client has closed the connection, and asks another daemon. One system
- * call is enough for all that was read at once. */
+/* True: the command would begin an operation, and its client has closed the
+ * connection, so no one would hold the operation. The command may have been in
+ * the socket for long, and the client has asked another daemon. One system call
+ * is made for all commands that were read together. */
 static bool check_left(struct lk_conn *conn, const struct lk_op *op)
 {
     if (lk_op_begins(op) && conn->looked_ns != conn->read_ns) {
@@ -621,7 +624,8 @@ static struct lk_stored *stored_of(struct lk_task *task)
     return lk_stored_ref(stored);
 }
 
-/* From now on all others may know of it, client or no client. */
+/* What the log and the cache get once the op is durable, even if its client has
+ * left. */
 static void take_effect(struct lk_server *server, struct lk_task *task)
 {
     const struct lk_op *op = &task->args.event.op;
@@ -648,7 +652,7 @@ static void take_effect(struct lk_server *server, struct lk_task *task)
     }
 }
 
-/* Is a later command of its connection about the same operation on its way? */
+/* Is a later command of its connection about the same operation in progress? */
 static bool is_followed(const struct lk_task *task)
 {
     struct lk_hash128 hash = task->args.event.op.hash;
@@ -727,7 +731,8 @@ void lk_operation_returned(struct lk_server *server, struct lk_task *task,
     }
 }
 
-/* Nothing else is in progress on the connection of a claim that waits. */
+/* A claim that waits. It may peek: nothing else is in progress on its
+ * connection. */
 static void decide_again(struct lk_server *server, struct lk_task *task)
 {
     enum step step = peek(server, &task->args.event, may_wait(server, task));
@@ -770,8 +775,9 @@ static struct lk_task *task_of(struct lk_waiter *waiter)
 }
 
 /*
- * Without memory to wait on it is pushed; also where only the store knows the
- * state: the client claims then, and gets it.
+ * The await waits on if its operation is still pending. If that is not known
+ * (the store has no peek), or there is no memory to wait, the client gets the
+ * message, claims, and gets the state.
  */
 static void await_again(struct lk_server *server, struct lk_task *task)
 {
@@ -784,7 +790,7 @@ static void await_again(struct lk_server *server, struct lk_task *task)
     }
 }
 
-/* `await`: what becomes of those who await. */
+/* Decides each claim again; calls `await` for each AWAIT. */
 static void wake(struct lk_server *server, struct lk_waiter *waiter,
                  void (*await)(struct lk_server *, struct lk_task *))
 {
@@ -850,7 +856,7 @@ static enum lk_status reply_event(struct lk_task *task, struct lk_buf *out)
                             &task->args.event.op);
 }
 
-/* QUEUED, and what has settled already right behind it. */
+/* QUEUED, and the message right behind it if the operation has settled. */
 static enum lk_status reply_await(struct lk_task *task, struct lk_buf *out)
 {
     if (task->args.event.op.status) {
@@ -952,11 +958,11 @@ static const struct lk_command rows[] = {
     {.name = "KEEP",
      .min_args = 5,
      .max_args = 9,
-     .roles = LK_FOR_USE | LK_FOR_OPERATE, /* parse_keep says when which */
+     .roles = LK_FOR_USE | LK_FOR_OPERATE, /* parse_keep checks which one */
      .parse = parse_keep,
      EVENT,
      .usage = "tenant scope key ttl-ms [WHO who WHY why]"},
-    /* These two take responses away that earlier claims have yet to load. */
+    /* These two remove responses that earlier claims may still have to load. */
     {.name = "RESOLVE",
      .min_args = 9,
      .max_args = 15,

@@ -246,7 +246,7 @@ struct lk_task {
                                 shared with the cache; NULL: they are here */
     union lk_args args;
 
-    atomic_bool gone; /* as !conn, for all threads: do not bother */
+    atomic_bool gone; /* conn is NULL, for all threads: no one reads a reply */
     char bytes[];
 };
 
@@ -321,17 +321,18 @@ static inline bool lk_op_begins(const struct lk_op *op)
            op->event == LK_EVENT_ACCEPT;
 }
 
-/* How a sentence behind UNAVAILABLE begins that is about one operation alone:
- * the store can decide, and no other daemon of it would know better. */
+/* The first word behind UNAVAILABLE if only one operation is concerned: the
+ * store can decide others, and another daemon of the store would reply the
+ * same. */
 #define LK_RECORD "RECORD "
 
 #define LK_CLIENT_LEFT "the client has closed the connection: nothing was begun"
 
 /*
  * Has the client closed the connection? Then no one will hold what a claim
- * begins. One that only shut down its side still reads, and has not; nor can a
- * close over TCP be told from that, unless it is a reset, which the gateway
- * sends to a daemon that it leaves.
+ * begins. False for a client that only shut down its sending side: it still
+ * reads. Over TCP a close looks the same as that, unless it is a reset; the
+ * gateway sends a reset to a daemon that it leaves.
  */
 bool lk_task_hung_up(int fd);
 /* The same from another thread. */

@@ -36,21 +36,23 @@
  * or use it again.  No handler can close a connection: only events of the link
  * do.
  *
- * The breaker is open when every server has failed since one answered, and the
- * last failure was idempotency_connect_timeout ago: a daemon that restarts is
- * waited for.  Then a call that is not patient fails at once.  The link goes on
- * trying to connect, ever less often; but if a call comes and the last attempt
- * was a moment ago, the call is taken and starts another attempt.  The first
- * reply to a greeting closes the breaker.
+ * The breaker is open when every server has failed since one last replied, and
+ * no connection has been UP for idempotency_connect_timeout: until then calls
+ * wait, because the daemon may be restarting.  While the breaker is open, a
+ * call that is not patient fails at once.  The link tries to connect again and
+ * again, with growing pauses.  But if the last attempt began at least
+ * NGX_HTTP_LATCHKEY_PROBE ms ago, a new call is taken and starts another
+ * attempt without a pause.  The first valid reply to a greeting closes the
+ * breaker.
  *
- * A daemon that cannot decide is left for another one, and its calls are sent
- * there: all servers of a list have one store, and one of them may have lost
- * its connection to it.  If none can decide, the reply of the last one counts;
- * so does each daemon's reply about one operation alone.
+ * If a daemon cannot decide, the link connects to another one and sends the
+ * calls there: all servers of a list have one store, and only one of them may
+ * have lost its connection to it.  If none can decide, the reply of the last
+ * one counts.  A reply about one operation alone (RECORD) always counts.
  *
- * A server that accepts connections and does not answer is different: each
- * attempt takes idempotency_connect_timeout.  It counts as failed from its last
- * sign of life on, and no call is taken to wait for another attempt.
+ * A server that accepts connections and does not reply is different: each
+ * attempt takes idempotency_connect_timeout.  It counts as failed since the
+ * last bytes it sent, and no new call starts an attempt (link_is_silent).
  */
 
 
@@ -104,8 +106,8 @@ ngx_http_latchkey_link_call(ngx_http_latchkey_servers_t *servers,
 
 
 /*
- * Takes a call: from here on its handler will be called, once.  It is sent in
- * the next turn of the event loop.
+ * NGX_OK: the link has the call, and its handler will be called, once.  The
+ * call is sent at the end of this turn of the event loop (link_flush).
  */
 
 ngx_int_t
@@ -173,7 +175,7 @@ ngx_http_latchkey_link_queue(ngx_http_latchkey_link_t *link,
 }
 
 
-/* has a server accepted a connection and not answered, since one did? */
+/* 1: a server did not reply on a connection, and no link was UP since then */
 
 static ngx_uint_t
 ngx_http_latchkey_link_is_silent(ngx_http_latchkey_link_t *link)
@@ -192,7 +194,7 @@ ngx_http_latchkey_link_is_silent(ngx_http_latchkey_link_t *link)
 
 /*
  * Calls queued in one turn of the event loop are sent together.  Without a
- * connection, one is made, unless a pause is on.
+ * connection, one is made, unless the link pauses between two attempts.
  */
 
 static void
@@ -377,7 +379,8 @@ ngx_http_latchkey_link_deadline_handler(ngx_event_t *ev)
 
 
 /*
- * Puts a stand-in after the call in `sent`, for the reply that is still due.
+ * Puts a stand-in behind the call in `sent`: it takes the reply that is still
+ * due, after the call itself has ended.
  */
 
 static ngx_int_t
@@ -555,9 +558,10 @@ ngx_http_latchkey_link_end(ngx_http_latchkey_link_t *link)
 
 
 /*
- * A claim that was not sent is removed, a settlement stays.  A call that
- * cannot be taken back and settles nothing becomes a stand-in: its owner dies
- * with the process, and its reply is discarded.
+ * A claim that was not sent is removed, a settlement stays.  A call that was
+ * sent, wholly or in part, and is neither claim nor settlement (call->holds is
+ * 0) becomes a stand-in: its owner ends with the process, and its reply is
+ * discarded.
  */
 
 void
@@ -684,7 +688,7 @@ ngx_http_latchkey_link_destroy(ngx_http_latchkey_link_t *link)
 {
     ngx_queue_t  gone;
 
-    /* no handlers: they would work for requests that end with this process */
+    /* handlers are not called: their requests end with this process */
 
     ngx_queue_init(&gone);
     ngx_http_latchkey_link_close(link, &gone);

@@ -7,7 +7,7 @@
  *
  * Life of a query: it has a pool of its own, because its call cannot be taken
  * back.  query_ask() makes it, query_gone() marks that the request ended first,
- * and query_answered() frees it, always.
+ * and query_reply() frees it, always.
  */
 
 

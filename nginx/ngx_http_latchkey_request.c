@@ -12,18 +12,19 @@
  *   state    entered by                  left for
  *   -------  --------------------------  -----------------------------------
  *   PASS     a ctx starts here           BODY, once tenant and key are known
- *   BODY     begin                       CLAIM; PASS if reading fails
+ *   BODY     begin_request               CLAIM; PASS if reading fails
  *   CLAIM    body_handler, claim_again   RUN (NEW), WAIT (INFLIGHT), PASS
- *   WAIT     wait                        CLAIM, when settled or timed out
- *   RUN      run                         HOLD, in the header filter
+ *   WAIT     wait_for_result             CLAIM, when settled or timed out
+ *   RUN      run_request                 HOLD, in the header filter
  *   HOLD, SETTLE, SEND, REPLACE, DROP    see ngx_http_latchkey_response.c
- *   PASS     let_go, or the response     the request is not guarded any more
+ *   PASS     detach, or the response     the request is not guarded any more
  *            has left
  *
- * The ctx lives in the request's pool and dies with it.  Its clean-up handler
- * calls let_go(), which hands the op over to itself (op_detach): the operation
- * outlives the request.  A ctx has an op from claim() until let_go(), until
- * the verdict is sent, or until the response is settled.
+ * The ctx lives in the request's pool and ends with it.  Its clean-up handler
+ * calls detach(): from then on the op settles and frees itself (op_detach),
+ * because the operation outlives the request.  A ctx has an op from
+ * claim_request() until detach(), until a verdict other than NEW is sent, or
+ * until the response is settled.
  */
 
 
@@ -176,7 +177,7 @@ ngx_http_latchkey_enter_request(ngx_http_latchkey_ctx_t *ctx)
 void
 ngx_http_latchkey_post_action(ngx_http_latchkey_ctx_t *ctx)
 {
-    /* the response may not be sent yet, and is in memory of the op */
+    /* PASS and DROP: a response may still be sent from the op's memory */
 
     if (ctx->state != NGX_HTTP_LATCHKEY_PASS
         && ctx->state != NGX_HTTP_LATCHKEY_DROP)
@@ -187,8 +188,9 @@ ngx_http_latchkey_post_action(ngx_http_latchkey_ctx_t *ctx)
 
 
 /*
- * The op ends by itself from here on, and its memory with it: a response that
- * is being sent from there is not detached before the clean-up of the request.
+ * From here on the op settles and frees itself, with its memory.  So while a
+ * response is sent from that memory, the op is detached only by the clean-up
+ * handler of the request.
  */
 
 void
@@ -275,10 +277,10 @@ ngx_http_latchkey_handler(ngx_http_request_t *r)
 
 
 /*
- * Before the rewrite directives of a location that a claimed request is
- * redirected to.  nginx sets expect_tested when it makes an error page of its
- * own, and for nothing else once the body was read: so it shows whether there
- * was one since then; see classify().
+ * Runs before the rewrite directives of a location to which a claimed request
+ * is redirected, and clears r->expect_tested.  After the body was read, nginx
+ * sets it only when it makes an error page of its own: so it shows whether
+ * there was such a page since the redirect; see classify().
  */
 
 ngx_int_t
@@ -299,8 +301,9 @@ ngx_http_latchkey_rewrite_handler(ngx_http_request_t *r)
 
 
 /*
- * The request came here through a location that only observed, or that let it
- * pass without a key, and this location requires more: it starts again here.
+ * 1: the request was redirected here from a location that only observed it, or
+ * that let it pass without a key, and this location is stricter: the request
+ * starts again here.
  */
 
 static ngx_uint_t
@@ -327,7 +330,7 @@ ngx_http_latchkey_supersede(ngx_http_request_t *r,
 /*
  * An internal redirect stays within the operation: error_page may lead to a
  * page, or to another app if the first one was not reached or has responded.
- * But where one app may have run, a second one must not.
+ * If it is not known what the first app did, a second one must not run.
  */
 
 static ngx_int_t
@@ -369,8 +372,8 @@ ngx_http_latchkey_redirect_handler(ngx_http_request_t *r,
 
 
 /*
- * Reads who asks for what, then the body; body_handler() goes on.  A request
- * of the courier is claimed already and brings its operation along.
+ * Reads tenant and key, then the body; body_handler() continues.  A request of
+ * the courier is already claimed and names its operation.
  */
 
 static ngx_int_t
@@ -439,7 +442,7 @@ ngx_http_latchkey_begin_request(ngx_http_request_t *r,
 }
 
 
-/* NGX_OK: claim it.  Else what the phase handler returns. */
+/* NGX_OK: claim it.  Otherwise the value that the phase handler returns. */
 
 static ngx_int_t
 ngx_http_latchkey_identify_request(ngx_http_request_t *r,
@@ -490,7 +493,7 @@ ngx_http_latchkey_identify_request(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    /* the fingerprint has one of them, and the app may use another */
+    /* the fingerprint would contain one of them, the app may use the other */
 
     if (ngx_http_latchkey_count_headers(r, "content-type") > 1) {
         return ngx_http_latchkey_refuse_request(r, ctx,
@@ -537,7 +540,7 @@ ngx_http_latchkey_refuse_request(ngx_http_request_t *r,
 }
 
 
-/* The app needs the body, too.  The phases run again: handler() claims. */
+/* Keeps the body for the app and runs the phases again: handler() claims. */
 
 static void
 ngx_http_latchkey_body_handler(ngx_http_request_t *r)
@@ -556,8 +559,8 @@ ngx_http_latchkey_body_handler(ngx_http_request_t *r)
 
 
 /*
- * Makes the op and claims.  From here on ctx->op is set, and each way out ends
- * it: detach(), a verdict that is sent, or the settlement.
+ * Makes the op and claims.  From here on ctx->op is set.  Every path ends it:
+ * detach(), a verdict that is sent, or the settlement.
  */
 
 static ngx_int_t
@@ -711,7 +714,8 @@ ngx_http_latchkey_verdict_handler(ngx_http_latchkey_ctx_t *ctx,
 
 
 /*
- * NGX_DECLINED: go on to the app.  NGX_DONE: a response was sent, or it waits.
+ * NGX_DECLINED: continue to the app.  NGX_DONE: a response was sent, or the
+ * request waits.
  */
 
 static ngx_int_t
@@ -765,7 +769,7 @@ ngx_http_latchkey_act_on_verdict(ngx_http_request_t *r,
 }
 
 
-/* it does not run: sends why; in observe mode only logs it */
+/* the app does not run: sends the reason; in observe mode only logs it */
 
 static ngx_int_t
 ngx_http_latchkey_send_verdict(ngx_http_request_t *r,
@@ -801,7 +805,7 @@ ngx_http_latchkey_send_verdict(ngx_http_request_t *r,
 }
 
 
-/* for logs and counters; decision NULL: no daemon could decide */
+/* remembers it for logs and counters; decision NULL: no daemon could decide */
 
 static ngx_int_t
 ngx_http_latchkey_note_verdict(ngx_http_request_t *r,
@@ -904,7 +908,7 @@ ngx_http_latchkey_wait_for_result(ngx_http_request_t *r,
                                 &op->scope, &op->key, left)
         != NGX_OK)
     {
-        /* no message will come: claim again when the daemon proposes */
+        /* no message will come: claim again after the daemon's retry time */
 
         left = ngx_min(left, ngx_max((ngx_msec_t) decision->retry_after_ms,
                                      100));

@@ -234,17 +234,19 @@ struct lk_key_life {
 };
 
 /*
- * The courier's part of a batch, made durable in one step: first its ops, then
+ * What a batch does about jobs, made durable in one step: first its ops, then
  * ends, marks and actions, then leases. Leases settle what was lost and take at
  * most `limit` jobs for each want, the longest due first, none of a paused
- * target.
+ * target. The courier makes those with ends, marks and wants, the prober those
+ * with ops or one action, the daemon's JOB and TARGET commands those with
+ * actions.
  *
- * The courier owns it and everything it points to, but for `jobs`. From the
- * hand-over to the daemon until `done` is called, only the store thread touches
- * it. `status`: LK_OK, all of it happened. LK_UNAVAILABLE, nothing. LK_UNKNOWN,
- * perhaps all of it: ends and marks are passed again, which does no harm, and
- * leases run out by themselves. LK_INVALID: the store cannot take one of the
- * values; pass smaller pieces.
+ * Its maker owns it and everything it points to, except `jobs`. From the
+ * hand-over to the batcher until `done` is called, only the store thread
+ * touches it. `status`: LK_OK, all of it happened. LK_UNAVAILABLE, nothing.
+ * LK_UNKNOWN, perhaps all of it: ends and marks are passed again, which does no
+ * harm, and leases run out by themselves. LK_INVALID: the store cannot take one
+ * of the values; pass smaller pieces.
  */
 struct lk_job_batch {
     struct lk_job_batch *next;
@@ -254,7 +256,7 @@ struct lk_job_batch {
     size_t end_count;
     struct lk_job_mark *marks;
     size_t mark_count;
-    struct lk_job_action *orders;
+    struct lk_job_action *orders; /* job actions */
     size_t order_count;
     const struct lk_key_life *lives; /* for RETRY; a target that is not listed:
                                         for ever */

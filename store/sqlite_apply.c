@@ -5,7 +5,7 @@
  * The life of a batch; the store thread does all of it:
  *
  *   step       rows             index          op->status
- *   decide     written, open    overlay only   set, not yet valid
+ *   decide     not committed    overlay only   set, not yet valid
  *   commit     durable          overlay only   set, not yet valid
  *   publish    durable          merged         valid: the caller replies
  *   failure    rolled back      overlay gone   the same for every op
@@ -13,10 +13,13 @@
  *                                              store is reopened before the
  *                                              next batch
  *
- * The invariant: an op's status becomes LK_OK only after the commit that holds
- * everything its outcome depends on, and the index shows a change only then.
- * If anything fails before, the whole batch is refused: an outcome may depend
- * on an earlier op of the same batch.
+ * The invariant: apply returns an op with LK_OK only after the commit that
+ * contains everything its outcome depends on, and the index shows a change only
+ * then. If anything fails before, the whole batch is refused: an outcome may
+ * depend on an earlier op of the same batch.
+ *
+ * The overlay has the index entries that the batch has changed; the ops of the
+ * batch see them, other threads do not.
  */
 #include "lib/time.h"
 #include "store/fault.h"
@@ -28,7 +31,7 @@
 #include <time.h>
 
 enum {
-    MOMENT_MS = 10 * 1000, /* how often a busy store notes the time */
+    MOMENT_MS = 10 * 1000, /* how often a busy store writes its time */
     PROBE_MS = 100,        /* how often a full disk is tried again */
 };
 
@@ -64,9 +67,9 @@ static uint64_t freeze_time(struct lk_sqlite *store)
     return store->last_ms;
 }
 
-/* The batch has changed nothing. Not for a commit that may have happened: then
- * time and overlay stay, the store is reopened before the next batch, and
- * lk_sqlite_load compares what it reads with the overlay. */
+/* For a batch that has changed nothing. Not after a commit that may have
+ * happened: then time and overlay stay, the store is reopened before the next
+ * batch, and lk_sqlite_load compares what it reads with the overlay. */
 static void abandon_batch(struct lk_sqlite *store)
 {
     lk_overlay_drop(&store->overlay);
@@ -96,8 +99,8 @@ static bool moment_is_due(const struct lk_sqlite *store, uint64_t now)
     return store->writing ? age >= MOMENT_MS : age >= 6 * (uint64_t)MOMENT_MS;
 }
 
-/* Goes back to what is durable, apart from the overlay. False: not even the
- * rollback worked. */
+/* Goes back to what is durable, except for the overlay. False: the rollback
+ * failed too. */
 static bool roll_back_batch(struct lk_sqlite *store)
 {
     lk_counts_roll_back(store);
@@ -120,9 +123,10 @@ static const char *explain_failure(const struct lk_sqlite *store)
 
 /*
  * Nothing of the batch is acknowledged. No space, or no memory before the
- * commit: the batch is rolled back, and the store goes on. Anything else: it is
- * unknown what reached the disk, so everything is built again from the disk
- * before the next decision.
+ * commit: the batch is rolled back, and the store continues. Damaged data
+ * before the commit: it is rolled back, and the store is reopened. Anything
+ * else: it is unknown what reached the disk (LK_UNKNOWN), and the store is
+ * reopened: its index is built again from the disk before the next decision.
  */
 static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
                        enum lk_status status)
@@ -270,7 +274,7 @@ static enum lk_status commit_batch(struct lk_sqlite *store)
     return status;
 }
 
-/* Returns whether the store can decide. Tries to make it so, at most every
+/* True: the store can decide. If not, tries to repair that, at most every
  * PROBE_MS. */
 static bool recover_store(struct lk_sqlite *store)
 {
