@@ -1,4 +1,18 @@
-/* config.c - reads the configuration file and the options over it. */
+/*
+ * config.c - reads the configuration file and the options over it.
+ *
+ * A value passes three layers, and a later one replaces an earlier one: the
+ * defaults of the tables (config_table.c, config_target.c), the file, the
+ * options of the command line. Every layer ends in assign_setting(), which
+ * finds the row of the setting and lets its kind parse the value.
+ * config_check.c then looks at the settings together.
+ *
+ * The file is a list of lines:
+ *
+ *   [section]            [target NAME], [route NAME]: config_target.c
+ *   name = value         up to the end of the line
+ *   # comment            on a line of its own; also with ";"
+ */
 #include "config/config.h"
 #include "config/config_table.h"
 
@@ -38,6 +52,8 @@ static void add_file_error(struct file_loader *loader, const char *setting,
     }
 }
 
+/* LK_INVALID with the nearest name that exists, so that a slip of the finger is
+ * quickly found. */
 static enum lk_status refuse_unknown_setting(const char *section,
                                              const char *name,
                                              struct lk_buf *why)
@@ -53,8 +69,11 @@ static enum lk_status refuse_unknown_setting(const char *section,
                                 "lists them");
 }
 
-/* Finds the row and parses the value. LK_INVALID: `why` says why, and ends with
- * a NUL. */
+/*
+ * Finds the row of a setting and parses the value into `config`. `line` is that
+ * of the file, 0 for an option; it is kept for messages of config_check.c.
+ * LK_INVALID: `why` has the reason, with a NUL at its end.
+ */
 static enum lk_status assign_setting(struct lk_config *config,
                                      const char *section, const char *name,
                                      const char *value,
@@ -83,6 +102,7 @@ static enum lk_status assign_setting(struct lk_config *config,
         status = refuse_unknown_setting(section, name, why);
         goto done;
     }
+    /* Twice in the file is a mistake; an option over the file is not. */
     given = &config->given[setting - lk_settings];
     if (source == LK_CONFIG_FILE && *given > 0 && !setting->kind->repeats) {
         status = lk_value_refuse(why, "was given before, in line %u", *given);
@@ -113,7 +133,11 @@ static bool begins_comment(const char *at)
            (*at == ';' || (*at == '#' && is_blank_char(at[1])));
 }
 
-/* What is wrong with the form of a line, or NULL. */
+/*
+ * What is wrong with the form of a line of `len` bytes, without its
+ * indentation, or NULL. A comment behind a value is refused rather than guessed
+ * at: inih would cut the value at " ;" without a word.
+ */
 static const char *file_line_fault(const char *line, size_t len)
 {
     if (strlen(line) != len) {
@@ -201,6 +225,7 @@ static int take_file_setting(void *context, const char *section,
     } else if (status != LK_OK) {
         loader->status = status;
     }
+    /* `why` may quote the value, and that may be a secret. */
     if (why.data) {
         explicit_bzero(why.data, why.len);
     }
@@ -208,6 +233,7 @@ static int take_file_setting(void *context, const char *section,
     return 1;
 }
 
+/* Adds a line to `errors`. Returns LK_IO, or LK_NOMEM if there is no room. */
 static enum lk_status report_unreadable(const char *path, int error,
                                         struct lk_buf *errors)
 {
@@ -220,7 +246,11 @@ static enum lk_status report_unreadable(const char *path, int error,
                : LK_NOMEM;
 }
 
-/* LK_INVALID: `errors` has at least one line. */
+/*
+ * Reads all of the file. LK_INVALID: `errors` has at least one line. inih
+ * returns the number of the first line that is neither a section nor a setting,
+ * or a negative number if it has no memory.
+ */
 static enum lk_status read_file_settings(struct file_loader *loader)
 {
     int syntax =
@@ -239,6 +269,11 @@ static enum lk_status read_file_settings(struct file_loader *loader)
     return loader->bad ? LK_INVALID : LK_OK;
 }
 
+/*
+ * The settings of the file that could be read are in `config` even if others
+ * could not; the caller frees it either way. The buffer of lines is wiped: it
+ * had passwords in it.
+ */
 enum lk_status lk_config_load(struct lk_config *config, const char *path,
                               struct lk_buf *errors)
 {
@@ -270,6 +305,8 @@ enum lk_status lk_config_load(struct lk_config *config, const char *path,
 
 /* ---- options ------------------------------------------------------------- */
 
+/* `setting` is "section.name"; only the first dot divides it, so the name of a
+ * user or target may have more of them. */
 enum lk_status lk_config_set_value(struct lk_config *config,
                                    const char *setting, const char *value,
                                    struct lk_buf *errors)
@@ -293,6 +330,7 @@ enum lk_status lk_config_set_value(struct lk_config *config,
     status = assign_setting(config, section, dot + 1, value, LK_CONFIG_OPTION,
                             0, &why);
     if (status == LK_INVALID) {
+        /* The name is shown as it was quoted, without the quotes. */
         name[strlen(name) - 1] = '\0';
         if (latchkey_buf_printf(errors, "%s: %s\n", name + 1, why.data) !=
             LK_OK) {
@@ -305,6 +343,9 @@ done:
     return status;
 }
 
+/*
+ * "section.name=value". Without "=" the value is empty, and its kind decides.
+ */
 enum lk_status lk_config_set(struct lk_config *config, const char *assignment,
                              struct lk_buf *errors)
 {
@@ -334,6 +375,8 @@ static bool is_target_secret(const char *assignment, const char *equals)
             (len > 5 && strncmp(equals - 5, ".sign", 5) == 0));
 }
 
+/* Overwrites a password in place, so that `ps` does not show the option. Its
+ * length stays, because the memory belongs to the process's arguments. */
 void lk_config_hide_secret(char *assignment)
 {
     char *equals = strchr(assignment, '=');
@@ -361,6 +404,11 @@ static enum lk_status set_option_value(struct lk_config *config,
     return lk_config_set(config, value->setting, errors);
 }
 
+/*
+ * Defaults, file, options, check: in this order, so that options replace the
+ * file's values and the check sees the result. Unless it returns LK_OK,
+ * `config` is freed and must not be used.
+ */
 enum lk_status lk_options_read(const struct lk_options *options,
                                struct lk_config *config, struct lk_buf *errors,
                                struct lk_buf *warnings)
@@ -385,6 +433,7 @@ enum lk_status lk_options_read(const struct lk_options *options,
     return status;
 }
 
+/* `store` borrows the texts of `config`, which must live as long. */
 void lk_config_store(const struct lk_config *config,
                      struct lk_store_config *store)
 {

@@ -1,4 +1,11 @@
-/* config_access.c - who may do what: [auth], [users] and [peers]. */
+/*
+ * config_access.c - who may do what: [auth], [users] and [peers].
+ *
+ * [auth] has the one password of clients that send no name ("default"). [users]
+ * gives names, roles and passwords of their own; [peers] gives roles to local
+ * users and groups by what the kernel says of a unix socket's other end.
+ * Secrets are wiped before they are freed.
+ */
 #include "config/config_table.h"
 
 #include <errno.h>
@@ -26,6 +33,7 @@ static bool same_secret(const char *expected, struct lk_slice given)
     return CRYPTO_memcmp(a, b, sizeof(a)) == 0;
 }
 
+/* The user of [users] of that name, or NULL. "default" is never one. */
 static struct lk_user *find_config_user(const struct lk_config *config,
                                         struct lk_slice name)
 {
@@ -43,6 +51,8 @@ bool lk_config_has_user(const struct lk_config *config, struct lk_slice name)
            find_config_user(config, name);
 }
 
+/* LK_ROLE_NONE: the name or the password is wrong; the caller cannot see which.
+ * A user without a password yet (its file was not read) cannot log in. */
 enum lk_role lk_config_login(const struct lk_config *config,
                              struct lk_slice name, struct lk_slice password)
 {
@@ -61,11 +71,14 @@ enum lk_role lk_config_login(const struct lk_config *config,
                : LK_ROLE_NONE;
 }
 
+/* The role of a connection before it logs in. */
 enum lk_role lk_config_initial_role(const struct lk_config *config)
 {
     return config->password ? LK_ROLE_NONE : LK_ROLE_USE;
 }
 
+/* After a reload: may a connection that logged in as `name` stay? Only with the
+ * same password and role; a user who was removed or added may not. */
 bool lk_config_same_login(const struct lk_config *before,
                           const struct lk_config *after, struct lk_slice name)
 {
@@ -80,6 +93,7 @@ bool lk_config_same_login(const struct lk_config *before,
 
 /* ---- passwords ----------------------------------------------------------- */
 
+/* Wipes the text first; the compiler cannot drop explicit_bzero. */
 void lk_secret_free(char *secret)
 {
     if (secret) {
@@ -98,9 +112,12 @@ static enum lk_status refuse_file(struct lk_buf *why, const char *path,
     return lk_value_refuse(why, "%s: %s", quoted, text);
 }
 
+/* Reads the first line of a file as a password; *secret then belongs to the
+ * caller. The rest of the file is ignored. LK_INVALID: `why` has the reason. */
 enum lk_status lk_secret_read(const char *path, char **secret,
                               bool *world_readable, struct lk_buf *why)
 {
+    /* The longest password, one byte that proves it too long, and a NUL. */
     char line[PASSWORD_MAX + 2];
     enum lk_status status = LK_OK;
     FILE *file = fopen(path, "re");
@@ -139,6 +156,7 @@ done:
 
 /* ---- [users] ------------------------------------------------------------- */
 
+/* Frees the texts, not the struct: that is part of config->users. */
 static void free_user(struct lk_user *user)
 {
     free(user->name);
@@ -213,6 +231,7 @@ static enum lk_status put_user(const struct lk_assignment *assignment,
     return LK_OK;
 }
 
+/* Printable ASCII without a space. The empty name was refused before. */
 static bool is_user_name(const char *name)
 {
     while (*name > ' ' && *name < 0x7f) {
@@ -271,6 +290,7 @@ enum { OVERFLOW_USUAL = 65534, LOOKUP_BYTES = 64 * 1024 };
 
 /* ---- [peers]: who connects ----------------------------------------------- */
 
+/* The kernel's overflow id; the usual one if /proc does not say. */
 static uint32_t read_overflow(const char *path)
 {
     FILE *file = fopen(path, "re");
@@ -310,6 +330,8 @@ static bool has_group(const struct lk_peer *peer, uint32_t id)
     return false;
 }
 
+/* look_up_peer() refuses a rule for the overflow id; this check does not
+ * rely on it. */
 static bool is_rule_for(const struct lk_peer_rule *rule,
                         const struct lk_peer *peer)
 {
@@ -327,6 +349,11 @@ static bool is_own_user(const struct lk_peer *peer)
            (peer->uid == 0 || peer->uid == geteuid());
 }
 
+/*
+ * A set of roles, a bit each; 0: none. All rules that fit add up. A rule that
+ * names the user itself replaces what root and the daemon's own user have
+ * without one, so that "root = none" takes effect.
+ */
 unsigned lk_config_peer_roles(const struct lk_config *config,
                               const struct lk_peer *peer)
 {
@@ -350,6 +377,9 @@ unsigned lk_config_peer_roles(const struct lk_config *config,
     return roles;
 }
 
+/*
+ * The name of a user as [peers] writes it, for logs; NULL: it has none there.
+ */
 const char *lk_config_peer_name(const struct lk_config *config, uint32_t uid)
 {
     for (size_t i = 0; i < config->peer_count; i++) {
@@ -362,8 +392,7 @@ const char *lk_config_peer_name(const struct lk_config *config, uint32_t uid)
     return uid == 0 ? "root" : NULL;
 }
 
-/* ---- [peers]: the section
- * --------------------------------------------------------- */
+/* ---- [peers]: the section ------------------------------------------------ */
 
 void lk_peers_clear(struct lk_config *config)
 {
@@ -466,6 +495,7 @@ static bool read_roles(const char *value, unsigned *roles)
     return *roles != 0;
 }
 
+/* By the name as it is written, with its "@" if it is a group. */
 static struct lk_peer_rule *find_peer_rule(struct lk_config *config,
                                            const char *name)
 {
@@ -477,7 +507,8 @@ static struct lk_peer_rule *find_peer_rule(struct lk_config *config,
     return NULL;
 }
 
-/* Adds the rule; an option replaces a rule of the file. */
+/* Adds the rule with a copy of its name; an option replaces a rule of the file,
+ * whose name it keeps. */
 static enum lk_status put_peer_rule(const struct lk_assignment *assignment,
                                     const struct lk_peer_rule *rule,
                                     struct lk_buf *why)
@@ -507,7 +538,8 @@ static enum lk_status put_peer_rule(const struct lk_assignment *assignment,
     return LK_OK;
 }
 
-/* A line of [peers]. */
+/* A line of [peers]: "USER = ROLES" or "@GROUP = ROLES". The name is resolved
+ * here, once: a change of the user database takes effect at the next reload. */
 static enum lk_status parse_peer(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
@@ -527,6 +559,9 @@ static enum lk_status parse_peer(const struct lk_assignment *assignment,
 const struct lk_setting_kind lk_kind_peer = {.parse = parse_peer,
                                              .repeats = true};
 
+/*
+ * Writes the rules as lines of the file, in the order in which they were read.
+ */
 enum lk_status lk_peers_dump(const struct lk_config *config, struct lk_buf *out)
 {
     enum lk_status status = LK_OK;

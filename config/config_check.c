@@ -1,4 +1,11 @@
-/* config_check.c - settings, targets and routes that make no sense together.
+/*
+ * config_check.c - settings, targets and routes that make no sense together.
+ *
+ * Runs once after the file and the options were read. It reports every mistake,
+ * not only the first, as a line in `errors`; a line in `warnings` does not keep
+ * the daemon from starting. It also does what needs all settings at once:
+ * password files are read, and defaults that depend on other settings are
+ * filled in.
  */
 #include "config/config_table.h"
 
@@ -53,6 +60,7 @@ static void begin_report_line(struct config_report *report, struct lk_buf *to,
     }
 }
 
+/* Ends the line that begin_report_line() began. */
 static void end_report_line(struct config_report *report, struct lk_buf *to,
                             const char *first, const char *second)
 {
@@ -61,6 +69,7 @@ static void end_report_line(struct config_report *report, struct lk_buf *to,
     }
 }
 
+/* One whole line in `errors`; the configuration is then refused. */
 static void add_error(struct config_report *report, const char *section,
                       const char *name, const char *text)
 {
@@ -197,7 +206,11 @@ static void check_listeners(struct config_report *report)
     }
 }
 
-/* Reads a password file for the setting that names it. */
+/*
+ * Reads a password file for the setting that names it. *secret belongs to the
+ * configuration; it stays NULL if the file cannot be used, and that is
+ * reported.
+ */
 static void take_password_file(struct config_report *report,
                                const char *section, const char *name,
                                const char *path, char **secret)
@@ -224,6 +237,7 @@ static void take_password_file(struct config_report *report,
     latchkey_buf_free(&why);
 }
 
+/* lk_url_mask() works on a copy: only its result is of interest here. */
 static bool has_url_password(const char *url)
 {
     char *copy = url ? strdup(url) : NULL;
@@ -274,6 +288,7 @@ static void check_passwords(struct config_report *report,
 
 /* ---- targets and routes: where a setting was given ---------------------- */
 
+/* The caller names a setting that exists, so the search always ends. */
 static size_t row_of_named(const struct lk_named *named, const char *setting)
 {
     const struct lk_setting *table =
@@ -286,6 +301,7 @@ static size_t row_of_named(const struct lk_named *named, const char *setting)
     return row;
 }
 
+/* By the file or by an option; a default does not count. */
 static bool is_given(const struct lk_named *named, const char *setting)
 {
     return named->given[row_of_named(named, setting)].written != NULL;
@@ -374,6 +390,7 @@ static bool is_local_target(const struct lk_target *target)
             ntohl(address.s_addr) >> 24 == 127);
 }
 
+/* Plain HTTP is a warning unless the call stays on this machine. */
 static void check_target_url(struct config_report *report,
                              const struct lk_named *named,
                              const struct lk_target *target)
@@ -399,6 +416,7 @@ static void check_settle_time(struct config_report *report,
                   "in progress when its absence is taken for proof");
 }
 
+/* Both sets are 8 words of 64 bits, one bit for each status from 100 on. */
 static bool statuses_overlap(const struct lk_statuses *a,
                              const struct lk_statuses *b)
 {
@@ -477,6 +495,8 @@ static void check_target_settings(struct config_report *report,
 
 /* ---- routes -------------------------------------------------------------- */
 
+/* A copy that the route owns; NULL for NULL. Out of memory is noted in
+ * `report`. */
 static char *copy_inherited(struct config_report *report, const char *text)
 {
     char *copy = text ? strdup(text) : NULL;
@@ -566,6 +586,8 @@ static bool has_written_secret(const struct lk_named *named)
     return false;
 }
 
+/* Targets first: a route takes over values that the check of its target may
+ * have changed. *bad: `errors` has a line. */
 enum lk_status lk_named_check(struct lk_config *config, struct lk_buf *errors,
                               struct lk_buf *warnings, bool *bad)
 {
@@ -598,6 +620,8 @@ enum lk_status lk_named_check(struct lk_config *config, struct lk_buf *errors,
 
 /* ---- all of it ----------------------------------------------------------- */
 
+/* LK_INVALID: `errors` has at least one line. LK_NOMEM: the lines may be
+ * incomplete. */
 enum lk_status lk_config_check(struct lk_config *config, struct lk_buf *errors,
                                struct lk_buf *warnings)
 {
@@ -623,6 +647,7 @@ enum lk_status lk_config_check(struct lk_config *config, struct lk_buf *errors,
     return report.bad ? LK_INVALID : LK_OK;
 }
 
+/* "auto" runs a courier if there is something to deliver to. */
 bool lk_config_has_courier(const struct lk_config *config)
 {
     if (config->courier_only) {

@@ -1,4 +1,11 @@
-/* config_listen.c - addresses to listen on: unix:PATH and HOST:PORT. */
+/*
+ * config_listen.c - addresses to listen on:
+ *
+ *   unix:PATH   ADDRESS:PORT   [IPv6]:PORT   localhost:PORT
+ *
+ * Names other than localhost are refused. Each address is marked as loopback or
+ * not; one that other machines can reach needs a password (config_check.c).
+ */
 #include "config/config_table.h"
 #include "lib/http_syntax.h"
 
@@ -12,6 +19,7 @@
 /* Longest text of an IPv6 address, with room to spare. */
 #define LISTEN_HOST_MAX 64
 
+/* LK_INVALID with the address, quoted, in front of the sentence. */
 static enum lk_status invalid_address(struct lk_buf *why, struct lk_slice value,
                                       const char *text)
 {
@@ -21,12 +29,14 @@ static enum lk_status invalid_address(struct lk_buf *why, struct lk_slice value,
     return lk_value_refuse(why, "%s %s", quoted, text);
 }
 
+/* Frees the texts, not the struct: that is part of config->listen. */
 static void free_listener(struct lk_listen *listen)
 {
     free(listen->text);
     free(listen->path);
 }
 
+/* Port 0 is valid here: the kernel then picks one. */
 static bool read_listen_port(struct lk_slice text, in_port_t *port)
 {
     uint64_t value;
@@ -38,6 +48,7 @@ static bool read_listen_port(struct lk_slice text, in_port_t *port)
     return true;
 }
 
+/* False: `host` is not an IPv4 address. All of 127/8 is loopback. */
 static bool read_ipv4(const char *host, in_port_t port,
                       struct lk_listen *listen)
 {
@@ -52,6 +63,7 @@ static bool read_ipv4(const char *host, in_port_t port,
     return true;
 }
 
+/* Also ::ffff:127.x.y.z is loopback: the kernel treats it as IPv4. */
 static bool read_ipv6(const char *host, in_port_t port,
                       struct lk_listen *listen)
 {
@@ -102,7 +114,8 @@ static bool read_tcp(struct lk_slice text, struct lk_listen *listen)
                      listen);
 }
 
-/* One address; `listen` owns what it points at. */
+/* Reads one address. `listen` owns what it points at; also after an error, when
+ * the caller frees it with free_listener(). */
 static enum lk_status read_listener(struct lk_slice text,
                                     struct lk_listen *listen,
                                     struct lk_buf *why)
@@ -147,7 +160,7 @@ void lk_listen_clear(struct lk_config *config)
     config->listen_count = 0;
 }
 
-/* Adds one address to config->listen. */
+/* Adds one address to config->listen; after an error the list is as before. */
 static enum lk_status add_listener(struct lk_config *config,
                                    struct lk_slice text, struct lk_buf *why)
 {
@@ -194,6 +207,8 @@ static enum lk_status parse_listen(const struct lk_assignment *assignment,
     return status;
 }
 
+/* In one line with commas, for lk_config_get() and to compare at a reload; a
+ * dump has one line for each. */
 static enum lk_status print_listen(const void *base,
                                    const struct lk_setting *setting,
                                    struct lk_buf *out)

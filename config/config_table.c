@@ -139,6 +139,8 @@ _Static_assert(offsetof(struct lk_config, peer_count) ==
                        sizeof(struct lk_peer_rule *),
                "peers and peer_count are side by side");
 
+/* "*" is a section whose names are free ([users], [peers]): it matches any.
+ * NULL: there is no such setting. */
 const struct lk_setting *lk_setting_find(struct lk_slice section,
                                          struct lk_slice name)
 {
@@ -154,13 +156,16 @@ const struct lk_setting *lk_setting_find(struct lk_slice section,
     return NULL;
 }
 
-/* ---- the nearest name, for a hint
- * ------------------------------------------------
- */
+/* ---- the nearest name, for a hint ---------------------------------------- */
 
 #define NAME_MAX_LEN 32
 
-/* How many letters must be changed, added or removed. */
+/*
+ * How many letters must be changed, added or removed (Levenshtein). `row` is
+ * one row of the matrix: before round i it has the distances of a's first i - 1
+ * letters to each beginning of b. A name too long for a setting is far from
+ * any.
+ */
 static size_t edit_distance(const char *a, const char *b)
 {
     size_t row[NAME_MAX_LEN + 1];
@@ -187,6 +192,8 @@ static size_t edit_distance(const char *a, const char *b)
     return row[b_len];
 }
 
+/* The row of `table` with the most similar name, or NULL if none is near.
+ * `section` may be NULL where all rows have the same one. */
 const struct lk_setting *lk_setting_nearest(const struct lk_setting *table,
                                             size_t count, const char *section,
                                             const char *name)
@@ -214,6 +221,8 @@ const struct lk_setting *lk_setting_nearest(const struct lk_setting *table,
 
 /* ---- defaults, output ---------------------------------------------------- */
 
+/* Sets every default by parsing its text, so that a default and the same value
+ * in a file cannot differ. On an error there is nothing to free. */
 enum lk_status lk_config_init(struct lk_config *config)
 {
     struct lk_buf why = {0};
@@ -245,6 +254,7 @@ enum lk_status lk_config_init(struct lk_config *config)
     return status;
 }
 
+/* Frees all that `config` owns and sets it to zero; it may be called twice. */
 void lk_config_free(struct lk_config *config)
 {
     lk_listen_clear(config);
@@ -314,6 +324,7 @@ static enum lk_status dump_setting(const struct lk_config *config,
     return status;
 }
 
+/* Writes a file that gives the same configuration, except for the passwords. */
 enum lk_status lk_config_dump(const struct lk_config *config,
                               struct lk_buf *out)
 {
@@ -335,6 +346,10 @@ enum lk_status lk_config_dump(const struct lk_config *config,
     return status ? status : lk_named_dump(config, out);
 }
 
+/*
+ * Appends the value of "section.name" as a dump shows it. LK_NOT_FOUND: there
+ * is no such setting, or it has no print function (secrets, [users], [peers]).
+ */
 enum lk_status lk_config_get(const struct lk_config *config,
                              struct lk_slice setting, struct lk_buf *out)
 {
@@ -357,7 +372,8 @@ enum lk_status lk_config_get(const struct lk_config *config,
 
 /* ---- reload -------------------------------------------------------------- */
 
-/* `running` takes the value of `fresh`, which then owns the old one. */
+/* `running` takes the value of `fresh`, which then owns the old one. Values are
+ * moved as bytes, so pointers keep exactly one owner. */
 static void swap_bytes(char *a, char *b, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
@@ -390,6 +406,12 @@ static enum lk_status note_needs_restart(const struct lk_config *running,
     return status;
 }
 
+/*
+ * `running` takes over what may change without a restart and `fresh` gets the
+ * old values, which its owner then frees. Names of other settings that differ
+ * are added to `restart`, a line each. The swaps cannot fail and are all made,
+ * also if the list of names cannot be written (LK_NOMEM).
+ */
 enum lk_status lk_config_adopt(struct lk_config *running,
                                struct lk_config *fresh, struct lk_buf *restart)
 {

@@ -1,5 +1,12 @@
-/* config_target.c - [target NAME] and [route NAME]: their table of settings,
- * their sections, and targets and routes as others use them. */
+/*
+ * config_target.c - [target NAME] and [route NAME]: their tables of settings,
+ * their sections, and targets and routes as other parts use them.
+ *
+ * struct lk_named is the section as it was written (lines, sources, texts for a
+ * dump); struct lk_target and struct lk_route are the values that follow from
+ * it. Both lists grow while the file is read, so a section refers to its target
+ * by index, never by pointer.
+ */
 #include "config/config_table.h"
 #include "config/targets.h"
 
@@ -106,6 +113,7 @@ static void *named_base(const struct lk_config *config,
                            : (void *)&targets->targets[named->index];
 }
 
+/* The NAME of [target NAME] or [route NAME]. */
 static const char *named_name(const struct lk_config *config,
                               const struct lk_named *named)
 {
@@ -115,6 +123,8 @@ static const char *named_name(const struct lk_config *config,
                            : targets->targets[named->index].name;
 }
 
+/* NULL: the section was not mentioned yet. A target and a route may share a
+ * name. */
 static struct lk_named *find_named_section(struct lk_config *config,
                                            bool is_route, const char *name)
 {
@@ -165,7 +175,11 @@ static void *grow_list(void **list, size_t count, size_t size)
     return memset(grown + count * size, 0, size);
 }
 
-/* Adds a target or a route of that name, with its defaults. */
+/*
+ * Adds a target or a route of that name, with its defaults; *made is valid
+ * until the next one is added. If the defaults fail (LK_NOMEM), what was added
+ * stays in the lists and lk_named_clear() frees it.
+ */
 static enum lk_status add_named(struct lk_config *config, bool is_route,
                                 const char *name, struct lk_named **made)
 {
@@ -195,6 +209,7 @@ static enum lk_status add_named(struct lk_config *config, bool is_route,
     return set_named_defaults(config, base, is_route);
 }
 
+/* Frees the sections and the targets and routes that came from them. */
 void lk_named_clear(struct lk_config *config)
 {
     for (size_t i = 0; i < config->named_count; i++) {
@@ -208,6 +223,7 @@ void lk_named_clear(struct lk_config *config)
     lk_targets_free(&config->targets);
 }
 
+/* The first word of the section's name decides: "target" or "route". */
 bool lk_named_section(const char *section)
 {
     size_t word = strcspn(section, " \t");
@@ -216,9 +232,9 @@ bool lk_named_section(const char *section)
            (word == 5 && strncmp(section, "route", 5) == 0);
 }
 
-/* ---- one setting -----------------------------------------------------------
- */
+/* ---- one setting --------------------------------------------------------- */
 
+/* LK_INVALID with the quoted name of the target or route in the sentence. */
 static enum lk_status refuse_name(struct lk_buf *why, const char *name,
                                   const char *fault)
 {
@@ -265,7 +281,11 @@ static void begin_header_source(struct lk_named *named, size_t row,
     named->given[row].written = NULL;
 }
 
-/* Keeps how the value was written. */
+/*
+ * Keeps how the value was written, for a dump: before ${...} was replaced, so
+ * it has no secret that is outside the file. Lines of a setting that repeats
+ * are joined with newlines.
+ */
 static enum lk_status note_written(struct lk_named *named, size_t row,
                                    const struct lk_assignment *assignment,
                                    unsigned line)
@@ -304,6 +324,7 @@ static enum lk_status assign_named_row(struct lk_config *config,
     char *text = NULL;
     enum lk_status status = lk_substitute(value, &text, why);
 
+    /* Twice in one section is a mistake, unless lines add up (headers). */
     if (!status && source == LK_CONFIG_FILE && named->given[row].written &&
         !setting->kind->repeats) {
         status = lk_value_refuse(why, "was given before, in line %u",
@@ -327,7 +348,8 @@ static enum lk_status assign_named_row(struct lk_config *config,
     return status;
 }
 
-/* `name` is the target's or the route's. */
+/* Assigns a setting of the target or route called `name`, which is added when
+ * it is first mentioned. Beyond SECTIONS_MAX of them, LK_INVALID. */
 static enum lk_status assign_named(struct lk_config *config, bool is_route,
                                    const char *name, const char *setting,
                                    const char *value,
@@ -362,6 +384,11 @@ static enum lk_status assign_named(struct lk_config *config, bool is_route,
                : assign_named_row(config, named, row, value, source, line, why);
 }
 
+/*
+ * From the file: section "target pay", name "url". From an option: section
+ * "target", name "pay.url", where the last dot divides, so that a target's name
+ * may have dots.
+ */
 enum lk_status lk_named_assign(struct lk_config *config, const char *section,
                                const char *name, const char *value,
                                enum lk_config_source source, unsigned line,
@@ -416,6 +443,7 @@ static enum lk_status dump_named_secret(const struct lk_setting *setting,
                                            setting->name, (int)shown, line);
 }
 
+/* A setting as it was written; one without a print function is a secret. */
 static enum lk_status dump_named_given(const struct lk_setting *setting,
                                        const char *written, struct lk_buf *out)
 {
@@ -475,6 +503,7 @@ enum lk_status lk_named_dump(const struct lk_config *config, struct lk_buf *out)
 
 /* ---- targets and routes -------------------------------------------------- */
 
+/* Statuses outside of LK_STATUS_MIN to LK_STATUS_MAX are in no set. */
 bool lk_statuses_have(const struct lk_statuses *set, unsigned status)
 {
     unsigned bit = status - LK_STATUS_MIN;
@@ -483,6 +512,7 @@ bool lk_statuses_have(const struct lk_statuses *set, unsigned status)
            (set->bits[bit / 64] >> bit % 64 & 1);
 }
 
+/* NULL: there is no such target. It lives as long as `targets`. */
 const struct lk_target *lk_target_find(const struct lk_targets *targets,
                                        struct lk_slice name)
 {
@@ -495,6 +525,8 @@ const struct lk_target *lk_target_find(const struct lk_targets *targets,
     return NULL;
 }
 
+/* The names with `between` between them, for a message; what does not fit in
+ * `size` bytes is cut at a name and ends in "...". */
 const char *lk_targets_names(const struct lk_targets *targets,
                              const char *between, char *text, size_t size)
 {
@@ -516,11 +548,12 @@ const char *lk_targets_names(const struct lk_targets *targets,
     return text;
 }
 
-/* ---- texts that a target and a route own
- * --------------------------------------- */
+/* ---- texts that a target and a route own --------------------------------- */
 
 enum { TARGET_TEXTS = 12, ROUTE_TEXTS = 8 };
 
+/* Every text that a target owns. A new text member must be added here: copies
+ * and frees go by these lists alone. */
 static void list_target_texts(struct lk_target *target,
                               char **texts[TARGET_TEXTS])
 {
@@ -547,7 +580,11 @@ static void list_route_texts(struct lk_route *route, char **texts[ROUTE_TEXTS])
     memcpy(texts, all, sizeof(all));
 }
 
-/* Copies the texts of a struct that was copied byte by byte. */
+/*
+ * Replaces the texts of a struct that was copied byte by byte with copies of
+ * their own. It goes on after a failed copy, which leaves NULL: no text may
+ * have two owners.
+ */
 static bool copy_texts(char ***texts, size_t count)
 {
     bool made = true;
@@ -586,17 +623,20 @@ static bool copy_route(const struct lk_route *from, struct lk_route *to)
     return copy_texts(texts, ROUTE_TEXTS);
 }
 
+/* A deep copy that shares nothing with `from`. LK_NOMEM: `to` is empty. */
 enum lk_status lk_targets_copy(const struct lk_targets *from,
                                struct lk_targets *to)
 {
     bool made = true;
 
     *to = (struct lk_targets){0};
+    /* One more than needed: calloc(0) may return NULL. */
     to->targets = calloc(from->count + 1, sizeof(*to->targets));
     to->routes = calloc(from->route_count + 1, sizeof(*to->routes));
     made = to->targets && to->routes;
     for (size_t i = 0; made && i < from->count; i++) {
         made = copy_target(&from->targets[i], &to->targets[i]);
+        /* Counted even if it failed: lk_targets_free() then frees its texts. */
         to->count++;
     }
     for (size_t i = 0; made && i < from->route_count; i++) {

@@ -1,4 +1,12 @@
-/* config_target_value.c - values that only targets and routes have. */
+/*
+ * config_target_value.c - values that only targets and routes have: URLs,
+ * headers, statuses, rates, paths of probes.
+ *
+ * As in config_value.c, a parse function checks the text and stores the value,
+ * and a print function writes it as a file would have it. X_fault() returns
+ * what is wrong with a text, as the end of a sentence, or NULL. A kind without
+ * a print function is a secret.
+ */
 #include "config/config_table.h"
 
 #include <stdio.h>
@@ -10,6 +18,7 @@
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 #define DIGITS  "0123456789"
 
+/* Where the value belongs in the target or route. */
 static void *field_at(const struct lk_assignment *assignment)
 {
     return (char *)assignment->base + assignment->setting->offset;
@@ -57,6 +66,7 @@ static const char *base_fault(const char *base)
     return *base ? lk_path_fault(latchkey_slice(base)) : NULL;
 }
 
+/* "http://AUTHORITY[/PATH]" or the same with https. */
 static const char *http_fault(const char *value)
 {
     const char *authority = strstr(value, "://") + 3;
@@ -66,6 +76,7 @@ static const char *http_fault(const char *value)
     return fault ? fault : base_fault(authority + len);
 }
 
+/* "unix:/PATH[:/BASE]": a socket, and the path in front of those of jobs. */
 static const char *socket_fault(const char *value)
 {
     const char *path = value + strlen("unix:");
@@ -172,7 +183,11 @@ static enum lk_status print_target_url(const void *base,
 
 /* ---- headers ------------------------------------------------------------- */
 
-/* A target may set Host; a job may not. */
+/*
+ * What is wrong with a line "Name: value", or NULL. A target may set Host; a
+ * job may not, which is why lk_headers_fault() would refuse it. The copy is
+ * wiped: it may have a password.
+ */
 static const char *header_fault(const char *line)
 {
     size_t name = strcspn(line, ":");
@@ -224,6 +239,7 @@ static enum lk_status parse_header_name(const struct lk_assignment *assignment,
     return lk_value_take(assignment);
 }
 
+/* "header:NAME" or "json:/POINTER": where the service's own id is. */
 static bool is_id_place(const char *value)
 {
     const char *colon = strchr(value, ':');
@@ -245,6 +261,8 @@ static enum lk_status parse_provider_id(const struct lk_assignment *assignment,
                                   "json:/POINTER");
 }
 
+/* "whsec_BASE64", as Standard Webhooks writes a secret: 16 characters of base64
+ * are 12 bytes. The value is never shown. */
 static enum lk_status parse_sign(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
@@ -262,6 +280,7 @@ static enum lk_status parse_sign(const struct lk_assignment *assignment,
 
 /* ---- statuses, rates, versions ------------------------------------------- */
 
+/* The statuses from `from` up to, but not including, `to`. */
 static void add_statuses(struct lk_statuses *set, unsigned from, unsigned to)
 {
     for (unsigned bit = from - 100; bit < to - 100; bit++) {
@@ -310,6 +329,8 @@ static enum lk_status parse_statuses(const struct lk_assignment *assignment,
     return LK_OK;
 }
 
+/* The first status from `from` on that is (or is not) in the set; a number
+ * beyond LK_STATUS_MAX if there is none. */
 static unsigned first_status(const struct lk_statuses *set, unsigned from,
                              bool wanted)
 {
@@ -395,6 +416,7 @@ static enum lk_status print_http(const void *base,
 
 /* ---- files, probes, routes ----------------------------------------------- */
 
+/* The file must be readable now: otherwise each call would fail later. */
 static enum lk_status parse_file(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
@@ -408,6 +430,7 @@ static enum lk_status parse_file(const struct lk_assignment *assignment,
     return lk_value_take(assignment);
 }
 
+/* With both braces; only these words are replaced in a path. */
 static bool is_placeholder(const char *at, size_t len)
 {
     static const char *const words[] = {"{key}",   "{id}",   "{tenant}",
@@ -458,6 +481,7 @@ static enum lk_status parse_list_pointer(const struct lk_assignment *assignment,
     return lk_value_take(assignment);
 }
 
+/* A text of 1 to `most` bytes. */
 static enum lk_status take_bounded_text(const struct lk_assignment *assignment,
                                         size_t most, const char *fault,
                                         struct lk_buf *why)

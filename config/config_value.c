@@ -1,4 +1,12 @@
-/* config_value.c - values of settings: how each kind is read and printed. */
+/*
+ * config_value.c - values of settings: how each kind is read and printed.
+ *
+ * A parse function reads assignment->value and stores the result at the
+ * setting's offset in assignment->base (a configuration, a target or a route).
+ * LK_INVALID: `why` has the reason, and the old value stays. A print function
+ * appends the text from which the same value would be read; a kind without one
+ * is a secret that is never printed.
+ */
 #include "config/config_table.h"
 
 #include <errno.h>
@@ -10,6 +18,7 @@
 /* Of a sentence that refuses a value; a longer one is cut. */
 enum { LK_WHY_TEXT = 768 };
 
+/* Every setting that is not a text or a list is stored as a uint64_t. */
 static uint64_t *setting_number_at(void *base, const struct lk_setting *setting)
 {
     return (uint64_t *)((char *)base + setting->offset);
@@ -26,6 +35,7 @@ static char **setting_text_at(void *base, const struct lk_setting *setting)
     return (char **)((char *)base + setting->offset);
 }
 
+/* Returns LK_INVALID, or LK_NOMEM if the reason cannot be stored. */
 enum lk_status lk_value_refuse(struct lk_buf *why, const char *format, ...)
 {
     char text[LK_WHY_TEXT];
@@ -37,6 +47,7 @@ enum lk_status lk_value_refuse(struct lk_buf *why, const char *format, ...)
     return latchkey_buf_add_text(why, text) == LK_OK ? LK_INVALID : LK_NOMEM;
 }
 
+/* The value, quoted and cut, in front of the reason. */
 enum lk_status lk_value_invalid(struct lk_buf *why, const char *value,
                                 const char *text)
 {
@@ -63,6 +74,7 @@ static enum lk_status parse_units(const struct lk_assignment *assignment,
         *setting_number_at(assignment->base, setting) = number;
         return LK_OK;
     }
+    /* The limits are shown in the unit in which they are written. */
     status = latchkey_buf_add_text(&range, "is out of range; use ");
     if (status == LK_OK) {
         status = lk_quantity_print(unit, &range, setting->min);
@@ -132,6 +144,7 @@ static enum lk_status print_duration(const void *base,
     return lk_duration_print(out, setting_number(base, setting));
 }
 
+/* Three or four octal digits, at most 0777. */
 static enum lk_status parse_mode(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
@@ -180,6 +193,7 @@ static enum lk_status print_level(const void *base,
                                  lk_log_level_word((enum lk_log_level)level));
 }
 
+/* Stores a copy of the text. The old one is wiped: it may be a secret. */
 enum lk_status lk_value_take(const struct lk_assignment *assignment)
 {
     char **text = setting_text_at(assignment->base, assignment->setting);
@@ -207,6 +221,8 @@ static void mask_text(char *from, size_t len)
     memset(from, '*', len);
 }
 
+/* Overwrites the password of a URL, or of a list of name=value pairs, with
+ * asterisks in place. Returns whether there was one. */
 bool lk_url_mask(char *url)
 {
     char *authority = strstr(url, "://");
@@ -266,7 +282,8 @@ static enum lk_status invalid_url(struct lk_buf *why, const char *value,
     return status;
 }
 
-/* The same check that a store makes before it is opened. */
+/* The same check that a store makes before it is opened. *class is NULL if no
+ * store has such URLs, or if the URL is only a prefix without a path. */
 static enum lk_status check_store_url(const struct lk_assignment *assignment,
                                       const struct lk_store_class **class,
                                       struct lk_buf *why)
@@ -318,6 +335,7 @@ static enum lk_status parse_cache(const struct lk_assignment *assignment,
     return status ? status : lk_value_take(assignment);
 }
 
+/* "yes" is 1, "no" is 0; nothing else is taken. */
 static enum lk_status parse_switch(const struct lk_assignment *assignment,
                                    struct lk_buf *why)
 {
@@ -362,7 +380,7 @@ static enum lk_status print_when(const void *base,
                                  when_words[setting_number(base, setting)]);
 }
 
-/* Only the path is stored. */
+/* "unix:/PATH", of which only the path is stored; "none" is NULL. */
 static enum lk_status parse_socket(const struct lk_assignment *assignment,
                                    struct lk_buf *why)
 {
@@ -393,7 +411,7 @@ static enum lk_status print_socket(const void *base,
                 : latchkey_buf_add_text(out, "none");
 }
 
-/* Of keys in Redis: what needs no escaping anywhere. */
+/* The prefix of keys in Redis, of characters that need no escaping anywhere. */
 static enum lk_status parse_prefix(const struct lk_assignment *assignment,
                                    struct lk_buf *why)
 {
@@ -475,7 +493,10 @@ static enum lk_status refuse_substitute(struct lk_buf *why, const char *kind,
     return lk_value_refuse(why, "%s %s %s", kind, quoted, text);
 }
 
-/* Appends the content of a file, without line breaks at its end. */
+/*
+ * Appends the content of a file, without line breaks at its end. One byte more
+ * than the limit is read, to tell a file that is too long. The copy is wiped.
+ */
 static enum lk_status substitute_file(struct lk_buf *text, const char *path,
                                       struct lk_buf *why)
 {
@@ -516,6 +537,7 @@ static enum lk_status substitute_file(struct lk_buf *text, const char *path,
     return status;
 }
 
+/* An empty variable is refused: it would be an empty password. */
 static enum lk_status substitute_variable(struct lk_buf *text, const char *name,
                                           struct lk_buf *why)
 {
@@ -542,7 +564,8 @@ static enum lk_status substitute_word(struct lk_buf *text, const char *word,
                              "is neither file:/PATH nor env:NAME");
 }
 
-/* Appends the value with everything in it replaced, and a NUL. */
+/* Appends the value with each ${...} in it replaced, and a NUL. What was put in
+ * is not searched again: a secret may contain "${". */
 static enum lk_status substitute_all(struct lk_buf *text, const char *value,
                                      struct lk_buf *why)
 {
@@ -569,6 +592,10 @@ static enum lk_status substitute_all(struct lk_buf *text, const char *value,
     return status;
 }
 
+/*
+ * *text then belongs to the caller, who frees it with lk_secret_free().
+ * LK_INVALID: `why` has the reason, without the content of a file or variable.
+ */
 enum lk_status lk_substitute(const char *value, char **text, struct lk_buf *why)
 {
     struct lk_buf made = {0};

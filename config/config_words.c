@@ -62,7 +62,8 @@ bool lk_role_parse(struct lk_slice word, enum lk_role *role)
     return true;
 }
 
-/* The escape of one byte, 1 to 4 characters; returns how many. */
+/* The escape of one byte, 1 to 4 characters; returns their number. Only
+ * printable ASCII stays as it is, so that a log line is always one line. */
 static size_t escape_byte(unsigned char byte, char out[4])
 {
     static const char digits[] = "0123456789abcdef";
@@ -95,6 +96,11 @@ static size_t escape_byte(unsigned char byte, char out[4])
     return 4;
 }
 
+/*
+ * Writes `text` in quotes and escaped into `buf`, and returns it. What does not
+ * fit is cut between two characters and ends in "...". `fits` is the last place
+ * from which "...", the quote and a NUL still fit.
+ */
 const char *lk_log_quote(struct lk_slice text, char *buf, size_t size)
 {
     size_t len = 0;
