@@ -78,6 +78,7 @@ static bool read_byte(struct lk_slice body, size_t *at, unsigned char *c)
     return true;
 }
 
+/* The state after one more decoded byte of a name. */
 static enum name_state next_state(enum name_state state, unsigned char c)
 {
     bool in_base = state == BLANK || state == BASE;
@@ -94,7 +95,8 @@ static enum name_state next_state(enum name_state state, unsigned char c)
     return state == OPEN && c == ']' ? CLOSED : state;
 }
 
-/* Respells the pair at *at, up to '&' or the end. */
+/* Respells the pair at *at, up to '&' or the end, into `text`, which has room.
+ * False: a bad escape, or a name that apps would read in different ways. */
 static bool read_pair(struct lk_slice body, size_t *at, struct lk_buf *text,
                       struct pair *pair)
 {
@@ -159,6 +161,7 @@ static int compare_pairs(const void *a, const void *b, const void *text)
     return x_sign - y_sign;
 }
 
+/* Every pair of the body, respelled in `text`; empty ones are left out. */
 static enum lk_status read_pairs(struct lk_slice body, struct lk_buf *text,
                                  struct lk_buf *pairs)
 {
@@ -177,6 +180,7 @@ static enum lk_status read_pairs(struct lk_slice body, struct lk_buf *text,
     return status;
 }
 
+/* Appends the pairs in their new order. */
 static enum lk_status emit_pairs(const struct lk_buf *text,
                                  const struct lk_buf *pairs, struct lk_buf *out)
 {
@@ -196,6 +200,11 @@ static enum lk_status emit_pairs(const struct lk_buf *text,
     return status;
 }
 
+/*
+ * Appends the canonical form: one spelling of each byte, pairs sorted by name;
+ * pairs of the same name stay in the order in which they came, which may
+ * matter. LK_MALFORMED, LK_TOO_LARGE: the caller takes the raw bytes instead.
+ */
 enum lk_status lk_form_canonical(struct lk_slice body, struct lk_buf *out)
 {
     struct lk_buf text = {0}, pairs = {0};
@@ -231,6 +240,11 @@ static bool decode_until(struct lk_slice body, size_t *at, char end,
     return true;
 }
 
+/*
+ * Appends the decoded value of the one pair called `name`. LK_NOT_FOUND: there
+ * is none, or more than one. Decoding never makes a text longer, so `text` does
+ * not move and slices of it stay valid.
+ */
 enum lk_status lk_form_find(struct lk_slice body, struct lk_slice name,
                             struct lk_buf *value)
 {
@@ -284,6 +298,7 @@ static struct lk_slice cut_from(struct lk_slice *text, char mark)
 
 /* ---- Boundary ------------------------------------------------------------ */
 
+/* bchars of RFC 2046, 1 to 70 of them, no space at the end. */
 static bool is_boundary(struct lk_slice text)
 {
     static const char allowed[] = "'()+_,-./:=? ";
@@ -318,7 +333,8 @@ static bool read_parameter_value(struct lk_slice *rest, struct lk_slice *value)
            !lk_trim(cut_from(rest, ';')).len;
 }
 
-/* Finds the one boundary parameter. */
+/* Finds the one boundary parameter. LK_MALFORMED: there is none, there are
+ * several, or parsers would disagree about it. */
 static enum lk_status find_boundary(struct lk_slice content_type,
                                     struct lk_slice *boundary)
 {
@@ -420,6 +436,8 @@ static enum lk_status write_part_header(const struct lk_header *header,
     return status ? status : latchkey_buf_add(out, "\n", 1);
 }
 
+/* "part COUNT LENGTH\n", the sorted headers, and the bytes of the part. The
+ * counts keep two bodies apart whose bytes run together in the same way. */
 static enum lk_status write_part(struct lk_slice part, struct lk_buf *out)
 {
     struct lk_header headers[LK_MULTIPART_HEADERS_MAX];
@@ -491,6 +509,8 @@ static enum lk_status write_parts(struct lk_slice rest,
     }
 }
 
+/* Appends the parts in their order, without the boundary, which clients choose
+ * at random. On an error `out` is as it was. */
 enum lk_status lk_multipart_canonical(struct lk_slice content_type,
                                       struct lk_slice body, struct lk_buf *out)
 {

@@ -1,4 +1,10 @@
-/* buf.c - the one slice and the one growable buffer, and names of statuses. */
+/*
+ * buf.c - the one slice and the one growable buffer, and names of statuses.
+ *
+ * A slice borrows its bytes and frees nothing. A buffer owns them; all zeros is
+ * a valid empty buffer, so none needs an init function. Neither ends in a NUL
+ * unless the caller adds one.
+ */
 #include "latchkey.h"
 
 #include <stdarg.h>
@@ -6,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes of the first allocation. */
 enum { SMALLEST = 64 };
 
 const char *latchkey_status_name(enum lk_status status)
@@ -32,6 +39,7 @@ const char *latchkey_status_text(enum lk_status status)
     return "?";
 }
 
+/* NULL is an empty slice. */
 struct lk_slice latchkey_slice(const char *text)
 {
     return (struct lk_slice){text, text ? strlen(text) : 0};
@@ -42,7 +50,11 @@ bool latchkey_slice_equal(struct lk_slice a, struct lk_slice b)
     return a.len == b.len && (a.len == 0 || !memcmp(a.data, b.data, a.len));
 }
 
-/* Grows to at least twice its size, so that appending is cheap on average. */
+/*
+ * Room for `more` bytes behind len; len and the content stay. The size at least
+ * doubles, so that appending is cheap on average. LK_NOMEM: nothing changed.
+ * Pointers into the data are invalid after a success.
+ */
 enum lk_status latchkey_buf_reserve(struct lk_buf *buf, size_t more)
 {
     if (more <= buf->cap - buf->len) {
@@ -64,6 +76,8 @@ enum lk_status latchkey_buf_reserve(struct lk_buf *buf, size_t more)
     return LK_OK;
 }
 
+/* `data` must not point into the buffer itself: it may move. LK_NOMEM: nothing
+ * was added. */
 enum lk_status latchkey_buf_add(struct lk_buf *buf, const void *data,
                                 size_t len)
 {
@@ -89,6 +103,8 @@ enum lk_status latchkey_buf_add_text(struct lk_buf *buf, const char *text)
     return latchkey_buf_add(buf, text, strlen(text));
 }
 
+/* Formats twice: once to measure, once into the reserved room. LK_INVALID: the
+ * format itself fails. */
 enum lk_status latchkey_buf_printf(struct lk_buf *buf, const char *format, ...)
 {
     va_list args;
@@ -116,6 +132,7 @@ struct lk_slice latchkey_buf_slice(const struct lk_buf *buf)
     return (struct lk_slice){buf->data, buf->len};
 }
 
+/* The buffer is then empty and may be used again. */
 void latchkey_buf_free(struct lk_buf *buf)
 {
     free(buf->data);

@@ -38,8 +38,7 @@ enum {
     KEPT_OUT = 1024 * 1024, /* a larger output buffer is given back */
 };
 
-/* ---- Failures -------------------------------------------------------------
- */
+/* ---- Failures ------------------------------------------------------------ */
 
 /* Part of the text may come from the peer: keep it on one harmless line. */
 static void hide_controls(char *text)
@@ -83,6 +82,7 @@ static enum lk_status kill_client(struct lk_client *client,
     return lk_client_fail(client, status, "%s", text);
 }
 
+/* A connection that the daemon closed is LK_CLOSED, any other failure LK_IO. */
 static enum lk_status kill_client_by_errno(struct lk_client *client)
 {
     bool closed = errno == EPIPE || errno == ECONNRESET;
@@ -95,14 +95,14 @@ const char *latchkey_client_error(const struct lk_client *client)
     return client ? client->error : latchkey_status_text(LK_NOMEM);
 }
 
-/* ---- Bytes in and out -----------------------------------------------------
- */
+/* ---- Bytes in and out ---------------------------------------------------- */
 
 static bool client_has_unsent(const struct lk_client *client)
 {
     return client->sent < client->out.len;
 }
 
+/* LK_OK also if nothing came: the caller waits again. */
 static enum lk_status read_from_daemon(struct lk_client *client)
 {
     char *room;
@@ -125,6 +125,8 @@ static enum lk_status read_from_daemon(struct lk_client *client)
     return LK_OK;
 }
 
+/* Sends what the socket takes. Once all of it is sent the buffer is empty
+ * again; one that had grown large is freed. */
 static enum lk_status write_to_daemon(struct lk_client *client)
 {
     struct lk_buf *out = &client->out;
@@ -189,6 +191,11 @@ static enum lk_status kill_client_by_reader(struct lk_client *client,
                           byte);
 }
 
+/*
+ * The next reply, within one deadline for all of its bytes. *reply lives until
+ * the next call. LK_AGAIN of the reader means that bytes are missing; every
+ * other failure ends the connection, because the place in the stream is lost.
+ */
 static enum lk_status receive_reply(struct lk_client *client,
                                     unsigned timeout_ms,
                                     const struct lk_reply **reply)
@@ -209,9 +216,10 @@ static enum lk_status receive_reply(struct lk_client *client,
     return status;
 }
 
-/* ---- The public calls -----------------------------------------------------
- */
+/* ---- The public calls ---------------------------------------------------- */
 
+/* Only appends the command. LK_NOMEM does not kill the connection: nothing of
+ * the command is in the buffer. */
 enum lk_status latchkey_client_queue(struct lk_client *client,
                                      const struct lk_slice *words, size_t count)
 {
@@ -276,6 +284,8 @@ enum lk_status latchkey_client_call(struct lk_client *client,
                          reply);
 }
 
+/* LK_DENIED: wrong name or password. The buffer is wiped: the password was in
+ * it. */
 static enum lk_status authenticate(struct lk_client *client, const char *user,
                                    const char *password)
 {
@@ -331,6 +341,11 @@ static enum lk_status open_client(struct lk_client *client,
     return authenticate(client, options->user, options->password);
 }
 
+/*
+ * There is a client also after a failure, unless there is no memory for it
+ * (*client is NULL): it has the reason, every call returns the same status, and
+ * the caller closes it.
+ */
 enum lk_status latchkey_client_open(const struct lk_client_options *options,
                                     struct lk_client **client)
 {
@@ -361,8 +376,7 @@ void latchkey_client_close(struct lk_client *client)
 
 /* ==== Commands ========================================================== */
 
-/* ---- Commands -------------------------------------------------------------
- */
+/* ---- Commands ------------------------------------------------------------ */
 
 enum { WORDS_MAX = 16, NUMBERS_MAX = 4, NUMBER_SIZE = 24 };
 
@@ -375,6 +389,7 @@ struct command {
     size_t number_count;
 };
 
+/* WORDS_MAX is enough for the longest command of this file. */
 static void add_word(struct command *command, struct lk_slice word)
 {
     command->words[command->count++] = word;
@@ -410,12 +425,12 @@ static void start_command(struct command *command, const char *verb,
     add_word(command, name.key);
 }
 
-/* ---- Replies --------------------------------------------------------------
- */
+/* ---- Replies ------------------------------------------------------------- */
 
 /* Zero would be NEW: a caller that forgets the status must not read that. */
 static const struct lk_decision nothing = {.verdict = LK_VERDICT_NIL};
 
+/* An error reply gives its status and text, and the decision stays NIL. */
 static enum lk_status take_decision(struct lk_client *client, const char *verb,
                                     const struct lk_reply *reply,
                                     struct lk_decision *decision)
@@ -431,6 +446,8 @@ static enum lk_status take_decision(struct lk_client *client, const char *verb,
     return status ? lk_client_fail(client, status, "%s", why) : LK_OK;
 }
 
+/* Sends one command and waits for its decision; 0 is the client's own timeout.
+ * The slices of *decision are valid until the next call. */
 static enum lk_status run_command(struct lk_client *client,
                                   const struct command *command,
                                   unsigned timeout_ms,
@@ -452,8 +469,7 @@ enum lk_status latchkey_client_decision(struct lk_client *client,
     return take_decision(client, NULL, reply, decision);
 }
 
-/* ---- The public calls -----------------------------------------------------
- */
+/* ---- The public calls ---------------------------------------------------- */
 
 /* A parked claim is answered when its wait is over, at the latest. */
 static unsigned claim_timeout(const struct lk_client *client, uint64_t wait_ms)
@@ -534,6 +550,7 @@ enum lk_status latchkey_enqueue(struct lk_client *client,
     return run_command(client, &command, 0, decision);
 }
 
+/* COMPLETE tenant scope key token status headers body [TTL ms] */
 static void start_complete(struct command *command, struct lk_name name,
                            uint64_t token, const struct lk_response *response,
                            uint64_t ttl_ms)

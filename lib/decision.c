@@ -1,4 +1,8 @@
-/* decision.c - verdicts and their words, and the decision that a reply brings.
+/*
+ * decision.c - verdicts and their words, and the decision that a reply brings.
+ *
+ * A reply is a word alone, or an array: the word, then the fields of its shape.
+ * The table below is the only place that knows their order.
  */
 #include "lib/client.h"
 
@@ -53,6 +57,7 @@ static const struct shape shapes[] = {
     {LK_VERDICT_EXISTS, false, ""},
 };
 
+/* Where the field belongs; NULL: it is not a number of the decision. */
 static uint64_t *number_field(struct lk_decision *decision, char field)
 {
     switch (field) {
@@ -89,6 +94,8 @@ static struct lk_slice *text_field(struct lk_decision *decision, char field)
     return NULL;
 }
 
+/* False: the reply has another type, or a number that is negative. The one
+ * letter in neither list is "s", the status of the response. */
 static bool read_field(struct lk_decision *decision, char field,
                        const struct lk_reply *reply)
 {
@@ -110,6 +117,11 @@ static bool read_field(struct lk_decision *decision, char field,
     return reply->integer <= UINT_MAX;
 }
 
+/*
+ * The shape of a verdict that `verb` may get, or NULL. Without a verb (a
+ * pipeline) every verdict is possible. ACCEPT never gives NEW: no one but the
+ * courier executes what was accepted.
+ */
 static const struct shape *find_shape(struct lk_slice word, const char *verb)
 {
     bool accepts = verb && !strcmp(verb, "ACCEPT");
@@ -138,6 +150,8 @@ static struct lk_slice reply_word(const struct lk_reply *reply)
     return reply->type == LK_REPLY_TEXT ? reply->text : (struct lk_slice){0};
 }
 
+/* LK_MALFORMED: `why` has a sentence, with at most WORD_SHOWN bytes of what
+ * came. */
 static enum lk_status read_verdict(const char *verb,
                                    const struct lk_reply *reply,
                                    struct lk_decision *decision, char *why,
@@ -174,6 +188,8 @@ static enum lk_status read_verdict(const char *verb,
     return LK_OK;
 }
 
+/* An error reply is LK_UNAVAILABLE (try again later) if its first word says so,
+ * else LK_REPLY. */
 enum lk_status lk_decision_error(const struct lk_reply *reply)
 {
     static const char unavailable[] = "UNAVAILABLE";

@@ -144,6 +144,7 @@ static void hash_number(struct writer *w, uint64_t number)
     hash_bytes(w, (struct lk_slice){bytes, sizeof bytes});
 }
 
+/* The length in front keeps fields apart: "ab" + "c" is not "a" + "bc". */
 static void hash_field(struct writer *w, struct lk_slice bytes)
 {
     hash_number(w, bytes.len);
@@ -199,6 +200,7 @@ static enum lk_status explain_line(struct writer *w, const char *label,
     return status ? status : explain_plain(w, "\n");
 }
 
+/* The field goes to the digest and, if wanted, as a line to the explanation. */
 static enum lk_status write_field(struct writer *w, const char *label,
                                   struct lk_slice bytes)
 {
@@ -227,6 +229,9 @@ static enum lk_status write_header(struct writer *w,
     return status ? status : explain_line(w, ":", value);
 }
 
+/*
+ * Sorted by name, stable: the order of lines with the same name has a meaning.
+ */
 static enum lk_status write_headers(struct writer *w,
                                     const struct lk_request *request)
 {
@@ -302,6 +307,8 @@ static enum lk_status write_body(struct writer *w, enum lk_body_form form,
     return status ? status : write_field(w, word, bytes);
 }
 
+/* What is hashed, in this order; see docs/fingerprint.md. A change here is a
+ * new version. */
 static enum lk_status write_request(
     struct writer *w, const struct lk_request *request, struct lk_slice media,
     struct lk_slice encoding, enum lk_body_form form, struct lk_slice body)
@@ -334,6 +341,7 @@ static enum lk_status write_request(
 
 /* ---- The fingerprint ----------------------------------------------------- */
 
+/* LK_NOMEM is the only failure: a body that cannot be read is hashed raw. */
 static enum lk_status fingerprint_with(struct writer *w,
                                        const struct lk_request *request,
                                        const struct lk_pointers *ignore,
@@ -373,6 +381,11 @@ done:
     return status;
 }
 
+/*
+ * `explain` may be NULL; otherwise what was hashed is appended for people.
+ * LK_INVALID: a pointer of request->ignore is not one. On an error `explain` is
+ * as it was.
+ */
 enum lk_status latchkey_fingerprint(const struct lk_request *request,
                                     struct lk_fingerprint *fingerprint,
                                     struct lk_buf *explain)
@@ -395,6 +408,7 @@ done:
     return status;
 }
 
+/* "1:" and 64 hexadecimal digits, and a NUL. */
 void latchkey_fingerprint_text(const struct lk_fingerprint *fingerprint,
                                char text[LK_FINGERPRINT_TEXT + 1])
 {

@@ -1,6 +1,11 @@
 /*
  * http_syntax.c - header lines, methods and paths of HTTP: read, compared and
  * checked.
+ *
+ * X_fault() returns what is wrong, as the end of a sentence that begins with
+ * the name of the thing, or NULL. There are three degrees of strictness: what a
+ * job may have (strict: we send it), what a stored response or an accepted
+ * request may have, and the least that keeps one call one call.
  */
 #include "lib/http_syntax.h"
 
@@ -9,11 +14,13 @@
 
 /* ---- Letters and names --------------------------------------------------- */
 
+/* ASCII only, whatever the locale is. */
 unsigned char lk_lower(char c)
 {
     return (unsigned char)(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
 }
 
+/* Appends `text` in lower case. LK_NOMEM: nothing was added. */
 enum lk_status lk_add_lower(struct lk_slice text, struct lk_buf *out)
 {
     enum lk_status status = latchkey_buf_reserve(out, text.len);
@@ -41,6 +48,7 @@ struct lk_slice lk_trim(struct lk_slice text)
     return text;
 }
 
+/* The order of the lower-case bytes; a text comes behind its own beginning. */
 int lk_compare_lower(struct lk_slice a, struct lk_slice b)
 {
     for (size_t i = 0; i < a.len && i < b.len; i++) {
@@ -65,6 +73,7 @@ static bool is_alnum(char c)
            (c >= '0' && c <= '9');
 }
 
+/* A token of RFC 9110: 1*tchar. */
 bool lk_is_token(struct lk_slice text)
 {
     for (size_t i = 0; i < text.len; i++) {
@@ -78,6 +87,8 @@ bool lk_is_token(struct lk_slice text)
 
 /* ---- Blocks of header lines ---------------------------------------------- */
 
+/* Cuts a line off the front of `block`; false: there is none left. LF or CR LF
+ * ends a line, and so does the end of the block; neither is part of *line. */
 bool lk_header_line(struct lk_slice *block, struct lk_slice *line)
 {
     if (!block->len) {
@@ -93,6 +104,8 @@ bool lk_header_line(struct lk_slice *block, struct lk_slice *line)
     return true;
 }
 
+/* "Name: value" without blanks around the value. False: there is no colon, or
+ * no name in front of it. */
 bool lk_header_split(struct lk_slice line, struct lk_slice *name,
                      struct lk_slice *value)
 {
@@ -106,6 +119,8 @@ bool lk_header_split(struct lk_slice line, struct lk_slice *name,
     return true;
 }
 
+/* The value of the first line of that name, in any case; an empty slice if
+ * there is none. */
 struct lk_slice lk_http_header(struct lk_slice headers, const char *name)
 {
     struct lk_slice wanted = latchkey_slice(name);
@@ -120,6 +135,7 @@ struct lk_slice lk_http_header(struct lk_slice headers, const char *name)
     return (struct lk_slice){0};
 }
 
+/* Any control character but the tab. */
 static bool has_control(struct lk_slice text)
 {
     for (size_t i = 0; i < text.len; i++) {
@@ -159,6 +175,7 @@ static bool is_reserved(struct lk_slice name)
     return name.len > 9 && !strncasecmp(name.data, "latchkey-", 9);
 }
 
+/* What is wrong with one line, without its CR LF, or NULL. */
 static const char *line_fault(struct lk_slice line, bool is_job)
 {
     struct lk_slice name, value;
@@ -176,6 +193,8 @@ static const char *line_fault(struct lk_slice line, bool is_job)
     return has_control(line) ? "contain a control character" : NULL;
 }
 
+/* What is wrong with a block in which every line ends in CR LF, or NULL.
+ * *number is the line, from 1, that has the fault. */
 static const char *lines_fault(struct lk_slice headers, bool is_job,
                                size_t *number)
 {
@@ -207,6 +226,7 @@ const char *lk_header_lines_fault(struct lk_slice headers, size_t *line)
     return lines_fault(headers, false, line);
 }
 
+/* The lenient check: LF alone ends a line too, and names are not looked at. */
 const char *lk_http_lines_fault(struct lk_slice lines)
 {
     struct lk_slice line, name, value;
@@ -260,6 +280,7 @@ static bool ends_segment(const char *at, const char *end)
     return false;
 }
 
+/* `end` if nothing ends the segment before. */
 static const char *segment_end(const char *at, const char *end)
 {
     while (at < end && !ends_segment(at, end)) {
@@ -268,6 +289,8 @@ static const char *segment_end(const char *at, const char *end)
     return at;
 }
 
+/* Is there a "." or ".." segment, in any spelling? A server would resolve it
+ * and call another path than the one that was checked. */
 static bool leaves_its_place(const char *at, const char *end)
 {
     while (at < end) {
@@ -283,6 +306,8 @@ static bool leaves_its_place(const char *at, const char *end)
     return false;
 }
 
+/* The path and query of a job: "/" and printable ASCII, at most LK_PATH_MAX
+ * bytes. Two slashes at the front would be a host to some clients. */
 const char *lk_path_fault(struct lk_slice path)
 {
     if (!path.len || path.data[0] != '/') {
@@ -310,6 +335,8 @@ const char *lk_path_fault(struct lk_slice path)
     return NULL;
 }
 
+/* The path of a request that came from a client: the gateway passed it on as it
+ * is, so only what would break the request line is refused. */
 const char *lk_request_path_fault(struct lk_slice path)
 {
     if (!path.len || path.data[0] != '/') {

@@ -1,6 +1,10 @@
 /*
  * json.c - reads JSON: strings and numbers, written one way; and a cursor that
  * walks over values without a tree.
+ *
+ * RFC 8259, strictly: no comments, no trailing commas, valid UTF-8, surrogates
+ * only in pairs. LK_MALFORMED is the one error of syntax. A position (*at)
+ * after an error means nothing.
  */
 #include "lib/json.h"
 
@@ -61,6 +65,7 @@ bool lk_utf8_valid(struct lk_slice text)
     return true;
 }
 
+/* Appends a code point up to U+10FFFF in UTF-8. */
 static enum lk_status add_code_point(uint32_t c, struct lk_buf *out)
 {
     unsigned char bytes[4];
@@ -168,6 +173,10 @@ static size_t plain_run(struct lk_slice text, size_t at)
     return at;
 }
 
+/*
+ * Reads the string whose opening quote is at *at and appends it unescaped; *at
+ * is then behind the closing quote. After an error `out` may have a part of it.
+ */
 enum lk_status lk_json_read_string(struct lk_slice text, size_t *at,
                                    struct lk_buf *out)
 {
@@ -191,6 +200,8 @@ enum lk_status lk_json_read_string(struct lk_slice text, size_t *at,
     return status;
 }
 
+/* The short escape if there is one, else \u00XX. A slash is in the table for
+ * reading only: lk_json_write_string() never asks for it. */
 static enum lk_status write_escape(unsigned char c, struct lk_buf *out)
 {
     const char *found = memchr(short_values, c, sizeof short_values - 1);
@@ -202,6 +213,8 @@ static enum lk_status write_escape(unsigned char c, struct lk_buf *out)
     return latchkey_buf_printf(out, "\\u%04x", c);
 }
 
+/* Appends the string in quotes. `string` must be valid UTF-8: only control
+ * characters, quotes and backslashes are escaped. */
 enum lk_status lk_json_write_string(struct lk_slice string, struct lk_buf *out)
 {
     size_t start = 0;
@@ -310,6 +323,11 @@ static enum lk_status write_exponent(int64_t exponent, struct lk_buf *out)
     return latchkey_buf_add(out, text + at, sizeof text - at);
 }
 
+/*
+ * Writes a number the one way: digits without zeros at either end, and the
+ * exponent of the last digit: 100 and 1.0e2 are both 1e2. -0 is 0.
+ * LK_MALFORMED: the exponent does not fit in 64 bits.
+ */
 static enum lk_status write_number(bool negative, struct lk_slice whole,
                                    struct lk_slice fraction, __int128 exponent,
                                    struct lk_buf *out)
@@ -324,6 +342,9 @@ static enum lk_status write_number(bool negative, struct lk_slice whole,
     if (status) {
         return status;
     }
+    /*
+     * No digit is left: the number is zero, whatever sign and exponent it has.
+     */
     if (out->len == start) {
         out->len = before;
         return latchkey_buf_add(out, "0", 1);
@@ -338,6 +359,8 @@ static enum lk_status write_number(bool negative, struct lk_slice whole,
     return write_exponent((int64_t)exponent, out);
 }
 
+/* number = ["-"] ("0" / digit1-9 *DIGIT) ["." 1*DIGIT] [e ["+" / "-"] 1*DIGIT].
+ * Appends its canonical spelling; nothing is rounded. *at is then behind it. */
 enum lk_status lk_json_read_number(struct lk_slice text, size_t *at,
                                    struct lk_buf *out)
 {
@@ -371,6 +394,8 @@ enum lk_status lk_json_read_number(struct lk_slice text, size_t *at,
 
 /* ---- The cursor ---------------------------------------------------------- */
 
+/* The next byte that is not white space, which it skips. NUL: the end of the
+ * text, or a NUL byte there; neither begins a value. */
 char lk_json_peek(struct lk_json_cursor *cursor)
 {
     while (cursor->at < cursor->text.len) {
@@ -383,6 +408,7 @@ char lk_json_peek(struct lk_json_cursor *cursor)
     return '\0';
 }
 
+/* Skips `c` if it comes next. */
 bool lk_json_take(struct lk_json_cursor *cursor, char c)
 {
     bool found = lk_json_peek(cursor) == c && cursor->at < cursor->text.len;
@@ -391,6 +417,7 @@ bool lk_json_take(struct lk_json_cursor *cursor, char c)
     return found;
 }
 
+/* Reads a member's name into cursor->name, and its colon. */
 enum lk_status lk_json_read_name(struct lk_json_cursor *cursor)
 {
     cursor->name.len = 0;
@@ -413,6 +440,7 @@ static enum lk_status skip_literal(struct lk_json_cursor *cursor,
     return LK_OK;
 }
 
+/* A string or number is decoded into cursor->name only to check it. */
 static enum lk_status skip_scalar(struct lk_json_cursor *cursor)
 {
     switch (lk_json_peek(cursor)) {
@@ -431,6 +459,11 @@ static enum lk_status skip_scalar(struct lk_json_cursor *cursor)
     }
 }
 
+/*
+ * Skips one value and checks its syntax. Recursion ends at
+ * LK_JSON_SKIP_DEPTH_MAX (LK_MALFORMED), so a hostile text cannot exhaust the
+ * stack.
+ */
 enum lk_status lk_json_skip(struct lk_json_cursor *cursor, size_t depth)
 {
     bool object = lk_json_take(cursor, '{');

@@ -120,6 +120,7 @@ static char peek(struct reader *r)
 
 /* ---- Entries: members and elements --------------------------------------- */
 
+/* The order of names, by unescaped bytes. */
 static int compare_names(const void *a, const void *b, const void *names)
 {
     const struct member *x = a, *y = b;

@@ -44,6 +44,8 @@ static bool read_index(struct lk_slice token, uint64_t *index)
            (token.len == 1 || token.data[0] != '0');
 }
 
+/* From behind the opening bracket to the element of that index. A token that is
+ * not an index finds nothing, "-" included. */
 static enum lk_status enter_element(struct lk_json_cursor *cursor,
                                     struct lk_slice token)
 {
@@ -85,6 +87,8 @@ static enum lk_status read_token(struct lk_slice pointer, size_t *at,
     return status;
 }
 
+/* From in front of a value into its entry named by `token`. LK_NOT_FOUND: there
+ * is no such entry, or the value is a scalar. */
 static enum lk_status enter_value(struct lk_json_cursor *cursor,
                                   struct lk_slice token)
 {
@@ -106,7 +110,12 @@ static bool is_inside(struct lk_json_cursor *cursor)
            lk_json_peek(cursor) == ']';
 }
 
-/* Walks from token to token; only what is on the way is read and checked. */
+/*
+ * Walks from token to token; only what is on the way is read and checked.
+ * LK_OK: *value is a slice of `text`. LK_NOT_FOUND: there is no such value.
+ * LK_MALFORMED: the pointer or the text on the way is wrong. Of members with
+ * the same name the first one is found.
+ */
 enum lk_status lk_json_find(struct lk_slice text, struct lk_slice pointer,
                             struct lk_slice *value)
 {
@@ -138,6 +147,7 @@ enum lk_status lk_json_find(struct lk_slice text, struct lk_slice pointer,
     return status;
 }
 
+/* Appends a string without quotes and escapes, any other value as it is. */
 enum lk_status lk_json_plain(struct lk_slice value, struct lk_buf *out)
 {
     size_t at = 0;
@@ -156,6 +166,11 @@ static enum lk_status end_token(struct lk_pointers *set)
     return latchkey_buf_add(&set->tokens, &set->text.len, sizeof set->text.len);
 }
 
+/*
+ * pointer = *( "/" *( any / "~0" / "~1" ) ). Its tokens are appended to the
+ * set: texts side by side in set->text, the end of each in set->tokens.
+ * LK_INVALID: not a pointer; the caller then removes what was appended.
+ */
 static enum lk_status parse_pointer(struct lk_slice pointer,
                                     struct lk_pointers *set)
 {
@@ -213,6 +228,7 @@ enum lk_status lk_pointers_add(struct lk_pointers *pointers,
     return end_pointer(pointers, parse_pointer(pointer, pointers));
 }
 
+/* A pointer with one token, which is the name as it is: no escapes. */
 enum lk_status lk_pointers_add_name(struct lk_pointers *pointers,
                                     struct lk_slice name)
 {
@@ -241,6 +257,7 @@ void lk_pointers_free(struct lk_pointers *pointers)
     *pointers = (struct lk_pointers){0};
 }
 
+/* set->first[i] is the index of the first token of pointer i. */
 static size_t token_count(const struct lk_pointers *set, size_t pointer)
 {
     return set->first[pointer + 1] - set->first[pointer];
@@ -257,6 +274,8 @@ static struct lk_slice token_text(const struct lk_pointers *set, size_t token)
     return (struct lk_slice){set->text.data + start, ends[token] - start};
 }
 
+/* The pointers that lead into the whole document, a bit each; *hit: those that
+ * are the document, the empty pointers. */
 uint64_t lk_pointers_start(const struct lk_pointers *pointers, uint64_t *hit)
 {
     uint64_t active = 0;
@@ -272,6 +291,8 @@ uint64_t lk_pointers_start(const struct lk_pointers *pointers, uint64_t *hit)
     return active;
 }
 
+/* Of the pointers `active` at a value `depth` tokens deep, returns those that
+ * lead on through its entry `name`; *hit: those that end there. */
 uint64_t lk_pointers_step(const struct lk_pointers *pointers, uint64_t active,
                           size_t depth, struct lk_slice name, uint64_t *hit)
 {
@@ -302,6 +323,7 @@ enum lk_status lk_picks_add(struct lk_picks *picks, struct lk_slice name)
     if (picks->count == LK_PICKS_MAX || name.len == 0) {
         return LK_INVALID;
     }
+    /* A name that begins with a slash is a pointer, any other a member. */
     status = name.data[0] == '/' ? lk_pointers_add(&picks->pointers, name)
                                  : lk_pointers_add_name(&picks->pointers, name);
     picks->count += status == LK_OK;
@@ -361,6 +383,7 @@ static enum lk_status pick_hit(struct picking *in, uint64_t active,
     return status;
 }
 
+/* The cursor is in front of the entry's value. */
 static enum lk_status pick_entry(struct picking *in, uint64_t active,
                                  size_t depth, struct lk_slice name)
 {
@@ -419,8 +442,12 @@ static enum lk_status pick_value(struct picking *in, uint64_t active,
     return pick_entries(in, active, depth, object);
 }
 
-/* The whole text is read: what is skipped is checked too, so that a text with a
- * pick twice, or one that was cut, gives nothing. */
+/*
+ * Reads all picks from one text. The whole text is read: what is skipped is
+ * checked too, so that a text with a pick twice, or one that was cut, is
+ * LK_MALFORMED. A value that is null or missing stays empty. Values are valid
+ * until the next read: strings are in picks->text, the others in `json`.
+ */
 enum lk_status lk_picks_read(struct lk_picks *picks, struct lk_slice json)
 {
     struct picking in = {.picks = picks, .cursor = {.text = json}};
@@ -434,6 +461,7 @@ enum lk_status lk_picks_read(struct lk_picks *picks, struct lk_slice json)
     if (!status && (lk_json_peek(&in.cursor) || in.cursor.at < json.len)) {
         status = LK_MALFORMED;
     }
+    /* Only now: the buffer may have moved while it grew. */
     for (size_t i = 0; i < picks->count; i++) {
         struct lk_pick *pick = &picks->picks[i];
 

@@ -1,4 +1,14 @@
-/* key.c - reads an Idempotency-Key, quoted or bare, as one canonical key. */
+/*
+ * key.c - reads an Idempotency-Key, quoted or bare, as one canonical key.
+ *
+ *   value  = *BLANK ( quoted / bare ) *BLANK
+ *   quoted = DQUOTE 1*( plain / "\" DQUOTE / "\\" ) DQUOTE
+ *   plain  = printable ASCII without DQUOTE and "\"
+ *   bare   = 1*( printable without space "," ";" DQUOTE "\" )
+ *
+ * The quotes are those of a string of RFC 8941, which the draft asks for; most
+ * clients send the key bare. Both spellings of a key are the same key.
+ */
 #include "latchkey.h"
 
 /* One pass over a header's value; `fault` at byte `pos` once it failed. */
@@ -30,6 +40,7 @@ static bool is_printable(char c)
     return c >= 0x20 && c <= 0x7e;
 }
 
+/* No character that has a meaning in a structured field. */
 static bool is_bare(char c)
 {
     return is_printable(c) && c != ' ' && c != ',' && c != ';' && c != '"' &&
@@ -53,12 +64,15 @@ static void skip_blanks(struct scan *scan)
     }
 }
 
+/* Notes the fault; scan->pos is where it was found. Always false. */
 static bool fail(struct scan *scan, enum lk_key_fault fault)
 {
     scan->fault = fault;
     return false;
 }
 
+/* A key longer than LK_KEY_MAX is refused, never cut: two keys could become
+ * one. */
 static bool take(struct scan *scan, char c)
 {
     if (scan->len == LK_KEY_MAX) {
@@ -98,6 +112,8 @@ static bool scan_plain(struct scan *scan)
     return true;
 }
 
+/* From the opening quote to the end of the value. Parameters behind the closing
+ * quote are refused. */
 static bool scan_quoted(struct scan *scan)
 {
     scan->pos++;
@@ -122,6 +138,8 @@ static bool scan_quoted(struct scan *scan)
     return at_end(scan) || fail(scan, LK_KEY_FAULT_TRAILING);
 }
 
+/* Stops at the first character that a bare key cannot have. Blanks may follow;
+ * if anything else does, the fault is at the place where the key stopped. */
 static bool scan_bare(struct scan *scan)
 {
     while (!at_end(scan) && is_bare(current(scan))) {
@@ -148,6 +166,8 @@ static bool scan_value(struct scan *scan)
     return current(scan) == '"' ? scan_quoted(scan) : scan_bare(scan);
 }
 
+/* Appends the key to `key`, or nothing. LK_MALFORMED: *fault is the reason, and
+ * *at the offset of the byte where it was found. Both may be NULL. */
 enum lk_status latchkey_key_parse(struct lk_slice value, struct lk_buf *key,
                                   enum lk_key_fault *fault, size_t *at)
 {

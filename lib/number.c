@@ -1,4 +1,13 @@
-/* number.c - decimal numbers, sizes and durations. */
+/*
+ * number.c - decimal numbers, sizes and durations.
+ *
+ *   number   = 1*DIGIT                     no sign, no blanks
+ *   size     = number [ "k" / "m" / "g" ]  powers of 1024, in bytes
+ *   duration = number ( "ms" / "s" / "m" / "h" / "d" ), or "0"
+ *
+ * Durations are in milliseconds everywhere. What does not fit is refused, never
+ * cut.
+ */
 #include "lib/number.h"
 
 #include <string.h>
@@ -25,6 +34,8 @@ static const struct unit *const units_of[] = {
     [LK_UNIT_TIME] = time_units,
 };
 
+/* Reads the digits at the front of `text`; returns how many there are. 0: there
+ * is none, or the number does not fit in 64 bits. */
 size_t lk_digits_read(struct lk_slice text, uint64_t *number)
 {
     uint64_t value = 0;
@@ -41,6 +52,7 @@ size_t lk_digits_read(struct lk_slice text, uint64_t *number)
     return i;
 }
 
+/* All of `text` must be digits, and the number at most `max`. */
 bool lk_number_read(struct lk_slice text, uint64_t max, uint64_t *number)
 {
     size_t digits = lk_digits_read(text, number);
@@ -48,6 +60,7 @@ bool lk_number_read(struct lk_slice text, uint64_t max, uint64_t *number)
     return digits > 0 && digits == text.len && *number <= max;
 }
 
+/* 1 to 65535. */
 bool lk_port_read(struct lk_slice text, uint16_t *port)
 {
     uint64_t number;
@@ -59,8 +72,8 @@ bool lk_port_read(struct lk_slice text, uint16_t *port)
     return true;
 }
 
-/* A bare number is refused where there is no unit without a name: it could be
- * seconds as well as milliseconds. */
+/* Reads a number with one of the unit's words. A bare number is refused where
+ * no unit has an empty name: it could be seconds as well as milliseconds. */
 bool lk_quantity_read(enum lk_unit unit, struct lk_slice text, uint64_t *number)
 {
     uint64_t value;
@@ -77,6 +90,7 @@ bool lk_quantity_read(enum lk_unit unit, struct lk_slice text, uint64_t *number)
     }
     for (const struct unit *u = units_of[unit]; u->word; u++) {
         if (latchkey_slice_equal(rest, latchkey_slice(u->word))) {
+            /* It may wrap around, but then false is returned. */
             *number = value * u->factor;
             return value <= LK_QUANTITY_MAX / u->factor;
         }
@@ -84,6 +98,8 @@ bool lk_quantity_read(enum lk_unit unit, struct lk_slice text, uint64_t *number)
     return false;
 }
 
+/* The largest unit that divides the number, so that reading it again gives the
+ * same number. The last unit has the factor 1, so the loop ends. */
 enum lk_status lk_quantity_print(enum lk_unit unit, struct lk_buf *out,
                                  uint64_t number)
 {
@@ -109,6 +125,7 @@ bool lk_duration_read(const char *text, uint64_t *ms)
     return lk_quantity_read(LK_UNIT_TIME, latchkey_slice(text), ms);
 }
 
+/* The end of a sentence about a text that is not a duration. */
 const char *lk_duration_fault(const char *text)
 {
     bool bare = *text && text[strspn(text, "0123456789")] == '\0';

@@ -1,8 +1,7 @@
 /* problem.c - problem documents (RFC 9457) and the JSON strings in them. */
 #include "latchkey.h"
 
-/* ---- JSON strings ---------------------------------------------------------
- */
+/* ---- JSON strings -------------------------------------------------------- */
 
 /* What is at the front of some text. */
 struct piece {
@@ -12,9 +11,9 @@ struct piece {
 };
 
 /*
- * Reads one character. Bytes that are no UTF-8 are cut where a decoder first
- * knows that they are none, so an overlong form or an encoded surrogate counts
- * as several pieces and a character cut short as one.
+ * Reads one character. Bytes that are not UTF-8 are cut where a decoder first
+ * knows it, so an overlong form or an encoded surrogate counts as several
+ * pieces, and a character that was cut short as one.
  */
 static struct piece read_piece(const uint8_t *text, size_t len)
 {
@@ -78,6 +77,9 @@ static const char *short_escape(uint32_t rune)
     return NULL;
 }
 
+/*
+ * Bytes that are not UTF-8 become U+FFFD, so that the document is always valid.
+ */
 static enum lk_status add_piece(struct lk_buf *json, const uint8_t *text,
                                 struct piece piece)
 {
@@ -130,6 +132,7 @@ static enum lk_status add_pieces(struct lk_slice text, struct lk_buf *json)
     return LK_OK;
 }
 
+/* Appends the text as a JSON string. LK_NOMEM: `json` is as it was. */
 enum lk_status latchkey_json_quote(struct lk_slice text, struct lk_buf *json)
 {
     size_t start = json->len;
@@ -147,8 +150,7 @@ enum lk_status latchkey_json_quote(struct lk_slice text, struct lk_buf *json)
     return status;
 }
 
-/* ---- Problem documents ----------------------------------------------------
- */
+/* ---- Problem documents --------------------------------------------------- */
 
 struct kind {
     const char *name;
@@ -170,6 +172,7 @@ static bool is_kind(enum lk_problem_kind kind)
     return (size_t)kind < sizeof(kinds) / sizeof(*kinds);
 }
 
+/* The URI of the kind: the configured base and the kind's name. */
 static enum lk_status add_type(const struct lk_problem *problem,
                                struct lk_buf *json)
 {
@@ -191,6 +194,7 @@ static enum lk_status add_type(const struct lk_problem *problem,
     return status;
 }
 
+/* A member without a value is left out. */
 static enum lk_status add_text_member(struct lk_buf *json, const char *name,
                                       struct lk_slice value)
 {
@@ -239,6 +243,8 @@ static enum lk_status add_members(const struct lk_problem *problem,
     return status;
 }
 
+/* Appends the document. LK_INVALID: there is no such kind. On an error `json`
+ * is as it was. */
 enum lk_status latchkey_problem_write(const struct lk_problem *problem,
                                       struct lk_buf *json)
 {
@@ -260,6 +266,7 @@ enum lk_status latchkey_problem_write(const struct lk_problem *problem,
     return status;
 }
 
+/* The status that the problem sets, or else that of its kind. */
 unsigned latchkey_problem_status(const struct lk_problem *problem)
 {
     if (problem->status || !is_kind(problem->kind)) {

@@ -12,6 +12,7 @@ enum { ROUNDS = 8, HALF_BITS = 24, DIGITS = 12 };
 
 static const uint32_t HALF_MASK = (1U << HALF_BITS) - 1;
 
+/* The round number is hashed too, so that no two rounds are the same. */
 static uint32_t scramble(uint32_t half, uint8_t round,
                          const uint8_t secret[LK_REFERENCE_KEY])
 {
@@ -34,6 +35,7 @@ static uint64_t permute(uint64_t number, const uint8_t secret[LK_REFERENCE_KEY])
     return (uint64_t)left << HALF_BITS | right;
 }
 
+/* The rounds of permute() from the last to the first. */
 static uint64_t permute_back(uint64_t code,
                              const uint8_t secret[LK_REFERENCE_KEY])
 {
@@ -62,6 +64,7 @@ static int digit_value(char c)
     return -1;
 }
 
+/* "1A2B-3C4D-5E6F" and a NUL. `number` is below 2^48; higher bits are lost. */
 void latchkey_reference_encode(uint64_t number,
                                const uint8_t secret[LK_REFERENCE_KEY],
                                char text[LK_REFERENCE_TEXT + 1])

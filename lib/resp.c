@@ -1,6 +1,14 @@
 /*
- * resp.c - the Redis protocol: commands read as they arrive, and the writers
- * of commands and replies. lib/resp_reply.c reads replies.
+ * resp.c - the Redis protocol: commands read as they arrive, and the writers of
+ * commands and replies. lib/resp_reply.c reads replies.
+ *
+ *   command = "*" count CRLF count * ( "$" length CRLF bytes CRLF )
+ *           / line of words, as typed by hand
+ *
+ * The parser owns no input: the caller shows it all unread bytes of the
+ * connection from the beginning of the command each time, and it goes on at
+ * parser->offset. Every limit is checked when a length is announced, before its
+ * bytes have come.
  */
 #include "lib/resp.h"
 
@@ -23,6 +31,7 @@ static enum lk_resp_result refuse(struct lk_resp_parser *parser,
 static enum lk_resp_result refuse(struct lk_resp_parser *parser,
                                   const char *format, ...)
 {
+    /* The text becomes the error reply; the connection ends after it. */
     int len = snprintf(parser->error, sizeof(parser->error), "%s",
                        "ERR Protocol error: ");
     va_list args;
@@ -34,6 +43,7 @@ static enum lk_resp_result refuse(struct lk_resp_parser *parser,
     return LK_RESP_BAD;
 }
 
+/* Names the byte that came instead. */
 static enum lk_resp_result refuse_byte(struct lk_resp_parser *parser,
                                        const char *expected, char byte)
 {
@@ -162,6 +172,7 @@ static enum lk_resp_result read_word(struct lk_resp_parser *parser,
     return result;
 }
 
+/* The next command begins at *used, with nothing left of this one. */
 static enum lk_resp_result finish(struct lk_resp_parser *parser,
                                   enum lk_resp_result result, size_t *used)
 {
@@ -172,6 +183,11 @@ static enum lk_resp_result finish(struct lk_resp_parser *parser,
     return result;
 }
 
+/*
+ * Goes on where it stopped: parser->remaining words are to come, and
+ * parser->bulk is the length of the present one, or -1 if that is not known
+ * yet. MORE: everything so far was valid.
+ */
 static enum lk_resp_result read_array(struct lk_resp_parser *parser,
                                       const struct lk_resp_limits *limits,
                                       struct lk_slice input, size_t *used)
@@ -208,14 +224,14 @@ static enum lk_resp_result read_array(struct lk_resp_parser *parser,
             return result;
         }
     }
+    /* The command is complete: offsets become pointers. */
     for (size_t i = 0; i < parser->argc; i++) {
         parser->argv[i].data = input.data + (uintptr_t)parser->argv[i].data;
     }
     return finish(parser, LK_RESP_COMMAND, used);
 }
 
-/* ---- a command typed as a line --------------------------------------------
- */
+/* ---- a command typed as a line ------------------------------------------- */
 
 static int hex_digit(char digit)
 {
@@ -283,6 +299,8 @@ static const char *read_typed(const char *at, const char *end,
     return at;
 }
 
+/* Words with blanks between them; 'single' or "double" quotes as redis-cli has
+ * them. argv points into parser->words. */
 static enum lk_resp_result split_line(struct lk_resp_parser *parser,
                                       const struct lk_resp_limits *limits,
                                       const char *at, const char *end)
@@ -335,12 +353,15 @@ static bool looks_like_http(const struct lk_resp_parser *parser)
            memcmp(last.data, prefix.data, prefix.len) == 0;
 }
 
+/* A byte that a line may begin with. */
 static bool is_typed(char byte)
 {
     return (unsigned char)byte >= 0x20 || byte == '\t' || byte == '\r' ||
            byte == '\n';
 }
 
+/* A line of at most INLINE_MAX bytes, or of limits->command if that is less.
+ * parser->offset: the bytes before have been searched for the line's end. */
 static enum lk_resp_result read_line(struct lk_resp_parser *parser,
                                      const struct lk_resp_limits *limits,
                                      struct lk_slice input, size_t *used)
@@ -390,6 +411,11 @@ static void begin(struct lk_resp_parser *parser)
     }
 }
 
+/*
+ * COMMAND: parser->argv is valid until the next call or until the input moves,
+ * and *used bytes are done with. EMPTY: *used, and no command. MORE: call again
+ * when more bytes have come. BAD: parser->error is the reply.
+ */
 enum lk_resp_result lk_resp_parse(struct lk_resp_parser *parser,
                                   const struct lk_resp_limits *limits,
                                   struct lk_slice input, size_t *used)
@@ -414,8 +440,7 @@ void lk_resp_parser_free(struct lk_resp_parser *parser)
     *parser = (struct lk_resp_parser){0};
 }
 
-/* ---- writers --------------------------------------------------------------
- */
+/* ---- writers ------------------------------------------------------------- */
 
 /* By hand: a dozen times for each command, where printf would be half of it. */
 char *latchkey_announce(char *to, char type, uint64_t number)
@@ -436,6 +461,7 @@ char *latchkey_announce(char *to, char type, uint64_t number)
     return to;
 }
 
+/* A type byte, the number and CR LF. */
 static enum lk_status add_prefix(struct lk_buf *out, char type, uint64_t number)
 {
     enum lk_status status = latchkey_buf_reserve(out, LK_ANNOUNCE_MAX);
@@ -527,6 +553,8 @@ enum lk_status lk_resp_bulk(struct lk_buf *out, struct lk_slice bytes)
     return LK_OK;
 }
 
+/* RESP3 has a null of its own; in RESP2 it is a bulk string of length -1. The
+ * same way a map is an array of twice as many elements in RESP2. */
 enum lk_status lk_resp_nil(struct lk_buf *out, int proto)
 {
     return latchkey_buf_add_text(out, proto >= 3 ? "_\r\n" : "$-1\r\n");
@@ -550,6 +578,7 @@ enum lk_status lk_resp_push(struct lk_buf *out, int proto, size_t count)
     return add_prefix(out, proto >= 3 ? '>' : '*', count);
 }
 
+/* All of the command or nothing. */
 enum lk_status lk_resp_command(struct lk_buf *out, const struct lk_slice *words,
                                size_t count)
 {

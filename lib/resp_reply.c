@@ -26,8 +26,7 @@ enum {
     READ_LEAST = 16 * 1024, /* room for bytes to come */
 };
 
-/* ---- One element ----------------------------------------------------------
- */
+/* ---- One element --------------------------------------------------------- */
 
 struct bytes {
     struct lk_slice all;
@@ -35,6 +34,8 @@ struct bytes {
     size_t need; /* LK_AGAIN: reading can go on with as many bytes */
 };
 
+/* LK_AGAIN, and how many bytes must be there before it makes sense to try
+ * again. */
 static enum lk_status want(struct bytes *in, size_t more)
 {
     in->need = in->at + more;
@@ -46,6 +47,7 @@ static size_t left(const struct bytes *in)
     return in->all.len - in->at;
 }
 
+/* CR LF; wrong bytes are found before missing ones. */
 static enum lk_status read_newline(struct bytes *in)
 {
     const char *at = in->all.data + in->at;
@@ -185,8 +187,7 @@ static enum lk_status read_element(struct bytes *in, struct lk_reply *reply)
     return LK_MALFORMED;
 }
 
-/* ---- Bytes of another program ---------------------------------------------
- */
+/* ---- Bytes of another program -------------------------------------------- */
 
 struct nodes {
     struct lk_reply *all;
@@ -217,6 +218,11 @@ static enum lk_status read_tree(struct bytes *in, struct nodes *nodes,
     return status;
 }
 
+/*
+ * nodes[0] is the reply; its texts point into `bytes`. LK_OK: *used bytes were
+ * read. LK_AGAIN: *used bytes in all are needed to go on. LK_TOO_LARGE: it has
+ * more elements than node_max, or a line or text that is too long.
+ */
 enum lk_status latchkey_reply_read(struct lk_slice bytes,
                                    struct lk_reply *nodes, size_t node_max,
                                    size_t *used)
@@ -237,8 +243,7 @@ enum lk_status latchkey_reply_read(struct lk_slice bytes,
     return status;
 }
 
-/* ---- A connection's own bytes ---------------------------------------------
- */
+/* ---- A connection's own bytes -------------------------------------------- */
 
 /* What is read moves to the front of the buffer. */
 static void compact_input(struct lk_resp_reader *reader)
@@ -258,6 +263,8 @@ static void compact_input(struct lk_resp_reader *reader)
     }
 }
 
+/* Room for bytes to come, which lk_resp_reader_fill() then counts. The reply
+ * before is gone after this. */
 enum lk_status lk_resp_reader_room(struct lk_resp_reader *reader, char **room,
                                    size_t *size)
 {
@@ -283,6 +290,7 @@ void lk_resp_reader_fill(struct lk_resp_reader *reader, size_t count)
     reader->in.len += count;
 }
 
+/* The reply that was given out is done with: its bytes and nodes may go. */
 void lk_resp_reader_forget(struct lk_resp_reader *reader)
 {
     if (!reader->whole) {
@@ -363,8 +371,8 @@ static enum lk_status read_node(struct lk_resp_reader *reader)
     return LK_OK;
 }
 
-/* Copies the node and what is in it, in the order of arrival, to `to` and
- * behind *free; returns the node after it. */
+/* Copies the node, and what is in it in the order of arrival, to `to` and from
+ * *free_nodes on; returns the node after it. */
 static const struct lk_reply *place_node(const struct lk_reply *node,
                                          struct lk_reply *to,
                                          struct lk_reply **free_nodes)
@@ -413,6 +421,11 @@ static enum lk_status finish_reply(struct lk_resp_reader *reader,
     return LK_OK;
 }
 
+/*
+ * LK_OK: *reply is valid until the next call of any reader function. LK_AGAIN:
+ * read more bytes first. Any other status: the stream cannot be read any
+ * further.
+ */
 enum lk_status lk_resp_reader_next(struct lk_resp_reader *reader,
                                    const struct lk_reply **reply)
 {
@@ -436,9 +449,9 @@ void lk_resp_reader_free(struct lk_resp_reader *reader)
     *reader = (struct lk_resp_reader){0};
 }
 
-/* ---- A reply of its own ---------------------------------------------------
- */
+/* ---- A reply of its own -------------------------------------------------- */
 
+/* Adds up the nodes and the bytes, with a NUL for each text. */
 static void measure_reply(const struct lk_reply *reply, size_t *nodes,
                           size_t *bytes)
 {
@@ -468,6 +481,8 @@ static void copy_node(const struct lk_reply *from, struct lk_reply *to,
     }
 }
 
+/* A deep copy in one allocation, which free() frees: all nodes, then all texts.
+ * NULL: out of memory. */
 struct lk_reply *lk_reply_copy(const struct lk_reply *reply)
 {
     size_t count = 0, size = 0;

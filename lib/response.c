@@ -82,6 +82,8 @@ enum lk_status latchkey_response_encode(const struct lk_response *response,
     return status;
 }
 
+/* A block of a later version is LK_VERSION, whatever else it contains; what
+ * cannot be a block at all is LK_CORRUPT. */
 static enum lk_status check_prefix(struct lk_slice encoded)
 {
     const uint8_t *bytes = (const uint8_t *)encoded.data;
@@ -95,6 +97,8 @@ static enum lk_status check_prefix(struct lk_slice encoded)
     return encoded.len < PREFIX ? LK_CORRUPT : LK_OK;
 }
 
+/* The slices of *response point into `encoded`. The lengths must add up
+ * exactly: a cut block and one with bytes behind it are both LK_CORRUPT. */
 enum lk_status latchkey_response_decode(struct lk_slice encoded,
                                         struct lk_response *response)
 {
@@ -117,6 +121,9 @@ enum lk_status latchkey_response_decode(struct lk_slice encoded,
     return LK_OK;
 }
 
+/*
+ * Status and size from the prefix alone, so that a list need not load bodies.
+ */
 enum lk_status latchkey_response_measure(struct lk_slice prefix,
                                          unsigned *status, uint64_t *bytes)
 {

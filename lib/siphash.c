@@ -1,4 +1,11 @@
-/* siphash.c - SipHash-2-4 over slices, eight bytes at a time. */
+/*
+ * siphash.c - SipHash-2-4 over slices, eight bytes at a time.
+ *
+ * The words of the input are little endian; two rounds follow each word, and
+ * four make the result. An input that does not end at a word leaves 1 to 7
+ * bytes in hash->tail, lowest byte first; hash->total % 8 is their number. The
+ * result does not depend on how the input was cut into updates.
+ */
 #include "lib/siphash.h"
 
 #include <endian.h>
@@ -60,6 +67,7 @@ static inline void mix_word(struct lk_siphash *hash, uint64_t word)
     hash->v0 ^= word;
 }
 
+/* The constants of the algorithm: "somepseudorandomlygeneratedbytes". */
 static inline void start(struct lk_siphash *hash,
                          const uint8_t key[LK_SIPHASH_KEY])
 {
@@ -86,6 +94,11 @@ static inline void take_word(struct lk_siphash *hash, uint64_t word,
     hash->tail = word >> (64 - 8 * held);
 }
 
+/*
+ * Whole words first. The last 0 to 7 bytes join those that wait in the tail; if
+ * that fills a word, the rest of them begins the next tail. With held + len >=
+ * 8 and len < 8, held is at least 1, so the shift by 64 - 8 * held is valid.
+ */
 static inline void take_bytes(struct lk_siphash *hash, const uint8_t *data,
                               size_t len)
 {
@@ -103,6 +116,8 @@ static inline void take_bytes(struct lk_siphash *hash, const uint8_t *data,
     }
 }
 
+/* The length in front of each part keeps names apart that differ only in where
+ * one part ends and the next begins. */
 static inline void take_part(struct lk_siphash *hash, struct lk_slice part)
 {
     take_word(hash, part.len, hash->total % 8);
@@ -110,6 +125,7 @@ static inline void take_part(struct lk_siphash *hash, struct lk_slice part)
     take_bytes(hash, (const uint8_t *)part.data, part.len);
 }
 
+/* The last word: the tail, and the lowest byte of the length at the top. */
 static inline void finish_input(struct lk_siphash *hash)
 {
     mix_word(hash, hash->tail | hash->total << 56);
@@ -120,6 +136,7 @@ static inline uint64_t fold(const struct lk_siphash *hash)
     return hash->v0 ^ hash->v1 ^ hash->v2 ^ hash->v3;
 }
 
+/* The variant with 128 bits: other constants, and a second output. */
 static inline struct lk_hash128 finish128(struct lk_siphash *hash)
 {
     struct lk_hash128 result;

@@ -1,4 +1,10 @@
-/* socket.c - sockets for the client: connect and wait, with a deadline. */
+/*
+ * socket.c - sockets for the client: connect and wait, with a deadline.
+ *
+ * Deadlines are milliseconds of the monotonic clock. A signal (EINTR) never
+ * ends a wait early. Name lookup is the one step without a deadline:
+ * getaddrinfo has none.
+ */
 #include "lib/socket.h"
 #include "lib/number.h"
 #include "lib/time.h"
@@ -18,6 +24,7 @@
 
 static const char UNIX_PREFIX[] = "unix:";
 
+/* An attempt to connect. `fd` is -1, or open and then the caller's. */
 struct connecting {
     const char *address;
     int64_t deadline;
@@ -26,6 +33,11 @@ struct connecting {
     size_t why_size;
 };
 
+/*
+ * Waits until one of `events` happens; *happened may also have POLLERR or
+ * POLLHUP. LK_TIMEOUT: the deadline passed. A deadline in the past still polls
+ * once. LK_IO: errno is the reason.
+ */
 enum lk_status lk_socket_wait(int fd, short events, int64_t deadline,
                               short *happened)
 {
@@ -47,6 +59,7 @@ enum lk_status lk_socket_wait(int fd, short events, int64_t deadline,
     }
 }
 
+/* Writes the reason for people and returns `status`. */
 static enum lk_status fail(struct connecting *to, enum lk_status status,
                            const char *reason)
 {
@@ -106,6 +119,7 @@ static enum lk_status try_address(struct connecting *to, int family,
     return status;
 }
 
+/* A path that does not fit is refused, because a cut one names another file. */
 static enum lk_status connect_unix(struct connecting *to, const char *path)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -175,6 +189,11 @@ static enum lk_status connect_tcp(struct connecting *to)
     return status;
 }
 
+/*
+ * "unix:PATH", "HOST:PORT" or "[HOST]:PORT". LK_OK: *fd is a connected,
+ * blocking socket that the caller closes. Otherwise *fd is -1 and `why` has a
+ * sentence: LK_INVALID: not an address; LK_TIMEOUT; LK_IO.
+ */
 enum lk_status lk_socket_connect(const char *address, unsigned timeout_ms,
                                  int *fd, char *why, size_t why_size)
 {

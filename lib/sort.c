@@ -13,7 +13,8 @@ struct order {
     const void *context;
 };
 
-/* Merges the runs [a, b) and [b, end) into `to`. */
+/* Merges the runs [a, b) and [b, end) into `to`. Of equal elements the one of
+ * the first run comes first: that makes the sort stable. */
 static void merge_runs(const struct order *order, const char *a, const char *b,
                        const char *end, char *to)
 {
@@ -29,6 +30,11 @@ static void merge_runs(const struct order *order, const char *a, const char *b,
     memcpy(to + (middle - a), b, (size_t)(end - b));
 }
 
+/*
+ * Sorts `count` elements of `size` bytes in place. LK_NOMEM: the order is as it
+ * was. Runs double in length from one element on; each round merges from one
+ * array into the other, and the last one may end in the spare one.
+ */
 enum lk_status lk_sort(void *items, size_t count, size_t size,
                        lk_compare *compare, const void *context)
 {

@@ -1,4 +1,12 @@
-/* time.c - clocks, and points in time as clients and we write them. */
+/*
+ * time.c - clocks, and points in time as clients and we write them.
+ *
+ * A time is in milliseconds since 1970-01-01 UTC, at most the year 9999. Three
+ * forms are read: a number (seconds or milliseconds), RFC 3339, and the date of
+ * HTTP. Each reader gets a copy of the cursor, so one that fails leaves nothing
+ * behind. The calendar is computed here: libc's would depend on locale and time
+ * zone.
+ */
 #include "lib/time.h"
 
 #include <stdio.h>
@@ -35,6 +43,9 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
+/*
+ * Skips `text` if it comes next. As every take_...: false if it does not come.
+ */
 static bool take(struct cursor *cursor, const char *text)
 {
     size_t len = strlen(text);
@@ -123,6 +134,7 @@ static int64_t days_before_year(unsigned year)
     return past * 365 + past / 4 - past / 100 + past / 400 - 719162;
 }
 
+/* Days from 1970-01-01; all three numbers are valid. */
 static int64_t day_number(unsigned year, unsigned month, unsigned day)
 {
     int64_t number = days_before_year(year) + day - 1;
@@ -157,8 +169,7 @@ static bool moment_time(const struct moment *moment, uint64_t *ms)
     return true;
 }
 
-/* ---- The forms ------------------------------------------------------------
- */
+/* ---- The forms ----------------------------------------------------------- */
 
 /* 1700000000, 1700000000123 or 1700000000.123 */
 static bool read_number(struct cursor cursor, uint64_t *ms)
@@ -253,6 +264,7 @@ static bool read_http_date(struct cursor cursor, uint64_t *ms)
     return (unsigned)((day + 4) % 7) + 1 == weekday;
 }
 
+/* LK_MALFORMED: none of the forms; *ms is then as it was. */
 enum lk_status latchkey_timestamp_parse(struct lk_slice text, uint64_t *ms)
 {
     struct cursor cursor = {text.data, text.data + text.len};
@@ -269,8 +281,7 @@ enum lk_status latchkey_timestamp_parse(struct lk_slice text, uint64_t *ms)
     return LK_OK;
 }
 
-/* ---- UUIDs ----------------------------------------------------------------
- */
+/* ---- UUIDs --------------------------------------------------------------- */
 
 static int hex_value(char c)
 {
@@ -286,6 +297,8 @@ static int hex_value(char c)
     return -1;
 }
 
+/* The first 48 bits of a UUID of version 7 are milliseconds since 1970.
+ * LK_MALFORMED: it is not one, and *ms is as it was. */
 enum lk_status latchkey_uuid7_time(struct lk_slice uuid, uint64_t *ms)
 {
     static const char form[] = "xxxxxxxx-xxxx-7xxx-vxxx-xxxxxxxxxxxx";
@@ -310,9 +323,10 @@ enum lk_status latchkey_uuid7_time(struct lk_slice uuid, uint64_t *ms)
     return LK_OK;
 }
 
-/* ---- Writing --------------------------------------------------------------
- */
+/* ---- Writing ------------------------------------------------------------- */
 
+/* RFC 3339 with milliseconds, always in UTC. A time after the year 9999 is
+ * shown as the last moment of it. */
 void latchkey_timestamp_text(uint64_t ms, char text[LK_TIMESTAMP_TEXT + 1])
 {
     uint64_t last = LAST_SECOND * 1000 + 999;
@@ -331,6 +345,9 @@ void latchkey_timestamp_text(uint64_t ms, char text[LK_TIMESTAMP_TEXT + 1])
         day -= days_in_month(year, month);
         month++;
     }
+    /*
+     * The remainders change nothing: they show the compiler that it all fits.
+     */
     (void)snprintf(text, LK_TIMESTAMP_TEXT + 1,
                    "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ", year % 10000, month,
                    (unsigned)day % 32 + 1, second / 3600, second / 60 % 60,
@@ -380,6 +397,9 @@ uint64_t lk_wall_ms(void)
     return lk_wall_ns() / MS_NS;
 }
 
+/*
+ * For pthread_cond_timedwait and its like, which take a time of the wall clock.
+ */
 struct timespec lk_wall_after_ms(uint64_t ms)
 {
     uint64_t then_ns = lk_wall_ns() + ms * MS_NS;
