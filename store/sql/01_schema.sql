@@ -31,7 +31,7 @@ BEGIN
             EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', wanted);
         EXCEPTION
             WHEN duplicate_object OR unique_violation THEN
-                NULL; -- a migration of another database made it meanwhile
+                NULL; -- a migration of another database made it in the meantime
             WHEN insufficient_privilege THEN
                 RAISE EXCEPTION 'the role "%" cannot be created: %', wanted,
                     SQLERRM
@@ -58,7 +58,7 @@ SELECT word, pg_catalog.left(pg_catalog.encode(pg_catalog.sha256(
 FROM pg_catalog.unnest(ARRAY['secret', 'reference_secret']) AS word;
 
 -- Tokens: one for each claim that begins, never handed out twice. The number
--- of a record is its first token, and a reference has room for 48 bits. The
+-- of an operation is its first token, and a reference has room for 48 bits. The
 -- sequence leaps after a failover (latchkey.check_timeline).
 CREATE SEQUENCE latchkey.token AS bigint
     MINVALUE 1 MAXVALUE 281474976710655 NO CYCLE CACHE 1;
@@ -69,7 +69,8 @@ CREATE SEQUENCE latchkey.token AS bigint
 CREATE SEQUENCE latchkey.timeline AS bigint
     MINVALUE -1 START -1 NO CYCLE CACHE 1;
 
--- One row for each operation; the hot table, so the answers stand apart.
+-- One row for each operation; the hot table, so responses have a table of
+-- their own.
 --
 -- state        enum lk_state; an absent operation has no row
 -- deadline_ms  in progress: the lock ends; accepted, uncertain: since when;
@@ -112,8 +113,8 @@ CREATE TABLE latchkey.operation (
     CONSTRAINT operation_name UNIQUE (key, tenant, scope)
 );
 CREATE INDEX operation_due ON latchkey.operation (state, deadline_ms);
--- Which operation has that token? Nearly all have their number's; the index holds
--- the others.
+-- Which operation has that token? Nearly all have their number's; the index
+-- holds the others.
 CREATE INDEX operation_token ON latchkey.operation (token)
     WHERE token <> number;
 
@@ -127,7 +128,7 @@ ALTER TABLE latchkey.operation SET (
     autovacuum_vacuum_cost_delay = 1,
     autovacuum_vacuum_cost_limit = 2000);
 
--- What a retry gets: only for completed operations whose answer was kept. A
+-- What a retry gets: only for completed operations whose response was stored. A
 -- large body is stored as it is: compressing it would cost each completion
 -- more time than all the rest.
 CREATE TABLE latchkey.answer (
@@ -165,9 +166,9 @@ CREATE INDEX audit_token ON latchkey.audit (token);
 
 -- The outbox: calls to other services that an operation has left. The name is
 -- unique within the operation, so that an app that runs again for the same
--- operation adds nothing; a new generation begins again. A job without a name is
--- the request of its operation; its target is @gateway, and its token that of the
--- lease.
+-- operation adds nothing; a new generation begins again. A job without a name
+-- is the request of its operation; its target is @gateway, and its token that
+-- of the lease.
 --
 -- state        enum lk_job_state; an unfinished one keeps its operation
 -- attempts     leases so far; the number of the last one is what its holder shows
@@ -218,10 +219,11 @@ CREATE TABLE latchkey.job (
 ALTER TABLE latchkey.job ALTER COLUMN body SET STORAGE EXTERNAL;
 ALTER TABLE latchkey.job ALTER COLUMN answer_body SET STORAGE EXTERNAL;
 
--- Every index costs each lease and each end. Unfinished jobs of an operation are
--- found by job_name; what waits or is leased by job_due, by every courier that
--- leases; what needs attention is little, and in job_stuck. A provider's id comes
--- with the end of a job, so neither a lease nor a mark touches job_provider.
+-- Every index costs each lease and each end. Unfinished jobs of an operation
+-- are found by job_name; what waits or is leased by job_due, by every courier
+-- that leases; what needs attention is little, and in job_stuck. A provider's
+-- id comes with the end of a job, so neither a lease nor a mark touches
+-- job_provider.
 CREATE INDEX job_due ON latchkey.job (target, state, due_ms)
     WHERE state < @JOB_UNCERTAIN@;
 CREATE INDEX job_stuck ON latchkey.job (state, ended_ms)
@@ -281,11 +283,12 @@ CREATE TABLE latchkey.used_name (
 );
 CREATE INDEX used_name_until ON latchkey.used_name (until_ms);
 
--- Signs of life: until when EXTEND has prolonged the lock of a claim. Apart from
--- the operation, so that a transaction of an app that began before the last one
--- can still complete it (in REPEATABLE READ a row that has changed since cannot
--- be updated), and so that no index changes with each. The lock ends at the
--- later of the two. A row that is past says nothing any more, and goes.
+-- Signs of life: until when EXTEND has prolonged the lock of a claim. Apart
+-- from the operation, so that a transaction of an app that began before the
+-- last one can still complete it (in REPEATABLE READ a row that has changed
+-- since cannot be updated), and so that no index changes with each. The lock
+-- ends at the later of the two. A row that is past says nothing any more, and
+-- goes.
 CREATE TABLE latchkey.extension (
     token    bigint NOT NULL,
     until_ms bigint NOT NULL,
@@ -293,9 +296,9 @@ CREATE TABLE latchkey.extension (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05,
     autovacuum_vacuum_cost_delay = 1);
 
--- The newest end of the jobs of a target that are gone: what ended until then may
--- be forgotten. Rows are only added, so that no one waits for another one's
--- transaction; the reaper deletes all but the newest.
+-- The newest end of the jobs of a target that are gone: what ended until then
+-- may be forgotten. Rows are only added, so that no one waits for another
+-- one's transaction; the reaper deletes all but the newest.
 CREATE TABLE latchkey.forgotten (
     target   text   COLLATE "C" NOT NULL,
     ended_ms bigint NOT NULL
@@ -323,11 +326,11 @@ CREATE TYPE latchkey.decision AS (
     now_ms      bigint,
     reason      text,     -- of UNCERTAIN and OMITTED
     changed_ms  bigint,   -- completed, in doubt or claimed since
-    settles     boolean,  -- whoever waits for it is to be told
+    settles     boolean,  -- those who wait for it are woken
     lock_id     bigint
 );
 
--- What latchkey.claim answers.
+-- What latchkey.claim returns.
 CREATE TYPE latchkey.verdict AS (
     verdict     text,        -- NEW, REPLAY, OMITTED, INFLIGHT, ACCEPTED,
                              -- UNCERTAIN or MISMATCH
@@ -338,11 +341,11 @@ CREATE TYPE latchkey.verdict AS (
     body        bytea,       -- REPLAY
     retry_after interval,    -- INFLIGHT
     since       timestamptz, -- REPLAY, OMITTED, UNCERTAIN, ACCEPTED
-    expires     timestamptz, -- NEW: the lock; REPLAY, OMITTED: the answer
+    expires     timestamptz, -- NEW: the lock; REPLAY, OMITTED: the response
     reason      text         -- OMITTED, UNCERTAIN
 );
 
--- What latchkey.lookup answers.
+-- What latchkey.lookup returns.
 CREATE TYPE latchkey.record AS (
     state     text,
     token     bigint,
@@ -359,8 +362,8 @@ CREATE TYPE latchkey.record AS (
     reason    text
 );
 
--- What latchkey.lease_jobs returns: jobs with the names of their operations, and
--- what else there is to say.
+-- What latchkey.lease_jobs returns: jobs with the names of their operations,
+-- and what else there is to say.
 CREATE TYPE latchkey.lease AS (
     kind        smallint, -- LEASE_*: a lease; an operation has settled, number
                           -- is its lock_id; the last row: attempts have become
@@ -429,7 +432,7 @@ FROM latchkey.job j
 LEFT JOIN latchkey.operation o ON o.number = j.number;
 
 COMMENT ON SCHEMA latchkey IS
-    'Latchkey: which operations run, have run, and what they answered';
+    'Latchkey: operations that run or have run, and their responses';
 COMMENT ON TABLE latchkey.operation IS
     'one row for each operation; changed by the functions of this schema only';
 COMMENT ON TABLE latchkey.answer IS 'what retries of completed operations get';

@@ -2,7 +2,8 @@
 --
 -- The rules that make it safe, for every path, the daemon's and the apps':
 --
--- 1. Lock first. A caller that decides about a name first takes the transaction's
+-- 1. Lock first. A caller that decides about a name first takes the
+-- transaction's
 --    advisory lock on it, and never waits for it: not getting it means that
 --    another transaction is at work on the operation. So no claim waits behind
 --    an open transaction, and since rows are only written under that lock,
@@ -87,10 +88,10 @@ AS $$
     SELECT @DECIDE@
 $$;
 
--- The rules of lib/job_machine.c, generated in the same way: what an event does to
--- a job (enum lk_job_event, enum lk_job_state; conditions: a set of JOB_IF_*). The
--- code holds the outcome, the next state, the event that the operation of a
--- request gets, and the effects.
+-- The rules of lib/job_machine.c, generated in the same way: what an event
+-- does to a job (enum lk_job_event, enum lk_job_state; conditions: a set of
+-- JOB_IF_*). The code holds the outcome, the next state, the event that the
+-- operation of a request gets, and the effects.
 CREATE OR REPLACE FUNCTION latchkey.decide_job(event integer, state integer,
     conditions integer)
 RETURNS integer
@@ -236,8 +237,8 @@ END
 $$;
 
 -- A job of an operation, whose lock the caller holds. OK: it is added; EXISTS:
--- there is one of that name that makes the same call; CONFLICT: there is one that
--- makes another call. When it is made is not compared.
+-- there is one of that name that makes the same call; CONFLICT: there is one
+-- that makes another call. When it is made is not compared.
 CREATE OR REPLACE FUNCTION latchkey.add_job(_tenant text, _scope text,
     _key text, _number bigint, _use bigint, _token bigint, _job text,
     _target text, _method text, _path text, _headers bytea, _body bytea,
@@ -583,9 +584,9 @@ $$;
 -- are the job's. The caller's transaction is READ COMMITTED.
 --
 -- Operations on one name are decided in the order of the arrays, one by one.
--- But nearly all names occur once, and nearly all of these are new names, claims
--- that change nothing, and what holders of a token do: that is one statement
--- for all of them. The rest goes through latchkey.step.
+-- But nearly all names occur once, and nearly all of these are new names,
+-- claims that change nothing, and what holders of a token do: that is one
+-- statement for all of them. The rest goes through latchkey.step.
 CREATE OR REPLACE FUNCTION latchkey.apply(
     _event smallint[], _tenant text[], _scope text[], _key text[],
     _fingerprint text[], _owner text[], _ttl bigint[], _lock bigint[],

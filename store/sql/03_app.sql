@@ -5,7 +5,7 @@
 --
 --     BEGIN;
 --     SELECT * FROM latchkey.claim('acct_1', 'POST /payments', 'key', 'sha..');
---     -- NEW: do the work; REPLAY: answer with what it says; see its comment
+--     -- NEW: do the work; REPLAY: respond with what it returns; see its comment
 --     INSERT INTO payment ...;
 --     SELECT latchkey.enqueue('acct_1', 'POST /payments', 'key', token,
 --                             'receipt', 'mailer', '/send', body => ...);
@@ -220,8 +220,8 @@ AS $$ SELECT pg_catalog.to_timestamp($1 / 1000.0) $$;
 
 -- ---- the lock and the token ----------------------------------------------
 
--- What others are told is not lost in a crash because this session does not
--- wait for the disk: now its commit does.
+-- What others have been sent is not lost in a crash because this session does
+-- not wait for the disk: now its commit does.
 CREATE OR REPLACE FUNCTION latchkey.be_durable()
 RETURNS void
 LANGUAGE plpgsql
@@ -266,22 +266,23 @@ BEGIN
         RAISE EXCEPTION 'latchkey: STALE: % is not the current token of '
             'operation % / % / %', token, tenant, scope, key
             USING ERRCODE = 'LK001',
-            DETAIL = 'Somebody else has taken over, or it was released or has '
-                'expired.',
+            DETAIL = 'Another claim holds the operation now, or the operation was '
+                'released or has expired.',
             HINT = 'Roll back. Do not run the transaction again with this '
                 'token.';
     ELSIF verdict = @VERDICT_KEPT@ THEN
         RAISE EXCEPTION 'latchkey: KEPT: operation % / % / % has been '
             'completed already', tenant, scope, key
             USING ERRCODE = 'LK002',
-            DETAIL = 'The first completion stands, whoever made it.',
-            HINT = 'Roll back, so that its effects are there once, and answer '
-                'with what latchkey.lookup shows.';
+            DETAIL = 'The first completion counts, no matter who made it.',
+            HINT = 'Roll back, so that its effects happen once, and respond with '
+                'what latchkey.lookup returns.';
     END IF;
 END
 $$;
 
--- complete, release, doubt, extend: one event by the caller that shows the token.
+-- complete, release, doubt, extend: one event by the caller that shows the
+-- token.
 CREATE OR REPLACE FUNCTION latchkey.by_token(event integer, tenant text,
     scope text, key text, token bigint, ttl bigint, lock bigint,
     status integer, headers bytea, body bytea, reason text)
@@ -308,7 +309,7 @@ BEGIN
 END
 $$;
 
--- The record of an open operation whose current token is shown, under its lock
+-- The row of an open operation whose current token is shown, under its lock
 -- until the transaction ends.
 CREATE OR REPLACE FUNCTION latchkey.own(tenant text, scope text, key text,
     token bigint)
@@ -368,8 +369,8 @@ BEGIN
             | CASE WHEN reexecute THEN @FLAG_REEXECUTE@ ELSE 0 END, 0, 0, '',
             '', '', '', '', _ttl, latchkey.now_ms(), id);
     ELSE
-        -- In another transaction's hands. What is committed and final may be told;
-        -- but not from an old snapshot, which does not know what is.
+        -- In another transaction's hands. What is committed and final may be
+        -- returned; but not from an old snapshot, which does not know what is.
         now := latchkey.now_ms();
         d.verdict := @VERDICT_INFLIGHT@;
         d.deadline_ms := now + 1000;
@@ -454,13 +455,13 @@ BEGIN
             coalesce(status::text, 'null')
             USING ERRCODE = 'invalid_parameter_value';
     ELSIF omit = '' THEN
-        RAISE EXCEPTION 'latchkey: omit is empty: it must be null, or say why '
-            'the answer is not kept'
+        RAISE EXCEPTION 'latchkey: omit is empty: it must be null or the '
+            'reason why the response is not stored'
             USING ERRCODE = 'invalid_parameter_value';
     ELSIF omit IS NULL AND coalesce(octet_length(headers), 0)
         + coalesce(octet_length(body), 0) > 16711680 THEN
         -- What a daemon takes, and can send, with its default limits.
-        RAISE EXCEPTION 'latchkey: the answer has more than 16711680 bytes'
+        RAISE EXCEPTION 'latchkey: the response has more than 16711680 bytes'
             USING ERRCODE = 'invalid_parameter_value',
             HINT = 'Store it elsewhere, or complete with omit => ''too large''.';
     END IF;
@@ -591,15 +592,16 @@ BEGIN
             'already, which makes another call', tenant, scope, key, name
             USING ERRCODE = 'LK003',
             DETAIL = format('Job %s has another target, method, path, headers '
-                'or body. It was left by an earlier run, and stands.',
+                'or body. An earlier run queued it, and it stays.',
                 stored.id),
-            HINT = format('Roll back. If both calls shall happen, give this '
-                'one another name. If the first shall not, drop it (latchkey '
+            HINT = format('Roll back. To make both calls, give this one '
+                'another name. To make only this one, drop the first (latchkey '
                 'resolve --job %s --drop) and give this one another name.',
                 stored.id);
     END IF;
     -- Couriers hear of it when this transaction commits; or else they ask,
-    -- several times a second. The caller that may set it delays its own jobs by that.
+    -- several times a second. The caller that may set it delays its own jobs
+    -- by that.
     IF added = @VERDICT_DONE@ AND lower(coalesce(current_setting('latchkey.notify', true),
         '')) NOT IN ('off', 'false', 'no', '0') THEN
         PERFORM pg_notify('latchkey_job', '');
@@ -649,7 +651,7 @@ BEGIN
            OR EXISTS (SELECT FROM latchkey.job j
                       WHERE j.number = o.number
                         AND j.state IN (@JOBS_UNFINISHED@)));
-    IF FOUND THEN -- somebody may answer with it
+    IF FOUND THEN -- a caller may respond with it
         PERFORM latchkey.be_durable();
         PERFORM latchkey.wait_for_standby();
     END IF;
@@ -658,52 +660,54 @@ $$;
 
 COMMENT ON FUNCTION latchkey.claim(text, text, text, text, interval, interval,
     text, boolean) IS
-'Who runs the operation? Never waits. The verdict is one of:
-NEW        you do: do the work and call complete with the token, in this
+'Decides who runs the operation. Never waits. The verdict is one of:
+NEW        you run it: do the work and call complete with the token, in this
            transaction or, if you commit before, until the lock ends (extend).
-REPLAY     it has run: answer with status, headers and body.
-OMITTED    it has run, but its answer was not kept. Do not run it again.
-INFLIGHT   somebody else is at it: try again after retry_after.
+REPLAY     it has run: respond with status, headers and body.
+OMITTED    it has run, but its response was not stored. Do not run it again.
+INFLIGHT   another client runs it now: try again after retry_after.
 UNCERTAIN  it may or may not have run: only a person, or proof, can tell. With
            reexecute => true you get NEW instead: only if running it twice does
            no harm.
 ACCEPTED   it is queued and will run.
 MISMATCH   the key was used for another request: refuse this one.
-fingerprint: a hash of what the request means. owner: a random word of yours, so
-that a claim whose COMMIT you could not hear of can be made again and gets the
-same token. ttl: how long the answer is kept, from completion on.';
+fingerprint: a hash of what the request means. owner: a random word of your own:
+if you do not learn whether your COMMIT happened, claim again with the same owner
+and you get the same token. ttl: how long the response is stored, from its
+completion on.';
 COMMENT ON FUNCTION latchkey.complete(text, text, text, bigint, integer, text,
     bytea, interval, text) IS
-'The operation has run, and this is its answer. Counts if, and when, your
-transaction commits. OK, or an error: LK001 the token is not the current one,
+'The operation has run, and this is its response. It counts when your
+transaction commits. Returns OK, or an error: LK001 the token is not the current one,
 LK002 it has been completed before; roll back in both cases, so that nothing is
 done twice. headers: lines of the form Name: value. body: bytes, so for text
-convert_to(text, ''UTF8''); both together at most 16711680 bytes. omit: do not
-keep the answer, for this reason; a retry is told that the operation has run.';
+convert_to(text, ''UTF8''); both together at most 16711680 bytes. omit: the
+reason why the response is not stored; a retry then gets OMITTED.';
 COMMENT ON FUNCTION latchkey.release(text, text, text, bigint) IS
-'Nothing has happened: the next claim runs afresh. OK, LK001 or LK002.';
+'Nothing has happened: the next claim gets NEW. Returns OK, or LK001 or LK002.';
 COMMENT ON FUNCTION latchkey.doubt(text, text, text, bigint, text) IS
-'It may have happened: nobody runs it again before that is known. OK, LK001 or
-LK002.';
+'It may have happened: the operation is uncertain and does not run again until
+that is known. Returns OK, or LK001 or LK002.';
 COMMENT ON FUNCTION latchkey.extend(text, text, text, bigint, interval) IS
-'A sign of life: the lock lasts so long from now on. Needed only by who commits
-its claim before the work is done. OK, LK001 or LK002.';
+'A sign of life: the lock lasts for this long from now on. You need it only if you
+commit your claim before the work is done. Returns OK, or LK001 or LK002.';
 COMMENT ON FUNCTION latchkey.keep(text, text, text, interval) IS
 'The operation is remembered longer: a completed one until at least ttl from now,
 an open one for at least ttl from its completion. Never makes it shorter. False:
 there is no such operation, or it is released.';
 COMMENT ON FUNCTION latchkey.fence(text, text, text, bigint) IS
 'Raises LK001 if the token is not the current one and LK002 if the operation is
-completed; else nobody can take over before your transaction ends. For steps
+completed; else no other claim
+can take the operation over before your transaction ends. For steps
 that write before they complete.';
 COMMENT ON FUNCTION latchkey.enqueue(text, text, text, bigint, text, text,
     text, text, text, bytea, interval) IS
-'A call to a target of the configuration, to be made after your transaction has
-committed, and not before delay is over. True; or false, if the operation has a
-job of that name already that makes the same call; LK003, if that makes another
-one. path: below the URL of the target, with the query.
+'Queues a call to a target of the configuration. The courier makes it after your
+transaction has committed and the delay is over. Returns true, or false if the
+operation already has a job of that name that makes the same call; LK003 if that
+job makes another call. path: below the URL of the target, with the query.
 headers: lines of the form Name: value. Call it before complete. LK001 and LK002
 as for fence.';
 COMMENT ON FUNCTION latchkey.lookup(text, text, text) IS
-'How the operation stands, with its answer; no row if there is none. To look at:
-decide by claim.';
+'The state of the operation, with its response; no row if there is no such
+operation. It only shows: use claim to decide.';

@@ -1,15 +1,15 @@
 -- 04_keep.sql - the keeper's work: lapsed locks, expired records, failovers.
 --
 -- Any number of daemons call latchkey.keep now and then; the one that holds
--- the lease sweeps and reaps, in bounded steps, beside the claims and never in their way:
--- what another client is working on is left for the next time.
+-- the lease sweeps and reaps, in bounded steps, beside the claims and never in
+-- their way: what another client is working on is left for the next time.
 --
 -- `+ 0` leaves the planner only the primary key, and OFFSET 0 only a lookup for
 -- each row; no bitmap, because it would collect all that is due to sort it. A
 -- plan made for another moment must not read a whole index.
 
--- Locks the names of these operations as far as no other transaction has them: their
--- numbers. The caller reads the rows again, in a statement of its own.
+-- Locks the names of these operations as far as no other transaction has them:
+-- their numbers. The caller reads the rows again, in a statement of its own.
 CREATE OR REPLACE FUNCTION latchkey.lock_free(numbers bigint[], ids bigint[])
 RETURNS bigint[]
 LANGUAGE sql VOLATILE
@@ -21,8 +21,9 @@ AS $$
 $$;
 
 -- Takes or renews the lease, and then sweeps at most `most` records. lease_ms:
--- the caller that does not call again for so long is replaced; a minute at most, so that
--- a lease that ends later is known to be of a clock that was set back since.
+-- the caller that does not call again for so long is replaced; a minute at
+-- most, so that a lease that ends later is known to be of a clock that was set
+-- back since.
 -- swept: the lock_ids of operations that have become uncertain, for those who
 -- wait. more: call again soon.
 CREATE OR REPLACE FUNCTION latchkey.keep(holder text, lease_ms bigint,
@@ -118,13 +119,13 @@ BEGIN
 END
 $$;
 
--- The reaper, for the caller that has the lease: what is past its TTL goes, at most
--- `most` records, unless something of it is on its way. It walks through the
--- records that are due, the completed ones and then the released, and looks
--- at a bounded number each time, since any number of them may be kept by jobs:
--- next_state and next_ms are where to go on, (completed, 0) where to begin. more: call
--- again soon. It works in a transaction of its own, so that the sweeper does
--- not fail with it.
+-- The reaper, for the caller that has the lease: what is past its TTL goes, at
+-- most `most` records, unless something of it is on its way. It walks through
+-- the records that are due, the completed ones and then the released, and
+-- looks at a bounded number each time, since any number of them may be kept by
+-- jobs: next_state and next_ms are where to go on, (completed, 0) where to
+-- begin. more: call again soon. It works in a transaction of its own, so that
+-- the sweeper does not fail with it.
 CREATE OR REPLACE FUNCTION latchkey.reap(holder text, most integer,
     of_state integer, from_ms bigint)
 RETURNS TABLE (reaped integer, more boolean, next_state integer,

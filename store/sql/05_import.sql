@@ -29,8 +29,8 @@ BEGIN
 END
 $$;
 
--- What follows what, under one token. The caller that completed it has run it, so that
--- wins over a release elsewhere.
+-- What follows what, under one token. The caller that completed it has run it,
+-- so that wins over a release elsewhere.
 CREATE OR REPLACE FUNCTION latchkey.rank(state smallint, evicted boolean)
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -1,14 +1,14 @@
--- 06_jobs.sql - what the courier asks for: how leases end and go on, what is lost
--- and what is next; and the actions of operators on jobs. latchkey.decide_job has
--- the rules.
+-- 06_jobs.sql - what the courier asks for: how leases end and go on, what is
+-- lost and what is next; and the actions of operators on jobs.
+-- latchkey.decide_job has the rules.
 --
 -- All of it is one transaction of the daemon, READ COMMITTED, on a connection
--- of its own. A lease is fenced by its number: the caller that ends or renews it shows
--- job.attempts as it was at the lease. Rows that another courier has are not leased
--- (SKIP LOCKED). Ends, marks and orders wait for them, for a moment: only other
--- couriers can have them, and these take theirs in the order of ids, and when
--- they lease, wait for no one. But an app may have the operation of a request
--- for long, so that is never waited for.
+-- of its own. A lease is fenced by its number: the caller that ends or renews
+-- it shows job.attempts as it was at the lease. Rows that another courier has
+-- are not leased (SKIP LOCKED). Ends, marks and orders wait for them, for a
+-- moment: only other couriers can have them, and these take theirs in the
+-- order of ids, and when they lease, wait for no one. But an app may have the
+-- operation of a request for long, so that is never waited for.
 --
 -- A request and its operation change in one step, under the operation's lock;
 -- of what the courier does to a request, latchkey.step does the operation's
@@ -22,8 +22,8 @@
 -- (latchkey.courier_settings), because saying it at each call takes an eighth
 -- of their time.
 
--- The settings of a session that calls end_jobs, mark_jobs and lease_jobs; or of
--- the transaction.
+-- The settings of a session that calls end_jobs, mark_jobs and lease_jobs; or
+-- of the transaction.
 CREATE OR REPLACE FUNCTION latchkey.courier_settings(transaction boolean)
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -35,7 +35,8 @@ AS $$
         ('plan_cache_mode', 'force_generic_plan')) AS s(name, value)
 $$;
 
--- The lock of a request's operation, if no other transaction has it, and the operation.
+-- The lock of a request's operation, if no other transaction has it, and the
+-- operation.
 CREATE OR REPLACE FUNCTION latchkey.lock_request(_number bigint,
     OUT got boolean, OUT id bigint, OUT op latchkey.operation)
 LANGUAGE plpgsql
@@ -80,9 +81,9 @@ $$;
 
 -- ---- ends ----------------------------------------------------------------
 
--- How the lease of a request ends: FENCE_*. settled: the lock_id of an operation
--- that a client may wait for. What the operation does to its request on the way
--- (latchkey.follow) is written over: the rules of the end count.
+-- How the lease of a request ends: FENCE_*. settled: the lock_id of an
+-- operation that a client may wait for. What the operation does to its request
+-- on the way (latchkey.follow) is written over: the rules of the end count.
 CREATE OR REPLACE FUNCTION latchkey.end_request(_id bigint, _attempt integer,
     _end integer, _delay bigint, _status integer, _reason text,
     _headers bytea, _body bytea, _flags integer, OUT outcome smallint,
@@ -176,9 +177,10 @@ END
 $$;
 
 -- _end: enum lk_end, in the order of its events. _flags: END_FLAG_* of
--- store/sql_codes.h. Returns a row only for those that are stale or that another
--- transaction has (FENCE_*), and for those that have settled an operation. What
--- becomes of a job that is not a request depends on its end alone, once the fence
+-- store/sql_codes.h. Returns a row only for those that are stale or that
+-- another transaction has (FENCE_*), and for those that have settled an
+-- operation. What becomes of a job that is not a request depends on its end
+-- alone, once the fence
 -- holds: so the rules are asked before the row is found.
 CREATE OR REPLACE FUNCTION latchkey.end_jobs(_id bigint[], _attempt integer[],
     _end integer[], _delay bigint[], _status integer[], _provider text[],
@@ -275,8 +277,8 @@ $$;
 -- ---- marks ---------------------------------------------------------------
 
 -- Leases that go on. _flags: END_FLAG_LEFT: it is about to be called. Rows as
--- end_jobs has them. A request's operation is extended as well, unless another transaction
--- has it: that one is at work on it, and the next mark will do.
+-- end_jobs has them. A request's operation is extended as well, unless another
+-- transaction has it: that one is at work on it, and the next mark will do.
 CREATE OR REPLACE FUNCTION latchkey.mark_jobs(_id bigint[],
     _attempt integer[], _lease bigint[], _flags integer[])
 RETURNS TABLE (at integer, outcome smallint, settled bigint)
@@ -358,7 +360,8 @@ $$;
 
 -- _order: enum lk_job_action_kind, in the order of its events; then pause and
 -- resume. Audited. outcome: JOB_OUTCOME_*; a key may be forgotten _life
--- milliseconds after it was first sent, of the target in the same place of _keyed.
+-- milliseconds after it was first sent, of the target in the same place of
+-- _keyed.
 -- state: as it is now; -1: not of a job.
 CREATE OR REPLACE FUNCTION latchkey.order_jobs(_order integer[], _id bigint[],
     _attempt integer[], _target text[], _provider text[], _status integer[],
@@ -457,8 +460,8 @@ $$;
 
 -- ---- what is lost --------------------------------------------------------
 
--- A request whose lease has run out. outcome: 0 it waits again, or is over; 1 it
--- has become uncertain; 2 another transaction has it, or its holder lives.
+-- A request whose lease has run out. outcome: 0 it waits again, or is over; 1
+-- it has become uncertain; 2 another transaction has it, or its holder lives.
 CREATE OR REPLACE FUNCTION latchkey.settle_request(_id bigint, _number bigint,
     _attempts integer, _now bigint, OUT outcome smallint, OUT settled bigint)
 LANGUAGE plpgsql
@@ -795,8 +798,8 @@ BEGIN
         END LOOP;
         places := places[:rows];
     END IF;
-    -- Where keys are honoured it leaves without a mark: it may have been called,
-    -- should the target not honour them when the lease is lost.
+    -- Where keys are honoured it leaves without a mark: it may have been
+    -- called, should the target not honour them when the lease is lost.
     RETURN QUERY
     WITH leased AS (
         UPDATE latchkey.job j SET state = @JOB_LEASED@,

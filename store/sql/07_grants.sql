@@ -1,4 +1,5 @@
--- 07_grants.sql - who may do what. The last file: it speaks of all that is there.
+-- 07_grants.sql - who may do what. The last file: it speaks of all that is
+-- there.
 --
 -- The public may do nothing. The daemon reads and writes the tables and calls
 -- every function but those for apps; it deletes no audit entry. Apps call the

@@ -1,10 +1,11 @@
 -- owner.sql - whose schema is it? Run before each step, in its transaction.
 --
--- A role that owns the schema `latchkey`, or a thing in it, or may create one there,
--- can have his own code run by the role that migrates, and by the daemon. So
--- nothing in the schema is even read before this holds: the schema and all that
--- is in it belong to the current role, and no other may create anything there.
--- Then no other can change that before COMMIT. A schema that is not there is made
+-- A role that owns the schema `latchkey`, or a thing in it, or may create one
+-- there, can have his own code run by the role that migrates, and by the
+-- daemon. So nothing in the schema is even read before this holds: the schema
+-- and all that is in it belong to the current role, and no other may create
+-- anything there. Then no other can change that before COMMIT. A schema that
+-- is not there is made
 -- here: if another role makes it at the same moment, this step is tried again,
 -- and finds it.
 
