@@ -75,17 +75,19 @@ struct lk_resp_reader {
     bool nested;                    /* an array is in another */
     bool whole;                     /* the reply is given out */
     struct lk_reply *tree;          /* the nodes of one that is nested */
+    struct lk_buf given; /* bytes of the reply that is given out, if more bytes
+                            came after it; else they are in `in` */
 };
 
-/* LK_NOMEM. The reply before is over. */
+/* LK_NOMEM. A reply that is given out stays valid. */
 LK_MUST_CHECK enum lk_status lk_resp_reader_room(struct lk_resp_reader *reader,
                                                  char **room, size_t *size);
 void lk_resp_reader_fill(struct lk_resp_reader *reader, size_t count);
 /*
- * LK_OK: *reply is the reader's, valid until its next call; texts end with a
- * NUL, which does not count. LK_AGAIN: more bytes have to come. LK_MALFORMED,
- * LK_TOO_LARGE (a text over 1 GiB, a line over 64 KiB, too many elements),
- * LK_NOMEM: the connection is beyond repair.
+ * LK_OK: *reply is the reader's, valid until lk_resp_reader_next or _forget is
+ * called; texts end with a NUL, which does not count. LK_AGAIN: more bytes have
+ * to come. LK_MALFORMED, LK_TOO_LARGE (a text over 1 GiB, a line over 64 KiB,
+ * too many elements), LK_NOMEM: the connection is beyond repair.
  */
 LK_MUST_CHECK enum lk_status lk_resp_reader_next(struct lk_resp_reader *reader,
                                                  const struct lk_reply **reply);

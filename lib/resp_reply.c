@@ -263,21 +263,42 @@ static void compact_input(struct lk_resp_reader *reader)
     }
 }
 
-/* Room for bytes to come, which lk_resp_reader_fill() then counts. The reply
- * before is gone after this. */
+/* The texts of a reply that is given out must not move: its buffer is set
+ * aside, and the bytes behind it start a new one. */
+static enum lk_status set_given_aside(struct lk_resp_reader *reader)
+{
+    struct lk_buf rest = {0};
+
+    if (!reader->whole || reader->given.data) {
+        return LK_OK;
+    }
+    enum lk_status status = latchkey_buf_add(
+        &rest, reader->in.data + reader->at, reader->in.len - reader->at);
+    if (!status) {
+        reader->given = reader->in;
+        reader->in = rest;
+        reader->start = reader->at = reader->need = 0;
+    }
+    return status;
+}
+
+/* Room for bytes to come, which lk_resp_reader_fill() then counts. */
 enum lk_status lk_resp_reader_room(struct lk_resp_reader *reader, char **room,
                                    size_t *size)
 {
     struct lk_buf *in = &reader->in;
+    enum lk_status status = set_given_aside(reader);
 
-    lk_resp_reader_forget(reader);
+    if (status) {
+        return status;
+    }
     compact_input(reader);
     /* Room for all of a long text at once, but never much more than has come:
      * a length that is only announced takes no memory. */
     size_t more = reader->need > in->len ? reader->need - in->len : 0;
     size_t most = in->len + READ_LEAST;
     more = more < READ_LEAST ? READ_LEAST : more > most ? most : more;
-    enum lk_status status = latchkey_buf_reserve(in, more);
+    status = latchkey_buf_reserve(in, more);
     if (!status) {
         *room = in->data + in->len;
         *size = in->cap - in->len;
@@ -307,6 +328,7 @@ void lk_resp_reader_forget(struct lk_resp_reader *reader)
     }
     free(reader->tree);
     reader->tree = NULL;
+    latchkey_buf_free(&reader->given);
 }
 
 /* Nodes grow with what has arrived. LK_TOO_LARGE: NODES_MAX are there. */
@@ -422,9 +444,9 @@ static enum lk_status finish_reply(struct lk_resp_reader *reader,
 }
 
 /*
- * LK_OK: *reply is valid until the next call of any reader function. LK_AGAIN:
- * read more bytes first. Any other status: the stream cannot be read any
- * further.
+ * LK_OK: *reply is valid until this function or lk_resp_reader_forget() is
+ * called. LK_AGAIN: read more bytes first. Any other status: the stream cannot
+ * be read any further.
  */
 enum lk_status lk_resp_reader_next(struct lk_resp_reader *reader,
                                    const struct lk_reply **reply)
@@ -444,6 +466,7 @@ enum lk_status lk_resp_reader_next(struct lk_resp_reader *reader,
 void lk_resp_reader_free(struct lk_resp_reader *reader)
 {
     latchkey_buf_free(&reader->in);
+    latchkey_buf_free(&reader->given);
     free(reader->nodes);
     free(reader->tree);
     *reader = (struct lk_resp_reader){0};

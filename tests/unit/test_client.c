@@ -363,6 +363,50 @@ static void flushing_takes_replies_while_it_sends(void **state)
     latchkey_buf_free(&text);
 }
 
+/* A reply is valid until the next receive or call, which flush is not. */
+static void flushing_leaves_the_last_reply_as_it_is(void **state)
+{
+    struct lk_buf text = {0};
+    const struct lk_reply *reply;
+    char body[LARGE];
+
+    for (int i = 0; i < LARGE; i++) {
+        body[i] = (char)('a' + i % 26);
+    }
+    assert_int_equal(
+        latchkey_buf_printf(&text, "+one\r\n*2\r\n*1\r\n:7\r\n$%d\r\n", LARGE),
+        LK_OK);
+    assert_int_equal(latchkey_buf_add(&text, body, LARGE), LK_OK);
+    assert_int_equal(latchkey_buf_add_text(&text, "\r\n"), LK_OK);
+    const struct lk_slice words[] = {LK_SLICE("ECHO"), {body, LARGE}};
+    struct peer peer = {.reply = latchkey_buf_slice(&text),
+                        .expect = 14 + strlen("$65536\r\n\r\n") + LARGE,
+                        .rounds = LARGE_COUNT};
+    start_peer(&peer);
+    struct lk_client *client = open_client(0);
+    assert_int_equal(latchkey_client_call(client, words, 2, 0, &reply), LK_OK);
+    assert_int_equal(latchkey_client_receive(client, &reply), LK_OK);
+    const struct lk_reply *last = reply;
+    for (int i = 1; i < LARGE_COUNT; i++) {
+        assert_int_equal(latchkey_client_queue(client, words, 2), LK_OK);
+    }
+    assert_int_equal(latchkey_client_flush(client), LK_OK);
+    assert_int_equal(last->count, 2);
+    assert_int_equal(last->elements[0].elements[0].integer, 7);
+    assert_int_equal(last->elements[1].text.len, LARGE);
+    assert_memory_equal(last->elements[1].text.data, body, LARGE);
+    for (int i = 1; i < LARGE_COUNT; i++) {
+        assert_int_equal(latchkey_client_receive(client, &reply), LK_OK);
+        assert_text(reply->text, "one");
+        assert_int_equal(latchkey_client_receive(client, &reply), LK_OK);
+        assert_memory_equal(reply->elements[1].text.data, body, LARGE);
+    }
+    latchkey_client_close(client);
+    join_peer(&peer);
+    latchkey_buf_free(&peer.heard);
+    latchkey_buf_free(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -381,6 +425,7 @@ int main(void)
         cmocka_unit_test(replies_come_in_order_and_in_every_type),
         cmocka_unit_test(a_call_never_takes_the_reply_of_an_earlier_command),
         cmocka_unit_test(flushing_takes_replies_while_it_sends),
+        cmocka_unit_test(flushing_leaves_the_last_reply_as_it_is),
     };
 
     return cmocka_run_group_tests(tests, make_directory, remove_directory);

@@ -350,6 +350,32 @@ static void a_reader_takes_thousands_of_elements(void **state)
     latchkey_buf_free(&bytes);
 }
 
+static void bytes_that_come_later_leave_a_reply_as_it_is(void **state)
+{
+    static const char first[] = "*2\r\n*1\r\n+a\r\n$2\r\nbc\r\n";
+    enum { COUNT = 20000 };
+    struct lk_resp_reader reader = {0};
+    const struct lk_reply *reply = NULL, *next;
+
+    give_bytes(&reader, first, strlen(first));
+    give_bytes(&reader, "+par", 4);
+    assert_int_equal(lk_resp_reader_next(&reader, &reply), LK_OK);
+    give_bytes(&reader, "t\r\n", 3);
+    for (int i = 0; i < COUNT; i++) {
+        give_bytes(&reader, "+more\r\n", 7);
+    }
+    assert_string_equal(reply->elements[0].elements[0].text.data, "a");
+    assert_string_equal(reply->elements[1].text.data, "bc");
+    assert_int_equal(lk_resp_reader_next(&reader, &next), LK_OK);
+    assert_string_equal(next->text.data, "part");
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(lk_resp_reader_next(&reader, &next), LK_OK);
+        assert_string_equal(next->text.data, "more");
+    }
+    assert_int_equal(lk_resp_reader_next(&reader, &next), LK_AGAIN);
+    lk_resp_reader_free(&reader);
+}
+
 static void what_is_announced_takes_no_memory(void **state)
 {
     static const struct {
@@ -477,6 +503,7 @@ int main(void)
         cmocka_unit_test(
             a_reader_gives_the_same_replies_however_they_are_split),
         cmocka_unit_test(a_reader_takes_thousands_of_elements),
+        cmocka_unit_test(bytes_that_come_later_leave_a_reply_as_it_is),
         cmocka_unit_test(what_is_announced_takes_no_memory),
         cmocka_unit_test(a_verdict_is_read_without_a_client),
         cmocka_unit_test(what_is_no_verdict_is_never_new),
