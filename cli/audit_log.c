@@ -1,8 +1,15 @@
-/* audit_log.c - `latchkey audit`: what operators did, when and why. */
+/*
+ * audit_log.c - `latchkey audit`: what operators did, when and why.
+ *
+ * Entries have rising ids and are never changed, so an id is a safe cursor. The
+ * daemon gives pages of at most PAGE entries; the newest N are found by going
+ * backwards first, then they are shown forwards.
+ */
 #include "cli/commands.h"
 
 #include <time.h>
 
+/* Entries in a page; entries without --limit; pause of --follow. */
 enum { PAGE = 1000, DEFAULT_LIMIT = 100, FOLLOW_MS = 1000 };
 
 static const struct lk_option audit_options[] = {
@@ -28,6 +35,7 @@ const struct lk_manual lk_manual_audit = {
     "duration before now: 2h.",
     audit_options};
 
+/* One run: the filter, how far it got, and where the output goes. */
 struct reading {
     struct lk_cli *cli;
     const char *who;
@@ -47,10 +55,14 @@ struct reading {
     struct lk_doc doc;
 };
 
-/* ---- What is asked for ----------------------------------------------------
- */
+/* ---- What is asked for --------------------------------------------------- */
 
-/* The operation's own entries; its name has to be found first. */
+/*
+ * --reference: the audit log knows operations by their names, so the name has
+ * to be found first. reading->name points into reading->text, which is filled
+ * before the slices are set, because it moves while it grows. LK_EXIT_NO: there
+ * is no such operation.
+ */
 static enum lk_exit find_audited_name(struct reading *reading)
 {
     struct lk_cli *cli = reading->cli;
@@ -87,6 +99,7 @@ static enum lk_exit find_audited_name(struct reading *reading)
     return LK_EXIT_DONE;
 }
 
+/* An option that is not given leaves its number as it is. */
 static enum lk_exit read_numbers(struct reading *reading)
 {
     const struct lk_args *args = &reading->cli->args;
@@ -109,6 +122,7 @@ static enum lk_exit read_numbers(struct reading *reading)
     return result;
 }
 
+/* Fills `reading` from the options. LK_EXIT_USAGE: it has complained. */
 static enum lk_exit read_audit_filter(struct reading *reading)
 {
     struct lk_cli *cli = reading->cli;
@@ -161,8 +175,7 @@ static void add_filter(struct lk_words *words, const struct reading *reading,
     lk_words_add_count(words, "BEFORE", before);
 }
 
-/* ---- Output ---------------------------------------------------------------
- */
+/* ---- Output -------------------------------------------------------------- */
 
 enum { COLUMNS = 8 };
 
@@ -177,6 +190,8 @@ static void put_action(struct lk_buf *cell, const struct lk_reply *entry)
     }
 }
 
+/* One entry, as an element of the JSON list or as a row. The heading is printed
+ * once, with the first row. */
 static void show_entry(struct reading *reading, const struct lk_reply *entry)
 {
     static const char *const heading[COLUMNS] = {
@@ -206,8 +221,7 @@ static void show_entry(struct reading *reading, const struct lk_reply *entry)
     }
 }
 
-/* ---- Pages ----------------------------------------------------------------
- */
+/* ---- Pages --------------------------------------------------------------- */
 
 /* A page of at most `most`. One that is not full is the last. */
 static enum lk_exit fetch_audit_page(struct reading *reading,
@@ -224,8 +238,11 @@ static enum lk_exit fetch_audit_page(struct reading *reading,
     return result;
 }
 
-/* Entries behind *after, the oldest first, up to `limit` and before `before`;
- * *after is the last one then. */
+/*
+ * Shows entries after *after, the oldest first: at most `limit` of them, and
+ * only those before `before` (0: no bound). *after is then the last one shown.
+ * Each page is flushed, so that a long log appears as it is read.
+ */
 static enum lk_exit show_onwards(struct reading *reading, uint64_t *after,
                                  uint64_t before, uint64_t limit)
 {
@@ -282,7 +299,7 @@ static enum lk_exit find_first(struct reading *reading, uint64_t *first)
     return LK_EXIT_DONE;
 }
 
-/* How many such entries there are before that one. */
+/* The number of such entries before that one. */
 static enum lk_exit count_earlier(struct reading *reading, uint64_t first,
                                   uint64_t *count)
 {
@@ -299,7 +316,8 @@ static enum lk_exit count_earlier(struct reading *reading, uint64_t first,
     return result;
 }
 
-/* *last: the last entry that was shown. */
+/* The newest entries up to the limit. *last: the last one that was shown, from
+ * which --follow goes on. */
 static enum lk_exit show_newest(struct reading *reading, uint64_t *last)
 {
     uint64_t first = 0;
@@ -325,6 +343,7 @@ static enum lk_exit show_newest(struct reading *reading, uint64_t *last)
     return result;
 }
 
+/* --after: the oldest ones after an entry. *last as above. */
 static enum lk_exit show_after(struct reading *reading, uint64_t *last)
 {
     enum lk_exit result;
@@ -350,6 +369,8 @@ static enum lk_exit follow_audit(struct reading *reading, uint64_t last)
     return result;
 }
 
+/* A JSON document is closed only after success: half of one must not look
+ * whole. */
 static enum lk_exit show_audit(struct reading *reading)
 {
     struct lk_cli *cli = reading->cli;

@@ -1,6 +1,14 @@
 /*
- * command_line.c - the command line: the table of commands, words and
- * options, and the help that is made from them.
+ * command_line.c - the command line: the table of commands, words and options,
+ * and the help that is made from them.
+ *
+ *   latchkey [OPTION]... COMMAND [OPTION | WORD]... [-- WORD...]
+ *
+ *   OPTION = --NAME | --NAME VALUE | --NAME=VALUE | -h | -V
+ *
+ * Options may be anywhere. An option means the same with every command that has
+ * it, which is why the command can be found before the options are read.
+ * Everything points into argv; nothing is copied.
  */
 #include "cli/cli.h"
 #include "cli/commands.h"
@@ -31,6 +39,10 @@ const struct lk_option lk_global_options[] = {
     {0},
 };
 
+/*
+ * The options are sorted by reach, so those of a command are a tail of the
+ * list: all for one that connects, none about servers for one that only prints.
+ */
 const struct lk_option *lk_options_for(const struct lk_command *command)
 {
     static const char *const first[] = {
@@ -43,8 +55,7 @@ const struct lk_option *lk_options_for(const struct lk_command *command)
     return option;
 }
 
-/* ---- Reading --------------------------------------------------------------
- */
+/* ---- Reading ------------------------------------------------------------- */
 
 static const struct lk_option *search_options(const struct lk_option *options,
                                               const char *name, size_t length)
@@ -75,6 +86,7 @@ static const struct lk_option *find_command_option(
     return found;
 }
 
+/* "[=VALUE]" is optional, and can only be given with "=". */
 static bool needs_value(const struct lk_option *option)
 {
     return option->value != NULL && option->value[0] != '[';
@@ -122,6 +134,7 @@ static int find_command(int argc, char **argv)
     return 0;
 }
 
+/* LK_EXIT_USAGE, with the nearest option if one is near. */
 static enum lk_exit refuse_option(const struct lk_command *command,
                                   const char *word)
 {
@@ -172,6 +185,8 @@ static enum lk_exit read_option(struct lk_args *args, char **argv, int *at)
     return LK_EXIT_DONE;
 }
 
+/* LK_EXIT_USAGE: it has complained. The lists have room for all of argv; the
+ * caller frees them with lk_args_free() either way. */
 enum lk_exit lk_args_read(struct lk_args *args, int argc, char **argv)
 {
     int command_at = find_command(argc, argv);
@@ -203,9 +218,9 @@ void lk_args_free(struct lk_args *args)
     *args = (struct lk_args){0};
 }
 
-/* ---- Asking ---------------------------------------------------------------
- */
+/* ---- Asking -------------------------------------------------------------- */
 
+/* Was the option given, with or without a value? */
 bool lk_args_flag(const struct lk_args *args, const char *name)
 {
     for (size_t i = 0; i < args->given_count; i++) {
@@ -216,6 +231,8 @@ bool lk_args_flag(const struct lk_args *args, const char *name)
     return false;
 }
 
+/* The value of the next such option from *at on, for options that repeat. Start
+ * with 0; NULL: there are no more. */
 const char *lk_args_next(const struct lk_args *args, const char *name,
                          size_t *at)
 {
@@ -229,6 +246,7 @@ const char *lk_args_next(const struct lk_args *args, const char *name,
     return NULL;
 }
 
+/* Of an option that was given more than once the last one counts. */
 const char *lk_args_value(const struct lk_args *args, const char *name)
 {
     const char *last = NULL;
@@ -241,6 +259,8 @@ const char *lk_args_value(const struct lk_args *args, const char *name)
     return last;
 }
 
+/* *number stays as it is if the option was not given: set the default first.
+ * The same is true for the durations and times below. */
 enum lk_exit lk_args_number(const struct lk_args *args, const char *name,
                             uint64_t least, uint64_t most, uint64_t *number)
 {
@@ -305,6 +325,8 @@ static bool read_ago(const char *text, uint64_t now_ms, uint64_t *ms)
     return true;
 }
 
+/* Milliseconds since 1970. A date, RFC 3339 with or without seconds, Unix time,
+ * or a duration before `now_ms`. */
 enum lk_exit lk_args_time(const struct lk_args *args, const char *name,
                           uint64_t now_ms, uint64_t *ms)
 {
@@ -335,8 +357,7 @@ static const char exit_codes[] =
     "  4  not allowed: another user, role or password is needed\n"
     "  5  any other error\n";
 
-/* ---- Writing --------------------------------------------------------------
- */
+/* ---- Writing ------------------------------------------------------------- */
 
 /* A help text may have lines; those after the first are set in. */
 static void put_help_line(struct lk_buf *out, const char *left,
@@ -431,9 +452,9 @@ void lk_help_write(struct lk_buf *out, const struct lk_command *command)
     put_common(out, lk_options_for(command));
 }
 
-/* ---- Finding -------------------------------------------------------------
- */
+/* ---- Finding ------------------------------------------------------------- */
 
+/* Letters of the longest word for which a better one is guessed. */
 enum { GUESS_MAX = 31 };
 
 static unsigned least_of(unsigned a, unsigned b)
@@ -441,8 +462,11 @@ static unsigned least_of(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* How many letters to add, drop, change or swap to get from one to the other;
- * large for a word that is too long to be a slip of the finger. */
+/*
+ * The number of letters to add, drop, change or swap to get from one word to
+ * the other; cost[i][k] is that of the first i and k letters. Large for a word
+ * that is too long to be a slip of the finger.
+ */
 static unsigned edit_distance(const char *a, const char *b)
 {
     unsigned cost[GUESS_MAX + 1][GUESS_MAX + 1];
@@ -470,6 +494,7 @@ static unsigned edit_distance(const char *a, const char *b)
     return cost[m][n];
 }
 
+/* The best name so far, and how far it is from the word. */
 struct guess {
     const char *word;
     const char *best;
@@ -491,6 +516,7 @@ static void consider_name(struct guess *guess, const char *name)
     }
 }
 
+/* NULL: there is no such command, and it has complained. */
 const struct lk_command *lk_help_find(const char *name)
 {
     struct guess guess = {.word = name, .distance = 3};
@@ -529,8 +555,7 @@ const char *lk_help_nearest_option(const struct lk_command *command,
     return guess.best;
 }
 
-/* ---- The command ----------------------------------------------------------
- */
+/* ---- The command --------------------------------------------------------- */
 
 static const struct lk_option help_options[] = {{0}};
 

@@ -1,4 +1,14 @@
-/* connect.c - talks to the daemon, and says what to do when that fails. */
+/*
+ * connect.c - talks to the daemon, and says what to do when that fails.
+ *
+ * A command builds its words, calls lk_call() and reads fields of the reply;
+ * every failure ends here in one sentence that names the cause and the cure,
+ * and in an exit status. Functions named lk_complain_... print such a sentence
+ * and return the status.
+ *
+ * If what is reached does not behave like latchkeyd, a second connection finds
+ * out what it is (lk_stranger): a wrong port is the most common mistake.
+ */
 #include "cli/cli.h"
 #include "lib/number.h"
 #include "lib/socket.h"
@@ -21,9 +31,9 @@ enum {
     TEXT_MAX = 512,
 };
 
-/* ---- Commands -------------------------------------------------------------
- */
+/* ---- Commands ------------------------------------------------------------ */
 
+/* The bytes are not copied: they must live until the command is sent. */
 void lk_words_add_slice(struct lk_words *words, struct lk_slice slice)
 {
     assert(words->count < LK_WORDS_MAX);
@@ -35,6 +45,8 @@ void lk_words_add(struct lk_words *words, const char *text)
     lk_words_add_slice(words, latchkey_slice(text));
 }
 
+/* Numbers are written into the struct itself, which
+ * must stay where it is until it is sent. */
 void lk_words_add_number(struct lk_words *words, uint64_t number)
 {
     char *text = words->numbers[words->number_count++];
@@ -63,6 +75,7 @@ void lk_words_add_count(struct lk_words *words, const char *option,
     }
 }
 
+/* The first words of an error, up to a space or its end. */
 static bool error_begins_with(struct lk_slice text, const char *word)
 {
     size_t length = strlen(word);
@@ -79,11 +92,13 @@ static bool is_strange_error(struct lk_slice text)
            error_begins_with(text, "DENIED");
 }
 
-/* ---- What is it, if not latchkeyd? ----------------------------------------
- */
+/* ---- What is it, if not latchkeyd? --------------------------------------- */
 
-/* PostgreSQL closes a connection that does not begin with its own protocol, but
- * it replies to a request for TLS with one byte. */
+/*
+ * PostgreSQL closes a connection that does not begin with its own protocol, but
+ * it replies to a request for TLS (SSLRequest, eight bytes) with one byte: S or
+ * N.
+ */
 static bool answers_as_postgres(const char *address)
 {
     static const char question[] = "\0\0\0\10\4\322\26\57";
@@ -122,8 +137,11 @@ static const char *name_by_first_byte(const char *complaint)
     }
 }
 
-/* Every latchkeyd knows CLAIM, and says before anything else if it does not
- * know a command; without words CLAIM does nothing. */
+/*
+ * What the server at this address is, if it is not latchkeyd; else NULL. Every
+ * latchkeyd knows CLAIM, and says before anything else if it does not know a
+ * command; without words CLAIM does nothing.
+ */
 const char *lk_stranger(const struct lk_cli *cli)
 {
     struct lk_client_options where = {.address = cli->where.address,
@@ -163,8 +181,7 @@ static bool complain_stranger(const struct lk_cli *cli)
     return name != NULL;
 }
 
-/* ---- Failures -------------------------------------------------------------
- */
+/* ---- Failures ------------------------------------------------------------ */
 
 /* What is missing: a user at all, the role, or the right password. */
 static enum lk_exit complain_denied(const struct lk_cli *cli, const char *text)
@@ -224,7 +241,8 @@ static void complain_unavailable(const char *why)
     }
 }
 
-/* An error of the daemon: "CODE sentence". */
+/* An error of the daemon: "CODE sentence". The code decides the exit status:
+ * NOAUTH, NOPERM, WRONGPASS: denied; UNAVAILABLE: out of reach; else failed. */
 enum lk_exit lk_complain_error(const struct lk_cli *cli, struct lk_slice text)
 {
     struct lk_buf copy = {0};
@@ -266,8 +284,7 @@ static const char *failure_text(const struct lk_cli *cli, enum lk_status status)
     return why;
 }
 
-/* ---- No connection ------------------------------------------------------
- */
+/* ---- No connection ------------------------------------------------------- */
 
 /* Names for people; the numbers where there are none. */
 static void put_owner(struct lk_buf *out, const struct stat *st)
@@ -290,7 +307,8 @@ static void put_owner(struct lk_buf *out, const struct stat *st)
     }
 }
 
-/* The socket, or the folder on the way to it that cannot be entered. */
+/* The socket, or the folder on the way to it that cannot be entered; `barrier`
+ * has room for TEXT_MAX bytes. False: something else is wrong. */
 static bool find_barrier(const char *path, char *barrier, struct stat *st)
 {
     snprintf(barrier, TEXT_MAX, "%s", path);
@@ -305,6 +323,7 @@ static bool find_barrier(const char *path, char *barrier, struct stat *st)
     return true;
 }
 
+/* EACCES of a unix socket: says who may connect, and how to join them. */
 static enum lk_exit complain_forbidden(const char *path)
 {
     struct passwd *entry = getpwuid(geteuid());
@@ -338,7 +357,8 @@ static enum lk_exit complain_forbidden(const char *path)
     return LK_EXIT_DENIED;
 }
 
-/* What one can do about it. */
+/* What one can do about it. `path` is NULL for TCP; `error` 0 is a name that
+ * cannot be resolved. */
 static const char *name_connection_cure(const char *path, int error)
 {
     struct stat st;
@@ -412,6 +432,8 @@ static enum lk_exit complain_open(const struct lk_cli *cli,
     }
 }
 
+/* The command was sent, but no reply came: it may have been carried out, and
+ * the sentence says so. */
 enum lk_exit lk_complain_lost(const struct lk_cli *cli, enum lk_status status)
 {
     if (status == LK_MALFORMED) {
@@ -437,9 +459,11 @@ enum lk_exit lk_complain_reply(const struct lk_cli *cli)
     return LK_EXIT_FAILED;
 }
 
-/* ---- Calls ----------------------------------------------------------------
- */
+/* ---- Calls --------------------------------------------------------------- */
 
+/*
+ * Sets cli->client, also after a failure: it has the reason. tool.c closes it.
+ */
 enum lk_exit lk_connect(struct lk_cli *cli)
 {
     enum lk_status status = latchkey_client_open(&cli->where, &cli->client);
@@ -477,6 +501,7 @@ enum lk_exit lk_call(struct lk_cli *cli, const struct lk_words *words,
     return call_daemon(cli, words, 0, reply);
 }
 
+/* For commands that may take hours: without --timeout it waits for weeks. */
 enum lk_exit lk_call_patiently(struct lk_cli *cli, const struct lk_words *words,
                                const struct lk_reply **reply)
 {
@@ -484,8 +509,7 @@ enum lk_exit lk_call_patiently(struct lk_cli *cli, const struct lk_words *words,
                        reply);
 }
 
-/* ---- Replies --------------------------------------------------------------
- */
+/* ---- Replies ------------------------------------------------------------- */
 
 bool lk_reply_is(const struct lk_reply *reply, const char *word)
 {
@@ -493,6 +517,7 @@ bool lk_reply_is(const struct lk_reply *reply, const char *word)
            latchkey_slice_equal(reply->text, latchkey_slice(word));
 }
 
+/* 0: the list has ended. */
 uint64_t lk_reply_cursor(const struct lk_reply *reply)
 {
     uint64_t cursor = 0;
@@ -503,6 +528,7 @@ uint64_t lk_reply_cursor(const struct lk_reply *reply)
     return lk_digits_read(reply->text, &cursor) ? cursor : 0;
 }
 
+/* "-" and "_" are the same: replies have the one, JSON has the other. */
 static bool is_named(const struct lk_reply *reply, const char *name)
 {
     struct lk_slice text = reply->text;
@@ -520,6 +546,7 @@ static bool is_named(const struct lk_reply *reply, const char *name)
     return true;
 }
 
+/* A flat list: name, value, name, value. NULL: there is no such field. */
 const struct lk_reply *lk_field(const struct lk_reply *list, const char *name)
 {
     for (size_t i = 0; i + 1 < list->count; i += 2) {

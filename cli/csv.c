@@ -1,4 +1,15 @@
-/* csv.c - rows of CSV (RFC 4180), from bytes as they come. */
+/*
+ * csv.c - rows of CSV (RFC 4180), from bytes as they come.
+ *
+ *   row   = field *( delimiter field ) ( LF / CR LF / end )
+ *   field = *plain / DQUOTE *( any / 2DQUOTE ) DQUOTE
+ *
+ * A row is parsed from its first byte each time; if its end is not there yet,
+ * the result is LK_AGAIN and the caller comes back with more bytes. A row
+ * longer than LK_ROW_MAX is LK_TOO_LARGE: after it no end of a row can be
+ * trusted. Fields are slices of the input, except those with doubled quotes,
+ * which are unescaped into csv->text.
+ */
 #include "cli/csv.h"
 
 #include <stdlib.h>
@@ -7,6 +18,7 @@
 /* Marks a field whose data is in csv->text, which may still move. */
 static const char in_text[1];
 
+/* A row while it is parsed; `at` is behind what was read. */
 struct row {
     struct lk_slice in;
     bool at_end;
@@ -14,6 +26,7 @@ struct row {
     size_t breaks; /* newlines within quotes */
 };
 
+/* LK_MALFORMED: there are LK_FIELDS_MAX already. */
 static enum lk_status add_field(struct lk_csv *csv, const char *data,
                                 size_t length)
 {
@@ -47,6 +60,7 @@ static enum lk_status want_more(struct lk_csv *csv, const struct row *row,
     return LK_TOO_LARGE;
 }
 
+/* The newlines in `length` bytes, for the numbers of lines in messages. */
 static size_t count_breaks(const char *data, size_t length)
 {
     size_t count = 0;
@@ -151,6 +165,7 @@ static enum lk_status read_end(struct lk_csv *csv, struct row *row, bool *over)
     return LK_MALFORMED;
 }
 
+/* All fields of the row. A delimiter at the end means one more, empty field. */
 static enum lk_status read_fields(struct lk_csv *csv, struct row *row)
 {
     enum lk_status status = LK_OK;
@@ -170,7 +185,8 @@ static enum lk_status read_fields(struct lk_csv *csv, struct row *row)
     return status;
 }
 
-/* Skips to the line after a malformed row. */
+/* Skips to the line after a malformed row, so that it costs one line and not
+ * the file. Returns LK_MALFORMED when it is there. */
 static enum lk_status skip_line(struct lk_csv *csv, struct row *row)
 {
     const char *newline =
@@ -185,6 +201,11 @@ static enum lk_status skip_line(struct lk_csv *csv, struct row *row)
     return LK_MALFORMED;
 }
 
+/*
+ * LK_OK: csv->fields are valid until the next call or until `in` moves, and
+ * *used bytes are done with; count 0 is a blank line. LK_MALFORMED: one bad
+ * line, of *used bytes; csv->fault says why.
+ */
 enum lk_status lk_csv_read(struct lk_csv *csv, struct lk_slice in, bool at_end,
                            size_t *used)
 {
@@ -206,6 +227,7 @@ enum lk_status lk_csv_read(struct lk_csv *csv, struct lk_slice in, bool at_end,
         in.len > 0 && in.data[0] != '"') {
         csv->count = 0;
     }
+    /* Only now: csv->text may have moved while it grew. */
     for (size_t i = 0; i < csv->count; i++) {
         if (csv->fields[i].data == in_text) {
             csv->fields[i].data = csv->text.data + text;

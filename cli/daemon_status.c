@@ -1,6 +1,8 @@
 /*
  * daemon_status.c - what a daemon says of itself: `latchkey ping`, `health`,
  * `stats` and `clients`.
+ *
+ * Only HEALTH decides an exit status; the others show what the daemon replies.
  */
 #include "cli/commands.h"
 #include "lib/time.h"
@@ -31,11 +33,13 @@ static double monotonic_ms(void)
     return (double)lk_monotonic_ns() / 1e6;
 }
 
-/* ---- Waiting --------------------------------------------------------------
- */
+/* ---- Waiting ------------------------------------------------------------- */
 
-/* True: there is nothing to wait for. Commands work, or fail for a reason that
- * time does not mend. Says nothing. */
+/*
+ * True: there is nothing to wait for. Commands work, or fail for a reason that
+ * time does not mend. Prints nothing. A connection of its own each time: the
+ * daemon may not be there yet.
+ */
 static bool is_settled(const struct lk_cli *cli, unsigned timeout_ms)
 {
     static const struct lk_slice words[] = {{"HEALTH", 6}};
@@ -59,6 +63,8 @@ static bool is_settled(const struct lk_cli *cli, unsigned timeout_ms)
     return settled;
 }
 
+/* Returns when the daemon works or the time is over; the ping that follows says
+ * which. */
 static void wait_for_daemon(const struct lk_cli *cli, uint64_t wait_ms)
 {
     const struct timespec pause = {0, PAUSE_MS * 1000000L};
@@ -73,8 +79,7 @@ static void wait_for_daemon(const struct lk_cli *cli, uint64_t wait_ms)
     }
 }
 
-/* ---- One ping -------------------------------------------------------------
- */
+/* ---- One ping ------------------------------------------------------------ */
 
 static void show_ping(struct lk_cli *cli, const struct lk_reply *health,
                       double took_ms)
@@ -95,7 +100,8 @@ static void show_ping(struct lk_cli *cli, const struct lk_reply *health,
     }
 }
 
-/* There is a reply. Is it the daemon, and can it decide commands? */
+/* There is a reply. Is it the daemon, and can it decide commands? With --wait a
+ * store that cannot decide is a failure, otherwise only a hint. */
 static enum lk_exit check_health(struct lk_cli *cli, bool must_work,
                                  double took_ms)
 {
@@ -185,6 +191,7 @@ static size_t find_state(const struct lk_reply *health)
     return at;
 }
 
+/* LK_EXIT_DONE: *health is a list with a status that is known. */
 enum lk_exit lk_health_fetch(struct lk_cli *cli, const struct lk_reply **health)
 {
     struct lk_words words = {0};
@@ -208,6 +215,7 @@ enum lk_exit lk_health_exit(const struct lk_reply *health)
     return at == STATES ? LK_EXIT_FAILED : states[at].exit;
 }
 
+/* One reason is in the summary already; several have a line each. */
 static void show_health(struct lk_cli *cli, const struct lk_reply *health)
 {
     size_t at = find_state(health);
@@ -284,7 +292,11 @@ static bool ends_with(struct lk_slice name, const char *ending)
            memcmp(name.data + name.len - length, ending, length) == 0;
 }
 
-/* What a number means for people, as far as its name shows it; else nothing. */
+/*
+ * What a number means for people, by the unit at the end of its name; nothing
+ * if the name shows none or the number is small. A number of milliseconds that
+ * large is a point in time.
+ */
 static void put_meaning(struct lk_buf *cell, const struct lk_cli *cli,
                         struct lk_slice name, uint64_t number)
 {
@@ -314,6 +326,8 @@ static bool is_alarm(struct lk_slice name, int64_t number)
     return number == 0 && latchkey_slice_equal(name, LK_SLICE("available"));
 }
 
+/* Name, number, meaning. A text is in the third column; an empty one is left
+ * out. */
 static void show_stats_table(struct lk_cli *cli, const struct lk_reply *stats)
 {
     struct lk_table table = {.columns = 3, .colour = cli->colour, .right = 2};
@@ -406,8 +420,8 @@ static const struct column {
     {"role", "ROLE"}, {"name", "NAME"}, {"age", "AGE"},
     {"idle", "IDLE"}, {"cmd", "LAST"},  {"waiting", "WAITING"}};
 
-/* The next "name=value" of a line; false: that was the last. A value in quotes
- * has no space that is not escaped, as names have none. */
+/* Cuts the next "name=value" off a line of CLIENT LIST; false: there was none.
+ * A value in quotes has no space that is not escaped, and names have none. */
 static bool next_pair(struct lk_slice *line, struct lk_slice *name,
                       struct lk_slice *value)
 {
@@ -430,6 +444,7 @@ static bool next_pair(struct lk_slice *line, struct lk_slice *name,
     return true;
 }
 
+/* An empty slice: the line has no such field. */
 static struct lk_slice find_value(struct lk_slice line, const char *field)
 {
     struct lk_slice name, value;
@@ -455,6 +470,8 @@ static bool next_line(struct lk_slice *text, struct lk_slice *line)
     return true;
 }
 
+/* Ages come in seconds. On a unix socket the peer's user and process say more
+ * than the address. */
 static void put_client_row(struct lk_table *table, struct lk_slice line)
 {
     struct lk_slice peer = find_value(line, "peer");
@@ -540,6 +557,7 @@ static enum lk_exit list_clients(struct lk_cli *cli)
     return LK_EXIT_DONE;
 }
 
+/* LK_EXIT_NO: there is no such connection, or it is this one. */
 static enum lk_exit kill_connection(struct lk_cli *cli, const char *id)
 {
     struct lk_doc doc = {.out = &cli->out};

@@ -1,6 +1,15 @@
 /*
- * find.c - which operations the words of a command line mean, and
- * `latchkey find`.
+ * find.c - which operations the words of a command line mean, and `latchkey
+ * find`.
+ *
+ *   REFERENCE...         one or more, in any spelling in which one is pasted
+ *   TENANT REFERENCE     only if it is that tenant's
+ *   TENANT SCOPE KEY     the name itself
+ *   PROVIDER-ID          of what one of its jobs made; may mean several
+ *
+ * lk_each_operation() calls a function for each of them, with cli->subject set
+ * to it. In JSON several operations are one document, {"operations":[...]},
+ * whatever happens to one of them.
  */
 #include "cli/commands.h"
 #include "cli/job_view.h"
@@ -17,8 +26,7 @@ const struct lk_manual lk_manual_find = {
     "operation is not found.",
     find_options};
 
-/* ---- Words ----------------------------------------------------------------
- */
+/* ---- Words --------------------------------------------------------------- */
 
 /* Any secret does: it decides what a reference means, not what is one. */
 static bool is_reference(struct lk_slice text)
@@ -29,6 +37,7 @@ static bool is_reference(struct lk_slice text)
     return latchkey_reference_decode(text, secret, &number) == LK_OK;
 }
 
+/* How far the characters go that a reference, or a word like it, has. */
 static size_t span_reference(const char *text)
 {
     return strspn(text, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -65,9 +74,9 @@ static size_t count_references(const struct lk_args *args)
     return count;
 }
 
-/* ---- Each of them ---------------------------------------------------------
- */
+/* ---- Each of them -------------------------------------------------------- */
 
+/* One run over the words; `many`: the output is a list. */
 struct visit {
     struct lk_cli *cli;
     enum lk_meaning meaning;
@@ -77,6 +86,11 @@ struct visit {
     size_t visited;
 };
 
+/*
+ * Copies the name and the reference: the reply is gone with the next call. The
+ * room is reserved first, so the slices stay valid. The token is the fence for
+ * an uncertain operation; 0: there is none.
+ */
 static void take_subject(struct lk_cli *cli, const struct lk_reply *operation)
 {
     static const char *const names[] = {"tenant", "scope", "key", "reference"};
@@ -126,6 +140,7 @@ static void end_element(struct visit *visit)
     }
 }
 
+/* The element of a list for an operation that could not be shown. */
 static void put_refusal(struct visit *visit, const char *result,
                         struct lk_slice reference)
 {
@@ -137,6 +152,8 @@ static void put_refusal(struct visit *visit, const char *result,
     lk_doc_end_object(&doc);
 }
 
+/* Calls the function for cli->subject, and keeps the list well formed if it
+ * fails. */
 static enum lk_exit act_on(struct visit *visit, struct lk_slice reference)
 {
     struct lk_cli *cli = visit->cli;
@@ -161,7 +178,8 @@ static enum lk_exit act_on(struct visit *visit, struct lk_slice reference)
     return result;
 }
 
-/* There is no such operation. */
+/* There is no such operation: complains, and writes null or an element for it.
+ * LK_EXIT_NO. */
 static enum lk_exit miss_operation(struct visit *visit, const char *what,
                                    struct lk_slice word)
 {
@@ -180,8 +198,7 @@ static enum lk_exit miss_operation(struct visit *visit, const char *what,
     return LK_EXIT_NO;
 }
 
-/* ---- By reference ---------------------------------------------------------
- */
+/* ---- By reference -------------------------------------------------------- */
 
 /* LK_EXIT_NO: there is none; it does not complain. `tenant` may be NULL. */
 static enum lk_exit fetch_by_reference(struct lk_cli *cli, const char *tenant,
@@ -210,6 +227,7 @@ static enum lk_exit fetch_by_reference(struct lk_cli *cli, const char *tenant,
     return LK_EXIT_DONE;
 }
 
+/* `tenant` NULL: of any tenant. */
 static enum lk_exit visit_reference(struct visit *visit, const char *tenant,
                                     struct lk_slice reference)
 {
@@ -224,10 +242,10 @@ static enum lk_exit visit_reference(struct visit *visit, const char *tenant,
     return result == LK_EXIT_DONE ? act_on(visit, reference) : result;
 }
 
-/* ---- By what a provider calls it ------------------------------------------
- */
+/* ---- By what a provider calls it ----------------------------------------- */
 
-/* References, each once, behind each other. */
+/* Appends the references of the jobs' operations, each once, all of the same
+ * length and with nothing between them. */
 static void collect_references(struct lk_buf *found,
                                const struct lk_reply *jobs)
 {
@@ -247,6 +265,7 @@ static void collect_references(struct lk_buf *found,
     }
 }
 
+/* Fills `found` with the references of all operations that have such a job. */
 static enum lk_exit find_by_provider(struct lk_cli *cli, const char *id,
                                      struct lk_buf *found)
 {
@@ -264,6 +283,7 @@ static enum lk_exit find_by_provider(struct lk_cli *cli, const char *id,
     return result;
 }
 
+/* A command that changes something must mean one operation. */
 static enum lk_exit refuse_several(const char *id, const struct lk_buf *found)
 {
     lk_complain("nothing was changed: %zu operations have the provider's id "
@@ -324,8 +344,7 @@ static enum lk_exit visit_word(struct visit *visit, const char *word)
                : result;
 }
 
-/* ---- All words ------------------------------------------------------------
- */
+/* ---- All words ----------------------------------------------------------- */
 
 static enum lk_exit complain_words(const struct lk_cli *cli, const char *word)
 {
@@ -337,6 +356,8 @@ static enum lk_exit complain_words(const struct lk_cli *cli, const char *word)
                              word);
 }
 
+/* Goes on after operations that are missing or were refused; stops at a failure
+ * that the others would meet too, and says how many were not tried. */
 static enum lk_exit visit_references(struct visit *visit)
 {
     const struct lk_args *args = &visit->cli->args;
@@ -362,6 +383,7 @@ static enum lk_exit visit_references(struct visit *visit)
     return worst;
 }
 
+/* Decides by number and form of the words which of the four forms it is. */
 static enum lk_exit visit_words(struct visit *visit)
 {
     struct lk_cli *cli = visit->cli;
@@ -389,6 +411,7 @@ static enum lk_exit visit_words(struct visit *visit)
     return visit_references(visit);
 }
 
+/* The worst exit status of all. LK_EXIT_USAGE: nothing was done. */
 enum lk_exit lk_each_operation(struct lk_cli *cli, enum lk_meaning meaning,
                                lk_subject_fn act, void *context)
 {
@@ -405,8 +428,7 @@ enum lk_exit lk_each_operation(struct lk_cli *cli, enum lk_meaning meaning,
     return result;
 }
 
-/* ---- The command ----------------------------------------------------------
- */
+/* ---- The command --------------------------------------------------------- */
 
 enum lk_exit lk_run_find(struct lk_cli *cli)
 {

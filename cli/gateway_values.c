@@ -1,6 +1,9 @@
 /*
  * gateway_values.c - what the gateway makes of a request: `latchkey key`,
  * `latchkey tenant` and `latchkey fingerprint`.
+ *
+ * They use the same library functions as the gateway and ask no daemon, so that
+ * a developer can see why two requests are, or are not, the same.
  */
 #include "cli/commands.h"
 #include "lib/http_syntax.h"
@@ -36,6 +39,8 @@ static void show_key(struct lk_cli *cli, struct lk_slice key)
     }
 }
 
+/* The fault, and below the value a caret at the place. The value is escaped, so
+ * the caret is set by the width of what is in front of it, not by its bytes. */
 static void show_fault(struct lk_cli *cli, struct lk_slice value,
                        enum lk_key_fault fault, size_t at)
 {
@@ -97,7 +102,8 @@ const struct lk_manual lk_manual_tenant = {
     "others could see it on a command line.",
     tenant_options};
 
-/* Line ends after a secret or a value do not count. */
+/* Reads a file, or standard input for "-", without line ends at its end:
+ * editors and echo add them. */
 static enum lk_exit read_value_file(const char *path, struct lk_buf *value)
 {
     enum lk_exit result = lk_read_file(path, value);
@@ -109,6 +115,8 @@ static enum lk_exit read_value_file(const char *path, struct lk_buf *value)
     return result;
 }
 
+/* "h:" and the first HASH_BYTES of HMAC-SHA256 in hexadecimal digits, as the
+ * gateway computes it. */
 static void show_tenant(struct lk_cli *cli, struct lk_slice secret,
                         struct lk_slice value)
 {
@@ -200,6 +208,7 @@ const struct lk_manual lk_manual_fingerprint = {
     "these digits; --explain shows that form too, as \"wire\".",
     fingerprint_options};
 
+/* --header and --ignore; the slices point into the command line. */
 struct lists {
     struct lk_header *headers;
     size_t header_count;
@@ -207,6 +216,8 @@ struct lists {
     size_t ignore_count;
 };
 
+/* The lists have room for every option that was given. The caller frees them,
+ * also after an error. */
 static enum lk_exit read_lists(struct lk_cli *cli, struct lists *lists)
 {
     size_t most = cli->args.given_count + 1;
@@ -269,6 +280,7 @@ static void show_fingerprint(struct lk_cli *cli,
     }
 }
 
+/* LK_EXIT_USAGE: an --ignore is not a JSON Pointer, or there are too many. */
 static enum lk_exit compute_fingerprint(struct lk_cli *cli,
                                         const struct lists *lists,
                                         struct lk_slice body)

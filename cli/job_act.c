@@ -1,6 +1,10 @@
 /*
  * job_act.c - what an operator does about jobs and targets: `latchkey dead`,
  * `latchkey target`, and `latchkey resolve --job`.
+ *
+ * Whatever is done to a job names the attempt at which it was seen. The daemon
+ * refuses if there was another attempt since, so an operator never decides
+ * about something that has changed.
  */
 #include "cli/commands.h"
 #include "cli/job_view.h"
@@ -14,6 +18,7 @@
 /* Commands in progress at a time. */
 enum { WINDOW = 64 };
 
+/* Actions on their way: items[replied..sent) wait for their replies. */
 struct sending {
     struct lk_cli *cli;
     const char *verb;
@@ -25,6 +30,7 @@ struct sending {
     size_t replied;
 };
 
+/* JOB verb id, the words of all (WHO, WHY), and the attempt as the fence. */
 static enum lk_status send_action(struct sending *s)
 {
     const struct lk_job_seen *item = &s->items[s->sent];
@@ -44,7 +50,7 @@ static enum lk_status send_action(struct sending *s)
     return latchkey_client_queue(s->cli->client, words.words, words.count);
 }
 
-/* Cuts a word off the front of an error. */
+/* Cuts `word` off the front of an error; false: it does not begin with it. */
 static bool cut_word(struct lk_slice *text, const char *word)
 {
     size_t length = strlen(word);
@@ -57,6 +63,8 @@ static bool cut_word(struct lk_slice *text, const char *word)
     return true;
 }
 
+/* Counts the reply. The text of the first refusal is kept for the report; an
+ * error that is not about this job (denied, unavailable) ends the run. */
 static enum lk_exit take_action_reply(struct sending *s,
                                       const struct lk_reply *reply)
 {
@@ -81,10 +89,11 @@ static enum lk_exit take_action_reply(struct sending *s,
     return LK_EXIT_DONE;
 }
 
-/* Commands are sent ahead of their replies, at most WINDOW: thousands
- * of jobs take seconds. A reply that is an error about one job does not end
- * it; a lost connection does, and what had been sent may have been carried
- * out. */
+/*
+ * Sends an action for each item, at most WINDOW ahead of the replies: thousands
+ * of jobs then take seconds. An error about one job does not end it; a lost
+ * connection does, and what was sent may have been carried out.
+ */
 enum lk_exit lk_job_actions(struct lk_cli *cli, const char *verb,
                             const struct lk_job_seen *items, size_t count,
                             const struct lk_words *tail,
@@ -114,9 +123,9 @@ enum lk_exit lk_job_actions(struct lk_cli *cli, const char *verb,
     return result;
 }
 
-/* ---- latchkey resolve --job -----------------------------------------------
- */
+/* ---- latchkey resolve --job ---------------------------------------------- */
 
+/* What can be said about a job, and its state after that. */
 static const struct choice {
     const char *option;
     const char *verb;
@@ -128,6 +137,7 @@ static const struct choice {
     {"drop", "DROP", "dropped", "dropped"},
 };
 
+/* Exactly one of them. *found is NULL if there is none. */
 static enum lk_exit find_choice(const struct lk_cli *cli,
                                 const struct choice **found)
 {
@@ -255,6 +265,8 @@ const struct lk_manual lk_manual_dead = {
     "decides.",
     dead_options};
 
+/* `latchkey dead retry` or `drop`: what was chosen, and the output. Items are
+ * freed by lk_run_dead(). */
 struct bulk {
     struct lk_cli *cli;
     const char *verb;   /* RETRY or DROP */
@@ -280,9 +292,9 @@ static void add_item(struct bulk *bulk, const struct lk_reply *job)
         lk_field_number(job, "id"), lk_field_number(job, "attempts")};
 }
 
-/* ---- By id ----------------------------------------------------------------
- */
+/* ---- By id --------------------------------------------------------------- */
 
+/* The job must be dead: LK_EXIT_NO otherwise, before anything was changed. */
 static enum lk_exit take_id(struct bulk *bulk, const char *text)
 {
     struct lk_cli *cli = bulk->cli;
@@ -321,9 +333,9 @@ static enum lk_exit take_ids(struct bulk *bulk)
     return result;
 }
 
-/* ---- By a filter ----------------------------------------------------------
- */
+/* ---- By a filter --------------------------------------------------------- */
 
+/* People see the first ROWS, programs all of them. */
 static void show_row(struct bulk *bulk, const struct lk_reply *job)
 {
     if (bulk->cli->json) {
@@ -338,8 +350,11 @@ static void show_row(struct bulk *bulk, const struct lk_reply *job)
     }
 }
 
-/* Jobs that die in the meantime, after the cursor, are taken as well; each is
- * shown, and acted on, at the attempt at which it was seen. */
+/*
+ * Takes all dead jobs that match. Jobs that die in the meantime, after the
+ * cursor, are taken as well; each is shown, and acted on, at the attempt at
+ * which it was seen.
+ */
 static enum lk_exit take_matching(struct bulk *bulk, bool show)
 {
     uint64_t cursor = 0;
@@ -396,8 +411,7 @@ static enum lk_exit run_dry(struct bulk *bulk)
     return LK_EXIT_DONE;
 }
 
-/* ---- Doing it -------------------------------------------------------------
- */
+/* ---- Doing it ------------------------------------------------------------ */
 
 static void report_dead(struct bulk *bulk,
                         const struct lk_action_counts *counts)
@@ -442,6 +456,7 @@ static enum lk_exit carry_out_bulk(struct bulk *bulk)
     return result;
 }
 
+/* Ids or a filter, and not neither: "all" must be said. */
 static enum lk_exit check_dead_choice(const struct bulk *bulk)
 {
     const struct lk_args *args = &bulk->cli->args;
@@ -461,6 +476,7 @@ static enum lk_exit check_dead_choice(const struct bulk *bulk)
     return LK_EXIT_DONE;
 }
 
+/* By a filter and without --yes nothing is changed. */
 static enum lk_exit decide_dead_jobs(struct bulk *bulk)
 {
     const struct lk_args *args = &bulk->cli->args;
@@ -481,8 +497,7 @@ static enum lk_exit decide_dead_jobs(struct bulk *bulk)
     return result == LK_EXIT_DONE ? carry_out_bulk(bulk) : result;
 }
 
-/* ---- The command ----------------------------------------------------------
- */
+/* ---- The command --------------------------------------------------------- */
 
 static enum lk_exit show_dead_job(struct lk_cli *cli)
 {
@@ -537,10 +552,10 @@ const struct lk_manual lk_manual_target = {
     "progress end as usual.",
     lk_action_options};
 
-/* ---- Status ---------------------------------------------------------------
- */
+/* ---- Status -------------------------------------------------------------- */
 
-/* How it does, in one word or two. */
+/* How the target does, in a word or two; returns the colour for it. The first
+ * that applies: paused, not configured, circuit not closed, ok. */
 static enum lk_put_colour put_state(struct lk_buf *cell,
                                     const struct lk_reply *target)
 {
@@ -616,6 +631,7 @@ static void show_targets_table(struct lk_cli *cli,
     lk_table_flush(&table, &cli->out);
 }
 
+/* Fields that are points in time, in milliseconds since 1970. */
 static bool is_time(struct lk_slice name)
 {
     static const char *const names[] = {
@@ -718,11 +734,10 @@ static enum lk_exit show_target_status(struct lk_cli *cli, const char *name)
     return LK_EXIT_DONE;
 }
 
-/* ---- Pause and resume -----------------------------------------------------
- */
+/* ---- Pause and resume ---------------------------------------------------- */
 
-/* An unknown name is refused before: pausing a target that does not exist
- * would help no one. */
+/* Pauses or resumes a target. An unknown name is refused before: pausing a
+ * target that does not exist would help no one. */
 static enum lk_exit pause_target(struct lk_cli *cli, bool pause)
 {
     const char *verb = pause ? "paused" : "resumed";

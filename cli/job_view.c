@@ -1,4 +1,10 @@
-/* job_view.c - asks for jobs and shows them; `latchkey jobs`. */
+/*
+ * job_view.c - asks for jobs and shows them; `latchkey jobs`.
+ *
+ * The first part is shared with `latchkey dead`, `find` and `reconcile`: the
+ * filter, pages of jobs, one job in full. Replies belong to the client and are
+ * gone with the next call.
+ */
 #include "cli/job_view.h"
 #include "cli/commands.h"
 #include "lib/number.h"
@@ -10,9 +16,9 @@
 
 /* ==== Asks for jobs, and shows them */
 
-/* ---- Asking ---------------------------------------------------------------
- */
+/* ---- Asking -------------------------------------------------------------- */
 
+/* The options that all commands about jobs share; the state is the caller's. */
 enum lk_exit lk_jobs_filter_read(const struct lk_cli *cli,
                                  struct lk_jobs_filter *filter)
 {
@@ -51,6 +57,11 @@ static void add_number_word(struct lk_words *words, const char *name,
     }
 }
 
+/*
+ * The jobs from *cursor on, at most `limit`; *cursor is then where the next
+ * page begins, 0 at the end. WHOLE, with requests and responses, goes into the
+ * audit log, so it needs who and why.
+ */
 enum lk_exit lk_jobs_page(struct lk_cli *cli,
                           const struct lk_jobs_filter *filter, uint64_t limit,
                           uint64_t *cursor, const struct lk_reply **rows)
@@ -90,6 +101,9 @@ enum lk_exit lk_jobs_page(struct lk_cli *cli,
     return LK_EXIT_DONE;
 }
 
+/*
+ * --reason, which the daemon does not know: a part of the reason in any case.
+ */
 bool lk_jobs_match(const struct lk_jobs_filter *filter,
                    const struct lk_reply *job)
 {
@@ -113,6 +127,8 @@ enum lk_exit lk_job_id(const struct lk_cli *cli, const char *text, uint64_t *id)
     return LK_EXIT_DONE;
 }
 
+/* LK_EXIT_NO: there is no such job, and it has complained. `bodies`: the
+ * request and the response too, which is noted in the audit log. */
 enum lk_exit lk_job_fetch(struct lk_cli *cli, uint64_t id, bool bodies,
                           const struct lk_reply **job)
 {
@@ -144,8 +160,7 @@ enum lk_exit lk_job_fetch(struct lk_cli *cli, uint64_t id, bool bodies,
     return result;
 }
 
-/* ---- One line each --------------------------------------------------------
- */
+/* ---- One line each ------------------------------------------------------- */
 
 static enum lk_put_colour state_colour(struct lk_slice state)
 {
@@ -183,6 +198,7 @@ void lk_jobs_put_heading(struct lk_table *table)
     lk_table_heading(table, names);
 }
 
+/* One cell for each column of the heading, in the same order. */
 void lk_jobs_put_row(struct lk_table *table, const struct lk_reply *job,
                      uint64_t now_ms)
 {
@@ -214,8 +230,7 @@ void lk_jobs_put_row(struct lk_table *table, const struct lk_reply *job,
     lk_put_text(lk_table_cell(table, LK_PLAIN), lk_field_text(job, "reason"));
 }
 
-/* ---- One in full ----------------------------------------------------------
- */
+/* ---- One in full --------------------------------------------------------- */
 
 /* The line of a field, if it is there and not empty. */
 static const struct line {
@@ -248,6 +263,7 @@ static const struct line {
     {"answer_body_bytes", "last answer", LK_FORM_SIZE},
 };
 
+/* A field that is missing, nil, empty or 0 has no line. */
 static bool is_empty(const struct lk_reply *value)
 {
     return value == NULL || value->type == LK_REPLY_NIL ||
@@ -255,6 +271,7 @@ static bool is_empty(const struct lk_reply *value)
                                          : value->integer == 0);
 }
 
+/* The attempts, the oldest first. */
 static void put_history(struct lk_cli *cli, const struct lk_reply *history)
 {
     struct lk_table table = {.columns = 5,
@@ -310,6 +327,7 @@ static void put_job_lines(struct lk_cli *cli, const struct lk_reply *job)
     lk_table_flush(&table, &cli->out);
 }
 
+/* The commands that can follow, for a job that needs a person. */
 static void put_job_hint(const struct lk_cli *cli, const struct lk_reply *job)
 {
     struct lk_slice state = lk_field_text(job, "state");
@@ -421,8 +439,7 @@ const struct lk_manual lk_manual_jobs = {
     "uncertain are marked with an exclamation mark: they need a person.",
     jobs_options};
 
-/* ---- Lists ----------------------------------------------------------------
- */
+/* ---- Lists --------------------------------------------------------------- */
 
 static bool job_needs_person(const struct lk_reply *job, uint64_t now_ms)
 {
@@ -433,6 +450,9 @@ static bool job_needs_person(const struct lk_reply *job, uint64_t now_ms)
            latchkey_slice_equal(state, LK_SLICE("uncertain"));
 }
 
+/*
+ * A page may have fewer rows than it was asked for: --reason is applied here.
+ */
 static enum lk_exit show_jobs_page(struct lk_listing *list, uint64_t limit)
 {
     const struct lk_jobs_filter *filter = list->context;
@@ -448,6 +468,7 @@ static enum lk_exit show_jobs_page(struct lk_listing *list, uint64_t limit)
     return result;
 }
 
+/* --check: LK_EXIT_NO if there is any, for scripts and cron. */
 enum lk_exit lk_jobs_list(struct lk_cli *cli,
                           const struct lk_jobs_filter *filter)
 {
@@ -475,8 +496,7 @@ enum lk_exit lk_jobs_list(struct lk_cli *cli,
     return check && list.shown > 0 ? LK_EXIT_NO : LK_EXIT_DONE;
 }
 
-/* ---- The command ----------------------------------------------------------
- */
+/* ---- The command --------------------------------------------------------- */
 
 /* Without --state, finished jobs are listed only if one operation or one
  * provider's id is asked for. */

@@ -1,6 +1,10 @@
 /*
- * list.c - lists that come in pages; `latchkey list`: operations, and which
- * of them need a person.
+ * list.c - lists that come in pages; `latchkey list`: operations, and which of
+ * them need a person.
+ *
+ * struct lk_listing is the part that operations and jobs share: limits, pages,
+ * table or JSON. Its functions say what a page and a row are. The cursor of the
+ * last page is printed, so that a list can go on there.
  */
 #include "cli/commands.h"
 #include "lib/machine.h"
@@ -12,6 +16,8 @@
 
 enum { DEFAULT_LIMIT = 100 };
 
+/* --limit, --all and --cursor. list->most is the room on the screen; 0: no such
+ * bound. */
 static enum lk_exit read_limits(struct lk_listing *list)
 {
     const struct lk_args *args = &list->cli->args;
@@ -32,6 +38,7 @@ static enum lk_exit read_limits(struct lk_listing *list)
     return result;
 }
 
+/* One row. The heading comes with the first one, so an empty list has none. */
 void lk_listing_show(struct lk_listing *list, const struct lk_reply *row)
 {
     if (list->cli->json) {
@@ -49,6 +56,8 @@ void lk_listing_show(struct lk_listing *list, const struct lk_reply *row)
     list->alarms += list->needs_person(row, list->cli->now_ms);
 }
 
+/* At most as many rows as are left; they are printed before the next page is
+ * asked for. */
 static enum lk_exit show_next_page(struct lk_listing *list)
 {
     enum lk_exit result = list->page(
@@ -61,6 +70,8 @@ static enum lk_exit show_next_page(struct lk_listing *list)
     return lk_cli_flush(list->cli);
 }
 
+/* All pages up to the limit. list->cursor is then 0 at the end of the list, or
+ * where to go on. */
 enum lk_exit lk_listing_run(struct lk_listing *list)
 {
     enum lk_exit result = read_limits(list);
@@ -140,8 +151,7 @@ static enum lk_exit check_state(const struct lk_cli *cli)
                              state);
 }
 
-/* ---- Output ---------------------------------------------------------------
- */
+/* ---- Output -------------------------------------------------------------- */
 
 enum { COLUMNS = 9 };
 
@@ -154,6 +164,7 @@ static void put_heading(struct lk_table *table)
     lk_table_heading(table, names);
 }
 
+/* Milliseconds; 0 if the daemon's clock is ahead of this one. */
 static uint64_t age_of_operation(const struct lk_reply *operation,
                                  const char *since, uint64_t now_ms)
 {
@@ -228,8 +239,7 @@ static void put_operation_row(struct lk_table *table,
     }
 }
 
-/* ---- Pages ----------------------------------------------------------------
- */
+/* ---- Pages --------------------------------------------------------------- */
 
 /* What is asked for, on the wire. */
 struct filter {
@@ -289,6 +299,7 @@ static enum lk_exit fetch_page(struct lk_listing *list, uint64_t limit,
     return lk_call(list->cli, &words, reply);
 }
 
+/* A page is [cursor, [operation...]]. */
 static enum lk_exit show_operations_page(struct lk_listing *list,
                                          uint64_t limit)
 {
@@ -311,8 +322,7 @@ static enum lk_exit show_operations_page(struct lk_listing *list,
     return LK_EXIT_DONE;
 }
 
-/* ---- The command ----------------------------------------------------------
- */
+/* ---- The command --------------------------------------------------------- */
 
 /* Columns that say the same in other words go first; with --attention, the
  * reason stays. */

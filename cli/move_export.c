@@ -1,6 +1,14 @@
 /*
  * move_export.c - `latchkey export`: all operations and the audit log, as JSON
  * lines.
+ *
+ *   begin        version, kind of store, secret of the references, last token
+ *   operation    one line each, with its response
+ *   audit        one line each
+ *   end          how many of both: without it the file was cut
+ *
+ * It reads from a daemon (EXPORT, page by page) or opens a store itself
+ * (--store); both paths end in put_export_line(). Members are in move_lines.c.
  */
 #include "cli/commands.h"
 #include "cli/move.h"
@@ -11,6 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Lines asked of a daemon; bytes that are written at once; operations read from
+ * a store at once, with their responses. */
 enum { PAGE = 1000, FLUSH_BYTES = 1 << 20, STEP = 64 };
 
 static const struct lk_option export_options[] = {
@@ -59,9 +69,9 @@ struct export
     enum lk_exit result;
 };
 
-/* ---- The file -------------------------------------------------------------
- */
+/* ---- The file ------------------------------------------------------------ */
 
+/* A new file, for its owner alone; an existing one is never overwritten. */
 static enum lk_exit open_output(struct export *export)
 {
     export->path = lk_args_value(&export->cli->args, "output");
@@ -103,7 +113,8 @@ static void flush_export(struct export *export)
     export->out.len = 0;
 }
 
-/* A file that is not whole is of no use. */
+/* Flushes the file to the disk, and removes it if the export failed: a file
+ * that is not whole is of no use. */
 static void close_output(struct export *export)
 {
     if (export->path == NULL || export->fd < 0) {
@@ -119,8 +130,7 @@ static void close_output(struct export *export)
     }
 }
 
-/* ---- Lines ----------------------------------------------------------------
- */
+/* ---- Lines --------------------------------------------------------------- */
 
 /*
  * Without its request, an accepted operation cannot run. A client was promised
@@ -139,6 +149,9 @@ static void doubt_accepted(struct export *export,
     }
 }
 
+/*
+ * Writes export->line, and counts it. A failure to write is in export->result.
+ */
 static void put_export_line(struct export *export)
 {
     struct lk_line *line = &export->line;
@@ -168,9 +181,9 @@ static void put_end(struct export *export)
     flush_export(export);
 }
 
-/* ---- Jobs -----------------------------------------------------------------
- */
+/* ---- Jobs ---------------------------------------------------------------- */
 
+/* LK_EXIT_NO: there are unfinished jobs, and --without-jobs is not given. */
 static enum lk_exit judge_jobs(const struct export *export)
 {
     if (export->jobs == 0 || lk_args_flag(&export->cli->args, "without-jobs")) {
@@ -184,6 +197,7 @@ static enum lk_exit judge_jobs(const struct export *export)
     return LK_EXIT_NO;
 }
 
+/* The unfinished jobs of all targets. */
 static enum lk_exit count_online(struct export *export)
 {
     static const char *const states[] = {"waiting", "leased", "uncertain",
@@ -233,8 +247,7 @@ static void tell_left_behind(const struct export *export)
     }
 }
 
-/* ---- From a daemon --------------------------------------------------------
- */
+/* ---- From a daemon ------------------------------------------------------- */
 
 /* Asks the daemon for the first line: what the store is, the secret of its
  * references, and the last token. */
@@ -267,6 +280,7 @@ static enum lk_exit begin_online(struct export *export)
     return export->result;
 }
 
+/* [cursor, [operation...]]; *cursor 0: that was the last page. */
 static enum lk_exit put_page(struct export *export, uint64_t *cursor)
 {
     struct lk_words words = {0};
@@ -294,6 +308,9 @@ static enum lk_exit put_page(struct export *export, uint64_t *cursor)
     return export->result;
 }
 
+/*
+ * The next entries after export->last_id; export->last_page 0: there are none.
+ */
 static enum lk_exit put_audit_page(struct export *export)
 {
     struct lk_words words = {0};
@@ -341,9 +358,10 @@ static enum lk_exit export_online(struct export *export)
     return result;
 }
 
-/* ---- From a store ---------------------------------------------------------
- */
+/* ---- From a store -------------------------------------------------------- */
 
+/* Called by the store for each operation. The line borrows the texts and the
+ * stored response only until it is written. */
 static bool put_operation(void *context, const struct lk_operation *operation)
 {
     struct export *export = context;
@@ -374,6 +392,9 @@ static bool put_audit_entry(void *context, const struct lk_audit_entry *entry)
     return true;
 }
 
+/*
+ * The first line. The secret goes with it: without it references would change.
+ */
 static void put_begin(struct export *export, struct lk_store *store)
 {
     struct lk_store_stats stats = {0};
@@ -397,6 +418,7 @@ static void put_begin(struct export *export, struct lk_store *store)
     latchkey_buf_free(&secret);
 }
 
+/* In small steps: each operation comes with its response. */
 static enum lk_status put_records(struct export *export, struct lk_store *store)
 {
     struct lk_list_query query = {
@@ -474,6 +496,7 @@ static enum lk_exit export_store(struct export *export, const char *url)
     return result;
 }
 
+/* The first failure counts. The last line is written only after success. */
 enum lk_exit lk_run_export(struct lk_cli *cli)
 {
     struct export export = {.cli = cli};

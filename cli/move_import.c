@@ -1,4 +1,11 @@
-/* move_import.c - `latchkey import`: imports the operations of an export. */
+/*
+ * move_import.c - `latchkey import`: imports the operations of an export.
+ *
+ * Lines are collected into batches of one type (BATCH lines or BATCH_BYTES),
+ * and each batch is one step of the store: all of it or nothing. The store
+ * decides for each operation whether it is newer than its own, so an import may
+ * be interrupted and run again.
+ */
 #include "cli/commands.h"
 #include "cli/move.h"
 
@@ -50,9 +57,10 @@ struct import {
     bool ended;
 };
 
-/* ---- The batch ------------------------------------------------------------
- */
+/* ---- The batch ----------------------------------------------------------- */
 
+/* Makes the stored response of a completed operation from its line. The line
+ * owns it (lk_line_free), the array for the store borrows it. */
 static void set_operation(struct import *import, size_t at)
 {
     struct lk_line *line = &import->batch[at];
@@ -70,6 +78,7 @@ static void set_operation(struct import *import, size_t at)
     import->operations[at] = *operation;
 }
 
+/* One step of the store; the counts are added only if it was taken. */
 static enum lk_status give_operations(struct import *import)
 {
     struct lk_import result = {.highest_token = import->total.highest_token};
@@ -124,9 +133,9 @@ static enum lk_exit import_batch(struct import *import)
                            : lk_complain_store(status, "it was written");
 }
 
-/* ---- Lines ----------------------------------------------------------------
- */
+/* ---- Lines --------------------------------------------------------------- */
 
+/* LK_EXIT_NO, with the number of the line. */
 static enum lk_exit refuse_import_line(const struct import *import,
                                        const char *wrong)
 {
@@ -135,7 +144,8 @@ static enum lk_exit refuse_import_line(const struct import *import,
     return LK_EXIT_NO;
 }
 
-/* What one state needs that no table can say. */
+/* What is wrong with the operation of a line, or NULL: members that one state
+ * needs, which the table of members cannot express. */
 static const char *find_fault(const struct lk_line *line)
 {
     const struct lk_operation *operation = &line->operation;
@@ -164,6 +174,7 @@ static const char *find_fault(const struct lk_line *line)
     }
 }
 
+/* The counts of the last line must be those of the lines before it. */
 static enum lk_exit end_file(struct import *import, const struct lk_line *line)
 {
     if (line->end.operations != import->operations_read ||
@@ -176,7 +187,11 @@ static enum lk_exit end_file(struct import *import, const struct lk_line *line)
     return import_batch(import);
 }
 
-/* Takes the line at the end of the batch. */
+/*
+ * Takes the line that was read into batch[count]. If it is of another type than
+ * the batch, the batch is imported first and the line becomes the first of the
+ * next one.
+ */
 static enum lk_exit take_import_line(struct import *import)
 {
     struct lk_line *line = &import->batch[import->count];
@@ -214,8 +229,8 @@ static enum lk_exit take_import_line(struct import *import)
     return result;
 }
 
-/* Reads lines until the end; a batch has lines of one type, and ends at a
- * number of lines or bytes. */
+/* Reads and takes lines until the end. LK_EXIT_NO: the file was cut or has a
+ * bad line; what was imported before stays. */
 static enum lk_exit take_lines(struct import *import)
 {
     struct lk_bar bar;
@@ -241,10 +256,9 @@ static enum lk_exit take_lines(struct import *import)
     return result;
 }
 
-/* ---- The begin
- * ------------------------------------------------------------
- */
+/* ---- The begin ----------------------------------------------------------- */
 
+/* 32 hexadecimal digits; false: it is something else. */
 static bool read_secret(struct lk_slice hex, uint8_t secret[LK_REFERENCE_KEY])
 {
     if (hex.len != 2 * (size_t)LK_REFERENCE_KEY) {
@@ -290,6 +304,7 @@ static enum lk_exit adopt_references(struct import *import, struct lk_slice hex)
                : lk_complain_store(status, "it imported the references");
 }
 
+/* The first line, before a store is opened: a wrong file changes nothing. */
 static enum lk_exit read_begin(struct import *import)
 {
     struct lk_line *line = &import->batch[0];
@@ -314,6 +329,7 @@ static enum lk_exit read_begin(struct import *import)
     return LK_EXIT_DONE;
 }
 
+/* Writes who imports, and why, into the audit log of the store. */
 static enum lk_exit note_import(struct import *import)
 {
     struct lk_action action = {0};
@@ -337,6 +353,8 @@ static enum lk_exit note_import(struct import *import)
                            : lk_complain_store(status, "it was written");
 }
 
+/* Tokens of the store go on above the highest one of the export: a holder of
+ * before must never meet its own token again. */
 static enum lk_exit begin_import(struct import *import)
 {
     struct lk_line_begin *begin = &import->batch[0].begin;
@@ -353,8 +371,7 @@ static enum lk_exit begin_import(struct import *import)
     return result == LK_EXIT_DONE ? note_import(import) : result;
 }
 
-/* ---- The end --------------------------------------------------------------
- */
+/* ---- The end ------------------------------------------------------------- */
 
 static void report_import(struct import *import)
 {

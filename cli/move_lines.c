@@ -106,8 +106,7 @@ void lk_line_free(struct lk_line *line)
     *line = (struct lk_line){0};
 }
 
-/* ---- Writing --------------------------------------------------------------
- */
+/* ---- Writing ------------------------------------------------------------- */
 
 static uint64_t number_of_field(const struct lk_line *line,
                                 const struct lk_field_row *row)
@@ -156,8 +155,7 @@ void lk_line_write(struct lk_buf *out, const struct lk_line *line)
     lk_doc_end_object(&doc);
 }
 
-/* ---- Taking a reply -------------------------------------------------------
- */
+/* ---- Taking a reply ------------------------------------------------------ */
 
 static void set_number(struct lk_line *line, const struct lk_field_row *row,
                        uint64_t number)
@@ -214,8 +212,7 @@ void lk_line_take(struct lk_line *line, enum lk_line_type type,
     }
 }
 
-/* ---- Reading --------------------------------------------------------------
- */
+/* ---- Reading ------------------------------------------------------------- */
 
 /* Bytes of a line lie behind each other while it is read, and move when there
  * is no room: their slices are set at the end. */

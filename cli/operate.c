@@ -72,8 +72,7 @@ enum lk_exit lk_action_words(struct lk_cli *cli, struct lk_action *action,
     return LK_EXIT_DONE;
 }
 
-/* ---- Reports --------------------------------------------------------------
- */
+/* ---- Reports ------------------------------------------------------------- */
 
 /* The operation that was named; NULL: there is none, or the user may not
  * ask. */
@@ -487,8 +486,7 @@ const struct lk_manual lk_manual_resolve = {
     "outcome of a job that is uncertain, dead or waiting.",
     resolve_options};
 
-/* ---- The headers ----------------------------------------------------------
- */
+/* ---- The headers --------------------------------------------------------- */
 
 static bool is_token(struct lk_slice name)
 {
@@ -566,8 +564,7 @@ static enum lk_exit read_header_file(struct lk_cli *cli, const char *path,
     return result;
 }
 
-/* ---- The command ----------------------------------------------------------
- */
+/* ---- The command --------------------------------------------------------- */
 
 /* Of all operations that are resolved: a body may come from standard input. */
 struct resolution {

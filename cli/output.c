@@ -55,8 +55,7 @@ void lk_put_raw(struct lk_buf *out, struct lk_slice bytes)
     lk_must(latchkey_buf_add_slice(out, bytes));
 }
 
-/* ---- Escaping -------------------------------------------------------------
- */
+/* ---- Escaping ------------------------------------------------------------ */
 
 /* Length of the UTF-8 character at the front of `text`, 0 if there is none. */
 static size_t character_length(struct lk_slice text)
@@ -222,8 +221,7 @@ void lk_put_cut(struct lk_buf *out, struct lk_slice text, size_t width)
     }
 }
 
-/* ---- Quantities -----------------------------------------------------------
- */
+/* ---- Quantities ---------------------------------------------------------- */
 
 static const struct unit {
     const char *name;

@@ -23,8 +23,7 @@ enum {
     PAGE_BYTES = 4 << 20,
 };
 
-/* ---- Options --------------------------------------------------------------
- */
+/* ---- Options ------------------------------------------------------------- */
 
 static const struct lk_option reconcile_options[] = {
     {"export", "FILE", "the provider's export: CSV or JSON lines"},
@@ -291,8 +290,7 @@ static enum lk_exit read_options(struct lk_run *run)
     return result == LK_EXIT_DONE ? read_columns(run) : result;
 }
 
-/* ---- The target -----------------------------------------------------------
- */
+/* ---- The target ---------------------------------------------------------- */
 
 /* A wrong name would make every line one that only the provider has. */
 static enum lk_exit check_compared_target(struct lk_run *run)
@@ -346,8 +344,7 @@ static enum lk_exit probe_target(struct lk_run *run)
     return LK_EXIT_DONE;
 }
 
-/* ---- The jobs, from the daemon ---------------------------------------------
- */
+/* ---- The jobs, from the daemon ------------------------------------------- */
 
 static enum lk_exit complain_status(enum lk_status status)
 {
@@ -548,8 +545,7 @@ static enum lk_exit read_jobs(struct lk_run *run)
     return result;
 }
 
-/* ---- Reading the export ---------------------------------------------------
- */
+/* ---- Reading the export -------------------------------------------------- */
 
 /* A line whose time is not known counts as of the time that is compared, and
  * never as older than the jobs that are stored. */
@@ -624,8 +620,7 @@ static enum lk_exit read_export(struct lk_run *run)
     return result == LK_EXIT_DONE ? lk_export_check(export) : result;
 }
 
-/* ---- What the join finds --------------------------------------------------
- */
+/* ---- What the join finds ------------------------------------------------- */
 
 /* Counts a finding, resolves its job if it is proof and --apply was given,
  * and reports it if it is open. */
@@ -727,8 +722,7 @@ static void show_progress(void *context, uint64_t done, uint64_t total)
     lk_bar_show(&run->bar, done, total);
 }
 
-/* ---- The command ----------------------------------------------------------
- */
+/* ---- The command --------------------------------------------------------- */
 
 /* SQLite would silently take another folder. /tmp is often a file system in
  * memory, which would defeat the purpose. */

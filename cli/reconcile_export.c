@@ -9,8 +9,7 @@
 
 enum { CHUNK = 1 << 18 };
 
-/* ---- Bytes ----------------------------------------------------------------
- */
+/* ---- Bytes --------------------------------------------------------------- */
 
 static enum lk_exit complain_read(const struct lk_export *export)
 {
@@ -54,8 +53,7 @@ static void advance_export(struct lk_export *export, size_t used, size_t lines)
     export->line += lines;
 }
 
-/* ---- Rows -----------------------------------------------------------------
- */
+/* ---- Rows ---------------------------------------------------------------- */
 
 static void take_cells(const struct lk_export *export, struct lk_row *row)
 {
@@ -256,8 +254,7 @@ enum lk_exit lk_export_again(struct lk_export *export, uint64_t place,
     return LK_EXIT_DONE;
 }
 
-/* ---- Opening --------------------------------------------------------------
- */
+/* ---- Opening ------------------------------------------------------------- */
 
 static int find_field(const struct lk_csv *csv, const char *name)
 {

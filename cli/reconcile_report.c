@@ -82,8 +82,7 @@ static size_t key_text(const struct lk_run *run)
     return run->match.text != NULL ? LK_TEXT_MATCH : LK_TEXT_KEY;
 }
 
-/* ---- For programs ---------------------------------------------------------
- */
+/* ---- For programs -------------------------------------------------------- */
 
 static void write_difference(struct lk_doc *doc, const char *what,
                              struct lk_slice here, struct lk_slice there)
@@ -181,8 +180,7 @@ static enum lk_exit write_line(struct lk_run *run, struct lk_buf *line)
     return LK_EXIT_DONE;
 }
 
-/* ---- For people -----------------------------------------------------------
- */
+/* ---- For people ---------------------------------------------------------- */
 
 static void put_difference(struct lk_buf *out, const char *what,
                            struct lk_slice here, struct lk_slice there)
@@ -267,8 +265,7 @@ static void put_entry(struct lk_run *run, const struct entry *entry)
     lk_put(out, "\n");
 }
 
-/* ---- Both -----------------------------------------------------------------
- */
+/* ---- Both ---------------------------------------------------------------- */
 
 /* The texts of a finding: of the job from the comparison, of the line from
  * the export, which is read again. They are valid until entry->texts is
@@ -359,8 +356,7 @@ enum lk_exit lk_report_malformed(struct lk_run *run, uint64_t number,
     return result;
 }
 
-/* ---- The end --------------------------------------------------------------
- */
+/* ---- The end ------------------------------------------------------------- */
 
 /* The number of findings that a person must still look at. */
 static uint64_t count_open(const struct lk_run *run)
@@ -553,8 +549,7 @@ enum lk_exit lk_report_end(struct lk_run *run)
     return count_open(run) > 0 || is_nothing(run) ? LK_EXIT_NO : LK_EXIT_DONE;
 }
 
-/* ---- Resolving by proof ---------------------------------------------------
- */
+/* ---- Resolving by proof -------------------------------------------------- */
 
 #define WHO "latchkey reconcile"
 

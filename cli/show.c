@@ -38,8 +38,7 @@ enum lk_put_colour lk_operation_colour(struct lk_slice state)
     return LK_PLAIN;
 }
 
-/* ---- The history ------------------------------------------------------------
- */
+/* ---- The history --------------------------------------------------------- */
 
 struct event {
     uint64_t at_ms;
@@ -110,9 +109,7 @@ static bool story_needs_person(const struct story *story)
 
 typedef unsigned long long number; /* for printf */
 
-/* ---- The operation
- * -----------------------------------------------------------
- */
+/* ---- The operation ------------------------------------------------------- */
 
 static void put_fact(struct story *story, const char *label,
                      struct lk_slice text)
@@ -217,8 +214,7 @@ static void begin_story(struct story *story, const struct lk_reply *operation)
     add_operation_facts(story, operation);
 }
 
-/* ---- Its jobs -------------------------------------------------------------
- */
+/* ---- Its jobs ------------------------------------------------------------ */
 
 /* Its state: "dead after 5 attempts: 402 no money". */
 static void put_standing(struct lk_buf *text, const struct lk_reply *job)
@@ -301,8 +297,7 @@ static void add_job_fact(struct story *story, const struct lk_reply *job)
     }
 }
 
-/* ---- What operators did ---------------------------------------------------
- */
+/* ---- What operators did -------------------------------------------------- */
 
 /* The action in the audit log, or its beginning, and the words for people. */
 static const struct {
@@ -366,8 +361,7 @@ static void add_audit_fact(struct story *story, const struct lk_reply *entry)
     }
 }
 
-/* ---- Asking ---------------------------------------------------------------
- */
+/* ---- Asking -------------------------------------------------------------- */
 
 /* *reply is NULL if this user may not ask, or the store has no jobs. Any other
  * error ends the command: an operation must not look well because its jobs
@@ -476,8 +470,7 @@ static enum lk_exit ask_audit(struct story *story)
     return result;
 }
 
-/* ---- The end --------------------------------------------------------------
- */
+/* ---- The end ------------------------------------------------------------- */
 
 static void put_job_state(struct lk_buf *out, uint64_t count, const char *state)
 {
@@ -656,8 +649,7 @@ static void free_story(struct story *story)
     latchkey_buf_free(&story->reference);
 }
 
-/* ---- Showing it -----------------------------------------------------------
- */
+/* ---- Showing it ---------------------------------------------------------- */
 
 static void report_missing(struct lk_cli *cli)
 {

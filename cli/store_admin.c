@@ -32,8 +32,7 @@ const char *lk_store_url(const struct lk_cli *cli)
     return url == NULL || *url == '\0' ? NULL : url;
 }
 
-/* ---- Settings -------------------------------------------------------------
- */
+/* ---- Settings ------------------------------------------------------------ */
 
 /* Lines of the reader, as they are. */
 static void complain_lines(const struct lk_buf *lines)
@@ -137,8 +136,7 @@ enum lk_exit lk_store_settings(struct lk_cli *cli, const char *url,
     return LK_EXIT_DONE;
 }
 
-/* ---- Opening --------------------------------------------------------------
- */
+/* ---- Opening ------------------------------------------------------------- */
 
 /* The store's own messages go to the user. */
 static void print_store_line(void *context, int level, const char *line)

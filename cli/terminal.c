@@ -25,8 +25,7 @@ static const char *const colour_codes[] = {
     [LK_BUSYING] = "\033[33m", [LK_GOOD] = "\033[32m",
 };
 
-/* ---- The terminal ---------------------------------------------------------
- */
+/* ---- The terminal -------------------------------------------------------- */
 
 static bool is_wide;
 
@@ -68,8 +67,7 @@ size_t lk_table_rows(void)
     return isatty(STDOUT_FILENO) && rows > 0 ? rows : SIZE_MAX;
 }
 
-/* ---- Cells ----------------------------------------------------------------
- */
+/* ---- Cells --------------------------------------------------------------- */
 
 struct lk_buf *lk_table_cell(struct lk_table *table, enum lk_put_colour colour)
 {
@@ -108,8 +106,7 @@ static void measure_columns(struct lk_table *table)
     }
 }
 
-/* ---- Fitting --------------------------------------------------------------
- */
+/* ---- Fitting ------------------------------------------------------------- */
 
 static bool is_hidden_column(unsigned hidden, size_t column)
 {
@@ -167,8 +164,7 @@ static unsigned choose_hidden(const struct lk_table *table, size_t room)
     return hidden;
 }
 
-/* ---- Writing --------------------------------------------------------------
- */
+/* ---- Writing ------------------------------------------------------------- */
 
 static void put_spaces(struct lk_buf *out, size_t count)
 {
@@ -422,8 +418,7 @@ void lk_progress_stop(struct lk_progress *progress)
     free(progress);
 }
 
-/* ---- Drawn by the command that works ---------------------------------------
- */
+/* ---- Drawn by the command that works ------------------------------------- */
 
 void lk_bar_start(struct lk_bar *bar, const struct lk_cli *cli,
                   const char *title)

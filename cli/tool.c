@@ -30,8 +30,7 @@ const struct lk_command lk_commands[] = {
         {0},
 };
 
-/* ---- Messages -------------------------------------------------------------
- */
+/* ---- Messages ------------------------------------------------------------ */
 
 static void complain_values(const char *prefix, const char *format,
                             va_list values)
@@ -80,8 +79,7 @@ void lk_hint(const struct lk_cli *cli, const char *format, ...)
     va_end(values);
 }
 
-/* ---- Files ----------------------------------------------------------------
- */
+/* ---- Files --------------------------------------------------------------- */
 
 enum lk_exit lk_cli_flush(struct lk_cli *cli)
 {
@@ -124,8 +122,7 @@ enum lk_exit lk_read_file(const char *path, struct lk_buf *data)
     return failed ? LK_EXIT_USAGE : LK_EXIT_DONE;
 }
 
-/* ---- One run --------------------------------------------------------------
- */
+/* ---- One run ------------------------------------------------------------- */
 
 static enum lk_exit check_words(const struct lk_cli *cli)
 {

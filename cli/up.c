@@ -32,8 +32,7 @@ static const char host_characters[] = LETTERS DIGITS "._-";
 static const char url_characters[] = LETTERS DIGITS "/._~%!*()+,=:@&-";
 static const char name_characters[] = LETTERS DIGITS "_";
 
-/* ---- Paths ----------------------------------------------------------------
- */
+/* ---- Paths --------------------------------------------------------------- */
 
 /* NULL: fine; else what is wrong. */
 static const char *refuse_path(const char *path)
@@ -77,8 +76,7 @@ static const char *refuse_socket(const char *path)
                                        "absolute and plain";
 }
 
-/* ---- Host and port --------------------------------------------------------
- */
+/* ---- Host and port ------------------------------------------------------- */
 
 /* Length of the host at the front of `text`, brackets included; 0: none. */
 static size_t host_length(const char *text)
@@ -105,8 +103,7 @@ static unsigned take_port(const char **text)
     return port;
 }
 
-/* ---- --upstream -----------------------------------------------------------
- */
+/* ---- --upstream ---------------------------------------------------------- */
 
 static const struct scheme {
     const char *prefix;
@@ -274,8 +271,7 @@ enum lk_exit lk_up_read_app(struct lk_up *up, const char *text)
     return LK_EXIT_DONE;
 }
 
-/* ---- --listen -------------------------------------------------------------
- */
+/* ---- --listen ------------------------------------------------------------ */
 
 static const char *read_listen(struct lk_up_listen *listen, const char *text)
 {
@@ -349,8 +345,7 @@ enum lk_exit lk_up_read_listen(struct lk_up *up, const char *text)
     return LK_EXIT_DONE;
 }
 
-/* ---- --tenant, --mode -----------------------------------------------------
- */
+/* ---- --tenant, --mode ---------------------------------------------------- */
 
 /* Length of the variable at `text`, which begins with $; 0: it is not a
  * variable. */
@@ -586,8 +581,7 @@ enum {
     PATIENCE_MS = 5000, /* then a connection counts as refused */
 };
 
-/* ---- localhost ------------------------------------------------------------
- */
+/* ---- localhost ----------------------------------------------------------- */
 
 /* Of one machine, so this takes no time. */
 static bool is_listening(const char *host, unsigned port)
@@ -614,8 +608,7 @@ const char *lk_up_localhost(unsigned port)
                : "127.0.0.1";
 }
 
-/* ---- Asking ---------------------------------------------------------------
- */
+/* ---- Asking -------------------------------------------------------------- */
 
 static bool find_app_socket(struct lk_up_watch *watch, const char *path)
 {

@@ -221,8 +221,7 @@ static void put_http(const struct lk_up *up, struct lk_buf *out)
     }
 }
 
-/* ---- The app --------------------------------------------------------------
- */
+/* ---- The app ------------------------------------------------------------- */
 
 static void put_proxy(const struct lk_up *up, struct lk_buf *out)
 {
@@ -311,8 +310,7 @@ static void put_gateway(const struct lk_up_app *app, struct lk_buf *out)
     }
 }
 
-/* ---- The whole ------------------------------------------------------------
- */
+/* ---- The whole ----------------------------------------------------------- */
 
 static void put_guard(const struct lk_up *up, struct lk_buf *out)
 {
@@ -411,8 +409,7 @@ void lk_up_put_config(const struct lk_up *up, struct lk_buf *out)
  * them, and they can be pasted. */
 #define CURL_LINE " \\\n    "
 
-/* ---- A first request ------------------------------------------------------
- */
+/* ---- A first request ----------------------------------------------------- */
 
 /* Length of the variable's name at `at`, which follows a $. */
 static const char *next_variable(const char *at, size_t *length)
@@ -509,8 +506,7 @@ static void put_curl(const struct lk_up *up, struct lk_buf *out)
     latchkey_buf_free(&url);
 }
 
-/* ---- The whole ------------------------------------------------------------
- */
+/* ---- The whole ----------------------------------------------------------- */
 
 static const char *mode_meaning(const char *mode)
 {

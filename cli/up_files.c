@@ -23,8 +23,7 @@
 #define SOCKET_MAX     107 /* bytes in the path of a unix socket */
 #define FAILED(values) (lk_complain values, LK_EXIT_FAILED)
 
-/* ---- Programs -------------------------------------------------------------
- */
+/* ---- Programs ------------------------------------------------------------ */
 
 /* Keeps `path`, which it owns, only if it can be used. */
 static char *keep_if_usable(char *path, int access_mode)
@@ -205,8 +204,7 @@ enum lk_exit lk_up_check_programs(const struct lk_up *up)
     return result;
 }
 
-/* ---- Where things are -----------------------------------------------------
- */
+/* ---- Where things are ---------------------------------------------------- */
 
 /* In memory of its own, without slashes at the end; NULL: no working folder. */
 static char *make_absolute_path(const char *path)
@@ -364,8 +362,7 @@ enum lk_exit lk_up_find_files(struct lk_up *up)
 
 #define FAILED(values) (lk_complain values, LK_EXIT_FAILED)
 
-/* ---- The folder -----------------------------------------------------------
- */
+/* ---- The folder ---------------------------------------------------------- */
 
 /* As mkdir -p; what is made is private. */
 static enum lk_exit make_folder(const char *path)
@@ -439,8 +436,7 @@ static enum lk_exit lock_folder(struct lk_up *up)
     return LK_EXIT_DONE;
 }
 
-/* ---- Its files ------------------------------------------------------------
- */
+/* ---- Its files ----------------------------------------------------------- */
 
 /* Writes a file whole or not at all, and only if there is none yet unless it
  * may replace one. */
@@ -561,8 +557,7 @@ enum lk_exit lk_up_make_files(struct lk_up *up)
     return result;
 }
 
-/* ---- The profile ----------------------------------------------------------
- */
+/* ---- The profile --------------------------------------------------------- */
 
 /* The name is that of the address, which only one can have: an existing link
  * was left by a killed one. The link appears whole or not at all. */

@@ -40,8 +40,7 @@ enum field {
     FIELDS,
 };
 
-/* ---- One request ----------------------------------------------------------
- */
+/* ---- One request --------------------------------------------------------- */
 
 static bool split_request(struct lk_slice line, struct lk_slice fields[FIELDS])
 {
@@ -215,8 +214,7 @@ static void put_request(struct lk_up_log *log, struct lk_slice line,
         log->unreached || latchkey_slice_equal(field[STATUS], LK_SLICE("502"));
 }
 
-/* ---- A log ----------------------------------------------------------------
- */
+/* ---- A log --------------------------------------------------------------- */
 
 enum lk_exit lk_up_log_open(struct lk_up_log *log, const char *path)
 {
@@ -447,8 +445,7 @@ struct run {
     enum lk_exit result;
 };
 
-/* ---- Signals --------------------------------------------------------------
- */
+/* ---- Signals ------------------------------------------------------------- */
 
 static int signal_pipe = -1;
 
@@ -491,8 +488,7 @@ static void take_signals(struct run *run)
     }
 }
 
-/* ---- Output ---------------------------------------------------------------
- */
+/* ---- Output -------------------------------------------------------------- */
 
 /* Waits until the file takes something. False: it must stop, and no one reads;
  * output that is left must not keep it from ending. */
@@ -548,8 +544,7 @@ static bool show_logs(struct run *run)
     return more;
 }
 
-/* ---- Children -------------------------------------------------------------
- */
+/* ---- Children ------------------------------------------------------------ */
 
 /* In the child. Its log is a file, so it never waits for a reader. */
 static void become_child(const char *program, char *const *words, int log_fd,
@@ -653,8 +648,7 @@ static void complain_end(struct run *run, const struct child *child, int status)
     run->result = LK_EXIT_FAILED;
 }
 
-/* ---- Phases ---------------------------------------------------------------
- */
+/* ---- Phases -------------------------------------------------------------- */
 
 static void stop_nginx(struct run *run)
 {
@@ -778,8 +772,7 @@ static void serve_until_stopped(struct run *run)
     }
 }
 
-/* ---- The whole ------------------------------------------------------------
- */
+/* ---- The whole ----------------------------------------------------------- */
 
 static enum lk_exit open_logs(struct run *run)
 {

@@ -25,8 +25,7 @@
 
 #define DEFAULT_SOCKET (&LK_DEFAULT_SERVER[5])
 
-/* ---- The profile ----------------------------------------------------------
- */
+/* ---- The profile --------------------------------------------------------- */
 
 /* Those of the file, or each `latchkey up`; a NUL ends them. */
 static void put_names(struct lk_buf *out, const struct lk_profiles *profiles,
@@ -137,8 +136,7 @@ static enum lk_exit find_unnamed(struct lk_cli *cli,
     return result;
 }
 
-/* ---- The password ---------------------------------------------------------
- */
+/* ---- The password -------------------------------------------------------- */
 
 /* A profile's file lies about for long; --password-file is the caller's own
  * affair. */
@@ -215,8 +213,7 @@ static enum lk_exit read_user_option(struct lk_cli *cli,
     return result;
 }
 
-/* ---- The whole ------------------------------------------------------------
- */
+/* ---- The whole ----------------------------------------------------------- */
 
 static enum lk_exit read_server(struct lk_cli *cli)
 {
@@ -284,8 +281,7 @@ bool lk_where_is_running(void)
 /* ==== Named servers, so that no command needs --server, --user and
  * --password-file: those of the user's file, and each `latchkey up` */
 
-/* ---- Places ---------------------------------------------------------------
- */
+/* ---- Places -------------------------------------------------------------- */
 
 static const char *find_home(void)
 {
@@ -316,8 +312,7 @@ char *lk_running_folder(void)
     return lk_home_path("XDG_STATE_HOME", ".local/state", "running");
 }
 
-/* ---- The list -------------------------------------------------------------
- */
+/* ---- The list ------------------------------------------------------------ */
 
 static struct lk_profile *find_profile(const struct lk_profiles *profiles,
                                        const char *name)
@@ -361,8 +356,7 @@ void lk_profiles_free(struct lk_profiles *profiles)
     free(profiles->path);
 }
 
-/* ---- The file -------------------------------------------------------------
- */
+/* ---- The file ------------------------------------------------------------ */
 
 struct reading {
     struct lk_profiles *profiles;
@@ -507,8 +501,7 @@ enum lk_exit lk_profiles_read(struct lk_profiles *profiles)
     return LK_EXIT_USAGE;
 }
 
-/* ---- Each `latchkey up` ---------------------------------------------------
- */
+/* ---- Each `latchkey up` -------------------------------------------------- */
 
 static bool is_answered(const char *path)
 {
@@ -570,8 +563,7 @@ void lk_profiles_add_running(struct lk_profiles *profiles)
     free(folder);
 }
 
-/* ---- The command ----------------------------------------------------------
- */
+/* ---- The command --------------------------------------------------------- */
 
 static const struct lk_option profile_options[] = {{0}};
 
