@@ -1,6 +1,13 @@
 /*
- * move_lines.c - the lines of an export: their members, how they are
- * written and read, and a file of them.
+ * move_lines.c - the lines of an export: their members, how they are written
+ * and read, and a file of them.
+ *
+ * A line is a JSON object of one level. "type" is its first member; the others
+ * are rows of the table of that type, each at most once, in any order. Dashes
+ * of the names are underscores in JSON; a text that is not UTF-8 is in base64
+ * and its name ends in _base64. Members that are 0 or empty are left out unless
+ * they are needed. The same tables read replies of the daemon (lk_line_take)
+ * and files (lk_line_read).
  */
 #include "cli/move.h"
 #include "lib/json.h"
@@ -28,6 +35,7 @@
 #define TIME_MAX  LK_IMPORT_TIME_MAX
 #define ANY       INT64_MAX
 
+/* Name, member of struct lk_line, and the largest number or length. */
 static const struct lk_field_row begin_fields[] = {
     NEEDED("version", NUMBER, begin.version, ANY),
     NEEDED("store", BYTES, begin.store, 32),
@@ -99,6 +107,7 @@ const char *const lk_line_words[LK_LINE_TYPES] = {
 
 /* ==== Lines of an export: written, read, and taken from a reply */
 
+/* Drops the stored response and the bytes; the line may be used again. */
 void lk_line_free(struct lk_line *line)
 {
     lk_stored_unref(line->operation.stored);
@@ -108,6 +117,7 @@ void lk_line_free(struct lk_line *line)
 
 /* ---- Writing ------------------------------------------------------------- */
 
+/* 0 for a member that is not a number. */
 static uint64_t number_of_field(const struct lk_line *line,
                                 const struct lk_field_row *row)
 {
@@ -142,6 +152,7 @@ static void write_line_field(struct lk_doc *doc, const struct lk_line *line,
     }
 }
 
+/* Appends the line with its newline. */
 void lk_line_write(struct lk_buf *out, const struct lk_line *line)
 {
     struct lk_doc doc = {.out = out};
@@ -193,6 +204,9 @@ static bool set_field_bytes(struct lk_line *line,
     return true;
 }
 
+/*
+ * The line borrows the texts of the reply, which is valid until the next call.
+ */
 void lk_line_take(struct lk_line *line, enum lk_line_type type,
                   const struct lk_reply *list)
 {
@@ -214,8 +228,8 @@ void lk_line_take(struct lk_line *line, enum lk_line_type type,
 
 /* ---- Reading ------------------------------------------------------------- */
 
-/* Bytes of a line lie behind each other while it is read, and move when there
- * is no room: their slices are set at the end. */
+/* The bytes of a line are side by side in line->bytes while it is read, and
+ * move when that grows: the slices are set at the end. */
 enum { SPANS_MAX = 24 };
 
 struct span {
@@ -224,6 +238,7 @@ struct span {
     size_t len;
 };
 
+/* A line while it is read; `wrong` gets the reason of LK_MALFORMED. */
 struct parse {
     struct lk_slice text;
     size_t at;
@@ -266,6 +281,7 @@ static char peek_byte(struct parse *parse)
     return parse->at < parse->text.len ? parse->text.data[parse->at] : '\0';
 }
 
+/* Skips spaces and the byte `wanted`. */
 static enum lk_status expect_byte(struct parse *parse, char wanted)
 {
     if (peek_byte(parse) != wanted) {
@@ -291,7 +307,8 @@ static int base64_digit(char c)
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* In place; false: it is not base64. */
+/* Decodes in place, which works because the result is shorter. False: it is not
+ * base64, with its padding. */
 static bool decode_base64(char *data, size_t *len)
 {
     size_t digits = *len;
@@ -320,6 +337,7 @@ static bool decode_base64(char *data, size_t *len)
     return true;
 }
 
+/* A text that is longer than its row allows is refused, not cut. */
 static enum lk_status read_text_member(struct parse *parse,
                                        const struct lk_field_row *row,
                                        bool base64)
@@ -358,6 +376,7 @@ static enum lk_status read_text_member(struct parse *parse,
     return LK_OK;
 }
 
+/* Digits only, at most 19 of them, which fit in 64 bits. */
 static enum lk_status read_number_member(struct parse *parse,
                                          const struct lk_field_row *row)
 {
@@ -408,6 +427,7 @@ static const struct lk_field_row *find_field_row(struct parse *parse,
     return NULL;
 }
 
+/* The type decides which table is used for the other members. */
 static enum lk_status read_type(struct parse *parse)
 {
     struct lk_buf word = {0};
@@ -428,6 +448,8 @@ static enum lk_status read_type(struct parse *parse)
     return parse->typed ? LK_OK : refuse_member(parse, "its type is not known");
 }
 
+/* "name": "text" or "name": digits. An unknown member is refused: half a line
+ * must not be imported. */
 static enum lk_status read_member(struct parse *parse)
 {
     bool base64;
@@ -489,6 +511,7 @@ static enum lk_status read_object(struct parse *parse)
     return status;
 }
 
+/* Every member that the type needs has been seen. */
 static enum lk_status check_needed(struct parse *parse)
 {
     const struct lk_field_row *rows = lk_line_fields[parse->line->type];
@@ -503,6 +526,8 @@ static enum lk_status check_needed(struct parse *parse)
     return LK_OK;
 }
 
+/* LK_MALFORMED: `wrong` has a sentence about the line. The line owns its bytes;
+ * the caller frees it either way. */
 enum lk_status lk_line_read(struct lk_slice text, struct lk_line *line,
                             struct lk_buf *wrong)
 {
@@ -526,8 +551,10 @@ enum lk_status lk_line_read(struct lk_slice text, struct lk_line *line,
 
 /* ==== A file of lines, which may be long, read one by one */
 
+/* Bytes read at least at a time; a longer line ends the import. */
 enum { CHUNK = 1 << 16, LINE_MAX_BYTES = INT32_MAX };
 
+/* "-" is standard input, whose size is not known: there is no bar then. */
 enum lk_exit lk_lines_open(struct lk_lines *lines, const char *path)
 {
     bool standard = strcmp(path, "-") == 0;
@@ -553,7 +580,8 @@ void lk_lines_close(struct lk_lines *lines)
     latchkey_buf_free(&lines->buf);
 }
 
-/* Reads more behind what is there, which moves to the front. */
+/* Reads more behind what is there, which moves to the front. A long line
+ * doubles the room each time, so that reading it takes linear time. */
 static enum lk_exit read_more_lines(struct lk_lines *lines)
 {
     struct lk_buf *buf = &lines->buf;
@@ -584,7 +612,8 @@ static enum lk_exit read_more_lines(struct lk_lines *lines)
     return LK_EXIT_DONE;
 }
 
-/* The bytes up to the next newline, or to the end; data is NULL there. */
+/* The next line without its newline; text->data is NULL at the end of the file.
+ * lines->searched: the bytes before have no newline. */
 static enum lk_exit find_line(struct lk_lines *lines, struct lk_slice *text)
 {
     struct lk_buf *buf = &lines->buf;
@@ -615,6 +644,7 @@ static enum lk_exit find_line(struct lk_lines *lines, struct lk_slice *text)
     return result;
 }
 
+/* *more is false at the end. LK_EXIT_NO: a bad line, and it has complained. */
 enum lk_exit lk_lines_next(struct lk_lines *lines, struct lk_line *line,
                            bool *more)
 {

@@ -1,6 +1,11 @@
 /*
- * operate.c - what an operator does to operations, with who and why:
- * `latchkey release`, `evict`, `keep`, `resolve` and `clock accept`.
+ * operate.c - what an operator does to operations, with who and why: `latchkey
+ * release`, `evict`, `keep`, `resolve` and `clock accept`.
+ *
+ * Each is one command to the daemon that ends in WHO and WHY, which go into the
+ * audit log. For an operation that was found uncertain, the token of that claim
+ * is sent as a fence: a newer claim is never touched. If nothing was changed,
+ * the exit status is LK_EXIT_NO and the message says why.
  */
 #include "cli/cli.h"
 #include "cli/commands.h"
@@ -19,6 +24,7 @@ const struct lk_option lk_action_options[] = {
     {0},
 };
 
+/* Who is at the terminal, also under sudo; else the user of the process. */
 static const char *login_name(void)
 {
     const char *name = getlogin();
@@ -41,6 +47,7 @@ void lk_words_add_name(struct lk_words *words, const struct lk_cli *cli)
     lk_words_add_slice(words, cli->subject.name.key);
 }
 
+/* TOKEN, if the operation was uncertain when it was looked up. */
 void lk_words_add_fence(struct lk_words *words, const struct lk_cli *cli)
 {
     if (cli->subject.token != 0) {
@@ -91,6 +98,7 @@ static const struct lk_reply *ask_record(struct lk_cli *cli)
                : NULL;
 }
 
+/* Valid until the next call; empty if it is not known. */
 static struct lk_slice ask_field(struct lk_cli *cli, const char *name)
 {
     const struct lk_reply *operation = ask_record(cli);
@@ -167,6 +175,7 @@ static void report_done(struct lk_cli *cli, const struct lk_action *action)
  * the response was not stored. */
 enum { KEPT_STATUS = 1, KEPT_REFERENCE = 6 };
 
+/* KEPT: it was completed before, so the operator's outcome comes too late. */
 static enum lk_exit report_kept(struct lk_cli *cli,
                                 const struct lk_reply *reply)
 {
@@ -228,8 +237,8 @@ static enum lk_exit report_running(struct lk_cli *cli,
     return LK_EXIT_NO;
 }
 
-/* An operation in this state was released or evicted before: it is not missing.
- */
+/* NIL or STALE: nothing was changed. An operation in this state was released or
+ * evicted before: it is not missing. */
 static enum lk_exit report_no(struct lk_cli *cli, const char *result)
 {
     struct lk_doc doc = {.out = &cli->out};
@@ -302,6 +311,8 @@ enum lk_exit lk_action_send(struct lk_cli *cli, struct lk_action *action)
     return lk_complain_reply(cli);
 }
 
+/* Who and why are checked once before anything is looked up; `act` then adds
+ * them to its own words. */
 enum lk_exit lk_action_each(struct lk_cli *cli, lk_subject_fn act,
                             void *context)
 {
@@ -313,6 +324,7 @@ enum lk_exit lk_action_each(struct lk_cli *cli, lk_subject_fn act,
                : result;
 }
 
+/* Adds WHO, WHY and RUNNING to the words and sends them. */
 enum lk_exit lk_action_run(struct lk_cli *cli, struct lk_action *action)
 {
     enum lk_exit result = lk_action_words(cli, action, NULL);
@@ -340,6 +352,7 @@ const struct lk_manual lk_manual_release = {
     "valid lock shows, this is refused without --running.",
     release_options};
 
+/* RESOLVE tenant scope key RELEASED [TOKEN n] WHO name WHY text */
 static enum lk_exit release_operation(struct lk_cli *cli, void *context)
 {
     struct lk_action action = {.verb = "released", .state = "released"};
@@ -488,6 +501,7 @@ const struct lk_manual lk_manual_resolve = {
 
 /* ---- The headers --------------------------------------------------------- */
 
+/* The name of a header: a token of RFC 9110. */
 static bool is_token(struct lk_slice name)
 {
     for (size_t i = 0; i < name.len; i++) {
@@ -500,6 +514,7 @@ static bool is_token(struct lk_slice name)
     return name.len > 0;
 }
 
+/* "Name: value" without control characters, so that no line can hide in it. */
 static bool is_header(struct lk_slice line)
 {
     const char *colon = memchr(line.data, ':', line.len);
@@ -574,6 +589,7 @@ struct resolution {
     struct lk_buf body;
 };
 
+/* The response that retries will get. `given` owns it. */
 static enum lk_exit read_given_resolution(struct lk_cli *cli,
                                           struct resolution *given)
 {
@@ -591,6 +607,7 @@ static enum lk_exit read_given_resolution(struct lk_cli *cli,
     return result;
 }
 
+/* Which options go together. LK_EXIT_USAGE: it has complained. */
 static enum lk_exit check_resolution(struct lk_cli *cli)
 {
     static const char *const of_jobs[] = {"delivered", "provider-id", "again",

@@ -1,6 +1,10 @@
 /*
- * output.c - what a command prints: escaped text with readable times and
- * sizes, and the one JSON document of --json.
+ * output.c - what a command prints: escaped text with readable times and sizes,
+ * and the one JSON document of --json.
+ *
+ * Everything is appended to a buffer; nothing is printed here. Texts of clients
+ * and services are never trusted: what could drive a terminal is escaped. A
+ * tool that is out of memory can do nothing useful, so lk_must() ends it.
  */
 #include "cli/output.h"
 #include "lib/json.h"
@@ -13,6 +17,7 @@
 
 /* ==== Text for people: escaped, with readable times and sizes */
 
+/* Returns only after LK_OK; otherwise the tool ends with status 5. */
 void lk_must(enum lk_status status)
 {
     if (status == LK_OK) {
@@ -32,11 +37,13 @@ void *lk_must_grow(void *memory, size_t size)
     return memory;
 }
 
+/* `count` elements, all zero; freed with free(). */
 void *lk_must_make(size_t count, size_t size)
 {
     return memset(lk_must_grow(NULL, count * size), 0, count * size);
 }
 
+/* A formatted text that the caller frees. */
 char *lk_text(const char *format, ...)
 {
     va_list values;
@@ -70,6 +77,7 @@ static size_t character_length(struct lk_slice text)
     return length;
 }
 
+/* `length` is that of a valid character. */
 static uint32_t code_point(const char *text, size_t length)
 {
     uint32_t rune = (unsigned char)text[0];
@@ -102,6 +110,8 @@ static void put_hex(struct lk_buf *out, const char *bytes, size_t length)
     }
 }
 
+/* `lines`: newlines and tabs stay. `backslashes`: they are doubled, so that an
+ * escape cannot be forged. Bytes that are not UTF-8 become \xHH one by one. */
 static void put_escaped(struct lk_buf *out, struct lk_slice text, bool lines,
                         bool backslashes)
 {
@@ -126,16 +136,21 @@ static void put_escaped(struct lk_buf *out, struct lk_slice text, bool lines,
     }
 }
 
+/*
+ * A value within a line: nothing in it can end the line or look like an escape.
+ */
 void lk_put_text(struct lk_buf *out, struct lk_slice text)
 {
     put_escaped(out, text, false, true);
 }
 
+/* Text of several lines, such as a body on a terminal. */
 void lk_put_lines(struct lk_buf *out, struct lk_slice text)
 {
     put_escaped(out, text, true, false);
 }
 
+/* A sentence of our own that may quote others: its backslashes stay single. */
 void lk_put_line(struct lk_buf *out, struct lk_slice text)
 {
     put_escaped(out, text, false, false);
@@ -196,6 +211,8 @@ size_t lk_put_width(struct lk_slice text)
     return width;
 }
 
+/* Bytes of `text` that fit in `width` columns; at least one character, so that
+ * a loop over a text comes to its end. */
 size_t lk_put_prefix(struct lk_slice text, size_t width)
 {
     size_t taken;
@@ -208,6 +225,7 @@ size_t lk_put_prefix(struct lk_slice text, size_t width)
     return length;
 }
 
+/* What does not fit ends in an ellipsis; `width` is at least 1. */
 void lk_put_cut(struct lk_buf *out, struct lk_slice text, size_t width)
 {
     size_t taken;
@@ -241,6 +259,8 @@ static size_t largest_unit(uint64_t ms)
     return i;
 }
 
+/* At most `parts` units from the largest one down: "2 h 5 min". Smaller units
+ * are cut off, not rounded. */
 void lk_put_duration(struct lk_buf *out, uint64_t ms, unsigned parts)
 {
     size_t i = largest_unit(ms);
@@ -277,6 +297,7 @@ void lk_put_span(struct lk_buf *out, uint64_t from_ms, uint64_t to_ms)
     lk_put_duration(out, to_ms > from_ms ? to_ms - from_ms : 0, 1);
 }
 
+/* Byte for byte into a file or a pipe, escaped on a terminal. */
 void lk_put_stored(struct lk_buf *out, struct lk_slice bytes)
 {
     if (isatty(STDOUT_FILENO)) {
@@ -294,6 +315,7 @@ void lk_put_time(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
     lk_put(out, ")");
 }
 
+/* Seconds are enough for people: the milliseconds are cut off. */
 void lk_put_utc(struct lk_buf *out, uint64_t ms)
 {
     char text[LK_TIMESTAMP_TEXT + 1];
@@ -371,6 +393,7 @@ void lk_put_form(struct lk_buf *out, enum lk_form form,
 
 /* ==== Writes the one JSON document of a command */
 
+/* Names have underscores in JSON, whatever they have on the wire. */
 static void put_member_name(struct lk_doc *doc, const char *name,
                             const char *suffix)
 {
@@ -387,6 +410,8 @@ static void put_member_name(struct lk_doc *doc, const char *name,
     latchkey_buf_free(&member);
 }
 
+/* doc->comma: a value came before in the same object or array. `name` is NULL
+ * for an element of an array. */
 static void begin_value(struct lk_doc *doc, const char *name,
                         const char *suffix)
 {
@@ -398,6 +423,7 @@ static void begin_value(struct lk_doc *doc, const char *name,
     }
 }
 
+/* The document ends in a newline. */
 static void end_value(struct lk_doc *doc)
 {
     doc->comma = true;
@@ -463,6 +489,7 @@ void lk_doc_null(struct lk_doc *doc, const char *name)
     end_value(doc);
 }
 
+/* JSON texts are Unicode: other bytes go into NAME_base64 instead. */
 void lk_doc_text(struct lk_doc *doc, const char *name, struct lk_slice text)
 {
     if (lk_utf8_valid(text)) {
@@ -501,6 +528,7 @@ void lk_doc_reply(struct lk_doc *doc, const char *name,
     }
 }
 
+/* A flat list of names and values, as members of the open object. */
 void lk_doc_members(struct lk_doc *doc, const struct lk_reply *list)
 {
     for (size_t i = 0; i + 1 < list->count; i += 2) {

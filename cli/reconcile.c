@@ -1,7 +1,17 @@
 /*
  * reconcile.c - `latchkey reconcile`: compares a provider's export with the
- * jobs of a target. The options, the jobs from the daemon, the lines
- * from the export, and what to do with each finding.
+ * jobs of a target. The options, the jobs from the daemon, the lines from the
+ * export, and what to do with each finding.
+ *
+ *   options   read and checked before anything is opened
+ *   jobs      page by page from the daemon into the comparison
+ *   export    line by line; only hashes and offsets are stored
+ *   join      compare.c finds what belongs together and calls take_found()
+ *   end       jobs that may be proven absent, the report, the summary
+ *
+ * Memory stays at about --memory, because both sides go to a temporary file.
+ * Files: reconcile_export.c reads the export, compare.c joins and judges,
+ * reconcile_report.c reports and resolves.
  */
 #include "cli/reconcile.h"
 #include "cli/commands.h"
@@ -66,6 +76,7 @@ const struct lk_manual lk_manual_reconcile = {
     "is proven. Exit status 1: something is open.",
     reconcile_options};
 
+/* At least 1 MiB; the default is 64 MiB. */
 static enum lk_exit read_memory(struct lk_run *run)
 {
     const char *text = lk_args_value(&run->cli->args, "memory");
@@ -81,7 +92,8 @@ static enum lk_exit read_memory(struct lk_run *run)
     return LK_EXIT_DONE;
 }
 
-/* HERE=THERE; `skip` bytes of HERE are not its name. */
+/* HERE=THERE, divided at the last "="; `skip` bytes of HERE are a prefix and
+ * not its name. pair->here is freed at the end of the run. */
 static enum lk_exit split_pair(struct lk_run *run, const char *option,
                                const char *text, size_t skip,
                                struct lk_pair *pair)
@@ -101,6 +113,8 @@ static enum lk_exit split_pair(struct lk_run *run, const char *option,
     return LK_EXIT_DONE;
 }
 
+/* A member's name or a JSON Pointer; checked now, so that later uses cannot
+ * fail. */
 static enum lk_exit check_pointer(struct lk_run *run, const char *text)
 {
     struct lk_picks picks = {0};
@@ -203,6 +217,7 @@ static enum lk_exit read_columns(struct lk_run *run)
     return result;
 }
 
+/* In any case: exports are often called .CSV. */
 static bool ends_in(const char *text, const char *ending)
 {
     size_t length = strlen(text), tail = strlen(ending);
@@ -292,7 +307,11 @@ static enum lk_exit read_options(struct lk_run *run)
 
 /* ---- The target ---------------------------------------------------------- */
 
-/* A wrong name would make every line one that only the provider has. */
+/*
+ * Is there such a target? A wrong name would make every line one that only the
+ * provider has. Also reads how long a call takes to settle, and up to when jobs
+ * may have been deleted.
+ */
 static enum lk_exit check_compared_target(struct lk_run *run)
 {
     struct lk_words words = {0};
@@ -353,6 +372,8 @@ static enum lk_exit complain_status(enum lk_status status)
     return LK_EXIT_FAILED;
 }
 
+/* Keyed with random bytes of this run, so that no export can be made to
+ * collide. */
 struct lk_hash128 lk_hash_text(const struct lk_run *run, struct lk_slice text)
 {
     struct lk_siphash state;
@@ -677,6 +698,8 @@ static bool is_strange_line(const struct lk_run *run,
             run->until_ms != 0);
 }
 
+/* A job that is not in the export, now that all lines are known: did not happen
+ * if the absence is proven, else still uncertain. */
 static enum lk_status take_deferred(struct lk_run *run,
                                     const struct lk_finding *finding)
 {
@@ -742,6 +765,7 @@ static enum lk_exit check_folder(void)
     return LK_EXIT_FAILED;
 }
 
+/* The random key must be there before the first text is hashed. */
 static enum lk_exit open_comparison(struct lk_run *run)
 {
     struct lk_comparison_setup setup = {
@@ -815,6 +839,8 @@ static enum lk_exit compare_export(struct lk_run *run)
     return result == LK_EXIT_DONE ? join_sides(run) : result;
 }
 
+/* LK_EXIT_NO: something is open. A run that failed halfway is
+ * LK_EXIT_UNREACHABLE, like any other that could not decide. */
 enum lk_exit lk_run_reconcile(struct lk_cli *cli)
 {
     struct lk_run run = {

@@ -1,4 +1,11 @@
-/* reconcile_export.c - reads an export: rows of CSV, or lines of JSON. */
+/*
+ * reconcile_export.c - reads an export: rows of CSV, or lines of JSON.
+ *
+ * The file is read once from the beginning to the end, in chunks. A row is
+ * known by its offset (row->place), by which a few rows are read again for the
+ * report. Cells are those of export->columns, in that order; they point into
+ * the buffer and are valid until the next row is read.
+ */
 #include "cli/reconcile.h"
 #include "lib/http_syntax.h"
 
@@ -40,12 +47,15 @@ static enum lk_exit read_more_export(struct lk_export *export)
     return LK_EXIT_DONE;
 }
 
+/* buf->data[start..len): what was read from the file and not used yet. */
 static struct lk_slice unread_export(const struct lk_export *export)
 {
     return (struct lk_slice){export->buf.data + export->start,
                              export->buf.len - export->start};
 }
 
+/* `lines` is the number of lines of the file, more than 1 for a row with
+ * newlines in quotes. */
 static void advance_export(struct lk_export *export, size_t used, size_t lines)
 {
     export->start += used;
@@ -55,6 +65,8 @@ static void advance_export(struct lk_export *export, size_t used, size_t lines)
 
 /* ---- Rows ---------------------------------------------------------------- */
 
+/* Sets row->cells. A column that is not in the file is empty. Keys and ids lose
+ * the blanks around them. */
 static void take_cells(const struct lk_export *export, struct lk_row *row)
 {
     for (size_t i = 0; i < export->column_count; i++) {
@@ -70,6 +82,8 @@ static void take_cells(const struct lk_export *export, struct lk_row *row)
     row->cells[LK_COLUMN_ID] = lk_trim(row->cells[LK_COLUMN_ID]);
 }
 
+/* A row that can meet no job is a fault, and so is a time that cannot be read:
+ * it would be in no window. */
 static void check_row(const struct lk_export *export, struct lk_row *row)
 {
     uint64_t ms;
@@ -266,6 +280,7 @@ static int find_field(const struct lk_csv *csv, const char *name)
     return -1;
 }
 
+/* Two columns of one name: no one knows which is meant. */
 static bool is_twice(const struct lk_csv *csv, int index)
 {
     for (size_t i = (size_t)index + 1; i < csv->count; i++) {
@@ -276,6 +291,7 @@ static bool is_twice(const struct lk_csv *csv, int index)
     return false;
 }
 
+/* Lists the columns that there are; LK_EXIT_USAGE. */
 static enum lk_exit complain_column(const struct lk_export *export,
                                     const char *name)
 {
@@ -320,6 +336,8 @@ static enum lk_exit find_columns(struct lk_export *export)
     return LK_EXIT_DONE;
 }
 
+/* JSON has no header: columns are members or pointers, and may be missing in a
+ * line. */
 static enum lk_exit add_picks(struct lk_export *export)
 {
     for (size_t i = 0; i < export->column_count; i++) {
@@ -377,6 +395,8 @@ static enum lk_exit read_header(struct lk_export *export)
     return result == LK_EXIT_DONE ? find_columns(export) : result;
 }
 
+/* Opens the file and reads its header. A pipe is refused. The caller closes it
+ * with lk_export_close(), also after an error. */
 enum lk_exit lk_export_open(struct lk_cli *cli, struct lk_export *export)
 {
     (void)cli;
@@ -396,6 +416,8 @@ enum lk_exit lk_export_open(struct lk_cli *cli, struct lk_export *export)
     return read_header(export);
 }
 
+/* Offsets and hashes are of the file as it was: if it has changed in the
+ * meantime, nothing of it is proof. */
 enum lk_exit lk_export_check(const struct lk_export *export)
 {
     struct stat now;

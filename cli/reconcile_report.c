@@ -24,6 +24,7 @@ struct entry {
     struct lk_buf texts;
 };
 
+/* The same file, also by another name or a link. */
 static bool is_export(const struct lk_run *run, int fd)
 {
     struct stat ours, theirs;
@@ -33,7 +34,8 @@ static bool is_export(const struct lk_run *run, int fd)
            ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
 }
 
-/* And for its owner alone: it names tenants and amounts. */
+/* Empties the file, and makes it private to its owner: it names tenants and
+ * amounts. What is not a regular file stays as it is. */
 static bool make_empty(int fd)
 {
     struct stat info;
@@ -118,6 +120,7 @@ static void write_differences(struct lk_run *run, const struct entry *entry,
     lk_doc_end_array(doc);
 }
 
+/* What --apply does about a finding that is proof; NULL: nothing. */
 static const char *action_word(const struct entry *entry)
 {
     return entry->of == LK_CLASS_HAPPENED ? "delivered"
@@ -194,6 +197,7 @@ static void put_difference(struct lk_buf *out, const char *what,
     lk_put(out, " there");
 }
 
+/* One part of the line for each value that differs. */
 static void put_differences(struct lk_run *run, const struct entry *entry,
                             const struct lk_item *here)
 {
@@ -331,6 +335,7 @@ static void write_malformed(struct lk_doc *doc, uint64_t number,
     lk_doc_end_object(doc);
 }
 
+/* A line that cannot be read counts as open: it might be the missing proof. */
 enum lk_exit lk_report_malformed(struct lk_run *run, uint64_t number,
                                  const char *fault)
 {
@@ -379,6 +384,7 @@ static bool is_nothing(const struct lk_run *run)
            run->coverage.lines == 0 && run->coverage.malformed == 0;
 }
 
+/* The same members at the end of --json and in the last line of --report. */
 static void write_reconcile_summary(const struct lk_run *run,
                                     struct lk_doc *doc)
 {
@@ -410,6 +416,7 @@ static void write_reconcile_summary(const struct lk_run *run,
     lk_doc_integer(doc, "open", (int64_t)count_open(run));
 }
 
+/* `always`: also if it is 0. */
 static void put_count(struct lk_run *run, uint64_t count, bool always,
                       const char *label, const char *meaning)
 {
@@ -471,6 +478,9 @@ static void put_counts(struct lk_run *run)
     }
 }
 
+/*
+ * The summary for people: counts, the findings that were shown, and a verdict.
+ */
 static void put_words(struct lk_run *run)
 {
     struct lk_buf *out = &run->cli->out;
@@ -532,6 +542,7 @@ static enum lk_exit close_report(struct lk_run *run)
     return result;
 }
 
+/* LK_EXIT_NO: something is open, or nothing was compared. */
 enum lk_exit lk_report_end(struct lk_run *run)
 {
     enum lk_exit result = close_report(run);
@@ -555,6 +566,7 @@ enum lk_exit lk_report_end(struct lk_run *run)
 
 enum { IDLE_MS = 1000, NAME_MOST = 200, MATCH_MOST = 32 };
 
+/* The daemon may close an idle connection: the next call opens another. */
 void lk_run_disconnect(struct lk_run *run)
 {
     latchkey_client_close(run->cli->client);

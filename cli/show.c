@@ -1,6 +1,11 @@
 /*
  * show.c - shows one operation in full: what it is, its history from what is
  * stored, and what a person can do about it; `latchkey get`.
+ *
+ * Three questions go to the daemon: the operation (LOOKUP), its jobs (JOBS) and
+ * what operators did (AUDIT). Each reply becomes events; at the end they are
+ * sorted by time and printed. A user who may not read jobs and the audit log
+ * gets the rest, marked as partial.
  */
 #include "cli/cli.h"
 #include "cli/commands.h"
@@ -40,6 +45,7 @@ enum lk_put_colour lk_operation_colour(struct lk_slice state)
 
 /* ---- The history --------------------------------------------------------- */
 
+/* One line of the history; owns its text. */
 struct event {
     uint64_t at_ms;
     size_t order;     /* of those of one moment */
@@ -77,6 +83,7 @@ struct story {
     bool partial;        /* jobs and audit log are for another role */
 };
 
+/* The text to be filled in, valid until the next event is added. */
 static struct lk_buf *add_event(struct story *story, uint64_t at_ms,
                                 const char *kind, enum lk_put_colour colour)
 {
@@ -95,6 +102,7 @@ static bool is_in_state(const struct story *story, const char *state)
     return is_word(latchkey_buf_slice(&story->state), state);
 }
 
+/* In progress for LK_LONG_MS or longer: its holder may hang. */
 static bool is_endless(const struct story *story)
 {
     return is_in_state(story, "in_progress") &&
@@ -111,6 +119,7 @@ typedef unsigned long long number; /* for printf */
 
 /* ---- The operation ------------------------------------------------------- */
 
+/* A row of the table below the headline. */
 static void put_fact(struct story *story, const char *label,
                      struct lk_slice text)
 {
@@ -128,6 +137,7 @@ static uint64_t size_of_part(const struct lk_reply *operation, const char *name,
                          : bytes->text.len;
 }
 
+/* Or why the response was not stored. */
 static void put_response_size(struct lk_buf *out,
                               const struct lk_reply *operation)
 {
@@ -142,6 +152,7 @@ static void put_response_size(struct lk_buf *out,
     lk_put_bytes(out, size_of_part(operation, "body", "body-bytes"));
 }
 
+/* When it was claimed, and the state of its lock. */
 static void add_claim_fact(struct story *story,
                            const struct lk_reply *operation)
 {
@@ -266,6 +277,8 @@ static void put_job_facts(struct story *story, struct lk_buf *text,
     }
 }
 
+/* Adds the job to the history, counts it, and adds the commands by which a
+ * person decides about it. */
 static void add_job_fact(struct story *story, const struct lk_reply *job)
 {
     struct lk_slice state = lk_field_text(job, "state");
@@ -316,6 +329,7 @@ static const struct {
     {"job again", "ordered again"},
 };
 
+/* Cuts `prefix` off the front of *text if it begins with it. */
 static bool takes_prefix(struct lk_slice *text, const char *prefix)
 {
     size_t length = strlen(prefix);
@@ -328,6 +342,7 @@ static bool takes_prefix(struct lk_slice *text, const char *prefix)
     return true;
 }
 
+/* The action in words; what follows a known beginning is printed as it is. */
 static void put_audit_action(struct lk_buf *text, struct lk_slice action)
 {
     for (size_t i = 0; i < sizeof(audit_words) / sizeof(audit_words[0]); i++) {
@@ -394,6 +409,7 @@ static enum lk_exit ask_about_jobs(struct story *story,
     return LK_EXIT_DONE;
 }
 
+/* Each row goes into the JSON list and, through `tell`, into the history. */
 static void tell_rows(struct story *story, const struct lk_reply *rows,
                       void (*tell)(struct story *, const struct lk_reply *))
 {
@@ -531,6 +547,7 @@ static void put_kept(struct story *story, struct lk_buf *out)
     lk_put_duration(out, story->ttl_ms, 2);
 }
 
+/* By time; those of one moment in the order in which they were added. */
 static int compare_events(const void *a, const void *b)
 {
     const struct event *one = a;
@@ -555,6 +572,7 @@ static void put_moment(struct lk_buf *out, uint64_t ms, uint64_t now_ms)
     lk_put(out, " ago");
 }
 
+/* Headline, facts, history, advice. */
 static void print_story(struct story *story)
 {
     struct lk_cli *cli = story->cli;
@@ -633,6 +651,7 @@ static void end_story(struct story *story)
     }
 }
 
+/* The table of facts is freed by printing it: into a buffer that is dropped. */
 static void free_story(struct story *story)
 {
     struct lk_buf unused = {0};
@@ -666,6 +685,10 @@ static void report_missing(struct lk_cli *cli)
     latchkey_buf_free(&text);
 }
 
+/*
+ * The operation cli->subject. With --headers or --body its response too, which
+ * is noted in the audit log. LK_EXIT_NO: there is none, and it has complained.
+ */
 enum lk_exit lk_operation_fetch(struct lk_cli *cli,
                                 const struct lk_reply **operation)
 {
@@ -754,6 +777,8 @@ const struct lk_manual lk_manual_get = {
     "byte what was stored.",
     get_options};
 
+/* The stored response itself, without anything around it. LK_EXIT_NO: none is
+ * stored. */
 static enum lk_exit show_response(struct lk_cli *cli,
                                   const struct lk_reply *operation)
 {

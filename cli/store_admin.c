@@ -2,6 +2,10 @@
  * store_admin.c - stores and their settings, opened by the tool itself, and
  * what is done with a whole store: `latchkey migrate`, `check-store`, `verify`
  * and `backup`.
+ *
+ * migrate and check-store (and export and import with --store) open the store
+ * in this process, with the settings that latchkeyd would use. verify and
+ * backup ask the daemon and wait, for hours if need be.
  */
 #include "cli/commands.h"
 #include "cli/move.h"
@@ -15,6 +19,7 @@
 
 /* ==== The store that a command opens itself, and its settings */
 
+/* "scheme:" at the front of the URL. */
 bool lk_url_is(const char *url, const char *scheme)
 {
     size_t length = strlen(scheme);
@@ -22,6 +27,7 @@ bool lk_url_is(const char *url, const char *scheme)
     return strncmp(url, scheme, length) == 0 && url[length] == ':';
 }
 
+/* --store, else LATCHKEY_STORE; NULL: neither. */
 const char *lk_store_url(const struct lk_cli *cli)
 {
     const char *url = lk_args_value(&cli->args, "store");
@@ -103,6 +109,11 @@ static enum lk_status read_store_settings(const struct lk_cli *cli,
     return status;
 }
 
+/*
+ * Reads the settings of a store. `config` borrows from `settings`, which the
+ * caller frees with lk_config_free() after success; after a failure there is
+ * nothing to free.
+ */
 enum lk_exit lk_store_settings(struct lk_cli *cli, const char *url,
                                struct lk_config *settings,
                                struct lk_store_config *config)
@@ -147,6 +158,11 @@ static void print_store_line(void *context, int level, const char *line)
     }
 }
 
+/*
+ * LK_EXIT_DONE: *store is open, and the caller closes it. Otherwise it has
+ * complained: LK_EXIT_NO: the store itself must change (version, in use,
+ * settings); LK_EXIT_DENIED; LK_EXIT_UNREACHABLE.
+ */
 enum lk_exit lk_store_connect(struct lk_cli *cli, const char *url,
                               struct lk_store_config *config,
                               struct lk_store **store)
@@ -183,6 +199,7 @@ enum lk_exit lk_store_connect(struct lk_cli *cli, const char *url,
     }
 }
 
+/* "the store failed while `doing`", and its exit status. */
 enum lk_exit lk_complain_store(enum lk_status status, const char *doing)
 {
     lk_complain("the store failed while %s: %s", doing,
@@ -223,6 +240,7 @@ static bool is_postgres_url(const char *url)
     return lk_url_is(url, "postgres") || lk_url_is(url, "postgresql");
 }
 
+/* All of the SQL, or what updates from the version --from. */
 static enum lk_exit print_sql(struct lk_cli *cli)
 {
     uint64_t from = 0;
@@ -255,6 +273,7 @@ static void show_migration(struct lk_cli *cli, struct lk_slice report)
     lk_doc_end_object(&doc);
 }
 
+/* The server's own words if there are any, else those of the status. */
 static void complain_migration(struct lk_buf *why, enum lk_status status)
 {
     if (why->len > 0 && why->data[why->len - 1] == '\n') {
@@ -264,6 +283,8 @@ static void complain_migration(struct lk_buf *why, enum lk_status status)
     lk_complain("%s", why->len > 1 ? why->data : latchkey_status_text(status));
 }
 
+/* May be run again: what is there already stays. LK_EXIT_NO: the store is of a
+ * later version. */
 enum lk_exit lk_migrate_store(struct lk_cli *cli, const char *url)
 {
     struct lk_buf said = {0};
@@ -361,6 +382,7 @@ const struct lk_manual lk_manual_check_store = {
     "Nothing is changed. URL may also come from LATCHKEY_STORE.",
     check_store_options};
 
+/* One sentence on each line, then the verdict. */
 static void show_promises(struct lk_cli *cli, struct lk_slice text, bool strict)
 {
     struct lk_doc doc = {.out = &cli->out};
@@ -385,6 +407,8 @@ static void show_promises(struct lk_cli *cli, struct lk_slice text, bool strict)
     lk_doc_end_object(&doc);
 }
 
+/* `store` may be NULL for a class whose promises do not depend on it.
+ * LK_EXIT_NO: --strict was given, and the store is not strict. */
 static enum lk_exit describe_store(struct lk_cli *cli,
                                    const struct lk_store_class *class,
                                    struct lk_store *store)
@@ -508,6 +532,7 @@ static void show_report(struct lk_cli *cli, const struct lk_reply *report)
     }
 }
 
+/* LK_EXIT_NO: something is damaged; the report has been printed. */
 enum lk_exit lk_run_verify(struct lk_cli *cli)
 {
     struct lk_progress *progress;

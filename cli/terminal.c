@@ -1,4 +1,11 @@
-/* terminal.c - tables as wide as the terminal, and progress bars. */
+/*
+ * terminal.c - tables as wide as the terminal, and progress bars.
+ *
+ * A table collects cells until lk_table_flush(), which measures the columns,
+ * decides which of them to leave out or cut, and prints all rows. Bit i of
+ * `right`, `rigid` and `spare` is about column i. Into a file or a pipe nothing
+ * is cut. Progress goes to standard error, and only if that is a terminal.
+ */
 #include "cli/move.h"
 #include "cli/output.h"
 #include "lib/time.h"
@@ -27,6 +34,7 @@ static const char *const colour_codes[] = {
 
 /* ---- The terminal -------------------------------------------------------- */
 
+/* --wide, for the whole run. */
 static bool is_wide;
 
 void lk_table_wide(void)
@@ -60,6 +68,7 @@ static size_t terminal_width(void)
     return width == 0 ? SIZE_MAX : width;
 }
 
+/* Lines of the terminal; SIZE_MAX: it is not one. */
 size_t lk_table_rows(void)
 {
     size_t rows = terminal_size().ws_row;
@@ -69,6 +78,9 @@ size_t lk_table_rows(void)
 
 /* ---- Cells --------------------------------------------------------------- */
 
+/*
+ * The next cell, row by row. The buffer is valid until the next cell is added.
+ */
 struct lk_buf *lk_table_cell(struct lk_table *table, enum lk_put_colour colour)
 {
     if (table->count == table->cap) {
@@ -123,6 +135,7 @@ static size_t bounded_width(const struct lk_table *table, size_t column,
     return width < table->least[column] ? table->least[column] : width;
 }
 
+/* Of all columns that are not hidden, with the gaps. */
 static size_t total_width(const struct lk_table *table, unsigned hidden,
                           size_t most)
 {
@@ -188,6 +201,7 @@ static void put_cell(const struct lk_table *table, const struct lk_cell *cell,
     put_spaces(out, (right || last ? 0 : gap) + (last ? 0 : GAP));
 }
 
+/* A row without spaces at its end. */
 static void put_table_row(const struct lk_table *table,
                           const struct lk_cell *cells, unsigned hidden,
                           size_t most, struct lk_buf *out)
@@ -247,6 +261,8 @@ static void put_folded(const struct lk_table *table,
     latchkey_buf_free(&part.text);
 }
 
+/* Prints the rows and empties the table. Widths stay, so that the next page
+ * lines up with this one. */
 void lk_table_flush(struct lk_table *table, struct lk_buf *out)
 {
     size_t room = terminal_width();
@@ -274,6 +290,7 @@ void lk_table_flush(struct lk_table *table, struct lk_buf *out)
     table->count = table->cap = 0;
 }
 
+/* Lines that are too long for the terminal are cut. */
 void lk_table_put_lines(struct lk_buf *out, struct lk_slice text)
 {
     size_t room = terminal_width();
@@ -380,6 +397,10 @@ static void *run_thread(void *context)
     return NULL;
 }
 
+/*
+ * Starts a thread that asks the daemon, over a connection of its own, how far
+ * the long work is. NULL, and no bar: not a terminal, or it cannot be started.
+ */
 struct lk_progress *lk_progress_start(const struct lk_cli *cli,
                                       const char *title)
 {
@@ -403,6 +424,7 @@ struct lk_progress *lk_progress_start(const struct lk_cli *cli,
     return progress;
 }
 
+/* Ends the thread, waits for it and frees everything. NULL is fine. */
 void lk_progress_stop(struct lk_progress *progress)
 {
     if (progress == NULL) {
@@ -427,6 +449,7 @@ void lk_bar_start(struct lk_bar *bar, const struct lk_cli *cli,
                            lk_monotonic_ms()};
 }
 
+/* At most once in POLL_MS; a total of 0 means that it is not known. */
 void lk_bar_show(struct lk_bar *bar, uint64_t done, uint64_t total)
 {
     if (bar->on && total > 0 && lk_monotonic_ms() - bar->drawn_ms >= POLL_MS) {

@@ -32,6 +32,7 @@ const struct lk_command lk_commands[] = {
 
 /* ---- Messages ------------------------------------------------------------ */
 
+/* Escapes the whole sentence: parts of it may come from others. */
 static void complain_values(const char *prefix, const char *format,
                             va_list values)
 {
@@ -67,6 +68,7 @@ enum lk_exit lk_complain_usage(const struct lk_cli *cli, const char *format,
     return LK_EXIT_USAGE;
 }
 
+/* With --json only the document is for the caller: there are no hints. */
 void lk_hint(const struct lk_cli *cli, const char *format, ...)
 {
     va_list values;
@@ -81,6 +83,7 @@ void lk_hint(const struct lk_cli *cli, const char *format, ...)
 
 /* ---- Files --------------------------------------------------------------- */
 
+/* Writes cli->out to standard output, and empties it. */
 enum lk_exit lk_cli_flush(struct lk_cli *cli)
 {
     size_t length = cli->out.len;
@@ -96,6 +99,8 @@ enum lk_exit lk_cli_flush(struct lk_cli *cli)
     return LK_EXIT_DONE;
 }
 
+/* Appends a whole file, or standard input for "-". LK_EXIT_USAGE: it cannot be
+ * read, and it has complained. */
 enum lk_exit lk_read_file(const char *path, struct lk_buf *data)
 {
     bool standard = strcmp(path, "-") == 0;
@@ -124,6 +129,7 @@ enum lk_exit lk_read_file(const char *path, struct lk_buf *data)
 
 /* ---- One run ------------------------------------------------------------- */
 
+/* The number of words, by the table of commands. */
 static enum lk_exit check_words(const struct lk_cli *cli)
 {
     const struct lk_command *command = cli->args.command;
@@ -142,6 +148,7 @@ static enum lk_exit check_words(const struct lk_cli *cli)
     return LK_EXIT_DONE;
 }
 
+/* NO_COLOR and TERM=dumb turn it off, as elsewhere. */
 static bool has_colour(void)
 {
     const char *terminal = getenv("TERM");

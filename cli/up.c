@@ -34,7 +34,8 @@ static const char name_characters[] = LETTERS DIGITS "_";
 
 /* ---- Paths --------------------------------------------------------------- */
 
-/* NULL: fine; else what is wrong. */
+/* NULL: the path is fine; else what is wrong, as the end of a sentence. Paths
+ * go into nginx's configuration. */
 static const char *refuse_path(const char *path)
 {
     if (path[0] != '/') {
@@ -115,12 +116,14 @@ static const struct scheme {
     {"scgi://", LK_UP_SCGI, 0},
 };
 
+/* HTTP is proxied; the others are gateway protocols with parameters. */
 static bool is_web(enum lk_up_scheme scheme)
 {
     return scheme == LK_UP_HTTP || scheme == LK_UP_HTTPS;
 }
 
-/* The path behind the host: a prefix for HTTP, a script for FastCGI. */
+/* The path behind the host: a prefix for HTTP, a script for FastCGI. As all
+ * read_... functions here, returns what is wrong, or NULL. */
 static const char *read_rest(struct lk_up_app *app, const char *rest)
 {
     size_t length = strlen(rest);
@@ -151,6 +154,7 @@ static const char *read_rest(struct lk_up_app *app, const char *rest)
     return NULL;
 }
 
+/* "HOST[:PORT][/REST]"; sets app->host, port and pass. */
 static const char *read_authority(struct lk_up_app *app,
                                   const struct scheme *scheme, const char *at)
 {
@@ -206,6 +210,7 @@ static const char *read_socket(struct lk_up_app *app, const char *text)
     return read_rest(app, text + length + 1);
 }
 
+/* SCHEME://..., unix:SOCKET, or for short PORT, :PORT and HOST:PORT. */
 static const char *read_app(struct lk_up_app *app)
 {
     const char *text = app->given;
@@ -235,6 +240,7 @@ static const char *read_app(struct lk_up_app *app)
                               : "it begins with no known scheme";
 }
 
+/* "user@" or "user:password@" in front of the host. */
 static bool has_credentials(const char *text)
 {
     const char *authority = strstr(text, "://");
@@ -243,6 +249,7 @@ static bool has_credentials(const char *text)
            strcspn(authority + 3, "@") < strcspn(authority + 3, "/");
 }
 
+/* Fills up->app, whose texts lk_up_free() frees. */
 enum lk_exit lk_up_read_app(struct lk_up *up, const char *text)
 {
     const char *why;
@@ -273,6 +280,7 @@ enum lk_exit lk_up_read_app(struct lk_up *up, const char *text)
 
 /* ---- --listen ------------------------------------------------------------ */
 
+/* PORT is on 127.0.0.1 only: a gateway that is tried out is not for others. */
 static const char *read_listen(struct lk_up_listen *listen, const char *text)
 {
     size_t length = text[0] == '*' ? 1 : host_length(text);
@@ -317,6 +325,7 @@ static bool is_own_address(const struct lk_up *up)
            (strcmp(app, own) == 0 || (is_local(app) && is_local(own)));
 }
 
+/* Also sets up->url, by which a client on this machine reaches the gateway. */
 enum lk_exit lk_up_read_listen(struct lk_up *up, const char *text)
 {
     const char *why = read_listen(&up->listen, text == NULL ? "8080" : text);
@@ -391,6 +400,8 @@ static bool ends_in_hashed(const char *text)
            (length == 6 || text[length - 7] == ' ');
 }
 
+/* Text and nginx variables; nothing that could end the quotes in the
+ * configuration. */
 static const char *refuse_tenant(const char *text)
 {
     const char *why;
@@ -437,6 +448,7 @@ enum lk_exit lk_up_read_tenant(struct lk_up *up, const char *text)
     return LK_EXIT_DONE;
 }
 
+/* The first one is the default. */
 enum lk_exit lk_up_read_mode(struct lk_up *up, const char *text)
 {
     static const char *const modes[] = {"optional", "required", "observe"};
@@ -512,6 +524,7 @@ static int try_listening(const struct addrinfo *address)
     return error;
 }
 
+/* Tries every address that the name has, as nginx will. */
 static enum lk_exit check_host(const struct lk_up *up)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
@@ -540,7 +553,8 @@ static enum lk_exit check_host(const struct lk_up *up)
     return error == 0 ? LK_EXIT_DONE : complain_address(up, error);
 }
 
-/* A socket without a listener was left by a killed process. */
+/* A socket without a listener was left by a killed process: it is removed. Any
+ * other file, and a socket that is in use, is refused. */
 static enum lk_exit check_socket(const struct lk_up *up)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -623,6 +637,7 @@ static bool find_app_socket(struct lk_up_watch *watch, const char *path)
     return true;
 }
 
+/* The first address of the name. False: nothing is watched. */
 static bool find_host(struct lk_up_watch *watch, const struct lk_up_app *app)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
@@ -653,7 +668,11 @@ void lk_up_watch_start(struct lk_up_watch *watch, const struct lk_up *up)
     watch->asking = true;
 }
 
-/* The connection attempt has ended: 0, or the error. */
+/*
+ * The connection attempt has ended: 0, or the error. Prints only what is new:
+ * that the app is missing, that it is there now, or that it is at the other
+ * address of localhost.
+ */
 static void take_app_result(struct lk_up_watch *watch, int error)
 {
     bool there = error == 0;
@@ -681,6 +700,8 @@ static void take_app_result(struct lk_up_watch *watch, int error)
     watch->missing = !there;
 }
 
+/* Starts a connection without waiting for it. EAGAIN (the queue of a unix
+ * socket is full) means that an app is there. */
 static void ask_app(struct lk_up_watch *watch)
 {
     watch->fd = socket(watch->address.ss_family,
@@ -697,6 +718,7 @@ static void ask_app(struct lk_up_watch *watch)
     }
 }
 
+/* Called in each round of the loop in up_run.c; never waits. */
 void lk_up_watch_step(struct lk_up_watch *watch)
 {
     struct pollfd item = {.fd = watch->fd, .events = POLLOUT};
@@ -718,6 +740,7 @@ void lk_up_watch_step(struct lk_up_watch *watch)
     }
 }
 
+/* nginx could not reach the app: ask again. */
 void lk_up_watch_doubt(struct lk_up_watch *watch)
 {
     watch->asking = true;
@@ -792,7 +815,8 @@ static enum lk_exit check_together(const struct lk_up *up)
     return LK_EXIT_DONE;
 }
 
-/* What it says is shown before anything is started. */
+/* --migrate, if it was given. What it prints is shown before anything is
+ * started. */
 static enum lk_exit migrate_first(struct lk_up *up)
 {
     enum lk_exit result = LK_EXIT_DONE;
@@ -806,6 +830,7 @@ static enum lk_exit migrate_first(struct lk_up *up)
     return result;
 }
 
+/* Reads and checks every option before anything is made or started. */
 static enum lk_exit read_values(struct lk_up *up)
 {
     const struct lk_args *args = &up->cli->args;
@@ -834,6 +859,8 @@ static enum lk_exit read_values(struct lk_up *up)
     return result == LK_EXIT_DONE ? check_together(up) : result;
 }
 
+/* In this order: the lock of the folder comes before the check of the address,
+ * so that of two runs with the same one the second gets the better message. */
 static enum lk_exit bring_up(struct lk_up *up)
 {
     enum lk_exit result = lk_up_check_programs(up);

@@ -17,6 +17,7 @@
 #define OPERATIONS        "/latchkey/operations/"
 #define USUAL_AUTHORITIES "/etc/ssl/certs/ca-certificates.crt"
 
+/* A word for a shell: quoted unless it is plain. */
 void lk_up_put_word(struct lk_buf *out, const char *word)
 {
     static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -34,6 +35,7 @@ void lk_up_put_word(struct lk_buf *out, const char *word)
     lk_put(out, "'");
 }
 
+/* The options of latchkeyd; the caller frees each word. NULL ends the list. */
 void lk_up_daemon_words(const struct lk_up *up, char *words[LK_UP_DAEMON_WORDS])
 {
     const struct lk_up_files *files = &up->files;
@@ -90,6 +92,7 @@ static void put_random_command(struct lk_buf *out, const char *path)
     lk_put(out, "\n");
 }
 
+/* What `latchkey up` makes itself, as commands for people who copy the file. */
 static void put_files_commands(const struct lk_up *up, struct lk_buf *out)
 {
     const struct lk_up_files *files = &up->files;
@@ -110,6 +113,7 @@ static void put_files_commands(const struct lk_up *up, struct lk_buf *out)
     free(folder);
 }
 
+/* The comment at the top, and the main context of nginx. */
 static void put_head(const struct lk_up *up, struct lk_buf *out)
 {
     const struct lk_up_files *files = &up->files;
@@ -150,6 +154,7 @@ static void put_head(const struct lk_up *up, struct lk_buf *out)
                 "}\n");
 }
 
+/* The fields are those of enum field in up_run.c, in the same order. */
 static void put_log(const struct lk_up *up, struct lk_buf *out)
 {
     lk_put(out,
@@ -178,6 +183,7 @@ static void put_places(const struct lk_up *up, struct lk_buf *out)
     lk_put(out, "    client_max_body_size 64m;\n\n");
 }
 
+/* What all servers of the file share. */
 static void put_http(const struct lk_up *up, struct lk_buf *out)
 {
     lk_put(out,
@@ -255,6 +261,8 @@ static const char *const gateway_names[] = {
     [LK_UP_SCGI] = "scgi",
 };
 
+/* With a script (FastCGI), every request goes to it; without one the app gets
+ * the path as PATH_INFO. */
 static void put_script(const struct lk_up_app *app, struct lk_buf *out)
 {
     const char *gateway = gateway_names[app->scheme];
@@ -275,6 +283,7 @@ static void put_script(const struct lk_up_app *app, struct lk_buf *out)
            slash == app->script ? 1 : (int)(slash - app->script), app->script);
 }
 
+/* The parameters of CGI, for FastCGI, uwsgi and SCGI. */
 static void put_gateway(const struct lk_up_app *app, struct lk_buf *out)
 {
     static const char *const params[][2] = {
@@ -312,6 +321,7 @@ static void put_gateway(const struct lk_up_app *app, struct lk_buf *out)
 
 /* ---- The whole ----------------------------------------------------------- */
 
+/* The directives of Latchkey, with their meaning as comments. */
 static void put_guard(const struct lk_up *up, struct lk_buf *out)
 {
     static const struct {
@@ -375,6 +385,9 @@ static void put_courier(const struct lk_up *up, struct lk_buf *out)
     lk_put(out, "    }\n");
 }
 
+/*
+ * The whole file; it needs nothing but `up`, so --print-config prints the same.
+ */
 void lk_up_put_config(const struct lk_up *up, struct lk_buf *out)
 {
     put_head(up, out);
@@ -411,7 +424,8 @@ void lk_up_put_config(const struct lk_up *up, struct lk_buf *out)
 
 /* ---- A first request ----------------------------------------------------- */
 
-/* Length of the variable's name at `at`, which follows a $. */
+/* The next variable's name in a text with $name or ${name}; *length is its
+ * length. NULL: there are no more. */
 static const char *next_variable(const char *at, size_t *length)
 {
     at = strchr(at, '$');
@@ -460,6 +474,7 @@ static void put_source(struct lk_buf *words, struct lk_buf *url,
     }
 }
 
+/* A random UUID (version 4), so that a pasted line is a new operation. */
 static void put_key(struct lk_buf *out)
 {
     unsigned char bytes[16] = {0};
@@ -476,6 +491,7 @@ static void put_key(struct lk_buf *out)
     }
 }
 
+/* A command that a person can paste: with everything that the tenant needs. */
 static void put_curl(const struct lk_up *up, struct lk_buf *out)
 {
     const char *at = up->tenant == NULL ? "$http_authorization" : up->tenant;
@@ -595,6 +611,7 @@ static void put_store(const struct lk_up *up, struct lk_buf *out)
     lk_put(out, "%.*s\n", (int)strcspn(host, "?"), host);
 }
 
+/* Below a request that was refused for lack of a key, or of a tenant. */
 void lk_up_put_hint(const struct lk_up *up, bool tenant, struct lk_buf *out)
 {
     if (!tenant) {

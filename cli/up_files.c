@@ -1,6 +1,17 @@
 /*
  * up_files.c - finds the programs of `latchkey up`, decides where its files
  * are, and makes them.
+ *
+ *   lock                 held while it runs; has the process id
+ *   nginx.conf           written each time
+ *   latchkey.db          the store, unless --store names another
+ *   latchkey.db.secret   hashes tenants, never replaced; tenants.secret for a
+ *                        store on a server
+ *   sockets, logs, nginx.pid, tmp   of one run: removed at its end, and before
+ *                        the next one
+ *
+ * The folder is private: it has stored responses and a secret. A link in the
+ * folder "running" makes it a profile for other commands.
  */
 #include "cli/move.h"
 #include "cli/up.h"
@@ -38,6 +49,7 @@ static char *keep_if_usable(char *path, int access_mode)
     return NULL;
 }
 
+/* The first that can be used, in memory of its own; NULL: none. */
 static char *search_folders(const char *const *folders, const char *name,
                             int access_mode)
 {
@@ -49,6 +61,7 @@ static char *search_folders(const char *const *folders, const char *name,
     return found;
 }
 
+/* Along PATH; relative entries are skipped. */
 static char *search_path(const char *name)
 {
     const char *at = lk_environment("PATH");
@@ -114,6 +127,8 @@ static char *name_self(const char *own)
                : lk_text("%s/latchkey", own);
 }
 
+/* The daemon and the module beside this program come first: a build, or an
+ * installation, is used as a whole. */
 static void find_programs(struct lk_up_files *files)
 {
     char own[PATH_MAX];
@@ -159,6 +174,7 @@ static void find_authorities(struct lk_up *up)
     }
 }
 
+/* LK_EXIT_FAILED. `setting` is the variable that names the file. */
 static enum lk_exit complain_missing(const char *what, const char *setting,
                                      const char *remedy)
 {
@@ -175,6 +191,7 @@ static enum lk_exit complain_missing(const char *what, const char *setting,
     return LK_EXIT_FAILED;
 }
 
+/* Complains about each one that is missing, not only the first. */
 enum lk_exit lk_up_check_programs(const struct lk_up *up)
 {
     const struct lk_up_files *files = &up->files;
@@ -252,6 +269,8 @@ static bool is_plain(const char *url)
     return true;
 }
 
+/* Sets the URL of the store, and where the secret is: beside an embedded store,
+ * because the two belong together, else in the folder. */
 static enum lk_exit find_store(struct lk_up *up)
 {
     struct lk_up_files *files = &up->files;
@@ -285,6 +304,7 @@ static enum lk_exit find_store(struct lk_up *up)
     return lk_up_check_path("the path of --store", files->store);
 }
 
+/* Every path in the folder; lk_up_free() frees them. */
 static void name_files(struct lk_up_files *files)
 {
     const char *folder = files->folder;
@@ -300,6 +320,9 @@ static void name_files(struct lk_up_files *files)
     files->temporary = lk_text("%s/tmp", folder);
 }
 
+/*
+ * Paths go into nginx's configuration, and sockets must fit into their address.
+ */
 static enum lk_exit check_paths(const struct lk_up_files *files)
 {
     enum lk_exit result = lk_up_check_path("the folder", files->folder);
@@ -326,6 +349,7 @@ static enum lk_exit check_paths(const struct lk_up_files *files)
     return result;
 }
 
+/* Only names and finds: nothing is made before lk_up_make_files(). */
 enum lk_exit lk_up_find_files(struct lk_up *up)
 {
     const char *given = lk_args_value(&up->cli->args, "dir");
@@ -388,7 +412,8 @@ static enum lk_exit make_folder(const char *path)
     return result;
 }
 
-/* Answers and secrets of callers lie in it. */
+/* A folder of this user that no one else can enter: stored responses and the
+ * secrets of callers are in it. */
 static enum lk_exit check_up_folder(const char *folder)
 {
     struct stat st;
@@ -465,6 +490,7 @@ static bool write_file(const char *path, struct lk_slice text, bool replace)
     return good;
 }
 
+/* Makes the new name in the folder durable, too. */
 static void sync_folder_of(const char *path)
 {
     char *folder = lk_text("%.*s", (int)(strrchr(path, '/') - path), path);
@@ -477,6 +503,7 @@ static void sync_folder_of(const char *path)
     free(folder);
 }
 
+/* 64 hexadecimal digits; an existing file stays. */
 static enum lk_exit make_random_file(const char *path)
 {
     unsigned char bytes[32];
@@ -499,8 +526,8 @@ static enum lk_exit make_random_file(const char *path)
     return good ? LK_EXIT_DONE : LK_EXIT_FAILED;
 }
 
-/* With another secret no caller would find its own responses, and retries would
- * run again. */
+/* A store whose secret is missing is refused: with another secret no caller
+ * would find its own responses, and retries would run again. */
 static enum lk_exit make_secret(const struct lk_up *up)
 {
     const struct lk_up_files *files = &up->files;
@@ -538,6 +565,8 @@ static enum lk_exit fill_folder(struct lk_up *up)
     return result == LK_EXIT_DONE ? make_config(up) : result;
 }
 
+/* Folder, lock, then the files: nothing in the folder is touched while another
+ * run has the lock. */
 enum lk_exit lk_up_make_files(struct lk_up *up)
 {
     enum lk_exit result;
@@ -584,6 +613,7 @@ bool lk_up_announce(const struct lk_up *up)
     return good;
 }
 
+/* Only the link that this run made. */
 void lk_up_withdraw(const struct lk_up *up)
 {
     if (up->announced) {
@@ -591,6 +621,7 @@ void lk_up_withdraw(const struct lk_up *up)
     }
 }
 
+/* Only files that nginx names: digits. */
 static void empty_temporary(const char *path)
 {
     DIR *folder = opendir(path);
@@ -607,6 +638,7 @@ static void empty_temporary(const char *path)
     rmdir(path);
 }
 
+/* What belongs to one run. Store, secret and configuration stay. */
 void lk_up_remove_files(struct lk_up *up)
 {
     const struct lk_up_files *files = &up->files;
@@ -622,6 +654,7 @@ void lk_up_remove_files(struct lk_up *up)
 
 void lk_up_free(struct lk_up *up)
 {
+    /* struct lk_up_files has nothing but pointers that it owns. */
     char **paths = (char **)&up->files;
 
     for (size_t i = 0; i < sizeof(up->files) / sizeof(char *); i++) {

@@ -90,6 +90,10 @@ static enum lk_exit find_running(const struct lk_profiles *profiles,
     return LK_EXIT_USAGE;
 }
 
+/*
+ * The profile of that name, in the file or of a running `latchkey up`; "up"
+ * alone is the one that runs. LK_EXIT_USAGE: there is none, or it is ambiguous.
+ */
 static enum lk_exit find_named_profile(struct lk_profiles *profiles,
                                        const char *name,
                                        const struct lk_profile **profile)
@@ -138,8 +142,8 @@ static enum lk_exit find_unnamed(struct lk_cli *cli,
 
 /* ---- The password -------------------------------------------------------- */
 
-/* A profile's file lies about for long; --password-file is the caller's own
- * affair. */
+/* A password that everyone can read is refused in a profile, where it is for
+ * long; --password-file is the caller's own affair. */
 static enum lk_exit check_password_file(const char *path)
 {
     struct stat st;
@@ -151,6 +155,8 @@ static enum lk_exit check_password_file(const char *path)
     return LK_EXIT_DONE;
 }
 
+/* cli->password owns the text, which where.password borrows. Line ends at its
+ * end do not count. */
 static enum lk_exit read_password_option(struct lk_cli *cli, const char *path)
 {
     struct lk_buf *password = &cli->password;
@@ -215,6 +221,8 @@ static enum lk_exit read_user_option(struct lk_cli *cli,
 
 /* ---- The whole ----------------------------------------------------------- */
 
+/* Sets where.address, user and password by the order at the top of the file,
+ * and where_from, which messages name. */
 static enum lk_exit read_server(struct lk_cli *cli)
 {
     const char *given = lk_args_value(&cli->args, "server");
@@ -249,6 +257,7 @@ static enum lk_exit read_server(struct lk_cli *cli)
     return read_user_option(cli, profile, chosen);
 }
 
+/* Nothing is connected here. A timeout of 0 is the library's default. */
 enum lk_exit lk_where_read(struct lk_cli *cli)
 {
     uint64_t timeout_ms = 0;
@@ -263,6 +272,8 @@ enum lk_exit lk_where_read(struct lk_cli *cli)
     return read_server(cli);
 }
 
+/* Would a command without options reach this `latchkey up`? Then the banner can
+ * print short lines. */
 bool lk_where_is_running(void)
 {
     struct lk_profiles running = {0};
@@ -283,6 +294,7 @@ bool lk_where_is_running(void)
 
 /* ---- Places -------------------------------------------------------------- */
 
+/* HOME, else the home of the user; NULL: neither is an absolute path. */
 static const char *find_home(void)
 {
     const char *home = getenv("HOME");
@@ -295,6 +307,8 @@ static const char *find_home(void)
     return home != NULL && home[0] == '/' ? home : NULL;
 }
 
+/* $VARIABLE/latchkey/NAME, else HOME/FOLDER/latchkey/NAME, as the XDG
+ * specification has it. The caller frees it; NULL: there is no home. */
 char *lk_home_path(const char *variable, const char *folder, const char *name)
 {
     const char *base = getenv(variable);
@@ -331,6 +345,7 @@ const struct lk_profile *lk_profiles_find(const struct lk_profiles *profiles,
     return find_profile(profiles, name);
 }
 
+/* Owned by the list; valid until the next one is added. */
 static struct lk_profile *add_profile(struct lk_profiles *profiles,
                                       const char *name)
 {
@@ -456,6 +471,7 @@ static char *assign_setting(struct lk_profiles *profiles, unsigned line,
     return NULL;
 }
 
+/* inih's callback. It goes on after a fault: only the first one is reported. */
 static int take_profile_setting(void *context, const char *section,
                                 const char *name, const char *value)
 {
@@ -467,6 +483,8 @@ static int take_profile_setting(void *context, const char *section,
     return 1;
 }
 
+/* Without a file there are no profiles. LK_EXIT_USAGE: it cannot be read or has
+ * a fault. The caller frees the list either way. */
 enum lk_exit lk_profiles_read(struct lk_profiles *profiles)
 {
     struct reading reading = {.profiles = profiles};
@@ -503,6 +521,9 @@ enum lk_exit lk_profiles_read(struct lk_profiles *profiles)
 
 /* ---- Each `latchkey up` -------------------------------------------------- */
 
+/*
+ * Is there a listener at the socket? A link may be left over from a killed run.
+ */
 static bool is_answered(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -548,6 +569,8 @@ static int is_profile(const struct dirent *entry)
     return strncmp(entry->d_name, "up", 2) == 0;
 }
 
+/* Adds a profile for each link in the folder "running" whose daemon lives. A
+ * profile of the file with the same name goes first. */
 void lk_profiles_add_running(struct lk_profiles *profiles)
 {
     char *folder = lk_running_folder();
