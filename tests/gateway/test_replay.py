@@ -366,6 +366,24 @@ def test_a_response_of_exactly_the_limit_is_kept(make_gateway):
     assert gateway.post(key).body == pattern(16384)
 
 
+def test_a_response_of_unknown_length_is_kept_to_its_last_byte(make_gateway,
+                                                               app):
+    # C12: it is held in blocks, the first of 4096 bytes
+    gateway = make_gateway(workers=1, locations=guard(
+        "/", "proxy_http_version 1.1;", "idempotency_response_max 64k;"))
+    sizes = (0, 1, 4095, 4096, 4097, 8192, 8193, 16384, 32769, 65535, 65536)
+    for buffering in ("yes", "no"):
+        for size in sizes:
+            key = new_key()
+            first = gateway.post(key, headers=tell(
+                bytes=size, chunked=True,
+                headers=[["X-Accel-Buffering", buffering]]))
+            again = gateway.post(key)
+            assert again.replayed
+            assert first.body == again.body == pattern(size)
+    assert app.count() == 2 * len(sizes)
+
+
 @pytest.mark.parametrize("end", ["close", "reset", "shut"])
 def test_a_client_that_leaves_finds_the_answer_when_it_comes_back(
         gateway, app, end):
