@@ -301,25 +301,28 @@ RETURNS void
 LANGUAGE plpgsql
 AS $$
 DECLARE
+    tells CONSTANT integer :=
+        CASE WHEN (_flags & @FLAG_UNSENT@) <> 0 THEN @JOB_IF_UNSENT@ ELSE 0 END
+        | CASE WHEN (_flags & @FLAG_COURIER@) <> 0 THEN @JOB_IF_BY_COURIER@
+               ELSE 0 END;
     j latchkey.job;
     code integer;
     next smallint;
 BEGIN
+    -- A request that stays as it is, is not locked: a gateway that extends its
+    -- operation again and again neither waits for the courier nor holds it up.
     SELECT * INTO j FROM latchkey.job k
     WHERE k.number = _number AND k.name = ''
       AND k.state + 0 IN (@JOBS_UNFINISHED@)
+      AND latchkey.decide_job(_event, k.state,
+          latchkey.job_conditions(k, _now) | tells) <> @JOB_OUTCOME_DONE@
     FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
+    IF NOT FOUND THEN -- neither another state nor an effect
         RETURN;
     END IF;
-    code := latchkey.decide_job(_event, j.state, latchkey.job_conditions(j, _now)
-        | CASE WHEN (_flags & @FLAG_UNSENT@) <> 0 THEN @JOB_IF_UNSENT@ ELSE 0 END
-        | CASE WHEN (_flags & @FLAG_COURIER@) <> 0 THEN @JOB_IF_BY_COURIER@
-               ELSE 0 END);
+    code := latchkey.decide_job(_event, j.state,
+        latchkey.job_conditions(j, _now) | tells);
     next := @JOB_NEXT(code, j.state)@;
-    IF code = @JOB_OUTCOME_DONE@ THEN -- neither another state nor an effect
-        RETURN;
-    END IF;
     UPDATE latchkey.job k SET state = next,
         ended_ms = CASE WHEN next IN (@JOBS_TIMED@) THEN 0 ELSE _now END,
         called = (k.called OR @JOB_DOES(code, CALLED)@)

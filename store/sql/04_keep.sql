@@ -90,13 +90,12 @@ BEGIN
         END IF;
         WITH due AS MATERIALIZED (
             SELECT o.ctid AS place, o.number FROM latchkey.operation o
-            CROSS JOIN LATERAL (SELECT latchkey.lock_end(o.token,
-                o.deadline_ms) <= now AS lapsed OFFSET 0) AS l
             WHERE o.number = ANY (numbers)
-              AND @EFFECT(latchkey.decide(@EVENT_SWEEP@, o.state, false,
-                  l.lapsed, o.omitted, o.queued, false, false, false, 0))@
+              AND latchkey.lock_end(o.token, o.deadline_ms) <= now
+              AND @EFFECT(latchkey.decide(@EVENT_SWEEP@, o.state, false, true,
+                  o.omitted, o.queued, false, false, false, 0))@
                   = @EFFECT_DOUBT@
-            FOR NO KEY UPDATE OF o SKIP LOCKED
+            FOR NO KEY UPDATE SKIP LOCKED
         ), lapsed AS (
             UPDATE latchkey.operation o SET state = @STATE_UNCERTAIN@,
                 deadline_ms = latchkey.lock_end(o.token, o.deadline_ms)

@@ -1,15 +1,14 @@
 -- 07_grants.sql - who may do what. The last file: it speaks of all that is
 -- there.
 --
--- The public may do nothing. The daemon reads and writes the tables and calls
--- every function but those for apps; it deletes no audit entry. Apps call the
--- functions that run with the rights of their owner (03_app.sql), and nothing
--- else: SECURITY DEFINER is what makes a function one for apps.
+-- The public may do nothing. The daemon reads and writes the tables, but deletes
+-- no audit entry, and calls every function that runs with its own rights, so that
+-- none of them lets it do more. Apps call nine functions, which run with the
+-- rights of their owner (SECURITY DEFINER, 03_app.sql), and nothing else.
 
 REVOKE ALL ON SCHEMA latchkey FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA latchkey FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA latchkey FROM PUBLIC;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA latchkey FROM PUBLIC;
 GRANT USAGE ON SCHEMA latchkey TO latchkey_daemon, latchkey_app;
 
 GRANT SELECT, INSERT, UPDATE, DELETE
@@ -25,19 +24,33 @@ GRANT SELECT, USAGE, UPDATE ON SEQUENCE latchkey.token, latchkey.timeline
 -- latchkey.check_timeline leaps.
 GRANT USAGE, UPDATE ON SEQUENCE latchkey.job_id_seq TO latchkey_daemon;
 
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA latchkey TO latchkey_daemon;
+-- A function that runs with the rights of its owner and has no name in this list
+-- is callable by no one else, until it is added on purpose.
 DO $$
 DECLARE
-    for_apps pg_catalog.regprocedure;
+    for_apps CONSTANT text[] := '{claim, complete, release, doubt, extend, keep,
+        fence, enqueue, lookup}';
+    -- Parts of these: they are called with the rights of the owner alone.
+    internal CONSTANT text[] := '{take_text, take_key, take_ms, take_token,
+        take_headers, path_fault, method_fault, headers_fault, target_fault,
+        refuse, as_time, be_durable, hold, raise_stale, by_token, own}';
+    routine record;
 BEGIN
-    FOR for_apps IN
-        SELECT p.oid FROM pg_catalog.pg_proc p
+    FOR routine IN
+        SELECT p.oid::pg_catalog.regprocedure AS name,
+            CASE WHEN p.prosecdef AND p.proname = ANY (for_apps)
+                 THEN 'latchkey_app'
+                 WHEN NOT p.prosecdef AND p.proname <> ALL (internal)
+                 THEN 'latchkey_daemon' END AS caller
+        FROM pg_catalog.pg_proc p
         WHERE p.pronamespace = 'latchkey'::pg_catalog.regnamespace
-          AND p.prosecdef
     LOOP
-        EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM '
-            'latchkey_daemon; GRANT EXECUTE ON FUNCTION %1$s TO latchkey_app',
-            for_apps);
+        EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC, '
+            'latchkey_daemon, latchkey_app', routine.name);
+        IF routine.caller IS NOT NULL THEN
+            EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %I',
+                routine.name, routine.caller);
+        END IF;
     END LOOP;
 END
 $$;

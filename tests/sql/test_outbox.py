@@ -617,6 +617,22 @@ def test_a_mark_extends_the_operation_too(db, courier):
                 " FROM latchkey.operation") == [(True,)]
 
 
+def test_a_gateway_that_extends_and_the_courier_do_not_wait_for_each_other(
+        server, database, db, courier):
+    job = take_request(db, courier)
+    assert courier.mark(job, called=True) == [DONE]
+    row = "SELECT FROM latchkey.job WHERE id = %d FOR NO KEY UPDATE" % job.id
+    extend = dict(token=job.token, lock=3600000)
+    holder = server.connect(database, user="lk", autocommit=False)
+    holder.execute(row)
+    db.execute("SET lock_timeout = '5s'")
+    assert apply_one(db, "extend", "k", **extend)[0] == "OK"
+    holder.rollback()
+    assert apply_one(holder, "extend", "k", **extend)[0] == "OK"
+    db.execute(row + " NOWAIT")
+    holder.commit()
+
+
 def test_an_app_completes_its_request_in_its_own_transaction(
         server, database, db, courier, other):
     # C26, C31: all or nothing, and nobody waits for the app meanwhile.

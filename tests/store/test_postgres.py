@@ -980,16 +980,51 @@ def test_the_printed_schema_is_the_one_that_migrate_makes(postgres):
     assert "CREATE TABLE" in printed and "CREATE TABLE" not in later
 
 
+# Parts of the functions for apps: no one but the owner calls them.
+INTERNAL = {"take_text", "take_key", "take_ms", "take_token", "take_headers",
+            "path_fault", "method_fault", "headers_fault", "target_fault",
+            "refuse", "as_time", "be_durable", "hold", "raise_stale",
+            "by_token", "own"}
+
+
+def callers(postgres, base):
+    """(name, with the rights of its owner, who else may call it) of each."""
+    return postgres.query(
+        "SELECT p.proname, p.prosecdef, array(SELECT CASE a.grantee WHEN 0"
+        " THEN 'PUBLIC' ELSE pg_get_userbyid(a.grantee)::text END"
+        " FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a"
+        " WHERE a.grantee <> p.proowner)"
+        " FROM pg_proc p WHERE p.pronamespace = 'latchkey'::regnamespace",
+        database=base)
+
+
 def test_functions_are_for_the_daemon_or_for_apps_and_never_for_the_public(
         postgres):
     base = stores.database_of(stores.make_postgres(postgres))
-    granted = postgres.query(
-        "SELECT p.proname, p.prosecdef, array_agg(CASE a.grantee WHEN 0 THEN"
-        " 'PUBLIC' ELSE pg_get_userbyid(a.grantee)::text END) FROM pg_proc p,"
-        " aclexplode(p.proacl) a WHERE p.pronamespace = 'latchkey'::regnamespace"
-        " AND a.grantee <> p.proowner GROUP BY p.oid, 1, 2", database=base)
+    granted = callers(postgres, base)
     apps = {name for name, for_apps, _ in granted if for_apps}
     assert apps == {"claim", "complete", "release", "doubt", "extend", "keep",
                     "fence", "enqueue", "lookup"}
+    assert INTERNAL <= {name for name, _, _ in granted}
     for name, for_apps, roles in granted:
-        assert roles == ["latchkey_app" if for_apps else "latchkey_daemon"], name
+        assert roles == ([] if name in INTERNAL else ["latchkey_app"]
+                         if for_apps else ["latchkey_daemon"]), name
+
+
+def test_a_function_that_comes_later_is_callable_by_no_one_by_default(postgres):
+    base = stores.database_of(stores.make_postgres(postgres))
+    before = callers(postgres, base)
+    made = """
+        CREATE FUNCTION latchkey.later_mighty() RETURNS void LANGUAGE sql
+        SECURITY DEFINER AS 'DELETE FROM latchkey.audit';
+        CREATE FUNCTION latchkey.later_plain() RETURNS void LANGUAGE sql AS '';
+        CREATE PROCEDURE latchkey.later_procedure() LANGUAGE sql
+        SECURITY DEFINER AS 'DELETE FROM latchkey.audit';
+        GRANT EXECUTE ON FUNCTION latchkey.later_plain() TO latchkey_app;"""
+    grants = schema.SQL / "07_grants.sql"
+    postgres.query("BEGIN; %s %s COMMIT" % (made, grants.read_text()),
+                   database=base)
+    assert sorted(callers(postgres, base)) == sorted(before + [
+        ("later_mighty", True, []),
+        ("later_plain", False, ["latchkey_daemon"]),
+        ("later_procedure", True, [])])
