@@ -15,6 +15,7 @@
 
 /* ==== `latchkey ping`: does the daemon reply, and how fast? */
 
+/* Between two tries of --wait. */
 enum { PAUSE_MS = 50 };
 
 static const struct lk_option ping_options[] = {
@@ -28,6 +29,7 @@ const struct lk_manual lk_manual_ping = {
     "whether it works.",
     ping_options};
 
+/* With fractions: a ping takes well under a millisecond. */
 static double monotonic_ms(void)
 {
     return (double)lk_monotonic_ns() / 1e6;
@@ -126,6 +128,8 @@ static enum lk_exit check_health(struct lk_cli *cli, bool must_work,
     return LK_EXIT_DONE;
 }
 
+/* Connects first, so that the time is that of PING alone. The health follows: a
+ * server of another kind may know PING too. */
 enum lk_exit lk_run_ping(struct lk_cli *cli)
 {
     struct lk_words words = {0};
@@ -236,6 +240,7 @@ static void show_health(struct lk_cli *cli, const struct lk_reply *health)
     }
 }
 
+/* The reply as it is; every reason is an object. */
 static void show_health_json(struct lk_cli *cli, const struct lk_reply *health)
 {
     struct lk_doc doc = {.out = &cli->out};
@@ -355,6 +360,7 @@ static void show_stats_table(struct lk_cli *cli, const struct lk_reply *stats)
     lk_table_flush(&table, &cli->out);
 }
 
+/* --explain: what each number means, in the daemon's words. */
 static void show_meanings(struct lk_cli *cli, const struct lk_reply *meanings)
 {
     struct lk_table table = {.columns = 2, .colour = cli->colour};
@@ -457,6 +463,7 @@ static struct lk_slice find_value(struct lk_slice line, const char *field)
     return (struct lk_slice){0};
 }
 
+/* Cuts a line off *text; false: no whole line is left. */
 static bool next_line(struct lk_slice *text, struct lk_slice *line)
 {
     const char *end =
@@ -534,6 +541,7 @@ static void show_clients_json(struct lk_cli *cli, struct lk_slice text)
     lk_doc_end_object(&doc);
 }
 
+/* CLIENT LIST is one text: a line for each connection. */
 static enum lk_exit list_clients(struct lk_cli *cli)
 {
     struct lk_words words = {0};

@@ -67,6 +67,7 @@ static void show_fault(struct lk_cli *cli, struct lk_slice value,
     latchkey_buf_free(&before);
 }
 
+/* LK_EXIT_NO: the gateway would refuse the value. */
 enum lk_exit lk_run_key(struct lk_cli *cli)
 {
     struct lk_slice value = latchkey_slice(cli->args.words[0]);
@@ -87,7 +88,8 @@ enum lk_exit lk_run_key(struct lk_cli *cli)
 
 /* ==== `latchkey tenant`: a tenant as the gateway stores it, hashed */
 
-/* As nginx has them: idempotency_secret, and `hashed` of idempotency_tenant. */
+/* As the gateway has them: idempotency_secret has at least 16 bytes, and
+ * "hashed" of idempotency_tenant uses 16 bytes of the hash. */
 enum { SECRET_LEAST = 16, HASH_BYTES = 16 };
 
 static const struct lk_option tenant_options[] = {
@@ -145,6 +147,7 @@ static void show_tenant(struct lk_cli *cli, struct lk_slice secret,
     latchkey_buf_free(&tenant);
 }
 
+/* What nginx would refuse is refused here too, with the same limits. */
 enum lk_exit lk_run_tenant(struct lk_cli *cli)
 {
     const char *path = lk_args_value(&cli->args, "secret-file");
@@ -251,6 +254,8 @@ static struct lk_slice given_value(const struct lk_cli *cli, const char *name)
     return latchkey_slice(lk_args_value(&cli->args, name));
 }
 
+/* The digest alone, as hexadecimal digits; on the wire its version is in front
+ * of it. */
 static void show_fingerprint(struct lk_cli *cli,
                              const struct lk_fingerprint *fingerprint,
                              struct lk_slice explain)
@@ -315,6 +320,7 @@ static enum lk_exit compute_fingerprint(struct lk_cli *cli,
     return LK_EXIT_DONE;
 }
 
+/* The body comes from standard input and may be empty. */
 enum lk_exit lk_run_fingerprint(struct lk_cli *cli)
 {
     struct lists lists = {0};

@@ -163,6 +163,7 @@ static enum lk_exit find_choice(const struct lk_cli *cli,
     return LK_EXIT_DONE;
 }
 
+/* One action was sent, so exactly one of the counts is 1. */
 static enum lk_exit report_job_action(struct lk_cli *cli, uint64_t id,
                                       const struct choice *choice,
                                       const struct lk_action_counts *counts)
@@ -196,6 +197,8 @@ static enum lk_exit report_job_action(struct lk_cli *cli, uint64_t id,
     return done ? LK_EXIT_DONE : LK_EXIT_NO;
 }
 
+/* Without --attempt there is no fence: the operator decides about the job as it
+ * is. */
 enum lk_exit lk_resolve_job(struct lk_cli *cli)
 {
     const char *provider_id = lk_args_value(&cli->args, "provider-id");
@@ -281,6 +284,7 @@ struct bulk {
     struct lk_doc doc;
 };
 
+/* Notes the id and the attempt at which the job was seen. */
 static void add_item(struct bulk *bulk, const struct lk_reply *job)
 {
     if (bulk->count == bulk->cap) {
@@ -413,6 +417,7 @@ static enum lk_exit run_dry(struct bulk *bulk)
 
 /* ---- Doing it ------------------------------------------------------------ */
 
+/* Jobs that changed or were refused are counted, with the first reason. */
 static void report_dead(struct bulk *bulk,
                         const struct lk_action_counts *counts)
 {
@@ -507,6 +512,7 @@ static enum lk_exit show_dead_job(struct lk_cli *cli)
     return lk_job_show(cli, cli->args.words[1]);
 }
 
+/* The first word is list, show, retry or drop. */
 enum lk_exit lk_run_dead(struct lk_cli *cli)
 {
     const char *word = cli->args.words[0];
@@ -579,6 +585,7 @@ static enum lk_put_colour put_state(struct lk_buf *cell,
     return LK_GOOD;
 }
 
+/* `alarm`: any number above 0 needs a person. */
 static void put_number(struct lk_table *table, const struct lk_reply *target,
                        const char *name, bool alarm)
 {
@@ -612,6 +619,8 @@ static void put_target_row(struct lk_table *table,
                 lk_field_text(target, "last_error"));
 }
 
+/* One row for each target: those of the configuration and those that only have
+ * jobs left in the store. */
 static void show_targets_table(struct lk_cli *cli,
                                const struct lk_reply *targets)
 {

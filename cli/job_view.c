@@ -118,6 +118,7 @@ bool lk_jobs_match(const struct lk_jobs_filter *filter,
     return length == 0;
 }
 
+/* A number from 1 on. LK_EXIT_USAGE: it is something else. */
 enum lk_exit lk_job_id(const struct lk_cli *cli, const char *text, uint64_t *id)
 {
     if (!lk_number_read(latchkey_slice(text), INT64_MAX, id) || *id == 0) {
@@ -162,6 +163,9 @@ enum lk_exit lk_job_fetch(struct lk_cli *cli, uint64_t id, bool bodies,
 
 /* ---- One line each ------------------------------------------------------- */
 
+/*
+ * Red for what needs a person, yellow for what is open, green for what is done.
+ */
 static enum lk_put_colour state_colour(struct lk_slice state)
 {
     static const struct {
@@ -303,6 +307,7 @@ static void put_history(struct lk_cli *cli, const struct lk_reply *history)
     lk_table_flush(&table, &cli->out);
 }
 
+/* A line for each field that has a value; the name is always shown. */
 static void put_job_lines(struct lk_cli *cli, const struct lk_reply *job)
 {
     struct lk_table table = {.columns = 2, .colour = cli->colour};
@@ -370,6 +375,7 @@ static void write_job_json(struct lk_cli *cli, const struct lk_reply *job,
     lk_doc_end_object(&doc);
 }
 
+/* --body and --answer print only those bytes. */
 static void show_whole_job(struct lk_cli *cli, const struct lk_reply *job)
 {
     const struct lk_reply *history = lk_field(job, "history");
@@ -392,6 +398,7 @@ static void show_whole_job(struct lk_cli *cli, const struct lk_reply *job)
     put_job_hint(cli, job);
 }
 
+/* One job with its history. LK_EXIT_NO: there is none. */
 enum lk_exit lk_job_show(struct lk_cli *cli, const char *text)
 {
     const struct lk_reply *job;
@@ -441,6 +448,7 @@ const struct lk_manual lk_manual_jobs = {
 
 /* ---- Lists --------------------------------------------------------------- */
 
+/* Dead or uncertain: the courier does nothing more about it. */
 static bool job_needs_person(const struct lk_reply *job, uint64_t now_ms)
 {
     struct lk_slice state = lk_field_text(job, "state");

@@ -95,6 +95,8 @@ enum lk_exit lk_listing_run(struct lk_listing *list)
     return result;
 }
 
+/* The line below the table: how many, how many of them are marked, and how to
+ * go on. */
 void lk_listing_end(const struct lk_listing *list, const char *noun,
                     const char *alarm)
 {
@@ -136,6 +138,7 @@ const struct lk_manual lk_manual_list = {
     "2026-01-31, 2026-01-31T12:00:00Z, or a duration before now: 2h.",
     list_options};
 
+/* The words of the states are those of the state machine. */
 static enum lk_exit check_state(const struct lk_cli *cli)
 {
     const char *state = lk_args_value(&cli->args, "state");
@@ -202,6 +205,7 @@ static void put_attention(struct lk_buf *out, const struct lk_reply *operation,
                   "uncertain");
 }
 
+/* It does if there is a reason to show. */
 static bool operation_needs_person(const struct lk_reply *operation,
                                    uint64_t now_ms)
 {
@@ -214,6 +218,7 @@ static bool operation_needs_person(const struct lk_reply *operation,
     return needs;
 }
 
+/* One cell for each column of the heading; "!" marks what needs a person. */
 static void put_operation_row(struct lk_table *table,
                               const struct lk_reply *operation, uint64_t now_ms)
 {
@@ -253,6 +258,9 @@ struct filter {
     bool newest;
 };
 
+/*
+ * Times before now are computed each time: --watch calls it for every picture.
+ */
 static enum lk_exit read_list_filter(const struct lk_cli *cli,
                                      struct filter *filter)
 {
@@ -276,6 +284,7 @@ static enum lk_exit read_list_filter(const struct lk_cli *cli,
     return result;
 }
 
+/* LIST with the filter; *reply is valid until the next call. */
 static enum lk_exit fetch_page(struct lk_listing *list, uint64_t limit,
                                const struct lk_reply **reply)
 {
@@ -364,6 +373,7 @@ static enum lk_exit watch_list(struct lk_cli *cli, struct filter *filter,
     enum lk_exit result;
 
     do {
+        /* The window may have changed since the last picture. */
         size_t rows = lk_table_rows();
 
         cli->now_ms = lk_wall_clock_ms();

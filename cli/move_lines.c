@@ -135,6 +135,7 @@ static uint64_t number_of_field(const struct lk_line *line,
     }
 }
 
+/* 0 and empty are the defaults of a reader, so they need not be written. */
 static void write_line_field(struct lk_doc *doc, const struct lk_line *line,
                              const struct lk_field_row *row)
 {
@@ -168,6 +169,7 @@ void lk_line_write(struct lk_buf *out, const struct lk_line *line)
 
 /* ---- Taking a reply ------------------------------------------------------ */
 
+/* Numbers were checked against the row's maximum, or come from the daemon. */
 static void set_number(struct lk_line *line, const struct lk_field_row *row,
                        uint64_t number)
 {
@@ -491,6 +493,8 @@ static enum lk_status read_member(struct parse *parse)
                    : read_number_member(parse, row);
 }
 
+/* { member, member, ... } and nothing behind it. An empty object is refused: it
+ * has no type. */
 static enum lk_status read_object(struct parse *parse)
 {
     enum lk_status status = expect_byte(parse, '{');
@@ -572,6 +576,7 @@ enum lk_exit lk_lines_open(struct lk_lines *lines, const char *path)
     return LK_EXIT_DONE;
 }
 
+/* Standard input stays open. */
 void lk_lines_close(struct lk_lines *lines)
 {
     if (lines->fd > STDIN_FILENO) {

@@ -455,6 +455,7 @@ static enum lk_exit keep_operation(struct lk_cli *cli, void *context)
     return result;
 }
 
+/* --for is required: there is no length that is right for everyone. */
 enum lk_exit lk_run_keep(struct lk_cli *cli)
 {
     uint64_t ttl_ms = 0;
@@ -684,6 +685,8 @@ static enum lk_exit resolve_operation(struct lk_cli *cli, void *context)
     return lk_action_run(cli, &action);
 }
 
+/* The response is read once, also for several operations: it may come from
+ * standard input. */
 enum lk_exit lk_run_resolve(struct lk_cli *cli)
 {
     struct resolution given = {.released =
@@ -716,6 +719,7 @@ const struct lk_manual lk_manual_clock = {
     "clock accept.",
     lk_action_options};
 
+/* Only "accept": the daemon never sets a clock. */
 enum lk_exit lk_run_clock(struct lk_cli *cli)
 {
     struct lk_action action = {.verb = "accepted the clock"};

@@ -96,6 +96,7 @@ static void write_difference(struct lk_doc *doc, const char *what,
     lk_doc_end_object(doc);
 }
 
+/* One object for each value that differs: what, here, there. */
 static void write_differences(struct lk_run *run, const struct entry *entry,
                               struct lk_doc *doc)
 {
@@ -325,6 +326,7 @@ enum lk_exit lk_report_finding(struct lk_run *run, enum lk_class of,
     return result;
 }
 
+/* A line that could not be read has a number and a reason, nothing else. */
 static void write_malformed(struct lk_doc *doc, uint64_t number,
                             const char *fault)
 {

@@ -309,6 +309,7 @@ static bool is_any(const char *host)
            strcmp(host, "[::]") == 0;
 }
 
+/* By its text: a name is not resolved here. */
 static bool is_local(const char *host)
 {
     return is_any(host) || strcmp(host, "localhost") == 0 ||
@@ -802,6 +803,7 @@ static enum lk_exit refuse_options(const struct lk_cli *cli)
     return LK_EXIT_DONE;
 }
 
+/* Options that are valid alone, but not together. */
 static enum lk_exit check_together(const struct lk_up *up)
 {
     if (up->async && strcmp(up->mode, "observe") == 0) {

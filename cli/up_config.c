@@ -52,6 +52,7 @@ void lk_up_daemon_words(const struct lk_up *up, char *words[LK_UP_DAEMON_WORDS])
     words[i] = NULL;
 }
 
+/* As a comment, two words on a line: an option and its value. */
 static void put_daemon_command(const struct lk_up *up, struct lk_buf *out)
 {
     const struct lk_up_files *files = &up->files;
@@ -170,6 +171,7 @@ static void put_log(const struct lk_up *up, struct lk_buf *out)
            up->files.requests);
 }
 
+/* All temporary files in one folder that is removed at the end. */
 static void put_places(const struct lk_up *up, struct lk_buf *out)
 {
     static const char *const kinds[] = {"client_body", "proxy", "fastcgi",
@@ -360,6 +362,7 @@ static void put_guard(const struct lk_up *up, struct lk_buf *out)
     }
 }
 
+/* The one place where requests are guarded and passed on to the app. */
 static void put_location(const struct lk_up *up, struct lk_buf *out)
 {
     lk_put(out, "        location / {\n");
@@ -524,6 +527,7 @@ static void put_curl(const struct lk_up *up, struct lk_buf *out)
 
 /* ---- The whole ----------------------------------------------------------- */
 
+/* For people who see it for the first time. */
 static const char *mode_meaning(const char *mode)
 {
     if (strcmp(mode, "required") == 0) {
@@ -538,6 +542,7 @@ static const char *mode_meaning(const char *mode)
            "           without one they pass unguarded";
 }
 
+/* What identifies a caller, and what is refused without it. */
 static void put_tenant(const struct lk_up *up, struct lk_buf *out)
 {
     const char *stored = up->plain ? "as it is" : "as a hash";
@@ -630,6 +635,7 @@ void lk_up_put_hint(const struct lk_up *up, bool tenant, struct lk_buf *out)
     }
 }
 
+/* Printed once, when the first request can come. */
 void lk_up_put_banner(const struct lk_up *up, struct lk_buf *out)
 {
     lk_put(out,

@@ -26,6 +26,7 @@ static void *field_at(const struct lk_assignment *assignment)
 
 /* ---- url ----------------------------------------------------------------- */
 
+/* A port of `len` bytes, 1 to 65535. */
 static const char *port_fault(const char *at, size_t len)
 {
     uint16_t port;
@@ -89,6 +90,7 @@ static const char *socket_fault(const char *value)
     return base ? base_fault(base + 1) : NULL;
 }
 
+/* http://, https:// or unix:; anything else is refused. */
 static const char *url_fault(const char *value)
 {
     if (strncmp(value, "unix:", 5) == 0) {
@@ -166,6 +168,7 @@ static enum lk_status parse_target_url(const struct lk_assignment *assignment,
     return status;
 }
 
+/* The form in which it was given: a socket has no URL of its own. */
 static enum lk_status print_target_url(const void *base,
                                        const struct lk_setting *setting,
                                        struct lk_buf *out)
@@ -226,6 +229,7 @@ static enum lk_status parse_header(const struct lk_assignment *assignment,
     return LK_OK;
 }
 
+/* Letters, digits, "-" and "_", at most 64 of them. */
 static enum lk_status parse_header_name(const struct lk_assignment *assignment,
                                         struct lk_buf *why)
 {
@@ -380,6 +384,7 @@ static enum lk_status parse_rate(const struct lk_assignment *assignment,
     return LK_OK;
 }
 
+/* "0" is no limit and has no unit. */
 static enum lk_status print_rate(const void *base,
                                  const struct lk_setting *setting,
                                  struct lk_buf *out)
@@ -392,6 +397,7 @@ static enum lk_status print_rate(const void *base,
 
 static const char *const http_words[] = {"auto", "1.1", "2"};
 
+/* The index of the word is the value of the setting. */
 static enum lk_status parse_http(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
@@ -492,6 +498,7 @@ static enum lk_status take_bounded_text(const struct lk_assignment *assignment,
                               : lk_value_invalid(why, assignment->shown, fault);
 }
 
+/* 1 to 1024 bytes; a "*" at the end makes it a prefix. */
 static enum lk_status parse_scope(const struct lk_assignment *assignment,
                                   struct lk_buf *why)
 {
@@ -509,6 +516,7 @@ static enum lk_status parse_tenant(const struct lk_assignment *assignment,
                              "is not a tenant; use 1 to 255 bytes", why);
 }
 
+/* Whether there is such a target is checked when all are known. */
 static enum lk_status parse_target_name(const struct lk_assignment *assignment,
                                         struct lk_buf *why)
 {

@@ -95,6 +95,7 @@ static enum lk_status parse_units(const struct lk_assignment *assignment,
     return status;
 }
 
+/* "10000": digits only. */
 static enum lk_status parse_count(const struct lk_assignment *assignment,
                                   struct lk_buf *why)
 {
@@ -109,6 +110,7 @@ static enum lk_status print_count(const void *base,
     return lk_quantity_print(LK_UNIT_NONE, out, setting_number(base, setting));
 }
 
+/* "64m": bytes, or k, m, g in powers of 1024. */
 static enum lk_status parse_size(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
@@ -125,6 +127,7 @@ static enum lk_status print_size(const void *base,
     return lk_quantity_print(LK_UNIT_SIZE, out, setting_number(base, setting));
 }
 
+/* "30s": a unit is required, except for 0. Stored in milliseconds. */
 static enum lk_status parse_duration(const struct lk_assignment *assignment,
                                      struct lk_buf *why)
 {
@@ -161,6 +164,7 @@ static enum lk_status parse_mode(const struct lk_assignment *assignment,
     return LK_OK;
 }
 
+/* Three octal digits at least, as chmod takes them. */
 static enum lk_status print_mode(const void *base,
                                  const struct lk_setting *setting,
                                  struct lk_buf *out)
@@ -169,6 +173,7 @@ static enum lk_status print_mode(const void *base,
         out, "%03llo", (unsigned long long)setting_number(base, setting));
 }
 
+/* error, warn, info or debug; stored as enum lk_log_level. */
 static enum lk_status parse_level(const struct lk_assignment *assignment,
                                   struct lk_buf *why)
 {
@@ -251,6 +256,7 @@ bool lk_url_mask(char *url)
     return found;
 }
 
+/* Always without the password: the text goes to logs and clients. */
 static enum lk_status print_url(const void *base,
                                 const struct lk_setting *setting,
                                 struct lk_buf *out)
@@ -298,6 +304,8 @@ static enum lk_status check_store_url(const struct lk_assignment *assignment,
     return status;
 }
 
+/* A URL that no store has gets one message with all forms; a URL that its store
+ * refuses gets the reason of the store. */
 static enum lk_status parse_url(const struct lk_assignment *assignment,
                                 struct lk_buf *why)
 {
@@ -359,6 +367,7 @@ static enum lk_status print_switch(const void *base,
 
 static const char *const when_words[] = {"auto", "yes", "no"};
 
+/* The words are in the order of enum lk_courier_when. */
 static enum lk_status parse_when(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
@@ -429,6 +438,7 @@ static enum lk_status parse_prefix(const struct lk_assignment *assignment,
     return lk_value_take(assignment);
 }
 
+/* Whether the file is there is checked when it is read. */
 static enum lk_status parse_path(const struct lk_assignment *assignment,
                                  struct lk_buf *why)
 {
@@ -439,6 +449,7 @@ static enum lk_status parse_path(const struct lk_assignment *assignment,
     return lk_value_take(assignment);
 }
 
+/* An empty password would protect nothing. */
 static enum lk_status parse_secret(const struct lk_assignment *assignment,
                                    struct lk_buf *why)
 {
@@ -478,6 +489,7 @@ const struct lk_setting_kind lk_kind_secret = {.parse = parse_secret};
 
 enum { SUBSTITUTE_FILE_MAX = 64 * 1024 };
 
+/* Does the value name a file or variable? Then it has no secret itself. */
 bool lk_substitutes(const char *value)
 {
     return strstr(value, "${") != NULL;
