@@ -750,7 +750,12 @@ static void take_leased_job(struct lk_courier *courier,
 {
     struct lk_live_target *live = batch->want_targets[want];
 
-    assert(job->id && job->attempts > job->forgiven);
+    if (!job->id || !job->attempts) {
+        /* Damage in the store: no end could name it. Its lease runs out. */
+        lk_log(LK_LOG_ERROR, "job-damaged", "job=%llu attempts=%u target=%s",
+               (unsigned long long)job->id, job->attempts, live->name);
+        return;
+    }
     struct lk_delivery *delivery = lk_delivery_make(courier, batch, live, job);
     live->leased++;
     if (!delivery) {

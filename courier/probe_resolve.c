@@ -24,7 +24,6 @@
 #include "lib/siphash.h"
 #include "lib/time.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -387,8 +386,8 @@ static bool give_action(struct lk_prober *prober, struct lk_job_action *action,
 {
     struct lk_job_batch job_batch = {.orders = action, .order_count = 1};
 
-    assert(action->id && action->attempt > 0); /* 0 would match any attempt */
-    if (give_and_wait(prober, &job_batch)) {
+    /* 0, damage in the store, would match any attempt. */
+    if (!action->attempt || give_and_wait(prober, &job_batch)) {
         return false;
     }
     *overtaken = action->status_out != LK_OK;
@@ -402,7 +401,9 @@ static bool give_op(struct lk_prober *prober, struct lk_op *op, bool *overtaken)
     struct lk_op *ops[] = {op};
     bool decided = false;
 
-    assert(op->token); /* only the claim that was probed */
+    if (!op->token) {
+        return false; /* damage in the store: any claim would match */
+    }
     for (unsigned tries = 0; tries < STORE_BUSY_TRIES; tries++) {
         struct lk_job_batch job_batch = {.ops = ops, .op_count = 1};
         decided = !give_and_wait(prober, &job_batch) && op->status == LK_OK;

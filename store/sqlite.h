@@ -21,6 +21,7 @@
 
 /* What last changed a claim; the numbers are stored. */
 enum lk_row_kind {
+    LK_ROW_UNKNOWN = 0, /* never written: damage */
     LK_ROW_COMPLETE = 1,
     LK_ROW_OMIT = 2,
     LK_ROW_RELEASE = 3,
@@ -355,6 +356,9 @@ void lk_entry_start(struct lk_entry *entry, uint64_t at, int64_t lock);
 /* Applies one stored outcome to an entry, in a batch and while loading. */
 void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
                     uint64_t until);
+/* The number of a claim's row. One that is damaged, which VERIFY reports, must
+ * not stop the store: then it is the token, as if the row had none. */
+uint64_t lk_claim_number(uint64_t number, uint64_t token);
 uint64_t lk_fingerprint_hash(const struct lk_sqlite *store,
                              struct lk_slice fingerprint);
 unsigned lk_owner_hash(const struct lk_sqlite *store, struct lk_slice owner);

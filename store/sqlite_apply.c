@@ -531,7 +531,7 @@ enum lk_status lk_sqlite_find_row(struct lk_sqlite *store, uint64_t token,
     if (code == SQLITE_ROW) {
         uint64_t number = (uint64_t)sqlite3_column_int64(statement, 0);
         uint64_t generation = (uint64_t)sqlite3_column_int64(statement, 1);
-        row->number = number ? number : token;
+        row->number = lk_claim_number(number, token);
         row->generation = generation ? generation : token;
         row->attempt = (uint64_t)sqlite3_column_int64(statement, 2);
         row->ttl = (uint64_t)sqlite3_column_int64(statement, 3);

@@ -116,6 +116,12 @@ static const struct {
 } rules[] = {
     {"SELECT count(*) FROM claim WHERE length(hash) <> 16",
      "claims with a damaged hash"},
+    {"SELECT count(*) FROM claim WHERE number NOT BETWEEN 1 AND token",
+     "claims with a damaged number"},
+    {"SELECT count(*) FROM claim WHERE lock NOT BETWEEN -1 AND (1 << 47) - 1",
+     "claims with a damaged lock"},
+    {"SELECT count(*) FROM outcome WHERE until NOT BETWEEN 0 AND (1 << 48) - 1",
+     "outcomes with a damaged time"},
     {"SELECT count(*) FROM outcome WHERE length(hash) <> 16",
      "outcomes with a damaged hash"},
     {"SELECT count(*) FROM outcome WHERE kind NOT BETWEEN 1 AND 8",

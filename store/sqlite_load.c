@@ -25,6 +25,11 @@ bool lk_entry_expired(const struct lk_entry *entry, uint64_t now)
            !entry->jobs && entry->deadline <= now;
 }
 
+uint64_t lk_claim_number(uint64_t number, uint64_t token)
+{
+    return number && number <= token ? number : token;
+}
+
 void lk_entry_start(struct lk_entry *entry, uint64_t at, int64_t lock)
 {
     bool accepted = lock == LK_LOCK_NONE;
@@ -96,18 +101,19 @@ static enum lk_status load_claim(struct loading *loading, sqlite3_stmt *row)
     uint64_t number = (uint64_t)sqlite3_column_int64(row, 2);
     uint64_t attempt = (uint64_t)sqlite3_column_int64(row, 3);
     uint64_t at = (uint64_t)sqlite3_column_int64(row, 4);
-
     int64_t lock = sqlite3_column_int64(row, 5);
 
-    /* What lk_sqlite_claim asserts before it writes a row. */
+    /* A time of the future would become the store's clock. */
     if (sqlite3_column_bytes(row, 1) != sizeof(entry.hash) || !token ||
-        token > LK_REFERENCE_MAX || number > LK_REFERENCE_MAX ||
-        at >= (uint64_t)TIME_END || lock < LK_LOCK_NONE || lock >= TIME_END) {
+        token > LK_REFERENCE_MAX || at >= (uint64_t)TIME_END) {
         return LK_CORRUPT;
+    }
+    if (lock < LK_LOCK_NONE || lock >= TIME_END) {
+        lock = 0; /* damage: it has lapsed, and becomes uncertain */
     }
     memcpy(&entry.hash, sqlite3_column_blob(row, 1), sizeof(entry.hash));
     entry.token = token;
-    entry.number = number ? number : token;
+    entry.number = lk_claim_number(number, token);
     entry.attempt = attempt > UINT16_MAX ? UINT16_MAX : attempt;
     lk_entry_start(&entry, at, lock);
     entry.ttl = lk_ttl_pack((uint64_t)sqlite3_column_int64(row, 6));
@@ -123,12 +129,16 @@ static enum lk_status load_claim(struct loading *loading, sqlite3_stmt *row)
 static enum lk_status load_outcome(struct loading *loading, sqlite3_stmt *row)
 {
     struct lk_hash128 hash;
-
+    enum lk_row_kind kind = (enum lk_row_kind)sqlite3_column_int(row, 1);
     uint64_t until = (uint64_t)sqlite3_column_int64(row, 3);
 
-    if (sqlite3_column_bytes(row, 4) != sizeof(hash) ||
-        until >= 2 * (uint64_t)TIME_END) {
+    if (sqlite3_column_bytes(row, 4) != sizeof(hash)) {
         return LK_CORRUPT;
+    }
+    if (until >= 2 * (uint64_t)TIME_END) {
+        /* Damage, which must not end the TTL early: as an unknown kind. */
+        kind = LK_ROW_UNKNOWN;
+        until = (uint64_t)sqlite3_column_int64(row, 2);
     }
     note_time(loading, (uint64_t)sqlite3_column_int64(row, 2));
     memcpy(&hash, sqlite3_column_blob(row, 4), sizeof(hash));
@@ -137,7 +147,7 @@ static enum lk_status load_outcome(struct loading *loading, sqlite3_stmt *row)
         return LK_OK; /* of a claim that was overtaken */
     }
     struct lk_entry entry = *found;
-    lk_entry_apply(&entry, (enum lk_row_kind)sqlite3_column_int(row, 1), until);
+    lk_entry_apply(&entry, kind, until);
     return lk_index_put(loading->index, &entry);
 }
 

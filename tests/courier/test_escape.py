@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from support import stores
-from support.life import begin, complete, new_key
+from support.life import begin, complete, new_key, until
 from support.outbox import JSON_TYPE, SCOPE
 
 # TRAP is an address where nobody may come.
@@ -171,3 +171,38 @@ def test_the_courier_looks_again_at_what_it_finds_in_the_store(box, app):
     assert {call.target for call in app.calls} <= {"/ok"}
     assert trap.count() == 0
     trap.finish()
+
+
+def set_counts(box, number, attempts, forgiven):
+    values = (attempts, forgiven, number)
+    if box.is_shared:
+        box.sql("UPDATE latchkey.job SET attempts = %s, forgiven = %s"
+                " WHERE id = %s", values)
+        return
+    connection = sqlite3.connect(box.daemon.store)
+    connection.execute("UPDATE job SET attempts = ?, forgiven = ?"
+                       " WHERE id = ?", values)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize("attempts, forgiven", [(0, 9), (-1, 0)])
+def test_counts_that_cannot_be_do_not_end_the_daemon(box, app, attempts,
+                                                     forgiven):
+    box.target("hook", "http://" + app.address)
+    box.start("courier.enabled=no")
+    box.leave_many(2, lambda key: b"{}", target="hook", path="/ok")
+    hurt, good = [job["id"] for job in box.jobs()]
+    box.daemon.stop()
+    set_counts(box, hurt, attempts, forgiven)
+    box.daemon.settings.remove("courier.enabled=no")
+    box.daemon.start()
+    box.reconnect()
+    until(lambda: box.show(good)["state"] == "delivered")
+    if attempts < 0:
+        until(lambda: any("event=job-damaged" in line
+                          for line in box.daemon.log))
+    else:
+        until(lambda: box.show(hurt)["state"] == "dead")
+    assert box.raw("PING") == "PONG"
+    assert app.count() == 1

@@ -1,6 +1,7 @@
 """Uncertain jobs and operations are asked about, and resolved by proof."""
 
 import json
+import sqlite3
 import threading
 
 import pytest
@@ -96,6 +97,26 @@ def test_an_answer_that_says_neither_proves_nothing(box, witness, says):
     until(lambda: len(witness.gets) >= 3)
     assert box.job_of(key) == job
     assert len(witness.posts) == 1 and not audited(box)
+
+
+@pytest.mark.stores("sqlite")
+def test_a_job_without_an_attempt_is_not_resolved(box, witness):
+    """Damage: the attempt is what a resolution is fenced by."""
+    start(box, witness.url, probe="/keys/{key}", id="json:/id")
+    key = box.leave(b"x")
+    job = box.wait_job(key, "uncertain")
+    box.daemon.stop()
+    with sqlite3.connect(box.daemon.store) as db:
+        db.execute("UPDATE job SET attempts = 0")
+    db.close()
+    mine = job["downstream-key"]
+    witness.says = lambda path: ((200, b'{"id":"ch_9"}') if mine in path
+                                 else (404, b""))
+    asked = len(witness.asked(mine))
+    box.daemon.start()
+    box.reconnect()
+    until(lambda: len(witness.asked(mine)) >= asked + 2)
+    assert box.job_of(key)["state"] == "uncertain" and not audited(box)
 
 
 def test_presence_later_is_proof_though_absence_was_seen(box, witness):

@@ -4,8 +4,8 @@ import sqlite3
 
 import pytest
 
-from support.life import (begin, claim, complete, finish, new_key, until,
-                          verdict)
+from support.life import (begin, claim, complete, finish, name, new_key,
+                          until, verdict)
 from support.resp import Error
 
 BODY = b"answer " * 3000
@@ -73,6 +73,18 @@ DAMAGE = {
     "an outcome of no kind": (
         "UPDATE outcome SET kind = 77 WHERE token = %d",
         ["1 outcomes of an unknown kind"], "UNAVAILABLE"),
+    "an outcome without a time": (
+        "UPDATE outcome SET until = -1 WHERE token = %d",
+        ["1 outcomes with a damaged time"], "UNAVAILABLE"),
+    "a lock without an end": (
+        "UPDATE claim SET lock = 1 << 60 WHERE token = %d",
+        ["1 claims with a damaged lock"], "REPLAY"),
+    "a number of a later claim": (
+        "UPDATE claim SET number = 1 << 40 WHERE token = %d",
+        ["1 claims with a damaged number"], "REPLAY"),
+    "a number without a reference": (
+        "UPDATE claim SET number = -1 WHERE token = %d",
+        ["1 claims with a damaged number"], "REPLAY"),
     "a claim gone": (
         "DELETE FROM claim WHERE token = %d",
         ["1 outcomes without a claim"], "REFUSED"),
@@ -100,6 +112,25 @@ def test_damage_is_found_and_named_and_nothing_hangs(daemon, what):
         assert word(claim(raw, hurt, "NONEW")) == told
     for key in (before, after):
         assert claim(raw, key)[3] == BODY
+    assert raw("PING") == "PONG"
+
+
+@pytest.mark.parametrize("number", [1 << 40, 1 << 48, -1])
+def test_a_damaged_number_does_not_stop_the_next_claim(daemon, number):
+    raw = daemon.raw()
+    key, other = new_key(), new_key()
+    token = begin(raw, key)
+    assert raw("RELEASE", *name(key), token) == "OK"
+    daemon.stop()
+    assert change(daemon.store, "UPDATE claim SET number = %d"
+                  " WHERE token = %d" % (number, token)) == [1]
+    daemon.start()
+    raw = daemon.raw()
+    again = begin(raw, key)
+    assert again > token
+    assert complete(raw, key, again, 200, b"", BODY) == "OK"
+    assert claim(raw, key)[3] == BODY
+    finish(raw, other)
     assert raw("PING") == "PONG"
 
 
