@@ -55,7 +55,7 @@ struct reading {
     struct lk_doc doc;
 };
 
-/* ---- What is asked for --------------------------------------------------- */
+/* ---- The filter ---------------------------------------------------------- */
 
 /*
  * --reference: the audit log knows operations by their names, so the name has

@@ -286,7 +286,7 @@ static const char *failure_text(const struct lk_cli *cli, enum lk_status status)
 
 /* ---- No connection ------------------------------------------------------- */
 
-/* Names for people; the numbers where there are none. */
+/* Names for people, or numbers if the user database has no names. */
 static void put_owner(struct lk_buf *out, const struct stat *st)
 {
     struct passwd *user = getpwuid(st->st_uid);

@@ -246,7 +246,7 @@ static void put_operation_row(struct lk_table *table,
 
 /* ---- Pages --------------------------------------------------------------- */
 
-/* What is asked for, on the wire. */
+/* The options of the list, as they are sent. */
 struct filter {
     const char *state;
     const char *tenant;
@@ -259,7 +259,7 @@ struct filter {
 };
 
 /*
- * Times before now are computed each time: --watch calls it for every picture.
+ * Times before now are computed each time: --watch calls it for each refresh.
  */
 static enum lk_exit read_list_filter(const struct lk_cli *cli,
                                      struct filter *filter)
@@ -373,7 +373,7 @@ static enum lk_exit watch_list(struct lk_cli *cli, struct filter *filter,
     enum lk_exit result;
 
     do {
-        /* The window may have changed since the last picture. */
+        /* The window may have changed since the last refresh. */
         size_t rows = lk_table_rows();
 
         cli->now_ms = lk_wall_clock_ms();

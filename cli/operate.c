@@ -582,7 +582,7 @@ static enum lk_exit read_header_file(struct lk_cli *cli, const char *path,
 
 /* ---- The command --------------------------------------------------------- */
 
-/* Of all operations that are resolved: a body may come from standard input. */
+/* The outcome for all operations of the command line. */
 struct resolution {
     bool released; /* there is none */
     uint64_t status;

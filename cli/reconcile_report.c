@@ -596,7 +596,8 @@ static struct lk_slice base_name(const char *path)
     return name;
 }
 
-/* The daemon takes no other id; without one it is proof all the same. */
+/* The daemon accepts only printable ids; a finding is proof without one, too.
+ */
 static bool is_id(struct lk_slice id)
 {
     for (size_t i = 0; i < id.len; i++) {

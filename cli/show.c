@@ -79,7 +79,7 @@ struct story {
     uint64_t dead; /* jobs */
     uint64_t uncertain;
     uint64_t unfinished; /* these two, and what waits or is called */
-    bool by_operator;    /* the answer */
+    bool by_operator;    /* completed it */
     bool partial;        /* jobs and audit log are for another role */
 };
 
@@ -294,7 +294,7 @@ static void add_job_fact(struct story *story, const struct lk_reply *job)
     put_job_facts(story, text, job);
     story->unfinished +=
         !is_word(state, "delivered") && !is_word(state, "dropped");
-    /* What becomes of a request is decided with its operation. */
+    /* A request is decided together with its operation. */
     if (!request && dead) {
         story->dead++;
         lk_put(&story->advice,

@@ -22,7 +22,7 @@
 
 enum {
     GAP = 2,      /* between columns */
-    LEGIBLE = 8,  /* below that, a column that can be spared goes first */
+    LEGIBLE = 8,  /* below that, spare columns are left out */
     FOLD_MIN = 16 /* a narrower column is not folded */
 };
 

@@ -316,7 +316,7 @@ static bool is_local(const char *host)
            strncmp(host, "127.", 4) == 0 || strcmp(host, "[::1]") == 0;
 }
 
-/* An app on the very port would make the gateway ask itself for ever. */
+/* If the app had the same address, the gateway would call itself in a loop. */
 static bool is_own_address(const struct lk_up *up)
 {
     const char *app = up->app.host;

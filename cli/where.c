@@ -15,13 +15,23 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* ==== Which daemon, and as whom. The server is that of --server, of the
- * profile that --profile names, of LATCHKEY_SERVER, of the profile that
- * LATCHKEY_PROFILE names, of [default], of the one `latchkey up` that runs
- * where no daemon has the usual socket, or the usual socket: the first of these
- * that there is. User and password are looked for in the same order, but a
- * profile that --profile does not name has them for its own server only: no
- * password goes to a server that it is not meant for */
+/*
+ * ==== Which daemon, and as whom
+ *
+ * The server is the first of these that there is:
+ *
+ *   --server
+ *   the profile that --profile names
+ *   LATCHKEY_SERVER
+ *   the profile that LATCHKEY_PROFILE names
+ *   the profile [default]
+ *   the one `latchkey up` that runs, if no daemon has the usual socket
+ *   the usual socket
+ *
+ * User and password are looked for in the same order. A profile that --profile
+ * does not name gives them for its own server only: no password goes to a
+ * server that it is not meant for.
+ */
 
 #define DEFAULT_SOCKET (&LK_DEFAULT_SERVER[5])
 
@@ -142,8 +152,8 @@ static enum lk_exit find_unnamed(struct lk_cli *cli,
 
 /* ---- The password -------------------------------------------------------- */
 
-/* A password that everyone can read is refused in a profile, where it is for
- * long; --password-file is the caller's own affair. */
+/* A profile's password stays in its file, so a file that everyone can read is
+ * refused; --password-file is the caller's own decision. */
 static enum lk_exit check_password_file(const char *path)
 {
     struct stat st;
@@ -538,7 +548,7 @@ static bool is_answered(const char *path)
         return false;
     }
     memcpy(address.sun_path, path, strlen(path) + 1);
-    /* EAGAIN: its queue is full, so it lives. */
+    /* EAGAIN: the queue is full, so a listener is there. */
     replied = connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 ||
               errno == EAGAIN;
     close(fd);
@@ -569,8 +579,8 @@ static int is_profile(const struct dirent *entry)
     return strncmp(entry->d_name, "up", 2) == 0;
 }
 
-/* Adds a profile for each link in the folder "running" whose daemon lives. A
- * profile of the file with the same name goes first. */
+/* Adds a profile for each link in the folder "running" whose daemon runs. A
+ * profile of the file with the same name wins. */
 void lk_profiles_add_running(struct lk_profiles *profiles)
 {
     char *folder = lk_running_folder();

@@ -384,7 +384,7 @@ static enum lk_status parse_rate(const struct lk_assignment *assignment,
     return LK_OK;
 }
 
-/* "0" is no limit and has no unit. */
+/* 0 means no limit and has no unit. */
 static enum lk_status print_rate(const void *base,
                                  const struct lk_setting *setting,
                                  struct lk_buf *out)

@@ -145,8 +145,8 @@ static int next_sign(const char *text, uint32_t *at, uint32_t end)
 }
 
 /*
- * Any order would do, if it is always the same: this is that of the escapes.
- * Names that an app may take for one are equal, so that they stay as sent.
+ * Any fixed order would do; this is the order of the escaped bytes. Names that
+ * an app may take for the same name are equal, so that they stay as sent.
  */
 static int compare_pairs(const void *a, const void *b, const void *text)
 {

@@ -192,9 +192,10 @@ static enum lk_status kill_client_by_reader(struct lk_client *client,
 }
 
 /*
- * The next reply, within one deadline for all of its bytes. *reply lives until
- * the next call. LK_AGAIN of the reader means that bytes are missing; every
- * other failure ends the connection, because the place in the stream is lost.
+ * The next reply, within one deadline for all of its bytes. *reply is valid
+ * until the next receive or call. LK_AGAIN of the reader means that bytes are
+ * missing; every other failure ends the connection, because the place in the
+ * stream is lost.
  */
 static enum lk_status receive_reply(struct lk_client *client,
                                     unsigned timeout_ms,
@@ -471,7 +472,7 @@ enum lk_status latchkey_client_decision(struct lk_client *client,
 
 /* ---- The public calls ---------------------------------------------------- */
 
-/* A parked claim is answered when its wait is over, at the latest. */
+/* A claim that waits gets its reply when the wait is over, at the latest. */
 static unsigned claim_timeout(const struct lk_client *client, uint64_t wait_ms)
 {
     uint64_t spare = UINT_MAX - client->timeout_ms;

@@ -256,8 +256,8 @@ static bool next_is(struct lk_slice text, size_t at, char a, char b)
 }
 
 /*
- * What follows e or E. An exponent beyond 10^20 is as good as any other such:
- * no count of digits in memory can bring it back to 64 bits.
+ * What follows e or E. Exponents are cut at 10^20: beyond it, no number of
+ * digits that fits in memory can bring the result back to 64 bits.
  */
 static bool read_exponent(struct lk_slice text, size_t *at, __int128 *exponent)
 {

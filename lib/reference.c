@@ -4,9 +4,9 @@
 
 /*
  * A balanced Feistel network on two halves of 24 bits, with SipHash as the
- * round function. Any round function makes it a permutation; eight rounds of
- * a good one make it one that cannot be distinguished from a random permutation
- * by anybody who sees far less than all of its codes.
+ * round function. Any round function makes it a permutation; with eight
+ * rounds of a good one, no one who sees far fewer than all of its codes can
+ * distinguish it from a random permutation.
  */
 enum { ROUNDS = 8, HALF_BITS = 24, DIGITS = 12 };
 

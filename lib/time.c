@@ -259,7 +259,7 @@ static bool read_http_date(struct cursor cursor, uint64_t *ms)
         cursor.at != cursor.end || !moment_time(&moment, ms)) {
         return false;
     }
-    /* 1970-01-01 was a Thursday. A date that contradicts itself is none. */
+    /* 1970-01-01 was a Thursday. A date with the wrong weekday is refused. */
     int64_t day = day_number(moment.year, moment.month, moment.day);
     return (unsigned)((day + 4) % 7) + 1 == weekday;
 }
