@@ -419,7 +419,8 @@ static void put_begin(struct export *export, struct lk_store *store)
 }
 
 /* In small steps: each operation comes with its response. */
-static enum lk_status put_records(struct export *export, struct lk_store *store)
+static enum lk_status put_operations(struct export *export,
+                                     struct lk_store *store)
 {
     struct lk_list_query query = {
         .any_state = true, .limit = STEP, .whole = true};
@@ -482,7 +483,7 @@ static enum lk_exit export_store(struct export *export, const char *url)
     }
     if (result == LK_EXIT_DONE && status == LK_OK) {
         put_begin(export, store);
-        status = put_records(export, store);
+        status = put_operations(export, store);
     }
     if (result == LK_EXIT_DONE && status == LK_OK) {
         status = put_audit(export, store);

@@ -83,7 +83,7 @@ enum lk_exit lk_action_words(struct lk_cli *cli, struct lk_action *action,
 
 /* The operation that was named; NULL: there is none, or the user may not
  * ask. */
-static const struct lk_reply *ask_record(struct lk_cli *cli)
+static const struct lk_reply *ask_operation(struct lk_cli *cli)
 {
     struct lk_words words = {0};
     const struct lk_reply *reply;
@@ -101,7 +101,7 @@ static const struct lk_reply *ask_record(struct lk_cli *cli)
 /* Valid until the next call; empty if it is not known. */
 static struct lk_slice ask_field(struct lk_cli *cli, const char *name)
 {
-    const struct lk_reply *operation = ask_record(cli);
+    const struct lk_reply *operation = ask_operation(cli);
 
     return operation == NULL ? (struct lk_slice){0}
                              : lk_field_text(operation, name);
@@ -218,7 +218,7 @@ static enum lk_exit report_running(struct lk_cli *cli,
                     reply->elements[INFLIGHT_REFERENCE].text);
         lk_doc_end_object(&doc);
     }
-    operation = ask_record(cli);
+    operation = ask_operation(cli);
     if (operation != NULL && lk_field(operation, "lock-until-ms") != NULL) {
         lk_put(&text, ": it was claimed ");
         lk_put_span(&text, lk_field_number(operation, "claimed-ms"),
@@ -242,7 +242,7 @@ static enum lk_exit report_running(struct lk_cli *cli,
 static enum lk_exit report_no(struct lk_cli *cli, const char *result)
 {
     struct lk_doc doc = {.out = &cli->out};
-    const struct lk_reply *operation = ask_record(cli);
+    const struct lk_reply *operation = ask_operation(cli);
     bool is_stale = strcmp(result, "STALE") == 0;
     struct lk_buf text = {0};
 

@@ -530,7 +530,7 @@ static void end_headline(struct story *story)
 
 /* How long it stays: what is open stays until it is decided, and so does what
  * has jobs that are. */
-static void put_kept(struct story *story, struct lk_buf *out)
+static void put_retention(struct story *story, struct lk_buf *out)
 {
     uint64_t now_ms = story->cli->now_ms;
 
@@ -590,7 +590,7 @@ static void print_story(struct story *story)
     lk_table_flush(&head, &cli->out);
     lk_put(lk_table_cell(&story->facts, LK_DIM), "%s",
            is_in_state(story, "completed") ? "replayed" : "kept");
-    put_kept(story, lk_table_cell(&story->facts, LK_PLAIN));
+    put_retention(story, lk_table_cell(&story->facts, LK_PLAIN));
     lk_table_flush(&story->facts, &cli->out);
     lk_put(&cli->out, "\n");
     for (size_t i = 0; i < story->count; i++) {
@@ -805,7 +805,7 @@ static enum lk_exit show_response(struct lk_cli *cli,
     return LK_EXIT_DONE;
 }
 
-static enum lk_exit get_answer(struct lk_cli *cli, void *context)
+static enum lk_exit get_response_only(struct lk_cli *cli, void *context)
 {
     const struct lk_reply *operation;
     enum lk_exit result = lk_operation_fetch(cli, &operation);
@@ -819,7 +819,8 @@ enum lk_exit lk_run_get(struct lk_cli *cli)
     bool response_only =
         lk_args_flag(&cli->args, "headers") || lk_args_flag(&cli->args, "body");
 
-    return lk_each_operation(
-        cli, LK_MEANS_EACH,
-        response_only && !cli->json ? get_answer : lk_operation_show, NULL);
+    return lk_each_operation(cli, LK_MEANS_EACH,
+                             response_only && !cli->json ? get_response_only
+                                                         : lk_operation_show,
+                             NULL);
 }

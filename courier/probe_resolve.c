@@ -384,7 +384,7 @@ static enum lk_status give_and_wait(struct lk_prober *prober,
 static bool give_action(struct lk_prober *prober, struct lk_job_action *action,
                         bool *overtaken)
 {
-    struct lk_job_batch job_batch = {.orders = action, .order_count = 1};
+    struct lk_job_batch job_batch = {.actions = action, .action_count = 1};
 
     /* 0, damage in the store, would match any attempt. */
     if (!action->attempt || give_and_wait(prober, &job_batch)) {
@@ -477,7 +477,7 @@ static enum lk_probe_result mark_job_delivered(
     const struct lk_probe_place *place = subject->place;
     struct lk_buf id = {0};
     struct lk_job_action action = {
-        .order = LK_ACTION_DELIVERED,
+        .kind = LK_ACTION_DELIVERED,
         .id = subject->id,
         .attempt = (unsigned)subject->fence,
         .status = response->status,
@@ -576,7 +576,7 @@ static enum lk_probe_result queue_job_again(
     struct lk_slice why)
 {
     struct lk_job_action action = {
-        .order = LK_ACTION_AGAIN,
+        .kind = LK_ACTION_AGAIN,
         .id = subject->id,
         .attempt = (unsigned)subject->fence,
         .who = PROBER_WHO,

@@ -130,7 +130,7 @@ static bool is_worker(const struct lane *lane)
     return store->job_lanes ? lane->number >= store->lanes : lane->number == 0;
 }
 
-/* May the lane take this job batch? Job actions (`orders`) and proofs (`ops`)
+/* May the lane take this job batch? Job actions (`actions`) and proofs (`ops`)
  * are given only once, and a client or the prober waits for their result: a
  * lane whose connection may be lost leaves them to another lane. The courier's
  * own job batches are given again after a failure; the first that succeeds
@@ -140,7 +140,7 @@ static bool may_take(const struct lane *lane,
 {
     const struct lk_batcher *batcher = lane->batcher;
 
-    if (!lane->failed || (!job_batch->order_count && !job_batch->op_count)) {
+    if (!lane->failed || (!job_batch->action_count && !job_batch->op_count)) {
         return true;
     }
     for (unsigned i = 0; i < batcher->lane_count; i++) {

@@ -93,8 +93,8 @@ static void add_row(const struct lk_command *row)
                                               : strlen(row->name)};
     struct word *word = find_word(first);
 
-    assert(row->place == LK_PLACE_HERE ? row->answer && !row->parse
-                                       : row->parse && !row->answer);
+    assert(row->place == LK_PLACE_HERE ? row->reply_here && !row->parse
+                                       : row->parse && !row->reply_here);
     assert(row->place == LK_PLACE_HERE || row->max_args <= LK_TASK_ARGS_MAX);
     word = word ? word : make_word(first);
     assert(word->count < ROWS_MAX);
@@ -319,7 +319,7 @@ bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
     conn->again = false;
     if (check_command(conn, word, command, argv, argc)) {
         if (command->place == LK_PLACE_HERE) {
-            command->answer(conn, argv, argc);
+            command->reply_here(conn, argv, argc);
         } else {
             start_task(conn, command, argv, argc);
         }

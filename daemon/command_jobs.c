@@ -76,8 +76,8 @@ static enum lk_status write_job_sizes(struct lk_buf *out,
 {
     W(lk_pair_number(out, "headers-bytes", job->headers.len));
     W(lk_pair_number(out, "body-bytes", job->body.len));
-    W(lk_pair_number(out, "answer-headers-bytes", job->answer.headers.len));
-    return lk_pair_number(out, "answer-body-bytes", job->answer.body.len);
+    W(lk_pair_number(out, "answer-headers-bytes", job->response.headers.len));
+    return lk_pair_number(out, "answer-body-bytes", job->response.body.len);
 }
 
 static enum lk_status write_job_whole(struct lk_buf *out,
@@ -89,8 +89,8 @@ static enum lk_status write_job_whole(struct lk_buf *out,
     }
     W(lk_pair_bytes(out, "headers", job->headers));
     W(lk_pair_bytes(out, "body", job->body));
-    W(lk_pair_bytes(out, "answer-headers", job->answer.headers));
-    return lk_pair_bytes(out, "answer-body", job->answer.body);
+    W(lk_pair_bytes(out, "answer-headers", job->response.headers));
+    return lk_pair_bytes(out, "answer-body", job->response.body);
 }
 
 static enum lk_status write_job(struct lk_buf *out,
@@ -310,7 +310,7 @@ static bool add_attempt(void *context, const struct lk_attempt *attempt)
 /* The last attempt is in the job itself, unless the job goes on. */
 static void add_last_attempt(struct job_rows *history, const struct lk_job *job)
 {
-    struct lk_slice body = job->answer.body;
+    struct lk_slice body = job->response.body;
     struct lk_attempt last = {
         .number = job->attempts,
         .ended_ms = job->ended_ms,
@@ -390,7 +390,7 @@ static bool read_job_action(struct lk_conn *conn, struct lk_task *task,
         LK_NUMBER("STATUS", LK_STATUS_MIN, LK_STATUS_MAX, &status),
     };
 
-    action->order = kind;
+    action->kind = kind;
     if (!lk_arg_keeps_jobs(conn) ||
         !lk_arg_number(conn, "id", argv[2], 1, INT64_MAX, &action->id) ||
         !lk_arg_signed(conn, task, argv, argc, 3, options, known) ||
@@ -463,7 +463,7 @@ static enum lk_status refuse_action(struct lk_buf *out,
     }
     status = latchkey_buf_printf(
         &message, "ERR JOB: the job is %s; %s%s",
-        lk_job_state_word(action->state), needed_state(action->order),
+        lk_job_state_word(action->state), needed_state(action->kind),
         action->attempt ? ", and only if its last attempt is the one given"
                         : "");
     if (!status) {
@@ -510,7 +510,7 @@ static void log_action(const struct lk_task *task,
         snprintf(about, sizeof(about), "job=%llu",
                  (unsigned long long)action->id);
     }
-    lk_operator_log(task->signature, latchkey_slice(actions[action->order]),
+    lk_operator_log(task->signature, latchkey_slice(actions[action->kind]),
                     about);
 }
 
@@ -522,7 +522,7 @@ enum lk_status lk_action_run(struct lk_task *task, struct lk_store *store)
     const struct lk_action_args *args = &task->args.action;
     const struct lk_job_action *action = &args->action;
     bool target =
-        action->order == LK_ACTION_PAUSE || action->order == LK_ACTION_RESUME;
+        action->kind == LK_ACTION_PAUSE || action->kind == LK_ACTION_RESUME;
 
     if (args->failure) {
         return lk_reply_failure(
@@ -638,8 +638,8 @@ void lk_actions_give(struct lk_server *server)
     batch->returns = &server->returns;
     batch->lives = lives;
     fill_actions(batch, &server->to_actions, count);
-    batch->job_batch = (struct lk_job_batch){.orders = batch->actions,
-                                             .order_count = count,
+    batch->job_batch = (struct lk_job_batch){.actions = batch->actions,
+                                             .action_count = count,
                                              .lives = lives,
                                              .life_count = life_count,
                                              .done = finish_actions,

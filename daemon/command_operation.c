@@ -372,7 +372,7 @@ enum step {
     STEP_DECIDE, /* to the store thread */
     STEP_LOAD,   /* decided; the reader thread fetches the response */
     STEP_PARK,   /* decided; wait until it settles */
-    STEP_ANSWER,
+    STEP_REPLY,
 };
 
 static uint64_t now_ms(const struct lk_server *server)
@@ -387,7 +387,7 @@ static bool is_final(enum lk_verdict verdict)
            verdict == LK_VERDICT_KEPT;
 }
 
-static bool find_answer(struct lk_server *server, struct lk_op *op)
+static bool find_stored(struct lk_server *server, struct lk_op *op)
 {
     if (!is_final(op->out.verdict)) {
         return false;
@@ -422,15 +422,15 @@ static enum step next_step(struct lk_server *server,
     struct lk_op *op = &event->op;
 
     if (op->status) {
-        return STEP_ANSWER;
+        return STEP_REPLY;
     }
     if (event->await_id.len) {
-        return is_pending(op) && may_wait ? STEP_PARK : STEP_ANSWER;
+        return is_pending(op) && may_wait ? STEP_PARK : STEP_REPLY;
     }
-    if (op->out.needs_load && !find_answer(server, op)) {
+    if (op->out.needs_load && !find_stored(server, op)) {
         return STEP_LOAD;
     }
-    return may_wait && asks_to_wait(op) ? STEP_PARK : STEP_ANSWER;
+    return may_wait && asks_to_wait(op) ? STEP_PARK : STEP_REPLY;
 }
 
 /* Decides without the store thread if what is durable is enough. Only a verdict
@@ -470,7 +470,7 @@ static void count_claim(struct lk_server *server, const struct lk_task *task,
 }
 
 /* Replies at once and frees the task. Only the words have been copied. */
-static void answer_now(struct lk_conn *conn, struct lk_task *task)
+static void reply_now(struct lk_conn *conn, struct lk_task *task)
 {
     if (is_await(task)) {
         task->settled = true;
@@ -482,7 +482,7 @@ static void answer_now(struct lk_conn *conn, struct lk_task *task)
 }
 
 /* Counts the claim and lets the reply go out when it is its turn. */
-static void answer_task(struct lk_server *server, struct lk_task *task)
+static void reply_to_task(struct lk_server *server, struct lk_task *task)
 {
     if (is_await(task)) {
         task->settled = task->args.event.op.status == LK_OK &&
@@ -506,7 +506,7 @@ static void refuse_to_park(struct lk_server *server, struct lk_task *task)
             lk_conn_close(task->conn, "out-of-memory");
         }
     }
-    answer_task(server, task);
+    reply_to_task(server, task);
 }
 
 /* The task waits until its operation settles or its time is up. An await gets
@@ -560,8 +560,8 @@ static void take_step(struct lk_server *server, struct lk_task *task,
     case STEP_PARK:
         park(server, task);
         break;
-    case STEP_ANSWER:
-        answer_task(server, task);
+    case STEP_REPLY:
+        reply_to_task(server, task);
         break;
     }
 }
@@ -591,8 +591,8 @@ void lk_operation_start(struct lk_conn *conn, struct lk_task *task)
     if (!conn->head) {
         step = peek(server, event, may_wait);
     }
-    if (step == STEP_ANSWER) {
-        answer_now(conn, task);
+    if (step == STEP_REPLY) {
+        reply_now(conn, task);
         return;
     }
     if (step == STEP_DECIDE && check_left(conn, &event->op)) {
@@ -783,7 +783,7 @@ static void await_again(struct lk_server *server, struct lk_task *task)
 {
     enum step step = peek(server, &task->args.event, true);
 
-    if (step == STEP_ANSWER || !server->store->class->peek ||
+    if (step == STEP_REPLY || !server->store->class->peek ||
         lk_waiters_add(&server->waiters, &task->waiter,
                        task->args.event.op.hash, task->deadline_ms)) {
         push_settled(server, task);

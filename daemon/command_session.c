@@ -14,7 +14,7 @@ static void reply_bulk(struct lk_conn *conn, struct lk_slice bytes)
     lk_conn_wrote(conn, lk_resp_bulk(lk_conn_out(conn), bytes));
 }
 
-LK_ANSWER(ping)
+LK_REPLY_HERE(ping)
 {
     if (argc == 1) {
         lk_conn_simple(conn, "PONG");
@@ -23,12 +23,12 @@ LK_ANSWER(ping)
     }
 }
 
-LK_ANSWER(echo)
+LK_REPLY_HERE(echo)
 {
     reply_bulk(conn, argv[1]);
 }
 
-LK_ANSWER(select)
+LK_REPLY_HERE(select)
 {
     if (lk_arg_is(argv[1], "0")) {
         lk_conn_simple(conn, "OK");
@@ -37,14 +37,14 @@ LK_ANSWER(select)
     }
 }
 
-LK_ANSWER(quit)
+LK_REPLY_HERE(quit)
 {
     lk_conn_simple(conn, "OK");
     conn->quit = true;
     lk_conn_stop_reading(conn);
 }
 
-LK_ANSWER(reset)
+LK_REPLY_HERE(reset)
 {
     lk_rights_login(conn, NULL, LK_ROLE_NONE);
     conn->proto = 2;
@@ -88,7 +88,7 @@ static bool log_in(struct lk_conn *conn, struct lk_slice user,
     return true;
 }
 
-LK_ANSWER(auth)
+LK_REPLY_HERE(auth)
 {
     const struct lk_config *config = &conn->server->config;
     struct lk_slice user = argc == 3 ? argv[1] : (struct lk_slice){"", 0};
@@ -207,7 +207,7 @@ static bool read_hello(struct lk_conn *conn, const struct lk_slice *argv,
     return true;
 }
 
-LK_ANSWER(hello)
+LK_REPLY_HERE(hello)
 {
     struct hello hello = {.proto = conn->proto};
 
@@ -233,7 +233,7 @@ LK_ANSWER(hello)
 
 /* ---- INFO and what redis-cli, redis-benchmark and drivers ask for -------- */
 
-LK_ANSWER(info)
+LK_REPLY_HERE(info)
 {
     struct lk_buf text = {0};
     struct lk_slice section = argc > 1 ? argv[1] : (struct lk_slice){"", 0};
@@ -361,7 +361,7 @@ static void kill_clients(struct lk_conn *conn, const struct kill *kill,
     lk_conn_wrote(conn, lk_resp_integer(lk_conn_out(conn), killed));
 }
 
-LK_ANSWER(client_kill)
+LK_REPLY_HERE(client_kill)
 {
     struct kill kill = {0};
     struct lk_signature signature = {0};
@@ -385,7 +385,7 @@ LK_ANSWER(client_kill)
     }
 }
 
-LK_ANSWER(client)
+LK_REPLY_HERE(client)
 {
     struct lk_slice what = argv[1];
 
@@ -432,7 +432,7 @@ static enum lk_status write_command(struct lk_buf *out,
     return status;
 }
 
-LK_ANSWER(command)
+LK_REPLY_HERE(command)
 {
     struct lk_buf *out = lk_conn_out(conn);
     size_t count = 0;
@@ -472,7 +472,7 @@ static bool find_setting(struct lk_conn *conn, struct lk_slice name,
     return lk_config_get(&conn->server->config, name, value) == LK_OK;
 }
 
-LK_ANSWER(config)
+LK_REPLY_HERE(config)
 {
     struct lk_buf value = {0};
     struct lk_buf pairs = {0};
@@ -513,74 +513,74 @@ static const struct lk_command rows[] = {
      .min_args = 1,
      .max_args = 2,
      .roles = LK_FOR_ALL,
-     .answer = answer_ping,
+     .reply_here = reply_ping,
      .usage = "[message]"},
     {.name = "ECHO",
      .min_args = 2,
      .max_args = 2,
      .roles = LK_FOR_ALL,
-     .answer = answer_echo,
+     .reply_here = reply_echo,
      .usage = "message"},
     {.name = "HELLO",
      .min_args = 1,
      .max_args = 8,
      .roles = LK_FOR_EVERYONE,
-     .answer = answer_hello,
+     .reply_here = reply_hello,
      .usage = "[2|3 [AUTH user password] [SETNAME name]]"},
     {.name = "AUTH",
      .min_args = 2,
      .max_args = 3,
      .roles = LK_FOR_EVERYONE,
-     .answer = answer_auth,
+     .reply_here = reply_auth,
      .usage = "[user] password"},
     {.name = "SELECT",
      .min_args = 2,
      .max_args = 2,
      .roles = LK_FOR_ALL,
-     .answer = answer_select,
+     .reply_here = reply_select,
      .usage = "0"},
     {.name = "QUIT",
      .min_args = 1,
      .max_args = 1,
      .roles = LK_FOR_EVERYONE,
-     .answer = answer_quit,
+     .reply_here = reply_quit,
      .usage = ""},
     {.name = "RESET",
      .min_args = 1,
      .max_args = 1,
      .roles = LK_FOR_EVERYONE,
      .alone = true, /* it forgets what others may still add to */
-     .answer = answer_reset,
+     .reply_here = reply_reset,
      .usage = ""},
     {.name = "INFO",
      .min_args = 1,
      .max_args = LK_ARGS_MAX,
      .roles = LK_FOR_ALL,
-     .answer = answer_info,
+     .reply_here = reply_info,
      .usage = "[section]"},
     {.name = "CLIENT KILL",
      .min_args = 3,
      .max_args = LK_ARGS_MAX,
      .roles = LK_FOR_OPERATE,
-     .answer = answer_client_kill,
+     .reply_here = reply_client_kill,
      .usage = "[ID id] [USER user] [ADDR address] [WHO who WHY why]"},
     {.name = "CLIENT",
      .min_args = 2,
      .max_args = LK_ARGS_MAX,
      .roles = LK_FOR_ALL,
-     .answer = answer_client,
+     .reply_here = reply_client,
      .usage = "SETNAME name | GETNAME | ID | INFO | LIST | SETINFO name value"},
     {.name = "COMMAND",
      .min_args = 1,
      .max_args = LK_ARGS_MAX,
      .roles = LK_FOR_ALL,
-     .answer = answer_command,
+     .reply_here = reply_command,
      .usage = "[COUNT | DOCS]"},
     {.name = "CONFIG",
      .min_args = 2,
      .max_args = LK_ARGS_MAX,
      .roles = LK_FOR_ALL,
-     .answer = answer_config,
+     .reply_here = reply_config,
      .usage = "GET setting ..."},
 };
 

@@ -299,7 +299,7 @@ static bool read_target_action(struct lk_conn *conn, struct lk_task *task,
 {
     struct lk_job_action *action = &task->args.action.action;
 
-    action->order = kind;
+    action->kind = kind;
     action->target = argv[2];
     if (!lk_arg_keeps_jobs(conn)) {
         return false;

@@ -373,7 +373,7 @@ static bool may_run(struct lk_conn *conn)
     return true;
 }
 
-static void answer_bad_input(struct lk_conn *conn)
+static void reply_bad_input(struct lk_conn *conn)
 {
     lk_conn_error(conn, "%s", conn->parser.error);
     conn->quit = true;
@@ -411,7 +411,7 @@ static size_t run_one(struct lk_conn *conn, struct lk_slice input)
         }
         return 0;
     case LK_RESP_BAD:
-        answer_bad_input(conn);
+        reply_bad_input(conn);
         return 0;
     case LK_RESP_NOMEM:
         lk_conn_close(conn, "out-of-memory");

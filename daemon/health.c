@@ -498,7 +498,7 @@ static enum lk_status write_summary(struct lk_buf *out,
 {
     char text[TEXT_SIZE + 128];
     char more[64] = "";
-    uint64_t records = lk_number(&report->numbers, LK_NUMBER_records);
+    uint64_t operations = lk_number(&report->numbers, LK_NUMBER_records);
 
     if (report->count > 1) {
         snprintf(more, sizeof(more), " (and %zu more)", report->count - 1);
@@ -508,7 +508,7 @@ static enum lk_status write_summary(struct lk_buf *out,
     } else {
         snprintf(text, sizeof(text),
                  "%" PRIu64 " operation%s stored, and nothing needs a person",
-                 records, records == 1 ? " is" : "s are");
+                 operations, operations == 1 ? " is" : "s are");
     }
     return lk_pair_bytes(out, "summary", latchkey_slice(text));
 }
@@ -542,7 +542,7 @@ static enum lk_status write_health(struct lk_server *server, int proto,
     return LK_OK;
 }
 
-LK_ANSWER(health)
+LK_REPLY_HERE(health)
 {
     lk_conn_wrote(conn,
                   write_health(conn->server, conn->proto, lk_conn_out(conn)));
@@ -553,7 +553,7 @@ static const struct lk_command rows[] = {
      .min_args = 1,
      .max_args = 1,
      .roles = LK_FOR_ALL,
-     .answer = answer_health,
+     .reply_here = reply_health,
      .usage = ""},
 };
 

@@ -362,13 +362,13 @@ static enum lk_status explain_stats(int proto, struct lk_buf *out)
     return LK_OK;
 }
 
-LK_ANSWER(stats)
+LK_REPLY_HERE(stats)
 {
     lk_conn_wrote(conn,
                   write_stats(conn->server, conn->proto, lk_conn_out(conn)));
 }
 
-LK_ANSWER(stats_explain)
+LK_REPLY_HERE(stats_explain)
 {
     lk_conn_wrote(conn, explain_stats(conn->proto, lk_conn_out(conn)));
 }
@@ -378,13 +378,13 @@ static const struct lk_command rows[] = {
      .min_args = 1,
      .max_args = 1,
      .roles = LK_FOR_VIEW,
-     .answer = answer_stats,
+     .reply_here = reply_stats,
      .usage = ""},
     {.name = "STATS EXPLAIN",
      .min_args = 2,
      .max_args = 2,
      .roles = LK_FOR_VIEW,
-     .answer = answer_stats_explain,
+     .reply_here = reply_stats_explain,
      .usage = ""},
 };
 

@@ -70,8 +70,8 @@ struct lk_command {
     const char *usage; /* the words behind the name */
 
     /* LK_PLACE_HERE: all there is to do. It writes the reply. */
-    void (*answer)(struct lk_conn *conn, const struct lk_slice *argv,
-                   size_t argc);
+    void (*reply_here)(struct lk_conn *conn, const struct lk_slice *argv,
+                       size_t argc);
 
     /* Loop thread: reads the words, which are the task's own, into task->args.
      * False: it has sent an error, and the command ends. */
@@ -108,10 +108,10 @@ extern const struct lk_command_group lk_number_commands;
 extern const struct lk_command_group lk_health_commands;
 extern const struct lk_command_group lk_session_commands;
 
-/* How `answer` and `parse` begin. */
-#define LK_ANSWER(name)                                                        \
-    static void answer_##name(struct lk_conn *conn,                            \
-                              const struct lk_slice *argv, size_t argc)
+/* How `reply_here` and `parse` begin. */
+#define LK_REPLY_HERE(name)                                                    \
+    static void reply_##name(struct lk_conn *conn,                             \
+                             const struct lk_slice *argv, size_t argc)
 #define LK_PARSE(name)                                                         \
     static bool parse_##name(struct lk_conn *conn, struct lk_task *task,       \
                              const struct lk_slice *argv, size_t argc)

@@ -115,7 +115,7 @@ struct lk_job {
     unsigned status;             /* of the response; 0: there was none */
     struct lk_slice provider_id; /* the service's id of what it made */
     struct lk_slice reason;      /* why it failed, is dead or uncertain */
-    struct lk_response answer;   /* shown whole; cut to a bound */
+    struct lk_response response; /* shown whole; cut to a bound */
     struct lk_buf text;
 };
 
@@ -168,7 +168,7 @@ struct lk_job_end {
     unsigned status;
     struct lk_slice provider_id;
     struct lk_slice reason;
-    struct lk_response answer;
+    struct lk_response response;
     bool left;  /* the call may have reached the target: the job is `sent` from
                    now on. False: it did not, even if it was marked */
     bool doubt; /* RETRY and DEAD, not of a request: it is unknown whether the
@@ -212,7 +212,7 @@ enum lk_job_action_kind {
 };
 
 struct lk_job_action {
-    enum lk_job_action_kind order;
+    enum lk_job_action_kind kind;
     uint64_t id;                 /* of the job */
     unsigned attempt;            /* 0: any; else only if it is the last one */
     struct lk_slice target;      /* PAUSE, RESUME */
@@ -256,8 +256,8 @@ struct lk_job_batch {
     size_t end_count;
     struct lk_job_mark *marks;
     size_t mark_count;
-    struct lk_job_action *orders; /* job actions */
-    size_t order_count;
+    struct lk_job_action *actions;
+    size_t action_count;
     const struct lk_key_life *lives; /* for RETRY; a target that is not listed:
                                         for ever */
     size_t life_count;

@@ -47,8 +47,8 @@ enum lk_pg_job_column {
     LK_PG_J_STATE,
     LK_PG_J_CALLED,
     LK_PG_J_ENDED,
-    LK_PG_J_ANSWER_HEADERS,
-    LK_PG_J_ANSWER_BODY,
+    LK_PG_J_RESPONSE_HEADERS,
+    LK_PG_J_RESPONSE_BODY,
 };
 
 /* Rows looked at in one call, so that a rare state does not hold the reader. */
@@ -58,12 +58,12 @@ enum { LOOK_AT = 2000 };
 
 /* clang-format off */
 /* The order of enum lk_pg_job_column. */
-#define COLUMNS(call, answer)                                                  \
+#define COLUMNS(call, response)                                                  \
     "NOT m.shown, j.id, o.tenant, o.scope, o.key, j.number, j.generation, "    \
     "j.token, o.attempt, j.name, j.target, j.method, j.path, " call ", "       \
     "j.attempts, j.forgiven, j.sent, j.doubt, j.repeatable, j.created_ms, "    \
     "j.due_ms, n.now, j.status, j.provider_id, j.reason, j.since_ms, "         \
-    "j.sent_ms, j.state, j.called, j.ended_ms, " answer
+    "j.sent_ms, j.state, j.called, j.ended_ms, " response
 
 #define NO_BYTES "NULL::bytea, NULL::bytea"
 #define WITHOUT_BYTES COLUMNS(NO_BYTES, NO_BYTES)
@@ -94,8 +94,8 @@ static enum lk_status read_job_columns(const PGresult *result, int row,
         {LK_PG_J_REASON, false, &job->reason},
         {LK_PG_J_HEADERS, true, &job->headers},
         {LK_PG_J_BODY, true, &job->body},
-        {LK_PG_J_ANSWER_HEADERS, true, &job->answer.headers},
-        {LK_PG_J_ANSWER_BODY, true, &job->answer.body},
+        {LK_PG_J_RESPONSE_HEADERS, true, &job->response.headers},
+        {LK_PG_J_RESPONSE_BODY, true, &job->response.body},
     };
     size_t count = sizeof(texts) / sizeof(texts[0]);
 
@@ -132,7 +132,7 @@ static enum lk_status read_job_row(const PGresult *result, int row,
     }
     job->called = lk_pg_int(result, row, LK_PG_J_CALLED);
     job->ended_ms = lk_pg_uint(result, row, LK_PG_J_ENDED);
-    job->answer.status = job->status;
+    job->response.status = job->status;
     if (job->state != LK_JOB_WAITING && job->state != LK_JOB_LEASED) {
         job->due_ms = 0;
     }
@@ -452,7 +452,7 @@ enum {
 };
 
 /* In the order in which they are done. */
-enum { ENDS, MARKS, ORDERS, LEASE, PARTS };
+enum { ENDS, MARKS, ACTIONS, LEASE, PARTS };
 
 const struct lk_pg_part lk_pg_job_batch_parts[] = {
     [ENDS] = {.name = "lk_ends",
@@ -460,9 +460,9 @@ const struct lk_pg_part lk_pg_job_batch_parts[] = {
                      "$7, $8, $9, $10)"},
     [MARKS] = {.name = "lk_marks",
                .sql = "SELECT * FROM latchkey.mark_jobs($1, $2, $3, $4)"},
-    [ORDERS] = {.name = "lk_orders",
-                .sql = "SELECT * FROM latchkey.order_jobs($1, $2, $3, $4, $5, "
-                       "$6, $7, $8, $9, $10)"},
+    [ACTIONS] = {.name = "lk_orders",
+                 .sql = "SELECT * FROM latchkey.order_jobs($1, $2, $3, $4, $5, "
+                        "$6, $7, $8, $9, $10)"},
     [LEASE] = {.name = "lk_lease",
                .sql = "SELECT * FROM latchkey.lease_jobs($1, $2, $3, $4, $5)"},
 };
@@ -539,11 +539,11 @@ static enum lk_status add_ends(struct job_run *run)
     COLUMN(run, ENDS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
            ends[i].reason);
     COLUMN(run, ENDS, LK_PG_BYTEA_ARRAY, count, lk_pg_array_bytes,
-           ends[i].answer.headers);
+           ends[i].response.headers);
     COLUMN(run, ENDS, LK_PG_BYTEA_ARRAY, count, lk_pg_array_bytes,
-           ends[i].answer.body);
+           ends[i].response.body);
     COLUMN(run, ENDS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
-           ends[i].left + 2 * (int64_t)ends[i].answer.status +
+           ends[i].left + 2 * (int64_t)ends[i].response.status +
                LK_SQL_END_DOUBT * ends[i].doubt);
     return status;
 }
@@ -569,36 +569,36 @@ static enum lk_status add_marks(struct job_run *run)
     return status;
 }
 
-static enum lk_status add_orders(struct job_run *run)
+static enum lk_status add_actions(struct job_run *run)
 {
-    const struct lk_job_action *orders = run->job_batch->orders;
+    const struct lk_job_action *actions = run->job_batch->actions;
     const struct lk_key_life *lives = run->job_batch->lives;
-    size_t count = run->job_batch->order_count;
+    size_t count = run->job_batch->action_count;
     enum lk_status status = LK_OK;
 
     if (!count) {
         return LK_OK;
     }
-    add_statement(run, ORDERS);
-    COLUMN(run, ORDERS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
-           orders[i].order);
-    COLUMN(run, ORDERS, LK_PG_INT8_ARRAY, count, lk_pg_array_int,
-           (int64_t)orders[i].id);
-    COLUMN(run, ORDERS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
-           orders[i].attempt);
-    COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
-           orders[i].target);
-    COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
-           orders[i].provider_id);
-    COLUMN(run, ORDERS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
-           orders[i].status);
-    COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
-           orders[i].who);
-    COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
-           orders[i].why);
-    COLUMN(run, ORDERS, LK_PG_TEXT_ARRAY, run->job_batch->life_count,
+    add_statement(run, ACTIONS);
+    COLUMN(run, ACTIONS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+           actions[i].kind);
+    COLUMN(run, ACTIONS, LK_PG_INT8_ARRAY, count, lk_pg_array_int,
+           (int64_t)actions[i].id);
+    COLUMN(run, ACTIONS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+           actions[i].attempt);
+    COLUMN(run, ACTIONS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
+           actions[i].target);
+    COLUMN(run, ACTIONS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
+           actions[i].provider_id);
+    COLUMN(run, ACTIONS, LK_PG_INT4_ARRAY, count, lk_pg_array_int,
+           actions[i].status);
+    COLUMN(run, ACTIONS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
+           actions[i].who);
+    COLUMN(run, ACTIONS, LK_PG_TEXT_ARRAY, count, lk_pg_array_text,
+           actions[i].why);
+    COLUMN(run, ACTIONS, LK_PG_TEXT_ARRAY, run->job_batch->life_count,
            lk_pg_array_text, lives[i].target);
-    COLUMN(run, ORDERS, LK_PG_INT8_ARRAY, run->job_batch->life_count,
+    COLUMN(run, ACTIONS, LK_PG_INT8_ARRAY, run->job_batch->life_count,
            lk_pg_array_int, (int64_t)lives[i].ms);
     return status;
 }
@@ -703,28 +703,28 @@ static void take_marks(struct job_run *run)
     }
 }
 
-static bool makes_due(const struct lk_job_action *order)
+static bool makes_due(const struct lk_job_action *action)
 {
-    return !order->status_out && (order->order == LK_ACTION_RETRY ||
-                                  order->order == LK_ACTION_AGAIN ||
-                                  order->order == LK_ACTION_RESUME);
+    return !action->status_out && (action->kind == LK_ACTION_RETRY ||
+                                   action->kind == LK_ACTION_AGAIN ||
+                                   action->kind == LK_ACTION_RESUME);
 }
 
-static void take_orders(struct job_run *run)
+static void take_actions(struct job_run *run)
 {
     static const enum lk_status statuses[] = {LK_OK, LK_NOT_FOUND, LK_INVALID,
                                               LK_BUSY, LK_DENIED};
     struct lk_job_batch *job_batch = run->job_batch;
-    const PGresult *result = result_of(run, ORDERS);
+    const PGresult *result = result_of(run, ACTIONS);
 
-    for (int row = 0; row < rows_of(run, ORDERS); row++) {
+    for (int row = 0; row < rows_of(run, ACTIONS); row++) {
         uint64_t at = lk_pg_uint(result, row, 0);
         uint64_t outcome = lk_pg_uint(result, row, 1);
-        if (at && at <= job_batch->order_count && outcome < 5) {
-            struct lk_job_action *order = &job_batch->orders[at - 1];
-            order->status_out = statuses[outcome];
-            order->state = (enum lk_job_state)lk_pg_uint(result, row, 2);
-            run->batch->queued |= makes_due(order);
+        if (at && at <= job_batch->action_count && outcome < 5) {
+            struct lk_job_action *action = &job_batch->actions[at - 1];
+            action->status_out = statuses[outcome];
+            action->state = (enum lk_job_state)lk_pg_uint(result, row, 2);
+            run->batch->queued |= makes_due(action);
         }
     }
     if (run->batch->queued) {
@@ -851,7 +851,7 @@ static void run_job_batch(struct job_run *run, uint64_t deadline_ns)
         set_job_status(run, LK_OK, NULL);
         take_ends(run);
         take_marks(run);
-        take_orders(run);
+        take_actions(run);
         take_leases(run);
         lk_job_batch_fault_points(run->job_batch);
         break;
@@ -889,7 +889,7 @@ void lk_pg_job_batch(struct lk_postgres *store, struct lk_pg_lane *lane,
         status = add_marks(&run);
     }
     if (!status) {
-        status = add_orders(&run);
+        status = add_actions(&run);
     }
     if (!status) {
         status = add_wants(&run);

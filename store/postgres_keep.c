@@ -287,7 +287,7 @@ enum {
  * index of its state. What is finished is counted while it is little; else the
  * server's own estimate is used.
  */
-static const char count_records[] =
+static const char count_operations[] =
     "SELECT (SELECT count(*) FROM (SELECT FROM latchkey.operation WHERE "
     "state = 1 LIMIT 1000000) AS a), (SELECT count(*) FROM (SELECT FROM "
     "latchkey.operation WHERE state = 2 LIMIT 1000000) AS b) - (SELECT "
@@ -365,7 +365,8 @@ void lk_pg_count(struct lk_postgres *store, struct lk_pg_conn *conn)
     uint64_t started = lk_pg_clock_ns();
     PGresult *result;
 
-    if (lk_pg_run(conn, count_records, NULL, lk_pg_deadline(store), &result)) {
+    if (lk_pg_run(conn, count_operations, NULL, lk_pg_deadline(store),
+                  &result)) {
         store->count_ns = lk_pg_clock_ns() + 10000 * MS_NS;
         return;
     }

@@ -48,8 +48,8 @@ enum lk_pg_operation_column {
 /* As far as is known: KEEP may have asked for more than the claim. */
 #define LK_PG_TTL "greatest(o.ttl_ms, o.keep_ms)"
 
-#define LK_PG_WITH_ANSWER    "a.headers, a.body"
-#define LK_PG_WITHOUT_ANSWER "NULL::bytea, NULL::bytea"
+#define LK_PG_WITH_RESPONSE    "a.headers, a.body"
+#define LK_PG_WITHOUT_RESPONSE "NULL::bytea, NULL::bytea"
 
 /* Past its time; but an operation with an unfinished job lives on. */
 #define LK_PG_EXPIRED                                                          \
@@ -62,19 +62,19 @@ enum lk_pg_operation_column {
     "FROM latchkey.extension e WHERE e.token = o.token)) "                     \
     "ELSE o.deadline_ms END"
 
-#define LK_PG_COLUMNS_OF(hidden, ttl, answer)                                  \
+#define LK_PG_COLUMNS_OF(hidden, ttl, response)                                \
     "o.number, o.tenant, o.scope, o.key, o.state, o.token, o.attempt, "        \
     "o.generation, o.fingerprint, o.owner, o.claimed_ms, " LK_PG_DEADLINE      \
     ", " ttl ", o.keep_ms, o.omitted, o.evicted, o.queued, "                   \
     "o.status, o.completed_ms, o.reason, n.now, " hidden ", "                  \
-    "(octet_length(a.headers) + octet_length(a.body))::bigint, " answer
+    "(octet_length(a.headers) + octet_length(a.body))::bigint, " response
 
 /* One moment for all rows. */
 #define LK_PG_NOW "(SELECT latchkey.now_ms() AS now OFFSET 0) AS n"
 
 /* clang-format off */
-#define LK_PG_OPERATION(answer)                                                   \
-    "SELECT " LK_PG_COLUMNS_OF(LK_PG_EXPIRED, LK_PG_TTL, answer)               \
+#define LK_PG_OPERATION(response)                                                   \
+    "SELECT " LK_PG_COLUMNS_OF(LK_PG_EXPIRED, LK_PG_TTL, response)               \
     " FROM " LK_PG_NOW " CROSS JOIN latchkey.operation o "                     \
     "LEFT JOIN latchkey.answer a ON a.token = o.token AND o.state = 4"
 /* clang-format on */
@@ -275,11 +275,11 @@ static enum lk_status read_stored_response(const PGresult *result, int row,
 
 /* ---- one operation ---------------------------------------------------- */
 
-static const char by_name[] =
-    LK_PG_OPERATION(LK_PG_WITH_ANSWER) " WHERE o.tenant = $1 AND o.scope = $2 "
-                                       "AND o.key = $3";
+static const char by_name[] = LK_PG_OPERATION(
+    LK_PG_WITH_RESPONSE) " WHERE o.tenant = $1 AND o.scope = $2 "
+                         "AND o.key = $3";
 static const char by_number[] =
-    LK_PG_OPERATION(LK_PG_WITH_ANSWER) " WHERE o.number = $1";
+    LK_PG_OPERATION(LK_PG_WITH_RESPONSE) " WHERE o.number = $1";
 
 /*
  * An expired operation is absent, although its row is still there. `shown`: to
@@ -447,8 +447,8 @@ enum { LOOK_AT = 2000 };
     "WHERE j.state IN (2, 3)) "
 
 /* clang-format off */
-#define LIST(page, order, matches, ttl, answer, more, join)                    \
-    "SELECT " LK_PG_COLUMNS_OF("NOT m.shown", ttl, answer) more                \
+#define LIST(page, order, matches, ttl, response, more, join)                    \
+    "SELECT " LK_PG_COLUMNS_OF("NOT m.shown", ttl, response) more                \
     " FROM " LK_PG_NOW " CROSS JOIN " page " AS o CROSS JOIN LATERAL "         \
     "(SELECT " matches " AS shown OFFSET 0) AS m LEFT JOIN latchkey.answer a " \
     "ON a.token = o.token AND o.state = 4 AND m.shown " join                   \
@@ -456,7 +456,7 @@ enum { LOOK_AT = 2000 };
 
 #define SHORT(of, after, order)                                                \
     LIST(PAGE(of, after, order), order, MATCHES NEEDS_PERSON, LK_PG_TTL,       \
-         LK_PG_WITHOUT_ANSWER, ", u.open, u.dead, u.uncertain",                \
+         LK_PG_WITHOUT_RESPONSE, ", u.open, u.dead, u.uncertain",                \
          "LEFT JOIN LATERAL (SELECT count(*) AS open, "                        \
          "count(*) FILTER (WHERE j.state = 3) AS dead, "                       \
          "count(*) FILTER (WHERE j.state = 2) AS uncertain "                   \
@@ -552,7 +552,7 @@ static const char *choose_list_sql(const struct lk_list_query *query)
 
     if (query->whole) {
         return LIST(PAGE("", ">", ""), "", MATCHES, "o.ttl_ms",
-                    LK_PG_WITH_ANSWER, "", "");
+                    LK_PG_WITH_RESPONSE, "", "");
     }
     if (query->attention) {
         return query->newest ? SHORT(STUCK, "<", "DESC")

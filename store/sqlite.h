@@ -60,7 +60,7 @@ enum { LK_LOCK_NONE = -1 };
     X(ROLLBACK, "ROLLBACK")                                                    \
     X(CLAIM, "INSERT INTO claim VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)")         \
     X(OUTCOME, "INSERT OR REPLACE INTO outcome VALUES (?,?,?,?,?)")            \
-    X(ANSWER, "INSERT OR REPLACE INTO answer VALUES (?,?,?,?)")                \
+    X(STORED, "INSERT OR REPLACE INTO answer VALUES (?,?,?,?)")                \
     X(IMPORT, "INSERT OR REPLACE INTO claim "                                  \
               "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)")                          \
     X(HASH, "SELECT hash FROM claim WHERE token = ?")                          \
@@ -75,7 +75,7 @@ enum { LK_LOCK_NONE = -1 };
             "ORDER BY token LIMIT ?")                                          \
     X(DELETE_CLAIMS, "DELETE FROM claim WHERE token BETWEEN ? AND ?")          \
     X(DELETE_OUTCOMES, "DELETE FROM outcome WHERE token BETWEEN ? AND ?")      \
-    X(DELETE_ANSWERS, "DELETE FROM answer WHERE token BETWEEN ? AND ?")        \
+    X(DELETE_STORED, "DELETE FROM answer WHERE token BETWEEN ? AND ?")         \
     X(LEASE, "INSERT INTO claim SELECT ?2, hash, ifnull(number, token), "      \
              "ifnull(generation, token), attempt + 1, at, -1, ttl, keep, "     \
              "owner, fingerprint, tenant, scope, key FROM claim "              \
@@ -142,7 +142,7 @@ enum lk_statement {
     X(CLAIM, "SELECT tenant, scope, key, fingerprint, at, "                    \
              "max(ttl, ifnull(keep, 0)), attempt "                             \
              "FROM claim WHERE token = ?")                                     \
-    X(ANSWER, "SELECT at, reason, record FROM answer WHERE token = ?")         \
+    X(STORED, "SELECT at, reason, record FROM answer WHERE token = ?")         \
     X(LIST, LK_LIST "WHERE claim.token > ? ORDER BY claim.token LIMIT ?")      \
     X(LIST_NEWEST, LK_LIST "WHERE claim.token < ? "                            \
                            "ORDER BY claim.token DESC LIMIT ?")                \
@@ -175,8 +175,8 @@ enum lk_statement {
       LK_JOB_COLUMNS "WHERE job.id IN (SELECT id FROM job WHERE id > ?1 "      \
                      "AND provider_id = ?3 AND provider_id <> '' "             \
                      "ORDER BY id LIMIT ?2) ORDER BY job.id")                  \
-    X(JOB_ANSWER, "SELECT headers, body FROM attempt WHERE job = ? "           \
-                  "AND number BETWEEN ? AND ? ORDER BY number DESC LIMIT 1")   \
+    X(JOB_RESPONSE, "SELECT headers, body FROM attempt WHERE job = ? "         \
+                    "AND number BETWEEN ? AND ? ORDER BY number DESC LIMIT 1") \
     X(ATTEMPTS, "SELECT number, ended, status, called, reason, body "          \
                 "FROM attempt WHERE job = ? AND number < ? ORDER BY number")   \
     X(OLDEST, "SELECT min(due) FROM job WHERE target = ? AND state = ? "       \
@@ -408,7 +408,7 @@ LK_MUST_CHECK enum lk_status lk_sqlite_keep_row(struct lk_sqlite *store,
 LK_MUST_CHECK enum lk_status lk_sqlite_reason(struct lk_sqlite *store,
                                               uint64_t token,
                                               struct lk_stored **stored);
-LK_MUST_CHECK enum lk_status lk_sqlite_answer(
+LK_MUST_CHECK enum lk_status lk_sqlite_write_stored(
     struct lk_sqlite *store, uint64_t token, uint64_t now,
     struct lk_slice reason, const struct lk_response *response);
 /* A claim as another store had it, in place of the row at its token. `entry`
@@ -499,7 +499,7 @@ LK_MUST_CHECK enum lk_status lk_job_end(struct lk_sqlite *store,
                                         struct lk_job_row *row,
                                         const struct lk_job_end *end,
                                         uint64_t now);
-/* A line of the job's history, with its answer. */
+/* A line of the job's history, with its response. */
 LK_MUST_CHECK enum lk_status lk_job_note(struct lk_sqlite *store,
                                          const struct lk_job_row *row,
                                          const struct lk_job_end *end,
@@ -530,7 +530,7 @@ LK_MUST_CHECK enum lk_status lk_sqlite_job_batch(struct lk_sqlite *store,
 /* sqlite_lease.c */
 LK_MUST_CHECK enum lk_status lk_job_action(struct lk_sqlite *store,
                                            struct lk_batch *batch,
-                                           struct lk_job_action *order,
+                                           struct lk_job_action *action,
                                            uint64_t now);
 /* sqlite_lease.c */
 LK_MUST_CHECK enum lk_status lk_job_lease(struct lk_sqlite *store,

@@ -656,11 +656,11 @@ enum lk_status lk_sqlite_reason(struct lk_sqlite *store, uint64_t token,
     return status;
 }
 
-enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
-                                uint64_t now, struct lk_slice reason,
-                                const struct lk_response *response)
+enum lk_status lk_sqlite_write_stored(struct lk_sqlite *store, uint64_t token,
+                                      uint64_t now, struct lk_slice reason,
+                                      const struct lk_response *response)
 {
-    sqlite3_stmt *statement = store->statements[LK_STATEMENT_ANSWER];
+    sqlite3_stmt *statement = store->statements[LK_STATEMENT_STORED];
     struct lk_buf *encoded = &store->scratch;
     enum lk_status status = lk_sqlite_begin(store);
 
@@ -677,7 +677,7 @@ enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
     encoded->len = 0;
     if (!response) {
         sqlite3_bind_null(statement, 4);
-        return lk_sqlite_run(store, LK_STATEMENT_ANSWER);
+        return lk_sqlite_run(store, LK_STATEMENT_STORED);
     }
     status = latchkey_response_encode(response, encoded);
     if (!status) {
@@ -685,7 +685,7 @@ enum lk_status lk_sqlite_answer(struct lk_sqlite *store, uint64_t token,
         status = lk_sqlite_status(sqlite3_bind_blob64(
             statement, 4, encoded->data, encoded->len, SQLITE_STATIC));
     }
-    return status ? status : lk_sqlite_run(store, LK_STATEMENT_ANSWER);
+    return status ? status : lk_sqlite_run(store, LK_STATEMENT_STORED);
 }
 
 enum lk_status lk_sqlite_import_row(struct lk_sqlite *store,

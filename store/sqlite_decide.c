@@ -227,8 +227,8 @@ static enum lk_status complete_operation(struct lk_sqlite *store,
     enum lk_status status = ttl_of(store, op, entry, &ttl);
 
     if (!status) {
-        status = lk_sqlite_answer(store, entry->token, now, op->reason,
-                                  omit ? &status_only : &op->response);
+        status = lk_sqlite_write_stored(store, entry->token, now, op->reason,
+                                        omit ? &status_only : &op->response);
     }
     return status ? status
                   : lk_sqlite_outcome(store, entry,
@@ -237,14 +237,14 @@ static enum lk_status complete_operation(struct lk_sqlite *store,
 }
 
 /* Deletes the stored response, or the reason why it is uncertain. */
-static enum lk_status drop_answer(struct lk_sqlite *store, uint64_t token)
+static enum lk_status drop_stored(struct lk_sqlite *store, uint64_t token)
 {
-    sqlite3_stmt *gone = store->statements[LK_STATEMENT_DELETE_ANSWERS];
+    sqlite3_stmt *gone = store->statements[LK_STATEMENT_DELETE_STORED];
     enum lk_status status = lk_sqlite_begin(store);
 
     sqlite3_bind_int64(gone, 1, (int64_t)token);
     sqlite3_bind_int64(gone, 2, (int64_t)token);
-    return status ? status : lk_sqlite_run(store, LK_STATEMENT_DELETE_ANSWERS);
+    return status ? status : lk_sqlite_run(store, LK_STATEMENT_DELETE_STORED);
 }
 
 /* Release and eviction: the stored response is deleted at once. */
@@ -260,7 +260,7 @@ static enum lk_status release_operation(struct lk_sqlite *store,
     store->scrub |= evict;
 
     if (!status && entry->state != LK_STATE_IN_PROGRESS) {
-        status = drop_answer(store, entry->token);
+        status = drop_stored(store, entry->token);
     }
     return status ? status
                   : lk_sqlite_outcome(store, entry,
@@ -275,7 +275,8 @@ static enum lk_status mark_uncertain(struct lk_sqlite *store, struct lk_op *op,
     enum lk_status status = LK_OK;
 
     if (!lapsed) {
-        status = lk_sqlite_answer(store, entry->token, now, op->reason, NULL);
+        status =
+            lk_sqlite_write_stored(store, entry->token, now, op->reason, NULL);
     }
     return status ? status
                   : lk_sqlite_outcome(store, entry,
@@ -292,7 +293,7 @@ static enum lk_status extend_lock(struct lk_sqlite *store, struct lk_op *op,
     enum lk_status status = LK_OK;
 
     if (entry->state == LK_STATE_UNCERTAIN) {
-        status = drop_answer(store, entry->token);
+        status = drop_stored(store, entry->token);
     } else if (entry->deadline > until) {
         until = entry->deadline;
     }
@@ -308,7 +309,7 @@ static enum lk_status return_to_accepted(struct lk_sqlite *store,
     enum lk_status status = lk_job_request(store, entry->number, &request);
 
     if (!status && entry->state == LK_STATE_UNCERTAIN) {
-        status = drop_answer(store, entry->token);
+        status = drop_stored(store, entry->token);
     }
     return status == LK_NOT_FOUND ? LK_CORRUPT
            : status               ? status

@@ -180,7 +180,7 @@ static enum lk_status clear_earlier(struct lk_sqlite *store, uint64_t token)
         status = delete_token(store, LK_STATEMENT_DELETE_OUTCOMES, token);
     }
     return status ? status
-                  : delete_token(store, LK_STATEMENT_DELETE_ANSWERS, token);
+                  : delete_token(store, LK_STATEMENT_DELETE_STORED, token);
 }
 
 static enum lk_status write_completed(struct lk_sqlite *store,
@@ -189,10 +189,10 @@ static enum lk_status write_completed(struct lk_sqlite *store,
 {
     struct lk_response status_only = {.status = operation->status};
     bool omitted = operation->omitted;
-    enum lk_status status =
-        lk_sqlite_answer(store, claim->token, operation->completed_ms,
-                         omitted ? operation->reason : (struct lk_slice){0},
-                         omitted ? &status_only : &operation->stored->response);
+    enum lk_status status = lk_sqlite_write_stored(
+        store, claim->token, operation->completed_ms,
+        omitted ? operation->reason : (struct lk_slice){0},
+        omitted ? &status_only : &operation->stored->response);
 
     return status ? status
                   : lk_sqlite_outcome(store, claim,
@@ -210,8 +210,8 @@ static enum lk_status write_uncertain(struct lk_sqlite *store,
     enum lk_status status = LK_OK;
 
     if (!lapsed) {
-        status = lk_sqlite_answer(store, claim->token, operation->since_ms,
-                                  operation->reason, NULL);
+        status = lk_sqlite_write_stored(
+            store, claim->token, operation->since_ms, operation->reason, NULL);
     }
     return status ? status
                   : lk_sqlite_outcome(store, claim,

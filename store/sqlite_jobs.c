@@ -241,8 +241,8 @@ enum lk_status lk_job_note(struct lk_sqlite *store,
                            uint64_t now)
 {
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_ATTEMPT];
-    struct lk_slice headers = end->answer.headers;
-    struct lk_slice body = end->answer.body;
+    struct lk_slice headers = end->response.headers;
+    struct lk_slice body = end->response.body;
     enum lk_status status = lk_sqlite_begin(store);
 
     if (status) {
@@ -489,8 +489,8 @@ enum lk_status lk_job_own(struct lk_job *job)
                                  &job->body,
                                  &job->provider_id,
                                  &job->reason,
-                                 &job->answer.headers,
-                                 &job->answer.body};
+                                 &job->response.headers,
+                                 &job->response.body};
     size_t count = sizeof(slices) / sizeof(slices[0]);
     size_t total = 0;
 
@@ -511,7 +511,7 @@ enum lk_status lk_job_own(struct lk_job *job)
 static enum lk_status add_job_response(struct lk_sqlite *store,
                                        struct lk_job *job)
 {
-    sqlite3_stmt *row = store->reads[LK_READ_JOB_ANSWER];
+    sqlite3_stmt *row = store->reads[LK_READ_JOB_RESPONSE];
     bool exactly = job->state == LK_JOB_DELIVERED;
 
     sqlite3_reset(row);
@@ -520,10 +520,10 @@ static enum lk_status add_job_response(struct lk_sqlite *store,
     sqlite3_bind_int64(row, 3, job->attempts);
     int code = sqlite3_step(row);
     if (code == SQLITE_ROW) {
-        job->answer.headers = lk_column(row, 0);
-        job->answer.body = lk_column(row, 1);
+        job->response.headers = lk_column(row, 0);
+        job->response.body = lk_column(row, 1);
     }
-    job->answer.status = job->status;
+    job->response.status = job->status;
     return lk_sqlite_status(code);
 }
 

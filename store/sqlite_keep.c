@@ -253,7 +253,7 @@ static enum lk_status delete_dead_run(struct lk_sqlite *store, uint64_t first,
             delete_tokens(store, LK_STATEMENT_DELETE_OUTCOMES, first, last);
     }
     if (!status) {
-        status = delete_tokens(store, LK_STATEMENT_DELETE_ANSWERS, first, last);
+        status = delete_tokens(store, LK_STATEMENT_DELETE_STORED, first, last);
     }
     return status;
 }

@@ -68,7 +68,7 @@ static enum lk_status apply_to_operation(struct lk_sqlite *store,
     if (event == LK_EVENT_DOUBT) {
         op.reason = end->reason.len ? end->reason : LK_SLICE(REASON_UNKNOWN);
     } else if (event == LK_EVENT_COMPLETE) {
-        op.response = end->answer;
+        op.response = end->response;
         op.response.status = op.response.status ? op.response.status : 503;
     } else if (event == LK_EVENT_LEASE) {
         op.lock_ms = 1; /* to be ended at once */
@@ -84,7 +84,7 @@ static enum lk_status write_job_end(struct lk_sqlite *store,
                                     unsigned effects, uint64_t now)
 {
     bool goes_on = effects & LK_JOB_EFFECT_HISTORY;
-    bool empty = !end->answer.headers.len && !end->answer.body.len;
+    bool empty = !end->response.headers.len && !end->response.body.len;
     enum lk_status status = lk_job_end(store, row, end, now);
 
     return status || (row->state == LK_JOB_DELIVERED && empty)
@@ -203,8 +203,8 @@ enum lk_status lk_sqlite_job_batch(struct lk_sqlite *store,
     for (size_t i = 0; i < job_batch->mark_count && !status; i++) {
         status = mark_lease(store, batch, &job_batch->marks[i], now);
     }
-    for (size_t i = 0; i < job_batch->order_count && !status; i++) {
-        status = lk_job_action(store, batch, &job_batch->orders[i], now);
+    for (size_t i = 0; i < job_batch->action_count && !status; i++) {
+        status = lk_job_action(store, batch, &job_batch->actions[i], now);
     }
     return status ? status : lk_job_lease(store, batch, now);
 }
@@ -223,15 +223,15 @@ static const char *const actions[] = {
 
 /* The entry has the id of the job in place of a token. */
 static enum lk_status audit_job(struct lk_sqlite *store,
-                                const struct lk_job_action *order,
+                                const struct lk_job_action *action,
                                 const struct lk_job_row *row, uint64_t now)
 {
     sqlite3_stmt *name = store->statements[LK_STATEMENT_OPERATION];
     struct lk_audit_entry entry = {
         .at_ms = now,
-        .who = order->who,
-        .why = order->why,
-        .action = latchkey_slice(actions[order->order]),
+        .who = action->who,
+        .why = action->why,
+        .action = latchkey_slice(actions[action->kind]),
         .token = row->id,
     };
 
@@ -250,50 +250,50 @@ static enum lk_status audit_job(struct lk_sqlite *store,
 }
 
 static enum lk_status audit_target(struct lk_sqlite *store,
-                                   const struct lk_job_action *order,
+                                   const struct lk_job_action *action,
                                    uint64_t now)
 {
-    char action[LK_TARGET_NAME_MAX + 32];
-    int len = snprintf(action, sizeof(action), "%s %.*s", actions[order->order],
-                       (int)order->target.len, order->target.data);
+    char text[LK_TARGET_NAME_MAX + 32];
+    int len = snprintf(text, sizeof(text), "%s %.*s", actions[action->kind],
+                       (int)action->target.len, action->target.data);
     struct lk_audit_entry entry = {
         .at_ms = now,
-        .who = order->who,
-        .why = order->why,
-        .action = {action, (size_t)len},
+        .who = action->who,
+        .why = action->why,
+        .action = {text, (size_t)len},
     };
 
     return lk_sqlite_audit_row(store, &entry);
 }
 
 static enum lk_status write_pause(struct lk_sqlite *store,
-                                  const struct lk_job_action *order,
+                                  const struct lk_job_action *action,
                                   uint64_t now)
 {
     sqlite3_stmt *statement = store->statements[LK_STATEMENT_PAUSE];
 
-    lk_bind_text(statement, 1, order->target);
+    lk_bind_text(statement, 1, action->target);
     sqlite3_bind_int64(statement, 2, (int64_t)now);
-    lk_bind_text(statement, 3, order->who);
-    lk_bind_text(statement, 4, order->why);
+    lk_bind_text(statement, 3, action->who);
+    lk_bind_text(statement, 4, action->why);
     return lk_sqlite_run(store, LK_STATEMENT_PAUSE);
 }
 
 static enum lk_status apply_target_action(struct lk_sqlite *store,
                                           struct lk_batch *batch,
-                                          struct lk_job_action *order,
+                                          struct lk_job_action *action,
                                           uint64_t now)
 {
-    bool pause = order->order == LK_ACTION_PAUSE;
+    bool pause = action->kind == LK_ACTION_PAUSE;
     size_t at;
     enum lk_status status = lk_sqlite_begin(store);
 
-    if (!order->target.len || order->target.len > LK_TARGET_NAME_MAX) {
-        order->status_out = LK_INVALID;
+    if (!action->target.len || action->target.len > LK_TARGET_NAME_MAX) {
+        action->status_out = LK_INVALID;
         return status;
     }
     if (!status) {
-        status = lk_counts_find(store, order->target, &at);
+        status = lk_counts_find(store, action->target, &at);
     }
     if (status) {
         return status;
@@ -302,12 +302,12 @@ static enum lk_status apply_target_action(struct lk_sqlite *store,
     store->counts.changed = true;
     batch->queued |= !pause;
     if (pause) {
-        status = write_pause(store, order, now);
+        status = write_pause(store, action, now);
     } else {
-        lk_bind_text(store->statements[LK_STATEMENT_RESUME], 1, order->target);
+        lk_bind_text(store->statements[LK_STATEMENT_RESUME], 1, action->target);
         status = lk_sqlite_run(store, LK_STATEMENT_RESUME);
     }
-    return status ? status : audit_target(store, order, now);
+    return status ? status : audit_target(store, action, now);
 }
 
 static uint64_t key_life_of(const struct lk_sqlite *store,
@@ -343,14 +343,14 @@ static enum lk_status action_status(enum lk_job_outcome outcome)
 
 static enum lk_status apply_job_action(struct lk_sqlite *store,
                                        struct lk_batch *batch,
-                                       const struct lk_job_action *order,
+                                       const struct lk_job_action *action,
                                        struct lk_job_row *row,
                                        const struct lk_job_step *step,
                                        uint64_t now)
 {
     struct lk_job_end end = {
-        .status = order->status,
-        .provider_id = order->provider_id,
+        .status = action->status,
+        .provider_id = action->provider_id,
     };
 
     lk_job_apply(row, step, &end, now, now);
@@ -361,7 +361,7 @@ static enum lk_status apply_job_action(struct lk_sqlite *store,
     if (!status && lk_job_is_finished(row->state)) {
         status = lk_job_release(store, row);
     }
-    return status ? status : audit_job(store, order, row, now);
+    return status ? status : audit_job(store, action, row, now);
 }
 
 _Static_assert(LK_JOB_EVENT_ACTION_RETRY + LK_ACTION_AGAIN ==
@@ -369,35 +369,35 @@ _Static_assert(LK_JOB_EVENT_ACTION_RETRY + LK_ACTION_AGAIN ==
                "enum lk_job_action_kind has the order of the events");
 
 enum lk_status lk_job_action(struct lk_sqlite *store, struct lk_batch *batch,
-                             struct lk_job_action *order, uint64_t now)
+                             struct lk_job_action *action, uint64_t now)
 {
     struct lk_job_row row = {0};
 
-    order->status_out = LK_OK;
-    if (order->order == LK_ACTION_PAUSE || order->order == LK_ACTION_RESUME) {
-        return apply_target_action(store, batch, order, now);
+    action->status_out = LK_OK;
+    if (action->kind == LK_ACTION_PAUSE || action->kind == LK_ACTION_RESUME) {
+        return apply_target_action(store, batch, action, now);
     }
-    enum lk_status status = lk_job_read(store, order->id, &row);
+    enum lk_status status = lk_job_read(store, action->id, &row);
     if (status == LK_NOT_FOUND) {
-        order->status_out = LK_NOT_FOUND;
+        action->status_out = LK_NOT_FOUND;
         return LK_OK;
     }
     if (status) {
         return status;
     }
     struct lk_job_standing standing = lk_job_standing(&row, now);
-    standing.current = !order->attempt || order->attempt == row.attempts;
+    standing.current = !action->attempt || action->attempt == row.attempts;
     standing.forgotten = lk_job_is_forgotten(
         row.sent, row.sent_at, row.created,
         key_life_of(store, batch->job_batch, row.target), now);
     struct lk_job_step step = lk_job_machine_step(
-        (enum lk_job_event)(LK_JOB_EVENT_ACTION_RETRY + order->order),
+        (enum lk_job_event)(LK_JOB_EVENT_ACTION_RETRY + action->kind),
         standing);
-    order->status_out = action_status(step.outcome);
-    if (!order->status_out) {
-        status = apply_job_action(store, batch, order, &row, &step, now);
+    action->status_out = action_status(step.outcome);
+    if (!action->status_out) {
+        status = apply_job_action(store, batch, action, &row, &step, now);
     }
-    order->state = row.state;
+    action->state = row.state;
     return status;
 }
 

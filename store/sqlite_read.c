@@ -175,7 +175,7 @@ static enum lk_status read_response_once(struct lk_sqlite *store,
                                          uint64_t token,
                                          struct lk_stored **stored)
 {
-    sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_ANSWER);
+    sqlite3_stmt *row = lk_sqlite_read(store, LK_READ_STORED);
 
     if (!row) {
         return LK_UNAVAILABLE;

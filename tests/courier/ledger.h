@@ -121,7 +121,7 @@ HELPER void ledger_end(struct ledger *ledger, struct lk_job_end *end)
     job->status = end->status;
     ledger_copy(job->reason, sizeof(job->reason), end->reason);
     ledger_copy(job->provider_id, sizeof(job->provider_id), end->provider_id);
-    ledger_copy(job->response, sizeof(job->response), end->answer.body);
+    ledger_copy(job->response, sizeof(job->response), end->response.body);
 }
 
 HELPER void ledger_mark(struct ledger *ledger, struct lk_job_mark *mark)

@@ -164,16 +164,16 @@ HELPER bool mark(struct bed *bed, const struct lk_job *job, bool called,
     return given.stale;
 }
 
-HELPER enum lk_status order(struct bed *bed, enum lk_job_action_kind what,
-                            uint64_t id, unsigned attempt)
+HELPER enum lk_status give_action(struct bed *bed, enum lk_job_action_kind what,
+                                  uint64_t id, unsigned attempt)
 {
-    struct lk_job_action given = {.order = what,
+    struct lk_job_action given = {.kind = what,
                                   .id = id,
                                   .attempt = attempt,
                                   .target = text(target_of(bed)),
                                   .who = LK_SLICE("oncall"),
                                   .why = LK_SLICE("ticket 4711")};
-    struct lk_job_batch job_batch = {.orders = &given, .order_count = 1};
+    struct lk_job_batch job_batch = {.actions = &given, .action_count = 1};
 
     apply_work(bed, &job_batch);
     return given.status_out;

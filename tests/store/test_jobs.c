@@ -1,6 +1,6 @@
 /*
- * test_jobs.c - jobs: leases and their fences, what is lost, orders, reads, and
- * how long they live. LATCHKEY_TEST_STORE names the store.
+ * test_jobs.c - jobs: leases and their fences, what is lost, actions, reads,
+ * and how long they live. LATCHKEY_TEST_STORE names the store.
  */
 #include "tests/store/job_bed.h"
 
@@ -365,17 +365,17 @@ static void the_providers_id_and_answer_are_kept_with_the_job(void **state)
     end.status = 201;
     end.provider_id = LK_SLICE("ch_123");
     end.reason = (struct lk_slice){0};
-    end.answer = (struct lk_response){.status = 201,
-                                      .headers = LK_SLICE("A: b\r\n"),
-                                      .body = LK_SLICE("made\0\xff it")};
+    end.response = (struct lk_response){.status = 201,
+                                        .headers = LK_SLICE("A: b\r\n"),
+                                        .body = LK_SLICE("made\0\xff it")};
     assert_false(give_end(bed, end));
     bed_reopen(bed);
     struct lk_job found = job_of(bed, job.id);
     assert_int_equal(found.state, LK_JOB_DELIVERED);
     assert_int_equal(found.status, 201);
     expect_bytes(found.provider_id, end.provider_id);
-    expect_bytes(found.answer.headers, end.answer.headers);
-    expect_bytes(found.answer.body, end.answer.body);
+    expect_bytes(found.response.headers, end.response.headers);
+    expect_bytes(found.response.body, end.response.body);
     assert_true(found.sent && found.ended_ms && !found.due_ms);
     lk_job_free(&found);
     lk_job_free(&job);
@@ -394,7 +394,7 @@ static void a_failed_attempt_waits_and_stands_in_the_history(void **state)
         struct lk_job_end end = end_of(&job, LK_END_RETRY);
         assert_int_equal(job.attempts, i);
         end.status = 500 + i;
-        end.answer.body = (struct lk_slice){large, sizeof(large)};
+        end.response.body = (struct lk_slice){large, sizeof(large)};
         assert_false(give_end(bed, end));
         struct history history = history_of(bed, job.id);
         assert_int_equal(history.count, i);
@@ -470,8 +470,8 @@ static void a_dead_job_is_listed_and_can_be_retried_or_dropped(void **state)
     expect_nothing_due(bed, target_of(bed));
     struct found found = find_jobs(bed, dead);
     assert_int_equal(found.count, 2);
-    assert_int_equal(order(bed, LK_ACTION_RETRY, a.id, 1), LK_OK);
-    assert_int_equal(order(bed, LK_ACTION_DROP, b.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_RETRY, a.id, 1), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_DROP, b.id, 0), LK_OK);
     expect_job(bed, b.id, LK_JOB_DROPPED);
     assert_int_equal(find_jobs(bed, dead).count, 0);
     struct lk_job again = take_job(bed);
@@ -492,14 +492,14 @@ static void an_uncertain_job_has_happened_or_is_called_again(void **state)
     struct bed *bed = *state;
     struct lk_job a = prepare(bed, "a", LK_END_UNCERTAIN);
     struct lk_job b = prepare(bed, "b", LK_END_UNCERTAIN);
-    struct lk_job_action happened = {.order = LK_ACTION_DELIVERED,
+    struct lk_job_action happened = {.kind = LK_ACTION_DELIVERED,
                                      .id = a.id,
                                      .attempt = 1,
                                      .provider_id = LK_SLICE("ch_9"),
                                      .status = 200,
                                      .who = LK_SLICE("probe"),
                                      .why = LK_SLICE("it is there")};
-    struct lk_job_batch job_batch = {.orders = &happened, .order_count = 1};
+    struct lk_job_batch job_batch = {.actions = &happened, .action_count = 1};
 
     apply_work(bed, &job_batch);
     assert_int_equal(happened.status_out, LK_OK);
@@ -508,7 +508,7 @@ static void an_uncertain_job_has_happened_or_is_called_again(void **state)
     expect_bytes(found.provider_id, LK_SLICE("ch_9"));
     assert_int_equal(found.status, 200);
     lk_job_free(&found);
-    assert_int_equal(order(bed, LK_ACTION_AGAIN, b.id, 1), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_AGAIN, b.id, 1), LK_OK);
     struct lk_job again = take_job(bed);
     assert_int_equal(again.id, b.id);
     assert_int_equal(again.attempts, 2);
@@ -526,12 +526,12 @@ static enum lk_status retry_with_life(struct bed *bed, uint64_t id,
 {
     const struct lk_key_life lives[] = {{LK_SLICE("another"), 1},
                                         {text(target_of(bed)), life_ms}};
-    struct lk_job_action given = {.order = LK_ACTION_RETRY,
+    struct lk_job_action given = {.kind = LK_ACTION_RETRY,
                                   .id = id,
                                   .who = LK_SLICE("oncall"),
                                   .why = LK_SLICE("ticket 4711")};
     struct lk_job_batch job_batch = {
-        .orders = &given, .order_count = 1, .lives = lives, .life_count = 2};
+        .actions = &given, .action_count = 1, .lives = lives, .life_count = 2};
 
     apply_work(bed, &job_batch);
     return given.status_out;
@@ -584,7 +584,7 @@ static void a_lost_lease_counts_from_when_it_was_taken(void **state)
     lk_job_free(&lost);
 }
 
-/* C27, C29: decided with the order, by the store's clock. */
+/* C27, C29: decided with the action, by the store's clock. */
 static void what_was_sent_is_not_retried_after_its_key_is_forgotten(
     void **state)
 {
@@ -599,7 +599,7 @@ static void what_was_sent_is_not_retried_after_its_key_is_forgotten(
     expect_job(bed, dead.id, LK_JOB_DEAD);
     lk_job_free(&job);
     /* Somebody knows that it has not happened: it begins again. */
-    assert_int_equal(order(bed, LK_ACTION_AGAIN, dead.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_AGAIN, dead.id, 0), LK_OK);
     job = take_job(bed);
     assert_false(job.sent);
     assert_true(job.since_ms > dead.now_ms && job.sent_ms == job.now_ms);
@@ -625,7 +625,7 @@ static void what_was_never_sent_is_retried_at_any_age(void **state)
     lk_job_free(&job);
 }
 
-static void an_order_counts_in_its_states_and_for_its_attempt_alone(
+static void an_action_counts_in_its_states_and_for_its_attempt_alone(
     void **state)
 {
     static const enum lk_job_action_kind all[] = {
@@ -647,22 +647,22 @@ static void an_order_counts_in_its_states_and_for_its_attempt_alone(
             snprintf(key, sizeof(key), "k-%zu-%zu", i, k);
             struct lk_job job = prepare(bed, key, cases[i].end);
             enum lk_job_state before = state_of(bed, job.id);
-            assert_int_equal(order(bed, all[k], job.id, 7), LK_INVALID);
+            assert_int_equal(give_action(bed, all[k], job.id, 7), LK_INVALID);
             expect_job(bed, job.id, before);
-            assert_int_equal(order(bed, all[k], job.id, 1),
+            assert_int_equal(give_action(bed, all[k], job.id, 1),
                              cases[i].allowed[k] ? LK_OK : LK_INVALID);
             /* Out of the way of the next one. */
-            (void)order(bed, LK_ACTION_DROP, job.id, 0);
+            (void)give_action(bed, LK_ACTION_DROP, job.id, 0);
             lk_job_free(&job);
         }
     }
     leave_job(bed, "leased", "charge");
     struct lk_job leased = take_job(bed);
     for (size_t k = 0; k < 4; k++) {
-        assert_int_equal(order(bed, all[k], leased.id, 0), LK_INVALID);
+        assert_int_equal(give_action(bed, all[k], leased.id, 0), LK_INVALID);
     }
     expect_job(bed, leased.id, LK_JOB_LEASED);
-    assert_int_equal(order(bed, LK_ACTION_DROP, leased.id + 1000000, 0),
+    assert_int_equal(give_action(bed, LK_ACTION_DROP, leased.id + 1000000, 0),
                      LK_NOT_FOUND);
     lk_job_free(&leased);
 }
@@ -695,7 +695,7 @@ static bool add_audited(void *context, const struct lk_audit_entry *entry)
 }
 
 /* C35 */
-static void every_order_is_in_the_audit_log(void **state)
+static void every_action_is_in_the_audit_log(void **state)
 {
     struct bed *bed = *state;
     struct audited audited = {.bed = bed};
@@ -705,11 +705,11 @@ static void every_order_is_in_the_audit_log(void **state)
         skip(); /* the log of a shared store holds much else */
     }
     struct lk_job job = prepare(bed, "a", LK_END_DEAD);
-    assert_int_equal(order(bed, LK_ACTION_RETRY, job.id, 0), LK_OK);
-    assert_int_equal(order(bed, LK_ACTION_AGAIN, job.id, 0), LK_INVALID);
-    assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
-    assert_int_equal(order(bed, LK_ACTION_PAUSE, 0, 0), LK_OK);
-    assert_int_equal(order(bed, LK_ACTION_RESUME, 0, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_RETRY, job.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_AGAIN, job.id, 0), LK_INVALID);
+    assert_int_equal(give_action(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_PAUSE, 0, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_RESUME, 0, 0), LK_OK);
     bed_reopen(bed);
     assert_int_equal(bed->store->class->audit(
                          bed->store, &(struct lk_audit_query){.limit = 100},
@@ -735,9 +735,9 @@ static void the_audit_log_knows_what_was_done_to_a_job(void **state)
     struct lk_job other = prepare(bed, "b", LK_END_DEAD);
     struct lk_audit_query query = {.job = job.id, .limit = 16};
 
-    assert_int_equal(order(bed, LK_ACTION_RETRY, other.id, 0), LK_OK);
-    assert_int_equal(order(bed, LK_ACTION_RETRY, job.id, 0), LK_OK);
-    assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_RETRY, other.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_RETRY, job.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
     audited.job = job.id;
     assert_int_equal(
         bed->store->class->audit(bed->store, &query, add_audited, &audited),
@@ -800,7 +800,7 @@ static void an_operation_with_a_dead_job_needs_a_person(void **state)
     assert_int_equal(record.jobs_open, 1);
     assert_int_equal(record.jobs_dead, 1);
     assert_int_equal(record.jobs_uncertain, 0);
-    assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
     attention_of(bed, 0);
     lk_job_free(&job);
     job = prepare(bed, "b", LK_END_UNCERTAIN);
@@ -849,7 +849,7 @@ static void nothing_of_a_paused_target_is_leased(void **state)
     struct bed *bed = *state;
 
     leave_job(bed, "k", "charge");
-    assert_int_equal(order(bed, LK_ACTION_PAUSE, 0, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_PAUSE, 0, 0), LK_OK);
     for (int round = 0; round < 2; round++) {
         struct lk_job_batch job_batch =
             lease_of(bed, target_of(bed), 10, true, LONG_MS);
@@ -863,11 +863,11 @@ static void nothing_of_a_paused_target_is_leased(void **state)
         bed_reopen(bed);
     }
     /* It is told of at once. */
-    struct lk_job_action resume = {.order = LK_ACTION_RESUME,
+    struct lk_job_action resume = {.kind = LK_ACTION_RESUME,
                                    .target = text(target_of(bed)),
                                    .who = LK_SLICE("oncall"),
                                    .why = LK_SLICE("better now")};
-    struct lk_job_batch job_batch = {.orders = &resume, .order_count = 1};
+    struct lk_job_batch job_batch = {.actions = &resume, .action_count = 1};
     struct lk_batch batch = work_batch(bed, &job_batch);
     bed->store->class->apply(bed->store, &batch);
     assert_int_equal(job_batch.status, LK_OK);
@@ -925,9 +925,9 @@ static void statistics_count_unfinished_jobs(void **state)
         assert_int_equal(stats.oldest_uncertain_ms, since);
         bed_reopen(bed);
     }
-    assert_int_equal(order(bed, LK_ACTION_DROP, a.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_DROP, a.id, 0), LK_OK);
     assert_true(stats_of(bed).oldest_uncertain_ms >= since);
-    assert_int_equal(order(bed, LK_ACTION_DROP, b.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_DROP, b.id, 0), LK_OK);
     assert_int_equal(stats_of(bed).oldest_uncertain_ms, 0);
     assert_int_equal(stats_of(bed).jobs[LK_JOB_UNCERTAIN], 0);
     /* Of operations too. */
@@ -1031,7 +1031,7 @@ static void an_operation_with_unfinished_jobs_does_not_expire(void **state)
     finish(bed, &job, LK_END_DEAD); /* not finished either */
     turn(bed);
     say(bed, claim_of(bed, "k", "retry"), LK_VERDICT_REPLAY);
-    assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
     lk_job_free(&job);
     assert_int_equal(look(bed, "k", NULL), LK_STATE_ABSENT);
     say(bed, claim_of(bed, "k", "anew"), LK_VERDICT_NEW);
@@ -1079,7 +1079,8 @@ static void finished_jobs_go_with_their_operation(void **state)
         struct lk_job job = take_job(bed);
         finish(bed, &job, i % 2 ? LK_END_DELIVERED : LK_END_RETRY);
         if (i % 2 == 0) {
-            assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_OK);
+            assert_int_equal(give_action(bed, LK_ACTION_DROP, job.id, 0),
+                             LK_OK);
         }
         last = job.id;
         lk_job_free(&job);
@@ -1215,12 +1216,12 @@ static void what_may_have_happened_is_in_doubt_until_it_is_called_again(
         assert_false(finish(bed, &job, later[i]));
         assert_true(is_in_doubt(bed, job.id));
     }
-    assert_int_equal(order(bed, LK_ACTION_RETRY, job.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_RETRY, job.id, 0), LK_OK);
     lk_job_free(&job);
     job = take_job(bed);
     assert_true(job.doubt);
     assert_false(finish(bed, &job, LK_END_UNCERTAIN));
-    assert_int_equal(order(bed, LK_ACTION_AGAIN, job.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_AGAIN, job.id, 0), LK_OK);
     lk_job_free(&job);
     job = take_job(bed);
     assert_false(job.doubt);
@@ -1284,8 +1285,8 @@ int main(void)
         TEST(a_lost_lease_counts_from_when_it_was_taken),
         TEST(what_was_sent_is_not_retried_after_its_key_is_forgotten),
         TEST(what_was_never_sent_is_retried_at_any_age),
-        TEST(an_order_counts_in_its_states_and_for_its_attempt_alone),
-        TEST(every_order_is_in_the_audit_log),
+        TEST(an_action_counts_in_its_states_and_for_its_attempt_alone),
+        TEST(every_action_is_in_the_audit_log),
         TEST(the_audit_log_knows_what_was_done_to_a_job),
         TEST(an_operation_with_a_dead_job_needs_a_person),
         TEST(nothing_of_a_paused_target_is_leased),

@@ -320,7 +320,7 @@ static void what_the_gateway_returns_can_be_given_up(void **state)
         struct lk_job job = return_request(bed, LONG_MS, unsent);
         struct lk_job_end end = end_of(&job, LK_END_DEAD);
         end.left = false;
-        end.answer = (struct lk_response){.status = 503};
+        end.response = (struct lk_response){.status = 503};
         assert_false(give_end(bed, end));
         expect_still(bed, "k", unsent ? LK_STATE_COMPLETED : LK_STATE_UNCERTAIN,
                      job.id, unsent ? LK_JOB_DROPPED : LK_JOB_UNCERTAIN);
@@ -463,13 +463,13 @@ static void a_request_that_was_never_sent_ends_with_the_couriers_answer(
     struct lk_job_end end = end_of(&job, LK_END_DEAD);
 
     end.left = false;
-    end.answer = (struct lk_response){.status = 503,
-                                      .headers = LK_SLICE("A: b\r\n"),
-                                      .body = LK_SLICE("given up")};
+    end.response = (struct lk_response){.status = 503,
+                                        .headers = LK_SLICE("A: b\r\n"),
+                                        .body = LK_SLICE("given up")};
     mark(bed, &job, true, LONG_MS);
     assert_false(give_end(bed, end));
     expect_still(bed, "k", LK_STATE_COMPLETED, job.id, LK_JOB_DROPPED);
-    expect_replay(bed, "k", &end.answer);
+    expect_replay(bed, "k", &end.response);
     lk_job_free(&job);
 }
 
@@ -506,7 +506,7 @@ static void what_the_gateway_never_took_is_not_uncertain(void **state)
     assert_false(job.sent);
     assert_int_equal(job.run, 2);
     struct lk_job_end end = end_of(&job, LK_END_DEAD);
-    end.answer.status = 503;
+    end.response.status = 503;
     assert_false(give_end(bed, end));
     expect_still(bed, "a", LK_STATE_COMPLETED, job.id, LK_JOB_DROPPED);
     lk_job_free(&job);
@@ -656,7 +656,7 @@ static void a_doubted_request_that_may_run_again_is_still_the_couriers(
     lk_job_free(&next);
 }
 
-static void orders_to_a_request_are_for_its_operation(void **state)
+static void actions_on_a_request_are_for_its_operation(void **state)
 {
     struct bed *bed = *state;
     struct lk_job job = start_request(bed, "k", false);
@@ -664,14 +664,14 @@ static void orders_to_a_request_are_for_its_operation(void **state)
     struct lk_job_end end = end_of(&job, LK_END_RETRY);
     end.delay_ms = HOUR_MS;
     give_end(bed, end);
-    assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_BUSY);
-    assert_int_equal(order(bed, LK_ACTION_DELIVERED, job.id, 0), LK_BUSY);
-    assert_int_equal(order(bed, LK_ACTION_RETRY, job.id, 0), LK_OK);
+    assert_int_equal(give_action(bed, LK_ACTION_DROP, job.id, 0), LK_BUSY);
+    assert_int_equal(give_action(bed, LK_ACTION_DELIVERED, job.id, 0), LK_BUSY);
+    assert_int_equal(give_action(bed, LK_ACTION_RETRY, job.id, 0), LK_OK);
     struct lk_job next = take_request(bed); /* due at once */
     say(bed, extend_of(bed, "k", next.token, LONG_MS), LK_VERDICT_DONE);
     assert_false(finish(bed, &next, LK_END_UNCERTAIN));
-    assert_int_equal(order(bed, LK_ACTION_AGAIN, job.id, 0), LK_BUSY);
-    assert_int_equal(order(bed, LK_ACTION_DROP, job.id, 0), LK_BUSY);
+    assert_int_equal(give_action(bed, LK_ACTION_AGAIN, job.id, 0), LK_BUSY);
+    assert_int_equal(give_action(bed, LK_ACTION_DROP, job.id, 0), LK_BUSY);
     expect_both(bed, "k", LK_STATE_UNCERTAIN, job.id, LK_JOB_UNCERTAIN);
     lk_job_free(&job);
     lk_job_free(&next);
@@ -928,7 +928,7 @@ static void step_work(struct bed *bed, struct lk_job *held)
                                 .attempt = held->attempts,
                                 .called = draw(2),
                                 .lease_ms = draw(2) ? 1 : HOUR_MS};
-    struct lk_job_action orders = {.order = (enum lk_job_action_kind)draw(4),
+    struct lk_job_action action = {.kind = (enum lk_job_action_kind)draw(4),
                                    .id = 1 + draw(50)};
     struct lk_job_want wants[] = {
         {.target = LK_SLICE(GATEWAY), .limit = draw(3)},
@@ -937,8 +937,8 @@ static void step_work(struct bed *bed, struct lk_job *held)
                                      .end_count = draw(2),
                                      .marks = &given,
                                      .mark_count = draw(2),
-                                     .orders = &orders,
-                                     .order_count = draw(3) == 0,
+                                     .actions = &action,
+                                     .action_count = draw(3) == 0,
                                      .wants = wants,
                                      .want_count = draw(3),
                                      .lease_ms = draw(2) ? 1 : HOUR_MS};
@@ -1016,7 +1016,7 @@ int main(void)
         TEST(a_claim_that_reexecutes_takes_an_uncertain_request_over),
         TEST(a_holder_that_doubts_and_lives_on_takes_its_request_along),
         TEST(a_doubted_request_that_may_run_again_is_still_the_couriers),
-        TEST(orders_to_a_request_are_for_its_operation),
+        TEST(actions_on_a_request_are_for_its_operation),
         TEST(jobs_of_the_app_outlive_the_request),
         TEST(an_export_shows_what_is_queued_and_no_import_takes_it),
         TEST(a_restored_copy_starts_nothing_for_a_while),

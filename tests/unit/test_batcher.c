@@ -319,23 +319,23 @@ static void a_lane_whose_work_failed_comes_last(void **state)
 }
 
 /* They are not given again: better late than refused for nothing. */
-static void orders_wait_for_a_lane_that_works(void **state)
+static void actions_wait_for_a_lane_that_works(void **state)
 {
     struct bench *bench = start_with_a_failed_lane();
     struct fake *fake = &bench->fake;
-    struct errand step, order = make_errand(fake);
-    struct lk_job_action pause = {.order = LK_ACTION_PAUSE};
+    struct errand step, action = make_errand(fake);
+    struct lk_job_action pause = {.kind = LK_ACTION_PAUSE};
 
     open_gate(fake, false);
     give_errands(bench, &step, 1);
     await_gate(fake);
-    order.job_batch.context = &order;
-    order.job_batch.orders = &pause;
-    order.job_batch.order_count = 1;
-    lk_batcher_job_batch(bench->batcher, &order.job_batch);
+    action.job_batch.context = &action;
+    action.job_batch.actions = &pause;
+    action.job_batch.action_count = 1;
+    lk_batcher_job_batch(bench->batcher, &action.job_batch);
     open_gate(fake, true);
-    await_done(&order);
-    assert_int_equal(order.job_batch.status, LK_OK);
+    await_done(&action);
+    assert_int_equal(action.job_batch.status, LK_OK);
     end(bench);
 }
 
@@ -436,7 +436,7 @@ int main(void)
         cmocka_unit_test(work_has_a_lane_of_its_own_where_the_store_has_one),
         cmocka_unit_test(works_are_done_at_once_on_as_many_lanes_as_there_are),
         cmocka_unit_test(a_lane_whose_work_failed_comes_last),
-        cmocka_unit_test(orders_wait_for_a_lane_that_works),
+        cmocka_unit_test(actions_wait_for_a_lane_that_works),
         cmocka_unit_test(operations_of_work_are_decided_with_it),
         cmocka_unit_test(work_that_no_batch_can_hold_comes_back_at_once),
         cmocka_unit_test(what_is_queued_is_done_before_the_end),
