@@ -5,7 +5,10 @@
  * The join happens in a temporary SQLite database (an empty name: SQLite makes
  * a private file, removes its name at once, and deletes it on close):
  *
- *   job, line   the two sides, in the order in which they came
+ *   chunk       the lines in their order, CHUNK_BYTES of items in a row: most
+ *               lines of an export need only be stored and read again
+ *   job         the jobs in their order
+ *   line        seq (counted from 1) of the lines that may have a job
  *   job_turn    value, turn -> job: the jobs that have a value (of the key, or
  *               of the id), counted from 1 in their order
  *   line_turn   the same for lines, of values that some job has
@@ -13,6 +16,10 @@
  *   meeting     line -> job, and how they met
  *   met         the jobs that met a line
  *   deferred    jobs to be reported once more, at the end
+ *
+ * Which lines may have a job is found by a set of bits, one for each hash of a
+ * job's key or id: a line without a bit in it has no job, and SQL decides about
+ * the others.
  *
  * The n-th line of a value meets the n-th job of it. A line for which no job is
  * left repeats the first line if it has the same id, else it is one too many:
@@ -34,11 +41,10 @@ static const char schema[] =
     "PRAGMA synchronous = OFF;"
     "PRAGMA locking_mode = EXCLUSIVE;"
     "PRAGMA temp_store = FILE;"
-    "CREATE TABLE job (seq INTEGER PRIMARY KEY, key BLOB, id BLOB,"
-    " number INTEGER, attempt INTEGER, flags INTEGER, state INTEGER,"
-    " compared BLOB, texts BLOB);"
-    "CREATE TABLE line (seq INTEGER PRIMARY KEY, key BLOB, id BLOB,"
-    " number INTEGER, place INTEGER, flags INTEGER, compared BLOB);"
+    "CREATE TABLE chunk (lines BLOB);"
+    "CREATE TABLE job (seq INTEGER PRIMARY KEY, key BLOB, id BLOB, item BLOB,"
+    " texts BLOB);"
+    "CREATE TABLE line (seq INTEGER PRIMARY KEY, key BLOB, id BLOB);"
     "CREATE TABLE shared (key BLOB PRIMARY KEY) WITHOUT ROWID;"
     "CREATE TABLE meeting (line INTEGER PRIMARY KEY, job INTEGER, how INTEGER);"
     "CREATE TABLE met (job INTEGER PRIMARY KEY);"
@@ -96,17 +102,13 @@ static const char meet[] =
     "DROP TABLE line_turn;"
     "DROP TABLE job_turn;";
 
-#define LINE_COLUMNS                                                           \
-    "line.key, line.id, line.number, line.place, line.flags, 0, 0,"            \
-    " line.compared, line_key.key IS NOT NULL"
-#define JOB_COLUMNS                                                            \
-    "job.key, job.id, job.number, job.seq, job.flags, job.attempt,"            \
-    " job.state, job.compared, job_key.key IS NOT NULL"
-#define JOB_SHARED " LEFT JOIN shared AS job_key ON job_key.key = job.key"
-enum { ITEM_COLUMNS = 9 };
+#define JOB_COLUMNS "job.seq, job.item, job_key.key IS NOT NULL"
+#define JOB_SHARED  " LEFT JOIN shared AS job_key ON job_key.key = job.key"
 
-static const char select_lines[] =
-    "SELECT " LINE_COLUMNS ", meeting.how, " JOB_COLUMNS " FROM line"
+static const char select_chunks[] = "SELECT lines FROM chunk ORDER BY rowid";
+static const char select_known[] =
+    "SELECT " JOB_COLUMNS ", line.seq, line_key.key IS NOT NULL, meeting.how"
+    " FROM line"
     " LEFT JOIN meeting ON meeting.line = line.seq"
     " LEFT JOIN job ON job.seq = meeting.job"
     " LEFT JOIN shared AS line_key ON line_key.key = line.key" JOB_SHARED
@@ -120,15 +122,25 @@ static const char select_deferred[] =
     " CROSS JOIN job ON job.seq = deferred.job" JOB_SHARED
     " ORDER BY deferred.job";
 
+enum { CHUNK_BYTES = 32 << 10 };
+
 struct lk_comparison {
     struct lk_comparison_setup setup;
+    size_t item_size; /* of what is stored: the start of a struct lk_item */
     sqlite3 *db;
-    sqlite3_stmt *add_job; /* these live as long as the database */
+    sqlite3_stmt *add_chunk; /* these live as long as the database */
+    sqlite3_stmt *add_job;
     sqlite3_stmt *add_line;
     sqlite3_stmt *defer;
     sqlite3_stmt *get_texts;
-    uint64_t done; /* of the bar */
+    sqlite3_stmt *known; /* select_known, while lines are reported */
+    uint64_t known_seq;  /* the line of its row; 0: there is none left */
+    uint64_t seq;        /* of the line that was read last from the chunks */
+    uint64_t done;       /* of the bar */
     uint64_t items;
+    uint8_t *job_bits;   /* which lines may have a job; see the top */
+    size_t job_bytes;    /* of job_bits, at least 1 */
+    struct lk_buf lines; /* the items of the next chunk */
     struct lk_buf texts;
 };
 
@@ -177,26 +189,48 @@ static enum lk_status step_once(sqlite3_stmt *statement)
     return status == LK_OK ? sql_status(code) : status;
 }
 
-/* Half of the memory is the page cache's, the other half the sorter's, which
+/* A quarter of the memory is the page cache's, and another the sorter's, which
  * takes as much as the cache may have. */
 static enum lk_status bound_memory(struct lk_comparison *c)
 {
-    size_t kib = c->setup.memory / 2 / 1024;
+    size_t kib = c->setup.memory / 4 / 1024;
 
+    c->job_bytes = c->setup.memory / 16 + 1;
+    c->job_bits = calloc(c->job_bytes, 1);
+    if (c->job_bits == NULL) {
+        return LK_NOMEM;
+    }
     return run_made_sql(
         c, sqlite3_mprintf("PRAGMA cache_size = -%lld; PRAGMA cache_spill = 1;",
                            (long long)(kib < 64 ? 64 : kib)));
 }
 
+static enum lk_status prepare_all(struct lk_comparison *c)
+{
+    const struct {
+        sqlite3_stmt **statement;
+        const char *sql;
+    } all[] = {
+        {&c->add_chunk, "INSERT INTO chunk (lines) VALUES (?1)"},
+        {&c->add_job,
+         "INSERT INTO job (key, id, item, texts) VALUES (?1, ?2, ?3, ?4)"},
+        {&c->add_line, "INSERT INTO line (key, id, seq) VALUES (?1, ?2, ?3)"},
+        {&c->defer, "INSERT INTO deferred VALUES (?1)"},
+        {&c->get_texts, "SELECT texts FROM job WHERE seq = ?1"},
+    };
+    enum lk_status status = LK_OK;
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        if (status == LK_OK) {
+            status = prepare_sql(c, all[i].sql, all[i].statement);
+        }
+    }
+    return status;
+}
+
 enum lk_status lk_comparison_open(const struct lk_comparison_setup *setup,
                                   struct lk_comparison **comparison)
 {
-    static const char add_job[] =
-        "INSERT INTO job (key, id, number, attempt, flags, state, compared,"
-        " texts) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-    static const char add_line[] =
-        "INSERT INTO line (key, id, number, place, flags, compared)"
-        " VALUES (?1, ?2, ?3, ?4, ?5, ?7)";
     struct lk_comparison *c = calloc(1, sizeof(*c));
     enum lk_status status;
 
@@ -206,6 +240,8 @@ enum lk_status lk_comparison_open(const struct lk_comparison_setup *setup,
     }
     assert(setup->pairs <= LK_PAIRS_MAX);
     c->setup = *setup;
+    c->item_size = offsetof(struct lk_item, values) +
+                   setup->pairs * sizeof(((struct lk_item *)NULL)->values[0]);
     status = sql_status(sqlite3_open_v2(
         "", &c->db,
         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
@@ -216,19 +252,7 @@ enum lk_status lk_comparison_open(const struct lk_comparison_setup *setup,
     if (status == LK_OK) {
         status = bound_memory(c);
     }
-    if (status == LK_OK) {
-        status = prepare_sql(c, add_job, &c->add_job);
-    }
-    if (status == LK_OK) {
-        status = prepare_sql(c, add_line, &c->add_line);
-    }
-    if (status == LK_OK) {
-        status = prepare_sql(c, "INSERT INTO deferred VALUES (?1)", &c->defer);
-    }
-    return status == LK_OK
-               ? prepare_sql(c, "SELECT texts FROM job WHERE seq = ?1",
-                             &c->get_texts)
-               : status;
+    return status == LK_OK ? prepare_all(c) : status;
 }
 
 void lk_comparison_close(struct lk_comparison *c)
@@ -236,11 +260,15 @@ void lk_comparison_close(struct lk_comparison *c)
     if (c == NULL) {
         return;
     }
+    sqlite3_finalize(c->add_chunk);
     sqlite3_finalize(c->add_job);
     sqlite3_finalize(c->add_line);
     sqlite3_finalize(c->defer);
     sqlite3_finalize(c->get_texts);
+    sqlite3_finalize(c->known);
     sqlite3_close(c->db);
+    free(c->job_bits);
+    latchkey_buf_free(&c->lines);
     latchkey_buf_free(&c->texts);
     free(c);
 }
@@ -248,28 +276,31 @@ void lk_comparison_close(struct lk_comparison *c)
 /* ---- Loading --------------------------------------------------------------
  */
 
-/* An item that has no key, or no id, has NULL there: NULL meets nothing. What
- * is bound must stay until the step. */
-static void bind_item(const struct lk_comparison *c, sqlite3_stmt *statement,
-                      const struct lk_item *item)
+/* NULL, which meets nothing, if the item does not have it. What is bound must
+ * stay until the step. */
+static void bind_hash(sqlite3_stmt *statement, int at, bool has,
+                      const struct lk_hash128 *hash)
 {
-    if ((item->flags & LK_ITEM_KEY) != 0) {
-        sqlite3_bind_blob(statement, 1, &item->key, sizeof(item->key),
-                          SQLITE_STATIC);
-    } else {
-        sqlite3_bind_null(statement, 1);
-    }
-    if ((item->flags & LK_ITEM_ID) != 0) {
-        sqlite3_bind_blob(statement, 2, &item->id, sizeof(item->id),
-                          SQLITE_STATIC);
-    } else {
-        sqlite3_bind_null(statement, 2);
-    }
-    sqlite3_bind_int64(statement, 3, (sqlite3_int64)item->number);
-    sqlite3_bind_int64(statement, 5, item->flags);
-    sqlite3_bind_blob(statement, 7, item->values,
-                      (int)(c->setup.pairs * sizeof(item->values[0])),
+    sqlite3_bind_blob(statement, at, has ? hash : NULL, sizeof(*hash),
                       SQLITE_STATIC);
+}
+
+static void bind_values(sqlite3_stmt *statement, const struct lk_item *item)
+{
+    bind_hash(statement, 1, (item->flags & LK_ITEM_KEY) != 0, &item->key);
+    bind_hash(statement, 2, (item->flags & LK_ITEM_ID) != 0, &item->id);
+}
+
+/* The hashes are random, so any bits of one serve as its place. */
+static void mark_hash(struct lk_comparison *c, struct lk_hash128 hash)
+{
+    c->job_bits[(hash.lo >> 3) % c->job_bytes] |=
+        (uint8_t)(1U << (hash.lo & 7));
+}
+
+static bool is_marked(const struct lk_comparison *c, struct lk_hash128 hash)
+{
+    return c->job_bits[(hash.lo >> 3) % c->job_bytes] >> (hash.lo & 7) & 1;
 }
 
 /* Each text behind its length, one byte. */
@@ -301,40 +332,122 @@ enum lk_status lk_comparison_add_job(struct lk_comparison *c,
         return status;
     }
     c->items++;
-    bind_item(c, c->add_job, job);
-    sqlite3_bind_int64(c->add_job, 4, job->attempt);
-    sqlite3_bind_int64(c->add_job, 6, job->state);
-    sqlite3_bind_blob(c->add_job, 8, c->texts.data, (int)c->texts.len,
+    if ((job->flags & LK_ITEM_KEY) != 0) {
+        mark_hash(c, job->key);
+    }
+    if ((job->flags & LK_ITEM_ID) != 0) {
+        mark_hash(c, job->id);
+    }
+    bind_values(c->add_job, job);
+    sqlite3_bind_blob(c->add_job, 3, job, (int)c->item_size, SQLITE_STATIC);
+    sqlite3_bind_blob(c->add_job, 4, c->texts.data, (int)c->texts.len,
                       SQLITE_STATIC);
     return step_once(c->add_job);
+}
+
+static enum lk_status store_chunk(struct lk_comparison *c)
+{
+    enum lk_status status;
+
+    sqlite3_bind_blob(c->add_chunk, 1, c->lines.data, (int)c->lines.len,
+                      SQLITE_STATIC);
+    status = step_once(c->add_chunk);
+    c->lines.len = 0;
+    return status;
 }
 
 enum lk_status lk_comparison_add_line(struct lk_comparison *c,
                                       const struct lk_item *line)
 {
+    enum lk_status status = latchkey_buf_add(&c->lines, line, c->item_size);
+
     c->items++;
-    bind_item(c, c->add_line, line);
-    sqlite3_bind_int64(c->add_line, 4, (sqlite3_int64)line->place);
-    return step_once(c->add_line);
+    return status == LK_OK && c->lines.len >= CHUNK_BYTES ? store_chunk(c)
+                                                          : status;
 }
 
 /* ---- Meeting --------------------------------------------------------------
  */
 
 /* Reading takes one half of the bar, the preparation the other. */
-static void advance_bar(struct lk_comparison *c, uint64_t more)
+static void show_bar(struct lk_comparison *c)
 {
-    c->done += more;
     if (c->setup.progress != NULL) {
         c->setup.progress(c->setup.context, c->done, c->items * 2);
+    }
+}
+
+/* Shown once in 4096 items. */
+static void advance_bar(struct lk_comparison *c, uint64_t more)
+{
+    uint64_t before = c->done;
+
+    c->done += more;
+    if (before >> 12 != c->done >> 12) {
+        show_bar(c);
     }
 }
 
 /* From SQLite, now and then: the bar is drawn while a statement runs. */
 static int keep_bar(void *context)
 {
-    advance_bar(context, 0);
+    show_bar(context);
     return 0;
+}
+
+static enum lk_status for_each_row(
+    struct lk_comparison *c, const char *sql,
+    enum lk_status (*take)(struct lk_comparison *, sqlite3_stmt *))
+{
+    sqlite3_stmt *row = NULL;
+    enum lk_status status = prepare_sql(c, sql, &row);
+    int code = SQLITE_DONE;
+
+    while (status == LK_OK && (code = sqlite3_step(row)) == SQLITE_ROW) {
+        status = take(c, row);
+    }
+    if (status == LK_OK) {
+        status = sql_status(code);
+    }
+    sqlite3_finalize(row);
+    return status;
+}
+
+/* A row of select_chunks: gives its lines to `take`, c->seq is theirs. */
+static enum lk_status for_each_line(
+    struct lk_comparison *c, sqlite3_stmt *row,
+    enum lk_status (*take)(struct lk_comparison *, struct lk_item *))
+{
+    const char *at = sqlite3_column_blob(row, 0);
+    size_t left = (size_t)sqlite3_column_bytes(row, 0);
+    enum lk_status status = at == NULL ? LK_NOMEM : LK_OK;
+    struct lk_item line;
+
+    assert(left % c->item_size == 0);
+    for (; status == LK_OK && left > 0; left -= c->item_size) {
+        memcpy(&line, at, c->item_size);
+        at += c->item_size;
+        c->seq++;
+        status = take(c, &line);
+    }
+    return status;
+}
+
+/* Into `line`, if it may have a job. */
+static enum lk_status pick_line(struct lk_comparison *c, struct lk_item *line)
+{
+    if (!((line->flags & LK_ITEM_KEY) != 0 && is_marked(c, line->key)) &&
+        !((line->flags & LK_ITEM_ID) != 0 && is_marked(c, line->id))) {
+        return LK_OK;
+    }
+    bind_values(c->add_line, line);
+    sqlite3_bind_int64(c->add_line, 3, (sqlite3_int64)c->seq);
+    return step_once(c->add_line);
+}
+
+static enum lk_status pick_lines(struct lk_comparison *c, sqlite3_stmt *row)
+{
+    return for_each_line(c, row, pick_line);
 }
 
 static enum lk_status meet_by(struct lk_comparison *c, const char *column,
@@ -362,40 +475,29 @@ static enum lk_status meet_by(struct lk_comparison *c, const char *column,
 /* ---- Reporting ------------------------------------------------------------
  */
 
-static void read_hash(sqlite3_stmt *row, int column, struct lk_hash128 *hash)
+/* Reads JOB_COLUMNS, the first of the row. */
+static void read_job(const struct lk_comparison *c, sqlite3_stmt *row,
+                     struct lk_item *job)
 {
-    const void *data = sqlite3_column_blob(row, column);
+    const void *item = sqlite3_column_blob(row, 1);
 
-    if (data != NULL) {
-        assert(sqlite3_column_bytes(row, column) == sizeof(*hash));
-        memcpy(hash, data, sizeof(*hash));
+    assert(item != NULL &&
+           (size_t)sqlite3_column_bytes(row, 1) == c->item_size);
+    memcpy(job, item, c->item_size);
+    job->place = (uint64_t)sqlite3_column_int64(row, 0);
+    if (sqlite3_column_int(row, 2) != 0) {
+        job->flags |= LK_ITEM_SHARED;
     }
 }
 
-/* Reads the columns from `first` on. */
-static void read_item(const struct lk_comparison *c, sqlite3_stmt *row,
-                      int first, struct lk_item *item)
+/* To the next line that may have a job. */
+static enum lk_status step_known(struct lk_comparison *c)
 {
-    size_t size = c->setup.pairs * sizeof(item->values[0]);
-    const void *compared;
+    int code = sqlite3_step(c->known);
 
-    memset(item, 0, offsetof(struct lk_item, values));
-    read_hash(row, first, &item->key);
-    read_hash(row, first + 1, &item->id);
-    item->number = (uint64_t)sqlite3_column_int64(row, first + 2);
-    item->place = (uint64_t)sqlite3_column_int64(row, first + 3);
-    item->flags = (uint16_t)sqlite3_column_int(row, first + 4);
-    item->attempt = (uint32_t)sqlite3_column_int64(row, first + 5);
-    item->state = (uint16_t)sqlite3_column_int(row, first + 6);
-    compared = sqlite3_column_blob(row, first + 7);
-    if (size > 0) {
-        assert(compared != NULL &&
-               (size_t)sqlite3_column_bytes(row, first + 7) == size);
-        memcpy(item->values, compared, size);
-    }
-    if (sqlite3_column_int(row, first + 8) != 0) {
-        item->flags |= LK_ITEM_SHARED;
-    }
+    c->known_seq =
+        code == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(c->known, 3) : 0;
+    return sql_status(code);
 }
 
 static uint32_t find_differences(const struct lk_comparison *c,
@@ -419,16 +521,20 @@ static uint32_t find_differences(const struct lk_comparison *c,
     return differs;
 }
 
-/* A row of select_lines. */
-static enum lk_status report_line(struct lk_comparison *c, sqlite3_stmt *row)
+/* The line is c->seq; the row of select_known is its own, or a later line's. */
+static enum lk_status report_line(struct lk_comparison *c, struct lk_item *line)
 {
-    int how = sqlite3_column_int(row, ITEM_COLUMNS); /* 0: NULL */
-    struct lk_item here, there;
-    struct lk_finding finding = {.there = &there};
+    bool known = c->known_seq == c->seq;
+    int how = known ? sqlite3_column_int(c->known, 5) : 0; /* 0: NULL */
+    struct lk_item here;
+    struct lk_finding finding = {.there = line};
+    enum lk_status status;
 
-    read_item(c, row, 0, &there);
+    if (known && sqlite3_column_int(c->known, 4) != 0) {
+        line->flags |= LK_ITEM_SHARED;
+    }
     if (how != 0) {
-        read_item(c, row, ITEM_COLUMNS + 1, &here);
+        read_job(c, c->known, &here);
         finding.here = &here;
     }
     switch (how) {
@@ -436,7 +542,7 @@ static enum lk_status report_line(struct lk_comparison *c, sqlite3_stmt *row)
     case HOW_ID:
         finding.meeting = LK_BOTH;
         finding.by_key = how == HOW_KEY;
-        finding.differs = find_differences(c, &here, &there);
+        finding.differs = find_differences(c, &here, line);
         break;
     case HOW_REPEATED:
         finding.meeting = LK_REPEATED;
@@ -445,7 +551,14 @@ static enum lk_status report_line(struct lk_comparison *c, sqlite3_stmt *row)
         finding.meeting = LK_ONLY_THERE;
         break;
     }
-    return c->setup.found(c->setup.context, &finding);
+    advance_bar(c, 1);
+    status = c->setup.found(c->setup.context, &finding);
+    return status == LK_OK && known ? step_known(c) : status;
+}
+
+static enum lk_status report_lines(struct lk_comparison *c, sqlite3_stmt *row)
+{
+    return for_each_line(c, row, report_line);
 }
 
 /* A row of select_jobs or select_deferred. */
@@ -454,47 +567,38 @@ static enum lk_status report_job(struct lk_comparison *c, sqlite3_stmt *row)
     struct lk_item here;
     struct lk_finding finding = {.meeting = LK_ONLY_HERE, .here = &here};
 
-    read_item(c, row, 0, &here);
+    read_job(c, row, &here);
+    advance_bar(c, 1);
     return c->setup.found(c->setup.context, &finding);
-}
-
-static enum lk_status report_rows(
-    struct lk_comparison *c, const char *sql,
-    enum lk_status (*report)(struct lk_comparison *, sqlite3_stmt *))
-{
-    sqlite3_stmt *row = NULL;
-    enum lk_status status = prepare_sql(c, sql, &row);
-    uint64_t count = 0;
-    int code = SQLITE_DONE;
-
-    while (status == LK_OK && (code = sqlite3_step(row)) == SQLITE_ROW) {
-        status = report(c, row);
-        if ((++count & 0xfff) == 0) {
-            advance_bar(c, 0x1000);
-        }
-    }
-    if (status == LK_OK) {
-        status = sql_status(code);
-    }
-    sqlite3_finalize(row);
-    return status;
 }
 
 enum lk_status lk_comparison_run(struct lk_comparison *c)
 {
-    enum lk_status status;
+    enum lk_status status = c->lines.len > 0 ? store_chunk(c) : LK_OK;
 
     sqlite3_progress_handler(c->db, 1000000, keep_bar, c);
-    status = meet_by(c, "key", HOW_KEY);
+    if (status == LK_OK) {
+        status = for_each_row(c, select_chunks, pick_lines);
+    }
+    if (status == LK_OK) {
+        status = meet_by(c, "key", HOW_KEY);
+    }
     if (status == LK_OK) {
         status = meet_by(c, "id", HOW_ID);
     }
     sqlite3_progress_handler(c->db, 0, NULL, NULL);
     c->done = c->items;
+    c->seq = 0;
     if (status == LK_OK) {
-        status = report_rows(c, select_lines, report_line);
+        status = prepare_sql(c, select_known, &c->known);
     }
-    return status == LK_OK ? report_rows(c, select_jobs, report_job) : status;
+    if (status == LK_OK) {
+        status = step_known(c);
+    }
+    if (status == LK_OK) {
+        status = for_each_row(c, select_chunks, report_lines);
+    }
+    return status == LK_OK ? for_each_row(c, select_jobs, report_job) : status;
 }
 
 enum lk_status lk_comparison_defer(struct lk_comparison *c,
@@ -506,7 +610,7 @@ enum lk_status lk_comparison_defer(struct lk_comparison *c,
 
 enum lk_status lk_comparison_take_deferred(struct lk_comparison *c)
 {
-    return report_rows(c, select_deferred, report_job);
+    return for_each_row(c, select_deferred, report_job);
 }
 
 /* Takes apart what join_texts has made. */

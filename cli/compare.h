@@ -3,11 +3,11 @@
  * provider's export ("there").
  *
  * Both sides are streams of items of a fixed size: keyed hashes of the key, of
- * the provider's id and of the values that are compared. They are loaded into
- * two tables of a temporary SQLite database, and SQL joins them: by the key
- * first, then, what met nothing, by the id. Memory is bounded by the cache of
- * that database, however long either side is. Every hash uses one random key,
- * so that the author of an export cannot choose what meets.
+ * the provider's id and of the values that are compared. A temporary SQLite
+ * database has them, and SQL joins those that may meet: by the key first, then,
+ * what met nothing, by the id. Memory is bounded by `memory`, however long
+ * either side is. Every hash uses one random key, so that the author of an
+ * export cannot choose what meets.
  */
 #ifndef LK_COMPARE_H
 #define LK_COMPARE_H
