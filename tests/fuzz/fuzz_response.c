@@ -1,4 +1,5 @@
-/* fuzz_record.c - any bytes as a stored response, and any response as bytes. */
+/* fuzz_response.c - any bytes as a stored response, and any response as bytes.
+ */
 #include "latchkey.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* test_record.c - a stored response comes back byte for byte, or not at all. */
+/* test_response.c - a stored response comes back byte for byte, or not at all.
+ */
 #include "latchkey.h"
 
 #include <setjmp.h>
