@@ -1,4 +1,9 @@
-/* args.c - checks of command arguments and options. */
+/*
+ * args.c - checks of command arguments and options.
+ *
+ * Loop thread. Nothing is copied: the slices that are returned point into the
+ * words of the command and live as long as these.
+ */
 #include "daemon/args.h"
 #include "lib/number.h"
 
@@ -6,6 +11,8 @@
 #include <string.h>
 #include <strings.h>
 
+/* Bytes of an argument that an error shows; and a token, which a double of JSON
+ * has to hold exactly. */
 enum { SHOWN = 80, TOKEN_BITS = 53 };
 
 bool lk_arg_is(struct lk_slice arg, const char *word)
@@ -68,7 +75,7 @@ bool lk_arg_name(struct lk_conn *conn, const struct lk_slice *argv,
     return lk_arg_printable(conn, "key", name->key);
 }
 
-/* Digits only, no leading zero. */
+/* Digits only, no leading zero. 19 digits always fit into 64 bits. */
 static bool parse_number(struct lk_slice arg, uint64_t *number)
 {
     bool padded = arg.len > 1 && arg.data[0] == '0';
@@ -134,6 +141,8 @@ static struct lk_option *find_option(struct lk_option *options, size_t count,
     return NULL;
 }
 
+/* Stores the value where the option points to. Bytes are stored before they are
+ * checked; after a failure the command ends and no one reads them. */
 static bool read_value(struct lk_conn *conn, struct lk_option *option,
                        struct lk_slice value)
 {
@@ -145,6 +154,8 @@ static bool read_value(struct lk_conn *conn, struct lk_option *option,
     return lk_arg_bytes(conn, option->word, value, option->min, option->max);
 }
 
+/* An option that is not given leaves its variable as it was, so the caller sets
+ * the default before. */
 bool lk_arg_options(struct lk_conn *conn, const struct lk_slice *argv,
                     size_t argc, size_t from, struct lk_option *options,
                     size_t count)
@@ -200,6 +211,7 @@ bool lk_arg_needs(struct lk_conn *conn, const struct lk_option *option)
     return option->given;
 }
 
+/* For commands about jobs and targets; the store must be open. */
 bool lk_arg_keeps_jobs(struct lk_conn *conn)
 {
     bool keeps = conn->server->store->class->jobs != NULL;
@@ -211,7 +223,8 @@ bool lk_arg_keeps_jobs(struct lk_conn *conn)
     return keeps;
 }
 
-/* The target of accepted requests has a name that no other can have. */
+/* Empty is fine: any target. The target of accepted requests has a name that
+ * lk_target_name_fault refuses for every other target. */
 bool lk_arg_target(struct lk_conn *conn, struct lk_slice name)
 {
     const char *fault = lk_target_name_fault(name);

@@ -1,8 +1,17 @@
-/* cache.c - a hash table of stored responses with a list in order of use. */
+/*
+ * cache.c - a hash table of stored responses with a list in order of use.
+ *
+ * Loop thread. The key is the token: a response never changes under its token,
+ * so an entry is never wrong, only unused. Each entry holds one reference to
+ * its response; cache->bytes is the sum of all `cost`, and at most max_bytes
+ * after every call. Without memory the cache does less, and no call fails.
+ */
 #include "daemon/cache.h"
 
 #include <stdlib.h>
 
+/* A response may take at most 1/LARGEST_SHARE of the cache: one that is larger
+ * would displace too many others. */
 enum { FEWEST_BUCKETS = 256, LARGEST_SHARE = 8 };
 
 struct lk_cache_entry {
@@ -26,6 +35,8 @@ static size_t slot_of(uint64_t token, size_t bucket_count)
            (bucket_count - 1);
 }
 
+/* The pointer to the entry of a token, or to the end of its chain. There must
+ * be a table. */
 static struct lk_cache_entry **find_entry(struct lk_cache *cache,
                                           uint64_t token)
 {
@@ -52,6 +63,7 @@ static void link_newest(struct lk_cache *cache, struct lk_cache_entry *entry)
     cache->newest = entry;
 }
 
+/* Removes an entry and its reference. `at` may point to NULL. */
 static void drop_at(struct lk_cache *cache, struct lk_cache_entry **at)
 {
     struct lk_cache_entry *entry = *at;
@@ -67,6 +79,7 @@ static void drop_at(struct lk_cache *cache, struct lk_cache_entry **at)
     free(entry);
 }
 
+/* Drops what was not used for longest until the rest fits. */
 void lk_cache_set_max(struct lk_cache *cache, size_t max_bytes)
 {
     cache->max_bytes = max_bytes;
@@ -90,6 +103,8 @@ void lk_cache_free(struct lk_cache *cache)
     *cache = (struct lk_cache){0};
 }
 
+/* The caller gets a reference of its own, or NULL. The name has to match
+ * too. */
 struct lk_stored *lk_cache_get(struct lk_cache *cache, struct lk_hash128 name,
                                uint64_t token)
 {
@@ -108,6 +123,8 @@ struct lk_stored *lk_cache_get(struct lk_cache *cache, struct lk_hash128 name,
     return lk_stored_ref(entry->stored);
 }
 
+/* False: there is no table at all. Without memory for a larger one the old one
+ * stays, with longer chains. */
 static bool grow_table(struct lk_cache *cache)
 {
     size_t old_count = cache->bucket_count;
@@ -131,6 +148,7 @@ static bool grow_table(struct lk_cache *cache)
     return true;
 }
 
+/* Takes a reference of its own. An entry of the same token is replaced. */
 void lk_cache_put(struct lk_cache *cache, struct lk_hash128 name,
                   struct lk_stored *stored)
 {

@@ -3,7 +3,9 @@
  * actions that operators take on jobs and targets.
  *
  * Job actions that come while one job batch is made durable form the next: only
- * one such batch is with the store at a time.
+ * one such batch is with the store at a time. An action travels as a task in
+ * server->to_actions, then in an action_batch that the store owns, and comes
+ * back through lk_returns; server->actions_sent counts those on the way.
  */
 #include "daemon/args.h"
 #include "daemon/batcher.h"
@@ -37,13 +39,14 @@ static enum lk_status pair_key(struct lk_buf *out, const struct lk_store *store,
     return lk_pair_bytes(out, "downstream-key", latchkey_slice(key));
 }
 
-/* A mark is made before a call: it shows nothing any more once the end has said
- * that nothing has ever been sent. */
+/* Has a request perhaps reached the service? The mark `called` is made before a
+ * call. Once the attempt has ended, `sent` says whether anything was sent. */
 static bool may_have_left(const struct lk_job *job)
 {
     return job->called && (job->sent || job->state == LK_JOB_LEASED);
 }
 
+/* The PAIRS that every reply about a job has. */
 static enum lk_status write_job_pairs(struct lk_buf *out,
                                       const struct lk_store *store,
                                       const struct lk_job *job)
@@ -80,6 +83,8 @@ static enum lk_status write_job_sizes(struct lk_buf *out,
     return lk_pair_number(out, "answer-body-bytes", job->response.body.len);
 }
 
+/* Four pairs more: headers and bodies of request and response, or their
+ * sizes. */
 static enum lk_status write_job_whole(struct lk_buf *out,
                                       const struct lk_job *job,
                                       enum lk_shown shown)
@@ -122,6 +127,7 @@ static bool read_job_state(struct lk_conn *conn, struct lk_slice word,
     return false;
 }
 
+/* An empty text leaves `number` as it was: any operation. */
 static bool read_reference(struct lk_conn *conn, struct lk_slice text,
                            uint64_t *number)
 {
@@ -196,7 +202,8 @@ struct job_rows {
     enum lk_status status;
 };
 
-/* False ends the list: the page is full, or memory is short. */
+/* False ends the list: the page is full, or memory is short. The job that fills
+ * a page is still part of it, so a page has at least one job. */
 static bool add_job(void *context, const struct lk_job *job)
 {
     struct job_rows *rows = context;
@@ -297,6 +304,7 @@ static enum lk_status write_attempt(struct lk_buf *out, int proto,
                : lk_pair_number(out, "body-bytes", attempt->body.len);
 }
 
+/* False: out of memory, which rows->status says. */
 static bool add_attempt(void *context, const struct lk_attempt *attempt)
 {
     struct job_rows *rows = context;
@@ -307,7 +315,8 @@ static bool add_attempt(void *context, const struct lk_attempt *attempt)
     return !rows->status;
 }
 
-/* The last attempt is in the job itself, unless the job goes on. */
+/* The store's history has the earlier attempts. The last one is in the job
+ * itself, unless the job goes on. */
 static void add_last_attempt(struct job_rows *history, const struct lk_job *job)
 {
     struct lk_slice body = job->response.body;
@@ -422,6 +431,7 @@ LK_PARSE(job_delivered)
     return read_job_action(conn, task, argv, argc, LK_ACTION_DELIVERED, 5);
 }
 
+/* The states in which the store takes an action, as a sentence for refusals. */
 static const char *needed_state(enum lk_job_action_kind kind)
 {
     switch (kind) {
@@ -441,6 +451,7 @@ static const char *needed_state(enum lk_job_action_kind kind)
     return "there is no such target";
 }
 
+/* The store has refused one action: LK_BUSY, LK_DENIED or LK_INVALID. */
 static enum lk_status refuse_action(struct lk_buf *out,
                                     const struct lk_job_action *action)
 {
@@ -473,6 +484,7 @@ static enum lk_status refuse_action(struct lk_buf *out,
     return status;
 }
 
+/* The result of one action. Nil: there is no such job or target. */
 static enum lk_status write_action(struct lk_buf *out, int proto,
                                    const struct lk_job_action *action)
 {
@@ -514,9 +526,9 @@ static void log_action(const struct lk_task *task,
                     about);
 }
 
-/* Store thread, for each action of a job batch. What was called again may be
- * uncertain again: a second action without an attempt would be about something
- * else. */
+/* Store thread, for each action of a job batch. If the batch's commit is not
+ * known, a job may have been called again and be uncertain again: the same
+ * action without an ATTEMPT could then apply to that later attempt. */
 enum lk_status lk_action_run(struct lk_task *task, struct lk_store *store)
 {
     const struct lk_action_args *args = &task->args.action;
@@ -537,7 +549,8 @@ enum lk_status lk_action_run(struct lk_task *task, struct lk_store *store)
     return write_action(&task->text, task->proto, action);
 }
 
-/* One job batch of actions. Belongs to the store until it is done. */
+/* One job batch of actions. Belongs to the store until `done`, which frees it;
+ * the tasks in it are the store thread's until then. */
 struct action_batch {
     struct lk_job_batch job_batch;
     struct lk_store *store;
@@ -547,7 +560,9 @@ struct action_batch {
     struct lk_job_action actions[];
 };
 
-/* Store thread: each task gets its result, and goes back. */
+/* Store thread: each task gets its result and its reply, and goes back to the
+ * loop. The replies are written before the batch, which owns the texts of
+ * results and errors, is freed. */
 static void finish_actions(struct lk_job_batch *job_batch)
 {
     struct action_batch *batch = job_batch->context;
@@ -590,7 +605,8 @@ static struct lk_key_life *copy_lives(const struct lk_targets *targets,
     return lives;
 }
 
-/* Without memory each gets an empty text, and its connection is closed. */
+/* Without memory each task goes back with LK_NOMEM, and its connection is
+ * closed. They count as sent, because lk_actions_returned counts each down. */
 static void give_up_actions(struct lk_server *server)
 {
     for (struct lk_task *task = server->to_actions.head; task;
@@ -601,6 +617,8 @@ static void give_up_actions(struct lk_server *server)
     lk_returns_give(&server->returns, &server->to_actions, NULL);
 }
 
+/* Moves `count` tasks to the batch. The actions point into their tasks' bytes,
+ * which stay in place until the tasks come back. */
 static void fill_actions(struct action_batch *batch,
                          struct lk_task_queue *queue, size_t count)
 {

@@ -2,6 +2,10 @@
  * command_lookup.c - the commands that look at operations and at the audit log:
  * LOOKUP, FIND, LIST, AUDIT and EXPORT. All but EXPORT BEGIN run on the reader
  * thread.
+ *
+ * LIST and EXPORT are read in pages: a reply is [cursor, rows], and the next
+ * page begins at that cursor. Cursor 0 is the end. An operator who sees bodies
+ * leaves an entry in the audit log, which is written before the reply is sent.
  */
 #include "daemon/args.h"
 #include "daemon/reply.h"
@@ -10,6 +14,7 @@ enum { LIST_MOST = 1000, LIST_USUAL = 100 };
 
 /* ---- LOOKUP and FIND ----------------------------------------------------- */
 
+/* An app sees the bodies of its own operations; an operator signs with BODY. */
 LK_PARSE(lookup)
 {
     task->bodies = lk_conn_has_role(conn, LK_ROLE_USE);
@@ -58,7 +63,8 @@ LK_PARSE(find)
     return lk_arg_body_option(conn, task, argv, argc, from);
 }
 
-/* `found`: what the store said. */
+/* The reply of LOOKUP and FIND; `found` is the store's status. A body that is
+ * shown to an operator is noted; lk_note_bodies leaves out an app. */
 static enum lk_status write_single(struct lk_task *task,
                                    const struct lk_store *store,
                                    enum lk_status found,
@@ -146,6 +152,7 @@ struct rows {
     enum lk_status status;
 };
 
+/* False: out of memory, which ends the list. */
 static bool add_operation(void *context, const struct lk_operation *operation)
 {
     struct rows *rows = context;
@@ -219,6 +226,7 @@ static enum lk_status reply_export_begin(struct lk_task *task,
     return lk_reply_export_begin(out, task->conn->server->store, task->proto);
 }
 
+/* Only on a connection whose EXPORT BEGIN is in the audit log. */
 LK_PARSE(export)
 {
     struct lk_list_query *query = &task->args.list;
@@ -283,6 +291,7 @@ static enum lk_status list_export(struct lk_store *store, struct lk_task *task,
     return status;
 }
 
+/* A page may be shorter than its limit; only cursor 0 is the end. */
 static enum lk_status run_export(struct lk_task *task, struct lk_store *store)
 {
     struct rows rows = {.store = store, .proto = task->proto};
@@ -296,6 +305,7 @@ static enum lk_status run_export(struct lk_task *task, struct lk_store *store)
 
 /* ---- AUDIT --------------------------------------------------------------- */
 
+/* COUNT reads all entries that match, so LIMIT does not apply to it. */
 LK_PARSE(audit)
 {
     struct lk_audit_query *query = &task->args.audit;
@@ -333,6 +343,7 @@ static bool add_audit(void *context, const struct lk_audit_entry *entry)
     return rows->status == LK_OK;
 }
 
+/* COUNT: entries are counted and not written. */
 static bool count_audit(void *context, const struct lk_audit_entry *entry)
 {
     (void)entry;

@@ -1,6 +1,10 @@
 /*
  * command_operator.c - what operators do to the store as a whole: VERIFY,
  * BACKUP and CLOCK ACCEPT.
+ *
+ * VERIFY and BACKUP are long work (thread.c): they have a thread of their own,
+ * one at a time, and INFO shows their progress. Each runs alone on its
+ * connection.
  */
 #include "daemon/args.h"
 #include "daemon/thread.h"
@@ -69,6 +73,8 @@ static enum lk_status run_verify(struct lk_task *task, struct lk_store *store)
 
 /* ---- BACKUP -------------------------------------------------------------- */
 
+/* The daemon writes the file, so a relative path would mean its own folder and
+ * not the client's. */
 LK_PARSE(backup)
 {
     const struct lk_store *store = conn->server->store;
@@ -92,6 +98,7 @@ LK_PARSE(backup)
     return lk_arg_signature(conn, task, argv, argc, 2);
 }
 
+/* The error reply of a backup that failed; `why` is the store's sentence. */
 static enum lk_status refuse_backup(struct lk_task *task, struct lk_slice why)
 {
     struct lk_buf message = {0};
@@ -105,7 +112,8 @@ static enum lk_status refuse_backup(struct lk_task *task, struct lk_slice why)
     return status;
 }
 
-/* The reply is sent when the audit log has the entry. */
+/* Prepares the audit entry of a backup that was made. The loop lets the store
+ * write it before the reply is sent. LK_NOMEM: no entry. */
 static enum lk_status note_backup(struct lk_task *task)
 {
     struct lk_slice path = task->args.backup.path;
@@ -130,6 +138,7 @@ static enum lk_status note_backup(struct lk_task *task)
     return LK_OK;
 }
 
+/* Logs a backup whether or not it was made. */
 static void log_backup(const struct lk_task *task, enum lk_status result,
                        struct lk_slice why_not)
 {
@@ -191,6 +200,8 @@ LK_PARSE(clock_accept)
     return lk_arg_signature(conn, task, argv, argc, 2);
 }
 
+/* Store thread. The store writes the audit entry itself, before it changes its
+ * clock. */
 static enum lk_status run_clock_accept(struct lk_task *task,
                                        struct lk_store *store)
 {

@@ -1,4 +1,12 @@
-/* command_session.c - what clients of the Redis protocol expect to find. */
+/*
+ * command_session.c - the commands that clients of the Redis protocol expect:
+ * greeting, login, INFO, CLIENT, COMMAND and CONFIG GET.
+ *
+ * Everything here gets its reply on the loop thread at once (LK_PLACE_HERE): a
+ * reply_ function writes it behind all earlier ones of its connection and never
+ * waits for the store. Drivers and redis-cli send many of these commands by
+ * themselves, so replies keep to what Redis 7 would send.
+ */
 #include "daemon/args.h"
 #include "lib/siphash.h"
 
@@ -7,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The connection is closed after this many wrong passwords in a row. */
 enum { WRONG_PASSWORDS = 10 };
 
 static void reply_bulk(struct lk_conn *conn, struct lk_slice bytes)
@@ -37,6 +46,8 @@ LK_REPLY_HERE(select)
     }
 }
 
+/* The connection stays open until the replies of all earlier commands
+ * are sent. */
 LK_REPLY_HERE(quit)
 {
     lk_conn_simple(conn, "OK");
@@ -44,6 +55,8 @@ LK_REPLY_HERE(quit)
     lk_conn_stop_reading(conn);
 }
 
+/* Back to the state after connect: no login, RESP2, no name, no awaits. What a
+ * unix socket's peer may do by its user stays. */
 LK_REPLY_HERE(reset)
 {
     lk_rights_login(conn, NULL, LK_ROLE_NONE);
@@ -88,6 +101,8 @@ static bool log_in(struct lk_conn *conn, struct lk_slice user,
     return true;
 }
 
+/* AUTH with one word is for the password of [auth]; without such a password
+ * there is nothing to check, and an error says so, as in Redis. */
 LK_REPLY_HERE(auth)
 {
     const struct lk_config *config = &conn->server->config;
@@ -103,6 +118,8 @@ LK_REPLY_HERE(auth)
     }
 }
 
+/* False after an error reply; then the old name stays. An empty name is allowed
+ * and removes it. */
 static bool set_name(struct lk_conn *conn, struct lk_slice name)
 {
     if (!lk_arg_bytes(conn, "name", name, 0, LK_CLIENT_NAME)) {
@@ -133,6 +150,9 @@ static void name_store(const struct lk_store *store, char text[17])
     }
 }
 
+/* Writes the reply of HELLO. Its field "store" lets a client see
+ * whether two daemons share one store. A connection that is greeted before the
+ * store is open is marked `unnamed`. */
 static enum lk_status write_hello(struct lk_conn *conn, struct lk_buf *out)
 {
     char store[17];
@@ -179,6 +199,7 @@ struct hello {
     struct lk_slice name;
 };
 
+/* Reads the words of HELLO into `hello`. False after an error reply. */
 static bool read_hello(struct lk_conn *conn, const struct lk_slice *argv,
                        size_t argc, struct hello *hello)
 {
@@ -207,6 +228,7 @@ static bool read_hello(struct lk_conn *conn, const struct lk_slice *argv,
     return true;
 }
 
+/* The login comes first: a failed one leaves protocol and name as they were. */
 LK_REPLY_HERE(hello)
 {
     struct hello hello = {.proto = conn->proto};
@@ -233,6 +255,8 @@ LK_REPLY_HERE(hello)
 
 /* ---- INFO and what redis-cli, redis-benchmark and drivers ask for -------- */
 
+/* The whole text is made before the reply begins, since a bulk string starts
+ * with its length. */
 LK_REPLY_HERE(info)
 {
     struct lk_buf text = {0};
@@ -261,6 +285,9 @@ static void write_roles(const struct lk_conn *conn, char text[32])
     }
 }
 
+/* One line of CLIENT LIST for `conn`. Fields that Redis has too keep its names;
+ * times are in seconds, qbuf, obl and tot-net-* in bytes. "waiting" counts
+ * commands whose reply is not ready. */
 static enum lk_status describe(const struct lk_conn *conn, uint64_t now_ms,
                                struct lk_buf *text)
 {
@@ -325,6 +352,8 @@ struct kill {
     struct lk_slice address;
 };
 
+/* All conditions that are given must hold. USER matches both the user of AUTH
+ * and the user at the other end of a unix socket. */
 static bool is_to_kill(const struct lk_conn *conn, const struct kill *kill)
 {
     struct lk_slice user =
@@ -361,6 +390,8 @@ static void kill_clients(struct lk_conn *conn, const struct kill *kill,
     lk_conn_wrote(conn, lk_resp_integer(lk_conn_out(conn), killed));
 }
 
+/* At least one condition is required, so that a bare CLIENT KILL cannot close
+ * every connection. */
 LK_REPLY_HERE(client_kill)
 {
     struct kill kill = {0};
@@ -385,6 +416,7 @@ LK_REPLY_HERE(client_kill)
     }
 }
 
+/* SETINFO is accepted and ignored: drivers send it on every connection. */
 LK_REPLY_HERE(client)
 {
     struct lk_slice what = argv[1];
@@ -410,6 +442,8 @@ LK_REPLY_HERE(client)
     }
 }
 
+/* One element of COMMAND: name, arity (negative: at least that many words), no
+ * flags and no keys. */
 static enum lk_status write_command(struct lk_buf *out,
                                     const struct lk_command_word *word)
 {
@@ -432,6 +466,7 @@ static enum lk_status write_command(struct lk_buf *out,
     return status;
 }
 
+/* COMMAND DOCS and other subcommands get an empty map. */
 LK_REPLY_HERE(command)
 {
     struct lk_buf *out = lk_conn_out(conn);
@@ -472,6 +507,8 @@ static bool find_setting(struct lk_conn *conn, struct lk_slice name,
     return lk_config_get(&conn->server->config, name, value) == LK_OK;
 }
 
+/* Names that are not known are left out of the reply, as in Redis. A secret
+ * counts as not known. */
 LK_REPLY_HERE(config)
 {
     struct lk_buf value = {0};

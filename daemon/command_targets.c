@@ -2,6 +2,11 @@
  * command_targets.c - TARGET: targets with what the configuration, this
  * daemon's courier and the store know of them; their pause; and probes, which
  * ask a service about what is uncertain.
+ *
+ * A view is the work of two threads in turn. The loop thread makes it from the
+ * settings and the courier (parse); the reader thread adds the summaries of the
+ * store and writes the reply (run); the loop thread frees it with its task
+ * (clear). INFO makes and frees one on the loop thread alone.
  */
 #include "daemon/args.h"
 #include "daemon/reply.h"
@@ -10,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What write_target writes, with what write_summary adds. */
 enum { PAIRS = 24 };
 
 /* `summary` and `status` have their own copies of text behind them. */
@@ -44,7 +50,8 @@ static struct target_row *find_target(struct lk_targets_view *view,
     return NULL;
 }
 
-/* The one of that name, made if need be. NULL: out of memory. */
+/* The row of that name, made if need be. Valid until the next row is made.
+ * NULL: out of memory (view->failed), or a name that no target can have. */
 static struct target_row *take_target(struct lk_targets_view *view,
                                       struct lk_slice name)
 {
@@ -69,6 +76,7 @@ static struct target_row *take_target(struct lk_targets_view *view,
     return row;
 }
 
+/* NULL for an empty text; also if memory is short, which `failed` says. */
 static char *copy_target_text(struct lk_targets_view *view,
                               struct lk_slice text)
 {
@@ -80,6 +88,8 @@ static char *copy_target_text(struct lk_targets_view *view,
 
 /* ---- Loop thread --------------------------------------------------------- */
 
+/* Called for each target that the courier runs. The texts of `status` are only
+ * valid during the call, so the row gets copies. */
 static bool add_courier_status(void *context,
                                const struct lk_target_status *status)
 {
@@ -96,6 +106,7 @@ static bool add_courier_status(void *context,
     return !view->failed;
 }
 
+/* The target of accepted requests is configured if courier.gateway is set. */
 static void add_configured(struct lk_targets_view *view,
                            const struct lk_config *config)
 {
@@ -169,6 +180,8 @@ enum lk_status lk_targets_view_info(const struct lk_targets_view *view,
 
 /* ---- Reader thread ------------------------------------------------------- */
 
+/* Called for each target that the store knows, also one that is no longer
+ * configured. The texts are only valid during the call. */
 static bool add_summary(void *context, const struct lk_target_summary *summary)
 {
     struct lk_targets_view *view = context;
@@ -230,6 +243,7 @@ static int compare_targets(const void *a, const void *b)
                   ((const struct target_row *)b)->name);
 }
 
+/* One target or all, by name. A target that no one knows is an empty array. */
 static enum lk_status write_view(struct lk_task *task,
                                  struct lk_targets_view *view)
 {
@@ -269,6 +283,7 @@ static enum lk_status run_target_status(struct lk_task *task,
 
 /* ---- TARGET STATUS, PAUSE and RESUME ------------------------------------- */
 
+/* The view is made last: a task that fails before has nothing to clear. */
 LK_PARSE(target_status)
 {
     if (!lk_arg_keeps_jobs(conn)) {
@@ -293,6 +308,8 @@ static void clear_target_status(struct lk_task *task)
     lk_targets_view_free(task->args.targets.view);
 }
 
+/* PAUSE and RESUME. A target needs no configuration here: its jobs may come
+ * from another daemon of the store. */
 static bool read_target_action(struct lk_conn *conn, struct lk_task *task,
                                const struct lk_slice *argv, size_t argc,
                                enum lk_job_action_kind kind)
@@ -362,7 +379,8 @@ static enum lk_status run_target_probe(struct lk_task *task,
     }
 }
 
-/* The prober's thread, or the loop. */
+/* The prober's thread, or the loop: writes the reply and gives the task back.
+ * After that neither task nor request may be touched. */
 static void finish_probe(struct lk_probe_request *request)
 {
     struct lk_task *task = request->context;
@@ -371,6 +389,9 @@ static void finish_probe(struct lk_probe_request *request)
     lk_returns_give_one(task->args.probe.returns, task);
 }
 
+/* Hands the request to the courier, which calls finish_probe exactly
+ * once. Without a courier, or one that cannot probe, the reply is an
+ * error at once. */
 void lk_probe_start(struct lk_server *server, struct lk_task *task)
 {
     struct lk_probe_args *probe = &task->args.probe;

@@ -34,6 +34,7 @@ enum {
 /* ---- Looking, on a thread of its own --------------------------------------
  */
 
+/* One look in progress; its targets go to the checkup when it ends well. */
 struct look {
     struct lk_checked_target *targets;
     size_t count;
@@ -41,6 +42,8 @@ struct look {
     bool failed;
 };
 
+/* Copies one target of the store. False ends the list: TARGETS_MAX is reached,
+ * or memory is short (`failed`). */
 static bool add_target(void *context, const struct lk_target_summary *summary)
 {
     struct look *look = context;
@@ -83,7 +86,9 @@ static void look_at_disk(struct lk_server *server)
     }
 }
 
-/* Returns how long the next one has to wait. */
+/* Returns how long the next look has to wait, in nanoseconds: ten seconds, or
+ * longer for a store in which a look takes long. A look that fails leaves the
+ * last good one in place, whose age then grows until HEALTH reports it. */
 static uint64_t look_once(struct lk_server *server)
 {
     struct lk_checkup *checkup = &server->checkup;
@@ -132,6 +137,8 @@ static void run_checkup(void *context)
     }
 }
 
+/* Runs once the store is open; the thread ends before the store is closed. The
+ * disk is looked at here too, so that the first HEALTH knows it. */
 enum lk_status lk_checkup_start(struct lk_server *server)
 {
     struct lk_checkup *checkup = &server->checkup;
@@ -191,6 +198,8 @@ struct reason {
     char text[TEXT_SIZE];
 };
 
+/* Lives on the stack of one HEALTH. The reasons are in order of urgency, so the
+ * first one decides the status. */
 struct report {
     struct reason reasons[REASONS_MAX];
     size_t count;
@@ -227,7 +236,8 @@ static const char *lasting(const struct report *report, uint64_t count,
     return text;
 }
 
-/* In order of urgency, which the callers keep to. */
+/* Adds a reason; callers add the urgent ones first. Never NULL: what does not
+ * fit goes to the last slot, which is not reported. */
 static struct reason *add_reason(struct report *report, const char *code,
                                  enum urgency urgency, uint64_t count,
                                  const char *format, ...)
@@ -274,6 +284,7 @@ struct group {
     char names[NAMES_SIZE];
 };
 
+/* Adds a target. Names that do not fit are cut; the count is always right. */
 static void join_group(struct group *group, const char *name, uint64_t since_ms)
 {
     size_t len = strlen(group->names);
@@ -291,6 +302,8 @@ struct circuits {
     struct group open;
 };
 
+/* Called for each target that this daemon's courier runs. One with an open
+ * circuit is marked `broken`, so that its jobs do not count as late too. */
 static bool add_circuit(void *context, const struct lk_target_status *status)
 {
     struct circuits *circuits = context;
@@ -308,6 +321,8 @@ static bool add_circuit(void *context, const struct lk_target_status *status)
     return true;
 }
 
+/* One reason for all targets of a group, or none if the group is empty; also
+ * the next two functions. */
 static void add_open(struct report *report, const struct group *open)
 {
     if (open->count) {
@@ -355,7 +370,9 @@ static void earliest(uint64_t *since_ms, uint64_t other_ms)
     }
 }
 
-/* What is said of jobs and their targets. */
+/* The reasons about jobs and targets, from the last look and this daemon's
+ * courier. A paused or broken target has no late jobs: its jobs wait on
+ * purpose. The caller holds the checkup's mutex. */
 static void add_jobs(struct report *report, struct lk_server *server)
 {
     struct lk_checkup *checkup = &server->checkup;
@@ -394,6 +411,8 @@ static void add_jobs(struct report *report, struct lk_server *server)
     add_paused(report, &paused);
 }
 
+/* The reasons about the store and the daemon itself. What makes all work
+ * impossible comes first. */
 static void add_store(struct report *report, struct lk_server *server)
 {
     const struct lk_numbers *numbers = &report->numbers;
@@ -455,7 +474,9 @@ static void add_promise(struct report *report, struct lk_server *server)
     }
 }
 
-/* The loop may not wait for a look that is being written. */
+/* Fills in the report. A look holds the mutex only to swap its result in, so
+ * the loop does not wait for the store here. A look that is not fresh starts
+ * the next one, which a later HEALTH sees. */
 static void examine(struct lk_server *server, struct report *report)
 {
     struct lk_checkup *checkup = &server->checkup;
@@ -484,6 +505,8 @@ static void examine(struct lk_server *server, struct report *report)
 
 /* ---- The reply ----------------------------------------------------------- */
 
+/* "unavailable" only if the most urgent reason keeps the daemon from
+ * deciding. */
 static const char *status_word(const struct report *report)
 {
     if (!report->count) {

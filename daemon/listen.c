@@ -1,4 +1,11 @@
-/* listen.c - where the daemon listens: unix sockets and TCP. */
+/*
+ * listen.c - where the daemon listens: unix sockets and TCP.
+ *
+ * A listener lives in server->listeners from lk_server_listen to
+ * lk_server_stop_listening, and counts as soon as its libuv handle exists, so
+ * that a failed start closes it too. An accepted connection belongs to conn.c
+ * from lk_conn_start on; until then free_conn frees it.
+ */
 #include "daemon/daemon.h"
 
 #include <arpa/inet.h>
@@ -12,10 +19,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+/* Connections that the kernel completes before they are accepted. */
 enum { BACKLOG = 1024 };
 
 /* ---- Accepting ----------------------------------------------------------- */
 
+/* Writes "host:port" or "[host]:port" to `text`, and the port to `port`. */
 static void format_address(const struct sockaddr_storage *address, char *text,
                            size_t size, unsigned *port)
 {
@@ -34,6 +43,8 @@ static void format_address(const struct sockaddr_storage *address, char *text,
     }
 }
 
+/* Fills in conn->address, which the log and CLIENT LIST show. Replies are small
+ * and awaited, so TCP sends them without Nagle's delay. */
 static void note_address(struct lk_conn *conn, bool tcp)
 {
     struct sockaddr_storage address;
@@ -50,6 +61,7 @@ static void note_address(struct lk_conn *conn, bool tcp)
     }
 }
 
+/* Close callback of a connection that conn.c never got. */
 static void free_conn(uv_handle_t *handle)
 {
     free(handle->data);
@@ -66,6 +78,8 @@ static void refuse(struct lk_conn *conn)
     uv_close(&conn->uv.handle, free_conn);
 }
 
+/* A connection is accepted even when there is no place for it, so that its
+ * client gets an error at once instead of waiting in the backlog. */
 static void on_connection(uv_stream_t *stream, int status)
 {
     struct lk_listener *listener = stream->data;
@@ -100,6 +114,7 @@ static void on_connection(uv_stream_t *stream, int status)
 
 /* ---- Listening ----------------------------------------------------------- */
 
+/* Logs why an address of daemon.listen cannot be used; always LK_IO. */
 static enum lk_status fail(const char *where, const char *why)
 {
     char shown[LK_LOG_QUOTED];
@@ -128,6 +143,7 @@ static const char *name_cure(const struct lk_listen *listen, int error)
     }
 }
 
+/* The same for an errno of bind(2) or listen(2), with advice. */
 static enum lk_status fail_to_bind(const struct lk_listen *listen, int error)
 {
     char why[256];
@@ -188,6 +204,8 @@ static int bind_unix(const struct sockaddr_un *address, mode_t mode)
     return fd;
 }
 
+/* Opens a unix socket that is bound, but does not listen yet. From the moment
+ * listener->path is set, lk_server_stop_listening removes the file. */
 static enum lk_status open_unix(struct lk_listener *listener,
                                 const struct lk_listen *listen)
 {
@@ -223,6 +241,7 @@ static enum lk_status open_unix(struct lk_listener *listener,
     return LK_OK;
 }
 
+/* The same for TCP. */
 static enum lk_status open_tcp(struct lk_listener *listener,
                                const struct lk_listen *listen)
 {
@@ -234,6 +253,8 @@ static enum lk_status open_tcp(struct lk_listener *listener,
     return result ? fail_to_bind(listen, -result) : LK_OK;
 }
 
+/* Logs the address as bound, and notes the port: daemon.listen may ask for port
+ * 0, and INFO shows tcp_port. */
 static void log_listening(struct lk_listener *listener)
 {
     struct sockaddr_storage address = {0};
@@ -251,6 +272,8 @@ static void log_listening(struct lk_listener *listener)
     lk_log(LK_LOG_INFO, "listening", "address=%s", text);
 }
 
+/* Opens one address of daemon.listen and accepts connections on it. A failure
+ * has been logged, except LK_NOMEM. */
 static enum lk_status open_one(struct lk_server *server,
                                const struct lk_listen *listen)
 {
@@ -274,6 +297,8 @@ static enum lk_status open_one(struct lk_server *server,
     return LK_OK;
 }
 
+/* On failure the listeners that are open already stay so; the caller closes
+ * them with lk_server_stop_listening. */
 enum lk_status lk_server_listen(struct lk_server *server)
 {
     const struct lk_config *config = &server->config;
@@ -292,6 +317,8 @@ enum lk_status lk_server_listen(struct lk_server *server)
     return LK_OK;
 }
 
+/* May be called more than once. The file of a unix socket is removed first, so
+ * that new clients find no socket rather than one that is about to close. */
 void lk_server_stop_listening(struct lk_server *server)
 {
     for (size_t i = 0; i < server->listener_count; i++) {

@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Any thread logs, and a reload changes the level in between; no order is
+ * needed. */
 static atomic_int threshold = LK_LOG_INFO;
 static pthread_once_t journal_once = PTHREAD_ONCE_INIT;
 static bool journal;
@@ -64,6 +66,8 @@ static size_t write_prefix(char *line, size_t size, enum lk_log_level level)
     return (size_t)len;
 }
 
+/* A control character in a value could forge a second line, or drive a
+ * terminal. */
 static void clean_line(char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
@@ -73,6 +77,8 @@ static void clean_line(char *text, size_t len)
     }
 }
 
+/* One write(2) for a line, so that lines of several threads do not mix. A line
+ * that is too long ends in "...". */
 void lk_log(enum lk_log_level level, const char *event, const char *format, ...)
 {
     char line[LK_LOG_LINE];

@@ -1,4 +1,10 @@
-/* main.c - latchkeyd: options, settings, then the server until it stops. */
+/*
+ * main.c - latchkeyd: options, settings, then the server until it stops.
+ *
+ * Exit status: 0 after a stop that a signal asked for, and after --help,
+ * --version and a valid --check-config; 1 if the daemon cannot start or has to
+ * stop by itself; 2 if the command line or the settings are wrong.
+ */
 #include "daemon/daemon.h"
 #include "daemon/outbox.h"
 
@@ -29,6 +35,7 @@ static const char usage[] =
     "Signals: TERM and INT stop after every reply is sent, HUP reads the\n"
     "settings again. Logs go to standard error.\n";
 
+/* Outlives the server, whose reloads read `options` again. */
 struct command_line {
     struct lk_options options;
     bool check_only;
@@ -53,6 +60,8 @@ static void add_value(struct lk_options *options, const char *setting,
     options->values = values;
 }
 
+/* False: the command line is wrong, and standard error has the reason. Values
+ * of settings keep their order. */
 static bool read_command_line(int argc, char **argv, struct command_line *line)
 {
     static const struct option known[] = {
@@ -124,6 +133,8 @@ static void print_lines(const struct lk_buf *lines, const char *prefix)
     }
 }
 
+/* Reads the file and the options into `config`, which the caller frees if this
+ * returns true. Prints all errors at once, not just the first. */
 static bool read_settings(const struct command_line *line,
                           struct lk_config *config)
 {
@@ -142,6 +153,8 @@ static bool read_settings(const struct command_line *line,
     return status == LK_OK;
 }
 
+/* Runs the server. Takes what `config` owns: the server replaces its settings
+ * at a reload, and they are freed here at the end. */
 static int serve(const struct command_line *line, struct lk_config *config)
 {
     struct lk_server *server = calloc(1, sizeof(*server));
@@ -165,6 +178,7 @@ static int serve(const struct command_line *line, struct lk_config *config)
     return result;
 }
 
+/* --check-config: prints all settings but secrets, as they would apply. */
 static int print_settings(const struct lk_config *config)
 {
     struct lk_buf settings = {0};

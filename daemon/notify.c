@@ -1,4 +1,9 @@
-/* notify.c - the datagrams that systemd's Type=notify waits for. */
+/*
+ * notify.c - the datagrams that systemd's Type=notify waits for.
+ *
+ * Each event is one datagram from a socket of its own, so there is no state to
+ * keep and any thread may send one. Without NOTIFY_SOCKET nothing is sent.
+ */
 #include "daemon/notify.h"
 #include "lib/time.h"
 
@@ -33,6 +38,9 @@ static enum lk_status read_address(const char *name,
     return LK_OK;
 }
 
+/* Writes the lines of one datagram; returns their length as snprintf does,
+ * which may be beyond `size`. systemd requires
+ * the monotonic time with RELOADING. */
 static int write_state(char *state, size_t size, enum lk_notify_event event,
                        const char *text)
 {

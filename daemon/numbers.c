@@ -33,6 +33,7 @@ static size_t slot_of(uint64_t value)
     return (size_t)shift * LK_HISTOGRAM_STEPS + (size_t)(value >> shift);
 }
 
+/* The largest value of a slot; the inverse of slot_of. */
 static uint64_t slot_end(size_t slot)
 {
     if (slot < 2 * LK_HISTOGRAM_STEPS) {
@@ -54,6 +55,8 @@ void lk_histogram_add(struct lk_histogram *histogram, uint64_t value)
     histogram->slots[slot_of(value)]++;
 }
 
+/* The end of the slot that has the quantile, so at most 1/16 too high, and
+ * never above the largest value that was added. Nothing added: 0. */
 uint64_t lk_histogram_quantile(const struct lk_histogram *histogram,
                                double share)
 {
@@ -70,6 +73,8 @@ uint64_t lk_histogram_quantile(const struct lk_histogram *histogram,
     return histogram->max;
 }
 
+/* Claims that waited for another are counted, but not timed: their time is the
+ * other's. */
 void lk_metrics_claim(struct lk_metrics *metrics, enum lk_verdict verdict,
                       bool waited, uint64_t us)
 {
@@ -81,6 +86,7 @@ void lk_metrics_claim(struct lk_metrics *metrics, enum lk_verdict verdict,
 
 /* ---- The table ----------------------------------------------------------- */
 
+/* 0 if /proc does not tell. */
 static uint64_t resident_bytes(void)
 {
     FILE *file = fopen("/proc/self/statm", "re");
@@ -96,6 +102,7 @@ static uint64_t resident_bytes(void)
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+/* The first TCP port that the daemon listens on; 0: none. */
 static uint64_t tcp_port(const struct lk_server *server)
 {
     unsigned port = 0;
@@ -112,6 +119,7 @@ static uint64_t age_of(uint64_t since_ms, const struct lk_store_stats *stats)
     return since_ms && stats->now_ms > since_ms ? stats->now_ms - since_ms : 0;
 }
 
+/* Is this command the long work in progress? */
 static bool runs(const struct lk_server *server, const char *command)
 {
     const struct lk_task *task = server->long_work.task;
@@ -127,6 +135,7 @@ static bool runs(const struct lk_server *server, const char *command)
 LK_NUMBER_ROWS
 #undef X
 
+/* In the order of enum lk_number: a number's enum value is its index. */
 static const struct lk_number_row table[] = {
 #define X(section, name, kind, place, help, value)                             \
     {#section, #name, kind, place, help, read_##name},
@@ -148,7 +157,8 @@ uint64_t lk_number(const struct lk_numbers *numbers, enum lk_number which)
     return table[which].read(numbers);
 }
 
-/* A copy of what other threads count; the rest is the loop thread's own. */
+/* A copy of what other threads count; the rest is the loop thread's own, and is
+ * read when a number is asked for. Valid for one reply. */
 void lk_numbers_take(struct lk_server *server, struct lk_numbers *numbers)
 {
     *numbers = (struct lk_numbers){
@@ -208,6 +218,7 @@ static enum lk_status write_targets(const struct lk_numbers *n,
     return status;
 }
 
+/* Only commands that have been called, in lower case. */
 static enum lk_status write_commands(const struct lk_numbers *n,
                                      struct lk_buf *text)
 {
@@ -249,6 +260,8 @@ static const struct {
     {"Commandstats", write_commands},
 };
 
+/* A section of INFO: its title, its words and then its numbers, in the order of
+ * the table. An empty line separates it from the one before. */
 static enum lk_status write_section(const struct lk_numbers *n, size_t which,
                                     struct lk_buf *text)
 {
@@ -274,6 +287,7 @@ static bool is_everything(struct lk_slice section)
            lk_arg_is(section, "default") || lk_arg_is(section, "everything");
 }
 
+/* An unknown section gives an empty text, as in Redis. */
 enum lk_status lk_info_write(struct lk_server *server, struct lk_slice section,
                              struct lk_buf *text)
 {
@@ -290,6 +304,7 @@ enum lk_status lk_info_write(struct lk_server *server, struct lk_slice section,
 
 /* ---- STATS --------------------------------------------------------------- */
 
+/* STATS has hyphens where INFO has underscores. Names fit into 63 bytes. */
 static enum lk_status write_name(struct lk_buf *out, const char *name)
 {
     char hyphens[64];
@@ -301,6 +316,7 @@ static enum lk_status write_name(struct lk_buf *out, const char *name)
     return lk_resp_bulk(out, (struct lk_slice){hyphens, len});
 }
 
+/* Appends the pairs of one place and adds their number to `count`. */
 static enum lk_status write_numbers(const struct lk_numbers *n,
                                     enum lk_number_place place,
                                     struct lk_buf *out, size_t *count)
@@ -315,6 +331,8 @@ static enum lk_status write_numbers(const struct lk_numbers *n,
     return LK_OK;
 }
 
+/* The pairs are made first, since the map begins with their number. "trouble"
+ * and what operators look for first are in front. */
 static enum lk_status write_stats(struct lk_server *server, int proto,
                                   struct lk_buf *out)
 {

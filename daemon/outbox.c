@@ -1,7 +1,15 @@
-/* outbox.c - the courier's start, reload and end, as the server sees them. */
+/*
+ * outbox.c - the courier's start, reload and end, as the server sees them.
+ *
+ * Loop thread, except the two callbacks that the courier calls. The daemon
+ * knows the courier through struct lk_outbox_class alone; server->courier is
+ * NULL while none runs.
+ */
 #include "daemon/outbox.h"
 #include "daemon/batcher.h"
 
+/* The courier's thread: job batches go to the same store thread as all
+ * others. */
 static void hand_work(void *context, struct lk_job_batch *job_batch)
 {
     struct lk_server *server = context;
@@ -93,6 +101,7 @@ void lk_outbox_reload(struct lk_server *server)
     }
 }
 
+/* Clients that wait for a TARGET PROBE get their reply now. */
 void lk_outbox_stop_probing(struct lk_server *server)
 {
     if (server->courier && server->outbox_class->cancel_probes) {
@@ -100,7 +109,8 @@ void lk_outbox_stop_probing(struct lk_server *server)
     }
 }
 
-/* The loop runs in the meantime, for a second signal that ends the wait. */
+/* Calls in progress get `grace_ms` to end. The loop runs in the meantime, for a
+ * second signal that ends the wait. */
 static void await_end(struct lk_server *server)
 {
     bool hurried = server->asked_twice;
@@ -118,6 +128,7 @@ static void await_end(struct lk_server *server)
     }
 }
 
+/* Before the batcher stops: the courier still has results to store. */
 void lk_outbox_stop(struct lk_server *server)
 {
     if (server->courier) {

@@ -1,4 +1,11 @@
-/* reply.c - outcomes, operations and audit entries as replies. */
+/*
+ * reply.c - outcomes, operations and audit entries as replies.
+ *
+ * Every function appends to `out` and returns LK_OK or LK_NOMEM. After LK_NOMEM
+ * `out` ends within a reply, and the caller must not send it. Arrays and maps
+ * begin with the number of their elements, so each count here has to match the
+ * writes that follow it. The wire format is in docs/protocol.md.
+ */
 #include "daemon/reply.h"
 
 #include <string.h>
@@ -27,6 +34,10 @@ enum lk_status lk_write_reference(struct lk_buf *out,
     return lk_resp_bulk(out, (struct lk_slice){text, LK_REFERENCE_TEXT});
 }
 
+/* "-UNAVAILABLE ..." asks the client to try again, "-ERR ..." does not.
+ * LK_UNKNOWN means that a commit may or may not have happened: only then is the
+ * advice added. Damage without a sentence of the store concerns one operation,
+ * which LK_RECORD says. */
 enum lk_status lk_reply_failure(struct lk_buf *out, enum lk_status status,
                                 const char *why, const char *advice)
 {
@@ -53,6 +64,8 @@ enum lk_status lk_reply_unavailable(struct lk_buf *out, enum lk_status status,
     return lk_reply_failure(out, status, why, "send the same again");
 }
 
+/* ["NEW", token, lock-until-ms, attempt, reference]: the client holds the
+ * claim. */
 static enum lk_status reply_new(struct lk_buf *out,
                                 const struct lk_store *store,
                                 const struct lk_outcome *outcome)
@@ -65,6 +78,8 @@ static enum lk_status reply_new(struct lk_buf *out,
     return lk_write_reference(out, store, outcome->number);
 }
 
+/* ["OMITTED", status, reason, at-ms, expires-ms, reference]: completed,
+ * but the response was not stored. */
 static enum lk_status reply_omitted(struct lk_buf *out,
                                     const struct lk_store *store,
                                     const struct lk_outcome *outcome)
@@ -114,6 +129,7 @@ static uint64_t retry_after(const struct lk_outcome *outcome)
     return left < 1000 ? left : 1000;
 }
 
+/* ["INFLIGHT", retry-after-ms, reference]: another client holds the claim. */
 static enum lk_status reply_inflight(struct lk_buf *out,
                                      const struct lk_store *store,
                                      const struct lk_outcome *outcome)
@@ -124,6 +140,7 @@ static enum lk_status reply_inflight(struct lk_buf *out,
     return lk_write_reference(out, store, outcome->number);
 }
 
+/* ["ACCEPTED", since-ms, reference]: the courier runs the request later. */
 static enum lk_status reply_accepted(struct lk_buf *out,
                                      const struct lk_store *store,
                                      const struct lk_outcome *outcome)
@@ -134,6 +151,7 @@ static enum lk_status reply_accepted(struct lk_buf *out,
     return lk_write_reference(out, store, outcome->number);
 }
 
+/* ["UNCERTAIN", reason, since-ms, reference]; the reason may be empty. */
 static enum lk_status reply_uncertain(struct lk_buf *out,
                                       const struct lk_store *store,
                                       const struct lk_outcome *outcome)
@@ -147,6 +165,7 @@ static enum lk_status reply_uncertain(struct lk_buf *out,
     return lk_write_reference(out, store, outcome->number);
 }
 
+/* ["MISMATCH", reference]: the key was used with another fingerprint. */
 static enum lk_status reply_mismatch(struct lk_buf *out,
                                      const struct lk_store *store,
                                      const struct lk_outcome *outcome)
@@ -156,6 +175,7 @@ static enum lk_status reply_mismatch(struct lk_buf *out,
     return lk_write_reference(out, store, outcome->number);
 }
 
+/* ["LIMITED", retry-after-ms, "tenant"]: the tenant is at its limit. */
 static enum lk_status reply_limited(struct lk_buf *out)
 {
     W(lk_resp_array(out, 3));
@@ -186,6 +206,9 @@ static enum lk_status reply_nil(struct lk_buf *out, int proto,
     return status;
 }
 
+/* The only place where a verdict becomes a reply. A verdict that promises a
+ * response without having one is damage, and is reported as such: the client
+ * must never see an empty response in its place. */
 enum lk_status lk_reply_outcome(struct lk_buf *out,
                                 const struct lk_store *store, int proto,
                                 const struct lk_op *op)
@@ -265,6 +288,8 @@ enum lk_status lk_pair_name(struct lk_buf *out, struct lk_name name)
     return lk_pair_bytes(out, "key", name.key);
 }
 
+/* tenant, scope, key, state, token, attempt, reference, fingerprint, claimed-ms
+ * and ttl-ms. */
 enum { COMMON_PAIRS = 10 };
 
 /* Of a completed operation that is not omitted. */
@@ -277,6 +302,8 @@ static size_t count_response_pairs(const struct lk_operation *operation,
     return operation->stored ? 2 : 0;
 }
 
+/* How many pairs lk_reply_operation writes, without the three of jobs. It has
+ * to agree with reply_state. */
 static size_t count_pairs(const struct lk_operation *operation,
                           enum lk_shown shown)
 {
@@ -300,6 +327,8 @@ static size_t count_pairs(const struct lk_operation *operation,
     return COMMON_PAIRS;
 }
 
+/* The pairs of a completed operation; `shown` bounds how much of the
+ * response. */
 static enum lk_status reply_completed(struct lk_buf *out,
                                       const struct lk_operation *operation,
                                       enum lk_shown shown)
@@ -327,6 +356,7 @@ static enum lk_status reply_completed(struct lk_buf *out,
     return lk_pair_bytes(out, "body", response->body);
 }
 
+/* The pairs that depend on the state; their number is in count_pairs. */
 static enum lk_status reply_state(struct lk_buf *out,
                                   const struct lk_operation *operation,
                                   enum lk_shown shown)
@@ -441,6 +471,8 @@ static void write_hex(char *text, const uint8_t *bytes, size_t count)
     }
 }
 
+/* The secret goes along so that references stay valid in another store. The
+ * counts are those of the start; operations may change during the export. */
 enum lk_status lk_reply_export_begin(struct lk_buf *out, struct lk_store *store,
                                      int proto)
 {
@@ -459,6 +491,8 @@ enum lk_status lk_reply_export_begin(struct lk_buf *out, struct lk_store *store,
     return lk_pair_number(out, "now-ms", stats.now_ms);
 }
 
+/* A push of RESP3; with RESP2 an array that looks like a message of
+ * Redis's pub/sub. */
 enum lk_status lk_reply_settled(struct lk_buf *out, int proto,
                                 struct lk_slice id)
 {

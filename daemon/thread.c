@@ -1,4 +1,12 @@
-/* thread.c - threads beside the loop and the store: the reader, long work. */
+/*
+ * thread.c - threads beside the loop and the store: the reader, long work.
+ *
+ * The reader fetches for many tasks, one after the other, from the time the
+ * store is open until the daemon ends. Long work has a thread for one task: it
+ * starts with the task and is joined when the task is back. Both get a task
+ * from the loop and give it back through lk_returns, whether or not the client
+ * is still there.
+ */
 #include "daemon/thread.h"
 #include "daemon/daemon.h"
 
@@ -6,6 +14,8 @@
 #include <signal.h>
 #include <stdlib.h>
 
+/* The new thread inherits a mask that blocks all signals: they are for the loop
+ * thread, and interrupt no system call of another. 0, or a libuv error. */
 int lk_thread_create(uv_thread_t *thread, uv_thread_cb run, void *context)
 {
     sigset_t all;
@@ -34,6 +44,7 @@ struct lk_reader {
     bool stop;
 };
 
+/* Replaces the response that the reader holds a reference to; NULL: none. */
 static void remember_loaded(struct lk_reader *reader, struct lk_stored *stored)
 {
     lk_stored_unref(reader->last);
@@ -92,7 +103,8 @@ static bool take_all_tasks(struct lk_reader *reader,
     return tasks->head != NULL;
 }
 
-/* One at a time goes back, so that a slow one does not hold up the others. */
+/* The reader thread. One task at a time goes back, so that a slow one does not
+ * hold up those before it. No response is held while the reader sleeps. */
 static void run_reader(void *context)
 {
     struct lk_reader *reader = context;
@@ -108,6 +120,7 @@ static void run_reader(void *context)
     }
 }
 
+/* LK_NOMEM: there is no thread, and nothing to stop. */
 enum lk_status lk_reader_start(struct lk_store *store,
                                struct lk_returns *returns,
                                struct lk_reader **reader)
@@ -140,6 +153,7 @@ no_mutex:
     return LK_NOMEM;
 }
 
+/* Takes all of `tasks`. Signals only a sleeper: a busy reader looks again. */
 void lk_reader_give(struct lk_reader *reader, struct lk_task_queue *tasks)
 {
     uv_mutex_lock(&reader->mutex);
@@ -150,6 +164,7 @@ void lk_reader_give(struct lk_reader *reader, struct lk_task_queue *tasks)
     uv_mutex_unlock(&reader->mutex);
 }
 
+/* Waits until every task that was given is back. NULL is fine. */
 void lk_reader_stop(struct lk_reader *reader)
 {
     if (!reader) {
@@ -202,6 +217,7 @@ static void refuse_long_work(struct lk_server *server, struct lk_task *task,
     lk_returns_give_one(&server->returns, task);
 }
 
+/* A second long work is refused: two would compete for the disk. */
 void lk_long_work_start(struct lk_server *server, struct lk_task *task)
 {
     struct lk_long_work *work = &server->long_work;
@@ -223,6 +239,8 @@ void lk_long_work_start(struct lk_server *server, struct lk_task *task)
     }
 }
 
+/* Loop thread, for each task that is back. One that was refused is not
+ * work->task, and has no thread to join. */
 void lk_long_work_finished(struct lk_server *server, const struct lk_task *task)
 {
     if (server->long_work.task == task) {

@@ -1,4 +1,11 @@
-/* waiters.c - a hash table by operation and a heap by deadline, intrusive. */
+/*
+ * waiters.c - a hash table by operation and a heap by deadline, intrusive.
+ *
+ * A waiter is in both or in neither, as `waiting` says. Always
+ * heap[waiter->heap_at] == waiter, and no child has an earlier deadline than
+ * its parent. The table serves "this operation has settled", the heap serves
+ * "time is up"; each finds the waiter's place in the other without a search.
+ */
 #include "daemon/waiters.h"
 
 #include <stdlib.h>
@@ -11,6 +18,7 @@ void lk_waiters_init(struct lk_waiters *waiters)
     *waiters = (struct lk_waiters){0};
 }
 
+/* The waiters belong to their owners and stay; only the tables are freed. */
 void lk_waiters_free(struct lk_waiters *waiters)
 {
     for (size_t i = 0; i < waiters->count; i++) {
@@ -61,6 +69,7 @@ static struct lk_waiter *last_of(struct lk_waiter *waiter)
     return waiter;
 }
 
+/* LK_NOMEM only if there is no table at all yet. */
 static enum lk_status grow_table(struct lk_waiters *waiters)
 {
     size_t old_count = waiters->bucket_count;
@@ -88,6 +97,7 @@ static enum lk_status grow_table(struct lk_waiters *waiters)
 
 /* ---- The heap: the earliest deadline on top. ----------------------------- */
 
+/* The only place that writes a slot, so that heap_at always follows. */
 static void heap_put(struct lk_waiters *waiters, size_t at,
                      struct lk_waiter *waiter)
 {
@@ -133,6 +143,8 @@ static void sift_down(struct lk_waiters *waiters, struct lk_waiter *waiter)
     heap_put(waiters, at, waiter);
 }
 
+/* The last waiter takes the free slot, and may belong above or below it: only
+ * one of the two sifts moves it. */
 static void heap_remove(struct lk_waiters *waiters, struct lk_waiter *waiter)
 {
     struct lk_waiter *last = waiters->heap[--waiters->count];
@@ -161,6 +173,8 @@ static enum lk_status grow_heap(struct lk_waiters *waiters)
 
 /* ---- Both together ------------------------------------------------------- */
 
+/* Grows both before it changes either: a failure leaves everything as it
+ * was. */
 enum lk_status lk_waiters_add(struct lk_waiters *waiters,
                               struct lk_waiter *waiter, struct lk_hash128 hash,
                               uint64_t deadline_ms)
