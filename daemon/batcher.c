@@ -1,4 +1,17 @@
-/* batcher.c - the threads of the store, one for each lane, and their queues. */
+/*
+ * batcher.c - the threads of the store, one for each lane, and their queues.
+ *
+ * All ops about one name go to one lane, by its hash, and keep their order
+ * there. A lane takes what has come since its last batch (its share), lets the
+ * store decide it in one durable step, and gives the tasks back. While one
+ * batch is made durable the next one gathers, so batches grow with the load.
+ *
+ *   to the store    lk_batcher_give -> lane->queue -> share -> store
+ *   and back        share -> lk_returns_give; LK_AGAIN: lane->held, then share
+ *   job batches     lk_batcher_job_batch -> a free lane, or batcher->job_batch
+ *
+ * Lane 0 also runs tasks of place STORE and the keeper.
+ */
 #include "daemon/batcher.h"
 #include "daemon/thread.h"
 #include "store/fault.h"
@@ -67,6 +80,7 @@ static bool is_op(const struct lk_task *task)
     return task->at == LK_PLACE_BATCH;
 }
 
+/* When the lane has to wake by itself, by uv_hrtime; UINT64_MAX: never. */
 static uint64_t next_alarm(const struct lane *lane)
 {
     uint64_t keep = lane->number ? UINT64_MAX : lane->keep_ns;
@@ -158,6 +172,8 @@ static bool has_job_batch(const struct lane *lane)
     return lane->job_batch || (next && is_worker(lane) && may_take(lane, next));
 }
 
+/* The one that was given to this lane, or the first that waits; NULL: none. The
+ * caller holds the mutex. */
 static struct lk_job_batch *take_job_batch(struct lane *lane)
 {
     struct lk_batcher *batcher = lane->batcher;
@@ -220,7 +236,8 @@ static bool is_stopping(struct lk_batcher *batcher)
     return stop;
 }
 
-/* True: the op is to be given again. Else it has its status. */
+/* True: the op is to be given again. Else it has its status. The time starts
+ * with the first LK_AGAIN, not with the command. */
 static bool decide_again_or_end(struct lk_task *task, uint64_t now,
                                 bool stopping)
 {
@@ -373,6 +390,8 @@ static void run_alone(struct lk_batcher *batcher, struct lk_task_queue *tasks)
     lk_returns_give(batcher->returns, tasks, NULL);
 }
 
+/* A store thread. A task that ran alone goes back before apply_share, which
+ * then applies a batch without tasks. */
 static void run_lane(void *context)
 {
     struct lane *lane = context;
@@ -391,6 +410,7 @@ static void run_lane(void *context)
 
 /* ---- Start and stop ------------------------------------------------------ */
 
+/* False: out of memory, and the lane has nothing to stop. */
 static bool start_lane(struct lk_batcher *batcher, unsigned number)
 {
     struct lane *lane = &batcher->lanes[number];
@@ -410,6 +430,7 @@ no_cond:
     return false;
 }
 
+/* Each lane ends once its queue and its held tasks are empty. */
 static void stop_lanes(struct lk_batcher *batcher)
 {
     uv_mutex_lock(&batcher->mutex);
@@ -473,6 +494,8 @@ static void wake_lane(struct lane *lane)
     }
 }
 
+/* One lock for all tasks of a turn of the loop, and one signal for each lane
+ * that sleeps. */
 void lk_batcher_give(struct lk_batcher *batcher, struct lk_task_queue *tasks)
 {
     struct lk_task *task;
@@ -523,6 +546,7 @@ static struct lane *find_worker(struct lk_batcher *batcher,
     return found;
 }
 
+/* False: the batcher has stopped, and the job batch is still the caller's. */
 static bool queue_job_batch(struct lk_batcher *batcher,
                             struct lk_job_batch *job_batch)
 {

@@ -64,6 +64,7 @@ static struct word **slot_of(uint64_t folded)
     return &slots[slot];
 }
 
+/* NULL: no command begins with this word. */
 static struct word *find_word(struct lk_slice name)
 {
     if (name.len == 0 || name.len > LETTERS) {
@@ -86,6 +87,8 @@ static struct word *make_word(struct lk_slice name)
     return word;
 }
 
+/* Asserts what every row must have; a wrong row ends the program at its
+ * start. */
 static void add_row(const struct lk_command *row)
 {
     const char *space = strchr(row->name, ' ');
@@ -109,6 +112,7 @@ static void add_row(const struct lk_command *row)
     }
 }
 
+/* Before main, so that the table is constant for all threads. */
 __attribute__((constructor)) static void fill_words(void)
 {
     for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
@@ -143,6 +147,7 @@ static const struct lk_command *find_row(const struct word *word,
 
 /* ---- Refusing ------------------------------------------------------------ */
 
+/* A client without a role does not learn which commands exist. */
 static void refuse_unknown(struct lk_conn *conn, struct lk_slice name)
 {
     char shown[64];
@@ -181,7 +186,7 @@ static void refuse_count(struct lk_conn *conn, const struct word *word,
                   command ? command->name : word->shown.name, usage);
 }
 
-/* The second word is none of those that the first may have. */
+/* The error lists the second words that the first may have. */
 static void refuse_second_word(struct lk_conn *conn, const struct word *word,
                                struct lk_slice second)
 {
@@ -223,7 +228,7 @@ static bool check_roles(struct lk_conn *conn, const char *name, unsigned roles)
     return false;
 }
 
-/* All but what is answered here needs the store. */
+/* Every command but those of LK_PLACE_HERE needs the store. */
 static bool check_store(struct lk_conn *conn, const struct lk_command *command)
 {
     struct lk_server *server = conn->server;
@@ -297,6 +302,7 @@ static void start_task(struct lk_conn *conn, const struct lk_command *command,
     }
 }
 
+/* A command that has to be run again later is counted once, when it runs. */
 bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
                     size_t argc)
 {

@@ -44,6 +44,8 @@ LK_PARSE(claim)
     return lk_arg_options(conn, argv, argc, 5, options, 6);
 }
 
+/* With OMIT, headers and body are not read: only the status is stored, and why
+ * the response is not. */
 LK_PARSE(complete)
 {
     struct lk_op *op = &task->args.event.op;
@@ -87,6 +89,8 @@ LK_PARSE(doubt)
            lk_arg_bytes(conn, "reason", argv[5], 1, LK_REASON_MAX);
 }
 
+/* RETURN gives an accepted request back to the courier; UNSENT: the app has
+ * certainly not seen it. */
 LK_PARSE(return )
 {
     struct lk_op *op = &task->args.event.op;
@@ -180,6 +184,7 @@ static bool check_name_parts(struct lk_conn *conn, const struct lk_name *name)
            check_fault(conn, "key", name_part_fault(name->key));
 }
 
+/* The call, and with it the job, points into the task's own words. */
 LK_PARSE(accept)
 {
     const struct lk_config *config = &conn->server->config;
@@ -387,6 +392,8 @@ static bool is_final(enum lk_verdict verdict)
            verdict == LK_VERDICT_KEPT;
 }
 
+/* True: the response is in the cache, and the op holds a reference to it, which
+ * lk_op_clear gives up. False: it has to be loaded, or is not final. */
 static bool find_stored(struct lk_server *server, struct lk_op *op)
 {
     if (!is_final(op->out.verdict)) {
@@ -402,6 +409,7 @@ static bool is_await(const struct lk_task *task)
     return task->args.event.await_id.len > 0;
 }
 
+/* Will the operation settle later? An await is for such an operation only. */
 static bool is_pending(const struct lk_op *op)
 {
     return op->out.state == LK_STATE_IN_PROGRESS ||
@@ -453,6 +461,7 @@ static enum step peek(struct lk_server *server, struct lk_event_args *event,
     return next_step(server, event, may_wait);
 }
 
+/* A claim that waited is counted, but its time is not that of the daemon. */
 static void count_claim(struct lk_server *server, const struct lk_task *task,
                         bool waited)
 {
@@ -709,6 +718,9 @@ static void load_more(struct lk_server *server, struct lk_conn *conn)
     }
 }
 
+/* Loop thread. An op whose client has left has taken effect all the same: cache
+ * and log get it, and only the reply is dropped. A place in the reader is free
+ * after a load, so the connection's next task may take it. */
 void lk_operation_returned(struct lk_server *server, struct lk_task *task,
                            bool loaded)
 {
@@ -740,6 +752,7 @@ static void decide_again(struct lk_server *server, struct lk_task *task)
     take_step(server, task, step);
 }
 
+/* From the list of its connection. The waiter is removed by lk_task_free. */
 static void unlink_await(struct lk_task *task)
 {
     *(task->before ? &task->before->after : &task->conn->awaits) = task->after;
@@ -806,11 +819,14 @@ static void wake(struct lk_server *server, struct lk_waiter *waiter,
     }
 }
 
+/* The store has made a batch durable in which this operation settled. */
 void lk_operation_settled(struct lk_server *server, struct lk_hash128 hash)
 {
     wake(server, lk_waiters_take(&server->waiters, hash), push_settled);
 }
 
+/* No one knows which operations settled: claims are decided again, and awaits
+ * go on waiting if their operation is still pending. */
 void lk_operation_settled_all(struct lk_server *server)
 {
     wake(server, lk_waiters_take_all(&server->waiters), await_again);
@@ -839,6 +855,7 @@ void lk_operation_expire(struct lk_server *server, uint64_t until_ms)
     }
 }
 
+/* RESET: their messages are not wanted any more. */
 void lk_operation_forget_awaits(struct lk_conn *conn)
 {
     while (conn->awaits) {

@@ -12,8 +12,8 @@
  *                        valid in this turn           end of the turn
  *   closed   -           nothing                      on_conn_closed: freed
  *
- * Who closes it calls lk_conn_close. Its tasks that are sent outlive it
- * (task.c).
+ * Any code of the loop thread may close it, with lk_conn_close. Its tasks that
+ * are with another thread outlive it (task.c).
  *
  * Input that cannot be run yet stays in `in` and makes the connection `stuck`:
  * a WAIT holds it, a command of another place is in progress, or the queue is
@@ -88,6 +88,7 @@ static void write_rest(struct lk_conn *conn, size_t written)
     }
 }
 
+/* Tries to write at once, which nearly always takes everything. */
 static void write_out(struct lk_conn *conn)
 {
     uv_buf_t buf = uv_buf_init(conn->out.data, (unsigned)conn->out.len);
@@ -176,6 +177,8 @@ void lk_conn_push(struct lk_conn *conn, struct lk_task *task)
     }
 }
 
+/* An await that has got QUEUED leaves the list of commands: it holds up no
+ * reply. */
 static void keep_await(struct lk_conn *conn, struct lk_task *task)
 {
     task->before = NULL;
@@ -244,6 +247,9 @@ struct lk_buf *lk_conn_out(struct lk_conn *conn)
     return &task->text;
 }
 
+/* Called after every reply, with the status of its writer. A reply that
+ * could not be written whole would shift all later ones, so the
+ * connection is closed. */
 void lk_conn_wrote(struct lk_conn *conn, enum lk_status status)
 {
     if (status) {
@@ -285,6 +291,7 @@ bool lk_conn_has_role(const struct lk_conn *conn, enum lk_role role)
 
 /* ---- The end ------------------------------------------------------------- */
 
+/* Safe to call from anywhere in a turn, and more than once. */
 void lk_conn_close(struct lk_conn *conn, const char *why)
 {
     if (conn->closing) {
@@ -304,6 +311,7 @@ void lk_conn_close(struct lk_conn *conn, const char *why)
     }
 }
 
+/* libuv is done with the handle: nothing refers to the connection any more. */
 static void on_conn_closed(uv_handle_t *handle)
 {
     struct lk_conn *conn = handle->data;
@@ -354,6 +362,8 @@ void lk_conn_tear_down(struct lk_conn *conn)
 
 /* ---- Reading ------------------------------------------------------------- */
 
+/* May the next command of the input run now? If not, `stuck` says that input is
+ * left, and something that ends the wait has been arranged (see the top). */
 static bool may_run(struct lk_conn *conn)
 {
     if (conn->closing || conn->quit) {
@@ -373,6 +383,7 @@ static bool may_run(struct lk_conn *conn)
     return true;
 }
 
+/* Behind a protocol error no command boundary is known: the connection ends. */
 static void reply_bad_input(struct lk_conn *conn)
 {
     lk_conn_error(conn, "%s", conn->parser.error);
@@ -503,6 +514,7 @@ static void take_shared(struct lk_conn *conn, size_t len)
     }
 }
 
+/* Is the last command a claim that waits for another client? */
 static bool is_parked(const struct lk_conn *conn)
 {
     return conn->hold && conn->tail->waiter.waiting;
@@ -521,6 +533,9 @@ static void on_end(struct lk_conn *conn, ssize_t result)
     lk_server_mark_dirty(conn->server, conn);
 }
 
+/* Reading stops when more could not be run anyway: the kernel's buffer
+ * then fills, and the client is slowed down instead of this daemon's
+ * memory growing. */
 static void on_read(uv_stream_t *stream, ssize_t result, const uv_buf_t *buf)
 {
     struct lk_conn *conn = stream->data;
@@ -591,6 +606,8 @@ void lk_conn_finish(struct lk_conn *conn)
     lk_server_mark_dirty(conn->server, conn);
 }
 
+/* From server->runnable: what was stuck may run now. The input counts as read
+ * now, so that a client that has left since is noticed. */
 void lk_conn_run(struct lk_conn *conn)
 {
     if (conn->closing || conn->server->stop_by_ms) {

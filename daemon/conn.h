@@ -187,7 +187,7 @@ bool lk_conn_has_place(struct lk_server *server);
 void lk_conn_set_roles(struct lk_conn *conn, unsigned roles);
 void lk_conn_leave_lists(struct lk_conn *conn);
 
-/* guesses.c: is a password to be judged now? False: it has to wait
+/* rights.c: is a password to be judged now? False: it has to wait
  * (conn->again), or has been refused with an error. */
 bool lk_auth_check_turn(struct lk_conn *conn, struct lk_slice user);
 /* It has been judged. */

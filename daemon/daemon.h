@@ -270,7 +270,7 @@ struct lk_server {
     size_t conn_count;
     struct lk_conns lists[LK_LISTS];
     struct lk_conn *fed; /* goes on reading though memory is short, or NULL */
-    size_t fed_from;     /* so much of its command was there before */
+    size_t fed_from;     /* bytes of its command that it had before */
     size_t held_bytes;   /* buffers of all connections, and all tasks */
     struct lk_log_limit cuts[LK_CUTS];
     uint64_t short_logged_ms; /* when the log last said that memory is short */
@@ -341,7 +341,7 @@ void lk_server_stop(struct lk_server *server);
 /* Ends the loop when every reply is sent, or time is up. */
 void lk_server_go_on_stopping(struct lk_server *server);
 
-/* turn.c */
+/* server.c: the turns of the loop */
 bool lk_server_start_turns(struct lk_server *server);
 /* With a store that is open: others may settle what is waited for here. */
 void lk_server_start_polling(struct lk_server *server);

@@ -79,6 +79,8 @@ static void name_user(struct lk_conn *conn)
     }
 }
 
+/* Fills in conn->peer. If the kernel does not say, the peer stays unknown and
+ * has no role by its user. */
 static void ask_kernel(struct lk_conn *conn)
 {
     struct ucred credentials;
@@ -119,6 +121,7 @@ static unsigned bit_of(enum lk_role role)
     return role == LK_ROLE_NONE ? 0 : 1U << role;
 }
 
+/* The union of all three sources: see the top of the file. */
 static unsigned find_roles(const struct lk_conn *conn)
 {
     const struct lk_config *config = &conn->server->config;
@@ -139,6 +142,7 @@ void lk_rights_begin(struct lk_conn *conn)
     lk_conn_set_roles(conn, find_roles(conn));
 }
 
+/* An export that was begun under the old login ends with it. */
 void lk_rights_login(struct lk_conn *conn, char *user, enum lk_role role)
 {
     free(conn->user);
@@ -156,6 +160,8 @@ void lk_rights_end(struct lk_conn *conn)
 
 /* ---- Reload -------------------------------------------------------------- */
 
+/* Is the password of its AUTH still the same? Without AUTH there is none to
+ * lose. */
 static bool keeps_login(const struct lk_conn *conn,
                         const struct lk_config *before)
 {
@@ -206,6 +212,7 @@ static struct lk_auth_failures *auth_set_of(struct lk_auth_table *table,
     return table->entries + key % LK_AUTH_SETS * LK_AUTH_WAYS;
 }
 
+/* The entry of a key, which can only be in one set; NULL: none. */
 static struct lk_auth_failures *find_failures(struct lk_auth_table *table,
                                               uint64_t key)
 {
@@ -244,6 +251,7 @@ static struct lk_auth_failures *take_entry(struct lk_auth_table *table,
     return entry;
 }
 
+/* One wrong password less for each LK_AUTH_FORGET_MS since the last. */
 static void forget_some(struct lk_auth_failures *failures, uint64_t now_ms)
 {
     uint64_t steps = (now_ms - failures->wrong_ms) / LK_AUTH_FORGET_MS;
@@ -253,6 +261,8 @@ static void forget_some(struct lk_auth_failures *failures, uint64_t now_ms)
     failures->wrong_ms += steps * LK_AUTH_FORGET_MS;
 }
 
+/* In milliseconds. The shift is small, because `wrong` is at most
+ * LK_AUTH_COUNT_MAX. */
 static uint64_t auth_delay_of(const struct lk_auth_failures *failures,
                               uint64_t most_ms)
 {
@@ -352,6 +362,8 @@ static void take_ipv4(struct origin *origin, const void *address)
     memcpy(origin->bytes, address, 4);
 }
 
+/* An IPv4 client counts as the same whether it comes by IPv4 or mapped into
+ * IPv6. */
 static struct origin origin_of(const struct lk_conn *conn)
 {
     struct origin origin = {0};
@@ -391,6 +403,7 @@ static struct lk_slice known_user(const struct lk_conn *conn,
                                                              : LK_SLICE("");
 }
 
+/* Never 0, which marks a free entry. */
 static uint64_t auth_key_of(struct lk_conn *conn, struct lk_slice user)
 {
     struct lk_auth_table *table = &conn->server->auth_table;
@@ -408,6 +421,8 @@ static uint64_t auth_key_of(struct lk_conn *conn, struct lk_slice user)
     return key ? key : 1;
 }
 
+/* The turn is taken once (judged_ms) and the command is run again until it has
+ * come; in the meantime nothing else of the connection runs. */
 bool lk_auth_check_turn(struct lk_conn *conn, struct lk_slice user)
 {
     struct lk_server *server = conn->server;
@@ -467,6 +482,7 @@ void lk_auth_judged(struct lk_conn *conn, struct lk_slice user, bool right)
     }
 }
 
+/* Called once a tick. The loop ends as soon as nothing is left to log. */
 void lk_auth_log_failures(struct lk_server *server, uint64_t now_ms)
 {
     struct lk_auth_table *table = &server->auth_table;

@@ -1,6 +1,12 @@
 /*
  * server.c - the daemon as a whole: its start, the turns of its loop, its
  * signals and its end.
+ *
+ * A turn of the loop is: events come in (input, timers, tasks that are back),
+ * each may run commands and make replies ready; then end_turn hands tasks to
+ * the other threads, writes replies and closes connections. While it serves,
+ * the loop thread does not wait for the store. Connections are freed at the end
+ * of a turn only, so pointers to them are valid until then.
  */
 #include "daemon/batcher.h"
 #include "daemon/notify.h"
@@ -20,6 +26,7 @@ enum {
 
 /* ---- Lists of connections ------------------------------------------------ */
 
+/* The connection may have replies to write at the end of this turn. */
 void lk_server_mark_dirty(struct lk_server *server, struct lk_conn *conn)
 {
     if (!conn->dirty) {
@@ -29,6 +36,7 @@ void lk_server_mark_dirty(struct lk_server *server, struct lk_conn *conn)
     }
 }
 
+/* The connection has input that could not be run; first come, first served. */
 void lk_server_mark_runnable(struct lk_server *server, struct lk_conn *conn)
 {
     if (conn->runnable) {
@@ -71,6 +79,8 @@ static void forget_runnable(struct lk_server *server, struct lk_conn *conn)
 
 /* ---- One turn ------------------------------------------------------------ */
 
+/* A full queue ends the round; the others keep their places for the next
+ * turn. */
 static void run_connections(struct lk_server *server)
 {
     while (server->runnable && !lk_server_full(server)) {
@@ -81,6 +91,8 @@ static void run_connections(struct lk_server *server)
     }
 }
 
+/* The list is taken whole: what becomes dirty by a flush is for the next
+ * round. */
 static void flush_connections(struct lk_server *server)
 {
     struct lk_conn *conn = server->dirty;
@@ -94,6 +106,7 @@ static void flush_connections(struct lk_server *server)
     }
 }
 
+/* Ends all connections that were closed in this turn. */
 void lk_server_close_connections(struct lk_server *server)
 {
     while (server->closed) {
@@ -114,6 +127,8 @@ static void on_wait_timer(uv_timer_t *timer)
     lk_operation_expire(server, uv_now(&server->loop));
 }
 
+/* One timer for all waiters: it is set again only if the earliest deadline has
+ * changed. */
 static void arm_wait_timer(struct lk_server *server)
 {
     uint64_t next = lk_waiters_next(&server->waiters);
@@ -151,6 +166,8 @@ static void end_turn(struct lk_server *server)
     }
 }
 
+/* A turn ends before the loop sleeps, for what timers have led to, and after it
+ * has polled, for input and returned tasks. */
 static void on_prepare(uv_prepare_t *prepare)
 {
     end_turn(prepare->data);
@@ -206,6 +223,7 @@ static void on_returned(uv_async_t *async)
 
 /* ---- Time ---------------------------------------------------------------- */
 
+/* A quarter of the shortest timeout that is set, within the two bounds. */
 static uint64_t tick_interval(const struct lk_server *server)
 {
     const struct lk_config *config = &server->config;
@@ -260,6 +278,7 @@ static void on_tick(uv_timer_t *timer)
     uv_timer_start(timer, on_tick, tick_interval(server), 0);
 }
 
+/* A shared store: another daemon may have settled what is waited for here. */
 static void on_poll(uv_timer_t *timer)
 {
     lk_operation_settled_all(timer->data);
@@ -296,6 +315,7 @@ bool lk_server_start_turns(struct lk_server *server)
 
 /* ---- Stop ---------------------------------------------------------------- */
 
+/* Is there a command without a reply, or a reply that is not written yet? */
 static bool has_unanswered(const struct lk_server *server)
 {
     for (struct lk_conn *conn = server->conns; conn; conn = conn->next) {
@@ -345,6 +365,8 @@ void lk_server_say(enum lk_notify_event event, const char *text)
     }
 }
 
+/* Stops listening and reading at once; commands that were read get replies, and
+ * claims that wait get their latest verdict. At most LK_STOP_BOUND_MS. */
 void lk_server_stop(struct lk_server *server)
 {
     uint64_t now = uv_now(&server->loop);
@@ -389,7 +411,8 @@ static uint64_t sweep_interval(const struct lk_config *config)
     return config->courier_only ? 0 : config->sweep_interval_ms;
 }
 
-/* Settings that cannot be read change nothing. */
+/* Settings that cannot be read change nothing. Rights come first, so that no
+ * command runs with a right that was taken away. */
 static void reload(struct lk_server *server)
 {
     struct lk_config fresh;
@@ -571,6 +594,8 @@ static bool open_loop(struct lk_server *server)
     return ok;
 }
 
+/* On failure the caller ends the daemon: close_server stops what was
+ * started. */
 enum lk_status lk_server_take_store(struct lk_server *server)
 {
     const struct lk_config *config = &server->config;
@@ -621,6 +646,7 @@ enum lk_status lk_server_open(struct lk_server *server)
     return status;
 }
 
+/* The loop returns only by uv_stop, in lk_server_go_on_stopping. */
 bool lk_server_run(struct lk_server *server)
 {
     uv_run(&server->loop, UV_RUN_DEFAULT);

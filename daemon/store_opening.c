@@ -1,6 +1,6 @@
 /*
- * store_opening.c - the store is opened: at the start, or later, once it is
- * there.
+ * store_opening.c - opens the store at the start, or later, when its server can
+ * be reached.
  *
  * phase    server->store  what is legal
  * opening  NULL           listening; what needs the store gets UNAVAILABLE
@@ -29,6 +29,7 @@ enum {
 
 /* ---- One try ------------------------------------------------------------- */
 
+/* Any thread: the store's own lines, as the event "store". */
 static void on_store_log(void *context, int level, const char *line)
 {
     char shown[LK_LOG_LINE / 2];
@@ -57,6 +58,8 @@ static void fill_config(struct lk_server *server, struct lk_store_config *store)
     store->wake_context = server;
 }
 
+/* LK_INVALID: the store promises less than store.strict demands; `error` has
+ * the reason. */
 static enum lk_status require_strict(struct lk_store *store,
                                      struct lk_buf *error)
 {
@@ -76,6 +79,9 @@ static enum lk_status require_strict(struct lk_store *store,
     return status;
 }
 
+/* One try: `found` is open and `status` LK_OK, or `found` is NULL and `error`
+ * has the reason. On the loop thread at the start, later on a thread of its
+ * own. */
 static void try_once(struct lk_opening *opening)
 {
     struct lk_store_config *config = &opening->config;
@@ -93,6 +99,8 @@ static void try_once(struct lk_opening *opening)
     }
 }
 
+/* The thread of a try. After `returned` it touches nothing but the async
+ * handle. */
 static void run_try(void *context)
 {
     struct lk_opening *opening = context;
@@ -150,6 +158,7 @@ static void tell_away(struct lk_server *server)
     lk_server_say(LK_NOTIFY_STATUS, status);
 }
 
+/* Logs that the store is open and, after an outage, how long it lasted. */
 static void tell_open(struct lk_server *server)
 {
     struct lk_opening *opening = &server->opening;
@@ -166,6 +175,8 @@ static void tell_open(struct lk_server *server)
 
 /* ---- The loop thread ----------------------------------------------------- */
 
+/* Starts a try. The settings are read again, since a reload may have changed
+ * them. */
 static void on_timer(uv_timer_t *timer)
 {
     struct lk_opening *opening = timer->data;
@@ -179,6 +190,7 @@ static void on_timer(uv_timer_t *timer)
     }
 }
 
+/* The pause doubles from PAUSE_LEAST_MS to PAUSE_MOST_MS. */
 static void wait_for_next(struct lk_opening *opening)
 {
     uint64_t pause = opening->pause_ms ? opening->pause_ms : PAUSE_LEAST_MS;
@@ -207,6 +219,8 @@ static void give_up(struct lk_server *server, enum lk_status status)
     lk_server_stop(server);
 }
 
+/* A try has ended. From here on server->store is set for good; the first
+ * commands may come in this turn of the loop. */
 static void on_tried(uv_async_t *async)
 {
     struct lk_server *server = async->data;
@@ -235,6 +249,9 @@ static void on_tried(uv_async_t *async)
     }
 }
 
+/* The first try blocks: nothing is served yet. A URL that is wrong, or an
+ * embedded store that cannot be opened, ends the daemon; waiting would not
+ * help. */
 enum lk_status lk_opening_start(struct lk_server *server)
 {
     struct lk_opening *opening = &server->opening;

@@ -168,6 +168,8 @@ struct lk_task *lk_task_make_text(struct lk_conn *conn)
     return task;
 }
 
+/* Only HERE: no other thread may have it. Gives back its part of both accounts,
+ * its waiter, and all that it owns. One task stays as the spare one. */
 void lk_task_free(struct lk_server *server, struct lk_task *task)
 {
     assert(task->at == LK_PLACE_HERE);
@@ -265,6 +267,8 @@ void lk_task_send(struct lk_server *server, struct lk_task *task,
     }
 }
 
+/* One lock for each queue and turn. Job actions may have to wait for the batch
+ * before (lk_actions_give). */
 void lk_task_hand_over(struct lk_server *server)
 {
     if (server->to_store.head) {
@@ -299,6 +303,8 @@ bool lk_task_hung_up(int fd)
     return poll(&socket, 1, 0) == 1 && socket.revents & (POLLHUP | POLLERR);
 }
 
+/* Store thread. The mutex keeps the descriptor open: drop_tasks (conn.c) sets
+ * `gone` under it before the connection closes its descriptor. */
 bool lk_task_client_left(struct lk_returns *returns, const struct lk_task *task)
 {
     uv_mutex_lock(&returns->mutex);
@@ -332,6 +338,8 @@ static void copy_settled(struct lk_returns *returns,
     returns->settled_count = need;
 }
 
+/* The signal comes after the unlock, so that the loop does not wake to a locked
+ * mutex. Several signals may become one; the loop takes all that is there. */
 void lk_returns_give(struct lk_returns *returns, struct lk_task_queue *tasks,
                      const struct lk_batch *batch)
 {
