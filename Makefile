@@ -65,7 +65,7 @@ PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 
 CFLAGS_ALL := -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wpointer-arith \
   -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-unused-parameter \
-  -fPIC -D_GNU_SOURCE -Iinclude -I. -Wa,-I$(BUILD)/gen $(OPT) $(HARDEN_CFLAGS) $(PKG_CFLAGS) \
+  -fPIC -D_GNU_SOURCE -Iinclude -I. -I$(BUILD)/gen -Wa,-I$(BUILD)/gen $(OPT) $(HARDEN_CFLAGS) $(PKG_CFLAGS) \
   $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) \
   $(if $(FAULTS),-DLK_FAULTS) $(CFLAGS)
 LDFLAGS_ALL := $(HARDEN_LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
@@ -118,12 +118,14 @@ $(BUILD)/obj/%.o: %.c
 # ---- the rules in SQL and Lua ----------------------------------------------------
 
 # What store/embed.h takes into an object: the templates in store/sql and store/lua
-# with the rules of lib/machine.c and lib/job_machine.c filled in.
+# with the rules of lib/machine.c and lib/job_machine.c filled in. And sql_names.h,
+# the names that SQL in the store's C has for states.
 GEN       := $(BUILD)/gen
 RULES_GEN := $(GEN)/rules_gen
 EMBEDDED  := $(patsubst store/%,$(GEN)/%,$(wildcard store/sql/*.sql store/lua/*.lua))
-$(STORE_OBJS): $(EMBEDDED)
-rules: $(EMBEDDED)
+SQL_NAMES := $(GEN)/sql_names.h
+$(STORE_OBJS): $(EMBEDDED) $(SQL_NAMES)
+rules: $(EMBEDDED) $(SQL_NAMES)
 
 $(RULES_GEN): $(BUILD)/obj/tools/rules_gen.o $(BUILD)/liblatchkey.a
 	@mkdir -p $(@D)
@@ -134,6 +136,10 @@ $(GEN)/sql/%.sql: store/sql/%.sql $(RULES_GEN)
 	@mkdir -p $(@D)
 	$(call say,GEN,$@)
 	$(Q)$(RULES_GEN) sql <$< >$@.part && mv $@.part $@
+
+$(SQL_NAMES): $(RULES_GEN)
+	$(call say,GEN,$@)
+	$(Q)$(RULES_GEN) header >$@.part && mv $@.part $@
 
 $(GEN)/lua/%.lua: store/lua/%.lua $(RULES_GEN)
 	@mkdir -p $(@D)
@@ -353,10 +359,10 @@ fmt-check:
 	$(Q)clang-format --dry-run -Werror $(SOURCES)
 
 # One file a run: clang-tidy mixes up files that it is given together.
-lint: fmt-check $(if $(GATEWAY),lint-nginx)
+lint: fmt-check $(SQL_NAMES) $(if $(GATEWAY),lint-nginx)
 	$(Q)printf '%s\n' $(filter-out tests/%,$(filter %.c,$(SOURCES))) | \
 	  xargs -P 2 -I {} clang-tidy --quiet {} -- -std=gnu11 -D_GNU_SOURCE \
-	  -Iinclude -I. $(PKG_CFLAGS) 2>/dev/null
+	  -Iinclude -I. -I$(GEN) $(PKG_CFLAGS) 2>/dev/null
 
 # nginx builds with its own warnings; these are ours as far as its headers and
 # its habits allow.

@@ -3,6 +3,7 @@
  * store. latchkey.import in store/sql decides which operations are taken.
  */
 #include "store/postgres.h"
+#include "store/sql_codes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +15,6 @@
 enum {
     TRIES = 20,
     PATIENCE_MS = 60 * 1000, /* for one step */
-    FLAG_OMITTED = 1,
-    FLAG_EVICTED = 2,
 };
 
 /* ---- statements ------------------------------------------------------- */
@@ -181,8 +180,8 @@ static uint64_t import_number(const struct lk_operation *operation,
     case STATUS:
         return operation->status;
     default:
-        return (operation->omitted ? FLAG_OMITTED : 0) |
-               (operation->evicted ? FLAG_EVICTED : 0);
+        return (operation->omitted ? LK_SQL_IMPORT_OMITTED : 0) |
+               (operation->evicted ? LK_SQL_IMPORT_EVICTED : 0);
     }
 }
 

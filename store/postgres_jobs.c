@@ -6,6 +6,7 @@
  * The courier's part runs on the job lanes, the lists on the reader's
  * connection.
  */
+#include "sql_names.h"
 #include "store/postgres.h"
 #include "store/sql_codes.h"
 
@@ -151,7 +152,8 @@ static enum lk_status read_job_row(const PGresult *result, int row,
  * moves the cursor.
  */
 #define MATCHES                                                                \
-    "($3 OR CASE WHEN $4 THEN j.state < 4 ELSE j.state = $5 END) AND "         \
+    "($3 OR CASE WHEN $4 THEN j.state IN (" LK_SQL_JOBS_UNFINISHED             \
+    ") ELSE j.state = $5 END) AND "                                            \
     "($6 = '' OR j.target = $6) AND ($7 = '' OR coalesce(o.tenant = $7, "      \
     "false)) AND ($8 = 0 OR j.number = $8) AND j.created_ms + $9 <= n.now "    \
     "AND j.created_ms >= $10 AND ($11 = 0 OR j.created_ms < $11) AND "         \
@@ -161,10 +163,13 @@ static enum lk_status read_job_row(const PGresult *result, int row,
     "(SELECT k.* FROM latchkey.job k WHERE k.id > $1" which                    \
     " ORDER BY k.id LIMIT $2)"
 
-/* What waits or is on its way, and what is stuck, have indexes of their own. */
+/* What waits or is on its way, and what is stuck, have indexes of their own:
+ * the conditions are theirs, as 01_schema.sql has them. */
+#define IS_TIMED "state < " LK_SQL_JOB_UNCERTAIN
+#define IS_STUCK "state IN (" LK_SQL_JOBS_STUCK ")"
 #define OPEN_PAGE                                                              \
-    "(SELECT b.* FROM (" PAGE(" AND k.state < 2") " UNION ALL " PAGE(          \
-        " AND k.state IN (2, 3)") ") AS b ORDER BY b.id LIMIT $2)"
+    "(SELECT b.* FROM (" PAGE(" AND k." IS_TIMED) " UNION ALL " PAGE(          \
+        " AND k." IS_STUCK) ") AS b ORDER BY b.id LIMIT $2)"
 
 /* clang-format off */
 #define LIST(page, columns)                                                    \
@@ -175,8 +180,8 @@ static enum lk_status read_job_row(const PGresult *result, int row,
 #define LISTS(columns)                                                         \
     {LIST(PAGE(""), columns), LIST(PAGE(" AND k.number = $8"), columns),       \
      LIST(PAGE(" AND k.provider_id = $12 AND k.provider_id <> ''"), columns),  \
-     LIST(PAGE(" AND k.state < 2"), columns),                                  \
-     LIST(PAGE(" AND k.state IN (2, 3)"), columns), LIST(OPEN_PAGE, columns)}
+     LIST(PAGE(" AND k." IS_TIMED), columns),                                  \
+     LIST(PAGE(" AND k." IS_STUCK), columns), LIST(OPEN_PAGE, columns)}
 /* clang-format on */
 
 static const char *choose_jobs_sql(const struct lk_jobs_query *query)
@@ -368,16 +373,22 @@ enum lk_status lk_postgres_job(struct lk_store *base, uint64_t id,
 /* What is finished is not counted. */
 static const char all_targets[] =
     "WITH c AS (SELECT j.target, j.state, count(*) AS n, min(j.due_ms) AS at "
-    "FROM latchkey.job j WHERE j.state < 2 GROUP BY 1, 2 UNION ALL SELECT "
+    "FROM latchkey.job j WHERE j." IS_TIMED " GROUP BY 1, 2 UNION ALL SELECT "
     "j.target, j.state, count(*), min(j.ended_ms) FROM latchkey.job j WHERE "
-    "j.state IN (2, 3) GROUP BY 1, 2) "
-    "SELECT t.name, coalesce(sum(c.n) FILTER (WHERE c.state = 0), 0)::bigint, "
-    "coalesce(sum(c.n) FILTER (WHERE c.state = 1), 0)::bigint, "
-    "coalesce(sum(c.n) FILTER (WHERE c.state = 2), 0)::bigint, "
-    "coalesce(sum(c.n) FILTER (WHERE c.state = 3), 0)::bigint, "
-    "min(c.at) FILTER (WHERE c.state = 0 AND c.at <= n.now), "
-    "min(c.at) FILTER (WHERE c.state = 2), "
-    "min(c.at) FILTER (WHERE c.state = 3), p.paused_ms, p.who, p.why, "
+    "j." IS_STUCK " GROUP BY 1, 2) "
+    "SELECT t.name, coalesce(sum(c.n) FILTER (WHERE c.state "
+    "= " LK_SQL_JOB_WAITING "), 0)::bigint, "
+    "coalesce(sum(c.n) FILTER (WHERE c.state = " LK_SQL_JOB_LEASED
+    "), 0)::bigint, "
+    "coalesce(sum(c.n) FILTER (WHERE c.state = " LK_SQL_JOB_UNCERTAIN
+    "), 0)::bigint, "
+    "coalesce(sum(c.n) FILTER (WHERE c.state = " LK_SQL_JOB_DEAD
+    "), 0)::bigint, "
+    "min(c.at) FILTER (WHERE c.state = " LK_SQL_JOB_WAITING
+    " AND c.at <= n.now), "
+    "min(c.at) FILTER (WHERE c.state = " LK_SQL_JOB_UNCERTAIN "), "
+    "min(c.at) FILTER (WHERE c.state = " LK_SQL_JOB_DEAD
+    "), p.paused_ms, p.who, p.why, "
     "(SELECT max(f.ended_ms) FROM latchkey.forgotten f WHERE f.target = "
     "t.name) FROM (SELECT target AS name FROM c UNION SELECT name FROM "
     "latchkey.target UNION SELECT target FROM latchkey.forgotten) AS t LEFT "
@@ -653,7 +664,6 @@ static int rows_of(const struct job_run *run, int part)
 
 /* Rows of end_jobs and mark_jobs: those of which there is something to say. */
 enum { FENCE_AT, FENCE_OUTCOME, FENCE_SETTLED };
-enum { OUTCOME_STALE = 1, OUTCOME_AGAIN = 2 };
 
 static void take_settled(struct lk_postgres *store, int64_t lock_id)
 {
@@ -676,8 +686,8 @@ static void take_ends(struct job_run *run)
         uint64_t at = lk_pg_uint(result, row, FENCE_AT);
         int64_t outcome = lk_pg_int(result, row, FENCE_OUTCOME);
         if (at && at <= job_batch->end_count) {
-            job_batch->ends[at - 1].stale = outcome == OUTCOME_STALE;
-            job_batch->ends[at - 1].again = outcome == OUTCOME_AGAIN;
+            job_batch->ends[at - 1].stale = outcome == LK_SQL_FENCE_STALE;
+            job_batch->ends[at - 1].again = outcome == LK_SQL_FENCE_AGAIN;
         }
         if (!PQgetisnull(result, row, FENCE_SETTLED)) {
             take_settled(run->store, lk_pg_int(result, row, FENCE_SETTLED));
@@ -697,8 +707,8 @@ static void take_marks(struct job_run *run)
         uint64_t at = lk_pg_uint(result, row, FENCE_AT);
         int64_t outcome = lk_pg_int(result, row, FENCE_OUTCOME);
         if (at && at <= job_batch->mark_count) {
-            job_batch->marks[at - 1].stale = outcome == OUTCOME_STALE;
-            job_batch->marks[at - 1].again = outcome == OUTCOME_AGAIN;
+            job_batch->marks[at - 1].stale = outcome == LK_SQL_FENCE_STALE;
+            job_batch->marks[at - 1].again = outcome == LK_SQL_FENCE_AGAIN;
         }
     }
 }

@@ -8,6 +8,7 @@
  * by; a small table knows the operations of these numbers that a client may
  * wait for. All of it may be lost: a waiting client asks again by itself.
  */
+#include "sql_names.h"
 #include "store/postgres.h"
 
 #include <poll.h>
@@ -289,16 +290,23 @@ enum {
  */
 static const char count_operations[] =
     "SELECT (SELECT count(*) FROM (SELECT FROM latchkey.operation WHERE "
-    "state = 1 LIMIT 1000000) AS a), (SELECT count(*) FROM (SELECT FROM "
-    "latchkey.operation WHERE state = 2 LIMIT 1000000) AS b) - (SELECT "
-    "count(*) FROM (SELECT FROM latchkey.operation WHERE state = 2 AND "
+    "state = " LK_SQL_STATE_ACCEPTED
+    " LIMIT 1000000) AS a), (SELECT count(*) FROM (SELECT FROM "
+    "latchkey.operation WHERE state = " LK_SQL_STATE_IN_PROGRESS
+    " LIMIT 1000000) AS b) - (SELECT "
+    "count(*) FROM (SELECT FROM latchkey.operation WHERE state "
+    "= " LK_SQL_STATE_IN_PROGRESS " AND "
     "deadline_ms <= n.now AND NOT queued LIMIT 1000000) AS l), (SELECT "
-    "count(*) FROM (SELECT FROM latchkey.operation WHERE state = 3 LIMIT "
+    "count(*) FROM (SELECT FROM latchkey.operation WHERE state "
+    "= " LK_SQL_STATE_UNCERTAIN " LIMIT "
     "1000000) AS c) + (SELECT count(*) FROM (SELECT FROM latchkey.operation "
-    "WHERE state = 2 AND deadline_ms <= n.now AND NOT queued LIMIT 1000000) "
+    "WHERE state = " LK_SQL_STATE_IN_PROGRESS
+    " AND deadline_ms <= n.now AND NOT queued LIMIT 1000000) "
     "AS l), (SELECT count(*) FROM (SELECT FROM latchkey.operation WHERE "
-    "state = 4 AND deadline_ms > n.now LIMIT 50000) AS d), (SELECT count(*) "
-    "FROM (SELECT FROM latchkey.operation WHERE state = 5 AND deadline_ms > "
+    "state = " LK_SQL_STATE_COMPLETED
+    " AND deadline_ms > n.now LIMIT 50000) AS d), (SELECT count(*) "
+    "FROM (SELECT FROM latchkey.operation WHERE state = " LK_SQL_STATE_RELEASED
+    " AND deadline_ms > "
     "n.now LIMIT 50000) AS e), (SELECT greatest(reltuples, 0)::bigint FROM "
     "pg_class WHERE oid = 'latchkey.operation'::regclass), "
     "pg_total_relation_size('latchkey.operation') + "
@@ -308,16 +316,24 @@ static const char count_operations[] =
     "pg_total_relation_size('latchkey.used_name') + "
     "pg_total_relation_size('latchkey.audit'), (SELECT last_value FROM "
     "latchkey.token), n.now, (SELECT count(*) FROM (SELECT FROM "
-    "latchkey.operation WHERE state IN (4, 5) AND deadline_ms <= n.now LIMIT "
+    "latchkey.operation WHERE state IN (" LK_SQL_STATES_FINISHED
+    ") AND deadline_ms <= n.now LIMIT "
     "50000) AS f), (SELECT count(*) FROM (SELECT FROM latchkey.job WHERE "
-    "state = 0 LIMIT 1000000) AS g), (SELECT count(*) FROM (SELECT FROM "
-    "latchkey.job WHERE state = 1 LIMIT 1000000) AS h), (SELECT count(*) "
-    "FROM (SELECT FROM latchkey.job WHERE state = 2 LIMIT 1000000) AS i), "
-    "(SELECT count(*) FROM (SELECT FROM latchkey.job WHERE state = 3 LIMIT "
+    "state = " LK_SQL_JOB_WAITING
+    " LIMIT 1000000) AS g), (SELECT count(*) FROM (SELECT FROM "
+    "latchkey.job WHERE state = " LK_SQL_JOB_LEASED
+    " LIMIT 1000000) AS h), (SELECT count(*) "
+    "FROM (SELECT FROM latchkey.job WHERE state = " LK_SQL_JOB_UNCERTAIN
+    " LIMIT 1000000) AS i), "
+    "(SELECT count(*) FROM (SELECT FROM latchkey.job WHERE state "
+    "= " LK_SQL_JOB_DEAD " LIMIT "
     "1000000) AS k), least((SELECT min(deadline_ms) FROM latchkey.operation "
-    "WHERE state = 3), (SELECT min(deadline_ms) FROM latchkey.operation "
-    "WHERE state = 2 AND deadline_ms <= n.now AND NOT queued)), (SELECT "
-    "min(ended_ms) FROM latchkey.job WHERE state = 2) FROM (SELECT "
+    "WHERE state = " LK_SQL_STATE_UNCERTAIN
+    "), (SELECT min(deadline_ms) FROM latchkey.operation "
+    "WHERE state = " LK_SQL_STATE_IN_PROGRESS
+    " AND deadline_ms <= n.now AND NOT queued)), (SELECT "
+    "min(ended_ms) FROM latchkey.job WHERE state = " LK_SQL_JOB_UNCERTAIN
+    ") FROM (SELECT "
     "latchkey.now_ms() AS now OFFSET 0) AS n";
 
 enum {

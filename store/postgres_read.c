@@ -6,6 +6,7 @@
  * wait for the synchronous standby use the waiter's. VERIFY opens a connection
  * of its own, so that nothing waits for it.
  */
+#include "sql_names.h"
 #include "store/postgres.h"
 
 #include <string.h>
@@ -53,12 +54,15 @@ enum lk_pg_operation_column {
 
 /* Past its time; but an operation with an unfinished job lives on. */
 #define LK_PG_EXPIRED                                                          \
-    "(o.state IN (4, 5) AND o.deadline_ms <= n.now AND NOT EXISTS (SELECT "    \
-    "FROM latchkey.job j WHERE j.number = o.number AND j.state < 4))"
+    "(o.state IN (" LK_SQL_STATES_FINISHED                                     \
+    ") AND o.deadline_ms <= n.now AND NOT EXISTS (SELECT "                     \
+    "FROM latchkey.job j WHERE j.number = o.number AND j.state IN "            \
+    "(" LK_SQL_JOBS_UNFINISHED ")))"
 
 /* The end of a lock, which EXTEND notes apart; of others, their own. */
 #define LK_PG_DEADLINE                                                         \
-    "CASE o.state WHEN 2 THEN greatest(o.deadline_ms, (SELECT e.until_ms "     \
+    "CASE o.state WHEN " LK_SQL_STATE_IN_PROGRESS                              \
+    " THEN greatest(o.deadline_ms, (SELECT e.until_ms "                        \
     "FROM latchkey.extension e WHERE e.token = o.token)) "                     \
     "ELSE o.deadline_ms END"
 
@@ -73,10 +77,11 @@ enum lk_pg_operation_column {
 #define LK_PG_NOW "(SELECT latchkey.now_ms() AS now OFFSET 0) AS n"
 
 /* clang-format off */
-#define LK_PG_OPERATION(response)                                                   \
-    "SELECT " LK_PG_COLUMNS_OF(LK_PG_EXPIRED, LK_PG_TTL, response)               \
+#define LK_PG_OPERATION(response)                                              \
+    "SELECT " LK_PG_COLUMNS_OF(LK_PG_EXPIRED, LK_PG_TTL, response)             \
     " FROM " LK_PG_NOW " CROSS JOIN latchkey.operation o "                     \
-    "LEFT JOIN latchkey.answer a ON a.token = o.token AND o.state = 4"
+    "LEFT JOIN latchkey.answer a ON a.token = o.token AND o.state = "          \
+    LK_SQL_STATE_COMPLETED
 /* clang-format on */
 
 /* ---- statements on the reader's connection ---------------------------- */
@@ -419,8 +424,9 @@ enum { LOOK_AT = 2000 };
  * comes too, hidden: its number moves the cursor.
  */
 #define STATE                                                                  \
-    "CASE WHEN o.state = 2 AND " LK_PG_DEADLINE                                \
-    " <= n.now AND NOT o.queued THEN 3 ELSE o.state END"
+    "CASE WHEN o.state = " LK_SQL_STATE_IN_PROGRESS " AND " LK_PG_DEADLINE     \
+    " <= n.now AND NOT o.queued THEN " LK_SQL_STATE_UNCERTAIN                  \
+    " ELSE o.state END"
 
 #define MATCHES                                                                \
     "NOT " LK_PG_EXPIRED " AND ($3 OR $4 = " STATE                             \
@@ -430,9 +436,10 @@ enum { LOOK_AT = 2000 };
 
 /* As lk_list_needs_person. */
 #define NEEDS_PERSON                                                           \
-    "AND (NOT $10 OR " STATE " = 3 OR o.state = 2 AND n.now - o.claimed_ms "   \
+    "AND (NOT $10 OR " STATE " = " LK_SQL_STATE_UNCERTAIN                      \
+    " OR o.state = " LK_SQL_STATE_IN_PROGRESS " AND n.now - o.claimed_ms "     \
     ">= $11 OR EXISTS (SELECT FROM latchkey.job j WHERE "                      \
-    "j.number = o.number AND j.state IN (2, 3))) "
+    "j.number = o.number AND j.state IN (" LK_SQL_JOBS_STUCK "))) "
 
 #define PAGE(of, after, order)                                                 \
     "(SELECT p.* FROM latchkey.operation p WHERE p.number " after " $1 " of    \
@@ -440,28 +447,31 @@ enum { LOOK_AT = 2000 };
 
 /* Unfinished operations are few and have an index; so have the jobs that need a
  * person. */
-#define OPEN "AND p.state IN (2, 3) "
+#define OPEN "AND p.state IN (" LK_SQL_STATES_OPEN ") "
 #define STUCK                                                                  \
     "AND p.number IN (SELECT s.number FROM latchkey.operation s "              \
-    "WHERE s.state IN (2, 3) UNION SELECT j.number FROM latchkey.job j "       \
-    "WHERE j.state IN (2, 3)) "
+    "WHERE s.state IN (" LK_SQL_STATES_OPEN                                    \
+    ") UNION SELECT j.number FROM latchkey.job j "                             \
+    "WHERE j.state IN (" LK_SQL_JOBS_STUCK ")) "
 
 /* clang-format off */
-#define LIST(page, order, matches, ttl, response, more, join)                    \
-    "SELECT " LK_PG_COLUMNS_OF("NOT m.shown", ttl, response) more                \
+#define LIST(page, order, matches, ttl, response, more, join)                  \
+    "SELECT " LK_PG_COLUMNS_OF("NOT m.shown", ttl, response) more              \
     " FROM " LK_PG_NOW " CROSS JOIN " page " AS o CROSS JOIN LATERAL "         \
     "(SELECT " matches " AS shown OFFSET 0) AS m LEFT JOIN latchkey.answer a " \
-    "ON a.token = o.token AND o.state = 4 AND m.shown " join                   \
+    "ON a.token = o.token AND o.state = " LK_SQL_STATE_COMPLETED               \
+    " AND m.shown " join                                                       \
     "ORDER BY o.number " order
 
 #define SHORT(of, after, order)                                                \
     LIST(PAGE(of, after, order), order, MATCHES NEEDS_PERSON, LK_PG_TTL,       \
-         LK_PG_WITHOUT_RESPONSE, ", u.open, u.dead, u.uncertain",                \
+         LK_PG_WITHOUT_RESPONSE, ", u.open, u.dead, u.uncertain",              \
          "LEFT JOIN LATERAL (SELECT count(*) AS open, "                        \
-         "count(*) FILTER (WHERE j.state = 3) AS dead, "                       \
-         "count(*) FILTER (WHERE j.state = 2) AS uncertain "                   \
+         "count(*) FILTER (WHERE j.state = " LK_SQL_JOB_DEAD ") AS dead, "     \
+         "count(*) FILTER (WHERE j.state = " LK_SQL_JOB_UNCERTAIN              \
+         ") AS uncertain "                                                     \
          "FROM latchkey.job j WHERE m.shown AND j.number = o.number "          \
-         "AND j.state < 4) AS u ON true ")
+         "AND j.state IN (" LK_SQL_JOBS_UNFINISHED ")) AS u ON true ")
 /* clang-format on */
 
 struct list_page {
@@ -715,20 +725,24 @@ enum { PAGE_ROWS = 5000, FINDINGS_MOST = 100 };
  * for each row, so that a page costs the same in a table of any size. */
 static const char look_at_operations[] =
     "SELECT o.number, CASE"
-    " WHEN o.state = 4 AND NOT o.omitted AND a.token IS NULL"
+    " WHEN o.state = " LK_SQL_STATE_COMPLETED
+    " AND NOT o.omitted AND a.token IS NULL"
     " THEN 'its response is missing'"
-    " WHEN (o.state <> 4 OR o.omitted) AND a.token IS NOT NULL"
+    " WHEN (o.state <> " LK_SQL_STATE_COMPLETED
+    " OR o.omitted) AND a.token IS NOT NULL"
     " THEN 'it has a response that it should not have'"
-    " WHEN o.state = 4 AND (o.status IS NULL OR o.completed_ms IS NULL)"
+    " WHEN o.state = " LK_SQL_STATE_COMPLETED
+    " AND (o.status IS NULL OR o.completed_ms IS NULL)"
     " THEN 'it is completed without a status or a time'"
     " WHEN o.token > (SELECT s.last_value FROM latchkey.token s)"
     " THEN 'its token was never handed out'"
-    " WHEN o.state = 1 AND NOT o.queued"
+    " WHEN o.state = " LK_SQL_STATE_ACCEPTED " AND NOT o.queued"
     " THEN 'it is accepted, and nothing will run it'"
-    " WHEN o.queued AND o.state > 3"
+    " WHEN o.queued AND o.state IN (" LK_SQL_STATES_FINISHED ")"
     " THEN 'it is finished, and its request is not'"
     " WHEN o.queued AND NOT EXISTS (SELECT FROM latchkey.job j WHERE"
-    " j.number = o.number AND j.name = '' AND j.state < 4)"
+    " j.number = o.number AND j.name = '' AND j.state IN "
+    "(" LK_SQL_JOBS_UNFINISHED "))"
     " THEN 'its request is missing'"
     " END"
     " FROM (SELECT p.* FROM latchkey.operation p WHERE p.number > $1"
@@ -743,14 +757,21 @@ static const char look_at_jobs[] =
     " WHEN o.number IS NULL THEN 'it belongs to no operation'"
     " WHEN (j.name = '') <> (j.target = '@gateway')"
     " THEN 'it is half a request'"
-    " WHEN j.state IN (1, 2, 3) AND j.attempts = 0"
+    " WHEN j.state IN (" LK_SQL_JOB_LEASED ", " LK_SQL_JOBS_STUCK
+    ") AND j.attempts = 0"
     " THEN 'its state needs a lease, and it was never leased'"
-    " WHEN (j.ended_ms > 0) <> (j.state > 1)"
+    " WHEN (j.ended_ms > 0) <> (j.state NOT IN (" LK_SQL_JOBS_TIMED "))"
     " THEN 'the time of its state is wrong'"
-    " WHEN j.name = '' AND j.state < 4 AND NOT o.queued"
+    " WHEN j.name = '' AND j.state IN (" LK_SQL_JOBS_UNFINISHED
+    ") AND NOT o.queued"
     " THEN 'its operation does not know of it'"
-    " WHEN j.name = '' AND j.state < 4 AND NOT (j.state, o.state) IN"
-    " ((0, 1), (1, 2), (2, 3)) AND NOT (j.state = 1 AND o.state = 3 AND"
+    " WHEN j.name = '' AND j.state IN (" LK_SQL_JOBS_UNFINISHED
+    ") AND NOT (j.state, o.state) IN"
+    " ((" LK_SQL_JOB_WAITING ", " LK_SQL_STATE_ACCEPTED "),"
+    " (" LK_SQL_JOB_LEASED ", " LK_SQL_STATE_IN_PROGRESS "),"
+    " (" LK_SQL_JOB_UNCERTAIN ", " LK_SQL_STATE_UNCERTAIN "))"
+    " AND NOT (j.state = " LK_SQL_JOB_LEASED
+    " AND o.state = " LK_SQL_STATE_UNCERTAIN " AND"
     " j.repeatable)"
     " THEN 'its state does not match its operation'"
     " END"

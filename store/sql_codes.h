@@ -1,6 +1,7 @@
 /*
- * sql_codes.h - numbers that the daemon and its functions in PostgreSQL agree
- * on, besides those of the machines. tools/rules_gen.c puts them into the SQL.
+ * sql_codes.h - numbers in SQL besides those of the machines: what the daemon
+ * and its functions in PostgreSQL agree on, and what the embedded store's rows
+ * hold. tools/rules_gen.c puts them into the SQL.
  */
 #ifndef LK_SQL_CODES_H
 #define LK_SQL_CODES_H
@@ -61,6 +62,23 @@ enum lk_sql_fence {
 #undef X
 };
 
+/* What latchkey.settle_request does to a request whose lease has run out. */
+#define LK_SQL_SETTLE_MAP(X)                                                   \
+    X(DONE, 0, "it waits again, or is over")                                   \
+    X(UNCERTAIN, 1, "it has become uncertain")                                 \
+    X(NOT, 2, "another transaction has it, or its holder lives")
+
+/* Flags of an operation in latchkey.import. */
+#define LK_SQL_IMPORT_MAP(X)                                                   \
+    X(OMITTED, 1, "its response was not kept")                                 \
+    X(EVICTED, 2, "it was evicted")
+
+enum lk_sql_import {
+#define X(name, value, text) LK_SQL_IMPORT_##name = (value),
+    LK_SQL_IMPORT_MAP(X)
+#undef X
+};
+
 /* The kinds of rows of latchkey.lease_jobs. */
 #define LK_SQL_LEASE_MAP(X)                                                    \
     X(JOB, 0, "a lease")                                                       \
@@ -70,6 +88,24 @@ enum lk_sql_fence {
 enum lk_sql_lease {
 #define X(name, value, text) LK_SQL_LEASE_##name = (value),
     LK_SQL_LEASE_MAP(X)
+#undef X
+};
+
+/* What last changed a claim, in the embedded store: outcome.kind. */
+#define LK_ROW_MAP(X)                                                          \
+    X(UNKNOWN, 0, "never written: damage")                                     \
+    X(COMPLETE, 1, "completed")                                                \
+    X(OMIT, 2, "completed, without the response")                              \
+    X(RELEASE, 3, "released")                                                  \
+    X(DOUBT, 4, "uncertain, with a reason")                                    \
+    X(LAPSE, 5, "by the sweeper: the lock lapsed, without a reason")           \
+    X(EXTEND, 6, "in progress, with a later lock deadline")                    \
+    X(EVICT, 7, "evicted")                                                     \
+    X(RETURN, 8, "accepted again, by the courier")
+
+enum lk_row_kind {
+#define X(name, value, text) LK_ROW_##name = (value),
+    LK_ROW_MAP(X)
 #undef X
 };
 

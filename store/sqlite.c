@@ -611,11 +611,10 @@ static uint64_t longest_lock(struct lk_sqlite *store)
 {
     int64_t longest = 0;
 
-    /* 6: LK_ROW_EXTEND */
     if (lk_sqlite_number(store->writer,
                          "SELECT max((SELECT ifnull(max(lock), 0) FROM claim),"
                          " (SELECT ifnull(max(until - at), 0) FROM outcome"
-                         " WHERE kind = 6))",
+                         " WHERE kind = " LK_SQL_ROW_EXTEND "))",
                          &longest)) {
         longest = 0;
     }

@@ -12,28 +12,18 @@
 #ifndef LK_SQLITE_H
 #define LK_SQLITE_H
 
+#include "sql_names.h"
 #include "store/index.h"
+#include "store/sql_codes.h"
 #include "store/sqlite_clock.h"
 #include "store/store.h"
 
 #include <pthread.h>
 #include <sqlite3.h>
 
-/* What last changed a claim; the numbers are stored. */
-enum lk_row_kind {
-    LK_ROW_UNKNOWN = 0, /* never written: damage */
-    LK_ROW_COMPLETE = 1,
-    LK_ROW_OMIT = 2,
-    LK_ROW_RELEASE = 3,
-    LK_ROW_DOUBT = 4,
-    LK_ROW_LAPSE = 5, /* by the sweeper: the lock lapsed, without a reason */
-    LK_ROW_EXTEND = 6,
-    LK_ROW_EVICT = 7,
-    LK_ROW_RETURN = 8, /* accepted again, by the courier */
-};
-
 /* claim.lock of an accepted operation: it has no lock. */
 enum { LK_LOCK_NONE = -1 };
+#define LK_SQL_LOCK_NONE "-1"
 
 /* A job as it is leased and shown. A row that is missing is damage, which must
  * not hide the rest. */
@@ -52,7 +42,12 @@ enum { LK_LOCK_NONE = -1 };
     "SELECT id, number, hash, name = '', target, state, attempts, forgiven, "  \
     "called, sent, repeatable, created, due, doubt, since, sent_at FROM job "
 
-/* The partial indexes of unfinished jobs need "state < 4" literally. */
+/* The conditions of the partial indexes of jobs: SQLite uses one only if a
+ * query has its condition word for word, so every query has it from here. */
+#define LK_UNFINISHED "state < " LK_SQL_JOB_DELIVERED
+
+#define LK_STUCK "state BETWEEN " LK_SQL_JOB_UNCERTAIN " AND " LK_SQL_JOB_DEAD
+
 /* Statements of the writer. */
 #define LK_STATEMENT_MAP(X)                                                    \
     X(BEGIN, "BEGIN IMMEDIATE")                                                \
@@ -77,7 +72,8 @@ enum { LK_LOCK_NONE = -1 };
     X(DELETE_OUTCOMES, "DELETE FROM outcome WHERE token BETWEEN ? AND ?")      \
     X(DELETE_STORED, "DELETE FROM answer WHERE token BETWEEN ? AND ?")         \
     X(LEASE, "INSERT INTO claim SELECT ?2, hash, ifnull(number, token), "      \
-             "ifnull(generation, token), attempt + 1, at, -1, ttl, keep, "     \
+             "ifnull(generation, token), attempt + 1, at, " LK_SQL_LOCK_NONE   \
+             ", ttl, keep, "                                                   \
              "owner, fingerprint, tenant, scope, key FROM claim "              \
              "WHERE token = ?1")                                               \
     X(JOB, "INSERT INTO job (id, number, generation, hash, name, target, "     \
@@ -87,9 +83,10 @@ enum { LK_LOCK_NONE = -1 };
                   "headers = ?7 AND body = ?8 FROM job LEFT JOIN call "        \
                   "USING (id) WHERE number = ?1 AND generation = ?2 AND "      \
                   "name = ?3")                                                 \
-    X(JOB_OPEN, "SELECT 1 FROM job WHERE number = ? AND state < 4 LIMIT 1")    \
+    X(JOB_OPEN,                                                                \
+      "SELECT 1 FROM job WHERE number = ? AND " LK_UNFINISHED " LIMIT 1")      \
     X(JOB_ROW, LK_JOB_ROW "WHERE id = ?")                                      \
-    X(REQUEST, LK_JOB_ROW "WHERE number = ? AND name = '' AND state < 4")      \
+    X(REQUEST, LK_JOB_ROW "WHERE number = ? AND name = '' AND " LK_UNFINISHED) \
     X(JOB_MOVE, "UPDATE job SET state = ?2, attempts = ?3, forgiven = ?4, "    \
                 "called = ?5, sent = ?6, due = ?7, ended = ?8, doubt = ?9, "   \
                 "since = ?10, sent_at = ?11 WHERE id = ?1")                    \
@@ -99,14 +96,16 @@ enum { LK_LOCK_NONE = -1 };
                "ifnull(nullif(?13, ''), provider_id), reason = ?14 "           \
                "WHERE id = ?1")                                                \
     X(ATTEMPT, "INSERT OR REPLACE INTO attempt VALUES (?,?,?,?,?,?,?,?)")      \
-    X(JOB_LOST, LK_JOB_ROW "WHERE target = ? AND state = 1 AND state < 4 "     \
+    X(JOB_LOST, LK_JOB_ROW "WHERE target = ? AND state = " LK_SQL_JOB_LEASED   \
+                           " AND " LK_UNFINISHED " "                           \
                            "AND due <= ? ORDER BY due LIMIT ?")                \
-    X(JOB_DUE, LK_JOB_COLUMNS "WHERE job.target = ? AND job.state = 0 "        \
-                              "AND job.state < 4 AND job.due <= ? "            \
-                              "ORDER BY job.due LIMIT ?")                      \
+    X(JOB_DUE, LK_JOB_COLUMNS                                                  \
+      "WHERE job.target = ? AND job.state = " LK_SQL_JOB_WAITING " "           \
+      "AND job." LK_UNFINISHED " AND job.due <= ? "                            \
+      "ORDER BY job.due LIMIT ?")                                              \
     X(JOB_WHOLE, LK_JOB_COLUMNS "WHERE job.id = ?")                            \
     X(JOB_NEXT, "SELECT min(due) FROM job WHERE target = ? AND state = ? "     \
-                "AND state < 4 AND due > ?")                                   \
+                "AND " LK_UNFINISHED " AND due > ?")                           \
     X(OPERATION, "SELECT tenant, scope, key FROM claim WHERE token = ?")       \
     X(PAUSE, "INSERT OR REPLACE INTO target VALUES (?,?,?,?)")                 \
     X(RESUME, "DELETE FROM target WHERE name = ?")                             \
@@ -146,9 +145,11 @@ enum lk_statement {
     X(LIST, LK_LIST "WHERE claim.token > ? ORDER BY claim.token LIMIT ?")      \
     X(LIST_NEWEST, LK_LIST "WHERE claim.token < ? "                            \
                            "ORDER BY claim.token DESC LIMIT ?")                \
-    X(JOB_COUNTS, "SELECT count(*), ifnull(sum(state = 3), 0), "               \
-                  "ifnull(sum(state = 2), 0) FROM job WHERE number = ? "       \
-                  "AND state < 4")                                             \
+    X(JOB_COUNTS,                                                              \
+      "SELECT count(*), ifnull(sum(state = " LK_SQL_JOB_DEAD "), 0), "         \
+      "ifnull(sum(state = " LK_SQL_JOB_UNCERTAIN                               \
+      "), 0) FROM job WHERE number = ? "                                       \
+      "AND " LK_UNFINISHED)                                                    \
     X(WHOLE, "SELECT claim.token, claim.hash, tenant, scope, key, "            \
              "fingerprint, claim.at, ttl, attempt, number, generation, "       \
              "lock, keep, owner, kind, until, answer.at, reason, record "      \
@@ -162,11 +163,11 @@ enum lk_statement {
     X(AUDIT_JOB, LK_AUDIT("token = ?10 AND ", ""))                             \
     X(AUDIT_JOB_NEWEST, LK_AUDIT("token = ?10 AND ", "DESC"))                  \
     X(REQUEST, "SELECT created FROM job WHERE number = ? AND name = '' "       \
-               "AND state < 4")                                                \
+               "AND " LK_UNFINISHED)                                           \
     X(JOB, LK_JOB_COLUMNS "WHERE job.id = ?")                                  \
     X(JOBS, LK_JOB_COLUMNS "WHERE job.id > ?1 ORDER BY job.id LIMIT ?2")       \
     X(JOBS_STUCK, LK_JOB_COLUMNS "WHERE job.id > ?1 AND job.state = ?3 "       \
-                                 "AND job.state BETWEEN 2 AND 3 "              \
+                                 "AND job." LK_STUCK " "                       \
                                  "ORDER BY job.id LIMIT ?2")                   \
     X(JOBS_OF, LK_JOB_COLUMNS "WHERE job.id IN (SELECT id FROM job "           \
                               "WHERE id > ?1 AND number = ?3 "                 \
@@ -180,7 +181,7 @@ enum lk_statement {
     X(ATTEMPTS, "SELECT number, ended, status, called, reason, body "          \
                 "FROM attempt WHERE job = ? AND number < ? ORDER BY number")   \
     X(OLDEST, "SELECT min(due) FROM job WHERE target = ? AND state = ? "       \
-              "AND state < 4 AND due > -1")                                    \
+              "AND " LK_UNFINISHED " AND due > -1")                            \
     X(TARGET, "SELECT at, who, why FROM target WHERE name = ?")                \
     X(FORGOTTEN, "SELECT value FROM meta WHERE name = 'forgotten ' || ?")
 

@@ -93,21 +93,30 @@ static enum lk_status check_pages(sqlite3 *db, struct lk_buf *report,
     "WITH newest AS (SELECT ifnull(number, token) AS n, max(token) AS t "      \
     "FROM claim WHERE ifnull(number, token) IN (" numbers ") GROUP BY n), "    \
     "standing AS (SELECT n, CASE WHEN kind IS NULL "                           \
-    "THEN iif(lock = -1, 8, 6) ELSE kind END AS kind FROM newest "             \
+    "THEN iif(lock = " LK_SQL_LOCK_NONE ", " LK_SQL_ROW_RETURN                 \
+    ", " LK_SQL_ROW_EXTEND ") ELSE kind END AS kind FROM newest "              \
     "JOIN claim ON claim.token = t LEFT JOIN outcome ON outcome.token = t) "
 
-/* 4, 5: uncertain; 6: in progress; 8: accepted */
+/* In which state the newest claim of an operation is, by its kind. */
+#define IS_ACCEPTED  "kind = " LK_SQL_ROW_RETURN
+#define IS_RUNNING   "kind = " LK_SQL_ROW_EXTEND
+#define IS_UNCERTAIN "kind IN (" LK_SQL_ROW_DOUBT ", " LK_SQL_ROW_LAPSE ")"
+#define IS_COMPLETED "kind IN (" LK_SQL_ROW_COMPLETE ", " LK_SQL_ROW_OMIT ")"
+
 #define REQUESTS_ASTRAY                                                        \
-    STANDING("SELECT number FROM job WHERE name = '' AND state < 4")           \
+    STANDING("SELECT number FROM job WHERE name = '' AND " LK_UNFINISHED)      \
     "SELECT count(*) FROM job LEFT JOIN standing ON n = number "               \
-    "WHERE name = '' AND state < 4 AND NOT ifnull(CASE state "                 \
-    "WHEN 0 THEN kind = 8 "                                                    \
-    "WHEN 1 THEN kind = 6 OR (repeatable AND kind IN (4, 5)) "                 \
-    "WHEN 2 THEN kind IN (4, 5) END, 0)"
+    "WHERE name = '' AND " LK_UNFINISHED " AND NOT ifnull(CASE state "         \
+    "WHEN " LK_SQL_JOB_WAITING " THEN " IS_ACCEPTED " "                        \
+    "WHEN " LK_SQL_JOB_LEASED " THEN " IS_RUNNING                              \
+    " OR (repeatable AND " IS_UNCERTAIN ") "                                   \
+    "WHEN " LK_SQL_JOB_UNCERTAIN " THEN " IS_UNCERTAIN " END, 0)"
 #define REQUESTS_MISSING                                                       \
-    STANDING("SELECT ifnull(number, token) FROM claim WHERE lock = -1")        \
-    "SELECT count(*) FROM standing WHERE kind = 8 AND NOT EXISTS "             \
-    "(SELECT 1 FROM job WHERE number = n AND name = '' AND state = 0)"
+    STANDING("SELECT ifnull(number, token) FROM claim WHERE lock "             \
+             "= " LK_SQL_LOCK_NONE)                                            \
+    "SELECT count(*) FROM standing WHERE " IS_ACCEPTED " AND NOT EXISTS "      \
+    "(SELECT 1 FROM job WHERE number = n AND name = '' AND state "             \
+    "= " LK_SQL_JOB_WAITING ")"
 
 /* Invariants of our own that no page check knows. */
 static const struct {
@@ -124,13 +133,14 @@ static const struct {
      "outcomes with a damaged time"},
     {"SELECT count(*) FROM outcome WHERE length(hash) <> 16",
      "outcomes with a damaged hash"},
-    {"SELECT count(*) FROM outcome WHERE kind NOT BETWEEN 1 AND 8",
+    {"SELECT count(*) FROM outcome WHERE kind NOT BETWEEN " LK_SQL_ROW_COMPLETE
+     " AND " LK_SQL_ROW_RETURN,
      "outcomes of an unknown kind"},
-    {"SELECT count(*) FROM outcome o WHERE kind IN (1, 2) AND NOT EXISTS "
+    {"SELECT count(*) FROM outcome o WHERE " IS_COMPLETED " AND NOT EXISTS "
      "(SELECT 1 FROM answer a WHERE a.token = o.token)",
      "completed operations without a response"},
     {"SELECT count(*) FROM answer a WHERE record IS NOT NULL AND NOT EXISTS "
-     "(SELECT 1 FROM outcome o WHERE o.token = a.token AND kind IN (1, 2))",
+     "(SELECT 1 FROM outcome o WHERE o.token = a.token AND " IS_COMPLETED ")",
      "stored responses of operations that are not completed"},
     {"SELECT count(*) FROM outcome o WHERE NOT EXISTS "
      "(SELECT 1 FROM claim c WHERE c.token = o.token)",
@@ -138,7 +148,8 @@ static const struct {
     {"SELECT count(*) FROM job j WHERE NOT EXISTS "
      "(SELECT 1 FROM claim c WHERE c.token = j.number AND c.hash = j.hash)",
      "jobs without an operation"},
-    {"SELECT count(*) FROM job WHERE state NOT BETWEEN 0 AND 5",
+    {"SELECT count(*) FROM job WHERE state NOT BETWEEN " LK_SQL_JOB_WAITING
+     " AND " LK_SQL_JOB_DROPPED,
      "jobs in an unknown state"},
     {"SELECT count(*) FROM job j WHERE NOT EXISTS "
      "(SELECT 1 FROM call c WHERE c.id = j.id)",
@@ -149,7 +160,8 @@ static const struct {
     {"SELECT count(*) FROM (SELECT 1 FROM job WHERE name <> '' "
      "GROUP BY number, generation, name HAVING count(*) > 1)",
      "names of jobs that are used twice"},
-    {"SELECT count(*) FROM (SELECT 1 FROM job WHERE name = '' AND state < 4 "
+    {"SELECT count(*) FROM (SELECT 1 FROM job WHERE name = '' "
+     "AND " LK_UNFINISHED " "
      "GROUP BY number HAVING count(*) > 1)",
      "operations with two unfinished requests"},
     {REQUESTS_ASTRAY, "requests whose state does not match their operation"},

@@ -246,7 +246,7 @@ enum lk_status lk_counts_load(struct lk_sqlite *store)
     if (!status) {
         status = each_row(store,
                           "SELECT target, state, count(*), min(due) FROM job "
-                          "INDEXED BY job_due WHERE state < 4 "
+                          "INDEXED BY job_due WHERE " LK_UNFINISHED " "
                           "GROUP BY target, state",
                           add_count);
     }

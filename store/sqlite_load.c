@@ -281,7 +281,7 @@ enum lk_status lk_sqlite_load(struct lk_sqlite *store, struct lk_buf *error)
     if (!status) {
         status = scan_table(&loading,
                             "SELECT hash, number, name = '' FROM job "
-                            "INDEXED BY job_open WHERE state < 4",
+                            "INDEXED BY job_open WHERE " LK_UNFINISHED,
                             load_job);
     }
     if (!status) {

@@ -22,7 +22,7 @@
  *          the small part, which leases and ends replace. For an uncertain or
  *          dead job, `due` is since when it is so. `since` and `sent_at` are
  *          since_ms and sent_ms of struct lk_job. The indexes hold: unfinished
- *          jobs (state < 4) for the courier and for their operation, stuck
+ *          jobs (LK_UNFINISHED) for the courier and for their operation, stuck
  *          jobs, every name, and the ids of the services.
  * call     what is called; large, and never replaced.
  * attempt  how leases ended: those that failed, and the last one with its
@@ -59,9 +59,9 @@ static const char *const migrations[] = {
     " created INTEGER NOT NULL, due INTEGER NOT NULL,"
     " ended INTEGER NOT NULL DEFAULT 0, status INTEGER NOT NULL DEFAULT 0,"
     " provider_id TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '');"
-    "CREATE INDEX job_due ON job (target, state, due) WHERE state < 4;"
-    "CREATE INDEX job_open ON job (number, name) WHERE state < 4;"
-    "CREATE INDEX job_stuck ON job (state) WHERE state BETWEEN 2 AND 3;"
+    "CREATE INDEX job_due ON job (target, state, due) WHERE " LK_UNFINISHED ";"
+    "CREATE INDEX job_open ON job (number, name) WHERE " LK_UNFINISHED ";"
+    "CREATE INDEX job_stuck ON job (state) WHERE " LK_STUCK ";"
     "CREATE INDEX job_name ON job (number, generation, name);"
     "CREATE TABLE call ("
     " id INTEGER PRIMARY KEY, method TEXT NOT NULL, path TEXT NOT NULL,"

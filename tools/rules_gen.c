@@ -4,6 +4,8 @@
  *
  *   rules_gen sql <store/sql/X.sql          names become numbers, with the name
  *   rules_gen lua <store/lua/X.lua          in a comment behind each
+ *   rules_gen header                        the numbers as strings, for SQL in
+ *                                           C: LK_SQL_STATE_COMPLETED is "4"
  *   rules_gen steps operation|job           what the rules say of every input
  *   rules_gen names operation|job           what the input is made of: events,
  *                                           states, conditions, one list a line
@@ -17,6 +19,7 @@
  * 2048.
  */
 #include "lib/job_machine.h"
+#include "store/jobs.h"
 #include "store/sql_codes.h"
 
 #include <stdarg.h>
@@ -84,10 +87,18 @@ static const struct name names[] = {
 #define X(name, value, text) {"LEASE_" #name, value, #name},
                                                     LK_SQL_LEASE_MAP(X)
 #undef X
+#define X(name, value, text) {"SETTLE_" #name, value, #name},
+                                                        LK_SQL_SETTLE_MAP(X)
+#undef X
+#define X(name, value, text) {"IMPORT_" #name, value, #name},
+                                                            LK_SQL_IMPORT_MAP(X)
+#undef X
     /* The orders that enum lk_end and enum lk_job_action_kind share with the
      * events of jobs. */
     {"END_FIRST", LK_JOB_EVENT_END_DELIVERED, "end delivered"},
     {"ACTION_FIRST", LK_JOB_EVENT_ACTION_RETRY, "action retry"},
+    {"ACTION_PAUSE", LK_ACTION_PAUSE, "pause"},
+    {"ACTION_RESUME", LK_ACTION_RESUME, "resume"},
 };
 
 static void die(const char *format, ...)
@@ -596,6 +607,38 @@ static void print_states(unsigned set, const char *const *words)
     }
 }
 
+/* States that SQL asks for together. */
+#define STATE(name) (1u << LK_STATE_##name)
+#define JOB(name)   (1u << LK_JOB_##name)
+
+static const struct set {
+    const char *name;
+    const char *const *words;
+    unsigned states;
+} sets[] = {
+    {"STATES_OPEN", state_words, STATE(IN_PROGRESS) | STATE(UNCERTAIN)},
+    {"STATES_FINISHED", state_words, STATE(COMPLETED) | STATE(RELEASED)},
+    {"STATES_UNFINISHED", state_words,
+     STATE(ACCEPTED) | STATE(IN_PROGRESS) | STATE(UNCERTAIN)},
+    {"JOBS_UNFINISHED", job_state_words,
+     JOB(WAITING) | JOB(LEASED) | JOB(UNCERTAIN) | JOB(DEAD)},
+    /* they have a time to be due */
+    {"JOBS_TIMED", job_state_words, JOB(WAITING) | JOB(LEASED)},
+    /* they need a person, or proof */
+    {"JOBS_STUCK", job_state_words, JOB(UNCERTAIN) | JOB(DEAD)},
+};
+
+static bool print_named_set(const char *name)
+{
+    for (size_t i = 0; i < COUNT(sets); i++) {
+        if (!strcmp(sets[i].name, name)) {
+            print_states(sets[i].states, sets[i].words);
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool print_special(const char *name)
 {
     if (!strcmp(name, "DECIDE")) {
@@ -608,28 +651,8 @@ static bool print_special(const char *name)
         print_words(job_state_words, 0, LK_JOB_STATES);
     } else if (!strcmp(name, "VERDICT_WORDS")) { /* from 0 on */
         print_words(verdict_words, 0, COUNT(verdict_words));
-    } else if (!strcmp(name, "STATES_OPEN")) {
-        print_states(1u << LK_STATE_IN_PROGRESS | 1u << LK_STATE_UNCERTAIN,
-                     state_words);
-    } else if (!strcmp(name, "STATES_FINISHED")) {
-        print_states(1u << LK_STATE_COMPLETED | 1u << LK_STATE_RELEASED,
-                     state_words);
-    } else if (!strcmp(name, "STATES_UNFINISHED")) {
-        print_states(1u << LK_STATE_ACCEPTED | 1u << LK_STATE_IN_PROGRESS |
-                         1u << LK_STATE_UNCERTAIN,
-                     state_words);
-    } else if (!strcmp(name, "JOBS_UNFINISHED")) {
-        print_states(1u << LK_JOB_WAITING | 1u << LK_JOB_LEASED |
-                         1u << LK_JOB_UNCERTAIN | 1u << LK_JOB_DEAD,
-                     job_state_words);
-    } else if (!strcmp(name, "JOBS_TIMED")) { /* they have a time to be due */
-        print_states(1u << LK_JOB_WAITING | 1u << LK_JOB_LEASED,
-                     job_state_words);
-    } else if (!strcmp(name, "JOBS_STUCK")) { /* they need a person, or proof */
-        print_states(1u << LK_JOB_UNCERTAIN | 1u << LK_JOB_DEAD,
-                     job_state_words);
     } else {
-        return false;
+        return print_named_set(name);
     }
     return true;
 }
@@ -768,6 +791,45 @@ static void fill_template(char *text)
     }
 }
 
+/* ---- names for SQL in C -------------------------------------------------- */
+
+static void print_define(const char *part, const char *name, long value)
+{
+    fprintf(out, "#define LK_SQL_%s%s \"%ld\"\n", part, name, value);
+}
+
+static void print_header(void)
+{
+    fputs("/* sql_names.h - states, events and kinds of rows as SQL has them;\n"
+          " * written by rules_gen. */\n"
+          "#ifndef LK_SQL_NAMES_H\n#define LK_SQL_NAMES_H\n\n",
+          out);
+#define X(name, word) print_define("STATE_", #name, LK_STATE_##name);
+    LK_STATE_MAP(X)
+#undef X
+#define X(name, word) print_define("EVENT_", #name, LK_EVENT_##name);
+    LK_EVENT_MAP(X)
+#undef X
+#define X(name, word) print_define("JOB_", #name, LK_JOB_##name);
+    LK_JOB_STATE_MAP(X)
+#undef X
+#define X(name, value, text) print_define("ROW_", #name, value);
+    LK_ROW_MAP(X)
+#undef X
+    for (size_t i = 0; i < COUNT(sets); i++) {
+        const char *comma = "";
+        fprintf(out, "#define LK_SQL_%s \"", sets[i].name);
+        for (unsigned state = 0; state < 32; state++) {
+            if (sets[i].states >> state & 1) {
+                fprintf(out, "%s%u", comma, state);
+                comma = ", ";
+            }
+        }
+        fputs("\"\n", out);
+    }
+    fputs("\n#endif\n", out);
+}
+
 static bool print_about(const char *what, const char *machine)
 {
     bool job = !strcmp(machine, "job");
@@ -803,9 +865,11 @@ int main(int argc, char **argv)
         char *text = read_all();
         fill_template(text);
         free(text);
+    } else if (!strcmp(what, "header")) {
+        print_header();
     } else if (!print_about(what, argc > 2 ? argv[2] : "")) {
-        die("usage: rules_gen sql|lua <template, or rules_gen steps|names "
-            "operation|job");
+        die("usage: rules_gen sql|lua <template, or rules_gen header, or "
+            "rules_gen steps|names operation|job");
     }
     if (fflush(stdout) || ferror(stdout)) {
         die("the output cannot be written");

@@ -73,8 +73,8 @@ BEGIN
         PERFORM pg_advisory_xact_lock(
             latchkey.lock_id(_tenant[i], _scope[i], _key[i]));
         now := latchkey.now_ms();
-        omits := (_flags[i] & 1) <> 0;
-        evicts := (_flags[i] & 2) <> 0;
+        omits := (_flags[i] & @IMPORT_OMITTED@) <> 0;
+        evicts := (_flags[i] & @IMPORT_EVICTED@) <> 0;
         SELECT * INTO r FROM latchkey.operation o
         WHERE o.tenant = _tenant[i] AND o.scope = _scope[i]
           AND o.key = _key[i];

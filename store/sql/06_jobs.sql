@@ -376,8 +376,6 @@ DECLARE
     now CONSTANT bigint := latchkey.now_ms();
     words CONSTANT text[] := ARRAY['job retry', 'job drop', 'job delivered',
         'job again', 'target pause ', 'target resume '];
-    pause CONSTANT integer := 4;
-    resume CONSTANT integer := 5;
     j latchkey.job;
     code integer;
 BEGIN
@@ -385,8 +383,8 @@ BEGIN
         at := i;
         outcome := @JOB_OUTCOME_DONE@;
         state := -1;
-        IF _order[i] IN (pause, resume) THEN
-            IF _order[i] = pause THEN
+        IF _order[i] IN (@ACTION_PAUSE@, @ACTION_RESUME@) THEN
+            IF _order[i] = @ACTION_PAUSE@ THEN
                 INSERT INTO latchkey.target (name, paused_ms, who, why)
                 VALUES (_target[i], now, _who[i], _why[i])
                 ON CONFLICT (name) DO UPDATE SET who = excluded.who,
@@ -460,8 +458,7 @@ $$;
 
 -- ---- what is lost --------------------------------------------------------
 
--- A request whose lease has run out. outcome: 0 it waits again, or is over; 1
--- it has become uncertain; 2 another transaction has it, or its holder lives.
+-- A request whose lease has run out. outcome: SETTLE_* of store/sql_codes.h.
 CREATE OR REPLACE FUNCTION latchkey.settle_request(_id bigint, _number bigint,
     _attempts integer, _now bigint, OUT outcome smallint, OUT settled bigint)
 LANGUAGE plpgsql
@@ -477,7 +474,7 @@ DECLARE
     becomes smallint;
     why text;
 BEGIN
-    outcome := 2;
+    outcome := @SETTLE_NOT@;
     l := latchkey.lock_request(_number);
     IF NOT l.got THEN
         RETURN;
@@ -527,8 +524,9 @@ BEGIN
         status = CASE WHEN @JOB_DOES(code, RESULT)@ THEN 0 ELSE j.status END,
         reason = CASE WHEN @JOB_DOES(code, RESULT)@ THEN why ELSE j.reason END
     WHERE k.id = _id;
-    outcome := CASE becomes WHEN @JOB_LEASED@ THEN 2
-                            WHEN @JOB_UNCERTAIN@ THEN 1 ELSE 0 END;
+    outcome := CASE becomes WHEN @JOB_LEASED@ THEN @SETTLE_NOT@
+                            WHEN @JOB_UNCERTAIN@ THEN @SETTLE_UNCERTAIN@
+                            ELSE @SETTLE_DONE@ END;
 END
 $$;
 
@@ -611,8 +609,8 @@ BEGIN
     LOOP
         EXIT WHEN room <= 0;
         s := latchkey.settle_request(lost.id, lost.number, lost.attempts, now);
-        room := room - (s.outcome <> 2)::integer;
-        lapsed := lapsed + (s.outcome = 1)::integer;
+        room := room - (s.outcome <> @SETTLE_NOT@)::integer;
+        lapsed := lapsed + (s.outcome = @SETTLE_UNCERTAIN@)::integer;
         IF s.settled IS NOT NULL THEN
             settled := settled || s.settled;
         END IF;
