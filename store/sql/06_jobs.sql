@@ -476,11 +476,11 @@ DECLARE
 BEGIN
     outcome := @SETTLE_NOT@;
     l := latchkey.lock_request(_number);
-    IF NOT l.got THEN
+    IF NOT l.got AND l.id IS NOT NULL THEN -- without an id it has no operation
         RETURN;
     END IF;
     SELECT * INTO j FROM latchkey.job k
-    WHERE k.id = _id AND k.attempts = _attempts
+    WHERE k.id = _id AND k.attempts = _attempts AND k.number = _number
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN;

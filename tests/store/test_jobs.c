@@ -381,6 +381,57 @@ static void the_providers_id_and_answer_are_kept_with_the_job(void **state)
     lk_job_free(&job);
 }
 
+/* C28: a later attempt that brings none, and a lost one, do not erase it. */
+static void the_providers_id_survives_an_attempt_without_one(void **state)
+{
+    static const enum lk_end ends[] = {LK_END_RETRY, LK_END_UNCERTAIN};
+    struct bed *bed = *state;
+
+    leave_job(bed, "k", "charge");
+    struct lk_job job = take_job(bed);
+    struct lk_job_end end = end_of(&job, LK_END_RETRY);
+    end.provider_id = LK_SLICE("ch_123");
+    assert_false(give_end(bed, end));
+    for (size_t i = 0; i < 2; i++) {
+        lk_job_free(&job);
+        job = take_job(bed);
+        expect_bytes(job.provider_id, end.provider_id);
+        assert_false(finish(bed, &job, ends[i]));
+        struct lk_job found = job_of(bed, job.id);
+        expect_bytes(found.provider_id, end.provider_id);
+        lk_job_free(&found);
+    }
+    lk_job_free(&job);
+}
+
+/* C27: what the job shows is the lost attempt, not the one before it. */
+static void a_lost_lease_that_is_taken_again_shows_the_lost_attempt(
+    void **state)
+{
+    struct bed *bed = *state;
+
+    leave_job(bed, "k", "charge");
+    struct lk_job job = take(bed, target_of(bed), true, LONG_MS);
+    struct lk_job_end end = end_of(&job, LK_END_RETRY);
+    end.status = 500;
+    assert_false(give_end(bed, end));
+    lk_job_free(&job);
+    job = take(bed, target_of(bed), true, SHORT_MS);
+    assert_int_equal(job.status, 500);
+    outlive(bed, &job);
+    lk_job_free(&job);
+    job = take(bed, target_of(bed), true, LONG_MS);
+    assert_int_equal(job.attempts, 3);
+    for (int round = 0; round < 2; round++) {
+        struct lk_job found = job_of(bed, job.id);
+        assert_int_equal(found.status, 0);
+        expect_bytes(found.reason, LK_SLICE("the courier was lost"));
+        lk_job_free(&found);
+        bed_reopen(bed);
+    }
+    lk_job_free(&job);
+}
+
 /* C29 */
 static void a_failed_attempt_waits_and_stands_in_the_history(void **state)
 {
@@ -1276,6 +1327,8 @@ int main(void)
         TEST(each_want_gets_at_most_its_limit),
         TEST(bodies_are_leased_only_up_to_a_bound),
         TEST(the_providers_id_and_answer_are_kept_with_the_job),
+        TEST(the_providers_id_survives_an_attempt_without_one),
+        TEST(a_lost_lease_that_is_taken_again_shows_the_lost_attempt),
         TEST(a_failed_attempt_waits_and_stands_in_the_history),
         TEST(a_retry_waits_as_long_as_it_is_told),
         TEST(what_was_never_called_does_not_count),

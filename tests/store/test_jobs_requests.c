@@ -86,6 +86,15 @@ static void expect_still(struct bed *bed, const char *key, enum lk_state state,
     expect_both(bed, key, state, id, job);
 }
 
+/* Whether an attempt may have left. */
+static void expect_sent(struct bed *bed, uint64_t id, bool sent)
+{
+    struct lk_job job = job_of(bed, id);
+
+    assert_int_equal(job.sent, sent);
+    lk_job_free(&job);
+}
+
 static uint64_t waiting_id(struct bed *bed)
 {
     struct found found =
@@ -324,6 +333,7 @@ static void what_the_gateway_returns_can_be_given_up(void **state)
         assert_false(give_end(bed, end));
         expect_still(bed, "k", unsent ? LK_STATE_COMPLETED : LK_STATE_UNCERTAIN,
                      job.id, unsent ? LK_JOB_DROPPED : LK_JOB_UNCERTAIN);
+        expect_sent(bed, job.id, !unsent);
         clear_gateway(bed);
         lk_job_free(&job);
     }
@@ -412,6 +422,10 @@ static void a_lost_request_that_may_run_again_is_leased_again(void **state)
     assert_int_equal(second.id, first.id);
     assert_true(second.token > first.token);
     assert_true(second.sent);
+    struct lk_job found = job_of(bed, first.id);
+    assert_int_equal(found.status, 0);
+    expect_bytes(found.reason, LK_SLICE("the courier was lost"));
+    lk_job_free(&found);
     expect_still(bed, "k", LK_STATE_IN_PROGRESS, first.id, LK_JOB_LEASED);
     lk_job_free(&first);
     lk_job_free(&second);
@@ -469,6 +483,7 @@ static void a_request_that_was_never_sent_ends_with_the_couriers_answer(
     mark(bed, &job, true, LONG_MS);
     assert_false(give_end(bed, end));
     expect_still(bed, "k", LK_STATE_COMPLETED, job.id, LK_JOB_DROPPED);
+    expect_sent(bed, job.id, false);
     expect_replay(bed, "k", &end.response);
     lk_job_free(&job);
 }
@@ -509,6 +524,7 @@ static void what_the_gateway_never_took_is_not_uncertain(void **state)
     end.response.status = 503;
     assert_false(give_end(bed, end));
     expect_still(bed, "a", LK_STATE_COMPLETED, job.id, LK_JOB_DROPPED);
+    expect_sent(bed, job.id, false);
     lk_job_free(&job);
 }
 
@@ -616,6 +632,50 @@ static void a_claim_that_reexecutes_takes_an_uncertain_request_over(
     say(bed, complete_of(bed, "k", job.token, "late"), LK_VERDICT_STALE);
     say(bed, complete_of(bed, "k", token, "ok"), LK_VERDICT_DONE);
     lk_job_free(&job);
+}
+
+/* C31: that it may have run is still known of it. */
+static void a_request_that_was_sent_stays_so_when_it_is_dropped(void **state)
+{
+    struct bed *bed = *state;
+    struct lk_job job = start_taken(bed, "taken");
+
+    say(bed, with_token(bed, LK_EVENT_RELEASE, "taken", job.token),
+        LK_VERDICT_DONE);
+    expect_still(bed, "taken", LK_STATE_RELEASED, job.id, LK_JOB_DROPPED);
+    expect_sent(bed, job.id, true);
+    lk_job_free(&job);
+
+    job = start_request(bed, "never taken", false);
+    say(bed, with_token(bed, LK_EVENT_RELEASE, "never taken", job.token),
+        LK_VERDICT_DONE);
+    expect_sent(bed, job.id, false);
+    lk_job_free(&job);
+
+    job = start_taken(bed, "put back");
+    assert_false(finish(bed, &job, LK_END_RETRY)); /* it had left */
+    lk_job_free(&job);
+    job = take_request(bed);
+    say(bed, with_token(bed, LK_EVENT_RELEASE, "put back", job.token),
+        LK_VERDICT_DONE);
+    expect_sent(bed, job.id, true);
+    lk_job_free(&job);
+
+    /* One that may run again stays leased: the claim that drops it has to say
+     * that it was sent. */
+    for (int repeatable = 0; repeatable < 2; repeatable++) {
+        const char *key = repeatable ? "repeatable" : "once";
+        struct lk_op op = claim_of(bed, key, "sync");
+        op.reexecute = true;
+        job = start_request(bed, key, repeatable);
+        say(bed, extend_of(bed, key, job.token, LONG_MS), LK_VERDICT_DONE);
+        say(bed, with_token(bed, LK_EVENT_DOUBT, key, job.token),
+            LK_VERDICT_DONE);
+        say(bed, op, LK_VERDICT_NEW);
+        expect_still(bed, key, LK_STATE_IN_PROGRESS, job.id, LK_JOB_DROPPED);
+        expect_sent(bed, job.id, true);
+        lk_job_free(&job);
+    }
 }
 
 /* C22 */
@@ -1014,6 +1074,7 @@ int main(void)
         TEST(what_is_only_accepted_can_be_resolved_too),
         TEST(a_released_request_is_dropped_and_can_be_accepted_anew),
         TEST(a_claim_that_reexecutes_takes_an_uncertain_request_over),
+        TEST(a_request_that_was_sent_stays_so_when_it_is_dropped),
         TEST(a_holder_that_doubts_and_lives_on_takes_its_request_along),
         TEST(a_doubted_request_that_may_run_again_is_still_the_couriers),
         TEST(actions_on_a_request_are_for_its_operation),
