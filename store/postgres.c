@@ -4,6 +4,11 @@
  * The server decides, in SQL (store/sql); several daemons and the apps'
  * own transactions share it. What is promised is what the server's settings
  * promise.
+ *
+ * Connections: one for each lane, for batches; one for each lane of job
+ * batches; one each for the reader, for the waiter, which
+ * reads what the synchronous standby has, and for the keeper. Each is used by
+ * one thread at a time.
  */
 #include "store/postgres.h"
 #include "store/redis.h"
@@ -22,6 +27,8 @@
  * is the way of a message. */
 #define CLOCK_STEP_NS (5000 * (int64_t)MS_NS)
 
+/* Settled operations that are held for other daemons, and for the next batch.
+ */
 enum { HINTS = 4096 };
 
 void lk_pg_log(struct lk_postgres *store, enum lk_pg_level level,
@@ -34,6 +41,7 @@ void lk_pg_log(struct lk_postgres *store, enum lk_pg_level level,
     va_end(args);
 }
 
+/* Any thread. `why` NULL: the store is available. Only a change is logged. */
 void lk_pg_set_failure(struct lk_postgres *store, const char *why)
 {
     char line[sizeof(store->failure)];
@@ -74,6 +82,7 @@ void lk_pg_set_time(struct lk_postgres *store, uint64_t now_ms)
     }
 }
 
+/* The server's time as far as it is known here, without asking it. */
 uint64_t lk_pg_now_ms(struct lk_postgres *store)
 {
     int64_t now = (int64_t)lk_pg_clock_ns();
@@ -81,6 +90,7 @@ uint64_t lk_pg_now_ms(struct lk_postgres *store)
     return (uint64_t)(now + atomic_load(&store->clock_offset_ns)) / MS_NS;
 }
 
+/* store.timeout from now on, by lk_pg_clock_ns. */
 uint64_t lk_pg_deadline(const struct lk_postgres *store)
 {
     return lk_pg_clock_ns() + store->config.timeout_ms * MS_NS;
@@ -94,6 +104,8 @@ static void init_conn(struct lk_postgres *store, struct lk_pg_conn *conn,
     *conn = (struct lk_pg_conn){.store = store, .what = what, .lane = lane};
 }
 
+/* Also one that was only created in part. The keeper ends first: it uses the
+ * connections. */
 static void free_postgres(struct lk_postgres *store)
 {
     lk_pg_keeper_stop(store);
@@ -146,6 +158,7 @@ static bool name_holder(struct lk_postgres *store)
     return true;
 }
 
+/* Everything but connections and threads; NULL: out of memory. */
 static struct lk_postgres *create_postgres(const struct lk_store_config *config)
 {
     struct lk_postgres *store = calloc(1, sizeof(*store));
@@ -220,6 +233,7 @@ static enum lk_status open_cache(struct lk_postgres *store,
                : LK_OK;
 }
 
+/* Before anything is opened: a URL that is wrong is not tried again. */
 static enum lk_status check_urls(const struct lk_store_config *config,
                                  struct lk_buf *error)
 {
@@ -235,6 +249,8 @@ static enum lk_status check_urls(const struct lk_store_config *config,
     return status;
 }
 
+/* LK_OK: *opened is the caller's, to be closed by its class. Otherwise nothing
+ * is left, and `error` has the reason. */
 static enum lk_status open_postgres(const struct lk_store_config *config,
                                     struct lk_store **opened,
                                     struct lk_buf *error)
@@ -280,6 +296,7 @@ static void add_cache_stats(struct lk_postgres *store,
     stats->shared_failed = cache.failed;
 }
 
+/* Any thread, at once: the counts are those that the keeper last read. */
 static void read_postgres_stats(struct lk_store *base,
                                 struct lk_store_stats *stats)
 {

@@ -34,6 +34,8 @@ enum { LOCK_SHARE = 16, LOCK_LANES_SHARE = 4, LOCK_LEAST = 16 };
 static enum lk_status refuse_server(struct lk_pg_conn *conn, const char *format,
                                     ...) __attribute__((format(printf, 2, 3)));
 
+/* Fills in conn->message. LK_INVALID: trying again does not help before someone
+ * changes the server or the settings. */
 static enum lk_status refuse_server(struct lk_pg_conn *conn, const char *format,
                                     ...)
 {
@@ -45,6 +47,7 @@ static enum lk_status refuse_server(struct lk_pg_conn *conn, const char *format,
     return LK_INVALID;
 }
 
+/* As a clean line, cut to `size`. */
 static void copy_setting(char *to, size_t size, struct lk_slice from)
 {
     char text[256];
@@ -82,6 +85,8 @@ static enum lk_status read_settings(struct lk_pg_conn *conn,
     return LK_OK;
 }
 
+/* LK_INVALID: with these settings the server may lose what it has confirmed,
+ * and the configuration does not accept that. */
 static enum lk_status judge_settings(struct lk_pg_conn *conn,
                                      const struct lk_pg_settings *found)
 {
@@ -109,6 +114,7 @@ static enum lk_status judge_settings(struct lk_pg_conn *conn,
 
 /* ---- what it promises ------------------------------------------------- */
 
+/* In order: a later one promises more. */
 enum promise { MAY_BE_LOST, SURVIVES_CRASH, SURVIVES_PRIMARY };
 
 static enum promise promise_of(const struct lk_pg_settings *found)
@@ -121,6 +127,7 @@ static enum promise promise_of(const struct lk_pg_settings *found)
                : SURVIVES_CRASH;
 }
 
+/* Any thread. */
 bool lk_pg_has_standby(struct lk_postgres *store)
 {
     pthread_mutex_lock(&store->lock);
@@ -156,6 +163,8 @@ void lk_pg_promise(struct lk_store *base, char text[LK_PROMISE_SIZE])
     }
 }
 
+/* What survives on the server itself. Sets *strict to false if it is less than
+ * store.strict demands. */
 static enum lk_status describe_commit(const struct lk_pg_settings *found,
                                       struct lk_buf *text, bool *strict)
 {
@@ -180,6 +189,7 @@ static enum lk_status describe_commit(const struct lk_pg_settings *found,
               "loss of the PostgreSQL server.\n");
 }
 
+/* What survives the loss of the server. */
 static enum lk_status describe_standby(const struct lk_pg_settings *found,
                                        struct lk_buf *text)
 {
@@ -223,7 +233,8 @@ enum lk_status lk_postgres_describe(struct lk_store *base, struct lk_buf *text,
 
 /* ---- settings --------------------------------------------------------- */
 
-/* The store uses these settings from now on. */
+/* The store uses these settings from now on. A promise that has become weaker
+ * is logged. The number of locks bounds how large a batch may be. */
 static void use_settings(struct lk_postgres *store,
                          const struct lk_pg_settings *found)
 {
@@ -245,6 +256,8 @@ static void use_settings(struct lk_postgres *store,
     }
 }
 
+/* LK_INVALID: not fit. LK_UNAVAILABLE: it could not be found out, or only a
+ * standby answered. */
 static enum lk_status check_settings(struct lk_pg_conn *conn,
                                      uint64_t deadline_ns,
                                      struct lk_pg_settings *found)
@@ -269,6 +282,9 @@ static enum lk_status check_settings(struct lk_pg_conn *conn,
     return status ? status : judge_settings(conn, found);
 }
 
+/* Settings can change while connections stay open. A server that is no longer
+ * fit counts up `rechecks`, by which every lane notices that it has to connect
+ * and check again. */
 void lk_pg_recheck(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
     struct lk_postgres *store = conn->store;
@@ -304,6 +320,7 @@ struct meta {
     unsigned secrets;
 };
 
+/* 32 hexadecimal digits, or false. */
 static bool read_hex(struct lk_slice text, uint8_t bytes[16])
 {
     for (size_t i = 0; i < 16; i++) {
@@ -338,6 +355,7 @@ static void read_meta(const PGresult *result, struct meta *meta)
     }
 }
 
+/* A later schema is fine if it says that programs of this version still fit. */
 static enum lk_status judge_version(struct lk_pg_conn *conn,
                                     const struct meta *meta)
 {
@@ -387,6 +405,8 @@ static enum lk_status use_secrets(struct lk_pg_conn *conn,
     return LK_OK;
 }
 
+/* The schema must be there, be accessible, have a version that fits, and be
+ * that of the same store as before. */
 static enum lk_status check_schema(struct lk_pg_conn *conn,
                                    uint64_t deadline_ns)
 {
@@ -418,6 +438,9 @@ static enum lk_status check_schema(struct lk_pg_conn *conn,
 
 /* ---- the session ------------------------------------------------------ */
 
+/* Milliseconds. The timeouts for locks and statements are below that of the
+ * store: the server gives up before this daemon does, so that the outcome is
+ * known. */
 static enum lk_status set_session(struct lk_pg_conn *conn, uint64_t deadline_ns,
                                   const struct lk_pg_settings *found)
 {
@@ -438,6 +461,8 @@ static enum lk_status set_session(struct lk_pg_conn *conn, uint64_t deadline_ns,
     return lk_pg_script(conn, sql, deadline_ns) ? LK_UNAVAILABLE : LK_OK;
 }
 
+/* After a failover, or if the server has not seen the last token that this
+ * daemon got, its sequence leaps, so that no token is given twice. */
 static enum lk_status check_timeline(struct lk_pg_conn *conn,
                                      uint64_t deadline_ns)
 {
@@ -460,6 +485,7 @@ static enum lk_status check_timeline(struct lk_pg_conn *conn,
     return LK_OK;
 }
 
+/* A lane for job batches has settings of its own. */
 static enum lk_status set_courier(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
     if (!conn->for_jobs || conn->store->config.pooler) {
@@ -471,6 +497,9 @@ static enum lk_status set_courier(struct lk_pg_conn *conn, uint64_t deadline_ns)
                : LK_OK;
 }
 
+/* Everything a connection has to pass before it is used, in this order: the
+ * schema is read with the session's timeouts, and tokens are checked last,
+ * because that may write. */
 enum lk_status lk_pg_check(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
     struct lk_pg_settings found = {0};

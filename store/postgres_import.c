@@ -1,6 +1,10 @@
 /*
  * postgres_import.c - importing the operations and the audit log of another
  * store. latchkey.import in store/sql decides which operations are taken.
+ *
+ * Operations go to the server in chunks, column by column: each parameter is an
+ * array. One chunk is one transaction, and may be sent again. Lane 0's
+ * connection is used, so no batches may run during an import.
  */
 #include "store/postgres.h"
 #include "store/sql_codes.h"
@@ -90,6 +94,7 @@ static const char import_sql[] =
     "$6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, "
     "$21, $22)";
 
+/* The type of a column's array, as latchkey.import declares it. */
 static unsigned import_type(enum column column)
 {
     switch (column) {
@@ -127,6 +132,7 @@ static struct lk_slice import_reason(const struct lk_operation *operation)
     return (struct lk_slice){0};
 }
 
+/* The value of a text or bytea column. */
 static struct lk_slice import_bytes(const struct lk_operation *operation,
                                     enum column column)
 {
@@ -153,6 +159,7 @@ static struct lk_slice import_bytes(const struct lk_operation *operation,
     }
 }
 
+/* The value of an integer column. Times are in milliseconds since 1970. */
 static uint64_t import_number(const struct lk_operation *operation,
                               enum column column)
 {
@@ -206,6 +213,7 @@ static size_t response_size(const struct lk_operation *operation)
            import_bytes(operation, BODY).len;
 }
 
+/* Does the server take it? Names and responses have limits there. */
 static bool is_importable(const struct lk_operation *operation)
 {
     const struct lk_name *name = &operation->name;
@@ -216,7 +224,8 @@ static bool is_importable(const struct lk_operation *operation)
            response_size(operation) <= LK_PG_RESPONSE_MAX;
 }
 
-/* How many of them make one transaction. */
+/* How many of them make one transaction: as many as the server has locks for,
+ * and about LK_PG_CHUNK_BYTES; at least one. */
 static size_t import_chunk_of(struct lk_postgres *store,
                               const struct lk_operation *operations,
                               size_t count)
@@ -234,6 +243,7 @@ static size_t import_chunk_of(struct lk_postgres *store,
     return i;
 }
 
+/* Adds to `sum` only if the transaction is committed. */
 static enum lk_status import_chunk(struct lk_postgres *store,
                                    const struct lk_operation *operations,
                                    size_t count, struct lk_import *sum)
@@ -269,6 +279,8 @@ static enum lk_status import_chunk(struct lk_postgres *store,
     return status;
 }
 
+/* All operations are checked before the first is sent. On failure *result is
+ * unchanged, but earlier chunks are committed; a repeated import skips them. */
 enum lk_status lk_postgres_import(struct lk_store *base,
                                   const struct lk_operation *operations,
                                   size_t count, struct lk_import *result)
@@ -303,6 +315,7 @@ enum lk_status lk_postgres_import(struct lk_store *base,
 
 enum { AUDIT_COLUMNS = 8 };
 
+/* One entry, in the order of import_audit's parameters. */
 static enum lk_status add_entry(struct lk_pg_array columns[AUDIT_COLUMNS],
                                 const struct lk_audit_entry *entry)
 {
@@ -355,6 +368,7 @@ enum lk_status lk_postgres_import_audit(struct lk_store *base,
 
 /* ---- references ------------------------------------------------------- */
 
+/* LK_BUSY: the store has references of its own already, which would change. */
 enum lk_status lk_postgres_adopt(
     struct lk_store *base, const uint8_t reference_secret[LK_REFERENCE_KEY])
 {

@@ -159,7 +159,8 @@ static enum lk_status try_step(struct lk_pg_conn *conn, long *version,
     return status;
 }
 
-/* Somebody holds a lock: nobody else shall have to wait behind us for it. */
+/* Another session holds a lock. No third one may have to wait behind us for
+ * it. */
 static bool is_passing(const struct lk_pg_conn *conn)
 {
     return conn->pg && (!strcmp(conn->sqlstate, "55P03") ||

@@ -2,6 +2,10 @@
  * postgres_values.c - values between C and the server: names as text that a
  * UTF8 database accepts, messages as clean lines, parameters and results in
  * the server's binary form.
+ *
+ * Tenant, scope and key are any bytes, but text of PostgreSQL is UTF-8 without
+ * NUL. Bytes that do not fit become \ooo (octal), and a backslash becomes
+ * two. lk_pg_unescape is the inverse, so names keep their identity.
  */
 #include "store/postgres.h"
 
@@ -42,6 +46,7 @@ static size_t utf8_length(const uint8_t *at, size_t left)
     return len;
 }
 
+/* True: the bytes are their own text, which saves a copy. */
 bool lk_pg_is_plain(struct lk_slice bytes)
 {
     const uint8_t *data = (const uint8_t *)bytes.data;
@@ -58,6 +63,7 @@ bool lk_pg_is_plain(struct lk_slice bytes)
     return true;
 }
 
+/* How long lk_pg_escape would make it. */
 size_t lk_pg_text_size(struct lk_slice bytes)
 {
     const uint8_t *data = (const uint8_t *)bytes.data;
@@ -71,6 +77,7 @@ size_t lk_pg_text_size(struct lk_slice bytes)
     return size;
 }
 
+/* Appends to `text`; on LK_NOMEM it is as before. */
 enum lk_status lk_pg_escape(struct lk_slice bytes, struct lk_buf *text)
 {
     const uint8_t *data = (const uint8_t *)bytes.data;
@@ -117,6 +124,7 @@ static int unescape_byte(const char *at, size_t left, size_t *len)
     return value < 256 ? value : -1;
 }
 
+/* The inverse. What is not an escape stays as it is, so no text is refused. */
 enum lk_status lk_pg_unescape(struct lk_slice text, struct lk_buf *bytes)
 {
     size_t start = bytes->len;
@@ -149,6 +157,9 @@ static bool append_if_fits(char *line, size_t size, size_t *used,
     return true;
 }
 
+/* A message of the server as one line without control characters and without
+ * the secret, cut to `size` at a character's end. `line` may
+ * be `message` if there is no secret. */
 void lk_pg_clean(const char *message, const char *secret, char *line,
                  size_t size)
 {
@@ -227,6 +238,7 @@ enum lk_status lk_pg_array_start(struct lk_pg_array *array, unsigned type,
                             count ? sizeof(head) : 3 * sizeof(head[0]));
 }
 
+/* The last bytes of the big-endian number, as wide as the element's type. */
 enum lk_status lk_pg_array_int(struct lk_pg_array *array, int64_t value)
 {
     uint64_t big = htobe64((uint64_t)value);
@@ -270,6 +282,7 @@ enum lk_status lk_pg_array_null(struct lk_pg_array *array)
     return add_int32(&array->bytes, UINT32_MAX);
 }
 
+/* After a batch: memory of an unusually large one is given back. */
 void lk_pg_array_trim(struct lk_pg_array *array)
 {
     if (array->bytes.cap > ARRAY_KEEP_BYTES) {
@@ -277,6 +290,8 @@ void lk_pg_array_trim(struct lk_pg_array *array)
     }
 }
 
+/* The value is not copied: it must stay until the statement has been sent. All
+ * parameters are in binary form. */
 static void add_param(struct lk_pg_params *params, unsigned type,
                       const char *value, size_t len)
 {
@@ -318,6 +333,7 @@ void lk_pg_add_array(struct lk_pg_params *params,
     add_param(params, array->type, array->bytes.data, array->bytes.len);
 }
 
+/* Any integer or boolean, by its width; null, or another type, is 0. */
 int64_t lk_pg_int(const PGresult *result, int row, int column)
 {
     const char *value = PQgetvalue(result, row, column);
@@ -349,6 +365,7 @@ uint64_t lk_pg_uint(const PGresult *result, int row, int column)
     return value < 0 ? 0 : (uint64_t)value;
 }
 
+/* Valid until PQclear. Null is empty. */
 struct lk_slice lk_pg_bytes(const PGresult *result, int row, int column)
 {
     return (struct lk_slice){PQgetvalue(result, row, column),

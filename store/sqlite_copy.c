@@ -20,6 +20,7 @@ enum {
     FINDINGS_MAX = 100,
 };
 
+/* SQLite asks in the middle of a statement; not 0 interrupts it. */
 static int should_stop(void *context)
 {
     struct lk_sqlite *store = context;
@@ -27,7 +28,8 @@ static int should_stop(void *context)
     return atomic_load(&store->stopping);
 }
 
-/* A connection for this work; close_own ends it. */
+/* A connection for this work. It takes a read lock on the handles, also if it
+ * fails: close_own has to be called in any case. */
 static enum lk_status open_own(struct lk_sqlite *store, sqlite3 **db,
                                struct lk_buf *error)
 {
@@ -52,6 +54,7 @@ static void close_own(struct lk_sqlite *store, sqlite3 *db)
 
 /* ---- verify ----------------------------------------------------------- */
 
+/* Findings beyond FINDINGS_MAX are counted, but not listed. */
 static enum lk_status add_finding(struct lk_buf *report, size_t *findings,
                                   const char *text)
 {
@@ -70,6 +73,7 @@ static enum lk_status note_unreadable(sqlite3 *db, enum lk_status status,
                : status;
 }
 
+/* SQLite's own check of pages and indexes. Its lines are findings. */
 static enum lk_status check_pages(sqlite3 *db, struct lk_buf *report,
                                   size_t *findings)
 {
@@ -168,6 +172,7 @@ static const struct {
     {REQUESTS_MISSING, "accepted operations without their request"},
 };
 
+/* A rule is a query that counts what breaks it. */
 static enum lk_status check_rule(sqlite3 *db, size_t rule,
                                  struct lk_buf *report, size_t *findings)
 {
@@ -183,6 +188,7 @@ static enum lk_status check_rule(sqlite3 *db, size_t rule,
     return status;
 }
 
+/* How far the work has come, in claims or in pages. */
 struct copy_walk {
     lk_progress_fn progress;
     void *context;
@@ -229,6 +235,8 @@ static enum lk_status check_claims(struct lk_sqlite *store, sqlite3 *db,
     return status ? status : lk_sqlite_status(code);
 }
 
+/* LK_OK: sound. LK_CORRUPT: `report` has the findings. Any other status: the
+ * check could not be finished. All checks see one view of the file. */
 static enum lk_status verify_once(struct lk_sqlite *store,
                                   lk_progress_fn progress, void *context,
                                   struct lk_buf *report)
@@ -280,6 +288,7 @@ enum lk_status lk_sqlite_verify(struct lk_store *base, lk_progress_fn progress,
 
 /* ---- backup ----------------------------------------------------------- */
 
+/* Returns `status`, with a sentence in `error`; LK_NOMEM without one. */
 static enum lk_status explain_copy_failure(struct lk_buf *error,
                                            const char *path, const char *why,
                                            enum lk_status status)
@@ -290,6 +299,7 @@ static enum lk_status explain_copy_failure(struct lk_buf *error,
     return said ? said : status;
 }
 
+/* A few pages at a time, so that progress is shown and a stop is noticed. */
 static enum lk_status copy_pages(struct lk_sqlite *store, sqlite3 *from,
                                  sqlite3 *to, struct copy_walk *walk)
 {
@@ -314,7 +324,8 @@ static enum lk_status copy_pages(struct lk_sqlite *store, sqlite3 *from,
     return lk_sqlite_status(code);
 }
 
-/* The mark by which a start from this file knows that it is a copy. */
+/* The mark by which a start from this file knows that it is a copy. The copy
+ * also leaves WAL mode, so that it is one file. */
 static enum lk_status mark_copy(struct lk_sqlite *store, sqlite3 *copy)
 {
     char sql[128];
@@ -326,6 +337,7 @@ static enum lk_status mark_copy(struct lk_sqlite *store, sqlite3 *copy)
     return lk_sqlite_status(sqlite3_exec(copy, sql, NULL, NULL, NULL));
 }
 
+/* Makes the file and its name durable. */
 static enum lk_status sync_file(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -405,6 +417,8 @@ static enum lk_status make_file(const struct lk_sqlite *store, const char *path,
     return LK_OK;
 }
 
+/* Long work. The file must not exist before; it is removed again unless the
+ * copy is complete and durable. `error` says why it is not. */
 enum lk_status lk_sqlite_backup(struct lk_store *base, const char *path,
                                 lk_progress_fn progress, void *context,
                                 struct lk_buf *error)

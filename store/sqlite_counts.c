@@ -4,6 +4,11 @@
  * The store thread counts as it writes; other threads see the counts of the
  * last commit. Targets come from the configuration, so they are few, and each
  * that ever had a job stays until the store is closed.
+ *
+ * `counts` is the store thread's own and may be ahead of the disk by one batch.
+ * `counts_durable` is guarded by index_lock: a commit copies `counts` to it
+ * (publish), a rollback copies it back. Both always have room for the same
+ * number of targets, so neither copy can fail.
  */
 #include "store/sqlite.h"
 
@@ -38,6 +43,8 @@ static enum lk_status make_target_room(struct lk_sqlite *store)
     return status;
 }
 
+/* The index of a target, valid until a rollback or the next load. A new one is
+ * added. LK_CORRUPT: a name that no target can have, so the row is damaged. */
 enum lk_status lk_counts_find(struct lk_sqlite *store, struct lk_slice target,
                               size_t *at)
 {
@@ -65,6 +72,9 @@ enum lk_status lk_counts_find(struct lk_sqlite *store, struct lk_slice target,
     return status;
 }
 
+/* A job of the target goes from one state to another; LK_JOB_STATES as `from`
+ * is a new job. Finished jobs are not counted. A count never goes below 0, even
+ * if the rows were damaged. */
 void lk_counts_move(struct lk_sqlite *store, size_t target,
                     enum lk_job_state from, enum lk_job_state to, uint64_t now)
 {
@@ -88,6 +98,8 @@ void lk_counts_move(struct lk_sqlite *store, size_t target,
     store->counts.changed = true;
 }
 
+/* Since when the oldest uncertain job is so. The time of a single job leaves no
+ * trace in the counts, so it is read from the rows. */
 static enum lk_status look_up_oldest(struct lk_sqlite *store,
                                      struct lk_job_target *target)
 {
@@ -106,6 +118,8 @@ static enum lk_status look_up_oldest(struct lk_sqlite *store,
     return lk_sqlite_status(code);
 }
 
+/* At the end of a batch, before its commit: once for each target, however many
+ * of its jobs have left the uncertain state. */
 enum lk_status lk_counts_settle(struct lk_sqlite *store)
 {
     enum lk_status status = LK_OK;
@@ -128,6 +142,7 @@ static void copy_counts(struct lk_job_counts *to,
     to->count = from->count;
 }
 
+/* After a commit. The caller holds index_lock. */
 void lk_counts_publish(struct lk_sqlite *store)
 {
     if (store->counts.changed) {
@@ -136,6 +151,7 @@ void lk_counts_publish(struct lk_sqlite *store)
     }
 }
 
+/* After a rollback: the batch has changed nothing. */
 void lk_counts_roll_back(struct lk_sqlite *store)
 {
     if (store->counts.changed) {
@@ -204,6 +220,7 @@ static enum lk_status add_target(struct lk_sqlite *store, sqlite3_stmt *row)
     return lk_counts_find(store, lk_column(row, 0), &at);
 }
 
+/* Calls `take` for each row of a query; the first failure ends it. */
 static enum lk_status each_row(struct lk_sqlite *store, const char *sql,
                                enum lk_status (*take)(struct lk_sqlite *,
                                                       sqlite3_stmt *))
@@ -238,6 +255,9 @@ static enum lk_status load_next(struct lk_sqlite *store)
     return status;
 }
 
+/* At the start, and when the file was opened again: counts from the
+ * rows. A paused
+ * target, and one whose jobs were deleted, are known without jobs too. */
 enum lk_status lk_counts_load(struct lk_sqlite *store)
 {
     store->counts.count = 0;

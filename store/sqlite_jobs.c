@@ -20,6 +20,8 @@ enum { HISTORY_BODY = 1024 }; /* of a response in the history */
 
 /* ---- reading ----------------------------------------------------------- */
 
+/* Reads the columns of a job, as the store thread needs them. LK_CORRUPT: a
+ * state or hash that no job can have. */
 enum lk_status lk_job_take_row(struct lk_sqlite *store, sqlite3_stmt *statement,
                                struct lk_job_row *row)
 {
@@ -50,6 +52,7 @@ enum lk_status lk_job_take_row(struct lk_sqlite *store, sqlite3_stmt *statement,
     return lk_counts_find(store, lk_column(statement, 4), &row->target);
 }
 
+/* LK_NOT_FOUND: there is no such job. */
 static enum lk_status read_job_row(struct lk_sqlite *store,
                                    enum lk_statement which, uint64_t number,
                                    struct lk_job_row *row)
@@ -79,6 +82,8 @@ enum lk_status lk_job_request(struct lk_sqlite *store, uint64_t number,
     return read_job_row(store, LK_STATEMENT_REQUEST, number, row);
 }
 
+/* `exists`: the operation has a job of that name already. `same`: with the same
+ * call, so that it is a repeated ENQUEUE. */
 enum lk_status lk_job_exists(struct lk_sqlite *store,
                              const struct lk_claim_row *operation,
                              const struct lk_call *call, bool *exists,
@@ -101,6 +106,7 @@ enum lk_status lk_job_exists(struct lk_sqlite *store,
     return lk_sqlite_status(code);
 }
 
+/* Does the operation have a job that is not delivered and not dropped? */
 static enum lk_status has_unfinished_job(struct lk_sqlite *store,
                                          uint64_t number, bool *open)
 {
@@ -128,6 +134,8 @@ static enum lk_status write_call(struct lk_sqlite *store, uint64_t id,
     return lk_sqlite_run(store, LK_STATEMENT_CALL);
 }
 
+/* Adds a waiting job and its call in the batch's transaction. The id counts as
+ * used only if both rows were written. */
 enum lk_status lk_job_add(struct lk_sqlite *store,
                           const struct lk_claim_row *operation,
                           struct lk_hash128 hash, struct lk_slice name,
@@ -181,6 +189,7 @@ static void bind_job_row(sqlite3_stmt *statement, const struct lk_job_row *row)
     sqlite3_bind_int64(statement, 11, (int64_t)row->sent_at);
 }
 
+/* The counts follow the row; `was` is the state that they know. */
 static void count_job_row(struct lk_sqlite *store, struct lk_job_row *row,
                           uint64_t now)
 {
@@ -199,6 +208,8 @@ static void set_job_times(struct lk_job_row *row, uint64_t now)
     }
 }
 
+/* Writes the row's new state without a result. The counts follow even if the
+ * write failed: the batch is rolled back then, and the counts with it. */
 enum lk_status lk_job_move(struct lk_sqlite *store, struct lk_job_row *row,
                            uint64_t now)
 {
@@ -214,6 +225,7 @@ enum lk_status lk_job_move(struct lk_sqlite *store, struct lk_job_row *row,
     return status;
 }
 
+/* The same with the result of an attempt; `end` NULL: there is none. */
 enum lk_status lk_job_end(struct lk_sqlite *store, struct lk_job_row *row,
                           const struct lk_job_end *end, uint64_t now)
 {
@@ -235,6 +247,8 @@ enum lk_status lk_job_end(struct lk_sqlite *store, struct lk_job_row *row,
     return status;
 }
 
+/* Adds an attempt to the history. `whole`: with all of its response; otherwise
+ * only the first HISTORY_BODY bytes of the body. */
 enum lk_status lk_job_note(struct lk_sqlite *store,
                            const struct lk_job_row *row,
                            const struct lk_job_end *end, bool whole,
@@ -263,6 +277,9 @@ enum lk_status lk_job_note(struct lk_sqlite *store,
     return lk_sqlite_run(store, LK_STATEMENT_ATTEMPT);
 }
 
+/* A job has ended: the index's entry of its operation follows, if the entry is
+ * still about the same operation. An operation without unfinished jobs can
+ * expire. */
 enum lk_status lk_job_release(struct lk_sqlite *store,
                               const struct lk_job_row *row)
 {
@@ -287,6 +304,7 @@ enum lk_status lk_job_release(struct lk_sqlite *store,
 
 /* ---- what the rules say ------------------------------------------------- */
 
+/* The row as the job machine sees it. */
 struct lk_job_standing lk_job_standing(const struct lk_job_row *row,
                                        uint64_t now)
 {
@@ -301,6 +319,9 @@ struct lk_job_standing lk_job_standing(const struct lk_job_row *row,
     };
 }
 
+/* Applies a step of the job machine to the row, in memory only. `due` is used
+ * if the step sets it. The order matters: NEVER_SENT takes back what earlier
+ * effects have set. */
 void lk_job_apply(struct lk_job_row *row, const struct lk_job_step *step,
                   const struct lk_job_end *end, uint64_t due, uint64_t now)
 {
@@ -353,6 +374,9 @@ static struct lk_job_end result_of(const struct lk_op *op,
                                                      : LK_SLICE("released")};
 }
 
+/* The operation of `entry` changes by `op`: its request, if it has one, changes
+ * in the same transaction, and `entry` with it. LK_CORRUPT: the entry says that
+ * there is a request, and there is no row. */
 enum lk_status lk_job_follow(struct lk_sqlite *store, const struct lk_op *op,
                              enum lk_effect effect, struct lk_entry *entry,
                              uint64_t now)
@@ -394,6 +418,8 @@ enum lk_status lk_job_follow(struct lk_sqlite *store, const struct lk_op *op,
 
 /* ---- the end of all jobs ------------------------------------------------- */
 
+/* What depends on the job goes first, so that a failure leaves nothing without
+ * a job. */
 static enum lk_status delete_job(struct lk_sqlite *store, int64_t id)
 {
     static const enum lk_statement parts[] = {
@@ -408,6 +434,10 @@ static enum lk_status delete_job(struct lk_sqlite *store, int64_t id)
     return status;
 }
 
+/* Deletes jobs of operations `first` to `last`, at most `room` and LK_REAP_JOBS
+ * of them, and takes these off `room`. The ids are read first: a
+ * statement must not run over rows that are being deleted. Their numbers stay
+ * used (high_job). */
 enum lk_status lk_job_delete(struct lk_sqlite *store, uint64_t first,
                              uint64_t last, int *room)
 {
@@ -439,6 +469,7 @@ enum lk_status lk_job_delete(struct lk_sqlite *store, uint64_t first,
 /* Rows looked at in one call, so that a rare one does not hold the reader. */
 enum { LOOK_AT_JOBS = 2000 };
 
+/* The slices point into the row and are valid until it is stepped or reset. */
 void lk_job_fill(sqlite3_stmt *row, struct lk_job *job, bool whole)
 {
     enum lk_job_state state = (enum lk_job_state)sqlite3_column_int(row, 5);
@@ -476,6 +507,8 @@ void lk_job_fill(sqlite3_stmt *row, struct lk_job *job, bool whole)
     }
 }
 
+/* Moves all texts of the job into job->text, so that it outlives its row. The
+ * caller frees it with lk_job_free, also after LK_NOMEM. */
 enum lk_status lk_job_own(struct lk_job *job)
 {
     struct lk_slice *slices[] = {&job->operation.tenant,
@@ -545,6 +578,7 @@ static void add_job_operation(struct lk_sqlite *store, struct lk_job *job)
 
 /* ---- many ---------------------------------------------------------------- */
 
+/* The filters that the statement did not apply. */
 static bool job_matches(const struct lk_jobs_query *query,
                         const struct lk_job *job, uint64_t now)
 {
@@ -605,6 +639,9 @@ static enum lk_status show_job(struct lk_sqlite *store,
     return status;
 }
 
+/* At most LOOK_AT_JOBS rows are read in one call: a page may be empty and still
+ * have a next one. *next is the id of the last row that was looked at; 0: there
+ * are no more. */
 enum lk_status lk_sqlite_jobs(struct lk_store *base,
                               const struct lk_jobs_query *query, lk_job_fn fn,
                               void *context, uint64_t *next)
@@ -705,6 +742,7 @@ enum lk_status lk_sqlite_job(struct lk_store *base, uint64_t id,
 
 /* ---- targets ------------------------------------------------------------- */
 
+/* The earliest `due` of a target's jobs in one state; 0: there are none. */
 static enum lk_status look_up_oldest(struct lk_sqlite *store,
                                      const struct lk_job_target *target,
                                      enum lk_job_state state, uint64_t *oldest)
@@ -720,6 +758,7 @@ static enum lk_status look_up_oldest(struct lk_sqlite *store,
     return lk_sqlite_status(code);
 }
 
+/* Who has paused the target, when and why. */
 static enum lk_status look_up_pause(struct lk_sqlite *store,
                                     struct lk_target_summary *summary)
 {
@@ -737,6 +776,8 @@ static enum lk_status look_up_pause(struct lk_sqlite *store,
     return lk_sqlite_status(code);
 }
 
+/* Finished jobs of the target that ended up to then may have been deleted; 0:
+ * none was. */
 static enum lk_status look_up_forgotten(struct lk_sqlite *store,
                                         struct lk_target_summary *summary)
 {
@@ -751,6 +792,8 @@ static enum lk_status look_up_forgotten(struct lk_sqlite *store,
     return lk_sqlite_status(code);
 }
 
+/* Counts and times are from two moments and may differ by one batch. A target
+ * without unfinished jobs, pause and deleted jobs is not shown. */
 static enum lk_status show_target(struct lk_sqlite *store,
                                   const struct lk_job_target *target,
                                   lk_target_fn fn, void *context, bool *stopped)

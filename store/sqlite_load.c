@@ -2,6 +2,14 @@
  * sqlite_load.c - the index from the rows, when the store is opened: one scan
  * of the claims (the latest of each operation counts), one of their outcomes,
  * and one of unfinished jobs.
+ *
+ * It also runs when the file was opened again after a failure. Then the file
+ * has to hold everything that was acknowledged before; otherwise it is refused.
+ * The new index replaces the old one only when all of it has been read.
+ *
+ * Damage in one row makes that operation uncertain or is left to VERIFY; the
+ * store is refused (LK_CORRUPT) only where a row cannot be attributed, or where
+ * its time would become the store's clock.
  */
 #include "store/sqlite.h"
 
@@ -18,6 +26,7 @@ unsigned lk_owner_hash(const struct lk_sqlite *store, struct lk_slice owner)
     return lk_siphash64(store->store.secret, owner.data, owner.len) & 0xff;
 }
 
+/* An operation with unfinished jobs does not expire, whatever its deadline. */
 bool lk_entry_expired(const struct lk_entry *entry, uint64_t now)
 {
     return (entry->state == LK_STATE_COMPLETED ||
@@ -25,11 +34,14 @@ bool lk_entry_expired(const struct lk_entry *entry, uint64_t now)
            !entry->jobs && entry->deadline <= now;
 }
 
+/* The number of an operation is the token of its first claim, so never larger
+ * than this claim's token. Anything else is damage, or a first claim. */
 uint64_t lk_claim_number(uint64_t number, uint64_t token)
 {
     return number && number <= token ? number : token;
 }
 
+/* The state right after a claim, or after ACCEPT (lock LK_LOCK_NONE). */
 void lk_entry_start(struct lk_entry *entry, uint64_t at, int64_t lock)
 {
     bool accepted = lock == LK_LOCK_NONE;
@@ -38,6 +50,8 @@ void lk_entry_start(struct lk_entry *entry, uint64_t at, int64_t lock)
     entry->deadline = accepted ? at : at + (uint64_t)lock;
 }
 
+/* The state after an outcome row. `until` is the end of the TTL or of the lock
+ * or, for an uncertain operation, since when it is so. */
 void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
                     uint64_t until)
 {
@@ -94,6 +108,7 @@ static void note_time(struct loading *loading, uint64_t at)
     }
 }
 
+/* In the order of tokens, so the last claim of an operation wins. */
 static enum lk_status load_claim(struct loading *loading, sqlite3_stmt *row)
 {
     struct lk_entry entry = {0};
@@ -126,6 +141,7 @@ static enum lk_status load_claim(struct loading *loading, sqlite3_stmt *row)
     return lk_index_put(loading->index, &entry);
 }
 
+/* An outcome counts only for the claim that the index has. */
 static enum lk_status load_outcome(struct loading *loading, sqlite3_stmt *row)
 {
     struct lk_hash128 hash;
@@ -185,6 +201,7 @@ static enum lk_status scan_table(struct loading *loading, const char *sql,
     return status ? status : lk_sqlite_status(code);
 }
 
+/* The time and boot that the last batch stored; zero: a new store. */
 static struct lk_moment read_moment(sqlite3 *db)
 {
     struct lk_moment moment;
@@ -239,6 +256,8 @@ static bool has_acknowledged(const struct lk_sqlite *store,
     return true;
 }
 
+/* Publishes the new index. Tokens never go back, not even if the newest rows
+ * are missing. */
 static void use_index(struct lk_sqlite *store, struct loading *loading,
                       struct lk_index *fresh)
 {
@@ -256,6 +275,8 @@ static void use_index(struct lk_sqlite *store, struct loading *loading,
     lk_reaper_count(store, loading->claim_rows);
 }
 
+/* LK_OK: index, counts, clock, and next token are those of the file. A failure
+ * leaves the old index in place. */
 enum lk_status lk_sqlite_load(struct lk_sqlite *store, struct lk_buf *error)
 {
     struct lk_index fresh;
