@@ -4,7 +4,8 @@
  * functions decide; see store/sql.
  *
  * The courier's part runs on the job lanes, the lists on the reader's
- * connection.
+ * connection. A part of a job batch is one statement; all of them are one
+ * transaction, which either counts whole or changes nothing.
  */
 #include "sql_names.h"
 #include "store/postgres.h"
@@ -80,6 +81,8 @@ enum { LOOK_AT = 2000 };
     "latchkey.operation p WHERE p.number = j.number LIMIT 1) AS o ON true "
 /* clang-format on */
 
+/* Fills in the job; its texts are copied to job->text, and the caller frees it
+ * with lk_job_free. `listed`: the row also has the response. */
 static enum lk_status read_job_columns(const PGresult *result, int row,
                                        bool listed, struct lk_job *job)
 {
@@ -184,6 +187,7 @@ static enum lk_status read_job_row(const PGresult *result, int row,
      LIST(PAGE(" AND k." IS_STUCK), columns), LIST(OPEN_PAGE, columns)}
 /* clang-format on */
 
+/* The statement whose index fits the filter best; MATCHES applies the rest. */
 static const char *choose_jobs_sql(const struct lk_jobs_query *query)
 {
     enum { ALL, OPERATIONS, PROVIDERS, MOVING, STUCK, OPEN, WAYS };
@@ -209,6 +213,7 @@ static const char *choose_jobs_sql(const struct lk_jobs_query *query)
     return lists[query->whole][way];
 }
 
+/* One page of JOBS, on the stack of lk_postgres_jobs. */
 struct jobs_page {
     const struct lk_jobs_query *query;
     lk_job_fn fn;
@@ -219,6 +224,7 @@ struct jobs_page {
     bool stopped;
 };
 
+/* Called for each row. A hidden row only moves the cursor. */
 static enum lk_status show_job(const PGresult *result, int row, void *context)
 {
     struct jobs_page *page = context;
@@ -247,6 +253,8 @@ static int64_t bounded_time(uint64_t ms)
     return ms < LK_IMPORT_TIME_MAX ? (int64_t)ms : (int64_t)LK_IMPORT_TIME_MAX;
 }
 
+/* A page may be empty and still have a next one: *next is the id of the last
+ * row that was looked at; 0: there are no more. */
 enum lk_status lk_postgres_jobs(struct lk_store *base,
                                 const struct lk_jobs_query *query, lk_job_fn fn,
                                 void *context, uint64_t *next)
@@ -334,6 +342,8 @@ static enum lk_status show_attempts(const PGresult *result, lk_attempt_fn fn,
     return status;
 }
 
+/* LK_OK: the job is the caller's, to be freed with lk_job_free. `fn` gets its
+ * attempts, the oldest first. */
 enum lk_status lk_postgres_job(struct lk_store *base, uint64_t id,
                                struct lk_job *job, lk_attempt_fn fn,
                                void *context)
@@ -497,6 +507,7 @@ struct job_run {
 
 /* ---- parameters ------------------------------------------------------- */
 
+/* The next free array. `status` is left as it is after an earlier failure. */
 static struct lk_pg_array *add_array(struct job_run *run, unsigned type,
                                      size_t count, enum lk_status *status)
 {
@@ -518,6 +529,7 @@ static struct lk_pg_array *add_array(struct job_run *run, unsigned type,
         lk_pg_add_array(&(run)->params[part], array_);                         \
     } while (0)
 
+/* Only statements that were added are sent; `results` finds theirs. */
 static void add_statement(struct job_run *run, int part)
 {
     struct lk_pg_part *at = &run->parts[run->part_count++];
@@ -527,6 +539,8 @@ static void add_statement(struct job_run *run, int part)
     run->results[part] = &at->result;
 }
 
+/* Parameters of latchkey.end_jobs. The last one packs three values: whether the
+ * request has left, the status of the response, and the doubt. */
 static enum lk_status add_ends(struct job_run *run)
 {
     const struct lk_job_end *ends = run->job_batch->ends;
@@ -580,6 +594,8 @@ static enum lk_status add_marks(struct job_run *run)
     return status;
 }
 
+/* Parameters of latchkey.order_jobs; the last two are one table of targets
+ * whose services remember keys for a limited time. */
 static enum lk_status add_actions(struct job_run *run)
 {
     const struct lk_job_action *actions = run->job_batch->actions;
@@ -652,6 +668,7 @@ static enum lk_status add_wants(struct job_run *run)
 
 /* ---- results ---------------------------------------------------------- */
 
+/* NULL: the statement was not sent. */
 static const PGresult *result_of(const struct job_run *run, int part)
 {
     return run->results[part] ? *run->results[part] : NULL;
@@ -665,6 +682,8 @@ static int rows_of(const struct job_run *run, int part)
 /* Rows of end_jobs and mark_jobs: those of which there is something to say. */
 enum { FENCE_AT, FENCE_OUTCOME, FENCE_SETTLED };
 
+/* An operation has settled by a job: clients that wait here and at other
+ * daemons get to know. */
 static void take_settled(struct lk_postgres *store, int64_t lock_id)
 {
     lk_pg_add_settled(store, lock_id);
@@ -674,6 +693,8 @@ static void take_settled(struct lk_postgres *store, int64_t lock_id)
     lk_pg_keeper_wake(store);
 }
 
+/* The server returns only ends that did not count: `stale`, because the lease
+ * is another's now, or `again`, because another transaction holds the row. */
 static void take_ends(struct job_run *run)
 {
     struct lk_job_batch *job_batch = run->job_batch;
@@ -713,6 +734,7 @@ static void take_marks(struct job_run *run)
     }
 }
 
+/* Has the action made a job due, so that couriers should look? */
 static bool makes_due(const struct lk_job_action *action)
 {
     return !action->status_out && (action->kind == LK_ACTION_RETRY ||
@@ -720,6 +742,8 @@ static bool makes_due(const struct lk_job_action *action)
                                    action->kind == LK_ACTION_RESUME);
 }
 
+/* Each action gets its status and the state of its job. Couriers of all daemons
+ * are woken if a job is due now. */
 static void take_actions(struct job_run *run)
 {
     static const enum lk_status statuses[] = {LK_OK, LK_NOT_FOUND, LK_INVALID,
@@ -769,6 +793,9 @@ static void take_lease(struct job_run *run, const PGresult *result, int row)
     }
 }
 
+/* The last row of lease_jobs: how many leases had lapsed, and how long until
+ * the next job is due. If something is due and nothing was leased, other
+ * daemons hold it: the pause doubles from BUSY_MS to BUSY_MOST. */
 static void take_summary(struct job_run *run, const PGresult *result, int row)
 {
     struct lk_job_batch *job_batch = run->job_batch;
@@ -819,6 +846,7 @@ static void set_job_status(struct job_run *run, enum lk_status status,
     run->job_batch->error = error;
 }
 
+/* True: it was a conflict with another transaction, and the pause is over. */
 static bool wait_to_retry(struct job_run *run, unsigned *tries)
 {
     if (!lk_pg_is_conflict(&run->lane->conn) || ++*tries >= TRIES) {
@@ -828,6 +856,7 @@ static bool wait_to_retry(struct job_run *run, unsigned *tries)
     return true;
 }
 
+/* Repeats only what certainly did not happen (LK_PG_FAILED). */
 static enum lk_pg_fate transact_jobs(struct job_run *run, uint64_t deadline_ns)
 {
     struct lk_pg_conn *conn = &run->lane->conn;
@@ -852,6 +881,8 @@ static bool is_data_fault(const struct lk_pg_conn *conn)
            !strncmp(conn->sqlstate, "23", 2);
 }
 
+/* LK_UNKNOWN: the courier has to find out; ends and marks may be sent again,
+ * because they count once for an attempt. */
 static void run_job_batch(struct job_run *run, uint64_t deadline_ns)
 {
     struct lk_pg_conn *conn = &run->lane->conn;
@@ -885,6 +916,9 @@ static void run_job_batch(struct job_run *run, uint64_t deadline_ns)
     }
 }
 
+/* A thread of a job lane. Sets the status of the whole job batch, and the
+ * results of its members if that is LK_OK. job_batch->done is the caller's to
+ * call. */
 void lk_pg_job_batch(struct lk_postgres *store, struct lk_pg_lane *lane,
                      struct lk_batch *batch, uint64_t deadline_ns)
 {

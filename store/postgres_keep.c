@@ -35,6 +35,7 @@ enum {
 
 /* ---- what settled elsewhere ------------------------------------------- */
 
+/* One slot for many numbers: a collision loses a hint, not an operation. */
 static struct lk_pg_waiting *waiting_slot(struct lk_postgres *store,
                                           int64_t lock_id)
 {
@@ -69,6 +70,7 @@ static void queue_settled(struct lk_postgres *store, int64_t lock_id)
     atomic_store(&store->has_hints, true);
 }
 
+/* A batch, even an empty one, takes the hints to the loop thread. */
 static void wake_daemon(struct lk_postgres *store)
 {
     if (atomic_load(&store->has_hints) && store->config.wake) {
@@ -105,6 +107,7 @@ static size_t take_settled_array(struct lk_postgres *store,
     return count;
 }
 
+/* Everyone who waits asks again, and the courier looks for jobs. */
 static void settle_all(struct lk_postgres *store)
 {
     pthread_mutex_lock(&store->hints_lock);
@@ -115,6 +118,8 @@ static void settle_all(struct lk_postgres *store)
     wake_daemon(store);
 }
 
+/* Store thread: hints go with the next batch. The flag saves the lock for the
+ * many batches without hints. */
 void lk_pg_move_settled(struct lk_postgres *store, struct lk_batch *batch)
 {
     if (!atomic_load(&store->has_hints)) {
@@ -136,6 +141,8 @@ void lk_pg_move_settled(struct lk_postgres *store, struct lk_batch *batch)
     pthread_mutex_unlock(&store->hints_lock);
 }
 
+/* Numbers of 16 hexadecimal digits, one behind the other. The caller holds
+ * hints_lock. */
 static void read_payload(struct lk_postgres *store, const char *payload)
 {
     while (strlen(payload) >= DIGITS) {
@@ -152,6 +159,8 @@ static void read_payload(struct lk_postgres *store, const char *payload)
     }
 }
 
+/* All that have arrived; the keeper's own come back to it too, and are
+ * skipped. */
 static void read_notifications(struct lk_postgres *store)
 {
     PGconn *pg = store->keeper.pg;
@@ -173,6 +182,7 @@ static void read_notifications(struct lk_postgres *store)
     wake_daemon(store);
 }
 
+/* Without store.notify, and through a pooler, clients that wait only poll. */
 static void start_listening(struct lk_postgres *store, uint64_t deadline_ns)
 {
     if (!store->config.notify || store->config.pooler || store->listening) {
@@ -188,6 +198,8 @@ static void start_listening(struct lk_postgres *store, uint64_t deadline_ns)
 
 /* ---- what settled here ------------------------------------------------ */
 
+/* The caller holds hints_lock. Beyond NOTIFY_MOST the hint is dropped: waiting
+ * clients of other daemons then find out when they ask again. */
 void lk_pg_notify_settled(struct lk_postgres *store, int64_t lock_id)
 {
     waiting_slot(store, lock_id)->used &=
@@ -348,6 +360,8 @@ enum {
     OLDEST_JOB,
 };
 
+/* Finished operations beyond FINISHED_MOST are estimated by the server's
+ * statistics, as completed ones. */
 static void take_counts(const PGresult *result, struct lk_pg_counts *counts)
 {
     uint64_t estimate = lk_pg_uint(result, 0, ESTIMATE);
@@ -375,6 +389,9 @@ static void take_counts(const PGresult *result, struct lk_pg_counts *counts)
     }
 }
 
+/* The keeper's thread; at the opening, before that runs, the opening one. The
+ * next count has to wait COUNT_TIMES as long as this one took. A failed count
+ * leaves the old numbers. */
 void lk_pg_count(struct lk_postgres *store, struct lk_pg_conn *conn)
 {
     struct lk_pg_counts counts = {0};
@@ -404,6 +421,8 @@ void lk_pg_count(struct lk_postgres *store, struct lk_pg_conn *conn)
 
 /* ---- sweeping and reaping --------------------------------------------- */
 
+/* Three turns of the keeper, within the two bounds: one that is late twice
+ * keeps its lease. */
 static uint64_t lease_ms(struct lk_postgres *store)
 {
     uint64_t lease = LEASE_TURNS * atomic_load(&store->keep_every_ms);
@@ -512,6 +531,8 @@ static enum lk_status keep_once(struct lk_postgres *store)
     return status;
 }
 
+/* Lane 0, when a batch has `keep` set: it only wakes the thread. How often it
+ * comes decides how long the lease has to last. */
 void lk_pg_keep_turn(struct lk_postgres *store)
 {
     uint64_t now = lk_pg_clock_ns();
@@ -527,6 +548,7 @@ void lk_pg_keep_turn(struct lk_postgres *store)
 
 /* ---- the thread ------------------------------------------------------- */
 
+/* The earlier of two times; a `b` of 0 does not count. */
 static uint64_t earlier(uint64_t a, uint64_t b)
 {
     return b && b < a ? b : a;
@@ -598,6 +620,8 @@ static void count_and_recheck(struct lk_postgres *store)
     }
 }
 
+/* One round of the thread. Each part looks again whether there is still a
+ * connection, because the part before may have lost it. */
 static void keeper_step(struct lk_postgres *store)
 {
     struct lk_pg_conn *conn = &store->keeper;
@@ -655,6 +679,7 @@ static void give_up_lease(struct lk_postgres *store)
     }
 }
 
+/* The keeper's thread. */
 static void *run_keeper(void *context)
 {
     struct lk_postgres *store = context;
@@ -685,6 +710,7 @@ enum lk_status lk_pg_keeper_start(struct lk_postgres *store)
     return LK_OK;
 }
 
+/* Waits for the end of a step, whose statements store.timeout bounds. */
 void lk_pg_keeper_stop(struct lk_postgres *store)
 {
     atomic_store(&store->stopping, true);

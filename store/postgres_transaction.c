@@ -51,6 +51,7 @@ static bool has_response(const struct lk_op *op)
            op->event == LK_EVENT_RESOLVE_COMPLETED;
 }
 
+/* LK_SQL_FLAG_*: what latchkey.apply reads from one integer. */
 static int flags_of(const struct lk_pg_item *item)
 {
     const struct lk_op *op = item->op;
@@ -67,6 +68,8 @@ static int flags_of(const struct lk_pg_item *item)
            (item->again ? LK_SQL_FLAG_AGAIN : 0);
 }
 
+/* The value of an integer column. Defaults of TTL and lock are filled in here,
+ * so that the server needs no configuration. */
 static int64_t number_of(const struct lk_store_config *config,
                          const struct lk_pg_item *item,
                          enum lk_pg_column column)
@@ -95,6 +98,7 @@ static int64_t number_of(const struct lk_store_config *config,
     }
 }
 
+/* The value of a text column; the columns of a job are empty without a call. */
 static struct lk_slice text_of(const struct lk_pg_item *item,
                                enum lk_pg_column column)
 {
@@ -144,6 +148,7 @@ static enum lk_status add_content(struct lk_pg_array *array,
     return lk_pg_array_bytes(array, part);
 }
 
+/* One element of one column. The parts of the name are escaped already. */
 static enum lk_status add_param_value(struct lk_postgres *store,
                                       struct lk_pg_array *array,
                                       const struct lk_pg_item *item,
@@ -173,6 +178,9 @@ static enum lk_status add_param_value(struct lk_postgres *store,
     }
 }
 
+/* One array for each column, one element for each item. The columns of jobs are
+ * empty arrays if no op has a call. The arrays are the lane's and keep their
+ * memory for the next batch. */
 static enum lk_status fill_params(struct lk_pg_lane *lane,
                                   const struct lk_pg_item *items, size_t count,
                                   struct lk_pg_params *params)
@@ -221,6 +229,8 @@ static enum lk_status prepare_statement(struct lk_pg_conn *conn,
     return done ? LK_OK : LK_UNAVAILABLE;
 }
 
+/* Once for each connection. LK_UNAVAILABLE: not all could be prepared, and the
+ * connection must not be used as a lane. */
 enum lk_status lk_pg_prepare(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
     enum lk_status status = LK_OK;
@@ -236,6 +246,8 @@ enum lk_status lk_pg_prepare(struct lk_pg_conn *conn, uint64_t deadline_ns)
     return status;
 }
 
+/* A pooler may change the session between transactions, and a connection that
+ * is not a lane has nothing prepared: these send the text each time. */
 static bool send_statement(struct lk_pg_conn *conn,
                            const struct lk_pg_part *part)
 {
@@ -297,6 +309,8 @@ static bool send_statements(struct lk_pg_conn *conn,
 
 /* ---- receiving -------------------------------------------------------- */
 
+/* The results of one pipeline as they arrive. At the end `committed` or
+ * `failed` is known, or the fate is unknown. */
 struct pipeline {
     struct lk_pg_part *parts;
     size_t count;
@@ -307,6 +321,9 @@ struct pipeline {
     bool cut;       /* it ended the session */
 };
 
+/* Takes the result: a part keeps it, or it is cleared. Results come in the
+ * order of the statements. A COMMIT in a failed transaction is reported as
+ * ROLLBACK. */
 static void take_result(struct lk_pg_conn *conn, struct pipeline *pipeline,
                         PGresult *result)
 {
@@ -331,7 +348,8 @@ static void take_result(struct lk_pg_conn *conn, struct pipeline *pipeline,
     PQclear(result);
 }
 
-/* Until the end of the pipeline. */
+/* Reads until the end of the pipeline. LK_TIMEOUT: the server is silent, and
+ * the connection may still come back. LK_CLOSED: the session is gone. */
 static enum lk_status collect_results(struct lk_pg_conn *conn,
                                       uint64_t deadline_ns,
                                       struct pipeline *pipeline)
@@ -372,6 +390,7 @@ static void end_pipeline(struct lk_pg_conn *conn, uint64_t deadline_ns)
     memcpy(conn->sqlstate, state, sizeof(state));
 }
 
+/* Confirmed, and with a result of each part. */
 static bool has_all_results(const struct pipeline *pipeline)
 {
     bool whole = pipeline->committed;
@@ -382,6 +401,8 @@ static bool has_all_results(const struct pipeline *pipeline)
     return whole;
 }
 
+/* What is known of the transaction now; see the top of the file. In doubt it is
+ * unknown: a commit that happened must never be reported as failed. */
 static enum lk_pg_fate judge_pipeline(struct lk_pg_conn *conn,
                                       enum lk_status status,
                                       struct pipeline *pipeline,
@@ -412,6 +433,8 @@ static enum lk_pg_fate judge_pipeline(struct lk_pg_conn *conn,
     return LK_PG_DONE;
 }
 
+/* Runs the parts as one transaction. LK_PG_DONE: committed, and each part has
+ * its result, which the caller clears. Any other fate: the parts have none. */
 enum lk_pg_fate lk_pg_pipeline(struct lk_pg_conn *conn,
                                struct lk_pg_part *parts, size_t count,
                                uint64_t deadline_ns)
@@ -441,6 +464,8 @@ enum lk_pg_fate lk_pg_pipeline(struct lk_pg_conn *conn,
     return fate;
 }
 
+/* Lets the server decide the items in one transaction. The caller clears
+ * *result, which is NULL unless the fate is LK_PG_DONE. */
 enum lk_pg_fate lk_pg_transact(struct lk_pg_lane *lane,
                                const struct lk_pg_item *items, size_t count,
                                uint64_t deadline_ns, PGresult **result)
@@ -467,6 +492,7 @@ enum lk_pg_fate lk_pg_transact(struct lk_pg_lane *lane,
 
 /* ---- outcomes ----------------------------------------------------------- */
 
+/* The op gets this status in place of an outcome. `error` is a constant. */
 void lk_pg_refuse_one(struct lk_op *op, enum lk_status status,
                       const char *error)
 {
@@ -501,6 +527,7 @@ enum {
     DECISION_COLUMNS,
 };
 
+/* The meaning of an operation's deadline depends on its state. */
 static void set_outcome_times(struct lk_outcome *out, uint64_t deadline)
 {
     switch (out->state) {
@@ -517,6 +544,8 @@ static void set_outcome_times(struct lk_outcome *out, uint64_t deadline)
     }
 }
 
+/* The reason of an uncertain operation comes with the decision, so that no load
+ * is needed. Null: its lock has lapsed. */
 static enum lk_status add_reason(const PGresult *result, int row,
                                  struct lk_outcome *out)
 {
@@ -551,6 +580,8 @@ static void set_locked(struct lk_op *op, uint64_t now)
     }
 }
 
+/* One row of latchkey.apply. What the server says is checked before it is used:
+ * an outcome that cannot be is refused as damage. */
 static void set_outcome(const PGresult *result, int row, struct lk_op *op)
 {
     int64_t verdict = lk_pg_int(result, row, VERDICT);
@@ -640,6 +671,9 @@ static void repeat_after_locked(const struct lk_pg_item *items, size_t count,
     }
 }
 
+/* After a commit. Every item first counts as unknown, so that one without a row
+ * is never taken for decided. The highest token is remembered, by which a later
+ * connection notices an older server (check_timeline). */
 void lk_pg_set_outcomes(struct lk_postgres *store, struct lk_batch *batch,
                         const struct lk_pg_item *items, size_t count,
                         const PGresult *result)
