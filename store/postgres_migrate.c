@@ -1,6 +1,11 @@
 /*
  * postgres_migrate.c - brings the schema of a database up to date, one step
  * after the other, each in a transaction of its own. The SQL is in store/sql/.
+ *
+ * An advisory lock makes migrations that run at the same time take turns; each
+ * reads the version again under the lock. Daemons and apps may go on in the
+ * meantime: a step that would have to wait for them longer than a second gives
+ * up its locks and is tried again.
  */
 #include "store/postgres_migrate.h"
 #include "store/embed.h"
@@ -57,6 +62,7 @@ long lk_postgres_version(void)
     return STEPS;
 }
 
+/* Adds the message and returns `status`; LK_NOMEM if that fails. */
 static enum lk_status say(struct lk_buf *error, enum lk_status status,
                           const char *message)
 {
@@ -95,6 +101,7 @@ static enum lk_status read_version(struct lk_pg_conn *conn, long *version)
     return status;
 }
 
+/* `oldest` is never above `version`, also in the middle of several steps. */
 static int print_version(char *sql, size_t size, long version)
 {
     return snprintf(sql, size,
@@ -176,6 +183,8 @@ static enum lk_status status_of(const struct lk_pg_conn *conn)
                                               : LK_UNAVAILABLE;
 }
 
+/* Takes all steps that are missing. `report` has a line for each; a failure
+ * leaves those that were taken before. */
 static enum lk_status climb(struct lk_pg_conn *conn, struct lk_buf *report,
                             struct lk_buf *error)
 {
@@ -221,6 +230,7 @@ static enum lk_status climb(struct lk_pg_conn *conn, struct lk_buf *report,
 
 /* ---- the whole -------------------------------------------------------- */
 
+/* LK_INVALID: the server is too old, or the database has another encoding. */
 static enum lk_status check_server(struct lk_pg_conn *conn,
                                    struct lk_buf *error)
 {
@@ -266,6 +276,8 @@ static void take_warning(void *context, const PGresult *result)
     }
 }
 
+/* Blocks. Uses one connection, which is closed at the end. `warning` is what
+ * the server says beside it, at most one sentence with its hint. */
 enum lk_status lk_postgres_migrate(const char *url, struct lk_buf *report,
                                    struct lk_buf *warning, struct lk_buf *error)
 {
@@ -295,6 +307,8 @@ enum lk_status lk_postgres_migrate(const char *url, struct lk_buf *report,
     return status;
 }
 
+/* The same steps as text, for an operator to run with psql, as one
+ * transaction. */
 enum lk_status lk_postgres_sql(long from, struct lk_buf *text)
 {
     char version[256];

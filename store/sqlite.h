@@ -544,7 +544,8 @@ LK_MUST_CHECK enum lk_status lk_job_apply_event(struct lk_sqlite *store,
                                                 struct lk_op *op, uint64_t now,
                                                 bool *done);
 /* Writes a row that lk_job_apply() has changed, with the result that `end` has
- * if the step says so, and tells its operation. RETURN and EXTEND go before. */
+ * if the step says so, then applies the event to its operation. RETURN and
+ * EXTEND are applied before. */
 LK_MUST_CHECK enum lk_status lk_job_write(
     struct lk_sqlite *store, struct lk_batch *batch, struct lk_job_row *row,
     const struct lk_job_step *step, const struct lk_job_end *end, uint64_t now);
@@ -565,7 +566,7 @@ void lk_entry_outcome(const struct lk_entry *entry, struct lk_step step,
 
 /* sqlite_apply.c: the batch */
 /*
- * The store thread has met damage in what `token` stands for. SQLite says so of
+ * The store thread has met damage in the rows of `token`. SQLite says so of
  * a page that could not be read just now as well. True: the store has to be
  * reopened before that is said; the batch fails with LK_CORRUPT. False: that
  * has been done, and it is damage. Real damage makes the store reopen seldom.

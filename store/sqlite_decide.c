@@ -4,6 +4,10 @@
  *
  * Every function returns LK_OK, or the status with which the whole batch
  * fails; an op that is refused by itself gets its status from refuse_op.
+ *
+ * All of it runs on the store thread, inside the transaction of the batch. Each
+ * effect writes rows first and then the overlay, so that a later op of the same
+ * batch sees the result; the index changes only after the commit.
  */
 #include "store/sqlite.h"
 
@@ -18,6 +22,8 @@ static bool is_resolution(enum lk_event event)
            event == LK_EVENT_RESOLVE_RELEASED;
 }
 
+/* Fingerprint and owner are compared by hash here. The owner's hash is short,
+ * so confirm_owner reads the row where it matters. */
 struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
                                      const struct lk_entry *entry,
                                      const struct lk_op *op, uint64_t now)
@@ -49,6 +55,8 @@ struct lk_standing lk_entry_standing(const struct lk_sqlite *store,
     return standing;
 }
 
+/* The outcome as far as the index knows it. needs_load: rows have the rest.
+ * `entry` is the state after the step. */
 void lk_entry_outcome(const struct lk_entry *entry, struct lk_step step,
                       uint64_t now, struct lk_outcome *out)
 {
@@ -216,6 +224,8 @@ static enum lk_status ttl_of(struct lk_sqlite *store, const struct lk_op *op,
     return status;
 }
 
+/* The response is written before the outcome that refers to it. With OMIT only
+ * its status and the reason are stored. */
 static enum lk_status complete_operation(struct lk_sqlite *store,
                                          struct lk_op *op,
                                          const struct lk_entry *entry,
@@ -268,6 +278,8 @@ static enum lk_status release_operation(struct lk_sqlite *store,
                                       now + ttl);
 }
 
+/* A claim that finds a lapsed lock makes the operation uncertain since the lock
+ * ended, without a reason; DOUBT since now, with one. */
 static enum lk_status mark_uncertain(struct lk_sqlite *store, struct lk_op *op,
                                      const struct lk_entry *entry, uint64_t now)
 {
@@ -317,6 +329,8 @@ static enum lk_status return_to_accepted(struct lk_sqlite *store,
                                         request.created);
 }
 
+/* KEEP only ever extends: a completed operation gets a later end, any other one
+ * a promise for the time after it completes. */
 static enum lk_status keep_longer(struct lk_sqlite *store, struct lk_op *op,
                                   const struct lk_entry *entry, uint64_t now)
 {
@@ -337,6 +351,8 @@ static enum lk_status keep_longer(struct lk_sqlite *store, struct lk_op *op,
     return lk_sqlite_keep_row(store, entry, op->ttl_ms);
 }
 
+/* Writes what the machine has decided. `standing.expired`: the operation is
+ * past its TTL, and a claim begins another one under the same name. */
 static enum lk_status take_effect(struct lk_sqlite *store, struct lk_op *op,
                                   struct lk_step step,
                                   struct lk_standing standing,
@@ -392,6 +408,7 @@ bool lk_owner_matters(const struct lk_standing *standing)
             standing->state == LK_STATE_UNCERTAIN);
 }
 
+/* Two owners may share a hash: only the row decides. */
 static enum lk_status confirm_owner(struct lk_sqlite *store,
                                     const struct lk_op *op,
                                     const struct lk_entry *entry,
@@ -441,6 +458,7 @@ static enum lk_status add_reason(struct lk_sqlite *store,
     return status;
 }
 
+/* An accepted request that runs: its job knows since when it is accepted. */
 static enum lk_status add_since(struct lk_sqlite *store, struct lk_outcome *out)
 {
     struct lk_job_row request = {0};
@@ -538,7 +556,8 @@ static enum lk_status check_job_name(struct lk_sqlite *store,
     return status;
 }
 
-/* Adds what only rows know to an outcome. */
+/* Adds what only rows know to an outcome, right away: a later op of the same
+ * batch may delete these rows. */
 static enum lk_status complete_outcome(struct lk_sqlite *store,
                                        struct lk_outcome *out)
 {
@@ -551,6 +570,7 @@ static enum lk_status complete_outcome(struct lk_sqlite *store,
     return LK_OK;
 }
 
+/* Only an operator's action has one; lk_op_action is empty for others. */
 static enum lk_status audit_op(struct lk_sqlite *store, const struct lk_op *op,
                                const struct lk_entry *before)
 {
@@ -566,6 +586,10 @@ static enum lk_status audit_op(struct lk_sqlite *store, const struct lk_op *op,
     return entry.action.len ? lk_sqlite_audit_row(store, &entry) : LK_OK;
 }
 
+/* LK_OK: op->status and op->out are set, and count once the batch is committed.
+ * The order: what the rows know is confirmed, the machine decides, obstacles
+ * refuse, the request follows, rows are written, then the audit entry. Any
+ * other status fails the whole batch. */
 enum lk_status lk_sqlite_decide(struct lk_sqlite *store, struct lk_batch *batch,
                                 struct lk_op *op, uint64_t now)
 {

@@ -92,6 +92,8 @@ static enum lk_status write_job_end(struct lk_sqlite *store,
                : lk_job_note(store, row, end, !goes_on, now);
 }
 
+/* The order: the job's row, the index's entry, then the operation. A failure is
+ * one of the whole batch. */
 enum lk_status lk_job_write(struct lk_sqlite *store, struct lk_batch *batch,
                             struct lk_job_row *row,
                             const struct lk_job_step *step,
@@ -117,6 +119,9 @@ _Static_assert(LK_JOB_EVENT_END_DELIVERED + LK_END_DEAD ==
                    LK_JOB_EVENT_END_DEAD,
                "enum lk_end has the order of the events");
 
+/* One attempt has ended. `end->stale`: the lease is another's now, or the job
+ * is finished; nothing changes then, and that is not a failure. RETAKE and
+ * RETURN change the operation first, because it may refuse. */
 static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
                                 struct lk_job_end *end, uint64_t now)
 {
@@ -156,6 +161,8 @@ static enum lk_status end_lease(struct lk_sqlite *store, struct lk_batch *batch,
                         now);
 }
 
+/* Renews a lease, and notes before a call that it is about to be made. `stale`
+ * as in end_lease: the courier must not call then. */
 static enum lk_status mark_lease(struct lk_sqlite *store,
                                  struct lk_batch *batch,
                                  struct lk_job_mark *mark, uint64_t now)
@@ -186,6 +193,8 @@ static enum lk_status mark_lease(struct lk_sqlite *store,
     return lk_job_move(store, &row, now);
 }
 
+/* Ends come first: they make room for leases, and what an action or a lease
+ * finds is the state after them. */
 enum lk_status lk_sqlite_job_batch(struct lk_sqlite *store,
                                    struct lk_batch *batch, uint64_t now)
 {
@@ -249,6 +258,7 @@ static enum lk_status audit_job(struct lk_sqlite *store,
     return status;
 }
 
+/* A target has no operation: its name is part of the action. */
 static enum lk_status audit_target(struct lk_sqlite *store,
                                    const struct lk_job_action *action,
                                    uint64_t now)
@@ -279,6 +289,8 @@ static enum lk_status write_pause(struct lk_sqlite *store,
     return lk_sqlite_run(store, LK_STATEMENT_PAUSE);
 }
 
+/* A target may be paused before it has a job. The counts know the pause, so
+ * that leasing need not read it; a rollback takes it back. */
 static enum lk_status apply_target_action(struct lk_sqlite *store,
                                           struct lk_batch *batch,
                                           struct lk_job_action *action,
@@ -310,6 +322,8 @@ static enum lk_status apply_target_action(struct lk_sqlite *store,
     return status ? status : audit_target(store, action, now);
 }
 
+/* How long the target's service remembers a key, in milliseconds; 0: no limit
+ * is configured. */
 static uint64_t key_life_of(const struct lk_sqlite *store,
                             const struct lk_job_batch *job_batch, size_t target)
 {
@@ -341,6 +355,7 @@ static enum lk_status action_status(enum lk_job_outcome outcome)
     }
 }
 
+/* The step is allowed. What waits now wakes the courier (batch->queued). */
 static enum lk_status apply_job_action(struct lk_sqlite *store,
                                        struct lk_batch *batch,
                                        const struct lk_job_action *action,
@@ -368,6 +383,9 @@ _Static_assert(LK_JOB_EVENT_ACTION_RETRY + LK_ACTION_AGAIN ==
                    LK_JOB_EVENT_ACTION_AGAIN,
                "enum lk_job_action_kind has the order of the events");
 
+/* LK_OK: action->status_out says whether it was done or why not, and
+ * action->state is the state of the job afterwards. A refused action has no
+ * audit entry. */
 enum lk_status lk_job_action(struct lk_sqlite *store, struct lk_batch *batch,
                              struct lk_job_action *action, uint64_t now)
 {
@@ -403,10 +421,13 @@ enum lk_status lk_job_action(struct lk_sqlite *store, struct lk_batch *batch,
 
 /* ---- leases ------------------------------------------------------------- */
 
+/* Lost leases of a target that one batch settles; others are for the next. */
 enum { LOST_AT_ONCE = 256 };
 
 #define REASON_LOST "the courier was lost after it had called"
 
+/* The leases of one batch; `want` and the members that depend on it change with
+ * each target. */
 struct leasing {
     struct lk_sqlite *store;
     struct lk_batch *batch;
@@ -419,6 +440,8 @@ struct leasing {
     bool more; /* a job of this want is due and was not taken */
 };
 
+/* At least one job is leased, however large, so that every job gets its
+ * turn. */
 static bool is_full(const struct leasing *leasing)
 {
     return leasing->job_batch->body_max && leasing->job_batch->job_count &&
@@ -441,6 +464,7 @@ static enum lk_status add_job(struct leasing *leasing, sqlite3_stmt *row)
     return lk_job_own(job);
 }
 
+/* Takes a job out of the job batch again; the others keep their order. */
 static void drop_job(struct lk_job_batch *job_batch, size_t at)
 {
     lk_job_free(&job_batch->jobs[at]);
@@ -589,6 +613,9 @@ static enum lk_status take_lease_again(struct leasing *leasing,
     return status;
 }
 
+/* The courier that held the lease is gone. What happens then depends on the job
+ * and, for a request, on its operation: leased again, left to the gateway, or
+ * uncertain. */
 static enum lk_status settle_lost_job(struct leasing *leasing,
                                       struct lk_job_row *row)
 {
@@ -613,6 +640,7 @@ static enum lk_status settle_lost_job(struct leasing *leasing,
                         leasing->now);
 }
 
+/* Reads all rows before it writes, as read_due does. */
 static enum lk_status settle_lost(struct leasing *leasing)
 {
     sqlite3_stmt *statement = leasing->store->statements[LK_STATEMENT_JOB_LOST];
@@ -658,6 +686,8 @@ static enum lk_status read_due(struct leasing *leasing)
     return status ? status : lk_sqlite_status(code);
 }
 
+/* All rows were read with their texts; those that cannot be leased are dropped
+ * from the job batch. */
 static enum lk_status take_due(struct leasing *leasing)
 {
     struct lk_job_batch *job_batch = leasing->job_batch;
@@ -722,6 +752,7 @@ static enum lk_status look_ahead(struct leasing *leasing,
     return lk_sqlite_status(code);
 }
 
+/* The earliest of all wants decides how long the courier may sleep. */
 static void wait_until(struct leasing *leasing, uint64_t due)
 {
     uint64_t wait = due == UINT64_MAX    ? UINT64_MAX
@@ -753,6 +784,8 @@ static enum lk_status plan_leases(struct leasing *leasing, bool open)
     return status;
 }
 
+/* One want. Lost leases come first, also of a paused target: what they have
+ * left behind has to be settled before anything new is called. */
 static enum lk_status lease_for(struct leasing *leasing)
 {
     struct lk_job_counts *counts = &leasing->store->counts;
