@@ -86,6 +86,9 @@ enum lk_pg_operation_column {
 
 /* ---- statements on the reader's connection ---------------------------- */
 
+/* One statement; the caller holds reader_lock and clears *result. A connection
+ * that was lost in the meantime is opened again, once. LK_UNAVAILABLE: no
+ * result. */
 enum lk_status lk_pg_read(struct lk_postgres *store, const char *sql,
                           const struct lk_pg_params *params, PGresult **result)
 {
@@ -112,8 +115,9 @@ enum lk_status lk_pg_read(struct lk_postgres *store, const char *sql,
 
 /*
  * The same, but only what the synchronous standby has. While that is away the
- * connection may be silent for long: it is one of its own, so that others who
- * read do not wait with it.
+ * connection may be silent for long: it is one of its own, so that the reader's
+ * connection stays usable. Both are used under reader_lock, so another read
+ * waits for at most one timeout.
  */
 static enum lk_status read_replicated(struct lk_postgres *store,
                                       const char *sql,
@@ -142,6 +146,8 @@ static enum lk_status read_replicated(struct lk_postgres *store,
 
 /* ---- rows ------------------------------------------------------------- */
 
+/* Appends to `text` and lets the slice point there; the caller has reserved the
+ * room, so that the buffer does not move. */
 static enum lk_status copy_text(const PGresult *result, int row,
                                 const struct lk_pg_text *from,
                                 struct lk_buf *text)
@@ -188,6 +194,8 @@ static enum lk_status copy_operation_texts(const PGresult *result, int row,
                        &operation->text);
 }
 
+/* What `deadline` means depends on the state. A lapsed lock is shown as
+ * uncertain, whether or not the sweeper has been there. */
 static void set_operation_times(const PGresult *result, int row,
                                 struct lk_operation *operation)
 {
@@ -215,6 +223,7 @@ static void set_operation_times(const PGresult *result, int row,
     }
 }
 
+/* What a list shows of a response; read_stored_response has the rest. */
 static void set_response(const PGresult *result, int row,
                          struct lk_operation *operation)
 {
@@ -228,6 +237,8 @@ static void set_response(const PGresult *result, int row,
     }
 }
 
+/* Fills in the operation without its response. LK_CORRUPT: a state or token
+ * that cannot be. The caller frees it, also after a failure. */
 static enum lk_status read_operation_row(const PGresult *result, int row,
                                          struct lk_operation *operation)
 {
@@ -342,6 +353,7 @@ enum lk_status lk_postgres_lookup(struct lk_store *base, struct lk_name name,
     return status;
 }
 
+/* A reference of another tenant is not found: no one learns that it exists. */
 enum lk_status lk_postgres_find(struct lk_store *base, struct lk_slice tenant,
                                 uint64_t number, struct lk_operation *operation)
 {
@@ -474,6 +486,7 @@ enum { LOOK_AT = 2000 };
          "AND j.state IN (" LK_SQL_JOBS_UNFINISHED ")) AS u ON true ")
 /* clang-format on */
 
+/* One page of LIST, on the stack of lk_postgres_list. */
 struct list_page {
     const struct lk_list_query *query;
     lk_operation_fn fn;
@@ -484,6 +497,8 @@ struct list_page {
     bool stopped;
 };
 
+/* Called for each row; a hidden one only moves the cursor. Once the caller has
+ * stopped, the rest of the rows is skipped. */
 static enum lk_status show_operation(const PGresult *result, int row,
                                      void *context)
 {
@@ -516,6 +531,10 @@ static enum lk_status show_operation(const PGresult *result, int row,
     return status;
 }
 
+/* Calls `row` for each row as it arrives, so that a page of large
+ * responses is never in memory as a whole. After a failure of `row` the
+ * rest is read and dropped, so that the connection stays usable. The
+ * caller holds reader_lock. */
 enum lk_status lk_pg_stream(struct lk_postgres *store, const char *sql,
                             const struct lk_pg_params *params, lk_pg_row_fn row,
                             void *context)
@@ -555,6 +574,7 @@ enum lk_status lk_pg_stream(struct lk_postgres *store, const char *sql,
     return status ? LK_UNAVAILABLE : shown;
 }
 
+/* The statement whose index fits the filter. */
 static const char *choose_list_sql(const struct lk_list_query *query)
 {
     bool open = !query->any_state && (query->state == LK_STATE_IN_PROGRESS ||
@@ -574,11 +594,14 @@ static const char *choose_list_sql(const struct lk_list_query *query)
     return query->newest ? SHORT("", "<", "DESC") : SHORT("", ">", "");
 }
 
+/* 0 means no limit. */
 static int64_t positive_or_max(uint64_t value)
 {
     return value && value < INT64_MAX ? (int64_t)value : INT64_MAX;
 }
 
+/* A page may be empty and still have a next one: *next is the number of the
+ * last row that was looked at; 0: there are no more. */
 enum lk_status lk_postgres_list(struct lk_store *base,
                                 const struct lk_list_query *query,
                                 lk_operation_fn fn, void *context,
@@ -627,6 +650,7 @@ enum lk_status lk_postgres_list(struct lk_store *base,
 
 /* ---- the audit log ---------------------------------------------------- */
 
+/* The entry's texts are in `text` and valid during the call of `fn`. */
 static enum lk_status show_audit_entry(const PGresult *result, int row,
                                        struct lk_buf *text, lk_audit_fn fn,
                                        void *context, bool *stopped)
@@ -664,6 +688,7 @@ static enum lk_status show_audit_entry(const PGresult *result, int row,
 
 enum { AUDIT_TEXTS = 5 };
 
+/* In the order of LK_AUDIT_MATCHES. `texts` has to outlive the statement. */
 static enum lk_status add_audit_params(struct lk_pg_params *params,
                                        const struct lk_audit_query *query,
                                        struct lk_buf texts[AUDIT_TEXTS])
@@ -811,6 +836,7 @@ static enum lk_status add_finding(struct verification *check, const char *what,
                                (unsigned long long)number, finding);
 }
 
+/* Looks at the next PAGE_ROWS rows. A row without a finding has null. */
 static enum lk_status verify_page(struct verification *check, const char *what,
                                   const char *sql, uint64_t *cursor, bool *end)
 {
@@ -869,6 +895,7 @@ struct verify_walk {
     void *context;
 };
 
+/* Page by page until the end, or until the store is closed. */
 static enum lk_status verify_table(struct verification *check,
                                    const struct verify_walk *walk,
                                    const char *what, const char *sql)
@@ -888,6 +915,9 @@ static enum lk_status verify_table(struct verification *check,
     return status;
 }
 
+/* Long work. LK_OK: sound. LK_CORRUPT: `report` has the findings, at most
+ * FINDINGS_MOST of them. LK_UNAVAILABLE: it could not be finished. Pages are of
+ * different moments; each is consistent in itself. */
 enum lk_status lk_postgres_verify(struct lk_store *base,
                                   lk_progress_fn progress, void *context,
                                   struct lk_buf *report)

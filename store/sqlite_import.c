@@ -73,6 +73,7 @@ static bool is_newer(const struct lk_operation *operation,
 
 /* ---- where it goes ---------------------------------------------------- */
 
+/* Where the rows of an imported operation go. */
 struct place {
     uint64_t token;
     uint64_t number;
@@ -83,6 +84,7 @@ struct place {
 
 enum occupant { NO_ROW, SAME_NAME, OTHER_NAME };
 
+/* Whose claim has this token here? */
 static enum lk_status find_occupant(struct lk_sqlite *store, uint64_t token,
                                     const struct lk_hash128 *hash,
                                     enum occupant *occupant)
@@ -112,6 +114,8 @@ static bool is_hidden(const struct lk_sqlite *store,
                   : operation->token <= store->forgotten;
 }
 
+/* Its own token and number if they are free here or its own already; otherwise
+ * the next free token. A number is never above its token. */
 static enum lk_status find_place(struct lk_sqlite *store,
                                  const struct lk_operation *operation,
                                  const struct lk_hash128 *hash,
@@ -183,6 +187,8 @@ static enum lk_status clear_earlier(struct lk_sqlite *store, uint64_t token)
                   : delete_token(store, LK_STATEMENT_DELETE_STORED, token);
 }
 
+/* The response first, then the outcome that refers to it, as a COMPLETE
+ * does. */
 static enum lk_status write_completed(struct lk_sqlite *store,
                                       const struct lk_operation *operation,
                                       const struct lk_entry *claim)
@@ -200,6 +206,7 @@ static enum lk_status write_completed(struct lk_sqlite *store,
                                       operation->expires_ms);
 }
 
+/* A lapsed lock is stored without a reason, as the sweeper does it. */
 static enum lk_status write_uncertain(struct lk_sqlite *store,
                                       const struct lk_operation *operation,
                                       const struct lk_entry *claim)
@@ -219,6 +226,7 @@ static enum lk_status write_uncertain(struct lk_sqlite *store,
                                       operation->since_ms);
 }
 
+/* An operation in progress has no outcome; its lock is in its claim. */
 static enum lk_status write_state(struct lk_sqlite *store,
                                   const struct lk_operation *operation,
                                   const struct lk_entry *claim)
@@ -237,6 +245,8 @@ static enum lk_status write_state(struct lk_sqlite *store,
     }
 }
 
+/* Writes all rows of one operation and its entry; an earlier state of the same
+ * token is replaced. */
 static enum lk_status write_operation(struct lk_sqlite *store,
                                       const struct lk_operation *given,
                                       const struct lk_hash128 *hash,
@@ -288,6 +298,7 @@ struct operation_import {
     struct lk_import result;
 };
 
+/* Tokens that another store has handed out are never handed out here. */
 static void raise_token(struct lk_sqlite *store, uint64_t token)
 {
     if (token >= store->next_token) {
@@ -295,6 +306,8 @@ static void raise_token(struct lk_sqlite *store, uint64_t token)
     }
 }
 
+/* Counts it as taken or as older. An operation with unfinished jobs here is
+ * never replaced. */
 static enum lk_status import_one(struct lk_sqlite *store,
                                  const struct lk_operation *operation,
                                  struct lk_import *result)
@@ -355,6 +368,8 @@ static enum lk_status import_all(struct lk_sqlite *store, void *context)
     return status;
 }
 
+/* One durable step for all of them. LK_INVALID: one is impossible, and none was
+ * taken. *result changes only on success. */
 enum lk_status lk_sqlite_import(struct lk_store *base,
                                 const struct lk_operation *operations,
                                 size_t count, struct lk_import *result)
@@ -417,6 +432,7 @@ struct audit_scan {
     struct audit_import *import;
 };
 
+/* Called for each entry of this store's audit log. */
 static bool note_known(void *context, const struct lk_audit_entry *entry)
 {
     struct audit_scan *scan = context;
@@ -485,6 +501,7 @@ static enum lk_status write_secret(struct lk_sqlite *store, void *context)
                                       LK_REFERENCE_KEY);
 }
 
+/* LK_BUSY: this store has handed out references, which would change. */
 enum lk_status lk_sqlite_adopt(struct lk_store *base,
                                const uint8_t reference_secret[LK_REFERENCE_KEY])
 {

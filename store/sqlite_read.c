@@ -17,6 +17,8 @@ static const char *const read_sql[] = {
 #undef X
 };
 
+/* Opens the connection and prepares all reads. On failure the caller
+ * closes it. */
 enum lk_status lk_sqlite_open_reader(struct lk_sqlite *store,
                                      struct lk_buf *error)
 {
@@ -63,6 +65,8 @@ void lk_sqlite_read_failed(struct lk_sqlite *store)
     store->reader_suspect = true;
 }
 
+/* Takes the reader until lk_sqlite_read_done. NULL: the store is unavailable,
+ * and nothing was taken. The lock on the handles comes first, as everywhere. */
 sqlite3_stmt *lk_sqlite_read(struct lk_sqlite *store, enum lk_read read)
 {
     pthread_rwlock_rdlock(&store->handles);
@@ -89,6 +93,7 @@ void lk_sqlite_read_done(struct lk_sqlite *store)
     pthread_rwlock_unlock(&store->handles);
 }
 
+/* Valid until the statement is stepped or reset. */
 struct lk_slice lk_column(sqlite3_stmt *statement, int column)
 {
     const void *data = sqlite3_column_blob(statement, column);
@@ -111,6 +116,7 @@ uint64_t lk_sqlite_now(struct lk_sqlite *store)
     return now;
 }
 
+/* Any thread: a copy of the durable entry, and the time that goes with it. */
 bool lk_sqlite_entry(struct lk_sqlite *store, struct lk_hash128 hash,
                      struct lk_entry *entry, uint64_t *now)
 {
@@ -124,6 +130,8 @@ bool lk_sqlite_entry(struct lk_sqlite *store, struct lk_hash128 hash,
     return found != NULL;
 }
 
+/* Loop thread, without the disk. LK_OK: the outcome follows from what is
+ * durable and changes nothing. LK_AGAIN: the store thread has to decide. */
 enum lk_status lk_sqlite_peek(struct lk_store *base, struct lk_op *op)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
@@ -154,6 +162,7 @@ enum lk_status lk_sqlite_peek(struct lk_store *base, struct lk_op *op)
 
 /* ---- the response for a replay ---------------------------------------- */
 
+/* LK_CORRUPT: the stored bytes do not decode. */
 static enum lk_status make_stored(sqlite3_stmt *row, uint64_t token,
                                   struct lk_stored **stored)
 {
@@ -304,6 +313,8 @@ enum lk_status lk_sqlite_fetch(struct lk_store *base, struct lk_op *op)
 
 /* ---- one operation ---------------------------------------------------- */
 
+/* What the index knows. A lapsed lock is shown as uncertain, whether or not the
+ * sweeper has been there. */
 void lk_operation_set(struct lk_operation *operation,
                       const struct lk_entry *entry, uint64_t now)
 {
@@ -331,6 +342,7 @@ void lk_operation_set(struct lk_operation *operation,
     }
 }
 
+/* Moves the slices into operation->text, so that they outlive their row. */
 enum lk_status lk_operation_copy(struct lk_operation *operation,
                                  struct lk_slice *slices[], size_t count)
 {
@@ -450,6 +462,8 @@ static bool names_equal(struct lk_name a, struct lk_name b)
            latchkey_slice_equal(a.key, b.key);
 }
 
+/* Reader thread. LK_OK: the operation is the caller's, to be freed with
+ * lk_operation_free. LK_NOT_FOUND: absent or expired. */
 enum lk_status lk_sqlite_lookup(struct lk_store *base, struct lk_name name,
                                 struct lk_operation *operation)
 {
@@ -477,6 +491,8 @@ enum lk_status lk_sqlite_lookup(struct lk_store *base, struct lk_name name,
     return status == LK_AGAIN ? LK_CORRUPT : status;
 }
 
+/* The number is the token of the first claim, which has the name. A reference
+ * of another tenant is not found: no one learns that it exists. */
 enum lk_status lk_sqlite_find(struct lk_store *base, struct lk_slice tenant,
                               uint64_t number, struct lk_operation *operation)
 {
@@ -506,6 +522,7 @@ enum lk_status lk_sqlite_find(struct lk_store *base, struct lk_slice tenant,
 /* Rows looked at in one call, so that a rare state does not hold the reader. */
 enum { LOOK_AT = 2000 };
 
+/* For a list: the slices are the row's own. */
 static void fill_operation(sqlite3_stmt *row, const struct lk_entry *entry,
                            uint64_t now, struct lk_operation *operation)
 {
@@ -580,6 +597,7 @@ static void set_entry(sqlite3_stmt *row, struct lk_entry *entry)
     }
 }
 
+/* LK_CORRUPT: the response is missing or does not decode. */
 static enum lk_status add_whole_response(sqlite3_stmt *row,
                                          struct lk_operation *operation)
 {
@@ -639,6 +657,7 @@ static enum lk_status fill_whole(sqlite3_stmt *row, struct lk_entry *entry,
 /* ---- pages ----------------------------------------------------------------
  */
 
+/* One page of LIST or EXPORT, on the stack of lk_sqlite_list. */
 struct list_page {
     const struct lk_list_query *query;
     lk_operation_fn fn;
@@ -648,6 +667,8 @@ struct list_page {
     bool stopped;
 };
 
+/* Rows of earlier claims, expired operations and what does not match are
+ * skipped. */
 static enum lk_status show_operation(struct lk_sqlite *store, sqlite3_stmt *row,
                                      struct list_page *page)
 {
@@ -683,6 +704,9 @@ static enum lk_status show_operation(struct lk_sqlite *store, sqlite3_stmt *row,
     return status;
 }
 
+/* At most LOOK_AT rows are read in one call: a page may be empty and still have
+ * a next one. *next is the token of the last row that was looked at; 0: there
+ * are no more. */
 enum lk_status lk_sqlite_list(struct lk_store *base,
                               const struct lk_list_query *query,
                               lk_operation_fn fn, void *context, uint64_t *next)
@@ -732,6 +756,7 @@ static enum lk_read choose_audit(const struct lk_audit_query *query)
     return read + query->newest;
 }
 
+/* 0 means no limit. */
 static int64_t positive_or_max(uint64_t value)
 {
     return value && value < INT64_MAX ? (int64_t)value : INT64_MAX;
@@ -752,6 +777,7 @@ static void bind_audit(sqlite3_stmt *row, const struct lk_audit_query *query)
     sqlite3_bind_int64(row, 11, positive_or_max(query->limit));
 }
 
+/* The entry's texts are valid during the call of `fn`; false ends the list. */
 enum lk_status lk_sqlite_audit(struct lk_store *base,
                                const struct lk_audit_query *query,
                                lk_audit_fn fn, void *context)
