@@ -70,7 +70,7 @@ static struct word *find_word(struct lk_slice name)
     if (name.len == 0 || name.len > LETTERS) {
         return NULL;
     }
-    /* A NUL or a space behind the name has no bit that is left. */
+    /* fold() makes NUL and space equal, so the length has to match too. */
     struct word *found = *slot_of(fold(name));
     return found && strlen(found->shown.name) == name.len ? found : NULL;
 }

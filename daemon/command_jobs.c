@@ -189,7 +189,7 @@ LK_PARSE(jobs)
     return true;
 }
 
-/* Rows are written behind each other first: the count is in front of them. */
+/* Rows are gathered in `text` first: in the reply their count is in front. */
 struct job_rows {
     const struct lk_store *store;
     int proto;

@@ -205,7 +205,7 @@ struct lk_log_limit {
 struct lk_checked_target {
     char name[LK_TARGET_NAME_MAX + 1];
     uint64_t waiting;
-    uint64_t due_ms; /* since when the oldest is so; 0: none */
+    uint64_t due_ms; /* since when the oldest is due; 0: none */
     uint64_t uncertain_ms;
     uint64_t dead_ms;
     bool paused;
@@ -213,7 +213,7 @@ struct lk_checked_target {
     bool broken; /* its circuit is open; loop thread */
 };
 
-/* What HEALTH goes by beside the store's numbers (health.c). */
+/* What HEALTH uses beside the store's numbers (health.c). */
 struct lk_checkup {
     _Atomic uint64_t disk_free; /* bytes; embedded stores only */
     atomic_bool disk_known;

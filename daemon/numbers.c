@@ -239,8 +239,8 @@ static enum lk_status write_commands(const struct lk_numbers *n,
     return LK_OK;
 }
 
-/* In order; what is not a number is written by a function, before the numbers.
- */
+/* In the order of INFO. `words` writes what is not a number, in front of the
+ * numbers. */
 static const struct {
     const char *name;
     enum lk_status (*words)(const struct lk_numbers *n, struct lk_buf *text);

@@ -23,7 +23,7 @@ enum {
     LK_AUTH_WAYS = 4,
     LK_AUTH_FREE = 3, /* wrong ones without a delay: typing errors */
     LK_AUTH_COUNT_MAX =
-        11, /* no more are counted: so soon they are forgotten */
+        11, /* more are not counted, so that these are forgotten soon */
     LK_AUTH_FIRST_MS = 250,        /* the first delay; each is twice as long */
     LK_AUTH_FORGET_MS = 60 * 1000, /* one wrong password is forgotten */
     LK_AUTH_LOG_MS = 60 * 1000,    /* between two lines of the log */

@@ -391,6 +391,8 @@ void lk_pg_close(struct lk_pg_conn *conn)
     conn->silent_ns = 0;
 }
 
+/* Closes the connection. The next try has to wait, twice as long after each
+ * failure, up to RETRY_MOST_MS. */
 void lk_pg_lost(struct lk_pg_conn *conn, const char *why)
 {
     unsigned shift = conn->failures < 4 ? conn->failures : 4;
@@ -687,6 +689,8 @@ static enum lk_status check_silent(struct lk_pg_conn *conn)
     return LK_OK;
 }
 
+/* Before each use. LK_OK: connected, checked and without an open transaction.
+ * LK_UNAVAILABLE: not now; conn->message has the reason. */
 enum lk_status lk_pg_ready(struct lk_pg_conn *conn, uint64_t deadline_ns)
 {
     if (conn->pg && conn->silent_ns && check_silent(conn)) {
@@ -728,6 +732,8 @@ static enum lk_status read_to_end(struct lk_pg_conn *conn, uint64_t deadline_ns,
     return status;
 }
 
+/* LK_UNAVAILABLE: the server has refused the statement, and the connection goes
+ * on. LK_CLOSED: the connection is lost. *result is NULL then. */
 static enum lk_status check_result(struct lk_pg_conn *conn, PGresult **result)
 {
     ExecStatusType state = PQresultStatus(*result);

@@ -295,7 +295,7 @@ enum {
 /* ---- counting --------------------------------------------------------- */
 
 /*
- * As LIST has them, whether or not the keeper has been by: what has expired is
+ * As LIST has them, whether or not the keeper has run: what has expired is
  * gone, and what has lapsed is uncertain. What is unfinished is counted by the
  * index of its state. What is finished is counted while it is little; else the
  * server's own estimate is used.

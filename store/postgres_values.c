@@ -102,7 +102,7 @@ enum lk_status lk_pg_escape(struct lk_slice bytes, struct lk_buf *text)
     return status;
 }
 
-/* The byte of an escape, -1 if it is none; *len is what it takes. */
+/* The byte of an escape; -1: it is not an escape. *len: how long it is. */
 static int unescape_byte(const char *at, size_t left, size_t *len)
 {
     int value = 0;

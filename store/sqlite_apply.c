@@ -78,6 +78,8 @@ static void abandon_batch(struct lk_sqlite *store)
     pthread_mutex_unlock(&store->index_lock);
 }
 
+/* Writes the time and the boot that it belongs to, by which the clock is judged
+ * at the next start. */
 static enum lk_status store_moment(struct lk_sqlite *store)
 {
     struct lk_moment moment = lk_clock_moment(&store->clock);
@@ -92,6 +94,8 @@ static enum lk_status store_moment(struct lk_sqlite *store)
     return status;
 }
 
+/* A batch that writes anyway takes it along more often than an idle store, for
+ * which it would be a sync of its own. */
 static bool moment_is_due(const struct lk_sqlite *store, uint64_t now)
 {
     uint64_t age = now - store->moment_at_ms;
@@ -158,6 +162,8 @@ static void fail_batch(struct lk_sqlite *store, struct lk_batch *batch,
     }
 }
 
+/* The one sync of a batch. A batch that has written nothing needs none. After a
+ * failure `committing` stays set: it is not known what reached the disk. */
 static enum lk_status commit_open(struct lk_sqlite *store)
 {
     if (!store->writing) {
@@ -205,6 +211,8 @@ static void note_free_space(struct lk_sqlite *store)
     }
 }
 
+/* Everything is durable in the log already, so most failures can wait for the
+ * next try. */
 static void checkpoint_log(struct lk_sqlite *store, int mode)
 {
     int code = sqlite3_wal_checkpoint_v2(store->writer, NULL, mode, NULL, NULL);
@@ -259,6 +267,8 @@ static void checkpoint(struct lk_sqlite *store)
     }
 }
 
+/* Under commit_lock rows and index change together: a reader that holds the
+ * lock sees both as they were, or both as they are. */
 static enum lk_status commit_batch(struct lk_sqlite *store)
 {
     pthread_mutex_lock(&store->commit_lock);
@@ -306,6 +316,9 @@ static bool recover_store(struct lk_sqlite *store)
     return !lk_sqlite_reopen(store);
 }
 
+/* The order: ops of clients, the courier's part, then the keeper; each sees
+ * what those before have changed. Any status but LK_OK is one of the whole
+ * batch. */
 static enum lk_status decide_all(struct lk_sqlite *store,
                                  struct lk_batch *batch, uint64_t now)
 {
@@ -362,6 +375,8 @@ static enum lk_status decide_without_reaper(struct lk_sqlite *store,
     return decide_all(store, batch, now);
 }
 
+/* Store thread. Never fails as such: every op, and the job batch, has its
+ * status. settle_all after a reopening: it is not known what settled. */
 void lk_sqlite_apply(struct lk_store *base, struct lk_batch *batch)
 {
     struct lk_sqlite *store = (struct lk_sqlite *)base;
@@ -487,6 +502,8 @@ enum lk_status lk_sqlite_run(struct lk_sqlite *store,
     return lk_sqlite_status(code);
 }
 
+/* Begins the transaction with the first write, so that a batch that only reads
+ * has none. */
 enum lk_status lk_sqlite_begin(struct lk_sqlite *store)
 {
     if (store->writing) {
@@ -497,6 +514,7 @@ enum lk_status lk_sqlite_begin(struct lk_sqlite *store)
     return status;
 }
 
+/* Nothing is copied: the slice has to outlive the statement's run. */
 void lk_bind_text(sqlite3_stmt *statement, int column, struct lk_slice slice)
 {
     sqlite3_bind_text(statement, column, slice.data ? slice.data : "",
@@ -520,6 +538,8 @@ static void bind_other(sqlite3_stmt *statement, int column, uint64_t number,
     }
 }
 
+/* LK_NOT_FOUND: there is no claim with this token. `same_owner` is false for an
+ * empty owner. */
 enum lk_status lk_sqlite_find_row(struct lk_sqlite *store, uint64_t token,
                                   struct lk_slice owner,
                                   struct lk_claim_row *row)
@@ -543,6 +563,7 @@ enum lk_status lk_sqlite_find_row(struct lk_sqlite *store, uint64_t token,
     return code == SQLITE_DONE ? LK_NOT_FOUND : lk_sqlite_status(code);
 }
 
+/* The same for a token that the index has: then the row must exist. */
 enum lk_status lk_sqlite_row(struct lk_sqlite *store, uint64_t token,
                              struct lk_slice owner, struct lk_claim_row *row)
 {
@@ -584,6 +605,8 @@ enum lk_status lk_sqlite_claim(struct lk_sqlite *store, const struct lk_op *op,
     return lk_sqlite_run(store, LK_STATEMENT_CLAIM);
 }
 
+/* The entry changes for the rest of this batch; the reaper's account
+ * follows. */
 enum lk_status lk_sqlite_replace(struct lk_sqlite *store,
                                  const struct lk_entry *before,
                                  const struct lk_entry *after)
@@ -592,6 +615,8 @@ enum lk_status lk_sqlite_replace(struct lk_sqlite *store,
     return lk_overlay_put(&store->overlay, after);
 }
 
+/* Writes the outcome of the current claim, replacing an earlier one, and
+ * changes the entry with it. */
 enum lk_status lk_sqlite_outcome(struct lk_sqlite *store,
                                  const struct lk_entry *before,
                                  enum lk_row_kind kind, uint64_t until)
@@ -656,6 +681,7 @@ enum lk_status lk_sqlite_reason(struct lk_sqlite *store, uint64_t token,
     return status;
 }
 
+/* `response` NULL: only a reason, of an uncertain operation. */
 enum lk_status lk_sqlite_write_stored(struct lk_sqlite *store, uint64_t token,
                                       uint64_t now, struct lk_slice reason,
                                       const struct lk_response *response)

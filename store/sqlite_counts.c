@@ -98,8 +98,8 @@ void lk_counts_move(struct lk_sqlite *store, size_t target,
     store->counts.changed = true;
 }
 
-/* Since when the oldest uncertain job is so. The time of a single job leaves no
- * trace in the counts, so it is read from the rows. */
+/* Since when the oldest uncertain job is uncertain. The time of a single job
+ * leaves no trace in the counts, so it is read from the rows. */
 static enum lk_status look_up_oldest(struct lk_sqlite *store,
                                      struct lk_job_target *target)
 {

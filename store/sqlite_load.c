@@ -51,7 +51,7 @@ void lk_entry_start(struct lk_entry *entry, uint64_t at, int64_t lock)
 }
 
 /* The state after an outcome row. `until` is the end of the TTL or of the lock
- * or, for an uncertain operation, since when it is so. */
+ * or, for an uncertain operation, the time it became uncertain. */
 void lk_entry_apply(struct lk_entry *entry, enum lk_row_kind kind,
                     uint64_t until)
 {
