@@ -461,7 +461,7 @@ static enum step peek(struct lk_server *server, struct lk_event_args *event,
     return next_step(server, event, may_wait);
 }
 
-/* A claim that waited is counted, but its time is not that of the daemon. */
+/* A claim that waited is counted, but not timed. */
 static void count_claim(struct lk_server *server, const struct lk_task *task,
                         bool waited)
 {

@@ -362,8 +362,8 @@ void lk_conn_tear_down(struct lk_conn *conn)
 
 /* ---- Reading ------------------------------------------------------------- */
 
-/* May the next command of the input run now? If not, `stuck` says that input is
- * left, and something that ends the wait has been arranged (see the top). */
+/* May the next command of the input run now? If it has to wait, the connection
+ * is `stuck`, and something will run the input again (see the top). */
 static bool may_run(struct lk_conn *conn)
 {
     if (conn->closing || conn->quit) {

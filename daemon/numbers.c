@@ -86,7 +86,7 @@ void lk_metrics_claim(struct lk_metrics *metrics, enum lk_verdict verdict,
 
 /* ---- The table ----------------------------------------------------------- */
 
-/* 0 if /proc does not tell. */
+/* 0: /proc cannot be read. */
 static uint64_t resident_bytes(void)
 {
     FILE *file = fopen("/proc/self/statm", "re");
