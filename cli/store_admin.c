@@ -12,6 +12,7 @@
 #include "store/postgres_migrate.h"
 #include "store/redis.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -493,6 +494,7 @@ enum lk_exit lk_run_check_store(struct lk_cli *cli)
     enum lk_exit result = lk_store_settings(cli, url, &settings, &config);
 
     if (result == LK_EXIT_DONE) {
+        assert(settings.store_url); /* or the settings would be refused */
         result = check_store(cli, settings.store_url, &config);
     }
     lk_config_free(&settings);

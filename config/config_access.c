@@ -203,10 +203,10 @@ static enum lk_status read_user_line(const struct lk_assignment *assignment,
     return LK_OK;
 }
 
-/* Adds the user, which then owns the texts of `user`; an option replaces a
- * user of the file. */
+/* Takes the texts of `user`: adds the user, or frees them if that fails. An
+ * option replaces a user of the file. */
 static enum lk_status put_user(const struct lk_assignment *assignment,
-                               const struct lk_user *user, struct lk_buf *why)
+                               struct lk_user *user, struct lk_buf *why)
 {
     struct lk_config *config = assignment->config;
     struct lk_user *place =
@@ -215,6 +215,7 @@ static enum lk_status put_user(const struct lk_assignment *assignment,
 
     if (place) {
         if (assignment->source == LK_CONFIG_FILE) {
+            free_user(user);
             return lk_value_refuse(why, "is given twice");
         }
         free_user(place);
@@ -224,6 +225,7 @@ static enum lk_status put_user(const struct lk_assignment *assignment,
     grown = realloc(config->users,
                     (config->user_count + 1) * sizeof(*config->users));
     if (!grown) {
+        free_user(user);
         return LK_NOMEM;
     }
     config->users = grown;
@@ -266,11 +268,7 @@ static enum lk_status parse_user(const struct lk_assignment *assignment,
     if (status != LK_OK) {
         return status;
     }
-    status = put_user(assignment, &user, why);
-    if (status != LK_OK) {
-        free_user(&user);
-    }
-    return status;
+    return put_user(assignment, &user, why);
 }
 
 const struct lk_setting_kind lk_kind_user = {.parse = parse_user,
