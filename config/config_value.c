@@ -9,6 +9,7 @@
  */
 #include "config/config_table.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -614,6 +615,7 @@ enum lk_status lk_substitute(const char *value, char **text, struct lk_buf *why)
     enum lk_status status = substitute_all(&made, value, why);
 
     if (!status) {
+        assert(made.data); /* at least its NUL */
         *text = strdup(made.data);
         status = *text ? LK_OK : LK_NOMEM;
     }
