@@ -324,6 +324,7 @@ bool lk_command_run(struct lk_conn *conn, const struct lk_slice *argv,
     conn->command = command ? command : word->rows[0];
     conn->again = false;
     if (check_command(conn, word, command, argv, argc)) {
+        assert(command);
         if (command->place == LK_PLACE_HERE) {
             command->reply_here(conn, argv, argc);
         } else {

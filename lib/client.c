@@ -459,8 +459,10 @@ static enum lk_status run_command(struct lk_client *client,
     *decision = nothing;
     enum lk_status status = latchkey_client_call(
         client, command->words, command->count, timeout_ms, &reply);
-    return status ? status
-                  : take_decision(client, command->verb, reply, decision);
+    if (!status && reply) {
+        status = take_decision(client, command->verb, reply, decision);
+    }
+    return status;
 }
 
 enum lk_status latchkey_client_decision(struct lk_client *client,
