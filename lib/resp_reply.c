@@ -428,7 +428,7 @@ static enum lk_status finish_reply(struct lk_resp_reader *reader,
         }
     }
     if (reader->nested) {
-        reader->tree = malloc(reader->count * sizeof(*reader->tree));
+        reader->tree = reallocarray(NULL, reader->count, sizeof(*reader->tree));
         if (!reader->tree) {
             return LK_NOMEM;
         }
