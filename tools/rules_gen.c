@@ -101,7 +101,8 @@ static const struct name names[] = {
     {"ACTION_RESUME", LK_ACTION_RESUME, "resume"},
 };
 
-static void die(const char *format, ...)
+__attribute__((noreturn, format(printf, 1, 2))) static void die(
+    const char *format, ...)
 {
     va_list args;
 
