@@ -147,6 +147,15 @@ static void await_threads(struct fake *fake, unsigned count)
     uv_mutex_unlock(&fake->mutex);
 }
 
+static void await_batches(struct fake *fake, size_t count)
+{
+    uv_mutex_lock(&fake->mutex);
+    while (fake->seen < count) {
+        uv_cond_wait(&fake->changed, &fake->mutex);
+    }
+    uv_mutex_unlock(&fake->mutex);
+}
+
 static void await_gate(struct fake *fake)
 {
     await_threads(fake, 1);
@@ -252,14 +261,19 @@ static void give_errands(struct bench *bench, struct errand *errands, int count)
     }
 }
 
-static unsigned lane_of(const struct fake *fake, const struct errand *errand)
+/* Another lane may write its batch down at the same time. */
+static unsigned lane_of(struct fake *fake, const struct errand *errand)
 {
-    for (size_t i = 0; i < fake->seen; i++) {
+    unsigned lane = UINT_MAX;
+
+    uv_mutex_lock(&fake->mutex);
+    for (size_t i = 0; i < fake->seen && lane == UINT_MAX; i++) {
         if (fake->batches[i].job_batch == &errand->job_batch) {
-            return fake->batches[i].lane;
+            lane = fake->batches[i].lane;
         }
     }
-    return UINT_MAX;
+    uv_mutex_unlock(&fake->mutex);
+    return lane;
 }
 
 /* None waits behind another one while a lane is free. */
@@ -270,7 +284,8 @@ static void works_are_done_at_once_on_as_many_lanes_as_there_are(void **state)
     struct errand errands[3];
 
     open_gate(fake, true);
-    give_ops(bench, 1); /* lane 0 has done its first batch */
+    give_ops(bench, 1);
+    await_batches(fake, 1); /* lane 0 has done its only batch */
     open_gate(fake, false);
     give_errands(bench, errands, 3);
     await_threads(fake, 2);
